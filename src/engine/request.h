@@ -1,0 +1,61 @@
+// What goes into the engine and what comes out: plain data, moved between threads through queues.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv/types.h"
+#include "sampling/generation.h"
+
+namespace coppice::engine {
+
+/// Chosen by the submitter's side (Engine::next_id()), unique for the life of the process.
+using RequestId = std::uint64_t;
+
+using Clock = std::chrono::steady_clock;
+
+/// n samples of one prompt. The prompt is prefilled once; the samples fork it without copying.
+struct Request {
+  RequestId id = 0;
+  std::vector<kv::Token> prompt;  ///< at least one token
+  std::int32_t max_tokens = 0;    ///< per sample; <= 0: as far as context and pool go
+  std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
+  std::string cache_salt;  ///< isolates tenants; added to the namespace [K8]
+  std::optional<Clock::time_point> deadline;
+};
+
+struct Usage {
+  std::int32_t prompt_tokens = 0;
+  std::int32_t cached_tokens = 0;      ///< prompt tokens found in the tree at first admission
+  std::int32_t completion_tokens = 0;  ///< over all samples
+};
+
+/// Why a request got no tokens.
+enum class Refusal : std::uint8_t {
+  kTooLong,  ///< can never fit: prompt over the context or the pool. Message holds the figures
+  kQueueFull,
+  kShutdown,
+  kFailed,  ///< the executor threw
+};
+
+/// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is
+/// complete.
+struct Event {
+  RequestId request = 0;
+  int sample = 0;
+  sampling::Piece piece;
+  bool done = false;
+  Usage usage;                     ///< filled when done
+  std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated
+  std::string message;             ///< with refusal
+};
+
+/// Called once per step on the engine's thread with all of the step's events; must not block.
+using EventSink = std::function<void(std::vector<Event>&&)>;
+
+}  // namespace coppice::engine

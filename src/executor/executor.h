@@ -1,0 +1,87 @@
+// The executor: runs one step of the model over a ragged batch. Abstract; knows no tensor library and no
+// scheduler.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kv/types.h"
+
+namespace coppice::executor {
+
+/// One sequence's part in a step: rows [first_row, first_row + n_rows) of the batch, at consecutive
+/// positions.
+struct BatchSequence {
+  int first_row = 0;
+  int n_rows = 0;
+  std::int32_t first_position =
+      0;  ///< absolute position of first_row; the sequence has this many keys already
+  std::vector<kv::TableView> tables;  ///< one per layer group; covers [0, first_position + n_rows)
+  std::int32_t state_in = -1;         ///< recurrent groups: state slot read before the rows (-1: none)
+  std::int32_t state_out = -1;        ///< recurrent groups: state slot written after the rows (-1: none)
+};
+
+/// A step's work, plain data. Rows are tokens; all sequences' rows lie one after the other.
+/// Invariant: sequences cover [0, n_rows()) in order, without gaps; every sequence has at least one row.
+struct Batch {
+  std::vector<kv::CopyOp> copies;       ///< run in order before the first write
+  std::vector<kv::Token> tokens;        ///< [n_rows]
+  std::vector<std::int32_t> positions;  ///< [n_rows], absolute
+  std::vector<std::vector<kv::Slot>>
+      slots;  ///< [n_groups][n_rows]: where each row's keys and values are written
+  std::vector<BatchSequence> sequences;
+  std::vector<std::int32_t> logit_rows;  ///< rows whose logits are wanted, ascending
+
+  int n_rows() const { return static_cast<int>(tokens.size()); }
+};
+
+/// Logits of the rows asked for: [n_rows, n_vocab], f32, in the order of Batch::logit_rows.
+/// Valid until the next forward().
+struct Logits {
+  std::span<float> data;
+  int n_vocab = 0;
+
+  std::span<float> row(std::size_t i) const {
+    return data.subspan(i * static_cast<std::size_t>(n_vocab), static_cast<std::size_t>(n_vocab));
+  }
+};
+
+/// A step failed: the batch's new keys and values are undefined, everything older is intact, the executor
+/// lives on.
+class StepError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What the rest of the server must know of the loaded model and its store.
+struct ExecutorInfo {
+  std::string model_name;  ///< general.name, or the file's name
+  std::string architecture;
+  std::string attention;  ///< the backend in use: "gather", "dense"
+  int n_vocab = 0;
+  std::int32_t context_length = 0;  ///< tokens the model was trained for
+  int block_size = 0;
+  std::int32_t num_blocks = 0;      ///< blocks in the pool, the null block included
+  std::size_t bytes_per_block = 0;  ///< over all layer slots
+  std::vector<kv::GroupSpec> groups;
+  std::string model_digest;  ///< hex; metadata, tensor table, a sample of each tensor [K8]
+  std::string layout;        ///< KV format, order in a block, block size, groups, rope [K8]
+};
+
+/// Owns the weights and the KV store. Not thread safe: one thread calls it.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual const ExecutorInfo& info() const = 0;
+
+  /// Runs the copies in order, writes the rows' keys and values into their slots, attends, and returns logits
+  /// for batch.logit_rows. Throws StepError. REQUIRES: batch is valid as described there; the slots of one
+  /// step are distinct.
+  virtual Logits forward(const Batch& batch) = 0;
+};
+
+}  // namespace coppice::executor

@@ -1,0 +1,176 @@
+// Cache: the one door to the unified KV cache. It moves ids and counts, never bytes: a fork is a CopyOp for
+// the next step. Not thread safe; the engine's thread owns it.
+//
+// A sequence's life
+//   admit    match the prompt in the tree, take references on what matched, reserve blocks for the rest
+//   extend   append tokens: allocate slots for them, fork a shared tail block; the caller runs the copies and
+//   writes publish  the step is done: the new tokens count as computed, full blocks enter the tree, windows
+//   move finish   the partial tail enters the tree and every reference is dropped; the tree's copies stay,
+//   cached
+//
+// Lengths of a sequence: cached_len <= computed_len <= len.
+//   cached_len    tokens found in the tree at admission
+//   computed_len  tokens whose keys and values are in the pool
+//   len           tokens appended, i.e. that have a slot
+//
+// Who holds which tokens of a sequence, in group g (bs = block size; W = window of g, or infinity)
+//   [0, computed_len - W)                   nobody: null block; the tree may still hold the block, cached
+//   [.., published)                         sequence + tree; published = computed_len rounded down to bs
+//   [published, computed_len)               the sequence; another sequence too after fork(), and the tree too
+//   when the
+//                                           match ended inside a block: then the first write forks
+//   [computed_len, len)                     the sequence alone, written by the step in hand
+//   promised to the sequence, no block yet  its reservation; counted against free + cached
+//
+// Invariants (check_integrity() recomputes all of them from the holders)
+//  1. A block's count = references of sequences' tables + of the tree + of detached sets. It is free exactly
+//  at 0.
+//  2. total = free + cached + in_use. The null block is none of them.
+//  3. sum of reservations <= free + cached: a reserved block can always be had.
+//  4. cached_len <= computed_len <= len, and every position in [computed_len - W, len) of group g has a
+//  block.
+//  5. Of any two sequences, at most one has a given block in its writable range [computed_len, len).
+//  6. The table's full-group blocks below `published` are the tree's blocks, node by node.
+//  7. A group's eviction list holds exactly the blocks that only the tree holds; the full group's coldest is
+//  a leaf.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kv/digest.h"
+#include "kv/types.h"
+
+namespace coppice::kv {
+
+struct CacheConfig {
+  int block_size = 32;              ///< 8, 16, 32 or 64 (2 in tests)
+  std::int32_t num_blocks = 0;      ///< the null block included
+  std::size_t bytes_per_block = 0;  ///< for the figures
+  std::vector<GroupSpec> groups;    ///< group 0 must be kFull
+  std::int32_t max_extend =
+      512;             ///< the most tokens one extend() appends to a sequence (a step's prefill chunk)
+  bool share = true;   ///< false: no tree; the pool and everything else stays
+  std::string model;   ///< [K8]
+  std::string layout;  ///< [K8]
+  HashFn hash = sha256;
+};
+
+/// Names a sequence in the cache. Never reused.
+enum class SeqId : std::uint64_t {};
+
+/// A set of blocks detached from its sequence, kept alive by a reference each, owned by nobody else.
+enum class DetachedId : std::uint64_t {};
+
+struct Lengths {
+  std::int32_t cached_len = 0;
+  std::int32_t computed_len = 0;
+  std::int32_t len = 0;
+};
+
+struct AdmitRequest {
+  std::span<const Token> prompt;  ///< at least one token
+  Namespace ns;
+  int n_samples = 1;  ///< one growth block and one fork block is reserved for each
+};
+
+/// Why admit() took nothing. `needed` blocks over `available` (free + cached - reserved).
+struct NoRoom {
+  std::int64_t needed = 0;
+  std::int64_t available = 0;
+  bool never = false;  ///< more than the pool has: waiting won't help
+};
+
+/// extend() needs a block and there is none: evict is done already, so preempt somebody, or wait.
+struct OutOfBlocks {};
+
+/// Figures, as defined in docs/architecture.md "Figures". Blocks and bytes are now; the rest since start.
+struct CacheStats {
+  int block_size = 0;
+  std::int64_t total = 0, free = 0, in_use = 0, cached = 0;
+  std::int64_t shared = 0;    ///< held by two sequences or detached sets, or more
+  std::int64_t max_refs = 0;  ///< most sequences and detached sets on one block
+  std::int64_t reserved = 0;
+  std::size_t bytes_budget = 0, bytes_in_use = 0, bytes_peak = 0;
+  std::int64_t cow_forks = 0, evictions = 0;
+  std::int64_t tree_nodes = 0;
+  std::int64_t sequences = 0;
+};
+
+class Cache {
+ public:
+  /// Throws std::invalid_argument when the config makes no sense.
+  explicit Cache(CacheConfig config);
+  ~Cache();
+  Cache(Cache&&) noexcept;
+  Cache& operator=(Cache&&) noexcept;
+
+  const CacheConfig& config() const;
+
+  /// The longest prefix of `tokens` in the tree, in tokens. Changes nothing, compares tokens, never hashes.
+  std::int32_t match(std::span<const Token> tokens, const Namespace& ns) const;
+
+  /// Blocks that a request of this prompt needs at the very least, with nothing cached and nobody else about.
+  std::int64_t blocks_needed(std::int32_t prompt_len, int n_samples) const;
+
+  /// Starts a sequence on the longest cached prefix, capped at prompt length - 1 (the last token's logits are
+  /// needed). The caller extends it with prompt[cached_len, ...). Copies nothing.
+  std::expected<SeqId, NoRoom> admit(const AdmitRequest& request);
+
+  /// Appends tokens: gives each a slot, evicting cold blocks as needed, and adds the forks to `copies`.
+  /// On OutOfBlocks nothing has changed.
+  /// REQUIRES: tokens.size() <= max_extend; the sequence has no unpublished tokens (len == computed_len).
+  std::expected<void, OutOfBlocks> extend(SeqId seq, std::span<const Token> tokens,
+                                          std::vector<CopyOp>& copies);
+
+  /// The step that wrote [computed_len, len) is done: they count as computed, full blocks enter the tree (a
+  /// block that the tree has already is merged: the table is repointed to the tree's), blocks that left a
+  /// window are dropped.
+  void publish(SeqId seq);
+
+  /// A second sequence on the same tokens and blocks: samples of one prompt. Copies nothing; takes over one
+  /// growth and one fork block of the reservation. REQUIRES: len == computed_len.
+  SeqId fork(SeqId seq);
+
+  /// Drops the tokens beyond new_len. REQUIRES: new_len <= len; at least every window's start is still there:
+  /// new_len >= computed_len unless all groups are full.
+  void truncate(SeqId seq, std::int32_t new_len);
+
+  /// Ends a sequence: its computed tokens stay in the tree, the partial tail included; tokens appended but
+  /// not computed are dropped. Also the way to preempt: a later admit() of the same tokens finds them.
+  void finish(SeqId seq);
+
+  /// Ends a sequence whose step failed: what was published stays; everything since is dropped unpublished.
+  void abandon(SeqId seq);
+
+  /// Takes a sequence's tokens and blocks away from it; the sequence ends. adopt() makes them a sequence
+  /// again, without copying, any number of times; drop() lets go of them.
+  DetachedId detach(SeqId seq);
+  std::expected<SeqId, NoRoom> adopt(DetachedId set, int n_samples = 1);
+  void drop(DetachedId set);
+
+  Lengths lengths(SeqId seq) const;
+  std::span<const Token> tokens(SeqId seq) const;  ///< [len]
+  TableView table(SeqId seq, int group) const;
+  std::int32_t reserved(SeqId seq) const;
+
+  CacheStats stats() const;
+
+  /// Recomputes every count from its holders and checks the invariants above. Returns the first violation in
+  /// words, or an empty string. O(pool + tree): tests after each step, debug builds when idle.
+  std::string check_integrity() const;
+
+  /// The tree as text, one node a line: for people and for tests' failure messages.
+  std::string dump() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace coppice::kv

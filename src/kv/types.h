@@ -1,0 +1,67 @@
+// Types that cross the border of kv: all that the executor and the attention kernels see of the cache.
+// Header-only, plain data, standard library only.
+//
+// Glossary (docs/architecture.md has the long form)
+//   block     a page of the pool: `block_size` slots of keys and values, for every layer slot
+//   slot      the place of one token's keys and values: block id * block_size + offset in the block
+//   group     layers that must remember the same positions: full attention, a sliding window, ...
+//   table     a sequence's blocks of one group, by absolute position: entry i holds [i * bs, (i + 1) * bs)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace coppice::kv {
+
+/// A symbol of the tree: a vocabulary id (>= 0), or a media symbol (< 0): each (media digest, index) pair is
+/// interned to its own negative number, so that equal images share and different ones never do.
+using Token = std::int32_t;
+
+/// Index of a block in the pool. Block 0 is the null block: zeroed, never written, never allocated.
+using BlockId = std::int32_t;
+inline constexpr BlockId kNullBlock = 0;
+
+/// block id * block_size + offset. 64 bits: a pool may hold more than 2^31 slots.
+using Slot = std::int64_t;
+
+enum class GroupKind : std::uint8_t {
+  kFull,     ///< every position is remembered
+  kSliding,  ///< a query at position p sees (p - window, p]
+};
+
+/// What one group of layers must remember. Layer j of every group uses layer slot j of a block [K10].
+struct GroupSpec {
+  GroupKind kind = GroupKind::kFull;
+  int window = 0;                   ///< tokens; kSliding only
+  std::vector<int> layers;          ///< model layers of this group, in the order of their layer slots
+  std::size_t bytes_per_token = 0;  ///< keys and values of one token over this group's layers
+};
+
+/// Copies slots [0, n_slots) of block `src` to block `dst`, in every layer slot: the data half of a fork.
+///
+/// A step's copies are run in list order, before the step's first write. Contents change only inside a step,
+/// so running them there equals running each at the moment it was planned: a source that was freed, or a
+/// destination that was reused, between planning and running corrupts nothing
+/// (docs/adr/0003-copies-in-order.md).
+struct CopyOp {
+  BlockId src = kNullBlock;
+  BlockId dst = kNullBlock;
+  int n_slots = 0;
+  friend bool operator==(const CopyOp&, const CopyOp&) = default;
+};
+
+/// A sequence's blocks of one group. Positions are absolute; entries that left a sliding window are
+/// kNullBlock. Valid until the next call that changes the sequence.
+struct TableView {
+  std::span<const BlockId> blocks;
+  int block_size = 0;
+
+  /// REQUIRES: 0 <= position < blocks.size() * block_size.
+  Slot slot(std::int64_t position) const {
+    return Slot{blocks[static_cast<std::size_t>(position / block_size)]} * block_size + position % block_size;
+  }
+};
+
+}  // namespace coppice::kv

@@ -1,0 +1,59 @@
+// What one sample of a request does with the logits of its rows: pick a token, turn it into text, know when
+// to stop. Abstract, so that the engine links neither a tokenizer nor a tensor library.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kv/types.h"
+
+namespace coppice::sampling {
+
+/// A token's log-probability under the raw distribution: before temperature, penalties and truncation.
+struct TokenLogprob {
+  kv::Token token = 0;
+  std::string bytes;  ///< the token's bytes; not always valid UTF-8
+  float logprob = 0;
+};
+
+struct LogprobEntry {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  ///< most likely first
+};
+
+/// Why a sample's text ended.
+enum class Finish : std::uint8_t {
+  kStop,       ///< end-of-sequence token or a stop string
+  kLength,     ///< max_tokens, the context or the pool
+  kCancelled,  ///< the client went away, or a deadline passed
+  kError,
+};
+
+/// What one sampled token brings. `text` may be empty (held back: half a character, or the beginning of a
+/// stop string) and may hold the text of earlier tokens. Always valid UTF-8.
+struct Piece {
+  kv::Token token = 0;
+  std::string text;
+  std::vector<LogprobEntry> logprobs;  ///< of the tokens whose text is in `text`; empty when not asked for
+  std::optional<Finish> finish;        ///< set when this token ends the sample
+};
+
+/// One sample's sampler, random generator, grammar and detokenizer: everything that must survive a
+/// preemption. Not thread safe; the engine's thread calls it.
+class Generation {
+ public:
+  virtual ~Generation() = default;
+
+  /// Picks the next token. logits: [n_vocab], raw; may be changed in place.
+  virtual Piece next(std::span<float> logits) = 0;
+
+  /// The text (and logprobs) still held back, when the engine ends the sample for a reason of its own
+  /// (length).
+  virtual Piece flush() = 0;
+};
+
+}  // namespace coppice::sampling
