@@ -137,8 +137,9 @@ class Cache {
   /// growth and one fork block of the reservation. REQUIRES: len == computed_len.
   SeqId fork(SeqId seq);
 
-  /// Drops the tokens beyond new_len. REQUIRES: new_len <= len; at least every window's start is still there:
-  /// new_len >= computed_len unless all groups are full.
+  /// Drops the tokens beyond new_len. REQUIRES: new_len <= len == computed_len; every sliding window before
+  /// new_len is still there, which holds for new_len >= computed_len - (block_size - 1), or when all groups
+  /// are full.
   void truncate(SeqId seq, std::int32_t new_len);
 
   /// Ends a sequence: its computed tokens stay in the tree, the partial tail included; tokens appended but
@@ -148,8 +149,8 @@ class Cache {
   /// Ends a sequence whose step failed: what was published stays; everything since is dropped unpublished.
   void abandon(SeqId seq);
 
-  /// Takes a sequence's tokens and blocks away from it; the sequence ends. adopt() makes them a sequence
-  /// again, without copying, any number of times; drop() lets go of them.
+  /// Takes a sequence's tokens and blocks away from it; the sequence ends. REQUIRES: len == computed_len.
+  /// adopt() makes them a sequence again, without copying, any number of times; drop() lets go of them.
   DetachedId detach(SeqId seq);
   std::expected<SeqId, NoRoom> adopt(DetachedId set, int n_samples = 1);
   void drop(DetachedId set);
@@ -168,8 +169,9 @@ class Cache {
   /// The tree as text, one node a line: for people and for tests' failure messages.
   std::string dump() const;
 
+  struct Impl;  // cache_impl.h
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,37 @@
+// Deliberate faults, compiled in only for the test that proves that our tests would see them
+// (coppice_kv_faulty).
+#pragma once
+
+#include <cstdint>
+
+namespace coppice::kv {
+
+enum class Fault : std::uint8_t {
+  kNone,
+  kLeakReference,         ///< a finished sequence keeps its first block
+  kDropReference,         ///< a match takes one reference too few
+  kSkipFork,              ///< a shared tail is written in place
+  kCopyOneShort,          ///< a fork copies one slot too few
+  kMatchOneLong,          ///< a match claims one token more than it compared
+  kIgnoreHole,            ///< a sliding group's hole doesn't shorten a match
+  kIgnoreSalt,            ///< every namespace is the same
+  kStaleTableAfterMerge,  ///< a merged block leaves the table pointing to the freed one
+  kEvictInUse,            ///< eviction frees a block that a sequence holds
+  kReserveNothing,        ///< admission promises blocks without counting them
+  kPublishUnfilled,       ///< a block enters the tree as full with its last slot unwritten
+};
+
+#ifdef COPPICE_KV_FAULTS
+inline constexpr bool kFaultBuild = true;
+inline Fault active_fault = Fault::kNone;
+inline bool fault(Fault f) {
+  return active_fault == f;
+}
+#else
+inline constexpr bool kFaultBuild = false;
+constexpr bool fault(Fault) {
+  return false;
+}
+#endif
+
+}  // namespace coppice::kv

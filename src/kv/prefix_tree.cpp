@@ -1,0 +1,346 @@
+#include "kv/prefix_tree.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "kv/faults.h"
+
+namespace coppice::kv {
+
+namespace {
+
+/// Length of the common prefix. Whole runs by memcmp: a 32k-token prompt is matched in microseconds.
+std::int32_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
+  constexpr std::size_t kRun = 64;
+  const std::size_t n = std::min(a.size(), b.size());
+  std::size_t i = 0;
+  while (i + kRun <= n && std::memcmp(&a[i], &b[i], kRun * sizeof(Token)) == 0) i += kRun;
+  while (i < n && a[i] == b[i]) ++i;
+  return static_cast<std::int32_t>(i);
+}
+
+std::span<const Token> first_block(const std::vector<Token>& tokens, std::size_t block_size) {
+  return std::span(tokens).first(std::min(tokens.size(), block_size));
+}
+
+bool less(std::span<const Token> a, std::span<const Token> b) {
+  return std::ranges::lexicographical_compare(a, b);
+}
+
+template <class T>
+void move_tail(std::vector<T>& from, std::size_t begin, std::vector<T>& to) {
+  to.assign(from.begin() + static_cast<std::ptrdiff_t>(begin), from.end());
+  from.resize(begin);
+}
+
+template <class T>
+void append_all(std::vector<T>& to, const std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+bool PrefixTree::TokensLess::operator()(const std::unique_ptr<Node>& a,
+                                        const std::unique_ptr<Node>& b) const {
+  return less(first_block(a->tokens, block_size), first_block(b->tokens, block_size));
+}
+bool PrefixTree::TokensLess::operator()(const std::unique_ptr<Node>& a, std::span<const Token> b) const {
+  return less(first_block(a->tokens, block_size), b);
+}
+bool PrefixTree::TokensLess::operator()(std::span<const Token> a, const std::unique_ptr<Node>& b) const {
+  return less(a, first_block(b->tokens, block_size));
+}
+
+PrefixTree::PrefixTree(BlockPool& pool, Config config)
+    : pool_(pool),
+      config_(std::move(config)),
+      bs_(config_.block_size),
+      n_groups_(static_cast<int>(config_.groups.size())),
+      places_(static_cast<std::size_t>(pool.total() + 1)) {}
+
+PrefixTree::~PrefixTree() = default;
+
+// --- matching
+// --------------------------------------------------------------------------------------------------------
+
+PrefixTree::Candidate PrefixTree::best_child(const Node& node, std::span<const Token> tokens) const {
+  const auto wanted = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(bs_)));
+  const auto after = node.children.lower_bound(wanted);
+  Candidate best;
+  const auto consider = [&](const std::unique_ptr<Node>& child) {
+    const std::int32_t common =
+        common_prefix(first_block(child->tokens, static_cast<std::size_t>(bs_)), wanted);
+    if (common > best.common) best = {child.get(), common};
+  };
+  if (after != node.children.end()) consider(*after);
+  if (after != node.children.begin()) consider(*std::prev(after));
+  return best;
+}
+
+PrefixTree::Match PrefixTree::match(std::span<const Token> tokens, const Namespace& ns) const {
+  Match match;
+  const auto root = roots_.find(fault(Fault::kIgnoreSalt) ? Namespace{} : ns);
+  if (root == roots_.end()) return match;
+
+  match.rows.reserve(tokens.size() / static_cast<std::size_t>(bs_) + 1);
+  const Node* node = root->second.get();
+  auto rest = tokens;
+  while (!rest.empty()) {
+    const Node* child = best_child(*node, rest).child;
+    if (child == nullptr) break;
+    const std::int32_t common = common_prefix(child->tokens, rest);
+    for (std::int32_t i = 0; i * bs_ < common; ++i) match.rows.push_back(row(*child, i));
+    match.length += common;
+    if (common < static_cast<std::int32_t>(child->tokens.size()) || is_partial(*child)) break;
+    rest = rest.subspan(static_cast<std::size_t>(common));
+    node = child;
+  }
+  match.length = without_holes(match.length, match.rows);
+  match.rows.resize(static_cast<std::size_t>((match.length + bs_ - 1) / bs_));
+  if (fault(Fault::kMatchOneLong) && match.length % bs_ != 0 &&
+      static_cast<std::size_t>(match.length) < tokens.size()) {
+    ++match.length;
+  }
+  return match;
+}
+
+std::int32_t PrefixTree::without_holes(std::int32_t length, const std::vector<const BlockId*>& rows) const {
+  if (fault(Fault::kIgnoreHole)) return length;
+  for (bool shorter = true; shorter && length > 0;) {
+    shorter = false;
+    for (int g = 1; g < n_groups_; ++g) {
+      const GroupSpec& group = config_.groups[static_cast<std::size_t>(g)];
+      if (group.kind != GroupKind::kSliding) continue;
+      const std::int32_t begin = std::max(0, length - group.window) / bs_;
+      for (std::int32_t b = (length - 1) / bs_; b >= begin && length > 0; --b) {
+        if (rows[static_cast<std::size_t>(b)][g] != kNullBlock) continue;
+        length = b * bs_;
+        shorter = true;
+        break;
+      }
+    }
+  }
+  return length;
+}
+
+// --- publishing
+// ------------------------------------------------------------------------------------------------------
+
+PrefixTree::Cursor PrefixTree::root(const Namespace& wanted) {
+  const Namespace& ns = fault(Fault::kIgnoreSalt) ? Namespace{} : wanted;
+  const auto [it, made] = roots_.try_emplace(ns);
+  if (made) {
+    it->second = std::make_unique<Node>(bs_);
+    it->second->ns = &it->first;
+    it->second->digests.push_back(root_digest(config_.hash, config_.model, config_.layout, ns));
+    ++node_count_;
+  }
+  return {it->second.get(), 0};
+}
+
+PrefixTree::Cursor PrefixTree::after(BlockId id) const {
+  const Place at = place(id);
+  assert(at.node != nullptr);
+  return {at.node, at.block - at.node->first_block + 1};
+}
+
+PrefixTree::Cursor PrefixTree::publish(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids) {
+  const auto size = static_cast<std::int32_t>(tokens.size());
+  const auto covered = [&](Node& node, std::int32_t i) { return size == bs_ ? merge(node, i, ids) : at; };
+  Node& node = *at.node;
+
+  if (at.blocks < n_blocks(node)) {
+    const auto next = block_tokens(node, at.blocks);
+    const std::int32_t common = common_prefix(next, tokens);
+    if (common == size) return covered(node, at.blocks);
+    if (common == static_cast<std::int32_t>(next.size())) {
+      replace_partial(node, tokens, ids);
+      return {&node, at.blocks + 1};
+    }
+    split(node, at.blocks);
+  } else if (const Candidate best = best_child(node, tokens); best.child != nullptr) {
+    if (best.common == size) return covered(*best.child, 0);
+    if (best.common == static_cast<std::int32_t>(block_tokens(*best.child, 0).size())) {
+      replace_partial(*best.child, tokens, ids);
+      return {best.child, 1};
+    }
+  }
+
+  if (node.children.empty() && node.parent != nullptr) {
+    append(node, tokens, ids);
+    return {&node, at.blocks + 1};
+  }
+  add_child(node, tokens, ids);
+  return after(ids[0]);
+}
+
+PrefixTree::Cursor PrefixTree::merge(Node& node, std::int32_t i, std::span<BlockId> ids) {
+  for (int g = 0; g < n_groups_; ++g) {
+    BlockId& mine = ids[static_cast<std::size_t>(g)];
+    BlockId& theirs = node.ids[static_cast<std::size_t>(i * n_groups_ + g)];
+    if (mine == kNullBlock || mine == theirs) continue;
+    if (theirs != kNullBlock) {
+      mine = theirs;
+    } else {
+      theirs = mine;
+      pool_.hold_in_tree(mine, g);
+      places_[static_cast<std::size_t>(mine)] = {&node, node.first_block + i};
+    }
+  }
+  return {&node, i + 1};
+}
+
+void PrefixTree::append(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids) {
+  const bool full = tokens.size() == static_cast<std::size_t>(bs_);
+  const Digest& parent = leaf.digests.empty() ? leaf.parent->digests.back() : leaf.digests.back();
+  // A partial block has no identity yet: it can be found by tokens only.
+  const Digest digest = full ? block_digest(config_.hash, parent, tokens) : Digest{};
+  const std::int32_t block = n_blocks(leaf);
+  leaf.tokens.insert(leaf.tokens.end(), tokens.begin(), tokens.end());
+  leaf.ids.insert(leaf.ids.end(), ids.begin(), ids.end());
+  leaf.digests.push_back(digest);
+  for (std::size_t g = 0; g < ids.size(); ++g) {
+    if (ids[g] != kNullBlock) pool_.hold_in_tree(ids[g], static_cast<int>(g));
+  }
+  set_places(leaf, block);
+}
+
+void PrefixTree::add_child(Node& parent, std::span<const Token> tokens, std::span<const BlockId> ids) {
+  auto child = std::make_unique<Node>(bs_);
+  child->parent = &parent;
+  child->first_block = parent.first_block + n_blocks(parent);
+  append(*child, tokens, ids);
+  parent.children.insert(std::move(child));
+  ++node_count_;
+  warm_last_window(parent);
+}
+
+void PrefixTree::replace_partial(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids) {
+  // The order of siblings looks at first blocks: take the leaf out while its own may change.
+  Children& siblings = leaf.parent->children;
+  auto handle = siblings.extract(siblings.find(first_block(leaf.tokens, static_cast<std::size_t>(bs_))));
+  pop_last_block(leaf);
+  append(leaf, tokens, ids);
+  siblings.insert(std::move(handle));
+}
+
+void PrefixTree::split(Node& node, std::int32_t blocks) {
+  assert(blocks > 0 && blocks < n_blocks(node));
+  auto lower = std::make_unique<Node>(bs_);
+  lower->parent = &node;
+  lower->first_block = node.first_block + blocks;
+  move_tail(node.tokens, static_cast<std::size_t>(blocks * bs_), lower->tokens);
+  move_tail(node.ids, static_cast<std::size_t>(blocks * n_groups_), lower->ids);
+  move_tail(node.digests, static_cast<std::size_t>(blocks), lower->digests);
+  std::swap(lower->children, node.children);
+  for (const auto& child : lower->children) child->parent = lower.get();
+  set_places(*lower, 0);
+  node.children.insert(std::move(lower));
+  ++node_count_;
+}
+
+void PrefixTree::warm_last_window(Node& node) {
+  const std::int32_t end = n_blocks(node);
+  for (int g = 1; g < n_groups_; ++g) {
+    const std::int32_t begin =
+        std::max(0, (end * bs_ - config_.groups[static_cast<std::size_t>(g)].window) / bs_);
+    for (std::int32_t b = begin; b < end; ++b) {
+      const BlockId id = row(node, b)[g];
+      if (id != kNullBlock && pool_.users(id) == 0) pool_.order().touch(id);
+    }
+  }
+}
+
+// --- eviction
+// --------------------------------------------------------------------------------------------------------
+
+int PrefixTree::evict(BlockId id) {
+  const Place at = place(id);
+  Node& node = *at.node;
+  const auto i = static_cast<std::size_t>((at.block - node.first_block) * n_groups_);
+  if (node.ids[i] != id) {  // a sliding group's: leaves a hole
+    *std::find(node.ids.begin() + static_cast<std::ptrdiff_t>(i), node.ids.end(), id) = kNullBlock;
+    places_[static_cast<std::size_t>(id)] = {};
+    pool_.drop_from_tree(id);
+    return 1;
+  }
+  assert(node.children.empty() && at.block == node.first_block + n_blocks(node) - 1);
+  const auto freed = std::count_if(node.ids.end() - n_groups_, node.ids.end(),
+                                   [&](BlockId b) { return b != kNullBlock && pool_.users(b) == 0; });
+  if (n_blocks(node) > 1) {
+    pop_last_block(node);
+  } else {
+    remove_leaf(node);
+  }
+  return static_cast<int>(freed);
+}
+
+void PrefixTree::pop_last_block(Node& leaf) {
+  for (std::size_t i = leaf.ids.size() - static_cast<std::size_t>(n_groups_); i < leaf.ids.size(); ++i) {
+    const BlockId id = leaf.ids[i];
+    if (id == kNullBlock) continue;
+    places_[static_cast<std::size_t>(id)] = {};
+    pool_.drop_from_tree(id);
+  }
+  leaf.ids.resize(leaf.ids.size() - static_cast<std::size_t>(n_groups_));
+  leaf.tokens.resize(static_cast<std::size_t>(n_blocks(leaf) * bs_));
+  leaf.digests.pop_back();
+}
+
+void PrefixTree::remove_leaf(Node& leaf) {
+  Node& parent = *leaf.parent;
+  const auto handle =
+      parent.children.extract(parent.children.find(first_block(leaf.tokens, static_cast<std::size_t>(bs_))));
+  pop_last_block(leaf);
+  --node_count_;
+  if (parent.parent == nullptr) {
+    if (parent.children.empty()) {
+      --node_count_;
+      roots_.erase(roots_.find(*parent.ns));
+    }
+  } else if (parent.children.size() == 1) {
+    absorb_only_child(parent);
+  }
+}
+
+void PrefixTree::absorb_only_child(Node& node) {
+  const auto handle = node.children.extract(node.children.begin());
+  Node& child = *handle.value();
+  const std::int32_t blocks = n_blocks(node);
+  append_all(node.tokens, child.tokens);
+  append_all(node.ids, child.ids);
+  append_all(node.digests, child.digests);
+  node.children = std::move(child.children);
+  for (const auto& grandchild : node.children) grandchild->parent = &node;
+  set_places(node, blocks);
+  --node_count_;
+}
+
+bool PrefixTree::before_branch(BlockId id, int window) const {
+  const Place at = place(id);
+  if (at.node == nullptr || at.node->children.empty()) return false;
+  const std::int32_t end = at.node->first_block + n_blocks(*at.node);
+  return (at.block + 1) * bs_ > end * bs_ - window;
+}
+
+// --- small things
+// ----------------------------------------------------------------------------------------------------
+
+std::span<const Token> PrefixTree::block_tokens(const Node& node, std::int32_t i) const {
+  const auto begin = static_cast<std::size_t>(i * bs_);
+  return std::span(node.tokens)
+      .subspan(begin, std::min(static_cast<std::size_t>(bs_), node.tokens.size() - begin));
+}
+
+void PrefixTree::set_places(Node& node, std::int32_t from_block) {
+  for (std::int32_t b = from_block; b < n_blocks(node); ++b) {
+    for (int g = 0; g < n_groups_; ++g) {
+      if (const BlockId id = row(node, b)[g]; id != kNullBlock) {
+        places_[static_cast<std::size_t>(id)] = {&node, node.first_block + b};
+      }
+    }
+  }
+}
+
+}  // namespace coppice::kv
