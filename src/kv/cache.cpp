@@ -79,14 +79,11 @@ void Cache::Impl::take_matched(Sequence& seq, std::span<const Token> prompt, con
   seq.cached_len = seq.computed_len = match.length;
   seq.published = match.length / config.block_size;
   for (std::size_t g = 0; g < config.groups.size(); ++g) {
-    const GroupSpec& group = config.groups[g];
     BlockTable& table = seq.tables.emplace_back(pool);
-    const std::int32_t window_begin =
-        group.kind == GroupKind::kFull ? 0 : std::max(0, match.length - group.window);
+    const auto begin = static_cast<std::size_t>(window_begin(config.groups[g], match.length));
     for (std::size_t b = 0; b < match.rows.size(); ++b) {
       const BlockId id = match.rows[b][g];
-      const bool passed = static_cast<std::int32_t>(b + 1) * config.block_size <= window_begin;
-      if (passed || id == kNullBlock) {
+      if (b < begin || id == kNullBlock) {
         table.push_null();
       } else {
         table.push(pool.acquire(id));
@@ -241,7 +238,7 @@ void Cache::Impl::drop_passed_windows(Sequence& seq) {
     const GroupSpec& group = config.groups[g];
     if (group.kind == GroupKind::kFull) continue;
     BlockTable& table = seq.tables[g];
-    const std::int32_t passed = std::max(0, seq.computed_len - group.window) / config.block_size;
+    const std::int32_t passed = window_begin(group, seq.computed_len);
     // Backwards up to the first entry that was dropped before: O(blocks dropped).
     for (std::int32_t b = passed - 1; b >= 0 && table[static_cast<std::size_t>(b)] != kNullBlock; --b) {
       const BlockId id = table[static_cast<std::size_t>(b)];
@@ -275,16 +272,22 @@ SeqId Cache::fork(SeqId id) {
   return child_id;
 }
 
-void Cache::truncate(SeqId id, std::int32_t new_len) {
+bool Cache::truncate(SeqId id, std::int32_t new_len) {
   Impl& impl = *impl_;
   Sequence& seq = impl.at(id);
   assert(new_len >= 0 && new_len <= seq.len() && seq.len() == seq.computed_len);
+  for (std::size_t g = 0; g < seq.tables.size(); ++g) {
+    const std::int32_t begin = impl.window_begin(impl.config.groups[g], new_len);
+    if (begin < impl.blocks_for(new_len) && seq.tables[g][static_cast<std::size_t>(begin)] == kNullBlock)
+      return false;
+  }
   impl.pool.order().tick();
   seq.tokens.resize(static_cast<std::size_t>(new_len));
   seq.computed_len = new_len;
   seq.cached_len = std::min(seq.cached_len, new_len);
   seq.published = std::min(seq.published, static_cast<std::int32_t>(new_len / impl.config.block_size));
   for (BlockTable& table : seq.tables) table.resize_down(static_cast<std::size_t>(impl.blocks_for(new_len)));
+  return true;
 }
 
 // --- ending

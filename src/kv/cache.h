@@ -137,10 +137,9 @@ class Cache {
   /// growth and one fork block of the reservation. REQUIRES: len == computed_len.
   SeqId fork(SeqId seq);
 
-  /// Drops the tokens beyond new_len. REQUIRES: new_len <= len == computed_len; every sliding window before
-  /// new_len is still there, which holds for new_len >= computed_len - (block_size - 1), or when all groups
-  /// are full.
-  void truncate(SeqId seq, std::int32_t new_len);
+  /// Drops the tokens beyond new_len. False, and nothing changed, when a sliding window before new_len has
+  /// lost a block already. REQUIRES: new_len <= len == computed_len.
+  bool truncate(SeqId seq, std::int32_t new_len);
 
   /// Ends a sequence: its computed tokens stay in the tree, the partial tail included; tokens appended but
   /// not computed are dropped. Also the way to preempt: a later admit() of the same tokens finds them.

@@ -32,7 +32,6 @@ std::string for_each_node(const Node& node, F&& f) {
 std::string check_node(const Cache::Impl& impl, const Node& node, Held& held) {
   const PrefixTree& tree = impl.tree;
   const std::int32_t blocks = tree.n_blocks(node);
-  const int bs = impl.config.block_size;
   ++held.nodes;
   if (node.parent == nullptr) {
     if (blocks != 0 || node.children.empty()) return "a root has blocks, or no children";
@@ -53,7 +52,7 @@ std::string check_node(const Cache::Impl& impl, const Node& node, Held& held) {
     if (previous != nullptr) {
       const auto a = tree.block_tokens(*previous, 0), b = tree.block_tokens(*child, 0);
       if (!std::ranges::lexicographical_compare(a, b)) return "children are out of order";
-      if (a.size() < static_cast<std::size_t>(bs) && std::ranges::equal(a, b.first(a.size()))) {
+      if (a.size() < b.size() && std::ranges::equal(a, b.first(a.size()))) {
         return "a partial leaf has a sibling that continues it";
       }
     }
@@ -95,8 +94,7 @@ std::string check_sequence(const Cache::Impl& impl, SeqId id, const Sequence& se
     if (static_cast<std::int32_t>(ids.size()) != impl.blocks_for(seq.len())) {
       return fmt::format("sequence {}: group {} has {} blocks for {} tokens", name, g, ids.size(), seq.len());
     }
-    const std::int32_t begin =
-        group.kind == GroupKind::kFull ? 0 : std::max(0, seq.computed_len - group.window) / bs;
+    const std::int32_t begin = impl.window_begin(group, seq.computed_len);
     for (std::size_t b = 0; b < ids.size(); ++b) {
       if (ids[b] == kNullBlock) {
         if (static_cast<std::int32_t>(b) >= begin)

@@ -1,6 +1,7 @@
 // The inside of Cache, shared by cache.cpp (what it does) and cache_check.cpp (how it is checked and shown).
 #pragma once
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "kv/block_pool.h"
@@ -23,6 +24,10 @@ struct Cache::Impl {
   /// The most blocks of a group that a sequence holds at once while its prompt is prefilled up to `blocks`
   /// blocks.
   std::int32_t most_held(const GroupSpec& group, std::int32_t blocks) const;
+  /// The first block that a query at position `len` still sees.
+  std::int32_t window_begin(const GroupSpec& group, std::int32_t len) const {
+    return group.kind == GroupKind::kFull ? 0 : std::max(0, len - group.window) / config.block_size;
+  }
   /// Blocks still to be had for a prompt of `prompt_blocks` blocks, beyond those in the tables.
   std::int64_t unmet(const std::vector<BlockTable>& tables, std::int32_t prompt_blocks) const;
   /// Growth and fork blocks of one sample.
