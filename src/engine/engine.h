@@ -1,6 +1,5 @@
-// Engine: the loop that turns requests into steps. One thread owns the cache, the scheduler and the executor
-// (run()); other threads reach it by queues (submit, cancel) and read a snapshot that is published after each
-// step.
+// Engine: the loop that turns requests into steps. One thread owns the cache, the scheduler and the executor (run());
+// other threads reach it by queues (submit, cancel) and read a snapshot that is published after each step.
 #pragma once
 
 #include <array>

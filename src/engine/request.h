@@ -22,10 +22,10 @@ using Clock = std::chrono::steady_clock;
 /// n samples of one prompt. The prompt is prefilled once; the samples fork it without copying.
 struct Request {
   RequestId id = 0;
-  std::vector<kv::Token> prompt;  ///< at least one token
-  std::int32_t max_tokens = 0;    ///< per sample; <= 0: as far as context and pool go
+  std::vector<kv::Token> prompt;                               ///< at least one token
+  std::int32_t max_tokens = 0;                                 ///< per sample; <= 0: as far as context and pool go
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
-  std::string cache_salt;  ///< isolates tenants; added to the namespace [K8]
+  std::string cache_salt;                                      ///< isolates tenants; added to the namespace [K8]
   std::optional<Clock::time_point> deadline;
 };
 
@@ -43,8 +43,7 @@ enum class Refusal : std::uint8_t {
   kFailed,  ///< the executor threw
 };
 
-/// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is
-/// complete.
+/// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is complete.
 struct Event {
   RequestId request = 0;
   int sample = 0;

@@ -1,5 +1,4 @@
-// The executor: runs one step of the model over a ragged batch. Abstract; knows no tensor library and no
-// scheduler.
+// The executor: runs one step of the model over a ragged batch. Abstract; knows no tensor library and no scheduler.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +12,11 @@
 
 namespace coppice::executor {
 
-/// One sequence's part in a step: rows [first_row, first_row + n_rows) of the batch, at consecutive
-/// positions.
+/// One sequence's part in a step: rows [first_row, first_row + n_rows) of the batch, at consecutive positions.
 struct BatchSequence {
   int first_row = 0;
   int n_rows = 0;
-  std::int32_t first_position =
-      0;  ///< absolute position of first_row; the sequence has this many keys already
+  std::int32_t first_position = 0;    ///< absolute position of first_row; the sequence has this many keys already
   std::vector<kv::TableView> tables;  ///< one per layer group; covers [0, first_position + n_rows)
   std::int32_t state_in = -1;         ///< recurrent groups: state slot read before the rows (-1: none)
   std::int32_t state_out = -1;        ///< recurrent groups: state slot written after the rows (-1: none)
@@ -28,19 +25,18 @@ struct BatchSequence {
 /// A step's work, plain data. Rows are tokens; all sequences' rows lie one after the other.
 /// Invariant: sequences cover [0, n_rows()) in order, without gaps; every sequence has at least one row.
 struct Batch {
-  std::vector<kv::CopyOp> copies;       ///< run in order before the first write
-  std::vector<kv::Token> tokens;        ///< [n_rows]
-  std::vector<std::int32_t> positions;  ///< [n_rows], absolute
-  std::vector<std::vector<kv::Slot>>
-      slots;  ///< [n_groups][n_rows]: where each row's keys and values are written
+  std::vector<kv::CopyOp> copies;            ///< run in order before the first write
+  std::vector<kv::Token> tokens;             ///< [n_rows]
+  std::vector<std::int32_t> positions;       ///< [n_rows], absolute
+  std::vector<std::vector<kv::Slot>> slots;  ///< [n_groups][n_rows]: where each row's keys and values are written
   std::vector<BatchSequence> sequences;
   std::vector<std::int32_t> logit_rows;  ///< rows whose logits are wanted, ascending
 
   int n_rows() const { return static_cast<int>(tokens.size()); }
 };
 
-/// Logits of the rows asked for: [n_rows, n_vocab], f32, in the order of Batch::logit_rows.
-/// Valid until the next forward().
+/// Logits of the rows asked for: [n_rows, n_vocab], f32, in the order of Batch::logit_rows. Valid until the next
+/// forward().
 struct Logits {
   std::span<float> data;
   int n_vocab = 0;
@@ -50,8 +46,7 @@ struct Logits {
   }
 };
 
-/// A step failed: the batch's new keys and values are undefined, everything older is intact, the executor
-/// lives on.
+/// A step failed: the batch's new keys and values are undefined, everything older is intact, the executor lives on.
 class StepError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -78,9 +73,9 @@ class Executor {
   virtual ~Executor() = default;
   virtual const ExecutorInfo& info() const = 0;
 
-  /// Runs the copies in order, writes the rows' keys and values into their slots, attends, and returns logits
-  /// for batch.logit_rows. Throws StepError. REQUIRES: batch is valid as described there; the slots of one
-  /// step are distinct.
+  /// Runs the copies in order, writes the rows' keys and values into their slots, attends, and returns logits for
+  /// batch.logit_rows. Throws StepError.
+  /// REQUIRES: batch is valid as described there; the slots of one step are distinct.
   virtual Logits forward(const Batch& batch) = 0;
 };
 

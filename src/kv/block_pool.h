@@ -1,5 +1,5 @@
-// BlockPool: who holds which block [K2]. Counts in one array, a free list, everything O(1); it knows ids, not
-// bytes. Not thread safe.
+// BlockPool: who holds which block [K2]. Counts in one array, a free list, everything O(1); it knows ids, not bytes.
+// Not thread safe.
 //
 // A block has users (sequences and detached sets, one reference each) and perhaps the tree's reference.
 //   free     no users, not in the tree; on the free list
@@ -21,8 +21,7 @@ namespace coppice::kv {
 
 class BlockPool;
 
-/// One user's reference to a block. Move-only; letting go of it releases the reference (at the hot end of the
-/// order).
+/// One user's reference to a block. Move-only; letting go of it releases the reference (at the hot end of the order).
 class [[nodiscard]] BlockRef {
  public:
   BlockRef() = default;
@@ -53,20 +52,22 @@ class BlockPool {
  public:
   BlockPool(std::int32_t num_blocks, int n_groups);
 
-  // --- users
-  // ---------------------------------------------------------------------------------------------------
-  /// A fresh block with one user. REQUIRES: free() > 0.
+  // --- users --------------------------------------------------------------------------------------------------------
+  /// A fresh block with one user.
+  /// REQUIRES: free() > 0.
   BlockRef allocate();
   /// One more user of a block that somebody holds.
   BlockRef acquire(BlockId id);
-  /// A user lets go. REQUIRES: users(id) > 0.
+  /// A user lets go.
+  /// REQUIRES: users(id) > 0.
   void release(BlockId id, Heat heat = Heat::kHot);
 
-  // --- the tree
-  // ------------------------------------------------------------------------------------------------
-  /// The tree takes its reference. REQUIRES: it has none; the block has a user.
+  // --- the tree -----------------------------------------------------------------------------------------------------
+  /// The tree takes its reference.
+  /// REQUIRES: it has none; the block has a user.
   void hold_in_tree(BlockId id, int group);
-  /// The tree drops its reference. REQUIRES: it has one.
+  /// The tree drops its reference.
+  /// REQUIRES: it has one.
   void drop_from_tree(BlockId id);
 
   std::int32_t users(BlockId id) const { return blocks_[index(id)].users; }

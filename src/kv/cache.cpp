@@ -21,8 +21,7 @@ CacheConfig checked(CacheConfig config) {
   require(!config.groups.empty() && config.groups[0].kind == GroupKind::kFull,
           "kv cache: layer group 0 must be full attention");
   for (const GroupSpec& group : config.groups) {
-    require(group.kind != GroupKind::kSliding || group.window > 0,
-            "kv cache: a sliding group needs a window");
+    require(group.kind != GroupKind::kSliding || group.window > 0, "kv cache: a sliding group needs a window");
   }
   return config;
 }
@@ -43,13 +42,11 @@ const CacheConfig& Cache::config() const {
   return impl_->config;
 }
 
-// --- admission
-// -------------------------------------------------------------------------------------------------------
+// --- admission ------------------------------------------------------------------------------------------------------
 
 std::int32_t Cache::Impl::most_held(const GroupSpec& group, std::int32_t blocks) const {
   if (group.kind == GroupKind::kFull) return blocks;
-  // One step writes max_extend tokens while the window before them is still read; both ends may lie inside a
-  // block.
+  // One step writes max_extend tokens while the window before them is still read; both ends may lie inside a block.
   return std::min(blocks, blocks_for(group.window + config.max_extend) + 1);
 }
 
@@ -65,8 +62,7 @@ std::int64_t Cache::Impl::unmet(const std::vector<BlockTable>& tables, std::int3
 
 std::int64_t Cache::blocks_needed(std::int32_t prompt_len, int n_samples) const {
   std::int64_t sum = std::int64_t{n_samples} * impl_->spare();
-  for (const GroupSpec& group : impl_->config.groups)
-    sum += impl_->most_held(group, impl_->blocks_for(prompt_len));
+  for (const GroupSpec& group : impl_->config.groups) sum += impl_->most_held(group, impl_->blocks_for(prompt_len));
   return sum;
 }
 
@@ -93,8 +89,7 @@ void Cache::Impl::take_matched(Sequence& seq, std::span<const Token> prompt, con
   if (fault(Fault::kDropReference) && !match.rows.empty()) pool.release(match.rows[0][0]);
 }
 
-std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t needed,
-                                                std::int64_t never_above) {
+std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t needed, std::int64_t never_above) {
   const std::int64_t room = available(0);
   if (needed > room && !fault(Fault::kReserveNothing)) {
     return std::unexpected(NoRoom{needed, room, never_above > pool.total()});
@@ -121,8 +116,7 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   return impl.start(std::move(seq), needed, blocks_needed(prompt_len, request.n_samples));
 }
 
-// --- growing
-// ---------------------------------------------------------------------------------------------------------
+// --- growing --------------------------------------------------------------------------------------------------------
 
 BlockRef Cache::Impl::allocate(Sequence& seq) {
   if (fault(Fault::kEvictInUse) && pool.free() == 0 && sequences.size() > 1) {
@@ -142,8 +136,7 @@ BlockRef Cache::Impl::allocate(Sequence& seq) {
   return pool.allocate();
 }
 
-std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> tokens,
-                                               std::vector<CopyOp>& copies) {
+std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> tokens, std::vector<CopyOp>& copies) {
   Impl& impl = *impl_;
   Sequence& seq = impl.at(id);
   const int bs = impl.config.block_size;
@@ -151,8 +144,7 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> 
   if (tokens.empty()) return {};
   impl.pool.order().tick();
 
-  const auto blocks =
-      static_cast<std::size_t>(impl.blocks_for(seq.len() + static_cast<std::int32_t>(tokens.size())));
+  const auto blocks = static_cast<std::size_t>(impl.blocks_for(seq.len() + static_cast<std::int32_t>(tokens.size())));
   std::int64_t needed = 0;
   for (const BlockTable& table : seq.tables) {
     needed += static_cast<std::int64_t>(blocks - table.size());
@@ -176,16 +168,14 @@ void Cache::Impl::fork_tail(Sequence& seq, std::vector<CopyOp>& copies) {
     if (pool.ref_count(old) == 1) continue;  // the last owner writes in place
     BlockRef fresh = allocate(seq);
     copies.push_back({old, fresh.id(), fault(Fault::kCopyOneShort) ? filled - 1 : filled});
-    // The old block is let go of here: copies run in order before the step's writes, so it may be reused at
-    // once.
+    // The old block is let go of here: copies run in order before the step's writes, so it may be reused at once.
     const BlockRef shared = table.replace(tail, std::move(fresh));
     ++cow_forks;
   }
   seq.published = std::min(seq.published, static_cast<std::int32_t>(seq.len() / config.block_size));
 }
 
-// --- after the step
-// --------------------------------------------------------------------------------------------------
+// --- after the step -------------------------------------------------------------------------------------------------
 
 void Cache::publish(SeqId id) {
   Sequence& seq = impl_->at(id);
@@ -202,16 +192,14 @@ void Cache::Impl::publish_full_blocks(Sequence& seq) {
   if (seq.published >= full) return;
   if (unfilled) seq.tokens.push_back(0);
 
-  PrefixTree::Cursor at = seq.published == 0
-                              ? tree.root(seq.ns)
-                              : tree.after(seq.tables[0][static_cast<std::size_t>(seq.published - 1)]);
+  PrefixTree::Cursor at =
+      seq.published == 0 ? tree.root(seq.ns) : tree.after(seq.tables[0][static_cast<std::size_t>(seq.published - 1)]);
   std::vector<BlockId> ids(config.groups.size());
   for (; seq.published < full; ++seq.published) {
     const auto b = static_cast<std::size_t>(seq.published);
     for (std::size_t g = 0; g < ids.size(); ++g) ids[g] = seq.tables[g][b];
-    at = tree.publish(
-        at, std::span(seq.tokens).subspan(b * static_cast<std::size_t>(bs), static_cast<std::size_t>(bs)),
-        ids);
+    at = tree.publish(at, std::span(seq.tokens).subspan(b * static_cast<std::size_t>(bs), static_cast<std::size_t>(bs)),
+                      ids);
     for (std::size_t g = 0; g < ids.size(); ++g) {
       if (ids[g] == seq.tables[g][b]) continue;
       // The tree has this block already: use its copy and let go of ours.
@@ -229,8 +217,7 @@ void Cache::Impl::publish_partial_tail(Sequence& seq) {
   const PrefixTree::Cursor at = b == 0 ? tree.root(seq.ns) : tree.after(seq.tables[0][b - 1]);
   std::vector<BlockId> ids;
   for (const BlockTable& table : seq.tables) ids.push_back(table[b]);
-  tree.publish(at, std::span(seq.tokens).subspan(b * static_cast<std::size_t>(config.block_size), filled),
-               ids);
+  tree.publish(at, std::span(seq.tokens).subspan(b * static_cast<std::size_t>(config.block_size), filled), ids);
 }
 
 void Cache::Impl::drop_passed_windows(Sequence& seq) {
@@ -278,8 +265,7 @@ bool Cache::truncate(SeqId id, std::int32_t new_len) {
   assert(new_len >= 0 && new_len <= seq.len() && seq.len() == seq.computed_len);
   for (std::size_t g = 0; g < seq.tables.size(); ++g) {
     const std::int32_t begin = impl.window_begin(impl.config.groups[g], new_len);
-    if (begin < impl.blocks_for(new_len) && seq.tables[g][static_cast<std::size_t>(begin)] == kNullBlock)
-      return false;
+    if (begin < impl.blocks_for(new_len) && seq.tables[g][static_cast<std::size_t>(begin)] == kNullBlock) return false;
   }
   impl.pool.order().tick();
   seq.tokens.resize(static_cast<std::size_t>(new_len));
@@ -290,8 +276,7 @@ bool Cache::truncate(SeqId id, std::int32_t new_len) {
   return true;
 }
 
-// --- ending
-// ----------------------------------------------------------------------------------------------------------
+// --- ending ---------------------------------------------------------------------------------------------------------
 
 void Cache::Impl::unreserve(Sequence& seq) {
   reserved -= seq.reserved;
@@ -324,8 +309,8 @@ DetachedId Cache::detach(SeqId id) {
   impl.publish_partial_tail(seq);
   impl.unreserve(seq);
   const DetachedId set{++impl.last_id};
-  impl.detached.emplace(
-      set, DetachedSet{std::move(seq.ns), std::move(seq.tokens), std::move(seq.tables), seq.published});
+  impl.detached.emplace(set,
+                        DetachedSet{std::move(seq.ns), std::move(seq.tokens), std::move(seq.tables), seq.published});
   impl.sequences.erase(id);
   return set;
 }
@@ -350,8 +335,7 @@ void Cache::drop(DetachedId id) {
   impl_->detached.erase(id);
 }
 
-// --- looking
-// ---------------------------------------------------------------------------------------------------------
+// --- looking --------------------------------------------------------------------------------------------------------
 
 Lengths Cache::lengths(SeqId id) const {
   const Sequence& seq = impl_->at(id);

@@ -1,38 +1,34 @@
-// Cache: the one door to the unified KV cache. It moves ids and counts, never bytes: a fork is a CopyOp for
-// the next step. Not thread safe; the engine's thread owns it.
+// Cache: the one door to the unified KV cache. It moves ids and counts, never bytes: a fork is a CopyOp for the next
+// step. Not thread safe; the engine's thread owns it.
 //
 // A sequence's life
 //   admit    match the prompt in the tree, take references on what matched, reserve blocks for the rest
-//   extend   append tokens: allocate slots for them, fork a shared tail block; the caller runs the copies and
-//   writes publish  the step is done: the new tokens count as computed, full blocks enter the tree, windows
-//   move finish   the partial tail enters the tree and every reference is dropped; the tree's copies stay,
-//   cached
+//   extend   append tokens: allocate slots for them, fork a shared tail block; the caller runs copies and writes
+//   publish  the step is done: the new tokens count as computed, full blocks enter the tree, windows move
+//   finish   the partial tail enters the tree, every reference is dropped; what the tree holds stays, cached
 //
 // Lengths of a sequence: cached_len <= computed_len <= len.
 //   cached_len    tokens found in the tree at admission
 //   computed_len  tokens whose keys and values are in the pool
 //   len           tokens appended, i.e. that have a slot
 //
-// Who holds which tokens of a sequence, in group g (bs = block size; W = window of g, or infinity)
-//   [0, computed_len - W)                   nobody: null block; the tree may still hold the block, cached
-//   [.., published)                         sequence + tree; published = computed_len rounded down to bs
-//   [published, computed_len)               the sequence; another sequence too after fork(), and the tree too
-//   when the
-//                                           match ended inside a block: then the first write forks
-//   [computed_len, len)                     the sequence alone, written by the step in hand
-//   promised to the sequence, no block yet  its reservation; counted against free + cached
+// Who holds which tokens of a sequence in group g (bs = block size; W = window of g, or infinity), and who frees them
+//   [0, computed_len - W)      nobody: null block. The tree may still hold it, cached, until it is evicted
+//   [.., published)            sequence + tree; published = computed_len rounded down to bs. Freed when evicted after the
+//                              last user let go
+//   [published, computed_len)  the sequence; another one too after fork(), and the tree too when the match ended inside a
+//                              block: the first writer forks. Freed with its last holder
+//   [computed_len, len)        the sequence alone, written by the step in hand. Freed by finish() and abandon()
+//   reserved, no block yet     nobody: counted against free + cached. Given back by finish() and abandon()
 //
 // Invariants (check_integrity() recomputes all of them from the holders)
-//  1. A block's count = references of sequences' tables + of the tree + of detached sets. It is free exactly
-//  at 0.
+//  1. A block's count = references of sequences' tables + of the tree + of detached sets. Free exactly at 0.
 //  2. total = free + cached + in_use. The null block is none of them.
-//  3. sum of reservations <= free + cached: a reserved block can always be had.
-//  4. cached_len <= computed_len <= len, and every position in [computed_len - W, len) of group g has a
-//  block.
-//  5. Of any two sequences, at most one has a given block in its writable range [computed_len, len).
+//  3. Sum of reservations <= free + cached: a reserved block can always be had.
+//  4. cached_len <= computed_len <= len; every position in [computed_len - W, len) of group g has a block.
+//  5. A block that holds positions in [computed_len, len) of a sequence has that one holder.
 //  6. The table's full-group blocks below `published` are the tree's blocks, node by node.
-//  7. A group's eviction list holds exactly the blocks that only the tree holds; the full group's coldest is
-//  a leaf.
+//  7. A group's eviction order holds exactly the blocks that only the tree holds; the full group's coldest ends a leaf.
 #pragma once
 
 #include <cstdint>
@@ -53,11 +49,10 @@ struct CacheConfig {
   std::int32_t num_blocks = 0;      ///< the null block included
   std::size_t bytes_per_block = 0;  ///< for the figures
   std::vector<GroupSpec> groups;    ///< group 0 must be kFull
-  std::int32_t max_extend =
-      512;             ///< the most tokens one extend() appends to a sequence (a step's prefill chunk)
-  bool share = true;   ///< false: no tree; the pool and everything else stays
-  std::string model;   ///< [K8]
-  std::string layout;  ///< [K8]
+  std::int32_t max_extend = 512;    ///< the most tokens one extend() appends to a sequence (a step's prefill chunk)
+  bool share = true;                ///< false: no tree; the pool and everything else stays
+  std::string model;                ///< [K8]
+  std::string layout;               ///< [K8]
   HashFn hash = sha256;
 };
 
@@ -118,38 +113,39 @@ class Cache {
   /// Blocks that a request of this prompt needs at the very least, with nothing cached and nobody else about.
   std::int64_t blocks_needed(std::int32_t prompt_len, int n_samples) const;
 
-  /// Starts a sequence on the longest cached prefix, capped at prompt length - 1 (the last token's logits are
-  /// needed). The caller extends it with prompt[cached_len, ...). Copies nothing.
+  /// Starts a sequence on the longest cached prefix, capped at prompt length - 1 (the last token's logits are needed).
+  /// The caller extends it with prompt[cached_len, ...). Copies nothing.
   std::expected<SeqId, NoRoom> admit(const AdmitRequest& request);
 
-  /// Appends tokens: gives each a slot, evicting cold blocks as needed, and adds the forks to `copies`.
-  /// On OutOfBlocks nothing has changed.
+  /// Appends tokens: gives each a slot, evicting cold blocks as needed, and adds the forks to `copies`. On OutOfBlocks
+  /// nothing has changed.
   /// REQUIRES: tokens.size() <= max_extend; the sequence has no unpublished tokens (len == computed_len).
-  std::expected<void, OutOfBlocks> extend(SeqId seq, std::span<const Token> tokens,
-                                          std::vector<CopyOp>& copies);
+  std::expected<void, OutOfBlocks> extend(SeqId seq, std::span<const Token> tokens, std::vector<CopyOp>& copies);
 
-  /// The step that wrote [computed_len, len) is done: they count as computed, full blocks enter the tree (a
-  /// block that the tree has already is merged: the table is repointed to the tree's), blocks that left a
-  /// window are dropped.
+  /// The step that wrote [computed_len, len) is done: they count as computed, full blocks enter the tree (a block that
+  /// the tree has already is merged: the table is repointed to the tree's), blocks that left a window are dropped.
   void publish(SeqId seq);
 
-  /// A second sequence on the same tokens and blocks: samples of one prompt. Copies nothing; takes over one
-  /// growth and one fork block of the reservation. REQUIRES: len == computed_len.
+  /// A second sequence on the same tokens and blocks: samples of one prompt. Copies nothing; takes over one growth and
+  /// one fork block of the reservation.
+  /// REQUIRES: len == computed_len.
   SeqId fork(SeqId seq);
 
-  /// Drops the tokens beyond new_len. False, and nothing changed, when a sliding window before new_len has
-  /// lost a block already. REQUIRES: new_len <= len == computed_len.
+  /// Drops the tokens beyond new_len. False, and nothing changed, when a sliding window before new_len has lost a block
+  /// already.
+  /// REQUIRES: new_len <= len == computed_len.
   bool truncate(SeqId seq, std::int32_t new_len);
 
-  /// Ends a sequence: its computed tokens stay in the tree, the partial tail included; tokens appended but
-  /// not computed are dropped. Also the way to preempt: a later admit() of the same tokens finds them.
+  /// Ends a sequence: its computed tokens stay in the tree, the partial tail included; tokens appended but not
+  /// computed are dropped. Also the way to preempt: a later admit() of the same tokens finds them.
   void finish(SeqId seq);
 
   /// Ends a sequence whose step failed: what was published stays; everything since is dropped unpublished.
   void abandon(SeqId seq);
 
-  /// Takes a sequence's tokens and blocks away from it; the sequence ends. REQUIRES: len == computed_len.
-  /// adopt() makes them a sequence again, without copying, any number of times; drop() lets go of them.
+  /// Takes a sequence's tokens and blocks away from it; the sequence ends. adopt() makes them a sequence again, without
+  /// copying, any number of times; drop() lets go of them.
+  /// REQUIRES: len == computed_len.
   DetachedId detach(SeqId seq);
   std::expected<SeqId, NoRoom> adopt(DetachedId set, int n_samples = 1);
   void drop(DetachedId set);
@@ -161,8 +157,8 @@ class Cache {
 
   CacheStats stats() const;
 
-  /// Recomputes every count from its holders and checks the invariants above. Returns the first violation in
-  /// words, or an empty string. O(pool + tree): tests after each step, debug builds when idle.
+  /// Recomputes every count from its holders and checks the invariants above. Returns the first violation in words, or
+  /// an empty string. O(pool + tree): tests after each step, debug builds when idle.
   std::string check_integrity() const;
 
   /// The tree as text, one node a line: for people and for tests' failure messages.

@@ -1,5 +1,4 @@
-// Cache::check_integrity(): every count and every invariant of cache.h, recomputed from the holders. And
-// dump().
+// Cache::check_integrity(): every count and every invariant of cache.h, recomputed from the holders. And dump().
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -42,8 +41,7 @@ std::string check_node(const Cache::Impl& impl, const Node& node, Held& held) {
       return "a node's first_block is wrong";
     if (impl.blocks_for(static_cast<std::int32_t>(node.tokens.size())) != blocks)
       return "a node's tokens don't fill its blocks";
-    if (static_cast<std::int32_t>(node.digests.size()) != blocks)
-      return "a node's digests don't match its blocks";
+    if (static_cast<std::int32_t>(node.digests.size()) != blocks) return "a node's digests don't match its blocks";
     if (tree.is_partial(node) && !node.children.empty()) return "an inner node ends in a partial block";
   }
   const Node* previous = nullptr;
@@ -62,8 +60,7 @@ std::string check_node(const Cache::Impl& impl, const Node& node, Held& held) {
     for (int g = 0; g < impl.n_groups(); ++g) {
       const BlockId id = node.ids[static_cast<std::size_t>(b * impl.n_groups() + g)];
       if (id == kNullBlock) {
-        if (impl.config.groups[static_cast<std::size_t>(g)].kind == GroupKind::kFull)
-          return "a hole in a full group";
+        if (impl.config.groups[static_cast<std::size_t>(g)].kind == GroupKind::kFull) return "a hole in a full group";
         continue;
       }
       auto& group = held.group[static_cast<std::size_t>(id)];
@@ -81,12 +78,11 @@ std::string check_sequence(const Cache::Impl& impl, SeqId id, const Sequence& se
   const auto name = static_cast<std::uint64_t>(id);
   const int bs = impl.config.block_size;
   if (seq.cached_len > seq.computed_len || seq.computed_len > seq.len()) {
-    return fmt::format("sequence {}: lengths {} <= {} <= {} don't hold", name, seq.cached_len,
-                       seq.computed_len, seq.len());
+    return fmt::format("sequence {}: lengths {} <= {} <= {} don't hold", name, seq.cached_len, seq.computed_len,
+                       seq.len());
   }
   if (seq.published != (impl.config.share ? seq.computed_len / bs : 0)) {
-    return fmt::format("sequence {}: {} blocks published of {} tokens", name, seq.published,
-                       seq.computed_len);
+    return fmt::format("sequence {}: {} blocks published of {} tokens", name, seq.published, seq.computed_len);
   }
   for (std::size_t g = 0; g < seq.tables.size(); ++g) {
     const GroupSpec& group = impl.config.groups[g];
@@ -104,8 +100,7 @@ std::string check_sequence(const Cache::Impl& impl, SeqId id, const Sequence& se
       ++held.users[static_cast<std::size_t>(ids[b])];
       if (static_cast<std::int32_t>(b + 1) * bs > seq.computed_len && seq.len() > seq.computed_len &&
           impl.pool.ref_count(ids[b]) != 1) {
-        return fmt::format("sequence {}: writable block {} has {} holders", name, ids[b],
-                           impl.pool.ref_count(ids[b]));
+        return fmt::format("sequence {}: writable block {} has {} holders", name, ids[b], impl.pool.ref_count(ids[b]));
       }
     }
   }
@@ -114,16 +109,13 @@ std::string check_sequence(const Cache::Impl& impl, SeqId id, const Sequence& se
     PrefixTree::Place at = impl.tree.place(seq.tables[0][static_cast<std::size_t>(seq.published - 1)]);
     for (std::int32_t b = seq.published - 1; b >= 0; --b) {
       if (at.node != nullptr && b < at.node->first_block) at.node = at.node->parent;
-      if (at.node == nullptr)
-        return fmt::format("sequence {}: published block {} is not in the tree", name, b);
+      if (at.node == nullptr) return fmt::format("sequence {}: published block {} is not in the tree", name, b);
       const std::int32_t i = b - at.node->first_block;
-      if (at.node->ids[static_cast<std::size_t>(i * impl.n_groups())] !=
-          seq.tables[0][static_cast<std::size_t>(b)]) {
+      if (at.node->ids[static_cast<std::size_t>(i * impl.n_groups())] != seq.tables[0][static_cast<std::size_t>(b)]) {
         return fmt::format("sequence {}: published block {} is not the tree's", name, b);
       }
       const auto tokens = impl.tree.block_tokens(*at.node, i);
-      if (!std::ranges::equal(
-              tokens, std::span(seq.tokens).subspan(static_cast<std::size_t>(b * bs), tokens.size()))) {
+      if (!std::ranges::equal(tokens, std::span(seq.tokens).subspan(static_cast<std::size_t>(b * bs), tokens.size()))) {
         return fmt::format("sequence {}: published block {} has other tokens", name, b);
       }
     }
@@ -138,8 +130,7 @@ std::string check_counts(const Cache::Impl& impl, const Held& held) {
     const auto i = static_cast<std::size_t>(id);
     if (pool.users(id) != held.users[i] || pool.in_tree(id) != (held.group[i] >= 0)) {
       return fmt::format("block {}: counts say {} users{}, holders say {}{}", id, pool.users(id),
-                         pool.in_tree(id) ? " + tree" : "", held.users[i],
-                         held.group[i] >= 0 ? " + tree" : "");
+                         pool.in_tree(id) ? " + tree" : "", held.users[i], held.group[i] >= 0 ? " + tree" : "");
     }
     in_use += held.users[i] > 0;
     shared += held.users[i] > 1;
@@ -149,18 +140,15 @@ std::string check_counts(const Cache::Impl& impl, const Held& held) {
     if (pool.order().contains(id) != only_tree)
       return fmt::format("block {}: in the eviction order by mistake, or not", id);
   }
-  if (in_use != pool.in_use() || cached != pool.cached() || shared != pool.shared() ||
-      max_users != pool.max_users()) {
-    return fmt::format("figures: in_use {} cached {} shared {} max {}, holders say {} {} {} {}",
-                       pool.in_use(), pool.cached(), pool.shared(), pool.max_users(), in_use, cached, shared,
-                       max_users);
+  if (in_use != pool.in_use() || cached != pool.cached() || shared != pool.shared() || max_users != pool.max_users()) {
+    return fmt::format("figures: in_use {} cached {} shared {} max {}, holders say {} {} {} {}", pool.in_use(),
+                       pool.cached(), pool.shared(), pool.max_users(), in_use, cached, shared, max_users);
   }
   if (pool.free() + in_use + cached != pool.total()) return "free + cached + in_use is not total";
   std::int64_t listed = 0;
   for (int g = 0; g < impl.n_groups(); ++g) {
     for (BlockId id = pool.order().coldest(g); id != kNullBlock; id = pool.order().hotter(id)) {
-      if (held.group[static_cast<std::size_t>(id)] != g)
-        return fmt::format("block {} is in another group's order", id);
+      if (held.group[static_cast<std::size_t>(id)] != g) return fmt::format("block {} is in another group's order", id);
       ++listed;
     }
   }
@@ -194,8 +182,7 @@ std::string Cache::check_integrity() const {
   }
   for (const auto& [id, set] : impl.detached) {
     for (const BlockTable& table : set.tables) {
-      for (const BlockId block : table.ids())
-        held.users[static_cast<std::size_t>(block)] += block != kNullBlock;
+      for (const BlockId block : table.ids()) held.users[static_cast<std::size_t>(block)] += block != kNullBlock;
     }
   }
   if (reserved != impl.reserved) return fmt::format("reserved {}, sequences say {}", impl.reserved, reserved);
@@ -227,9 +214,8 @@ std::string Cache::dump() const {
     });
   }
   for (const auto& [id, seq] : impl.sequences) {
-    out += fmt::format("sequence {}: {} cached, {} computed of [{}], {} reserved",
-                       static_cast<std::uint64_t>(id), seq.cached_len, seq.computed_len,
-                       fmt::join(seq.tokens, " "), seq.reserved);
+    out += fmt::format("sequence {}: {} cached, {} computed of [{}], {} reserved", static_cast<std::uint64_t>(id),
+                       seq.cached_len, seq.computed_len, fmt::join(seq.tokens, " "), seq.reserved);
     for (const BlockTable& table : seq.tables) out += fmt::format(" |{}", fmt::join(table.ids(), " "));
     out += '\n';
   }

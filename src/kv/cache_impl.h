@@ -15,14 +15,11 @@ struct Cache::Impl {
   explicit Impl(CacheConfig c);
 
   int n_groups() const { return static_cast<int>(config.groups.size()); }
-  std::int32_t blocks_for(std::int32_t tokens) const {
-    return (tokens + config.block_size - 1) / config.block_size;
-  }
+  std::int32_t blocks_for(std::int32_t tokens) const { return (tokens + config.block_size - 1) / config.block_size; }
   Sequence& at(SeqId id) { return sequences.at(id); }
   const Sequence& at(SeqId id) const { return sequences.at(id); }
 
-  /// The most blocks of a group that a sequence holds at once while its prompt is prefilled up to `blocks`
-  /// blocks.
+  /// The most blocks of a group that a sequence holds at once while its prompt is prefilled up to `blocks` blocks.
   std::int32_t most_held(const GroupSpec& group, std::int32_t blocks) const;
   /// The first block that a query at position `len` still sees.
   std::int32_t window_begin(const GroupSpec& group, std::int32_t len) const {

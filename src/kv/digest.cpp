@@ -27,8 +27,7 @@ Digest sha256(std::span<const std::byte> bytes) {
   return digest;
 }
 
-Digest root_digest(const HashFn& hash, const std::string& model, const std::string& layout,
-                   const Namespace& ns) {
+Digest root_digest(const HashFn& hash, const std::string& model, const std::string& layout, const Namespace& ns) {
   std::string bytes;
   append(bytes, model);
   append(bytes, layout);

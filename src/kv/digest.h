@@ -1,6 +1,5 @@
-// Block identity [K8]: a digest chained over a block's predecessors, H(parent, tokens); a chain's first
-// parent is H(model, layout, salt, adapter). Equal digests mean equal keys and values, in this process and in
-// any other.
+// Block identity [K8]: a digest chained over a block's predecessors, H(parent, tokens); a chain's first parent is
+// H(model, layout, salt, adapter). Equal digests mean equal keys and values, in this process and in any other.
 #pragma once
 
 #include <array>
@@ -16,8 +15,7 @@ namespace coppice::kv {
 
 using Digest = std::array<std::uint8_t, 32>;
 
-/// A cryptographic hash of a byte string. Tests pass a constant one: tokens are compared as well, so text
-/// stays right.
+/// A cryptographic hash of a byte string. Tests pass a constant one: tokens are compared as well, so text stays right.
 using HashFn = std::function<Digest(std::span<const std::byte>)>;
 
 /// SHA-256 (OpenSSL EVP, uses SHA-NI). Throws std::runtime_error when the library refuses.
@@ -31,8 +29,7 @@ struct Namespace {
 };
 
 /// The parent of a namespace's first block.
-Digest root_digest(const HashFn& hash, const std::string& model, const std::string& layout,
-                   const Namespace& ns);
+Digest root_digest(const HashFn& hash, const std::string& model, const std::string& layout, const Namespace& ns);
 
 /// The digest of a full block.
 Digest block_digest(const HashFn& hash, const Digest& parent, std::span<const Token> tokens);

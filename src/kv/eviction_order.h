@@ -46,8 +46,8 @@ class EvictionOrder {
   /// The next hotter one of the same group, or the null block.
   BlockId hotter(BlockId id) const { return links_[index(id)].hotter; }
 
-  /// The block to evict next over all groups: the oldest tick; the full group's (0) among equals, because its
-  /// leaf takes the other groups' blocks of that place along. The null block when all lists are empty.
+  /// The block to evict next over all groups: the oldest tick; the full group's (0) among equals, because its leaf
+  /// takes the other groups' blocks of that place along. The null block when all lists are empty.
   BlockId next() const;
 
  private:

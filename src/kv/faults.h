@@ -1,5 +1,4 @@
-// Deliberate faults, compiled in only for the test that proves that our tests would see them
-// (coppice_kv_faulty).
+// Deliberate faults, compiled in only for the test that proves that our tests would see them (coppice_kv_faulty).
 #pragma once
 
 #include <cstdint>

@@ -41,8 +41,7 @@ void append_all(std::vector<T>& to, const std::vector<T>& from) {
 
 }  // namespace
 
-bool PrefixTree::TokensLess::operator()(const std::unique_ptr<Node>& a,
-                                        const std::unique_ptr<Node>& b) const {
+bool PrefixTree::TokensLess::operator()(const std::unique_ptr<Node>& a, const std::unique_ptr<Node>& b) const {
   return less(first_block(a->tokens, block_size), first_block(b->tokens, block_size));
 }
 bool PrefixTree::TokensLess::operator()(const std::unique_ptr<Node>& a, std::span<const Token> b) const {
@@ -61,16 +60,14 @@ PrefixTree::PrefixTree(BlockPool& pool, Config config)
 
 PrefixTree::~PrefixTree() = default;
 
-// --- matching
-// --------------------------------------------------------------------------------------------------------
+// --- matching -------------------------------------------------------------------------------------------------------
 
 PrefixTree::Candidate PrefixTree::best_child(const Node& node, std::span<const Token> tokens) const {
   const auto wanted = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(bs_)));
   const auto after = node.children.lower_bound(wanted);
   Candidate best;
   const auto consider = [&](const std::unique_ptr<Node>& child) {
-    const std::int32_t common =
-        common_prefix(first_block(child->tokens, static_cast<std::size_t>(bs_)), wanted);
+    const std::int32_t common = common_prefix(first_block(child->tokens, static_cast<std::size_t>(bs_)), wanted);
     if (common > best.common) best = {child.get(), common};
   };
   if (after != node.children.end()) consider(*after);
@@ -124,8 +121,7 @@ std::int32_t PrefixTree::without_holes(std::int32_t length, const std::vector<co
   return length;
 }
 
-// --- publishing
-// ------------------------------------------------------------------------------------------------------
+// --- publishing -----------------------------------------------------------------------------------------------------
 
 PrefixTree::Cursor PrefixTree::root(const Namespace& wanted) {
   const Namespace& ns = fault(Fault::kIgnoreSalt) ? Namespace{} : wanted;
@@ -243,8 +239,7 @@ void PrefixTree::split(Node& node, std::int32_t blocks) {
 void PrefixTree::warm_last_window(Node& node) {
   const std::int32_t end = n_blocks(node);
   for (int g = 1; g < n_groups_; ++g) {
-    const std::int32_t begin =
-        std::max(0, (end * bs_ - config_.groups[static_cast<std::size_t>(g)].window) / bs_);
+    const std::int32_t begin = std::max(0, (end * bs_ - config_.groups[static_cast<std::size_t>(g)].window) / bs_);
     for (std::int32_t b = begin; b < end; ++b) {
       const BlockId id = row(node, b)[g];
       if (id != kNullBlock && pool_.users(id) == 0) pool_.order().touch(id);
@@ -252,8 +247,7 @@ void PrefixTree::warm_last_window(Node& node) {
   }
 }
 
-// --- eviction
-// --------------------------------------------------------------------------------------------------------
+// --- eviction -------------------------------------------------------------------------------------------------------
 
 int PrefixTree::evict(BlockId id) {
   const Place at = place(id);
@@ -324,13 +318,11 @@ bool PrefixTree::before_branch(BlockId id, int window) const {
   return (at.block + 1) * bs_ > end * bs_ - window;
 }
 
-// --- small things
-// ----------------------------------------------------------------------------------------------------
+// --- small things ---------------------------------------------------------------------------------------------------
 
 std::span<const Token> PrefixTree::block_tokens(const Node& node, std::int32_t i) const {
   const auto begin = static_cast<std::size_t>(i * bs_);
-  return std::span(node.tokens)
-      .subspan(begin, std::min(static_cast<std::size_t>(bs_), node.tokens.size() - begin));
+  return std::span(node.tokens).subspan(begin, std::min(static_cast<std::size_t>(bs_), node.tokens.size() - begin));
 }
 
 void PrefixTree::set_places(Node& node, std::int32_t from_block) {

@@ -1,9 +1,9 @@
 // PrefixTree: a path-compressed radix tree over tokens that indexes blocks [K5]. Not thread safe.
 //
-// A node holds a run of whole blocks and splits at block boundaries only, so siblings may begin with the same
-// tokens: a system prompt that ends inside a block gives every user a child of its own. Children are ordered
-// by the tokens of their first block; the sibling with the longest common prefix is therefore a neighbour of
-// the place where the wanted tokens would stand: O(log children).
+// A node holds a run of whole blocks and splits at block boundaries only, so siblings may begin with the same tokens:
+// a system prompt that ends inside a block gives every user a child of its own. Children are ordered by the tokens of
+// their first block; the sibling with the longest common prefix is therefore a neighbour of the place where the wanted
+// tokens would stand: O(log children).
 //
 // Invariants:
 //  1. Every node but a root has at least one block. Only a leaf's last block may be partial (fewer than
@@ -78,8 +78,7 @@ class PrefixTree {
   PrefixTree(BlockPool& pool, Config config);
   ~PrefixTree();
 
-  /// The longest known prefix of `tokens` whose sliding windows have no hole. Const; compares tokens, never
-  /// hashes.
+  /// The longest known prefix of `tokens` whose sliding windows have no hole. Const; compares tokens, never hashes.
   Match match(std::span<const Token> tokens, const Namespace& ns) const;
 
   /// Where the first block of a namespace goes. Makes the root if need be.
@@ -87,14 +86,14 @@ class PrefixTree {
   /// The place right after a block of the tree.
   Cursor after(BlockId full_group_id) const;
 
-  /// A block after `at`: full, or the partial tail of a sequence that ends. `ids` [n_groups] are the
-  /// publisher's. Where the tree has a full block already, `ids` are set to the tree's, and the publisher
-  /// repoints its tables; where it covers a partial one, nothing happens. Returns the place after the block
-  /// (partial: `at`). REQUIRES: 0 < tokens.size() <= block_size.
+  /// A block after `at`: full, or the partial tail of a sequence that ends. `ids` [n_groups] are the publisher's. Where
+  /// the tree has a full block already, `ids` are set to the tree's, and the publisher repoints its tables; where it
+  /// covers a partial one, nothing happens. Returns the place after the block (partial: `at`).
+  /// REQUIRES: 0 < tokens.size() <= block_size.
   Cursor publish(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids);
 
-  /// Lets go of a cached block: of the full group, the last block of a leaf with all its groups; of a sliding
-  /// group, that block, which leaves a hole. Returns the number of blocks freed.
+  /// Lets go of a cached block: of the full group, the last block of a leaf with all its groups; of a sliding group,
+  /// that block, which leaves a hole. Returns the number of blocks freed.
   int evict(BlockId id);
 
   /// A sliding block in the last window before a branch is worth keeping longer: every branch needs it.
@@ -123,15 +122,13 @@ class PrefixTree {
   };
   /// The child that shares the most tokens with `tokens` in its first block.
   Candidate best_child(const Node& node, std::span<const Token> tokens) const;
-  /// The tree has these tokens at block `i` of `node`: gives the publisher the tree's ids, takes its for
-  /// holes.
+  /// The tree has these tokens at block `i` of `node`: gives the publisher the tree's ids, takes its for holes.
   Cursor merge(Node& node, std::int32_t i, std::span<BlockId> ids);
   void append(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids);
   void add_child(Node& parent, std::span<const Token> tokens, std::span<const BlockId> ids);
   /// The last block of `leaf` is partial, and `tokens` continue it.
   void replace_partial(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids);
-  /// Cuts a node in two: it keeps its first `blocks`, a new only child gets the rest. The caller adds another
-  /// child.
+  /// Cuts a node in two: it keeps its first `blocks`, a new only child gets the rest. The caller adds another child.
   void split(Node& node, std::int32_t blocks);
   /// An inner node that is left with one child takes it in (invariant 2).
   void absorb_only_child(Node& node);

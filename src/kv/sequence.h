@@ -1,5 +1,5 @@
-// Sequence: what the cache knows of one running sample; and DetachedSet, what is left of one that was
-// detached. Plain data; the rules are in cache.h.
+// Sequence: what the cache knows of one running sample; and DetachedSet, what is left of one that was detached. Plain
+// data; the rules are in cache.h.
 #pragma once
 
 #include <cstdint>

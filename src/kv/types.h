@@ -1,5 +1,5 @@
-// Types that cross the border of kv: all that the executor and the attention kernels see of the cache.
-// Header-only, plain data, standard library only.
+// Types that cross the border of kv: all that the executor and the attention kernels see of the cache. Header-only,
+// plain data, standard library only.
 //
 // Glossary (docs/architecture.md has the long form)
 //   block     a page of the pool: `block_size` slots of keys and values, for every layer slot
@@ -15,8 +15,8 @@
 
 namespace coppice::kv {
 
-/// A symbol of the tree: a vocabulary id (>= 0), or a media symbol (< 0): each (media digest, index) pair is
-/// interned to its own negative number, so that equal images share and different ones never do.
+/// A symbol of the tree: a vocabulary id (>= 0), or a media symbol (< 0): each (media digest, index) pair is interned
+/// to its own negative number, so that equal images share and different ones never do.
 using Token = std::int32_t;
 
 /// Index of a block in the pool. Block 0 is the null block: zeroed, never written, never allocated.
@@ -41,10 +41,9 @@ struct GroupSpec {
 
 /// Copies slots [0, n_slots) of block `src` to block `dst`, in every layer slot: the data half of a fork.
 ///
-/// A step's copies are run in list order, before the step's first write. Contents change only inside a step,
-/// so running them there equals running each at the moment it was planned: a source that was freed, or a
-/// destination that was reused, between planning and running corrupts nothing
-/// (docs/adr/0003-copies-in-order.md).
+/// A step's copies are run in list order, before the step's first write. Contents change only inside a step, so
+/// running them there equals running each at the moment it was planned: a source that was freed, or a destination that
+/// was reused, between planning and running corrupts nothing (docs/adr/0003-copies-in-order.md).
 struct CopyOp {
   BlockId src = kNullBlock;
   BlockId dst = kNullBlock;
@@ -52,8 +51,8 @@ struct CopyOp {
   friend bool operator==(const CopyOp&, const CopyOp&) = default;
 };
 
-/// A sequence's blocks of one group. Positions are absolute; entries that left a sliding window are
-/// kNullBlock. Valid until the next call that changes the sequence.
+/// A sequence's blocks of one group. Positions are absolute; entries that left a sliding window are kNullBlock. Valid
+/// until the next call that changes the sequence.
 struct TableView {
   std::span<const BlockId> blocks;
   int block_size = 0;

@@ -1,5 +1,5 @@
-// What one sample of a request does with the logits of its rows: pick a token, turn it into text, know when
-// to stop. Abstract, so that the engine links neither a tokenizer nor a tensor library.
+// What one sample of a request does with the logits of its rows: pick a token, turn it into text, know when to stop.
+// Abstract, so that the engine links neither a tokenizer nor a tensor library.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ enum class Finish : std::uint8_t {
   kError,
 };
 
-/// What one sampled token brings. `text` may be empty (held back: half a character, or the beginning of a
-/// stop string) and may hold the text of earlier tokens. Always valid UTF-8.
+/// What one sampled token brings. `text` may be empty (held back: half a character, or the beginning of a stop string)
+/// and may hold the text of earlier tokens. Always valid UTF-8.
 struct Piece {
   kv::Token token = 0;
   std::string text;
@@ -42,8 +42,8 @@ struct Piece {
   std::optional<Finish> finish;        ///< set when this token ends the sample
 };
 
-/// One sample's sampler, random generator, grammar and detokenizer: everything that must survive a
-/// preemption. Not thread safe; the engine's thread calls it.
+/// One sample's sampler, random generator, grammar and detokenizer: everything that must survive a preemption. Not
+/// thread safe; the engine's thread calls it.
 class Generation {
  public:
   virtual ~Generation() = default;
@@ -51,8 +51,7 @@ class Generation {
   /// Picks the next token. logits: [n_vocab], raw; may be changed in place.
   virtual Piece next(std::span<float> logits) = 0;
 
-  /// The text (and logprobs) still held back, when the engine ends the sample for a reason of its own
-  /// (length).
+  /// The text (and logprobs) still held back, when the engine ends the sample for a reason of its own (length).
   virtual Piece flush() = 0;
 };
 
