@@ -136,8 +136,9 @@ class Cache {
   /// REQUIRES: new_len <= len == computed_len.
   bool truncate(SeqId seq, std::int32_t new_len);
 
-  /// Ends a sequence: its computed tokens stay in the tree, the partial tail included; tokens appended but not
-  /// computed are dropped. Also the way to preempt: a later admit() of the same tokens finds them.
+  /// Ends a sequence: its computed tokens stay in the tree, the partial tail included. Tokens appended but not computed
+  /// are dropped, and then the partial tail too: it may be the target of a copy that will never run. Also the way to
+  /// preempt: a later admit() of the same tokens finds them.
   void finish(SeqId seq);
 
   /// Ends a sequence whose step failed: what was published stays; everything since is dropped unpublished.
