@@ -1,0 +1,119 @@
+#include "sampling/make_generation.h"
+
+#include <deque>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "sampling/logprobs.h"
+#include "sampling/sampler.h"
+#include "sampling/stop_matcher.h"
+#include "text/utf8_stream.h"
+
+namespace coppice::sampling {
+
+namespace {
+
+std::uint64_t random_seed() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+/// Tokens -> bytes -> whole characters (utf8_) -> text free of stop strings (stops_). Positions below are
+/// byte offsets in the stream of whole characters.
+class TextGeneration final : public Generation {
+ public:
+  TextGeneration(std::shared_ptr<const text::Vocabulary> vocabulary, const SamplingParams& params, std::uint64_t seed,
+                 std::span<const kv::Token> prompt)
+      : vocabulary_(std::move(vocabulary)),
+        sampler_(params, seed, prompt, params.ignore_eos ? vocabulary_->end_tokens() : std::span<const kv::Token>(),
+                 vocabulary_->size()),
+        stops_(params.stop),
+        ignore_eos_(params.ignore_eos),
+        n_logprobs_(params.logprobs) {}
+
+  Piece next(std::span<float> logits) override {
+    if (ended_) throw std::logic_error("Generation::next() after the end");
+    const kv::Token token = sampler_.pick(logits);
+    if (!ignore_eos_ && vocabulary_->is_end(token)) {
+      Piece piece = flush();
+      piece.token = token;
+      piece.finish = Finish::kStop;
+      return piece;
+    }
+    const std::size_t begin = n_characters_;
+    const std::string characters = utf8_.push(vocabulary_->piece(token));
+    n_characters_ += characters.size();
+    if (n_logprobs_ >= 0) {
+      // Half a character at the end: the token is out when at least one byte more is out.
+      const std::size_t end = n_characters_ + (utf8_.pending() > 0 ? 1 : 0);
+      entries_.push_back({begin, end, logprobs_.read(logits, token, n_logprobs_, *vocabulary_)});
+    }
+    Piece piece;
+    piece.token = token;
+    piece.text = stops_.push(characters);
+    deliver(piece);
+    return piece;
+  }
+
+  Piece flush() override {
+    Piece piece;
+    if (ended_) return piece;  // nothing is held back
+    piece.text = stops_.push(utf8_.flush());
+    if (!stops_.stopped()) piece.text += stops_.flush();
+    deliver(piece);
+    for (Held& held : entries_) piece.logprobs.push_back(std::move(held.entry));
+    entries_.clear();
+    ended_ = true;
+    return piece;
+  }
+
+ private:
+  struct Held {
+    std::size_t begin, end;  ///< the token's text is [begin, end)
+    LogprobEntry entry;
+  };
+
+  /// Adds the entries of the tokens whose text is out. After a stop string: also of the token that it cut in
+  /// two, and no others ever.
+  void deliver(Piece& piece) {
+    n_out_ += piece.text.size();
+    if (stops_.stopped()) {
+      piece.finish = Finish::kStop;
+      ended_ = true;
+    }
+    while (!entries_.empty()) {
+      Held& held = entries_.front();
+      const bool out = held.end <= n_out_ || (stops_.stopped() && held.begin < n_out_);
+      if (!out) break;
+      piece.logprobs.push_back(std::move(held.entry));
+      entries_.pop_front();
+    }
+    if (stops_.stopped()) entries_.clear();
+  }
+
+  std::shared_ptr<const text::Vocabulary> vocabulary_;
+  Sampler sampler_;
+  LogprobReader logprobs_;
+  text::Utf8Stream utf8_;
+  StopMatcher stops_;
+  bool ignore_eos_;
+  int n_logprobs_;
+  bool ended_ = false;
+
+  std::size_t n_characters_ = 0;  ///< bytes that left utf8_
+  std::size_t n_out_ = 0;         ///< bytes that left stops_
+  std::deque<Held> entries_;      ///< of tokens whose text is not out
+};
+
+}  // namespace
+
+std::unique_ptr<Generation> make_generation(std::shared_ptr<const text::Vocabulary> vocabulary,
+                                            const SamplingParams& params, int sample_index,
+                                            std::span<const kv::Token> prompt) {
+  check(params, vocabulary->size());
+  const std::uint64_t seed = params.seed ? *params.seed + static_cast<std::uint64_t>(sample_index) : random_seed();
+  return std::make_unique<TextGeneration>(std::move(vocabulary), params, seed, prompt);
+}
+
+}  // namespace coppice::sampling

@@ -1,0 +1,49 @@
+#include "sampling/params.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "text/utf8_stream.h"
+
+namespace coppice::sampling {
+
+namespace {
+
+void require(bool good, const char* field, const std::string& message) {
+  if (!good) throw ParamError(field, message);
+}
+
+/// NaN is in no range.
+void require_range(float value, float low, float high, const char* field) {
+  require(value >= low && value <= high, field, fmt::format("must be between {} and {}, not {}", low, high, value));
+}
+
+}  // namespace
+
+void check(const SamplingParams& params, std::int32_t n_vocab) {
+  require(std::isfinite(params.temperature) && params.temperature >= 0, "temperature",
+          fmt::format("must be a number of at least 0, not {}", params.temperature));
+  require(params.top_p > 0 && params.top_p <= 1, "top_p",
+          fmt::format("must be above 0 and at most 1, not {}", params.top_p));
+  require_range(params.min_p, 0, 1, "min_p");
+  require(std::isfinite(params.repeat_penalty) && params.repeat_penalty > 0, "repeat_penalty",
+          fmt::format("must be a number above 0, not {}", params.repeat_penalty));
+  require_range(params.frequency_penalty, -2, 2, "frequency_penalty");
+  require_range(params.presence_penalty, -2, 2, "presence_penalty");
+  for (const auto& [token, bias] : params.logit_bias) {
+    require(token >= 0 && token < n_vocab, "logit_bias",
+            fmt::format("token {} is not in the vocabulary of {} tokens", token, n_vocab));
+    require_range(bias, -100, 100, "logit_bias");
+  }
+  for (const std::string& stop : params.stop) {
+    require(!stop.empty(), "stop", "a stop string must not be empty");
+    require(stop.size() <= kMaxStopBytes, "stop",
+            fmt::format("a stop string of {} bytes is longer than {}", stop.size(), kMaxStopBytes));
+    require(text::is_utf8(stop), "stop", "a stop string must be valid UTF-8");
+  }
+  require(params.logprobs >= -1 && params.logprobs <= kMaxTopLogprobs, "top_logprobs",
+          fmt::format("must be between 0 and {}, not {}", kMaxTopLogprobs, params.logprobs));
+}
+
+}  // namespace coppice::sampling

@@ -1,0 +1,56 @@
+// What a request may ask of the sampler: plain data with OpenAI's defaults, and its check.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/types.h"
+
+namespace coppice::sampling {
+
+/// A value out of its range; field() is the API's name for it.
+class ParamError : public std::invalid_argument {
+ public:
+  ParamError(std::string field, const std::string& message)
+      : std::invalid_argument(field + ": " + message), field_(std::move(field)) {}
+  const std::string& field() const { return field_; }
+
+ private:
+  std::string field_;
+};
+
+/// Applied in this order: logit bias (on the raw logits), penalties, temperature, top-k, top-p, min-p; each
+/// filter sees the distribution that the one before it left, renormalised (the order of vLLM and
+/// Transformers; llama.cpp applies temperature last).
+struct SamplingParams {
+  float temperature = 1;  ///< [0, inf); below kGreedyTemperature: greedy, the lowest id wins ties; no filters then
+  int top_k = 0;          ///< <= 0: off
+  float top_p = 1;        ///< (0, 1]; 1: off
+  float min_p = 0;        ///< [0, 1]; of the most likely token's probability; 0: off
+
+  /// (0, inf); 1: off. Logits of tokens in the prompt or generated text are divided by it if positive, else
+  /// multiplied, once however often they occur.
+  float repeat_penalty = 1;
+  float frequency_penalty = 0;  ///< [-2, 2]; times the count in the generated text, subtracted
+  float presence_penalty = 0;   ///< [-2, 2]; subtracted once if in the generated text
+
+  std::unordered_map<kv::Token, float> logit_bias;  ///< added to the raw logits; [-100, 100]
+
+  std::optional<std::uint64_t> seed;  ///< sample i draws from seed + i; none: a random one
+  std::vector<std::string> stop;      ///< non-empty, UTF-8
+  bool ignore_eos = false;            ///< end tokens are never drawn
+  int logprobs = -1;                  ///< -1: none; n >= 0: the chosen token's and the n most likely ones'
+};
+
+inline constexpr float kGreedyTemperature = 1e-5F;
+inline constexpr int kMaxTopLogprobs = 20;
+inline constexpr std::size_t kMaxStopBytes = 4096;  ///< of one stop string
+
+/// Throws ParamError, naming the field as the API does. n_vocab: the vocabulary's size.
+void check(const SamplingParams& params, std::int32_t n_vocab);
+
+}  // namespace coppice::sampling

@@ -1,0 +1,201 @@
+#include "sampling/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace coppice::sampling {
+
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+/// Thresholds on logits are lower bounds of thresholds on weights: room for the rounding of either.
+constexpr float kSlack = 1e-3F;
+
+double sum_of(std::span<const Candidate> candidates) {
+  double sum = 0;
+  for (const Candidate& c : candidates) sum += static_cast<double>(c.weight);
+  return sum;
+}
+
+struct Workspace {
+  LogitScan scan;  ///< of the row in hand
+  std::vector<Candidate> candidates, border, next;
+};
+thread_local Workspace work;
+
+bool before(const Candidate& a, const Candidate& b) {
+  return likelier(a, b);
+}
+
+/// Of work.candidates, the fewest likeliest whose measures reach `missing`, the one that crosses it included. Sorts
+/// only around the border: finds it by a histogram over the logits, then by one over the border's bucket, and so on.
+template <class Measure>
+void keep_likeliest(double missing, Measure measure) {
+  constexpr std::size_t kFew = 64;
+  constexpr std::int32_t kBuckets = 256;
+  std::vector<Candidate>&kept = work.candidates, &border = work.border, &next = work.next;
+  border.swap(kept);
+  kept.clear();
+  while (border.size() > kFew) {
+    float top = border.front().logit, least = top;
+    for (const Candidate& c : border) {
+      top = std::max(top, c.logit);
+      least = std::min(least, c.logit);
+    }
+    const float buckets_per_logit = static_cast<float>(kBuckets - 1) / (top - least);
+    if (!std::isfinite(buckets_per_logit) || !(buckets_per_logit > 0)) break;  // all equal, or absurd: sort
+    const auto bucket_of = [&](const Candidate& c) {
+      return static_cast<std::int32_t>((top - c.logit) * buckets_per_logit);
+    };
+    double measures[kBuckets + 1] = {};  // rounding may reach one further
+    for (const Candidate& c : border) measures[bucket_of(c)] += measure(c);
+    std::int32_t bucket = 0;
+    while (bucket < kBuckets && measures[bucket] < missing) missing -= measures[bucket++];
+    // Without branches: each candidate is written to both lists, and the one that wants it moves its end.
+    std::size_t n_kept = kept.size(), n_next = 0;
+    kept.resize(n_kept + border.size());
+    next.resize(border.size());
+    for (const Candidate& c : border) {
+      const std::int32_t own = bucket_of(c);
+      kept[n_kept] = next[n_next] = c;
+      n_kept += own < bucket ? 1 : 0;
+      n_next += own == bucket ? 1 : 0;
+    }
+    kept.resize(n_kept);
+    next.resize(n_next);
+    border.swap(next);
+  }
+  std::ranges::sort(border, before);
+  for (const Candidate& c : border) {
+    if (missing <= 0 && !kept.empty()) break;
+    missing -= measure(c);
+    kept.push_back(c);
+  }
+}
+
+}  // namespace
+
+Sampler::Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const kv::Token> prompt,
+                 std::span<const kv::Token> banned, std::int32_t n_vocab)
+    : temperature_(params.temperature),
+      top_k_(params.top_k > 0 ? static_cast<std::size_t>(params.top_k) : 0),
+      top_p_(params.top_p),
+      min_p_(params.min_p),
+      repeat_(params.repeat_penalty),
+      frequency_(params.frequency_penalty),
+      presence_(params.presence_penalty),
+      n_vocab_(n_vocab),
+      bias_(params.logit_bias.begin(), params.logit_bias.end()),
+      banned_(banned.begin(), banned.end()),
+      random_(seed) {
+  if (repeat_ == 1) return;
+  for (const kv::Token token : prompt) seen_[token].in_prompt = true;
+}
+
+kv::Token Sampler::pick(std::span<float> logits) {
+  if (logits.empty()) throw std::invalid_argument("no logits");
+  const std::span<float> row = logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_)));
+  apply_edits(row);
+  work.scan.scan(row);
+  const kv::Token token = greedy() ? work.scan.argmax() : draw();
+  undo_edits(row);
+  if (repeat_ != 1 || frequency_ != 0 || presence_ != 0) ++seen_[token].generated;
+  return token;
+}
+
+std::vector<Candidate> Sampler::distribution(std::span<float> logits) {
+  const std::span<float> row = logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_)));
+  apply_edits(row);
+  work.scan.scan(row);
+  if (greedy() || !std::isfinite(work.scan.max())) {
+    const kv::Token token = work.scan.argmax();
+    work.candidates.assign(1, {token, row[static_cast<std::size_t>(token)], 1});
+  } else {
+    filter();
+  }
+  undo_edits(row);
+  std::ranges::sort(work.candidates, before);
+  return work.candidates;
+}
+
+/// Only tokens that the request names or that were seen are touched: no pass over the vocabulary.
+void Sampler::apply_edits(std::span<float> logits) {
+  edits_.clear();
+  const auto inside = [&](kv::Token token) { return token >= 0 && static_cast<std::size_t>(token) < logits.size(); };
+  for (const auto& [token, bias] : bias_) {
+    if (inside(token)) set(logits, token, logits[static_cast<std::size_t>(token)] + bias);
+  }
+  for (const auto& [token, seen] : seen_) {
+    if (!inside(token)) continue;
+    float logit = logits[static_cast<std::size_t>(token)];
+    logit = logit > 0 ? logit / repeat_ : logit * repeat_;
+    if (seen.generated > 0) logit -= static_cast<float>(seen.generated) * frequency_ + presence_;
+    set(logits, token, logit);
+  }
+  for (const kv::Token token : banned_) {
+    if (inside(token)) set(logits, token, kNone);
+  }
+}
+
+void Sampler::set(std::span<float> logits, kv::Token token, float value) {
+  float& logit = logits[static_cast<std::size_t>(token)];
+  edits_.push_back({token, logit});
+  logit = value;
+}
+
+void Sampler::undo_edits(std::span<float> logits) {
+  // Newest first: a token edited twice gets its first value back.
+  for (auto edit = edits_.rbegin(); edit != edits_.rend(); ++edit) {
+    logits[static_cast<std::size_t>(edit->token)] = edit->raw;
+  }
+}
+
+double Sampler::uniform() {
+  return static_cast<double>(random_() >> 11) * 0x1p-53;
+}
+
+kv::Token Sampler::draw() {
+  const double u = uniform();
+  if (!std::isfinite(work.scan.max())) return work.scan.argmax();
+  if (!filtered()) return work.scan.draw(u * work.scan.sum_exp(1 / temperature_));
+  double target = u * filter();
+  for (const Candidate& c : work.candidates) {
+    target -= static_cast<double>(c.weight);
+    if (target < 0) return c.token;
+  }
+  // Rounding: the likeliest is always there.
+  return std::ranges::min(work.candidates, before).token;
+}
+
+double Sampler::filter() {
+  const float scale = 1 / temperature_;
+  // A threshold below all that the first active filter keeps makes the list short before anything is sorted.
+  float threshold = std::numeric_limits<float>::lowest();
+  double total = 0;
+  if (top_k_ > 0) {
+    threshold = work.scan.bound_of_kth(top_k_);
+  } else if (top_p_ < 1) {
+    // All tokens lighter than this share of what top-p cuts off, together, are lighter than what it cuts off.
+    total = work.scan.sum_exp(scale);
+    const double lightest = (1 - static_cast<double>(top_p_)) * total / static_cast<double>(n_vocab_);
+    threshold = work.scan.max() + temperature_ * (static_cast<float>(std::log(lightest)) - kSlack);
+  } else if (min_p_ > 0) {
+    threshold = work.scan.max() + temperature_ * (std::log(min_p_) - kSlack);
+  }
+  work.scan.gather(std::max(threshold, std::numeric_limits<float>::lowest()), work.candidates);
+  if (top_k_ > 0 && top_k_ < work.candidates.size()) {
+    keep_likeliest(static_cast<double>(top_k_), [](const Candidate&) { return 1.0; });
+  }
+  weigh(work.candidates, work.scan.max(), scale);
+  if (top_k_ > 0) total = sum_of(work.candidates);
+  if (top_p_ < 1) {
+    keep_likeliest(static_cast<double>(top_p_) * total,
+                   [](const Candidate& c) { return static_cast<double>(c.weight); });
+  }
+  if (min_p_ > 0) std::erase_if(work.candidates, [this](const Candidate& c) { return c.weight < min_p_; });
+  return sum_of(work.candidates);
+}
+
+}  // namespace coppice::sampling

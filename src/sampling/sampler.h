@@ -1,0 +1,69 @@
+// Sampler: one sample's way from logits to a token: bias, penalties, filters, and its own random generator.
+//
+// Not thread safe. Scratch memory (up to some MB for a flat distribution) is the thread's, not the sample's.
+//
+// Invariants
+//   1. pick() leaves the logits as it found them: who asks for raw log-probabilities may do so afterwards.
+//   2. What is drawn depends on the parameters, the seed, the prompt and the logits given so far, nothing
+//   else.
+//   3. Each pick() at a temperature above greedy consumes one number of the generator.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/types.h"
+#include "sampling/logit_scan.h"
+#include "sampling/params.h"
+
+namespace coppice::sampling {
+
+class Sampler {
+ public:
+  /// banned: tokens never drawn. n_vocab: logits beyond it are never drawn.
+  Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const kv::Token> prompt,
+          std::span<const kv::Token> banned, std::int32_t n_vocab);
+
+  /// Draws a token and counts it for the penalties. logits: [n_vocab] or other sizes > 0: what both have is
+  /// used. If no token is possible (all -inf), token 0.
+  kv::Token pick(std::span<float> logits);
+
+  /// The tokens that may be drawn now with their weights, likeliest first: for tests and tools. Greedy: one.
+  std::vector<Candidate> distribution(std::span<float> logits);
+
+ private:
+  struct Seen {
+    bool in_prompt = false;
+    std::int32_t generated = 0;
+  };
+  struct Edit {
+    kv::Token token = 0;
+    float raw = 0;
+  };
+
+  bool greedy() const { return temperature_ < kGreedyTemperature; }
+  bool filtered() const { return top_k_ > 0 || top_p_ < 1 || min_p_ > 0; }
+
+  void apply_edits(std::span<float> logits);
+  void undo_edits(std::span<float> logits);
+  void set(std::span<float> logits, kv::Token token, float value);
+  kv::Token draw();
+  double filter();   ///< leaves what may be drawn in the candidates; the sum of their weights
+  double uniform();  ///< [0, 1), 53 bits, the same on every platform
+
+  float temperature_;
+  std::size_t top_k_;  ///< 0: off
+  float top_p_, min_p_;
+  float repeat_, frequency_, presence_;
+  std::int32_t n_vocab_;
+  std::vector<std::pair<kv::Token, float>> bias_;
+  std::vector<kv::Token> banned_;
+  std::unordered_map<kv::Token, Seen> seen_;  ///< empty while no penalty is on
+  std::mt19937_64 random_;
+  std::vector<Edit> edits_;  ///< of the pick in hand
+};
+
+}  // namespace coppice::sampling

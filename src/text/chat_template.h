@@ -1,0 +1,49 @@
+// ChatTemplate: messages to prompt text, through the Jinja template of the model file.
+//
+// Thread safety: render() may be called by any number of threads at once.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "text/vocabulary.h"
+
+namespace coppice::text {
+
+struct ChatMessage {
+  std::string role;     ///< "system", "user", "assistant" or whatever the template knows
+  std::string content;  ///< UTF-8
+};
+
+/// The template refuses the messages, or is itself broken; what() holds its reason, fit for a client's eyes.
+class TemplateError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class ChatTemplate {
+ public:
+  /// `override_source`: a Jinja template to use in place of the file's. A file without one gets ChatML.
+  /// Throws TemplateError when the template does not parse.
+  explicit ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source = "");
+  ~ChatTemplate();
+  ChatTemplate(const ChatTemplate&) = delete;
+  ChatTemplate& operator=(const ChatTemplate&) = delete;
+
+  /// The prompt, to be tokenized with add_special and parse_special (a beginning token that tokenize() adds
+  /// is left out here). add_generation_prompt: end with the opening of the assistant's turn. Throws
+  /// TemplateError. REQUIRES: at least one message.
+  std::string render(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+
+  const std::string& source() const { return source_; }  ///< the Jinja text in use
+
+ private:
+  struct Impl;
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  std::unique_ptr<Impl> impl_;
+  std::string source_;
+};
+
+}  // namespace coppice::text

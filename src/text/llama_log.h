@@ -1,0 +1,32 @@
+// Sends libllama's log to ours, at debug level: a server's log is not the place for a tokenizer's load
+// report.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace coppice::text {
+
+/// Routes the process-wide log of libllama, ggml and llama-common. Any thread, any number of times.
+void route_llama_log();
+
+/// While it lives, errors logged on this thread by libllama are kept: its C API returns null without a
+/// reason. REQUIRES: one at a time on a thread.
+class LlamaErrorCapture {
+ public:
+  LlamaErrorCapture();
+  ~LlamaErrorCapture();
+  LlamaErrorCapture(const LlamaErrorCapture&) = delete;
+  LlamaErrorCapture& operator=(const LlamaErrorCapture&) = delete;
+
+  /// For the log's hook: an error line of this thread.
+  static void keep(std::string_view line);
+
+  /// The first error line, or `otherwise`.
+  std::string reason(const std::string& otherwise) const { return first_.empty() ? otherwise : first_; }
+
+ private:
+  std::string first_;
+};
+
+}  // namespace coppice::text

@@ -1,0 +1,112 @@
+#include "text/vocabulary.h"
+
+#include <fmt/format.h>
+#include <llama.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "text/llama_log.h"
+
+namespace coppice::text {
+
+namespace {
+
+std::optional<kv::Token> known(llama_token token) {
+  return token == LLAMA_TOKEN_NULL ? std::nullopt : std::optional<kv::Token>(token);
+}
+
+llama_model* load(const std::filesystem::path& gguf) {
+  route_llama_log();
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(gguf, error)) {
+    throw VocabularyError(fmt::format("{}: no such file", gguf.string()));
+  }
+  const LlamaErrorCapture errors;
+  llama_model_params params = llama_model_default_params();
+  params.vocab_only = true;
+  params.n_gpu_layers = 0;
+  llama_model* model = llama_model_load_from_file(gguf.c_str(), params);
+  if (model == nullptr) {
+    throw VocabularyError(fmt::format("{}: {}", gguf.string(), errors.reason("not a readable GGUF file")));
+  }
+  return model;
+}
+
+}  // namespace
+
+void Vocabulary::ModelDeleter::operator()(llama_model* model) const {
+  llama_model_free(model);
+}
+
+Vocabulary::Vocabulary(const std::filesystem::path& gguf) : model_(load(gguf)) {
+  const llama_vocab* vocab = llama_model_get_vocab(model_.get());
+  const std::int32_t n = llama_vocab_n_tokens(vocab);
+  if (n <= 0 || llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE) {
+    throw VocabularyError(fmt::format("{}: the file has no vocabulary", gguf.string()));
+  }
+  const auto count = static_cast<std::size_t>(n);
+  offsets_.reserve(count + 1);
+  offsets_.push_back(0);
+  hidden_.resize(count);
+  ends_.resize(count);
+  std::string buffer(64, '\0');
+  for (llama_token token = 0; token < n; ++token) {
+    const auto i = static_cast<std::size_t>(token);
+    std::int32_t size = 0;
+    while ((size = llama_token_to_piece(vocab, token, buffer.data(), static_cast<std::int32_t>(buffer.size()), 0,
+                                        true)) < 0) {
+      buffer.resize(static_cast<std::size_t>(-size));
+    }
+    bytes_.append(buffer, 0, static_cast<std::size_t>(size));
+    offsets_.push_back(static_cast<std::uint32_t>(bytes_.size()));
+    hidden_[i] = (llama_vocab_get_attr(vocab, token) & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) != 0;
+    ends_[i] = llama_vocab_is_eog(vocab, token);
+    if (ends_[i]) end_tokens_.push_back(token);
+  }
+  bos_ = known(llama_vocab_bos(vocab));
+  eos_ = known(llama_vocab_eos(vocab));
+  adds_bos_ = bos_ && llama_vocab_get_add_bos(vocab);
+  adds_eos_ = eos_ && llama_vocab_get_add_eos(vocab);
+}
+
+Vocabulary::~Vocabulary() = default;
+
+std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special) const {
+  static_assert(std::is_same_v<kv::Token, llama_token>);
+  if (text.size() > std::numeric_limits<std::int32_t>::max()) {
+    throw std::length_error("text too long to tokenize");
+  }
+  const llama_vocab* vocab = llama_model_get_vocab(model_.get());
+  const auto n_bytes = static_cast<std::int32_t>(text.size());
+  // A guess first: English has some four bytes a token. The call itself says what it needs.
+  std::vector<kv::Token> tokens(text.size() / 2 + 8);
+  for (;;) {
+    const std::int32_t n = llama_tokenize(vocab, text.data(), n_bytes, tokens.data(),
+                                          static_cast<std::int32_t>(tokens.size()), add_special, parse_special);
+    if (n == std::numeric_limits<std::int32_t>::min()) {
+      throw std::length_error("text too long to tokenize");
+    }
+    tokens.resize(static_cast<std::size_t>(std::abs(n)));
+    if (n >= 0) return tokens;
+  }
+}
+
+std::string Vocabulary::piece(kv::Token token, bool special) const {
+  if (token < 0 || token >= size()) return {};
+  const auto i = static_cast<std::size_t>(token);
+  if (hidden_[i] && !special) return {};
+  return bytes_.substr(offsets_[i], offsets_[i + 1] - offsets_[i]);
+}
+
+std::string Vocabulary::detokenize(std::span<const kv::Token> tokens, bool special) const {
+  std::string text;
+  for (const kv::Token token : tokens) text += piece(token, special);
+  return text;
+}
+
+bool Vocabulary::is_end(kv::Token token) const {
+  return token >= 0 && token < size() && ends_[static_cast<std::size_t>(token)];
+}
+
+}  // namespace coppice::text

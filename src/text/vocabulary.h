@@ -1,0 +1,82 @@
+// Vocabulary: the tokenizer of a GGUF file: text to tokens and back.
+//
+// Owns a libllama model loaded with its vocabulary only (no weights), and a copy of every token's bytes.
+// Thread safety: construction on one thread; const methods may be called by any number of threads at once.
+//
+// Invariants
+//   1. Token ids are [0, size()). piece() of any other id is empty, is_end() false.
+//   2. The bytes of detokenize(tokens) are the pieces one after the other, for every vocabulary type.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv/types.h"
+
+struct llama_model;
+
+namespace coppice::text {
+
+/// The file cannot be read as a GGUF with a vocabulary; what() holds the reason.
+class VocabularyError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class Vocabulary {
+ public:
+  /// Throws VocabularyError.
+  explicit Vocabulary(const std::filesystem::path& gguf);
+  ~Vocabulary();
+  Vocabulary(const Vocabulary&) = delete;
+  Vocabulary& operator=(const Vocabulary&) = delete;
+
+  /// add_special: put the model's beginning (and end) tokens around the text, if it is trained with them.
+  /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens, else it is plain text.
+  /// Rendered chat prompts want both true. Throws std::length_error for texts of 2 GiB and more.
+  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const;
+
+  /// The token's bytes, not always valid UTF-8 on their own. Special (control, unknown) tokens are empty
+  /// unless `special`.
+  std::string piece(kv::Token token, bool special = false) const;
+
+  /// Joined pieces, not always valid UTF-8 (Utf8Stream repairs that).
+  std::string detokenize(std::span<const kv::Token> tokens, bool special = false) const;
+
+  /// Does the token end the generation (end of text, of turn, of message)?
+  bool is_end(kv::Token token) const;
+  /// All of them, ascending.
+  std::span<const kv::Token> end_tokens() const { return end_tokens_; }
+
+  std::int32_t size() const { return static_cast<std::int32_t>(offsets_.size()) - 1; }
+  std::optional<kv::Token> bos() const { return bos_; }
+  std::optional<kv::Token> eos() const { return eos_; }
+  bool adds_bos() const { return adds_bos_; }  ///< tokenize(add_special) puts bos() first
+  bool adds_eos() const { return adds_eos_; }  ///< tokenize(add_special) puts eos() last
+
+  /// For ChatTemplate; valid as long as this.
+  const llama_model* model() const { return model_.get(); }
+
+ private:
+  struct ModelDeleter {
+    void operator()(llama_model* model) const;
+  };
+
+  std::unique_ptr<llama_model, ModelDeleter> model_;
+  std::string bytes_;                   ///< all tokens' bytes, specials included, one after the other
+  std::vector<std::uint32_t> offsets_;  ///< [size() + 1] into bytes_
+  std::vector<bool> hidden_;            ///< [size()]: empty in plain text
+  std::vector<bool> ends_;              ///< [size()]
+  std::vector<kv::Token> end_tokens_;
+  std::optional<kv::Token> bos_, eos_;
+  bool adds_bos_ = false, adds_eos_ = false;
+};
+
+}  // namespace coppice::text

@@ -1,0 +1,301 @@
+#include "sampling/sampler.h"
+
+#include <gmock/gmock.h>
+#include <llama.h>
+
+#include <cmath>
+#include <map>
+
+#include "text/fixtures.h"
+
+namespace coppice::sampling {
+namespace {
+
+using kv::Token;
+
+using Distribution = std::map<Token, double>;
+
+struct Reference {
+  Distribution p;
+  bool on_the_edge = false;  ///< a filter's border is nearer than rounding: either answer is right
+};
+
+/// As the documentation says it, in double, on everything at once.
+Reference reference(std::vector<float> logits, const SamplingParams& params, const std::vector<Token>& prompt,
+                    const std::vector<Token>& generated) {
+  std::map<Token, int> counts;
+  for (const Token t : generated) ++counts[t];
+  struct Entry {
+    Token token;
+    double logit, p;
+  };
+  std::vector<Entry> entries;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const auto token = static_cast<Token>(i);
+    float x = logits[i];
+    if (params.logit_bias.contains(token)) x += params.logit_bias.at(token);
+    const bool seen = std::ranges::count(prompt, token) + counts[token] > 0;
+    if (seen) x = x > 0 ? x / params.repeat_penalty : x * params.repeat_penalty;
+    if (counts[token] > 0) {
+      x -= static_cast<float>(counts[token]) * params.frequency_penalty + params.presence_penalty;
+    }
+    entries.push_back({token, static_cast<double>(x) / static_cast<double>(params.temperature), 0});
+  }
+  Reference result;
+  const auto softmax = [&] {
+    double max = -1e300, sum = 0;
+    for (const Entry& e : entries) max = std::max(max, e.logit);
+    for (Entry& e : entries) sum += e.p = std::exp(e.logit - max);
+    for (Entry& e : entries) e.p /= sum;
+  };
+  std::ranges::sort(entries, {}, [](const Entry& e) { return std::pair(-e.logit, e.token); });
+  if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < entries.size()) {
+    entries.resize(static_cast<std::size_t>(params.top_k));
+  }
+  softmax();
+  if (params.top_p < 1) {
+    double sum = 0;
+    std::size_t n = 0;
+    while (n < entries.size() && sum < static_cast<double>(params.top_p)) {
+      sum += entries[n++].p;
+      if (std::abs(sum - static_cast<double>(params.top_p)) < 1e-5) result.on_the_edge = true;
+    }
+    entries.resize(n);
+    softmax();
+  }
+  if (params.min_p > 0) {
+    const double limit = entries[0].p * static_cast<double>(params.min_p);
+    for (const Entry& e : entries) {
+      if (std::abs(e.p / limit - 1) < 1e-4) result.on_the_edge = true;
+    }
+    std::erase_if(entries, [&](const Entry& e) { return e.p < limit; });
+    softmax();
+  }
+  for (const Entry& e : entries) result.p[e.token] = e.p;
+  return result;
+}
+
+Distribution normalised(const std::vector<Candidate>& candidates) {
+  double sum = 0;
+  for (const Candidate& c : candidates) sum += static_cast<double>(c.weight);
+  Distribution p;
+  for (const Candidate& c : candidates) p[c.token] = static_cast<double>(c.weight) / sum;
+  return p;
+}
+
+std::string difference(const Distribution& a, const Distribution& b) {
+  if (a.size() != b.size()) return "sizes " + std::to_string(a.size()) + " and " + std::to_string(b.size());
+  for (const auto& [token, p] : a) {
+    if (!b.contains(token)) return "token " + std::to_string(token) + " is missing";
+    if (std::abs(b.at(token) - p) > 1e-5) return "p of token " + std::to_string(token);
+  }
+  return "";
+}
+
+std::vector<float> random_logits(std::mt19937_64& random, std::size_t n) {
+  std::normal_distribution<float> normal(0, 0.5F + 3 * static_cast<float>(test::pick_below(random, 3)));
+  std::vector<float> logits(n);
+  for (float& x : logits) x = normal(random);
+  return logits;
+}
+
+SamplingParams random_params(std::mt19937_64& random, std::size_t n_vocab) {
+  const auto one_in = [&](std::size_t n) { return test::pick_below(random, n) == 0; };
+  const auto between = [&](float low, float high) { return std::uniform_real_distribution<float>(low, high)(random); };
+  SamplingParams params;
+  if (!one_in(3)) params.temperature = between(0.1F, 2.5F);
+  if (one_in(2)) params.top_k = static_cast<int>(1 + test::pick_below(random, n_vocab + 3));
+  if (one_in(2)) params.top_p = between(0.01F, 0.999F);
+  if (one_in(3)) params.min_p = between(0.001F, 0.9F);
+  if (one_in(3)) params.repeat_penalty = between(0.5F, 2);
+  if (one_in(3)) params.frequency_penalty = between(-2, 2);
+  if (one_in(3)) params.presence_penalty = between(-2, 2);
+  if (one_in(3)) {
+    for (int i = 0; i < 5; ++i) {
+      params.logit_bias[static_cast<Token>(test::pick_below(random, n_vocab))] = between(-10, 10);
+    }
+  }
+  return params;
+}
+
+Sampler sampler_of(const SamplingParams& params, const std::vector<float>& logits,
+                   const std::vector<Token>& prompt = {}, std::uint64_t seed = 1) {
+  return Sampler(params, seed, prompt, {}, static_cast<std::int32_t>(logits.size()));
+}
+
+// Every combination of options, on vocabularies smaller and larger than a block, after some tokens were generated.
+TEST(Sampler, DistributionEqualsTheReference) {
+  std::mt19937_64 random = test::seeded_random();
+  int compared = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const std::size_t n = 2 + test::pick_below(random, round % 10 == 0 ? 6000 : 300);
+    std::vector<float> logits = random_logits(random, n);
+    const std::vector<float> before = logits;
+    const SamplingParams params = random_params(random, n);
+    std::vector<Token> prompt, generated;
+    for (int i = 0; i < 10; ++i) prompt.push_back(static_cast<Token>(test::pick_below(random, n)));
+    Sampler sampler = sampler_of(params, logits, prompt, random());
+    for (std::size_t i = test::pick_below(random, 12); i > 0; --i) generated.push_back(sampler.pick(logits));
+
+    const Reference expected = reference(logits, params, prompt, generated);
+    const Distribution got = normalised(sampler.distribution(logits));
+    ASSERT_EQ(logits, before) << "the raw logits must stay";
+    if (expected.on_the_edge) continue;
+    ++compared;
+    ASSERT_EQ(difference(expected.p, got), "")
+        << "round " << round << ": T " << params.temperature << " k " << params.top_k << " p " << params.top_p
+        << " min_p " << params.min_p << " n " << n;
+  }
+  EXPECT_GT(compared, 3500);
+}
+
+// llama.cpp's samplers in our order.
+TEST(Sampler, FiltersEqualLlamaCpp) {
+  std::mt19937_64 random = test::seeded_random();
+  int compared = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::vector<float> logits = random_logits(random, 2 + test::pick_below(random, 2000));
+    SamplingParams params = random_params(random, logits.size());
+    params.logit_bias.clear();
+    if (reference(logits, params, {}, {}).on_the_edge) continue;
+    ++compared;
+    std::vector<llama_token_data> data;
+    for (const float x : logits) data.push_back({static_cast<Token>(data.size()), x, 0});
+    llama_token_data_array array = {data.data(), data.size(), -1, false};
+    llama_sampler* chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+    llama_sampler_chain_add(chain, llama_sampler_init_temp(params.temperature));
+    if (params.top_k > 0) llama_sampler_chain_add(chain, llama_sampler_init_top_k(params.top_k));
+    if (params.top_p < 1) llama_sampler_chain_add(chain, llama_sampler_init_top_p(params.top_p, 1));
+    if (params.min_p > 0) llama_sampler_chain_add(chain, llama_sampler_init_min_p(params.min_p, 1));
+    llama_sampler_chain_add(chain, llama_sampler_init_dist(1));  // fills in the probabilities
+    llama_sampler_apply(chain, &array);
+    llama_sampler_free(chain);
+    Distribution expected;
+    for (std::size_t i = 0; i < array.size; ++i) {
+      expected[array.data[i].id] = static_cast<double>(array.data[i].p);
+    }
+    Sampler sampler = sampler_of(params, logits);
+    ASSERT_EQ(difference(expected, normalised(sampler.distribution(logits))), "") << "round " << round;
+  }
+  EXPECT_GT(compared, 400);
+}
+
+// Draws follow the distribution: chi-square with a fixed seed; the limit is far out (p < 1e-6), the draws are many.
+TEST(Sampler, DrawsFollowTheDistribution) {
+  std::mt19937_64 random(42);
+  const auto check = [&](const SamplingParams& params, std::size_t n_vocab) {
+    std::vector<float> logits(n_vocab, -60);
+    for (std::size_t i = 0; i < 20; ++i) {
+      logits[i * (n_vocab / 20)] = std::uniform_real_distribution<float>(-1, 1)(random);
+    }
+    const Distribution expected = reference(logits, params, {}, {}).p;
+    Sampler sampler = sampler_of(params, logits, {}, 7);
+    constexpr int kDraws = 50000;
+    std::map<Token, int> counts;
+    for (int i = 0; i < kDraws; ++i) ++counts[sampler.pick(logits)];
+    double chi2 = 0;
+    for (const auto& [token, count] : counts) ASSERT_TRUE(expected.contains(token)) << token;
+    for (const auto& [token, p] : expected) {
+      const double mean = p * kDraws;
+      if (mean < 1e-6) continue;  // the floor of -60
+      chi2 += (counts[token] - mean) * (counts[token] - mean) / mean;
+    }
+    EXPECT_LT(chi2, 70) << "19 degrees of freedom at most";
+    EXPECT_GT(chi2, 0.5) << "too good to be drawn";
+  };
+  SamplingParams params;
+  check(params, 1000);
+  params.temperature = 0.6F;
+  check(params, 5000);
+  params.top_k = 12;
+  check(params, 1000);
+  params.top_k = 0;
+  params.top_p = 0.8F;
+  check(params, 1000);
+  params.min_p = 0.3F;
+  check(params, 20);
+}
+
+TEST(Sampler, GreedyTakesTheFirstOfEqualsAndLeavesTheGeneratorAlone) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.top_k = 5;
+  std::vector<float> logits(500, 0);
+  logits[400] = logits[130] = logits[131] = 2;
+  Sampler sampler = sampler_of(params, logits);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(sampler.pick(logits), 130);
+  params.logit_bias[131] = 0.5F;
+  EXPECT_EQ(sampler_of(params, logits).pick(logits), 131);
+}
+
+TEST(Sampler, PenaltiesMoveGreedyOn) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.frequency_penalty = 0.6F;
+  std::vector<float> logits = {3, 2, 1};
+  Sampler sampler = sampler_of(params, logits, {0, 0, 0, 0});  // OpenAI: the prompt does not count
+  std::vector<Token> drawn;
+  for (int i = 0; i < 6; ++i) drawn.push_back(sampler.pick(logits));
+  EXPECT_THAT(drawn, testing::ElementsAre(0, 0, 1, 0, 1, 0));
+
+  params = {.temperature = 0, .repeat_penalty = 2};
+  EXPECT_EQ(sampler_of(params, logits, {0}).pick(logits), 1) << "repetition counts the prompt";
+}
+
+TEST(Sampler, BannedTokensAreNeverDrawn) {
+  std::vector<float> logits = {0, 50, 0, 0};
+  const std::vector<Token> banned = {1, 3, 99};
+  Sampler sampler({}, 3, {}, banned, 4);
+  for (int i = 0; i < 200; ++i) EXPECT_THAT(sampler.pick(logits), testing::AnyOf(0, 2));
+  EXPECT_EQ(logits[1], 50);
+  const std::vector<Token> all = {0, 1, 2, 3};
+  EXPECT_EQ(Sampler({}, 3, {}, all, 4).pick(logits), 0) << "nothing is possible: still an id";
+}
+
+TEST(Sampler, LogitsAndVocabularyOfOtherSizes) {
+  std::vector<float> logits = {0, 1, 0, 0, 90, 90};  // a padded head
+  EXPECT_EQ(Sampler({.temperature = 0}, 1, {}, {}, 4).pick(logits), 1);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_LT(Sampler({}, static_cast<std::uint64_t>(i), {}, {}, 4).pick(logits), 4);
+  }
+  SamplingParams params{.temperature = 0};
+  params.logit_bias[9] = 5;  // in the vocabulary, but the head is smaller
+  EXPECT_EQ(Sampler(params, 1, {}, {}, 10).pick(logits), 4);
+  std::vector<float> none;
+  EXPECT_THROW(Sampler({}, 1, {}, {}, 4).pick(none), std::invalid_argument);
+}
+
+TEST(Sampler, TheSeedDecides) {
+  std::vector<float> logits(3000, 0);
+  const auto run = [&](std::uint64_t seed) {
+    Sampler sampler = sampler_of({.temperature = 2}, logits, {}, seed);
+    std::vector<Token> tokens;
+    for (int i = 0; i < 40; ++i) tokens.push_back(sampler.pick(logits));
+    return tokens;
+  };
+  EXPECT_EQ(run(5), run(5));
+  EXPECT_NE(run(5), run(6));
+}
+
+TEST(Sampler, ExtremeTemperaturesStayInTheVocabulary) {
+  std::mt19937_64 random = test::seeded_random();
+  std::vector<float> logits = random_logits(random, 700);
+  const auto best = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
+  for (const float temperature : {2e-5F, 1e10F, 3e38F}) {
+    for (const float top_p : {1.0F, 0.5F, 1e-7F}) {
+      for (const float min_p : {0.0F, 1.0F}) {
+        Sampler sampler = sampler_of({.temperature = temperature, .top_p = top_p, .min_p = min_p}, logits);
+        for (int i = 0; i < 50; ++i) {
+          const Token token = sampler.pick(logits);
+          ASSERT_TRUE(token >= 0 && token < 700);
+          if (temperature < 1) {
+            ASSERT_EQ(token, best);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coppice::sampling

@@ -1,0 +1,85 @@
+#include "text/chat_template.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "text/fixtures.h"
+
+namespace coppice::text {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<ChatMessage> messages_of(const nlohmann::json& c) {
+  std::vector<ChatMessage> messages;
+  for (const auto& m : c["messages"]) messages.push_back({m["role"], m["content"]});
+  return messages;
+}
+
+nlohmann::json prompts() {
+  std::ifstream in = test::open_fixture("chat_prompts.json");
+  return nlohmann::json::parse(in);
+}
+
+// Prompts from the jinja2 package (tests/fixtures/make_chat_prompts.py).
+TEST(ChatTemplate, RendersAsJinja2Does) {
+  const ChatTemplate chat(test::vocabulary());
+  const nlohmann::json cases = prompts();
+  ASSERT_GE(cases.size(), 10U);
+  for (const auto& c : cases) {
+    EXPECT_EQ(chat.render(messages_of(c), c["add_generation_prompt"]), c["prompt"].get<std::string>());
+  }
+}
+
+TEST(ChatTemplate, ManyThreadsAtOnce) {
+  const ChatTemplate chat(test::vocabulary());
+  const nlohmann::json cases = prompts();
+  std::vector<int> wrong(4);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (const auto& c : cases) {
+        wrong[t] += chat.render(messages_of(c), c["add_generation_prompt"]) != c["prompt"].get<std::string>();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(wrong, testing::Each(0));
+}
+
+TEST(ChatTemplate, AnOverrideTakesThePlaceOfTheFiles) {
+  const ChatTemplate chat(test::vocabulary(), "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
+  const std::vector<ChatMessage> messages = {{"user", "hi"}, {"assistant", "ho"}};
+  EXPECT_EQ(chat.render(messages, true), "[user: hi][assistant: ho]");
+  EXPECT_THAT(chat.source(), HasSubstr("[{{ m.role }}"));
+}
+
+TEST(ChatTemplate, TheTemplatesOwnErrorReachesTheCaller) {
+  const ChatTemplate chat(test::vocabulary(),
+                          "{% for m in messages %}{% if m.role != 'user' and m.role != 'assistant' %}"
+                          "{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}"
+                          "{{ m.content }}{% endfor %}");
+  const std::vector<ChatMessage> good = {{"user", "hi"}};
+  const std::vector<ChatMessage> bad = {{"wizard", "hi"}};
+  EXPECT_EQ(chat.render(good, false), "hi");
+  try {
+    chat.render(bad, false);
+    FAIL() << "rendered";
+  } catch (const TemplateError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("Only user and assistant roles are supported!"));
+  }
+}
+
+TEST(ChatTemplate, ABrokenTemplateSaysWhy) {
+  try {
+    const ChatTemplate chat(test::vocabulary(), "{% for m in messages %}{{ m.content }}{% endif %}");
+    FAIL() << "parsed";
+  } catch (const TemplateError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("endif"));
+  }
+}
+
+}  // namespace
+}  // namespace coppice::text

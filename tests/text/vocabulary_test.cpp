@@ -1,0 +1,134 @@
+#include "text/vocabulary.h"
+
+#include <gmock/gmock.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "text/fixtures.h"
+#include "text/utf8_stream.h"
+
+namespace coppice::text {
+namespace {
+
+using kv::Token;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+nlohmann::json id_fixture() {
+  std::ifstream in = test::open_fixture("tokenizer_ids.json");
+  return nlohmann::json::parse(in);
+}
+
+// Ids from the `tokenizers` package (tests/fixtures/make_tokenizer_ids.py).
+TEST(Vocabulary, TokenizesAsAnIndependentImplementationDoes) {
+  const nlohmann::json cases = id_fixture();
+  ASSERT_GE(cases.size(), 30U);
+  for (const auto& c : cases) {
+    const std::string text = c["text"];
+    EXPECT_EQ(test::vocabulary()->tokenize(text, true, false), c["plain"].get<std::vector<Token>>()) << text;
+    EXPECT_EQ(test::vocabulary()->tokenize(text, true, true), c["special"].get<std::vector<Token>>()) << text;
+  }
+}
+
+TEST(Vocabulary, DetokenizeGivesTheTextBack) {
+  for (const auto& c : id_fixture()) {
+    const std::string text = c["text"];
+    EXPECT_EQ(test::vocabulary()->detokenize(c["plain"].get<std::vector<Token>>()), text);
+    EXPECT_EQ(test::vocabulary()->detokenize(c["special"].get<std::vector<Token>>(), true), text);
+  }
+}
+
+TEST(Vocabulary, RandomTextComesBack) {
+  std::mt19937_64 random = test::seeded_random();
+  const auto vocabulary = test::vocabulary();
+  for (int round = 0; round < 500; ++round) {
+    std::string bytes;
+    for (std::size_t n = test::pick_below(random, 60); n > 0; --n) {
+      bytes +=
+          vocabulary->piece(static_cast<Token>(test::pick_below(random, static_cast<std::size_t>(vocabulary->size()))));
+    }
+    const std::string text = to_utf8(bytes);
+    ASSERT_EQ(vocabulary->detokenize(vocabulary->tokenize(text, false, false)), text) << "round " << round;
+  }
+}
+
+TEST(Vocabulary, SpecialTokensAreEmptyUnlessAskedFor) {
+  const auto vocabulary = test::vocabulary();
+  EXPECT_EQ(vocabulary->piece(1), "");
+  EXPECT_EQ(vocabulary->piece(1, true), "<|im_start|>");
+  EXPECT_EQ(vocabulary->detokenize(std::vector<Token>{1, 4093, 198, 26843, 2}), "user\nHi");
+}
+
+TEST(Vocabulary, KnowsItsEnds) {
+  const auto vocabulary = test::vocabulary();
+  EXPECT_EQ(vocabulary->size(), 49152);
+  EXPECT_EQ(vocabulary->bos(), 1);
+  EXPECT_EQ(vocabulary->eos(), 2);
+  EXPECT_FALSE(vocabulary->adds_bos());
+  EXPECT_TRUE(vocabulary->is_end(2));
+  EXPECT_TRUE(vocabulary->is_end(0));  // <|endoftext|>
+  EXPECT_FALSE(vocabulary->is_end(1));
+  EXPECT_FALSE(vocabulary->is_end(-1));
+  EXPECT_FALSE(vocabulary->is_end(vocabulary->size()));
+  for (const Token token : vocabulary->end_tokens()) EXPECT_TRUE(vocabulary->is_end(token));
+  EXPECT_EQ(vocabulary->piece(-1), "");
+  EXPECT_EQ(vocabulary->piece(vocabulary->size(), true), "");
+}
+
+TEST(Vocabulary, LongTextTokenizes) {
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += "x1";  // more tokens than half the bytes: the first guess is too small
+  const std::vector<Token> tokens = test::vocabulary()->tokenize(text, false, false);
+  EXPECT_GE(tokens.size(), 40000U);
+  EXPECT_EQ(test::vocabulary()->detokenize(tokens), text);
+}
+
+TEST(Vocabulary, ManyThreadsAtOnce) {
+  const nlohmann::json cases = id_fixture();
+  std::vector<int> wrong(4);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 20; ++round) {
+        for (const auto& c : cases) {
+          const auto ids = test::vocabulary()->tokenize(c["text"].get<std::string>(), true, true);
+          wrong[t] += ids != c["special"].get<std::vector<Token>>();
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(wrong, ElementsAre(0, 0, 0, 0));
+}
+
+std::string load_error(const std::string& path) {
+  try {
+    const Vocabulary vocabulary(path);
+    return "loaded";
+  } catch (const VocabularyError& e) {
+    return e.what();
+  }
+}
+
+TEST(Vocabulary, SaysWhatIsWrongWithAFile) {
+  EXPECT_THAT(load_error("no/such/file.gguf"), HasSubstr("no such file"));
+  const std::filesystem::path bad =
+      std::filesystem::temp_directory_path() / ("coppice_bad_" + std::to_string(std::random_device{}()) + ".gguf");
+  std::ofstream(bad) << "this is not a model";
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(load_error(bad.string()), HasSubstr("magic"));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "libllama's log must not reach the terminal";
+
+  std::string head(4096, '\0');
+  std::ifstream(test::model_path(), std::ios::binary).read(head.data(), static_cast<std::streamsize>(head.size()));
+  std::ofstream(bad, std::ios::binary) << head;  // the file cut off within its metadata
+  EXPECT_NE(load_error(bad.string()), "loaded");
+  std::filesystem::remove(bad);
+}
+
+}  // namespace
+}  // namespace coppice::text
