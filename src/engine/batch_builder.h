@@ -1,0 +1,18 @@
+// From the sequences that have rows in a step to the executor's Batch. Memory of the last step is reused.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/sequence.h"
+#include "executor/executor.h"
+#include "kv/cache.h"
+
+namespace coppice::engine {
+
+/// Fills everything but `copies`. `sampled` gets the sequences whose logits are asked for, in the order of
+/// their logits rows. The batch's tables are views into the cache, valid until it changes.
+void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, executor::Batch& batch,
+                 std::vector<Sequence*>& sampled);
+
+}  // namespace coppice::engine

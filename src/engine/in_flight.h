@@ -1,0 +1,57 @@
+// InFlight: who waits for whose blocks [K7]. A waiting sequence that shares whole blocks with an admitted one
+// that is still prefilling them follows it: it holds no reference and no reservation, only a place on the
+// leader's list. Not thread safe.
+//
+// Owns: nothing; the lists live in the sequences.
+//
+// Invariants
+//  1. Only admitted, prefilling sequences lead; a follower leads nobody.
+//  2. A follower's needed length is more than its leader has published, and at most the leader's prompt: so
+//     it is woken at the latest when the leader's prefill ends.
+//  3. Waking costs O(log) for each one woken, not for each one waiting.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace coppice::engine {
+
+class InFlight {
+ public:
+  explicit InFlight(int block_size) : block_size_(block_size) {}
+
+  struct Place {
+    Sequence* leader = nullptr;
+    std::int32_t needed = 0;  ///< tokens the leader has to publish first; whole blocks
+  };
+
+  /// The leader that shares the most with `sequence`, if waiting for it gives more than the `matched` tokens
+  /// that the tree has now. The oldest among equals.
+  std::optional<Place> find(const Sequence& sequence, std::int32_t matched) const;
+
+  void follow(Sequence& follower, const Place& place);
+  void unfollow(Sequence& follower);
+
+  /// REQUIRES: admitted, kPrefill, not leading yet.
+  void lead(Sequence& sequence);
+
+  /// `leader` has computed more. Adds those whose blocks are all there to `woken`.
+  void published(Sequence& leader, std::vector<Sequence*>& woken);
+
+  /// `leader` is through with its prefill, or gone. Adds all who still waited to `woken`.
+  void leave(Sequence& leader, std::vector<Sequence*>& woken);
+
+  int followers() const { return followers_; }
+
+ private:
+  void wake(Sequence& follower, std::vector<Sequence*>& woken);
+
+  int block_size_;
+  std::vector<Sequence*> leaders_;  ///< in the order of their arrival
+  int followers_ = 0;
+};
+
+}  // namespace coppice::engine

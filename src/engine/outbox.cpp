@@ -1,0 +1,52 @@
+#include "engine/outbox.h"
+
+#include <iterator>
+#include <utility>
+
+namespace coppice::engine {
+
+void Outbox::piece(OpenRequest& open, int sample, sampling::Piece piece) {
+  Event event{.request = open.request.id, .sample = sample, .piece = std::move(piece)};
+  if (event.piece.finish) {
+    open.ended[static_cast<std::size_t>(sample)] = true;
+    if (--open.open_samples == 0) {
+      event.done = true;
+      event.usage = open.usage;
+    }
+  }
+  events_.push_back(std::move(event));
+}
+
+void Outbox::end(OpenRequest& open, int sample, sampling::Finish finish, const std::string& message) {
+  sampling::Piece last{.token = -1};
+  finish_piece(last, *open.request.samples[static_cast<std::size_t>(sample)], finish);
+  piece(open, sample, std::move(last));
+  events_.back().message = message;
+}
+
+void Outbox::refuse(OpenRequest& open, Refusal refusal, std::string message) {
+  open.open_samples = 0;
+  events_.push_back(Event{.request = open.request.id,
+                          .piece = {.token = -1},
+                          .done = true,
+                          .usage = open.usage,
+                          .refusal = refusal,
+                          .message = std::move(message)});
+}
+
+void Outbox::deliver(const EventSink& sink) {
+  if (events_.empty()) return;
+  const auto size = events_.size();
+  sink(std::exchange(events_, {}));
+  events_.reserve(size);  // the next step most likely has as many
+}
+
+void finish_piece(sampling::Piece& last, sampling::Generation& generation, sampling::Finish finish) {
+  sampling::Piece held = generation.flush();
+  last.text += held.text;
+  last.logprobs.insert(last.logprobs.end(), std::make_move_iterator(held.logprobs.begin()),
+                       std::make_move_iterator(held.logprobs.end()));
+  last.finish = finish;
+}
+
+}  // namespace coppice::engine

@@ -1,0 +1,280 @@
+#include "engine/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+
+namespace coppice::engine {
+
+namespace {
+
+// Most prompt tokens that one step matches against the tree and the leaders: a burst of long prompts must not
+// stall those who decode [E5]. What is left over goes on in the next step.
+constexpr std::size_t kTokensMatchedPerStep = std::size_t{1} << 18;
+
+}  // namespace
+
+Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures)
+    : cache_(cache),
+      figures_(figures),
+      share_(cache.config().share),
+      max_batch_(std::max(config.max_batch, 1)),
+      step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
+      context_length_(config.context_length),
+      in_flight_(cache.config().block_size) {}
+
+std::optional<std::string> Scheduler::objection(const Request& request) const {
+  const auto n = static_cast<int>(request.samples.size());
+  const auto length = static_cast<std::int32_t>(request.prompt.size());
+  if (length == 0) return "the prompt is empty";
+  if (n == 0) return "no sample is asked for";
+  if (n > max_batch_) {
+    return fmt::format("{} samples are asked for, but at most {} sequences run at once", n, max_batch_);
+  }
+  if (context_length_ > 0 && length >= context_length_) {
+    return fmt::format("the prompt has {} tokens and the context holds {}, of which the answer needs one", length,
+                       context_length_);
+  }
+  const auto needed = cache_.blocks_needed(length, n);
+  const auto total = cache_.stats().total;
+  if (needed > total) {
+    return fmt::format("a prompt of {} tokens with {} samples needs {} KV blocks of {} tokens and the pool has {}",
+                       length, n, needed, cache_.config().block_size, total);
+  }
+  return std::nullopt;
+}
+
+void Scheduler::enqueue(Sequence& fresh) {
+  waiting_.insert(&fresh);
+  ready_.insert(&fresh);
+}
+
+void Scheduler::admit(std::vector<NeverFits>& never) {
+  std::size_t matched_tokens = 0;
+  for (auto it = ready_.begin(); it != ready_.end();) {
+    Sequence& sequence = **it;
+    const auto tokens = sequence.tokens();
+    if (running_samples_ + sequence.n_samples > max_batch_) return;
+    if (matched_tokens > 0 && matched_tokens + tokens.size() > kTokensMatchedPerStep) return;
+    matched_tokens += tokens.size();
+    const auto& ns = sequence.request->ns;
+    if (share_) {
+      const auto place = in_flight_.find(sequence, cache_.match(tokens.first(tokens.size() - 1), ns));
+      if (place) {
+        it = ready_.erase(it);
+        in_flight_.follow(sequence, *place);
+        continue;
+      }
+    }
+    const auto seq = cache_.admit({.prompt = tokens, .ns = ns, .n_samples = sequence.n_samples});
+    if (seq) {
+      it = ready_.erase(it);
+      start(sequence, *seq);
+    } else if (seq.error().never || running_.empty()) {
+      never.push_back({.sequence = &sequence, .room = seq.error()});
+      ++it;
+    } else {
+      return;
+    }
+  }
+}
+
+void Scheduler::start(Sequence& sequence, kv::SeqId seq) {
+  waiting_.erase(&sequence);
+  sequence.seq = seq;
+  sequence.state = SequenceState::kPrefill;
+  sequence.computed = cache_.lengths(seq).cached_len;
+  running_.insert(std::ranges::upper_bound(running_, &sequence, ByArrival{}), &sequence);
+  running_samples_ += sequence.n_samples;
+  if (share_) in_flight_.lead(sequence);
+  OpenRequest& open = *sequence.request;
+  if (open.admitted_before) return;
+  open.admitted_before = true;
+  open.usage.cached_tokens = sequence.computed;
+  figures_.prompt_tokens += open.usage.prompt_tokens;
+  figures_.cached_tokens += sequence.computed;
+}
+
+void Scheduler::make_ready(const std::vector<Sequence*>& woken) {
+  ready_.insert(woken.begin(), woken.end());
+}
+
+void Scheduler::leave_running(Sequence& sequence, Release how) {
+  if (share_ && sequence.state == SequenceState::kPrefill) {
+    woken_.clear();
+    in_flight_.leave(sequence, woken_);
+    make_ready(woken_);
+  }
+  if (how == Release::kDrop) {
+    cache_.abandon(sequence.seq);
+  } else {
+    cache_.finish(sequence.seq);
+  }
+  std::erase(running_, &sequence);
+  running_samples_ -= sequence.n_samples;
+  sequence.rows = 0;
+  sequence.computed = 0;
+}
+
+void Scheduler::release(Sequence& sequence, Release how) {
+  switch (sequence.state) {
+    case SequenceState::kFollowing:
+      in_flight_.unfollow(sequence);
+      waiting_.erase(&sequence);
+      break;
+    case SequenceState::kReady:
+      ready_.erase(&sequence);
+      waiting_.erase(&sequence);
+      break;
+    case SequenceState::kPrefill:
+    case SequenceState::kDecode:
+      leave_running(sequence, how);
+      break;
+    case SequenceState::kEnded:
+      break;
+  }
+  sequence.state = SequenceState::kEnded;
+}
+
+int Scheduler::running_requests() const {
+  int requests = 0;
+  const OpenRequest* last = nullptr;
+  for (const Sequence* sequence : running_) {
+    if (sequence->request != last) ++requests;
+    last = sequence->request;
+  }
+  return requests;
+}
+
+OpenRequest* Scheduler::youngest_newcomer() const {
+  for (auto it = waiting_.rbegin(); it != waiting_.rend(); ++it) {
+    if (!(*it)->request->admitted_before) return (*it)->request;
+  }
+  return nullptr;
+}
+
+bool Scheduler::preempt_youngest() {
+  OpenRequest* victim = running_.back()->request;
+  if (running_.front()->request == victim) return false;
+  while (running_.back()->request == victim) {
+    Sequence& sequence = *running_.back();
+    // With rows in the step in hand its tail may be a fork whose copy has not run: that must not enter the
+    // tree.
+    leave_running(sequence, sequence.rows > 0 ? Release::kDrop : Release::kKeep);
+    if (!sequence.out.empty()) {
+      sequence.history = victim->request.prompt;
+      sequence.history.insert(sequence.history.end(), sequence.out.begin(), sequence.out.end());
+    }
+    sequence.state = SequenceState::kReady;
+    enqueue(sequence);
+  }
+  ++figures_.preemptions;
+  return true;
+}
+
+// Appends the sequence's next `rows` tokens to the cache, at the cost of the youngest. Afterwards rows == 0
+// if it was itself the youngest; false: it is the last runner and the pool is full.
+bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
+  const int rows = sequence.rows;
+  sequence.rows = 0;  // nothing of it is in the step until extend() succeeds
+  const auto next =
+      sequence.state == SequenceState::kDecode
+          ? std::span<const kv::Token>(&sequence.out.back(), 1)
+          : sequence.tokens().subspan(static_cast<std::size_t>(sequence.computed), static_cast<std::size_t>(rows));
+  while (!cache_.extend(sequence.seq, next, copies)) {
+    if (!preempt_youngest()) return false;
+    if (!sequence.admitted()) return true;
+  }
+  sequence.rows = rows;
+  return true;
+}
+
+// Shares the step's prefill rows out: the oldest takes up to three quarters of what is left, the next three
+// quarters of the rest, and so on, so that a short prompt gets through behind a long one; what nobody wants
+// goes to the oldest again.
+void Scheduler::grant_prefill(int budget) {
+  const int max_extend = cache_.config().max_extend;
+  const int block_size = cache_.config().block_size;
+  const auto wanted = [&](const Sequence& sequence) {
+    const auto rest = static_cast<int>(sequence.tokens().size()) - sequence.computed;
+    return std::min(rest, max_extend);
+  };
+  const auto prefills = [](const Sequence* sequence) { return sequence->state == SequenceState::kPrefill; };
+  auto behind = std::ranges::count_if(running_, prefills);
+  for (Sequence* sequence : running_) {
+    if (!prefills(sequence)) continue;
+    const int kept_back = --behind > 0 ? std::min(budget / 4, budget - std::min(budget, block_size)) : 0;
+    sequence->rows = std::min(wanted(*sequence), budget - kept_back);
+    budget -= sequence->rows;
+  }
+  for (Sequence* sequence : running_) {
+    if (budget == 0) break;
+    if (!prefills(sequence)) continue;
+    const int more = std::min(wanted(*sequence) - sequence->rows, budget);
+    sequence->rows += more;
+    budget -= more;
+  }
+}
+
+void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& pool_full) {
+  for (Sequence* sequence : running_) sequence->rows = 0;
+  int budget = step_tokens_;
+  for (const auto state : {SequenceState::kDecode, SequenceState::kPrefill}) {
+    if (state == SequenceState::kPrefill) grant_prefill(budget);
+    // Preemption takes sequences off the end of running_, never before the one in hand.
+    for (std::size_t i = 0; i < running_.size();) {
+      Sequence& sequence = *running_[i];
+      ++i;
+      if (sequence.state != state) continue;
+      if (state == SequenceState::kDecode) sequence.rows = 1;
+      if (sequence.rows == 0) continue;
+      if (!extend(sequence, copies)) {
+        release(sequence, Release::kKeep);
+        pool_full.push_back(&sequence);
+        --i;
+      }
+      budget -= sequence.rows;
+    }
+  }
+  for (Sequence* sequence : running_) {
+    const bool decodes = sequence->state == SequenceState::kDecode;
+    const auto end = static_cast<std::size_t>(sequence->computed + sequence->rows);
+    sequence->sampled = sequence->rows > 0 && (decodes || end == sequence->tokens().size());
+  }
+}
+
+void Scheduler::computed() {
+  woken_.clear();
+  for (Sequence* sequence : running_) {
+    if (sequence->rows == 0) continue;
+    cache_.publish(sequence->seq);
+    sequence->computed += sequence->rows;
+    assert(cache_.lengths(sequence->seq).computed_len == sequence->computed);
+    if (sequence->state == SequenceState::kPrefill) {
+      // The last token of a resumed sequence was never run before: that row is a decode.
+      const bool decode = sequence->sampled && !sequence->out.empty();
+      figures_.computed_tokens += sequence->rows - (decode ? 1 : 0);
+      if (share_) in_flight_.published(*sequence, woken_);
+      if (sequence->sampled) {
+        if (share_) in_flight_.leave(*sequence, woken_);
+        sequence->state = SequenceState::kDecode;
+        sequence->history = {};
+      }
+    }
+    sequence->rows = 0;
+  }
+  make_ready(woken_);
+}
+
+void Scheduler::part(Sequence& sequence, Sequence& sibling) {
+  assert(sequence.n_samples > 1 && sequence.state == SequenceState::kDecode);
+  sibling.seq = cache_.fork(sequence.seq);
+  sibling.state = SequenceState::kDecode;
+  sibling.computed = sequence.computed;
+  sibling.n_samples = 1;
+  --sequence.n_samples;
+  running_.insert(std::ranges::upper_bound(running_, &sibling, ByArrival{}), &sibling);
+}
+
+}  // namespace coppice::engine

@@ -1,0 +1,85 @@
+// What the engine knows of a request while it is open, and of each of its sequences. Plain state: the
+// scheduler moves a Sequence between its states, the engine makes events of what happens. Not thread safe.
+//
+// A fresh request is one Sequence that stands for all n samples: their prompt is prefilled once. With the
+// prompt's last logits it becomes n Sequences of one sample each. A preempted Sequence waits again, with the
+// tokens it has generated as part of the text to match.
+//
+// Invariants
+//  1. kPrefill and kDecode have a live `seq` in the cache, no other state has.
+//  2. Between steps: computed_len(seq) == computed; a kDecode sequence has exactly one token, out.back(),
+//  that
+//     is not computed.
+//  3. n_samples > 1 only while `out` is empty.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+#include "kv/cache.h"
+
+namespace coppice::engine {
+
+struct OpenRequest;
+
+enum class SequenceState : std::uint8_t {
+  kReady,      ///< in the queue, may be admitted
+  kFollowing,  ///< in the queue, waits for a leader's blocks [K7]
+  kPrefill,    ///< admitted; some of tokens() are not computed
+  kDecode,     ///< one token a step
+  kEnded,
+};
+
+struct Sequence {
+  OpenRequest* request = nullptr;
+  int sample = 0;     ///< the first sample that this sequence stands for
+  int n_samples = 1;  ///< > 1: the prompt is not computed yet, the samples have not parted
+  SequenceState state = SequenceState::kReady;
+
+  std::vector<kv::Token> out;      ///< generated so far; survives a preemption
+  std::vector<kv::Token> history;  ///< prompt + out, made when it was preempted after its first token
+
+  kv::SeqId seq{};            ///< kPrefill, kDecode
+  std::int32_t computed = 0;  ///< tokens whose keys are in the pool
+  int rows = 0;               ///< rows in the step in hand; 0: none
+  bool sampled = false;       ///< its last row in the step in hand yields logits
+
+  // Kept by InFlight.
+  std::multimap<std::int32_t, Sequence*> followers;  ///< by the length that must be published for them
+  Sequence* leader = nullptr;                        ///< kFollowing
+  std::multimap<std::int32_t, Sequence*>::iterator place;
+
+  /// What has to be in the cache before the next token can be sampled.
+  std::span<const kv::Token> tokens() const;
+  bool admitted() const { return state == SequenceState::kPrefill || state == SequenceState::kDecode; }
+};
+
+struct OpenRequest {
+  Request request;
+  std::uint64_t arrival = 0;  ///< its place in the queue for good, also after a preemption
+  kv::Namespace ns;
+  Usage usage;
+  std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
+  std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
+  int open_samples = 0;                              ///< of `ended`, those that are false
+  bool admitted_before = false;                      ///< figures that count once were counted
+  bool streamed = false;                             ///< a token went out
+};
+
+inline std::span<const kv::Token> Sequence::tokens() const {
+  return out.empty() ? std::span<const kv::Token>(request->request.prompt) : std::span<const kv::Token>(history);
+}
+
+/// The order of the queue and of preemption: by first arrival, then by sample.
+struct ByArrival {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    return a->request->arrival != b->request->arrival ? a->request->arrival < b->request->arrival
+                                                      : a->sample < b->sample;
+  }
+};
+
+}  // namespace coppice::engine

@@ -1,0 +1,188 @@
+// Continuous batching with chunked prefill [E1], samples that fork [E4], limits and refusals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/harness.h"
+
+namespace coppice::testing {
+namespace {
+
+using engine::Refusal;
+using sampling::Finish;
+using Batching = PerGroups;
+
+TEST_P(Batching, OneRequestMatchesTheOracle) {
+  std::mt19937_64 random(1);
+  Harness h({.groups = GetParam()});
+  const auto id = h.submit({.prompt = random_prompt(random, 150), .max_tokens = 40});
+  h.finish();
+  EXPECT_EQ(h.result(id).samples[0].tokens.size(), 40u);
+  EXPECT_EQ(h.result(id).samples[0].finish, Finish::kLength);
+  EXPECT_EQ(h.result(id).usage.cached_tokens, 0);
+  const auto figures = h.snapshot();
+  EXPECT_EQ(figures.computed_tokens, 150);
+  EXPECT_EQ(figures.prompt_tokens, 150);
+  EXPECT_EQ(figures.generated_tokens, 40);
+  EXPECT_EQ(figures.cache.cow_forks, 0) << "a lone request makes no forks";
+  // 150 tokens in chunks of at most 64, and the 40th token needs no row.
+  EXPECT_EQ(figures.steps, 3 + 39);
+}
+
+TEST_P(Batching, ASecondRequestReusesAllButWhatItMust) {
+  std::mt19937_64 random(2);
+  Harness h({.groups = GetParam()});
+  const auto shared = random_prompt(random, 45);
+  h.submit({.prompt = shared + random_prompt(random, 20), .max_tokens = 5});
+  h.finish();
+  const auto second = h.submit({.prompt = shared + random_prompt(random, 20), .max_tokens = 5, .seed = 7});
+  h.finish();
+  EXPECT_EQ(h.result(second).usage.cached_tokens, 45) << "in tokens, not in whole blocks";
+  const auto again = h.submit({.prompt = h.result(second).submission.prompt, .max_tokens = 5, .seed = 9});
+  h.finish();
+  EXPECT_EQ(h.result(again).usage.cached_tokens, 64) << "all but the last token, whose logits are needed";
+  EXPECT_EQ(h.snapshot().computed_tokens, 65 + 20 + 1);
+}
+
+TEST_P(Batching, DecodesNeverWaitForALongPrefill) {
+  std::mt19937_64 random(3);
+  Harness h({.groups = GetParam(), .step_tokens = 48});
+  std::vector<engine::RequestId> decoding;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    decoding.push_back(h.submit({.prompt = random_prompt(random, 10), .max_tokens = 60, .seed = i}));
+  }
+  while (h.snapshot().generated_tokens < 6) h.step();
+  while (h.snapshot().computed_tokens < 60) h.step();
+  h.submit({.prompt = random_prompt(random, 700), .max_tokens = 3});
+  std::vector<std::size_t> before;
+  for (const auto id : decoding) before.push_back(h.result(id).samples[0].tokens.size());
+  for (int step = 1; step <= 14; ++step) {
+    h.step();
+    for (std::size_t i = 0; i < decoding.size(); ++i) {
+      EXPECT_EQ(h.result(decoding[i]).samples[0].tokens.size(), before[i] + static_cast<std::size_t>(step));
+    }
+    EXPECT_EQ(h.last().n_rows, 48) << "the prefill fills the budget";
+  }
+  h.finish();
+}
+
+TEST_P(Batching, AShortPromptGetsThroughBehindALongOne) {
+  std::mt19937_64 random(4);
+  Harness h({.groups = GetParam()});
+  const auto first = h.submit({.prompt = random_prompt(random, 2000), .max_tokens = 2});
+  const auto second = h.submit({.prompt = random_prompt(random, 12), .max_tokens = 2});
+  h.finish();
+  EXPECT_EQ(h.result(second).first_step, 1);
+  EXPECT_GT(h.result(first).first_step, 30);
+}
+
+TEST_P(Batching, SamplesForkThePromptWithoutCopying) {
+  std::mt19937_64 random(5);
+  Harness h({.groups = GetParam(), .step_tokens = 32});
+  const auto id = h.submit({.prompt = random_prompt(random, 83), .max_tokens = 30, .n = 4, .seed = 100});
+  while (h.result(id).first_step < 0) h.step();
+  EXPECT_EQ(h.snapshot().running_sequences, 4);
+  EXPECT_EQ(h.snapshot().cache.cow_forks, 0);
+  EXPECT_EQ(h.snapshot().cache.max_refs, 4);
+  EXPECT_EQ(h.snapshot().computed_tokens, 83) << "one prefill for all samples";
+  h.step();
+  // Three of the four copy the shared tail on their first write; the last owner writes in place.
+  EXPECT_EQ(h.snapshot().cache.cow_forks, 3 * static_cast<int>(make_groups(GetParam()).size()));
+  h.finish();
+  const auto& samples = h.result(id).samples;
+  EXPECT_NE(samples[0].tokens, samples[1].tokens);
+  EXPECT_EQ(h.result(id).usage.completion_tokens, 4 * 30);
+}
+
+TEST_P(Batching, SamplesThatEndAtOnceLeaveTheOthersAlone) {
+  std::mt19937_64 random(6);
+  Harness h({.groups = GetParam()});
+  h.submit({.prompt = random_prompt(random, 21), .max_tokens = 1, .n = 3});
+  h.submit({.prompt = random_prompt(random, 24), .n = 3, .seed = 50, .stop_after = 9});
+  h.finish();
+  EXPECT_EQ(h.snapshot().requests_finished, 2);
+}
+
+TEST_P(Batching, TheContextEndsAnAnswer) {
+  std::mt19937_64 random(7);
+  Harness h({.groups = GetParam(), .context_length = 64});
+  const auto id = h.submit({.prompt = random_prompt(random, 50)});
+  const auto full = h.submit({.prompt = random_prompt(random, 63)});
+  const auto over = h.submit({.prompt = random_prompt(random, 64)});
+  h.finish();
+  EXPECT_EQ(h.result(id).samples[0].tokens.size(), 14u);
+  EXPECT_EQ(h.result(id).samples[0].finish, Finish::kLength);
+  EXPECT_EQ(h.result(full).samples[0].tokens.size(), 1u);
+  EXPECT_EQ(h.result(over).refusal, Refusal::kTooLong);
+  EXPECT_THAT(h.result(over).message, ::testing::HasSubstr("64 tokens"));
+}
+
+TEST_P(Batching, WhatCanNeverFitIsRefusedAtOnceWithFigures) {
+  std::mt19937_64 random(8);
+  Harness h({.groups = GetParam(), .num_blocks = 101, .max_batch = 4});
+  const auto big = h.submit({.prompt = random_prompt(random, 1000)});
+  const auto many = h.submit({.prompt = random_prompt(random, 10), .n = 5});
+  const auto empty = h.submit({});
+  const auto fits = h.submit({.prompt = random_prompt(random, 40), .max_tokens = 3});
+  h.step();
+  EXPECT_EQ(h.result(big).refusal, Refusal::kTooLong);
+  EXPECT_THAT(h.result(big).message, ::testing::HasSubstr("100"));
+  EXPECT_EQ(h.result(many).refusal, Refusal::kTooLong);
+  EXPECT_TRUE(h.result(empty).refusal.has_value());
+  EXPECT_FALSE(h.result(fits).done);
+  h.finish();
+  EXPECT_EQ(h.snapshot().requests_refused, 3);
+}
+
+TEST_P(Batching, TheQueueHasALimit) {
+  std::mt19937_64 random(9);
+  Harness h({.groups = GetParam(), .max_batch = 2, .max_waiting = 3});
+  std::vector<engine::RequestId> ids;
+  for (int i = 0; i < 8; ++i) ids.push_back(h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4}));
+  h.step();
+  EXPECT_EQ(h.snapshot().running_requests, 2);
+  EXPECT_EQ(h.snapshot().waiting_requests, 3);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_FALSE(h.result(ids[i]).done);
+  for (std::size_t i = 5; i < 8; ++i) EXPECT_EQ(h.result(ids[i]).refusal, Refusal::kQueueFull);
+  h.finish();
+  EXPECT_EQ(h.snapshot().requests_finished, 5);
+}
+
+TEST_P(Batching, AtMostMaxBatchSequencesRun) {
+  std::mt19937_64 random(10);
+  Harness h({.groups = GetParam(), .max_batch = 5, .step_tokens = 16});
+  for (int i = 0; i < 12; ++i) {
+    h.submit({.prompt = random_prompt(random, 5 + static_cast<std::size_t>(i) * 3), .max_tokens = 6, .n = 1 + i % 3});
+  }
+  while (h.step()) EXPECT_LE(h.snapshot().running_sequences, 5);
+  h.finish();
+}
+
+TEST_P(Batching, SharingOffSharesNothingAndNobodyWaits) {
+  std::mt19937_64 random(11);
+  Harness h({.groups = GetParam(), .step_tokens = 512, .share = false});
+  const auto prompt = random_prompt(random, 50);
+  for (std::uint64_t i = 0; i < 4; ++i) h.submit({.prompt = prompt, .max_tokens = 10, .seed = i});
+  h.step();
+  EXPECT_EQ(h.snapshot().running_requests, 4);
+  h.finish();
+  EXPECT_EQ(h.snapshot().computed_tokens, 200);
+  EXPECT_EQ(h.snapshot().cached_tokens, 0);
+  EXPECT_EQ(h.snapshot().cache.cached, 0);
+}
+
+TEST_P(Batching, SaltsAreApart) {
+  std::mt19937_64 random(12);
+  Harness h({.groups = GetParam(), .step_tokens = 512});
+  const auto prompt = random_prompt(random, 50);
+  h.submit({.prompt = prompt, .max_tokens = 10, .salt = "a"});
+  h.submit({.prompt = prompt, .max_tokens = 10, .seed = 2, .salt = "b"});
+  h.step();
+  EXPECT_EQ(h.snapshot().running_requests, 2) << "nobody waits for another tenant";
+  h.finish();
+  EXPECT_EQ(h.snapshot().computed_tokens, 100);
+}
+
+COPPICE_FOR_ALL_GROUPS(Batching);
+
+}  // namespace
+}  // namespace coppice::testing

@@ -1,0 +1,219 @@
+#include "engine/harness.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <utility>
+
+#include "engine/oracle.h"
+#include "support/fake_generation.h"
+
+namespace coppice::testing {
+
+std::vector<kv::GroupSpec> make_groups(Groups groups) {
+  const kv::GroupSpec full{.kind = kv::GroupKind::kFull, .layers = {0}, .bytes_per_token = 16};
+  const auto sliding = [](int window, int layer) {
+    return kv::GroupSpec{.kind = kv::GroupKind::kSliding, .window = window, .layers = {layer}, .bytes_per_token = 16};
+  };
+  switch (groups) {
+    case Groups::kFull:
+      return {full};
+    case Groups::kFullAndSliding:
+      return {full, sliding(20, 1)};
+    case Groups::kFullAndFiveSliding:
+      return {full, sliding(12, 1), sliding(12, 2), sliding(12, 3), sliding(12, 4), sliding(12, 5)};
+  }
+  std::abort();
+}
+
+std::string name_of(const ::testing::TestParamInfo<Groups>& info) {
+  switch (info.param) {
+    case Groups::kFull:
+      return "full";
+    case Groups::kFullAndSliding:
+      return "full_and_sliding";
+    case Groups::kFullAndFiveSliding:
+      return "full_and_five_sliding";
+  }
+  std::abort();
+}
+
+void collect(Result& result, const engine::Event& event) {
+  EXPECT_FALSE(result.done) << "an event after the last one, request " << event.request;
+  if (event.refusal) {
+    EXPECT_TRUE(event.done);
+    for (const auto& sample : result.samples) EXPECT_TRUE(sample.tokens.empty()) << "refused after tokens went out";
+    EXPECT_FALSE(event.message.empty());
+    result.refusal = event.refusal;
+    result.message = event.message;
+  } else {
+    auto& sample = result.samples.at(static_cast<std::size_t>(event.sample));
+    EXPECT_FALSE(sample.finish) << "a piece after the sample's last one, request " << event.request;
+    if (event.piece.token >= 0) sample.tokens.push_back(event.piece.token);
+    sample.text += event.piece.text;
+    sample.finish = event.piece.finish;
+    if (!event.message.empty()) result.message = event.message;
+    const bool all = std::ranges::all_of(result.samples, [](const auto& s) { return s.finish.has_value(); });
+    EXPECT_EQ(event.done, all) << "`done` comes with the last sample's last piece";
+  }
+  result.done = event.done;
+  if (event.done) result.usage = event.usage;
+}
+
+std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups) {
+  if (!result.done) return "it never ended";
+  if (result.refusal) return {};
+  const auto& asked = result.submission;
+  std::int32_t total = 0;
+  for (std::size_t i = 0; i < result.samples.size(); ++i) {
+    const auto& sample = result.samples[i];
+    const auto length = static_cast<int>(sample.tokens.size());
+    const auto expected = expected_tokens(groups, asked.prompt, asked.seed + i, length);
+    const auto at = std::ranges::mismatch(sample.tokens, expected).in1 - sample.tokens.begin();
+    if (at != length) return fmt::format("sample {}: token {} of {} is wrong", i, at, length);
+    std::string text;
+    for (const auto token : expected) text += fake_text(token);
+    if (sample.text != text) return fmt::format("sample {}: the text is not that of its tokens", i);
+    if (!sample.finish) return fmt::format("sample {} has no end", i);
+    if (asked.max_tokens > 0 && length > asked.max_tokens) return fmt::format("sample {} is too long", i);
+    if (*sample.finish == sampling::Finish::kStop && length != asked.stop_after) {
+      return fmt::format("sample {} stopped after {} tokens, not {}", i, length, asked.stop_after);
+    }
+    total += length;
+  }
+  const auto& usage = result.usage;
+  if (usage.prompt_tokens != static_cast<std::int32_t>(asked.prompt.size()) || usage.completion_tokens != total ||
+      usage.cached_tokens >= usage.prompt_tokens) {
+    return fmt::format("usage is {} prompt, {} cached, {} completion", usage.prompt_tokens, usage.cached_tokens,
+                       usage.completion_tokens);
+  }
+  return {};
+}
+
+engine::Request make_request(engine::RequestId id, const Submission& submission) {
+  engine::Request request;
+  request.id = id;
+  request.prompt = submission.prompt;
+  request.max_tokens = submission.max_tokens;
+  request.cache_salt = submission.salt;
+  request.deadline = submission.deadline;
+  for (int i = 0; i < submission.n; ++i) {
+    auto generation =
+        std::make_unique<FakeGeneration>(submission.seed + static_cast<std::uint64_t>(i), submission.stop_after);
+    if (i == 0) generation->throw_at(submission.throw_at);
+    request.samples.push_back(std::move(generation));
+  }
+  return request;
+}
+
+Prompt random_prompt(std::mt19937_64& random, std::size_t n, int vocabulary) {
+  std::uniform_int_distribution<Token> token(0, vocabulary - 1);
+  Prompt prompt(n);
+  for (auto& t : prompt) t = token(random);
+  return prompt;
+}
+
+Prompt operator+(Prompt a, const Prompt& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::uint64_t test_seed(std::uint64_t fallback) {
+  const char* given = std::getenv("COPPICE_SEED");
+  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : fallback;
+  std::cout << "COPPICE_SEED=" << seed << " replays this test\n";
+  return seed;
+}
+
+Harness::Harness(const HarnessConfig& config) : config_(config), groups_(make_groups(config.groups)) {
+  kv::CacheConfig cache{.block_size = config.block_size,
+                        .num_blocks = config.num_blocks,
+                        .bytes_per_block = 128,
+                        .groups = groups_,
+                        .max_extend = config.max_extend,
+                        .share = config.share,
+                        .model = "fake",
+                        .layout = "fake"};
+  executor_ = std::make_unique<FakeExecutor>(cache, config.context_length);
+  const engine::EngineConfig engine_config{.max_batch = config.max_batch,
+                                           .step_tokens = config.step_tokens,
+                                           .context_length = config.context_length,
+                                           .max_waiting = config.max_waiting};
+  engine_ = std::make_unique<engine::Engine>(kv::Cache(std::move(cache)), *executor_, engine_config,
+                                             [this](std::vector<engine::Event>&& events) {
+                                               EXPECT_FALSE(events.empty());
+                                               for (const auto& event : events) {
+                                                 Result& result = results_.at(event.request);
+                                                 collect(result, event);
+                                                 if (event.piece.token >= 0 && result.first_step < 0)
+                                                   result.first_step = steps_;
+                                                 if (event.done) result.done_step = steps_;
+                                               }
+                                             });
+}
+
+engine::RequestId Harness::submit(Submission submission) {
+  const auto id = engine_->next_id();
+  auto request = make_request(id, submission);
+  Result& result = results_[id];
+  result.samples.resize(static_cast<std::size_t>(submission.n));
+  result.submission = std::move(submission);
+  result.submitted_step = steps_;
+  engine_->submit(std::move(request));
+  return id;
+}
+
+bool Harness::step() {
+  ++steps_;
+  const auto forwards = executor_->steps().size();
+  const bool more = engine_->step();
+  EXPECT_EQ(cache().check_integrity(), "") << "after step " << steps_ << "\n" << cache().dump();
+  if (check_faults) EXPECT_TRUE(executor_->faults().empty()) << executor_->faults().front();
+  EXPECT_LE(executor_->steps().size(), forwards + 1);
+  if (executor_->steps().size() > forwards) {
+    EXPECT_LE(last().n_rows, std::max(config_.step_tokens, config_.max_batch + 1));
+    EXPECT_GT(last().n_rows, 0);
+    for (const auto& sequence : last().sequences) EXPECT_LE(sequence.n_rows, config_.max_extend);
+  }
+  return more;
+}
+
+void Harness::run(int limit) {
+  for (int i = 0; i < limit; ++i) {
+    if (!step()) return;
+    if (::testing::Test::HasFatalFailure()) return;
+    if (check_faults && ::testing::Test::HasNonfatalFailure()) return;  // one report is enough
+  }
+  FAIL() << "requests are still open after " << limit << " steps: " << snapshot().running_requests << " running, "
+         << snapshot().waiting_requests << " waiting";
+}
+
+void Harness::finish() {
+  run();
+  for (const auto& [id, result] : results_) {
+    EXPECT_EQ(error_in(result, groups_), "") << "request " << id;
+    expect_nothing_lost(result);
+  }
+  const auto figures = snapshot();
+  EXPECT_EQ(figures.cache.in_use, 0);
+  EXPECT_EQ(figures.cache.reserved, 0);
+  EXPECT_EQ(figures.cache.sequences, 0);
+  EXPECT_EQ(figures.running_requests + figures.waiting_requests + figures.following_requests, 0);
+}
+
+// A sample that ends by length has its max_tokens, unless the context, or the pool with nobody else in it, ends
+// it.
+void Harness::expect_nothing_lost(const Result& result) const {
+  const auto& asked = result.submission;
+  const auto longest = static_cast<std::int32_t>(asked.prompt.size()) + asked.max_tokens;
+  if (asked.max_tokens <= 0 || asked.n * cache().blocks_needed(longest, 1) > snapshot().cache.total) return;
+  if (config_.context_length > 0 && longest > config_.context_length) return;
+  for (const auto& sample : result.samples) {
+    if (sample.finish != sampling::Finish::kLength) continue;
+    EXPECT_EQ(static_cast<std::int32_t>(sample.tokens.size()), asked.max_tokens);
+  }
+}
+
+}  // namespace coppice::testing

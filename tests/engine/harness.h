@@ -1,0 +1,125 @@
+// Harness: an engine on the fake executor, stepped by hand. After each step it checks what must always hold:
+// the cache's integrity, no fault of the fake, the token budget. Requests' results are collected from the
+// events and compared with the oracle.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "support/fake_executor.h"
+
+namespace coppice::testing {
+
+using kv::Token;
+using Prompt = std::vector<Token>;
+
+/// Layer groups that every engine test runs with [K10].
+enum class Groups : std::uint8_t { kFull, kFullAndSliding, kFullAndFiveSliding };
+std::vector<kv::GroupSpec> make_groups(Groups groups);
+std::string name_of(const ::testing::TestParamInfo<Groups>& info);
+
+struct HarnessConfig {
+  Groups groups = Groups::kFull;
+  int block_size = 8;
+  std::int32_t num_blocks = 4000;
+  int max_batch = 32;
+  int step_tokens = 64;
+  std::int32_t max_extend = 64;
+  std::int32_t context_length = 0;
+  std::size_t max_waiting = 4096;
+  bool share = true;
+};
+
+struct Submission {
+  Prompt prompt;
+  std::int32_t max_tokens = 0;
+  int n = 1;
+  std::uint64_t seed = 1;  ///< of sample 0; sample i has seed + i
+  int stop_after = 0;      ///< each sample ends with kStop at this token; 0: never
+  int throw_at = -1;       ///< the sampler of sample 0 throws after so many tokens; -1: never
+  std::string salt;
+  std::optional<engine::Clock::time_point> deadline;
+};
+
+struct SampleResult {
+  std::vector<Token> tokens;
+  std::string text;
+  std::optional<sampling::Finish> finish;
+};
+
+struct Result {
+  Submission submission;
+  std::vector<SampleResult> samples;
+  bool done = false;
+  engine::Usage usage;
+  std::optional<engine::Refusal> refusal;
+  std::string message;
+  int submitted_step = 0, first_step = -1, done_step = -1;  ///< steps of the harness
+};
+
+/// Adds an event to the result it belongs to. Violations of the event protocol fail the test.
+void collect(Result& result, const engine::Event& event);
+
+/// What is wrong with a result, or an empty string: the tokens and the text of every sample are those of the
+/// oracle, as far as they go, and usage fits.
+std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups);
+
+engine::Request make_request(engine::RequestId id, const Submission& submission);
+
+/// n random tokens below `vocabulary`.
+Prompt random_prompt(std::mt19937_64& random, std::size_t n, int vocabulary = 1000);
+Prompt operator+(Prompt a, const Prompt& b);
+
+/// COPPICE_SEED or `fallback`, and a line that says which.
+std::uint64_t test_seed(std::uint64_t fallback);
+
+class Harness {
+ public:
+  explicit Harness(const HarnessConfig& config);
+
+  engine::RequestId submit(Submission submission);
+  void cancel(engine::RequestId id) { engine_->cancel(id); }
+  bool step();
+  /// Steps until nothing is open. Fails after `limit` steps.
+  void run(int limit = 20000);
+  /// run(), then: all done, every result right, no block in use.
+  void finish();
+
+  const Result& result(engine::RequestId id) const { return results_.at(id); }
+  const std::map<engine::RequestId, Result>& results() const { return results_; }
+  const std::vector<kv::GroupSpec>& groups() const { return groups_; }
+  engine::Snapshot snapshot() const { return engine_->snapshot(); }
+  engine::Engine& engine() { return *engine_; }
+  FakeExecutor& executor() { return *executor_; }
+  const kv::Cache& cache() const { return engine_->cache(); }
+  int steps() const { return steps_; }
+  /// The step log of the last forward().
+  const FakeExecutor::StepLog& last() const { return executor_->steps().back(); }
+  bool check_faults = true;
+
+ private:
+  void expect_nothing_lost(const Result& result) const;
+
+  HarnessConfig config_;
+  std::vector<kv::GroupSpec> groups_;
+  std::unique_ptr<FakeExecutor> executor_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::map<engine::RequestId, Result> results_;
+  int steps_ = 0;
+};
+
+class PerGroups : public ::testing::TestWithParam<Groups> {};
+
+#define COPPICE_FOR_ALL_GROUPS(Suite) \
+  INSTANTIATE_TEST_SUITE_P(           \
+      Groups, Suite, ::testing::Values(Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding), name_of)
+
+}  // namespace coppice::testing

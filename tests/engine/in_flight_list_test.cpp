@@ -1,0 +1,101 @@
+// The list of leaders and followers by itself [K7]: who follows whom, for how long, who is woken.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/in_flight.h"
+
+namespace coppice::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+class InFlightList : public ::testing::Test {
+ protected:
+  // A request whose prompt is `shared` zeros and then `own` tokens that nobody else has.
+  Sequence& make(int shared, int own, std::int32_t computed = 0) {
+    auto& open = *open_.emplace_back(std::make_unique<OpenRequest>());
+    open.arrival = open_.size();
+    open.request.prompt.assign(static_cast<std::size_t>(shared), 0);
+    open.request.prompt.insert(open.request.prompt.end(), static_cast<std::size_t>(own),
+                               static_cast<kv::Token>(open.arrival));
+    auto& sequence = *open.sequences.emplace_back(std::make_unique<Sequence>());
+    sequence.request = &open;
+    sequence.computed = computed;
+    return sequence;
+  }
+  Sequence& leader(int shared, int own, std::int32_t computed = 0) {
+    Sequence& sequence = make(shared, own, computed);
+    sequence.state = SequenceState::kPrefill;
+    list_.lead(sequence);
+    return sequence;
+  }
+  void follow(Sequence& sequence) {
+    const auto place = list_.find(sequence, 0);
+    ASSERT_TRUE(place.has_value());
+    list_.follow(sequence, *place);
+  }
+
+  InFlight list_{8};
+  std::vector<std::unique_ptr<OpenRequest>> open_;
+  std::vector<Sequence*> woken_;
+};
+
+TEST_F(InFlightList, OnlyWholeBlocksThatAreStillMissingAreWaitedFor) {
+  leader(60, 20, 27);
+  const Sequence& late = make(60, 5);
+  ASSERT_TRUE(list_.find(late, 24).has_value());
+  EXPECT_EQ(list_.find(late, 24)->needed, 56);
+  EXPECT_FALSE(list_.find(late, 56).has_value()) << "four tokens of a block still being filled are not worth it";
+  EXPECT_FALSE(list_.find(make(7, 30), 0).has_value()) << "less than a block";
+  EXPECT_FALSE(list_.find(make(30, 9), 3).has_value()) << "published already: the leader cannot help";
+}
+
+TEST_F(InFlightList, TheLastTokenIsComputedInAnyCase) {
+  leader(64, 10);
+  EXPECT_EQ(list_.find(make(64, 0), 0)->needed, 64) << "63 tokens match if the last block is there";
+  EXPECT_FALSE(list_.find(make(64, 0), 63).has_value());
+}
+
+TEST_F(InFlightList, TheDeepestLeaderAndTheOldestAmongEquals) {
+  leader(24, 30);
+  Sequence& deep = leader(48, 30);
+  leader(48, 40);
+  EXPECT_EQ(list_.find(make(100, 1), 0)->leader, &deep);
+}
+
+TEST_F(InFlightList, WakesThoseWhoseBlocksAreAllThere) {
+  Sequence& first = leader(80, 20);
+  Sequence& a = make(20, 9);
+  Sequence& b = make(70, 9);
+  Sequence& c = make(40, 9);
+  for (Sequence* s : {&a, &b, &c}) follow(*s);
+  EXPECT_EQ(list_.followers(), 3);
+  first.computed = 15;
+  list_.published(first, woken_);
+  EXPECT_THAT(woken_, IsEmpty());
+  first.computed = 40;
+  list_.published(first, woken_);
+  EXPECT_THAT(woken_, ElementsAre(&a, &c));
+  EXPECT_EQ(a.state, SequenceState::kReady);
+  list_.unfollow(b);
+  EXPECT_EQ(list_.followers(), 0);
+  EXPECT_EQ(b.leader, nullptr);
+}
+
+TEST_F(InFlightList, ALostLeaderWakesAllAndLeadsNoMore) {
+  Sequence& first = leader(80, 20);
+  Sequence& a = make(20, 9);
+  Sequence& b = make(70, 9);
+  for (Sequence* s : {&a, &b}) follow(*s);
+  list_.leave(first, woken_);
+  EXPECT_THAT(woken_, UnorderedElementsAre(&a, &b));
+  EXPECT_FALSE(list_.find(a, 0).has_value());
+}
+
+}  // namespace
+}  // namespace coppice::engine

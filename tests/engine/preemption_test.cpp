@@ -1,0 +1,127 @@
+// Out of blocks: preempt the youngest, resume through the tree, lose nothing [K9].
+#include <gtest/gtest.h>
+
+#include "engine/harness.h"
+
+namespace coppice::testing {
+namespace {
+
+using sampling::Finish;
+using Preemption = PerGroups;
+
+std::int32_t scaled(Groups groups, int blocks) {
+  return blocks * static_cast<std::int32_t>(make_groups(groups).size()) + 1;
+}
+
+TEST_P(Preemption, StreamsGoOnWithoutRepeatedOrMissingTokens) {
+  bool resumed = false;
+  for (int blocks = 10; blocks < 40; ++blocks) {
+    SCOPED_TRACE(blocks);
+    std::mt19937_64 random(1);
+    Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), blocks), .max_batch = 8, .max_extend = 8});
+    for (std::uint64_t i = 0; i < 6; ++i) {
+      h.submit({.prompt = random_prompt(random, 20), .max_tokens = 40, .n = i % 3 == 1 ? 2 : 1, .seed = 10 * i});
+    }
+    h.finish();
+    resumed |= h.snapshot().preemptions > 0;
+    EXPECT_EQ(h.snapshot().requests_finished, 6);
+    if (HasFailure()) return;
+  }
+  EXPECT_TRUE(resumed);
+}
+
+TEST_P(Preemption, TheYoungestYieldsAndTheOldestNeverPauses) {
+  std::int64_t preemptions = 0;
+  for (int blocks = 8; blocks < 30; ++blocks) {
+    SCOPED_TRACE(blocks);
+    std::mt19937_64 random(2);
+    Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), blocks), .max_batch = 8, .max_extend = 8});
+    std::vector<engine::RequestId> ids;
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      ids.push_back(h.submit({.prompt = random_prompt(random, 24), .max_tokens = 60, .seed = i}));
+    }
+    while (h.result(ids[0]).first_step < 0) h.step();
+    for (std::size_t tokens = 1; !h.result(ids[0]).done; ++tokens) {
+      ASSERT_EQ(h.result(ids[0]).samples[0].tokens.size(), tokens) << "one token a step";
+      h.step();
+    }
+    preemptions += h.snapshot().preemptions;
+    h.finish();
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+      EXPECT_LE(h.result(ids[i - 1]).done_step, h.result(ids[i]).done_step) << "in the order of arrival";
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(preemptions, 10);
+}
+
+TEST_P(Preemption, ThePreemptedComesBackBeforeThoseWhoCameLater) {
+  int met = 0;
+  for (std::int32_t num_blocks = 20; num_blocks < 100; ++num_blocks) {
+    SCOPED_TRACE(num_blocks);
+    std::mt19937_64 random(3);
+    Harness h({.groups = GetParam(), .num_blocks = num_blocks, .max_batch = 8, .max_extend = 8});
+    h.submit({.prompt = random_prompt(random, 30), .max_tokens = 70});
+    const auto second = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 70, .seed = 2});
+    while (h.snapshot().preemptions == 0 && h.step()) {
+    }
+    if (h.snapshot().preemptions == 0 || h.result(second).done) continue;
+    const auto third = h.submit({.prompt = random_prompt(random, 8), .max_tokens = 3, .seed = 3});
+    while (h.snapshot().running_requests < 2 && h.step()) {
+    }
+    // It would have fitted long before, but it is not its turn until the second runs again.
+    const int first_step = h.result(third).first_step;
+    EXPECT_TRUE(first_step < 0 || first_step == h.steps());
+    ++met;
+    h.finish();
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(met, 0);
+}
+
+TEST_P(Preemption, ResumesThroughTheTree) {
+  std::mt19937_64 random(4);
+  Harness h({.groups = Groups::kFull, .num_blocks = 41, .max_batch = 8, .max_extend = 8});
+  // The older one ends soon after it has taken a few blocks, so most of the younger one's are still cached.
+  h.submit({.prompt = random_prompt(random, 150), .max_tokens = 30});
+  const auto young = h.submit({.prompt = random_prompt(random, 100), .max_tokens = 60, .n = 2, .seed = 5});
+  while (h.snapshot().preemptions == 0) ASSERT_TRUE(h.step());
+  const auto before = h.snapshot().computed_tokens;
+  EXPECT_EQ(h.snapshot().waiting_requests, 1);
+  h.finish();
+  EXPECT_LT(h.snapshot().computed_tokens - before, 100) << "both samples together recompute less than the prompt";
+  EXPECT_EQ(h.result(young).usage.cached_tokens, 0) << "as of first admission";
+  EXPECT_EQ(h.result(young).usage.completion_tokens, 120);
+}
+
+TEST_P(Preemption, ALoneRunnerGoesAsFarAsThePoolGoes) {
+  std::mt19937_64 random(5);
+  for (int n = 1; n <= 3; ++n) {
+    Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), 24), .max_batch = 4, .max_extend = 8});
+    const auto id = h.submit({.prompt = random_prompt(random, 20), .n = n});
+    h.finish();
+    EXPECT_EQ(h.snapshot().preemptions, 0) << "the last runner is never preempted";
+    for (const auto& sample : h.result(id).samples) {
+      EXPECT_EQ(sample.finish, Finish::kLength);
+      EXPECT_GT(sample.tokens.size(), 1u);
+    }
+    if (n > 1 || GetParam() != Groups::kFull) continue;
+    // 24 blocks of 8, and the last token needs no slot.
+    EXPECT_EQ(h.result(id).samples[0].tokens.size(), 24u * 8 - 20 + 1);
+  }
+}
+
+TEST_P(Preemption, APoolLimitedRequestLetsTheNextOneIn) {
+  std::mt19937_64 random(6);
+  Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), 12), .max_batch = 4, .max_extend = 8});
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    h.submit({.prompt = random_prompt(random, 20), .n = 1 + static_cast<int>(i % 2), .seed = i});
+  }
+  h.finish();
+  EXPECT_EQ(h.snapshot().requests_finished, 5);
+}
+
+COPPICE_FOR_ALL_GROUPS(Preemption);
+
+}  // namespace
+}  // namespace coppice::testing

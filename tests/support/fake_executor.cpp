@@ -1,0 +1,165 @@
+#include "support/fake_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace coppice::testing {
+
+void write_hash(std::uint64_t hash, std::span<float> row) {
+  std::ranges::fill(row, 0.0f);
+  for (std::size_t i = 0; i < 4; ++i) row[i] = static_cast<float>((hash >> (16 * i)) & 0xffff);
+}
+
+std::uint64_t read_hash(std::span<const float> row) {
+  std::uint64_t hash = 0;
+  for (std::size_t i = 0; i < 4; ++i) hash |= static_cast<std::uint64_t>(row[i]) << (16 * i);
+  return hash;
+}
+
+FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_length) {
+  info_.model_name = "fake";
+  info_.architecture = "fake";
+  info_.attention = "fake";
+  info_.n_vocab = kFakeVocab;
+  info_.context_length = context_length;
+  info_.block_size = config.block_size;
+  info_.num_blocks = config.num_blocks;
+  info_.bytes_per_block = config.bytes_per_block;
+  info_.groups = config.groups;
+  store_.resize(static_cast<std::size_t>(config.num_blocks) * static_cast<std::size_t>(config.block_size));
+}
+
+executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
+  const int step = static_cast<int>(steps_.size());
+  auto& log = steps_.emplace_back();
+  log.n_rows = batch.n_rows();
+  log.n_copies = batch.copies.size();
+  for (const auto& sequence : batch.sequences) {
+    const int last = sequence.first_row + sequence.n_rows - 1;
+    log.sequences.push_back({.first_position = sequence.first_position,
+                             .n_rows = sequence.n_rows,
+                             .logits = std::ranges::binary_search(batch.logit_rows, last)});
+  }
+  check(batch);
+  if (failures_.contains(step)) {
+    log.failed = true;
+    poison(batch);
+    throw executor::StepError("the fake executor was told to fail");
+  }
+  if (mistake_ != Mistake::kSkipCopies) {
+    for (const auto& op : batch.copies) copy(op);
+  }
+  write(batch);
+
+  // A layer is done for all rows before the next one starts, as in a model.
+  for (const auto& sequence : batch.sequences) {
+    for (int row = 0; row < sequence.n_rows; ++row) {
+      const std::int32_t position = sequence.first_position + row;
+      const std::uint64_t deep = attend(sequence, position, false);
+      for (const auto& table : sequence.tables) key(table.slot(position)).deep = deep;
+    }
+  }
+  logits_.resize(batch.logit_rows.size() * kFakeVocab);
+  executor::Logits logits{.data = logits_, .n_vocab = kFakeVocab};
+  std::size_t owner = 0;
+  for (std::size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    const int row = batch.logit_rows[i];
+    while (batch.sequences[owner].first_row + batch.sequences[owner].n_rows <= row) ++owner;
+    const auto& sequence = batch.sequences[owner];
+    write_hash(attend(sequence, sequence.first_position + row - sequence.first_row, true), logits.row(i));
+  }
+  return logits;
+}
+
+void FakeExecutor::check(const executor::Batch& batch) {
+  int row = 0;
+  for (const auto& sequence : batch.sequences) {
+    if (sequence.first_row != row || sequence.n_rows < 1) fault("rows of the batch have a gap or overlap");
+    for (int i = 0; i < sequence.n_rows; ++i, ++row) {
+      const auto r = static_cast<std::size_t>(row);
+      const std::int32_t position = sequence.first_position + i;
+      if (batch.positions[r] != position) fault(fmt::format("row {} has a wrong position", row));
+      for (std::size_t g = 0; g < info_.groups.size(); ++g) {
+        if (batch.slots[g][r] != sequence.tables[g].slot(position)) {
+          fault(fmt::format("row {} is written elsewhere than its table says, group {}", row, g));
+        }
+      }
+    }
+  }
+  if (row != batch.n_rows()) fault("sequences do not cover the batch");
+  if (!std::ranges::is_sorted(batch.logit_rows)) fault("logit rows are not ascending");
+  std::unordered_set<kv::Slot> written;
+  for (const auto& slots : batch.slots) {
+    for (const auto slot : slots) {
+      if (slot < info_.block_size) fault("the null block is written");
+      if (!written.insert(slot).second) fault(fmt::format("slot {} is written twice in one step", slot));
+    }
+  }
+}
+
+void FakeExecutor::copy(const kv::CopyOp& op) {
+  if (op.dst == kv::kNullBlock || op.src == kv::kNullBlock) fault("the null block is copied");
+  const int n_slots = op.n_slots - (mistake_ == Mistake::kCopyOneSlotLess ? 1 : 0);
+  for (int i = 0; i < info_.block_size; ++i) {
+    const kv::Slot to = kv::Slot{op.dst} * info_.block_size + i;
+    key(to) = i < n_slots ? key(kv::Slot{op.src} * info_.block_size + i) : Key{};
+  }
+}
+
+void FakeExecutor::write(const executor::Batch& batch) {
+  for (std::size_t g = 0; g < batch.slots.size(); ++g) {
+    for (std::size_t row = 0; row < batch.slots[g].size(); ++row) {
+      kv::Slot slot = batch.slots[g][row];
+      if (slot % info_.block_size == 0) {  // a fresh block: what it held before must never be read again
+        for (int i = 0; i < info_.block_size; ++i) key(slot + i) = Key{};
+      }
+      if (mistake_ == Mistake::kWrongSlot && batch.positions[row] % 7 == 6) slot ^= 1;
+      key(slot) = Key{.token = batch.tokens[row],
+                      .position = batch.positions[row],
+                      .group = static_cast<std::int32_t>(g),
+                      .deep = 0};
+    }
+  }
+}
+
+void FakeExecutor::poison(const executor::Batch& batch) {
+  for (const auto& op : batch.copies) {
+    for (int i = 0; i < info_.block_size; ++i) key(kv::Slot{op.dst} * info_.block_size + i) = Key{};
+  }
+  for (const auto& slots : batch.slots) {
+    for (const auto slot : slots) key(slot) = Key{};
+  }
+}
+
+std::uint64_t FakeExecutor::attend(const executor::BatchSequence& sequence, std::int32_t position, bool deep) {
+  std::uint64_t all = 0;
+  for (std::size_t g = 0; g < info_.groups.size(); ++g) {
+    const auto& group = info_.groups[g];
+    const bool sliding = group.kind == kv::GroupKind::kSliding;
+    const std::int32_t first = sliding ? std::max(0, position - group.window + 1) : 0;
+    std::uint64_t seen = g;
+    for (std::int32_t p = first; p <= position; ++p) {
+      const Key& k = key(sequence.tables[g].slot(p));
+      if (k.position != p || k.group != static_cast<std::int32_t>(g)) {
+        fault(
+            fmt::format("step {}: position {} sees at position {} of group {} the key of token {}, position {}, "
+                        "group {} (block {})",
+                        steps_.size() - 1, position, p, g, k.token, k.position, k.group,
+                        sequence.tables[g].slot(p) / info_.block_size));
+      }
+      const auto token = static_cast<std::uint32_t>(k.token);
+      const auto place = static_cast<std::uint32_t>(k.position);
+      seen = mix(seen, deep ? k.deep : (std::uint64_t{token} << 32 | place));
+    }
+    all = mix(all, seen);
+  }
+  return all;
+}
+
+void FakeExecutor::fault(std::string what) {
+  if (faults_.size() < 20) faults_.push_back(std::move(what));
+}
+
+}  // namespace coppice::testing

@@ -1,0 +1,91 @@
+// FakeExecutor: an executor whose "keys" say which token at which position they belong to, so that every read
+// of a wrong, stale or unwritten slot is seen: at once as a fault in words, and again as a wrong token in the
+// generated text. It has a real store: copies are run in order, rows are written to their slots, and each row
+// reads every position that it may see back through the tables.
+//
+// Like a model it has two layers: the second layer's key of a token depends on all that the token sees, so a
+// block that holds the right tokens after a wrong past is wrong. Logits are a hash of all keys read; what they
+// must be follows from the token history alone (tests/engine/oracle.h). Not thread safe.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "executor/executor.h"
+#include "kv/cache.h"
+
+namespace coppice::testing {
+
+/// Logits rows hold the hash in four floats of 16 bits each; the rest of a row is zero.
+inline constexpr int kFakeVocab = 8;
+
+/// One step of an order-dependent hash.
+constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 12) + (hash >> 4);
+  hash *= 0xff51afd7ed558ccdull;
+  return hash ^ (hash >> 32);
+}
+
+void write_hash(std::uint64_t hash, std::span<float> row);
+std::uint64_t read_hash(std::span<const float> row);
+
+class FakeExecutor final : public executor::Executor {
+ public:
+  explicit FakeExecutor(const kv::CacheConfig& config, std::int32_t context_length = 0);
+
+  const executor::ExecutorInfo& info() const override { return info_; }
+  executor::Logits forward(const executor::Batch& batch) override;
+
+  /// forward() number `step` (from 0) throws StepError. Its copies are not run, its new slots hold garbage.
+  void fail_at(int step) { failures_.insert(step); }
+
+  /// Deliberate mistakes, to prove that they are seen.
+  enum class Mistake : std::uint8_t { kNone, kSkipCopies, kCopyOneSlotLess, kWrongSlot };
+  void make(Mistake mistake) { mistake_ = mistake; }
+
+  struct SequenceLog {
+    std::int32_t first_position = 0;
+    int n_rows = 0;
+    bool logits = false;
+  };
+  struct StepLog {
+    std::vector<SequenceLog> sequences;
+    int n_rows = 0;
+    std::size_t n_copies = 0;
+    bool failed = false;
+  };
+  const std::vector<StepLog>& steps() const { return steps_; }
+
+  /// What went wrong so far, in words; empty: nothing.
+  const std::vector<std::string>& faults() const { return faults_; }
+
+ private:
+  struct Key {
+    kv::Token token = kPoison;
+    std::int32_t position = -1;
+    std::int32_t group = -1;
+    std::uint64_t deep = 0;  ///< the second layer's key
+  };
+  static constexpr kv::Token kPoison = INT32_MIN;
+
+  void check(const executor::Batch& batch);
+  void copy(const kv::CopyOp& op);
+  void write(const executor::Batch& batch);
+  void poison(const executor::Batch& batch);
+  /// The keys of one layer that a row at `position` sees, over all groups, hashed.
+  std::uint64_t attend(const executor::BatchSequence& sequence, std::int32_t position, bool deep);
+  void fault(std::string what);
+  Key& key(kv::Slot slot) { return store_.at(static_cast<std::size_t>(slot)); }
+
+  executor::ExecutorInfo info_;
+  std::vector<Key> store_;  ///< [num_blocks * block_size]
+  std::vector<float> logits_;
+  std::set<int> failures_;
+  Mistake mistake_ = Mistake::kNone;
+  std::vector<StepLog> steps_;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace coppice::testing

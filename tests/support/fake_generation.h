@@ -1,0 +1,38 @@
+// FakeGeneration: a sample whose tokens are a function of the logits it sees, its seed and how many tokens it
+// has given: a Generation that was lost, doubled or handed another sample's logits shows as a wrong token. It
+// holds its latest token's text back, as a detokenizer may, and spoils the row it was given, as a sampler may.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sampling/generation.h"
+
+namespace coppice::testing {
+
+/// The token that a sample picks. 0 <= token < 1000.
+kv::Token fake_token(std::uint64_t logits_hash, std::uint64_t seed, int n_before);
+
+/// The text of a token: its number and a space.
+std::string fake_text(kv::Token token);
+
+class FakeGeneration final : public sampling::Generation {
+ public:
+  /// Ends with kStop at its `stop_after`-th token; 0: never.
+  explicit FakeGeneration(std::uint64_t seed, int stop_after = 0) : seed_(seed), stop_after_(stop_after) {}
+
+  /// next() throws std::runtime_error instead of giving the token after `n_before` others.
+  void throw_at(int n_before) { throw_at_ = n_before; }
+
+  sampling::Piece next(std::span<float> logits) override;
+  sampling::Piece flush() override;
+
+ private:
+  std::uint64_t seed_;
+  int stop_after_;
+  int throw_at_ = -1;
+  int n_tokens_ = 0;
+  std::string held_;
+};
+
+}  // namespace coppice::testing
