@@ -1,0 +1,221 @@
+// All sequences of operations to a small depth, on the real code: three sequences, a few blocks of two slots, two
+// words. Every sequence is replayed from an empty cache; after its last operation everything is verified, so each
+// prefix is verified once.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+
+#include "support/kv_rig.h"
+#include "support/kv_shapes.h"
+
+namespace coppice::test {
+namespace {
+
+using kv::SeqId;
+using Tokens = std::vector<kv::Token>;
+
+enum class Do {
+  kAdmit,    ///< which: the prompt; takes the first free place
+  kSpeak,    ///< the rest of the prompt, then 0
+  kDiverge,  ///< one token 1
+  kStep,
+  kFailStep,
+  kFork,
+  kTruncate,  ///< by one token
+  kFinish,
+  kAbandon,
+  kDetach,
+  kAdopt,
+  kDrop,
+};
+
+struct Move {
+  Do what;
+  std::size_t which = 0;  ///< a prompt or a place
+};
+
+const std::array<Tokens, 3> kPrompts = {{{0, 1, 0}, {0, 1, 1, 0}, {0, 0}}};
+
+class Game {
+ public:
+  explicit Game(const kv::CacheConfig& config) : rig_(config, /*verify_each=*/false) {}
+  KvRig& rig() { return rig_; }
+
+  std::vector<Move> moves() const {
+    std::vector<Move> result;
+    if (free_place()) {
+      for (std::size_t p = 0; p < kPrompts.size(); ++p) result.push_back({Do::kAdmit, p});
+      if (set_) result.push_back({Do::kAdopt});
+    }
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      if (!places_[i]) continue;
+      const Story& story = rig_.live().at(*places_[i]);
+      const bool at_rest = story.writes.empty();
+      if (at_rest) {
+        result.push_back({Do::kSpeak, i});
+        if (story.len() >= story.prompt_len) result.push_back({Do::kDiverge, i});
+        if (free_place() && story.forks_left > 0 && story.len() > 0) result.push_back({Do::kFork, i});
+        if (story.len() > 0) result.push_back({Do::kTruncate, i});
+        if (!set_ && story.len() > 0) result.push_back({Do::kDetach, i});
+      } else {
+        result.push_back({Do::kAbandon, i});
+      }
+      result.push_back({Do::kFinish, i});
+    }
+    if (rig_.step_in_hand()) {
+      result.push_back({Do::kStep});
+      result.push_back({Do::kFailStep});
+    }
+    if (set_) result.push_back({Do::kDrop});
+    return result;
+  }
+
+  void make(const Move& move) {
+    switch (move.what) {
+      case Do::kAdmit:
+        take(rig_.admit(kPrompts[move.which], {}, move.which == 0 ? 2 : 1), kPrompts[move.which]);
+        break;
+      case Do::kSpeak:
+        rig_.extend(seq(move), rest_of(move.which));
+        break;
+      case Do::kDiverge:
+        rig_.extend(seq(move), Tokens{1});
+        break;
+      case Do::kStep:
+        rig_.run_step();
+        break;
+      case Do::kFailStep:
+        rig_.fail_step(/*copies_done=*/false);
+        for (auto& place : places_) {
+          if (place && !rig_.live().contains(*place)) place.reset();
+        }
+        break;
+      case Do::kFork:
+        take(rig_.fork(seq(move)), prompts_[move.which]);
+        break;
+      case Do::kTruncate:
+        rig_.truncate(seq(move), rig_.live().at(seq(move)).len() - 1);
+        break;
+      case Do::kFinish:
+        rig_.finish(leave(move));
+        break;
+      case Do::kAbandon:
+        rig_.abandon(leave(move));
+        break;
+      case Do::kDetach:
+        set_ = rig_.detach(leave(move));
+        break;
+      case Do::kAdopt:
+        take(rig_.adopt(*set_), rig_.sets().at(*set_).story.tokens);
+        break;
+      case Do::kDrop:
+        rig_.drop(*set_);
+        set_.reset();
+        break;
+    }
+  }
+
+ private:
+  std::optional<std::size_t> free_place() const {
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      if (!places_[i]) return i;
+    }
+    return std::nullopt;
+  }
+  void take(std::optional<SeqId> seq, const Tokens& prompt) {
+    if (!seq) return;
+    const std::size_t at = *free_place();
+    prompts_[at] = prompt;
+    places_[at] = seq;
+  }
+  SeqId seq(const Move& move) const { return *places_[move.which]; }
+  SeqId leave(const Move& move) {
+    const SeqId seq = *places_[move.which];
+    places_[move.which].reset();
+    return seq;
+  }
+  Tokens rest_of(std::size_t place) const {
+    const std::int32_t len = rig_.live().at(*places_[place]).len();
+    const Tokens& prompt = prompts_[place];
+    if (len >= static_cast<std::int32_t>(prompt.size())) return {0};
+    return {prompt.begin() + len, prompt.end()};
+  }
+
+  KvRig rig_;
+  std::array<std::optional<SeqId>, 3> places_;
+  std::array<Tokens, 3> prompts_;
+  std::optional<kv::DetachedId> set_;
+};
+
+std::string to_text(const std::vector<Move>& moves) {
+  static constexpr const char* kNames[] = {"admit",    "speak",  "diverge", "step",   "fail_step", "fork",
+                                           "truncate", "finish", "abandon", "detach", "adopt",     "drop"};
+  std::string text;
+  for (const Move& m : moves) text += fmt::format("{}({}) ", kNames[static_cast<int>(m.what)], m.which);
+  return text;
+}
+
+struct Search {
+  kv::CacheConfig config;
+  std::size_t depth = 0;
+  std::int64_t sequences = 0;
+  std::string failure;
+  std::vector<Move> path;
+
+  // Replays the path, verifies, and goes on with every move that is possible then.
+  void visit() {
+    Game game(config);
+    for (std::size_t i = 0; i < path.size(); ++i) {
+      if (i + 1 == path.size()) game.rig().verify();  // the last operation is checked against fresh figures
+      game.make(path[i]);
+    }
+    game.rig().verify();
+    ++sequences;
+    if (!game.rig().failure().empty()) {
+      failure = to_text(path) + "\n" + game.rig().failure();
+      return;
+    }
+    if (path.size() == depth) return;
+    for (const Move& move : game.moves()) {
+      path.push_back(move);
+      visit();
+      path.pop_back();
+      if (!failure.empty()) return;
+    }
+  }
+};
+
+struct Board {
+  const char* name;
+  int blocks;  ///< per group
+  int window;  ///< 0: full attention only
+  std::size_t depth;
+};
+
+class CacheExhaustiveTest : public testing::TestWithParam<Board> {};
+
+TEST_P(CacheExhaustiveTest, EverySequenceOfOperations) {
+  const Board& board = GetParam();
+  Search search{.depth = board.depth - (kSanitized ? 2 : 0)};
+  search.config.block_size = 2;
+  search.config.groups = {{.kind = kv::GroupKind::kFull, .layers = {0}}};
+  if (board.window > 0) {
+    search.config.groups.push_back({.kind = kv::GroupKind::kSliding, .window = board.window, .layers = {1}});
+  }
+  search.config.num_blocks = 1 + board.blocks * static_cast<int>(search.config.groups.size());
+  search.config.bytes_per_block = 1;
+  search.visit();
+  fmt::print("{} sequences of up to {} operations\n", search.sequences, search.depth);
+  EXPECT_EQ(search.failure, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Boards, CacheExhaustiveTest,
+                         testing::Values(Board{"FourBlocks", 4, 0, 9}, Board{"FiveBlocks", 5, 0, 8},
+                                         Board{"SixBlocks", 6, 0, 8}, Board{"SixBlocksWindowTwo", 6, 2, 8},
+                                         Board{"FiveBlocksWindowThree", 5, 3, 8}),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace coppice::test

@@ -1,0 +1,52 @@
+// The model-based random test: over 200,000 operations per block size against a trivial double, every count
+// recomputed and every visible slot read back after each. COPPICE_SEED=n replays a run.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "support/kv_random_driver.h"
+
+namespace coppice::test {
+namespace {
+
+std::uint64_t make_seed() {
+  if (const char* text = std::getenv("COPPICE_SEED")) return std::strtoull(text, nullptr, 10);
+  return std::random_device{}();
+}
+
+class CacheRandomTest : public testing::TestWithParam<int> {};
+
+TEST_P(CacheRandomTest, AgreesWithTheDouble) {
+  constexpr std::int64_t kOperations = kSanitized ? 110'000 : 150'000;  // for each of three group sets
+  constexpr std::int64_t kMetAtLeast = 500;
+  const std::uint64_t seed = make_seed();
+  fmt::print("COPPICE_SEED={}\n", seed);
+
+  TransitionCounts met{};
+  std::int64_t operations = 0, quiet_episodes = 0;
+  for (const Groups groups : {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding}) {
+    const RandomReport report =
+        run_random({.seed = seed, .groups = groups, .block_size = GetParam(), .operations = kOperations});
+    ASSERT_EQ(report.failure, "");
+    operations += report.operations;
+    for (std::size_t t = 0; t < met.size(); ++t) met[t] += report.met[t];
+    fmt::print("{:16} {:7} operations in {} episodes, {} of them without an eviction\n", to_text(groups),
+               report.operations, report.episodes, report.quiet_episodes);
+    quiet_episodes += report.quiet_episodes;
+  }
+  EXPECT_GE(operations, 200'000);
+  EXPECT_GE(quiet_episodes, 10) << "too few episodes in which every match is predicted exactly";
+  for (std::size_t t = 0; t < met.size(); ++t) {
+    const char* name = to_text(static_cast<Transition>(t));
+    fmt::print("  {:24} {:7}\n", name, met[t]);
+    EXPECT_GE(met[t], kMetAtLeast) << name << " was met too seldom";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(BlockSizes, CacheRandomTest, testing::Values(8, 16, 32),
+                         [](const auto& param) { return fmt::format("Block{}", param.param); });
+
+}  // namespace
+}  // namespace coppice::test

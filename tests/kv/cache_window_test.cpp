@@ -1,0 +1,171 @@
+// Sliding groups [K10]: what leaves a window, what stays in the tree, and what a hole does to a match.
+#include "support/kv_fixture.h"
+
+namespace coppice::test {
+namespace {
+
+class CacheWindowTest : public KvTest {
+ protected:
+  /// Blocks that a sequence of `len` computed tokens no longer needs, in one group and over all.
+  int passed(int group, int len) const {
+    const auto specs = make_groups(GetParam().groups, bs());
+    const kv::GroupSpec& spec = specs[static_cast<std::size_t>(group)];
+    return spec.kind == kv::GroupKind::kFull ? 0 : std::max(0, len - spec.window) / bs();
+  }
+  int all_passed(int len) const {
+    int sum = 0;
+    for (int g = 0; g < n_groups(); ++g) sum += passed(g, len);
+    return sum;
+  }
+};
+
+//  full      |0|1|2|3|4|5|
+//  sliding   |-|-|-|-|4|5|      - is the null block; 4 and 5 keep their index
+TEST_P(CacheWindowTest, PassedBlocksAreNullAtTheirIndex) {
+  open(20);
+  const SeqId seq = run(words(100, 6 * bs()));
+  for (int g = 0; g < n_groups(); ++g) {
+    const Tokens table = blocks_of(seq, g);
+    ASSERT_EQ(table.size(), 6U);
+    for (int i = 0; i < 6; ++i) {
+      EXPECT_EQ(table[static_cast<std::size_t>(i)] == kv::kNullBlock, i < passed(g, 6 * bs())) << g << ", " << i;
+    }
+  }
+  EXPECT_EQ(stats().in_use, 6 * n_groups() - all_passed(6 * bs()));
+  EXPECT_EQ(stats().cached, all_passed(6 * bs())) << "the tree keeps what the window left";
+
+  const Tokens before = blocks_of(seq, 1);
+  feed(seq, words(900, 3));
+  EXPECT_EQ(blocks_of(seq, 1)[5], before[5]) << "dropping moves no index";
+}
+
+// A chunk longer than every window: all of it was computed, so all of it is known.
+TEST_P(CacheWindowTest, AChunkLongerThanTheWindowIsPublishedWhole) {
+  open(20);
+  const SeqId seq = run(words(100, 6 * bs()));
+  for (int n = 1; n <= 6 * bs(); ++n) EXPECT_EQ(rig().match(words(100, n) + Tokens{9}), n);
+  rig().abandon(seq);
+  EXPECT_EQ(stats().in_use, 0);
+}
+
+// The slow one's window still covers what the fast one left.
+TEST_P(CacheWindowTest, ABlockIsInUseWhileAnyWindowNeedsIt) {
+  open(24);
+  const Tokens prompt = words(100, 2 * bs());
+  const SeqId fast = run(prompt), slow = run(prompt);
+  std::vector<Tokens> needed;
+  for (int g = 0; g < n_groups(); ++g) needed.push_back(blocks_of(slow, g));
+  feed(fast, words(900, 4 * bs()));
+  for (int g = 1; g < n_groups(); ++g) {
+    EXPECT_EQ(blocks_of(fast, g)[1], kv::kNullBlock);
+    EXPECT_EQ(blocks_of(slow, g), needed[static_cast<std::size_t>(g)]);
+  }
+  const std::int64_t cached = stats().cached;
+  feed(slow, words(800, 4 * bs()));
+  EXPECT_GT(stats().cached, cached) << "now nobody needs it";
+}
+
+TEST_P(CacheWindowTest, AMatchTakesOnlyTheWindow) {
+  open(24);
+  serve(words(100, 6 * bs()));
+  const SeqId seq = start(words(100, 6 * bs()) + Tokens{9});
+  EXPECT_EQ(lengths(seq).cached_len, 6 * bs());
+  EXPECT_EQ(stats().in_use, 6 * n_groups() - all_passed(6 * bs()));
+}
+
+//  full      |0|1|2|3|4|5|   kept
+//  sliding   |.|.|2|3|4|5|   holes where eviction took what every window had left
+TEST_P(CacheWindowTest, PassedBlocksAreEvictedBeforeUsefulOnes) {
+  open(8);
+  const Tokens text = words(100, 6 * bs());
+  serve(text);
+  ASSERT_GE(all_passed(6 * bs()), n_groups());
+  const SeqId other = run(words(900, 3 * bs()));
+  EXPECT_EQ(stats().evictions, n_groups());
+  EXPECT_EQ(rig().match(text), 6 * bs()) << "nothing that this match needs was evicted\n" << rig().cache().dump();
+
+  int shortened = 0;
+  for (int n = 1; n < 6 * bs(); ++n) shortened += rig().match(words(100, n)) < n ? 1 : 0;
+  EXPECT_GT(shortened, 0) << "a prefix whose window has a hole can't match whole";
+  rig().finish(other);
+  // Whoever stands on a shortened match reads its own bytes.
+  for (int n = bs(); n < 6 * bs(); n += bs() / 2) {
+    rig().finish(start(words(100, n)));
+  }
+}
+
+// Computing the text again fills the hole.
+TEST_P(CacheWindowTest, AHoleIsFilledByWhoComputesItAgain) {
+  open(8);
+  const Tokens text = words(100, 6 * bs());
+  serve(text);
+  serve(words(900, 3 * bs()));
+  int n = 6 * bs();  // the longest shortened prefix of whole blocks
+  while (n > 0 && rig().match(words(100, n)) == n) n -= bs();
+  ASSERT_GT(n, 0);
+  serve(words(100, n));
+  EXPECT_EQ(rig().match(words(100, n)), n) << rig().cache().dump();
+}
+
+//                      .- |a|a|a|a|a|a|
+//   |c|c|c|c| ---------+                    the window before the branch is kept longer than what lies
+//                      '- |b|b|b|b|b|b|    in the middle of a, of b and of c
+TEST_P(CacheWindowTest, TheWindowBeforeABranchIsKeptLonger) {
+  open(18);
+  const Tokens common = words(100, 4 * bs());
+  serve(common + words(1000, 6 * bs()));
+  serve(common + words(2000, 6 * bs()));
+  serve(words(5000, 5 * bs()));
+  EXPECT_EQ(stats().evictions, 3 * n_groups());
+  EXPECT_EQ(rig().match(common + Tokens{9}), 4 * bs()) << rig().cache().dump();
+  EXPECT_EQ(rig().match(common + words(1000, 6 * bs())), 10 * bs());
+  EXPECT_EQ(rig().match(common + words(2000, 6 * bs())), 10 * bs());
+}
+
+// The same, when the second text had left that window before its first block made the branch.
+TEST_P(CacheWindowTest, TheWindowBeforeABranchIsWarmedWhenTheBranchAppears) {
+  open(18);
+  const Tokens common = words(100, 4 * bs()), second = common + words(2000, 6 * bs());
+  serve(common + words(1000, 6 * bs()));
+  const SeqId seq = start(second);
+  feed(seq, words(2000, bs() - 1));
+  prefill(seq, second);
+  rig().finish(seq);
+  serve(words(5000, 5 * bs()));
+  EXPECT_EQ(rig().match(common + Tokens{9}), 4 * bs()) << rig().cache().dump();
+}
+
+TEST_P(CacheWindowTest, TruncateBelowALostWindowIsRefused) {
+  open(20);
+  const SeqId seq = run(words(100, 6 * bs()));
+  EXPECT_FALSE(rig().truncate(seq, 2 * bs()));
+  EXPECT_EQ(lengths(seq).len, 6 * bs());
+  EXPECT_TRUE(rig().truncate(seq, 6 * bs()));
+  feed(seq, words(900, 2));
+}
+
+// The prompt is longer than what a window lets it hold: admission asks for no more than it will hold at once.
+TEST_P(CacheWindowTest, ALongPromptReservesWhatItHoldsAtOnce) {
+  kv::CacheConfig config = make_config(GetParam(), 30);
+  config.max_extend = bs();
+  config.num_blocks = 1 + 24 + 8 * n_groups();
+  KvRig rig(config);
+  const Tokens prompt = words(100, 20 * bs());
+  EXPECT_LT(rig.cache().blocks_needed(20 * bs(), 1), 20 * n_groups());
+  const auto seq = rig.admit(prompt);
+  ASSERT_TRUE(seq) << rig.failure();
+  for (int at = 0; at < 20; ++at) {
+    ASSERT_TRUE(rig.extend(
+        *seq, std::span(prompt).subspan(static_cast<std::size_t>(at * bs()), static_cast<std::size_t>(bs()))))
+        << rig.failure();
+    rig.run_step();
+  }
+  EXPECT_EQ(rig.failure(), "");
+  rig.drain();
+  EXPECT_EQ(rig.failure(), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CacheWindowTest, testing::ValuesIn(sliding_shapes()), shape_name);
+
+}  // namespace
+}  // namespace coppice::test

@@ -1,0 +1,114 @@
+#include "support/kv_byte_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace coppice::test {
+
+namespace {
+
+std::uint64_t mix(std::uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9ULL;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+std::uint64_t history_root(const kv::Namespace& ns) {
+  std::uint64_t h = 0x9e3779b97f4a7c15ULL;
+  for (const std::string* field : {&ns.salt, &ns.adapter}) {
+    for (const char c : *field) h = mix(h ^ static_cast<unsigned char>(c));
+    h = mix(h + 0x100);
+  }
+  return h;
+}
+
+std::uint64_t history_next(std::uint64_t history, kv::Token token) {
+  return mix(history * 31 + static_cast<std::uint32_t>(token) + 1);
+}
+
+std::string to_text(const Row& row) {
+  if (row.filled == 0) return "an unwritten slot";
+  return fmt::format("token {} at position {} of group {}, history {:08x}", row.token, row.position, row.group,
+                     row.history & 0xffffffffU);
+}
+
+KvByteStore::KvByteStore(std::int32_t num_blocks, int block_size)
+    : num_blocks_(num_blocks),
+      block_size_(block_size),
+      bytes_(static_cast<std::size_t>(num_blocks) * static_cast<std::size_t>(block_size) * sizeof(Row)),
+      written_in_(static_cast<std::size_t>(num_blocks) * static_cast<std::size_t>(block_size)) {}
+
+std::string KvByteStore::copy(const kv::CopyOp& op) {
+  const bool in_pool = op.src > 0 && op.src < num_blocks_ && op.dst > 0 && op.dst < num_blocks_;
+  if (!in_pool || op.src == op.dst || op.n_slots < 1 || op.n_slots > block_size_) {
+    return fmt::format("bad copy: {} slots of block {} to block {}", op.n_slots, op.src, op.dst);
+  }
+  const int n = fault_ == StoreFault::kCopyOneShort ? op.n_slots - 1 : op.n_slots;
+  const std::size_t block_bytes = static_cast<std::size_t>(block_size_) * sizeof(Row);
+  std::memcpy(bytes_.data() + static_cast<std::size_t>(op.dst) * block_bytes,
+              bytes_.data() + static_cast<std::size_t>(op.src) * block_bytes,
+              static_cast<std::size_t>(n) * sizeof(Row));
+  return "";
+}
+
+std::string KvByteStore::copy_all(std::vector<kv::CopyOp> copies) {
+  if (fault_ == StoreFault::kCopyOfLastStep) std::swap(copies, late_);
+  if (fault_ == StoreFault::kCopiesReversed) std::reverse(copies.begin(), copies.end());
+  if (fault_ == StoreFault::kCopySkipped && !copies.empty()) copies.pop_back();
+  for (const kv::CopyOp& op : copies) {
+    if (std::string why = copy(op); !why.empty()) return why;
+  }
+  return "";
+}
+
+std::string KvByteStore::write(kv::Slot slot, const Row& row) {
+  if (slot < block_size_ || slot >= static_cast<kv::Slot>(num_blocks_) * block_size_) {
+    return fmt::format("a write to slot {} of block {}", slot, slot / block_size_);
+  }
+  std::uint32_t& last = written_in_[static_cast<std::size_t>(slot)];
+  if (last == step_) {
+    return fmt::format("slot {} of block {} is written twice in a step", slot % block_size_, slot / block_size_);
+  }
+  last = step_;
+  std::memcpy(bytes_.data() + static_cast<std::size_t>(slot) * sizeof(Row), &row, sizeof(Row));
+  return "";
+}
+
+std::string KvByteStore::run(const StoreStep& step) {
+  ++step_;
+  const bool late = fault_ == StoreFault::kCopyTooLate;
+  if (!late) {
+    if (std::string why = copy_all(step.copies); !why.empty()) return why;
+  }
+  for (const RowWrite& w : step.writes) {
+    const bool last = &w == &step.writes.back();
+    if (last && fault_ == StoreFault::kWriteLost) break;
+    const kv::Slot slot = last && fault_ == StoreFault::kTailOffByOne ? w.slot + 1 : w.slot;
+    if (std::string why = write(slot, w.row); !why.empty()) return why;
+  }
+  return late ? copy_all(step.copies) : "";
+}
+
+std::string KvByteStore::run_failed(const StoreStep& step) {
+  StoreStep rubbish = step;
+  for (RowWrite& w : rubbish.writes) w.row = Row{.token = -99, .position = -99, .group = -99, .filled = 1};
+  return run(rubbish);
+}
+
+std::span<const std::byte> KvByteStore::bytes(kv::Slot slot) const {
+  return std::span(bytes_).subspan(static_cast<std::size_t>(slot) * sizeof(Row), sizeof(Row));
+}
+
+Row KvByteStore::row(kv::Slot slot) const {
+  Row row;
+  std::memcpy(&row, bytes(slot).data(), sizeof(Row));
+  return row;
+}
+
+}  // namespace coppice::test

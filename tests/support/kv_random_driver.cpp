@@ -1,0 +1,346 @@
+#include "support/kv_random_driver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <random>
+
+namespace coppice::test {
+
+namespace {
+
+using kv::SeqId;
+using kv::Token;
+using Tokens = std::vector<Token>;
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : engine_(seed) {}
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(n)); }
+  std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
+  bool chance(int percent) { return below(100) < percent; }
+  template <class C>
+  auto& one_of(C& c) {
+    return *std::next(c.begin(), below(static_cast<std::int64_t>(c.size())));
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+/// A text that was or will be asked for.
+struct Text {
+  kv::Namespace ns;
+  Tokens tokens;
+};
+
+/// A published history that is watched for what eviction takes of it.
+struct Probe {
+  Text text;
+  std::int32_t last_match = 0;
+  bool branches = false;  ///< another probe leaves its path at or after a whole block
+};
+
+/// One cache from empty to drained.
+class Episode {
+ public:
+  Episode(const RandomRun& run, Dice& dice) : dice_(dice), bs_(run.block_size) {
+    const int per_group = static_cast<int>(dice.chance(75) ? dice.between(7, 14) : dice.between(90, 130));
+    const Shape shape{.groups = run.groups, .block_size = bs_, .constant_hash = dice.chance(25)};
+    kv::CacheConfig config = make_config(shape, per_group);
+    config.share = !dice.chance(3);
+    config.max_extend = 3 * bs_;
+    vocabulary_ = static_cast<int>(dice.between(2, 4));
+    longest_ = std::min(6, per_group) * bs_;
+    what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}", per_group, vocabulary_,
+                        config.share, shape.constant_hash);
+    rig_.emplace(std::move(config));
+    rig_->store().set_fault(run.store_fault);
+    rig_->trust_integrity(run.check_integrity);
+  }
+
+  KvRig& rig() { return *rig_; }
+  const std::string& what() const { return what_; }
+  bool quiet() const { return quiet_; }  ///< nothing was evicted: every match was predicted exactly
+
+  void play(std::int64_t operations) {
+    while (rig_->operations() < operations && rig_->failure().empty()) turn();
+    quiet_ = rig_->cache().stats().evictions == 0;
+    if (rig_->failure().empty()) rig_->drain();
+  }
+
+ private:
+  void turn() {
+    const std::int64_t roll = dice_.below(100);
+    if (roll < 10) return start();
+    if (roll < 52) return extend();
+    if (roll < 72) return dice_.chance(4) ? fail_step() : rig_->run_step();
+    if (roll < 76) return fork();
+    if (roll < 80) return truncate();
+    if (roll < 83) return end(false);
+    if (roll < 86) return end(true);
+    if (roll < 88) return detach();
+    if (roll < 91) return adopt();
+    if (roll < 93) return drop();
+    if (roll < 97) return preempt(any_live(), true);
+    probe();
+  }
+
+  // ---- texts
+
+  Tokens noise(std::int64_t n) {
+    Tokens tokens;
+    for (std::int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<Token>(dice_.below(vocabulary_)));
+    return tokens;
+  }
+
+  // Mostly an old text, cut somewhere, with a new end: so that prefixes meet at every depth.
+  Text make_text() {
+    static const std::vector<kv::Namespace> kNamespaces = {{}, {}, {}, {.salt = "tenant"}, {.adapter = "lora"}};
+    Text text{.ns = dice_.one_of(kNamespaces)};
+    if (!texts_.empty() && dice_.chance(85)) {
+      text = dice_.one_of(texts_);
+      const auto size = static_cast<std::int64_t>(text.tokens.size());
+      const std::int64_t cut = dice_.chance(30) ? size / bs_ * bs_ : dice_.chance(40) ? size : dice_.below(size + 1);
+      text.tokens.resize(static_cast<std::size_t>(cut));
+      if (dice_.chance(5)) text.ns = dice_.one_of(kNamespaces);
+    }
+    const Tokens tail = noise(dice_.between(0, 2 * bs_));
+    text.tokens.insert(text.tokens.end(), tail.begin(), tail.end());
+    if (text.tokens.empty()) text.tokens = noise(1);
+    if (static_cast<int>(text.tokens.size()) > longest_) text.tokens.resize(static_cast<std::size_t>(longest_));
+    remember(text);
+    return text;
+  }
+
+  void remember(const Text& text) {
+    if (texts_.size() >= 20) texts_.pop_front();
+    texts_.push_back(text);
+  }
+
+  // ---- who
+
+  // nullptr when nobody suits.
+  template <class Fits>
+  const std::pair<const SeqId, Story>* pick(Fits fits) {
+    std::vector<const std::pair<const SeqId, Story>*> suited;
+    for (const auto& entry : rig_->live()) {
+      if (fits(entry.second)) suited.push_back(&entry);
+    }
+    return suited.empty() ? nullptr : dice_.one_of(suited);
+  }
+  static bool at_rest(const Story& s) { return s.writes.empty(); }
+  std::optional<SeqId> any_live() {
+    const auto* found = pick([](const Story&) { return true; });
+    return found == nullptr ? std::nullopt : std::optional(found->first);
+  }
+
+  // ---- operations
+
+  bool admit(const Text& script, std::int64_t prompt_len) {
+    const auto prompt = std::span(script.tokens).first(static_cast<std::size_t>(prompt_len));
+    const int n = dice_.chance(25) ? static_cast<int>(dice_.between(2, 3)) : 1;
+    const auto seq = rig_->admit(prompt, script.ns, n);
+    if (seq) scripts_[*seq] = script.tokens;
+    return seq.has_value();
+  }
+
+  void start() {
+    if (rig_->live().size() >= 8) return end(false);
+    if (!waiting_.empty() && dice_.chance(60)) return resume();
+    // A twin of somebody who runs: followers in flight, blocks computed twice.
+    if (const auto twin = any_live(); twin && dice_.chance(40)) {
+      const Tokens script = scripts_[*twin];
+      if (admit({rig_->live().at(*twin).ns, script},
+                dice_.chance(50) ? size(script) : dice_.between(1, size(script)))) {
+        return;
+      }
+    }
+    const Text text = make_text();
+    admit(text, dice_.chance(20) ? size(text.tokens) : dice_.between(1, size(text.tokens)));
+  }
+
+  static std::int64_t size(const Tokens& tokens) { return static_cast<std::int64_t>(tokens.size()); }
+
+  void extend() {
+    const auto* found = pick(at_rest);
+    if (found == nullptr) return rig_->run_step();
+    const SeqId seq = found->first;
+    const std::int32_t len = found->second.len();
+    if (len >= longest_) return end(false);
+    Tokens& script = scripts_[seq];
+    const bool prefill = len < found->second.prompt_len;
+    std::int64_t n =
+        prefill ? dice_.between(1, dice_.chance(50) ? 3 * bs_ : bs_) : dice_.between(1, dice_.chance(65) ? 2 : 2 * bs_);
+    if (prefill) n = std::min<std::int64_t>(n, found->second.prompt_len - len);
+    n = std::min<std::int64_t>(n, longest_ - len);
+    while (size(script) < len + n) script.push_back(noise(1)[0]);
+    const std::int64_t evictions = rig_->cache().stats().evictions;
+    const bool extended =
+        rig_->extend(seq, std::span(script).subspan(static_cast<std::size_t>(len), static_cast<std::size_t>(n)));
+    if (!rig_->failure().empty()) return;
+    if (rig_->cache().stats().evictions != evictions) after_eviction();
+    if (!extended && dice_.chance(50)) preempt(rig_->live().rbegin()->first, false);  // the youngest
+  }
+
+  void fail_step() {
+    rig_->fail_step(dice_.chance(50));
+    forget_scripts();
+  }
+
+  void fork() {
+    const auto* found = pick([](const Story& s) { return at_rest(s) && s.forks_left > 0 && s.len() >= s.prompt_len; });
+    if (found == nullptr || rig_->live().size() >= 8) return;
+    const SeqId parent = found->first;
+    const SeqId child = rig_->fork(parent);
+    Tokens script = rig_->live().at(parent).tokens;
+    scripts_[child] = dice_.chance(50) ? scripts_[parent] : script;
+  }
+
+  void truncate() {
+    const auto* found = pick([](const Story& s) { return at_rest(s) && s.len() > 1; });
+    if (found == nullptr) return;
+    const auto& [seq, story] = *found;
+    // Mostly a few tokens, as a rejected draft; sometimes far.
+    const std::int32_t lowest = dice_.chance(50) ? 1 : std::max(1, story.len() - 4);
+    const auto len = static_cast<std::int32_t>(dice_.between(lowest, story.len()));
+    if (!rig_->truncate(seq, len)) return;
+    if (dice_.chance(70)) scripts_[seq].resize(static_cast<std::size_t>(len));  // says something else now
+  }
+
+  void end(bool abandon) {
+    const auto seq = any_live();
+    if (!seq) return;
+    const Story story = rig_->live().at(*seq);
+    scripts_.erase(*seq);
+    if (abandon) return rig_->abandon(*seq);
+    rig_->finish(*seq);
+    if (story.computed == 0) return;
+    Text text{story.ns, story.tokens};
+    text.tokens.resize(static_cast<std::size_t>(story.computed));
+    remember(text);
+    watch(text);
+  }
+
+  void preempt(std::optional<SeqId> seq, bool may_resume_now) {
+    if (!seq || rig_->live().at(*seq).len() == 0) return;
+    const Story& story = rig_->live().at(*seq);
+    waiting_.push_back({{story.ns, scripts_[*seq]}, story.len()});
+    if (size(waiting_.back().text.tokens) < story.len()) waiting_.back().text.tokens = story.tokens;
+    scripts_.erase(*seq);
+    rig_->finish(*seq);
+    if (may_resume_now && dice_.chance(50)) resume();
+  }
+
+  void resume() {
+    const Waiting back = waiting_.front();
+    if (!admit(back.text, back.len)) return;
+    waiting_.pop_front();
+    if (!rig_->failure().empty()) return;
+    if (rig_->live().rbegin()->second.cached > 0) rig_->count(Transition::kPreemptAndResume);
+  }
+
+  void detach() {
+    const auto* found = pick([](const Story& s) { return at_rest(s) && s.len() > 0; });
+    if (found == nullptr || rig_->sets().size() >= 3) return;
+    scripts_.erase(found->first);
+    rig_->detach(found->first);
+  }
+
+  void adopt() {
+    if (rig_->sets().empty() || rig_->live().size() >= 8) return detach();
+    const auto& [set, known] = dice_.one_of(rig_->sets());
+    const Tokens tokens = known.story.tokens;
+    if (const auto seq = rig_->adopt(set, static_cast<int>(dice_.between(1, 2)))) scripts_[*seq] = tokens;
+  }
+
+  void drop() {
+    if (!rig_->sets().empty()) rig_->drop(dice_.one_of(rig_->sets()).first);
+  }
+
+  void probe() {
+    const Text text = make_text();
+    rig_->match(text.tokens, text.ns);
+  }
+
+  void forget_scripts() {
+    std::erase_if(scripts_, [&](const auto& s) { return !rig_->live().contains(s.first); });
+  }
+
+  // ---- what eviction takes
+
+  void watch(const Text& text) {
+    Probe probe{.text = text, .last_match = rig_->cache().match(text.tokens, text.ns)};
+    for (Probe& other : probes_) {
+      if (other.text.ns != text.ns) continue;
+      const std::int32_t common = common_prefix(text.tokens, other.text.tokens);
+      if (common < bs_ || common == size(text.tokens) || common == size(other.text.tokens)) continue;
+      probe.branches = other.branches = true;
+    }
+    if (probes_.size() >= 8) probes_.pop_front();
+    probes_.push_back(std::move(probe));
+  }
+
+  void after_eviction() {
+    bool met = false;
+    for (Probe& p : probes_) {
+      const std::int32_t now = rig_->cache().match(p.text.tokens, p.text.ns);
+      met = met || (p.branches && now < p.last_match);
+      p.last_match = now;
+    }
+    if (met) rig_->count(Transition::kEvictInSplitPath);
+  }
+
+  struct Waiting {
+    Text text;
+    std::int32_t len = 0;
+  };
+
+  Dice& dice_;
+  const int bs_;
+  int vocabulary_ = 2;
+  int longest_ = 0;
+  std::optional<KvRig> rig_;
+  std::string what_;
+  bool quiet_ = false;
+  std::deque<Text> texts_;
+  std::deque<Waiting> waiting_;
+  std::deque<Probe> probes_;
+  std::map<SeqId, Tokens> scripts_;  // what each sequence will say, as far as known
+};
+
+}  // namespace
+
+RandomReport run_random(const RandomRun& run) {
+  RandomReport report;
+  Dice dice(run.seed);
+  while (report.operations < run.operations && report.failure.empty()) {
+    std::string what;
+    try {
+      Episode episode(run, dice);
+      what = episode.what();
+      try {
+        episode.play(std::min(dice.between(300, 1500), run.operations - report.operations));
+        report.failure = episode.rig().failure();
+      } catch (const std::exception& e) {
+        report.failure = fmt::format("operation {}: exception: {}", episode.rig().operations(), e.what());
+      }
+      ++report.episodes;
+      report.operations += episode.rig().operations();
+      if (episode.quiet()) ++report.quiet_episodes;
+      for (std::size_t t = 0; t < report.met.size(); ++t) report.met[t] += episode.rig().met()[t];
+    } catch (const std::exception& e) {
+      report.failure = fmt::format("exception: {}", e.what());
+    }
+    if (!report.failure.empty()) {
+      report.failure =
+          fmt::format("{} groups, block size {}, episode {} ({}), COPPICE_SEED={}:\n{}", to_text(run.groups),
+                      run.block_size, report.episodes, what, run.seed, report.failure);
+    }
+  }
+  return report;
+}
+
+}  // namespace coppice::test

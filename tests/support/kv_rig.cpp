@@ -1,0 +1,384 @@
+#include "support/kv_rig.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace coppice::test {
+
+using kv::BlockId;
+using kv::SeqId;
+using kv::Token;
+
+const char* to_text(Transition t) {
+  static constexpr std::array<const char*, static_cast<std::size_t>(Transition::kCount)> kNames = {
+      "fork in mid-block",     "fork by n",          "last-owner write",       "evict in a split path",
+      "leader lost",           "preempt and resume", "preempt with a copy",    "window moved before a fork",
+      "partial leaf replaced", "merged at publish",  "hole hit by a match",    "out of blocks",
+      "admission refused",     "failed step",        "truncate into the tree", "adopt of a shared set"};
+  return kNames[static_cast<std::size_t>(t)];
+}
+
+KvRig::KvRig(kv::CacheConfig config, bool verify_each)
+    : config_(std::move(config)),
+      cache_(config_),
+      store_(config_.num_blocks, config_.block_size),
+      verify_each_(verify_each),
+      holders_(static_cast<std::size_t>(config_.num_blocks)) {}
+
+bool KvRig::begin(const char* operation) {
+  if (!failure_.empty()) return false;
+  operation_ = operation;
+  ++operations_;
+  return true;
+}
+
+void KvRig::end() {
+  if (verify_each_ && failure_.empty()) verify();
+}
+
+void KvRig::fail(const std::string& why) {
+  if (!failure_.empty()) return;
+  failure_ = fmt::format("operation {} ({}): {}\n{}", operations_, operation_, why, cache_.dump());
+}
+
+bool KvRig::step_in_hand() const {
+  return !copies_.empty() || std::ranges::any_of(live_, [](const auto& s) { return !s.second.writes.empty(); });
+}
+
+Tables KvRig::tables(SeqId seq) const {
+  Tables result;
+  for (int g = 0; g < n_groups(); ++g) {
+    const auto blocks = cache_.table(seq, g).blocks;
+    result.emplace_back(blocks.begin(), blocks.end());
+  }
+  return result;
+}
+
+std::optional<SeqId> KvRig::admit(std::span<const Token> prompt, const kv::Namespace& ns, int n_samples) {
+  if (!begin("admit")) return std::nullopt;
+  const kv::CacheStats before = cache_.stats();
+  const auto all_but_last = prompt.first(prompt.size() - 1);
+  const std::int32_t known = cache_.match(all_but_last, ns);
+  check_match(known, all_but_last, ns);
+
+  const auto admitted = cache_.admit({.prompt = prompt, .ns = ns, .n_samples = n_samples});
+  const kv::CacheStats after = cache_.stats();
+  if (after.free != before.free || after.cow_forks != before.cow_forks || after.evictions != before.evictions) {
+    fail("admit() must take references and promises, nothing else");
+  }
+  if (!admitted) {
+    count(Transition::kRefused);
+    check_refusal(admitted.error(), static_cast<std::int32_t>(prompt.size()), known, n_samples);
+    if (after.in_use != before.in_use || after.reserved != before.reserved) fail("a refused admit() took blocks");
+    end();
+    return std::nullopt;
+  }
+  Story story{.ns = ns, .prompt_len = static_cast<std::int32_t>(prompt.size()), .forks_left = n_samples - 1};
+  story.tokens.assign(prompt.begin(), prompt.begin() + known);
+  std::uint64_t h = history_root(ns);
+  for (const Token t : story.tokens) story.history.push_back(h = history_next(h, t));
+  story.cached = story.computed = known;
+  story.published = known / config_.block_size * config_.block_size;
+  if (cache_.lengths(*admitted).cached_len != known) {
+    fail(fmt::format("match() knows {} tokens, admit() took {}", known, cache_.lengths(*admitted).cached_len));
+  }
+  live_.emplace(*admitted, std::move(story));
+  end();
+  return *admitted;
+}
+
+void KvRig::plan_writes(SeqId seq, Story& story, std::int32_t first) {
+  for (int g = 0; g < n_groups(); ++g) {
+    const kv::TableView table = cache_.table(seq, g);
+    for (std::int32_t p = first; p < story.len(); ++p) {
+      const auto at = static_cast<std::size_t>(p);
+      story.writes.push_back(
+          {table.slot(p),
+           Row{.token = story.tokens[at], .position = p, .group = g, .filled = 1, .history = story.history[at]}});
+    }
+  }
+}
+
+bool KvRig::extend(SeqId seq, std::span<const Token> tokens) {
+  if (!begin("extend")) return false;
+  Story& story = live_.at(seq);
+  const kv::CacheStats stats = cache_.stats();
+  const Tables before = tables(seq);
+  const std::size_t old_copies = copies_.size();
+  const auto n = static_cast<std::int32_t>(tokens.size());
+
+  if (!cache_.extend(seq, tokens, copies_)) {
+    count(Transition::kOutOfBlocks);
+    check_out_of_blocks(seq, before, n, stats);
+    if (copies_.size() != old_copies) fail("OutOfBlocks, but copies were planned");
+    end();
+    return false;
+  }
+  if (window_moved(seq) && copies_.size() != old_copies) count(Transition::kWindowBeforeFork);
+  const std::int32_t first = story.len();
+  std::uint64_t h = first == 0 ? history_root(story.ns) : story.history.back();
+  for (const Token t : tokens) {
+    story.tokens.push_back(t);
+    story.history.push_back(h = history_next(h, t));
+  }
+  if (cache_.stats().cow_forks != stats.cow_forks + static_cast<std::int64_t>(copies_.size() - old_copies)) {
+    fail("cow_forks must count the copies");
+  }
+  check_extended(seq, before, old_copies, n);
+  if (failure_.empty()) plan_writes(seq, story, first);
+  end();
+  return true;
+}
+
+void KvRig::run_step() {
+  if (!failure_.empty()) return;
+  StoreStep step{.copies = std::exchange(copies_, {})};
+  std::vector<SeqId> writers;
+  for (auto& [seq, story] : live_) {
+    if (story.writes.empty()) continue;
+    writers.push_back(seq);
+    step.writes.insert(step.writes.end(), story.writes.begin(), story.writes.end());
+    story.writes.clear();
+  }
+  if (const std::string why = store_.run(step); !why.empty()) fail(why);
+  for (const SeqId seq : writers) publish(seq);
+}
+
+void KvRig::fail_step(bool copies_done) {
+  if (!failure_.empty()) return;
+  StoreStep step{.copies = std::exchange(copies_, {})};
+  if (!copies_done) step.copies.clear();
+  std::vector<SeqId> writers;
+  for (auto& [seq, story] : live_) {
+    if (story.writes.empty()) continue;
+    writers.push_back(seq);
+    step.writes.insert(step.writes.end(), story.writes.begin(), story.writes.end());
+  }
+  if (const std::string why = store_.run_failed(step); !why.empty()) fail(why);
+  for (const SeqId seq : writers) live_.at(seq).broken = true;
+  for (const SeqId seq : writers) {
+    count(Transition::kFailedStep);
+    abandon(seq);
+  }
+}
+
+// A partial tail that this history is about to extend in the tree.
+void KvRig::note_partials(const Story& story, std::int32_t until) {
+  const auto tokens = std::span(story.tokens).first(static_cast<std::size_t>(until));
+  const std::int32_t known = cache_.match(tokens, story.ns);
+  if (known == until || known <= story.published || known % config_.block_size == 0) return;
+  if (partials_.erase(story.history[static_cast<std::size_t>(known) - 1]) > 0) count(Transition::kPartialReplaced);
+}
+
+void KvRig::publish(SeqId seq) {
+  if (!begin("publish")) return;
+  Story& story = live_.at(seq);
+  const Tables before = tables(seq);
+  const std::int32_t old_published = story.published;
+  const std::int32_t full = story.len() / config_.block_size * config_.block_size;
+  if (full > old_published) note_partials(story, full);
+  cache_.publish(seq);
+  story.computed = story.len();
+  story.published = full;
+  if (config_.share) known_.add(story.ns, std::span(story.tokens).first(static_cast<std::size_t>(full)));
+  check_published(seq, before, old_published);
+  end();
+}
+
+bool KvRig::window_moved(SeqId seq) const {
+  for (int g = 1; g < n_groups(); ++g) {
+    const auto blocks = cache_.table(seq, g).blocks;
+    if (!blocks.empty() && blocks.front() == kv::kNullBlock) return true;
+  }
+  return false;
+}
+
+SeqId KvRig::fork(SeqId seq) {
+  if (!begin("fork")) return seq;
+  const kv::CacheStats before = cache_.stats();
+  const SeqId child = cache_.fork(seq);
+  Story& parent = live_.at(seq);
+  if (parent.len() % config_.block_size != 0) count(Transition::kForkByN);
+  if (window_moved(seq)) count(Transition::kWindowBeforeFork);
+  --parent.forks_left;
+  Story story = parent;
+  story.forks_left = 0;
+  if (tables(child) != tables(seq)) fail("a fork must stand on the same blocks");
+  const kv::CacheStats after = cache_.stats();
+  if (after.free != before.free || after.in_use != before.in_use || after.reserved != before.reserved) {
+    fail("fork() must copy nothing and promise nothing new");
+  }
+  live_.emplace(child, std::move(story));
+  end();
+  return child;
+}
+
+bool KvRig::truncate(SeqId seq, std::int32_t new_len) {
+  if (!begin("truncate")) return false;
+  Story& story = live_.at(seq);
+  const Tables before = tables(seq);
+  bool lost = false;  // a window before new_len needs a block that was dropped
+  for (int g = 0; g < n_groups(); ++g) {
+    for (std::int32_t p = window_start(g, new_len); p < new_len; p += config_.block_size) {
+      const auto block = static_cast<std::size_t>(p / config_.block_size);
+      lost = lost || before[static_cast<std::size_t>(g)][block] == kv::kNullBlock;
+    }
+  }
+  const bool done = cache_.truncate(seq, new_len);
+  if (done == lost) fail(fmt::format("truncate({}) of {} returned {}", new_len, story.len(), done));
+  if (!done) {
+    if (tables(seq) != before) fail("a refused truncate() changed the table");
+    end();
+    return false;
+  }
+  if (new_len < story.published && new_len % config_.block_size != 0) count(Transition::kTruncateIntoTree);
+  story.tokens.resize(static_cast<std::size_t>(new_len));
+  story.history.resize(static_cast<std::size_t>(new_len));
+  story.computed = new_len;
+  story.cached = std::min(story.cached, new_len);
+  story.published = std::min(story.published, new_len / config_.block_size * config_.block_size);
+  story.promised = false;
+  end();
+  return true;
+}
+
+void KvRig::note_end(SeqId seq) {
+  const Story& story = live_.at(seq);
+  const auto table = cache_.table(seq, 0).blocks;
+  const bool followed =
+      std::ranges::any_of(table, [&](BlockId b) { return holders_[static_cast<std::size_t>(b)] > 1; });
+  if (story.computed < story.prompt_len && followed) count(Transition::kLeaderLost);
+  const bool copies = std::ranges::any_of(
+      copies_, [&](const kv::CopyOp& op) { return std::ranges::find(table, op.dst) != table.end(); });
+  if (copies && !story.writes.empty()) count(Transition::kPreemptWithCopy);
+}
+
+// With tokens in the step in hand the partial tail is not published: it may be the target of a copy that never runs.
+void KvRig::finish(SeqId seq) {
+  if (!begin("finish")) return;
+  note_end(seq);
+  const Story& story = live_.at(seq);
+  if (story.writes.empty()) publish_all(story);
+  cache_.finish(seq);
+  live_.erase(seq);
+  end();
+}
+
+// The double's half of finish() and detach(): all computed tokens become known, the partial tail included.
+void KvRig::publish_all(const Story& story) {
+  if (!config_.share || story.len() == 0) return;
+  note_partials(story, story.len());
+  known_.add(story.ns, story.tokens);
+  if (story.len() % config_.block_size != 0) partials_.insert(story.history.back());
+}
+
+void KvRig::abandon(SeqId seq) {
+  if (!begin("abandon")) return;
+  note_end(seq);
+  cache_.abandon(seq);
+  live_.erase(seq);
+  end();
+}
+
+kv::DetachedId KvRig::detach(SeqId seq) {
+  if (!begin("detach")) return {};
+  Story& story = live_.at(seq);
+  DetachedStory set{.story = story, .tables = tables(seq)};
+  publish_all(story);
+  const kv::CacheStats before = cache_.stats();
+  const kv::DetachedId id = cache_.detach(seq);
+  if (cache_.stats().cow_forks != before.cow_forks) fail("detach() copied");
+  live_.erase(seq);
+  sets_.emplace(id, std::move(set));
+  end();
+  return id;
+}
+
+std::optional<SeqId> KvRig::adopt(kv::DetachedId set, int n_samples) {
+  if (!begin("adopt")) return std::nullopt;
+  const DetachedStory& known = sets_.at(set);
+  const kv::CacheStats before = cache_.stats();
+  const auto adopted = cache_.adopt(set, n_samples);
+  const kv::CacheStats after = cache_.stats();
+  if (after.free != before.free || after.cow_forks != before.cow_forks || after.in_use != before.in_use) {
+    fail("adopt() must take references and promises, nothing else");
+  }
+  if (!adopted) {
+    count(Transition::kRefused);
+    check_refusal(adopted.error(), known.story.len(), known.story.len(), n_samples);
+    end();
+    return std::nullopt;
+  }
+  const bool others =
+      std::ranges::any_of(known.tables[0], [&](BlockId b) { return holders_[static_cast<std::size_t>(b)] > 1; });
+  if (others) count(Transition::kAdoptShared);
+  if (tables(*adopted) != known.tables) fail("an adopted sequence must stand on the set's blocks");
+  Story story = known.story;
+  story.cached = cache_.lengths(*adopted).cached_len;
+  story.prompt_len = story.len();
+  story.promised = true;
+  story.forks_left = n_samples - 1;
+  story.writes.clear();
+  live_.emplace(*adopted, std::move(story));
+  end();
+  return *adopted;
+}
+
+void KvRig::drop(kv::DetachedId set) {
+  if (!begin("drop")) return;
+  cache_.drop(set);
+  sets_.erase(set);
+  end();
+}
+
+std::int32_t KvRig::match(std::span<const Token> tokens, const kv::Namespace& ns) {
+  if (!begin("match")) return 0;
+  const std::int32_t length = cache_.match(tokens, ns);
+  check_match(length, tokens, ns);
+  return length;
+}
+
+void KvRig::drain() {
+  while (!live_.empty() && failure_.empty()) finish(live_.begin()->first);
+  while (!sets_.empty() && failure_.empty()) drop(sets_.begin()->first);
+  if (failure_.empty()) run_step();  // copies of sequences that are gone
+  if (!failure_.empty()) return;
+  const kv::CacheStats empty = cache_.stats();
+  if (empty.in_use != 0 || empty.reserved != 0) return fail("nobody is left, yet blocks are in use or promised");
+  std::int32_t longest = 1;
+  while (cache_.blocks_needed(longest + 1, 1) <= empty.total) ++longest;
+  const std::vector<Token> prompt(static_cast<std::size_t>(longest), 7);
+  const auto seq = cache_.admit({.prompt = prompt, .ns = {.salt = "drain"}});
+  if (!seq) return fail("a prompt that just fits an idle pool was refused");
+  const auto chunk = static_cast<std::size_t>(config_.max_extend);
+  std::vector<kv::CopyOp> copies;
+  for (std::size_t at = 0; at < prompt.size(); at += chunk) {
+    const auto part = std::span(prompt).subspan(at, std::min(chunk, prompt.size() - at));
+    if (!cache_.extend(*seq, part, copies)) return fail("a prompt that was admitted alone ran out of blocks");
+    cache_.publish(*seq);
+  }
+  if (!copies.empty()) fail("a lone prompt forked");
+  cache_.finish(*seq);
+  verify();
+}
+
+std::vector<Row> KvRig::contiguous_rows(SeqId seq, int group) const {
+  const Story& story = live_.at(seq);
+  std::vector<Row> rows;
+  for (std::int32_t p = 0; p < story.len(); ++p) {
+    const auto at = static_cast<std::size_t>(p);
+    rows.push_back({story.tokens[at], p, group, 1, story.history[at]});
+  }
+  return rows;
+}
+
+std::vector<Row> KvRig::stored_rows(SeqId seq, int group) const {
+  const kv::TableView table = cache_.table(seq, group);
+  std::vector<Row> rows;
+  for (std::int32_t p = 0; p < live_.at(seq).len(); ++p) rows.push_back(store_.row(table.slot(p)));
+  return rows;
+}
+
+}  // namespace coppice::test

@@ -1,0 +1,153 @@
+// KvRig: a Cache, a byte store and a plain double of both, driven together. Each operation is checked against
+// what cache.h promises of it; verify() then recomputes every figure and reads back every visible slot. The
+// first thing found wrong is kept in words (failure()); later operations do nothing. Not thread safe.
+//
+// A step is what the engine makes of it: extend() any number of sequences, then run_step(): copies in order,
+// writes, publish() of each. Everything else may happen between an extend() and its run_step().
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "kv/cache.h"
+#include "support/kv_byte_store.h"
+#include "support/kv_known_prefixes.h"
+
+namespace coppice::test {
+
+/// Transitions that are easy to get wrong; the random test counts how often it met each.
+enum class Transition : std::uint8_t {
+  kForkMidBlock,      ///< a write into a shared, partly filled block
+  kForkByN,           ///< fork(): samples share a partly filled tail
+  kLastOwnerWrite,    ///< a tail that was shared is written in place: the others left or forked
+  kEvictInSplitPath,  ///< eviction shortened a path that another path branches from
+  kLeaderLost,        ///< ended within its prompt while others stood on its blocks
+  kPreemptAndResume,  ///< finished and admitted again with the same tokens
+  kPreemptWithCopy,   ///< ended while the step in hand still held its copies
+  kWindowBeforeFork,  ///< a fork of a sequence whose window had moved
+  kPartialReplaced,   ///< a partial leaf extended by a later sequence
+  kMergedAtPublish,   ///< a block computed twice
+  kHoleHit,           ///< a match shortened by a hole
+  kOutOfBlocks,       ///< extend() refused
+  kRefused,           ///< admit() refused
+  kFailedStep,        ///< abandon() after a broken step
+  kTruncateIntoTree,  ///< truncate() to inside a published block
+  kAdoptShared,       ///< adopt() of a set that others hold too
+  kCount
+};
+const char* to_text(Transition t);
+using TransitionCounts = std::array<std::int64_t, static_cast<std::size_t>(Transition::kCount)>;
+
+/// A sequence as the double sees it: its plain history.
+struct Story {
+  kv::Namespace ns;
+  std::vector<kv::Token> tokens;       ///< [len]
+  std::vector<std::uint64_t> history;  ///< [len], history_next() up to and with each token
+  std::int32_t cached = 0, computed = 0, published = 0;
+  std::int32_t prompt_len = 0;  ///< its reservation carries it here and one token further
+  bool promised = true;
+  bool broken = false;  ///< its step failed: nothing since the last publish can be read
+  int forks_left = 0;
+  kv::BlockId once_shared_tail = kv::kNullBlock;  ///< group 0's
+  std::vector<RowWrite> writes;                   ///< of the step in hand
+
+  std::int32_t len() const { return static_cast<std::int32_t>(tokens.size()); }
+};
+
+using Tables = std::vector<std::vector<kv::BlockId>>;  ///< [group][block index]
+
+struct DetachedStory {
+  Story story;
+  Tables tables;
+};
+
+class KvRig {
+ public:
+  explicit KvRig(kv::CacheConfig config, bool verify_each = true);
+
+  // Operations of Cache, each with its checks. nullopt and false: the cache refused.
+  std::optional<kv::SeqId> admit(std::span<const kv::Token> prompt, const kv::Namespace& ns = {}, int n_samples = 1);
+  bool extend(kv::SeqId seq, std::span<const kv::Token> tokens);
+  void run_step();
+  /// The executor threw, before or after the copies: every sequence with tokens in the step is abandoned.
+  void fail_step(bool copies_done);
+  kv::SeqId fork(kv::SeqId seq);
+  bool truncate(kv::SeqId seq, std::int32_t new_len);
+  void finish(kv::SeqId seq);
+  void abandon(kv::SeqId seq);
+  kv::DetachedId detach(kv::SeqId seq);
+  std::optional<kv::SeqId> adopt(kv::DetachedId set, int n_samples = 1);
+  void drop(kv::DetachedId set);
+  std::int32_t match(std::span<const kv::Token> tokens, const kv::Namespace& ns = {});
+
+  /// Ends everything and proves that nothing leaked: one prompt then gets the whole pool.
+  void drain();
+  void verify();
+  /// Whether verify() asks the cache's own check_integrity() too; the fault test tries it without.
+  void trust_integrity(bool on) { check_integrity_ = on; }
+
+  kv::Cache& cache() { return cache_; }
+  const kv::Cache& cache() const { return cache_; }
+  KvByteStore& store() { return store_; }
+  const std::string& failure() const { return failure_; }
+  const std::map<kv::SeqId, Story>& live() const { return live_; }
+  const std::map<kv::DetachedId, DetachedStory>& sets() const { return sets_; }
+  const std::vector<kv::CopyOp>& copies_in_hand() const { return copies_; }
+  const TransitionCounts& met() const { return met_; }
+  void count(Transition t) { ++met_[static_cast<std::size_t>(t)]; }
+  std::int64_t operations() const { return operations_; }
+  bool step_in_hand() const;
+
+  /// The rows that a contiguous buffer would hold: [len] of one group.
+  std::vector<Row> contiguous_rows(kv::SeqId seq, int group) const;
+  /// What the store holds at the sequence's slots, [len] of one group.
+  std::vector<Row> stored_rows(kv::SeqId seq, int group) const;
+
+ private:
+  bool begin(const char* operation);  ///< false once something failed
+  void end();
+  void fail(const std::string& why);
+
+  int n_groups() const { return static_cast<int>(config_.groups.size()); }
+  std::int32_t window_start(int group, std::int32_t computed) const;
+  Tables tables(kv::SeqId seq) const;
+  void plan_writes(kv::SeqId seq, Story& story, std::int32_t first);
+  void publish(kv::SeqId seq);
+  void note_partials(const Story& story, std::int32_t until);
+  void note_end(kv::SeqId seq);
+  void publish_all(const Story& story);
+  bool window_moved(kv::SeqId seq) const;
+
+  void check_match(std::int32_t length, std::span<const kv::Token> tokens, const kv::Namespace& ns);
+  void check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::int32_t cached, int n_samples);
+  void check_extended(kv::SeqId seq, const Tables& before, std::size_t old_copies, std::int32_t n_tokens);
+  void check_out_of_blocks(kv::SeqId seq, const Tables& before, std::int32_t n_tokens, const kv::CacheStats& stats);
+  void check_published(kv::SeqId seq, const Tables& before, std::int32_t old_published);
+  void verify_figures();
+  void verify_sequence(kv::SeqId seq, const Story& story);
+
+  kv::CacheConfig config_;
+  kv::Cache cache_;
+  KvByteStore store_;
+  bool verify_each_;
+  bool check_integrity_ = true;
+  std::map<kv::SeqId, Story> live_;
+  std::map<kv::DetachedId, DetachedStory> sets_;
+  std::vector<kv::CopyOp> copies_;  // of the step in hand
+  KnownPrefixes known_;
+  std::unordered_set<std::uint64_t> partials_;  // history hashes at the ends of published partial tails
+  std::vector<int> holders_;                    // [num_blocks], sequences and sets, as of the last verify()
+  std::size_t peak_seen_ = 0;
+  TransitionCounts met_{};
+  std::int64_t operations_ = 0;
+  const char* operation_ = "";
+  std::string failure_;
+};
+
+}  // namespace coppice::test

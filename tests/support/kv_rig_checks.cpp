@@ -1,0 +1,226 @@
+// What KvRig holds the cache to: the checks of each operation, and verify().
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "support/kv_rig.h"
+
+namespace coppice::test {
+
+using kv::BlockId;
+using kv::kNullBlock;
+using kv::SeqId;
+using kv::Token;
+
+// The first position of `group` that a sequence with `computed` tokens must still be able to read.
+std::int32_t KvRig::window_start(int group, std::int32_t computed) const {
+  const kv::GroupSpec& spec = config_.groups[static_cast<std::size_t>(group)];
+  return spec.kind == kv::GroupKind::kFull ? 0 : std::max(0, computed - spec.window);
+}
+
+void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, const kv::Namespace& ns) {
+  const std::int32_t known = known_.longest(ns, tokens);
+  if (length > known) {
+    return fail(fmt::format("matched {} tokens, but only {} were ever computed", length, known));
+  }
+  if (length != known && cache_.stats().evictions == 0) {
+    return fail(fmt::format("matched {} of {} known tokens, and nothing was evicted", length, known));
+  }
+  // Blocks in use are never evicted: what a sequence published and a set holds is there.
+  std::int32_t held = 0;
+  if (config_.share) {
+    const auto hold = [&](const Story& story) {
+      if (story.ns != ns) return;
+      const auto published = std::span(story.tokens).first(static_cast<std::size_t>(story.published));
+      held = std::max(held, common_prefix(tokens, published));
+    };
+    for (const auto& [seq, story] : live_) hold(story);
+    for (const auto& [id, set] : sets_) hold(set.story);
+  }
+  if (length >= held) return;
+  if (n_groups() == 1) return fail(fmt::format("matched {} tokens, but {} are held by a sequence", length, held));
+  count(Transition::kHoleHit);
+}
+
+void KvRig::check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::int32_t cached, int n_samples) {
+  const kv::CacheStats stats = cache_.stats();
+  const std::int64_t room = stats.free + stats.cached - stats.reserved;
+  if (why.needed <= why.available || why.available > room) {
+    return fail(fmt::format("refused with needed {} over available {}; free + cached - reserved is {}", why.needed,
+                            why.available, room));
+  }
+  if (why.never != (why.needed > stats.total) &&
+      why.never != (cache_.blocks_needed(prompt_len, n_samples) > stats.total)) {
+    return fail(fmt::format("never = {} with needed {} of {} blocks", why.never, why.needed, stats.total));
+  }
+  if (!why.never && live_.empty() && sets_.empty()) return fail("refused by an idle pool: would wait for ever");
+  // Truly out: the most it can need, on top of the cached blocks that its match pins.
+  const std::int32_t bs = config_.block_size;
+  const std::int64_t most = (prompt_len + bs - 1) / bs - cached / bs + 2LL * n_samples;
+  const std::int64_t pinned = (cached + bs - 1) / bs;
+  if (n_groups() * (most + pinned) <= room) fail(fmt::format("refused with room for {} blocks", room));
+}
+
+void KvRig::check_out_of_blocks(SeqId seq, const Tables& before, std::int32_t n_tokens, const kv::CacheStats& stats) {
+  const Story& story = live_.at(seq);
+  const std::int32_t bs = config_.block_size;
+  const std::int32_t len = story.len();
+  const std::int64_t grow = (len + n_tokens + bs - 1) / bs - (len + bs - 1) / bs;
+  const std::int64_t most = n_groups() * (grow + (len % bs != 0 ? 1 : 0));
+  const std::int64_t room = stats.free + stats.cached - (stats.reserved - cache_.reserved(seq));
+  if (most <= room) fail(fmt::format("OutOfBlocks with room for {} blocks and a need of at most {}", room, most));
+  if (story.promised && len + n_tokens <= story.prompt_len + 1) {
+    fail(fmt::format("OutOfBlocks at {} + {} tokens of a prompt of {}: a reserved block was not to be had", len,
+                     n_tokens, story.prompt_len));
+  }
+  const kv::CacheStats after = cache_.stats();
+  if (after.free != stats.free || after.cached != stats.cached || after.in_use != stats.in_use ||
+      after.reserved != stats.reserved || tables(seq) != before) {
+    fail("OutOfBlocks must change nothing");
+  }
+}
+
+void KvRig::check_extended(SeqId seq, const Tables& before, std::size_t old_copies, std::int32_t n_tokens) {
+  Story& story = live_.at(seq);
+  const std::int32_t bs = config_.block_size;
+  const std::int32_t len = story.len() - n_tokens;
+  const Tables after = tables(seq);
+  const auto tail = static_cast<std::size_t>(len / bs);
+  std::size_t expected_copies = 0;
+  for (std::size_t g = 0; g < after.size(); ++g) {
+    if (after[g].size() != static_cast<std::size_t>((story.len() + bs - 1) / bs)) {
+      return fail(fmt::format("group {}: {} blocks for {} tokens", g, after[g].size(), story.len()));
+    }
+    for (std::size_t i = 0; i < before[g].size(); ++i) {
+      if (after[g][i] == before[g][i]) continue;
+      if (i != tail || len % bs == 0) return fail(fmt::format("group {}: extend() moved block {}", g, i));
+      const kv::CopyOp wanted{before[g][i], after[g][i], len % bs};
+      const auto planned = std::span(copies_).subspan(old_copies);
+      if (std::ranges::count(planned, wanted) != 1) return fail(fmt::format("group {}: no copy for its fork", g));
+      ++expected_copies;
+    }
+    if (len % bs == 0) continue;
+    const BlockId old_tail = before[g][tail];
+    const bool forked = after[g][tail] != old_tail;
+    if (!forked && holders_[static_cast<std::size_t>(old_tail)] > 1) {
+      return fail(fmt::format("group {}: wrote into block {}, which others hold", g, old_tail));
+    }
+    if (g != 0) continue;
+    if (forked) count(Transition::kForkMidBlock);
+    if (!forked && old_tail == story.once_shared_tail) count(Transition::kLastOwnerWrite);
+    story.once_shared_tail = kNullBlock;
+  }
+  if (copies_.size() - old_copies != expected_copies) fail("a copy that forks nothing");
+}
+
+void KvRig::check_published(SeqId seq, const Tables& before, std::int32_t old_published) {
+  const Story& story = live_.at(seq);
+  const std::int32_t bs = config_.block_size;
+  const Tables after = tables(seq);
+  bool merged = false;
+  for (std::size_t g = 0; g < after.size(); ++g) {
+    if (after[g].size() != before[g].size()) return fail(fmt::format("group {}: publish() resized a table", g));
+    for (std::size_t i = 0; i < after[g].size(); ++i) {
+      if (after[g][i] == before[g][i] || after[g][i] == kNullBlock) continue;
+      const auto first = static_cast<std::int32_t>(i) * bs;
+      if (first < old_published || first + bs > story.published || !config_.share) {
+        return fail(fmt::format("group {}: publish() moved block {}, which it did not publish", g, i));
+      }
+      merged = true;
+    }
+  }
+  if (merged) count(Transition::kMergedAtPublish);
+}
+
+void KvRig::verify_figures() {
+  std::ranges::fill(holders_, 0);
+  for (const auto& [seq, story] : live_) {
+    for (int g = 0; g < n_groups(); ++g) {
+      for (const BlockId b : cache_.table(seq, g).blocks) ++holders_[static_cast<std::size_t>(b)];
+    }
+  }
+  for (const auto& [id, set] : sets_) {
+    for (const auto& table : set.tables) {
+      for (const BlockId b : table) ++holders_[static_cast<std::size_t>(b)];
+    }
+  }
+  holders_[kNullBlock] = 0;
+
+  const kv::CacheStats s = cache_.stats();
+  const auto check = [&](const char* name, std::int64_t got, std::int64_t wanted) {
+    if (got != wanted) fail(fmt::format("stats.{} is {}, recomputed {}", name, got, wanted));
+  };
+  const auto held_by = [&](int n) { return std::ranges::count_if(holders_, [n](int h) { return h >= n; }); };
+  check("total", s.total, config_.num_blocks - 1);
+  check("free + cached + in_use", s.free + s.cached + s.in_use, s.total);
+  check("in_use", s.in_use, held_by(1));
+  check("shared", s.shared, held_by(2));
+  check("max_refs", s.max_refs, std::ranges::max(holders_));
+  check("sequences", s.sequences, static_cast<std::int64_t>(live_.size()));
+  check("bytes_in_use", static_cast<std::int64_t>(s.bytes_in_use),
+        s.in_use * static_cast<std::int64_t>(config_.bytes_per_block));
+  std::int64_t reserved = 0;
+  for (const auto& [seq, story] : live_) reserved += cache_.reserved(seq);
+  check("reserved", s.reserved, reserved);
+  if (reserved > s.free + s.cached)
+    fail(fmt::format("{} blocks are promised, {} can be had", reserved, s.free + s.cached));
+  if (s.bytes_peak < std::max(peak_seen_, s.bytes_in_use)) fail("the peak went down");
+  peak_seen_ = s.bytes_peak;
+  if (!config_.share && s.cached != 0) fail("share = false, yet blocks are cached");
+}
+
+void KvRig::verify_sequence(SeqId seq, const Story& story) {
+  const kv::Lengths lengths = cache_.lengths(seq);
+  if (lengths.cached_len > lengths.computed_len || lengths.computed_len != story.computed ||
+      lengths.len != story.len()) {
+    return fail(fmt::format("lengths {} <= {} <= {}, expected computed {} of {}", lengths.cached_len,
+                            lengths.computed_len, lengths.len, story.computed, story.len()));
+  }
+  if (!std::ranges::equal(cache_.tokens(seq), story.tokens)) return fail("the sequence's tokens changed");
+  const std::int32_t bs = config_.block_size;
+  for (int g = 0; g < n_groups(); ++g) {
+    const kv::TableView table = cache_.table(seq, g);
+    if (table.block_size != bs || table.blocks.size() != static_cast<std::size_t>((story.len() + bs - 1) / bs)) {
+      return fail(fmt::format("group {}: {} blocks for {} tokens", g, table.blocks.size(), story.len()));
+    }
+    const std::int32_t start = window_start(g, story.computed);
+    for (std::int32_t i = 0; i * bs < story.len(); ++i) {
+      const bool wanted = (i + 1) * bs > start;
+      const bool there = table.blocks[static_cast<std::size_t>(i)] != kNullBlock;
+      if (wanted != there) {
+        return fail(fmt::format("group {}, block {}: {} though the window starts at {}", g, i,
+                                there ? "held" : "dropped", start));
+      }
+    }
+    if (!copies_.empty() || story.broken) continue;  // contents are settled when the step is run
+    for (std::int32_t p = start; p < story.computed; ++p) {
+      const auto at = static_cast<std::size_t>(p);
+      const Row wanted{story.tokens[at], p, g, 1, story.history[at]};
+      const kv::Slot slot = table.slot(p);
+      if (std::memcmp(store_.bytes(slot).data(), &wanted, sizeof wanted) != 0) {
+        return fail(fmt::format("sequence {}, group {}, position {} (slot {} of block {}): {} is stored, expected {}",
+                                static_cast<std::uint64_t>(seq), g, p, slot % bs, slot / bs, to_text(store_.row(slot)),
+                                to_text(wanted)));
+      }
+    }
+  }
+}
+
+void KvRig::verify() {
+  if (!failure_.empty()) return;
+  if (check_integrity_) {
+    if (const std::string why = cache_.check_integrity(); !why.empty()) return fail("check_integrity(): " + why);
+  }
+  verify_figures();
+  for (auto& [seq, story] : live_) {
+    if (!failure_.empty()) return;
+    verify_sequence(seq, story);
+    if (story.computed % config_.block_size == 0) continue;
+    const BlockId tail = cache_.table(seq, 0).blocks[static_cast<std::size_t>(story.computed / config_.block_size)];
+    if (holders_[static_cast<std::size_t>(tail)] > 1) story.once_shared_tail = tail;
+  }
+}
+
+}  // namespace coppice::test

@@ -1,0 +1,79 @@
+// The shapes that every kv test runs with: layer groups x block size x hash.
+#pragma once
+
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "kv/cache.h"
+
+namespace coppice::test {
+
+/// Sanitizers make a test some fifteen times slower: long ones do less of the same then.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+enum class Groups { kFull, kFullAndSliding, kFullAndFiveSliding };
+
+/// Layer groups as [K10] has them. Windows are stated in blocks and a bit, so that they end inside blocks.
+inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
+  const auto sliding = [](int window) {
+    return kv::GroupSpec{.kind = kv::GroupKind::kSliding, .window = window, .layers = {1}, .bytes_per_token = 64};
+  };
+  std::vector<kv::GroupSpec> specs = {{.kind = kv::GroupKind::kFull, .layers = {0}, .bytes_per_token = 64}};
+  if (groups == Groups::kFullAndSliding) specs.push_back(sliding(block_size + block_size / 2));
+  if (groups == Groups::kFullAndFiveSliding) {
+    // Shorter than a block, whole blocks, ends inside a block; two alike, as in a model with one window.
+    for (const int window : {block_size / 2 + 1, block_size, 2 * block_size, 2 * block_size + 3, 2 * block_size + 3}) {
+      specs.push_back(sliding(window));
+    }
+  }
+  return specs;
+}
+
+/// A hash that tells nothing apart: text must still be right [K8].
+inline kv::Digest constant_hash(std::span<const std::byte>) {
+  return {};
+}
+
+struct Shape {
+  Groups groups = Groups::kFull;
+  int block_size = 16;
+  bool constant_hash = false;
+};
+
+inline std::string to_text(Groups groups) {
+  switch (groups) {
+    case Groups::kFull:
+      return "Full";
+    case Groups::kFullAndSliding:
+      return "FullSliding";
+    case Groups::kFullAndFiveSliding:
+      return "FullFiveSliding";
+  }
+  return "";
+}
+
+/// `blocks` per group, so that tests can count in blocks of tokens.
+inline kv::CacheConfig make_config(const Shape& shape, int blocks) {
+  kv::CacheConfig config;
+  config.block_size = shape.block_size;
+  config.groups = make_groups(shape.groups, shape.block_size);
+  config.num_blocks = 1 + blocks * static_cast<int>(config.groups.size());
+  config.bytes_per_block = static_cast<std::size_t>(shape.block_size) * 64;
+  config.model = "model";
+  config.layout = "layout";
+  if (shape.constant_hash) config.hash = constant_hash;
+  return config;
+}
+
+}  // namespace coppice::test
