@@ -127,7 +127,7 @@ class Cache {
   void publish(SeqId seq);
 
   /// A second sequence on the same tokens and blocks: samples of one prompt. Copies nothing; takes over one growth and
-  /// one fork block of the reservation.
+  /// one fork block of the reservation (beyond n_samples: none is left, and extend() may run out).
   /// REQUIRES: len == computed_len.
   SeqId fork(SeqId seq);
 

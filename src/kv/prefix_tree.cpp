@@ -75,6 +75,25 @@ PrefixTree::Candidate PrefixTree::best_child(const Node& node, std::span<const T
   return best;
 }
 
+const PrefixTree::Node* PrefixTree::best_whole_child(const Node& node, std::span<const Token> tokens) const {
+  const auto wanted = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(bs_)));
+  const auto common = [&](Children::const_iterator it) {
+    return common_prefix(first_block((*it)->tokens, static_cast<std::size_t>(bs_)), wanted);
+  };
+  // Outwards from the place where the wanted tokens would stand: what siblings share with them only gets less.
+  auto after = node.children.lower_bound(wanted);
+  auto before = after;
+  for (;;) {
+    const std::int32_t right = after == node.children.end() ? 0 : common(after);
+    const std::int32_t left = before == node.children.begin() ? 0 : common(std::prev(before));
+    if (std::max(left, right) == 0) return nullptr;
+    const Node& child = right >= left ? **after++ : **--before;
+    if (std::find(child.ids.begin(), child.ids.begin() + n_groups_, kNullBlock) == child.ids.begin() + n_groups_) {
+      return &child;
+    }
+  }
+}
+
 PrefixTree::Match PrefixTree::match(std::span<const Token> tokens, const Namespace& ns) const {
   Match match;
   const auto root = roots_.find(fault(Fault::kIgnoreSalt) ? Namespace{} : ns);
@@ -84,8 +103,12 @@ PrefixTree::Match PrefixTree::match(std::span<const Token> tokens, const Namespa
   const Node* node = root->second.get();
   auto rest = tokens;
   while (!rest.empty()) {
-    const Node* child = best_child(*node, rest).child;
-    if (child == nullptr) break;
+    const Candidate best = best_child(*node, rest);
+    if (best.child == nullptr) break;
+    const Node* child = best.child;
+    if (best.common < bs_ && n_groups_ > 1) {  // ends inside this block: then it must have no hole
+      if (const Node* whole = best_whole_child(*node, rest)) child = whole;
+    }
     const std::int32_t common = common_prefix(child->tokens, rest);
     for (std::int32_t i = 0; i * bs_ < common; ++i) match.rows.push_back(row(*child, i));
     match.length += common;

@@ -122,6 +122,9 @@ class PrefixTree {
   };
   /// The child that shares the most tokens with `tokens` in its first block.
   Candidate best_child(const Node& node, std::span<const Token> tokens) const;
+  /// Among the children whose first block has no hole, the one that shares the most. For a match that ends inside a
+  /// block: siblings may begin with the same tokens, and one may have lost what another still has.
+  const Node* best_whole_child(const Node& node, std::span<const Token> tokens) const;
   /// The tree has these tokens at block `i` of `node`: gives the publisher the tree's ids, takes its for holes.
   Cursor merge(Node& node, std::int32_t i, std::span<BlockId> ids);
   void append(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids);

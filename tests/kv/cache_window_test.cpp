@@ -135,6 +135,20 @@ TEST_P(CacheWindowTest, TheWindowBeforeABranchIsWarmedWhenTheBranchAppears) {
   EXPECT_EQ(rig().match(common + Tokens{9}), 4 * bs()) << rig().cache().dump();
 }
 
+//   |c c c c 1 ..|1|1|1|1|1|    the nearer sibling lost its first block in the sliding groups;
+//   |c c c c 2 ..|2|            the other one still has its own
+TEST_P(CacheWindowTest, ASiblingWithoutAHoleServesAMatchThatEndsInsideABlock) {
+  open(9);
+  const int half = bs() / 2;
+  const Tokens common = words(100, half);
+  serve(common + words(2000, half));
+  serve(common + words(1000, 6 * bs()));
+  const std::int64_t before = stats().evictions;
+  serve(words(5000, 3 * bs()));
+  ASSERT_GT(stats().evictions, before);
+  EXPECT_EQ(rig().match(common + Tokens{900, 901}), half) << rig().cache().dump();
+}
+
 TEST_P(CacheWindowTest, TruncateBelowALostWindowIsRefused) {
   open(20);
   const SeqId seq = run(words(100, 6 * bs()));
