@@ -1,0 +1,21 @@
+// What can be checked of a batch before ggml sees it: ggml aborts the process on what it dislikes.
+#pragma once
+
+#include "executor/executor.h"
+
+namespace coppice::executor {
+
+struct BatchLimits {
+  int n_vocab = 0;
+  std::int32_t context = 0;  ///< positions are below it
+  int max_rows = 0;
+  int max_sequences = 0;
+  int block_size = 0;
+  std::int32_t num_blocks = 0;
+  int n_groups = 0;
+};
+
+/// Throws StepError that names the first thing wrong. Changes nothing.
+void check_batch(const Batch& batch, const BatchLimits& limits);
+
+}  // namespace coppice::executor

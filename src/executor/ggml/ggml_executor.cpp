@@ -1,0 +1,181 @@
+#include "executor/ggml/ggml_executor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <limits>
+#include <list>
+#include <map>
+#include <thread>
+
+#include "executor/ggml/batch_check.h"
+#include "executor/ggml/graph_runner.h"
+#include "executor/ggml/step_graph.h"
+
+namespace coppice::executor {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Groups and layer slots [K10]: layers with the same window form a group, full attention first.
+std::vector<kv::GroupSpec> make_groups(const model::ModelSpec& spec) {
+  std::map<int, std::vector<int>> by_window;
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) by_window[spec.layers[i].window].push_back(static_cast<int>(i));
+  std::vector<kv::GroupSpec> groups;
+  for (auto& [window, layers] : by_window) {
+    const std::size_t bytes = 2 * sizeof(ggml_fp16_t) * static_cast<std::size_t>(spec.n_embd_kv()) * layers.size();
+    groups.push_back({window == 0 ? kv::GroupKind::kFull : kv::GroupKind::kSliding, window, std::move(layers), bytes});
+  }
+  return groups;
+}
+
+std::string describe_layout(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups, int block_size) {
+  std::string text = fmt::format("f16;[slot,head,dim];block={};heads={};dim={};rope=norm,{},{},{},{}", block_size,
+                                 spec.n_kv_head, spec.head_dim, spec.rope.dims, spec.rope.base, spec.rope.freq_scale,
+                                 spec.rope.freq_factors != model::kNoTensor);
+  for (const kv::GroupSpec& g : groups) {
+    text += fmt::format(";{}{}:{}", g.kind == kv::GroupKind::kFull ? "full" : "sliding", g.window,
+                        fmt::join(g.layers, ","));
+  }
+  return text;
+}
+
+void route_ggml_log() {
+  ggml_log_set(
+      [](ggml_log_level level, const char* text, void*) {
+        std::string_view line(text);
+        while (!line.empty() && line.back() == '\n') line.remove_suffix(1);
+        if (line.empty()) return;
+        if (level == GGML_LOG_LEVEL_ERROR) spdlog::error("ggml: {}", line);
+        if (level == GGML_LOG_LEVEL_WARN) spdlog::warn("ggml: {}", line);
+      },
+      nullptr);
+}
+
+GgmlOptions checked(GgmlOptions o) {
+  if (o.attention == "auto") o.attention = "gather";
+  if (o.attention != "gather" && o.attention != "dense") {
+    throw model::LoadError(fmt::format("attention '{}' is not known; known: auto, gather, dense", o.attention));
+  }
+  if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
+    throw model::LoadError(fmt::format("a block size of {} is not possible; 8, 16, 32 or 64 are", o.block_size));
+  }
+  if (o.n_threads <= 0) o.n_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (o.n_threads > GGML_MAX_N_THREADS) o.n_threads = GGML_MAX_N_THREADS;
+  if (o.max_rows < 1 || o.max_sequences < 1 || o.context < 0) {
+    throw model::LoadError(fmt::format("limits of {} rows, {} sequences and {} tokens of context make no sense",
+                                       o.max_rows, o.max_sequences, o.context));
+  }
+  return o;
+}
+
+class GgmlExecutor final : public Executor {
+ public:
+  GgmlExecutor(GgmlOptions options, const Progress& progress)
+      : options_(checked(std::move(options))),
+        model_(model::load_model(options_.model_path)),
+        groups_(make_groups(model_.spec)),
+        weights_(model_, progress),
+        store_(store_config()),
+        attention_(make_attention()),
+        runner_(options_.n_threads) {
+    fill_info();
+    parts_ = {&model_.spec, &weights_, &store_, attention_.get(), groups_, {}, {}};
+    parts_.group_of_layer.resize(model_.spec.layers.size());
+    parts_.slot_of_layer.resize(model_.spec.layers.size());
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      for (std::size_t j = 0; j < groups_[g].layers.size(); ++j) {
+        const auto layer = static_cast<std::size_t>(groups_[g].layers[j]);
+        parts_.group_of_layer[layer] = static_cast<int>(g);
+        parts_.slot_of_layer[layer] = static_cast<int>(j);
+      }
+    }
+    limits_ = {.n_vocab = info_.n_vocab,
+               .context = options_.context > 0 ? options_.context : std::numeric_limits<std::int32_t>::max(),
+               .max_rows = options_.max_rows,
+               .max_sequences = options_.max_sequences,
+               .block_size = options_.block_size,
+               .num_blocks = store_.num_blocks(),
+               .n_groups = static_cast<int>(groups_.size())};
+  }
+
+  const ExecutorInfo& info() const override { return info_; }
+  const Weights& weights() const { return weights_; }
+
+  Logits forward(const Batch& batch) override {
+    check_batch(batch, limits_);
+    const StepPlan plan = plan_step(batch, groups_, attention_->policy());
+    StepGraph& graph = runner_.prepare(parts_, StepGraph::key_for(plan, *attention_));
+    store_.copy(batch.copies);
+    graph.fill(batch, plan);
+    runner_.run(graph);
+    const std::size_t n = batch.logit_rows.size() * static_cast<std::size_t>(info_.n_vocab);
+    logits_.assign(graph.has_logits() ? graph.logits() : nullptr, graph.has_logits() ? graph.logits() + n : nullptr);
+    return {logits_, info_.n_vocab};
+  }
+
+ private:
+  KvStoreConfig store_config() const {
+    std::size_t slots = 0;
+    for (const kv::GroupSpec& g : groups_) slots = std::max(slots, g.layers.size());
+    return {static_cast<int>(slots), model_.spec.n_embd_kv(), options_.block_size, options_.kv_bytes};
+  }
+
+  std::unique_ptr<Attention> make_attention() const {
+    const AttentionConfig config{&model_.spec, &store_, groups_};
+    return options_.attention == "dense" ? make_dense_attention(config) : make_gather_attention(config);
+  }
+
+  void fill_info() {
+    const model::ModelSpec& spec = model_.spec;
+    info_ = {.model_name = spec.name,
+             .architecture = spec.architecture,
+             .attention = std::string(attention_->name()),
+             .n_vocab = spec.n_vocab,
+             .context_length = spec.context_length,
+             .block_size = options_.block_size,
+             .num_blocks = store_.num_blocks(),
+             .bytes_per_block = store_.bytes_per_block(),
+             .groups = groups_,
+             .model_digest = model_.digest,
+             .layout = describe_layout(spec, groups_, options_.block_size)};
+  }
+
+  GgmlOptions options_;
+  model::Model model_;
+  std::vector<kv::GroupSpec> groups_;
+  Weights weights_;
+  KvStore store_;
+  std::unique_ptr<Attention> attention_;
+  GraphRunner runner_;
+  DecoderParts parts_;
+  BatchLimits limits_;
+  ExecutorInfo info_;
+  std::vector<float> logits_;  ///< [logit_rows, n_vocab]
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> load_ggml_executor(
+    const GgmlOptions& options, const std::function<void(std::string_view stage, double fraction)>& progress) {
+  route_ggml_log();
+  const auto start = Clock::now();
+  if (progress) progress("weights", 0.0);
+  auto executor = std::make_unique<GgmlExecutor>(options, progress);
+  if (progress) progress("weights", 1.0);
+  constexpr double kMiB = 1024.0 * 1024.0;
+  const ExecutorInfo& info = executor->info();
+  spdlog::info(
+      "loaded {}: {:.1f} MiB of weights read from the file's mapping, {:.1f} MiB converted; {} blocks of {} tokens, "
+      "{:.2f} MiB each; attention {}; {:.2f} s",
+      info.model_name, static_cast<double>(executor->weights().mapped_bytes()) / kMiB,
+      static_cast<double>(executor->weights().converted_bytes()) / kMiB, info.num_blocks, info.block_size,
+      static_cast<double>(info.bytes_per_block) / kMiB, info.attention,
+      std::chrono::duration<double>(Clock::now() - start).count());
+  return executor;
+}
+
+}  // namespace coppice::executor

@@ -1,0 +1,32 @@
+// The executor on ggml: loads a GGUF model, owns its weights, the KV pool and the worker threads, and runs steps on
+// the CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "executor/executor.h"
+
+namespace coppice::executor {
+
+struct GgmlOptions {
+  std::string model_path;
+  std::string attention = "auto";  ///< auto, gather, dense
+  std::size_t kv_bytes = 0;        ///< the pool's budget
+  int block_size = 32;             ///< 8, 16, 32 or 64
+  int n_threads = 0;               ///< 0: one for each core
+  int max_rows = 512;              ///< of one step
+  int max_sequences = 32;          ///< of one step
+  std::int32_t context = 0;        ///< longest sequence; 0: the model's
+};
+
+/// Throws model::LoadError with one sentence: a file that can't be used, a budget too small, an unknown option.
+/// `progress` (may be empty) gets a stage's name and how much of it is done, in [0, 1].
+std::unique_ptr<Executor> load_ggml_executor(
+    const GgmlOptions& options, const std::function<void(std::string_view stage, double fraction)>& progress);
+
+}  // namespace coppice::executor

@@ -1,0 +1,64 @@
+// KvStore: the tensors of the KV pool [K1]. One K and one V tensor per layer slot, f16, seen as rows of slots:
+// [n_embd_kv, n_slots], where a slot's row is [n_kv_head][head_dim].
+//
+// Owns the memory. Not thread safe; the executor's thread owns it.
+//
+// Invariants
+//  1. The pool starts zeroed. Block 0 is the null block: never written, so it reads as zeros.
+//  2. Behind the pool's num_blocks blocks lies a scratch area of kScratchRows slots at least, where padding rows
+//     write: each row its own slot (overlapping rows of ggml_set_rows are undefined behaviour). Nobody reads it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "executor/ggml/ggml_ptr.h"
+#include "kv/types.h"
+
+namespace coppice::executor {
+
+struct KvStoreConfig {
+  int n_layer_slots = 0;
+  int n_embd_kv = 0;  ///< values of one token's keys (or values) in one layer
+  int block_size = 0;
+  std::size_t budget_bytes = 0;
+};
+
+class KvStore {
+ public:
+  static constexpr int kScratchRows = 64;
+
+  /// Throws model::LoadError when the budget holds fewer than two blocks or memory is refused.
+  explicit KvStore(const KvStoreConfig& config);
+  ~KvStore();
+  KvStore(const KvStore&) = delete;
+  KvStore& operator=(const KvStore&) = delete;
+
+  std::int32_t num_blocks() const { return num_blocks_; }  ///< the null block included, scratch not
+  std::int32_t all_blocks() const { return all_blocks_; }  ///< scratch included
+  int block_size() const { return config_.block_size; }
+  int n_embd_kv() const { return config_.n_embd_kv; }
+  std::size_t bytes_per_block() const { return 2 * block_bytes() * static_cast<std::size_t>(config_.n_layer_slots); }
+  std::size_t block_bytes() const;  ///< of one K (or V) tensor
+  kv::Slot scratch_slot(int row) const { return kv::Slot{num_blocks_} * config_.block_size + row; }
+
+  ggml_tensor* k(int layer_slot) const { return k_[static_cast<std::size_t>(layer_slot)]; }
+  ggml_tensor* v(int layer_slot) const { return v_[static_cast<std::size_t>(layer_slot)]; }
+
+  /// Runs copies in list order, each over all layer slots.
+  /// REQUIRES: ids inside the pool, dst not the null block, 0 <= n_slots <= block_size.
+  void copy(std::span<const kv::CopyOp> copies);
+
+ private:
+  KvStoreConfig config_;
+  std::int32_t num_blocks_ = 0;
+  std::int32_t all_blocks_ = 0;
+  std::size_t mapped_bytes_ = 0;
+  void* memory_ = nullptr;
+  BufferPtr buffer_;
+  ContextPtr context_;
+  std::vector<ggml_tensor*> k_, v_;
+};
+
+}  // namespace coppice::executor

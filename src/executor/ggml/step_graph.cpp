@@ -1,0 +1,167 @@
+#include "executor/ggml/step_graph.h"
+
+#include <algorithm>
+
+namespace coppice::executor {
+
+namespace {
+
+constexpr std::size_t kNodesPerLayer = 40;
+constexpr std::size_t kNodesPerUnit = 24;  // in each layer
+
+}  // namespace
+
+GraphKey StepGraph::key_for(const StepPlan& plan, const Attention& attention) {
+  GraphKey key{plan.shape.n_rows, plan.shape.n_outputs, {}};
+  for (std::size_t i = 0; i < plan.units.size(); ++i) {
+    const UnitShape& shape = plan.shape.units[i];
+    key.units.push_back({shape, attention.in_place(plan.units[i], shape)});
+  }
+  return key;
+}
+
+StepGraph::StepGraph(const DecoderParts& parts, GraphKey key) : parts_(parts), key_(std::move(key)) {
+  const std::size_t n_layers = parts.spec->layers.size();
+  const std::size_t nodes = n_layers * (kNodesPerLayer + kNodesPerUnit * key_.units.size()) + 64;
+  context_ = make_context(nodes, nodes);
+  graph_ = ggml_new_graph_custom(context_.get(), nodes, false);
+  declare_inputs();
+  build();
+}
+
+void StepGraph::declare_inputs() {
+  ggml_context* c = context_.get();
+  tokens_ = ggml_new_tensor_1d(c, GGML_TYPE_I32, key_.n_rows);
+  positions_ = ggml_new_tensor_1d(c, GGML_TYPE_I32, key_.n_rows);
+  for (ggml_tensor* t : {tokens_, positions_}) ggml_set_input(t);
+  if (key_.n_outputs > 0) {
+    output_rows_ = ggml_new_tensor_1d(c, GGML_TYPE_I32, key_.n_outputs);
+    ggml_set_input(output_rows_);
+  }
+  for (std::size_t g = 0; g < parts_.groups.size(); ++g) {
+    slots_.push_back(ggml_new_tensor_1d(c, GGML_TYPE_I64, key_.n_rows));
+    ggml_set_input(slots_.back());
+  }
+  for (const UnitKey& unit : key_.units) {
+    auto& groups = units_.emplace_back();
+    for (std::size_t g = 0; g < parts_.groups.size(); ++g) {
+      UnitInputs in = parts_.attention->declare(c, unit, g);
+      if (in.ids) ggml_set_input(in.ids);
+      ggml_set_input(in.mask);
+      groups.push_back(std::move(in));
+    }
+  }
+}
+
+ggml_tensor* StepGraph::norm(ggml_tensor* x, model::TensorId weight) {
+  ggml_context* c = context_.get();
+  return ggml_mul(c, ggml_rms_norm(c, x, parts_.spec->norm_eps), parts_.weights->plain(weight));
+}
+
+ggml_tensor* StepGraph::linear(ggml_tensor* x, const model::LinearSpec& l) {
+  ggml_tensor* y = ggml_mul_mat(context_.get(), parts_.weights->matrix(l.weight), x);
+  return l.bias == model::kNoTensor ? y : ggml_add(context_.get(), y, parts_.weights->plain(l.bias));
+}
+
+/// x: [head_dim, heads, n_rows]
+ggml_tensor* StepGraph::rope(ggml_tensor* x) {
+  const model::RopeSpec& r = parts_.spec->rope;
+  return ggml_rope_ext(context_.get(), x, positions_, parts_.weights->plain(r.freq_factors), r.dims,
+                       GGML_ROPE_TYPE_NORMAL, r.original_context, r.base, r.freq_scale, 0.0F, 1.0F, 32.0F, 1.0F);
+}
+
+/// Each unit's rows through its own call, put together in row order. Returns [n_embd_q, n_rows].
+ggml_tensor* StepGraph::attend_units(ggml_tensor* q, ggml_tensor* k, ggml_tensor* v, std::size_t group) {
+  ggml_context* c = context_.get();
+  const auto call = [&](std::size_t u, ggml_tensor* rows) {
+    return parts_.attention->build(c, rows, k, v, key_.units[u], group, units_[u][group]);
+  };
+  if (key_.units.size() == 1) return call(0, q);
+  ggml_tensor* all = ggml_new_tensor_2d(c, GGML_TYPE_F32, q->ne[0] * q->ne[1], key_.n_rows);
+  std::int64_t row = 0;
+  for (std::size_t u = 0; u < key_.units.size(); ++u) {
+    const UnitShape& shape = key_.units[u].shape;
+    const std::int64_t n = std::int64_t{shape.n_streams} * shape.n_rows;
+    const auto at = static_cast<std::size_t>(row);
+    ggml_tensor* rows = ggml_view_3d(c, q, q->ne[0], q->ne[1], n, q->nb[1], q->nb[2], at * q->nb[2]);
+    all = ggml_set_2d_inplace(c, all, call(u, rows), all->nb[1], at * all->nb[1]);
+    row += n;
+  }
+  return all;
+}
+
+/// x + attention(x). In the last layer, only the rows whose logits are wanted go on.
+ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
+  ggml_context* c = context_.get();
+  const model::ModelSpec& spec = *parts_.spec;
+  const auto at = static_cast<std::size_t>(layer);
+  const model::LayerSpec& l = spec.layers[at];
+  const auto group = static_cast<std::size_t>(parts_.group_of_layer[at]);
+  const int layer_slot = parts_.slot_of_layer[at];
+
+  ggml_tensor* h = norm(x, l.attn_norm);
+  ggml_tensor* q = rope(ggml_reshape_3d(c, linear(h, l.q), spec.head_dim, spec.n_head, key_.n_rows));
+  ggml_tensor* k = rope(ggml_reshape_3d(c, linear(h, l.k), spec.head_dim, spec.n_kv_head, key_.n_rows));
+  ggml_tensor* v = linear(h, l.v);
+  // Attention reads what these writes return, or nothing would order it behind them.
+  k = ggml_set_rows(c, parts_.store->k(layer_slot), ggml_reshape_2d(c, k, spec.n_embd_kv(), key_.n_rows),
+                    slots_[group]);
+  v = ggml_set_rows(c, parts_.store->v(layer_slot), v, slots_[group]);
+  ggml_build_forward_expand(graph_, q);
+  ggml_build_forward_expand(graph_, k);
+  ggml_build_forward_expand(graph_, v);
+  if (last && key_.n_outputs == 0) return nullptr;
+  ggml_tensor* out = attend_units(q, k, v, group);
+  if (last) {
+    out = ggml_get_rows(c, out, output_rows_);
+    x = ggml_get_rows(c, x, output_rows_);
+  }
+  return ggml_add(c, linear(out, l.o), x);
+}
+
+ggml_tensor* StepGraph::feed_forward(ggml_tensor* x, const model::LayerSpec& layer) {
+  ggml_context* c = context_.get();
+  ggml_tensor* h = norm(x, layer.ffn_norm);
+  ggml_tensor* up = linear(h, layer.up);
+  ggml_tensor* gate = linear(h, layer.gate);
+  return ggml_add(c, linear(ggml_swiglu_split(c, gate, up), layer.down), x);
+}
+
+void StepGraph::build() {
+  ggml_context* c = context_.get();
+  const model::ModelSpec& spec = *parts_.spec;
+  const int n_layers = static_cast<int>(spec.layers.size());
+  ggml_tensor* x = ggml_get_rows(c, parts_.weights->plain(spec.embedding), tokens_);
+  for (int i = 0; i < n_layers; ++i) {
+    x = attend(x, i, i + 1 == n_layers);
+    if (!x) return;
+    x = feed_forward(x, spec.layers[static_cast<std::size_t>(i)]);
+  }
+  logits_ = ggml_mul_mat(c, parts_.weights->matrix(spec.output), norm(x, spec.output_norm));
+  ggml_set_output(logits_);
+  ggml_build_forward_expand(graph_, logits_);
+}
+
+void StepGraph::fill(const Batch& batch, const StepPlan& plan) {
+  auto* tokens = static_cast<std::int32_t*>(tokens_->data);
+  auto* positions = static_cast<std::int32_t*>(positions_->data);
+  int padding = 0;
+  for (std::size_t i = 0; i < plan.batch_row.size(); ++i) {
+    const auto row = static_cast<std::size_t>(plan.batch_row[i]);
+    const bool real = plan.batch_row[i] >= 0;
+    tokens[i] = real ? batch.tokens[row] : 0;
+    positions[i] = real ? batch.positions[row] : 0;
+    for (std::size_t g = 0; g < slots_.size(); ++g) {
+      static_cast<std::int64_t*>(slots_[g]->data)[i] = real ? batch.slots[g][row] : parts_.store->scratch_slot(padding);
+    }
+    if (!real) ++padding;
+  }
+  if (output_rows_) std::ranges::copy(plan.output_rows, static_cast<std::int32_t*>(output_rows_->data));
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    for (std::size_t g = 0; g < units_[u].size(); ++g) {
+      parts_.attention->fill(batch, plan.units[u], key_.units[u], g, units_[u][g]);
+    }
+  }
+}
+
+}  // namespace coppice::executor

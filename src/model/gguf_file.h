@@ -1,0 +1,109 @@
+// GgufFile: a GGUF file, memory-mapped: its metadata, its tensor table, and the bytes of its tensors.
+//
+// Owns the mapping. Immutable after construction, so any thread may read it. Own parser: ggml's aborts the
+// process on some damaged files (an empty key, an alignment that is no power of two); this one throws
+// LoadError.
+//
+// Invariants
+//  1. Every tensor's bytes [offset, offset + bytes) lie inside the file.
+//  2. Tensor names are unique; shapes have 1 to 4 dimensions, each at least 1; a row is whole quantisation
+//  blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace coppice::model {
+
+/// A model file that can't be used. what() is one sentence for the person who named the file.
+class LoadError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A file mapped read-only into memory.
+class MappedFile {
+ public:
+  /// Throws LoadError when the file can't be opened or mapped.
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+  /// Lets go of the pages wholly inside [offset, offset + size): they are read again when touched again.
+  void let_go(std::size_t offset, std::size_t size) const;
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+/// Type numbers are the file format's (and ggml's: the same by definition).
+struct TensorInfo {
+  std::string name;
+  std::int32_t type = 0;
+  std::vector<std::int64_t> shape;  ///< fastest dimension first
+  std::size_t offset = 0;           ///< from the start of the file
+  std::size_t bytes = 0;
+};
+
+struct GgufArray {
+  std::uint32_t type = 0;  ///< the elements' GGUF value type
+  std::uint64_t count = 0;
+};
+
+using GgufValue = std::variant<bool, std::int64_t, double, std::string, GgufArray>;
+
+class GgufFile {
+ public:
+  /// Maps and parses. Throws LoadError: no GGUF file, unknown version, truncated, damaged.
+  explicit GgufFile(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::size_t size() const { return file_.bytes().size(); }
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
+  std::span<const std::byte> metadata_bytes() const { return bytes().first(metadata_end_); }
+  const MappedFile& mapping() const { return file_; }
+
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  /// Index into tensors(), or -1.
+  int find(std::string_view name) const;
+  std::span<const std::byte> tensor_bytes(const TensorInfo& tensor) const {
+    return bytes().subspan(tensor.offset, tensor.bytes);
+  }
+
+  // Metadata. A key of another type than asked for is a LoadError, never a guess.
+  bool has(std::string_view key) const { return values_.contains(key); }
+  std::optional<std::string> text(std::string_view key) const;
+  std::optional<std::int64_t> integer(std::string_view key) const;
+  std::optional<double> real(std::string_view key) const;
+  std::int64_t require_integer(std::string_view key) const;
+  double require_real(std::string_view key) const;
+
+ private:
+  class Reader;
+  void parse();
+  void parse_tensors(Reader& in, std::uint64_t count);
+  const GgufValue* value(std::string_view key) const;
+  [[noreturn]] void wrong_type(std::string_view key, std::string_view wanted) const;
+
+  std::string path_;
+  MappedFile file_;
+  std::size_t metadata_end_ = 0;  ///< header, keys and tensor table are [0, metadata_end_)
+  std::map<std::string, GgufValue, std::less<>> values_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, int, std::less<>> index_;
+};
+
+/// The type's name as people know it ("Q4_1"), or "type 99".
+std::string tensor_type_name(std::int32_t type);
+
+}  // namespace coppice::model

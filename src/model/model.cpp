@@ -1,0 +1,59 @@
+#include "model/model.h"
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+
+#include "model/families.h"
+
+namespace coppice::model {
+
+namespace {
+
+class Sha256 {
+ public:
+  Sha256() : ctx_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+    if (!ctx_ || EVP_DigestInit_ex(ctx_.get(), EVP_sha256(), nullptr) != 1) throw LoadError("SHA-256 is not available");
+  }
+  void add(std::span<const std::byte> bytes) {
+    if (EVP_DigestUpdate(ctx_.get(), bytes.data(), bytes.size()) != 1) throw LoadError("SHA-256 failed");
+  }
+  std::string hex() {
+    std::array<unsigned char, 32> digest{};
+    unsigned int n = 0;
+    if (EVP_DigestFinal_ex(ctx_.get(), digest.data(), &n) != 1) throw LoadError("SHA-256 failed");
+    std::string text;
+    for (const unsigned char c : digest) text += fmt::format("{:02x}", c);
+    return text;
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> ctx_;
+};
+
+}  // namespace
+
+std::string model_digest(const GgufFile& file) {
+  constexpr std::size_t kSample = 4096;
+  Sha256 hash;
+  hash.add(file.metadata_bytes());
+  for (const TensorInfo& t : file.tensors()) {
+    const auto bytes = file.tensor_bytes(t);
+    const std::size_t n = std::min(kSample, bytes.size());
+    for (const std::size_t at : {std::size_t{0}, (bytes.size() - n) / 2, bytes.size() - n})
+      hash.add(bytes.subspan(at, n));
+  }
+  return hash.hex();
+}
+
+Model load_model(const std::string& path) {
+  Model model;
+  model.file = std::make_unique<const GgufFile>(path);
+  model.spec = read_spec(*model.file);
+  model.digest = model_digest(*model.file);
+  return model;
+}
+
+}  // namespace coppice::model

@@ -1,0 +1,345 @@
+// The executor on tiny random models: what must hold for any weights, in milliseconds and without the model file.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "executor/ggml/ggml_executor.h"
+#include "model/model.h"
+#include "support/executor_rig.h"
+#include "support/gguf_writer.h"
+#include "support/libllama.h"
+
+namespace coppice {
+namespace {
+
+using executor::Batch;
+using executor::Executor;
+using executor::StepError;
+using test::ExecutorRig;
+using test::RigPart;
+using test::RigSequence;
+using test::Row;
+using test::TinyModel;
+using test::Want;
+
+std::string tiny_path(const std::string& name, const TinyModel& model) {
+  const auto path = test::scratch_folder() / (name + ".gguf");
+  if (!std::filesystem::exists(path)) test::write_tiny_model(model, path);
+  return path.string();
+}
+
+// One thread: ggml's workers spin at every node, which on a busy machine takes minutes over nothing.
+std::unique_ptr<Executor> load(const std::string& path, const std::string& attention, int block_size = 32,
+                               int n_threads = 1) {
+  executor::GgmlOptions o;
+  o.model_path = path;
+  o.attention = attention;
+  o.kv_bytes = std::size_t{4} << 20;
+  o.block_size = block_size;
+  o.n_threads = n_threads;
+  o.max_rows = 256;
+  return executor::load_ggml_executor(o, {});
+}
+
+std::vector<kv::Token> random_tokens(std::mt19937& random, int n) {
+  std::vector<kv::Token> tokens(static_cast<std::size_t>(n));
+  for (kv::Token& t : tokens) t = static_cast<kv::Token>(random() % 320);
+  return tokens;
+}
+
+/// Logits of every token, computed alone in a fresh sequence.
+std::vector<Row> alone(ExecutorRig& rig, std::span<const kv::Token> tokens) {
+  RigSequence s;
+  return rig.feed(s, tokens, 256, Want::kAll);
+}
+
+// ggml's attention sums f16 values in f16 on its row path; dense works in f32 throughout.
+double tolerance(const Executor& e) {
+  return e.info().attention == "dense" ? 1e-5 : 5e-3;
+}
+
+class TinyTest : public testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<Executor> executor_ = load(tiny_path("plain", {}), GetParam());
+  ExecutorRig rig_{*executor_, 7};
+  std::mt19937 random_{42};
+
+  void expect_close(const Row& a, const Row& b, const std::string& what) {
+    EXPECT_LT(test::relative_rms(a, b), tolerance(*executor_)) << what;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, TinyTest, testing::Values("gather", "dense"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(TinyTest, MixedPrefillAndDecodeEqualSeparateSteps) {
+  const auto a = random_tokens(random_, 71), b = random_tokens(random_, 40), c = random_tokens(random_, 33);
+  const auto ra = alone(rig_, a), rb = alone(rig_, b), rc = alone(rig_, c);
+  RigSequence sa, sb, sc;
+  rig_.feed(sa, std::span(a).first(70), 256);
+  rig_.feed(sb, std::span(b).first(9), 256);
+  rig_.feed(sc, std::span(c).first(32), 256);
+  const RigPart parts[] = {
+      {&sa, std::span(a).subspan(70)}, {&sb, std::span(b).subspan(9), Want::kAll}, {&sc, std::span(c).subspan(32)}};
+  const auto rows = rig_.step(parts);
+  ASSERT_EQ(rows.size(), 33U);
+  expect_close(rows.front(), ra[70], "decode");
+  for (int i = 0; i < 31; ++i)
+    expect_close(rows[static_cast<std::size_t>(i) + 1], rb[static_cast<std::size_t>(i) + 9], "chunk");
+  expect_close(rows.back(), rc[32], "decode at a block's start");
+}
+
+TEST_P(TinyTest, SequencesOnSharedBlocksEqualSequencesOfTheirOwn) {
+  const auto prefix = random_tokens(random_, 150);
+  RigSequence base;
+  rig_.feed(base, prefix, 100);
+  std::vector<RigSequence> forks;
+  std::vector<std::vector<kv::Token>> tails;
+  for (int i = 0; i < 8; ++i) {
+    forks.push_back(rig_.fork(base, 100 + 7 * i));  // whole and partial blocks, different depths
+    tails.push_back(random_tokens(random_, 6));
+  }
+  std::vector<std::vector<Row>> rows(8);
+  for (std::size_t step = 0; step < 6; step += 2) {  // chunks of two, then of one
+    for (const std::size_t n : {step == 0 ? std::size_t{2} : std::size_t{1}}) {
+      for (std::size_t at = step; at < step + 2; at += n) {
+        std::vector<RigPart> parts;
+        for (std::size_t i = 0; i < 8; ++i)
+          parts.push_back({&forks[i], std::span(tails[i]).subspan(at, n), Want::kAll});
+        const auto out = rig_.step(parts);
+        for (std::size_t i = 0; i < out.size(); ++i) rows[i / n].push_back(out[i]);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < 8; ++i) {
+    std::vector<kv::Token> whole(prefix.begin(), prefix.begin() + 100 + 7 * static_cast<int>(i));
+    whole.insert(whole.end(), tails[i].begin(), tails[i].end());
+    const auto expected = alone(rig_, whole);
+    ASSERT_EQ(rows[i].size(), 6U);
+    for (std::size_t j = 0; j < 6; ++j)
+      expect_close(rows[i][j], expected[whole.size() - 6 + j], "fork " + std::to_string(i));
+  }
+}
+
+TEST_P(TinyTest, CopiesRunInListOrderAndBeforeTheStepsWrites) {
+  const auto tokens = random_tokens(random_, 46), other = random_tokens(random_, 20);
+  const auto expected = alone(rig_, tokens);
+  RigSequence a;
+  rig_.feed(a, std::span(tokens).first(45), 256);
+  // a's partial block goes through a chain of copies, and in the same step somebody else writes over it.
+  RigSequence b = a;
+  const kv::BlockId middle = rig_.take();
+  b.blocks.back() = rig_.take();
+  rig_.add_copy({a.blocks.back(), middle, 13});
+  rig_.add_copy({middle, b.blocks.back(), 13});
+  RigSequence thief;
+  thief.blocks = {a.blocks.back()};
+  Batch batch;
+  {
+    const RigPart parts[] = {{&b, std::span(tokens).subspan(45)}};
+    batch = rig_.batch(parts);
+    RigSequence t;  // twenty rows in a's old block
+    const RigPart more[] = {{&t, other, Want::kNone}};
+    Batch over = rig_.batch(more);
+    for (std::size_t i = 0; i < other.size(); ++i) {
+      over.slots[0][i] = kv::Slot{thief.blocks[0]} * 32 + static_cast<kv::Slot>(i);
+    }
+    batch.tokens.insert(batch.tokens.end(), over.tokens.begin(), over.tokens.end());
+    batch.positions.insert(batch.positions.end(), over.positions.begin(), over.positions.end());
+    batch.slots[0].insert(batch.slots[0].end(), over.slots[0].begin(), over.slots[0].end());
+    over.sequences[0].first_row = 1;
+    over.sequences[0].tables[0].blocks = thief.blocks;
+    batch.sequences.push_back(over.sequences[0]);
+  }
+  expect_close(rig_.run(batch).front(), expected[45], "forked row");
+}
+
+TEST_P(TinyTest, PaddingRowsTouchNothing) {
+  const auto tokens = random_tokens(random_, 60);
+  RigSequence resident;
+  rig_.feed(resident, std::span(tokens).first(59), 256);
+  // A table whose first block is the null block reads zeros there, as long as nobody wrote to it.
+  RigSequence on_null;
+  rig_.feed(on_null, random_tokens(random_, 40), 256);
+  on_null.blocks[0] = kv::kNullBlock;
+  const auto probe = [&] {
+    RigSequence a = resident, b = on_null;
+    std::vector<Row> rows = rig_.step({&a, std::span(tokens).subspan(59)});
+    rows.push_back(rig_.step({&b, std::span(tokens).subspan(59)}).front());
+    return rows;
+  };
+  const auto before = probe();
+  for (const int n : {17, 33, 65, 70, 129}) {
+    RigSequence s;
+    rig_.step({&s, random_tokens(random_, n), Want::kNone});
+  }
+  EXPECT_EQ(probe(), before);
+}
+
+TEST_P(TinyTest, OnlyTheRowsAskedForAndTheSameOnesWhateverIsAsked) {
+  const auto tokens = random_tokens(random_, 50);
+  const auto all = alone(rig_, tokens);
+  ASSERT_EQ(all.size(), 50U);
+  RigSequence s;
+  const RigPart parts[] = {{&s, tokens, Want::kNone}};
+  Batch batch = rig_.batch(parts);
+  EXPECT_TRUE(rig_.run(batch).empty());
+  batch.logit_rows = {0, 7, 31, 49};
+  const auto some = rig_.run(batch);  // the same keys and values once more
+  ASSERT_EQ(some.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) {
+    expect_close(some[i], all[static_cast<std::size_t>(batch.logit_rows[i])], "row");
+  }
+}
+
+TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
+  const auto tokens = random_tokens(random_, 40);
+  RigSequence s;
+  const RigPart parts[] = {{&s, tokens}};
+  const Batch good = rig_.batch(parts);
+  const auto expected = rig_.run(good);
+  const auto refused = [&](auto&& spoil) {
+    Batch bad = good;
+    spoil(bad);
+    EXPECT_THROW(executor_->forward(bad), StepError);
+  };
+  refused([](Batch& b) { b.tokens[3] = 320; });
+  refused([](Batch& b) { b.tokens[3] = -1; });
+  refused([](Batch& b) { b.positions[5] = 99; });
+  refused([](Batch& b) { b.slots[0][5] = b.slots[0][4]; });
+  refused([](Batch& b) { b.slots[0][5] = 3; });
+  refused([](Batch& b) { b.slots.clear(); });
+  refused([](Batch& b) { b.logit_rows = {40}; });
+  refused([](Batch& b) { b.logit_rows = {5, 5}; });
+  refused([](Batch& b) { b.sequences.clear(); });
+  refused([](Batch& b) { b.sequences[0].n_rows = 39; });
+  refused([](Batch& b) { b.sequences[0].tables[0].blocks = b.sequences[0].tables[0].blocks.first(1); });
+  refused([](Batch& b) { b.sequences[0].tables[0].block_size = 16; });
+  refused([](Batch& b) { b.copies.push_back({1, kv::kNullBlock, 3}); });
+  refused([](Batch& b) { b.copies.push_back({1, 1 << 20, 3}); });
+  refused([](Batch& b) { b.copies.push_back({1, 2, 33}); });
+  refused([](Batch& b) { b = Batch{}; });
+  std::vector<kv::BlockId> outside(good.sequences[0].tables[0].blocks.begin(),
+                                   good.sequences[0].tables[0].blocks.end());
+  outside[0] = executor_->info().num_blocks;
+  refused([&](Batch& b) { b.sequences[0].tables[0].blocks = outside; });
+  EXPECT_EQ(rig_.run(good), expected);
+}
+
+/// Random schedules of starts, forks, chunks and decodes: gather says what dense says.
+class RandomScheduleTest : public testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(BlockSizes, RandomScheduleTest, testing::Values(8, 16, 32, 64));
+
+TEST_P(RandomScheduleTest, GatherAgreesWithDense) {
+  const char* env = std::getenv("COPPICE_SEED");
+  const auto seed = static_cast<std::uint32_t>(env ? std::strtoul(env, nullptr, 10) : std::random_device{}());
+  SCOPED_TRACE("replay with COPPICE_SEED=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  const std::string path = tiny_path("plain", {});
+  const auto gather = load(path, "gather", GetParam()), dense = load(path, "dense", GetParam());
+  ExecutorRig rig(*gather, seed), same(*dense, seed);  // equal seeds: equal block ids
+  std::vector<RigSequence> sequences(1);
+  double sum = 0;
+  int rows = 0;
+  for (int step = 0; step < 60; ++step) {
+    if (sequences.size() < 12 && random() % 3 == 0) {
+      const RigSequence from = sequences[random() % sequences.size()];
+      const int n = from.len == 0 ? 0 : static_cast<int>(random() % static_cast<unsigned>(from.len + 1));
+      sequences.push_back(n == 0 ? RigSequence{} : rig.fork(from, n));
+      if (n > 0) same.fork(from, n);
+    }
+    std::vector<std::vector<kv::Token>> tokens;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const unsigned kind = random() % 8;
+      tokens.push_back(random_tokens(random, kind == 0 ? 0 : kind == 1 ? static_cast<int>(random() % 40) + 1 : 1));
+    }
+    std::vector<RigPart> parts, same_parts;
+    std::vector<RigSequence> copy = sequences;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      if (tokens[i].empty() || sequences[i].len + static_cast<int>(tokens[i].size()) > 400) continue;
+      parts.push_back({&sequences[i], tokens[i]});
+      same_parts.push_back({&copy[i], tokens[i]});
+    }
+    if (parts.empty()) continue;
+    const auto a = rig.step(parts), b = same.step(same_parts);
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const double d = test::relative_rms(a[i], b[i]);
+      ASSERT_LT(d, 3e-2) << "step " << step << " part " << i;  // a wrong key costs more than that
+      sum += d;
+      ++rows;
+    }
+  }
+  EXPECT_LT(sum / rows, 5e-3);
+}
+
+/// Every form a llama file takes: both backends against libllama.
+struct Variant {
+  const char* name;
+  TinyModel model;
+  double tolerance;  // quantised matmuls round activations: a last-bit change flips roundings
+};
+
+class VariantTest : public testing::TestWithParam<Variant> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Llama, VariantTest,
+    testing::Values(Variant{"tied", {}, 5e-3}, Variant{"untied", {.tied = false}, 5e-3},
+                    Variant{"biases", {.biases = true}, 5e-3}, Variant{"rope_factors", {.rope_factors = true}, 5e-3},
+                    Variant{"many_kv_heads", {.n_kv_head = 4}, 5e-3}, Variant{"wide_heads", {.head_dim = 32}, 5e-3},
+                    Variant{"q4_0", {.matrix_type = 2, .tied = false}, 5e-2},
+                    Variant{"q4_0_tied", {.matrix_type = 2}, 5e-2}, Variant{"q8_0", {.matrix_type = 8}, 5e-2}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(VariantTest, AgreesWithLibllama) {
+  const std::string path = tiny_path(GetParam().name, GetParam().model);
+  std::mt19937 random(3);
+  const auto tokens = random_tokens(random, 90);
+  test::Libllama reference(path, false, 2);
+  const auto expected = reference.feed(tokens, 90);
+  for (const char* attention : {"dense", "gather"}) {
+    const auto e = load(path, attention, 32, 2);
+    ExecutorRig rig(*e, 5);
+    RigSequence s;
+    auto rows = rig.feed(s, std::span(tokens).first(70), 64, Want::kAll);
+    for (Row& r : rig.feed(s, std::span(tokens).subspan(70), 1, Want::kAll)) rows.push_back(std::move(r));
+    ASSERT_EQ(rows.size(), expected.size());
+    double sum = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) sum += test::relative_rms(rows[i], expected[i]);
+    EXPECT_LT(sum / static_cast<double>(rows.size()), GetParam().tolerance) << attention;
+  }
+}
+
+TEST(LoadTest, InfoIsComplete) {
+  const auto e = load(tiny_path("plain", {}), "auto");
+  const auto& info = e->info();
+  EXPECT_EQ(info.model_name, "tiny");
+  EXPECT_EQ(info.architecture, "llama");
+  EXPECT_EQ(info.attention, "gather");
+  EXPECT_EQ(info.n_vocab, 320);
+  EXPECT_EQ(info.context_length, 512);
+  EXPECT_EQ(info.block_size, 32);
+  EXPECT_EQ(info.bytes_per_block, 2U * 2 * 2 * 32 * 32);  // K and V, layers, bytes, slots, values
+  EXPECT_EQ(info.num_blocks, static_cast<std::int32_t>((4U << 20) / info.bytes_per_block));
+  ASSERT_EQ(info.groups.size(), 1U);
+  EXPECT_EQ(info.groups[0].kind, kv::GroupKind::kFull);
+  EXPECT_EQ(info.groups[0].layers, (std::vector<int>{0, 1}));
+  EXPECT_EQ(info.groups[0].bytes_per_token * 32, info.bytes_per_block);
+  EXPECT_EQ(info.model_digest.size(), 64U);
+  EXPECT_NE(info.layout, load(tiny_path("plain", {}), "auto", 16)->info().layout);
+}
+
+TEST(LoadTest, OptionsThatMakeNoSenseAreErrors) {
+  const std::string path = tiny_path("plain", {});
+  EXPECT_THROW(load(path, "tree"), model::LoadError);
+  EXPECT_THROW(load(path, "gather", 7), model::LoadError);
+  executor::GgmlOptions o;
+  o.model_path = path;
+  o.kv_bytes = 1000;
+  EXPECT_THROW(executor::load_ggml_executor(o, {}), model::LoadError);
+}
+
+}  // namespace
+}  // namespace coppice

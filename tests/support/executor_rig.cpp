@@ -1,0 +1,101 @@
+#include "support/executor_rig.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+namespace coppice::test {
+
+ExecutorRig::ExecutorRig(executor::Executor& executor, std::uint32_t shuffle_seed)
+    : executor_(executor), block_size_(executor.info().block_size) {
+  for (kv::BlockId id = executor.info().num_blocks - 1; id >= 1; --id) free_.push_back(id);
+  if (shuffle_seed != 0) {
+    std::mt19937 random(shuffle_seed);
+    std::ranges::shuffle(free_, random);
+  }
+}
+
+kv::BlockId ExecutorRig::take() {
+  if (free_.empty()) throw std::runtime_error("the rig's pool is empty");
+  const kv::BlockId id = free_.back();
+  free_.pop_back();
+  return id;
+}
+
+RigSequence ExecutorRig::fork(const RigSequence& from, int n) {
+  RigSequence s;
+  s.len = n;
+  s.blocks.assign(from.blocks.begin(), from.blocks.begin() + n / block_size_);
+  if (const int filled = n % block_size_; filled > 0) {
+    s.blocks.push_back(take());
+    copies_.push_back({from.blocks[static_cast<std::size_t>(n / block_size_)], s.blocks.back(), filled});
+  }
+  return s;
+}
+
+executor::Batch ExecutorRig::batch(std::span<const RigPart> parts) {
+  executor::Batch b;
+  b.copies = std::exchange(copies_, {});
+  b.slots.resize(1);
+  for (const RigPart& part : parts) {
+    RigSequence& s = *part.sequence;
+    executor::BatchSequence bs;
+    bs.first_row = b.n_rows();
+    bs.n_rows = static_cast<int>(part.tokens.size());
+    bs.first_position = s.len;
+    for (const kv::Token t : part.tokens) {
+      if (s.len % block_size_ == 0) s.blocks.push_back(take());
+      b.tokens.push_back(t);
+      b.positions.push_back(s.len);
+      b.slots[0].push_back(kv::Slot{s.blocks.back()} * block_size_ + s.len % block_size_);
+      ++s.len;
+      if (part.want == Want::kAll) b.logit_rows.push_back(b.n_rows() - 1);
+    }
+    if (part.want == Want::kLast) b.logit_rows.push_back(b.n_rows() - 1);
+    bs.tables.push_back({s.blocks, block_size_});
+    b.sequences.push_back(std::move(bs));
+  }
+  return b;
+}
+
+std::vector<Row> ExecutorRig::run(const executor::Batch& b) {
+  const executor::Logits logits = executor_.forward(b);
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < b.logit_rows.size(); ++i) rows.emplace_back(logits.row(i).begin(), logits.row(i).end());
+  return rows;
+}
+
+std::vector<Row> ExecutorRig::step(std::span<const RigPart> parts) {
+  return run(batch(parts));
+}
+
+std::vector<Row> ExecutorRig::feed(RigSequence& sequence, std::span<const kv::Token> tokens, int chunk, Want want) {
+  std::vector<Row> rows;
+  while (!tokens.empty()) {
+    const auto n = std::min(tokens.size(), static_cast<std::size_t>(chunk));
+    const bool last = n == tokens.size();
+    const Want now = want == Want::kLast && !last ? Want::kNone : want;
+    for (Row& row : step({&sequence, tokens.first(n), now})) rows.push_back(std::move(row));
+    tokens = tokens.subspan(n);
+  }
+  return rows;
+}
+
+double relative_rms(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) throw std::runtime_error("rows of different length");
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = double{a[i]} - double{b[i]};
+    difference += d * d;
+    size += double{b[i]} * double{b[i]};
+  }
+  return std::sqrt(difference / size);
+}
+
+kv::Token argmax(std::span<const float> row) {
+  return static_cast<kv::Token>(std::ranges::max_element(row) - row.begin());
+}
+
+}  // namespace coppice::test

@@ -1,0 +1,174 @@
+#include "support/gguf_writer.h"
+
+#include <fmt/format.h>
+#include <ggml.h>
+#include <gguf.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+namespace coppice::test {
+
+namespace {
+
+using Gguf = std::unique_ptr<gguf_context, decltype(&gguf_free)>;
+using Context = std::unique_ptr<ggml_context, decltype(&ggml_free)>;
+
+struct ScratchFolder {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("coppice-test-{}", static_cast<int>(::getpid()));
+  ScratchFolder() { std::filesystem::create_directories(path); }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
+
+}  // namespace
+
+std::filesystem::path scratch_folder() {
+  static const ScratchFolder folder;
+  return folder.path;
+}
+
+std::string model_path() {
+  const char* path = std::getenv("COPPICE_MODEL");
+  if (!path || !*path || !std::filesystem::exists(path)) {
+    throw std::runtime_error("this test needs the model file: run `make deps` first (COPPICE_MODEL names the file)");
+  }
+  return path;
+}
+
+void dequantize_gguf(const std::filesystem::path& from, const std::filesystem::path& to) {
+  ggml_context* raw = nullptr;
+  const Gguf in(gguf_init_from_file(from.c_str(), {.no_alloc = false, .ctx = &raw}), gguf_free);
+  if (!in) throw std::runtime_error("cannot read " + from.string());
+  const Context data(raw, ggml_free);
+  const Gguf out(gguf_init_empty(), gguf_free);
+  gguf_set_kv(out.get(), in.get());
+  const std::int64_t n = gguf_get_n_tensors(in.get());
+  const Context shapes(ggml_init({.mem_size = static_cast<std::size_t>(n + 1) * ggml_tensor_overhead(),
+                                  .mem_buffer = nullptr,
+                                  .no_alloc = true}),
+                       ggml_free);
+  std::vector<ggml_tensor*> sources;
+  for (ggml_tensor* t = ggml_get_first_tensor(data.get()); t; t = ggml_get_next_tensor(data.get(), t)) {
+    if (gguf_find_tensor(in.get(), ggml_get_name(t)) < 0) continue;  // the blob that holds all data
+    ggml_tensor* copy = ggml_new_tensor(shapes.get(), GGML_TYPE_F32, ggml_n_dims(t), t->ne);
+    ggml_set_name(copy, ggml_get_name(t));
+    gguf_add_tensor(out.get(), copy);
+    sources.push_back(t);
+  }
+  if (!gguf_write_to_file(out.get(), to.c_str(), /*only_meta=*/true)) {
+    throw std::runtime_error("cannot write " + to.string());
+  }
+  std::ofstream file(to, std::ios::binary | std::ios::app);
+  std::vector<float> values;
+  for (const ggml_tensor* t : sources) {
+    const std::int64_t count = ggml_nelements(t);
+    values.resize(static_cast<std::size_t>((count + 7) / 8 * 8), 0.0F);  // whole 32-byte units, the file's alignment
+    if (t->type == GGML_TYPE_F32) {
+      std::copy_n(static_cast<const float*>(t->data), count, values.data());
+    } else {
+      ggml_get_type_traits(t->type)->to_float(t->data, values.data(), count);
+    }
+    file.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof(float)));
+  }
+  if (!file.flush()) throw std::runtime_error("cannot write " + to.string());
+}
+
+namespace {
+
+class TinyWriter {
+ public:
+  explicit TinyWriter(const TinyModel& m)
+      : m_(m),
+        random_(m.seed),
+        gguf_(gguf_init_empty(), gguf_free),
+        context_(ggml_init({.mem_size = std::size_t{64} << 20, .mem_buffer = nullptr, .no_alloc = false}), ggml_free) {}
+
+  void write(const std::filesystem::path& to) {
+    metadata();
+    const int q = m_.n_head * m_.head_dim, kv = m_.n_kv_head * m_.head_dim;
+    matrix("token_embd", m_.n_embd, m_.n_vocab, 1.0F, false);
+    vector("output_norm.weight", m_.n_embd, 1.0F, 0.1F);
+    if (!m_.tied) matrix("output", m_.n_embd, m_.n_vocab, 0.2F, false);
+    if (m_.rope_factors) vector("rope_freqs.weight", m_.head_dim / 2, 1.5F, 0.4F);
+    for (int i = 0; i < m_.n_layer; ++i) {
+      const std::string p = fmt::format("blk.{}.", i);
+      vector(p + "attn_norm.weight", m_.n_embd, 1.0F, 0.1F);
+      vector(p + "ffn_norm.weight", m_.n_embd, 1.0F, 0.1F);
+      matrix(p + "attn_q", m_.n_embd, q, 0.3F, m_.biases);
+      matrix(p + "attn_k", m_.n_embd, kv, 0.3F, m_.biases);
+      matrix(p + "attn_v", m_.n_embd, kv, 0.3F, m_.biases);
+      matrix(p + "attn_output", q, m_.n_embd, 0.3F, m_.biases);
+      matrix(p + "ffn_gate", m_.n_embd, m_.n_ff, 0.2F, m_.biases);
+      matrix(p + "ffn_up", m_.n_embd, m_.n_ff, 0.2F, m_.biases);
+      matrix(p + "ffn_down", m_.n_ff, m_.n_embd, 0.2F, m_.biases);
+    }
+    if (!gguf_write_to_file(gguf_.get(), to.c_str(), false)) throw std::runtime_error("cannot write " + to.string());
+  }
+
+ private:
+  void number(const std::string& key, int value) {
+    gguf_set_val_u32(gguf_.get(), (m_.architecture + "." + key).c_str(), static_cast<std::uint32_t>(value));
+  }
+  void metadata() {
+    gguf_set_val_str(gguf_.get(), "general.architecture", m_.architecture.c_str());
+    gguf_set_val_str(gguf_.get(), "general.name", "tiny");
+    gguf_set_val_str(gguf_.get(), "tokenizer.ggml.model", "no_vocab");
+    number("vocab_size", m_.n_vocab);
+    number("block_count", m_.n_layer);
+    number("context_length", m_.context);
+    number("embedding_length", m_.n_embd);
+    number("feed_forward_length", m_.n_ff);
+    number("attention.head_count", m_.n_head);
+    number("attention.head_count_kv", m_.n_kv_head);
+    number("attention.key_length", m_.head_dim);
+    number("attention.value_length", m_.head_dim);
+    number("rope.dimension_count", m_.head_dim);
+    gguf_set_val_f32(gguf_.get(), (m_.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5F);
+  }
+  void add(const std::string& name, int type, int n_in, int n_out, float mean, float spread) {
+    if (name == m_.leave_out) return;
+    if (name == m_.wrong_shape) (n_out == 1 ? n_in : n_out) -= 1;
+    std::normal_distribution<float> normal(mean, spread);
+    std::vector<float> values(static_cast<std::size_t>(n_in) * static_cast<std::size_t>(n_out));
+    for (float& x : values) x = normal(random_);
+    const auto t = static_cast<ggml_type>(type);
+    ggml_tensor* tensor =
+        n_out == 1 ? ggml_new_tensor_1d(context_.get(), t, n_in) : ggml_new_tensor_2d(context_.get(), t, n_in, n_out);
+    ggml_set_name(tensor, name.c_str());
+    ggml_quantize_chunk(t, values.data(), tensor->data, 0, n_out, n_in, nullptr);
+    gguf_add_tensor(gguf_.get(), tensor);
+  }
+  void vector(const std::string& name, int n, float mean, float spread) {
+    add(name, GGML_TYPE_F32, n, 1, mean, spread);
+  }
+  void matrix(const std::string& name, int n_in, int n_out, float spread, bool bias) {
+    add(name + ".weight", m_.matrix_type, n_in, n_out, 0.0F, spread);
+    if (bias) vector(name + ".bias", n_out, 0.0F, 0.2F);
+  }
+
+  const TinyModel& m_;
+  std::mt19937 random_;
+  Gguf gguf_;
+  Context context_;
+};
+
+}  // namespace
+
+std::filesystem::path write_tiny_model(const TinyModel& model, const std::filesystem::path& to) {
+  TinyWriter(model).write(to);
+  return to;
+}
+
+}  // namespace coppice::test

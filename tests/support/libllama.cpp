@@ -1,0 +1,73 @@
+#include "support/libllama.h"
+
+#include <llama.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace coppice::test {
+
+Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads)
+    : model_(nullptr, llama_model_free), context_(nullptr, llama_free) {
+  llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
+  llama_model_params mp = llama_model_default_params();
+  mp.n_gpu_layers = 0;
+  model_.reset(llama_model_load_from_file(path.c_str(), mp));
+  if (!model_) throw std::runtime_error("libllama cannot load " + path);
+  llama_context_params cp = llama_context_default_params();
+  cp.n_ctx = static_cast<std::uint32_t>(std::min(2048, llama_model_n_ctx_train(model_.get())));
+  cp.n_batch = 512;
+  cp.n_ubatch = 512;
+  cp.n_threads = n_threads;
+  cp.n_threads_batch = n_threads;
+  cp.flash_attn_type = flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  context_.reset(llama_init_from_model(model_.get(), cp));
+  if (!context_) throw std::runtime_error("libllama has no context for " + path);
+}
+
+Libllama::~Libllama() = default;
+
+std::vector<kv::Token> Libllama::tokenize(const std::string& text) const {
+  const llama_vocab* vocab = llama_model_get_vocab(model_.get());
+  std::vector<kv::Token> tokens(text.size() + 8);
+  const int n = llama_tokenize(vocab, text.data(), static_cast<int>(text.size()), tokens.data(),
+                               static_cast<int>(tokens.size()), true, false);
+  if (n < 0) throw std::runtime_error("libllama cannot tokenize");
+  tokens.resize(static_cast<std::size_t>(n));
+  return tokens;
+}
+
+void Libllama::clear() {
+  llama_memory_clear(llama_get_memory(context_.get()), true);
+  position_ = 0;
+}
+
+std::vector<std::vector<float>> Libllama::feed(std::span<const kv::Token> tokens, int n_last) {
+  const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_.get())));
+  std::vector<std::vector<float>> rows;
+  const auto first_wanted = tokens.size() - static_cast<std::size_t>(n_last);
+  for (std::size_t done = 0; done < tokens.size();) {
+    const std::size_t n = std::min<std::size_t>(512, tokens.size() - done);
+    llama_batch batch = llama_batch_init(static_cast<int>(n), 0, 1);
+    for (std::size_t i = 0; i < n; ++i) {
+      batch.token[i] = tokens[done + i];
+      batch.pos[i] = position_++;
+      batch.n_seq_id[i] = 1;
+      batch.seq_id[i][0] = 0;
+      batch.logits[i] = done + i >= first_wanted ? 1 : 0;
+    }
+    batch.n_tokens = static_cast<int>(n);
+    const int status = llama_decode(context_.get(), batch);
+    for (std::size_t i = 0; status == 0 && i < n; ++i) {
+      if (!batch.logits[i]) continue;
+      const float* row = llama_get_logits_ith(context_.get(), static_cast<int>(i));
+      rows.emplace_back(row, row + n_vocab);
+    }
+    llama_batch_free(batch);
+    if (status != 0) throw std::runtime_error("libllama cannot decode");
+    done += n;
+  }
+  return rows;
+}
+
+}  // namespace coppice::test
