@@ -1,0 +1,41 @@
+# The front door. Each target is one script in scripts/, which brings what it needs (packages, sources, model, build),
+# so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo serve test asan tsan bench format check-format clean
+
+help:          ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+
+deps:          ## Install the packages, fetch and check the pinned sources and the model, build llama.cpp
+	@scripts/deps.sh
+
+build:         ## Build everything: build/coppice and the tests
+	@scripts/build.sh release
+
+demo:          ## Eight requests at once on one shared prefix, with sharing on and off
+	@scripts/run.sh demo $(ARGS)
+
+serve:         ## Serve the pinned model on http://127.0.0.1:8080; yours: ARGS="--model FILE"
+	@scripts/run.sh serve $(ARGS)
+
+test:          ## Build and run all tests; some: ARGS="-R kv_"
+	@scripts/test.sh release $(ARGS)
+
+asan:          ## Tests of the cache, the engine and the server under AddressSanitizer and UBSan
+	@scripts/test.sh asan $(ARGS)
+
+tsan:          ## The same tests under ThreadSanitizer
+	@scripts/test.sh tsan $(ARGS)
+
+bench:         ## Compare with llama.cpp's own tools, built from the same sources; writes docs/benchmarks.md
+	@scripts/bench.sh $(ARGS)
+
+format:        ## Format all C++ files
+	@scripts/format.sh
+
+check-format:  ## Say which C++ files are not formatted
+	@scripts/format.sh --check
+
+clean:         ## Delete the build folders (the cache folder stays)
+	@rm -rf build build-asan build-tsan

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Builds llama.cpp's own tools from the pinned sources with our compiler, and runs bench/compare.py against them.
+# Keep the machine quiet meanwhile. bench.sh --quick only shows that everything works.
+source "$(dirname "$0")/lib.sh"
+"$repo/scripts/build.sh" release coppice
+"$repo/scripts/deps.sh" peers
+cd "$repo"
+exec python3 bench/compare.py --coppice build/coppice --peers "$(llama_build_dir)/bin" --model "$pinned_model" \
+  --json build/bench.json --markdown docs/benchmarks.md "$@"

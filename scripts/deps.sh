@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Fetches and checks the pinned sources and the model, and builds llama.cpp's libraries, all into the cache folder.
+# deps.sh          what coppice links
+# deps.sh peers    also llama-server, llama-bench and llama-batched-bench, for the benchmarks
+source "$(dirname "$0")/lib.sh"
+"$repo/scripts/packages.sh"
+
+is_sha256() { [[ $(sha256sum "$1" | cut -d' ' -f1) == "$2" ]]; }
+
+# fetch PACKAGE VERSION FILE SHA256 [PIP OPTION...]
+fetch() {
+  local package=$1 version=$2 file=$3 sha256=$4
+  shift 4
+  if [[ ! -e $cache/$file ]]; then
+    need_disk "$cache" 1500 "fetching and building the pinned parts"
+    if [[ ! -x $cache/venv/bin/pip ]]; then
+      local python=/usr/bin/python3
+      [[ -x $python ]] || python=python3
+      rm -rf "$cache/venv"
+      logged "download tool" "$cache/logs/venv.log" "$python" -m venv "$cache/venv" ||
+        die "Python cannot make a virtual environment in $cache/venv (log: $cache/logs/venv.log)"
+    fi
+    say "Downloading $package $version"
+    rm -rf "$cache/incoming"
+    logged "$package" "$cache/logs/$package.log" \
+      "$cache/venv/bin/pip" download --no-deps --dest "$cache/incoming" "$@" "$package==$version" ||
+      die "Cannot download $package $version: is there a network? (log: $cache/logs/$package.log)"
+    [[ -e $cache/incoming/$file ]] || die "The download of $package $version brought no file named $file."
+    is_sha256 "$cache/incoming/$file" "$sha256" ||
+      die "Wrong checksum: the downloaded $file is not the file that coppice is pinned to; nothing was installed."
+    mv "$cache/incoming/$file" "$cache/$file"
+    rm -rf "$cache/incoming"
+  fi
+  is_sha256 "$cache/$file" "$sha256" ||
+    die "Wrong checksum: $cache/$file is damaged or not the pinned file; delete it and try again."
+}
+
+# The stamps are written last: what was cut off in the middle is done again.
+sources="$cache/llama.cpp-$llama_version"
+if [[ ! -e $sources/.complete ]]; then
+  fetch "$llama_package" "$llama_version" "$llama_file" "$llama_sha256" --no-binary "$llama_package"
+  rm -rf "$sources"
+  mkdir -p "$sources"
+  logged "unpacking" "$cache/logs/unpack.log" tar -xzf "$cache/$llama_file" -C "$sources" --strip-components=3 \
+    "${llama_file%.tar.gz}/vendor/llama.cpp" || die "Cannot unpack $cache/$llama_file (log: $cache/logs/unpack.log)"
+  touch "$sources/.complete"
+fi
+
+if [[ ! -e $pinned_model ]]; then
+  fetch "$model_package" "$model_version" "$model_file" "$model_file_sha256"
+  python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extract(sys.argv[2], sys.argv[3])' \
+    "$cache/$model_file" "$model_member" "$cache/incoming" || die "Cannot unpack $cache/$model_file."
+  mv "$cache/incoming/$model_member" "$pinned_model"
+  rm -rf "$cache/incoming"
+fi
+is_sha256 "$pinned_model" "$model_sha256" ||
+  die "Wrong checksum: $pinned_model is damaged or not the pinned file; delete it and try again."
+
+build=$(llama_build_dir)
+targets=(llama-common)
+[[ ${1:-} != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)
+stamp="$build/.built-${1:-libraries}"
+if [[ ! -e $stamp ]]; then
+  jobs=$(jobs)
+  say "Building llama.cpp's ${1:-libraries} once, about 4 minutes on 2 cores (into $build)"
+  logged "configuring" "$cache/logs/llama-configure.log" cmake -G Ninja -S "$repo/cmake/llama" -B "$build" \
+    -DLLAMA_SOURCE_DIR="$sources" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 \
+    -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache ||
+    die "llama.cpp could not be configured (log: $cache/logs/llama-configure.log)"
+  logged "compiling" "$cache/logs/llama-build.log" cmake --build "$build" -j "$jobs" --target "${targets[@]}" ||
+    die "llama.cpp could not be compiled (log: $cache/logs/llama-build.log)"
+  touch "$stamp"
+fi

