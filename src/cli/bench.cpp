@@ -1,0 +1,111 @@
+#include "cli/bench.h"
+
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/bench_engine.h"
+#include "cli/load.h"
+#include "executor/ggml/ggml_executor.h"
+
+namespace coppice::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kStepTokens = 512;
+constexpr int kPrefill = 512;
+constexpr int kDecode = 64;
+constexpr int kStreams = 8;
+constexpr int kDepth = 400;
+constexpr int kLongPrompt = 4000;
+
+struct BenchOptions {
+  executor::GgmlOptions ggml;
+  std::string name = "stream";
+  int repeat = 3;
+  std::uint64_t seed = 1;
+};
+
+Json stream_case(executor::Executor& executor, std::uint64_t seed) {
+  const StreamSpeed speed = bench_stream(executor, kPrefill, kDecode, seed);
+  return {{"prefill_tokens_per_s", speed.prefill_tokens_per_s}, {"decode_tokens_per_s", speed.decode_tokens_per_s}};
+}
+
+Json batch_case(executor::Executor& executor, std::uint64_t seed) {
+  const BatchSpeed speed = bench_batch(executor, kStreams, kDepth, kDecode, kStepTokens, seed);
+  return {{"decode_tokens_per_s", speed.decode_tokens_per_s}, {"bookkeeping", speed.bookkeeping}};
+}
+
+Json gaps_case(executor::Executor& executor, std::uint64_t seed) {
+  const Gaps gaps = bench_gaps(executor, kStepTokens, kLongPrompt, seed);
+  return {{"quiet_median_ms", gaps.quiet_median_ms},
+          {"median_ms", gaps.median_ms},
+          {"p99_ms", gaps.p99_ms},
+          {"count", gaps.count}};
+}
+
+/// The median of each figure over the runs.
+Json medians(const std::vector<Json>& runs) {
+  Json result;
+  for (const auto& [name, first] : runs.front().items()) {
+    std::vector<double> values;
+    for (const Json& run : runs) values.push_back(run.at(name).get<double>());
+    result[name] = median(std::move(values));
+  }
+  return result;
+}
+
+int run_bench(BenchOptions options) try {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("coppice"));  // standard output is for the figures alone
+  options.ggml.max_rows = kStepTokens;
+  options.ggml.max_sequences = 32;
+  const auto executor = executor::load_ggml_executor(options.ggml, {});
+  const auto& run_case = options.name == "stream" ? stream_case : options.name == "batch" ? batch_case : gaps_case;
+  run_case(*executor, options.seed);  // weights read, graphs made
+  std::vector<Json> runs;
+  for (int i = 1; i <= options.repeat; ++i)
+    runs.push_back(run_case(*executor, options.seed + static_cast<unsigned>(i)));
+  fmt::print("{}\n", medians(runs).dump());
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "coppice bench: {}\n", error.what());
+  return 1;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<BenchOptions>();
+  options->ggml.kv_bytes = std::size_t{512} << 20;
+  CLI::App* command = app.add_subcommand("bench", "Time the engine in this process; JSON on standard output");
+  command->add_option("--model,-m", options->ggml.model_path, "GGUF file")->required();
+  command
+      ->add_option("--case", options->name,
+                   "stream: one stream; batch: eight unrelated ones decoding; gaps: one beside a long prompt's prefill")
+      ->check(CLI::IsMember({"stream", "batch", "gaps"}))
+      ->capture_default_str();
+  command->add_option("--repeat", options->repeat, "Runs after the warm-up; medians are printed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--threads,-t", options->ggml.n_threads, "Threads that compute (default: one for each core)")
+      ->check(CLI::Range(1, 512));
+  command->add_option("--attention", options->ggml.attention, "auto, gather or dense")
+      ->check(CLI::IsMember({"auto", "gather", "dense"}))
+      ->capture_default_str();
+  command->add_option("--kv-bytes", options->ggml.kv_bytes, "Size of the KV pool: 512MiB, bytes")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber);
+  command->add_option("--seed", options->seed, "Of the random prompts")->capture_default_str();
+  command->callback([options, &exit_code] { exit_code = run_bench(*options); });
+}
+
+}  // namespace coppice::cli

@@ -1,0 +1,11 @@
+// `coppice bench`: the benchmarks of cache, scheduler and executor inside this process; JSON on standard output.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace coppice::cli {
+
+/// Adds the command to `app`; when it is chosen, parsing runs it and sets `exit_code`.
+void add_bench(CLI::App& app, int& exit_code);
+
+}  // namespace coppice::cli

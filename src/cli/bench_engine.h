@@ -1,0 +1,38 @@
+// The benchmarks that run inside this process: cache, scheduler and executor as the server uses them, without
+// HTTP and without a tokenizer. Steps are driven and timed one by one on the caller's thread.
+//
+// Each function starts from an empty cache and uses random prompts, so that nothing is shared by accident.
+#pragma once
+
+#include <cstdint>
+
+#include "executor/executor.h"
+
+namespace coppice::cli {
+
+/// One stream: its whole prompt in the first step, then one token a step.
+struct StreamSpeed {
+  double prefill_tokens_per_s = 0;
+  double decode_tokens_per_s = 0;
+};
+
+/// Several streams that share nothing, all decoding.
+struct BatchSpeed {
+  double decode_tokens_per_s = 0;
+  double bookkeeping = 0;  ///< share of the decode steps' time outside of forward and sampling [E5]
+};
+
+/// The times between a running stream's tokens, milliseconds.
+struct Gaps {
+  double quiet_median_ms = 0;  ///< before the long prompt came
+  double median_ms = 0;        ///< while the long prompt prefills
+  double p99_ms = 0;
+  std::int64_t count = 0;
+};
+
+StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed);
+BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
+                       std::uint64_t seed);
+Gaps bench_gaps(executor::Executor& executor, int step_tokens, int long_prompt, std::uint64_t seed);
+
+}  // namespace coppice::cli

@@ -1,0 +1,11 @@
+// `coppice serve`: loads a model and serves it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace coppice::cli {
+
+/// Adds the command to `app`; when it is chosen, parsing runs it and sets `exit_code`.
+void add_serve(CLI::App& app, int& exit_code);
+
+}  // namespace coppice::cli

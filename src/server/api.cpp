@@ -1,0 +1,198 @@
+#include "server/api.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/system/system_error.hpp>
+#include <ctime>
+#include <optional>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/cache_stats.h"
+#include "server/generation_reply.h"
+#include "server/job.h"
+#include "server/openai_response.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr const char* kModelPath = "/v1/models/";
+
+HttpReply error_reply(const ApiError& error) {
+  HttpReply reply{.status = error.status(), .body = error.json()};
+  if (const auto seconds = error.retry_after_s()) reply.headers.emplace_back("Retry-After", std::to_string(*seconds));
+  return reply;
+}
+
+Json model_json(const std::string& id, const std::string& root, std::int64_t created, const Model* model) {
+  Json json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
+  if (model != nullptr) json["max_model_len"] = model->facts().context_length;
+  return json;
+}
+
+/// Runs f on a worker. The caller's frame stays until it is done, cancelled or not, so f may refer to it.
+template <typename F>
+asio::awaitable<std::invoke_result_t<F>> on_worker(asio::thread_pool& workers, F f) {
+  co_return co_await asio::co_spawn(
+      workers, [f = std::move(f)]() -> asio::awaitable<std::invoke_result_t<F>> { co_return f(); },
+      asio::use_awaitable);
+}
+
+}  // namespace
+
+Api::Api(ApiConfig config, EventHub& hub, asio::thread_pool& workers)
+    : config_(std::move(config)), hub_(hub), workers_(workers), started_(std::time(nullptr)) {}
+
+const std::vector<Api::Route>& Api::routes() {
+  static const std::vector<Route> kRoutes = {
+      {"/health", "GET", &Api::health},
+      {"/metrics", "GET", &Api::metrics},
+      {"/v1/models", "GET", &Api::models},
+      {"/v1/cache/stats", "GET", &Api::cache_stats},
+      {"/v1/chat/completions", "POST", &Api::chat},
+      {"/v1/completions", "POST", &Api::completions},
+      {"/tokenize", "POST", &Api::tokenize},
+      {"/detokenize", "POST", &Api::detokenize},
+      {kModelPath, "GET", &Api::models},  // and all below it
+  };
+  return kRoutes;
+}
+
+const Api::Route& Api::find(const HttpRequest& request) const {
+  const bool one_model = request.path.starts_with(kModelPath);
+  for (const Route& route : routes()) {
+    if (one_model ? route.path != kModelPath : request.path != route.path) continue;
+    if (request.method == route.method) return route;
+    throw ApiError(405, fmt::format("{} wants {}, not {}.", request.path, route.method, request.method), "",
+                   "method_not_allowed");
+  }
+  throw ApiError(404, fmt::format("There is nothing at {}.", request.path), "", "not_found");
+}
+
+asio::awaitable<void> Api::handle(const HttpRequest& request, ReplyWriter& out) {
+  std::optional<ApiError> failure;
+  const char* path = "other";  // unknown paths must not become label values
+  try {
+    const Route& route = find(request);
+    path = route.path;
+    co_await (this->*route.action)(request, out);
+    metrics_.count_request(path, 200);
+  } catch (const ApiError& e) {
+    failure = e;
+  } catch (const boost::system::system_error&) {
+    metrics_.count_client_gone();
+    throw;  // the connection's own affair
+  } catch (const std::exception& e) {
+    SPDLOG_ERROR("{} {}: {}", request.method, request.path, e.what());
+    failure = ApiError::server_error(500, "An internal error: see the server's log.", "internal_error");
+  }
+  if (!failure) co_return;
+  metrics_.count_request(path, failure->status());
+  SPDLOG_DEBUG("{} {}: {} {}", request.method, request.path, failure->status(), failure->what());
+  if (!out.begun()) {
+    HttpReply reply = error_reply(*failure);
+    if (failure->status() == 405) reply.headers.emplace_back("Allow", request.method == "GET" ? "POST" : "GET");
+    co_await out.send(std::move(reply));
+  } else {
+    co_await out.write(ResponseStream::error(*failure));
+    co_await out.end_stream();
+  }
+}
+
+void Api::set_progress(std::string stage, double fraction) {
+  stage_ = std::move(stage);
+  fraction_ = fraction;
+}
+
+Model& Api::ready_model() const {
+  if (draining_) throw ApiError::unavailable("The server is shutting down.");
+  if (!model_) throw ApiError::unavailable(fmt::format("The model is loading ({} {:.0f} %).", stage_, fraction_ * 100));
+  return *model_;
+}
+
+asio::awaitable<void> Api::health(const HttpRequest&, ReplyWriter& out) {
+  HttpReply reply;
+  if (draining_) {
+    reply = {.status = 503, .body = dump({{"status", "draining"}})};
+  } else if (!model_) {
+    reply = {.status = 503, .body = dump({{"status", "loading"}, {"stage", stage_}, {"progress", fraction_}})};
+  } else {
+    reply.body = dump({{"status", "ok"}});
+  }
+  if (reply.status != 200) reply.headers.emplace_back("Retry-After", "1");
+  co_await out.send(std::move(reply));
+}
+
+asio::awaitable<void> Api::models(const HttpRequest& request, ReplyWriter& out) {
+  const auto& [id, alias] = config_.names;
+  if (request.path.starts_with(kModelPath)) {
+    const std::string name = request.path.substr(std::string_view(kModelPath).size());
+    if (name.empty() || !config_.names.known(name))
+      throw ApiError(404, fmt::format("The model '{}' does not exist.", name), "model", "model_not_found");
+    co_await out.send({.body = dump(model_json(name, id, started_, model_.get()))});
+    co_return;
+  }
+  Json data = Json::array({model_json(id, id, started_, model_.get())});
+  if (!alias.empty() && alias != id) data.push_back(model_json(alias, id, started_, model_.get()));
+  co_await out.send({.body = dump({{"object", "list"}, {"data", std::move(data)}})});
+}
+
+asio::awaitable<void> Api::metrics(const HttpRequest&, ReplyWriter& out) {
+  std::optional<engine::Snapshot> snapshot;
+  if (model_) snapshot = model_->snapshot();
+  HttpReply reply{.body = metrics_.scrape(snapshot ? &*snapshot : nullptr, connections_())};
+  reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  co_await out.send(std::move(reply));
+}
+
+asio::awaitable<void> Api::cache_stats(const HttpRequest&, ReplyWriter& out) {
+  if (!model_) ready_model();  // throws; while draining the figures are still of interest
+  co_await out.send({.body = cache_stats_json(model_->snapshot(), model_->facts(), config_.names.id)});
+}
+
+asio::awaitable<void> Api::tokenize(const HttpRequest& request, ReplyWriter& out) {
+  const Model& model = ready_model();
+  co_await out.send({.body = co_await on_worker(workers_, [&] { return tokenize_reply(model, request.body); })});
+}
+
+asio::awaitable<void> Api::detokenize(const HttpRequest& request, ReplyWriter& out) {
+  const Model& model = ready_model();
+  co_await out.send({.body = co_await on_worker(workers_, [&] { return detokenize_reply(model, request.body); })});
+}
+
+asio::awaitable<void> Api::chat(const HttpRequest& request, ReplyWriter& out) {
+  return generate(Endpoint::kChat, request, out);
+}
+
+asio::awaitable<void> Api::completions(const HttpRequest& request, ReplyWriter& out) {
+  return generate(Endpoint::kCompletions, request, out);
+}
+
+asio::awaitable<Prepared> Api::prepare_somewhere(Endpoint endpoint, const std::string& body) {
+  Model& model = ready_model();
+  const auto work = [this, &model, endpoint, &body] { return prepare(model, config_.names, endpoint, body); };
+  if (body.size() < config_.offload_bytes) co_return work();
+  co_return co_await on_worker(workers_, work);
+}
+
+asio::awaitable<void> Api::generate(Endpoint endpoint, const HttpRequest& request, ReplyWriter& out) {
+  const auto start = engine::Clock::now();
+  Prepared prepared = co_await prepare_somewhere(endpoint, request.body);
+  Model& model = ready_model();  // it may be draining by now
+  Job job(hub_, model, co_await asio::this_coro::executor, config_.max_pending_bytes);
+  for (engine::Request& r : prepared.requests) {
+    if (config_.request_seconds > 0)
+      r.deadline = start + std::chrono::duration_cast<engine::Clock::duration>(
+                               std::chrono::duration<double>(config_.request_seconds));
+    job.submit(std::move(r));
+  }
+  co_await reply_with(job, prepared, {start, metrics_}, out);
+}
+
+}  // namespace coppice::server

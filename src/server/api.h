@@ -1,0 +1,86 @@
+// Api: the routes and what they do. From an HttpRequest to a reply, through the engine.
+//
+// Belongs to the io thread. Big bodies are parsed and tokenized on `workers`; nothing else leaves the thread.
+//
+// Invariants
+//   1. Every reply is JSON (or Prometheus' text, or a stream of events), errors in OpenAI's form.
+//   2. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/event_hub.h"
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/model.h"
+#include "server/openai_request.h"
+#include "server/prepare.h"
+
+namespace coppice::server {
+
+class Job;
+
+struct ApiConfig {
+  ServedNames names;
+  std::size_t max_pending_bytes = std::size_t{1} << 20;  ///< per stream, not taken by its client
+  double request_seconds = 0;                            ///< deadline of a request; 0: none
+  std::size_t offload_bytes = std::size_t{16} << 10;     ///< bodies from this size on go to a worker
+};
+
+class Api {
+ public:
+  Api(ApiConfig config, EventHub& hub, boost::asio::thread_pool& workers);
+
+  boost::asio::awaitable<void> handle(const HttpRequest& request, ReplyWriter& out);
+
+  // What /health says.
+  void set_progress(std::string stage, double fraction);
+  void set_ready(std::shared_ptr<Model> model) { model_ = std::move(model); }
+  void set_draining() { draining_ = true; }
+
+  /// For /metrics.
+  void set_connection_count(std::function<std::size_t()> count) { connections_ = std::move(count); }
+
+ private:
+  using Action = boost::asio::awaitable<void> (Api::*)(const HttpRequest&, ReplyWriter&);
+  struct Route {
+    const char* path;
+    const char* method;
+    Action action;
+  };
+  static const std::vector<Route>& routes();
+  const Route& find(const HttpRequest& request) const;
+
+  boost::asio::awaitable<void> health(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> models(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> metrics(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> cache_stats(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> tokenize(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> detokenize(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> chat(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> completions(const HttpRequest& request, ReplyWriter& out);
+
+  boost::asio::awaitable<void> generate(Endpoint endpoint, const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<Prepared> prepare_somewhere(Endpoint endpoint, const std::string& body);
+  Model& ready_model() const;
+
+  ApiConfig config_;
+  EventHub& hub_;
+  boost::asio::thread_pool& workers_;
+  Metrics metrics_;
+  std::function<std::size_t()> connections_ = [] { return std::size_t{0}; };
+  std::shared_ptr<Model> model_;
+  std::string stage_ = "starting";
+  double fraction_ = 0;
+  bool draining_ = false;
+  std::int64_t started_;  ///< seconds since 1970
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,43 @@
+#include "server/api_error.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace coppice::server {
+
+ApiError ApiError::field(const std::string& name, const std::string& message, const std::string& code) {
+  return {400, fmt::format("'{}': {}", name, message), name, code};
+}
+
+ApiError ApiError::unsupported(const std::string& name, const std::string& message) {
+  return {400, fmt::format("'{}': {}", name, message.empty() ? "not supported by this server yet" : message), name,
+          "unsupported_parameter"};
+}
+
+ApiError ApiError::unavailable(const std::string& message) {
+  ApiError error{503, message, "", "unavailable", "unavailable_error"};
+  error.retry_after_s_ = 1;
+  return error;
+}
+
+ApiError ApiError::server_error(int status, const std::string& message, const std::string& code) {
+  return {status, message, "", code, "server_error"};
+}
+
+ApiError ApiError::queue_full(const std::string& message) {
+  ApiError error{429, message, "", "queue_full", "rate_limit_error"};
+  error.retry_after_s_ = 1;
+  return error;
+}
+
+std::string ApiError::json() const {
+  const auto or_null = [](const std::string& s) {
+    return s.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(s);
+  };
+  const nlohmann::ordered_json body = {
+      {"error", {{"message", what()}, {"type", type_}, {"param", or_null(param_)}, {"code", or_null(code_)}}}};
+  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,48 @@
+// ApiError: an answer in OpenAI's error form: {"error": {"message", "type", "param", "code"}}.
+//
+// A value; thrown by parsing and by handlers, caught in one place (api.cpp).
+#pragma once
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace coppice::server {
+
+class ApiError : public std::runtime_error {
+ public:
+  ApiError(int status, std::string message, std::string param = "", std::string code = "",
+           std::string type = "invalid_request_error")
+      : std::runtime_error(std::move(message)),
+        status_(status),
+        type_(std::move(type)),
+        param_(std::move(param)),
+        code_(std::move(code)) {}
+
+  /// 400 for one field.
+  static ApiError field(const std::string& name, const std::string& message, const std::string& code = "invalid_value");
+  /// 400 for a field that OpenAI knows and this server doesn't have yet.
+  static ApiError unsupported(const std::string& name, const std::string& message = "");
+  /// 503: loading, draining, stopped.
+  static ApiError unavailable(const std::string& message);
+  /// 500, 504: not the client's fault.
+  static ApiError server_error(int status, const std::string& message, const std::string& code = "");
+  /// 429 with Retry-After.
+  static ApiError queue_full(const std::string& message);
+
+  int status() const { return status_; }
+  const std::string& param() const { return param_; }  ///< empty: null
+  const std::string& code() const { return code_; }    ///< empty: null
+  std::optional<int> retry_after_s() const { return retry_after_s_; }
+
+  /// The body: one line of JSON.
+  std::string json() const;
+
+ private:
+  int status_;
+  std::string type_, param_, code_;
+  std::optional<int> retry_after_s_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,49 @@
+#include "server/cache_stats.h"
+
+#include "server/openai_response.h"
+
+namespace coppice::server {
+
+std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts, const std::string& model) {
+  const kv::CacheStats& c = s.cache;
+  const Json json = {{"model", model},
+                     {"attention", facts.attention},
+                     {"share", facts.share},
+                     {"context_length", facts.context_length},
+                     {"block_size", c.block_size},
+                     {"blocks",
+                      {{"total", c.total},
+                       {"free", c.free},
+                       {"in_use", c.in_use},
+                       {"cached", c.cached},
+                       {"shared", c.shared},
+                       {"max_refs", c.max_refs},
+                       {"reserved", c.reserved}}},
+                     {"bytes", {{"budget", c.bytes_budget}, {"in_use", c.bytes_in_use}, {"peak", c.bytes_peak}}},
+                     {"tokens",
+                      {{"prompt", s.prompt_tokens},
+                       {"cached", s.cached_tokens},
+                       {"computed", s.computed_tokens},
+                       {"generated", s.generated_tokens}}},
+                     {"cow_forks", c.cow_forks},
+                     {"evictions", c.evictions},
+                     {"preemptions", s.preemptions},
+                     {"tree_nodes", c.tree_nodes},
+                     {"requests",
+                      {{"running", s.running_requests},
+                       {"waiting", s.waiting_requests},
+                       {"following", s.following_requests},
+                       {"finished", s.requests_finished},
+                       {"cancelled", s.requests_cancelled},
+                       {"refused", s.requests_refused},
+                       {"failed", s.requests_failed}}},
+                     {"sequences", s.running_sequences},
+                     {"steps",
+                      {{"count", s.steps},
+                       {"seconds", s.step_seconds},
+                       {"forward_seconds", s.forward_seconds},
+                       {"sampling_seconds", s.sampling_seconds}}}};
+  return dump(json);
+}
+
+}  // namespace coppice::server

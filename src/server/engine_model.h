@@ -1,0 +1,52 @@
+// EngineModel: the Model of the real server: a vocabulary, a chat template, an engine.
+//
+// Refers to the engine, which outlives it; shares the vocabulary. Thread safety: as Model.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "sampling/make_generation.h"
+#include "server/model.h"
+#include "text/chat_template.h"
+#include "text/vocabulary.h"
+
+namespace coppice::server {
+
+class EngineModel final : public Model {
+ public:
+  EngineModel(ModelFacts facts, std::shared_ptr<const text::Vocabulary> vocabulary,
+              std::shared_ptr<const text::ChatTemplate> chat_template, engine::Engine& engine)
+      : facts_(std::move(facts)),
+        vocabulary_(std::move(vocabulary)),
+        template_(std::move(chat_template)),
+        engine_(engine) {}
+
+  const ModelFacts& facts() const override { return facts_; }
+  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
+    return vocabulary_->tokenize(text, add_special, parse_special);
+  }
+  std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
+    return vocabulary_->detokenize(tokens, special);
+  }
+  std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override {
+    return template_->render(messages, add_generation_prompt);
+  }
+  std::unique_ptr<sampling::Generation> make_generation(const sampling::SamplingParams& params, int sample_index,
+                                                        std::span<const kv::Token> prompt) const override {
+    return sampling::make_generation(vocabulary_, params, sample_index, prompt);
+  }
+  engine::RequestId next_id() override { return engine_.next_id(); }
+  void submit(engine::Request request) override { engine_.submit(std::move(request)); }
+  void cancel(engine::RequestId id) override { engine_.cancel(id); }
+  engine::Snapshot snapshot() const override { return engine_.snapshot(); }
+  void stop() override { engine_.stop(); }
+
+ private:
+  ModelFacts facts_;
+  std::shared_ptr<const text::Vocabulary> vocabulary_;
+  std::shared_ptr<const text::ChatTemplate> template_;
+  engine::Engine& engine_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,95 @@
+#include "server/generation_reply.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <ctime>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "server/openai_response.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+double seconds(engine::Clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+/// Unique enough across restarts and machines: it only names a response.
+std::string response_id(Endpoint endpoint) {
+  static std::mt19937_64 random{(std::uint64_t{std::random_device{}()} << 32U) ^ std::random_device{}()};
+  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", random(), random());
+}
+
+/// Notes when the first news came and, at the end, tells the metrics.
+class Stopwatch {
+ public:
+  explicit Stopwatch(ReplyClock clock) : clock_(clock) {}
+  void news() {
+    if (first_) return;
+    first_ = engine::Clock::now();
+    clock_.metrics.observe_first_token(seconds(*first_ - clock_.start));
+  }
+  void end(const Job& job) {
+    const auto now = engine::Clock::now();
+    clock_.metrics.observe_request(seconds(now - clock_.start), seconds(now - first_.value_or(now)),
+                                   job.usage().completion_tokens / job.n_choices());
+  }
+
+ private:
+  ReplyClock clock_;
+  std::optional<engine::Clock::time_point> first_;
+};
+
+asio::awaitable<void> stream(Job& job, const Prepared& prepared, ResponseHead head, Stopwatch watch, ReplyWriter& out) {
+  ResponseStream events(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0,
+                        prepared.parsed.include_usage, prepared.echoes);
+  while (true) {
+    co_await job.wait();
+    const bool last = job.done();  // now: what comes during the writes below is for the next round
+    std::string bytes;
+    for (Delta& delta : job.take()) bytes += events.events(std::move(delta));
+    if (!bytes.empty()) watch.news();
+    if (job.error()) {
+      if (!out.begun()) throw ApiError(*job.error());
+      bytes += ResponseStream::error(*job.error());
+    } else if (last) {
+      bytes += events.end(job.usage());
+      watch.end(job);
+    }
+    if (!out.begun()) co_await out.begin_stream();
+    co_await out.write(bytes);
+    if (last) break;
+  }
+  co_await out.end_stream();
+}
+
+asio::awaitable<void> answer(Job& job, const Prepared& prepared, ResponseHead head, Stopwatch watch, ReplyWriter& out) {
+  ResponseBody body(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0);
+  while (true) {
+    co_await job.wait();
+    for (Delta& delta : job.take()) {
+      watch.news();
+      body.add(std::move(delta));
+    }
+    if (job.done()) break;
+  }
+  if (job.error()) throw ApiError(*job.error());
+  watch.end(job);
+  co_await out.send({.body = body.json(job.usage(), prepared.echoes)});
+}
+
+}  // namespace
+
+asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, ReplyClock clock, ReplyWriter& out) {
+  const Endpoint endpoint = prepared.parsed.endpoint;
+  ResponseHead head{endpoint, response_id(endpoint), std::time(nullptr), prepared.model};
+  return (prepared.parsed.stream ? stream : answer)(job, prepared, std::move(head), Stopwatch(clock), out);
+}
+
+}  // namespace coppice::server

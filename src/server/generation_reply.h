@@ -1,0 +1,25 @@
+// The reply to a generation: waits for a job's news and writes them, at once or as a stream.
+//
+// Runs on the io thread.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+
+#include "engine/request.h"
+#include "server/http.h"
+#include "server/job.h"
+#include "server/metrics.h"
+#include "server/prepare.h"
+
+namespace coppice::server {
+
+/// When the request came, and who wants to know how long it took.
+struct ReplyClock {
+  engine::Clock::time_point start;
+  Metrics& metrics;
+};
+
+/// Throws ApiError: before the first token there is still a status to set, so a stream's head waits for it.
+boost::asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, ReplyClock clock, ReplyWriter& out);
+
+}  // namespace coppice::server

@@ -1,0 +1,118 @@
+#include "server/http_server.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <vector>
+
+#include "server/api_error.h"
+#include "server/http_session.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+constexpr std::chrono::milliseconds kTick{200};
+constexpr int kBacklog = 4096;  // the kernel cuts it to net.core.somaxconn
+
+}  // namespace
+
+HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler handler)
+    : io_(io), limits_(limits), handler_(std::move(handler)), acceptor_(io), tick_(io) {}
+
+HttpServer::~HttpServer() = default;
+
+void HttpServer::listen(const std::string& host, std::uint16_t port) {
+  error_code error;
+  tcp::resolver resolver(io_);
+  const auto found = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
+  if (error || found.empty())
+    throw ListenError(fmt::format("Cannot resolve the host '{}': {}.", host, error.message()));
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor_.open(endpoint.protocol(), error);
+  if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) acceptor_.bind(endpoint, error);
+  if (!error) acceptor_.listen(kBacklog, error);
+  if (error == asio::error::address_in_use)
+    throw ListenError(fmt::format("Port {} on {} is already in use: choose another one with --port.", port, host));
+  if (error) throw ListenError(fmt::format("Cannot listen on {}:{}: {}.", host, port, error.message()));
+}
+
+std::uint16_t HttpServer::port() const {
+  return acceptor_.local_endpoint().port();
+}
+
+void HttpServer::start() {
+  asio::co_spawn(io_, accept(), asio::detached);
+  asio::co_spawn(io_, watch_deadlines(), asio::detached);
+}
+
+asio::awaitable<void> HttpServer::accept() {
+  while (acceptor_.is_open()) {
+    auto [error, socket] = co_await acceptor_.async_accept(kTuple);
+    if (!acceptor_.is_open()) co_return;
+    if (error) {
+      // Out of descriptors or memory, most likely: the connection stays in the backlog, so don't spin.
+      SPDLOG_WARN("accept: {}", error.message());
+      asio::steady_timer pause(io_, kTick);
+      co_await pause.async_wait(kTuple);
+    } else if (sessions_.size() >= limits_.max_connections) {
+      asio::co_spawn(io_, refuse(std::move(socket)), asio::detached);
+    } else {
+      auto session = std::make_shared<HttpSession>(std::move(socket), limits_, handler_);
+      sessions_.insert(session);
+      asio::co_spawn(io_, serve(std::move(session)), asio::detached);
+    }
+  }
+}
+
+asio::awaitable<void> HttpServer::serve(std::shared_ptr<HttpSession> session) {
+  co_await session->run();
+  sessions_.erase(session);
+}
+
+asio::awaitable<void> HttpServer::refuse(tcp::socket socket) {
+  const std::string body = ApiError::unavailable("Too many connections.").json();
+  const std::string reply = fmt::format(
+      "HTTP/1.1 503 Service Unavailable\r\nServer: coppice\r\nContent-Type: application/json\r\n"
+      "Content-Length: {}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
+      body.size(), body);
+  // Small enough for an empty socket's buffer: this cannot wait.
+  co_await socket.async_write_some(asio::buffer(reply), kTuple);
+  error_code ignored;
+  socket.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+asio::awaitable<void> HttpServer::watch_deadlines() {
+  while (!closed_) {
+    tick_.expires_after(kTick);
+    co_await tick_.async_wait(kTuple);
+    const auto now = HttpSession::Clock::now();
+    for (const auto& session : sessions_) session->check_deadline(now);
+  }
+}
+
+void HttpServer::finish() {
+  error_code ignored;
+  acceptor_.close(ignored);
+  for (const auto& session : sessions_) session->finish();
+}
+
+void HttpServer::close() {
+  finish();
+  closed_ = true;
+  tick_.cancel();
+  for (const auto& session : sessions_) session->close();
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,63 @@
+// HttpServer: the listening socket and its connections.
+//
+// Belongs to the io thread. listen() may be called before that thread runs.
+//
+// Invariants
+//   1. `sessions_` holds exactly the sessions whose run() has not returned.
+//   2. At most limits.max_connections of them: one more is told so and closed.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <unordered_set>
+
+#include "server/http.h"
+
+namespace coppice::server {
+
+class HttpSession;
+
+/// The address cannot be listened on; what() is a sentence for the operator.
+class ListenError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class HttpServer {
+ public:
+  HttpServer(boost::asio::io_context& io, HttpLimits limits, HttpHandler handler);
+  ~HttpServer();
+
+  /// Binds and listens; connections wait until start(). Port 0 picks a free one. Throws ListenError.
+  void listen(const std::string& host, std::uint16_t port);
+  std::uint16_t port() const;
+
+  void start();
+  /// No new connections, no further requests on open ones; idle ones close.
+  void finish();
+  /// Ends everything that still waits. After it no work of this object is left on the io_context.
+  void close();
+
+  std::size_t connections() const { return sessions_.size(); }
+
+ private:
+  boost::asio::awaitable<void> accept();
+  boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session);
+  boost::asio::awaitable<void> refuse(boost::asio::ip::tcp::socket socket);
+  boost::asio::awaitable<void> watch_deadlines();
+
+  boost::asio::io_context& io_;
+  HttpLimits limits_;
+  HttpHandler handler_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer tick_;
+  std::unordered_set<std::shared_ptr<HttpSession>> sessions_;
+  bool closed_ = false;
+};
+
+}  // namespace coppice::server

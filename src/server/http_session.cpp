@@ -1,0 +1,244 @@
+#include "server/http_session.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/status.hpp>
+#include <ctime>
+#include <optional>
+
+#include "server/api_error.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+namespace {
+
+constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+constexpr std::size_t kReadBytes = 4096;
+constexpr std::size_t kMaxPipelined = std::size_t{64} << 10;
+constexpr std::size_t kMaxLinger = std::size_t{64} << 20;
+constexpr double kLingerSeconds = 2;
+
+std::string http_date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 64> text{};
+  const std::size_t n = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &utc);
+  return {text.data(), n};
+}
+
+/// The reply to a request that could not be read; none: nobody is there to read it.
+std::optional<ApiError> protocol_error(error_code error, bool timed_out, const HttpLimits& limits) {
+  if (timed_out) return ApiError(408, "The request took too long to arrive.", "", "request_timeout");
+  if (error == http::error::header_limit)
+    return ApiError(431, fmt::format("The header is over the limit of {} bytes.", limits.max_header_bytes), "",
+                    "header_too_large");
+  if (error == http::error::body_limit)
+    return ApiError(413, fmt::format("The body is over the limit of {} bytes.", limits.max_body_bytes), "",
+                    "body_too_large");
+  const bool closed = error == http::error::end_of_stream || error == http::error::partial_message;
+  if (!closed && error.category() == http::make_error_code(http::error::bad_method).category())
+    return ApiError(400, "The request is not valid HTTP: " + error.message() + ".", "", "bad_http");
+  return std::nullopt;
+}
+
+}  // namespace
+
+HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits, const HttpHandler& handler)
+    : socket_(std::move(socket)), limits_(limits), handler_(handler) {
+  error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  if (limits_.send_buffer_bytes > 0)
+    socket_.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
+}
+
+asio::awaitable<void> HttpSession::run() {
+  try {
+    while (co_await serve_one() && !finishing_) {
+    }
+  } catch (const std::exception& e) {
+    SPDLOG_DEBUG("connection closed: {}", e.what());
+  }
+  close();
+}
+
+asio::awaitable<bool> HttpSession::serve_one() {
+  timed_out_ = false;
+  if (buffer_.size() == 0) {
+    idle_ = true;
+    arm(limits_.idle_seconds);
+    const auto [error, n] = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), kTuple);
+    idle_ = false;
+    if (error) co_return false;
+    buffer_.commit(n);
+  }
+
+  Parser parser;
+  if (const error_code error = co_await read_request(parser)) {
+    co_await refuse(error);
+    co_return false;
+  }
+  disarm();
+  auto message = parser.release();
+  HttpRequest request;
+  const std::string_view target(message.target().data(), message.target().size());
+  const std::size_t question = target.find('?');
+  request.path = target.substr(0, question);
+  if (question != std::string_view::npos) request.query = target.substr(question + 1);
+  head_only_ = message.method() == http::verb::head;
+  request.method = head_only_ ? "GET" : std::string(message.method_string());
+  request.body = std::move(message.body());
+  keep_alive_ = message.keep_alive();
+  http10_ = message.version() < 11;
+  begun_ = complete_ = false;
+
+  using namespace asio::experimental::awaitable_operators;
+  co_await (respond(request) || watch());
+  co_return complete_&& keep_alive_;
+}
+
+asio::awaitable<error_code> HttpSession::read_request(Parser& parser) {
+  parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
+  parser.body_limit(limits_.max_body_bytes);
+  arm(limits_.header_seconds);
+  const auto [header_error, header_bytes] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
+  if (header_error) co_return header_error;
+  if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue"))
+    co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
+  arm(limits_.body_seconds);
+  const auto [body_error, body_bytes] = co_await http::async_read(socket_, buffer_, parser, kTuple);
+  co_return body_error;
+}
+
+asio::awaitable<void> HttpSession::refuse(error_code error) {
+  const auto reply = protocol_error(error, timed_out_, limits_);
+  if (!reply) co_return;
+  timed_out_ = keep_alive_ = false;
+  begun_ = complete_ = false;
+  co_await send({.status = reply->status(), .body = reply->json()});
+  co_await linger();
+}
+
+/// The rest of a refused request must be read before closing, or the reset that the kernel sends for unread
+/// bytes destroys our reply on its way.
+asio::awaitable<void> HttpSession::linger() {
+  error_code ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  arm(kLingerSeconds);
+  std::array<char, kReadBytes> sink{};
+  for (std::size_t total = 0; total < kMaxLinger;) {
+    const auto [error, n] = co_await socket_.async_read_some(asio::buffer(sink), kTuple);
+    if (error) co_return;
+    total += n;
+  }
+}
+
+/// Never throws: the operator that runs it beside watch() would wait for a success of the other.
+asio::awaitable<void> HttpSession::respond(const HttpRequest& request) {
+  try {
+    co_await handler_(request, *this);
+  } catch (const std::exception& e) {
+    SPDLOG_DEBUG("reply not finished: {}", e.what());
+    complete_ = false;
+  }
+}
+
+/// Returns when the client is gone.
+asio::awaitable<void> HttpSession::watch() {
+  while (buffer_.size() < kMaxPipelined) {
+    const auto [error, n] = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), kTuple);
+    buffer_.commit(n);
+    if (error) co_return;
+  }
+  // A client that pipelines this much is there; it is read again when its next request's turn comes.
+  asio::steady_timer never(co_await asio::this_coro::executor, Clock::time_point::max());
+  co_await never.async_wait(kTuple);
+}
+
+asio::awaitable<void> HttpSession::write_all(std::string_view bytes) {
+  while (!bytes.empty()) {
+    arm(limits_.write_seconds);
+    bytes.remove_prefix(co_await socket_.async_write_some(asio::buffer(bytes), asio::use_awaitable));
+  }
+  disarm();
+}
+
+std::string HttpSession::head(int status, std::string_view content_type, const HttpReply* reply) const {
+  std::string out = fmt::format("HTTP/1.1 {} {}\r\nServer: coppice\r\nDate: {}\r\n", status,
+                                std::string(http::obsolete_reason(static_cast<http::status>(status))), http_date());
+  if (!content_type.empty()) out += fmt::format("Content-Type: {}\r\n", content_type);
+  if (reply != nullptr) {
+    out += fmt::format("Content-Length: {}\r\n", reply->body.size());
+    for (const auto& [name, value] : reply->headers) out += fmt::format("{}: {}\r\n", name, value);
+  } else {
+    out += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+    if (!http10_) out += "Transfer-Encoding: chunked\r\n";
+  }
+  const bool stays = keep_alive_ && !finishing_;
+  return out + (stays ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n");
+}
+
+asio::awaitable<void> HttpSession::send(HttpReply reply) {
+  begun_ = true;
+  std::string bytes = head(reply.status, reply.content_type, &reply);
+  if (!head_only_) bytes += reply.body;
+  co_await write_all(bytes);
+  complete_ = true;
+}
+
+asio::awaitable<void> HttpSession::begin_stream() {
+  begun_ = true;
+  if (http10_) keep_alive_ = false;  // the end of the connection is the only end it knows
+  co_await write_all(head(200, "text/event-stream; charset=utf-8", nullptr));
+}
+
+asio::awaitable<void> HttpSession::write(std::string_view events) {
+  if (events.empty() || head_only_) co_return;  // an empty chunk would end the stream
+  if (http10_) {
+    co_await write_all(events);
+  } else {
+    const std::string chunk = fmt::format("{:x}\r\n{}\r\n", events.size(), events);
+    co_await write_all(chunk);
+  }
+}
+
+asio::awaitable<void> HttpSession::end_stream() {
+  if (!http10_) co_await write_all("0\r\n\r\n");
+  complete_ = true;
+}
+
+void HttpSession::arm(double seconds) {
+  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+void HttpSession::check_deadline(Clock::time_point now) {
+  if (now < deadline_) return;
+  SPDLOG_DEBUG("connection timed out");
+  timed_out_ = true;
+  disarm();
+  error_code ignored;
+  socket_.cancel(ignored);  // whoever waits sees operation_aborted, and may still send a reply
+}
+
+void HttpSession::finish() {
+  finishing_ = true;
+  if (idle_) close();
+}
+
+void HttpSession::close() {
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,76 @@
+// HttpSession: one connection: reads requests, hands them to the handler, writes replies, one after the other.
+//
+// Belongs to the io thread. Kept alive by its own coroutine, run().
+//
+// While a handler works the session reads on: that is how it learns at once that the client went away (it then
+// cancels the handler's coroutine), and pipelined requests wait in `buffer_` meanwhile.
+//
+// Invariants
+//   1. At most one write is in flight; so is at most one read.
+//   2. A reply that did not end as it should (`complete_`) closes the connection.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <memory>
+
+#include "server/http.h"
+
+namespace coppice::server {
+
+class HttpSession final : public ReplyWriter, public std::enable_shared_from_this<HttpSession> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `limits` and `handler` outlive the session.
+  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, const HttpHandler& handler);
+
+  /// Serves until either side closes. Never throws. REQUIRES: owned by a shared_ptr that the caller keeps.
+  boost::asio::awaitable<void> run();
+
+  /// Closes the connection when what it waits for is overdue; called every now and then.
+  void check_deadline(Clock::time_point now);
+  /// No further request on this connection; an idle one closes at once.
+  void finish();
+  /// Closes at once.
+  void close();
+
+  boost::asio::awaitable<void> send(HttpReply reply) override;
+  boost::asio::awaitable<void> begin_stream() override;
+  boost::asio::awaitable<void> write(std::string_view events) override;
+  boost::asio::awaitable<void> end_stream() override;
+  bool begun() const override { return begun_; }
+
+ private:
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  boost::asio::awaitable<bool> serve_one();
+  boost::asio::awaitable<boost::system::error_code> read_request(Parser& parser);
+  boost::asio::awaitable<void> refuse(boost::system::error_code error);
+  boost::asio::awaitable<void> respond(const HttpRequest& request);
+  boost::asio::awaitable<void> watch();
+  boost::asio::awaitable<void> write_all(std::string_view bytes);
+  boost::asio::awaitable<void> linger();
+  std::string head(int status, std::string_view content_type, const HttpReply* reply) const;
+  void arm(double seconds);
+  void disarm() { deadline_ = Clock::time_point::max(); }
+
+  boost::asio::ip::tcp::socket socket_;
+  const HttpLimits& limits_;
+  const HttpHandler& handler_;
+  boost::beast::flat_buffer buffer_;  ///< read, not parsed yet
+  Clock::time_point deadline_ = Clock::time_point::max();
+  bool timed_out_ = false;
+  bool idle_ = false;        ///< waiting for the first byte of a request
+  bool finishing_ = false;   ///< see finish()
+  bool keep_alive_ = false;  ///< of the request in hand
+  bool http10_ = false;
+  bool head_only_ = false;
+  bool begun_ = false, complete_ = false;
+};
+
+}  // namespace coppice::server

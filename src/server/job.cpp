@@ -1,0 +1,122 @@
+#include "server/job.h"
+
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <iterator>
+#include <utility>
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+ApiError refusal_error(engine::Refusal refusal, const std::string& message) {
+  switch (refusal) {
+    case engine::Refusal::kTooLong:
+      return {400, message.empty() ? "The prompt is too long." : message, "", "context_length_exceeded"};
+    case engine::Refusal::kQueueFull:
+      return ApiError::queue_full(message.empty() ? "The queue is full: try again later." : message);
+    case engine::Refusal::kShutdown:
+      return ApiError::unavailable("The server is shutting down.");
+    case engine::Refusal::kFailed:
+      break;
+  }
+  return ApiError::server_error(500, message.empty() ? "The model failed." : message, "model_failed");
+}
+
+std::size_t weight(const sampling::LogprobEntry& entry) {
+  return sizeof(entry) + entry.top.size() * sizeof(sampling::TokenLogprob);
+}
+
+}  // namespace
+
+Job::Job(EventHub& hub, Model& model, asio::any_io_executor executor, std::size_t max_pending_bytes)
+    : hub_(hub),
+      model_(model),
+      news_(std::move(executor), asio::steady_timer::time_point::max()),
+      max_pending_bytes_(max_pending_bytes) {}
+
+Job::~Job() {
+  cancel_open();
+}
+
+void Job::submit(engine::Request request) {
+  const engine::RequestId id = request.id;
+  const int n = static_cast<int>(request.samples.size());
+  hub_.add(id, *this);
+  open_.emplace(id, next_choice_);
+  next_choice_ += n;
+  model_.submit(std::move(request));
+}
+
+asio::awaitable<void> Job::wait() {
+  // One thread: nothing can come between the look and the wait. A cancelled coroutine leaves by an exception
+  // of co_await itself.
+  while (pending_.empty() && !done()) {
+    boost::system::error_code ignored;
+    co_await news_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+}
+
+std::vector<Delta> Job::take() {
+  pending_of_.clear();
+  pending_bytes_ = 0;
+  return std::exchange(pending_, {});
+}
+
+void Job::on_event(engine::Event&& event) {
+  const auto it = open_.find(event.request);
+  if (it == open_.end()) return;
+  if (event.refusal) return fail(refusal_error(*event.refusal, event.message));
+  const auto finish = event.piece.finish;
+  if (finish == sampling::Finish::kError)
+    return fail(
+        ApiError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
+  if (finish == sampling::Finish::kCancelled)
+    return fail(ApiError::server_error(504, "The request ran out of time.", "deadline_exceeded"));
+  add_piece(it->second + event.sample, std::move(event.piece));
+  if (event.done) {
+    usage_.prompt_tokens += event.usage.prompt_tokens;
+    usage_.cached_tokens += event.usage.cached_tokens;
+    usage_.completion_tokens += event.usage.completion_tokens;
+    hub_.remove(event.request);
+    open_.erase(it);
+  }
+  if (pending_bytes_ > max_pending_bytes_)
+    return fail(ApiError::server_error(503, "The client reads too slowly.", "slow_reader"));
+  if (!pending_.empty() || done()) notify();
+}
+
+void Job::on_shutdown() {
+  fail(ApiError::unavailable("The server is shutting down."));
+}
+
+void Job::add_piece(int choice, sampling::Piece&& piece) {
+  if (piece.text.empty() && piece.logprobs.empty() && !piece.finish) return;
+  const auto [it, fresh] = pending_of_.try_emplace(choice, pending_.size());
+  if (fresh) pending_.push_back({.choice = choice});
+  Delta& delta = pending_[it->second];
+  pending_bytes_ += piece.text.size();
+  for (const auto& entry : piece.logprobs) pending_bytes_ += weight(entry);
+  delta.text += piece.text;
+  delta.logprobs.insert(delta.logprobs.end(), std::make_move_iterator(piece.logprobs.begin()),
+                        std::make_move_iterator(piece.logprobs.end()));
+  if (piece.finish) delta.finish = piece.finish;
+}
+
+void Job::fail(ApiError error) {
+  if (!error_) error_ = std::move(error);
+  cancel_open();
+  notify();
+}
+
+void Job::cancel_open() {
+  for (const auto& [id, first_choice] : open_) {
+    hub_.remove(id);
+    model_.cancel(id);
+  }
+  open_.clear();
+}
+
+}  // namespace coppice::server

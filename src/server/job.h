@@ -1,0 +1,79 @@
+// Job: all engine requests behind one HTTP request (one per prompt, n samples each), and what they have
+// brought since the last look.
+//
+// Belongs to the io thread. Its destructor cancels what is unfinished: a client that goes away destroys the
+// coroutine, and with it the job.
+//
+// Invariants
+//   1. Pieces of one choice that nobody took yet are merged into one delta, in order: a slow reader costs
+//      memory by its text, not by its tokens, and delays nobody.
+//   2. Untaken deltas weigh at most `max_pending_bytes`; beyond it the job is cancelled and error() says so.
+//   3. done() iff every request had its last event, or error() is set.
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/request.h"
+#include "server/api_error.h"
+#include "server/event_hub.h"
+#include "server/model.h"
+
+namespace coppice::server {
+
+/// News of one choice.
+struct Delta {
+  int choice = 0;
+  std::string text;
+  std::vector<sampling::LogprobEntry> logprobs;
+  std::optional<sampling::Finish> finish;  ///< kStop or kLength: other ends are errors of the whole job
+};
+
+class Job final : public EventListener {
+ public:
+  Job(EventHub& hub, Model& model, boost::asio::any_io_executor executor, std::size_t max_pending_bytes);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  /// Hands a request to the engine; its samples become the next choices.
+  void submit(engine::Request request);
+
+  /// Returns when there are deltas to take, or done().
+  boost::asio::awaitable<void> wait();
+  std::vector<Delta> take();
+
+  bool done() const { return error_.has_value() || open_.empty(); }
+  const std::optional<ApiError>& error() const { return error_; }
+  const engine::Usage& usage() const { return usage_; }  ///< summed; complete when done()
+  int n_choices() const { return next_choice_; }
+
+  void on_event(engine::Event&& event) override;
+  void on_shutdown() override;
+
+ private:
+  void add_piece(int choice, sampling::Piece&& piece);
+  void fail(ApiError error);
+  void cancel_open();
+  void notify() { news_.cancel(); }
+
+  EventHub& hub_;
+  Model& model_;
+  boost::asio::steady_timer news_;  ///< never expires: cancelled to wake wait()
+  std::size_t max_pending_bytes_;
+  std::unordered_map<engine::RequestId, int> open_;  ///< request -> its first choice
+  int next_choice_ = 0;
+  std::vector<Delta> pending_;
+  std::unordered_map<int, std::size_t> pending_of_;  ///< choice -> index in pending_
+  std::size_t pending_bytes_ = 0;
+  engine::Usage usage_;
+  std::optional<ApiError> error_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,51 @@
+// JsonFields: reads typed fields of a JSON object; what is wrong is named in an ApiError.
+//
+// Refers to the object, which must outlive it. A field that is null counts as absent, as OpenAI's clients mean
+// it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv/types.h"
+
+namespace coppice::server {
+
+/// Parses a request body. Throws ApiError (400) unless it is a JSON object, in UTF-8, nested no deeper than
+/// kMaxJsonDepth.
+nlohmann::json parse_body(std::string_view body);
+inline constexpr int kMaxJsonDepth = 64;
+
+class JsonFields {
+ public:
+  /// `path` goes before the names in messages: "messages[0].".
+  /// REQUIRES: object.is_object().
+  explicit JsonFields(const nlohmann::json& object, std::string path = "") : object_(object), path_(std::move(path)) {}
+
+  /// Null when absent.
+  const nlohmann::json* find(const char* name) const;
+  bool has(const char* name) const { return find(name) != nullptr; }
+  std::string path(const char* name) const { return path_ + name; }
+
+  // Each throws ApiError on a wrong type, or on a value outside [min, max].
+  std::optional<std::int64_t> integer(const char* name, std::int64_t min, std::int64_t max) const;
+  std::optional<double> number(const char* name, double min, double max) const;
+  std::optional<bool> boolean(const char* name) const;
+  std::optional<std::string> string(const char* name) const;
+
+ private:
+  const nlohmann::json& object_;
+  std::string path_;
+};
+
+/// An array of token ids in [0, n_vocab). Throws ApiError naming `path`.
+std::vector<kv::Token> token_array(const nlohmann::json& array, const std::string& path, std::int32_t n_vocab);
+
+/// Is it an array whose first element is a number? (Else it holds strings or arrays.)
+bool looks_like_tokens(const nlohmann::json& value);
+
+}  // namespace coppice::server

@@ -1,0 +1,39 @@
+// Metrics: what /metrics says, in Prometheus' text format.
+//
+// Belongs to the io thread (prometheus-cpp's own objects are thread safe). The engine's figures are not
+// counted twice: each scrape reads its snapshot.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <string>
+
+#include "engine/engine.h"
+
+namespace coppice::server {
+
+class Metrics {
+ public:
+  Metrics();
+
+  void count_request(const std::string& endpoint, int status);
+  void count_client_gone() { clients_gone_.Increment(); }
+  void observe_first_token(double seconds) { first_token_.Observe(seconds); }
+  /// decode_seconds: from the first token to the last; tokens: over all choices divided by their number.
+  void observe_request(double seconds, double decode_seconds, int tokens);
+
+  /// `snapshot`: null while the model is loading.
+  std::string scrape(const engine::Snapshot* snapshot, std::size_t connections) const;
+
+ private:
+  prometheus::Registry registry_;
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Counter& clients_gone_;
+  prometheus::Histogram& first_token_;
+  prometheus::Histogram& per_token_;
+  prometheus::Histogram& request_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,56 @@
+// Model: what the server sees of the loaded model: its text side and the engine. Abstract, so that the server's
+// tests need neither weights nor a tokenizer.
+//
+// Thread safety: every method may be called by any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "kv/types.h"
+#include "sampling/generation.h"
+#include "sampling/params.h"
+#include "text/chat_template.h"
+
+namespace coppice::server {
+
+/// Fixed while the model is served.
+struct ModelFacts {
+  std::string architecture;
+  std::string attention;  ///< the backend in use
+  std::int32_t n_vocab = 0;
+  std::int32_t context_length = 0;  ///< tokens of one sequence, prompt and answer
+  int max_batch = 32;               ///< running sequences
+  bool share = true;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelFacts& facts() const = 0;
+
+  virtual std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const = 0;
+  /// Joined bytes, not always valid UTF-8. special: show special tokens too.
+  virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
+  /// The chat's prompt text. Throws text::TemplateError.
+  virtual std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const = 0;
+  /// Throws sampling::ParamError.
+  virtual std::unique_ptr<sampling::Generation> make_generation(const sampling::SamplingParams& params,
+                                                                int sample_index,
+                                                                std::span<const kv::Token> prompt) const = 0;
+
+  // The engine's queues. Events come through the sink that the engine was built with.
+  virtual engine::RequestId next_id() = 0;
+  virtual void submit(engine::Request request) = 0;
+  virtual void cancel(engine::RequestId id) = 0;
+  virtual engine::Snapshot snapshot() const = 0;
+  virtual void stop() = 0;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,244 @@
+#include "server/openai_request.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <limits>
+
+#include "server/api_error.h"
+#include "server/json_fields.h"
+
+namespace coppice::server {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr std::size_t kMaxStops = 16;
+
+bool is_empty(const json& value) {
+  return (value.is_array() || value.is_object()) && value.empty();
+}
+
+/// Fields whose silent loss would change what the client gets: better refused than ignored.
+void refuse_unbuilt(const JsonFields& f) {
+  for (const char* name : {"tools", "functions"})
+    if (const json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(name);
+  for (const char* name : {"tool_choice", "function_call"})
+    if (const json* value = f.find(name); value && *value != "none")
+      throw ApiError::unsupported(name, "only \"none\" is supported");
+  if (const json* format = f.find("response_format")) {
+    if (!format->is_object() || !format->contains("type") || !(*format)["type"].is_string())
+      throw ApiError::field("response_format", "must be an object with a \"type\"", "invalid_type");
+    if ((*format)["type"] != "text")
+      throw ApiError::unsupported("response_format", "only {\"type\": \"text\"} is supported");
+  }
+  for (const char* name : {"audio", "grammar", "json_schema", "guided_json", "guided_regex", "guided_choice",
+                           "guided_grammar", "structured_outputs"})
+    if (const json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(name);
+  if (const json* modalities = f.find("modalities"); modalities && *modalities != json::array({"text"}))
+    throw ApiError::unsupported("modalities", "only [\"text\"] is supported");
+  if (f.string("suffix").value_or("") != "") throw ApiError::unsupported("suffix");
+}
+
+std::string content_text(const json& content, const std::string& path) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) throw ApiError::field(path, "must be a string or a list of parts", "invalid_type");
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    if (!content[i].is_object()) throw ApiError::field(where, "must be an object", "invalid_type");
+    const JsonFields part(content[i], where + ".");
+    const auto type = part.string("type");
+    if (!type) throw ApiError::field(where + ".type", "is required", "missing_field");
+    if (*type != "text")
+      throw ApiError::unsupported(where + ".type", fmt::format("only \"text\" parts are supported, not \"{}\"", *type));
+    const auto piece = part.string("text");
+    if (!piece) throw ApiError::field(where + ".text", "is required", "missing_field");
+    text += *piece;
+  }
+  return text;
+}
+
+text::ChatMessage parse_message(const json& message, const std::string& where) {
+  if (!message.is_object()) throw ApiError::field(where, "must be an object", "invalid_type");
+  const JsonFields f(message, where + ".");
+  auto role = f.string("role");
+  if (!role || role->empty()) throw ApiError::field(where + ".role", "is required", "missing_field");
+  if (*role == "tool" || *role == "function")
+    throw ApiError::unsupported(where + ".role", fmt::format("role \"{}\" is not supported yet", *role));
+  for (const char* name : {"tool_calls", "function_call", "audio"})
+    if (const json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(f.path(name));
+  // OpenAI's newer name for the system role; templates know the older one.
+  if (*role == "developer") role = "system";
+  const json* content = f.find("content");
+  if (content == nullptr) throw ApiError::field(where + ".content", "is required", "missing_field");
+  return {std::move(*role), content_text(*content, where + ".content")};
+}
+
+std::vector<Prompt> parse_prompts(const JsonFields& f, std::int32_t n_vocab) {
+  const json* prompt = f.find("prompt");
+  if (prompt == nullptr) throw ApiError::field("prompt", "is required", "missing_field");
+  if (prompt->is_string()) return {prompt->get<std::string>()};
+  if (!prompt->is_array())
+    throw ApiError::field("prompt", "must be a string, a list of strings, a token array or a list of them",
+                          "invalid_type");
+  if (prompt->empty()) throw ApiError::field("prompt", "must not be empty");
+  if (looks_like_tokens(*prompt)) return {token_array(*prompt, "prompt", n_vocab)};
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < prompt->size(); ++i) {
+    const json& element = (*prompt)[i];
+    const std::string where = fmt::format("prompt[{}]", i);
+    if (element.is_string()) {
+      prompts.emplace_back(element.get<std::string>());
+    } else if (element.is_array()) {
+      prompts.emplace_back(token_array(element, where, n_vocab));
+    } else {
+      throw ApiError::field(where, "must be a string or a token array", "invalid_type");
+    }
+  }
+  return prompts;
+}
+
+std::vector<std::string> parse_stops(const JsonFields& f) {
+  const json* stop = f.find("stop");
+  if (stop == nullptr) return {};
+  std::vector<std::string> stops;
+  if (stop->is_string()) {
+    stops.push_back(stop->get<std::string>());
+  } else if (stop->is_array()) {
+    for (const json& element : *stop) {
+      if (!element.is_string()) throw ApiError::field("stop", "must hold strings only", "invalid_type");
+      stops.push_back(element.get<std::string>());
+    }
+  } else {
+    throw ApiError::field("stop", "must be a string or a list of strings", "invalid_type");
+  }
+  if (stops.size() > kMaxStops) throw ApiError::field("stop", fmt::format("at most {} strings", kMaxStops));
+  for (const std::string& s : stops) {
+    if (s.empty()) throw ApiError::field("stop", "a stop string must not be empty");
+    if (s.size() > sampling::kMaxStopBytes)
+      throw ApiError::field("stop", fmt::format("a stop string has at most {} bytes", sampling::kMaxStopBytes));
+  }
+  return stops;
+}
+
+std::unordered_map<kv::Token, float> parse_logit_bias(const JsonFields& f, std::int32_t n_vocab) {
+  const json* bias = f.find("logit_bias");
+  if (bias == nullptr) return {};
+  if (!bias->is_object()) throw ApiError::field("logit_bias", "must be an object of token id to bias", "invalid_type");
+  std::unordered_map<kv::Token, float> result;
+  for (const auto& [key, value] : bias->items()) {
+    kv::Token token = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0 || token >= n_vocab)
+      throw ApiError::field("logit_bias", fmt::format("a key must be a token id in [0, {})", n_vocab));
+    if (!value.is_number()) throw ApiError::field("logit_bias", "a bias must be a number", "invalid_type");
+    const double x = value.get<double>();
+    if (!(x >= -100 && x <= 100)) throw ApiError::field("logit_bias", "a bias must be between -100 and 100");
+    result[token] = static_cast<float>(x);
+  }
+  return result;
+}
+
+/// Chat says `logprobs: true, top_logprobs: n`, completions say `logprobs: n`. Both become n, or -1 for none.
+int parse_logprobs(const JsonFields& f, Endpoint endpoint) {
+  constexpr int kMax = sampling::kMaxTopLogprobs;
+  if (endpoint == Endpoint::kCompletions) return static_cast<int>(f.integer("logprobs", 0, kMax).value_or(-1));
+  const bool wanted = f.boolean("logprobs").value_or(false);
+  const auto top = f.integer("top_logprobs", 0, kMax);
+  if (top && *top > 0 && !wanted) throw ApiError::field("top_logprobs", "needs 'logprobs' to be true");
+  return wanted ? static_cast<int>(top.value_or(0)) : -1;
+}
+
+sampling::SamplingParams parse_sampling(const JsonFields& f, Endpoint endpoint, std::int32_t n_vocab) {
+  sampling::SamplingParams p;
+  const auto set = [&f](float& to, const char* name, double min, double max) {
+    if (const auto value = f.number(name, min, max)) to = static_cast<float>(*value);
+  };
+  set(p.temperature, "temperature", 0, 100);
+  set(p.top_p, "top_p", 0, 1);
+  if (f.has("top_p") && p.top_p <= 0) throw ApiError::field("top_p", "must be above 0 and at most 1");
+  set(p.min_p, "min_p", 0, 1);
+  set(p.presence_penalty, "presence_penalty", -2, 2);
+  set(p.frequency_penalty, "frequency_penalty", -2, 2);
+  for (const char* name : {"repetition_penalty", "repeat_penalty"}) {  // vLLM's name, llama-server's name
+    set(p.repeat_penalty, name, 0, kInf);
+    if (f.has(name) && !(p.repeat_penalty >= 1e-3F && p.repeat_penalty <= 1e3F))
+      throw ApiError::field(name, "must be between 0.001 and 1000");
+  }
+  // -1 is vLLM's "off", 0 llama-server's.
+  p.top_k = static_cast<int>(f.integer("top_k", -1, std::numeric_limits<std::int32_t>::max()).value_or(0));
+  if (const auto seed =
+          f.integer("seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()))
+    p.seed = static_cast<std::uint64_t>(*seed);
+  p.logit_bias = parse_logit_bias(f, n_vocab);
+  p.stop = parse_stops(f);
+  p.ignore_eos = f.boolean("ignore_eos").value_or(false);
+  p.logprobs = parse_logprobs(f, endpoint);
+  return p;
+}
+
+std::int32_t parse_max_tokens(const JsonFields& f) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const auto older = f.integer("max_tokens", 1, kMax);
+  const auto newer = f.integer("max_completion_tokens", 1, kMax);
+  return static_cast<std::int32_t>(newer.value_or(older.value_or(0)));
+}
+
+void parse_stream(const JsonFields& f, OpenAiRequest& r) {
+  r.stream = f.boolean("stream").value_or(false);
+  const json* options = f.find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) throw ApiError::field("stream_options", "must be an object", "invalid_type");
+  if (!r.stream) throw ApiError::field("stream_options", "needs 'stream' to be true");
+  r.include_usage = JsonFields(*options, "stream_options.").boolean("include_usage").value_or(false);
+}
+
+void parse_completion_input(const JsonFields& f, const RequestLimits& limits, OpenAiRequest& r) {
+  r.prompts = parse_prompts(f, limits.n_vocab);
+  r.echo = f.boolean("echo").value_or(false);
+  if (r.echo && r.sampling.logprobs >= 0)
+    throw ApiError::unsupported("echo", "not supported together with 'logprobs' yet");
+}
+
+}  // namespace
+
+std::vector<text::ChatMessage> parse_messages(const json& messages) {
+  if (!messages.is_array()) throw ApiError::field("messages", "must be a list", "invalid_type");
+  if (messages.empty()) throw ApiError::field("messages", "must not be empty");
+  std::vector<text::ChatMessage> result;
+  for (std::size_t i = 0; i < messages.size(); ++i)
+    result.push_back(parse_message(messages[i], fmt::format("messages[{}]", i)));
+  return result;
+}
+
+OpenAiRequest parse_request(Endpoint endpoint, const json& body, const RequestLimits& limits) {
+  const JsonFields f(body);
+  OpenAiRequest r;
+  r.endpoint = endpoint;
+  refuse_unbuilt(f);
+  r.model = f.string("model").value_or("");
+  r.sampling = parse_sampling(f, endpoint, limits.n_vocab);
+  if (endpoint == Endpoint::kChat) {
+    const json* messages = f.find("messages");
+    if (messages == nullptr) throw ApiError::field("messages", "is required", "missing_field");
+    r.messages = parse_messages(*messages);
+    r.add_generation_prompt = f.boolean("add_generation_prompt").value_or(true);
+  } else {
+    parse_completion_input(f, limits, r);
+  }
+  r.n = static_cast<int>(f.integer("n", 1, limits.max_choices).value_or(1));
+  if (const auto best_of = f.integer("best_of", 1, limits.max_choices); best_of && *best_of != r.n)
+    throw ApiError::unsupported("best_of", "only a value equal to 'n' is supported");
+  if (std::ssize(r.prompts) * r.n > std::ptrdiff_t{kMaxChoicesPerRequest})
+    throw ApiError::field("prompt", fmt::format("prompts times 'n' must be at most {}", kMaxChoicesPerRequest));
+  r.max_tokens = parse_max_tokens(f);
+  parse_stream(f, r);
+  r.cache_salt = f.string("cache_salt").value_or("");
+  f.string("user");  // a label for abuse reports: its type is checked, its value has no use here
+  return r;
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,199 @@
+#include "server/openai_response.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "text/utf8_stream.h"
+
+namespace coppice::server {
+
+namespace {
+
+constexpr float kLowestLogprob = -9999;  // JSON has no infinity
+
+const char* finish_name(std::optional<sampling::Finish> finish) {
+  if (!finish) return nullptr;
+  return *finish == sampling::Finish::kStop ? "stop" : "length";
+}
+
+Json or_null(const char* s) {
+  return s == nullptr ? Json(nullptr) : Json(s);
+}
+
+double finite(float logprob) {
+  return std::max(logprob, kLowestLogprob);
+}
+
+bool continues_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
+}
+
+std::int64_t characters(std::string_view bytes) {
+  return std::count_if(bytes.begin(), bytes.end(), [](char c) { return !continues_character(c); });
+}
+
+Json chat_token(const sampling::TokenLogprob& t) {
+  Json bytes = Json::array();
+  for (const char c : t.bytes) bytes.push_back(static_cast<unsigned char>(c));
+  return {{"token", text::to_utf8(t.bytes)}, {"logprob", finite(t.logprob)}, {"bytes", std::move(bytes)}};
+}
+
+/// Completions have no "bytes": OpenAI writes a token that is no whole character as "bytes:\xe2\x82", so that
+/// different ones stay different keys.
+std::string completion_token(const std::string& bytes) {
+  if (text::is_utf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char c : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return name;
+}
+
+Json logprobs_json(Endpoint endpoint, std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
+  return endpoint == Endpoint::kChat ? chat_logprobs(entries) : completion_logprobs(entries, offset);
+}
+
+Json head_json(const ResponseHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+}
+
+std::string event(const std::string& data) {
+  return "data: " + data + "\n\n";
+}
+
+}  // namespace
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json usage_json(const engine::Usage& u) {
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.completion_tokens},
+          {"total_tokens", u.prompt_tokens + u.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}}};
+}
+
+Json chat_logprobs(std::span<const sampling::LogprobEntry> entries) {
+  Json content = Json::array();
+  for (const auto& entry : entries) {
+    Json token = chat_token(entry.chosen);
+    Json top = Json::array();
+    for (const auto& t : entry.top) top.push_back(chat_token(t));
+    token["top_logprobs"] = std::move(top);
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+Json completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
+  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
+  for (const auto& [chosen, top] : entries) {
+    tokens.push_back(completion_token(chosen.bytes));
+    logprobs.push_back(finite(chosen.logprob));
+    Json map = Json::object();
+    for (const auto& t : top) map[completion_token(t.bytes)] = finite(t.logprob);
+    map[completion_token(chosen.bytes)] = finite(chosen.logprob);  // always told, also when not among the top
+    tops.push_back(std::move(map));
+    const bool inside = offset > 0 && !chosen.bytes.empty() && continues_character(chosen.bytes.front());
+    offsets.push_back(inside ? offset - 1 : offset);
+    offset += characters(chosen.bytes);
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+ResponseBody::ResponseBody(ResponseHead head, int n_choices, bool with_logprobs)
+    : head_(std::move(head)), with_logprobs_(with_logprobs), choices_(static_cast<std::size_t>(n_choices)) {}
+
+void ResponseBody::add(Delta&& delta) {
+  Delta& choice = choices_.at(static_cast<std::size_t>(delta.choice));
+  choice.text += delta.text;
+  choice.logprobs.insert(choice.logprobs.end(), std::make_move_iterator(delta.logprobs.begin()),
+                         std::make_move_iterator(delta.logprobs.end()));
+  if (delta.finish) choice.finish = delta.finish;
+}
+
+std::string ResponseBody::json(const engine::Usage& usage, const std::vector<std::string>& echoes) const {
+  const bool chat = head_.endpoint == Endpoint::kChat;
+  Json choices = Json::array();
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const Delta& c = choices_[i];
+    Json choice = {{"index", i}};
+    if (chat) {
+      choice["message"] = {{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
+    } else {
+      choice["text"] = echoes.empty() ? c.text : echoes[i] + c.text;
+    }
+    std::int64_t offset = 0;
+    choice["logprobs"] = with_logprobs_ ? logprobs_json(head_.endpoint, c.logprobs, offset) : Json(nullptr);
+    choice["finish_reason"] = or_null(finish_name(c.finish));
+    choices.push_back(std::move(choice));
+  }
+  Json body = head_json(head_, chat ? "chat.completion" : "text_completion");
+  body["choices"] = std::move(choices);
+  body["usage"] = usage_json(usage);
+  return dump(body);
+}
+
+ResponseStream::ResponseStream(ResponseHead head, int n_choices, bool with_logprobs, bool include_usage,
+                               std::vector<std::string> echoes)
+    : head_(std::move(head)),
+      with_logprobs_(with_logprobs),
+      include_usage_(include_usage),
+      echoes_(std::move(echoes)),
+      choices_(static_cast<std::size_t>(n_choices)) {}
+
+std::string ResponseStream::events(Delta&& delta) {
+  const bool chat = head_.endpoint == Endpoint::kChat;
+  const auto index = static_cast<std::size_t>(delta.choice);
+  Choice& choice = choices_.at(index);
+  std::string out;
+  if (!choice.opened) {
+    choice.opened = true;
+    if (chat) {
+      out += chunk(delta.choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+    } else if (!echoes_.empty() && !echoes_[index].empty()) {
+      out += chunk(delta.choice, echoes_[index], nullptr, nullptr);
+    }
+  }
+  if (!delta.text.empty() || !delta.logprobs.empty()) {
+    Json content = chat ? Json{{"content", delta.text}} : Json(delta.text);
+    Json logprobs = with_logprobs_ ? logprobs_json(head_.endpoint, delta.logprobs, choice.offset) : Json(nullptr);
+    out += chunk(delta.choice, std::move(content), std::move(logprobs), nullptr);
+  }
+  if (delta.finish) out += chunk(delta.choice, chat ? Json::object() : Json(""), nullptr, finish_name(delta.finish));
+  return out;
+}
+
+std::string ResponseStream::chunk(int choice, Json content, Json logprobs, const char* finish) const {
+  const bool chat = head_.endpoint == Endpoint::kChat;
+  Json json = head_json(head_, chat ? "chat.completion.chunk" : "text_completion");
+  Json entry = {{"index", choice}};
+  entry[chat ? "delta" : "text"] = std::move(content);
+  entry["logprobs"] = std::move(logprobs);
+  entry["finish_reason"] = or_null(finish);
+  json["choices"] = Json::array({std::move(entry)});
+  if (include_usage_) json["usage"] = nullptr;
+  return event(dump(json));
+}
+
+std::string ResponseStream::end(const engine::Usage& usage) const {
+  std::string out;
+  if (include_usage_) {
+    Json json = head_json(head_, head_.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
+    json["choices"] = Json::array();
+    json["usage"] = usage_json(usage);
+    out += event(dump(json));
+  }
+  return out + event("[DONE]");
+}
+
+std::string ResponseStream::error(const ApiError& error) {
+  return event(error.json());
+}
+
+}  // namespace coppice::server

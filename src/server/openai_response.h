@@ -1,0 +1,83 @@
+// OpenAI's response shapes: one JSON body, or a stream of server-sent events.
+//
+// Not thread safe; plain values. Text handed in is valid UTF-8 (engine pieces are).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "sampling/generation.h"
+#include "server/api_error.h"
+#include "server/job.h"
+#include "server/openai_request.h"
+
+namespace coppice::server {
+
+using Json = nlohmann::ordered_json;
+
+/// One line; invalid UTF-8 is replaced, never thrown at.
+std::string dump(const Json& json);
+
+/// What every response and chunk repeats.
+struct ResponseHead {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string id;            ///< "chatcmpl-..." or "cmpl-..."
+  std::int64_t created = 0;  ///< seconds since 1970
+  std::string model;
+};
+
+Json usage_json(const engine::Usage& usage);
+
+/// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}
+Json chat_logprobs(std::span<const sampling::LogprobEntry> entries);
+
+/// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}. `offset`: characters of the choice's text so
+/// far, moved on.
+Json completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset);
+
+/// A whole answer, gathered from deltas.
+class ResponseBody {
+ public:
+  ResponseBody(ResponseHead head, int n_choices, bool with_logprobs);
+  /// REQUIRES: delta.choice < n_choices.
+  void add(Delta&& delta);
+  /// `echoes`: completions only: text that goes before each choice's; empty or [n_choices].
+  std::string json(const engine::Usage& usage, const std::vector<std::string>& echoes = {}) const;
+
+ private:
+  ResponseHead head_;
+  bool with_logprobs_;
+  std::vector<Delta> choices_;
+};
+
+/// A stream's events, as text to send.
+class ResponseStream {
+ public:
+  ResponseStream(ResponseHead head, int n_choices, bool with_logprobs, bool include_usage,
+                 std::vector<std::string> echoes = {});
+
+  /// The events for news of one choice; the choice's first ones open it (chat: its role; completions: its echo).
+  std::string events(Delta&& delta);
+  /// The usage chunk, if wanted, and [DONE].
+  std::string end(const engine::Usage& usage) const;
+  /// An error in mid-stream: the last event.
+  static std::string error(const ApiError& error);
+
+ private:
+  std::string chunk(int choice, Json content, Json logprobs, const char* finish) const;
+
+  struct Choice {
+    bool opened = false;
+    std::int64_t offset = 0;  ///< characters sent, for text_offset
+  };
+  ResponseHead head_;
+  bool with_logprobs_, include_usage_;
+  std::vector<std::string> echoes_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,130 @@
+#include "server/prepare.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/json_fields.h"
+#include "server/openai_response.h"
+#include "text/utf8_stream.h"
+
+namespace coppice::server {
+
+namespace {
+
+using Tokens = std::vector<kv::Token>;
+
+Tokens chat_tokens(const Model& model, std::span<const text::ChatMessage> messages, bool add_generation_prompt) {
+  try {
+    return model.tokenize(model.render(messages, add_generation_prompt), true, true);
+  } catch (const text::TemplateError& e) {
+    throw ApiError::field("messages", fmt::format("the chat template refuses them: {}", e.what()));
+  }
+}
+
+/// Names of special tokens count as these: whoever brings a chat template of their own writes them into the
+/// prompt (llama-server and vLLM do the same).
+Tokens prompt_tokens(const Model& model, const Prompt& prompt) {
+  if (const auto* tokens = std::get_if<Tokens>(&prompt)) return *tokens;
+  return model.tokenize(std::get<std::string>(prompt), true, true);
+}
+
+void check_length(const Tokens& tokens, const char* field, std::int32_t context) {
+  if (tokens.empty()) throw ApiError::field(field, "has no tokens");
+  if (std::ssize(tokens) >= std::ptrdiff_t{context})
+    throw ApiError(
+        400,
+        fmt::format("'{}': {} tokens, but the context holds {}, the answer included.", field, tokens.size(), context),
+        field, "context_length_exceeded");
+}
+
+engine::Request make_request(Model& model, const OpenAiRequest& parsed, Tokens tokens) {
+  engine::Request request;
+  request.id = model.next_id();
+  request.max_tokens = parsed.max_tokens;
+  request.cache_salt = parsed.cache_salt;
+  try {
+    for (int i = 0; i < parsed.n; ++i) request.samples.push_back(model.make_generation(parsed.sampling, i, tokens));
+  } catch (const sampling::ParamError& e) {
+    throw ApiError(400, e.what(), e.field(), "invalid_value");
+  }
+  request.prompt = std::move(tokens);
+  return request;
+}
+
+std::string echo_text(const Model& model, const Prompt& prompt) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
+  return text::to_utf8(model.detokenize(std::get<Tokens>(prompt), true));
+}
+
+}  // namespace
+
+Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body) {
+  const ModelFacts& facts = model.facts();
+  Prepared p;
+  p.parsed = parse_request(endpoint, parse_body(body), {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch});
+  const OpenAiRequest& parsed = p.parsed;
+  if (!names.known(parsed.model))
+    throw ApiError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),
+                   "model", "model_not_found");
+  p.model = names.resolve(parsed.model);
+  if (endpoint == Endpoint::kChat) {
+    Tokens tokens = chat_tokens(model, parsed.messages, parsed.add_generation_prompt);
+    check_length(tokens, "messages", facts.context_length);
+    p.requests.push_back(make_request(model, parsed, std::move(tokens)));
+    return p;
+  }
+  for (const Prompt& prompt : parsed.prompts) {
+    Tokens tokens = prompt_tokens(model, prompt);
+    check_length(tokens, "prompt", facts.context_length);
+    p.requests.push_back(make_request(model, parsed, std::move(tokens)));
+    if (parsed.echo)
+      for (int i = 0; i < parsed.n; ++i) p.echoes.push_back(echo_text(model, prompt));
+  }
+  return p;
+}
+
+std::string tokenize_reply(const Model& model, std::string_view body) {
+  const nlohmann::json json = parse_body(body);
+  const JsonFields f(json);
+  Tokens tokens;
+  if (const auto* messages = f.find("messages")) {
+    tokens = chat_tokens(model, parse_messages(*messages), f.boolean("add_generation_prompt").value_or(true));
+  } else {
+    const auto content = f.string("content");  // llama-server
+    const auto prompt = f.string("prompt");    // vLLM, which adds the beginning token unless told not to
+    if (!content && !prompt)
+      throw ApiError::field("content", "is required (or 'prompt', or 'messages')", "missing_field");
+    const bool special =
+        content ? f.boolean("add_special").value_or(false) : f.boolean("add_special_tokens").value_or(true);
+    tokens = model.tokenize(content ? *content : *prompt, special, f.boolean("parse_special").value_or(true));
+  }
+  Json reply;
+  const auto piece = [&model](kv::Token token) { return text::to_utf8(model.detokenize(std::span(&token, 1), true)); };
+  if (f.boolean("with_pieces").value_or(false)) {
+    reply["tokens"] = Json::array();
+    for (const kv::Token token : tokens) reply["tokens"].push_back({{"id", token}, {"piece", piece(token)}});
+  } else {
+    reply["tokens"] = tokens;
+  }
+  reply["count"] = tokens.size();
+  reply["max_model_len"] = model.facts().context_length;
+  if (f.boolean("return_token_strs").value_or(false)) {
+    reply["token_strs"] = Json::array();
+    for (const kv::Token token : tokens) reply["token_strs"].push_back(piece(token));
+  }
+  return dump(reply);
+}
+
+std::string detokenize_reply(const Model& model, std::string_view body) {
+  const nlohmann::json json = parse_body(body);
+  const JsonFields f(json);
+  const auto* tokens = f.find("tokens");
+  if (tokens == nullptr) throw ApiError::field("tokens", "is required", "missing_field");
+  const std::string text = text::to_utf8(model.detokenize(token_array(*tokens, "tokens", model.facts().n_vocab), true));
+  return dump({{"content", text}, {"prompt", text}});
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,49 @@
+// From a request's body to engine requests: parse, check, render the template, tokenize.
+//
+// Pure functions of their arguments: the server runs them on the io thread for small bodies and on a worker for
+// big ones, whose tokenizing would hold up everybody's streams.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/request.h"
+#include "server/model.h"
+#include "server/openai_request.h"
+
+namespace coppice::server {
+
+/// The names a request may call the model by.
+struct ServedNames {
+  std::string id;
+  std::string alias;  ///< empty: none
+
+  /// Is it the id, the alias, "default", or empty?
+  bool known(const std::string& name) const {
+    return name.empty() || name == id || name == "default" || (!alias.empty() && name == alias);
+  }
+  /// What responses say: the name asked for, or the id.
+  const std::string& resolve(const std::string& name) const { return !alias.empty() && name == alias ? alias : id; }
+};
+
+struct Prepared {
+  OpenAiRequest parsed;
+  std::string model;                      ///< for the response
+  std::vector<engine::Request> requests;  ///< one per prompt; ids are set
+  std::vector<std::string> echoes;        ///< per choice, when asked for
+};
+
+/// Throws ApiError.
+Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body);
+
+/// POST /tokenize: {"content" | "prompt" | "messages", ...} -> {"tokens", "count", "max_model_len"}.
+/// Takes llama-server's fields (content, add_special, parse_special, with_pieces) and vLLM's (prompt or
+/// messages, add_special_tokens, return_token_strs). Throws ApiError.
+std::string tokenize_reply(const Model& model, std::string_view body);
+
+/// POST /detokenize: {"tokens"} -> {"content", "prompt"}: the same text under both servers' names.
+std::string detokenize_reply(const Model& model, std::string_view body);
+
+}  // namespace coppice::server

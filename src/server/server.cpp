@@ -1,0 +1,207 @@
+#include "server/server.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "server/event_hub.h"
+#include "server/http_server.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+constexpr int kIoNice = 5;  // the engine's threads spin at barriers: a busy io thread must not stall them
+constexpr std::size_t kReservedDescriptors = 128;
+
+/// Thousands of streams need a descriptor each. Returns how many connections fit.
+std::size_t raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 512;
+  rlimit raised = limit;
+  raised.rlim_cur = raised.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  return limit.rlim_cur > 2 * kReservedDescriptors ? limit.rlim_cur - kReservedDescriptors : limit.rlim_cur / 2;
+}
+
+/// On Linux a nice value belongs to a thread.
+void lower_priority() {
+  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kIoNice) != 0)
+    SPDLOG_WARN("the io thread keeps its priority: setpriority failed");
+}
+
+}  // namespace
+
+// Members are destroyed last to first: whatever a coroutine may hold outlives `io`, and `io` its users.
+struct Server::Impl {
+  explicit Impl(ServerConfig c)
+      : config(limited(std::move(c))),
+        hub(io),
+        api(config.api, hub, workers),
+        http(io, config.http,
+             [this](const HttpRequest& request, ReplyWriter& out) { return api.handle(request, out); }),
+        signals(io),
+        drain_timer(io) {
+    api.set_connection_count([this] { return http.connections(); });
+    http.listen(config.host, config.port);
+    port = http.port();
+  }
+
+  static ServerConfig limited(ServerConfig c) {
+    c.http.max_connections = std::min(c.http.max_connections, raise_descriptor_limit());
+    return c;
+  }
+
+  void run();
+  void begin_drain();
+  asio::awaitable<void> wait_for_signal();
+  asio::awaitable<void> drain();
+  asio::awaitable<void> wait_until(auto done, double seconds);
+
+  const ServerConfig config;
+  std::uint16_t port = 0;
+  asio::thread_pool workers{1};
+  asio::io_context io{1};
+  EventHub hub;
+  Api api;
+  HttpServer http;
+  asio::signal_set signals;
+  asio::steady_timer drain_timer;
+  std::shared_ptr<Model> model;  ///< io thread
+  bool draining = false;         ///< io thread
+  bool closed = false;           ///< io thread: drain() is over
+  std::atomic<bool> ending = false;
+  std::thread thread;
+};
+
+void Server::Impl::run() {
+  lower_priority();
+  asio::post(workers, lower_priority);
+  http.start();
+  if (config.handle_signals) {
+    signals.add(SIGINT);
+    signals.add(SIGTERM);
+    asio::co_spawn(io, wait_for_signal(), asio::detached);
+  }
+  auto work = asio::make_work_guard(io);
+  while (!closed) io.run_one();
+  work.reset();
+  io.run();  // what close() woke up
+}
+
+asio::awaitable<void> Server::Impl::wait_for_signal() {
+  const auto [error, number] = co_await signals.async_wait(kTuple);
+  if (error) co_return;
+  SPDLOG_INFO("signal {}: finishing what runs, for {} s at most; once more to end at once", number,
+              config.drain_seconds);
+  begin_drain();
+  if (closed) co_return;  // nothing ran, so that was all
+  const auto [again_error, again] = co_await signals.async_wait(kTuple);
+  if (!again_error) std::_Exit(128 + again);
+}
+
+void Server::Impl::begin_drain() {
+  if (std::exchange(draining, true)) return;
+  ending = true;
+  asio::co_spawn(io, drain(), asio::detached);
+}
+
+asio::awaitable<void> Server::Impl::wait_until(auto done, double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!done() && std::chrono::steady_clock::now() < end) {
+    drain_timer.expires_after(std::chrono::milliseconds(20));
+    co_await drain_timer.async_wait(kTuple);
+  }
+}
+
+asio::awaitable<void> Server::Impl::drain() {
+  constexpr double kLastWordsSeconds = 1;
+  api.set_draining();
+  http.finish();
+  const auto idle = [this] { return http.connections() == 0; };
+  co_await wait_until(idle, config.drain_seconds);
+  hub.shutdown();  // streams end with an error event, waiting requests with a 503
+  co_await wait_until(idle, kLastWordsSeconds);
+  http.close();
+  if (model) model->stop();
+  signals.cancel();
+  signals.clear();  // should the loader hang, a signal ends the process
+  closed = true;
+}
+
+Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
+
+Server::~Server() {
+  if (impl_->thread.joinable()) {
+    drain();
+    join();
+  }
+}
+
+std::uint16_t Server::port() const {
+  return impl_->port;
+}
+
+std::string Server::url() const {
+  const std::string& host = impl_->config.host;
+  const bool v6 = host.find(':') != std::string::npos;
+  return fmt::format("http://{}:{}", v6 ? "[" + host + "]" : host, impl_->port);
+}
+
+engine::EventSink Server::sink() {
+  return impl_->hub.sink();
+}
+
+void Server::start() {
+  impl_->thread = std::thread([this] { impl_->run(); });
+}
+
+void Server::set_progress(std::string stage, double fraction) {
+  asio::post(impl_->io, [impl = impl_.get(), stage = std::move(stage), fraction]() mutable {
+    impl->api.set_progress(std::move(stage), fraction);
+  });
+}
+
+void Server::ready(std::shared_ptr<Model> model) {
+  const std::shared_ptr<Model> stopped = model;
+  asio::post(impl_->io, [impl = impl_.get(), model = std::move(model)]() mutable {
+    impl->model = model;
+    impl->api.set_ready(std::move(model));
+  });
+  if (impl_->ending) stopped->stop();  // nobody may be left to run that post
+}
+
+void Server::drain() {
+  asio::post(impl_->io, [impl = impl_.get()] { impl->begin_drain(); });
+}
+
+bool Server::ending() const {
+  return impl_->ending;
+}
+
+void Server::join() {
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,63 @@
+// Server: the network side as a whole: one io thread, a worker, the listener, the API, and the way it all ends.
+//
+// Thread safety: constructed, started and joined by one thread; the other methods may be called by any.
+//
+// Life
+//   construct  binds and listens, raises the descriptor limit
+//   start      the io thread answers: /health says 503 with the progress, everything else that it is loading
+//   ready      the model is there
+//   drain      (SIGINT, SIGTERM, or a call) no new requests; running ones get drain_seconds, then are
+//              cancelled; then Model::stop(), and the io thread ends. A second signal ends the process at once.
+//   join       waits for that
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/request.h"
+#include "server/api.h"
+#include "server/http.h"
+#include "server/model.h"
+
+namespace coppice::server {
+
+struct ServerConfig {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8080;  ///< 0: any free one
+  HttpLimits http;
+  ApiConfig api;
+  double drain_seconds = 5;
+  bool handle_signals = false;
+};
+
+class Server {
+ public:
+  /// Throws ListenError.
+  explicit Server(ServerConfig config);
+  /// Drains and joins, if nobody has.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  std::uint16_t port() const;
+  std::string url() const;  ///< "http://127.0.0.1:8080"
+
+  /// For the engine's constructor. May outlive the server.
+  engine::EventSink sink();
+
+  void start();
+  void set_progress(std::string stage, double fraction);
+  /// A model that comes while the server ends is stopped at once.
+  void ready(std::shared_ptr<Model> model);
+  void drain();
+  bool ending() const;  ///< drain() was called, or a signal came
+  void join();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,103 @@
+"""The real binary as a child process, and the few things that tests ask of it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+TIMEOUT_S = 180  # generous: the machine may be busy with other things
+
+
+def binary() -> str:
+    return os.environ["COPPICE_BINARY"]
+
+
+def model_path() -> str:
+    return os.environ["COPPICE_MODEL"]
+
+
+class Coppice:
+    """A running `coppice serve`. Use as a context manager; leaving it ends the process."""
+
+    def __init__(self, *arguments: str, wait_ready: bool = True):
+        self.log = Path(tempfile.mkstemp(prefix="coppice-e2e-", suffix=".log")[1])
+        command = [binary(), "serve", "--model", model_path(), "--port", "0", *arguments]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            self.url = self._wait(self._listening)
+            self.port = int(self.url.rsplit(":", 1)[1])
+            if wait_ready:
+                self._wait(lambda: self.get("/health")[0] == 200)
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def _listening(self):
+        found = re.search(r"listening on (http://\S+?),", self.log.read_text())
+        return found and found.group(1)
+
+    def _wait(self, condition):
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"coppice ended: {self.log.read_text()}")
+            if value := condition():
+                return value
+            time.sleep(0.02)
+        raise TimeoutError(self.log.read_text())
+
+    def get(self, path: str) -> tuple[int, dict]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=TIMEOUT_S) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def post(self, path: str, body: dict) -> dict:
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
+            return json.load(reply)
+
+    def stats(self) -> dict:
+        return self.get("/v1/cache/stats")[1]
+
+    def idle_stats(self) -> dict:
+        """The figures once no request is running or waiting."""
+
+        def idle():
+            stats = self.stats()
+            requests = stats["requests"]
+            return stats if requests["running"] == requests["waiting"] == 0 else None
+
+        return self._wait(idle)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Signals, waits, returns the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(TIMEOUT_S)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.log.unlink(missing_ok=True)
+
+
+def assert_nothing_held(stats: dict):
+    blocks = stats["blocks"]
+    assert blocks["in_use"] == 0, stats
+    assert blocks["shared"] == blocks["max_refs"] == 0, stats
+    assert blocks["total"] == blocks["free"] + blocks["cached"], stats

@@ -1,0 +1,139 @@
+"""How the process starts and ends."""
+
+import concurrent.futures
+import signal
+import subprocess
+import time
+
+import openai
+import pytest
+
+from coppice_process import Coppice, assert_nothing_held, binary, model_path
+
+STORY = [{"role": "user", "content": "Tell a story."}]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([binary(), *arguments], capture_output=True, text=True, timeout=180)
+
+
+def one_sentence(done: subprocess.CompletedProcess, *words: str):
+    assert done.returncode == 1, done
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith("coppice: ") and all(word in line for word in words), done.stderr
+
+
+def test_help_and_version():
+    assert run("--version").stdout.startswith("coppice ")
+    done = run("serve", "--help")
+    assert done.returncode == 0
+    for option in ("--model", "--host", "--port", "--ctx", "--kv-bytes", "--max-batch", "--step-tokens", "--threads",
+                   "--attention", "--share", "--alias", "--block-size"):
+        assert option in done.stdout
+
+
+def test_bad_command_lines():
+    assert run("serve").returncode == 2
+    assert run("serve", "--model", "x", "--attention", "magic").returncode == 2
+    assert run("serve", "--model", "x", "--kv-bytes", "lots").returncode == 2
+
+
+def test_model_that_is_not_there(tmp_path):
+    one_sentence(run("serve", "--port", "0", "--model", str(tmp_path / "none.gguf")), "none.gguf")
+    (tmp_path / "text.gguf").write_text("this is no model")
+    one_sentence(run("serve", "--port", "0", "--model", str(tmp_path / "text.gguf")))
+
+
+def test_too_little_memory():
+    one_sentence(run("serve", "--port", "0", "--model", model_path(), "--kv-bytes", "100000GiB"), "memory", "--kv-bytes")
+    one_sentence(run("serve", "--port", "0", "--model", model_path(), "--kv-bytes", "64MiB", "--ctx", "8192"), "--kv-bytes")
+
+
+def test_port_in_use(server):
+    one_sentence(run("serve", "--port", str(server.port), "--model", model_path()), str(server.port), "in use")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_an_idle_server(number):
+    with Coppice("--kv-bytes", "64MiB") as server:
+        assert server.end(number) == 0
+
+
+def test_signal_while_loading():
+    with Coppice("--kv-bytes", "64MiB", wait_ready=False) as server:
+        assert server.end() == 0
+
+
+def test_drain_lets_a_stream_end_and_a_second_signal_does_not_wait():
+    with Coppice("--kv-bytes", "64MiB", "--drain-seconds", "60") as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        body = {"model": "default", "messages": STORY, "stream": True, "extra_body": {"ignore_eos": True}}
+        stream = client.chat.completions.create(max_tokens=30, **body)
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        chunks = list(stream)
+        assert chunks[-1].choices[0].finish_reason == "length"
+        assert server.process.wait(180) == 0
+    with Coppice("--kv-bytes", "64MiB", "--drain-seconds", "60") as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        next(client.chat.completions.create(**body))
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert server.process.poll() is None
+        assert server.end() != 0
+
+
+def test_drain_is_bounded():
+    with Coppice("--kv-bytes", "256MiB", "--drain-seconds", "0.5") as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        stream = client.chat.completions.create(model="default", messages=STORY, stream=True,
+                                                extra_body={"ignore_eos": True})
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.APIError, match="shutting down"):
+            list(stream)
+        assert server.process.wait(180) == 0
+
+
+@pytest.mark.parametrize("arguments", [("--share", "off"), ("--attention", "dense"), ("--block-size", "16")])
+def test_other_settings(arguments):
+    with Coppice("--kv-bytes", "128MiB", *arguments) as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        for _ in range(2):
+            answer = client.chat.completions.create(model="default", messages=STORY, max_tokens=4)
+        cached = answer.usage.prompt_tokens_details.cached_tokens
+        assert (cached == 0) == ("off" in arguments)
+        assert_nothing_held(server.idle_stats())
+
+
+def test_small_pool_preempts_and_answers_all():
+    # 16 blocks: five requests are admitted, and each grows to four blocks.
+    with Coppice("--kv-bytes", "12MiB", "--ctx", "256", "--threads", "1") as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=300)
+
+        def ask(i):
+            return client.completions.create(model="default", prompt=f"{i} and", max_tokens=110,
+                                             extra_body={"ignore_eos": True}).usage.completion_tokens
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(ask, range(8))) == [110] * 8
+        stats = server.idle_stats()
+        assert stats["preemptions"] > 0
+        assert_nothing_held(stats)
+
+
+def test_full_queue_is_429():
+    with Coppice("--kv-bytes", "64MiB", "--max-batch", "1", "--max-queue", "1", "--drain-seconds", "0") as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=300)
+
+        def ask(_):
+            try:
+                client.completions.create(model="default", prompt="a", max_tokens=40, extra_body={"ignore_eos": True})
+                return 200
+            except openai.RateLimitError as error:
+                assert error.response.headers["retry-after"]
+                return 429
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(ask, range(8)))
+        assert 200 in statuses and 429 in statuses and set(statuses) == {200, 429}

@@ -1,0 +1,254 @@
+// The routes, over a real socket, with a scripted model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "server/fixture.h"
+
+namespace coppice::testing {
+namespace {
+
+using nlohmann::json;
+using sampling::Finish;
+
+class ApiTest : public ServerTest {};
+
+TEST_F(ApiTest, HealthSaysHowFarLoadingIs) {
+  start_loading(config());
+  server_->set_progress("weights", 0.25);
+  HttpAnswer health;
+  do {
+    health = get("/health");
+    EXPECT_EQ(health.status, 503);
+  } while (health.json()["stage"] == "starting");
+  EXPECT_EQ(health.json(), json::parse(R"({"status": "loading", "stage": "weights", "progress": 0.25})"));
+  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
+    const HttpAnswer answer = post(path, "{}");
+    EXPECT_EQ(answer.status, 503) << path;
+    EXPECT_EQ(answer.headers.at("retry-after"), "1");
+    EXPECT_NE(answer.body.find("loading"), std::string::npos);
+  }
+  EXPECT_EQ(get("/v1/cache/stats").status, 503);
+  EXPECT_NE(get("/metrics").body.find("coppice_ready 0"), std::string::npos);
+  model_ = std::make_shared<FakeModel>(server_->sink());
+  server_->ready(model_);
+  while (get("/health").status == 503) {
+  }
+  EXPECT_EQ(get("/health").json(), json::parse(R"({"status": "ok"})"));
+}
+
+TEST_F(ApiTest, ChatAnswers) {
+  FakeModel& model = start(words({"Hel", "lo"}, 3));
+  const HttpAnswer answer = chat(R"(, "n": 2)");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("content-type"), "application/json");
+  const json body = answer.json();
+  EXPECT_EQ(body["choices"].size(), 2U);
+  EXPECT_EQ(body["choices"][1]["message"]["content"], "Hello");
+  EXPECT_EQ(body["model"], "the-model");
+  EXPECT_TRUE(body["id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 20);  // "user: hi\nassistant: "
+  EXPECT_EQ(body["usage"]["completion_tokens"], 4);
+  EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 3);
+  const auto prompt = model.prompt(0);
+  EXPECT_EQ(std::string(prompt.begin(), prompt.end()), "user: hi\nassistant: ");
+}
+
+TEST_F(ApiTest, SeveralPromptsBecomeChoicesInOrder) {
+  start([](const engine::Request& r) {
+    const std::string text(r.prompt.begin(), r.prompt.end());
+    return std::vector{std::vector{piece(r.id, text + "0", 0), piece(r.id, text + "1", 1)},
+                       std::vector{last(r.id, "", Finish::kStop, {2, 1, 2}, 0)}};
+  });
+  const json body = post("/v1/completions", R"({"prompt": ["aa", [98, 98]], "n": 2, "echo": true})").json();
+  std::vector<std::string> texts;
+  for (const json& choice : body["choices"]) texts.push_back(choice["text"]);
+  EXPECT_EQ(texts, (std::vector<std::string>{"aaaa0", "aaaa1", "bbbb0", "bbbb1"}));
+  EXPECT_EQ(body["choices"][3]["index"], 3);
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(body["usage"]["total_tokens"], 8);
+}
+
+TEST_F(ApiTest, ModelMayBeIdAliasOrDefault) {
+  start(words({"x"}));
+  for (const auto& [name, said] :
+       {std::pair{"the-model", "the-model"}, {"the-alias", "the-alias"}, {"default", "the-model"}})
+    EXPECT_EQ(chat(fmt::format(R"(, "model": "{}")", name)).json()["model"], said);
+  const HttpAnswer answer = chat(R"(, "model": "gpt-4")");
+  EXPECT_EQ(answer.status, 404);
+  EXPECT_EQ(answer.code(), "model_not_found");
+  EXPECT_EQ(answer.param(), "model");
+}
+
+TEST_F(ApiTest, ModelsListsIdAndAlias) {
+  start();
+  const json body = get("/v1/models").json();
+  EXPECT_EQ(body["object"], "list");
+  EXPECT_EQ(body["data"].size(), 2U);
+  EXPECT_EQ(body["data"][0]["id"], "the-model");
+  EXPECT_EQ(body["data"][0]["max_model_len"], 100);
+  EXPECT_EQ(body["data"][1]["id"], "the-alias");
+  EXPECT_EQ(get("/v1/models/the-alias").json()["root"], "the-model");
+  EXPECT_EQ(get("/v1/models/other").status, 404);
+}
+
+TEST_F(ApiTest, PromptOverTheContextIsRefused) {
+  FakeModel& model = start();
+  const HttpAnswer answer = post("/v1/completions", fmt::format(R"({{"prompt": "{}"}})", std::string(100, 'a')));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.code(), "context_length_exceeded");
+  EXPECT_EQ(answer.param(), "prompt");
+  EXPECT_EQ(post("/v1/completions", R"({"prompt": ""})").param(), "prompt");
+  EXPECT_EQ(model.submitted(), 0U);
+}
+
+TEST_F(ApiTest, TemplatesReasonReachesTheClient) {
+  start();
+  const HttpAnswer answer = post("/v1/chat/completions", R"({"messages": [{"role": "alien", "content": "x"}]})");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.param(), "messages");
+  EXPECT_NE(answer.body.find("unknown role alien"), std::string::npos);
+}
+
+TEST_F(ApiTest, RefusalsHaveTheirStatus) {
+  struct Case {
+    engine::Refusal why;
+    int status;
+    const char* code;
+  };
+  for (const auto& [why, status, code] :
+       {Case{engine::Refusal::kTooLong, 400, "context_length_exceeded"},
+        Case{engine::Refusal::kQueueFull, 429, "queue_full"}, Case{engine::Refusal::kShutdown, 503, "unavailable"},
+        Case{engine::Refusal::kFailed, 500, "model_failed"}}) {
+    start([cause = why](const engine::Request& r) {
+      return std::vector<std::vector<engine::Event>>{{refusal(r.id, cause, "figures")}};
+    });
+    for (const char* stream : {"false", "true"}) {
+      const HttpAnswer answer = chat(fmt::format(R"(, "stream": {})", stream));
+      EXPECT_EQ(answer.status, status);
+      EXPECT_EQ(answer.code(), code);
+      EXPECT_EQ(answer.headers.contains("retry-after"), status == 429 || status == 503);
+    }
+  }
+}
+
+TEST_F(ApiTest, OnePromptRefusedCancelsTheOthers) {
+  FakeModel& model = start();
+  auto c = client();
+  c->send(post_request("/v1/completions", R"({"prompt": ["a", "b"]})"));
+  const auto first = model.wait_submitted(0), second = model.wait_submitted(1);
+  model.emit({refusal(second, engine::Refusal::kTooLong, "too long")});
+  EXPECT_EQ(c->receive().status, 400);
+  EXPECT_TRUE(model.wait_cancelled(first));
+}
+
+TEST_F(ApiTest, DeadlineAndFailureAreServerErrors) {
+  FakeModel& model = start();
+  for (const auto& [finish, status] : {std::pair{Finish::kCancelled, 504}, {Finish::kError, 500}}) {
+    auto c = client();
+    c->send(post_request("/v1/completions", R"({"prompt": "a"})"));
+    const auto id = model.wait_submitted(model.submitted());
+    model.emit({piece(id, "some text")});
+    model.emit({last(id, "", finish, {})});
+    EXPECT_EQ(c->receive().status, status);
+  }
+}
+
+TEST_F(ApiTest, UnknownPathsAndWrongMethods) {
+  start();
+  const HttpAnswer lost = get("/v1/nothing");
+  EXPECT_EQ(lost.status, 404);
+  EXPECT_EQ(lost.code(), "not_found");
+  const HttpAnswer wrong = get("/v1/completions");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.headers.at("allow"), "POST");
+  EXPECT_EQ(post("/health", "").headers.at("allow"), "GET");
+  EXPECT_EQ(get("/health?verbose=1").status, 200);
+}
+
+TEST_F(ApiTest, BadBodiesAreRefusedAndTheServerLivesOn) {
+  start(words({"x"}));
+  const std::string deep(100000, '[');
+  for (const std::string& body : {std::string(), std::string("{"), deep, std::string("{\"prompt\": \"\xff\"}"),
+                                  std::string("\0\0", 2), std::string("nul"), std::string("[1]")}) {
+    const HttpAnswer answer = post("/v1/completions", body);
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_EQ(answer.code(), "invalid_json");
+  }
+  EXPECT_EQ(complete().status, 200);
+}
+
+TEST_F(ApiTest, SaltReachesTheEngine) {
+  FakeModel& model = start(words({"x"}));
+  complete(R"(, "cache_salt": "tenant")");
+  EXPECT_EQ(model.salt(0), "tenant");
+}
+
+TEST_F(ApiTest, BigBodiesGoThroughTheWorker) {
+  auto c = config();
+  c.api.offload_bytes = 10;
+  FakeModel& model = start(words({"x"}), c);
+  EXPECT_EQ(complete().json()["choices"][0]["text"], "x");
+  EXPECT_EQ(complete(R"(, "n": -1)").param(), "n");
+  EXPECT_EQ(model.submitted(), 1U);
+}
+
+TEST_F(ApiTest, TokenizeSpeaksBothDialects) {
+  start();
+  EXPECT_EQ(post("/tokenize", R"({"content": "ab"})").json(),
+            json::parse(R"({"tokens": [97, 98], "count": 2, "max_model_len": 100})"));
+  EXPECT_EQ(post("/tokenize", R"({"prompt": "ab", "return_token_strs": true})").json()["token_strs"],
+            json::array({"a", "b"}));
+  EXPECT_EQ(post("/tokenize", R"({"content": "a", "with_pieces": true})").json()["tokens"][0],
+            json::parse(R"({"id": 97, "piece": "a"})"));
+  EXPECT_EQ(post("/tokenize", R"({"messages": [{"role": "user", "content": "x"}]})").json()["count"], 19);
+  EXPECT_EQ(post("/tokenize", "{}").param(), "content");
+  EXPECT_EQ(post("/detokenize", R"({"tokens": [97, 98]})").json(), json::parse(R"({"content": "ab", "prompt": "ab"})"));
+  EXPECT_EQ(post("/detokenize", R"({"tokens": [256]})").param(), "tokens");
+  EXPECT_EQ(post("/detokenize", R"({"tokens": "a"})").param(), "tokens");
+  EXPECT_EQ(post("/detokenize", "{}").param(), "tokens");
+}
+
+TEST_F(ApiTest, CacheStatsHaveEveryField) {
+  start_loading(config());
+  model_ = std::make_shared<FakeModel>(server_->sink());
+  engine::Snapshot& s = model_->snapshot_;
+  s.cache.block_size = 32;
+  s.cache.total = 10, s.cache.free = 5, s.cache.in_use = 3, s.cache.cached = 2, s.cache.shared = 1,
+  s.cache.max_refs = 8;
+  s.cache.bytes_budget = 1000, s.cache.bytes_in_use = 300, s.cache.bytes_peak = 400;
+  s.cache.cow_forks = 11, s.cache.evictions = 12, s.preemptions = 13;
+  s.prompt_tokens = 20, s.cached_tokens = 21, s.computed_tokens = 22, s.generated_tokens = 23;
+  server_->ready(model_);
+  while (get("/health").status != 200) {
+  }
+  const json stats = get("/v1/cache/stats").json();
+  const json want = json::parse(R"({"block_size": 32,
+    "blocks": {"total": 10, "free": 5, "in_use": 3, "cached": 2, "shared": 1, "max_refs": 8},
+    "bytes": {"budget": 1000, "in_use": 300, "peak": 400},
+    "tokens": {"prompt": 20, "cached": 21, "computed": 22, "generated": 23},
+    "cow_forks": 11, "evictions": 12, "preemptions": 13, "model": "the-model", "attention": "none", "share": true})");
+  json merged = stats;
+  merged.merge_patch(want);
+  EXPECT_EQ(merged, stats) << stats.dump(2);
+}
+
+TEST_F(ApiTest, MetricsCountRequestsAndShowTheEngine) {
+  start(words({"a", "b"}));
+  model_->snapshot_.cached_tokens = 77;
+  complete();
+  chat(R"(, "n": -1)");
+  get("/nowhere");
+  const HttpAnswer answer = get("/metrics");
+  EXPECT_TRUE(answer.headers.at("content-type").starts_with("text/plain"));
+  for (const char* line :
+       {"coppice_http_requests_total{path=\"/v1/completions\",status=\"200\"} 1",
+        "coppice_http_requests_total{path=\"/v1/chat/completions\",status=\"400\"} 1",
+        "coppice_http_requests_total{path=\"other\",status=\"404\"} 1", "coppice_cached_tokens_total 77",
+        "coppice_time_to_first_token_seconds_count 1", "coppice_ready 1", "# TYPE coppice_kv_blocks gauge"})
+    EXPECT_NE(answer.body.find(line), std::string::npos) << line << "\n" << answer.body;
+}
+
+}  // namespace
+}  // namespace coppice::testing

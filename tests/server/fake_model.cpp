@@ -1,0 +1,164 @@
+#include "server/fake_model.h"
+
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+namespace coppice::testing {
+
+namespace {
+
+class NoGeneration final : public sampling::Generation {
+ public:
+  sampling::Piece next(std::span<float>) override { throw std::logic_error("no engine here"); }
+  sampling::Piece flush() override { return {}; }
+};
+
+}  // namespace
+
+FakeModel::FakeModel(engine::EventSink sink, Script script) : sink_(std::move(sink)), script_(std::move(script)) {
+  facts_ = {.architecture = "fake", .attention = "none", .n_vocab = 256, .context_length = 100, .max_batch = 4};
+}
+
+std::vector<kv::Token> FakeModel::tokenize(std::string_view text, bool, bool) const {
+  std::vector<kv::Token> tokens;
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  return tokens;
+}
+
+std::string FakeModel::detokenize(std::span<const kv::Token> tokens, bool) const {
+  return {tokens.begin(), tokens.end()};
+}
+
+std::string FakeModel::render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const {
+  std::string out;
+  for (const auto& m : messages) {
+    if (m.role == "alien") throw text::TemplateError("unknown role alien");
+    out += m.role + ": " + m.content + "\n";
+  }
+  return add_generation_prompt ? out + "assistant: " : out;
+}
+
+std::unique_ptr<sampling::Generation> FakeModel::make_generation(const sampling::SamplingParams& params, int,
+                                                                 std::span<const kv::Token>) const {
+  sampling::check(params, facts_.n_vocab);
+  return std::make_unique<NoGeneration>();
+}
+
+engine::RequestId FakeModel::next_id() {
+  const std::lock_guard lock(mutex_);
+  return ++last_id_;
+}
+
+void FakeModel::submit(engine::Request request) {
+  std::vector<std::vector<engine::Event>> steps;
+  if (script_) steps = script_(request);
+  {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(std::move(request));
+  }
+  changed_.notify_all();
+  for (auto& step : steps) sink_(std::move(step));
+}
+
+void FakeModel::cancel(engine::RequestId id) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_.insert(id);
+  }
+  changed_.notify_all();
+}
+
+engine::Snapshot FakeModel::snapshot() const {
+  return snapshot_;
+}
+
+void FakeModel::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+bool FakeModel::wait(auto condition) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::seconds(10), condition);
+}
+
+engine::RequestId FakeModel::wait_submitted(std::size_t nth) {
+  if (!wait([&] { return requests_.size() > nth; })) return 0;
+  const std::lock_guard lock(mutex_);
+  return requests_[nth].id;
+}
+
+bool FakeModel::wait_cancelled(engine::RequestId id) {
+  return wait([&] { return cancelled_.contains(id); });
+}
+
+bool FakeModel::wait_stopped() {
+  return wait([&] { return stopped_; });
+}
+
+bool FakeModel::cancelled(engine::RequestId id) const {
+  const std::lock_guard lock(mutex_);
+  return cancelled_.contains(id);
+}
+
+std::size_t FakeModel::submitted() const {
+  const std::lock_guard lock(mutex_);
+  return requests_.size();
+}
+
+std::vector<kv::Token> FakeModel::prompt(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return requests_.at(nth).prompt;
+}
+
+std::string FakeModel::salt(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return requests_.at(nth).cache_salt;
+}
+
+engine::Event piece(engine::RequestId id, std::string text, int sample) {
+  engine::Event event;
+  event.request = id;
+  event.sample = sample;
+  event.piece.text = std::move(text);
+  return event;
+}
+
+engine::Event last(engine::RequestId id, std::string text, sampling::Finish finish, engine::Usage usage, int sample) {
+  engine::Event event = piece(id, std::move(text), sample);
+  event.piece.finish = finish;
+  event.done = true;
+  event.usage = usage;
+  return event;
+}
+
+engine::Event refusal(engine::RequestId id, engine::Refusal why, std::string message) {
+  engine::Event event = piece(id, "");
+  event.done = true;
+  event.refusal = why;
+  event.message = std::move(message);
+  return event;
+}
+
+FakeModel::Script words(std::vector<std::string> texts, int cached_tokens) {
+  return [texts = std::move(texts), cached_tokens](const engine::Request& request) {
+    const auto n = static_cast<int>(request.samples.size());
+    std::vector<std::vector<engine::Event>> steps;
+    for (const std::string& text : texts) {
+      auto& step = steps.emplace_back();
+      for (int i = 0; i < n; ++i) step.push_back(piece(request.id, text, i));
+    }
+    for (int i = 0; i < n; ++i) steps.back()[static_cast<std::size_t>(i)].piece.finish = sampling::Finish::kStop;
+    engine::Event& end = steps.back().back();
+    end.done = true;
+    end.usage = {static_cast<std::int32_t>(request.prompt.size()), cached_tokens,
+                 static_cast<std::int32_t>(texts.size()) * n};
+    return steps;
+  };
+}
+
+}  // namespace coppice::testing

@@ -1,0 +1,72 @@
+// FakeModel: a Model without weights or tokenizer. A token is a byte; a chat renders as "role: content" lines.
+// What a request answers is scripted by the test, either all at once on submit() or by hand.
+//
+// Thread safe, like every Model.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/model.h"
+
+namespace coppice::testing {
+
+class FakeModel final : public server::Model {
+ public:
+  /// Steps of events that answer a request; each inner vector is one call of the sink.
+  using Script = std::function<std::vector<std::vector<engine::Event>>(const engine::Request&)>;
+
+  explicit FakeModel(engine::EventSink sink, Script script = {});
+
+  const server::ModelFacts& facts() const override { return facts_; }
+  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override;
+  std::string detokenize(std::span<const kv::Token> tokens, bool special) const override;
+  std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override;
+  std::unique_ptr<sampling::Generation> make_generation(const sampling::SamplingParams& params, int sample_index,
+                                                        std::span<const kv::Token> prompt) const override;
+  engine::RequestId next_id() override;
+  void submit(engine::Request request) override;
+  void cancel(engine::RequestId id) override;
+  engine::Snapshot snapshot() const override;
+  void stop() override;
+
+  // The test's side. The waits fail (return false, or 0) after 10 seconds.
+  engine::RequestId wait_submitted(std::size_t nth);  ///< the id of the nth request, from 0
+  bool wait_cancelled(engine::RequestId id);
+  bool wait_stopped();
+  bool cancelled(engine::RequestId id) const;
+  std::size_t submitted() const;
+  std::vector<kv::Token> prompt(std::size_t nth) const;
+  std::string salt(std::size_t nth) const;
+  void emit(std::vector<engine::Event> events) { sink_(std::move(events)); }
+
+  server::ModelFacts facts_;  ///< change before the server has it
+  engine::Snapshot snapshot_;
+
+ private:
+  bool wait(auto condition) const;
+
+  engine::EventSink sink_;
+  Script script_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  engine::RequestId last_id_ = 0;
+  std::vector<engine::Request> requests_;
+  std::set<engine::RequestId> cancelled_;
+  bool stopped_ = false;
+};
+
+// Events in two words.
+engine::Event piece(engine::RequestId id, std::string text, int sample = 0);
+engine::Event last(engine::RequestId id, std::string text, sampling::Finish finish, engine::Usage usage,
+                   int sample = 0);
+engine::Event refusal(engine::RequestId id, engine::Refusal why, std::string message);
+
+/// Answers with the words, a step each, on every sample; usage counts one completion token per word and sample.
+FakeModel::Script words(std::vector<std::string> texts, int cached_tokens = 0);
+
+}  // namespace coppice::testing

@@ -1,0 +1,58 @@
+// ServerTest: a real Server on a free port of 127.0.0.1, with a FakeModel behind it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/fake_model.h"
+#include "server/http_client.h"
+#include "server/server.h"
+
+namespace coppice::testing {
+
+class ServerTest : public ::testing::Test {
+ protected:
+  static server::ServerConfig config() {
+    server::ServerConfig c;
+    c.port = 0;
+    c.api.names = {"the-model", "the-alias"};
+    c.drain_seconds = 0.2;
+    return c;
+  }
+
+  void start_loading(const server::ServerConfig& c) {
+    server_ = std::make_unique<server::Server>(c);
+    server_->start();
+  }
+  /// Returns when the server serves the model.
+  FakeModel& start(FakeModel::Script script = {}, const server::ServerConfig& c = config()) {
+    start_loading(c);
+    model_ = std::make_shared<FakeModel>(server_->sink(), std::move(script));
+    server_->ready(model_);
+    while (client()->get("/health").status != 200) {
+    }
+    return *model_;
+  }
+
+  std::unique_ptr<HttpClient> client(int receive_buffer = 0) {
+    return std::make_unique<HttpClient>(server_->port(), receive_buffer);
+  }
+  HttpAnswer get(const std::string& path) { return client()->get(path); }
+  HttpAnswer post(const std::string& path, const std::string& body) { return client()->post(path, body); }
+  HttpAnswer chat(const std::string& more = "") {
+    return post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}])" + more + "}");
+  }
+  HttpAnswer complete(const std::string& more = "") {
+    return post("/v1/completions", R"({"prompt": "hi")" + more + "}");
+  }
+
+  std::unique_ptr<server::Server> server_;
+  std::shared_ptr<FakeModel> model_;
+};
+
+inline const std::string kStreamBody = R"({"prompt": "hi", "stream": true})";
+
+}  // namespace coppice::testing

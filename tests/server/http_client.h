@@ -1,0 +1,56 @@
+// HttpClient: a small blocking HTTP client on a raw socket, which can also misbehave: send half a request, stop
+// reading, vanish. Every wait ends after 10 seconds.
+//
+// Throws std::runtime_error when the server closed, or said nothing in time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace coppice::testing {
+
+struct HttpAnswer {
+  int status = 0;
+  std::map<std::string, std::string> headers;  ///< names in lower case
+  std::string body;                            ///< chunks joined
+
+  nlohmann::json json() const { return nlohmann::json::parse(body); }
+  /// error.param, error.code; "" for null.
+  std::string param() const;
+  std::string code() const;
+  /// The data of a stream's events, [DONE] included.
+  std::vector<std::string> events() const;
+};
+
+class HttpClient {
+ public:
+  /// receive_buffer: bytes the kernel keeps for us (0: its choice); a small one makes a slow reader.
+  explicit HttpClient(std::uint16_t port, int receive_buffer = 0);
+  ~HttpClient();
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  void send(std::string_view bytes);
+  HttpAnswer receive(bool head_only = false);     ///< one response
+  std::string read_some();                        ///< "": the server closed
+  std::string read_until(std::string_view text);  ///< what came so far, `text` included
+  bool closed();                                  ///< waits: does the server close, sending nothing more?
+  void close();                                   ///< vanish
+
+  // Whole exchanges on this connection.
+  HttpAnswer get(const std::string& path);
+  HttpAnswer post(const std::string& path, const std::string& body);
+
+ private:
+  int fd_;
+  std::string buffer_;
+};
+
+std::string get_request(const std::string& path);
+std::string post_request(const std::string& path, const std::string& body);
+
+}  // namespace coppice::testing

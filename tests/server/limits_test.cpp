@@ -1,0 +1,165 @@
+// HTTP itself: limits, keep-alive, pipelining, and clients that speak it badly.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/fixture.h"
+#include "server/http_server.h"
+
+namespace coppice::testing {
+namespace {
+
+class LimitsTest : public ServerTest {};
+
+TEST_F(LimitsTest, ConnectionIsKeptAlive) {
+  start();
+  auto c = client();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(c->get("/health").headers.at("connection"), "keep-alive");
+  c->send("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(c->receive().headers.at("connection"), "close");
+  EXPECT_TRUE(c->closed());
+}
+
+TEST_F(LimitsTest, PipelinedRequestsAreAnsweredInOrder) {
+  FakeModel& model = start();
+  auto c = client();
+  c->send(post_request("/v1/completions", R"({"prompt": "hi"})") + get_request("/health") + get_request("/nowhere"));
+  const auto id = model.wait_submitted(0);
+  model.emit({last(id, "done", sampling::Finish::kStop, {})});
+  EXPECT_EQ(c->receive().json()["choices"][0]["text"], "done");
+  EXPECT_EQ(c->receive().status, 200);
+  EXPECT_EQ(c->receive().status, 404);
+}
+
+TEST_F(LimitsTest, HeadHasNoBody) {
+  start();
+  auto c = client();
+  c->send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  const HttpAnswer answer = c->receive(true);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("content-length"), "15");
+  EXPECT_EQ(c->get("/health").status, 200);
+}
+
+TEST_F(LimitsTest, BodyOverTheLimitIs413) {
+  auto c = config();
+  c.http.max_body_bytes = 1000;
+  start(words({"x"}), c);
+  EXPECT_EQ(post("/v1/completions", fmt::format(R"({{"prompt": "hi", "user": "{}"}})", std::string(900, 'a'))).status,
+            200);
+  const HttpAnswer answer = post("/v1/completions", std::string(200000, ' '));
+  EXPECT_EQ(answer.status, 413);
+  EXPECT_EQ(answer.code(), "body_too_large");
+  auto chunked = client();
+  chunked->send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" +
+                std::string(2000, ' ') + "\r\n0\r\n\r\n");
+  EXPECT_EQ(chunked->receive().status, 413);
+}
+
+TEST_F(LimitsTest, ChunkedBodyIsTaken) {
+  start(words({"x"}));
+  auto c = client();
+  c->send(fmt::format(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{}\r\n0\r\n\r\n", 15,
+      R"({"prompt":"hi"})"));
+  EXPECT_EQ(c->receive().status, 200);
+}
+
+TEST_F(LimitsTest, HeaderOverTheLimitIs431) {
+  start();
+  auto c = client();
+  c->send("GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + std::string(100000, 'a') + "\r\n\r\n");
+  EXPECT_EQ(c->receive().status, 431);
+}
+
+TEST_F(LimitsTest, NonsenseIs400) {
+  start();
+  for (const std::string& nonsense :
+       {std::string("hello\r\n\r\n"), std::string("GET /health HTTP/1.1\r\nno colon\r\n\r\n"),
+        std::string(64, '\0') + "\r\n\r\n", std::string("POST /tokenize HTTP/1.1\r\nContent-Length: -5\r\n\r\n"),
+        std::string("GET  HTTP/9.9\r\n\r\n")}) {
+    auto c = client();
+    c->send(nonsense);
+    const HttpAnswer answer = c->receive();
+    EXPECT_EQ(answer.status, 400) << nonsense;
+    EXPECT_EQ(answer.code(), "bad_http");
+    EXPECT_TRUE(c->closed());
+  }
+  EXPECT_EQ(get("/health").status, 200);
+}
+
+TEST_F(LimitsTest, ExpectContinueIsAnswered) {
+  start(words({"x"}));
+  auto c = client();
+  c->send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 15\r\n\r\n");
+  EXPECT_EQ(c->read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  c->send(R"({"prompt":"hi"})");
+  EXPECT_EQ(c->receive().status, 200);
+}
+
+TEST_F(LimitsTest, HalfARequestTimesOut) {
+  auto c = config();
+  c.http.header_seconds = 0.3;
+  c.http.body_seconds = 0.3;
+  start({}, c);
+  for (const char* half : {"GET /hea", "POST /tokenize HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"}) {
+    auto slow = client();
+    slow->send(half);
+    EXPECT_EQ(slow->receive().status, 408);
+  }
+}
+
+TEST_F(LimitsTest, IdleConnectionsAreClosed) {
+  auto c = config();
+  c.http.idle_seconds = 0.3;
+  start({}, c);
+  EXPECT_TRUE(client()->closed());
+  auto used = client();
+  used->get("/health");
+  EXPECT_TRUE(used->closed());
+}
+
+TEST_F(LimitsTest, WaitingForAnAnswerIsNotIdle) {
+  auto c = config();
+  c.http.idle_seconds = c.http.header_seconds = c.http.body_seconds = c.http.write_seconds = 0.3;
+  FakeModel& model = start({}, c);
+  auto patient = client();
+  patient->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  const auto id = model.wait_submitted(0);
+  EXPECT_TRUE(client()->closed());  // idle, and so a clock that shows 0.3 s have passed
+  EXPECT_FALSE(model.cancelled(id));
+  model.emit({last(id, "done", sampling::Finish::kStop, {})});
+  EXPECT_EQ(patient->receive().status, 200);
+}
+
+TEST_F(LimitsTest, OneConnectionTooManyIsTold) {
+  auto c = config();
+  c.http.max_connections = 3;
+  start({}, c);
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(client());
+    while (clients.back()->get("/health").status != 200) clients.back() = client();  // start()'s client may linger
+  }
+  EXPECT_EQ(client()->receive().status, 503);
+  EXPECT_EQ(clients[0]->get("/health").status, 200);
+}
+
+TEST_F(LimitsTest, PortInUseIsOneSentence) {
+  start();
+  auto c = config();
+  c.port = server_->port();
+  try {
+    const server::Server second(c);
+    FAIL();
+  } catch (const server::ListenError& e) {
+    EXPECT_NE(std::string(e.what()).find("already in use"), std::string::npos);
+  }
+  c.host = "no such host";
+  EXPECT_THROW(server::Server{c}, server::ListenError);
+}
+
+}  // namespace
+}  // namespace coppice::testing

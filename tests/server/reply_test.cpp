@@ -1,0 +1,126 @@
+// The reply to a generation, with a writer that lets news come at the worst moments: during its writes.
+#include <gtest/gtest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "server/fake_model.h"
+#include "server/generation_reply.h"
+
+namespace coppice::testing {
+namespace {
+
+namespace asio = boost::asio;
+using sampling::Finish;
+
+/// Keeps what is written; calls `during` in the middle of each write.
+class Writer final : public server::ReplyWriter {
+ public:
+  asio::awaitable<void> send(server::HttpReply reply) override {
+    begun_ = true;
+    text += reply.body;
+    co_return;
+  }
+  asio::awaitable<void> begin_stream() override {
+    begun_ = true;
+    during("begin");
+    co_return;
+  }
+  asio::awaitable<void> write(std::string_view events) override {
+    text += events;
+    during("write");
+    co_return;
+  }
+  asio::awaitable<void> end_stream() override {
+    ended = true;
+    co_return;
+  }
+  bool begun() const override { return begun_; }
+
+  std::function<void(const std::string& where)> during = [](const std::string&) {};
+  std::string text;
+  bool ended = false;
+
+ private:
+  bool begun_ = false;
+};
+
+class ReplyTest : public ::testing::Test {
+ protected:
+  ReplyTest() : hub_(io_), model_(hub_.sink()), job_(hub_, model_, io_.get_executor(), 1000) {
+    prepared_.parsed.endpoint = server::Endpoint::kCompletions;
+    prepared_.parsed.stream = true;
+    engine::Request request;
+    request.id = kId;
+    request.samples.resize(1);
+    job_.submit(std::move(request));
+  }
+  void run() {
+    asio::co_spawn(io_, server::reply_with(job_, prepared_, {engine::Clock::now(), metrics_}, writer_), asio::detached);
+    io_.run();
+  }
+  bool wrote(const std::string& text) const { return writer_.text.find(text) != std::string::npos; }
+
+  static constexpr engine::RequestId kId = 7;
+  asio::io_context io_;
+  server::EventHub hub_;
+  FakeModel model_;
+  server::Job job_;
+  server::Prepared prepared_;
+  server::Metrics metrics_;
+  Writer writer_;
+};
+
+/// Found by ManyStreamsAtOnce under the thread sanitizer: the end was looked for after the write of the head.
+TEST_F(ReplyTest, NewsDuringTheWriteOfTheHeadIsNotLost) {
+  writer_.during = [this](const std::string& where) {
+    if (where == "begin") job_.on_event(last(kId, "second", Finish::kStop, {}));
+  };
+  job_.on_event(piece(kId, "first"));
+  run();
+  EXPECT_TRUE(wrote("first") && wrote("second") && wrote("[DONE]") && writer_.ended) << writer_.text;
+}
+
+TEST_F(ReplyTest, NewsDuringTheWriteOfAnEventIsNotLost) {
+  int writes = 0;
+  writer_.during = [&](const std::string& where) {
+    if (where == "write" && writes++ == 0) job_.on_event(last(kId, "second", Finish::kLength, {}));
+  };
+  job_.on_event(piece(kId, "first"));
+  run();
+  EXPECT_TRUE(wrote("first") && wrote("second") && wrote("[DONE]") && writer_.ended) << writer_.text;
+}
+
+TEST_F(ReplyTest, FailureDuringAWriteIsTold) {
+  int writes = 0;
+  writer_.during = [&](const std::string& where) {
+    if (where == "write" && writes++ == 0) job_.on_event(last(kId, "", Finish::kError, {}));
+  };
+  job_.on_event(piece(kId, "first"));
+  run();
+  EXPECT_TRUE(wrote("first") && wrote("\"error\"") && writer_.ended) << writer_.text;
+  EXPECT_FALSE(wrote("[DONE]"));
+}
+
+TEST_F(ReplyTest, FailureDuringTheWriteOfTheHeadIsTold) {
+  writer_.during = [this](const std::string& where) {
+    if (where == "begin") job_.on_event(last(kId, "", Finish::kError, {}));
+  };
+  job_.on_event(piece(kId, "first"));
+  run();
+  EXPECT_TRUE(wrote("first") && wrote("\"error\"") && writer_.ended) << writer_.text;
+}
+
+TEST_F(ReplyTest, PendingTextIsBounded) {
+  for (int i = 0; i < 11; ++i) job_.on_event(piece(kId, std::string(100, 'x')));
+  EXPECT_TRUE(model_.cancelled(kId));
+  ASSERT_TRUE(job_.error());
+  EXPECT_EQ(job_.error()->code(), "slow_reader");
+}
+
+}  // namespace
+}  // namespace coppice::testing

@@ -1,0 +1,254 @@
+// Every field of a request: what is taken, what is refused, and by which name.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "server/api_error.h"
+#include "server/json_fields.h"
+#include "server/openai_request.h"
+
+namespace coppice::server {
+namespace {
+
+constexpr RequestLimits kLimits{.n_vocab = 100, .max_choices = 8};
+
+OpenAiRequest chat(const std::string& more = "") {
+  return parse_request(Endpoint::kChat, parse_body(R"({"messages": [{"role": "user", "content": "hi"}])" + more + "}"),
+                       kLimits);
+}
+OpenAiRequest complete(const std::string& more = "") {
+  return parse_request(Endpoint::kCompletions, parse_body(R"({"prompt": "hi")" + more + "}"), kLimits);
+}
+
+struct BadField {
+  const char* body;   ///< the whole body
+  const char* param;  ///< what the error must name
+  const char* code = "invalid_value";
+};
+void PrintTo(const BadField& bad, std::ostream* out) {
+  *out << bad.body;
+}
+
+void expect_refused(Endpoint endpoint, const BadField& bad) {
+  try {
+    parse_request(endpoint, parse_body(bad.body), kLimits);
+    FAIL() << "taken: " << bad.body;
+  } catch (const ApiError& e) {
+    EXPECT_EQ(e.status(), 400) << e.what();
+    EXPECT_EQ(e.param(), bad.param) << e.what();
+    EXPECT_EQ(e.code(), bad.code) << e.what();
+    if (!e.param().empty()) EXPECT_NE(std::string(e.what()).find(bad.param), std::string::npos) << e.what();
+  }
+}
+
+class BadChat : public ::testing::TestWithParam<BadField> {};
+TEST_P(BadChat, IsRefusedByName) {
+  expect_refused(Endpoint::kChat, GetParam());
+}
+
+#define MESSAGES R"("messages":[{"role":"user","content":"hi"}])"
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, BadChat,
+    ::testing::Values(
+        BadField{"{}", "messages", "missing_field"},                                                               //
+        BadField{R"({"messages":null})", "messages", "missing_field"},                                             //
+        BadField{R"({"messages":"hi"})", "messages", "invalid_type"},                                              //
+        BadField{R"({"messages":[]})", "messages"},                                                                //
+        BadField{R"({"messages":["hi"]})", "messages[0]", "invalid_type"},                                         //
+        BadField{R"({"messages":[{"content":"hi"}]})", "messages[0].role", "missing_field"},                       //
+        BadField{R"({"messages":[{"role":7,"content":"hi"}]})", "messages[0].role", "invalid_type"},               //
+        BadField{R"({"messages":[{"role":"user"}]})", "messages[0].content", "missing_field"},                     //
+        BadField{R"({"messages":[{"role":"user","content":7}]})", "messages[0].content", "invalid_type"},          //
+        BadField{R"({"messages":[{"role":"user","content":["hi"]}]})", "messages[0].content[0]", "invalid_type"},  //
+        BadField{R"({"messages":[{"role":"user","content":[{"text":"hi"}]}]})", "messages[0].content[0].type",
+                 "missing_field"},
+        BadField{R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content[0].text",
+                 "missing_field"},
+        BadField{R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})",
+                 "messages[0].content[0].type", "unsupported_parameter"},
+        BadField{R"({"messages":[{"role":"tool","content":"4"}]})", "messages[0].role", "unsupported_parameter"},
+        BadField{R"({"messages":[{"role":"assistant","content":"","tool_calls":[{}]}]})", "messages[0].tool_calls",
+                 "unsupported_parameter"},
+        BadField{"{" MESSAGES R"(,"model":7})", "model", "invalid_type"},                   //
+        BadField{"{" MESSAGES R"(,"n":0})", "n"},                                           //
+        BadField{"{" MESSAGES R"(,"n":9})", "n"},                                           //
+        BadField{"{" MESSAGES R"(,"n":1.5})", "n", "invalid_type"},                         //
+        BadField{"{" MESSAGES R"(,"n":"2"})", "n", "invalid_type"},                         //
+        BadField{"{" MESSAGES R"(,"max_tokens":-1})", "max_tokens"},                        //
+        BadField{"{" MESSAGES R"(,"max_tokens":0})", "max_tokens"},                         //
+        BadField{"{" MESSAGES R"(,"max_tokens":true})", "max_tokens", "invalid_type"},      //
+        BadField{"{" MESSAGES R"(,"max_tokens":18446744073709551615})", "max_tokens"},      //
+        BadField{"{" MESSAGES R"(,"max_completion_tokens":-5})", "max_completion_tokens"},  //
+        BadField{"{" MESSAGES R"(,"temperature":-0.1})", "temperature"},                    //
+        BadField{"{" MESSAGES R"(,"temperature":"hot"})", "temperature", "invalid_type"},   //
+        BadField{"{" MESSAGES R"(,"top_p":0})", "top_p"},                                   //
+        BadField{"{" MESSAGES R"(,"top_p":1.1})", "top_p"},                                 //
+        BadField{"{" MESSAGES R"(,"top_k":-2})", "top_k"},                                  //
+        BadField{"{" MESSAGES R"(,"min_p":2})", "min_p"},                                   //
+        BadField{"{" MESSAGES R"(,"presence_penalty":2.5})", "presence_penalty"},           //
+        BadField{"{" MESSAGES R"(,"frequency_penalty":-2.5})", "frequency_penalty"},        //
+        BadField{"{" MESSAGES R"(,"repetition_penalty":0})", "repetition_penalty"},         //
+        BadField{"{" MESSAGES R"(,"logit_bias":[]})", "logit_bias", "invalid_type"},        //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"a":1}})", "logit_bias"},                   //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"100":1}})", "logit_bias"},                 //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":101}})", "logit_bias"},                 //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"x"}})", "logit_bias", "invalid_type"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    MoreFields, BadChat,
+    ::testing::Values(BadField{"{" MESSAGES R"(,"seed":"x"})", "seed", "invalid_type"},                 //
+                      BadField{"{" MESSAGES R"(,"stop":7})", "stop", "invalid_type"},                   //
+                      BadField{"{" MESSAGES R"(,"stop":[7]})", "stop", "invalid_type"},                 //
+                      BadField{"{" MESSAGES R"(,"stop":""})", "stop"},                                  //
+                      BadField{"{" MESSAGES R"(,"stop":["a",""]})", "stop"},                            //
+                      BadField{"{" MESSAGES R"(,"logprobs":2})", "logprobs", "invalid_type"},           //
+                      BadField{"{" MESSAGES R"(,"logprobs":true,"top_logprobs":21})", "top_logprobs"},  //
+                      BadField{"{" MESSAGES R"(,"top_logprobs":2})", "top_logprobs"},                   //
+                      BadField{"{" MESSAGES R"(,"stream":"yes"})", "stream", "invalid_type"},           //
+                      BadField{"{" MESSAGES R"(,"stream":true,"stream_options":7})", "stream_options",
+                               "invalid_type"},                                                                 //
+                      BadField{"{" MESSAGES R"(,"stream_options":{"include_usage":true}})", "stream_options"},  //
+                      BadField{"{" MESSAGES R"(,"stream":true,"stream_options":{"include_usage":1}})",
+                               "stream_options.include_usage", "invalid_type"},
+                      BadField{"{" MESSAGES R"(,"ignore_eos":1})", "ignore_eos", "invalid_type"},                     //
+                      BadField{"{" MESSAGES R"(,"cache_salt":1})", "cache_salt", "invalid_type"},                     //
+                      BadField{"{" MESSAGES R"(,"user":1})", "user", "invalid_type"},                                 //
+                      BadField{"{" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools", "unsupported_parameter"},  //
+                      BadField{"{" MESSAGES R"(,"tool_choice":"auto"})", "tool_choice", "unsupported_parameter"},     //
+                      BadField{"{" MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_parameter"},           //
+                      BadField{"{" MESSAGES R"(,"response_format":"json"})", "response_format", "invalid_type"},      //
+                      BadField{"{" MESSAGES R"(,"response_format":{"type":"json_object"}})", "response_format",
+                               "unsupported_parameter"},
+                      BadField{"{" MESSAGES R"(,"modalities":["audio"]})", "modalities", "unsupported_parameter"},  //
+                      BadField{"{" MESSAGES R"(,"best_of":3})", "best_of", "unsupported_parameter"},                //
+                      BadField{"[]", "", "invalid_json"}, BadField{"{", "", "invalid_json"},
+                      BadField{"", "", "invalid_json"},                          //
+                      BadField{"{\"messages\":\"\xff\"}", "", "invalid_json"},   //
+                      BadField{R"({"messages":"\ud800"})", "", "invalid_json"},  //
+                      BadField{R"({"n":1e999})", "", "invalid_json"}));
+
+class BadCompletion : public ::testing::TestWithParam<BadField> {};
+TEST_P(BadCompletion, IsRefusedByName) {
+  expect_refused(Endpoint::kCompletions, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, BadCompletion,
+    ::testing::Values(BadField{"{}", "prompt", "missing_field"},                                      //
+                      BadField{R"({"prompt":7})", "prompt", "invalid_type"},                          //
+                      BadField{R"({"prompt":[]})", "prompt"},                                         //
+                      BadField{R"({"prompt":[1,"a"]})", "prompt", "invalid_type"},                    //
+                      BadField{R"({"prompt":["a",1]})", "prompt[1]", "invalid_type"},                 //
+                      BadField{R"({"prompt":[1,100]})", "prompt"},                                    //
+                      BadField{R"({"prompt":[-1]})", "prompt"},                                       //
+                      BadField{R"({"prompt":[1.5]})", "prompt", "invalid_type"},                      //
+                      BadField{R"({"prompt":[[1],[4294967297]]})", "prompt[1]"},                      //
+                      BadField{R"({"prompt":"a","logprobs":true})", "logprobs", "invalid_type"},      //
+                      BadField{R"({"prompt":"a","logprobs":21})", "logprobs"},                        //
+                      BadField{R"({"prompt":"a","logprobs":-1})", "logprobs"},                        //
+                      BadField{R"({"prompt":"a","suffix":"z"})", "suffix", "unsupported_parameter"},  //
+                      BadField{R"({"prompt":"a","suffix":3})", "suffix", "invalid_type"},             //
+                      BadField{R"({"prompt":"a","echo":"yes"})", "echo", "invalid_type"},             //
+                      BadField{R"({"prompt":"a","echo":true,"logprobs":1})", "echo", "unsupported_parameter"},
+                      BadField{R"({"prompt":"a","best_of":2})", "best_of", "unsupported_parameter"}));
+
+TEST(Request, DefaultsAreOpenAis) {
+  const OpenAiRequest r = chat();
+  EXPECT_EQ(r.n, 1);
+  EXPECT_EQ(r.max_tokens, 0);
+  EXPECT_EQ(r.sampling.temperature, 1);
+  EXPECT_EQ(r.sampling.top_p, 1);
+  EXPECT_EQ(r.sampling.logprobs, -1);
+  EXPECT_FALSE(r.sampling.seed);
+  EXPECT_FALSE(r.stream);
+}
+
+TEST(Request, ReadsEveryField) {
+  const OpenAiRequest r =
+      chat(R"(, "model": "m", "n": 3, "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 40,
+    "min_p": 0.05, "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.1, "logit_bias": {"5": -100},
+    "seed": 42, "stop": ["a", "b"], "logprobs": true, "top_logprobs": 2, "stream": true,
+    "stream_options": {"include_usage": true}, "ignore_eos": true, "cache_salt": "tenant", "user": "u",
+    "tools": [], "tool_choice": "none", "response_format": {"type": "text"})");
+  EXPECT_EQ(r.model, "m");
+  EXPECT_EQ(r.n, 3);
+  EXPECT_EQ(r.max_tokens, 7);
+  EXPECT_FLOAT_EQ(r.sampling.temperature, 0.5);
+  EXPECT_FLOAT_EQ(r.sampling.top_p, 0.9F);
+  EXPECT_EQ(r.sampling.top_k, 40);
+  EXPECT_FLOAT_EQ(r.sampling.min_p, 0.05F);
+  EXPECT_EQ(r.sampling.presence_penalty, 1);
+  EXPECT_EQ(r.sampling.frequency_penalty, -1);
+  EXPECT_FLOAT_EQ(r.sampling.repeat_penalty, 1.1F);
+  EXPECT_EQ(r.sampling.logit_bias.at(5), -100);
+  EXPECT_EQ(r.sampling.seed, 42U);
+  EXPECT_EQ(r.sampling.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(r.sampling.logprobs, 2);
+  EXPECT_TRUE(r.sampling.ignore_eos);
+  EXPECT_TRUE(r.stream && r.include_usage);
+  EXPECT_EQ(r.cache_salt, "tenant");
+}
+
+TEST(Request, NewerNameOfMaxTokensWins) {
+  EXPECT_EQ(chat(R"(, "max_tokens": 7, "max_completion_tokens": 9)").max_tokens, 9);
+}
+
+TEST(Request, NullCountsAsAbsentAndUnknownFieldsAreIgnored) {
+  const OpenAiRequest r = chat(R"(, "n": null, "stop": null, "seed": null, "tools": null, "stream_options": null,
+    "logit_bias": null, "response_format": null, "user": null, "no_such_field": {"a": [1]})");
+  EXPECT_EQ(r.n, 1);
+  EXPECT_TRUE(r.sampling.stop.empty());
+}
+
+TEST(Request, ContentIsTextOrTextParts) {
+  const auto messages = parse_messages(parse_body(R"({"m": [
+    {"role": "developer", "content": "be brief"},
+    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "x"}]})")["m"]);
+  ASSERT_EQ(messages.size(), 2U);
+  EXPECT_EQ(messages[0].role, "system");
+  EXPECT_EQ(messages[1].content, "ab");
+}
+
+TEST(Request, TakesAllFourFormsOfPrompt) {
+  const auto prompts = [](const char* prompt) {
+    return parse_request(Endpoint::kCompletions, parse_body(fmt::format(R"({{"prompt": {}}})", prompt)), kLimits)
+        .prompts;
+  };
+  using Tokens = std::vector<kv::Token>;
+  EXPECT_EQ(prompts(R"("a")"), (std::vector<Prompt>{"a"}));
+  EXPECT_EQ(prompts(R"(["a", "b"])"), (std::vector<Prompt>{"a", "b"}));
+  EXPECT_EQ(prompts("[1, 2]"), (std::vector<Prompt>{Tokens{1, 2}}));
+  EXPECT_EQ(prompts("[[1, 2], [3]]"), (std::vector<Prompt>{Tokens{1, 2}, Tokens{3}}));
+}
+
+TEST(Request, CompletionsCountTheirLogprobs) {
+  EXPECT_EQ(complete(R"(, "logprobs": 0)").sampling.logprobs, 0);
+  EXPECT_EQ(complete(R"(, "logprobs": 5)").sampling.logprobs, 5);
+  EXPECT_EQ(complete().sampling.logprobs, -1);
+}
+
+TEST(Request, PromptsTimesNIsLimited) {
+  std::string prompt = "[\"a\"";
+  for (int i = 1; i < kMaxChoicesPerRequest; ++i) prompt += ",\"a\"";
+  const std::string body = "{\"prompt\":" + prompt + "]";
+  EXPECT_EQ(parse_request(Endpoint::kCompletions, parse_body(body + "}"), kLimits).prompts.size(),
+            std::size_t{kMaxChoicesPerRequest});
+  expect_refused(Endpoint::kCompletions, {(body + ",\"n\":2}").c_str(), "prompt"});
+}
+
+TEST(Body, NestingIsLimited) {
+  const auto nested = [](int depth) {
+    const auto n = static_cast<std::size_t>(depth);
+    return "{\"a\":" + std::string(n, '[') + std::string(n, ']') + "}";
+  };
+  EXPECT_NO_THROW(parse_body(nested(kMaxJsonDepth - 1)));
+  EXPECT_THROW(parse_body(nested(kMaxJsonDepth)), ApiError);
+  EXPECT_THROW(parse_body(std::string(1000000, '[')), ApiError);
+  EXPECT_NO_THROW(parse_body(R"({"brackets in \" text": ")" + std::string(100, '[') + "\"}"));
+}
+
+}  // namespace
+}  // namespace coppice::server

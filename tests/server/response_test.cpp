@@ -1,0 +1,139 @@
+// The shapes of responses: bodies, chunks, both kinds of logprobs, usage.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "server/openai_response.h"
+
+namespace coppice::server {
+namespace {
+
+using nlohmann::json;
+using sampling::Finish;
+using sampling::LogprobEntry;
+using sampling::TokenLogprob;
+
+const ResponseHead kChatHead{Endpoint::kChat, "chatcmpl-1", 1234, "m"};
+const ResponseHead kTextHead{Endpoint::kCompletions, "cmpl-1", 1234, "m"};
+
+LogprobEntry entry(std::string bytes, float logprob, std::vector<TokenLogprob> top = {}) {
+  return {TokenLogprob{1, std::move(bytes), logprob}, std::move(top)};
+}
+
+std::vector<json> parse_events(const std::string& text) {
+  std::vector<json> events;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find("\n\n", at);
+    EXPECT_EQ(text.substr(at, 6), "data: ");
+    EXPECT_NE(end, std::string::npos);
+    const std::string data = text.substr(at + 6, end - at - 6);
+    EXPECT_EQ(data.find('\n'), std::string::npos);
+    events.push_back(data == "[DONE]" ? json("[DONE]") : json::parse(data));
+    at = end + 2;
+  }
+  return events;
+}
+
+TEST(ResponseBody, ChatHasTheWholeShape) {
+  ResponseBody body(kChatHead, 2, false);
+  body.add({.choice = 1, .text = "b"});
+  body.add({.choice = 0, .text = "a", .finish = Finish::kStop});
+  body.add({.choice = 1, .text = "c", .finish = Finish::kLength});
+  EXPECT_EQ(json::parse(body.json({10, 4, 3})), json::parse(R"({
+    "id": "chatcmpl-1", "object": "chat.completion", "created": 1234, "model": "m",
+    "choices": [
+      {"index": 0, "message": {"role": "assistant", "content": "a", "refusal": null}, "logprobs": null,
+       "finish_reason": "stop"},
+      {"index": 1, "message": {"role": "assistant", "content": "bc", "refusal": null}, "logprobs": null,
+       "finish_reason": "length"}],
+    "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13,
+              "prompt_tokens_details": {"cached_tokens": 4}}})"));
+}
+
+TEST(ResponseBody, CompletionsHaveTextAndEcho) {
+  ResponseBody body(kTextHead, 1, false);
+  body.add({.choice = 0, .text = " world", .finish = Finish::kStop});
+  const json parsed = json::parse(body.json({1, 0, 1}, {"hello"}));
+  EXPECT_EQ(parsed["object"], "text_completion");
+  EXPECT_EQ(parsed["choices"][0], json::parse(R"({"index": 0, "text": "hello world", "logprobs": null,
+                                                   "finish_reason": "stop"})"));
+}
+
+TEST(Logprobs, ChatShape) {
+  const std::vector<LogprobEntry> entries = {
+      entry("\xc3\xa9", -0.5F, {{1, "\xc3\xa9", -0.5F}, {2, "\xe2\x82", -1.5F}})};
+  EXPECT_EQ(json(chat_logprobs(entries)), json::parse(R"({"content": [
+    {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [
+      {"token": "é", "logprob": -0.5, "bytes": [195, 169]},
+      {"token": "�", "logprob": -1.5, "bytes": [226, 130]}]}], "refusal": null})"));
+}
+
+TEST(Logprobs, CompletionShapeCountsOffsetsInCharacters) {
+  // "é", then the two halves of "ü", then "!": offsets 0, 1, 1, 2.
+  const std::vector<LogprobEntry> entries = {entry("\xc3\xa9", -1, {{7, "x", -0.5F}}), entry("\xc3", -2),
+                                             entry("\xbc", -3), entry("!", -4, {{8, "!", -4}})};
+  std::int64_t offset = 0;
+  EXPECT_EQ(json(completion_logprobs(entries, offset)), json::parse(R"({
+    "tokens": ["é", "bytes:\\xc3", "bytes:\\xbc", "!"],
+    "token_logprobs": [-1.0, -2.0, -3.0, -4.0],
+    "top_logprobs": [{"x": -0.5, "é": -1.0}, {"bytes:\\xc3": -2.0}, {"bytes:\\xbc": -3.0}, {"!": -4.0}],
+    "text_offset": [0, 1, 1, 2]})"));
+  EXPECT_EQ(offset, 3);
+}
+
+TEST(Logprobs, InfinityIsANumber) {
+  const std::vector<LogprobEntry> entries = {entry("a", -std::numeric_limits<float>::infinity())};
+  EXPECT_EQ(json(chat_logprobs(entries))["content"][0]["logprob"], -9999.0);
+}
+
+TEST(ResponseStream, ChatOpensEachChoiceWithItsRole) {
+  ResponseStream stream(kChatHead, 2, false, true);
+  auto events = parse_events(stream.events({.choice = 1, .text = "a"}));
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0], json::parse(R"({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1234,
+    "model": "m", "choices": [{"index": 1, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
+    "finish_reason": null}], "usage": null})"));
+  EXPECT_EQ(events[1]["choices"][0]["delta"], json::parse(R"({"content": "a"})"));
+  events = parse_events(stream.events({.choice = 1, .text = "b", .finish = Finish::kStop}));
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0]["choices"][0]["delta"], json::parse(R"({"content": "b"})"));
+  EXPECT_EQ(events[1]["choices"][0]["delta"], json::object());
+  EXPECT_EQ(events[1]["choices"][0]["finish_reason"], "stop");
+  events = parse_events(stream.end({5, 2, 2}));
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0]["choices"], json::array());
+  EXPECT_EQ(events[0]["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+  EXPECT_EQ(events[1], "[DONE]");
+}
+
+TEST(ResponseStream, WithoutUsageNobodyHearsOfIt) {
+  ResponseStream stream(kTextHead, 1, false, false);
+  for (const json& e : parse_events(stream.events({.choice = 0, .text = "a", .finish = Finish::kLength}))) {
+    EXPECT_FALSE(e.contains("usage"));
+    EXPECT_EQ(e["object"], "text_completion");
+  }
+  EXPECT_EQ(stream.end({}), "data: [DONE]\n\n");
+}
+
+TEST(ResponseStream, EchoComesFirstAndOnce) {
+  ResponseStream stream(kTextHead, 2, false, false, {"p", "p"});
+  const auto first = parse_events(stream.events({.choice = 0, .text = "a"}));
+  ASSERT_EQ(first.size(), 2U);
+  EXPECT_EQ(first[0]["choices"][0]["text"], "p");
+  EXPECT_EQ(parse_events(stream.events({.choice = 0, .text = "b"})).size(), 1U);
+}
+
+TEST(ResponseStream, OffsetsGoOnFromChunkToChunk) {
+  ResponseStream stream(kTextHead, 1, true, false);
+  stream.events({.choice = 0, .text = "ab", .logprobs = {entry("ab", -1)}});
+  const auto next = parse_events(stream.events({.choice = 0, .text = "c", .logprobs = {entry("c", -1)}}));
+  EXPECT_EQ(next[0]["choices"][0]["logprobs"]["text_offset"], json::array({2}));
+}
+
+TEST(Dump, SurvivesBrokenText) {
+  EXPECT_EQ(dump({{"a", "\xff"}}), "{\"a\":\"\xef\xbf\xbd\"}");
+}
+
+}  // namespace
+}  // namespace coppice::server
