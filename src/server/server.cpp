@@ -111,6 +111,7 @@ void Server::Impl::run() {
 }
 
 asio::awaitable<void> Server::Impl::wait_for_signal() {
+  if (closed) co_return;  // drain() came before this began: nobody would end the wait
   const auto [error, number] = co_await signals.async_wait(kTuple);
   if (error) co_return;
   SPDLOG_INFO("signal {}: finishing what runs, for {} s at most; once more to end at once", number,

@@ -246,6 +246,18 @@ TEST_F(StreamTest, DrainCancelsWhatTakesTooLong) {
   EXPECT_TRUE(model.wait_stopped());
 }
 
+/// A model file that fails at once ends the server before its thread has begun: a wait for signals started then
+/// would never end.
+TEST_F(StreamTest, DrainMayComeBeforeTheFirstMoment) {
+  auto c = config();
+  c.handle_signals = true;
+  server_ = std::make_unique<server::Server>(c);
+  server_->drain();
+  server_->start();
+  server_->join();
+  EXPECT_TRUE(server_->ending());
+}
+
 TEST_F(StreamTest, ModelThatComesTooLateIsStopped) {
   start_loading(config());
   server_->drain();
