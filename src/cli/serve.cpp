@@ -227,12 +227,13 @@ void load_and_run(ServeOptions& o, server::Server& server) {
   const auto chat_template = std::make_shared<const text::ChatTemplate>(vocabulary, read_file(o.chat_template));
   o.ggml.model_path = o.model;
   o.ggml.context = o.context;
-  o.ggml.max_rows = std::max(o.engine.step_tokens, o.engine.max_batch);
+  o.ggml.max_rows = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest budget
   o.ggml.max_sequences = o.engine.max_batch;
   const auto executor = executor::load_ggml_executor(o.ggml, progress);
   progress("starting", 1);
 
   const executor::ExecutorInfo& info = executor->info();
+  if (info.attention == "dense") o.share = "off";  // the reference shares nothing [K14]
   kv::Cache cache = make_cache(o, info);
   o.engine.context_length = choose_context(o.context, cache, info);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
