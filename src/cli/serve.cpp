@@ -50,7 +50,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--ctx", o.context,
                   "Tokens of one request, answer included (default: the model's, as far as the pool holds)")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(2, 1 << 30))
       ->group(group);
   command.add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core)")
       ->check(CLI::Range(1, 512))
@@ -67,7 +67,6 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       .add_option("--kv-bytes", o.ggml.kv_bytes,
                   "Size of the KV pool: 512MiB, 2GB, bytes (default: a quarter of free memory)")
       ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::PositiveNumber)
       ->group(group);
   command.add_option("--block-size", o.ggml.block_size, "Tokens in a block of the pool")
       ->check(CLI::IsMember({8, 16, 32, 64}))
@@ -94,9 +93,13 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Network";
   server::ServerConfig& s = o.server;
   command.add_option("--host", s.host, "Address to listen on")->capture_default_str()->group(group);
-  command.add_option("--port", s.port, "Port to listen on; 0: any free one")->capture_default_str()->group(group);
+  command.add_option("--port", s.port, "Port to listen on; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--max-body", s.http.max_body_bytes, "Largest request body: 16MiB, bytes")
       ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::Range(1024.0, 1e12))
       ->capture_default_str()
       ->group(group);
   command.add_option("--max-connections", s.http.max_connections, "Open connections")
@@ -233,6 +236,10 @@ void load_and_run(ServeOptions& o, server::Server& server) {
   progress("starting", 1);
 
   const executor::ExecutorInfo& info = executor->info();
+  if (vocabulary->size() > info.n_vocab) {
+    throw std::runtime_error(fmt::format("The model file is broken: {} tokens in the vocabulary, {} in the embedding.",
+                                         vocabulary->size(), info.n_vocab));
+  }
   if (info.attention == "dense") o.share = "off";  // the reference shares nothing [K14]
   kv::Cache cache = make_cache(o, info);
   o.engine.context_length = choose_context(o.context, cache, info);

@@ -120,6 +120,7 @@ bool Engine::Impl::step() {
     end_sample(*sequence, sampling::Finish::kLength);
   }
   build_batch(cache_, scheduler_.running(), batch_, sampled_);
+  publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
   if (batch_.n_rows() > 0) forward();
 
   figures_.step_seconds += seconds_since(start);
@@ -188,7 +189,7 @@ void Engine::Impl::admit() {
     OpenRequest* youngest = scheduler_.youngest_newcomer();
     if (youngest == nullptr) return;
     refuse(*youngest, Refusal::kQueueFull,
-           fmt::format("{} requests are waiting, and the queue holds {}", waiting - 1, config_.max_waiting));
+           fmt::format("the queue is full: {} requests are waiting", config_.max_waiting));
   }
 }
 
@@ -198,7 +199,7 @@ void Engine::Impl::forward() {
   executor::Logits logits;
   try {
     logits = executor_.forward(batch_);
-  } catch (const executor::StepError& error) {
+  } catch (const std::exception& error) {  // StepError, or memory ran out: either way this step is lost, no more
     figures_.forward_seconds += seconds_since(start);
     std::vector<OpenRequest*> failed;
     for (const Sequence* sequence : scheduler_.running()) {

@@ -252,9 +252,10 @@ void Scheduler::computed() {
     sequence->computed += sequence->rows;
     assert(cache_.lengths(sequence->seq).computed_len == sequence->computed);
     if (sequence->state == SequenceState::kPrefill) {
-      // The last token of a resumed sequence was never run before: that row is a decode.
-      const bool decode = sequence->sampled && !sequence->out.empty();
-      figures_.computed_tokens += sequence->rows - (decode ? 1 : 0);
+      // What a resumed sequence had generated counts as generated, not as computed.
+      const auto prompt = static_cast<std::int32_t>(sequence->request->request.prompt.size());
+      const std::int32_t begin = sequence->computed - sequence->rows;
+      figures_.computed_tokens += std::max(0, std::min(sequence->computed, prompt) - begin);
       if (share_) in_flight_.published(*sequence, woken_);
       if (sequence->sampled) {
         if (share_) in_flight_.leave(*sequence, woken_);

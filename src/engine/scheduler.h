@@ -8,9 +8,8 @@
 //     request is at the end.
 //  3. A step has a row for every decoding sequence, then prefill chunks up to the budget; the budget is never
 //     smaller than max_batch + 1, so that decodes cannot keep a prefill out for ever.
-//  4. The queue is served in the order of first arrival; only followers are passed over. So whoever lacks
-//  room
-//     is the next to get it.
+//  4. The queue is served in the order of first arrival; only followers are passed over. So whoever lacks room is the
+//     next to get it.
 #pragma once
 
 #include <cstdint>

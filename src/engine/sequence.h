@@ -7,9 +7,8 @@
 //
 // Invariants
 //  1. kPrefill and kDecode have a live `seq` in the cache, no other state has.
-//  2. Between steps: computed_len(seq) == computed; a kDecode sequence has exactly one token, out.back(),
-//  that
-//     is not computed.
+//  2. Between steps: computed_len(seq) == computed; a kDecode sequence has exactly one token, out.back(), that is not
+//     computed.
 //  3. n_samples > 1 only while `out` is empty.
 #pragma once
 

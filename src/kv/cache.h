@@ -81,7 +81,7 @@ struct NoRoom {
   bool never = false;  ///< more than the pool has: waiting won't help
 };
 
-/// extend() needs a block and there is none: evict is done already, so preempt somebody, or wait.
+/// extend() needs more blocks than are free, can be evicted and aren't promised to others: preempt somebody, or wait.
 struct OutOfBlocks {};
 
 /// Figures, as defined in docs/architecture.md "Figures". Blocks and bytes are now; the rest since start.

@@ -6,13 +6,10 @@
 // tokens would stand: O(log children).
 //
 // Invariants:
-//  1. Every node but a root has at least one block. Only a leaf's last block may be partial (fewer than
-//  block_size
+//  1. Every node but a root has at least one block. Only a leaf's last block may be partial (fewer than block_size
 //     tokens), and no sibling continues it: a block that extends a partial leaf replaces it.
-//  2. No two children of a node have the same first block. An inner node that is not a root has two children
-//  or more.
-//  3. The tree holds one reference on every block it names. A null block in a sliding group is a hole; group
-//  0 has none.
+//  2. No two children of a node have the same first block. An inner node that is not a root has two children or more.
+//  3. The tree holds one reference on every block it names. A null block in a sliding group is a hole; group 0 has none.
 //  4. place(id) names the node and the absolute index of every block in the tree.
 #pragma once
 

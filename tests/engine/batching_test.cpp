@@ -182,6 +182,21 @@ TEST_P(Batching, SaltsAreApart) {
   EXPECT_EQ(h.snapshot().computed_tokens, 100);
 }
 
+// A step may take seconds. Whoever asks meanwhile must not be told that the server is idle.
+TEST_P(Batching, TheSnapshotShowsTheStepInHand) {
+  std::mt19937_64 random(13);
+  Harness h({.groups = GetParam(), .step_tokens = 512});
+  int looks = 0;
+  h.executor().during_forward([&] {
+    ++looks;
+    EXPECT_EQ(h.snapshot().running_requests, 1);
+    EXPECT_GT(h.snapshot().cache.in_use, 0);
+  });
+  h.submit({.prompt = random_prompt(random, 50), .max_tokens = 3});
+  h.finish();
+  EXPECT_EQ(looks, 3);
+}
+
 COPPICE_FOR_ALL_GROUPS(Batching);
 
 }  // namespace

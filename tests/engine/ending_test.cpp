@@ -150,6 +150,22 @@ TEST_P(Ending, AFailedStepEndsItsBatchAndNobodyElse) {
   }
 }
 
+// Memory that ran out inside the executor is a failed step, not the end of the server.
+TEST_P(Ending, AnyExceptionOfTheExecutorFailsTheStepOnly) {
+  std::mt19937_64 random(8);
+  Harness h({.groups = GetParam()});
+  const auto prompt = random_prompt(random, 30);
+  h.executor().during_forward([] { throw std::bad_alloc(); });
+  const auto failed = h.submit({.prompt = prompt, .max_tokens = 5});
+  h.step();
+  EXPECT_EQ(h.result(failed).refusal, engine::Refusal::kFailed);
+  EXPECT_EQ(h.snapshot().cache.in_use, 0);
+  h.executor().during_forward(nullptr);
+  const auto next = h.submit({.prompt = prompt, .max_tokens = 5});
+  h.run();
+  EXPECT_EQ(error_in(h.result(next), h.groups()), "");
+}
+
 TEST_P(Ending, ASamplerThatThrowsEndsItsSampleOnly) {
   std::mt19937_64 random(9);
   for (const int tokens : {0, 5}) {

@@ -32,6 +32,7 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
 }
 
 executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
+  if (hook_) hook_();
   const int step = static_cast<int>(steps_.size());
   auto& log = steps_.emplace_back();
   log.n_rows = batch.n_rows();

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,6 +41,9 @@ class FakeExecutor final : public executor::Executor {
 
   /// forward() number `step` (from 0) throws StepError. Its copies are not run, its new slots hold garbage.
   void fail_at(int step) { failures_.insert(step); }
+
+  /// Called in each forward(): looks at the engine in mid-step, or throws what an executor should not.
+  void during_forward(std::function<void()> hook) { hook_ = std::move(hook); }
 
   /// Deliberate mistakes, to prove that they are seen.
   enum class Mistake : std::uint8_t { kNone, kSkipCopies, kCopyOneSlotLess, kWrongSlot };
@@ -83,6 +87,7 @@ class FakeExecutor final : public executor::Executor {
   std::vector<Key> store_;  ///< [num_blocks * block_size]
   std::vector<float> logits_;
   std::set<int> failures_;
+  std::function<void()> hook_;
   Mistake mistake_ = Mistake::kNone;
   std::vector<StepLog> steps_;
   std::vector<std::string> faults_;

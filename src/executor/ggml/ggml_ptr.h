@@ -7,6 +7,7 @@
 #include <ggml.h>
 
 #include <memory>
+#include <new>
 
 namespace coppice::executor {
 
@@ -26,8 +27,10 @@ using ThreadpoolPtr = std::unique_ptr<ggml_threadpool, GgmlDeleter<ggml_threadpo
 /// A context that holds tensors' descriptions only, never their data.
 inline ContextPtr make_context(std::size_t n_tensors, std::size_t graph_nodes = 0) {
   const std::size_t graph = graph_nodes > 0 ? ggml_graph_overhead_custom(graph_nodes, false) : 0;
-  return ContextPtr(ggml_init(
+  ContextPtr context(ggml_init(
       {.mem_size = n_tensors * ggml_tensor_overhead() + graph + 1024, .mem_buffer = nullptr, .no_alloc = true}));
+  if (context == nullptr) throw std::bad_alloc();
+  return context;
 }
 
 }  // namespace coppice::executor
