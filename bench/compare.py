@@ -25,6 +25,9 @@ FLASH = ("on", "off")
 UNIFIED = {"unified": "--kv-unified", "split": "--no-kv-unified"}
 
 
+HOPELESS = 1.4  # a peer's setting this much slower than its best is run in the first round only
+
+
 class Failure(Exception):
     """Ends the benchmark with one sentence."""
 
@@ -93,9 +96,18 @@ class Comparison:
         for setting, value in peers.items():
             self.peers.setdefault(setting, []).append(value)
 
+    def hopeful(self, setting):
+        """False when the first round showed that a setting can't be the best: it isn't run again."""
+        if setting not in self.peers:
+            return True
+        first = {name: values[0] for name, values in self.peers.items()}
+        if self.higher:
+            return first[setting] * HOPELESS >= max(first.values())
+        return first[setting] <= min(first.values()) * HOPELESS
+
     def best_setting(self):
         pick = max if self.higher else min
-        return pick(self.peers, key=lambda setting: statistics.median(self.peers[setting]))
+        return pick(filter(self.hopeful, self.peers), key=lambda setting: statistics.median(self.peers[setting]))
 
     def ratio(self):
         """Ours over the peer's best, per round; the median over the rounds."""
@@ -138,7 +150,10 @@ class Bench:
             common = [self.peers / "llama-bench", "-m", self.args.model, "-t", self.threads, "-fa", flash,
                       "-r", str(self.args.repeat), "-o", "json"]
             setting = f"flash attention {flash}"
-            for kind, what in (("prefill", ["-p", "512", "-n", "0"]), ("decode", ["-p", "0", "-n", "64", "-d", "512"])):
+            for kind, comparison, what in (("prefill", prefill, ["-p", "512", "-n", "0"]),
+                                           ("decode", decode, ["-p", "0", "-n", "64", "-d", "512"])):
+                if not comparison.hopeful(setting):
+                    continue
                 runs = json.loads(output_of([*common, *what]))
                 peers[kind][setting] = statistics.median(runs[0]["samples_ts"])
         prefill.add(ours["prefill_tokens_per_s"], peers["prefill"])
@@ -149,6 +164,9 @@ class Bench:
         ours = self.coppice_case("batch")
         peers = {}
         for flash, (kind, option) in itertools.product(FLASH, UNIFIED.items()):
+            setting = f"flash attention {flash}, {kind} KV"
+            if not comparison.hopeful(setting):
+                continue
             lines = output_of([
                 self.peers / "llama-batched-bench", "-m", self.args.model, "-t", self.threads, "-fa", flash, option,
                 "-c", "4096", "-b", "2048", "-ub", "512", "-npp", "400", "-ntg", "64", "-npl", "8",
@@ -156,7 +174,7 @@ class Bench:
             runs = [json.loads(line) for line in lines if line.startswith("{")]
             if not runs:
                 raise Failure("llama-batched-bench printed no figures")
-            peers[f"flash attention {flash}, {kind} KV"] = runs[-1]["speed_tg"]
+            peers[setting] = runs[-1]["speed_tg"]
         comparison.add(ours["decode_tokens_per_s"], peers)
         return ours["bookkeeping"]
 
@@ -172,6 +190,8 @@ class Bench:
         details.setdefault("coppice", []).append(ours)
         for flash, (kind, option) in itertools.product(FLASH, UNIFIED.items()):
             setting = f"flash attention {flash}, {kind} KV"
+            if not comparison.hopeful(setting):
+                continue
             result = self.load([
                 str(self.peers / "llama-server"), "-m", self.args.model, "-t", self.threads, "-fa", flash, option,
                 "-np", "8", "-c", "16384"], f"llama-server-{flash}-{kind}")
@@ -194,7 +214,8 @@ def markdown(args, comparisons, bookkeeping, gaps, details):
         "# Benchmarks", "",
         "Written by `make bench`. coppice against llama.cpp's own tools, built from the same sources with the same",
         "compiler. Runs alternate; each figure is a median; the ratio is taken round by round against the peer's best",
-        "setting (flash attention on or off, one unified KV cache or one for each sequence), then its median.", "",
+        "setting (flash attention on or off, one unified KV cache or one for each sequence), then its median. A setting that",
+        f"was {HOPELESS} times slower than the best in the first round is not run again.", "",
         f"{machine()}; {args.threads} threads; {pathlib.Path(args.model).stem}; {args.rounds} rounds; "
         f"{datetime.date.today().isoformat()}.", "",
         "| load | coppice | llama.cpp at its best | ratio | goal | reached |",

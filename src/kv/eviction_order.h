@@ -1,10 +1,8 @@
 // EvictionOrder: for each layer group, the blocks that only the tree holds, coldest first. Not thread safe.
 //
 // Kept up as things change, never searched for: every operation is O(1). Invariants:
-//  1. A list is sorted by tick: a block enters at the hot end with the current tick, or at the cold end with
-//  tick 0.
-//  2. In the full group a block is never hotter than its parent in the tree: sequences hold whole paths,
-//  tables release
+//  1. A list is sorted by tick: a block enters at the hot end with the current tick, or at the cold end with tick 0.
+//  2. In the full group a block is never hotter than its parent in the tree: sequences hold whole paths, tables release
 //     deepest first, and so the coldest block is a leaf.
 #pragma once
 
