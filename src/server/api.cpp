@@ -7,6 +7,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
 #include <ctime>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -36,15 +37,23 @@ Json model_json(const std::string& id, const std::string& root, std::int64_t cre
   return json;
 }
 
-/// Runs f on a worker. The caller's frame stays until it is done, cancelled or not, so f may refer to it.
-template <typename F>
-asio::awaitable<std::invoke_result_t<F>> on_worker(asio::thread_pool& workers, F f) {
-  co_return co_await asio::co_spawn(
-      workers, [f = std::move(f)]() -> asio::awaitable<std::invoke_result_t<F>> { co_return f(); },
-      asio::use_awaitable);
+ApiError draining_error() {
+  return ApiError::unavailable("The server is shutting down.");
 }
 
 }  // namespace
+
+/// The caller's frame stays until f is done, cancelled or not, so f may refer to it.
+template <typename F>
+asio::awaitable<std::invoke_result_t<F>> Api::on_worker(F f) {
+  co_return co_await asio::co_spawn(
+      workers_,
+      [this, f = std::move(f)]() -> asio::awaitable<std::invoke_result_t<F>> {
+        if (draining_) throw draining_error();
+        co_return f();
+      },
+      asio::use_awaitable);
+}
 
 Api::Api(ApiConfig config, EventHub& hub, asio::thread_pool& workers)
     : config_(std::move(config)), hub_(hub), workers_(workers), started_(std::time(nullptr)) {}
@@ -111,7 +120,7 @@ void Api::set_progress(std::string stage, double fraction) {
 }
 
 Model& Api::ready_model() const {
-  if (draining_) throw ApiError::unavailable("The server is shutting down.");
+  if (draining_) throw draining_error();
   if (!model_) throw ApiError::unavailable(fmt::format("The model is loading ({} {:.0f} %).", stage_, fraction_ * 100));
   return *model_;
 }
@@ -158,12 +167,12 @@ asio::awaitable<void> Api::cache_stats(const HttpRequest&, ReplyWriter& out) {
 
 asio::awaitable<void> Api::tokenize(const HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
-  co_await out.send({.body = co_await on_worker(workers_, [&] { return tokenize_reply(model, request.body); })});
+  co_await out.send({.body = co_await on_worker([&] { return tokenize_reply(model, request.body); })});
 }
 
 asio::awaitable<void> Api::detokenize(const HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
-  co_await out.send({.body = co_await on_worker(workers_, [&] { return detokenize_reply(model, request.body); })});
+  co_await out.send({.body = co_await on_worker([&] { return detokenize_reply(model, request.body); })});
 }
 
 asio::awaitable<void> Api::chat(const HttpRequest& request, ReplyWriter& out) {
@@ -174,18 +183,15 @@ asio::awaitable<void> Api::completions(const HttpRequest& request, ReplyWriter& 
   return generate(Endpoint::kCompletions, request, out);
 }
 
-asio::awaitable<Prepared> Api::prepare_somewhere(Endpoint endpoint, const std::string& body) {
-  Model& model = ready_model();
-  const auto work = [this, &model, endpoint, &body] { return prepare(model, config_.names, endpoint, body); };
-  if (body.size() < config_.offload_bytes) co_return work();
-  co_return co_await on_worker(workers_, work);
-}
-
 asio::awaitable<void> Api::generate(Endpoint endpoint, const HttpRequest& request, ReplyWriter& out) {
   const auto start = engine::Clock::now();
-  Prepared prepared = co_await prepare_somewhere(endpoint, request.body);
-  Model& model = ready_model();  // it may be draining by now
-  Job job(hub_, model, co_await asio::this_coro::executor, config_.max_pending_bytes);
+  Model& model = ready_model();
+  Prepared prepared = co_await on_worker([&] { return prepare(model, config_.names, endpoint, request.body); });
+  ready_model();  // throws if it drains by now
+  // A whole answer waits for its end, not for its client: only a stream can have a slow reader.
+  const std::size_t max_pending =
+      prepared.parsed.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
+  Job job(hub_, model, co_await asio::this_coro::executor, max_pending);
   for (engine::Request& r : prepared.requests) {
     if (config_.request_seconds > 0)
       r.deadline = start + std::chrono::duration_cast<engine::Clock::duration>(

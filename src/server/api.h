@@ -1,12 +1,13 @@
 // Api: the routes and what they do. From an HttpRequest to a reply, through the engine.
 //
-// Belongs to the io thread. Big bodies are parsed and tokenized on `workers`; nothing else leaves the thread.
+// Belongs to the io thread. Bodies are parsed, rendered and tokenized on `workers`; nothing else leaves the thread.
 //
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events), errors in OpenAI's form.
 //   2. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "server/event_hub.h"
@@ -31,7 +33,6 @@ struct ApiConfig {
   ServedNames names;
   std::size_t max_pending_bytes = std::size_t{1} << 20;  ///< per stream, not taken by its client
   double request_seconds = 0;                            ///< deadline of a request; 0: none
-  std::size_t offload_bytes = std::size_t{16} << 10;     ///< bodies from this size on go to a worker
 };
 
 class Api {
@@ -68,7 +69,9 @@ class Api {
   boost::asio::awaitable<void> completions(const HttpRequest& request, ReplyWriter& out);
 
   boost::asio::awaitable<void> generate(Endpoint endpoint, const HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<Prepared> prepare_somewhere(Endpoint endpoint, const std::string& body);
+  /// Runs f on a worker. Throws ApiError if the server drains before f's turn comes.
+  template <typename F>
+  boost::asio::awaitable<std::invoke_result_t<F>> on_worker(F f);
   Model& ready_model() const;
 
   ApiConfig config_;
@@ -79,8 +82,8 @@ class Api {
   std::shared_ptr<Model> model_;
   std::string stage_ = "starting";
   double fraction_ = 0;
-  bool draining_ = false;
-  std::int64_t started_;  ///< seconds since 1970
+  std::atomic<bool> draining_ = false;  ///< workers read it
+  std::int64_t started_;                ///< seconds since 1970
 };
 
 }  // namespace coppice::server

@@ -3,6 +3,8 @@
 // Refers to the engine, which outlives it; shares the vocabulary. Thread safety: as Model.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -20,7 +22,9 @@ class EngineModel final : public Model {
       : facts_(std::move(facts)),
         vocabulary_(std::move(vocabulary)),
         template_(std::move(chat_template)),
-        engine_(engine) {}
+        engine_(engine) {
+    facts_.max_token_bytes = longest_token();
+  }
 
   const ModelFacts& facts() const override { return facts_; }
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
@@ -43,6 +47,13 @@ class EngineModel final : public Model {
   void stop() override { engine_.stop(); }
 
  private:
+  std::size_t longest_token() const {
+    std::size_t longest = 4;  // what has no token of its own costs at least one per code point
+    for (kv::Token token = 0; token < vocabulary_->size(); ++token)
+      longest = std::max(longest, vocabulary_->piece(token, true).size());
+    return std::min(longest, kMaxTokenBytes);
+  }
+
   ModelFacts facts_;
   std::shared_ptr<const text::Vocabulary> vocabulary_;
   std::shared_ptr<const text::ChatTemplate> template_;

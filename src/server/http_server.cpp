@@ -5,13 +5,13 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <vector>
 
 #include "server/api_error.h"
 #include "server/http_session.h"
+#include "server/log_failure.h"
 
 namespace coppice::server {
 
@@ -53,32 +53,48 @@ std::uint16_t HttpServer::port() const {
 }
 
 void HttpServer::start() {
-  asio::co_spawn(io_, accept(), asio::detached);
-  asio::co_spawn(io_, watch_deadlines(), asio::detached);
+  asio::co_spawn(io_, accept(), log_failure("accept"));
+  asio::co_spawn(io_, watch_deadlines(), log_failure("deadlines"));
 }
 
 asio::awaitable<void> HttpServer::accept() {
   while (acceptor_.is_open()) {
     auto [error, socket] = co_await acceptor_.async_accept(kTuple);
     if (!acceptor_.is_open()) co_return;
-    if (error) {
-      // Out of descriptors or memory, most likely: the connection stays in the backlog, so don't spin.
+    try {
+      if (!error) {
+        take(std::move(socket));
+        continue;
+      }
       SPDLOG_WARN("accept: {}", error.message());
-      asio::steady_timer pause(io_, kTick);
-      co_await pause.async_wait(kTuple);
-    } else if (sessions_.size() >= limits_.max_connections) {
-      asio::co_spawn(io_, refuse(std::move(socket)), asio::detached);
-    } else {
-      auto session = std::make_shared<HttpSession>(std::move(socket), limits_, handler_);
-      sessions_.insert(session);
-      asio::co_spawn(io_, serve(std::move(session)), asio::detached);
+    } catch (const std::exception& e) {
+      SPDLOG_WARN("accept: {}", e.what());
     }
+    // Out of descriptors or memory, most likely: what waits stays in the backlog, so don't spin.
+    asio::steady_timer pause(io_, kTick);
+    co_await pause.async_wait(kTuple);
+  }
+}
+
+void HttpServer::take(tcp::socket socket) {
+  if (sessions_.size() >= limits_.max_connections) {
+    asio::co_spawn(io_, refuse(std::move(socket)), log_failure("refusing a connection"));
+    return;
+  }
+  const auto session = std::make_shared<HttpSession>(std::move(socket), limits_, handler_);
+  sessions_.insert(session);
+  try {
+    asio::co_spawn(io_, serve(session), log_failure("connection"));
+  } catch (...) {
+    sessions_.erase(session);
+    throw;
   }
 }
 
 asio::awaitable<void> HttpServer::serve(std::shared_ptr<HttpSession> session) {
+  const auto erase = [this, &session](HttpSession*) { sessions_.erase(session); };
+  const std::unique_ptr<HttpSession, decltype(erase)> guard(session.get(), erase);
   co_await session->run();
-  sessions_.erase(session);
 }
 
 asio::awaitable<void> HttpServer::refuse(tcp::socket socket) {

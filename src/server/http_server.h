@@ -47,6 +47,7 @@ class HttpServer {
 
  private:
   boost::asio::awaitable<void> accept();
+  void take(boost::asio::ip::tcp::socket socket);
   boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session);
   boost::asio::awaitable<void> refuse(boost::asio::ip::tcp::socket socket);
   boost::asio::awaitable<void> watch_deadlines();

@@ -3,7 +3,8 @@
 // Belongs to the io thread. Kept alive by its own coroutine, run().
 //
 // While a handler works the session reads on: that is how it learns at once that the client went away (it then
-// cancels the handler's coroutine), and pipelined requests wait in `buffer_` meanwhile.
+// cancels the handler's coroutine), and pipelined requests wait in `buffer_` meanwhile. A client that pipelines more
+// than that holds is cut off.
 //
 // Invariants
 //   1. At most one write is in flight; so is at most one read.

@@ -4,6 +4,7 @@
 // Thread safety: every method may be called by any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -20,13 +21,17 @@
 
 namespace coppice::server {
 
+/// Some vocabularies have tokens of hundreds of spaces; no text worth serving averages more than this per token.
+inline constexpr std::size_t kMaxTokenBytes = 64;
+
 /// Fixed while the model is served.
 struct ModelFacts {
   std::string architecture;
   std::string attention;  ///< the backend in use
   std::int32_t n_vocab = 0;
-  std::int32_t context_length = 0;  ///< tokens of one sequence, prompt and answer
-  int max_batch = 32;               ///< running sequences
+  std::int32_t context_length = 0;               ///< tokens of one sequence, prompt and answer
+  std::size_t max_token_bytes = kMaxTokenBytes;  ///< the longest token's text, cut to kMaxTokenBytes
+  int max_batch = 32;                            ///< running sequences
   bool share = true;
 };
 

@@ -12,6 +12,8 @@ namespace coppice::server {
 
 namespace {
 
+constexpr std::size_t kMaxSaltBytes = 256;  // the cache keeps each salt as long as its blocks
+
 using nlohmann::json;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -237,6 +239,8 @@ OpenAiRequest parse_request(Endpoint endpoint, const json& body, const RequestLi
   r.max_tokens = parse_max_tokens(f);
   parse_stream(f, r);
   r.cache_salt = f.string("cache_salt").value_or("");
+  if (r.cache_salt.size() > kMaxSaltBytes)
+    throw ApiError::field("cache_salt", fmt::format("must be at most {} bytes", kMaxSaltBytes));
   f.string("user");  // a label for abuse reports: its type is checked, its value has no use here
   return r;
 }

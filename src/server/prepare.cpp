@@ -16,9 +16,32 @@ namespace {
 
 using Tokens = std::vector<kv::Token>;
 
+/// Rendering and tokenizing may take seconds for text that cannot fit anyway: this refuses it by its size alone.
+void check_bytes(const ModelFacts& facts, std::size_t bytes, const char* field) {
+  if (bytes / facts.max_token_bytes < static_cast<std::size_t>(facts.context_length)) return;
+  throw ApiError(400,
+                 fmt::format("'{}': {} bytes cannot fit: the context holds {} tokens of at most {} bytes.", field,
+                             bytes, facts.context_length, facts.max_token_bytes),
+                 field, "context_length_exceeded");
+}
+
+Tokens text_tokens(const Model& model, std::string_view text, const char* field, bool add_special, bool parse_special) {
+  check_bytes(model.facts(), text.size(), field);
+  return model.tokenize(text, add_special, parse_special);
+}
+
 Tokens chat_tokens(const Model& model, std::span<const text::ChatMessage> messages, bool add_generation_prompt) {
+  const ModelFacts& facts = model.facts();
+  if (std::ssize(messages) > std::ptrdiff_t{facts.context_length})
+    throw ApiError(400,
+                   fmt::format("'messages': {} of them cannot fit: the context holds {} tokens.", messages.size(),
+                               facts.context_length),
+                   "messages", "context_length_exceeded");
+  std::size_t bytes = 0;
+  for (const auto& message : messages) bytes += message.content.size();
+  check_bytes(facts, bytes, "messages");
   try {
-    return model.tokenize(model.render(messages, add_generation_prompt), true, true);
+    return text_tokens(model, model.render(messages, add_generation_prompt), "messages", true, true);
   } catch (const text::TemplateError& e) {
     throw ApiError::field("messages", fmt::format("the chat template refuses them: {}", e.what()));
   }
@@ -28,7 +51,7 @@ Tokens chat_tokens(const Model& model, std::span<const text::ChatMessage> messag
 /// prompt (llama-server and vLLM do the same).
 Tokens prompt_tokens(const Model& model, const Prompt& prompt) {
   if (const auto* tokens = std::get_if<Tokens>(&prompt)) return *tokens;
-  return model.tokenize(std::get<std::string>(prompt), true, true);
+  return text_tokens(model, std::get<std::string>(prompt), "prompt", true, true);
 }
 
 void check_length(const Tokens& tokens, const char* field, std::int32_t context) {
@@ -99,7 +122,8 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
       throw ApiError::field("content", "is required (or 'prompt', or 'messages')", "missing_field");
     const bool special =
         content ? f.boolean("add_special").value_or(false) : f.boolean("add_special_tokens").value_or(true);
-    tokens = model.tokenize(content ? *content : *prompt, special, f.boolean("parse_special").value_or(true));
+    tokens = text_tokens(model, content ? *content : *prompt, content ? "content" : "prompt", special,
+                         f.boolean("parse_special").value_or(true));
   }
   Json reply;
   const auto piece = [&model](kv::Token token) { return text::to_utf8(model.detokenize(std::span(&token, 1), true)); };

@@ -1,7 +1,7 @@
 // From a request's body to engine requests: parse, check, render the template, tokenize.
 //
-// Pure functions of their arguments: the server runs them on the io thread for small bodies and on a worker for
-// big ones, whose tokenizing would hold up everybody's streams.
+// Pure functions of their arguments. The server runs them on a worker: even a small body may wait long for the
+// chat template, which renders one chat at a time, and that would hold up everybody's streams.
 #pragma once
 
 #include <optional>

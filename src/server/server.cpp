@@ -9,7 +9,6 @@
 #include <atomic>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -24,6 +23,7 @@
 
 #include "server/event_hub.h"
 #include "server/http_server.h"
+#include "server/log_failure.h"
 
 namespace coppice::server {
 
@@ -53,7 +53,8 @@ void lower_priority() {
 
 }  // namespace
 
-// Members are destroyed last to first: whatever a coroutine may hold outlives `io`, and `io` its users.
+// run() returns when no coroutine is left, on `io` or on `workers`: none of them sees a member's end. Members are
+// destroyed last to first, so `io` outlives the sockets and timers that are registered with it.
 struct Server::Impl {
   explicit Impl(ServerConfig c)
       : config(limited(std::move(c))),
@@ -77,6 +78,7 @@ struct Server::Impl {
   void begin_drain();
   asio::awaitable<void> wait_for_signal();
   asio::awaitable<void> drain();
+  void end();
   asio::awaitable<void> wait_until(auto done, double seconds);
 
   const ServerConfig config;
@@ -102,7 +104,7 @@ void Server::Impl::run() {
   if (config.handle_signals) {
     signals.add(SIGINT);
     signals.add(SIGTERM);
-    asio::co_spawn(io, wait_for_signal(), asio::detached);
+    asio::co_spawn(io, wait_for_signal(), log_failure("signals"));
   }
   auto work = asio::make_work_guard(io);
   while (!closed) io.run_one();
@@ -125,7 +127,11 @@ asio::awaitable<void> Server::Impl::wait_for_signal() {
 void Server::Impl::begin_drain() {
   if (std::exchange(draining, true)) return;
   ending = true;
-  asio::co_spawn(io, drain(), asio::detached);
+  asio::co_spawn(io, drain(), [this](const std::exception_ptr& failure) {
+    if (!failure) return;
+    log_failure("drain")(failure);
+    end();
+  });
 }
 
 asio::awaitable<void> Server::Impl::wait_until(auto done, double seconds) {
@@ -137,13 +143,27 @@ asio::awaitable<void> Server::Impl::wait_until(auto done, double seconds) {
 }
 
 asio::awaitable<void> Server::Impl::drain() {
-  constexpr double kLastWordsSeconds = 1;
+  constexpr double kLastWordsSeconds = 0.8;
+  constexpr double kClosingSeconds = 0.2;
   api.set_draining();
   http.finish();
   const auto idle = [this] { return http.connections() == 0; };
   co_await wait_until(idle, config.drain_seconds);
   hub.shutdown();  // streams end with an error event, waiting requests with a 503
   co_await wait_until(idle, kLastWordsSeconds);
+  http.close();
+  co_await wait_until(idle, kClosingSeconds);
+  // What is still open waits for a worker, which cannot be interrupted. run() would wait for it too; a process
+  // that was told to end must not.
+  if (!idle() && config.handle_signals) {
+    SPDLOG_WARN("a request is still being tokenized: ending without it");
+    spdlog::default_logger()->flush();
+    std::_Exit(EXIT_SUCCESS);
+  }
+  end();
+}
+
+void Server::Impl::end() {
   http.close();
   if (model) model->stop();
   signals.cancel();
@@ -188,6 +208,7 @@ void Server::ready(std::shared_ptr<Model> model) {
   const std::shared_ptr<Model> stopped = model;
   asio::post(impl_->io, [impl = impl_.get(), model = std::move(model)]() mutable {
     impl->model = model;
+    if (impl->draining) model->stop();  // drain() may be over: nobody else would
     impl->api.set_ready(std::move(model));
   });
   if (impl_->ending) stopped->stop();  // nobody may be left to run that post

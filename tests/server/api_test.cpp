@@ -2,7 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "server/fixture.h"
 
@@ -185,13 +191,62 @@ TEST_F(ApiTest, SaltReachesTheEngine) {
   EXPECT_EQ(model.salt(0), "tenant");
 }
 
-TEST_F(ApiTest, BigBodiesGoThroughTheWorker) {
-  auto c = config();
-  c.api.offload_bytes = 10;
-  FakeModel& model = start(words({"x"}), c);
-  EXPECT_EQ(complete().json()["choices"][0]["text"], "x");
-  EXPECT_EQ(complete(R"(, "n": -1)").param(), "n");
+TEST_F(ApiTest, SaltIsAtMost256Bytes) {
+  FakeModel& model = start(words({"x"}));
+  EXPECT_EQ(complete(fmt::format(R"(, "cache_salt": "{}")", std::string(256, 'a'))).status, 200);
+  const HttpAnswer answer = complete(fmt::format(R"(, "cache_salt": "{}")", std::string(257, 'a')));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.param(), "cache_salt");
   EXPECT_EQ(model.submitted(), 1U);
+}
+
+TEST_F(ApiTest, TextThatCannotFitIsNeitherRenderedNorTokenized) {
+  std::atomic<int> texts = 0;
+  FakeModel& model = start(words({"x"}), config(), [&] { ++texts; });
+  const std::string big(100 * server::kMaxTokenBytes, 'a');  // the context holds 100 tokens
+  const std::string big_chat = fmt::format(R"({{"messages": [{{"role": "user", "content": "{}"}}]}})", big);
+  std::string many = R"({"messages": [{"role": "user", "content": ""})";
+  for (int i = 0; i < 100; ++i) many += R"(, {"role": "user", "content": ""})";
+  many += "]}";
+  for (const auto& [path, body, param] :
+       std::vector<std::array<std::string, 3>>{{"/v1/completions", fmt::format(R"({{"prompt": "{}"}})", big), "prompt"},
+                                               {"/v1/chat/completions", big_chat, "messages"},
+                                               {"/v1/chat/completions", many, "messages"},
+                                               {"/tokenize", big_chat, "messages"},
+                                               {"/tokenize", many, "messages"},
+                                               {"/tokenize", fmt::format(R"({{"content": "{}"}})", big), "content"},
+                                               {"/tokenize", fmt::format(R"({{"prompt": "{}"}})", big), "prompt"}}) {
+    const HttpAnswer answer = post(path, body);
+    EXPECT_EQ(answer.status, 400) << path;
+    EXPECT_EQ(answer.code(), "context_length_exceeded") << path;
+    EXPECT_EQ(answer.param(), param) << path;
+  }
+  EXPECT_EQ(texts, 0);
+  EXPECT_EQ(model.submitted(), 0U);
+}
+
+TEST_F(ApiTest, SlowChatTemplateHoldsUpNobodyElse) {
+  std::promise<void> begun, release;
+  std::once_flag once;
+  start(words({"x"}), config(), [&] {
+    std::call_once(once, [&] {
+      begun.set_value();
+      release.get_future().wait_for(std::chrono::seconds(20));
+    });
+  });
+  auto waiting = client();
+  waiting->send(post_request("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}]})"));
+  begun.get_future().wait();
+  EXPECT_NO_THROW(EXPECT_EQ(get("/health").status, 200));
+  release.set_value();
+  EXPECT_EQ(waiting->receive().status, 200);
+}
+
+TEST_F(ApiTest, WholeAnswerHasNoSlowReader) {
+  auto c = config();
+  c.api.max_pending_bytes = 100;
+  start(words({std::string(1000, 'a')}), c);
+  EXPECT_EQ(complete().status, 200);
 }
 
 TEST_F(ApiTest, TokenizeSpeaksBothDialects) {

@@ -21,6 +21,7 @@ FakeModel::FakeModel(engine::EventSink sink, Script script) : sink_(std::move(si
 }
 
 std::vector<kv::Token> FakeModel::tokenize(std::string_view text, bool, bool) const {
+  on_text_();
   std::vector<kv::Token> tokens;
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
@@ -31,6 +32,7 @@ std::string FakeModel::detokenize(std::span<const kv::Token> tokens, bool) const
 }
 
 std::string FakeModel::render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const {
+  on_text_();
   std::string out;
   for (const auto& m : messages) {
     if (m.role == "alien") throw text::TemplateError("unknown role alien");

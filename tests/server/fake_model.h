@@ -46,6 +46,7 @@ class FakeModel final : public server::Model {
 
   server::ModelFacts facts_;  ///< change before the server has it
   engine::Snapshot snapshot_;
+  std::function<void()> on_text_ = [] {};  ///< called by render() and tokenize(); change before the server has it
 
  private:
   bool wait(auto condition) const;

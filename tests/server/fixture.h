@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,9 +29,11 @@ class ServerTest : public ::testing::Test {
     server_->start();
   }
   /// Returns when the server serves the model.
-  FakeModel& start(FakeModel::Script script = {}, const server::ServerConfig& c = config()) {
+  FakeModel& start(
+      FakeModel::Script script = {}, const server::ServerConfig& c = config(), std::function<void()> on_text = [] {}) {
     start_loading(c);
     model_ = std::make_shared<FakeModel>(server_->sink(), std::move(script));
+    model_->on_text_ = std::move(on_text);
     server_->ready(model_);
     while (client()->get("/health").status != 200) {
     }

@@ -33,6 +33,16 @@ TEST_F(LimitsTest, PipelinedRequestsAreAnsweredInOrder) {
   EXPECT_EQ(c->receive().status, 404);
 }
 
+/// Who is not read cannot be seen to vanish.
+TEST_F(LimitsTest, PipeliningWithoutEndIsCutOff) {
+  FakeModel& model = start();
+  auto c = client();
+  c->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  const auto id = model.wait_submitted(0);
+  c->send(std::string(std::size_t{80} << 10, 'a'));
+  EXPECT_TRUE(model.wait_cancelled(id));
+}
+
 TEST_F(LimitsTest, HeadHasNoBody) {
   start();
   auto c = client();

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -256,6 +259,28 @@ TEST_F(StreamTest, DrainMayComeBeforeTheFirstMoment) {
   server_->start();
   server_->join();
   EXPECT_TRUE(server_->ending());
+}
+
+/// The worker cannot be interrupted: the process ends without it.
+TEST_F(StreamTest, SignalEndsTheProcessThoughATokenizerHangs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [this] {
+    auto c = config();
+    c.handle_signals = true;
+    std::promise<void> begun;
+    start({}, c, [&] {
+      begun.set_value();
+      std::this_thread::sleep_for(std::chrono::seconds(20));
+      std::_Exit(3);
+    });
+    auto waiting = client();
+    waiting->send(post_request("/tokenize", R"({"content": "hi"})"));
+    begun.get_future().wait();
+    std::raise(SIGTERM);
+    server_->join();
+    std::_Exit(4);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(StreamTest, ModelThatComesTooLateIsStopped) {
