@@ -102,7 +102,8 @@ def test_other_settings(arguments):
         for _ in range(2):
             answer = client.chat.completions.create(model="default", messages=STORY, max_tokens=4)
         cached = answer.usage.prompt_tokens_details.cached_tokens
-        assert (cached == 0) == ("off" in arguments)
+        shares = "off" not in arguments and "dense" not in arguments  # the reference shares nothing
+        assert (cached > 0) == shares
         assert_nothing_held(server.idle_stats())
 
 
