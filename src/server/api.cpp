@@ -77,9 +77,7 @@ const Api::Route& Api::find(const HttpRequest& request) const {
   const bool one_model = request.path.starts_with(kModelPath);
   for (const Route& route : routes()) {
     if (one_model ? route.path != kModelPath : request.path != route.path) continue;
-    if (request.method == route.method) return route;
-    throw ApiError(405, fmt::format("{} wants {}, not {}.", request.path, route.method, request.method), "",
-                   "method_not_allowed");
+    return route;
   }
   throw ApiError(404, fmt::format("There is nothing at {}.", request.path), "", "not_found");
 }
@@ -87,8 +85,14 @@ const Api::Route& Api::find(const HttpRequest& request) const {
 asio::awaitable<void> Api::handle(const HttpRequest& request, ReplyWriter& out) {
   std::optional<ApiError> failure;
   const char* path = "other";  // unknown paths must not become label values
+  const char* allowed = "";
   try {
     const Route& route = find(request);
+    if (request.method != route.method) {
+      allowed = route.method;
+      throw ApiError(405, fmt::format("{} wants {}, not {}.", request.path, route.method, request.method), "",
+                     "method_not_allowed");
+    }
     path = route.path;
     co_await (this->*route.action)(request, out);
     metrics_.count_request(path, 200);
@@ -106,7 +110,7 @@ asio::awaitable<void> Api::handle(const HttpRequest& request, ReplyWriter& out) 
   SPDLOG_DEBUG("{} {}: {} {}", request.method, request.path, failure->status(), failure->what());
   if (!out.begun()) {
     HttpReply reply = error_reply(*failure);
-    if (failure->status() == 405) reply.headers.emplace_back("Allow", request.method == "GET" ? "POST" : "GET");
+    if (failure->status() == 405) reply.headers.emplace_back("Allow", allowed);
     co_await out.send(std::move(reply));
   } else {
     co_await out.write(ResponseStream::error(*failure));

@@ -170,6 +170,9 @@ TEST_F(ApiTest, UnknownPathsAndWrongMethods) {
   EXPECT_EQ(wrong.status, 405);
   EXPECT_EQ(wrong.headers.at("allow"), "POST");
   EXPECT_EQ(post("/health", "").headers.at("allow"), "GET");
+  const auto direct = client();
+  direct->send("DELETE /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(direct->receive().headers.at("allow"), "POST");
   EXPECT_EQ(get("/health?verbose=1").status, 200);
 }
 
