@@ -59,7 +59,7 @@ ggml_tensor* StepGraph::norm(ggml_tensor* x, model::TensorId weight) {
 }
 
 ggml_tensor* StepGraph::linear(ggml_tensor* x, const model::LinearSpec& l) {
-  ggml_tensor* y = ggml_mul_mat(context_.get(), parts_.weights->matrix(l.weight), x);
+  ggml_tensor* y = parts_.weights->multiply(context_.get(), l.weight, x);
   return l.bias == model::kNoTensor ? y : ggml_add(context_.get(), y, parts_.weights->plain(l.bias));
 }
 
@@ -137,7 +137,7 @@ void StepGraph::build() {
     if (!x) return;
     x = feed_forward(x, spec.layers[static_cast<std::size_t>(i)]);
   }
-  logits_ = ggml_mul_mat(c, parts_.weights->matrix(spec.output), norm(x, spec.output_norm));
+  logits_ = parts_.weights->multiply(c, spec.output, norm(x, spec.output_norm));
   ggml_set_output(logits_);
   ggml_build_forward_expand(graph_, logits_);
 }

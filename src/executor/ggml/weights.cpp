@@ -55,9 +55,8 @@ Weights::Weights(const model::Model& model, const Progress& progress) : model_(m
   for (const auto& [id, tensor] : plain_) mapped_bytes_ += ggml_nbytes(tensor);
 }
 
-ggml_tensor* Weights::describe(ggml_context* context, const model::TensorInfo& info) const {
-  ggml_tensor* t = ggml_new_tensor(context, static_cast<ggml_type>(info.type), static_cast<int>(info.shape.size()),
-                                   info.shape.data());
+ggml_tensor* Weights::describe(ggml_context* context, const model::TensorInfo& info, ggml_type type) const {
+  ggml_tensor* t = ggml_new_tensor(context, type, static_cast<int>(info.shape.size()), info.shape.data());
   return ggml_set_name(t, info.name.c_str());
 }
 
@@ -65,29 +64,39 @@ ggml_tensor* Weights::map(model::TensorId id) {
   ggml_tensor*& t = plain_[id];
   if (t) return t;
   const model::TensorInfo& info = model_.file->tensors()[static_cast<std::size_t>(id)];
-  t = describe(context_.get(), info);
+  t = describe(context_.get(), info, static_cast<ggml_type>(info.type));
   ggml_backend_tensor_alloc(mapping_.get(), t, const_cast<std::byte*>(model_.file->bytes().data()) + info.offset);
   return t;
 }
 
 void Weights::place_matrix(model::TensorId id) {
+  if (matrices_.contains(id)) return;
+  const auto type = static_cast<ggml_type>(model_.file->tensors()[static_cast<std::size_t>(id)].type);
+  if (place_converted(id, type)) return;
+  if (type == GGML_TYPE_Q4_1 && place_converted(id, GGML_TYPE_Q4_0)) return;
+  matrices_[id].tensor = map(id);
+}
+
+/// Whether a buffer type takes the matrix as one of `type`.
+bool Weights::place_converted(model::TensorId id, ggml_type type) {
   ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
   if (!cpu) throw model::LoadError("ggml was built without its CPU backend");
   const model::TensorInfo& info = model_.file->tensors()[static_cast<std::size_t>(id)];
   const ContextPtr trial = make_context(1);
-  const ggml_tensor* like = describe(trial.get(), info);
-  for (ggml_backend_buffer_type_t type : extra_buffer_types(cpu)) {
-    if (!can_multiply(cpu, type, like)) continue;
-    auto group = std::find_if(converted_.begin(), converted_.end(), [&](const Converted& c) { return c.type == type; });
+  const ggml_tensor* like = describe(trial.get(), info, type);
+  for (ggml_backend_buffer_type_t buffer_type : extra_buffer_types(cpu)) {
+    if (!can_multiply(cpu, buffer_type, like)) continue;
+    auto group =
+        std::find_if(converted_.begin(), converted_.end(), [&](const Converted& c) { return c.type == buffer_type; });
     if (group == converted_.end()) {
-      converted_.push_back({type, make_context(model_.file->tensors().size()), {}, nullptr});
+      converted_.push_back({buffer_type, make_context(model_.file->tensors().size()), {}, nullptr});
       group = converted_.end() - 1;
     }
-    matrices_[id] = describe(group->context.get(), info);
+    matrices_[id].tensor = describe(group->context.get(), info, type);
     group->ids.push_back(id);
-    return;
+    return true;
   }
-  matrices_[id] = map(id);
+  return false;
 }
 
 void Weights::convert(Converted& group, const Progress& progress, std::size_t total) {
@@ -100,11 +109,27 @@ void Weights::convert(Converted& group, const Progress& progress, std::size_t to
   std::size_t done = 0;
   for (const model::TensorId id : group.ids) {
     const model::TensorInfo& info = model_.file->tensors()[static_cast<std::size_t>(id)];
-    ggml_backend_tensor_set(matrices_.at(id), model_.file->tensor_bytes(info).data(), 0, info.bytes);
+    const std::span<const std::byte> bytes = model_.file->tensor_bytes(info);
+    Matrix& matrix = matrices_.at(id);
+    if (matrix.tensor->type == static_cast<ggml_type>(info.type)) {
+      ggml_backend_tensor_set(matrix.tensor, bytes.data(), 0, bytes.size());
+    } else {
+      const std::vector<std::byte> quants = BlockOffsets::without_offsets(bytes);
+      ggml_backend_tensor_set(matrix.tensor, quants.data(), 0, quants.size());
+      matrix.offsets =
+          std::make_unique<BlockOffsets>(bytes, static_cast<int>(info.shape[0]), static_cast<int>(info.shape[1]));
+      converted_bytes_ += matrix.offsets->bytes();
+    }
     if (!plain_.contains(id)) model_.file->mapping().let_go(info.offset, info.bytes);
     if (progress) progress("weights", static_cast<double>(++done) / static_cast<double>(total));
   }
   converted_bytes_ += ggml_backend_buffer_get_size(group.buffer.get());
+}
+
+ggml_tensor* Weights::multiply(ggml_context* context, model::TensorId id, ggml_tensor* x) const {
+  const Matrix& matrix = matrices_.at(id);
+  ggml_tensor* y = ggml_mul_mat(context, matrix.tensor, x);
+  return matrix.offsets ? matrix.offsets->add_to(context, y, x) : y;
 }
 
 }  // namespace coppice::executor
