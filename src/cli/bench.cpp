@@ -98,8 +98,8 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--threads,-t", options->ggml.n_threads, "Threads that compute (default: one for each core)")
       ->check(CLI::Range(1, 512));
-  command->add_option("--attention", options->ggml.attention, "auto, gather or dense")
-      ->check(CLI::IsMember({"auto", "gather", "dense"}))
+  command->add_option("--attention", options->ggml.attention, "auto, tree, gather or dense")
+      ->check(CLI::IsMember({"auto", "tree", "gather", "dense"}))
       ->capture_default_str();
   command->add_option("--kv-bytes", options->ggml.kv_bytes, "Size of the KV pool: 512MiB, bytes")
       ->transform(CLI::AsSizeValue(true))

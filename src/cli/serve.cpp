@@ -55,8 +55,10 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command.add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core)")
       ->check(CLI::Range(1, 512))
       ->group(group);
-  command.add_option("--attention", o.ggml.attention, "auto, gather (blocks copied together), dense (the reference)")
-      ->check(CLI::IsMember({"auto", "gather", "dense"}))
+  command
+      .add_option("--attention", o.ggml.attention,
+                  "auto, tree (shared blocks read once), gather (blocks copied together), dense (the reference)")
+      ->check(CLI::IsMember({"auto", "tree", "gather", "dense"}))
       ->capture_default_str()
       ->group(group);
 }

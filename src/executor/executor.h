@@ -56,7 +56,7 @@ class StepError : public std::runtime_error {
 struct ExecutorInfo {
   std::string model_name;  ///< general.name, or the file's name
   std::string architecture;
-  std::string attention;  ///< the backend in use: "gather", "dense"
+  std::string attention;  ///< the backend in use: "tree", "gather", "dense"
   int n_vocab = 0;
   std::int32_t context_length = 0;  ///< tokens the model was trained for
   int block_size = 0;

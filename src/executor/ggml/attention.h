@@ -1,5 +1,5 @@
-// Attention: one way of reading the pool with ggml's own operations [K14]. `gather` and `dense` differ in how a unit's
-// keys come together and in what computes softmax(Q K^T) V; the decoder around them is the same.
+// Attention: one way of reading the pool [K14]. Backends differ in how a unit's keys come together and in what computes
+// softmax(Q K^T) V; the decoder around them is the same.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct KeyView {
 /// A unit's inputs in one group, shared by the group's layers.
 struct UnitInputs {
   ggml_tensor* ids = nullptr;   ///< i32: block or slot numbers to gather; nullptr when read in place
-  ggml_tensor* mask = nullptr;  ///< [keys, n_rows, 1, n_streams]: 0 or -inf
+  ggml_tensor* mask = nullptr;  ///< [keys, n_rows, 1, n_streams]: 0 or -inf; nullptr: the backend knows
   std::vector<KeyView> views;   ///< read in place: K and V of each layer
 };
 
@@ -53,7 +53,7 @@ class Attention {
 
   /// Fills a unit's inputs for one step.
   virtual void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group,
-                    UnitInputs& inputs) const = 0;
+                    UnitInputs& inputs) = 0;
 };
 
 struct AttentionConfig {
@@ -64,6 +64,10 @@ struct AttentionConfig {
 
 std::unique_ptr<Attention> make_gather_attention(const AttentionConfig& config);
 std::unique_ptr<Attention> make_dense_attention(const AttentionConfig& config);
+std::unique_ptr<Attention> make_tree_attention(const AttentionConfig& config, int n_threads);
+
+/// Whether the tree kernel can serve a model of this shape.
+bool tree_attention_fits(const model::ModelSpec& spec, int block_size);
 
 /// Calls visit(row, first key, last key + 1) for each run of keys that a row sees; rows count within the unit
 /// (stream by stream), keys within the row's stream.

@@ -41,8 +41,7 @@ class DenseAttention final : public Attention {
                         unit.shape.n_rows);
   }
 
-  void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group,
-            UnitInputs& in) const override {
+  void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group, UnitInputs& in) override {
     const auto keys = static_cast<std::size_t>(key.shape.keys[group]);
     const auto block_size = static_cast<std::size_t>(config_.store->block_size());
     auto* ids = static_cast<std::int32_t*>(in.ids->data);

@@ -65,8 +65,7 @@ class GatherAttention final : public Attention {
                                      : products(c, q, keys, fetch_f32(c, v, unit, group, in), unit.shape, in);
   }
 
-  void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group,
-            UnitInputs& in) const override {
+  void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group, UnitInputs& in) override {
     const auto keys = static_cast<std::size_t>(key.shape.keys[group]);
     if (in.ids) {
       std::ranges::copy(unit.blocks[group], static_cast<std::int32_t*>(in.ids->data));

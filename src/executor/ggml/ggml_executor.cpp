@@ -56,9 +56,8 @@ void route_ggml_log() {
 }
 
 GgmlOptions checked(GgmlOptions o) {
-  if (o.attention == "auto") o.attention = "gather";
-  if (o.attention != "gather" && o.attention != "dense") {
-    throw model::LoadError(fmt::format("attention '{}' is not known; known: auto, gather, dense", o.attention));
+  if (o.attention != "auto" && o.attention != "tree" && o.attention != "gather" && o.attention != "dense") {
+    throw model::LoadError(fmt::format("attention '{}' is not known; known: auto, tree, gather, dense", o.attention));
   }
   if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
     throw model::LoadError(fmt::format("a block size of {} is not possible; 8, 16, 32 or 64 are", o.block_size));
@@ -126,7 +125,14 @@ class GgmlExecutor final : public Executor {
 
   std::unique_ptr<Attention> make_attention() const {
     const AttentionConfig config{&model_.spec, &store_, groups_};
-    return options_.attention == "dense" ? make_dense_attention(config) : make_gather_attention(config);
+    if (options_.attention == "dense") return make_dense_attention(config);
+    if (options_.attention == "gather") return make_gather_attention(config);
+    if (tree_attention_fits(model_.spec, options_.block_size)) return make_tree_attention(config, options_.n_threads);
+    if (options_.attention == "auto") return make_gather_attention(config);
+    throw model::LoadError(
+        fmt::format("the tree kernel can't serve heads of {} values in blocks of {} tokens; "
+                    "--attention auto would choose gather",
+                    model_.spec.head_dim, options_.block_size));
   }
 
   void fill_info() {

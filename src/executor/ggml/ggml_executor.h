@@ -15,7 +15,7 @@ namespace coppice::executor {
 
 struct GgmlOptions {
   std::string model_path;
-  std::string attention = "auto";  ///< auto, gather, dense
+  std::string attention = "auto";  ///< auto, tree, gather, dense
   std::size_t kv_bytes = 0;        ///< the pool's budget
   int block_size = 32;             ///< 8, 16, 32 or 64
   int n_threads = 0;               ///< 0: one for each core

@@ -47,7 +47,7 @@ void StepGraph::declare_inputs() {
     for (std::size_t g = 0; g < parts_.groups.size(); ++g) {
       UnitInputs in = parts_.attention->declare(c, unit, g);
       if (in.ids) ggml_set_input(in.ids);
-      ggml_set_input(in.mask);
+      if (in.mask) ggml_set_input(in.mask);
       groups.push_back(std::move(in));
     }
   }

@@ -29,7 +29,7 @@ struct DecoderParts {
   const model::ModelSpec* spec = nullptr;
   const Weights* weights = nullptr;
   const KvStore* store = nullptr;
-  const Attention* attention = nullptr;
+  Attention* attention = nullptr;
   std::vector<kv::GroupSpec> groups;
   std::vector<int> group_of_layer;  ///< [n_layers]
   std::vector<int> slot_of_layer;   ///< [n_layers] layer slot

@@ -49,9 +49,13 @@ class Planner {
         block_size_(batch.sequences.front().tables.front().block_size) {}
 
   StepPlan plan() {
-    order();
-    cluster();
-    emit();
+    if (policy_.units) {
+      order();
+      cluster();
+      emit();
+    } else {
+      emit_all();
+    }
     pad_rows();
     outputs();
     return std::move(plan_);
@@ -129,6 +133,13 @@ class Planner {
     }
     sort_by(rest, [&](const auto& c) { return rows_of(c); });
     for (const auto& c : rest) emit_unit(c, false);
+  }
+
+  void emit_all() {
+    plan_.batch_row.resize(batch_.tokens.size());
+    std::iota(plan_.batch_row.begin(), plan_.batch_row.end(), 0);
+    plan_.units.emplace_back();
+    plan_.shape.units.push_back({.n_streams = 1, .n_rows = batch_.n_rows(), .keys = {}});
   }
 
   int rows_of(const std::vector<int>& sequences) const {
@@ -254,11 +265,6 @@ class Planner {
 };
 
 }  // namespace
-
-std::int64_t first_visible(const kv::GroupSpec& group, std::int64_t position) {
-  if (group.kind == kv::GroupKind::kFull) return 0;
-  return std::max<std::int64_t>(0, position - group.window + 1);
-}
 
 StepPlan plan_step(const Batch& batch, std::span<const kv::GroupSpec> groups, const PlanPolicy& policy) {
   return Planner(batch, groups, policy).plan();

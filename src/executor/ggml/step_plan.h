@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/plan/share_plan.h"
 #include "executor/executor.h"
 
 namespace coppice::executor {
@@ -63,6 +64,7 @@ struct StepPlan {
 
 /// What a backend wants of the plan.
 struct PlanPolicy {
+  bool units = true;  ///< false: one unit, all rows in the batch's order; the backend finds its keys itself
   bool share = true;  ///< false: a unit per sequence
   bool pad = true;    ///< false: exact rows and keys, so that nothing is masked but the future
 };
@@ -70,7 +72,6 @@ struct PlanPolicy {
 /// REQUIRES: batch valid (checked by the executor).
 StepPlan plan_step(const Batch& batch, std::span<const kv::GroupSpec> groups, const PlanPolicy& policy);
 
-/// First position that the row at `position` sees in the group.
-std::int64_t first_visible(const kv::GroupSpec& group, std::int64_t position);
+using attention::first_visible;
 
 }  // namespace coppice::executor

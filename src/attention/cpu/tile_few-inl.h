@@ -1,0 +1,253 @@
+// A tile of few queries: vectors run along the head's values. Each key is loaded and converted once for up to
+// kGroup queries; the pool is read block by block, all heads, in the order in which it lies in memory. Bound by
+// bandwidth. Included once for each instruction set.
+
+// clang-format off
+#if defined(COPPICE_TILE_FEW_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef COPPICE_TILE_FEW_INL
+#undef COPPICE_TILE_FEW_INL
+#else
+#define COPPICE_TILE_FEW_INL
+#endif
+// clang-format on
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/cpu/kv_load-inl.h"
+#include "attention/cpu/tile_kernel.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coppice::attention::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Slots whose scores are reduced together: the lanes of a 128-bit block.
+constexpr int kSlots = 4;
+
+/// Sums of the lanes of four vectors, as four lanes.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Vec<hn::FixedTag<float, kSlots>> sum_four(D d, V a, V b, V c, V e) {
+  const hn::Repartition<double, D> wide;
+  const V ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const V ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const auto x = hn::BitCast(wide, ab), y = hn::BitCast(wide, ce);
+  const V all =
+      hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, x, y)), hn::BitCast(d, hn::InterleaveUpper(wide, x, y)));
+  // Each 128-bit block now holds its own part of the four sums, in order.
+  const auto fold = [](auto self, auto tag, auto v) HWY_ATTR {
+    if constexpr (hn::MaxLanes(tag) == kSlots) {
+      return v;
+    } else {
+      const hn::Half<decltype(tag)> half;
+      return self(self, half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+    }
+  };
+  return fold(fold, d, all);
+}
+
+/// What a group of queries of one key head needs for a block.
+struct FewBlock {
+  const std::byte* keys;    ///< the head's row of the block's slot 0
+  const std::byte* values;  ///< likewise
+  std::size_t row_bytes;
+  int head_dim;
+  int begin, end;        ///< slots that some query sees
+  const float* queries;  ///< [Group][head_dim], scaled
+  float* acc;            ///< [Group][head_dim]
+  float* max;            ///< [Group]
+  float* sum;            ///< [Group]
+  float* scores;         ///< [Group][stride]
+  int stride;
+};
+
+template <class Load, int Group>
+HWY_INLINE void few_scores(const FewBlock& b) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  for (int slot = b.begin / kSlots * kSlots; slot < b.end; slot += kSlots) {
+    V sums[Group][kSlots];
+    for (auto& q : sums) {
+      for (V& s : q) s = hn::Zero(d);
+    }
+    const std::byte* row = b.keys + b.row_bytes * static_cast<std::size_t>(slot);
+    for (int i = 0; i < b.head_dim; i += lanes) {
+      V key[kSlots];
+      for (int s = 0; s < kSlots; ++s) key[s] = Load::load(d, row + b.row_bytes * static_cast<std::size_t>(s), i);
+      for (int q = 0; q < Group; ++q) {
+        const V query = hn::Load(d, b.queries + q * b.head_dim + i);
+        for (int s = 0; s < kSlots; ++s) sums[q][s] = hn::MulAdd(query, key[s], sums[q][s]);
+      }
+    }
+    for (int q = 0; q < Group; ++q) {
+      hn::Store(sum_four(d, sums[q][0], sums[q][1], sums[q][2], sums[q][3]), hn::FixedTag<float, kSlots>(),
+                b.scores + q * b.stride + slot);
+    }
+  }
+}
+
+/// Scores of one query become weights; its state is rescaled to the new maximum. Slots outside [lo, hi) weigh nothing.
+HWY_INLINE void few_softmax(const FewBlock& b, int q, int lo, int hi) {
+  const hn::ScalableTag<float> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  float* scores = b.scores + q * b.stride;
+  const float none = hwy::LowestValue<float>();
+  for (int s = b.begin / kSlots * kSlots; s < lo; ++s) scores[s] = none;
+  const int first = b.begin / lanes * lanes;
+  for (int s = first; s < b.begin / kSlots * kSlots; ++s) scores[s] = none;
+  const int end = (b.end + lanes - 1) / lanes * lanes;
+  for (int s = hi; s < end; ++s) scores[s] = none;
+  if (lo >= hi) {
+    for (int s = first; s < end; ++s) scores[s] = 0.0F;
+    return;
+  }
+  auto best = hn::Set(d, none);
+  for (int s = first; s < end; s += lanes) best = hn::Max(best, hn::Load(d, scores + s));
+  const float max = std::max(b.max[q], hn::GetLane(hn::MaxOfLanes(d, best)));
+  auto total = hn::Zero(d);
+  for (int s = first; s < end; s += lanes) {
+    const auto p = exp_of(d, hn::Sub(hn::Load(d, scores + s), hn::Set(d, max)));
+    hn::Store(p, d, scores + s);
+    total = hn::Add(total, p);
+  }
+  const float old = b.max[q] == max ? 1.0F : std::exp(b.max[q] - max);
+  b.sum[q] = b.sum[q] * old + hn::GetLane(hn::SumOfLanes(d, total));
+  b.max[q] = max;
+  if (old == 1.0F) return;
+  for (int i = 0; i < b.head_dim; i += lanes) {
+    hn::Store(hn::Mul(hn::Load(d, b.acc + q * b.head_dim + i), hn::Set(d, old)), d, b.acc + q * b.head_dim + i);
+  }
+}
+
+template <class Load, int Group, int Vectors>
+HWY_INLINE void few_values_of(const FewBlock& b, int at) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  V acc[Group][Vectors];
+  for (int q = 0; q < Group; ++q) {
+    for (int v = 0; v < Vectors; ++v) acc[q][v] = hn::Load(d, b.acc + q * b.head_dim + at + v * lanes);
+  }
+  for (int slot = b.begin; slot < b.end; ++slot) {
+    const std::byte* row = b.values + b.row_bytes * static_cast<std::size_t>(slot);
+    V value[Vectors];
+    for (int v = 0; v < Vectors; ++v) value[v] = Load::load(d, row, at + v * lanes);
+    for (int q = 0; q < Group; ++q) {
+      const V p = hn::Set(d, b.scores[q * b.stride + slot]);
+      for (int v = 0; v < Vectors; ++v) acc[q][v] = hn::MulAdd(p, value[v], acc[q][v]);
+    }
+  }
+  for (int q = 0; q < Group; ++q) {
+    for (int v = 0; v < Vectors; ++v) hn::Store(acc[q][v], d, b.acc + q * b.head_dim + at + v * lanes);
+  }
+}
+
+template <class Load, int Group>
+HWY_INLINE void few_values(const FewBlock& b) {
+  const hn::ScalableTag<float> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  int i = 0;
+  for (; i + 4 * lanes <= b.head_dim; i += 4 * lanes) few_values_of<Load, Group, 4>(b, i);
+  for (; i < b.head_dim; i += lanes) few_values_of<Load, Group, 1>(b, i);
+}
+
+template <class Load, int Group>
+void few_group(const FewBlock& b, const RowInterval* rows, int first_query, int heads_per_kv, int slot0) {
+  few_scores<Load, Group>(b);
+  for (int q = 0; q < Group; ++q) {
+    const RowInterval& row = rows[(first_query + q) / heads_per_kv];
+    few_softmax(b, q, std::clamp(row.lo - slot0, b.begin, b.end), std::clamp(row.hi - slot0, b.begin, b.end));
+  }
+  few_values<Load, Group>(b);
+}
+
+/// Pulls a block towards the core while the one before it is worked on.
+HWY_INLINE void prefetch(const std::byte* at, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64) hwy::Prefetch(at + i);
+}
+
+template <class Load>
+std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
+  const HeadShape& h = t.heads;
+  const int per_kv = h.heads_per_kv(), n_rows = static_cast<int>(t.rows.size()), n_queries = n_rows * per_kv;
+  const int dim = h.head_dim, block_size = t.pool.block_size;
+  // Queries, kv head by kv head: [n_kv_head][row, head of the group][dim].
+  for (int k = 0; k < h.n_kv_head; ++k) {
+    for (int q = 0; q < n_queries; ++q) {
+      const float* from =
+          t.q +
+          (std::ptrdiff_t{t.rows[static_cast<std::size_t>(q / per_kv)].row} * h.n_head + k * per_kv + q % per_kv) * dim;
+      float* to = scratch.queries() + (std::ptrdiff_t{k} * n_queries + q) * dim;
+      for (int i = 0; i < dim; ++i) to[i] = from[i] * h.scale;
+    }
+  }
+  const auto n_states = static_cast<std::size_t>(h.n_kv_head) * static_cast<std::size_t>(n_queries);
+  std::fill_n(scratch.acc(), n_states * static_cast<std::size_t>(dim), 0.0F);
+  std::fill_n(scratch.max(), n_states, -std::numeric_limits<float>::infinity());
+  std::fill_n(scratch.sum(), n_states, 0.0F);
+
+  std::int32_t lo = std::numeric_limits<std::int32_t>::max(), hi = 0;
+  for (const RowInterval& r : t.rows) lo = std::min(lo, r.lo), hi = std::max(hi, r.hi);
+  const std::size_t head_bytes = Load::bytes(dim);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < t.blocks.size(); ++i) {
+    const int slot0 = t.run_offset + static_cast<int>(i) * block_size;
+    const int begin = std::max(lo - slot0, 0), end = std::min(hi - slot0, block_size);
+    if (begin >= end) continue;
+    const std::size_t at = t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i]);
+    if (i + 1 < t.blocks.size()) {
+      const std::size_t next = t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i + 1]);
+      prefetch(t.pool.keys + next, t.pool.block_bytes());
+      prefetch(t.pool.values + next, t.pool.block_bytes());
+    }
+    for (int k = 0; k < h.n_kv_head; ++k) {
+      for (int q = 0; q < n_queries;) {
+        const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
+        const std::size_t head = at + head_bytes * static_cast<std::size_t>(k);
+        const FewBlock b{t.pool.keys + head,
+                         t.pool.values + head,
+                         t.pool.row_bytes,
+                         dim,
+                         begin,
+                         end,
+                         scratch.queries() + state * dim,
+                         scratch.acc() + state * dim,
+                         scratch.max() + state,
+                         scratch.sum() + state,
+                         scratch.scores(),
+                         (block_size + TileScratch::kMaxLanes - 1) / TileScratch::kMaxLanes * TileScratch::kMaxLanes};
+        const int left = n_queries - q;
+        if (left >= 4) {
+          few_group<Load, 4>(b, t.rows.data(), q, per_kv, slot0), q += 4;
+        } else if (left == 3) {
+          few_group<Load, 3>(b, t.rows.data(), q, per_kv, slot0), q += 3;
+        } else if (left == 2) {
+          few_group<Load, 2>(b, t.rows.data(), q, per_kv, slot0), q += 2;
+        } else {
+          few_group<Load, 1>(b, t.rows.data(), q, per_kv, slot0), q += 1;
+        }
+        bytes += 2 * head_bytes * static_cast<std::size_t>(end - begin);
+      }
+    }
+  }
+  for (int k = 0; k < h.n_kv_head; ++k) {
+    for (int q = 0; q < n_queries; ++q) {
+      const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
+      float* to = t.states + (std::ptrdiff_t{q / per_kv} * h.n_head + k * per_kv + q % per_kv) * (dim + 2);
+      std::copy_n(scratch.acc() + state * dim, dim, to);
+      to[dim] = scratch.max()[state];
+      to[dim + 1] = scratch.sum()[state];
+    }
+  }
+  return bytes;
+}
+
+}  // namespace coppice::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // COPPICE_TILE_FEW_INL

@@ -1,0 +1,126 @@
+#include "attention/cpu/tile_kernel.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/cpu/tile_kernel.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include "attention/cpu/tile_few-inl.h"
+#include "attention/cpu/tile_many-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coppice::attention::HWY_NAMESPACE {
+
+/// Vectors across queries pay when most of their lanes are used; the figures are in docs/adr/0008-tree-kernel.md.
+std::uint64_t attend(const TileInput& tile, TileScratch& scratch) {
+  const hn::ScalableTag<float> d;
+  const std::size_t queries = tile.rows.size() * static_cast<std::size_t>(tile.heads.heads_per_kv());
+  const bool many = 4 * queries >= 3 * hn::Lanes(d);
+  switch (tile.pool.format) {
+    case KvFormat::kF16:
+      return many ? attend_many<LoadF16>(tile, scratch) : attend_few<LoadF16>(tile, scratch);
+  }
+  return 0;
+}
+
+void merge(const HeadShape& heads, const float* states, const std::int32_t* partials, int n, float* out) {
+  const hn::ScalableTag<float> d;
+  const int lanes = static_cast<int>(hn::Lanes(d)), dim = heads.head_dim;
+  const std::ptrdiff_t per_row = std::ptrdiff_t{heads.n_head} * (dim + 2);
+  for (int h = 0; h < heads.n_head; ++h, out += dim) {
+    const auto state = [&](int i) { return states + partials[i] * per_row + std::ptrdiff_t{h} * (dim + 2); };
+    float max = -std::numeric_limits<float>::infinity(), sum = 0.0F;
+    for (int i = 0; i < n; ++i) max = std::max(max, state(i)[dim]);
+    for (int i = 0; i < dim; i += lanes) hn::StoreU(hn::Zero(d), d, out + i);
+    for (int i = 0; i < n; ++i) {
+      const float* s = state(i);
+      if (s[dim + 1] == 0.0F) continue;
+      const float weight = std::exp(s[dim] - max);
+      sum += weight * s[dim + 1];
+      for (int j = 0; j < dim; j += lanes) {
+        hn::StoreU(hn::MulAdd(hn::Set(d, weight), hn::LoadU(d, s + j), hn::LoadU(d, out + j)), d, out + j);
+      }
+    }
+    const auto scale = hn::Set(d, sum > 0.0F ? 1.0F / sum : 0.0F);
+    for (int i = 0; i < dim; i += lanes) hn::StoreU(hn::Mul(scale, hn::LoadU(d, out + i)), d, out + i);
+  }
+}
+
+}  // namespace coppice::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace coppice::attention {
+
+namespace {
+
+HWY_EXPORT(attend);
+HWY_EXPORT(merge);
+
+/// Reads COPPICE_SIMD once: targets better than the one named are ruled out.
+void choose_target() {
+  static const bool once = [] {
+    if (const char* wanted = std::getenv("COPPICE_SIMD")) {
+      std::int64_t better = 0;  // lower bits are better targets
+      for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
+        const std::int64_t target = bits & -bits;
+        if (std::string_view(hwy::TargetName(target)) == wanted) {
+          hwy::DisableTargets(better);
+          break;
+        }
+        better |= target;
+      }
+    }
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    return true;
+  }();
+  (void)once;
+}
+
+std::size_t padded(std::size_t n) {
+  return (n + TileScratch::kMaxLanes - 1) / TileScratch::kMaxLanes * TileScratch::kMaxLanes;
+}
+
+}  // namespace
+
+TileScratch::TileScratch(const HeadShape& heads, int block_size) {
+  choose_target();
+  const auto dim = static_cast<std::size_t>(heads.head_dim), slots = static_cast<std::size_t>(block_size);
+  // Many queries: one key head at a time. Few: all heads, fewer queries than lanes each.
+  const std::size_t columns = std::max<std::size_t>(kMaxQueries, static_cast<std::size_t>(heads.n_kv_head) * kMaxLanes);
+  queries_ = hwy::AllocateAligned<float>(columns * dim);
+  acc_ = hwy::AllocateAligned<float>(columns * dim);
+  max_ = hwy::AllocateAligned<float>(columns);
+  sum_ = hwy::AllocateAligned<float>(columns);
+  keys_ = hwy::AllocateAligned<float>(slots * dim);
+  values_ = hwy::AllocateAligned<float>(slots * dim);
+  scores_ = hwy::AllocateAligned<float>(padded(slots) * 4 * kMaxLanes);
+  lo_ = hwy::AllocateAligned<std::int32_t>(kMaxQueries);
+  hi_ = hwy::AllocateAligned<std::int32_t>(kMaxQueries);
+}
+
+int max_tile_rows(const HeadShape& heads) {
+  return std::max(1, TileScratch::kMaxQueries / heads.heads_per_kv());
+}
+
+std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch) {
+  return HWY_DYNAMIC_DISPATCH(attend)(tile, scratch);
+}
+
+void merge_row(const HeadShape& heads, const float* states, std::span<const std::int32_t> partials, float* out) {
+  HWY_DYNAMIC_DISPATCH(merge)(heads, states, partials.data(), static_cast<int>(partials.size()), out);
+}
+
+std::string_view simd_target() {
+  choose_target();
+  const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  return hwy::TargetName(targets & -targets);
+}
+
+}  // namespace coppice::attention
+#endif  // HWY_ONCE

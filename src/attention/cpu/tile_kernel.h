@@ -1,0 +1,65 @@
+// One tile of tree attention: some rows over a stretch of blocks, all heads. Compiled for each instruction set that the
+// compiler knows; the best one is chosen at run time.
+#pragma once
+
+#include <hwy/aligned_allocator.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "attention/layout.h"
+#include "attention/plan/share_plan.h"
+
+namespace coppice::attention {
+
+struct TileInput {
+  HeadShape heads;
+  PoolView pool;
+  std::span<const kv::BlockId> blocks;
+  std::span<const RowInterval> rows;  ///< intervals count from the run's first slot
+  std::int32_t run_offset = 0;        ///< the tile's first slot, counted from its run's
+  const float* q = nullptr;           ///< [all rows of the step][n_head][head_dim]
+  float* states = nullptr;            ///< [rows][n_head][head_dim + 2]: acc, max, sum (plan/state.h)
+};
+
+/// A worker's memory for one tile at a time. Shapes are the kernels'; sizes hold the largest tile.
+class TileScratch {
+ public:
+  /// Bounds of a tile; the kernels' own vectors are at most kMaxLanes long.
+  static constexpr int kMaxQueries = 256;  ///< rows * heads_per_kv
+  static constexpr int kMaxLanes = 16;
+
+  TileScratch(const HeadShape& heads, int block_size);
+
+  float* queries() { return queries_.get(); }  ///< a tile's queries, as the kernel wants them
+  float* acc() { return acc_.get(); }          ///< as many
+  float* max() { return max_.get(); }          ///< [n_head * rows, padded]
+  float* sum() { return sum_.get(); }
+  float* keys() { return keys_.get(); }      ///< [block_size][head_dim]
+  float* values() { return values_.get(); }  ///< [block_size][head_dim]
+  float* scores() { return scores_.get(); }  ///< [block_size][4 vectors]
+  std::int32_t* lo() { return lo_.get(); }   ///< [kMaxQueries]
+  std::int32_t* hi() { return hi_.get(); }
+
+ private:
+  hwy::AlignedFreeUniquePtr<float[]> queries_, acc_, max_, sum_, keys_, values_, scores_;
+  hwy::AlignedFreeUniquePtr<std::int32_t[]> lo_, hi_;
+};
+
+/// Rows that a tile may have.
+int max_tile_rows(const HeadShape& heads);
+
+/// Computes a tile's partial states. Returns the bytes of keys and values loaded.
+/// REQUIRES: 0 < rows <= max_tile_rows; head_dim is a multiple of 16; block_size a multiple of 4.
+std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch);
+
+/// out[n_head][head_dim] := the partial states of one row merged and normalised.
+/// states: [all partials][n_head][head_dim + 2].
+void merge_row(const HeadShape& heads, const float* states, std::span<const std::int32_t> partials, float* out);
+
+/// The instruction set in use: "AVX3", "AVX2", "NEON", ... The variable COPPICE_SIMD names the best one allowed.
+std::string_view simd_target();
+
+}  // namespace coppice::attention

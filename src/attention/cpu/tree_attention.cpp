@@ -1,0 +1,77 @@
+#include "attention/cpu/tree_attention.h"
+
+#include <algorithm>
+
+#include "attention/cpu/tile_kernel.h"
+
+namespace coppice::attention {
+
+/// On cache lines of its own: workers count while they run.
+struct alignas(64) TreeAttention::Worker {
+  TileScratch scratch;
+  std::uint64_t bytes_read = 0;
+};
+
+TreeAttention::TreeAttention(const HeadShape& heads, int block_size, int n_workers) : heads_(heads) {
+  workers_.reserve(static_cast<std::size_t>(n_workers));
+  for (int i = 0; i < n_workers; ++i) workers_.push_back({TileScratch(heads, block_size)});
+}
+
+TreeAttention::~TreeAttention() = default;
+
+CostModel TreeAttention::cost_model() const {
+  return {.block = 4.0, .row = 1.0, .overhead = 8.0, .max_tile_rows = max_tile_rows(heads_)};
+}
+
+void TreeAttention::prepare(const Schedule& schedule) {
+  const std::size_t n = static_cast<std::size_t>(schedule.n_partials) * static_cast<std::size_t>(heads_.n_head) *
+                        static_cast<std::size_t>(heads_.head_dim + 2);
+  if (states_.size() < n) states_.resize(n);
+}
+
+void TreeAttention::partials(const TreeStep& step, const TreeCall& call, std::atomic<std::int32_t>& next_job,
+                             int worker) {
+  Worker& w = workers_[static_cast<std::size_t>(worker)];
+  const Schedule& schedule = step.schedule;
+  const std::size_t state = static_cast<std::size_t>(heads_.n_head) * static_cast<std::size_t>(heads_.head_dim + 2);
+  for (;;) {
+    const auto i = static_cast<std::size_t>(next_job.fetch_add(1, std::memory_order_relaxed));
+    if (i >= schedule.jobs.size()) return;
+    const Job& job = schedule.jobs[i];
+    for (int t = job.first_tile; t < job.first_tile + job.n_tiles; ++t) {
+      const Tile& tile = schedule.tiles[static_cast<std::size_t>(t)];
+      const auto first_block = static_cast<std::size_t>(tile.first_block);
+      const auto first_row = static_cast<std::size_t>(tile.first_row);
+      w.bytes_read +=
+          attend_tile({heads_, call.pool,
+                       std::span(step.plan->blocks).subspan(first_block, static_cast<std::size_t>(tile.n_blocks)),
+                       std::span(step.plan->rows).subspan(first_row, static_cast<std::size_t>(tile.n_rows)),
+                       tile.run_offset, call.q, states_.data() + static_cast<std::size_t>(tile.first_partial) * state},
+                      w.scratch);
+    }
+  }
+}
+
+void TreeAttention::merge(const TreeStep& step, float* out, int n_rows, int worker, int n_workers) const {
+  const auto border = [&](int i) { return static_cast<int>(std::int64_t{n_rows} * i / n_workers); };
+  const std::ptrdiff_t row_size = std::ptrdiff_t{heads_.n_head} * heads_.head_dim;
+  for (int row = border(worker); row < border(worker + 1); ++row) {
+    if (row < step.plan->n_rows) {
+      merge_row(heads_, states_.data(), step.schedule.partials_of(row), out + row * row_size);
+    } else {
+      std::fill_n(out + row * row_size, row_size, 0.0F);
+    }
+  }
+}
+
+std::uint64_t TreeAttention::bytes_read() const {
+  std::uint64_t bytes = 0;
+  for (const Worker& w : workers_) bytes += w.bytes_read;
+  return bytes;
+}
+
+std::string_view TreeAttention::target() {
+  return simd_target();
+}
+
+}  // namespace coppice::attention

@@ -1,0 +1,66 @@
+// Tree attention on the CPU [A1, A3]: one pass over a SharePlan's runs. partials() reads each tile's blocks once for all
+// rows and heads that stand on it; merge() joins the partial states of rows whose keys lay in several tiles. Decode,
+// chunked prefill and steps that mix them are the same call.
+//
+// Every worker calls partials() and merge() once, with a barrier between the two that the caller provides (the border
+// of two graph nodes). prepare() comes before, on one thread. The layers of a group share one TreeStep: their calls don't
+// overlap.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "attention/layout.h"
+#include "attention/plan/schedule.h"
+#include "attention/plan/share_plan.h"
+
+namespace coppice::attention {
+
+/// What a step's layers of one group have in common. Refilled each step.
+struct TreeStep {
+  SharePlan const* plan = nullptr;
+  Schedule schedule;
+};
+
+/// One call: one layer.
+struct TreeCall {
+  PoolView pool;
+  const float* q = nullptr;  ///< [n_rows, n_head, head_dim]
+};
+
+/// Owns the workers' scratch memory and the partial states. Thread safe as said above.
+class TreeAttention {
+ public:
+  TreeAttention(const HeadShape& heads, int block_size, int n_workers);
+  ~TreeAttention();
+  TreeAttention(const TreeAttention&) = delete;
+  TreeAttention& operator=(const TreeAttention&) = delete;
+
+  /// Rows that a tile may have: for make_schedule.
+  CostModel cost_model() const;
+
+  /// Sizes the partial states for a schedule. Before the step's first call.
+  void prepare(const Schedule& schedule);
+
+  /// Claims jobs from next_job, 0 at first, until none is left.
+  void partials(const TreeStep& step, const TreeCall& call, std::atomic<std::int32_t>& next_job, int worker);
+  /// out: [n_rows, n_head, head_dim]; rows behind the plan's become zeros.
+  void merge(const TreeStep& step, float* out, int n_rows, int worker, int n_workers) const;
+
+  /// Bytes of keys and values loaded since construction, counted tile by tile as they are read. Between steps only.
+  std::uint64_t bytes_read() const;
+
+  /// The SIMD target in use, "AVX3", "AVX2", ... COPPICE_SIMD chooses a lesser one.
+  static std::string_view target();
+
+ private:
+  struct Worker;
+  HeadShape heads_;
+  std::vector<Worker> workers_;
+  std::vector<float> states_;  ///< [n_partials][n_head][head_dim + 2]: acc, max, sum
+};
+
+}  // namespace coppice::attention

@@ -1,0 +1,36 @@
+// How one layer's keys and values lie in the pool, as kernels see them. Plain data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kv/types.h"
+
+namespace coppice::attention {
+
+enum class KvFormat : std::uint8_t {
+  kF16,  ///< IEEE half precision
+};
+
+/// Query head h reads key head h / (n_head / n_kv_head).
+struct HeadShape {
+  int n_head = 0;
+  int n_kv_head = 0;
+  int head_dim = 0;
+  float scale = 1.0F;  ///< scores are scale * (q . k)
+
+  int heads_per_kv() const { return n_head / n_kv_head; }
+};
+
+/// One layer's keys and values: blocks of block_size slots, a slot's row is [n_kv_head][head_dim]. Borrowed.
+struct PoolView {
+  KvFormat format = KvFormat::kF16;
+  int block_size = 0;
+  std::size_t row_bytes = 0;  ///< of one slot's keys (or values), all heads
+  const std::byte* keys = nullptr;
+  const std::byte* values = nullptr;
+
+  std::size_t block_bytes() const { return row_bytes * static_cast<std::size_t>(block_size); }
+};
+
+}  // namespace coppice::attention

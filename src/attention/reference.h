@@ -1,0 +1,16 @@
+// The scalar reference: attention of a step straight from the block tables, one row, one head and one key at a time, in
+// double precision. Knows neither runs nor tiles nor partial states; kernels are tested against it.
+#pragma once
+
+#include <span>
+
+#include "attention/layout.h"
+#include "attention/plan/share_plan.h"
+
+namespace coppice::attention {
+
+/// q, out: [n_rows, n_head, head_dim] f32.
+void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::GroupSpec& group,
+                      std::span<const SequenceRows> sequences, std::span<const float> q, std::span<float> out);
+
+}  // namespace coppice::attention

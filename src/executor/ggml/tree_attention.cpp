@@ -1,0 +1,106 @@
+// tree: coppice's own kernel as two custom nodes of the graph, partials and merge; the barrier between nodes separates
+// them. The graph knows rows only: who reads which blocks is planned anew each step, so one graph serves any tree.
+#include "attention/cpu/tree_attention.h"
+
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+
+#include "executor/ggml/attention.h"
+
+namespace coppice::executor {
+
+namespace {
+
+using attention::PoolView;
+using attention::TreeCall;
+
+/// What a layer group's nodes need, refilled each step. Outlives the graphs, which hold its address.
+struct TreeGroup {
+  attention::SharePlanner planner;
+  attention::TreeAttention* kernel;
+  int block_size;
+  attention::TreeStep step = {};
+  std::vector<attention::SequenceRows> sequences = {};
+  std::atomic<std::int32_t> next_job = 0;
+
+  TreeGroup(const kv::GroupSpec& spec, attention::TreeAttention* k, int bs)
+      : planner(spec), kernel(k), block_size(bs) {}
+};
+
+PoolView pool_view(const ggml_tensor* k, const ggml_tensor* v, int block_size) {
+  return {attention::KvFormat::kF16, block_size, k->nb[1], static_cast<const std::byte*>(k->data),
+          static_cast<const std::byte*>(v->data)};
+}
+
+/// Sources: q, k, v. The result carries no data: partial states lie in the kernel's own memory.
+void run_partials(ggml_tensor* dst, int worker, int, void* userdata) {
+  auto& group = *static_cast<TreeGroup*>(userdata);
+  const TreeCall call{pool_view(dst->src[1], dst->src[2], group.block_size),
+                      static_cast<const float*>(dst->src[0]->data)};
+  group.kernel->partials(group.step, call, group.next_job, worker);
+}
+
+void run_merge(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
+  auto& group = *static_cast<TreeGroup*>(userdata);
+  if (worker == 0) group.next_job = 0;  // for the next layer: every worker is done with this one's jobs
+  group.kernel->merge(group.step, static_cast<float*>(dst->data), static_cast<int>(dst->ne[1]), worker, n_workers);
+}
+
+class TreeBackend final : public Attention {
+ public:
+  TreeBackend(const AttentionConfig& config, int n_threads)
+      : spec_(*config.spec),
+        kernel_({spec_.n_head, spec_.n_kv_head, spec_.head_dim, spec_.attention_scale}, config.store->block_size(),
+                n_threads),
+        n_threads_(n_threads) {
+    spdlog::info("tree attention with {} instructions", attention::TreeAttention::target());
+    for (const kv::GroupSpec& g : config.groups) {
+      groups_.push_back(std::make_unique<TreeGroup>(g, &kernel_, config.store->block_size()));
+    }
+  }
+
+  std::string_view name() const override { return "tree"; }
+  PlanPolicy policy() const override { return {.units = false}; }
+  bool in_place(const Unit&, const UnitShape&) const override { return true; }
+  UnitInputs declare(ggml_context*, const UnitKey&, std::size_t) const override { return {}; }
+
+  ggml_tensor* build(ggml_context* c, ggml_tensor* q, ggml_tensor* k, ggml_tensor* v, const UnitKey&, std::size_t group,
+                     UnitInputs&) const override {
+    TreeGroup* g = groups_[group].get();
+    ggml_tensor* read[] = {q, k, v};
+    ggml_tensor* partials = ggml_custom_4d(c, GGML_TYPE_F32, 1, 1, 1, 1, read, 3, run_partials, GGML_N_TASKS_MAX, g);
+    return ggml_custom_4d(c, GGML_TYPE_F32, q->ne[0] * q->ne[1], q->ne[2], 1, 1, &partials, 1, run_merge,
+                          GGML_N_TASKS_MAX, g);
+  }
+
+  void fill(const Batch& batch, const Unit&, const UnitKey&, std::size_t group, UnitInputs&) override {
+    TreeGroup& g = *groups_[group];
+    g.sequences.clear();
+    for (const BatchSequence& s : batch.sequences) {
+      g.sequences.push_back({s.first_row, s.n_rows, s.first_position, s.tables[group]});
+    }
+    g.step.plan = &g.planner.plan(g.sequences);
+    attention::make_schedule(*g.step.plan, n_threads_, kernel_.cost_model(), g.step.schedule);
+    kernel_.prepare(g.step.schedule);
+    g.next_job = 0;
+  }
+
+ private:
+  const model::ModelSpec& spec_;
+  attention::TreeAttention kernel_;
+  int n_threads_;
+  std::vector<std::unique_ptr<TreeGroup>> groups_;
+};
+
+}  // namespace
+
+bool tree_attention_fits(const model::ModelSpec& spec, int block_size) {
+  return spec.head_dim % 16 == 0 && block_size % 8 == 0 && spec.n_head % spec.n_kv_head == 0;
+}
+
+std::unique_ptr<Attention> make_tree_attention(const AttentionConfig& config, int n_threads) {
+  return std::make_unique<TreeBackend>(config, n_threads);
+}
+
+}  // namespace coppice::executor

@@ -1,0 +1,174 @@
+// The CPU kernel against the scalar reference: on every instruction set that this machine has, for decode, chunks and
+// both, full attention and windows, all head sizes and groupings. Slots that nobody may see hold NaN.
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <barrier>
+#include <cmath>
+#include <thread>
+
+#include "attention/cpu/tree_attention.h"
+#include "attention/reference.h"
+#include "support/attention_cases.h"
+
+namespace coppice {
+namespace {
+
+using attention::HeadShape;
+using test::AttentionCase;
+
+struct Attended {
+  std::vector<float> out;
+  std::uint64_t bytes_read = 0;
+};
+
+/// Two calls on one step, as two layers of a group make them; the second one's result.
+Attended attend(const AttentionCase& c, const test::PoolData& pool, std::span<const float> q, int n_workers) {
+  attention::SharePlanner planner(c.group);
+  attention::TreeAttention kernel(c.heads, c.block_size, n_workers);
+  attention::TreeStep step;
+  const auto rows = c.rows();
+  step.plan = &planner.plan(rows);
+  make_schedule(*step.plan, n_workers, kernel.cost_model(), step.schedule);
+  kernel.prepare(step.schedule);
+  Attended a;
+  a.out.assign(q.size(), NAN);
+  std::atomic<std::int32_t> next_job = 0;
+  std::barrier node(n_workers);
+  const auto work = [&](int worker) {
+    for (int layer = 0; layer < 2; ++layer) {
+      kernel.partials(step, {pool.view, q.data()}, next_job, worker);
+      node.arrive_and_wait();
+      if (worker == 0) next_job = 0;
+      kernel.merge(step, a.out.data(), c.n_rows(), worker, n_workers);
+      node.arrive_and_wait();
+    }
+  };
+  std::vector<std::jthread> workers;
+  for (int i = 1; i < n_workers; ++i) workers.emplace_back(work, i);
+  work(0);
+  workers.clear();
+  a.bytes_read = kernel.bytes_read() / 2;
+  return a;
+}
+
+/// Largest difference, relative to the largest value of the row and head.
+double distance(const AttentionCase& c, std::span<const float> a, std::span<const float> b) {
+  double worst = 0;
+  const auto dim = static_cast<std::size_t>(c.heads.head_dim);
+  for (std::size_t i = 0; i < a.size(); i += dim) {
+    double size = 1e-3, away = 0;
+    for (std::size_t j = i; j < i + dim; ++j) {
+      size = std::max(size, std::abs(double{b[j]}));
+      const double d = std::abs(double{a[j]} - double{b[j]});
+      away = std::isnan(d) ? 1e9 : std::max(away, d);
+    }
+    worst = std::max(worst, away / size);
+  }
+  return worst;
+}
+
+void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers) {
+  const test::PoolData pool(c, seed);
+  const auto q = test::make_queries(c, seed + 1);
+  std::vector<float> expected(q.size());
+  const auto rows = c.rows();
+  attend_reference(c.heads, pool.view, c.group, rows, q, expected);
+  const Attended a = attend(c, pool, q, n_workers);
+  ASSERT_LT(distance(c, a.out, expected), 2e-5)
+      << c.name << ", " << n_workers << " workers, block " << c.block_size << ", heads " << c.heads.n_head << "/"
+      << c.heads.n_kv_head << " of " << c.heads.head_dim;
+}
+
+/// One instruction set after the other.
+class KernelTest : public testing::TestWithParam<std::int64_t> {
+ protected:
+  void SetUp() override { use(GetParam()); }
+  void TearDown() override { use(0); }
+
+ private:
+  static void use(std::int64_t target) {
+    attention::TreeAttention::target();  // reads COPPICE_SIMD, once
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+std::vector<std::int64_t> targets() {
+  std::vector<std::int64_t> all;
+  for (std::int64_t bits = hwy::SupportedTargets() & HWY_TARGETS; bits != 0; bits &= bits - 1)
+    all.push_back(bits & -bits);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Simd, KernelTest, testing::ValuesIn(targets()),
+                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+
+TEST_P(KernelTest, RandomTrees) {
+  const std::uint64_t seed = test::test_seed();
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 60; ++i) {
+    test::RandomShape shape{.max_length = 250};
+    shape.sliding = i % 3 == 0;
+    AttentionCase c = test::random_case(shape, random);
+    const int kv_heads = static_cast<int>(random() % 3) + 1;
+    constexpr int kDims[] = {16, 64, 80, 96, 128};
+    c.heads = {.n_head = kv_heads * (static_cast<int>(random() % 4) + 1),
+               .n_kv_head = kv_heads,
+               .head_dim = kDims[random() % std::size(kDims)],
+               .scale = 0.15F};
+    expect_reference(c, random(), static_cast<int>(random() % 3) + 1);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(KernelTest, HeadSizesAndGroupings) {
+  for (const int dim : {64, 80, 96, 128, 256}) {
+    for (const auto& [n_head, n_kv_head] : {std::pair(1, 1), {9, 3}, {8, 1}, {7, 1}, {16, 2}, {12, 12}}) {
+      // Lone rows, and a prefix under more queries than a vector has lanes.
+      const std::vector<test::Path> paths = {{.length = 70, .reads = false},
+                                             {.parent = 0, .shared = 64, .length = 75, .n_rows = 9},
+                                             {.parent = 0, .shared = 64, .length = 66},
+                                             {.length = 41}};
+      AttentionCase c = test::make_case("heads", paths, 16, {}, 1);
+      c.heads = {n_head, n_kv_head, dim, 0.1F};
+      expect_reference(c, 1, 1);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(KernelTest, ScoresOfAnySizeKeepFinite) {
+  AttentionCase c = test::named_case("8 unrelated at 400");
+  for (const float scale : {0.0F, 1e-6F, 30.0F, 300.0F}) {
+    c.heads.scale = scale;
+    const test::PoolData pool(c, 3);
+    const auto q = test::make_queries(c, 4);
+    for (const float v : attend(c, pool, q, 1).out) ASSERT_TRUE(std::isfinite(v)) << "scale " << scale;
+  }
+}
+
+TEST(Kernel, ReadsWhatDecodesShareOnce) {
+  for (const char* name : {"16 decodes on a 2,048 prefix", "8+8 on two branches, 3 sharing 200 more"}) {
+    const AttentionCase c = test::named_case(name);
+    const test::PoolData pool(c, 5);
+    const auto q = test::make_queries(c, 6);
+    const std::uint64_t unique =
+        2 * static_cast<std::uint64_t>(c.unique_blocks()) * static_cast<std::uint64_t>(pool.view.block_bytes());
+    const std::uint64_t read = attend(c, pool, q, 2).bytes_read;
+    EXPECT_LE(read, unique * 105 / 100) << name;  // [A4]
+    EXPECT_GE(read, unique * 9 / 10) << name;     // last blocks are partly filled
+  }
+}
+
+TEST(Kernel, TheSameBitsOnShuffledBlocksAndWhoeverDoesTheWork) {
+  std::mt19937_64 random(11);
+  const AttentionCase c = test::named_case("mixed: 500-row chunk + 8 decodes on its prefix");
+  const test::PoolData pool(c, 7);
+  const auto q = test::make_queries(c, 8);
+  const auto first = attend(c, pool, q, 2).out;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(attend(c, pool, q, 2).out, first);
+}
+
+}  // namespace
+}  // namespace coppice
