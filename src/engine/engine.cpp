@@ -35,7 +35,7 @@ EngineConfig with_context(EngineConfig config, const executor::ExecutorInfo& inf
 }  // namespace
 
 // A step: mailbox, deadlines, admission, plan, forward, publish, sample, events. Everything below `mailbox_`,
-// `last_id_` and `published_` belongs to the engine's thread.
+// `last_id_`, `submitted_` and `published_` belongs to the engine's thread.
 struct Engine::Impl {
   Impl(kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink)
       : cache_(std::move(cache)),
@@ -72,6 +72,7 @@ struct Engine::Impl {
 
   Mailbox mailbox_;
   std::atomic<RequestId> last_id_ = 0;
+  std::atomic<std::int64_t> submitted_ = 0;
   mutable std::mutex snapshot_mutex_;
   Snapshot published_;
 
@@ -152,7 +153,7 @@ void Engine::Impl::open(Request&& request) {
   open.open_samples = static_cast<int>(open.request.samples.size());
   open.ended.resize(open.request.samples.size());
   if (auto objection = scheduler_.objection(open.request)) {
-    refuse(open, Refusal::kTooLong, std::move(*objection));
+    refuse(open, objection->refusal, std::move(objection->message));
     return;
   }
   auto& sequence = *open.sequences.emplace_back(std::make_unique<Sequence>());
@@ -369,6 +370,7 @@ RequestId Engine::next_id() {
 }
 
 void Engine::submit(Request request) {
+  ++impl_->submitted_;
   impl_->mailbox_.push(std::move(request));
 }
 
@@ -378,7 +380,9 @@ void Engine::cancel(RequestId id) {
 
 Snapshot Engine::snapshot() const {
   const std::lock_guard lock(impl_->snapshot_mutex_);
-  return impl_->published_;
+  Snapshot snapshot = impl_->published_;
+  snapshot.requests_submitted = impl_->submitted_;  // after the ends, so that none is counted without its beginning
+  return snapshot;
 }
 
 void Engine::stop() {

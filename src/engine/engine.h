@@ -15,7 +15,7 @@ namespace coppice::engine {
 
 struct EngineConfig {
   int max_batch = 32;               ///< running sequences (samples)
-  int step_tokens = 512;            ///< token budget of a step: decodes first, prefill chunks fill the rest
+  int step_tokens = 512;            ///< token budget of a step: decodes first, then prefill chunks (scheduler.h)
   std::int32_t context_length = 0;  ///< tokens of one sequence, prompt and answer
   std::size_t max_waiting = 4096;   ///< requests in the queue; beyond it: Refusal::kQueueFull
 };
@@ -28,6 +28,7 @@ struct Snapshot {
   std::int64_t computed_tokens = 0;  ///< prompt tokens run through the model, again after a preemption
   std::int64_t generated_tokens = 0;
   std::int64_t preemptions = 0;
+  std::int64_t requests_submitted = 0;  ///< up to this moment: those that end later than the step are in it
   std::int64_t requests_finished = 0, requests_cancelled = 0, requests_refused = 0, requests_failed = 0;
   int running_requests = 0, running_sequences = 0;
   int waiting_requests = 0;    ///< followers included

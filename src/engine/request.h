@@ -37,7 +37,8 @@ struct Usage {
 
 /// Why a request got no tokens.
 enum class Refusal : std::uint8_t {
-  kTooLong,  ///< can never fit: prompt over the context or the pool. Message holds the figures
+  kTooLong,         ///< can never fit: prompt over the context or the pool. Message holds the figures
+  kTooManySamples,  ///< can never fit, but one sample of it could
   kQueueFull,
   kShutdown,
   kFailed,  ///< the executor threw

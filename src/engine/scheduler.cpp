@@ -13,6 +13,11 @@ namespace {
 // stall those who decode [E5]. What is left over goes on in the next step.
 constexpr std::size_t kTokensMatchedPerStep = std::size_t{1} << 18;
 
+// A step that also decodes gives prompts this part of its budget at most: running streams wait for the whole step, and
+// a full one takes seconds on a small CPU. Prompts lose little: in a matrix product of 128 rows a row costs a CPU no
+// more than in one of 512, so the smaller steps only add the decodes' own time.
+constexpr int kPromptPartBesideDecodes = 4;
+
 }  // namespace
 
 Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures)
@@ -24,23 +29,28 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       context_length_(config.context_length),
       in_flight_(cache.config().block_size) {}
 
-std::optional<std::string> Scheduler::objection(const Request& request) const {
+std::optional<Scheduler::Objection> Scheduler::objection(const Request& request) const {
   const auto n = static_cast<int>(request.samples.size());
   const auto length = static_cast<std::int32_t>(request.prompt.size());
-  if (length == 0) return "the prompt is empty";
-  if (n == 0) return "no sample is asked for";
+  if (length == 0) return Objection{Refusal::kTooLong, "the prompt is empty"};
+  if (n == 0) return Objection{Refusal::kTooManySamples, "no sample is asked for"};
   if (n > max_batch_) {
-    return fmt::format("{} samples are asked for, but at most {} sequences run at once", n, max_batch_);
+    return Objection{Refusal::kTooManySamples,
+                     fmt::format("{} samples are asked for, but at most {} sequences run at once", n, max_batch_)};
   }
   if (context_length_ > 0 && length >= context_length_) {
-    return fmt::format("the prompt has {} tokens and the context holds {}, of which the answer needs one", length,
-                       context_length_);
+    return Objection{Refusal::kTooLong,
+                     fmt::format("the prompt has {} tokens and the context holds {}, of which the answer needs one",
+                                 length, context_length_)};
   }
   const auto needed = cache_.blocks_needed(length, n);
   const auto total = cache_.stats().total;
   if (needed > total) {
-    return fmt::format("a prompt of {} tokens with {} samples needs {} KV blocks of {} tokens and the pool has {}",
-                       length, n, needed, cache_.config().block_size, total);
+    const bool fits_once = cache_.blocks_needed(length, 1) <= total;
+    return Objection{
+        fits_once ? Refusal::kTooManySamples : Refusal::kTooLong,
+        fmt::format("a prompt of {} tokens with {} samples needs {} KV blocks of {} tokens and the pool has {}", length,
+                    n, needed, cache_.config().block_size, total)};
   }
   return std::nullopt;
 }
@@ -217,11 +227,18 @@ void Scheduler::grant_prefill(int budget) {
   }
 }
 
+// Rows for prompts in a step that has `decodes` rows of decoding sequences. At least one: invariant 3.
+int Scheduler::prefill_budget(int decodes) const {
+  const int rest = step_tokens_ - decodes;
+  if (decodes == 0) return rest;
+  return std::min(rest, std::max(step_tokens_ / kPromptPartBesideDecodes, cache_.config().block_size));
+}
+
 void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& pool_full) {
   for (Sequence* sequence : running_) sequence->rows = 0;
-  int budget = step_tokens_;
+  int decodes = 0;
   for (const auto state : {SequenceState::kDecode, SequenceState::kPrefill}) {
-    if (state == SequenceState::kPrefill) grant_prefill(budget);
+    if (state == SequenceState::kPrefill) grant_prefill(prefill_budget(decodes));
     // Preemption takes sequences off the end of running_, never before the one in hand.
     for (std::size_t i = 0; i < running_.size();) {
       Sequence& sequence = *running_[i];
@@ -234,13 +251,13 @@ void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& po
         pool_full.push_back(&sequence);
         --i;
       }
-      budget -= sequence.rows;
+      if (state == SequenceState::kDecode) decodes += sequence.rows;
     }
   }
   for (Sequence* sequence : running_) {
-    const bool decodes = sequence->state == SequenceState::kDecode;
+    const bool decoding = sequence->state == SequenceState::kDecode;
     const auto end = static_cast<std::size_t>(sequence->computed + sequence->rows);
-    sequence->sampled = sequence->rows > 0 && (decodes || end == sequence->tokens().size());
+    sequence->sampled = sequence->rows > 0 && (decoding || end == sequence->tokens().size());
   }
 }
 

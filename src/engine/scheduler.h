@@ -6,8 +6,9 @@
 //  1. waiting = ready + following; a sequence is in exactly one of waiting, running, ended.
 //  2. running is in the order of first arrival, so a request's sequences stand together and the youngest
 //     request is at the end.
-//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget; the budget is never
-//     smaller than max_batch + 1, so that decodes cannot keep a prefill out for ever.
+//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget. Beside decodes prompts get a
+//     quarter of the budget at most (a block if that is more), else all of it. The budget is never smaller than
+//     max_batch + 1, so that decodes cannot keep a prefill out for ever.
 //  4. The queue is served in the order of first arrival; only followers are passed over. So whoever lacks room is the
 //     next to get it.
 #pragma once
@@ -29,8 +30,12 @@ class Scheduler {
  public:
   Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures);
 
-  /// Why a request can never run, with the figures; nothing when it can.
-  std::optional<std::string> objection(const Request& request) const;
+  struct Objection {
+    Refusal refusal = Refusal::kTooLong;
+    std::string message;  ///< with the figures
+  };
+  /// Why a request can never run; nothing when it can.
+  std::optional<Objection> objection(const Request& request) const;
 
   void enqueue(Sequence& fresh);
 
@@ -71,6 +76,7 @@ class Scheduler {
   void start(Sequence& sequence, kv::SeqId seq);
   void make_ready(const std::vector<Sequence*>& woken);
   void leave_running(Sequence& sequence, Release how);
+  int prefill_budget(int decodes) const;
   void grant_prefill(int budget);
   bool extend(Sequence& sequence, std::vector<kv::CopyOp>& copies);
   bool preempt_youngest();

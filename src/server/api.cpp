@@ -25,12 +25,6 @@ namespace {
 
 constexpr const char* kModelPath = "/v1/models/";
 
-HttpReply error_reply(const ApiError& error) {
-  HttpReply reply{.status = error.status(), .body = error.json()};
-  if (const auto seconds = error.retry_after_s()) reply.headers.emplace_back("Retry-After", std::to_string(*seconds));
-  return reply;
-}
-
 Json model_json(const std::string& id, const std::string& root, std::int64_t created, const Model* model) {
   Json json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
   if (model != nullptr) json["max_model_len"] = model->facts().context_length;
@@ -82,7 +76,7 @@ const Api::Route& Api::find(const HttpRequest& request) const {
   throw ApiError(404, fmt::format("There is nothing at {}.", request.path), "", "not_found");
 }
 
-asio::awaitable<void> Api::handle(const HttpRequest& request, ReplyWriter& out) {
+asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   std::optional<ApiError> failure;
   const char* path = "other";  // unknown paths must not become label values
   const char* allowed = "";
@@ -129,7 +123,7 @@ Model& Api::ready_model() const {
   return *model_;
 }
 
-asio::awaitable<void> Api::health(const HttpRequest&, ReplyWriter& out) {
+asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
   HttpReply reply;
   if (draining_) {
     reply = {.status = 503, .body = dump({{"status", "draining"}})};
@@ -142,7 +136,7 @@ asio::awaitable<void> Api::health(const HttpRequest&, ReplyWriter& out) {
   co_await out.send(std::move(reply));
 }
 
-asio::awaitable<void> Api::models(const HttpRequest& request, ReplyWriter& out) {
+asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
   const auto& [id, alias] = config_.names;
   if (request.path.starts_with(kModelPath)) {
     const std::string name = request.path.substr(std::string_view(kModelPath).size());
@@ -156,46 +150,52 @@ asio::awaitable<void> Api::models(const HttpRequest& request, ReplyWriter& out) 
   co_await out.send({.body = dump({{"object", "list"}, {"data", std::move(data)}})});
 }
 
-asio::awaitable<void> Api::metrics(const HttpRequest&, ReplyWriter& out) {
+asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {
   std::optional<engine::Snapshot> snapshot;
   if (model_) snapshot = model_->snapshot();
-  HttpReply reply{.body = metrics_.scrape(snapshot ? &*snapshot : nullptr, connections_())};
+  HttpReply reply{.body = metrics_.scrape(snapshot ? &*snapshot : nullptr, http_figures_())};
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   co_await out.send(std::move(reply));
 }
 
-asio::awaitable<void> Api::cache_stats(const HttpRequest&, ReplyWriter& out) {
+asio::awaitable<void> Api::cache_stats(HttpRequest&, ReplyWriter& out) {
   if (!model_) ready_model();  // throws; while draining the figures are still of interest
   co_await out.send({.body = cache_stats_json(model_->snapshot(), model_->facts(), config_.names.id)});
 }
 
-asio::awaitable<void> Api::tokenize(const HttpRequest& request, ReplyWriter& out) {
+asio::awaitable<void> Api::tokenize(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
-  co_await out.send({.body = co_await on_worker([&] { return tokenize_reply(model, request.body); })});
+  std::string body = co_await on_worker([&] { return tokenize_reply(model, request.body); });
+  request.drop_body();
+  co_await out.send({.body = std::move(body)});
 }
 
-asio::awaitable<void> Api::detokenize(const HttpRequest& request, ReplyWriter& out) {
+asio::awaitable<void> Api::detokenize(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
-  co_await out.send({.body = co_await on_worker([&] { return detokenize_reply(model, request.body); })});
+  std::string body = co_await on_worker([&] { return detokenize_reply(model, request.body); });
+  request.drop_body();
+  co_await out.send({.body = std::move(body)});
 }
 
-asio::awaitable<void> Api::chat(const HttpRequest& request, ReplyWriter& out) {
+asio::awaitable<void> Api::chat(HttpRequest& request, ReplyWriter& out) {
   return generate(Endpoint::kChat, request, out);
 }
 
-asio::awaitable<void> Api::completions(const HttpRequest& request, ReplyWriter& out) {
+asio::awaitable<void> Api::completions(HttpRequest& request, ReplyWriter& out) {
   return generate(Endpoint::kCompletions, request, out);
 }
 
-asio::awaitable<void> Api::generate(Endpoint endpoint, const HttpRequest& request, ReplyWriter& out) {
+asio::awaitable<void> Api::generate(Endpoint endpoint, HttpRequest& request, ReplyWriter& out) {
   const auto start = engine::Clock::now();
   Model& model = ready_model();
   Prepared prepared = co_await on_worker([&] { return prepare(model, config_.names, endpoint, request.body); });
+  request.drop_body();
   ready_model();  // throws if it drains by now
   // A whole answer waits for its end, not for its client: only a stream can have a slow reader.
   const std::size_t max_pending =
       prepared.parsed.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
-  Job job(hub_, model, co_await asio::this_coro::executor, max_pending);
+  const char* prompt_field = endpoint == Endpoint::kChat ? "messages" : "prompt";
+  Job job(hub_, model, co_await asio::this_coro::executor, max_pending, prompt_field);
   for (engine::Request& r : prepared.requests) {
     if (config_.request_seconds > 0)
       r.deadline = start + std::chrono::duration_cast<engine::Clock::duration>(

@@ -11,7 +11,6 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -39,7 +38,7 @@ class Api {
  public:
   Api(ApiConfig config, EventHub& hub, boost::asio::thread_pool& workers);
 
-  boost::asio::awaitable<void> handle(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out);
 
   // What /health says.
   void set_progress(std::string stage, double fraction);
@@ -47,10 +46,10 @@ class Api {
   void set_draining() { draining_ = true; }
 
   /// For /metrics.
-  void set_connection_count(std::function<std::size_t()> count) { connections_ = std::move(count); }
+  void set_http_figures(std::function<HttpFigures()> figures) { http_figures_ = std::move(figures); }
 
  private:
-  using Action = boost::asio::awaitable<void> (Api::*)(const HttpRequest&, ReplyWriter&);
+  using Action = boost::asio::awaitable<void> (Api::*)(HttpRequest&, ReplyWriter&);
   struct Route {
     const char* path;
     const char* method;
@@ -59,16 +58,16 @@ class Api {
   static const std::vector<Route>& routes();
   const Route& find(const HttpRequest& request) const;
 
-  boost::asio::awaitable<void> health(const HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> models(const HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> metrics(const HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> cache_stats(const HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> tokenize(const HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> detokenize(const HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> chat(const HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> completions(const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> health(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> models(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> metrics(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> cache_stats(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> tokenize(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> detokenize(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> chat(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> completions(HttpRequest& request, ReplyWriter& out);
 
-  boost::asio::awaitable<void> generate(Endpoint endpoint, const HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> generate(Endpoint endpoint, HttpRequest& request, ReplyWriter& out);
   /// Runs f on a worker. Throws ApiError if the server drains before f's turn comes.
   template <typename F>
   boost::asio::awaitable<std::invoke_result_t<F>> on_worker(F f);
@@ -78,7 +77,7 @@ class Api {
   EventHub& hub_;
   boost::asio::thread_pool& workers_;
   Metrics metrics_;
-  std::function<std::size_t()> connections_ = [] { return std::size_t{0}; };
+  std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };
   std::shared_ptr<Model> model_;
   std::string stage_ = "starting";
   double fraction_ = 0;

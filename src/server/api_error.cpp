@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/http.h"
+
 namespace coppice::server {
 
 ApiError ApiError::field(const std::string& name, const std::string& message, const std::string& code) {
@@ -38,6 +40,12 @@ std::string ApiError::json() const {
   const nlohmann::ordered_json body = {
       {"error", {{"message", what()}, {"type", type_}, {"param", or_null(param_)}, {"code", or_null(code_)}}}};
   return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+HttpReply error_reply(const ApiError& error) {
+  HttpReply reply{.status = error.status(), .body = error.json()};
+  if (const auto seconds = error.retry_after_s()) reply.headers.emplace_back("Retry-After", std::to_string(*seconds));
+  return reply;
 }
 
 }  // namespace coppice::server

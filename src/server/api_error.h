@@ -45,4 +45,8 @@ class ApiError : public std::runtime_error {
   std::optional<int> retry_after_s_;
 };
 
+struct HttpReply;
+/// With Retry-After where the error says when to come back.
+HttpReply error_reply(const ApiError& error);
+
 }  // namespace coppice::server

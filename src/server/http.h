@@ -1,6 +1,7 @@
 // HTTP as the rest of the server sees it: a request, a reply, a way to send it. No sockets here.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
 #include <functional>
@@ -9,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/body_budget.h"
+
 namespace coppice::server {
 
 struct HttpRequest {
@@ -16,6 +19,13 @@ struct HttpRequest {
   std::string path;    ///< without the query
   std::string query;
   std::string body;
+  BodyBudget::Charge body_charge;
+
+  /// For a handler that has read the body and goes on for long.
+  void drop_body() {
+    std::string().swap(body);
+    body_charge = {};
+  }
 };
 
 struct HttpReply {
@@ -41,18 +51,27 @@ class ReplyWriter {
   ~ReplyWriter() = default;
 };
 
-using HttpHandler = std::function<boost::asio::awaitable<void>(const HttpRequest&, ReplyWriter&)>;
+using HttpHandler = std::function<boost::asio::awaitable<void>(HttpRequest&, ReplyWriter&)>;
+
+struct HttpFigures {
+  std::size_t connections = 0;  ///< open ones
+  std::size_t body_bytes = 0;   ///< of bodies that are arriving or wait to be prepared
+};
 
 /// What a client may take of the server.
 struct HttpLimits {
   std::size_t max_header_bytes = std::size_t{32} << 10;
   std::size_t max_body_bytes = std::size_t{16} << 20;
+  std::size_t max_bodies_bytes = std::size_t{64} << 20;  ///< see body_budget()
   std::size_t max_connections = 16384;
   double idle_seconds = 75;    ///< between requests of one connection
   double header_seconds = 10;  ///< for a request's head, once begun
   double body_seconds = 60;
   double write_seconds = 30;  ///< without the client taking a single byte
   int send_buffer_bytes = 0;  ///< per socket; 0: the system's choice
+
+  /// For all bodies that are arriving or wait to be prepared. A few large ones must not keep all others out.
+  std::size_t body_budget() const { return std::max(max_bodies_bytes, 4 * max_body_bytes); }
 };
 
 }  // namespace coppice::server

@@ -28,7 +28,7 @@ constexpr int kBacklog = 4096;  // the kernel cuts it to net.core.somaxconn
 }  // namespace
 
 HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler handler)
-    : io_(io), limits_(limits), handler_(std::move(handler)), acceptor_(io), tick_(io) {}
+    : io_(io), limits_(limits), bodies_(limits.body_budget()), handler_(std::move(handler)), acceptor_(io), tick_(io) {}
 
 HttpServer::~HttpServer() = default;
 
@@ -81,7 +81,7 @@ void HttpServer::take(tcp::socket socket) {
     asio::co_spawn(io_, refuse(std::move(socket)), log_failure("refusing a connection"));
     return;
   }
-  const auto session = std::make_shared<HttpSession>(std::move(socket), limits_, handler_);
+  const auto session = std::make_shared<HttpSession>(std::move(socket), limits_, bodies_, handler_);
   sessions_.insert(session);
   try {
     asio::co_spawn(io_, serve(session), log_failure("connection"));

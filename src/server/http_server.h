@@ -5,6 +5,7 @@
 // Invariants
 //   1. `sessions_` holds exactly the sessions whose run() has not returned.
 //   2. At most limits.max_connections of them: one more is told so and closed.
+//   3. Bodies that are not prepared yet take at most limits.body_budget() bytes: whoever sends more gets a 503.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -43,7 +44,7 @@ class HttpServer {
   /// Ends everything that still waits. After it no work of this object is left on the io_context.
   void close();
 
-  std::size_t connections() const { return sessions_.size(); }
+  HttpFigures figures() const { return {.connections = sessions_.size(), .body_bytes = bodies_.used()}; }
 
  private:
   boost::asio::awaitable<void> accept();
@@ -54,6 +55,7 @@ class HttpServer {
 
   boost::asio::io_context& io_;
   HttpLimits limits_;
+  BodyBudget bodies_;
   HttpHandler handler_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer tick_;

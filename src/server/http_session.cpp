@@ -10,9 +10,6 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 #include <ctime>
-#include <optional>
-
-#include "server/api_error.h"
 
 namespace coppice::server {
 
@@ -54,8 +51,9 @@ std::optional<ApiError> protocol_error(error_code error, bool timed_out, const H
 
 }  // namespace
 
-HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits, const HttpHandler& handler)
-    : socket_(std::move(socket)), limits_(limits), handler_(handler) {
+HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies,
+                         const HttpHandler& handler)
+    : socket_(std::move(socket)), limits_(limits), bodies_(bodies), handler_(handler) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
   if (limits_.send_buffer_bytes > 0)
@@ -73,7 +71,7 @@ asio::awaitable<void> HttpSession::run() {
 }
 
 asio::awaitable<bool> HttpSession::serve_one() {
-  timed_out_ = false;
+  timed_out_ = head_only_ = false;
   if (buffer_.size() == 0) {
     idle_ = true;
     arm(limits_.idle_seconds);
@@ -83,49 +81,61 @@ asio::awaitable<bool> HttpSession::serve_one() {
     buffer_.commit(n);
   }
 
-  Parser parser;
-  if (const error_code error = co_await read_request(parser)) {
-    co_await refuse(error);
+  auto request = co_await read_request();
+  disarm();
+  if (!request) {
+    if (request.error()) co_await refuse(*request.error());
     co_return false;
   }
-  disarm();
-  auto message = parser.release();
+  begun_ = complete_ = false;
+
+  using namespace asio::experimental::awaitable_operators;
+  co_await (respond(*request) || watch());
+  co_return complete_&& keep_alive_;
+}
+
+asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession::read_request() {
+  Parser parser;
+  arm(limits_.header_seconds);
+  parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
+  parser.body_limit(limits_.max_body_bytes);
+  const auto [head_error, head_bytes] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
+  if (head_error) co_return std::unexpected(protocol_error(head_error, timed_out_, limits_));
+  const auto& head = parser.get();
+  head_only_ = head.method() == http::verb::head;
+  http10_ = head.version() < 11;
+  const auto hosts = head.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && !http10_))
+    co_return std::unexpected(ApiError(400, "An HTTP/1.1 request must have one Host field.", "", "bad_http"));
+
+  if (boost::beast::iequals(head[http::field::expect], "100-continue"))
+    co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
+  arm(limits_.body_seconds);
   HttpRequest request;
+  request.body_charge = BodyBudget::Charge(bodies_);
+  parser.eager(true);
+  while (!parser.is_done()) {
+    const auto [error, bytes] = co_await http::async_read_some(socket_, buffer_, parser, kTuple);
+    if (error) co_return std::unexpected(protocol_error(error, timed_out_, limits_));
+    if (!request.body_charge.raise(head.body().size()))
+      co_return std::unexpected(ApiError::unavailable("The bodies of other requests take all the room there is."));
+  }
+
+  auto message = parser.release();
   const std::string_view target(message.target().data(), message.target().size());
   const std::size_t question = target.find('?');
   request.path = target.substr(0, question);
   if (question != std::string_view::npos) request.query = target.substr(question + 1);
-  head_only_ = message.method() == http::verb::head;
   request.method = head_only_ ? "GET" : std::string(message.method_string());
   request.body = std::move(message.body());
   keep_alive_ = message.keep_alive();
-  http10_ = message.version() < 11;
-  begun_ = complete_ = false;
-
-  using namespace asio::experimental::awaitable_operators;
-  co_await (respond(request) || watch());
-  co_return complete_&& keep_alive_;
+  co_return request;
 }
 
-asio::awaitable<error_code> HttpSession::read_request(Parser& parser) {
-  parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
-  parser.body_limit(limits_.max_body_bytes);
-  arm(limits_.header_seconds);
-  const auto [header_error, header_bytes] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
-  if (header_error) co_return header_error;
-  if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue"))
-    co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
-  arm(limits_.body_seconds);
-  const auto [body_error, body_bytes] = co_await http::async_read(socket_, buffer_, parser, kTuple);
-  co_return body_error;
-}
-
-asio::awaitable<void> HttpSession::refuse(error_code error) {
-  const auto reply = protocol_error(error, timed_out_, limits_);
-  if (!reply) co_return;
+asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
   timed_out_ = keep_alive_ = false;
   begun_ = complete_ = false;
-  co_await send({.status = reply->status(), .body = reply->json()});
+  co_await send(error_reply(error));
   co_await linger();
 }
 
@@ -144,7 +154,7 @@ asio::awaitable<void> HttpSession::linger() {
 }
 
 /// Never throws: the operator that runs it beside watch() would wait for a success of the other.
-asio::awaitable<void> HttpSession::respond(const HttpRequest& request) {
+asio::awaitable<void> HttpSession::respond(HttpRequest& request) {
   try {
     co_await handler_(request, *this);
   } catch (const std::exception& e) {

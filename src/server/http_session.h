@@ -17,8 +17,11 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <chrono>
+#include <expected>
 #include <memory>
+#include <optional>
 
+#include "server/api_error.h"
 #include "server/http.h"
 
 namespace coppice::server {
@@ -27,8 +30,9 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `limits` and `handler` outlive the session.
-  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, const HttpHandler& handler);
+  /// `limits`, `bodies` and `handler` outlive the session.
+  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies,
+              const HttpHandler& handler);
 
   /// Serves until either side closes. Never throws. REQUIRES: owned by a shared_ptr that the caller keeps.
   boost::asio::awaitable<void> run();
@@ -50,9 +54,10 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
   boost::asio::awaitable<bool> serve_one();
-  boost::asio::awaitable<boost::system::error_code> read_request(Parser& parser);
-  boost::asio::awaitable<void> refuse(boost::system::error_code error);
-  boost::asio::awaitable<void> respond(const HttpRequest& request);
+  /// Without a request: the reply to what could not be read; none: nobody is there to read it.
+  boost::asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> read_request();
+  boost::asio::awaitable<void> refuse(const ApiError& error);
+  boost::asio::awaitable<void> respond(HttpRequest& request);
   boost::asio::awaitable<void> watch();
   boost::asio::awaitable<void> write_all(std::string_view bytes);
   boost::asio::awaitable<void> linger();
@@ -62,6 +67,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
 
   boost::asio::ip::tcp::socket socket_;
   const HttpLimits& limits_;
+  BodyBudget& bodies_;
   const HttpHandler& handler_;
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet
   Clock::time_point deadline_ = Clock::time_point::max();

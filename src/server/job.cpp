@@ -11,10 +11,12 @@ namespace asio = boost::asio;
 
 namespace {
 
-ApiError refusal_error(engine::Refusal refusal, const std::string& message) {
+ApiError refusal_error(engine::Refusal refusal, const std::string& message, const std::string& prompt_field) {
   switch (refusal) {
     case engine::Refusal::kTooLong:
-      return {400, message.empty() ? "The prompt is too long." : message, "", "context_length_exceeded"};
+      return {400, message.empty() ? "The prompt is too long." : message, prompt_field, "context_length_exceeded"};
+    case engine::Refusal::kTooManySamples:
+      return {400, message.empty() ? "Too many samples." : message, "n", "invalid_value"};
     case engine::Refusal::kQueueFull:
       return ApiError::queue_full(message.empty() ? "The queue is full: try again later." : message);
     case engine::Refusal::kShutdown:
@@ -31,11 +33,13 @@ std::size_t weight(const sampling::LogprobEntry& entry) {
 
 }  // namespace
 
-Job::Job(EventHub& hub, Model& model, asio::any_io_executor executor, std::size_t max_pending_bytes)
+Job::Job(EventHub& hub, Model& model, asio::any_io_executor executor, std::size_t max_pending_bytes,
+         std::string prompt_field)
     : hub_(hub),
       model_(model),
       news_(std::move(executor), asio::steady_timer::time_point::max()),
-      max_pending_bytes_(max_pending_bytes) {}
+      max_pending_bytes_(max_pending_bytes),
+      prompt_field_(std::move(prompt_field)) {}
 
 Job::~Job() {
   cancel_open();
@@ -68,7 +72,7 @@ std::vector<Delta> Job::take() {
 void Job::on_event(engine::Event&& event) {
   const auto it = open_.find(event.request);
   if (it == open_.end()) return;
-  if (event.refusal) return fail(refusal_error(*event.refusal, event.message));
+  if (event.refusal) return fail(refusal_error(*event.refusal, event.message, prompt_field_));
   const auto finish = event.piece.finish;
   if (finish == sampling::Finish::kError)
     return fail(

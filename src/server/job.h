@@ -37,7 +37,9 @@ struct Delta {
 
 class Job final : public EventListener {
  public:
-  Job(EventHub& hub, Model& model, boost::asio::any_io_executor executor, std::size_t max_pending_bytes);
+  /// prompt_field: the field that is to blame when the prompt doesn't fit.
+  Job(EventHub& hub, Model& model, boost::asio::any_io_executor executor, std::size_t max_pending_bytes,
+      std::string prompt_field);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -67,6 +69,7 @@ class Job final : public EventListener {
   Model& model_;
   boost::asio::steady_timer news_;  ///< never expires: cancelled to wake wait()
   std::size_t max_pending_bytes_;
+  std::string prompt_field_;
   std::unordered_map<engine::RequestId, int> open_;  ///< request -> its first choice
   int next_choice_ = 0;
   std::vector<Delta> pending_;

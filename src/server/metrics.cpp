@@ -66,6 +66,8 @@ Families engine_families(const engine::Snapshot& s) {
       {{"", num(s.computed_tokens)}});
   add(out, kCounter, "coppice_generated_tokens_total", "Tokens generated.", {{"", num(s.generated_tokens)}});
   add(out, kCounter, "coppice_preemptions_total", "Requests preempted for want of blocks.", {{"", num(s.preemptions)}});
+  add(out, kCounter, "coppice_engine_requests_submitted_total", "Requests that were handed to the engine.",
+      {{"", num(s.requests_submitted)}});
   add(out, kCounter, "coppice_engine_requests_total", "Requests that left the engine, by outcome.",
       {{"finished", num(s.requests_finished)},
        {"cancelled", num(s.requests_cancelled)},
@@ -124,10 +126,12 @@ void Metrics::observe_request(double seconds, double decode_seconds, int tokens)
   if (tokens > 1) per_token_.Observe(decode_seconds / (tokens - 1));
 }
 
-std::string Metrics::scrape(const engine::Snapshot* snapshot, std::size_t connections) const {
+std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http) const {
   Families families = registry_.Collect();
   add(families, MetricType::Gauge, "coppice_ready", "1 when the model is loaded.", {{"", snapshot ? 1.0 : 0.0}});
-  add(families, MetricType::Gauge, "coppice_connections", "Open connections.", {{"", num(connections)}});
+  add(families, MetricType::Gauge, "coppice_connections", "Open connections.", {{"", num(http.connections)}});
+  add(families, MetricType::Gauge, "coppice_http_body_bytes", "Bytes of request bodies that arrive or wait to be read.",
+      {{"", num(http.body_bytes)}});
   if (snapshot != nullptr) {
     Families more = engine_families(*snapshot);
     families.insert(families.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));

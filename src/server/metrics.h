@@ -11,6 +11,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/http.h"
 
 namespace coppice::server {
 
@@ -25,7 +26,7 @@ class Metrics {
   void observe_request(double seconds, double decode_seconds, int tokens);
 
   /// `snapshot`: null while the model is loading.
-  std::string scrape(const engine::Snapshot* snapshot, std::size_t connections) const;
+  std::string scrape(const engine::Snapshot* snapshot, const HttpFigures& http) const;
 
  private:
   prometheus::Registry registry_;

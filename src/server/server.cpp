@@ -60,11 +60,10 @@ struct Server::Impl {
       : config(limited(std::move(c))),
         hub(io),
         api(config.api, hub, workers),
-        http(io, config.http,
-             [this](const HttpRequest& request, ReplyWriter& out) { return api.handle(request, out); }),
+        http(io, config.http, [this](HttpRequest& request, ReplyWriter& out) { return api.handle(request, out); }),
         signals(io),
         drain_timer(io) {
-    api.set_connection_count([this] { return http.connections(); });
+    api.set_http_figures([this] { return http.figures(); });
     http.listen(config.host, config.port);
     port = http.port();
   }
@@ -147,7 +146,7 @@ asio::awaitable<void> Server::Impl::drain() {
   constexpr double kClosingSeconds = 0.2;
   api.set_draining();
   http.finish();
-  const auto idle = [this] { return http.connections() == 0; };
+  const auto idle = [this] { return http.figures().connections == 0; };
   co_await wait_until(idle, config.drain_seconds);
   hub.shutdown();  // streams end with an error event, waiting requests with a 503
   co_await wait_until(idle, kLastWordsSeconds);

@@ -4,6 +4,7 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "text/llama_log.h"
@@ -68,28 +69,83 @@ Vocabulary::Vocabulary(const std::filesystem::path& gguf) : model_(load(gguf)) {
   eos_ = known(llama_vocab_eos(vocab));
   adds_bos_ = bos_ && llama_vocab_get_add_bos(vocab);
   adds_eos_ = eos_ && llama_vocab_get_add_eos(vocab);
+  learn_specials();
+  std::array<kv::Token, 2> around{};
+  const auto frame = std::span(around).first(static_cast<std::size_t>(run_tokenizer("", around, true)));
+  const std::size_t begin = frame.size() == 2 || adds_bos_ ? 1 : 0;
+  before_.assign(frame.begin(), frame.begin() + begin);
+  after_.assign(frame.begin() + begin, frame.end());
 }
 
 Vocabulary::~Vocabulary() = default;
 
-std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special) const {
-  static_assert(std::is_same_v<kv::Token, llama_token>);
-  if (text.size() > std::numeric_limits<std::int32_t>::max()) {
-    throw std::length_error("text too long to tokenize");
-  }
+void Vocabulary::learn_specials() {
   const llama_vocab* vocab = llama_model_get_vocab(model_.get());
-  const auto n_bytes = static_cast<std::int32_t>(text.size());
-  // A guess first: English has some four bytes a token. The call itself says what it needs.
-  std::vector<kv::Token> tokens(text.size() / 2 + 8);
-  for (;;) {
-    const std::int32_t n = llama_tokenize(vocab, text.data(), n_bytes, tokens.data(),
-                                          static_cast<std::int32_t>(tokens.size()), add_special, parse_special);
-    if (n == std::numeric_limits<std::int32_t>::min()) {
-      throw std::length_error("text too long to tokenize");
-    }
-    tokens.resize(static_cast<std::size_t>(std::abs(n)));
-    if (n >= 0) return tokens;
+  const auto has = [vocab](llama_token token, int attributes) {
+    return (llama_vocab_get_attr(vocab, token) & attributes) != 0;
+  };
+  for (llama_token token = 0; token < size(); ++token) {
+    const bool users = has(token, LLAMA_TOKEN_ATTR_USER_DEFINED);
+    const bool hidden = has(token, LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN);
+    if (!users && !hidden) continue;
+    const SpecialNames::Special special{.token = token,
+                                        .strips_left = has(token, LLAMA_TOKEN_ATTR_LSTRIP),
+                                        .strips_right = has(token, LLAMA_TOKEN_ATTR_RSTRIP)};
+    const char* name = llama_vocab_get_text(vocab, token);
+    specials_.add(name, special);
+    if (!hidden) user_defined_.add(name, special);
   }
+}
+
+std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special) const {
+  // llama_tokenize() would find the names itself, but walks over all it has found so far for each further one: half a
+  // megabyte of them takes seconds.
+  const SpecialNames& names = parse_special ? specials_ : user_defined_;
+  const auto is_space = [](char c) { return c == ' ' || ('\t' <= c && c <= '\r'); };
+  std::vector<kv::Token> tokens;
+  if (add_special) tokens = before_;
+  for (std::size_t at = 0;;) {
+    const auto name = names.find(text, at);
+    std::size_t end = name ? name->begin : text.size();
+    if (name && name->special.strips_left) {
+      while (end > at && is_space(text[end - 1])) --end;
+    }
+    append_plain(text.substr(at, end - at), tokens);
+    if (!name) break;
+    tokens.push_back(name->special.token);
+    at = name->end;
+    if (name->special.strips_right) {
+      while (at < text.size() && is_space(text[at])) ++at;
+    }
+  }
+  if (add_special) tokens.insert(tokens.end(), after_.begin(), after_.end());
+  return tokens;
+}
+
+void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tokens) const {
+  static_assert(std::is_same_v<kv::Token, llama_token>);
+  if (text.empty()) return;
+  const std::size_t old = tokens.size();
+  // A guess first: English has some four bytes a token. The call itself says what it needs.
+  std::size_t room = text.size() / 2 + 8;
+  for (;;) {
+    tokens.resize(old + room);
+    const std::int32_t n = run_tokenizer(text, std::span(tokens).subspan(old), false);
+    tokens.resize(old + static_cast<std::size_t>(std::max(n, 0)));
+    if (n >= 0) return;
+    room = static_cast<std::size_t>(-n);
+  }
+}
+
+/// The number of tokens; negative: that many places are needed.
+std::int32_t Vocabulary::run_tokenizer(std::string_view text, std::span<kv::Token> tokens, bool add_special) const {
+  constexpr auto kMax = std::numeric_limits<std::int32_t>::max();
+  if (text.size() > kMax) throw std::length_error("text too long to tokenize");
+  const std::int32_t n =
+      llama_tokenize(llama_model_get_vocab(model_.get()), text.data(), static_cast<std::int32_t>(text.size()),
+                     tokens.data(), static_cast<std::int32_t>(tokens.size()), add_special, false);
+  if (n == std::numeric_limits<std::int32_t>::min()) throw std::length_error("text too long to tokenize");
+  return n;
 }
 
 std::string Vocabulary::piece(kv::Token token, bool special) const {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kv/types.h"
+#include "text/special_names.h"
 
 struct llama_model;
 
@@ -40,7 +41,8 @@ class Vocabulary {
 
   /// add_special: put the model's beginning (and end) tokens around the text, if it is trained with them.
   /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens, else it is plain text.
-  /// Rendered chat prompts want both true. Throws std::length_error for texts of 2 GiB and more.
+  /// Rendered chat prompts want both true. Where names overlap, the leftmost counts, then the longest, as in the
+  /// `tokenizers` package. Throws std::length_error for plain text of 2 GiB and more between two specials.
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const;
 
   /// The token's bytes, not always valid UTF-8 on their own. Special (control, unknown) tokens are empty
@@ -69,6 +71,10 @@ class Vocabulary {
     void operator()(llama_model* model) const;
   };
 
+  void learn_specials();
+  void append_plain(std::string_view text, std::vector<kv::Token>& tokens) const;
+  std::int32_t run_tokenizer(std::string_view text, std::span<kv::Token> tokens, bool add_special) const;
+
   std::unique_ptr<llama_model, ModelDeleter> model_;
   std::string bytes_;                   ///< all tokens' bytes, specials included, one after the other
   std::vector<std::uint32_t> offsets_;  ///< [size() + 1] into bytes_
@@ -77,6 +83,8 @@ class Vocabulary {
   std::vector<kv::Token> end_tokens_;
   std::optional<kv::Token> bos_, eos_;
   bool adds_bos_ = false, adds_eos_ = false;
+  SpecialNames specials_, user_defined_;   ///< what tokenize() looks for with parse_special, and without
+  std::vector<kv::Token> before_, after_;  ///< what add_special puts around a text
 };
 
 }  // namespace coppice::text

@@ -19,7 +19,7 @@ def shared_server():
 def server(shared_server):
     """The server that most tests share. After each test every block must have come back."""
     yield shared_server
-    assert_nothing_held(shared_server.idle_stats())
+    assert_nothing_held(shared_server.deserted_stats())
 
 
 @pytest.fixture

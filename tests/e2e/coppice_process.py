@@ -75,14 +75,31 @@ class Coppice:
         return self.get("/v1/cache/stats")[1]
 
     def idle_stats(self) -> dict:
-        """The figures once no request is running or waiting."""
+        """The figures once every request that was handed to the engine has ended.
+
+        A request counts as submitted before the engine knows of it, so this cannot pass between the two.
+        """
 
         def idle():
             stats = self.stats()
             requests = stats["requests"]
-            return stats if requests["running"] == requests["waiting"] == 0 else None
+            ended = sum(requests[outcome] for outcome in ("finished", "cancelled", "refused", "failed"))
+            if requests["submitted"] != ended:
+                return None
+            assert requests["running"] == requests["waiting"] == 0, stats
+            return stats
 
         return self._wait(idle)
+
+    def deserted_stats(self) -> dict:
+        """As idle_stats(), once nobody else is connected: then no request can be on its way to the engine either."""
+
+        def deserted():
+            with urllib.request.urlopen(self.url + "/metrics", timeout=TIMEOUT_S) as reply:
+                return "\ncoppice_connections 1\n" in reply.read().decode()  # the one that asks
+
+        self._wait(deserted)
+        return self.idle_stats()
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Signals, waits, returns the exit status."""

@@ -46,13 +46,14 @@ TEST_P(Batching, ASecondRequestReusesAllButWhatItMust) {
 TEST_P(Batching, DecodesNeverWaitForALongPrefill) {
   std::mt19937_64 random(3);
   Harness h({.groups = GetParam(), .step_tokens = 48});
+  constexpr int kQuarter = 12;
   std::vector<engine::RequestId> decoding;
   for (std::uint64_t i = 0; i < 6; ++i) {
     decoding.push_back(h.submit({.prompt = random_prompt(random, 10), .max_tokens = 60, .seed = i}));
   }
   while (h.snapshot().generated_tokens < 6) h.step();
   while (h.snapshot().computed_tokens < 60) h.step();
-  h.submit({.prompt = random_prompt(random, 700), .max_tokens = 3});
+  h.submit({.prompt = random_prompt(random, 1200), .max_tokens = 3});
   std::vector<std::size_t> before;
   for (const auto id : decoding) before.push_back(h.result(id).samples[0].tokens.size());
   for (int step = 1; step <= 14; ++step) {
@@ -60,8 +61,41 @@ TEST_P(Batching, DecodesNeverWaitForALongPrefill) {
     for (std::size_t i = 0; i < decoding.size(); ++i) {
       EXPECT_EQ(h.result(decoding[i]).samples[0].tokens.size(), before[i] + static_cast<std::size_t>(step));
     }
-    EXPECT_EQ(h.last().n_rows, 48) << "the prefill fills the budget";
+    EXPECT_EQ(h.last().n_rows, 6 + kQuarter) << "the streams wait for a quarter of a whole step at most";
   }
+  while (h.snapshot().requests_finished < 6) h.step();
+  h.step();
+  EXPECT_EQ(h.last().n_rows, 48) << "nobody decodes: the prompt gets all";
+  h.finish();
+}
+
+TEST_P(Batching, APromptGetsABlockOfRowsBesideDecodes) {
+  std::mt19937_64 random(14);
+  Harness h({.groups = GetParam(), .block_size = 16, .max_batch = 4, .step_tokens = 20});
+  h.submit({.prompt = random_prompt(random, 10), .max_tokens = 30});
+  while (h.snapshot().generated_tokens < 1) h.step();
+  h.submit({.prompt = random_prompt(random, 200), .max_tokens = 3});
+  for (int step = 0; step < 5; ++step) {
+    h.step();
+    EXPECT_EQ(h.last().n_rows, 1 + 16);
+  }
+  h.finish();
+}
+
+TEST_P(Batching, TheSmallestBudgetLetsAPromptThroughBesideAFullBatch) {
+  std::mt19937_64 random(15);
+  Harness h({.groups = GetParam(), .max_batch = 4, .step_tokens = 1});
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    h.submit({.prompt = random_prompt(random, 6), .max_tokens = 200, .seed = 10 * i});
+  }
+  while (h.snapshot().computed_tokens < 3 * 6) h.step();
+  const auto late = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 1});
+  for (int i = 0; i < 15; ++i) {
+    EXPECT_FALSE(h.result(late).done);
+    h.step();
+    EXPECT_EQ(h.last().n_rows, 3 + 2);
+  }
+  EXPECT_TRUE(h.result(late).done);
   h.finish();
 }
 
@@ -119,18 +153,23 @@ TEST_P(Batching, TheContextEndsAnAnswer) {
 TEST_P(Batching, WhatCanNeverFitIsRefusedAtOnceWithFigures) {
   std::mt19937_64 random(8);
   Harness h({.groups = GetParam(), .num_blocks = 101, .max_batch = 4});
+  std::int32_t longest = 1;  // that fits once
+  while (h.cache().blocks_needed(longest + 1, 1) <= 100) ++longest;
   const auto big = h.submit({.prompt = random_prompt(random, 1000)});
   const auto many = h.submit({.prompt = random_prompt(random, 10), .n = 5});
+  const auto wide = h.submit({.prompt = random_prompt(random, static_cast<std::size_t>(longest)), .n = 4});
   const auto empty = h.submit({});
   const auto fits = h.submit({.prompt = random_prompt(random, 40), .max_tokens = 3});
   h.step();
   EXPECT_EQ(h.result(big).refusal, Refusal::kTooLong);
   EXPECT_THAT(h.result(big).message, ::testing::HasSubstr("100"));
-  EXPECT_EQ(h.result(many).refusal, Refusal::kTooLong);
+  EXPECT_EQ(h.result(many).refusal, Refusal::kTooManySamples);
+  EXPECT_EQ(h.result(wide).refusal, Refusal::kTooManySamples) << "one sample would fit";
   EXPECT_TRUE(h.result(empty).refusal.has_value());
   EXPECT_FALSE(h.result(fits).done);
   h.finish();
-  EXPECT_EQ(h.snapshot().requests_refused, 3);
+  EXPECT_EQ(h.snapshot().requests_refused, 4);
+  EXPECT_EQ(h.snapshot().requests_submitted, 5);
 }
 
 TEST_P(Batching, TheQueueHasALimit) {

@@ -122,11 +122,15 @@ TEST_F(ApiTest, RefusalsHaveTheirStatus) {
     engine::Refusal why;
     int status;
     const char* code;
+    const char* chat_param;
+    const char* completion_param;
   };
-  for (const auto& [why, status, code] :
-       {Case{engine::Refusal::kTooLong, 400, "context_length_exceeded"},
-        Case{engine::Refusal::kQueueFull, 429, "queue_full"}, Case{engine::Refusal::kShutdown, 503, "unavailable"},
-        Case{engine::Refusal::kFailed, 500, "model_failed"}}) {
+  for (const auto& [why, status, code, chat_param, completion_param] :
+       {Case{engine::Refusal::kTooLong, 400, "context_length_exceeded", "messages", "prompt"},
+        Case{engine::Refusal::kTooManySamples, 400, "invalid_value", "n", "n"},
+        Case{engine::Refusal::kQueueFull, 429, "queue_full", "", ""},
+        Case{engine::Refusal::kShutdown, 503, "unavailable", "", ""},
+        Case{engine::Refusal::kFailed, 500, "model_failed", "", ""}}) {
     start([cause = why](const engine::Request& r) {
       return std::vector<std::vector<engine::Event>>{{refusal(r.id, cause, "figures")}};
     });
@@ -134,8 +138,10 @@ TEST_F(ApiTest, RefusalsHaveTheirStatus) {
       const HttpAnswer answer = chat(fmt::format(R"(, "stream": {})", stream));
       EXPECT_EQ(answer.status, status);
       EXPECT_EQ(answer.code(), code);
+      EXPECT_EQ(answer.param(), chat_param);
       EXPECT_EQ(answer.headers.contains("retry-after"), status == 429 || status == 503);
     }
+    EXPECT_EQ(complete().param(), completion_param);
   }
 }
 
@@ -153,8 +159,9 @@ TEST_F(ApiTest, DeadlineAndFailureAreServerErrors) {
   FakeModel& model = start();
   for (const auto& [finish, status] : {std::pair{Finish::kCancelled, 504}, {Finish::kError, 500}}) {
     auto c = client();
+    const auto before = model.submitted();
     c->send(post_request("/v1/completions", R"({"prompt": "a"})"));
-    const auto id = model.wait_submitted(model.submitted());
+    const auto id = model.wait_submitted(before);
     model.emit({piece(id, "some text")});
     model.emit({last(id, "", finish, {})});
     EXPECT_EQ(c->receive().status, status);

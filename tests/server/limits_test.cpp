@@ -1,6 +1,7 @@
 // HTTP itself: limits, keep-alive, pipelining, and clients that speak it badly.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -87,8 +88,9 @@ TEST_F(LimitsTest, HeaderOverTheLimitIs431) {
 TEST_F(LimitsTest, NonsenseIs400) {
   start();
   for (const std::string& nonsense :
-       {std::string("hello\r\n\r\n"), std::string("GET /health HTTP/1.1\r\nno colon\r\n\r\n"),
-        std::string(64, '\0') + "\r\n\r\n", std::string("POST /tokenize HTTP/1.1\r\nContent-Length: -5\r\n\r\n"),
+       {std::string("hello\r\n\r\n"), std::string("GET /health HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n"),
+        std::string(64, '\0') + "\r\n\r\n",
+        std::string("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n"),
         std::string("GET  HTTP/9.9\r\n\r\n")}) {
     auto c = client();
     c->send(nonsense);
@@ -98,6 +100,120 @@ TEST_F(LimitsTest, NonsenseIs400) {
     EXPECT_TRUE(c->closed());
   }
   EXPECT_EQ(get("/health").status, 200);
+}
+
+TEST_F(LimitsTest, OneHostIsWanted) {
+  start();
+  for (const char* head : {"GET /health HTTP/1.1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
+                           "POST /tokenize HTTP/1.1\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n",
+                           "GET /health HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n"}) {
+    auto c = client();
+    c->send(head);
+    const HttpAnswer answer = c->receive();
+    EXPECT_EQ(answer.status, 400) << head;
+    EXPECT_EQ(answer.code(), "bad_http");
+    EXPECT_TRUE(c->closed());
+  }
+  auto old = client();
+  old->send("GET /health HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old->receive().status, 200);
+  auto empty = client();  // what a target without an authority has
+  empty->send("GET /health HTTP/1.1\r\nHost:\r\n\r\n");
+  EXPECT_EQ(empty->receive().status, 200);
+}
+
+TEST_F(LimitsTest, NonsenseAfterHeadIsAnsweredWithABody) {
+  start();
+  auto c = client();
+  c->send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(c->receive(true).status, 200);
+  c->send("hello\r\n\r\n");
+  const HttpAnswer answer = c->receive();
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.code(), "bad_http");
+}
+
+TEST_F(LimitsTest, RefusedHeadHasNoBody) {
+  start();
+  auto c = client();
+  c->send("HEAD /health HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(c->receive(true).status, 400);
+  EXPECT_TRUE(c->closed());
+}
+
+class BodiesTest : public LimitsTest {
+ protected:
+  static constexpr int kBody = 10000, kBudget = 4 * kBody;
+
+  static server::ServerConfig small() {
+    auto c = config();
+    c.http.max_body_bytes = kBody;
+    c.http.max_bodies_bytes = kBudget;
+    return c;
+  }
+  static std::string padded(int bytes) {
+    const std::string body = R"({"prompt": "hi", "user": ""})";
+    return std::string(body).insert(body.size() - 2, static_cast<std::size_t>(bytes) - body.size(), 'a');
+  }
+  void wait_for_bytes(int bytes) {
+    const std::string line = fmt::format("\ncoppice_http_body_bytes {}\n", bytes);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    std::string metrics;
+    do {
+      metrics = get("/metrics").body;
+    } while (metrics.find(line) == std::string::npos && std::chrono::steady_clock::now() < end);
+    ASSERT_NE(metrics.find(line), std::string::npos) << metrics;
+  }
+};
+
+TEST_F(BodiesTest, TogetherTheyHaveALimit) {
+  start(words({"x"}), small());
+  std::vector<std::unique_ptr<HttpClient>> slow;
+  const std::string request = post_request("/v1/completions", padded(kBody));
+  for (int i = 0; i < 4; ++i) {
+    slow.push_back(client());
+    slow.back()->send(request.substr(0, request.size() - 100));
+  }
+  wait_for_bytes(kBudget - 400);
+  EXPECT_EQ(post("/v1/completions", padded(400)).status, 200) << "what is left may be used";
+  for (const bool chunked : {false, true}) {
+    auto late = client();
+    late->send(chunked ? "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" +
+                             std::string(0x1000, ' ')
+                       : post_request("/v1/completions", padded(401)));
+    const HttpAnswer answer = late->receive();
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_EQ(answer.code(), "unavailable");
+    EXPECT_TRUE(answer.headers.contains("retry-after"));
+    EXPECT_EQ(answer.headers.at("connection"), "close");
+  }
+  wait_for_bytes(kBudget - 400);
+  slow[0]->send(request.substr(request.size() - 100));
+  EXPECT_EQ(slow[0]->receive().status, 200);
+  slow[1]->close();
+  wait_for_bytes(kBudget - 2 * kBody - 200);
+  EXPECT_EQ(post("/v1/completions", padded(kBody)).status, 200);
+}
+
+TEST_F(BodiesTest, WhatIsOnlyAnnouncedTakesNoRoom) {
+  start(words({"x"}), small());
+  std::vector<std::unique_ptr<HttpClient>> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.push_back(client());
+    silent.back()->send(fmt::format("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", kBody));
+  }
+  EXPECT_EQ(post("/v1/completions", padded(kBody)).status, 200);
+}
+
+TEST_F(BodiesTest, RunningRequestsHoldNone) {
+  FakeModel& model = start({}, small());
+  std::vector<std::unique_ptr<HttpClient>> running;
+  for (std::size_t i = 0; i < 10; ++i) {
+    running.push_back(client());
+    running.back()->send(post_request("/v1/completions", padded(kBody)));
+    ASSERT_NE(model.wait_submitted(i), 0u);
+  }
+  wait_for_bytes(0);
 }
 
 TEST_F(LimitsTest, ExpectContinueIsAnswered) {
@@ -114,7 +230,7 @@ TEST_F(LimitsTest, HalfARequestTimesOut) {
   c.http.header_seconds = 0.3;
   c.http.body_seconds = 0.3;
   start({}, c);
-  for (const char* half : {"GET /hea", "POST /tokenize HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"}) {
+  for (const char* half : {"GET /hea", "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"}) {
     auto slow = client();
     slow->send(half);
     EXPECT_EQ(slow->receive().status, 408);

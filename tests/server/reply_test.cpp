@@ -51,7 +51,7 @@ class Writer final : public server::ReplyWriter {
 
 class ReplyTest : public ::testing::Test {
  protected:
-  ReplyTest() : hub_(io_), model_(hub_.sink()), job_(hub_, model_, io_.get_executor(), 1000) {
+  ReplyTest() : hub_(io_), model_(hub_.sink()), job_(hub_, model_, io_.get_executor(), 1000, "prompt") {
     prepared_.parsed.endpoint = server::Endpoint::kCompletions;
     prepared_.parsed.stream = true;
     engine::Request request;

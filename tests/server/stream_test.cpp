@@ -21,8 +21,9 @@ class StreamTest : public ServerTest {
  protected:
   /// A stream that has begun: its request's id, and a client that has read the first word.
   engine::RequestId begin(HttpClient& c, FakeModel& model) {
+    const auto before = model.submitted();
     c.send(post_request("/v1/completions", kStreamBody));
-    const auto id = model.wait_submitted(model.submitted());
+    const auto id = model.wait_submitted(before);
     model.emit({piece(id, "first")});
     c.read_until("first");
     return id;
@@ -110,8 +111,9 @@ TEST_F(StreamTest, VanishingBeforeTheFirstByteCancels) {
   FakeModel& model = start();
   for (const char* stream : {"true", "false"}) {
     auto c = client();
+    const auto before = model.submitted();
     c->send(post_request("/v1/completions", fmt::format(R"({{"prompt": "hi", "stream": {}}})", stream)));
-    const auto id = model.wait_submitted(model.submitted());
+    const auto id = model.wait_submitted(before);
     EXPECT_FALSE(model.cancelled(id));
     c->close();
     EXPECT_TRUE(model.wait_cancelled(id));

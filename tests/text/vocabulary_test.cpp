@@ -1,6 +1,7 @@
 #include "text/vocabulary.h"
 
 #include <gmock/gmock.h>
+#include <llama.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -85,6 +86,53 @@ TEST(Vocabulary, LongTextTokenizes) {
   const std::vector<Token> tokens = test::vocabulary()->tokenize(text, false, false);
   EXPECT_GE(tokens.size(), 40000U);
   EXPECT_EQ(test::vocabulary()->detokenize(tokens), text);
+}
+
+std::vector<Token> llamas_tokens(const std::string& text, bool parse_special) {
+  std::vector<Token> tokens(text.size() + 8);
+  const auto n = llama_tokenize(llama_model_get_vocab(test::vocabulary()->model()), text.data(),
+                                static_cast<std::int32_t>(text.size()), tokens.data(),
+                                static_cast<std::int32_t>(tokens.size()), true, parse_special);
+  EXPECT_GE(n, 0);
+  tokens.resize(static_cast<std::size_t>(n));
+  return tokens;
+}
+
+TEST(Vocabulary, FindsSpecialTokensWhereTheLibraryDoes) {
+  std::mt19937_64 random = test::seeded_random();
+  const auto vocabulary = test::vocabulary();
+  const std::vector<std::string> parts = {"<|im_start|>",
+                                          "<|im_end|>",
+                                          "<|endoftext|>",
+                                          "<|im_",
+                                          "start|>",
+                                          "<",
+                                          "|",
+                                          "<|",
+                                          " ",
+                                          "  ",
+                                          "\n",
+                                          "user",
+                                          "é",
+                                          "1",
+                                          "<file_sep>",
+                                          "<jupyter_code>"};
+  for (int round = 0; round < 2000; ++round) {
+    std::string text;
+    for (std::size_t n = test::pick_below(random, 12); n > 0; --n)
+      text += parts[test::pick_below(random, parts.size())];
+    for (const bool parse : {false, true}) {
+      ASSERT_EQ(vocabulary->tokenize(text, true, parse), llamas_tokens(text, parse)) << text << ", parse " << parse;
+    }
+  }
+}
+
+// With a walk over all specials found so far for each further one this takes hours.
+TEST(Vocabulary, TwoMillionSpecialTokens) {
+  constexpr std::size_t kMany = 2'000'000;
+  std::string text;
+  for (std::size_t i = 0; i < kMany; ++i) text += "<|im_end|>";
+  EXPECT_EQ(test::vocabulary()->tokenize(text, true, true), std::vector<Token>(kMany, 2));
 }
 
 TEST(Vocabulary, ManyThreadsAtOnce) {
