@@ -11,123 +11,11 @@ import itertools
 import json
 import os
 import pathlib
-import platform
-import signal
-import socket
 import statistics
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 
-FLASH = ("on", "off")
-UNIFIED = {"unified": "--kv-unified", "split": "--no-kv-unified"}
-
-
-HOPELESS = 1.4  # a peer's setting this much slower than its best is run in the first round only
-
-
-class Failure(Exception):
-    """Ends the benchmark with one sentence."""
-
-
-def say(text):
-    print(f"    {text}", file=sys.stderr, flush=True)
-
-
-def output_of(command, limit=900):
-    """Standard output of a program that must succeed."""
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired as error:
-        raise Failure(f"{command[0]} took more than {limit} s") from error
-    if done.returncode != 0:
-        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-        raise Failure(f"{' '.join(map(str, command[:3]))} failed: {last}")
-    return done.stdout
-
-
-class Server:
-    """A server as a child process on a free port of this machine; ended on leaving the `with`."""
-
-    def __init__(self, command, log):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
-        self.log = log
-
-    def __enter__(self):
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        end = time.monotonic() + 120
-        while True:
-            try:
-                with urllib.request.urlopen(self.url + "/health", timeout=2) as answer:
-                    if answer.status == 200:
-                        return self
-            except (urllib.error.URLError, OSError):
-                pass
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.__exit__(None, None, None)
-                raise Failure(f"{self.command[0]} did not start (log: {self.log})")
-            time.sleep(0.05)
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-class Comparison:
-    """One row of the table: ours and each peer setting's values, in the order of the rounds."""
-
-    def __init__(self, name, unit, goal, higher_is_better=True):
-        self.name, self.unit, self.goal, self.higher = name, unit, goal, higher_is_better
-        self.ours, self.peers = [], {}
-
-    def add(self, ours, peers):
-        self.ours.append(ours)
-        for setting, value in peers.items():
-            self.peers.setdefault(setting, []).append(value)
-
-    def hopeful(self, setting):
-        """False when the first round showed that a setting can't be the best: it isn't run again."""
-        if setting not in self.peers:
-            return True
-        first = {name: values[0] for name, values in self.peers.items()}
-        if self.higher:
-            return first[setting] * HOPELESS >= max(first.values())
-        return first[setting] <= min(first.values()) * HOPELESS
-
-    def best_setting(self):
-        pick = max if self.higher else min
-        return pick(filter(self.hopeful, self.peers), key=lambda setting: statistics.median(self.peers[setting]))
-
-    def ratio(self):
-        """Ours over the peer's best, per round; the median over the rounds."""
-        return statistics.median(ours / peer for ours, peer in zip(self.ours, self.peers[self.best_setting()]))
-
-    def reached(self):
-        return self.ratio() >= self.goal if self.higher else self.ratio() <= self.goal
-
-    def as_json(self):
-        return {
-            "name": self.name, "unit": self.unit, "goal": self.goal, "ratio": self.ratio(), "reached": self.reached(),
-            "peer_setting": self.best_setting(), "coppice": self.ours, "peers": self.peers,
-        }
-
-    def as_row(self):
-        best = self.best_setting()
-        sign = "≥" if self.higher else "≤"
-        return (f"| {self.name} | {statistics.median(self.ours):.1f} {self.unit} "
-                f"| {statistics.median(self.peers[best]):.1f} {self.unit} ({best}) "
-                f"| **{self.ratio():.2f}** | {sign} {self.goal} | {'yes' if self.reached() else 'no'} |")
+from common import (FLASH, HOPELESS, UNIFIED, Comparison, Failure, Server, machine, output_of, run_to_the_end, say,
+                    write_part)
 
 
 class Bench:
@@ -200,18 +88,9 @@ class Bench:
         comparison.add(ours["wall_ms"] / 1000, peers)
 
 
-def machine():
-    model = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.machine())
-    flags = pathlib.Path("/proc/cpuinfo").read_text()
-    extras = [name for name, flag in (("AVX2", " avx2 "), ("AVX-512", " avx512f "), ("VNNI", " avx512_vnni "),
-                                      ("AMX", " amx_int8 ")) if flag in flags]
-    return f"{model}, {os.cpu_count()} cores ({', '.join(extras) or 'no SIMD extension'})"
-
-
 def markdown(args, comparisons, bookkeeping, gaps, details):
     lines = [
-        "# Benchmarks", "",
+        "## The engine and the demo", "",
         "Written by `make bench`. coppice against llama.cpp's own tools, built from the same sources with the same",
         "compiler. Runs alternate; each figure is a median; the ratio is taken round by round against the peer's best",
         "setting (flash attention on or off, one unified KV cache or one for each sequence), then its median. A setting that",
@@ -270,7 +149,7 @@ def run(args):
     pathlib.Path(args.json).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     text = markdown(args, comparisons, share, middle_gaps, details)
     if not args.quick:
-        pathlib.Path(args.markdown).write_text(text)
+        write_part(args.markdown, "make bench", text)
     print(text)
 
 
@@ -286,14 +165,7 @@ def main():
     if args.quick:
         args.rounds, args.repeat = 1, 1
     args.logs = pathlib.Path(args.json).parent
-    try:
-        run(args)
-    except (Failure, OSError, KeyError, json.JSONDecodeError) as error:
-        print(f"\ncoppice: the benchmark stopped: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return run_to_the_end(lambda: run(args))
 
 
 if __name__ == "__main__":

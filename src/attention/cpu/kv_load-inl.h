@@ -31,6 +31,14 @@ struct LoadF16 {
   }
 };
 
+/// Asks for one slot's row of a head in a block that comes later. Blocks lie anywhere, which no hardware prefetcher can
+/// know; a row at a time, or the core's few fill buffers stall everything else; into L2, as L1 holds the block at hand.
+template <class Load>
+HWY_INLINE void prefetch(const std::byte* head, std::size_t row_bytes, int slot, int head_dim) {
+  const std::byte* row = head + row_bytes * static_cast<std::size_t>(slot);
+  for (std::size_t i = 0; i < Load::bytes(head_dim); i += 64) __builtin_prefetch(row + i, 0, 2);
+}
+
 /// exp(x) for x <= 0; 0 for x < -104 and for NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of(D d, V x) {

@@ -52,8 +52,10 @@ HWY_INLINE hn::Vec<hn::FixedTag<float, kSlots>> sum_four(D d, V a, V b, V c, V e
 
 /// What a group of queries of one key head needs for a block.
 struct FewBlock {
-  const std::byte* keys;    ///< the head's row of the block's slot 0
-  const std::byte* values;  ///< likewise
+  const std::byte* keys;         ///< the head's row of the block's slot 0
+  const std::byte* values;       ///< likewise
+  const std::byte* next_keys;    ///< the same head in the block that comes next: fetched meanwhile; or nullptr
+  const std::byte* next_values;  ///< likewise
   std::size_t row_bytes;
   int head_dim;
   int begin, end;        ///< slots that some query sees
@@ -76,6 +78,9 @@ HWY_INLINE void few_scores(const FewBlock& b) {
       for (V& s : q) s = hn::Zero(d);
     }
     const std::byte* row = b.keys + b.row_bytes * static_cast<std::size_t>(slot);
+    if (b.next_keys) {
+      for (int s = 0; s < kSlots; ++s) prefetch<Load>(b.next_keys, b.row_bytes, slot + s, b.head_dim);
+    }
     for (int i = 0; i < b.head_dim; i += lanes) {
       V key[kSlots];
       for (int s = 0; s < kSlots; ++s) key[s] = Load::load(d, row + b.row_bytes * static_cast<std::size_t>(s), i);
@@ -135,6 +140,7 @@ HWY_INLINE void few_values_of(const FewBlock& b, int at) {
   }
   for (int slot = b.begin; slot < b.end; ++slot) {
     const std::byte* row = b.values + b.row_bytes * static_cast<std::size_t>(slot);
+    if (at == 0 && b.next_values) prefetch<Load>(b.next_values, b.row_bytes, slot, b.head_dim);
     V value[Vectors];
     for (int v = 0; v < Vectors; ++v) value[v] = Load::load(d, row, at + v * lanes);
     for (int q = 0; q < Group; ++q) {
@@ -166,11 +172,6 @@ void few_group(const FewBlock& b, const RowInterval* rows, int first_query, int 
   few_values<Load, Group>(b);
 }
 
-/// Pulls a block towards the core while the one before it is worked on.
-HWY_INLINE void prefetch(const std::byte* at, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 64) hwy::Prefetch(at + i);
-}
-
 template <class Load>
 std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
   const HeadShape& h = t.heads;
@@ -194,33 +195,33 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
   std::int32_t lo = std::numeric_limits<std::int32_t>::max(), hi = 0;
   for (const RowInterval& r : t.rows) lo = std::min(lo, r.lo), hi = std::max(hi, r.hi);
   const std::size_t head_bytes = Load::bytes(dim);
+  const int stride = (block_size + TileScratch::kMaxLanes - 1) / TileScratch::kMaxLanes * TileScratch::kMaxLanes;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < t.blocks.size(); ++i) {
     const int slot0 = t.run_offset + static_cast<int>(i) * block_size;
     const int begin = std::max(lo - slot0, 0), end = std::min(hi - slot0, block_size);
     if (begin >= end) continue;
     const std::size_t at = t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i]);
-    if (i + 1 < t.blocks.size()) {
-      const std::size_t next = t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i + 1]);
-      prefetch(t.pool.keys + next, t.pool.block_bytes());
-      prefetch(t.pool.values + next, t.pool.block_bytes());
-    }
+    const bool more = i + 1 < t.blocks.size();
+    const std::size_t next = more ? t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i + 1]) : 0;
     for (int k = 0; k < h.n_kv_head; ++k) {
       for (int q = 0; q < n_queries;) {
         const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
-        const std::size_t head = at + head_bytes * static_cast<std::size_t>(k);
-        const FewBlock b{t.pool.keys + head,
-                         t.pool.values + head,
-                         t.pool.row_bytes,
-                         dim,
-                         begin,
-                         end,
-                         scratch.queries() + state * dim,
-                         scratch.acc() + state * dim,
-                         scratch.max() + state,
-                         scratch.sum() + state,
-                         scratch.scores(),
-                         (block_size + TileScratch::kMaxLanes - 1) / TileScratch::kMaxLanes * TileScratch::kMaxLanes};
+        const std::size_t head = head_bytes * static_cast<std::size_t>(k);
+        const FewBlock b{.keys = t.pool.keys + at + head,
+                         .values = t.pool.values + at + head,
+                         .next_keys = more && q == 0 ? t.pool.keys + next + head : nullptr,
+                         .next_values = more && q == 0 ? t.pool.values + next + head : nullptr,
+                         .row_bytes = t.pool.row_bytes,
+                         .head_dim = dim,
+                         .begin = begin,
+                         .end = end,
+                         .queries = scratch.queries() + state * dim,
+                         .acc = scratch.acc() + state * dim,
+                         .max = scratch.max() + state,
+                         .sum = scratch.sum() + state,
+                         .scores = scratch.scores(),
+                         .stride = stride};
         const int left = n_queries - q;
         if (left >= 4) {
           few_group<Load, 4>(b, t.rows.data(), q, per_kv, slot0), q += 4;

@@ -153,13 +153,14 @@ void many_block(const ManyHead& h, const ManyBlock& b, int at) {
   for (int i = 0; i < h.head_dim; i += kMany) many_values_of<Vectors, kMany>(h, b, at, i, rescale);
 }
 
-/// Slots [begin, end) of a head as f32: [end - begin, padded to `pad` rows with zeros][head_dim].
+/// Slots [begin, end) of a head as f32, while those of the block that comes next are fetched: [end - begin, padded to `pad` rows with zeros][head_dim].
 template <class Load>
-HWY_INLINE void convert(const std::byte* head, std::size_t row_bytes, int head_dim, int begin, int end, int pad,
-                        float* to) {
+HWY_INLINE void convert(const std::byte* head, const std::byte* next, std::size_t row_bytes, int head_dim, int begin,
+                        int end, int pad, float* to) {
   const hn::ScalableTag<float> d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   for (int slot = begin; slot < end; ++slot, to += head_dim) {
+    if (next) prefetch<Load>(next, row_bytes, slot, head_dim);
     const std::byte* row = head + row_bytes * static_cast<std::size_t>(slot);
     for (int i = 0; i < head_dim; i += lanes) hn::Store(Load::load(d, row, i), d, to + i);
   }
@@ -222,8 +223,14 @@ std::uint64_t attend_many(const TileInput& t, TileScratch& scratch) {
       if (begin >= end) continue;
       const std::size_t at =
           t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i]) + head_bytes * static_cast<std::size_t>(k);
-      convert<Load>(t.pool.keys + at, t.pool.row_bytes, h.head_dim, begin, end, kMany, scratch.keys());
-      convert<Load>(t.pool.values + at, t.pool.row_bytes, h.head_dim, begin, end, 1, scratch.values());
+      const bool more = i + 1 < t.blocks.size();
+      const std::size_t next = more ? t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i + 1]) +
+                                          head_bytes * static_cast<std::size_t>(k)
+                                    : 0;
+      convert<Load>(t.pool.keys + at, more ? t.pool.keys + next : nullptr, t.pool.row_bytes, h.head_dim, begin, end,
+                    kMany, scratch.keys());
+      convert<Load>(t.pool.values + at, more ? t.pool.values + next : nullptr, t.pool.row_bytes, h.head_dim, begin, end,
+                    1, scratch.values());
       bytes += 2 * head_bytes * static_cast<std::size_t>(end - begin);
       const ManyBlock block{scratch.keys(), scratch.values(), end - begin, slot0 + begin, scratch.scores()};
       int q = 0;

@@ -1,0 +1,136 @@
+"""Sends a burst of streaming completions to a server and measures it at the client, where it counts."""
+
+import asyncio
+import dataclasses
+import json
+import statistics
+import time
+
+from common import Failure
+
+
+class TooSlow(Failure):
+    """The burst wasn't done within the time it was given."""
+
+
+@dataclasses.dataclass
+class Answer:
+    """One request; times in seconds since the burst was sent."""
+    first: float
+    last: float
+    texts: list            # when each piece of text came
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclasses.dataclass
+class Result:
+    wall_s: float
+    ttft_median_s: float
+    ttft_max_s: float
+    output_tokens_per_s: float
+    decode_tokens_per_s: float | None  # while all streams were writing; None: there was no such time
+    prompt_tokens: list
+    completion_tokens: list
+    cached_tokens: int
+
+
+async def _receive(port, body, pieces):
+    """Bytes as they come, with their times: nothing is parsed while the servers are being timed."""
+    data = json.dumps(body).encode()
+    head = (f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(head.encode() + data)
+        while piece := await reader.read(1 << 16):
+            pieces.append((time.perf_counter(), piece))
+    finally:
+        writer.close()
+
+
+def _lines(pieces):
+    """(time, line) of a whole answer, its chunked encoding undone."""
+    raw, ends = b"".join(piece for _, piece in pieces), []
+    for when, piece in pieces:
+        ends.append(((ends[-1][0] if ends else 0) + len(piece), when))
+    head, separator, _ = raw.partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        answer = raw[-300:].decode(errors="replace").strip() or "it closed the connection"
+        raise Failure(f"a server refused a request: {answer}")
+    chunked = b"transfer-encoding: chunked" in head.lower()
+    at, part, cursor = len(head) + len(separator), b"", 0
+    while at < len(raw):
+        end = len(raw)
+        if chunked:
+            line_end = raw.find(b"\r\n", at)
+            size = int(raw[at:line_end] or b"0", 16) if line_end >= 0 else 0
+            if size == 0:
+                break
+            at, end = line_end + 2, line_end + 2 + size
+        part += raw[at:end]
+        while ends[cursor][0] < min(end, len(raw)):
+            cursor += 1
+        *lines, part = part.split(b"\n")
+        yield from ((ends[cursor][1], line) for line in lines)
+        at = end + 2 if chunked else end
+
+
+def _answer(pieces, start):
+    texts, usage, complete = [], None, False
+    for when, line in _lines(pieces):
+        if not line.startswith(b"data: "):
+            continue
+        if line[6:].strip() == b"[DONE]":
+            complete = True
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise Failure(f"a server broke off an answer: {event['error']}")
+        if any(choice.get("text") for choice in event.get("choices", ())):
+            texts.append(when - start)
+        usage = event.get("usage") or usage
+    if not complete or usage is None or not texts:
+        raise Failure("a server's answer ended early, or without text or usage")
+    return Answer(texts[0], pieces[-1][0] - start, texts, usage["prompt_tokens"], usage["completion_tokens"],
+                  (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+
+
+def _decode_rate(answers):
+    """Tokens a second of all streams together, from the last stream's first token to the first stream's end."""
+    begin, end = max(answer.first for answer in answers), min(answer.texts[-1] for answer in answers)
+    if end - begin < 0.05:
+        return None
+    # A piece may hold several tokens, or a token no text: pieces stand for the answer's tokens evenly.
+    tokens = sum(sum(begin < when <= end for when in answer.texts) * answer.completion_tokens / len(answer.texts)
+                 for answer in answers)
+    return tokens / (end - begin)
+
+
+def run_burst(port, prompts, out, limit=1800):
+    """Sends all prompts at once, a connection each. Raises TooSlow after `limit` seconds."""
+    bodies = [{"prompt": prompt, "max_tokens": out, "temperature": 0, "ignore_eos": True, "stream": True,
+               "stream_options": {"include_usage": True}, "cache_prompt": True} for prompt in prompts]
+    received = [[] for _ in bodies]
+
+    async def all_at_once():
+        await asyncio.gather(*(_receive(port, body, pieces) for body, pieces in zip(bodies, received)))
+
+    async def within_limit():
+        await asyncio.wait_for(all_at_once(), limit)
+
+    start = time.perf_counter()
+    try:
+        asyncio.run(within_limit())
+    except asyncio.TimeoutError as error:
+        raise TooSlow(f"a burst of {len(prompts)} took more than {limit:.0f} s") from error
+    answers = [_answer(pieces, start) for pieces in received]
+    short = [answer for answer in answers if answer.completion_tokens != out]
+    if short:
+        raise Failure(f"a server wrote {short[0].completion_tokens} tokens where {out} were asked for")
+    wall = max(answer.last for answer in answers)
+    firsts = [answer.first for answer in answers]
+    return Result(wall, statistics.median(firsts), max(firsts), len(answers) * out / wall, _decode_rate(answers),
+                  [answer.prompt_tokens for answer in answers], [answer.completion_tokens for answer in answers],
+                  sum(answer.cached_tokens for answer in answers))

@@ -1,0 +1,203 @@
+"""What the benchmarks share: children that always end, comparisons with the peer's best setting, the machine, and the
+parts of docs/benchmarks.md. Standard library only."""
+
+import ctypes
+import json
+import os
+import pathlib
+import platform
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+FLASH = ("on", "off")
+UNIFIED = {"unified": "--kv-unified", "split": "--no-kv-unified"}
+HOPELESS = 1.4  # a peer's setting this much slower than its best is run in the first round only
+
+
+class Failure(Exception):
+    """Ends the benchmark with one sentence."""
+
+
+def say(text):
+    print(f"    {text}", file=sys.stderr, flush=True)
+
+
+def die_with_parent():
+    """Runs in a new child: the kernel kills it when this program goes, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+
+
+def output_of(command, limit=900):
+    """Standard output of a program that must succeed."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit,
+                              preexec_fn=die_with_parent)
+    except subprocess.TimeoutExpired as error:
+        raise Failure(f"{command[0]} took more than {limit} s") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        raise Failure(f"{' '.join(map(str, command[:3]))} failed: {last}")
+    return done.stdout
+
+
+class Server:
+    """A server as a child process on a free port of this machine; ended on leaving the `with`."""
+
+    def __init__(self, command, log):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.command = [*map(str, command), "--host", "127.0.0.1", "--port", str(self.port)]
+        self.log = pathlib.Path(log)
+        self.name = pathlib.Path(self.command[0]).name
+
+    def __enter__(self):
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            preexec_fn=die_with_parent)
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _wait_ready(self):
+        end = time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(self.url + "/health", timeout=2) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                pass
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise Failure(f"{self.name} did not start (log: {self.log}): {self.last_words()}")
+            time.sleep(0.05)
+
+    def last_words(self):
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else "it wrote nothing"
+
+    def hold(self):
+        """Stops the process, so that it can't take time from the other server's run."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            return json.load(answer)
+
+    def post(self, path, body):
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, json.dumps(body).encode()), timeout=60) as answer:
+            return json.load(answer)
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Comparison:
+    """One row of a table: ours and each peer setting's values, in the order of the rounds."""
+
+    def __init__(self, name, unit, goal, higher_is_better=True):
+        self.name, self.unit, self.goal, self.higher = name, unit, goal, higher_is_better
+        self.ours, self.peers = [], {}
+
+    def add(self, ours, peers):
+        self.ours.append(ours)
+        for setting, value in peers.items():
+            self.peers.setdefault(setting, []).append(value)
+
+    def hopeful(self, setting):
+        """False when the first round showed that a setting can't be the best: it isn't run again."""
+        if setting not in self.peers:
+            return True
+        first = {name: values[0] for name, values in self.peers.items()}
+        if self.higher:
+            return first[setting] * HOPELESS >= max(first.values())
+        return first[setting] <= min(first.values()) * HOPELESS
+
+    def best_setting(self):
+        pick = max if self.higher else min
+        return pick(filter(self.hopeful, self.peers), key=lambda setting: statistics.median(self.peers[setting]))
+
+    def ratio(self):
+        """Ours over the peer's best, per round; the median over the rounds."""
+        return statistics.median(ours / peer for ours, peer in zip(self.ours, self.peers[self.best_setting()]))
+
+    def reached(self):
+        return self.ratio() >= self.goal if self.higher else self.ratio() <= self.goal
+
+    def as_json(self):
+        return {
+            "name": self.name, "unit": self.unit, "goal": self.goal, "ratio": self.ratio(), "reached": self.reached(),
+            "peer_setting": self.best_setting(), "coppice": self.ours, "peers": self.peers,
+        }
+
+    def as_row(self):
+        best = self.best_setting()
+        sign = "≥" if self.higher else "≤"
+        return (f"| {self.name} | {statistics.median(self.ours):.1f} {self.unit} "
+                f"| {statistics.median(self.peers[best]):.1f} {self.unit} ({best}) "
+                f"| **{self.ratio():.2f}** | {sign} {self.goal} | {'yes' if self.reached() else 'no'} |")
+
+
+def cpu_flags():
+    return set(pathlib.Path("/proc/cpuinfo").read_text().split())
+
+
+def machine():
+    model = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), platform.machine())
+    flags = cpu_flags()
+    extras = [name for name, flag in (("AVX2", "avx2"), ("AVX-512", "avx512f"), ("VNNI", "avx512_vnni"),
+                                      ("AMX", "amx_int8")) if flag in flags]
+    return f"{model}, {os.cpu_count()} cores ({', '.join(extras) or 'no SIMD extension'})"
+
+
+def write_part(path, part, text):
+    """Replaces one generated part of a Markdown file, between its markers, and leaves all else as it is."""
+    path = pathlib.Path(path)
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    old = path.read_text() if path.exists() else "# Benchmarks\n"
+    new = f"{begin}\n{text.strip()}\n{end}"
+    found = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    if found.search(old):
+        path.write_text(found.sub(lambda _: new, old, count=1))
+    else:
+        path.write_text(f"{old.rstrip()}\n\n{new}\n")
+
+
+def run_to_the_end(work):
+    """Runs `work`; returns the exit status. Every failure is one sentence; SIGTERM ends the children as Ctrl-C does."""
+    assert threading.current_thread() is threading.main_thread()  # die_with_parent: the parent is a *thread*
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # asyncio knows how to end by SIGINT
+    try:
+        work()
+    except KeyError as error:
+        print(f"\ncoppice: the benchmark stopped: a figure is missing from a program's output: {error}", file=sys.stderr)
+        return 1
+    except (Failure, OSError, json.JSONDecodeError) as error:
+        print(f"\ncoppice: the benchmark stopped: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ncoppice: the benchmark was interrupted", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,68 @@
+// A step of one layer as the benchmark runs it: a case of the tests (the same structs), and keys and values for it. A
+// step owns no keys: they lie in one arena, which each step divides into as many layers as fit, so that no layer is
+// still in the caches when its turn comes again.
+//
+// Plain data; after make_step() only `out` changes.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attention/layout.h"
+#include "huge_buffer.h"
+#include "support/attention_cases.h"
+
+namespace coppice::bench {
+
+inline constexpr int kBlockSize = 32;
+
+/// Order of a block's f16 values. The pool's is the first; the second exists here only, to be compared.
+enum class KvOrder { kSlotHeadDim, kHeadSlotDim };
+std::string_view order_name(KvOrder order);
+
+struct BenchCase {
+  test::AttentionCase what;
+  KvOrder order = KvOrder::kSlotHeadDim;
+
+  std::string name() const;
+  /// Of one slot's keys (or values), all heads.
+  std::size_t row_bytes() const;
+  /// Of one block's keys and values.
+  std::size_t block_bytes() const { return 2 * static_cast<std::size_t>(what.block_size) * row_bytes(); }
+  std::size_t pool_bytes() const { return static_cast<std::size_t>(what.n_blocks) * block_bytes(); }
+  /// Keys and values that some row sees, in whole blocks.
+  std::size_t unique_bytes() const { return static_cast<std::size_t>(what.unique_blocks()) * block_bytes(); }
+  double multiply_adds() const;
+  /// Several sequences, all with the same blocks.
+  bool all_share() const;
+};
+
+struct Step {
+  BenchCase c;
+  std::vector<attention::PoolView> layers;
+  std::vector<float> q;    ///< [n_rows, n_head, head_dim]
+  std::vector<float> out;  ///< [n_rows, n_head, head_dim]
+
+  /// Elements from one slot's keys of a head to the next slot's, and from one head to the next.
+  std::size_t slot_stride() const;
+  std::size_t head_stride() const;
+};
+
+/// Decodes of both model shapes over contexts and batches, in both orders, and the tests' named steps in the pool's.
+/// Cases that differ in order only are neighbours.
+std::vector<BenchCase> all_cases();
+
+/// Fills with f16 numbers of either sign, 0.25 to 0.5 large.
+void fill_f16(HugeBuffer& arena);
+
+/// REQUIRES: pool_bytes() fit into the arena.
+Step make_step(const BenchCase& c, const HugeBuffer& arena);
+
+/// Relative RMS distance of `out`, which a backend wrote for layers[layer], from plain attention in double precision:
+/// the step's first and last row, every head. (attend_reference does all rows, which takes minutes here, and knows one
+/// order.)
+double distance_from_reference(const Step& step, std::size_t layer);
+
+}  // namespace coppice::bench

@@ -1,0 +1,41 @@
+// The benchmark's table: readable lines on standard output, and all figures as CSV.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "backend.h"
+#include "bench_case.h"
+#include "stopwatch.h"
+
+namespace coppice::bench {
+
+/// One backend on one case with so many threads.
+struct Row {
+  BenchCase what;
+  std::string_view backend;
+  int threads = 0;
+  std::size_t layers = 0;  ///< of a sample
+  Samples samples;
+  Traffic traffic;       ///< of one layer
+  double bandwidth = 0;  ///< bytes per second, as many threads
+  double error = 0;      ///< distance_from_reference(); 0: computes nothing
+};
+
+/// Owns the CSV file. Times are medians, of one layer; `best` is the shortest wall time, for shared machines. `share` is
+/// the least time that memory allows (unique bytes over bandwidth), over the wall time.
+class Report {
+ public:
+  explicit Report(const std::string& csv_path);  ///< empty: no CSV
+  ~Report();
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  void add(const Row& row);
+
+ private:
+  std::FILE* csv_ = nullptr;
+};
+
+}  // namespace coppice::bench

@@ -1,0 +1,392 @@
+#!/usr/bin/env python3
+"""Compares coppice with llama.cpp's server and bench tools, load by load, each time with the peer's fastest setting.
+
+For each load every setting of the peer runs once, on a server of its own; then both servers run the load in turn
+(A B A B) with the same new prompts, sent by the same client, while the other one is stopped. Used by
+scripts/bench-peers.sh.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import functools
+import itertools
+import json
+import os
+import pathlib
+import re
+import statistics
+import sys
+import time
+
+import client
+import loads
+import peers_report
+from common import (FLASH, UNIFIED, Comparison, Failure, Server, cpu_flags, machine, output_of, run_to_the_end, say,
+                    write_part)
+from gguf import read_model
+
+CLOSE = 1.1    # a second setting within this factor of the best in the search takes part in the rounds
+GIVE_UP = 2.5  # a setting that takes this many times as long as the best cold burst before it is given up
+QUIET = 0.1    # share of the machine that others may use before the report calls the figures noise
+MEASURES = {   # name of a client.Result's field: (words, unit, higher is better)
+    "wall_s": ("total time", "s", False),
+    "ttft_max_s": ("slowest first token", "s", False),
+    "decode_tokens_per_s": ("decode", "tok/s", True),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One way to run llama.cpp's programs."""
+    build: str    # "" where only one build makes sense
+    flash: str
+    unified: str  # a key of UNIFIED; "" with one sequence, where it makes no difference
+    slots: int = 0
+
+    def __str__(self):
+        return ", ".join(filter(None, [self.build, f"-fa {self.flash}", UNIFIED.get(self.unified, ""),
+                                       f"-np {self.slots}" if self.slots else ""]))
+
+    def options(self):
+        return ["-fa", self.flash, *([UNIFIED[self.unified]] if self.unified else [])]
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineLoad:
+    """A load without HTTP: `coppice bench --case CASE` against one of llama.cpp's bench tools."""
+    name: str
+    case: str
+    rows: tuple      # (key of both sides' figures, title, goal, sequences, unique tokens of a decode step or 0)
+    unified: tuple   # keys of UNIFIED to try
+
+
+ENGINE_LOADS = [
+    EngineLoad("engine-shared", "shared",
+               (("decode_tokens_per_s", "engine: 16 decodes on one prefix of 2,048 tokens", 3, 16, 2048 + 16 * 32),),
+               tuple(UNIFIED)),
+    EngineLoad("engine-depth", "depth",
+               (("decode_tokens_per_s", "engine: one stream at depth 2,048, decode of 64", 2, 1, 2048 + 32),
+                ("prefill_tokens_per_s", "engine: prefill of 512 at depth 2,048", 2, 1, 0)), ("",)),
+]
+
+
+def busy_share(seconds=0.5):
+    """How much of the machine is in use by whatever runs now."""
+    def times():
+        fields = [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+    total, idle = times()
+    time.sleep(seconds)
+    total_now, idle_now = times()
+    return 1 - (idle_now - idle) / max(1, total_now - total)
+
+
+class PeerBench:
+    def __init__(self, args):
+        self.args = args
+        self.model = read_model(args.model)
+        self.builds = {"": pathlib.Path(args.peers)}
+        if args.peers_no_amx:
+            self.builds = {"AMX": pathlib.Path(args.peers), "no AMX": pathlib.Path(args.peers_no_amx)}
+        self.logs = pathlib.Path(args.json).parent
+        self.searched, self.bandwidths, self.text = {}, {}, None
+
+    # Servers
+
+    def settings(self, load):
+        for build, flash, slots in itertools.product(self.builds, FLASH, load.slots or (load.requests,)):
+            for unified in UNIFIED if slots > 1 else ("",):
+                yield Setting(build, flash, unified, slots)
+
+    def our_server(self, load):
+        """As much room for keys and values as the peer with a slot for each request."""
+        room = load.requests * load.context * self.model.kv_bytes_per_token
+        return Server([self.args.coppice, "serve", "--model", self.args.model, "--threads", self.args.threads,
+                       "--kv-bytes", room], self.logs / "bench-peers-coppice.log")
+
+    def peer_server(self, load, setting):
+        """No prompt cache in main memory: every load's prefixes have room in the slots, and copies take time."""
+        return Server([self.builds[setting.build] / "llama-server", "-m", self.args.model, "-t", self.args.threads,
+                       *setting.options(), "-np", setting.slots, "-c", setting.slots * load.context,
+                       "--cache-prompt", "--cache-reuse", 256, "--cache-ram", 0],
+                      self.logs / f"bench-peers-llama-server-{re.sub('[^a-zA-Z0-9]+', '-', str(setting)).strip('-')}.log")
+
+    def warm_up(self, server, load):
+        """Graphs and compute buffers of whole chunks and of the load's batch are made before anything is timed."""
+        tokens = min(load.prompt, 512)
+        self.burst(server, [self.text.tokens(tokens) for _ in range(load.requests)], 8)
+
+    def burst(self, server, prompts, out, limit=1800):
+        try:
+            return client.run_burst(server.port, prompts, out, limit)
+        except OSError as error:
+            raise Failure(f"{server.name} broke off ({error}; log: {server.log}): {server.last_words()}") from error
+
+    # The search
+
+    def try_setting(self, load, setting, limit, with_warm):
+        """{False: the cold burst, True: the warm one}."""
+        with self.peer_server(load, setting) as server:
+            self.warm_up(server, load)
+            heads = self.text.heads(load)
+            found = {False: self.burst(server, self.text.prompts(load, heads), load.out, limit)}
+            if with_warm:
+                found[True] = self.burst(server, self.text.prompts(load, heads), load.out)
+            return found
+
+    def search(self, load, with_warm):
+        """{setting: what it measured, or a sentence why not} for a family of loads, run once."""
+        if load.family not in self.searched:
+            found, best, settings = {}, None, list(self.settings(load))
+            for index, setting in enumerate(settings, 1):
+                say(f"  search {index} of {len(settings)}: {setting}")
+                limit = best * GIVE_UP + 5 if best else 1800
+                try:
+                    found[setting] = self.try_setting(load, setting, limit, with_warm)
+                    best = min(best or limit, found[setting][False].wall_s)
+                except client.TooSlow:
+                    found[setting] = f"given up after {limit:.0f} s"
+                except Failure as error:
+                    found[setting] = str(error)
+                    say(f"  {setting}: {error}")
+            self.searched[load.family] = found
+        return self.searched[load.family]
+
+    def contenders(self, load, found):
+        """The best setting, and the next one when it is close. Judged by the load's first row."""
+        measure = load.rows[0].measure
+        higher = MEASURES[measure][2]
+        values = {setting: getattr(results[load.warm], measure) for setting, results in found.items()
+                  if isinstance(results, dict)}
+        values = {setting: value for setting, value in values.items() if value}
+        if not values:
+            raise Failure(f"no setting of llama-server could run {load.name}: {next(iter(found.values()))}")
+        order = sorted(values, key=values.get, reverse=higher)
+        close = [setting for setting in order[1:2]
+                 if max(values[setting], values[order[0]]) <= CLOSE * min(values[setting], values[order[0]])]
+        return [order[0], *close]
+
+    # The rounds
+
+    def rounds(self, load, settings, comparisons):
+        """Both servers in turn; a round's prompts are the same for all. Returns every result by server."""
+        results = {}
+        with contextlib.ExitStack() as stack:
+            servers = {"coppice": stack.enter_context(self.our_server(load))}
+            servers |= {str(setting): stack.enter_context(self.peer_server(load, setting)) for setting in settings}
+            heads = self.text.heads(load)
+            prompts = self.text.prompts(load, heads)
+            for server in servers.values():
+                server.hold()
+            for server in servers.values():
+                server.resume()
+                self.warm_up(server, load)
+                if load.warm:
+                    self.burst(server, prompts, load.out)
+                server.hold()
+            for number in range(1, self.args.rounds + 1):
+                say(f"  round {number} of {self.args.rounds}: {' / '.join(servers)}")
+                prompts = self.text.prompts(load, heads if load.warm else self.text.heads(load))
+                for name, server in servers.items():
+                    server.resume()
+                    results.setdefault(name, []).append(self.burst(server, prompts, load.out))
+                    server.hold()
+                self.compare(load, {name: runs[-1] for name, runs in results.items()}, comparisons)
+        return results
+
+    @staticmethod
+    def compare(load, round_results, comparisons):
+        ours = round_results["coppice"]
+        for name, result in round_results.items():
+            if (result.prompt_tokens, result.completion_tokens) != (ours.prompt_tokens, ours.completion_tokens):
+                raise Failure(f"{load.name}: the servers counted different tokens: coppice {ours.prompt_tokens}, "
+                              f"llama-server ({name}) {result.prompt_tokens}")
+        for row, comparison in zip(load.rows, comparisons):
+            values = {name: getattr(result, row.measure) for name, result in round_results.items()}
+            if None in values.values():
+                raise Failure(f"{load.name}: the streams never wrote all at the same time, so there is no decode rate")
+            comparison.add(values.pop("coppice"), values)
+
+    def run_load(self, load, with_warm):
+        if load.prompt + load.out > self.model.context:
+            return {"skipped": f"{load.name} needs {load.prompt + load.out} tokens, the model has {self.model.context}."}
+        if self.text is None:
+            with self.our_server(load) as server:
+                self.text = loads.Text(loads.usable_words(server))
+        found = self.search(load, with_warm)
+        comparisons = [Comparison(f"{load.title}: {MEASURES[row.measure][0]}", MEASURES[row.measure][1], row.goal,
+                                  MEASURES[row.measure][2]) for row in load.rows]
+        results = self.rounds(load, self.contenders(load, found), comparisons)
+        return {
+            "rows": [self.row(comparison, self.bound(row.measure, load.warm, load.requests, load.unique_tokens, load.out))
+                     for row, comparison in zip(load.rows, comparisons)],
+            "search": {str(setting): dataclasses.asdict(results[load.warm]) if isinstance(results, dict) else results
+                       for setting, results in found.items()},
+            "results": {name: [dataclasses.asdict(result) for result in runs] for name, runs in results.items()},
+        }
+
+    # The engine without HTTP
+
+    def engine_settings(self, load):
+        return [Setting(*parts) for parts in itertools.product(self.builds, FLASH, load.unified)]
+
+    def peer_engine(self, load, setting):
+        common = ["-m", self.args.model, "-t", str(self.args.threads), *setting.options()]
+        tools = self.builds[setting.build]
+        if load.case == "shared":
+            lines = output_of([tools / "llama-batched-bench", *common, "-c", str(16 * 2304), "-b", "2048", "-ub", "512",
+                               "-npp", "2048", "-ntg", "64", "-npl", "16", "-pps", "--output-format", "jsonl"])
+            runs = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+            if not runs:
+                raise Failure("llama-batched-bench printed no figures")
+            return {"decode_tokens_per_s": runs[-1]["speed_tg"]}
+        runs = json.loads(output_of([tools / "llama-bench", *common, "-p", "512", "-n", "64", "-d", "2048",
+                                     "-r", str(self.args.repeat), "-o", "json"]))
+        return {"prefill_tokens_per_s" if run["n_gen"] == 0 else "decode_tokens_per_s":
+                statistics.median(run["samples_ts"]) for run in runs}
+
+    @functools.cached_property
+    def our_cases(self):
+        found = re.search(r"--case TEXT:\{([^}]*)\}", output_of([self.args.coppice, "bench", "--help"]))
+        return found.group(1).split(",") if found else []
+
+    def run_engine(self, load):
+        if load.case not in self.our_cases:
+            return {"skipped": f"{load.name} was left out: this coppice has no `bench --case {load.case}`."}
+        comparisons = [Comparison(title, "tok/s", goal) for _, title, goal, _, _ in load.rows]
+        for number in range(1, self.args.rounds + 1):
+            say(f"  round {number} of {self.args.rounds}: coppice")
+            ours = json.loads(output_of([self.args.coppice, "bench", "--model", self.args.model, "--case", load.case,
+                                         "--threads", str(self.args.threads), "--repeat", str(self.args.repeat)]))
+            peers = {}
+            for setting in self.engine_settings(load):
+                if any(comparison.hopeful(str(setting)) for comparison in comparisons):
+                    say(f"  round {number} of {self.args.rounds}: {setting}")
+                    peers[str(setting)] = self.peer_engine(load, setting)
+            for (key, *_), comparison in zip(load.rows, comparisons):
+                comparison.add(ours[key], {name: figures[key] for name, figures in peers.items()})
+        return {"rows": [self.row(comparison, self.bound(key, True, streams, unique, 64) if unique else None)
+                         for (key, _, _, streams, unique), comparison in zip(load.rows, comparisons)]}
+
+    # Bounds
+
+    def bandwidth(self, byte_count):
+        """Bytes a second that this machine reads from a working set of that size, measured once."""
+        size = max(1, round(byte_count / 2**24)) * 2**24
+        if size not in self.bandwidths:
+            self.bandwidths[size] = float(output_of([self.args.bandwidth, str(self.args.threads), str(size)]))
+        return self.bandwidths[size]
+
+    def bound(self, measure, warm, streams, unique_tokens, out):
+        """What reading the weights and each key and value once a step allows; None where prefill decides."""
+        step_bytes = self.model.weight_bytes + unique_tokens * self.model.kv_bytes_per_token
+        if measure == "decode_tokens_per_s":
+            return streams * self.bandwidth(step_bytes) / step_bytes
+        if measure == "wall_s" and warm:
+            return (out - 1) * step_bytes / self.bandwidth(step_bytes)
+        return None
+
+    @staticmethod
+    def row(comparison, bound):
+        best = comparison.best_setting()
+        ours, peer = statistics.median(comparison.ours), statistics.median(comparison.peers[best])
+        ratio = comparison.ratio()
+        return {
+            "title": comparison.name, "unit": comparison.unit, "higher_is_better": comparison.higher,
+            "coppice": ours, "peer": peer, "setting": best, "faster": ratio if comparison.higher else 1 / ratio,
+            "goal": comparison.goal, "bound": bound,
+            "all_coppice": comparison.ours, "all_peers": comparison.peers,
+        }
+
+
+def estimate(left, bench, rounds):
+    """Seconds on a slow machine for each of the loads: only their ratios matter, the clock corrects the rest."""
+    seconds, searched = [], set()
+    for load in left:
+        if isinstance(load, EngineLoad):
+            seconds.append((load.case in bench.our_cases) * 15 * len(bench.engine_settings(load)) * (1 + rounds) / 2)
+            continue
+        burst = load.requests * (load.prompt / 450 + load.out / 150) / (4 if load.slots else 1)
+        settings = len(list(bench.settings(load)))
+        search = 0 if load.family in searched else settings * (5 + 1.5 * burst)
+        searched.add(load.family)
+        seconds.append(search + 15 + (1.2 * burst if load.warm else 1.2 * burst * rounds))
+    return seconds
+
+
+def choose(names):
+    everything = [*loads.all_loads(), *ENGINE_LOADS]
+    known = [load.name for load in everything]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise Failure(f"there is no load named {unknown[0]}; the loads are: {', '.join(known)}")
+    return [load for load in everything if not names or load.name in names], len(everything)
+
+
+def run(args):
+    chosen, everything = choose([name for part in args.only for name in part.split(",")])
+    path = pathlib.Path(args.json)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bench = PeerBench(args)
+    report = {"machine": machine(), "threads": args.threads, "model": pathlib.Path(args.model).stem,
+              "rounds": args.rounds, "amx": "amx_int8" in cpu_flags(), "date": datetime.date.today().isoformat(),
+              "busy": 0.0, "loads": {}}
+    if args.resume and path.exists():
+        old = json.loads(path.read_text())
+        same = ("machine", "threads", "model", "rounds")
+        if all(old.get(key) == report[key] for key in same):
+            report["loads"], report["busy"] = old["loads"], old["busy"]
+            bench.bandwidths = {int(size): rate for size, rate in old.get("bandwidth_bytes_per_s", {}).items()}
+    report["bandwidth_bytes_per_s"] = bench.bandwidths
+    with_warm = {load.family for load in chosen if isinstance(load, loads.Load) and load.warm}
+    left = [load for load in chosen if load.name not in report["loads"]]
+    costs = estimate(left, bench, args.rounds)
+    start = time.monotonic()
+    for index, load in enumerate(left, 1):
+        done, remaining = sum(costs[:index - 1]), sum(costs[index - 1:])
+        if done:
+            remaining *= (time.monotonic() - start) / done
+        say(f"{load.name} ({index} of {len(left)}); about {max(1, round(remaining / 60))} min left")
+        report["busy"] = max(report["busy"], busy_share())
+        if isinstance(load, EngineLoad):
+            result = bench.run_engine(load)
+        else:
+            result = bench.run_load(load, load.family in with_warm)
+        report["loads"][load.name] = result
+        path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    order = [load.name for load in [*loads.all_loads(), *ENGINE_LOADS]]
+    report["loads"] = {name: report["loads"][name] for name in order if name in report["loads"]}
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    complete = len(report["loads"]) == everything
+    chart = pathlib.Path(args.markdown).with_name("benchmarks-peers.png") if complete else path.with_suffix(".png")
+    peers_report.draw(report, chart)
+    text = peers_report.markdown(report, chart.name, QUIET, CLOSE, GIVE_UP)
+    if complete:
+        write_part(args.markdown, "make bench-peers", text)
+    print(text)
+    say(f"figures: {path}; chart: {chart}"
+        + ("" if complete else f"; {args.markdown} is written when all loads are there"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("coppice", "peers", "bandwidth", "model", "json", "markdown"):
+        parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--peers-no-amx", help=argparse.SUPPRESS)
+    parser.add_argument("--only", action="append", default=[], metavar="NAME[,NAME]",
+                        help="only these loads; docs/benchmarks.md stays as it is. Loads: "
+                        + ", ".join(load.name for load in [*loads.all_loads(), *ENGINE_LOADS]))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=3, help="runs inside one bench program, after its warm-up")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--resume", action="store_true", help="keep the loads that an earlier run has in its JSON file")
+    args = parser.parse_args()
+    if min(args.rounds, args.repeat, args.threads) < 1:
+        parser.error("--rounds, --repeat and --threads must be at least 1")
+    return run_to_the_end(lambda: run(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

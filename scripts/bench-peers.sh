@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds llama-server and llama.cpp's bench tools from the pinned sources with our compiler (without AMX too, where the
+# CPU has it), and runs bench/peers.py: both servers in turn, the peer at its best. Keep the machine quiet meanwhile.
+# A few minutes: bench-peers.sh --rounds 1 --only cold-8-1500      All of it takes hours; --resume goes on.
+source "$(dirname "$0")/lib.sh"
+"$repo/scripts/build.sh" release coppice
+"$repo/scripts/deps.sh" peers
+cd "$repo"
+
+requirements=bench/requirements.txt
+venv=build/venv-bench
+if ! cmp -s "$requirements" "$venv/.installed"; then
+  python=/usr/bin/python3
+  [[ -x $python ]] || python=python3
+  log=build/venv-bench.log
+  rm -rf "$venv"
+  say "Installing matplotlib into $venv"
+  logged "environment" "$log" "$python" -m venv "$venv" || die "Python cannot make a virtual environment (log: $log)"
+  logged "matplotlib" "$log" "$venv/bin/pip" install -r "$requirements" ||
+    die "Cannot download matplotlib: is there a network? (log: $log)"
+  cp "$requirements" "$venv/.installed"
+fi
+
+clang-19 -O3 -march=native -Wall -Wextra -Werror -pthread bench/read_bandwidth.c -o build/read_bandwidth ||
+  die "bench/read_bandwidth.c could not be compiled: see above."
+
+no_amx=()
+if grep -qw amx_int8 /proc/cpuinfo; then
+  other="$(llama_build_dir)-no-amx"
+  flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+  if [[ ! -e $other/.built ]]; then
+    jobs=$(jobs)
+    say "Building the same tools without AMX, about 4 minutes on 2 cores (into $other)"
+    logged "configuring" "$cache/logs/no-amx-configure.log" cmake -G Ninja -S cmake/llama -B "$other" \
+      -DLLAMA_SOURCE_DIR="$cache/llama.cpp-$llama_version" -DCMAKE_BUILD_TYPE=Release \
+      -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
+      -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache ||
+      die "llama.cpp without AMX could not be configured (log: $cache/logs/no-amx-configure.log)"
+    logged "compiling" "$cache/logs/no-amx-build.log" cmake --build "$other" -j "$jobs" \
+      --target llama-server llama-bench llama-batched-bench ||
+      die "llama.cpp without AMX could not be compiled (log: $cache/logs/no-amx-build.log)"
+    touch "$other/.built"
+  fi
+  no_amx=(--peers-no-amx "$other/bin")
+fi
+
+exec "$venv/bin/python" bench/peers.py --coppice build/coppice --peers "$(llama_build_dir)/bin" "${no_amx[@]}" \
+  --bandwidth build/read_bandwidth --model "$pinned_model" --json build/bench-peers.json \
+  --markdown docs/benchmarks.md "$@"
