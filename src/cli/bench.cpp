@@ -5,7 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
-#include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -26,7 +26,12 @@ constexpr int kPrefill = 512;
 constexpr int kDecode = 64;
 constexpr int kStreams = 8;
 constexpr int kDepth = 400;
+constexpr int kDeepStreams = 1500;
+constexpr int kSharedStreams = 16;
+constexpr int kSharedPrefix = 2048;
 constexpr int kLongPrompt = 4000;
+
+using Case = Json (*)(executor::Executor&, std::uint64_t);
 
 struct BenchOptions {
   executor::GgmlOptions ggml;
@@ -43,6 +48,23 @@ Json stream_case(executor::Executor& executor, std::uint64_t seed) {
 Json batch_case(executor::Executor& executor, std::uint64_t seed) {
   const BatchSpeed speed = bench_batch(executor, kStreams, kDepth, kDecode, kStepTokens, seed);
   return {{"decode_tokens_per_s", speed.decode_tokens_per_s}, {"bookkeeping", speed.bookkeeping}};
+}
+
+Json shared_case(executor::Executor& executor, std::uint64_t seed) {
+  const SharedSpeed speed = bench_shared(executor, kSharedStreams, kSharedPrefix, kDecode, kStepTokens, seed);
+  return {{"decode_tokens_per_s", speed.batch.decode_tokens_per_s},
+          {"bookkeeping", speed.batch.bookkeeping},
+          {"kv_read_ratio", speed.kv_read_ratio}};
+}
+
+Json deep_batch_case(executor::Executor& executor, std::uint64_t seed) {
+  const BatchSpeed speed = bench_batch(executor, kStreams, kDeepStreams, kDecode, kStepTokens, seed);
+  return {{"decode_tokens_per_s", speed.decode_tokens_per_s}, {"bookkeeping", speed.bookkeeping}};
+}
+
+Json depth_case(executor::Executor& executor, std::uint64_t seed) {
+  const StreamSpeed speed = bench_depth(executor, kSharedPrefix, kPrefill, kDecode, seed);
+  return {{"prefill_tokens_per_s", speed.prefill_tokens_per_s}, {"decode_tokens_per_s", speed.decode_tokens_per_s}};
 }
 
 Json gaps_case(executor::Executor& executor, std::uint64_t seed) {
@@ -64,12 +86,25 @@ Json medians(const std::vector<Json>& runs) {
   return result;
 }
 
+const std::map<std::string, Case>& cases() {
+  static const std::map<std::string, Case> all = {{"stream", stream_case}, {"depth", depth_case},
+                                                  {"batch", batch_case},   {"deep-batch", deep_batch_case},
+                                                  {"shared", shared_case}, {"gaps", gaps_case}};
+  return all;
+}
+
+std::vector<std::string> case_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, run] : cases()) names.push_back(name);
+  return names;
+}
+
 int run_bench(BenchOptions options) try {
   spdlog::set_default_logger(spdlog::stderr_color_mt("coppice"));  // standard output is for the figures alone
   options.ggml.max_rows = kStepTokens;
   options.ggml.max_sequences = 32;
   const auto executor = executor::load_ggml_executor(options.ggml, {});
-  const auto& run_case = options.name == "stream" ? stream_case : options.name == "batch" ? batch_case : gaps_case;
+  const Case run_case = cases().at(options.name);
   run_case(*executor, options.seed);  // weights read, graphs made
   std::vector<Json> runs;
   for (int i = 1; i <= options.repeat; ++i)
@@ -90,8 +125,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--model,-m", options->ggml.model_path, "GGUF file")->required();
   command
       ->add_option("--case", options->name,
-                   "stream: one stream; batch: eight unrelated ones decoding; gaps: one beside a long prompt's prefill")
-      ->check(CLI::IsMember({"stream", "batch", "gaps"}))
+                   "stream: one stream; depth: one at depth 2,048; batch: eight unrelated ones decoding at depth 400; "
+                   "deep-batch: at depth 1,500; shared: sixteen decoding on one prefix of 2,048 tokens; "
+                   "gaps: one beside a long prompt's prefill")
+      ->check(CLI::IsMember(case_names()))
       ->capture_default_str();
   command->add_option("--repeat", options->repeat, "Runs after the warm-up; medians are printed")
       ->check(CLI::PositiveNumber)

@@ -46,12 +46,18 @@ class Bench {
                  .max_waiting = 64},
                 [this](std::vector<engine::Event>&& events) { take(std::move(events)); }) {}
 
-  /// Queues a prompt of random tokens; the answer has exactly `n_tokens` tokens.
-  engine::RequestId submit(int prompt_len, int n_tokens) {
+  std::vector<kv::Token> random_tokens(int n) {
     std::uniform_int_distribution<kv::Token> any(0, n_vocab_ - 1);
+    std::vector<kv::Token> tokens(static_cast<std::size_t>(n));
+    for (kv::Token& t : tokens) t = any(random_);
+    return tokens;
+  }
+
+  /// Queues a prompt; the answer has exactly `n_tokens` tokens.
+  engine::RequestId submit(std::vector<kv::Token> prompt, int n_tokens) {
     engine::Request request;
     request.id = engine_.next_id();
-    for (int i = 0; i < prompt_len; ++i) request.prompt.push_back(any(random_));
+    request.prompt = std::move(prompt);
     request.max_tokens = n_tokens;
     request.samples.push_back(std::make_unique<Greedy>());
     const engine::RequestId id = request.id;
@@ -98,7 +104,7 @@ class Bench {
 
 StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed) {
   Bench bench(executor, prefill, seed);
-  bench.submit(prefill, decode + 1);
+  bench.submit(bench.random_tokens(prefill), decode + 1);
   const auto start = Clock::now();
   if (bench.step().size() != 1) throw std::runtime_error("the prompt did not fit into one step");
   const auto prefilled = Clock::now();
@@ -108,12 +114,10 @@ StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, 
           .decode_tokens_per_s = decode / seconds_between(prefilled, end)};
 }
 
-BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
-                       std::uint64_t seed) {
-  Bench bench(executor, step_tokens, seed);
-  // The first streams to be prefilled decode beside the others' prefill: room for that, so that none ends
-  // early.
-  for (int i = 0; i < streams; ++i) bench.submit(depth, decode + 2 * streams + 8);
+namespace {
+
+/// Steps until all streams decode, then times `decode` steps.
+BatchSpeed time_decoding(Bench& bench, int streams, int decode) {
   while (bench.step().size() < static_cast<std::size_t>(streams)) {
   }
   const engine::Snapshot before = bench.snapshot();
@@ -129,10 +133,67 @@ BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int
   return {.decode_tokens_per_s = streams * decode / seconds_between(start, end), .bookkeeping = (step - model) / step};
 }
 
+/// Streams that are prefilled first decode beside the others' prefill: room for that, so that none ends early.
+int enough_tokens(int streams, int depth, int decode, int step_tokens) {
+  return decode + 8 + streams * (4 * depth / step_tokens + 2);
+}
+
+}  // namespace
+
+BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
+                       std::uint64_t seed) {
+  Bench bench(executor, step_tokens, seed);
+  const int n_tokens = enough_tokens(streams, depth, decode, step_tokens);
+  for (int i = 0; i < streams; ++i) bench.submit(bench.random_tokens(depth), n_tokens);
+  return time_decoding(bench, streams, decode);
+}
+
+SharedSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
+                         std::uint64_t seed) {
+  constexpr int kOwn = 4;
+  Bench bench(executor, step_tokens, seed);
+  const std::vector<kv::Token> shared = bench.random_tokens(prefix);
+  const int n_tokens = enough_tokens(streams, kOwn, decode, step_tokens);
+  for (int i = 0; i < streams; ++i) {
+    std::vector<kv::Token> prompt = shared;
+    const std::vector<kv::Token> own = bench.random_tokens(kOwn);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    bench.submit(std::move(prompt), n_tokens);
+  }
+  SharedSpeed speed;
+  while (bench.step().size() < static_cast<std::size_t>(streams)) {
+  }
+  const executor::KvTraffic before = executor.kv_traffic();
+  speed.batch = time_decoding(bench, streams, decode);
+  const executor::KvTraffic after = executor.kv_traffic();
+  if (after.bytes_unique > before.bytes_unique) {
+    speed.kv_read_ratio = static_cast<double>(after.bytes_read - before.bytes_read) /
+                          static_cast<double>(after.bytes_unique - before.bytes_unique);
+  }
+  return speed;
+}
+
+StreamSpeed bench_depth(executor::Executor& executor, int depth, int prefill, int decode, std::uint64_t seed) {
+  Bench bench(executor, prefill, seed);
+  bench.submit(bench.random_tokens(depth + prefill), 1);
+  for (int i = 0; i < depth / prefill; ++i) bench.step();
+  const auto start = Clock::now();
+  if (bench.step().size() != 1) throw std::runtime_error("the prompt did not end where it should");
+  const auto prefilled = Clock::now();
+  bench.submit(bench.random_tokens(depth), decode + 1);
+  while (bench.step().empty()) {
+  }
+  const auto decoding = Clock::now();
+  for (int i = 0; i < decode; ++i) bench.step();
+  const auto end = Clock::now();
+  return {.prefill_tokens_per_s = prefill / seconds_between(start, prefilled),
+          .decode_tokens_per_s = decode / seconds_between(decoding, end)};
+}
+
 Gaps bench_gaps(executor::Executor& executor, int step_tokens, int long_prompt, std::uint64_t seed) {
   constexpr int kQuietSteps = 32;
   Bench bench(executor, step_tokens, seed);
-  const engine::RequestId stream = bench.submit(16, 1 << 20);
+  const engine::RequestId stream = bench.submit(bench.random_tokens(16), 1 << 20);
   bench.step();
   std::vector<double> quiet;
   std::vector<double> busy;
@@ -145,7 +206,7 @@ Gaps bench_gaps(executor::Executor& executor, int step_tokens, int long_prompt, 
     bench.step();
     quiet.push_back(lap());
   }
-  const engine::RequestId prompt = bench.submit(long_prompt, 1);
+  const engine::RequestId prompt = bench.submit(bench.random_tokens(long_prompt), 1);
   for (bool done = false; !done;) {
     for (const engine::Event& event : bench.step()) {
       if (event.request == stream) busy.push_back(lap());

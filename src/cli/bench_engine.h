@@ -22,6 +22,12 @@ struct BatchSpeed {
   double bookkeeping = 0;  ///< share of the decode steps' time outside of forward and sampling [E5]
 };
 
+/// What decode steps read of keys and values over what their rows see, each byte once [A4]. 0: not counted.
+struct SharedSpeed {
+  BatchSpeed batch;
+  double kv_read_ratio = 0;
+};
+
 /// The times between a running stream's tokens, milliseconds.
 struct Gaps {
   double quiet_median_ms = 0;  ///< before the long prompt came
@@ -33,6 +39,12 @@ struct Gaps {
 StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed);
 BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
                        std::uint64_t seed);
+/// Streams that stand on one prefix, each with a few tokens of its own.
+SharedSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
+                         std::uint64_t seed);
+/// The last `prefill` tokens of a prompt of depth + prefill, and one stream's decoding behind a prompt of `depth`.
+/// REQUIRES: depth is a multiple of prefill.
+StreamSpeed bench_depth(executor::Executor& executor, int depth, int prefill, int decode, std::uint64_t seed);
 Gaps bench_gaps(executor::Executor& executor, int step_tokens, int long_prompt, std::uint64_t seed);
 
 }  // namespace coppice::cli

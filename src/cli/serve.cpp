@@ -82,7 +82,9 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--step-tokens", o.engine.step_tokens, "Tokens computed in one step")
+  command
+      .add_option("--step-tokens", o.engine.step_tokens,
+                  "Tokens computed in one step; beside decoding streams, prompts get half of it")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str()
       ->group(group);

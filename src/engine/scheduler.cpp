@@ -13,10 +13,11 @@ namespace {
 // stall those who decode [E5]. What is left over goes on in the next step.
 constexpr std::size_t kTokensMatchedPerStep = std::size_t{1} << 18;
 
-// A step that also decodes gives prompts this part of its budget at most: running streams wait for the whole step, and
-// a full one takes seconds on a small CPU. Prompts lose little: in a matrix product of 128 rows a row costs a CPU no
-// more than in one of 512, so the smaller steps only add the decodes' own time.
-constexpr int kPromptPartBesideDecodes = 4;
+// A step that also decodes gives prompts this part of its budget at most: running streams wait for the whole step.
+// Prompts lose little: in a matrix product of 256 rows a row costs a CPU no more than in one of 512, so the smaller
+// steps only add the decodes' own time. A quarter makes streams steadier still, but those who wait for their first
+// token wait longer behind them.
+constexpr int kPromptPartBesideDecodes = 2;
 
 }  // namespace
 

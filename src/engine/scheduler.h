@@ -6,8 +6,8 @@
 //  1. waiting = ready + following; a sequence is in exactly one of waiting, running, ended.
 //  2. running is in the order of first arrival, so a request's sequences stand together and the youngest
 //     request is at the end.
-//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget. Beside decodes prompts get a
-//     quarter of the budget at most (a block if that is more), else all of it. The budget is never smaller than
+//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget. Beside decodes prompts get
+//     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
 //     max_batch + 1, so that decodes cannot keep a prefill out for ever.
 //  4. The queue is served in the order of first arrival; only followers are passed over. So whoever lacks room is the
 //     next to get it.

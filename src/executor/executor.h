@@ -67,6 +67,13 @@ struct ExecutorInfo {
   std::string layout;        ///< KV format, order in a block, block size, groups, rope [K8]
 };
 
+/// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step [A4].
+/// Zeros from backends that don't count.
+struct KvTraffic {
+  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_unique = 0;
+};
+
 /// Owns the weights and the KV store. Not thread safe: one thread calls it.
 class Executor {
  public:
@@ -77,6 +84,8 @@ class Executor {
   /// batch.logit_rows. Throws StepError.
   /// REQUIRES: batch is valid as described there; the slots of one step are distinct.
   virtual Logits forward(const Batch& batch) = 0;
+
+  virtual KvTraffic kv_traffic() const { return {}; }
 };
 
 }  // namespace coppice::executor

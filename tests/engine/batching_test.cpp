@@ -46,14 +46,14 @@ TEST_P(Batching, ASecondRequestReusesAllButWhatItMust) {
 TEST_P(Batching, DecodesNeverWaitForALongPrefill) {
   std::mt19937_64 random(3);
   Harness h({.groups = GetParam(), .step_tokens = 48});
-  constexpr int kQuarter = 12;
+  constexpr int kHalf = 24;
   std::vector<engine::RequestId> decoding;
   for (std::uint64_t i = 0; i < 6; ++i) {
     decoding.push_back(h.submit({.prompt = random_prompt(random, 10), .max_tokens = 60, .seed = i}));
   }
   while (h.snapshot().generated_tokens < 6) h.step();
   while (h.snapshot().computed_tokens < 60) h.step();
-  h.submit({.prompt = random_prompt(random, 1200), .max_tokens = 3});
+  h.submit({.prompt = random_prompt(random, 2000), .max_tokens = 3});
   std::vector<std::size_t> before;
   for (const auto id : decoding) before.push_back(h.result(id).samples[0].tokens.size());
   for (int step = 1; step <= 14; ++step) {
@@ -61,7 +61,7 @@ TEST_P(Batching, DecodesNeverWaitForALongPrefill) {
     for (std::size_t i = 0; i < decoding.size(); ++i) {
       EXPECT_EQ(h.result(decoding[i]).samples[0].tokens.size(), before[i] + static_cast<std::size_t>(step));
     }
-    EXPECT_EQ(h.last().n_rows, 6 + kQuarter) << "the streams wait for a quarter of a whole step at most";
+    EXPECT_EQ(h.last().n_rows, 6 + kHalf) << "the streams wait for half of a whole step at most";
   }
   while (h.snapshot().requests_finished < 6) h.step();
   h.step();
@@ -71,7 +71,7 @@ TEST_P(Batching, DecodesNeverWaitForALongPrefill) {
 
 TEST_P(Batching, APromptGetsABlockOfRowsBesideDecodes) {
   std::mt19937_64 random(14);
-  Harness h({.groups = GetParam(), .block_size = 16, .max_batch = 4, .step_tokens = 20});
+  Harness h({.groups = GetParam(), .block_size = 16, .max_batch = 4, .step_tokens = 24});
   h.submit({.prompt = random_prompt(random, 10), .max_tokens = 30});
   while (h.snapshot().generated_tokens < 1) h.step();
   h.submit({.prompt = random_prompt(random, 200), .max_tokens = 3});

@@ -54,6 +54,8 @@ class Attention {
   /// Fills a unit's inputs for one step.
   virtual void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group,
                     UnitInputs& inputs) = 0;
+
+  virtual KvTraffic kv_traffic() const { return {}; }
 };
 
 struct AttentionConfig {

@@ -32,6 +32,19 @@ std::vector<kv::GroupSpec> make_groups(const model::ModelSpec& spec) {
   return groups;
 }
 
+/// Blocks have a tensor for each layer of the largest group; smaller groups leave some unused [K10].
+void log_unused_slots(const std::vector<kv::GroupSpec>& groups) {
+  std::size_t slots = 0;
+  for (const kv::GroupSpec& g : groups) slots = std::max(slots, g.layers.size());
+  for (const kv::GroupSpec& g : groups) {
+    if (g.layers.size() == slots) continue;
+    spdlog::info("blocks of the {} group use {} of {} layer slots: {:.0f} % of their bytes lie idle",
+                 g.kind == kv::GroupKind::kFull ? "full-attention" : fmt::format("window {}", g.window),
+                 g.layers.size(), slots,
+                 100.0 * static_cast<double>(slots - g.layers.size()) / static_cast<double>(slots));
+  }
+}
+
 std::string describe_layout(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups, int block_size) {
   std::string text = fmt::format("f16;[slot,head,dim];block={};heads={};dim={};rope=norm,{},{},{},{}", block_size,
                                  spec.n_kv_head, spec.head_dim, spec.rope.dims, spec.rope.base, spec.rope.freq_scale,
@@ -103,6 +116,7 @@ class GgmlExecutor final : public Executor {
 
   const ExecutorInfo& info() const override { return info_; }
   const Weights& weights() const { return weights_; }
+  KvTraffic kv_traffic() const override { return attention_->kv_traffic(); }
 
   Logits forward(const Batch& batch) override {
     check_batch(batch, limits_);
@@ -181,6 +195,7 @@ std::unique_ptr<Executor> load_ggml_executor(
       static_cast<double>(executor->weights().converted_bytes()) / kMiB, info.num_blocks, info.block_size,
       static_cast<double>(info.bytes_per_block) / kMiB, info.attention,
       std::chrono::duration<double>(Clock::now() - start).count());
+  log_unused_slots(info.groups);
   return executor;
 }
 

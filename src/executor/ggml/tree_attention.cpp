@@ -4,6 +4,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "executor/ggml/attention.h"
@@ -20,17 +21,30 @@ struct TreeGroup {
   attention::SharePlanner planner;
   attention::TreeAttention* kernel;
   int block_size;
+  std::size_t bytes_per_token;
   attention::TreeStep step = {};
   std::vector<attention::SequenceRows> sequences = {};
   std::atomic<std::int32_t> next_job = 0;
 
   TreeGroup(const kv::GroupSpec& spec, attention::TreeAttention* k, int bs)
-      : planner(spec), kernel(k), block_size(bs) {}
+      : planner(spec), kernel(k), block_size(bs), bytes_per_token(spec.bytes_per_token) {}
 };
 
 PoolView pool_view(const ggml_tensor* k, const ggml_tensor* v, int block_size) {
   return {attention::KvFormat::kF16, block_size, k->nb[1], static_cast<const std::byte*>(k->data),
           static_cast<const std::byte*>(v->data)};
+}
+
+/// Slots that some row of the step sees, each once.
+std::uint64_t visible_slots(const attention::SharePlan& plan) {
+  std::uint64_t slots = 0;
+  for (const attention::Run& run : plan.runs) {
+    const auto rows = plan.rows_of(run);
+    const auto lo = std::ranges::min(rows, {}, &attention::RowInterval::lo).lo;
+    const auto hi = std::ranges::max(rows, {}, &attention::RowInterval::hi).hi;
+    slots += static_cast<std::uint64_t>(hi - lo);
+  }
+  return slots;
 }
 
 /// Sources: q, k, v. The result carries no data: partial states lie in the kernel's own memory.
@@ -84,12 +98,16 @@ class TreeBackend final : public Attention {
     attention::make_schedule(*g.step.plan, n_threads_, kernel_.cost_model(), g.step.schedule);
     kernel_.prepare(g.step.schedule);
     g.next_job = 0;
+    bytes_unique_ += visible_slots(*g.step.plan) * g.bytes_per_token;
   }
+
+  KvTraffic kv_traffic() const override { return {kernel_.bytes_read(), bytes_unique_}; }
 
  private:
   const model::ModelSpec& spec_;
   attention::TreeAttention kernel_;
   int n_threads_;
+  std::uint64_t bytes_unique_ = 0;
   std::vector<std::unique_ptr<TreeGroup>> groups_;
 };
 
