@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan bench bench-peers format check-format clean
+.PHONY: help deps build demo serve test asan tsan neon bench bench-peers format check-format clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -22,11 +22,14 @@ serve:         ## Serve the pinned model on http://127.0.0.1:8080; yours: ARGS="
 test:          ## Build and run all tests; some: ARGS="-R kv_"
 	@scripts/test.sh release $(ARGS)
 
-asan:          ## Tests of the cache, the engine and the server under AddressSanitizer and UBSan
+asan:          ## Tests of the cache, attention, the engine and the server under AddressSanitizer and UBSan
 	@scripts/test.sh asan $(ARGS)
 
 tsan:          ## The same tests under ThreadSanitizer
 	@scripts/test.sh tsan $(ARGS)
+
+neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
+	@scripts/neon.sh
 
 bench:         ## Compare with llama.cpp's own tools, built from the same sources; writes docs/benchmarks.md
 	@scripts/bench.sh $(ARGS)

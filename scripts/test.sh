@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh [release]  builds everything and runs all tests
-# test.sh asan|tsan  builds the tests of the cache, the engine and the server with a sanitizer and runs them
+# test.sh asan|tsan  builds the tests of the cache, attention, the engine and the server with a sanitizer and runs them
 # Further arguments go to ctest: test.sh release -R kv_
 source "$(dirname "$0")/lib.sh"
 preset=${1:-release}
@@ -10,8 +10,8 @@ if [[ $preset == release ]]; then
   "$repo/scripts/build.sh" release
   filter=()
 else
-  "$repo/scripts/build.sh" "$preset" tests/kv/all tests/engine/all tests/server/all
-  filter=(-R '^(kv|engine|server)_')
+  "$repo/scripts/build.sh" "$preset" tests/kv/all tests/attention/all tests/engine/all tests/server/all
+  filter=(-R '^(kv|attention|engine|server)_')
 fi
 
 # The end-to-end tests drive the binary with real clients, from an environment of their own.

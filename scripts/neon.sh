@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Runs the attention kernel's tests on 64-bit ARM (NEON), under qemu. Debian's arm64 libraries and the emulator are unpacked
+# into the cache folder; nothing is installed and no foreign architecture is added to the system.
+source "$(dirname "$0")/lib.sh"
+"$repo/scripts/packages.sh"
+
+arm="$cache/arm64"
+libraries=(libhwy-dev libhwy1 libgtest-dev libc6 libc6-dev libstdc++-12-dev libgcc-12-dev libgcc-s1 libstdc++6 linux-libc-dev)
+
+# fetch ARCHITECTURE PACKAGE...: downloads packages with an apt state of its own and unpacks them into $arm/root.
+fetch() {
+  local architecture=$1 state="$arm/apt-$1"
+  shift
+  mkdir -p "$state/lists/partial" "$state/cache/archives/partial" "$state/debs" "$arm/root"
+  : >"$state/status"
+  cat >"$state/apt.conf" <<EOF
+APT::Architecture "$architecture";
+APT::Architectures { "$architecture"; };
+APT::Sandbox::User "root";
+Dir::State "$state";
+Dir::State::status "$state/status";
+Dir::Cache "$state/cache";
+EOF
+  (cd "$state/debs" && export APT_CONFIG="$state/apt.conf" && apt-get -q update && apt-get -q download "$@" &&
+    for deb in ./*.deb; do dpkg -x "$deb" "$arm/root"; done)
+}
+
+if [[ ! -e $arm/.ready ]]; then
+  need_disk "$cache" 600 "the emulator for ARM"
+  say "Fetching Debian's arm64 libraries and qemu"
+  rm -rf "$arm"
+  logged "libraries" "$cache/logs/arm64.log" fetch arm64 "${libraries[@]}" ||
+    die "Cannot download Debian's arm64 packages: is there a network? (log: $cache/logs/arm64.log)"
+  logged "emulator" "$cache/logs/qemu.log" fetch "$(dpkg --print-architecture)" qemu-user-static ||
+    die "Cannot download qemu: is there a network? (log: $cache/logs/qemu.log)"
+  # Links into the root of a machine that isn't there.
+  cd "$arm/root/usr/lib/aarch64-linux-gnu"
+  find . -xtype l | while read -r link; do
+    target=$(readlink "$link")
+    [[ $target != /* ]] || ln -sf "../../..$target" "$link"
+  done
+  rm -rf "$arm"/apt-*
+  touch "$arm/.ready"
+fi
+
+cd "$repo"
+mkdir -p build
+say "Building the kernel's tests for ARM"
+logged "compiling" build/neon.log clang++-19 --target=aarch64-linux-gnu --sysroot="$arm/root" -fuse-ld=lld -std=c++23 -O2 \
+  -Isrc -Itests tests/attention/kernel_test.cpp tests/support/attention_cases.cpp src/attention/cpu/*.cpp \
+  src/attention/*.cpp src/attention/plan/*.cpp -lhwy -lgtest -lgtest_main -o build/attention_kernel_test_arm64 ||
+  die "The kernel's tests could not be compiled for ARM (log: build/neon.log)."
+# The tests without an instruction set in their name look at plans, which are the same everywhere.
+"$arm/root/usr/bin/qemu-aarch64-static" -L "$arm/root" build/attention_kernel_test_arm64 --gtest_filter='Simd/*' ||
+  die "Tests failed on ARM: see above."
