@@ -18,16 +18,25 @@ from common import (FLASH, HOPELESS, UNIFIED, Comparison, Failure, Server, machi
                     write_part)
 
 
+BACKENDS = ("tree", "gather", "dense")
+
+
 class Bench:
     def __init__(self, args):
         self.args = args
         self.threads = str(args.threads)
         self.peers = pathlib.Path(args.peers)
 
-    def coppice_case(self, case):
+    def backends(self, figures):
+        """Decode speed and KV bytes of each attention backend on eight streams that share nothing."""
+        for backend in BACKENDS:
+            result = self.coppice_case("batch", "--attention", backend)
+            figures.setdefault(backend, []).append((result["decode_tokens_per_s"], result["kv_mib_per_step"]))
+
+    def coppice_case(self, case, *options):
         return json.loads(output_of([
             self.args.coppice, "bench", "--model", self.args.model, "--case", case, "--threads", self.threads,
-            "--repeat", str(self.args.repeat)]))
+            "--repeat", str(self.args.repeat), *options]))
 
     def stream(self, comparisons):
         """One stream: a prompt of 512 tokens, then 64 tokens after it."""
@@ -88,7 +97,7 @@ class Bench:
         comparison.add(ours["wall_ms"] / 1000, peers)
 
 
-def markdown(args, comparisons, bookkeeping, gaps, details):
+def markdown(args, comparisons, bookkeeping, gaps, details, backends):
     lines = [
         "## The engine and the demo", "",
         "Written by `make bench`. coppice against llama.cpp's own tools, built from the same sources with the same",
@@ -119,6 +128,17 @@ def markdown(args, comparisons, bookkeeping, gaps, details):
         lines.append(f"| {'coppice' if name == 'coppice' else 'llama-server, ' + name} | {middle('wall_ms') / 1000:.2f} s "
                      f"| {middle('ttft_ms_p50') / 1000:.2f} s | {middle('ttft_ms_max') / 1000:.2f} s "
                      f"| {middle('cached_tokens'):.0f} of {middle('prompt_tokens'):.0f} | {middle('completion_tokens'):.0f} |")
+    lines += [
+        "", "Attention backends, eight streams that share nothing, decoding at depth 400 (KV bytes: what attention loads, copies",
+        "of the pool's blocks included):", "",
+        "| backend | decode | over dense | KV read in a step | over dense |",
+        "|---|---|---|---|---|",
+    ]
+    speed = {name: statistics.median(s for s, _ in runs) for name, runs in backends.items()}
+    read = {name: statistics.median(r for _, r in runs) for name, runs in backends.items()}
+    for name in backends:
+        lines.append(f"| {name} | {speed[name]:.1f} tok/s | {speed[name] / speed['dense']:.2f} | {read[name]:.1f} MiB "
+                     f"| {read[name] / read['dense']:.2f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -129,7 +149,7 @@ def run(args):
     batch = Comparison("8 unrelated streams: decode at depth 400", "tok/s", 0.9)
     demo = Comparison("the demo's eight requests: total time", "s", 0.5, higher_is_better=False)
     comparisons = [prefill, decode, batch, demo]
-    bookkeeping, gaps, details = [], [], {}
+    bookkeeping, gaps, details, backends = [], [], {}, {}
     for round_number in range(1, args.rounds + 1):
         say(f"round {round_number} of {args.rounds}: one stream")
         bench.stream((prefill, decode))
@@ -137,6 +157,8 @@ def run(args):
         bookkeeping.append(bench.batch(batch))
         say(f"round {round_number} of {args.rounds}: gaps")
         gaps.append(bench.coppice_case("gaps"))
+        say(f"round {round_number} of {args.rounds}: backends")
+        bench.backends(backends)
         say(f"round {round_number} of {args.rounds}: the demo's load")
         bench.demo(demo, details)
     share = statistics.median(bookkeeping)
@@ -144,10 +166,10 @@ def run(args):
     result = {
         "machine": machine(), "threads": args.threads, "rounds": args.rounds,
         "comparisons": [comparison.as_json() for comparison in comparisons],
-        "bookkeeping": bookkeeping, "gaps": gaps, "demo": details,
+        "bookkeeping": bookkeeping, "gaps": gaps, "demo": details, "backends": backends,
     }
     pathlib.Path(args.json).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    text = markdown(args, comparisons, share, middle_gaps, details)
+    text = markdown(args, comparisons, share, middle_gaps, details, backends)
     if not args.quick:
         write_part(args.markdown, "make bench", text)
     print(text)

@@ -45,21 +45,23 @@ Json stream_case(executor::Executor& executor, std::uint64_t seed) {
   return {{"prefill_tokens_per_s", speed.prefill_tokens_per_s}, {"decode_tokens_per_s", speed.decode_tokens_per_s}};
 }
 
-Json batch_case(executor::Executor& executor, std::uint64_t seed) {
-  const BatchSpeed speed = bench_batch(executor, kStreams, kDepth, kDecode, kStepTokens, seed);
-  return {{"decode_tokens_per_s", speed.decode_tokens_per_s}, {"bookkeeping", speed.bookkeeping}};
-}
-
-Json shared_case(executor::Executor& executor, std::uint64_t seed) {
-  const SharedSpeed speed = bench_shared(executor, kSharedStreams, kSharedPrefix, kDecode, kStepTokens, seed);
-  return {{"decode_tokens_per_s", speed.batch.decode_tokens_per_s},
-          {"bookkeeping", speed.batch.bookkeeping},
+Json batch_json(const BatchSpeed& speed) {
+  return {{"decode_tokens_per_s", speed.decode_tokens_per_s},
+          {"bookkeeping", speed.bookkeeping},
+          {"kv_mib_per_step", speed.kv_bytes_per_step / (1 << 20)},
           {"kv_read_ratio", speed.kv_read_ratio}};
 }
 
+Json batch_case(executor::Executor& executor, std::uint64_t seed) {
+  return batch_json(bench_batch(executor, kStreams, kDepth, kDecode, kStepTokens, seed));
+}
+
 Json deep_batch_case(executor::Executor& executor, std::uint64_t seed) {
-  const BatchSpeed speed = bench_batch(executor, kStreams, kDeepStreams, kDecode, kStepTokens, seed);
-  return {{"decode_tokens_per_s", speed.decode_tokens_per_s}, {"bookkeeping", speed.bookkeeping}};
+  return batch_json(bench_batch(executor, kStreams, kDeepStreams, kDecode, kStepTokens, seed));
+}
+
+Json shared_case(executor::Executor& executor, std::uint64_t seed) {
+  return batch_json(bench_shared(executor, kSharedStreams, kSharedPrefix, kDecode, kStepTokens, seed));
 }
 
 Json depth_case(executor::Executor& executor, std::uint64_t seed) {

@@ -117,10 +117,11 @@ StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, 
 namespace {
 
 /// Steps until all streams decode, then times `decode` steps.
-BatchSpeed time_decoding(Bench& bench, int streams, int decode) {
+BatchSpeed time_decoding(Bench& bench, executor::Executor& executor, int streams, int decode) {
   while (bench.step().size() < static_cast<std::size_t>(streams)) {
   }
   const engine::Snapshot before = bench.snapshot();
+  const executor::KvTraffic read_before = executor.kv_traffic();
   const auto start = Clock::now();
   for (int i = 0; i < decode; ++i) {
     if (bench.step().size() != static_cast<std::size_t>(streams)) throw std::runtime_error("a stream ended too early");
@@ -130,7 +131,13 @@ BatchSpeed time_decoding(Bench& bench, int streams, int decode) {
   const double step = after.step_seconds - before.step_seconds;
   const double model =
       after.forward_seconds - before.forward_seconds + after.sampling_seconds - before.sampling_seconds;
-  return {.decode_tokens_per_s = streams * decode / seconds_between(start, end), .bookkeeping = (step - model) / step};
+  const executor::KvTraffic read_after = executor.kv_traffic();
+  const auto read = static_cast<double>(read_after.bytes_read - read_before.bytes_read);
+  const auto unique = static_cast<double>(read_after.bytes_unique - read_before.bytes_unique);
+  return {.decode_tokens_per_s = streams * decode / seconds_between(start, end),
+          .bookkeeping = (step - model) / step,
+          .kv_bytes_per_step = read / decode,
+          .kv_read_ratio = unique > 0 ? read / unique : 0};
 }
 
 /// Streams that are prefilled first decode beside the others' prefill: room for that, so that none ends early.
@@ -145,11 +152,11 @@ BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int
   Bench bench(executor, step_tokens, seed);
   const int n_tokens = enough_tokens(streams, depth, decode, step_tokens);
   for (int i = 0; i < streams; ++i) bench.submit(bench.random_tokens(depth), n_tokens);
-  return time_decoding(bench, streams, decode);
+  return time_decoding(bench, executor, streams, decode);
 }
 
-SharedSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
-                         std::uint64_t seed) {
+BatchSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
+                        std::uint64_t seed) {
   constexpr int kOwn = 4;
   Bench bench(executor, step_tokens, seed);
   const std::vector<kv::Token> shared = bench.random_tokens(prefix);
@@ -160,17 +167,7 @@ SharedSpeed bench_shared(executor::Executor& executor, int streams, int prefix, 
     prompt.insert(prompt.end(), own.begin(), own.end());
     bench.submit(std::move(prompt), n_tokens);
   }
-  SharedSpeed speed;
-  while (bench.step().size() < static_cast<std::size_t>(streams)) {
-  }
-  const executor::KvTraffic before = executor.kv_traffic();
-  speed.batch = time_decoding(bench, streams, decode);
-  const executor::KvTraffic after = executor.kv_traffic();
-  if (after.bytes_unique > before.bytes_unique) {
-    speed.kv_read_ratio = static_cast<double>(after.bytes_read - before.bytes_read) /
-                          static_cast<double>(after.bytes_unique - before.bytes_unique);
-  }
-  return speed;
+  return time_decoding(bench, executor, streams, decode);
 }
 
 StreamSpeed bench_depth(executor::Executor& executor, int depth, int prefill, int decode, std::uint64_t seed) {

@@ -16,16 +16,12 @@ struct StreamSpeed {
   double decode_tokens_per_s = 0;
 };
 
-/// Several streams that share nothing, all decoding.
+/// Several streams, all decoding.
 struct BatchSpeed {
   double decode_tokens_per_s = 0;
-  double bookkeeping = 0;  ///< share of the decode steps' time outside of forward and sampling [E5]
-};
-
-/// What decode steps read of keys and values over what their rows see, each byte once [A4]. 0: not counted.
-struct SharedSpeed {
-  BatchSpeed batch;
-  double kv_read_ratio = 0;
+  double bookkeeping = 0;        ///< share of the decode steps' time outside of forward and sampling [E5]
+  double kv_bytes_per_step = 0;  ///< keys and values that attention loads in a step [A4]
+  double kv_read_ratio = 0;      ///< the same over what the rows see, each byte once; 0: the backend doesn't know
 };
 
 /// The times between a running stream's tokens, milliseconds.
@@ -37,11 +33,12 @@ struct Gaps {
 };
 
 StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed);
+/// Streams that share nothing.
 BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
                        std::uint64_t seed);
 /// Streams that stand on one prefix, each with a few tokens of its own.
-SharedSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
-                         std::uint64_t seed);
+BatchSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
+                        std::uint64_t seed);
 /// The last `prefill` tokens of a prompt of depth + prefill, and one stream's decoding behind a prompt of `depth`.
 /// REQUIRES: depth is a multiple of prefill.
 StreamSpeed bench_depth(executor::Executor& executor, int depth, int prefill, int decode, std::uint64_t seed);

@@ -68,10 +68,9 @@ struct ExecutorInfo {
 };
 
 /// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step [A4].
-/// Zeros from backends that don't count.
 struct KvTraffic {
-  std::uint64_t bytes_read = 0;
-  std::uint64_t bytes_unique = 0;
+  std::uint64_t bytes_read = 0;    ///< copies of the pool's bytes count again when they are read
+  std::uint64_t bytes_unique = 0;  ///< 0: the backend doesn't know
 };
 
 /// Owns the weights and the KV store. Not thread safe: one thread calls it.

@@ -43,6 +43,7 @@ class DenseAttention final : public Attention {
 
   void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group, UnitInputs& in) override {
     const auto keys = static_cast<std::size_t>(key.shape.keys[group]);
+    bytes_read_ += 4 * keys * config_.groups[group].bytes_per_token;  // from the pool, the f32 copy, values turned over
     const auto block_size = static_cast<std::size_t>(config_.store->block_size());
     auto* ids = static_cast<std::int32_t*>(in.ids->data);
     for (std::size_t i = 0; i < keys; ++i) {
@@ -57,8 +58,11 @@ class DenseAttention final : public Attention {
     });
   }
 
+  KvTraffic kv_traffic() const override { return {bytes_read_, 0}; }
+
  private:
   AttentionConfig config_;
+  std::uint64_t bytes_read_ = 0;
 };
 
 }  // namespace

@@ -67,6 +67,7 @@ class GatherAttention final : public Attention {
 
   void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group, UnitInputs& in) override {
     const auto keys = static_cast<std::size_t>(key.shape.keys[group]);
+    bytes_read_ += bytes_of(key, group);
     if (in.ids) {
       std::ranges::copy(unit.blocks[group], static_cast<std::int32_t*>(in.ids->data));
     } else {
@@ -82,6 +83,8 @@ class GatherAttention final : public Attention {
       std::fill(m + first, m + end, kMaskSeen);
     });
   }
+
+  KvTraffic kv_traffic() const override { return {bytes_read_, 0}; }
 
  private:
   /// Many rows: it works in tiles. One row alone: nothing is there to pay for values in f32. Never by block ids, or they
@@ -169,7 +172,18 @@ class GatherAttention final : public Attention {
         GGML_TYPE_F16);
   }
 
+  /// What a step loads for a unit, in all of the group's layers: from the pool, and from the copies made of it. Values are
+  /// copied as f32 for the three products.
+  std::uint64_t bytes_of(const UnitKey& unit, std::size_t group) const {
+    const std::uint64_t pool = static_cast<std::uint64_t>(unit.shape.n_streams) *
+                               static_cast<std::uint64_t>(unit.shape.keys[group]) *
+                               config_.groups[group].bytes_per_token;
+    if (!fused_is_best(unit.shape)) return unit.in_place ? 2 * pool : 5 * pool / 2;
+    return unit.in_place ? pool : 2 * pool;
+  }
+
   AttentionConfig config_;
+  std::uint64_t bytes_read_ = 0;
 };
 
 }  // namespace
