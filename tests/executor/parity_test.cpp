@@ -209,9 +209,10 @@ TEST_F(ParityTest, QuantisedWeightsStayWithinLibllamasOwnSpread) {
     gather_away.add(s.run(*gather, kShuffle), reference);
     dense_away.add(s.run(*dense, kShuffle), reference);
   }
-  fmt::print("quantised, from libllama without flash attention: libllama with {:.4f}, tree {:.4f}, gather {:.4f}, dense "
-             "{:.4f}\n",
-             own.mean(), tree_away.mean(), gather_away.mean(), dense_away.mean());
+  fmt::print(
+      "quantised, from libllama without flash attention: libllama with {:.4f}, tree {:.4f}, gather {:.4f}, dense "
+      "{:.4f}\n",
+      own.mean(), tree_away.mean(), gather_away.mean(), dense_away.mean());
   EXPECT_LE(tree_away.mean(), 1.5 * own.mean());
   EXPECT_LE(gather_away.mean(), 1.5 * own.mean());
   EXPECT_LE(dense_away.mean(), 1.5 * own.mean());

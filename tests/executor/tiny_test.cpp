@@ -241,7 +241,9 @@ TEST_P(RandomScheduleTest, AgreesWithDense) {
   std::mt19937 random(seed);
   const std::string path = tiny_path("plain", {});
   const auto tested = load(path, attention, block_size), dense = load(path, "dense", block_size);
-  const double limit = std::string_view(attention) == "tree" ? 1e-3 : 3e-2;  // a last bit may flip a key's rounding to f16; a wrong key costs more
+  const double limit = std::string_view(attention) == "tree"
+                           ? 1e-3
+                           : 3e-2;  // a last bit may flip a key's rounding to f16; a wrong key costs more
   ExecutorRig rig(*tested, seed), same(*dense, seed);  // equal seeds: equal block ids
   std::vector<RigSequence> sequences(1);
   double sum = 0;
