@@ -7,11 +7,11 @@ source "$(dirname "$0")/lib.sh"
 arm="$cache/arm64"
 libraries=(libhwy-dev libhwy1 libgtest-dev libc6 libc6-dev libstdc++-12-dev libgcc-12-dev libgcc-s1 libstdc++6 linux-libc-dev)
 
-# fetch ARCHITECTURE PACKAGE...: downloads packages with an apt state of its own and unpacks them into $arm/root.
+# fetch ARCHITECTURE PACKAGE...: downloads packages with an apt state of its own and unpacks them into $arm/sysroot.
 fetch() {
   local architecture=$1 state="$arm/apt-$1"
   shift
-  mkdir -p "$state/lists/partial" "$state/cache/archives/partial" "$state/debs" "$arm/root"
+  mkdir -p "$state/lists/partial" "$state/cache/archives/partial" "$state/debs" "$arm/sysroot"
   : >"$state/status"
   cat >"$state/apt.conf" <<EOF
 APT::Architecture "$architecture";
@@ -22,10 +22,10 @@ Dir::State::status "$state/status";
 Dir::Cache "$state/cache";
 EOF
   (cd "$state/debs" && export APT_CONFIG="$state/apt.conf" && apt-get -q update && apt-get -q download "$@" &&
-    for deb in ./*.deb; do dpkg -x "$deb" "$arm/root"; done)
+    for deb in ./*.deb; do dpkg -x "$deb" "$arm/sysroot"; done)
 }
 
-if [[ ! -e $arm/.ready ]]; then
+if [[ ! -e $arm/sysroot/.ready ]]; then
   need_disk "$cache" 600 "the emulator for ARM"
   say "Fetching Debian's arm64 libraries and qemu"
   rm -rf "$arm"
@@ -34,22 +34,22 @@ if [[ ! -e $arm/.ready ]]; then
   logged "emulator" "$cache/logs/qemu.log" fetch "$(dpkg --print-architecture)" qemu-user-static ||
     die "Cannot download qemu: is there a network? (log: $cache/logs/qemu.log)"
   # Links into the root of a machine that isn't there.
-  cd "$arm/root/usr/lib/aarch64-linux-gnu"
+  cd "$arm/sysroot/usr/lib/aarch64-linux-gnu"
   find . -xtype l | while read -r link; do
     target=$(readlink "$link")
     [[ $target != /* ]] || ln -sf "../../..$target" "$link"
   done
   rm -rf "$arm"/apt-*
-  touch "$arm/.ready"
+  touch "$arm/sysroot/.ready"
 fi
 
 cd "$repo"
 mkdir -p build
 say "Building the kernel's tests for ARM"
-logged "compiling" build/neon.log clang++-19 --target=aarch64-linux-gnu --sysroot="$arm/root" -fuse-ld=lld -std=c++23 -O2 \
+logged "compiling" build/neon.log clang++-19 --target=aarch64-linux-gnu --sysroot="$arm/sysroot" -fuse-ld=lld -std=c++23 -O2 \
   -Isrc -Itests tests/attention/kernel_test.cpp tests/support/attention_cases.cpp src/attention/cpu/*.cpp \
   src/attention/*.cpp src/attention/plan/*.cpp -lhwy -lgtest -lgtest_main -o build/attention_kernel_test_arm64 ||
   die "The kernel's tests could not be compiled for ARM (log: build/neon.log)."
 # The tests without an instruction set in their name look at plans, which are the same everywhere.
-"$arm/root/usr/bin/qemu-aarch64-static" -L "$arm/root" build/attention_kernel_test_arm64 --gtest_filter='Simd/*' ||
+"$arm/sysroot/usr/bin/qemu-aarch64-static" -L "$arm/sysroot" build/attention_kernel_test_arm64 --gtest_filter='Simd/*' ||
   die "Tests failed on ARM: see above."

@@ -40,6 +40,12 @@ struct ServeOptions {
 /// Leaves the loader when the server was told to end.
 struct Interrupted {};
 
+/// Unsigned numbers would take "-5" for a huge one.
+CLI::Validator not_negative() {
+  return CLI::Validator(
+      [](const std::string& text) { return text.starts_with('-') ? text + " is negative" : std::string(); }, "");
+}
+
 void add_model_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Model";
   command.add_option("--model,-m", o.model, "GGUF file")->required()->group(group);
@@ -68,6 +74,7 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--kv-bytes", o.ggml.kv_bytes,
                   "Size of the KV pool: 512MiB, 2GB, bytes (default: a quarter of free memory)")
+      ->transform(not_negative())
       ->transform(CLI::AsSizeValue(true))
       ->group(group);
   command.add_option("--block-size", o.ggml.block_size, "Tokens in a block of the pool")
@@ -89,6 +96,7 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--max-queue", o.engine.max_waiting, "Requests that may wait; beyond it: 429")
+      ->check(not_negative())
       ->capture_default_str()
       ->group(group);
 }
@@ -154,7 +162,7 @@ void settle_memory(ServeOptions& o) {
     if (free == 0) throw std::runtime_error("Cannot tell how much memory is free: choose --kv-bytes.");
     o.ggml.kv_bytes = free / 4;
   }
-  if (free > 0 && o.ggml.kv_bytes + file_bytes > free)
+  if (free > 0 && (file_bytes > free || o.ggml.kv_bytes > free - file_bytes))
     throw std::runtime_error(
         fmt::format("Too little memory: the KV pool ({}) and the model ({}) do not fit into the {} that are free; "
                     "lower --kv-bytes.",
@@ -198,7 +206,7 @@ kv::Cache make_cache(const ServeOptions& o, const executor::ExecutorInfo& info) 
   config.num_blocks = info.num_blocks;
   config.bytes_per_block = info.bytes_per_block;
   config.groups = info.groups;
-  config.max_extend = o.engine.step_tokens;
+  config.max_extend = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest step
   config.share = o.share == "on";
   config.model = info.model_digest;
   config.layout = info.layout;

@@ -36,6 +36,8 @@ def test_bad_command_lines():
     assert run("serve").returncode == 2
     assert run("serve", "--model", "x", "--attention", "magic").returncode == 2
     assert run("serve", "--model", "x", "--kv-bytes", "lots").returncode == 2
+    assert run("serve", "--model", "x", "--kv-bytes", "-5").returncode == 2
+    assert run("serve", "--model", "x", "--max-queue", "-1").returncode == 2
 
 
 def test_model_that_is_not_there(tmp_path):
@@ -51,6 +53,12 @@ def test_too_little_memory():
 
 def test_port_in_use(server):
     one_sentence(run("serve", "--port", str(server.port), "--model", model_path()), str(server.port), "in use")
+
+
+def test_smallest_step_still_has_a_row_more_than_the_batch():
+    with Coppice("--kv-bytes", "64MiB", "--step-tokens", "1", "--max-batch", "32") as server:
+        server.post("/v1/completions", {"prompt": list(range(100, 160)), "max_tokens": 1})
+        assert server.idle_stats()["steps"]["count"] < 10
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
