@@ -65,7 +65,7 @@ function(coppice_check_registered dir)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS "${dir}/*_test.cpp")
   else()
     file(GLOB_RECURSE found CONFIGURE_DEPENDS "${dir}/kv/*_test.cpp" "${dir}/attention/*_test.cpp"
-         "${dir}/engine/*_test.cpp")
+         "${dir}/matmul/*_test.cpp" "${dir}/engine/*_test.cpp")
   endif()
   foreach(f ${found})
     if(NOT f IN_LIST known)

@@ -9,6 +9,7 @@
 
 #include "attention/cpu/tree_attention.h"
 #include "attention/reference.h"
+#include "simd/target.h"
 #include "support/attention_cases.h"
 
 namespace coppice {
@@ -88,7 +89,7 @@ class KernelTest : public testing::TestWithParam<std::int64_t> {
 
  private:
   static void use(std::int64_t target) {
-    attention::TreeAttention::target();  // reads COPPICE_SIMD, once
+    simd::choose_target();
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }

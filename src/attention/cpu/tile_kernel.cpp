@@ -1,7 +1,6 @@
 #include "attention/cpu/tile_kernel.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -12,6 +11,7 @@
 
 #include "attention/cpu/tile_few-inl.h"
 #include "attention/cpu/tile_many-inl.h"
+#include "simd/target.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
@@ -62,26 +62,6 @@ namespace {
 HWY_EXPORT(attend);
 HWY_EXPORT(merge);
 
-/// Reads COPPICE_SIMD once: targets better than the one named are ruled out.
-void choose_target() {
-  static const bool once = [] {
-    if (const char* wanted = std::getenv("COPPICE_SIMD")) {
-      std::int64_t better = 0;  // lower bits are better targets
-      for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
-        const std::int64_t target = bits & -bits;
-        if (std::string_view(hwy::TargetName(target)) == wanted) {
-          hwy::DisableTargets(better);
-          break;
-        }
-        better |= target;
-      }
-    }
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    return true;
-  }();
-  (void)once;
-}
-
 std::size_t padded(std::size_t n) {
   return (n + TileScratch::kMaxLanes - 1) / TileScratch::kMaxLanes * TileScratch::kMaxLanes;
 }
@@ -89,7 +69,7 @@ std::size_t padded(std::size_t n) {
 }  // namespace
 
 TileScratch::TileScratch(const HeadShape& heads, int block_size) {
-  choose_target();
+  simd::choose_target();
   const auto dim = static_cast<std::size_t>(heads.head_dim), slots = static_cast<std::size_t>(block_size);
   // Many queries: one key head at a time. Few: all heads, fewer queries than lanes each.
   const std::size_t columns = std::max<std::size_t>(kMaxQueries, static_cast<std::size_t>(heads.n_kv_head) * kMaxLanes);
@@ -114,12 +94,6 @@ std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch) {
 
 void merge_row(const HeadShape& heads, const float* states, std::span<const std::int32_t> partials, float* out) {
   HWY_DYNAMIC_DISPATCH(merge)(heads, states, partials.data(), static_cast<int>(partials.size()), out);
-}
-
-std::string_view simd_target() {
-  choose_target();
-  const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-  return hwy::TargetName(targets & -targets);
 }
 
 }  // namespace coppice::attention

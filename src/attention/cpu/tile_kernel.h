@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "attention/layout.h"
 #include "attention/plan/share_plan.h"
@@ -58,8 +57,5 @@ std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch);
 /// out[n_head][head_dim] := the partial states of one row merged and normalised.
 /// states: [all partials][n_head][head_dim + 2].
 void merge_row(const HeadShape& heads, const float* states, std::span<const std::int32_t> partials, float* out);
-
-/// The instruction set in use: "AVX3", "AVX2", "NEON", ... The variable COPPICE_SIMD names the best one allowed.
-std::string_view simd_target();
 
 }  // namespace coppice::attention

@@ -70,8 +70,4 @@ std::uint64_t TreeAttention::bytes_read() const {
   return bytes;
 }
 
-std::string_view TreeAttention::target() {
-  return simd_target();
-}
-
 }  // namespace coppice::attention

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "attention/layout.h"
@@ -52,9 +51,6 @@ class TreeAttention {
 
   /// Bytes of keys and values loaded since construction, counted tile by tile as they are read. Between steps only.
   std::uint64_t bytes_read() const;
-
-  /// The SIMD target in use, "AVX3", "AVX2", ... COPPICE_SIMD chooses a lesser one.
-  static std::string_view target();
 
  private:
   struct Worker;

@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "executor/ggml/attention.h"
+#include "simd/target.h"
 
 namespace coppice::executor {
 
@@ -68,7 +69,7 @@ class TreeBackend final : public Attention {
         kernel_({spec_.n_head, spec_.n_kv_head, spec_.head_dim, spec_.attention_scale}, config.store->block_size(),
                 n_threads),
         n_threads_(n_threads) {
-    spdlog::info("tree attention with {} instructions", attention::TreeAttention::target());
+    spdlog::info("tree attention with {} instructions", simd::target());
     for (const kv::GroupSpec& g : config.groups) {
       groups_.push_back(std::make_unique<TreeGroup>(g, &kernel_, config.store->block_size()));
     }

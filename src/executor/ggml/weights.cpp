@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <ranges>
+#include <string_view>
 
 namespace coppice::executor {
 
@@ -28,6 +31,22 @@ bool can_multiply(ggml_backend_dev_t cpu, ggml_backend_buffer_type_t type, const
   return ggml_backend_dev_supports_op(cpu, ggml_mul_mat(context.get(), w, rows));
 }
 
+/// Our packed form, if this CPU multiplies it fast.
+std::optional<matmul::QuantType> packed_type(ggml_type type) {
+  std::optional<matmul::QuantType> packed;
+  if (type == GGML_TYPE_Q4_0) packed = matmul::QuantType::kQ4_0;
+  if (type == GGML_TYPE_Q4_1) packed = matmul::QuantType::kQ4_1;
+  if (type == GGML_TYPE_Q8_0) packed = matmul::QuantType::kQ8_0;
+  return packed && matmul::QuantMatrix::supports(*packed) ? packed : std::nullopt;
+}
+
+/// y = W x as a node of the graph. Source: x.
+void run_packed(ggml_tensor* y, int worker, int n_workers, void* matrix) {
+  static_cast<const matmul::QuantMatrix*>(matrix)->multiply(static_cast<const float*>(y->src[0]->data),
+                                                            static_cast<int>(y->ne[1]), static_cast<float*>(y->data),
+                                                            worker, n_workers);
+}
+
 }  // namespace
 
 Weights::Weights(const model::Model& model, const Progress& progress) : model_(model) {
@@ -41,6 +60,7 @@ Weights::Weights(const model::Model& model, const Progress& progress) : model_(m
   map(spec.output_norm);
   if (spec.rope.freq_factors != model::kNoTensor) map(spec.rope.freq_factors);
   place_matrix(spec.output);
+  std::size_t done = 0;
   for (const model::LayerSpec& layer : spec.layers) {
     map(layer.attn_norm);
     map(layer.ffn_norm);
@@ -48,15 +68,15 @@ Weights::Weights(const model::Model& model, const Progress& progress) : model_(m
       place_matrix(l->weight);
       if (l->bias != model::kNoTensor) map(l->bias);
     }
+    if (progress) progress("weights", 0.9 * static_cast<double>(++done) / static_cast<double>(spec.layers.size()));
   }
-  std::size_t total = 0;
-  for (const Converted& c : converted_) total += c.ids.size();
-  for (Converted& c : converted_) convert(c, progress, total);
+  for (Converted& c : converted_) convert(c);
   for (const auto& [id, tensor] : plain_) mapped_bytes_ += ggml_nbytes(tensor);
 }
 
-ggml_tensor* Weights::describe(ggml_context* context, const model::TensorInfo& info, ggml_type type) const {
-  ggml_tensor* t = ggml_new_tensor(context, type, static_cast<int>(info.shape.size()), info.shape.data());
+ggml_tensor* Weights::describe(ggml_context* context, const model::TensorInfo& info) const {
+  ggml_tensor* t = ggml_new_tensor(context, static_cast<ggml_type>(info.type), static_cast<int>(info.shape.size()),
+                                   info.shape.data());
   return ggml_set_name(t, info.name.c_str());
 }
 
@@ -64,72 +84,81 @@ ggml_tensor* Weights::map(model::TensorId id) {
   ggml_tensor*& t = plain_[id];
   if (t) return t;
   const model::TensorInfo& info = model_.file->tensors()[static_cast<std::size_t>(id)];
-  t = describe(context_.get(), info, static_cast<ggml_type>(info.type));
+  t = describe(context_.get(), info);
   ggml_backend_tensor_alloc(mapping_.get(), t, const_cast<std::byte*>(model_.file->bytes().data()) + info.offset);
   return t;
 }
 
 void Weights::place_matrix(model::TensorId id) {
   if (matrices_.contains(id)) return;
-  const auto type = static_cast<ggml_type>(model_.file->tensors()[static_cast<std::size_t>(id)].type);
-  if (place_converted(id, type)) return;
-  if (type == GGML_TYPE_Q4_1 && place_converted(id, GGML_TYPE_Q4_0)) return;
+  ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  if (!cpu) throw model::LoadError("ggml was built without its CPU backend");
+  const auto types = extra_buffer_types(cpu);
+  const auto is_amx = [](ggml_backend_buffer_type_t type) {
+    return std::string_view(ggml_backend_buft_name(type)).starts_with("AMX");
+  };
+  const auto place = [&](ggml_backend_buffer_type_t type) { return place_in_buffer(id, type); };
+  if (std::ranges::any_of(types | std::views::filter(is_amx), place)) return;
+  if (place_packed(id)) return;
+  if (std::ranges::any_of(types, place)) return;
   matrices_[id].tensor = map(id);
 }
 
-/// Whether a buffer type takes the matrix as one of `type`.
-bool Weights::place_converted(model::TensorId id, ggml_type type) {
-  ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-  if (!cpu) throw model::LoadError("ggml was built without its CPU backend");
+bool Weights::place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type) {
   const model::TensorInfo& info = model_.file->tensors()[static_cast<std::size_t>(id)];
   const ContextPtr trial = make_context(1);
-  const ggml_tensor* like = describe(trial.get(), info, type);
-  for (ggml_backend_buffer_type_t buffer_type : extra_buffer_types(cpu)) {
-    if (!can_multiply(cpu, buffer_type, like)) continue;
-    auto group =
-        std::find_if(converted_.begin(), converted_.end(), [&](const Converted& c) { return c.type == buffer_type; });
-    if (group == converted_.end()) {
-      converted_.push_back({buffer_type, make_context(model_.file->tensors().size()), {}, nullptr});
-      group = converted_.end() - 1;
-    }
-    matrices_[id].tensor = describe(group->context.get(), info, type);
-    group->ids.push_back(id);
-    return true;
+  if (!can_multiply(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), type, describe(trial.get(), info))) {
+    return false;
   }
-  return false;
+  auto group = std::ranges::find(converted_, type, &Converted::type);
+  if (group == converted_.end()) {
+    converted_.push_back({type, make_context(model_.file->tensors().size()), {}, nullptr});
+    group = converted_.end() - 1;
+  }
+  matrices_[id].tensor = describe(group->context.get(), info);
+  group->ids.push_back(id);
+  return true;
 }
 
-void Weights::convert(Converted& group, const Progress& progress, std::size_t total) {
+bool Weights::place_packed(model::TensorId id) {
+  const model::TensorInfo& info = model_.file->tensors()[static_cast<std::size_t>(id)];
+  const auto type = packed_type(static_cast<ggml_type>(info.type));
+  if (!type) return false;
+  auto& packed = matrices_[id].packed;
+  packed = std::make_unique<matmul::QuantMatrix>(*type, static_cast<int>(info.shape[0]),
+                                                 static_cast<int>(info.shape[1]), model_.file->tensor_bytes(info));
+  converted_bytes_ += packed->bytes();
+  let_go(id);
+  return true;
+}
+
+void Weights::convert(Converted& group) {
   group.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(group.context.get(), group.type));
   if (!group.buffer) {
     throw model::LoadError(fmt::format("not enough memory for the weights in the form {} of {}",
                                        ggml_backend_buft_name(group.type), model_.file->path()));
   }
   ggml_backend_buffer_set_usage(group.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-  std::size_t done = 0;
   for (const model::TensorId id : group.ids) {
     const model::TensorInfo& info = model_.file->tensors()[static_cast<std::size_t>(id)];
     const std::span<const std::byte> bytes = model_.file->tensor_bytes(info);
-    Matrix& matrix = matrices_.at(id);
-    if (matrix.tensor->type == static_cast<ggml_type>(info.type)) {
-      ggml_backend_tensor_set(matrix.tensor, bytes.data(), 0, bytes.size());
-    } else {
-      const std::vector<std::byte> quants = BlockOffsets::without_offsets(bytes);
-      ggml_backend_tensor_set(matrix.tensor, quants.data(), 0, quants.size());
-      matrix.offsets =
-          std::make_unique<BlockOffsets>(bytes, static_cast<int>(info.shape[0]), static_cast<int>(info.shape[1]));
-      converted_bytes_ += matrix.offsets->bytes();
-    }
-    if (!plain_.contains(id)) model_.file->mapping().let_go(info.offset, info.bytes);
-    if (progress) progress("weights", static_cast<double>(++done) / static_cast<double>(total));
+    ggml_backend_tensor_set(matrices_.at(id).tensor, bytes.data(), 0, bytes.size());
+    let_go(id);
   }
   converted_bytes_ += ggml_backend_buffer_get_size(group.buffer.get());
 }
 
+/// The mapping's pages of a matrix that was converted, unless something reads them too.
+void Weights::let_go(model::TensorId id) {
+  const model::TensorInfo& info = model_.file->tensors()[static_cast<std::size_t>(id)];
+  if (!plain_.contains(id)) model_.file->mapping().let_go(info.offset, info.bytes);
+}
+
 ggml_tensor* Weights::multiply(ggml_context* context, model::TensorId id, ggml_tensor* x) const {
   const Matrix& matrix = matrices_.at(id);
-  ggml_tensor* y = ggml_mul_mat(context, matrix.tensor, x);
-  return matrix.offsets ? matrix.offsets->add_to(context, y, x) : y;
+  if (!matrix.packed) return ggml_mul_mat(context, matrix.tensor, x);
+  return ggml_custom_4d(context, GGML_TYPE_F32, matrix.packed->n_out(), x->ne[1], 1, 1, &x, 1, run_packed,
+                        GGML_N_TASKS_MAX, const_cast<matmul::QuantMatrix*>(matrix.packed.get()));
 }
 
 }  // namespace coppice::executor

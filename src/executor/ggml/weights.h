@@ -1,7 +1,7 @@
-// Weights: the model's tensors as ggml sees them. Matrices go to the first of the CPU's extra buffer types that can
-// multiply them (AMX, repacked: converted copies, the mapping's pages are let go); everything else is read straight
-// from the mapping. An embedding tied to the output head may so be held twice. Q4_1 matrices that no buffer type wants
-// become Q4_0 matrices and offsets (block_offsets.h) when one wants those.
+// Weights: the model's tensors, and how a step's graph multiplies by them. A matrix goes to the first of these that takes
+// its type: ggml's AMX buffers, our own packed form (matmul/), ggml's other repacked buffers. All three are converted
+// copies, and the mapping's pages are let go. Everything else is read straight from the mapping. An embedding tied to
+// the output head may so be held twice.
 //
 // Owns the buffers; borrows the mapping: the Model must outlive it. Immutable after construction.
 #pragma once
@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "executor/ggml/block_offsets.h"
 #include "executor/ggml/ggml_ptr.h"
+#include "matmul/quant_matrix.h"
 #include "model/model.h"
 
 namespace coppice::executor {
@@ -32,7 +32,7 @@ class Weights {
   ggml_tensor* plain(model::TensorId id) const { return id == model::kNoTensor ? nullptr : plain_.at(id); }
 
   std::size_t mapped_bytes() const { return mapped_bytes_; }        ///< read from the file's mapping
-  std::size_t converted_bytes() const { return converted_bytes_; }  ///< in extra buffers
+  std::size_t converted_bytes() const { return converted_bytes_; }  ///< in other forms
 
  private:
   struct Converted {
@@ -41,15 +41,17 @@ class Weights {
     std::vector<model::TensorId> ids;
     BufferPtr buffer;
   };
-  struct Matrix {
+  struct Matrix {  ///< one of the two
     ggml_tensor* tensor = nullptr;
-    std::unique_ptr<BlockOffsets> offsets;  ///< of a Q4_1 matrix held as Q4_0
+    std::unique_ptr<const matmul::QuantMatrix> packed;
   };
-  ggml_tensor* describe(ggml_context* context, const model::TensorInfo& info, ggml_type type) const;
+  ggml_tensor* describe(ggml_context* context, const model::TensorInfo& info) const;
   ggml_tensor* map(model::TensorId id);
   void place_matrix(model::TensorId id);
-  bool place_converted(model::TensorId id, ggml_type type);
-  void convert(Converted& group, const Progress& progress, std::size_t total);
+  bool place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type);
+  bool place_packed(model::TensorId id);
+  void convert(Converted& group);
+  void let_go(model::TensorId id);
 
   const model::Model& model_;
   ContextPtr context_;

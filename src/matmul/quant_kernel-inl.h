@@ -1,0 +1,236 @@
+// One tile of 16 outputs times a panel of up to 16 rows. A block of the tile is loaded and unpacked once for all rows of
+// the panel; four inputs of a row are broadcast to all outputs and multiplied with one instruction.
+#if defined(COPPICE_MATMUL_QUANT_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COPPICE_MATMUL_QUANT_KERNEL_INL_H_
+#undef COPPICE_MATMUL_QUANT_KERNEL_INL_H_
+#else
+#define COPPICE_MATMUL_QUANT_KERNEL_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "matmul/quant_kernel.h"
+
+// Highway 1.0.3 looks for AVX512-VNNI before it chooses AVX3_DL, but compiles for AVX-VNNI.
+#if HWY_TARGET == HWY_AVX3_DL
+#undef HWY_TARGET_STR
+#define HWY_TARGET_STR \
+  HWY_TARGET_STR_AVX3  \
+  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcntdq"
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace coppice::matmul::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int kBlock = QuantMatrix::kBlock;
+constexpr int kOut = QuantMatrix::kTileOutputs;
+constexpr int kGroups = kBlock / 4;  // groups of four inputs in a block
+constexpr int kPanelRows = 16;
+constexpr int kPanelBlocks = 64;  // inputs rounded at a time: 2,048
+
+constexpr int zero_of(QuantType type) {
+  return type == QuantType::kQ4_0 ? 8 : type == QuantType::kQ8_0 ? 128 : 0;
+}
+
+using F = hn::CappedTag<float, kOut>;
+using I = hn::RebindToSigned<F>;
+using U8 = hn::Repartition<std::uint8_t, F>;
+using U16 = hn::Repartition<std::uint16_t, F>;
+
+enum class ByteDots : std::uint8_t {
+  kNone,
+  kSmall,  ///< sums of two products must fit 16 bits: 4-bit weights only
+  kExact,
+};
+
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+constexpr ByteDots kByteDots = HWY_TARGET == HWY_AVX3_DL ? ByteDots::kExact : ByteDots::kSmall;
+#else
+constexpr ByteDots kByteDots = ByteDots::kNone;
+#endif
+
+/// sum + the products of four unsigned and four signed bytes, in each lane. Highway has no such operation yet.
+HWY_INLINE hn::Vec<I> add_dots(hn::Vec<I> sum, hn::Vec<U8> w, hn::Vec<I> x) {
+#if HWY_TARGET == HWY_AVX3_DL
+  return hn::Vec<I>{_mm512_dpbusd_epi32(sum.raw, w.raw, x.raw)};
+#elif HWY_TARGET == HWY_AVX3
+  const __m512i pairs = _mm512_maddubs_epi16(w.raw, x.raw);
+  return hn::Add(sum, hn::Vec<I>{_mm512_madd_epi16(pairs, _mm512_set1_epi16(1))});
+#elif HWY_TARGET == HWY_AVX2
+  const __m256i pairs = _mm256_maddubs_epi16(w.raw, x.raw);
+  return hn::Add(sum, hn::Vec<I>{_mm256_madd_epi16(pairs, _mm256_set1_epi16(1))});
+#else
+  (void)w, (void)x;
+  return sum;  // never called: kByteDots
+#endif
+}
+
+/// Up to 16 rows of x, rounded block by block.
+struct Panel {
+  alignas(64) std::int8_t q[kPanelBlocks][kPanelRows][kBlock];
+  alignas(64) float scale[kPanelBlocks][kPanelRows];
+  alignas(64) float sum[kPanelBlocks][kPanelRows];          ///< scale * sum of q
+  alignas(64) std::int32_t zero[kPanelBlocks][kPanelRows];  ///< -zero * sum of q
+};
+
+/// The nearest number that f16 holds: what ggml keeps of a scale. Other roundings would be as good, but then every
+/// rounding of the layers behind falls out differently, and results are as far from ggml's as noise goes (ADR 0011).
+HWY_INLINE float half_of(float scale) {
+  const hn::CappedTag<float, 1> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> half;
+  return hn::GetLane(hn::PromoteTo(d, hn::DemoteTo(half, hn::Set(d, scale))));
+}
+
+/// x: a block of a row.
+HWY_INLINE void round_block(const float* x, int zero, int block, int row, Panel& panel) {
+  const hn::CappedTag<float, kBlock> d;
+  const hn::Rebind<std::int8_t, decltype(d)> bytes;
+  const hn::RebindToSigned<decltype(d)> di;
+  constexpr int lanes = static_cast<int>(hn::MaxLanes(hn::CappedTag<float, kBlock>()));
+  auto largest = hn::Zero(d);
+  for (int i = 0; i < kBlock; i += lanes) {
+    largest = hn::Max(largest, hn::Abs(hn::LoadU(d, x + i)));
+  }
+  const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
+  const auto inverse = hn::Set(d, most > 0.0F ? 127.0F / most : 0.0F);
+  auto total = hn::Zero(di);
+  for (int i = 0; i < kBlock; i += lanes) {
+    const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+    total = hn::Add(total, q);
+    hn::StoreU(hn::DemoteTo(bytes, q), bytes, panel.q[block][row] + i);
+  }
+  const float scale = half_of(most / 127.0F);
+  const std::int32_t sum = hn::GetLane(hn::SumOfLanes(di, total));
+  panel.scale[block][row] = scale;
+  panel.sum[block][row] = scale * static_cast<float>(sum);
+  panel.zero[block][row] = -zero * sum;
+}
+
+/// Rows [first_row, first_row + n_rows) x blocks [first_block, + n_blocks) of x.
+inline void round_rows(const QuantProduct& p, int zero, int first_row, int n_rows, int first_block, int n_blocks,
+                       Panel& panel) {
+  for (int r = 0; r < n_rows; ++r) {
+    const float* x = p.x + std::ptrdiff_t{first_row + r} * p.n_in + std::ptrdiff_t{first_block} * kBlock;
+    for (int b = 0; b < n_blocks; ++b) round_block(x + b * kBlock, zero, b, r, panel);
+  }
+}
+
+/// The weights of four inputs of each lane's output, for each group of a block. q: the lanes' first.
+template <QuantType Type>
+HWY_INLINE void unpack(const std::byte* q, hn::Vec<U8> (&w)[kGroups]) {
+  const U8 d;
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(q);
+  if constexpr (Type == QuantType::kQ8_0) {
+    for (int g = 0; g < kGroups; ++g) w[g] = hn::LoadU(d, bytes + g * kOut * 4);
+  } else {
+    const auto low = hn::Set(d, std::uint8_t{15});
+    for (int g = 0; g < kGroups; g += 2) {
+      const auto pairs = hn::LoadU(d, bytes + g / 2 * kOut * 4);
+      w[g] = hn::And(pairs, low);
+      w[g + 1] = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(U16(), pairs))), low);
+    }
+  }
+}
+
+HWY_INLINE hn::Vec<F> load_halves(const std::byte* halves) {
+  const hn::Rebind<hwy::float16_t, F> half;
+  return hn::PromoteTo(F(), hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(halves)));
+}
+
+/// y[Rows][kOut] (+)= a tile's blocks times the panel's rows from `first_row`. `stride`: floats between rows of y.
+template <QuantType Type, int Rows>
+void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int first_row, bool add, float* y,
+                   std::ptrdiff_t stride) {
+  constexpr TileBlock layout = TileBlock::of(Type);
+  constexpr int lanes = static_cast<int>(hn::MaxLanes(F()));
+  const F d;
+  const I di;
+  for (int first = 0; first < kOut; first += lanes) {
+    hn::Vec<F> acc[Rows];
+    for (int r = 0; r < Rows; ++r) acc[r] = add ? hn::LoadU(d, y + r * stride + first) : hn::Zero(d);
+    const std::byte* at = tile;
+    for (int b = 0; b < n_blocks; ++b, at += layout.size) {
+      hn::Vec<U8> w[kGroups];
+      unpack<Type>(at + layout.q + first * 4, w);
+      const auto scale = load_halves(at + first * 2);
+      hn::Vec<F> offset = hn::Zero(d);
+      if constexpr (Type == QuantType::kQ4_1) offset = load_halves(at + layout.m + first * 2);
+      HWY_UNROLL(16)
+      for (int r = 0; r < Rows; ++r) {
+        auto dots = Type == QuantType::kQ4_1 ? hn::Zero(di) : hn::Set(di, panel.zero[b][first_row + r]);
+        for (int g = 0; g < kGroups; ++g) {
+          std::int32_t four;
+          std::memcpy(&four, &panel.q[b][first_row + r][4 * g], 4);
+          dots = add_dots(dots, w[g], hn::Set(di, four));
+        }
+        acc[r] = hn::MulAdd(hn::ConvertTo(d, dots), hn::Mul(scale, hn::Set(d, panel.scale[b][first_row + r])), acc[r]);
+        if constexpr (Type == QuantType::kQ4_1)
+          acc[r] = hn::MulAdd(offset, hn::Set(d, panel.sum[b][first_row + r]), acc[r]);
+      }
+    }
+    for (int r = 0; r < Rows; ++r) hn::StoreU(acc[r], d, y + r * stride + first);
+  }
+}
+
+/// Rows that share a pass: their accumulators must fit the registers beside a block's weights.
+constexpr int kPassRows = HWY_TARGET == HWY_AVX2 ? 4 : kPanelRows;
+
+using TileFunction = void (*)(const std::byte*, int, const Panel&, int, bool, float*, std::ptrdiff_t);
+
+/// multiply_tile() for 1, 2, ... rows.
+template <QuantType Type, int... Less>
+constexpr std::array<TileFunction, sizeof...(Less)> tile_functions(std::integer_sequence<int, Less...>) {
+  return {multiply_tile<Type, Less + 1>...};
+}
+
+/// y[n_rows][n_out] (+)= a tile's blocks times the panel, n_out <= kOut.
+template <QuantType Type>
+void multiply_panel(const std::byte* tile, int n_blocks, const Panel& panel, int n_rows, int n_out, bool add, float* y,
+                    std::ptrdiff_t stride) {
+  static constexpr auto functions = tile_functions<Type>(std::make_integer_sequence<int, kPassRows>());
+  for (int row = 0; row < n_rows; row += kPassRows, y += kPassRows * stride) {
+    const int rows = std::min(kPassRows, n_rows - row);
+    const TileFunction function = functions[static_cast<std::size_t>(rows - 1)];
+    if (n_out == kOut) {
+      function(tile, n_blocks, panel, row, add, y, stride);
+      continue;
+    }
+    HWY_ALIGN float out[kPassRows * kOut];  // the last tile of a matrix reaches beyond it
+    function(tile, n_blocks, panel, row, false, out, kOut);
+    for (int r = 0; r < rows; ++r) {
+      for (int o = 0; o < n_out; ++o) y[r * stride + o] = out[r * kOut + o] + (add ? y[r * stride + o] : 0.0F);
+    }
+  }
+}
+
+template <QuantType Type>
+void multiply(const QuantProduct& p) {
+  constexpr auto tile_block = static_cast<std::ptrdiff_t>(TileBlock::of(Type).size);
+  const int all_blocks = p.n_in / kBlock;
+  Panel panel;
+  for (int row = p.first_row; row < p.end_row; row += kPanelRows) {
+    const int n_rows = std::min(kPanelRows, p.end_row - row);
+    for (int block = 0; block < all_blocks; block += kPanelBlocks) {
+      const int n_blocks = std::min(kPanelBlocks, all_blocks - block);
+      round_rows(p, zero_of(Type), row, n_rows, block, n_blocks, panel);
+      for (int t = p.first_tile; t < p.end_tile; ++t) {
+        const std::byte* tile = p.packed + (std::ptrdiff_t{t} * all_blocks + block) * tile_block;
+        float* y = p.y + std::ptrdiff_t{row} * p.n_out + std::ptrdiff_t{t} * kOut;
+        multiply_panel<Type>(tile, n_blocks, panel, n_rows, std::min(kOut, p.n_out - t * kOut), block > 0, y, p.n_out);
+      }
+    }
+  }
+}
+
+}  // namespace coppice::matmul::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

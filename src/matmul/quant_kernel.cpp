@@ -1,0 +1,61 @@
+#include "matmul/quant_kernel.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "simd/target.h"
+
+// Dot products of bytes (VNNI) come with this target.
+#define HWY_WANT_AVX3_DL 1
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "matmul/quant_kernel.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include "matmul/quant_kernel-inl.h"
+
+// Highway's macros for the target are those of quant_kernel-inl.h here.
+HWY_BEFORE_NAMESPACE();
+namespace coppice::matmul::HWY_NAMESPACE {
+
+bool supports(QuantType type) {
+  return kByteDots == ByteDots::kExact || (kByteDots == ByteDots::kSmall && type != QuantType::kQ8_0);
+}
+
+void run(const QuantProduct& p) {
+  switch (p.type) {
+    case QuantType::kQ4_0:
+      return multiply<QuantType::kQ4_0>(p);
+    case QuantType::kQ4_1:
+      return multiply<QuantType::kQ4_1>(p);
+    case QuantType::kQ8_0:
+      return multiply<QuantType::kQ8_0>(p);
+  }
+}
+
+}  // namespace coppice::matmul::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace coppice::matmul {
+
+namespace {
+
+HWY_EXPORT(supports);
+HWY_EXPORT(run);
+
+}  // namespace
+
+bool kernel_supports(QuantType type) {
+  simd::choose_target();
+  return HWY_DYNAMIC_DISPATCH(supports)(type);
+}
+
+void run_kernel(const QuantProduct& product) {
+  HWY_DYNAMIC_DISPATCH(run)(product);
+}
+
+}  // namespace coppice::matmul
+#endif  // HWY_ONCE

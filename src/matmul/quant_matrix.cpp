@@ -1,0 +1,118 @@
+#include "matmul/quant_matrix.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "matmul/quant_kernel.h"
+
+namespace coppice::matmul {
+
+namespace {
+
+constexpr int kBlock = QuantMatrix::kBlock;
+constexpr int kTileOutputs = QuantMatrix::kTileOutputs;
+constexpr int kGroup = 4;  // inputs whose products one instruction adds up
+
+/// With this many rows for each worker they share the rows out, else the outputs: then each rounds all rows of x.
+constexpr int kRowsWorthSharing = 32;
+constexpr int kRowUnit = 16;
+
+int ceil_div(int n, int unit) {
+  return (n + unit - 1) / unit;
+}
+
+/// What the file has: f16 d, f16 m (Q4_1 only), then q. Low halves of 4-bit bytes are inputs 0-15, high ones 16-31.
+struct FileBlock {
+  std::size_t q, size;  ///< offset of q
+
+  static FileBlock of(QuantType type) {
+    switch (type) {
+      case QuantType::kQ4_0:
+        return {2, 18};
+      case QuantType::kQ4_1:
+        return {4, 20};
+      case QuantType::kQ8_0:
+        break;
+    }
+    return {2, 34};
+  }
+};
+
+/// q of input i in a block of the file, not negative.
+std::uint8_t file_q(QuantType type, const std::byte* q, int i) {
+  if (type == QuantType::kQ8_0) return static_cast<std::uint8_t>(std::to_integer<int>(q[i]) ^ 128);
+  const int pair = std::to_integer<int>(q[i % (kBlock / 2)]);
+  return static_cast<std::uint8_t>(i < kBlock / 2 ? pair & 15 : pair >> 4);
+}
+
+/// Writes output `lane` of a tile's block.
+void pack_block(QuantType type, const std::byte* from, int lane, std::byte* to) {
+  const auto file = FileBlock::of(type);
+  const auto tile = TileBlock::of(type);
+  const auto at = static_cast<std::size_t>(lane);
+  std::memcpy(to + at * 2, from, 2);
+  if (type == QuantType::kQ4_1) std::memcpy(to + tile.m + at * 2, from + 2, 2);
+  for (int i = 0; i < kBlock; ++i) {
+    const int group = i / kGroup;
+    const bool halves = type != QuantType::kQ8_0;
+    const auto vector = static_cast<std::size_t>(halves ? group / 2 : group);
+    const auto q = std::byte{file_q(type, from + file.q, i)};
+    to[tile.q + (vector * kTileOutputs + at) * kGroup + static_cast<std::size_t>(i % kGroup)] |=
+        halves && group % 2 == 1 ? q << 4 : q;
+  }
+}
+
+/// Part `index` of n among `parts`: [first, end), borders at multiples of `unit`.
+std::pair<int, int> share(int n, int index, int parts, int unit) {
+  const auto border = [&](int i) {
+    return static_cast<int>(std::min<std::int64_t>(n, (std::int64_t{n} * i / parts + unit - 1) / unit * unit));
+  };
+  return {border(index), border(index + 1)};
+}
+
+}  // namespace
+
+bool QuantMatrix::supports(QuantType type) {
+  return kernel_supports(type);
+}
+
+QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks)
+    : type_(type), n_in_(n_in), n_out_(n_out) {
+  const auto file = FileBlock::of(type);
+  const auto tile = TileBlock::of(type);
+  const auto n_blocks = static_cast<std::size_t>(n_in / kBlock);
+  assert(n_in % kBlock == 0 && blocks.size() == n_blocks * static_cast<std::size_t>(n_out) * file.size);
+  bytes_ = static_cast<std::size_t>(ceil_div(n_out, kTileOutputs)) * n_blocks * tile.size;
+  packed_ = hwy::AllocateAligned<std::byte>(bytes_);
+  if (!packed_) throw std::bad_alloc();
+  std::memset(packed_.get(), 0, bytes_);
+  for (int o = 0; o < n_out; ++o) {
+    const auto tile_begin = static_cast<std::size_t>(o / kTileOutputs) * n_blocks;
+    for (std::size_t b = 0; b < n_blocks; ++b) {
+      pack_block(type, blocks.data() + (static_cast<std::size_t>(o) * n_blocks + b) * file.size, o % kTileOutputs,
+                 packed_.get() + (tile_begin + b) * tile.size);
+    }
+  }
+}
+
+void QuantMatrix::multiply(const float* x, int n_rows, float* y, int worker, int n_workers) const {
+  const int n_tiles = ceil_div(n_out_, kTileOutputs);
+  const bool by_rows = n_rows >= kRowsWorthSharing * n_workers;
+  const auto [first_row, end_row] = by_rows ? share(n_rows, worker, n_workers, kRowUnit) : std::pair(0, n_rows);
+  const auto [first_tile, end_tile] = by_rows ? std::pair(0, n_tiles) : share(n_tiles, worker, n_workers, 1);
+  run_kernel({.type = type_,
+              .n_in = n_in_,
+              .n_out = n_out_,
+              .packed = packed_.get(),
+              .x = x,
+              .y = y,
+              .first_row = first_row,
+              .end_row = end_row,
+              .first_tile = first_tile,
+              .end_tile = end_tile});
+}
+
+}  // namespace coppice::matmul

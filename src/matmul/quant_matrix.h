@@ -1,0 +1,60 @@
+// QuantMatrix: a matrix of quantised weights, in the order in which a CPU with dot products of bytes multiplies it fastest.
+//
+//   y = W x      W: [n_out, n_in] weights of a GGUF file in blocks of 32, x: [n_rows, n_in] f32, y: [n_rows, n_out] f32
+//
+// A weight is d * (q - zero) + m: q is not negative and has 4 or 8 bits, d and m are the block's.
+//   Q4_0   zero = 8,   no m
+//   Q4_1   zero = 0
+//   Q8_0   zero = 128, no m
+// x is rounded to 8 bits with one f16 scale for each 32 values, as ggml does. A block's part of an output is then
+//   d_w * d_x * (sum of q_w * q_x - zero * sum of q_x) + m * d_x * sum of q_x
+// where the sums are exact in whole numbers.
+//
+// Packed order: tiles of 16 outputs, one after the other; a tile's blocks along n_in; a block has
+//   d     16 f16
+//   m     16 f16; Q4_1 only
+//   q     for each group of four inputs, the four q of output 0, of output 1, ...: 64 bytes. With 4 bits, groups 2 i
+//         and 2 i + 1 share their bytes: low and high halves
+// As many bytes as in the file. Outputs beyond n_out are filled with zeros.
+//
+// Owns the packed weights. Immutable after construction, so any thread may multiply.
+#pragma once
+
+#include <hwy/aligned_allocator.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace coppice::matmul {
+
+enum class QuantType : std::uint8_t { kQ4_0, kQ4_1, kQ8_0 };
+
+class QuantMatrix {
+ public:
+  static constexpr int kBlock = 32;  ///< inputs
+  static constexpr int kTileOutputs = 16;
+
+  /// Whether this CPU has the instructions that make a matrix of this type worth packing.
+  static bool supports(QuantType type);
+
+  /// blocks: n_out rows of n_in weights, as the file has them. Throws std::bad_alloc.
+  /// REQUIRES: n_in is a multiple of kBlock; blocks has the size that follows.
+  QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks);
+
+  /// One worker's share of y = W x; all workers together write every value of y, each once.
+  /// REQUIRES: supports(type).
+  void multiply(const float* x, int n_rows, float* y, int worker, int n_workers) const;
+
+  int n_in() const { return n_in_; }
+  int n_out() const { return n_out_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  QuantType type_;
+  int n_in_, n_out_;
+  std::size_t bytes_;
+  hwy::AlignedFreeUniquePtr<std::byte[]> packed_;
+};
+
+}  // namespace coppice::matmul

@@ -1,0 +1,169 @@
+// The packed product against a scalar one in double precision, with weights decoded here, on every instruction set.
+#include "matmul/quant_matrix.h"
+
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "simd/target.h"
+
+namespace coppice {
+namespace {
+
+using matmul::QuantMatrix;
+using matmul::QuantType;
+
+constexpr int kBlock = QuantMatrix::kBlock;
+
+/// A number that f16 holds, and its bits: sign, 5 bits of exponent, 10 of mantissa.
+struct Half {
+  std::uint16_t bits;
+  float value() const {
+    const float mantissa = 1.0F + static_cast<float>(bits & 1023) / 1024.0F;
+    return std::ldexp(bits & 0x8000 ? -mantissa : mantissa, ((bits >> 10) & 31) - 15);
+  }
+};
+
+struct Case {
+  QuantType type;
+  int n_in, n_out, n_rows, n_workers;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << "type " << static_cast<int>(c.type) << ", " << c.n_in << " x " << c.n_out << ", " << c.n_rows
+             << " rows, " << c.n_workers << " workers";
+}
+
+/// Random blocks as a file has them, and the weights that they mean: scaled + offset. [n_out, n_in]
+struct Matrix {
+  std::vector<std::byte> bytes;
+  std::vector<double> scaled, offsets;
+};
+
+Matrix random_matrix(const Case& c, std::mt19937& random) {
+  Matrix matrix;
+  const auto half = [&] {  // 2^-7 .. 2^-5, either sign
+    return Half{static_cast<std::uint16_t>((random() & 0x83FF) | ((8 + random() % 2) << 10))};
+  };
+  const auto put = [&](std::uint32_t value, int n) {
+    for (int i = 0; i < n; ++i) matrix.bytes.push_back(std::byte(value >> (8 * i) & 255));
+  };
+  for (int block = 0; block < c.n_in / kBlock * c.n_out; ++block) {
+    const Half d = half(), m = half();
+    put(d.bits, 2);
+    if (c.type == QuantType::kQ4_1) put(m.bits, 2);
+    std::array<int, kBlock> q;
+    if (c.type == QuantType::kQ8_0) {
+      for (int& v : q) put(static_cast<std::uint32_t>(v = static_cast<int>(random() % 256) - 128) & 255, 1);
+    } else {
+      for (std::size_t i = 0; i < kBlock / 2; ++i) {
+        const std::uint32_t low = random() % 16, high = random() % 16;
+        put(low | high << 4, 1);
+        const int zero = c.type == QuantType::kQ4_0 ? 8 : 0;
+        q[i] = static_cast<int>(low) - zero;
+        q[i + kBlock / 2] = static_cast<int>(high) - zero;
+      }
+    }
+    for (const int v : q) {
+      matrix.scaled.push_back(static_cast<double>(d.value()) * v);
+      matrix.offsets.push_back(c.type == QuantType::kQ4_1 ? m.value() : 0.0);
+    }
+  }
+  return matrix;
+}
+
+/// x rounded to 8 bits in blocks of 32, the scales to f16.
+std::vector<double> rounded(const std::vector<float>& x) {
+  std::vector<double> result(x.size());
+  for (std::size_t block = 0; block < x.size(); block += kBlock) {
+    float largest = 0.0F;
+    for (std::size_t i = 0; i < kBlock; ++i) largest = std::max(largest, std::abs(x[block + i]));
+    // _Float16 is the compiler's own type: independent of the kernel's conversion.
+    const auto scale = static_cast<double>(static_cast<_Float16>(largest / 127.0F));
+    const float inverse = largest > 0.0F ? 127.0F / largest : 0.0F;
+    for (std::size_t i = 0; i < kBlock; ++i) {
+      result[block + i] = scale * std::nearbyint(x[block + i] * inverse);
+    }
+  }
+  return result;
+}
+
+void check(const Case& c, const Matrix& matrix, const std::vector<float>& x, const std::vector<float>& y) {
+  const std::vector<double> rx = rounded(x);
+  const auto n_in = static_cast<std::size_t>(c.n_in), n_out = static_cast<std::size_t>(c.n_out);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(c.n_rows); ++r) {
+    for (std::size_t o = 0; o < n_out; ++o) {
+      double expected = 0.0, size = 0.0;
+      for (std::size_t i = 0; i < n_in; ++i) {
+        const double scaled = matrix.scaled[o * n_in + i] * rx[r * n_in + i];
+        const double offset = matrix.offsets[o * n_in + i] * rx[r * n_in + i];
+        expected += scaled + offset;
+        size += std::abs(scaled) + std::abs(offset);
+      }
+      ASSERT_NEAR(y[r * n_out + o], expected, 2e-6 * size) << "row " << r << ", output " << o;
+    }
+  }
+}
+
+void use(std::int64_t target) {
+  simd::choose_target();
+  hwy::SetSupportedTargetsForTest(target);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+class QuantMatrixTest : public testing::TestWithParam<Case> {};
+
+// One block; a last tile that is not full; more inputs than are rounded at a time; few rows and many, shared out by
+// outputs and by rows; more workers than tiles.
+INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
+                           std::vector<Case> cases;
+                           for (const auto type : {QuantType::kQ4_0, QuantType::kQ4_1, QuantType::kQ8_0}) {
+                             for (const auto& [n_in, n_out, n_rows, n_workers] :
+                                  std::vector<std::array<int, 4>>{{32, 16, 1, 1},
+                                                                  {64, 21, 3, 2},
+                                                                  {96, 5, 2, 4},
+                                                                  {576, 192, 16, 2},
+                                                                  {576, 100, 37, 3},
+                                                                  {2080, 33, 4, 2},
+                                                                  {4160, 48, 17, 1},
+                                                                  {128, 64, 133, 3}}) {
+                               cases.push_back({type, n_in, n_out, n_rows, n_workers});
+                             }
+                           }
+                           return cases;
+                         }()));
+
+TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
+  const Case c = GetParam();
+  std::mt19937 random(7);
+  const Matrix matrix = random_matrix(c, random);
+  std::normal_distribution<float> normal(0.2F, 1.0F);
+  std::vector<float> x(static_cast<std::size_t>(c.n_in) * static_cast<std::size_t>(c.n_rows));
+  for (float& v : x) v = normal(random);
+  const QuantMatrix packed(c.type, c.n_in, c.n_out, matrix.bytes);
+
+  int targets = 0;
+  simd::choose_target();
+  for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
+    use(bits & -bits);
+    if (QuantMatrix::supports(c.type)) {
+      ++targets;
+      SCOPED_TRACE(hwy::TargetName(bits & -bits));
+      std::vector<float> y(static_cast<std::size_t>(c.n_out) * static_cast<std::size_t>(c.n_rows),
+                           std::numeric_limits<float>::quiet_NaN());
+      for (int worker = 0; worker < c.n_workers; ++worker)
+        packed.multiply(x.data(), c.n_rows, y.data(), worker, c.n_workers);
+      check(c, matrix, x, y);
+    }
+    use(0);
+  }
+  if (targets == 0) GTEST_SKIP() << "no instruction set of this CPU multiplies this type";
+}
+
+}  // namespace
+}  // namespace coppice
