@@ -10,8 +10,8 @@ if [[ $preset == release ]]; then
   "$repo/scripts/build.sh" release
   filter=()
 else
-  "$repo/scripts/build.sh" "$preset" tests/kv/all tests/attention/all tests/engine/all tests/server/all
-  filter=(-R '^(kv|attention|engine|server)_')
+  "$repo/scripts/build.sh" "$preset" tests/kv/all tests/attention/all tests/matmul/all tests/engine/all tests/server/all
+  filter=(-R '^(kv|attention|matmul|engine|server)_')
 fi
 
 # The end-to-end tests drive the binary with real clients, from an environment of their own.
