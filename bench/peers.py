@@ -28,7 +28,7 @@ from common import (FLASH, UNIFIED, Comparison, Failure, Server, cpu_flags, mach
 from gguf import read_model
 
 CLOSE = 1.1    # a second setting within this factor of the best in the search takes part in the rounds
-GIVE_UP = 2.5  # a setting that takes this many times as long as the best cold burst before it is given up
+GIVE_UP = 1.6  # a setting that takes this many times as long as the best cold burst before it is given up
 QUIET = 0.1    # share of the machine that others may use before the report calls the figures noise
 MEASURES = {   # name of a client.Result's field: (words, unit, higher is better)
     "wall_s": ("total time", "s", False),
