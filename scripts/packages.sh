@@ -22,7 +22,9 @@ if ((EUID == 0)); then
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
   sudo=(sudo -n)
 else
-  die "Packages are missing; please run:  sudo sh -c 'apt-get update && ${install[*]}'"
+  as_root="su -c"
+  ! command -v sudo >/dev/null || as_root="sudo sh -c"
+  die "Packages are missing; please run:  $as_root 'apt-get update && ${install[*]}'"
 fi
 
 need_disk / 2000 "installing ${#missing[@]} packages"
