@@ -29,6 +29,7 @@ from gguf import read_model
 
 CLOSE = 1.1    # a second setting within this factor of the best in the search takes part in the rounds
 GIVE_UP = 1.6  # a setting that takes this many times as long as the best cold burst before it is given up
+LONG = 100     # seconds: a cold burst that takes the peer longer runs in one round
 QUIET = 0.1    # share of the machine that others may use before the report calls the figures noise
 MEASURES = {   # name of a client.Result's field: (words, unit, higher is better)
     "wall_s": ("total time", "s", False),
@@ -92,6 +93,7 @@ class PeerBench:
             self.builds = {"AMX": pathlib.Path(args.peers), "no AMX": pathlib.Path(args.peers_no_amx)}
         self.logs = pathlib.Path(args.json).parent
         self.searched, self.bandwidths, self.text = {}, {}, None
+        self.hopeless = set()  # settings, slots left out, that were given up on a burst of shared prompts
 
     # Servers
 
@@ -126,6 +128,16 @@ class PeerBench:
 
     # The search
 
+    @staticmethod
+    def without_slots(setting):
+        return re.sub(r", -np \d+$", "", setting)
+
+    def remember_hopeless(self, load, result):
+        """What a burst gave up, longer ones of its kind don't try again."""
+        if load.shared and not load.slots:
+            self.hopeless |= {self.without_slots(setting) for setting, found in result.get("search", {}).items()
+                              if isinstance(found, str) and found.startswith("given up")}
+
     def try_setting(self, load, setting, limit, with_warm):
         """{False: the cold burst, True: the warm one}."""
         with self.peer_server(load, setting) as server:
@@ -141,6 +153,9 @@ class PeerBench:
         if load.family not in self.searched:
             found, best, settings = {}, None, list(self.settings(load))
             for index, setting in enumerate(settings, 1):
+                if load.shared and not load.slots and self.without_slots(str(setting)) in self.hopeless:
+                    found[setting] = "given up on a shorter load"
+                    continue
                 say(f"  search {index} of {len(settings)}: {setting}")
                 limit = best * GIVE_UP + 5 if best else 1800
                 try:
@@ -170,7 +185,7 @@ class PeerBench:
 
     # The rounds
 
-    def rounds(self, load, settings, comparisons):
+    def rounds(self, load, settings, comparisons, longest):
         """Both servers in turn; a round's prompts are the same for all. Returns every result by server."""
         results = {}
         with contextlib.ExitStack() as stack:
@@ -186,8 +201,9 @@ class PeerBench:
                 if load.warm:
                     self.burst(server, prompts, load.out)
                 server.hold()
-            for number in range(1, self.args.rounds + 1):
-                say(f"  round {number} of {self.args.rounds}: {' / '.join(servers)}")
+            n_rounds = 1 if longest > LONG else self.args.rounds
+            for number in range(1, n_rounds + 1):
+                say(f"  round {number} of {n_rounds}: {' / '.join(servers)}")
                 prompts = self.text.prompts(load, heads if load.warm else self.text.heads(load))
                 for name, server in servers.items():
                     server.resume()
@@ -218,7 +234,9 @@ class PeerBench:
         found = self.search(load, with_warm)
         comparisons = [Comparison(f"{load.title}: {MEASURES[row.measure][0]}", MEASURES[row.measure][1], row.goal,
                                   MEASURES[row.measure][2]) for row in load.rows]
-        results = self.rounds(load, self.contenders(load, found), comparisons)
+        contenders = self.contenders(load, found)
+        longest = max(found[setting][load.warm].wall_s for setting in contenders)
+        results = self.rounds(load, contenders, comparisons, longest)
         return {
             "rows": [self.row(comparison, self.bound(row.measure, load.warm, load.requests, load.unique_tokens, load.out))
                      for row, comparison in zip(load.rows, comparisons)],
@@ -339,6 +357,8 @@ def run(args):
         if all(old.get(key) == report[key] for key in same):
             report["loads"], report["busy"] = old["loads"], old["busy"]
             bench.bandwidths = {int(size): rate for size, rate in old.get("bandwidth_bytes_per_s", {}).items()}
+            for load in loads.all_loads():
+                bench.remember_hopeless(load, report["loads"].get(load.name, {}))
     report["bandwidth_bytes_per_s"] = bench.bandwidths
     with_warm = {load.family for load in chosen if isinstance(load, loads.Load) and load.warm}
     left = [load for load in chosen if load.name not in report["loads"]]
@@ -354,20 +374,23 @@ def run(args):
             result = bench.run_engine(load)
         else:
             result = bench.run_load(load, load.family in with_warm)
+            bench.remember_hopeless(load, result)
         report["loads"][load.name] = result
         path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     order = [load.name for load in [*loads.all_loads(), *ENGINE_LOADS]]
     report["loads"] = {name: report["loads"][name] for name in order if name in report["loads"]}
     path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     complete = len(report["loads"]) == everything
-    chart = pathlib.Path(args.markdown).with_name("benchmarks-peers.png") if complete else path.with_suffix(".png")
+    write = args.write or complete
+    chart = pathlib.Path(args.markdown).with_name("benchmarks-peers.png") if write else path.with_suffix(".png")
     peers_report.draw(report, chart)
-    text = peers_report.markdown(report, chart.name, QUIET, CLOSE, GIVE_UP)
-    if complete:
+    missing = [name for name in order if name not in report["loads"]]
+    text = peers_report.markdown(report, chart.name, QUIET, CLOSE, GIVE_UP, LONG, missing)
+    if write:
         write_part(args.markdown, "make bench-peers", text)
     print(text)
     say(f"figures: {path}; chart: {chart}"
-        + ("" if complete else f"; {args.markdown} is written when all loads are there"))
+        + ("" if write else f"; {args.markdown} is written when all loads are there, or with --write"))
 
 
 def main():
@@ -381,6 +404,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=3, help="runs inside one bench program, after its warm-up")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md though loads are missing; it names them")
     parser.add_argument("--resume", action="store_true", help="keep the loads that an earlier run has in its JSON file")
     args = parser.parse_args()
     if min(args.rounds, args.repeat, args.threads) < 1:

@@ -22,7 +22,7 @@ def as_line(row):
             f"| `{row['setting']}` | **{row['faster']:.2f}x** | {goal} | {reached} | {bound} |")
 
 
-def markdown(report, chart, quiet, close, give_up):
+def markdown(report, chart, quiet, close, give_up, long, missing):
     amx = ("with and without AMX" if report["amx"] else "without AMX, which this CPU lacks")
     rates = [float(rate) / 1e9 for rate in report.get("bandwidth_bytes_per_s", {}).values()]
     lines = [
@@ -34,7 +34,8 @@ def markdown(report, chart, quiet, close, give_up):
         "room for keys and values; the peer has a slot for each request, `--cache-reuse 256`, and no prompt cache in main memory",
         "(it would only add copies here). coppice runs with its defaults. Figures are medians; \"faster\" is the median over the",
         f"pairs. Of settings within {close} of each other in the search two run in the rounds; one whose cold burst takes more",
-        f"than {give_up} times the best's is given up. Answers are 32 tokens (128 for unrelated streams and one stream, 64 for",
+        f"than {give_up} times the best's is given up, and not tried in longer bursts. A burst that takes the peer more than",
+        f"{long} s runs in one round. Answers are 32 tokens (128 for unrelated streams and one stream, 64 for",
         "decodes on one prefix), greedy; a request has 20 tokens of its own. Cold: random text that nobody has seen. Warm: the",
         "shared text was served before, the requests' own tokens weren't. Decode is counted while all streams write. \"Peer in",
         "turn\": it has fewer slots than requests, so that those which wait find the prefix in a slot. A load's setting is chosen",
@@ -51,6 +52,8 @@ def markdown(report, chart, quiet, close, give_up):
         "|---|---|---|---|---|---|---|---|",
         *(as_line(row) for row in rows_of(report)), "",
     ]
+    if missing:
+        lines += [f"Not run: {', '.join(missing)}.", ""]
     skipped = [load["skipped"] for load in report["loads"].values() if "skipped" in load]
     if skipped:
         lines += [*skipped, ""]
