@@ -30,6 +30,7 @@ struct ServeOptions {
   std::string model;
   std::string chat_template;
   std::string share = "on";
+  std::string isolate = "none";
   std::string log_level = "info";
   std::int32_t context = 0;  ///< 0: the model's, as far as the pool holds
   executor::GgmlOptions ggml;
@@ -116,6 +117,13 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command.add_option("--max-connections", s.http.max_connections, "Open connections")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--api-keys", s.api.api_keys_file, "File with the keys that clients may use, one a line")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  command.add_option("--isolate", o.isolate, "keys: requests share cached prefixes with those of the same key only")
+      ->check(CLI::IsMember({"none", "keys"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--request-seconds", s.api.request_seconds, "Longest time for a request; 0: no limit")
@@ -270,6 +278,9 @@ void load_and_run(ServeOptions& o, server::Server& server) {
 
 int serve(ServeOptions o) {
   start_logging(o.log_level);
+  o.server.api.isolate_keys = o.isolate == "keys";
+  if (o.server.api.isolate_keys && o.server.api.api_keys_file.empty())
+    throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
   settle_memory(o);
   o.server.api.names.id = std::filesystem::path(o.model).stem().string();
   o.server.handle_signals = true;

@@ -23,7 +23,9 @@ namespace asio = boost::asio;
 
 namespace {
 
+constexpr const char* kHealthPath = "/health";
 constexpr const char* kModelPath = "/v1/models/";
+constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
 
 Json model_json(const std::string& id, const std::string& root, std::int64_t created, const Model* model) {
   Json json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
@@ -50,11 +52,44 @@ asio::awaitable<std::invoke_result_t<F>> Api::on_worker(F f) {
 }
 
 Api::Api(ApiConfig config, EventHub& hub, asio::thread_pool& workers)
-    : config_(std::move(config)), hub_(hub), workers_(workers), started_(std::time(nullptr)) {}
+    : config_(std::move(config)),
+      keys_(config_.api_keys_file),
+      hub_(hub),
+      workers_(workers),
+      started_(std::time(nullptr)) {}
+
+void Api::admit(HttpRequest& request) {
+  if (!keys_.wanted() || request.path == kHealthPath) return;
+  const ApiKey* key = keys_.find(request.authorization);
+  if (key == nullptr)
+    throw ApiError(401,
+                   request.authorization.empty() ? "An API key is wanted: send the field 'Authorization: Bearer KEY'."
+                                                 : "Incorrect API key provided.",
+                   "", "invalid_api_key");
+  request.client = key->name;
+  if (config_.isolate_keys) request.tenant_salt = tenant_salt(*key);
+}
+
+void Api::refused(int status) noexcept {
+  try {
+    metrics_.count_request(kOtherPath, status);
+  } catch (const std::exception& e) {
+    SPDLOG_ERROR("counting a refused request: {}", e.what());
+  }
+}
+
+void Api::reload_keys() {
+  try {
+    keys_.reload();
+    SPDLOG_INFO("{} API keys in '{}'", keys_.size(), keys_.path());
+  } catch (const std::exception& e) {
+    SPDLOG_ERROR("{} The keys stay as they were.", e.what());
+  }
+}
 
 const std::vector<Api::Route>& Api::routes() {
   static const std::vector<Route> kRoutes = {
-      {"/health", "GET", &Api::health},
+      {kHealthPath, "GET", &Api::health},
       {"/metrics", "GET", &Api::metrics},
       {"/v1/models", "GET", &Api::models},
       {"/v1/cache/stats", "GET", &Api::cache_stats},
@@ -78,7 +113,7 @@ const Api::Route& Api::find(const HttpRequest& request) const {
 
 asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   std::optional<ApiError> failure;
-  const char* path = "other";  // unknown paths must not become label values
+  const char* path = kOtherPath;
   const char* allowed = "";
   try {
     const Route& route = find(request);
@@ -101,7 +136,8 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   }
   if (!failure) co_return;
   metrics_.count_request(path, failure->status());
-  SPDLOG_DEBUG("{} {}: {} {}", request.method, request.path, failure->status(), failure->what());
+  SPDLOG_DEBUG("{} {} of {}: {} {}", request.method, request.path, request.client.empty() ? "?" : request.client,
+               failure->status(), failure->what());
   if (!out.begun()) {
     HttpReply reply = error_reply(*failure);
     if (failure->status() == 405) reply.headers.emplace_back("Allow", allowed);
@@ -200,6 +236,7 @@ asio::awaitable<void> Api::generate(Endpoint endpoint, HttpRequest& request, Rep
     if (config_.request_seconds > 0)
       r.deadline = start + std::chrono::duration_cast<engine::Clock::duration>(
                                std::chrono::duration<double>(config_.request_seconds));
+    r.cache_salt = request.tenant_salt + r.cache_salt;
     job.submit(std::move(r));
   }
   co_await reply_with(job, prepared, {start, metrics_}, out);

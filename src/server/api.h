@@ -4,7 +4,8 @@
 //
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events), errors in OpenAI's form.
-//   2. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
+//   2. Where keys are wanted, everything but /health wants one: figures tell about other people's requests, too.
+//   3. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "server/api_keys.h"
 #include "server/event_hub.h"
 #include "server/http.h"
 #include "server/metrics.h"
@@ -32,13 +34,21 @@ struct ApiConfig {
   ServedNames names;
   std::size_t max_pending_bytes = std::size_t{1} << 20;  ///< per stream, not taken by its client
   double request_seconds = 0;                            ///< deadline of a request; 0: none
+  std::string api_keys_file;                             ///< see ApiKeys; empty: everybody may come in
+  bool isolate_keys = false;                             ///< no key's requests share the cache with another's
 };
 
-class Api {
+class Api final : public HttpHandler {
  public:
+  /// Throws KeyFileError.
   Api(ApiConfig config, EventHub& hub, boost::asio::thread_pool& workers);
 
-  boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out);
+  void admit(HttpRequest& request) override;
+  boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) override;
+  void refused(int status) noexcept override;
+
+  /// Says in the log how it went. Requests that were admitted go on.
+  void reload_keys();
 
   // What /health says.
   void set_progress(std::string stage, double fraction);
@@ -74,6 +84,7 @@ class Api {
   Model& ready_model() const;
 
   ApiConfig config_;
+  ApiKeys keys_;
   EventHub& hub_;
   boost::asio::thread_pool& workers_;
   Metrics metrics_;

@@ -45,6 +45,7 @@ std::string ApiError::json() const {
 HttpReply error_reply(const ApiError& error) {
   HttpReply reply{.status = error.status(), .body = error.json()};
   if (const auto seconds = error.retry_after_s()) reply.headers.emplace_back("Retry-After", std::to_string(*seconds));
+  if (error.status() == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
   return reply;
 }
 

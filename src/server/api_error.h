@@ -46,7 +46,7 @@ class ApiError : public std::runtime_error {
 };
 
 struct HttpReply;
-/// With Retry-After where the error says when to come back.
+/// With Retry-After where the error says when to come back, and what a 401 must have.
 HttpReply error_reply(const ApiError& error);
 
 }  // namespace coppice::server

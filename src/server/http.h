@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +17,9 @@ struct HttpRequest {
   std::string method;  ///< "GET"; HEAD comes as GET, its body is dropped on the way out
   std::string path;    ///< without the query
   std::string query;
+  std::string authorization;  ///< the field's value; empty: none, or more than one
+  std::string client;         ///< set by HttpHandler::admit(), for the log: whose key it is
+  std::string tenant_salt;    ///< set by HttpHandler::admit(): goes before the salts of the engine's requests
   std::string body;
   BodyBudget::Charge body_charge;
 
@@ -51,7 +53,19 @@ class ReplyWriter {
   ~ReplyWriter() = default;
 };
 
-using HttpHandler = std::function<boost::asio::awaitable<void>(HttpRequest&, ReplyWriter&)>;
+/// What answers requests.
+class HttpHandler {
+ public:
+  /// A request's head is there, its body is not. Throws ApiError: the request is refused, its body not taken.
+  virtual void admit(HttpRequest& request) = 0;
+  /// Answers an admitted request.
+  virtual boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) = 0;
+  /// A request or a connection was refused before it came to handle(). Never throws.
+  virtual void refused(int status) noexcept = 0;
+
+ protected:
+  ~HttpHandler() = default;
+};
 
 struct HttpFigures {
   std::size_t connections = 0;  ///< open ones

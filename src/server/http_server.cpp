@@ -27,8 +27,8 @@ constexpr int kBacklog = 4096;  // the kernel cuts it to net.core.somaxconn
 
 }  // namespace
 
-HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler handler)
-    : io_(io), limits_(limits), bodies_(limits.body_budget()), handler_(std::move(handler)), acceptor_(io), tick_(io) {}
+HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler& handler)
+    : io_(io), limits_(limits), bodies_(limits.body_budget()), handler_(handler), acceptor_(io), tick_(io) {}
 
 HttpServer::~HttpServer() = default;
 
@@ -98,6 +98,7 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<HttpSession> session) {
 }
 
 asio::awaitable<void> HttpServer::refuse(tcp::socket socket) {
+  handler_.refused(503);
   const std::string body = ApiError::unavailable("Too many connections.").json();
   const std::string reply = fmt::format(
       "HTTP/1.1 503 Service Unavailable\r\nServer: coppice\r\nContent-Type: application/json\r\n"

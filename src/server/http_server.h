@@ -31,7 +31,8 @@ class ListenError : public std::runtime_error {
 
 class HttpServer {
  public:
-  HttpServer(boost::asio::io_context& io, HttpLimits limits, HttpHandler handler);
+  /// The handler outlives the server.
+  HttpServer(boost::asio::io_context& io, HttpLimits limits, HttpHandler& handler);
   ~HttpServer();
 
   /// Binds and listens; connections wait until start(). Port 0 picks a free one. Throws ListenError.
@@ -56,7 +57,7 @@ class HttpServer {
   boost::asio::io_context& io_;
   HttpLimits limits_;
   BodyBudget bodies_;
-  HttpHandler handler_;
+  HttpHandler& handler_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer tick_;
   std::unordered_set<std::shared_ptr<HttpSession>> sessions_;

@@ -49,10 +49,35 @@ std::optional<ApiError> protocol_error(error_code error, bool timed_out, const H
   return std::nullopt;
 }
 
+/// The path and query of a target. One in absolute form (RFC 9112, 3.2.2) has a scheme and an authority before them.
+std::string_view origin_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(std::min(target.find_first_of("/?", scheme.size()), target.size()));
+    return target;
+  }
+  return target;
+}
+
+/// All but the body.
+HttpRequest request_of(const http::request_header<>& head) {
+  HttpRequest request;
+  const std::string_view target = origin_form(head.target());
+  const std::size_t question = target.find('?');
+  request.path = target.substr(0, question);
+  if (request.path.empty()) request.path = "/";
+  if (question != std::string_view::npos) request.query = target.substr(question + 1);
+  request.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string());
+  if (const auto [first, last] = head.equal_range(http::field::authorization);
+      first != last && std::next(first) == last)
+    request.authorization = std::string_view(first->value());
+  return request;
+}
+
 }  // namespace
 
 HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies,
-                         const HttpHandler& handler)
+                         HttpHandler& handler)
     : socket_(std::move(socket)), limits_(limits), bodies_(bodies), handler_(handler) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -108,10 +133,16 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
   if (hosts > 1 || (hosts == 0 && !http10_))
     co_return std::unexpected(ApiError(400, "An HTTP/1.1 request must have one Host field.", "", "bad_http"));
 
+  HttpRequest request = request_of(head);
+  try {
+    handler_.admit(request);
+  } catch (const ApiError& e) {
+    co_return std::unexpected(e);
+  }
+
   if (boost::beast::iequals(head[http::field::expect], "100-continue"))
     co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
   arm(limits_.body_seconds);
-  HttpRequest request;
   request.body_charge = BodyBudget::Charge(bodies_);
   parser.eager(true);
   while (!parser.is_done()) {
@@ -122,11 +153,6 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
   }
 
   auto message = parser.release();
-  const std::string_view target(message.target().data(), message.target().size());
-  const std::size_t question = target.find('?');
-  request.path = target.substr(0, question);
-  if (question != std::string_view::npos) request.query = target.substr(question + 1);
-  request.method = head_only_ ? "GET" : std::string(message.method_string());
   request.body = std::move(message.body());
   keep_alive_ = message.keep_alive();
   co_return request;
@@ -135,6 +161,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
 asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
   timed_out_ = keep_alive_ = false;
   begun_ = complete_ = false;
+  handler_.refused(error.status());
   co_await send(error_reply(error));
   co_await linger();
 }
@@ -156,7 +183,7 @@ asio::awaitable<void> HttpSession::linger() {
 /// Never throws: the operator that runs it beside watch() would wait for a success of the other.
 asio::awaitable<void> HttpSession::respond(HttpRequest& request) {
   try {
-    co_await handler_(request, *this);
+    co_await handler_.handle(request, *this);
   } catch (const std::exception& e) {
     SPDLOG_DEBUG("reply not finished: {}", e.what());
     complete_ = false;

@@ -31,8 +31,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   using Clock = std::chrono::steady_clock;
 
   /// `limits`, `bodies` and `handler` outlive the session.
-  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies,
-              const HttpHandler& handler);
+  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies, HttpHandler& handler);
 
   /// Serves until either side closes. Never throws. REQUIRES: owned by a shared_ptr that the caller keeps.
   boost::asio::awaitable<void> run();
@@ -68,7 +67,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   boost::asio::ip::tcp::socket socket_;
   const HttpLimits& limits_;
   BodyBudget& bodies_;
-  const HttpHandler& handler_;
+  HttpHandler& handler_;
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet
   Clock::time_point deadline_ = Clock::time_point::max();
   bool timed_out_ = false;

@@ -60,8 +60,9 @@ struct Server::Impl {
       : config(limited(std::move(c))),
         hub(io),
         api(config.api, hub, workers),
-        http(io, config.http, [this](HttpRequest& request, ReplyWriter& out) { return api.handle(request, out); }),
+        http(io, config.http, api),
         signals(io),
+        hangup(io),
         drain_timer(io) {
     api.set_http_figures([this] { return http.figures(); });
     http.listen(config.host, config.port);
@@ -76,6 +77,7 @@ struct Server::Impl {
   void run();
   void begin_drain();
   asio::awaitable<void> wait_for_signal();
+  asio::awaitable<void> wait_for_hangup();
   asio::awaitable<void> drain();
   void end();
   asio::awaitable<void> wait_until(auto done, double seconds);
@@ -88,6 +90,7 @@ struct Server::Impl {
   Api api;
   HttpServer http;
   asio::signal_set signals;
+  asio::signal_set hangup;
   asio::steady_timer drain_timer;
   std::shared_ptr<Model> model;  ///< io thread
   bool draining = false;         ///< io thread
@@ -104,6 +107,10 @@ void Server::Impl::run() {
     signals.add(SIGINT);
     signals.add(SIGTERM);
     asio::co_spawn(io, wait_for_signal(), log_failure("signals"));
+    if (!config.api.api_keys_file.empty()) {
+      hangup.add(SIGHUP);
+      asio::co_spawn(io, wait_for_hangup(), log_failure("hangup"));
+    }
   }
   auto work = asio::make_work_guard(io);
   while (!closed) io.run_one();
@@ -121,6 +128,14 @@ asio::awaitable<void> Server::Impl::wait_for_signal() {
   if (closed) co_return;  // nothing ran, so that was all
   const auto [again_error, again] = co_await signals.async_wait(kTuple);
   if (!again_error) std::_Exit(128 + again);
+}
+
+asio::awaitable<void> Server::Impl::wait_for_hangup() {
+  while (!closed) {
+    const auto [error, number] = co_await hangup.async_wait(kTuple);
+    if (error) co_return;
+    api.reload_keys();
+  }
 }
 
 void Server::Impl::begin_drain() {
@@ -166,6 +181,7 @@ void Server::Impl::end() {
   http.close();
   if (model) model->stop();
   signals.cancel();
+  hangup.cancel();
   signals.clear();  // should the loader hang, a signal ends the process
   closed = true;
 }

@@ -28,13 +28,13 @@ struct ServerConfig {
   std::uint16_t port = 8080;  ///< 0: any free one
   HttpLimits http;
   ApiConfig api;
-  double drain_seconds = 5;
+  double drain_seconds = 25;
   bool handle_signals = false;
 };
 
 class Server {
  public:
-  /// Throws ListenError.
+  /// Throws ListenError, KeyFileError.
   explicit Server(ServerConfig config);
   /// Drains and joins, if nobody has.
   ~Server();

@@ -146,3 +146,42 @@ def test_full_queue_is_429():
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             statuses = list(pool.map(ask, range(8)))
         assert 200 in statuses and 429 in statuses and set(statuses) == {200, 429}
+
+
+def test_keys(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nalice key-a\nkey-b\n")
+    with Coppice("--kv-bytes", "64MiB", "--api-keys", str(keys), "--isolate", "keys") as server:
+        def client(key):
+            return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0)
+
+        def cached(key):
+            answer = client(key).chat.completions.create(model="default", messages=STORY, max_tokens=1)
+            return answer.usage.prompt_tokens_details.cached_tokens
+
+        assert cached("key-a") == 0 and cached("key-a") > 0
+        assert cached("key-b") == 0 and cached("key-b") > 0
+        with pytest.raises(openai.AuthenticationError) as caught:
+            cached("key-c")
+        assert caught.value.code == "invalid_api_key"
+        assert server.get("/health")[0] == 200 and server.get("/v1/cache/stats")[0] == 401
+
+        keys.write_text("key-c\n")
+        server.process.send_signal(signal.SIGHUP)
+        server._wait(lambda: "1 API keys" in server.log.read_text())
+        assert cached("key-c") == 0
+        with pytest.raises(openai.AuthenticationError):
+            cached("key-a")
+        keys.write_text("a line of words\n")
+        server.process.send_signal(signal.SIGHUP)
+        server._wait(lambda: "The keys stay as they were." in server.log.read_text())
+        assert cached("key-c") > 0
+        assert "key-c" not in server.log.read_text()
+
+
+def test_bad_keys_are_one_sentence(tmp_path):
+    (tmp_path / "empty").write_text("# none\n")
+    start = ("serve", "--port", "0", "--model", model_path())
+    one_sentence(run(*start, "--api-keys", str(tmp_path / "empty")), "empty", "no key")
+    one_sentence(run(*start, "--isolate", "keys"), "--api-keys")
+    assert run(*start, "--api-keys", str(tmp_path / "nothing")).returncode == 2

@@ -155,13 +155,13 @@ HttpAnswer HttpClient::post(const std::string& path, const std::string& body) {
   return receive();
 }
 
-std::string get_request(const std::string& path) {
-  return fmt::format("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", path);
+std::string get_request(const std::string& path, const std::string& fields) {
+  return fmt::format("GET {} HTTP/1.1\r\nHost: x\r\n{}\r\n", path, fields);
 }
 
-std::string post_request(const std::string& path, const std::string& body) {
-  return fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
-                     path, body.size(), body);
+std::string post_request(const std::string& path, const std::string& body, const std::string& fields) {
+  return fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}",
+                     path, body.size(), fields, body);
 }
 
 }  // namespace coppice::testing

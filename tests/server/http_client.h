@@ -50,7 +50,8 @@ class HttpClient {
   std::string buffer_;
 };
 
-std::string get_request(const std::string& path);
-std::string post_request(const std::string& path, const std::string& body);
+/// `fields`: further lines of the head, each with its line end.
+std::string get_request(const std::string& path, const std::string& fields = "");
+std::string post_request(const std::string& path, const std::string& body, const std::string& fields = "");
 
 }  // namespace coppice::testing
