@@ -59,7 +59,13 @@ Api::Api(ApiConfig config, EventHub& hub, asio::thread_pool& workers)
       started_(std::time(nullptr)) {}
 
 void Api::admit(HttpRequest& request) {
-  if (!keys_.wanted() || request.path == kHealthPath) return;
+  if (request.path == kHealthPath) return;
+  check_key(request);
+  if (draining_ && request.method == "POST") throw draining_error();
+}
+
+void Api::check_key(HttpRequest& request) const {
+  if (!keys_.wanted()) return;
   const ApiKey* key = keys_.find(request.authorization);
   if (key == nullptr)
     throw ApiError(401,

@@ -82,6 +82,7 @@ class Api final : public HttpHandler {
   template <typename F>
   boost::asio::awaitable<std::invoke_result_t<F>> on_worker(F f);
   Model& ready_model() const;
+  void check_key(HttpRequest& request) const;
 
   ApiConfig config_;
   ApiKeys keys_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -83,6 +84,7 @@ void HttpServer::take(tcp::socket socket) {
   }
   const auto session = std::make_shared<HttpSession>(std::move(socket), limits_, bodies_, handler_);
   sessions_.insert(session);
+  if (finishing_) session->finish();
   try {
     asio::co_spawn(io_, serve(session), log_failure("connection"));
   } catch (...) {
@@ -120,14 +122,18 @@ asio::awaitable<void> HttpServer::watch_deadlines() {
 }
 
 void HttpServer::finish() {
-  error_code ignored;
-  acceptor_.close(ignored);
+  finishing_ = true;
   for (const auto& session : sessions_) session->finish();
 }
 
+bool HttpServer::busy() const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) { return session->busy(); });
+}
+
 void HttpServer::close() {
-  finish();
   closed_ = true;
+  error_code ignored;
+  acceptor_.close(ignored);
   tick_.cancel();
   for (const auto& session : sessions_) session->close();
 }

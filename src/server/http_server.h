@@ -40,9 +40,11 @@ class HttpServer {
   std::uint16_t port() const;
 
   void start();
-  /// No new connections, no further requests on open ones; idle ones close.
+  /// One more request on each connection that is busy or new, none on others: idle ones close.
   void finish();
-  /// Ends everything that still waits. After it no work of this object is left on the io_context.
+  /// Is a request arriving or being answered?
+  bool busy() const;
+  /// No new connections. Ends everything that still waits. After it no work of this object is left on the io_context.
   void close();
 
   HttpFigures figures() const { return {.connections = sessions_.size(), .body_bytes = bodies_.used()}; }
@@ -61,7 +63,7 @@ class HttpServer {
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer tick_;
   std::unordered_set<std::shared_ptr<HttpSession>> sessions_;
-  bool closed_ = false;
+  bool finishing_ = false, closed_ = false;
 };
 
 }  // namespace coppice::server

@@ -86,6 +86,7 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits,
 }
 
 asio::awaitable<void> HttpSession::run() {
+  started_ = true;
   try {
     while (co_await serve_one() && !finishing_) {
     }
@@ -98,13 +99,13 @@ asio::awaitable<void> HttpSession::run() {
 asio::awaitable<bool> HttpSession::serve_one() {
   timed_out_ = head_only_ = false;
   if (buffer_.size() == 0) {
-    idle_ = true;
+    busy_ = false;
     arm(limits_.idle_seconds);
     const auto [error, n] = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), kTuple);
-    idle_ = false;
     if (error) co_return false;
     buffer_.commit(n);
   }
+  busy_ = true;
 
   auto request = co_await read_request();
   disarm();
@@ -163,6 +164,7 @@ asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
   begun_ = complete_ = false;
   handler_.refused(error.status());
   co_await send(error_reply(error));
+  busy_ = false;
   co_await linger();
 }
 
@@ -267,7 +269,7 @@ void HttpSession::check_deadline(Clock::time_point now) {
 
 void HttpSession::finish() {
   finishing_ = true;
-  if (idle_) close();
+  if (started_ && !busy_) close();
 }
 
 void HttpSession::close() {

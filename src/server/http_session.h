@@ -38,8 +38,10 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
 
   /// Closes the connection when what it waits for is overdue; called every now and then.
   void check_deadline(Clock::time_point now);
-  /// No further request on this connection; an idle one closes at once.
+  /// No further request on this connection; an idle one closes at once. Before run(): the first is the last.
   void finish();
+  /// Is a request arriving or being answered?
+  bool busy() const { return busy_; }
   /// Closes at once.
   void close();
 
@@ -71,7 +73,8 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet
   Clock::time_point deadline_ = Clock::time_point::max();
   bool timed_out_ = false;
-  bool idle_ = false;        ///< waiting for the first byte of a request
+  bool busy_ = false;        ///< see busy()
+  bool started_ = false;     ///< run() was called
   bool finishing_ = false;   ///< see finish()
   bool keep_alive_ = false;  ///< of the request in hand
   bool http10_ = false;

@@ -161,15 +161,16 @@ asio::awaitable<void> Server::Impl::drain() {
   constexpr double kClosingSeconds = 0.2;
   api.set_draining();
   http.finish();
-  const auto idle = [this] { return http.figures().connections == 0; };
-  co_await wait_until(idle, config.drain_seconds);
+  const auto quiet = [this] { return !http.busy(); };
+  const auto closed_all = [this] { return http.figures().connections == 0; };
+  co_await wait_until(quiet, config.drain_seconds);
   hub.shutdown();  // streams end with an error event, waiting requests with a 503
-  co_await wait_until(idle, kLastWordsSeconds);
+  co_await wait_until(quiet, kLastWordsSeconds);
   http.close();
-  co_await wait_until(idle, kClosingSeconds);
+  co_await wait_until(closed_all, kClosingSeconds);
   // What is still open waits for a worker, which cannot be interrupted. run() would wait for it too; a process
   // that was told to end must not.
-  if (!idle() && config.handle_signals) {
+  if (!closed_all() && config.handle_signals) {
     SPDLOG_WARN("a request is still being tokenized: ending without it");
     spdlog::default_logger()->flush();
     std::_Exit(EXIT_SUCCESS);

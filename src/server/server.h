@@ -6,7 +6,7 @@
 //   construct  binds and listens, raises the descriptor limit
 //   start      the io thread answers: /health says 503 with the progress, everything else that it is loading
 //   ready      the model is there
-//   drain      (SIGINT, SIGTERM, or a call) no new requests; running ones get drain_seconds, then are
+//   drain      (SIGINT, SIGTERM, or a call) new requests get a 503, running ones drain_seconds, then they are
 //              cancelled; then Model::stop(), and the io thread ends. A second signal ends the process at once.
 //   join       waits for that
 #pragma once

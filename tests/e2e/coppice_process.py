@@ -31,10 +31,10 @@ class Coppice:
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         try:
-            self.url = self._wait(self._listening)
+            self.url = self.wait(self._listening)
             self.port = int(self.url.rsplit(":", 1)[1])
             if wait_ready:
-                self._wait(lambda: self.get("/health")[0] == 200)
+                self.wait(lambda: self.get("/health")[0] == 200)
         except BaseException:
             self.kill()
             raise
@@ -49,7 +49,7 @@ class Coppice:
         found = re.search(r"listening on (http://\S+?),", self.log.read_text())
         return found and found.group(1)
 
-    def _wait(self, condition):
+    def wait(self, condition):
         end = time.monotonic() + TIMEOUT_S
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -89,7 +89,7 @@ class Coppice:
             assert requests["running"] == requests["waiting"] == 0, stats
             return stats
 
-        return self._wait(idle)
+        return self.wait(idle)
 
     def deserted_stats(self) -> dict:
         """As idle_stats(), once nobody else is connected: then no request can be on its way to the engine either."""
@@ -98,7 +98,7 @@ class Coppice:
             with urllib.request.urlopen(self.url + "/metrics", timeout=TIMEOUT_S) as reply:
                 return "\ncoppice_connections 1\n" in reply.read().decode()  # the one that asks
 
-        self._wait(deserted)
+        self.wait(deserted)
         return self.idle_stats()
 
     def end(self, number: int = signal.SIGTERM) -> int:

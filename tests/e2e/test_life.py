@@ -76,9 +76,13 @@ def test_drain_lets_a_stream_end_and_a_second_signal_does_not_wait():
     with Coppice("--kv-bytes", "64MiB", "--drain-seconds", "60") as server:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
         body = {"model": "default", "messages": STORY, "stream": True, "extra_body": {"ignore_eos": True}}
-        stream = client.chat.completions.create(max_tokens=30, **body)
+        stream = client.chat.completions.create(max_tokens=200, **body)
         next(stream)
         server.process.send_signal(signal.SIGTERM)
+        server.wait(lambda: server.get("/health") == (503, {"status": "draining"}))
+        with pytest.raises(openai.InternalServerError) as caught:
+            client.chat.completions.create(max_tokens=30, **body)
+        assert caught.value.status_code == 503 and caught.value.response.headers["retry-after"]
         chunks = list(stream)
         assert chunks[-1].choices[0].finish_reason == "length"
         assert server.process.wait(180) == 0
@@ -168,13 +172,13 @@ def test_keys(tmp_path):
 
         keys.write_text("key-c\n")
         server.process.send_signal(signal.SIGHUP)
-        server._wait(lambda: "1 API keys" in server.log.read_text())
+        server.wait(lambda: "1 API keys" in server.log.read_text())
         assert cached("key-c") == 0
         with pytest.raises(openai.AuthenticationError):
             cached("key-a")
         keys.write_text("a line of words\n")
         server.process.send_signal(signal.SIGHUP)
-        server._wait(lambda: "The keys stay as they were." in server.log.read_text())
+        server.wait(lambda: "The keys stay as they were." in server.log.read_text())
         assert cached("key-c") > 0
         assert "key-c" not in server.log.read_text()
 

@@ -222,18 +222,39 @@ TEST_F(StreamTest, DrainLetsStreamsEnd) {
   auto c = config();
   c.drain_seconds = 10;
   FakeModel& model = start({}, c);
-  auto reader = client(), idle = client();
+  auto reader = client(), idle = client(), early = client();
   EXPECT_EQ(idle->get("/health").status, 200);
   const auto id = begin(*reader, model);
+  const std::string request = post_request("/v1/completions", kStreamBody);
+  early->send(request.substr(0, request.size() - 5));
+  while (get("/metrics").body.find("coppice_http_body_bytes 0\n") != std::string::npos) {
+  }
   server_->drain();
   EXPECT_TRUE(idle->closed());
-  EXPECT_THROW(get("/health"), std::runtime_error);
   EXPECT_FALSE(model.cancelled(id));
+
+  // Who comes now is told where to go, until the last stream has ended.
+  const HttpAnswer health = get("/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.json(), json::parse(R"({"status": "draining"})"));
+  EXPECT_EQ(health.headers.at("connection"), "close");
+  early->send(request.substr(request.size() - 5));
+  for (const HttpAnswer& answer :
+       {early->receive(), post("/v1/completions", kStreamBody), chat(), post("/tokenize", "{}")}) {
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_EQ(answer.code(), "unavailable");
+    EXPECT_EQ(answer.headers.at("retry-after"), "1");
+    EXPECT_EQ(answer.headers.at("connection"), "close");
+  }
+  EXPECT_EQ(get("/metrics").status, 200);
+  auto late = client();  // a connection that asks for nothing is not waited for
   model.emit({last(id, "end", Finish::kStop, {})});
   EXPECT_NE(reader->read_until("0\r\n\r\n").find("[DONE]"), std::string::npos);
   EXPECT_TRUE(reader->closed());
+  EXPECT_TRUE(late->closed());
   EXPECT_TRUE(model.wait_stopped());
   server_->join();
+  EXPECT_EQ(model.submitted(), 1U);
 }
 
 TEST_F(StreamTest, DrainCancelsWhatTakesTooLong) {
