@@ -138,6 +138,12 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
+  command
+      .add_option("--ping-seconds", s.api.ping_seconds,
+                  "Send a comment to a stream that is silent for this time; 0: never")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--drain-seconds", s.drain_seconds, "Time for running requests to end after SIGINT or SIGTERM")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()

@@ -37,6 +37,10 @@ ApiError draining_error() {
   return ApiError::unavailable("The server is shutting down.");
 }
 
+engine::Clock::duration clock_duration(double seconds) {
+  return std::chrono::duration_cast<engine::Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 }  // namespace
 
 /// The caller's frame stays until f is done, cancelled or not, so f may refer to it.
@@ -239,13 +243,13 @@ asio::awaitable<void> Api::generate(Endpoint endpoint, HttpRequest& request, Rep
   const char* prompt_field = endpoint == Endpoint::kChat ? "messages" : "prompt";
   Job job(hub_, model, co_await asio::this_coro::executor, max_pending, prompt_field);
   for (engine::Request& r : prepared.requests) {
-    if (config_.request_seconds > 0)
-      r.deadline = start + std::chrono::duration_cast<engine::Clock::duration>(
-                               std::chrono::duration<double>(config_.request_seconds));
+    if (config_.request_seconds > 0) r.deadline = start + clock_duration(config_.request_seconds);
     r.cache_salt = request.tenant_salt + r.cache_salt;
     job.submit(std::move(r));
   }
-  co_await reply_with(job, prepared, {start, metrics_}, out);
+  ReplyClock clock{start, metrics_};
+  if (config_.ping_seconds > 0) clock.ping = clock_duration(config_.ping_seconds);
+  co_await reply_with(job, prepared, clock, out);
 }
 
 }  // namespace coppice::server

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <optional>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "server/openai_response.h"
@@ -15,6 +16,8 @@ namespace coppice::server {
 namespace asio = boost::asio;
 
 namespace {
+
+constexpr std::string_view kPing = ": keep-alive\n\n";  // a comment: clients of server-sent events skip it
 
 double seconds(engine::Clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -46,11 +49,17 @@ class Stopwatch {
   std::optional<engine::Clock::time_point> first_;
 };
 
-asio::awaitable<void> stream(Job& job, const Prepared& prepared, ResponseHead head, Stopwatch watch, ReplyWriter& out) {
+asio::awaitable<void> stream(Job& job, const Prepared& prepared, ResponseHead head, ReplyClock clock,
+                             ReplyWriter& out) {
+  Stopwatch watch(clock);
   ResponseStream events(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0,
                         prepared.parsed.include_usage, prepared.echoes);
   while (true) {
-    co_await job.wait();
+    if (!co_await job.wait(clock.ping)) {
+      if (!out.begun()) co_await out.begin_stream();
+      co_await out.write(kPing);
+      continue;
+    }
     const bool last = job.done();  // now: what comes during the writes below is for the next round
     std::string bytes;
     for (Delta& delta : job.take()) bytes += events.events(std::move(delta));
@@ -69,7 +78,9 @@ asio::awaitable<void> stream(Job& job, const Prepared& prepared, ResponseHead he
   co_await out.end_stream();
 }
 
-asio::awaitable<void> answer(Job& job, const Prepared& prepared, ResponseHead head, Stopwatch watch, ReplyWriter& out) {
+asio::awaitable<void> answer(Job& job, const Prepared& prepared, ResponseHead head, ReplyClock clock,
+                             ReplyWriter& out) {
+  Stopwatch watch(clock);
   ResponseBody body(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0);
   while (true) {
     co_await job.wait();
@@ -89,7 +100,7 @@ asio::awaitable<void> answer(Job& job, const Prepared& prepared, ResponseHead he
 asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, ReplyClock clock, ReplyWriter& out) {
   const Endpoint endpoint = prepared.parsed.endpoint;
   ResponseHead head{endpoint, response_id(endpoint), std::time(nullptr), prepared.model};
-  return (prepared.parsed.stream ? stream : answer)(job, prepared, std::move(head), Stopwatch(clock), out);
+  return (prepared.parsed.stream ? stream : answer)(job, prepared, std::move(head), clock, out);
 }
 
 }  // namespace coppice::server

@@ -13,13 +13,15 @@
 
 namespace coppice::server {
 
-/// When the request came, and who wants to know how long it took.
+/// When the request came, who wants to know how long it took, and how long a stream may be silent.
 struct ReplyClock {
   engine::Clock::time_point start;
   Metrics& metrics;
+  engine::Clock::duration ping = engine::Clock::duration::max();
 };
 
-/// Throws ApiError: before the first token there is still a status to set, so a stream's head waits for it.
+/// Throws ApiError: before the first token there is still a status to set, so a stream's head waits for it, but no longer
+/// than `clock.ping`. After that much silence, and again, a comment keeps the client and all between from giving up.
 boost::asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, ReplyClock clock, ReplyWriter& out);
 
 }  // namespace coppice::server

@@ -37,7 +37,7 @@ Job::Job(EventHub& hub, Model& model, asio::any_io_executor executor, std::size_
          std::string prompt_field)
     : hub_(hub),
       model_(model),
-      news_(std::move(executor), asio::steady_timer::time_point::max()),
+      news_(std::move(executor)),
       max_pending_bytes_(max_pending_bytes),
       prompt_field_(std::move(prompt_field)) {}
 
@@ -54,13 +54,19 @@ void Job::submit(engine::Request request) {
   model_.submit(std::move(request));
 }
 
-asio::awaitable<void> Job::wait() {
+asio::awaitable<bool> Job::wait(engine::Clock::duration limit) {
+  constexpr auto kNever = engine::Clock::time_point::max();
+  const auto now = engine::Clock::now();
+  const auto end = limit < kNever - now ? now + limit : kNever;
+  news_.expires_at(end);
   // One thread: nothing can come between the look and the wait. A cancelled coroutine leaves by an exception
   // of co_await itself.
   while (pending_.empty() && !done()) {
+    if (end != kNever && engine::Clock::now() >= end) co_return false;
     boost::system::error_code ignored;
     co_await news_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
+  co_return true;
 }
 
 std::vector<Delta> Job::take() {

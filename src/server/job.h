@@ -47,8 +47,8 @@ class Job final : public EventListener {
   /// Hands a request to the engine; its samples become the next choices.
   void submit(engine::Request request);
 
-  /// Returns when there are deltas to take, or done().
-  boost::asio::awaitable<void> wait();
+  /// Returns true when there are deltas to take, or done(); false after `limit` without.
+  boost::asio::awaitable<bool> wait(engine::Clock::duration limit = engine::Clock::duration::max());
   std::vector<Delta> take();
 
   bool done() const { return error_.has_value() || open_.empty(); }
@@ -67,7 +67,7 @@ class Job final : public EventListener {
 
   EventHub& hub_;
   Model& model_;
-  boost::asio::steady_timer news_;  ///< never expires: cancelled to wake wait()
+  boost::asio::steady_timer news_;  ///< cancelled to wake wait()
   std::size_t max_pending_bytes_;
   std::string prompt_field_;
   std::unordered_map<engine::RequestId, int> open_;  ///< request -> its first choice

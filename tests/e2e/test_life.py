@@ -152,6 +152,28 @@ def test_full_queue_is_429():
         assert 200 in statuses and 429 in statuses and set(statuses) == {200, 429}
 
 
+def test_comments_in_a_silent_stream_are_ignored():
+    with Coppice("--kv-bytes", "64MiB", "--max-batch", "1", "--ping-seconds", "0.05") as server:
+        with openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=300) as client:
+            body = {"model": "default", "messages": STORY, "max_tokens": 60, "temperature": 0, "stream": True,
+                    "extra_body": {"ignore_eos": True}}
+            texts = []
+
+            def ask():  # the second waits in the queue while the first writes
+                with client.chat.completions.with_streaming_response.create(**body) as reply:
+                    texts.append("".join(reply.iter_text()))
+
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                for asked in [pool.submit(ask) for _ in range(2)]:
+                    asked.result()
+            assert any(": keep-alive" in text for text in texts)
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                streams = [pool.submit(lambda: list(client.chat.completions.create(**body))) for _ in range(2)]
+                for chunks in (stream.result() for stream in streams):
+                    assert chunks[-1].choices[0].finish_reason == "length"
+                    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
 def test_keys(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# ours\nalice key-a\nkey-b\n")

@@ -21,6 +21,7 @@ class ServerTest : public ::testing::Test {
     c.port = 0;
     c.api.names = {"the-model", "the-alias"};
     c.drain_seconds = 0.2;
+    c.api.ping_seconds = 0;
     return c;
   }
 

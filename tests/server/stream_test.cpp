@@ -80,6 +80,38 @@ TEST_F(StreamTest, EachPieceComesAtOnce) {
   c->read_until("0\r\n\r\n");
 }
 
+TEST_F(StreamTest, SilenceIsFilledWithComments) {
+  auto c = config();
+  c.api.ping_seconds = 0.1;
+  FakeModel& model = start({}, c);
+  auto waiting = client(), whole = client();
+  waiting->send(post_request("/v1/completions", kStreamBody));
+  whole->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  const auto id = model.wait_submitted(0), other = model.wait_submitted(1);
+  EXPECT_NE(waiting->read_until("keep-alive\n\n\r\n").find("text/event-stream"), std::string::npos);
+  EXPECT_EQ(waiting->read_until("keep-alive\n\n\r\n"), "e\r\n: keep-alive\n\n\r\n") << "before the first token";
+  model.emit({piece(id, "a")});
+  waiting->read_until("\"a\"");
+  waiting->read_until("\n\n\r\n");
+  EXPECT_EQ(waiting->read_until("\n\n\r\n"), "e\r\n: keep-alive\n\n\r\n") << "between tokens";
+  model.emit({last(id, "b", Finish::kStop, {}), last(other, "c", Finish::kStop, {})});
+  EXPECT_NE(waiting->read_until("0\r\n\r\n").find("[DONE]"), std::string::npos);
+  EXPECT_EQ(whole->receive().json()["choices"][0]["text"], "c") << "an answer that is no stream has none";
+}
+
+TEST_F(StreamTest, ErrorsAfterACommentAreEvents) {
+  auto c = config();
+  c.api.ping_seconds = 0.1;
+  FakeModel& model = start({}, c);
+  auto waiting = client();
+  waiting->send(post_request("/v1/completions", kStreamBody));
+  const auto id = model.wait_submitted(0);
+  waiting->read_until("keep-alive");
+  model.emit({refusal(id, engine::Refusal::kFailed, "broken")});
+  const std::string rest = waiting->read_until("0\r\n\r\n");
+  EXPECT_NE(rest.find("data: {\"error\":"), std::string::npos) << rest;
+}
+
 TEST_F(StreamTest, ErrorsInMidStreamAreEvents) {
   FakeModel& model = start();
   auto c = client();
