@@ -24,7 +24,8 @@ namespace {
 
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds kTick{200};
-constexpr int kBacklog = 4096;  // the kernel cuts it to net.core.somaxconn
+constexpr std::size_t kTurnedAway = 64;  // connections that are told that there are too many, at a time
+constexpr int kBacklog = 4096;           // the kernel cuts it to net.core.somaxconn
 
 }  // namespace
 
@@ -78,38 +79,23 @@ asio::awaitable<void> HttpServer::accept() {
 }
 
 void HttpServer::take(tcp::socket socket) {
-  if (sessions_.size() >= limits_.max_connections) {
-    asio::co_spawn(io_, refuse(std::move(socket)), log_failure("refusing a connection"));
-    return;
-  }
+  const bool welcome = sessions_.size() < limits_.max_connections;
+  if (sessions_.size() >= limits_.max_connections + kTurnedAway) return handler_.refused(503);
   const auto session = std::make_shared<HttpSession>(std::move(socket), limits_, bodies_, handler_);
   sessions_.insert(session);
   if (finishing_) session->finish();
   try {
-    asio::co_spawn(io_, serve(session), log_failure("connection"));
+    asio::co_spawn(io_, serve(session, welcome), log_failure("connection"));
   } catch (...) {
     sessions_.erase(session);
     throw;
   }
 }
 
-asio::awaitable<void> HttpServer::serve(std::shared_ptr<HttpSession> session) {
+asio::awaitable<void> HttpServer::serve(std::shared_ptr<HttpSession> session, bool welcome) {
   const auto erase = [this, &session](HttpSession*) { sessions_.erase(session); };
   const std::unique_ptr<HttpSession, decltype(erase)> guard(session.get(), erase);
-  co_await session->run();
-}
-
-asio::awaitable<void> HttpServer::refuse(tcp::socket socket) {
-  handler_.refused(503);
-  const std::string body = ApiError::unavailable("Too many connections.").json();
-  const std::string reply = fmt::format(
-      "HTTP/1.1 503 Service Unavailable\r\nServer: coppice\r\nContent-Type: application/json\r\n"
-      "Content-Length: {}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
-      body.size(), body);
-  // Small enough for an empty socket's buffer: this cannot wait.
-  co_await socket.async_write_some(asio::buffer(reply), kTuple);
-  error_code ignored;
-  socket.shutdown(tcp::socket::shutdown_send, ignored);
+  co_await (welcome ? session->run() : session->turn_away(ApiError::unavailable("Too many connections.")));
 }
 
 asio::awaitable<void> HttpServer::watch_deadlines() {
@@ -117,7 +103,12 @@ asio::awaitable<void> HttpServer::watch_deadlines() {
     tick_.expires_after(kTick);
     co_await tick_.async_wait(kTuple);
     const auto now = HttpSession::Clock::now();
-    for (const auto& session : sessions_) session->check_deadline(now);
+    // Those who keep a connection just in case give way to those who want one now.
+    const bool crowded = sessions_.size() > limits_.max_connections - limits_.max_connections / 8;
+    for (const auto& session : sessions_) {
+      session->check_deadline(now);
+      if (crowded && session->idle_seconds(now) > limits_.crowded_idle_seconds) session->close();
+    }
   }
 }
 

@@ -4,7 +4,8 @@
 //
 // Invariants
 //   1. `sessions_` holds exactly the sessions whose run() has not returned.
-//   2. At most limits.max_connections of them: one more is told so and closed.
+//   2. At most limits.max_connections of them serve; a few more are told that there are too many, all further ones are
+//      closed at once.
 //   3. Bodies that are not prepared yet take at most limits.body_budget() bytes: whoever sends more gets a 503.
 #pragma once
 
@@ -52,8 +53,7 @@ class HttpServer {
  private:
   boost::asio::awaitable<void> accept();
   void take(boost::asio::ip::tcp::socket socket);
-  boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session);
-  boost::asio::awaitable<void> refuse(boost::asio::ip::tcp::socket socket);
+  boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session, bool welcome);
   boost::asio::awaitable<void> watch_deadlines();
 
   boost::asio::io_context& io_;

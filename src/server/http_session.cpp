@@ -1,8 +1,12 @@
 #include "server/http_session.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
@@ -10,6 +14,8 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 #include <ctime>
+#include <iterator>
+#include <utility>
 
 namespace coppice::server {
 
@@ -49,6 +55,16 @@ std::optional<ApiError> protocol_error(error_code error, bool timed_out, const H
   return std::nullopt;
 }
 
+/// A client whose machine or network is gone says nothing: the kernel must ask, and give up what isn't acknowledged.
+void notice_dead_peer(int fd, double write_seconds) {
+  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof(value)); };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 15);  // seconds; 15 + 3 * 5 until it counts as gone
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(write_seconds, 1e6) * 1000));
+}
+
 /// The path and query of a target. One in absolute form (RFC 9112, 3.2.2) has a scheme and an authority before them.
 std::string_view origin_form(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
@@ -78,9 +94,15 @@ HttpRequest request_of(const http::request_header<>& head) {
 
 HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies,
                          HttpHandler& handler)
-    : socket_(std::move(socket)), limits_(limits), bodies_(bodies), handler_(handler) {
+    : socket_(std::move(socket)),
+      limits_(limits),
+      bodies_(bodies),
+      handler_(handler),
+      // A head that is too long, or a chunk's, must not fill the memory before anybody sees its end.
+      buffer_(std::max(limits.max_header_bytes, kMaxPipelined) + kReadBytes) {
   error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  notice_dead_peer(socket_.native_handle(), limits_.write_seconds);
   if (limits_.send_buffer_bytes > 0)
     socket_.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
 }
@@ -96,10 +118,20 @@ asio::awaitable<void> HttpSession::run() {
   close();
 }
 
+asio::awaitable<void> HttpSession::turn_away(ApiError error) {
+  try {
+    co_await refuse(error);
+  } catch (const std::exception& e) {
+    SPDLOG_DEBUG("connection closed: {}", e.what());
+  }
+  close();
+}
+
 asio::awaitable<bool> HttpSession::serve_one() {
   timed_out_ = head_only_ = false;
   if (buffer_.size() == 0) {
-    busy_ = false;
+    rest();
+    buffer_.shrink_to_fit();
     arm(limits_.idle_seconds);
     const auto [error, n] = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), kTuple);
     if (error) co_return false;
@@ -130,6 +162,9 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
   const auto& head = parser.get();
   head_only_ = head.method() == http::verb::head;
   http10_ = head.version() < 11;
+  if (std::cmp_greater(std::distance(head.begin(), head.end()), limits_.max_header_fields))
+    co_return std::unexpected(ApiError(431, fmt::format("The header has over {} fields.", limits_.max_header_fields),
+                                       "", "header_too_large"));
   const auto hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && !http10_))
     co_return std::unexpected(ApiError(400, "An HTTP/1.1 request must have one Host field.", "", "bad_http"));
@@ -164,7 +199,7 @@ asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
   begun_ = complete_ = false;
   handler_.refused(error.status());
   co_await send(error_reply(error));
-  busy_ = false;
+  rest();
   co_await linger();
 }
 
@@ -203,10 +238,10 @@ asio::awaitable<void> HttpSession::watch() {
 }
 
 asio::awaitable<void> HttpSession::write_all(std::string_view bytes) {
-  while (!bytes.empty()) {
-    arm(limits_.write_seconds);
+  // One limit for all of it: a client that takes a byte now and then would hold it for ever.
+  arm(limits_.write_seconds + static_cast<double>(bytes.size()) / limits_.slowest_reader);
+  while (!bytes.empty())
     bytes.remove_prefix(co_await socket_.async_write_some(asio::buffer(bytes), asio::use_awaitable));
-  }
   disarm();
 }
 
@@ -265,6 +300,15 @@ void HttpSession::check_deadline(Clock::time_point now) {
   disarm();
   error_code ignored;
   socket_.cancel(ignored);  // whoever waits sees operation_aborted, and may still send a reply
+}
+
+void HttpSession::rest() {
+  busy_ = false;
+  idle_since_ = Clock::now();
+}
+
+double HttpSession::idle_seconds(Clock::time_point now) const {
+  return busy_ ? 0 : std::chrono::duration<double>(now - idle_since_).count();
 }
 
 void HttpSession::finish() {

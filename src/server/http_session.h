@@ -35,7 +35,11 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
 
   /// Serves until either side closes. Never throws. REQUIRES: owned by a shared_ptr that the caller keeps.
   boost::asio::awaitable<void> run();
+  /// In place of run(): answers whatever is asked with `error`.
+  boost::asio::awaitable<void> turn_away(ApiError error);
 
+  /// How long nothing was asked; 0 while busy.
+  double idle_seconds(Clock::time_point now) const;
   /// Closes the connection when what it waits for is overdue; called every now and then.
   void check_deadline(Clock::time_point now);
   /// No further request on this connection; an idle one closes at once. Before run(): the first is the last.
@@ -63,6 +67,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   boost::asio::awaitable<void> write_all(std::string_view bytes);
   boost::asio::awaitable<void> linger();
   std::string head(int status, std::string_view content_type, const HttpReply* reply) const;
+  void rest();  ///< no longer busy
   void arm(double seconds);
   void disarm() { deadline_ = Clock::time_point::max(); }
 
@@ -70,8 +75,9 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   const HttpLimits& limits_;
   BodyBudget& bodies_;
   HttpHandler& handler_;
-  boost::beast::flat_buffer buffer_;  ///< read, not parsed yet
+  boost::beast::flat_buffer buffer_;  ///< read, not parsed yet; has a largest size
   Clock::time_point deadline_ = Clock::time_point::max();
+  Clock::time_point idle_since_ = Clock::now();
   bool timed_out_ = false;
   bool busy_ = false;        ///< see busy()
   bool started_ = false;     ///< run() was called

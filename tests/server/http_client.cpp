@@ -72,6 +72,17 @@ void HttpClient::close() {
   fd_ = -1;
 }
 
+void HttpClient::shut_down_sending() {
+  ::shutdown(fd_, SHUT_WR);
+}
+
+std::uint16_t HttpClient::port() const {
+  sockaddr_in address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) fail("getsockname");
+  return ntohs(address.sin_port);
+}
+
 void HttpClient::send(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);

@@ -40,6 +40,8 @@ class HttpClient {
   std::string read_until(std::string_view text);  ///< what came so far, `text` included
   bool closed();                                  ///< waits: does the server close, sending nothing more?
   void close();                                   ///< vanish
+  void shut_down_sending();                       ///< the server sees the end of our bytes; we still read
+  std::uint16_t port() const;                     ///< our end's
 
   // Whole exchanges on this connection.
   HttpAnswer get(const std::string& path);

@@ -219,10 +219,27 @@ TEST_F(StreamTest, ReaderThatStopsIsDropped) {
   auto c = config();
   c.http.send_buffer_bytes = 4096;
   c.http.write_seconds = 0.3;
+  c.http.slowest_reader = 1e6;
   FakeModel& model = start({}, c);
   auto slow = client(4096);
   const auto id = begin(*slow, model);
   model.emit({piece(id, std::string(500000, 'x'))});
+  EXPECT_TRUE(model.wait_cancelled(id));
+}
+
+TEST_F(StreamTest, ReaderThatTakesABitNowAndThenIsDropped) {
+  auto c = config();
+  c.http.send_buffer_bytes = 4096;
+  c.http.write_seconds = 0.5;
+  c.http.slowest_reader = 1e6;
+  FakeModel& model = start({}, c);
+  auto slow = client(4096);
+  const auto id = begin(*slow, model);
+  model.emit({piece(id, std::string(900000, 'x'))});
+  for (int i = 0; i < 100 && !model.cancelled(id); ++i) {  // 1.6 MB at most: it would go on beyond the limit
+    slow->read_some();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
   EXPECT_TRUE(model.wait_cancelled(id));
 }
 

@@ -1,0 +1,322 @@
+// Clients that are slow, broken or hostile: each gets its answer or is closed, and nobody else notices.
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/fixture.h"
+
+namespace coppice::testing {
+namespace {
+
+using nlohmann::json;
+
+const std::string kChunkedHead = "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+class ClientsTest : public ServerTest {
+ protected:
+  /// Whatever else is open: sends `bytes` on a connection of its own.
+  HttpAnswer exchange(const std::string& bytes) {
+    auto c = client();
+    c->send(bytes);
+    return c->receive();
+  }
+  /// Only the asking connection is left, and no body.
+  void expect_deserted() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    std::string metrics;
+    do {
+      metrics = get("/metrics").body;
+    } while (!deserted(metrics) && std::chrono::steady_clock::now() < end);
+    EXPECT_TRUE(deserted(metrics)) << metrics;
+  }
+
+ private:
+  static bool deserted(const std::string& metrics) {
+    return metrics.find("\ncoppice_connections 1\n") != std::string::npos &&
+           metrics.find("\ncoppice_http_body_bytes 0\n") != std::string::npos;
+  }
+};
+
+TEST_F(ClientsTest, TargetsMayBeAbsolute) {
+  start(words({"x"}));
+  for (const char* target : {"http://example.com/health", "HTTP://example.com:80/health?x=1", "https://[::1]/health"})
+    EXPECT_EQ(exchange(get_request(target)).status, 200) << target;
+  for (const char* target : {"http://example.com", "http://example.com?/health", "http:///health/", "ftp://x/health",
+                             "http:/health", "//example.com/health", "*", "example.com:80"})
+    EXPECT_EQ(exchange(get_request(target)).status, 404) << target;
+  EXPECT_EQ(exchange(post_request("http://x/v1/completions", R"({"prompt": "hi"})")).status, 200);
+}
+
+TEST_F(ClientsTest, TooManyHeaderFieldsAre431) {
+  start();
+  const auto fields = [](int n) {
+    std::string text;
+    for (int i = 0; i < n; ++i) text += fmt::format("X-{}: y\r\n", i);
+    return text;
+  };
+  EXPECT_EQ(exchange(get_request("/health", fields(99))).status, 200);  // and Host
+  const HttpAnswer answer = exchange(get_request("/health", fields(100)));
+  EXPECT_EQ(answer.status, 431);
+  EXPECT_EQ(answer.code(), "header_too_large");
+}
+
+/// What two readers of one stream could understand differently.
+TEST_F(ClientsTest, AmbiguousBodiesAre400) {
+  FakeModel& model = start(words({"x"}));
+  for (const char* fields :
+       {"Content-Length: 15\r\nContent-Length: 16\r\n", "Content-Length: 15, 16\r\n", "Content-Length: +15\r\n",
+        "Content-Length: 15\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked\r\nContent-Length: 15\r\n",
+        "Content-Length : 15\r\n", "Content-Length: 0x0f\r\n", "Content-Length: 99999999999999999999\r\n"}) {
+    auto c = client();
+    c->send(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: x\r\n{}\r\n", fields) + R"({"prompt":"hi"})");
+    EXPECT_EQ(c->receive().status, 400) << fields;
+    EXPECT_TRUE(c->closed());
+  }
+  EXPECT_EQ(model.submitted(), 0U);
+}
+
+TEST_F(ClientsTest, ChunksHeadWithoutEndIsCutOff) {
+  start();
+  for (const std::string& begin : {kChunkedHead + "5;", kChunkedHead + "0\r\nA: "}) {
+    auto c = client();
+    c->send(begin);
+    std::string reply;
+    try {
+      const std::string junk(std::size_t{64} << 10, 'a');
+      for (int i = 0; i < 64; ++i) c->send(junk);
+    } catch (const std::runtime_error&) {
+      continue;  // closed already
+    }
+    EXPECT_EQ(c->receive().status, 400);
+  }
+  expect_deserted();
+}
+
+TEST_F(ClientsTest, BodyThatNeverEndsIsCutOff) {
+  auto c = config();
+  c.http.body_seconds = 0.5;
+  start({}, c);
+  auto slow = client();
+  slow->send(kChunkedHead);
+  try {
+    for (int i = 0; i < 200; ++i) {  // always something new, and always within the time
+      slow->send("1\r\n \r\n");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ADD_FAILURE() << "nobody closed";
+  } catch (const std::runtime_error&) {
+  }
+  expect_deserted();
+}
+
+TEST_F(ClientsTest, HeaderInDropsIs408) {
+  auto c = config();
+  c.http.header_seconds = 0.5;
+  start({}, c);
+  auto slow = client();
+  slow->send("GET /health HTTP/1.1\r\nHost: x\r\n");
+  try {
+    for (int i = 0; i < 200; ++i) {
+      slow->send(fmt::format("X-{}: y\r\n", i % 50));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ADD_FAILURE() << "nobody closed";
+  } catch (const std::runtime_error&) {
+  }
+  expect_deserted();
+}
+
+TEST_F(ClientsTest, RequestsMayComeByteByByte) {
+  start(words({"x"}));
+  auto c = client();
+  for (int i = 0; i < 2; ++i) {
+    for (const char byte : post_request("/v1/completions", R"({"prompt": "hi"})")) c->send({&byte, 1});
+    EXPECT_EQ(c->receive().status, 200);
+  }
+}
+
+TEST_F(ClientsTest, RequestsCutAtEveryByteLeaveNothing) {
+  FakeModel& model = start(words({"x"}));
+  const std::string plain = post_request("/v1/completions", R"({"prompt": "hi"})");
+  const std::string chunked =
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n{\"pr\r\n"
+      "b;x=\"y\"\r\nompt\":\"hi\"}\r\n0\r\nTrailer: z\r\n\r\n";
+  for (const std::string& request : {plain, chunked}) {
+    EXPECT_EQ(exchange(request).status, 200) << request;
+    const std::size_t before = model.submitted();
+    for (std::size_t cut = 0; cut < request.size(); ++cut) {
+      auto gone = client(), half = client();
+      for (auto* c : {gone.get(), half.get()}) c->send(request.substr(0, cut));
+      gone->close();
+      half->shut_down_sending();
+      EXPECT_TRUE(half->closed()) << cut;
+    }
+    EXPECT_EQ(model.submitted(), before);
+  }
+  expect_deserted();
+}
+
+TEST_F(ClientsTest, HalfClosingCountsAsGone) {
+  FakeModel& model = start();
+  auto c = client();
+  c->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  const auto id = model.wait_submitted(0);
+  c->shut_down_sending();
+  EXPECT_TRUE(model.wait_cancelled(id));
+}
+
+TEST_F(ClientsTest, InvalidUtf8IsNamed) {
+  FakeModel& model = start(words({"x"}));
+  for (const char* bad : {"\xff", "\xc3", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xc0\xaf"}) {
+    for (const std::string& body : {fmt::format(R"({{"prompt": "{}"}})", bad), fmt::format(R"({{"{}": 1}})", bad),
+                                    std::string(bad), fmt::format(R"({{"prompt": "hi"}}{})", bad)}) {
+      const HttpAnswer answer = post("/v1/completions", body);
+      EXPECT_EQ(answer.status, 400);
+      EXPECT_EQ(answer.code(), "invalid_json");
+    }
+    const HttpAnswer lost = get(fmt::format("/{}", bad));
+    EXPECT_TRUE(lost.status == 404 || lost.status == 400);
+    EXPECT_NO_THROW(lost.json());
+  }
+  EXPECT_EQ(post("/v1/completions", R"({"prompt": "\ud800"})").status, 400) << "half a surrogate pair";
+  EXPECT_EQ(model.submitted(), 0U);
+}
+
+TEST_F(ClientsTest, DeepJsonIsRefused) {
+  start(words({"x"}));
+  for (const char* deep : {"[", "{\"a\":", "[{\"a\":"}) {
+    std::string body = R"({"prompt": "hi", "x": )";
+    for (int i = 0; i < 1000000; ++i) body += deep;
+    const HttpAnswer answer = post("/v1/completions", body);
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_EQ(answer.code(), "invalid_json");
+  }
+}
+
+TEST_F(ClientsTest, LongPipelineIsAnsweredInOrder) {
+  start();
+  auto c = client();
+  constexpr int kRequests = 1000;
+  std::string all;
+  for (int i = 0; i < kRequests; ++i) all += get_request(fmt::format("/nothing-{}", i));
+  std::thread sender([&] { c->send(all); });
+  for (int i = 0; i < kRequests; ++i)
+    ASSERT_NE(c->receive().body.find(fmt::format("/nothing-{}.", i)), std::string::npos) << i;
+  sender.join();
+}
+
+/// The kernel's table shows a timer for each connection: 2 stands for keep-alive probes.
+TEST_F(ClientsTest, SilentPeersAreAskedWhetherTheyLive) {
+  start();
+  auto c = client();
+  c->get("/health");
+  std::ifstream table("/proc/net/tcp");
+  std::string line;
+  std::vector<std::string> timers;
+  while (std::getline(table, line)) {
+    std::istringstream words(line);
+    std::string number, local, remote, state, queues, timer;
+    words >> number >> local >> remote >> state >> queues >> timer;
+    if (local.ends_with(fmt::format(":{:04X}", server_->port())) && remote.ends_with(fmt::format(":{:04X}", c->port())))
+      timers.push_back(timer.substr(0, 2));
+  }
+  EXPECT_EQ(timers, std::vector<std::string>{"02"});
+}
+
+TEST_F(ClientsTest, IdleConnectionsGiveWay) {
+  auto c = config();
+  c.http.max_connections = 8;
+  c.http.crowded_idle_seconds = 0.3;
+  FakeModel& model = start({}, c);
+  expect_deserted();
+  auto busy = client();
+  busy->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  const auto id = model.wait_submitted(0);
+  std::vector<std::unique_ptr<HttpClient>> idle;
+  for (int i = 0; i < 7; ++i) idle.push_back(client());
+  const auto full = client()->receive();
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(full.headers.at("retry-after"), "1");
+  for (auto& one : idle) EXPECT_TRUE(one->closed());
+  EXPECT_EQ(get("/health").status, 200);
+  model.emit({last(id, "done", sampling::Finish::kStop, {})});
+  EXPECT_EQ(busy->receive().status, 200);
+}
+
+/// Closing with unread bytes makes the kernel send a reset, which destroys the answer on its way.
+TEST_F(ClientsTest, OneConnectionTooManyHearsSoThoughItTalks) {
+  auto c = config();
+  c.http.max_connections = 1;
+  c.http.crowded_idle_seconds = 60;
+  start({}, c);
+  expect_deserted();
+  auto first = client();
+  EXPECT_EQ(first->get("/health").status, 200);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(post("/tokenize", std::string(100000, ' ')).status, 503);
+  EXPECT_EQ(first->get("/health").status, 200);
+}
+
+TEST_F(ClientsTest, FloodOfConnectionsLeavesTheFirstOnes) {
+  auto c = config();
+  c.http.max_connections = 10;
+  c.http.crowded_idle_seconds = 60;
+  start({}, c);
+  expect_deserted();
+  std::vector<std::unique_ptr<HttpClient>> served, flood;
+  for (int i = 0; i < 10; ++i) {
+    served.push_back(client());
+    ASSERT_EQ(served.back()->get("/health").status, 200);
+  }
+  for (int i = 0; i < 500; ++i) flood.push_back(client());
+  for (auto& one : served) EXPECT_EQ(one->get("/health").status, 200);
+  flood.clear();
+  served.clear();
+  expect_deserted();
+}
+
+TEST_F(ClientsTest, NobodyElseNoticesThem) {
+  auto c = config();
+  c.http.send_buffer_bytes = 4096;
+  FakeModel& model = start({}, c);
+  std::vector<std::unique_ptr<HttpClient>> bad;
+  const std::string request = post_request("/v1/completions", kStreamBody);
+  for (int i = 0; i < 100; ++i) {
+    bad.push_back(client());
+    bad.back()->send("GET /hea");  // half a head
+    bad.push_back(client());
+    bad.back()->send(request.substr(0, request.size() - 3));  // half a body
+    bad.push_back(client());                                  // silence
+  }
+  std::vector<engine::RequestId> slow;
+  for (std::size_t i = 0; i < 20; ++i) {
+    bad.push_back(client(4096));
+    bad.back()->send(request);
+    slow.push_back(model.wait_submitted(i));
+  }
+  auto good = client();
+  good->send(request);
+  const auto id = model.wait_submitted(20);
+  const std::string text(5000, 'x');
+  for (int i = 0; i < 50; ++i) {
+    std::vector<engine::Event> step{piece(id, fmt::format("<{}>", i))};
+    for (const auto other : slow) step.push_back(piece(other, text));
+    model.emit(std::move(step));
+    good->read_until(fmt::format("<{}>", i));
+    EXPECT_EQ(get("/health").status, 200);
+  }
+  bad.clear();
+  model.emit({last(id, "", sampling::Finish::kStop, {})});
+  good->read_until("[DONE]");
+  good.reset();
+  expect_deserted();
+}
+
+}  // namespace
+}  // namespace coppice::testing
