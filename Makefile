@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon bench bench-peers format check-format clean
+.PHONY: help deps build demo serve test asan tsan neon bench bench-peers fuzz format check-format clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -28,6 +28,9 @@ asan:          ## Tests of the cache, attention, the engine and the server under
 tsan:          ## The same tests under ThreadSanitizer
 	@scripts/test.sh tsan $(ARGS)
 
+fuzz:          ## Fuzz HTTP, requests and chat templates, each for a minute; longer: SECONDS=1800
+	@scripts/fuzz.sh $(SECONDS)
+
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
 	@scripts/neon.sh
 
@@ -44,4 +47,4 @@ check-format:  ## Say which C++ files are not formatted
 	@scripts/format.sh --check
 
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-asan build-tsan
+	@rm -rf build build-asan build-tsan build-fuzz

@@ -7,7 +7,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
-set(COPPICE_SANITIZE "" CACHE STRING "address, thread, or empty")
+set(COPPICE_SANITIZE "" CACHE STRING "address, thread, fuzz, or empty")
 set(COPPICE_FLAGS -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers)
 if(COPPICE_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -15,6 +15,9 @@ if(COPPICE_SANITIZE STREQUAL "address")
 elseif(COPPICE_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
+elseif(COPPICE_SANITIZE STREQUAL "fuzz")  # as address, with libFuzzer's view of which code an input reaches
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
 endif()
 
 # coppice_library(NAME kv SRCS ... DEPS ... PRIVATE_DEPS ...): target coppice_kv; without SRCS, header-only.

@@ -10,7 +10,8 @@ if [[ $preset == release ]]; then
   "$repo/scripts/build.sh" release
   filter=()
 else
-  "$repo/scripts/build.sh" "$preset" tests/kv/all tests/attention/all tests/matmul/all tests/engine/all tests/server/all
+  "$repo/scripts/build.sh" "$preset" tests/kv/all tests/attention/all tests/matmul/all tests/engine/all tests/server/all \
+    tests/fuzz/all
   filter=(-R '^(kv|attention|matmul|engine|server)_')
 fi
 
