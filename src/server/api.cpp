@@ -8,6 +8,7 @@
 #include <boost/system/system_error.hpp>
 #include <ctime>
 #include <limits>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -140,6 +141,9 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   } catch (const boost::system::system_error&) {
     metrics_.count_client_gone();
     throw;  // the connection's own affair
+  } catch (const std::bad_alloc&) {
+    SPDLOG_WARN("{} {}: out of memory", request.method, request.path);
+    failure = ApiError::unavailable("The server is out of memory.");
   } catch (const std::exception& e) {
     SPDLOG_ERROR("{} {}: {}", request.method, request.path, e.what());
     failure = ApiError::server_error(500, "An internal error: see the server's log.", "internal_error");
@@ -152,9 +156,11 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
     HttpReply reply = error_reply(*failure);
     if (failure->status() == 405) reply.headers.emplace_back("Allow", allowed);
     co_await out.send(std::move(reply));
-  } else {
+  } else if (out.streaming()) {
     co_await out.write(ResponseStream::error(*failure));
     co_await out.end_stream();
+  } else {
+    throw *failure;  // in the middle of something: only closing is understood
   }
 }
 

@@ -1,8 +1,12 @@
 #include "server/event_hub.h"
 
+#include <spdlog/spdlog.h>
+
 #include <boost/asio/post.hpp>
 #include <iterator>
 #include <unordered_set>
+
+#include "server/insist.h"
 
 namespace coppice::server {
 
@@ -10,17 +14,19 @@ engine::EventSink EventHub::sink() {
   return [shared = shared_](std::vector<engine::Event>&& events) {
     if (events.empty()) return;
     bool was_empty = false;
-    {
+    insist([&] {
       const std::lock_guard lock(shared->mutex);
       was_empty = shared->queue.empty();
       if (was_empty) {
         shared->queue = std::move(events);
       } else {
+        const std::size_t size = shared->queue.size() + events.size();
+        if (size > shared->queue.capacity()) shared->queue.reserve(2 * size);  // so that insert() cannot throw
         shared->queue.insert(shared->queue.end(), std::make_move_iterator(events.begin()),
                              std::make_move_iterator(events.end()));
       }
-    }
-    if (was_empty) boost::asio::post(shared->io, [shared] { drain(*shared); });
+    });
+    if (was_empty) insist([&] { boost::asio::post(shared->io, [shared] { drain(*shared); }); });
   };
 }
 
@@ -32,7 +38,14 @@ void EventHub::drain(Shared& shared) {
   }
   for (engine::Event& event : events) {
     const auto it = shared.listeners.find(event.request);
-    if (it != shared.listeners.end()) it->second->on_event(std::move(event));
+    if (it == shared.listeners.end()) continue;
+    EventListener* const listener = it->second;
+    try {
+      listener->on_event(std::move(event));
+    } catch (const std::exception& e) {
+      SPDLOG_ERROR("an event is lost: {}", e.what());
+      listener->on_lost();
+    }
   }
 }
 

@@ -6,7 +6,8 @@
 //
 // Invariants
 //   1. A drain is posted iff `queue_` became non-empty since the last drain.
-//   2. Events of requests that nobody listens to (a cancelled one's last words) are dropped.
+//   2. Want of memory loses no event on its way here: the engine waits.
+//   3. Events of requests that nobody listens to (a cancelled one's last words) are dropped.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -23,6 +24,8 @@ namespace coppice::server {
 class EventListener {
  public:
   virtual void on_event(engine::Event&& event) = 0;
+  /// on_event() threw: an event is lost, and there may be no memory.
+  virtual void on_lost() noexcept = 0;
   /// The server ends: whatever is not done will be cancelled.
   virtual void on_shutdown() = 0;
 

@@ -47,7 +47,8 @@ class ReplyWriter {
   virtual boost::asio::awaitable<void> begin_stream() = 0;
   virtual boost::asio::awaitable<void> write(std::string_view events) = 0;
   virtual boost::asio::awaitable<void> end_stream() = 0;
-  virtual bool begun() const = 0;  ///< something was sent
+  virtual bool begun() const = 0;      ///< something was sent, or may have been
+  virtual bool streaming() const = 0;  ///< what was sent is a stream's beginning, up to the end of a write()
 
  protected:
   ~ReplyWriter() = default;

@@ -30,7 +30,13 @@ constexpr int kBacklog = 4096;           // the kernel cuts it to net.core.somax
 }  // namespace
 
 HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler& handler)
-    : io_(io), limits_(limits), bodies_(limits.body_budget()), handler_(handler), acceptor_(io), tick_(io) {}
+    : io_(io),
+      limits_(limits),
+      bodies_(limits.body_budget()),
+      handler_(handler),
+      acceptor_(io),
+      tick_(io),
+      accept_pause_(io) {}
 
 HttpServer::~HttpServer() = default;
 
@@ -61,9 +67,9 @@ void HttpServer::start() {
 
 asio::awaitable<void> HttpServer::accept() {
   while (acceptor_.is_open()) {
-    auto [error, socket] = co_await acceptor_.async_accept(kTuple);
-    if (!acceptor_.is_open()) co_return;
     try {
+      auto [error, socket] = co_await acceptor_.async_accept(kTuple);
+      if (!acceptor_.is_open()) co_return;
       if (!error) {
         take(std::move(socket));
         continue;
@@ -73,8 +79,17 @@ asio::awaitable<void> HttpServer::accept() {
       SPDLOG_WARN("accept: {}", e.what());
     }
     // Out of descriptors or memory, most likely: what waits stays in the backlog, so don't spin.
-    asio::steady_timer pause(io_, kTick);
-    co_await pause.async_wait(kTuple);
+    co_await sleep_a_tick(accept_pause_);
+  }
+}
+
+/// Never throws: who waits here must go on.
+asio::awaitable<void> HttpServer::sleep_a_tick(asio::steady_timer& timer) {
+  try {
+    timer.expires_after(kTick);
+    co_await timer.async_wait(kTuple);
+  } catch (const std::exception& e) {
+    SPDLOG_WARN("timer: {}", e.what());
   }
 }
 
@@ -100,8 +115,7 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<HttpSession> session, bo
 
 asio::awaitable<void> HttpServer::watch_deadlines() {
   while (!closed_) {
-    tick_.expires_after(kTick);
-    co_await tick_.async_wait(kTuple);
+    co_await sleep_a_tick(tick_);
     const auto now = HttpSession::Clock::now();
     // Those who keep a connection just in case give way to those who want one now.
     const bool crowded = sessions_.size() > limits_.max_connections - limits_.max_connections / 8;
@@ -126,6 +140,7 @@ void HttpServer::close() {
   error_code ignored;
   acceptor_.close(ignored);
   tick_.cancel();
+  accept_pause_.cancel();
   for (const auto& session : sessions_) session->close();
 }
 

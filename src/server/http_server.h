@@ -55,13 +55,14 @@ class HttpServer {
   void take(boost::asio::ip::tcp::socket socket);
   boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session, bool welcome);
   boost::asio::awaitable<void> watch_deadlines();
+  static boost::asio::awaitable<void> sleep_a_tick(boost::asio::steady_timer& timer);
 
   boost::asio::io_context& io_;
   HttpLimits limits_;
   BodyBudget bodies_;
   HttpHandler& handler_;
   boost::asio::ip::tcp::acceptor acceptor_;
-  boost::asio::steady_timer tick_;
+  boost::asio::steady_timer tick_, accept_pause_;
   std::unordered_set<std::shared_ptr<HttpSession>> sessions_;
   bool finishing_ = false, closed_ = false;
 };

@@ -145,7 +145,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
     if (request.error()) co_await refuse(*request.error());
     co_return false;
   }
-  begun_ = complete_ = false;
+  begun_ = streaming_ = complete_ = false;
 
   using namespace asio::experimental::awaitable_operators;
   co_await (respond(*request) || watch());
@@ -196,7 +196,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
 
 asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
   timed_out_ = keep_alive_ = false;
-  begun_ = complete_ = false;
+  begun_ = streaming_ = complete_ = false;
   handler_.refused(error.status());
   co_await send(error_reply(error));
   rest();
@@ -261,30 +261,31 @@ std::string HttpSession::head(int status, std::string_view content_type, const H
 }
 
 asio::awaitable<void> HttpSession::send(HttpReply reply) {
-  begun_ = true;
   std::string bytes = head(reply.status, reply.content_type, &reply);
   if (!head_only_) bytes += reply.body;
+  begun_ = true;
   co_await write_all(bytes);
   complete_ = true;
 }
 
 asio::awaitable<void> HttpSession::begin_stream() {
-  begun_ = true;
   if (http10_) keep_alive_ = false;  // the end of the connection is the only end it knows
-  co_await write_all(head(200, "text/event-stream; charset=utf-8", nullptr));
+  const std::string bytes = head(200, "text/event-stream; charset=utf-8", nullptr);
+  begun_ = true;
+  co_await write_all(bytes);
+  streaming_ = true;
 }
 
 asio::awaitable<void> HttpSession::write(std::string_view events) {
   if (events.empty() || head_only_) co_return;  // an empty chunk would end the stream
-  if (http10_) {
-    co_await write_all(events);
-  } else {
-    const std::string chunk = fmt::format("{:x}\r\n{}\r\n", events.size(), events);
-    co_await write_all(chunk);
-  }
+  const std::string bytes = http10_ ? std::string(events) : fmt::format("{:x}\r\n{}\r\n", events.size(), events);
+  streaming_ = false;
+  co_await write_all(bytes);
+  streaming_ = true;
 }
 
 asio::awaitable<void> HttpSession::end_stream() {
+  streaming_ = false;
   if (!http10_) co_await write_all("0\r\n\r\n");
   complete_ = true;
 }

@@ -54,6 +54,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   boost::asio::awaitable<void> write(std::string_view events) override;
   boost::asio::awaitable<void> end_stream() override;
   bool begun() const override { return begun_; }
+  bool streaming() const override { return streaming_; }
 
  private:
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
@@ -85,7 +86,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   bool keep_alive_ = false;  ///< of the request in hand
   bool http10_ = false;
   bool head_only_ = false;
-  bool begun_ = false, complete_ = false;
+  bool begun_ = false, streaming_ = false, complete_ = false;
 };
 
 }  // namespace coppice::server

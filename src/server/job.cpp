@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "server/insist.h"
+
 namespace coppice::server {
 
 namespace asio = boost::asio;
@@ -48,8 +50,8 @@ Job::~Job() {
 void Job::submit(engine::Request request) {
   const engine::RequestId id = request.id;
   const int n = static_cast<int>(request.samples.size());
+  open_.emplace(id, next_choice_);  // from here on, whatever fails, cancel_open() undoes it
   hub_.add(id, *this);
-  open_.emplace(id, next_choice_);
   next_choice_ += n;
   model_.submit(std::move(request));
 }
@@ -66,6 +68,7 @@ asio::awaitable<bool> Job::wait(engine::Clock::duration limit) {
     boost::system::error_code ignored;
     co_await news_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
+  if (lost_) throw ApiError::unavailable("The server is out of memory.");
   co_return true;
 }
 
@@ -98,6 +101,12 @@ void Job::on_event(engine::Event&& event) {
   if (!pending_.empty() || done()) notify();
 }
 
+void Job::on_lost() noexcept {
+  lost_ = true;
+  cancel_open();
+  notify();
+}
+
 void Job::on_shutdown() {
   fail(ApiError::unavailable("The server is shutting down."));
 }
@@ -121,10 +130,10 @@ void Job::fail(ApiError error) {
   notify();
 }
 
-void Job::cancel_open() {
+void Job::cancel_open() noexcept {
   for (const auto& [id, first_choice] : open_) {
     hub_.remove(id);
-    model_.cancel(id);
+    insist([&] { model_.cancel(id); });
   }
   open_.clear();
 }

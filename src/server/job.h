@@ -8,7 +8,7 @@
 //   1. Pieces of one choice that nobody took yet are merged into one delta, in order: a slow reader costs
 //      memory by its text, not by its tokens, and delays nobody.
 //   2. Untaken deltas weigh at most `max_pending_bytes`; beyond it the job is cancelled and error() says so.
-//   3. done() iff every request had its last event, or error() is set.
+//   3. done() iff every request had its last event, or error() is set, or an event was lost.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -47,22 +47,24 @@ class Job final : public EventListener {
   /// Hands a request to the engine; its samples become the next choices.
   void submit(engine::Request request);
 
-  /// Returns true when there are deltas to take, or done(); false after `limit` without.
+  /// Returns true when there are deltas to take, or done(); false after `limit` without. Throws ApiError when an event
+  /// was lost.
   boost::asio::awaitable<bool> wait(engine::Clock::duration limit = engine::Clock::duration::max());
   std::vector<Delta> take();
 
-  bool done() const { return error_.has_value() || open_.empty(); }
+  bool done() const { return lost_ || error_.has_value() || open_.empty(); }
   const std::optional<ApiError>& error() const { return error_; }
   const engine::Usage& usage() const { return usage_; }  ///< summed; complete when done()
   int n_choices() const { return next_choice_; }
 
   void on_event(engine::Event&& event) override;
+  void on_lost() noexcept override;
   void on_shutdown() override;
 
  private:
   void add_piece(int choice, sampling::Piece&& piece);
   void fail(ApiError error);
-  void cancel_open();
+  void cancel_open() noexcept;
   void notify() { news_.cancel(); }
 
   EventHub& hub_;
@@ -77,6 +79,7 @@ class Job final : public EventListener {
   std::size_t pending_bytes_ = 0;
   engine::Usage usage_;
   std::optional<ApiError> error_;
+  bool lost_ = false;
 };
 
 }  // namespace coppice::server

@@ -51,6 +51,17 @@ void lower_priority() {
     SPDLOG_WARN("the io thread keeps its priority: setpriority failed");
 }
 
+/// Does one handler's work. False, and a line in the log: it threw. One request's bad end must not be everybody's.
+bool guarded(auto work) {
+  try {
+    work();
+    return true;
+  } catch (const std::exception& e) {
+    SPDLOG_ERROR("io thread: {}", e.what());
+    return false;
+  }
+}
+
 }  // namespace
 
 // run() returns when no coroutine is left, on `io` or on `workers`: none of them sees a member's end. Members are
@@ -113,9 +124,10 @@ void Server::Impl::run() {
     }
   }
   auto work = asio::make_work_guard(io);
-  while (!closed) io.run_one();
+  while (!closed) guarded([this] { io.run_one(); });
   work.reset();
-  io.run();  // what close() woke up
+  while (!guarded([this] { io.run(); })) {  // what close() woke up
+  }
 }
 
 asio::awaitable<void> Server::Impl::wait_for_signal() {

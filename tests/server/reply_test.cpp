@@ -40,6 +40,7 @@ class Writer final : public server::ReplyWriter {
     co_return;
   }
   bool begun() const override { return begun_; }
+  bool streaming() const override { return begun_; }
 
   std::function<void(const std::string& where)> during = [](const std::string&) {};
   std::string text;
