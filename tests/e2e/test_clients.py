@@ -96,9 +96,13 @@ def test_vanishing_in_the_queue(server):
     wait_until(lambda: cancelled(server) == before + 40)
 
 
-def test_a_thousand_open_streams(server):
+@pytest.fixture(scope="module", autouse=True)
+def many_descriptors():
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def test_a_thousand_open_streams(server):
     before = cancelled(server)
     clients = [connect(server) for _ in range(1000)]
     for c in clients:
@@ -108,6 +112,22 @@ def test_a_thousand_open_streams(server):
     for c in reversed(clients):
         c.close()
     wait_until(lambda: cancelled(server) == before + 1000)
+
+
+def test_a_thousand_streams_complete(server):
+    clients = [connect(server) for _ in range(1000)]
+    for c in clients:
+        c.settimeout(900)
+        c.sendall(generation(True, max_tokens=2))
+    for c in clients:
+        received = b""
+        while not received.endswith(b"0\r\n\r\n"):
+            piece = c.recv(65536)
+            assert piece, received
+            received += piece
+        assert received.startswith(b"HTTP/1.1 200") and b"data: [DONE]" in received
+        assert received.count(b'"finish_reason":"length"') == 1
+        c.close()
 
 
 def test_vanishing_at_random_moments(server):
