@@ -70,6 +70,19 @@ std::int32_t Cache::match(std::span<const Token> tokens, const Namespace& ns) co
   return impl_->config.share ? impl_->tree.match(tokens, ns).length : 0;
 }
 
+MatchEnd Cache::explain(std::span<const Token> tokens, const Namespace& ns) const {
+  return impl_->tree.explain(tokens, ns);
+}
+
+Overlap Cache::overlap(std::span<const Token> tokens, const Namespace& ns) const {
+  if (!impl_->config.share) return {};
+  const PrefixTree::Match match = impl_->tree.match(tokens, ns);
+  // Sequences hold whole paths of the full group: blocks in use come first.
+  const auto held = [&](const BlockId* row) { return impl_->pool.users(row[0]) > 0; };
+  const auto blocks = std::ranges::partition_point(match.rows, held) - match.rows.begin();
+  return {match.length, std::min(match.length, static_cast<std::int32_t>(blocks) * impl_->config.block_size)};
+}
+
 void Cache::Impl::take_matched(Sequence& seq, std::span<const Token> prompt, const PrefixTree::Match& match) {
   seq.tokens.assign(prompt.begin(), prompt.begin() + match.length);
   seq.cached_len = seq.computed_len = match.length;
@@ -89,8 +102,9 @@ void Cache::Impl::take_matched(Sequence& seq, std::span<const Token> prompt, con
   if (fault(Fault::kDropReference) && !match.rows.empty()) pool.release(match.rows[0][0]);
 }
 
-std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t needed, std::int64_t never_above) {
-  const std::int64_t room = available(0);
+std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t needed, std::int64_t never_above,
+                                                std::int64_t keep_free) {
+  const std::int64_t room = available(0) - keep_free;
   if (needed > room && !fault(Fault::kReserveNothing)) {
     return std::unexpected(NoRoom{needed, room, never_above > pool.total()});
   }
@@ -113,7 +127,7 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   const auto prompt_len = static_cast<std::int32_t>(request.prompt.size());
   seq.prompt_blocks = impl.blocks_for(prompt_len);
   const std::int64_t needed = impl.unmet(seq.tables, seq.prompt_blocks) + request.n_samples * impl.spare();
-  return impl.start(std::move(seq), needed, blocks_needed(prompt_len, request.n_samples));
+  return impl.start(std::move(seq), needed, blocks_needed(prompt_len, request.n_samples), request.keep_free);
 }
 
 // --- growing --------------------------------------------------------------------------------------------------------
@@ -327,7 +341,7 @@ std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
   seq.published = set.published;
   seq.prompt_blocks = impl.blocks_for(seq.len());
   const std::int64_t needed = std::int64_t{n_samples} * impl.spare();
-  return impl.start(std::move(seq), needed, needed);
+  return impl.start(std::move(seq), needed, needed, 0);
 }
 
 void Cache::drop(DetachedId id) {

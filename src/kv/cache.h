@@ -40,6 +40,7 @@
 #include <vector>
 
 #include "kv/digest.h"
+#include "kv/match_end.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -71,10 +72,17 @@ struct Lengths {
 struct AdmitRequest {
   std::span<const Token> prompt;  ///< at least one token
   Namespace ns;
-  int n_samples = 1;  ///< one growth block and one fork block is reserved for each
+  int n_samples = 1;           ///< one growth block and one fork block is reserved for each
+  std::int64_t keep_free = 0;  ///< blocks that must stay to be had by those who run already
 };
 
-/// Why admit() took nothing. `needed` blocks over `available` (free + cached - reserved).
+/// What of a prompt is in the tree.
+struct Overlap {
+  std::int32_t cached = 0;  ///< the longest known prefix, in tokens
+  std::int32_t in_use = 0;  ///< those of them in blocks that sequences hold
+};
+
+/// Why admit() took nothing. `needed` blocks over `available` (free + cached - reserved - keep_free).
 struct NoRoom {
   std::int64_t needed = 0;
   std::int64_t available = 0;
@@ -109,6 +117,10 @@ class Cache {
 
   /// The longest prefix of `tokens` in the tree, in tokens. Changes nothing, compares tokens, never hashes.
   std::int32_t match(std::span<const Token> tokens, const Namespace& ns) const;
+  Overlap overlap(std::span<const Token> tokens, const Namespace& ns) const;
+
+  /// match(), and why it ends there. For people: hashes and allocates.
+  MatchEnd explain(std::span<const Token> tokens, const Namespace& ns) const;
 
   /// Blocks that a request of this prompt needs at the very least, with nothing cached and nobody else about.
   std::int64_t blocks_needed(std::int32_t prompt_len, int n_samples) const;

@@ -36,7 +36,8 @@ struct Cache::Impl {
 
   /// Takes references on the matched prefix.
   void take_matched(Sequence& seq, std::span<const Token> prompt, const PrefixTree::Match& match);
-  std::expected<SeqId, NoRoom> start(Sequence&& seq, std::int64_t needed, std::int64_t never_above);
+  std::expected<SeqId, NoRoom> start(Sequence&& seq, std::int64_t needed, std::int64_t never_above,
+                                     std::int64_t keep_free);
   BlockRef allocate(Sequence& seq);
   void fork_tail(Sequence& seq, std::vector<CopyOp>& copies);
   void publish_full_blocks(Sequence& seq);

@@ -56,7 +56,8 @@ PrefixTree::PrefixTree(BlockPool& pool, Config config)
       config_(std::move(config)),
       bs_(config_.block_size),
       n_groups_(static_cast<int>(config_.groups.size())),
-      places_(static_cast<std::size_t>(pool.total() + 1)) {}
+      places_(static_cast<std::size_t>(pool.total() + 1)),
+      evicted_(pool.total()) {}
 
 PrefixTree::~PrefixTree() = default;
 
@@ -285,6 +286,7 @@ int PrefixTree::evict(BlockId id) {
   assert(node.children.empty() && at.block == node.first_block + n_blocks(node) - 1);
   const auto freed = std::count_if(node.ids.end() - n_groups_, node.ids.end(),
                                    [&](BlockId b) { return b != kNullBlock && pool_.users(b) == 0; });
+  if (!is_partial(node)) evicted_.remember(node.digests.back());
   if (n_blocks(node) > 1) {
     pop_last_block(node);
   } else {

@@ -23,6 +23,8 @@
 
 #include "kv/block_pool.h"
 #include "kv/digest.h"
+#include "kv/evicted_prefixes.h"
+#include "kv/match_end.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -78,6 +80,9 @@ class PrefixTree {
   /// The longest known prefix of `tokens` whose sliding windows have no hole. Const; compares tokens, never hashes.
   Match match(std::span<const Token> tokens, const Namespace& ns) const;
 
+  /// The same, and why it ends there (explain.cpp). Const, but hashes and allocates: for people, not for each step.
+  MatchEnd explain(std::span<const Token> tokens, const Namespace& ns) const;
+
   /// Where the first block of a namespace goes. Makes the root if need be.
   Cursor root(const Namespace& ns);
   /// The place right after a block of the tree.
@@ -113,6 +118,11 @@ class PrefixTree {
   bool is_partial(const Node& node) const { return node.tokens.size() % static_cast<std::size_t>(bs_) != 0; }
 
  private:
+  struct Walk;
+  Walk walk(const Node& root, std::span<const Token> tokens) const;
+  const Digest& parent_digest(const Walk& at) const;
+  std::int32_t evicted_until(Digest parent, std::int32_t block, std::span<const Token> tokens) const;
+
   struct Candidate {
     Node* child = nullptr;
     std::int32_t common = 0;  // tokens of its first block that agree
@@ -150,6 +160,7 @@ class PrefixTree {
   std::map<Namespace, std::unique_ptr<Node>> roots_;
   std::vector<Place> places_;  // by block id
   std::int64_t node_count_ = 0;
+  EvictedPrefixes evicted_;
 };
 
 }  // namespace coppice::kv
