@@ -31,6 +31,7 @@ struct ServeOptions {
   std::string chat_template;
   std::string share = "on";
   std::string isolate = "none";
+  std::string cache_report = "text";
   std::string log_level = "info";
   std::int32_t context = 0;  ///< 0: the model's, as far as the pool holds
   executor::GgmlOptions ggml;
@@ -94,6 +95,12 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       .add_option("--step-tokens", o.engine.step_tokens,
                   "Tokens computed in one step; beside decoding streams, prompts get half of it")
       ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--cache-report", o.cache_report,
+                  "What requests with \"cache_report\" are told: text, lengths (without the cached text), off")
+      ->check(CLI::IsMember({"text", "lengths", "off"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--max-queue", o.engine.max_waiting, "Requests that may wait; beyond it: 429")
@@ -290,6 +297,9 @@ int serve(ServeOptions o) {
   settle_memory(o);
   o.server.api.names.id = std::filesystem::path(o.model).stem().string();
   o.server.handle_signals = true;
+  o.server.api.cache_reports = o.cache_report == "text"      ? server::CacheReports::kText
+                               : o.cache_report == "lengths" ? server::CacheReports::kLengths
+                                                             : server::CacheReports::kOff;
   server::Server server(o.server);
   server.start();
   spdlog::info("listening on {}, loading {}", server.url(), o.model);

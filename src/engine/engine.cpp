@@ -2,22 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <mutex>
-#include <set>
 #include <stdexcept>
-#include <unordered_map>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "engine/batch_builder.h"
-#include "engine/mailbox.h"
-#include "engine/outbox.h"
-#include "engine/scheduler.h"
-#include "engine/sequence.h"
+#include "engine/engine_impl.h"
 
 namespace coppice::engine {
 
@@ -34,69 +25,14 @@ EngineConfig with_context(EngineConfig config, const executor::ExecutorInfo& inf
 
 }  // namespace
 
-// A step: mailbox, deadlines, admission, plan, forward, publish, sample, events. Everything below `mailbox_`,
-// `last_id_`, `submitted_` and `published_` belongs to the engine's thread.
-struct Engine::Impl {
-  Impl(kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink)
-      : cache_(std::move(cache)),
-        executor_(executor),
-        config_(with_context(config, executor.info())),
-        sink_(std::move(sink)),
-        scheduler_(cache_, config_, figures_) {
-    publish_snapshot();
-  }
-
-  bool step();
-  void run();
-
-  // The stages of a step.
-  void obey(std::vector<Command>& commands);
-  void open(Request&& request);
-  void expire_deadlines();
-  void admit();
-  void forward();
-  void sample_siblings(Sequence& first, std::span<const float> logits);
-  void sample(Sequence& sequence, std::span<float> logits);
-  void publish_snapshot();
-
-  // Ends of requests.
-  void cancel(OpenRequest& open);
-  void fail(OpenRequest& open, const std::string& why);
-  void refuse(OpenRequest& open, Refusal refusal, std::string message);
-  void end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message);
-  void end_sample(Sequence& sequence, sampling::Finish finish, const std::string& message = {});
-  void release_all(OpenRequest& open);
-  void settle(OpenRequest& open);
-  void close(OpenRequest& open);
-  void shut_down();
-
-  Mailbox mailbox_;
-  std::atomic<RequestId> last_id_ = 0;
-  std::atomic<std::int64_t> submitted_ = 0;
-  mutable std::mutex snapshot_mutex_;
-  Snapshot published_;
-
-  kv::Cache cache_;
-  executor::Executor& executor_;
-  EngineConfig config_;
-  EventSink sink_;
-  Snapshot figures_;  // counters; the rest is filled in by publish_snapshot()
-  Scheduler scheduler_;
-  Outbox outbox_;
-  std::unordered_map<RequestId, std::unique_ptr<OpenRequest>> open_;
-  std::vector<std::unique_ptr<OpenRequest>> closed_;  // freed when the step is over
-  std::set<std::pair<Clock::time_point, RequestId>> deadlines_;
-  std::uint64_t arrivals_ = 0;
-  bool stopped_ = false;
-
-  // Reused by every step.
-  std::vector<Command> commands_;
-  std::vector<Scheduler::NeverFits> never_;
-  std::vector<Sequence*> pool_full_;
-  std::vector<Sequence*> sampled_;
-  std::vector<float> row_;
-  executor::Batch batch_;
-};
+Engine::Impl::Impl(kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink)
+    : cache_(std::move(cache)),
+      executor_(executor),
+      config_(with_context(std::move(config), executor.info())),
+      sink_(std::move(sink)),
+      scheduler_(cache_, config_, figures_) {
+  publish_snapshot();
+}
 
 bool Engine::Impl::step() {
   if (mailbox_.drain(commands_)) {
@@ -105,9 +41,10 @@ bool Engine::Impl::step() {
   }
   if (commands_.empty() && open_.empty()) return false;
   const auto start = Clock::now();
-  obey(commands_);
-  expire_deadlines();
-  admit();
+  const auto now = config_.now();
+  obey(commands_, now);
+  expire_deadlines(now);
+  admit(now);
 
   batch_.copies.clear();
   pool_full_.clear();
@@ -124,30 +61,34 @@ bool Engine::Impl::step() {
   publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
   if (batch_.n_rows() > 0) forward();
 
-  figures_.step_seconds += seconds_since(start);
+  const double seconds = seconds_since(start);
+  figures_.step_seconds += seconds;
+  if (batch_.n_rows() > 0) figures_.step_duration_seconds.add(seconds);
   publish_snapshot();
   outbox_.deliver(sink_);
   closed_.clear();
   return true;
 }
 
-void Engine::Impl::obey(std::vector<Command>& commands) {
+void Engine::Impl::obey(std::vector<Command>& commands, Clock::time_point now) {
+  newcomers_.clear();
   for (auto& command : commands) {
     if (auto* request = std::get_if<Request>(&command)) {
-      open(std::move(*request));
+      open(std::move(*request), now);
     } else if (const auto found = open_.find(std::get<Cancel>(command).id); found != open_.end()) {
       cancel(*found->second);
     }
   }
 }
 
-void Engine::Impl::open(Request&& request) {
+void Engine::Impl::open(Request&& request, Clock::time_point now) {
   const RequestId id = request.id;
   const auto [slot, unique] = open_.try_emplace(id, std::make_unique<OpenRequest>());
   if (!unique) throw std::invalid_argument(fmt::format("request id {} is open already", id));
   OpenRequest& open = *slot->second;
   open.request = std::move(request);
   open.arrival = ++arrivals_;
+  open.arrived = now;
   open.ns.salt = open.request.cache_salt;
   open.usage.prompt_tokens = static_cast<std::int32_t>(open.request.prompt.size());
   open.open_samples = static_cast<int>(open.request.samples.size());
@@ -160,20 +101,15 @@ void Engine::Impl::open(Request&& request) {
   sequence.request = &open;
   sequence.n_samples = open.open_samples;
   scheduler_.enqueue(sequence);
+  newcomers_.push_back(id);
   if (open.request.deadline) deadlines_.emplace(*open.request.deadline, id);
 }
 
-void Engine::Impl::expire_deadlines() {
-  if (deadlines_.empty()) return;
-  const auto now = Clock::now();
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    cancel(*open_.at(deadlines_.begin()->second));
-  }
-}
-
-void Engine::Impl::admit() {
+void Engine::Impl::admit(Clock::time_point now) {
   never_.clear();
-  scheduler_.admit(never_);
+  const auto admitted = figures_.admissions;
+  scheduler_.admit(never_, now);
+  for (auto i = admitted; i < figures_.admissions; ++i) rates_.left_queue(now);
   for (const auto& [sequence, room] : never_) {
     OpenRequest& open = *sequence->request;
     if (sequence->state == SequenceState::kEnded) continue;
@@ -185,13 +121,7 @@ void Engine::Impl::admit() {
     // It ran before, and together with others took more than it can ever reserve alone.
     end_sample(*sequence, sampling::Finish::kLength);
   }
-  auto waiting = static_cast<std::int64_t>(open_.size()) - scheduler_.running_requests();
-  for (; waiting > static_cast<std::int64_t>(config_.max_waiting); --waiting) {
-    OpenRequest* youngest = scheduler_.youngest_newcomer();
-    if (youngest == nullptr) return;
-    refuse(*youngest, Refusal::kQueueFull,
-           fmt::format("the queue is full: {} requests are waiting", config_.max_waiting));
-  }
+  turn_away_newcomers(now);
 }
 
 void Engine::Impl::forward() {
@@ -211,8 +141,11 @@ void Engine::Impl::forward() {
     for (OpenRequest* open : failed) fail(*open, error.what());
     return;
   }
-  figures_.forward_seconds += seconds_since(start);
+  const double seconds = seconds_since(start);
+  figures_.forward_seconds += seconds;
+  rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), seconds);
   scheduler_.computed();
+  now_ = config_.now();
   for (std::size_t i = 0; i < sampled_.size(); ++i) {
     Sequence& first = *sampled_[i];
     const auto row = logits.row(i);
@@ -251,6 +184,10 @@ void Engine::Impl::sample(Sequence& sequence, std::span<float> logits) {
     return;
   }
   figures_.sampling_seconds += seconds_since(start);
+  if (!sequence.out.empty()) {
+    figures_.token_gap_seconds.add(std::chrono::duration<double>(now_ - sequence.last_token).count());
+  }
+  sequence.last_token = now_;
   sequence.out.push_back(piece.token);
   open.streamed = true;
   ++open.usage.completion_tokens;
@@ -262,86 +199,12 @@ void Engine::Impl::sample(Sequence& sequence, std::span<float> logits) {
   if (!piece.finish && (answer_full || context_full)) {
     finish_piece(piece, generation, sampling::Finish::kLength);
   }
-  const bool finished = piece.finish.has_value();
+  const auto finish = piece.finish;
   outbox_.piece(open, sequence.sample, std::move(piece));
-  if (!finished) return;
+  if (!finish) return;
+  count_end(*finish);
   scheduler_.release(sequence, Scheduler::Release::kKeep);
   settle(open);
-}
-
-void Engine::Impl::cancel(OpenRequest& open) {
-  release_all(open);
-  end_samples(open, sampling::Finish::kCancelled, {});
-  ++figures_.requests_cancelled;
-  close(open);
-}
-
-void Engine::Impl::fail(OpenRequest& open, const std::string& why) {
-  release_all(open);
-  if (open.streamed) {
-    end_samples(open, sampling::Finish::kError, why);
-  } else {
-    outbox_.refuse(open, Refusal::kFailed, why);
-  }
-  ++figures_.requests_failed;
-  close(open);
-}
-
-void Engine::Impl::refuse(OpenRequest& open, Refusal refusal, std::string message) {
-  release_all(open);
-  outbox_.refuse(open, refusal, std::move(message));
-  ++figures_.requests_refused;
-  close(open);
-}
-
-void Engine::Impl::end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message) {
-  for (std::size_t i = 0; i < open.ended.size(); ++i) {
-    if (!open.ended[i]) outbox_.end(open, static_cast<int>(i), finish, message);
-  }
-}
-
-void Engine::Impl::end_sample(Sequence& sequence, sampling::Finish finish, const std::string& message) {
-  scheduler_.release(sequence, Scheduler::Release::kKeep);
-  outbox_.end(*sequence.request, sequence.sample, finish, message);
-  settle(*sequence.request);
-}
-
-void Engine::Impl::release_all(OpenRequest& open) {
-  for (auto& sequence : open.sequences) {
-    // Rows of a step that failed are void; otherwise all that is computed is worth keeping.
-    scheduler_.release(*sequence, sequence->rows > 0 ? Scheduler::Release::kDrop : Scheduler::Release::kKeep);
-  }
-}
-
-void Engine::Impl::settle(OpenRequest& open) {
-  if (open.open_samples > 0) return;
-  ++figures_.requests_finished;
-  close(open);
-}
-
-void Engine::Impl::close(OpenRequest& open) {
-  const RequestId id = open.request.id;
-  if (open.request.deadline) deadlines_.erase({*open.request.deadline, id});
-  const auto found = open_.find(id);
-  closed_.push_back(std::move(found->second));
-  open_.erase(found);
-}
-
-void Engine::Impl::shut_down() {
-  stopped_ = true;
-  for (auto& command : commands_) {
-    if (auto* request = std::get_if<Request>(&command)) {
-      OpenRequest late;
-      late.request = std::move(*request);
-      late.usage.prompt_tokens = static_cast<std::int32_t>(late.request.prompt.size());
-      outbox_.refuse(late, Refusal::kShutdown, "the server is shutting down");
-      ++figures_.requests_refused;
-    }
-  }
-  while (!open_.empty()) cancel(*open_.begin()->second);
-  publish_snapshot();
-  outbox_.deliver(sink_);
-  closed_.clear();
 }
 
 void Engine::Impl::publish_snapshot() {
@@ -350,6 +213,7 @@ void Engine::Impl::publish_snapshot() {
   figures_.running_sequences = scheduler_.running_samples();
   figures_.waiting_requests = static_cast<int>(open_.size()) - figures_.running_requests;
   figures_.following_requests = scheduler_.following();
+  figures_.prefill_tokens_per_second = rates_.prefill_tokens_per_second();
   const std::lock_guard lock(snapshot_mutex_);
   published_ = figures_;
 }
@@ -361,7 +225,7 @@ void Engine::Impl::run() {
 }
 
 Engine::Engine(kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink)
-    : impl_(std::make_unique<Impl>(std::move(cache), executor, config, std::move(sink))) {}
+    : impl_(std::make_unique<Impl>(std::move(cache), executor, std::move(config), std::move(sink))) {}
 
 Engine::~Engine() = default;
 

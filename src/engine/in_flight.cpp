@@ -41,7 +41,7 @@ void InFlight::unfollow(Sequence& follower) {
 }
 
 void InFlight::lead(Sequence& sequence) {
-  leaders_.insert(std::ranges::upper_bound(leaders_, &sequence, ByArrival{}), &sequence);
+  leaders_.insert(std::ranges::upper_bound(leaders_, &sequence, ByRank{}), &sequence);
 }
 
 void InFlight::wake(Sequence& follower, std::vector<Sequence*>& woken) {

@@ -29,7 +29,7 @@ class InFlight {
   };
 
   /// The leader that shares the most with `sequence`, if waiting for it gives more than the `matched` tokens
-  /// that the tree has now. The oldest among equals.
+  /// that the tree has now. The first in rank among equals.
   std::optional<Place> find(const Sequence& sequence, std::int32_t matched) const;
 
   void follow(Sequence& follower, const Place& place);
@@ -50,7 +50,7 @@ class InFlight {
   void wake(Sequence& follower, std::vector<Sequence*>& woken);
 
   int block_size_;
-  std::vector<Sequence*> leaders_;  ///< in the order of their arrival
+  std::vector<Sequence*> leaders_;  ///< by rank
   int followers_ = 0;
 };
 

@@ -12,6 +12,7 @@ void Outbox::piece(OpenRequest& open, int sample, sampling::Piece piece) {
     if (--open.open_samples == 0) {
       event.done = true;
       event.usage = open.usage;
+      event.report = open.report;
     }
   }
   events_.push_back(std::move(event));
@@ -24,14 +25,15 @@ void Outbox::end(OpenRequest& open, int sample, sampling::Finish finish, const s
   events_.back().message = message;
 }
 
-void Outbox::refuse(OpenRequest& open, Refusal refusal, std::string message) {
+void Outbox::refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds) {
   open.open_samples = 0;
   events_.push_back(Event{.request = open.request.id,
                           .piece = {.token = -1},
                           .done = true,
                           .usage = open.usage,
                           .refusal = refusal,
-                          .message = std::move(message)});
+                          .message = std::move(message),
+                          .retry_seconds = retry_seconds});
 }
 
 void Outbox::deliver(const EventSink& sink) {

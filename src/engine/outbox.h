@@ -18,7 +18,7 @@ class Outbox {
   void end(OpenRequest& open, int sample, sampling::Finish finish, const std::string& message = {});
 
   /// The whole request, of which nothing went out.
-  void refuse(OpenRequest& open, Refusal refusal, std::string message);
+  void refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds = 0);
 
   bool empty() const { return events_.empty(); }
   void deliver(const EventSink& sink);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/cache_report.h"
 #include "kv/types.h"
 #include "sampling/generation.h"
 
@@ -26,7 +28,9 @@ struct Request {
   std::int32_t max_tokens = 0;                                 ///< per sample; <= 0: as far as context and pool go
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
   std::string cache_salt;                                      ///< isolates tenants; added to the namespace [K8]
-  std::optional<Clock::time_point> deadline;
+  std::int32_t priority = 0;                                   ///< lower goes first
+  bool cache_report = false;                                   ///< the last event shall have one
+  std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included
 };
 
 struct Usage {
@@ -41,8 +45,10 @@ enum class Refusal : std::uint8_t {
   kTooManySamples,  ///< can never fit, but one sample of it could
   kQueueFull,
   kShutdown,
-  kFailed,  ///< the executor threw
+  kFailed,   ///< the executor threw
+  kTimeout,  ///< the deadline passed before the first token
 };
+inline constexpr std::size_t kRefusals = 6;
 
 /// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is complete.
 struct Event {
@@ -50,9 +56,11 @@ struct Event {
   int sample = 0;
   sampling::Piece piece;
   bool done = false;
-  Usage usage;                     ///< filled when done
-  std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated
-  std::string message;             ///< with refusal
+  Usage usage;                                ///< filled when done
+  std::optional<Refusal> refusal;             ///< with done: nothing was or will be generated
+  std::string message;                        ///< with refusal
+  double retry_seconds = 0;                   ///< with kQueueFull: by then the queue should have drained
+  std::shared_ptr<const CacheReport> report;  ///< when done, if it was asked for and the request was admitted
 };
 
 /// Called once per step on the engine's thread with all of the step's events; must not block.

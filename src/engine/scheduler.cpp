@@ -9,10 +9,6 @@ namespace coppice::engine {
 
 namespace {
 
-// Most prompt tokens that one step matches against the tree and the leaders: a burst of long prompts must not
-// stall those who decode [E5]. What is left over goes on in the next step.
-constexpr std::size_t kTokensMatchedPerStep = std::size_t{1} << 18;
-
 // A step that also decodes gives prompts this part of its budget at most: running streams wait for the whole step.
 // Prompts lose little: in a matrix product of 256 rows a row costs a CPU no more than in one of 512, so the smaller
 // steps only add the decodes' own time. A quarter makes streams steadier still, but those who wait for their first
@@ -27,6 +23,8 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       share_(cache.config().share),
       max_batch_(std::max(config.max_batch, 1)),
       step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
+      growth_room_(config.growth_room),
+      max_passes_(config.max_passes),
       context_length_(config.context_length),
       in_flight_(cache.config().block_size) {}
 
@@ -59,52 +57,6 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
 void Scheduler::enqueue(Sequence& fresh) {
   waiting_.insert(&fresh);
   ready_.insert(&fresh);
-}
-
-void Scheduler::admit(std::vector<NeverFits>& never) {
-  std::size_t matched_tokens = 0;
-  for (auto it = ready_.begin(); it != ready_.end();) {
-    Sequence& sequence = **it;
-    const auto tokens = sequence.tokens();
-    if (running_samples_ + sequence.n_samples > max_batch_) return;
-    if (matched_tokens > 0 && matched_tokens + tokens.size() > kTokensMatchedPerStep) return;
-    matched_tokens += tokens.size();
-    const auto& ns = sequence.request->ns;
-    if (share_) {
-      const auto place = in_flight_.find(sequence, cache_.match(tokens.first(tokens.size() - 1), ns));
-      if (place) {
-        it = ready_.erase(it);
-        in_flight_.follow(sequence, *place);
-        continue;
-      }
-    }
-    const auto seq = cache_.admit({.prompt = tokens, .ns = ns, .n_samples = sequence.n_samples});
-    if (seq) {
-      it = ready_.erase(it);
-      start(sequence, *seq);
-    } else if (seq.error().never || running_.empty()) {
-      never.push_back({.sequence = &sequence, .room = seq.error()});
-      ++it;
-    } else {
-      return;
-    }
-  }
-}
-
-void Scheduler::start(Sequence& sequence, kv::SeqId seq) {
-  waiting_.erase(&sequence);
-  sequence.seq = seq;
-  sequence.state = SequenceState::kPrefill;
-  sequence.computed = cache_.lengths(seq).cached_len;
-  running_.insert(std::ranges::upper_bound(running_, &sequence, ByArrival{}), &sequence);
-  running_samples_ += sequence.n_samples;
-  if (share_) in_flight_.lead(sequence);
-  OpenRequest& open = *sequence.request;
-  if (open.admitted_before) return;
-  open.admitted_before = true;
-  open.usage.cached_tokens = sequence.computed;
-  figures_.prompt_tokens += open.usage.prompt_tokens;
-  figures_.cached_tokens += sequence.computed;
 }
 
 void Scheduler::make_ready(const std::vector<Sequence*>& woken) {
@@ -158,14 +110,15 @@ int Scheduler::running_requests() const {
   return requests;
 }
 
-OpenRequest* Scheduler::youngest_newcomer() const {
-  for (auto it = waiting_.rbegin(); it != waiting_.rend(); ++it) {
-    if (!(*it)->request->admitted_before) return (*it)->request;
+int Scheduler::prompt_rows() const {
+  int rows = 0;
+  for (const Sequence* sequence : running_) {
+    if (sequence->state == SequenceState::kPrefill) rows += sequence->rows;
   }
-  return nullptr;
+  return rows;
 }
 
-bool Scheduler::preempt_youngest() {
+bool Scheduler::preempt_last() {
   OpenRequest* victim = running_.back()->request;
   if (running_.front()->request == victim) return false;
   while (running_.back()->request == victim) {
@@ -194,7 +147,7 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
           ? std::span<const kv::Token>(&sequence.out.back(), 1)
           : sequence.tokens().subspan(static_cast<std::size_t>(sequence.computed), static_cast<std::size_t>(rows));
   while (!cache_.extend(sequence.seq, next, copies)) {
-    if (!preempt_youngest()) return false;
+    if (!preempt_last()) return false;
     if (!sequence.admitted()) return true;
   }
   sequence.rows = rows;
@@ -293,7 +246,7 @@ void Scheduler::part(Sequence& sequence, Sequence& sibling) {
   sibling.computed = sequence.computed;
   sibling.n_samples = 1;
   --sequence.n_samples;
-  running_.insert(std::ranges::upper_bound(running_, &sibling, ByArrival{}), &sibling);
+  running_.insert(std::ranges::upper_bound(running_, &sibling, ByRank{}), &sibling);
 }
 
 }  // namespace coppice::engine

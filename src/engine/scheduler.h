@@ -4,16 +4,22 @@
 //
 // Invariants
 //  1. waiting = ready + following; a sequence is in exactly one of waiting, running, ended.
-//  2. running is in the order of first arrival, so a request's sequences stand together and the youngest
-//     request is at the end.
+//  2. running is in the order of rank (priority, then first arrival), so a request's sequences stand together and the
+//     first to be preempted is at the end.
 //  3. A step has a row for every decoding sequence, then prefill chunks up to the budget. Beside decodes prompts get
 //     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
 //     max_batch + 1, so that decodes cannot keep a prefill out for ever.
-//  4. The queue is served in the order of first arrival; only followers are passed over. So whoever lacks room is the
-//     next to get it.
+//  4. The queue is served in the order of rank; followers, who wait by choice, are passed over. A hot request, half of
+//     whose prompt lies in blocks that are in use, may be admitted ahead of earlier ones that are not, so that those who
+//     share a prefix run together. But nobody is passed by more than max_passes requests in its life, nor by a lower
+//     priority, nor after it was preempted: so whoever lacks room is the next to get it, at the latest then.
+//  5. Beside others a request is admitted only if afterwards every running sample can still grow by a block. So no
+//     preemption follows an admission within block_size steps: a preempted request comes back when there is room, not as
+//     soon as it just fits. Who runs alone needs no such room.
 #pragma once
 
 #include <cstdint>
+#include <expected>
 #include <optional>
 #include <set>
 #include <string>
@@ -45,7 +51,7 @@ class Scheduler {
   };
   /// Admits from the queue, makes followers. Sequences for which there will never be room are added to
   /// `never` and stay in the queue: the caller releases them.
-  void admit(std::vector<NeverFits>& never);
+  void admit(std::vector<NeverFits>& never, Clock::time_point now);
 
   /// Decides every running sequence's `rows`, appends their tokens to the cache, preempts for room. A lone
   /// runner that cannot grow is released and added to `pool_full`.
@@ -67,32 +73,42 @@ class Scheduler {
   const std::vector<Sequence*>& running() const { return running_; }
   int running_samples() const { return running_samples_; }
   int running_requests() const;
+  int prompt_rows() const;  ///< of the step that plan() planned
   int following() const { return in_flight_.followers(); }
 
-  /// The youngest request that waits and never ran.
-  OpenRequest* youngest_newcomer() const;
-
  private:
-  void start(Sequence& sequence, kv::SeqId seq);
+  enum class Turn : std::uint8_t { kAdmitted, kFollows };
+  std::expected<Turn, kv::NoRoom> take_turn(Sequence& sequence, std::int32_t cached, Clock::time_point now);
+  void admit_hot(Clock::time_point now);
+  bool may_be_passed(const OpenRequest& open) const;
+  bool is_hot(const kv::Overlap& overlap, std::size_t n_tokens) const;
+  kv::Overlap overlap(const Sequence& sequence) const;
+  std::int64_t growth_room() const;
+  std::int64_t next_blocks(const Sequence& sequence) const;
+  void start(Sequence& sequence, kv::SeqId seq, Clock::time_point now);
   void make_ready(const std::vector<Sequence*>& woken);
   void leave_running(Sequence& sequence, Release how);
   int prefill_budget(int decodes) const;
   void grant_prefill(int budget);
   bool extend(Sequence& sequence, std::vector<kv::CopyOp>& copies);
-  bool preempt_youngest();
+  bool preempt_last();
 
   kv::Cache& cache_;
   Snapshot& figures_;
   bool share_;
   int max_batch_;
   int step_tokens_;
+  bool growth_room_;
+  int max_passes_;
   std::int32_t context_length_;
   InFlight in_flight_;
-  std::set<Sequence*, ByArrival> waiting_;  ///< ready and following
-  std::set<Sequence*, ByArrival> ready_;
+  std::set<Sequence*, ByRank> waiting_;  ///< ready and following
+  std::set<Sequence*, ByRank> ready_;
   std::vector<Sequence*> running_;
   int running_samples_ = 0;
-  std::vector<Sequence*> woken_;  // scratch
+  std::int64_t keep_free_ = 0;      // growth_room() as of this step's admissions
+  std::vector<Sequence*> woken_;    // scratch
+  std::vector<Sequence*> skipped_;  // scratch
 };
 
 }  // namespace coppice::engine

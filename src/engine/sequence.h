@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "engine/request.h"
@@ -46,6 +48,7 @@ struct Sequence {
   std::int32_t computed = 0;  ///< tokens whose keys are in the pool
   int rows = 0;               ///< rows in the step in hand; 0: none
   bool sampled = false;       ///< its last row in the step in hand yields logits
+  Clock::time_point last_token{};
 
   // Kept by InFlight.
   std::multimap<std::int32_t, Sequence*> followers;  ///< by the length that must be published for them
@@ -67,17 +70,20 @@ struct OpenRequest {
   int open_samples = 0;                              ///< of `ended`, those that are false
   bool admitted_before = false;                      ///< figures that count once were counted
   bool streamed = false;                             ///< a token went out
+  int passed = 0;                                    ///< later requests that were admitted ahead of it (scheduler.h)
+  Clock::time_point arrived{};
+  std::shared_ptr<const CacheReport> report;  ///< as of its first admission
 };
 
 inline std::span<const kv::Token> Sequence::tokens() const {
   return out.empty() ? std::span<const kv::Token>(request->request.prompt) : std::span<const kv::Token>(history);
 }
 
-/// The order of the queue and of preemption: by first arrival, then by sample.
-struct ByArrival {
-  bool operator()(const Sequence* a, const Sequence* b) const {
-    return a->request->arrival != b->request->arrival ? a->request->arrival < b->request->arrival
-                                                      : a->sample < b->sample;
+/// The order of the queue and, backwards, of preemption: by priority, then first arrival, then sample.
+struct ByRank {
+  bool operator()(const Sequence* a, const Sequence* b) const { return rank(*a) < rank(*b); }
+  static std::tuple<std::int32_t, std::uint64_t, int> rank(const Sequence& s) {
+    return {s.request->request.priority, s.request->arrival, s.sample};
   }
 };
 

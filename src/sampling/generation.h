@@ -29,7 +29,8 @@ struct LogprobEntry {
 enum class Finish : std::uint8_t {
   kStop,       ///< end-of-sequence token or a stop string
   kLength,     ///< max_tokens, the context or the pool
-  kCancelled,  ///< the client went away, or a deadline passed
+  kCancelled,  ///< the client went away, or the server ends
+  kTimeout,    ///< the request's deadline passed
   kError,
 };
 

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
+#include <cmath>
 #include <ctime>
 #include <limits>
 #include <new>
@@ -40,6 +42,15 @@ ApiError draining_error() {
 
 engine::Clock::duration clock_duration(double seconds) {
   return std::chrono::duration_cast<engine::Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+/// The earlier of the operator's limit (0: none) and the request's own.
+std::optional<engine::Clock::time_point> deadline_of(engine::Clock::time_point start, double limit_seconds,
+                                                     std::optional<double> timeout_seconds) {
+  double seconds = limit_seconds > 0 ? limit_seconds : std::numeric_limits<double>::infinity();
+  if (timeout_seconds) seconds = std::min(seconds, *timeout_seconds);
+  if (std::isinf(seconds)) return std::nullopt;
+  return start + clock_duration(seconds);
 }
 
 }  // namespace
@@ -243,19 +254,23 @@ asio::awaitable<void> Api::generate(Endpoint endpoint, HttpRequest& request, Rep
   Prepared prepared = co_await on_worker([&] { return prepare(model, config_.names, endpoint, request.body); });
   request.drop_body();
   ready_model();  // throws if it drains by now
+  if (prepared.parsed.cache_report && config_.cache_reports == CacheReports::kOff)
+    throw ApiError::unsupported("cache_report", "switched off by this server's operator");
   // A whole answer waits for its end, not for its client: only a stream can have a slow reader.
   const std::size_t max_pending =
       prepared.parsed.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
   const char* prompt_field = endpoint == Endpoint::kChat ? "messages" : "prompt";
   Job job(hub_, model, co_await asio::this_coro::executor, max_pending, prompt_field);
+  const auto deadline = deadline_of(start, config_.request_seconds, prepared.parsed.timeout_seconds);
   for (engine::Request& r : prepared.requests) {
-    if (config_.request_seconds > 0) r.deadline = start + clock_duration(config_.request_seconds);
+    r.deadline = deadline;
     r.cache_salt = request.tenant_salt + r.cache_salt;
+    r.cache_report |= spdlog::should_log(spdlog::level::debug);
     job.submit(std::move(r));
   }
   ReplyClock clock{start, metrics_};
   if (config_.ping_seconds > 0) clock.ping = clock_duration(config_.ping_seconds);
-  co_await reply_with(job, prepared, clock, out);
+  co_await reply_with(job, prepared, {model, config_.cache_reports}, clock, out);
 }
 
 }  // namespace coppice::server

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "server/api_keys.h"
+#include "server/cache_report.h"
 #include "server/event_hub.h"
 #include "server/http.h"
 #include "server/metrics.h"
@@ -37,6 +38,7 @@ struct ApiConfig {
   double ping_seconds = 5;                               ///< a stream's longest silence; 0: no limit
   std::string api_keys_file;                             ///< see ApiKeys; empty: everybody may come in
   bool isolate_keys = false;                             ///< no key's requests share the cache with another's
+  CacheReports cache_reports = CacheReports::kText;
 };
 
 class Api final : public HttpHandler {

@@ -27,9 +27,9 @@ ApiError ApiError::server_error(int status, const std::string& message, const st
   return {status, message, "", code, "server_error"};
 }
 
-ApiError ApiError::queue_full(const std::string& message) {
+ApiError ApiError::queue_full(const std::string& message, int retry_after_s) {
   ApiError error{429, message, "", "queue_full", "rate_limit_error"};
-  error.retry_after_s_ = 1;
+  error.retry_after_s_ = retry_after_s;
   return error;
 }
 

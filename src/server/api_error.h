@@ -29,7 +29,7 @@ class ApiError : public std::runtime_error {
   /// 500, 504: not the client's fault.
   static ApiError server_error(int status, const std::string& message, const std::string& code = "");
   /// 429 with Retry-After.
-  static ApiError queue_full(const std::string& message);
+  static ApiError queue_full(const std::string& message, int retry_after_s = 1);
 
   int status() const { return status_; }
   const std::string& param() const { return param_; }  ///< empty: null

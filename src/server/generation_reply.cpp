@@ -1,6 +1,7 @@
 #include "server/generation_reply.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <ctime>
@@ -49,9 +50,23 @@ class Stopwatch {
   std::optional<engine::Clock::time_point> first_;
 };
 
-asio::awaitable<void> stream(Job& job, const Prepared& prepared, ResponseHead head, ReplyClock clock,
-                             ReplyWriter& out) {
+/// The reports of the job's prompts: an object, or a list where there were several; null where none was asked for.
+Json reports_json(const Job& job, const Prepared& prepared, const CacheReporting& reporting, const std::string& id) {
+  Json all = Json::array();
+  for (const auto& report : job.reports()) {
+    if (!report) return nullptr;
+    if (spdlog::should_log(spdlog::level::debug))
+      spdlog::debug("{}: {}", id, dump(cache_report_json(*report, reporting.model, CacheReports::kText)));
+    all.push_back(cache_report_json(*report, reporting.model, reporting.how));
+  }
+  if (!prepared.parsed.cache_report) return nullptr;
+  return all.size() == 1 ? std::move(all.front()) : all;
+}
+
+asio::awaitable<void> stream(Job& job, const Prepared& prepared, const CacheReporting& reporting, ResponseHead head,
+                             ReplyClock clock, ReplyWriter& out) {
   Stopwatch watch(clock);
+  const std::string id = head.id;
   ResponseStream events(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0,
                         prepared.parsed.include_usage, prepared.echoes);
   while (true) {
@@ -68,7 +83,7 @@ asio::awaitable<void> stream(Job& job, const Prepared& prepared, ResponseHead he
       if (!out.begun()) throw ApiError(*job.error());
       bytes += ResponseStream::error(*job.error());
     } else if (last) {
-      bytes += events.end(job.usage());
+      bytes += events.end(job.usage(), reports_json(job, prepared, reporting, id));
       watch.end(job);
     }
     if (!out.begun()) co_await out.begin_stream();
@@ -78,9 +93,10 @@ asio::awaitable<void> stream(Job& job, const Prepared& prepared, ResponseHead he
   co_await out.end_stream();
 }
 
-asio::awaitable<void> answer(Job& job, const Prepared& prepared, ResponseHead head, ReplyClock clock,
-                             ReplyWriter& out) {
+asio::awaitable<void> answer(Job& job, const Prepared& prepared, const CacheReporting& reporting, ResponseHead head,
+                             ReplyClock clock, ReplyWriter& out) {
   Stopwatch watch(clock);
+  const std::string id = head.id;
   ResponseBody body(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0);
   while (true) {
     co_await job.wait();
@@ -92,15 +108,16 @@ asio::awaitable<void> answer(Job& job, const Prepared& prepared, ResponseHead he
   }
   if (job.error()) throw ApiError(*job.error());
   watch.end(job);
-  co_await out.send({.body = body.json(job.usage(), prepared.echoes)});
+  co_await out.send({.body = body.json(job.usage(), prepared.echoes, reports_json(job, prepared, reporting, id))});
 }
 
 }  // namespace
 
-asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, ReplyClock clock, ReplyWriter& out) {
+asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, CacheReporting reporting, ReplyClock clock,
+                                 ReplyWriter& out) {
   const Endpoint endpoint = prepared.parsed.endpoint;
   ResponseHead head{endpoint, response_id(endpoint), std::time(nullptr), prepared.model};
-  return (prepared.parsed.stream ? stream : answer)(job, prepared, std::move(head), clock, out);
+  co_await (prepared.parsed.stream ? stream : answer)(job, prepared, reporting, std::move(head), clock, out);
 }
 
 }  // namespace coppice::server

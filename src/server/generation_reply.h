@@ -6,9 +6,11 @@
 #include <boost/asio/awaitable.hpp>
 
 #include "engine/request.h"
+#include "server/cache_report.h"
 #include "server/http.h"
 #include "server/job.h"
 #include "server/metrics.h"
+#include "server/model.h"
 #include "server/prepare.h"
 
 namespace coppice::server {
@@ -20,8 +22,15 @@ struct ReplyClock {
   engine::Clock::duration ping = engine::Clock::duration::max();
 };
 
+/// How cache reports become text.
+struct CacheReporting {
+  const Model& model;
+  CacheReports how = CacheReports::kText;
+};
+
 /// Throws ApiError: before the first token there is still a status to set, so a stream's head waits for it, but no longer
 /// than `clock.ping`. After that much silence, and again, a comment keeps the client and all between from giving up.
-boost::asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, ReplyClock clock, ReplyWriter& out);
+boost::asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, CacheReporting reporting, ReplyClock clock,
+                                        ReplyWriter& out);
 
 }  // namespace coppice::server

@@ -1,7 +1,9 @@
 #include "server/job.h"
 
+#include <algorithm>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -13,16 +15,21 @@ namespace asio = boost::asio;
 
 namespace {
 
-ApiError refusal_error(engine::Refusal refusal, const std::string& message, const std::string& prompt_field) {
-  switch (refusal) {
+ApiError refusal_error(const engine::Event& event, const std::string& prompt_field) {
+  const std::string& message = event.message;
+  switch (*event.refusal) {
     case engine::Refusal::kTooLong:
       return {400, message.empty() ? "The prompt is too long." : message, prompt_field, "context_length_exceeded"};
     case engine::Refusal::kTooManySamples:
       return {400, message.empty() ? "Too many samples." : message, "n", "invalid_value"};
     case engine::Refusal::kQueueFull:
-      return ApiError::queue_full(message.empty() ? "The queue is full: try again later." : message);
+      return ApiError::queue_full(message.empty() ? "The queue is full: try again later." : message,
+                                  std::max(1, static_cast<int>(std::ceil(event.retry_seconds))));
     case engine::Refusal::kShutdown:
       return ApiError::unavailable("The server is shutting down.");
+    case engine::Refusal::kTimeout:
+      return ApiError::server_error(504, message.empty() ? "The request ran out of time." : message,
+                                    "deadline_exceeded");
     case engine::Refusal::kFailed:
       break;
   }
@@ -50,7 +57,9 @@ Job::~Job() {
 void Job::submit(engine::Request request) {
   const engine::RequestId id = request.id;
   const int n = static_cast<int>(request.samples.size());
-  open_.emplace(id, next_choice_);  // from here on, whatever fails, cancel_open() undoes it
+  // From here on, whatever fails, cancel_open() undoes it.
+  open_.emplace(id, Open{.first_choice = next_choice_, .index = reports_.size()});
+  reports_.emplace_back();
   hub_.add(id, *this);
   next_choice_ += n;
   model_.submit(std::move(request));
@@ -81,15 +90,15 @@ std::vector<Delta> Job::take() {
 void Job::on_event(engine::Event&& event) {
   const auto it = open_.find(event.request);
   if (it == open_.end()) return;
-  if (event.refusal) return fail(refusal_error(*event.refusal, event.message, prompt_field_));
+  if (event.refusal) return fail(refusal_error(event, prompt_field_));
   const auto finish = event.piece.finish;
   if (finish == sampling::Finish::kError)
     return fail(
         ApiError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
-  if (finish == sampling::Finish::kCancelled)
-    return fail(ApiError::server_error(504, "The request ran out of time.", "deadline_exceeded"));
-  add_piece(it->second + event.sample, std::move(event.piece));
+  if (finish == sampling::Finish::kCancelled) return fail(ApiError::unavailable("The server is shutting down."));
+  add_piece(it->second.first_choice + event.sample, std::move(event.piece));
   if (event.done) {
+    reports_[it->second.index] = std::move(event.report);
     usage_.prompt_tokens += event.usage.prompt_tokens;
     usage_.cached_tokens += event.usage.cached_tokens;
     usage_.completion_tokens += event.usage.completion_tokens;
@@ -131,7 +140,7 @@ void Job::fail(ApiError error) {
 }
 
 void Job::cancel_open() noexcept {
-  for (const auto& [id, first_choice] : open_) {
+  for (const auto& [id, open] : open_) {
     hub_.remove(id);
     insist([&] { model_.cancel(id); });
   }

@@ -15,6 +15,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -32,7 +33,7 @@ struct Delta {
   int choice = 0;
   std::string text;
   std::vector<sampling::LogprobEntry> logprobs;
-  std::optional<sampling::Finish> finish;  ///< kStop or kLength: other ends are errors of the whole job
+  std::optional<sampling::Finish> finish;  ///< kStop, kLength or kTimeout: other ends are errors of the whole job
 };
 
 class Job final : public EventListener {
@@ -56,6 +57,8 @@ class Job final : public EventListener {
   const std::optional<ApiError>& error() const { return error_; }
   const engine::Usage& usage() const { return usage_; }  ///< summed; complete when done()
   int n_choices() const { return next_choice_; }
+  /// One for each request, in the order of submit(), null where none was asked for; complete when done().
+  const std::vector<std::shared_ptr<const engine::CacheReport>>& reports() const { return reports_; }
 
   void on_event(engine::Event&& event) override;
   void on_lost() noexcept override;
@@ -72,7 +75,12 @@ class Job final : public EventListener {
   boost::asio::steady_timer news_;  ///< cancelled to wake wait()
   std::size_t max_pending_bytes_;
   std::string prompt_field_;
-  std::unordered_map<engine::RequestId, int> open_;  ///< request -> its first choice
+  struct Open {
+    int first_choice = 0;
+    std::size_t index = 0;  ///< of its report
+  };
+  std::unordered_map<engine::RequestId, Open> open_;
+  std::vector<std::shared_ptr<const engine::CacheReport>> reports_;
   int next_choice_ = 0;
   std::vector<Delta> pending_;
   std::unordered_map<int, std::size_t> pending_of_;  ///< choice -> index in pending_

@@ -18,6 +18,7 @@ using nlohmann::json;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr std::size_t kMaxStops = 16;
+constexpr double kMaxTimeoutSeconds = 1e8;  // three years: it still fits the clock
 
 bool is_empty(const json& value) {
   return (value.is_array() || value.is_object()) && value.empty();
@@ -241,6 +242,11 @@ OpenAiRequest parse_request(Endpoint endpoint, const json& body, const RequestLi
   r.cache_salt = f.string("cache_salt").value_or("");
   if (r.cache_salt.size() > kMaxSaltBytes)
     throw ApiError::field("cache_salt", fmt::format("must be at most {} bytes", kMaxSaltBytes));
+  constexpr std::int64_t kFirst = std::numeric_limits<std::int32_t>::min();
+  r.priority = static_cast<std::int32_t>(f.integer("priority", kFirst, -(kFirst + 1)).value_or(0));
+  r.timeout_seconds = f.number("timeout", 0, kMaxTimeoutSeconds);
+  if (r.timeout_seconds && *r.timeout_seconds <= 0) throw ApiError::field("timeout", "must be above 0, in seconds");
+  r.cache_report = f.boolean("cache_report").value_or(false);
   f.string("user");  // a label for abuse reports: its type is checked, its value has no use here
   return r;
 }

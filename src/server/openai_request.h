@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -43,6 +44,9 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;
   std::string cache_salt;
+  std::int32_t priority = 0;              ///< lower goes first
+  std::optional<double> timeout_seconds;  ///< > 0
+  bool cache_report = false;
 };
 
 /// REQUIRES: body.is_object() (see parse_body()).

@@ -117,7 +117,8 @@ void ResponseBody::add(Delta&& delta) {
   if (delta.finish) choice.finish = delta.finish;
 }
 
-std::string ResponseBody::json(const engine::Usage& usage, const std::vector<std::string>& echoes) const {
+std::string ResponseBody::json(const engine::Usage& usage, const std::vector<std::string>& echoes,
+                               const Json& cache_report) const {
   const bool chat = head_.endpoint == Endpoint::kChat;
   Json choices = Json::array();
   for (std::size_t i = 0; i < choices_.size(); ++i) {
@@ -136,6 +137,7 @@ std::string ResponseBody::json(const engine::Usage& usage, const std::vector<std
   Json body = head_json(head_, chat ? "chat.completion" : "text_completion");
   body["choices"] = std::move(choices);
   body["usage"] = usage_json(usage);
+  if (!cache_report.is_null()) body["cache_report"] = cache_report;
   return dump(body);
 }
 
@@ -181,12 +183,13 @@ std::string ResponseStream::chunk(int choice, Json content, Json logprobs, const
   return event(dump(json));
 }
 
-std::string ResponseStream::end(const engine::Usage& usage) const {
+std::string ResponseStream::end(const engine::Usage& usage, const Json& cache_report) const {
   std::string out;
-  if (include_usage_) {
+  if (include_usage_ || !cache_report.is_null()) {
     Json json = head_json(head_, head_.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
     json["choices"] = Json::array();
-    json["usage"] = usage_json(usage);
+    if (include_usage_) json["usage"] = usage_json(usage);
+    if (!cache_report.is_null()) json["cache_report"] = cache_report;
     out += event(dump(json));
   }
   return out + event("[DONE]");

@@ -45,8 +45,9 @@ class ResponseBody {
   ResponseBody(ResponseHead head, int n_choices, bool with_logprobs);
   /// REQUIRES: delta.choice < n_choices.
   void add(Delta&& delta);
-  /// `echoes`: completions only: text that goes before each choice's; empty or [n_choices].
-  std::string json(const engine::Usage& usage, const std::vector<std::string>& echoes = {}) const;
+  /// `echoes`: completions only: text that goes before each choice's; empty or [n_choices]. `cache_report`: null: none.
+  std::string json(const engine::Usage& usage, const std::vector<std::string>& echoes = {},
+                   const Json& cache_report = nullptr) const;
 
  private:
   ResponseHead head_;
@@ -62,8 +63,8 @@ class ResponseStream {
 
   /// The events for news of one choice; the choice's first ones open it (chat: its role; completions: its echo).
   std::string events(Delta&& delta);
-  /// The usage chunk, if wanted, and [DONE].
-  std::string end(const engine::Usage& usage) const;
+  /// The chunk with usage and cache_report, as far as they are wanted, and [DONE].
+  std::string end(const engine::Usage& usage, const Json& cache_report = nullptr) const;
   /// An error in mid-stream: the last event.
   static std::string error(const ApiError& error);
 

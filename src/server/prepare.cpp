@@ -68,6 +68,8 @@ engine::Request make_request(Model& model, const OpenAiRequest& parsed, Tokens t
   request.id = model.next_id();
   request.max_tokens = parsed.max_tokens;
   request.cache_salt = parsed.cache_salt;
+  request.priority = parsed.priority;
+  request.cache_report = parsed.cache_report;
   try {
     for (int i = 0; i < parsed.n; ++i) request.samples.push_back(model.make_generation(parsed.sampling, i, tokens));
   } catch (const sampling::ParamError& e) {

@@ -83,7 +83,7 @@ class Coppice:
         def idle():
             stats = self.stats()
             requests = stats["requests"]
-            ended = sum(requests[outcome] for outcome in ("finished", "cancelled", "refused", "failed"))
+            ended = sum(requests[outcome] for outcome in ("finished", "cancelled", "timed_out", "refused", "failed"))
             if requests["submitted"] != ended:
                 return None
             assert requests["running"] == requests["waiting"] == 0, stats

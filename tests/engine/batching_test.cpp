@@ -186,6 +186,45 @@ TEST_P(Batching, TheQueueHasALimit) {
   EXPECT_EQ(h.snapshot().requests_finished, 5);
 }
 
+// Who is turned away learns when to come back: by then the queue should have drained, at the recent pace.
+TEST_P(Batching, AFullQueueSaysWhenToComeBack) {
+  std::mt19937_64 random(16);
+  const auto retry_seconds = [&](std::chrono::milliseconds each) {
+    Harness h({.groups = GetParam(), .max_batch = 1, .max_waiting = 20});
+    for (int i = 0; i < 20; ++i) h.submit({.prompt = random_prompt(random, 5), .max_tokens = 1});
+    for (int i = 0; i < 10; ++i) {
+      h.step();
+      h.now += each;
+    }
+    for (int i = 0; i < 12; ++i) h.submit({.prompt = random_prompt(random, 5), .max_tokens = 1});
+    h.step();
+    std::vector<double> told;
+    for (const auto& [id, result] : h.results()) {
+      if (result.refusal == Refusal::kQueueFull) told.push_back(result.retry_seconds);
+    }
+    h.finish();
+    EXPECT_EQ(told.size(), 1u) << "20 - 11 wait, so 11 more may";
+    return told.empty() ? 0 : told[0];
+  };
+  EXPECT_NEAR(retry_seconds(std::chrono::milliseconds(500)), 20 * 0.5, 2);
+  EXPECT_EQ(retry_seconds(std::chrono::milliseconds(1)), 1) << "nobody should hammer";
+  EXPECT_EQ(retry_seconds(std::chrono::minutes(10)), 60) << "the pace may change";
+}
+
+// Requests that wait already stay, whatever comes.
+TEST_P(Batching, OnlyNewcomersAreTurnedAway) {
+  std::mt19937_64 random(17);
+  Harness h({.groups = GetParam(), .max_batch = 1, .max_waiting = 2});
+  std::vector<engine::RequestId> ids;
+  for (int i = 0; i < 3; ++i) ids.push_back(h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4}));
+  h.step();
+  const auto urgent = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4, .priority = -1});
+  h.step();
+  EXPECT_EQ(h.result(urgent).refusal, Refusal::kQueueFull);
+  h.finish();
+  EXPECT_EQ(h.snapshot().requests_finished, 3);
+}
+
 TEST_P(Batching, AtMostMaxBatchSequencesRun) {
   std::mt19937_64 random(10);
   Harness h({.groups = GetParam(), .max_batch = 5, .step_tokens = 16});

@@ -48,6 +48,7 @@ void collect(Result& result, const engine::Event& event) {
     EXPECT_FALSE(event.message.empty());
     result.refusal = event.refusal;
     result.message = event.message;
+    result.retry_seconds = event.retry_seconds;
   } else {
     auto& sample = result.samples.at(static_cast<std::size_t>(event.sample));
     EXPECT_FALSE(sample.finish) << "a piece after the sample's last one, request " << event.request;
@@ -59,7 +60,10 @@ void collect(Result& result, const engine::Event& event) {
     EXPECT_EQ(event.done, all) << "`done` comes with the last sample's last piece";
   }
   result.done = event.done;
-  if (event.done) result.usage = event.usage;
+  if (event.done) {
+    result.usage = event.usage;
+    result.report = event.report;
+  }
 }
 
 std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups) {
@@ -98,6 +102,8 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   request.prompt = submission.prompt;
   request.max_tokens = submission.max_tokens;
   request.cache_salt = submission.salt;
+  request.priority = submission.priority;
+  request.cache_report = submission.cache_report;
   request.deadline = submission.deadline;
   for (int i = 0; i < submission.n; ++i) {
     auto generation =
@@ -140,7 +146,10 @@ Harness::Harness(const HarnessConfig& config) : config_(config), groups_(make_gr
   const engine::EngineConfig engine_config{.max_batch = config.max_batch,
                                            .step_tokens = config.step_tokens,
                                            .context_length = config.context_length,
-                                           .max_waiting = config.max_waiting};
+                                           .max_waiting = config.max_waiting,
+                                           .growth_room = config.growth_room,
+                                           .max_passes = config.max_passes,
+                                           .now = [this] { return now; }};
   engine_ = std::make_unique<engine::Engine>(kv::Cache(std::move(cache)), *executor_, engine_config,
                                              [this](std::vector<engine::Event>&& events) {
                                                EXPECT_FALSE(events.empty());

@@ -36,6 +36,8 @@ struct HarnessConfig {
   std::int32_t context_length = 0;
   std::size_t max_waiting = 4096;
   bool share = true;
+  bool growth_room = true;
+  int max_passes = engine::EngineConfig{}.max_passes;
 };
 
 struct Submission {
@@ -46,6 +48,8 @@ struct Submission {
   int stop_after = 0;      ///< each sample ends with kStop at this token; 0: never
   int throw_at = -1;       ///< the sampler of sample 0 throws after so many tokens; -1: never
   std::string salt;
+  std::int32_t priority = 0;
+  bool cache_report = false;
   std::optional<engine::Clock::time_point> deadline;
 };
 
@@ -62,6 +66,8 @@ struct Result {
   engine::Usage usage;
   std::optional<engine::Refusal> refusal;
   std::string message;
+  double retry_seconds = 0;
+  std::shared_ptr<const engine::CacheReport> report;
   int submitted_step = 0, first_step = -1, done_step = -1;  ///< steps of the harness
 };
 
@@ -104,6 +110,8 @@ class Harness {
   /// The step log of the last forward().
   const FakeExecutor::StepLog& last() const { return executor_->steps().back(); }
   bool check_faults = true;
+  /// The engine's clock stands still unless the test moves it.
+  engine::Clock::time_point now{std::chrono::hours(1)};
 
  private:
   void expect_nothing_lost(const Result& result) const;

@@ -255,7 +255,12 @@ TEST_P(InFlight, LeaderFailsAtEveryStep) {
 // delay, it takes the leader's. Returns how far the leader had come whenever its followers lost it so.
 std::set<std::int64_t> preempt_leader(Groups groups, std::int32_t num_blocks, int delay) {
   std::mt19937_64 random(6);
-  Harness h({.groups = groups, .num_blocks = num_blocks, .max_batch = 8, .step_tokens = 9, .max_extend = 8});
+  Harness h({.groups = groups,
+             .num_blocks = num_blocks,
+             .max_batch = 8,
+             .step_tokens = 9,
+             .max_extend = 8,
+             .growth_room = false});  // with it a leader is rarely preempted
   h.submit({.prompt = random_prompt(random, 30), .max_tokens = 120, .n = 4});
   for (int i = 0; i < delay; ++i) h.step();
   const auto before = h.snapshot().computed_tokens;

@@ -1,6 +1,9 @@
 // Out of blocks: preempt the youngest, resume through the tree, lose nothing [K9].
 #include <gtest/gtest.h>
 
+#include <climits>
+#include <iostream>
+
 #include "engine/harness.h"
 
 namespace coppice::testing {
@@ -35,7 +38,11 @@ TEST_P(Preemption, TheYoungestYieldsAndTheOldestNeverPauses) {
   for (int blocks = 8; blocks < 30; ++blocks) {
     SCOPED_TRACE(blocks);
     std::mt19937_64 random(2);
-    Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), blocks), .max_batch = 8, .max_extend = 8});
+    Harness h({.groups = GetParam(),
+               .num_blocks = scaled(GetParam(), blocks),
+               .max_batch = 8,
+               .max_extend = 8,
+               .growth_room = false});
     std::vector<engine::RequestId> ids;
     for (std::uint64_t i = 0; i < 4; ++i) {
       ids.push_back(h.submit({.prompt = random_prompt(random, 24), .max_tokens = 60, .seed = i}));
@@ -60,7 +67,7 @@ TEST_P(Preemption, ThePreemptedComesBackBeforeThoseWhoCameLater) {
   for (std::int32_t num_blocks = 20; num_blocks < 100; ++num_blocks) {
     SCOPED_TRACE(num_blocks);
     std::mt19937_64 random(3);
-    Harness h({.groups = GetParam(), .num_blocks = num_blocks, .max_batch = 8, .max_extend = 8});
+    Harness h({.groups = GetParam(), .num_blocks = num_blocks, .max_batch = 8, .max_extend = 8, .growth_room = false});
     h.submit({.prompt = random_prompt(random, 30), .max_tokens = 70});
     const auto second = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 70, .seed = 2});
     while (h.snapshot().preemptions == 0 && h.step()) {
@@ -119,6 +126,67 @@ TEST_P(Preemption, APoolLimitedRequestLetsTheNextOneIn) {
   }
   h.finish();
   EXPECT_EQ(h.snapshot().requests_finished, 5);
+}
+
+// Long answers in a pool for a few of them: without growth room whoever is preempted comes back as soon as the bare
+// reservation is free, to be preempted again.
+struct Thrash {
+  double preemptions_per_token = 0;
+  double recomputed = 0;  // rows beyond those of a pool that holds all, over these
+  int soonest = INT_MAX;  // steps from an admission to the next preemption
+  int steps = 0;
+};
+
+Thrash thrash(Groups groups, bool growth_room, std::int32_t num_blocks) {
+  std::mt19937_64 random(7);
+  Harness h(
+      {.groups = groups, .num_blocks = num_blocks, .max_batch = 16, .max_extend = 16, .growth_room = growth_room});
+  std::int64_t needed = 0;
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    const int length = 10 + static_cast<int>(random() % 30), n = i % 5 == 0 ? 2 : 1;
+    const int max_tokens = i % 7 == 0 ? 3 : 40 + static_cast<int>(random() % 60);
+    needed += length + n * (max_tokens - 1);
+    h.submit({.prompt = random_prompt(random, static_cast<std::size_t>(length)),
+              .max_tokens = max_tokens,
+              .n = n,
+              .seed = i});
+  }
+  Thrash result;
+  int last_admission = 0;
+  auto before = h.snapshot();
+  while (h.step()) {
+    const auto after = h.snapshot();
+    if (after.admissions + after.resumptions > before.admissions + before.resumptions) last_admission = h.steps();
+    if (after.preemptions > before.preemptions) result.soonest = std::min(result.soonest, h.steps() - last_admission);
+    before = after;
+  }
+  h.finish();
+  std::int64_t rows = 0;
+  for (const auto& step : h.executor().steps()) rows += step.n_rows;
+  const auto figures = h.snapshot();
+  result.preemptions_per_token =
+      static_cast<double>(figures.preemptions) / static_cast<double>(figures.generated_tokens);
+  result.recomputed = static_cast<double>(rows - needed) / static_cast<double>(needed);
+  result.steps = static_cast<int>(figures.steps);
+  return result;
+}
+
+TEST_P(Preemption, GrowthRoomKeepsItFromThrashing) {
+  constexpr int kBlockSize = 8;
+  const int n_groups = static_cast<int>(make_groups(GetParam()).size());
+  for (const int blocks : {20, 30, 45}) {
+    SCOPED_TRACE(blocks);
+    const auto without = thrash(GetParam(), false, blocks * n_groups + 1);
+    const auto with = thrash(GetParam(), true, blocks * n_groups + 1);
+    std::cout << blocks << " blocks a group: preemptions per 1,000 tokens " << 1000 * without.preemptions_per_token
+              << " -> " << 1000 * with.preemptions_per_token << ", computed again " << without.recomputed << " -> "
+              << with.recomputed << ", steps " << without.steps << " -> " << with.steps
+              << "; soonest after an admission " << without.soonest << " -> " << with.soonest << " steps\n";
+    EXPECT_GE(with.soonest, kBlockSize) << "scheduler.h, invariant 5";
+    EXPECT_LT(without.soonest, kBlockSize) << "the load is hard enough to thrash";
+    EXPECT_LT(1.2 * with.preemptions_per_token, without.preemptions_per_token);
+    EXPECT_LT(with.recomputed, without.recomputed);
+  }
 }
 
 COPPICE_FOR_ALL_GROUPS(Preemption);

@@ -130,6 +130,7 @@ TEST_F(ApiTest, RefusalsHaveTheirStatus) {
         Case{engine::Refusal::kTooManySamples, 400, "invalid_value", "n", "n"},
         Case{engine::Refusal::kQueueFull, 429, "queue_full", "", ""},
         Case{engine::Refusal::kShutdown, 503, "unavailable", "", ""},
+        Case{engine::Refusal::kTimeout, 504, "deadline_exceeded", "", ""},
         Case{engine::Refusal::kFailed, 500, "model_failed", "", ""}}) {
     start([cause = why](const engine::Request& r) {
       return std::vector<std::vector<engine::Event>>{{refusal(r.id, cause, "figures")}};
@@ -155,9 +156,9 @@ TEST_F(ApiTest, OnePromptRefusedCancelsTheOthers) {
   EXPECT_TRUE(model.wait_cancelled(first));
 }
 
-TEST_F(ApiTest, DeadlineAndFailureAreServerErrors) {
+TEST_F(ApiTest, CancellationAndFailureAreServerErrors) {
   FakeModel& model = start();
-  for (const auto& [finish, status] : {std::pair{Finish::kCancelled, 504}, {Finish::kError, 500}}) {
+  for (const auto& [finish, status] : {std::pair{Finish::kCancelled, 503}, {Finish::kError, 500}}) {
     auto c = client();
     const auto before = model.submitted();
     c->send(post_request("/v1/completions", R"({"prompt": "a"})"));
@@ -166,6 +167,93 @@ TEST_F(ApiTest, DeadlineAndFailureAreServerErrors) {
     model.emit({last(id, "", finish, {})});
     EXPECT_EQ(c->receive().status, status);
   }
+}
+
+TEST_F(ApiTest, ATimeoutAfterTheFirstTokenKeepsTheText) {
+  start([](const engine::Request& r) {
+    return std::vector<std::vector<engine::Event>>{
+        {piece(r.id, "some "), last(r.id, "text", Finish::kTimeout, {2, 0, 2})}};
+  });
+  const json body = complete(R"(, "timeout": 0.5)").json();
+  EXPECT_EQ(body["choices"][0]["text"], "some text");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(ApiTest, AFullQueueSaysWhenToComeBack) {
+  start([](const engine::Request& r) {
+    auto event = refusal(r.id, engine::Refusal::kQueueFull, "full");
+    event.retry_seconds = 6.2;
+    return std::vector<std::vector<engine::Event>>{{event}};
+  });
+  EXPECT_EQ(complete().headers.at("retry-after"), "7");
+}
+
+TEST_F(ApiTest, PriorityAndTimeoutReachTheEngine) {
+  auto c = config();
+  c.api.request_seconds = 100;
+  FakeModel& model = start(words({"x"}), c);
+  const auto before = engine::Clock::now();
+  complete(R"(, "priority": -3, "timeout": 20)");
+  complete(R"(, "timeout": 500)");
+  complete();
+  const auto after = engine::Clock::now();
+  EXPECT_EQ(model.priority(0), -3);
+  EXPECT_EQ(model.priority(1), 0);
+  const auto within = [&](std::size_t nth, int seconds) {
+    const auto deadline = model.deadline(nth).value_or(before);
+    return deadline >= before + std::chrono::seconds(seconds) && deadline <= after + std::chrono::seconds(seconds);
+  };
+  EXPECT_TRUE(within(0, 20));
+  EXPECT_TRUE(within(1, 100)) << "the operator's limit is the earlier";
+  EXPECT_TRUE(within(2, 100));
+}
+
+engine::CacheReport a_report() {
+  return {.prompt_tokens = 9,
+          .matched_tokens = 4,
+          .ended = engine::MatchEnded::kDiffers,
+          .before = {'a', 'b'},
+          .asked = {'c', 'd'},
+          .found = {'e'},
+          .lost_tokens = 4,
+          .lost_seconds = 0.25};
+}
+
+TEST_F(ApiTest, CacheReportsAreToldToThoseWhoAsk) {
+  FakeModel& model = start([](const engine::Request& r) {
+    auto event = last(r.id, "x", Finish::kStop, {9, 4, 1});
+    if (r.cache_report) event.report = std::make_shared<const engine::CacheReport>(a_report());
+    return std::vector<std::vector<engine::Event>>{{event}};
+  });
+  const json want = json::parse(R"({"prompt_tokens": 9, "matched_tokens": 4, "ended": "differs",
+    "why": "The cached text goes on differently here.", "text": {"before": "ab", "asked": "cd", "found": "e"},
+    "lost_tokens": 4, "lost_seconds": 0.25})");
+  EXPECT_EQ(complete(R"(, "cache_report": true)").json()["cache_report"], want);
+  EXPECT_TRUE(model.cache_report(0));
+  EXPECT_FALSE(complete().json().contains("cache_report"));
+  const json two = post("/v1/completions", R"({"prompt": ["a", "b"], "cache_report": true})").json();
+  EXPECT_EQ(two["cache_report"], json::array({want, want}));
+  const std::string stream = chat(R"(, "cache_report": true, "stream": true)").body;
+  EXPECT_NE(stream.find(R"("choices":[],"cache_report":{"prompt_tokens":9)"), std::string::npos) << stream;
+}
+
+TEST_F(ApiTest, TheOperatorSaysHowMuchAReportTells) {
+  auto c = config();
+  const auto script = [](const engine::Request& r) {
+    auto event = last(r.id, "x", Finish::kStop, {9, 4, 1});
+    event.report = std::make_shared<const engine::CacheReport>(a_report());
+    return std::vector<std::vector<engine::Event>>{{event}};
+  };
+  c.api.cache_reports = server::CacheReports::kLengths;
+  start(script, c);
+  const json text = complete(R"(, "cache_report": true)").json()["cache_report"]["text"];
+  EXPECT_EQ(text, json::parse(R"({"before": "ab", "asked": "cd"})")) << "only the client's own text";
+  c.api.cache_reports = server::CacheReports::kOff;
+  start(script, c);
+  const HttpAnswer answer = complete(R"(, "cache_report": true)");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.param(), "cache_report");
+  EXPECT_EQ(complete(R"(, "cache_report": false)").status, 200);
 }
 
 TEST_F(ApiTest, UnknownPathsAndWrongMethods) {
@@ -302,6 +390,10 @@ TEST_F(ApiTest, CacheStatsHaveEveryField) {
 TEST_F(ApiTest, MetricsCountRequestsAndShowTheEngine) {
   start(words({"a", "b"}));
   model_->snapshot_.cached_tokens = 77;
+  model_->snapshot_.cache.total = 8, model_->snapshot_.cache.in_use = 2;
+  model_->snapshot_.queue_seconds.add(0.03);
+  model_->snapshot_.queue_seconds.add(1000);
+  model_->snapshot_.refusals[static_cast<std::size_t>(engine::Refusal::kQueueFull)] = 5;
   complete();
   chat(R"(, "n": -1)");
   get("/nowhere");
@@ -310,8 +402,14 @@ TEST_F(ApiTest, MetricsCountRequestsAndShowTheEngine) {
   for (const char* line :
        {"coppice_http_requests_total{path=\"/v1/completions\",status=\"200\"} 1",
         "coppice_http_requests_total{path=\"/v1/chat/completions\",status=\"400\"} 1",
-        "coppice_http_requests_total{path=\"other\",status=\"404\"} 1", "coppice_cached_tokens_total 77",
-        "coppice_time_to_first_token_seconds_count 1", "coppice_ready 1", "# TYPE coppice_kv_blocks gauge"})
+        "coppice_http_requests_total{path=\"other\",status=\"404\"} 1", "coppice_prefix_cache_hits_total 77",
+        "coppice_time_to_first_token_seconds_count 1", "coppice_ready 1", "# TYPE coppice_kv_blocks gauge",
+        "coppice_kv_cache_usage_perc 0.25", "# TYPE coppice_request_queue_time_seconds histogram",
+        "coppice_request_queue_time_seconds_bucket{le=\"0.025\"} 0",
+        "coppice_request_queue_time_seconds_bucket{le=\"0.05\"} 1",
+        "coppice_request_queue_time_seconds_bucket{le=\"+Inf\"} 2", "coppice_request_queue_time_seconds_count 2",
+        "coppice_request_queue_time_seconds_sum 1000.03", "coppice_requests_rejected_total{reason=\"queue_full\"} 5",
+        "# TYPE coppice_num_preemptions_total counter", "# TYPE coppice_inter_token_latency_seconds histogram"})
     EXPECT_NE(answer.body.find(line), std::string::npos) << line << "\n" << answer.body;
 }
 

@@ -122,6 +122,21 @@ std::string FakeModel::salt(std::size_t nth) const {
   return requests_.at(nth).cache_salt;
 }
 
+std::int32_t FakeModel::priority(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return requests_.at(nth).priority;
+}
+
+std::optional<engine::Clock::time_point> FakeModel::deadline(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return requests_.at(nth).deadline;
+}
+
+bool FakeModel::cache_report(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return requests_.at(nth).cache_report;
+}
+
 engine::Event piece(engine::RequestId id, std::string text, int sample) {
   engine::Event event;
   event.request = id;

@@ -42,6 +42,9 @@ class FakeModel final : public server::Model {
   std::size_t submitted() const;
   std::vector<kv::Token> prompt(std::size_t nth) const;
   std::string salt(std::size_t nth) const;
+  std::int32_t priority(std::size_t nth) const;
+  std::optional<engine::Clock::time_point> deadline(std::size_t nth) const;
+  bool cache_report(std::size_t nth) const;
   void emit(std::vector<engine::Event> events) { sink_(std::move(events)); }
 
   server::ModelFacts facts_;  ///< change before the server has it

@@ -61,7 +61,8 @@ class ReplyTest : public ::testing::Test {
     job_.submit(std::move(request));
   }
   void run() {
-    asio::co_spawn(io_, server::reply_with(job_, prepared_, {engine::Clock::now(), metrics_}, writer_), asio::detached);
+    asio::co_spawn(io_, server::reply_with(job_, prepared_, {model_}, {engine::Clock::now(), metrics_}, writer_),
+                   asio::detached);
     io_.run();
   }
   bool wrote(const std::string& text) const { return writer_.text.find(text) != std::string::npos; }

@@ -116,6 +116,12 @@ INSTANTIATE_TEST_SUITE_P(
                       BadField{"{" MESSAGES R"(,"ignore_eos":1})", "ignore_eos", "invalid_type"},                     //
                       BadField{"{" MESSAGES R"(,"cache_salt":1})", "cache_salt", "invalid_type"},                     //
                       BadField{"{" MESSAGES R"(,"user":1})", "user", "invalid_type"},                                 //
+                      BadField{"{" MESSAGES R"(,"priority":1.5})", "priority", "invalid_type"},                       //
+                      BadField{"{" MESSAGES R"(,"priority":2147483648})", "priority"},                                //
+                      BadField{"{" MESSAGES R"(,"timeout":0})", "timeout"},                                           //
+                      BadField{"{" MESSAGES R"(,"timeout":-1})", "timeout"},                                          //
+                      BadField{"{" MESSAGES R"(,"timeout":"1"})", "timeout", "invalid_type"},                         //
+                      BadField{"{" MESSAGES R"(,"cache_report":1})", "cache_report", "invalid_type"},                 //
                       BadField{"{" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools", "unsupported_parameter"},  //
                       BadField{"{" MESSAGES R"(,"tool_choice":"auto"})", "tool_choice", "unsupported_parameter"},     //
                       BadField{"{" MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_parameter"},           //
@@ -164,6 +170,8 @@ TEST(Request, DefaultsAreOpenAis) {
   EXPECT_EQ(r.sampling.logprobs, -1);
   EXPECT_FALSE(r.sampling.seed);
   EXPECT_FALSE(r.stream);
+  EXPECT_EQ(r.priority, 0);
+  EXPECT_FALSE(r.timeout_seconds || r.cache_report);
 }
 
 TEST(Request, ReadsEveryField) {
@@ -172,6 +180,7 @@ TEST(Request, ReadsEveryField) {
     "min_p": 0.05, "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.1, "logit_bias": {"5": -100},
     "seed": 42, "stop": ["a", "b"], "logprobs": true, "top_logprobs": 2, "stream": true,
     "stream_options": {"include_usage": true}, "ignore_eos": true, "cache_salt": "tenant", "user": "u",
+    "priority": -2147483648, "timeout": 2.5, "cache_report": true,
     "tools": [], "tool_choice": "none", "response_format": {"type": "text"})");
   EXPECT_EQ(r.model, "m");
   EXPECT_EQ(r.n, 3);
@@ -190,6 +199,9 @@ TEST(Request, ReadsEveryField) {
   EXPECT_TRUE(r.sampling.ignore_eos);
   EXPECT_TRUE(r.stream && r.include_usage);
   EXPECT_EQ(r.cache_salt, "tenant");
+  EXPECT_EQ(r.priority, -2147483648);
+  EXPECT_EQ(r.timeout_seconds, 2.5);
+  EXPECT_TRUE(r.cache_report);
 }
 
 TEST(Request, NewerNameOfMaxTokensWins) {

@@ -1,0 +1,45 @@
+// CacheReport: why a request's prefix did not match further [S5]. Plain data, made once, at a request's first admission,
+// and only if it was asked for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/types.h"
+
+namespace coppice::kv {
+class Cache;
+}
+
+namespace coppice::engine {
+
+struct Sequence;
+
+enum class MatchEnded : std::uint8_t {
+  kLastToken,   ///< it went as far as it can: the last token is always computed
+  kDiffers,     ///< the cached text goes on with other tokens
+  kEvicted,     ///< what follows was cached, and was given up for room
+  kInFlight,    ///< another request was computing the same tokens, in a block that was not full yet
+  kUnknown,     ///< nobody computed more of it, or that was evicted too long ago to be remembered
+  kNamespace,   ///< nothing at all was cached under this salt
+  kSharingOff,  ///< --share off
+};
+
+struct CacheReport {
+  std::int32_t prompt_tokens = 0;
+  std::int32_t matched_tokens = 0;
+  MatchEnded ended = MatchEnded::kLastToken;
+  std::vector<kv::Token> before;  ///< the last tokens that matched; a few
+  std::vector<kv::Token> asked;   ///< how the prompt goes on
+  std::vector<kv::Token> found;   ///< kDiffers: how the cached text goes on
+  std::int32_t lost_tokens = 0;   ///< matched at most, had the match not ended for this reason
+  double lost_seconds = 0;        ///< their prefill, at the recent speed; 0 when that is not known
+};
+
+/// `sequence` is about to compute [matched, ..) of its tokens, beside `running`.
+/// prefill_speed: tokens per second; 0: not known.
+CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, std::int32_t matched,
+                              std::span<Sequence* const> running, double prefill_speed);
+
+}  // namespace coppice::engine

@@ -1,0 +1,131 @@
+// How requests end: cancelled, timed out, refused, failed, finished; and the engine's own end.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "engine/engine_impl.h"
+
+namespace coppice::engine {
+
+void Engine::Impl::expire_deadlines(Clock::time_point now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    time_out(*open_.at(deadlines_.begin()->second), now);
+  }
+}
+
+void Engine::Impl::time_out(OpenRequest& open, Clock::time_point now) {
+  release_all(open);
+  ++figures_.requests_timed_out;
+  if (open.streamed) {
+    end_samples(open, sampling::Finish::kTimeout, {});
+  } else {
+    ++figures_.refusals[static_cast<std::size_t>(Refusal::kTimeout)];
+    const double seconds = std::chrono::duration<double>(now - open.arrived).count();
+    outbox_.refuse(open, Refusal::kTimeout,
+                   fmt::format("the request ran out of time: after {:.1f} s it {}", std::max(seconds, 0.0),
+                               open.admitted_before ? "had no token yet" : "was still in the queue"));
+  }
+  close(open);
+}
+
+// Only who has just come is turned away: whoever was let in stays, and preempted requests may stretch the queue.
+void Engine::Impl::turn_away_newcomers(Clock::time_point now) {
+  auto waiting = open_.size() - static_cast<std::size_t>(scheduler_.running_requests());
+  for (; waiting > config_.max_waiting && !newcomers_.empty(); newcomers_.pop_back()) {
+    const auto found = open_.find(newcomers_.back());
+    if (found == open_.end() || found->second->admitted_before) continue;
+    --waiting;
+    refuse(*found->second, Refusal::kQueueFull,
+           fmt::format("the queue is full: {} requests are waiting", config_.max_waiting),
+           rates_.drain_seconds(config_.max_waiting, now));
+  }
+}
+
+void Engine::Impl::cancel(OpenRequest& open) {
+  release_all(open);
+  end_samples(open, sampling::Finish::kCancelled, {});
+  ++figures_.requests_cancelled;
+  close(open);
+}
+
+void Engine::Impl::fail(OpenRequest& open, const std::string& why) {
+  release_all(open);
+  if (open.streamed) {
+    end_samples(open, sampling::Finish::kError, why);
+  } else {
+    outbox_.refuse(open, Refusal::kFailed, why);
+    ++figures_.refusals[static_cast<std::size_t>(Refusal::kFailed)];
+  }
+  ++figures_.requests_failed;
+  close(open);
+}
+
+void Engine::Impl::refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds) {
+  release_all(open);
+  outbox_.refuse(open, refusal, std::move(message), retry_seconds);
+  ++figures_.requests_refused;
+  ++figures_.refusals[static_cast<std::size_t>(refusal)];
+  close(open);
+}
+
+void Engine::Impl::end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message) {
+  for (std::size_t i = 0; i < open.ended.size(); ++i) {
+    if (!open.ended[i]) outbox_.end(open, static_cast<int>(i), finish, message);
+  }
+}
+
+void Engine::Impl::end_sample(Sequence& sequence, sampling::Finish finish, const std::string& message) {
+  scheduler_.release(sequence, Scheduler::Release::kKeep);
+  outbox_.end(*sequence.request, sequence.sample, finish, message);
+  count_end(finish);
+  settle(*sequence.request);
+}
+
+void Engine::Impl::count_end(sampling::Finish finish) {
+  figures_.samples_stopped += finish == sampling::Finish::kStop;
+  figures_.samples_cut += finish == sampling::Finish::kLength;
+}
+
+void Engine::Impl::release_all(OpenRequest& open) {
+  for (auto& sequence : open.sequences) {
+    // Rows of a step that failed are void; otherwise all that is computed is worth keeping.
+    scheduler_.release(*sequence, sequence->rows > 0 ? Scheduler::Release::kDrop : Scheduler::Release::kKeep);
+  }
+}
+
+void Engine::Impl::settle(OpenRequest& open) {
+  if (open.open_samples > 0) return;
+  ++figures_.requests_finished;
+  close(open);
+}
+
+void Engine::Impl::close(OpenRequest& open) {
+  const RequestId id = open.request.id;
+  if (open.request.deadline) deadlines_.erase({*open.request.deadline, id});
+  const auto found = open_.find(id);
+  closed_.push_back(std::move(found->second));
+  open_.erase(found);
+}
+
+void Engine::Impl::shut_down() {
+  stopped_ = true;
+  for (auto& command : commands_) {
+    if (auto* request = std::get_if<Request>(&command)) {
+      OpenRequest late;
+      late.request = std::move(*request);
+      late.usage.prompt_tokens = static_cast<std::int32_t>(late.request.prompt.size());
+      outbox_.refuse(late, Refusal::kShutdown, "the server is shutting down");
+      ++figures_.requests_refused;
+      ++figures_.refusals[static_cast<std::size_t>(Refusal::kShutdown)];
+    }
+  }
+  while (!open_.empty()) cancel(*open_.begin()->second);
+  publish_snapshot();
+  outbox_.deliver(sink_);
+  closed_.clear();
+}
+
+}  // namespace coppice::engine

@@ -1,0 +1,43 @@
+// Snapshot: the loop's figures after some step. Plain data. Counters are since start; times are sums.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/histogram.h"
+#include "engine/request.h"
+#include "kv/cache.h"
+
+namespace coppice::engine {
+
+struct Snapshot {
+  kv::CacheStats cache;
+  std::int64_t prompt_tokens = 0;    ///< of admitted requests, at first admission
+  std::int64_t cached_tokens = 0;    ///< of these, found in the tree
+  std::int64_t computed_tokens = 0;  ///< prompt tokens run through the model, again after a preemption
+  std::int64_t generated_tokens = 0;
+  std::int64_t admissions = 0;          ///< requests that began to run
+  std::int64_t passes = 0;              ///< of these, ahead of an earlier one (scheduler.h, invariant 4)
+  std::int64_t preemptions = 0;         ///< requests
+  std::int64_t resumptions = 0;         ///< sequences that were preempted and run again
+  std::int64_t requests_submitted = 0;  ///< up to this moment: those that end later than the step are in it
+  std::int64_t requests_finished = 0, requests_cancelled = 0, requests_refused = 0, requests_failed = 0;
+  std::int64_t requests_timed_out = 0;                ///< their deadline passed, before or after their first token
+  std::array<std::int64_t, kRefusals> refusals{};     ///< by Refusal, kFailed and kTimeout included
+  std::int64_t samples_stopped = 0, samples_cut = 0;  ///< that ended with kStop, and with kLength
+  int running_requests = 0, running_sequences = 0;
+  int waiting_requests = 0;    ///< followers included
+  int following_requests = 0;  ///< waiting for a leader's blocks [K7]
+  std::int64_t steps = 0;
+  double step_seconds = 0;               ///< whole steps
+  double forward_seconds = 0;            ///< inside Executor::forward
+  double sampling_seconds = 0;           ///< inside Generation::next; bookkeeping is the rest [E5]
+  double prefill_tokens_per_second = 0;  ///< recent; 0: not known yet
+
+  Histogram queue_seconds{kRequestBounds};    ///< from arrival to first admission
+  Histogram token_gap_seconds{kTokenBounds};  ///< between a sample's tokens, pauses by preemption included
+  Histogram step_duration_seconds{kTokenBounds};
+};
+
+}  // namespace coppice::engine

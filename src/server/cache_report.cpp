@@ -1,0 +1,52 @@
+#include "server/cache_report.h"
+
+#include <cmath>
+#include <span>
+#include <string>
+
+namespace coppice::server {
+
+namespace {
+
+struct Words {
+  const char* name;
+  const char* why;
+};
+
+Words words_for(engine::MatchEnded ended) {
+  switch (ended) {
+    case engine::MatchEnded::kLastToken:
+      return {"last_token", "All of the prompt was cached; its last token is always computed."};
+    case engine::MatchEnded::kDiffers:
+      return {"differs", "The cached text goes on differently here."};
+    case engine::MatchEnded::kEvicted:
+      return {"evicted", "What follows was cached, and was evicted for room: the pool is small for its load."};
+    case engine::MatchEnded::kInFlight:
+      return {"in_flight", "Another request was still computing what follows, in a block that was not full yet."};
+    case engine::MatchEnded::kUnknown:
+      return {"unknown", "What follows was never computed, or was evicted long ago."};
+    case engine::MatchEnded::kNamespace:
+      return {"namespace", "Nothing was cached under this cache_salt (and API key, where keys are kept apart)."};
+    case engine::MatchEnded::kSharingOff:
+      return {"sharing_off", "The server runs with --share off."};
+  }
+  return {"unknown", ""};
+}
+
+}  // namespace
+
+Json cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how) {
+  const auto text = [&](std::span<const kv::Token> tokens) { return model.detokenize(tokens, true); };
+  const auto [name, why] = words_for(report.ended);
+  Json texts = {{"before", text(report.before)}, {"asked", text(report.asked)}};
+  if (report.ended == engine::MatchEnded::kDiffers && how == CacheReports::kText) texts["found"] = text(report.found);
+  return {{"prompt_tokens", report.prompt_tokens},
+          {"matched_tokens", report.matched_tokens},
+          {"ended", name},
+          {"why", why},
+          {"text", std::move(texts)},
+          {"lost_tokens", report.lost_tokens},
+          {"lost_seconds", std::round(report.lost_seconds * 1000) / 1000}};
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,132 @@
+// Who goes first: priorities, and requests that share a hot prefix, within a bound [E2].
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "engine/harness.h"
+
+namespace coppice::testing {
+namespace {
+
+using Fairness = PerGroups;
+
+TEST_P(Fairness, LowerPriorityNumbersGoFirst) {
+  std::mt19937_64 random(1);
+  Harness h({.groups = GetParam(), .max_batch = 1});
+  const auto running = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4, .priority = 5});
+  h.step();
+  const auto last = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4, .priority = 1});
+  const auto third = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4});
+  const auto fourth = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4});
+  const auto second = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4, .priority = -1});
+  h.finish();
+  const auto first_step = [&](engine::RequestId id) { return h.result(id).first_step; };
+  EXPECT_LT(h.result(running).done_step, first_step(second)) << "what runs is not stopped for those who wait";
+  EXPECT_LT(first_step(second), first_step(third));
+  EXPECT_LT(first_step(third), first_step(fourth)) << "among equals by arrival";
+  EXPECT_LT(first_step(fourth), first_step(last));
+}
+
+TEST_P(Fairness, TheLeastImportantIsPreemptedFirst) {
+  int met = 0;
+  const auto n_groups = static_cast<std::int32_t>(make_groups(GetParam()).size());
+  for (int blocks = 5; blocks < 30; ++blocks) {
+    SCOPED_TRACE(blocks);
+    std::mt19937_64 random(2);
+    Harness h({.groups = GetParam(),
+               .num_blocks = n_groups * blocks + 1,
+               .max_batch = 8,
+               .max_extend = 8,
+               .growth_room = false});
+    const auto lesser = h.submit({.prompt = random_prompt(random, 24), .max_tokens = 60, .priority = 3});
+    while (h.result(lesser).first_step < 0 && h.step()) {
+    }
+    if (h.result(lesser).refusal) continue;  // too small a pool
+    const auto later = h.submit({.prompt = random_prompt(random, 24), .max_tokens = 60, .seed = 2});
+    while (!h.result(later).done && h.step()) {
+      if (h.result(later).first_step < 0 || h.result(later).done) continue;
+      const auto& tokens = h.result(later).samples[0].tokens;
+      EXPECT_EQ(static_cast<int>(tokens.size()), h.steps() - h.result(later).first_step + 1) << "it never pauses";
+    }
+    met += h.snapshot().preemptions > 0 && !h.result(lesser).done;
+    h.finish();
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(met, 0);
+}
+
+// A stream of requests on a prefix that is in use, two at a time beside a long one, and one that shares nothing.
+struct Passed {
+  int ahead = 0;            // later ones that had their first token sooner
+  std::int64_t passes = 0;  // that were admitted sooner
+  int submitted_after = 0;
+};
+Passed pass_one(Groups groups, int max_passes, std::int32_t priority = 0) {
+  std::mt19937_64 random(3);
+  Harness h({.groups = groups, .max_batch = 3, .max_passes = max_passes});
+  const auto shared = random_prompt(random, 64);
+  h.submit({.prompt = shared, .max_tokens = 2000});  // so that it is in use all the time
+  const auto hot = [&] {
+    return h.submit({.prompt = shared + random_prompt(random, 6), .max_tokens = 8, .seed = random()});
+  };
+  for (int i = 0; i < 3; ++i) hot();
+  for (int i = 0; i < 8; ++i) h.step();
+  const auto cold = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 4, .priority = priority});
+  std::vector<engine::RequestId> later;
+  Passed result;
+  while (h.result(cold).first_step < 0 && result.submitted_after < 300) {
+    for (int i = 0; i < 2; ++i) later.push_back(hot());
+    result.submitted_after += 2;
+    h.step();
+  }
+  for (const auto id : later) result.ahead += h.result(id).first_step >= 0;
+  result.passes = h.snapshot().passes;
+  for (const auto& [id, r] : h.results()) h.cancel(id);
+  h.finish();
+  return result;
+}
+
+TEST_P(Fairness, HotRequestsPassOthersButNotForEver) {
+  EXPECT_EQ(pass_one(GetParam(), 0).ahead, 0) << "in the order of arrival";
+  for (const int bound : {1, 5, 32}) {
+    SCOPED_TRACE(bound);
+    const auto passed = pass_one(GetParam(), bound);
+    EXPECT_EQ(passed.passes, bound);
+    EXPECT_LE(passed.ahead, bound + 2) << "those admitted together with it may be quicker through their prefill";
+    EXPECT_LT(passed.submitted_after, 300);
+  }
+  EXPECT_EQ(pass_one(GetParam(), 32, -1).ahead, 0) << "no lower priority passes";
+}
+
+// Two prefixes, requests in turn, a pool in which only one of them has room.
+TEST_P(Fairness, RequestsOnOnePrefixRunTogether) {
+  const auto run = [&](int max_passes) {
+    std::mt19937_64 random(4);
+    const auto n_groups = static_cast<std::int32_t>(make_groups(GetParam()).size());
+    Harness h({.groups = GetParam(),
+               .num_blocks = 39 + 14 * (n_groups - 1),
+               .max_batch = 4,
+               .max_extend = 32,
+               .max_passes = max_passes});
+    const std::vector<Prompt> shared = {random_prompt(random, 200), random_prompt(random, 200)};
+    for (std::size_t i = 0; i < 24; ++i) {
+      h.submit({.prompt = shared[i % 2] + random_prompt(random, 8),
+                .max_tokens = 12 + static_cast<int>(i % 5),
+                .seed = random()});
+    }
+    h.finish();
+    std::cout << max_passes << " passes: " << h.snapshot().computed_tokens << " prompt tokens computed, "
+              << h.snapshot().steps << " steps, " << h.snapshot().passes << " passes\n";
+    return h.snapshot();
+  };
+  const auto strict = run(0), hot = run(32);
+  EXPECT_EQ(strict.passes, 0);
+  EXPECT_GT(hot.passes, 5);
+  EXPECT_LT(3 * hot.steps, 2 * strict.steps);
+  EXPECT_LT(hot.computed_tokens, strict.computed_tokens);
+}
+
+COPPICE_FOR_ALL_GROUPS(Fairness);
+
+}  // namespace
+}  // namespace coppice::testing
