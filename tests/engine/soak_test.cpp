@@ -1,66 +1,109 @@
-// Everything at once, at random: submissions of related prompts, samples, salts, cancellations, deadlines,
-// failed steps, tiny pools and budgets. Every stream is compared with the oracle, every step checked.
+// Everything at once, at random: submissions of related prompts, samples, salts, priorities, deadlines, cancellations,
+// failed steps, tiny pools, budgets and queues, sharing on and off. Every stream is compared with the oracle, the cache
+// is checked after every step, and at the end of a round nothing is held.
+//
+// An operation is a submission, a cancellation or a step. There are a million (COPPICE_OPERATIONS: another number); each
+// hard transition must be met at least once in a thousand of them.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <iostream>
 
 #include "engine/harness.h"
+#include "support/kv_shapes.h"
 
 namespace coppice::testing {
 namespace {
 
+using engine::Refusal;
 using sampling::Finish;
 
+constexpr std::int64_t kDefaultOperations = test::kSanitized ? 150'000 : 1'000'000;  // some seconds
+
+std::int64_t operations_wanted() {
+  const char* given = std::getenv("COPPICE_OPERATIONS");
+  return given != nullptr ? std::strtoll(given, nullptr, 10) : kDefaultOperations;
+}
+
+/// What a load met.
 struct Met {
-  std::int64_t requests = 0, stopped = 0, by_length = 0, by_pool = 0, cancelled_early = 0, cancelled_late = 0;
-  std::int64_t failed_early = 0, failed_late = 0, refused = 0, followed = 0;
-  std::int64_t preemptions = 0, forks = 0, evictions = 0, cached = 0;
+  std::int64_t operations = 0, requests = 0;
+  std::map<std::string, std::int64_t> transitions;
 
   void add(const Harness& h) {
+    auto& t = transitions;
     for (const auto& [id, result] : h.results()) {
       ++requests;
-      refused += result.refusal == engine::Refusal::kTooLong || result.refusal == engine::Refusal::kQueueFull;
-      failed_early += result.refusal == engine::Refusal::kFailed;
-      cached += result.usage.cached_tokens;
+      const auto& asked = result.submission;
+      const auto refused = [&](Refusal why) { return result.refusal == why; };
+      t["refused: too long"] += refused(Refusal::kTooLong) || refused(Refusal::kTooManySamples);
+      t["refused: queue full"] += refused(Refusal::kQueueFull);
+      t["timed out before the first token"] += refused(Refusal::kTimeout);
+      t["step failed before the first token"] += refused(Refusal::kFailed);
+      t["found in the tree"] += result.usage.cached_tokens > 0;
+      t["found in the tree, salted"] += result.usage.cached_tokens > 0 && !asked.salt.empty();
+      t["samples forked"] += asked.n > 1 && !result.samples[1].tokens.empty();
       for (const auto& sample : result.samples) {
         const bool streamed = !sample.tokens.empty();
-        const bool full = static_cast<int>(sample.tokens.size()) == result.submission.max_tokens;
-        stopped += sample.finish == Finish::kStop;
-        (full ? by_length : by_pool) += sample.finish == Finish::kLength;
-        (streamed ? cancelled_late : cancelled_early) += sample.finish == Finish::kCancelled;
-        failed_late += sample.finish == Finish::kError;
+        const bool full = static_cast<int>(sample.tokens.size()) == asked.max_tokens;
+        t["stopped"] += sample.finish == Finish::kStop;
+        t["ended by max_tokens"] += full && sample.finish == Finish::kLength;
+        t["ended by pool or context"] += !full && sample.finish == Finish::kLength;
+        t["cancelled before the first token"] += !streamed && sample.finish == Finish::kCancelled;
+        t["cancelled in mid-stream"] += streamed && sample.finish == Finish::kCancelled;
+        t["timed out in mid-stream"] += sample.finish == Finish::kTimeout;
+        t["step failed in mid-stream"] += sample.finish == Finish::kError;
       }
     }
     const auto figures = h.snapshot();
-    preemptions += figures.preemptions;
-    forks += figures.cache.cow_forks;
-    evictions += figures.cache.evictions;
+    t["preempted"] += figures.preemptions;
+    t["resumed"] += figures.resumptions;
+    t["blocks forked"] += figures.cache.cow_forks;
+    t["blocks evicted"] += figures.cache.evictions;
+    t["admitted ahead of an earlier one"] += figures.passes;
   }
 };
 
 class Round {
  public:
-  Round(Groups groups, std::uint64_t seed) : random_(seed), h_(make_config(groups)) {
-    for (int i = pick(0, 6); i > 0; --i) h_.executor().fail_at(pick(0, 150));
+  Round(Groups groups, std::uint64_t seed)
+      : random_(seed), longest_(pick(0, 4) == 0 ? 200 : 60), h_(make_config(groups)) {
+    for (int i = pick(0, 20); i > 0; --i) h_.executor().fail_at(pick(0, 600));
   }
 
   void run(Met& met) {
-    for (int i = 0; i < 100 && !::testing::Test::HasFailure(); ++i) {
-      const int dice = pick(0, 9);
+    for (int i = 0; i < 300 && !::testing::Test::HasFailure(); ++i) {
+      const int dice = pick(0, 11);
       if (dice < 3) {
-        for (int k = pick(1, 4); k > 0; --k) submit();
+        const bool alike = pick(0, 2) > 0;
+        for (int k = pick(1, 4), first = k; k > 0; --k) submit(alike && k < first);
       }
-      if (dice == 4 && !ids_.empty())
-        h_.cancel(ids_[static_cast<std::size_t>(pick(0, static_cast<int>(ids_.size()) - 1))]);
+      if (dice < 5 && !ids_.empty()) {
+        // Mostly a late one: earlier ones are likely over.
+        const auto back = std::min(ids_.size(), static_cast<std::size_t>(pick(0, 3) > 0 ? 8 : 1000));
+        h_.cancel(ids_[ids_.size() - static_cast<std::size_t>(pick(1, static_cast<int>(back)))]);
+        ++operations_;
+      }
       if (dice == 5) h_.cancel(1'000'000);
-      if (dice != 6) h_.step();
-      met.followed += h_.snapshot().following_requests;
+      for (int k = pick(0, 4); k > 0; --k) step(met);
     }
+    const int steps = h_.steps();
     h_.finish();
+    met.operations += operations_ + h_.steps() - steps;
     met.add(h_);
   }
 
  private:
+  void step(Met& met) {
+    h_.now += std::chrono::milliseconds(1);
+    const auto before = h_.snapshot();
+    h_.step();
+    ++operations_;
+    const auto after = h_.snapshot();
+    met.transitions["steps with followers"] += after.following_requests > 0;
+    met.transitions["followers woken"] += after.following_requests < before.following_requests;
+  }
+
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
   HarnessConfig make_config(Groups groups) {
@@ -68,64 +111,70 @@ class Round {
     const int block_size = 4 << pick(0, 2);
     return {.groups = groups,
             .block_size = block_size,
-            .num_blocks = 2 + n_groups * pick(100, 600) / block_size,
+            .num_blocks = 2 + n_groups * pick(longest_ / 2, 3 * longest_) / block_size,
             .max_batch = pick(1, 12),
             .step_tokens = pick(1, 60),
             .max_extend = pick(1, 40),
-            .context_length = pick(0, 2) == 0 ? pick(60, 300) : 0,
+            .context_length = pick(0, 2) == 0 ? pick(longest_ / 3, longest_ * 3 / 2) : 0,
             .max_waiting = static_cast<std::size_t>(pick(0, 5) == 0 ? pick(2, 8) : 4096),
-            .share = pick(0, 9) > 0};
+            .share = pick(0, 9) > 0,
+            .growth_room = pick(0, 2) > 0,
+            .max_passes = pick(0, 5) == 0 ? 0 : pick(1, 40)};
   }
 
-  void submit() {
+  /// again: with the prompt of the one before.
+  void submit(bool again) {
     Submission s;
-    if (!prompts_.empty() && pick(0, 4) > 0) {
+    if (again) {
+      s.prompt = prompts_.back();
+    } else if (!prompts_.empty() && pick(0, 4) > 0) {
       const Prompt& other = prompts_[static_cast<std::size_t>(pick(0, static_cast<int>(prompts_.size()) - 1))];
       s.prompt.assign(other.begin(), other.begin() + pick(0, static_cast<int>(other.size())));
     }
-    if (s.prompt.empty() || pick(0, 3) > 0) {
-      s.prompt = s.prompt + random_prompt(random_, static_cast<std::size_t>(pick(1, 50)), 3);
+    if (s.prompt.empty() || (!again && pick(0, 3) > 0)) {
+      s.prompt = s.prompt + random_prompt(random_, static_cast<std::size_t>(pick(1, longest_ / 4)), 3);
     }
-    s.prompt.resize(std::min<std::size_t>(s.prompt.size(), 200));
+    s.prompt.resize(std::min<std::size_t>(s.prompt.size(), static_cast<std::size_t>(longest_)));
     prompts_.push_back(s.prompt);
     // Without a limit a request grows until the pool is full: thousands of tokens where most layers slide.
     const bool may_be_endless = h_.groups().size() == 1 || h_.executor().info().context_length > 0;
-    s.max_tokens = may_be_endless && pick(0, 5) == 0 ? 0 : pick(1, 50);
+    s.max_tokens = may_be_endless && pick(0, 5) == 0 ? 0 : pick(1, longest_ / 2);
     s.n = pick(0, 3) == 0 ? pick(2, 4) : 1;
     s.seed = random_();
-    s.stop_after = pick(0, 3) == 0 ? pick(1, 40) : 0;
-    s.salt = pick(0, 7) == 0 ? "other" : "";
-    if (pick(0, 14) == 0) s.deadline = engine::Clock::now() + std::chrono::microseconds(pick(-50, 3000));
+    s.stop_after = pick(0, 3) == 0 ? pick(1, longest_ / 3) : 0;
+    s.salt = pick(0, 5) == 0 ? "other" : "";
+    if (pick(0, 3) == 0) s.priority = pick(-1, 1);
+    if (pick(0, 2) == 0) s.deadline = h_.now + std::chrono::milliseconds(pick(0, 100));
+    s.cache_report = pick(0, 3) == 0;
     ids_.push_back(h_.submit(std::move(s)));
+    ++operations_;
   }
 
   std::mt19937_64 random_;
+  int longest_;
   Harness h_;
   std::vector<Prompt> prompts_;
   std::vector<engine::RequestId> ids_;
+  std::int64_t operations_ = 0;
 };
 
 using Soak = PerGroups;
 
 TEST_P(Soak, EveryStreamIsRight) {
   const auto seed = test_seed(20240602);
+  const std::int64_t wanted = operations_wanted() / 3;  // there are three sets of groups
   Met met;
-  for (std::uint64_t round = 0; round < 80; ++round) {
+  for (std::uint64_t round = 0; met.operations < wanted; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     Round(GetParam(), seed + round * 1000).run(met);
     if (HasFailure()) return;
   }
-  std::cout << met.requests << " requests; samples: " << met.stopped << " stopped, " << met.by_length << " by length, "
-            << met.by_pool << " by pool or context, cancelled " << met.cancelled_early << " before and "
-            << met.cancelled_late << " after the first token, " << met.failed_late
-            << " failed late; requests: " << met.failed_early << " failed early, " << met.refused << " refused; "
-            << met.followed << " follower steps, " << met.preemptions << " preemptions, " << met.forks << " forks, "
-            << met.evictions << " evictions, " << met.cached << " cached tokens\n";
-  for (const auto count :
-       {met.stopped, met.by_length, met.by_pool, met.cancelled_early, met.cancelled_late, met.failed_early,
-        met.failed_late, met.refused, met.followed, met.preemptions, met.forks, met.evictions, met.cached}) {
-    EXPECT_GT(count, 20) << "this load no longer meets what it is for";
+  std::cout << met.operations << " operations, " << met.requests << " requests\n";
+  for (const auto& [what, times] : met.transitions) {
+    std::cout << "  " << times << " " << what << "\n";
+    EXPECT_GE(times, wanted / 1000) << what << ": this load no longer meets what it is for";
   }
+  EXPECT_EQ(met.transitions.size(), 21u);
 }
 
 COPPICE_FOR_ALL_GROUPS(Soak);

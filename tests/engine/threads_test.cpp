@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <iostream>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -42,6 +43,8 @@ class Inbox {
   std::map<engine::RequestId, Result> results_;
 };
 
+constexpr int kRequestsEach = 150;
+
 class Threads : public ::testing::Test {
  protected:
   Threads() : executor_(config()) {
@@ -58,7 +61,7 @@ class Threads : public ::testing::Test {
   }
   static kv::CacheConfig config() {
     return {.block_size = 8,
-            .num_blocks = 300,
+            .num_blocks = 70,
             .bytes_per_block = 128,
             .groups = make_groups(Groups::kFullAndSliding),
             .max_extend = 64};
@@ -95,14 +98,19 @@ TEST_F(Threads, ManyClients) {
   for (std::uint64_t c = 0; c < 4; ++c) {
     clients.emplace_back([&, c] {
       std::mt19937_64 mine(seed + c);
-      for (int i = 0; i < 25; ++i) {
-        const int n = i % 4 == 0 ? 2 : 1;
-        const auto id = submit({.prompt = shared + random_prompt(mine, 1 + mine() % 30),
-                                .max_tokens = static_cast<std::int32_t>(1 + mine() % 20),
-                                .n = n,
-                                .seed = mine()});
-        if (i % 5 == 3) engine_->cancel(id);
-        if (i % 2 == 0) inbox_.wait_done(id);
+      std::vector<engine::RequestId> ids;
+      for (int i = 0; i < kRequestsEach; ++i) {
+        Submission s{.prompt = shared + random_prompt(mine, 1 + mine() % 30),
+                     .max_tokens = static_cast<std::int32_t>(1 + mine() % 20),
+                     .n = i % 4 == 0 ? 2 : 1,
+                     .seed = mine(),
+                     .salt = mine() % 4 == 0 ? "other" : ""};
+        s.priority = static_cast<std::int32_t>(mine() % 3);
+        s.cache_report = mine() % 3 == 0;
+        if (mine() % 8 == 0) s.deadline = engine::Clock::now() + std::chrono::microseconds(mine() % 3000);
+        ids.push_back(submit(s));
+        if (mine() % 5 == 0) engine_->cancel(ids[mine() % ids.size()]);
+        if (mine() % 2 == 0) inbox_.wait_done(ids[mine() % ids.size()]);
       }
     });
   }
@@ -111,7 +119,14 @@ TEST_F(Threads, ManyClients) {
   watching = false;
   watcher.join();
   stop();
-  EXPECT_EQ(inbox_.results().size(), 100u);
+  EXPECT_EQ(inbox_.results().size(), std::size_t{4 * kRequestsEach});
+  const auto figures = engine_->snapshot();
+  std::cout << figures.preemptions << " preemptions, " << figures.passes << " passes, " << figures.requests_timed_out
+            << " timed out, " << figures.requests_cancelled << " cancelled, " << figures.cache.evictions
+            << " evictions\n";
+  EXPECT_EQ(figures.requests_submitted, figures.requests_finished + figures.requests_cancelled +
+                                            figures.requests_timed_out + figures.requests_refused +
+                                            figures.requests_failed);
   for (const auto& [id, result] : inbox_.results()) {
     EXPECT_EQ(error_in(result, config().groups), "") << "request " << id;
   }
