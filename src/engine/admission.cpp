@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "engine/scheduler.h"
+#include "kv/reserve_more.h"
 
 namespace coppice::engine {
 
@@ -40,6 +41,7 @@ void Scheduler::admit(std::vector<NeverFits>& never, Clock::time_point now) {
   Allowance allowance(kTokensMatchedPerStep);
   for (auto it = ready_.begin(); it != ready_.end();) {
     Sequence& sequence = **it++;  // its place goes when its turn comes
+    in_hand_ = &sequence;
     if (running_samples_ + sequence.n_samples > max_batch_) return;
     if (!allowance.take(sequence.tokens().size())) return;
     const auto turn = take_turn(sequence, share_ ? overlap(sequence).cached : 0, now);
@@ -56,6 +58,7 @@ void Scheduler::admit_hot(Clock::time_point now) {
   int looked = 0;
   for (auto it = ready_.begin(); it != ready_.end() && looked < kLookAhead; ++looked) {
     Sequence& sequence = **it++;
+    in_hand_ = &sequence;
     const OpenRequest& open = *sequence.request;
     if (!skipped_.empty() && open.request.priority != skipped_.front()->request->request.priority) return;
     if (!allowance.take(sequence.tokens().size())) return;
@@ -125,8 +128,10 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::take_turn(Sequence& sequen
                                                                 Clock::time_point now) {
   if (share_) {
     if (const auto place = in_flight_.find(sequence, cached)) {
-      ready_.erase(&sequence);
+      woken_.clear();
+      kv::reserve_more(woken_, static_cast<std::size_t>(in_flight_.followers()) + 1);
       in_flight_.follow(sequence, *place);
+      sequence.ready_place = ready_.extract(&sequence);
       return Turn::kFollows;
     }
   }
@@ -135,13 +140,13 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::take_turn(Sequence& sequen
                                  .n_samples = sequence.n_samples,
                                  .keep_free = running_.empty() ? 0 : keep_free_});
   if (!seq) return std::unexpected(seq.error());
-  ready_.erase(&sequence);
+  sequence.ready_place = ready_.extract(&sequence);
   start(sequence, *seq, now);
   return Turn::kAdmitted;
 }
 
 void Scheduler::start(Sequence& sequence, kv::SeqId seq, Clock::time_point now) {
-  waiting_.erase(&sequence);
+  sequence.waiting_place = waiting_.extract(&sequence);
   sequence.seq = seq;
   sequence.state = SequenceState::kPrefill;
   sequence.computed = cache_.lengths(seq).cached_len;

@@ -12,22 +12,23 @@ namespace coppice::engine {
 
 void Engine::Impl::expire_deadlines(Clock::time_point now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    time_out(*open_.at(deadlines_.begin()->second), now);
+    OpenRequest& open = *open_.at(deadlines_.begin()->second);
+    attempt(open, [&] { time_out(open, now); });
   }
 }
 
 void Engine::Impl::time_out(OpenRequest& open, Clock::time_point now) {
   release_all(open);
-  ++figures_.requests_timed_out;
   if (open.streamed) {
     end_samples(open, sampling::Finish::kTimeout, {});
   } else {
-    ++figures_.refusals[static_cast<std::size_t>(Refusal::kTimeout)];
     const double seconds = std::chrono::duration<double>(now - open.arrived).count();
     outbox_.refuse(open, Refusal::kTimeout,
                    fmt::format("the request ran out of time: after {:.1f} s it {}", std::max(seconds, 0.0),
                                open.admitted_before ? "had no token yet" : "was still in the queue"));
+    ++figures_.refusals[static_cast<std::size_t>(Refusal::kTimeout)];
   }
+  ++figures_.requests_timed_out;
   close(open);
 }
 
@@ -38,9 +39,11 @@ void Engine::Impl::turn_away_newcomers(Clock::time_point now) {
     const auto found = open_.find(newcomers_.back());
     if (found == open_.end() || found->second->admitted_before) continue;
     --waiting;
-    refuse(*found->second, Refusal::kQueueFull,
-           fmt::format("the queue is full: {} requests are waiting", config_.max_waiting),
-           rates_.drain_seconds(config_.max_waiting, now));
+    attempt(*found->second, [&] {
+      refuse(*found->second, Refusal::kQueueFull,
+             fmt::format("the queue is full: {} requests are waiting", config_.max_waiting),
+             rates_.drain_seconds(config_.max_waiting, now));
+    });
   }
 }
 
@@ -61,6 +64,16 @@ void Engine::Impl::fail(OpenRequest& open, const std::string& why) {
   }
   ++figures_.requests_failed;
   close(open);
+}
+
+// A request that could not even be opened, or not wholly.
+void Engine::Impl::turn_away(RequestId id, const char* why) {
+  if (const auto found = open_.find(id); found != open_.end()) return fail(*found->second, why);
+  OpenRequest none;
+  none.request.id = id;
+  outbox_.refuse(none, Refusal::kFailed, why);
+  ++figures_.refusals[static_cast<std::size_t>(Refusal::kFailed)];
+  ++figures_.requests_failed;
 }
 
 void Engine::Impl::refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds) {
@@ -103,6 +116,7 @@ void Engine::Impl::settle(OpenRequest& open) {
 }
 
 void Engine::Impl::close(OpenRequest& open) {
+  open.closed = true;
   const RequestId id = open.request.id;
   if (open.request.deadline) deadlines_.erase({*open.request.deadline, id});
   const auto found = open_.find(id);

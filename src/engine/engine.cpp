@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <new>
 #include <stdexcept>
 #include <utility>
 #include <variant>
 
 #include "engine/batch_builder.h"
 #include "engine/engine_impl.h"
+#include "kv/reserve_more.h"
 
 namespace coppice::engine {
 
@@ -31,15 +34,19 @@ Engine::Impl::Impl(kv::Cache cache, executor::Executor& executor, EngineConfig c
       config_(with_context(std::move(config), executor.info())),
       sink_(std::move(sink)),
       scheduler_(cache_, config_, figures_) {
+  pool_full_.reserve(static_cast<std::size_t>(std::max(config_.max_batch, 1)));
+  lost_.reserve(pool_full_.capacity());
   publish_snapshot();
 }
 
+// What is done for one request alone stands in attempt(), or the scheduler says which one it was: so memory that runs
+// out anywhere ends requests, never the loop.
 bool Engine::Impl::step() {
   if (mailbox_.drain(commands_)) {
     shut_down();
     return false;
   }
-  if (commands_.empty() && open_.empty()) return false;
+  if (commands_.empty() && open_.empty() && outbox_.empty()) return false;
   const auto start = Clock::now();
   const auto now = config_.now();
   obey(commands_, now);
@@ -48,16 +55,23 @@ bool Engine::Impl::step() {
 
   batch_.copies.clear();
   pool_full_.clear();
-  scheduler_.plan(batch_.copies, pool_full_);
+  lost_.clear();
+  scheduler_.plan(batch_.copies, pool_full_, lost_);
+  fail_lost();
   for (Sequence* sequence : pool_full_) {
     OpenRequest& open = *sequence->request;
-    if (!open.streamed) {
+    if (open.closed) continue;
+    attempt(open, [&] {
+      if (open.streamed) return end_sample(*sequence, sampling::Finish::kLength);
       refuse(open, Refusal::kTooLong, "the KV pool is too small for this prompt and one token");
-      continue;
-    }
-    end_sample(*sequence, sampling::Finish::kLength);
+    });
   }
-  build_batch(cache_, scheduler_.running(), batch_, sampled_);
+  try {
+    build_batch(cache_, scheduler_.running(), batch_, sampled_);
+  } catch (const std::bad_alloc&) {
+    fail_step("out of memory");
+    batch_.tokens.clear();
+  }
   publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
   if (batch_.n_rows() > 0) forward();
 
@@ -65,24 +79,44 @@ bool Engine::Impl::step() {
   figures_.step_seconds += seconds;
   if (batch_.n_rows() > 0) figures_.step_duration_seconds.add(seconds);
   publish_snapshot();
-  outbox_.deliver(sink_);
+  deliver();
   closed_.clear();
   return true;
+}
+
+void Engine::Impl::deliver() {
+  try {
+    outbox_.deliver(sink_);
+  } catch (const std::bad_alloc&) {
+    // Once more after the next step.
+  }
+}
+
+void Engine::Impl::fail_lost() {
+  for (Sequence* sequence : lost_) {
+    if (!sequence->request->closed) fail(*sequence->request, "out of memory");
+  }
 }
 
 void Engine::Impl::obey(std::vector<Command>& commands, Clock::time_point now) {
   newcomers_.clear();
   for (auto& command : commands) {
     if (auto* request = std::get_if<Request>(&command)) {
-      open(std::move(*request), now);
+      const RequestId id = request->id;
+      try {
+        open(std::move(*request), now);
+      } catch (const std::bad_alloc&) {
+        turn_away(id, "out of memory");
+      }
     } else if (const auto found = open_.find(std::get<Cancel>(command).id); found != open_.end()) {
-      cancel(*found->second);
+      attempt(*found->second, [&] { cancel(*found->second); });
     }
   }
 }
 
 void Engine::Impl::open(Request&& request, Clock::time_point now) {
   const RequestId id = request.id;
+  kv::reserve_more(closed_, open_.size() + 1);
   const auto [slot, unique] = open_.try_emplace(id, std::make_unique<OpenRequest>());
   if (!unique) throw std::invalid_argument(fmt::format("request id {} is open already", id));
   OpenRequest& open = *slot->second;
@@ -108,18 +142,21 @@ void Engine::Impl::open(Request&& request, Clock::time_point now) {
 void Engine::Impl::admit(Clock::time_point now) {
   never_.clear();
   const auto admitted = figures_.admissions;
-  scheduler_.admit(never_, now);
+  try {
+    scheduler_.admit(never_, now);
+  } catch (const std::bad_alloc&) {  // the others' turn comes in the next step
+    fail(*scheduler_.in_hand()->request, "out of memory");
+  }
   for (auto i = admitted; i < figures_.admissions; ++i) rates_.left_queue(now);
   for (const auto& [sequence, room] : never_) {
     OpenRequest& open = *sequence->request;
     if (sequence->state == SequenceState::kEnded) continue;
-    if (!open.streamed) {
+    attempt(open, [&, &s = *sequence, &r = room] {
+      // It ran before, and together with others took more than it can ever reserve alone.
+      if (open.streamed) return end_sample(s, sampling::Finish::kLength);
       refuse(open, Refusal::kTooLong,
-             fmt::format("the request needs {} KV blocks and at most {} can be had", room.needed, room.available));
-      continue;
-    }
-    // It ran before, and together with others took more than it can ever reserve alone.
-    end_sample(*sequence, sampling::Finish::kLength);
+             fmt::format("the request needs {} KV blocks and at most {} can be had", r.needed, r.available));
+    });
   }
   turn_away_newcomers(now);
 }
@@ -132,29 +169,33 @@ void Engine::Impl::forward() {
     logits = executor_.forward(batch_);
   } catch (const std::exception& error) {  // StepError, or memory ran out: either way this step is lost, no more
     figures_.forward_seconds += seconds_since(start);
-    std::vector<OpenRequest*> failed;
-    for (const Sequence* sequence : scheduler_.running()) {
-      if (sequence->rows > 0 && (failed.empty() || failed.back() != sequence->request)) {
-        failed.push_back(sequence->request);
-      }
-    }
-    for (OpenRequest* open : failed) fail(*open, error.what());
+    fail_step(error.what());
     return;
   }
   const double seconds = seconds_since(start);
   figures_.forward_seconds += seconds;
   rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), seconds);
-  scheduler_.computed();
+  lost_.clear();
+  scheduler_.computed(lost_);
+  fail_lost();
   now_ = config_.now();
   for (std::size_t i = 0; i < sampled_.size(); ++i) {
     Sequence& first = *sampled_[i];
     const auto row = logits.row(i);
-    if (first.n_samples > 1) {
-      sample_siblings(first, row);
-    } else {
-      sample(first, row);
+    if (first.state == SequenceState::kEnded) continue;  // memory ran out for it just now
+    attempt(*first.request, [&] { first.n_samples > 1 ? sample_siblings(first, row) : sample(first, row); });
+  }
+}
+
+// Everybody who has rows in the step in hand: the cache has slots for them, and nothing in them.
+void Engine::Impl::fail_step(const std::string& why) {
+  std::vector<OpenRequest*> failed;
+  for (const Sequence* sequence : scheduler_.running()) {
+    if (sequence->rows > 0 && (failed.empty() || failed.back() != sequence->request)) {
+      failed.push_back(sequence->request);
     }
   }
+  for (OpenRequest* open : failed) fail(*open, why);
 }
 
 void Engine::Impl::sample_siblings(Sequence& first, std::span<const float> logits) {
@@ -175,6 +216,8 @@ void Engine::Impl::sample_siblings(Sequence& first, std::span<const float> logit
 void Engine::Impl::sample(Sequence& sequence, std::span<float> logits) {
   OpenRequest& open = *sequence.request;
   auto& generation = *open.request.samples[static_cast<std::size_t>(sequence.sample)];
+  outbox_.make_room();  // what comes after the token must not fail
+  kv::reserve_more(sequence.out, 1);
   const auto start = Clock::now();
   sampling::Piece piece;
   try {
@@ -184,6 +227,14 @@ void Engine::Impl::sample(Sequence& sequence, std::span<float> logits) {
     return;
   }
   figures_.sampling_seconds += seconds_since(start);
+
+  const auto length = static_cast<std::int32_t>(sequence.out.size()) + 1;
+  const bool answer_full = open.request.max_tokens > 0 && length >= open.request.max_tokens;
+  const bool context_full = config_.context_length > 0 && open.usage.prompt_tokens + length >= config_.context_length;
+  if (!piece.finish && (answer_full || context_full)) {
+    finish_piece(piece, generation, sampling::Finish::kLength);
+  }
+
   if (!sequence.out.empty()) {
     figures_.token_gap_seconds.add(std::chrono::duration<double>(now_ - sequence.last_token).count());
   }
@@ -192,13 +243,6 @@ void Engine::Impl::sample(Sequence& sequence, std::span<float> logits) {
   open.streamed = true;
   ++open.usage.completion_tokens;
   ++figures_.generated_tokens;
-
-  const auto length = static_cast<std::int32_t>(sequence.out.size());
-  const bool answer_full = open.request.max_tokens > 0 && length >= open.request.max_tokens;
-  const bool context_full = config_.context_length > 0 && open.usage.prompt_tokens + length >= config_.context_length;
-  if (!piece.finish && (answer_full || context_full)) {
-    finish_piece(piece, generation, sampling::Finish::kLength);
-  }
   const auto finish = piece.finish;
   outbox_.piece(open, sequence.sample, std::move(piece));
   if (!finish) return;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
 #include <span>
 #include <string>
@@ -32,9 +33,16 @@ struct Engine::Impl {
   // The stages of a step.
   void obey(std::vector<Command>& commands, Clock::time_point now);
   void open(Request&& request, Clock::time_point now);
+  void turn_away(RequestId id, const char* why);
+  /// Does something for a request. If memory runs out, the request fails; the engine lives.
+  template <class F>
+  void attempt(OpenRequest& open, F&& f);
   void expire_deadlines(Clock::time_point now);
   void admit(Clock::time_point now);
   void forward();
+  void fail_step(const std::string& why);
+  void fail_lost();
+  void deliver();
   void sample_siblings(Sequence& first, std::span<const float> logits);
   void sample(Sequence& sequence, std::span<float> logits);
   void publish_snapshot();
@@ -79,9 +87,19 @@ struct Engine::Impl {
   std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
   std::vector<Scheduler::NeverFits> never_;
   std::vector<Sequence*> pool_full_;
+  std::vector<Sequence*> lost_;  // memory ran out for them
   std::vector<Sequence*> sampled_;
   std::vector<float> row_;
   executor::Batch batch_;
 };
+
+template <class F>
+void Engine::Impl::attempt(OpenRequest& open, F&& f) {
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    if (!open.closed) fail(open, "out of memory");
+  }
+}
 
 }  // namespace coppice::engine

@@ -27,8 +27,8 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
 
 void InFlight::follow(Sequence& follower, const Place& place) {
   assert(follower.leader == nullptr);
-  follower.leader = place.leader;
   follower.place = place.leader->followers.emplace(place.needed, &follower);
+  follower.leader = place.leader;
   follower.state = SequenceState::kFollowing;
   ++followers_;
 }

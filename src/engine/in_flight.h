@@ -21,7 +21,10 @@ namespace coppice::engine {
 
 class InFlight {
  public:
-  explicit InFlight(int block_size) : block_size_(block_size) {}
+  /// At most `max_leaders` lead at a time.
+  InFlight(int block_size, int max_leaders) : block_size_(block_size) {
+    leaders_.reserve(static_cast<std::size_t>(max_leaders));
+  }
 
   struct Place {
     Sequence* leader = nullptr;

@@ -3,9 +3,16 @@
 #include <iterator>
 #include <utility>
 
+#include "kv/reserve_more.h"
+
 namespace coppice::engine {
 
+void Outbox::make_room() {
+  kv::reserve_more(events_, 1);
+}
+
 void Outbox::piece(OpenRequest& open, int sample, sampling::Piece piece) {
+  make_room();
   Event event{.request = open.request.id, .sample = sample, .piece = std::move(piece)};
   if (event.piece.finish) {
     open.ended[static_cast<std::size_t>(sample)] = true;
@@ -21,11 +28,13 @@ void Outbox::piece(OpenRequest& open, int sample, sampling::Piece piece) {
 void Outbox::end(OpenRequest& open, int sample, sampling::Finish finish, const std::string& message) {
   sampling::Piece last{.token = -1};
   finish_piece(last, *open.request.samples[static_cast<std::size_t>(sample)], finish);
+  std::string copy = message;
   piece(open, sample, std::move(last));
-  events_.back().message = message;
+  events_.back().message = std::move(copy);
 }
 
 void Outbox::refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds) {
+  make_room();
   open.open_samples = 0;
   events_.push_back(Event{.request = open.request.id,
                           .piece = {.token = -1},
@@ -38,9 +47,8 @@ void Outbox::refuse(OpenRequest& open, Refusal refusal, std::string message, dou
 
 void Outbox::deliver(const EventSink& sink) {
   if (events_.empty()) return;
-  const auto size = events_.size();
-  sink(std::exchange(events_, {}));
-  events_.reserve(size);  // the next step most likely has as many
+  sink(std::move(events_));
+  events_.clear();
 }
 
 void finish_piece(sampling::Piece& last, sampling::Generation& generation, sampling::Finish finish) {

@@ -1,5 +1,5 @@
 // Outbox: a step's events, and the one place that knows when a sample and a request are over. Not thread
-// safe.
+// safe. Where memory runs out (std::bad_alloc) nothing has changed, but that held-back text may be lost.
 #pragma once
 
 #include <string>
@@ -11,6 +11,9 @@ namespace coppice::engine {
 
 class Outbox {
  public:
+  /// Room for one more event: the next piece() cannot fail.
+  void make_room();
+
   /// A sampled token. With piece.finish the sample is over.
   void piece(OpenRequest& open, int sample, sampling::Piece piece);
 
@@ -21,6 +24,7 @@ class Outbox {
   void refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds = 0);
 
   bool empty() const { return events_.empty(); }
+  /// What the sink doesn't take, because it throws, stays for the next time.
   void deliver(const EventSink& sink);
 
  private:

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
-#include <deque>
 
 #include "engine/request.h"
 
@@ -13,10 +13,7 @@ namespace coppice::engine {
 class Rates {
  public:
   /// A request left the queue for good.
-  void left_queue(Clock::time_point now) {
-    left_.push_back(now);
-    if (left_.size() > kRemembered) left_.pop_front();
-  }
+  void left_queue(Clock::time_point now) { left_[n_left_++ % kRemembered] = now; }
 
   /// A step took `seconds`; `prompt_rows` of its `rows` belonged to prompts.
   void stepped(int prompt_rows, int rows, double seconds) {
@@ -31,9 +28,10 @@ class Rates {
   /// After this time, at the recent pace, `waiting` requests will have left the queue. Between kSoonest and kLatest:
   /// nobody should hammer, and nobody should be sent away for good by a pace that may change.
   double drain_seconds(std::size_t waiting, Clock::time_point now) const {
-    if (left_.size() < 2) return kSoonest;
-    const double span = std::chrono::duration<double>(now - left_.front()).count();
-    const double each = span / static_cast<double>(left_.size());
+    if (n_left_ < 2) return kSoonest;
+    const auto oldest = n_left_ < kRemembered ? left_[0] : left_[n_left_ % kRemembered];
+    const double span = std::chrono::duration<double>(now - oldest).count();
+    const double each = span / static_cast<double>(std::min(n_left_, kRemembered));
     return std::clamp(each * static_cast<double>(waiting), kSoonest, kLatest);
   }
 
@@ -43,7 +41,8 @@ class Rates {
   static constexpr std::size_t kRemembered = 64;
   static constexpr double kKept = 0.9;  // of the past, at each step
 
-  std::deque<Clock::time_point> left_;
+  std::array<Clock::time_point, kRemembered> left_{};  // a ring
+  std::size_t n_left_ = 0;
   double prompt_rows_ = 0, prompt_seconds_ = 0;
 };
 

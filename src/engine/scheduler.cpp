@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <exception>
+#include <utility>
 
 namespace coppice::engine {
 
@@ -26,7 +28,9 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       growth_room_(config.growth_room),
       max_passes_(config.max_passes),
       context_length_(config.context_length),
-      in_flight_(cache.config().block_size) {}
+      in_flight_(cache.config().block_size, max_batch_) {
+  running_.reserve(static_cast<std::size_t>(max_batch_));
+}
 
 std::optional<Scheduler::Objection> Scheduler::objection(const Request& request) const {
   const auto n = static_cast<int>(request.samples.size());
@@ -60,7 +64,12 @@ void Scheduler::enqueue(Sequence& fresh) {
 }
 
 void Scheduler::make_ready(const std::vector<Sequence*>& woken) {
-  ready_.insert(woken.begin(), woken.end());
+  for (Sequence* sequence : woken) ready_.insert(std::move(sequence->ready_place));
+}
+
+Ranked::node_type Scheduler::place_for(Sequence& sequence) {
+  Ranked one{&sequence};
+  return one.extract(one.begin());
 }
 
 void Scheduler::leave_running(Sequence& sequence, Release how) {
@@ -121,17 +130,19 @@ int Scheduler::prompt_rows() const {
 bool Scheduler::preempt_last() {
   OpenRequest* victim = running_.back()->request;
   if (running_.front()->request == victim) return false;
+  for (const auto& sequence : victim->sequences) {  // first: it takes memory
+    if (!sequence->admitted() || sequence->out.empty()) continue;
+    sequence->history = victim->request.prompt;
+    sequence->history.insert(sequence->history.end(), sequence->out.begin(), sequence->out.end());
+  }
   while (running_.back()->request == victim) {
     Sequence& sequence = *running_.back();
     // With rows in the step in hand its tail may be a fork whose copy has not run: that must not enter the
     // tree.
     leave_running(sequence, sequence.rows > 0 ? Release::kDrop : Release::kKeep);
-    if (!sequence.out.empty()) {
-      sequence.history = victim->request.prompt;
-      sequence.history.insert(sequence.history.end(), sequence.out.begin(), sequence.out.end());
-    }
     sequence.state = SequenceState::kReady;
-    enqueue(sequence);
+    waiting_.insert(std::move(sequence.waiting_place));
+    ready_.insert(std::move(sequence.ready_place));
   }
   ++figures_.preemptions;
   return true;
@@ -188,7 +199,7 @@ int Scheduler::prefill_budget(int decodes) const {
   return std::min(rest, std::max(step_tokens_ / kPromptPartBesideDecodes, cache_.config().block_size));
 }
 
-void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& pool_full) {
+void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& pool_full, std::vector<Sequence*>& lost) {
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
   for (const auto state : {SequenceState::kDecode, SequenceState::kPrefill}) {
@@ -200,9 +211,15 @@ void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& po
       if (sequence.state != state) continue;
       if (state == SequenceState::kDecode) sequence.rows = 1;
       if (sequence.rows == 0) continue;
-      if (!extend(sequence, copies)) {
-        release(sequence, Release::kKeep);
-        pool_full.push_back(&sequence);
+      try {
+        if (!extend(sequence, copies)) {
+          release(sequence, Release::kKeep);
+          pool_full.push_back(&sequence);
+          --i;
+        }
+      } catch (const std::exception&) {
+        release(sequence, Release::kDrop);
+        lost.push_back(&sequence);
         --i;
       }
       if (state == SequenceState::kDecode) decodes += sequence.rows;
@@ -215,11 +232,16 @@ void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& po
   }
 }
 
-void Scheduler::computed() {
+void Scheduler::computed(std::vector<Sequence*>& lost) {
   woken_.clear();
   for (Sequence* sequence : running_) {
     if (sequence->rows == 0) continue;
-    cache_.publish(sequence->seq);
+    try {
+      cache_.publish(sequence->seq);
+    } catch (const std::exception&) {
+      lost.push_back(sequence);
+      continue;
+    }
     sequence->computed += sequence->rows;
     assert(cache_.lengths(sequence->seq).computed_len == sequence->computed);
     if (sequence->state == SequenceState::kPrefill) {
@@ -241,6 +263,9 @@ void Scheduler::computed() {
 
 void Scheduler::part(Sequence& sequence, Sequence& sibling) {
   assert(sequence.n_samples > 1 && sequence.state == SequenceState::kDecode);
+  // A sibling may be preempted later: it needs its own places in the queue then.
+  sibling.waiting_place = place_for(sibling);
+  sibling.ready_place = place_for(sibling);
   sibling.seq = cache_.fork(sequence.seq);
   sibling.state = SequenceState::kDecode;
   sibling.computed = sequence.computed;

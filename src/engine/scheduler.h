@@ -55,10 +55,13 @@ class Scheduler {
 
   /// Decides every running sequence's `rows`, appends their tokens to the cache, preempts for room. A lone
   /// runner that cannot grow is released and added to `pool_full`.
-  void plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& pool_full);
+  /// Sequences for which memory ran out are released, too, and added to `lost`: their requests have failed.
+  /// REQUIRES: the vectors have room for max_batch sequences; likewise below.
+  void plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& pool_full, std::vector<Sequence*>& lost);
 
-  /// The step that plan() planned was run: publishes its tokens and wakes followers.
-  void computed();
+  /// The step that plan() planned was run: publishes its tokens and wakes followers. Sequences for which memory ran
+  /// out keep their rows and are added to `lost`: their requests have failed.
+  void computed(std::vector<Sequence*>& lost);
 
   /// `sibling` becomes one sample of `sequence`, whose prompt is computed: same tokens, same blocks.
   void part(Sequence& sequence, Sequence& sibling);
@@ -74,6 +77,9 @@ class Scheduler {
   int running_samples() const { return running_samples_; }
   int running_requests() const;
   int prompt_rows() const;  ///< of the step that plan() planned
+  /// Whose turn it was when admit() or part() threw.
+  Sequence* in_hand() const { return in_hand_; }
+
   int following() const { return in_flight_.followers(); }
 
  private:
@@ -87,6 +93,7 @@ class Scheduler {
   std::int64_t next_blocks(const Sequence& sequence) const;
   void start(Sequence& sequence, kv::SeqId seq, Clock::time_point now);
   void make_ready(const std::vector<Sequence*>& woken);
+  static Ranked::node_type place_for(Sequence& sequence);
   void leave_running(Sequence& sequence, Release how);
   int prefill_budget(int decodes) const;
   void grant_prefill(int budget);
@@ -102,12 +109,13 @@ class Scheduler {
   int max_passes_;
   std::int32_t context_length_;
   InFlight in_flight_;
-  std::set<Sequence*, ByRank> waiting_;  ///< ready and following
-  std::set<Sequence*, ByRank> ready_;
+  Ranked waiting_;  ///< ready and following
+  Ranked ready_;
   std::vector<Sequence*> running_;
   int running_samples_ = 0;
-  std::int64_t keep_free_ = 0;      // growth_room() as of this step's admissions
-  std::vector<Sequence*> woken_;    // scratch
+  std::int64_t keep_free_ = 0;  // growth_room() as of this step's admissions
+  Sequence* in_hand_ = nullptr;
+  std::vector<Sequence*> woken_;    // scratch, with room for all who follow
   std::vector<Sequence*> skipped_;  // scratch
 };
 

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -26,6 +26,13 @@
 namespace coppice::engine {
 
 struct OpenRequest;
+struct Sequence;
+
+/// The order of the queue and, backwards, of preemption: by priority, then first arrival, then sample.
+struct ByRank {
+  bool operator()(const Sequence* a, const Sequence* b) const;
+};
+using Ranked = std::set<Sequence*, ByRank>;
 
 enum class SequenceState : std::uint8_t {
   kReady,      ///< in the queue, may be admitted
@@ -50,6 +57,9 @@ struct Sequence {
   bool sampled = false;       ///< its last row in the step in hand yields logits
   Clock::time_point last_token{};
 
+  // Its nodes of the scheduler's sets while it is in neither: it never needs memory to go back to the queue.
+  Ranked::node_type waiting_place, ready_place;
+
   // Kept by InFlight.
   std::multimap<std::int32_t, Sequence*> followers;  ///< by the length that must be published for them
   Sequence* leader = nullptr;                        ///< kFollowing
@@ -70,6 +80,7 @@ struct OpenRequest {
   int open_samples = 0;                              ///< of `ended`, those that are false
   bool admitted_before = false;                      ///< figures that count once were counted
   bool streamed = false;                             ///< a token went out
+  bool closed = false;                               ///< it has had its last event
   int passed = 0;                                    ///< later requests that were admitted ahead of it (scheduler.h)
   Clock::time_point arrived{};
   std::shared_ptr<const CacheReport> report;  ///< as of its first admission
@@ -79,12 +90,11 @@ inline std::span<const kv::Token> Sequence::tokens() const {
   return out.empty() ? std::span<const kv::Token>(request->request.prompt) : std::span<const kv::Token>(history);
 }
 
-/// The order of the queue and, backwards, of preemption: by priority, then first arrival, then sample.
-struct ByRank {
-  bool operator()(const Sequence* a, const Sequence* b) const { return rank(*a) < rank(*b); }
-  static std::tuple<std::int32_t, std::uint64_t, int> rank(const Sequence& s) {
-    return {s.request->request.priority, s.request->arrival, s.sample};
-  }
-};
+inline bool ByRank::operator()(const Sequence* a, const Sequence* b) const {
+  const auto rank = [](const Sequence& s) {
+    return std::tuple(s.request->request.priority, s.request->arrival, s.sample);
+  };
+  return rank(*a) < rank(*b);
+}
 
 }  // namespace coppice::engine

@@ -13,9 +13,10 @@ BlockPool::BlockPool(std::int32_t num_blocks, int n_groups)
 }
 
 void BlockPool::change_users(Count& count, int delta) {
+  const auto most = static_cast<std::size_t>(count.users + std::max(delta, 0));
+  if (with_users_.size() <= most) with_users_.push_back(0);  // may throw: before anything changes
   --with_users_[static_cast<std::size_t>(count.users)];
   count.users += delta;
-  if (with_users_.size() <= static_cast<std::size_t>(count.users)) with_users_.push_back(0);
   ++with_users_[static_cast<std::size_t>(count.users)];
   max_users_ = std::max(max_users_, count.users);
   while (max_users_ > 0 && with_users_[static_cast<std::size_t>(max_users_)] == 0) --max_users_;
@@ -26,16 +27,16 @@ void BlockPool::change_users(Count& count, int delta) {
 BlockRef BlockPool::allocate() {
   assert(!free_.empty());
   const BlockId id = free_.back();
-  free_.pop_back();
   change_users(blocks_[index(id)], +1);
+  free_.pop_back();
   return {this, id};
 }
 
 BlockRef BlockPool::acquire(BlockId id) {
   Count& count = blocks_[index(id)];
   assert(ref_count(id) > 0);
-  if (count.users == 0) order_.remove(id);
   change_users(count, +1);
+  if (count.users == 1) order_.remove(id);
   return {this, id};
 }
 

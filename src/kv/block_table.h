@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "kv/reserve_more.h"
 
 namespace coppice::kv {
 
@@ -28,7 +29,14 @@ class BlockTable {
   BlockId operator[](std::size_t i) const { return ids_[i]; }
   std::span<const BlockId> ids() const { return ids_; }
 
-  void push(BlockRef ref) { ids_.push_back(ref.take()); }
+  /// Room for `size` entries in all, so that push() cannot fail.
+  void reserve(std::size_t size) {
+    if (size > ids_.size()) reserve_more(ids_, size - ids_.size());
+  }
+  void push(BlockRef ref) {
+    ids_.push_back(ref.id());
+    ref.take();
+  }
   void push_null() { ids_.push_back(kNullBlock); }
 
   /// Repoints an entry: a fork, or a merge with the tree's copy. Returns the old reference.

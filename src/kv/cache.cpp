@@ -6,6 +6,7 @@
 
 #include "kv/cache_impl.h"
 #include "kv/faults.h"
+#include "kv/reserve_more.h"
 
 namespace coppice::kv {
 
@@ -109,9 +110,10 @@ std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t nee
     return std::unexpected(NoRoom{needed, room, never_above > pool.total()});
   }
   seq.reserved = static_cast<std::int32_t>(needed);
-  reserved += needed;
   const SeqId id{++last_id};
+  sequences.reserve(sequences.size() + 1);
   sequences.emplace(id, std::move(seq));
+  reserved += needed;
   return id;
 }
 
@@ -143,11 +145,12 @@ BlockRef Cache::Impl::allocate(Sequence& seq) {
     if (victim == kNullBlock) throw std::logic_error("kv cache: a reserved block could not be had");
     evictions += tree.evict(victim);
   }
+  BlockRef fresh = pool.allocate();
   if (seq.reserved > 0) {
     --seq.reserved;
     --reserved;
   }
-  return pool.allocate();
+  return fresh;
 }
 
 std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> tokens, std::vector<CopyOp>& copies) {
@@ -165,6 +168,9 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> 
     if (seq.len() % bs != 0) needed += impl.pool.ref_count(table[table.size() - 1]) > 1;
   }
   if (needed > impl.available(seq.reserved)) return std::unexpected(OutOfBlocks{});
+  for (BlockTable& table : seq.tables) table.reserve(blocks);
+  reserve_more(seq.tokens, tokens.size());
+  reserve_more(copies, seq.tables.size());
 
   if (seq.len() % bs != 0 && !fault(Fault::kSkipFork)) impl.fork_tail(seq, copies);
   for (BlockTable& table : seq.tables) {
@@ -206,9 +212,9 @@ void Cache::Impl::publish_full_blocks(Sequence& seq) {
   if (seq.published >= full) return;
   if (unfilled) seq.tokens.push_back(0);
 
+  std::vector<BlockId> ids(config.groups.size());
   PrefixTree::Cursor at =
       seq.published == 0 ? tree.root(seq.ns) : tree.after(seq.tables[0][static_cast<std::size_t>(seq.published - 1)]);
-  std::vector<BlockId> ids(config.groups.size());
   for (; seq.published < full; ++seq.published) {
     const auto b = static_cast<std::size_t>(seq.published);
     for (std::size_t g = 0; g < ids.size(); ++g) ids[g] = seq.tables[g][b];
@@ -228,9 +234,9 @@ void Cache::Impl::publish_partial_tail(Sequence& seq) {
   const auto filled = static_cast<std::size_t>(seq.computed_len % config.block_size);
   if (!config.share || filled == 0) return;
   const auto b = static_cast<std::size_t>(seq.computed_len / config.block_size);
-  const PrefixTree::Cursor at = b == 0 ? tree.root(seq.ns) : tree.after(seq.tables[0][b - 1]);
   std::vector<BlockId> ids;
   for (const BlockTable& table : seq.tables) ids.push_back(table[b]);
+  const PrefixTree::Cursor at = b == 0 ? tree.root(seq.ns) : tree.after(seq.tables[0][b - 1]);
   tree.publish(at, std::span(seq.tokens).subspan(b * static_cast<std::size_t>(config.block_size), filled), ids);
 }
 
@@ -266,10 +272,11 @@ SeqId Cache::fork(SeqId id) {
   child.computed_len = parent.computed_len;
   child.published = parent.published;
   child.prompt_blocks = parent.prompt_blocks;
-  child.reserved = std::min(parent.reserved, impl.spare());
-  parent.reserved -= child.reserved;
+  const std::int32_t taken_over = child.reserved = std::min(parent.reserved, impl.spare());
   const SeqId child_id{++impl.last_id};
+  impl.sequences.reserve(impl.sequences.size() + 1);
   impl.sequences.emplace(child_id, std::move(child));
+  parent.reserved -= taken_over;
   return child_id;
 }
 
@@ -300,7 +307,11 @@ void Cache::Impl::unreserve(Sequence& seq) {
 void Cache::Impl::end(SeqId id, bool keep_tail) {
   Sequence& seq = at(id);
   pool.order().tick();
-  if (keep_tail) publish_partial_tail(seq);
+  try {
+    if (keep_tail) publish_partial_tail(seq);
+  } catch (const std::exception&) {
+    // Memory ran out: the tail is not kept. A sequence must be able to end in any case.
+  }
   if (fault(Fault::kLeakReference) && seq.tables[0].size() > 0) pool.acquire(seq.tables[0][0]).take();
   unreserve(seq);
   sequences.erase(id);
@@ -321,10 +332,11 @@ DetachedId Cache::detach(SeqId id) {
   assert(seq.len() == seq.computed_len);
   impl.pool.order().tick();
   impl.publish_partial_tail(seq);
-  impl.unreserve(seq);
   const DetachedId set{++impl.last_id};
+  impl.detached.reserve(impl.detached.size() + 1);
   impl.detached.emplace(set,
                         DetachedSet{std::move(seq.ns), std::move(seq.tokens), std::move(seq.tables), seq.published});
+  impl.unreserve(seq);
   impl.sequences.erase(id);
   return set;
 }

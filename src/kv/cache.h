@@ -7,6 +7,9 @@
 //   publish  the step is done: the new tokens count as computed, full blocks enter the tree, windows move
 //   finish   the partial tail enters the tree, every reference is dropped; what the tree holds stays, cached
 //
+// Where memory runs out (std::bad_alloc), admit, fork, detach and adopt have changed nothing; after extend or publish the
+// sequence can only be abandoned, all others are as they were; finish, abandon and drop never throw.
+//
 // Lengths of a sequence: cached_len <= computed_len <= len.
 //   cached_len    tokens found in the tree at admission
 //   computed_len  tokens whose keys and values are in the pool

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kv/faults.h"
+#include "kv/reserve_more.h"
 
 namespace coppice::kv {
 
@@ -149,11 +150,12 @@ std::int32_t PrefixTree::without_holes(std::int32_t length, const std::vector<co
 
 PrefixTree::Cursor PrefixTree::root(const Namespace& wanted) {
   const Namespace& ns = fault(Fault::kIgnoreSalt) ? Namespace{} : wanted;
-  const auto [it, made] = roots_.try_emplace(ns);
-  if (made) {
-    it->second = std::make_unique<Node>(bs_);
+  auto it = roots_.find(ns);
+  if (it == roots_.end()) {
+    auto node = std::make_unique<Node>(bs_);
+    node->digests.push_back(root_digest(config_.hash, config_.model, config_.layout, ns));
+    it = roots_.emplace(ns, std::move(node)).first;
     it->second->ns = &it->first;
-    it->second->digests.push_back(root_digest(config_.hash, config_.model, config_.layout, ns));
     ++node_count_;
   }
   return {it->second.get(), 0};
@@ -166,32 +168,52 @@ PrefixTree::Cursor PrefixTree::after(BlockId id) const {
 }
 
 PrefixTree::Cursor PrefixTree::publish(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids) {
+  try {
+    return publish_block(at, tokens, ids);
+  } catch (...) {
+    if (at.node->ns != nullptr && at.node->children.empty()) remove_root(*at.node);  // made for this block
+    throw;
+  }
+}
+
+PrefixTree::Cursor PrefixTree::publish_block(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids) {
   const auto size = static_cast<std::int32_t>(tokens.size());
   const auto covered = [&](Node& node, std::int32_t i) { return size == bs_ ? merge(node, i, ids) : at; };
   Node& node = *at.node;
+
+  // A partial block has no identity yet: it can be found by tokens only.
+  const auto block = [&] {
+    const Digest& parent = node.digests[static_cast<std::size_t>(std::max(at.blocks - 1, 0))];
+    return Block{tokens, ids, size == bs_ ? block_digest(config_.hash, parent, tokens) : Digest{}};
+  };
+  bool inside = false;  // of this node: it has other blocks here
 
   if (at.blocks < n_blocks(node)) {
     const auto next = block_tokens(node, at.blocks);
     const std::int32_t common = common_prefix(next, tokens);
     if (common == size) return covered(node, at.blocks);
     if (common == static_cast<std::int32_t>(next.size())) {
-      replace_partial(node, tokens, ids);
+      replace_partial(node, block());
       return {&node, at.blocks + 1};
     }
-    split(node, at.blocks);
+    inside = true;
   } else if (const Candidate best = best_child(node, tokens); best.child != nullptr) {
     if (best.common == size) return covered(*best.child, 0);
     if (best.common == static_cast<std::int32_t>(block_tokens(*best.child, 0).size())) {
-      replace_partial(*best.child, tokens, ids);
+      replace_partial(*best.child, block());
       return {best.child, 1};
     }
   }
 
-  if (node.children.empty() && node.parent != nullptr) {
-    append(node, tokens, ids);
+  const Block fresh = block();
+  if (!inside && node.children.empty() && node.parent != nullptr) {
+    append(node, fresh);
     return {&node, at.blocks + 1};
   }
-  add_child(node, tokens, ids);
+  auto child = new_node();
+  make_room(*child.value(), 1);
+  if (inside) split(node, at.blocks);
+  add_child(node, std::move(child), fresh);
   return after(ids[0]);
 }
 
@@ -211,52 +233,65 @@ PrefixTree::Cursor PrefixTree::merge(Node& node, std::int32_t i, std::span<Block
   return {&node, i + 1};
 }
 
-void PrefixTree::append(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids) {
-  const bool full = tokens.size() == static_cast<std::size_t>(bs_);
-  const Digest& parent = leaf.digests.empty() ? leaf.parent->digests.back() : leaf.digests.back();
-  // A partial block has no identity yet: it can be found by tokens only.
-  const Digest digest = full ? block_digest(config_.hash, parent, tokens) : Digest{};
-  const std::int32_t block = n_blocks(leaf);
-  leaf.tokens.insert(leaf.tokens.end(), tokens.begin(), tokens.end());
-  leaf.ids.insert(leaf.ids.end(), ids.begin(), ids.end());
-  leaf.digests.push_back(digest);
-  for (std::size_t g = 0; g < ids.size(); ++g) {
-    if (ids[g] != kNullBlock) pool_.hold_in_tree(ids[g], static_cast<int>(g));
-  }
-  set_places(leaf, block);
+// A node that is in no set yet, but has the memory to be put into one.
+PrefixTree::Children::node_type PrefixTree::new_node() const {
+  Children one(TokensLess{static_cast<std::size_t>(bs_)});
+  one.insert(std::make_unique<Node>(bs_));
+  return one.extract(one.begin());
 }
 
-void PrefixTree::add_child(Node& parent, std::span<const Token> tokens, std::span<const BlockId> ids) {
-  auto child = std::make_unique<Node>(bs_);
-  child->parent = &parent;
-  child->first_block = parent.first_block + n_blocks(parent);
-  append(*child, tokens, ids);
+void PrefixTree::make_room(Node& node, std::size_t blocks) const {
+  reserve_more(node.tokens, blocks * static_cast<std::size_t>(bs_));
+  reserve_more(node.ids, blocks * static_cast<std::size_t>(n_groups_));
+  reserve_more(node.digests, blocks);
+}
+
+void PrefixTree::append(Node& leaf, const Block& block) {
+  make_room(leaf, 1);
+  const std::int32_t at = n_blocks(leaf);
+  leaf.tokens.insert(leaf.tokens.end(), block.tokens.begin(), block.tokens.end());
+  leaf.ids.insert(leaf.ids.end(), block.ids.begin(), block.ids.end());
+  leaf.digests.push_back(block.digest);
+  for (std::size_t g = 0; g < block.ids.size(); ++g) {
+    if (block.ids[g] != kNullBlock) pool_.hold_in_tree(block.ids[g], static_cast<int>(g));
+  }
+  set_places(leaf, at);
+}
+
+void PrefixTree::add_child(Node& parent, Children::node_type child, const Block& block) {
+  Node& node = *child.value();
+  node.parent = &parent;
+  node.first_block = parent.first_block + n_blocks(parent);
+  append(node, block);
   parent.children.insert(std::move(child));
   ++node_count_;
   warm_last_window(parent);
 }
 
-void PrefixTree::replace_partial(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids) {
+void PrefixTree::replace_partial(Node& leaf, const Block& block) {
+  make_room(leaf, 1);
   // The order of siblings looks at first blocks: take the leaf out while its own may change.
   Children& siblings = leaf.parent->children;
   auto handle = siblings.extract(siblings.find(first_block(leaf.tokens, static_cast<std::size_t>(bs_))));
   pop_last_block(leaf);
-  append(leaf, tokens, ids);
+  append(leaf, block);
   siblings.insert(std::move(handle));
 }
 
 void PrefixTree::split(Node& node, std::int32_t blocks) {
   assert(blocks > 0 && blocks < n_blocks(node));
-  auto lower = std::make_unique<Node>(bs_);
+  auto handle = new_node();
+  Node* lower = handle.value().get();
+  make_room(*lower, static_cast<std::size_t>(n_blocks(node) - blocks));
   lower->parent = &node;
   lower->first_block = node.first_block + blocks;
   move_tail(node.tokens, static_cast<std::size_t>(blocks * bs_), lower->tokens);
   move_tail(node.ids, static_cast<std::size_t>(blocks * n_groups_), lower->ids);
   move_tail(node.digests, static_cast<std::size_t>(blocks), lower->digests);
   std::swap(lower->children, node.children);
-  for (const auto& child : lower->children) child->parent = lower.get();
+  for (const auto& child : lower->children) child->parent = lower;
   set_places(*lower, 0);
-  node.children.insert(std::move(lower));
+  node.children.insert(std::move(handle));
   ++node_count_;
 }
 
@@ -309,18 +344,25 @@ void PrefixTree::pop_last_block(Node& leaf) {
 
 void PrefixTree::remove_leaf(Node& leaf) {
   Node& parent = *leaf.parent;
+  if (parent.parent != nullptr && parent.children.size() == 2) {  // it will take the other one in
+    const Node& first = **parent.children.begin();
+    const Node& other = &first == &leaf ? **parent.children.rbegin() : first;
+    make_room(parent, static_cast<std::size_t>(n_blocks(other)));
+  }
   const auto handle =
       parent.children.extract(parent.children.find(first_block(leaf.tokens, static_cast<std::size_t>(bs_))));
   pop_last_block(leaf);
   --node_count_;
   if (parent.parent == nullptr) {
-    if (parent.children.empty()) {
-      --node_count_;
-      roots_.erase(roots_.find(*parent.ns));
-    }
+    if (parent.children.empty()) remove_root(parent);
   } else if (parent.children.size() == 1) {
     absorb_only_child(parent);
   }
+}
+
+void PrefixTree::remove_root(Node& root) {
+  --node_count_;
+  roots_.erase(roots_.find(*root.ns));
 }
 
 void PrefixTree::absorb_only_child(Node& node) {

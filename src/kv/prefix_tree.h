@@ -83,7 +83,7 @@ class PrefixTree {
   /// The same, and why it ends there (explain.cpp). Const, but hashes and allocates: for people, not for each step.
   MatchEnd explain(std::span<const Token> tokens, const Namespace& ns) const;
 
-  /// Where the first block of a namespace goes. Makes the root if need be.
+  /// Where the first block of a namespace goes. Makes the root if need be: publish() must follow.
   Cursor root(const Namespace& ns);
   /// The place right after a block of the tree.
   Cursor after(BlockId full_group_id) const;
@@ -134,16 +134,28 @@ class PrefixTree {
   const Node* best_whole_child(const Node& node, std::span<const Token> tokens) const;
   /// The tree has these tokens at block `i` of `node`: gives the publisher the tree's ids, takes its for holes.
   Cursor merge(Node& node, std::int32_t i, std::span<BlockId> ids);
-  void append(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids);
-  void add_child(Node& parent, std::span<const Token> tokens, std::span<const BlockId> ids);
-  /// The last block of `leaf` is partial, and `tokens` continue it.
-  void replace_partial(Node& leaf, std::span<const Token> tokens, std::span<const BlockId> ids);
+  Cursor publish_block(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids);
+  /// What a publisher brings.
+  struct Block {
+    std::span<const Token> tokens;
+    std::span<const BlockId> ids;
+    Digest digest;
+  };
+  // Each of these gets its memory first: if it throws, the tree is as it was.
+  Children::node_type new_node() const;
+  void make_room(Node& node, std::size_t blocks) const;
+  void append(Node& leaf, const Block& block);
+  /// `child`: a new node with room for the block.
+  void add_child(Node& parent, Children::node_type child, const Block& block);
+  /// The last block of `leaf` is partial, and the new one continues it.
+  void replace_partial(Node& leaf, const Block& block);
   /// Cuts a node in two: it keeps its first `blocks`, a new only child gets the rest. The caller adds another child.
   void split(Node& node, std::int32_t blocks);
   /// An inner node that is left with one child takes it in (invariant 2).
   void absorb_only_child(Node& node);
   void pop_last_block(Node& leaf);
   void remove_leaf(Node& leaf);
+  void remove_root(Node& root);
   const BlockId* row(const Node& node, std::int32_t i) const {
     return &node.ids[static_cast<std::size_t>(i * n_groups_)];
   }

@@ -40,7 +40,7 @@ class InFlightList : public ::testing::Test {
     list_.follow(sequence, *place);
   }
 
-  InFlight list_{8};
+  InFlight list_{8, 8};
   std::vector<std::unique_ptr<OpenRequest>> open_;
   std::vector<Sequence*> woken_;
 };

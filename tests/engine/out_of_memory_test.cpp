@@ -1,0 +1,118 @@
+// Memory runs out at every single allocation of the engine's thread during a run, one after the other: requests fail, the
+// engine lives, every request has its end, and no block is lost.
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "engine/harness.h"
+#include "support/failing_new.h"
+
+namespace coppice::testing {
+namespace {
+
+class Script {
+ public:
+  explicit Script(Groups groups) : executor_(config(groups)) {
+    engine_.emplace(
+        kv::Cache(config(groups)), executor_,
+        engine::EngineConfig{.max_batch = 5, .step_tokens = 24, .growth_room = false, .now = [this] { return now_; }},
+        [this](std::vector<engine::Event>&& events) {
+          const NotCounting not_counting;
+          for (const auto& event : events) collect(results_.at(event.request), event);
+        });
+  }
+
+  void go() {
+    std::mt19937_64 random(3);
+    const auto shared = random_prompt(random, 21);
+    for (int i = 0; i < 9; ++i) {
+      Submission s{.prompt = i % 3 == 2 ? random_prompt(random, 30) : shared + random_prompt(random, 4 + random() % 9),
+                   .max_tokens = static_cast<std::int32_t>(16 + random() % 16),
+                   .n = i % 4 == 1 ? 2 : 1,
+                   .seed = random(),
+                   .stop_after = i == 4 ? 3 : 0,
+                   .salt = i == 7 ? "a salt that is too long for a short string" : ""};
+      s.priority = i == 5 ? -1 : 0;
+      s.cache_report = i % 2 == 0;
+      if (i == 6) s.deadline = now_ + std::chrono::milliseconds(9);
+      submit(std::move(s));
+      if (i == 8) engine_->cancel(3);
+      step();
+      step();
+    }
+    submit({.prompt = random_prompt(random, 5000), .max_tokens = 2});  // can never fit
+    int steps = 0;
+    while (step() && !::testing::Test::HasFailure()) ASSERT_LT(++steps, 1000) << "it hangs";
+    for (const auto& [id, result] : results_) EXPECT_EQ(error_in(result, groups_), "") << "request " << id;
+    const auto figures = engine_->snapshot();
+    EXPECT_EQ(figures.cache.in_use, 0);
+    EXPECT_EQ(figures.cache.reserved, 0);
+    EXPECT_EQ(figures.running_requests + figures.waiting_requests, 0);
+    EXPECT_EQ(figures.requests_submitted, figures.requests_finished + figures.requests_cancelled +
+                                              figures.requests_timed_out + figures.requests_refused +
+                                              figures.requests_failed);
+    if (!allocation_failed()) EXPECT_EQ(figures.requests_failed, 0);
+    preemptions_ = figures.preemptions;
+    evictions_ = figures.cache.evictions;
+  }
+  std::int64_t preemptions_ = 0, evictions_ = 0;
+
+ private:
+  kv::CacheConfig config(Groups groups) {
+    groups_ = make_groups(groups);
+    return {.block_size = 8,
+            .num_blocks = 1 + 11 * static_cast<std::int32_t>(groups_.size()),
+            .bytes_per_block = 128,
+            .groups = groups_,
+            .max_extend = 16};
+  }
+  void submit(Submission s) {
+    const auto id = engine_->next_id();
+    Result& result = results_[id];
+    result.submission = s;
+    result.samples.resize(static_cast<std::size_t>(s.n));
+    engine_->submit(make_request(id, s));
+  }
+  bool step() {
+    now_ += std::chrono::milliseconds(1);
+    bool more = false;
+    {
+      const Counting counting;
+      more = engine_->step();
+    }
+    EXPECT_EQ(engine_->cache().check_integrity(), "") << engine_->cache().dump();
+    EXPECT_TRUE(executor_.faults().empty()) << executor_.faults().front();
+    return more;
+  }
+
+  std::vector<kv::GroupSpec> groups_;
+  FakeExecutor executor_;
+  std::map<engine::RequestId, Result> results_;
+  std::optional<engine::Engine> engine_;
+  engine::Clock::time_point now_{std::chrono::hours(1)};
+};
+
+using OutOfMemory = PerGroups;
+
+TEST_P(OutOfMemory, AtEveryAllocation) {
+  std::int64_t n = 0;
+  Script* last = nullptr;
+  std::optional<Script> run;
+  do {
+    SCOPED_TRACE("allocation " + std::to_string(++n));
+    fail_allocation(n);
+    last = &run.emplace(GetParam());
+    last->go();
+    if (HasFailure()) return;
+  } while (allocation_failed());
+  std::cout << n - 1 << " allocations; the run without a failure: " << last->preemptions_ << " preemptions, "
+            << last->evictions_ << " evictions\n";
+  EXPECT_GT(n, 300);
+  if (GetParam() == Groups::kFull) EXPECT_GT(last->preemptions_, 0);  // windows give room back
+  EXPECT_GT(last->evictions_, 0);
+}
+
+COPPICE_FOR_ALL_GROUPS(OutOfMemory);
+
+}  // namespace
+}  // namespace coppice::testing

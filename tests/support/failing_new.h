@@ -1,0 +1,28 @@
+// Memory that runs out at the n-th allocation. Whoever links failing_new.cpp gets its operator new. One thread at a time.
+#pragma once
+
+#include <cstdint>
+
+namespace coppice::testing {
+
+/// Of the allocations made under a Counting, number `n`, from 1, will throw std::bad_alloc; 0: none will. Counts anew.
+void fail_allocation(std::int64_t n);
+/// Did it come to that?
+bool allocation_failed();
+
+/// While one of these is in scope allocations count; while a NotCounting is in the innermost scope they don't.
+class Counting {
+ public:
+  explicit Counting(bool on = true);
+  ~Counting();
+  Counting(const Counting&) = delete;
+  Counting& operator=(const Counting&) = delete;
+
+ private:
+  bool before_;
+};
+struct NotCounting : Counting {
+  NotCounting() : Counting(false) {}
+};
+
+}  // namespace coppice::testing
