@@ -31,7 +31,7 @@ struct ServeOptions {
   std::string chat_template;
   std::string share = "on";
   std::string isolate = "none";
-  std::string cache_report = "text";
+  std::string cache_report;  ///< empty: by the other options
   std::string log_level = "info";
   std::int32_t context = 0;  ///< 0: the model's, as far as the pool holds
   executor::GgmlOptions ggml;
@@ -99,9 +99,9 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command
       .add_option("--cache-report", o.cache_report,
-                  "What requests with \"cache_report\" are told: text, lengths (without the cached text), off")
+                  "What requests with \"cache_report\" are told: text, lengths (without the cached text), off; default: "
+                  "text, but lengths where several API keys share cached prefixes")
       ->check(CLI::IsMember({"text", "lengths", "off"}))
-      ->capture_default_str()
       ->group(group);
   command.add_option("--max-queue", o.engine.max_waiting, "Requests that may wait; beyond it: 429")
       ->check(not_negative())
@@ -289,6 +289,14 @@ void load_and_run(ServeOptions& o, server::Server& server) {
   engine.run();
 }
 
+/// The text behind a prefix may be another client's: where keys tell clients apart, it is theirs alone to see.
+server::CacheReports cache_reports(const ServeOptions& o) {
+  if (o.cache_report == "off") return server::CacheReports::kOff;
+  const bool strangers = !o.server.api.api_keys_file.empty() && o.isolate == "none";
+  const bool text = o.cache_report.empty() ? !strangers : o.cache_report == "text";
+  return text ? server::CacheReports::kText : server::CacheReports::kLengths;
+}
+
 int serve(ServeOptions o) {
   start_logging(o.log_level);
   o.server.api.isolate_keys = o.isolate == "keys";
@@ -297,9 +305,7 @@ int serve(ServeOptions o) {
   settle_memory(o);
   o.server.api.names.id = std::filesystem::path(o.model).stem().string();
   o.server.handle_signals = true;
-  o.server.api.cache_reports = o.cache_report == "text"      ? server::CacheReports::kText
-                               : o.cache_report == "lengths" ? server::CacheReports::kLengths
-                                                             : server::CacheReports::kOff;
+  o.server.api.cache_reports = cache_reports(o);
   server::Server server(o.server);
   server.start();
   spdlog::info("listening on {}, loading {}", server.url(), o.model);
