@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon bench bench-peers fuzz format check-format clean
+.PHONY: help deps build demo serve test asan tsan neon bench bench-peers fuzz bench-traces format check-format clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ bench:         ## Compare with llama.cpp's own tools, built from the same source
 
 bench-peers:   ## Load by load against llama-server at its best (hours); a part: ARGS="--rounds 1 --only cold-8-1500"
 	@scripts/bench-peers.sh $(ARGS)
+
+bench-traces:  ## Replay recorded requests against the cache, a few minutes: TRACES=folder of *.jsonl
+	@scripts/bench-traces.sh "$(TRACES)"
 
 format:        ## Format all C++ files
 	@scripts/format.sh

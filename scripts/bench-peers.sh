@@ -7,20 +7,7 @@ source "$(dirname "$0")/lib.sh"
 "$repo/scripts/deps.sh" peers
 cd "$repo"
 
-requirements=bench/requirements.txt
-venv=build/venv-bench
-if ! cmp -s "$requirements" "$venv/.installed"; then
-  python=/usr/bin/python3
-  [[ -x $python ]] || python=python3
-  log=build/venv-bench.log
-  rm -rf "$venv"
-  say "Installing matplotlib into $venv"
-  logged "environment" "$log" "$python" -m venv "$venv" || die "Python cannot make a virtual environment (log: $log)"
-  logged "matplotlib" "$log" "$venv/bin/pip" install -r "$requirements" ||
-    die "Cannot download matplotlib: is there a network? (log: $log)"
-  cp "$requirements" "$venv/.installed"
-fi
-
+bench_venv
 clang-19 -O3 -march=native -Wall -Wextra -Werror -pthread bench/read_bandwidth.c -o build/read_bandwidth ||
   die "bench/read_bandwidth.c could not be compiled: see above."
 
@@ -44,6 +31,6 @@ if grep -qw amx_int8 /proc/cpuinfo; then
   no_amx=(--peers-no-amx "$other/bin")
 fi
 
-exec "$venv/bin/python" bench/peers.py --coppice build/coppice --peers "$(llama_build_dir)/bin" "${no_amx[@]}" \
+exec "$bench_python" bench/peers.py --coppice build/coppice --peers "$(llama_build_dir)/bin" "${no_amx[@]}" \
   --bandwidth build/read_bandwidth --model "$pinned_model" --json build/bench-peers.json \
   --markdown docs/benchmarks.md "$@"

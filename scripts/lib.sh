@@ -94,6 +94,21 @@ llama_build_dir() {
   echo "$cache/llama-$llama_version-$recipe-$(cpu_key)"
 }
 
+# bench_venv: the Python of the benchmarks that draw charts, in $bench_python.
+bench_venv() {
+  local requirements="$repo/bench/requirements.txt" venv="$repo/build/venv-bench" log="$repo/build/venv-bench.log"
+  local python=/usr/bin/python3
+  bench_python="$venv/bin/python"
+  if cmp -s "$requirements" "$venv/.installed"; then return; fi
+  [[ -x $python ]] || python=python3
+  rm -rf "$venv"
+  say "Installing matplotlib into $venv"
+  logged "environment" "$log" "$python" -m venv "$venv" || die "Python cannot make a virtual environment (log: $log)"
+  logged "matplotlib" "$log" "$venv/bin/pip" install -r "$requirements" ||
+    die "Cannot download matplotlib: is there a network? (log: $log)"
+  cp "$requirements" "$venv/.installed"
+}
+
 export CCACHE_BASEDIR=$repo CCACHE_NOHASHDIR=1
 CCACHE_NAMESPACE=coppice-$(cpu_key)
 export CCACHE_NAMESPACE

@@ -1,0 +1,23 @@
+// Replays a trace against the real kv::Cache.
+#pragma once
+
+#include <cstdint>
+
+#include "trace.h"
+
+namespace coppice::bench {
+
+struct Replayed {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;  ///< of them, found at admission
+  std::int64_t refused = 0;        ///< requests larger than the pool
+  std::int64_t evictions = 0;
+  double processor_seconds = 0;  ///< of the cache's own work
+};
+
+/// One request after another: admit, extend and publish in steps of kTraceBlock tokens, finish. No answer is decoded: the
+/// trace doesn't say what was answered. Each id becomes kTraceBlock tokens that no other id has. The pool holds
+/// `budget` * kTraceBlock tokens, the running request's included.
+Replayed replay(const Trace& trace, std::int32_t budget, int block_size);
+
+}  // namespace coppice::bench
