@@ -103,6 +103,14 @@ void Cache::Impl::take_matched(Sequence& seq, std::span<const Token> prompt, con
   if (fault(Fault::kDropReference) && !match.rows.empty()) pool.release(match.rows[0][0]);
 }
 
+void Cache::Impl::count_uses(const Sequence& seq) {
+  for (std::size_t g = 0; g < seq.tables.size(); ++g) {
+    for (const BlockId id : seq.tables[g].ids()) {
+      if (id != kNullBlock) pool.order().use(id, /*came_back=*/g == 0 && pool.users(id) == 1);
+    }
+  }
+}
+
 std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t needed, std::int64_t never_above,
                                                 std::int64_t keep_free) {
   const std::int64_t room = available(0) - keep_free;
@@ -120,7 +128,6 @@ std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t nee
 std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   Impl& impl = *impl_;
   assert(!request.prompt.empty() && request.n_samples > 0);
-  impl.pool.order().tick();
   Sequence seq;
   seq.ns = request.ns;
   PrefixTree::Match match;
@@ -129,7 +136,10 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   const auto prompt_len = static_cast<std::int32_t>(request.prompt.size());
   seq.prompt_blocks = impl.blocks_for(prompt_len);
   const std::int64_t needed = impl.unmet(seq.tables, seq.prompt_blocks) + request.n_samples * impl.spare();
-  return impl.start(std::move(seq), needed, blocks_needed(prompt_len, request.n_samples), request.keep_free);
+  const auto started =
+      impl.start(std::move(seq), needed, blocks_needed(prompt_len, request.n_samples), request.keep_free);
+  if (started) impl.count_uses(impl.at(*started));
+  return started;
 }
 
 // --- growing --------------------------------------------------------------------------------------------------------
@@ -159,7 +169,6 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> 
   const int bs = impl.config.block_size;
   assert(seq.len() == seq.computed_len && tokens.size() <= static_cast<std::size_t>(impl.config.max_extend));
   if (tokens.empty()) return {};
-  impl.pool.order().tick();
 
   const auto blocks = static_cast<std::size_t>(impl.blocks_for(seq.len() + static_cast<std::int32_t>(tokens.size())));
   std::int64_t needed = 0;
@@ -199,7 +208,6 @@ void Cache::Impl::fork_tail(Sequence& seq, std::vector<CopyOp>& copies) {
 
 void Cache::publish(SeqId id) {
   Sequence& seq = impl_->at(id);
-  impl_->pool.order().tick();
   seq.computed_len = seq.len();
   if (impl_->config.share) impl_->publish_full_blocks(seq);
   impl_->drop_passed_windows(seq);
@@ -288,7 +296,6 @@ bool Cache::truncate(SeqId id, std::int32_t new_len) {
     const std::int32_t begin = impl.window_begin(impl.config.groups[g], new_len);
     if (begin < impl.blocks_for(new_len) && seq.tables[g][static_cast<std::size_t>(begin)] == kNullBlock) return false;
   }
-  impl.pool.order().tick();
   seq.tokens.resize(static_cast<std::size_t>(new_len));
   seq.computed_len = new_len;
   seq.cached_len = std::min(seq.cached_len, new_len);
@@ -306,7 +313,6 @@ void Cache::Impl::unreserve(Sequence& seq) {
 
 void Cache::Impl::end(SeqId id, bool keep_tail) {
   Sequence& seq = at(id);
-  pool.order().tick();
   try {
     if (keep_tail) publish_partial_tail(seq);
   } catch (const std::exception&) {
@@ -330,7 +336,6 @@ DetachedId Cache::detach(SeqId id) {
   Impl& impl = *impl_;
   Sequence& seq = impl.at(id);
   assert(seq.len() == seq.computed_len);
-  impl.pool.order().tick();
   impl.publish_partial_tail(seq);
   const DetachedId set{++impl.last_id};
   impl.detached.reserve(impl.detached.size() + 1);
@@ -344,7 +349,6 @@ DetachedId Cache::detach(SeqId id) {
 std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
   Impl& impl = *impl_;
   const DetachedSet& set = impl.detached.at(id);
-  impl.pool.order().tick();
   Sequence seq;
   seq.ns = set.ns;
   seq.tokens = set.tokens;
@@ -357,7 +361,6 @@ std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
 }
 
 void Cache::drop(DetachedId id) {
-  impl_->pool.order().tick();
   impl_->detached.erase(id);
 }
 

@@ -69,6 +69,11 @@ std::string check_node(const Cache::Impl& impl, const Node& node, Held& held) {
       if (tree.place(id).node != &node || tree.place(id).block != node.first_block + b) {
         return fmt::format("the place of block {} is wrong", id);
       }
+      if (g > 0) continue;
+      if (const BlockId before = tree.block_before(id);
+          before != kNullBlock && impl.pool.order().uses(id) > impl.pool.order().uses(before)) {
+        return fmt::format("block {} has more uses than {} before it", id, before);
+      }
     }
   }
   return {};
@@ -147,13 +152,20 @@ std::string check_counts(const Cache::Impl& impl, const Held& held) {
   if (pool.free() + in_use + cached != pool.total()) return "free + cached + in_use is not total";
   std::int64_t listed = 0;
   for (int g = 0; g < impl.n_groups(); ++g) {
-    for (BlockId id = pool.order().coldest(g); id != kNullBlock; id = pool.order().hotter(id)) {
-      if (held.group[static_cast<std::size_t>(id)] != g) return fmt::format("block {} is in another group's order", id);
-      ++listed;
+    for (std::uint32_t uses = 1; uses <= EvictionOrder::kMostUses; ++uses) {
+      std::uint64_t last_use = 0;
+      for (BlockId id = pool.order().coldest_of(g, uses); id != kNullBlock; id = pool.order().hotter(id)) {
+        if (held.group[static_cast<std::size_t>(id)] != g)
+          return fmt::format("block {} is in another group's order", id);
+        if (g == 0 && pool.order().uses(id) != uses) return fmt::format("block {} is listed with {} uses", id, uses);
+        if (pool.order().last_use(id) < last_use) return fmt::format("block {} is listed too late", id);
+        last_use = pool.order().last_use(id);
+        ++listed;
+      }
     }
   }
   if (listed != cached) return "the eviction orders don't hold exactly the cached blocks";
-  if (const BlockId coldest = pool.order().coldest(0); coldest != kNullBlock) {
+  if (const BlockId coldest = pool.order().next(0); coldest != kNullBlock) {
     const PrefixTree::Place at = impl.tree.place(coldest);
     if (!at.node->children.empty() || at.block + 1 != at.node->first_block + impl.tree.n_blocks(*at.node)) {
       return fmt::format("the coldest full block {} is not the end of a leaf", coldest);

@@ -36,6 +36,8 @@ struct Cache::Impl {
 
   /// Takes references on the matched prefix.
   void take_matched(Sequence& seq, std::span<const Token> prompt, const PrefixTree::Match& match);
+  /// A request has started on these blocks. Not when it was refused: it may ask again in every step.
+  void count_uses(const Sequence& seq);
   std::expected<SeqId, NoRoom> start(Sequence&& seq, std::int64_t needed, std::int64_t never_above,
                                      std::int64_t keep_free);
   BlockRef allocate(Sequence& seq);

@@ -1,14 +1,22 @@
-// EvictionOrder: for each layer group, the blocks that only the tree holds, coldest first. Not thread safe.
+// EvictionOrder: for each layer group, the blocks that only the tree holds, and which of them goes next. Not thread safe.
 //
-// Kept up as things change, never searched for: every operation is O(1). Invariants:
-//  1. A list is sorted by tick: a block enters at the hot end with the current tick, or at the cold end with tick 0.
-//  2. In the full group a block is never hotter than its parent in the tree: sequences hold whole paths, tables release
-//     deepest first, and so the coldest block is a leaf.
+// The rule (docs/adr/0010-eviction-policy.md): the block goes first whose last use is longest ago, but each use before the
+// last, two of them at most, makes it look younger by one typical distance between a block's first two uses. Time is counted
+// in blocks that entered the tree. The distance is learned, and uses are remembered beyond eviction.
+//
+// Kept up as things change, never searched for: every operation is O(1) for a given number of groups. Invariants:
+//  1. A list holds the blocks of one group with one number of uses (capped), and is sorted by the time of last use: a block
+//     enters at the hot end with the current time, or at the cold end of its group's first list with time 0.
+//  2. In the full group a block has no more uses than its parent in the tree, and is never hotter: sequences use and hold
+//     whole paths, tables release deepest first, and so the block that goes next is a leaf's last.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "kv/digest.h"
+#include "kv/evicted_blocks.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -21,39 +29,69 @@ enum class Heat : std::uint8_t {
 
 class EvictionOrder {
  public:
+  static constexpr std::uint32_t kMostUses = EvictedBlocks::kMostUses;
+
   EvictionOrder(std::int32_t num_blocks, int n_groups)
-      : links_(static_cast<std::size_t>(num_blocks)), ends_(static_cast<std::size_t>(n_groups)) {}
+      : links_(static_cast<std::size_t>(num_blocks)),
+        ends_(static_cast<std::size_t>(n_groups) * kMostUses),
+        evicted_(links_.size() * kRememberedPerBlock) {}
 
-  /// One tick for everything that happens within one call of the cache.
-  void tick() { ++now_; }
+  // --- uses -----------------------------------------------------------------------------------------------------------
+  /// A row of blocks (one of each group, or the null block) enters the tree. Without digest (the row isn't full) it is new;
+  /// else it may have been evicted before. Returns its uses: the caller raises its ancestors.
+  std::uint32_t enter(std::span<const BlockId> row, const Digest* digest);
+  /// A block of the full group has at least as many uses as what stands on it. False when it has them already, and then
+  /// so have its ancestors.
+  /// REQUIRES: id is in no list: whoever publishes behind a block holds it.
+  bool raise(BlockId id, std::uint32_t uses);
+  /// A sliding block takes the place of a hole in the tree.
+  void enter_hole(BlockId id) { links_[index(id)].uses = 1; }
+  /// A request started on a block of the tree and on all before it. `came_back`: one of the full group that nobody held.
+  void use(BlockId id, bool came_back);
+  /// A full block of the full group is about to be evicted.
+  void remember(BlockId id, const Digest& digest);
+  /// Whether a full block of the full group was evicted, and is not forgotten yet.
+  bool remembers(const Digest& digest) const { return evicted_.recall(digest).has_value(); }
 
-  /// REQUIRES: id is in no list.
+  // --- the lists ------------------------------------------------------------------------------------------------------
+  /// REQUIRES: id is in no list, and has entered the tree.
   void add(BlockId id, int group, Heat heat);
   /// REQUIRES: id is in a list.
   void remove(BlockId id);
-  /// A block in a list becomes its hottest.
+  /// A block in a list becomes the hottest of those with its number of uses.
   void touch(BlockId id) {
-    const int group = links_[index(id)].group;
+    const int group = links_[index(id)].list / static_cast<int>(kMostUses);
     remove(id);
     add(id, group, Heat::kHot);
   }
-  bool contains(BlockId id) const { return links_[index(id)].group >= 0; }
+  bool contains(BlockId id) const { return links_[index(id)].list >= 0; }
 
-  /// The coldest block of a group, or the null block.
-  BlockId coldest(int group) const { return ends_[static_cast<std::size_t>(group)].cold; }
-  /// The next hotter one of the same group, or the null block.
+  /// The block to evict next over all groups; the full group's (0) among equals, because its leaf takes the other groups'
+  /// blocks of that place along. The null block when all lists are empty.
+  BlockId next() const { return coldest(0, ends_.size()); }
+
+  // For check_integrity().
+  BlockId next(int group) const {
+    const auto first = static_cast<std::size_t>(group) * kMostUses;
+    return coldest(first, first + kMostUses);
+  }
+  /// The coldest block of a group with `uses` uses, and the next hotter one; or the null block.
+  BlockId coldest_of(int group, std::uint32_t uses) const {
+    return ends_[static_cast<std::size_t>(group) * kMostUses + uses - 1].cold;
+  }
   BlockId hotter(BlockId id) const { return links_[index(id)].hotter; }
-
-  /// The block to evict next over all groups: the oldest tick; the full group's (0) among equals, because its leaf
-  /// takes the other groups' blocks of that place along. The null block when all lists are empty.
-  BlockId next() const;
+  std::uint32_t uses(BlockId id) const { return links_[index(id)].uses; }
+  std::uint64_t last_use(BlockId id) const { return links_[index(id)].last_use; }
 
  private:
+  static constexpr std::size_t kRememberedPerBlock = 16;
+
   struct Link {
     BlockId colder = kNullBlock;
     BlockId hotter = kNullBlock;
-    std::int32_t group = -1;  // -1: in no list
-    std::uint64_t tick = 0;
+    std::uint64_t last_use = 0;
+    std::int16_t list = -1;  // group * kMostUses + uses - 1; -1: in none
+    std::uint8_t uses = 1;
   };
   struct Ends {
     BlockId cold = kNullBlock;
@@ -61,9 +99,16 @@ class EvictionOrder {
   };
   static std::size_t index(BlockId id) { return static_cast<std::size_t>(id); }
 
+  BlockId coldest(std::size_t first_list, std::size_t end_list) const;
+  void learn_distance(std::uint64_t distance);
+
   std::vector<Link> links_;  // by block id
-  std::vector<Ends> ends_;   // by group
-  std::uint64_t now_ = 1;
+  std::vector<Ends> ends_;   // by group, then uses
+  EvictedBlocks evicted_;
+  std::uint64_t now_ = 1;       // blocks of the full group that have entered the tree, and 1
+  std::uint64_t distance_ = 0;  // between a block's first two uses, typically: the geometric mean of late
+  double mean_log2_ = 0;        // of it
+  std::uint64_t learned_ = 0;   // distances in that mean, at most as many as blocks are remembered
 };
 
 }  // namespace coppice::kv

@@ -45,7 +45,7 @@ std::int32_t PrefixTree::evicted_until(Digest parent, std::int32_t block, std::s
   for (; static_cast<std::size_t>((block + 1) * bs_) <= tokens.size(); ++block) {
     const auto begin = static_cast<std::size_t>(block * bs_);
     parent = block_digest(config_.hash, parent, tokens.subspan(begin, static_cast<std::size_t>(bs_)));
-    if (evicted_.contains(parent)) until = block + 1;
+    if (pool_.order().remembers(parent)) until = block + 1;
   }
   return until;
 }

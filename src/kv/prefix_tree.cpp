@@ -57,8 +57,7 @@ PrefixTree::PrefixTree(BlockPool& pool, Config config)
       config_(std::move(config)),
       bs_(config_.block_size),
       n_groups_(static_cast<int>(config_.groups.size())),
-      places_(static_cast<std::size_t>(pool.total() + 1)),
-      evicted_(pool.total()) {}
+      places_(static_cast<std::size_t>(pool.total() + 1)) {}
 
 PrefixTree::~PrefixTree() = default;
 
@@ -227,6 +226,7 @@ PrefixTree::Cursor PrefixTree::merge(Node& node, std::int32_t i, std::span<Block
     } else {
       theirs = mine;
       pool_.hold_in_tree(mine, g);
+      pool_.order().enter_hole(mine);
       places_[static_cast<std::size_t>(mine)] = {&node, node.first_block + i};
     }
   }
@@ -256,6 +256,10 @@ void PrefixTree::append(Node& leaf, const Block& block) {
     if (block.ids[g] != kNullBlock) pool_.hold_in_tree(block.ids[g], static_cast<int>(g));
   }
   set_places(leaf, at);
+  // Of a path that was evicted, more may be remembered of a block than of those before it.
+  const bool full = block.tokens.size() == static_cast<std::size_t>(bs_);
+  const std::uint32_t uses = pool_.order().enter(block.ids, full ? &block.digest : nullptr);
+  for (BlockId id = block_before(block.ids[0]); id != kNullBlock && pool_.order().raise(id, uses);) id = block_before(id);
 }
 
 void PrefixTree::add_child(Node& parent, Children::node_type child, const Block& block) {
@@ -321,7 +325,7 @@ int PrefixTree::evict(BlockId id) {
   assert(node.children.empty() && at.block == node.first_block + n_blocks(node) - 1);
   const auto freed = std::count_if(node.ids.end() - n_groups_, node.ids.end(),
                                    [&](BlockId b) { return b != kNullBlock && pool_.users(b) == 0; });
-  if (!is_partial(node)) evicted_.remember(node.digests.back());
+  if (!is_partial(node)) pool_.order().remember(id, node.digests.back());
   if (n_blocks(node) > 1) {
     pop_last_block(node);
   } else {
@@ -390,6 +394,13 @@ bool PrefixTree::before_branch(BlockId id, int window) const {
 std::span<const Token> PrefixTree::block_tokens(const Node& node, std::int32_t i) const {
   const auto begin = static_cast<std::size_t>(i * bs_);
   return std::span(node.tokens).subspan(begin, std::min(static_cast<std::size_t>(bs_), node.tokens.size() - begin));
+}
+
+BlockId PrefixTree::block_before(BlockId id) const {
+  const Place at = place(id);
+  if (at.block == 0) return kNullBlock;
+  const Node& node = at.block > at.node->first_block ? *at.node : *at.node->parent;
+  return row(node, at.block - 1 - node.first_block)[0];
 }
 
 void PrefixTree::set_places(Node& node, std::int32_t from_block) {

@@ -23,7 +23,6 @@
 
 #include "kv/block_pool.h"
 #include "kv/digest.h"
-#include "kv/evicted_prefixes.h"
 #include "kv/match_end.h"
 #include "kv/types.h"
 
@@ -116,6 +115,8 @@ class PrefixTree {
   /// Tokens of a node's block i: block_size of them, or fewer in a partial one.
   std::span<const Token> block_tokens(const Node& node, std::int32_t i) const;
   bool is_partial(const Node& node) const { return node.tokens.size() % static_cast<std::size_t>(bs_) != 0; }
+  /// The full group's block before one of its blocks; the null block at the start of a text.
+  BlockId block_before(BlockId id) const;
 
  private:
   struct Walk;
@@ -172,7 +173,6 @@ class PrefixTree {
   std::map<Namespace, std::unique_ptr<Node>> roots_;
   std::vector<Place> places_;  // by block id
   std::int64_t node_count_ = 0;
-  EvictedPrefixes evicted_;
 };
 
 }  // namespace coppice::kv
