@@ -107,6 +107,10 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->check(not_negative())
       ->capture_default_str()
       ->group(group);
+  command.add_option("--check-every", o.engine.check_every, "Let the cache check itself each so many steps; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_network_options(CLI::App& command, ServeOptions& o) {
@@ -276,6 +280,7 @@ void load_and_run(ServeOptions& o, server::Server& server) {
   if (info.attention == "dense") o.share = "off";  // the reference shares nothing [K14]
   kv::Cache cache = make_cache(o, info);
   o.engine.context_length = choose_context(o.context, cache, info);
+  o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
   const server::ModelFacts facts{.architecture = info.architecture,
                                  .attention = info.attention,

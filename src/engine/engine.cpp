@@ -33,7 +33,8 @@ Engine::Impl::Impl(kv::Cache cache, executor::Executor& executor, EngineConfig c
       executor_(executor),
       config_(with_context(std::move(config), executor.info())),
       sink_(std::move(sink)),
-      scheduler_(cache_, config_, figures_) {
+      scheduler_(cache_, config_, figures_),
+      watch_(cache_, config_.check_every, config_.on_finding) {
   pool_full_.reserve(static_cast<std::size_t>(std::max(config_.max_batch, 1)));
   lost_.reserve(pool_full_.capacity());
   publish_snapshot();
@@ -78,6 +79,7 @@ bool Engine::Impl::step() {
   const double seconds = seconds_since(start);
   figures_.step_seconds += seconds;
   if (batch_.n_rows() > 0) figures_.step_duration_seconds.add(seconds);
+  watch_.stepped(figures_);
   publish_snapshot();
   deliver();
   closed_.clear();

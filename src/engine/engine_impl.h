@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/integrity_watch.h"
 #include "engine/mailbox.h"
 #include "engine/outbox.h"
 #include "engine/rates.h"
@@ -74,6 +75,7 @@ struct Engine::Impl {
   Snapshot figures_;  // counters; the rest is filled in by publish_snapshot()
   Rates rates_;
   Scheduler scheduler_;
+  IntegrityWatch watch_;
   Outbox outbox_;
   std::unordered_map<RequestId, std::unique_ptr<OpenRequest>> open_;
   std::vector<std::unique_ptr<OpenRequest>> closed_;  // freed when the step is over
