@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon bench bench-peers fuzz bench-traces format check-format clean
+.PHONY: help deps build demo serve test asan tsan neon bench bench-peers fuzz bench-traces soak format check-format clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -21,6 +21,9 @@ serve:         ## Serve the pinned model on http://127.0.0.1:8080; yours: ARGS="
 
 test:          ## Build and run all tests; some: ARGS="-R kv_"
 	@scripts/test.sh release $(ARGS)
+
+soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
+	@scripts/soak.sh --minutes $(or $(MINUTES),60) $(ARGS)
 
 asan:          ## Tests of the cache, attention, the engine and the server under AddressSanitizer and UBSan
 	@scripts/test.sh asan $(ARGS)

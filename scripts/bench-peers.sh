@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 "$repo/scripts/deps.sh" peers
 cd "$repo"
 
-bench_venv
+python_env venv-bench bench/requirements.txt matplotlib
 clang-19 -O3 -march=native -Wall -Wextra -Werror -pthread bench/read_bandwidth.c -o build/read_bandwidth ||
   die "bench/read_bandwidth.c could not be compiled: see above."
 
@@ -31,6 +31,6 @@ if grep -qw amx_int8 /proc/cpuinfo; then
   no_amx=(--peers-no-amx "$other/bin")
 fi
 
-exec "$bench_python" bench/peers.py --coppice build/coppice --peers "$(llama_build_dir)/bin" "${no_amx[@]}" \
+exec build/venv-bench/bin/python bench/peers.py --coppice build/coppice --peers "$(llama_build_dir)/bin" "${no_amx[@]}" \
   --bandwidth build/read_bandwidth --model "$pinned_model" --json build/bench-peers.json \
   --markdown docs/benchmarks.md "$@"

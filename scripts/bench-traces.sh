@@ -7,6 +7,6 @@ traces=${1:-}
 traces=$(cd "$traces" && pwd)
 "$repo/scripts/build.sh" release traces_bench
 cd "$repo"
-bench_venv
-exec "$bench_python" bench/traces.py --bench build/bench/traces_bench --traces "$traces" --json build/bench-traces.json \
+python_env venv-bench bench/requirements.txt matplotlib
+exec build/venv-bench/bin/python bench/traces.py --bench build/bench/traces_bench --traces "$traces" --json build/bench-traces.json \
   --markdown docs/benchmarks.md

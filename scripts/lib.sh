@@ -94,18 +94,17 @@ llama_build_dir() {
   echo "$cache/llama-$llama_version-$recipe-$(cpu_key)"
 }
 
-# bench_venv: the Python of the benchmarks that draw charts, in $bench_python.
-bench_venv() {
-  local requirements="$repo/bench/requirements.txt" venv="$repo/build/venv-bench" log="$repo/build/venv-bench.log"
-  local python=/usr/bin/python3
-  bench_python="$venv/bin/python"
-  if cmp -s "$requirements" "$venv/.installed"; then return; fi
+# python_env FOLDER REQUIREMENTS WHAT: a Python environment build/FOLDER, made anew when its requirements change.
+python_env() {
+  local venv=$repo/build/$1 requirements=$repo/$2 what=$3 log=$repo/build/$1.log python=/usr/bin/python3
+  ! cmp -s "$requirements" "$venv/.installed" || return 0
   [[ -x $python ]] || python=python3
   rm -rf "$venv"
-  say "Installing matplotlib into $venv"
+  mkdir -p "$repo/build"
+  say "Installing $what into build/$1"
   logged "environment" "$log" "$python" -m venv "$venv" || die "Python cannot make a virtual environment (log: $log)"
-  logged "matplotlib" "$log" "$venv/bin/pip" install -r "$requirements" ||
-    die "Cannot download matplotlib: is there a network? (log: $log)"
+  logged "$what" "$log" "$venv/bin/pip" install -r "$requirements" ||
+    die "Cannot download what $2 names: is there a network? (log: $log)"
   cp "$requirements" "$venv/.installed"
 }
 

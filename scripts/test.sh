@@ -16,19 +16,7 @@ else
 fi
 
 # The end-to-end tests drive the binary with real clients, from an environment of their own.
-requirements="$repo/tests/e2e/requirements.txt"
-venv="$repo/build/venv"
-if [[ $preset == release && -e $requirements ]] && ! cmp -s "$requirements" "$venv/.installed"; then
-  python=/usr/bin/python3
-  [[ -x $python ]] || python=python3
-  log="$repo/build/venv.log"
-  rm -rf "$venv"
-  say "Installing the test clients into build/venv"
-  logged "environment" "$log" "$python" -m venv "$venv" || die "Python cannot make a virtual environment (log: $log)"
-  logged "clients" "$log" "$venv/bin/pip" install -r "$requirements" ||
-    die "Cannot download the test clients of tests/e2e/requirements.txt: is there a network? (log: $log)"
-  cp "$requirements" "$venv/.installed"
-fi
+[[ $preset != release ]] || python_env venv tests/e2e/requirements.txt "the test clients"
 
 cd "$repo"
 ctest --preset "$preset" -j "$(nproc)" "${filter[@]}" "$@" || die "Tests failed: see above."
