@@ -8,6 +8,7 @@
 #include "server/api_error.h"
 #include "server/json_fields.h"
 #include "server/openai_response.h"
+#include "server/tidy_up.h"
 #include "text/utf8_stream.h"
 
 namespace coppice::server {
@@ -87,6 +88,7 @@ std::string echo_text(const Model& model, const Prompt& prompt) {
 }  // namespace
 
 Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body) {
+  const TidyUp tidy_up(body.size());
   const ModelFacts& facts = model.facts();
   Prepared p;
   p.parsed = parse_request(endpoint, parse_body(body), {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch});
@@ -112,6 +114,7 @@ Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std:
 }
 
 std::string tokenize_reply(const Model& model, std::string_view body) {
+  const TidyUp tidy_up(body.size());
   const nlohmann::json json = parse_body(body);
   const JsonFields f(json);
   Tokens tokens;
@@ -145,6 +148,7 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
 }
 
 std::string detokenize_reply(const Model& model, std::string_view body) {
+  const TidyUp tidy_up(body.size());
   const nlohmann::json json = parse_body(body);
   const JsonFields f(json);
   const auto* tokens = f.find("tokens");

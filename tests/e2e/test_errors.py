@@ -1,7 +1,14 @@
 """Errors as the openai package understands them."""
 
+import concurrent.futures
+import re
+import urllib.error
+from pathlib import Path
+
 import openai
 import pytest
+
+from coppice_process import Coppice
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
@@ -43,3 +50,29 @@ def test_prompt_over_the_context(client, stream):
 
 def test_unknown_fields_are_ignored(client):
     client.chat.completions.create(model="smol", messages=HELLO, max_tokens=1, extra_body={"no_such_field": [1]})
+
+
+def status_of(server, body):
+    path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+    try:
+        server.post(path, body)
+    except urllib.error.HTTPError as error:
+        return error.code
+    return 200
+
+
+def test_memory_of_large_bodies_is_given_back():
+    def rss_mib():
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+    large = [{"messages": [{"role": "user", "content": "x"}] * 100_000}, {"prompt": [1] * 1_000_000},
+             {"prompt": "a " * 2_000_000}]
+    with Coppice("--kv-bytes", "64MiB", "--threads", "1") as server:
+        server.post("/v1/completions", {"prompt": list(range(100, 2500)), "max_tokens": 1})  # touches what it will hold
+        before = rss_mib()
+        for _ in range(3):
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                assert all(status == 400 for status in pool.map(lambda body: status_of(server, body), large * 2))
+        assert server.idle_stats()["blocks"]["in_use"] == 0
+        assert rss_mib() - before < 24
