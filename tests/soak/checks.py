@@ -107,7 +107,8 @@ def _check_choice(choice, asked):
     for _, value, top in choice.logprobs:
         hold(value <= 1e-3, "a logprob above 0:", value)
         hold(all(x <= 1e-3 for x in top.values()), "a logprob above 0:", top)
-        if asked.get("temperature") == 0 and top and not asked.get("presence_penalty"):
+        forced = asked.get("presence_penalty") or asked.get("ignore_eos")  # logprobs are those of the raw distribution
+        if asked.get("temperature") == 0 and top and not forced:
             hold(value >= max(top.values()) - 1e-6, "a greedy token is not the likeliest:", value, top)
 
 

@@ -29,7 +29,7 @@ from wire import Broken, Connection, post_bytes  # noqa: E402
 from world import Features, Hung, Keys, Pollers, World, within  # noqa: E402
 
 KINDLY, ROUGH = 14, 8          # workers that mean well, and others
-WARM_UP, MOST_WARM_UP_S = 0.25, 600
+WARM_UP = 0.25                 # of the time, before memory must be flat
 RESTS = 10                     # at equal distances, beside those at both ends
 FLAT = 0.02
 DRAIN_S = 60
@@ -74,7 +74,7 @@ class Soak:
         try:
             self.stats, took = await self.verifier.rest()
             self.memory.rest()
-            self.files.append(open_files(self.server.process.pid))
+            self.files.append(await open_files(self.server.process.pid))
             self.say(f"at rest, checked in {took:.0f} s: nothing is held")
         except (Wrong, Broken, Hung, OSError, KeyError, ValueError) as error:
             world.tally.find(f"at rest: {type(error).__name__}: {error}")
@@ -192,8 +192,7 @@ class Soak:
     def conclude(self):
         """What the figures at the end must say."""
         find, stats = self.world.tally.find, self.stats
-        warm_up = min(WARM_UP * self.memory.samples[-1][0], MOST_WARM_UP_S)
-        self.warm_up_s, self.verdict = warm_up, self.memory.verdict(warm_up)
+        self.verdict = self.memory.verdict(WARM_UP)
         if abs(self.verdict.growth) > FLAT and self.args.minutes >= 5:
             find(f"RSS is not flat: {self.verdict}")
         if not stats:
@@ -220,7 +219,7 @@ class Soak:
             print(f"{act:20}" + "".join(f"{outcomes[c] or '':>11}" for c in columns))
         rests = " ".join(f"{mib:.1f}" for _, mib in self.memory.at_rest)
         requests = stats.get("requests", {})
-        print(f"\nRSS in MiB: {verdict.first_mib:.1f} is the median of the first quarter after {self.warm_up_s:.0f} s of warm-up, "
+        print(f"\nRSS in MiB: {verdict.first_mib:.1f} is the median of the first quarter after the warm-up ({WARM_UP:.0%} of the time), "
               f"{verdict.last_mib:.1f} of the last, {self.memory.peak_mib:.1f} the peak; at each rest: {rests}")
         print("engine: " + ", ".join(f"{requests.get(o, 0):,} {o}" for o in ENDED)
               + f"; {stats.get('evictions', 0):,} evictions, {stats.get('preemptions', 0):,} preemptions, "

@@ -178,7 +178,7 @@ async def mutated(world, rng):
     good = json.dumps({"messages": [{"role": "user", "content": texts.question(rng)}], "max_tokens": 3, "temperature": 0.5,
                        "stop": [" "], "n": 1, "logit_bias": {"5": 1}, "stream_options": None, "seed": 3, "logprobs": False})
     body = bytearray(good.encode())
-    for _ in range(rng.randrange(1, 6)):
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
         body[rng.randrange(len(body))] = rng.choice(b'0123456789{}[]",:\\ntf-e.') if rng.random() < 0.7 else rng.randrange(256)
     async with Connection(world.port) as connection:
         await connection.send(request_bytes("POST", CHAT, bytes(body), world.key(rng)))
