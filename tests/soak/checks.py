@@ -118,8 +118,9 @@ def _check_logprobs(answer, asked, chat):
         hold(not any(choice.logprobs for choice in answer.choices), "logprobs that nobody asked for")
         return
     if answer.usage and not asked.get("stop"):
-        count = sum(len(choice.logprobs) for choice in answer.choices)
-        hold(count == answer.usage["completion_tokens"], f"{count} logprobs of {answer.usage['completion_tokens']} tokens")
+        count, tokens = sum(len(choice.logprobs) for choice in answer.choices), answer.usage["completion_tokens"]
+        ended = sum(choice.finish == "stop" for choice in answer.choices)  # by a token that has no text and no logprob
+        hold(count == tokens - ended, f"{count} logprobs of {tokens} tokens, {ended} of them ends")
     for choice in answer.choices:
         if chat and not asked.get("stop"):
             spelled = b"".join(entry[0] for entry in choice.logprobs).decode(errors="replace")

@@ -10,6 +10,13 @@ INTERVAL_S = 0.5
 
 
 @dataclasses.dataclass
+class Sample:
+    seconds: float  # since start
+    rss_mib: float
+    own_mib: float  # of it, not backed by a file: the rest is the mapped model, as far as it was read
+
+
+@dataclasses.dataclass
 class Verdict:
     first_mib: float
     last_mib: float
@@ -19,11 +26,10 @@ class Verdict:
         return self.last_mib / self.first_mib - 1
 
 
-def rss_mib(pid):
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"no VmRSS of process {pid}")
+def resident_mib(pid):
+    """All of it, and what of it is the process's own."""
+    fields = dict(line.split(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return tuple(int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "RssAnon"))
 
 
 async def open_files(pid):
@@ -36,7 +42,7 @@ async def open_files(pid):
 
 
 class Memory:
-    """Samples (seconds since start, MiB), all the time; and one sample for each rest."""
+    """Samples all the time, and one of each rest."""
 
     def __init__(self, pid):
         self.pid, self.start = pid, time.monotonic()
@@ -44,19 +50,22 @@ class Memory:
 
     async def watch(self):
         while True:
-            self.samples.append((time.monotonic() - self.start, rss_mib(self.pid)))
+            self.samples.append(self.sample())
             await asyncio.sleep(INTERVAL_S)
 
+    def sample(self):
+        return Sample(time.monotonic() - self.start, *resident_mib(self.pid))
+
     def rest(self):
-        self.at_rest.append((time.monotonic() - self.start, rss_mib(self.pid)))
+        self.at_rest.append(self.sample())
 
     @property
     def peak_mib(self):
-        return max(mib for _, mib in self.samples)
+        return max(sample.rss_mib for sample in self.samples)
 
     def verdict(self, warm_up):
         """The medians of the first and of the last quarter of what is left without the first `warm_up` (a share) of the
         samples. Counted in samples: while the whole machine stands still, nobody takes any."""
-        kept = [mib for _, mib in self.samples[int(len(self.samples) * warm_up):]]
+        kept = [sample.rss_mib for sample in self.samples[int(len(self.samples) * warm_up):]]
         quarter = max(1, len(kept) // 4)
         return Verdict(statistics.median(kept[:quarter]), statistics.median(kept[-quarter:]))

@@ -6,6 +6,7 @@ orderly end. `make soak MINUTES=60` runs it; --seed repeats what every actor dra
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import os
 import random
@@ -82,7 +83,7 @@ class Soak:
 
     def say(self, what):
         tally = self.world.tally
-        print(f"{self.seconds():7.0f} s  {tally.total():7,} acts  RSS {self.memory.samples[-1][1]:7.1f} MiB  "
+        print(f"{self.seconds():7.0f} s  {tally.total():7,} acts  RSS {self.memory.samples[-1].rss_mib:7.1f} MiB  "
               f"{len(tally.findings)} findings  {what}", flush=True)
 
     def spawn(self):
@@ -217,10 +218,10 @@ class Soak:
         print(f"\n{'act':20}" + "".join(f"{c:>11}" for c in columns))
         for act, outcomes in sorted(tally.outcomes.items()):
             print(f"{act:20}" + "".join(f"{outcomes[c] or '':>11}" for c in columns))
-        rests = " ".join(f"{mib:.1f}" for _, mib in self.memory.at_rest)
+        rests = ", ".join(f"{sample.rss_mib:.1f} ({sample.own_mib:.1f})" for sample in self.memory.at_rest)
         requests = stats.get("requests", {})
         print(f"\nRSS in MiB: {verdict.first_mib:.1f} is the median of the first quarter after the warm-up ({WARM_UP:.0%} of the time), "
-              f"{verdict.last_mib:.1f} of the last, {self.memory.peak_mib:.1f} the peak; at each rest: {rests}")
+              f"{verdict.last_mib:.1f} of the last, {self.memory.peak_mib:.1f} the peak; at each rest (without the mapped model): {rests}")
         print("engine: " + ", ".join(f"{requests.get(o, 0):,} {o}" for o in ENDED)
               + f"; {stats.get('evictions', 0):,} evictions, {stats.get('preemptions', 0):,} preemptions, "
               f"{stats.get('cow_forks', 0):,} forks")
@@ -234,7 +235,8 @@ class Soak:
             shutil.copy(self.server.log, self.args.out / "soak-server.log")
             (self.args.out / "soak.json").write_text(json.dumps({
                 "seed": self.world.seed, "minutes": self.args.minutes, "outcomes": tally.outcomes, "findings": tally.findings,
-                "stats": stats, "rss_mib": self.memory.samples, "rss_mib_at_rest": self.memory.at_rest}))
+                "stats": stats, "memory": list(map(dataclasses.asdict, self.memory.samples)),
+                "memory_at_rest": list(map(dataclasses.asdict, self.memory.at_rest))}))
         self.sentence()
 
     def sentence(self):
