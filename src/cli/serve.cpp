@@ -101,9 +101,10 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--cache-report", o.cache_report,
-                  "What requests with \"cache_report\" are told: text, lengths (without the cached text), off; default: "
-                  "text, but lengths where several API keys share cached prefixes")
+      .add_option(
+          "--cache-report", o.cache_report,
+          "What requests with \"cache_report\" are told: text, lengths (without the cached text), off; default: "
+          "text, but lengths where several API keys share cached prefixes")
       ->check(CLI::IsMember({"text", "lengths", "off"}))
       ->group(group);
   command.add_option("--max-queue", o.engine.max_waiting, "Requests that may wait; beyond it: 429")

@@ -30,11 +30,11 @@ struct Snapshot {
   int waiting_requests = 0;    ///< followers included
   int following_requests = 0;  ///< waiting for a leader's blocks [K7]
   std::int64_t steps = 0;
-  double step_seconds = 0;               ///< whole steps
-  double forward_seconds = 0;            ///< inside Executor::forward
-  double sampling_seconds = 0;           ///< inside Generation::next; bookkeeping is the rest [E5]
+  double step_seconds = 0;                                    ///< whole steps
+  double forward_seconds = 0;                                 ///< inside Executor::forward
+  double sampling_seconds = 0;                                ///< inside Generation::next; bookkeeping is the rest [E5]
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
-  double prefill_tokens_per_second = 0;  ///< recent; 0: not known yet
+  double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 
   Histogram queue_seconds{kRequestBounds};    ///< from arrival to first admission
   Histogram token_gap_seconds{kTokenBounds};  ///< between a sample's tokens, pauses by preemption included

@@ -259,7 +259,8 @@ void PrefixTree::append(Node& leaf, const Block& block) {
   // Of a path that was evicted, more may be remembered of a block than of those before it.
   const bool full = block.tokens.size() == static_cast<std::size_t>(bs_);
   const std::uint32_t uses = pool_.order().enter(block.ids, full ? &block.digest : nullptr);
-  for (BlockId id = block_before(block.ids[0]); id != kNullBlock && pool_.order().raise(id, uses);) id = block_before(id);
+  for (BlockId id = block_before(block.ids[0]); id != kNullBlock && pool_.order().raise(id, uses);)
+    id = block_before(id);
 }
 
 void PrefixTree::add_child(Node& parent, Children::node_type child, const Block& block) {
