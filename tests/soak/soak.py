@@ -33,6 +33,7 @@ KINDLY, ROUGH = 14, 8          # workers that mean well, and others
 WARM_UP = 0.25                 # of the time, before memory must be flat
 RESTS = 10                     # at equal distances, beside those at both ends
 FLAT = 0.02
+JUDGED_MINUTES = 30            # shorter runs only print memory: graphs of new batch shapes are still being made
 DRAIN_S = 60
 
 
@@ -194,7 +195,7 @@ class Soak:
         """What the figures at the end must say."""
         find, stats = self.world.tally.find, self.stats
         self.verdict = self.memory.verdict(WARM_UP)
-        if abs(self.verdict.growth) > FLAT and self.args.minutes >= 5:
+        if abs(self.verdict.growth) > FLAT and self.args.minutes >= JUDGED_MINUTES:
             find(f"RSS is not flat: {self.verdict}")
         if not stats:
             return
@@ -253,6 +254,7 @@ class Soak:
 
 def main():
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server goes, too
     help_text = subprocess.run([binary(), "serve", "--help"], capture_output=True, text=True, check=True).stdout
     features = Features(help_text)
     with tempfile.TemporaryDirectory(prefix="coppice-soak-") as folder:
