@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon bench bench-peers fuzz bench-traces soak format check-format clean
+.PHONY: help deps build demo serve test asan tsan neon bench bench-peers fuzz bench-traces soak bench-quality format check-format clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ bench-peers:   ## Load by load against llama-server at its best (hours); a part:
 
 bench-traces:  ## Replay recorded requests against the cache, a few minutes: TRACES=folder of *.jsonl
 	@scripts/bench-traces.sh "$(TRACES)"
+
+bench-quality: ## What the KV formats cost: perplexity and KL divergence against f16 on a novel
+	@scripts/bench-quality.sh $(ARGS)
 
 format:        ## Format all C++ files
 	@scripts/format.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the attention kernel's tests on 64-bit ARM (NEON), under qemu. Debian's arm64 libraries and the emulator are unpacked
-# into the cache folder; nothing is installed and no foreign architecture is added to the system.
+# Runs the tests of the attention kernel and the KV formats on 64-bit ARM (NEON), under qemu. Debian's arm64 libraries and
+# the emulator are unpacked into the cache folder; nothing is installed and no foreign architecture is added to the system.
 source "$(dirname "$0")/lib.sh"
 "$repo/scripts/packages.sh"
 
@@ -47,8 +47,9 @@ cd "$repo"
 mkdir -p build
 say "Building the kernel's tests for ARM"
 logged "compiling" build/neon.log clang++-19 --target=aarch64-linux-gnu --sysroot="$arm/sysroot" -fuse-ld=lld -std=c++23 -O2 \
-  -Isrc -Itests tests/attention/kernel_test.cpp tests/support/attention_cases.cpp src/attention/cpu/*.cpp \
-  src/attention/*.cpp src/attention/plan/*.cpp src/simd/*.cpp src/matmul/*.cpp -lhwy -lgtest -lgtest_main -o build/attention_kernel_test_arm64 ||
+  -Isrc -Itests tests/attention/kernel_test.cpp tests/attention/kv_codec_test.cpp tests/support/attention_cases.cpp \
+  src/attention/cpu/*.cpp src/attention/*.cpp src/attention/plan/*.cpp src/simd/*.cpp src/matmul/*.cpp -lhwy -lgtest \
+  -lgtest_main -o build/attention_kernel_test_arm64 ||
   die "The kernel's tests could not be compiled for ARM (log: build/neon.log)."
 # The tests without an instruction set in their name look at plans, which are the same everywhere.
 "$arm/sysroot/usr/bin/qemu-aarch64-static" -L "$arm/sysroot" build/attention_kernel_test_arm64 --gtest_filter='Simd/*' ||

@@ -2,8 +2,8 @@
 // unique byte, share of the bound. Every result is also checked against plain attention in double precision.
 //   attention_bench --filter 8b/16k --backend fused --threads 1,2 --csv figures.csv
 //
-// What is to be compared takes turns: in each round both orders, all backends and the bandwidth itself are measured, and
-// medians over all rounds are reported. So a change in what else the machine does meets all of them.
+// What is to be compared takes turns: in each round both orders, all formats, all backends and the bandwidth itself are
+// measured, and medians over all rounds are reported. So a change in what else the machine does meets all of them.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -39,6 +39,7 @@ constexpr double kTolerance = 1e-4;
 
 struct Options {
   std::string filter, backend, csv;
+  std::vector<std::string> formats = {"f16"};
   std::vector<int> threads = {1, 2};
   int rounds = 3, repetitions = 3;
   bool small_pages = false, no_prefetch = false, list = false;
@@ -71,11 +72,13 @@ void measure(Backend& backend, Step& step, int repetitions, Row& row) {
   if (row.error == 0 && backend.attends()) row.error = distance_from_reference(step, row.layers - 1);
 }
 
-/// Cases of one load stand next to each other; only the order differs.
-std::vector<std::vector<BenchCase>> chosen_loads(const std::string& filter) {
+/// Cases of one load stand next to each other; only the order or the format differs.
+std::vector<std::vector<BenchCase>> chosen_loads(const Options& options) {
+  std::vector<attention::KvFormat> formats;
+  for (const std::string& name : options.formats) formats.push_back(*attention::find_format(name));
   std::vector<std::vector<BenchCase>> loads;
-  for (const BenchCase& c : all_cases()) {
-    if (c.name().find(filter) == std::string::npos) continue;
+  for (const BenchCase& c : all_cases(formats)) {
+    if (c.name().find(options.filter) == std::string::npos) continue;
     if (loads.empty() || loads.back().front().what.name != c.what.name) loads.emplace_back();
     loads.back().push_back(c);
   }
@@ -125,7 +128,7 @@ class Driver {
 
 /// Returns the number of wrong results.
 int run(const Options& options) {
-  const auto loads = chosen_loads(options.filter);
+  const auto loads = chosen_loads(options);
   std::size_t arena_bytes = kArenaBytes;
   for (const auto& load : loads) {
     arena_bytes = std::max(arena_bytes, load.front().pool_bytes());
@@ -152,6 +155,9 @@ int main(int argc, char** argv) {
   CLI::App app("Attention backends on steps of one layer");
   app.add_option("--filter", options.filter, "only cases whose name contains this");
   app.add_option("--backend", options.backend, "only this backend");
+  app.add_option("--format", options.formats, "KV formats: f16, int8, turbo4")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"f16", "int8", "turbo4"}));
   app.add_option("--threads", options.threads, "numbers of threads")->delimiter(',')->check(CLI::Range(1, 256));
   app.add_option("--csv", options.csv, "also write all figures to this file");
   app.add_option("--rounds", options.rounds, "turns of everything that is compared")->check(CLI::Range(1, 1000));
@@ -161,7 +167,7 @@ int main(int argc, char** argv) {
   app.add_flag("--list", options.list, "name the cases and stop");
   CLI11_PARSE(app, argc, argv);
   if (!options.list) return coppice::bench::run(options) == 0 ? 0 : 1;
-  for (const auto& load : coppice::bench::chosen_loads(options.filter)) {
+  for (const auto& load : coppice::bench::chosen_loads(options)) {
     for (const auto& c : load) fmt::print("{}\n", c.name());
   }
   return 0;

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <random>
 
+#include "attention/reference.h"
+
 namespace coppice::bench {
 
 std::string_view order_name(KvOrder order) {
@@ -57,21 +59,36 @@ test::AttentionCase decodes(const ModelShape& model, int context, int batch, boo
 class HeadRows {
  public:
   HeadRows(const Step& step, const test::CaseSequence& sequence, const std::byte* base, int kv_head)
-      : step_(step), sequence_(sequence), base_(base + size(kv_head) * step.head_stride() * sizeof(std::uint16_t)) {}
+      : step_(step), sequence_(sequence), base_(base), kv_head_(kv_head) {}
 
-  double at(std::int64_t position, std::size_t d) const {
+  /// All values of the head.
+  std::vector<double> at(std::int64_t position) const {
+    const auto& what = step_.c.what;
+    if (step_.c.format != attention::KvFormat::kF16) {
+      const kv::BlockId id = sequence_.table[static_cast<std::size_t>(position / what.block_size)];
+      const kv::Slot slot = kv::Slot{id} * what.block_size + position % what.block_size;
+      return attention::stored_head(what.heads, step_.layers.front(), base_, slot, kv_head_);
+    }
+    std::vector<double> values(size(what.heads.head_dim));
+    for (std::size_t d = 0; d < values.size(); ++d) values[d] = f16_at(position, d);
+    return values;
+  }
+
+ private:
+  double f16_at(std::int64_t position, std::size_t d) const {
     const int bs = step_.c.what.block_size;
     const auto block = size(sequence_.table[static_cast<std::size_t>(position / bs)]);
     const std::size_t element = static_cast<std::size_t>(position % bs) * step_.slot_stride() + d;
     std::uint16_t half = 0;
-    std::memcpy(&half, base_ + block * step_.c.block_bytes() / 2 + element * sizeof half, sizeof half);
+    const std::byte* head = base_ + size(kv_head_) * step_.head_stride() * sizeof half;
+    std::memcpy(&half, head + block * step_.c.block_bytes() / 2 + element * sizeof half, sizeof half);
     return to_double(half);
   }
 
- private:
   const Step& step_;
   const test::CaseSequence& sequence_;
   const std::byte* base_;
+  int kv_head_;
 };
 
 std::vector<double> reference_head(const Step& step, const attention::PoolView& pool,
@@ -82,8 +99,9 @@ std::vector<double> reference_head(const Step& step, const attention::PoolView& 
   const std::int64_t first = attention::first_visible(step.c.what.group, position);
   std::vector<double> weights;
   for (std::int64_t key = first; key <= position; ++key) {
+    const std::vector<double> k = keys.at(key);
     double score = 0;
-    for (std::size_t d = 0; d < dim; ++d) score += double{q[d]} * keys.at(key, d);
+    for (std::size_t d = 0; d < dim; ++d) score += double{q[d]} * k[d];
     weights.push_back(score * double{step.c.what.heads.scale});
   }
   const double max = *std::ranges::max_element(weights);
@@ -91,9 +109,8 @@ std::vector<double> reference_head(const Step& step, const attention::PoolView& 
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<double> out(dim);
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    for (std::size_t d = 0; d < dim; ++d) {
-      out[d] += weights[i] / sum * values.at(first + static_cast<std::int64_t>(i), d);
-    }
+    const std::vector<double> v = values.at(first + static_cast<std::int64_t>(i));
+    for (std::size_t d = 0; d < dim; ++d) out[d] += weights[i] / sum * v[d];
   }
   return out;
 }
@@ -101,11 +118,11 @@ std::vector<double> reference_head(const Step& step, const attention::PoolView& 
 }  // namespace
 
 std::string BenchCase::name() const {
-  return fmt::format("{}/{}", what.name, order_name(order));
+  return fmt::format("{}/{}", what.name, format == attention::KvFormat::kF16 ? order_name(order) : format_name(format));
 }
 
 std::size_t BenchCase::row_bytes() const {
-  return sizeof(std::uint16_t) * size(what.heads.n_kv_head) * size(what.heads.head_dim);
+  return size(what.heads.n_kv_head) * attention::head_bytes(format, what.heads.head_dim);
 }
 
 double BenchCase::multiply_adds() const {
@@ -133,22 +150,29 @@ std::size_t Step::head_stride() const {
   return size(c.order == KvOrder::kSlotHeadDim ? dim : c.what.block_size * dim);
 }
 
-std::vector<BenchCase> all_cases() {
-  const ModelShape models[] = {{"smollm2-135m", {9, 3, 64, 0.125F}}, {"8b", {32, 8, 128, 0.08838835F}}};
+std::vector<BenchCase> all_cases(std::span<const attention::KvFormat> formats) {
   std::vector<BenchCase> cases;
+  const auto add = [&](const test::AttentionCase& c, bool both_orders) {
+    for (const attention::KvFormat format : formats) {
+      cases.push_back({c, KvOrder::kSlotHeadDim, format});
+      if (format != attention::KvFormat::kF16) {
+        cases.back().what.heads.scale /= 64.0F;  // codes are whole numbers
+      } else if (both_orders) {
+        cases.push_back({c, KvOrder::kHeadSlotDim});
+      }
+    }
+  };
+  const ModelShape models[] = {{"smollm2-135m", {9, 3, 64, 0.125F}}, {"8b", {32, 8, 128, 0.08838835F}}};
   for (const ModelShape& model : models) {
-    for (const int context : {1024, 4096, 16384}) {
+    for (const int context : {1024, 2048, 4096, 16384}) {
       for (const bool shared : {false, true}) {
         for (const int batch : {1, 4, 16}) {
-          if (shared && batch == 1) continue;
-          const auto c = decodes(model, context, batch, shared);
-          cases.push_back({c, KvOrder::kSlotHeadDim});
-          cases.push_back({c, KvOrder::kHeadSlotDim});
+          if (!shared || batch > 1) add(decodes(model, context, batch, shared), true);
         }
       }
     }
   }
-  for (test::AttentionCase& c : test::named_cases(kBlockSize)) cases.push_back({std::move(c), KvOrder::kSlotHeadDim});
+  for (const test::AttentionCase& c : test::named_cases(kBlockSize)) add(c, false);
   return cases;
 }
 
@@ -165,7 +189,7 @@ Step make_step(const BenchCase& c, const HugeBuffer& arena) {
   step.out.resize(step.q.size());
   const std::size_t bytes = c.pool_bytes();
   for (std::size_t at = 0; at + bytes <= arena.size(); at += bytes) {
-    step.layers.push_back({.format = attention::KvFormat::kF16,
+    step.layers.push_back({.format = c.format,
                            .block_size = c.what.block_size,
                            .row_bytes = c.row_bytes(),
                            .keys = arena.data() + at,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,13 +19,14 @@ namespace coppice::bench {
 
 inline constexpr int kBlockSize = 32;
 
-/// Order of a block's f16 values. The pool's is the first; the second exists here only, to be compared.
+/// Order of a block's values. The pool's is the first; the second exists here only, to be compared.
 enum class KvOrder { kSlotHeadDim, kHeadSlotDim };
 std::string_view order_name(KvOrder order);
 
 struct BenchCase {
   test::AttentionCase what;
   KvOrder order = KvOrder::kSlotHeadDim;
+  attention::KvFormat format = attention::KvFormat::kF16;  ///< others in the pool's order only
 
   std::string name() const;
   /// Of one slot's keys (or values), all heads.
@@ -51,10 +53,10 @@ struct Step {
 };
 
 /// Decodes of both model shapes over contexts and batches, in both orders, and the tests' named steps in the pool's.
-/// Cases that differ in order only are neighbours.
-std::vector<BenchCase> all_cases();
+/// Cases that differ in order or format only are neighbours.
+std::vector<BenchCase> all_cases(std::span<const attention::KvFormat> formats);
 
-/// Fills with f16 numbers of either sign, 0.25 to 0.5 large.
+/// Fills with f16 numbers of either sign, 0.25 to 0.5 large; they do as scales and codes of other formats, too.
 void fill_f16(HugeBuffer& arena);
 
 /// REQUIRES: pool_bytes() fit into the arena.

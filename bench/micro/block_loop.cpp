@@ -70,8 +70,9 @@ std::size_t size(int n) {
   return static_cast<std::size_t>(n);
 }
 
-/// Decodes of equal length in whole blocks, of which all are shared or none.
+/// f16 decodes of equal length in whole blocks, of which all are shared or none.
 bool BlockLoop::supports(const BenchCase& c) const {
+  if (c.format != attention::KvFormat::kF16) return false;
   const auto& sequences = c.what.sequences;
   const std::size_t blocks = sequences.front().table.size();
   const bool alike = std::ranges::all_of(sequences, [&](const test::CaseSequence& s) {

@@ -30,7 +30,7 @@ class TreeBackend final : public Backend {
       return;
     }
     if (worker == 0) next_job_ = 0;
-    attention_->merge(tree_step_, step_->out.data(), step_->c.what.n_rows(), worker, n_threads_);
+    attention_->merge(tree_step_, step_->c.format, step_->out.data(), step_->c.what.n_rows(), worker, n_threads_);
   }
 
   Traffic traffic() const override { return {.read = attention_->bytes_read(), .written = 0}; }

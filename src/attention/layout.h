@@ -4,13 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/kv_format.h"
 #include "kv/types.h"
 
 namespace coppice::attention {
-
-enum class KvFormat : std::uint8_t {
-  kF16,  ///< IEEE half precision
-};
 
 /// Query head h reads key head h / (n_head / n_kv_head).
 struct HeadShape {
@@ -22,7 +19,7 @@ struct HeadShape {
   int heads_per_kv() const { return n_head / n_kv_head; }
 };
 
-/// One layer's keys and values: blocks of block_size slots, a slot's row is [n_kv_head][head_dim]. Borrowed.
+/// One layer's keys and values: blocks of block_size slots, a slot's row is n_kv_head heads of head_bytes each. Borrowed.
 struct PoolView {
   KvFormat format = KvFormat::kF16;
   int block_size = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <unordered_map>
 #include <vector>
 
 namespace coppice::attention {
@@ -25,33 +26,91 @@ double from_half(std::uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-/// Element d of one head of a slot's row.
-double element(const PoolView& pool, const std::byte* base, kv::Slot slot, int index) {
+double read_half(const std::byte* at) {
   std::uint16_t bits = 0;
-  std::memcpy(&bits, base + static_cast<std::size_t>(slot) * pool.row_bytes + 2 * static_cast<std::size_t>(index), 2);
+  std::memcpy(&bits, at, sizeof bits);
   return from_half(bits);
 }
 
+/// The inverse rotation by its definition: x[i] = sign[i] * sum over j of (-1)^popcount(i & j) y[j] / sqrt(piece).
+void rotate_back(std::vector<double>& y) {
+  const int n = static_cast<int>(y.size());
+  for (int at = 0, piece = 0; at < n; at += piece) {
+    piece = rotated_piece(n - at);
+    std::vector<double> x(static_cast<std::size_t>(piece));
+    for (unsigned i = 0; i < static_cast<unsigned>(piece); ++i) {
+      for (unsigned j = 0; j < static_cast<unsigned>(piece); ++j) {
+        const double term = y[static_cast<std::size_t>(at) + j];
+        x[i] += std::popcount(i & j) % 2 == 0 ? term : -term;
+      }
+      x[i] *= double{rotation_sign(at + static_cast<int>(i))} / std::sqrt(piece);
+    }
+    std::ranges::copy(x, y.begin() + at);
+  }
+}
+
+/// Decodes each head of a slot when it is first asked for.
+class StoredHeads {
+ public:
+  StoredHeads(const HeadShape& heads, const PoolView& pool, const std::byte* base)
+      : heads_(heads), pool_(pool), base_(base) {}
+
+  const std::vector<double>& at(kv::Slot slot, int kv_head) {
+    auto& head = known_[static_cast<std::size_t>(slot) * static_cast<std::size_t>(heads_.n_kv_head) +
+                        static_cast<std::size_t>(kv_head)];
+    if (head.empty()) head = stored_head(heads_, pool_, base_, slot, kv_head);
+    return head;
+  }
+
+ private:
+  const HeadShape& heads_;
+  const PoolView& pool_;
+  const std::byte* base_;
+  std::unordered_map<std::size_t, std::vector<double>> known_;
+};
+
 }  // namespace
+
+std::vector<double> stored_head(const HeadShape& heads, const PoolView& pool, const std::byte* base, kv::Slot slot,
+                                int kv_head) {
+  const std::byte* head = base + static_cast<std::size_t>(slot) * pool.row_bytes +
+                          head_bytes(pool.format, heads.head_dim) * static_cast<std::size_t>(kv_head);
+  const auto n = static_cast<std::size_t>(heads.head_dim);
+  std::vector<double> values(n);
+  if (pool.format == KvFormat::kF16) {
+    for (std::size_t i = 0; i < n; ++i) values[i] = read_half(head + 2 * i);
+    return values;
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (pool.format == KvFormat::kInt8) {
+      values[i] = static_cast<std::int8_t>(head[2 + i]);
+    } else {
+      const auto pair = static_cast<unsigned>(head[2 + i / 32 * 16 + i % 16]);
+      values[i] = kTurbo4Levels[i % 32 < 16 ? pair & 15 : pair >> 4];
+    }
+    values[i] *= read_half(head);
+  }
+  rotate_back(values);
+  return values;
+}
 
 void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::GroupSpec& group,
                       std::span<const SequenceRows> sequences, std::span<const float> q, std::span<float> out) {
   const auto dim = static_cast<std::size_t>(heads.head_dim), n_head = static_cast<std::size_t>(heads.n_head);
   std::vector<double> weights, sum(dim);
+  StoredHeads keys(heads, pool, pool.keys), values(heads, pool, pool.values);
   for (const SequenceRows& s : sequences) {
     for (int i = 0; i < s.n_rows; ++i) {
       const std::int64_t position = std::int64_t{s.first_position} + i;
       const std::int64_t first = first_visible(group, position);
       for (int h = 0; h < heads.n_head; ++h) {
         const std::size_t at = (static_cast<std::size_t>(s.first_row + i) * n_head + static_cast<std::size_t>(h)) * dim;
-        const int kv_column = h / heads.heads_per_kv() * heads.head_dim;
+        const int kv_head = h / heads.heads_per_kv();
         weights.clear();
         for (std::int64_t p = first; p <= position; ++p) {
+          const std::vector<double>& key = keys.at(s.table.slot(p), kv_head);
           double dot = 0.0;
-          for (int d = 0; d < heads.head_dim; ++d) {
-            dot += static_cast<double>(q[at + static_cast<std::size_t>(d)]) *
-                   element(pool, pool.keys, s.table.slot(p), kv_column + d);
-          }
+          for (std::size_t d = 0; d < dim; ++d) dot += static_cast<double>(q[at + d]) * key[d];
           weights.push_back(dot * static_cast<double>(heads.scale));
         }
         const double max = std::ranges::max(weights);
@@ -60,9 +119,8 @@ void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::Gr
         for (std::int64_t p = first; p <= position; ++p) {
           const double w = std::exp(weights[static_cast<std::size_t>(p - first)] - max);
           total += w;
-          for (int d = 0; d < heads.head_dim; ++d) {
-            sum[static_cast<std::size_t>(d)] += w * element(pool, pool.values, s.table.slot(p), kv_column + d);
-          }
+          const std::vector<double>& value = values.at(s.table.slot(p), kv_head);
+          for (std::size_t d = 0; d < dim; ++d) sum[d] += w * value[d];
         }
         for (std::size_t d = 0; d < dim; ++d) out[at + d] = static_cast<float>(sum[d] / total);
       }

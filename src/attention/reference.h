@@ -3,11 +3,16 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "attention/layout.h"
 #include "attention/plan/share_plan.h"
 
 namespace coppice::attention {
+
+/// What one head of a slot's row stands for, decoded value by value. base: pool.keys or pool.values.
+std::vector<double> stored_head(const HeadShape& heads, const PoolView& pool, const std::byte* base, kv::Slot slot,
+                                int kv_head);
 
 /// q, out: [n_rows, n_head, head_dim] f32.
 void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::GroupSpec& group,

@@ -82,6 +82,12 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->transform(not_negative())
       ->transform(CLI::AsSizeValue(true))
       ->group(group);
+  command
+      .add_option("--kv-format", o.ggml.kv_format,
+                  "How keys and values are stored: f16; int8, half of the bytes; turbo4, a quarter")
+      ->check(CLI::IsMember({"f16", "int8", "turbo4"}))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--block-size", o.ggml.block_size, "Tokens in a block of the pool")
       ->check(CLI::IsMember({8, 16, 32, 64}))
       ->capture_default_str()

@@ -1,7 +1,6 @@
 // The CPU kernel against the scalar reference: on every instruction set that this machine has, for decode, chunks and
-// both, full attention and windows, all head sizes and groupings. Slots that nobody may see hold NaN.
+// both, full attention and windows, all head sizes, groupings and KV formats. Slots that nobody may see hold NaN.
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <barrier>
 #include <cmath>
@@ -9,13 +8,15 @@
 
 #include "attention/cpu/tree_attention.h"
 #include "attention/reference.h"
-#include "simd/target.h"
 #include "support/attention_cases.h"
+#include "support/simd_targets.h"
 
 namespace coppice {
 namespace {
 
 using attention::HeadShape;
+using attention::kKvFormats;
+using attention::KvFormat;
 using test::AttentionCase;
 
 struct Attended {
@@ -41,7 +42,7 @@ Attended attend(const AttentionCase& c, const test::PoolData& pool, std::span<co
       kernel.partials(step, {pool.view, q.data()}, next_job, worker);
       node.arrive_and_wait();
       if (worker == 0) next_job = 0;
-      kernel.merge(step, a.out.data(), c.n_rows(), worker, n_workers);
+      kernel.merge(step, pool.view.format, a.out.data(), c.n_rows(), worker, n_workers);
       node.arrive_and_wait();
     }
   };
@@ -69,8 +70,8 @@ double distance(const AttentionCase& c, std::span<const float> a, std::span<cons
   return worst;
 }
 
-void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers) {
-  const test::PoolData pool(c, seed);
+void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers, KvFormat format) {
+  const test::PoolData pool(c, seed, format);
   const auto q = test::make_queries(c, seed + 1);
   std::vector<float> expected(q.size());
   const auto rows = c.rows();
@@ -78,32 +79,12 @@ void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers)
   const Attended a = attend(c, pool, q, n_workers);
   ASSERT_LT(distance(c, a.out, expected), 2e-5)
       << c.name << ", " << n_workers << " workers, block " << c.block_size << ", heads " << c.heads.n_head << "/"
-      << c.heads.n_kv_head << " of " << c.heads.head_dim;
+      << c.heads.n_kv_head << " of " << c.heads.head_dim << ", " << format_name(format);
 }
 
-/// One instruction set after the other.
-class KernelTest : public testing::TestWithParam<std::int64_t> {
- protected:
-  void SetUp() override { use(GetParam()); }
-  void TearDown() override { use(0); }
+class KernelTest : public test::EachSimdTarget {};
 
- private:
-  static void use(std::int64_t target) {
-    simd::choose_target();
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
-
-std::vector<std::int64_t> targets() {
-  std::vector<std::int64_t> all;
-  for (std::int64_t bits = hwy::SupportedTargets() & HWY_TARGETS; bits != 0; bits &= bits - 1)
-    all.push_back(bits & -bits);
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Simd, KernelTest, testing::ValuesIn(targets()),
-                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Simd, KernelTest, testing::ValuesIn(test::simd_targets()), test::simd_target_name);
 
 TEST_P(KernelTest, RandomTrees) {
   const std::uint64_t seed = test::test_seed();
@@ -118,8 +99,12 @@ TEST_P(KernelTest, RandomTrees) {
                .n_kv_head = kv_heads,
                .head_dim = kDims[random() % std::size(kDims)],
                .scale = 0.15F};
-    expect_reference(c, random(), static_cast<int>(random() % 3) + 1);
-    if (HasFatalFailure()) return;
+    const std::uint64_t pool_seed = random();
+    const int n_workers = static_cast<int>(random() % 3) + 1;
+    for (const KvFormat format : kKvFormats) {
+      expect_reference(c, pool_seed, n_workers, format);
+      if (HasFatalFailure()) return;
+    }
   }
 }
 
@@ -133,8 +118,10 @@ TEST_P(KernelTest, HeadSizesAndGroupings) {
                                              {.length = 41}};
       AttentionCase c = test::make_case("heads", paths, 16, {}, 1);
       c.heads = {n_head, n_kv_head, dim, 0.1F};
-      expect_reference(c, 1, 1);
-      if (HasFatalFailure()) return;
+      for (const KvFormat format : kKvFormats) {
+        expect_reference(c, 1, 1, format);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }
@@ -143,32 +130,40 @@ TEST_P(KernelTest, ScoresOfAnySizeKeepFinite) {
   AttentionCase c = test::named_case("8 unrelated at 400");
   for (const float scale : {0.0F, 1e-6F, 30.0F, 300.0F}) {
     c.heads.scale = scale;
-    const test::PoolData pool(c, 3);
     const auto q = test::make_queries(c, 4);
-    for (const float v : attend(c, pool, q, 1).out) ASSERT_TRUE(std::isfinite(v)) << "scale " << scale;
+    for (const KvFormat format : kKvFormats) {
+      const test::PoolData pool(c, 3, format);
+      for (const float v : attend(c, pool, q, 1).out) {
+        ASSERT_TRUE(std::isfinite(v)) << "scale " << scale << ", " << format_name(format);
+      }
+    }
   }
 }
 
 TEST(Kernel, ReadsWhatDecodesShareOnce) {
   for (const char* name : {"16 decodes on a 2,048 prefix", "8+8 on two branches, 3 sharing 200 more"}) {
     const AttentionCase c = test::named_case(name);
-    const test::PoolData pool(c, 5);
     const auto q = test::make_queries(c, 6);
-    const std::uint64_t unique =
-        2 * static_cast<std::uint64_t>(c.unique_blocks()) * static_cast<std::uint64_t>(pool.view.block_bytes());
-    const std::uint64_t read = attend(c, pool, q, 2).bytes_read;
-    EXPECT_LE(read, unique * 105 / 100) << name;  // [A4]
-    EXPECT_GE(read, unique * 9 / 10) << name;     // last blocks are partly filled
+    for (const KvFormat format : kKvFormats) {
+      const test::PoolData pool(c, 5, format);
+      const std::uint64_t unique =
+          2 * static_cast<std::uint64_t>(c.unique_blocks()) * static_cast<std::uint64_t>(pool.view.block_bytes());
+      const std::uint64_t read = attend(c, pool, q, 2).bytes_read;
+      EXPECT_LE(read, unique * 105 / 100) << name << ", " << format_name(format);  // [A4]
+      EXPECT_GE(read, unique * 9 / 10) << name << ", " << format_name(format);     // last blocks are partly filled
+    }
   }
 }
 
 TEST(Kernel, TheSameBitsOnShuffledBlocksAndWhoeverDoesTheWork) {
   std::mt19937_64 random(11);
   const AttentionCase c = test::named_case("mixed: 500-row chunk + 8 decodes on its prefix");
-  const test::PoolData pool(c, 7);
   const auto q = test::make_queries(c, 8);
-  const auto first = attend(c, pool, q, 2).out;
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(attend(c, pool, q, 2).out, first);
+  for (const KvFormat format : kKvFormats) {
+    const test::PoolData pool(c, 7, format);
+    const auto first = attend(c, pool, q, 2).out;
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(attend(c, pool, q, 2).out, first) << format_name(format);
+  }
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -304,15 +303,10 @@ TEST(ScheduleTest, StepsInTheSteadyStateAllocateNothing) {
   EXPECT_EQ(allocations, before);
 }
 
-float from_half(const std::uint16_t bits) {
-  return static_cast<float>(std::bit_cast<_Float16>(bits));
-}
-
 /// Attention through tiles and partial states, one key at a time.
 std::vector<float> attend_tiles(const AttentionCase& c, const SharePlan& plan, const Schedule& schedule,
                                 const test::PoolData& pool, const std::vector<float>& q) {
   const auto dim = static_cast<std::size_t>(c.heads.head_dim), n_head = static_cast<std::size_t>(c.heads.n_head);
-  const std::size_t row_size = dim * static_cast<std::size_t>(c.heads.n_kv_head);
   struct State {
     float max = 0.0F, sum = 0.0F;
     std::vector<float> acc;
@@ -327,16 +321,18 @@ std::vector<float> attend_tiles(const AttentionCase& c, const SharePlan& plan, c
     std::size_t partial = static_cast<std::size_t>(tile.first_partial) * n_head;
     for (const RowInterval& r : rows_of(plan, tile)) {
       for (std::size_t h = 0; h < n_head; ++h, ++partial) {
-        const std::size_t column = h / static_cast<std::size_t>(c.heads.heads_per_kv()) * dim;
+        const int kv_head = static_cast<int>(h) / c.heads.heads_per_kv();
         const float* query = q.data() + (static_cast<std::size_t>(r.row) * n_head + h) * dim;
         for (int t = std::max(r.lo, slots.from); t < std::min(r.hi, slots.to); ++t) {
           const auto block = static_cast<std::size_t>(tile.first_block + (t - slots.from) / c.block_size);
-          const auto slot = static_cast<std::size_t>(plan.blocks[block] * c.block_size + t % c.block_size);
+          const kv::Slot slot = kv::Slot{plan.blocks[block]} * c.block_size + t % c.block_size;
+          const auto key = stored_head(c.heads, pool.view, pool.view.keys, slot, kv_head);
+          const auto stored_value = stored_head(c.heads, pool.view, pool.view.values, slot, kv_head);
           float score = 0.0F;
           std::vector<float> value(dim);
           for (std::size_t d = 0; d < dim; ++d) {
-            score += query[d] * from_half(pool.keys[slot * row_size + column + d]);
-            value[d] = from_half(pool.values[slot * row_size + column + d]);
+            score += query[d] * static_cast<float>(key[d]);
+            value[d] = static_cast<float>(stored_value[d]);
           }
           State& s = states[partial];
           merge({s.max, s.sum, s.acc}, {score * c.heads.scale, 1.0F, value});

@@ -28,13 +28,14 @@ def test_help_and_version():
     done = run("serve", "--help")
     assert done.returncode == 0
     for option in ("--model", "--host", "--port", "--ctx", "--kv-bytes", "--max-batch", "--step-tokens", "--threads",
-                   "--attention", "--share", "--alias", "--block-size"):
+                   "--attention", "--share", "--alias", "--block-size", "--kv-format"):
         assert option in done.stdout
 
 
 def test_bad_command_lines():
     assert run("serve").returncode == 2
     assert run("serve", "--model", "x", "--attention", "magic").returncode == 2
+    assert run("serve", "--model", "x", "--kv-format", "q8_0").returncode == 2
     assert run("serve", "--model", "x", "--kv-bytes", "lots").returncode == 2
     assert run("serve", "--model", "x", "--kv-bytes", "-5").returncode == 2
     assert run("serve", "--model", "x", "--max-queue", "-1").returncode == 2
@@ -49,6 +50,11 @@ def test_model_that_is_not_there(tmp_path):
 def test_too_little_memory():
     one_sentence(run("serve", "--port", "0", "--model", model_path(), "--kv-bytes", "100000GiB"), "memory", "--kv-bytes")
     one_sentence(run("serve", "--port", "0", "--model", model_path(), "--kv-bytes", "64MiB", "--ctx", "8192"), "--kv-bytes")
+
+
+def test_format_that_the_backend_cannot_read():
+    one_sentence(run("serve", "--port", "0", "--model", model_path(), "--attention", "gather", "--kv-format", "int8"),
+                 "gather", "f16", "--kv-format int8")
 
 
 def test_port_in_use(server):
@@ -107,7 +113,8 @@ def test_drain_is_bounded():
         assert server.process.wait(180) == 0
 
 
-@pytest.mark.parametrize("arguments", [("--share", "off"), ("--attention", "dense"), ("--block-size", "16")])
+@pytest.mark.parametrize("arguments", [("--share", "off"), ("--attention", "dense"), ("--block-size", "16"),
+                                       ("--kv-format", "int8"), ("--kv-format", "turbo4")])
 def test_other_settings(arguments):
     with Coppice("--kv-bytes", "128MiB", *arguments) as server:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)

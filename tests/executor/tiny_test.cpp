@@ -1,9 +1,11 @@
 // The executor on tiny random models: what must hold for any weights, in milliseconds and without the model file.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <random>
 
+#include "attention/kv_format.h"
 #include "executor/ggml/ggml_executor.h"
 #include "model/model.h"
 #include "support/executor_rig.h"
@@ -31,11 +33,13 @@ std::string tiny_path(const std::string& name, const TinyModel& model) {
 
 // One thread: ggml's workers spin at every node, which on a busy machine takes minutes over nothing.
 std::unique_ptr<Executor> load(const std::string& path, const std::string& attention, int block_size = 32,
-                               int n_threads = 1) {
+                               int n_threads = 1, const std::string& kv_format = "f16",
+                               std::size_t kv_bytes = std::size_t{4} << 20) {
   executor::GgmlOptions o;
   o.model_path = path;
   o.attention = attention;
-  o.kv_bytes = std::size_t{4} << 20;
+  o.kv_format = kv_format;
+  o.kv_bytes = kv_bytes;
   o.block_size = block_size;
   o.n_threads = n_threads;
   o.max_rows = 256;
@@ -54,24 +58,33 @@ std::vector<Row> alone(ExecutorRig& rig, std::span<const kv::Token> tokens) {
   return rig.feed(s, tokens, 256, Want::kAll);
 }
 
-// ggml's attention sums f16 values in f16 on its row path; the others work in f32 throughout.
-double tolerance(const Executor& e) {
-  return e.info().attention == "gather" ? 5e-3 : 1e-5;
-}
+struct Setup {
+  const char* attention;
+  const char* kv_format;
+  /// Between schedules. ggml's attention sums f16 values in f16 on its row path; the others work in f32 throughout, but
+  /// where another schedule changes a last bit, a code may flip.
+  double tolerance;
+};
 
-class TinyTest : public testing::TestWithParam<const char*> {
+class TinyTest : public testing::TestWithParam<Setup> {
  protected:
-  std::unique_ptr<Executor> executor_ = load(tiny_path("plain", {}), GetParam());
+  std::unique_ptr<Executor> executor_ = load(tiny_path("plain", {}), GetParam().attention, 32, 1, GetParam().kv_format);
   ExecutorRig rig_{*executor_, 7};
   std::mt19937 random_{42};
 
   void expect_close(const Row& a, const Row& b, const std::string& what) {
-    EXPECT_LT(test::relative_rms(a, b), tolerance(*executor_)) << what;
+    EXPECT_LT(test::relative_rms(a, b), GetParam().tolerance) << what;
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, TinyTest, testing::Values("tree", "gather", "dense"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Backends, TinyTest,
+                         testing::Values(Setup{"tree", "f16", 1e-5}, Setup{"gather", "f16", 5e-3},
+                                         Setup{"dense", "f16", 1e-5}, Setup{"tree", "int8", 1e-3},
+                                         Setup{"dense", "int8", 1e-3}, Setup{"tree", "turbo4", 1e-2},
+                                         Setup{"dense", "turbo4", 1e-2}),
+                         [](const auto& info) {
+                           return std::string(info.param.attention) + "_" + info.param.kv_format;
+                         });
 
 TEST_P(TinyTest, MixedPrefillAndDecodeEqualSeparateSteps) {
   const auto a = random_tokens(random_, 71), b = random_tokens(random_, 40), c = random_tokens(random_, 33);
@@ -228,22 +241,41 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
 }
 
 /// Random schedules of starts, forks, chunks and decodes: tree and gather say what dense says.
-class RandomScheduleTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
+struct Pair {
+  const char* attention;
+  const char* kv_format;
+  const char* dense_format;
+  double row, mean;  ///< differences allowed; a wrong key costs more
+};
 
-INSTANTIATE_TEST_SUITE_P(Backends, RandomScheduleTest,
-                         testing::Combine(testing::Values("tree", "gather"), testing::Values(8, 16, 32, 64)));
+class RandomScheduleTest : public testing::TestWithParam<std::tuple<Pair, int>> {};
+
+// Against the same format, a last bit may flip a key's rounding; against f16, all of a format's loss shows, which
+// short contexts of a tiny model make large.
+INSTANTIATE_TEST_SUITE_P(
+    Backends, RandomScheduleTest,
+    testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 1e-3, 5e-4}, Pair{"gather", "f16", "f16", 3e-2, 5e-3},
+                                     Pair{"tree", "int8", "int8", 3e-2, 1e-3}, Pair{"tree", "int8", "f16", 4e-1, 6e-2},
+                                     Pair{"tree", "turbo4", "turbo4", 1e-1, 2e-3}),
+                     testing::Values(8, 16, 32, 64)),
+    [](const auto& info) {
+      const Pair& pair = std::get<0>(info.param);
+      return fmt::format("{}_{}_as_dense_{}_{}", pair.attention, pair.kv_format, pair.dense_format,
+                         std::get<1>(info.param));
+    });
 
 TEST_P(RandomScheduleTest, AgreesWithDense) {
-  const auto [attention, block_size] = GetParam();
+  const auto& [pair, block_size] = GetParam();
   const char* env = std::getenv("COPPICE_SEED");
   const auto seed = static_cast<std::uint32_t>(env ? std::strtoul(env, nullptr, 10) : std::random_device{}());
   SCOPED_TRACE("replay with COPPICE_SEED=" + std::to_string(seed));
   std::mt19937 random(seed);
   const std::string path = tiny_path("plain", {});
-  const auto tested = load(path, attention, block_size), dense = load(path, "dense", block_size);
-  const double limit = std::string_view(attention) == "tree"
-                           ? 1e-3
-                           : 3e-2;  // a last bit may flip a key's rounding to f16; a wrong key costs more
+  const auto load_pool = [&](const char* attention, const char* format) {  // as many blocks whatever the format
+    return load(path, attention, block_size, 1, format,
+                (std::size_t{1} << 17) * attention::head_bytes(*attention::find_format(format), TinyModel().head_dim));
+  };
+  const auto tested = load_pool(pair.attention, pair.kv_format), dense = load_pool("dense", pair.dense_format);
   ExecutorRig rig(*tested, seed), same(*dense, seed);  // equal seeds: equal block ids
   std::vector<RigSequence> sequences(1);
   double sum = 0;
@@ -272,12 +304,12 @@ TEST_P(RandomScheduleTest, AgreesWithDense) {
     ASSERT_EQ(a.size(), b.size());
     for (std::size_t i = 0; i < a.size(); ++i) {
       const double d = test::relative_rms(a[i], b[i]);
-      ASSERT_LT(d, limit) << "step " << step << " part " << i;
+      ASSERT_LT(d, pair.row) << "step " << step << " part " << i;
       sum += d;
       ++rows;
     }
   }
-  EXPECT_LT(sum / rows, 5e-3);
+  EXPECT_LT(sum / rows, pair.mean);
 }
 
 /// Every form a llama file takes: all backends against libllama.
@@ -334,6 +366,32 @@ TEST(LoadTest, InfoIsComplete) {
   EXPECT_EQ(info.groups[0].bytes_per_token * 32, info.bytes_per_block);
   EXPECT_EQ(info.model_digest.size(), 64U);
   EXPECT_NE(info.layout, load(tiny_path("plain", {}), "auto", 16)->info().layout);
+}
+
+TEST(LoadTest, FormatsDifferInBytesAndInLayoutAndInNothingElse) {
+  const std::string path = tiny_path("plain", {});
+  const auto f16 = load(path, "auto");
+  for (const auto& [format, head] : {std::pair("int8", 2U + 16), {"turbo4", 2U + 16}}) {  // 16 values: half a group
+    const auto e = load(path, "auto", 32, 1, format);
+    EXPECT_EQ(e->info().attention, "tree") << format;
+    EXPECT_EQ(e->info().bytes_per_block, 2U * 2 * 32 * 2 * head) << format;  // K and V, layers, slots, heads
+    EXPECT_EQ(e->info().groups[0].bytes_per_token * 32, e->info().bytes_per_block) << format;
+    EXPECT_GT(e->info().num_blocks, f16->info().num_blocks) << format;
+    std::string layout = e->info().layout;
+    EXPECT_EQ(layout.replace(0, std::string_view(format).size(), "f16"), f16->info().layout);
+    EXPECT_NE(e->info().layout, f16->info().layout);
+    EXPECT_EQ(e->info().model_digest, f16->info().model_digest);
+  }
+  EXPECT_NE(load(path, "auto", 32, 1, "int8")->info().layout, load(path, "auto", 32, 1, "turbo4")->info().layout);
+}
+
+TEST(LoadTest, FormatsThatNobodyCanReadAreErrors) {
+  EXPECT_THROW(load(tiny_path("plain", {}), "gather", 32, 1, "int8"), model::LoadError);
+  EXPECT_THROW(load(tiny_path("plain", {}), "auto", 32, 1, "q8_0"), model::LoadError);
+  const std::string narrow = tiny_path("narrow_heads", {.head_dim = 8});
+  for (const char* attention : {"auto", "tree", "dense"}) {
+    EXPECT_THROW(load(narrow, attention, 32, 1, "turbo4"), model::LoadError) << attention;
+  }
 }
 
 TEST(LoadTest, AutoChoosesGatherWhereTheTreeKernelCannotServe) {

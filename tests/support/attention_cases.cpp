@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -58,16 +59,70 @@ std::vector<Path> two_branches() {
   return p;
 }
 
-/// f16 in about (-1, 1), roughly bell-shaped.
-std::uint16_t random_half(std::uint64_t& state) {
+constexpr std::uint16_t kHalfNaN = 0x7e00;
+constexpr std::uint16_t kHalfMax = 0x7bff;  // 65504
+
+/// In about (-1, 1), roughly bell-shaped.
+float random_value(std::uint64_t& state) {
   state = state * 6364136223846793005ULL + 1442695040888963407ULL;
   const std::uint64_t r = state >> 24;
   const int sum = static_cast<int>(r & 1023) + static_cast<int>(r >> 10 & 1023) + static_cast<int>(r >> 20 & 1023);
-  return std::bit_cast<std::uint16_t>(static_cast<_Float16>(static_cast<float>(sum - 1535) / 1024.0F));
+  return static_cast<float>(sum - 1535) / 1024.0F;
 }
 
-constexpr std::uint16_t kHalfNaN = 0x7e00;
-constexpr std::uint16_t kHalfMax = 0x7bff;  // 65504
+std::uint16_t half(float x) {
+  return std::bit_cast<std::uint16_t>(static_cast<_Float16>(x));
+}
+
+/// One slot's heads in any format, whose bytes are chosen here one by one.
+class SlotWriter {
+ public:
+  SlotWriter(attention::KvFormat format, const attention::HeadShape& heads)
+      : format_(format),
+        n_heads_(static_cast<std::size_t>(heads.n_kv_head)),
+        head_dim_(static_cast<std::size_t>(heads.head_dim)),
+        head_bytes_(head_bytes(format, heads.head_dim)) {}
+
+  std::size_t row_bytes() const { return n_heads_ * head_bytes_; }
+
+  /// What nobody may see: all values are this f16 number.
+  void fill(std::byte* row, std::uint16_t value) const {
+    for (std::size_t h = 0; h < n_heads_; ++h, row += head_bytes_) {
+      if (format_ == attention::KvFormat::kF16) {
+        for (std::size_t i = 0; i < head_dim_; ++i) std::memcpy(row + 2 * i, &value, 2);
+      } else {
+        std::memcpy(row, &value, 2);
+        std::fill_n(row + 2, head_bytes_ - 2, std::byte{0x77});
+      }
+    }
+  }
+
+  void randomise(std::byte* row, std::uint64_t& state) const {
+    for (std::size_t h = 0; h < n_heads_; ++h, row += head_bytes_) {
+      if (format_ == attention::KvFormat::kF16) {
+        for (std::size_t i = 0; i < head_dim_; ++i) {
+          const std::uint16_t value = half(random_value(state));
+          std::memcpy(row + 2 * i, &value, 2);
+        }
+        continue;
+      }
+      const std::uint16_t scale = half((1.0F + 0.25F * random_value(state)) / 100.0F);
+      std::memcpy(row, &scale, 2);
+      for (std::size_t i = 2; i < head_bytes_; ++i) {
+        if (format_ == attention::KvFormat::kInt8) {
+          row[i] = static_cast<std::byte>(static_cast<std::int8_t>(80.0F * random_value(state)));
+        } else {
+          random_value(state);
+          row[i] = static_cast<std::byte>(state >> 40);
+        }
+      }
+    }
+  }
+
+ private:
+  attention::KvFormat format_;
+  std::size_t n_heads_, head_dim_, head_bytes_;
+};
 
 }  // namespace
 
@@ -201,11 +256,14 @@ AttentionCase shuffled(const AttentionCase& c, std::mt19937_64& random) {
   return out;
 }
 
-PoolData::PoolData(const AttentionCase& c, std::uint64_t seed) {
-  const auto row = static_cast<std::size_t>(c.heads.n_kv_head) * static_cast<std::size_t>(c.heads.head_dim);
+PoolData::PoolData(const AttentionCase& c, std::uint64_t seed, attention::KvFormat format) {
+  const SlotWriter writer(format, c.heads);
+  const std::size_t row = writer.row_bytes();
   const auto slots = static_cast<std::size_t>(c.n_blocks) * static_cast<std::size_t>(c.block_size);
-  keys.assign(slots * row, kHalfNaN);
-  values.assign(slots * row, kHalfNaN);
+  for (auto* all : {&keys, &values}) {
+    all->resize(slots * row);
+    for (std::size_t slot = 0; slot < slots; ++slot) writer.fill(all->data() + slot * row, kHalfNaN);
+  }
   std::vector<bool> filled(slots);
   for (const attention::SequenceRows& s : c.rows()) {
     for (std::int64_t p = attention::first_visible(c.group, s.first_position); p < s.first_position + s.n_rows; ++p) {
@@ -213,10 +271,8 @@ PoolData::PoolData(const AttentionCase& c, std::uint64_t seed) {
       if (filled[slot]) continue;
       filled[slot] = true;
       std::uint64_t state = seed + slot * 0x9e3779b97f4a7c15ULL;
-      for (std::size_t d = 0; d < row; ++d) {
-        keys[slot * row + d] = random_half(state);
-        values[slot * row + d] = random_half(state);
-      }
+      writer.randomise(keys.data() + slot * row, state);
+      writer.randomise(values.data() + slot * row, state);
     }
   }
   // A block is filled in order: what lies before a visible slot is somebody's, and finite.
@@ -224,14 +280,10 @@ PoolData::PoolData(const AttentionCase& c, std::uint64_t seed) {
   for (std::size_t slot = slots - 1; slot > 0; --slot) {
     if (!filled[slot] || slot % block_size == 0 || filled[slot - 1]) continue;
     filled[slot - 1] = true;
-    std::fill_n(keys.begin() + static_cast<std::ptrdiff_t>((slot - 1) * row), row, kHalfMax);
-    std::fill_n(values.begin() + static_cast<std::ptrdiff_t>((slot - 1) * row), row, kHalfMax);
+    writer.fill(keys.data() + (slot - 1) * row, kHalfMax);
+    writer.fill(values.data() + (slot - 1) * row, kHalfMax);
   }
-  view = {.format = attention::KvFormat::kF16,
-          .block_size = c.block_size,
-          .row_bytes = row * sizeof(std::uint16_t),
-          .keys = reinterpret_cast<const std::byte*>(keys.data()),
-          .values = reinterpret_cast<const std::byte*>(values.data())};
+  view = {.format = format, .block_size = c.block_size, .row_bytes = row, .keys = keys.data(), .values = values.data()};
 }
 
 std::vector<float> make_queries(const AttentionCase& c, std::uint64_t seed) {

@@ -84,11 +84,11 @@ AttentionCase random_case(const RandomShape& shape, std::mt19937_64& random);
 /// The same case with other physical ids.
 AttentionCase shuffled(const AttentionCase& c, std::mt19937_64& random);
 
-/// A pool's contents: f16 [n_blocks][block_size][n_kv_head][head_dim].
+/// A pool's contents, [n_blocks][block_size][n_kv_head] heads: values of about 1 either way, whatever the format.
 struct PoolData {
-  std::vector<std::uint16_t> keys, values;
+  std::vector<std::byte> keys, values;
   attention::PoolView view;
-  explicit PoolData(const AttentionCase& c, std::uint64_t seed);
+  PoolData(const AttentionCase& c, std::uint64_t seed, attention::KvFormat format = attention::KvFormat::kF16);
 };
 
 /// [n_rows, n_head, head_dim]

@@ -12,17 +12,23 @@
 
 #include <hwy/highway.h>
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
+
+#include "attention/cpu/rotate-inl.h"
+#include "attention/kv_format.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-struct LoadF16 {
-  static constexpr std::size_t bytes(int n) { return static_cast<std::size_t>(n) * sizeof(hwy::float16_t); }
+// Each format: values [i, i + lanes) of the head at `head`, still to be multiplied by its scale where it has one.
 
-  /// Values [i, i + lanes) of the head at `head`.
+struct LoadF16 {
+  static constexpr KvFormat kFormat = KvFormat::kF16;
+
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::byte* head, int i) {
     const hn::Rebind<hwy::float16_t, D> half;
@@ -30,12 +36,76 @@ struct LoadF16 {
   }
 };
 
+constexpr int kScaleBytes = 2;
+
+struct LoadInt8 {
+  static constexpr KvFormat kFormat = KvFormat::kInt8;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const std::byte* head, int i) {
+    const hn::RebindToSigned<D> wide;
+    const hn::Rebind<std::int8_t, D> bytes;
+    const auto* codes = reinterpret_cast<const std::int8_t*>(head + kScaleBytes);
+    return hn::ConvertTo(d, hn::PromoteTo(wide, hn::LoadU(bytes, codes + i)));
+  }
+};
+
+struct LoadTurbo4 {
+  static constexpr KvFormat kFormat = KvFormat::kTurbo4;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const std::byte* head, int i) {
+    const hn::RebindToSigned<D> wide;
+    const hn::Rebind<std::uint8_t, D> bytes;
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(head + kScaleBytes);
+    const auto pairs = hn::LoadU(bytes, codes + i / 32 * 16 + i % 16);
+    const bool high = i % 32 >= 16;
+    if constexpr (hn::MaxLanes(D()) == 16) {  // one lookup in a register of 16 floats
+      static constexpr auto kLevels = [] {
+        std::array<float, 16> levels{};
+        for (std::size_t k = 0; k < 16; ++k) levels[k] = kTurbo4Levels[k];
+        return levels;
+      }();
+      const auto both = hn::PromoteTo(wide, pairs);
+      const auto index = high ? hn::ShiftRight<4>(both) : hn::And(both, hn::Set(wide, 15));
+      return hn::TableLookupLanes(hn::LoadU(d, kLevels.data()), hn::IndicesFromVec(d, index));
+    } else {
+      const hn::Rebind<std::int8_t, D> level;
+      const auto index = high ? hn::ShiftRight<4>(pairs) : hn::And(pairs, hn::Set(bytes, 15));
+      const hn::Full128<std::int8_t> table;
+      const auto levels = hn::TableLookupBytes(hn::LoadU(table, kTurbo4Levels.data()), hn::BitCast(level, index));
+      return hn::ConvertTo(d, hn::PromoteTo(wide, levels));
+    }
+  }
+};
+
+/// Whether a head's values are to be multiplied by one scale.
+template <class Load>
+constexpr bool kScaled = Load::kFormat != KvFormat::kF16;
+
+/// REQUIRES: kScaled.
+HWY_INLINE float scale_of(const std::byte* head) {
+  const hn::CappedTag<float, 1> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> half;
+  return hn::GetLane(hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(head))));
+}
+
+/// A query as the format's keys want it.
+template <class Load>
+HWY_INLINE void take_query(const float* from, float scale, int n, float* to) {
+  if constexpr (is_rotated(Load::kFormat)) {
+    rotate(from, scale, n, to);
+  } else {
+    for (int i = 0; i < n; ++i) to[i] = from[i] * scale;
+  }
+}
+
 /// Asks for one slot's row of a head in a block that comes later. Blocks lie anywhere, which no hardware prefetcher can
 /// know; a row at a time, or the core's few fill buffers stall everything else; into L2, as L1 holds the block at hand.
 template <class Load>
 HWY_INLINE void prefetch(const std::byte* head, std::size_t row_bytes, int slot, int head_dim) {
   const std::byte* row = head + row_bytes * static_cast<std::size_t>(slot);
-  for (std::size_t i = 0; i < Load::bytes(head_dim); i += 64) __builtin_prefetch(row + i, 0, 2);
+  for (std::size_t i = 0; i < head_bytes(Load::kFormat, head_dim); i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
 /// exp(x) for x <= 0, to 2e-7 near 0; 0 for x < -87 and for NaN. Half the operations of the library's, which is exact to the

@@ -16,7 +16,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "attention/cpu/kv_load-inl.h"
 #include "attention/cpu/tile_kernel.h"
@@ -67,6 +69,43 @@ struct FewBlock {
   int stride;
 };
 
+/// Scales of slots [begin, end) of a head, each at its slot's place; elsewhere 0. Made long before they are asked for: a
+/// vector load waits for the short stores that it covers.
+class FewScales {
+ public:
+  HWY_INLINE FewScales(const std::byte* head, std::size_t row_bytes, int begin, int end) {
+    for (int s = begin; s < end; ++s) {
+      std::memcpy(halves_ + s, head + row_bytes * static_cast<std::size_t>(s), sizeof(std::uint16_t));
+    }
+  }
+
+  /// Scores, or weights, times their slots' scales.
+  template <int Group>
+  HWY_INLINE void scale(const FewBlock& b) const {
+    const hn::ScalableTag<float> d;
+    const hn::Rebind<hwy::float16_t, decltype(d)> half;
+    const int lanes = static_cast<int>(hn::Lanes(d));
+    for (int s = b.begin / lanes * lanes; s < b.end; s += lanes) {
+      const auto scale = hn::PromoteTo(d, hn::Load(half, reinterpret_cast<const hwy::float16_t*>(halves_) + s));
+      for (int q = 0; q < Group; ++q) {
+        float* scores = b.scores + q * b.stride + s;
+        hn::Store(hn::Mul(hn::Load(d, scores), scale), d, scores);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kMostSlots = 64;  // in a block
+  HWY_ALIGN std::uint16_t halves_[kMostSlots] = {};
+};
+
+/// Where values have no scales of their own.
+struct NoScales {
+  NoScales(const std::byte*, std::size_t, int, int) {}
+  template <int Group>
+  void scale(const FewBlock&) const {}
+};
+
 template <class Load, int Group>
 HWY_INLINE void few_scores(const FewBlock& b) {
   const hn::ScalableTag<float> d;
@@ -81,14 +120,20 @@ HWY_INLINE void few_scores(const FewBlock& b) {
     if (b.next_keys) {
       for (int s = 0; s < kSlots; ++s) prefetch<Load>(b.next_keys, b.row_bytes, slot + s, b.head_dim);
     }
-    for (int i = 0; i < b.head_dim; i += lanes) {
+    const auto step = [&](int i) HWY_ATTR {
       V key[kSlots];
       for (int s = 0; s < kSlots; ++s) key[s] = Load::load(d, row + b.row_bytes * static_cast<std::size_t>(s), i);
       for (int q = 0; q < Group; ++q) {
         const V query = hn::Load(d, b.queries + q * b.head_dim + i);
         for (int s = 0; s < kSlots; ++s) sums[q][s] = hn::MulAdd(query, key[s], sums[q][s]);
       }
+    };
+    // Where a vector lies in its group of 32 values is known to the compiler: turbo4 unpacks without asking.
+    int i = 0;
+    for (; i + 32 <= b.head_dim; i += 32) {
+      for (int j = 0; j < 32; j += lanes) step(i + j);
     }
+    for (; i < b.head_dim; i += lanes) step(i);
     for (int q = 0; q < Group; ++q) {
       hn::Store(sum_four(d, sums[q][0], sums[q][1], sums[q][2], sums[q][3]), hn::FixedTag<float, kSlots>(),
                 b.scores + q * b.stride + slot);
@@ -113,7 +158,8 @@ HWY_INLINE void few_softmax(const FewBlock& b, int q, int lo, int hi) {
   }
   auto best = hn::Set(d, none);
   for (int s = first; s < end; s += lanes) best = hn::Max(best, hn::Load(d, scores + s));
-  const float max = std::max(b.max[q], hn::GetLane(hn::MaxOfLanes(d, best)));
+  float max = b.max[q];
+  if (!hn::AllTrue(d, hn::Le(best, hn::Set(d, max)))) max = hn::GetLane(hn::MaxOfLanes(d, best));
   auto total = hn::Zero(d);
   for (int s = first; s < end; s += lanes) {
     const auto p = exp_of(d, hn::Sub(hn::Load(d, scores + s), hn::Set(d, max)));
@@ -162,13 +208,19 @@ HWY_INLINE void few_values(const FewBlock& b) {
   for (; i < b.head_dim; i += lanes) few_values_of<Load, Group, 1>(b, i);
 }
 
+/// The block is a copy: nothing that is stored can change it, so its fields stay in registers. Instead of keys their
+/// scores take in the keys' scales, and instead of values their weights.
 template <class Load, int Group>
-void few_group(const FewBlock& b, const RowInterval* rows, int first_query, int heads_per_kv, int slot0) {
+void few_group(const FewBlock b, const RowInterval* rows, int first_query, int heads_per_kv, int slot0) {
+  using Scales = std::conditional_t<kScaled<Load>, FewScales, NoScales>;
+  const Scales keys(b.keys, b.row_bytes, b.begin, b.end), values(b.values, b.row_bytes, b.begin, b.end);
   few_scores<Load, Group>(b);
+  keys.template scale<Group>(b);
   for (int q = 0; q < Group; ++q) {
     const RowInterval& row = rows[(first_query + q) / heads_per_kv];
     few_softmax(b, q, std::clamp(row.lo - slot0, b.begin, b.end), std::clamp(row.hi - slot0, b.begin, b.end));
   }
+  values.template scale<Group>(b);
   few_values<Load, Group>(b);
 }
 
@@ -183,8 +235,7 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
       const float* from =
           t.q +
           (std::ptrdiff_t{t.rows[static_cast<std::size_t>(q / per_kv)].row} * h.n_head + k * per_kv + q % per_kv) * dim;
-      float* to = scratch.queries() + (std::ptrdiff_t{k} * n_queries + q) * dim;
-      for (int i = 0; i < dim; ++i) to[i] = from[i] * h.scale;
+      take_query<Load>(from, h.scale, dim, scratch.queries() + (std::ptrdiff_t{k} * n_queries + q) * dim);
     }
   }
   const auto n_states = static_cast<std::size_t>(h.n_kv_head) * static_cast<std::size_t>(n_queries);
@@ -194,7 +245,7 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
 
   std::int32_t lo = std::numeric_limits<std::int32_t>::max(), hi = 0;
   for (const RowInterval& r : t.rows) lo = std::min(lo, r.lo), hi = std::max(hi, r.hi);
-  const std::size_t head_bytes = Load::bytes(dim);
+  const std::size_t bytes_per_head = head_bytes(Load::kFormat, dim);
   const int stride = (block_size + TileScratch::kMaxLanes - 1) / TileScratch::kMaxLanes * TileScratch::kMaxLanes;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < t.blocks.size(); ++i) {
@@ -207,7 +258,7 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
     for (int k = 0; k < h.n_kv_head; ++k) {
       for (int q = 0; q < n_queries;) {
         const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
-        const std::size_t head = head_bytes * static_cast<std::size_t>(k);
+        const std::size_t head = bytes_per_head * static_cast<std::size_t>(k);
         const FewBlock b{.keys = t.pool.keys + at + head,
                          .values = t.pool.values + at + head,
                          .next_keys = more && q == 0 ? t.pool.keys + next + head : nullptr,
@@ -232,7 +283,7 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
         } else {
           few_group<Load, 1>(b, t.rows.data(), q, per_kv, slot0), q += 1;
         }
-        bytes += 2 * head_bytes * static_cast<std::size_t>(end - begin);
+        bytes += 2 * bytes_per_head * static_cast<std::size_t>(end - begin);
       }
     }
   }

@@ -21,14 +21,23 @@ std::uint64_t attend(const TileInput& tile, TileScratch& scratch) {
   const hn::ScalableTag<float> d;
   const std::size_t queries = tile.rows.size() * static_cast<std::size_t>(tile.heads.heads_per_kv());
   const bool many = 4 * queries >= 3 * hn::Lanes(d);
+  const auto with = [&](auto load) {
+    using Load = decltype(load);
+    return many ? attend_many<Load>(tile, scratch) : attend_few<Load>(tile, scratch);
+  };
   switch (tile.pool.format) {
     case KvFormat::kF16:
-      return many ? attend_many<LoadF16>(tile, scratch) : attend_few<LoadF16>(tile, scratch);
+      return with(LoadF16());
+    case KvFormat::kInt8:
+      return with(LoadInt8());
+    case KvFormat::kTurbo4:
+      return with(LoadTurbo4());
   }
   return 0;
 }
 
-void merge(const HeadShape& heads, const float* states, const std::int32_t* partials, int n, float* out) {
+void merge(const HeadShape& heads, KvFormat format, const float* states, const std::int32_t* partials, int n,
+           float* out) {
   const hn::ScalableTag<float> d;
   const int lanes = static_cast<int>(hn::Lanes(d)), dim = heads.head_dim;
   const std::ptrdiff_t per_row = std::ptrdiff_t{heads.n_head} * (dim + 2);
@@ -48,6 +57,7 @@ void merge(const HeadShape& heads, const float* states, const std::int32_t* part
     }
     const auto scale = hn::Set(d, sum > 0.0F ? 1.0F / sum : 0.0F);
     for (int i = 0; i < dim; i += lanes) hn::StoreU(hn::Mul(scale, hn::LoadU(d, out + i)), d, out + i);
+    if (is_rotated(format)) rotate_back(out, dim);
   }
 }
 
@@ -92,8 +102,9 @@ std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch) {
   return HWY_DYNAMIC_DISPATCH(attend)(tile, scratch);
 }
 
-void merge_row(const HeadShape& heads, const float* states, std::span<const std::int32_t> partials, float* out) {
-  HWY_DYNAMIC_DISPATCH(merge)(heads, states, partials.data(), static_cast<int>(partials.size()), out);
+void merge_row(const HeadShape& heads, KvFormat format, const float* states, std::span<const std::int32_t> partials,
+               float* out) {
+  HWY_DYNAMIC_DISPATCH(merge)(heads, format, states, partials.data(), static_cast<int>(partials.size()), out);
 }
 
 }  // namespace coppice::attention

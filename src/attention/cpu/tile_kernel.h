@@ -51,11 +51,12 @@ class TileScratch {
 int max_tile_rows(const HeadShape& heads);
 
 /// Computes a tile's partial states. Returns the bytes of keys and values loaded.
-/// REQUIRES: 0 < rows <= max_tile_rows; head_dim is a multiple of 16; block_size a multiple of 4.
+/// REQUIRES: 0 < rows <= max_tile_rows; head_dim is a multiple of 16; block_size a multiple of 4, at most 64.
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch);
 
-/// out[n_head][head_dim] := the partial states of one row merged and normalised.
+/// out[n_head][head_dim] := the partial states of one row merged, normalised, and rotated back where the format rotates.
 /// states: [all partials][n_head][head_dim + 2].
-void merge_row(const HeadShape& heads, const float* states, std::span<const std::int32_t> partials, float* out);
+void merge_row(const HeadShape& heads, KvFormat format, const float* states, std::span<const std::int32_t> partials,
+               float* out);
 
 }  // namespace coppice::attention

@@ -153,7 +153,8 @@ void many_block(const ManyHead& h, const ManyBlock& b, int at) {
   for (int i = 0; i < h.head_dim; i += kMany) many_values_of<Vectors, kMany>(h, b, at, i, rescale);
 }
 
-/// Slots [begin, end) of a head as f32, while those of the block that comes next are fetched: [end - begin, padded to `pad` rows with zeros][head_dim].
+/// Slots [begin, end) of a head as f32, while those of the block that comes next are fetched:
+/// [end - begin, padded to `pad` rows with zeros][head_dim].
 template <class Load>
 HWY_INLINE void convert(const std::byte* head, const std::byte* next, std::size_t row_bytes, int head_dim, int begin,
                         int end, int pad, float* to) {
@@ -162,21 +163,29 @@ HWY_INLINE void convert(const std::byte* head, const std::byte* next, std::size_
   for (int slot = begin; slot < end; ++slot, to += head_dim) {
     if (next) prefetch<Load>(next, row_bytes, slot, head_dim);
     const std::byte* row = head + row_bytes * static_cast<std::size_t>(slot);
-    for (int i = 0; i < head_dim; i += lanes) hn::Store(Load::load(d, row, i), d, to + i);
+    if constexpr (kScaled<Load>) {
+      const auto scale = hn::Set(d, scale_of(row));
+      for (int i = 0; i < head_dim; i += lanes) hn::Store(hn::Mul(Load::load(d, row, i), scale), d, to + i);
+    } else {
+      for (int i = 0; i < head_dim; i += lanes) hn::Store(Load::load(d, row, i), d, to + i);
+    }
   }
   const int rows = (end - begin + pad - 1) / pad * pad - (end - begin);
   std::fill_n(to, std::ptrdiff_t{rows} * head_dim, 0.0F);
 }
 
 /// Columns of one key head: queries transposed and scaled, empty states.
-inline ManyHead many_head(const TileInput& t, TileScratch& scratch, int kv_head, int stride) {
+template <class Load>
+HWY_INLINE ManyHead many_head(const TileInput& t, TileScratch& scratch, int kv_head, int stride) {
   const HeadShape& h = t.heads;
   const int per_kv = h.heads_per_kv(), n = static_cast<int>(t.rows.size()) * per_kv;
   for (int q = 0; q < n; ++q) {
     const float* from = t.q + (std::ptrdiff_t{t.rows[static_cast<std::size_t>(q / per_kv)].row} * h.n_head +
                                kv_head * per_kv + q % per_kv) *
                                   h.head_dim;
-    for (int i = 0; i < h.head_dim; ++i) scratch.queries()[std::ptrdiff_t{i} * stride + q] = from[i] * h.scale;
+    float* query = scratch.keys();  // free until the first block
+    take_query<Load>(from, h.scale, h.head_dim, query);
+    for (int i = 0; i < h.head_dim; ++i) scratch.queries()[std::ptrdiff_t{i} * stride + q] = query[i];
   }
   for (int i = 0; i < h.head_dim; ++i) {
     std::fill(scratch.queries() + std::ptrdiff_t{i} * stride + n, scratch.queries() + std::ptrdiff_t{i + 1} * stride,
@@ -213,25 +222,25 @@ std::uint64_t attend_many(const TileInput& t, TileScratch& scratch) {
   }
   const std::int32_t lo = *std::min_element(scratch.lo(), scratch.lo() + stride);
   const std::int32_t hi = *std::max_element(scratch.hi(), scratch.hi() + stride);
-  const std::size_t head_bytes = Load::bytes(h.head_dim);
+  const std::size_t bytes_per_head = head_bytes(Load::kFormat, h.head_dim);
   std::uint64_t bytes = 0;
   for (int k = 0; k < h.n_kv_head; ++k) {
-    const ManyHead head = many_head(t, scratch, k, stride);
+    const ManyHead head = many_head<Load>(t, scratch, k, stride);
     for (std::size_t i = 0; i < t.blocks.size(); ++i) {
       const int slot0 = t.run_offset + static_cast<int>(i) * t.pool.block_size;
       const int begin = std::max(lo - slot0, 0), end = std::min(hi - slot0, t.pool.block_size);
       if (begin >= end) continue;
       const std::size_t at =
-          t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i]) + head_bytes * static_cast<std::size_t>(k);
+          t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i]) + bytes_per_head * static_cast<std::size_t>(k);
       const bool more = i + 1 < t.blocks.size();
       const std::size_t next = more ? t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i + 1]) +
-                                          head_bytes * static_cast<std::size_t>(k)
+                                          bytes_per_head * static_cast<std::size_t>(k)
                                     : 0;
       convert<Load>(t.pool.keys + at, more ? t.pool.keys + next : nullptr, t.pool.row_bytes, h.head_dim, begin, end,
                     kMany, scratch.keys());
       convert<Load>(t.pool.values + at, more ? t.pool.values + next : nullptr, t.pool.row_bytes, h.head_dim, begin, end,
                     1, scratch.values());
-      bytes += 2 * head_bytes * static_cast<std::size_t>(end - begin);
+      bytes += 2 * bytes_per_head * static_cast<std::size_t>(end - begin);
       const ManyBlock block{scratch.keys(), scratch.values(), end - begin, slot0 + begin, scratch.scores()};
       int q = 0;
       for (; q + kManyVectors * lanes <= stride; q += kManyVectors * lanes) many_block<kManyVectors>(head, block, q);

@@ -47,7 +47,7 @@ class Attention {
   virtual UnitInputs declare(ggml_context* context, const UnitKey& unit, std::size_t group) const = 0;
 
   /// Attention of one unit in one layer. q: [head_dim, n_head, n_streams * n_rows] f32, this unit's rows.
-  /// k, v: [n_embd_kv, n_slots], the layer's pool after this step's writes. Returns [n_embd_q, n_streams * n_rows].
+  /// k, v: the layer's pool after this step's writes, as the store has it. Returns [n_embd_q, n_streams * n_rows].
   virtual ggml_tensor* build(ggml_context* context, ggml_tensor* q, ggml_tensor* k, ggml_tensor* v, const UnitKey& unit,
                              std::size_t group, UnitInputs& inputs) const = 0;
 
@@ -64,6 +64,7 @@ struct AttentionConfig {
   std::vector<kv::GroupSpec> groups;
 };
 
+/// REQUIRES: the store's format is f16.
 std::unique_ptr<Attention> make_gather_attention(const AttentionConfig& config);
 std::unique_ptr<Attention> make_dense_attention(const AttentionConfig& config);
 std::unique_ptr<Attention> make_tree_attention(const AttentionConfig& config, int n_threads);

@@ -29,7 +29,7 @@ class DenseAttention final : public Attention {
     const auto& spec = *config_.spec;
     const int keys = unit.shape.keys[group];
     const auto heads = [&](ggml_tensor* pool) {  // [n_embd_kv, keys] f32 -> [head_dim, n_kv_head, keys]
-      return ggml_reshape_3d(c, ggml_get_rows(c, pool, in.ids), spec.head_dim, spec.n_kv_head, keys);
+      return ggml_reshape_3d(c, config_.store->read_rows(c, pool, in.ids), spec.head_dim, spec.n_kv_head, keys);
     };
     ggml_tensor* k_rows = ggml_permute(c, heads(k), 0, 2, 1, 3);                // [head_dim, keys, n_kv_head]
     ggml_tensor* v_cols = ggml_cont(c, ggml_permute(c, heads(v), 1, 2, 0, 3));  // [keys, head_dim, n_kv_head]

@@ -8,6 +8,7 @@
 #include <limits>
 #include <list>
 #include <map>
+#include <ranges>
 #include <thread>
 
 #include "executor/ggml/batch_check.h"
@@ -18,15 +19,21 @@ namespace coppice::executor {
 
 namespace {
 
+using attention::KvFormat;
 using Clock = std::chrono::steady_clock;
 
 /// Groups and layer slots [K10]: layers with the same window form a group, full attention first.
-std::vector<kv::GroupSpec> make_groups(const model::ModelSpec& spec) {
+std::vector<kv::GroupSpec> make_groups(const model::ModelSpec& spec, KvFormat format) {
+  if (format != KvFormat::kF16 && (spec.head_dim % 16 != 0 || spec.head_dim > attention::kMaxRotated)) {
+    throw model::LoadError(fmt::format("heads of {} values can't be stored as {}; --kv-format f16 can store them",
+                                       spec.head_dim, format_name(format)));
+  }
   std::map<int, std::vector<int>> by_window;
   for (std::size_t i = 0; i < spec.layers.size(); ++i) by_window[spec.layers[i].window].push_back(static_cast<int>(i));
   std::vector<kv::GroupSpec> groups;
   for (auto& [window, layers] : by_window) {
-    const std::size_t bytes = 2 * sizeof(ggml_fp16_t) * static_cast<std::size_t>(spec.n_embd_kv()) * layers.size();
+    const std::size_t heads = 2 * static_cast<std::size_t>(spec.n_kv_head) * layers.size();  // keys and values
+    const std::size_t bytes = heads * attention::head_bytes(format, spec.head_dim);
     groups.push_back({window == 0 ? kv::GroupKind::kFull : kv::GroupKind::kSliding, window, std::move(layers), bytes});
   }
   return groups;
@@ -45,10 +52,11 @@ void log_unused_slots(const std::vector<kv::GroupSpec>& groups) {
   }
 }
 
-std::string describe_layout(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups, int block_size) {
-  std::string text = fmt::format("f16;[slot,head,dim];block={};heads={};dim={};rope=norm,{},{},{},{}", block_size,
-                                 spec.n_kv_head, spec.head_dim, spec.rope.dims, spec.rope.base, spec.rope.freq_scale,
-                                 spec.rope.freq_factors != model::kNoTensor);
+std::string describe_layout(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups, KvFormat format,
+                            int block_size) {
+  std::string text = fmt::format("{};[slot,head,dim];block={};heads={};dim={};rope=norm,{},{},{},{}",
+                                 format_name(format), block_size, spec.n_kv_head, spec.head_dim, spec.rope.dims,
+                                 spec.rope.base, spec.rope.freq_scale, spec.rope.freq_factors != model::kNoTensor);
   for (const kv::GroupSpec& g : groups) {
     text += fmt::format(";{}{}:{}", g.kind == kv::GroupKind::kFull ? "full" : "sliding", g.window,
                         fmt::join(g.layers, ","));
@@ -66,6 +74,20 @@ void route_ggml_log() {
         if (level == GGML_LOG_LEVEL_WARN) spdlog::warn("ggml: {}", line);
       },
       nullptr);
+}
+
+KvFormat checked_format(const GgmlOptions& o) {
+  const auto format = attention::find_format(o.kv_format);
+  if (!format) {
+    throw model::LoadError(
+        fmt::format("KV format '{}' is not known; known: {}", o.kv_format,
+                    fmt::join(attention::kKvFormats | std::views::transform(attention::format_name), ", ")));
+  }
+  if (o.attention == "gather" && *format != KvFormat::kF16) {
+    throw model::LoadError(
+        fmt::format("--attention gather reads f16 only; --kv-format {} needs tree or dense", o.kv_format));
+  }
+  return *format;
 }
 
 GgmlOptions checked(GgmlOptions o) {
@@ -92,8 +114,9 @@ class GgmlExecutor final : public Executor {
  public:
   GgmlExecutor(GgmlOptions options, const Progress& progress)
       : options_(checked(std::move(options))),
+        format_(checked_format(options_)),
         model_(model::load_model(options_.model_path)),
-        groups_(make_groups(model_.spec)),
+        groups_(make_groups(model_.spec, format_)),
         weights_(model_, progress),
         store_(store_config()),
         attention_(make_attention()),
@@ -138,7 +161,12 @@ class GgmlExecutor final : public Executor {
   KvStoreConfig store_config() const {
     std::size_t slots = 0;
     for (const kv::GroupSpec& g : groups_) slots = std::max(slots, g.layers.size());
-    return {static_cast<int>(slots), model_.spec.n_embd_kv(), options_.block_size, options_.kv_bytes};
+    return {.n_layer_slots = static_cast<int>(slots),
+            .format = format_,
+            .n_kv_head = model_.spec.n_kv_head,
+            .head_dim = model_.spec.head_dim,
+            .block_size = options_.block_size,
+            .budget_bytes = options_.kv_bytes};
   }
 
   std::unique_ptr<Attention> make_attention() const {
@@ -146,7 +174,7 @@ class GgmlExecutor final : public Executor {
     if (options_.attention == "dense") return make_dense_attention(config);
     if (options_.attention == "gather") return make_gather_attention(config);
     if (tree_attention_fits(model_.spec, options_.block_size)) return make_tree_attention(config, options_.n_threads);
-    if (options_.attention == "auto") return make_gather_attention(config);
+    if (options_.attention == "auto" && format_ == KvFormat::kF16) return make_gather_attention(config);
     throw model::LoadError(
         fmt::format("the tree kernel can't serve heads of {} values in blocks of {} tokens; "
                     "--attention auto would choose gather",
@@ -165,10 +193,11 @@ class GgmlExecutor final : public Executor {
              .bytes_per_block = store_.bytes_per_block(),
              .groups = groups_,
              .model_digest = model_.digest,
-             .layout = describe_layout(spec, groups_, options_.block_size)};
+             .layout = describe_layout(spec, groups_, format_, options_.block_size)};
   }
 
   GgmlOptions options_;
+  KvFormat format_;
   model::Model model_;
   std::vector<kv::GroupSpec> groups_;
   Weights weights_;
@@ -194,10 +223,10 @@ std::unique_ptr<Executor> load_ggml_executor(
   const ExecutorInfo& info = executor->info();
   spdlog::info(
       "loaded {}: {:.1f} MiB of weights read from the file's mapping, {:.1f} MiB converted; {} blocks of {} tokens, "
-      "{:.2f} MiB each; attention {}; {:.2f} s",
+      "{:.2f} MiB each, {}; attention {}; {:.2f} s",
       info.model_name, static_cast<double>(executor->weights().mapped_bytes()) / kMiB,
       static_cast<double>(executor->weights().converted_bytes()) / kMiB, info.num_blocks, info.block_size,
-      static_cast<double>(info.bytes_per_block) / kMiB, info.attention,
+      static_cast<double>(info.bytes_per_block) / kMiB, options.kv_format, info.attention,
       std::chrono::duration<double>(Clock::now() - start).count());
   log_unused_slots(info.groups);
   return executor;

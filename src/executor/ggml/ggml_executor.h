@@ -16,6 +16,7 @@ namespace coppice::executor {
 struct GgmlOptions {
   std::string model_path;
   std::string attention = "auto";  ///< auto, tree, gather, dense
+  std::string kv_format = "f16";   ///< f16, int8, turbo4
   std::size_t kv_bytes = 0;        ///< the pool's budget
   int block_size = 32;             ///< 8, 16, 32 or 64
   int n_threads = 0;               ///< 0: one for each core

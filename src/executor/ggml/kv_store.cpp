@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "attention/cpu/kv_codec.h"
 #include "model/gguf_file.h"
 
 namespace coppice::executor {
@@ -17,6 +18,43 @@ constexpr std::size_t kTensorAlignment = 4096;
 
 std::size_t round_up(std::size_t n, std::size_t unit) {
   return (n + unit - 1) / unit * unit;
+}
+
+/// Calls visit(row, head) for a worker's share of all heads of n_rows rows.
+template <class Visit>
+void for_each_head(std::int64_t n_rows, int n_heads, int worker, int n_workers, Visit&& visit) {
+  const std::int64_t n = n_rows * n_heads;
+  for (std::int64_t i = n * worker / n_workers; i < n * (worker + 1) / n_workers; ++i) visit(i / n_heads, i % n_heads);
+}
+
+/// Sources: the pool (the result is a view of it), values, slots.
+void run_write(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
+  const auto& config = *static_cast<const KvStoreConfig*>(userdata);
+  const ggml_tensor* values = dst->src[1];
+  const auto* slots = static_cast<const std::int64_t*>(dst->src[2]->data);
+  const std::size_t bytes = attention::head_bytes(config.format, config.head_dim);
+  for_each_head(values->ne[1], config.n_kv_head, worker, n_workers, [&](std::int64_t row, std::int64_t head) {
+    const auto* from = reinterpret_cast<const float*>(static_cast<const std::byte*>(values->data) +
+                                                      static_cast<std::size_t>(row) * values->nb[1]);
+    attention::encode_head(config.format, config.head_dim, from + head * config.head_dim,
+                           static_cast<std::byte*>(dst->data) + static_cast<std::size_t>(slots[row]) * dst->nb[1] +
+                               static_cast<std::size_t>(head) * bytes);
+  });
+}
+
+/// Sources: the pool, ids.
+void run_read(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
+  const auto& config = *static_cast<const KvStoreConfig*>(userdata);
+  const ggml_tensor* pool = dst->src[0];
+  const auto* ids = static_cast<const std::int32_t*>(dst->src[1]->data);
+  const std::size_t bytes = attention::head_bytes(config.format, config.head_dim);
+  for_each_head(dst->ne[1], config.n_kv_head, worker, n_workers, [&](std::int64_t row, std::int64_t head) {
+    attention::decode_head(config.format, config.head_dim,
+                           static_cast<const std::byte*>(pool->data) +
+                               static_cast<std::size_t>(ids[row]) * pool->nb[1] +
+                               static_cast<std::size_t>(head) * bytes,
+                           static_cast<float*>(dst->data) + row * dst->ne[0] + head * config.head_dim);
+  });
 }
 
 }  // namespace
@@ -45,7 +83,9 @@ KvStore::KvStore(const KvStoreConfig& config) : config_(config) {
   buffer_.reset(ggml_backend_cpu_buffer_from_ptr(memory_, mapped_bytes_));
   context_ = make_context(n_tensors);
   for (std::size_t i = 0; i < n_tensors; ++i) {
-    ggml_tensor* t = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F16, config.n_embd_kv,
+    const bool f16 = config.format == attention::KvFormat::kF16;
+    ggml_tensor* t = ggml_new_tensor_2d(context_.get(), f16 ? GGML_TYPE_F16 : GGML_TYPE_I8,
+                                        f16 ? n_embd_kv() : static_cast<std::int64_t>(row_bytes()),
                                         std::int64_t{all_blocks_} * config.block_size);
     ggml_backend_tensor_alloc(buffer_.get(), t, static_cast<std::byte*>(memory_) + i * tensor_bytes);
     (i % 2 == 0 ? k_ : v_).push_back(t);
@@ -56,15 +96,32 @@ KvStore::~KvStore() {
   if (memory_) ::munmap(memory_, mapped_bytes_);
 }
 
+std::size_t KvStore::row_bytes() const {
+  return attention::head_bytes(config_.format, config_.head_dim) * static_cast<std::size_t>(config_.n_kv_head);
+}
+
 std::size_t KvStore::block_bytes() const {
-  return static_cast<std::size_t>(config_.block_size) * static_cast<std::size_t>(config_.n_embd_kv) *
-         sizeof(ggml_fp16_t);
+  return row_bytes() * static_cast<std::size_t>(config_.block_size);
+}
+
+ggml_tensor* KvStore::write_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* values,
+                                 ggml_tensor* slots) const {
+  if (config_.format == attention::KvFormat::kF16) return ggml_set_rows(context, pool, values, slots);
+  ggml_tensor* sources[] = {values, slots};
+  return ggml_custom_inplace(context, pool, sources, 2, run_write, GGML_N_TASKS_MAX,
+                             const_cast<KvStoreConfig*>(&config_));
+}
+
+ggml_tensor* KvStore::read_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* ids) const {
+  if (config_.format == attention::KvFormat::kF16) return ggml_get_rows(context, pool, ids);
+  ggml_tensor* sources[] = {pool, ids};
+  return ggml_custom_4d(context, GGML_TYPE_F32, n_embd_kv(), ids->ne[0], 1, 1, sources, 2, run_read, GGML_N_TASKS_MAX,
+                        const_cast<KvStoreConfig*>(&config_));
 }
 
 void KvStore::copy(std::span<const kv::CopyOp> copies) {
-  const std::size_t row = block_bytes() / static_cast<std::size_t>(config_.block_size);
   for (const kv::CopyOp& op : copies) {
-    const std::size_t n = row * static_cast<std::size_t>(op.n_slots);
+    const std::size_t n = row_bytes() * static_cast<std::size_t>(op.n_slots);
     for (const auto& tensors : {std::cref(k_), std::cref(v_)}) {
       for (ggml_tensor* t : tensors.get()) {
         auto* base = static_cast<std::byte*>(t->data);

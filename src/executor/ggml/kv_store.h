@@ -1,5 +1,6 @@
-// KvStore: the tensors of the KV pool [K1]. One K and one V tensor per layer slot, f16, seen as rows of slots:
-// [n_embd_kv, n_slots], where a slot's row is [n_kv_head][head_dim].
+// KvStore: the tensors of the KV pool [K1]. One K and one V tensor per layer slot, seen as rows of slots, where a slot's
+// row is n_kv_head heads in one of the KV formats [K13]: [n_embd_kv, n_slots] of f16, or [row_bytes, n_slots] of bytes
+// where only our own code knows the format.
 //
 // Owns the memory. Not thread safe; the executor's thread owns it.
 //
@@ -13,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/kv_format.h"
 #include "executor/ggml/ggml_ptr.h"
 #include "kv/types.h"
 
@@ -20,7 +22,9 @@ namespace coppice::executor {
 
 struct KvStoreConfig {
   int n_layer_slots = 0;
-  int n_embd_kv = 0;  ///< values of one token's keys (or values) in one layer
+  attention::KvFormat format = attention::KvFormat::kF16;
+  int n_kv_head = 0;
+  int head_dim = 0;  ///< a multiple of 16, at most attention::kMaxRotated, unless the format is f16
   int block_size = 0;
   std::size_t budget_bytes = 0;
 };
@@ -38,13 +42,21 @@ class KvStore {
   std::int32_t num_blocks() const { return num_blocks_; }  ///< the null block included, scratch not
   std::int32_t all_blocks() const { return all_blocks_; }  ///< scratch included
   int block_size() const { return config_.block_size; }
-  int n_embd_kv() const { return config_.n_embd_kv; }
+  attention::KvFormat format() const { return config_.format; }
+  int n_embd_kv() const { return config_.n_kv_head * config_.head_dim; }
+  std::size_t row_bytes() const;  ///< of one slot's keys (or values) in one layer
   std::size_t bytes_per_block() const { return 2 * block_bytes() * static_cast<std::size_t>(config_.n_layer_slots); }
   std::size_t block_bytes() const;  ///< of one K (or V) tensor
   kv::Slot scratch_slot(int row) const { return kv::Slot{num_blocks_} * config_.block_size + row; }
 
   ggml_tensor* k(int layer_slot) const { return k_[static_cast<std::size_t>(layer_slot)]; }
   ggml_tensor* v(int layer_slot) const { return v_[static_cast<std::size_t>(layer_slot)]; }
+
+  /// The pool with rows written: values [n_embd_kv, n_rows] f32 go to slots, i64 [n_rows]. Readers must use the result,
+  /// or nothing orders them behind the write.
+  ggml_tensor* write_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* values, ggml_tensor* slots) const;
+  /// Rows of the pool in f32, [n_embd_kv, n_ids]. ids: slots, i32 [n_ids].
+  ggml_tensor* read_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* ids) const;
 
   /// Runs copies in list order, each over all layer slots.
   /// REQUIRES: ids inside the pool, dst not the null block, 0 <= n_slots <= block_size.

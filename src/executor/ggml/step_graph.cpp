@@ -104,9 +104,10 @@ ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
   ggml_tensor* k = rope(ggml_reshape_3d(c, linear(h, l.k), spec.head_dim, spec.n_kv_head, key_.n_rows));
   ggml_tensor* v = linear(h, l.v);
   // Attention reads what these writes return, or nothing would order it behind them.
-  k = ggml_set_rows(c, parts_.store->k(layer_slot), ggml_reshape_2d(c, k, spec.n_embd_kv(), key_.n_rows),
-                    slots_[group]);
-  v = ggml_set_rows(c, parts_.store->v(layer_slot), v, slots_[group]);
+  const KvStore& store = *parts_.store;
+  k = ggml_reshape_2d(c, k, spec.n_embd_kv(), key_.n_rows);
+  k = store.write_rows(c, store.k(layer_slot), k, slots_[group]);
+  v = store.write_rows(c, store.v(layer_slot), v, slots_[group]);
   ggml_build_forward_expand(graph_, q);
   ggml_build_forward_expand(graph_, k);
   ggml_build_forward_expand(graph_, v);

@@ -21,18 +21,18 @@ using attention::TreeCall;
 struct TreeGroup {
   attention::SharePlanner planner;
   attention::TreeAttention* kernel;
-  int block_size;
+  const KvStore* store;
   std::size_t bytes_per_token;
   attention::TreeStep step = {};
   std::vector<attention::SequenceRows> sequences = {};
   std::atomic<std::int32_t> next_job = 0;
 
-  TreeGroup(const kv::GroupSpec& spec, attention::TreeAttention* k, int bs)
-      : planner(spec), kernel(k), block_size(bs), bytes_per_token(spec.bytes_per_token) {}
+  TreeGroup(const kv::GroupSpec& spec, attention::TreeAttention* k, const KvStore* s)
+      : planner(spec), kernel(k), store(s), bytes_per_token(spec.bytes_per_token) {}
 };
 
-PoolView pool_view(const ggml_tensor* k, const ggml_tensor* v, int block_size) {
-  return {attention::KvFormat::kF16, block_size, k->nb[1], static_cast<const std::byte*>(k->data),
+PoolView pool_view(const KvStore& store, const ggml_tensor* k, const ggml_tensor* v) {
+  return {store.format(), store.block_size(), store.row_bytes(), static_cast<const std::byte*>(k->data),
           static_cast<const std::byte*>(v->data)};
 }
 
@@ -51,15 +51,15 @@ std::uint64_t visible_slots(const attention::SharePlan& plan) {
 /// Sources: q, k, v. The result carries no data: partial states lie in the kernel's own memory.
 void run_partials(ggml_tensor* dst, int worker, int, void* userdata) {
   auto& group = *static_cast<TreeGroup*>(userdata);
-  const TreeCall call{pool_view(dst->src[1], dst->src[2], group.block_size),
-                      static_cast<const float*>(dst->src[0]->data)};
+  const TreeCall call{pool_view(*group.store, dst->src[1], dst->src[2]), static_cast<const float*>(dst->src[0]->data)};
   group.kernel->partials(group.step, call, group.next_job, worker);
 }
 
 void run_merge(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   auto& group = *static_cast<TreeGroup*>(userdata);
   if (worker == 0) group.next_job = 0;  // for the next layer: every worker is done with this one's jobs
-  group.kernel->merge(group.step, static_cast<float*>(dst->data), static_cast<int>(dst->ne[1]), worker, n_workers);
+  group.kernel->merge(group.step, group.store->format(), static_cast<float*>(dst->data), static_cast<int>(dst->ne[1]),
+                      worker, n_workers);
 }
 
 class TreeBackend final : public Attention {
@@ -71,7 +71,7 @@ class TreeBackend final : public Attention {
         n_threads_(n_threads) {
     spdlog::info("tree attention with {} instructions", simd::target());
     for (const kv::GroupSpec& g : config.groups) {
-      groups_.push_back(std::make_unique<TreeGroup>(g, &kernel_, config.store->block_size()));
+      groups_.push_back(std::make_unique<TreeGroup>(g, &kernel_, config.store));
     }
   }
 
