@@ -105,8 +105,9 @@ void Cache::Impl::take_matched(Sequence& seq, std::span<const Token> prompt, con
 
 void Cache::Impl::count_uses(const Sequence& seq) {
   for (std::size_t g = 0; g < seq.tables.size(); ++g) {
-    for (const BlockId id : seq.tables[g].ids()) {
-      if (id != kNullBlock) pool.order().use(id, /*came_back=*/g == 0 && pool.users(id) == 1);
+    for (std::int32_t b = 0; const BlockId id : seq.tables[g].ids()) {
+      const bool sample = EvictionOrder::is_sample(b++);
+      if (id != kNullBlock) pool.order().use(id, /*came_back=*/sample && g == 0 && pool.users(id) == 1);
     }
   }
 }

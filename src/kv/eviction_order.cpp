@@ -39,7 +39,7 @@ void EvictionOrder::remember(BlockId id, const Digest& digest) {
 }
 
 void EvictionOrder::learn_distance(std::uint64_t distance) {
-  learned_ = std::min<std::uint64_t>(learned_ + 1, links_.size() * kRememberedPerBlock);
+  learned_ = std::min<std::uint64_t>(learned_ + 1, links_.size() * kRememberedPools / kSampleEach);
   mean_log2_ += (std::log2(static_cast<double>(distance + 1)) - mean_log2_) / static_cast<double>(learned_);
   distance_ = static_cast<std::uint64_t>(std::exp2(mean_log2_));
 }

@@ -34,11 +34,13 @@ class EvictionOrder {
   EvictionOrder(std::int32_t num_blocks, int n_groups)
       : links_(static_cast<std::size_t>(num_blocks)),
         ends_(static_cast<std::size_t>(n_groups) * kMostUses),
-        evicted_(links_.size() * kRememberedPerBlock) {}
+        evicted_(links_.size() * kRememberedPools / kSampleEach) {}
 
   // --- uses -----------------------------------------------------------------------------------------------------------
-  /// A row of blocks (one of each group, or the null block) enters the tree. Without digest (the row isn't full) it is new;
-  /// else it may have been evicted before. Returns its uses: the caller raises its ancestors.
+  /// Every so many blocks of a text one stands for its neighbours: it is remembered, and distances are learned from it.
+  static bool is_sample(std::int32_t block) { return block % kSampleEach == 0; }
+  /// A row of blocks (one of each group, or the null block) enters the tree. A full sample comes with its digest: it may
+  /// have been evicted before. Returns the uses of the row: the caller raises its ancestors.
   std::uint32_t enter(std::span<const BlockId> row, const Digest* digest);
   /// A block of the full group has at least as many uses as what stands on it. False when it has them already, and then
   /// so have its ancestors.
@@ -46,9 +48,10 @@ class EvictionOrder {
   bool raise(BlockId id, std::uint32_t uses);
   /// A sliding block takes the place of a hole in the tree.
   void enter_hole(BlockId id) { links_[index(id)].uses = 1; }
-  /// A request started on a block of the tree and on all before it. `came_back`: one of the full group that nobody held.
+  /// A request started on a block of the tree and on all before it. `came_back`: a sample of the full group that nobody
+  /// held.
   void use(BlockId id, bool came_back);
-  /// A full block of the full group is about to be evicted.
+  /// A full sample of the full group is about to be evicted.
   void remember(BlockId id, const Digest& digest);
   /// Whether a full block of the full group was evicted, and is not forgotten yet.
   bool remembers(const Digest& digest) const { return evicted_.recall(digest).has_value(); }
@@ -84,7 +87,9 @@ class EvictionOrder {
   std::uint64_t last_use(BlockId id) const { return links_[index(id)].last_use; }
 
  private:
-  static constexpr std::size_t kRememberedPerBlock = 16;
+  static constexpr std::int32_t kSampleEach = 4;
+  static constexpr std::size_t kRememberedPools =
+      16;  // blocks that are remembered, or stood for, per block of the pool
 
   struct Link {
     BlockId colder = kNullBlock;
@@ -108,7 +113,7 @@ class EvictionOrder {
   std::uint64_t now_ = 1;       // blocks of the full group that have entered the tree, and 1
   std::uint64_t distance_ = 0;  // between a block's first two uses, typically: the geometric mean of late
   double mean_log2_ = 0;        // of it
-  std::uint64_t learned_ = 0;   // distances in that mean, at most as many as blocks are remembered
+  std::uint64_t learned_ = 0;   // distances in that mean, at most as many as samples are remembered
 };
 
 }  // namespace coppice::kv

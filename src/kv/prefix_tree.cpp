@@ -233,6 +233,12 @@ PrefixTree::Cursor PrefixTree::merge(Node& node, std::int32_t i, std::span<Block
   return {&node, i + 1};
 }
 
+void PrefixTree::raise_before(BlockId id, std::uint32_t uses) {
+  do {
+    id = block_before(id);
+  } while (id != kNullBlock && pool_.order().raise(id, uses));
+}
+
 // A node that is in no set yet, but has the memory to be put into one.
 PrefixTree::Children::node_type PrefixTree::new_node() const {
   Children one(TokensLess{static_cast<std::size_t>(bs_)});
@@ -256,11 +262,10 @@ void PrefixTree::append(Node& leaf, const Block& block) {
     if (block.ids[g] != kNullBlock) pool_.hold_in_tree(block.ids[g], static_cast<int>(g));
   }
   set_places(leaf, at);
-  // Of a path that was evicted, more may be remembered of a block than of those before it.
   const bool full = block.tokens.size() == static_cast<std::size_t>(bs_);
-  const std::uint32_t uses = pool_.order().enter(block.ids, full ? &block.digest : nullptr);
-  for (BlockId id = block_before(block.ids[0]); id != kNullBlock && pool_.order().raise(id, uses);)
-    id = block_before(id);
+  const bool sample = full && EvictionOrder::is_sample(leaf.first_block + at);
+  const std::uint32_t uses = pool_.order().enter(block.ids, sample ? &block.digest : nullptr);
+  if (uses > 1) raise_before(block.ids[0], uses);
 }
 
 void PrefixTree::add_child(Node& parent, Children::node_type child, const Block& block) {
@@ -326,7 +331,7 @@ int PrefixTree::evict(BlockId id) {
   assert(node.children.empty() && at.block == node.first_block + n_blocks(node) - 1);
   const auto freed = std::count_if(node.ids.end() - n_groups_, node.ids.end(),
                                    [&](BlockId b) { return b != kNullBlock && pool_.users(b) == 0; });
-  if (!is_partial(node)) pool_.order().remember(id, node.digests.back());
+  if (!is_partial(node) && EvictionOrder::is_sample(at.block)) pool_.order().remember(id, node.digests.back());
   if (n_blocks(node) > 1) {
     pop_last_block(node);
   } else {

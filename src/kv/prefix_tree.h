@@ -146,6 +146,8 @@ class PrefixTree {
   Children::node_type new_node() const;
   void make_room(Node& node, std::size_t blocks) const;
   void append(Node& leaf, const Block& block);
+  /// A block of an evicted path is back, and remembered: what stands before it was used as often.
+  void raise_before(BlockId id, std::uint32_t uses);
   /// `child`: a new node with room for the block.
   void add_child(Node& parent, Children::node_type child, const Block& block);
   /// The last block of `leaf` is partial, and the new one continues it.

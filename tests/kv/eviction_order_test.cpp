@@ -138,15 +138,15 @@ class EvictionTest : public KvTest {};
 // A stream of texts that nobody asks for again, and one that comes back after each four of them: plain LRU would lose it each time.
 TEST_P(EvictionTest, ATextThatComesBackOutlivesAStreamOfOthers) {
   if (GetParam().constant_hash) GTEST_SKIP() << "evicted blocks can't be told apart";
-  open(8, /*verify_each=*/false);
-  const Tokens favourite = words(100, 2 * bs());
+  open(20, /*verify_each=*/false);
+  const Tokens favourite = words(100, 5 * bs());
   std::int64_t cached = 0;
   for (int round = 0; round < 40; ++round) {
-    for (int k = 0; k < 4; ++k) serve(words(1000 + (round * 4 + k) * 3 * bs(), 2 * bs()));
+    for (int k = 0; k < 4; ++k) serve(words(1000 + (round * 4 + k) * 5 * bs(), 5 * bs()));
     cached += rig().match(favourite);
     serve(favourite);
   }
-  EXPECT_GE(cached, 20 * 2 * bs()) << "it isn't kept";
+  EXPECT_GE(cached, 20 * 5 * bs()) << "it isn't kept";
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, EvictionTest, testing::ValuesIn(all_shapes()), shape_name);
