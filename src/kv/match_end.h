@@ -19,7 +19,9 @@ enum class MatchStop : std::uint8_t {
 struct MatchEnd {
   std::int32_t length = 0;  ///< as match() says
   MatchStop why = MatchStop::kComplete;
-  std::int32_t evicted = 0;  ///< kEvicted: tokens behind `length` that were cached once, whole blocks of them
+  /// kEvicted: tokens behind `length` that were cached once, at least: whole blocks, of which EvictionOrder remembers one in
+  /// four.
+  std::int32_t evicted = 0;
   std::vector<Token> found;  ///< kDiffers: what the tree has at [length ..) of a sibling that agrees longest; a few
 };
 

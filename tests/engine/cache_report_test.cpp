@@ -90,7 +90,8 @@ TEST_P(CacheReport, Evicted) {
   ASSERT_GT(h.snapshot().cache.evictions, 0);
   const auto report = report_of(h, prompt + random_prompt(random, 5));
   EXPECT_EQ(report.ended, MatchEnded::kEvicted);
-  EXPECT_EQ(report.matched_tokens + report.lost_tokens, 80);
+  EXPECT_EQ(report.matched_tokens + report.lost_tokens,
+            72);  // of ten blocks of 8, the first, fifth and ninth are remembered
 }
 
 // A block that a running request is still filling is not in the tree.

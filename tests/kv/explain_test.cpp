@@ -66,7 +66,8 @@ TEST_P(ExplainTest, Evicted) {
   const kv::MatchEnd end = explain(text);
   EXPECT_EQ(end.why, MatchStop::kEvicted) << rig().cache().dump();
   EXPECT_LT(end.length, 4 * bs());
-  EXPECT_EQ(end.length + end.evicted, 4 * bs());
+  EXPECT_LE(end.length + end.evicted, 4 * bs());
+  EXPECT_GE(end.length + end.evicted, bs());  // one block in four is remembered, the first among them
 }
 
 // Its root goes with the namespace's last block.
@@ -77,7 +78,8 @@ TEST_P(ExplainTest, AWholeNamespaceEvicted) {
   for (int i = 1; i <= 10; ++i) serve(words(1000 * i, 5 * bs()), {.salt = "b"});
   const kv::MatchEnd end = explain(text, {.salt = "a"});
   EXPECT_EQ(end.why, MatchStop::kEvicted) << rig().cache().dump();
-  EXPECT_EQ(end.length + end.evicted, 2 * bs());
+  EXPECT_LE(end.length + end.evicted, 2 * bs());
+  EXPECT_GE(end.length + end.evicted, bs());  // one block in four is remembered, the first among them
   EXPECT_EQ(explain(text, {.salt = "c"}).why, MatchStop::kNamespace) << "only its own past";
 }
 
