@@ -75,7 +75,7 @@ TEST_P(ExplainTest, AWholeNamespaceEvicted) {
   open(8);
   const Tokens text = words(100, 2 * bs());
   serve(text, {.salt = "a"});
-  for (int i = 1; i <= 10; ++i) serve(words(1000 * i, 5 * bs()), {.salt = "b"});
+  for (int i = 1; i <= 3; ++i) serve(words(1000 * i, 5 * bs()), {.salt = "b"});
   const kv::MatchEnd end = explain(text, {.salt = "a"});
   EXPECT_EQ(end.why, MatchStop::kEvicted) << rig().cache().dump();
   EXPECT_LE(end.length + end.evicted, 2 * bs());
