@@ -4,7 +4,6 @@
 // block's place in the eviction order.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -23,8 +22,8 @@ class EvictedBlocks {
   };
   static constexpr std::uint32_t kMostUses = 3;  ///< counted no further
 
-  /// Remembers about `count` blocks, in 8 bytes each, and never less than a few hundred.
-  explicit EvictedBlocks(std::size_t count) : entries_(std::bit_ceil(std::max<std::size_t>(count, 256))) {}
+  /// Remembers about `count` blocks, in 8 bytes each.
+  explicit EvictedBlocks(std::size_t count) : entries_(std::bit_ceil(count)) {}
 
   void remember(const Digest& digest, Memory memory) {
     entries_[place(digest)] = {tag(digest) | (memory.uses - 1), memory.last_use + 1};

@@ -11,6 +11,7 @@
 //     whole paths, tables release deepest first, and so the block that goes next is a leaf's last.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,7 +35,7 @@ class EvictionOrder {
   EvictionOrder(std::int32_t num_blocks, int n_groups)
       : links_(static_cast<std::size_t>(num_blocks)),
         ends_(static_cast<std::size_t>(n_groups) * kMostUses),
-        evicted_(links_.size() * kRememberedPools / kSampleEach) {}
+        evicted_(std::max(kRememberedAtLeast, links_.size() * kRememberedPools / kSampleEach)) {}
 
   // --- uses -----------------------------------------------------------------------------------------------------------
   /// Every so many blocks of a text one stands for its neighbours: it is remembered, and distances are learned from it.
@@ -88,6 +89,7 @@ class EvictionOrder {
 
  private:
   static constexpr std::int32_t kSampleEach = 4;
+  static constexpr std::size_t kRememberedAtLeast = 256;  ///< blocks: a small table forgets by chance
   static constexpr std::size_t kRememberedPools =
       16;  // blocks that are remembered, or stood for, per block of the pool
 
