@@ -108,7 +108,6 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits,
 }
 
 asio::awaitable<void> HttpSession::run() {
-  started_ = true;
   try {
     while (co_await serve_one() && !finishing_) {
     }
@@ -138,6 +137,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
     buffer_.commit(n);
   }
   busy_ = true;
+  fresh_ = false;
 
   auto request = co_await read_request();
   disarm();
@@ -314,7 +314,7 @@ double HttpSession::idle_seconds(Clock::time_point now) const {
 
 void HttpSession::finish() {
   finishing_ = true;
-  if (started_ && !busy_) close();
+  if (!busy_ && !fresh_) close();
 }
 
 void HttpSession::close() {

@@ -42,7 +42,8 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   double idle_seconds(Clock::time_point now) const;
   /// Closes the connection when what it waits for is overdue; called every now and then.
   void check_deadline(Clock::time_point now);
-  /// No further request on this connection; an idle one closes at once. Before run(): the first is the last.
+  /// No further request on this connection; an idle one closes at once. A new one may still be asked once: its first
+  /// request may be on its way.
   void finish();
   /// Is a request arriving or being answered?
   bool busy() const { return busy_; }
@@ -81,7 +82,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   Clock::time_point idle_since_ = Clock::now();
   bool timed_out_ = false;
   bool busy_ = false;        ///< see busy()
-  bool started_ = false;     ///< run() was called
+  bool fresh_ = true;        ///< nothing was asked yet
   bool finishing_ = false;   ///< see finish()
   bool keep_alive_ = false;  ///< of the request in hand
   bool http10_ = false;

@@ -271,7 +271,7 @@ TEST_F(StreamTest, DrainLetsStreamsEnd) {
   auto c = config();
   c.drain_seconds = 10;
   FakeModel& model = start({}, c);
-  auto reader = client(), idle = client(), early = client();
+  auto reader = client(), idle = client(), early = client(), fresh = client();
   EXPECT_EQ(idle->get("/health").status, 200);
   const auto id = begin(*reader, model);
   const std::string request = post_request("/v1/completions", kStreamBody);
@@ -281,6 +281,7 @@ TEST_F(StreamTest, DrainLetsStreamsEnd) {
   server_->drain();
   EXPECT_TRUE(idle->closed());
   EXPECT_FALSE(model.cancelled(id));
+  EXPECT_EQ(fresh->get("/health").status, 503) << "connected before, asked after: that is no reason to get no answer";
 
   // Who comes now is told where to go, until the last stream has ended.
   const HttpAnswer health = get("/health");
