@@ -166,7 +166,7 @@ std::vector<BenchCase> all_cases(std::span<const attention::KvFormat> formats) {
   for (const ModelShape& model : models) {
     for (const int context : {1024, 2048, 4096, 16384}) {
       for (const bool shared : {false, true}) {
-        for (const int batch : {1, 4, 16}) {
+        for (const int batch : {1, 2, 4, 8, 16}) {
           if (!shared || batch > 1) add(decodes(model, context, batch, shared), true);
         }
       }

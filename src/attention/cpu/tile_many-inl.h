@@ -28,10 +28,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kMany = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM ? 8 : 4;
 constexpr int kManyVectors = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM ? 3 : 2;
 
+/// Whether the last columns may be half a vector.
+constexpr bool kHalfVectors = hn::MaxLanes(hn::ScalableTag<float>()) == 16;
+
 /// One key head of a tile. Queries are columns: element [i][q] lies at i * stride + q.
 struct ManyHead {
   int head_dim;
-  int stride;                   ///< queries, padded to whole vectors
+  int columns;                  ///< queries, padded to what is computed
+  int stride;                   ///< and to whole vectors
   const float* queries;         ///< [head_dim][stride], scaled
   float* acc;                   ///< [head_dim][stride]
   float* max;                   ///< [stride]
@@ -48,10 +52,9 @@ struct ManyBlock {
   float* scores;  ///< [n, padded][Vectors * lanes]
 };
 
-template <int Vectors>
-HWY_INLINE void many_scores(const ManyHead& h, const ManyBlock& b, int at) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<decltype(d)>;
+template <int Vectors, class D>
+HWY_INLINE void many_scores(D d, const ManyHead& h, const ManyBlock& b, int at) {
+  using V = hn::Vec<D>;
   const int lanes = static_cast<int>(hn::Lanes(d));
   for (int key = 0; key < b.n; key += kMany) {
     V sums[kMany][Vectors];
@@ -75,10 +78,9 @@ HWY_INLINE void many_scores(const ManyHead& h, const ManyBlock& b, int at) {
 }
 
 /// Scores become weights; returns by what the states so far must be scaled.
-template <int Vectors>
-HWY_INLINE void many_softmax(const ManyHead& h, const ManyBlock& b, int at, bool masked, float* rescale) {
-  const hn::ScalableTag<float> d;
-  const hn::RebindToSigned<decltype(d)> di;
+template <int Vectors, class D>
+HWY_INLINE void many_softmax(D d, const ManyHead& h, const ManyBlock& b, int at, bool masked, float* rescale) {
+  const hn::RebindToSigned<D> di;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const auto none = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int v = 0; v < Vectors; ++v) {
@@ -112,10 +114,9 @@ HWY_INLINE void many_softmax(const ManyHead& h, const ManyBlock& b, int at, bool
   }
 }
 
-template <int Vectors, int Values>
-HWY_INLINE void many_values_of(const ManyHead& h, const ManyBlock& b, int at, int first, const float* rescale) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<decltype(d)>;
+template <int Vectors, int Values, class D>
+HWY_INLINE void many_values_of(D d, const ManyHead& h, const ManyBlock& b, int at, int first, const float* rescale) {
+  using V = hn::Vec<D>;
   const int lanes = static_cast<int>(hn::Lanes(d));
   V acc[Values][Vectors];
   float* out = h.acc + std::ptrdiff_t{first} * h.stride + at;
@@ -139,18 +140,34 @@ HWY_INLINE void many_values_of(const ManyHead& h, const ManyBlock& b, int at, in
   }
 }
 
-template <int Vectors>
-void many_block(const ManyHead& h, const ManyBlock& b, int at) {
-  const hn::ScalableTag<float> d;
+/// A block for queries [at, at + Vectors * lanes).
+template <int Vectors, class D>
+void many_block(D d, const ManyHead& h, const ManyBlock& b, int at) {
   const int n = Vectors * static_cast<int>(hn::Lanes(d));
   const auto [lo_min, lo_max] = std::minmax_element(h.lo + at, h.lo + at + n);
   const auto [hi_min, hi_max] = std::minmax_element(h.hi + at, h.hi + at + n);
   if (*hi_max <= b.slot0 || *lo_min >= b.slot0 + b.n) return;  // a chunk's later keys
   const bool masked = *lo_max > b.slot0 || *hi_min < b.slot0 + b.n;
   HWY_ALIGN float rescale[3 * TileScratch::kMaxLanes];
-  many_scores<Vectors>(h, b, at);
-  many_softmax<Vectors>(h, b, at, masked, rescale);
-  for (int i = 0; i < h.head_dim; i += kMany) many_values_of<Vectors, kMany>(h, b, at, i, rescale);
+  many_scores<Vectors>(d, h, b, at);
+  many_softmax<Vectors>(d, h, b, at, masked, rescale);
+  for (int i = 0; i < h.head_dim; i += kMany) many_values_of<Vectors, kMany>(d, h, b, at, i, rescale);
+}
+
+/// A block for all columns. Where vectors have 16 lanes, the last may be half of one: some processors compute two halves in
+/// the time of a whole one, and none takes longer.
+HWY_INLINE void many_columns(const ManyHead& h, const ManyBlock& b) {
+  const hn::ScalableTag<float> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  int q = 0;
+  for (; q + kManyVectors * lanes <= h.columns; q += kManyVectors * lanes) many_block<kManyVectors>(d, h, b, q);
+  if constexpr (kManyVectors > 2) {
+    if (q + 2 * lanes <= h.columns) many_block<2>(d, h, b, q), q += 2 * lanes;
+  }
+  if (q + lanes <= h.columns) many_block<1>(d, h, b, q), q += lanes;
+  if constexpr (kHalfVectors) {
+    if (q < h.columns) many_block<1>(hn::Half<decltype(d)>(), h, b, q);
+  }
 }
 
 /// Slots [begin, end) of a head as f32, while those of the block that comes next are fetched:
@@ -194,8 +211,10 @@ HWY_INLINE ManyHead many_head(const TileInput& t, TileScratch& scratch, int kv_h
   std::fill_n(scratch.acc(), std::ptrdiff_t{h.head_dim} * stride, 0.0F);
   std::fill_n(scratch.max(), stride, -std::numeric_limits<float>::infinity());
   std::fill_n(scratch.sum(), stride, 0.0F);
-  return {h.head_dim,    stride,        scratch.queries(), scratch.acc(),
-          scratch.max(), scratch.sum(), scratch.lo(),      scratch.hi()};
+  constexpr int kUnit = static_cast<int>(hn::MaxLanes(hn::ScalableTag<float>())) / (kHalfVectors ? 2 : 1);
+  const int columns = (n + kUnit - 1) / kUnit * kUnit;
+  return {h.head_dim,    columns,       stride,       scratch.queries(), scratch.acc(),
+          scratch.max(), scratch.sum(), scratch.lo(), scratch.hi()};
 }
 
 inline void store_states(const TileInput& t, const ManyHead& head, int kv_head) {
@@ -242,12 +261,7 @@ std::uint64_t attend_many(const TileInput& t, TileScratch& scratch) {
                     1, scratch.values());
       bytes += 2 * bytes_per_head * static_cast<std::size_t>(end - begin);
       const ManyBlock block{scratch.keys(), scratch.values(), end - begin, slot0 + begin, scratch.scores()};
-      int q = 0;
-      for (; q + kManyVectors * lanes <= stride; q += kManyVectors * lanes) many_block<kManyVectors>(head, block, q);
-      if constexpr (kManyVectors > 2) {
-        if (q + 2 * lanes <= stride) many_block<2>(head, block, q), q += 2 * lanes;
-      }
-      if (q < stride) many_block<1>(head, block, q);
+      many_columns(head, block);
     }
     store_states(t, head, k);
   }
