@@ -35,7 +35,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   } catch (const std::exception& e) {
-    fmt::print(stderr, "coppice: {}\n", e.what());
+    // fmt::print would throw if the message cannot be written.
+    std::fputs(fmt::format("coppice: {}\n", e.what()).c_str(), stderr);
     return 1;
   }
   return exit_code;

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -185,7 +186,10 @@ void keep_memory_flat() {
 #endif
 }
 
+/// What cannot be written (the disk is full, the reader of the pipe is gone) is lost, and the server goes on: spdlog's sink
+/// looks at no result, and SIGPIPE must not end the process. Sockets never raise it.
 void start_logging(const std::string& level) {
+  std::signal(SIGPIPE, SIG_IGN);
   spdlog::set_default_logger(spdlog::stderr_color_mt("coppice"));
   spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(spdlog::level::from_str(level == "warn" ? "warning" : level));

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -22,19 +23,26 @@ def model_path() -> str:
     return os.environ["COPPICE_MODEL"]
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
 class Coppice:
     """A running `coppice serve`. Use as a context manager; leaving it ends the process."""
 
-    def __init__(self, *arguments: str, wait_ready: bool = True):
+    def __init__(self, *arguments: str, wait_ready: bool = True, log_to=None):
+        """log_to: the file that gets the log instead of self.log, which then tells nothing, the port least of all."""
         self.log = Path(tempfile.mkstemp(prefix="coppice-e2e-", suffix=".log")[1])
-        command = [binary(), "serve", "--model", model_path(), "--port", "0", *arguments]
+        self.port = 0 if log_to is None else free_port()
+        command = [binary(), "serve", "--model", model_path(), "--port", str(self.port), *arguments]
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(command, stdout=log_to or out, stderr=subprocess.STDOUT)
         try:
-            self.url = self.wait(self._listening)
+            self.url = f"http://127.0.0.1:{self.port}" if self.port else self.wait(self._listening)
             self.port = int(self.url.rsplit(":", 1)[1])
             if wait_ready:
-                self.wait(lambda: self.get("/health")[0] == 200)
+                self.wait(self._healthy)
         except BaseException:
             self.kill()
             raise
@@ -48,6 +56,20 @@ class Coppice:
     def _listening(self):
         found = re.search(r"listening on (http://\S+?),", self.log.read_text())
         return found and found.group(1)
+
+    def _healthy(self):
+        try:
+            return self.get("/health")[0] == 200
+        except ConnectionError:  # it isn't listening yet
+            return False
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ConnectionError):
+                return False
+            raise
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def wait(self, condition):
         end = time.monotonic() + TIMEOUT_S

@@ -1,6 +1,7 @@
 """How the process starts and ends."""
 
 import concurrent.futures
+import os
 import signal
 import subprocess
 import time
@@ -65,6 +66,40 @@ def test_smallest_step_still_has_a_row_more_than_the_batch():
     with Coppice("--kv-bytes", "64MiB", "--step-tokens", "1", "--max-batch", "32") as server:
         server.post("/v1/completions", {"prompt": list(range(100, 160)), "max_tokens": 1})
         assert server.idle_stats()["steps"]["count"] < 10
+
+
+def full_disk():
+    return open("/dev/full", "wb")
+
+
+def pipe_without_reader():
+    reader, writer = os.pipe()
+    os.close(reader)
+    return open(writer, "wb")
+
+
+@pytest.mark.parametrize("broken_log", [full_disk, pipe_without_reader])
+def test_serves_on_when_the_log_cannot_be_written(broken_log):
+    with broken_log() as log, Coppice("--kv-bytes", "64MiB", "--threads", "1", "--log-level", "debug",
+                                      log_to=log) as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        for _ in range(3):
+            chunks = list(client.chat.completions.create(model="default", messages=STORY, max_tokens=4, stream=True))
+            assert chunks[-1].choices[0].finish_reason == "length"
+            with pytest.raises(openai.NotFoundError):
+                client.chat.completions.create(model="nobody", messages=STORY)
+        assert_nothing_held(server.idle_stats())
+        before = server.cpu_seconds()
+        time.sleep(1)
+        assert server.cpu_seconds() - before < 0.5, "it is idle, but spins"
+        assert server.end() == 0
+
+
+def test_bad_end_with_a_log_that_cannot_be_written():
+    for broken_log in full_disk, pipe_without_reader:
+        with broken_log() as log:
+            command = [binary(), "serve", "--port", "0", "--model", "none.gguf"]
+            assert subprocess.run(command, stdout=log, stderr=log, timeout=180).returncode == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
