@@ -1,0 +1,77 @@
+"""docs/operations.md says what `/metrics` says, and nothing else."""
+
+import re
+import urllib.request
+from pathlib import Path
+
+import openai
+import pytest
+
+OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+NAME = r"coppice_[a-z0-9_]+"
+SERIES = re.compile(rf"({NAME})(?:\{{([^}}]*)\}})?")
+HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """Of each metric in the table: the labels and the meaning, as they are written."""
+    table = {}
+    for names, meaning in re.findall(rf"^\| (`{NAME}.*?) \| (.*) \|$", OPERATIONS, re.MULTILINE):
+        for name, labels in SERIES.findall(names):
+            assert name not in table, name
+            table[name] = (labels.replace("\\|", "|"), meaning)
+    return table
+
+
+@pytest.fixture(scope="module")
+def scraped(shared_server):
+    """Of each metric: its type, and of each label its values, once a request was refused and one came to its end."""
+    with openai.OpenAI(base_url=shared_server.url + "/v1", api_key="none", max_retries=0) as client:
+        client.completions.create(model="default", prompt="a", max_tokens=2)
+        with pytest.raises(openai.NotFoundError):
+            client.completions.create(model="nobody", prompt="a")
+    with urllib.request.urlopen(shared_server.url + "/metrics") as reply:
+        text = reply.read().decode()
+    metrics = {name: (kind, {}) for name, kind in re.findall(rf"^# TYPE ({NAME}) (\w+)$", text, re.MULTILINE)}
+    for name, labels in re.findall(rf"^({NAME})\{{(.*)\}} ", text, re.MULTILINE):
+        for label, value in re.findall(r'(\w+)="([^"]*)"', labels):
+            if label != "le":
+                metrics[name][1].setdefault(label, set()).add(value)
+    return metrics
+
+
+def test_the_table_has_every_metric_and_no_other(scraped):
+    assert len(scraped) > 30
+    assert documented().keys() == scraped.keys()
+
+
+def test_types_and_labels_are_those_of_the_table(scraped):
+    for name, (labels, meaning) in documented().items():
+        kind, found = scraped[name]
+        assert meaning.startswith("histogram: ") == (kind == "histogram"), name
+        assert name.endswith("_total") == (kind == "counter"), name
+        stated = {label: values for label, values in re.findall(r'(\w+)(?:="([^"]*)")?', labels)}
+        assert stated.keys() == found.keys(), name
+        for label, values in stated.items():
+            if values:
+                assert set(values.split("|")) == found[label], name
+    for name, label in ("coppice_requests_total", "outcome"), ("coppice_requests_rejected_total", "reason"):
+        meaning = documented()[name][1]
+        assert set(re.findall(r"\w+", meaning.rpartition(": ")[2])) == scraped[name][1][label], name
+
+
+def test_alerts_use_metrics_and_labels_that_exist(scraped):
+    rules = re.search(r"```yaml\n(groups:.*?)```", OPERATIONS, re.DOTALL).group(1)
+    uses = SERIES.findall(rules)
+    assert len(uses) > 5
+    for name, labels in uses:
+        base = name.removesuffix("_bucket")
+        kind, found = scraped[base]
+        assert (base != name) == (kind == "histogram"), name
+        for label, values in re.findall(r'(\w+)=~"([^"]*)"', labels):
+            assert set(values.split("|")) <= found[label], name
+
+
+def test_prose_names_no_metric_that_is_not_there(scraped):
+    for name, _ in SERIES.findall(OPERATIONS):
+        assert name in scraped or any(name.removesuffix(part) in scraped for part in HISTOGRAM_PARTS), name
