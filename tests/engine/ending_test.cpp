@@ -138,40 +138,63 @@ TEST_P(Ending, ADeadlineInThePrefillIsARefusal) {
   EXPECT_EQ(h.result(follower).usage.cached_tokens, 80) << "what the leader had computed";
 }
 
+/// Counts those that ended by a failed step, and says how.
+int count_failed(const Harness& h) {
+  int failed = 0;
+  for (const auto& [id, result] : h.results()) {
+    const bool streamed = std::ranges::any_of(result.samples, [](const auto& s) { return s.finish == Finish::kError; });
+    if (result.refusal) EXPECT_EQ(result.refusal, Refusal::kFailed);
+    if (streamed || result.refusal) EXPECT_THAT(result.message, ::testing::HasSubstr("told to fail"));
+    failed += streamed || result.refusal;
+  }
+  return failed;
+}
+
+// Every step of a run fails in turn. The prompts share a beginning, so that some wait for another's prefill; more come than
+// run at once.
 TEST_P(Ending, AFailedStepEndsItsBatchAndNobodyElse) {
-  std::mt19937_64 random(7);
-  for (int k = 0; k < 12; ++k) {
+  std::map<std::string, int> met;
+  for (int k = 0;; ++k) {
     SCOPED_TRACE("step " + std::to_string(k) + " fails");
+    std::mt19937_64 random(7);
     Harness h({.groups = GetParam(), .max_batch = 3, .step_tokens = 16});
     h.executor().fail_at(k);
+    engine::Snapshot in_step;
+    h.executor().during_forward([&] {
+      if (std::ssize(h.executor().steps()) == k) in_step = h.snapshot();
+    });
     const auto shared = random_prompt(random, 40);
-    std::vector<engine::RequestId> ids;
     for (std::uint64_t i = 0; i < 5; ++i) {
-      ids.push_back(
-          h.submit({.prompt = shared + random_prompt(random, 9), .max_tokens = 9, .n = i == 1 ? 2 : 1, .seed = i}));
+      h.submit({.prompt = shared + random_prompt(random, 9), .max_tokens = 9, .n = i == 1 ? 2 : 1, .seed = i});
     }
-    h.finish();
-    int failed = 0, finished = 0;
-    for (const auto id : ids) {
-      const auto& result = h.result(id);
-      if (result.refusal) {
-        EXPECT_EQ(result.refusal, Refusal::kFailed);
-        ++failed;
-      } else if (std::ranges::any_of(result.samples, [](const auto& s) { return s.finish == Finish::kError; })) {
-        EXPECT_THAT(result.message, ::testing::HasSubstr("told to fail"));
-        ++failed;
-      } else {
-        ++finished;
-      }
+    while (std::ssize(h.executor().steps()) <= k && h.step()) {
     }
+    if (std::ssize(h.executor().steps()) <= k) break;  // the run is over before
+
+    const auto& sequences = h.last().sequences;
+    const auto prompts = std::ranges::count_if(sequences, [](const auto& s) { return s.n_rows > 1; });
+    ++met[prompts == 0 ? "decodes" : prompts == std::ssize(sequences) ? "prompts" : "both"];
+    met["followers"] += in_step.following_requests > 0;
+    const int failed = count_failed(h);
     EXPECT_GT(failed, 0);
-    EXPECT_EQ(h.snapshot().requests_failed, failed);
-    EXPECT_EQ(h.snapshot().requests_finished, finished);
-    // The engine lives, and nothing of the failed step is found in the tree.
-    h.submit({.prompt = h.result(ids[0]).submission.prompt, .max_tokens = 9, .seed = 77});
-    h.submit({.prompt = h.result(ids[1]).submission.prompt, .max_tokens = 9, .n = 3, .seed = 78});
+    if (std::ssize(sequences) == in_step.running_sequences) {
+      EXPECT_EQ(failed, in_step.running_requests);
+      EXPECT_EQ(h.snapshot().cache.in_use, 0) << "they give their blocks back at once";
+    }
+
     h.finish();
-    EXPECT_EQ(h.snapshot().requests_finished, finished + 2);
+    EXPECT_EQ(count_failed(h), failed) << "one step failed, not two";
+    EXPECT_EQ(h.snapshot().requests_failed, failed);
+    EXPECT_EQ(h.snapshot().requests_finished, 5 - failed);
+    // The engine lives, and nothing of the failed step is found in the tree.
+    h.submit({.prompt = h.result(1).submission.prompt, .max_tokens = 9, .seed = 77});
+    h.submit({.prompt = h.result(2).submission.prompt, .max_tokens = 9, .n = 3, .seed = 78});
+    h.finish();
+    EXPECT_EQ(h.snapshot().requests_finished, 5 - failed + 2);
+    if (HasFailure()) return;
+  }
+  for (const char* kind : {"decodes", "prompts", "both", "followers"}) {
+    EXPECT_GT(met[kind], 0) << "no step with these failed: " << kind;
   }
 }
 
