@@ -133,24 +133,31 @@ std::uint64_t test_seed(std::uint64_t fallback) {
   return seed;
 }
 
+kv::CacheConfig cache_config(const HarnessConfig& config) {
+  return {.block_size = config.block_size,
+          .num_blocks = config.num_blocks,
+          .bytes_per_block = 128,
+          .groups = make_groups(config.groups),
+          .max_extend = config.max_extend,
+          .share = config.share,
+          .model = "fake",
+          .layout = "fake"};
+}
+
+engine::EngineConfig engine_config(const HarnessConfig& config) {
+  return {.max_batch = config.max_batch,
+          .step_tokens = config.step_tokens,
+          .context_length = config.context_length,
+          .max_waiting = config.max_waiting,
+          .growth_room = config.growth_room,
+          .max_passes = config.max_passes};
+}
+
 Harness::Harness(const HarnessConfig& config) : config_(config), groups_(make_groups(config.groups)) {
-  kv::CacheConfig cache{.block_size = config.block_size,
-                        .num_blocks = config.num_blocks,
-                        .bytes_per_block = 128,
-                        .groups = groups_,
-                        .max_extend = config.max_extend,
-                        .share = config.share,
-                        .model = "fake",
-                        .layout = "fake"};
-  executor_ = std::make_unique<FakeExecutor>(cache, config.context_length);
-  const engine::EngineConfig engine_config{.max_batch = config.max_batch,
-                                           .step_tokens = config.step_tokens,
-                                           .context_length = config.context_length,
-                                           .max_waiting = config.max_waiting,
-                                           .growth_room = config.growth_room,
-                                           .max_passes = config.max_passes,
-                                           .now = [this] { return now; }};
-  engine_ = std::make_unique<engine::Engine>(kv::Cache(std::move(cache)), *executor_, engine_config,
+  executor_ = std::make_unique<FakeExecutor>(cache_config(config), config.context_length);
+  engine::EngineConfig with_clock = engine_config(config);
+  with_clock.now = [this] { return now; };
+  engine_ = std::make_unique<engine::Engine>(kv::Cache(cache_config(config)), *executor_, with_clock,
                                              [this](std::vector<engine::Event>&& events) {
                                                EXPECT_FALSE(events.empty());
                                                for (const auto& event : events) {

@@ -40,6 +40,9 @@ struct HarnessConfig {
   int max_passes = engine::EngineConfig{}.max_passes;
 };
 
+kv::CacheConfig cache_config(const HarnessConfig& config);
+engine::EngineConfig engine_config(const HarnessConfig& config);
+
 struct Submission {
   Prompt prompt;
   std::int32_t max_tokens = 0;

@@ -1,0 +1,35 @@
+#include "server/engine_on_fakes.h"
+
+#include <utility>
+
+#include "engine/oracle.h"
+#include "support/fake_generation.h"
+
+namespace coppice::testing {
+
+EngineOnFakes::EngineOnFakes(engine::EventSink sink, const HarnessConfig& config)
+    : groups_(make_groups(config.groups)),
+      facts_{.architecture = "fake",
+             .attention = "fake",
+             .n_vocab = 1000,
+             .context_length = config.context_length,
+             .max_batch = config.max_batch,
+             .share = config.share},
+      texts_([](std::vector<engine::Event>&&) {}),
+      executor_(cache_config(config), config.context_length),
+      engine_(kv::Cache(cache_config(config)), executor_, engine_config(config), std::move(sink)) {}
+
+std::string EngineOnFakes::expected_text(const Prompt& prompt, std::uint64_t seed, int n_tokens) const {
+  std::string text;
+  for (const auto token : expected_tokens(groups_, prompt, seed, n_tokens)) text += fake_text(token);
+  return text;
+}
+
+std::unique_ptr<sampling::Generation> EngineOnFakes::make_generation(const sampling::SamplingParams& params,
+                                                                     int sample_index,
+                                                                     std::span<const kv::Token>) const {
+  sampling::check(params, facts_.n_vocab);
+  return std::make_unique<FakeGeneration>(params.seed.value_or(0) + static_cast<std::uint64_t>(sample_index));
+}
+
+}  // namespace coppice::testing

@@ -1,0 +1,53 @@
+// EngineOnFakes: a Model whose engine is the real one, on the fake executor: what the server and the engine do together.
+// Texts are tokenized as FakeModel does; a sample's tokens are those of the oracle (engine/oracle.h) for its prompt and seed
+// (0 if the request has none).
+//
+// Thread safety: as Model. The engine is run by the test: in a thread of its own, or step by step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/harness.h"
+#include "server/fake_model.h"
+
+namespace coppice::testing {
+
+class EngineOnFakes final : public server::Model {
+ public:
+  EngineOnFakes(engine::EventSink sink, const HarnessConfig& config);
+
+  engine::Engine& engine() { return engine_; }
+  FakeExecutor& executor() { return executor_; }
+  /// The text of an answer of `n_tokens`.
+  std::string expected_text(const Prompt& prompt, std::uint64_t seed, int n_tokens) const;
+
+  const server::ModelFacts& facts() const override { return facts_; }
+  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
+    return texts_.tokenize(text, add_special, parse_special);
+  }
+  std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
+    return texts_.detokenize(tokens, special);
+  }
+  std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override {
+    return texts_.render(messages, add_generation_prompt);
+  }
+  std::unique_ptr<sampling::Generation> make_generation(const sampling::SamplingParams& params, int sample_index,
+                                                        std::span<const kv::Token> prompt) const override;
+  engine::RequestId next_id() override { return engine_.next_id(); }
+  void submit(engine::Request request) override { engine_.submit(std::move(request)); }
+  void cancel(engine::RequestId id) override { engine_.cancel(id); }
+  engine::Snapshot snapshot() const override { return engine_.snapshot(); }
+  void stop() override { engine_.stop(); }
+
+ private:
+  std::vector<kv::GroupSpec> groups_;
+  server::ModelFacts facts_;
+  FakeModel texts_;
+  FakeExecutor executor_;
+  engine::Engine engine_;
+};
+
+}  // namespace coppice::testing
