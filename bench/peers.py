@@ -350,12 +350,12 @@ def run(args):
     bench = PeerBench(args)
     report = {"machine": machine(), "threads": args.threads, "model": pathlib.Path(args.model).stem,
               "rounds": args.rounds, "amx": "amx_int8" in cpu_flags(), "date": datetime.date.today().isoformat(),
-              "busy": 0.0, "loads": {}}
+              "loads": {}}
     if args.resume and path.exists():
         old = json.loads(path.read_text())
         same = ("machine", "threads", "model", "rounds")
         if all(old.get(key) == report[key] for key in same):
-            report["loads"], report["busy"] = old["loads"], old["busy"]
+            report["loads"] = old["loads"]
             bench.bandwidths = {int(size): rate for size, rate in old.get("bandwidth_bytes_per_s", {}).items()}
             for load in loads.all_loads():
                 bench.remember_hopeless(load, report["loads"].get(load.name, {}))
@@ -369,13 +369,13 @@ def run(args):
         if done:
             remaining *= (time.monotonic() - start) / done
         say(f"{load.name} ({index} of {len(left)}); about {max(1, round(remaining / 60))} min left")
-        report["busy"] = max(report["busy"], busy_share())
+        busy = busy_share()
         if isinstance(load, EngineLoad):
             result = bench.run_engine(load)
         else:
             result = bench.run_load(load, load.family in with_warm)
             bench.remember_hopeless(load, result)
-        report["loads"][load.name] = result
+        report["loads"][load.name] = result | {"busy": busy}
         path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     order = [load.name for load in [*loads.all_loads(), *ENGINE_LOADS]]
     report["loads"] = {name: report["loads"][name] for name in order if name in report["loads"]}

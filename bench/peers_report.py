@@ -11,14 +11,14 @@ def figure(value, unit):
     return f"{value:.2f} {unit}" if unit == "s" else f"{value:.0f} {unit}"
 
 
-def as_line(row):
+def as_line(row, mark):
     goal = "–" if row["goal"] is None else f"≥ {row['goal']}x"
     reached = "–" if row["goal"] is None else "yes" if row["faster"] >= row["goal"] else "no"
     bound = "–"
     if row["bound"]:
         share = row["coppice"] / row["bound"] if row["higher_is_better"] else row["bound"] / row["coppice"]
         bound = f"{figure(row['bound'], row['unit'])} ({100 * share:.0f} %)"
-    return (f"| {row['title']} | {figure(row['coppice'], row['unit'])} | {figure(row['peer'], row['unit'])} "
+    return (f"| {row['title']}{mark} | {figure(row['coppice'], row['unit'])} | {figure(row['peer'], row['unit'])} "
             f"| `{row['setting']}` | **{row['faster']:.2f}x** | {goal} | {reached} | {bound} |")
 
 
@@ -44,13 +44,15 @@ def markdown(report, chart, quiet, close, give_up, long, missing):
         f"{'round' if report['rounds'] == 1 else 'rounds'}; {report['date']}.",
         "",
     ]
-    if report["busy"] > quiet:
-        lines += [f"**The machine was not quiet: other programs used up to {100 * report['busy']:.0f} % of it. Take these figures "
-                  "as noise.**", ""]
+    busiest = max((load["busy"] for load in report["loads"].values()), default=0)
+    if busiest > quiet:
+        lines += [f"**The machine was not always quiet: before the rows marked * other programs used up to {100 * busiest:.0f} % of "
+                  "it. Take their figures as noise.**", ""]
     lines += [
         "| load | coppice | llama.cpp at its best | its setting | faster | goal | reached | bound (our share of it) |",
         "|---|---|---|---|---|---|---|---|",
-        *(as_line(row) for row in rows_of(report)), "",
+        *(as_line(row, " *" if load["busy"] > quiet else "") for load in report["loads"].values()
+          for row in load.get("rows", ())), "",
     ]
     if missing:
         lines += [f"Not run: {', '.join(missing)}.", ""]
