@@ -4,12 +4,16 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
 #include <cmath>
 #include <ctime>
+#include <exception>
 #include <limits>
+#include <memory>
 #include <new>
 #include <optional>
 #include <utility>
@@ -17,6 +21,7 @@
 #include "server/api_error.h"
 #include "server/cache_stats.h"
 #include "server/generation_reply.h"
+#include "server/insist.h"
 #include "server/job.h"
 #include "server/openai_response.h"
 
@@ -55,16 +60,28 @@ std::optional<engine::Clock::time_point> deadline_of(engine::Clock::time_point s
 
 }  // namespace
 
-/// The caller's frame stays until f is done, cancelled or not, so f may refer to it.
+/// The caller's frame stays until f is done, cancelled or not, so f may refer to it. No co_spawn: Boost 1.81's hands a
+/// cancellation over to another thread by a pointer into what may be gone when it gets there.
 template <typename F>
 asio::awaitable<std::invoke_result_t<F>> Api::on_worker(F f) {
-  co_return co_await asio::co_spawn(
-      workers_,
-      [this, f = std::move(f)]() -> asio::awaitable<std::invoke_result_t<F>> {
+  std::optional<std::invoke_result_t<F>> result;
+  std::exception_ptr failure;
+  const auto begin = [&](auto resume) {
+    // What resumes the caller is made ready here, where a lack of memory still fails nothing but the request.
+    auto done = std::make_shared<decltype(resume)>(std::move(resume));
+    asio::post(workers_, [&, done, io = asio::make_work_guard(*done)]() mutable {
+      try {
         if (draining_) throw draining_error();
-        co_return f();
-      },
-      asio::use_awaitable);
+        result.emplace(f());
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      insist([&] { asio::post(io.get_executor(), [done] { std::move (*done)(); }); });
+    });
+  };
+  co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(begin, asio::use_awaitable);
+  if (failure) std::rethrow_exception(failure);
+  co_return std::move(*result);
 }
 
 Api::Api(ApiConfig config, EventHub& hub, asio::thread_pool& workers)

@@ -163,6 +163,25 @@ TEST_F(ClientsTest, RequestsCutAtEveryByteLeaveNothing) {
   expect_deserted();
 }
 
+/// Leaving takes back what the worker has yet to do for them, at any moment: in its queue, in its hands, or just done.
+TEST_F(ClientsTest, ClientsMayLeaveTheWorkersQueue) {
+  start();
+  const std::string request =
+      post_request("/tokenize", json{{"content", "hi"}, {"user", std::string(200'000, 'x')}}.dump());
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::unique_ptr<HttpClient>> leaving;
+    for (int i = 0; i < 8; ++i) {
+      leaving.push_back(client());
+      leaving.back()->send(request);
+      if (i % 2 == 1) leaving[static_cast<std::size_t>(i / 2)]->close();
+    }
+    leaving.clear();
+    const HttpAnswer answer = exchange(request);
+    ASSERT_EQ(answer.status, 200) << "round " << round << ": " << answer.body;
+  }
+  expect_deserted();
+}
+
 TEST_F(ClientsTest, HalfClosingCountsAsGone) {
   FakeModel& model = start();
   auto c = client();
