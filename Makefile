@@ -31,7 +31,7 @@ asan:          ## Tests of the cache, attention, the engine and the server under
 tsan:          ## The same tests under ThreadSanitizer
 	@scripts/test.sh tsan $(ARGS)
 
-fuzz:          ## Fuzz cancellations, HTTP, requests and chat templates, each for a minute; longer: SECONDS=1800
+fuzz:          ## Fuzz cancellations, hang-ups, HTTP, requests and chat templates, each for a minute; longer: SECONDS=1800
 	@scripts/fuzz.sh $(SECONDS)
 
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu

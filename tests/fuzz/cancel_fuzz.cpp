@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <memory>
 #include <set>
-#include <span>
 
 #include "engine/harness.h"
 #include "fuzz/fuzz.h"
@@ -36,26 +35,7 @@ class FailuresAreFindings final : public ::testing::EmptyTestEventListener {
   }
 };
 
-/// Bytes of a script. After the last one comes 0 for ever.
-class Bytes {
- public:
-  explicit Bytes(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  bool empty() const { return bytes_.empty(); }
-  char letter() { return static_cast<char>(byte()); }
-  /// 0 <= number < end
-  int number(int end) { return static_cast<std::uint8_t>(byte() - '0') % end; }
-
- private:
-  std::uint8_t byte() {
-    if (bytes_.empty()) return '0';
-    const std::uint8_t first = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return first;
-  }
-  std::span<const std::uint8_t> bytes_;
-};
-
-HarnessConfig read_config(Bytes& in) {
+HarnessConfig read_config(Script& in) {
   constexpr int kBlockSize = 4;
   const auto groups = static_cast<Groups>(in.number(3));
   const auto n_groups = static_cast<std::int32_t>(make_groups(groups).size());
@@ -79,9 +59,9 @@ Prompt text(int number, int n) {
   return random_prompt(random, static_cast<std::size_t>(n));
 }
 
-class Script {
+class Run {
  public:
-  explicit Script(Bytes in) : in_(in), h_(read_config(in_)) {}
+  explicit Run(Script in) : in_(in), h_(read_config(in_)) {}
 
   void run() {
     while (!in_.empty() && h_.steps() < kMaxSteps && !stopped_) act(in_.letter());
@@ -199,7 +179,7 @@ class Script {
     if (s.requests_cancelled > 0 && cancelled_.empty() && !stopped_) finding("counted as cancelled, but by whom?");
   }
 
-  Bytes in_;
+  Script in_;
   Harness h_;
   std::vector<engine::RequestId> ids_;
   std::set<engine::RequestId> cancelled_;  ///< while they were open
@@ -215,6 +195,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     ::testing::UnitTest::GetInstance()->listeners().Append(new FailuresAreFindings);
     return true;
   }();
-  Script(Bytes({data, size})).run();
+  Run(Script({data, size})).run();
   return 0;
 }

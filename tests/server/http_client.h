@@ -30,6 +30,11 @@ class HttpClient {
  public:
   /// receive_buffer: bytes the kernel keeps for us (0: its choice); a small one makes a slow reader.
   explicit HttpClient(std::uint16_t port, int receive_buffer = 0);
+  struct Connected {
+    int fd;
+  };
+  /// Takes over a socket as it is: if that doesn't block, waits fail at once.
+  explicit HttpClient(Connected socket) : fd_(socket.fd) {}
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
