@@ -68,6 +68,7 @@ class Run {
 
   void run() {
     while (!in_.empty() && steps_ < kMaxSteps) act(in_.letter());
+    check_cancelled();
     for (const auto& client : clients_) send_rest(*client);
     finish();
     for (const auto& client : clients_) {
@@ -198,6 +199,15 @@ class Run {
     if (!wrong.empty()) finding(wrong);
     if (!model_->executor().faults().empty()) finding(model_->executor().faults().front());
     return more;
+  }
+
+  /// Who has left leaves nothing open.
+  void check_cancelled() {
+    settle();
+    step();
+    const auto s = model_->snapshot();
+    const auto stay = std::ranges::count(clients_, false, [](const auto& client) { return client->gone; });
+    if (s.running_requests + s.waiting_requests > stay) finding("a request outlives its client");
   }
 
   void finish() {
