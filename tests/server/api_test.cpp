@@ -363,55 +363,5 @@ TEST_F(ApiTest, TokenizeSpeaksBothDialects) {
   EXPECT_EQ(post("/detokenize", "{}").param(), "tokens");
 }
 
-TEST_F(ApiTest, CacheStatsHaveEveryField) {
-  start_loading(config());
-  model_ = std::make_shared<FakeModel>(server_->sink());
-  engine::Snapshot& s = model_->snapshot_;
-  s.cache.block_size = 32;
-  s.cache.total = 10, s.cache.free = 5, s.cache.in_use = 3, s.cache.cached = 2, s.cache.shared = 1,
-  s.cache.max_refs = 8;
-  s.cache.bytes_budget = 1000, s.cache.bytes_in_use = 300, s.cache.bytes_peak = 400;
-  s.cache.cow_forks = 11, s.cache.evictions = 12, s.preemptions = 13;
-  s.prompt_tokens = 20, s.cached_tokens = 21, s.computed_tokens = 22, s.generated_tokens = 23;
-  server_->ready(model_);
-  while (get("/health").status != 200) {
-  }
-  const json stats = get("/v1/cache/stats").json();
-  const json want = json::parse(R"({"block_size": 32,
-    "blocks": {"total": 10, "free": 5, "in_use": 3, "cached": 2, "shared": 1, "max_refs": 8},
-    "bytes": {"budget": 1000, "in_use": 300, "peak": 400},
-    "tokens": {"prompt": 20, "cached": 21, "computed": 22, "generated": 23},
-    "cow_forks": 11, "evictions": 12, "preemptions": 13, "model": "the-model", "attention": "none", "share": true})");
-  json merged = stats;
-  merged.merge_patch(want);
-  EXPECT_EQ(merged, stats) << stats.dump(2);
-}
-
-TEST_F(ApiTest, MetricsCountRequestsAndShowTheEngine) {
-  start(words({"a", "b"}));
-  model_->snapshot_.cached_tokens = 77;
-  model_->snapshot_.cache.total = 8, model_->snapshot_.cache.in_use = 2;
-  model_->snapshot_.queue_seconds.add(0.03);
-  model_->snapshot_.queue_seconds.add(1000);
-  model_->snapshot_.refusals[static_cast<std::size_t>(engine::Refusal::kQueueFull)] = 5;
-  complete();
-  chat(R"(, "n": -1)");
-  get("/nowhere");
-  const HttpAnswer answer = get("/metrics");
-  EXPECT_TRUE(answer.headers.at("content-type").starts_with("text/plain"));
-  for (const char* line :
-       {"coppice_http_requests_total{path=\"/v1/completions\",status=\"200\"} 1",
-        "coppice_http_requests_total{path=\"/v1/chat/completions\",status=\"400\"} 1",
-        "coppice_http_requests_total{path=\"other\",status=\"404\"} 1", "coppice_prefix_cache_hits_total 77",
-        "coppice_time_to_first_token_seconds_count 1", "coppice_ready 1", "# TYPE coppice_kv_blocks gauge",
-        "coppice_kv_cache_usage_perc 0.25", "# TYPE coppice_request_queue_time_seconds histogram",
-        "coppice_request_queue_time_seconds_bucket{le=\"0.025\"} 0",
-        "coppice_request_queue_time_seconds_bucket{le=\"0.05\"} 1",
-        "coppice_request_queue_time_seconds_bucket{le=\"+Inf\"} 2", "coppice_request_queue_time_seconds_count 2",
-        "coppice_request_queue_time_seconds_sum 1000.03", "coppice_requests_rejected_total{reason=\"queue_full\"} 5",
-        "# TYPE coppice_num_preemptions_total counter", "# TYPE coppice_inter_token_latency_seconds histogram"})
-    EXPECT_NE(answer.body.find(line), std::string::npos) << line << "\n" << answer.body;
-}
-
 }  // namespace
 }  // namespace coppice::testing
