@@ -115,7 +115,7 @@ HWY_INLINE void round_block(const float* x, int zero, int block, int row, Panel&
 }
 
 /// Rows [first_row, first_row + n_rows) x blocks [first_block, + n_blocks) of x.
-inline void round_rows(const QuantProduct& p, int zero, int first_row, int n_rows, int first_block, int n_blocks,
+inline void round_rows(const QuantProducts& p, int zero, int first_row, int n_rows, int first_block, int n_blocks,
                        Panel& panel) {
   for (int r = 0; r < n_rows; ++r) {
     const float* x = p.x + std::ptrdiff_t{first_row + r} * p.n_in + std::ptrdiff_t{first_block} * kBlock;
@@ -211,9 +211,22 @@ void multiply_panel(const std::byte* tile, int n_blocks, const Panel& panel, int
   }
 }
 
+/// The panel times those of a product's tiles [first, end) that there are.
 template <QuantType Type>
-void multiply(const QuantProduct& p) {
+void multiply_tiles(const QuantMatrix::Product& product, int first, int end, const Panel& panel, int row, int n_rows,
+                    int block, int n_blocks) {
   constexpr auto tile_block = static_cast<std::ptrdiff_t>(TileBlock::of(Type).size);
+  const QuantMatrix& w = *product.matrix;
+  const std::ptrdiff_t all_blocks = w.n_in() / kBlock;
+  for (int t = std::max(first, 0); t < std::min(end, w.n_tiles()); ++t) {
+    float* y = product.y + std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
+    multiply_panel<Type>(w.packed() + (t * all_blocks + block) * tile_block, n_blocks, panel, n_rows,
+                         std::min(kOut, w.n_out() - t * kOut), block > 0, y, w.n_out());
+  }
+}
+
+template <QuantType Type>
+void multiply(const QuantProducts& p) {
   const int all_blocks = p.n_in / kBlock;
   Panel panel;
   for (int row = p.first_row; row < p.end_row; row += kPanelRows) {
@@ -221,10 +234,10 @@ void multiply(const QuantProduct& p) {
     for (int block = 0; block < all_blocks; block += kPanelBlocks) {
       const int n_blocks = std::min(kPanelBlocks, all_blocks - block);
       round_rows(p, zero_of(Type), row, n_rows, block, n_blocks, panel);
-      for (int t = p.first_tile; t < p.end_tile; ++t) {
-        const std::byte* tile = p.packed + (std::ptrdiff_t{t} * all_blocks + block) * tile_block;
-        float* y = p.y + std::ptrdiff_t{row} * p.n_out + std::ptrdiff_t{t} * kOut;
-        multiply_panel<Type>(tile, n_blocks, panel, n_rows, std::min(kOut, p.n_out - t * kOut), block > 0, y, p.n_out);
+      int before = 0;  // tiles of the products before
+      for (const QuantMatrix::Product& product : p.products) {
+        multiply_tiles<Type>(product, p.first_tile - before, p.end_tile - before, panel, row, n_rows, block, n_blocks);
+        before += product.matrix->n_tiles();
       }
     }
   }

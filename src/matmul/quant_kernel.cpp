@@ -24,7 +24,7 @@ bool supports(QuantType type) {
   return kByteDots == ByteDots::kExact || (kByteDots == ByteDots::kSmall && type != QuantType::kQ8_0);
 }
 
-void run(const QuantProduct& p) {
+void run(const QuantProducts& p) {
   switch (p.type) {
     case QuantType::kQ4_0:
       return multiply<QuantType::kQ4_0>(p);
@@ -53,8 +53,8 @@ bool kernel_supports(QuantType type) {
   return HWY_DYNAMIC_DISPATCH(supports)(type);
 }
 
-void run_kernel(const QuantProduct& product) {
-  HWY_DYNAMIC_DISPATCH(run)(product);
+void run_kernel(const QuantProducts& products) {
+  HWY_DYNAMIC_DISPATCH(run)(products);
 }
 
 }  // namespace coppice::matmul

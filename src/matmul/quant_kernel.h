@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "matmul/quant_matrix.h"
 
@@ -26,20 +27,20 @@ struct TileBlock {
   }
 };
 
-/// Rows [first_row, end_row) x tiles [first_tile, end_tile) of y = W x.
-struct QuantProduct {
+/// Rows [first_row, end_row) x tiles [first_tile, end_tile) of the products of one x. Tiles are counted through all of
+/// them; no tile belongs to two.
+struct QuantProducts {
   QuantType type;
-  int n_in, n_out;
-  const std::byte* packed;  ///< aligned to a vector
-  const float* x;           ///< [n_rows, n_in]
-  float* y;                 ///< [n_rows, n_out]
+  int n_in;
+  std::span<const QuantMatrix::Product> products;
+  const float* x;  ///< [n_rows, n_in]
   int first_row, end_row;
   int first_tile, end_tile;
 };
 
 bool kernel_supports(QuantType type);
 
-/// REQUIRES: kernel_supports(product.type).
-void run_kernel(const QuantProduct& product);
+/// REQUIRES: kernel_supports(products.type).
+void run_kernel(const QuantProducts& products);
 
 }  // namespace coppice::matmul

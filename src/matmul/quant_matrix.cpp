@@ -20,10 +20,6 @@ constexpr int kGroup = 4;  // inputs whose products one instruction adds up
 constexpr int kRowsWorthSharing = 32;
 constexpr int kRowUnit = 16;
 
-int ceil_div(int n, int unit) {
-  return (n + unit - 1) / unit;
-}
-
 /// What the file has: f16 d, f16 m (Q4_1 only), then q. Low halves of 4-bit bytes are inputs 0-15, high ones 16-31.
 struct FileBlock {
   std::size_t q, size;  ///< offset of q
@@ -85,7 +81,7 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
   const auto tile = TileBlock::of(type);
   const auto n_blocks = static_cast<std::size_t>(n_in / kBlock);
   assert(n_in % kBlock == 0 && blocks.size() == n_blocks * static_cast<std::size_t>(n_out) * file.size);
-  bytes_ = static_cast<std::size_t>(ceil_div(n_out, kTileOutputs)) * n_blocks * tile.size;
+  bytes_ = static_cast<std::size_t>(n_tiles()) * n_blocks * tile.size;
   packed_ = hwy::AllocateAligned<std::byte>(bytes_);
   if (!packed_) throw std::bad_alloc();
   std::memset(packed_.get(), 0, bytes_);
@@ -98,17 +94,19 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
   }
 }
 
-void QuantMatrix::multiply(const float* x, int n_rows, float* y, int worker, int n_workers) const {
-  const int n_tiles = ceil_div(n_out_, kTileOutputs);
+void QuantMatrix::multiply(std::span<const Product> products, const float* x, int n_rows, int worker, int n_workers) {
+  int n_tiles = 0;
+  for (const Product& p : products) n_tiles += p.matrix->n_tiles();
   const bool by_rows = n_rows >= kRowsWorthSharing * n_workers;
   const auto [first_row, end_row] = by_rows ? share(n_rows, worker, n_workers, kRowUnit) : std::pair(0, n_rows);
   const auto [first_tile, end_tile] = by_rows ? std::pair(0, n_tiles) : share(n_tiles, worker, n_workers, 1);
-  run_kernel({.type = type_,
-              .n_in = n_in_,
-              .n_out = n_out_,
-              .packed = packed_.get(),
+  const QuantMatrix& first = *products.front().matrix;
+  assert(std::ranges::all_of(
+      products, [&](const Product& p) { return p.matrix->type_ == first.type_ && p.matrix->n_in_ == first.n_in_; }));
+  run_kernel({.type = first.type_,
+              .n_in = first.n_in_,
+              .products = products,
               .x = x,
-              .y = y,
               .first_row = first_row,
               .end_row = end_row,
               .first_tile = first_tile,

@@ -42,12 +42,21 @@ class QuantMatrix {
   /// REQUIRES: n_in is a multiple of kBlock; blocks has the size that follows.
   QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks);
 
-  /// One worker's share of y = W x; all workers together write every value of y, each once.
-  /// REQUIRES: supports(type).
-  void multiply(const float* x, int n_rows, float* y, int worker, int n_workers) const;
+  /// y = W x
+  struct Product {
+    const QuantMatrix* matrix;
+    float* y;  ///< [n_rows, n_out]
+  };
+  /// One worker's share of some products of one x, which is rounded once for all of them; all workers together write
+  /// every value of each y, each once.
+  /// REQUIRES: at least one product; all matrices have the same type and n_in, and the type is supported.
+  static void multiply(std::span<const Product> products, const float* x, int n_rows, int worker, int n_workers);
 
+  QuantType type() const { return type_; }
   int n_in() const { return n_in_; }
   int n_out() const { return n_out_; }
+  int n_tiles() const { return (n_out_ + kTileOutputs - 1) / kTileOutputs; }
+  const std::byte* packed() const { return packed_.get(); }  ///< aligned to a vector
   std::size_t bytes() const { return bytes_; }
 
  private:

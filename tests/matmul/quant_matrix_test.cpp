@@ -138,14 +138,21 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                            return cases;
                          }()));
 
+/// Matrices of n_out, 2 n_out and 5 outputs: a tile that is not full lies between two products.
 TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
   const Case c = GetParam();
   std::mt19937 random(7);
-  const Matrix matrix = random_matrix(c, random);
   std::normal_distribution<float> normal(0.2F, 1.0F);
   std::vector<float> x(static_cast<std::size_t>(c.n_in) * static_cast<std::size_t>(c.n_rows));
   for (float& v : x) v = normal(random);
-  const QuantMatrix packed(c.type, c.n_in, c.n_out, matrix.bytes);
+  std::vector<Case> cases(3, c);
+  cases[1].n_out *= 2, cases[2].n_out = 5;
+  std::vector<Matrix> matrices;
+  std::vector<QuantMatrix> packed;
+  for (const Case& one : cases) {
+    matrices.push_back(random_matrix(one, random));
+    packed.emplace_back(c.type, c.n_in, one.n_out, matrices.back().bytes);
+  }
 
   int targets = 0;
   simd::choose_target();
@@ -154,11 +161,18 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
     if (QuantMatrix::supports(c.type)) {
       ++targets;
       SCOPED_TRACE(hwy::TargetName(bits & -bits));
-      std::vector<float> y(static_cast<std::size_t>(c.n_out) * static_cast<std::size_t>(c.n_rows),
-                           std::numeric_limits<float>::quiet_NaN());
-      for (int worker = 0; worker < c.n_workers; ++worker)
-        packed.multiply(x.data(), c.n_rows, y.data(), worker, c.n_workers);
-      check(c, matrix, x, y);
+      for (const std::size_t together : {std::size_t{1}, cases.size()}) {
+        std::vector<std::vector<float>> y;
+        std::vector<QuantMatrix::Product> products;
+        for (std::size_t i = 0; i < together; ++i) {
+          y.emplace_back(static_cast<std::size_t>(cases[i].n_out) * static_cast<std::size_t>(c.n_rows),
+                         std::numeric_limits<float>::quiet_NaN());
+          products.push_back({&packed[i], y.back().data()});
+        }
+        for (int worker = 0; worker < c.n_workers; ++worker)
+          QuantMatrix::multiply(products, x.data(), c.n_rows, worker, c.n_workers);
+        for (std::size_t i = 0; i < together; ++i) check(cases[i], matrices[i], x, y[i]);
+      }
     }
     use(0);
   }

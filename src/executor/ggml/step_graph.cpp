@@ -59,8 +59,19 @@ ggml_tensor* StepGraph::norm(ggml_tensor* x, model::TensorId weight) {
 }
 
 ggml_tensor* StepGraph::linear(ggml_tensor* x, const model::LinearSpec& l) {
-  ggml_tensor* y = parts_.weights->multiply(context_.get(), l.weight, x);
-  return l.bias == model::kNoTensor ? y : ggml_add(context_.get(), y, parts_.weights->plain(l.bias));
+  return add_bias(parts_.weights->multiply(context_.get(), l.weight, x), l);
+}
+
+std::vector<ggml_tensor*> StepGraph::linear(ggml_tensor* x, std::initializer_list<const model::LinearSpec*> all) {
+  std::vector<model::TensorId> ids;
+  for (const model::LinearSpec* l : all) ids.push_back(l->weight);
+  std::vector<ggml_tensor*> products = parts_.weights->multiply(context_.get(), ids, x);
+  for (std::size_t i = 0; i < ids.size(); ++i) products[i] = add_bias(products[i], *all.begin()[i]);
+  return products;
+}
+
+ggml_tensor* StepGraph::add_bias(ggml_tensor* x, const model::LinearSpec& l) {
+  return l.bias == model::kNoTensor ? x : ggml_add(context_.get(), x, parts_.weights->plain(l.bias));
 }
 
 /// x: [head_dim, heads, n_rows]
@@ -100,9 +111,10 @@ ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
   const int layer_slot = parts_.slot_of_layer[at];
 
   ggml_tensor* h = norm(x, l.attn_norm);
-  ggml_tensor* q = rope(ggml_reshape_3d(c, linear(h, l.q), spec.head_dim, spec.n_head, key_.n_rows));
-  ggml_tensor* k = rope(ggml_reshape_3d(c, linear(h, l.k), spec.head_dim, spec.n_kv_head, key_.n_rows));
-  ggml_tensor* v = linear(h, l.v);
+  const std::vector<ggml_tensor*> qkv = linear(h, {&l.q, &l.k, &l.v});
+  ggml_tensor* q = rope(ggml_reshape_3d(c, qkv[0], spec.head_dim, spec.n_head, key_.n_rows));
+  ggml_tensor* k = rope(ggml_reshape_3d(c, qkv[1], spec.head_dim, spec.n_kv_head, key_.n_rows));
+  ggml_tensor* v = qkv[2];
   // Attention reads what these writes return, or nothing would order it behind them.
   const KvStore& store = *parts_.store;
   k = ggml_reshape_2d(c, k, spec.n_embd_kv(), key_.n_rows);
@@ -123,9 +135,8 @@ ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
 ggml_tensor* StepGraph::feed_forward(ggml_tensor* x, const model::LayerSpec& layer) {
   ggml_context* c = context_.get();
   ggml_tensor* h = norm(x, layer.ffn_norm);
-  ggml_tensor* up = linear(h, layer.up);
-  ggml_tensor* gate = linear(h, layer.gate);
-  return ggml_add(c, linear(ggml_swiglu_split(c, gate, up), layer.down), x);
+  const std::vector<ggml_tensor*> both = linear(h, {&layer.gate, &layer.up});
+  return ggml_add(c, linear(ggml_swiglu_split(c, both[0], both[1]), layer.down), x);
 }
 
 void StepGraph::build() {

@@ -7,6 +7,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "executor/ggml/attention.h"
@@ -54,6 +55,8 @@ class StepGraph {
   void declare_inputs();
   ggml_tensor* norm(ggml_tensor* x, model::TensorId weight);
   ggml_tensor* linear(ggml_tensor* x, const model::LinearSpec& l);
+  std::vector<ggml_tensor*> linear(ggml_tensor* x, std::initializer_list<const model::LinearSpec*> all);
+  ggml_tensor* add_bias(ggml_tensor* x, const model::LinearSpec& l);
   ggml_tensor* rope(ggml_tensor* x);
   ggml_tensor* attend(ggml_tensor* x, int layer, bool last);
   ggml_tensor* attend_units(ggml_tensor* q, ggml_tensor* k, ggml_tensor* v, std::size_t group);

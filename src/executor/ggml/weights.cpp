@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cassert>
 #include <optional>
 #include <ranges>
+#include <span>
 #include <string_view>
 
 namespace coppice::executor {
@@ -40,11 +43,26 @@ std::optional<matmul::QuantType> packed_type(ggml_type type) {
   return packed && matmul::QuantMatrix::supports(*packed) ? packed : std::nullopt;
 }
 
-/// y = W x as a node of the graph. Source: x.
-void run_packed(ggml_tensor* y, int worker, int n_workers, void* matrix) {
-  static_cast<const matmul::QuantMatrix*>(matrix)->multiply(static_cast<const float*>(y->src[0]->data),
-                                                            static_cast<int>(y->ne[1]), static_cast<float*>(y->data),
-                                                            worker, n_workers);
+constexpr std::size_t kMostTogether = 3;
+
+/// Packed matrices times one x as a node of the graph: the first one's product, then the next one's. Source: x.
+void run_packed(ggml_tensor* node, int worker, int n_workers, void* matrices) {
+  const auto& group = *static_cast<const std::vector<const matmul::QuantMatrix*>*>(matrices);
+  const ggml_tensor* x = node->src[0];
+  auto* y = static_cast<float*>(node->data);
+  std::array<matmul::QuantMatrix::Product, kMostTogether> products{};
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    products[i] = {group[i], y};
+    y += group[i]->n_out() * x->ne[1];
+  }
+  matmul::QuantMatrix::multiply(std::span(products).first(group.size()), static_cast<const float*>(x->data),
+                                static_cast<int>(x->ne[1]), worker, n_workers);
+}
+
+ggml_tensor* packed_node(ggml_context* context, const std::vector<const matmul::QuantMatrix*>& group, std::int64_t ne0,
+                         std::int64_t ne1, ggml_tensor* x) {
+  return ggml_custom_4d(context, GGML_TYPE_F32, ne0, ne1, 1, 1, &x, 1, run_packed, GGML_N_TASKS_MAX,
+                        const_cast<std::vector<const matmul::QuantMatrix*>*>(&group));
 }
 
 }  // namespace
@@ -68,6 +86,8 @@ Weights::Weights(const model::Model& model, const Progress& progress) : model_(m
       place_matrix(l->weight);
       if (l->bias != model::kNoTensor) map(l->bias);
     }
+    join({layer.q.weight, layer.k.weight, layer.v.weight});
+    join({layer.gate.weight, layer.up.weight});
     if (progress) progress("weights", 0.9 * static_cast<double>(++done) / static_cast<double>(spec.layers.size()));
   }
   for (Converted& c : converted_) convert(c);
@@ -128,8 +148,17 @@ bool Weights::place_packed(model::TensorId id) {
   packed = std::make_unique<matmul::QuantMatrix>(*type, static_cast<int>(info.shape[0]),
                                                  static_cast<int>(info.shape[1]), model_.file->tensor_bytes(info));
   converted_bytes_ += packed->bytes();
+  groups_[{id}] = {packed.get()};
   let_go(id);
   return true;
+}
+
+void Weights::join(const std::vector<model::TensorId>& ids) {
+  assert(ids.size() <= kMostTogether);
+  std::vector<const matmul::QuantMatrix*> group;
+  for (const model::TensorId id : ids) group.push_back(matrices_.at(id).packed.get());
+  const auto alike = [&](const matmul::QuantMatrix* m) { return m && m->type() == group.front()->type(); };
+  if (std::ranges::all_of(group, alike)) groups_[ids] = std::move(group);
 }
 
 void Weights::convert(Converted& group) {
@@ -154,11 +183,30 @@ void Weights::let_go(model::TensorId id) {
   if (!plain_.contains(id)) model_.file->mapping().let_go(info.offset, info.bytes);
 }
 
+std::vector<ggml_tensor*> Weights::multiply(ggml_context* context, const std::vector<model::TensorId>& ids,
+                                            ggml_tensor* x) const {
+  std::vector<ggml_tensor*> products;
+  const auto group = groups_.find(ids);
+  if (group == groups_.end()) {
+    for (const model::TensorId id : ids) products.push_back(multiply(context, id, x));
+    return products;
+  }
+  std::int64_t n_out = 0;
+  for (const matmul::QuantMatrix* matrix : group->second) n_out += matrix->n_out();
+  ggml_tensor* all = packed_node(context, group->second, n_out * x->ne[1], 1, x);
+  std::size_t offset = 0;
+  for (const matmul::QuantMatrix* matrix : group->second) {
+    const std::size_t row = static_cast<std::size_t>(matrix->n_out()) * sizeof(float);
+    products.push_back(ggml_view_2d(context, all, matrix->n_out(), x->ne[1], row, offset));
+    offset += row * static_cast<std::size_t>(x->ne[1]);
+  }
+  return products;
+}
+
 ggml_tensor* Weights::multiply(ggml_context* context, model::TensorId id, ggml_tensor* x) const {
-  const Matrix& matrix = matrices_.at(id);
-  if (!matrix.packed) return ggml_mul_mat(context, matrix.tensor, x);
-  return ggml_custom_4d(context, GGML_TYPE_F32, matrix.packed->n_out(), x->ne[1], 1, 1, &x, 1, run_packed,
-                        GGML_N_TASKS_MAX, const_cast<matmul::QuantMatrix*>(matrix.packed.get()));
+  const auto group = groups_.find({id});
+  if (group == groups_.end()) return ggml_mul_mat(context, matrices_.at(id).tensor, x);
+  return packed_node(context, group->second, group->second.front()->n_out(), x->ne[1], x);
 }
 
 }  // namespace coppice::executor

@@ -28,6 +28,10 @@ class Weights {
   /// The matrix times x: [n_in, n_rows] f32 -> [n_out, n_rows] f32.
   /// REQUIRES: id is one of the spec's matrices, the output head included.
   ggml_tensor* multiply(ggml_context* context, model::TensorId id, ggml_tensor* x) const;
+  /// Several matrices times one x. A layer's q, k and v, and its gate and up, are one node of the graph where they are
+  /// packed and of one type: x is rounded once, and workers wait for each other once.
+  std::vector<ggml_tensor*> multiply(ggml_context* context, const std::vector<model::TensorId>& ids,
+                                     ggml_tensor* x) const;
   /// For everything else: embedding rows, norms, biases, rope factors. nullptr for kNoTensor.
   ggml_tensor* plain(model::TensorId id) const { return id == model::kNoTensor ? nullptr : plain_.at(id); }
 
@@ -45,11 +49,14 @@ class Weights {
     ggml_tensor* tensor = nullptr;
     std::unique_ptr<const matmul::QuantMatrix> packed;
   };
+  using Group = std::vector<const matmul::QuantMatrix*>;  ///< multiplied in one node
+
   ggml_tensor* describe(ggml_context* context, const model::TensorInfo& info) const;
   ggml_tensor* map(model::TensorId id);
   void place_matrix(model::TensorId id);
   bool place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type);
   bool place_packed(model::TensorId id);
+  void join(const std::vector<model::TensorId>& ids);
   void convert(Converted& group);
   void let_go(model::TensorId id);
 
@@ -59,6 +66,7 @@ class Weights {
   std::vector<Converted> converted_;
   std::map<model::TensorId, ggml_tensor*> plain_;
   std::map<model::TensorId, Matrix> matrices_;
+  std::map<std::vector<model::TensorId>, Group> groups_;  ///< every packed matrix is one by itself, too
   std::size_t mapped_bytes_ = 0, converted_bytes_ = 0;
 };
 
