@@ -24,7 +24,8 @@ namespace coppice::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Each format: values [i, i + lanes) of the head at `head`, still to be multiplied by its scale where it has one.
+// Each format: load(d, head, i) is values [i, i + lanes) of the head at `head` as f32, still to be multiplied by its scale
+// where it has one; then codes(d16, head, i) is the same as 16-bit whole numbers.
 
 struct LoadF16 {
   static constexpr KvFormat kFormat = KvFormat::kF16;
@@ -48,6 +49,12 @@ struct LoadInt8 {
     const auto* codes = reinterpret_cast<const std::int8_t*>(head + kScaleBytes);
     return hn::ConvertTo(d, hn::PromoteTo(wide, hn::LoadU(bytes, codes + i)));
   }
+
+  template <class D16>
+  static HWY_INLINE hn::Vec<D16> codes(D16 d16, const std::byte* head, int i) {
+    const hn::Rebind<std::int8_t, D16> bytes;
+    return hn::PromoteTo(d16, hn::LoadU(bytes, reinterpret_cast<const std::int8_t*>(head + kScaleBytes) + i));
+  }
 };
 
 struct LoadTurbo4 {
@@ -70,11 +77,38 @@ struct LoadTurbo4 {
       const auto index = high ? hn::ShiftRight<4>(both) : hn::And(both, hn::Set(wide, 15));
       return hn::TableLookupLanes(hn::LoadU(d, kLevels.data()), hn::IndicesFromVec(d, index));
     } else {
-      const hn::Rebind<std::int8_t, D> level;
       const auto index = high ? hn::ShiftRight<4>(pairs) : hn::And(pairs, hn::Set(bytes, 15));
-      const hn::Full128<std::int8_t> table;
-      const auto levels = hn::TableLookupBytes(hn::LoadU(table, kTurbo4Levels.data()), hn::BitCast(level, index));
-      return hn::ConvertTo(d, hn::PromoteTo(wide, levels));
+      return hn::ConvertTo(d, hn::PromoteTo(wide, levels_of(index)));
+    }
+  }
+
+  template <class D16>
+  static HWY_INLINE hn::Vec<D16> codes(D16 d16, const std::byte* head, int i) {
+    const hn::Rebind<std::uint8_t, D16> bytes;
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(head + kScaleBytes);
+    if constexpr (hn::MaxLanes(D16()) == 32) {  // REQUIRES: i is a multiple of 32
+      const hn::Repartition<std::uint16_t, decltype(bytes)> words;
+      alignas(32) static constexpr std::uint16_t kShifts[16] = {0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4};
+      const auto twice = hn::BitCast(words, hn::LoadDup128(bytes, codes + i / 2));
+      const auto shifted = hn::BitCast(bytes, hn::Shr(twice, hn::Load(words, kShifts)));
+      return hn::PromoteTo(d16, levels_of(hn::And(shifted, hn::Set(bytes, 15))));
+    } else {
+      const auto pairs = hn::LoadU(bytes, codes + i / 32 * 16 + i % 16);
+      const auto index = i % 32 >= 16 ? hn::ShiftRight<4>(pairs) : hn::And(pairs, hn::Set(bytes, 15));
+      return hn::PromoteTo(d16, levels_of(index));
+    }
+  }
+
+ private:
+  /// index: bytes below 16.
+  template <class V>
+  static HWY_INLINE auto levels_of(V index) {
+    const hn::RebindToSigned<hn::DFromV<V>> level;
+    const hn::FixedTag<std::int8_t, 16> table;  // of at least a whole 128-bit block
+    if constexpr (hn::MaxLanes(level) > 16) {
+      return hn::TableLookupBytes(hn::LoadDup128(level, kTurbo4Levels.data()), hn::BitCast(level, index));
+    } else {
+      return hn::TableLookupBytes(hn::LoadU(table, kTurbo4Levels.data()), hn::BitCast(level, index));
     }
   }
 };

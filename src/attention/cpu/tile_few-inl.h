@@ -1,6 +1,6 @@
-// A tile of few queries: vectors run along the head's values. Each key is loaded and converted once for up to
-// kGroup queries; the pool is read block by block, all heads, in the order in which it lies in memory. Bound by
-// bandwidth. Included once for each instruction set.
+// A tile of few queries: vectors run along the head's values. Each key is loaded once for up to four queries, and
+// converted, or multiplied as it is where it is a code (few_codes-inl.h); the pool is read block by block, all heads, in the
+// order in which it lies in memory. Bound by bandwidth. Included once for each instruction set.
 
 // clang-format off
 #if defined(COPPICE_TILE_FEW_INL) == defined(HWY_TARGET_TOGGLE)
@@ -16,11 +16,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <type_traits>
 
-#include "attention/cpu/kv_load-inl.h"
+#include "attention/cpu/few_block-inl.h"
+#include "attention/cpu/few_codes-inl.h"
 #include "attention/cpu/tile_kernel.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,86 +27,8 @@ namespace coppice::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Slots whose scores are reduced together: the lanes of a 128-bit block.
-constexpr int kSlots = 4;
-
-/// Sums of the lanes of four vectors, as four lanes.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE hn::Vec<hn::FixedTag<float, kSlots>> sum_four(D d, V a, V b, V c, V e) {
-  const hn::Repartition<double, D> wide;
-  const V ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
-  const V ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
-  const auto x = hn::BitCast(wide, ab), y = hn::BitCast(wide, ce);
-  const V all =
-      hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, x, y)), hn::BitCast(d, hn::InterleaveUpper(wide, x, y)));
-  // Each 128-bit block now holds its own part of the four sums, in order.
-  const auto fold = [](auto self, auto tag, auto v) HWY_ATTR {
-    if constexpr (hn::MaxLanes(tag) == kSlots) {
-      return v;
-    } else {
-      const hn::Half<decltype(tag)> half;
-      return self(self, half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
-    }
-  };
-  return fold(fold, d, all);
-}
-
-/// What a group of queries of one key head needs for a block.
-struct FewBlock {
-  const std::byte* keys;         ///< the head's row of the block's slot 0
-  const std::byte* values;       ///< likewise
-  const std::byte* next_keys;    ///< the same head in the block that comes next: fetched meanwhile; or nullptr
-  const std::byte* next_values;  ///< likewise
-  std::size_t row_bytes;
-  int head_dim;
-  int begin, end;        ///< slots that some query sees
-  const float* queries;  ///< [Group][head_dim], scaled
-  float* acc;            ///< [Group][head_dim]
-  float* max;            ///< [Group]
-  float* sum;            ///< [Group]
-  float* scores;         ///< [Group][stride]
-  int stride;
-};
-
-/// Scales of slots [begin, end) of a head, each at its slot's place; elsewhere 0. Made long before they are asked for: a
-/// vector load waits for the short stores that it covers.
-class FewScales {
- public:
-  HWY_INLINE FewScales(const std::byte* head, std::size_t row_bytes, int begin, int end) {
-    for (int s = begin; s < end; ++s) {
-      std::memcpy(halves_ + s, head + row_bytes * static_cast<std::size_t>(s), sizeof(std::uint16_t));
-    }
-  }
-
-  /// Scores, or weights, times their slots' scales.
-  template <int Group>
-  HWY_INLINE void scale(const FewBlock& b) const {
-    const hn::ScalableTag<float> d;
-    const hn::Rebind<hwy::float16_t, decltype(d)> half;
-    const int lanes = static_cast<int>(hn::Lanes(d));
-    for (int s = b.begin / lanes * lanes; s < b.end; s += lanes) {
-      const auto scale = hn::PromoteTo(d, hn::Load(half, reinterpret_cast<const hwy::float16_t*>(halves_) + s));
-      for (int q = 0; q < Group; ++q) {
-        float* scores = b.scores + q * b.stride + s;
-        hn::Store(hn::Mul(hn::Load(d, scores), scale), d, scores);
-      }
-    }
-  }
-
- private:
-  static constexpr int kMostSlots = 64;  // in a block
-  HWY_ALIGN std::uint16_t halves_[kMostSlots] = {};
-};
-
-/// Where values have no scales of their own.
-struct NoScales {
-  NoScales(const std::byte*, std::size_t, int, int) {}
-  template <int Group>
-  void scale(const FewBlock&) const {}
-};
-
 template <class Load, int Group>
-HWY_INLINE void few_scores(const FewBlock& b) {
+HWY_INLINE void few_scores(const FewBlock<Load>& b) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const int lanes = static_cast<int>(hn::Lanes(d));
@@ -120,20 +41,14 @@ HWY_INLINE void few_scores(const FewBlock& b) {
     if (b.next_keys) {
       for (int s = 0; s < kSlots; ++s) prefetch<Load>(b.next_keys, b.row_bytes, slot + s, b.head_dim);
     }
-    const auto step = [&](int i) HWY_ATTR {
+    for (int i = 0; i < b.head_dim; i += lanes) {
       V key[kSlots];
       for (int s = 0; s < kSlots; ++s) key[s] = Load::load(d, row + b.row_bytes * static_cast<std::size_t>(s), i);
       for (int q = 0; q < Group; ++q) {
         const V query = hn::Load(d, b.queries + q * b.head_dim + i);
         for (int s = 0; s < kSlots; ++s) sums[q][s] = hn::MulAdd(query, key[s], sums[q][s]);
       }
-    };
-    // Where a vector lies in its group of 32 values is known to the compiler: turbo4 unpacks without asking.
-    int i = 0;
-    for (; i + 32 <= b.head_dim; i += 32) {
-      for (int j = 0; j < 32; j += lanes) step(i + j);
     }
-    for (; i < b.head_dim; i += lanes) step(i);
     for (int q = 0; q < Group; ++q) {
       hn::Store(sum_four(d, sums[q][0], sums[q][1], sums[q][2], sums[q][3]), hn::FixedTag<float, kSlots>(),
                 b.scores + q * b.stride + slot);
@@ -142,7 +57,8 @@ HWY_INLINE void few_scores(const FewBlock& b) {
 }
 
 /// Scores of one query become weights; its state is rescaled to the new maximum. Slots outside [lo, hi) weigh nothing.
-HWY_INLINE void few_softmax(const FewBlock& b, int q, int lo, int hi) {
+template <class Load>
+HWY_INLINE void few_softmax(const FewBlock<Load>& b, int q, int lo, int hi) {
   const hn::ScalableTag<float> d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   float* scores = b.scores + q * b.stride;
@@ -176,7 +92,7 @@ HWY_INLINE void few_softmax(const FewBlock& b, int q, int lo, int hi) {
 }
 
 template <class Load, int Group, int Vectors>
-HWY_INLINE void few_values_of(const FewBlock& b, int at) {
+HWY_INLINE void few_values_of(const FewBlock<Load>& b, int at) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const int lanes = static_cast<int>(hn::Lanes(d));
@@ -200,7 +116,7 @@ HWY_INLINE void few_values_of(const FewBlock& b, int at) {
 }
 
 template <class Load, int Group>
-HWY_INLINE void few_values(const FewBlock& b) {
+HWY_INLINE void few_values(const FewBlock<Load>& b) {
   const hn::ScalableTag<float> d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   int i = 0;
@@ -208,20 +124,83 @@ HWY_INLINE void few_values(const FewBlock& b) {
   for (; i < b.head_dim; i += lanes) few_values_of<Load, Group, 1>(b, i);
 }
 
-/// The block is a copy: nothing that is stored can change it, so its fields stay in registers. Instead of keys their
-/// scores take in the keys' scales, and instead of values their weights.
 template <class Load, int Group>
-void few_group(const FewBlock b, const RowInterval* rows, int first_query, int heads_per_kv, int slot0) {
-  using Scales = std::conditional_t<kScaled<Load>, FewScales, NoScales>;
-  const Scales keys(b.keys, b.row_bytes, b.begin, b.end), values(b.values, b.row_bytes, b.begin, b.end);
-  few_scores<Load, Group>(b);
-  keys.template scale<Group>(b);
+HWY_INLINE void few_softmax_of_group(const FewBlock<Load>& b, const RowInterval* rows, int first_query,
+                                     int heads_per_kv, int slot0) {
   for (int q = 0; q < Group; ++q) {
     const RowInterval& row = rows[(first_query + q) / heads_per_kv];
     few_softmax(b, q, std::clamp(row.lo - slot0, b.begin, b.end), std::clamp(row.hi - slot0, b.begin, b.end));
   }
-  values.template scale<Group>(b);
-  few_values<Load, Group>(b);
+}
+
+// The block is a copy: nothing that is stored can change it, so its fields stay in registers.
+
+template <class Load, int Group, class D16>
+void few_group_of_codes(D16 d16, const FewBlock<Load> b, const RowInterval* rows, int first_query, int heads_per_kv,
+                        int slot0) {
+  const CodeScales keys(b.keys, b.row_bytes, b.begin, b.end), values(b.values, b.row_bytes, b.begin, b.end);
+  code_scores<Load, Group>(d16, b);
+  code_scale<Load, Group>(b, keys);
+  few_softmax_of_group<Load, Group>(b, rows, first_query, heads_per_kv, slot0);
+  code_values<Load, Group>(d16, b, values);
+}
+
+template <class Load, int Group>
+void few_group(const FewBlock<Load> b, const RowInterval* rows, int first_query, int heads_per_kv, int slot0) {
+  if constexpr (kScaled<Load>) {
+    with_code_vectors(b.head_dim, [&](auto d16) HWY_ATTR {
+      few_group_of_codes<Load, Group>(d16, b, rows, first_query, heads_per_kv, slot0);
+    });
+  } else {
+    few_scores<Load, Group>(b);
+    few_softmax_of_group<Load, Group>(b, rows, first_query, heads_per_kv, slot0);
+    few_values<Load, Group>(b);
+  }
+}
+
+/// Queries, kv head by kv head: [n_kv_head][row, head of the group][dim]; states are empty.
+template <class Load>
+void take_queries(const TileInput& t, TileScratch& scratch) {
+  const HeadShape& h = t.heads;
+  const int per_kv = h.heads_per_kv(), n_queries = static_cast<int>(t.rows.size()) * per_kv, dim = h.head_dim;
+  for (int k = 0; k < h.n_kv_head; ++k) {
+    for (int q = 0; q < n_queries; ++q) {
+      const float* from =
+          t.q +
+          (std::ptrdiff_t{t.rows[static_cast<std::size_t>(q / per_kv)].row} * h.n_head + k * per_kv + q % per_kv) * dim;
+      const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
+      float* query = scratch.queries() + state * dim;
+      take_query<Load>(from, h.scale, dim, query);
+      if constexpr (kScaled<Load>) {
+        scratch.units()[state] = whole_query(query, dim, scratch.whole_queries() + state * dim);
+      }
+    }
+  }
+  const auto n_states = static_cast<std::size_t>(h.n_kv_head) * static_cast<std::size_t>(n_queries);
+  std::fill_n(scratch.acc(), n_states * static_cast<std::size_t>(dim), 0.0F);
+  std::fill_n(scratch.max(), n_states, -std::numeric_limits<float>::infinity());
+  std::fill_n(scratch.sum(), n_states, 0.0F);
+}
+
+/// States in the order of the tile's rows' heads.
+template <class Load>
+void store_few(const TileInput& t, TileScratch& scratch) {
+  const HeadShape& h = t.heads;
+  const int per_kv = h.heads_per_kv(), n_queries = static_cast<int>(t.rows.size()) * per_kv, dim = h.head_dim;
+  for (int k = 0; k < h.n_kv_head; ++k) {
+    for (int q = 0; q < n_queries; ++q) {
+      const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
+      float* to = t.states + (std::ptrdiff_t{q / per_kv} * h.n_head + k * per_kv + q % per_kv) * (dim + 2);
+      const float* acc = scratch.acc() + state * dim;
+      if constexpr (kScaled<Load>) {
+        put_in_order(acc, dim, to);
+      } else {
+        std::copy_n(acc, dim, to);
+      }
+      to[dim] = scratch.max()[state];
+      to[dim + 1] = scratch.sum()[state];
+    }
+  }
 }
 
 template <class Load>
@@ -229,20 +208,7 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
   const HeadShape& h = t.heads;
   const int per_kv = h.heads_per_kv(), n_rows = static_cast<int>(t.rows.size()), n_queries = n_rows * per_kv;
   const int dim = h.head_dim, block_size = t.pool.block_size;
-  // Queries, kv head by kv head: [n_kv_head][row, head of the group][dim].
-  for (int k = 0; k < h.n_kv_head; ++k) {
-    for (int q = 0; q < n_queries; ++q) {
-      const float* from =
-          t.q +
-          (std::ptrdiff_t{t.rows[static_cast<std::size_t>(q / per_kv)].row} * h.n_head + k * per_kv + q % per_kv) * dim;
-      take_query<Load>(from, h.scale, dim, scratch.queries() + (std::ptrdiff_t{k} * n_queries + q) * dim);
-    }
-  }
-  const auto n_states = static_cast<std::size_t>(h.n_kv_head) * static_cast<std::size_t>(n_queries);
-  std::fill_n(scratch.acc(), n_states * static_cast<std::size_t>(dim), 0.0F);
-  std::fill_n(scratch.max(), n_states, -std::numeric_limits<float>::infinity());
-  std::fill_n(scratch.sum(), n_states, 0.0F);
-
+  take_queries<Load>(t, scratch);
   std::int32_t lo = std::numeric_limits<std::int32_t>::max(), hi = 0;
   for (const RowInterval& r : t.rows) lo = std::min(lo, r.lo), hi = std::max(hi, r.hi);
   const std::size_t bytes_per_head = head_bytes(Load::kFormat, dim);
@@ -259,20 +225,27 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
       for (int q = 0; q < n_queries;) {
         const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
         const std::size_t head = bytes_per_head * static_cast<std::size_t>(k);
-        const FewBlock b{.keys = t.pool.keys + at + head,
-                         .values = t.pool.values + at + head,
-                         .next_keys = more && q == 0 ? t.pool.keys + next + head : nullptr,
-                         .next_values = more && q == 0 ? t.pool.values + next + head : nullptr,
-                         .row_bytes = t.pool.row_bytes,
-                         .head_dim = dim,
-                         .begin = begin,
-                         .end = end,
-                         .queries = scratch.queries() + state * dim,
-                         .acc = scratch.acc() + state * dim,
-                         .max = scratch.max() + state,
-                         .sum = scratch.sum() + state,
-                         .scores = scratch.scores(),
-                         .stride = stride};
+        const FewQuery<Load>* queries = nullptr;
+        if constexpr (kScaled<Load>) {
+          queries = scratch.whole_queries() + state * dim;
+        } else {
+          queries = scratch.queries() + state * dim;
+        }
+        const FewBlock<Load> b{.keys = t.pool.keys + at + head,
+                               .values = t.pool.values + at + head,
+                               .next_keys = more && q == 0 ? t.pool.keys + next + head : nullptr,
+                               .next_values = more && q == 0 ? t.pool.values + next + head : nullptr,
+                               .row_bytes = t.pool.row_bytes,
+                               .head_dim = dim,
+                               .begin = begin,
+                               .end = end,
+                               .queries = queries,
+                               .units = scratch.units() + state,
+                               .acc = scratch.acc() + state * dim,
+                               .max = scratch.max() + state,
+                               .sum = scratch.sum() + state,
+                               .scores = scratch.scores(),
+                               .stride = stride};
         const int left = n_queries - q;
         if (left >= 4) {
           few_group<Load, 4>(b, t.rows.data(), q, per_kv, slot0), q += 4;
@@ -287,15 +260,7 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
       }
     }
   }
-  for (int k = 0; k < h.n_kv_head; ++k) {
-    for (int q = 0; q < n_queries; ++q) {
-      const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
-      float* to = t.states + (std::ptrdiff_t{q / per_kv} * h.n_head + k * per_kv + q % per_kv) * (dim + 2);
-      std::copy_n(scratch.acc() + state * dim, dim, to);
-      to[dim] = scratch.max()[state];
-      to[dim + 1] = scratch.sum()[state];
-    }
-  }
+  store_few<Load>(t, scratch);
   return bytes;
 }
 

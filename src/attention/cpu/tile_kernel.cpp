@@ -84,6 +84,8 @@ TileScratch::TileScratch(const HeadShape& heads, int block_size) {
   // Many queries: one key head at a time. Few: all heads, fewer queries than lanes each.
   const std::size_t columns = std::max<std::size_t>(kMaxQueries, static_cast<std::size_t>(heads.n_kv_head) * kMaxLanes);
   queries_ = hwy::AllocateAligned<float>(columns * dim);
+  whole_queries_ = hwy::AllocateAligned<std::int16_t>(columns * dim);
+  units_ = hwy::AllocateAligned<float>(columns);
   acc_ = hwy::AllocateAligned<float>(columns * dim);
   max_ = hwy::AllocateAligned<float>(columns);
   sum_ = hwy::AllocateAligned<float>(columns);

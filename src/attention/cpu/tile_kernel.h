@@ -32,9 +32,11 @@ class TileScratch {
 
   TileScratch(const HeadShape& heads, int block_size);
 
-  float* queries() { return queries_.get(); }  ///< a tile's queries, as the kernel wants them
-  float* acc() { return acc_.get(); }          ///< as many
-  float* max() { return max_.get(); }          ///< [n_head * rows, padded]
+  float* queries() { return queries_.get(); }                     ///< a tile's queries, as the kernel wants them
+  std::int16_t* whole_queries() { return whole_queries_.get(); }  ///< as many
+  float* units() { return units_.get(); }                         ///< one for each query
+  float* acc() { return acc_.get(); }                             ///< as many as queries
+  float* max() { return max_.get(); }                             ///< [n_head * rows, padded]
   float* sum() { return sum_.get(); }
   float* keys() { return keys_.get(); }      ///< [block_size][head_dim]
   float* values() { return values_.get(); }  ///< [block_size][head_dim]
@@ -43,7 +45,8 @@ class TileScratch {
   std::int32_t* hi() { return hi_.get(); }
 
  private:
-  hwy::AlignedFreeUniquePtr<float[]> queries_, acc_, max_, sum_, keys_, values_, scores_;
+  hwy::AlignedFreeUniquePtr<float[]> queries_, units_, acc_, max_, sum_, keys_, values_, scores_;
+  hwy::AlignedFreeUniquePtr<std::int16_t[]> whole_queries_;
   hwy::AlignedFreeUniquePtr<std::int32_t[]> lo_, hi_;
 };
 
