@@ -1,6 +1,7 @@
 #include "attention/cpu/tree_attention.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "attention/cpu/tile_kernel.h"
 
@@ -12,7 +13,17 @@ struct alignas(64) TreeAttention::Worker {
   std::uint64_t bytes_read = 0;
 };
 
+std::string TreeAttention::misfit(const HeadShape& heads, int block_size) {
+  if (heads.head_dim % 16 != 0) return "heads of " + std::to_string(heads.head_dim) + " values";
+  if (block_size % 8 != 0 || block_size > 64) return "blocks of " + std::to_string(block_size) + " tokens";
+  if (heads.n_head % heads.n_kv_head != 0 || heads.heads_per_kv() > TileScratch::kMaxQueries) {
+    return std::to_string(heads.n_head) + " query heads on " + std::to_string(heads.n_kv_head) + " key heads";
+  }
+  return {};
+}
+
 TreeAttention::TreeAttention(const HeadShape& heads, int block_size, int n_workers) : heads_(heads) {
+  assert(misfit(heads, block_size).empty());
   workers_.reserve(static_cast<std::size_t>(n_workers));
   for (int i = 0; i < n_workers; ++i) workers_.push_back({TileScratch(heads, block_size)});
 }

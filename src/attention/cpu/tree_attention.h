@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attention/layout.h"
@@ -33,6 +34,10 @@ struct TreeCall {
 /// Owns the workers' scratch memory and the partial states. Thread safe as said above.
 class TreeAttention {
  public:
+  /// What of this shape the kernel can't serve, as part of a sentence; empty: nothing.
+  static std::string misfit(const HeadShape& heads, int block_size);
+
+  /// REQUIRES: misfit() is empty.
   TreeAttention(const HeadShape& heads, int block_size, int n_workers);
   ~TreeAttention();
   TreeAttention(const TreeAttention&) = delete;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -69,8 +70,8 @@ std::unique_ptr<Attention> make_gather_attention(const AttentionConfig& config);
 std::unique_ptr<Attention> make_dense_attention(const AttentionConfig& config);
 std::unique_ptr<Attention> make_tree_attention(const AttentionConfig& config, int n_threads);
 
-/// Whether the tree kernel can serve a model of this shape.
-bool tree_attention_fits(const model::ModelSpec& spec, int block_size);
+/// What of a model's shape the tree kernel can't serve, as part of a sentence; empty: nothing.
+std::string tree_attention_misfit(const model::ModelSpec& spec, int block_size);
 
 /// Calls visit(row, first key, last key + 1) for each run of keys that a row sees; rows count within the unit
 /// (stream by stream), keys within the row's stream.

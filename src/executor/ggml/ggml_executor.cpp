@@ -173,12 +173,15 @@ class GgmlExecutor final : public Executor {
     const AttentionConfig config{&model_.spec, &store_, groups_};
     if (options_.attention == "dense") return make_dense_attention(config);
     if (options_.attention == "gather") return make_gather_attention(config);
-    if (tree_attention_fits(model_.spec, options_.block_size)) return make_tree_attention(config, options_.n_threads);
-    if (options_.attention == "auto" && format_ == KvFormat::kF16) return make_gather_attention(config);
+    const std::string misfit = tree_attention_misfit(model_.spec, options_.block_size);
+    if (misfit.empty()) return make_tree_attention(config, options_.n_threads);
+    if (options_.attention == "auto" && format_ == KvFormat::kF16) {
+      SPDLOG_WARN("attention: gather, because the tree kernel can't serve {}: slower where prefixes are shared",
+                  misfit);
+      return make_gather_attention(config);
+    }
     throw model::LoadError(
-        fmt::format("the tree kernel can't serve heads of {} values in blocks of {} tokens; "
-                    "--attention auto would choose gather",
-                    model_.spec.head_dim, options_.block_size));
+        fmt::format("the tree kernel can't serve {}; --attention auto with f16 would choose gather", misfit));
   }
 
   void fill_info() {

@@ -114,8 +114,9 @@ class TreeBackend final : public Attention {
 
 }  // namespace
 
-bool tree_attention_fits(const model::ModelSpec& spec, int block_size) {
-  return spec.head_dim % 16 == 0 && block_size % 8 == 0 && spec.n_head % spec.n_kv_head == 0;
+std::string tree_attention_misfit(const model::ModelSpec& spec, int block_size) {
+  return attention::TreeAttention::misfit(
+      {.n_head = spec.n_head, .n_kv_head = spec.n_kv_head, .head_dim = spec.head_dim}, block_size);
 }
 
 std::unique_ptr<Attention> make_tree_attention(const AttentionConfig& config, int n_threads) {
