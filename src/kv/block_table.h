@@ -66,13 +66,6 @@ class BlockTable {
     return copy;
   }
 
-  /// Blocks held: entries that are not null.
-  std::int64_t held() const {
-    std::int64_t n = 0;
-    for (const BlockId id : ids_) n += id != kNullBlock;
-    return n;
-  }
-
  private:
   BlockPool* pool_;
   std::vector<BlockId> ids_;

@@ -51,12 +51,21 @@ std::int32_t Cache::Impl::most_held(const GroupSpec& group, std::int32_t blocks)
   return std::min(blocks, blocks_for(group.window + config.max_extend) + 1);
 }
 
-std::int64_t Cache::Impl::unmet(const std::vector<BlockTable>& tables, std::int32_t prompt_blocks) const {
-  std::int64_t sum = 0;
-  for (std::size_t g = 0; g < config.groups.size(); ++g) {
-    const auto missing = prompt_blocks - static_cast<std::int64_t>(tables[g].size());
-    const auto room = most_held(config.groups[g], prompt_blocks) - tables[g].held();
-    sum += std::max<std::int64_t>(0, std::min(missing, room));
+Cache::Impl::Claim Cache::Impl::claim(const PrefixTree::Match& match, std::int32_t prompt_blocks) const {
+  const auto matched = static_cast<std::int64_t>(match.rows.size());
+  // Sequences hold whole paths of the full group: blocks in use come first.
+  const auto in_use =
+      std::ranges::partition_point(match.rows, [&](const BlockId* row) { return pool.users(row[0]) > 0; });
+  Claim sum{.fresh = prompt_blocks - matched, .cached = match.rows.end() - in_use};
+  for (std::size_t g = 1; g < config.groups.size(); ++g) {
+    std::int64_t held = 0;
+    for (auto b = window_begin(config.groups[g], match.length); b < matched; ++b) {
+      const BlockId id = match.rows[static_cast<std::size_t>(b)][g];
+      held += id != kNullBlock;
+      sum.cached += id != kNullBlock && pool.users(id) == 0;
+    }
+    const std::int64_t room = most_held(config.groups[g], prompt_blocks) - held;
+    sum.fresh += std::max<std::int64_t>(0, std::min(prompt_blocks - matched, room));
   }
   return sum;
 }
@@ -112,12 +121,7 @@ void Cache::Impl::count_uses(const Sequence& seq) {
   }
 }
 
-std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t needed, std::int64_t never_above,
-                                                std::int64_t keep_free) {
-  const std::int64_t room = available(0) - keep_free;
-  if (needed > room && !fault(Fault::kReserveNothing)) {
-    return std::unexpected(NoRoom{needed, room, never_above > pool.total()});
-  }
+SeqId Cache::Impl::start(Sequence&& seq, std::int64_t needed) {
   seq.reserved = static_cast<std::int32_t>(needed);
   const SeqId id{++last_id};
   sequences.reserve(sequences.size() + 1);
@@ -126,21 +130,29 @@ std::expected<SeqId, NoRoom> Cache::Impl::start(Sequence&& seq, std::int64_t nee
   return id;
 }
 
+// A request without room asks again in every step: until it fits it takes no reference, or it would reheat its prefix
+// each time, and the order would learn from that.
 std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   Impl& impl = *impl_;
   assert(!request.prompt.empty() && request.n_samples > 0);
-  Sequence seq;
-  seq.ns = request.ns;
   PrefixTree::Match match;
   if (impl.config.share) match = impl.tree.match(request.prompt.first(request.prompt.size() - 1), request.ns);
-  impl.take_matched(seq, request.prompt, match);
   const auto prompt_len = static_cast<std::int32_t>(request.prompt.size());
-  seq.prompt_blocks = impl.blocks_for(prompt_len);
-  const std::int64_t needed = impl.unmet(seq.tables, seq.prompt_blocks) + request.n_samples * impl.spare();
-  const auto started =
-      impl.start(std::move(seq), needed, blocks_needed(prompt_len, request.n_samples), request.keep_free);
-  if (started) impl.count_uses(impl.at(*started));
-  return started;
+  const std::int32_t prompt_blocks = impl.blocks_for(prompt_len);
+  const Impl::Claim claim = impl.claim(match, prompt_blocks);
+  const std::int64_t needed = claim.fresh + request.n_samples * impl.spare();
+  const std::int64_t room = impl.available(0) - claim.cached - request.keep_free;
+  if (needed > room && !fault(Fault::kReserveNothing)) {
+    return std::unexpected(NoRoom{needed, room, blocks_needed(prompt_len, request.n_samples) > impl.pool.total()});
+  }
+
+  Sequence seq;
+  seq.ns = request.ns;
+  seq.prompt_blocks = prompt_blocks;
+  impl.take_matched(seq, request.prompt, match);
+  const SeqId id = impl.start(std::move(seq), needed);
+  impl.count_uses(impl.at(id));
+  return id;
 }
 
 // --- growing --------------------------------------------------------------------------------------------------------
@@ -350,6 +362,11 @@ DetachedId Cache::detach(SeqId id) {
 std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
   Impl& impl = *impl_;
   const DetachedSet& set = impl.detached.at(id);
+  const std::int64_t needed = std::int64_t{n_samples} * impl.spare();
+  const std::int64_t room = impl.available(0);  // the set holds its blocks
+  if (needed > room && !fault(Fault::kReserveNothing)) {
+    return std::unexpected(NoRoom{needed, room, needed > impl.pool.total()});
+  }
   Sequence seq;
   seq.ns = set.ns;
   seq.tokens = set.tokens;
@@ -357,8 +374,7 @@ std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
   seq.cached_len = seq.computed_len = seq.len();
   seq.published = set.published;
   seq.prompt_blocks = impl.blocks_for(seq.len());
-  const std::int64_t needed = std::int64_t{n_samples} * impl.spare();
-  return impl.start(std::move(seq), needed, needed, 0);
+  return impl.start(std::move(seq), needed);
 }
 
 void Cache::drop(DetachedId id) {

@@ -25,8 +25,12 @@ struct Cache::Impl {
   std::int32_t window_begin(const GroupSpec& group, std::int32_t len) const {
     return group.kind == GroupKind::kFull ? 0 : std::max(0, len - group.window) / config.block_size;
   }
-  /// Blocks still to be had for a prompt of `prompt_blocks` blocks, beyond those in the tables.
-  std::int64_t unmet(const std::vector<BlockTable>& tables, std::int32_t prompt_blocks) const;
+  /// What a prompt takes of the pool that nobody holds yet.
+  struct Claim {
+    std::int64_t fresh = 0;   ///< blocks to be allocated until the prompt is prefilled
+    std::int64_t cached = 0;  ///< of those that matched
+  };
+  Claim claim(const PrefixTree::Match& match, std::int32_t prompt_blocks) const;
   /// Growth and fork blocks of one sample.
   std::int32_t spare() const { return 2 * n_groups(); }
   /// What a sequence with `reserved` blocks of its own may allocate.
@@ -36,10 +40,9 @@ struct Cache::Impl {
 
   /// Takes references on the matched prefix.
   void take_matched(Sequence& seq, std::span<const Token> prompt, const PrefixTree::Match& match);
-  /// A request has started on these blocks. Not when it was refused: it may ask again in every step.
+  /// A request has started on these blocks.
   void count_uses(const Sequence& seq);
-  std::expected<SeqId, NoRoom> start(Sequence&& seq, std::int64_t needed, std::int64_t never_above,
-                                     std::int64_t keep_free);
+  SeqId start(Sequence&& seq, std::int64_t needed);
   BlockRef allocate(Sequence& seq);
   void fork_tail(Sequence& seq, std::vector<CopyOp>& copies);
   void publish_full_blocks(Sequence& seq);

@@ -73,6 +73,36 @@ TEST_P(CacheBudgetTest, EverySampleReservesGrowthAndFork) {
   EXPECT_EQ(stats().reserved, per_group(6));
 }
 
+// Two caches with one history, but that in one of them a request asked a thousand times in vain: the same blocks go, now
+// and later, also where that depends on what was learned of how texts return.
+TEST_P(CacheBudgetTest, ARefusedRequestLeavesNoTrace) {
+  const auto live = [&](int refusals) {
+    open(60, /*verify_each=*/false);
+    const Tokens asked = words(100, 12 * bs() + bs() / 2);
+    serve(asked);
+    for (int i = 1; i <= 4; ++i) serve(words(1000 * i, 4 * bs()));
+    serve(words(1000, 4 * bs()));  // used twice: a distance is learned
+    const SeqId large = run(words(50000, 20 * bs()));
+    for (int i = 0; i < refusals; ++i) {
+      const Tokens prompt = asked + words(90000, 10 * bs());
+      EXPECT_FALSE(rig().cache().admit({.prompt = prompt, .n_samples = 40}));
+    }
+    std::vector<std::string> seen = {rig().cache().dump(), std::to_string(stats().bytes_peak)};
+    rig().finish(large);
+    for (int i = 1; i <= 40; ++i) {  // the pool turns over; some texts come back
+      serve(words(100000 + 1000 * i, (1 + i % 5) * bs()));
+      if (i % 3 == 0) serve(words(100000 + 1000 * (i - 2), (1 + (i - 2) % 5) * bs()));
+      if (i == 5) serve(words(2000, 4 * bs()));
+      seen.push_back(rig().cache().dump());
+    }
+    seen.push_back(std::to_string(stats().bytes_peak));
+    return seen;
+  };
+  const auto calm = live(0), asked = live(1000);
+  EXPECT_GT(stats().evictions, per_group(20));
+  for (std::size_t i = 0; i < calm.size(); ++i) ASSERT_EQ(calm[i], asked[i]) << "after " << i << " texts";
+}
+
 // The pool is promised to the last block, and partly full of cached text: everybody gets what was promised.
 TEST_P(CacheBudgetTest, AReservedBlockCanAlwaysBeHad) {
   open(12);
