@@ -109,15 +109,16 @@ std::int64_t Scheduler::growth_room() const {
 // What one sample takes to grow by a block: one in each group, unless what the window leaves behind pays for it.
 std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
   const std::int32_t bs = cache_.config().block_size;
-  const auto blocks_for = [bs](std::int32_t tokens) { return (tokens + bs - 1) / bs; };
+  const auto blocks_for = [bs](std::int64_t tokens) { return (tokens + bs - 1) / bs; };
   const OpenRequest& open = *sequence.request;
   const std::int32_t length = sequence.computed;
-  const std::int32_t last = open.usage.prompt_tokens + open.request.max_tokens - 1;  // the last token needs no slot
+  // The last token needs no slot. max_tokens is the client's: it may be the largest there is.
+  const std::int64_t last = std::int64_t{open.usage.prompt_tokens} + open.request.max_tokens - 1;
   if (open.request.max_tokens > 0 && blocks_for(last) <= blocks_for(length)) return 0;
   std::int64_t sum = 0;
   for (const kv::GroupSpec& group : cache_.config().groups) {
     const bool full = group.kind == kv::GroupKind::kFull;
-    const std::int32_t held = full ? 0 : blocks_for(length) - std::max(0, length - group.window) / bs;
+    const std::int64_t held = full ? 0 : blocks_for(length) - std::max(0, length - group.window) / bs;
     sum += full || held <= blocks_for(group.window) ? 1 : 0;
   }
   return sum;

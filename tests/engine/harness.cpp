@@ -223,9 +223,9 @@ void Harness::finish() {
 // it.
 void Harness::expect_nothing_lost(const Result& result) const {
   const auto& asked = result.submission;
-  const auto longest = static_cast<std::int32_t>(asked.prompt.size()) + asked.max_tokens;
-  if (asked.max_tokens <= 0 || asked.n * cache().blocks_needed(longest, 1) > snapshot().cache.total) return;
-  if (config_.context_length > 0 && longest > config_.context_length) return;
+  const std::int64_t longest = std::ssize(asked.prompt) + asked.max_tokens;
+  if (asked.max_tokens <= 0 || (config_.context_length > 0 && longest > config_.context_length)) return;
+  if (asked.n * cache().blocks_needed(static_cast<std::int32_t>(longest), 1) > snapshot().cache.total) return;
   for (const auto& sample : result.samples) {
     if (sample.finish != sampling::Finish::kLength) continue;
     EXPECT_EQ(static_cast<std::int32_t>(sample.tokens.size()), asked.max_tokens);

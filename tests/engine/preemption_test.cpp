@@ -196,6 +196,25 @@ TEST_P(Preemption, GrowthRoomKeepsItFromThrashing) {
   EXPECT_LT(all_with.recomputed, all_without.recomputed);
 }
 
+// Clients may ask for any number of tokens: more than the context holds is the same as no limit.
+TEST_P(Preemption, TheLargestMaxTokensIsNoLimit) {
+  const auto run = [](Groups groups, std::int32_t max_tokens) {
+    std::mt19937_64 random(8);
+    Harness h(
+        {.groups = groups, .num_blocks = scaled(groups, 30), .max_batch = 8, .max_extend = 16, .context_length = 120});
+    for (std::uint64_t i = 0; i < 12; ++i) {
+      h.submit({.prompt = random_prompt(random, 10 + random() % 30), .max_tokens = max_tokens, .seed = i});
+    }
+    h.finish();
+    std::vector<int> course = {static_cast<int>(h.snapshot().preemptions)};
+    for (const auto& [id, result] : h.results()) course.insert(course.end(), {result.first_step, result.done_step});
+    return course;
+  };
+  const auto unlimited = run(GetParam(), 0);
+  EXPECT_EQ(run(GetParam(), INT32_MAX), unlimited);
+  EXPECT_EQ(run(GetParam(), INT32_MAX - 20), unlimited);
+}
+
 COPPICE_FOR_ALL_GROUPS(Preemption);
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <set>
 
@@ -109,7 +110,7 @@ class Run {
     s.prompt = text(beginning, in_.number(50));
     const int end = in_.number(16);
     s.prompt = s.prompt + text(100 + end, in_.number(20));
-    s.max_tokens = 1 + in_.number(40);
+    s.max_tokens = length_of_answer();
     const int kind = in_.number(8);
     s.n = 1 + kind % 4;
     s.salt = kind < 4 ? "" : "other";
@@ -123,8 +124,15 @@ class Run {
     Submission s{.prompt = before.submission.prompt + before.samples[0].tokens, .salt = before.submission.salt};
     const int end = in_.number(16);
     s.prompt = s.prompt + text(200 + end, end);
-    s.max_tokens = 1 + in_.number(40);
+    s.max_tokens = length_of_answer();
     return s;
+  }
+
+  /// Of 1 to 40 tokens; where the context ends it anyway, one in 40 asks for as many as can be asked for.
+  std::int32_t length_of_answer() {
+    const int number = in_.number(40);
+    const bool endless = number == 39 && h_.executor().info().context_length > 0;
+    return endless ? std::numeric_limits<std::int32_t>::max() : 1 + number;
   }
 
   /// An empty prompt stays one: it is refused.
