@@ -11,6 +11,7 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
   const auto start = static_cast<std::size_t>(matched);
   std::optional<Place> best;
   for (Sequence* leader : leaders_) {
+    if (leader->request->request.priority > sequence.request->request.priority) break;  // less important, as all behind
     const auto have = leader->tokens();
     if (leader->request->ns != sequence.request->ns || have.size() <= start) continue;
     // Beyond what matched first: unrelated prompts differ there at once, however long the common past is.

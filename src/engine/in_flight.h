@@ -8,7 +8,9 @@
 //  1. Only admitted, prefilling sequences lead; a follower leads nobody.
 //  2. A follower's needed length is more than its leader has published, and at most the leader's prompt: so
 //     it is woken at the latest when the leader's prefill ends.
-//  3. Waking costs O(log) for each one woken, not for each one waiting.
+//  3. Nobody follows the less important: more important prompts can keep those out of every step, for ever. So what a
+//     follower waits for beyond its leader's prefill is more important than itself, or arrived before its leader.
+//  4. Waking costs O(log) for each one woken, not for each one waiting.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +33,8 @@ class InFlight {
     std::int32_t needed = 0;  ///< tokens the leader has to publish first; whole blocks
   };
 
-  /// The leader that shares the most with `sequence`, if waiting for it gives more than the `matched` tokens
-  /// that the tree has now. The first in rank among equals.
+  /// Of the leaders as important as `sequence` or more, the one that shares the most with it, if waiting for that gives
+  /// more than the `matched` tokens that the tree has now. The first in rank among equals.
   std::optional<Place> find(const Sequence& sequence, std::int32_t matched) const;
 
   void follow(Sequence& follower, const Place& place);

@@ -98,6 +98,34 @@ TEST_P(Fairness, HotRequestsPassOthersButNotForEver) {
   EXPECT_EQ(pass_one(GetParam(), 32, -1).ahead, 0) << "no lower priority passes";
 }
 
+// A steady supply of prompts takes the whole of each step, and a less important request that is prefilling gets nothing of
+// it. Whoever shares its prompt, but is as important as the supply, does not wait for it.
+TEST_P(Fairness, NobodyFollowsTheLessImportant) {
+  std::mt19937_64 random(5);
+  Harness h({.groups = GetParam(), .max_batch = 16});
+  const auto shared = random_prompt(random, 600);
+  const auto lesser = h.submit({.prompt = shared, .max_tokens = 4, .priority = 10});
+  h.step();
+  int supplied = 0;
+  const auto supply = [&] {
+    h.submit({.prompt = random_prompt(random, 100), .max_tokens = 2, .seed = random()});
+    ++supplied;
+    h.step();
+  };
+  for (int i = 0; i < 4; ++i) supply();
+  const auto behind = h.submit({.prompt = shared + random_prompt(random, 5), .max_tokens = 4, .priority = 11});
+  const auto equal = h.submit({.prompt = shared + random_prompt(random, 5), .max_tokens = 4});
+  const auto follower = h.submit({.prompt = shared + random_prompt(random, 5), .max_tokens = 4, .priority = 1});
+  supplied = 0;
+  while (h.result(equal).first_step < 0 && supplied < 300) supply();
+  EXPECT_LT(supplied, 40) << "four prompts before it, its own, and what may go along";
+  EXPECT_LT(h.result(lesser).first_step, 0) << "the supply is steady";
+  EXPECT_LT(h.result(behind).first_step, 0);
+  h.finish();
+  EXPECT_GT(h.result(follower).usage.cached_tokens, 590) << "who may follow does";
+  EXPECT_GT(h.result(behind).usage.cached_tokens, 590);
+}
+
 // Two prefixes, requests in turn, a pool in which only one of them has room.
 TEST_P(Fairness, RequestsOnOnePrefixRunTogether) {
   const auto run = [&](int max_passes) {
