@@ -79,10 +79,8 @@ std::string_view origin_form(std::string_view target) {
 HttpRequest request_of(const http::request_header<>& head) {
   HttpRequest request;
   const std::string_view target = origin_form(head.target());
-  const std::size_t question = target.find('?');
-  request.path = target.substr(0, question);
+  request.path = target.substr(0, target.find('?'));
   if (request.path.empty()) request.path = "/";
-  if (question != std::string_view::npos) request.query = target.substr(question + 1);
   request.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string());
   if (const auto [first, last] = head.equal_range(http::field::authorization);
       first != last && std::next(first) == last)

@@ -26,6 +26,13 @@ void check_bytes(const ModelFacts& facts, std::size_t bytes, const char* field) 
                  field, "context_length_exceeded");
 }
 
+/// Of what is only asked for, not generated from: it need not leave room for an answer.
+void check_count(const ModelFacts& facts, std::size_t count, const char* field) {
+  if (count <= static_cast<std::size_t>(facts.context_length)) return;
+  throw ApiError(400, fmt::format("'{}': {} tokens, but the context holds {}.", field, count, facts.context_length),
+                 field, "context_length_exceeded");
+}
+
 Tokens text_tokens(const Model& model, std::string_view text, const char* field, bool add_special, bool parse_special) {
   check_bytes(model.facts(), text.size(), field);
   return model.tokenize(text, add_special, parse_special);
@@ -118,7 +125,8 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
   const nlohmann::json json = parse_body(body);
   const JsonFields f(json);
   Tokens tokens;
-  if (const auto* messages = f.find("messages")) {
+  const char* field = "messages";
+  if (const auto* messages = f.find(field)) {
     tokens = chat_tokens(model, parse_messages(*messages), f.boolean("add_generation_prompt").value_or(true));
   } else {
     const auto content = f.string("content");  // llama-server
@@ -127,9 +135,11 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
       throw ApiError::field("content", "is required (or 'prompt', or 'messages')", "missing_field");
     const bool special =
         content ? f.boolean("add_special").value_or(false) : f.boolean("add_special_tokens").value_or(true);
-    tokens = text_tokens(model, content ? *content : *prompt, content ? "content" : "prompt", special,
-                         f.boolean("parse_special").value_or(true));
+    field = content ? "content" : "prompt";
+    tokens =
+        text_tokens(model, content ? *content : *prompt, field, special, f.boolean("parse_special").value_or(true));
   }
+  check_count(model.facts(), tokens.size(), field);
   Json reply;
   const auto piece = [&model](kv::Token token) { return text::to_utf8(model.detokenize(std::span(&token, 1), true)); };
   if (f.boolean("with_pieces").value_or(false)) {
@@ -153,6 +163,7 @@ std::string detokenize_reply(const Model& model, std::string_view body) {
   const JsonFields f(json);
   const auto* tokens = f.find("tokens");
   if (tokens == nullptr) throw ApiError::field("tokens", "is required", "missing_field");
+  check_count(model.facts(), tokens->size(), "tokens");
   const std::string text = text::to_utf8(model.detokenize(token_array(*tokens, "tokens", model.facts().n_vocab), true));
   return dump({{"content", text}, {"prompt", text}});
 }

@@ -363,5 +363,27 @@ TEST_F(ApiTest, TokenizeSpeaksBothDialects) {
   EXPECT_EQ(post("/detokenize", "{}").param(), "tokens");
 }
 
+TEST_F(ApiTest, MoreTokensThanTheContextAreNotCounted) {
+  start();  // a context of 100 tokens, of a byte each, though they might be longer
+  const auto tokens = [](int n) {
+    std::string list;
+    for (int i = 0; i < n; ++i) list += i == 0 ? "97" : ",97";
+    return fmt::format(R"({{"tokens": [{}]}})", list);
+  };
+  const auto text = [](int n) { return std::string(static_cast<std::size_t>(n), 'a'); };
+  EXPECT_EQ(post("/detokenize", tokens(100)).status, 200);
+  EXPECT_EQ(post("/tokenize", fmt::format(R"({{"content": "{}"}})", text(100))).status, 200);
+  for (const auto& [path, body, param] :
+       {std::tuple{"/detokenize", tokens(101), "tokens"},
+        {"/tokenize", fmt::format(R"({{"content": "{}"}})", text(101)), "content"},
+        {"/tokenize", fmt::format(R"({{"prompt": "{}"}})", text(101)), "prompt"},
+        {"/tokenize", fmt::format(R"({{"messages": [{{"role": "u", "content": "{}"}}]}})", text(101)), "messages"}}) {
+    const HttpAnswer answer = post(path, body);
+    EXPECT_EQ(answer.status, 400) << path;
+    EXPECT_EQ(answer.code(), "context_length_exceeded") << path;
+    EXPECT_EQ(answer.param(), param) << path;
+  }
+}
+
 }  // namespace
 }  // namespace coppice::testing
