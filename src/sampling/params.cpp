@@ -31,6 +31,8 @@ void check(const SamplingParams& params, std::int32_t n_vocab) {
           fmt::format("must be a number above 0, not {}", params.repeat_penalty));
   require_range(params.frequency_penalty, -2, 2, "frequency_penalty");
   require_range(params.presence_penalty, -2, 2, "presence_penalty");
+  require(params.logit_bias.size() <= kMaxLogitBias, "logit_bias",
+          fmt::format("of {} tokens, at most {} may have one", params.logit_bias.size(), kMaxLogitBias));
   for (const auto& [token, bias] : params.logit_bias) {
     require(token >= 0 && token < n_vocab, "logit_bias",
             fmt::format("token {} is not in the vocabulary of {} tokens", token, n_vocab));

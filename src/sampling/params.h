@@ -48,6 +48,7 @@ struct SamplingParams {
 
 inline constexpr float kGreedyTemperature = 1e-5F;
 inline constexpr int kMaxTopLogprobs = 20;
+inline constexpr std::size_t kMaxLogitBias = 1024;  ///< tokens with a bias
 inline constexpr std::size_t kMaxStopBytes = 4096;  ///< of one stop string
 
 /// Throws ParamError, naming the field as the API does. n_vocab: the vocabulary's size.

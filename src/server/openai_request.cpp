@@ -131,6 +131,8 @@ std::unordered_map<kv::Token, float> parse_logit_bias(const JsonFields& f, std::
   const json* bias = f.find("logit_bias");
   if (bias == nullptr) return {};
   if (!bias->is_object()) throw ApiError::field("logit_bias", "must be an object of token id to bias", "invalid_type");
+  if (bias->size() > sampling::kMaxLogitBias)
+    throw ApiError::field("logit_bias", fmt::format("at most {} tokens", sampling::kMaxLogitBias));
   std::unordered_map<kv::Token, float> result;
   for (const auto& [key, value] : bias->items()) {
     kv::Token token = 0;

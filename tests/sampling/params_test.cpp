@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <utility>
 
 namespace coppice::sampling {
 namespace {
@@ -40,6 +41,9 @@ TEST(SamplingParams, EachFieldIsNamed) {
   EXPECT_EQ(wrong_field({.logit_bias = {{100, 1}}}), "logit_bias");
   EXPECT_EQ(wrong_field({.logit_bias = {{-1, 1}}}), "logit_bias");
   EXPECT_EQ(wrong_field({.logit_bias = {{1, 101}}}), "logit_bias");
+  SamplingParams biased;
+  for (kv::Token token = 0; std::cmp_less_equal(token, kMaxLogitBias); ++token) biased.logit_bias[token] = 1;
+  EXPECT_EQ(wrong_field(biased), "logit_bias");
   EXPECT_EQ(wrong_field({.stop = {"a", ""}}), "stop");
   EXPECT_EQ(wrong_field({.stop = {"\xFF"}}), "stop");
   EXPECT_EQ(wrong_field({.stop = {std::string(kMaxStopBytes + 1, 'a')}}), "stop");

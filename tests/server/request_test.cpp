@@ -204,6 +204,17 @@ TEST(Request, ReadsEveryField) {
   EXPECT_TRUE(r.cache_report);
 }
 
+TEST(Request, BiasesAreLimited) {
+  constexpr RequestLimits kLarge{.n_vocab = 5000};
+  const auto body = [](std::size_t n) {
+    std::string bias;
+    for (std::size_t i = 0; i < n; ++i) bias += fmt::format("{}\"{}\":1", i == 0 ? "" : ",", i);
+    return parse_body(fmt::format(R"({{"prompt": "hi", "logit_bias": {{{}}}}})", bias));
+  };
+  EXPECT_EQ(parse_request(Endpoint::kCompletions, body(1024), kLarge).sampling.logit_bias.size(), 1024U);
+  EXPECT_THROW(parse_request(Endpoint::kCompletions, body(1025), kLarge), ApiError);
+}
+
 TEST(Request, NewerNameOfMaxTokensWins) {
   EXPECT_EQ(chat(R"(, "max_tokens": 7, "max_completion_tokens": 9)").max_tokens, 9);
 }
