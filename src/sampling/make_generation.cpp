@@ -1,6 +1,5 @@
 #include "sampling/make_generation.h"
 
-#include <deque>
 #include <random>
 #include <stdexcept>
 #include <utility>
@@ -23,14 +22,15 @@ std::uint64_t random_seed() {
 /// byte offsets in the stream of whole characters.
 class TextGeneration final : public Generation {
  public:
-  TextGeneration(std::shared_ptr<const text::Vocabulary> vocabulary, const SamplingParams& params, std::uint64_t seed,
-                 std::span<const kv::Token> prompt)
+  TextGeneration(std::shared_ptr<const text::Vocabulary> vocabulary, const std::shared_ptr<const SharedParams>& shared,
+                 std::uint64_t seed, std::shared_ptr<const PromptTokens> prompt)
       : vocabulary_(std::move(vocabulary)),
-        sampler_(params, seed, prompt, params.ignore_eos ? vocabulary_->end_tokens() : std::span<const kv::Token>(),
+        sampler_({shared, &shared->params}, seed, std::move(prompt),
+                 shared->params.ignore_eos ? vocabulary_->end_tokens() : std::span<const kv::Token>(),
                  vocabulary_->size()),
-        stops_(params.stop),
-        ignore_eos_(params.ignore_eos),
-        n_logprobs_(params.logprobs) {}
+        stops_(shared->stops),
+        ignore_eos_(shared->params.ignore_eos),
+        n_logprobs_(shared->params.logprobs) {}
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
@@ -82,13 +82,13 @@ class TextGeneration final : public Generation {
       piece.finish = Finish::kStop;
       ended_ = true;
     }
-    while (!entries_.empty()) {
-      Held& held = entries_.front();
-      const bool out = held.end <= n_out_ || (stops_.stopped() && held.begin < n_out_);
+    auto held = entries_.begin();
+    for (; held != entries_.end(); ++held) {
+      const bool out = held->end <= n_out_ || (stops_.stopped() && held->begin < n_out_);
       if (!out) break;
-      piece.logprobs.push_back(std::move(held.entry));
-      entries_.pop_front();
+      piece.logprobs.push_back(std::move(held->entry));
     }
+    entries_.erase(entries_.begin(), held);
     if (stops_.stopped()) entries_.clear();
   }
 
@@ -103,17 +103,27 @@ class TextGeneration final : public Generation {
 
   std::size_t n_characters_ = 0;  ///< bytes that left utf8_
   std::size_t n_out_ = 0;         ///< bytes that left stops_
-  std::deque<Held> entries_;      ///< of tokens whose text is not out
+  std::vector<Held> entries_;     ///< of tokens whose text is not out
 };
 
 }  // namespace
 
-std::unique_ptr<Generation> make_generation(std::shared_ptr<const text::Vocabulary> vocabulary,
-                                            const SamplingParams& params, int sample_index,
-                                            std::span<const kv::Token> prompt) {
+SharedParams::SharedParams(SamplingParams p)
+    : params(std::move(p)), stops(std::make_shared<const StopStrings>(params.stop)) {}
+
+std::vector<std::unique_ptr<Generation>> make_generations(const std::shared_ptr<const text::Vocabulary>& vocabulary,
+                                                          const std::shared_ptr<const SharedParams>& shared, int n,
+                                                          std::span<const kv::Token> prompt) {
+  const SamplingParams& params = shared->params;
   check(params, vocabulary->size());
-  const std::uint64_t seed = params.seed ? *params.seed + static_cast<std::uint64_t>(sample_index) : random_seed();
-  return std::make_unique<TextGeneration>(std::move(vocabulary), params, seed, prompt);
+  std::shared_ptr<const PromptTokens> tokens;
+  if (params.repeat_penalty != 1) tokens = std::make_shared<const PromptTokens>(prompt_tokens(prompt));
+  std::vector<std::unique_ptr<Generation>> generations;
+  for (int i = 0; i < n; ++i) {
+    const std::uint64_t seed = params.seed ? *params.seed + static_cast<std::uint64_t>(i) : random_seed();
+    generations.push_back(std::make_unique<TextGeneration>(vocabulary, shared, seed, tokens));
+  }
+  return generations;
 }
 
 }  // namespace coppice::sampling

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 namespace coppice::sampling {
 
@@ -77,22 +78,28 @@ void keep_likeliest(double missing, Measure measure) {
 
 }  // namespace
 
-Sampler::Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const kv::Token> prompt,
-                 std::span<const kv::Token> banned, std::int32_t n_vocab)
-    : temperature_(params.temperature),
-      top_k_(params.top_k > 0 ? static_cast<std::size_t>(params.top_k) : 0),
-      top_p_(params.top_p),
-      min_p_(params.min_p),
-      repeat_(params.repeat_penalty),
-      frequency_(params.frequency_penalty),
-      presence_(params.presence_penalty),
-      n_vocab_(n_vocab),
-      bias_(params.logit_bias.begin(), params.logit_bias.end()),
-      banned_(banned.begin(), banned.end()),
-      random_(seed) {
-  if (repeat_ == 1) return;
-  for (const kv::Token token : prompt) seen_[token].in_prompt = true;
+PromptTokens prompt_tokens(std::span<const kv::Token> prompt) {
+  PromptTokens tokens(prompt.begin(), prompt.end());
+  std::ranges::sort(tokens);
+  tokens.erase(std::ranges::unique(tokens).begin(), tokens.end());
+  tokens.shrink_to_fit();
+  return tokens;
 }
+
+Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t seed,
+                 std::shared_ptr<const PromptTokens> prompt, std::span<const kv::Token> banned, std::int32_t n_vocab)
+    : temperature_(params->temperature),
+      top_k_(params->top_k > 0 ? static_cast<std::size_t>(params->top_k) : 0),
+      top_p_(params->top_p),
+      min_p_(params->min_p),
+      repeat_(params->repeat_penalty),
+      frequency_(params->frequency_penalty),
+      presence_(params->presence_penalty),
+      n_vocab_(n_vocab),
+      params_(std::move(params)),
+      prompt_(repeat_ == 1 ? nullptr : std::move(prompt)),
+      banned_(banned.begin(), banned.end()),
+      seed_(seed) {}
 
 kv::Token Sampler::pick(std::span<float> logits) {
   if (logits.empty()) throw std::invalid_argument("no logits");
@@ -101,7 +108,7 @@ kv::Token Sampler::pick(std::span<float> logits) {
   work.scan.scan(row);
   const kv::Token token = greedy() ? work.scan.argmax() : draw();
   undo_edits(row);
-  if (repeat_ != 1 || frequency_ != 0 || presence_ != 0) ++seen_[token].generated;
+  if (repeat_ != 1 || frequency_ != 0 || presence_ != 0) count(token);
   return token;
 }
 
@@ -120,19 +127,32 @@ std::vector<Candidate> Sampler::distribution(std::span<float> logits) {
   return work.candidates;
 }
 
+void Sampler::count(kv::Token token) {
+  const auto [it, fresh] = drawn_.try_emplace(token);
+  if (fresh) it->second.in_prompt = prompt_ && std::ranges::binary_search(*prompt_, token);
+  ++it->second.times;
+}
+
 /// Only tokens that the request names or that were seen are touched: no pass over the vocabulary.
 void Sampler::apply_edits(std::span<float> logits) {
   edits_.clear();
   const auto inside = [&](kv::Token token) { return token >= 0 && static_cast<std::size_t>(token) < logits.size(); };
-  for (const auto& [token, bias] : bias_) {
+  for (const auto& [token, bias] : params_->logit_bias) {
     if (inside(token)) set(logits, token, logits[static_cast<std::size_t>(token)] + bias);
   }
-  for (const auto& [token, seen] : seen_) {
+  const auto repeated = [&](kv::Token token) {
+    const float logit = logits[static_cast<std::size_t>(token)];
+    return logit > 0 ? logit / repeat_ : logit * repeat_;
+  };
+  if (prompt_) {
+    for (const kv::Token token : *prompt_) {
+      if (inside(token)) set(logits, token, repeated(token));
+    }
+  }
+  for (const auto& [token, drawn] : drawn_) {
     if (!inside(token)) continue;
-    float logit = logits[static_cast<std::size_t>(token)];
-    logit = logit > 0 ? logit / repeat_ : logit * repeat_;
-    if (seen.generated > 0) logit -= static_cast<float>(seen.generated) * frequency_ + presence_;
-    set(logits, token, logit);
+    const float logit = drawn.in_prompt ? logits[static_cast<std::size_t>(token)] : repeated(token);
+    set(logits, token, logit - (static_cast<float>(drawn.times) * frequency_ + presence_));
   }
   for (const kv::Token token : banned_) {
     if (inside(token)) set(logits, token, kNone);
@@ -153,7 +173,8 @@ void Sampler::undo_edits(std::span<float> logits) {
 }
 
 double Sampler::uniform() {
-  return static_cast<double>(random_() >> 11) * 0x1p-53;
+  if (!random_) random_ = std::make_unique<std::mt19937_64>(seed_);
+  return static_cast<double>((*random_)() >> 11) * 0x1p-53;
 }
 
 kv::Token Sampler::draw() {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <span>
 #include <unordered_map>
@@ -21,10 +22,15 @@
 
 namespace coppice::sampling {
 
+/// A prompt's tokens, each once, in order: what a repetition penalty must know of it.
+using PromptTokens = std::vector<kv::Token>;
+PromptTokens prompt_tokens(std::span<const kv::Token> prompt);
+
 class Sampler {
  public:
-  /// banned: tokens never drawn. n_vocab: logits beyond it are never drawn.
-  Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const kv::Token> prompt,
+  /// params and prompt may be shared with other samplers; prompt: null: none. banned: tokens never drawn. n_vocab: logits
+  /// beyond it are never drawn.
+  Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t seed, std::shared_ptr<const PromptTokens> prompt,
           std::span<const kv::Token> banned, std::int32_t n_vocab);
 
   /// Draws a token and counts it for the penalties. logits: [n_vocab] or other sizes > 0: what both have is
@@ -35,9 +41,9 @@ class Sampler {
   std::vector<Candidate> distribution(std::span<float> logits);
 
  private:
-  struct Seen {
+  struct Drawn {
     bool in_prompt = false;
-    std::int32_t generated = 0;
+    std::int32_t times = 0;
   };
   struct Edit {
     kv::Token token = 0;
@@ -50,6 +56,7 @@ class Sampler {
   void apply_edits(std::span<float> logits);
   void undo_edits(std::span<float> logits);
   void set(std::span<float> logits, kv::Token token, float value);
+  void count(kv::Token token);
   kv::Token draw();
   double filter();   ///< leaves what may be drawn in the candidates; the sum of their weights
   double uniform();  ///< [0, 1), 53 bits, the same on every platform
@@ -59,11 +66,13 @@ class Sampler {
   float top_p_, min_p_;
   float repeat_, frequency_, presence_;
   std::int32_t n_vocab_;
-  std::vector<std::pair<kv::Token, float>> bias_;
+  std::shared_ptr<const SamplingParams> params_;
+  std::shared_ptr<const PromptTokens> prompt_;  ///< null: no penalty asks for it
   std::vector<kv::Token> banned_;
-  std::unordered_map<kv::Token, Seen> seen_;  ///< empty while no penalty is on
-  std::mt19937_64 random_;
-  std::vector<Edit> edits_;  ///< of the pick in hand
+  std::unordered_map<kv::Token, Drawn> drawn_;  ///< empty while no penalty is on
+  std::uint64_t seed_;
+  std::unique_ptr<std::mt19937_64> random_;  ///< 2.5 KB: made at the first draw, for thousands may wait
+  std::vector<Edit> edits_;                  ///< of the pick in hand
 };
 
 }  // namespace coppice::sampling

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace coppice::sampling {
 
-StopMatcher::StopMatcher(std::span<const std::string> stops) {
+StopStrings::StopStrings(std::span<const std::string> stops) {
   for (const std::string& stop : stops) {
     assert(!stop.empty());
     Automaton automaton{stop, std::vector<std::size_t>(stop.size(), 0)};
@@ -18,22 +19,26 @@ StopMatcher::StopMatcher(std::span<const std::string> stops) {
   }
 }
 
-void StopMatcher::Automaton::step(char c) {
+std::size_t StopStrings::Automaton::step(std::size_t matched, char c) const {
   while (matched > 0 && stop[matched] != c) matched = fallback[matched - 1];
-  if (stop[matched] == c) ++matched;
+  return stop[matched] == c ? matched + 1 : matched;
 }
+
+StopMatcher::StopMatcher(std::shared_ptr<const StopStrings> stops)
+    : stops_(std::move(stops)), matched_(stops_->automata_.size(), 0) {}
 
 std::string StopMatcher::push(std::string_view piece) {
   assert(!stopped_);
-  if (automata_.empty()) return std::string(piece);
+  if (matched_.empty()) return std::string(piece);
   std::size_t claimed = 0;  // longest suffix of the text that begins a stop string
   for (std::size_t i = 0; i < piece.size(); ++i) {
     claimed = 0;
     std::size_t complete = 0;
-    for (Automaton& automaton : automata_) {
-      automaton.step(piece[i]);
-      claimed = std::max(claimed, automaton.matched);
-      if (automaton.matched == automaton.stop.size()) complete = std::max(complete, automaton.matched);
+    for (std::size_t k = 0; k < matched_.size(); ++k) {
+      const StopStrings::Automaton& automaton = stops_->automata_[k];
+      matched_[k] = automaton.step(matched_[k], piece[i]);
+      claimed = std::max(claimed, matched_[k]);
+      if (matched_[k] == automaton.stop.size()) complete = std::max(complete, matched_[k]);
     }
     if (complete > 0) {
       stopped_ = true;
@@ -54,7 +59,7 @@ std::string StopMatcher::push(std::string_view piece) {
 std::string StopMatcher::flush() {
   std::string text = std::move(held_);
   held_.clear();
-  for (Automaton& automaton : automata_) automaton.matched = 0;
+  std::ranges::fill(matched_, 0);
   return text;
 }
 

@@ -1,6 +1,6 @@
 // StopMatcher: finds the first stop string in a text that comes in pieces, and never lets a part of it out.
 //
-// Not thread safe.
+// Not thread safe. StopStrings is never changed: any number of matchers may share one.
 //
 // Invariants
 //   1. The stop string that is complete first wins; of those complete at the same byte, the longest. The text
@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,10 +18,26 @@
 
 namespace coppice::sampling {
 
-class StopMatcher {
+/// Stop strings with their tables for Knuth-Morris-Pratt, nine bytes a byte: all samples of a request share them.
+class StopStrings {
  public:
   /// REQUIRES: no stop string is empty.
-  explicit StopMatcher(std::span<const std::string> stops);
+  explicit StopStrings(std::span<const std::string> stops);
+
+ private:
+  friend class StopMatcher;
+  struct Automaton {
+    std::string stop;
+    std::vector<std::size_t> fallback;  ///< [stop.size()]: longest proper border of stop[0, i]
+    /// The longest suffix of the text that begins `stop`, after c, if it was `matched` before.
+    std::size_t step(std::size_t matched, char c) const;
+  };
+  std::vector<Automaton> automata_;
+};
+
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::shared_ptr<const StopStrings> stops);
 
   /// Takes a piece, returns the text that no stop string can still claim. REQUIRES: !stopped().
   std::string push(std::string_view piece);
@@ -32,15 +49,8 @@ class StopMatcher {
   std::size_t pending() const { return held_.size(); }  ///< bytes held back
 
  private:
-  /// Knuth-Morris-Pratt: `matched` is the longest suffix of the text so far that begins `stop`.
-  struct Automaton {
-    std::string stop;
-    std::vector<std::size_t> fallback;  ///< [stop.size()]: longest proper border of stop[0, i]
-    std::size_t matched = 0;
-    void step(char c);
-  };
-
-  std::vector<Automaton> automata_;
+  std::shared_ptr<const StopStrings> stops_;
+  std::vector<std::size_t> matched_;  ///< by stop string: the longest suffix of the text so far that begins it
   std::string held_;
   bool stopped_ = false;
 };

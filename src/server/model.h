@@ -16,7 +16,7 @@
 #include "engine/request.h"
 #include "kv/types.h"
 #include "sampling/generation.h"
-#include "sampling/params.h"
+#include "sampling/make_generation.h"
 #include "text/chat_template.h"
 
 namespace coppice::server {
@@ -45,10 +45,9 @@ class Model {
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
   /// The chat's prompt text. Throws text::TemplateError.
   virtual std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const = 0;
-  /// Throws sampling::ParamError.
-  virtual std::unique_ptr<sampling::Generation> make_generation(const sampling::SamplingParams& params,
-                                                                int sample_index,
-                                                                std::span<const kv::Token> prompt) const = 0;
+  /// Of n samples of one prompt. Throws sampling::ParamError.
+  virtual std::vector<std::unique_ptr<sampling::Generation>> make_generations(
+      const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token> prompt) const = 0;
 
   // The engine's queues. Events come through the sink that the engine was built with.
   virtual engine::RequestId next_id() = 0;

@@ -71,7 +71,8 @@ void check_length(const Tokens& tokens, const char* field, std::int32_t context)
         field, "context_length_exceeded");
 }
 
-engine::Request make_request(Model& model, const OpenAiRequest& parsed, Tokens tokens) {
+engine::Request make_request(Model& model, const OpenAiRequest& parsed,
+                             const std::shared_ptr<const sampling::SharedParams>& shared, Tokens tokens) {
   engine::Request request;
   request.id = model.next_id();
   request.max_tokens = parsed.max_tokens;
@@ -79,7 +80,7 @@ engine::Request make_request(Model& model, const OpenAiRequest& parsed, Tokens t
   request.priority = parsed.priority;
   request.cache_report = parsed.cache_report;
   try {
-    for (int i = 0; i < parsed.n; ++i) request.samples.push_back(model.make_generation(parsed.sampling, i, tokens));
+    request.samples = model.make_generations(shared, parsed.n, tokens);
   } catch (const sampling::ParamError& e) {
     throw ApiError(400, e.what(), e.field(), "invalid_value");
   }
@@ -104,16 +105,17 @@ Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std:
     throw ApiError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),
                    "model", "model_not_found");
   p.model = names.resolve(parsed.model);
+  const auto shared = std::make_shared<const sampling::SharedParams>(parsed.sampling);
   if (endpoint == Endpoint::kChat) {
     Tokens tokens = chat_tokens(model, parsed.messages, parsed.add_generation_prompt);
     check_length(tokens, "messages", facts.context_length);
-    p.requests.push_back(make_request(model, parsed, std::move(tokens)));
+    p.requests.push_back(make_request(model, parsed, shared, std::move(tokens)));
     return p;
   }
   for (const Prompt& prompt : parsed.prompts) {
     Tokens tokens = prompt_tokens(model, prompt);
     check_length(tokens, "prompt", facts.context_length);
-    p.requests.push_back(make_request(model, parsed, std::move(tokens)));
+    p.requests.push_back(make_request(model, parsed, shared, std::move(tokens)));
     if (parsed.echo)
       for (int i = 0; i < parsed.n; ++i) p.echoes.push_back(echo_text(model, prompt));
   }

@@ -1,4 +1,4 @@
-// make_generation(): tokens in, text and log-probabilities out, on the real vocabulary and made-up logits.
+// make_generations(): tokens in, text and log-probabilities out, on the real vocabulary and made-up logits.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -48,13 +48,19 @@ struct Stream {
   }
 };
 
+std::unique_ptr<Generation> generation_of(const SamplingParams& params, int sample = 0,
+                                          const std::vector<Token>& prompt = {}) {
+  const auto shared = std::make_shared<const SharedParams>(params);
+  return std::move(make_generations(vocabulary(), shared, sample + 1, prompt).back());
+}
+
 SamplingParams greedy() {
   return {.temperature = 0};
 }
 
 /// Feeds tokens until the generation stops; flushes if it does not.
 Stream play(const std::vector<Token>& tokens, const SamplingParams& params) {
-  const auto generation = make_generation(vocabulary(), params, 0, {});
+  const auto generation = generation_of(params);
   Stream stream;
   for (const Token token : tokens) {
     std::vector<float> logits = logits_for(token);
@@ -93,7 +99,7 @@ TEST(Generation, IgnoreEosNeverDrawsAnEnd) {
   SamplingParams params = greedy();
   params.ignore_eos = true;
   params.logprobs = 2;
-  const auto generation = make_generation(vocabulary(), params, 0, {});
+  const auto generation = generation_of(params);
   std::vector<float> logits = logits_for(kEnd);
   logits[345] = 5;
   const Piece piece = generation->next(logits);
@@ -138,24 +144,24 @@ TEST(Generation, HalfACharacterAtTheEndBecomesTheReplacement) {
 }
 
 TEST(Generation, RefusesToGoOnAfterTheEnd) {
-  const auto generation = make_generation(vocabulary(), greedy(), 0, {});
+  const auto generation = generation_of(greedy());
   std::vector<float> logits = logits_for(kEnd);
   EXPECT_EQ(generation->next(logits).finish, Finish::kStop);
   EXPECT_THROW(generation->next(logits), std::logic_error);
   EXPECT_EQ(generation->flush().text, "");
-  const auto flushed = make_generation(vocabulary(), greedy(), 0, {});
+  const auto flushed = generation_of(greedy());
   flushed->flush();
   EXPECT_THROW(flushed->next(logits), std::logic_error);
 }
 
 TEST(Generation, ParametersAreChecked) {
-  EXPECT_THROW(make_generation(vocabulary(), {.top_p = 2}, 0, {}), ParamError);
+  EXPECT_THROW(generation_of({.top_p = 2}), ParamError);
 }
 
 TEST(Generation, APaddedHeadIsCutToTheVocabulary) {
   SamplingParams params = greedy();
   params.logprobs = 1;
-  const auto generation = make_generation(vocabulary(), params, 0, {});
+  const auto generation = generation_of(params);
   std::vector<float> logits = logits_for(345);
   logits.resize(logits.size() + 64, 1000);
   const Piece piece = generation->next(logits);
@@ -165,7 +171,7 @@ TEST(Generation, APaddedHeadIsCutToTheVocabulary) {
 }
 
 std::vector<Token> draw(std::optional<std::uint64_t> seed, int sample, const std::vector<float>& logits) {
-  const auto generation = make_generation(vocabulary(), {.seed = seed, .ignore_eos = true}, sample, {});
+  const auto generation = generation_of({.seed = seed, .ignore_eos = true}, sample);
   std::vector<float> row = logits;
   std::vector<Token> tokens;
   for (int i = 0; i < 20; ++i) tokens.push_back(generation->next(row).token);
@@ -189,7 +195,7 @@ TEST(Generation, LogprobsAreOfTheRawDistribution) {
   params.logprobs = 5;
   params.ignore_eos = true;
   const std::vector<Token> prompt = {5, 6, 7};
-  const auto generation = make_generation(vocabulary(), params, 0, prompt);
+  const auto generation = generation_of(params, 0, prompt);
   std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()));
   std::vector<Token> drawn;
   std::vector<LogprobEntry> entries;
@@ -228,7 +234,7 @@ TEST(Generation, LogprobsWaitForTheirText) {
   params.stop = {"!?"};
   const std::vector<Token> tokens = tokens_of("a!b");
   ASSERT_EQ(tokens.size(), 3U);
-  const auto generation = make_generation(vocabulary(), params, 0, {});
+  const auto generation = generation_of(params);
   std::vector<std::pair<std::string, std::size_t>> got;
   for (const Token token : tokens) {
     std::vector<float> logits = logits_for(token);
@@ -245,7 +251,7 @@ TEST(Generation, LogprobsWaitForTheWholeCharacter) {
   params.logprobs = 0;
   const std::vector<Token> tokens = tokens_of("𝔘");
   ASSERT_GE(tokens.size(), 2U);
-  const auto generation = make_generation(vocabulary(), params, 0, {});
+  const auto generation = generation_of(params);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     std::vector<float> logits = logits_for(tokens[i]);
     const Piece piece = generation->next(logits);

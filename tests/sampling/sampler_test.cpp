@@ -118,9 +118,15 @@ SamplingParams random_params(std::mt19937_64& random, std::size_t n_vocab) {
   return params;
 }
 
+Sampler make_sampler(const SamplingParams& params, std::uint64_t seed, const std::vector<Token>& prompt,
+                     const std::vector<Token>& banned, std::int32_t n_vocab) {
+  return {std::make_shared<const SamplingParams>(params), seed,
+          std::make_shared<const PromptTokens>(prompt_tokens(prompt)), banned, n_vocab};
+}
+
 Sampler sampler_of(const SamplingParams& params, const std::vector<float>& logits,
                    const std::vector<Token>& prompt = {}, std::uint64_t seed = 1) {
-  return Sampler(params, seed, prompt, {}, static_cast<std::int32_t>(logits.size()));
+  return make_sampler(params, seed, prompt, {}, static_cast<std::int32_t>(logits.size()));
 }
 
 // Every combination of options, on vocabularies smaller and larger than a block, after some tokens were generated.
@@ -245,24 +251,24 @@ TEST(Sampler, PenaltiesMoveGreedyOn) {
 TEST(Sampler, BannedTokensAreNeverDrawn) {
   std::vector<float> logits = {0, 50, 0, 0};
   const std::vector<Token> banned = {1, 3, 99};
-  Sampler sampler({}, 3, {}, banned, 4);
+  Sampler sampler = make_sampler({}, 3, {}, banned, 4);
   for (int i = 0; i < 200; ++i) EXPECT_THAT(sampler.pick(logits), testing::AnyOf(0, 2));
   EXPECT_EQ(logits[1], 50);
   const std::vector<Token> all = {0, 1, 2, 3};
-  EXPECT_EQ(Sampler({}, 3, {}, all, 4).pick(logits), 0) << "nothing is possible: still an id";
+  EXPECT_EQ(make_sampler({}, 3, {}, all, 4).pick(logits), 0) << "nothing is possible: still an id";
 }
 
 TEST(Sampler, LogitsAndVocabularyOfOtherSizes) {
   std::vector<float> logits = {0, 1, 0, 0, 90, 90};  // a padded head
-  EXPECT_EQ(Sampler({.temperature = 0}, 1, {}, {}, 4).pick(logits), 1);
+  EXPECT_EQ(make_sampler({.temperature = 0}, 1, {}, {}, 4).pick(logits), 1);
   for (int i = 0; i < 100; ++i) {
-    EXPECT_LT(Sampler({}, static_cast<std::uint64_t>(i), {}, {}, 4).pick(logits), 4);
+    EXPECT_LT(make_sampler({}, static_cast<std::uint64_t>(i), {}, {}, 4).pick(logits), 4);
   }
   SamplingParams params{.temperature = 0};
   params.logit_bias[9] = 5;  // in the vocabulary, but the head is smaller
-  EXPECT_EQ(Sampler(params, 1, {}, {}, 10).pick(logits), 4);
+  EXPECT_EQ(make_sampler(params, 1, {}, {}, 10).pick(logits), 4);
   std::vector<float> none;
-  EXPECT_THROW(Sampler({}, 1, {}, {}, 4).pick(none), std::invalid_argument);
+  EXPECT_THROW(make_sampler({}, 1, {}, {}, 4).pick(none), std::invalid_argument);
 }
 
 TEST(Sampler, TheSeedDecides) {

@@ -12,8 +12,12 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
+StopMatcher matcher_of(const Strings& stops) {
+  return StopMatcher(std::make_shared<const StopStrings>(stops));
+}
+
 std::string joined(const Strings& stops, const Strings& pieces) {
-  StopMatcher matcher(stops);
+  StopMatcher matcher = matcher_of(stops);
   std::string out;
   for (const std::string& piece : pieces) {
     out += matcher.push(piece);
@@ -31,7 +35,7 @@ TEST(StopMatcher, CutsBeforeTheStop) {
 }
 
 TEST(StopMatcher, HoldsBackOnlyWhatAStopCanStillClaim) {
-  StopMatcher matcher(Strings{"aab"});
+  StopMatcher matcher = matcher_of({"aab"});
   EXPECT_EQ(matcher.push("xa"), "x");
   EXPECT_EQ(matcher.push("a"), "");
   EXPECT_EQ(matcher.push("a"), "a");
@@ -98,7 +102,7 @@ TEST(StopMatcher, EqualsTheDefinitionForEverySplit) {
     }
     const Naive expected = naive(stops, text);
 
-    StopMatcher matcher(stops);
+    StopMatcher matcher = matcher_of(stops);
     std::string out;
     std::size_t i = 0;
     while (i < text.size() && !matcher.stopped()) {

@@ -25,11 +25,14 @@ std::string EngineOnFakes::expected_text(const Prompt& prompt, std::uint64_t see
   return text;
 }
 
-std::unique_ptr<sampling::Generation> EngineOnFakes::make_generation(const sampling::SamplingParams& params,
-                                                                     int sample_index,
-                                                                     std::span<const kv::Token>) const {
-  sampling::check(params, facts_.n_vocab);
-  return std::make_unique<FakeGeneration>(params.seed.value_or(0) + static_cast<std::uint64_t>(sample_index));
+std::vector<std::unique_ptr<sampling::Generation>> EngineOnFakes::make_generations(
+    const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token>) const {
+  sampling::check(shared->params, facts_.n_vocab);
+  const std::uint64_t seed = shared->params.seed.value_or(0);
+  std::vector<std::unique_ptr<sampling::Generation>> generations;
+  for (int i = 0; i < n; ++i)
+    generations.push_back(std::make_unique<FakeGeneration>(seed + static_cast<std::uint64_t>(i)));
+  return generations;
 }
 
 }  // namespace coppice::testing

@@ -34,8 +34,9 @@ class EngineOnFakes final : public server::Model {
   std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override {
     return texts_.render(messages, add_generation_prompt);
   }
-  std::unique_ptr<sampling::Generation> make_generation(const sampling::SamplingParams& params, int sample_index,
-                                                        std::span<const kv::Token> prompt) const override;
+  std::vector<std::unique_ptr<sampling::Generation>> make_generations(
+      const std::shared_ptr<const sampling::SharedParams>& shared, int n,
+      std::span<const kv::Token> prompt) const override;
   engine::RequestId next_id() override { return engine_.next_id(); }
   void submit(engine::Request request) override { engine_.submit(std::move(request)); }
   void cancel(engine::RequestId id) override { engine_.cancel(id); }

@@ -41,10 +41,12 @@ std::string FakeModel::render(std::span<const text::ChatMessage> messages, bool 
   return add_generation_prompt ? out + "assistant: " : out;
 }
 
-std::unique_ptr<sampling::Generation> FakeModel::make_generation(const sampling::SamplingParams& params, int,
-                                                                 std::span<const kv::Token>) const {
-  sampling::check(params, facts_.n_vocab);
-  return std::make_unique<NoGeneration>();
+std::vector<std::unique_ptr<sampling::Generation>> FakeModel::make_generations(
+    const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token>) const {
+  sampling::check(shared->params, facts_.n_vocab);
+  std::vector<std::unique_ptr<sampling::Generation>> generations;
+  for (int i = 0; i < n; ++i) generations.push_back(std::make_unique<NoGeneration>());
+  return generations;
 }
 
 engine::RequestId FakeModel::next_id() {

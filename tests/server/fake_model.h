@@ -26,8 +26,9 @@ class FakeModel final : public server::Model {
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override;
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override;
   std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override;
-  std::unique_ptr<sampling::Generation> make_generation(const sampling::SamplingParams& params, int sample_index,
-                                                        std::span<const kv::Token> prompt) const override;
+  std::vector<std::unique_ptr<sampling::Generation>> make_generations(
+      const std::shared_ptr<const sampling::SharedParams>& shared, int n,
+      std::span<const kv::Token> prompt) const override;
   engine::RequestId next_id() override;
   void submit(engine::Request request) override;
   void cancel(engine::RequestId id) override;
