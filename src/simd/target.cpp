@@ -1,36 +1,54 @@
 #include "simd/target.h"
 
+// One kernel (matmul) is compiled for it, too.
+#define HWY_WANT_AVX3_DL 1
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
-#include <cstdint>
 #include <cstdlib>
+#include <string>
 
 namespace coppice::simd {
 
-void choose_target() {
-  static const bool once = [] {
-    if (const char* wanted = std::getenv("COPPICE_SIMD")) {
-      std::int64_t better = 0;  // lower bits are better targets
-      for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
-        const std::int64_t target = bits & -bits;
-        if (std::string_view(hwy::TargetName(target)) == wanted) {
-          hwy::DisableTargets(better);
-          break;
-        }
-        better |= target;
-      }
-    }
+namespace {
+
+/// Settles the choice; returns what unheeded() says.
+const std::string& choose() {
+  static const std::string unheeded = [] {
+    const char* env = std::getenv("COPPICE_SIMD");
+    const std::string wanted = env != nullptr ? env : "";
+    const auto better = better_than(wanted);
+    if (better) hwy::DisableTargets(*better);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    return true;
+    return better ? "" : wanted;
   }();
-  (void)once;
+  return unheeded;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> better_than(std::string_view name) {
+  std::int64_t better = 0;  // lower bits are better targets
+  for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
+    const std::int64_t target = bits & -bits;
+    if (hwy::TargetName(target) == name) return better;
+    better |= target;
+  }
+  return std::nullopt;
+}
+
+void choose_target() {
+  choose();
 }
 
 std::string_view target() {
   choose_target();
   const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   return hwy::TargetName(targets & -targets);
+}
+
+std::string_view unheeded() {
+  return choose();
 }
 
 }  // namespace coppice::simd

@@ -14,6 +14,7 @@
 #include "executor/ggml/batch_check.h"
 #include "executor/ggml/graph_runner.h"
 #include "executor/ggml/step_graph.h"
+#include "simd/target.h"
 
 namespace coppice::executor {
 
@@ -213,11 +214,17 @@ class GgmlExecutor final : public Executor {
   std::vector<float> logits_;  ///< [logit_rows, n_vocab]
 };
 
+void log_instructions() {
+  spdlog::info("our kernels use {} instructions", simd::target());
+  if (!simd::unheeded().empty()) spdlog::warn("COPPICE_SIMD={}: this CPU has no such instructions", simd::unheeded());
+}
+
 }  // namespace
 
 std::unique_ptr<Executor> load_ggml_executor(
     const GgmlOptions& options, const std::function<void(std::string_view stage, double fraction)>& progress) {
   route_ggml_log();
+  log_instructions();
   const auto start = Clock::now();
   if (progress) progress("weights", 0.0);
   auto executor = std::make_unique<GgmlExecutor>(options, progress);

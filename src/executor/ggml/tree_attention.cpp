@@ -2,13 +2,10 @@
 // them. The graph knows rows only: who reads which blocks is planned anew each step, so one graph serves any tree.
 #include "attention/cpu/tree_attention.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <atomic>
 
 #include "executor/ggml/attention.h"
-#include "simd/target.h"
 
 namespace coppice::executor {
 
@@ -69,7 +66,6 @@ class TreeBackend final : public Attention {
         kernel_({spec_.n_head, spec_.n_kv_head, spec_.head_dim, spec_.attention_scale}, config.store->block_size(),
                 n_threads),
         n_threads_(n_threads) {
-    spdlog::info("tree attention with {} instructions", simd::target());
     for (const kv::GroupSpec& g : config.groups) {
       groups_.push_back(std::make_unique<TreeGroup>(g, &kernel_, config.store));
     }
