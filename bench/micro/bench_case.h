@@ -34,8 +34,8 @@ struct BenchCase {
   /// Of one block's keys and values.
   std::size_t block_bytes() const { return 2 * static_cast<std::size_t>(what.block_size) * row_bytes(); }
   std::size_t pool_bytes() const { return static_cast<std::size_t>(what.n_blocks) * block_bytes(); }
-  /// Keys and values that some row sees, in whole blocks.
-  std::size_t unique_bytes() const { return static_cast<std::size_t>(what.unique_blocks()) * block_bytes(); }
+  /// Keys and values that some row sees; a block's other slots don't count.
+  std::size_t unique_bytes() const { return 2 * static_cast<std::size_t>(what.unique_slots()) * row_bytes(); }
   double multiply_adds() const;
   /// Several sequences, all with the same blocks.
   bool all_share() const;

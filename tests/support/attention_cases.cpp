@@ -150,6 +150,16 @@ int AttentionCase::unique_blocks() const {
   return static_cast<int>(seen.size());
 }
 
+std::int64_t AttentionCase::unique_slots() const {
+  std::vector<bool> seen(static_cast<std::size_t>(n_blocks) * static_cast<std::size_t>(block_size));
+  for (const attention::SequenceRows& s : rows()) {
+    for (std::int64_t p = attention::first_visible(group, s.first_position); p < s.first_position + s.n_rows; ++p) {
+      seen[static_cast<std::size_t>(s.table.slot(p))] = true;
+    }
+  }
+  return std::ranges::count(seen, true);
+}
+
 ShuffledIds::ShuffledIds(int n_blocks, std::mt19937_64& random) : ids_(static_cast<std::size_t>(n_blocks - 1)) {
   std::iota(ids_.begin(), ids_.end(), kv::kNullBlock + 1);
   std::ranges::shuffle(ids_, random);

@@ -38,6 +38,8 @@ struct AttentionCase {
   std::vector<attention::SequenceRows> rows() const;
   /// Distinct table entries that some row sees.
   int unique_blocks() const;
+  /// Distinct slots that some row sees.
+  std::int64_t unique_slots() const;
 };
 
 /// Hands out each id of a pool once, in random order; never the null block.
