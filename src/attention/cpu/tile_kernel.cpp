@@ -1,6 +1,7 @@
 #include "attention/cpu/tile_kernel.h"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -80,6 +81,7 @@ std::size_t padded(std::size_t n) {
 
 TileScratch::TileScratch(const HeadShape& heads, int block_size) {
   simd::choose_target();
+  assert(heads.head_dim % kMaxLanes == 0 && block_size % kKeysAtOnce == 0 && block_size <= 64);
   const auto dim = static_cast<std::size_t>(heads.head_dim), slots = static_cast<std::size_t>(block_size);
   // Many queries: one key head at a time. Few: all heads, fewer queries than lanes each.
   const std::size_t columns = std::max<std::size_t>(kMaxQueries, static_cast<std::size_t>(heads.n_kv_head) * kMaxLanes);

@@ -23,12 +23,14 @@ struct TileInput {
   float* states = nullptr;            ///< [rows][n_head][head_dim + 2]: acc, max, sum (plan/state.h)
 };
 
-/// A worker's memory for one tile at a time. Shapes are the kernels'; sizes hold the largest tile.
+/// A worker's memory for one tile at a time. Shapes are the kernels'. Sizes are the larger need of the two kernels: many
+/// queries hold up to kMaxQueries of one key head, few hold less than kMaxLanes of each key head.
 class TileScratch {
  public:
   /// Bounds of a tile; the kernels' own vectors are at most kMaxLanes long.
   static constexpr int kMaxQueries = 256;  ///< rows * heads_per_kv
   static constexpr int kMaxLanes = 16;
+  static constexpr int kKeysAtOnce = 8;  ///< keys of a block are padded to a multiple of at most this
 
   TileScratch(const HeadShape& heads, int block_size);
 
@@ -54,7 +56,8 @@ class TileScratch {
 int max_tile_rows(const HeadShape& heads);
 
 /// Computes a tile's partial states. Returns the bytes of keys and values loaded.
-/// REQUIRES: 0 < rows <= max_tile_rows; head_dim is a multiple of 16; block_size a multiple of 4, at most 64.
+/// REQUIRES: 0 < rows <= max_tile_rows; head_dim is a multiple of 16; block_size a multiple of
+/// TileScratch::kKeysAtOnce, at most 64.
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch);
 
 /// out[n_head][head_dim] := the partial states of one row merged, normalised, and rotated back where the format rotates.

@@ -28,6 +28,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kMany = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM ? 8 : 4;
 constexpr int kManyVectors = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM ? 3 : 2;
 
+static_assert(TileScratch::kKeysAtOnce % kMany == 0);
+
 /// Whether the last columns may be half a vector.
 constexpr bool kHalfVectors = hn::MaxLanes(hn::ScalableTag<float>()) == 16;
 
