@@ -327,7 +327,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"biases", {.biases = true}, 5e-3}, Variant{"rope_factors", {.rope_factors = true}, 5e-3},
                     Variant{"many_kv_heads", {.n_kv_head = 4}, 5e-3}, Variant{"wide_heads", {.head_dim = 32}, 5e-3},
                     Variant{"q4_0", {.matrix_type = 2, .tied = false}, 5e-2},
-                    Variant{"q4_0_tied", {.matrix_type = 2}, 5e-2}, Variant{"q8_0", {.matrix_type = 8}, 5e-2}),
+                    Variant{"q4_0_tied", {.matrix_type = 2}, 5e-2}, Variant{"q8_0", {.matrix_type = 8}, 5e-2},
+                    Variant{"q4_1_biases", {.matrix_type = 3, .biases = true}, 5e-2},
+                    // As files of mixed quality have it: matrices that are multiplied together, and some that can't be.
+                    Variant{"mixed_v_and_up",
+                            {.matrix_type = 3, .other_types = {{"attn_v", 8}, {"ffn_up", 2}}, .biases = true},
+                            5e-2},
+                    Variant{"mixed_q_and_gate",
+                            {.matrix_type = 8, .other_types = {{"attn_q", 0}, {"ffn_gate", 3}}, .biases = true},
+                            5e-2}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(VariantTest, AgreesWithLibllama) {

@@ -154,7 +154,9 @@ class TinyWriter {
     add(name, GGML_TYPE_F32, n, 1, mean, spread);
   }
   void matrix(const std::string& name, int n_in, int n_out, float spread, bool bias) {
-    add(name + ".weight", m_.matrix_type, n_in, n_out, 0.0F, spread);
+    const auto other = m_.other_types.find(name.substr(name.rfind('.') + 1));
+    const int type = other != m_.other_types.end() ? other->second : m_.matrix_type;
+    add(name + ".weight", type, n_in, n_out, 0.0F, spread);
     if (bias) vector(name + ".bias", n_out, 0.0F, 0.2F);
   }
 

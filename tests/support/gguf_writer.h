@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 
 namespace coppice::test {
@@ -26,7 +27,8 @@ struct TinyModel {
   int n_ff = 128;
   int n_vocab = 320;
   int context = 512;
-  int matrix_type = 0;  ///< ggml type of the matrices: 0 F32, 2 Q4_0, 8 Q8_0
+  int matrix_type = 0;                          ///< ggml type of the matrices: 0 F32, 2 Q4_0, 3 Q4_1, 8 Q8_0
+  std::map<std::string, int> other_types = {};  ///< of all layers' matrices of a name, such as "attn_v"
   bool biases = false;
   bool rope_factors = false;
   bool tied = true;
