@@ -20,7 +20,7 @@ void Engine::Impl::expire_deadlines(Clock::time_point now) {
 void Engine::Impl::time_out(OpenRequest& open, Clock::time_point now) {
   release_all(open);
   if (open.streamed) {
-    end_samples(open, sampling::Finish::kTimeout, {});
+    end_samples(open, sampling::Finish::kTimeout);
   } else {
     const double seconds = std::chrono::duration<double>(now - open.arrived).count();
     outbox_.refuse(open, Refusal::kTimeout,
@@ -49,31 +49,49 @@ void Engine::Impl::turn_away_newcomers(Clock::time_point now) {
 
 void Engine::Impl::cancel(OpenRequest& open) {
   release_all(open);
-  end_samples(open, sampling::Finish::kCancelled, {});
+  end_samples(open, sampling::Finish::kCancelled);
   ++figures_.requests_cancelled;
   close(open);
 }
 
-void Engine::Impl::fail(OpenRequest& open, const std::string& why) {
+void Engine::Impl::fail(OpenRequest& open, const char* why) {
   release_all(open);
-  if (open.streamed) {
-    end_samples(open, sampling::Finish::kError, why);
-  } else {
-    outbox_.refuse(open, Refusal::kFailed, why);
-    ++figures_.refusals[static_cast<std::size_t>(Refusal::kFailed)];
+  try {
+    if (open.streamed) {
+      end_samples(open, sampling::Finish::kError, why);
+    } else {
+      outbox_.refuse(open, Refusal::kFailed, why);
+      ++figures_.refusals[static_cast<std::size_t>(Refusal::kFailed)];
+    }
+  } catch (const std::exception&) {
+    if (!std::exchange(open.failing, true)) ++failing_;
+    if (open.request.deadline) deadlines_.erase({*open.request.deadline, open.request.id});
+    return;
   }
   ++figures_.requests_failed;
   close(open);
 }
 
+void Engine::Impl::end_failing() {
+  for (auto it = open_.begin(); failing_ > 0 && it != open_.end();) {
+    OpenRequest& open = *(it++)->second;
+    if (open.failing) fail(open, kOutOfMemory);
+  }
+}
+
 // A request that could not even be opened, or not wholly.
-void Engine::Impl::turn_away(RequestId id, const char* why) {
-  if (const auto found = open_.find(id); found != open_.end()) return fail(*found->second, why);
-  OpenRequest none;
-  none.request.id = id;
-  outbox_.refuse(none, Refusal::kFailed, why);
-  ++figures_.refusals[static_cast<std::size_t>(Refusal::kFailed)];
+void Engine::Impl::turn_away(const Request& request, const char* why) {
+  if (const auto found = open_.find(request.id); found != open_.end()) return fail(*found->second, why);
+  refuse_unopened(request, Refusal::kFailed, why);
   ++figures_.requests_failed;
+}
+
+void Engine::Impl::refuse_unopened(const Request& request, Refusal refusal, const char* why) {
+  OpenRequest none;
+  none.request.id = request.id;
+  none.usage.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
+  outbox_.refuse(none, refusal, why);
+  ++figures_.refusals[static_cast<std::size_t>(refusal)];
 }
 
 void Engine::Impl::refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds) {
@@ -84,13 +102,13 @@ void Engine::Impl::refuse(OpenRequest& open, Refusal refusal, std::string messag
   close(open);
 }
 
-void Engine::Impl::end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message) {
+void Engine::Impl::end_samples(OpenRequest& open, sampling::Finish finish, const char* message) {
   for (std::size_t i = 0; i < open.ended.size(); ++i) {
     if (!open.ended[i]) outbox_.end(open, static_cast<int>(i), finish, message);
   }
 }
 
-void Engine::Impl::end_sample(Sequence& sequence, sampling::Finish finish, const std::string& message) {
+void Engine::Impl::end_sample(Sequence& sequence, sampling::Finish finish, const char* message) {
   scheduler_.release(sequence, Scheduler::Release::kKeep);
   outbox_.end(*sequence.request, sequence.sample, finish, message);
   count_end(finish);
@@ -117,6 +135,7 @@ void Engine::Impl::settle(OpenRequest& open) {
 
 void Engine::Impl::close(OpenRequest& open) {
   open.closed = true;
+  failing_ -= open.failing;
   const RequestId id = open.request.id;
   if (open.request.deadline) deadlines_.erase({*open.request.deadline, id});
   const auto found = open_.find(id);
@@ -124,22 +143,30 @@ void Engine::Impl::close(OpenRequest& open) {
   open_.erase(found);
 }
 
-void Engine::Impl::shut_down() {
-  stopped_ = true;
-  for (auto& command : commands_) {
-    if (auto* request = std::get_if<Request>(&command)) {
-      OpenRequest late;
-      late.request = std::move(*request);
-      late.usage.prompt_tokens = static_cast<std::int32_t>(late.request.prompt.size());
-      outbox_.refuse(late, Refusal::kShutdown, "the server is shutting down");
-      ++figures_.requests_refused;
-      ++figures_.refusals[static_cast<std::size_t>(Refusal::kShutdown)];
-    }
+// False: memory ran out, and there is more to do in the next step.
+bool Engine::Impl::shut_down() {
+  try {
+    do {
+      for (; !commands_.empty(); commands_.pop_back()) {
+        const auto* late = std::get_if<Request>(&commands_.back());
+        if (late == nullptr) continue;
+        refuse_unopened(*late, Refusal::kShutdown, "the server is shutting down");
+        ++figures_.requests_refused;
+      }
+      mailbox_.drain(commands_);
+    } while (!commands_.empty());
+  } catch (const std::exception&) {
+    return false;
   }
-  while (!open_.empty()) cancel(*open_.begin()->second);
+  for (auto it = open_.begin(); it != open_.end();) {
+    OpenRequest& open = *(it++)->second;
+    attempt(open, [&] { cancel(open); });
+  }
   publish_snapshot();
-  outbox_.deliver(sink_);
+  deliver();
+  stopped_ = open_.empty() && outbox_.empty();
   closed_.clear();
+  return stopped_;
 }
 
 }  // namespace coppice::engine

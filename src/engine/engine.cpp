@@ -41,16 +41,15 @@ Engine::Impl::Impl(kv::Cache cache, executor::Executor& executor, EngineConfig c
 }
 
 // What is done for one request alone stands in attempt(), or the scheduler says which one it was: so memory that runs
-// out anywhere ends requests, never the loop.
+// out, or another exception of their own work, ends requests, not the loop. What stands outside takes no memory, or is done
+// again in the next step: commands that could not be obeyed, endings (fail()), events that could not be delivered.
 bool Engine::Impl::step() {
-  if (mailbox_.drain(commands_)) {
-    shut_down();
-    return false;
-  }
+  if (mailbox_.drain(commands_)) return !shut_down();
   if (commands_.empty() && open_.empty() && outbox_.empty()) return false;
   const auto start = Clock::now();
   const auto now = config_.now();
-  obey(commands_, now);
+  end_failing();
+  obey(now);
   expire_deadlines(now);
   admit(now);
 
@@ -61,7 +60,7 @@ bool Engine::Impl::step() {
   fail_lost();
   for (Sequence* sequence : pool_full_) {
     OpenRequest& open = *sequence->request;
-    if (open.closed) continue;
+    if (open.closed || open.failing) continue;
     attempt(open, [&] {
       if (open.streamed) return end_sample(*sequence, sampling::Finish::kLength);
       refuse(open, Refusal::kTooLong, "the KV pool is too small for this prompt and one token");
@@ -69,8 +68,8 @@ bool Engine::Impl::step() {
   }
   try {
     build_batch(cache_, scheduler_.running(), batch_, sampled_);
-  } catch (const std::bad_alloc&) {
-    fail_step("out of memory");
+  } catch (const std::exception& error) {
+    fail_step(reason(error));
     batch_.tokens.clear();
   }
   publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
@@ -89,31 +88,36 @@ bool Engine::Impl::step() {
 void Engine::Impl::deliver() {
   try {
     outbox_.deliver(sink_);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
     // Once more after the next step.
   }
 }
 
 void Engine::Impl::fail_lost() {
   for (Sequence* sequence : lost_) {
-    if (!sequence->request->closed) fail(*sequence->request, "out of memory");
+    if (!sequence->request->closed) fail(*sequence->request, kOutOfMemory);
   }
 }
 
-void Engine::Impl::obey(std::vector<Command>& commands, Clock::time_point now) {
+void Engine::Impl::obey(Clock::time_point now) {
   newcomers_.clear();
-  for (auto& command : commands) {
-    if (auto* request = std::get_if<Request>(&command)) {
-      const RequestId id = request->id;
-      try {
-        open(std::move(*request), now);
-      } catch (const std::bad_alloc&) {
-        turn_away(id, "out of memory");
+  auto command = commands_.begin();
+  try {
+    for (; command != commands_.end(); ++command) {
+      if (auto* request = std::get_if<Request>(&*command)) {
+        try {
+          open(std::move(*request), now);
+        } catch (const std::exception& error) {
+          turn_away(*request, reason(error));
+        }
+      } else if (const auto found = open_.find(std::get<Cancel>(*command).id); found != open_.end()) {
+        attempt(*found->second, [&] { cancel(*found->second); });
       }
-    } else if (const auto found = open_.find(std::get<Cancel>(command).id); found != open_.end()) {
-      attempt(*found->second, [&] { cancel(*found->second); });
     }
+  } catch (const std::exception&) {
+    // A request that could be neither opened nor turned away: it and what came after it have their turn in the next step.
   }
+  commands_.erase(commands_.begin(), command);
 }
 
 void Engine::Impl::open(Request&& request, Clock::time_point now) {
@@ -146,8 +150,8 @@ void Engine::Impl::admit(Clock::time_point now) {
   const auto admitted = figures_.admissions;
   try {
     scheduler_.admit(never_, now);
-  } catch (const std::bad_alloc&) {  // the others' turn comes in the next step
-    fail(*scheduler_.in_hand()->request, "out of memory");
+  } catch (const std::exception& error) {  // the others' turn comes in the next step
+    fail(*scheduler_.in_hand()->request, reason(error));
   }
   for (auto i = admitted; i < figures_.admissions; ++i) rates_.left_queue(now);
   for (const auto& [sequence, room] : never_) {
@@ -171,7 +175,7 @@ void Engine::Impl::forward() {
     logits = executor_.forward(batch_);
   } catch (const std::exception& error) {  // StepError, or memory ran out: either way this step is lost, no more
     figures_.forward_seconds += seconds_since(start);
-    fail_step(error.what());
+    fail_step(reason(error));
     return;
   }
   const double seconds = seconds_since(start);
@@ -190,14 +194,14 @@ void Engine::Impl::forward() {
 }
 
 // Everybody who has rows in the step in hand: the cache has slots for them, and nothing in them.
-void Engine::Impl::fail_step(const std::string& why) {
-  std::vector<OpenRequest*> failed;
-  for (const Sequence* sequence : scheduler_.running()) {
-    if (sequence->rows > 0 && (failed.empty() || failed.back() != sequence->request)) {
-      failed.push_back(sequence->request);
-    }
+void Engine::Impl::fail_step(const char* why) {
+  const auto in_step = [](const Sequence* sequence) { return sequence->rows > 0; };
+  const auto& running = scheduler_.running();  // whoever fails leaves it
+  for (;;) {
+    const auto next = std::ranges::find_if(running, in_step);
+    if (next == running.end()) return;
+    fail(*(*next)->request, why);
   }
-  for (OpenRequest* open : failed) fail(*open, why);
 }
 
 void Engine::Impl::sample_siblings(Sequence& first, std::span<const float> logits) {
@@ -225,7 +229,7 @@ void Engine::Impl::sample(Sequence& sequence, std::span<float> logits) {
   try {
     piece = generation.next(logits);
   } catch (const std::exception& error) {  // a grammar, say, that no token can go on with
-    end_sample(sequence, sampling::Finish::kError, error.what());
+    end_sample(sequence, sampling::Finish::kError, reason(error));
     return;
   }
   figures_.sampling_seconds += seconds_since(start);

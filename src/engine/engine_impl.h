@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -32,16 +33,17 @@ struct Engine::Impl {
   void run();
 
   // The stages of a step.
-  void obey(std::vector<Command>& commands, Clock::time_point now);
+  void obey(Clock::time_point now);
   void open(Request&& request, Clock::time_point now);
-  void turn_away(RequestId id, const char* why);
-  /// Does something for a request. If memory runs out, the request fails; the engine lives.
+  void turn_away(const Request& request, const char* why);
+  void refuse_unopened(const Request& request, Refusal refusal, const char* why);
+  /// Does something for a request. If that throws, the request fails; the engine lives.
   template <class F>
   void attempt(OpenRequest& open, F&& f);
   void expire_deadlines(Clock::time_point now);
   void admit(Clock::time_point now);
   void forward();
-  void fail_step(const std::string& why);
+  void fail_step(const char* why);
   void fail_lost();
   void deliver();
   void sample_siblings(Sequence& first, std::span<const float> logits);
@@ -52,15 +54,17 @@ struct Engine::Impl {
   void time_out(OpenRequest& open, Clock::time_point now);
   void turn_away_newcomers(Clock::time_point now);
   void cancel(OpenRequest& open);
-  void fail(OpenRequest& open, const std::string& why);
+  /// Never throws: where there is no memory for the ending itself, it comes with a later step.
+  void fail(OpenRequest& open, const char* why);
+  void end_failing();
   void refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds = 0);
-  void end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message);
-  void end_sample(Sequence& sequence, sampling::Finish finish, const std::string& message = {});
+  void end_samples(OpenRequest& open, sampling::Finish finish, const char* message = "");
+  void end_sample(Sequence& sequence, sampling::Finish finish, const char* message = "");
   void count_end(sampling::Finish finish);
   void release_all(OpenRequest& open);
   void settle(OpenRequest& open);
   void close(OpenRequest& open);
-  void shut_down();
+  bool shut_down();
 
   Mailbox mailbox_;
   std::atomic<RequestId> last_id_ = 0;
@@ -81,6 +85,7 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<OpenRequest>> closed_;  // freed when the step is over
   std::set<std::pair<Clock::time_point, RequestId>> deadlines_;
   std::uint64_t arrivals_ = 0;
+  int failing_ = 0;  // of open_: OpenRequest::failing
   bool stopped_ = false;
   Clock::time_point now_{};  // when the step's logits came
 
@@ -95,12 +100,19 @@ struct Engine::Impl {
   executor::Batch batch_;
 };
 
+inline constexpr const char* kOutOfMemory = "out of memory";
+
+/// What clients are told. Lives as long as `error`.
+inline const char* reason(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? kOutOfMemory : error.what();
+}
+
 template <class F>
 void Engine::Impl::attempt(OpenRequest& open, F&& f) {
   try {
     f();
-  } catch (const std::bad_alloc&) {
-    if (!open.closed) fail(open, "out of memory");
+  } catch (const std::exception& error) {
+    if (!open.closed) fail(open, reason(error));
   }
 }
 

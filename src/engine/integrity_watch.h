@@ -2,6 +2,7 @@
 // check goes through the whole pool and the tree. Belongs to the engine's thread; the cache outlives it.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -20,11 +21,15 @@ class IntegrityWatch {
   /// A step is over, its requests that ended have given up their blocks. The first one is checked, too.
   void stepped(Snapshot& figures) {
     if (every_ <= 0 || steps_++ % every_ != 0) return;
-    ++figures.integrity_checks;
-    const std::string finding = cache_.check_integrity();
-    if (finding.empty()) return;
-    ++figures.integrity_findings;
-    if (tell_) tell_(finding);
+    try {
+      const std::string finding = cache_.check_integrity();
+      ++figures.integrity_checks;
+      if (finding.empty()) return;
+      ++figures.integrity_findings;
+      if (tell_) tell_(finding);
+    } catch (const std::exception&) {
+      // Memory ran out: there will be other checks.
+    }
   }
 
  private:

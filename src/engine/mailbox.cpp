@@ -21,9 +21,8 @@ void Mailbox::stop() {
 }
 
 bool Mailbox::drain(std::vector<Command>& out) {
-  out.clear();
   const std::lock_guard lock(mutex_);
-  out.swap(commands_);
+  if (out.empty()) out.swap(commands_);
   return stopped_;
 }
 

@@ -21,7 +21,7 @@ class Mailbox {
   void push(Command command);
   void stop();
 
-  /// Takes all commands into `out` (emptied first; its memory is reused). Returns whether stop() was called.
+  /// Takes all commands into `out`, if that is empty (its memory is reused). Returns whether stop() was called.
   bool drain(std::vector<Command>& out);
 
   /// Sleeps until there is a command or stop().

@@ -1,5 +1,6 @@
 #include "engine/outbox.h"
 
+#include <exception>
 #include <iterator>
 #include <utility>
 
@@ -25,12 +26,17 @@ void Outbox::piece(OpenRequest& open, int sample, sampling::Piece piece) {
   events_.push_back(std::move(event));
 }
 
-void Outbox::end(OpenRequest& open, int sample, sampling::Finish finish, const std::string& message) {
+void Outbox::end(OpenRequest& open, int sample, sampling::Finish finish, std::string message) {
+  make_room();  // before the text is taken: it can be had once only
   sampling::Piece last{.token = -1};
-  finish_piece(last, *open.request.samples[static_cast<std::size_t>(sample)], finish);
-  std::string copy = message;
+  try {
+    finish_piece(last, *open.request.samples[static_cast<std::size_t>(sample)], finish);
+  } catch (const std::exception&) {
+    if (finish != sampling::Finish::kError) throw;
+    last = {.token = -1, .finish = finish};
+  }
   piece(open, sample, std::move(last));
-  events_.back().message = std::move(copy);
+  events_.back().message = std::move(message);
 }
 
 void Outbox::refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds) {

@@ -1,5 +1,6 @@
 // Outbox: a step's events, and the one place that knows when a sample and a request are over. Not thread
-// safe. Where memory runs out (std::bad_alloc) nothing has changed, but that held-back text may be lost.
+// safe. Where something throws nothing has changed, but that held-back text may be lost: then the sample can still end
+// with kError, which is no whole answer anyway.
 #pragma once
 
 #include <string>
@@ -18,7 +19,7 @@ class Outbox {
   void piece(OpenRequest& open, int sample, sampling::Piece piece);
 
   /// The engine ends a sample for a reason of its own: the text held back, no token (Piece::token is -1).
-  void end(OpenRequest& open, int sample, sampling::Finish finish, const std::string& message = {});
+  void end(OpenRequest& open, int sample, sampling::Finish finish, std::string message);
 
   /// The whole request, of which nothing went out.
   void refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds = 0);

@@ -45,7 +45,7 @@ enum class Refusal : std::uint8_t {
   kTooManySamples,  ///< can never fit, but one sample of it could
   kQueueFull,
   kShutdown,
-  kFailed,   ///< the executor threw
+  kFailed,   ///< the executor or its sampler threw, or memory ran out; the message says what
   kTimeout,  ///< the deadline passed before the first token
 };
 inline constexpr std::size_t kRefusals = 6;
@@ -56,11 +56,12 @@ struct Event {
   int sample = 0;
   sampling::Piece piece;
   bool done = false;
-  Usage usage;                                ///< filled when done
-  std::optional<Refusal> refusal;             ///< with done: nothing was or will be generated
-  std::string message;                        ///< with refusal
-  double retry_seconds = 0;                   ///< with kQueueFull: by then the queue should have drained
-  std::shared_ptr<const CacheReport> report;  ///< when done, if it was asked for and the request was admitted
+  Usage usage;                     ///< filled when done
+  std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated
+  std::string message;             ///< with refusal, and with kError
+  double retry_seconds = 0;        ///< with kQueueFull: by then the queue should have drained
+  std::shared_ptr<const CacheReport>
+      report;  ///< when done, if it was asked for: not of who never ran, nor with refusal
 };
 
 /// Called once per step on the engine's thread with all of the step's events; must not block.

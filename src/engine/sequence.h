@@ -81,6 +81,7 @@ struct OpenRequest {
   bool admitted_before = false;                      ///< figures that count once were counted
   bool streamed = false;                             ///< a token went out
   bool closed = false;                               ///< it has had its last event
+  bool failing = false;                              ///< all it lacks is that event: there was no memory for it
   int passed = 0;                                    ///< later requests that were admitted ahead of it (scheduler.h)
   Clock::time_point arrived{};
   std::shared_ptr<const CacheReport> report;  ///< as of its first admission

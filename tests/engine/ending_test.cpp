@@ -229,6 +229,26 @@ TEST_P(Ending, ASamplerThatThrowsEndsItsSampleOnly) {
   }
 }
 
+// The text so far is the answer of who runs out of time; without its end it is none.
+TEST_P(Ending, WhoseTextCannotBeHadFails) {
+  std::mt19937_64 random(10);
+  Harness h({.groups = GetParam()});
+  const auto soon = h.now + std::chrono::seconds(1);
+  const auto id = h.submit({.prompt = random_prompt(random, 30), .n = 2, .fail_flush = true, .deadline = soon});
+  const auto cancelled = h.submit({.prompt = random_prompt(random, 30), .fail_flush = true});
+  const auto other = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 9});
+  for (int i = 0; i < 4; ++i) h.step();
+  h.now = soon;
+  h.cancel(cancelled);
+  h.run();
+  EXPECT_EQ(h.result(id).samples[0].finish, Finish::kError);
+  EXPECT_THAT(h.result(id).message, ::testing::HasSubstr("told to fail"));
+  EXPECT_TRUE(h.result(cancelled).done);
+  EXPECT_EQ(error_in(h.result(other), h.groups()), "");
+  EXPECT_EQ(h.snapshot().requests_failed, 2);
+  EXPECT_EQ(h.snapshot().cache.in_use, 0);
+}
+
 TEST_P(Ending, StopEndsWhatIsOpen) {
   std::mt19937_64 random(8);
   Harness h({.groups = GetParam(), .max_batch = 2});

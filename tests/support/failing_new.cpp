@@ -7,12 +7,14 @@ namespace coppice::testing {
 
 namespace {
 thread_local bool counting = false;
-thread_local std::int64_t until_failure = 0;
+thread_local std::int64_t made = 0, first_failure = 0, last_failure = 0;
 thread_local bool has_failed = false;
 }  // namespace
 
-void fail_allocation(std::int64_t n) {
-  until_failure = n;
+void fail_allocation(std::int64_t n, std::int64_t more) {
+  made = 0;
+  first_failure = n;
+  last_failure = n + more;
   has_failed = false;
 }
 
@@ -28,7 +30,8 @@ Counting::~Counting() {
 }
 
 static bool fails_now() {
-  if (!counting || until_failure == 0 || --until_failure > 0) return false;
+  if (!counting || first_failure == 0) return false;
+  if (++made < first_failure || made > last_failure) return false;
   has_failed = true;
   return true;
 }

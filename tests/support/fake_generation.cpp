@@ -29,6 +29,7 @@ sampling::Piece FakeGeneration::next(std::span<float> logits) {
 }
 
 sampling::Piece FakeGeneration::flush() {
+  if (flush_fails_) throw std::runtime_error("the fake generation was told to fail");
   return {.token = -1, .text = std::exchange(held_, {})};
 }
 

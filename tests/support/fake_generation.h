@@ -24,6 +24,9 @@ class FakeGeneration final : public sampling::Generation {
   /// next() throws std::runtime_error instead of giving the token after `n_before` others.
   void throw_at(int n_before) { throw_at_ = n_before; }
 
+  /// flush() throws std::runtime_error.
+  void fail_flush() { flush_fails_ = true; }
+
   sampling::Piece next(std::span<float> logits) override;
   sampling::Piece flush() override;
 
@@ -31,6 +34,7 @@ class FakeGeneration final : public sampling::Generation {
   std::uint64_t seed_;
   int stop_after_;
   int throw_at_ = -1;
+  bool flush_fails_ = false;
   int n_tokens_ = 0;
   std::string held_;
 };
