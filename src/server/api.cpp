@@ -273,7 +273,7 @@ asio::awaitable<void> Api::generate(Endpoint endpoint, HttpRequest& request, Rep
   ready_model();  // throws if it drains by now
   if (prepared.parsed.cache_report && config_.cache_reports == CacheReports::kOff)
     throw ApiError::unsupported("cache_report", "switched off by this server's operator");
-  // A whole answer waits for its end, not for its client: only a stream can have a slow reader.
+  // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.
   const std::size_t max_pending =
       prepared.parsed.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
   const char* prompt_field = endpoint == Endpoint::kChat ? "messages" : "prompt";
@@ -287,7 +287,7 @@ asio::awaitable<void> Api::generate(Endpoint endpoint, HttpRequest& request, Rep
   }
   ReplyClock clock{start, metrics_};
   if (config_.ping_seconds > 0) clock.ping = clock_duration(config_.ping_seconds);
-  co_await reply_with(job, prepared, {model, config_.cache_reports}, clock, out);
+  co_await reply_with(job, prepared, {model, config_.cache_reports}, clock, config_.max_answer_bytes, out);
 }
 
 }  // namespace coppice::server

@@ -34,6 +34,7 @@ class Job;
 struct ApiConfig {
   ServedNames names;
   std::size_t max_pending_bytes = std::size_t{1} << 20;  ///< per stream, not taken by its client
+  std::size_t max_answer_bytes = std::size_t{16} << 20;  ///< of JSON, of an answer that is not a stream
   double request_seconds = 0;                            ///< deadline of a request; 0: none
   double ping_seconds = 5;                               ///< a stream's longest silence; 0: no limit
   std::string api_keys_file;                             ///< see ApiKeys; empty: everybody may come in

@@ -63,12 +63,12 @@ Json reports_json(const Job& job, const Prepared& prepared, const CacheReporting
   return all.size() == 1 ? std::move(all.front()) : all;
 }
 
-asio::awaitable<void> stream(Job& job, const Prepared& prepared, const CacheReporting& reporting, ResponseHead head,
+asio::awaitable<void> stream(Job& job, Prepared& prepared, const CacheReporting& reporting, ResponseHead head,
                              ReplyClock clock, ReplyWriter& out) {
   Stopwatch watch(clock);
   const std::string id = head.id;
   ResponseStream events(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0,
-                        prepared.parsed.include_usage, prepared.echoes);
+                        prepared.parsed.include_usage, std::exchange(prepared.echoes, {}));
   while (true) {
     if (!co_await job.wait(clock.ping)) {
       if (!out.begun()) co_await out.begin_stream();
@@ -93,12 +93,20 @@ asio::awaitable<void> stream(Job& job, const Prepared& prepared, const CacheRepo
   co_await out.end_stream();
 }
 
-asio::awaitable<void> answer(Job& job, const Prepared& prepared, const CacheReporting& reporting, ResponseHead head,
-                             ReplyClock clock, ReplyWriter& out) {
+/// A whole answer's JSON.
+asio::awaitable<std::string> answer(Job& job, Prepared& prepared, const CacheReporting& reporting, ResponseHead head,
+                                    ReplyClock clock, std::size_t max_bytes) {
   Stopwatch watch(clock);
   const std::string id = head.id;
-  ResponseBody body(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0);
+  ResponseBody body(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0,
+                    std::exchange(prepared.echoes, {}));
   while (true) {
+    if (body.bytes() > max_bytes)
+      throw ApiError(400,
+                     fmt::format("The answer is over {} bytes: take it as a stream, or ask for less (tokens, choices, "
+                                 "log-probabilities).",
+                                 max_bytes),
+                     "", "answer_too_large");
     co_await job.wait();
     for (Delta& delta : job.take()) {
       watch.news();
@@ -108,16 +116,22 @@ asio::awaitable<void> answer(Job& job, const Prepared& prepared, const CacheRepo
   }
   if (job.error()) throw ApiError(*job.error());
   watch.end(job);
-  co_await out.send({.body = body.json(job.usage(), prepared.echoes, reports_json(job, prepared, reporting, id))});
+  co_return body.json(job.usage(), reports_json(job, prepared, reporting, id));
 }
 
 }  // namespace
 
-asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, CacheReporting reporting, ReplyClock clock,
-                                 ReplyWriter& out) {
+asio::awaitable<void> reply_with(Job& job, Prepared& prepared, CacheReporting reporting, ReplyClock clock,
+                                 std::size_t max_answer_bytes, ReplyWriter& out) {
   const Endpoint endpoint = prepared.parsed.endpoint;
   ResponseHead head{endpoint, response_id(endpoint), std::time(nullptr), prepared.model};
-  co_await (prepared.parsed.stream ? stream : answer)(job, prepared, reporting, std::move(head), clock, out);
+  if (prepared.parsed.stream) {
+    co_await stream(job, prepared, reporting, std::move(head), clock, out);
+  } else {
+    HttpReply reply;
+    reply.body = co_await answer(job, prepared, reporting, std::move(head), clock, max_answer_bytes);
+    co_await out.send(std::move(reply));
+  }
 }
 
 }  // namespace coppice::server

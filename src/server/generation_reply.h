@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <cstddef>
 
 #include "engine/request.h"
 #include "server/cache_report.h"
@@ -28,9 +29,12 @@ struct CacheReporting {
   CacheReports how = CacheReports::kText;
 };
 
+/// A whole answer of more than `max_answer_bytes` of JSON ends as an error; a stream may be of any length. `prepared` is
+/// used up.
+///
 /// Throws ApiError: before the first token there is still a status to set, so a stream's head waits for it, but no longer
 /// than `clock.ping`. After that much silence, and again, a comment keeps the client and all between from giving up.
-boost::asio::awaitable<void> reply_with(Job& job, const Prepared& prepared, CacheReporting reporting, ReplyClock clock,
-                                        ReplyWriter& out);
+boost::asio::awaitable<void> reply_with(Job& job, Prepared& prepared, CacheReporting reporting, ReplyClock clock,
+                                        std::size_t max_answer_bytes, ReplyWriter& out);
 
 }  // namespace coppice::server

@@ -261,6 +261,7 @@ std::string HttpSession::head(int status, std::string_view content_type, const H
 asio::awaitable<void> HttpSession::send(HttpReply reply) {
   std::string bytes = head(reply.status, reply.content_type, &reply);
   if (!head_only_) bytes += reply.body;
+  std::string().swap(reply.body);  // a slow reader's is held once
   begun_ = true;
   co_await write_all(bytes);
   complete_ = true;

@@ -58,6 +58,16 @@ Json head_json(const ResponseHead& head, const char* object) {
   return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
 }
 
+/// Of the choice's prompt. REQUIRES: there are echoes.
+const std::string& echo_of(const std::vector<std::string>& echoes, std::size_t choice, std::size_t n_choices) {
+  return echoes[choice / (n_choices / echoes.size())];
+}
+
+/// A JSON string without its quotes, or an array without its brackets.
+std::string inside(const std::string& json) {
+  return json.substr(1, json.size() - 2);
+}
+
 std::string event(const std::string& data) {
   return "data: " + data + "\n\n";
 }
@@ -106,39 +116,65 @@ Json completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::i
           {"text_offset", std::move(offsets)}};
 }
 
-ResponseBody::ResponseBody(ResponseHead head, int n_choices, bool with_logprobs)
-    : head_(std::move(head)), with_logprobs_(with_logprobs), choices_(static_cast<std::size_t>(n_choices)) {}
+ResponseBody::ResponseBody(ResponseHead head, int n_choices, bool with_logprobs, const std::vector<std::string>& echoes)
+    : head_(std::move(head)), with_logprobs_(with_logprobs), choices_(static_cast<std::size_t>(n_choices)) {
+  for (const std::string& echo : echoes) {
+    echoes_.push_back(inside(dump(echo)));
+    bytes_ += echoes_.back().size() * (choices_.size() / echoes.size());
+  }
+  if (!with_logprobs) return;
+  std::int64_t offset = 0;
+  const Json none = logprobs_json(head_.endpoint, {}, offset);
+  for (Choice& choice : choices_) {
+    for (const auto& [name, value] : none.items())
+      if (value.is_array()) choice.logprobs.push_back({name, ""});  // chat has a "refusal" too
+  }
+}
 
 void ResponseBody::add(Delta&& delta) {
-  Delta& choice = choices_.at(static_cast<std::size_t>(delta.choice));
-  choice.text += delta.text;
-  choice.logprobs.insert(choice.logprobs.end(), std::make_move_iterator(delta.logprobs.begin()),
-                         std::make_move_iterator(delta.logprobs.end()));
+  Choice& choice = choices_.at(static_cast<std::size_t>(delta.choice));
+  const auto append = [this](std::string& to, const std::string& text) {
+    to += text;
+    bytes_ += text.size();
+  };
+  append(choice.text, inside(dump(delta.text)));
+  if (!delta.logprobs.empty()) {
+    const Json news = logprobs_json(head_.endpoint, delta.logprobs, choice.offset);
+    for (auto& [name, items] : choice.logprobs) append(items, (items.empty() ? "" : ",") + inside(dump(news.at(name))));
+  }
   if (delta.finish) choice.finish = delta.finish;
 }
 
-std::string ResponseBody::json(const engine::Usage& usage, const std::vector<std::string>& echoes,
-                               const Json& cache_report) const {
+void ResponseBody::append_choice(std::string& json, std::size_t index) const {
   const bool chat = head_.endpoint == Endpoint::kChat;
-  Json choices = Json::array();
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    const Delta& c = choices_[i];
-    Json choice = {{"index", i}};
-    if (chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
-    } else {
-      choice["text"] = echoes.empty() ? c.text : echoes[i] + c.text;
-    }
-    std::int64_t offset = 0;
-    choice["logprobs"] = with_logprobs_ ? logprobs_json(head_.endpoint, c.logprobs, offset) : Json(nullptr);
-    choice["finish_reason"] = or_null(finish_name(c.finish));
-    choices.push_back(std::move(choice));
+  const Choice& choice = choices_[index];
+  json +=
+      fmt::format(R"({{"index":{},{}")", index, chat ? R"("message":{"role":"assistant","content":)" : R"("text":)");
+  if (!echoes_.empty()) json += echo_of(echoes_, index, choices_.size());
+  json += choice.text;
+  json += chat ? R"(","refusal":null},"logprobs":)" : R"(","logprobs":)";
+  if (with_logprobs_) {
+    for (const auto& [name, items] : choice.logprobs)
+      json += fmt::format(R"({}"{}":[)", &name == &choice.logprobs.front().name ? "{" : ",", name) + items + "]";
+    json += chat ? R"(,"refusal":null})" : "}";
+  } else {
+    json += "null";
   }
-  Json body = head_json(head_, chat ? "chat.completion" : "text_completion");
-  body["choices"] = std::move(choices);
-  body["usage"] = usage_json(usage);
-  if (!cache_report.is_null()) body["cache_report"] = cache_report;
-  return dump(body);
+  json += R"(,"finish_reason":)" + dump(or_null(finish_name(choice.finish))) + "}";
+}
+
+std::string ResponseBody::json(const engine::Usage& usage, const Json& cache_report) const {
+  std::string json = dump(head_json(head_, head_.endpoint == Endpoint::kChat ? "chat.completion" : "text_completion"));
+  json.reserve(json.size() + bytes_ + 200 * choices_.size() + 500);
+  json.back() = ',';
+  json += R"("choices":)";
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    json += i == 0 ? '[' : ',';
+    append_choice(json, i);
+  }
+  json += R"(],"usage":)" + dump(usage_json(usage));
+  if (!cache_report.is_null()) json += R"(,"cache_report":)" + dump(cache_report);
+  return json += '}';
 }
 
 ResponseStream::ResponseStream(ResponseHead head, int n_choices, bool with_logprobs, bool include_usage,
@@ -158,8 +194,8 @@ std::string ResponseStream::events(Delta&& delta) {
     choice.opened = true;
     if (chat) {
       out += chunk(delta.choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
-    } else if (!echoes_.empty() && !echoes_[index].empty()) {
-      out += chunk(delta.choice, echoes_[index], nullptr, nullptr);
+    } else if (!echoes_.empty() && !echo_of(echoes_, index, choices_.size()).empty()) {
+      out += chunk(delta.choice, echo_of(echoes_, index, choices_.size()), nullptr, nullptr);
     }
   }
   if (!delta.text.empty() || !delta.logprobs.empty()) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,25 +40,42 @@ Json chat_logprobs(std::span<const sampling::LogprobEntry> entries);
 /// far, moved on.
 Json completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset);
 
-/// A whole answer, gathered from deltas.
+/// A whole answer, gathered from deltas. They become JSON as they come, as a stream's do: so its size is known, and at the
+/// end the io thread has parts to put together, not a tree of a million values to write.
 class ResponseBody {
  public:
-  ResponseBody(ResponseHead head, int n_choices, bool with_logprobs);
+  /// `echoes`: completions only: text that goes before that of each of a prompt's choices; one for each prompt, or none.
+  ResponseBody(ResponseHead head, int n_choices, bool with_logprobs, const std::vector<std::string>& echoes = {});
   /// REQUIRES: delta.choice < n_choices.
   void add(Delta&& delta);
-  /// `echoes`: completions only: text that goes before each choice's; empty or [n_choices]. `cache_report`: null: none.
-  std::string json(const engine::Usage& usage, const std::vector<std::string>& echoes = {},
-                   const Json& cache_report = nullptr) const;
+  /// Of the choices' JSON so far; what goes around it doesn't count.
+  std::size_t bytes() const { return bytes_; }
+  /// `cache_report`: null: none.
+  std::string json(const engine::Usage& usage, const Json& cache_report = nullptr) const;
 
  private:
+  struct Choice {
+    std::string text;  ///< as in JSON, without the quotes
+    struct List {
+      std::string name, items;  ///< as in JSON, without the brackets
+    };
+    std::vector<List> logprobs;
+    std::int64_t offset = 0;  ///< characters so far, for text_offset
+    std::optional<sampling::Finish> finish;
+  };
+  void append_choice(std::string& json, std::size_t index) const;
+
   ResponseHead head_;
   bool with_logprobs_;
-  std::vector<Delta> choices_;
+  std::vector<std::string> echoes_;  ///< as in JSON, without the quotes
+  std::vector<Choice> choices_;
+  std::size_t bytes_ = 0;
 };
 
 /// A stream's events, as text to send.
 class ResponseStream {
  public:
+  /// `echoes`: see ResponseBody.
   ResponseStream(ResponseHead head, int n_choices, bool with_logprobs, bool include_usage,
                  std::vector<std::string> echoes = {});
 

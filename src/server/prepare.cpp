@@ -93,6 +93,13 @@ std::string echo_text(const Model& model, const Prompt& prompt) {
   return text::to_utf8(model.detokenize(std::get<Tokens>(prompt), true));
 }
 
+/// The tokens are there: who waits in the queue, or is answered for minutes, must not hold the texts too.
+void drop_texts(OpenAiRequest& parsed) {
+  parsed.messages = {};
+  parsed.prompts = {};
+  parsed.sampling = {.logprobs = parsed.sampling.logprobs};
+}
+
 }  // namespace
 
 Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body) {
@@ -106,19 +113,16 @@ Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std:
                    "model", "model_not_found");
   p.model = names.resolve(parsed.model);
   const auto shared = std::make_shared<const sampling::SharedParams>(parsed.sampling);
-  if (endpoint == Endpoint::kChat) {
-    Tokens tokens = chat_tokens(model, parsed.messages, parsed.add_generation_prompt);
-    check_length(tokens, "messages", facts.context_length);
+  const auto add = [&](Tokens tokens, const char* field) {
+    check_length(tokens, field, facts.context_length);
     p.requests.push_back(make_request(model, parsed, shared, std::move(tokens)));
-    return p;
-  }
+  };
+  if (endpoint == Endpoint::kChat) add(chat_tokens(model, parsed.messages, parsed.add_generation_prompt), "messages");
   for (const Prompt& prompt : parsed.prompts) {
-    Tokens tokens = prompt_tokens(model, prompt);
-    check_length(tokens, "prompt", facts.context_length);
-    p.requests.push_back(make_request(model, parsed, shared, std::move(tokens)));
-    if (parsed.echo)
-      for (int i = 0; i < parsed.n; ++i) p.echoes.push_back(echo_text(model, prompt));
+    add(prompt_tokens(model, prompt), "prompt");
+    if (parsed.echo) p.echoes.push_back(echo_text(model, prompt));
   }
+  drop_texts(p.parsed);
   return p;
 }
 

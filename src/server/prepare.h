@@ -28,11 +28,12 @@ struct ServedNames {
   const std::string& resolve(const std::string& name) const { return !alias.empty() && name == alias ? alias : id; }
 };
 
+/// Lives as long as the reply is written: nothing in it is large but the echoes.
 struct Prepared {
-  OpenAiRequest parsed;
+  OpenAiRequest parsed;                   ///< without the texts, and what the requests' samples hold
   std::string model;                      ///< for the response
   std::vector<engine::Request> requests;  ///< one per prompt; ids are set
-  std::vector<std::string> echoes;        ///< per choice, when asked for
+  std::vector<std::string> echoes;        ///< one per prompt, when asked for
 };
 
 /// Throws ApiError.

@@ -8,6 +8,7 @@
 
 #include "server/fixture.h"
 #include "server/http_server.h"
+#include "server/prepare.h"
 
 namespace coppice::testing {
 namespace {
@@ -214,6 +215,59 @@ TEST_F(BodiesTest, RunningRequestsHoldNone) {
     ASSERT_NE(model.wait_submitted(i), 0u);
   }
   wait_for_bytes(0);
+}
+
+/// It lives until the reply's end, beside those of all that wait in the queue.
+TEST(Prepared, HoldsNoTexts) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  const auto held = [&](server::Endpoint endpoint, const std::string& input) {
+    return server::prepare(model, {"m", ""}, endpoint,
+                           "{" + input + R"(, "n": 3, "stop": "end", "logit_bias": {"5": 1}, "stream": true})");
+  };
+  const auto chat = held(server::Endpoint::kChat, R"("messages": [{"role": "user", "content": "hi"}])");
+  EXPECT_TRUE(chat.parsed.messages.empty() && chat.parsed.sampling.stop.empty());
+  EXPECT_TRUE(chat.parsed.sampling.logit_bias.empty() && chat.parsed.stream);
+  const auto text = held(server::Endpoint::kCompletions, R"("prompt": ["hi", "ho"], "echo": true)");
+  EXPECT_TRUE(text.parsed.prompts.empty());
+  EXPECT_EQ(text.echoes, (std::vector<std::string>{"hi", "ho"})) << "not one for each of the 6 choices";
+}
+
+TEST_F(LimitsTest, WholeAnswersHaveALimit) {
+  auto c = config();
+  c.api.max_answer_bytes = 1000;
+  FakeModel& model = start({}, c);
+  const auto send_pieces = [&](std::size_t nth, int n) {
+    const auto id = model.wait_submitted(nth);
+    for (int i = 0; i < n; ++i) model.emit({piece(id, std::string(100, 'x'))});
+    return id;
+  };
+  auto whole = client();
+  whole->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  const auto id = send_pieces(0, 11);
+  EXPECT_TRUE(model.wait_cancelled(id));
+  if (!model.cancelled(id)) return;  // nobody would answer
+  const HttpAnswer answer = whole->receive();
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.code(), "answer_too_large");
+  whole->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  model.emit({last(send_pieces(1, 10), "", sampling::Finish::kStop, {})});
+  EXPECT_EQ(whole->receive().status, 200);
+  whole->send(post_request("/v1/completions", kStreamBody));
+  model.emit({last(send_pieces(2, 20), "", sampling::Finish::kStop, {})});
+  EXPECT_EQ(whole->receive().status, 200) << "a stream may be of any length";
+}
+
+/// A prompt's echo counts for each of its choices.
+TEST_F(LimitsTest, EchoesCountToo) {
+  auto c = config();
+  c.api.max_answer_bytes = 199;
+  start(words({"x"}), c);
+  const auto echoed = [&](int n) {
+    return post("/v1/completions",
+                fmt::format(R"({{"prompt": "{}", "echo": true, "n": {}}})", std::string(50, 'a'), n));
+  };
+  EXPECT_EQ(echoed(3).status, 200);
+  EXPECT_EQ(echoed(4).code(), "answer_too_large");
 }
 
 TEST_F(LimitsTest, ExpectContinueIsAnswered) {

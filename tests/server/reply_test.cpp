@@ -61,7 +61,7 @@ class ReplyTest : public ::testing::Test {
     job_.submit(std::move(request));
   }
   void run() {
-    asio::co_spawn(io_, server::reply_with(job_, prepared_, {model_}, {engine::Clock::now(), metrics_}, writer_),
+    asio::co_spawn(io_, server::reply_with(job_, prepared_, {model_}, {engine::Clock::now(), metrics_}, 1000, writer_),
                    asio::detached);
     io_.run();
   }

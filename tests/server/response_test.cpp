@@ -52,12 +52,37 @@ TEST(ResponseBody, ChatHasTheWholeShape) {
 }
 
 TEST(ResponseBody, CompletionsHaveTextAndEcho) {
-  ResponseBody body(kTextHead, 1, false);
-  body.add({.choice = 0, .text = " world", .finish = Finish::kStop});
-  const json parsed = json::parse(body.json({1, 0, 1}, {"hello"}));
+  ResponseBody body(kTextHead, 4, false, {"hello \"you\"", "bye"});
+  for (int choice = 0; choice < 4; ++choice) body.add({.choice = choice, .text = "\n", .finish = Finish::kStop});
+  const json parsed = json::parse(body.json({1, 0, 1}));
   EXPECT_EQ(parsed["object"], "text_completion");
-  EXPECT_EQ(parsed["choices"][0], json::parse(R"({"index": 0, "text": "hello world", "logprobs": null,
+  EXPECT_EQ(parsed["choices"][0], json::parse(R"({"index": 0, "text": "hello \"you\"\n", "logprobs": null,
                                                    "finish_reason": "stop"})"));
+  for (const auto& [choice, text] : {std::pair{1, "hello \"you\"\n"}, {2, "bye\n"}, {3, "bye\n"}})
+    EXPECT_EQ(parsed["choices"][choice]["text"], text);
+}
+
+TEST(ResponseBody, LogprobsAreThoseOfAllDeltas) {
+  const std::vector<LogprobEntry> all = {entry("\xc3\xa9", -1, {{7, "x", -0.5F}}), entry("\"", -2), entry("!", -3)};
+  for (const auto& head : {kChatHead, kTextHead}) {
+    ResponseBody body(head, 2, true);
+    body.add({.choice = 0, .text = "é", .logprobs = {all[0]}});
+    body.add({.choice = 0, .text = "\"!", .logprobs = {all[1], all[2]}, .finish = Finish::kStop});
+    const json choices = json::parse(body.json({}, {{"a", "report"}}))["choices"];
+    std::int64_t offset = 0, none = 0;
+    const bool chat = head.endpoint == Endpoint::kChat;
+    EXPECT_EQ(choices[0]["logprobs"], json(chat ? chat_logprobs(all) : completion_logprobs(all, offset)));
+    EXPECT_EQ(choices[1]["logprobs"], json(chat ? chat_logprobs({}) : completion_logprobs({}, none)));
+  }
+}
+
+TEST(ResponseBody, KnowsItsBytes) {
+  ResponseBody body(kTextHead, 2, true, {"123"});
+  EXPECT_EQ(body.bytes(), 6U);
+  body.add({.choice = 1, .text = "\n", .logprobs = std::vector<LogprobEntry>(1000, entry("a", -1))});
+  const std::string text = body.json({});
+  EXPECT_LT(body.bytes(), text.size());
+  EXPECT_GT(body.bytes() + 500, text.size());
 }
 
 TEST(Logprobs, ChatShape) {
@@ -117,7 +142,7 @@ TEST(ResponseStream, WithoutUsageNobodyHearsOfIt) {
 }
 
 TEST(ResponseStream, EchoComesFirstAndOnce) {
-  ResponseStream stream(kTextHead, 2, false, false, {"p", "p"});
+  ResponseStream stream(kTextHead, 2, false, false, {"p"});
   const auto first = parse_events(stream.events({.choice = 0, .text = "a"}));
   ASSERT_EQ(first.size(), 2U);
   EXPECT_EQ(first[0]["choices"][0]["text"], "p");
