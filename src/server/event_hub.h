@@ -37,7 +37,7 @@ class EventHub {
  public:
   explicit EventHub(boost::asio::io_context& io) : shared_(std::make_shared<Shared>(io)) {}
 
-  /// May outlive the hub.
+  /// May outlive the hub; must not be called when the io_context is gone.
   engine::EventSink sink();
 
   void add(engine::RequestId id, EventListener& listener) { shared_->listeners.emplace(id, &listener); }

@@ -44,7 +44,7 @@ class Server {
   std::uint16_t port() const;
   std::string url() const;  ///< "http://127.0.0.1:8080"
 
-  /// For the engine's constructor. May outlive the server.
+  /// For the engine's constructor. May be kept longer than the server, not called: the engine's thread ends first.
   engine::EventSink sink();
 
   void start();
