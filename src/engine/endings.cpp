@@ -108,9 +108,9 @@ void Engine::Impl::end_samples(OpenRequest& open, sampling::Finish finish, const
   }
 }
 
-void Engine::Impl::end_sample(Sequence& sequence, sampling::Finish finish, const char* message) {
+void Engine::Impl::end_sample(Sequence& sequence, sampling::Finish finish) {
   scheduler_.release(sequence, Scheduler::Release::kKeep);
-  outbox_.end(*sequence.request, sequence.sample, finish, message);
+  outbox_.end(*sequence.request, sequence.sample, finish, "");
   count_end(finish);
   settle(*sequence.request);
 }

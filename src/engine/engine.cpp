@@ -225,13 +225,7 @@ void Engine::Impl::sample(Sequence& sequence, std::span<float> logits) {
   outbox_.make_room();  // what comes after the token must not fail
   kv::reserve_more(sequence.out, 1);
   const auto start = Clock::now();
-  sampling::Piece piece;
-  try {
-    piece = generation.next(logits);
-  } catch (const std::exception& error) {  // a grammar, say, that no token can go on with
-    end_sample(sequence, sampling::Finish::kError, reason(error));
-    return;
-  }
+  sampling::Piece piece = generation.next(logits);  // may throw: a grammar, say, that no token can go on with
   figures_.sampling_seconds += seconds_since(start);
 
   const auto length = static_cast<std::int32_t>(sequence.out.size()) + 1;

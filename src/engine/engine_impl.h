@@ -59,7 +59,7 @@ struct Engine::Impl {
   void end_failing();
   void refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds = 0);
   void end_samples(OpenRequest& open, sampling::Finish finish, const char* message = "");
-  void end_sample(Sequence& sequence, sampling::Finish finish, const char* message = "");
+  void end_sample(Sequence& sequence, sampling::Finish finish);
   void count_end(sampling::Finish finish);
   void release_all(OpenRequest& open);
   void settle(OpenRequest& open);

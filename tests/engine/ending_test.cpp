@@ -214,18 +214,34 @@ TEST_P(Ending, AnyExceptionOfTheExecutorFailsTheStepOnly) {
   EXPECT_EQ(error_in(h.result(next), h.groups()), "");
 }
 
-TEST_P(Ending, ASamplerThatThrowsEndsItsSampleOnly) {
+// The client gets one error for all samples: so all of them end, and the request counts as failed.
+TEST_P(Ending, ASamplerThatThrowsFailsItsRequestOnly) {
   std::mt19937_64 random(9);
   for (const int tokens : {0, 5}) {
-    Harness h({.groups = GetParam()});
-    const auto id = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 9, .n = 2, .throw_at = tokens});
-    const auto other = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 9});
-    h.finish();
-    EXPECT_EQ(h.result(id).samples[0].finish, Finish::kError);
-    EXPECT_EQ(h.result(id).samples[0].tokens.size(), static_cast<std::size_t>(tokens));
-    EXPECT_THAT(h.result(id).message, ::testing::HasSubstr("told to fail"));
-    EXPECT_EQ(h.result(id).samples[1].finish, Finish::kLength);
-    EXPECT_EQ(h.result(other).samples[0].finish, Finish::kLength);
+    for (const bool memory : {false, true}) {
+      Harness h({.groups = GetParam()});
+      const auto id = h.submit({.prompt = random_prompt(random, 30),
+                                .max_tokens = 9,
+                                .n = 2,
+                                .throw_at = tokens,
+                                .throw_bad_alloc = memory});
+      const auto other = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 9});
+      h.finish();
+      const Result& failed = h.result(id);
+      EXPECT_THAT(failed.message, ::testing::HasSubstr(memory ? "out of memory" : "told to fail"));
+      EXPECT_EQ(failed.samples[0].tokens.size(), static_cast<std::size_t>(tokens));
+      if (tokens == 0) {
+        EXPECT_EQ(failed.refusal, Refusal::kFailed);
+      } else {
+        for (const auto& sample : failed.samples) EXPECT_EQ(sample.finish, Finish::kError);
+      }
+      EXPECT_EQ(h.result(other).samples[0].finish, Finish::kLength);
+      const auto figures = h.snapshot();
+      EXPECT_EQ(figures.requests_failed, 1);
+      EXPECT_EQ(figures.requests_finished, 1);
+      EXPECT_EQ(figures.refusals[static_cast<std::size_t>(Refusal::kFailed)], tokens == 0);
+      EXPECT_EQ(figures.samples_cut, 1) << "only the other one came to its end";
+    }
   }
 }
 

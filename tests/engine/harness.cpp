@@ -108,7 +108,7 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   for (int i = 0; i < submission.n; ++i) {
     auto generation =
         std::make_unique<FakeGeneration>(submission.seed + static_cast<std::uint64_t>(i), submission.stop_after);
-    if (i == 0) generation->throw_at(submission.throw_at);
+    if (i == 0) generation->throw_at(submission.throw_at, submission.throw_bad_alloc);
     if (i == 0 && submission.fail_flush) generation->fail_flush();
     request.samples.push_back(std::move(generation));
   }

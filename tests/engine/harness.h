@@ -47,10 +47,11 @@ struct Submission {
   Prompt prompt;
   std::int32_t max_tokens = 0;
   int n = 1;
-  std::uint64_t seed = 1;   ///< of sample 0; sample i has seed + i
-  int stop_after = 0;       ///< each sample ends with kStop at this token; 0: never
-  int throw_at = -1;        ///< the sampler of sample 0 throws after so many tokens; -1: never
-  bool fail_flush = false;  ///< the sampler of sample 0 throws instead of giving the text it holds back
+  std::uint64_t seed = 1;        ///< of sample 0; sample i has seed + i
+  int stop_after = 0;            ///< each sample ends with kStop at this token; 0: never
+  int throw_at = -1;             ///< the sampler of sample 0 throws after so many tokens; -1: never
+  bool throw_bad_alloc = false;  ///< that, and not a runtime_error
+  bool fail_flush = false;       ///< the sampler of sample 0 throws instead of giving the text it holds back
   std::string salt;
   std::int32_t priority = 0;
   bool cache_report = false;

@@ -1,6 +1,7 @@
 #include "support/fake_generation.h"
 
 #include <algorithm>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -17,6 +18,7 @@ std::string fake_text(kv::Token token) {
 }
 
 sampling::Piece FakeGeneration::next(std::span<float> logits) {
+  if (n_tokens_ == throw_at_ && throw_bad_alloc_) throw std::bad_alloc();
   if (n_tokens_ == throw_at_) throw std::runtime_error("the fake generation was told to fail");
   sampling::Piece piece{.token = fake_token(read_hash(logits), seed_, n_tokens_++)};
   std::ranges::fill(logits, -1.0f);

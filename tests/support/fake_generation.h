@@ -21,8 +21,11 @@ class FakeGeneration final : public sampling::Generation {
   /// Ends with kStop at its `stop_after`-th token; 0: never.
   explicit FakeGeneration(std::uint64_t seed, int stop_after = 0) : seed_(seed), stop_after_(stop_after) {}
 
-  /// next() throws std::runtime_error instead of giving the token after `n_before` others.
-  void throw_at(int n_before) { throw_at_ = n_before; }
+  /// next() throws std::runtime_error, or std::bad_alloc, instead of giving the token after `n_before` others.
+  void throw_at(int n_before, bool bad_alloc) {
+    throw_at_ = n_before;
+    throw_bad_alloc_ = bad_alloc;
+  }
 
   /// flush() throws std::runtime_error.
   void fail_flush() { flush_fails_ = true; }
@@ -34,6 +37,7 @@ class FakeGeneration final : public sampling::Generation {
   std::uint64_t seed_;
   int stop_after_;
   int throw_at_ = -1;
+  bool throw_bad_alloc_ = false;
   bool flush_fails_ = false;
   int n_tokens_ = 0;
   std::string held_;
