@@ -170,16 +170,20 @@ void Engine::Impl::admit(Clock::time_point now) {
 void Engine::Impl::forward() {
   ++figures_.steps;
   const auto start = Clock::now();
+  const double planned = executor_.planning_seconds();
+  const auto count = [&](double seconds) {  // planning is bookkeeping, whoever does it [E5]
+    figures_.forward_seconds += seconds - (executor_.planning_seconds() - planned);
+  };
   executor::Logits logits;
   try {
     logits = executor_.forward(batch_);
   } catch (const std::exception& error) {  // StepError, or memory ran out: either way this step is lost, no more
-    figures_.forward_seconds += seconds_since(start);
+    count(seconds_since(start));
     fail_step(reason(error));
     return;
   }
   const double seconds = seconds_since(start);
-  figures_.forward_seconds += seconds;
+  count(seconds);
   rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), seconds);
   lost_.clear();
   scheduler_.computed(lost_);

@@ -31,7 +31,7 @@ struct Snapshot {
   int following_requests = 0;  ///< waiting for a leader's blocks [K7]
   std::int64_t steps = 0;
   double step_seconds = 0;                                    ///< whole steps
-  double forward_seconds = 0;                                 ///< inside Executor::forward
+  double forward_seconds = 0;                                 ///< inside Executor::forward, its planning excluded
   double sampling_seconds = 0;                                ///< inside Generation::next; bookkeeping is the rest [E5]
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet

@@ -85,6 +85,10 @@ class Executor {
   virtual Logits forward(const Batch& batch) = 0;
 
   virtual KvTraffic kv_traffic() const { return {}; }
+
+  /// Of the time in forward() since start, what went into preparing the steps: checking batches, planning attention,
+  /// finding or making graphs and filling them. The model's own work is the rest.
+  virtual double planning_seconds() const { return 0; }
 };
 
 }  // namespace coppice::executor

@@ -129,7 +129,8 @@ void add_engine_metrics(Families& out, const Snapshot& s) {
   add_histogram(out, "coppice_step_duration_seconds", "Steps of the engine that computed something.",
                 s.step_duration_seconds);
   add_counter(out, "coppice_steps_total", "Steps of the engine.", s.steps);
-  add(out, MetricType::Counter, "coppice_step_phase_seconds_total", "Time in steps, by phase; bookkeeping is the rest.",
+  add(out, MetricType::Counter, "coppice_step_phase_seconds_total",
+      "Time in steps, by phase; bookkeeping, planning included, is the rest.",
       {{"forward", s.forward_seconds},
        {"sampling", s.sampling_seconds},
        {"bookkeeping", s.step_seconds - s.forward_seconds - s.sampling_seconds}},

@@ -28,6 +28,21 @@ TEST_P(Batching, OneRequestMatchesTheOracle) {
   EXPECT_EQ(figures.steps, 3 + 39);
 }
 
+TEST_P(Batching, WhatTheExecutorPlansIsBookkeeping) {
+  constexpr double kEach = 1000;  // seconds: more than any step takes
+  std::mt19937_64 random(1);
+  Harness h({.groups = GetParam()});
+  h.executor().claim_planning(kEach);
+  h.executor().fail_at(3);
+  for (int i = 0; i < 2; ++i) h.submit({.prompt = random_prompt(random, 100), .max_tokens = 6});
+  h.run();
+  h.submit({.prompt = random_prompt(random, 100), .max_tokens = 6});
+  h.run();
+  const auto s = h.snapshot();
+  EXPECT_EQ(s.requests_failed, 2);
+  EXPECT_GE(s.step_seconds - s.forward_seconds - s.sampling_seconds, kEach * static_cast<double>(s.steps));
+}
+
 TEST_P(Batching, ASecondRequestReusesAllButWhatItMust) {
   std::mt19937_64 random(2);
   Harness h({.groups = GetParam()});

@@ -103,6 +103,15 @@ TEST_P(TinyTest, MixedPrefillAndDecodeEqualSeparateSteps) {
   expect_close(rows.back(), rc[32], "decode at a block's start");
 }
 
+TEST_P(TinyTest, PlanningIsTimedInEveryStep) {
+  RigSequence sequence;
+  for (int i = 0; i < 3; ++i) {
+    const double before = executor_->planning_seconds();
+    rig_.feed(sequence, random_tokens(random_, 9), 9);
+    EXPECT_GT(executor_->planning_seconds(), before);
+  }
+}
+
 TEST_P(TinyTest, SequencesOnSharedBlocksEqualSequencesOfTheirOwn) {
   const auto prefix = random_tokens(random_, 150);
   RigSequence base;

@@ -45,6 +45,10 @@ class FakeExecutor final : public executor::Executor {
   /// Called in each forward(): looks at the engine in mid-step, or throws what an executor should not.
   void during_forward(std::function<void()> hook) { hook_ = std::move(hook); }
 
+  double planning_seconds() const override { return claimed_seconds_ * static_cast<double>(steps_.size()); }
+  /// Each forward() says that it planned for so long.
+  void claim_planning(double seconds) { claimed_seconds_ = seconds; }
+
   /// Deliberate mistakes, to prove that they are seen.
   enum class Mistake : std::uint8_t { kNone, kSkipCopies, kCopyOneSlotLess, kWrongSlot };
   void make(Mistake mistake) { mistake_ = mistake; }
@@ -89,6 +93,7 @@ class FakeExecutor final : public executor::Executor {
   std::set<int> failures_;
   std::function<void()> hook_;
   Mistake mistake_ = Mistake::kNone;
+  double claimed_seconds_ = 0;
   std::vector<StepLog> steps_;
   std::vector<std::string> faults_;
 };

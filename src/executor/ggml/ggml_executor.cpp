@@ -146,12 +146,16 @@ class GgmlExecutor final : public Executor {
   const Weights& weights() const { return weights_; }
   KvTraffic kv_traffic() const override { return attention_->kv_traffic(); }
 
+  double planning_seconds() const override { return planning_seconds_; }
+
   Logits forward(const Batch& batch) override {
+    const auto start = Clock::now();
     check_batch(batch, limits_);
     const StepPlan plan = plan_step(batch, groups_, attention_->policy());
     StepGraph& graph = runner_.prepare(parts_, StepGraph::key_for(plan, *attention_));
-    store_.copy(batch.copies);
     graph.fill(batch, plan);
+    planning_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    store_.copy(batch.copies);
     runner_.run(graph);
     const std::size_t n = batch.logit_rows.size() * static_cast<std::size_t>(info_.n_vocab);
     logits_.assign(graph.has_logits() ? graph.logits() : nullptr, graph.has_logits() ? graph.logits() + n : nullptr);
@@ -211,6 +215,7 @@ class GgmlExecutor final : public Executor {
   DecoderParts parts_;
   BatchLimits limits_;
   ExecutorInfo info_;
+  double planning_seconds_ = 0;
   std::vector<float> logits_;  ///< [logit_rows, n_vocab]
 };
 
