@@ -18,6 +18,11 @@ std::uint64_t random_seed() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
+SamplingParams checked(SamplingParams params, std::int32_t n_vocab) {
+  check(params, n_vocab);
+  return params;
+}
+
 /// Tokens -> bytes -> whole characters (utf8_) -> text free of stop strings (stops_). Positions below are
 /// byte offsets in the stream of whole characters.
 class TextGeneration final : public Generation {
@@ -108,14 +113,13 @@ class TextGeneration final : public Generation {
 
 }  // namespace
 
-SharedParams::SharedParams(SamplingParams p)
-    : params(std::move(p)), stops(std::make_shared<const StopStrings>(params.stop)) {}
+SharedParams::SharedParams(SamplingParams p, std::int32_t n_vocab)
+    : params(checked(std::move(p), n_vocab)), stops(std::make_shared<const StopStrings>(params.stop)) {}
 
 std::vector<std::unique_ptr<Generation>> make_generations(const std::shared_ptr<const text::Vocabulary>& vocabulary,
                                                           const std::shared_ptr<const SharedParams>& shared, int n,
                                                           std::span<const kv::Token> prompt) {
   const SamplingParams& params = shared->params;
-  check(params, vocabulary->size());
   std::shared_ptr<const PromptTokens> tokens;
   if (params.repeat_penalty != 1) tokens = std::make_shared<const PromptTokens>(prompt_tokens(prompt));
   std::vector<std::unique_ptr<Generation>> generations;

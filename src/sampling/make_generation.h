@@ -2,6 +2,7 @@
 // themselves they share: a request that waits with thousands of samples must not weigh thousands of times as much.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,12 +17,13 @@ namespace coppice::sampling {
 
 /// What all samples of a request share, of whichever of its prompts. Never changed.
 struct SharedParams {
-  explicit SharedParams(SamplingParams p);
+  /// Throws ParamError: see check().
+  SharedParams(SamplingParams p, std::int32_t n_vocab);
   const SamplingParams params;
   const std::shared_ptr<const StopStrings> stops;
 };
 
-/// The Generations of one prompt's samples. Throws ParamError (see check()). `prompt` is read here only.
+/// The Generations of one prompt's samples. `prompt` is read here only.
 ///
 /// A Generation's next() throws std::logic_error after a piece with `finish` or after flush(); flush() has nothing more to say
 /// then. Logits beyond the vocabulary (a padded output head) are never drawn.

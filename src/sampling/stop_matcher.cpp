@@ -2,18 +2,22 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <utility>
+
+#include "sampling/params.h"
 
 namespace coppice::sampling {
 
 StopStrings::StopStrings(std::span<const std::string> stops) {
   for (const std::string& stop : stops) {
-    assert(!stop.empty());
-    Automaton automaton{stop, std::vector<std::size_t>(stop.size(), 0)};
+    static_assert(kMaxStopBytes <= std::numeric_limits<std::uint16_t>::max());
+    assert(!stop.empty() && stop.size() <= kMaxStopBytes);
+    Automaton automaton{stop, std::vector<std::uint16_t>(stop.size(), 0)};
     for (std::size_t i = 1, border = 0; i < stop.size(); ++i) {
       while (border > 0 && stop[i] != stop[border]) border = automaton.fallback[border - 1];
       if (stop[i] == stop[border]) ++border;
-      automaton.fallback[i] = border;
+      automaton.fallback[i] = static_cast<std::uint16_t>(border);
     }
     automata_.push_back(std::move(automaton));
   }

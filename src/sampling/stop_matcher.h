@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,17 +19,17 @@
 
 namespace coppice::sampling {
 
-/// Stop strings with their tables for Knuth-Morris-Pratt, nine bytes a byte: all samples of a request share them.
+/// Stop strings with their tables for Knuth-Morris-Pratt, three bytes a byte: all samples of a request share them.
 class StopStrings {
  public:
-  /// REQUIRES: no stop string is empty.
+  /// REQUIRES: no stop string is empty, or longer than kMaxStopBytes.
   explicit StopStrings(std::span<const std::string> stops);
 
  private:
   friend class StopMatcher;
   struct Automaton {
     std::string stop;
-    std::vector<std::size_t> fallback;  ///< [stop.size()]: longest proper border of stop[0, i]
+    std::vector<std::uint16_t> fallback;  ///< [stop.size()]: longest proper border of stop[0, i]
     /// The longest suffix of the text that begins `stop`, after c, if it was `matched` before.
     std::size_t step(std::size_t matched, char c) const;
   };

@@ -45,7 +45,7 @@ class Model {
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
   /// The chat's prompt text. Throws text::TemplateError.
   virtual std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const = 0;
-  /// Of n samples of one prompt. Throws sampling::ParamError.
+  /// Of n samples of one prompt.
   virtual std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token> prompt) const = 0;
 

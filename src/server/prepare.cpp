@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <limits>
+#include <memory>
 #include <utility>
 
 #include "server/api_error.h"
@@ -71,6 +71,15 @@ void check_length(const Tokens& tokens, const char* field, std::int32_t context)
         field, "context_length_exceeded");
 }
 
+std::shared_ptr<const sampling::SharedParams> shared_params(const sampling::SamplingParams& params,
+                                                            std::int32_t n_vocab) {
+  try {
+    return std::make_shared<const sampling::SharedParams>(params, n_vocab);
+  } catch (const sampling::ParamError& e) {
+    throw ApiError(400, e.what(), e.field(), "invalid_value");
+  }
+}
+
 engine::Request make_request(Model& model, const OpenAiRequest& parsed,
                              const std::shared_ptr<const sampling::SharedParams>& shared, Tokens tokens) {
   engine::Request request;
@@ -79,11 +88,7 @@ engine::Request make_request(Model& model, const OpenAiRequest& parsed,
   request.cache_salt = parsed.cache_salt;
   request.priority = parsed.priority;
   request.cache_report = parsed.cache_report;
-  try {
-    request.samples = model.make_generations(shared, parsed.n, tokens);
-  } catch (const sampling::ParamError& e) {
-    throw ApiError(400, e.what(), e.field(), "invalid_value");
-  }
+  request.samples = model.make_generations(shared, parsed.n, tokens);
   request.prompt = std::move(tokens);
   return request;
 }
@@ -112,7 +117,7 @@ Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std:
     throw ApiError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),
                    "model", "model_not_found");
   p.model = names.resolve(parsed.model);
-  const auto shared = std::make_shared<const sampling::SharedParams>(parsed.sampling);
+  const auto shared = shared_params(parsed.sampling, facts.n_vocab);
   const auto add = [&](Tokens tokens, const char* field) {
     check_length(tokens, field, facts.context_length);
     p.requests.push_back(make_request(model, parsed, shared, std::move(tokens)));

@@ -50,7 +50,7 @@ struct Stream {
 
 std::unique_ptr<Generation> generation_of(const SamplingParams& params, int sample = 0,
                                           const std::vector<Token>& prompt = {}) {
-  const auto shared = std::make_shared<const SharedParams>(params);
+  const auto shared = std::make_shared<const SharedParams>(params, vocabulary()->size());
   return std::move(make_generations(vocabulary(), shared, sample + 1, prompt).back());
 }
 

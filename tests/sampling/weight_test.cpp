@@ -44,7 +44,7 @@ SamplingParams heaviest() {
 TEST(Weight, WaitingSamplesShareAllButAKiB) {
   std::vector<kv::Token> prompt(10000);
   std::iota(prompt.begin(), prompt.end(), 0);
-  const auto shared = std::make_shared<const SharedParams>(heaviest());
+  const auto shared = std::make_shared<const SharedParams>(heaviest(), test::vocabulary()->size());
   const auto bytes_of = [&](int n) {
     const std::size_t before = allocated;
     const auto samples = make_generations(test::vocabulary(), shared, n, prompt);
