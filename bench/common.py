@@ -99,9 +99,15 @@ class Server:
         with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             return json.load(answer)
 
-    def post(self, path, body):
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, json.dumps(body).encode()), timeout=60) as answer:
-            return json.load(answer)
+    def post(self, path, body, limit=60):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=limit) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise Failure(f"{self.name} answered {path} with {error.code}: {error.read(300).decode(errors='replace')}") from error
+        except OSError as error:
+            raise Failure(f"{self.name} broke off ({error}; log: {self.log}): {self.last_words()}") from error
 
     def __exit__(self, *_):
         self.process.send_signal(signal.SIGTERM)
@@ -157,6 +163,43 @@ class Comparison:
         return (f"| {self.name} | {statistics.median(self.ours):.1f} {self.unit} "
                 f"| {statistics.median(self.peers[best]):.1f} {self.unit} ({best}) "
                 f"| **{self.ratio():.2f}** | {sign} {self.goal} | {'yes' if self.reached() else 'no'} |")
+
+
+class OthersShare:
+    """How much of the machine others used since construction: all processor time but this program's and its children's.
+    Only children that have ended are known, so the share is asked for between children."""
+
+    def __init__(self):
+        self.begin = self._times()
+
+    @staticmethod
+    def _times():
+        """Seconds: in use by anybody, in use by us, in all."""
+        fields = [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        ticks = os.sysconf("SC_CLK_TCK")
+        ours = os.times()
+        return ((sum(fields) - fields[3] - fields[4]) / ticks,  # 3, 4: idle, waiting for a disk
+                ours.user + ours.system + ours.children_user + ours.children_system, sum(fields) / ticks)
+
+    def share(self):
+        used, ours, total = (now - before for now, before in zip(self._times(), self.begin))
+        return max(0.0, (used - ours) / total) if total > 0 else 0.0
+
+
+def commit():
+    """The commit of this checkout, "+" behind it when sources were changed since."""
+    here = pathlib.Path(__file__).resolve().parent.parent
+
+    def git(*arguments):
+        done = subprocess.run(["git", "-C", here, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise OSError(done.stderr)
+        return done.stdout.strip()
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "cmake", "CMakeLists.txt")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except OSError:  # no git, or sources without it
+        return "unknown"
 
 
 def cpu_flags():

@@ -53,11 +53,6 @@ class Load:
         return max(1024, -(-(self.prompt + self.out + 16) // 256) * 256)
 
     @property
-    def family(self):
-        """Loads that differ in `warm` alone are searched together: a warm burst needs a cold one before it."""
-        return self.groups, self.streams, self.shared, self.own, self.out, self.slots
-
-    @property
     def unique_tokens(self):
         """Different tokens whose keys and values a decode step must read, in the middle of the answers."""
         return self.groups * self.shared + self.requests * (self.own + self.out // 2)

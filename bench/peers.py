@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares coppice with llama.cpp's server and bench tools, load by load, each time with the peer's fastest setting.
 
-For each load every setting of the peer runs once, on a server of its own; then both servers run the load in turn
-(A B A B) with the same new prompts, sent by the same client, while the other one is stopped. Used by
+For each load every setting of the peer runs once, on a server of its own (but see "The search"); then both servers run the
+load in turn (A B A B) with the same new prompts, sent by the same client, while the other one is stopped. Used by
 scripts/bench-peers.sh.
 """
 
@@ -18,13 +18,14 @@ import pathlib
 import re
 import statistics
 import sys
+import tempfile
 import time
 
 import client
 import loads
 import peers_report
-from common import (FLASH, UNIFIED, Comparison, Failure, Server, cpu_flags, machine, output_of, run_to_the_end, say,
-                    write_part)
+from common import (FLASH, UNIFIED, Comparison, Failure, OthersShare, Server, commit, cpu_flags, machine, output_of,
+                    run_to_the_end, say, write_part)
 from gguf import read_model
 
 CLOSE = 1.1    # a second setting within this factor of the best in the search takes part in the rounds
@@ -73,17 +74,6 @@ ENGINE_LOADS = [
 ]
 
 
-def busy_share(seconds=0.5):
-    """How much of the machine is in use by whatever runs now."""
-    def times():
-        fields = [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        return sum(fields), fields[3] + fields[4]
-    total, idle = times()
-    time.sleep(seconds)
-    total_now, idle_now = times()
-    return 1 - (idle_now - idle) / max(1, total_now - total)
-
-
 class PeerBench:
     def __init__(self, args):
         self.args = args
@@ -92,7 +82,7 @@ class PeerBench:
         if args.peers_no_amx:
             self.builds = {"AMX": pathlib.Path(args.peers), "no AMX": pathlib.Path(args.peers_no_amx)}
         self.logs = pathlib.Path(args.json).parent
-        self.searched, self.bandwidths, self.text = {}, {}, None
+        self.bandwidths, self.text = {}, None
         self.hopeless = set()  # settings, slots left out, that were given up on a burst of shared prompts
 
     # Servers
@@ -108,17 +98,31 @@ class PeerBench:
         return Server([self.args.coppice, "serve", "--model", self.args.model, "--threads", self.args.threads,
                        "--kv-bytes", room], self.logs / "bench-peers-coppice.log")
 
-    def peer_server(self, load, setting):
-        """No prompt cache in main memory: every load's prefixes have room in the slots, and copies take time."""
+    def peer_server(self, load, setting, slot_files=None):
+        """No prompt cache in main memory: every load's prefixes have room in the slots, and copies take time.
+        slot_files: the folder that slots are copied through."""
         return Server([self.builds[setting.build] / "llama-server", "-m", self.args.model, "-t", self.args.threads,
                        *setting.options(), "-np", setting.slots, "-c", setting.slots * load.context,
-                       "--cache-prompt", "--cache-reuse", 256, "--cache-ram", 0],
+                       "--cache-prompt", "--cache-reuse", 256, "--cache-ram", 0,
+                       *(["--slot-save-path", slot_files] if slot_files else [])],
                       self.logs / f"bench-peers-llama-server-{re.sub('[^a-zA-Z0-9]+', '-', str(setting)).strip('-')}.log")
 
     def warm_up(self, server, load):
         """Graphs and compute buffers of whole chunks and of the load's batch are made before anything is timed."""
         tokens = min(load.prompt, 512)
         self.burst(server, [self.text.tokens(tokens) for _ in range(load.requests)], 8)
+
+    def prime(self, server, load, heads, slot_files):
+        """Makes the peer warm: it serves each group's shared text once, and that slot's state is copied to the group's
+        other slots. A burst would do it, too, but some settings take many minutes for one."""
+        name = "prefix"
+        for group, head in enumerate(heads):
+            server.post("/v1/completions", {"prompt": head + self.text.tokens(load.own), "max_tokens": 1,
+                                            "cache_prompt": True, "id_slot": group}, 1800)
+            server.post(f"/slots/{group}?action=save", {"filename": name})
+            for slot in range(group + load.groups, load.requests, load.groups):
+                server.post(f"/slots/{slot}?action=restore", {"filename": name})
+            (pathlib.Path(slot_files) / name).unlink()
 
     def burst(self, server, prompts, out, limit=1800):
         try:
@@ -127,54 +131,67 @@ class PeerBench:
             raise Failure(f"{server.name} broke off ({error}; log: {server.log}): {server.last_words()}") from error
 
     # The search
+    #
+    # Where a load is cold and judged by its time, a setting is given up when it takes GIVE_UP times as long as the best
+    # before it, and longer bursts of shared prompts don't try it again. A setting that is slow there may still decode
+    # fastest, or be fastest once it is warm: those loads try every setting to the end.
 
     @staticmethod
     def without_slots(setting):
         return re.sub(r", -np \d+$", "", setting)
 
+    @staticmethod
+    def gives_up(load):
+        return not load.warm and load.rows[0].measure != "decode_tokens_per_s"
+
     def remember_hopeless(self, load, result):
         """What a burst gave up, longer ones of its kind don't try again."""
-        if load.shared and not load.slots:
+        if self.gives_up(load) and load.shared and not load.slots:
             self.hopeless |= {self.without_slots(setting) for setting, found in result.get("search", {}).items()
                               if isinstance(found, str) and found.startswith("given up")}
 
-    def try_setting(self, load, setting, limit, with_warm):
-        """{False: the cold burst, True: the warm one}."""
+    def try_cold(self, load, setting, limit):
         with self.peer_server(load, setting) as server:
             self.warm_up(server, load)
-            heads = self.text.heads(load)
-            found = {False: self.burst(server, self.text.prompts(load, heads), load.out, limit)}
-            if with_warm:
-                found[True] = self.burst(server, self.text.prompts(load, heads), load.out)
-            return found
+            return self.burst(server, self.text.prompts(load, self.text.heads(load)), load.out, limit)
 
-    def search(self, load, with_warm):
-        """{setting: what it measured, or a sentence why not} for a family of loads, run once."""
-        if load.family not in self.searched:
-            found, best, settings = {}, None, list(self.settings(load))
-            for index, setting in enumerate(settings, 1):
-                if load.shared and not load.slots and self.without_slots(str(setting)) in self.hopeless:
-                    found[setting] = "given up on a shorter load"
-                    continue
-                say(f"  search {index} of {len(settings)}: {setting}")
-                limit = best * GIVE_UP + 5 if best else 1800
-                try:
-                    found[setting] = self.try_setting(load, setting, limit, with_warm)
-                    best = min(best or limit, found[setting][False].wall_s)
-                except client.TooSlow:
-                    found[setting] = f"given up after {limit:.0f} s"
-                except Failure as error:
-                    found[setting] = str(error)
-                    say(f"  {setting}: {error}")
-            self.searched[load.family] = found
-        return self.searched[load.family]
+    def try_warm(self, load, setting):
+        with tempfile.TemporaryDirectory(dir=self.logs) as slot_files, \
+                self.peer_server(load, setting, slot_files) as server:
+            self.warm_up(server, load)
+            heads = self.text.heads(load)
+            self.prime(server, load, heads, slot_files)
+            result = self.burst(server, self.text.prompts(load, heads), load.out)
+        if result.cached_tokens < 0.9 * load.requests * load.shared:
+            raise Failure(f"only {result.cached_tokens} prompt tokens were in the slots")
+        return result
+
+    def search(self, load):
+        """{setting: what it measured, or a sentence why not}"""
+        found, best, settings = {}, None, list(self.settings(load))
+        for index, setting in enumerate(settings, 1):
+            hopeless = load.shared and not load.slots and self.without_slots(str(setting)) in self.hopeless
+            if hopeless and self.gives_up(load):
+                found[setting] = "given up on a shorter load"
+                continue
+            say(f"  search {index} of {len(settings)}: {setting}")
+            limit = best * GIVE_UP + 5 if best and self.gives_up(load) else 1800
+            try:
+                found[setting] = self.try_warm(load, setting) if load.warm else self.try_cold(load, setting, limit)
+                best = min(best or limit, found[setting].wall_s)
+            except client.TooSlow:
+                found[setting] = f"given up after {limit:.0f} s"
+            except Failure as error:
+                found[setting] = str(error)
+                say(f"  {setting}: {error}")
+        return found
 
     def contenders(self, load, found):
         """The best setting, and the next one when it is close. Judged by the load's first row."""
         measure = load.rows[0].measure
         higher = MEASURES[measure][2]
-        values = {setting: getattr(results[load.warm], measure) for setting, results in found.items()
-                  if isinstance(results, dict)}
+        values = {setting: getattr(result, measure) for setting, result in found.items()
+                  if isinstance(result, client.Result)}
         values = {setting: value for setting, value in values.items() if value}
         if not values:
             raise Failure(f"no setting of llama-server could run {load.name}: {next(iter(found.values()))}")
@@ -190,16 +207,19 @@ class PeerBench:
         results = {}
         with contextlib.ExitStack() as stack:
             servers = {"coppice": stack.enter_context(self.our_server(load))}
-            servers |= {str(setting): stack.enter_context(self.peer_server(load, setting)) for setting in settings}
+            slot_files = stack.enter_context(tempfile.TemporaryDirectory(dir=self.logs)) if load.warm else None
+            servers |= {str(setting): stack.enter_context(self.peer_server(load, setting, slot_files))
+                        for setting in settings}
             heads = self.text.heads(load)
-            prompts = self.text.prompts(load, heads)
             for server in servers.values():
                 server.hold()
-            for server in servers.values():
+            for name, server in servers.items():
                 server.resume()
                 self.warm_up(server, load)
-                if load.warm:
-                    self.burst(server, prompts, load.out)
+                if load.warm and name == "coppice":
+                    self.burst(server, self.text.prompts(load, heads), load.out)
+                elif load.warm:
+                    self.prime(server, load, heads, slot_files)
                 server.hold()
             n_rounds = 1 if longest > LONG else self.args.rounds
             for number in range(1, n_rounds + 1):
@@ -225,23 +245,25 @@ class PeerBench:
                 raise Failure(f"{load.name}: the streams never wrote all at the same time, so there is no decode rate")
             comparison.add(values.pop("coppice"), values)
 
-    def run_load(self, load, with_warm):
+    def run_load(self, load):
         if load.prompt + load.out > self.model.context:
             return {"skipped": f"{load.name} needs {load.prompt + load.out} tokens, the model has {self.model.context}."}
         if self.text is None:
             with self.our_server(load) as server:
                 self.text = loads.Text(loads.usable_words(server))
-        found = self.search(load, with_warm)
         comparisons = [Comparison(f"{load.title}: {MEASURES[row.measure][0]}", MEASURES[row.measure][1], row.goal,
                                   MEASURES[row.measure][2]) for row in load.rows]
-        contenders = self.contenders(load, found)
-        longest = max(found[setting][load.warm].wall_s for setting in contenders)
-        results = self.rounds(load, contenders, comparisons, longest)
+        bounded = any(self.has_bound(row.measure, load.warm) for row in load.rows)
+        with self.bandwidth_measured([load.unique_tokens] if bounded else []):
+            found = self.search(load)
+            contenders = self.contenders(load, found)
+            longest = max(found[setting].wall_s for setting in contenders)
+            results = self.rounds(load, contenders, comparisons, longest)
         return {
             "rows": [self.row(comparison, self.bound(row.measure, load.warm, load.requests, load.unique_tokens, load.out))
                      for row, comparison in zip(load.rows, comparisons)],
-            "search": {str(setting): dataclasses.asdict(results[load.warm]) if isinstance(results, dict) else results
-                       for setting, results in found.items()},
+            "search": {str(setting): dataclasses.asdict(result) if isinstance(result, client.Result) else result
+                       for setting, result in found.items()},
             "results": {name: [dataclasses.asdict(result) for result in runs] for name, runs in results.items()},
         }
 
@@ -274,37 +296,59 @@ class PeerBench:
         if load.case not in self.our_cases:
             return {"skipped": f"{load.name} was left out: this coppice has no `bench --case {load.case}`."}
         comparisons = [Comparison(title, "tok/s", goal) for _, title, goal, _, _ in load.rows]
-        for number in range(1, self.args.rounds + 1):
-            say(f"  round {number} of {self.args.rounds}: coppice")
-            ours = json.loads(output_of([self.args.coppice, "bench", "--model", self.args.model, "--case", load.case,
-                                         "--threads", str(self.args.threads), "--repeat", str(self.args.repeat)]))
-            peers = {}
-            for setting in self.engine_settings(load):
-                if any(comparison.hopeful(str(setting)) for comparison in comparisons):
-                    say(f"  round {number} of {self.args.rounds}: {setting}")
-                    peers[str(setting)] = self.peer_engine(load, setting)
-            for (key, *_), comparison in zip(load.rows, comparisons):
-                comparison.add(ours[key], {name: figures[key] for name, figures in peers.items()})
+        with self.bandwidth_measured([unique for *_, unique in load.rows if unique]):
+            for number in range(1, self.args.rounds + 1):
+                self.engine_round(load, number, comparisons)
         return {"rows": [self.row(comparison, self.bound(key, True, streams, unique, 64) if unique else None)
                          for (key, _, _, streams, unique), comparison in zip(load.rows, comparisons)]}
 
+    def engine_round(self, load, number, comparisons):
+        say(f"  round {number} of {self.args.rounds}: coppice")
+        ours = json.loads(output_of([self.args.coppice, "bench", "--model", self.args.model, "--case", load.case,
+                                     "--threads", str(self.args.threads), "--repeat", str(self.args.repeat)]))
+        peers = {}
+        for setting in self.engine_settings(load):
+            if any(comparison.hopeful(str(setting)) for comparison in comparisons):
+                say(f"  round {number} of {self.args.rounds}: {setting}")
+                peers[str(setting)] = self.peer_engine(load, setting)
+        for (key, *_), comparison in zip(load.rows, comparisons):
+            comparison.add(ours[key], {name: figures[key] for name, figures in peers.items()})
+
     # Bounds
 
-    def bandwidth(self, byte_count):
-        """Bytes a second that this machine reads from a working set of that size, measured once."""
-        size = max(1, round(byte_count / 2**24)) * 2**24
-        if size not in self.bandwidths:
-            self.bandwidths[size] = float(output_of([self.args.bandwidth, str(self.args.threads), str(size)]))
-        return self.bandwidths[size]
+    def step_bytes(self, unique_tokens):
+        return self.model.weight_bytes + unique_tokens * self.model.kv_bytes_per_token
+
+    @staticmethod
+    def buffer_size(byte_count):
+        return max(1, round(byte_count / 2**24)) * 2**24
+
+    @contextlib.contextmanager
+    def bandwidth_measured(self, unique_tokens):
+        """Measures, before and after the load within, what this machine reads from a buffer of each step's size. The
+        most that was ever seen counts: a bound from a slow moment would be none."""
+        sizes = {self.buffer_size(self.step_bytes(tokens)) for tokens in unique_tokens}
+
+        def measure():
+            for size in sizes:
+                rate = float(output_of([self.args.bandwidth, str(self.args.threads), str(size)]))
+                self.bandwidths[size] = max(rate, self.bandwidths.get(size, 0.0))
+        measure()
+        yield
+        measure()
+
+    @staticmethod
+    def has_bound(measure, warm):
+        """Not where prefill decides."""
+        return measure == "decode_tokens_per_s" or (measure == "wall_s" and warm)
 
     def bound(self, measure, warm, streams, unique_tokens, out):
-        """What reading the weights and each key and value once a step allows; None where prefill decides."""
-        step_bytes = self.model.weight_bytes + unique_tokens * self.model.kv_bytes_per_token
-        if measure == "decode_tokens_per_s":
-            return streams * self.bandwidth(step_bytes) / step_bytes
-        if measure == "wall_s" and warm:
-            return (out - 1) * step_bytes / self.bandwidth(step_bytes)
-        return None
+        """What reading the weights and each key and value once a step allows; None: no bound."""
+        if not self.has_bound(measure, warm):
+            return None
+        step_bytes = self.step_bytes(unique_tokens)
+        step_s = step_bytes / self.bandwidths[self.buffer_size(step_bytes)]
+        return streams / step_s if measure == "decode_tokens_per_s" else (out - 1) * step_s
 
     @staticmethod
     def row(comparison, bound):
@@ -321,17 +365,33 @@ class PeerBench:
 
 def estimate(left, bench, rounds):
     """Seconds on a slow machine for each of the loads: only their ratios matter, the clock corrects the rest."""
-    seconds, searched = [], set()
+    seconds = []
     for load in left:
         if isinstance(load, EngineLoad):
             seconds.append((load.case in bench.our_cases) * 15 * len(bench.engine_settings(load)) * (1 + rounds) / 2)
             continue
-        burst = load.requests * (load.prompt / 450 + load.out / 150) / (4 if load.slots else 1)
+        prefilled = load.groups if load.warm else load.requests
+        burst = (prefilled * load.prompt / 450 + load.requests * load.out / 150) / (4 if load.slots else 1)
         settings = len(list(bench.settings(load)))
-        search = 0 if load.family in searched else settings * (5 + 1.5 * burst)
-        searched.add(load.family)
-        seconds.append(search + 15 + (1.2 * burst if load.warm else 1.2 * burst * rounds))
+        seconds.append(settings * (5 + 1.5 * burst) + 15 + 1.2 * burst * rounds)
     return seconds
+
+
+def kept(path, report, resume):
+    """The loads of an earlier run to go on from, with its bandwidths. resume: "" none, "same" commit, "any"."""
+    if not resume or not path.exists():
+        return {}, {}
+    old = json.loads(path.read_text())
+    if any(old.get(key) != report[key] for key in ("machine", "threads", "model", "rounds")):
+        say("the earlier run was on another machine, or with other threads, model or rounds: nothing of it is kept")
+        return {}, {}
+    # Older files say neither for each load.
+    found = {name: {"commit": "unknown", "date": old.get("date", "unknown")} | load for name, load in old["loads"].items()}
+    others = [name for name, load in found.items() if load["commit"] != report["commit"]]
+    if others and resume == "same":
+        say(f"measured again, because they are of another commit (--resume any keeps them): {', '.join(others)}")
+        found = {name: load for name, load in found.items() if name not in others}
+    return found, {int(size): rate for size, rate in old.get("bandwidth_bytes_per_s", {}).items()}
 
 
 def choose(names):
@@ -348,19 +408,13 @@ def run(args):
     path = pathlib.Path(args.json)
     path.parent.mkdir(parents=True, exist_ok=True)
     bench = PeerBench(args)
+    now = {"commit": commit(), "date": datetime.date.today().isoformat()}
     report = {"machine": machine(), "threads": args.threads, "model": pathlib.Path(args.model).stem,
-              "rounds": args.rounds, "amx": "amx_int8" in cpu_flags(), "date": datetime.date.today().isoformat(),
-              "loads": {}}
-    if args.resume and path.exists():
-        old = json.loads(path.read_text())
-        same = ("machine", "threads", "model", "rounds")
-        if all(old.get(key) == report[key] for key in same):
-            report["loads"] = old["loads"]
-            bench.bandwidths = {int(size): rate for size, rate in old.get("bandwidth_bytes_per_s", {}).items()}
-            for load in loads.all_loads():
-                bench.remember_hopeless(load, report["loads"].get(load.name, {}))
+              "rounds": args.rounds, "amx": "amx_int8" in cpu_flags(), **now}
+    report["loads"], bench.bandwidths = kept(path, report, args.resume)
     report["bandwidth_bytes_per_s"] = bench.bandwidths
-    with_warm = {load.family for load in chosen if isinstance(load, loads.Load) and load.warm}
+    for load in loads.all_loads():
+        bench.remember_hopeless(load, report["loads"].get(load.name, {}))
     left = [load for load in chosen if load.name not in report["loads"]]
     costs = estimate(left, bench, args.rounds)
     start = time.monotonic()
@@ -369,13 +423,13 @@ def run(args):
         if done:
             remaining *= (time.monotonic() - start) / done
         say(f"{load.name} ({index} of {len(left)}); about {max(1, round(remaining / 60))} min left")
-        busy = busy_share()
+        others = OthersShare()
         if isinstance(load, EngineLoad):
             result = bench.run_engine(load)
         else:
-            result = bench.run_load(load, load.family in with_warm)
+            result = bench.run_load(load)
             bench.remember_hopeless(load, result)
-        report["loads"][load.name] = result | {"busy": busy}
+        report["loads"][load.name] = result | now | {"busy": others.share()}
         path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     order = [load.name for load in [*loads.all_loads(), *ENGINE_LOADS]]
     report["loads"] = {name: report["loads"][name] for name in order if name in report["loads"]}
@@ -405,7 +459,8 @@ def main():
     parser.add_argument("--repeat", type=int, default=3, help="runs inside one bench program, after its warm-up")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md though loads are missing; it names them")
-    parser.add_argument("--resume", action="store_true", help="keep the loads that an earlier run has in its JSON file")
+    parser.add_argument("--resume", nargs="?", choices=("same", "any"), const="same", default="",
+                        help="keep the loads that an earlier run of the same commit (any: of any) has in its JSON file")
     args = parser.parse_args()
     if min(args.rounds, args.repeat, args.threads) < 1:
         parser.error("--rounds, --repeat and --threads must be at least 1")

@@ -22,6 +22,16 @@ def as_line(row, mark):
             f"| `{row['setting']}` | **{row['faster']:.2f}x** | {goal} | {reached} | {bound} |")
 
 
+def origin(report):
+    """When the loads ran, with which commit of coppice; which ones, where they differ."""
+    loads = {}
+    for name, load in report["loads"].items():
+        loads.setdefault((load["date"], load["commit"]), []).append(name)
+    if len(loads) < 2:
+        return "".join(f"{date}, commit {commit}" for date, commit in loads) or report["date"]
+    return "; ".join(f"{date}, commit {commit}: {', '.join(names)}" for (date, commit), names in loads.items())
+
+
 def markdown(report, chart, quiet, close, give_up, long, missing):
     amx = ("with and without AMX" if report["amx"] else "without AMX, which this CPU lacks")
     rates = [float(rate) / 1e9 for rate in report.get("bandwidth_bytes_per_s", {}).values()]
@@ -33,26 +43,29 @@ def markdown(report, chart, quiet, close, give_up, long, missing):
         "from the same client; the server whose turn it isn't stands still. Both servers have been warmed up, and the same",
         "room for keys and values; the peer has a slot for each request, `--cache-reuse 256`, and no prompt cache in main memory",
         "(it would only add copies here). coppice runs with its defaults. Figures are medians; \"faster\" is the median over the",
-        f"pairs. Of settings within {close} of each other in the search two run in the rounds; one whose cold burst takes more",
-        f"than {give_up} times the best's is given up, and not tried in longer bursts. A burst that takes the peer more than",
-        f"{long} s runs in one round. Answers are 32 tokens (128 for unrelated streams and one stream, 64 for",
-        "decodes on one prefix), greedy; a request has 20 tokens of its own. Cold: random text that nobody has seen. Warm: the",
-        "shared text was served before, the requests' own tokens weren't. Decode is counted while all streams write. \"Peer in",
-        "turn\": it has fewer slots than requests, so that those which wait find the prefix in a slot. A load's setting is chosen",
-        "by its first row.", "",
+        f"pairs. A load's setting is chosen by its first row; of settings within {close} of each other in the search two run in",
+        "the rounds. Where that row is the time of a cold load, a setting that takes more than",
+        f"{give_up} times the best before it is given up, and longer such loads don't try it again; every other load tries all",
+        f"settings to the end. A burst that takes the peer more than {long} s runs in one round. Answers are 32 tokens (128 for",
+        "unrelated streams and one stream, 64 for decodes on one prefix), greedy; a request has 20 tokens of its own. Cold:",
+        "random text that nobody has seen. Warm: the shared text was served before, the requests' own tokens weren't; the peer",
+        "served it in one slot, and that slot's state was copied to all others. Decode is counted while all streams write.",
+        "\"Peer in turn\": it has fewer slots than requests, so that those which wait find the prefix in a slot.", "",
         f"{report['machine']}; {report['threads']} threads; {report['model']}; {report['rounds']} "
-        f"{'round' if report['rounds'] == 1 else 'rounds'}; {report['date']}.",
+        f"{'round' if report['rounds'] == 1 else 'rounds'}; {origin(report)}.",
         "",
     ]
-    busiest = max((load["busy"] for load in report["loads"].values()), default=0)
+    busiest = max((load.get("busy") or 0 for load in report["loads"].values()), default=0)
     if busiest > quiet:
-        lines += [f"**The machine was not always quiet: before the rows marked * other programs used up to {100 * busiest:.0f} % of "
-                  "it. Take their figures as noise.**", ""]
+        lines += [f"**The machine was not always quiet: while the loads marked * ran, other programs used up to "
+                  f"{100 * busiest:.0f} % of it. Take their figures as noise.**", ""]
+    if any("busy" not in load for load in report["loads"].values()):
+        lines += ["Whether the machine was quiet isn't known of the loads marked ?.", ""]
     lines += [
         "| load | coppice | llama.cpp at its best | its setting | faster | goal | reached | bound (our share of it) |",
         "|---|---|---|---|---|---|---|---|",
-        *(as_line(row, " *" if load["busy"] > quiet else "") for load in report["loads"].values()
-          for row in load.get("rows", ())), "",
+        *(as_line(row, " ?" if "busy" not in load else " *" if load["busy"] > quiet else "")
+          for load in report["loads"].values() for row in load.get("rows", ())), "",
     ]
     if missing:
         lines += [f"Not run: {', '.join(missing)}.", ""]
@@ -63,7 +76,8 @@ def markdown(report, chart, quiet, close, give_up, long, missing):
         low, high = f"{min(rates):.0f}", f"{max(rates):.0f}"
         lines += ["The bound is what memory allows when a decode step reads the weights and every different key and value once;",
                   "prefill and HTTP are not in it, so cold rows have none. Bandwidth: bench/read_bandwidth.c, on a buffer of the size",
-                  f"that the step reads: {low if low == high else f'{low} to {high}'} GB/s here.", ""]
+                  "that the step reads, before and after each load; the most that was seen counts: "
+                  f"{low if low == high else f'{low} to {high}'} GB/s here.", ""]
     if rows_of(report):
         lines += [f"![How many times faster than llama.cpp at its best, by load]({chart})"]
     return "\n".join(lines) + "\n"

@@ -1,0 +1,131 @@
+"""How `make bench-peers` chooses what to run and what to keep: no server runs here."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench"))
+
+import client
+import common
+import loads
+import peers
+import peers_report
+
+
+def result(wall=1.0, decode=10.0, cached=0):
+    return client.Result(wall, 0.1, 0.2, 10.0, decode, [1], [1], cached)
+
+
+class Bench(peers.PeerBench):
+    """Settings take as long as `walls` says, in the order in which they are tried."""
+
+    def __init__(self, walls):
+        self.builds, self.hopeless, self.walls, self.tried, self.bandwidths = {"": None}, set(), walls, [], {}
+
+    def outcome(self, setting, limit):
+        wall = self.walls[len(self.tried)]
+        self.tried.append(str(setting))
+        if wall > limit:
+            raise client.TooSlow("too slow")
+        return result(wall, decode=wall)  # what is slow in all decodes fast
+
+    def try_cold(self, load, setting, limit):
+        return self.outcome(setting, limit)
+
+    def try_warm(self, load, setting):
+        return self.outcome(setting, 1800)
+
+
+def load_named(name):
+    return next(load for load in loads.all_loads() if load.name == name)
+
+
+class SearchTest(unittest.TestCase):
+    def test_a_cold_load_gives_slow_settings_up_and_longer_ones_leave_them_out(self):
+        bench = Bench([10, 100, 12, 9])
+        load = load_named("cold-8-1500")
+        found = bench.search(load)
+        self.assertEqual([isinstance(f, client.Result) for f in found.values()], [True, False, True, True])
+        bench.remember_hopeless(load, {"search": {str(setting): f for setting, f in found.items()}})
+        bench.walls, bench.tried = [30, 30, 30], []
+        self.assertEqual(len(bench.search(load_named("cold-16-3500"))), 4)
+        self.assertEqual(len(bench.tried), 3)
+
+    def test_warm_loads_and_decode_rows_try_every_setting_to_the_end(self):
+        for name in ("warm-8-1500", "warm-16-2048", "unrelated-8-1500"):
+            bench = Bench([10, 1000, 12, 9])
+            load = load_named(name)
+            bench.hopeless = {bench.without_slots(str(setting)) for setting in bench.settings(load)}
+            found = bench.search(load)
+            self.assertTrue(all(isinstance(f, client.Result) for f in found.values()), name)
+            slowest = list(found)[1]
+            best = bench.contenders(load, found)[0]
+            self.assertEqual(best == slowest, load.rows[0].measure == "decode_tokens_per_s", name)
+
+
+class ResumeTest(unittest.TestCase):
+    def kept(self, resume, **changes):
+        report = {"machine": "m", "threads": 2, "model": "o", "rounds": 3, "commit": "new", "date": "2026-02-02"}
+        old = report | {"date": "2026-01-01", "bandwidth_bytes_per_s": {"16777216": 3.0}} | changes
+        old["loads"] = {"stream": {"rows": []}, "cold-8-1500": {"rows": [], "commit": "new", "date": "2026-02-01"}}
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "peers.json"
+            path.write_text(json.dumps(old))
+            return peers.kept(path, report, resume)
+
+    def test_other_commits_are_kept_only_when_asked_for(self):
+        self.assertEqual(list(self.kept("same")[0]), ["cold-8-1500"])
+        found, bandwidths = self.kept("any")
+        self.assertEqual(found["stream"]["commit"], "unknown")
+        self.assertEqual(found["stream"]["date"], "2026-01-01")
+        self.assertEqual(bandwidths, {16777216: 3.0})
+        self.assertEqual(self.kept(""), ({}, {}))
+        self.assertEqual(self.kept("any", threads=1), ({}, {}))
+
+    def test_the_table_names_the_commits_and_what_is_unknown(self):
+        row = {"title": "load", "unit": "s", "higher_is_better": False, "coppice": 1.0, "peer": 2.0, "setting": "-fa on",
+               "faster": 2.0, "goal": None, "bound": None}
+        report = {"machine": "m", "threads": 2, "model": "o", "rounds": 3, "commit": "new", "date": "2026-02-02",
+                  "amx": False, "loads": {
+                      "old": {"rows": [row], "commit": "unknown", "date": "2026-01-01"},
+                      "new": {"rows": [row], "commit": "new", "date": "2026-02-02", "busy": 0.5}}}
+        text = peers_report.markdown(report, "chart.png", 0.1, 1.1, 1.6, 100, [])
+        self.assertIn("2026-01-01, commit unknown: old; 2026-02-02, commit new: new.", text)
+        self.assertIn("| load ? |", text)
+        self.assertIn("| load * |", text)
+        self.assertIn("50 %", text)
+
+
+class BandwidthTest(unittest.TestCase):
+    def test_the_most_that_was_seen_around_any_load_of_a_size_is_the_bound(self):
+        class Model:
+            weight_bytes, kv_bytes_per_token = 16 * 2**20, 0
+
+        rates = iter(["100", "300", "200", "150"])
+        bench = Bench([])
+        bench.model = Model
+        bench.args = type("Args", (), {"bandwidth": "read_bandwidth", "threads": 2})
+        peers.output_of, before = lambda command: next(rates), peers.output_of
+        self.addCleanup(setattr, peers, "output_of", before)
+        for _ in range(2):
+            with bench.bandwidth_measured([5]):
+                pass
+        self.assertEqual(bench.bandwidths, {16 * 2**20: 300.0})
+        self.assertEqual(bench.bound("decode_tokens_per_s", False, 4, 5, 9), 4 * 300 / (16 * 2**20))
+        self.assertEqual(bench.bound("wall_s", True, 4, 5, 9), 8 * 16 * 2**20 / 300)
+        self.assertIsNone(bench.bound("wall_s", False, 4, 5, 9))
+
+
+class OthersShareTest(unittest.TestCase):
+    def test_what_we_and_our_children_use_is_not_others(self):
+        others = common.OthersShare()
+        others.begin = (10.0, 3.0, 100.0)
+        others._times = lambda: (50.0, 33.0, 180.0)
+        self.assertEqual(others.share(), 10 / 80)
+
+
+if __name__ == "__main__":
+    unittest.main()
