@@ -38,7 +38,7 @@ def markdown(report, chart, quiet, close, give_up, long, missing):
     lines = [
         "## Against llama-server, load by load", "",
         "Written by `make bench-peers`. llama-server and its bench tools come from the same sources and the same compiler as",
-        f"the parts that coppice links. For each load every setting of the peer is tried ({amx}; `-fa`",
+        f"the parts that coppice links. For each load the peer's settings are tried ({amx}; `-fa`",
         "on and off; `--kv-unified` and not), and the fastest one runs in turn with coppice (A B A B), with the same new prompts",
         "from the same client; the server whose turn it isn't stands still. Both servers have been warmed up, and the same",
         "room for keys and values; the peer has a slot for each request, `--cache-reuse 256`, and no prompt cache in main memory",

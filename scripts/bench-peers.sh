@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds llama-server and llama.cpp's bench tools from the pinned sources with our compiler (without AMX too, where the
 # CPU has it), and runs bench/peers.py: both servers in turn, the peer at its best. Keep the machine quiet meanwhile.
-# A few minutes: bench-peers.sh --rounds 1 --only cold-8-1500      All of it takes hours; --resume goes on.
+# A few minutes: bench-peers.sh --rounds 1 --only cold-8-1500      All of it takes hours; --resume goes on with the
+# same commit's figures.
 source "$(dirname "$0")/lib.sh"
 "$repo/scripts/build.sh" release coppice
 "$repo/scripts/deps.sh" peers

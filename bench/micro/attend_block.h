@@ -1,3 +1,6 @@
+// The baseline that docs/adr/0006 measured layouts, gathering and fusing with, kept as it was then, so that its table can
+// be taken again. The server's kernel is another one (src/attention/cpu, docs/adr/0008).
+//
 // The benchmark's inner loop: decode attention of a few query rows over one block of one key head, with a running
 // softmax (Milakov & Gimelshein 2018). Lanes lie along head_dim, f16 is promoted to f32. Gathering and fused backends
 // both use it, so that they differ in what they read and write, not in arithmetic.

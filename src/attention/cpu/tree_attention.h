@@ -43,7 +43,7 @@ class TreeAttention {
   TreeAttention(const TreeAttention&) = delete;
   TreeAttention& operator=(const TreeAttention&) = delete;
 
-  /// Rows that a tile may have: for make_schedule.
+  /// What tiles cost this kernel, and how many rows one may have: for make_schedule.
   CostModel cost_model() const;
 
   /// Sizes the partial states for a schedule. Before the step's first call.

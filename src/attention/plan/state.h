@@ -1,6 +1,7 @@
 // The algebra of partial attention states: softmax over a union of key sets from states over its parts (log-sum-exp;
-// Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", section 3). Scalar: kernels keep their own
-// form in registers and are tested against this one.
+// Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", section 3). Scalar: what the tests of plans and
+// schedules merge with. Kernels keep their own form in registers, and merge_row() (cpu/tile_kernel.h) all states of a row
+// at once; they are tested against plain attention.
 //
 // A state of one (row, head) is {max, sum, acc[dim]}: max of the scaled scores, sum of exp(score - max), and the values
 // weighted by these exponentials. merge() is associative and commutative up to rounding; empty() is its neutral
