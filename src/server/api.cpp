@@ -45,6 +45,22 @@ ApiError draining_error() {
   return ApiError::unavailable("The server is shutting down.");
 }
 
+Rejection rejection_of(int status, bool draining) {
+  switch (status) {
+    case 401:
+      return Rejection::kUnauthorized;
+    case 408:
+      return Rejection::kTooSlow;
+    case 413:
+    case 431:
+      return Rejection::kTooLarge;
+    case 503:
+      return draining ? Rejection::kShutdown : Rejection::kUnavailable;
+    default:
+      return Rejection::kInvalid;
+  }
+}
+
 engine::Clock::duration clock_duration(double seconds) {
   return std::chrono::duration_cast<engine::Clock::duration>(std::chrono::duration<double>(seconds));
 }
@@ -111,6 +127,7 @@ void Api::check_key(HttpRequest& request) const {
 
 void Api::refused(int status) noexcept {
   try {
+    metrics_.count_rejected(rejection_of(status, draining_));
     metrics_.count_request(kOtherPath, status);
   } catch (const std::exception& e) {
     SPDLOG_ERROR("counting a refused request: {}", e.what());
@@ -265,14 +282,26 @@ asio::awaitable<void> Api::completions(HttpRequest& request, ReplyWriter& out) {
   return generate(Endpoint::kCompletions, request, out);
 }
 
+asio::awaitable<Prepared> Api::take_in(Endpoint endpoint, HttpRequest& request) {
+  try {
+    Model& model = ready_model();
+    Prepared prepared = co_await on_worker([&] { return prepare(model, config_.names, endpoint, request.body); });
+    request.drop_body();
+    ready_model();  // throws if it drains by now
+    if (prepared.parsed.cache_report && config_.cache_reports == CacheReports::kOff)
+      throw ApiError::unsupported("cache_report", "switched off by this server's operator");
+    co_return prepared;
+  } catch (const ApiError& e) {
+    const bool too_long = e.code() == "context_length_exceeded";
+    metrics_.count_rejected(too_long ? Rejection::kTooLong : rejection_of(e.status(), draining_));
+    throw;
+  }
+}
+
 asio::awaitable<void> Api::generate(Endpoint endpoint, HttpRequest& request, ReplyWriter& out) {
   const auto start = engine::Clock::now();
+  Prepared prepared = co_await take_in(endpoint, request);
   Model& model = ready_model();
-  Prepared prepared = co_await on_worker([&] { return prepare(model, config_.names, endpoint, request.body); });
-  request.drop_body();
-  ready_model();  // throws if it drains by now
-  if (prepared.parsed.cache_report && config_.cache_reports == CacheReports::kOff)
-    throw ApiError::unsupported("cache_report", "switched off by this server's operator");
   // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.
   const std::size_t max_pending =
       prepared.parsed.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();

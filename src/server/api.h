@@ -81,6 +81,8 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> chat(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> completions(HttpRequest& request, ReplyWriter& out);
 
+  /// What the engine gets for it, counted if it is refused.
+  boost::asio::awaitable<Prepared> take_in(Endpoint endpoint, HttpRequest& request);
   boost::asio::awaitable<void> generate(Endpoint endpoint, HttpRequest& request, ReplyWriter& out);
   /// Runs f on a worker. Throws ApiError if the server drains before f's turn comes.
   template <typename F>

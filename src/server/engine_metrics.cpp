@@ -97,12 +97,6 @@ void add_requests(Families& out, const Snapshot& s) {
        {"refused", num(s.requests_refused)},
        {"failed", num(s.requests_failed)}},
       "outcome");
-  static constexpr std::array<const char*, engine::kRefusals> kReasons = {"too_long", "too_many_samples", "queue_full",
-                                                                          "shutdown", "failed",           "timeout"};
-  std::vector<Sample> refusals;
-  for (std::size_t i = 0; i < kReasons.size(); ++i) refusals.push_back({kReasons[i], num(s.refusals[i])});
-  add(out, MetricType::Counter, "coppice_requests_rejected_total", "Requests that got no token, by reason.", refusals,
-      "reason");
   add(out, MetricType::Counter, "coppice_request_success_total", "Samples that came to their end, by finish reason.",
       {{"stop", num(s.samples_stopped)}, {"length", num(s.samples_cut)}}, "finished_reason");
   add_counter(out, "coppice_admissions_total", "Requests that began to run.", s.admissions);
@@ -116,6 +110,16 @@ void add_requests(Families& out, const Snapshot& s) {
 
 void add_gauge(Families& out, const char* name, const char* help, double value) {
   add(out, MetricType::Gauge, name, help, {{"", value}});
+}
+
+void add_rejections(Families& out, const Rejections& rejections) {
+  static constexpr std::array<const char*, std::tuple_size_v<Rejections>> kReasons = {
+      "too_long", "too_many_samples", "queue_full", "shutdown", "failed",     "timeout",
+      "invalid",  "unauthorized",     "too_large",  "too_slow", "unavailable"};
+  std::vector<Sample> samples;
+  for (std::size_t i = 0; i < kReasons.size(); ++i) samples.push_back({kReasons[i], num(rejections[i])});
+  add(out, MetricType::Counter, "coppice_requests_rejected_total", "Requests that got no token, by reason.", samples,
+      "reason");
 }
 
 void add_engine_metrics(Families& out, const Snapshot& s) {

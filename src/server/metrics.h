@@ -11,6 +11,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/engine_metrics.h"
 #include "server/http.h"
 
 namespace coppice::server {
@@ -20,6 +21,8 @@ class Metrics {
   Metrics();
 
   void count_request(const std::string& endpoint, int status);
+  /// A request is refused before the engine has it.
+  void count_rejected(Rejection why) { ++rejections_[static_cast<std::size_t>(why)]; }
   void count_client_gone() { clients_gone_.Increment(); }
   void observe_first_token(double seconds) { first_token_.Observe(seconds); }
   /// decode_seconds: from the first token to the last; tokens: over all choices divided by their number.
@@ -35,6 +38,7 @@ class Metrics {
   prometheus::Histogram& first_token_;
   prometheus::Histogram& per_token_;
   prometheus::Histogram& request_;
+  Rejections rejections_{};
 };
 
 }  // namespace coppice::server

@@ -1,7 +1,10 @@
 // The figures that the server tells: /v1/cache/stats and /metrics.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include "server/fixture.h"
 
@@ -60,6 +63,80 @@ TEST_F(FiguresTest, MetricsCountRequestsAndShowTheEngine) {
         "coppice_request_queue_time_seconds_sum 1000.03", "coppice_requests_rejected_total{reason=\"queue_full\"} 5",
         "# TYPE coppice_num_preemptions_total counter", "# TYPE coppice_inter_token_latency_seconds histogram"})
     EXPECT_NE(answer.body.find(line), std::string::npos) << line << "\n" << answer.body;
+}
+
+class RejectionsTest : public FiguresTest {
+ protected:
+  HttpAnswer exchange(const std::string& request) {
+    auto c = client();
+    c->send(request);
+    return c->receive();
+  }
+  double rejected(const std::string& reason) {
+    const std::string body = exchange(get_request("/metrics", kKey)).body;
+    const std::string line = "coppice_requests_rejected_total{reason=\"" + reason + "\"} ";
+    const std::size_t at = body.find(line);
+    return at == std::string::npos ? -1 : std::stod(body.substr(at + line.size()));
+  }
+  static inline const std::string kKey = "Authorization: Bearer sk-1\r\n";
+};
+
+TEST_F(RejectionsTest, AreCountedByReason) {
+  start_loading(config());
+  EXPECT_EQ(complete().status, 503);
+  EXPECT_EQ(rejected("unavailable"), 1);
+  model_ = std::make_shared<FakeModel>(server_->sink(), words({"x"}));
+  model_->snapshot_.refusals[static_cast<std::size_t>(engine::Refusal::kTooLong)] = 5;
+  server_->ready(model_);
+  while (get("/health").status != 200) {
+  }
+  const auto complete_with = [&](const std::string& prompt) {
+    return post("/v1/completions", R"({"prompt": ")" + prompt + R"("})").status;
+  };
+  EXPECT_EQ(complete_with("hi"), 200);
+  EXPECT_EQ(complete_with(std::string(100, 'a')), 400);
+  EXPECT_EQ(rejected("too_long"), 5 + 1) << "the engine's and the server's";
+  EXPECT_EQ(chat(R"(, "n": -1)").status, 400);
+  EXPECT_EQ(complete(R"(, "model": "nobody's")").status, 404);
+  EXPECT_EQ(get("/nowhere").status, 404);
+  EXPECT_EQ(post("/tokenize", "{}").status, 400) << "asks for no token";
+  EXPECT_EQ(rejected("invalid"), 2);
+  for (const char* none :
+       {"too_many_samples", "queue_full", "shutdown", "failed", "timeout", "unauthorized", "too_large", "too_slow"})
+    EXPECT_EQ(rejected(none), 0) << none;
+  EXPECT_EQ(rejected("unavailable"), 1);
+}
+
+TEST_F(RejectionsTest, OfRequestsWithoutABodyToo) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / ("rejections-" + std::to_string(::getpid()));
+  std::ofstream(path) << "sk-1\n";
+  auto c = config();
+  c.api.api_keys_file = path;
+  c.http.max_body_bytes = 1000;
+  c.http.header_seconds = 0.3;
+  c.drain_seconds = 30;
+  FakeModel& model = start({}, c);
+  EXPECT_EQ(complete().status, 401);
+  EXPECT_EQ(rejected("unauthorized"), 1);
+  EXPECT_EQ(exchange(post_request("/v1/completions", std::string(1001, ' '), kKey)).status, 413);
+  EXPECT_EQ(rejected("too_large"), 1);
+  auto slow = client();
+  slow->send("GET /hea");
+  EXPECT_EQ(slow->receive().status, 408);
+  EXPECT_EQ(rejected("too_slow"), 1);
+
+  auto running = client();
+  running->send(post_request("/v1/completions", R"({"prompt": "hi"})", kKey));
+  const auto id = model.wait_submitted(0);
+  server_->drain();
+  while (get("/health").status == 200) {
+  }
+  EXPECT_EQ(exchange(post_request("/v1/completions", "{}", kKey)).status, 503);
+  EXPECT_EQ(rejected("shutdown"), 1);
+  EXPECT_EQ(rejected("unavailable"), 0);
+  model.emit({last(id, "", sampling::Finish::kStop, {})});
+  EXPECT_EQ(running->receive().status, 200);
+  std::filesystem::remove(path);
 }
 
 }  // namespace
