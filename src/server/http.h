@@ -14,8 +14,8 @@
 namespace coppice::server {
 
 struct HttpRequest {
-  std::string method;  ///< "GET"; HEAD comes as GET, its body is dropped on the way out
-  std::string path;    ///< without the query
+  std::string method;         ///< "GET"; HEAD comes as GET, its body is dropped on the way out
+  std::string path;           ///< without the query
   std::string authorization;  ///< the field's value; empty: none, or more than one
   std::string client;         ///< set by HttpHandler::admit(), for the log: whose key it is
   std::string tenant_salt;    ///< set by HttpHandler::admit(): goes before the salts of the engine's requests
