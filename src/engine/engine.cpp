@@ -41,8 +41,8 @@ Engine::Impl::Impl(kv::Cache cache, executor::Executor& executor, EngineConfig c
 }
 
 // What is done for one request alone stands in attempt(), or the scheduler says which one it was: so memory that runs
-// out, or another exception of their own work, ends requests, not the loop. What stands outside takes no memory, or is done
-// again in the next step: commands that could not be obeyed, endings (fail()), events that could not be delivered.
+// out, or another exception of their own work, ends requests, not the loop. What stands outside takes no memory, or is
+// done again in the next step: commands that could not be obeyed, endings (fail()), events that could not be delivered.
 bool Engine::Impl::step() {
   if (mailbox_.drain(commands_)) return !shut_down();
   if (commands_.empty() && open_.empty() && outbox_.empty()) return false;
@@ -115,7 +115,7 @@ void Engine::Impl::obey(Clock::time_point now) {
       }
     }
   } catch (const std::exception&) {
-    // A request that could be neither opened nor turned away: it and what came after it have their turn in the next step.
+    // A request could be neither opened nor turned away: it and what came after it have their turn in the next step.
   }
   commands_.erase(commands_.begin(), command);
 }

@@ -10,10 +10,10 @@
 //     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
 //     max_batch + 1, so that decodes cannot keep a prefill out for ever.
 //  4. The queue is served in the order of rank; followers, who wait by choice, and for nobody less important, are passed
-//     over. A hot request, half of whose prompt lies in blocks that are in use, may be admitted ahead of earlier ones that
-//     are not, so that those who share a prefix run together. But nobody is passed by more than max_passes requests in its
-//     life, nor by a lower priority, nor after it was preempted: so whoever lacks room is the next to get it, at the
-//     latest then.
+//     over. A hot request, half of whose prompt lies in blocks that are in use, may be admitted ahead of earlier ones
+//     that are not, so that those who share a prefix run together. But nobody is passed by more than max_passes requests
+//     in its life, nor by a lower priority, nor after it was preempted: so whoever lacks room is the next to get it, at
+//     the latest then.
 //  5. Beside others a request is admitted only if afterwards every running sample can still grow by a block. So no
 //     preemption follows an admission within block_size steps: a preempted request comes back when there is room, not as
 //     soon as it just fits. Who runs alone needs no such room.
