@@ -11,7 +11,6 @@
 #endif
 // clang-format on
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
