@@ -1,6 +1,6 @@
 // A tile of few queries: vectors run along the head's values. Each key is loaded once for up to four queries, and
 // converted, or multiplied as it is where it is a code (few_codes-inl.h); the pool is read block by block, all heads, in the
-// order in which it lies in memory. Bound by bandwidth. Included once for each instruction set.
+// order in which it lies in memory. What bounds it: docs/adr/0008-tree-kernel.md. Included once for each instruction set.
 
 // clang-format off
 #if defined(COPPICE_TILE_FEW_INL) == defined(HWY_TARGET_TOGGLE)
