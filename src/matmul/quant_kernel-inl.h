@@ -33,8 +33,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kBlock = QuantMatrix::kBlock;
 constexpr int kOut = QuantMatrix::kTileOutputs;
 constexpr int kGroups = kBlock / 4;  // groups of four inputs in a block
-constexpr int kPanelRows = 16;
-constexpr int kPanelBlocks = 64;  // inputs rounded at a time: 2,048
+constexpr int kPanelRows = QuantProducts::kPanelRows;
+constexpr int kPanelBlocks = QuantMatrix::kBlocksAtOnce;  // inputs rounded at a time: 2,048
 
 constexpr int zero_of(QuantType type) {
   return type == QuantType::kQ4_0 ? 8 : type == QuantType::kQ8_0 ? 128 : 0;
@@ -225,18 +225,23 @@ void multiply_tiles(const QuantMatrix::Product& product, int first, int end, con
   }
 }
 
+/// A unit's rows stay rounded for the next unit of the same rows, if all of their blocks fit a panel.
 template <QuantType Type>
-void multiply(const QuantProducts& p) {
+void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
   const int all_blocks = p.n_in / kBlock;
   Panel panel;
-  for (int row = p.first_row; row < p.end_row; row += kPanelRows) {
-    const int n_rows = std::min(kPanelRows, p.end_row - row);
+  int rounded = -1;
+  for (int index; (index = claims.next(p.n_units(), n_workers)) < p.n_units();) {
+    const QuantProducts::Unit unit = p.unit(index);
+    const int row = unit.first_row, n_rows = unit.end_row - row;
     for (int block = 0; block < all_blocks; block += kPanelBlocks) {
       const int n_blocks = std::min(kPanelBlocks, all_blocks - block);
-      round_rows(p, zero_of(Type), row, n_rows, block, n_blocks, panel);
+      if (rounded != row || n_blocks != all_blocks) round_rows(p, zero_of(Type), row, n_rows, block, n_blocks, panel);
+      rounded = row;
       int before = 0;  // tiles of the products before
       for (const QuantMatrix::Product& product : p.products) {
-        multiply_tiles<Type>(product, p.first_tile - before, p.end_tile - before, panel, row, n_rows, block, n_blocks);
+        multiply_tiles<Type>(product, unit.first_tile - before, unit.end_tile - before, panel, row, n_rows, block,
+                             n_blocks);
         before += product.matrix->n_tiles();
       }
     }

@@ -24,14 +24,14 @@ bool supports(QuantType type) {
   return kByteDots == ByteDots::kExact || (kByteDots == ByteDots::kSmall && type != QuantType::kQ8_0);
 }
 
-void run(const QuantProducts& p) {
+void run(const QuantProducts& p, Claims& claims, int n_workers) {
   switch (p.type) {
     case QuantType::kQ4_0:
-      return multiply<QuantType::kQ4_0>(p);
+      return multiply<QuantType::kQ4_0>(p, claims, n_workers);
     case QuantType::kQ4_1:
-      return multiply<QuantType::kQ4_1>(p);
+      return multiply<QuantType::kQ4_1>(p, claims, n_workers);
     case QuantType::kQ8_0:
-      return multiply<QuantType::kQ8_0>(p);
+      return multiply<QuantType::kQ8_0>(p, claims, n_workers);
   }
 }
 
@@ -53,8 +53,8 @@ bool kernel_supports(QuantType type) {
   return HWY_DYNAMIC_DISPATCH(supports)(type);
 }
 
-void run_kernel(const QuantProducts& products) {
-  HWY_DYNAMIC_DISPATCH(run)(products);
+void run_kernel(const QuantProducts& products, Claims& claims, int n_workers) {
+  HWY_DYNAMIC_DISPATCH(run)(products, claims, n_workers);
 }
 
 }  // namespace coppice::matmul

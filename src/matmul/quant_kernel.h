@@ -1,7 +1,9 @@
 // The inner loops of QuantMatrix, compiled for each instruction set that can run them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "matmul/quant_matrix.h"
@@ -27,20 +29,39 @@ struct TileBlock {
   }
 };
 
-/// Rows [first_row, end_row) x tiles [first_tile, end_tile) of the products of one x. Tiles are counted through all of
-/// them; no tile belongs to two.
+/// The products of one x, cut into units. A panel of rows is one unit of all tiles, but the last panels are cut further, so that
+/// no worker waits long for another one.
 struct QuantProducts {
+  static constexpr int kPanelRows = 16;
+
   QuantType type;
   int n_in;
   std::span<const QuantMatrix::Product> products;
   const float* x;  ///< [n_rows, n_in]
-  int first_row, end_row;
-  int first_tile, end_tile;
+  int n_rows;
+  int n_tiles;       ///< of all products
+  int whole_panels;  ///< panels that aren't cut
+  int cuts;          ///< units of each of the others
+
+  int n_panels() const { return (n_rows + kPanelRows - 1) / kPanelRows; }
+  int n_units() const { return whole_panels + (n_panels() - whole_panels) * cuts; }
+
+  /// Rows [first_row, end_row) x tiles [first_tile, end_tile), counted through all products.
+  struct Unit {
+    int first_row, end_row, first_tile, end_tile;
+  };
+  Unit unit(int index) const {
+    const bool whole = index < whole_panels;
+    const int panel = whole ? index : whole_panels + (index - whole_panels) / cuts;
+    const int cut = whole ? 0 : (index - whole_panels) % cuts, n = whole ? 1 : cuts;
+    return {panel * kPanelRows, std::min(n_rows, (panel + 1) * kPanelRows),
+            static_cast<int>(std::int64_t{n_tiles} * cut / n), static_cast<int>(std::int64_t{n_tiles} * (cut + 1) / n)};
+  }
 };
 
 bool kernel_supports(QuantType type);
 
-/// REQUIRES: kernel_supports(products.type).
-void run_kernel(const QuantProducts& products);
+/// One of n_workers. REQUIRES: kernel_supports(products.type).
+void run_kernel(const QuantProducts& products, Claims& claims, int n_workers);
 
 }  // namespace coppice::matmul

@@ -16,9 +16,8 @@ constexpr int kBlock = QuantMatrix::kBlock;
 constexpr int kTileOutputs = QuantMatrix::kTileOutputs;
 constexpr int kGroup = 4;  // inputs whose products one instruction adds up
 
-/// With this many rows for each worker they share the rows out, else the outputs: then each rounds all rows of x.
-constexpr int kRowsWorthSharing = 32;
-constexpr int kRowUnit = 16;
+/// Units of a cut panel for each worker: more of them balance better, but each worker rounds every panel that it meets.
+constexpr int kCutsPerWorker = 4;
 
 /// What the file has: f16 d, f16 m (Q4_1 only), then q. Low halves of 4-bit bytes are inputs 0-15, high ones 16-31.
 struct FileBlock {
@@ -61,14 +60,6 @@ void pack_block(QuantType type, const std::byte* from, int lane, std::byte* to) 
   }
 }
 
-/// Part `index` of n among `parts`: [first, end), borders at multiples of `unit`.
-std::pair<int, int> share(int n, int index, int parts, int unit) {
-  const auto border = [&](int i) {
-    return static_cast<int>(std::min<std::int64_t>(n, (std::int64_t{n} * i / parts + unit - 1) / unit * unit));
-  };
-  return {border(index), border(index + 1)};
-}
-
 }  // namespace
 
 bool QuantMatrix::supports(QuantType type) {
@@ -94,23 +85,30 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
   }
 }
 
-void QuantMatrix::multiply(std::span<const Product> products, const float* x, int n_rows, int worker, int n_workers) {
-  int n_tiles = 0;
-  for (const Product& p : products) n_tiles += p.matrix->n_tiles();
-  const bool by_rows = n_rows >= kRowsWorthSharing * n_workers;
-  const auto [first_row, end_row] = by_rows ? share(n_rows, worker, n_workers, kRowUnit) : std::pair(0, n_rows);
-  const auto [first_tile, end_tile] = by_rows ? std::pair(0, n_tiles) : share(n_tiles, worker, n_workers, 1);
+void QuantMatrix::multiply(std::span<const Product> products, const float* x, int n_rows, Claims& claims,
+                           int n_workers) {
   const QuantMatrix& first = *products.front().matrix;
   assert(std::ranges::all_of(
       products, [&](const Product& p) { return p.matrix->type_ == first.type_ && p.matrix->n_in_ == first.n_in_; }));
-  run_kernel({.type = first.type_,
-              .n_in = first.n_in_,
-              .products = products,
-              .x = x,
-              .first_row = first_row,
-              .end_row = end_row,
-              .first_tile = first_tile,
-              .end_tile = end_tile});
+  QuantProducts p{.type = first.type_,
+                  .n_in = first.n_in_,
+                  .products = products,
+                  .x = x,
+                  .n_rows = n_rows,
+                  .n_tiles = 0,
+                  .whole_panels = 0,
+                  .cuts = 1};
+  for (const Product& product : products) p.n_tiles += product.matrix->n_tiles();
+  const int panels = p.n_panels(), last = panels <= 2 * n_workers ? panels : panels % n_workers;
+  if (last > 0) {
+    // Where a panel's blocks don't fit at once, every unit rounds its rows again.
+    const int per_worker = first.n_in_ / kBlock <= kBlocksAtOnce ? kCutsPerWorker : 1;
+    p.whole_panels = panels - last;
+    p.cuts = std::min(p.n_tiles, (per_worker * n_workers + last - 1) / last);
+  } else {
+    p.whole_panels = panels;
+  }
+  run_kernel(p, claims, n_workers);
 }
 
 }  // namespace coppice::matmul

@@ -22,6 +22,7 @@
 
 #include <hwy/aligned_allocator.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,10 +31,30 @@ namespace coppice::matmul {
 
 enum class QuantType : std::uint8_t { kQ4_0, kQ4_1, kQ8_0 };
 
+/// Who does what of a product, decided as they go: a worker whose core is slow, or busy with something else, takes less.
+/// Ready for the next product when every worker has been told that nothing is left.
+class Claims {
+ public:
+  /// The next unit of n, or n: nothing is left. Each of the n_workers goes on until it is told so, and then stops.
+  int next(int n, int n_workers) {
+    const int unit = claimed_.fetch_add(1, std::memory_order_relaxed);
+    if (unit < n) return unit;
+    if (done_.fetch_add(1, std::memory_order_acq_rel) == n_workers - 1) {
+      done_.store(0, std::memory_order_relaxed);
+      claimed_.store(0, std::memory_order_relaxed);
+    }
+    return n;
+  }
+
+ private:
+  std::atomic<int> claimed_ = 0, done_ = 0;
+};
+
 class QuantMatrix {
  public:
   static constexpr int kBlock = 32;  ///< inputs
   static constexpr int kTileOutputs = 16;
+  static constexpr int kBlocksAtOnce = 64;  ///< of a row of x, rounded: 2,048 inputs
 
   /// Whether this CPU has the instructions that make a matrix of this type worth packing.
   static bool supports(QuantType type);
@@ -47,10 +68,11 @@ class QuantMatrix {
     const QuantMatrix* matrix;
     float* y;  ///< [n_rows, n_out]
   };
-  /// One worker's share of some products of one x, which is rounded once for all of them; all workers together write
-  /// every value of each y, each once.
+  /// One worker's part of some products of one x, which is rounded once for all of them; the n_workers that call this
+  /// with the same claims together write every value of each y, each once. The next product with these claims must not
+  /// begin before all of them have returned.
   /// REQUIRES: at least one product; all matrices have the same type and n_in, and the type is supported.
-  static void multiply(std::span<const Product> products, const float* x, int n_rows, int worker, int n_workers);
+  static void multiply(std::span<const Product> products, const float* x, int n_rows, Claims& claims, int n_workers);
 
   QuantType type() const { return type_; }
   int n_in() const { return n_in_; }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "simd/target.h"
@@ -118,8 +119,8 @@ void use(std::int64_t target) {
 
 class QuantMatrixTest : public testing::TestWithParam<Case> {};
 
-// One block; a last tile that is not full; more inputs than are rounded at a time; few rows and many, shared out by
-// outputs and by rows; more workers than tiles.
+// One block; a last tile that is not full; more inputs than are rounded at a time; few rows and many, so that no panel of rows is
+// cut, all are, or the last ones; more workers than tiles.
 INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                            std::vector<Case> cases;
                            for (const auto type : {QuantType::kQ4_0, QuantType::kQ4_1, QuantType::kQ8_0}) {
@@ -131,7 +132,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                                                                   {576, 100, 37, 3},
                                                                   {2080, 33, 4, 2},
                                                                   {4160, 48, 17, 1},
-                                                                  {128, 64, 133, 3}}) {
+                                                                  {128, 64, 133, 3},
+                                                                  {64, 48, 128, 2}}) {
                                cases.push_back({type, n_in, n_out, n_rows, n_workers});
                              }
                            }
@@ -155,6 +157,7 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
   }
 
   int targets = 0;
+  matmul::Claims claims;  // for one product after the other
   simd::choose_target();
   for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
     use(bits & -bits);
@@ -169,8 +172,12 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
                          std::numeric_limits<float>::quiet_NaN());
           products.push_back({&packed[i], y.back().data()});
         }
-        for (int worker = 0; worker < c.n_workers; ++worker)
-          QuantMatrix::multiply(products, x.data(), c.n_rows, worker, c.n_workers);
+        {
+          std::vector<std::jthread> workers;
+          for (int worker = 0; worker < c.n_workers; ++worker) {
+            workers.emplace_back([&] { QuantMatrix::multiply(products, x.data(), c.n_rows, claims, c.n_workers); });
+          }
+        }
         for (std::size_t i = 0; i < together; ++i) check(cases[i], matrices[i], x, y[i]);
       }
     }

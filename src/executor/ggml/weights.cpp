@@ -46,23 +46,23 @@ std::optional<matmul::QuantType> packed_type(ggml_type type) {
 constexpr std::size_t kMostTogether = 3;
 
 /// Packed matrices times one x as a node of the graph: the first one's product, then the next one's. Source: x.
-void run_packed(ggml_tensor* node, int worker, int n_workers, void* matrices) {
-  const auto& group = *static_cast<const std::vector<const matmul::QuantMatrix*>*>(matrices);
+void run_packed(ggml_tensor* node, int, int n_workers, void* packed_group) {
+  const auto& group = *static_cast<const PackedGroup*>(packed_group);
   const ggml_tensor* x = node->src[0];
   auto* y = static_cast<float*>(node->data);
   std::array<matmul::QuantMatrix::Product, kMostTogether> products{};
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    products[i] = {group[i], y};
-    y += group[i]->n_out() * x->ne[1];
+  for (std::size_t i = 0; i < group.matrices.size(); ++i) {
+    products[i] = {group.matrices[i], y};
+    y += group.matrices[i]->n_out() * x->ne[1];
   }
-  matmul::QuantMatrix::multiply(std::span(products).first(group.size()), static_cast<const float*>(x->data),
-                                static_cast<int>(x->ne[1]), worker, n_workers);
+  matmul::QuantMatrix::multiply(std::span(products).first(group.matrices.size()), static_cast<const float*>(x->data),
+                                static_cast<int>(x->ne[1]), group.claims, n_workers);
 }
 
-ggml_tensor* packed_node(ggml_context* context, const std::vector<const matmul::QuantMatrix*>& group, std::int64_t ne0,
-                         std::int64_t ne1, ggml_tensor* x) {
+ggml_tensor* packed_node(ggml_context* context, const PackedGroup& group, std::int64_t ne0, std::int64_t ne1,
+                         ggml_tensor* x) {
   return ggml_custom_4d(context, GGML_TYPE_F32, ne0, ne1, 1, 1, &x, 1, run_packed, GGML_N_TASKS_MAX,
-                        const_cast<std::vector<const matmul::QuantMatrix*>*>(&group));
+                        const_cast<PackedGroup*>(&group));
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ bool Weights::place_packed(model::TensorId id) {
   packed = std::make_unique<matmul::QuantMatrix>(*type, static_cast<int>(info.shape[0]),
                                                  static_cast<int>(info.shape[1]), model_.file->tensor_bytes(info));
   converted_bytes_ += packed->bytes();
-  groups_[{id}] = {packed.get()};
+  groups_[{id}].matrices = {packed.get()};
   let_go(id);
   return true;
 }
@@ -158,7 +158,7 @@ void Weights::join(const std::vector<model::TensorId>& ids) {
   std::vector<const matmul::QuantMatrix*> group;
   for (const model::TensorId id : ids) group.push_back(matrices_.at(id).packed.get());
   const auto alike = [&](const matmul::QuantMatrix* m) { return m && m->type() == group.front()->type(); };
-  if (std::ranges::all_of(group, alike)) groups_[ids] = std::move(group);
+  if (std::ranges::all_of(group, alike)) groups_[ids].matrices = std::move(group);
 }
 
 void Weights::convert(Converted& group) {
@@ -192,10 +192,10 @@ std::vector<ggml_tensor*> Weights::multiply(ggml_context* context, const std::ve
     return products;
   }
   std::int64_t n_out = 0;
-  for (const matmul::QuantMatrix* matrix : group->second) n_out += matrix->n_out();
+  for (const matmul::QuantMatrix* matrix : group->second.matrices) n_out += matrix->n_out();
   ggml_tensor* all = packed_node(context, group->second, n_out * x->ne[1], 1, x);
   std::size_t offset = 0;
-  for (const matmul::QuantMatrix* matrix : group->second) {
+  for (const matmul::QuantMatrix* matrix : group->second.matrices) {
     const std::size_t row = static_cast<std::size_t>(matrix->n_out()) * sizeof(float);
     products.push_back(ggml_view_2d(context, all, matrix->n_out(), x->ne[1], row, offset));
     offset += row * static_cast<std::size_t>(x->ne[1]);
@@ -206,7 +206,7 @@ std::vector<ggml_tensor*> Weights::multiply(ggml_context* context, const std::ve
 ggml_tensor* Weights::multiply(ggml_context* context, model::TensorId id, ggml_tensor* x) const {
   const auto group = groups_.find({id});
   if (group == groups_.end()) return ggml_mul_mat(context, matrices_.at(id).tensor, x);
-  return packed_node(context, group->second, group->second.front()->n_out(), x->ne[1], x);
+  return packed_node(context, group->second, group->second.matrices.front()->n_out(), x->ne[1], x);
 }
 
 }  // namespace coppice::executor

@@ -3,7 +3,8 @@
 // copies, and the mapping's pages are let go. Everything else is read straight from the mapping. An embedding tied to
 // the output head may so be held twice.
 //
-// Owns the buffers; borrows the mapping: the Model must outlive it. Immutable after construction.
+// Owns the buffers; borrows the mapping: the Model must outlive it. Immutable after construction, but for the
+// claims of workers on a product that runs: one graph runs at a time.
 #pragma once
 
 #include <functional>
@@ -20,6 +21,12 @@
 namespace coppice::executor {
 
 using Progress = std::function<void(std::string_view stage, double fraction)>;
+
+/// Packed matrices that one node of the graph multiplies. One run of it at a time.
+struct PackedGroup {
+  std::vector<const matmul::QuantMatrix*> matrices;
+  mutable matmul::Claims claims;
+};
 
 class Weights {
  public:
@@ -49,7 +56,6 @@ class Weights {
     ggml_tensor* tensor = nullptr;
     std::unique_ptr<const matmul::QuantMatrix> packed;
   };
-  using Group = std::vector<const matmul::QuantMatrix*>;  ///< multiplied in one node
 
   ggml_tensor* describe(ggml_context* context, const model::TensorInfo& info) const;
   ggml_tensor* map(model::TensorId id);
@@ -66,7 +72,7 @@ class Weights {
   std::vector<Converted> converted_;
   std::map<model::TensorId, ggml_tensor*> plain_;
   std::map<model::TensorId, Matrix> matrices_;
-  std::map<std::vector<model::TensorId>, Group> groups_;  ///< every packed matrix is one by itself, too
+  std::map<std::vector<model::TensorId>, PackedGroup> groups_;  ///< every packed matrix is one by itself, too
   std::size_t mapped_bytes_ = 0, converted_bytes_ = 0;
 };
 
