@@ -285,7 +285,8 @@ asio::awaitable<void> Api::completions(HttpRequest& request, ReplyWriter& out) {
 asio::awaitable<Prepared> Api::take_in(Endpoint endpoint, HttpRequest& request) {
   try {
     Model& model = ready_model();
-    Prepared prepared = co_await on_worker([&] { return prepare(model, config_.names, endpoint, request.body); });
+    Prepared prepared =
+        co_await on_worker([&] { return prepare(model, config_.names, endpoint, request.body, request.tenant_salt); });
     request.drop_body();
     ready_model();  // throws if it drains by now
     if (prepared.parsed.cache_report && config_.cache_reports == CacheReports::kOff)
@@ -310,7 +311,6 @@ asio::awaitable<void> Api::generate(Endpoint endpoint, HttpRequest& request, Rep
   const auto deadline = deadline_of(start, config_.request_seconds, prepared.parsed.timeout_seconds);
   for (engine::Request& r : prepared.requests) {
     r.deadline = deadline;
-    r.cache_salt = request.tenant_salt + r.cache_salt;
     r.cache_report |= spdlog::should_log(spdlog::level::debug);
     job.submit(std::move(r));
   }

@@ -11,6 +11,7 @@
 #include "sampling/make_generation.h"
 #include "server/model.h"
 #include "text/chat_template.h"
+#include "text/prompt_tokenizer.h"
 #include "text/vocabulary.h"
 
 namespace coppice::server {
@@ -22,13 +23,17 @@ class EngineModel final : public Model {
       : facts_(std::move(facts)),
         vocabulary_(std::move(vocabulary)),
         template_(std::move(chat_template)),
-        engine_(engine) {
+        engine_(engine),
+        prompt_tokenizer_(vocabulary_, kRememberedBytes) {
     facts_.max_token_bytes = longest_token();
   }
 
   const ModelFacts& facts() const override { return facts_; }
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
     return vocabulary_->tokenize(text, add_special, parse_special);
+  }
+  std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view cache_salt) const override {
+    return prompt_tokenizer_.tokenize(text, cache_salt);
   }
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
     return vocabulary_->detokenize(tokens, special);
@@ -48,6 +53,8 @@ class EngineModel final : public Model {
   void stop() override { engine_.stop(); }
 
  private:
+  static constexpr std::size_t kRememberedBytes = 16 << 20;  ///< some 8 MB of text
+
   std::size_t longest_token() const {
     std::size_t longest = 4;  // what has no token of its own costs at least one per code point
     for (kv::Token token = 0; token < vocabulary_->size(); ++token)
@@ -59,6 +66,7 @@ class EngineModel final : public Model {
   std::shared_ptr<const text::Vocabulary> vocabulary_;
   std::shared_ptr<const text::ChatTemplate> template_;
   engine::Engine& engine_;
+  mutable text::PromptTokenizer prompt_tokenizer_;
 };
 
 }  // namespace coppice::server

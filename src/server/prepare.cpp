@@ -38,7 +38,15 @@ Tokens text_tokens(const Model& model, std::string_view text, const char* field,
   return model.tokenize(text, add_special, parse_special);
 }
 
-Tokens chat_tokens(const Model& model, std::span<const text::ChatMessage> messages, bool add_generation_prompt) {
+/// Names of special tokens count as these: whoever brings a chat template of their own writes them into the
+/// prompt (llama-server and vLLM do the same).
+Tokens prompt_tokens(const Model& model, std::string_view text, const char* field, std::string_view salt) {
+  check_bytes(model.facts(), text.size(), field);
+  return model.prompt_tokens(text, salt);
+}
+
+/// The chat as the model wants it.
+std::string chat_text(const Model& model, std::span<const text::ChatMessage> messages, bool add_generation_prompt) {
   const ModelFacts& facts = model.facts();
   if (std::ssize(messages) > std::ptrdiff_t{facts.context_length})
     throw ApiError(400,
@@ -49,17 +57,10 @@ Tokens chat_tokens(const Model& model, std::span<const text::ChatMessage> messag
   for (const auto& message : messages) bytes += message.content.size();
   check_bytes(facts, bytes, "messages");
   try {
-    return text_tokens(model, model.render(messages, add_generation_prompt), "messages", true, true);
+    return model.render(messages, add_generation_prompt);
   } catch (const text::TemplateError& e) {
     throw ApiError::field("messages", fmt::format("the chat template refuses them: {}", e.what()));
   }
-}
-
-/// Names of special tokens count as these: whoever brings a chat template of their own writes them into the
-/// prompt (llama-server and vLLM do the same).
-Tokens prompt_tokens(const Model& model, const Prompt& prompt) {
-  if (const auto* tokens = std::get_if<Tokens>(&prompt)) return *tokens;
-  return text_tokens(model, std::get<std::string>(prompt), "prompt", true, true);
 }
 
 void check_length(const Tokens& tokens, const char* field, std::int32_t context) {
@@ -107,11 +108,13 @@ void drop_texts(OpenAiRequest& parsed) {
 
 }  // namespace
 
-Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body) {
+Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body,
+                 std::string_view tenant_salt) {
   const TidyUp tidy_up(body.size());
   const ModelFacts& facts = model.facts();
   Prepared p;
   p.parsed = parse_request(endpoint, parse_body(body), {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch});
+  p.parsed.cache_salt.insert(0, tenant_salt);
   const OpenAiRequest& parsed = p.parsed;
   if (!names.known(parsed.model))
     throw ApiError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),
@@ -122,9 +125,13 @@ Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std:
     check_length(tokens, field, facts.context_length);
     p.requests.push_back(make_request(model, parsed, shared, std::move(tokens)));
   };
-  if (endpoint == Endpoint::kChat) add(chat_tokens(model, parsed.messages, parsed.add_generation_prompt), "messages");
+  if (endpoint == Endpoint::kChat) {
+    const std::string text = chat_text(model, parsed.messages, parsed.add_generation_prompt);
+    add(prompt_tokens(model, text, "messages", parsed.cache_salt), "messages");
+  }
   for (const Prompt& prompt : parsed.prompts) {
-    add(prompt_tokens(model, prompt), "prompt");
+    const auto* text = std::get_if<std::string>(&prompt);
+    add(text ? prompt_tokens(model, *text, "prompt", parsed.cache_salt) : std::get<Tokens>(prompt), "prompt");
     if (parsed.echo) p.echoes.push_back(echo_text(model, prompt));
   }
   drop_texts(p.parsed);
@@ -138,7 +145,9 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
   Tokens tokens;
   const char* field = "messages";
   if (const auto* messages = f.find(field)) {
-    tokens = chat_tokens(model, parse_messages(*messages), f.boolean("add_generation_prompt").value_or(true));
+    const auto chat = parse_messages(*messages);
+    const std::string text = chat_text(model, chat, f.boolean("add_generation_prompt").value_or(true));
+    tokens = text_tokens(model, text, field, true, true);
   } else {
     const auto content = f.string("content");  // llama-server
     const auto prompt = f.string("prompt");    // vLLM, which adds the beginning token unless told not to

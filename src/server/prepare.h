@@ -36,8 +36,9 @@ struct Prepared {
   std::vector<std::string> echoes;        ///< one per prompt, when asked for
 };
 
-/// Throws ApiError.
-Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body);
+/// tenant_salt: goes before the requests' own cache_salt; empty where tenants share. Throws ApiError.
+Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body,
+                 std::string_view tenant_salt = {});
 
 /// POST /tokenize: {"content" | "prompt" | "messages", ...} -> {"tokens", "count", "max_model_len"}.
 /// Takes llama-server's fields (content, add_special, parse_special, with_pieces) and vLLM's (prompt or

@@ -97,7 +97,17 @@ void Vocabulary::learn_specials() {
   }
 }
 
+bool Vocabulary::is_byte_pairs() const {
+  return llama_vocab_type(llama_model_get_vocab(model_.get())) == LLAMA_VOCAB_TYPE_BPE;
+}
+
 std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special) const {
+  return tokenize(text, add_special, parse_special,
+                  [this](std::string_view plain, std::vector<kv::Token>& tokens) { append_plain(plain, tokens); });
+}
+
+std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special,
+                                            const AppendPlain& append) const {
   // llama_tokenize() would find the names itself, but walks over all it has found so far for each further one: half a
   // megabyte of them takes seconds.
   const SpecialNames& names = parse_special ? specials_ : user_defined_;
@@ -110,7 +120,7 @@ std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_spec
     if (name && name->special.strips_left) {
       while (end > at && is_space(text[end - 1])) --end;
     }
-    append_plain(text.substr(at, end - at), tokens);
+    append(text.substr(at, end - at), tokens);
     if (!name) break;
     tokens.push_back(name->special.token);
     at = name->end;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +46,13 @@ class Vocabulary {
   /// `tokenizers` package. Throws std::length_error for plain text of 2 GiB and more between two specials.
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const;
 
+  /// The same with another way to tokenize what lies between special tokens: it appends the tokens of a text.
+  using AppendPlain = std::function<void(std::string_view text, std::vector<kv::Token>& tokens)>;
+  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+                                  const AppendPlain& append) const;
+  /// The way of the first tokenize(). No text is special here.
+  void append_plain(std::string_view text, std::vector<kv::Token>& tokens) const;
+
   /// The token's bytes, not always valid UTF-8 on their own. Special (control, unknown) tokens are empty
   /// unless `special`.
   std::string piece(kv::Token token, bool special = false) const;
@@ -56,6 +64,9 @@ class Vocabulary {
   bool is_end(kv::Token token) const;
   /// All of them, ascending.
   std::span<const kv::Token> end_tokens() const { return end_tokens_; }
+
+  /// Is the text split into words, and bytes of each are merged pair by pair (GPT-2's way)?
+  bool is_byte_pairs() const;
 
   std::int32_t size() const { return static_cast<std::int32_t>(offsets_.size()) - 1; }
   std::optional<kv::Token> bos() const { return bos_; }
@@ -72,7 +83,6 @@ class Vocabulary {
   };
 
   void learn_specials();
-  void append_plain(std::string_view text, std::vector<kv::Token>& tokens) const;
   std::int32_t run_tokenizer(std::string_view text, std::span<kv::Token> tokens, bool add_special) const;
 
   std::unique_ptr<llama_model, ModelDeleter> model_;

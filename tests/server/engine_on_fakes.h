@@ -28,6 +28,9 @@ class EngineOnFakes final : public server::Model {
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override {
     return texts_.tokenize(text, add_special, parse_special);
   }
+  std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view) const override {
+    return texts_.tokenize(text, true, true);
+  }
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
     return texts_.detokenize(tokens, special);
   }

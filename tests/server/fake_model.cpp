@@ -27,6 +27,14 @@ std::vector<kv::Token> FakeModel::tokenize(std::string_view text, bool, bool) co
   return tokens;
 }
 
+std::vector<kv::Token> FakeModel::prompt_tokens(std::string_view text, std::string_view cache_salt) const {
+  {
+    const std::lock_guard lock(mutex_);
+    tokenized_salts_.emplace_back(cache_salt);
+  }
+  return tokenize(text, true, true);
+}
+
 std::string FakeModel::detokenize(std::span<const kv::Token> tokens, bool) const {
   return {tokens.begin(), tokens.end()};
 }
@@ -121,6 +129,11 @@ std::vector<kv::Token> FakeModel::prompt(std::size_t nth) const {
 std::string FakeModel::salt(std::size_t nth) const {
   const std::lock_guard lock(mutex_);
   return requests_.at(nth).cache_salt;
+}
+
+std::vector<std::string> FakeModel::tokenized_salts() const {
+  const std::lock_guard lock(mutex_);
+  return tokenized_salts_;
 }
 
 std::int32_t FakeModel::priority(std::size_t nth) const {

@@ -24,6 +24,7 @@ class FakeModel final : public server::Model {
 
   const server::ModelFacts& facts() const override { return facts_; }
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const override;
+  std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view cache_salt) const override;
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override;
   std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override;
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
@@ -43,6 +44,7 @@ class FakeModel final : public server::Model {
   std::size_t submitted() const;
   std::vector<kv::Token> prompt(std::size_t nth) const;
   std::string salt(std::size_t nth) const;
+  std::vector<std::string> tokenized_salts() const;  ///< of prompt_tokens()
   std::int32_t priority(std::size_t nth) const;
   std::optional<engine::Clock::time_point> deadline(std::size_t nth) const;
   bool cache_report(std::size_t nth) const;
@@ -61,6 +63,7 @@ class FakeModel final : public server::Model {
   mutable std::condition_variable changed_;
   engine::RequestId last_id_ = 0;
   std::vector<engine::Request> requests_;
+  mutable std::vector<std::string> tokenized_salts_;
   std::set<engine::RequestId> cancelled_;
   bool stopped_ = false;
 };

@@ -153,6 +153,22 @@ TEST_F(KeysTest, IsolatedKeysAddToTheRequestsSalt) {
   EXPECT_TRUE(salts.contains(model.salt(n))) << "the same key and salt share";
 }
 
+/// What tokenizing remembers is found faster: it must tell as little about other tenants as the cache does.
+TEST_F(KeysTest, TextIsTokenizedUnderTheRequestsSalt) {
+  FakeModel& model = start(words({"x"}), with_keys(true));
+  for (const char* key : {"key-a", "key-b"}) {
+    auto c = client();
+    c->send(post_request("/tokenize", R"({"prompt": "hi"})", bearer(key)));
+    ASSERT_EQ(c->receive().status, 200);
+    ASSERT_EQ(complete_as(bearer(key), R"(, "cache_salt": "s")").status, 200);
+    c->send(post_request("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}]})", bearer(key)));
+    ASSERT_EQ(c->receive().status, 200);
+  }
+  ASSERT_EQ(model.submitted(), 4U);
+  EXPECT_EQ(model.tokenized_salts(),
+            (std::vector<std::string>{model.salt(0), model.salt(1), model.salt(2), model.salt(3)}));
+}
+
 /// A salt cannot be made to look like another key's: all that a request can add comes behind 33 bytes of its own key.
 TEST_F(KeysTest, NoPairOfKeyAndSaltIsAnother) {
   const ApiKeys keys(file_.path());

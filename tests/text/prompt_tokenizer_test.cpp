@@ -1,0 +1,128 @@
+// Compared with the vocabulary itself, for every vocabulary that comes with llama.cpp's sources.
+#include "text/prompt_tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "text/fixtures.h"
+
+namespace coppice::text {
+namespace {
+
+using kv::Token;
+constexpr std::size_t kRoom = 1 << 20;
+
+/// What text is made of; words more often than anything else.
+std::string random_text(std::mt19937_64& random, std::size_t n) {
+  static const std::vector<std::string> parts = {
+      " ",    "  ", "\n",  "\n\n",         "\t",   " \n ",    "   ",   ".",    ",",
+      "!?",   "'s", "'ll", "don't",        " I'm", " 12345",  " 3.14", "007",  "-",
+      "_",    "/",  "()",  "{ x; }",       "==",   "é",       "naïve", "你好", " 世界",
+      " мир", "🙂", "ﬁ",   "\xC2\xA0word", "\r\n", " a b c ", "X Y",   "<|",   "<|im_start|>"};
+  std::string text;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (test::pick_below(random, 4) == 0) {
+      text += parts[test::pick_below(random, parts.size())];
+      continue;
+    }
+    if (test::pick_below(random, 3) != 0) text += ' ';
+    for (std::size_t letters = 1 + test::pick_below(random, 9); letters > 0; --letters) {
+      text += static_cast<char>((test::pick_below(random, 12) == 0 ? 'A' : 'a') +
+                                static_cast<char>(test::pick_below(random, 26)));
+    }
+  }
+  return text;
+}
+
+std::vector<std::filesystem::path> vocabularies() {
+  std::vector<std::filesystem::path> files = {test::model_path()};
+  for (const auto& entry : std::filesystem::directory_iterator(COPPICE_VOCABULARIES)) {
+    if (entry.path().extension() == ".gguf") files.push_back(entry.path());
+  }
+  return files;
+}
+
+TEST(PromptTokenizer, GivesTheVocabularysTokens) {
+  std::mt19937_64 random = test::seeded_random();
+  std::set<std::string> cut;
+  for (const auto& file : vocabularies()) {
+    SCOPED_TRACE(file.filename());
+    const auto vocabulary = std::make_shared<const Vocabulary>(file);
+    PromptTokenizer tokenizer(vocabulary, kRoom);
+    if (tokenizer.cuts()) cut.insert(file.stem());
+    std::string text;
+    for (int round = 0; round < 20; ++round) {  // each prompt keeps some of the one before
+      text = text.substr(0, test::pick_below(random, text.size() + 1)) + random_text(random, 400);
+      ASSERT_EQ(tokenizer.tokenize(text, ""), vocabulary->tokenize(text, true, true)) << text;
+    }
+    EXPECT_EQ(tokenizer.counts().hits > 0, tokenizer.cuts());
+  }
+  for (const std::string& name : cut) std::printf("cut: %s\n", name.c_str());
+  for (const char* common : {"ggml-vocab-gpt-2", "ggml-vocab-llama-bpe", "ggml-vocab-qwen2"}) {
+    EXPECT_TRUE(cut.contains(common)) << common << " is not cut: its prompts are tokenized whole each time";
+  }
+  EXPECT_TRUE(cut.contains(std::filesystem::path(test::model_path()).stem()));
+}
+
+TEST(PromptTokenizer, RemembersForTheSameSaltOnly) {
+  std::mt19937_64 random = test::seeded_random();
+  PromptTokenizer tokenizer(test::vocabulary(), kRoom);
+  const std::string text = random_text(random, 2000);
+  tokenizer.tokenize(text, "mine");
+  const auto pieces = tokenizer.counts().misses;
+  ASSERT_GT(pieces, 5U);
+  EXPECT_EQ(tokenizer.counts().hits, 0U);
+  tokenizer.tokenize(text, "");
+  tokenizer.tokenize(text, "min");
+  EXPECT_EQ(tokenizer.counts().hits, 0U) << "a piece of another tenant was found";
+  tokenizer.tokenize(text, "mine1:" + text);  // salts are the clients' choice
+  EXPECT_EQ(tokenizer.counts().hits, 0U);
+  tokenizer.tokenize(text, "mine");
+  EXPECT_EQ(tokenizer.counts().hits, pieces);
+}
+
+TEST(PromptTokenizer, KeepsToItsBudgetAndToWhatWasUsedLast) {
+  std::mt19937_64 random = test::seeded_random();
+  constexpr std::size_t kSmall = 64 << 10;
+  PromptTokenizer tokenizer(test::vocabulary(), kSmall);
+  const std::string kept = random_text(random, 1000);
+  tokenizer.tokenize(kept, "");
+  const auto pieces = tokenizer.counts().misses;
+  for (int round = 0; round < 100; ++round) {
+    tokenizer.tokenize(random_text(random, 1000), "");
+    ASSERT_LE(tokenizer.counts().bytes, kSmall);
+    const auto before = tokenizer.counts();
+    tokenizer.tokenize(kept, "");
+    ASSERT_EQ(tokenizer.counts().hits, before.hits + pieces);
+  }
+  EXPECT_GT(tokenizer.counts().bytes, kSmall / 2);
+  PromptTokenizer none(test::vocabulary(), 0);
+  EXPECT_EQ(none.tokenize(kept, ""), test::vocabulary()->tokenize(kept, true, true));
+  EXPECT_EQ(none.counts().bytes, 0U);
+}
+
+TEST(PromptTokenizer, ServesThreadsAtOnce) {
+  std::mt19937_64 random = test::seeded_random();
+  PromptTokenizer tokenizer(test::vocabulary(), 32 << 10);
+  std::vector<std::string> texts;
+  std::vector<std::vector<Token>> expected;
+  for (int i = 0; i < 8; ++i) {
+    texts.push_back(random_text(random, 500));
+    expected.push_back(test::vocabulary()->tokenize(texts.back(), true, true));
+  }
+  std::vector<std::jthread> threads;
+  for (std::size_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::size_t i = 0; i < 40; ++i) {
+        const std::size_t which = (i * (thread + 1)) % texts.size();
+        EXPECT_EQ(tokenizer.tokenize(texts[which], ""), expected[which]);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace coppice::text
