@@ -109,7 +109,8 @@ HWY_INLINE void many_softmax(D d, const ManyHead& h, const ManyBlock& b, int at,
       hn::Store(p, d, scores + k * Vectors * lanes);
       total = hn::Add(total, p);
     }
-    const auto scale = exp_of(d, hn::Sub(old_max, max));
+    // Exactly 1 where the maximum stays: an error of one last bit at every block would add up over a long prefix.
+    const auto scale = hn::IfThenElse(hn::Eq(old_max, max), hn::Set(d, 1.0F), exp_of(d, hn::Sub(old_max, max)));
     hn::Store(scale, d, rescale + v * lanes);
     hn::Store(max, d, h.max + column);
     hn::Store(hn::MulAdd(hn::Load(d, h.sum + column), scale, total), d, h.sum + column);
