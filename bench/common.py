@@ -148,6 +148,11 @@ class Comparison:
         """Ours over the peer's best, per round; the median over the rounds."""
         return statistics.median(ours / peer for ours, peer in zip(self.ours, self.peers[self.best_setting()]))
 
+    def faster(self):
+        """How many times better than the peer's best, per round; the median over the rounds."""
+        pairs = zip(self.ours, self.peers[self.best_setting()])
+        return statistics.median(ours / peer if self.higher else peer / ours for ours, peer in pairs)
+
     def reached(self):
         return self.ratio() >= self.goal if self.higher else self.ratio() <= self.goal
 

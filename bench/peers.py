@@ -354,10 +354,9 @@ class PeerBench:
     def row(comparison, bound):
         best = comparison.best_setting()
         ours, peer = statistics.median(comparison.ours), statistics.median(comparison.peers[best])
-        ratio = comparison.ratio()
         return {
             "title": comparison.name, "unit": comparison.unit, "higher_is_better": comparison.higher,
-            "coppice": ours, "peer": peer, "setting": best, "faster": ratio if comparison.higher else 1 / ratio,
+            "coppice": ours, "peer": peer, "setting": best, "faster": comparison.faster(),
             "goal": comparison.goal, "bound": bound,
             "all_coppice": comparison.ours, "all_peers": comparison.peers,
         }

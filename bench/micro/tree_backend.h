@@ -1,5 +1,5 @@
-// The server's own kernel (src/attention/cpu) as a backend. Plan and schedule are made once, outside the time taken: they
-// are kept between a server's steps too.
+// The server's own kernel (src/attention/cpu) as a backend. Plan and schedule are made once, outside the time taken: a
+// server keeps the plan, too, and makes a schedule in some 1/1,000 of a step (`bookkeeping` of `coppice bench`).
 #pragma once
 
 #include "backend.h"

@@ -39,6 +39,18 @@ class Bench(peers.PeerBench):
         return self.outcome(setting, 1800)
 
 
+class ComparisonTest(unittest.TestCase):
+    def test_faster_is_the_median_over_the_pairs(self):
+        wall = common.Comparison("wall", "s", 4, higher_is_better=False)
+        for ours, peer in ((1.0, 3.0), (1.0, 5.0)):
+            wall.add(ours, {"setting": peer})
+        self.assertEqual(wall.faster(), 4)
+        decode = common.Comparison("decode", "tok/s", 4)
+        for ours, peer in ((30.0, 10.0), (50.0, 10.0)):
+            decode.add(ours, {"setting": peer})
+        self.assertEqual(decode.faster(), 4)
+
+
 def load_named(name):
     return next(load for load in loads.all_loads() if load.name == name)
 
