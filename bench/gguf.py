@@ -1,6 +1,7 @@
 """The few facts of a GGUF file that bounds and sizes are computed from."""
 
 import dataclasses
+import math
 import os
 import struct
 
@@ -15,6 +16,9 @@ class Model:
     context: int              # tokens
     kv_bytes_per_token: int   # f16 keys and values, all layers
     weight_bytes: int         # read by one decode step: all tensors, an embedding that isn't the output head left out
+    layer_multiply_adds: int      # of one token with all layers' matrices
+    output_multiply_adds: int     # with the output head
+    attention_multiply_adds: int  # with one key and its value, all layers
 
 
 class Reader:
@@ -55,11 +59,10 @@ def _read(file, size):
     for _ in range(fact_count):
         name = reader.string()
         facts[name] = reader.value(reader.scalar("<I"))
-    offsets = {}
+    offsets, shapes = {}, {}
     for _ in range(tensor_count):
         name = reader.string()
-        for _ in range(reader.scalar("<I")):
-            reader.scalar("<Q")
+        shapes[name] = [reader.scalar("<Q") for _ in range(reader.scalar("<I"))]
         reader.scalar("<I")
         offsets[name] = reader.scalar("<Q")
     alignment = facts.get("general.alignment", 32)
@@ -76,6 +79,11 @@ def _read(file, size):
     kv_heads = facts.get(f"{facts['general.architecture']}.attention.head_count_kv", heads)
     head_size = facts.get(f"{facts['general.architecture']}.attention.key_length", fact("embedding_length") // heads)
     untied = "output.weight" in offsets
+    head = shapes["output.weight" if untied else "token_embd.weight"]
     return Model(context=fact("context_length"),
                  kv_bytes_per_token=fact("block_count") * kv_heads * head_size * 2 * 2,
-                 weight_bytes=data_bytes - (bytes_of("token_embd.weight") if untied else 0))
+                 weight_bytes=data_bytes - (bytes_of("token_embd.weight") if untied else 0),
+                 layer_multiply_adds=sum(math.prod(shape) for name, shape in shapes.items()
+                                         if name.startswith("blk.") and len(shape) == 2),
+                 output_multiply_adds=math.prod(head),
+                 attention_multiply_adds=fact("block_count") * heads * head_size * 2)

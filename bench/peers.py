@@ -24,6 +24,7 @@ import time
 import client
 import loads
 import peers_report
+from bounds import Bounds
 from common import (FLASH, UNIFIED, Comparison, Failure, OthersShare, Server, commit, cpu_flags, machine, output_of,
                     run_to_the_end, say, write_part)
 from gguf import read_model
@@ -82,7 +83,8 @@ class PeerBench:
         if args.peers_no_amx:
             self.builds = {"AMX": pathlib.Path(args.peers), "no AMX": pathlib.Path(args.peers_no_amx)}
         self.logs = pathlib.Path(args.json).parent
-        self.bandwidths, self.text = {}, None
+        self.bounds = Bounds(self.model, args.threads, args.bandwidth, args.peak)
+        self.text = None
         self.hopeless = set()  # settings, slots left out, that were given up on a burst of shared prompts
 
     # Servers
@@ -253,14 +255,13 @@ class PeerBench:
                 self.text = loads.Text(loads.usable_words(server))
         comparisons = [Comparison(f"{load.title}: {MEASURES[row.measure][0]}", MEASURES[row.measure][1], row.goal,
                                   MEASURES[row.measure][2]) for row in load.rows]
-        bounded = any(self.has_bound(row.measure, load.warm) for row in load.rows)
-        with self.bandwidth_measured([load.unique_tokens] if bounded else []):
+        with self.bounds.measured([load.unique_tokens]):
             found = self.search(load)
             contenders = self.contenders(load, found)
             longest = max(found[setting].wall_s for setting in contenders)
             results = self.rounds(load, contenders, comparisons, longest)
         return {
-            "rows": [self.row(comparison, self.bound(row.measure, load.warm, load.requests, load.unique_tokens, load.out))
+            "rows": [self.row(comparison, self.bounds.of(load, row.measure))
                      for row, comparison in zip(load.rows, comparisons)],
             "search": {str(setting): dataclasses.asdict(result) if isinstance(result, client.Result) else result
                        for setting, result in found.items()},
@@ -296,11 +297,17 @@ class PeerBench:
         if load.case not in self.our_cases:
             return {"skipped": f"{load.name} was left out: this coppice has no `bench --case {load.case}`."}
         comparisons = [Comparison(title, "tok/s", goal) for _, title, goal, _, _ in load.rows]
-        with self.bandwidth_measured([unique for *_, unique in load.rows if unique]):
+        with self.bounds.measured([unique for *_, unique in load.rows if unique]):
             for number in range(1, self.args.rounds + 1):
                 self.engine_round(load, number, comparisons)
-        return {"rows": [self.row(comparison, self.bound(key, True, streams, unique, 64) if unique else None)
-                         for (key, _, _, streams, unique), comparison in zip(load.rows, comparisons)]}
+        return {"rows": [self.row(comparison, self.engine_bound(streams, unique))
+                         for (_, _, _, streams, unique), comparison in zip(load.rows, comparisons)]}
+
+    def engine_bound(self, streams, unique):
+        """Tokens/s at a depth of 2,048: decode of 64 by all streams, or prefill of 512."""
+        if unique:
+            return streams / self.bounds.step_seconds(streams, unique, 2048 + 32)
+        return 512 / self.bounds.prefill_seconds(512, 2048, 1)
 
     def engine_round(self, load, number, comparisons):
         say(f"  round {number} of {self.args.rounds}: coppice")
@@ -313,42 +320,6 @@ class PeerBench:
                 peers[str(setting)] = self.peer_engine(load, setting)
         for (key, *_), comparison in zip(load.rows, comparisons):
             comparison.add(ours[key], {name: figures[key] for name, figures in peers.items()})
-
-    # Bounds
-
-    def step_bytes(self, unique_tokens):
-        return self.model.weight_bytes + unique_tokens * self.model.kv_bytes_per_token
-
-    @staticmethod
-    def buffer_size(byte_count):
-        return max(1, round(byte_count / 2**24)) * 2**24
-
-    @contextlib.contextmanager
-    def bandwidth_measured(self, unique_tokens):
-        """Measures, before and after the load within, what this machine reads from a buffer of each step's size. The
-        most that was ever seen counts: a bound from a slow moment would be none."""
-        sizes = {self.buffer_size(self.step_bytes(tokens)) for tokens in unique_tokens}
-
-        def measure():
-            for size in sizes:
-                rate = float(output_of([self.args.bandwidth, str(self.args.threads), str(size)]))
-                self.bandwidths[size] = max(rate, self.bandwidths.get(size, 0.0))
-        measure()
-        yield
-        measure()
-
-    @staticmethod
-    def has_bound(measure, warm):
-        """Not where prefill decides."""
-        return measure == "decode_tokens_per_s" or (measure == "wall_s" and warm)
-
-    def bound(self, measure, warm, streams, unique_tokens, out):
-        """What reading the weights and each key and value once a step allows; None: no bound."""
-        if not self.has_bound(measure, warm):
-            return None
-        step_bytes = self.step_bytes(unique_tokens)
-        step_s = step_bytes / self.bandwidths[self.buffer_size(step_bytes)]
-        return streams / step_s if measure == "decode_tokens_per_s" else (out - 1) * step_s
 
     @staticmethod
     def row(comparison, bound):
@@ -377,20 +348,21 @@ def estimate(left, bench, rounds):
 
 
 def kept(path, report, resume):
-    """The loads of an earlier run to go on from, with its bandwidths. resume: "" none, "same" commit, "any"."""
+    """The loads of an earlier run to go on from, with its bandwidths and multiply-adds. resume: "" none, "same" commit, "any"."""
     if not resume or not path.exists():
-        return {}, {}
+        return {}, {}, 0.0
     old = json.loads(path.read_text())
     if any(old.get(key) != report[key] for key in ("machine", "threads", "model", "rounds")):
         say("the earlier run was on another machine, or with other threads, model or rounds: nothing of it is kept")
-        return {}, {}
+        return {}, {}, 0.0
     # Older files say neither for each load.
     found = {name: {"commit": "unknown", "date": old.get("date", "unknown")} | load for name, load in old["loads"].items()}
     others = [name for name, load in found.items() if load["commit"] != report["commit"]]
     if others and resume == "same":
         say(f"measured again, because they are of another commit (--resume any keeps them): {', '.join(others)}")
         found = {name: load for name, load in found.items() if name not in others}
-    return found, {int(size): rate for size, rate in old.get("bandwidth_bytes_per_s", {}).items()}
+    bandwidths = {int(size): rate for size, rate in old.get("bandwidth_bytes_per_s", {}).items()}
+    return found, bandwidths, old.get("multiply_adds_per_s", 0.0)
 
 
 def choose(names):
@@ -410,8 +382,8 @@ def run(args):
     now = {"commit": commit(), "date": datetime.date.today().isoformat()}
     report = {"machine": machine(), "threads": args.threads, "model": pathlib.Path(args.model).stem,
               "rounds": args.rounds, "amx": "amx_int8" in cpu_flags(), **now}
-    report["loads"], bench.bandwidths = kept(path, report, args.resume)
-    report["bandwidth_bytes_per_s"] = bench.bandwidths
+    report["loads"], bench.bounds.bandwidths, bench.bounds.peak = kept(path, report, args.resume)
+    report["bandwidth_bytes_per_s"] = bench.bounds.bandwidths
     for load in loads.all_loads():
         bench.remember_hopeless(load, report["loads"].get(load.name, {}))
     left = [load for load in chosen if load.name not in report["loads"]]
@@ -429,6 +401,7 @@ def run(args):
             result = bench.run_load(load)
             bench.remember_hopeless(load, result)
         report["loads"][load.name] = result | now | {"busy": others.share()}
+        report["multiply_adds_per_s"] = bench.bounds.peak
         path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     order = [load.name for load in [*loads.all_loads(), *ENGINE_LOADS]]
     report["loads"] = {name: report["loads"][name] for name in order if name in report["loads"]}
@@ -448,7 +421,7 @@ def run(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("coppice", "peers", "bandwidth", "model", "json", "markdown"):
+    for name in ("coppice", "peers", "bandwidth", "peak", "model", "json", "markdown"):
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--peers-no-amx", help=argparse.SUPPRESS)
     parser.add_argument("--only", action="append", default=[], metavar="NAME[,NAME]",

@@ -78,10 +78,13 @@ def markdown(report, chart, quiet, close, give_up, long, missing):
         lines += [*skipped, ""]
     if rates:
         low, high = f"{min(rates):.0f}", f"{max(rates):.0f}"
-        lines += ["The bound is what memory allows when a decode step reads the weights and every different key and value once;",
-                  "prefill and HTTP are not in it, so cold rows have none. Bandwidth: bench/read_bandwidth.c, on a buffer of the size",
-                  "that the step reads, before and after each load; the most that was seen counts: "
-                  f"{low if low == high else f'{low} to {high}'} GB/s here.", ""]
+        peak = report.get("multiply_adds_per_s", 0) / 1e9
+        lines += ["The bound is what memory and multiplication allow (bench/bounds.py): a decode step reads the weights and every",
+                  "different key and value once, or multiplies, whichever takes longer; prefill multiplies; HTTP takes no time.",
+                  "Measured before and after each load (bench/read_bandwidth.c, on a buffer of the size that the step reads;",
+                  "bench/multiply_peak.c); the most that was seen counts: "
+                  f"{low if low == high else f'{low} to {high}'} GB/s, and {peak:.0f} G multiply-adds/s of f32, several times that "
+                  "of bytes.", ""]
     if rows_of(report):
         lines += [f"![How many times faster than llama.cpp at its best, by load]({chart})"]
     return "\n".join(lines) + "\n"

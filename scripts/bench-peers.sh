@@ -9,8 +9,10 @@ source "$(dirname "$0")/lib.sh"
 cd "$repo"
 
 python_env venv-bench bench/requirements.txt matplotlib
-clang-19 -O3 -march=native -Wall -Wextra -Werror -pthread bench/read_bandwidth.c -o build/read_bandwidth ||
-  die "bench/read_bandwidth.c could not be compiled: see above."
+for program in read_bandwidth multiply_peak; do
+  clang-19 -O3 -march=native -ffp-contract=fast -Wall -Wextra -Werror -pthread "bench/$program.c" -o "build/$program" ||
+    die "bench/$program.c could not be compiled: see above."
+done
 
 no_amx=()
 if grep -qw amx_int8 /proc/cpuinfo; then
@@ -33,5 +35,5 @@ if grep -qw amx_int8 /proc/cpuinfo; then
 fi
 
 exec build/venv-bench/bin/python bench/peers.py --coppice build/coppice --peers "$(llama_build_dir)/bin" "${no_amx[@]}" \
-  --bandwidth build/read_bandwidth --model "$pinned_model" --json build/bench-peers.json \
+  --bandwidth build/read_bandwidth --peak build/multiply_peak --model "$pinned_model" --json build/bench-peers.json \
   --markdown docs/benchmarks.md "$@"

@@ -1,5 +1,6 @@
 """How `make bench-peers` chooses what to run and what to keep: no server runs here."""
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -8,6 +9,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench"))
 
+import bounds
 import client
 import common
 import loads
@@ -23,7 +25,7 @@ class Bench(peers.PeerBench):
     """Settings take as long as `walls` says, in the order in which they are tried."""
 
     def __init__(self, walls):
-        self.builds, self.hopeless, self.walls, self.tried, self.bandwidths = {"": None}, set(), walls, [], {}
+        self.builds, self.hopeless, self.walls, self.tried = {"": None}, set(), walls, []
 
     def outcome(self, setting, limit):
         wall = self.walls[len(self.tried)]
@@ -90,12 +92,12 @@ class ResumeTest(unittest.TestCase):
 
     def test_other_commits_are_kept_only_when_asked_for(self):
         self.assertEqual(list(self.kept("same")[0]), ["cold-8-1500"])
-        found, bandwidths = self.kept("any")
+        found, bandwidths, _ = self.kept("any")
         self.assertEqual(found["stream"]["commit"], "unknown")
         self.assertEqual(found["stream"]["date"], "2026-01-01")
         self.assertEqual(bandwidths, {16777216: 3.0})
-        self.assertEqual(self.kept(""), ({}, {}))
-        self.assertEqual(self.kept("any", threads=1), ({}, {}))
+        self.assertEqual(self.kept(""), ({}, {}, 0.0))
+        self.assertEqual(self.kept("any", threads=1), ({}, {}, 0.0))
 
     def test_the_table_names_the_commits_and_what_is_unknown(self):
         row = {"title": "load", "unit": "s", "higher_is_better": False, "coppice": 1.0, "peer": 2.0, "setting": "-fa on",
@@ -111,32 +113,46 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("50 %", text)
 
 
-class BandwidthTest(unittest.TestCase):
-    def test_the_most_that_was_seen_around_any_load_of_a_size_is_the_bound(self):
+class BoundsTest(unittest.TestCase):
+    def bounds(self, rates, peaks):
         class Model:
             weight_bytes, kv_bytes_per_token = 16 * 2**20, 0
+            layer_multiply_adds, output_multiply_adds, attention_multiply_adds = 1000, 100, 10
 
-        rates = iter(["100", "300", "200", "150"])
-        bench = Bench([])
-        bench.model = Model
-        bench.args = type("Args", (), {"bandwidth": "read_bandwidth", "threads": 2})
-        peers.output_of, before = lambda command: next(rates), peers.output_of
-        self.addCleanup(setattr, peers, "output_of", before)
-        for _ in range(2):
-            with bench.bandwidth_measured([5]):
+        bounds_of_model = bounds.Bounds(Model, 2, "read_bandwidth", "multiply_peak")
+        bounds_of_model.byte_dots = 4
+        answers = {"read_bandwidth": iter(rates), "multiply_peak": iter(peaks)}
+        bounds.output_of, before = lambda command: next(answers[command[0]]), bounds.output_of
+        self.addCleanup(setattr, bounds, "output_of", before)
+        for _ in range(len(rates) // 2):
+            with bounds_of_model.measured([5]):
                 pass
-        self.assertEqual(bench.bandwidths, {16 * 2**20: 300.0})
-        self.assertEqual(bench.bound("decode_tokens_per_s", False, 4, 5, 9), 4 * 300 / (16 * 2**20))
-        self.assertEqual(bench.bound("wall_s", True, 4, 5, 9), 8 * 16 * 2**20 / 300)
-        self.assertIsNone(bench.bound("wall_s", False, 4, 5, 9))
+        return bounds_of_model
 
+    def test_the_most_that_was_seen_around_any_load_of_a_size_counts(self):
+        found = self.bounds(["100", "300", "200", "150"], ["7", "9", "8", "6"])
+        self.assertEqual(found.bandwidths, {16 * 2**20: 300.0})
+        self.assertEqual(found.peak, 9)
 
-class OthersShareTest(unittest.TestCase):
-    def test_what_we_and_our_children_use_is_not_others(self):
-        others = common.OthersShare()
-        others.begin = (10.0, 3.0, 100.0)
-        others._times = lambda: (50.0, 33.0, 180.0)
-        self.assertEqual(others.share(), 10 / 80)
+    def test_a_step_reads_or_multiplies_and_a_prefill_multiplies(self):
+        found = self.bounds([str(2**20)] * 2, ["1e9"] * 2)
+        self.assertEqual(found.step_seconds(4, 5, 9), 16)
+        found.peak = 10.0
+        products, attention = 4 * (1000 + 100) / 4, 4 * 9 * 10
+        self.assertEqual(found.step_seconds(4, 5, 9), (products + attention) / 10)
+        # Tokens 7 and 8 see 8 and 9 keys.
+        self.assertEqual(found.prefill_seconds(2, 7, 1), ((2 * 1000 + 100) / 4 + 17 * 10) / 10)
+
+    def test_cold_loads_prefill_each_groups_prefix_once(self):
+        found = self.bounds([str(2**20)] * 2, ["10"] * 2)
+        load = loads.Load("x", "x", 4, 100, (), groups=2, own=3, out=5)
+        own = 8 * found.prefill_seconds(3, 100, 1)
+        shared = 2 * found.prefill_seconds(100, 0, 0)
+        step = found.step_seconds(8, load.unique_tokens, 105)
+        self.assertEqual(found.of(load, "ttft_max_s"), shared + own)
+        self.assertEqual(found.of(load, "wall_s"), shared + own + 4 * step)
+        self.assertEqual(found.of(dataclasses.replace(load, warm=True), "wall_s"), own + 4 * step)
+        self.assertEqual(found.of(load, "decode_tokens_per_s"), 8 / step)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""What memory and multiplication allow: the least time that a load can take on this machine, HTTP left out.
+
+A decode step must read the weights and each different key and value once, and multiply; whichever takes longer counts. A
+prefill must multiply. Attention's multiply-adds are those of f32; weights multiply as bytes, of which an instruction
+does several times as many.
+"""
+
+import contextlib
+
+from common import cpu_flags, output_of
+
+BYTE_DOTS = (("amx_int8", 32), ("avx512_vnni", 4), ("avx_vnni", 4))  # byte multiply-adds for each one of f32, at most
+
+
+class Bounds:
+    """Measures around each load; the best that was ever seen counts: a bound from a slow moment would be none."""
+
+    def __init__(self, model, threads, bandwidth_program, peak_program):
+        self.model, self.threads = model, threads
+        self.bandwidth_program, self.peak_program = bandwidth_program, peak_program
+        self.bandwidths = {}  # bytes of a buffer: bytes/s
+        self.peak = 0.0       # f32 multiply-adds/s
+        self.byte_dots = next((times for flag, times in BYTE_DOTS if flag in cpu_flags()), 2)
+
+    def _step_bytes(self, unique_tokens):
+        return self.model.weight_bytes + unique_tokens * self.model.kv_bytes_per_token
+
+    @staticmethod
+    def _buffer_size(byte_count):
+        return max(1, round(byte_count / 2**24)) * 2**24
+
+    @contextlib.contextmanager
+    def measured(self, unique_tokens):
+        """Before and after the load within; the bandwidth on buffers of the size that its decode steps read."""
+        sizes = {self._buffer_size(self._step_bytes(tokens)) for tokens in unique_tokens}
+
+        def measure():
+            for size in sizes:
+                rate = float(output_of([self.bandwidth_program, str(self.threads), str(size)]))
+                self.bandwidths[size] = max(rate, self.bandwidths.get(size, 0.0))
+            self.peak = max(self.peak, float(output_of([self.peak_program, str(self.threads)])))
+        measure()
+        yield
+        measure()
+
+    def _multiply_seconds(self, rows, outputs, pairs):
+        """rows: through all layers; outputs: of these, through the output head; pairs: of a row and a key that it sees."""
+        m = self.model
+        products = rows * m.layer_multiply_adds + outputs * m.output_multiply_adds
+        return (products / self.byte_dots + pairs * m.attention_multiply_adds) / self.peak
+
+    def prefill_seconds(self, rows, first, outputs):
+        """One text's tokens [first, first + rows); `outputs` of them are asked what comes next."""
+        return self._multiply_seconds(rows, outputs, rows * (first + (rows + 1) / 2))
+
+    def step_seconds(self, streams, unique_tokens, depth):
+        step_bytes = self._step_bytes(unique_tokens)
+        return max(step_bytes / self.bandwidths[self._buffer_size(step_bytes)],
+                   self._multiply_seconds(streams, streams, streams * depth))
+
+    def of(self, load, measure):
+        """The bound of a row of a load: in seconds, or tokens/s."""
+        step = self.step_seconds(load.requests, load.unique_tokens, load.prompt + load.out // 2)
+        if measure == "decode_tokens_per_s":
+            return load.requests / step
+        shared = 0 if load.warm else load.groups * self.prefill_seconds(load.shared, 0, 0)
+        first = shared + load.requests * self.prefill_seconds(load.own, load.shared, 1)
+        return first if measure == "ttft_max_s" else first + (load.out - 1) * step
