@@ -14,11 +14,13 @@ import pathlib
 import statistics
 import sys
 
-from common import (FLASH, HOPELESS, UNIFIED, Comparison, Failure, Server, machine, output_of, run_to_the_end, say,
+from common import (FLASH, HOPELESS, UNIFIED, Comparison, Failure, Server, commit, machine, output_of, run_to_the_end, say,
                     write_part)
 
 
 BACKENDS = ("tree", "gather", "dense")
+FORMATS = ("f16", "int8", "turbo4")
+DEPTHS = {"depth": (2048, 0.97), "deep": (16384, 1.3)}  # case: (tokens, goal of the other formats over f16)
 
 
 class Bench:
@@ -32,6 +34,12 @@ class Bench:
         for backend in BACKENDS:
             result = self.coppice_case("batch", "--attention", backend)
             figures.setdefault(backend, []).append((result["decode_tokens_per_s"], result["kv_mib_per_step"]))
+
+    def formats(self, case, figures):
+        """Decode speed of one stream with each KV format."""
+        for kv_format in FORMATS:
+            result = self.coppice_case(case, "--kv-format", kv_format)
+            figures.setdefault(case, {}).setdefault(kv_format, []).append(result["decode_tokens_per_s"])
 
     def coppice_case(self, case, *options):
         return json.loads(output_of([
@@ -97,7 +105,28 @@ class Bench:
         comparison.add(ours["wall_ms"] / 1000, peers)
 
 
-def markdown(args, comparisons, bookkeeping, gaps, details, backends):
+def shared_rows(shared):
+    """Sixteen decodes on one prefix of 2,048 tokens."""
+    def middle(key):
+        return statistics.median(run[key] for run in shared)
+    return [f"| the same, 16 streams on one prefix of 2,048 tokens | {100 * middle('bookkeeping'):.2f} % | ≤ 2 % "
+            f"| {'yes' if middle('bookkeeping') <= 0.02 else 'no'} |",
+            f"| KV bytes that such a step reads / different bytes | {middle('kv_read_ratio'):.2f} | ≤ 1.05 "
+            f"| {'yes' if middle('kv_read_ratio') <= 1.05 else 'no'} |"]
+
+
+def format_rows(formats):
+    for case, figures in formats.items():
+        tokens, goal = DEPTHS[case]
+        for kv_format in FORMATS:
+            pairs = [one / f16 for one, f16 in zip(figures[kv_format], figures["f16"])]
+            ratio = statistics.median(pairs)
+            line = f"| {tokens:,} | {kv_format} | {statistics.median(figures[kv_format]):.1f} tok/s "
+            yield line + ("| | | |" if kv_format == "f16" else
+                          f"| {ratio:.2f} | ≥ {goal} | {'yes' if ratio >= goal else 'no'} |")
+
+
+def markdown(args, comparisons, bookkeeping, shared, gaps, details, backends, formats):
     lines = [
         "## The engine and the demo", "",
         "Written by `make bench`. coppice against llama.cpp's own tools, built from the same sources with the same",
@@ -105,15 +134,15 @@ def markdown(args, comparisons, bookkeeping, gaps, details, backends):
         "setting (flash attention on or off, one unified KV cache or one for each sequence), then its median. A setting that",
         f"was {HOPELESS} times slower than the best in the first round is not run again.", "",
         f"{machine()}; {args.threads} threads; {pathlib.Path(args.model).stem}; {args.rounds} rounds; "
-        f"{datetime.date.today().isoformat()}.", "",
+        f"{datetime.date.today().isoformat()}, commit {commit()}.", "",
         "| load | coppice | llama.cpp at its best | ratio | goal | reached |",
         "|---|---|---|---|---|---|",
         *(comparison.as_row() for comparison in comparisons), "",
-        "The last row is `llama-server`, all eight requests arriving at once on an empty cache.", "",
+        "The last row is `llama-server` with a slot for each of the eight requests, which arrive at once on an empty cache.", "",
         "| figure of coppice alone | value | goal | reached |",
         "|---|---|---|---|",
         f"| bookkeeping of a step (8 streams), share of its time | {100 * bookkeeping:.2f} % | ≤ 2 % "
-        f"| {'yes' if bookkeeping <= 0.02 else 'no'} |",
+        f"| {'yes' if bookkeeping <= 0.02 else 'no'} |", *shared_rows(shared),
         f"| a running stream while 4,000 tokens prefill beside it ({gaps['count']:.0f} gaps): p99 gap / median gap of that time "
         f"| {gaps['p99_ms']:.0f} ms / {gaps['median_ms']:.0f} ms = {gaps['p99_ms'] / gaps['median_ms']:.2f} | ≤ 3 "
         f"| {'yes' if gaps['p99_ms'] <= 3 * gaps['median_ms'] else 'no'} |",
@@ -139,26 +168,37 @@ def markdown(args, comparisons, bookkeeping, gaps, details, backends):
     for name in backends:
         lines.append(f"| {name} | {speed[name]:.1f} tok/s | {speed[name] / speed['dense']:.2f} | {read[name]:.1f} MiB "
                      f"| {read[name] / read['dense']:.2f} |")
+    lines += [
+        "", "KV formats (docs/adr/0009-kv-formats.md), one stream's decode:", "",
+        "| depth | format | decode | over f16 | goal | reached |",
+        "|---|---|---|---|---|---|", *format_rows(formats),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def run(args):
     bench = Bench(args)
-    prefill = Comparison("one stream: prefill of 512", "tok/s", 0.95)
-    decode = Comparison("one stream: decode of 64 at depth 512", "tok/s", 0.95)
-    batch = Comparison("8 unrelated streams: decode at depth 400", "tok/s", 0.9)
+    prefill = Comparison("one stream: prefill of 512", "tok/s", 1.0)
+    decode = Comparison("one stream: decode of 64 at depth 512", "tok/s", 1.0)
+    batch = Comparison("8 unrelated streams: decode at depth 400", "tok/s", 1.5)
     demo = Comparison("the demo's eight requests: total time", "s", 0.5, higher_is_better=False)
     comparisons = [prefill, decode, batch, demo]
-    bookkeeping, gaps, details, backends = [], [], {}, {}
+    bookkeeping, shared, gaps, details, backends, formats = [], [], [], {}, {}, {}
     for round_number in range(1, args.rounds + 1):
         say(f"round {round_number} of {args.rounds}: one stream")
         bench.stream((prefill, decode))
         say(f"round {round_number} of {args.rounds}: eight streams")
         bookkeeping.append(bench.batch(batch))
+        say(f"round {round_number} of {args.rounds}: sixteen streams on one prefix")
+        shared.append(bench.coppice_case("shared"))
         say(f"round {round_number} of {args.rounds}: gaps")
         gaps.append(bench.coppice_case("gaps"))
         say(f"round {round_number} of {args.rounds}: backends")
         bench.backends(backends)
+        say(f"round {round_number} of {args.rounds}: KV formats")
+        bench.formats("depth", formats)
+        if not args.quick:
+            bench.formats("deep", formats)
         say(f"round {round_number} of {args.rounds}: the demo's load")
         bench.demo(demo, details)
     share = statistics.median(bookkeeping)
@@ -166,10 +206,11 @@ def run(args):
     result = {
         "machine": machine(), "threads": args.threads, "rounds": args.rounds,
         "comparisons": [comparison.as_json() for comparison in comparisons],
-        "bookkeeping": bookkeeping, "gaps": gaps, "demo": details, "backends": backends,
+        "bookkeeping": bookkeeping, "gaps": gaps, "demo": details, "backends": backends, "shared": shared,
+        "formats": formats, "commit": commit(),
     }
     pathlib.Path(args.json).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    text = markdown(args, comparisons, share, middle_gaps, details, backends)
+    text = markdown(args, comparisons, share, shared, middle_gaps, details, backends, formats)
     if not args.quick:
         write_part(args.markdown, "make bench", text)
     print(text)
