@@ -1,4 +1,4 @@
-// Messages: through chat templates and the tokenizer of COPPICE_MODEL.
+// Messages: through chat templates, the tokenizer of COPPICE_MODEL, and the one that remembers.
 //
 // An input's first byte picks the template and whether the assistant's turn is opened. The rest is roles and contents in
 // turn, a byte 0x1e after each.
@@ -9,6 +9,7 @@
 
 #include "fuzz/fuzz.h"
 #include "text/chat_template.h"
+#include "text/prompt_tokenizer.h"
 #include "text/utf8_stream.h"
 #include "text/vocabulary.h"
 
@@ -38,9 +39,11 @@ struct Texts {
     const char* path = std::getenv("COPPICE_MODEL");
     if (path == nullptr) finding("COPPICE_MODEL names no GGUF file");
     vocabulary = std::make_shared<const text::Vocabulary>(path);
+    tokenizer = std::make_unique<text::PromptTokenizer>(vocabulary, 1 << 20);
     for (const char* source : kTemplates) templates.push_back(std::make_unique<text::ChatTemplate>(vocabulary, source));
   }
   std::shared_ptr<const text::Vocabulary> vocabulary;
+  std::unique_ptr<text::PromptTokenizer> tokenizer;
   std::vector<std::unique_ptr<text::ChatTemplate>> templates;
 };
 
@@ -60,23 +63,38 @@ std::vector<text::ChatMessage> messages_of(std::string_view rest) {
   return messages;
 }
 
+const Texts& texts() {
+  static const Texts loaded;
+  return loaded;
+}
+
 void run(unsigned first, std::string_view rest) {
-  static const Texts texts;
   std::string prompt;
   try {
-    prompt = texts.templates[(first >> 1U) % kTemplates.size()]->render(messages_of(rest), (first & 1U) != 0);
+    prompt = texts().templates[(first >> 1U) % kTemplates.size()]->render(messages_of(rest), (first & 1U) != 0);
   } catch (const text::TemplateError& e) {
     if (e.what()[0] == '\0') finding("a refusal without a reason");
     return;
   }
-  const auto tokens = texts.vocabulary->tokenize(prompt, false, true);
+  const auto tokens = texts().vocabulary->tokenize(prompt, false, true);
   for (const kv::Token token : tokens)
-    if (token < 0 || token >= texts.vocabulary->size()) finding("a token that does not exist");
-  texts.vocabulary->detokenize(tokens, true);  // not always the prompt again: some vocabularies lack some bytes
+    if (token < 0 || token >= texts().vocabulary->size()) finding("a token that does not exist");
+  texts().vocabulary->detokenize(tokens, true);  // not always the prompt again: some vocabularies lack some bytes
+
+  std::string text;  // long enough to be cut
+  while (text.size() < 3 * text::PromptTokenizer::kPieceBytes) text += prompt + " more";
+  if (texts().tokenizer->tokenize(text, "") != texts().vocabulary->tokenize(text, true, true))
+    finding("pieces of a text have other tokens than the text");
 }
 
 }  // namespace
 }  // namespace coppice::testing
+
+/// The model takes longer to load under sanitizers than libFuzzer lets an input take.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  coppice::testing::texts();
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
