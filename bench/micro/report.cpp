@@ -1,6 +1,7 @@
 #include "report.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -40,6 +41,12 @@ void Report::add(const Row& row) {
       "{:>5.2f}\n",
       c.name(), format_name(c.format), row.backend, row.threads, wall, best, cpu, unique / 1e6, read / unique,
       written / unique, moved_rate, unique_rate, row.bandwidth / 1e9, share);
+  // Data that no cache holds comes from memory, and takes its time: else bytes, time or bandwidth were not what they say.
+  const auto cache = static_cast<double>(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE)));
+  if (unique * static_cast<double>(row.layers) > 2 * cache && unique / best / 1e3 > 1.1 * row.bandwidth / 1e9) {
+    fmt::print("  ^ {:.1f} GB/s at best, from memory that gives {:.1f}: don't trust this row\n", unique / best / 1e3,
+               row.bandwidth / 1e9);
+  }
   std::fflush(stdout);
   if (csv_ == nullptr) return;
   fmt::print(
