@@ -29,7 +29,6 @@ constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadBytes = 4096;
 constexpr std::size_t kMaxPipelined = std::size_t{64} << 10;
 constexpr std::size_t kMaxLinger = std::size_t{64} << 20;
-constexpr double kLingerSeconds = 2;
 
 std::string http_date() {
   const std::time_t now = std::time(nullptr);
@@ -41,8 +40,8 @@ std::string http_date() {
 }
 
 /// The reply to a request that could not be read; none: nobody is there to read it.
-std::optional<ApiError> protocol_error(error_code error, bool timed_out, const HttpLimits& limits) {
-  if (timed_out) return ApiError(408, "The request took too long to arrive.", "", "request_timeout");
+std::optional<ApiError> protocol_error(error_code error, bool overdue, const HttpLimits& limits) {
+  if (overdue) return ApiError(408, "The request took too long to arrive.", "", "request_timeout");
   if (error == http::error::header_limit)
     return ApiError(431, fmt::format("The header is over the limit of {} bytes.", limits.max_header_bytes), "",
                     "header_too_large");
@@ -99,10 +98,11 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits,
       // A head that is too long, or a chunk's, must not fill the memory before anybody sees its end.
       buffer_(std::max(limits.max_header_bytes, kMaxPipelined) + kReadBytes) {
   error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  notice_dead_peer(socket_.native_handle(), limits_.write_seconds);
+  auto& raw = socket_.socket();
+  raw.set_option(asio::ip::tcp::no_delay(true), ignored);
+  notice_dead_peer(raw.native_handle(), limits_.write_seconds);
   if (limits_.send_buffer_bytes > 0)
-    socket_.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
+    raw.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
 }
 
 asio::awaitable<void> HttpSession::run() {
@@ -125,11 +125,11 @@ asio::awaitable<void> HttpSession::turn_away(ApiError error) {
 }
 
 asio::awaitable<bool> HttpSession::serve_one() {
-  timed_out_ = head_only_ = false;
+  head_only_ = false;
   if (buffer_.size() == 0) {
     rest();
     buffer_.shrink_to_fit();
-    arm(limits_.idle_seconds);
+    socket_.arm(limits_.idle_seconds);
     const auto [error, n] = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), kTuple);
     if (error) co_return false;
     buffer_.commit(n);
@@ -138,7 +138,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   fresh_ = false;
 
   auto request = co_await read_request();
-  disarm();
+  socket_.disarm();
   if (!request) {
     if (request.error()) co_await refuse(*request.error());
     co_return false;
@@ -152,11 +152,11 @@ asio::awaitable<bool> HttpSession::serve_one() {
 
 asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession::read_request() {
   Parser parser;
-  arm(limits_.header_seconds);
+  socket_.arm(limits_.header_seconds);
   parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
   parser.body_limit(limits_.max_body_bytes);
   const auto [head_error, head_bytes] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
-  if (head_error) co_return std::unexpected(protocol_error(head_error, timed_out_, limits_));
+  if (head_error) co_return std::unexpected(protocol_error(head_error, socket_.overdue(), limits_));
   const auto& head = parser.get();
   head_only_ = head.method() == http::verb::head;
   http10_ = head.version() < 11;
@@ -176,12 +176,12 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
 
   if (boost::beast::iequals(head[http::field::expect], "100-continue"))
     co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
-  arm(limits_.body_seconds);
+  socket_.arm(limits_.body_seconds);
   request.body_charge = BodyBudget::Charge(bodies_);
   parser.eager(true);
   while (!parser.is_done()) {
     const auto [error, bytes] = co_await http::async_read_some(socket_, buffer_, parser, kTuple);
-    if (error) co_return std::unexpected(protocol_error(error, timed_out_, limits_));
+    if (error) co_return std::unexpected(protocol_error(error, socket_.overdue(), limits_));
     if (!request.body_charge.raise(head.body().size()))
       co_return std::unexpected(ApiError::unavailable("The bodies of other requests take all the room there is."));
   }
@@ -193,7 +193,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
 }
 
 asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
-  timed_out_ = keep_alive_ = false;
+  keep_alive_ = false;
   begun_ = streaming_ = complete_ = false;
   handler_.refused(error.status());
   co_await send(error_reply(error));
@@ -205,8 +205,8 @@ asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
 /// bytes destroys our reply on its way.
 asio::awaitable<void> HttpSession::linger() {
   error_code ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-  arm(kLingerSeconds);
+  socket_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  socket_.arm(limits_.linger_seconds);
   std::array<char, kReadBytes> sink{};
   for (std::size_t total = 0; total < kMaxLinger;) {
     const auto [error, n] = co_await socket_.async_read_some(asio::buffer(sink), kTuple);
@@ -237,10 +237,10 @@ asio::awaitable<void> HttpSession::watch() {
 
 asio::awaitable<void> HttpSession::write_all(std::string_view bytes) {
   // One limit for all of it: a client that takes a byte now and then would hold it for ever.
-  arm(limits_.write_seconds + static_cast<double>(bytes.size()) / limits_.slowest_reader);
+  socket_.arm(limits_.write_seconds + static_cast<double>(bytes.size()) / limits_.slowest_reader);
   while (!bytes.empty())
     bytes.remove_prefix(co_await socket_.async_write_some(asio::buffer(bytes), asio::use_awaitable));
-  disarm();
+  socket_.disarm();
 }
 
 std::string HttpSession::head(int status, std::string_view content_type, const HttpReply* reply) const {
@@ -289,17 +289,9 @@ asio::awaitable<void> HttpSession::end_stream() {
   complete_ = true;
 }
 
-void HttpSession::arm(double seconds) {
-  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
 void HttpSession::check_deadline(Clock::time_point now) {
-  if (now < deadline_) return;
-  SPDLOG_DEBUG("connection timed out");
-  timed_out_ = true;
-  disarm();
-  error_code ignored;
-  socket_.cancel(ignored);  // whoever waits sees operation_aborted, and may still send a reply
+  // Whoever waits sees an error, and may still send a reply.
+  if (socket_.check(now)) SPDLOG_DEBUG("connection timed out");
 }
 
 void HttpSession::rest() {
@@ -318,7 +310,7 @@ void HttpSession::finish() {
 
 void HttpSession::close() {
   error_code ignored;
-  socket_.close(ignored);
+  socket_.socket().close(ignored);
 }
 
 }  // namespace coppice::server

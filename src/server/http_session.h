@@ -23,12 +23,13 @@
 
 #include "server/api_error.h"
 #include "server/http.h"
+#include "server/timed_socket.h"
 
 namespace coppice::server {
 
 class HttpSession final : public ReplyWriter, public std::enable_shared_from_this<HttpSession> {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = TimedSocket::Clock;
 
   /// `limits`, `bodies` and `handler` outlive the session.
   HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies, HttpHandler& handler);
@@ -40,7 +41,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
 
   /// How long nothing was asked; 0 while busy.
   double idle_seconds(Clock::time_point now) const;
-  /// Closes the connection when what it waits for is overdue; called every now and then.
+  /// Ends what this connection waits for when it is overdue; called every now and then.
   void check_deadline(Clock::time_point now);
   /// No further request on this connection; an idle one closes at once. A new one may still be asked once: its first
   /// request may be on its way.
@@ -70,17 +71,13 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   boost::asio::awaitable<void> linger();
   std::string head(int status, std::string_view content_type, const HttpReply* reply) const;
   void rest();  ///< no longer busy
-  void arm(double seconds);
-  void disarm() { deadline_ = Clock::time_point::max(); }
 
-  boost::asio::ip::tcp::socket socket_;
+  TimedSocket socket_;
   const HttpLimits& limits_;
   BodyBudget& bodies_;
   HttpHandler& handler_;
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet; has a largest size
-  Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point idle_since_ = Clock::now();
-  bool timed_out_ = false;
   bool busy_ = false;        ///< see busy()
   bool fresh_ = true;        ///< nothing was asked yet
   bool finishing_ = false;   ///< see finish()

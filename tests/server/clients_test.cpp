@@ -133,6 +133,89 @@ TEST_F(ClientsTest, HeaderInDropsIs408) {
   expect_deserted();
 }
 
+/// Clients who send so fast that whenever a deadline passes their next byte is there already.
+class FloodTest : public ClientsTest {
+ protected:
+  static constexpr int kClients = 8;
+
+  static server::ServerConfig impatient() {
+    auto c = config();
+    c.http.header_seconds = c.http.body_seconds = c.http.linger_seconds = c.http.write_seconds = 0.3;
+    c.http.max_header_bytes = std::size_t{16} << 20;
+    return c;
+  }
+  std::vector<std::unique_ptr<HttpClient>> begin(const std::string& bytes) {
+    std::vector<std::unique_ptr<HttpClient>> all;
+    for (int i = 0; i < kClients; ++i) {
+      all.push_back(client());
+      all.back()->send(bytes);
+    }
+    return all;
+  }
+  /// Sends pieces of `bytes`, over and over, from before the deadline until it was looked at.
+  static void flood(std::vector<std::unique_ptr<HttpClient>>& all, const std::string& bytes, std::size_t piece = 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(400);
+    for (std::size_t at = 0; std::chrono::steady_clock::now() < end; at = (at + piece) % bytes.size()) {
+      for (auto& one : all) {
+        try {
+          one->send(std::string_view(bytes).substr(at, piece));
+        } catch (const std::runtime_error&) {  // closed already
+        }
+      }
+    }
+  }
+};
+
+TEST_F(FloodTest, HeadsEndInTheir408) {
+  start({}, impatient());
+  auto all = begin("GET /health HTTP/1.1\r\n");
+  flood(all, "A: b\r\n");
+  for (auto& one : all) EXPECT_EQ(one->receive().status, 408);
+  expect_deserted();
+}
+
+TEST_F(FloodTest, BodiesEndInTheir408) {
+  start({}, impatient());
+  for (const std::string& head :
+       {kChunkedHead, std::string("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n")}) {
+    auto all = begin(head);
+    flood(all, "1\r\n \r\n");
+    for (auto& one : all) EXPECT_EQ(one->receive().status, 408);
+  }
+  expect_deserted();
+}
+
+TEST_F(FloodTest, RefusedClientsAreClosed) {
+  start({}, impatient());
+  auto all = begin("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n");
+  flood(all, std::string(32768, ' '), 32768);
+  expect_deserted();
+}
+
+/// Their writes never rest: a byte is taken at any time.
+TEST_F(FloodTest, SlowReadersAreClosed) {
+  auto c = impatient();
+  c.http.send_buffer_bytes = 4096;
+  c.http.slowest_reader = 1e12;
+  FakeModel& model = start({}, c);
+  std::vector<std::unique_ptr<HttpClient>> all;
+  for (std::size_t i = 0; i < kClients; ++i) {
+    all.push_back(client(4096));
+    all.back()->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+    model.emit({last(model.wait_submitted(i), std::string(2'000'000, 'x'), sampling::Finish::kStop, {})});
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(800);
+  while (std::chrono::steady_clock::now() < end)
+    for (auto& one : all) one->read_some(1);
+  for (auto& one : all) {
+    std::size_t rest = 0;
+    for (std::string more = one->read_some(); !more.empty(); more = one->read_some()) rest += more.size();
+    EXPECT_LT(rest, 1'500'000U);
+  }
+  expect_deserted();
+}
+
 TEST_F(ClientsTest, RequestsMayComeByteByByte) {
   start(words({"x"}));
   auto c = client();

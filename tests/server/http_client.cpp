@@ -91,9 +91,9 @@ void HttpClient::send(std::string_view bytes) {
   }
 }
 
-std::string HttpClient::read_some() {
+std::string HttpClient::read_some(std::size_t most) {
   std::array<char, 16384> chunk{};
-  const ssize_t n = ::recv(fd_, chunk.data(), chunk.size(), 0);
+  const ssize_t n = ::recv(fd_, chunk.data(), std::min(most, chunk.size()), 0);
   if (n < 0 && errno == ECONNRESET) return "";
   if (n < 0) fail("recv");
   return {chunk.data(), static_cast<std::size_t>(n)};

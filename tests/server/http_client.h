@@ -40,13 +40,13 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   void send(std::string_view bytes);
-  HttpAnswer receive(bool head_only = false);     ///< one response
-  std::string read_some();                        ///< "": the server closed
-  std::string read_until(std::string_view text);  ///< what came so far, `text` included
-  bool closed();                                  ///< waits: does the server close, sending nothing more?
-  void close();                                   ///< vanish
-  void shut_down_sending();                       ///< the server sees the end of our bytes; we still read
-  std::uint16_t port() const;                     ///< our end's
+  HttpAnswer receive(bool head_only = false);          ///< one response
+  std::string read_some(std::size_t most = SIZE_MAX);  ///< bytes; "": the server closed
+  std::string read_until(std::string_view text);       ///< what came so far, `text` included
+  bool closed();                                       ///< waits: does the server close, sending nothing more?
+  void close();                                        ///< vanish
+  void shut_down_sending();                            ///< the server sees the end of our bytes; we still read
+  std::uint16_t port() const;                          ///< our end's
 
   // Whole exchanges on this connection.
   HttpAnswer get(const std::string& path);
