@@ -179,6 +179,7 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
                      "method_not_allowed");
     }
     path = route.path;
+    if (request.method == "GET") request.drop_body();  // nobody looks at it
     co_await (this->*route.action)(request, out);
     metrics_.count_request(path, 200);
   } catch (const ApiError& e) {
@@ -194,6 +195,7 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
     failure = ApiError::server_error(500, "An internal error: see the server's log.", "internal_error");
   }
   if (!failure) co_return;
+  request.drop_body();  // whoever takes the answer slowly must not hold it meanwhile
   metrics_.count_request(path, failure->status());
   SPDLOG_DEBUG("{} {} of {}: {} {}", request.method, request.path, request.client.empty() ? "?" : request.client,
                failure->status(), failure->what());

@@ -3,10 +3,34 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/http.h"
 
 namespace coppice::server {
+
+namespace {
+
+constexpr std::size_t kKept = 200;  // bytes of each end
+
+/// Cuts between characters.
+std::string without_middle(const std::string& text) {
+  if (text.size() <= 2 * kKept) return text;
+  const auto in_character = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80; };
+  std::size_t head = kKept, tail = text.size() - kKept;
+  while (head > 0 && in_character(head)) --head;
+  while (tail < text.size() && in_character(tail)) ++tail;
+  return text.substr(0, head) + "..." + text.substr(tail);
+}
+
+}  // namespace
+
+ApiError::ApiError(int status, const std::string& message, std::string param, std::string code, std::string type)
+    : std::runtime_error(without_middle(message)),
+      status_(status),
+      type_(std::move(type)),
+      param_(std::move(param)),
+      code_(std::move(code)) {}
 
 ApiError ApiError::field(const std::string& name, const std::string& message, const std::string& code) {
   return {400, fmt::format("'{}': {}", name, message), name, code};

@@ -1,24 +1,20 @@
 // ApiError: an answer in OpenAI's error form: {"error": {"message", "type", "param", "code"}}.
 //
+// Its message may quote what a client sent, of any size: what is long loses its middle.
+//
 // A value; thrown by parsing and by handlers, caught in one place (api.cpp).
 #pragma once
 
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace coppice::server {
 
 class ApiError : public std::runtime_error {
  public:
-  ApiError(int status, std::string message, std::string param = "", std::string code = "",
-           std::string type = "invalid_request_error")
-      : std::runtime_error(std::move(message)),
-        status_(status),
-        type_(std::move(type)),
-        param_(std::move(param)),
-        code_(std::move(code)) {}
+  ApiError(int status, const std::string& message, std::string param = "", std::string code = "",
+           std::string type = "invalid_request_error");
 
   /// 400 for one field.
   static ApiError field(const std::string& name, const std::string& message, const std::string& code = "invalid_value");

@@ -13,6 +13,8 @@
 namespace coppice::testing {
 namespace {
 
+using nlohmann::json;
+
 class LimitsTest : public ServerTest {};
 
 TEST_F(LimitsTest, ConnectionIsKeptAlive) {
@@ -215,6 +217,25 @@ TEST_F(BodiesTest, RunningRequestsHoldNone) {
     ASSERT_NE(model.wait_submitted(i), 0u);
   }
   wait_for_bytes(0);
+}
+
+TEST_F(LimitsTest, WhatErrorsQuoteIsCut) {
+  start(words({"x"}));
+  for (const char* character : {"m", "\u00fc", "\u20ac", "\U0001f600"}) {
+    for (int n = 20000; n < 20004; ++n) {
+      std::string name(static_cast<std::size_t>(n % 4), 'm');
+      while (std::ssize(name) < n) name += character;
+      const HttpAnswer model = post("/v1/completions", json{{"prompt", "hi"}, {"model", name}}.dump());
+      EXPECT_EQ(model.status, 404);
+      EXPECT_LT(model.body.size(), 600U);
+      EXPECT_NE(model.body.find("does not exist; this server has 'the-model'."), std::string::npos) << model.body;
+      EXPECT_EQ(model.body.find("\ufffd"), std::string::npos) << model.body;
+      const std::string role = json{{"messages", {{{"role", name}, {"content", "hi"}}}}}.dump();
+      EXPECT_LT(post("/v1/chat/completions", role).body.size(), 600U);
+    }
+  }
+  EXPECT_LT(get("/" + std::string(20000, 'a')).body.size(), 600U);
+  EXPECT_LT(get("/v1/models/" + std::string(20000, 'a')).body.size(), 600U);
 }
 
 /// It lives until the reply's end, beside those of all that wait in the queue.

@@ -4,10 +4,12 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <string>
 #include <utility>
 
+#include "server/api.h"
 #include "server/fake_model.h"
 #include "server/generation_reply.h"
 
@@ -23,6 +25,7 @@ class Writer final : public server::ReplyWriter {
   asio::awaitable<void> send(server::HttpReply reply) override {
     begun_ = true;
     text += reply.body;
+    during("send");
     co_return;
   }
   asio::awaitable<void> begin_stream() override {
@@ -122,6 +125,34 @@ TEST_F(ReplyTest, PendingTextIsBounded) {
   EXPECT_TRUE(model_.cancelled(kId));
   ASSERT_TRUE(job_.error());
   EXPECT_EQ(job_.error()->code(), "slow_reader");
+}
+
+/// A client that takes its answer slowly must not hold the room of all bodies meanwhile.
+TEST(Api, WhileItAnswersItHoldsNoBody) {
+  for (const auto& [method, path] : {std::pair{"POST", "/nowhere"},
+                                     {"GET", "/tokenize"},
+                                     {"POST", "/tokenize"},
+                                     {"POST", "/v1/completions"},
+                                     {"GET", "/health"},
+                                     {"GET", "/v1/models"}}) {
+    asio::io_context io;
+    asio::thread_pool workers(1);
+    server::EventHub hub(io);
+    server::Api api({.names = {"the-model", ""}}, hub, workers);
+    server::BodyBudget bodies(1000);
+    server::HttpRequest request;
+    request.method = method;
+    request.path = path;
+    request.body.assign(100, 'x');
+    request.body_charge = server::BodyBudget::Charge(bodies);
+    ASSERT_TRUE(request.body_charge.raise(100));
+    Writer writer;
+    std::size_t held = 1;
+    writer.during = [&](const std::string&) { held = request.body.size() + bodies.used(); };
+    asio::co_spawn(io, api.handle(request, writer), asio::detached);
+    io.run();
+    EXPECT_EQ(held, 0U) << method << " " << path;
+  }
 }
 
 }  // namespace
