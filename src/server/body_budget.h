@@ -1,11 +1,15 @@
 // BodyBudget: the memory that bodies of requests may take, over all connections. A body is charged as its bytes arrive,
-// not as its head announces them: a client that sends nothing takes nothing from the others.
+// not as its head announces them: a client that sends nothing takes nothing from the others. The first bytes of each are
+// free, so that small requests find room whatever the large ones take.
 //
 // Belongs to the io thread. Outlives its charges.
 //
-// Invariant: used() is the sum of the charges, and at most the limit.
+// Invariants
+//   1. used() is the sum of the charges.
+//   2. What the charges have beyond their free bytes is, together, at most the limit.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -13,7 +17,8 @@ namespace coppice::server {
 
 class BodyBudget {
  public:
-  explicit BodyBudget(std::size_t limit) : limit_(limit) {}
+  /// `limit`: bytes for all bodies together, but for the first `free` bytes of each.
+  BodyBudget(std::size_t limit, std::size_t free) : limit_(limit), free_(free) {}
   BodyBudget(const BodyBudget&) = delete;
   BodyBudget& operator=(const BodyBudget&) = delete;
 
@@ -32,13 +37,17 @@ class BodyBudget {
       return *this;
     }
     ~Charge() {
-      if (budget_ != nullptr) budget_->used_ -= bytes_;
+      if (budget_ == nullptr) return;
+      budget_->used_ -= bytes_;
+      budget_->limited_ -= budget_->limited(bytes_);
     }
 
     /// Raises the charge to `bytes`. False, and nothing changed: there is no room.
     /// REQUIRES: made of a budget; `bytes` is not less than before.
     bool raise(std::size_t bytes) {
-      if (bytes - bytes_ > budget_->limit_ - budget_->used_) return false;
+      const std::size_t more = budget_->limited(bytes) - budget_->limited(bytes_);
+      if (more > budget_->limit_ - budget_->limited_) return false;
+      budget_->limited_ += more;
       budget_->used_ += bytes - bytes_;
       bytes_ = bytes;
       return true;
@@ -50,8 +59,12 @@ class BodyBudget {
   };
 
  private:
-  std::size_t limit_;
+  /// What of a body's bytes counts against the limit.
+  std::size_t limited(std::size_t bytes) const { return bytes - std::min(bytes, free_); }
+
+  std::size_t limit_, free_;
   std::size_t used_ = 0;
+  std::size_t limited_ = 0;  ///< what of used_ counts against the limit
 };
 
 }  // namespace coppice::server

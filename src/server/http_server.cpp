@@ -32,7 +32,7 @@ constexpr int kBacklog = 4096;           // the kernel cuts it to net.core.somax
 HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler& handler)
     : io_(io),
       limits_(limits),
-      bodies_(limits.body_budget()),
+      bodies_(limits.body_budget(), limits.small_body_bytes),
       handler_(handler),
       acceptor_(io),
       tick_(io),

@@ -6,7 +6,8 @@
 //   1. `sessions_` holds exactly the sessions whose run() has not returned.
 //   2. At most limits.max_connections of them serve; a few more are told that there are too many, all further ones are
 //      closed at once.
-//   3. Bodies that are not prepared yet take at most limits.body_budget() bytes: whoever sends more gets a 503.
+//   3. Bodies that are not prepared yet take at most limits.body_budget() bytes and limits.small_body_bytes each: whoever
+//      sends more gets a 503.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -176,20 +176,35 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
 
   if (boost::beast::iequals(head[http::field::expect], "100-continue"))
     co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
-  socket_.arm(limits_.body_seconds);
   request.body_charge = BodyBudget::Charge(bodies_);
-  parser.eager(true);
-  while (!parser.is_done()) {
-    const auto [error, bytes] = co_await http::async_read_some(socket_, buffer_, parser, kTuple);
-    if (error) co_return std::unexpected(protocol_error(error, socket_.overdue(), limits_));
-    if (!request.body_charge.raise(head.body().size()))
-      co_return std::unexpected(ApiError::unavailable("The bodies of other requests take all the room there is."));
-  }
+  if (const auto body = co_await read_body(parser, request.body_charge); !body) co_return std::unexpected(body.error());
 
   auto message = parser.release();
   request.body = std::move(message.body());
   keep_alive_ = message.keep_alive();
   co_return request;
+}
+
+asio::awaitable<std::expected<void, std::optional<ApiError>>> HttpSession::read_body(Parser& parser,
+                                                                                     BodyBudget::Charge& charge) {
+  using Seconds = std::chrono::duration<double>;
+  const auto begin = Clock::now();
+  socket_.arm(limits_.body_seconds);
+  std::size_t piece_end = limits_.small_body_bytes;
+  parser.eager(true);
+  while (!parser.is_done()) {
+    const auto [error, bytes] = co_await http::async_read_some(socket_, buffer_, parser, kTuple);
+    if (error) co_return std::unexpected(protocol_error(error, socket_.overdue(), limits_));
+    const std::size_t size = parser.get().body().size();
+    if (!charge.raise(size))
+      co_return std::unexpected(ApiError::unavailable("The bodies of other requests take all the room there is."));
+    if (size < piece_end) continue;
+    // From here on it takes room that others want: a client that stops must not hold it.
+    piece_end = size + limits_.small_body_bytes;
+    const double left = limits_.body_seconds - Seconds(Clock::now() - begin).count();
+    socket_.arm(std::min(left, limits_.body_piece_seconds));
+  }
+  co_return std::expected<void, std::optional<ApiError>>();
 }
 
 asio::awaitable<void> HttpSession::refuse(const ApiError& error) {

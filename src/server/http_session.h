@@ -64,6 +64,9 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   boost::asio::awaitable<bool> serve_one();
   /// Without a request: the reply to what could not be read; none: nobody is there to read it.
   boost::asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> read_request();
+  /// Of the request whose head was parsed; errors as read_request()'s.
+  boost::asio::awaitable<std::expected<void, std::optional<ApiError>>> read_body(Parser& parser,
+                                                                                 BodyBudget::Charge& charge);
   boost::asio::awaitable<void> refuse(const ApiError& error);
   boost::asio::awaitable<void> respond(HttpRequest& request);
   boost::asio::awaitable<void> watch();

@@ -78,7 +78,7 @@ struct ServerWorld {
   server::EventHub hub{io};
   server::Api api;
   server::HttpLimits limits;
-  server::BodyBudget bodies{std::size_t{1} << 20};
+  server::BodyBudget bodies{std::size_t{1} << 20, 1024};
 };
 
 }  // namespace coppice::testing

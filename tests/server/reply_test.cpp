@@ -139,7 +139,7 @@ TEST(Api, WhileItAnswersItHoldsNoBody) {
     asio::thread_pool workers(1);
     server::EventHub hub(io);
     server::Api api({.names = {"the-model", ""}}, hub, workers);
-    server::BodyBudget bodies(1000);
+    server::BodyBudget bodies(1000, 0);
     server::HttpRequest request;
     request.method = method;
     request.path = path;
