@@ -89,6 +89,7 @@ std::vector<Prompt> parse_prompts(const JsonFields& f, std::int32_t n_vocab) {
                           "invalid_type");
   if (prompt->empty()) throw ApiError::field("prompt", "must not be empty");
   if (looks_like_tokens(*prompt)) return {token_array(*prompt, "prompt", n_vocab)};
+  if (prompt->size() > kMaxPrompts) throw ApiError::field("prompt", fmt::format("at most {} prompts", kMaxPrompts));
   std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < prompt->size(); ++i) {
     const json& element = (*prompt)[i];

@@ -25,6 +25,8 @@ struct RequestLimits {
   int max_choices = 32;  ///< of `n`: the samples of one prompt run together
 };
 
+/// Prompts of one request: each waits by itself in the queue, of which nobody should have more than a small part.
+inline constexpr int kMaxPrompts = 128;
 /// Prompts times n of one request.
 inline constexpr int kMaxChoicesPerRequest = 1024;
 

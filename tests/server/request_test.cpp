@@ -253,13 +253,23 @@ TEST(Request, CompletionsCountTheirLogprobs) {
   EXPECT_EQ(complete().sampling.logprobs, -1);
 }
 
-TEST(Request, PromptsTimesNIsLimited) {
-  std::string prompt = "[\"a\"";
-  for (int i = 1; i < kMaxChoicesPerRequest; ++i) prompt += ",\"a\"";
-  const std::string body = "{\"prompt\":" + prompt + "]";
-  EXPECT_EQ(parse_request(Endpoint::kCompletions, parse_body(body + "}"), kLimits).prompts.size(),
-            std::size_t{kMaxChoicesPerRequest});
-  expect_refused(Endpoint::kCompletions, {(body + ",\"n\":2}").c_str(), "prompt"});
+TEST(Request, PromptsAreLimitedAndTheirAnswersToo) {
+  constexpr RequestLimits kManyChoices{.n_vocab = 100, .max_choices = 32};
+  const auto with_prompts = [&](int n_prompts, int n) {
+    std::string prompts = "\"a\"";
+    for (int i = 1; i < n_prompts; ++i) prompts += ",\"a\"";
+    const std::string body = fmt::format(R"({{"prompt":[{}],"n":{}}})", prompts, n);
+    return parse_request(Endpoint::kCompletions, parse_body(body), kManyChoices).prompts.size();
+  };
+  static_assert(kMaxPrompts * 8 == kMaxChoicesPerRequest);
+  EXPECT_EQ(with_prompts(kMaxPrompts, 8), std::size_t{kMaxPrompts});
+  EXPECT_THROW(with_prompts(kMaxPrompts + 1, 1), ApiError);
+  EXPECT_THROW(with_prompts(kMaxPrompts, 9), ApiError);
+  std::string tokens = "[1";
+  for (int i = 0; i < 2 * kMaxPrompts; ++i) tokens += ",1";
+  EXPECT_EQ(parse_request(Endpoint::kCompletions, parse_body(R"({"prompt":)" + tokens + "]}"), kLimits).prompts.size(),
+            1U)
+      << "one prompt";
 }
 
 TEST(Body, NestingIsLimited) {
