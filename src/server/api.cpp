@@ -4,7 +4,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
+#include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/cancellation_type.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -82,12 +86,17 @@ template <typename F>
 asio::awaitable<std::invoke_result_t<F>> Api::on_worker(F f) {
   std::optional<std::invoke_result_t<F>> result;
   std::exception_ptr failure;
+  std::atomic<bool> cancelled = false;
   const auto begin = [&](auto resume) {
+    // The slot is cleared before the caller goes on: nothing refers to what is gone.
+    if (auto slot = asio::get_associated_cancellation_slot(resume); slot.is_connected())
+      slot.assign([&cancelled](asio::cancellation_type) { cancelled = true; });
     // What resumes the caller is made ready here, where a lack of memory still fails nothing but the request.
     auto done = std::make_shared<decltype(resume)>(std::move(resume));
     asio::post(workers_, [&, done, io = asio::make_work_guard(*done)]() mutable {
       try {
         if (draining_) throw draining_error();
+        if (cancelled) throw boost::system::system_error(asio::error::operation_aborted);
         result.emplace(f());
       } catch (...) {
         failure = std::current_exception();

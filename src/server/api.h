@@ -84,7 +84,7 @@ class Api final : public HttpHandler {
   /// What the engine gets for it, counted if it is refused.
   boost::asio::awaitable<Prepared> take_in(Endpoint endpoint, HttpRequest& request);
   boost::asio::awaitable<void> generate(Endpoint endpoint, HttpRequest& request, ReplyWriter& out);
-  /// Runs f on a worker. Throws ApiError if the server drains before f's turn comes.
+  /// Runs f on a worker. When f's turn comes, throws ApiError if the server drains, and system_error if the client is gone.
   template <typename F>
   boost::asio::awaitable<std::invoke_result_t<F>> on_worker(F f);
   Model& ready_model() const;

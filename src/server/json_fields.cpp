@@ -14,10 +14,16 @@ namespace {
 
 using nlohmann::json;
 
-/// The deepest nesting of brackets outside strings. The parser itself does not recurse, but copying and
-/// destroying its result may.
-int nesting_depth(std::string_view text) {
-  int depth = 0, deepest = 0;
+/// Of a text that need not be JSON.
+struct JsonSize {
+  int depth = 0;             ///< of brackets
+  std::size_t parts = 0;     ///< see JsonLimits
+  std::size_t elements = 0;  ///< see JsonLimits
+};
+
+JsonSize measure(std::string_view text) {
+  JsonSize size;
+  int depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -26,13 +32,35 @@ int nesting_depth(std::string_view text) {
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
+      ++size.parts;
     } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
+      size.depth = std::max(size.depth, ++depth);
+      ++size.parts;
     } else if (c == ']' || c == '}') {
       --depth;
+    } else if (c == ',') {
+      ++size.elements;
     }
   }
-  return deepest;
+  return size;
+}
+
+/// Before the parser has the body: each of its values takes many times the bytes that it has there.
+void check_size(std::string_view body, const JsonLimits& limits) {
+  const JsonSize size = measure(body);
+  // The parser itself does not recurse, but copying and destroying its result may.
+  if (size.depth > kMaxJsonDepth)
+    throw ApiError(400, fmt::format("The body is nested deeper than {} levels.", kMaxJsonDepth), "", "invalid_json");
+  if (size.parts > limits.parts)
+    throw ApiError(400,
+                   fmt::format("The body has {} strings, lists and objects; the limit for this model is {}.",
+                               size.parts, limits.parts),
+                   "", "too_many_values");
+  if (size.elements > limits.elements)
+    throw ApiError(400,
+                   fmt::format("The body has {} commas between values; the limit for this model is {}.", size.elements,
+                               limits.elements),
+                   "", "too_many_values");
 }
 
 std::string range_text(auto min, auto max, auto lowest, auto highest) {
@@ -44,9 +72,8 @@ std::string range_text(auto min, auto max, auto lowest, auto highest) {
 
 }  // namespace
 
-json parse_body(std::string_view body) {
-  if (nesting_depth(body) > kMaxJsonDepth)
-    throw ApiError(400, fmt::format("The body is nested deeper than {} levels.", kMaxJsonDepth), "", "invalid_json");
+json parse_body(std::string_view body, const JsonLimits& limits) {
+  check_size(body, limits);
   json value;
   try {
     value = json::parse(body);

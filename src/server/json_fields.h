@@ -4,6 +4,7 @@
 // it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,9 +16,16 @@
 
 namespace coppice::server {
 
-/// Parses a request body. Throws ApiError (400) unless it is a JSON object, in UTF-8, nested no deeper than
-/// kMaxJsonDepth.
-nlohmann::json parse_body(std::string_view body);
+/// How much a body may hold. Unless said otherwise: what any request may, besides what grows with the model's context.
+/// Numbers cost least, so they have a limit of their own.
+struct JsonLimits {
+  std::size_t parts = 4096;     ///< strings (names of fields are some), lists and objects
+  std::size_t elements = 4096;  ///< commas between values
+};
+
+/// Parses a request body. Throws ApiError (400) unless it is a JSON object, in UTF-8, within `limits` and nested no deeper
+/// than kMaxJsonDepth.
+nlohmann::json parse_body(std::string_view body, const JsonLimits& limits = {});
 inline constexpr int kMaxJsonDepth = 64;
 
 class JsonFields {

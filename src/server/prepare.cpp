@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -16,6 +17,16 @@ namespace coppice::server {
 namespace {
 
 using Tokens = std::vector<kv::Token>;
+
+/// Enough for as many messages as the context has tokens, and for `prompts` token arrays as long as the context.
+JsonLimits json_limits(const ModelFacts& facts, int prompts) {
+  constexpr std::size_t kMessageParts = 12;  // an object of name, role and content, that a list of one part of text
+  const auto context = static_cast<std::size_t>(facts.context_length);
+  JsonLimits limits;
+  limits.parts += kMessageParts * context;
+  limits.elements += std::max(kMessageParts, static_cast<std::size_t>(prompts)) * context;
+  return limits;
+}
 
 /// Rendering and tokenizing may take seconds for text that cannot fit anyway: this refuses it by its size alone.
 void check_bytes(const ModelFacts& facts, std::size_t bytes, const char* field) {
@@ -113,7 +124,9 @@ Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std:
   const TidyUp tidy_up(body.size());
   const ModelFacts& facts = model.facts();
   Prepared p;
-  p.parsed = parse_request(endpoint, parse_body(body), {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch});
+  const JsonLimits limits = json_limits(facts, endpoint == Endpoint::kChat ? 1 : kMaxPrompts);
+  p.parsed =
+      parse_request(endpoint, parse_body(body, limits), {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch});
   p.parsed.cache_salt.insert(0, tenant_salt);
   const OpenAiRequest& parsed = p.parsed;
   if (!names.known(parsed.model))
@@ -140,7 +153,7 @@ Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std:
 
 std::string tokenize_reply(const Model& model, std::string_view body) {
   const TidyUp tidy_up(body.size());
-  const nlohmann::json json = parse_body(body);
+  const nlohmann::json json = parse_body(body, json_limits(model.facts(), 1));
   const JsonFields f(json);
   Tokens tokens;
   const char* field = "messages";
@@ -179,7 +192,7 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
 
 std::string detokenize_reply(const Model& model, std::string_view body) {
   const TidyUp tidy_up(body.size());
-  const nlohmann::json json = parse_body(body);
+  const nlohmann::json json = parse_body(body, json_limits(model.facts(), 1));
   const JsonFields f(json);
   const auto* tokens = f.find("tokens");
   if (tokens == nullptr) throw ApiError::field("tokens", "is required", "missing_field");

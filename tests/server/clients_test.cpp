@@ -4,10 +4,12 @@
 
 #include <chrono>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/fixture.h"
@@ -419,6 +421,30 @@ TEST_F(ClientsTest, EverybodyElseIsServedBesideThem) {
   good->read_until("[DONE]");
   good.reset();
   expect_deserted();
+}
+
+/// The worker does not work for those who no longer wait.
+TEST_F(ClientsTest, WhoLeavesBeforeItsTurnIsNotTokenized) {
+  std::promise<void> begun, go_on;
+  FakeModel& model = start(words({"x"}), config(), [&, first = true]() mutable {
+    if (!std::exchange(first, false)) return;
+    begun.set_value();
+    go_on.get_future().wait();
+  });
+  auto busy = client(), gone = client(), patient = client();
+  busy->send(post_request("/v1/completions", R"({"prompt": "a"})"));
+  begun.get_future().wait();
+  gone->send(post_request("/v1/completions", R"({"prompt": "b"})"));
+  patient->send(post_request("/v1/completions", R"({"prompt": "c"})"));
+  while (get("/metrics").body.find("\ncoppice_http_body_bytes 45\n") == std::string::npos) {
+  }
+  gone->close();
+  for (int i = 0; i < 10; ++i) get("/health");  // by now the server has seen it
+  go_on.set_value();
+  EXPECT_EQ(busy->receive().status, 200);
+  EXPECT_EQ(patient->receive().status, 200);
+  EXPECT_EQ(model.tokenized_salts().size(), 2U);
+  EXPECT_NE(get("/metrics").body.find("\ncoppice_clients_gone_total 1\n"), std::string::npos);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/fixture.h"
@@ -281,6 +282,39 @@ TEST(Prepared, HoldsNoTexts) {
   const auto text = held(server::Endpoint::kCompletions, R"("prompt": ["hi", "ho"], "echo": true)");
   EXPECT_TRUE(text.parsed.prompts.empty());
   EXPECT_EQ(text.echoes, (std::vector<std::string>{"hi", "ho"})) << "not one for each of the 6 choices";
+}
+
+/// The context bounds what a body's values may take in memory and time, and refuses nothing that fits into it.
+TEST(Prepared, TakesWhatFitsTheContextOnly) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  model.facts_.context_length = 2000;
+  const auto list = [](std::size_t n, const std::string& what) {
+    std::string all = what;
+    for (std::size_t i = 1; i < n; ++i) all += "," + what;
+    return "[" + all + "]";
+  };
+  const auto code = [&](server::Endpoint endpoint, const std::string& input) -> std::string {
+    try {
+      server::prepare(model, {"m", ""}, endpoint, "{" + input + "}");
+    } catch (const server::ApiError& e) {
+      return e.code();
+    }
+    return "";
+  };
+  constexpr auto kChat = server::Endpoint::kChat, kCompletions = server::Endpoint::kCompletions;
+  const std::string full = list(1999, "7");
+  EXPECT_EQ(code(kCompletions, R"("prompt": )" + list(server::kMaxPrompts, full)), "");
+  EXPECT_EQ(code(kCompletions, R"("prompt": )" + list(2001, "7")), "context_length_exceeded");
+  const std::string message = R"({"name": "n", "role": "u", "content": [{"type": "text", "text": ""}]})";
+  EXPECT_EQ(code(kChat, R"("messages": )" + list(2001, message)), "context_length_exceeded") << "and not for its form";
+  for (const auto& [endpoint, good] : {std::pair(kChat, R"("messages": [{"role": "user", "content": "hi"}])"),
+                                       std::pair(kCompletions, R"("prompt": "hi")")}) {
+    EXPECT_EQ(code(endpoint, good), "");
+    EXPECT_EQ(code(endpoint, std::string(good) + R"(, "x": )" + list(30000, "{}")), "too_many_values");
+    EXPECT_EQ(code(endpoint, std::string(good) + R"(, "x": )" + list(300000, "0")), "too_many_values");
+  }
+  EXPECT_THROW(server::tokenize_reply(model, R"({"content": "hi", "x": )" + list(30000, "{}") + "}"), server::ApiError);
+  EXPECT_THROW(server::detokenize_reply(model, R"({"tokens": [1], "x": )" + list(30000, "{}") + "}"), server::ApiError);
 }
 
 TEST_F(LimitsTest, WholeAnswersHaveALimit) {

@@ -283,5 +283,33 @@ TEST(Body, NestingIsLimited) {
   EXPECT_NO_THROW(parse_body(R"({"brackets in \" text": ")" + std::string(100, '[') + "\"}"));
 }
 
+/// A body of n times `what`, separated by commas.
+std::string many(std::size_t n, const std::string& what) {
+  std::string body = R"({"x":[)" + what;
+  for (std::size_t i = 1; i < n; ++i) body += "," + what;
+  return body + "]}";
+}
+
+TEST(Body, ValuesAreLimited) {
+  constexpr JsonLimits kFew{.parts = 103, .elements = 199};
+  for (const char* part : {"{}", "[]", "\"\"", R"("[{,\",")"}) {
+    EXPECT_NO_THROW(parse_body(many(100, part), kFew)) << part << ": and {, \"x\" and [";
+    EXPECT_THROW(parse_body(many(101, part), kFew), ApiError) << part;
+  }
+  for (const char* element : {"0", "-1.5e3", "null"}) {
+    EXPECT_NO_THROW(parse_body(many(200, element), kFew)) << element;
+    EXPECT_THROW(parse_body(many(201, element), kFew), ApiError) << element;
+  }
+  EXPECT_THROW(parse_body(R"({"x":)" + std::string(1000000, ',')), ApiError) << "no JSON";
+  try {
+    parse_body(many(101, "{}"), kFew);
+    FAIL();
+  } catch (const ApiError& e) {
+    EXPECT_EQ(e.status(), 400);
+    EXPECT_EQ(e.code(), "too_many_values");
+    EXPECT_NE(std::string(e.what()).find("103"), std::string::npos) << e.what();
+  }
+}
+
 }  // namespace
 }  // namespace coppice::server
