@@ -118,8 +118,8 @@ void add_rejections(Families& out, const Rejections& rejections) {
       "invalid",  "unauthorized",     "too_large",  "too_slow", "unavailable"};
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < kReasons.size(); ++i) samples.push_back({kReasons[i], num(rejections[i])});
-  add(out, MetricType::Counter, "coppice_requests_rejected_total", "Requests that got no token, by reason.", samples,
-      "reason");
+  add(out, MetricType::Counter, "coppice_requests_rejected_total", "HTTP requests that were refused, by reason.",
+      samples, "reason");
 }
 
 void add_engine_metrics(Families& out, const Snapshot& s) {

@@ -12,7 +12,7 @@
 
 namespace coppice::server {
 
-/// Why a request got no token: the engine's reasons, as engine::Refusal has them, and those of the server, which refuses
+/// Why an HTTP request was refused: the engine's reasons, as engine::Refusal has them, and those of the server, which refuses
 /// for two of the engine's too.
 enum class Rejection : std::uint8_t {
   kTooLong = static_cast<std::uint8_t>(engine::Refusal::kTooLong),

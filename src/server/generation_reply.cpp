@@ -39,7 +39,10 @@ class Stopwatch {
     first_ = engine::Clock::now();
     clock_.metrics.observe_first_token(seconds(*first_ - clock_.start));
   }
+  /// REQUIRES: job.done().
   void end(const Job& job) {
+    if (job.refusal()) clock_.metrics.count_rejected(*job.refusal());
+    if (job.error()) return;
     const auto now = engine::Clock::now();
     clock_.metrics.observe_request(seconds(now - clock_.start), seconds(now - first_.value_or(now)),
                                    job.usage().completion_tokens / job.n_choices());
@@ -79,12 +82,12 @@ asio::awaitable<void> stream(Job& job, Prepared& prepared, const CacheReporting&
     std::string bytes;
     for (Delta& delta : job.take()) bytes += events.events(std::move(delta));
     if (!bytes.empty()) watch.news();
+    if (last) watch.end(job);
     if (job.error()) {
       if (!out.begun()) throw ApiError(*job.error());
       bytes += ResponseStream::error(*job.error());
     } else if (last) {
       bytes += events.end(job.usage(), reports_json(job, prepared, reporting, id));
-      watch.end(job);
     }
     if (!out.begun()) co_await out.begin_stream();
     co_await out.write(bytes);
@@ -114,8 +117,8 @@ asio::awaitable<std::string> answer(Job& job, Prepared& prepared, const CacheRep
     }
     if (job.done()) break;
   }
-  if (job.error()) throw ApiError(*job.error());
   watch.end(job);
+  if (job.error()) throw ApiError(*job.error());
   co_return body.json(job.usage(), reports_json(job, prepared, reporting, id));
 }
 

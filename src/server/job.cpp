@@ -90,7 +90,10 @@ std::vector<Delta> Job::take() {
 void Job::on_event(engine::Event&& event) {
   const auto it = open_.find(event.request);
   if (it == open_.end()) return;
-  if (event.refusal) return fail(refusal_error(event, prompt_field_));
+  if (event.refusal) {
+    refusal_ = event.refusal;
+    return fail(refusal_error(event, prompt_field_));
+  }
   const auto finish = event.piece.finish;
   if (finish == sampling::Finish::kError)
     return fail(

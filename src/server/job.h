@@ -55,6 +55,8 @@ class Job final : public EventListener {
 
   bool done() const { return lost_ || error_.has_value() || open_.empty(); }
   const std::optional<ApiError>& error() const { return error_; }
+  /// Why the engine refused one of the requests, if that is what ended the job.
+  const std::optional<engine::Refusal>& refusal() const { return refusal_; }
   const engine::Usage& usage() const { return usage_; }  ///< summed; complete when done()
   int n_choices() const { return next_choice_; }
   /// One for each request, in the order of submit(), null where none was asked for; complete when done().
@@ -87,6 +89,7 @@ class Job final : public EventListener {
   std::size_t pending_bytes_ = 0;
   engine::Usage usage_;
   std::optional<ApiError> error_;
+  std::optional<engine::Refusal> refusal_;
   bool lost_ = false;
 };
 

@@ -57,10 +57,7 @@ std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures&
   add_gauge(families, "coppice_connections", "Open connections.", static_cast<double>(http.connections));
   add_gauge(families, "coppice_http_body_bytes", "Bytes of request bodies that arrive or wait to be read.",
             static_cast<double>(http.body_bytes));
-  Rejections rejections = rejections_;
-  if (snapshot != nullptr)
-    for (std::size_t i = 0; i < snapshot->refusals.size(); ++i) rejections[i] += snapshot->refusals[i];
-  add_rejections(families, rejections);
+  add_rejections(families, rejections_);
   if (snapshot != nullptr) add_engine_metrics(families, *snapshot);
   std::ostringstream out;
   prometheus::TextSerializer().Serialize(out, families);

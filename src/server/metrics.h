@@ -21,8 +21,9 @@ class Metrics {
   Metrics();
 
   void count_request(const std::string& endpoint, int status);
-  /// A request is refused before the engine has it.
+  /// Of an HTTP request, once: however many prompts it has, and whether the server refuses it or the engine one of them.
   void count_rejected(Rejection why) { ++rejections_[static_cast<std::size_t>(why)]; }
+  void count_rejected(engine::Refusal why) { ++rejections_[static_cast<std::size_t>(why)]; }
   void count_client_gone() { clients_gone_.Increment(); }
   void observe_first_token(double seconds) { first_token_.Observe(seconds); }
   /// decode_seconds: from the first token to the last; tokens: over all choices divided by their number.

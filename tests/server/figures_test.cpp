@@ -1,10 +1,12 @@
 // The figures that the server tells: /v1/cache/stats and /metrics.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "server/fixture.h"
 
@@ -45,7 +47,6 @@ TEST_F(FiguresTest, MetricsCountRequestsAndShowTheEngine) {
   model_->snapshot_.cache.total = 8, model_->snapshot_.cache.in_use = 2;
   model_->snapshot_.queue_seconds.add(0.03);
   model_->snapshot_.queue_seconds.add(1000);
-  model_->snapshot_.refusals[static_cast<std::size_t>(engine::Refusal::kQueueFull)] = 5;
   complete();
   chat(R"(, "n": -1)");
   get("/nowhere");
@@ -60,7 +61,7 @@ TEST_F(FiguresTest, MetricsCountRequestsAndShowTheEngine) {
         "coppice_request_queue_time_seconds_bucket{le=\"0.025\"} 0",
         "coppice_request_queue_time_seconds_bucket{le=\"0.05\"} 1",
         "coppice_request_queue_time_seconds_bucket{le=\"+Inf\"} 2", "coppice_request_queue_time_seconds_count 2",
-        "coppice_request_queue_time_seconds_sum 1000.03", "coppice_requests_rejected_total{reason=\"queue_full\"} 5",
+        "coppice_request_queue_time_seconds_sum 1000.03", "coppice_requests_rejected_total{reason=\"invalid\"} 1",
         "# TYPE coppice_num_preemptions_total counter", "# TYPE coppice_inter_token_latency_seconds histogram"})
     EXPECT_NE(answer.body.find(line), std::string::npos) << line << "\n" << answer.body;
 }
@@ -86,7 +87,6 @@ TEST_F(RejectionsTest, AreCountedByReason) {
   EXPECT_EQ(complete().status, 503);
   EXPECT_EQ(rejected("unavailable"), 1);
   model_ = std::make_shared<FakeModel>(server_->sink(), words({"x"}));
-  model_->snapshot_.refusals[static_cast<std::size_t>(engine::Refusal::kTooLong)] = 5;
   server_->ready(model_);
   while (get("/health").status != 200) {
   }
@@ -95,7 +95,7 @@ TEST_F(RejectionsTest, AreCountedByReason) {
   };
   EXPECT_EQ(complete_with("hi"), 200);
   EXPECT_EQ(complete_with(std::string(100, 'a')), 400);
-  EXPECT_EQ(rejected("too_long"), 5 + 1) << "the engine's and the server's";
+  EXPECT_EQ(rejected("too_long"), 1);
   EXPECT_EQ(chat(R"(, "n": -1)").status, 400);
   EXPECT_EQ(complete(R"(, "model": "nobody's")").status, 404);
   EXPECT_EQ(get("/nowhere").status, 404);
@@ -105,6 +105,27 @@ TEST_F(RejectionsTest, AreCountedByReason) {
        {"too_many_samples", "queue_full", "shutdown", "failed", "timeout", "unauthorized", "too_large", "too_slow"})
     EXPECT_EQ(rejected(none), 0) << none;
   EXPECT_EQ(rejected("unavailable"), 1);
+}
+
+/// However many prompts it has, each a request to the engine.
+TEST_F(RejectionsTest, CountAnHttpRequestOnce) {
+  engine::Refusal why = engine::Refusal::kQueueFull;
+  int begun = 0;  // of each request's prompts, those that the engine takes
+  start([&](const engine::Request& request) -> std::vector<std::vector<engine::Event>> {
+    if (begun-- > 0) return {{piece(request.id, "x")}};
+    return {{refusal(request.id, why, "no")}};
+  });
+  for (const char* form : {"", R"(, "stream": true)"}) {
+    const std::string body = fmt::format(R"({{"prompt": ["a", "b", "c"], "n": 2{}}})", form);
+    EXPECT_EQ(post("/v1/completions", body).status, 429);
+  }
+  EXPECT_EQ(rejected("queue_full"), 2);
+  why = engine::Refusal::kTimeout;
+  begun = 1;
+  const HttpAnswer half = post("/v1/completions", R"({"prompt": ["a", "b", "c"]})");
+  EXPECT_EQ(half.status, 504);
+  EXPECT_EQ(rejected("timeout"), 1) << "one prompt's refusal ends them all";
+  EXPECT_EQ(rejected("queue_full"), 2);
 }
 
 TEST_F(RejectionsTest, OfRequestsWithoutABodyToo) {
