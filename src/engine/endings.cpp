@@ -10,6 +10,15 @@
 
 namespace coppice::engine {
 
+namespace {
+
+/// Who gives up in the queue has waited, too: without them, the longer the queue the better its figures.
+void count_wait(Snapshot& figures, const OpenRequest& open, Clock::time_point now) {
+  if (!open.admitted_before) figures.queue_seconds.add(std::chrono::duration<double>(now - open.arrived).count());
+}
+
+}  // namespace
+
 void Engine::Impl::expire_deadlines(Clock::time_point now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     OpenRequest& open = *open_.at(deadlines_.begin()->second);
@@ -28,6 +37,7 @@ void Engine::Impl::time_out(OpenRequest& open, Clock::time_point now) {
                                open.admitted_before ? "had no token yet" : "was still in the queue"));
     ++figures_.refusals[static_cast<std::size_t>(Refusal::kTimeout)];
   }
+  count_wait(figures_, open, now);
   ++figures_.requests_timed_out;
   close(open);
 }
@@ -50,6 +60,7 @@ void Engine::Impl::turn_away_newcomers(Clock::time_point now) {
 void Engine::Impl::cancel(OpenRequest& open) {
   release_all(open);
   end_samples(open, sampling::Finish::kCancelled);
+  count_wait(figures_, open, config_.now());
   ++figures_.requests_cancelled;
   close(open);
 }

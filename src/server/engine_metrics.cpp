@@ -126,8 +126,8 @@ void add_engine_metrics(Families& out, const Snapshot& s) {
   add_cache(out, s.cache);
   add_tokens(out, s);
   add_requests(out, s);
-  add_histogram(out, "coppice_request_queue_time_seconds", "From a request's arrival to its first admission.",
-                s.queue_seconds);
+  add_histogram(out, "coppice_request_queue_time_seconds",
+                "From a request's arrival to its first admission, or to its end in the queue.", s.queue_seconds);
   add_histogram(out, "coppice_inter_token_latency_seconds", "Between a sample's tokens, pauses by preemption included.",
                 s.token_gap_seconds);
   add_histogram(out, "coppice_step_duration_seconds", "Steps of the engine that computed something.",

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "engine/harness.h"
 
 namespace coppice::testing {
@@ -51,6 +53,25 @@ TEST_P(Ending, CancelledInTheQueue) {
   h.finish();
   EXPECT_EQ(h.result(running).samples[0].finish, Finish::kLength);
   EXPECT_EQ(h.result(next).samples[0].finish, Finish::kLength);
+}
+
+TEST_P(Ending, WhoGivesUpInTheQueueHasWaited) {
+  std::mt19937_64 random(2);
+  Harness h({.groups = GetParam(), .max_batch = 1});
+  const auto soon = h.now + std::chrono::seconds(3);
+  h.submit({.prompt = random_prompt(random, 30), .deadline = soon});
+  const auto cancelled = h.submit({.prompt = random_prompt(random, 30)});
+  h.submit({.prompt = random_prompt(random, 30), .deadline = soon});
+  h.step();
+  h.now += std::chrono::seconds(2);
+  h.cancel(cancelled);
+  h.step();
+  h.now = soon;
+  h.finish();
+  EXPECT_EQ(h.snapshot().requests_timed_out, 2);
+  const auto waits = h.snapshot().queue_seconds;
+  EXPECT_EQ(std::reduce(waits.counts().begin(), waits.counts().end()), 3);
+  EXPECT_DOUBLE_EQ(waits.sum(), 0 + 2 + 3);
 }
 
 TEST_P(Ending, CancelledAsAFollower) {
