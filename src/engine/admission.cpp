@@ -1,4 +1,4 @@
-// The scheduler's admission: who of the queue begins to run (scheduler.h, invariants 4 and 5).
+// The scheduler's admission: who of the queue begins to run (scheduler.h, invariants 4 to 6).
 #include <algorithm>
 #include <cassert>
 
@@ -40,7 +40,9 @@ void Scheduler::admit(std::vector<NeverFits>& never, Clock::time_point now) {
   if (share_ && max_passes_ > 0 && ready_.size() > 1) admit_hot(now);
   Allowance allowance(kTokensMatchedPerStep);
   for (auto it = ready_.begin(); it != ready_.end();) {
-    Sequence& sequence = **it++;  // its place goes when its turn comes
+    const bool due = first_is_due();
+    Sequence& sequence = due ? **by_arrival_.begin() : **it;
+    if (&sequence == *it) ++it;  // its place goes when its turn comes
     in_hand_ = &sequence;
     if (running_samples_ + sequence.n_samples > max_batch_) return;
     if (!allowance.take(sequence.tokens().size())) return;
@@ -48,6 +50,7 @@ void Scheduler::admit(std::vector<NeverFits>& never, Clock::time_point now) {
     if (turn) continue;
     if (!turn.error().never && !running_.empty()) return;
     never.push_back({.sequence = &sequence, .room = turn.error()});
+    if (due) return;  // until it is gone
   }
 }
 
@@ -56,7 +59,7 @@ void Scheduler::admit_hot(Clock::time_point now) {
   skipped_.clear();
   Allowance allowance(kTokensMatchedToPass);
   int looked = 0;
-  for (auto it = ready_.begin(); it != ready_.end() && looked < kLookAhead; ++looked) {
+  for (auto it = ready_.begin(); it != ready_.end() && looked < kLookAhead && !first_is_due(); ++looked) {
     Sequence& sequence = **it++;
     in_hand_ = &sequence;
     const OpenRequest& open = *sequence.request;
@@ -132,7 +135,7 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::take_turn(Sequence& sequen
       woken_.clear();
       kv::reserve_more(woken_, static_cast<std::size_t>(in_flight_.followers()) + 1);
       in_flight_.follow(sequence, *place);
-      sequence.ready_place = ready_.extract(&sequence);
+      leave_ready(sequence);
       return Turn::kFollows;
     }
   }
@@ -141,13 +144,13 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::take_turn(Sequence& sequen
                                  .n_samples = sequence.n_samples,
                                  .keep_free = running_.empty() ? 0 : keep_free_});
   if (!seq) return std::unexpected(seq.error());
-  sequence.ready_place = ready_.extract(&sequence);
+  passes_in_a_row_ = *by_arrival_.begin() == &sequence ? 0 : passes_in_a_row_ + 1;
+  leave_ready(sequence);
   start(sequence, *seq, now);
   return Turn::kAdmitted;
 }
 
 void Scheduler::start(Sequence& sequence, kv::SeqId seq, Clock::time_point now) {
-  sequence.waiting_place = waiting_.extract(&sequence);
   sequence.seq = seq;
   sequence.state = SequenceState::kPrefill;
   sequence.computed = cache_.lengths(seq).cached_len;

@@ -21,7 +21,7 @@ struct EngineConfig {
   std::int32_t context_length = 0;  ///< tokens of one sequence, prompt and answer
   std::size_t max_waiting = 4096;   ///< requests in the queue; beyond it: Refusal::kQueueFull
   bool growth_room = true;          ///< admission leaves the running samples room to grow (scheduler.h)
-  int max_passes = 32;              ///< later requests that may be admitted ahead of a waiting one (scheduler.h)
+  int max_passes = 32;              ///< that whoever waits the longest lets pass (scheduler.h); 0: by arrival alone
   std::function<Clock::time_point()> now = Clock::now;  ///< deadlines and waits; tests bring their own
   int check_every = 0;  ///< steps between checks of the cache (integrity_watch.h); 0: none
   std::function<void(const std::string&)> on_finding;  ///< gets what such a check found; on the engine's thread

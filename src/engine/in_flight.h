@@ -8,7 +8,7 @@
 //  1. Only admitted, prefilling sequences lead; a follower leads nobody.
 //  2. A follower's needed length is more than its leader has published, and at most the leader's prompt: so
 //     it is woken at the latest when the leader's prefill ends.
-//  3. Nobody follows the less important: more important prompts can keep those out of every step, for ever. So what a
+//  3. Nobody follows the less important: more important prompts can leave those a few rows a step. So what a
 //     follower waits for beyond its leader's prefill is more important than itself, or arrived before its leader.
 //  4. Waking costs O(log) for each one woken, not for each one waiting.
 #pragma once

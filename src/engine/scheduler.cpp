@@ -17,6 +17,12 @@ namespace {
 // token wait longer behind them.
 constexpr int kPromptPartBesideDecodes = 2;
 
+template <class Set>
+typename Set::node_type place_for(Sequence& sequence) {
+  Set one{&sequence};
+  return one.extract(one.begin());
+}
+
 }  // namespace
 
 Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures)
@@ -59,17 +65,23 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
 }
 
 void Scheduler::enqueue(Sequence& fresh) {
-  waiting_.insert(&fresh);
-  ready_.insert(&fresh);
+  fresh.rank_place = place_for<Ranked>(fresh);
+  fresh.arrival_place = place_for<Arrived>(fresh);
+  make_ready(fresh);
+}
+
+void Scheduler::make_ready(Sequence& sequence) {
+  ready_.insert(std::move(sequence.rank_place));
+  by_arrival_.insert(std::move(sequence.arrival_place));
 }
 
 void Scheduler::make_ready(const std::vector<Sequence*>& woken) {
-  for (Sequence* sequence : woken) ready_.insert(std::move(sequence->ready_place));
+  for (Sequence* sequence : woken) make_ready(*sequence);
 }
 
-Ranked::node_type Scheduler::place_for(Sequence& sequence) {
-  Ranked one{&sequence};
-  return one.extract(one.begin());
+void Scheduler::leave_ready(Sequence& sequence) {
+  sequence.rank_place = ready_.extract(&sequence);
+  sequence.arrival_place = by_arrival_.extract(&sequence);
 }
 
 void Scheduler::leave_running(Sequence& sequence, Release how) {
@@ -93,11 +105,9 @@ void Scheduler::release(Sequence& sequence, Release how) {
   switch (sequence.state) {
     case SequenceState::kFollowing:
       in_flight_.unfollow(sequence);
-      waiting_.erase(&sequence);
       break;
     case SequenceState::kReady:
-      ready_.erase(&sequence);
-      waiting_.erase(&sequence);
+      leave_ready(sequence);
       break;
     case SequenceState::kPrefill:
     case SequenceState::kDecode:
@@ -141,8 +151,7 @@ bool Scheduler::preempt_last() {
     // tree.
     leave_running(sequence, sequence.rows > 0 ? Release::kDrop : Release::kKeep);
     sequence.state = SequenceState::kReady;
-    waiting_.insert(std::move(sequence.waiting_place));
-    ready_.insert(std::move(sequence.ready_place));
+    make_ready(sequence);
   }
   ++figures_.preemptions;
   return true;
@@ -165,9 +174,9 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
   return true;
 }
 
-// Shares the step's prefill rows out: the oldest takes up to three quarters of what is left, the next three
+// Shares the step's prefill rows out: the first in rank takes up to three quarters of what is left, the next three
 // quarters of the rest, and so on, so that a short prompt gets through behind a long one; what nobody wants
-// goes to the oldest again.
+// goes to the first again. Those before the first to arrive leave it its part: invariant 3.
 void Scheduler::grant_prefill(int budget) {
   const int max_extend = cache_.config().max_extend;
   const int block_size = cache_.config().block_size;
@@ -177,10 +186,17 @@ void Scheduler::grant_prefill(int budget) {
   };
   const auto prefills = [](const Sequence* sequence) { return sequence->state == SequenceState::kPrefill; };
   auto behind = std::ranges::count_if(running_, prefills);
+  const Sequence* first_arrived = nullptr;
+  for (const Sequence* sequence : running_) {
+    if (prefills(sequence) && (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)))
+      first_arrived = sequence;
+  }
+  int reserved = std::min(block_size, (budget + 3) / 4);
   for (Sequence* sequence : running_) {
     if (!prefills(sequence)) continue;
+    if (sequence == first_arrived) reserved = 0;
     const int kept_back = --behind > 0 ? std::min(budget / 4, budget - std::min(budget, block_size)) : 0;
-    sequence->rows = std::min(wanted(*sequence), budget - kept_back);
+    sequence->rows = std::min(wanted(*sequence), budget - std::max(kept_back, reserved));
     budget -= sequence->rows;
   }
   for (Sequence* sequence : running_) {
@@ -264,8 +280,8 @@ void Scheduler::computed(std::vector<Sequence*>& lost) {
 void Scheduler::part(Sequence& sequence, Sequence& sibling) {
   assert(sequence.n_samples > 1 && sequence.state == SequenceState::kDecode);
   // A sibling may be preempted later: it needs its own places in the queue then.
-  sibling.waiting_place = place_for(sibling);
-  sibling.ready_place = place_for(sibling);
+  sibling.rank_place = place_for<Ranked>(sibling);
+  sibling.arrival_place = place_for<Arrived>(sibling);
   sibling.seq = cache_.fork(sequence.seq);
   sibling.state = SequenceState::kDecode;
   sibling.computed = sequence.computed;

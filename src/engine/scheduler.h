@@ -3,18 +3,23 @@
 // OpenRequest, which outlives its place here.
 //
 // Invariants
-//  1. waiting = ready + following; a sequence is in exactly one of waiting, running, ended.
+//  1. A sequence is in exactly one of ready, following, running, ended. The queue is ready + following.
 //  2. running is in the order of rank (priority, then first arrival), so a request's sequences stand together and the
 //     first to be preempted is at the end.
 //  3. A step has a row for every decoding sequence, then prefill chunks up to the budget. Beside decodes prompts get
 //     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
-//     max_batch + 1, so that decodes cannot keep a prefill out for ever.
+//     max_batch + 1, so that decodes cannot keep a prefill out for ever. Nor can more important prompts: of those who
+//     prefill the first to arrive has a block's rows, or a quarter of the prompts' if that is less.
 //  4. The queue is served in the order of rank; followers, who wait by choice, and for nobody less important, are passed
 //     over. A hot request, half of whose prompt lies in blocks that are in use, may be admitted ahead of earlier ones
-//     that are not, so that those who share a prefix run together. But nobody is passed by more than max_passes requests
-//     in its life, nor by a lower priority, nor after it was preempted: so whoever lacks room is the next to get it, at
-//     the latest then.
-//  5. Beside others a request is admitted only if afterwards every running sample can still grow by a block. So no
+//     that are not, so that those who share a prefix run together. But nobody is passed by more than max_passes such
+//     requests in its life, nor by a hot one of lower priority, nor by one after it was preempted.
+//  5. Of any max_passes + 1 admissions in a row (of sequences; those that come back after a preemption count) at least
+//     one goes to the first arrival in ready at that moment, whatever the priorities. When it is its turn and it lacks
+//     room, nobody else is admitted until it has it, or leaves ready. So a sequence that stays ready (does not follow)
+//     is one of the next (max_passes + 1) * (k + 1) admitted, where k counts those in the queue that arrived before it,
+//     and those of earlier arrival that come back by preemption meanwhile.
+//  6. Beside others a request is admitted only if afterwards every running sample can still grow by a block. So no
 //     preemption follows an admission within block_size steps: a preempted request comes back when there is room, not as
 //     soon as it just fits. Who runs alone needs no such room.
 #pragma once
@@ -87,14 +92,16 @@ class Scheduler {
   enum class Turn : std::uint8_t { kAdmitted, kFollows };
   std::expected<Turn, kv::NoRoom> take_turn(Sequence& sequence, std::int32_t cached, Clock::time_point now);
   void admit_hot(Clock::time_point now);
+  bool first_is_due() const { return passes_in_a_row_ >= max_passes_ && !by_arrival_.empty(); }
   bool may_be_passed(const OpenRequest& open) const;
   bool is_hot(const kv::Overlap& overlap, std::size_t n_tokens) const;
   kv::Overlap overlap(const Sequence& sequence) const;
   std::int64_t growth_room() const;
   std::int64_t next_blocks(const Sequence& sequence) const;
   void start(Sequence& sequence, kv::SeqId seq, Clock::time_point now);
+  void make_ready(Sequence& sequence);
   void make_ready(const std::vector<Sequence*>& woken);
-  static Ranked::node_type place_for(Sequence& sequence);
+  void leave_ready(Sequence& sequence);
   void leave_running(Sequence& sequence, Release how);
   int prefill_budget(int decodes) const;
   void grant_prefill(int budget);
@@ -110,8 +117,9 @@ class Scheduler {
   int max_passes_;
   std::int32_t context_length_;
   InFlight in_flight_;
-  Ranked waiting_;  ///< ready and following
   Ranked ready_;
+  Arrived by_arrival_;       ///< the same sequences
+  int passes_in_a_row_ = 0;  ///< admissions since the last that went to the first of by_arrival_
   std::vector<Sequence*> running_;
   int running_samples_ = 0;
   std::int64_t keep_free_ = 0;  // growth_room() as of this step's admissions

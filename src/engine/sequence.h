@@ -34,6 +34,12 @@ struct ByRank {
 };
 using Ranked = std::set<Sequence*, ByRank>;
 
+/// The order in which they came, whatever their priority.
+struct ByArrival {
+  bool operator()(const Sequence* a, const Sequence* b) const;
+};
+using Arrived = std::set<Sequence*, ByArrival>;
+
 enum class SequenceState : std::uint8_t {
   kReady,      ///< in the queue, may be admitted
   kFollowing,  ///< in the queue, waits for a leader's blocks [K7]
@@ -58,7 +64,8 @@ struct Sequence {
   Clock::time_point last_token{};
 
   // Its nodes of the scheduler's sets while it is in neither: it never needs memory to go back to the queue.
-  Ranked::node_type waiting_place, ready_place;
+  Ranked::node_type rank_place;
+  Arrived::node_type arrival_place;
 
   // Kept by InFlight.
   std::multimap<std::int32_t, Sequence*> followers;  ///< by the length that must be published for them
@@ -82,7 +89,7 @@ struct OpenRequest {
   bool streamed = false;                             ///< a token went out
   bool closed = false;                               ///< it has had its last event
   bool failing = false;                              ///< all it lacks is that event: there was no memory for it
-  int passed = 0;                                    ///< later requests that were admitted ahead of it (scheduler.h)
+  int passed = 0;                                    ///< hot requests that were admitted ahead of it (scheduler.h)
   Clock::time_point arrived{};
   std::shared_ptr<const CacheReport> report;  ///< as of its first admission
 };
@@ -96,6 +103,10 @@ inline bool ByRank::operator()(const Sequence* a, const Sequence* b) const {
     return std::tuple(s.request->request.priority, s.request->arrival, s.sample);
   };
   return rank(*a) < rank(*b);
+}
+
+inline bool ByArrival::operator()(const Sequence* a, const Sequence* b) const {
+  return std::tuple(a->request->arrival, a->sample) < std::tuple(b->request->arrival, b->sample);
 }
 
 }  // namespace coppice::engine

@@ -1,6 +1,7 @@
 // Who goes first: priorities, and requests that share a hot prefix, within a bound [E2].
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <iostream>
 
 #include "engine/harness.h"
@@ -98,7 +99,59 @@ TEST_P(Fairness, HotRequestsPassOthersButNotForEver) {
   EXPECT_EQ(pass_one(GetParam(), 32, -1).ahead, 0) << "no lower priority passes";
 }
 
-// A steady supply of prompts takes the whole of each step, and a less important request that is prefilling gets nothing of
+// A queue that is never empty of more important requests.
+TEST_P(Fairness, AStreamOfMoreImportantOnesKeepsNobodyOut) {
+  for (const int bound : {0, 1, 5, 32}) {
+    SCOPED_TRACE(bound);
+    std::mt19937_64 random(6);
+    Harness h({.groups = GetParam(), .max_batch = 2, .max_passes = bound});
+    std::vector<engine::RequestId> stream;
+    const auto supply = [&] {
+      stream.push_back(
+          h.submit({.prompt = random_prompt(random, 10), .max_tokens = 3, .seed = random(), .priority = INT32_MIN}));
+    };
+    for (int i = 0; i < 2; ++i) supply();
+    h.step();
+    const auto before = h.snapshot().admissions;
+    std::vector<engine::RequestId> lesser;
+    for (int i = 0; i < 3; ++i)
+      lesser.push_back(h.submit({.prompt = random_prompt(random, 30), .max_tokens = 20, .priority = 5 - i}));
+    std::vector<std::int64_t> admitted_ahead;
+    while (admitted_ahead.size() < lesser.size() && stream.size() < 1000) {
+      for (int i = 0; i < 3; ++i) supply();
+      h.step();
+      while (admitted_ahead.size() < lesser.size() && h.result(lesser[admitted_ahead.size()]).first_step >= 0)
+        admitted_ahead.push_back(h.snapshot().admissions - before);
+    }
+    ASSERT_EQ(admitted_ahead.size(), lesser.size()) << "starved";
+    for (std::size_t i = 0; i < lesser.size(); ++i) {
+      const auto limit = (bound + 1) * static_cast<std::int64_t>(i + 1);
+      EXPECT_LE(admitted_ahead[i], limit + 4) << "a few more while it prefills";
+      EXPECT_GE(admitted_ahead[i], limit) << "no sooner than it must";
+    }
+    for (const auto& [id, r] : h.results()) h.cancel(id);
+    h.finish();
+  }
+}
+
+// Room in the batch for all, and prompts of which each step could be full.
+TEST_P(Fairness, AStreamOfMoreImportantPromptsLeavesEachStepAPart) {
+  std::mt19937_64 random(7);
+  Harness h({.groups = GetParam(), .max_batch = 16});
+  const auto lesser = h.submit({.prompt = random_prompt(random, 200), .max_tokens = 20, .priority = 5});
+  int supplied = 0;
+  while (!h.result(lesser).done && supplied < 1000) {
+    h.submit({.prompt = random_prompt(random, 100), .max_tokens = 2, .seed = random(), .priority = -5});
+    ++supplied;
+    h.step();
+  }
+  EXPECT_LE(supplied, 200 / 8 + 20 + 1) << "a block a step, then a token a step";
+  EXPECT_GE(supplied, 200 / 8 + 20 - 10) << "the supply is steady";
+  for (const auto& [id, r] : h.results()) h.cancel(id);
+  h.finish();
+}
+
+// A steady supply of prompts takes most of each step, and a less important request that is prefilling gets a block of
 // it. Whoever shares its prompt, but is as important as the supply, does not wait for it.
 TEST_P(Fairness, NobodyFollowsTheLessImportant) {
   std::mt19937_64 random(5);

@@ -28,7 +28,7 @@ def common(world, rng, max_tokens, **more):
     if rng.random() < 0.3:
         body["cache_salt"] = rng.choice(("a", "b", f"once-{rng.randrange(1 << 30)}"))
     if "priority" in world.features.fields and rng.random() < 0.3:
-        body["priority"] = rng.randrange(-2, 1)  # never less than most have: these would wait until the load rests
+        body["priority"] = rng.randrange(-2, 3)
     if "cache_report" in world.features.fields and rng.random() < 0.3:
         body["cache_report"] = True
     return body
