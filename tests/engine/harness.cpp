@@ -151,7 +151,8 @@ engine::EngineConfig engine_config(const HarnessConfig& config) {
           .context_length = config.context_length,
           .max_waiting = config.max_waiting,
           .growth_room = config.growth_room,
-          .max_passes = config.max_passes};
+          .max_passes = config.max_passes,
+          .check_every = config.check_every};
 }
 
 Harness::Harness(const HarnessConfig& config) : config_(config), groups_(make_groups(config.groups)) {

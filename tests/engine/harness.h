@@ -38,6 +38,7 @@ struct HarnessConfig {
   bool share = true;
   bool growth_room = true;
   int max_passes = engine::EngineConfig{}.max_passes;
+  int check_every = 0;
 };
 
 kv::CacheConfig cache_config(const HarnessConfig& config);

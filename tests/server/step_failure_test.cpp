@@ -2,15 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <functional>
-#include <memory>
 #include <numeric>
-#include <thread>
 #include <tuple>
+#include <utility>
 
-#include "server/engine_on_fakes.h"
-#include "server/fixture.h"
+#include "server/engine_fixture.h"
 
 namespace coppice::testing {
 namespace {
@@ -30,36 +27,16 @@ std::string body(bool stream, const Prompt& tokens = prompt()) {
   return nlohmann::json({{"prompt", tokens}, {"max_tokens", kAnswer}, {"stream", stream}}).dump();
 }
 
-/// For ten seconds at most.
-void wait_for(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition() && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
-class StepFailure : public ServerTest {
+class StepFailure : public EngineServerTest {
  protected:
   /// The engine's step `failing`, from 0, fails. `in_step` is called in every step.
   void start_failing_at(int failing, std::function<void()> in_step = {}) {
-    start_loading(config());
-    model_ = std::make_shared<EngineOnFakes>(
-        server_->sink(),
-        HarnessConfig{
-            .num_blocks = 100, .max_batch = 8, .step_tokens = kStepTokens, .max_extend = 32, .context_length = 200});
-    model_->executor().fail_at(failing);
-    model_->executor().during_forward(std::move(in_step));
-    server_->ready(model_);
-    while (client()->get("/health").status != 200) {
-    }
-    loop_ = std::thread([this] { model_->engine().run(); });
-  }
-  ~StepFailure() override {
-    if (!loop_.joinable()) return;
-    server_->drain();
-    server_->join();
-    loop_.join();
-    EXPECT_EQ(model_->engine().cache().check_integrity(), "");
-    EXPECT_TRUE(model_->executor().faults().empty());
+    start_engine(
+        {.num_blocks = 100, .max_batch = 8, .step_tokens = kStepTokens, .max_extend = 32, .context_length = 200},
+        [&](FakeExecutor& executor) {
+          executor.fail_at(failing);
+          executor.during_forward(std::move(in_step));
+        });
   }
 
   std::string right_text() const { return model_->expected_text(prompt(), 0, kAnswer); }
@@ -73,9 +50,6 @@ class StepFailure : public ServerTest {
     EXPECT_EQ(figures.requests_failed, 1);
     EXPECT_EQ(figures.requests_submitted, figures.requests_failed + figures.requests_finished);
   }
-
-  std::shared_ptr<EngineOnFakes> model_;
-  std::thread loop_;
 };
 
 class BeforeTheFirstToken : public StepFailure, public ::testing::WithParamInterface<std::tuple<int, bool>> {};

@@ -1,0 +1,55 @@
+// EngineServerTest: a real Server, the real engine in its thread, the fake executor. When the test is over, the cache is
+// whole and the executor has seen no fault.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "server/engine_on_fakes.h"
+#include "server/fixture.h"
+
+namespace coppice::testing {
+
+/// For ten seconds at most.
+inline void wait_for(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!condition() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+class EngineServerTest : public ServerTest {
+ protected:
+  /// `prepare` may tell the executor what to do, before the engine runs.
+  void start_engine(const HarnessConfig& harness, const std::function<void(FakeExecutor&)>& prepare) {
+    start_loading(config());
+    model_ = std::make_shared<EngineOnFakes>(server_->sink(), harness);
+    prepare(model_->executor());
+    server_->ready(model_);
+    while (client()->get("/health").status != 200) {
+    }
+    loop_ = std::thread([this] { model_->engine().run(); });
+  }
+  /// The server and the engine end.
+  void stop() {
+    server_->drain();
+    server_->join();
+    loop_.join();
+    EXPECT_EQ(model_->engine().cache().check_integrity(), "");
+    EXPECT_TRUE(model_->executor().faults().empty());
+  }
+  ~EngineServerTest() override {
+    if (loop_.joinable()) stop();
+  }
+
+  std::shared_ptr<EngineOnFakes> model_;
+
+ private:
+  std::thread loop_;
+};
+
+}  // namespace coppice::testing
