@@ -1,5 +1,10 @@
 // One tile of tree attention: some rows over a stretch of blocks, all heads. Compiled for each instruction set that the
 // compiler knows; the best one is chosen at run time.
+//
+// A tile leaves a partial state for each of its rows and heads, {acc[head_dim], max, sum}: the largest scaled score, the
+// sum of exp(score - max), and the values weighted by these exponentials. Softmax over a union of key sets follows from
+// the states of its parts, whatever the split (log-sum-exp; Milakov & Gimelshein 2018, "Online normalizer calculation for
+// softmax", section 3). A state that has seen no key is empty: acc 0, max -inf, sum 0.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
@@ -20,7 +25,7 @@ struct TileInput {
   std::span<const RowInterval> rows;  ///< intervals count from the run's first slot
   std::int32_t run_offset = 0;        ///< the tile's first slot, counted from its run's
   const float* q = nullptr;           ///< [all rows of the step][n_head][head_dim]
-  float* states = nullptr;            ///< [rows][n_head][head_dim + 2]: acc, max, sum (plan/state.h)
+  float* states = nullptr;            ///< [rows][n_head][head_dim + 2]: acc, max, sum
 };
 
 /// A worker's memory for one tile at a time. Shapes are the kernels'. Sizes are the larger need of the two kernels: many
@@ -61,7 +66,8 @@ int max_tile_rows(const HeadShape& heads);
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch);
 
 /// out[n_head][head_dim] := the partial states of one row merged, normalised, and rotated back where the format rotates.
-/// states: [all partials][n_head][head_dim + 2].
+/// states: [all partials][n_head][head_dim + 2]; their order changes only rounding, empty ones change nothing, and a row
+/// with no other gives zeros.
 void merge_row(const HeadShape& heads, KvFormat format, const float* states, std::span<const std::int32_t> partials,
                float* out);
 

@@ -1,5 +1,5 @@
 // Schedule: a SharePlan cut into tiles for workers [A2]. A tile is a stretch of a run's blocks times some of the run's
-// rows; a worker reads the tile's keys and values once and leaves one partial state per row (state.h). Rows whose keys
+// rows; a worker reads the tile's keys and values once and leaves one partial state per row and head. Rows whose keys
 // were cut into several tiles are merged afterwards. Plain data; knows no tensor library.
 //
 // Workers claim *jobs*, lists of neighbouring tiles of about equal cost, dearest first, from a shared counter: a long
