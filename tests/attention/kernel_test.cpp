@@ -74,6 +74,11 @@ double distance(const AttentionCase& c, std::span<const float> a, std::span<cons
   return worst;
 }
 
+/// Few queries on codes, and their weights, are rounded to 16 bits.
+double tolerance(KvFormat format) {
+  return format == KvFormat::kF16 ? 2e-5 : 3e-4;
+}
+
 void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers, KvFormat format) {
   const test::PoolData pool(c, seed, format);
   const auto q = test::make_queries(c, seed + 1);
@@ -81,8 +86,7 @@ void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers,
   const auto rows = c.rows();
   attend_reference(c.heads, pool.view, c.group, rows, q, expected);
   const Attended a = attend(c, pool, q, n_workers);
-  // Few queries on codes, and their weights, are rounded to 16 bits.
-  ASSERT_LT(distance(c, a.out, expected), format == KvFormat::kF16 ? 2e-5 : 3e-4)
+  ASSERT_LT(distance(c, a.out, expected), tolerance(format))
       << c.name << ", " << n_workers << " workers, block " << c.block_size << ", heads " << c.heads.n_head << "/"
       << c.heads.n_kv_head << " of " << c.heads.head_dim << ", " << format_name(format);
 }
@@ -168,7 +172,88 @@ TEST_P(KernelTest, CodesAtTheirLargestDontOverflow) {
       std::vector<float> expected(q.size());
       const auto rows = c.rows();
       attend_reference(c.heads, pool.view, c.group, rows, q, expected);
-      ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), 3e-4) << dim << ", " << format_name(format);
+      ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), tolerance(format))
+          << dim << ", " << format_name(format);
+    }
+  }
+}
+
+/// A pool whose first key head is this one's `kv_head`.
+attention::PoolView only(const AttentionCase& c, attention::PoolView pool, int kv_head) {
+  const std::size_t skipped = attention::head_bytes(pool.format, c.heads.head_dim) * static_cast<std::size_t>(kv_head);
+  pool.keys += skipped, pool.values += skipped;
+  return pool;
+}
+
+/// Distance from the reference of some rows of the step under one head, both drawn at random; the first sequence is always
+/// among theirs.
+double sampled_distance(const AttentionCase& c, const test::PoolData& pool, std::span<const float> q,
+                        std::span<const float> out, std::mt19937_64& random) {
+  constexpr int kRows = 4;
+  const auto dim = static_cast<std::size_t>(c.heads.head_dim), n_head = static_cast<std::size_t>(c.heads.n_head);
+  const std::size_t head = random() % n_head;
+  const HeadShape one{.n_head = 1, .n_kv_head = 1, .head_dim = c.heads.head_dim, .scale = c.heads.scale};
+  const auto sequences = c.rows();
+  std::vector<attention::SequenceRows> drawn;
+  std::vector<float> queries, actual;
+  for (int i = 0; i < kRows; ++i) {
+    attention::SequenceRows s = sequences[i == 0 ? 0 : random() % sequences.size()];
+    const int row = static_cast<int>(random() % static_cast<std::uint64_t>(s.n_rows));
+    const std::size_t at = (static_cast<std::size_t>(s.first_row + row) * n_head + head) * dim;
+    drawn.push_back({i, 1, s.first_position + row, s.table});
+    queries.insert(queries.end(), q.begin() + static_cast<std::ptrdiff_t>(at),
+                   q.begin() + static_cast<std::ptrdiff_t>(at + dim));
+    actual.insert(actual.end(), out.begin() + static_cast<std::ptrdiff_t>(at),
+                  out.begin() + static_cast<std::ptrdiff_t>(at + dim));
+  }
+  std::vector<float> expected(queries.size());
+  const int kv_head = static_cast<int>(head) / c.heads.heads_per_kv();
+  attend_reference(one, only(c, pool.view, kv_head), c.group, drawn, queries, expected);
+  return distance(c, actual, expected);
+}
+
+/// Long prefixes, hundreds of rows, windows, chunks beside decodes. On the machine's best instruction set only: small
+/// trees run on all.
+TEST(Kernel, LongPrefixesAndChunksAgreeWithTheReference) {
+  std::mt19937_64 random(test::test_seed());
+  for (const AttentionCase& c : test::named_cases()) {
+    const auto q = test::make_queries(c, random());
+    for (const KvFormat format : kKvFormats) {
+      const test::PoolData pool(c, random(), format);
+      const std::vector<float> out = attend(c, pool, q, 2).out;
+      EXPECT_LT(sampled_distance(c, pool, q, out, random), tolerance(format)) << c.name << ", " << format_name(format);
+    }
+  }
+}
+
+/// A block that brings no larger score must leave the states as they are, to the last bit: a factor that is 1 but for a
+/// rounding makes keys weigh more the earlier they come, by as much as there are blocks.
+TEST_P(KernelTest, AThousandBlocksWeighAlike) {
+  constexpr int kTokens = 8192, kDim = 64;
+  for (const int n_rows : {1, 16}) {  // vectors along values, and across queries
+    std::vector<test::Path> paths = {{.length = kTokens, .reads = false}};
+    paths.resize(1 + static_cast<std::size_t>(n_rows), {.parent = 0, .shared = kTokens, .length = kTokens + 1});
+    AttentionCase c = test::make_case("", paths, 8, {}, 1);
+    c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = kDim, .scale = 1.0F};
+    const auto q = test::make_queries(c, 2);
+    for (const KvFormat format : {KvFormat::kF16, KvFormat::kInt8}) {  // turbo4 rounds 1 and -1 differently
+      test::PoolData pool(c, 3, format);
+      const std::size_t size = pool.view.row_bytes;
+      const auto write = [&](std::vector<std::byte>& to, kv::Slot slot, float value) {
+        const std::vector<float> head(kDim, value);
+        attention::encode_head(format, kDim, head.data(), to.data() + static_cast<std::size_t>(slot) * size);
+      };
+      // All keys alike. The first half's values are 1, the second half's -1, the rows' own 0.
+      const auto rows = c.rows();
+      for (const attention::SequenceRows& s : rows) {
+        for (int t = s.first_row == 0 ? 0 : kTokens; t <= kTokens; ++t) {
+          write(pool.keys, s.table.slot(t), 1.0F);
+          write(pool.values, s.table.slot(t), t < kTokens / 2 ? 1.0F : t < kTokens ? -1.0F : 0.0F);
+        }
+      }
+      for (const float x : attend(c, pool, q, 1).out) {
+        ASSERT_NEAR(x, 0.0F, 2e-6) << n_rows << " rows, " << format_name(format);
+      }
     }
   }
 }
