@@ -90,7 +90,8 @@ struct HttpLimits {
   double slowest_reader = 16 << 10;  ///< a second more for so many bytes of it
   int send_buffer_bytes = 0;         ///< per socket; 0: the system's choice
 
-  /// For all bodies that are arriving or wait to be prepared, but for their first small_body_bytes. A few large ones must not keep all others out.
+  /// For all bodies that are arriving or wait to be prepared, but for their first small_body_bytes. A few large ones
+  /// must not keep all others out.
   std::size_t body_budget() const { return std::max(max_bodies_bytes, 4 * max_body_bytes); }
 };
 
