@@ -17,13 +17,12 @@
 #include <vector>
 
 #include "server/engine_fixture.h"
-#include "support/kv_shapes.h"
 
 namespace coppice::testing {
 namespace {
 
 constexpr int kClients = 8;
-constexpr int kRequestsEach = test::kSanitized ? 60 : 150;
+constexpr int kRequestsEach = 150;
 
 struct Counts {
   std::atomic<int> right = 0, failed = 0, late = 0, left = 0;
