@@ -26,7 +26,27 @@ def as_line(report, row):
             f"| {100 * row['optimum']:.1f} | {'–' if part is None else f'{100 * part:.0f} %'} | {rate:.0f} |")
 
 
-def markdown(reports, chart):
+def speed_lines(runs):
+    """The cache alone at three sizes (bench/micro/kv_bench): tokens/s of processor time, medians."""
+    rates = {}
+    for run in runs:
+        if run.get("aggregate_name") == "median":
+            name, blocks = run["run_name"].split("/")[:2]
+            rates.setdefault(name, {})[int(blocks)] = run["items_per_second"] / 1e6
+    goals = {"insert_with_eviction": 20, "match_32k": 100}
+    titles = {"insert_with_eviction": "inserted, with eviction", "match_32k": "matched, prompts of 32,768 tokens"}
+    sizes = sorted(rates["match_32k"])
+    yield "| M tokens/s on one core | " + " | ".join(f"{size:,} blocks" for size in sizes) + " | fastest / slowest | goal | reached |"
+    yield "|" + "---|" * (len(sizes) + 4)
+    for name, goal in goals.items():
+        values = [rates[name][size] for size in sizes]
+        spread = max(values) / min(values)
+        reached = "yes" if min(values) >= goal and spread <= 2 else "no"
+        yield (f"| {titles[name]} | " + " | ".join(f"{value:,.0f}" for value in values)
+               + f" | {spread:.2f} | ≥ {goal}, ≤ 2 | {reached} |")
+
+
+def markdown(reports, speeds, chart):
     lines = [
         "## Real traffic: what is served from the cache", "",
         "Written by `make bench-traces`. Two public traces of requests (Mooncake, FAST 2025) name each block of 512 tokens of",
@@ -50,6 +70,7 @@ def markdown(reports, chart):
             "|---|---|---|---|---|---|---|",
             *(as_line(report, row) for row in report["rows"]), "",
         ]
+    lines += ["The tree's own work at three sizes, without a trace (`build/bench/kv_bench`):", "", *speed_lines(speeds), ""]
     return "\n".join([*lines, f"![Tokens served from the cache, by budget]({chart})"]) + "\n"
 
 
@@ -89,10 +110,13 @@ def run(args):
     for trace in traces:
         say(f"{trace.name}: six budgets, about a minute")
         reports.append(json.loads(output_of([args.bench, "--trace", trace])))
-    pathlib.Path(args.json).write_text(json.dumps(reports, indent=1) + "\n")
+    say("the cache alone, about a minute")
+    speeds = json.loads(output_of([args.kv_bench, "--benchmark_filter=insert|match", "--benchmark_repetitions=5",
+                                   "--benchmark_min_time=0.5", "--benchmark_format=json"]))["benchmarks"]
+    pathlib.Path(args.json).write_text(json.dumps({"traces": reports, "kv_bench": speeds}, indent=1) + "\n")
     chart = pathlib.Path(args.markdown).with_name("benchmarks-traces.png")
     draw(reports, chart)
-    text = markdown(reports, chart.name)
+    text = markdown(reports, speeds, chart.name)
     write_part(args.markdown, "make bench-traces", text)
     print(text)
     say(f"figures: {args.json}; chart: {chart}")
@@ -100,7 +124,7 @@ def run(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("bench", "json", "markdown"):
+    for name in ("bench", "kv-bench", "json", "markdown"):
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--traces", required=True, metavar="DIR", help="folder of the traces, *.jsonl")
     args = parser.parse_args()
