@@ -15,9 +15,9 @@ BYTE_DOTS = (("amx_int8", 32), ("avx512_vnni", 4), ("avx_vnni", 4))  # byte mult
 class Bounds:
     """Measures around each load; the best that was ever seen counts: a bound from a slow moment would be none."""
 
-    def __init__(self, model, threads, bandwidth_program, peak_program):
-        self.model, self.threads = model, threads
-        self.bandwidth_program, self.peak_program = bandwidth_program, peak_program
+    def __init__(self, model, threads, program):
+        """program: bench/machine_peak.c, compiled."""
+        self.model, self.threads, self.program = model, threads, program
         self.bandwidths = {}  # bytes of a buffer: bytes/s
         self.peak = 0.0       # f32 multiply-adds/s
         self.byte_dots = next((times for flag, times in BYTE_DOTS if flag in cpu_flags()), 2)
@@ -36,9 +36,9 @@ class Bounds:
 
         def measure():
             for size in sizes:
-                rate = float(output_of([self.bandwidth_program, str(self.threads), str(size)]))
+                rate = float(output_of([self.program, "read", str(self.threads), str(size)]))
                 self.bandwidths[size] = max(rate, self.bandwidths.get(size, 0.0))
-            self.peak = max(self.peak, float(output_of([self.peak_program, str(self.threads)])))
+            self.peak = max(self.peak, float(output_of([self.program, "multiply", str(self.threads)])))
         measure()
         yield
         measure()

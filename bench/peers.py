@@ -83,7 +83,7 @@ class PeerBench:
         if args.peers_no_amx:
             self.builds = {"AMX": pathlib.Path(args.peers), "no AMX": pathlib.Path(args.peers_no_amx)}
         self.logs = pathlib.Path(args.json).parent
-        self.bounds = Bounds(self.model, args.threads, args.bandwidth, args.peak)
+        self.bounds = Bounds(self.model, args.threads, args.machine_peak)
         self.text = None
         self.hopeless = set()  # settings, slots left out, that were given up on a burst of shared prompts
 
@@ -421,7 +421,7 @@ def run(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("coppice", "peers", "bandwidth", "peak", "model", "json", "markdown"):
+    for name in ("coppice", "peers", "machine-peak", "model", "json", "markdown"):
         parser.add_argument(f"--{name}", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--peers-no-amx", help=argparse.SUPPRESS)
     parser.add_argument("--only", action="append", default=[], metavar="NAME[,NAME]",

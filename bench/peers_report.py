@@ -81,8 +81,8 @@ def markdown(report, chart, quiet, close, give_up, long, missing):
         peak = report.get("multiply_adds_per_s", 0) / 1e9
         lines += ["The bound is what memory and multiplication allow (bench/bounds.py): a decode step reads the weights and every",
                   "different key and value once, or multiplies, whichever takes longer; prefill multiplies; HTTP takes no time.",
-                  "Measured before and after each load (bench/read_bandwidth.c, on a buffer of the size that the step reads;",
-                  "bench/multiply_peak.c); the most that was seen counts: "
+                  "Measured before and after each load (bench/machine_peak.c, reading on a buffer of the size that the",
+                  "step reads); the most that was seen counts: "
                   f"{low if low == high else f'{low} to {high}'} GB/s, and {peak:.0f} G multiply-adds/s of f32, several times that "
                   "of bytes.", ""]
     if rows_of(report):

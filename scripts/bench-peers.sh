@@ -9,10 +9,8 @@ source "$(dirname "$0")/lib.sh"
 cd "$repo"
 
 python_env venv-bench bench/requirements.txt matplotlib
-for program in read_bandwidth multiply_peak; do
-  clang-19 -O3 -march=native -ffp-contract=fast -Wall -Wextra -Werror -pthread "bench/$program.c" -o "build/$program" ||
-    die "bench/$program.c could not be compiled: see above."
-done
+clang-19 -O3 -march=native -ffp-contract=fast -Wall -Wextra -Werror -pthread bench/machine_peak.c -o build/machine_peak ||
+  die "bench/machine_peak.c could not be compiled: see above."
 
 no_amx=()
 if grep -qw amx_int8 /proc/cpuinfo; then
@@ -35,5 +33,5 @@ if grep -qw amx_int8 /proc/cpuinfo; then
 fi
 
 exec build/venv-bench/bin/python bench/peers.py --coppice build/coppice --peers "$(llama_build_dir)/bin" "${no_amx[@]}" \
-  --bandwidth build/read_bandwidth --peak build/multiply_peak --model "$pinned_model" --json build/bench-peers.json \
+  --machine-peak build/machine_peak --model "$pinned_model" --json build/bench-peers.json \
   --markdown docs/benchmarks.md "$@"

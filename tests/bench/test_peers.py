@@ -119,10 +119,10 @@ class BoundsTest(unittest.TestCase):
             weight_bytes, kv_bytes_per_token = 16 * 2**20, 0
             layer_multiply_adds, output_multiply_adds, attention_multiply_adds = 1000, 100, 10
 
-        bounds_of_model = bounds.Bounds(Model, 2, "read_bandwidth", "multiply_peak")
+        bounds_of_model = bounds.Bounds(Model, 2, "machine_peak")
         bounds_of_model.byte_dots = 4
-        answers = {"read_bandwidth": iter(rates), "multiply_peak": iter(peaks)}
-        bounds.output_of, before = lambda command: next(answers[command[0]]), bounds.output_of
+        answers = {"read": iter(rates), "multiply": iter(peaks)}
+        bounds.output_of, before = lambda command: next(answers[command[1]]), bounds.output_of
         self.addCleanup(setattr, bounds, "output_of", before)
         for _ in range(len(rates) // 2):
             with bounds_of_model.measured([5]):
