@@ -35,7 +35,6 @@ void Engine::Impl::time_out(OpenRequest& open, Clock::time_point now) {
     outbox_.refuse(open, Refusal::kTimeout,
                    fmt::format("the request ran out of time: after {:.1f} s it {}", std::max(seconds, 0.0),
                                open.admitted_before ? "had no token yet" : "was still in the queue"));
-    ++figures_.refusals[static_cast<std::size_t>(Refusal::kTimeout)];
   }
   count_wait(figures_, open, now);
   ++figures_.requests_timed_out;
@@ -72,7 +71,6 @@ void Engine::Impl::fail(OpenRequest& open, const char* why) {
       end_samples(open, sampling::Finish::kError, why);
     } else {
       outbox_.refuse(open, Refusal::kFailed, why);
-      ++figures_.refusals[static_cast<std::size_t>(Refusal::kFailed)];
     }
   } catch (const std::exception&) {
     if (!std::exchange(open.failing, true)) ++failing_;
@@ -102,14 +100,12 @@ void Engine::Impl::refuse_unopened(const Request& request, Refusal refusal, cons
   none.request.id = request.id;
   none.usage.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
   outbox_.refuse(none, refusal, why);
-  ++figures_.refusals[static_cast<std::size_t>(refusal)];
 }
 
 void Engine::Impl::refuse(OpenRequest& open, Refusal refusal, std::string message, double retry_seconds) {
   release_all(open);
   outbox_.refuse(open, refusal, std::move(message), retry_seconds);
   ++figures_.requests_refused;
-  ++figures_.refusals[static_cast<std::size_t>(refusal)];
   close(open);
 }
 

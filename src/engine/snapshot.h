@@ -1,7 +1,6 @@
 // Snapshot: the loop's figures after some step. Plain data. Counters are since start; times are sums.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,7 +23,6 @@ struct Snapshot {
   std::int64_t requests_submitted = 0;  ///< up to this moment: those that end later than the step are in it
   std::int64_t requests_finished = 0, requests_cancelled = 0, requests_refused = 0, requests_failed = 0;
   std::int64_t requests_timed_out = 0;                ///< their deadline passed, before or after their first token
-  std::array<std::int64_t, kRefusals> refusals{};     ///< by Refusal, kFailed and kTimeout included
   std::int64_t samples_stopped = 0, samples_cut = 0;  ///< that ended with kStop, and with kLength
   int running_requests = 0, running_sequences = 0;
   int waiting_requests = 0;    ///< followers included
