@@ -28,7 +28,7 @@ soak:          ## All kinds of load at once, MINUTES=60, and what must hold at t
 asan:          ## Tests of the cache, the kernels, the executor, the engine and the server under AddressSanitizer and UBSan
 	@scripts/test.sh asan $(ARGS)
 
-tsan:          ## The same tests but the executor's under ThreadSanitizer
+tsan:          ## The same tests under ThreadSanitizer, but the executor's and those that let allocations fail
 	@scripts/test.sh tsan $(ARGS)
 
 fuzz:          ## Fuzz cancellations, hang-ups, HTTP, requests and chat templates, each for a minute; longer: SECONDS=1800

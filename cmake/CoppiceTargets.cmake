@@ -15,7 +15,7 @@ if(COPPICE_SANITIZE STREQUAL "address")
 elseif(COPPICE_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
-  # Tests that count or fail allocations bring operators of their own; the sanitizer has its as well.
+  # Tests that count or fail allocations bring operators of their own; the sanitizer's, which it uses then, would clash.
   add_link_options(-Wl,--allow-multiple-definition)
 elseif(COPPICE_SANITIZE STREQUAL "fuzz")  # as address, with libFuzzer's view of which code an input reaches
   add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
