@@ -29,8 +29,8 @@ struct TileBlock {
   }
 };
 
-/// The products of one x, cut into units. A panel of rows is one unit of all tiles, but the last panels are cut further, so that
-/// no worker waits long for another one.
+/// The products of one x, cut into units. A panel of rows is one unit of all tiles, but the last panels are cut further,
+/// so that no worker waits long for another one.
 struct QuantProducts {
   static constexpr int kPanelRows = 16;
 

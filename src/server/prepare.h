@@ -1,7 +1,8 @@
 // From a request's body to engine requests: parse, check, render the template, tokenize.
 //
-// Pure functions of their arguments. The server runs them on a worker: even a small body may wait long for the
-// chat template, which renders one chat at a time, and that would hold up everybody's streams.
+// They change nothing but what the model keeps: its next id, and the tokens of prompts' pieces. The server runs them on a
+// worker: even a small body may wait long for the chat template, which renders one chat at a time, and that would hold up
+// everybody's streams.
 #pragma once
 
 #include <optional>

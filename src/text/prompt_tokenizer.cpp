@@ -31,10 +31,9 @@ std::string key_of(std::string_view salt, std::string_view text) {
 /// Of everything that vocabularies split text by: cases, contractions, digits, marks, white space, other scripts.
 constexpr std::string_view kSample =
     "The quick brown fox doesn't jump over THE lazy dogs' 12345 bones; she'll say: \"I'm sure it's 3.14 or 2,718\" and "
-    "leave   three spaces  or two\tand tabs \n\nnew lines \n then camelCase snake_case words/with/slashes or a-b-c x+y "
-    "z = "
-    "f(x) { return i; } // a comment é über naïve 你好 world and русский текст too even   \n  emoji 🙂 at the end of "
-    "it all ";
+    "leave   three spaces  or two\tand tabs \n\nnew lines \n then camelCase snake_case words/with/slashes or a-b-c "
+    "x+y z = f(x) { return i; } // a comment é über naïve 你好 world and русский текст too even   \n  emoji 🙂 at the "
+    "end of it all ";
 
 }  // namespace
 
