@@ -2,6 +2,7 @@
 parts of docs/benchmarks.md. Standard library only."""
 
 import ctypes
+import dataclasses
 import json
 import os
 import pathlib
@@ -119,6 +120,22 @@ class Server:
             self.process.wait()
 
 
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One way to run llama.cpp's programs."""
+    build: str    # "" where only one build makes sense
+    flash: str
+    unified: str  # a key of UNIFIED; "" with one sequence, where it makes no difference
+    slots: int = 0
+
+    def __str__(self):
+        return ", ".join(filter(None, [self.build, f"-fa {self.flash}", UNIFIED.get(self.unified, ""),
+                                       f"-np {self.slots}" if self.slots else ""]))
+
+    def options(self):
+        return ["-fa", self.flash, *([UNIFIED[self.unified]] if self.unified else [])]
+
+
 class Comparison:
     """One row of a table: ours and each peer setting's values, in the order of the rounds."""
 
@@ -160,6 +177,15 @@ class Comparison:
         return {
             "name": self.name, "unit": self.unit, "goal": self.goal, "ratio": self.ratio(), "reached": self.reached(),
             "peer_setting": self.best_setting(), "coppice": self.ours, "peers": self.peers,
+        }
+
+    def against(self, bound):
+        """For a table whose last column is a bound."""
+        best = self.best_setting()
+        return {
+            "title": self.name, "unit": self.unit, "higher_is_better": self.higher,
+            "coppice": statistics.median(self.ours), "peer": statistics.median(self.peers[best]), "setting": best,
+            "faster": self.faster(), "goal": self.goal, "bound": bound, "all_coppice": self.ours, "all_peers": self.peers,
         }
 
     def as_row(self):
@@ -236,6 +262,7 @@ def write_part(path, part, text):
 def run_to_the_end(work):
     """Runs `work`; returns the exit status. Every failure is one sentence; SIGTERM ends the children as Ctrl-C does."""
     assert threading.current_thread() is threading.main_thread()  # die_with_parent: the parent is a *thread*
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # asyncio knows how to end by SIGINT
     try:
         work()

@@ -49,8 +49,8 @@ class Load:
 
     @property
     def context(self):
-        """Tokens that one request may take: what it needs, rounded up."""
-        return max(1024, -(-(self.prompt + self.out + 16) // 256) * 256)
+        """Tokens that one request may take: what it needs and coppice's spare blocks, rounded up."""
+        return max(1024, -(-(self.prompt + self.out + 128) // 256) * 256)
 
     @property
     def unique_tokens(self):

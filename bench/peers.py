@@ -10,13 +10,11 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
-import functools
 import itertools
 import json
 import os
 import pathlib
 import re
-import statistics
 import sys
 import tempfile
 import time
@@ -25,8 +23,9 @@ import client
 import loads
 import peers_report
 from bounds import Bounds
-from common import (FLASH, UNIFIED, Comparison, Failure, OthersShare, Server, commit, cpu_flags, machine, output_of,
+from common import (FLASH, UNIFIED, Comparison, Failure, OthersShare, Server, Setting, commit, cpu_flags, machine,
                     run_to_the_end, say, write_part)
+from engine_peers import ENGINE_LOADS, EngineLoad, EnginePeers
 from gguf import read_model
 
 CLOSE = 1.1    # a second setting within this factor of the best in the search takes part in the rounds
@@ -40,41 +39,6 @@ MEASURES = {   # name of a client.Result's field: (words, unit, higher is better
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """One way to run llama.cpp's programs."""
-    build: str    # "" where only one build makes sense
-    flash: str
-    unified: str  # a key of UNIFIED; "" with one sequence, where it makes no difference
-    slots: int = 0
-
-    def __str__(self):
-        return ", ".join(filter(None, [self.build, f"-fa {self.flash}", UNIFIED.get(self.unified, ""),
-                                       f"-np {self.slots}" if self.slots else ""]))
-
-    def options(self):
-        return ["-fa", self.flash, *([UNIFIED[self.unified]] if self.unified else [])]
-
-
-@dataclasses.dataclass(frozen=True)
-class EngineLoad:
-    """A load without HTTP: `coppice bench --case CASE` against one of llama.cpp's bench tools."""
-    name: str
-    case: str
-    rows: tuple      # (key of both sides' figures, title, goal, sequences, unique tokens of a decode step or 0)
-    unified: tuple   # keys of UNIFIED to try
-
-
-ENGINE_LOADS = [
-    EngineLoad("engine-shared", "shared",
-               (("decode_tokens_per_s", "engine: 16 decodes on one prefix of 2,048 tokens", 3, 16, 2048 + 16 * 32),),
-               tuple(UNIFIED)),
-    EngineLoad("engine-depth", "depth",
-               (("decode_tokens_per_s", "engine: one stream at depth 2,048, decode of 64", 2, 1, 2048 + 32),
-                ("prefill_tokens_per_s", "engine: prefill of 512 at depth 2,048", 2, 1, 0)), ("",)),
-]
-
-
 class PeerBench:
     def __init__(self, args):
         self.args = args
@@ -84,6 +48,7 @@ class PeerBench:
             self.builds = {"AMX": pathlib.Path(args.peers), "no AMX": pathlib.Path(args.peers_no_amx)}
         self.logs = pathlib.Path(args.json).parent
         self.bounds = Bounds(self.model, args.threads, args.machine_peak)
+        self.engine = EnginePeers(args, self.builds, self.bounds)
         self.text = None
         self.hopeless = set()  # settings, slots left out, that were given up on a burst of shared prompts
 
@@ -261,75 +226,11 @@ class PeerBench:
             longest = max(found[setting].wall_s for setting in contenders)
             results = self.rounds(load, contenders, comparisons, longest)
         return {
-            "rows": [self.row(comparison, self.bounds.of(load, row.measure))
+            "rows": [comparison.against(self.bounds.of(load, row.measure))
                      for row, comparison in zip(load.rows, comparisons)],
             "search": {str(setting): dataclasses.asdict(result) if isinstance(result, client.Result) else result
                        for setting, result in found.items()},
             "results": {name: [dataclasses.asdict(result) for result in runs] for name, runs in results.items()},
-        }
-
-    # The engine without HTTP
-
-    def engine_settings(self, load):
-        return [Setting(*parts) for parts in itertools.product(self.builds, FLASH, load.unified)]
-
-    def peer_engine(self, load, setting):
-        common = ["-m", self.args.model, "-t", str(self.args.threads), *setting.options()]
-        tools = self.builds[setting.build]
-        if load.case == "shared":
-            lines = output_of([tools / "llama-batched-bench", *common, "-c", str(16 * 2304), "-b", "2048", "-ub", "512",
-                               "-npp", "2048", "-ntg", "64", "-npl", "16", "-pps", "--output-format", "jsonl"])
-            runs = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
-            if not runs:
-                raise Failure("llama-batched-bench printed no figures")
-            return {"decode_tokens_per_s": runs[-1]["speed_tg"]}
-        runs = json.loads(output_of([tools / "llama-bench", *common, "-p", "512", "-n", "64", "-d", "2048",
-                                     "-r", str(self.args.repeat), "-o", "json"]))
-        return {"prefill_tokens_per_s" if run["n_gen"] == 0 else "decode_tokens_per_s":
-                statistics.median(run["samples_ts"]) for run in runs}
-
-    @functools.cached_property
-    def our_cases(self):
-        found = re.search(r"--case TEXT:\{([^}]*)\}", output_of([self.args.coppice, "bench", "--help"]))
-        return found.group(1).split(",") if found else []
-
-    def run_engine(self, load):
-        if load.case not in self.our_cases:
-            return {"skipped": f"{load.name} was left out: this coppice has no `bench --case {load.case}`."}
-        comparisons = [Comparison(title, "tok/s", goal) for _, title, goal, _, _ in load.rows]
-        with self.bounds.measured([unique for *_, unique in load.rows if unique]):
-            for number in range(1, self.args.rounds + 1):
-                self.engine_round(load, number, comparisons)
-        return {"rows": [self.row(comparison, self.engine_bound(streams, unique))
-                         for (_, _, _, streams, unique), comparison in zip(load.rows, comparisons)]}
-
-    def engine_bound(self, streams, unique):
-        """Tokens/s at a depth of 2,048: decode of 64 by all streams, or prefill of 512."""
-        if unique:
-            return streams / self.bounds.step_seconds(streams, unique, 2048 + 32)
-        return 512 / self.bounds.prefill_seconds(512, 2048, 1)
-
-    def engine_round(self, load, number, comparisons):
-        say(f"  round {number} of {self.args.rounds}: coppice")
-        ours = json.loads(output_of([self.args.coppice, "bench", "--model", self.args.model, "--case", load.case,
-                                     "--threads", str(self.args.threads), "--repeat", str(self.args.repeat)]))
-        peers = {}
-        for setting in self.engine_settings(load):
-            if any(comparison.hopeful(str(setting)) for comparison in comparisons):
-                say(f"  round {number} of {self.args.rounds}: {setting}")
-                peers[str(setting)] = self.peer_engine(load, setting)
-        for (key, *_), comparison in zip(load.rows, comparisons):
-            comparison.add(ours[key], {name: figures[key] for name, figures in peers.items()})
-
-    @staticmethod
-    def row(comparison, bound):
-        best = comparison.best_setting()
-        ours, peer = statistics.median(comparison.ours), statistics.median(comparison.peers[best])
-        return {
-            "title": comparison.name, "unit": comparison.unit, "higher_is_better": comparison.higher,
-            "coppice": ours, "peer": peer, "setting": best, "faster": comparison.faster(),
-            "goal": comparison.goal, "bound": bound,
-            "all_coppice": comparison.ours, "all_peers": comparison.peers,
         }
 
 
@@ -338,7 +239,7 @@ def estimate(left, bench, rounds):
     seconds = []
     for load in left:
         if isinstance(load, EngineLoad):
-            seconds.append((load.case in bench.our_cases) * 15 * len(bench.engine_settings(load)) * (1 + rounds) / 2)
+            seconds.append((load.case in bench.engine.our_cases) * 15 * len(bench.engine.settings(load)) * (1 + rounds) / 2)
             continue
         prefilled = load.groups if load.warm else load.requests
         burst = (prefilled * load.prompt / 450 + load.requests * load.out / 150) / (4 if load.slots else 1)
@@ -396,7 +297,7 @@ def run(args):
         say(f"{load.name} ({index} of {len(left)}); about {max(1, round(remaining / 60))} min left")
         others = OthersShare()
         if isinstance(load, EngineLoad):
-            result = bench.run_engine(load)
+            result = bench.engine.run_load(load)
         else:
             result = bench.run_load(load)
             bench.remember_hopeless(load, result)
