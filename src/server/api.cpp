@@ -27,6 +27,7 @@
 #include "server/generation_reply.h"
 #include "server/insist.h"
 #include "server/job.h"
+#include "server/log_failure.h"
 #include "server/openai_response.h"
 
 namespace coppice::server {
@@ -39,8 +40,8 @@ constexpr const char* kHealthPath = "/health";
 constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
 
-Json model_json(const std::string& id, const std::string& root, std::int64_t created, const Model* model) {
-  Json json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
+JsonObject model_json(const std::string& id, const std::string& root, std::int64_t created, const Model* model) {
+  JsonObject json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
   if (model != nullptr) json["max_model_len"] = model->facts().context_length;
   return json;
 }
@@ -87,13 +88,16 @@ asio::awaitable<std::invoke_result_t<F>> Api::on_worker(F f) {
   std::optional<std::invoke_result_t<F>> result;
   std::exception_ptr failure;
   std::atomic<bool> cancelled = false;
-  const auto begin = [&](auto resume) {
+  // What resumes the caller lies in its frame: an initiation that throws, for want of memory on the heap, would end the
+  // coroutine without a word to anybody.
+  using Resume = asio::async_result<asio::use_awaitable_t<>, void()>::handler_type;
+  std::optional<Resume> resume;
+  const auto begin = [&](Resume handler) {
     // The slot is cleared before the caller goes on: nothing refers to what is gone.
-    if (auto slot = asio::get_associated_cancellation_slot(resume); slot.is_connected())
+    if (auto slot = asio::get_associated_cancellation_slot(handler); slot.is_connected())
       slot.assign([&cancelled](asio::cancellation_type) { cancelled = true; });
-    // What resumes the caller is made ready here, where a lack of memory still fails nothing but the request.
-    auto done = std::make_shared<decltype(resume)>(std::move(resume));
-    asio::post(workers_, [&, done, io = asio::make_work_guard(*done)]() mutable {
+    resume.emplace(std::move(handler));
+    const auto work = [&, io = asio::make_work_guard(*resume)] {
       try {
         if (draining_) throw draining_error();
         if (cancelled) throw boost::system::system_error(asio::error::operation_aborted);
@@ -101,8 +105,14 @@ asio::awaitable<std::invoke_result_t<F>> Api::on_worker(F f) {
       } catch (...) {
         failure = std::current_exception();
       }
-      insist([&] { asio::post(io.get_executor(), [done] { std::move (*done)(); }); });
-    });
+      insist([&] {
+        asio::post(io.get_executor(), [&resume] {
+          Resume caller = std::move(*resume);
+          std::move(caller)();
+        });
+      });
+    };
+    insist([&] { asio::post(workers_, work); });
   };
   co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(begin, asio::use_awaitable);
   if (failure) std::rethrow_exception(failure);
@@ -139,7 +149,7 @@ void Api::refused(int status) noexcept {
     metrics_.count_rejected(rejection_of(status, draining_));
     metrics_.count_request(kOtherPath, status);
   } catch (const std::exception& e) {
-    SPDLOG_ERROR("counting a refused request: {}", e.what());
+    log_failure("counting a refused request", e);
   }
 }
 
@@ -196,8 +206,8 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   } catch (const boost::system::system_error&) {
     metrics_.count_client_gone();
     throw;  // the connection's own affair
-  } catch (const std::bad_alloc&) {
-    SPDLOG_WARN("{} {}: out of memory", request.method, request.path);
+  } catch (const std::bad_alloc& e) {
+    log_failure(path, e);
     failure = ApiError::unavailable("The server is out of memory.");
   } catch (const std::exception& e) {
     SPDLOG_ERROR("{} {}: {}", request.method, request.path, e.what());
@@ -238,7 +248,7 @@ asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
   } else if (!model_) {
     reply = {.status = 503, .body = dump({{"status", "loading"}, {"stage", stage_}, {"progress", fraction_}})};
   } else {
-    reply.body = dump({{"status", "ok"}});
+    reply.body = dump(JsonObject{{"status", "ok"}});
   }
   if (reply.status != 200) reply.headers.emplace_back("Retry-After", "1");
   co_await out.send(std::move(reply));
@@ -253,9 +263,9 @@ asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
     co_await out.send({.body = dump(model_json(name, id, started_, model_.get()))});
     co_return;
   }
-  Json data = Json::array({model_json(id, id, started_, model_.get())});
+  JsonArray data = {model_json(id, id, started_, model_.get())};
   if (!alias.empty() && alias != id) data.push_back(model_json(alias, id, started_, model_.get()));
-  co_await out.send({.body = dump({{"object", "list"}, {"data", std::move(data)}})});
+  co_await out.send({.body = dump(JsonObject{{"object", "list"}, {"data", std::move(data)}})});
 }
 
 asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "server/http.h"
+#include "server/json.h"
 
 namespace coppice::server {
 
@@ -58,12 +58,9 @@ ApiError ApiError::queue_full(const std::string& message, int retry_after_s) {
 }
 
 std::string ApiError::json() const {
-  const auto or_null = [](const std::string& s) {
-    return s.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(s);
-  };
-  const nlohmann::ordered_json body = {
-      {"error", {{"message", what()}, {"type", type_}, {"param", or_null(param_)}, {"code", or_null(code_)}}}};
-  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const auto or_null = [](const std::string& s) { return s.empty() ? Json(nullptr) : Json(s); };
+  JsonObject error = {{"message", what()}, {"type", type_}, {"param", or_null(param_)}, {"code", or_null(code_)}};
+  return dump(JsonObject{{"error", std::move(error)}});
 }
 
 HttpReply error_reply(const ApiError& error) {

@@ -35,10 +35,10 @@ Words words_for(engine::MatchEnded ended) {
 
 }  // namespace
 
-Json cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how) {
+JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how) {
   const auto text = [&](std::span<const kv::Token> tokens) { return model.detokenize(tokens, true); };
   const auto [name, why] = words_for(report.ended);
-  Json texts = {{"before", text(report.before)}, {"asked", text(report.asked)}};
+  JsonObject texts = {{"before", text(report.before)}, {"asked", text(report.asked)}};
   if (report.ended == engine::MatchEnded::kDiffers && how == CacheReports::kText) texts["found"] = text(report.found);
   return {{"prompt_tokens", report.prompt_tokens},
           {"matched_tokens", report.matched_tokens},

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "engine/cache_report.h"
+#include "server/json.h"
 #include "server/model.h"
-#include "server/openai_response.h"
 
 namespace coppice::server {
 
@@ -16,6 +16,6 @@ enum class CacheReports : std::uint8_t {
 
 /// {"prompt_tokens", "matched_tokens", "ended", "why", "text": {"before", "asked", "found"}, "lost_tokens",
 /// "lost_seconds"}. "found" only where the text differs, and with kText.
-Json cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how);
+JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how);
 
 }  // namespace coppice::server

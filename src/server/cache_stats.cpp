@@ -1,12 +1,12 @@
 #include "server/cache_stats.h"
 
-#include "server/openai_response.h"
+#include "server/json.h"
 
 namespace coppice::server {
 
 std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts, const std::string& model) {
   const kv::CacheStats& c = s.cache;
-  const Json json = {{"model", model},
+  JsonObject json = {{"model", model},
                      {"attention", facts.attention},
                      {"share", facts.share},
                      {"context_length", facts.context_length},
@@ -49,7 +49,7 @@ std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts,
                        {"seconds", s.step_seconds},
                        {"forward_seconds", s.forward_seconds},
                        {"sampling_seconds", s.sampling_seconds}}}};
-  return dump(json);
+  return dump(std::move(json));
 }
 
 }  // namespace coppice::server

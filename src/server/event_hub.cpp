@@ -1,12 +1,11 @@
 #include "server/event_hub.h"
 
-#include <spdlog/spdlog.h>
-
 #include <boost/asio/post.hpp>
 #include <iterator>
 #include <unordered_set>
 
 #include "server/insist.h"
+#include "server/log_failure.h"
 
 namespace coppice::server {
 
@@ -43,7 +42,7 @@ void EventHub::drain(Shared& shared) {
     try {
       listener->on_event(std::move(event));
     } catch (const std::exception& e) {
-      SPDLOG_ERROR("an event is lost: {}", e.what());
+      log_failure("an event is lost", e);
       listener->on_lost();
     }
   }

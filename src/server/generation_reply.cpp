@@ -55,7 +55,7 @@ class Stopwatch {
 
 /// The reports of the job's prompts: an object, or a list where there were several; null where none was asked for.
 Json reports_json(const Job& job, const Prepared& prepared, const CacheReporting& reporting, const std::string& id) {
-  Json all = Json::array();
+  JsonArray all;
   for (const auto& report : job.reports()) {
     if (!report) return nullptr;
     if (spdlog::should_log(spdlog::level::debug))
@@ -63,7 +63,7 @@ Json reports_json(const Job& job, const Prepared& prepared, const CacheReporting
     all.push_back(cache_report_json(*report, reporting.model, reporting.how));
   }
   if (!prepared.parsed.cache_report) return nullptr;
-  return all.size() == 1 ? std::move(all.front()) : all;
+  return all.size() == 1 ? std::move(all.front()) : Json(std::move(all));
 }
 
 asio::awaitable<void> stream(Job& job, Prepared& prepared, const CacheReporting& reporting, ResponseHead head,

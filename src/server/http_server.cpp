@@ -61,8 +61,8 @@ std::uint16_t HttpServer::port() const {
 }
 
 void HttpServer::start() {
-  asio::co_spawn(io_, accept(), log_failure("accept"));
-  asio::co_spawn(io_, watch_deadlines(), log_failure("deadlines"));
+  asio::co_spawn(io_, accept(), log_failure_of("accept"));
+  asio::co_spawn(io_, watch_deadlines(), log_failure_of("deadlines"));
 }
 
 asio::awaitable<void> HttpServer::accept() {
@@ -76,7 +76,7 @@ asio::awaitable<void> HttpServer::accept() {
       }
       SPDLOG_WARN("accept: {}", error.message());
     } catch (const std::exception& e) {
-      SPDLOG_WARN("accept: {}", e.what());
+      log_failure("accept", e);
     }
     // Out of descriptors or memory, most likely: what waits stays in the backlog, so don't spin.
     co_await sleep_a_tick(accept_pause_);
@@ -89,7 +89,7 @@ asio::awaitable<void> HttpServer::sleep_a_tick(asio::steady_timer& timer) {
     timer.expires_after(kTick);
     co_await timer.async_wait(kTuple);
   } catch (const std::exception& e) {
-    SPDLOG_WARN("timer: {}", e.what());
+    log_failure("timer", e);
   }
 }
 
@@ -100,7 +100,7 @@ void HttpServer::take(tcp::socket socket) {
   sessions_.insert(session);
   if (finishing_) session->finish();
   try {
-    asio::co_spawn(io_, serve(session, welcome), log_failure("connection"));
+    asio::co_spawn(io_, serve(session, welcome), log_failure_of("connection"));
   } catch (...) {
     sessions_.erase(session);
     throw;

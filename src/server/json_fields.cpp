@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json/monotonic_resource.hpp>
+#include <boost/json/parser.hpp>
+#include <boost/json/stream_parser.hpp>
 #include <cmath>
 #include <limits>
 
@@ -12,18 +15,11 @@ namespace coppice::server {
 
 namespace {
 
-using nlohmann::json;
+const boost::json::parse_options kOptions{.max_depth = kMaxJsonDepth};
 
-/// Of a text that need not be JSON.
-struct JsonSize {
-  int depth = 0;             ///< of brackets
-  std::size_t parts = 0;     ///< see JsonLimits
-  std::size_t elements = 0;  ///< see JsonLimits
-};
-
-JsonSize measure(std::string_view text) {
-  JsonSize size;
-  int depth = 0;
+/// What `limits` counts, in a text that need not be JSON.
+JsonLimits measure(std::string_view text) {
+  JsonLimits size{0, 0};
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -34,10 +30,7 @@ JsonSize measure(std::string_view text) {
       in_string = true;
       ++size.parts;
     } else if (c == '[' || c == '{') {
-      size.depth = std::max(size.depth, ++depth);
       ++size.parts;
-    } else if (c == ']' || c == '}') {
-      --depth;
     } else if (c == ',') {
       ++size.elements;
     }
@@ -47,10 +40,7 @@ JsonSize measure(std::string_view text) {
 
 /// Before the parser has the body: each of its values takes many times the bytes that it has there.
 void check_size(std::string_view body, const JsonLimits& limits) {
-  const JsonSize size = measure(body);
-  // The parser itself does not recurse, but copying and destroying its result may.
-  if (size.depth > kMaxJsonDepth)
-    throw ApiError(400, fmt::format("The body is nested deeper than {} levels.", kMaxJsonDepth), "", "invalid_json");
+  const JsonLimits size = measure(body);
   if (size.parts > limits.parts)
     throw ApiError(400,
                    fmt::format("The body has {} strings, lists and objects; the limit for this model is {}.",
@@ -63,6 +53,27 @@ void check_size(std::string_view body, const JsonLimits& limits) {
                    "", "too_many_values");
 }
 
+/// Bytes before the one that cannot be. The parser forgets where it was, so it reads the body again, in small bites.
+std::size_t error_position(std::string_view body) {
+  std::size_t at = 0;
+  for (const std::size_t bite : {std::size_t{4096}, std::size_t{1}}) {
+    boost::json::stream_parser parser({}, kOptions);
+    boost::system::error_code error;
+    parser.write(body.data(), at, error);
+    while (at < body.size()) {
+      const std::size_t n = std::min(bite, body.size() - at);
+      parser.write(body.data() + at, n, error);
+      if (error) break;
+      at += n;
+    }
+  }
+  return at;
+}
+
+bool is_integer(const Json& value) {
+  return value.is_int64() || value.is_uint64();
+}
+
 std::string range_text(auto min, auto max, auto lowest, auto highest) {
   if (min == lowest && max == highest) return "out of range";
   if (max == highest) return fmt::format("must be at least {}", min);
@@ -72,78 +83,79 @@ std::string range_text(auto min, auto max, auto lowest, auto highest) {
 
 }  // namespace
 
-json parse_body(std::string_view body, const JsonLimits& limits) {
+JsonObject parse_body(std::string_view body, const JsonLimits& limits) {
   check_size(body, limits);
-  json value;
-  try {
-    value = json::parse(body);
-  } catch (const json::exception& e) {
-    // Its text quotes the input, which may be neither short nor UTF-8: the position is what helps.
-    const auto* where = dynamic_cast<const json::parse_error*>(&e);
-    throw ApiError(400,
-                   where ? fmt::format("The body is not valid JSON in UTF-8: error at byte {}.", where->byte)
-                         : "The body is not valid JSON: a number is out of range.",
-                   "", "invalid_json");
-  }
+  // All values in a few large pieces of memory, which are freed as such.
+  boost::json::parser parser({}, kOptions);
+  parser.reset(boost::json::make_shared_resource<boost::json::monotonic_resource>());
+  boost::system::error_code error;
+  parser.write(body.data(), body.size(), error);
+  if (error)
+    throw ApiError(
+        400, fmt::format("The body is not valid JSON in UTF-8: {} at byte {}.", error.message(), error_position(body)),
+        "", "invalid_json");
+  Json value = parser.release();
   if (!value.is_object()) throw ApiError(400, "The body must be a JSON object.", "", "invalid_json");
-  return value;
+  return std::move(value.get_object());
 }
 
-const json* JsonFields::find(const char* name) const {
-  const auto it = object_.find(name);
-  return it == object_.end() || it->is_null() ? nullptr : &*it;
+const Json* JsonFields::find(const char* name) const {
+  const Json* value = object_.if_contains(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 std::optional<std::int64_t> JsonFields::integer(const char* name, std::int64_t min, std::int64_t max) const {
-  const json* value = find(name);
+  const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number_integer()) throw ApiError::field(path(name), "must be an integer", "invalid_type");
+  if (!is_integer(*value)) throw ApiError::field(path(name), "must be an integer", "invalid_type");
   constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
-  const bool too_big = value->is_number_unsigned() && value->get<std::uint64_t>() > std::uint64_t{kMax};
-  const std::int64_t n = too_big ? kMax : value->get<std::int64_t>();
+  const bool too_big = value->is_uint64();  // the parser's type for those alone that int64 cannot hold
+  const std::int64_t n = too_big ? kMax : value->get_int64();
   if (too_big || n < min || n > max) throw ApiError::field(path(name), range_text(min, max, kMin, kMax));
   return n;
 }
 
 std::optional<double> JsonFields::number(const char* name, double min, double max) const {
-  const json* value = find(name);
+  const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number()) throw ApiError::field(path(name), "must be a number", "invalid_type");
-  const double x = value->get<double>();
+  const double x = value->to_number<double>();
   constexpr double kInf = std::numeric_limits<double>::infinity();
   if (!std::isfinite(x) || x < min || x > max) throw ApiError::field(path(name), range_text(min, max, -kInf, kInf));
   return x;
 }
 
 std::optional<bool> JsonFields::boolean(const char* name) const {
-  const json* value = find(name);
+  const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_boolean()) throw ApiError::field(path(name), "must be true or false", "invalid_type");
-  return value->get<bool>();
+  if (!value->is_bool()) throw ApiError::field(path(name), "must be true or false", "invalid_type");
+  return value->get_bool();
 }
 
 std::optional<std::string> JsonFields::string(const char* name) const {
-  const json* value = find(name);
+  const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) throw ApiError::field(path(name), "must be a string", "invalid_type");
-  return value->get<std::string>();
+  return std::string(value->get_string());
 }
 
-bool looks_like_tokens(const json& value) {
-  return value.is_array() && !value.empty() && value.front().is_number();
+bool looks_like_tokens(const Json& value) {
+  const JsonArray* array = value.if_array();
+  return array != nullptr && !array->empty() && array->front().is_number();
 }
 
-std::vector<kv::Token> token_array(const json& array, const std::string& path, std::int32_t n_vocab) {
-  if (!array.is_array()) throw ApiError::field(path, "must be an array of token ids", "invalid_type");
+std::vector<kv::Token> token_array(const Json& value, const std::string& path, std::int32_t n_vocab) {
+  const JsonArray* array = value.if_array();
+  if (array == nullptr) throw ApiError::field(path, "must be an array of token ids", "invalid_type");
   std::vector<kv::Token> tokens;
-  tokens.reserve(array.size());
-  for (const json& element : array) {
-    if (!element.is_number_integer()) throw ApiError::field(path, "a token id must be an integer", "invalid_type");
-    const bool known =
-        element.is_number_unsigned() && element.get<std::uint64_t>() < static_cast<std::uint64_t>(n_vocab);
-    if (!known) throw ApiError::field(path, fmt::format("a token id must be in [0, {})", n_vocab));
-    tokens.push_back(element.get<kv::Token>());
+  tokens.reserve(array->size());
+  for (const Json& element : *array) {
+    if (!is_integer(element)) throw ApiError::field(path, "a token id must be an integer", "invalid_type");
+    const std::int64_t* token = element.if_int64();
+    if (token == nullptr || *token < 0 || *token >= n_vocab)
+      throw ApiError::field(path, fmt::format("a token id must be in [0, {})", n_vocab));
+    tokens.push_back(static_cast<kv::Token>(*token));
   }
   return tokens;
 }

@@ -6,13 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kv/types.h"
+#include "server/json.h"
 
 namespace coppice::server {
 
@@ -25,17 +25,16 @@ struct JsonLimits {
 
 /// Parses a request body. Throws ApiError (400) unless it is a JSON object, in UTF-8, within `limits` and nested no deeper
 /// than kMaxJsonDepth.
-nlohmann::json parse_body(std::string_view body, const JsonLimits& limits = {});
+JsonObject parse_body(std::string_view body, const JsonLimits& limits = {});
 inline constexpr int kMaxJsonDepth = 64;
 
 class JsonFields {
  public:
   /// `path` goes before the names in messages: "messages[0].".
-  /// REQUIRES: object.is_object().
-  explicit JsonFields(const nlohmann::json& object, std::string path = "") : object_(object), path_(std::move(path)) {}
+  explicit JsonFields(const JsonObject& object, std::string path = "") : object_(object), path_(std::move(path)) {}
 
   /// Null when absent.
-  const nlohmann::json* find(const char* name) const;
+  const Json* find(const char* name) const;
   bool has(const char* name) const { return find(name) != nullptr; }
   std::string path(const char* name) const { return path_ + name; }
 
@@ -46,14 +45,14 @@ class JsonFields {
   std::optional<std::string> string(const char* name) const;
 
  private:
-  const nlohmann::json& object_;
+  const JsonObject& object_;
   std::string path_;
 };
 
 /// An array of token ids in [0, n_vocab). Throws ApiError naming `path`.
-std::vector<kv::Token> token_array(const nlohmann::json& array, const std::string& path, std::int32_t n_vocab);
+std::vector<kv::Token> token_array(const Json& value, const std::string& path, std::int32_t n_vocab);
 
 /// Is it an array whose first element is a number? (Else it holds strings or arrays.)
-bool looks_like_tokens(const nlohmann::json& value);
+bool looks_like_tokens(const Json& value);
 
 }  // namespace coppice::server

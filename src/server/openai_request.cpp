@@ -14,45 +14,61 @@ namespace {
 
 constexpr std::size_t kMaxSaltBytes = 256;  // the cache keeps each salt as long as its blocks
 
-using nlohmann::json;
-
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr std::size_t kMaxStops = 16;
 constexpr double kMaxTimeoutSeconds = 1e8;  // three years: it still fits the clock
 
-bool is_empty(const json& value) {
-  return (value.is_array() || value.is_object()) && value.empty();
+bool is_empty(const Json& value) {
+  const JsonArray* array = value.if_array();
+  const JsonObject* object = value.if_object();
+  return (array != nullptr && array->empty()) || (object != nullptr && object->empty());
+}
+
+bool is_string(const Json& value, std::string_view expected) {
+  return value.is_string() && std::string_view(value.get_string()) == expected;
+}
+
+std::string to_string(const Json& string) {
+  return std::string(string.get_string());
 }
 
 /// Fields whose silent loss would change what the client gets: better refused than ignored.
 void refuse_unbuilt(const JsonFields& f) {
   for (const char* name : {"tools", "functions"})
-    if (const json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(name);
+    if (const Json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(name);
   for (const char* name : {"tool_choice", "function_call"})
-    if (const json* value = f.find(name); value && *value != "none")
+    if (const Json* value = f.find(name); value && !is_string(*value, "none"))
       throw ApiError::unsupported(name, "only \"none\" is supported");
-  if (const json* format = f.find("response_format")) {
-    if (!format->is_object() || !format->contains("type") || !(*format)["type"].is_string())
+  if (const Json* format = f.find("response_format")) {
+    const JsonObject* object = format->if_object();
+    const Json* type = object == nullptr ? nullptr : object->if_contains("type");
+    if (type == nullptr || !type->is_string())
       throw ApiError::field("response_format", "must be an object with a \"type\"", "invalid_type");
-    if ((*format)["type"] != "text")
+    if (!is_string(*type, "text"))
       throw ApiError::unsupported("response_format", "only {\"type\": \"text\"} is supported");
   }
   for (const char* name : {"audio", "grammar", "json_schema", "guided_json", "guided_regex", "guided_choice",
                            "guided_grammar", "structured_outputs"})
-    if (const json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(name);
-  if (const json* modalities = f.find("modalities"); modalities && *modalities != json::array({"text"}))
+    if (const Json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(name);
+  if (const Json* modalities = f.find("modalities"); modalities && *modalities != Json(JsonArray{"text"}))
     throw ApiError::unsupported("modalities", "only [\"text\"] is supported");
   if (f.string("suffix").value_or("") != "") throw ApiError::unsupported("suffix");
 }
 
-std::string content_text(const json& content, const std::string& path) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) throw ApiError::field(path, "must be a string or a list of parts", "invalid_type");
+const JsonObject& object_at(const JsonArray& list, std::size_t index, const std::string& where) {
+  const JsonObject* object = list[index].if_object();
+  if (object == nullptr) throw ApiError::field(where, "must be an object", "invalid_type");
+  return *object;
+}
+
+std::string content_text(const Json& content, const std::string& path) {
+  if (content.is_string()) return to_string(content);
+  const JsonArray* parts = content.if_array();
+  if (parts == nullptr) throw ApiError::field(path, "must be a string or a list of parts", "invalid_type");
   std::string text;
-  for (std::size_t i = 0; i < content.size(); ++i) {
+  for (std::size_t i = 0; i < parts->size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
-    if (!content[i].is_object()) throw ApiError::field(where, "must be an object", "invalid_type");
-    const JsonFields part(content[i], where + ".");
+    const JsonFields part(object_at(*parts, i, where), where + ".");
     const auto type = part.string("type");
     if (!type) throw ApiError::field(where + ".type", "is required", "missing_field");
     if (*type != "text")
@@ -64,38 +80,38 @@ std::string content_text(const json& content, const std::string& path) {
   return text;
 }
 
-text::ChatMessage parse_message(const json& message, const std::string& where) {
-  if (!message.is_object()) throw ApiError::field(where, "must be an object", "invalid_type");
+text::ChatMessage parse_message(const JsonObject& message, const std::string& where) {
   const JsonFields f(message, where + ".");
   auto role = f.string("role");
   if (!role || role->empty()) throw ApiError::field(where + ".role", "is required", "missing_field");
   if (*role == "tool" || *role == "function")
     throw ApiError::unsupported(where + ".role", fmt::format("role \"{}\" is not supported yet", *role));
   for (const char* name : {"tool_calls", "function_call", "audio"})
-    if (const json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(f.path(name));
+    if (const Json* value = f.find(name); value && !is_empty(*value)) throw ApiError::unsupported(f.path(name));
   // OpenAI's newer name for the system role; templates know the older one.
   if (*role == "developer") role = "system";
-  const json* content = f.find("content");
+  const Json* content = f.find("content");
   if (content == nullptr) throw ApiError::field(where + ".content", "is required", "missing_field");
   return {std::move(*role), content_text(*content, where + ".content")};
 }
 
 std::vector<Prompt> parse_prompts(const JsonFields& f, std::int32_t n_vocab) {
-  const json* prompt = f.find("prompt");
+  const Json* prompt = f.find("prompt");
   if (prompt == nullptr) throw ApiError::field("prompt", "is required", "missing_field");
-  if (prompt->is_string()) return {prompt->get<std::string>()};
-  if (!prompt->is_array())
+  if (prompt->is_string()) return {to_string(*prompt)};
+  const JsonArray* elements = prompt->if_array();
+  if (elements == nullptr)
     throw ApiError::field("prompt", "must be a string, a list of strings, a token array or a list of them",
                           "invalid_type");
-  if (prompt->empty()) throw ApiError::field("prompt", "must not be empty");
+  if (elements->empty()) throw ApiError::field("prompt", "must not be empty");
   if (looks_like_tokens(*prompt)) return {token_array(*prompt, "prompt", n_vocab)};
-  if (prompt->size() > kMaxPrompts) throw ApiError::field("prompt", fmt::format("at most {} prompts", kMaxPrompts));
+  if (elements->size() > kMaxPrompts) throw ApiError::field("prompt", fmt::format("at most {} prompts", kMaxPrompts));
   std::vector<Prompt> prompts;
-  for (std::size_t i = 0; i < prompt->size(); ++i) {
-    const json& element = (*prompt)[i];
+  for (std::size_t i = 0; i < elements->size(); ++i) {
+    const Json& element = (*elements)[i];
     const std::string where = fmt::format("prompt[{}]", i);
     if (element.is_string()) {
-      prompts.emplace_back(element.get<std::string>());
+      prompts.emplace_back(to_string(element));
     } else if (element.is_array()) {
       prompts.emplace_back(token_array(element, where, n_vocab));
     } else {
@@ -106,15 +122,15 @@ std::vector<Prompt> parse_prompts(const JsonFields& f, std::int32_t n_vocab) {
 }
 
 std::vector<std::string> parse_stops(const JsonFields& f) {
-  const json* stop = f.find("stop");
+  const Json* stop = f.find("stop");
   if (stop == nullptr) return {};
   std::vector<std::string> stops;
   if (stop->is_string()) {
-    stops.push_back(stop->get<std::string>());
-  } else if (stop->is_array()) {
-    for (const json& element : *stop) {
+    stops.push_back(to_string(*stop));
+  } else if (const JsonArray* elements = stop->if_array()) {
+    for (const Json& element : *elements) {
       if (!element.is_string()) throw ApiError::field("stop", "must hold strings only", "invalid_type");
-      stops.push_back(element.get<std::string>());
+      stops.push_back(to_string(element));
     }
   } else {
     throw ApiError::field("stop", "must be a string or a list of strings", "invalid_type");
@@ -129,19 +145,22 @@ std::vector<std::string> parse_stops(const JsonFields& f) {
 }
 
 std::unordered_map<kv::Token, float> parse_logit_bias(const JsonFields& f, std::int32_t n_vocab) {
-  const json* bias = f.find("logit_bias");
-  if (bias == nullptr) return {};
-  if (!bias->is_object()) throw ApiError::field("logit_bias", "must be an object of token id to bias", "invalid_type");
+  const Json* field = f.find("logit_bias");
+  if (field == nullptr) return {};
+  const JsonObject* bias = field->if_object();
+  if (bias == nullptr) throw ApiError::field("logit_bias", "must be an object of token id to bias", "invalid_type");
   if (bias->size() > sampling::kMaxLogitBias)
     throw ApiError::field("logit_bias", fmt::format("at most {} tokens", sampling::kMaxLogitBias));
   std::unordered_map<kv::Token, float> result;
-  for (const auto& [key, value] : bias->items()) {
+  for (const auto& entry : *bias) {
+    const std::string_view key = entry.key();
+    const Json& value = entry.value();
     kv::Token token = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
     if (error != std::errc() || end != key.data() + key.size() || token < 0 || token >= n_vocab)
       throw ApiError::field("logit_bias", fmt::format("a key must be a token id in [0, {})", n_vocab));
     if (!value.is_number()) throw ApiError::field("logit_bias", "a bias must be a number", "invalid_type");
-    const double x = value.get<double>();
+    const double x = value.to_number<double>();
     if (!(x >= -100 && x <= 100)) throw ApiError::field("logit_bias", "a bias must be between -100 and 100");
     result[token] = static_cast<float>(x);
   }
@@ -195,11 +214,12 @@ std::int32_t parse_max_tokens(const JsonFields& f) {
 
 void parse_stream(const JsonFields& f, OpenAiRequest& r) {
   r.stream = f.boolean("stream").value_or(false);
-  const json* options = f.find("stream_options");
+  const Json* options = f.find("stream_options");
   if (options == nullptr) return;
-  if (!options->is_object()) throw ApiError::field("stream_options", "must be an object", "invalid_type");
+  const JsonObject* object = options->if_object();
+  if (object == nullptr) throw ApiError::field("stream_options", "must be an object", "invalid_type");
   if (!r.stream) throw ApiError::field("stream_options", "needs 'stream' to be true");
-  r.include_usage = JsonFields(*options, "stream_options.").boolean("include_usage").value_or(false);
+  r.include_usage = JsonFields(*object, "stream_options.").boolean("include_usage").value_or(false);
 }
 
 void parse_completion_input(const JsonFields& f, const RequestLimits& limits, OpenAiRequest& r) {
@@ -211,16 +231,19 @@ void parse_completion_input(const JsonFields& f, const RequestLimits& limits, Op
 
 }  // namespace
 
-std::vector<text::ChatMessage> parse_messages(const json& messages) {
-  if (!messages.is_array()) throw ApiError::field("messages", "must be a list", "invalid_type");
-  if (messages.empty()) throw ApiError::field("messages", "must not be empty");
+std::vector<text::ChatMessage> parse_messages(const Json& messages) {
+  const JsonArray* list = messages.if_array();
+  if (list == nullptr) throw ApiError::field("messages", "must be a list", "invalid_type");
+  if (list->empty()) throw ApiError::field("messages", "must not be empty");
   std::vector<text::ChatMessage> result;
-  for (std::size_t i = 0; i < messages.size(); ++i)
-    result.push_back(parse_message(messages[i], fmt::format("messages[{}]", i)));
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const std::string where = fmt::format("messages[{}]", i);
+    result.push_back(parse_message(object_at(*list, i, where), where));
+  }
   return result;
 }
 
-OpenAiRequest parse_request(Endpoint endpoint, const json& body, const RequestLimits& limits) {
+OpenAiRequest parse_request(Endpoint endpoint, const JsonObject& body, const RequestLimits& limits) {
   const JsonFields f(body);
   OpenAiRequest r;
   r.endpoint = endpoint;
@@ -228,7 +251,7 @@ OpenAiRequest parse_request(Endpoint endpoint, const json& body, const RequestLi
   r.model = f.string("model").value_or("");
   r.sampling = parse_sampling(f, endpoint, limits.n_vocab);
   if (endpoint == Endpoint::kChat) {
-    const json* messages = f.find("messages");
+    const Json* messages = f.find("messages");
     if (messages == nullptr) throw ApiError::field("messages", "is required", "missing_field");
     r.messages = parse_messages(*messages);
     r.add_generation_prompt = f.boolean("add_generation_prompt").value_or(true);

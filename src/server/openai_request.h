@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <variant>
@@ -13,6 +12,7 @@
 
 #include "kv/types.h"
 #include "sampling/params.h"
+#include "server/json.h"
 #include "text/chat_template.h"
 
 namespace coppice::server {
@@ -52,9 +52,9 @@ struct OpenAiRequest {
 };
 
 /// REQUIRES: body.is_object() (see parse_body()).
-OpenAiRequest parse_request(Endpoint endpoint, const nlohmann::json& body, const RequestLimits& limits);
+OpenAiRequest parse_request(Endpoint endpoint, const JsonObject& body, const RequestLimits& limits);
 
 /// The messages of a chat; also what /tokenize accepts. Throws ApiError.
-std::vector<text::ChatMessage> parse_messages(const nlohmann::json& messages);
+std::vector<text::ChatMessage> parse_messages(const Json& messages);
 
 }  // namespace coppice::server

@@ -35,8 +35,8 @@ std::int64_t characters(std::string_view bytes) {
   return std::count_if(bytes.begin(), bytes.end(), [](char c) { return !continues_character(c); });
 }
 
-Json chat_token(const sampling::TokenLogprob& t) {
-  Json bytes = Json::array();
+JsonObject chat_token(const sampling::TokenLogprob& t) {
+  JsonArray bytes;
   for (const char c : t.bytes) bytes.push_back(static_cast<unsigned char>(c));
   return {{"token", text::to_utf8(t.bytes)}, {"logprob", finite(t.logprob)}, {"bytes", std::move(bytes)}};
 }
@@ -50,11 +50,11 @@ std::string completion_token(const std::string& bytes) {
   return name;
 }
 
-Json logprobs_json(Endpoint endpoint, std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
+JsonObject logprobs_json(Endpoint endpoint, std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
   return endpoint == Endpoint::kChat ? chat_logprobs(entries) : completion_logprobs(entries, offset);
 }
 
-Json head_json(const ResponseHead& head, const char* object) {
+JsonObject head_json(const ResponseHead& head, const char* object) {
   return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
 }
 
@@ -74,22 +74,18 @@ std::string event(const std::string& data) {
 
 }  // namespace
 
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-Json usage_json(const engine::Usage& u) {
+JsonObject usage_json(const engine::Usage& u) {
   return {{"prompt_tokens", u.prompt_tokens},
           {"completion_tokens", u.completion_tokens},
           {"total_tokens", u.prompt_tokens + u.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}}};
+          {"prompt_tokens_details", JsonObject{{"cached_tokens", u.cached_tokens}}}};
 }
 
-Json chat_logprobs(std::span<const sampling::LogprobEntry> entries) {
-  Json content = Json::array();
+JsonObject chat_logprobs(std::span<const sampling::LogprobEntry> entries) {
+  JsonArray content;
   for (const auto& entry : entries) {
-    Json token = chat_token(entry.chosen);
-    Json top = Json::array();
+    JsonObject token = chat_token(entry.chosen);
+    JsonArray top;
     for (const auto& t : entry.top) top.push_back(chat_token(t));
     token["top_logprobs"] = std::move(top);
     content.push_back(std::move(token));
@@ -97,12 +93,12 @@ Json chat_logprobs(std::span<const sampling::LogprobEntry> entries) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
-  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
+JsonObject completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
+  JsonArray tokens, logprobs, tops, offsets;
   for (const auto& [chosen, top] : entries) {
-    tokens.push_back(completion_token(chosen.bytes));
+    tokens.push_back(Json(completion_token(chosen.bytes)));
     logprobs.push_back(finite(chosen.logprob));
-    Json map = Json::object();
+    JsonObject map;
     for (const auto& t : top) map[completion_token(t.bytes)] = finite(t.logprob);
     map[completion_token(chosen.bytes)] = finite(chosen.logprob);  // always told, also when not among the top
     tops.push_back(std::move(map));
@@ -119,15 +115,16 @@ Json completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::i
 ResponseBody::ResponseBody(ResponseHead head, int n_choices, bool with_logprobs, const std::vector<std::string>& echoes)
     : head_(std::move(head)), with_logprobs_(with_logprobs), choices_(static_cast<std::size_t>(n_choices)) {
   for (const std::string& echo : echoes) {
-    echoes_.push_back(inside(dump(echo)));
+    echoes_.push_back(inside(dump(Json(echo))));
     bytes_ += echoes_.back().size() * (choices_.size() / echoes.size());
   }
   if (!with_logprobs) return;
   std::int64_t offset = 0;
-  const Json none = logprobs_json(head_.endpoint, {}, offset);
+  const JsonObject none = logprobs_json(head_.endpoint, {}, offset);
   for (Choice& choice : choices_) {
-    for (const auto& [name, value] : none.items())
-      if (value.is_array()) choice.logprobs.push_back({name, ""});  // chat has a "refusal" too
+    for (const auto& field : none)
+      if (field.value().is_array())
+        choice.logprobs.push_back({std::string(field.key()), ""});  // chat has a "refusal" too
   }
 }
 
@@ -137,9 +134,9 @@ void ResponseBody::add(Delta&& delta) {
     to += text;
     bytes_ += text.size();
   };
-  append(choice.text, inside(dump(delta.text)));
+  append(choice.text, inside(dump(Json(delta.text))));
   if (!delta.logprobs.empty()) {
-    const Json news = logprobs_json(head_.endpoint, delta.logprobs, choice.offset);
+    const JsonObject news = logprobs_json(head_.endpoint, delta.logprobs, choice.offset);
     for (auto& [name, items] : choice.logprobs) append(items, (items.empty() ? "" : ",") + inside(dump(news.at(name))));
   }
   if (delta.finish) choice.finish = delta.finish;
@@ -193,40 +190,42 @@ std::string ResponseStream::events(Delta&& delta) {
   if (!choice.opened) {
     choice.opened = true;
     if (chat) {
-      out += chunk(delta.choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+      out += chunk(delta.choice, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
     } else if (!echoes_.empty() && !echo_of(echoes_, index, choices_.size()).empty()) {
-      out += chunk(delta.choice, echo_of(echoes_, index, choices_.size()), nullptr, nullptr);
+      out += chunk(delta.choice, Json(echo_of(echoes_, index, choices_.size())), nullptr, nullptr);
     }
   }
   if (!delta.text.empty() || !delta.logprobs.empty()) {
-    Json content = chat ? Json{{"content", delta.text}} : Json(delta.text);
-    Json logprobs = with_logprobs_ ? logprobs_json(head_.endpoint, delta.logprobs, choice.offset) : Json(nullptr);
+    Json content = chat ? Json(JsonObject{{"content", delta.text}}) : Json(delta.text);
+    Json logprobs;
+    if (with_logprobs_) logprobs = logprobs_json(head_.endpoint, delta.logprobs, choice.offset);
     out += chunk(delta.choice, std::move(content), std::move(logprobs), nullptr);
   }
-  if (delta.finish) out += chunk(delta.choice, chat ? Json::object() : Json(""), nullptr, finish_name(delta.finish));
+  if (delta.finish)
+    out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr, finish_name(delta.finish));
   return out;
 }
 
 std::string ResponseStream::chunk(int choice, Json content, Json logprobs, const char* finish) const {
   const bool chat = head_.endpoint == Endpoint::kChat;
-  Json json = head_json(head_, chat ? "chat.completion.chunk" : "text_completion");
-  Json entry = {{"index", choice}};
+  JsonObject json = head_json(head_, chat ? "chat.completion.chunk" : "text_completion");
+  JsonObject entry = {{"index", choice}};
   entry[chat ? "delta" : "text"] = std::move(content);
   entry["logprobs"] = std::move(logprobs);
   entry["finish_reason"] = or_null(finish);
-  json["choices"] = Json::array({std::move(entry)});
+  json["choices"] = JsonArray{std::move(entry)};
   if (include_usage_) json["usage"] = nullptr;
-  return event(dump(json));
+  return event(dump(std::move(json)));
 }
 
 std::string ResponseStream::end(const engine::Usage& usage, const Json& cache_report) const {
   std::string out;
   if (include_usage_ || !cache_report.is_null()) {
-    Json json = head_json(head_, head_.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
-    json["choices"] = Json::array();
+    JsonObject json = head_json(head_, head_.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
+    json["choices"] = JsonArray();
     if (include_usage_) json["usage"] = usage_json(usage);
     if (!cache_report.is_null()) json["cache_report"] = cache_report;
-    out += event(dump(json));
+    out += event(dump(std::move(json)));
   }
   return out + event("[DONE]");
 }

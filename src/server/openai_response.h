@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,14 +13,10 @@
 #include "sampling/generation.h"
 #include "server/api_error.h"
 #include "server/job.h"
+#include "server/json.h"
 #include "server/openai_request.h"
 
 namespace coppice::server {
-
-using Json = nlohmann::ordered_json;
-
-/// One line; invalid UTF-8 is replaced, never thrown at.
-std::string dump(const Json& json);
 
 /// What every response and chunk repeats.
 struct ResponseHead {
@@ -31,14 +26,14 @@ struct ResponseHead {
   std::string model;
 };
 
-Json usage_json(const engine::Usage& usage);
+JsonObject usage_json(const engine::Usage& usage);
 
 /// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}
-Json chat_logprobs(std::span<const sampling::LogprobEntry> entries);
+JsonObject chat_logprobs(std::span<const sampling::LogprobEntry> entries);
 
 /// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}. `offset`: characters of the choice's text so
 /// far, moved on.
-Json completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset);
+JsonObject completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset);
 
 /// A whole answer, gathered from deltas. They become JSON as they come, as a stream's do: so its size is known, and at the
 /// end the io thread has parts to put together, not a tree of a million values to write.

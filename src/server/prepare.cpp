@@ -8,7 +8,6 @@
 
 #include "server/api_error.h"
 #include "server/json_fields.h"
-#include "server/openai_response.h"
 #include "server/tidy_up.h"
 #include "text/utf8_stream.h"
 
@@ -153,7 +152,7 @@ Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std:
 
 std::string tokenize_reply(const Model& model, std::string_view body) {
   const TidyUp tidy_up(body.size());
-  const nlohmann::json json = parse_body(body, json_limits(model.facts(), 1));
+  const JsonObject json = parse_body(body, json_limits(model.facts(), 1));
   const JsonFields f(json);
   Tokens tokens;
   const char* field = "messages";
@@ -173,32 +172,33 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
         text_tokens(model, content ? *content : *prompt, field, special, f.boolean("parse_special").value_or(true));
   }
   check_count(model.facts(), tokens.size(), field);
-  Json reply;
+  JsonObject reply;
   const auto piece = [&model](kv::Token token) { return text::to_utf8(model.detokenize(std::span(&token, 1), true)); };
   if (f.boolean("with_pieces").value_or(false)) {
-    reply["tokens"] = Json::array();
-    for (const kv::Token token : tokens) reply["tokens"].push_back({{"id", token}, {"piece", piece(token)}});
+    JsonArray& list = reply["tokens"].emplace_array();
+    for (const kv::Token token : tokens) list.push_back(JsonObject{{"id", token}, {"piece", piece(token)}});
   } else {
-    reply["tokens"] = tokens;
+    reply["tokens"] = JsonArray(tokens.begin(), tokens.end());
   }
   reply["count"] = tokens.size();
   reply["max_model_len"] = model.facts().context_length;
   if (f.boolean("return_token_strs").value_or(false)) {
-    reply["token_strs"] = Json::array();
-    for (const kv::Token token : tokens) reply["token_strs"].push_back(piece(token));
+    JsonArray& list = reply["token_strs"].emplace_array();
+    for (const kv::Token token : tokens) list.push_back(Json(piece(token)));
   }
-  return dump(reply);
+  return dump(std::move(reply));
 }
 
 std::string detokenize_reply(const Model& model, std::string_view body) {
   const TidyUp tidy_up(body.size());
-  const nlohmann::json json = parse_body(body, json_limits(model.facts(), 1));
+  const JsonObject json = parse_body(body, json_limits(model.facts(), 1));
   const JsonFields f(json);
   const auto* tokens = f.find("tokens");
   if (tokens == nullptr) throw ApiError::field("tokens", "is required", "missing_field");
-  check_count(model.facts(), tokens->size(), "tokens");
-  const std::string text = text::to_utf8(model.detokenize(token_array(*tokens, "tokens", model.facts().n_vocab), true));
-  return dump({{"content", text}, {"prompt", text}});
+  const std::vector<kv::Token> ids = token_array(*tokens, "tokens", model.facts().n_vocab);
+  check_count(model.facts(), ids.size(), "tokens");
+  const std::string text = text::to_utf8(model.detokenize(ids, true));
+  return dump(JsonObject{{"content", text}, {"prompt", text}});
 }
 
 }  // namespace coppice::server

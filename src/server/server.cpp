@@ -57,7 +57,7 @@ bool guarded(auto work) {
     work();
     return true;
   } catch (const std::exception& e) {
-    SPDLOG_ERROR("io thread: {}", e.what());
+    log_failure("io thread", e);
     return false;
   }
 }
@@ -117,10 +117,10 @@ void Server::Impl::run() {
   if (config.handle_signals) {
     signals.add(SIGINT);
     signals.add(SIGTERM);
-    asio::co_spawn(io, wait_for_signal(), log_failure("signals"));
+    asio::co_spawn(io, wait_for_signal(), log_failure_of("signals"));
     if (!config.api.api_keys_file.empty()) {
       hangup.add(SIGHUP);
-      asio::co_spawn(io, wait_for_hangup(), log_failure("hangup"));
+      asio::co_spawn(io, wait_for_hangup(), log_failure_of("hangup"));
     }
   }
   auto work = asio::make_work_guard(io);
@@ -155,7 +155,7 @@ void Server::Impl::begin_drain() {
   ending = true;
   asio::co_spawn(io, drain(), [this](const std::exception_ptr& failure) {
     if (!failure) return;
-    log_failure("drain")(failure);
+    log_failure_of("drain")(failure);
     end();
   });
 }

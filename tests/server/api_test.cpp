@@ -273,7 +273,7 @@ TEST_F(ApiTest, UnknownPathsAndWrongMethods) {
 
 TEST_F(ApiTest, BadBodiesAreRefusedAndTheServerLivesOn) {
   start(words({"x"}));
-  const std::string deep(100000, '[');
+  const std::string deep(1000, '[');
   for (const std::string& body : {std::string(), std::string("{"), deep, std::string("{\"prompt\": \"\xff\"}"),
                                   std::string("\0\0", 2), std::string("nul"), std::string("[1]")}) {
     const HttpAnswer answer = post("/v1/completions", body);

@@ -296,11 +296,13 @@ TEST_F(ClientsTest, InvalidUtf8IsNamed) {
 TEST_F(ClientsTest, DeepJsonIsRefused) {
   start(words({"x"}));
   for (const char* deep : {"[", "{\"a\":", "[{\"a\":"}) {
-    std::string body = R"({"prompt": "hi", "x": )";
-    for (int i = 0; i < 1000000; ++i) body += deep;
-    const HttpAnswer answer = post("/v1/completions", body);
-    EXPECT_EQ(answer.status, 400);
-    EXPECT_EQ(answer.code(), "invalid_json");
+    for (const auto& [depth, code] : {std::pair{100, "invalid_json"}, {1000000, "too_many_values"}}) {
+      std::string body = R"({"prompt": "hi", "x": )";
+      for (int i = 0; i < depth; ++i) body += deep;
+      const HttpAnswer answer = post("/v1/completions", body);
+      EXPECT_EQ(answer.status, 400);
+      EXPECT_EQ(answer.code(), code);
+    }
   }
 }
 

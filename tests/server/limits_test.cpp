@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/api_error.h"
 #include "server/fixture.h"
 #include "server/http_server.h"
 #include "server/prepare.h"

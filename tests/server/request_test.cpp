@@ -1,5 +1,6 @@
 // Every field of a request: what is taken, what is refused, and by which name.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -131,10 +132,11 @@ INSTANTIATE_TEST_SUITE_P(
                       BadField{"{" MESSAGES R"(,"modalities":["audio"]})", "modalities", "unsupported_parameter"},  //
                       BadField{"{" MESSAGES R"(,"best_of":3})", "best_of", "unsupported_parameter"},                //
                       BadField{"[]", "", "invalid_json"}, BadField{"{", "", "invalid_json"},
-                      BadField{"", "", "invalid_json"},                          //
-                      BadField{"{\"messages\":\"\xff\"}", "", "invalid_json"},   //
-                      BadField{R"({"messages":"\ud800"})", "", "invalid_json"},  //
-                      BadField{R"({"n":1e999})", "", "invalid_json"}));
+                      BadField{"", "", "invalid_json"},                              //
+                      BadField{"{\"messages\":\"\xff\"}", "", "invalid_json"},       //
+                      BadField{R"({"messages":"\ud800"})", "", "invalid_json"},      //
+                      BadField{"{" MESSAGES R"(,"n":1e999})", "n", "invalid_type"},  //
+                      BadField{"{" MESSAGES R"(,"timeout":1e999})", "timeout"}));
 
 class BadCompletion : public ::testing::TestWithParam<BadField> {};
 TEST_P(BadCompletion, IsRefusedByName) {
@@ -229,7 +231,8 @@ TEST(Request, NullCountsAsAbsentAndUnknownFieldsAreIgnored) {
 TEST(Request, ContentIsTextOrTextParts) {
   const auto messages = parse_messages(parse_body(R"({"m": [
     {"role": "developer", "content": "be brief"},
-    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "x"}]})")["m"]);
+    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "x"}]})")
+                                           .at("m"));
   ASSERT_EQ(messages.size(), 2U);
   EXPECT_EQ(messages[0].role, "system");
   EXPECT_EQ(messages[1].content, "ab");
@@ -281,6 +284,24 @@ TEST(Body, NestingIsLimited) {
   EXPECT_THROW(parse_body(nested(kMaxJsonDepth)), ApiError);
   EXPECT_THROW(parse_body(std::string(1000000, '[')), ApiError);
   EXPECT_NO_THROW(parse_body(R"({"brackets in \" text": ")" + std::string(100, '[') + "\"}"));
+}
+
+TEST(Body, ErrorsSayWhere) {
+  const auto message = [](const std::string& body) -> std::string {
+    try {
+      parse_body(body);
+    } catch (const ApiError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const std::string blank(10000, ' ');
+  EXPECT_THAT(message(R"({"a": 1, "b" 2})"), ::testing::HasSubstr("at byte 13."));
+  EXPECT_THAT(message(blank + R"({"a": x})"), ::testing::HasSubstr("at byte 10006."));
+  EXPECT_THAT(message("{\"a\": \"\xff\"}"), ::testing::HasSubstr("at byte 7."));
+  EXPECT_THAT(message("{}" + blank + "{}"), ::testing::HasSubstr("at byte 10002."));
+  EXPECT_THAT(message(blank + "{"), ::testing::HasSubstr("incomplete JSON at byte 10001."));
+  EXPECT_THAT(message(""), ::testing::HasSubstr("incomplete JSON at byte 0."));
 }
 
 /// A body of n times `what`, separated by commas.

@@ -1,7 +1,9 @@
 // The shapes of responses: bodies, chunks, both kinds of logprobs, usage.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "server/openai_response.h"
@@ -16,6 +18,11 @@ using sampling::TokenLogprob;
 
 const ResponseHead kChatHead{Endpoint::kChat, "chatcmpl-1", 1234, "m"};
 const ResponseHead kTextHead{Endpoint::kCompletions, "cmpl-1", 1234, "m"};
+
+/// As another library reads what ours writes.
+json as_read(const Json& written) {
+  return json::parse(dump(written));
+}
 
 LogprobEntry entry(std::string bytes, float logprob, std::vector<TokenLogprob> top = {}) {
   return {TokenLogprob{1, std::move(bytes), logprob}, std::move(top)};
@@ -68,11 +75,11 @@ TEST(ResponseBody, LogprobsAreThoseOfAllDeltas) {
     ResponseBody body(head, 2, true);
     body.add({.choice = 0, .text = "é", .logprobs = {all[0]}});
     body.add({.choice = 0, .text = "\"!", .logprobs = {all[1], all[2]}, .finish = Finish::kStop});
-    const json choices = json::parse(body.json({}, {{"a", "report"}}))["choices"];
+    const json choices = json::parse(body.json({}, JsonObject{{"a", "report"}}))["choices"];
     std::int64_t offset = 0, none = 0;
     const bool chat = head.endpoint == Endpoint::kChat;
-    EXPECT_EQ(choices[0]["logprobs"], json(chat ? chat_logprobs(all) : completion_logprobs(all, offset)));
-    EXPECT_EQ(choices[1]["logprobs"], json(chat ? chat_logprobs({}) : completion_logprobs({}, none)));
+    EXPECT_EQ(choices[0]["logprobs"], as_read(chat ? chat_logprobs(all) : completion_logprobs(all, offset)));
+    EXPECT_EQ(choices[1]["logprobs"], as_read(chat ? chat_logprobs({}) : completion_logprobs({}, none)));
   }
 }
 
@@ -88,7 +95,7 @@ TEST(ResponseBody, KnowsItsBytes) {
 TEST(Logprobs, ChatShape) {
   const std::vector<LogprobEntry> entries = {
       entry("\xc3\xa9", -0.5F, {{1, "\xc3\xa9", -0.5F}, {2, "\xe2\x82", -1.5F}})};
-  EXPECT_EQ(json(chat_logprobs(entries)), json::parse(R"({"content": [
+  EXPECT_EQ(as_read(chat_logprobs(entries)), json::parse(R"({"content": [
     {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": [
       {"token": "é", "logprob": -0.5, "bytes": [195, 169]},
       {"token": "�", "logprob": -1.5, "bytes": [226, 130]}]}], "refusal": null})"));
@@ -99,7 +106,7 @@ TEST(Logprobs, CompletionShapeCountsOffsetsInCharacters) {
   const std::vector<LogprobEntry> entries = {entry("\xc3\xa9", -1, {{7, "x", -0.5F}}), entry("\xc3", -2),
                                              entry("\xbc", -3), entry("!", -4, {{8, "!", -4}})};
   std::int64_t offset = 0;
-  EXPECT_EQ(json(completion_logprobs(entries, offset)), json::parse(R"({
+  EXPECT_EQ(as_read(completion_logprobs(entries, offset)), json::parse(R"({
     "tokens": ["é", "bytes:\\xc3", "bytes:\\xbc", "!"],
     "token_logprobs": [-1.0, -2.0, -3.0, -4.0],
     "top_logprobs": [{"x": -0.5, "é": -1.0}, {"bytes:\\xc3": -2.0}, {"bytes:\\xbc": -3.0}, {"!": -4.0}],
@@ -109,7 +116,7 @@ TEST(Logprobs, CompletionShapeCountsOffsetsInCharacters) {
 
 TEST(Logprobs, InfinityIsANumber) {
   const std::vector<LogprobEntry> entries = {entry("a", -std::numeric_limits<float>::infinity())};
-  EXPECT_EQ(json(chat_logprobs(entries))["content"][0]["logprob"], -9999.0);
+  EXPECT_EQ(as_read(chat_logprobs(entries))["content"][0]["logprob"], -9999.0);
 }
 
 TEST(ResponseStream, ChatOpensEachChoiceWithItsRole) {
@@ -156,8 +163,14 @@ TEST(ResponseStream, OffsetsGoOnFromChunkToChunk) {
   EXPECT_EQ(next[0]["choices"][0]["logprobs"]["text_offset"], json::array({2}));
 }
 
+TEST(Dump, KeepsNumbers) {
+  const double logprob = -0.6931471805599453, tiny = 5e-324;
+  EXPECT_EQ(as_read(JsonArray{logprob, tiny, -1.5e300, 0.1F, INT64_MIN, UINT64_MAX}),
+            json::array({logprob, tiny, -1.5e300, 0.1F, INT64_MIN, UINT64_MAX}));
+}
+
 TEST(Dump, SurvivesBrokenText) {
-  EXPECT_EQ(dump({{"a", "\xff"}}), "{\"a\":\"\xef\xbf\xbd\"}");
+  EXPECT_EQ(dump(JsonObject{{"a", "\xff"}}), "{\"a\":\"\xef\xbf\xbd\"}");
 }
 
 }  // namespace
