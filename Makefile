@@ -25,10 +25,10 @@ test:          ## Build and run all tests; some: ARGS="-R kv_"
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
 	@scripts/soak.sh --minutes $(or $(MINUTES),60) $(ARGS)
 
-asan:          ## Tests of the cache, the kernels, the executor, the engine and the server under AddressSanitizer and UBSan
+asan:          ## All tests but parity and end-to-end under AddressSanitizer and UBSan
 	@scripts/test.sh asan $(ARGS)
 
-tsan:          ## The same tests under ThreadSanitizer, but the executor's and those that let allocations fail
+tsan:          ## The same under ThreadSanitizer, but what runs ggml and what lets allocations fail
 	@scripts/test.sh tsan $(ARGS)
 
 fuzz:          ## Fuzz cancellations, hang-ups, HTTP, requests and chat templates, each for a minute; longer: SECONDS=1800
