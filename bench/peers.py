@@ -284,7 +284,7 @@ def run(args):
     report = {"machine": machine(), "threads": args.threads, "model": pathlib.Path(args.model).stem,
               "rounds": args.rounds, "amx": "amx_int8" in cpu_flags(), **now}
     report["loads"], bench.bounds.bandwidths, bench.bounds.peak = kept(path, report, args.resume)
-    report["bandwidth_bytes_per_s"] = bench.bounds.bandwidths
+    report["bandwidth_bytes_per_s"], report["multiply_adds_per_s"] = bench.bounds.bandwidths, bench.bounds.peak
     for load in loads.all_loads():
         bench.remember_hopeless(load, report["loads"].get(load.name, {}))
     left = [load for load in chosen if load.name not in report["loads"]]
