@@ -165,8 +165,13 @@ TEST(ResponseStream, OffsetsGoOnFromChunkToChunk) {
 
 TEST(Dump, KeepsNumbers) {
   const double logprob = -0.6931471805599453, tiny = 5e-324;
-  EXPECT_EQ(as_read(JsonArray{logprob, tiny, -1.5e300, 0.1F, INT64_MIN, UINT64_MAX}),
-            json::array({logprob, tiny, -1.5e300, 0.1F, INT64_MIN, UINT64_MAX}));
+  EXPECT_EQ(as_read(JsonArray{logprob, tiny, 1e15, 1e14, 123456789012345680.0, -1.5e300, 0.1F, INT64_MIN, UINT64_MAX}),
+            json::array({logprob, tiny, 1e15, 1e14, 123456789012345680.0, -1.5e300, 0.1F, INT64_MIN, UINT64_MAX}));
+}
+
+TEST(Dump, WritesNumbersAsPeopleDo) {
+  EXPECT_EQ(dump(JsonArray{0.0, -1.0, 0.25, -12.5, 1e300, 7, nullptr, true}), "[0.0,-1.0,0.25,-12.5,1e+300,7,null,true]");
+  EXPECT_EQ(dump(JsonObject{{"a\"", JsonArray()}, {"b", JsonObject()}}), R"({"a\"":[],"b":{}})");
 }
 
 TEST(Dump, SurvivesBrokenText) {
