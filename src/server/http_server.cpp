@@ -61,11 +61,23 @@ std::uint16_t HttpServer::port() const {
 }
 
 void HttpServer::start() {
-  asio::co_spawn(io_, accept(), log_failure_of("accept"));
+  begin_to_accept();
   asio::co_spawn(io_, watch_deadlines(), log_failure_of("deadlines"));
 }
 
+void HttpServer::begin_to_accept() {
+  try {
+    asio::co_spawn(io_, accept(), log_failure_of("accept"));
+  } catch (const std::bad_alloc& e) {
+    log_failure("accept", e);
+  }
+}
+
 asio::awaitable<void> HttpServer::accept() {
+  struct Mark {
+    bool& mark;
+    ~Mark() { mark = false; }
+  } const mark{accepting_ = true};
   while (acceptor_.is_open()) {
     try {
       auto [error, socket] = co_await acceptor_.async_accept(kTuple);
@@ -116,6 +128,8 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<HttpSession> session, bo
 asio::awaitable<void> HttpServer::watch_deadlines() {
   while (!closed_) {
     co_await sleep_a_tick(tick_);
+    // Without memory to register a new socket, Asio drops the coroutine that waits for it.
+    if (!accepting_ && acceptor_.is_open()) begin_to_accept();
     const auto now = HttpSession::Clock::now();
     // Those who keep a connection just in case give way to those who want one now.
     const bool crowded = sessions_.size() > limits_.max_connections - limits_.max_connections / 8;

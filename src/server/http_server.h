@@ -52,6 +52,7 @@ class HttpServer {
   HttpFigures figures() const { return {.connections = sessions_.size(), .body_bytes = bodies_.used()}; }
 
  private:
+  void begin_to_accept();
   boost::asio::awaitable<void> accept();
   void take(boost::asio::ip::tcp::socket socket);
   boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session, bool welcome);
@@ -65,7 +66,7 @@ class HttpServer {
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer tick_, accept_pause_;
   std::unordered_set<std::shared_ptr<HttpSession>> sessions_;
-  bool finishing_ = false, closed_ = false;
+  bool accepting_ = false, finishing_ = false, closed_ = false;
 };
 
 }  // namespace coppice::server

@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "server/event_hub.h"
 #include "server/http_server.h"
@@ -34,6 +35,7 @@ namespace {
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr int kIoNice = 5;  // the engine's threads spin at barriers: a busy io thread must not stall them
 constexpr std::size_t kReservedDescriptors = 128;
+constexpr std::size_t kOwnTimers = 8;  // more than the server has besides those of requests
 
 /// Thousands of streams need a descriptor each. Returns how many connections fit.
 std::size_t raise_descriptor_limit() {
@@ -49,6 +51,14 @@ std::size_t raise_descriptor_limit() {
 void lower_priority() {
   if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kIoNice) != 0)
     SPDLOG_WARN("the io thread keeps its priority: setpriority failed");
+}
+
+/// Asio's queue of timers grows when a wait begins, where want of memory would end the coroutine that waits without a word to
+/// anybody. So it has its full size from the start.
+void reserve_timers(asio::io_context& io, std::size_t n) {
+  std::vector<asio::steady_timer> timers;
+  timers.reserve(n);
+  while (timers.size() < n) timers.emplace_back(io, std::chrono::hours(1)).async_wait([](boost::system::error_code) {});
 }
 
 /// Does one handler's work. False, and a line in the log: it threw. One request's bad end must not be everybody's.
@@ -113,6 +123,7 @@ struct Server::Impl {
 void Server::Impl::run() {
   lower_priority();
   asio::post(workers, lower_priority);
+  reserve_timers(io, config.http.max_connections + kOwnTimers);  // a connection's request has one at most
   http.start();
   if (config.handle_signals) {
     signals.add(SIGINT);
