@@ -1,7 +1,7 @@
 // TidyUp: stands before a large body is parsed, and gives its memory back afterwards.
 //
-// The values of a parsed body take ten times its size and more, in small blocks. glibc keeps those for the thread that
-// freed them: a few large bodies, and the process holds a hundred MiB for good.
+// What is made of a body (values, texts, tokens) takes several times its size. glibc keeps what is freed for the thread that
+// freed it: a few large bodies, and the process holds a hundred MiB for good.
 #pragma once
 
 #include <cstddef>
