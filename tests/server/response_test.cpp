@@ -170,7 +170,8 @@ TEST(Dump, KeepsNumbers) {
 }
 
 TEST(Dump, WritesNumbersAsPeopleDo) {
-  EXPECT_EQ(dump(JsonArray{0.0, -1.0, 0.25, -12.5, 1e300, 7, nullptr, true}), "[0.0,-1.0,0.25,-12.5,1e+300,7,null,true]");
+  EXPECT_EQ(dump(JsonArray{0.0, -1.0, 0.25, -12.5, 1e300, 7, nullptr, true}),
+            "[0.0,-1.0,0.25,-12.5,1e+300,7,null,true]");
   EXPECT_EQ(dump(JsonObject{{"a\"", JsonArray()}, {"b", JsonObject()}}), R"({"a\"":[],"b":{}})");
 }
 
