@@ -51,7 +51,7 @@ struct OpenAiRequest {
   bool cache_report = false;
 };
 
-/// REQUIRES: body.is_object() (see parse_body()).
+/// Throws ApiError.
 OpenAiRequest parse_request(Endpoint endpoint, const JsonObject& body, const RequestLimits& limits);
 
 /// The messages of a chat; also what /tokenize accepts. Throws ApiError.
