@@ -35,7 +35,7 @@ namespace {
 constexpr std::size_t kArenaBytes = std::size_t{1} << 30;
 constexpr std::size_t kEnoughBytes = std::size_t{256} << 20;  ///< many times any last-level cache's share of a core
 constexpr double kEnoughMultiplyAdds = 1e10;
-constexpr double kTolerance = 1e-4;
+constexpr double kTolerance = 1e-3;
 
 struct Options {
   std::string filter, backend, csv;

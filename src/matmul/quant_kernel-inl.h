@@ -16,14 +16,7 @@
 #include <utility>
 
 #include "matmul/quant_kernel.h"
-
-// Highway 1.0.3 looks for AVX512-VNNI before it chooses AVX3_DL, but compiles for AVX-VNNI.
-#if HWY_TARGET == HWY_AVX3_DL
-#undef HWY_TARGET_STR
-#define HWY_TARGET_STR \
-  HWY_TARGET_STR_AVX3  \
-  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcntdq"
-#endif
+#include "simd/vnni_target-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::matmul::HWY_NAMESPACE {

@@ -74,10 +74,9 @@ double distance(const AttentionCase& c, std::span<const float> a, std::span<cons
   return worst;
 }
 
-/// Few queries on codes, and their weights, are rounded to 16 bits.
-double tolerance(KvFormat format) {
-  return format == KvFormat::kF16 ? 2e-5 : 3e-4;
-}
+/// Many queries, and few on codes, meet keys and values as 16-bit numbers. That is seen most where values all but cancel
+/// out, as random ones do; a slot too many or too few among 250 would be 20 times as much.
+constexpr double kTolerance = 3e-3;
 
 void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers, KvFormat format) {
   const test::PoolData pool(c, seed, format);
@@ -86,7 +85,7 @@ void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers,
   const auto rows = c.rows();
   attend_reference(c.heads, pool.view, c.group, rows, q, expected);
   const Attended a = attend(c, pool, q, n_workers);
-  ASSERT_LT(distance(c, a.out, expected), tolerance(format))
+  ASSERT_LT(distance(c, a.out, expected), kTolerance)
       << c.name << ", " << n_workers << " workers, block " << c.block_size << ", heads " << c.heads.n_head << "/"
       << c.heads.n_kv_head << " of " << c.heads.head_dim << ", " << format_name(format);
 }
@@ -149,6 +148,15 @@ TEST_P(KernelTest, ScoresOfAnySizeKeepFinite) {
   }
 }
 
+/// Every slot's key or value of the pool becomes that of bytes(slot).
+template <class Bytes>
+void fill(std::vector<std::byte>& all, std::size_t row, Bytes&& bytes) {
+  for (std::size_t slot = 0; slot < all.size() / row; ++slot) {
+    const auto head = bytes(slot);
+    std::copy(head.begin(), head.end(), all.begin() + static_cast<std::ptrdiff_t>(slot * row));
+  }
+}
+
 /// Codes and queries all at their largest: the longest sums that 32 bits must hold.
 TEST_P(KernelTest, CodesAtTheirLargestDontOverflow) {
   for (const int dim : {64, 80, 256, 512, 1024}) {
@@ -157,23 +165,102 @@ TEST_P(KernelTest, CodesAtTheirLargestDontOverflow) {
     c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = dim, .scale = 1.0F};
     for (const KvFormat format : {KvFormat::kInt8, KvFormat::kTurbo4}) {
       test::PoolData pool(c, 1, format);
-      const std::size_t row = pool.view.row_bytes, size = attention::head_bytes(format, dim);
       // Every other slot's: -128, as bytes of int8 may be, or turbo4's code 7, which is 127. Scales of 2^-10.
       const std::byte code{static_cast<unsigned char>(format == KvFormat::kInt8 ? 0x80 : 0x77)};
-      std::vector<float> q(static_cast<std::size_t>(dim));
       for (auto* all : {&pool.keys, &pool.values}) {
-        for (std::size_t slot = 0; slot < all->size() / row; ++slot) {
-          std::fill_n(all->begin() + static_cast<std::ptrdiff_t>(slot * row), size,
-                      slot % 2 == 0 ? code : std::byte{0});
-          (*all)[slot * row] = std::byte{0}, (*all)[slot * row + 1] = std::byte{0x14};
-        }
+        fill(*all, pool.view.row_bytes, [&](std::size_t slot) {
+          std::vector<std::byte> head(attention::head_bytes(format, dim), slot % 2 == 0 ? code : std::byte{0});
+          head[0] = std::byte{0}, head[1] = std::byte{0x14};
+          return head;
+        });
       }
+      std::vector<float> q(static_cast<std::size_t>(dim));
       attention::decode_head(format, dim, pool.keys.data(), q.data());
       std::vector<float> expected(q.size());
       const auto rows = c.rows();
       attend_reference(c.heads, pool.view, c.group, rows, q, expected);
-      ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), tolerance(format))
-          << dim << ", " << format_name(format);
+      ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance) << dim << ", " << format_name(format);
+    }
+  }
+}
+
+/// The same of f16 under many queries: heads of equal values are as long as their largest value allows, and a lone large
+/// value is as large; weights are all alike, or one slot has all. 65,504 is the largest that f16 holds.
+TEST_P(KernelTest, ManyQueriesOfLargestHeadsDontOverflow) {
+  for (const int dim : {16, 64, 80, 256, 1024}) {
+    for (const float size : {6e-8F, 1.0F, 65504.0F}) {
+      for (const bool equal : {true, false}) {
+        std::vector<test::Path> paths = {{.length = 128, .reads = false}};
+        paths.resize(17, {.parent = 0, .shared = 128, .length = 129});
+        AttentionCase c = test::make_case("largest", paths, 64, {}, 1);
+        c.heads = {.n_head = 2, .n_kv_head = 1, .head_dim = dim, .scale = 1.0F};
+        test::PoolData pool(c, 1, KvFormat::kF16);
+        std::vector<float> head(static_cast<std::size_t>(dim), equal ? size : 0.0F);
+        head[static_cast<std::size_t>(dim) - 1] = size;
+        for (auto* all : {&pool.keys, &pool.values}) {
+          fill(*all, pool.view.row_bytes, [&](std::size_t) {
+            std::vector<std::byte> row(attention::head_bytes(KvFormat::kF16, dim));
+            attention::encode_head(KvFormat::kF16, dim, head.data(), row.data());
+            return row;
+          });
+        }
+        // What the rows ask for: all slots alike, or (by the sign) the same with the lowest scores there are.
+        std::vector<float> q;
+        for (int i = 0; i < c.n_rows() * c.heads.n_head; ++i) {
+          for (const float x : head) q.push_back(i % 2 == 0 ? x : -x);
+        }
+        std::vector<float> expected(q.size());
+        const auto rows = c.rows();
+        attend_reference(c.heads, pool.view, c.group, rows, q, expected);
+        ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance) << dim << ", " << size << ", " << equal;
+      }
+    }
+  }
+}
+
+/// A slot that has nearly all the weight isn't drowned by the rounding of others' values, 10,000 times as large as its own.
+TEST_P(KernelTest, SmallValuesOfHeavySlotsCount) {
+  constexpr int kDim = 64, kTokens = 128;
+  std::vector<test::Path> paths = {{.length = kTokens, .reads = false}};
+  paths.resize(17, {.parent = 0, .shared = kTokens, .length = kTokens + 1});
+  AttentionCase c = test::make_case("heavy", paths, 64, {}, 1);
+  c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = kDim, .scale = 1.0F};
+  std::mt19937_64 random(test::test_seed());
+  std::normal_distribution<float> normal;
+  for (const int heavy : {0, 5, 127}) {
+    test::PoolData pool(c, 1, KvFormat::kF16);
+    const auto rows = c.rows();
+    std::vector<float> q;
+    for (int i = 0; i < c.n_rows() * kDim; ++i) q.push_back(0.5F);
+    for (int t = 0; t < kTokens; ++t) {
+      std::vector<float> key(kDim), value(kDim);
+      for (float& x : key) x = t == heavy ? 0.625F : 0.01F * normal(random);  // scores of 20, and of 0
+      for (float& x : value) x = (t == heavy ? 0.01F : 100.0F) * normal(random);
+      const auto at = static_cast<std::size_t>(rows[0].table.slot(t)) * pool.view.row_bytes;
+      attention::encode_head(KvFormat::kF16, kDim, key.data(), pool.keys.data() + at);
+      attention::encode_head(KvFormat::kF16, kDim, value.data(), pool.values.data() + at);
+    }
+    std::vector<float> expected(q.size());
+    attend_reference(c.heads, pool.view, c.group, rows, q, expected);
+    ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance) << heavy;
+  }
+}
+
+/// Keys that f16 can't hold: whatever they weigh, they spoil nobody's answer.
+TEST_P(KernelTest, InfiniteKeysLeaveAnswersFinite) {
+  for (const int n_rows : {1, 16}) {
+    std::vector<test::Path> paths = {{.length = 100, .reads = false}};
+    paths.resize(1 + static_cast<std::size_t>(n_rows), {.parent = 0, .shared = 100, .length = 101});
+    AttentionCase c = test::make_case("infinite", paths, 16, {}, 1);
+    c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = 64, .scale = 0.1F};
+    test::PoolData pool(c, 1, KvFormat::kF16);
+    std::vector<float> head(64, 1.0F);
+    head[3] = std::numeric_limits<float>::infinity();
+    const auto rows = c.rows();
+    const auto slot = static_cast<std::size_t>(rows[0].table.slot(20));
+    attention::encode_head(KvFormat::kF16, 64, head.data(), pool.keys.data() + slot * pool.view.row_bytes);
+    for (const float x : attend(c, pool, test::make_queries(c, 2), 1).out) {
+      ASSERT_TRUE(std::isfinite(x)) << n_rows << " rows";
     }
   }
 }
@@ -221,7 +308,7 @@ TEST(Kernel, LongPrefixesAndChunksAgreeWithTheReference) {
     for (const KvFormat format : kKvFormats) {
       const test::PoolData pool(c, random(), format);
       const std::vector<float> out = attend(c, pool, q, 2).out;
-      EXPECT_LT(sampled_distance(c, pool, q, out, random), tolerance(format)) << c.name << ", " << format_name(format);
+      EXPECT_LT(sampled_distance(c, pool, q, out, random), 5e-4) << c.name << ", " << format_name(format);
     }
   }
 }

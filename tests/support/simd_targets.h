@@ -2,6 +2,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
+
+// Kernels are compiled for it, too.
+#define HWY_WANT_AVX3_DL 1
 #include <hwy/targets.h>
 
 #include <cstdint>

@@ -29,18 +29,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kMostFewSlots = 64;  ///< in a block
 
-/// Calls visit with the longest vectors of 16-bit numbers that a head is a whole number of.
-template <class Visit>
-HWY_INLINE void with_code_vectors(int head_dim, Visit&& visit) {
-  const hn::ScalableTag<std::int16_t> whole;
-  const hn::CappedTag<std::int16_t, 16> always;
-  if (hn::MaxLanes(whole) > 16 && head_dim % static_cast<int>(hn::Lanes(whole)) == 0) {
-    visit(whole);
-  } else {
-    visit(always);
-  }
-}
-
 /// Values as multiples of the unit returned, which makes the largest `most`. at(i): values [i, i + lanes), twice.
 /// REQUIRES: n is a multiple of a vector's lanes.
 template <class At>

@@ -142,24 +142,38 @@ HWY_INLINE void prefetch(const std::byte* head, std::size_t row_bytes, int slot,
   for (std::size_t i = 0; i < head_bytes(Load::kFormat, head_dim); i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
-/// exp(x) for x <= 0, to 2e-7 near 0; 0 for x < -87 and for NaN. Half the operations of the library's, which is exact to the
-/// last bits and minds positive x: softmax spends a good tenth of a tile's time here. 2^(n + f) with n whole and |f| <= 1/2; the
-/// polynomial for 2^f is the minimax one of degree 5, in relative error (7.5e-8).
+constexpr float kLog2E = 1.44269504F;
+
+/// 2^x for x <= 0, to 2e-7 near 0; 0 for x < -125 and for NaN. Half the operations of the library's exponential, which is
+/// exact to the last bits and minds positive x: softmax spends a good tenth of a tile's time here. 2^(n + f) with n whole and
+/// |f| <= 1/2; the polynomial for 2^f is the minimax one of degree 5, in relative error (7.5e-8).
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp_of(D d, V x) {
+HWY_INLINE V exp2_of(D d, V x) {
   const hn::RebindToSigned<D> di;
-  const V t = hn::Mul(x, hn::Set(d, 1.44269504F));
-  const V big = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: the sum's last bits are t, rounded
-  const V rounded = hn::Add(t, big);
+  const V big = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: the sum's last bits are x, rounded
+  const V rounded = hn::Add(x, big);
   const auto n = hn::BitCast(di, rounded);
-  const V f = hn::Sub(t, hn::Sub(rounded, big));
+  const V f = hn::Sub(x, hn::Sub(rounded, big));
   V p = hn::MulAdd(hn::Set(d, 0.00132764720F), f, hn::Set(d, 0.00967554133F));
   p = hn::MulAdd(p, f, hn::Set(d, 0.0555071327F));
   p = hn::MulAdd(p, f, hn::Set(d, 0.240221197F));
   p = hn::MulAdd(p, f, hn::Set(d, 0.693146967F));
   p = hn::MulAdd(p, f, hn::Set(d, 1.00000007F));
   const V y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
-  return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -87.0F)), y);
+  return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -125.0F)), y);
+}
+
+/// exp(x) likewise.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of(D d, V x) {
+  return exp2_of(d, hn::Mul(x, hn::Set(d, kLog2E)));
+}
+
+/// exp(part - max), by which what was summed up below `part` is to be scaled. Exactly 1 where they are equal, both -inf
+/// included: an error of one last bit at every block would add up over a long prefix.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V rescale_of(D d, V part, V max) {
+  return hn::IfThenElse(hn::Eq(part, max), hn::Set(d, 1.0F), exp_of(d, hn::Sub(part, max)));
 }
 
 }  // namespace coppice::attention::HWY_NAMESPACE

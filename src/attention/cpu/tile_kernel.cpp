@@ -10,31 +10,16 @@
 // After foreach_target.
 #include <hwy/highway.h>
 
-#include "attention/cpu/tile_few-inl.h"
-#include "attention/cpu/tile_many-inl.h"
+#include "attention/cpu/rotate-inl.h"
+#include "attention/cpu/tile_loops.h"
 #include "simd/target.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
 
 /// Vectors across queries pay when most of their lanes are used; the figures are in docs/adr/0008-tree-kernel.md.
-std::uint64_t attend(const TileInput& tile, TileScratch& scratch) {
-  const hn::ScalableTag<float> d;
-  const std::size_t queries = tile.rows.size() * static_cast<std::size_t>(tile.heads.heads_per_kv());
-  const bool many = 4 * queries >= 3 * hn::Lanes(d);
-  const auto with = [&](auto load) {
-    using Load = decltype(load);
-    return many ? attend_many<Load>(tile, scratch) : attend_few<Load>(tile, scratch);
-  };
-  switch (tile.pool.format) {
-    case KvFormat::kF16:
-      return with(LoadF16());
-    case KvFormat::kInt8:
-      return with(LoadInt8());
-    case KvFormat::kTurbo4:
-      return with(LoadTurbo4());
-  }
-  return 0;
+bool are_many(std::size_t queries) {
+  return 4 * queries >= 3 * hn::Lanes(hn::ScalableTag<float>());
 }
 
 void merge(const HeadShape& heads, KvFormat format, const float* states, const std::int32_t* partials, int n,
@@ -70,7 +55,7 @@ namespace coppice::attention {
 
 namespace {
 
-HWY_EXPORT(attend);
+HWY_EXPORT(are_many);
 HWY_EXPORT(merge);
 
 std::size_t padded(std::size_t n) {
@@ -81,7 +66,7 @@ std::size_t padded(std::size_t n) {
 
 TileScratch::TileScratch(const HeadShape& heads, int block_size) {
   simd::choose_target();
-  assert(heads.head_dim % kMaxLanes == 0 && block_size % kKeysAtOnce == 0 && block_size <= 64);
+  assert(heads.head_dim % kMaxLanes == 0 && block_size % kKeysAtOnce == 0 && block_size <= kMaxSlots);
   const auto dim = static_cast<std::size_t>(heads.head_dim), slots = static_cast<std::size_t>(block_size);
   // Many queries: one key head at a time. Few: all heads, fewer queries than lanes each.
   const std::size_t columns = std::max<std::size_t>(kMaxQueries, static_cast<std::size_t>(heads.n_kv_head) * kMaxLanes);
@@ -94,6 +79,12 @@ TileScratch::TileScratch(const HeadShape& heads, int block_size) {
   keys_ = hwy::AllocateAligned<float>(slots * dim);
   values_ = hwy::AllocateAligned<float>(slots * dim);
   scores_ = hwy::AllocateAligned<float>(padded(slots) * 4 * kMaxLanes);
+  query_pairs_ = hwy::AllocateAligned<std::int32_t>(columns * dim / 2);
+  key_pairs_ = hwy::AllocateAligned<std::int32_t>(slots * dim / 2);
+  value_pairs_ = hwy::AllocateAligned<std::int32_t>(slots * dim / 2);
+  key_units_ = hwy::AllocateAligned<float>(kMaxSlots);
+  value_units_ = hwy::AllocateAligned<float>(kMaxSlots);
+  weight_pairs_ = hwy::AllocateAligned<std::int32_t>(padded(slots) / 2 * 4 * kMaxLanes);
   lo_ = hwy::AllocateAligned<std::int32_t>(kMaxQueries);
   hi_ = hwy::AllocateAligned<std::int32_t>(kMaxQueries);
 }
@@ -103,7 +94,8 @@ int max_tile_rows(const HeadShape& heads) {
 }
 
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch) {
-  return HWY_DYNAMIC_DISPATCH(attend)(tile, scratch);
+  const std::size_t queries = tile.rows.size() * static_cast<std::size_t>(tile.heads.heads_per_kv());
+  return HWY_DYNAMIC_DISPATCH(are_many)(queries) ? attend_many(tile, scratch) : attend_few(tile, scratch);
 }
 
 void merge_row(const HeadShape& heads, KvFormat format, const float* states, std::span<const std::int32_t> partials,

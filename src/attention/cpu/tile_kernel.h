@@ -35,6 +35,7 @@ class TileScratch {
   /// Bounds of a tile; the kernels' own vectors are at most kMaxLanes long.
   static constexpr int kMaxQueries = 256;  ///< rows * heads_per_kv
   static constexpr int kMaxLanes = 16;
+  static constexpr int kMaxSlots = 64;   ///< of a block
   static constexpr int kKeysAtOnce = 8;  ///< keys of a block are padded to a multiple of at most this
 
   TileScratch(const HeadShape& heads, int block_size);
@@ -45,16 +46,23 @@ class TileScratch {
   float* acc() { return acc_.get(); }                             ///< as many as queries
   float* max() { return max_.get(); }                             ///< [n_head * rows, padded]
   float* sum() { return sum_.get(); }
-  float* keys() { return keys_.get(); }      ///< [block_size][head_dim]
-  float* values() { return values_.get(); }  ///< [block_size][head_dim]
-  float* scores() { return scores_.get(); }  ///< [block_size][4 vectors]
-  std::int32_t* lo() { return lo_.get(); }   ///< [kMaxQueries]
+  float* keys() { return keys_.get(); }                         ///< [block_size][head_dim]
+  float* values() { return values_.get(); }                     ///< [block_size][head_dim]
+  float* scores() { return scores_.get(); }                     ///< [block_size][4 vectors]
+  std::int32_t* query_pairs() { return query_pairs_.get(); }    ///< queries as pairs of 16-bit numbers: half as many
+  std::int32_t* key_pairs() { return key_pairs_.get(); }        ///< [block_size][head_dim / 2]
+  std::int32_t* value_pairs() { return value_pairs_.get(); }    ///< [block_size / 2][head_dim]
+  float* key_units() { return key_units_.get(); }               ///< [block_size]
+  float* value_units() { return value_units_.get(); }           ///< [block_size]
+  std::int32_t* weight_pairs() { return weight_pairs_.get(); }  ///< [block_size / 2][4 vectors]
+  std::int32_t* lo() { return lo_.get(); }                      ///< [kMaxQueries]
   std::int32_t* hi() { return hi_.get(); }
 
  private:
-  hwy::AlignedFreeUniquePtr<float[]> queries_, units_, acc_, max_, sum_, keys_, values_, scores_;
+  hwy::AlignedFreeUniquePtr<float[]> queries_, units_, acc_, max_, sum_, keys_, values_, scores_, key_units_,
+      value_units_;
   hwy::AlignedFreeUniquePtr<std::int16_t[]> whole_queries_;
-  hwy::AlignedFreeUniquePtr<std::int32_t[]> lo_, hi_;
+  hwy::AlignedFreeUniquePtr<std::int32_t[]> query_pairs_, key_pairs_, value_pairs_, weight_pairs_, lo_, hi_;
 };
 
 /// Rows that a tile may have.

@@ -1,25 +1,20 @@
 // A tile of few queries: vectors run along the head's values. Each key is loaded once for up to four queries, and
 // converted, or multiplied as it is where it is a code (few_codes-inl.h); the pool is read block by block, all heads, in the
-// order in which it lies in memory. What bounds it: docs/adr/0008-tree-kernel.md. Included once for each instruction set.
-
-// clang-format off
-#if defined(COPPICE_TILE_FEW_INL) == defined(HWY_TARGET_TOGGLE)
-#ifdef COPPICE_TILE_FEW_INL
-#undef COPPICE_TILE_FEW_INL
-#else
-#define COPPICE_TILE_FEW_INL
-#endif
-// clang-format on
-
-#include <hwy/highway.h>
-
+// order in which it lies in memory. What bounds it: docs/adr/0008-tree-kernel.md. Compiled for each instruction set.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "attention/cpu/tile_loops.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/cpu/tile_few.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+// After foreach_target.
+#include <hwy/highway.h>
+
 #include "attention/cpu/few_block-inl.h"
 #include "attention/cpu/few_codes-inl.h"
-#include "attention/cpu/tile_kernel.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
@@ -263,7 +258,29 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
   return bytes;
 }
 
+std::uint64_t few_of_format(const TileInput& tile, TileScratch& scratch) {
+  switch (tile.pool.format) {
+    case KvFormat::kF16:
+      return attend_few<LoadF16>(tile, scratch);
+    case KvFormat::kInt8:
+      return attend_few<LoadInt8>(tile, scratch);
+    case KvFormat::kTurbo4:
+      return attend_few<LoadTurbo4>(tile, scratch);
+  }
+  return 0;
+}
+
 }  // namespace coppice::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // COPPICE_TILE_FEW_INL
+#if HWY_ONCE
+namespace coppice::attention {
+
+HWY_EXPORT(few_of_format);
+
+std::uint64_t attend_few(const TileInput& tile, TileScratch& scratch) {
+  return HWY_DYNAMIC_DISPATCH(few_of_format)(tile, scratch);
+}
+
+}  // namespace coppice::attention
+#endif  // HWY_ONCE

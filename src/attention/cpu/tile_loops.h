@@ -1,0 +1,15 @@
+// The two inner loops over a tile, each compiled for all instruction sets and chosen by the number of its queries
+// (tile_kernel.cpp). Both leave the tile's partial states and return the bytes of keys and values loaded.
+#pragma once
+
+#include "attention/cpu/tile_kernel.h"
+
+namespace coppice::attention {
+
+/// Vectors along a head's values.
+std::uint64_t attend_few(const TileInput& tile, TileScratch& scratch);
+
+/// Vectors across queries.
+std::uint64_t attend_many(const TileInput& tile, TileScratch& scratch);
+
+}  // namespace coppice::attention
