@@ -1,8 +1,8 @@
 """What memory and multiplication allow: the least time that a load can take on this machine, HTTP left out.
 
 A decode step must read the weights and each different key and value once, and multiply; whichever takes longer counts. A
-prefill must multiply. Attention's multiply-adds are those of f32; weights multiply as bytes, of which an instruction
-does several times as many.
+prefill must multiply. Attention multiplies 16-bit numbers, of which an instruction does twice as many as of f32, and
+weights multiply as bytes, of which it does several times as many.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import contextlib
 from common import cpu_flags, output_of
 
 BYTE_DOTS = (("amx_int8", 32), ("avx512_vnni", 4), ("avx_vnni", 4))  # byte multiply-adds for each one of f32, at most
+PAIR_DOTS = 2  # 16-bit multiply-adds for each one of f32
 
 
 class Bounds:
@@ -47,7 +48,7 @@ class Bounds:
         """rows: through all layers; outputs: of these, through the output head; pairs: of a row and a key that it sees."""
         m = self.model
         products = rows * m.layer_multiply_adds + outputs * m.output_multiply_adds
-        return (products / self.byte_dots + pairs * m.attention_multiply_adds) / self.peak
+        return (products / self.byte_dots + pairs * m.attention_multiply_adds / PAIR_DOTS) / self.peak
 
     def prefill_seconds(self, rows, first, outputs):
         """One text's tokens [first, first + rows); `outputs` of them are asked what comes next."""
