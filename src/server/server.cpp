@@ -126,13 +126,8 @@ void Server::Impl::run() {
   reserve_timers(io, config.http.max_connections + kOwnTimers);  // a connection's request has one at most
   http.start();
   if (config.handle_signals) {
-    signals.add(SIGINT);
-    signals.add(SIGTERM);
     asio::co_spawn(io, wait_for_signal(), log_failure_of("signals"));
-    if (!config.api.api_keys_file.empty()) {
-      hangup.add(SIGHUP);
-      asio::co_spawn(io, wait_for_hangup(), log_failure_of("hangup"));
-    }
+    if (!config.api.api_keys_file.empty()) asio::co_spawn(io, wait_for_hangup(), log_failure_of("hangup"));
   }
   auto work = asio::make_work_guard(io);
   while (!closed) guarded([this] { io.run_one(); });
@@ -234,6 +229,11 @@ engine::EventSink Server::sink() {
 }
 
 void Server::start() {
+  if (impl_->config.handle_signals) {  // before the caller says that we are there: a signal waits until it is asked for
+    impl_->signals.add(SIGINT);
+    impl_->signals.add(SIGTERM);
+    if (!impl_->config.api.api_keys_file.empty()) impl_->hangup.add(SIGHUP);
+  }
   impl_->thread = std::thread([this] { impl_->run(); });
 }
 

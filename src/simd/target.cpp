@@ -1,6 +1,6 @@
 #include "simd/target.h"
 
-// One kernel (matmul) is compiled for it, too.
+// Some kernels are compiled for it, too.
 #define HWY_WANT_AVX3_DL 1
 #include <hwy/highway.h>
 #include <hwy/targets.h>

@@ -185,7 +185,8 @@ TEST_P(KernelTest, CodesAtTheirLargestDontOverflow) {
 }
 
 /// The same of f16 under many queries: heads of equal values are as long as their largest value allows, and a lone large
-/// value is as large; weights are all alike, or one slot has all. 65,504 is the largest that f16 holds.
+/// value is as large. Every other key is 0 and its value the opposite, so a sum that leaves 32 bits turns the answer.
+/// 65,504 is the largest that f16 holds.
 TEST_P(KernelTest, ManyQueriesOfLargestHeadsDontOverflow) {
   for (const int dim : {16, 64, 80, 256, 1024}) {
     for (const float size : {6e-8F, 1.0F, 65504.0F}) {
@@ -197,14 +198,18 @@ TEST_P(KernelTest, ManyQueriesOfLargestHeadsDontOverflow) {
         test::PoolData pool(c, 1, KvFormat::kF16);
         std::vector<float> head(static_cast<std::size_t>(dim), equal ? size : 0.0F);
         head[static_cast<std::size_t>(dim) - 1] = size;
-        for (auto* all : {&pool.keys, &pool.values}) {
-          fill(*all, pool.view.row_bytes, [&](std::size_t) {
+        const auto write = [&](std::vector<std::byte>& all, float odd) {
+          fill(all, pool.view.row_bytes, [&](std::size_t slot) {
+            std::vector<float> written = head;
+            for (float& x : written) x *= slot % 2 == 0 ? 1.0F : odd;
             std::vector<std::byte> row(attention::head_bytes(KvFormat::kF16, dim));
-            attention::encode_head(KvFormat::kF16, dim, head.data(), row.data());
+            attention::encode_head(KvFormat::kF16, dim, written.data(), row.data());
             return row;
           });
-        }
-        // What the rows ask for: all slots alike, or (by the sign) the same with the lowest scores there are.
+        };
+        write(pool.keys, 0.0F);
+        write(pool.values, -1.0F);
+        // The rows ask for the even slots or, by the sign, for the odd ones.
         std::vector<float> q;
         for (int i = 0; i < c.n_rows() * c.heads.n_head; ++i) {
           for (const float x : head) q.push_back(i % 2 == 0 ? x : -x);

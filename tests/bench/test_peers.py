@@ -138,10 +138,10 @@ class BoundsTest(unittest.TestCase):
         found = self.bounds([str(2**20)] * 2, ["1e9"] * 2)
         self.assertEqual(found.step_seconds(4, 5, 9), 16)
         found.peak = 10.0
-        products, attention = 4 * (1000 + 100) / 4, 4 * 9 * 10
+        products, attention = 4 * (1000 + 100) / 4, 4 * 9 * 10 / 2
         self.assertEqual(found.step_seconds(4, 5, 9), (products + attention) / 10)
         # Tokens 7 and 8 see 8 and 9 keys.
-        self.assertEqual(found.prefill_seconds(2, 7, 1), ((2 * 1000 + 100) / 4 + 17 * 10) / 10)
+        self.assertEqual(found.prefill_seconds(2, 7, 1), ((2 * 1000 + 100) / 4 + 17 * 10 / 2) / 10)
 
     def test_cold_loads_prefill_each_groups_prefix_once(self):
         found = self.bounds([str(2**20)] * 2, ["10"] * 2)

@@ -61,7 +61,7 @@ std::vector<Row> alone(ExecutorRig& rig, std::span<const kv::Token> tokens) {
 struct Setup {
   const char* attention;
   const char* kv_format;
-  /// Between schedules. ggml's attention sums f16 values in f16 on its row path; the others work in f32 throughout, but
+  /// Between schedules, which decide what attention multiplies as f32 and what as 16-bit numbers. ggml's attention sums f16 values in f16 on its row path; the others work in f32 throughout, but
   /// where another schedule changes a last bit, a code may flip.
   double tolerance;
 };
@@ -78,7 +78,7 @@ class TinyTest : public testing::TestWithParam<Setup> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, TinyTest,
-                         testing::Values(Setup{"tree", "f16", 1e-5}, Setup{"gather", "f16", 5e-3},
+                         testing::Values(Setup{"tree", "f16", 5e-4}, Setup{"gather", "f16", 5e-3},
                                          Setup{"dense", "f16", 1e-5}, Setup{"tree", "int8", 1e-3},
                                          Setup{"dense", "int8", 1e-3}, Setup{"tree", "turbo4", 1e-2},
                                          Setup{"dense", "turbo4", 1e-2}),
@@ -263,8 +263,8 @@ class RandomScheduleTest : public testing::TestWithParam<std::tuple<Pair, int>> 
 // of a format's loss shows, which short contexts of a tiny model make large.
 INSTANTIATE_TEST_SUITE_P(
     Backends, RandomScheduleTest,
-    testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 1e-3, 5e-4}, Pair{"gather", "f16", "f16", 3e-2, 5e-3},
-                                     Pair{"tree", "int8", "int8", 3e-2, 1e-3}, Pair{"tree", "int8", "f16", 4e-1, 6e-2},
+    testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 5e-3, 1e-3}, Pair{"gather", "f16", "f16", 3e-2, 5e-3},
+                                     Pair{"tree", "int8", "int8", 3e-2, 3e-3}, Pair{"tree", "int8", "f16", 4e-1, 6e-2},
                                      Pair{"tree", "turbo4", "turbo4", 3e-1, 2e-3}),
                      testing::Values(8, 16, 32, 64)),
     [](const auto& info) {

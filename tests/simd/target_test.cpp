@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#define HWY_WANT_AVX3_DL 1  // as matmul's kernel has
+#define HWY_WANT_AVX3_DL 1  // as some kernels have
 #include <hwy/highway.h>
 
 namespace coppice {

@@ -7,7 +7,7 @@
 //     sqrt(head_dim) and so its length at most 65,000; a score is at most the product of the two (Cauchy-Schwarz);
 //   - a slot's largest value is 32,767 of its units; a block's weights times these units are at most 32,700 of theirs, and
 //     together 65,400.
-// What rounding adds to lengths and sums fits, too. It is finer than that of f16 keys and values (ADR 0014).
+// What rounding adds to lengths and sums fits, too. ADR 0014 says what it costs.
 
 // clang-format off
 #if defined(COPPICE_MANY_WHOLE_INL) == defined(HWY_TARGET_TOGGLE)
