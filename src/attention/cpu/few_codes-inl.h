@@ -4,7 +4,7 @@
 // A query, and a block's weights times the values' scales, are rounded to 16 bits of their own largest: by at most 2^-16 of
 // it, where a code is rounded to 2^-8 of its head's largest. Queries of heads of over 512 values have 15 bits, because
 // sums must fit into 32: a code is at most 128, so a score is at most 128 * 32,767 * 512 < 2^31, or 128 * 16,383 *
-// kMaxRotated < 2^31, and a block's weighted sum at most 128 * 32,767 * kMostFewSlots < 2^31.
+// kMaxRotated < 2^31, and a block's weighted sum at most 128 * 32,767 * kMaxSlots < 2^31.
 
 // clang-format off
 #if defined(COPPICE_FEW_CODES_INL) == defined(HWY_TARGET_TOGGLE)
@@ -26,8 +26,6 @@ HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-constexpr int kMostFewSlots = 64;  ///< in a block
 
 /// Values as multiples of the unit returned, which makes the largest `most`. at(i): values [i, i + lanes), twice.
 /// REQUIRES: n is a multiple of a vector's lanes.
@@ -103,7 +101,7 @@ class CodeScales {
   }
 
  private:
-  HWY_ALIGN std::uint16_t halves_[kMostFewSlots] = {};
+  HWY_ALIGN std::uint16_t halves_[TileScratch::kMaxSlots] = {};
 };
 
 /// Scores times their slots' scales.
@@ -147,7 +145,7 @@ HWY_INLINE void code_values_of(D16 d16, const FewBlock<Load>& b, const std::int1
     }
     for (int q = 0; q < Group; ++q) {
       std::int32_t pair = 0;
-      std::memcpy(&pair, weights + q * kMostFewSlots + slot, sizeof pair);
+      std::memcpy(&pair, weights + q * TileScratch::kMaxSlots + slot, sizeof pair);
       const auto w = hn::BitCast(d16, hn::Set(d32, pair));
       for (int v = 0; v < 2 * Vectors; ++v) {
         acc[q][v] = hn::ReorderWidenMulAccumulate(d32, both[v], w, acc[q][v], more[q][v]);
@@ -167,14 +165,14 @@ template <class Load, int Group, class D16>
 HWY_INLINE void code_values(D16 d16, const FewBlock<Load>& b, const CodeScales& scales) {
   const hn::ScalableTag<float> d;
   const int lanes = static_cast<int>(hn::Lanes(d)), lanes16 = static_cast<int>(hn::Lanes(d16));
-  HWY_ALIGN std::int16_t weights[Group * kMostFewSlots];
+  HWY_ALIGN std::int16_t weights[Group * TileScratch::kMaxSlots];
   float units[Group];
   const int first = b.begin / lanes * lanes, n = (b.end - first + lanes - 1) / lanes * lanes;
   for (int q = 0; q < Group; ++q) {
     const auto weight = [&](int i) HWY_ATTR {
       return hn::Mul(hn::Load(d, b.scores + q * b.stride + first + i), scales.load(d, first + i));
     };
-    units[q] = to_whole(n, 32767.0F, weight, weights + q * kMostFewSlots + first);
+    units[q] = to_whole(n, 32767.0F, weight, weights + q * TileScratch::kMaxSlots + first);
   }
   int i = 0;
   for (; i + 2 * lanes16 <= b.head_dim; i += 2 * lanes16) code_values_of<Load, Group, 2>(d16, b, weights, units, i);

@@ -134,6 +134,61 @@ HWY_INLINE void take_query(const float* from, float scale, int n, float* to) {
   }
 }
 
+/// Calls visit with the loader of a format.
+template <class Visit>
+HWY_INLINE std::uint64_t with_loader(KvFormat format, Visit&& visit) {
+  switch (format) {
+    case KvFormat::kF16:
+      return visit(LoadF16());
+    case KvFormat::kInt8:
+      return visit(LoadInt8());
+    case KvFormat::kTurbo4:
+      return visit(LoadTurbo4());
+  }
+  return 0;
+}
+
+/// Slots that are reduced together: the lanes of a 128-bit block.
+constexpr int kSlots = 4;
+
+/// Calls visit with the longest vectors of 16-bit numbers that a head is a whole number of.
+template <class Visit>
+HWY_INLINE void with_code_vectors(int head_dim, Visit&& visit) {
+  const hn::ScalableTag<std::int16_t> whole;
+  const hn::CappedTag<std::int16_t, 16> always;
+  if (hn::MaxLanes(whole) > 16 && head_dim % static_cast<int>(hn::Lanes(whole)) == 0) {
+    visit(whole);
+  } else {
+    visit(always);
+  }
+}
+
+/// All lanes of each of four vectors put together by `op`, as four lanes.
+template <class D, class Op, class V = hn::Vec<D>>
+HWY_INLINE hn::Vec<hn::FixedTag<hn::TFromD<D>, kSlots>> fold_four(D d, Op op, V a, V b, V c, V e) {
+  const hn::RepartitionToWide<D> wide;
+  const V ab = op(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const V ce = op(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const auto x = hn::BitCast(wide, ab), y = hn::BitCast(wide, ce);
+  const V all = op(hn::BitCast(d, hn::InterleaveLower(wide, x, y)), hn::BitCast(d, hn::InterleaveUpper(wide, x, y)));
+  // Each stretch of four lanes now holds its own part of the four results, in order.
+  const auto fold = [&](auto self, auto tag, auto v) HWY_ATTR {
+    if constexpr (hn::MaxLanes(tag) == kSlots) {
+      return v;
+    } else {
+      const hn::Half<decltype(tag)> half;
+      return self(self, half, op(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+    }
+  };
+  return fold(fold, d, all);
+}
+
+/// Sums of the lanes of four vectors, as four lanes.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Vec<hn::FixedTag<hn::TFromD<D>, kSlots>> sum_four(D d, V a, V b, V c, V e) {
+  return fold_four(d, [](auto x, auto y) HWY_ATTR { return hn::Add(x, y); }, a, b, c, e);
+}
+
 /// Asks for one slot's row of a head in a block that comes later. Blocks lie anywhere, which no hardware prefetcher can
 /// know; a row at a time, or the core's few fill buffers stall everything else; into L2, as L1 holds the block at hand.
 template <class Load>

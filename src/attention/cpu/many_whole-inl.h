@@ -23,7 +23,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/cpu/few_block-inl.h"
 #include "attention/cpu/kv_load-inl.h"
 #include "attention/cpu/many_block-inl.h"
 
@@ -93,11 +92,11 @@ class WholeProducts {
         key_units_(scratch.key_units()),
         value_units_(scratch.value_units()),
         scores_(scratch.scores()),
-        weights_(scratch.weight_pairs()),
-        one_query_(scratch.key_pairs()) {}
+        weights_(scratch.weight_pairs()) {}
 
   /// query: [head_dim], scaled. nullptr: zeros.
   HWY_INLINE void set_query(int column, const float* query) {
+    std::int32_t* pairs = keys_;  // free until the first block
     float squares = 0.0F;
     for (int i = 0; query && i < head_dim_; ++i) squares += query[i] * query[i];
     const float length = std::sqrt(squares);
@@ -105,11 +104,11 @@ class WholeProducts {
     query_units_[column] = some ? length / kQueryLength : 1.0F;
     if (query) {
       const auto at = [&](auto d, int i) HWY_ATTR { return hn::Load(d, query + i); };
-      store_pairs(head_dim_, some ? kQueryLength / length : 0.0F, at, one_query_);
+      store_pairs(head_dim_, some ? kQueryLength / length : 0.0F, at, pairs);
     } else {
-      std::fill_n(one_query_, head_dim_ / 2, 0);
+      std::fill_n(pairs, head_dim_ / 2, 0);
     }
-    for (int i = 0; i < head_dim_ / 2; ++i) queries_[std::ptrdiff_t{i} * stride_ + column] = one_query_[i];
+    for (int i = 0; i < head_dim_ / 2; ++i) queries_[std::ptrdiff_t{i} * stride_ + column] = pairs[i];
   }
 
   template <class Load>
@@ -303,7 +302,6 @@ class WholeProducts {
   float *key_units_, *value_units_;  ///< [n, padded]
   float* scores_;                    ///< [n, padded][Vectors * lanes], times a query's unit
   std::int32_t* weights_;            ///< [n / 2][Vectors * lanes]: a slot's beside the next one's
-  std::int32_t* one_query_;          ///< free until the first block
 };
 
 }  // namespace coppice::attention::HWY_NAMESPACE

@@ -70,7 +70,7 @@ int max_tile_rows(const HeadShape& heads);
 
 /// Computes a tile's partial states. Returns the bytes of keys and values loaded.
 /// REQUIRES: 0 < rows <= max_tile_rows; head_dim is a multiple of 16; block_size a multiple of
-/// TileScratch::kKeysAtOnce, at most 64.
+/// TileScratch::kKeysAtOnce, at most kMaxSlots.
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch);
 
 /// out[n_head][head_dim] := the partial states of one row merged, normalised, and rotated back where the format rotates.

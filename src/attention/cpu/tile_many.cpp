@@ -132,15 +132,7 @@ std::uint64_t attend_many(const TileInput& t, TileScratch& scratch) {
 }
 
 std::uint64_t many_of_format(const TileInput& tile, TileScratch& scratch) {
-  switch (tile.pool.format) {
-    case KvFormat::kF16:
-      return attend_many<LoadF16>(tile, scratch);
-    case KvFormat::kInt8:
-      return attend_many<LoadInt8>(tile, scratch);
-    case KvFormat::kTurbo4:
-      return attend_many<LoadTurbo4>(tile, scratch);
-  }
-  return 0;
+  return with_loader(tile.pool.format, [&](auto load) HWY_ATTR { return attend_many<decltype(load)>(tile, scratch); });
 }
 
 }  // namespace coppice::attention::HWY_NAMESPACE
