@@ -137,15 +137,18 @@ int Scheduler::prompt_rows() const {
   return rows;
 }
 
+// The last request, or, if it runs alone, the last of its samples.
 bool Scheduler::preempt_last() {
-  OpenRequest* victim = running_.back()->request;
-  if (running_.front()->request == victim) return false;
-  for (const auto& sequence : victim->sequences) {  // first: it takes memory
-    if (!sequence->admitted() || sequence->out.empty()) continue;
-    sequence->history = victim->request.prompt;
+  if (running_.size() == 1) return false;
+  const OpenRequest* last = running_.back()->request;
+  auto victims = std::ranges::find(running_, last, &Sequence::request);
+  if (victims == running_.begin()) victims = running_.end() - 1;
+  std::for_each(victims, running_.end(), [](Sequence* sequence) {  // first: it takes memory
+    if (sequence->out.empty()) return;
+    sequence->history = sequence->request->request.prompt;
     sequence->history.insert(sequence->history.end(), sequence->out.begin(), sequence->out.end());
-  }
-  while (running_.back()->request == victim) {
+  });
+  for (auto n = running_.end() - victims; n > 0; --n) {
     Sequence& sequence = *running_.back();
     // With rows in the step in hand its tail may be a fork whose copy has not run: that must not enter the
     // tree.

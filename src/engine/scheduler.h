@@ -59,8 +59,8 @@ class Scheduler {
   /// `never` and stay in the queue: the caller releases them.
   void admit(std::vector<NeverFits>& never, Clock::time_point now);
 
-  /// Decides every running sequence's `rows`, appends their tokens to the cache, preempts for room. A lone
-  /// runner that cannot grow is released and added to `pool_full`.
+  /// Decides every running sequence's `rows`, appends their tokens to the cache, preempts for room. A sequence that
+  /// runs all alone and cannot grow is released and added to `pool_full`.
   /// Sequences for which memory ran out are released, too, and added to `lost`: their requests have failed.
   /// REQUIRES: the vectors have room for max_batch sequences; likewise below.
   void plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& pool_full, std::vector<Sequence*>& lost);

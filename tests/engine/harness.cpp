@@ -221,13 +221,13 @@ void Harness::finish() {
   EXPECT_EQ(figures.running_requests + figures.waiting_requests + figures.following_requests, 0);
 }
 
-// A sample that ends by length has its max_tokens, unless the context, or the pool with nobody else in it, ends
+// A sample that ends by length has its max_tokens, unless the context, or the pool with no other sample in it, ends
 // it.
 void Harness::expect_nothing_lost(const Result& result) const {
   const auto& asked = result.submission;
   const std::int64_t longest = std::ssize(asked.prompt) + asked.max_tokens;
   if (asked.max_tokens <= 0 || (config_.context_length > 0 && longest > config_.context_length)) return;
-  if (asked.n * cache().blocks_needed(static_cast<std::int32_t>(longest), 1) > snapshot().cache.total) return;
+  if (cache().blocks_needed(static_cast<std::int32_t>(longest), 1) > snapshot().cache.total) return;
   for (const auto& sample : result.samples) {
     if (sample.finish != sampling::Finish::kLength) continue;
     EXPECT_EQ(static_cast<std::int32_t>(sample.tokens.size()), asked.max_tokens);

@@ -107,15 +107,24 @@ TEST_P(Preemption, ALoneRunnerGoesAsFarAsThePoolGoes) {
     Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), 24), .max_batch = 4, .max_extend = 8});
     const auto id = h.submit({.prompt = random_prompt(random, 20), .n = n});
     h.finish();
-    EXPECT_EQ(h.snapshot().preemptions, 0) << "the last runner is never preempted";
+    if (n == 1) EXPECT_EQ(h.snapshot().preemptions, 0) << "a lone sample is never preempted";
     for (const auto& sample : h.result(id).samples) {
       EXPECT_EQ(sample.finish, Finish::kLength);
       EXPECT_GT(sample.tokens.size(), 1u);
+      // 24 blocks of 8, and the last token needs no slot.
+      if (GetParam() == Groups::kFull) EXPECT_EQ(sample.tokens.size(), 24u * 8 - 20 + 1) << n;
     }
-    if (n > 1 || GetParam() != Groups::kFull) continue;
-    // 24 blocks of 8, and the last token needs no slot.
-    EXPECT_EQ(h.result(id).samples[0].tokens.size(), 24u * 8 - 20 + 1);
   }
+}
+
+// The samples of a request that runs alone give way to each other: none is cut because all together have no room.
+TEST_P(Preemption, SamplesThatFitOneByOneAllGetWhatWasAskedFor) {
+  std::mt19937_64 random(7);
+  Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), 24), .max_batch = 4, .max_extend = 8});
+  const auto id = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 100, .n = 4});
+  h.finish();
+  for (const auto& sample : h.result(id).samples) EXPECT_EQ(sample.tokens.size(), 100U);
+  if (GetParam() == Groups::kFull) EXPECT_GT(h.snapshot().preemptions, 0);
 }
 
 TEST_P(Preemption, APoolLimitedRequestLetsTheNextOneIn) {
