@@ -12,29 +12,41 @@ namespace coppice::simd {
 
 namespace {
 
-/// Settles the choice; returns what unheeded() says.
-const std::string& choose() {
-  static const std::string unheeded = [] {
+struct Choice {
+  std::int64_t cpu;      ///< what this CPU has
+  std::int64_t allowed;  ///< what COPPICE_SIMD leaves of it
+  std::string unheeded;
+};
+
+std::optional<std::int64_t> better_of(std::int64_t targets, std::string_view name) {
+  std::int64_t better = 0;  // lower bits are better targets
+  for (; targets != 0; targets &= targets - 1) {
+    const std::int64_t target = targets & -targets;
+    if (hwy::TargetName(target) == name) return better;
+    better |= target;
+  }
+  return std::nullopt;
+}
+
+/// Settles the choice. Highway is asked once only: each call of SupportedTargets() makes dispatch forget what was ruled
+/// out, by DisableTargets() too (1.0.3).
+const Choice& choose() {
+  static const Choice choice = [] {
     const char* env = std::getenv("COPPICE_SIMD");
     const std::string wanted = env != nullptr ? env : "";
-    const auto better = better_than(wanted);
-    if (better) hwy::DisableTargets(*better);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    return better ? "" : wanted;
+    const std::int64_t cpu = hwy::SupportedTargets();
+    const auto better = better_of(cpu, wanted);
+    const std::int64_t allowed = cpu & ~better.value_or(0);
+    hwy::GetChosenTarget().Update(allowed);
+    return Choice{cpu, allowed, better ? "" : wanted};
   }();
-  return unheeded;
+  return choice;
 }
 
 }  // namespace
 
 std::optional<std::int64_t> better_than(std::string_view name) {
-  std::int64_t better = 0;  // lower bits are better targets
-  for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
-    const std::int64_t target = bits & -bits;
-    if (hwy::TargetName(target) == name) return better;
-    better |= target;
-  }
-  return std::nullopt;
+  return better_of(choose().cpu, name);
 }
 
 void choose_target() {
@@ -42,13 +54,12 @@ void choose_target() {
 }
 
 std::string_view target() {
-  choose_target();
-  const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  const std::int64_t targets = choose().allowed & HWY_TARGETS;
   return hwy::TargetName(targets & -targets);
 }
 
 std::string_view unheeded() {
-  return choose();
+  return choose().unheeded;
 }
 
 }  // namespace coppice::simd

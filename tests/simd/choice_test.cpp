@@ -1,0 +1,50 @@
+// COPPICE_SIMD with the name of an instruction set that this CPU has: what kernels run then. It is read once in a process.
+#include <cstdint>
+#include <cstdlib>
+
+// As some kernels have.
+#define HWY_WANT_AVX3_DL 1
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "simd/choice_test.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+// After foreach_target.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace coppice::HWY_NAMESPACE {
+
+std::int64_t kernel() {
+  return HWY_TARGET;
+}
+
+}  // namespace coppice::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <gtest/gtest.h>
+
+#include "simd/target.h"
+
+namespace coppice {
+namespace {
+
+HWY_EXPORT(kernel);
+
+TEST(SimdChoice, KernelsRunOnTheInstructionSetThatIsNamedWhateverIsAskedBetween) {
+  const std::int64_t compiled = hwy::SupportedTargets() & HWY_TARGETS;
+  const std::int64_t lesser = compiled & (compiled - 1);  // lower bits are better targets
+  if (lesser == 0) GTEST_SKIP() << "this CPU has one instruction set only";
+  const std::int64_t named = lesser & -lesser;
+  ASSERT_EQ(setenv("COPPICE_SIMD", hwy::TargetName(named), 1), 0);
+
+  simd::choose_target();
+  EXPECT_EQ(HWY_DYNAMIC_DISPATCH(kernel)(), named);
+  EXPECT_EQ(simd::target(), hwy::TargetName(named));
+  EXPECT_EQ(simd::unheeded(), "");
+  EXPECT_TRUE(simd::better_than(hwy::TargetName(named)).has_value());
+  EXPECT_EQ(HWY_DYNAMIC_DISPATCH(kernel)(), named);
+}
+
+}  // namespace
+}  // namespace coppice
+#endif  // HWY_ONCE
