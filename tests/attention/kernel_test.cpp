@@ -134,6 +134,22 @@ TEST_P(KernelTest, HeadSizesAndGroupings) {
   }
 }
 
+/// Few queries meet f16 as f32: a hundred times as exactly as kTolerance lets pass.
+TEST_P(KernelTest, FewQueriesOnF16ArePrecise) {
+  for (const int dim : {64, 80, 256}) {
+    for (const int n_head : {3, 6}) {
+      const std::vector<test::Path> paths = {{.length = 250}, {.length = 41}, {.length = 1}};
+      AttentionCase c = test::make_case("few", paths, 16, {}, 1);
+      c.heads = {n_head, 3, dim, 0.1F};
+      const test::PoolData pool(c, 1, KvFormat::kF16);
+      const auto q = test::make_queries(c, 2);
+      std::vector<float> expected(q.size());
+      attend_reference(c.heads, pool.view, c.group, c.rows(), q, expected);
+      ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance / 100) << dim << ", " << n_head;
+    }
+  }
+}
+
 TEST_P(KernelTest, ScoresOfAnySizeKeepFinite) {
   AttentionCase c = test::named_case("8 unrelated at 400");
   for (const float scale : {0.0F, 1e-6F, 30.0F, 300.0F}) {
@@ -252,20 +268,28 @@ TEST_P(KernelTest, SmallValuesOfHeavySlotsCount) {
 }
 
 /// Keys that f16 can't hold: whatever they weigh, they spoil nobody's answer.
+/// A key's infinite channels: one scores infinity, two may score infinity minus infinity.
 TEST_P(KernelTest, InfiniteKeysLeaveAnswersFinite) {
+  constexpr int kDim = 64;
   for (const int n_rows : {1, 16}) {
     std::vector<test::Path> paths = {{.length = 100, .reads = false}};
     paths.resize(1 + static_cast<std::size_t>(n_rows), {.parent = 0, .shared = 100, .length = 101});
     AttentionCase c = test::make_case("infinite", paths, 16, {}, 1);
-    c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = 64, .scale = 0.1F};
-    test::PoolData pool(c, 1, KvFormat::kF16);
-    std::vector<float> head(64, 1.0F);
-    head[3] = std::numeric_limits<float>::infinity();
-    const auto rows = c.rows();
-    const auto slot = static_cast<std::size_t>(rows[0].table.slot(20));
-    attention::encode_head(KvFormat::kF16, 64, head.data(), pool.keys.data() + slot * pool.view.row_bytes);
-    for (const float x : attend(c, pool, test::make_queries(c, 2), 1).out) {
-      ASSERT_TRUE(std::isfinite(x)) << n_rows << " rows";
+    c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = kDim, .scale = 0.1F};
+    std::vector<float> q = test::make_queries(c, 2);
+    for (int row = 0; row < n_rows; ++row) q[static_cast<std::size_t>(row * kDim + 3)] = row % 2 == 0 ? 1.0F : -1.0F;
+    for (int row = 0; row < n_rows; ++row) q[static_cast<std::size_t>(row * kDim + 5)] = row % 2 == 0 ? -1.0F : 1.0F;
+    for (const std::size_t channels : {1U, 2U}) {
+      for (const int position : {0, 20, 31, 47, 63, 99}) {
+        test::PoolData pool(c, 1, KvFormat::kF16);
+        std::vector<float> head(kDim, 1.0F);
+        for (std::size_t i = 0; i < channels; ++i) head[3 + 2 * i] = std::numeric_limits<float>::infinity();
+        const auto slot = static_cast<std::size_t>(c.rows()[0].table.slot(position));
+        attention::encode_head(KvFormat::kF16, kDim, head.data(), pool.keys.data() + slot * pool.view.row_bytes);
+        for (const float x : attend(c, pool, q, 1).out) {
+          ASSERT_TRUE(std::isfinite(x)) << n_rows << " rows, " << channels << " channels of position " << position;
+        }
+      }
     }
   }
 }

@@ -148,6 +148,12 @@ HWY_INLINE std::uint64_t with_loader(KvFormat format, Visit&& visit) {
   return 0;
 }
 
+/// The larger one, and `best` where x is NaN: a key with infinite channels of both signs weighs nothing.
+template <class V>
+HWY_INLINE V larger(V best, V x) {
+  return hn::IfThenElse(hn::Lt(best, x), x, best);
+}
+
 /// Slots that are reduced together: the lanes of a 128-bit block.
 constexpr int kSlots = 4;
 

@@ -107,7 +107,7 @@ class FloatProducts {
       float* scores = scores_ + v * lanes;
       const auto old_max = hn::Load(d, h.max + column);
       auto max = old_max;
-      for (int k = 0; k < b.n; ++k) max = hn::Max(max, hn::Load(d, scores + k * Vectors * lanes));
+      for (int k = 0; k < b.n; ++k) max = larger(max, hn::Load(d, scores + k * Vectors * lanes));
       // A query that has seen nothing yet has max -inf: -inf minus -inf is NaN, whose exponential here is 0.
       auto total = hn::Zero(d);
       for (int k = 0; k < b.n; ++k) {

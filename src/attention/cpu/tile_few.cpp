@@ -67,7 +67,7 @@ HWY_INLINE void few_softmax(const FewBlock<Load>& b, int q, int lo, int hi) {
     return;
   }
   auto best = hn::Set(d, none);
-  for (int s = first; s < end; s += lanes) best = hn::Max(best, hn::Load(d, scores + s));
+  for (int s = first; s < end; s += lanes) best = larger(best, hn::Load(d, scores + s));
   float max = b.max[q];
   if (!hn::AllTrue(d, hn::Le(best, hn::Set(d, max)))) max = hn::GetLane(hn::MaxOfLanes(d, best));
   auto total = hn::Zero(d);
