@@ -14,12 +14,13 @@ PAIR_DOTS = 2  # 16-bit multiply-adds for each one of f32
 
 
 class Bounds:
-    """Measures around each load; the best that was ever seen counts: a bound from a slow moment would be none."""
+    """Measures around each load. What counts is the best that was ever seen, by any load: a bound from a slow moment would be
+    none. So bounds are asked for when all is measured."""
 
     def __init__(self, model, threads, program):
         """program: bench/machine_peak.c, compiled."""
         self.model, self.threads, self.program = model, threads, program
-        self.bandwidths = {}  # bytes of a buffer: bytes/s
+        self.bandwidths = {}  # bytes of a buffer: bytes/s, the most that was seen
         self.peak = 0.0       # f32 multiply-adds/s
         self.byte_dots = next((times for flag, times in BYTE_DOTS if flag in cpu_flags()), 2)
 
@@ -44,6 +45,11 @@ class Bounds:
         yield
         measure()
 
+    def _bandwidth(self, byte_count):
+        """A smaller buffer is never slower: what was reached on a larger one counts, too."""
+        size = self._buffer_size(byte_count)
+        return max((rate for other, rate in self.bandwidths.items() if other >= size), default=max(self.bandwidths.values()))
+
     def _multiply_seconds(self, rows, outputs, pairs):
         """rows: through all layers; outputs: of these, through the output head; pairs: of a row and a key that it sees."""
         m = self.model
@@ -56,7 +62,7 @@ class Bounds:
 
     def step_seconds(self, streams, unique_tokens, depth):
         step_bytes = self._step_bytes(unique_tokens)
-        return max(step_bytes / self.bandwidths[self._buffer_size(step_bytes)],
+        return max(step_bytes / self._bandwidth(step_bytes),
                    self._multiply_seconds(streams, streams, streams * depth))
 
     def of(self, load, measure):

@@ -179,13 +179,13 @@ class Comparison:
             "peer_setting": self.best_setting(), "coppice": self.ours, "peers": self.peers,
         }
 
-    def against(self, bound):
-        """For a table whose last column is a bound."""
+    def as_load_row(self):
+        """For the table of loads, whose last column is a bound that is known later."""
         best = self.best_setting()
         return {
             "title": self.name, "unit": self.unit, "higher_is_better": self.higher,
             "coppice": statistics.median(self.ours), "peer": statistics.median(self.peers[best]), "setting": best,
-            "faster": self.faster(), "goal": self.goal, "bound": bound, "all_coppice": self.ours, "all_peers": self.peers,
+            "faster": self.faster(), "goal": self.goal, "all_coppice": self.ours, "all_peers": self.peers,
         }
 
     def as_row(self):

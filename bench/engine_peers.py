@@ -65,14 +65,12 @@ class EnginePeers:
         with self.bounds.measured([unique for *_, unique in load.rows if unique]):
             for number in range(1, self.args.rounds + 1):
                 self.round(load, number, comparisons)
-        return {"rows": [comparison.against(self.bound(streams, unique))
-                         for (_, _, _, streams, unique), comparison in zip(load.rows, comparisons)]}
+        return {"rows": [comparison.as_load_row() for comparison in comparisons]}
 
-    def bound(self, streams, unique):
-        """Tokens/s at a depth of 2,048: decode of 64 by all streams, or prefill of 512."""
-        if unique:
-            return streams / self.bounds.step_seconds(streams, unique, 2048 + 32)
-        return 512 / self.bounds.prefill_seconds(512, 2048, 1)
+    def bounds_of(self, load):
+        """Of each row: tokens/s at a depth of 2,048, decode of 64 by all streams, or prefill of 512."""
+        return [streams / self.bounds.step_seconds(streams, unique, 2048 + 32) if unique
+                else 512 / self.bounds.prefill_seconds(512, 2048, 1) for _, _, _, streams, unique in load.rows]
 
     def round(self, load, number, comparisons):
         say(f"  round {number} of {self.args.rounds}: coppice")

@@ -226,12 +226,22 @@ class PeerBench:
             longest = max(found[setting].wall_s for setting in contenders)
             results = self.rounds(load, contenders, comparisons, longest)
         return {
-            "rows": [comparison.against(self.bounds.of(load, row.measure))
-                     for row, comparison in zip(load.rows, comparisons)],
+            "rows": [comparison.as_load_row() for comparison in comparisons],
             "search": {str(setting): dataclasses.asdict(result) if isinstance(result, client.Result) else result
                        for setting, result in found.items()},
             "results": {name: [dataclasses.asdict(result) for result in runs] for name, runs in results.items()},
         }
+
+    def set_bounds(self, report):
+        """Of all rows, those kept from earlier runs too, now that everything is measured."""
+        for load in [*loads.all_loads(), *ENGINE_LOADS]:
+            rows = report["loads"].get(load.name, {}).get("rows", ())
+            if not rows:
+                continue
+            engine = isinstance(load, EngineLoad)
+            bounds = self.engine.bounds_of(load) if engine else [self.bounds.of(load, row.measure) for row in load.rows]
+            for row, bound in zip(rows, bounds):
+                row["bound"] = bound
 
 
 def estimate(left, bench, rounds):
@@ -306,6 +316,7 @@ def run(args):
         path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     order = [load.name for load in [*loads.all_loads(), *ENGINE_LOADS]]
     report["loads"] = {name: report["loads"][name] for name in order if name in report["loads"]}
+    bench.set_bounds(report)
     path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     complete = len(report["loads"]) == everything
     write = args.write or complete

@@ -101,7 +101,7 @@ class ResumeTest(unittest.TestCase):
 
     def test_the_table_names_the_commits_and_what_is_unknown(self):
         row = {"title": "load", "unit": "s", "higher_is_better": False, "coppice": 1.0, "peer": 2.0, "setting": "-fa on",
-               "faster": 2.0, "goal": None, "bound": None}
+               "faster": 2.0, "goal": None, "bound": 0.5, "all_coppice": [1.0, 0.4]}
         report = {"machine": "m", "threads": 2, "model": "o", "rounds": 3, "commit": "new", "date": "2026-02-02",
                   "amx": False, "loads": {
                       "old": {"rows": [row], "commit": "unknown", "date": "2026-01-01"},
@@ -111,6 +111,7 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("| load ? |", text)
         self.assertIn("| load * |", text)
         self.assertIn("50 %", text)
+        self.assertIn("0.50 s (50 %): in one round memory was faster than whenever it was measured", text)
 
 
 class BoundsTest(unittest.TestCase):
@@ -133,6 +134,11 @@ class BoundsTest(unittest.TestCase):
         found = self.bounds(["100", "300", "200", "150"], ["7", "9", "8", "6"])
         self.assertEqual(found.bandwidths, {16 * 2**20: 300.0})
         self.assertEqual(found.peak, 9)
+
+    def test_a_smaller_buffer_is_never_slower(self):
+        found = self.bounds(["100", "100"], ["1e9", "1e9"])
+        found.bandwidths |= {32 * 2**20: 400.0, 8 * 2**20: 900.0}
+        self.assertEqual(found.step_seconds(1, 5, 9), 16 * 2**20 / 400)
 
     def test_a_step_reads_or_multiplies_and_a_prefill_multiplies(self):
         found = self.bounds([str(2**20)] * 2, ["1e9"] * 2)
