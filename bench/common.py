@@ -188,12 +188,14 @@ class Comparison:
             "faster": self.faster(), "goal": self.goal, "all_coppice": self.ours, "all_peers": self.peers,
         }
 
-    def as_row(self):
+    def as_row(self, bound=None):
+        """bound: the most tokens/s that memory and multiplication allow."""
         best = self.best_setting()
         sign = "≥" if self.higher else "≤"
+        share = f"{bound:.0f} {self.unit} ({100 * statistics.median(self.ours) / bound:.0f} %)" if bound else "–"
         return (f"| {self.name} | {statistics.median(self.ours):.1f} {self.unit} "
                 f"| {statistics.median(self.peers[best]):.1f} {self.unit} ({best}) "
-                f"| **{self.ratio():.2f}** | {sign} {self.goal} | {'yes' if self.reached() else 'no'} |")
+                f"| **{self.ratio():.2f}** | {sign} {self.goal} | {'yes' if self.reached() else 'no'} | {share} |")
 
 
 class OthersShare:

@@ -6,6 +6,7 @@ over the pairs of the ratio to the peer's best setting. Standard library only. U
 """
 
 import argparse
+import csv
 import datetime
 import itertools
 import json
@@ -13,13 +14,17 @@ import os
 import pathlib
 import statistics
 import sys
+import tempfile
 
+from bounds import Bounds
 from common import (FLASH, HOPELESS, UNIFIED, Comparison, Failure, Server, commit, machine, output_of, run_to_the_end, say,
                     write_part)
+from gguf import read_model
 
 
 BACKENDS = ("tree", "gather", "dense")
 FORMATS = ("f16", "int8", "turbo4")
+KERNEL_CASE = "8b/16k/batch16/unrelated"  # of attention_bench: its keys and values of one layer are 1 GiB
 DEPTHS = {"depth": (2048, 0.97), "deep": (16384, 1.3)}  # case: (tokens, goal of the other formats over f16)
 
 
@@ -88,6 +93,15 @@ class Bench:
         with Server(server_command, self.args.logs / f"bench-{name}.log") as server:
             return json.loads(output_of([self.args.coppice, "load", "--url", server.url, "--json"]))
 
+    def kernel(self):
+        """Attention alone, decode, on more than any cache holds: GB/s, and what memory gives."""
+        with tempfile.NamedTemporaryFile(suffix=".csv") as figures:
+            output_of([self.args.attention_bench, "--filter", KERNEL_CASE, "--backend", "tree", "--threads", self.threads,
+                       "--rounds", "3", "--repetitions", "2", "--csv", figures.name])
+            with open(figures.name, encoding="utf-8") as file:
+                row = next(csv.DictReader(file))
+        return float(row["unique_gb_per_s"]), float(row["bandwidth_gb_per_s"])
+
     def demo(self, comparison, details):
         ours = self.load([self.args.coppice, "serve", "--model", self.args.model, "--threads", self.threads,
                           "--kv-bytes", "512MiB"], "coppice")
@@ -126,23 +140,40 @@ def format_rows(formats):
                           f"| {ratio:.2f} | ≥ {goal} | {'yes' if ratio >= goal else 'no'} |")
 
 
-def markdown(args, comparisons, bookkeeping, shared, gaps, details, backends, formats):
+def kernel_row(kernel):
+    rate, bandwidth = (statistics.median(values) for values in zip(*kernel))
+    share = statistics.median(one / of for one, of in kernel)
+    return (f"| attention alone, 16 unrelated decodes at 16,384, 32 query heads on 8 of 128: share of the bandwidth "
+            f"| {rate:.1f} of {bandwidth:.1f} GB/s = {100 * share:.0f} % | ≥ 70 % | {'yes' if share >= 0.7 else 'no'} |")
+
+
+def bounds_of(bounds):
+    """Tokens/s of the first rows of the table: prefill of 512, decode at depth 512, eight unrelated streams at 400."""
+    return [512 / bounds.prefill_seconds(512, 0, 1), 1 / bounds.step_seconds(1, 512 + 32, 512 + 32),
+            8 / bounds.step_seconds(8, 8 * (400 + 32), 400 + 32)]
+
+
+def markdown(args, comparisons, limits, figures):
+    bookkeeping = statistics.median(figures["bookkeeping"])
+    gaps = {key: statistics.median(gap[key] for gap in figures["gaps"]) for key in figures["gaps"][0]}
+    backends = figures["backends"]
     lines = [
         "## The engine and the demo", "",
         "Written by `make bench`. coppice against llama.cpp's own tools, built from the same sources with the same",
         "compiler. Runs alternate; each figure is a median; the ratio is taken round by round against the peer's best",
         "setting (flash attention on or off, one unified KV cache or one for each sequence), then its median. A setting that",
-        f"was {HOPELESS} times slower than the best in the first round is not run again.", "",
+        f"was {HOPELESS} times slower than the best in the first round is not run again. The bound is what memory and",
+        "multiplication allow (bench/bounds.py).", "",
         f"{machine()}; {args.threads} threads; {pathlib.Path(args.model).stem}; {args.rounds} rounds; "
         f"{datetime.date.today().isoformat()}, commit {commit()}.", "",
-        "| load | coppice | llama.cpp at its best | ratio | goal | reached |",
-        "|---|---|---|---|---|---|",
-        *(comparison.as_row() for comparison in comparisons), "",
+        "| load | coppice | llama.cpp at its best | ratio | goal | reached | bound (our share of it) |",
+        "|---|---|---|---|---|---|---|",
+        *(comparison.as_row(bound) for comparison, bound in itertools.zip_longest(comparisons, limits)), "",
         "The last row is `llama-server` with a slot for each of the eight requests, which arrive at once on an empty cache.", "",
         "| figure of coppice alone | value | goal | reached |",
         "|---|---|---|---|",
         f"| bookkeeping of a step (8 streams), share of its time | {100 * bookkeeping:.2f} % | ≤ 2 % "
-        f"| {'yes' if bookkeeping <= 0.02 else 'no'} |", *shared_rows(shared),
+        f"| {'yes' if bookkeeping <= 0.02 else 'no'} |", *shared_rows(figures["shared"]), kernel_row(figures["kernel"]),
         f"| a running stream while 4,000 tokens prefill beside it ({gaps['count']:.0f} gaps): p99 gap / median gap of that time "
         f"| {gaps['p99_ms']:.0f} ms / {gaps['median_ms']:.0f} ms = {gaps['p99_ms'] / gaps['median_ms']:.2f} | ≤ 3 "
         f"| {'yes' if gaps['p99_ms'] <= 3 * gaps['median_ms'] else 'no'} |",
@@ -151,7 +182,7 @@ def markdown(args, comparisons, bookkeeping, shared, gaps, details, backends, fo
         "| server | total time | first token, median | slowest | prompt tokens reused | tokens written |",
         "|---|---|---|---|---|---|",
     ]
-    for name, runs in details.items():
+    for name, runs in figures["demo"].items():
         def middle(key):
             return statistics.median(run[key] for run in runs)
         lines.append(f"| {'coppice' if name == 'coppice' else 'llama-server, ' + name} | {middle('wall_ms') / 1000:.2f} s "
@@ -171,46 +202,51 @@ def markdown(args, comparisons, bookkeeping, shared, gaps, details, backends, fo
     lines += [
         "", "KV formats (docs/adr/0009-kv-formats.md), one stream's decode:", "",
         "| depth | format | decode | over f16 | goal | reached |",
-        "|---|---|---|---|---|---|", *format_rows(formats),
+        "|---|---|---|---|---|---|", *format_rows(figures["formats"]),
     ]
     return "\n".join(lines) + "\n"
 
 
+def one_round(bench, comparisons, figures, name):
+    prefill, decode, batch, demo = comparisons
+    say(f"{name}: one stream")
+    bench.stream((prefill, decode))
+    say(f"{name}: eight streams")
+    figures["bookkeeping"].append(bench.batch(batch))
+    say(f"{name}: sixteen streams on one prefix")
+    figures["shared"].append(bench.coppice_case("shared"))
+    say(f"{name}: gaps")
+    figures["gaps"].append(bench.coppice_case("gaps"))
+    say(f"{name}: attention alone")
+    figures["kernel"].append(bench.kernel())
+    say(f"{name}: backends")
+    bench.backends(figures["backends"])
+    say(f"{name}: KV formats")
+    for case in list(DEPTHS)[:1 if bench.args.quick else None]:
+        bench.formats(case, figures["formats"])
+    say(f"{name}: the demo's load")
+    bench.demo(demo, figures["demo"])
+
+
 def run(args):
     bench = Bench(args)
-    prefill = Comparison("one stream: prefill of 512", "tok/s", 1.0)
-    decode = Comparison("one stream: decode of 64 at depth 512", "tok/s", 1.0)
-    batch = Comparison("8 unrelated streams: decode at depth 400", "tok/s", 1.5)
-    demo = Comparison("the demo's eight requests: total time", "s", 0.5, higher_is_better=False)
-    comparisons = [prefill, decode, batch, demo]
-    bookkeeping, shared, gaps, details, backends, formats = [], [], [], {}, {}, {}
-    for round_number in range(1, args.rounds + 1):
-        say(f"round {round_number} of {args.rounds}: one stream")
-        bench.stream((prefill, decode))
-        say(f"round {round_number} of {args.rounds}: eight streams")
-        bookkeeping.append(bench.batch(batch))
-        say(f"round {round_number} of {args.rounds}: sixteen streams on one prefix")
-        shared.append(bench.coppice_case("shared"))
-        say(f"round {round_number} of {args.rounds}: gaps")
-        gaps.append(bench.coppice_case("gaps"))
-        say(f"round {round_number} of {args.rounds}: backends")
-        bench.backends(backends)
-        say(f"round {round_number} of {args.rounds}: KV formats")
-        bench.formats("depth", formats)
-        if not args.quick:
-            bench.formats("deep", formats)
-        say(f"round {round_number} of {args.rounds}: the demo's load")
-        bench.demo(demo, details)
-    share = statistics.median(bookkeeping)
-    middle_gaps = {key: statistics.median(gap[key] for gap in gaps) for key in gaps[0]}
+    comparisons = [
+        Comparison("one stream: prefill of 512", "tok/s", 1.0),
+        Comparison("one stream: decode of 64 at depth 512", "tok/s", 1.0),
+        Comparison("8 unrelated streams: decode at depth 400", "tok/s", 1.5),
+        Comparison("the demo's eight requests: total time", "s", 0.5, higher_is_better=False),
+    ]
+    figures = {"bookkeeping": [], "shared": [], "gaps": [], "kernel": [], "demo": {}, "backends": {}, "formats": {}}
+    bounds = Bounds(read_model(args.model), args.threads, args.machine_peak)
+    with bounds.measured([512 + 32, 8 * (400 + 32)]):
+        for number in range(1, args.rounds + 1):
+            one_round(bench, comparisons, figures, f"round {number} of {args.rounds}")
     result = {
-        "machine": machine(), "threads": args.threads, "rounds": args.rounds,
-        "comparisons": [comparison.as_json() for comparison in comparisons],
-        "bookkeeping": bookkeeping, "gaps": gaps, "demo": details, "backends": backends, "shared": shared,
-        "formats": formats, "commit": commit(),
+        "machine": machine(), "threads": args.threads, "rounds": args.rounds, "commit": commit(),
+        "comparisons": [comparison.as_json() for comparison in comparisons], **figures,
     }
     pathlib.Path(args.json).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    text = markdown(args, comparisons, share, shared, middle_gaps, details, backends, formats)
+    text = markdown(args, comparisons, bounds_of(bounds), figures)
     if not args.quick:
         write_part(args.markdown, "make bench", text)
     print(text)
@@ -218,7 +254,7 @@ def run(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("coppice", "peers", "model", "json", "markdown"):
+    for name in ("coppice", "attention-bench", "peers", "machine-peak", "model", "json", "markdown"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeat", type=int, default=3, help="runs inside one program, after its warm-up")

@@ -9,8 +9,7 @@ source "$(dirname "$0")/lib.sh"
 cd "$repo"
 
 python_env venv-bench bench/requirements.txt matplotlib
-clang-19 -O3 -march=native -ffp-contract=fast -Wall -Wextra -Werror -pthread bench/machine_peak.c -o build/machine_peak ||
-  die "bench/machine_peak.c could not be compiled: see above."
+machine_peak
 
 no_amx=()
 if grep -qw amx_int8 /proc/cpuinfo; then

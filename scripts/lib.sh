@@ -64,6 +64,12 @@ need_disk() {
   ((free >= $2)) || die "Too little disk: $3 takes $2 MiB in $1, and $free MiB are free."
 }
 
+# What this machine's memory and multiplications give, for the bounds of benchmarks: build/machine_peak.
+machine_peak() {
+  clang-19 -O3 -march=native -ffp-contract=fast -Wall -Wextra -Werror -pthread "$repo/bench/machine_peak.c" \
+    -o "$repo/build/machine_peak" || die "bench/machine_peak.c could not be compiled: see above."
+}
+
 # Memory that a build may use now, MiB: what is available, within the container's limit.
 available_mib() {
   local mib limit
