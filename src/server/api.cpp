@@ -11,6 +11,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
 #include <cmath>
@@ -50,6 +51,10 @@ ApiError draining_error() {
   return ApiError::unavailable("The server is shutting down.");
 }
 
+ApiError out_of_time_error() {
+  return ApiError::server_error(504, "The request ran out of time before it was read.", "deadline_exceeded");
+}
+
 Rejection rejection_of(int status, bool draining) {
   switch (status) {
     case 401:
@@ -61,6 +66,8 @@ Rejection rejection_of(int status, bool draining) {
       return Rejection::kTooLarge;
     case 503:
       return draining ? Rejection::kShutdown : Rejection::kUnavailable;
+    case 504:
+      return Rejection::kTimeout;
     default:
       return Rejection::kInvalid;
   }
@@ -81,49 +88,55 @@ std::optional<engine::Clock::time_point> deadline_of(engine::Clock::time_point s
 
 }  // namespace
 
-/// The caller's frame stays until f is done, cancelled or not, so f may refer to it. No co_spawn: Boost 1.81's hands a
-/// cancellation over to another thread by a pointer into what may be gone when it gets there.
-template <typename F>
-asio::awaitable<std::invoke_result_t<F>> Api::on_worker(F f) {
-  std::optional<std::invoke_result_t<F>> result;
+/// The caller's frame stays until the last step is done, cancelled or not, so what is referred to is there. No co_spawn: Boost
+/// 1.81's hands a cancellation over to another thread by a pointer into what may be gone when it gets there.
+asio::awaitable<void> Api::on_worker(std::size_t bytes, std::function<bool()> step) {
+  const auto start = engine::Clock::now();
+  const auto deadline = deadline_of(start, config_.request_seconds, std::nullopt);
   std::exception_ptr failure;
   std::atomic<bool> cancelled = false;
-  // What resumes the caller lies in its frame: an initiation that throws, for want of memory on the heap, would end the
-  // coroutine without a word to anybody.
+  // What resumes the caller lies in its frame, and the queue takes no memory: an initiation that throws, for want of it, would
+  // end the coroutine without a word to anybody.
   using Resume = asio::async_result<asio::use_awaitable_t<>, void()>::handler_type;
   std::optional<Resume> resume;
+  const auto io = asio::make_work_guard(co_await asio::this_coro::executor);
+  WorkQueue::Work work(bytes, [&] {
+    bool done = true;
+    try {
+      if (draining_) throw draining_error();
+      if (cancelled) throw boost::system::system_error(asio::error::operation_aborted);
+      if (deadline && engine::Clock::now() >= *deadline) throw out_of_time_error();
+      done = step();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    if (!done) return false;
+    insist([&] {
+      asio::post(io.get_executor(), [&resume] {
+        Resume caller = std::move(*resume);
+        std::move(caller)();
+      });
+    });
+    return true;
+  });
   const auto begin = [&](Resume handler) {
     // The slot is cleared before the caller goes on: nothing refers to what is gone.
     if (auto slot = asio::get_associated_cancellation_slot(handler); slot.is_connected())
       slot.assign([&cancelled](asio::cancellation_type) { cancelled = true; });
     resume.emplace(std::move(handler));
-    const auto work = [&, io = asio::make_work_guard(*resume)] {
-      try {
-        if (draining_) throw draining_error();
-        if (cancelled) throw boost::system::system_error(asio::error::operation_aborted);
-        result.emplace(f());
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      insist([&] {
-        asio::post(io.get_executor(), [&resume] {
-          Resume caller = std::move(*resume);
-          std::move(caller)();
-        });
-      });
-    };
-    insist([&] { asio::post(workers_, work); });
+    worker_.push(work);
   };
+  metrics_.begin_preparation();
   co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(begin, asio::use_awaitable);
+  metrics_.end_preparation(std::chrono::duration<double>(engine::Clock::now() - start).count());
   if (failure) std::rethrow_exception(failure);
-  co_return std::move(*result);
 }
 
-Api::Api(ApiConfig config, EventHub& hub, asio::thread_pool& workers)
+Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker)
     : config_(std::move(config)),
       keys_(config_.api_keys_file),
       hub_(hub),
-      workers_(workers),
+      worker_(worker),
       started_(std::time(nullptr)) {}
 
 void Api::admit(HttpRequest& request) {
@@ -283,14 +296,22 @@ asio::awaitable<void> Api::cache_stats(HttpRequest&, ReplyWriter& out) {
 
 asio::awaitable<void> Api::tokenize(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
-  std::string body = co_await on_worker([&] { return tokenize_reply(model, request.body); });
+  std::string body;
+  co_await on_worker(request.body.size(), [&] {
+    body = tokenize_reply(model, request.body);
+    return true;
+  });
   request.drop_body();
   co_await out.send({.body = std::move(body)});
 }
 
 asio::awaitable<void> Api::detokenize(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
-  std::string body = co_await on_worker([&] { return detokenize_reply(model, request.body); });
+  std::string body;
+  co_await on_worker(request.body.size(), [&] {
+    body = detokenize_reply(model, request.body);
+    return true;
+  });
   request.drop_body();
   co_await out.send({.body = std::move(body)});
 }
@@ -305,9 +326,10 @@ asio::awaitable<void> Api::completions(HttpRequest& request, ReplyWriter& out) {
 
 asio::awaitable<Prepared> Api::take_in(Endpoint endpoint, HttpRequest& request) {
   try {
-    Model& model = ready_model();
-    Prepared prepared =
-        co_await on_worker([&] { return prepare(model, config_.names, endpoint, request.body, request.tenant_salt); });
+    const std::size_t bytes = request.body.size();
+    Preparation preparation(ready_model(), config_.names, endpoint, std::move(request.body), request.tenant_salt);
+    co_await on_worker(bytes, [&] { return preparation.step(); });
+    Prepared prepared = preparation.take();
     request.drop_body();
     ready_model();  // throws if it drains by now
     if (prepared.parsed.cache_report && config_.cache_reports == CacheReports::kOff)

@@ -1,6 +1,6 @@
 // Api: the routes and what they do. From an HttpRequest to a reply, through the engine.
 //
-// Belongs to the io thread. Bodies are parsed, rendered and tokenized on `workers`; nothing else leaves the thread.
+// Belongs to the io thread. Bodies are parsed, rendered and tokenized on the worker; nothing else leaves the thread.
 //
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events), errors in OpenAI's form.
@@ -10,12 +10,11 @@
 
 #include <atomic>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "server/api_keys.h"
@@ -26,6 +25,7 @@
 #include "server/model.h"
 #include "server/openai_request.h"
 #include "server/prepare.h"
+#include "server/work_queue.h"
 
 namespace coppice::server {
 
@@ -45,7 +45,7 @@ struct ApiConfig {
 class Api final : public HttpHandler {
  public:
   /// Throws KeyFileError.
-  Api(ApiConfig config, EventHub& hub, boost::asio::thread_pool& workers);
+  Api(ApiConfig config, EventHub& hub, WorkQueue& worker);
 
   void admit(HttpRequest& request) override;
   boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) override;
@@ -84,22 +84,23 @@ class Api final : public HttpHandler {
   /// What the engine gets for it, counted if it is refused.
   boost::asio::awaitable<Prepared> take_in(Endpoint endpoint, HttpRequest& request);
   boost::asio::awaitable<void> generate(Endpoint endpoint, HttpRequest& request, ReplyWriter& out);
-  /// Runs f on a worker. When f's turn comes, throws ApiError if the server drains, and system_error if the client is gone.
-  template <typename F>
-  boost::asio::awaitable<std::invoke_result_t<F>> on_worker(F f);
+  /// Runs `step` on the worker, once a turn, until it returns true or throws: then throws the same. When a turn comes, throws
+  /// ApiError instead if the server drains or the operator's time for a request is over, and system_error if the client is
+  /// gone. `bytes`: of the body that it is about.
+  boost::asio::awaitable<void> on_worker(std::size_t bytes, std::function<bool()> step);
   Model& ready_model() const;
   void check_key(HttpRequest& request) const;
 
   ApiConfig config_;
   ApiKeys keys_;
   EventHub& hub_;
-  boost::asio::thread_pool& workers_;
+  WorkQueue& worker_;
   Metrics metrics_;
   std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };
   std::shared_ptr<Model> model_;
   std::string stage_ = "starting";
   double fraction_ = 0;
-  std::atomic<bool> draining_ = false;  ///< workers read it
+  std::atomic<bool> draining_ = false;  ///< the worker reads it
   std::int64_t started_;                ///< seconds since 1970
 };
 

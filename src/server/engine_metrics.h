@@ -13,10 +13,11 @@
 namespace coppice::server {
 
 /// Why an HTTP request was refused: the engine's reasons, as engine::Refusal has them, and those of the server, which refuses
-/// for two of the engine's too.
+/// for three of the engine's too.
 enum class Rejection : std::uint8_t {
   kTooLong = static_cast<std::uint8_t>(engine::Refusal::kTooLong),
   kShutdown = static_cast<std::uint8_t>(engine::Refusal::kShutdown),
+  kTimeout = static_cast<std::uint8_t>(engine::Refusal::kTimeout),
   kInvalid = engine::kRefusals,
   kUnauthorized,
   kTooLarge,

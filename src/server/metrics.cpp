@@ -26,6 +26,16 @@ Metrics::Metrics()
                         .Help("Requests whose client left before the end, or read too slowly.")
                         .Register(registry_)
                         .Add({})),
+      preparing_(prometheus::BuildGauge()
+                     .Name("coppice_num_requests_preparing")
+                     .Help("Requests whose bodies wait for the worker, or are on it.")
+                     .Register(registry_)
+                     .Add({})),
+      preparation_(prometheus::BuildHistogram()
+                       .Name("coppice_request_preparation_time_seconds")
+                       .Help("From a request's last byte until its body is tokenized, or refused.")
+                       .Register(registry_)
+                       .Add({}, bounds(engine::kRequestBounds))),
       first_token_(prometheus::BuildHistogram()
                        .Name("coppice_time_to_first_token_seconds")
                        .Help("From a request's last byte to its first token.")

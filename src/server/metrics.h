@@ -5,6 +5,7 @@
 #pragma once
 
 #include <prometheus/counter.h>
+#include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
@@ -25,6 +26,13 @@ class Metrics {
   void count_rejected(Rejection why) { ++rejections_[static_cast<std::size_t>(why)]; }
   void count_rejected(engine::Refusal why) { ++rejections_[static_cast<std::size_t>(why)]; }
   void count_client_gone() { clients_gone_.Increment(); }
+  /// A request's body waits for the worker; end: the request goes on to the engine, or is refused or answered.
+  void begin_preparation() { preparing_.Increment(); }
+  /// `seconds`: since its last byte.
+  void end_preparation(double seconds) {
+    preparing_.Decrement();
+    preparation_.Observe(seconds);
+  }
   void observe_first_token(double seconds) { first_token_.Observe(seconds); }
   /// decode_seconds: from the first token to the last; tokens: over all choices divided by their number.
   void observe_request(double seconds, double decode_seconds, int tokens);
@@ -36,6 +44,8 @@ class Metrics {
   prometheus::Registry registry_;
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Counter& clients_gone_;
+  prometheus::Gauge& preparing_;
+  prometheus::Histogram& preparation_;
   prometheus::Histogram& first_token_;
   prometheus::Histogram& per_token_;
   prometheus::Histogram& request_;

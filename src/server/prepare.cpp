@@ -36,23 +36,31 @@ void check_bytes(const ModelFacts& facts, std::size_t bytes, const char* field) 
                  field, "context_length_exceeded");
 }
 
+ApiError too_long(const ModelFacts& facts, const std::string& count, const char* field, const char* answer = "") {
+  return {400, fmt::format("'{}': {}, but the context holds {}{}.", field, count, facts.context_length, answer), field,
+          "context_length_exceeded"};
+}
+
 /// Of what is only asked for, not generated from: it need not leave room for an answer.
 void check_count(const ModelFacts& facts, std::size_t count, const char* field) {
   if (count <= static_cast<std::size_t>(facts.context_length)) return;
-  throw ApiError(400, fmt::format("'{}': {} tokens, but the context holds {}.", field, count, facts.context_length),
-                 field, "context_length_exceeded");
+  throw too_long(facts, fmt::format("{} tokens", count), field);
 }
 
-Tokens text_tokens(const Model& model, std::string_view text, const char* field, bool add_special, bool parse_special) {
-  check_bytes(model.facts(), text.size(), field);
-  return model.tokenize(text, add_special, parse_special);
+/// tokenize: called with the most tokens that are wanted, as Model::tokenize().
+Tokens text_tokens(const ModelFacts& facts, std::string_view text, const char* field, auto tokenize) {
+  check_bytes(facts, text.size(), field);
+  const auto most = static_cast<std::size_t>(facts.context_length);
+  Tokens tokens = tokenize(most);
+  if (tokens.size() <= most) return tokens;
+  throw too_long(facts, fmt::format("more than {} tokens in {} bytes", most, text.size()), field);
 }
 
 /// Names of special tokens count as these: whoever brings a chat template of their own writes them into the
 /// prompt (llama-server and vLLM do the same).
 Tokens prompt_tokens(const Model& model, std::string_view text, const char* field, std::string_view salt) {
-  check_bytes(model.facts(), text.size(), field);
-  return model.prompt_tokens(text, salt);
+  return text_tokens(model.facts(), text, field,
+                     [&](std::size_t most) { return model.prompt_tokens(text, salt, most); });
 }
 
 /// The chat as the model wants it.
@@ -73,13 +81,10 @@ std::string chat_text(const Model& model, std::span<const text::ChatMessage> mes
   }
 }
 
-void check_length(const Tokens& tokens, const char* field, std::int32_t context) {
+void check_length(const Tokens& tokens, const char* field, const ModelFacts& facts) {
   if (tokens.empty()) throw ApiError::field(field, "has no tokens");
-  if (std::ssize(tokens) >= std::ptrdiff_t{context})
-    throw ApiError(
-        400,
-        fmt::format("'{}': {} tokens, but the context holds {}, the answer included.", field, tokens.size(), context),
-        field, "context_length_exceeded");
+  if (std::ssize(tokens) < std::ptrdiff_t{facts.context_length}) return;
+  throw too_long(facts, fmt::format("{} tokens", tokens.size()), field, ", the answer included");
 }
 
 std::shared_ptr<const sampling::SharedParams> shared_params(const sampling::SamplingParams& params,
@@ -118,36 +123,76 @@ void drop_texts(OpenAiRequest& parsed) {
 
 }  // namespace
 
+Preparation::Preparation(Model& model, const ServedNames& names, Endpoint endpoint, std::string body,
+                         std::string_view tenant_salt)
+    : model_(model),
+      names_(names),
+      endpoint_(endpoint),
+      body_(std::move(body)),
+      body_bytes_(body_.size()),
+      tenant_salt_(tenant_salt) {}
+
+bool Preparation::step() {
+  if (!prepared_) {
+    parse();
+    return false;
+  }
+  try {
+    return tokenize();
+  } catch (...) {
+    const TidyUp tidy_up(body_bytes_);
+    prepared_.reset();
+    throw;
+  }
+}
+
+void Preparation::parse() {
+  const TidyUp tidy_up(body_bytes_);
+  const std::string body = std::exchange(body_, {});
+  const ModelFacts& facts = model_.facts();
+  const JsonLimits limits = json_limits(facts, endpoint_ == Endpoint::kChat ? 1 : kMaxPrompts);
+  OpenAiRequest parsed =
+      parse_request(endpoint_, parse_body(body, limits), {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch});
+  parsed.cache_salt.insert(0, tenant_salt_);
+  if (!names_.known(parsed.model))
+    throw ApiError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names_.id),
+                   "model", "model_not_found");
+  shared_ = shared_params(parsed.sampling, facts.n_vocab);
+  prepared_.emplace();
+  prepared_->model = names_.resolve(parsed.model);
+  prepared_->parsed = std::move(parsed);
+}
+
+bool Preparation::tokenize() {
+  OpenAiRequest& parsed = prepared_->parsed;
+  if (endpoint_ == Endpoint::kChat) {
+    const std::string text = chat_text(model_, parsed.messages, parsed.add_generation_prompt);
+    add(prompt_tokens(model_, text, "messages", parsed.cache_salt), "messages");
+  }
+  for (std::size_t bytes = 0; prepared_->requests.size() < parsed.prompts.size();) {
+    if (bytes >= kStepBytes) return false;
+    const Prompt& prompt = parsed.prompts[prepared_->requests.size()];
+    const auto* text = std::get_if<std::string>(&prompt);
+    add(text ? prompt_tokens(model_, *text, "prompt", parsed.cache_salt) : std::get<Tokens>(prompt), "prompt");
+    if (parsed.echo) prepared_->echoes.push_back(echo_text(model_, prompt));
+    bytes += text ? text->size() : std::get<Tokens>(prompt).size() * sizeof(kv::Token);
+  }
+  const TidyUp tidy_up(body_bytes_);
+  drop_texts(parsed);
+  return true;
+}
+
+void Preparation::add(Tokens tokens, const char* field) {
+  check_length(tokens, field, model_.facts());
+  prepared_->requests.push_back(make_request(model_, prepared_->parsed, shared_, std::move(tokens)));
+}
+
 Prepared prepare(Model& model, const ServedNames& names, Endpoint endpoint, std::string_view body,
                  std::string_view tenant_salt) {
-  const TidyUp tidy_up(body.size());
-  const ModelFacts& facts = model.facts();
-  Prepared p;
-  const JsonLimits limits = json_limits(facts, endpoint == Endpoint::kChat ? 1 : kMaxPrompts);
-  p.parsed =
-      parse_request(endpoint, parse_body(body, limits), {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch});
-  p.parsed.cache_salt.insert(0, tenant_salt);
-  const OpenAiRequest& parsed = p.parsed;
-  if (!names.known(parsed.model))
-    throw ApiError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),
-                   "model", "model_not_found");
-  p.model = names.resolve(parsed.model);
-  const auto shared = shared_params(parsed.sampling, facts.n_vocab);
-  const auto add = [&](Tokens tokens, const char* field) {
-    check_length(tokens, field, facts.context_length);
-    p.requests.push_back(make_request(model, parsed, shared, std::move(tokens)));
-  };
-  if (endpoint == Endpoint::kChat) {
-    const std::string text = chat_text(model, parsed.messages, parsed.add_generation_prompt);
-    add(prompt_tokens(model, text, "messages", parsed.cache_salt), "messages");
+  Preparation preparation(model, names, endpoint, std::string(body), tenant_salt);
+  while (!preparation.step()) {
   }
-  for (const Prompt& prompt : parsed.prompts) {
-    const auto* text = std::get_if<std::string>(&prompt);
-    add(text ? prompt_tokens(model, *text, "prompt", parsed.cache_salt) : std::get<Tokens>(prompt), "prompt");
-    if (parsed.echo) p.echoes.push_back(echo_text(model, prompt));
-  }
-  drop_texts(p.parsed);
-  return p;
+  return preparation.take();
 }
 
 std::string tokenize_reply(const Model& model, std::string_view body) {
@@ -159,7 +204,8 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
   if (const auto* messages = f.find(field)) {
     const auto chat = parse_messages(*messages);
     const std::string text = chat_text(model, chat, f.boolean("add_generation_prompt").value_or(true));
-    tokens = text_tokens(model, text, field, true, true);
+    tokens = text_tokens(model.facts(), text, field,
+                         [&](std::size_t most) { return model.tokenize(text, true, true, most); });
   } else {
     const auto content = f.string("content");  // llama-server
     const auto prompt = f.string("prompt");    // vLLM, which adds the beginning token unless told not to
@@ -167,11 +213,12 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
       throw ApiError::field("content", "is required (or 'prompt', or 'messages')", "missing_field");
     const bool special =
         content ? f.boolean("add_special").value_or(false) : f.boolean("add_special_tokens").value_or(true);
+    const bool parse = f.boolean("parse_special").value_or(true);
+    const std::string& text = content ? *content : *prompt;
     field = content ? "content" : "prompt";
-    tokens =
-        text_tokens(model, content ? *content : *prompt, field, special, f.boolean("parse_special").value_or(true));
+    tokens = text_tokens(model.facts(), text, field,
+                         [&](std::size_t most) { return model.tokenize(text, special, parse, most); });
   }
-  check_count(model.facts(), tokens.size(), field);
   JsonObject reply;
   const auto piece = [&model](kv::Token token) { return text::to_utf8(model.detokenize(std::span(&token, 1), true)); };
   if (f.boolean("with_pieces").value_or(false)) {

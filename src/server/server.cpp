@@ -13,7 +13,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <csignal>
@@ -25,6 +24,7 @@
 #include "server/event_hub.h"
 #include "server/http_server.h"
 #include "server/log_failure.h"
+#include "server/work_queue.h"
 
 namespace coppice::server {
 
@@ -50,7 +50,7 @@ std::size_t raise_descriptor_limit() {
 /// On Linux a nice value belongs to a thread.
 void lower_priority() {
   if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kIoNice) != 0)
-    SPDLOG_WARN("the io thread keeps its priority: setpriority failed");
+    SPDLOG_WARN("a thread of the server keeps its priority: setpriority failed");
 }
 
 /// Asio's queue of timers grows when a wait begins, where want of memory would end the coroutine that waits without a word to
@@ -74,13 +74,13 @@ bool guarded(auto work) {
 
 }  // namespace
 
-// run() returns when no coroutine is left, on `io` or on `workers`: none of them sees a member's end. Members are
+// run() returns when no coroutine is left, on `io` or on `worker`: none of them sees a member's end. Members are
 // destroyed last to first, so `io` outlives the sockets and timers that are registered with it.
 struct Server::Impl {
   explicit Impl(ServerConfig c)
       : config(limited(std::move(c))),
         hub(io),
-        api(config.api, hub, workers),
+        api(config.api, hub, worker),
         http(io, config.http, api),
         signals(io),
         hangup(io),
@@ -105,7 +105,7 @@ struct Server::Impl {
 
   const ServerConfig config;
   std::uint16_t port = 0;
-  asio::thread_pool workers{1};
+  WorkQueue worker{lower_priority};
   asio::io_context io{1};
   EventHub hub;
   Api api;
@@ -122,7 +122,6 @@ struct Server::Impl {
 
 void Server::Impl::run() {
   lower_priority();
-  asio::post(workers, lower_priority);
   reserve_timers(io, config.http.max_connections + kOwnTimers);  // a connection's request has one at most
   http.start();
   if (config.handle_signals) {

@@ -62,13 +62,15 @@ bool PromptTokenizer::find_out_whether_it_cuts() const {
   return true;
 }
 
-std::vector<kv::Token> PromptTokenizer::tokenize(std::string_view text, std::string_view salt) {
-  return vocabulary_->tokenize(
-      text, true, true, [&](std::string_view plain, std::vector<kv::Token>& tokens) { append(plain, salt, tokens); });
+std::vector<kv::Token> PromptTokenizer::tokenize(std::string_view text, std::string_view salt, std::size_t most) {
+  return vocabulary_->tokenize(text, true, true, most, [&](std::string_view plain, std::vector<kv::Token>& tokens) {
+    append(plain, salt, most, tokens);
+  });
 }
 
-void PromptTokenizer::append(std::string_view text, std::string_view salt, std::vector<kv::Token>& tokens) {
-  while (cuts_ && text.size() > kPieceBytes) {
+void PromptTokenizer::append(std::string_view text, std::string_view salt, std::size_t most,
+                             std::vector<kv::Token>& tokens) {
+  while (cuts_ && text.size() > kPieceBytes && tokens.size() <= most) {
     const std::size_t end = next_cut(text, kPieceBytes);
     if (end > 2 * kPieceBytes) break;  // hardly prose
     std::string key = key_of(salt, text.substr(0, end));
@@ -79,7 +81,7 @@ void PromptTokenizer::append(std::string_view text, std::string_view salt, std::
     }
     text.remove_prefix(end);
   }
-  vocabulary_->append_plain(text, tokens);
+  if (tokens.size() <= most) vocabulary_->append_plain(text, tokens, most);
 }
 
 bool PromptTokenizer::append_known(const std::string& key, std::vector<kv::Token>& tokens) {

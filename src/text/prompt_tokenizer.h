@@ -8,7 +8,7 @@
 // Thread safety: any number of threads at once.
 //
 // Invariants
-//   1. The result is that of Vocabulary::tokenize().
+//   1. The result is that of Vocabulary::tokenize(), but for where a text of too many tokens is left.
 //   2. A piece is found only with the salt that it was remembered with: how long tokenizing takes tells nothing about the
 //      prompts of others [K8].
 //   3. What is remembered takes at most the budget.
@@ -35,8 +35,9 @@ class PromptTokenizer {
 
   PromptTokenizer(std::shared_ptr<const Vocabulary> vocabulary, std::size_t budget_bytes);
 
-  /// With the model's special tokens around it, and names of special tokens in it counting as these.
-  std::vector<kv::Token> tokenize(std::string_view text, std::string_view salt);
+  /// With the model's special tokens around it, and names of special tokens in it counting as these. `most`: as
+  /// Vocabulary::tokenize()'s.
+  std::vector<kv::Token> tokenize(std::string_view text, std::string_view salt, std::size_t most = Vocabulary::kAll);
 
   /// Whether this vocabulary's texts can be cut.
   bool cuts() const { return cuts_; }
@@ -55,7 +56,7 @@ class PromptTokenizer {
   };
 
   bool find_out_whether_it_cuts() const;
-  void append(std::string_view text, std::string_view salt, std::vector<kv::Token>& tokens);
+  void append(std::string_view text, std::string_view salt, std::size_t most, std::vector<kv::Token>& tokens);
   bool append_known(const std::string& key, std::vector<kv::Token>& tokens);
   void remember(std::string key, std::vector<kv::Token> tokens);
 

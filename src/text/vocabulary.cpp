@@ -34,6 +34,15 @@ llama_model* load(const std::filesystem::path& gguf) {
   return model;
 }
 
+/// At most `bytes` of it, cut between characters.
+std::string_view beginning(std::string_view text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  const auto in_character = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80; };
+  std::size_t end = bytes;
+  while (end > bytes - 4 && in_character(end)) --end;
+  return text.substr(0, end);
+}
+
 }  // namespace
 
 void Vocabulary::ModelDeleter::operator()(llama_model* model) const {
@@ -101,13 +110,14 @@ bool Vocabulary::is_byte_pairs() const {
   return llama_vocab_type(llama_model_get_vocab(model_.get())) == LLAMA_VOCAB_TYPE_BPE;
 }
 
-std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special) const {
-  return tokenize(text, add_special, parse_special,
-                  [this](std::string_view plain, std::vector<kv::Token>& tokens) { append_plain(plain, tokens); });
+std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special,
+                                            std::size_t most) const {
+  return tokenize(text, add_special, parse_special, most,
+                  [&](std::string_view plain, std::vector<kv::Token>& tokens) { append_plain(plain, tokens, most); });
 }
 
 std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special,
-                                            const AppendPlain& append) const {
+                                            std::size_t most, const AppendPlain& append) const {
   // llama_tokenize() would find the names itself, but walks over all it has found so far for each further one: half a
   // megabyte of them takes seconds.
   const SpecialNames& names = parse_special ? specials_ : user_defined_;
@@ -121,6 +131,7 @@ std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_spec
       while (end > at && is_space(text[end - 1])) --end;
     }
     append(text.substr(at, end - at), tokens);
+    if (tokens.size() > most) return tokens;
     if (!name) break;
     tokens.push_back(name->special.token);
     at = name->end;
@@ -132,7 +143,29 @@ std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_spec
   return tokens;
 }
 
-void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tokens) const {
+/// Where a text may be cut depends on the vocabulary. But cut anywhere, its pieces have as many tokens as the text, give or take
+/// a few at each cut: if they have twice as many as there is room for, the text has too many.
+void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tokens, std::size_t most) const {
+  constexpr std::size_t kFewBytes =
+      4;  // for a token: as a whole, such a text has at most so many times the tokens wanted
+  constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
+  const std::size_t room = most - std::min(most, tokens.size());
+  if (text.size() / kFewBytes > room) {
+    std::vector<kv::Token> pieces;
+    for (std::string_view rest = text; !rest.empty() && pieces.size() / 2 <= room;) {
+      const std::string_view piece = beginning(rest, kPieceBytes);
+      append_whole(piece, pieces);
+      rest.remove_prefix(piece.size());
+    }
+    if (pieces.size() / 2 > room) {
+      tokens.insert(tokens.end(), pieces.begin(), pieces.end());
+      return;
+    }
+  }
+  append_whole(text, tokens);
+}
+
+void Vocabulary::append_whole(std::string_view text, std::vector<kv::Token>& tokens) const {
   static_assert(std::is_same_v<kv::Token, llama_token>);
   if (text.empty()) return;
   const std::size_t old = tokens.size();

@@ -8,9 +8,11 @@
 //   2. The bytes of detokenize(tokens) are the pieces one after the other, for every vocabulary type.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +36,8 @@ class VocabularyError : public std::runtime_error {
 
 class Vocabulary {
  public:
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+
   /// Throws VocabularyError.
   explicit Vocabulary(const std::filesystem::path& gguf);
   ~Vocabulary();
@@ -43,15 +47,17 @@ class Vocabulary {
   /// add_special: put the model's beginning (and end) tokens around the text, if it is trained with them.
   /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens, else it is plain text.
   /// Rendered chat prompts want both true. Where names overlap, the leftmost counts, then the longest, as in the
-  /// `tokenizers` package. Throws std::length_error for plain text of 2 GiB and more between two specials.
-  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special) const;
+  /// `tokenizers` package. A text of more than `most` tokens is not read to its end: the result is then more than `most` tokens
+  /// of its beginning. Throws std::length_error for plain text of 2 GiB and more between two specials.
+  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+                                  std::size_t most = kAll) const;
 
   /// The same with another way to tokenize what lies between special tokens: it appends the tokens of a text.
   using AppendPlain = std::function<void(std::string_view text, std::vector<kv::Token>& tokens)>;
-  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special, std::size_t most,
                                   const AppendPlain& append) const;
-  /// The way of the first tokenize(). No text is special here.
-  void append_plain(std::string_view text, std::vector<kv::Token>& tokens) const;
+  /// The way of the first tokenize(). No text is special here. `most`: of `tokens`, as above.
+  void append_plain(std::string_view text, std::vector<kv::Token>& tokens, std::size_t most = kAll) const;
 
   /// The token's bytes, not always valid UTF-8 on their own. Special (control, unknown) tokens are empty
   /// unless `special`.
@@ -83,6 +89,7 @@ class Vocabulary {
   };
 
   void learn_specials();
+  void append_whole(std::string_view text, std::vector<kv::Token>& tokens) const;
   std::int32_t run_tokenizer(std::string_view text, std::span<kv::Token> tokens, bool add_special) const;
 
   std::unique_ptr<llama_model, ModelDeleter> model_;

@@ -11,9 +11,8 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <future>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,7 +32,7 @@ class ErrorsAreFindings final : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 struct ServerWorld {
-  ServerWorld() : api({.names = {"the-model", "alias"}, .ping_seconds = 0}, hub, workers) {
+  ServerWorld() : api({.names = {"the-model", "alias"}, .ping_seconds = 0}, hub, worker) {
     spdlog::set_default_logger(std::make_shared<spdlog::logger>("fuzz", std::make_shared<ErrorsAreFindings>()));
     spdlog::set_level(spdlog::level::err);
     limits.max_body_bytes = 32768;
@@ -45,7 +44,11 @@ struct ServerWorld {
     for (int idle_rounds = 0; idle_rounds < 2;) {
       idle_rounds = io.poll() == 0 ? idle_rounds + 1 : 0;
       std::promise<void> done;
-      boost::asio::post(workers, [&done] { done.set_value(); });
+      server::WorkQueue::Work last(std::numeric_limits<std::size_t>::max(), [&done] {
+        done.set_value();
+        return true;
+      });
+      worker.push(last);
       done.get_future().wait();
     }
   }
@@ -72,7 +75,7 @@ struct ServerWorld {
     return {fds[1], ended};
   }
 
-  boost::asio::thread_pool workers{1};
+  server::WorkQueue worker;
   boost::asio::io_context io{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work = boost::asio::make_work_guard(io);
   server::EventHub hub{io};

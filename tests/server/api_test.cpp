@@ -105,6 +105,14 @@ TEST_F(ApiTest, PromptOverTheContextIsRefused) {
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.code(), "context_length_exceeded");
   EXPECT_EQ(answer.param(), "prompt");
+  EXPECT_NE(answer.body.find("100 tokens, but the context holds 100"), std::string::npos) << answer.body;
+  for (const auto& [path, field] :
+       {std::pair{"/v1/completions", "prompt"}, {"/tokenize", "prompt"}, {"/tokenize", "content"}}) {
+    const HttpAnswer over = post(path, fmt::format(R"({{"{}": "{}"}})", field, std::string(300, 'a')));
+    EXPECT_EQ(over.code(), "context_length_exceeded");
+    EXPECT_NE(over.body.find("more than 100 tokens in 300 bytes, but the context holds 100"), std::string::npos)
+        << over.body;
+  }
   EXPECT_EQ(post("/v1/completions", R"({"prompt": ""})").param(), "prompt");
   EXPECT_EQ(model.submitted(), 0U);
 }

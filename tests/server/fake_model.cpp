@@ -20,19 +20,20 @@ FakeModel::FakeModel(engine::EventSink sink, Script script) : sink_(std::move(si
   facts_ = {.architecture = "fake", .attention = "none", .n_vocab = 256, .context_length = 100, .max_batch = 4};
 }
 
-std::vector<kv::Token> FakeModel::tokenize(std::string_view text, bool, bool) const {
+std::vector<kv::Token> FakeModel::tokenize(std::string_view text, bool, bool, std::size_t most) const {
   on_text_();
   std::vector<kv::Token> tokens;
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  for (const char c : text.substr(0, most + 1)) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
 }
 
-std::vector<kv::Token> FakeModel::prompt_tokens(std::string_view text, std::string_view cache_salt) const {
+std::vector<kv::Token> FakeModel::prompt_tokens(std::string_view text, std::string_view cache_salt,
+                                                std::size_t most) const {
   {
     const std::lock_guard lock(mutex_);
     tokenized_salts_.emplace_back(cache_salt);
   }
-  return tokenize(text, true, true);
+  return tokenize(text, true, true, most);
 }
 
 std::string FakeModel::detokenize(std::span<const kv::Token> tokens, bool) const {

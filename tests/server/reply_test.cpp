@@ -4,7 +4,6 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <string>
 #include <utility>
@@ -136,9 +135,9 @@ TEST(Api, WhileItAnswersItHoldsNoBody) {
                                      {"GET", "/health"},
                                      {"GET", "/v1/models"}}) {
     asio::io_context io;
-    asio::thread_pool workers(1);
+    server::WorkQueue worker;
     server::EventHub hub(io);
-    server::Api api({.names = {"the-model", ""}}, hub, workers);
+    server::Api api({.names = {"the-model", ""}}, hub, worker);
     server::BodyBudget bodies(1000, 0);
     server::HttpRequest request;
     request.method = method;

@@ -84,6 +84,57 @@ TEST(PromptTokenizer, GivesTheVocabularysTokens) {
   EXPECT_TRUE(cut.contains(std::filesystem::path(test::model_path()).stem()));
 }
 
+std::string repeated(const std::string& part, std::size_t bytes) {
+  std::string text;
+  while (text.size() < bytes) text += part;
+  return text;
+}
+
+/// What takes many bytes a token, and what takes many tokens; all of them can be cut, or none.
+std::vector<std::string> long_texts(std::mt19937_64& random) {
+  constexpr std::size_t kBytes = 30'000;
+  std::vector<std::string> texts = {words(random, 5'000), random_text(random, 6'000)};
+  for (const char* part :
+       {"a", " ", "=", "7", "\n", "ab", "你好", "é", "internationalization ", "<|im_end|>", "\xf0\x9f\x99\x82"})
+    texts.push_back(repeated(part, kBytes));
+  texts.push_back(repeated(" ", kBytes) + repeated("7", kBytes));  // few tokens, then many
+  return texts;
+}
+
+TEST(PromptTokenizer, LeavesOutNothingOfATextThatFits) {
+  std::mt19937_64 random = test::seeded_random();
+  const std::filesystem::path folder(COPPICE_VOCABULARIES);
+  for (const auto& file : {std::filesystem::path(test::model_path()), folder / "ggml-vocab-llama-spm.gguf"}) {
+    SCOPED_TRACE(file.filename());
+    const auto vocabulary = std::make_shared<const Vocabulary>(file);
+    PromptTokenizer tokenizer(vocabulary, kRoom);
+    for (const std::string& text : long_texts(random)) {
+      SCOPED_TRACE(text.substr(0, 20));
+      const auto all = vocabulary->tokenize(text, true, true);
+      const std::size_t n = all.size();
+      EXPECT_EQ(tokenizer.tokenize(text, "", n), all);
+      EXPECT_EQ(vocabulary->tokenize(text, true, true, n), all);
+      EXPECT_GT(tokenizer.tokenize(text, "", n - 1).size(), n - 1);
+      EXPECT_GT(vocabulary->tokenize(text, true, true, n - 1).size(), n - 1);
+    }
+  }
+}
+
+TEST(PromptTokenizer, DoesNotReadATextOfTooManyTokensToItsEnd) {
+  constexpr std::size_t kMost = 100;
+  std::mt19937_64 random = test::seeded_random();
+  for (const std::string& text : long_texts(random)) {
+    SCOPED_TRACE(text.substr(0, 20));
+    const auto full = test::vocabulary()->tokenize(text, true, true).size();
+    PromptTokenizer tokenizer(test::vocabulary(), kRoom);
+    for (const auto& tokens :
+         {tokenizer.tokenize(text, "", kMost), test::vocabulary()->tokenize(text, true, true, kMost)}) {
+      EXPECT_GT(tokens.size(), kMost);
+      EXPECT_LT(tokens.size(), full);
+    }
+  }
+}
+
 TEST(PromptTokenizer, RemembersForTheSameSaltOnly) {
   std::mt19937_64 random = test::seeded_random();
   PromptTokenizer tokenizer(test::vocabulary(), kRoom);
