@@ -1,0 +1,284 @@
+// The real sampler through preemptions: requests with a temperature, penalties, stop strings and log-probabilities share a
+// pool that is too small for them, on the real engine and cache. Each of their samples must have the tokens, the text and
+// the log-probabilities that it has alone in a large pool. Random generators, counts of drawn tokens, half characters and
+// half stop strings must all survive.
+//
+// The fake executor's logits depend on the tokens before, nothing else; here they are spread over a vocabulary.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+#include <utility>
+
+#include "engine/harness.h"
+#include "sampling/make_generation.h"
+#include "support/kv_shapes.h"
+#include "text/fixtures.h"
+#include "text/utf8_stream.h"
+
+namespace coppice::testing {
+namespace {
+
+using sampling::Finish;
+using sampling::SharedParams;
+using test::pick_below;
+using test::vocabulary;
+
+/// The first tokens of the vocabulary: special ones (ends of the text among them), all single bytes, some short words.
+constexpr int kLogits = 600;
+constexpr std::int32_t kLargePool = 400;  ///< blocks: for any request, of six groups
+constexpr int kRounds = test::kSanitized ? 8 : 40;
+
+/// The fake executor with wide rows. One token in sixteen is always likely, so that penalties have something to do.
+class WideExecutor final : public executor::Executor {
+ public:
+  explicit WideExecutor(const kv::CacheConfig& config) : fake_(config), info_(fake_.info()) { info_.n_vocab = kLogits; }
+
+  const executor::ExecutorInfo& info() const override { return info_; }
+  const std::vector<std::string>& faults() const { return fake_.faults(); }
+
+  executor::Logits forward(const executor::Batch& batch) override {
+    const executor::Logits hashes = fake_.forward(batch);
+    data_.resize(batch.logit_rows.size() * kLogits);
+    executor::Logits logits{.data = data_, .n_vocab = kLogits};
+    for (std::size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const std::uint64_t hash = read_hash(hashes.row(i));
+      for (std::uint64_t token = 0; token < kLogits; ++token) {
+        const float likely = mix(1, token) % 16 == 0 ? 5.0F : 0.0F;
+        logits.row(i)[token] = likely + 4 * static_cast<float>(mix(hash, token) >> 40) * 0x1p-24F;
+      }
+    }
+    return logits;
+  }
+
+ private:
+  FakeExecutor fake_;
+  executor::ExecutorInfo info_;
+  std::vector<float> data_;
+};
+
+struct Asked {
+  Prompt prompt;
+  std::int32_t max_tokens = 0;
+  int n = 1;
+  std::int32_t priority = 0;
+  sampling::SamplingParams params;
+};
+
+struct Sample {
+  std::vector<Token> tokens;
+  std::string text;
+  std::vector<std::pair<Token, float>> logprobs;
+  std::optional<Finish> finish;
+  bool operator==(const Sample&) const = default;
+};
+using Answer = std::vector<Sample>;
+
+/// What a pool was too small for.
+struct Met {
+  std::int64_t preemptions = 0, resumptions = 0;
+  int pauses = 0;          ///< between two tokens of a sample
+  int holding_back = 0;    ///< pauses of a sample whose last token's text was held back
+  int stopped_after = 0;   ///< samples that met a stop string after a pause
+  int several_pauses = 0;  ///< samples with more than one
+};
+
+/// Requests that run together in one pool.
+class Run {
+ public:
+  explicit Run(const HarnessConfig& config)
+      : executor_(cache_config(config)),
+        engine_(kv::Cache(cache_config(config)), executor_, engine_config(config),
+                [this](std::vector<engine::Event>&& events) {
+                  for (auto& event : events) take(std::move(event));
+                }) {}
+
+  void submit(const Asked& asked) {
+    engine::Request request;
+    request.id = engine_.next_id();
+    request.prompt = asked.prompt;
+    request.max_tokens = asked.max_tokens;
+    request.priority = asked.priority;
+    request.samples = sampling::make_generations(
+        vocabulary(), std::make_shared<const SharedParams>(asked.params, vocabulary()->size()), asked.n, asked.prompt);
+    answers_[request.id].resize(static_cast<std::size_t>(asked.n));
+    engine_.submit(std::move(request));
+  }
+
+  /// In the order of submit().
+  std::vector<Answer> finish() {
+    const auto step = [this] {
+      ++step_;
+      return engine_.step();
+    };
+    while (step() && !::testing::Test::HasFailure()) {
+      EXPECT_EQ(engine_.cache().check_integrity(), "") << engine_.cache().dump();
+      EXPECT_TRUE(executor_.faults().empty()) << executor_.faults().front();
+      EXPECT_LT(step_, 20'000) << "it hangs";
+    }
+    std::vector<Answer> all;
+    for (const auto& [id, streams] : answers_) {
+      Answer& answer = all.emplace_back();
+      for (const Stream& stream : streams) answer.push_back(stream.sample);
+    }
+    return all;
+  }
+
+  kv::CacheStats cache() const { return engine_.snapshot().cache; }
+  std::int64_t blocks_needed(const Asked& asked) const {
+    const auto longest = static_cast<std::int32_t>(asked.prompt.size()) + asked.max_tokens;
+    return asked.n * std::int64_t{engine_.cache().blocks_needed(longest, 1)};
+  }
+
+  void add_to(Met& met) const {
+    met.preemptions += engine_.snapshot().preemptions;
+    met.resumptions += engine_.snapshot().resumptions;
+    for (const auto& [id, streams] : answers_) {
+      for (const Stream& stream : streams) {
+        met.pauses += stream.pauses;
+        met.holding_back += stream.pauses_holding_back;
+        met.stopped_after += stream.pauses > 0 && stream.sample.finish == Finish::kStop;
+        met.several_pauses += stream.pauses > 1;
+      }
+    }
+  }
+
+ private:
+  struct Stream {
+    Sample sample;
+    int last_step = 0;  ///< that brought a token
+    bool holds_back = false;
+    int pauses = 0, pauses_holding_back = 0;
+  };
+
+  void take(engine::Event&& event) {
+    EXPECT_FALSE(event.refusal) << event.message;
+    if (event.refusal) return;
+    Stream& stream = answers_.at(event.request).at(static_cast<std::size_t>(event.sample));
+    Sample& sample = stream.sample;
+    EXPECT_FALSE(sample.finish) << "a piece after the last one";
+    // A sample that runs has a token in every step.
+    if (!sample.tokens.empty() && step_ > stream.last_step + 1) {
+      ++stream.pauses;
+      stream.pauses_holding_back += stream.holds_back;
+    }
+    stream.last_step = step_;
+    stream.holds_back = event.piece.text.empty() && !vocabulary()->piece(event.piece.token).empty();
+    sample.tokens.push_back(event.piece.token);
+    sample.text += event.piece.text;
+    for (const auto& entry : event.piece.logprobs)
+      sample.logprobs.emplace_back(entry.chosen.token, entry.chosen.logprob);
+    sample.finish = event.piece.finish;
+  }
+
+  WideExecutor executor_;
+  engine::Engine engine_;
+  std::map<engine::RequestId, std::vector<Stream>> answers_;
+  int step_ = 0;
+};
+
+class Round {
+ public:
+  Round(Groups groups, std::mt19937_64& random) : groups_(groups), random_(random) {}
+
+  void run(Met& met) {
+    const Prompt shared = random_prompt(random_, 30, kLogits);
+    std::vector<Asked> requests;
+    std::vector<Answer> alone;
+    std::int64_t largest = 0;
+    for (int i = pick(5, 8); i > 0; --i) {
+      Asked& asked = requests.emplace_back(draw(shared));
+      set_stops(asked);
+      Run run(config(kLargePool, true));
+      largest = std::max(largest, run.blocks_needed(asked));
+      run.submit(asked);
+      alone.push_back(run.finish().front());
+    }
+    // Each of them could have its whole answer here, if it were alone.
+    Run together(config(static_cast<std::int32_t>(largest) + 1 + pick(0, 2), pick(0, 2) == 0));
+    for (const Asked& asked : requests) together.submit(asked);
+    const auto answers = together.finish();
+    for (std::size_t i = 0; i < requests.size(); ++i) expect_same(answers[i], alone[i]);
+    EXPECT_EQ(together.cache().in_use, 0);
+    EXPECT_EQ(together.cache().reserved, 0);
+    together.add_to(met);
+  }
+
+ private:
+  int pick(int low, int high) {
+    return low + static_cast<int>(pick_below(random_, static_cast<std::size_t>(high - low + 1)));
+  }
+
+  HarnessConfig config(std::int32_t num_blocks, bool growth_room) const {
+    return {.groups = groups_, .num_blocks = num_blocks, .max_batch = 16, .max_extend = 16, .growth_room = growth_room};
+  }
+
+  Asked draw(const Prompt& shared) {
+    Asked asked;
+    asked.prompt.assign(shared.begin(), shared.begin() + pick(0, static_cast<int>(shared.size())));
+    asked.prompt = asked.prompt + random_prompt(random_, static_cast<std::size_t>(pick(1, 20)), kLogits);
+    asked.max_tokens = pick(60, 120);
+    asked.n = pick(0, 8) == 0 ? 2 : 1;
+    asked.priority = pick(0, 3) == 0 ? pick(-1, 1) : 0;
+    asked.params = {.temperature = 1,
+                    .repeat_penalty = 1 + 0.1F * static_cast<float>(pick(1, 5)),
+                    .frequency_penalty = 0.1F * static_cast<float>(pick(1, 10)),
+                    .seed = random_(),
+                    .ignore_eos = pick(0, 1) == 0,
+                    .logprobs = pick(0, 2) == 0 ? 1 : -1};
+    if (pick(0, 2) == 0) asked.params.top_p = 0.9F;
+    return asked;
+  }
+
+  /// Parts of its own text: one may end it, those with another letter behind them only hold text back.
+  void set_stops(Asked& asked) {
+    Run run(config(kLargePool, true));
+    run.submit(asked);
+    const std::string text = run.finish().front().front().text;
+    for (int i = pick(0, 1); i < 8 && text.size() > 20; ++i) {
+      const std::size_t at = text.size() / 4 + pick_below(random_, text.size() / 2);
+      const std::string stop = i == 0 ? text.substr(at, 2 + pick_below(random_, 5)) : text.substr(at, 1) + "~";
+      if (text::is_utf8(stop)) asked.params.stop.push_back(stop);
+    }
+  }
+
+  static void expect_same(const Answer& together, const Answer& alone) {
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      const auto differs = std::ranges::mismatch(together[i].tokens, alone[i].tokens);
+      EXPECT_EQ(together[i].tokens, alone[i].tokens) << "from token " << differs.in2 - alone[i].tokens.begin();
+      EXPECT_EQ(together[i].text, alone[i].text);
+      EXPECT_EQ(together[i].finish, alone[i].finish);
+      EXPECT_EQ(together[i].logprobs, alone[i].logprobs);
+    }
+  }
+
+  Groups groups_;
+  std::mt19937_64& random_;
+};
+
+using SamplerPreemption = PerGroups;
+
+TEST_P(SamplerPreemption, StreamsGoOnAsIfUndisturbed) {
+  auto random = test::seeded_random();
+  Met met;
+  for (int round = 0; round < kRounds && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    Round(GetParam(), random).run(met);
+  }
+  if (HasFailure()) return;
+  std::cout << met.preemptions << " preemptions, " << met.resumptions << " resumptions; " << met.pauses
+            << " pauses, in " << met.holding_back << " of them text was held back; " << met.several_pauses
+            << " samples paused more than once, " << met.stopped_after << " stopped after a pause\n";
+  EXPECT_GE(met.preemptions, kRounds / 4);
+  EXPECT_GE(met.resumptions, kRounds / 4);
+  EXPECT_GE(met.pauses, kRounds / 4);
+  if (GetParam() != Groups::kFull || test::kSanitized) return;  // windows give room back: there are fewer pauses
+  EXPECT_GT(met.several_pauses, 0);
+  EXPECT_GT(met.holding_back, 0);
+  EXPECT_GT(met.stopped_after, 0);
+}
+
+COPPICE_FOR_ALL_GROUPS(SamplerPreemption);
+
+}  // namespace
+}  // namespace coppice::testing
