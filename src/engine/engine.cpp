@@ -282,8 +282,13 @@ RequestId Engine::next_id() {
 }
 
 void Engine::submit(Request request) {
-  ++impl_->submitted_;
-  impl_->mailbox_.push(std::move(request));
+  ++impl_->submitted_;  // first: the engine may be done with it before push() returns
+  try {
+    impl_->mailbox_.push(std::move(request));
+  } catch (...) {
+    --impl_->submitted_;
+    throw;
+  }
 }
 
 void Engine::cancel(RequestId id) {

@@ -155,5 +155,18 @@ TEST_P(OutOfMemory, NoDigestCanBeHad) {
 
 COPPICE_FOR_ALL_GROUPS(OutOfMemory);
 
+TEST(OutOfMemoryOutside, ARequestThatCouldNotBeHandedOverIsNoneOfTheEngines) {
+  Harness h({});
+  auto request = make_request(h.engine().next_id(), {.prompt = {1, 2, 3}, .max_tokens = 2});
+  const auto submit = [&] {
+    const Counting counting;
+    h.engine().submit(std::move(request));
+  };
+  fail_allocation(1);
+  EXPECT_THROW(submit(), std::bad_alloc);
+  EXPECT_EQ(h.snapshot().requests_submitted, 0);
+  EXPECT_FALSE(h.step());
+}
+
 }  // namespace
 }  // namespace coppice::testing
