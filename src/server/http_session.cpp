@@ -11,11 +11,13 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 #include <ctime>
 #include <iterator>
+#include <new>
 #include <utility>
+
+#include "server/log_failure.h"
 
 namespace coppice::server {
 
@@ -29,6 +31,10 @@ constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadBytes = 4096;
 constexpr std::size_t kMaxPipelined = std::size_t{64} << 10;
 constexpr std::size_t kMaxLinger = std::size_t{64} << 20;
+constexpr std::string_view kNoMemoryEvent =
+    "data: {\"error\":{\"message\":\"The server is out of memory.\",\"type\":\"unavailable_error\",\"param\":null,"
+    "\"code\":\"unavailable\"}}\n\n";
+constexpr std::string_view kNoMemory = kNoMemoryEvent.substr(6, kNoMemoryEvent.size() - 8);
 
 std::string http_date() {
   const std::time_t now = std::time(nullptr);
@@ -106,11 +112,21 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits,
 }
 
 asio::awaitable<void> HttpSession::run() {
+  bool no_memory = false;
   try {
     while (co_await serve_one() && !finishing_) {
     }
+  } catch (const std::bad_alloc& e) {
+    log_failure("connection", e);
+    no_memory = busy_;
   } catch (const std::exception& e) {
     SPDLOG_DEBUG("connection closed: {}", e.what());
+  }
+  if (no_memory) {
+    handler_.refused(503);
+    co_await excuse();
+    rest();
+    co_await linger();
   }
   close();
 }
@@ -136,6 +152,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   }
   busy_ = true;
   fresh_ = false;
+  begun_ = streaming_ = complete_ = false;
 
   auto request = co_await read_request();
   socket_.disarm();
@@ -143,7 +160,6 @@ asio::awaitable<bool> HttpSession::serve_one() {
     if (request.error()) co_await refuse(*request.error());
     co_return false;
   }
-  begun_ = streaming_ = complete_ = false;
 
   using namespace asio::experimental::awaitable_operators;
   co_await (respond(*request) || watch());
@@ -155,8 +171,10 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
   socket_.arm(limits_.header_seconds);
   parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
   parser.body_limit(limits_.max_body_bytes);
-  const auto [head_error, head_bytes] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
-  if (head_error) co_return std::unexpected(protocol_error(head_error, socket_.overdue(), limits_));
+  while (!parser.is_header_done()) {
+    const error_code error = co_await read_some(parser);
+    if (error) co_return std::unexpected(protocol_error(error, socket_.overdue(), limits_));
+  }
   const auto& head = parser.get();
   head_only_ = head.method() == http::verb::head;
   http10_ = head.version() < 11;
@@ -193,7 +211,7 @@ asio::awaitable<std::expected<void, std::optional<ApiError>>> HttpSession::read_
   std::size_t piece_end = limits_.small_body_bytes;
   parser.eager(true);
   while (!parser.is_done()) {
-    const auto [error, bytes] = co_await http::async_read_some(socket_, buffer_, parser, kTuple);
+    const error_code error = co_await read_some(parser);
     if (error) co_return std::unexpected(protocol_error(error, socket_.overdue(), limits_));
     const std::size_t size = parser.get().body().size();
     if (!charge.raise(size))
@@ -205,6 +223,28 @@ asio::awaitable<std::expected<void, std::optional<ApiError>>> HttpSession::read_
     socket_.arm(std::min(left, limits_.body_piece_seconds));
   }
   co_return std::expected<void, std::optional<ApiError>>();
+}
+
+/// Boost.Beast's async_read_some() does the same, but parses where want of memory would end the coroutine that waits without
+/// a word to anybody.
+asio::awaitable<error_code> HttpSession::read_some(Parser& parser) {
+  error_code error;
+  while (true) {
+    if (buffer_.size() > 0) {
+      buffer_.consume(parser.put(buffer_.data(), error));
+      if (error != http::error::need_more) co_return error;
+    }
+    const std::size_t room = std::min(kReadBytes, buffer_.max_size() - buffer_.size());
+    if (room == 0) co_return http::error::buffer_overflow;
+    const auto [failure, n] = co_await socket_.async_read_some(buffer_.prepare(room), kTuple);
+    if (failure == asio::error::eof) {
+      if (!parser.got_some()) co_return http::error::end_of_stream;
+      parser.put_eof(error);
+      co_return error;
+    }
+    if (failure) co_return failure;
+    buffer_.commit(n);
+  }
 }
 
 asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
@@ -232,11 +272,40 @@ asio::awaitable<void> HttpSession::linger() {
 
 /// Never throws: the operator that runs it beside watch() would wait for a success of the other.
 asio::awaitable<void> HttpSession::respond(HttpRequest& request) {
+  bool no_memory = false;
   try {
     co_await handler_.handle(request, *this);
+  } catch (const std::bad_alloc& e) {
+    log_failure("reply not finished", e);
+    no_memory = true;
   } catch (const std::exception& e) {
     SPDLOG_DEBUG("reply not finished: {}", e.what());
     complete_ = false;
+  }
+  if (no_memory) co_await excuse();
+}
+
+/// The last thing that is said when there was no memory even for an error's own words: none of it lies on the heap.
+/// Never throws.
+asio::awaitable<void> HttpSession::excuse() {
+  keep_alive_ = complete_ = false;
+  try {
+    std::array<char, 256> text{};
+    const auto fill = [&text](auto format, auto... values) {
+      return std::string_view(text.data(), fmt::format_to_n(text.data(), text.size(), format, values...).out);
+    };
+    if (!std::exchange(begun_, true)) {
+      co_await write_all(fill(FMT_STRING("HTTP/1.1 503 Service Unavailable\r\nServer: coppice\r\nRetry-After: 1\r\n"
+                                         "Content-Type: application/json\r\nContent-Length: {}\r\n"
+                                         "Connection: close\r\n\r\n"),
+                              kNoMemory.size()));
+      if (!head_only_) co_await write_all(kNoMemory);
+    } else if (std::exchange(streaming_, false)) {
+      co_await write_all(http10_ ? kNoMemoryEvent
+                                 : fill(FMT_STRING("{:x}\r\n{}\r\n0\r\n\r\n"), kNoMemoryEvent.size(), kNoMemoryEvent));
+    }
+  } catch (const std::exception& e) {
+    log_failure("reply not finished", e);
   }
 }
 

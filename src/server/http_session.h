@@ -9,6 +9,7 @@
 // Invariants
 //   1. At most one write is in flight; so is at most one read.
 //   2. A reply that did not end as it should (`complete_`) closes the connection.
+//   3. Who has asked for something is not left without a word for want of memory: excuse().
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -67,8 +68,11 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   /// Of the request whose head was parsed; errors as read_request()'s.
   boost::asio::awaitable<std::expected<void, std::optional<ApiError>>> read_body(Parser& parser,
                                                                                  BodyBudget::Charge& charge);
+  /// Parses what is there, or what comes next: as far as the parser goes in one piece.
+  boost::asio::awaitable<boost::system::error_code> read_some(Parser& parser);
   boost::asio::awaitable<void> refuse(const ApiError& error);
   boost::asio::awaitable<void> respond(HttpRequest& request);
+  boost::asio::awaitable<void> excuse();
   boost::asio::awaitable<void> watch();
   boost::asio::awaitable<void> write_all(std::string_view bytes);
   boost::asio::awaitable<void> linger();
