@@ -33,9 +33,10 @@ void EvictionOrder::use(BlockId id, bool came_back) {
   if (link.uses < kMostUses) ++link.uses;
 }
 
-void EvictionOrder::remember(BlockId id, const Digest& digest) {
+void EvictionOrder::remember(BlockId id, const Digest& digest, bool sample) {
   const Link& link = links_[index(id)];
-  evicted_.remember(digest, {.uses = link.uses, .last_use = static_cast<std::uint32_t>(link.last_use)});
+  (sample ? evicted_ : evicted_lately_)
+      .remember(digest, {.uses = link.uses, .last_use = static_cast<std::uint32_t>(link.last_use)});
 }
 
 void EvictionOrder::learn_distance(std::uint64_t distance) {

@@ -35,7 +35,8 @@ class EvictionOrder {
   EvictionOrder(std::int32_t num_blocks, int n_groups)
       : links_(static_cast<std::size_t>(num_blocks)),
         ends_(static_cast<std::size_t>(n_groups) * kMostUses),
-        evicted_(std::max(kRememberedAtLeast, links_.size() * kRememberedPools / kSampleEach)) {}
+        evicted_(std::max(kRememberedAtLeast, links_.size() * kRememberedPools / kSampleEach)),
+        evicted_lately_(std::max(kRememberedAtLeast, links_.size())) {}
 
   // --- uses -----------------------------------------------------------------------------------------------------------
   /// Every so many blocks of a text one stands for its neighbours: it is remembered, and distances are learned from it.
@@ -52,10 +53,13 @@ class EvictionOrder {
   /// A request started on a block of the tree and on all before it. `came_back`: a sample of the full group that nobody
   /// held.
   void use(BlockId id, bool came_back);
-  /// A full sample of the full group is about to be evicted.
-  void remember(BlockId id, const Digest& digest);
-  /// Whether a full block of the full group was evicted, and is not forgotten yet.
-  bool remembers(const Digest& digest) const { return evicted_.recall(digest).has_value(); }
+  /// A full block of the full group is about to be evicted.
+  void remember(BlockId id, const Digest& digest, bool sample);
+  /// Whether a full block of the full group was evicted, and is not forgotten yet: a sample for long, another one until
+  /// about a pool's blocks were evicted after it.
+  bool remembers(const Digest& digest) const {
+    return evicted_.recall(digest).has_value() || evicted_lately_.recall(digest).has_value();
+  }
 
   // --- the lists ------------------------------------------------------------------------------------------------------
   /// REQUIRES: id is in no list, and has entered the tree.
@@ -109,13 +113,14 @@ class EvictionOrder {
   BlockId coldest(std::size_t first_list, std::size_t end_list) const;
   void learn_distance(std::uint64_t distance);
 
-  std::vector<Link> links_;  // by block id
-  std::vector<Ends> ends_;   // by group, then uses
-  EvictedBlocks evicted_;
-  std::uint64_t now_ = 1;       // blocks of the full group that have entered the tree, and 1
-  std::uint64_t distance_ = 0;  // between a block's first two uses, typically: the geometric mean of late
-  double mean_log2_ = 0;        // of it
-  std::uint64_t learned_ = 0;   // distances in that mean, at most as many as samples are remembered
+  std::vector<Link> links_;       // by block id
+  std::vector<Ends> ends_;        // by group, then uses
+  EvictedBlocks evicted_;         // samples
+  EvictedBlocks evicted_lately_;  // the others: nothing is decided by them, people are told (explain.cpp)
+  std::uint64_t now_ = 1;         // blocks of the full group that have entered the tree, and 1
+  std::uint64_t distance_ = 0;    // between a block's first two uses, typically: the geometric mean of late
+  double mean_log2_ = 0;          // of it
+  std::uint64_t learned_ = 0;     // distances in that mean, at most as many as samples are remembered
 };
 
 }  // namespace coppice::kv

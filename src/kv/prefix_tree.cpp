@@ -331,7 +331,7 @@ int PrefixTree::evict(BlockId id) {
   assert(node.children.empty() && at.block == node.first_block + n_blocks(node) - 1);
   const auto freed = std::count_if(node.ids.end() - n_groups_, node.ids.end(),
                                    [&](BlockId b) { return b != kNullBlock && pool_.users(b) == 0; });
-  if (!is_partial(node) && EvictionOrder::is_sample(at.block)) pool_.order().remember(id, node.digests.back());
+  if (!is_partial(node)) pool_.order().remember(id, node.digests.back(), EvictionOrder::is_sample(at.block));
   if (n_blocks(node) > 1) {
     pop_last_block(node);
   } else {

@@ -76,7 +76,7 @@ TEST_F(EvictionOrderTest, ABlockThatIsComputedAgainIsNotNew) {
   const Digest known = digest_of(1), unknown = digest_of(2);
   const BlockId row[] = {1};
   EXPECT_EQ(order_.enter(row, &known), 1U);
-  order_.remember(1, known);
+  order_.remember(1, known, true);
   EXPECT_EQ(order_.enter(row, &known), 2U);
   EXPECT_EQ(order_.enter(row, nullptr), 1U) << "a block that isn't full has no identity";
   EXPECT_EQ(order_.enter(row, &unknown), 1U);
