@@ -4,9 +4,12 @@
     make build && bench/streams.py --model FILE
 
 `complete`: --streams requests at once on one shared prompt; every stream must end properly. `idle`: --active streams
-write all the time, in turn alone and beside --streams others: streams that wait in the queue (and get a comment every few
-seconds), connections that say nothing, and clients that send a head without an end. What counts is the median gap
-between two tokens of a running stream, over all windows of a kind. Standard library only. Keep the machine quiet.
+write all the time, alone, then beside --streams others, then alone again: streams that wait in the queue (each has had its
+head and two comments before the window begins, and gets one every --ping-seconds in it), connections that say nothing, and
+clients that send a head without an end. What counts is the engine's own step: its counters are read every quarter of a
+second, each reading gives a mean over its steps, and a window's figure is the median of these. Beside it stands the median
+gap between two tokens at the client. Each round's window is compared with the mean of the two around it; of the rounds the
+median counts. Standard library only. Keep the machine quiet.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import asyncio
 import json
 import pathlib
 import resource
+import socket
 import statistics
 import tempfile
 import time
@@ -68,16 +72,64 @@ def complete(args, folder):
               f"{memory_mib(server.process.pid, 'VmHWM'):.0f} MiB at its peak")
 
 
+COMMENT = b": keep-alive"
+STREAMS, HEADS = "streams that wait", "heads without an end"
+HEAD_SECONDS = 6  # after 10 the server has had enough of a head
+
+
+class Idle:
+    """--streams connections that send `first_bytes` and then nothing. Nobody reads them but comments(): a client that is
+    busy with them would take the cores from the server."""
+
+    def __init__(self, port, count, first_bytes):
+        self.sockets, self.received = [], [0] * count
+        for _ in range(count):
+            connection = socket.create_connection(("127.0.0.1", port))
+            self.sockets.append(connection)
+            connection.sendall(first_bytes)
+            connection.setblocking(False)
+
+    def comments(self):
+        """How many each has had since the last call; raises Failure where one was closed."""
+        counts = []
+        for connection in self.sockets:
+            data = b""
+            try:
+                while piece := connection.recv(1 << 16):
+                    data += piece
+                raise Failure(f"the server closed an idle connection: {data[-200:]!r}")
+            except BlockingIOError:
+                counts.append(data.count(COMMENT))
+        return counts
+
+    def close(self):
+        for connection in self.sockets:
+            connection.close()
+
+
+class Window:
+    """What one window showed: seconds."""
+
+    def __init__(self, samples, gaps):
+        # Each reading is (steps so far, their seconds so far).
+        means = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(samples, samples[1:]) if b[0] > a[0]]
+        self.step = statistics.median(means)
+        self.mean_step = (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
+        self.gap = statistics.median(gaps)
+        self.gaps = gaps
+
+
 class Windows:
-    """Gaps between the tokens of the active streams, and the server's own step times, by the kind of window."""
+    """Windows of --window seconds, in turn alone and beside idle connections, by the kind of these."""
 
     def __init__(self, server, args):
         self.server, self.args = server, args
-        self.times = [[] for _ in range(args.active)]  # when each stream's pieces came
-        self.gaps, self.steps = {}, {}
+        self.times = []  # when each active stream's pieces came
+        self.rounds = {}  # kind -> [(alone, beside, alone)]
+        self.least_comments = None
 
-    async def watch(self, times, tokens):
-        data = json.dumps(body(tokens)).encode()
+    async def watch(self, times):
+        data = json.dumps(body(self.args.context - 200)).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
         try:
@@ -91,75 +143,101 @@ class Windows:
     async def stats(self):
         return await asyncio.to_thread(self.server.get, "/v1/cache/stats")
 
-    async def window(self, kind):
-        """Measures for as long as the active streams need for --window tokens."""
+    async def window(self, seconds):
         await asyncio.sleep(0.5)
-        before = (await self.stats())["steps"]
         begin = [len(times) for times in self.times]
-        while any(len(times) < first + self.args.window for times, first in zip(self.times, begin)):
-            await asyncio.sleep(0.05)
-        end = [len(times) for times in self.times]
-        after = (await self.stats())["steps"]
-        for times, first, last in zip(self.times, begin, end):
-            self.gaps.setdefault(kind, []).extend(b - a for a, b in zip(times[first:last], times[first + 1:last]))
-        count = after["count"] - before["count"]
-        self.steps.setdefault(kind, []).append((after["seconds"] - before["seconds"]) / count)
+        end = time.perf_counter() + seconds
+        samples = []
+        while True:
+            steps = (await self.stats())["steps"]
+            samples.append((steps["count"], steps["seconds"]))
+            if time.perf_counter() >= end:
+                break
+            await asyncio.sleep(0.25)
+        gaps = [b - a for times, first in zip(self.times, begin) for a, b in zip(times[first:], times[first + 1:])]
+        if len(gaps) < self.args.active * 10:
+            raise Failure("the active streams wrote too little: raise --window")
+        return Window(samples, gaps)
 
-    async def connect(self, first_bytes):
-        """--streams connections that send `first_bytes` and then read nothing."""
-        writers = []
-        for _ in range(self.args.streams):
-            _, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
-            writer.write(first_bytes)
-            writers.append(writer)
-        return writers
-
-    async def waiting(self):
-        data = json.dumps(body(16)).encode()
-        writers = await self.connect(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
-        while (await self.stats())["requests"]["waiting"] < self.args.streams:
-            await asyncio.sleep(0.1)
-        return writers
-
-    async def leave(self, writers):
-        for writer in writers:
-            writer.close()
+    async def beside(self, kind, first_bytes, seconds):
+        idle = await asyncio.to_thread(Idle, self.server.port, self.args.streams, first_bytes)
+        try:
+            had = [0] * self.args.streams
+            while kind == STREAMS and min(had) < 2:
+                await asyncio.sleep(0.5)
+                had = [a + b for a, b in zip(had, idle.comments())]
+            window = await self.window(seconds)
+            comments = min(idle.comments())
+            if kind == STREAMS:
+                self.least_comments = min(comments, self.least_comments or comments)
+        finally:
+            idle.close()
         while (await self.stats())["requests"]["waiting"] > 0:
             await asyncio.sleep(0.1)
+        return window
 
-    async def run(self):
-        kinds = {"streams that wait": self.waiting, "connections that say nothing": lambda: self.connect(b""),
-                 "heads without an end": lambda: self.connect(b"GET /health HTTP/1.1\r\nHost: x\r\n")}
-        tokens = self.args.context - 200
-        active = [asyncio.create_task(self.watch(times, tokens)) for times in self.times]
+    async def round(self, kind, first_bytes):
+        self.times = [[] for _ in range(self.args.active)]
+        active = [asyncio.create_task(self.watch(times)) for times in self.times]
         while not all(self.times):
             await asyncio.sleep(0.05)
-        for _ in range(self.args.rounds):
-            for kind, begin in kinds.items():
-                await self.window("alone")
-                writers = await begin()
-                await self.window(kind)
-                await self.leave(writers)
-        await self.window("alone")
+        seconds = min(self.args.window, HEAD_SECONDS) if kind == HEADS else self.args.window
+        before = await self.window(seconds)
+        beside = await self.beside(kind, first_bytes, seconds)
+        after = await self.window(seconds)
         if any(task.done() for task in active):
             raise Failure("the active streams ended too early: raise --context or lower --window")
         for task in active:
             task.cancel()
         await asyncio.gather(*active, return_exceptions=True)
+        while (await self.stats())["requests"]["running"] > 0:
+            await asyncio.sleep(0.1)
+        self.rounds.setdefault(kind, []).append((before, beside, after))
+
+    async def run(self):
+        data = json.dumps(body(16)).encode()
+        kinds = {STREAMS: b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data,
+                 "connections that say nothing": b"", HEADS: b"GET /health HTTP/1.1\r\nHost: x\r\n"}
+        for i in range(self.args.rounds):
+            for kind, first_bytes in kinds.items():
+                say(f"round {i + 1} of {self.args.rounds}: {kind}")
+                await self.round(kind, first_bytes)
+
+
+def against(rounds, figure):
+    """Each round's window beside idle ones against the mean of those around it."""
+    return [2 * figure(beside) / (figure(before) + figure(after)) for before, beside, after in rounds]
 
 
 def idle(args, folder):
-    with serve(args, folder, "--max-batch", args.active, "--ctx", args.context) as server:
+    # Silent connections must last for a window.
+    with serve(args, folder, "--max-batch", args.active, "--ctx", args.context, "--ping-seconds", args.ping_seconds,
+               "--max-queue", args.streams + args.active, "--idle-seconds", 10 * args.window + 60) as server:
         windows = Windows(server, args)
         asyncio.run(windows.run())
-        alone = statistics.median(windows.gaps["alone"])
-        print(f"{args.active} active streams beside {args.streams} idle ones; gap between two tokens of a stream:\n\n"
-              "| beside | median | against alone | p99 | the server's mean step |\n|---|---|---|---|---|")
-        for kind, gaps in windows.gaps.items():
-            median, p99 = statistics.median(gaps), statistics.quantiles(gaps, n=100)[98]
-            print(f"| {kind} | {median * 1000:.2f} ms | {median / alone:.3f} | {p99 * 1000:.2f} ms "
-                  f"| {statistics.mean(windows.steps[kind]) * 1000:.2f} ms |")
+        alone = [window for rounds in windows.rounds.values() for before, _, after in rounds for window in (before, after)]
+        noise = [abs(after.step / before.step - 1) for rounds in windows.rounds.values() for before, _, after in rounds]
+        print(f"{args.active} active streams beside {args.streams} idle ones, {args.rounds} rounds, windows of {args.window:g} s; "
+              f"each stream that waits had {windows.least_comments} comments in a window at least. Step: the engine's own time, "
+              "median of quarter-second means; gap: between two tokens at the client, median.\n\n"
+              "| beside | step | against alone, median (each round) | mean step | gap | against alone | gap, p99 |\n"
+              "|---|---|---|---|---|---|---|")
+
+        def row(kind, chosen, step_ratios, gap_ratios):
+            def median_ms(figure):
+                return f"{1000 * statistics.median(figure(window) for window in chosen):.2f} ms"
+            steps = ", ".join(f"{ratio:.3f}" for ratio in step_ratios)
+            print(f"| {kind} | {median_ms(lambda w: w.step)} | "
+                  + (f"{statistics.median(step_ratios):.3f} ({steps})" if step_ratios else "")
+                  + f" | {median_ms(lambda w: w.mean_step)} | {median_ms(lambda w: w.gap)} | "
+                  + (f"{statistics.median(gap_ratios):.3f}" if gap_ratios else "")
+                  + f" | {median_ms(lambda w: statistics.quantiles(w.gaps, n=100)[98])} |")
+
+        row("alone", alone, [], [])
+        for kind, rounds in windows.rounds.items():
+            row(kind, [beside for _, beside, _ in rounds], against(rounds, lambda w: w.step), against(rounds, lambda w: w.gap))
+        print(f"\nTwo windows alone of one round differ by {100 * statistics.median(noise):.1f} % in the median, and by "
+              f"{100 * max(noise):.1f} % at most.")
 
 
 def main():
@@ -170,8 +248,9 @@ def main():
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=16, help="of each stream that completes")
     parser.add_argument("--active", type=int, default=8)
-    parser.add_argument("--window", type=int, default=60, help="tokens of each active stream in a window")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--window", type=float, default=10, help="seconds; three must fit into one answer of --context")
+    parser.add_argument("--ping-seconds", type=float, default=1, help="between the comments of a stream that waits")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--kv-bytes", default="3GiB")
     parser.add_argument("--threads", help="for the server; default: all cores")
