@@ -59,11 +59,12 @@ void collect(Result& result, const engine::Event& event) {
     const bool all = std::ranges::all_of(result.samples, [](const auto& s) { return s.finish.has_value(); });
     EXPECT_EQ(event.done, all) << "`done` comes with the last sample's last piece";
   }
-  result.done = event.done;
-  if (event.done) {
-    result.usage = event.usage;
+  if (event.report) {
+    EXPECT_FALSE(result.report) << "a second report, request " << event.request;
     result.report = event.report;
   }
+  result.done = event.done;
+  if (event.done) result.usage = event.usage;
 }
 
 std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups) {
@@ -132,6 +133,18 @@ std::uint64_t test_seed(std::uint64_t fallback) {
   const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : fallback;
   std::cout << "COPPICE_SEED=" << seed << " replays this test\n";
   return seed;
+}
+
+std::int64_t operations_wanted(std::int64_t fallback) {
+  const char* given = std::getenv("COPPICE_OPERATIONS");
+  return given != nullptr ? std::strtoll(given, nullptr, 10) : fallback;
+}
+
+void expect_met(const Transitions& transitions, std::int64_t least) {
+  for (const auto& [what, times] : transitions) {
+    std::cout << "  " << times << " " << what << "\n";
+    EXPECT_GE(times, least) << what << ": this load no longer meets what it is for";
+  }
 }
 
 kv::CacheConfig cache_config(const HarnessConfig& config) {

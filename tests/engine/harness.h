@@ -93,6 +93,14 @@ Prompt operator+(Prompt a, const Prompt& b);
 /// COPPICE_SEED or `fallback`, and a line that says which.
 std::uint64_t test_seed(std::uint64_t fallback);
 
+/// How long a random load shall be: COPPICE_OPERATIONS or `fallback`.
+std::int64_t operations_wanted(std::int64_t fallback);
+
+/// How often a load met what it is for.
+using Transitions = std::map<std::string, std::int64_t>;
+/// Prints them. Each must have been met `least` times.
+void expect_met(const Transitions& transitions, std::int64_t least);
+
 class Harness {
  public:
   explicit Harness(const HarnessConfig& config);

@@ -1,8 +1,13 @@
-// The engine in its thread, clients in theirs: submit, cancel, snapshot and stop at any time. Fit for TSan.
+// The engine in its thread, clients in theirs: submit, cancel, snapshot and stop at any time; the cache is checked after each
+// step. Fit for TSan.
+//
+// An operation is a submission or a cancellation. There are some 1,400 in all (COPPICE_OPERATIONS: another number, in rounds
+// of a fresh engine), half of them with each set of groups, and each hard transition must be met once in a thousand.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <future>
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -31,9 +36,10 @@ class Inbox {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return results_.at(id).done; });
   }
+  /// Or done: it may never stream.
   void wait_streaming(engine::RequestId id) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !results_.at(id).samples[0].tokens.empty(); });
+    changed_.wait(lock, [&] { return results_.at(id).done || !results_.at(id).samples[0].tokens.empty(); });
   }
   const std::map<engine::RequestId, Result>& results() const { return results_; }
 
@@ -43,28 +49,27 @@ class Inbox {
   std::map<engine::RequestId, Result> results_;
 };
 
+constexpr int kClients = 4;
 constexpr int kRequestsEach = 150;
 
-class Threads : public ::testing::Test {
- protected:
-  Threads() : executor_(config()) {
-    engine_.emplace(kv::Cache(config()), executor_, engine::EngineConfig{.max_batch = 8, .step_tokens = 64},
+/// An engine that runs, and its clients' mail.
+class World {
+ public:
+  explicit World(Groups groups) : config_(config(groups)), executor_(config_) {
+    engine_.emplace(kv::Cache(config_), executor_,
+                    engine::EngineConfig{.max_batch = 8, .step_tokens = 64, .growth_room = false, .check_every = 1},
                     [this](std::vector<engine::Event>&& events) { inbox_.take(events); });
     loop_ = std::thread([this] { engine_->run(); });
   }
-  ~Threads() override {
+  ~World() {
     if (loop_.joinable()) stop();
   }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
   void stop() {
     engine_->stop();
     loop_.join();
-  }
-  static kv::CacheConfig config() {
-    return {.block_size = 8,
-            .num_blocks = 70,
-            .bytes_per_block = 128,
-            .groups = make_groups(Groups::kFullAndSliding),
-            .max_extend = 64};
   }
   engine::RequestId submit(const Submission& submission) {
     const auto id = engine_->next_id();
@@ -72,89 +77,178 @@ class Threads : public ::testing::Test {
     engine_->submit(make_request(id, submission));
     return id;
   }
+  engine::Engine& engine() { return *engine_; }
+  Inbox& inbox() { return inbox_; }
 
+  /// REQUIRES: stopped.
+  void expect_all_well() {
+    for (const auto& [id, result] : inbox_.results()) {
+      EXPECT_EQ(error_in(result, config_.groups), "") << "request " << id;
+    }
+    EXPECT_TRUE(executor_.faults().empty());
+    EXPECT_EQ(engine_->cache().check_integrity(), "");
+    const auto figures = engine_->snapshot();
+    EXPECT_EQ(figures.integrity_findings, 0);
+    EXPECT_EQ(figures.cache.in_use, 0);
+    EXPECT_EQ(figures.cache.reserved, 0);
+    EXPECT_EQ(figures.requests_submitted, figures.requests_finished + figures.requests_cancelled +
+                                              figures.requests_timed_out + figures.requests_refused +
+                                              figures.requests_failed);
+  }
+
+ private:
+  // Room for three requests or so: the prompts share a beginning of 60 tokens.
+  static kv::CacheConfig config(Groups groups) {
+    const auto specs = make_groups(groups);
+    return {.block_size = 8,
+            .num_blocks = 35 * static_cast<std::int32_t>(specs.size()),
+            .bytes_per_block = 128,
+            .groups = specs,
+            .max_extend = 64};
+  }
+
+  kv::CacheConfig config_;
   FakeExecutor executor_;
   Inbox inbox_;
   std::optional<engine::Engine> engine_;
   std::thread loop_;
 };
 
-TEST_F(Threads, ManyClients) {
-  const auto seed = test_seed(3);
-  std::atomic<bool> watching = true;
-  std::thread watcher([&] {
+/// Looks at the snapshot all the time.
+class Watcher {
+ public:
+  explicit Watcher(const engine::Engine& engine) : engine_(engine), thread_([this] { watch(); }) {}
+  ~Watcher() {
+    watching_ = false;
+    thread_.join();
+  }
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+ private:
+  void watch() {
     std::int64_t steps = 0;
-    while (watching) {
-      const auto figures = engine_->snapshot();
+    while (watching_) {
+      const auto figures = engine_.snapshot();
       EXPECT_GE(figures.steps, steps);
       EXPECT_EQ(figures.cache.total, figures.cache.free + figures.cache.cached + figures.cache.in_use);
       steps = figures.steps;
       std::this_thread::yield();
     }
-  });
+  }
+
+  const engine::Engine& engine_;
+  std::atomic<bool> watching_ = true;
+  std::thread thread_;
+};
+
+/// One client's requests. Returns its operations.
+std::int64_t run_client(World& world, const Prompt& shared, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  const auto shared = random_prompt(random, 60);
-  std::vector<std::thread> clients;
-  for (std::uint64_t c = 0; c < 4; ++c) {
-    clients.emplace_back([&, c] {
-      std::mt19937_64 mine(seed + c);
-      std::vector<engine::RequestId> ids;
-      for (int i = 0; i < kRequestsEach; ++i) {
-        Submission s{.prompt = shared + random_prompt(mine, 1 + mine() % 30),
-                     .max_tokens = static_cast<std::int32_t>(1 + mine() % 20),
-                     .n = i % 4 == 0 ? 2 : 1,
-                     .seed = mine(),
-                     .salt = mine() % 4 == 0 ? "other" : ""};
-        s.priority = static_cast<std::int32_t>(mine() % 3);
-        s.cache_report = mine() % 3 == 0;
-        if (mine() % 8 == 0) s.deadline = engine::Clock::now() + std::chrono::microseconds(mine() % 3000);
-        ids.push_back(submit(s));
-        if (mine() % 5 == 0) engine_->cancel(ids[mine() % ids.size()]);
-        if (mine() % 2 == 0) inbox_.wait_done(ids[mine() % ids.size()]);
-      }
-    });
+  std::vector<engine::RequestId> ids;
+  std::int64_t operations = 0;
+  for (int i = 0; i < kRequestsEach; ++i) {
+    Submission s{.prompt = shared + random_prompt(random, 1 + random() % 30),
+                 .max_tokens = static_cast<std::int32_t>(1 + random() % 40),
+                 .n = i % 4 == 0 ? 2 : 1,
+                 .seed = random(),
+                 .salt = random() % 4 == 0 ? "other" : ""};
+    s.priority = static_cast<std::int32_t>(random() % 3);
+    s.cache_report = random() % 3 == 0;
+    if (random() % 8 == 0) s.deadline = engine::Clock::now() + std::chrono::microseconds(random() % 3000);
+    ids.push_back(world.submit(s));
+    ++operations;
+    // An early one is likely over, the last one likely in the queue.
+    const auto some = [&] { return ids[ids.size() - 1 - random() % std::min<std::size_t>(ids.size(), 6)]; };
+    if (random() % 4 == 0) {
+      if (random() % 2 == 0) world.inbox().wait_streaming(ids.back());
+      world.engine().cancel(some());
+      ++operations;
+    }
+    if (random() % 2 == 0) world.inbox().wait_done(some());
   }
-  for (auto& client : clients) client.join();
-  for (const auto& [id, result] : inbox_.results()) inbox_.wait_done(id);
-  watching = false;
-  watcher.join();
-  stop();
-  EXPECT_EQ(inbox_.results().size(), std::size_t{4 * kRequestsEach});
-  const auto figures = engine_->snapshot();
-  std::cout << figures.preemptions << " preemptions, " << figures.passes << " passes, " << figures.requests_timed_out
-            << " timed out, " << figures.requests_cancelled << " cancelled, " << figures.cache.evictions
-            << " evictions\n";
-  EXPECT_EQ(figures.requests_submitted, figures.requests_finished + figures.requests_cancelled +
-                                            figures.requests_timed_out + figures.requests_refused +
-                                            figures.requests_failed);
-  for (const auto& [id, result] : inbox_.results()) {
-    EXPECT_EQ(error_in(result, config().groups), "") << "request " << id;
-  }
-  EXPECT_TRUE(executor_.faults().empty());
-  EXPECT_EQ(engine_->cache().check_integrity(), "");
-  EXPECT_EQ(engine_->snapshot().cache.in_use, 0);
+  return operations;
 }
 
-TEST_F(Threads, StopEndsOpenStreamsAndRunReturns) {
+void add(Transitions& t, const std::map<engine::RequestId, Result>& results, const engine::Snapshot& figures) {
+  using sampling::Finish;
+  for (const auto& [id, result] : results) {
+    t["timed out before the first token"] += result.refusal == engine::Refusal::kTimeout;
+    t["found in the tree"] += result.usage.cached_tokens > 0;
+    t["samples forked"] += result.submission.n > 1 && !result.samples[1].tokens.empty();
+    for (const auto& sample : result.samples) {
+      t["cancelled before the first token"] += sample.tokens.empty() && sample.finish == Finish::kCancelled;
+      t["cancelled in mid-stream"] += !sample.tokens.empty() && sample.finish == Finish::kCancelled;
+    }
+  }
+  t["preempted"] += figures.preemptions;
+  t["resumed"] += figures.resumptions;
+  t["blocks evicted"] += figures.cache.evictions;
+  t["blocks forked"] += figures.cache.cow_forks;
+  t["admitted ahead of an earlier one"] += figures.passes;
+  t["cache checked"] += figures.integrity_checks;
+}
+
+std::int64_t run_round(Groups groups, std::uint64_t seed, Transitions& met) {
+  World world(groups);
+  std::int64_t operations = 0;
+  {
+    const Watcher watcher(world.engine());
+    std::mt19937_64 random(seed);
+    const auto shared = random_prompt(random, 60);
+    std::vector<std::future<std::int64_t>> clients;
+    for (std::uint64_t c = 1; c <= kClients; ++c)
+      clients.push_back(
+          std::async(std::launch::async, [&world, &shared, s = seed + c] { return run_client(world, shared, s); }));
+    for (auto& client : clients) operations += client.get();
+    for (const auto& [id, result] : world.inbox().results()) world.inbox().wait_done(id);
+  }
+  world.stop();
+  EXPECT_EQ(world.inbox().results().size(), std::size_t{kClients * kRequestsEach});
+  world.expect_all_well();
+  add(met, world.inbox().results(), world.engine().snapshot());
+  return operations;
+}
+
+class Threads : public ::testing::TestWithParam<Groups> {};
+
+TEST_P(Threads, ManyClients) {
+  const auto seed = test_seed(3);
+  const std::int64_t wanted = operations_wanted(1400) / 2;
+  std::int64_t operations = 0;
+  Transitions met;
+  for (std::uint64_t round = 0; operations < wanted && !HasFailure(); ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    operations += run_round(GetParam(), seed + 1000 * round, met);
+  }
+  std::cout << operations << " operations\n";
+  expect_met(met, (operations + 999) / 1000);
+}
+
+TEST_P(Threads, StopEndsOpenStreamsAndRunReturns) {
+  World world(GetParam());
   std::mt19937_64 random(4);
   std::vector<engine::RequestId> ids;
-  for (int i = 0; i < 12; ++i) ids.push_back(submit({.prompt = random_prompt(random, 20)}));
-  inbox_.wait_streaming(ids[0]);
-  stop();
-  for (const auto id : ids) EXPECT_TRUE(inbox_.results().at(id).done);
-  EXPECT_EQ(engine_->snapshot().cache.in_use, 0);
+  for (int i = 0; i < 12; ++i) ids.push_back(world.submit({.prompt = random_prompt(random, 20)}));
+  world.inbox().wait_streaming(ids[0]);
+  world.stop();
+  for (const auto id : ids) EXPECT_TRUE(world.inbox().results().at(id).done);
+  world.expect_all_well();
 }
 
-TEST_F(Threads, AnIdleEngineWakesUp) {
+TEST_P(Threads, AnIdleEngineWakesUp) {
+  World world(GetParam());
   std::mt19937_64 random(5);
   for (int i = 0; i < 3; ++i) {
-    const auto id = submit({.prompt = random_prompt(random, 20), .max_tokens = 3});
-    inbox_.wait_done(id);
+    const auto id = world.submit({.prompt = random_prompt(random, 20), .max_tokens = 3});
+    world.inbox().wait_done(id);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  stop();
-  EXPECT_EQ(engine_->snapshot().requests_finished, 3);
+  world.stop();
+  EXPECT_EQ(world.engine().snapshot().requests_finished, 3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Groups, Threads, ::testing::Values(Groups::kFull, Groups::kFullAndSliding), name_of);
 
 }  // namespace
 }  // namespace coppice::testing
