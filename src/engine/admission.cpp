@@ -164,14 +164,13 @@ void Scheduler::start(Sequence& sequence, kv::SeqId seq, Clock::time_point now) 
   }
   open.admitted_before = true;
   open.usage.cached_tokens = sequence.computed;
-  if (open.request.cache_report) {
-    open.report = std::make_shared<const CacheReport>(
-        make_cache_report(cache_, sequence, sequence.computed, running_, figures_.prefill_tokens_per_second));
-  }
   ++figures_.admissions;
   figures_.prompt_tokens += open.usage.prompt_tokens;
   figures_.cached_tokens += sequence.computed;
   figures_.queue_seconds.add(std::chrono::duration<double>(now - open.arrived).count());
+  if (!open.request.cache_report) return;
+  open.report = std::make_shared<const CacheReport>(
+      make_cache_report(cache_, sequence, sequence.computed, running_, figures_.prefill_tokens_per_second));
 }
 
 }  // namespace coppice::engine

@@ -21,7 +21,7 @@ enum class MatchEnded : std::uint8_t {
   kDiffers,     ///< the cached text goes on with other tokens
   kEvicted,     ///< what follows was cached, and was given up for room
   kInFlight,    ///< another request was computing the same tokens, in a block that was not full yet
-  kUnknown,     ///< nobody computed more of it, or that was evicted too long ago to be remembered
+  kUnknown,     ///< nobody computed more of it, or that was evicted and is forgotten
   kNamespace,   ///< nothing at all was cached under this salt
   kSharingOff,  ///< --share off
 };

@@ -148,12 +148,14 @@ void Engine::Impl::open(Request&& request, Clock::time_point now) {
 void Engine::Impl::admit(Clock::time_point now) {
   never_.clear();
   const auto admitted = figures_.admissions;
+  const auto waiting = open_.size() - static_cast<std::size_t>(scheduler_.running_requests());
   try {
     scheduler_.admit(never_, now);
   } catch (const std::exception& error) {  // the others' turn comes in the next step
     fail(*scheduler_.in_hand()->request, reason(error));
   }
-  for (auto i = admitted; i < figures_.admissions; ++i) rates_.left_queue(now);
+  const bool from_empty = waiting <= newcomers_.size();
+  for (auto i = admitted; i < figures_.admissions; ++i) rates_.left_queue(now, from_empty);
   for (const auto& [sequence, room] : never_) {
     OpenRequest& open = *sequence->request;
     if (sequence->state == SequenceState::kEnded) continue;

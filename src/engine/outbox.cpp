@@ -15,12 +15,12 @@ void Outbox::make_room() {
 void Outbox::piece(OpenRequest& open, int sample, sampling::Piece piece) {
   make_room();
   Event event{.request = open.request.id, .sample = sample, .piece = std::move(piece)};
+  event.report = std::exchange(open.report, nullptr);
   if (event.piece.finish) {
     open.ended[static_cast<std::size_t>(sample)] = true;
     if (--open.open_samples == 0) {
       event.done = true;
       event.usage = open.usage;
-      event.report = open.report;
     }
   }
   events_.push_back(std::move(event));
@@ -48,7 +48,8 @@ void Outbox::refuse(OpenRequest& open, Refusal refusal, std::string message, dou
                           .usage = open.usage,
                           .refusal = refusal,
                           .message = std::move(message),
-                          .retry_seconds = retry_seconds});
+                          .retry_seconds = retry_seconds,
+                          .report = std::exchange(open.report, nullptr)});
 }
 
 void Outbox::deliver(const EventSink& sink) {

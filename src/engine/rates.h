@@ -12,8 +12,12 @@ namespace coppice::engine {
 
 class Rates {
  public:
-  /// A request left the queue for good.
-  void left_queue(Clock::time_point now) { left_[n_left_++ % kRemembered] = now; }
+  /// A request left the queue for good. from_empty: nobody waited before this step. An idle hour says nothing about the
+  /// pace, so after a minute without anybody who waits it is measured anew.
+  void left_queue(Clock::time_point now, bool from_empty) {
+    if (from_empty && n_left_ > 0 && now - left_[(n_left_ - 1) % kRemembered] > kIdle) n_left_ = 0;
+    left_[n_left_++ % kRemembered] = now;
+  }
 
   /// A step took `seconds`; `prompt_rows` of its `rows` belonged to prompts.
   void stepped(int prompt_rows, int rows, double seconds) {
@@ -39,6 +43,7 @@ class Rates {
 
  private:
   static constexpr std::size_t kRemembered = 64;
+  static constexpr std::chrono::minutes kIdle{1};
   static constexpr double kKept = 0.9;  // of the past, at each step
 
   std::array<Clock::time_point, kRemembered> left_{};  // a ring

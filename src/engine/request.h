@@ -29,7 +29,7 @@ struct Request {
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
   std::string cache_salt;                                      ///< isolates tenants; added to the namespace [K8]
   std::int32_t priority = 0;                                   ///< lower goes first
-  bool cache_report = false;                                   ///< the last event shall have one
+  bool cache_report = false;                                   ///< wants one, if it is admitted: Event::report
   std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included
 };
 
@@ -60,8 +60,9 @@ struct Event {
   std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated
   std::string message;             ///< with refusal, and with kError
   double retry_seconds = 0;        ///< with kQueueFull: by then the queue should have drained
-  std::shared_ptr<const CacheReport>
-      report;  ///< when done, if it was asked for: not of who never ran, nor with refusal
+  /// With the first event after the request's admission, if it was asked for: whatever comes of the request, whoever was
+  /// admitted has one.
+  std::shared_ptr<const CacheReport> report;
 };
 
 /// Called once per step on the engine's thread with all of the step's events; must not block.

@@ -91,7 +91,7 @@ struct OpenRequest {
   bool failing = false;                              ///< all it lacks is that event: there was no memory for it
   int passed = 0;                                    ///< hot requests that were admitted ahead of it (scheduler.h)
   Clock::time_point arrived{};
-  std::shared_ptr<const CacheReport> report;  ///< as of its first admission
+  std::shared_ptr<const CacheReport> report;  ///< as of its first admission, until an event takes it along
 };
 
 inline std::span<const kv::Token> Sequence::tokens() const {

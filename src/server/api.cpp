@@ -229,8 +229,8 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   if (!failure) co_return;
   request.drop_body();  // whoever takes the answer slowly must not hold it meanwhile
   metrics_.count_request(path, failure->status());
-  SPDLOG_DEBUG("{} {} of {}: {} {}", request.method, request.path, request.client.empty() ? "?" : request.client,
-               failure->status(), failure->what());
+  spdlog::debug("{} {} of {}: {} {}", request.method, request.path, request.client.empty() ? "?" : request.client,
+                failure->status(), failure->what());
   if (!out.begun()) {
     HttpReply reply = error_reply(*failure);
     if (failure->status() == 405) reply.headers.emplace_back("Allow", allowed);
@@ -246,6 +246,12 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
 void Api::set_progress(std::string stage, double fraction) {
   stage_ = std::move(stage);
   fraction_ = fraction;
+}
+
+void Api::set_ready(std::shared_ptr<Model> model) {
+  model_ = std::move(model);
+  hub_.on_report(
+      [this](engine::RequestId id, const engine::CacheReport& report) { log_cache_report(id, report, *model_); });
 }
 
 Model& Api::ready_model() const {

@@ -56,7 +56,7 @@ class Api final : public HttpHandler {
 
   // What /health says.
   void set_progress(std::string stage, double fraction);
-  void set_ready(std::shared_ptr<Model> model) { model_ = std::move(model); }
+  void set_ready(std::shared_ptr<Model> model);
   void set_draining() { draining_ = true; }
 
   /// For /metrics.

@@ -1,5 +1,7 @@
 #include "server/cache_report.h"
 
+#include <spdlog/spdlog.h>
+
 #include <cmath>
 #include <span>
 #include <string>
@@ -24,7 +26,7 @@ Words words_for(engine::MatchEnded ended) {
     case engine::MatchEnded::kInFlight:
       return {"in_flight", "Another request was still computing what follows, in a block that was not full yet."};
     case engine::MatchEnded::kUnknown:
-      return {"unknown", "What follows was never computed, or was evicted long ago."};
+      return {"unknown", "What follows was never computed, or was evicted and is forgotten."};
     case engine::MatchEnded::kNamespace:
       return {"namespace", "Nothing was cached under this cache_salt (and API key, where keys are kept apart)."};
     case engine::MatchEnded::kSharingOff:
@@ -47,6 +49,11 @@ JsonObject cache_report_json(const engine::CacheReport& report, const Model& mod
           {"text", std::move(texts)},
           {"lost_tokens", report.lost_tokens},
           {"lost_seconds", std::round(report.lost_seconds * 1000) / 1000}};
+}
+
+void log_cache_report(engine::RequestId id, const engine::CacheReport& report, const Model& model) {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  spdlog::debug("request {}: {}", id, dump(cache_report_json(report, model, CacheReports::kText)));
 }
 
 }  // namespace coppice::server

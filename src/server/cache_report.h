@@ -1,7 +1,7 @@
 // What a client, or the log, is told of why a prefix did not match further [S5].
 #pragma once
 
-#include "engine/cache_report.h"
+#include "engine/request.h"
 #include "server/json.h"
 #include "server/model.h"
 
@@ -17,5 +17,8 @@ enum class CacheReports : std::uint8_t {
 /// {"prompt_tokens", "matched_tokens", "ended", "why", "text": {"before", "asked", "found"}, "lost_tokens",
 /// "lost_seconds"}. "found" only where the text differs, and with kText.
 JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how);
+
+/// A line in the debug log: always with the texts, the log is the operator's.
+void log_cache_report(engine::RequestId id, const engine::CacheReport& report, const Model& model);
 
 }  // namespace coppice::server

@@ -29,6 +29,14 @@ engine::EventSink EventHub::sink() {
   };
 }
 
+void EventHub::tell_report(const Shared& shared, const engine::Event& event) {
+  try {
+    shared.on_report(event.request, *event.report);
+  } catch (const std::exception& e) {
+    log_failure("a cache report is lost", e);
+  }
+}
+
 void EventHub::drain(Shared& shared) {
   std::vector<engine::Event> events;
   {
@@ -36,6 +44,7 @@ void EventHub::drain(Shared& shared) {
     events.swap(shared.queue);
   }
   for (engine::Event& event : events) {
+    if (event.report && shared.on_report) tell_report(shared, event);
     const auto it = shared.listeners.find(event.request);
     if (it == shared.listeners.end()) continue;
     EventListener* const listener = it->second;

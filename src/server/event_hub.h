@@ -7,13 +7,16 @@
 // Invariants
 //   1. A drain is posted iff `queue_` became non-empty since the last drain.
 //   2. Want of memory loses no event on its way here: the engine waits.
-//   3. Events of requests that nobody listens to (a cancelled one's last words) are dropped.
+//   3. Events of requests that nobody listens to (a cancelled one's last words) are dropped, but for the cache report that
+//      may be in them: on_report() hears each.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -44,6 +47,10 @@ class EventHub {
   void remove(engine::RequestId id) { shared_->listeners.erase(id); }
   std::size_t open() const { return shared_->listeners.size(); }
 
+  /// Called with each report, before the request's listener has it. It may throw.
+  using ReportListener = std::function<void(engine::RequestId, const engine::CacheReport&)>;
+  void on_report(ReportListener listener) { shared_->on_report = std::move(listener); }
+
   /// Calls every listener's on_shutdown() once.
   void shutdown();
 
@@ -54,8 +61,10 @@ class EventHub {
     std::mutex mutex;
     std::vector<engine::Event> queue;  ///< guarded by mutex
     std::unordered_map<engine::RequestId, EventListener*> listeners;
+    ReportListener on_report;
   };
   static void drain(Shared& shared);
+  static void tell_report(const Shared& shared, const engine::Event& event);
 
   std::shared_ptr<Shared> shared_;
 };

@@ -1,8 +1,11 @@
 #include "server/generation_reply.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include <boost/asio/error.hpp>
+#include <boost/system/system_error.hpp>
 #include <chrono>
 #include <ctime>
 #include <optional>
@@ -30,50 +33,51 @@ std::string response_id(Endpoint endpoint) {
   return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", random(), random());
 }
 
-/// Notes when the first news came and, at the end, tells the metrics.
+/// Tells the metrics how long it took.
 class Stopwatch {
  public:
-  explicit Stopwatch(ReplyClock clock) : clock_(clock) {}
-  void news() {
-    if (first_) return;
-    first_ = engine::Clock::now();
-    clock_.metrics.observe_first_token(seconds(*first_ - clock_.start));
+  Stopwatch(const Job& job, ReplyClock clock) : job_(job), clock_(clock) {}
+  /// The job may have news.
+  void look() {
+    if (told_ || !job_.first_token()) return;
+    told_ = true;
+    clock_.metrics.observe_first_token(seconds(*job_.first_token() - clock_.start));
   }
   /// REQUIRES: job.done().
-  void end(const Job& job) {
-    if (job.refusal()) clock_.metrics.count_rejected(*job.refusal());
-    if (job.error()) return;
+  void end() {
+    if (job_.refusal()) clock_.metrics.count_rejected(*job_.refusal());
+    if (job_.error()) return;
     const auto now = engine::Clock::now();
-    clock_.metrics.observe_request(seconds(now - clock_.start), seconds(now - first_.value_or(now)),
-                                   job.usage().completion_tokens / job.n_choices());
+    clock_.metrics.observe_request(seconds(now - clock_.start), seconds(now - job_.first_token().value_or(now)),
+                                   job_.usage().completion_tokens / job_.n_choices());
   }
 
  private:
+  const Job& job_;
   ReplyClock clock_;
-  std::optional<engine::Clock::time_point> first_;
+  bool told_ = false;  // the first token's time
 };
 
 /// The reports of the job's prompts: an object, or a list where there were several; null where none was asked for.
-Json reports_json(const Job& job, const Prepared& prepared, const CacheReporting& reporting, const std::string& id) {
+Json reports_json(const Job& job, const Prepared& prepared, const CacheReporting& reporting) {
+  if (!prepared.parsed.cache_report) return nullptr;
   JsonArray all;
   for (const auto& report : job.reports()) {
     if (!report) return nullptr;
-    if (spdlog::should_log(spdlog::level::debug))
-      spdlog::debug("{}: {}", id, dump(cache_report_json(*report, reporting.model, CacheReports::kText)));
     all.push_back(cache_report_json(*report, reporting.model, reporting.how));
   }
-  if (!prepared.parsed.cache_report) return nullptr;
   return all.size() == 1 ? std::move(all.front()) : Json(std::move(all));
 }
 
 asio::awaitable<void> stream(Job& job, Prepared& prepared, const CacheReporting& reporting, ResponseHead head,
                              ReplyClock clock, ReplyWriter& out) {
-  Stopwatch watch(clock);
-  const std::string id = head.id;
+  Stopwatch watch(job, clock);
   ResponseStream events(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0,
                         prepared.parsed.include_usage, std::exchange(prepared.echoes, {}));
   while (true) {
-    if (!co_await job.wait(clock.ping)) {
+    const bool news = co_await job.wait(clock.ping);
+    watch.look();
+    if (!news) {
       if (!out.begun()) co_await out.begin_stream();
       co_await out.write(kPing);
       continue;
@@ -81,26 +85,27 @@ asio::awaitable<void> stream(Job& job, Prepared& prepared, const CacheReporting&
     const bool last = job.done();  // now: what comes during the writes below is for the next round
     std::string bytes;
     for (Delta& delta : job.take()) bytes += events.events(std::move(delta));
-    if (!bytes.empty()) watch.news();
-    if (last) watch.end(job);
+    if (last) watch.end();
     if (job.error()) {
       if (!out.begun()) throw ApiError(*job.error());
       bytes += ResponseStream::error(*job.error());
     } else if (last) {
-      bytes += events.end(job.usage(), reports_json(job, prepared, reporting, id));
+      bytes += events.end(job.usage(), reports_json(job, prepared, reporting));
     }
     if (!out.begun()) co_await out.begin_stream();
     co_await out.write(bytes);
     if (last) break;
   }
   co_await out.end_stream();
+  // Its client took the end, but for long nothing: it counts as one that lets a write run out of time.
+  if (job.error() && job.error()->code() == kSlowReader)
+    throw boost::system::system_error(asio::error::timed_out, "the client reads too slowly");
 }
 
 /// A whole answer's JSON.
 asio::awaitable<std::string> answer(Job& job, Prepared& prepared, const CacheReporting& reporting, ResponseHead head,
                                     ReplyClock clock, std::size_t max_bytes) {
-  Stopwatch watch(clock);
-  const std::string id = head.id;
+  Stopwatch watch(job, clock);
   ResponseBody body(std::move(head), job.n_choices(), prepared.parsed.sampling.logprobs >= 0,
                     std::exchange(prepared.echoes, {}));
   while (true) {
@@ -111,15 +116,13 @@ asio::awaitable<std::string> answer(Job& job, Prepared& prepared, const CacheRep
                                  max_bytes),
                      "", "answer_too_large");
     co_await job.wait();
-    for (Delta& delta : job.take()) {
-      watch.news();
-      body.add(std::move(delta));
-    }
+    watch.look();
+    for (Delta& delta : job.take()) body.add(std::move(delta));
     if (job.done()) break;
   }
-  watch.end(job);
+  watch.end();
   if (job.error()) throw ApiError(*job.error());
-  co_return body.json(job.usage(), reports_json(job, prepared, reporting, id));
+  co_return body.json(job.usage(), reports_json(job, prepared, reporting));
 }
 
 }  // namespace
@@ -128,6 +131,8 @@ asio::awaitable<void> reply_with(Job& job, Prepared& prepared, CacheReporting re
                                  std::size_t max_answer_bytes, ReplyWriter& out) {
   const Endpoint endpoint = prepared.parsed.endpoint;
   ResponseHead head{endpoint, response_id(endpoint), std::time(nullptr), prepared.model};
+  // The log's cache reports have these numbers: the engine tells of a request that its client may have left.
+  spdlog::debug("{}: requests {}", head.id, fmt::join(job.requests(), ", "));
   if (prepared.parsed.stream) {
     co_await stream(job, prepared, reporting, std::move(head), clock, out);
   } else {

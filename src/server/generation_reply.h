@@ -34,6 +34,7 @@ struct CacheReporting {
 ///
 /// Throws ApiError: before the first token there is still a status to set, so a stream's head waits for it, but no longer
 /// than `clock.ping`. After that much silence, and again, a comment keeps the client and all between from giving up.
+/// Throws boost::system::system_error when the client is gone or reads too slowly.
 boost::asio::awaitable<void> reply_with(Job& job, Prepared& prepared, CacheReporting reporting, ReplyClock clock,
                                         std::size_t max_answer_bytes, ReplyWriter& out);
 

@@ -120,7 +120,7 @@ asio::awaitable<void> HttpSession::run() {
     log_failure("connection", e);
     no_memory = busy_;
   } catch (const std::exception& e) {
-    SPDLOG_DEBUG("connection closed: {}", e.what());
+    spdlog::debug("connection closed: {}", e.what());
   }
   if (no_memory) {
     handler_.refused(503);
@@ -135,7 +135,7 @@ asio::awaitable<void> HttpSession::turn_away(ApiError error) {
   try {
     co_await refuse(error);
   } catch (const std::exception& e) {
-    SPDLOG_DEBUG("connection closed: {}", e.what());
+    spdlog::debug("connection closed: {}", e.what());
   }
   close();
 }
@@ -279,7 +279,7 @@ asio::awaitable<void> HttpSession::respond(HttpRequest& request) {
     log_failure("reply not finished", e);
     no_memory = true;
   } catch (const std::exception& e) {
-    SPDLOG_DEBUG("reply not finished: {}", e.what());
+    spdlog::debug("reply not finished: {}", e.what());
     complete_ = false;
   }
   if (no_memory) co_await excuse();
@@ -316,7 +316,7 @@ asio::awaitable<void> HttpSession::watch() {
     buffer_.commit(n);
     if (error) co_return;
   }
-  SPDLOG_DEBUG("connection closed: over {} bytes sent ahead of their turn", kMaxPipelined);
+  spdlog::debug("connection closed: over {} bytes sent ahead of their turn", kMaxPipelined);
 }
 
 asio::awaitable<void> HttpSession::write_all(std::string_view bytes) {
@@ -375,7 +375,7 @@ asio::awaitable<void> HttpSession::end_stream() {
 
 void HttpSession::check_deadline(Clock::time_point now) {
   // Whoever waits sees an error, and may still send a reply.
-  if (socket_.check(now)) SPDLOG_DEBUG("connection timed out");
+  if (socket_.check(now)) spdlog::debug("connection timed out");
 }
 
 void HttpSession::rest() {

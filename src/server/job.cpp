@@ -59,6 +59,7 @@ void Job::submit(engine::Request request) {
   const int n = static_cast<int>(request.samples.size());
   // From here on, whatever fails, cancel_open() undoes it.
   open_.emplace(id, Open{.first_choice = next_choice_, .index = reports_.size()});
+  requests_.push_back(id);
   reports_.emplace_back();
   hub_.add(id, *this);
   next_choice_ += n;
@@ -90,6 +91,7 @@ std::vector<Delta> Job::take() {
 void Job::on_event(engine::Event&& event) {
   const auto it = open_.find(event.request);
   if (it == open_.end()) return;
+  if (event.report) reports_[it->second.index] = std::move(event.report);
   if (event.refusal) {
     refusal_ = event.refusal;
     return fail(refusal_error(event, prompt_field_));
@@ -99,9 +101,9 @@ void Job::on_event(engine::Event&& event) {
     return fail(
         ApiError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
   if (finish == sampling::Finish::kCancelled) return fail(ApiError::unavailable("The server is shutting down."));
+  if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
   add_piece(it->second.first_choice + event.sample, std::move(event.piece));
   if (event.done) {
-    reports_[it->second.index] = std::move(event.report);
     usage_.prompt_tokens += event.usage.prompt_tokens;
     usage_.cached_tokens += event.usage.cached_tokens;
     usage_.completion_tokens += event.usage.completion_tokens;
@@ -109,7 +111,7 @@ void Job::on_event(engine::Event&& event) {
     open_.erase(it);
   }
   if (pending_bytes_ > max_pending_bytes_)
-    return fail(ApiError::server_error(503, "The client reads too slowly.", "slow_reader"));
+    return fail(ApiError::server_error(503, "The client reads too slowly.", kSlowReader));
   if (!pending_.empty() || done()) notify();
 }
 

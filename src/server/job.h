@@ -28,6 +28,9 @@
 
 namespace coppice::server {
 
+/// The code of a job's error() when its client left too much untaken.
+inline constexpr const char* kSlowReader = "slow_reader";
+
 /// News of one choice.
 struct Delta {
   int choice = 0;
@@ -57,9 +60,12 @@ class Job final : public EventListener {
   const std::optional<ApiError>& error() const { return error_; }
   /// Why the engine refused one of the requests, if that is what ended the job.
   const std::optional<engine::Refusal>& refusal() const { return refusal_; }
+  const std::vector<engine::RequestId>& requests() const { return requests_; }  ///< in the order of submit()
+  /// When the first token's news came, of whichever choice. Its text may be held back for long, or never be shown.
+  const std::optional<engine::Clock::time_point>& first_token() const { return first_token_; }
   const engine::Usage& usage() const { return usage_; }  ///< summed; complete when done()
   int n_choices() const { return next_choice_; }
-  /// One for each request, in the order of submit(), null where none was asked for; complete when done().
+  /// One for each request, in the order of submit(), null where none was asked for; complete when done() without error().
   const std::vector<std::shared_ptr<const engine::CacheReport>>& reports() const { return reports_; }
 
   void on_event(engine::Event&& event) override;
@@ -82,12 +88,14 @@ class Job final : public EventListener {
     std::size_t index = 0;  ///< of its report
   };
   std::unordered_map<engine::RequestId, Open> open_;
+  std::vector<engine::RequestId> requests_;
   std::vector<std::shared_ptr<const engine::CacheReport>> reports_;
   int next_choice_ = 0;
   std::vector<Delta> pending_;
   std::unordered_map<int, std::size_t> pending_of_;  ///< choice -> index in pending_
   std::size_t pending_bytes_ = 0;
   engine::Usage usage_;
+  std::optional<engine::Clock::time_point> first_token_;
   std::optional<ApiError> error_;
   std::optional<engine::Refusal> refusal_;
   bool lost_ = false;

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 
 import openai
 import pytest
@@ -76,6 +78,16 @@ def pipe_without_reader():
     reader, writer = os.pipe()
     os.close(reader)
     return open(writer, "wb")
+
+
+def test_the_debug_log_has_a_line_for_a_refused_request(tmp_path):
+    with open(tmp_path / "log", "w+", encoding="utf-8") as log, \
+            Coppice("--kv-bytes", "64MiB", "--threads", "1", "--log-level", "debug", log_to=log) as server:
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(server.url + "/nowhere", timeout=30)
+        assert server.end() == 0
+        log.seek(0)
+        assert "GET /nowhere of ?: 404" in log.read()
 
 
 @pytest.mark.parametrize("broken_log", [full_disk, pipe_without_reader])

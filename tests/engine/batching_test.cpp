@@ -226,6 +226,33 @@ TEST_P(Batching, AFullQueueSaysWhenToComeBack) {
   EXPECT_EQ(retry_seconds(std::chrono::minutes(10)), 60) << "the pace may change";
 }
 
+// Nobody waited meanwhile, so that the time says nothing about the pace.
+TEST_P(Batching, AnIdleHourDoesNotCountForThePace) {
+  std::mt19937_64 random(18);
+  Harness h({.groups = GetParam(), .max_batch = 1, .max_waiting = 20});
+  const auto submit = [&](int n) {
+    for (int i = 0; i < n; ++i) h.submit({.prompt = random_prompt(random, 5), .max_tokens = 1});
+  };
+  for (int i = 0; i < 5; ++i) {
+    submit(1);
+    h.step();
+  }
+  h.now += std::chrono::hours(1);
+  submit(20);
+  for (int i = 0; i < 10; ++i) {
+    h.step();
+    h.now += std::chrono::milliseconds(500);
+  }
+  submit(12);
+  h.finish();
+  std::vector<double> told;
+  for (const auto& [id, result] : h.results()) {
+    if (result.refusal == Refusal::kQueueFull) told.push_back(result.retry_seconds);
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NEAR(told[0], 20 * 0.5, 2);
+}
+
 // Requests that wait already stay, whatever comes.
 TEST_P(Batching, OnlyNewcomersAreTurnedAway) {
   std::mt19937_64 random(17);

@@ -90,8 +90,7 @@ TEST_P(CacheReport, Evicted) {
   ASSERT_GT(h.snapshot().cache.evictions, 0);
   const auto report = report_of(h, prompt + random_prompt(random, 5));
   EXPECT_EQ(report.ended, MatchEnded::kEvicted);
-  EXPECT_EQ(report.matched_tokens + report.lost_tokens,
-            72);  // of ten blocks of 8, the first, fifth and ninth are remembered
+  EXPECT_EQ(report.matched_tokens + report.lost_tokens, 80);
 }
 
 // A block that a running request is still filling is not in the tree.
@@ -113,7 +112,62 @@ TEST_P(CacheReport, SharingOff) {
   EXPECT_EQ(report_of(h, random_prompt(random, 30)).ended, MatchEnded::kSharingOff);
 }
 
+// Whatever comes of the request: who leaves has one, too.
+TEST_P(CacheReport, ComesWithTheFirstEventAfterAdmission) {
+  std::mt19937_64 random(8);
+  Harness h({.groups = GetParam(), .step_tokens = 40, .max_extend = 32});
+  const auto submit = [&](int max_tokens) {
+    return h.submit({.prompt = random_prompt(random, 100), .max_tokens = max_tokens, .cache_report = true});
+  };
+  const auto streaming = submit(50), leaves = submit(50), late = submit(50);
+  while (h.result(streaming).samples[0].tokens.empty()) h.step();
+  EXPECT_TRUE(h.result(streaming).report) << "long before its end";
+  h.cancel(leaves);
+  h.step();
+  EXPECT_TRUE(h.result(leaves).samples[0].tokens.empty()) << "a load that doesn't try it";
+  EXPECT_TRUE(h.result(leaves).report);
+  while (h.result(late).samples[0].tokens.empty()) h.step();
+  h.finish();
+  EXPECT_TRUE(h.result(late).report);
+}
+
 COPPICE_FOR_ALL_GROUPS(CacheReport);
+
+// It is admitted before its report is made.
+TEST(Admission, CountsEvenIfItsReportCannotBeMade) {
+  bool fails = false;
+  const kv::CacheConfig config{.block_size = 8,
+                               .num_blocks = 40,
+                               .bytes_per_block = 128,
+                               .groups = make_groups(Groups::kFull),
+                               .max_extend = 32,
+                               .hash = [&](std::span<const std::byte> bytes) {
+                                 if (fails) throw std::runtime_error("no digest can be had");
+                                 return kv::sha256(bytes);
+                               }};
+  FakeExecutor executor(config);
+  std::map<engine::RequestId, engine::Event> ends;
+  engine::Engine engine(kv::Cache(config), executor, {}, [&](std::vector<engine::Event>&& events) {
+    for (auto& event : events) {
+      if (event.done) ends[event.request] = std::move(event);
+    }
+  });
+  std::mt19937_64 random(9);
+  for (const engine::RequestId id : {1, 2}) {
+    fails = id == 2;  // there is a root by then: only explain() wants digests
+    engine.submit(make_request(id, {.prompt = random_prompt(random, 20), .max_tokens = 1, .cache_report = true}));
+    while (engine.step()) {
+    }
+  }
+  ASSERT_EQ(ends.size(), 2u);
+  EXPECT_EQ(ends[2].refusal, engine::Refusal::kFailed);
+  EXPECT_FALSE(ends[2].report);
+  const auto figures = engine.snapshot();
+  EXPECT_EQ(figures.admissions, 2);
+  EXPECT_EQ(figures.prompt_tokens, 40);
+  EXPECT_EQ(figures.requests_failed, 1);
+  EXPECT_EQ(figures.cache.in_use, 0);
+}
 
 }  // namespace
 }  // namespace coppice::testing

@@ -4,8 +4,10 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "server/api.h"
@@ -124,6 +126,29 @@ TEST_F(ReplyTest, PendingTextIsBounded) {
   EXPECT_TRUE(model_.cancelled(kId));
   ASSERT_TRUE(job_.error());
   EXPECT_EQ(job_.error()->code(), "slow_reader");
+}
+
+/// Text may be held back: half a character, or what may be a stop string's beginning.
+TEST_F(ReplyTest, TheFirstTokenCountsWhetherItShowsOrNot) {
+  job_.on_event(piece(kId, ""));
+  ASSERT_TRUE(job_.first_token());
+  const auto first = *job_.first_token();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  job_.on_event(last(kId, "text", Finish::kStop, {1, 0, 2}));
+  EXPECT_EQ(*job_.first_token(), first);
+  const auto start = first - std::chrono::milliseconds(20);
+  asio::co_spawn(io_, server::reply_with(job_, prepared_, {model_}, {start, metrics_}, 1000, writer_), asio::detached);
+  io_.run();
+  const std::string figures = metrics_.scrape(nullptr, {});
+  EXPECT_NE(figures.find("coppice_time_to_first_token_seconds_sum 0.02\n"), std::string::npos) << figures;
+}
+
+TEST_F(ReplyTest, TheEngineEndsWhatHadNoToken) {
+  auto end = last(kId, "", Finish::kLength, {1, 0, 0});
+  end.piece.token = -1;
+  job_.on_event(std::move(end));
+  run();
+  EXPECT_FALSE(job_.first_token());
 }
 
 /// A client that takes its answer slowly must not hold the room of all bodies meanwhile.

@@ -195,6 +195,26 @@ TEST_F(StreamTest, SlowReaderCostsOnlyItself) {
   EXPECT_FALSE(model.cancelled(quick_id));
 }
 
+// What it left is dropped, so it need not be slow for ever to be cut.
+TEST_F(StreamTest, SlowReaderThatTakesTheEndCountsAsGone) {
+  auto c = config();
+  c.http.send_buffer_bytes = 4096;
+  c.api.max_pending_bytes = 100000;
+  FakeModel& model = start({}, c);
+  auto slow = client(4096);
+  const auto id = begin(*slow, model);
+  const std::string text(10000, 'x');
+  for (int i = 0; i < 50 && !model.cancelled(id); ++i) {
+    model.emit({piece(id, text)});
+    get("/health");  // the events before it have been handed out
+  }
+  EXPECT_TRUE(model.wait_cancelled(id));
+  EXPECT_NE(slow->read_until("0\r\n\r\n").find("slow_reader"), std::string::npos);
+  const std::string figures = get("/metrics").body;
+  EXPECT_NE(figures.find("\ncoppice_clients_gone_total 1\n"), std::string::npos) << figures;
+  EXPECT_EQ(figures.find(R"(coppice_http_requests_total{path="/v1/completions")"), std::string::npos) << figures;
+}
+
 TEST_F(StreamTest, PiecesMadeDuringAWriteAreSentTogether) {
   auto c = config();
   c.http.send_buffer_bytes = 16384;
