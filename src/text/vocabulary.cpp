@@ -34,13 +34,44 @@ llama_model* load(const std::filesystem::path& gguf) {
   return model;
 }
 
+/// Is it one of a character's bytes after the first?
+bool continues(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80;
+}
+
 /// At most `bytes` of it, cut between characters.
 std::string_view beginning(std::string_view text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
-  const auto in_character = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80; };
   std::size_t end = bytes;
-  while (end > bytes - 4 && in_character(end)) --end;
+  while (end > bytes - 4 && continues(text[end])) --end;
   return text.substr(0, end);
+}
+
+/// What vocabularies' patterns repeat: "letters and more letters".
+enum class Kind : std::uint8_t { kNone, kSpace, kDigit, kLetter, kOther };
+
+Kind kind_of(char c) {
+  if (c == ' ' || ('\t' <= c && c <= '\r')) return Kind::kSpace;
+  if ('0' <= c && c <= '9') return Kind::kDigit;
+  const bool ascii = static_cast<unsigned char>(c) < 0x80;
+  return !ascii || ('a' <= (c | 32) && (c | 32) <= 'z') ? Kind::kLetter : Kind::kOther;
+}
+
+/// The beginning of a text, up to where a run of characters of one kind gets too long; nearly always all of it. libllama
+/// splits the texts of some vocabularies (DeepSeek's, Falcon's, GPT-NeoX's) with std::regex, which takes 200 bytes of stack
+/// for each character of a match: a client's 48,000 equal signs would end the process.
+std::string_view until_long_run(std::string_view text) {
+  constexpr int kLongest = 8192;  // a match may have two runs
+  Kind kind = Kind::kNone;
+  int run = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (continues(text[i])) continue;
+    const Kind next = kind_of(text[i]);
+    run = next == kind ? run + 1 : 1;
+    kind = next;
+    if (run > kLongest) return text.substr(0, i);
+  }
+  return text;
 }
 
 }  // namespace
@@ -166,8 +197,15 @@ void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tok
 }
 
 void Vocabulary::append_whole(std::string_view text, std::vector<kv::Token>& tokens) const {
+  while (!text.empty()) {
+    const std::string_view part = until_long_run(text);
+    append_part(part, tokens);
+    text.remove_prefix(part.size());
+  }
+}
+
+void Vocabulary::append_part(std::string_view text, std::vector<kv::Token>& tokens) const {
   static_assert(std::is_same_v<kv::Token, llama_token>);
-  if (text.empty()) return;
   const std::size_t old = tokens.size();
   // A guess first: English has some four bytes a token. The call itself says what it needs.
   std::size_t room = text.size() / 2 + 8;

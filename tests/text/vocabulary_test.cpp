@@ -1,5 +1,6 @@
 #include "text/vocabulary.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <llama.h>
 
@@ -151,6 +152,19 @@ TEST(Vocabulary, ManyThreadsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(wrong, ElementsAre(0, 0, 0, 0));
+}
+
+// libllama's split by std::regex takes stack for each character of a match.
+TEST(Vocabulary, LongRunsOfOneKindDontEndTheProcess) {
+  for (const char* name : {"aquila", "deepseek-coder", "deepseek-llm", "falcon", "gpt-neox"}) {
+    const Vocabulary vocabulary(std::filesystem::path(COPPICE_VOCABULARIES) / fmt::format("ggml-vocab-{}.gguf", name));
+    for (const char* piece : {"a", "aB", " ", "\t\n", "7", "=", "=!", "\u4f60"}) {
+      std::string text;
+      while (text.size() < 100'000) text += piece;
+      text += "?\n";
+      EXPECT_EQ(vocabulary.detokenize(vocabulary.tokenize(text, false, false)), text) << name << " '" << piece << "'";
+    }
+  }
 }
 
 std::string load_error(const std::string& path) {
