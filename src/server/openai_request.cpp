@@ -98,15 +98,22 @@ text::ChatMessage parse_message(const JsonObject& message, const std::string& wh
 std::vector<Prompt> parse_prompts(const JsonFields& f, std::int32_t n_vocab) {
   const Json* prompt = f.find("prompt");
   if (prompt == nullptr) throw ApiError::field("prompt", "is required", "missing_field");
-  if (prompt->is_string()) return {to_string(*prompt)};
+  std::vector<Prompt>
+      prompts;  // moved into: a list in braces would copy them, which libstdc++ 12 can't do without memory
+  if (prompt->is_string()) {
+    prompts.emplace_back(to_string(*prompt));
+    return prompts;
+  }
   const JsonArray* elements = prompt->if_array();
   if (elements == nullptr)
     throw ApiError::field("prompt", "must be a string, a list of strings, a token array or a list of them",
                           "invalid_type");
   if (elements->empty()) throw ApiError::field("prompt", "must not be empty");
-  if (looks_like_tokens(*prompt)) return {token_array(*prompt, "prompt", n_vocab)};
+  if (looks_like_tokens(*prompt)) {
+    prompts.emplace_back(token_array(*prompt, "prompt", n_vocab));
+    return prompts;
+  }
   if (elements->size() > kMaxPrompts) throw ApiError::field("prompt", fmt::format("at most {} prompts", kMaxPrompts));
-  std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < elements->size(); ++i) {
     const Json& element = (*elements)[i];
     const std::string where = fmt::format("prompt[{}]", i);
