@@ -47,11 +47,15 @@ std::string_view beginning(std::string_view text, std::size_t bytes) {
   return text.substr(0, end);
 }
 
+bool is_space(char c) {
+  return c == ' ' || ('\t' <= c && c <= '\r');
+}
+
 /// What vocabularies' patterns repeat: "letters and more letters".
 enum class Kind : std::uint8_t { kNone, kSpace, kDigit, kLetter, kOther };
 
 Kind kind_of(char c) {
-  if (c == ' ' || ('\t' <= c && c <= '\r')) return Kind::kSpace;
+  if (is_space(c)) return Kind::kSpace;
   if ('0' <= c && c <= '9') return Kind::kDigit;
   const bool ascii = static_cast<unsigned char>(c) < 0x80;
   return !ascii || ('a' <= (c | 32) && (c | 32) <= 'z') ? Kind::kLetter : Kind::kOther;
@@ -152,7 +156,6 @@ std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_spec
   // llama_tokenize() would find the names itself, but walks over all it has found so far for each further one: half a
   // megabyte of them takes seconds.
   const SpecialNames& names = parse_special ? specials_ : user_defined_;
-  const auto is_space = [](char c) { return c == ' ' || ('\t' <= c && c <= '\r'); };
   std::vector<kv::Token> tokens;
   if (add_special) tokens = before_;
   for (std::size_t at = 0;;) {
@@ -177,8 +180,8 @@ std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_spec
 /// Where a text may be cut depends on the vocabulary. But cut anywhere, its pieces have as many tokens as the text, give or take
 /// a few at each cut: if they have twice as many as there is room for, the text has too many.
 void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tokens, std::size_t most) const {
-  constexpr std::size_t kFewBytes =
-      4;  // for a token: as a whole, such a text has at most so many times the tokens wanted
+  // For a token: a shorter text has at most so many times the tokens that there is room for, and isn't counted first.
+  constexpr std::size_t kFewBytes = 4;
   constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
   const std::size_t room = most - std::min(most, tokens.size());
   if (text.size() / kFewBytes > room) {
@@ -198,7 +201,7 @@ void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tok
 
 void Vocabulary::append_whole(std::string_view text, std::vector<kv::Token>& tokens) const {
   while (!text.empty()) {
-    const std::string_view part = until_long_run(text);
+    const std::string_view part = is_byte_pairs() ? until_long_run(text) : text;
     append_part(part, tokens);
     text.remove_prefix(part.size());
   }

@@ -48,8 +48,8 @@ class Vocabulary {
   /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens, else it is plain text.
   /// Rendered chat prompts want both true. Where names overlap, the leftmost counts, then the longest, as in the
   /// `tokenizers` package. A text of more than `most` tokens is not read to its end: the result is then more than `most` tokens
-  /// of its beginning. A run of over 8,192 characters of one kind (letters, digits, spaces, others) is cut there, where a
-  /// token may end early. Throws std::length_error for plain text of 2 GiB and more between two specials.
+  /// of its beginning. With byte pairs a run of over 8,192 characters of one kind (letters, digits, spaces, others) is cut there,
+  /// where a token may end early. Throws std::length_error for plain text of 2 GiB and more between two specials.
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
                                   std::size_t most = kAll) const;
 

@@ -167,6 +167,13 @@ TEST(Vocabulary, LongRunsOfOneKindDontEndTheProcess) {
   }
 }
 
+// Others put a space before each text that they are given: there a cut would show.
+TEST(Vocabulary, LongRunsAreCutForBytePairsOnly) {
+  const Vocabulary vocabulary(std::filesystem::path(COPPICE_VOCABULARIES) / "ggml-vocab-llama-spm.gguf");
+  const std::string text(20'000, 'a');
+  EXPECT_EQ(vocabulary.detokenize(vocabulary.tokenize(text, false, false)), " " + text);
+}
+
 std::string load_error(const std::string& path) {
   try {
     const Vocabulary vocabulary(path);
