@@ -142,8 +142,8 @@ TEST_P(KernelExtremesTest, SmallValuesOfHeavySlotsCount) {
   }
 }
 
-/// Keys that f16 can't hold: whatever they weigh, they spoil nobody's answer.
-/// A key's infinite channels: one scores infinity, two may score infinity minus infinity.
+/// Keys that f16 can't hold: whatever they weigh, they spoil nobody's answer. One infinite channel scores infinity, two may
+/// score infinity minus infinity.
 TEST_P(KernelExtremesTest, InfiniteKeysLeaveAnswersFinite) {
   constexpr int kDim = 64;
   for (const int n_rows : {1, 16}) {

@@ -260,7 +260,7 @@ struct Pair {
 class RandomScheduleTest : public testing::TestWithParam<std::tuple<Pair, int>> {};
 
 // Against the same format, a last bit may flip a rounding: one of 4 bits, in a short context, costs 0.12. Against f16, all
-// of a format's loss shows, which short contexts of a tiny model make large.  Means are twice and more of what 60 seeds gave.
+// of a format's loss shows, which short contexts of a tiny model make large. Means are twice and more of what 60 seeds gave.
 INSTANTIATE_TEST_SUITE_P(
     Backends, RandomScheduleTest,
     testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 5e-3, 1e-3}, Pair{"gather", "f16", "f16", 3e-2, 5e-3},
