@@ -138,11 +138,7 @@ HWY_INLINE hn::Vec<F> load_halves(const std::byte* halves) {
   return hn::PromoteTo(F(), hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(halves)));
 }
 
-/// With fewer rows memory is busy without being asked, and asking takes 10 % of a lone row's time.
-constexpr int kPrefetchRows = 4;
-
-/// Asks for a block that comes soon, of this tile or the next one. The hardware's prefetcher gives up where multiplying
-/// takes longer than loading.
+/// Asks for a block that comes soon, of this tile or the next one. The hardware's prefetchers come late (ADR 0011).
 template <std::size_t BlockSize>
 HWY_INLINE void prefetch_block(const std::byte* now) {
   constexpr std::size_t ahead = 8;
@@ -162,9 +158,7 @@ void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int 
     for (int r = 0; r < Rows; ++r) acc[r] = add ? hn::LoadU(d, y + r * stride + first) : hn::Zero(d);
     const std::byte* at = tile;
     for (int b = 0; b < n_blocks; ++b, at += layout.size) {
-      if constexpr (Rows >= kPrefetchRows) {
-        if (first == 0) prefetch_block<layout.size>(at);
-      }
+      if (first == 0) prefetch_block<layout.size>(at);
       hn::Vec<U8> w[kGroups];
       unpack<Type>(at + layout.q + first * 4, w);
       const auto scale = load_halves(at + first * 2);

@@ -118,8 +118,8 @@ void Weights::place_matrix(model::TensorId id) {
     return std::string_view(ggml_backend_buft_name(type)).starts_with("AMX");
   };
   const auto place = [&](ggml_backend_buffer_type_t type) { return place_in_buffer(id, type); };
-  if (std::ranges::any_of(types | std::views::filter(is_amx), place)) return;
   if (place_packed(id)) return;
+  if (std::ranges::any_of(types | std::views::filter(is_amx), place)) return;
   if (std::ranges::any_of(types, place)) return;
   matrices_[id].tensor = map(id);
 }
