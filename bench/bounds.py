@@ -1,8 +1,8 @@
 """What memory and multiplication allow: the least time that a load can take on this machine, HTTP left out.
 
 A decode step must read the weights and each different key and value once, and multiply; whichever takes longer counts. A
-prefill must multiply. Attention multiplies 16-bit numbers, of which an instruction does twice as many as of f32, and
-weights multiply as bytes, of which it does several times as many.
+prefill must multiply. Attention multiplies 16-bit numbers, of which an instruction does twice as many as of f32 (with AMX
+16 times as many bf16, of which f16 takes three products), and weights multiply as bytes, of which it does more.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import contextlib
 from common import cpu_flags, output_of
 
 BYTE_DOTS = (("amx_int8", 32), ("avx512_vnni", 4), ("avx_vnni", 4))  # byte multiply-adds for each one of f32, at most
-PAIR_DOTS = 2  # 16-bit multiply-adds for each one of f32
+ATTENTION_DOTS = (("amx_bf16", 16 / 3),)  # multiply-adds of f16 for each one of f32; else 2
 
 
 class Bounds:
@@ -23,6 +23,7 @@ class Bounds:
         self.bandwidths = {}  # bytes of a buffer: bytes/s, the most that was seen
         self.peak = 0.0       # f32 multiply-adds/s
         self.byte_dots = next((times for flag, times in BYTE_DOTS if flag in cpu_flags()), 2)
+        self.attention_dots = next((times for flag, times in ATTENTION_DOTS if flag in cpu_flags()), 2)
 
     def _step_bytes(self, unique_tokens):
         return self.model.weight_bytes + unique_tokens * self.model.kv_bytes_per_token
@@ -54,7 +55,7 @@ class Bounds:
         """rows: through all layers; outputs: of these, through the output head; pairs: of a row and a key that it sees."""
         m = self.model
         products = rows * m.layer_multiply_adds + outputs * m.output_multiply_adds
-        return (products / self.byte_dots + pairs * m.attention_multiply_adds / PAIR_DOTS) / self.peak
+        return (products / self.byte_dots + pairs * m.attention_multiply_adds / self.attention_dots) / self.peak
 
     def prefill_seconds(self, rows, first, outputs):
         """One text's tokens [first, first + rows); `outputs` of them are asked what comes next."""

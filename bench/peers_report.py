@@ -82,8 +82,8 @@ def markdown(report, chart, quiet, close, give_up, long, missing):
                   "different key and value once, or multiplies, whichever takes longer; prefill multiplies; HTTP takes no time.",
                   "Measured before and after each load (bench/machine_peak.c, reading on a buffer of the size that the",
                   "step reads); the most that was seen counts, on that size or a larger one: "
-                  f"{low if low == high else f'{low} to {high}'} GB/s, and {peak:.0f} G multiply-adds/s of f32, twice "
-                  "as many of 16-bit numbers (attention), several times as many of bytes (weights).", ""]
+                  f"{low if low == high else f'{low} to {high}'} GB/s, and {peak:.0f} G multiply-adds/s of f32, more of "
+                  "16-bit numbers (attention) and of bytes (weights) as this CPU's instructions have it.", ""]
     if rows_of(report):
         lines += [f"![How many times faster than llama.cpp at its best, by load]({chart})"]
     return "\n".join(lines) + "\n"

@@ -5,61 +5,84 @@
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
+
+#include "simd/amx.h"
 
 namespace coppice::simd {
 
 namespace {
 
+constexpr std::string_view kAmx = "AMX";
+
 struct Choice {
-  std::int64_t cpu;      ///< what this CPU has
-  std::int64_t allowed;  ///< what COPPICE_SIMD leaves of it
+  std::int64_t cpu;  ///< what of Highway's this CPU has and kernels are compiled for; lower bits are better
+  std::vector<std::string_view> names;
   std::string unheeded;
+  std::atomic<std::int64_t> allowed;
+  std::atomic<bool> amx;
 };
 
-std::optional<std::int64_t> better_of(std::int64_t targets, std::string_view name) {
-  std::int64_t better = 0;  // lower bits are better targets
-  for (; targets != 0; targets &= targets - 1) {
-    const std::int64_t target = targets & -targets;
-    if (hwy::TargetName(target) == name) return better;
-    better |= target;
-  }
-  return std::nullopt;
+bool allow(Choice& choice, std::string_view name) {
+  const auto found = std::ranges::find(choice.names, name);
+  if (found == choice.names.end()) name = choice.names.front();
+  std::int64_t allowed = choice.cpu;
+  while (name != kAmx && hwy::TargetName(allowed & -allowed) != name) allowed &= allowed - 1;
+  choice.amx = name == kAmx;
+  choice.allowed = allowed;
+  hwy::GetChosenTarget().Update(allowed);
+  return found != choice.names.end();
 }
 
 /// Settles the choice. Highway is asked once only: each call of SupportedTargets() makes dispatch forget what was ruled
 /// out, by DisableTargets() too (1.0.3).
-const Choice& choose() {
-  static const Choice choice = [] {
+Choice& choose() {
+  static Choice choice;
+  static const bool chosen = [] {
+    choice.cpu = hwy::SupportedTargets() & HWY_TARGETS;
+    if ((choice.cpu & HWY_AVX3_DL) != 0 && request_amx()) choice.names.push_back(kAmx);
+    for (std::int64_t bits = choice.cpu; bits != 0; bits &= bits - 1) {
+      choice.names.emplace_back(hwy::TargetName(bits & -bits));
+    }
     const char* env = std::getenv("COPPICE_SIMD");
     const std::string wanted = env != nullptr ? env : "";
-    const std::int64_t cpu = hwy::SupportedTargets();
-    const auto better = better_of(cpu, wanted);
-    const std::int64_t allowed = cpu & ~better.value_or(0);
-    hwy::GetChosenTarget().Update(allowed);
-    return Choice{cpu, allowed, better ? "" : wanted};
+    if (!allow(choice, wanted)) choice.unheeded = wanted;
+    return true;
   }();
+  (void)chosen;
   return choice;
 }
 
 }  // namespace
-
-std::optional<std::int64_t> better_than(std::string_view name) {
-  return better_of(choose().cpu, name);
-}
 
 void choose_target() {
   choose();
 }
 
 std::string_view target() {
-  const std::int64_t targets = choose().allowed & HWY_TARGETS;
-  return hwy::TargetName(targets & -targets);
+  const Choice& choice = choose();
+  const std::int64_t allowed = choice.allowed;
+  return choice.amx ? kAmx : hwy::TargetName(allowed & -allowed);
+}
+
+bool amx() {
+  return choose().amx;
 }
 
 std::string_view unheeded() {
   return choose().unheeded;
+}
+
+const std::vector<std::string_view>& targets() {
+  return choose().names;
+}
+
+bool use(std::string_view name) {
+  return allow(choose(), name);
 }
 
 }  // namespace coppice::simd

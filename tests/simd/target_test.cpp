@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 #define HWY_WANT_AVX3_DL 1  // as some kernels have
 #include <hwy/highway.h>
@@ -13,28 +17,36 @@ namespace {
 
 const bool kAsked = setenv("COPPICE_SIMD", "AVX9", 1) == 0;
 
-TEST(SimdTarget, TheNameInUseRulesNothingOutThatAKernelIsCompiledFor) {
-  const auto better = simd::better_than(simd::target());
-  ASSERT_TRUE(better.has_value());
-  EXPECT_EQ(*better & HWY_TARGETS, 0) << simd::target();
+TEST(SimdTarget, ANameThatThisCpuHasNotIsToldAndRulesNothingOut) {
+  ASSERT_TRUE(kAsked);
+  EXPECT_EQ(simd::unheeded(), "AVX9");
+  EXPECT_EQ(simd::target(), simd::targets().front());
+  EXPECT_FALSE(simd::use("AVX9"));
+  EXPECT_EQ(simd::target(), simd::targets().front());
+  EXPECT_FALSE(simd::use(""));
 }
 
 TEST(SimdTarget, ANameRulesOutAllThatIsBetter) {
-  std::int64_t better = 0;
-  for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
-    const std::int64_t target = bits & -bits;
-    EXPECT_EQ(simd::better_than(hwy::TargetName(target)), better);
-    better |= target;
+  for (const std::string_view name : simd::targets()) {
+    ASSERT_TRUE(simd::use(name));
+    EXPECT_EQ(simd::target(), name);
+    EXPECT_EQ(simd::amx(), name == "AMX");
+  }
+  simd::use(simd::targets().front());
+}
+
+TEST(SimdTarget, ThoseOfHighwayAreThere) {
+  for (std::int64_t bits = hwy::SupportedTargets() & HWY_TARGETS; bits != 0; bits &= bits - 1) {
+    EXPECT_TRUE(std::ranges::count(simd::targets(), hwy::TargetName(bits & -bits))) << hwy::TargetName(bits & -bits);
   }
 }
 
-TEST(SimdTarget, ANameThatThisCpuHasNotIsToldAndRulesNothingOut) {
-  ASSERT_TRUE(kAsked);
-  const std::int64_t before = hwy::SupportedTargets();
-  EXPECT_EQ(simd::unheeded(), "AVX9");
-  EXPECT_EQ(hwy::SupportedTargets(), before);
-  EXPECT_FALSE(simd::better_than("AVX9").has_value());
-  EXPECT_FALSE(simd::better_than("").has_value());
+/// The kernel's own list of what the CPU has; where the system withholds AMX, it lists none.
+TEST(SimdTarget, AmxIsThereWhereTheSystemListsIt) {
+  std::ifstream file("/proc/cpuinfo");
+  const std::string cpu((std::istreambuf_iterator<char>(file)), {});
+  const auto has = [&](const char* flag) { return cpu.find(flag) != std::string::npos; };
+  EXPECT_EQ(std::ranges::count(simd::targets(), "AMX") == 1, has("amx_tile") && has("amx_bf16"));
 }
 
 }  // namespace

@@ -4,43 +4,26 @@
 
 #include <gtest/gtest.h>
 
-// Kernels are compiled for it, too.
-#define HWY_WANT_AVX3_DL 1
-#include <hwy/targets.h>
-
-#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "simd/target.h"
 
 namespace coppice::test {
 
-class EachSimdTarget : public testing::TestWithParam<std::int64_t> {
+class EachSimdTarget : public testing::TestWithParam<std::string_view> {
  protected:
-  void SetUp() override { use(GetParam()); }
-  void TearDown() override { use(kAll); }
-
- private:
-  static constexpr std::int64_t kAll = 1;
-
-  /// The target and all of higher bits.
-  static void use(std::int64_t target) {
-    simd::choose_target();
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets() & ~(target - 1));
-  }
+  void SetUp() override { ASSERT_TRUE(simd::use(GetParam())); }
+  void TearDown() override { simd::use(simd::targets().front()); }
 };
 
-inline std::vector<std::int64_t> simd_targets() {
-  std::vector<std::int64_t> all;
-  for (std::int64_t bits = hwy::SupportedTargets() & HWY_TARGETS; bits != 0; bits &= bits - 1) {
-    all.push_back(bits & -bits);
-  }
-  return all;
+inline const std::vector<std::string_view>& simd_targets() {
+  return simd::targets();
 }
 
-inline std::string simd_target_name(const testing::TestParamInfo<std::int64_t>& info) {
-  return hwy::TargetName(info.param);
+inline std::string simd_target_name(const testing::TestParamInfo<std::string_view>& info) {
+  return std::string(info.param);
 }
 
 }  // namespace coppice::test

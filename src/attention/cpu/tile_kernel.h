@@ -11,8 +11,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
+#include "attention/cpu/amx_scratch.h"
 #include "attention/layout.h"
 #include "attention/plan/share_plan.h"
 
@@ -57,12 +59,14 @@ class TileScratch {
   std::int32_t* weight_pairs() { return weight_pairs_.get(); }  ///< [block_size / 2][4 vectors]
   std::int32_t* lo() { return lo_.get(); }                      ///< [kMaxQueries]
   std::int32_t* hi() { return hi_.get(); }
+  AmxScratch& amx() { return *amx_; }  ///< REQUIRES: the CPU has it
 
  private:
   hwy::AlignedFreeUniquePtr<float[]> queries_, units_, acc_, max_, sum_, keys_, values_, scores_, key_units_,
       value_units_;
   hwy::AlignedFreeUniquePtr<std::int16_t[]> whole_queries_;
   hwy::AlignedFreeUniquePtr<std::int32_t[]> query_pairs_, key_pairs_, value_pairs_, weight_pairs_, lo_, hi_;
+  std::unique_ptr<AmxScratch> amx_;
 };
 
 /// Rows that a tile may have.

@@ -12,4 +12,7 @@ std::uint64_t attend_few(const TileInput& tile, TileScratch& scratch);
 /// Vectors across queries.
 std::uint64_t attend_many(const TileInput& tile, TileScratch& scratch);
 
+/// The same with AMX. REQUIRES: simd::amx().
+std::uint64_t attend_amx(const TileInput& tile, AmxScratch& scratch);
+
 }  // namespace coppice::attention

@@ -1,0 +1,127 @@
+// What tile_amx.cpp is made of: numbers as two bf16, and products of AMX tiles of them. Included once for each instruction
+// set.
+
+// clang-format off
+#if defined(COPPICE_AMX_PARTS_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef COPPICE_AMX_PARTS_INL
+#undef COPPICE_AMX_PARTS_INL
+#else
+#define COPPICE_AMX_PARTS_INL
+#endif
+// clang-format on
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/cpu/amx_scratch.h"
+#include "attention/cpu/kv_load-inl.h"
+// Last.
+#include "simd/amx-inl.h"
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+HWY_BEFORE_NAMESPACE();
+namespace coppice::attention::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using simd::HWY_NAMESPACE::kTileRow;
+using simd::HWY_NAMESPACE::kTileRows;
+
+constexpr int kStep = AmxScratch::kStep, kTile = AmxScratch::kTile;
+
+/// Parts of two vectors of f32, as pairs: a's in the lower halves of the lanes, b's in the upper ones.
+struct Parts {
+  __m512i high, low;
+
+  HWY_INLINE Parts(__m512 a, __m512 b) {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    const auto rest = [&](__m512 x) HWY_ATTR {
+      return _mm512_castps_si512(
+          _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper))));
+    };
+    const auto pairs = [&](__m512i x, __m512i y) HWY_ATTR {  // upper ? y : x >> 16
+      return _mm512_ternarylogic_epi32(upper, y, _mm512_srli_epi32(x, 16), 0xCA);
+    };
+    high = pairs(_mm512_castps_si512(a), _mm512_castps_si512(b));
+    low = pairs(rest(a), rest(b));
+  }
+};
+
+/// Values [i, i + 16) of a head, without its scale.
+template <class Load>
+HWY_INLINE __m512 load_16(const std::byte* head, int i) {
+  const __m512 x = Load::load(hn::ScalableTag<float>(), head, i).raw;
+  if constexpr (kScaled<Load>) return x;
+  // What f16 can't hold counts as 0: it would spoil all sums that it is in.
+  return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(0x00880088), 0);
+}
+
+/// Stores pairs of values, or their parts. Codes have a high part only.
+template <class Load>
+HWY_INLINE void store_loaded(__m512 a, __m512 b, std::uint16_t* tiles, int row) {
+  const Parts parts(a, b);
+  _mm512_store_si512(tiles + row * kStep, parts.high);
+  if constexpr (!kScaled<Load>) _mm512_store_si512(tiles + kTile + row * kStep, parts.low);
+}
+
+/// 2^x for x <= 0, to 2e-7. As exp2_of(), with instructions of AVX-512: 2^(n + f), n whole and below x. 0 where x is -inf.
+HWY_INLINE __m512 exp2_amx(__m512 x) {
+  const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x); 0 where x is -inf
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0018775767F), f, _mm512_set1_ps(0.0089893397F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0558263175F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.2401536107F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.6931530833F));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));  // exactly 1 at 0
+  return _mm512_scalef_ps(p, x);                    // by floor(x)
+}
+
+/// AMX tiles 0 to N - 1: cleared, and stored one after the other.
+template <int N>
+HWY_INLINE void clear_tiles() {
+  _tile_zero(0);
+  if constexpr (N > 1) _tile_zero(1);
+  if constexpr (N > 2) _tile_zero(2);
+}
+
+/// AMX tile T += shared * own (or own * shared, where `Left`), whose parts are multiplied; `shared` is in tiles 3 and 4 and
+/// may lack its low part. Tiles 5 and 6 are lost.
+template <int T, bool Left, bool SharedLow>
+HWY_INLINE void multiply(const std::uint16_t* own) {
+  _tile_loadd(5, own, kTileRow);
+  _tile_loadd(6, own + kTile, kTileRow);
+  if constexpr (Left) {
+    _tile_dpbf16ps(T, 5, 3);
+    if constexpr (SharedLow) _tile_dpbf16ps(T, 5, 4);
+    _tile_dpbf16ps(T, 6, 3);
+  } else {
+    _tile_dpbf16ps(T, 3, 5);
+    if constexpr (SharedLow) _tile_dpbf16ps(T, 4, 5);
+    _tile_dpbf16ps(T, 3, 6);
+  }
+}
+
+/// The same for AMX tiles 0 to N - 1: own(i) belongs to tile i.
+template <int N, bool Left, bool SharedLow, class Own>
+HWY_INLINE void multiply_shared(const std::uint16_t* shared, Own&& own) {
+  _tile_loadd(3, shared, kTileRow);
+  if constexpr (SharedLow) _tile_loadd(4, shared + kTile, kTileRow);
+  multiply<0, Left, SharedLow>(own(0));
+  if constexpr (N > 1) multiply<1, Left, SharedLow>(own(1));
+  if constexpr (N > 2) multiply<2, Left, SharedLow>(own(2));
+}
+
+template <int N>
+HWY_INLINE void store_tiles(float* to, std::ptrdiff_t stride) {
+  _tile_stored(0, to, kTileRow);
+  if constexpr (N > 1) _tile_stored(1, to + stride, kTileRow);
+  if constexpr (N > 2) _tile_stored(2, to + 2 * stride, kTileRow);
+}
+
+}  // namespace coppice::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HWY_TARGET == HWY_AVX3_DL
+
+#endif  // COPPICE_AMX_PARTS_INL

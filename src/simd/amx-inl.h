@@ -1,0 +1,92 @@
+// Makes AVX3_DL mean AMX-BF16, too, in what follows, and gives a thread's tile registers a shape. Include it after Highway
+// and all other kernels' headers, in a file that has code for AVX3_DL alone and is dispatched to where simd::amx().
+// Included once for each instruction set.
+
+// clang-format off
+#if defined(COPPICE_SIMD_AMX_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef COPPICE_SIMD_AMX_INL
+#undef COPPICE_SIMD_AMX_INL
+#else
+#define COPPICE_SIMD_AMX_INL
+#endif
+// clang-format on
+
+#include <hwy/highway.h>
+
+#include "simd/vnni_target-inl.h"
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+#undef HWY_TARGET_STR
+#define HWY_TARGET_STR \
+  HWY_TARGET_STR_AVX3  \
+  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcntdq,amx-tile,amx-bf16"
+
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace coppice::simd::HWY_NAMESPACE {
+
+constexpr int kTileRow = 64;  ///< bytes
+constexpr int kTileRows = 16;
+
+/// While it lives, the thread's eight tiles have 16 rows of 64 bytes. The shape before comes back after it: ggml sets
+/// one once in a thread, and relies on it. What was in the tiles is lost.
+class WholeTiles {
+ public:
+  HWY_INLINE WholeTiles() {
+    _tile_storeconfig(&before_);
+    alignas(64) Config whole{};
+    whole.palette = 1;
+    for (int i = 0; i < 8; ++i) {
+      whole.row_bytes[i] = kTileRow;
+      whole.rows[i] = kTileRows;
+    }
+    _tile_loadconfig(&whole);
+  }
+  HWY_INLINE ~WholeTiles() { _tile_loadconfig(&before_); }
+  WholeTiles(const WholeTiles&) = delete;
+  WholeTiles& operator=(const WholeTiles&) = delete;
+
+ private:
+  struct Config {  // as the processor has it
+    std::uint8_t palette = 0, start_row = 0, reserved[14] = {};
+    std::uint16_t row_bytes[16] = {};
+    std::uint8_t rows[16] = {};
+  };
+  static_assert(sizeof(Config) == 64);
+
+  alignas(64) Config before_;
+};
+
+/// 16 x 16 numbers of 32 bits: rows become columns, in place.
+HWY_INLINE void transpose(__m512i (&r)[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {  // r[i + j]: column j of each 128 bits, of rows i to i + 3
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int j = 0; j < 4; ++j) {
+    const __m512i low = _mm512_shuffle_i32x4(r[j], r[j + 4], 0x88), high = _mm512_shuffle_i32x4(r[j], r[j + 4], 0xDD);
+    const __m512i low2 = _mm512_shuffle_i32x4(r[j + 8], r[j + 12], 0x88);
+    const __m512i high2 = _mm512_shuffle_i32x4(r[j + 8], r[j + 12], 0xDD);
+    t[j] = _mm512_shuffle_i32x4(low, low2, 0x88);
+    t[j + 8] = _mm512_shuffle_i32x4(low, low2, 0xDD);
+    t[j + 4] = _mm512_shuffle_i32x4(high, high2, 0x88);
+    t[j + 12] = _mm512_shuffle_i32x4(high, high2, 0xDD);
+  }
+  for (int i = 0; i < 16; ++i) r[i] = t[i];
+}
+
+}  // namespace coppice::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HWY_TARGET == HWY_AVX3_DL
+
+#endif  // COPPICE_SIMD_AMX_INL
