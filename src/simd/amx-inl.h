@@ -15,7 +15,7 @@
 
 #include "simd/vnni_target-inl.h"
 
-#if HWY_TARGET == HWY_AVX3_DL
+#if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
 
 #undef HWY_TARGET_STR
 #define HWY_TARGET_STR \
@@ -87,6 +87,6 @@ HWY_INLINE void transpose(__m512i (&r)[16]) {
 }  // namespace coppice::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HWY_TARGET == HWY_AVX3_DL
+#endif  // HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
 
 #endif  // COPPICE_SIMD_AMX_INL

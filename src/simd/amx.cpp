@@ -1,6 +1,7 @@
 #include "simd/amx.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+// g++ 12 loads tiles' shapes wrong (docs/adr/0001-compiler.md).
+#if defined(__x86_64__) && defined(__linux__) && defined(__clang__)
 
 #include <cpuid.h>
 #include <sys/syscall.h>

@@ -25,15 +25,41 @@ class KernelExtremesTest : public test::EachSimdTarget {};
 
 INSTANTIATE_TEST_SUITE_P(Simd, KernelExtremesTest, testing::ValuesIn(test::simd_targets()), test::simd_target_name);
 
+/// Rows that stand on one prefix and add a token each: one tile of as many queries. Lone rows, few queries, are n = 1.
+AttentionCase rows_on_prefix(int n, int length, int block_size) {
+  std::vector<test::Path> paths = {{.length = length, .reads = false}};
+  paths.resize(1 + static_cast<std::size_t>(n), {.parent = 0, .shared = length, .length = length + 1});
+  return test::make_case("", paths, block_size, {}, 1);
+}
+
 TEST_P(KernelExtremesTest, ScoresOfAnySizeKeepFinite) {
-  AttentionCase c = test::named_case("8 unrelated at 400");
-  for (const float scale : {0.0F, 1e-6F, 30.0F, 300.0F}) {
-    c.heads.scale = scale;
-    const auto q = test::make_queries(c, 4);
-    for (const KvFormat format : kKvFormats) {
-      const test::PoolData pool(c, 3, format);
-      for (const float v : attend(c, pool, q, 1).out) {
-        ASSERT_TRUE(std::isfinite(v)) << "scale " << scale << ", " << format_name(format);
+  for (AttentionCase c : {test::named_case("8 unrelated at 400"), rows_on_prefix(17, 300, 32)}) {
+    for (const float scale : {0.0F, 1e-6F, 30.0F, 300.0F}) {
+      c.heads.scale = scale;
+      const auto q = test::make_queries(c, 4);
+      for (const KvFormat format : kKvFormats) {
+        const test::PoolData pool(c, 3, format);
+        for (const float v : attend(c, pool, q, 1).out) {
+          ASSERT_TRUE(std::isfinite(v)) << c.n_rows() << " rows, scale " << scale << ", " << format_name(format);
+        }
+      }
+    }
+  }
+}
+
+/// An infinite scale, which the codec writes for a head that is too large for f16, with codes of 0: no number.
+TEST_P(KernelExtremesTest, InfiniteScalesOfKeysLeaveAnswersFinite) {
+  for (const int n_rows : {1, 17}) {
+    AttentionCase c = rows_on_prefix(n_rows, 100, 16);
+    c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = 64, .scale = 0.1F};
+    const auto q = test::make_queries(c, 2);
+    for (const KvFormat format : {KvFormat::kInt8, KvFormat::kTurbo4}) {
+      test::PoolData pool(c, 1, format);
+      std::byte* head = pool.keys.data() + static_cast<std::size_t>(c.rows()[0].table.slot(20)) * pool.view.row_bytes;
+      std::fill_n(head, pool.view.row_bytes, std::byte{0});
+      head[1] = std::byte{0x7C};
+      for (const float x : attend(c, pool, q, 1).out) {
+        ASSERT_TRUE(std::isfinite(x)) << n_rows << " rows, " << format_name(format);
       }
     }
   }
@@ -50,9 +76,9 @@ void fill(std::vector<std::byte>& all, std::size_t row, Bytes&& bytes) {
 
 /// Codes and queries all at their largest: the longest sums that 32 bits must hold.
 TEST_P(KernelExtremesTest, CodesAtTheirLargestDontOverflow) {
-  for (const int dim : {64, 80, 256, 512, 1024}) {
-    const std::vector<test::Path> paths = {{.length = 128}};
-    AttentionCase c = test::make_case("largest", paths, 64, {}, 1);
+  for (const auto& [dim, n_rows] : std::vector<std::pair<int, int>>{
+           {48, 1}, {64, 1}, {80, 1}, {256, 1}, {512, 1}, {1024, 1}, {48, 9}, {80, 9}, {512, 9}}) {
+    AttentionCase c = rows_on_prefix(n_rows, 127, 64);
     c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = dim, .scale = 1.0F};
     for (const KvFormat format : {KvFormat::kInt8, KvFormat::kTurbo4}) {
       test::PoolData pool(c, 1, format);
@@ -65,12 +91,15 @@ TEST_P(KernelExtremesTest, CodesAtTheirLargestDontOverflow) {
           return head;
         });
       }
-      std::vector<float> q(static_cast<std::size_t>(dim));
-      attention::decode_head(format, dim, pool.keys.data(), q.data());
+      std::vector<float> q(static_cast<std::size_t>(dim * n_rows));
+      for (int row = 0; row < n_rows; ++row) {
+        attention::decode_head(format, dim, pool.keys.data(), q.data() + std::ptrdiff_t{row} * dim);
+      }
       std::vector<float> expected(q.size());
       const auto rows = c.rows();
       attend_reference(c.heads, pool.view, c.group, rows, q, expected);
-      ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance) << dim << ", " << format_name(format);
+      ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance)
+          << dim << ", " << n_rows << " rows, " << format_name(format);
     }
   }
 }
@@ -79,7 +108,7 @@ TEST_P(KernelExtremesTest, CodesAtTheirLargestDontOverflow) {
 /// value is as large. Every other key is 0 and its value the opposite, so a sum that leaves 32 bits turns the answer.
 /// 65,504 is the largest that f16 holds.
 TEST_P(KernelExtremesTest, ManyQueriesOfLargestHeadsDontOverflow) {
-  for (const int dim : {16, 64, 80, 256, 1024}) {
+  for (const int dim : {16, 48, 64, 80, 256, 1024}) {
     for (const float size : {6e-8F, 1.0F, 65504.0F}) {
       for (const bool equal : {true, false}) {
         std::vector<test::Path> paths = {{.length = 128, .reads = false}};

@@ -2,7 +2,6 @@
 #include "matmul/quant_matrix.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <array>
 #include <cmath>
@@ -111,12 +110,6 @@ void check(const Case& c, const Matrix& matrix, const std::vector<float>& x, con
   }
 }
 
-void use(std::int64_t target) {
-  simd::choose_target();
-  hwy::SetSupportedTargetsForTest(target);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
 class QuantMatrixTest : public testing::TestWithParam<Case> {};
 
 // One block; a last tile that is not full; more inputs than are rounded at a time; few rows and many, so that no panel of rows is
@@ -158,12 +151,11 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
 
   int targets = 0;
   matmul::Claims claims;  // for one product after the other
-  simd::choose_target();
-  for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
-    use(bits & -bits);
+  for (const std::string_view target : simd::targets()) {
+    ASSERT_TRUE(simd::use(target));
     if (QuantMatrix::supports(c.type)) {
       ++targets;
-      SCOPED_TRACE(hwy::TargetName(bits & -bits));
+      SCOPED_TRACE(target);
       for (const std::size_t together : {std::size_t{1}, cases.size()}) {
         std::vector<std::vector<float>> y;
         std::vector<QuantMatrix::Product> products;
@@ -181,7 +173,7 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
         for (std::size_t i = 0; i < together; ++i) check(cases[i], matrices[i], x, y[i]);
       }
     }
-    use(0);
+    simd::use(simd::targets().front());
   }
   if (targets == 0) GTEST_SKIP() << "no instruction set of this CPU multiplies this type";
 }

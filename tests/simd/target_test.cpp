@@ -41,12 +41,13 @@ TEST(SimdTarget, ThoseOfHighwayAreThere) {
   }
 }
 
-/// The kernel's own list of what the CPU has; where the system withholds AMX, it lists none.
-TEST(SimdTarget, AmxIsThereWhereTheSystemListsIt) {
+/// A system may list what it withholds from this process, not the other way round.
+TEST(SimdTarget, AmxIsThereOnlyWhereTheSystemListsIt) {
   std::ifstream file("/proc/cpuinfo");
   const std::string cpu((std::istreambuf_iterator<char>(file)), {});
   const auto has = [&](const char* flag) { return cpu.find(flag) != std::string::npos; };
-  EXPECT_EQ(std::ranges::count(simd::targets(), "AMX") == 1, has("amx_tile") && has("amx_bf16"));
+  if (std::ranges::count(simd::targets(), "AMX") == 0) GTEST_SKIP() << "no AMX";
+  EXPECT_TRUE(has("amx_tile") && has("amx_bf16"));
 }
 
 }  // namespace

@@ -12,15 +12,18 @@
 
 #include <hwy/highway.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "attention/cpu/amx_scratch.h"
+#include "simd/vnni_target-inl.h"
+// After it.
 #include "attention/cpu/kv_load-inl.h"
 // Last.
 #include "simd/amx-inl.h"
 
-#if HWY_TARGET == HWY_AVX3_DL
+#if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
@@ -29,23 +32,27 @@ namespace hn = hwy::HWY_NAMESPACE;
 using simd::HWY_NAMESPACE::kTileRow;
 using simd::HWY_NAMESPACE::kTileRows;
 
-constexpr int kStep = AmxScratch::kStep, kTile = AmxScratch::kTile;
+constexpr int kStep = AmxScratch::kStep, kTileSize = AmxScratch::kTileSize;
 
-/// Parts of two vectors of f32, as pairs: a's in the lower halves of the lanes, b's in the upper ones.
+/// Parts of two vectors of f32, as pairs: a's in the lower halves of the lanes, b's in the upper ones. The high part is
+/// rounded, so that what products leave out has either sign.
 struct Parts {
   __m512i high, low;
 
   HWY_INLINE Parts(__m512 a, __m512 b) {
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
-    const auto rest = [&](__m512 x) HWY_ATTR {
-      return _mm512_castps_si512(
-          _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper))));
+    const auto rounded = [&](__m512 x) HWY_ATTR {  // in the upper half
+      return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+    };
+    const auto rest = [&](__m512 x, __m512i high_of_x) HWY_ATTR {
+      return _mm512_castps_si512(_mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(high_of_x, upper))));
     };
     const auto pairs = [&](__m512i x, __m512i y) HWY_ATTR {  // upper ? y : x >> 16
       return _mm512_ternarylogic_epi32(upper, y, _mm512_srli_epi32(x, 16), 0xCA);
     };
-    high = pairs(_mm512_castps_si512(a), _mm512_castps_si512(b));
-    low = pairs(rest(a), rest(b));
+    const __m512i high_a = rounded(a), high_b = rounded(b);
+    high = pairs(high_a, high_b);
+    low = pairs(rest(a, high_a), rest(b, high_b));
   }
 };
 
@@ -54,8 +61,14 @@ template <class Load>
 HWY_INLINE __m512 load_16(const std::byte* head, int i) {
   const __m512 x = Load::load(hn::ScalableTag<float>(), head, i).raw;
   if constexpr (kScaled<Load>) return x;
-  // What f16 can't hold counts as 0: it would spoil all sums that it is in.
+  // A value that f16 can't hold counts as 0 (with many_whole-inl.h its whole head does): it would spoil all sums.
   return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(0x00880088), 0);
+}
+
+/// A head's scale; 0 where f16 couldn't hold it.
+HWY_INLINE float finite_scale_of(const std::byte* head) {
+  const float scale = scale_of(head);
+  return std::isfinite(scale) ? scale : 0.0F;
 }
 
 /// Stores pairs of values, or their parts. Codes have a high part only.
@@ -63,10 +76,10 @@ template <class Load>
 HWY_INLINE void store_loaded(__m512 a, __m512 b, std::uint16_t* tiles, int row) {
   const Parts parts(a, b);
   _mm512_store_si512(tiles + row * kStep, parts.high);
-  if constexpr (!kScaled<Load>) _mm512_store_si512(tiles + kTile + row * kStep, parts.low);
+  if constexpr (!kScaled<Load>) _mm512_store_si512(tiles + kTileSize + row * kStep, parts.low);
 }
 
-/// 2^x for x <= 0, to 2e-7. As exp2_of(), with instructions of AVX-512: 2^(n + f), n whole and below x. 0 where x is -inf.
+/// 2^x for x <= 0, to 2e-7. As exp2_of(), with instructions of AVX-512: 2^(n + f), n whole and at most x. 0 where x is -inf.
 HWY_INLINE __m512 exp2_amx(__m512 x) {
   const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x); 0 where x is -inf
   __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0018775767F), f, _mm512_set1_ps(0.0089893397F));
@@ -77,7 +90,7 @@ HWY_INLINE __m512 exp2_amx(__m512 x) {
   return _mm512_scalef_ps(p, x);                    // by floor(x)
 }
 
-/// AMX tiles 0 to N - 1: cleared, and stored one after the other.
+/// AMX tiles 0 to N - 1 := 0.
 template <int N>
 HWY_INLINE void clear_tiles() {
   _tile_zero(0);
@@ -90,7 +103,7 @@ HWY_INLINE void clear_tiles() {
 template <int T, bool Left, bool SharedLow>
 HWY_INLINE void multiply(const std::uint16_t* own) {
   _tile_loadd(5, own, kTileRow);
-  _tile_loadd(6, own + kTile, kTileRow);
+  _tile_loadd(6, own + kTileSize, kTileRow);
   if constexpr (Left) {
     _tile_dpbf16ps(T, 5, 3);
     if constexpr (SharedLow) _tile_dpbf16ps(T, 5, 4);
@@ -106,12 +119,13 @@ HWY_INLINE void multiply(const std::uint16_t* own) {
 template <int N, bool Left, bool SharedLow, class Own>
 HWY_INLINE void multiply_shared(const std::uint16_t* shared, Own&& own) {
   _tile_loadd(3, shared, kTileRow);
-  if constexpr (SharedLow) _tile_loadd(4, shared + kTile, kTileRow);
+  if constexpr (SharedLow) _tile_loadd(4, shared + kTileSize, kTileRow);
   multiply<0, Left, SharedLow>(own(0));
   if constexpr (N > 1) multiply<1, Left, SharedLow>(own(1));
   if constexpr (N > 2) multiply<2, Left, SharedLow>(own(2));
 }
 
+/// AMX tile i to `to` + i * stride.
 template <int N>
 HWY_INLINE void store_tiles(float* to, std::ptrdiff_t stride) {
   _tile_stored(0, to, kTileRow);
@@ -122,6 +136,6 @@ HWY_INLINE void store_tiles(float* to, std::ptrdiff_t stride) {
 }  // namespace coppice::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HWY_TARGET == HWY_AVX3_DL
+#endif  // HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
 
 #endif  // COPPICE_AMX_PARTS_INL

@@ -14,26 +14,28 @@ namespace coppice::attention {
 /// or 16 pairs of them. A number is the sum of two parts, a high and a low bf16. Heads are filled up with zeros.
 class AmxScratch {
  public:
-  static constexpr int kColumn = 16;             ///< queries whose products are one AMX tile wide
-  static constexpr int kTogether = 3;            ///< columns for which AMX tiles of keys and values are loaded once
-  static constexpr int kMaxColumns = 32;         ///< of all key heads that are computed at a time; at least one head's
-  static constexpr int kStretch = 128;           ///< of blocks that follow each other: weighed together
-  static constexpr int kStep = 32;               ///< values, or slots, that one AMX instruction sums up
-  static constexpr int kParts = 2, kTile = 512;  ///< bf16
+  static constexpr int kColumn = 16;      ///< queries whose products are one AMX tile wide
+  static constexpr int kTogether = 3;     ///< columns for which AMX tiles of keys and values are loaded once
+  static constexpr int kMaxColumns = 32;  ///< of all key heads that are computed at a time; at least one head's
+  static constexpr int kStretch = 128;    ///< of blocks that follow each other: weighed together
+  static constexpr int kStep = 32;        ///< values, or slots, that one AMX instruction sums up
+  static constexpr int kParts = 2, kTileSize = 512;  ///< bf16
 
   explicit AmxScratch(const HeadShape& heads);
 
   /// [column][step][part]: rows of pairs of values, 16 queries wide.
-  std::uint16_t* queries(int column, int step) { return queries_.get() + (column * steps_ + step) * kParts * kTile; }
+  std::uint16_t* queries(int column, int step) {
+    return queries_.get() + (column * steps_ + step) * kParts * kTileSize;
+  }
   /// [16 slots][step][part]: rows of 32 values, one for each slot.
-  std::uint16_t* keys(int slots16, int step) { return keys_.get() + (slots16 * steps_ + step) * kParts * kTile; }
+  std::uint16_t* keys(int slots16, int step) { return keys_.get() + (slots16 * steps_ + step) * kParts * kTileSize; }
   /// [32 slots][16 values][part]: rows of pairs of slots, 16 values wide.
   std::uint16_t* values(int slots32, int values16) {
-    return values_.get() + (slots32 * 2 * steps_ + values16) * kParts * kTile;
+    return values_.get() + (slots32 * 2 * steps_ + values16) * kParts * kTileSize;
   }
   /// [kTogether][32 slots][part]: rows of 32 slots, one for each query.
   std::uint16_t* weights(int i, int slots32) {
-    return weights_.get() + (i * (kStretch / kStep) + slots32) * kParts * kTile;
+    return weights_.get() + (i * (kStretch / kStep) + slots32) * kParts * kTileSize;
   }
   float* scores(int i) { return scores_.get() + i * kStretch * kColumn; }  ///< [kTogether][kStretch][16 queries]
   float* sums(int i) {

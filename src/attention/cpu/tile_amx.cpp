@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
-#include <type_traits>
 
 #include "attention/cpu/ahead.h"
 #include "attention/cpu/amx_scratch.h"
@@ -21,16 +20,15 @@
 // After foreach_target.
 #include <hwy/highway.h>
 
-#include "simd/vnni_target-inl.h"
-// After it.
 #include "attention/cpu/amx_parts-inl.h"
 
-#if HWY_TARGET == HWY_AVX3_DL
+#if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
 
 constexpr int kColumn = AmxScratch::kColumn, kStretch = AmxScratch::kStretch;
+constexpr std::size_t kMostAhead = 512 * 1024;
 
 /// A tile of many queries on its key heads.
 template <class Load>
@@ -85,7 +83,9 @@ std::uint64_t AmxTile<Load>::run() {
   const int all = columns_ * kColumn, last = t_.run_offset + static_cast<int>(t_.blocks.size()) * t_.pool.block_size;
   const int begin = std::max(*std::min_element(s_.lo(0), s_.lo(0) + all), t_.run_offset);
   const int end = std::min(*std::max_element(s_.hi(0), s_.hi(0) + all), last);
-  const int together = std::clamp(AmxScratch::kMaxColumns / columns_, 1, h.n_kv_head);
+  // Heads whose states fit the scratch memory, and whose next keys and values fit L2 beside those at hand.
+  const int fetched = static_cast<int>(kMostAhead / (2 * head_bytes_ * kStretch));
+  const int together = std::clamp(std::min(AmxScratch::kMaxColumns / columns_, fetched), 1, h.n_kv_head);
   const simd::HWY_NAMESPACE::WholeTiles tiles;
   for (int head = 0; head < h.n_kv_head; head += together) {
     const int heads = std::min(together, h.n_kv_head - head);
@@ -148,7 +148,7 @@ void AmxTile<Load>::set_column(int column) {
     std::uint16_t* to = s_.queries(column, step);
     for (int i = 0; i < kTileRows; ++i) {
       _mm512_store_si512(to + i * kStep, high[i]);
-      _mm512_store_si512(to + kTile + i * kStep, low[i]);
+      _mm512_store_si512(to + kTileSize + i * kStep, low[i]);
     }
   }
 }
@@ -173,7 +173,7 @@ void AmxTile<Load>::set_keys(int kv_head, int first, int n) {
   for (int k = 0; k < n; k += kTileRows) {
     find(t_.pool.keys + head_bytes_ * static_cast<std::size_t>(kv_head), first + k, std::min(kTileRows, n - k), rows);
     if constexpr (kScaled<Load>) {
-      for (int i = 0; i < kTileRows; ++i) s_.key_scales()[k + i] = scale_of(rows[i]);
+      for (int i = 0; i < kTileRows; ++i) s_.key_scales()[k + i] = finite_scale_of(rows[i]);
     }
     for (int at = 0; at < dim_; at += kStep) {
       std::uint16_t* to = s_.keys(k / kTileRows, at / kStep);
@@ -192,7 +192,7 @@ void AmxTile<Load>::set_values(int kv_head, int first, int n) {
   for (int k = 0; k < n; k += kTileRows) {
     find(t_.pool.values + head_bytes_ * static_cast<std::size_t>(kv_head), first + k, std::min(kTileRows, n - k), rows);
     if constexpr (kScaled<Load>) {
-      for (int i = 0; i < kTileRows; ++i) s_.value_scales()[k + i] = scale_of(rows[i]);
+      for (int i = 0; i < kTileRows; ++i) s_.value_scales()[k + i] = finite_scale_of(rows[i]);
     }
     for (int at = 0; at < dim_; at += 16) {
       std::uint16_t* to = s_.values(k / kStep, at / 16);
@@ -299,7 +299,7 @@ HWY_INLINE void AmxTile<Load>::weigh(int place, int column, int step, int n, Ahe
   std::uint16_t* to = s_.weights(place, step);
   for (int r = 0; r < kTileRows; ++r) {
     _mm512_store_si512(to + r * kStep, high[r]);
-    _mm512_store_si512(to + kTile + r * kStep, low[r]);
+    _mm512_store_si512(to + kTileSize + r * kStep, low[r]);
   }
 }
 
@@ -378,31 +378,13 @@ std::uint64_t amx_of_format(const TileInput& tile, AmxScratch& scratch) {
 }  // namespace coppice::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HWY_TARGET == HWY_AVX3_DL
+#endif  // HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
 
 #if HWY_ONCE
 namespace coppice::attention {
 
-AmxScratch::AmxScratch(const HeadShape& heads) : steps_((heads.head_dim + kStep - 1) / kStep) {
-  const auto dim = static_cast<std::size_t>(padded());
-  constexpr std::size_t kQueries = kMaxColumns * kColumn, kColumns = std::size_t{kTogether} * kColumn;
-  const auto zeros = [](auto& to, std::size_t n) {
-    using T = std::remove_reference_t<decltype(to[0])>;
-    to = hwy::AllocateAligned<T>(n);
-    std::fill_n(to.get(), n, T{0});
-  };
-  zeros(queries_, kQueries * dim * kParts);
-  zeros(keys_, kStretch * dim * kParts);
-  zeros(values_, kStretch * dim * kParts);
-  zeros(weights_, kStretch * kColumns * kParts);
-  zeros(scores_, kStretch * kColumns);
-  zeros(sums_, dim * kColumns);
-  zeros(query_, kColumn * dim);
-  zeros(acc_, kQueries * dim);
-}
-
 std::uint64_t attend_amx([[maybe_unused]] const TileInput& tile, [[maybe_unused]] AmxScratch& scratch) {
-#if (HWY_TARGETS & HWY_AVX3_DL) != 0
+#if (HWY_TARGETS & HWY_AVX3_DL) != 0 && defined(__clang__)
   return N_AVX3_DL::amx_of_format(tile, scratch);
 #else
   std::abort();  // never called: simd::amx()

@@ -99,7 +99,7 @@ int max_tile_rows(const HeadShape& heads) {
 
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch) {
   const std::size_t queries = tile.rows.size() * static_cast<std::size_t>(tile.heads.heads_per_kv());
-  if (simd::amx() && queries >= kAmxQueries) return attend_amx(tile, scratch.amx());
+  if (scratch.amx() && simd::amx() && queries >= kAmxQueries) return attend_amx(tile, *scratch.amx());
   return HWY_DYNAMIC_DISPATCH(are_many)(queries) ? attend_many(tile, scratch) : attend_few(tile, scratch);
 }
 

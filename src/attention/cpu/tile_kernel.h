@@ -30,8 +30,8 @@ struct TileInput {
   float* states = nullptr;            ///< [rows][n_head][head_dim + 2]: acc, max, sum
 };
 
-/// A worker's memory for one tile at a time. Shapes are the kernels'. Sizes are the larger need of the two kernels: many
-/// queries hold up to kMaxQueries of one key head, few hold less than kMaxLanes of each key head.
+/// A worker's memory for one tile at a time. Shapes are the kernels'. Sizes are the larger need of the two kernels that
+/// run anywhere: many queries hold up to kMaxQueries of one key head, few hold less than kMaxLanes of each key head.
 class TileScratch {
  public:
   /// Bounds of a tile; the kernels' own vectors are at most kMaxLanes long.
@@ -59,7 +59,7 @@ class TileScratch {
   std::int32_t* weight_pairs() { return weight_pairs_.get(); }  ///< [block_size / 2][4 vectors]
   std::int32_t* lo() { return lo_.get(); }                      ///< [kMaxQueries]
   std::int32_t* hi() { return hi_.get(); }
-  AmxScratch& amx() { return *amx_; }  ///< REQUIRES: the CPU has it
+  AmxScratch* amx() { return amx_.get(); }  ///< nullptr: AMX wasn't in use when this was made
 
  private:
   hwy::AlignedFreeUniquePtr<float[]> queries_, units_, acc_, max_, sum_, keys_, values_, scores_, key_units_,

@@ -1,5 +1,5 @@
-// The two inner loops over a tile, each compiled for all instruction sets and chosen by the number of its queries
-// (tile_kernel.cpp). Both leave the tile's partial states and return the bytes of keys and values loaded.
+// The inner loops over a tile, chosen by the number of its queries (tile_kernel.cpp). Two are compiled for all instruction
+// sets, one needs AMX. All leave the tile's partial states and return the bytes of keys and values loaded.
 #pragma once
 
 #include "attention/cpu/tile_kernel.h"
