@@ -122,6 +122,7 @@ class BoundsTest(unittest.TestCase):
 
         bounds_of_model = bounds.Bounds(Model, 2, "machine_peak")
         bounds_of_model.byte_dots = 4
+        bounds_of_model.attention_dots = 2
         answers = {"read": iter(rates), "multiply": iter(peaks)}
         bounds.output_of, before = lambda command: next(answers[command[1]]), bounds.output_of
         self.addCleanup(setattr, bounds, "output_of", before)
