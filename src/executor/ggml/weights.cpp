@@ -6,9 +6,7 @@
 #include <array>
 #include <cassert>
 #include <optional>
-#include <ranges>
 #include <span>
-#include <string_view>
 
 namespace coppice::executor {
 
@@ -110,17 +108,11 @@ ggml_tensor* Weights::map(model::TensorId id) {
 }
 
 void Weights::place_matrix(model::TensorId id) {
-  if (matrices_.contains(id)) return;
+  if (matrices_.contains(id) || place_packed(id)) return;
   ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
   if (!cpu) throw model::LoadError("ggml was built without its CPU backend");
   const auto types = extra_buffer_types(cpu);
-  const auto is_amx = [](ggml_backend_buffer_type_t type) {
-    return std::string_view(ggml_backend_buft_name(type)).starts_with("AMX");
-  };
-  const auto place = [&](ggml_backend_buffer_type_t type) { return place_in_buffer(id, type); };
-  if (place_packed(id)) return;
-  if (std::ranges::any_of(types | std::views::filter(is_amx), place)) return;
-  if (std::ranges::any_of(types, place)) return;
+  if (std::ranges::any_of(types, [&](ggml_backend_buffer_type_t type) { return place_in_buffer(id, type); })) return;
   matrices_[id].tensor = map(id);
 }
 

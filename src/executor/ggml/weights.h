@@ -1,5 +1,5 @@
 // Weights: the model's tensors, and how a step's graph multiplies by them. A matrix goes to the first of these that takes
-// its type: ggml's AMX buffers, our own packed form (matmul/), ggml's other repacked buffers. All three are converted
+// its type: our own packed form (matmul/), ggml's AMX buffers, ggml's other repacked buffers. All three are converted
 // copies, and the mapping's pages are let go. Everything else is read straight from the mapping. An embedding tied to
 // the output head may so be held twice.
 //
