@@ -2,6 +2,7 @@
 // step meets them. tests/matmul checks the results.
 //   matmul_bench --type q4_1 --rows 1,4,8,16 --threads 1,2
 #include <fmt/format.h>
+#include <hwy/aligned_allocator.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -48,12 +49,15 @@ std::vector<std::unique_ptr<QuantMatrix>> random_matrices(const Options& o) {
 /// One pass through `count` products after each other: either all matrices, or the first of them again and again.
 void measure(const Options& o, const std::vector<std::unique_ptr<QuantMatrix>>& matrices, int rows, int threads,
              bool from_memory) {
-  std::vector<float> x(static_cast<std::size_t>(rows * o.n_in), 0.5F), y(static_cast<std::size_t>(rows * o.n_out));
+  // Aligned as tensors are.
+  const auto x = hwy::AllocateAligned<float>(static_cast<std::size_t>(rows * o.n_in));
+  const auto y = hwy::AllocateAligned<float>(static_cast<std::size_t>(rows * o.n_out));
+  std::fill_n(x.get(), rows * o.n_in, 0.5F);
   Claims claims;
   const Samples samples = time_step(threads, o.repetitions, [&](int, Barrier& barrier) {
     for (const auto& matrix : matrices) {
-      const QuantMatrix::Product product{from_memory ? matrix.get() : matrices.front().get(), y.data()};
-      QuantMatrix::multiply({&product, 1}, x.data(), rows, claims, threads);
+      const QuantMatrix::Product product{from_memory ? matrix.get() : matrices.front().get(), y.get()};
+      QuantMatrix::multiply({&product, 1}, x.get(), rows, claims, threads);
       barrier.wait();
     }
   });

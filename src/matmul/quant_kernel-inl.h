@@ -26,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kBlock = QuantMatrix::kBlock;
 constexpr int kOut = QuantMatrix::kTileOutputs;
 constexpr int kGroups = kBlock / 4;  // groups of four inputs in a block
-constexpr int kPanelRows = QuantProducts::kPanelRows;
+constexpr int kPanelRows = kVectorPanelRows;
 constexpr int kPanelBlocks = QuantMatrix::kBlocksAtOnce;  // inputs rounded at a time: 2,048
 
 constexpr int zero_of(QuantType type) {
@@ -212,41 +212,21 @@ void multiply_panel(const std::byte* tile, int n_blocks, const Panel& panel, int
   }
 }
 
-/// The panel times those of a product's tiles [first, end) that there are.
 template <QuantType Type>
-void multiply_tiles(const QuantMatrix::Product& product, int first, int end, const Panel& panel, int row, int n_rows,
-                    int block, int n_blocks) {
+void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
   constexpr auto tile_block = static_cast<std::ptrdiff_t>(TileBlock::of(Type).size);
-  const QuantMatrix& w = *product.matrix;
-  const std::ptrdiff_t all_blocks = w.n_in() / kBlock;
-  for (int t = std::max(first, 0); t < std::min(end, w.n_tiles()); ++t) {
+  const std::ptrdiff_t all_blocks = p.n_in / kBlock;
+  Panel panel;
+  const auto round = [&](int row, int n_rows, int block, int n_blocks) {
+    round_rows(p, zero_of(Type), row, n_rows, block, n_blocks, panel);
+  };
+  const auto multiply = [&](const QuantMatrix::Product& product, int t, int row, int n_rows, int block, int n_blocks) {
+    const QuantMatrix& w = *product.matrix;
     float* y = product.y + std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
     multiply_panel<Type>(w.packed() + (t * all_blocks + block) * tile_block, n_blocks, panel, n_rows,
                          std::min(kOut, w.n_out() - t * kOut), block > 0, y, w.n_out());
-  }
-}
-
-/// A unit's rows stay rounded for the next unit of the same rows, if all of their blocks fit a panel.
-template <QuantType Type>
-void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
-  const int all_blocks = p.n_in / kBlock;
-  Panel panel;
-  int rounded = -1;
-  for (int index; (index = claims.next(p.n_units(), n_workers)) < p.n_units();) {
-    const QuantProducts::Unit unit = p.unit(index);
-    const int row = unit.first_row, n_rows = unit.end_row - row;
-    for (int block = 0; block < all_blocks; block += kPanelBlocks) {
-      const int n_blocks = std::min(kPanelBlocks, all_blocks - block);
-      if (rounded != row || n_blocks != all_blocks) round_rows(p, zero_of(Type), row, n_rows, block, n_blocks, panel);
-      rounded = row;
-      int before = 0;  // tiles of the products before
-      for (const QuantMatrix::Product& product : p.products) {
-        multiply_tiles<Type>(product, unit.first_tile - before, unit.end_tile - before, panel, row, n_rows, block,
-                             n_blocks);
-        before += product.matrix->n_tiles();
-      }
-    }
-  }
+  };
+  each_unit(p, claims, n_workers, round, multiply);
 }
 
 }  // namespace coppice::matmul::HWY_NAMESPACE

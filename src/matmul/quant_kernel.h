@@ -32,18 +32,17 @@ struct TileBlock {
 /// The products of one x, cut into units. A panel of rows is one unit of all tiles, but the last panels are cut further,
 /// so that no worker waits long for another one.
 struct QuantProducts {
-  static constexpr int kPanelRows = 16;
-
   QuantType type;
   int n_in;
   std::span<const QuantMatrix::Product> products;
   const float* x;  ///< [n_rows, n_in]
   int n_rows;
+  int panel_rows;    ///< that a unit multiplies together
   int n_tiles;       ///< of all products
   int whole_panels;  ///< panels that aren't cut
   int cuts;          ///< units of each of the others
 
-  int n_panels() const { return (n_rows + kPanelRows - 1) / kPanelRows; }
+  int n_panels() const { return (n_rows + panel_rows - 1) / panel_rows; }
   int n_units() const { return whole_panels + (n_panels() - whole_panels) * cuts; }
 
   /// Rows [first_row, end_row) x tiles [first_tile, end_tile), counted through all products.
@@ -54,14 +53,46 @@ struct QuantProducts {
     const bool whole = index < whole_panels;
     const int panel = whole ? index : whole_panels + (index - whole_panels) / cuts;
     const int cut = whole ? 0 : (index - whole_panels) % cuts, n = whole ? 1 : cuts;
-    return {panel * kPanelRows, std::min(n_rows, (panel + 1) * kPanelRows),
+    return {panel * panel_rows, std::min(n_rows, (panel + 1) * panel_rows),
             static_cast<int>(std::int64_t{n_tiles} * cut / n), static_cast<int>(std::int64_t{n_tiles} * (cut + 1) / n)};
   }
 };
 
+/// Goes through the units that a worker claims, kBlocksAtOnce at a time: round(row, n_rows, block, n_blocks) makes blocks
+/// of x ready, unless the unit before had the same rows and all blocks fit; then multiply(product, tile, row, n_rows, block,
+/// n_blocks) is called for each of the unit's tiles.
+template <class Round, class Multiply>
+void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Round&& round, Multiply&& multiply) {
+  const int all_blocks = p.n_in / QuantMatrix::kBlock;
+  int rounded = -1;
+  for (int index; (index = claims.next(p.n_units(), n_workers)) < p.n_units();) {
+    const QuantProducts::Unit unit = p.unit(index);
+    const int row = unit.first_row, n_rows = unit.end_row - row;
+    for (int block = 0; block < all_blocks; block += QuantMatrix::kBlocksAtOnce) {
+      const int n_blocks = std::min(QuantMatrix::kBlocksAtOnce, all_blocks - block);
+      if (rounded != row || n_blocks != all_blocks) round(row, n_rows, block, n_blocks);
+      rounded = row;
+      int before = 0;  // tiles of the products before
+      for (const QuantMatrix::Product& product : p.products) {
+        const int end = std::min(unit.end_tile - before, product.matrix->n_tiles());
+        for (int t = std::max(unit.first_tile - before, 0); t < end; ++t) {
+          multiply(product, t, row, n_rows, block, n_blocks);
+        }
+        before += product.matrix->n_tiles();
+      }
+    }
+  }
+}
+
+constexpr int kVectorPanelRows = 16, kAmxPanelRows = 64;  ///< at most
+constexpr int kAmxRows = 13;                              ///< fewer are multiplied sooner without AMX
+
 bool kernel_supports(QuantType type);
 
-/// One of n_workers. REQUIRES: kernel_supports(products.type).
+/// One of n_workers. REQUIRES: kernel_supports(products.type); panels of at most kVectorPanelRows.
 void run_kernel(const QuantProducts& products, Claims& claims, int n_workers);
+
+/// The same on AMX. REQUIRES: simd::amx(); panels of at most kAmxPanelRows.
+void run_amx(const QuantProducts& products, Claims& claims, int n_workers);
 
 }  // namespace coppice::matmul

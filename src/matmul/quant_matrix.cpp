@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "matmul/quant_kernel.h"
+#include "simd/target.h"
 
 namespace coppice::matmul {
 
@@ -85,16 +86,29 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
   }
 }
 
+namespace {
+
+/// Of a panel: as few panels as possible, of nearly the same size.
+int panel_rows(int n_rows, bool amx) {
+  if (!amx) return kVectorPanelRows;
+  const int panels = (n_rows + kAmxPanelRows - 1) / kAmxPanelRows, rows = (n_rows + panels - 1) / panels;
+  return (rows + kVectorPanelRows - 1) / kVectorPanelRows * kVectorPanelRows;
+}
+
+}  // namespace
+
 void QuantMatrix::multiply(std::span<const Product> products, const float* x, int n_rows, Claims& claims,
                            int n_workers) {
   const QuantMatrix& first = *products.front().matrix;
   assert(std::ranges::all_of(
       products, [&](const Product& p) { return p.matrix->type_ == first.type_ && p.matrix->n_in_ == first.n_in_; }));
+  const bool amx = n_rows >= kAmxRows && simd::amx();
   QuantProducts p{.type = first.type_,
                   .n_in = first.n_in_,
                   .products = products,
                   .x = x,
                   .n_rows = n_rows,
+                  .panel_rows = panel_rows(n_rows, amx),
                   .n_tiles = 0,
                   .whole_panels = 0,
                   .cuts = 1};
@@ -108,7 +122,7 @@ void QuantMatrix::multiply(std::span<const Product> products, const float* x, in
   } else {
     p.whole_panels = panels;
   }
-  run_kernel(p, claims, n_workers);
+  (amx ? run_amx : run_kernel)(p, claims, n_workers);
 }
 
 }  // namespace coppice::matmul

@@ -8,7 +8,8 @@
 //   Q8_0   zero = 128, no m
 // x is rounded to 8 bits with one f16 scale for each 32 values, as ggml does. A block's part of an output is then
 //   d_w * d_x * (sum of q_w * q_x - zero * sum of q_x) + m * d_x * sum of q_x
-// where the sums are exact in whole numbers.
+// where the sums are exact in whole numbers. With AMX, products of 13 rows and more round weights and x to bf16 instead:
+// 8 bits of every value.
 //
 // Packed order: tiles of 16 outputs, one after the other; a tile's blocks along n_in; a block has
 //   d     16 f16

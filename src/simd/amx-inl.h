@@ -1,5 +1,6 @@
-// Makes AVX3_DL mean AMX-BF16, too, in what follows, and gives a thread's tile registers a shape. Include it after Highway
-// and all other kernels' headers, in a file that has code for AVX3_DL alone and is dispatched to where simd::amx().
+// Makes AVX3_DL mean AMX-BF16 and AVX512-BF16, too, in what follows, and gives a thread's tile registers a shape. Include
+// it after Highway and all other kernels' headers, in a file that has code for AVX3_DL alone and is dispatched to where
+// simd::amx().
 // Included once for each instruction set.
 
 // clang-format off
@@ -18,9 +19,10 @@
 #if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
 
 #undef HWY_TARGET_STR
-#define HWY_TARGET_STR \
-  HWY_TARGET_STR_AVX3  \
-  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcntdq,amx-tile,amx-bf16"
+#define HWY_TARGET_STR                                                                                               \
+  HWY_TARGET_STR_AVX3                                                                                                \
+  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcntdq,avx512bf16,amx-tile,amx-" \
+  "bf16"
 
 #include <cstdint>
 

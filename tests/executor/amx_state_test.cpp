@@ -1,5 +1,5 @@
-// The tree kernel's AMX tiles beside ggml's. ggml gives a thread's tiles their shape once, and its next product would be
-// silently wrong, or a fault, if our kernel left them another one.
+// Our kernels' AMX tiles beside ggml's. ggml gives a thread's tiles their shape once, and its next product would be
+// silently wrong, or a fault, if ours left them another one.
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 
 #include "attention/attend.h"
 #include "executor/ggml/ggml_ptr.h"
+#include "matmul/quant_matrix.h"
 #include "simd/target.h"
 
 namespace coppice {
@@ -27,7 +28,7 @@ ggml_backend_buffer_type_t amx_buffers() {
   return nullptr;
 }
 
-TEST(AmxState, ProductsOfGgmlAreTheSameBeforeAndAfterOurKernel) {
+TEST(AmxState, ProductsOfGgmlAreTheSameBeforeAndAfterOurKernels) {
   if (!simd::amx()) GTEST_SKIP() << "this CPU has no AMX";
   ggml_backend_buffer_type_t type = amx_buffers();
   ASSERT_TRUE(type) << "ggml was built without AMX on a machine that has it";
@@ -71,6 +72,13 @@ TEST(AmxState, ProductsOfGgmlAreTheSameBeforeAndAfterOurKernel) {
   const std::vector<float> after = multiply();
   EXPECT_EQ(before, after);
   EXPECT_EQ(test::attend(c, pool, q, 1).out, ours.out);
+
+  const matmul::QuantMatrix packed(matmul::QuantType::kQ4_0, kIn, kOut, blocks);
+  std::vector<float> y(std::size_t{kOut} * kRows);
+  const matmul::QuantMatrix::Product packed_product{&packed, y.data()};
+  matmul::Claims claims;
+  matmul::QuantMatrix::multiply({&packed_product, 1}, x.data(), kRows, claims, 1);
+  EXPECT_EQ(before, multiply());
 }
 
 }  // namespace

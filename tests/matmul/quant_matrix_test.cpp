@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -39,11 +40,21 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
              << " rows, " << c.n_workers << " workers";
 }
 
-/// Random blocks as a file has them, and the weights that they mean: scaled + offset. [n_out, n_in]
+/// d * q + m
+struct Weight {
+  float d, m;
+  int q;
+};
+
+/// Random blocks as a file has them, and the weights that they mean. [n_out, n_in]
 struct Matrix {
   std::vector<std::byte> bytes;
-  std::vector<double> scaled, offsets;
+  std::vector<Weight> weights;
 };
+
+constexpr int zero_of(QuantType type) {
+  return type == QuantType::kQ4_0 ? 8 : type == QuantType::kQ8_0 ? 128 : 0;
+}
 
 Matrix random_matrix(const Case& c, std::mt19937& random) {
   Matrix matrix;
@@ -64,15 +75,11 @@ Matrix random_matrix(const Case& c, std::mt19937& random) {
       for (std::size_t i = 0; i < kBlock / 2; ++i) {
         const std::uint32_t low = random() % 16, high = random() % 16;
         put(low | high << 4, 1);
-        const int zero = c.type == QuantType::kQ4_0 ? 8 : 0;
-        q[i] = static_cast<int>(low) - zero;
-        q[i + kBlock / 2] = static_cast<int>(high) - zero;
+        q[i] = static_cast<int>(low) - zero_of(c.type);
+        q[i + kBlock / 2] = static_cast<int>(high) - zero_of(c.type);
       }
     }
-    for (const int v : q) {
-      matrix.scaled.push_back(static_cast<double>(d.value()) * v);
-      matrix.offsets.push_back(c.type == QuantType::kQ4_1 ? m.value() : 0.0);
-    }
+    for (const int v : q) matrix.weights.push_back({d.value(), c.type == QuantType::kQ4_1 ? m.value() : 0.0F, v});
   }
   return matrix;
 }
@@ -93,15 +100,52 @@ std::vector<double> rounded(const std::vector<float>& x) {
   return result;
 }
 
-void check(const Case& c, const Matrix& matrix, const std::vector<float>& x, const std::vector<float>& y) {
-  const std::vector<double> rx = rounded(x);
+/// What a kernel is to multiply: scaled + offset, and x.
+struct Operands {
+  std::vector<double> scaled, offsets, x;
+};
+
+/// In whole numbers.
+Operands whole(const Matrix& matrix, const std::vector<float>& x) {
+  Operands result{{}, {}, rounded(x)};
+  for (const Weight& w : matrix.weights) {
+    result.scaled.push_back(static_cast<double>(w.d) * w.q);
+    result.offsets.push_back(w.m);
+  }
+  return result;
+}
+
+/// The bf16 that has a number's first bits, and the nearest one.
+float cut(float value) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0xFFFF0000);
+}
+float nearest(float value) {
+  int exponent;
+  const float fraction = std::frexp(value, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8);
+}
+
+/// On AMX.
+Operands cut_weights(QuantType type, const Matrix& matrix, const std::vector<float>& x) {
+  constexpr float kLost = 1.0028F;
+  Operands result{{}, std::vector<double>(matrix.weights.size()), {}};
+  for (const Weight& w : matrix.weights) {
+    const auto zero = static_cast<float>(zero_of(type));
+    const float d = w.d * kLost, m = type == QuantType::kQ4_1 ? w.m * kLost : d * -zero;
+    result.scaled.push_back(cut(std::fma(static_cast<float>(w.q) + zero, d, m)));
+  }
+  for (const float v : x) result.x.push_back(nearest(v));
+  return result;
+}
+
+void check(const Case& c, const Operands& operands, const std::vector<float>& y) {
   const auto n_in = static_cast<std::size_t>(c.n_in), n_out = static_cast<std::size_t>(c.n_out);
   for (std::size_t r = 0; r < static_cast<std::size_t>(c.n_rows); ++r) {
     for (std::size_t o = 0; o < n_out; ++o) {
       double expected = 0.0, size = 0.0;
       for (std::size_t i = 0; i < n_in; ++i) {
-        const double scaled = matrix.scaled[o * n_in + i] * rx[r * n_in + i];
-        const double offset = matrix.offsets[o * n_in + i] * rx[r * n_in + i];
+        const double scaled = operands.scaled[o * n_in + i] * operands.x[r * n_in + i];
+        const double offset = operands.offsets[o * n_in + i] * operands.x[r * n_in + i];
         expected += scaled + offset;
         size += std::abs(scaled) + std::abs(offset);
       }
@@ -113,7 +157,7 @@ void check(const Case& c, const Matrix& matrix, const std::vector<float>& x, con
 class QuantMatrixTest : public testing::TestWithParam<Case> {};
 
 // One block; a last tile that is not full; more inputs than are rounded at a time; few rows and many, so that no panel of rows is
-// cut, all are, or the last ones; more workers than tiles.
+// cut, all are, or the last ones; most rows that AMX isn't used for, and one more; more workers than tiles.
 INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                            std::vector<Case> cases;
                            for (const auto type : {QuantType::kQ4_0, QuantType::kQ4_1, QuantType::kQ8_0}) {
@@ -126,6 +170,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                                                                   {2080, 33, 4, 2},
                                                                   {4160, 48, 17, 1},
                                                                   {128, 64, 133, 3},
+                                                                  {96, 40, 50, 2},
+                                                                  {64, 21, 12, 2},
+                                                                  {64, 21, 13, 2},
                                                                   {64, 48, 128, 2}}) {
                                cases.push_back({type, n_in, n_out, n_rows, n_workers});
                              }
@@ -156,6 +203,7 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
     if (QuantMatrix::supports(c.type)) {
       ++targets;
       SCOPED_TRACE(target);
+      const bool cut = simd::amx() && c.n_rows >= 13;
       for (const std::size_t together : {std::size_t{1}, cases.size()}) {
         std::vector<std::vector<float>> y;
         std::vector<QuantMatrix::Product> products;
@@ -170,7 +218,8 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
             workers.emplace_back([&] { QuantMatrix::multiply(products, x.data(), c.n_rows, claims, c.n_workers); });
           }
         }
-        for (std::size_t i = 0; i < together; ++i) check(cases[i], matrices[i], x, y[i]);
+        for (std::size_t i = 0; i < together; ++i)
+          check(cases[i], cut ? cut_weights(c.type, matrices[i], x) : whole(matrices[i], x), y[i]);
       }
     }
     simd::use(simd::targets().front());

@@ -1,0 +1,239 @@
+// Tiles of 16 outputs times panels of up to 64 rows with AMX. A block's weights become bf16 once for all rows of the panel, d
+// and m included, so that the sums stay in AMX tiles from a row's first input to its last and need no scaling. x becomes
+// bf16, too: 8 bits of each value, where dot products of bytes have 8 bits of the largest of 32. Figures: ADR 0011.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "matmul/quant_kernel.h"
+
+#define HWY_WANT_AVX3_DL 1
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "matmul/quant_amx.cpp"
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
+// After foreach_target.
+#include <hwy/highway.h>
+
+// Last.
+#include "simd/amx-inl.h"
+
+#if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
+
+HWY_BEFORE_NAMESPACE();
+namespace coppice::matmul::HWY_NAMESPACE {
+
+// Other files have functions of these names.
+namespace {
+
+using simd::HWY_NAMESPACE::kTileRow;
+
+constexpr int kBlock = QuantMatrix::kBlock;
+constexpr int kOut = QuantMatrix::kTileOutputs;
+constexpr int kTileRows = 16;                             ///< of x in an AMX tile
+constexpr int kMostRowTiles = kAmxPanelRows / kTileRows;  ///< as many sums as leave room for weights and x
+constexpr std::ptrdiff_t kTileSize = kTileRows * kBlock;  ///< bf16
+
+/// For each block and each 16 rows an AMX tile: a row for each of them. Rows that aren't there are zeros.
+struct AmxPanel {
+  alignas(64) std::uint16_t x[QuantMatrix::kBlocksAtOnce * kMostRowTiles * kTileSize];
+};
+
+inline void fill_panel(const QuantProducts& p, int first_row, int n_rows, int first_block, int n_blocks,
+                       AmxPanel& panel) {
+  std::uint16_t* to = panel.x;
+  for (int b = 0; b < n_blocks; ++b) {
+    const float* x = p.x + std::ptrdiff_t{first_row} * p.n_in + std::ptrdiff_t{first_block + b} * kBlock;
+    int row = 0;
+    for (; row < n_rows; ++row, x += p.n_in, to += kBlock) {
+      const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kBlock / 2), _mm512_loadu_ps(x));
+      _mm512_store_si512(to, reinterpret_cast<__m512i>(rounded));
+    }
+    for (; row % kTileRows != 0; ++row, to += kBlock) _mm512_store_si512(to, _mm512_setzero_si512());
+  }
+}
+
+/// A weight is number * d + m.
+struct Scaling {
+  __m512 d, m;
+
+  /// Weights are cut to bf16, not rounded, which takes three instructions less of ten for each two. It makes them smaller,
+  /// by 0.28 % on average, and so they are made larger before. The errors are as large as those of rounding.
+  static constexpr float kLost = 1.0028F;
+
+  template <QuantType Type>
+  static HWY_INLINE Scaling of(const std::byte* block) {
+    const auto load = [&](std::size_t at) HWY_ATTR {
+      const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + at));
+      return _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(kLost));
+    };
+    const __m512 d = load(0);
+    if constexpr (Type == QuantType::kQ4_1) return {d, load(TileBlock::of(Type).m)};
+    return {d, _mm512_mul_ps(d, _mm512_set1_ps(Type == QuantType::kQ4_0 ? -8.0F : -128.0F))};
+  }
+};
+
+/// The upper halves of both, as pairs: a's in the lower halves of the lanes.
+HWY_INLINE __m512i pairs_of(__m512 a, __m512 b) {
+  const __m512i upper = _mm512_set4_epi32(0x00000F0E, 0x00000B0A, 0x00000706, 0x00000302);
+  return _mm512_mask_shuffle_epi8(_mm512_castps_si512(b), 0x3333333333333333, _mm512_castps_si512(a), upper);
+}
+
+/// A block's weights as an AMX tile: row i has inputs 2 i and 2 i + 1 of each output.
+template <QuantType Type>
+HWY_INLINE void unpack_block(const std::byte* block, std::uint16_t* tile) {
+  constexpr bool halves = Type != QuantType::kQ8_0;
+  const Scaling scaling = Scaling::of<Type>(block);
+  const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const std::byte* q = block + TileBlock::of(Type).q;
+  constexpr std::size_t ahead = 8;  // blocks that come soon, of this tile or the next one
+  for (std::size_t i = 0; i < TileBlock::of(Type).size; i += 64)
+    __builtin_prefetch(block + ahead * TileBlock::of(Type).size + i);
+  HWY_UNROLL(8)
+  for (int vector = 0; vector < (halves ? 4 : 8); ++vector, q += 64) {
+    const __m512i four = _mm512_loadu_si512(q);
+    const auto weight = [&](unsigned shift) HWY_ATTR {
+      const __m512i at = _mm512_srli_epi32(four, shift);
+      // A lookup of a number sees the lowest four bits only.
+      const __m512 number = halves ? _mm512_permutexvar_ps(at, numbers)
+                                   : _mm512_cvtepi32_ps(_mm512_and_si512(at, _mm512_set1_epi32(255)));
+      return _mm512_fmadd_ps(number, scaling.d, scaling.m);
+    };
+    for (unsigned half = 0; half < (halves ? 2 : 1); ++half) {
+      for (unsigned pair = 0; pair < 2; ++pair, tile += 2 * kOut) {
+        const unsigned shift = 16 * pair + 4 * half;
+        _mm512_store_si512(tile, pairs_of(weight(shift), weight(shift + 8)));
+      }
+    }
+  }
+}
+
+/// AMX tiles 0 to RowTiles - 1 += rows times a block's weights.
+template <int RowTiles>
+HWY_INLINE void multiply_block(const std::uint16_t* x, const std::uint16_t* weights) {
+  _tile_loadd(4, weights, kTileRow);
+  _tile_loadd(5, x, kTileRow);
+  _tile_dpbf16ps(0, 5, 4);
+  if constexpr (RowTiles > 1) {
+    _tile_loadd(6, x + kTileSize, kTileRow);
+    _tile_dpbf16ps(1, 6, 4);
+  }
+  if constexpr (RowTiles > 2) {
+    _tile_loadd(7, x + 2 * kTileSize, kTileRow);
+    _tile_dpbf16ps(2, 7, 4);
+  }
+  if constexpr (RowTiles > 3) {
+    _tile_loadd(5, x + 3 * kTileSize, kTileRow);
+    _tile_dpbf16ps(3, 5, 4);
+  }
+}
+
+/// Where the sums of a row tile are loaded from and stored to: AMX tile I.
+template <int I>
+HWY_INLINE void load_sums(const float* from, std::ptrdiff_t stride) {
+  _tile_loadd(I, from + I * kTileRows * stride, stride * sizeof(float));
+}
+template <int I>
+HWY_INLINE void store_sums(float* to, std::ptrdiff_t stride) {
+  _tile_stored(I, to + I * kTileRows * stride, stride * sizeof(float));
+}
+
+/// y[RowTiles * 16][16] (+)= the panel times a tile's blocks. `stride`: floats between rows of y.
+template <QuantType Type, int RowTiles>
+void multiply_tile(const std::byte* tile, int n_blocks, const AmxPanel& panel, bool add, float* y,
+                   std::ptrdiff_t stride) {
+  constexpr std::size_t size = TileBlock::of(Type).size;
+  alignas(64) std::uint16_t weights[2][kTileSize];
+  if (add) {
+    load_sums<0>(y, stride);
+    if constexpr (RowTiles > 1) load_sums<1>(y, stride);
+    if constexpr (RowTiles > 2) load_sums<2>(y, stride);
+    if constexpr (RowTiles > 3) load_sums<3>(y, stride);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  unpack_block<Type>(tile, weights[0]);
+  for (int b = 1; b < n_blocks; ++b) {
+    // Before the product of the one before: a tile that vectors have just stored takes long to load.
+    unpack_block<Type>(tile + static_cast<std::size_t>(b) * size, weights[b % 2]);
+    multiply_block<RowTiles>(panel.x + (b - 1) * RowTiles * kTileSize, weights[(b - 1) % 2]);
+  }
+  multiply_block<RowTiles>(panel.x + (n_blocks - 1) * RowTiles * kTileSize, weights[(n_blocks - 1) % 2]);
+  store_sums<0>(y, stride);
+  if constexpr (RowTiles > 1) store_sums<1>(y, stride);
+  if constexpr (RowTiles > 2) store_sums<2>(y, stride);
+  if constexpr (RowTiles > 3) store_sums<3>(y, stride);
+}
+
+/// y[n_rows][n_out] (+)= the panel times a tile's blocks, n_out <= 16.
+template <QuantType Type>
+void multiply_panel(const std::byte* tile, int n_blocks, const AmxPanel& panel, int n_rows, int n_out, bool add,
+                    float* y, std::ptrdiff_t stride) {
+  static constexpr std::array functions = {multiply_tile<Type, 1>, multiply_tile<Type, 2>, multiply_tile<Type, 3>,
+                                           multiply_tile<Type, 4>};
+  const auto function = functions[static_cast<std::size_t>((n_rows + kTileRows - 1) / kTileRows - 1)];
+  if (n_out == kOut && n_rows % kTileRows == 0) return function(tile, n_blocks, panel, add, y, stride);
+  alignas(64) float sums[kAmxPanelRows * kOut];  // rows or outputs are missing
+  function(tile, n_blocks, panel, false, sums, kOut);
+  const auto there = static_cast<__mmask16>((1U << n_out) - 1);
+  for (int r = 0; r < n_rows; ++r, y += stride) {
+    __m512 sum = _mm512_load_ps(sums + r * kOut);
+    if (add) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(there, y));
+    _mm512_mask_storeu_ps(y, there, sum);
+  }
+}
+
+template <QuantType Type>
+void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
+  constexpr auto tile_block = static_cast<std::ptrdiff_t>(TileBlock::of(Type).size);
+  const std::ptrdiff_t all_blocks = p.n_in / kBlock;
+  const simd::HWY_NAMESPACE::WholeTiles whole;
+  AmxPanel panel;
+  const auto round = [&](int row, int n_rows, int block, int n_blocks) {
+    fill_panel(p, row, n_rows, block, n_blocks, panel);
+  };
+  const auto multiply = [&](const QuantMatrix::Product& product, int t, int row, int n_rows, int block, int n_blocks) {
+    const QuantMatrix& w = *product.matrix;
+    float* y = product.y + std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
+    multiply_panel<Type>(w.packed() + (t * all_blocks + block) * tile_block, n_blocks, panel, n_rows,
+                         std::min(kOut, w.n_out() - t * kOut), block > 0, y, w.n_out());
+  };
+  each_unit(p, claims, n_workers, round, multiply);
+}
+
+}  // namespace
+
+void amx_of_type(const QuantProducts& p, Claims& claims, int n_workers) {
+  switch (p.type) {
+    case QuantType::kQ4_0:
+      return multiply<QuantType::kQ4_0>(p, claims, n_workers);
+    case QuantType::kQ4_1:
+      return multiply<QuantType::kQ4_1>(p, claims, n_workers);
+    case QuantType::kQ8_0:
+      return multiply<QuantType::kQ8_0>(p, claims, n_workers);
+  }
+}
+
+}  // namespace coppice::matmul::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
+
+#if HWY_ONCE
+namespace coppice::matmul {
+
+void run_amx([[maybe_unused]] const QuantProducts& products, [[maybe_unused]] Claims& claims,
+             [[maybe_unused]] int n_workers) {
+#if (HWY_TARGETS & HWY_AVX3_DL) != 0 && defined(__clang__)
+  N_AVX3_DL::amx_of_type(products, claims, n_workers);
+#else
+  std::abort();  // never called: simd::amx()
+#endif
+}
+
+}  // namespace coppice::matmul
+#endif  // HWY_ONCE
