@@ -160,9 +160,17 @@ void Api::check_key(HttpRequest& request) const {
 void Api::refused(int status) noexcept {
   try {
     metrics_.count_rejected(rejection_of(status, draining_));
-    metrics_.count_request(kOtherPath, status);
   } catch (const std::exception& e) {
     log_failure("counting a refused request", e);
+  }
+  count(kOtherPath, status);
+}
+
+void Api::count(const char* path, int status) noexcept {
+  try {
+    metrics_.count_request(path, status);
+  } catch (const std::exception& e) {
+    log_failure("counting a request", e);
   }
 }
 
@@ -213,7 +221,7 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
     path = route.path;
     if (request.method == "GET") request.drop_body();  // nobody looks at it
     co_await (this->*route.action)(request, out);
-    metrics_.count_request(path, 200);
+    count(path, 200);
   } catch (const ApiError& e) {
     failure = e;
   } catch (const boost::system::system_error&) {
@@ -228,7 +236,7 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   }
   if (!failure) co_return;
   request.drop_body();  // whoever takes the answer slowly must not hold it meanwhile
-  metrics_.count_request(path, failure->status());
+  count(path, failure->status());
   spdlog::debug("{} {} of {}: {} {}", request.method, request.path, request.client.empty() ? "?" : request.client,
                 failure->status(), failure->what());
   if (!out.begun()) {

@@ -81,6 +81,8 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> chat(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> completions(HttpRequest& request, ReplyWriter& out);
 
+  /// A request whose answer is known. Want of memory leaves it uncounted: the answer is what matters.
+  void count(const char* path, int status) noexcept;
   /// What the engine gets for it, counted if it is refused.
   boost::asio::awaitable<Prepared> take_in(Endpoint endpoint, HttpRequest& request);
   boost::asio::awaitable<void> generate(Endpoint endpoint, HttpRequest& request, ReplyWriter& out);

@@ -44,6 +44,12 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<HttpClient> client(int receive_buffer = 0) {
     return std::make_unique<HttpClient>(server_->port(), receive_buffer);
   }
+  /// A connection that has been used: what is allocated afterwards is the requests' own.
+  std::unique_ptr<HttpClient> settled_client() {
+    auto c = client();
+    EXPECT_EQ(c->get("/health").status, 200);
+    return c;
+  }
   HttpAnswer get(const std::string& path) { return client()->get(path); }
   HttpAnswer post(const std::string& path, const std::string& body) { return client()->post(path, body); }
   HttpAnswer chat(const std::string& more = "") {
