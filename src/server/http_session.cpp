@@ -144,7 +144,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   head_only_ = false;
   if (buffer_.size() == 0) {
     rest();
-    buffer_.shrink_to_fit();
+    if (buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();  // what is read into next needs no allocation
     socket_.arm(limits_.idle_seconds);
     const auto [error, n] = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), kTuple);
     if (error) co_return false;
@@ -345,31 +345,35 @@ std::string HttpSession::head(int status, std::string_view content_type, const H
 asio::awaitable<void> HttpSession::send(HttpReply reply) {
   std::string bytes = head(reply.status, reply.content_type, &reply);
   if (!head_only_) bytes += reply.body;
-  std::string().swap(reply.body);  // a slow reader's is held once
+  std::string().swap(reply.body);   // a slow reader's is held once
+  auto written = write_all(bytes);  // without memory for that nothing has begun
   begun_ = true;
-  co_await write_all(bytes);
+  co_await std::move(written);
   complete_ = true;
 }
 
 asio::awaitable<void> HttpSession::begin_stream() {
   if (http10_) keep_alive_ = false;  // the end of the connection is the only end it knows
   const std::string bytes = head(200, "text/event-stream; charset=utf-8", nullptr);
+  auto written = write_all(bytes);
   begun_ = true;
-  co_await write_all(bytes);
+  co_await std::move(written);
   streaming_ = true;
 }
 
 asio::awaitable<void> HttpSession::write(std::string_view events) {
   if (events.empty() || head_only_) co_return;  // an empty chunk would end the stream
   const std::string bytes = http10_ ? std::string(events) : fmt::format("{:x}\r\n{}\r\n", events.size(), events);
+  auto written = write_all(bytes);
   streaming_ = false;
-  co_await write_all(bytes);
+  co_await std::move(written);
   streaming_ = true;
 }
 
 asio::awaitable<void> HttpSession::end_stream() {
+  auto written = write_all(http10_ ? "" : "0\r\n\r\n");
   streaming_ = false;
-  if (!http10_) co_await write_all("0\r\n\r\n");
+  co_await std::move(written);
   complete_ = true;
 }
 
