@@ -57,7 +57,7 @@ void measure(const Options& o, const std::vector<std::unique_ptr<QuantMatrix>>& 
   const Samples samples = time_step(threads, o.repetitions, [&](int, Barrier& barrier) {
     for (const auto& matrix : matrices) {
       const QuantMatrix::Product product{from_memory ? matrix.get() : matrices.front().get(), y.get()};
-      QuantMatrix::multiply({&product, 1}, x.get(), rows, claims, threads);
+      QuantMatrix::multiply({&product, 1}, {x.get(), rows}, claims, threads);
       barrier.wait();
     }
   });

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "matmul/quant_kernel.h"
+#include "matmul/quant_rows-inl.h"
 #include "simd/vnni_target-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -111,8 +112,11 @@ HWY_INLINE void round_block(const float* x, int zero, int block, int row, Panel&
 inline void round_rows(const QuantProducts& p, int zero, int first_row, int n_rows, int first_block, int n_blocks,
                        Panel& panel) {
   for (int r = 0; r < n_rows; ++r) {
-    const float* x = p.x + std::ptrdiff_t{first_row + r} * p.n_in + std::ptrdiff_t{first_block} * kBlock;
-    for (int b = 0; b < n_blocks; ++b) round_block(x + b * kBlock, zero, b, r, panel);
+    const float factor = row_factor(p, first_row + r);
+    for (int b = 0; b < n_blocks; ++b) {
+      HWY_ALIGN float buffer[kBlock];
+      round_block(block_of_row(p, first_row + r, first_block + b, factor, buffer), zero, b, r, panel);
+    }
   }
 }
 
@@ -145,9 +149,10 @@ HWY_INLINE void prefetch_block(const std::byte* now) {
   for (std::size_t i = 0; i < BlockSize; i += 64) __builtin_prefetch(now + ahead * BlockSize + i);
 }
 
-/// y[Rows][kOut] (+)= a tile's blocks times the panel's rows from `first_row`. `stride`: floats between rows of y.
+/// y[Rows][kOut] = `plus` + a tile's blocks times the panel's rows from `first_row`. `stride`: floats between rows of y, and
+/// of plus, which may be y or nullptr.
 template <QuantType Type, int Rows>
-void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int first_row, bool add, float* y,
+void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int first_row, const float* plus, float* y,
                    std::ptrdiff_t stride) {
   constexpr TileBlock layout = TileBlock::of(Type);
   constexpr int lanes = static_cast<int>(hn::MaxLanes(F()));
@@ -155,7 +160,7 @@ void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int 
   const I di;
   for (int first = 0; first < kOut; first += lanes) {
     hn::Vec<F> acc[Rows];
-    for (int r = 0; r < Rows; ++r) acc[r] = add ? hn::LoadU(d, y + r * stride + first) : hn::Zero(d);
+    for (int r = 0; r < Rows; ++r) acc[r] = plus ? hn::LoadU(d, plus + r * stride + first) : hn::Zero(d);
     const std::byte* at = tile;
     for (int b = 0; b < n_blocks; ++b, at += layout.size) {
       if (first == 0) prefetch_block<layout.size>(at);
@@ -184,7 +189,7 @@ void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int 
 /// Rows that share a pass: their accumulators must fit the registers beside a block's weights.
 constexpr int kPassRows = HWY_TARGET == HWY_AVX2 ? 4 : kPanelRows;
 
-using TileFunction = void (*)(const std::byte*, int, const Panel&, int, bool, float*, std::ptrdiff_t);
+using TileFunction = void (*)(const std::byte*, int, const Panel&, int, const float*, float*, std::ptrdiff_t);
 
 /// multiply_tile() for 1, 2, ... rows.
 template <QuantType Type, int... Less>
@@ -192,22 +197,22 @@ constexpr std::array<TileFunction, sizeof...(Less)> tile_functions(std::integer_
   return {multiply_tile<Type, Less + 1>...};
 }
 
-/// y[n_rows][n_out] (+)= a tile's blocks times the panel, n_out <= kOut.
+/// y[n_rows][n_out] = `plus` + a tile's blocks times the panel, n_out <= kOut.
 template <QuantType Type>
-void multiply_panel(const std::byte* tile, int n_blocks, const Panel& panel, int n_rows, int n_out, bool add, float* y,
-                    std::ptrdiff_t stride) {
+void multiply_panel(const std::byte* tile, int n_blocks, const Panel& panel, int n_rows, int n_out, const float* plus,
+                    float* y, std::ptrdiff_t stride) {
   static constexpr auto functions = tile_functions<Type>(std::make_integer_sequence<int, kPassRows>());
-  for (int row = 0; row < n_rows; row += kPassRows, y += kPassRows * stride) {
+  for (int row = 0; row < n_rows; row += kPassRows, y += kPassRows * stride, plus += plus ? kPassRows * stride : 0) {
     const int rows = std::min(kPassRows, n_rows - row);
     const TileFunction function = functions[static_cast<std::size_t>(rows - 1)];
     if (n_out == kOut) {
-      function(tile, n_blocks, panel, row, add, y, stride);
+      function(tile, n_blocks, panel, row, plus, y, stride);
       continue;
     }
     HWY_ALIGN float out[kPassRows * kOut];  // the last tile of a matrix reaches beyond it
-    function(tile, n_blocks, panel, row, false, out, kOut);
+    function(tile, n_blocks, panel, row, nullptr, out, kOut);
     for (int r = 0; r < rows; ++r) {
-      for (int o = 0; o < n_out; ++o) y[r * stride + o] = out[r * kOut + o] + (add ? y[r * stride + o] : 0.0F);
+      for (int o = 0; o < n_out; ++o) y[r * stride + o] = out[r * kOut + o] + (plus ? plus[r * stride + o] : 0.0F);
     }
   }
 }
@@ -222,9 +227,10 @@ void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
   };
   const auto multiply = [&](const QuantMatrix::Product& product, int t, int row, int n_rows, int block, int n_blocks) {
     const QuantMatrix& w = *product.matrix;
-    float* y = product.y + std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
+    const std::ptrdiff_t at = std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
+    const float* plus = block > 0 ? product.y : product.plus;
     multiply_panel<Type>(w.packed() + (t * all_blocks + block) * tile_block, n_blocks, panel, n_rows,
-                         std::min(kOut, w.n_out() - t * kOut), block > 0, y, w.n_out());
+                         std::min(kOut, w.n_out() - t * kOut), plus ? plus + at : nullptr, product.y + at, w.n_out());
   };
   each_unit(p, claims, n_workers, round, multiply);
 }

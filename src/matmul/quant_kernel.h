@@ -35,14 +35,13 @@ struct QuantProducts {
   QuantType type;
   int n_in;
   std::span<const QuantMatrix::Product> products;
-  const float* x;  ///< [n_rows, n_in]
-  int n_rows;
+  QuantMatrix::Rows rows;
   int panel_rows;    ///< that a unit multiplies together
   int n_tiles;       ///< of all products
   int whole_panels;  ///< panels that aren't cut
   int cuts;          ///< units of each of the others
 
-  int n_panels() const { return (n_rows + panel_rows - 1) / panel_rows; }
+  int n_panels() const { return (rows.n + panel_rows - 1) / panel_rows; }
   int n_units() const { return whole_panels + (n_panels() - whole_panels) * cuts; }
 
   /// Rows [first_row, end_row) x tiles [first_tile, end_tile), counted through all products.
@@ -53,7 +52,7 @@ struct QuantProducts {
     const bool whole = index < whole_panels;
     const int panel = whole ? index : whole_panels + (index - whole_panels) / cuts;
     const int cut = whole ? 0 : (index - whole_panels) % cuts, n = whole ? 1 : cuts;
-    return {panel * panel_rows, std::min(n_rows, (panel + 1) * panel_rows),
+    return {panel * panel_rows, std::min(rows.n, (panel + 1) * panel_rows),
             static_cast<int>(std::int64_t{n_tiles} * cut / n), static_cast<int>(std::int64_t{n_tiles} * (cut + 1) / n)};
   }
 };

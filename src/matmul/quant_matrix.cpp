@@ -97,18 +97,16 @@ int panel_rows(int n_rows, bool amx) {
 
 }  // namespace
 
-void QuantMatrix::multiply(std::span<const Product> products, const float* x, int n_rows, Claims& claims,
-                           int n_workers) {
+void QuantMatrix::multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers) {
   const QuantMatrix& first = *products.front().matrix;
   assert(std::ranges::all_of(
       products, [&](const Product& p) { return p.matrix->type_ == first.type_ && p.matrix->n_in_ == first.n_in_; }));
-  const bool amx = n_rows >= kAmxRows && simd::amx();
+  const bool amx = rows.n >= kAmxRows && simd::amx();
   QuantProducts p{.type = first.type_,
                   .n_in = first.n_in_,
                   .products = products,
-                  .x = x,
-                  .n_rows = n_rows,
-                  .panel_rows = panel_rows(n_rows, amx),
+                  .rows = rows,
+                  .panel_rows = panel_rows(rows.n, amx),
                   .n_tiles = 0,
                   .whole_panels = 0,
                   .cuts = 1};

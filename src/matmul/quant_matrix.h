@@ -8,7 +8,7 @@
 //   Q8_0   zero = 128, no m
 // x is rounded to 8 bits with one f16 scale for each 32 values, as ggml does. A block's part of an output is then
 //   d_w * d_x * (sum of q_w * q_x - zero * sum of q_x) + m * d_x * sum of q_x
-// where the sums are exact in whole numbers. With AMX, products of 13 rows and more round weights and x to bf16 instead:
+// where the sums are exact in whole numbers. With AMX, products of 13 rows and more take weights and x as bf16 instead:
 // 8 bits of every value.
 //
 // Packed order: tiles of 16 outputs, one after the other; a tile's blocks along n_in; a block has
@@ -64,16 +64,24 @@ class QuantMatrix {
   /// REQUIRES: n_in is a multiple of kBlock; blocks has the size that follows.
   QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks);
 
-  /// y = W x
+  /// Rows to multiply: as they are, or normalised by their root mean square: x / sqrt(mean of x^2 + norm_eps) * norm.
+  struct Rows {
+    const float* x;  ///< [n, n_in]
+    int n;
+    const float* norm = nullptr;  ///< [n_in]
+    float norm_eps = 0.0F;
+  };
+  /// y = W x, or W x + plus
   struct Product {
     const QuantMatrix* matrix;
-    float* y;  ///< [n_rows, n_out]
+    float* y;                     ///< [n_rows, n_out]
+    const float* plus = nullptr;  ///< likewise; may be y
   };
   /// One worker's part of some products of one x, which is rounded once for all of them; the n_workers that call this
   /// with the same claims together write every value of each y, each once. The next product with these claims must not
   /// begin before all of them have returned.
   /// REQUIRES: at least one product; all matrices have the same type and n_in, and the type is supported.
-  static void multiply(std::span<const Product> products, const float* x, int n_rows, Claims& claims, int n_workers);
+  static void multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers);
 
   QuantType type() const { return type_; }
   int n_in() const { return n_in_; }

@@ -3,10 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
-#include <limits>
+#include <iterator>
 #include <random>
 #include <thread>
 #include <vector>
@@ -138,21 +139,63 @@ Operands cut_weights(QuantType type, const Matrix& matrix, const std::vector<flo
   return result;
 }
 
-void check(const Case& c, const Operands& operands, const std::vector<float>& y) {
-  const auto n_in = static_cast<std::size_t>(c.n_in), n_out = static_cast<std::size_t>(c.n_out);
-  for (std::size_t r = 0; r < static_cast<std::size_t>(c.n_rows); ++r) {
-    for (std::size_t o = 0; o < n_out; ++o) {
-      double expected = 0.0, size = 0.0;
-      for (std::size_t i = 0; i < n_in; ++i) {
-        const double scaled = operands.scaled[o * n_in + i] * operands.x[r * n_in + i];
-        const double offset = operands.offsets[o * n_in + i] * operands.x[r * n_in + i];
-        expected += scaled + offset;
-        size += std::abs(scaled) + std::abs(offset);
-      }
-      ASSERT_NEAR(y[r * n_out + o], expected, 2e-6 * size) << "row " << r << ", output " << o;
+/// Rows as they are, and rows that normalising makes 1/2 of exactly: squares are 4 on average.
+struct Rows {
+  std::vector<float> x, even, norm, normalised;
+
+  Rows(const Case& c, std::mt19937& random) {
+    std::normal_distribution<float> normal(0.2F, 1.0F);
+    const auto n_in = static_cast<std::size_t>(c.n_in), n = n_in * static_cast<std::size_t>(c.n_rows);
+    for (std::size_t i = 0; i < n_in; ++i) norm.push_back(normal(random));
+    std::array<float, 32> block{4, -4, 4, -4};
+    for (std::size_t i = 4; i < 20; ++i) block[i] = i % 2 == 0 ? 2 : -2;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (i % 32 == 0) std::ranges::shuffle(block, random);
+      x.push_back(normal(random));
+      even.push_back(block[i % 32]);
+      normalised.push_back(even.back() * 0.5F * norm[i % n_in]);
     }
   }
-}
+  QuantMatrix::Rows of(bool normed, int n) const {
+    if (!normed) return {x.data(), n};
+    return {even.data(), n, norm.data(), 0.0F};
+  }
+};
+
+/// A product's y, with numbers around it that must stay, and what it is added to.
+class Outputs {
+ public:
+  Outputs(const Case& c, bool plus, std::mt19937& random)
+      : y_(static_cast<std::size_t>(c.n_out) * static_cast<std::size_t>(c.n_rows) + 2 * kAround, kUntouched) {
+    if (plus) std::generate_n(std::back_inserter(plus_), y_.size() - 2 * kAround, [&] { return random() % 100; });
+  }
+  QuantMatrix::Product product(const QuantMatrix& matrix) {
+    return {&matrix, y_.data() + kAround, plus_.empty() ? nullptr : plus_.data()};
+  }
+
+  void check(const Case& c, const Operands& operands) const {
+    const auto n_in = static_cast<std::size_t>(c.n_in), n_out = static_cast<std::size_t>(c.n_out);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(c.n_rows); ++r) {
+      for (std::size_t o = 0; o < n_out; ++o) {
+        double expected = plus_.empty() ? 0.0 : plus_[r * n_out + o], size = std::abs(expected);
+        for (std::size_t i = 0; i < n_in; ++i) {
+          const double scaled = operands.scaled[o * n_in + i] * operands.x[r * n_in + i];
+          const double offset = operands.offsets[o * n_in + i] * operands.x[r * n_in + i];
+          expected += scaled + offset;
+          size += std::abs(scaled) + std::abs(offset);
+        }
+        ASSERT_NEAR(y_[kAround + r * n_out + o], expected, 2e-6 * size) << "row " << r << ", output " << o;
+      }
+    }
+    for (std::size_t i = 0; i < kAround; ++i) ASSERT_EQ(y_[i], kUntouched);
+    for (std::size_t i = y_.size() - kAround; i < y_.size(); ++i) ASSERT_EQ(y_[i], kUntouched);
+  }
+
+ private:
+  static constexpr std::size_t kAround = 1024;
+  static constexpr float kUntouched = -7e30F;
+  std::vector<float> y_, plus_;
+};
 
 class QuantMatrixTest : public testing::TestWithParam<Case> {};
 
@@ -173,7 +216,13 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                                                                   {96, 40, 50, 2},
                                                                   {64, 21, 12, 2},
                                                                   {64, 21, 13, 2},
-                                                                  {64, 48, 128, 2}}) {
+                                                                  {96, 1, 33, 1},
+                                                                  {4160, 48, 16, 1},
+                                                                  {2080, 33, 32, 1},
+                                                                  {2080, 40, 48, 2},
+                                                                  {2080, 40, 50, 2},
+                                                                  {4160, 33, 64, 1},
+                                                                  {2048, 16, 65, 1}}) {
                                cases.push_back({type, n_in, n_out, n_rows, n_workers});
                              }
                            }
@@ -184,17 +233,11 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
 TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
   const Case c = GetParam();
   std::mt19937 random(7);
-  std::normal_distribution<float> normal(0.2F, 1.0F);
-  std::vector<float> x(static_cast<std::size_t>(c.n_in) * static_cast<std::size_t>(c.n_rows));
-  for (float& v : x) v = normal(random);
+  const Rows rows(c, random);
   std::vector<Case> cases(3, c);
   cases[1].n_out *= 2, cases[2].n_out = 5;
   std::vector<Matrix> matrices;
-  std::vector<QuantMatrix> packed;
-  for (const Case& one : cases) {
-    matrices.push_back(random_matrix(one, random));
-    packed.emplace_back(c.type, c.n_in, one.n_out, matrices.back().bytes);
-  }
+  for (const Case& one : cases) matrices.push_back(random_matrix(one, random));
 
   int targets = 0;
   matmul::Claims claims;  // for one product after the other
@@ -204,27 +247,64 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
       ++targets;
       SCOPED_TRACE(target);
       const bool cut = simd::amx() && c.n_rows >= 13;
+      std::vector<QuantMatrix> packed;
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        packed.emplace_back(c.type, c.n_in, cases[i].n_out, matrices[i].bytes);
+      }
       for (const std::size_t together : {std::size_t{1}, cases.size()}) {
-        std::vector<std::vector<float>> y;
-        std::vector<QuantMatrix::Product> products;
-        for (std::size_t i = 0; i < together; ++i) {
-          y.emplace_back(static_cast<std::size_t>(cases[i].n_out) * static_cast<std::size_t>(c.n_rows),
-                         std::numeric_limits<float>::quiet_NaN());
-          products.push_back({&packed[i], y.back().data()});
-        }
-        {
-          std::vector<std::jthread> workers;
-          for (int worker = 0; worker < c.n_workers; ++worker) {
-            workers.emplace_back([&] { QuantMatrix::multiply(products, x.data(), c.n_rows, claims, c.n_workers); });
+        for (const bool normed : {false, true}) {
+          const std::vector<float>& x = normed ? rows.normalised : rows.x;
+          std::vector<Outputs> y;
+          std::vector<QuantMatrix::Product> products;
+          for (std::size_t i = 0; i < together; ++i) y.emplace_back(cases[i], normed, random);
+          for (std::size_t i = 0; i < together; ++i) products.push_back(y[i].product(packed[i]));
+          {
+            std::vector<std::jthread> workers;
+            for (int worker = 0; worker < c.n_workers; ++worker) {
+              workers.emplace_back(
+                  [&] { QuantMatrix::multiply(products, rows.of(normed, c.n_rows), claims, c.n_workers); });
+            }
+          }
+          for (std::size_t i = 0; i < together; ++i) {
+            y[i].check(cases[i], cut ? cut_weights(c.type, matrices[i], x) : whole(matrices[i], x));
           }
         }
-        for (std::size_t i = 0; i < together; ++i)
-          check(cases[i], cut ? cut_weights(c.type, matrices[i], x) : whole(matrices[i], x), y[i]);
       }
     }
     simd::use(simd::targets().front());
   }
   if (targets == 0) GTEST_SKIP() << "no instruction set of this CPU multiplies this type";
+}
+
+/// Whatever is rounded or cut: the weights' own product, in double precision, is near, and nothing is larger or smaller on
+/// the whole.
+TEST(QuantMatrix, IsNearTheExactProduct) {
+  for (const auto type : {QuantType::kQ4_0, QuantType::kQ4_1, QuantType::kQ8_0}) {
+    if (!QuantMatrix::supports(type)) GTEST_SKIP() << "no instruction set of this CPU multiplies this type";
+    const Case c{type, 1024, 256, 32, 1};
+    std::mt19937 random(11);
+    const Rows rows(c, random);
+    const Matrix matrix = random_matrix(c, random);
+    const QuantMatrix packed(type, c.n_in, c.n_out, matrix.bytes);
+    std::vector<float> y(static_cast<std::size_t>(c.n_out) * static_cast<std::size_t>(c.n_rows));
+    const QuantMatrix::Product product{&packed, y.data()};
+    matmul::Claims claims;
+    QuantMatrix::multiply({&product, 1}, rows.of(false, c.n_rows), claims, 1);
+    double away = 0.0, size = 0.0, along = 0.0;
+    for (std::size_t r = 0; r < static_cast<std::size_t>(c.n_rows); ++r) {
+      for (std::size_t o = 0; o < static_cast<std::size_t>(c.n_out); ++o) {
+        double exact = 0.0;
+        for (std::size_t i = 0; i < 1024; ++i) {
+          const Weight& w = matrix.weights[o * 1024 + i];
+          exact += (static_cast<double>(w.d) * w.q + w.m) * rows.x[r * 1024 + i];
+        }
+        const double got = y[r * static_cast<std::size_t>(c.n_out) + o];
+        away += (got - exact) * (got - exact), size += exact * exact, along += got * exact;
+      }
+    }
+    EXPECT_LT(std::sqrt(away / size), simd::amx() ? 4e-3 : 1e-2) << static_cast<int>(type);
+    EXPECT_NEAR(along / size, 1.0, 5e-4) << static_cast<int>(type);
+  }
 }
 
 }  // namespace

@@ -53,19 +53,14 @@ void StepGraph::declare_inputs() {
   }
 }
 
-ggml_tensor* StepGraph::norm(ggml_tensor* x, model::TensorId weight) {
-  ggml_context* c = context_.get();
-  return ggml_mul(c, ggml_rms_norm(c, x, parts_.spec->norm_eps), parts_.weights->plain(weight));
+ggml_tensor* StepGraph::linear(ggml_tensor* x, const model::LinearSpec& l, ggml_tensor* plus) {
+  return add_bias(parts_.weights->multiply(context_.get(), l.weight, {x}, plus), l);
 }
 
-ggml_tensor* StepGraph::linear(ggml_tensor* x, const model::LinearSpec& l) {
-  return add_bias(parts_.weights->multiply(context_.get(), l.weight, x), l);
-}
-
-std::vector<ggml_tensor*> StepGraph::linear(ggml_tensor* x, std::initializer_list<const model::LinearSpec*> all) {
+std::vector<ggml_tensor*> StepGraph::linear(Weights::Rows rows, std::initializer_list<const model::LinearSpec*> all) {
   std::vector<model::TensorId> ids;
   for (const model::LinearSpec* l : all) ids.push_back(l->weight);
-  std::vector<ggml_tensor*> products = parts_.weights->multiply(context_.get(), ids, x);
+  std::vector<ggml_tensor*> products = parts_.weights->multiply(context_.get(), ids, rows);
   for (std::size_t i = 0; i < ids.size(); ++i) products[i] = add_bias(products[i], *all.begin()[i]);
   return products;
 }
@@ -110,8 +105,7 @@ ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
   const auto group = static_cast<std::size_t>(parts_.group_of_layer[at]);
   const int layer_slot = parts_.slot_of_layer[at];
 
-  ggml_tensor* h = norm(x, l.attn_norm);
-  const std::vector<ggml_tensor*> qkv = linear(h, {&l.q, &l.k, &l.v});
+  const std::vector<ggml_tensor*> qkv = linear({x, l.attn_norm}, {&l.q, &l.k, &l.v});
   ggml_tensor* q = rope(ggml_reshape_3d(c, qkv[0], spec.head_dim, spec.n_head, key_.n_rows));
   ggml_tensor* k = rope(ggml_reshape_3d(c, qkv[1], spec.head_dim, spec.n_kv_head, key_.n_rows));
   ggml_tensor* v = qkv[2];
@@ -129,14 +123,12 @@ ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
     out = ggml_get_rows(c, out, output_rows_);
     x = ggml_get_rows(c, x, output_rows_);
   }
-  return ggml_add(c, linear(out, l.o), x);
+  return linear(out, l.o, x);
 }
 
 ggml_tensor* StepGraph::feed_forward(ggml_tensor* x, const model::LayerSpec& layer) {
-  ggml_context* c = context_.get();
-  ggml_tensor* h = norm(x, layer.ffn_norm);
-  const std::vector<ggml_tensor*> both = linear(h, {&layer.gate, &layer.up});
-  return ggml_add(c, linear(ggml_swiglu_split(c, both[0], both[1]), layer.down), x);
+  const std::vector<ggml_tensor*> both = linear({x, layer.ffn_norm}, {&layer.gate, &layer.up});
+  return linear(ggml_swiglu_split(context_.get(), both[0], both[1]), layer.down, x);
 }
 
 void StepGraph::build() {
@@ -149,7 +141,7 @@ void StepGraph::build() {
     if (!x) return;
     x = feed_forward(x, spec.layers[static_cast<std::size_t>(i)]);
   }
-  logits_ = parts_.weights->multiply(c, spec.output, norm(x, spec.output_norm));
+  logits_ = parts_.weights->multiply(c, spec.output, {x, spec.output_norm});
   ggml_set_output(logits_);
   ggml_build_forward_expand(graph_, logits_);
 }

@@ -53,9 +53,8 @@ class StepGraph {
 
  private:
   void declare_inputs();
-  ggml_tensor* norm(ggml_tensor* x, model::TensorId weight);
-  ggml_tensor* linear(ggml_tensor* x, const model::LinearSpec& l);
-  std::vector<ggml_tensor*> linear(ggml_tensor* x, std::initializer_list<const model::LinearSpec*> all);
+  ggml_tensor* linear(ggml_tensor* x, const model::LinearSpec& l, ggml_tensor* plus);
+  std::vector<ggml_tensor*> linear(Weights::Rows rows, std::initializer_list<const model::LinearSpec*> all);
   ggml_tensor* add_bias(ggml_tensor* x, const model::LinearSpec& l);
   ggml_tensor* rope(ggml_tensor* x);
   ggml_tensor* attend(ggml_tensor* x, int layer, bool last);

@@ -43,23 +43,34 @@ std::optional<matmul::QuantType> packed_type(ggml_type type) {
 
 constexpr std::size_t kMostTogether = 3;
 
-/// Packed matrices times one x as a node of the graph: the first one's product, then the next one's. Source: x.
+/// Packed matrices times one x as a node of the graph: the first one's product, then the next one's. Sources: x; the norm's
+/// weights, if `Norm`; what is added, if `Plus`.
+template <bool Norm, bool Plus>
 void run_packed(ggml_tensor* node, int, int n_workers, void* packed_group) {
   const auto& group = *static_cast<const PackedGroup*>(packed_group);
-  const ggml_tensor* x = node->src[0];
+  const auto source = [&](int i) { return static_cast<const float*>(node->src[i]->data); };
+  const auto n_rows = static_cast<int>(node->src[0]->ne[1]);
   auto* y = static_cast<float*>(node->data);
+  const float* plus = Plus ? source(Norm ? 2 : 1) : nullptr;
   std::array<matmul::QuantMatrix::Product, kMostTogether> products{};
   for (std::size_t i = 0; i < group.matrices.size(); ++i) {
-    products[i] = {group.matrices[i], y};
-    y += group.matrices[i]->n_out() * x->ne[1];
+    products[i] = {group.matrices[i], y, plus};
+    y += std::ptrdiff_t{group.matrices[i]->n_out()} * n_rows;
   }
-  matmul::QuantMatrix::multiply(std::span(products).first(group.matrices.size()), static_cast<const float*>(x->data),
-                                static_cast<int>(x->ne[1]), group.claims, n_workers);
+  matmul::QuantMatrix::multiply(std::span(products).first(group.matrices.size()),
+                                {source(0), n_rows, Norm ? source(1) : nullptr, group.norm_eps}, group.claims,
+                                n_workers);
 }
 
 ggml_tensor* packed_node(ggml_context* context, const PackedGroup& group, std::int64_t ne0, std::int64_t ne1,
-                         ggml_tensor* x) {
-  return ggml_custom_4d(context, GGML_TYPE_F32, ne0, ne1, 1, 1, &x, 1, run_packed, GGML_N_TASKS_MAX,
+                         ggml_tensor* x, ggml_tensor* norm, ggml_tensor* plus) {
+  std::array<ggml_tensor*, 3> sources = {x};
+  int n = 1;
+  if (norm) sources[static_cast<std::size_t>(n++)] = norm;
+  if (plus) sources[static_cast<std::size_t>(n++)] = plus;
+  const auto run = norm ? (plus ? run_packed<true, true> : run_packed<true, false>)
+                        : (plus ? run_packed<false, true> : run_packed<false, false>);
+  return ggml_custom_4d(context, GGML_TYPE_F32, ne0, ne1, 1, 1, sources.data(), n, run, GGML_N_TASKS_MAX,
                         const_cast<PackedGroup*>(&group));
 }
 
@@ -88,6 +99,7 @@ Weights::Weights(const model::Model& model, const Progress& progress) : model_(m
     join({layer.gate.weight, layer.up.weight});
     if (progress) progress("weights", 0.9 * static_cast<double>(++done) / static_cast<double>(spec.layers.size()));
   }
+  for (auto& [ids, group] : groups_) group.norm_eps = spec.norm_eps;
   for (Converted& c : converted_) convert(c);
   for (const auto& [id, tensor] : plain_) mapped_bytes_ += ggml_nbytes(tensor);
 }
@@ -176,29 +188,40 @@ void Weights::let_go(model::TensorId id) {
 }
 
 std::vector<ggml_tensor*> Weights::multiply(ggml_context* context, const std::vector<model::TensorId>& ids,
-                                            ggml_tensor* x) const {
+                                            Rows rows) const {
   std::vector<ggml_tensor*> products;
   const auto group = groups_.find(ids);
   if (group == groups_.end()) {
-    for (const model::TensorId id : ids) products.push_back(multiply(context, id, x));
+    rows = {normalised(context, rows)};
+    for (const model::TensorId id : ids) products.push_back(multiply(context, id, rows));
     return products;
   }
+  const std::int64_t n_rows = rows.x->ne[1];
   std::int64_t n_out = 0;
   for (const matmul::QuantMatrix* matrix : group->second.matrices) n_out += matrix->n_out();
-  ggml_tensor* all = packed_node(context, group->second, n_out * x->ne[1], 1, x);
+  ggml_tensor* all = packed_node(context, group->second, n_out * n_rows, 1, rows.x, plain(rows.norm), nullptr);
   std::size_t offset = 0;
   for (const matmul::QuantMatrix* matrix : group->second.matrices) {
     const std::size_t row = static_cast<std::size_t>(matrix->n_out()) * sizeof(float);
-    products.push_back(ggml_view_2d(context, all, matrix->n_out(), x->ne[1], row, offset));
-    offset += row * static_cast<std::size_t>(x->ne[1]);
+    products.push_back(ggml_view_2d(context, all, matrix->n_out(), n_rows, row, offset));
+    offset += row * static_cast<std::size_t>(n_rows);
   }
   return products;
 }
 
-ggml_tensor* Weights::multiply(ggml_context* context, model::TensorId id, ggml_tensor* x) const {
+ggml_tensor* Weights::multiply(ggml_context* context, model::TensorId id, Rows rows, ggml_tensor* plus) const {
   const auto group = groups_.find({id});
-  if (group == groups_.end()) return ggml_mul_mat(context, matrices_.at(id).tensor, x);
-  return packed_node(context, group->second, group->second.matrices.front()->n_out(), x->ne[1], x);
+  if (group != groups_.end()) {
+    return packed_node(context, group->second, group->second.matrices.front()->n_out(), rows.x->ne[1], rows.x,
+                       plain(rows.norm), plus);
+  }
+  ggml_tensor* product = ggml_mul_mat(context, matrices_.at(id).tensor, normalised(context, rows));
+  return plus ? ggml_add(context, product, plus) : product;
+}
+
+ggml_tensor* Weights::normalised(ggml_context* context, Rows rows) const {
+  if (rows.norm == model::kNoTensor) return rows.x;
+  return ggml_mul(context, ggml_rms_norm(context, rows.x, model_.spec.norm_eps), plain(rows.norm));
 }
 
 }  // namespace coppice::executor

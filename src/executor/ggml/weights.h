@@ -25,6 +25,7 @@ using Progress = std::function<void(std::string_view stage, double fraction)>;
 /// Packed matrices that one node of the graph multiplies. One run of it at a time.
 struct PackedGroup {
   std::vector<const matmul::QuantMatrix*> matrices;
+  float norm_eps = 0.0F;
   mutable matmul::Claims claims;
 };
 
@@ -32,13 +33,20 @@ class Weights {
  public:
   Weights(const model::Model& model, const Progress& progress);
 
-  /// The matrix times x: [n_in, n_rows] f32 -> [n_out, n_rows] f32.
-  /// REQUIRES: id is one of the spec's matrices, the output head included.
-  ggml_tensor* multiply(ggml_context* context, model::TensorId id, ggml_tensor* x) const;
-  /// Several matrices times one x. A layer's q, k and v, and its gate and up, are one node of the graph where they are
-  /// packed and of one type: x is rounded once, and workers wait for each other once.
-  std::vector<ggml_tensor*> multiply(ggml_context* context, const std::vector<model::TensorId>& ids,
-                                     ggml_tensor* x) const;
+  /// What matrices are multiplied by: [n_in, n_rows] f32, as it is, or normalised by each row's root mean square and
+  /// weighted by the tensor `norm`.
+  struct Rows {
+    ggml_tensor* x;
+    model::TensorId norm = model::kNoTensor;
+  };
+  // Where matrices are packed, a product is one node of the graph, together with the norm before it and the sum after it,
+  // and so are a layer's q, k and v, and its gate and up, if they have one type: workers wait for each other once.
+  // REQUIRES: ids are of the spec's matrices, the output head included.
+
+  /// The matrix times rows: [n_out, n_rows] f32. Plus `plus`, of the same shape, if there is one.
+  ggml_tensor* multiply(ggml_context* context, model::TensorId id, Rows rows, ggml_tensor* plus = nullptr) const;
+  /// Several matrices times one x.
+  std::vector<ggml_tensor*> multiply(ggml_context* context, const std::vector<model::TensorId>& ids, Rows rows) const;
   /// For everything else: embedding rows, norms, biases, rope factors. nullptr for kNoTensor.
   ggml_tensor* plain(model::TensorId id) const { return id == model::kNoTensor ? nullptr : plain_.at(id); }
 
@@ -65,6 +73,7 @@ class Weights {
   void join(const std::vector<model::TensorId>& ids);
   void convert(Converted& group);
   void let_go(model::TensorId id);
+  ggml_tensor* normalised(ggml_context* context, Rows rows) const;
 
   const model::Model& model_;
   ContextPtr context_;

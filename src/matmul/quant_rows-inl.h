@@ -1,0 +1,53 @@
+// The rows of a product as its kernels round them, block by block. Included once for each instruction set.
+#if defined(COPPICE_MATMUL_QUANT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef COPPICE_MATMUL_QUANT_ROWS_INL_H_
+#undef COPPICE_MATMUL_QUANT_ROWS_INL_H_
+#else
+#define COPPICE_MATMUL_QUANT_ROWS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstddef>
+
+#include "matmul/quant_kernel.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace coppice::matmul::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// What a row is multiplied by to be normalised, before its weights; 1 for rows that are taken as they are.
+HWY_INLINE float row_factor(const QuantProducts& p, int row) {
+  if (!p.rows.norm) return 1.0F;
+  const hn::CappedTag<float, QuantMatrix::kBlock / 2> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const float* x = p.rows.x + std::ptrdiff_t{row} * p.n_in;
+  auto even = hn::Zero(d), odd = hn::Zero(d);
+  for (int i = 0; i < p.n_in; i += 2 * lanes) {
+    const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + i + lanes);
+    even = hn::MulAdd(a, a, even);
+    odd = hn::MulAdd(b, b, odd);
+  }
+  const float squares = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+  return 1.0F / std::sqrt(squares / static_cast<float>(p.n_in) + p.rows.norm_eps);
+}
+
+/// A block of a row: in x, or normalised in `buffer` (kBlock floats, aligned to a vector).
+HWY_INLINE const float* block_of_row(const QuantProducts& p, int row, int block, float factor, float* buffer) {
+  const std::ptrdiff_t at = std::ptrdiff_t{block} * QuantMatrix::kBlock;
+  const float* x = p.rows.x + std::ptrdiff_t{row} * p.n_in + at;
+  if (!p.rows.norm) return x;
+  const hn::CappedTag<float, QuantMatrix::kBlock> d;
+  const auto by = hn::Set(d, factor);
+  for (int i = 0; i < QuantMatrix::kBlock; i += static_cast<int>(hn::Lanes(d))) {
+    hn::Store(hn::Mul(hn::Mul(hn::LoadU(d, x + i), by), hn::LoadU(d, p.rows.norm + at + i)), d, buffer + i);
+  }
+  return buffer;
+}
+
+}  // namespace coppice::matmul::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
