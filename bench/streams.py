@@ -8,8 +8,9 @@ write all the time, alone, then beside --streams others, then alone again: strea
 head and two comments before the window begins, and gets one every --ping-seconds in it), connections that say nothing, and
 clients that send a head without an end. What counts is the engine's own step: its counters are read every quarter of a
 second, each reading gives a mean over its steps, and a window's figure is the median of these. Beside it stands the median
-gap between two tokens at the client. Each round's window is compared with the mean of the two around it; of the rounds the
-median counts. Standard library only. Keep the machine quiet.
+gap between two tokens at the client. Each round's window is compared with the two around it, by how many steps lie between
+them: contexts grow, and idle streams take a while to come. Of the rounds the median counts. Standard library only. Keep
+the machine quiet.
 """
 
 import argparse
@@ -108,11 +109,12 @@ class Idle:
 
 
 class Window:
-    """What one window showed: seconds."""
+    """What one window showed, in seconds but for `middle`."""
 
     def __init__(self, samples, gaps):
         # Each reading is (steps so far, their seconds so far).
         means = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(samples, samples[1:]) if b[0] > a[0]]
+        self.middle = (samples[0][0] + samples[-1][0]) / 2  # in steps so far
         self.step = statistics.median(means)
         self.mean_step = (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
         self.gap = statistics.median(gaps)
@@ -205,8 +207,13 @@ class Windows:
 
 
 def against(rounds, figure):
-    """Each round's window beside idle ones against the mean of those around it."""
-    return [2 * figure(beside) / (figure(before) + figure(after)) for before, beside, after in rounds]
+    """Each round's window beside idle ones against those around it, between which it doesn't lie in the middle: idle streams
+    take their time to come, and steps take longer as contexts grow."""
+    ratios = []
+    for before, beside, after in rounds:
+        way = (beside.middle - before.middle) / (after.middle - before.middle)
+        ratios.append(figure(beside) / (figure(before) + way * (figure(after) - figure(before))))
+    return ratios
 
 
 def idle(args, folder):
@@ -236,8 +243,8 @@ def idle(args, folder):
         row("alone", alone, [], [])
         for kind, rounds in windows.rounds.items():
             row(kind, [beside for _, beside, _ in rounds], against(rounds, lambda w: w.step), against(rounds, lambda w: w.gap))
-        print(f"\nTwo windows alone of one round differ by {100 * statistics.median(noise):.1f} % in the median, and by "
-              f"{100 * max(noise):.1f} % at most.")
+        print(f"\nTwo windows alone of one round, of which the second one's contexts are longer, differ by "
+              f"{100 * statistics.median(noise):.1f} % in the median, and by {100 * max(noise):.1f} % at most.")
 
 
 def main():
