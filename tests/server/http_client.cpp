@@ -83,9 +83,19 @@ std::uint16_t HttpClient::port() const {
   return ntohs(address.sin_port);
 }
 
+/// What a signal interrupts is tried again: with a limit in time, stopping and continuing the process does so.
+template <class Call>
+static ssize_t retried(Call&& call) {
+  ssize_t n;
+  do {
+    n = call();
+  } while (n < 0 && errno == EINTR);
+  return n;
+}
+
 void HttpClient::send(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t n = retried([&] { return ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
     if (n <= 0) fail("send");
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
@@ -93,7 +103,7 @@ void HttpClient::send(std::string_view bytes) {
 
 std::string HttpClient::read_some(std::size_t most) {
   std::array<char, 16384> chunk{};
-  const ssize_t n = ::recv(fd_, chunk.data(), std::min(most, chunk.size()), 0);
+  const ssize_t n = retried([&] { return ::recv(fd_, chunk.data(), std::min(most, chunk.size()), 0); });
   if (n < 0 && errno == ECONNRESET) return "";
   if (n < 0) fail("recv");
   return {chunk.data(), static_cast<std::size_t>(n)};
