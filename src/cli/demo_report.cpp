@@ -99,9 +99,8 @@ std::string DemoReport::table() const {
              fmt::format("{:.1f}", off.load.output_tokens_per_s()),
              ratio(on.load.output_tokens_per_s(), off.load.output_tokens_per_s(), "more"));
   out += fmt::format(
-      "\n  The answers (with sharing on; {} of {} are the same, letter for letter, with it off: other batches round "
-      "4-bit\n"
-      "  weights' products in other places, and greedy text goes another way)\n",
+      "\n  The answers (with sharing on; {} of {} are the same, letter for letter, with it off: other batches\n"
+      "  round 4-bit weights' products in other places, and greedy text goes another way)\n",
       identical_answers(), questions.size());
   for (std::size_t i = 0; i < questions.size(); ++i) {
     out += fmt::format("  {}. {}\n     {}\n", i + 1, questions[i], shortened(on.load.answers[i].text));

@@ -176,40 +176,32 @@ void multiply_tile(const std::byte* tile, int n_blocks, const AmxPanel& panel, c
   if constexpr (RowTiles > 3) store_sums<3>(y, stride);
 }
 
-/// y[n_rows][n_out] = `plus` + the panel times a tile's blocks, n_out <= 16.
 template <QuantType Type>
-void multiply_panel(const std::byte* tile, int n_blocks, const AmxPanel& panel, int n_rows, int n_out,
-                    const float* plus, float* y, std::ptrdiff_t stride) {
+void multiply_panel(const TileProduct& t, const AmxPanel& panel) {
   static constexpr std::array functions = {multiply_tile<Type, 1>, multiply_tile<Type, 2>, multiply_tile<Type, 3>,
                                            multiply_tile<Type, 4>};
-  const auto function = functions[static_cast<std::size_t>((n_rows + kTileRows - 1) / kTileRows - 1)];
-  if (n_out == kOut && n_rows % kTileRows == 0) return function(tile, n_blocks, panel, plus, y, stride);
+  const auto function = functions[static_cast<std::size_t>((t.n_rows + kTileRows - 1) / kTileRows - 1)];
+  if (t.n_out == kOut && t.n_rows % kTileRows == 0) {
+    return function(t.tile, t.n_blocks, panel, t.plus, t.y, t.stride);
+  }
   alignas(64) float sums[kAmxPanelRows * kOut];  // rows or outputs are missing
-  function(tile, n_blocks, panel, nullptr, sums, kOut);
-  const auto there = static_cast<__mmask16>((1U << n_out) - 1);
-  for (int r = 0; r < n_rows; ++r, y += stride) {
+  function(t.tile, t.n_blocks, panel, nullptr, sums, kOut);
+  const auto there = static_cast<__mmask16>((1U << t.n_out) - 1);
+  for (int r = 0; r < t.n_rows; ++r) {
     __m512 sum = _mm512_load_ps(sums + r * kOut);
-    if (plus) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(there, plus + r * stride));
-    _mm512_mask_storeu_ps(y, there, sum);
+    if (t.plus) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(there, t.plus + r * t.stride));
+    _mm512_mask_storeu_ps(t.y + r * t.stride, there, sum);
   }
 }
 
 template <QuantType Type>
 void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
-  constexpr auto tile_block = static_cast<std::ptrdiff_t>(TileBlock::of(Type).size);
-  const std::ptrdiff_t all_blocks = p.n_in / kBlock;
   const simd::HWY_NAMESPACE::WholeTiles whole;
   AmxPanel panel;
   const auto round = [&](int row, int n_rows, int block, int n_blocks) {
     fill_panel(p, row, n_rows, block, n_blocks, panel);
   };
-  const auto multiply = [&](const QuantMatrix::Product& product, int t, int row, int n_rows, int block, int n_blocks) {
-    const QuantMatrix& w = *product.matrix;
-    const std::ptrdiff_t at = std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
-    const float* plus = block > 0 ? product.y : product.plus;
-    multiply_panel<Type>(w.packed() + (t * all_blocks + block) * tile_block, n_blocks, panel, n_rows,
-                         std::min(kOut, w.n_out() - t * kOut), plus ? plus + at : nullptr, product.y + at, w.n_out());
-  };
+  const auto multiply = [&](const TileProduct& t) { multiply_panel<Type>(t, panel); };
   each_unit(p, claims, n_workers, round, multiply);
 }
 

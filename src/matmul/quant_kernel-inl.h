@@ -197,41 +197,35 @@ constexpr std::array<TileFunction, sizeof...(Less)> tile_functions(std::integer_
   return {multiply_tile<Type, Less + 1>...};
 }
 
-/// y[n_rows][n_out] = `plus` + a tile's blocks times the panel, n_out <= kOut.
 template <QuantType Type>
-void multiply_panel(const std::byte* tile, int n_blocks, const Panel& panel, int n_rows, int n_out, const float* plus,
-                    float* y, std::ptrdiff_t stride) {
+void multiply_panel(const TileProduct& t, const Panel& panel) {
   static constexpr auto functions = tile_functions<Type>(std::make_integer_sequence<int, kPassRows>());
-  for (int row = 0; row < n_rows; row += kPassRows, y += kPassRows * stride, plus += plus ? kPassRows * stride : 0) {
-    const int rows = std::min(kPassRows, n_rows - row);
+  for (int row = 0; row < t.n_rows; row += kPassRows) {
+    const int rows = std::min(kPassRows, t.n_rows - row);
+    const float* plus = t.plus ? t.plus + row * t.stride : nullptr;
+    float* y = t.y + row * t.stride;
     const TileFunction function = functions[static_cast<std::size_t>(rows - 1)];
-    if (n_out == kOut) {
-      function(tile, n_blocks, panel, row, plus, y, stride);
+    if (t.n_out == kOut) {
+      function(t.tile, t.n_blocks, panel, row, plus, y, t.stride);
       continue;
     }
     HWY_ALIGN float out[kPassRows * kOut];  // the last tile of a matrix reaches beyond it
-    function(tile, n_blocks, panel, row, nullptr, out, kOut);
+    function(t.tile, t.n_blocks, panel, row, nullptr, out, kOut);
     for (int r = 0; r < rows; ++r) {
-      for (int o = 0; o < n_out; ++o) y[r * stride + o] = out[r * kOut + o] + (plus ? plus[r * stride + o] : 0.0F);
+      for (int o = 0; o < t.n_out; ++o) {
+        y[r * t.stride + o] = out[r * kOut + o] + (plus ? plus[r * t.stride + o] : 0.0F);
+      }
     }
   }
 }
 
 template <QuantType Type>
 void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
-  constexpr auto tile_block = static_cast<std::ptrdiff_t>(TileBlock::of(Type).size);
-  const std::ptrdiff_t all_blocks = p.n_in / kBlock;
   Panel panel;
   const auto round = [&](int row, int n_rows, int block, int n_blocks) {
     round_rows(p, zero_of(Type), row, n_rows, block, n_blocks, panel);
   };
-  const auto multiply = [&](const QuantMatrix::Product& product, int t, int row, int n_rows, int block, int n_blocks) {
-    const QuantMatrix& w = *product.matrix;
-    const std::ptrdiff_t at = std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
-    const float* plus = block > 0 ? product.y : product.plus;
-    multiply_panel<Type>(w.packed() + (t * all_blocks + block) * tile_block, n_blocks, panel, n_rows,
-                         std::min(kOut, w.n_out() - t * kOut), plus ? plus + at : nullptr, product.y + at, w.n_out());
-  };
+  const auto multiply = [&](const TileProduct& t) { multiply_panel<Type>(t, panel); };
   each_unit(p, claims, n_workers, round, multiply);
 }
 

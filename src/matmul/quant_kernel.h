@@ -57,12 +57,23 @@ struct QuantProducts {
   }
 };
 
+/// A tile's part of a product: y[n_rows][n_out] = plus + rows times n_blocks of the tile, n_out <= kTileOutputs.
+struct TileProduct {
+  const std::byte* tile;  ///< the first of its blocks
+  int n_blocks, n_rows, n_out;
+  const float* plus;  ///< y, something else, or nullptr
+  float* y;
+  std::ptrdiff_t stride;  ///< floats between rows of y, and of plus
+};
+
 /// Goes through the units that a worker claims, kBlocksAtOnce at a time: round(row, n_rows, block, n_blocks) makes blocks
-/// of x ready, unless the unit before had the same rows and all blocks fit; then multiply(product, tile, row, n_rows, block,
-/// n_blocks) is called for each of the unit's tiles.
+/// of x ready, unless the unit before had the same rows and all blocks fit; then multiply(TileProduct) is called for each of
+/// the unit's tiles.
 template <class Round, class Multiply>
 void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Round&& round, Multiply&& multiply) {
+  constexpr int kOut = QuantMatrix::kTileOutputs;
   const int all_blocks = p.n_in / QuantMatrix::kBlock;
+  const std::size_t block_bytes = TileBlock::of(p.type).size;
   int rounded = -1;
   for (int index; (index = claims.next(p.n_units(), n_workers)) < p.n_units();) {
     const QuantProducts::Unit unit = p.unit(index);
@@ -73,11 +84,22 @@ void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Round&& ro
       rounded = row;
       int before = 0;  // tiles of the products before
       for (const QuantMatrix::Product& product : p.products) {
-        const int end = std::min(unit.end_tile - before, product.matrix->n_tiles());
+        const QuantMatrix& w = *product.matrix;
+        const float* plus = block > 0 ? product.y : product.plus;
+        const int end = std::min(unit.end_tile - before, w.n_tiles());
         for (int t = std::max(unit.first_tile - before, 0); t < end; ++t) {
-          multiply(product, t, row, n_rows, block, n_blocks);
+          const std::ptrdiff_t at = std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
+          const auto first_block =
+              static_cast<std::size_t>(t) * static_cast<std::size_t>(all_blocks) + static_cast<std::size_t>(block);
+          multiply(TileProduct{.tile = w.packed() + first_block * block_bytes,
+                               .n_blocks = n_blocks,
+                               .n_rows = n_rows,
+                               .n_out = std::min(kOut, w.n_out() - t * kOut),
+                               .plus = plus ? plus + at : nullptr,
+                               .y = product.y + at,
+                               .stride = w.n_out()});
         }
-        before += product.matrix->n_tiles();
+        before += w.n_tiles();
       }
     }
   }

@@ -61,6 +61,13 @@ void pack_block(QuantType type, const std::byte* from, int lane, std::byte* to) 
   }
 }
 
+/// Of a panel: as few panels as possible, of nearly the same size.
+int panel_rows(int n_rows, bool amx) {
+  if (!amx) return kVectorPanelRows;
+  const int panels = (n_rows + kAmxPanelRows - 1) / kAmxPanelRows, rows = (n_rows + panels - 1) / panels;
+  return (rows + kVectorPanelRows - 1) / kVectorPanelRows * kVectorPanelRows;
+}
+
 }  // namespace
 
 bool QuantMatrix::supports(QuantType type) {
@@ -85,17 +92,6 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
     }
   }
 }
-
-namespace {
-
-/// Of a panel: as few panels as possible, of nearly the same size.
-int panel_rows(int n_rows, bool amx) {
-  if (!amx) return kVectorPanelRows;
-  const int panels = (n_rows + kAmxPanelRows - 1) / kAmxPanelRows, rows = (n_rows + panels - 1) / panels;
-  return (rows + kVectorPanelRows - 1) / kVectorPanelRows * kVectorPanelRows;
-}
-
-}  // namespace
 
 void QuantMatrix::multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers) {
   const QuantMatrix& first = *products.front().matrix;
