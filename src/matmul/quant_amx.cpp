@@ -43,16 +43,15 @@ struct AmxPanel {
   alignas(64) std::uint16_t x[QuantMatrix::kBlocksAtOnce * kMostRowTiles * kTileSize];
 };
 
-inline void fill_panel(const QuantProducts& p, int first_row, int n_rows, int first_block, int n_blocks,
-                       AmxPanel& panel) {
+inline void fill_panel(const QuantProducts& p, const UnitPart& part, AmxPanel& panel) {
   float factors[kAmxPanelRows];
-  for (int row = 0; row < n_rows; ++row) factors[row] = row_factor(p, first_row + row);
+  for (int row = 0; row < part.n_rows; ++row) factors[row] = row_factor(p, part.first_row + row);
   std::uint16_t* to = panel.x;
-  for (int b = 0; b < n_blocks; ++b) {
+  for (int b = 0; b < part.n_blocks; ++b) {
     int row = 0;
-    for (; row < n_rows; ++row, to += kBlock) {
+    for (; row < part.n_rows; ++row, to += kBlock) {
       alignas(64) float buffer[kBlock];
-      const float* x = block_of_row(p, first_row + row, first_block + b, factors[row], buffer);
+      const float* x = block_of_row(p, part.first_row + row, part.first_block + b, factors[row], buffer);
       const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kBlock / 2), _mm512_loadu_ps(x));
       _mm512_store_si512(to, reinterpret_cast<__m512i>(rounded));
     }
@@ -195,14 +194,21 @@ void multiply_panel(const TileProduct& t, const AmxPanel& panel) {
 }
 
 template <QuantType Type>
+struct AmxKernel {
+  const QuantProducts& products;
+  AmxPanel panel;
+
+  explicit AmxKernel(const QuantProducts& p) : products(p) {}  // the panel is too large to be zeroed for nothing
+  void round(const UnitPart& part) { fill_panel(products, part, panel); }
+  void multiply(const TileProduct& t) const { multiply_panel<Type>(t, panel); }
+  void gate(const TileProduct& gate, const float* up) const { gate_tile(gate, up); }
+};
+
+template <QuantType Type>
 void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
   const simd::HWY_NAMESPACE::WholeTiles whole;
-  AmxPanel panel;
-  const auto round = [&](int row, int n_rows, int block, int n_blocks) {
-    fill_panel(p, row, n_rows, block, n_blocks, panel);
-  };
-  const auto multiply = [&](const TileProduct& t) { multiply_panel<Type>(t, panel); };
-  each_unit(p, claims, n_workers, round, multiply);
+  AmxKernel<Type> kernel(p);
+  each_unit(p, claims, n_workers, kernel);
 }
 
 }  // namespace

@@ -108,14 +108,12 @@ HWY_INLINE void round_block(const float* x, int zero, int block, int row, Panel&
   panel.zero[block][row] = -zero * sum;
 }
 
-/// Rows [first_row, first_row + n_rows) x blocks [first_block, + n_blocks) of x.
-inline void round_rows(const QuantProducts& p, int zero, int first_row, int n_rows, int first_block, int n_blocks,
-                       Panel& panel) {
-  for (int r = 0; r < n_rows; ++r) {
-    const float factor = row_factor(p, first_row + r);
-    for (int b = 0; b < n_blocks; ++b) {
+inline void round_rows(const QuantProducts& p, int zero, const UnitPart& part, Panel& panel) {
+  for (int r = 0; r < part.n_rows; ++r) {
+    const float factor = row_factor(p, part.first_row + r);
+    for (int b = 0; b < part.n_blocks; ++b) {
       HWY_ALIGN float buffer[kBlock];
-      round_block(block_of_row(p, first_row + r, first_block + b, factor, buffer), zero, b, r, panel);
+      round_block(block_of_row(p, part.first_row + r, part.first_block + b, factor, buffer), zero, b, r, panel);
     }
   }
 }
@@ -220,13 +218,20 @@ void multiply_panel(const TileProduct& t, const Panel& panel) {
 }
 
 template <QuantType Type>
-void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
+struct PanelKernel {
+  const QuantProducts& products;
   Panel panel;
-  const auto round = [&](int row, int n_rows, int block, int n_blocks) {
-    round_rows(p, zero_of(Type), row, n_rows, block, n_blocks, panel);
-  };
-  const auto multiply = [&](const TileProduct& t) { multiply_panel<Type>(t, panel); };
-  each_unit(p, claims, n_workers, round, multiply);
+
+  explicit PanelKernel(const QuantProducts& p) : products(p) {}  // the panel is too large to be zeroed for nothing
+  void round(const UnitPart& part) { round_rows(products, zero_of(Type), part, panel); }
+  void multiply(const TileProduct& t) const { multiply_panel<Type>(t, panel); }
+  void gate(const TileProduct& gate, const float* up) const { gate_tile(gate, up); }
+};
+
+template <QuantType Type>
+void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
+  PanelKernel<Type> kernel(p);
+  each_unit(p, claims, n_workers, kernel);
 }
 
 }  // namespace coppice::matmul::HWY_NAMESPACE

@@ -36,8 +36,9 @@ struct QuantProducts {
   int n_in;
   std::span<const QuantMatrix::Product> products;
   QuantMatrix::Rows rows;
+  bool gated;        ///< the first one's tiles take the second one's with them
   int panel_rows;    ///< that a unit multiplies together
-  int n_tiles;       ///< of all products
+  int n_tiles;       ///< of all products; gated, of the first
   int whole_panels;  ///< panels that aren't cut
   int cuts;          ///< units of each of the others
 
@@ -66,40 +67,57 @@ struct TileProduct {
   std::ptrdiff_t stride;  ///< floats between rows of y, and of plus
 };
 
-/// Goes through the units that a worker claims, kBlocksAtOnce at a time: round(row, n_rows, block, n_blocks) makes blocks
-/// of x ready, unless the unit before had the same rows and all blocks fit; then multiply(TileProduct) is called for each of
-/// the unit's tiles.
-template <class Round, class Multiply>
-void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Round&& round, Multiply&& multiply) {
-  constexpr int kOut = QuantMatrix::kTileOutputs;
+/// Rows [first_row, + n_rows) x blocks [first_block, + n_blocks) of a product.
+struct UnitPart {
+  int first_row, n_rows, first_block, n_blocks;
+
+  TileProduct of(const QuantMatrix::Product& product, int tile) const {
+    constexpr int kOut = QuantMatrix::kTileOutputs;
+    const QuantMatrix& w = *product.matrix;
+    const std::ptrdiff_t at = std::ptrdiff_t{first_row} * w.n_out() + std::ptrdiff_t{tile} * kOut;
+    const std::ptrdiff_t block = std::ptrdiff_t{tile} * (w.n_in() / QuantMatrix::kBlock) + first_block;
+    const float* plus = first_block > 0 ? product.y : product.plus;
+    return {.tile = w.packed() + block * static_cast<std::ptrdiff_t>(TileBlock::of(w.type()).size),
+            .n_blocks = n_blocks,
+            .n_rows = n_rows,
+            .n_out = std::min(kOut, w.n_out() - tile * kOut),
+            .plus = plus ? plus + at : nullptr,
+            .y = product.y + at,
+            .stride = w.n_out()};
+  }
+};
+
+/// Goes through the units that a worker claims, kBlocksAtOnce at a time: kernel.round(part) makes the part's x ready, unless
+/// the unit before had the same rows and all blocks fit; then kernel.multiply(tile product) is called for each of the unit's
+/// tiles, and kernel.gate(tile product, the other one's y) for each finished pair of gated ones.
+template <class Kernel>
+void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& kernel) {
   const int all_blocks = p.n_in / QuantMatrix::kBlock;
-  const std::size_t block_bytes = TileBlock::of(p.type).size;
   int rounded = -1;
   for (int index; (index = claims.next(p.n_units(), n_workers)) < p.n_units();) {
     const QuantProducts::Unit unit = p.unit(index);
-    const int row = unit.first_row, n_rows = unit.end_row - row;
     for (int block = 0; block < all_blocks; block += QuantMatrix::kBlocksAtOnce) {
       const int n_blocks = std::min(QuantMatrix::kBlocksAtOnce, all_blocks - block);
-      if (rounded != row || n_blocks != all_blocks) round(row, n_rows, block, n_blocks);
-      rounded = row;
+      const UnitPart part{unit.first_row, unit.end_row - unit.first_row, block, n_blocks};
+      if (rounded != unit.first_row || n_blocks != all_blocks) kernel.round(part);
+      rounded = unit.first_row;
+      if (p.gated) {
+        for (int t = unit.first_tile; t < unit.end_tile; ++t) {
+          kernel.multiply(part.of(p.products[0], t));
+          kernel.multiply(part.of(p.products[1], t));
+        }
+        if (block + n_blocks < all_blocks) continue;
+        for (int t = unit.first_tile; t < unit.end_tile;
+             ++t) {  // not yet above: it would wait for what was just stored
+          kernel.gate(part.of(p.products[0], t), part.of(p.products[1], t).y);
+        }
+        continue;
+      }
       int before = 0;  // tiles of the products before
       for (const QuantMatrix::Product& product : p.products) {
-        const QuantMatrix& w = *product.matrix;
-        const float* plus = block > 0 ? product.y : product.plus;
-        const int end = std::min(unit.end_tile - before, w.n_tiles());
-        for (int t = std::max(unit.first_tile - before, 0); t < end; ++t) {
-          const std::ptrdiff_t at = std::ptrdiff_t{row} * w.n_out() + std::ptrdiff_t{t} * kOut;
-          const auto first_block =
-              static_cast<std::size_t>(t) * static_cast<std::size_t>(all_blocks) + static_cast<std::size_t>(block);
-          multiply(TileProduct{.tile = w.packed() + first_block * block_bytes,
-                               .n_blocks = n_blocks,
-                               .n_rows = n_rows,
-                               .n_out = std::min(kOut, w.n_out() - t * kOut),
-                               .plus = plus ? plus + at : nullptr,
-                               .y = product.y + at,
-                               .stride = w.n_out()});
-        }
-        before += w.n_tiles();
+        const int n_tiles = product.matrix->n_tiles(), end = std::min(unit.end_tile - before, n_tiles);
+        for (int t = std::max(unit.first_tile - before, 0); t < end; ++t) kernel.multiply(part.of(product, t));
+        before += n_tiles;
       }
     }
   }

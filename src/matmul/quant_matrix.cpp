@@ -1,6 +1,7 @@
 #include "matmul/quant_matrix.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstring>
 #include <new>
@@ -68,6 +69,37 @@ int panel_rows(int n_rows, bool amx) {
   return (rows + kVectorPanelRows - 1) / kVectorPanelRows * kVectorPanelRows;
 }
 
+void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows, bool gated, Claims& claims,
+         int n_workers) {
+  const QuantMatrix& first = *products.front().matrix;
+  assert(std::ranges::all_of(products, [&](const QuantMatrix::Product& p) {
+    return p.matrix->type() == first.type() && p.matrix->n_in() == first.n_in();
+  }));
+  const bool amx = rows.n >= kAmxRows && simd::amx();
+  QuantProducts p{.type = first.type(),
+                  .n_in = first.n_in(),
+                  .products = products,
+                  .rows = rows,
+                  .gated = gated,
+                  .panel_rows = panel_rows(rows.n, amx),
+                  .n_tiles = 0,
+                  .whole_panels = 0,
+                  .cuts = 1};
+  for (const QuantMatrix::Product& product : products.first(gated ? 1 : products.size())) {
+    p.n_tiles += product.matrix->n_tiles();
+  }
+  const int panels = p.n_panels(), last = panels <= 2 * n_workers ? panels : panels % n_workers;
+  if (last > 0) {
+    // Where a panel's blocks don't fit at once, every unit rounds its rows again.
+    const int per_worker = first.n_in() / kBlock <= QuantMatrix::kBlocksAtOnce ? kCutsPerWorker : 1;
+    p.whole_panels = panels - last;
+    p.cuts = std::min(p.n_tiles, (per_worker * n_workers + last - 1) / last);
+  } else {
+    p.whole_panels = panels;
+  }
+  (amx ? run_amx : run_kernel)(p, claims, n_workers);
+}
+
 }  // namespace
 
 bool QuantMatrix::supports(QuantType type) {
@@ -94,29 +126,14 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
 }
 
 void QuantMatrix::multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers) {
-  const QuantMatrix& first = *products.front().matrix;
-  assert(std::ranges::all_of(
-      products, [&](const Product& p) { return p.matrix->type_ == first.type_ && p.matrix->n_in_ == first.n_in_; }));
-  const bool amx = rows.n >= kAmxRows && simd::amx();
-  QuantProducts p{.type = first.type_,
-                  .n_in = first.n_in_,
-                  .products = products,
-                  .rows = rows,
-                  .panel_rows = panel_rows(rows.n, amx),
-                  .n_tiles = 0,
-                  .whole_panels = 0,
-                  .cuts = 1};
-  for (const Product& product : products) p.n_tiles += product.matrix->n_tiles();
-  const int panels = p.n_panels(), last = panels <= 2 * n_workers ? panels : panels % n_workers;
-  if (last > 0) {
-    // Where a panel's blocks don't fit at once, every unit rounds its rows again.
-    const int per_worker = first.n_in_ / kBlock <= kBlocksAtOnce ? kCutsPerWorker : 1;
-    p.whole_panels = panels - last;
-    p.cuts = std::min(p.n_tiles, (per_worker * n_workers + last - 1) / last);
-  } else {
-    p.whole_panels = panels;
-  }
-  (amx ? run_amx : run_kernel)(p, claims, n_workers);
+  run(products, rows, false, claims, n_workers);
+}
+
+void QuantMatrix::multiply_gated(const Product& gate, const Product& up, const Rows& rows, Claims& claims,
+                                 int n_workers) {
+  assert(gate.matrix->n_out_ == up.matrix->n_out_ && !gate.plus && !up.plus);
+  const std::array both = {gate, up};
+  run(both, rows, true, claims, n_workers);
 }
 
 }  // namespace coppice::matmul

@@ -83,6 +83,10 @@ class QuantMatrix {
   /// REQUIRES: at least one product; all matrices have the same type and n_in, and the type is supported.
   static void multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers);
 
+  /// A gated linear unit (SwiGLU; Shazeer 2020): gate.y := silu(W_gate x) * (W_up x), with silu(z) = z / (1 + exp(-z)). up.y
+  /// is overwritten. Workers as above. REQUIRES: as above; n_out is the same, and nothing is added.
+  static void multiply_gated(const Product& gate, const Product& up, const Rows& rows, Claims& claims, int n_workers);
+
   QuantType type() const { return type_; }
   int n_in() const { return n_in_; }
   int n_out() const { return n_out_; }

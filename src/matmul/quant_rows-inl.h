@@ -1,4 +1,4 @@
-// The rows of a product as its kernels round them, block by block. Included once for each instruction set.
+// What the kernels do with rows before a product and after it. Included once for each instruction set.
 #if defined(COPPICE_MATMUL_QUANT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef COPPICE_MATMUL_QUANT_ROWS_INL_H_
 #undef COPPICE_MATMUL_QUANT_ROWS_INL_H_
@@ -7,6 +7,8 @@
 #endif
 
 #include <hwy/highway.h>
+// After it.
+#include <hwy/contrib/math/math-inl.h>
 
 #include <cmath>
 #include <cstddef>
@@ -45,6 +47,22 @@ HWY_INLINE const float* block_of_row(const QuantProducts& p, int row, int block,
     hn::Store(hn::Mul(hn::Mul(hn::LoadU(d, x + i), by), hn::LoadU(d, p.rows.norm + at + i)), d, buffer + i);
   }
   return buffer;
+}
+
+/// y := silu(y) * up, in a tile of both products.
+inline void gate_tile(const TileProduct& gate, const float* up) {
+  const hn::CappedTag<float, QuantMatrix::kTileOutputs> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto one = hn::Set(d, 1.0F), most = hn::Set(d, 88.0F);  // exp() of more isn't finite; silu is 0 there
+  for (int row = 0; row < gate.n_rows; ++row) {
+    float* y = gate.y + row * gate.stride;
+    for (int i = 0; i < gate.n_out; i += lanes) {
+      const auto there = hn::FirstN(d, static_cast<std::size_t>(gate.n_out - i));
+      const auto z = hn::MaskedLoad(there, d, y + i);
+      const auto silu = hn::Div(z, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(z), most))));
+      hn::BlendedStore(hn::Mul(silu, hn::MaskedLoad(there, d, up + row * gate.stride + i)), there, d, y + i);
+    }
+  }
 }
 
 }  // namespace coppice::matmul::HWY_NAMESPACE

@@ -76,9 +76,6 @@ RopeSpec read_rope(const GgufFile& file, const ModelSpec& spec, const TensorTabl
     throw LoadError(
         fmt::format("{}: rope base {} and scale {} make no sense", file.path(), rope.base, rope.freq_scale));
   }
-  const std::string original = prefix + "scaling.original_context_length";
-  rope.original_context = static_cast<std::int32_t>(
-      small_integer(file, original, file.integer(original).value_or(spec.context_length), 1 << 30));
   rope.freq_factors = tensors.optional("rope_freqs.weight", {rope.dims / 2});
   return rope;
 }

@@ -25,7 +25,6 @@ struct RopeSpec {
   int dims = 0;  ///< of each head, from the start
   float base = 10000;
   float freq_scale = 1;               ///< 1 / factor of linear scaling
-  std::int32_t original_context = 0;  ///< tokens
   TensorId freq_factors = kNoTensor;  ///< f32 [dims / 2]
 };
 

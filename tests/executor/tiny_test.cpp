@@ -61,8 +61,8 @@ std::vector<Row> alone(ExecutorRig& rig, std::span<const kv::Token> tokens) {
 struct Setup {
   const char* attention;
   const char* kv_format;
-  /// Between schedules, which decide what attention multiplies as f32 and what as 16-bit numbers. ggml's attention sums f16 values in f16 on its row path; the others work in f32 throughout, but
-  /// where another schedule changes a last bit, a code may flip.
+  /// Between schedules, which decide what attention multiplies as f32 and what as 16-bit numbers, and what a product's last
+  /// bits are: then an f16 or a code of the pool falls out otherwise. ggml's attention sums f16 values in f16 on its row path.
   double tolerance;
 };
 
@@ -79,7 +79,7 @@ class TinyTest : public testing::TestWithParam<Setup> {
 
 INSTANTIATE_TEST_SUITE_P(Backends, TinyTest,
                          testing::Values(Setup{"tree", "f16", 5e-4}, Setup{"gather", "f16", 5e-3},
-                                         Setup{"dense", "f16", 1e-5}, Setup{"tree", "int8", 1e-3},
+                                         Setup{"dense", "f16", 3e-4}, Setup{"tree", "int8", 1e-3},
                                          Setup{"dense", "int8", 1e-3}, Setup{"tree", "turbo4", 1e-2},
                                          Setup{"dense", "turbo4", 1e-2}),
                          [](const auto& info) {

@@ -187,6 +187,16 @@ class Outputs {
         ASSERT_NEAR(y_[kAround + r * n_out + o], expected, 2e-6 * size) << "row " << r << ", output " << o;
       }
     }
+    check_around();
+  }
+  void check_gated(const Outputs& gates, const Outputs& ups) const {
+    for (std::size_t i = kAround; i < y_.size() - kAround; ++i) {
+      const double gate = gates.y_[i], expected = gate / (1.0 + std::exp(-gate)) * ups.y_[i];
+      ASSERT_NEAR(y_[i], expected, 2e-5 * std::abs(expected) + 1e-28) << gate << " gates " << ups.y_[i];
+    }
+    check_around();
+  }
+  void check_around() const {
     for (std::size_t i = 0; i < kAround; ++i) ASSERT_EQ(y_[i], kUntouched);
     for (std::size_t i = y_.size() - kAround; i < y_.size(); ++i) ASSERT_EQ(y_[i], kUntouched);
   }
@@ -270,6 +280,44 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
           }
         }
       }
+    }
+    simd::use(simd::targets().front());
+  }
+  if (targets == 0) GTEST_SKIP() << "no instruction set of this CPU multiplies this type";
+}
+
+/// Of products as MultipliesLikeTheWeightsItHolds finds them, from tiny to far beyond what exp() can take.
+TEST_P(QuantMatrixTest, GatesOneProductByAnother) {
+  const Case c = GetParam();
+  std::mt19937 random(8);
+  Rows rows(c, random);
+  for (std::size_t i = 0; i < rows.x.size(); ++i) {
+    rows.x[i] *= std::array{0.01F, 1.0F, 100.0F}[i / static_cast<std::size_t>(c.n_in) % 3];
+  }
+  const Matrix gate = random_matrix(c, random), up = random_matrix(c, random);
+  int targets = 0;
+  matmul::Claims claims;
+  for (const std::string_view target : simd::targets()) {
+    ASSERT_TRUE(simd::use(target));
+    if (QuantMatrix::supports(c.type)) {
+      ++targets;
+      SCOPED_TRACE(target);
+      const QuantMatrix packed_gate(c.type, c.n_in, c.n_out, gate.bytes), packed_up(c.type, c.n_in, c.n_out, up.bytes);
+      Outputs gates(c, false, random), ups(c, false, random), gated(c, false, random), scratch(c, false, random);
+      const auto at_once = [&](auto&& work) {
+        std::vector<std::jthread> workers;
+        for (int worker = 0; worker < c.n_workers; ++worker) workers.emplace_back(work);
+      };
+      at_once([&] {
+        const std::array products = {gates.product(packed_gate), ups.product(packed_up)};
+        QuantMatrix::multiply(products, rows.of(false, c.n_rows), claims, c.n_workers);
+      });
+      at_once([&] {
+        QuantMatrix::multiply_gated(gated.product(packed_gate), scratch.product(packed_up), rows.of(false, c.n_rows),
+                                    claims, c.n_workers);
+      });
+      gated.check_gated(gates, ups);
+      scratch.check_around();
     }
     simd::use(simd::targets().front());
   }

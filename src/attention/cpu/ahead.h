@@ -18,7 +18,7 @@ class Ahead {
   }
   int lines() const { return 2 * n_ * static_cast<int>(bytes_ / 64 + 1); }
 
-  void fetch(int lines) {
+  [[gnu::always_inline]] void fetch(int lines) {
     for (; lines > 0 && left_ > 0; --lines) {
       __builtin_prefetch(row_ + at_, 0, 2);
       at_ += 64;

@@ -121,9 +121,10 @@ class GgmlExecutor final : public Executor {
         weights_(model_, progress),
         store_(store_config()),
         attention_(make_attention()),
+        rope_(make_rope()),
         runner_(options_.n_threads) {
     fill_info();
-    parts_ = {&model_.spec, &weights_, &store_, attention_.get(), groups_, {}, {}};
+    parts_ = {&model_.spec, &weights_, &store_, attention_.get(), &rope_, groups_, {}, {}};
     parts_.group_of_layer.resize(model_.spec.layers.size());
     parts_.slot_of_layer.resize(model_.spec.layers.size());
     for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -174,6 +175,15 @@ class GgmlExecutor final : public Executor {
             .budget_bytes = options_.kv_bytes};
   }
 
+  attention::Rope make_rope() const {
+    const model::RopeSpec& rope = model_.spec.rope;
+    std::span<const float> factors;
+    if (const ggml_tensor* t = weights_.plain(rope.freq_factors)) {
+      factors = {static_cast<const float*>(t->data), static_cast<std::size_t>(t->ne[0])};
+    }
+    return {rope.dims, rope.base, rope.freq_scale, factors};
+  }
+
   std::unique_ptr<Attention> make_attention() const {
     const AttentionConfig config{&model_.spec, &store_, groups_};
     if (options_.attention == "dense") return make_dense_attention(config);
@@ -211,6 +221,7 @@ class GgmlExecutor final : public Executor {
   Weights weights_;
   KvStore store_;
   std::unique_ptr<Attention> attention_;
+  attention::Rope rope_;
   GraphRunner runner_;
   DecoderParts parts_;
   BatchLimits limits_;

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "attention/cpu/kv_codec.h"
+#include "attention/cpu/new_rows.h"
 #include "model/gguf_file.h"
 
 namespace coppice::executor {
@@ -20,26 +21,25 @@ std::size_t round_up(std::size_t n, std::size_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-/// Calls visit(row, head) for a worker's share of all heads of n_rows rows.
-template <class Visit>
-void for_each_head(std::int64_t n_rows, int n_heads, int worker, int n_workers, Visit&& visit) {
-  const std::int64_t n = n_rows * n_heads;
-  for (std::int64_t i = n * worker / n_workers; i < n * (worker + 1) / n_workers; ++i) visit(i / n_heads, i % n_heads);
-}
-
-/// Sources: the pool (the result is a view of it), values, slots.
-void run_write(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
+/// Sources: those of NewRows in their order, the pool of keys, the pool of values.
+void run_enter(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   const auto& config = *static_cast<const KvStoreConfig*>(userdata);
-  const ggml_tensor* values = dst->src[1];
-  const auto* slots = static_cast<const std::int64_t*>(dst->src[2]->data);
-  const std::size_t bytes = attention::head_bytes(config.format, config.head_dim);
-  for_each_head(values->ne[1], config.n_kv_head, worker, n_workers, [&](std::int64_t row, std::int64_t head) {
-    const auto* from = reinterpret_cast<const float*>(static_cast<const std::byte*>(values->data) +
-                                                      static_cast<std::size_t>(row) * values->nb[1]);
-    attention::encode_head(config.format, config.head_dim, from + head * config.head_dim,
-                           static_cast<std::byte*>(dst->data) + static_cast<std::size_t>(slots[row]) * dst->nb[1] +
-                               static_cast<std::size_t>(head) * bytes);
-  });
+  const auto data = [&](int i) { return dst->src[i]->data; };
+  attention::enter_rows({.format = config.format,
+                         .n_head = static_cast<int>(dst->ne[0]) / config.head_dim,
+                         .n_kv_head = config.n_kv_head,
+                         .head_dim = config.head_dim,
+                         .n = static_cast<int>(dst->ne[1]),
+                         .queries = static_cast<float*>(dst->data),
+                         .keys = static_cast<float*>(data(1)),
+                         .values = static_cast<const float*>(data(2)),
+                         .turns = static_cast<const float*>(data(3)),
+                         .turned_dims = static_cast<int>(dst->src[3]->ne[0]) / 2,
+                         .slots = static_cast<const kv::Slot*>(data(4)),
+                         .key_pool = static_cast<std::byte*>(data(5)),
+                         .value_pool = static_cast<std::byte*>(data(6)),
+                         .row_bytes = dst->src[5]->nb[1]},
+                        worker, n_workers);
 }
 
 /// Sources: the pool, ids.
@@ -48,13 +48,15 @@ void run_read(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   const ggml_tensor* pool = dst->src[0];
   const auto* ids = static_cast<const std::int32_t*>(dst->src[1]->data);
   const std::size_t bytes = attention::head_bytes(config.format, config.head_dim);
-  for_each_head(dst->ne[1], config.n_kv_head, worker, n_workers, [&](std::int64_t row, std::int64_t head) {
+  const std::int64_t n = dst->ne[1] * config.n_kv_head;
+  for (std::int64_t i = n * worker / n_workers; i < n * (worker + 1) / n_workers; ++i) {
+    const std::int64_t row = i / config.n_kv_head, head = i % config.n_kv_head;
     attention::decode_head(config.format, config.head_dim,
                            static_cast<const std::byte*>(pool->data) +
                                static_cast<std::size_t>(ids[row]) * pool->nb[1] +
                                static_cast<std::size_t>(head) * bytes,
                            static_cast<float*>(dst->data) + row * dst->ne[0] + head * config.head_dim);
-  });
+  }
 }
 
 }  // namespace
@@ -104,12 +106,12 @@ std::size_t KvStore::block_bytes() const {
   return row_bytes() * static_cast<std::size_t>(config_.block_size);
 }
 
-ggml_tensor* KvStore::write_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* values,
-                                 ggml_tensor* slots) const {
-  if (config_.format == attention::KvFormat::kF16) return ggml_set_rows(context, pool, values, slots);
-  ggml_tensor* sources[] = {values, slots};
-  return ggml_custom_inplace(context, pool, sources, 2, run_write, GGML_N_TASKS_MAX,
-                             const_cast<KvStoreConfig*>(&config_));
+ggml_tensor* KvStore::enter_rows(ggml_context* context, int layer_slot, const NewRows& rows) const {
+  ggml_tensor* q = rows.q;
+  ggml_tensor* others[] = {rows.k, rows.v, rows.turns, rows.slots, k(layer_slot), v(layer_slot)};
+  q = ggml_custom_inplace(context, q, others, std::size(others), run_enter, GGML_N_TASKS_MAX,
+                          const_cast<KvStoreConfig*>(&config_));
+  return ggml_reshape_3d(context, q, config_.head_dim, q->ne[0] / config_.head_dim, q->ne[1]);
 }
 
 ggml_tensor* KvStore::read_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* ids) const {

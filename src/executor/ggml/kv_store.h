@@ -29,6 +29,15 @@ struct KvStoreConfig {
   std::size_t budget_bytes = 0;
 };
 
+/// A step's new rows in a layer, f32. q and k are overwritten.
+struct NewRows {
+  ggml_tensor* q;      ///< [n_head * head_dim, n_rows]
+  ggml_tensor* k;      ///< [n_embd_kv, n_rows]
+  ggml_tensor* v;      ///< likewise
+  ggml_tensor* turns;  ///< [2 * rope dims, n_rows] of attention::Rope
+  ggml_tensor* slots;  ///< i64 [n_rows]
+};
+
 class KvStore {
  public:
   static constexpr int kScratchRows = 64;
@@ -52,9 +61,9 @@ class KvStore {
   ggml_tensor* k(int layer_slot) const { return k_[static_cast<std::size_t>(layer_slot)]; }
   ggml_tensor* v(int layer_slot) const { return v_[static_cast<std::size_t>(layer_slot)]; }
 
-  /// The pool with rows written: values [n_embd_kv, n_rows] f32 go to slots, i64 [n_rows]. Readers must use the result,
-  /// or nothing orders them behind the write.
-  ggml_tensor* write_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* values, ggml_tensor* slots) const;
+  /// Turns the rows' queries and keys to their positions, and writes keys and values into a layer's pool. Returns the
+  /// queries: [head_dim, n_head, n_rows]. Whatever reads the pool must come later in the graph.
+  ggml_tensor* enter_rows(ggml_context* context, int layer_slot, const NewRows& rows) const;
   /// Rows of the pool in f32, [n_embd_kv, n_ids]. ids: slots, i32 [n_ids].
   ggml_tensor* read_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* ids) const;
 

@@ -9,6 +9,15 @@ namespace {
 constexpr std::size_t kNodesPerLayer = 40;
 constexpr std::size_t kNodesPerUnit = 24;  // in each layer
 
+/// Source: positions.
+void run_turns(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
+  const auto& rope = *static_cast<const attention::Rope*>(userdata);
+  const auto* positions = static_cast<const std::int32_t*>(dst->src[0]->data);
+  for (std::int64_t i = worker; i < dst->ne[1]; i += n_workers) {
+    rope.turn(positions[i], static_cast<float*>(dst->data) + i * dst->ne[0]);
+  }
+}
+
 }  // namespace
 
 GraphKey StepGraph::key_for(const StepPlan& plan, const Attention& attention) {
@@ -69,13 +78,6 @@ ggml_tensor* StepGraph::add_bias(ggml_tensor* x, const model::LinearSpec& l) {
   return l.bias == model::kNoTensor ? x : ggml_add(context_.get(), x, parts_.weights->plain(l.bias));
 }
 
-/// x: [head_dim, heads, n_rows]
-ggml_tensor* StepGraph::rope(ggml_tensor* x) {
-  const model::RopeSpec& r = parts_.spec->rope;
-  return ggml_rope_ext(context_.get(), x, positions_, parts_.weights->plain(r.freq_factors), r.dims,
-                       GGML_ROPE_TYPE_NORMAL, r.original_context, r.base, r.freq_scale, 0.0F, 1.0F, 32.0F, 1.0F);
-}
-
 /// Each unit's rows through its own call, put together in row order. Returns [n_embd_q, n_rows].
 ggml_tensor* StepGraph::attend_units(ggml_tensor* q, ggml_tensor* k, ggml_tensor* v, std::size_t group) {
   ggml_context* c = context_.get();
@@ -106,19 +108,11 @@ ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
   const int layer_slot = parts_.slot_of_layer[at];
 
   const std::vector<ggml_tensor*> qkv = linear({x, l.attn_norm}, {&l.q, &l.k, &l.v});
-  ggml_tensor* q = rope(ggml_reshape_3d(c, qkv[0], spec.head_dim, spec.n_head, key_.n_rows));
-  ggml_tensor* k = rope(ggml_reshape_3d(c, qkv[1], spec.head_dim, spec.n_kv_head, key_.n_rows));
-  ggml_tensor* v = qkv[2];
-  // Attention reads what these writes return, or nothing would order it behind them.
   const KvStore& store = *parts_.store;
-  k = ggml_reshape_2d(c, k, spec.n_embd_kv(), key_.n_rows);
-  k = store.write_rows(c, store.k(layer_slot), k, slots_[group]);
-  v = store.write_rows(c, store.v(layer_slot), v, slots_[group]);
-  ggml_build_forward_expand(graph_, q);
-  ggml_build_forward_expand(graph_, k);
-  ggml_build_forward_expand(graph_, v);
+  ggml_tensor* q = store.enter_rows(c, layer_slot, {qkv[0], qkv[1], qkv[2], turns_, slots_[group]});
+  ggml_build_forward_expand(graph_, q);  // before any reader of the pool
   if (last && key_.n_outputs == 0) return nullptr;
-  ggml_tensor* out = attend_units(q, k, v, group);
+  ggml_tensor* out = attend_units(q, store.k(layer_slot), store.v(layer_slot), group);
   if (last) {
     out = ggml_get_rows(c, out, output_rows_);
     x = ggml_get_rows(c, x, output_rows_);
@@ -127,8 +121,13 @@ ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
 }
 
 ggml_tensor* StepGraph::feed_forward(ggml_tensor* x, const model::LayerSpec& layer) {
-  const std::vector<ggml_tensor*> both = linear({x, layer.ffn_norm}, {&layer.gate, &layer.up});
-  return linear(ggml_swiglu_split(context_.get(), both[0], both[1]), layer.down, x);
+  const Weights::Rows rows{x, layer.ffn_norm};
+  ggml_context* c = context_.get();
+  if (layer.gate.bias == model::kNoTensor && layer.up.bias == model::kNoTensor) {
+    return linear(parts_.weights->multiply_gated(c, layer.gate.weight, layer.up.weight, rows), layer.down, x);
+  }
+  const std::vector<ggml_tensor*> both = linear(rows, {&layer.gate, &layer.up});
+  return linear(ggml_swiglu_split(c, both[0], both[1]), layer.down, x);
 }
 
 void StepGraph::build() {
@@ -136,6 +135,8 @@ void StepGraph::build() {
   const model::ModelSpec& spec = *parts_.spec;
   const int n_layers = static_cast<int>(spec.layers.size());
   ggml_tensor* x = ggml_get_rows(c, parts_.weights->plain(spec.embedding), tokens_);
+  turns_ = ggml_custom_4d(c, GGML_TYPE_F32, static_cast<std::int64_t>(parts_.rope->turn_size()), key_.n_rows, 1, 1,
+                          &positions_, 1, run_turns, GGML_N_TASKS_MAX, const_cast<attention::Rope*>(parts_.rope));
   for (int i = 0; i < n_layers; ++i) {
     x = attend(x, i, i + 1 == n_layers);
     if (!x) return;

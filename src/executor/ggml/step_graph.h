@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "attention/cpu/rope.h"
 #include "executor/ggml/attention.h"
 #include "executor/ggml/kv_store.h"
 #include "executor/ggml/weights.h"
@@ -31,6 +32,7 @@ struct DecoderParts {
   const Weights* weights = nullptr;
   const KvStore* store = nullptr;
   Attention* attention = nullptr;
+  const attention::Rope* rope = nullptr;
   std::vector<kv::GroupSpec> groups;
   std::vector<int> group_of_layer;  ///< [n_layers]
   std::vector<int> slot_of_layer;   ///< [n_layers] layer slot
@@ -56,7 +58,6 @@ class StepGraph {
   ggml_tensor* linear(ggml_tensor* x, const model::LinearSpec& l, ggml_tensor* plus);
   std::vector<ggml_tensor*> linear(Weights::Rows rows, std::initializer_list<const model::LinearSpec*> all);
   ggml_tensor* add_bias(ggml_tensor* x, const model::LinearSpec& l);
-  ggml_tensor* rope(ggml_tensor* x);
   ggml_tensor* attend(ggml_tensor* x, int layer, bool last);
   ggml_tensor* attend_units(ggml_tensor* q, ggml_tensor* k, ggml_tensor* v, std::size_t group);
   ggml_tensor* feed_forward(ggml_tensor* x, const model::LayerSpec& layer);
@@ -68,6 +69,7 @@ class StepGraph {
   ggml_cgraph* graph_ = nullptr;
   ggml_tensor* tokens_ = nullptr;               ///< i32 [n_rows]
   ggml_tensor* positions_ = nullptr;            ///< i32 [n_rows]
+  ggml_tensor* turns_ = nullptr;                ///< f32 [2 * rope dims, n_rows]
   ggml_tensor* output_rows_ = nullptr;          ///< i32 [n_outputs]
   std::vector<ggml_tensor*> slots_;             ///< [n_groups] i64 [n_rows]
   std::vector<std::vector<UnitInputs>> units_;  ///< [units][n_groups]

@@ -43,33 +43,43 @@ std::optional<matmul::QuantType> packed_type(ggml_type type) {
 
 constexpr std::size_t kMostTogether = 3;
 
+/// What becomes of products.
+enum class Then : std::uint8_t { kNothing, kPlus, kGated };
+
 /// Packed matrices times one x as a node of the graph: the first one's product, then the next one's. Sources: x; the norm's
-/// weights, if `Norm`; what is added, if `Plus`.
-template <bool Norm, bool Plus>
+/// weights, if `Norm`; what is added, if kPlus.
+template <bool Norm, Then What>
 void run_packed(ggml_tensor* node, int, int n_workers, void* packed_group) {
   const auto& group = *static_cast<const PackedGroup*>(packed_group);
   const auto source = [&](int i) { return static_cast<const float*>(node->src[i]->data); };
   const auto n_rows = static_cast<int>(node->src[0]->ne[1]);
   auto* y = static_cast<float*>(node->data);
-  const float* plus = Plus ? source(Norm ? 2 : 1) : nullptr;
+  const float* plus = What == Then::kPlus ? source(Norm ? 2 : 1) : nullptr;
   std::array<matmul::QuantMatrix::Product, kMostTogether> products{};
   for (std::size_t i = 0; i < group.matrices.size(); ++i) {
     products[i] = {group.matrices[i], y, plus};
     y += std::ptrdiff_t{group.matrices[i]->n_out()} * n_rows;
   }
-  matmul::QuantMatrix::multiply(std::span(products).first(group.matrices.size()),
-                                {source(0), n_rows, Norm ? source(1) : nullptr, group.norm_eps}, group.claims,
-                                n_workers);
+  const matmul::QuantMatrix::Rows rows{source(0), n_rows, Norm ? source(1) : nullptr, group.norm_eps};
+  if (What == Then::kGated) {
+    matmul::QuantMatrix::multiply_gated(products[0], products[1], rows, group.claims, n_workers);
+  } else {
+    matmul::QuantMatrix::multiply(std::span(products).first(group.matrices.size()), rows, group.claims, n_workers);
+  }
+}
+
+template <Then What>
+ggml_custom_op_t runner(bool norm) {
+  return norm ? run_packed<true, What> : run_packed<false, What>;
 }
 
 ggml_tensor* packed_node(ggml_context* context, const PackedGroup& group, std::int64_t ne0, std::int64_t ne1,
-                         ggml_tensor* x, ggml_tensor* norm, ggml_tensor* plus) {
+                         ggml_tensor* x, ggml_tensor* norm, ggml_tensor* plus, bool gated = false) {
   std::array<ggml_tensor*, 3> sources = {x};
   int n = 1;
   if (norm) sources[static_cast<std::size_t>(n++)] = norm;
   if (plus) sources[static_cast<std::size_t>(n++)] = plus;
-  const auto run = norm ? (plus ? run_packed<true, true> : run_packed<true, false>)
-                        : (plus ? run_packed<false, true> : run_packed<false, false>);
+  const auto run = gated ? runner<Then::kGated>(norm) : plus ? runner<Then::kPlus>(norm) : runner<Then::kNothing>(norm);
   return ggml_custom_4d(context, GGML_TYPE_F32, ne0, ne1, 1, 1, sources.data(), n, run, GGML_N_TASKS_MAX,
                         const_cast<PackedGroup*>(&group));
 }
@@ -217,6 +227,19 @@ ggml_tensor* Weights::multiply(ggml_context* context, model::TensorId id, Rows r
   }
   ggml_tensor* product = ggml_mul_mat(context, matrices_.at(id).tensor, normalised(context, rows));
   return plus ? ggml_add(context, product, plus) : product;
+}
+
+ggml_tensor* Weights::multiply_gated(ggml_context* context, model::TensorId gate, model::TensorId up, Rows rows) const {
+  const auto group = groups_.find({gate, up});
+  if (group == groups_.end()) {
+    const std::vector<ggml_tensor*> both = multiply(context, {gate, up}, rows);
+    return ggml_swiglu_split(context, both[0], both[1]);
+  }
+  // Room for both products; the first becomes the result.
+  const std::int64_t n_out = group->second.matrices.front()->n_out(), n_rows = rows.x->ne[1];
+  ggml_tensor* all =
+      packed_node(context, group->second, 2 * n_out * n_rows, 1, rows.x, plain(rows.norm), nullptr, true);
+  return ggml_view_2d(context, all, n_out, n_rows, static_cast<std::size_t>(n_out) * sizeof(float), 0);
 }
 
 ggml_tensor* Weights::normalised(ggml_context* context, Rows rows) const {

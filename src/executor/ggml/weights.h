@@ -39,14 +39,16 @@ class Weights {
     ggml_tensor* x;
     model::TensorId norm = model::kNoTensor;
   };
-  // Where matrices are packed, a product is one node of the graph, together with the norm before it and the sum after it,
-  // and so are a layer's q, k and v, and its gate and up, if they have one type: workers wait for each other once.
+  // Where matrices are packed, a product is one node of the graph, together with the norm before it and what comes of it
+  // after, and so are a layer's q, k and v, and its gate and up, if they have one type: workers wait for each other once.
   // REQUIRES: ids are of the spec's matrices, the output head included.
 
   /// The matrix times rows: [n_out, n_rows] f32. Plus `plus`, of the same shape, if there is one.
   ggml_tensor* multiply(ggml_context* context, model::TensorId id, Rows rows, ggml_tensor* plus = nullptr) const;
   /// Several matrices times one x.
   std::vector<ggml_tensor*> multiply(ggml_context* context, const std::vector<model::TensorId>& ids, Rows rows) const;
+  /// silu(gate times rows) * (up times rows).
+  ggml_tensor* multiply_gated(ggml_context* context, model::TensorId gate, model::TensorId up, Rows rows) const;
   /// For everything else: embedding rows, norms, biases, rope factors. nullptr for kNoTensor.
   ggml_tensor* plain(model::TensorId id) const { return id == model::kNoTensor ? nullptr : plain_.at(id); }
 

@@ -1,0 +1,30 @@
+// A step's new rows before a layer's attention: queries and keys turn to their positions (Rope), keys and values go into
+// the pool. All in one pass, so that workers wait for each other once. Compiled for each instruction set.
+#pragma once
+
+#include <cstddef>
+
+#include "attention/kv_format.h"
+#include "kv/types.h"
+
+namespace coppice::attention {
+
+struct NewRows {
+  KvFormat format;
+  int n_head, n_kv_head, head_dim;  ///< head_dim: a multiple of 16, at most kMaxRotated, unless the format is f16
+  int n;
+  float* queries;         ///< [n, n_head, head_dim]: turned in place
+  float* keys;            ///< [n, n_kv_head, head_dim]: likewise
+  const float* values;    ///< [n, n_kv_head, head_dim]
+  const float* turns;     ///< [n, 2, turned_dims] of Rope::turn
+  int turned_dims;        ///< even, at most head_dim
+  const kv::Slot* slots;  ///< [n], all different
+  std::byte* key_pool;    ///< [slots, row_bytes]
+  std::byte* value_pool;  ///< likewise
+  std::size_t row_bytes;
+};
+
+/// One of n_workers does its share. Thread safe, together with the others.
+void enter_rows(const NewRows& rows, int worker, int n_workers);
+
+}  // namespace coppice::attention
