@@ -50,7 +50,8 @@ def speed_lines(runs):
 def markdown(reports, speeds, chart):
     lines = [
         "## Real traffic: what is served from the cache", "",
-        "Written by `make bench-traces`. Two public traces of requests (Mooncake, FAST 2025) name each block of 512 tokens of",
+        "Written by `make bench-traces TRACES=DIR`. Two public traces of requests (Mooncake, FAST 2025; the *.jsonl files in",
+        "FAST25-release/traces of github.com/kvcache-ai/Mooncake, Apache-2.0) name each block of 512 tokens of",
         "every prompt by an id. They are replayed against `kv::Cache` itself, with blocks of "
         f"{reports[0]['block_size']} tokens, in order of arrival, one",
         "request after another; each id becomes 512 tokens that no other id has. Answers are not in the traces, so nothing is",

@@ -52,6 +52,20 @@ CLI::Validator not_negative() {
       [](const std::string& text) { return text.starts_with('-') ? text + " is negative" : std::string(); }, "");
 }
 
+/// Of a time. NaN is none of them, and more than eleven days would be beyond some clock's range.
+CLI::Validator seconds_from(double least) {
+  return CLI::Validator(
+      [least](const std::string& text) {
+        constexpr double kMost = 1e6;
+        double value = 0.0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && value >= least && value <= kMost
+                   ? std::string()
+                   : fmt::format("{} not in range [{} - {}]", text, least, kMost);
+      },
+      "SECONDS");
+}
+
 void add_model_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Model";
   command.add_option("--model,-m", o.model, "GGUF file")->required()->group(group);
@@ -149,25 +163,25 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--request-seconds", s.api.request_seconds, "Longest time for a request; 0: no limit")
-      ->check(CLI::NonNegativeNumber)
+      ->check(seconds_from(0))
       ->capture_default_str()
       ->group(group);
   command.add_option("--idle-seconds", s.http.idle_seconds, "Close a connection without requests after this time")
-      ->check(CLI::PositiveNumber)
+      ->check(seconds_from(0.001))
       ->capture_default_str()
       ->group(group);
   command.add_option("--write-seconds", s.http.write_seconds, "Drop a client that takes nothing for this time")
-      ->check(CLI::PositiveNumber)
+      ->check(seconds_from(0.001))
       ->capture_default_str()
       ->group(group);
   command
       .add_option("--ping-seconds", s.api.ping_seconds,
                   "Send a comment to a stream that is silent for this time; 0: never")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(seconds_from(0))
       ->capture_default_str()
       ->group(group);
   command.add_option("--drain-seconds", s.drain_seconds, "Time for running requests to end after SIGINT or SIGTERM")
-      ->check(CLI::NonNegativeNumber)
+      ->check(seconds_from(0))
       ->capture_default_str()
       ->group(group);
   command.add_option("--log-level", o.log_level, "What is logged")
@@ -198,7 +212,9 @@ void start_logging(const std::string& level) {
 std::string read_file(const std::string& path) {
   if (path.empty()) return "";
   std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (text.empty()) throw std::runtime_error(fmt::format("'{}' is empty.", path));
+  return text;
 }
 
 /// Checks what can be checked before a byte is loaded, and fills in the pool's size.
@@ -311,6 +327,7 @@ void load_and_run(ServeOptions& o, server::Server& server) {
                                  .n_vocab = std::min(info.n_vocab, vocabulary->size()),
                                  .context_length = o.engine.context_length,
                                  .max_batch = o.engine.max_batch,
+                                 .max_waiting = o.engine.max_waiting,
                                  .share = o.share == "on"};
   server.ready(std::make_shared<server::EngineModel>(facts, vocabulary, chat_template, engine));
   const ServerEnd server_end{server};

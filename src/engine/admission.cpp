@@ -167,7 +167,7 @@ void Scheduler::start(Sequence& sequence, kv::SeqId seq, Clock::time_point now) 
   ++figures_.admissions;
   figures_.prompt_tokens += open.usage.prompt_tokens;
   figures_.cached_tokens += sequence.computed;
-  figures_.queue_seconds.add(std::chrono::duration<double>(now - open.arrived).count());
+  figures_.queue_seconds.add(std::chrono::duration<double>(now - open.request.submitted).count());
   if (!open.request.cache_report) return;
   open.report = std::make_shared<const CacheReport>(
       make_cache_report(cache_, sequence, sequence.computed, running_, figures_.prefill_tokens_per_second));

@@ -14,7 +14,8 @@ namespace {
 
 /// Who gives up in the queue has waited, too: without them, the longer the queue the better its figures.
 void count_wait(Snapshot& figures, const OpenRequest& open, Clock::time_point now) {
-  if (!open.admitted_before) figures.queue_seconds.add(std::chrono::duration<double>(now - open.arrived).count());
+  if (!open.admitted_before)
+    figures.queue_seconds.add(std::chrono::duration<double>(now - open.request.submitted).count());
 }
 
 }  // namespace
@@ -31,7 +32,7 @@ void Engine::Impl::time_out(OpenRequest& open, Clock::time_point now) {
   if (open.streamed) {
     end_samples(open, sampling::Finish::kTimeout);
   } else {
-    const double seconds = std::chrono::duration<double>(now - open.arrived).count();
+    const double seconds = std::chrono::duration<double>(now - open.request.submitted).count();
     outbox_.refuse(open, Refusal::kTimeout,
                    fmt::format("the request ran out of time: after {:.1f} s it {}", std::max(seconds, 0.0),
                                open.admitted_before ? "had no token yet" : "was still in the queue"));

@@ -49,7 +49,7 @@ bool Engine::Impl::step() {
   const auto start = Clock::now();
   const auto now = config_.now();
   end_failing();
-  obey(now);
+  obey();
   expire_deadlines(now);
   admit(now);
 
@@ -99,14 +99,14 @@ void Engine::Impl::fail_lost() {
   }
 }
 
-void Engine::Impl::obey(Clock::time_point now) {
+void Engine::Impl::obey() {
   newcomers_.clear();
   auto command = commands_.begin();
   try {
     for (; command != commands_.end(); ++command) {
       if (auto* request = std::get_if<Request>(&*command)) {
         try {
-          open(std::move(*request), now);
+          open(std::move(*request));
         } catch (const std::exception& error) {
           turn_away(*request, reason(error));
         }
@@ -120,7 +120,7 @@ void Engine::Impl::obey(Clock::time_point now) {
   commands_.erase(commands_.begin(), command);
 }
 
-void Engine::Impl::open(Request&& request, Clock::time_point now) {
+void Engine::Impl::open(Request&& request) {
   const RequestId id = request.id;
   kv::reserve_more(closed_, open_.size() + 1);
   const auto [slot, unique] = open_.try_emplace(id, std::make_unique<OpenRequest>());
@@ -128,7 +128,6 @@ void Engine::Impl::open(Request&& request, Clock::time_point now) {
   OpenRequest& open = *slot->second;
   open.request = std::move(request);
   open.arrival = ++arrivals_;
-  open.arrived = now;
   open.ns.salt = open.request.cache_salt;
   open.usage.prompt_tokens = static_cast<std::int32_t>(open.request.prompt.size());
   open.open_samples = static_cast<int>(open.request.samples.size());
@@ -191,10 +190,11 @@ void Engine::Impl::forward() {
   scheduler_.computed(lost_);
   fail_lost();
   now_ = config_.now();
+  expire_deadlines(now_);  // a step may take seconds
   for (std::size_t i = 0; i < sampled_.size(); ++i) {
     Sequence& first = *sampled_[i];
     const auto row = logits.row(i);
-    if (first.state == SequenceState::kEnded) continue;  // memory ran out for it just now
+    if (first.state == SequenceState::kEnded) continue;  // memory or time ran out for it just now
     attempt(*first.request, [&] { first.n_samples > 1 ? sample_siblings(first, row) : sample(first, row); });
   }
 }
@@ -286,6 +286,7 @@ RequestId Engine::next_id() {
 void Engine::submit(Request request) {
   ++impl_->submitted_;  // first: the engine may be done with it before push() returns
   try {
+    request.submitted = impl_->config_.now();
     impl_->mailbox_.push(std::move(request));
   } catch (...) {
     --impl_->submitted_;
@@ -306,6 +307,10 @@ Snapshot Engine::snapshot() const {
 
 void Engine::stop() {
   impl_->mailbox_.stop();
+}
+
+bool Engine::ended() const {
+  return impl_->stopped_;
 }
 
 void Engine::run() {

@@ -22,7 +22,7 @@ struct EngineConfig {
   std::size_t max_waiting = 4096;   ///< requests in the queue; beyond it: Refusal::kQueueFull
   bool growth_room = true;          ///< admission leaves the running samples room to grow (scheduler.h)
   int max_passes = 32;              ///< that whoever waits the longest lets pass (scheduler.h); 0: by arrival alone
-  std::function<Clock::time_point()> now = Clock::now;  ///< deadlines and waits; tests bring their own
+  std::function<Clock::time_point()> now = Clock::now;  ///< deadlines and waits, on any thread; tests bring their own
   int check_every = 0;  ///< steps between checks of the cache (integrity_watch.h); 0: none
   std::function<void(const std::string&)> on_finding;  ///< gets what such a check found; on the engine's thread
 };
@@ -40,7 +40,8 @@ class Engine {
   void submit(Request request);
   void cancel(RequestId id);  ///< unknown or finished ids are ignored
   Snapshot snapshot() const;
-  void stop();  ///< run() returns after the step in hand; all open requests end kCancelled
+  void stop();         ///< run() returns after the step in hand; all open requests end kCancelled
+  bool ended() const;  ///< no step is under way, and none will come
 
   // The engine's thread.
   void run();                      ///< steps until stop(); sleeps when there is nothing to do

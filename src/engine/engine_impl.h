@@ -33,8 +33,8 @@ struct Engine::Impl {
   void run();
 
   // The stages of a step.
-  void obey(Clock::time_point now);
-  void open(Request&& request, Clock::time_point now);
+  void obey();
+  void open(Request&& request);
   void turn_away(const Request& request, const char* why);
   void refuse_unopened(const Request& request, Refusal refusal, const char* why);
   /// Does something for a request. If that throws, the request fails; the engine lives.
@@ -85,9 +85,9 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<OpenRequest>> closed_;  // freed when the step is over
   std::set<std::pair<Clock::time_point, RequestId>> deadlines_;
   std::uint64_t arrivals_ = 0;
-  int failing_ = 0;  // of open_: OpenRequest::failing
-  bool stopped_ = false;
-  Clock::time_point now_{};  // when the step's logits came
+  int failing_ = 0;                    // of open_: OpenRequest::failing
+  std::atomic<bool> stopped_ = false;  ///< Engine::ended()
+  Clock::time_point now_{};            // when the step's logits came
 
   // Reused by every step.
   std::vector<Command> commands_;

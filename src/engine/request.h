@@ -31,6 +31,7 @@ struct Request {
   std::int32_t priority = 0;                                   ///< lower goes first
   bool cache_report = false;                                   ///< wants one, if it is admitted: Event::report
   std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included
+  Clock::time_point submitted{};                               ///< set by Engine::submit()
 };
 
 struct Usage {

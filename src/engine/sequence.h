@@ -90,8 +90,7 @@ struct OpenRequest {
   bool closed = false;                               ///< it has had its last event
   bool failing = false;                              ///< all it lacks is that event: there was no memory for it
   int passed = 0;                                    ///< hot requests that were admitted ahead of it (scheduler.h)
-  Clock::time_point arrived{};
-  std::shared_ptr<const CacheReport> report;  ///< as of its first admission, until an event takes it along
+  std::shared_ptr<const CacheReport> report;         ///< as of its first admission, until an event takes it along
 };
 
 inline std::span<const kv::Token> Sequence::tokens() const {

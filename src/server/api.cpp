@@ -14,6 +14,7 @@
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
+#include <charconv>
 #include <cmath>
 #include <ctime>
 #include <exception>
@@ -30,6 +31,7 @@
 #include "server/job.h"
 #include "server/log_failure.h"
 #include "server/openai_response.h"
+#include "text/utf8_stream.h"
 
 namespace coppice::server {
 
@@ -47,8 +49,22 @@ JsonObject model_json(const std::string& id, const std::string& root, std::int64
   return json;
 }
 
+/// RFC 3986, 2.1. What isn't encoded rightly stays as it is.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool encoded =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    out += encoded ? static_cast<char>(byte) : text[i];
+    if (encoded) i += 2;
+  }
+  return out;
+}
+
 ApiError draining_error() {
-  return ApiError::unavailable("The server is shutting down.");
+  return ApiError::shutting_down();
 }
 
 ApiError out_of_time_error() {
@@ -284,9 +300,10 @@ asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
 asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
   const auto& [id, alias] = config_.names;
   if (request.path.starts_with(kModelPath)) {
-    const std::string name = request.path.substr(std::string_view(kModelPath).size());
+    const std::string name = percent_decoded(request.path.substr(std::string_view(kModelPath).size()));
     if (name.empty() || !config_.names.known(name))
-      throw ApiError(404, fmt::format("The model '{}' does not exist.", name), "model", "model_not_found");
+      throw ApiError(404, fmt::format("The model '{}' does not exist.", text::to_utf8(name)), "model",
+                     "model_not_found");
     co_await out.send({.body = dump(model_json(name, id, started_, model_.get()))});
     co_return;
   }

@@ -47,6 +47,10 @@ ApiError ApiError::unavailable(const std::string& message) {
   return error;
 }
 
+ApiError ApiError::shutting_down() {
+  return unavailable("The server is shutting down.");
+}
+
 ApiError ApiError::server_error(int status, const std::string& message, const std::string& code) {
   return {status, message, "", code, "server_error"};
 }

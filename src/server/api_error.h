@@ -22,6 +22,7 @@ class ApiError : public std::runtime_error {
   static ApiError unsupported(const std::string& name, const std::string& message = "");
   /// 503: loading, draining, stopped.
   static ApiError unavailable(const std::string& message);
+  static ApiError shutting_down();
   /// 500, 504: not the client's fault.
   static ApiError server_error(int status, const std::string& message, const std::string& code = "");
   /// 429 with Retry-After.

@@ -53,6 +53,7 @@ class EngineModel final : public Model {
   void cancel(engine::RequestId id) override { engine_.cancel(id); }
   engine::Snapshot snapshot() const override { return engine_.snapshot(); }
   void stop() override { engine_.stop(); }
+  bool ended() const override { return engine_.ended(); }
 
  private:
   static constexpr std::size_t kRememberedBytes = 16 << 20;  ///< some 8 MB of text

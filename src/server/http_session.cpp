@@ -30,6 +30,7 @@ namespace {
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadBytes = 4096;
 constexpr std::size_t kMaxPipelined = std::size_t{64} << 10;
+constexpr double kLastPieceSeconds = 1.0;  ///< for the rest of a request that is arriving when the server begins to end
 constexpr std::size_t kMaxLinger = std::size_t{64} << 20;
 constexpr std::string_view kNoMemoryEvent =
     "data: {\"error\":{\"message\":\"The server is out of memory.\",\"type\":\"unavailable_error\",\"param\":null,"
@@ -78,6 +79,13 @@ std::string_view origin_form(std::string_view target) {
     return target;
   }
   return target;
+}
+
+/// Whether it is beyond doubt where the body ends (RFC 9112, 6.1 and 6.3): whoever sees another end would see other requests.
+bool has_clear_end(const http::request_header<>& head) {
+  const auto [first, last] = head.equal_range(http::field::transfer_encoding);
+  if (first == last) return true;
+  return head.version() >= 11 && std::next(first) == last && boost::beast::iequals(first->value(), "chunked");
 }
 
 /// All but the body.
@@ -154,8 +162,12 @@ asio::awaitable<bool> HttpSession::serve_one() {
   fresh_ = false;
   begun_ = streaming_ = complete_ = false;
 
+  reading_ = true;
   auto request = co_await read_request();
+  reading_ = false;
   socket_.disarm();
+  if (!request && request.error() && request.error()->status() == 408 && finishing_)
+    request = std::unexpected(ApiError::shutting_down());
   if (!request) {
     if (request.error()) co_await refuse(*request.error());
     co_return false;
@@ -184,6 +196,9 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
   const auto hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && !http10_))
     co_return std::unexpected(ApiError(400, "An HTTP/1.1 request must have one Host field.", "", "bad_http"));
+  if (!has_clear_end(head))
+    co_return std::unexpected(
+        ApiError(400, "The only Transfer-Encoding taken here is 'chunked', with HTTP/1.1.", "", "bad_http"));
 
   HttpRequest request = request_of(head);
   try {
@@ -192,7 +207,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
     co_return std::unexpected(e);
   }
 
-  if (boost::beast::iequals(head[http::field::expect], "100-continue"))
+  if (!http10_ && boost::beast::iequals(head[http::field::expect], "100-continue"))
     co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
   request.body_charge = BodyBudget::Charge(bodies_);
   if (const auto body = co_await read_body(parser, request.body_charge); !body) co_return std::unexpected(body.error());
@@ -220,7 +235,7 @@ asio::awaitable<std::expected<void, std::optional<ApiError>>> HttpSession::read_
     // From here on it takes room that others want: a client that stops must not hold it.
     piece_end = size + limits_.small_body_bytes;
     const double left = limits_.body_seconds - Seconds(Clock::now() - begin).count();
-    socket_.arm(std::min(left, limits_.body_piece_seconds));
+    if (!finishing_) socket_.arm(std::min(left, limits_.body_piece_seconds));
   }
   co_return std::expected<void, std::optional<ApiError>>();
 }
@@ -393,6 +408,7 @@ double HttpSession::idle_seconds(Clock::time_point now) const {
 
 void HttpSession::finish() {
   finishing_ = true;
+  if (reading_) socket_.arm(kLastPieceSeconds);
   if (!busy_ && !fresh_) close();
 }
 

@@ -87,6 +87,7 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   Clock::time_point idle_since_ = Clock::now();
   bool busy_ = false;        ///< see busy()
   bool fresh_ = true;        ///< nothing was asked yet
+  bool reading_ = false;     ///< a request has begun, and isn't there yet
   bool finishing_ = false;   ///< see finish()
   bool keep_alive_ = false;  ///< of the request in hand
   bool http10_ = false;

@@ -26,7 +26,7 @@ ApiError refusal_error(const engine::Event& event, const std::string& prompt_fie
       return ApiError::queue_full(message.empty() ? "The queue is full: try again later." : message,
                                   std::max(1, static_cast<int>(std::ceil(event.retry_seconds))));
     case engine::Refusal::kShutdown:
-      return ApiError::unavailable("The server is shutting down.");
+      return ApiError::shutting_down();
     case engine::Refusal::kTimeout:
       return ApiError::server_error(504, message.empty() ? "The request ran out of time." : message,
                                     "deadline_exceeded");
@@ -58,7 +58,7 @@ void Job::submit(engine::Request request) {
   const engine::RequestId id = request.id;
   const int n = static_cast<int>(request.samples.size());
   // From here on, whatever fails, cancel_open() undoes it.
-  open_.emplace(id, Open{.first_choice = next_choice_, .index = reports_.size()});
+  open_.emplace(id, Open{.first_choice = next_choice_, .n_choices = n, .index = reports_.size()});
   requests_.push_back(id);
   reports_.emplace_back();
   hub_.add(id, *this);
@@ -92,17 +92,22 @@ void Job::on_event(engine::Event&& event) {
   const auto it = open_.find(event.request);
   if (it == open_.end()) return;
   if (event.report) reports_[it->second.index] = std::move(event.report);
-  if (event.refusal) {
+  if (event.refusal == engine::Refusal::kTimeout && first_token_) {  // other choices have a text: this one's is empty
+    for (int i = 0; i < it->second.n_choices; ++i) {
+      add_piece(it->second.first_choice + i, {.finish = sampling::Finish::kTimeout});
+    }
+  } else if (event.refusal) {
     refusal_ = event.refusal;
     return fail(refusal_error(event, prompt_field_));
+  } else {
+    const auto finish = event.piece.finish;
+    if (finish == sampling::Finish::kError)
+      return fail(
+          ApiError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
+    if (finish == sampling::Finish::kCancelled) return fail(ApiError::shutting_down());
+    if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
+    add_piece(it->second.first_choice + event.sample, std::move(event.piece));
   }
-  const auto finish = event.piece.finish;
-  if (finish == sampling::Finish::kError)
-    return fail(
-        ApiError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
-  if (finish == sampling::Finish::kCancelled) return fail(ApiError::unavailable("The server is shutting down."));
-  if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
-  add_piece(it->second.first_choice + event.sample, std::move(event.piece));
   if (event.done) {
     usage_.prompt_tokens += event.usage.prompt_tokens;
     usage_.cached_tokens += event.usage.cached_tokens;
@@ -122,7 +127,7 @@ void Job::on_lost() noexcept {
 }
 
 void Job::on_shutdown() {
-  fail(ApiError::unavailable("The server is shutting down."));
+  fail(ApiError::shutting_down());
 }
 
 void Job::add_piece(int choice, sampling::Piece&& piece) {

@@ -84,7 +84,7 @@ class Job final : public EventListener {
   std::size_t max_pending_bytes_;
   std::string prompt_field_;
   struct Open {
-    int first_choice = 0;
+    int first_choice = 0, n_choices = 0;
     std::size_t index = 0;  ///< of its report
   };
   std::unordered_map<engine::RequestId, Open> open_;

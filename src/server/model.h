@@ -32,6 +32,7 @@ struct ModelFacts {
   std::int32_t context_length = 0;               ///< tokens of one sequence, prompt and answer
   std::size_t max_token_bytes = kMaxTokenBytes;  ///< the longest token's text, cut to kMaxTokenBytes
   int max_batch = 32;                            ///< running sequences
+  std::size_t max_waiting = 4096;                ///< requests
   bool share = true;
 };
 
@@ -61,6 +62,8 @@ class Model {
   virtual void cancel(engine::RequestId id) = 0;
   virtual engine::Snapshot snapshot() const = 0;
   virtual void stop() = 0;
+  /// After stop(): no step is under way, and none will come.
+  virtual bool ended() const = 0;
 };
 
 }  // namespace coppice::server

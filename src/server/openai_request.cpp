@@ -95,7 +95,7 @@ text::ChatMessage parse_message(const JsonObject& message, const std::string& wh
   return {std::move(*role), content_text(*content, where + ".content")};
 }
 
-std::vector<Prompt> parse_prompts(const JsonFields& f, std::int32_t n_vocab) {
+std::vector<Prompt> parse_prompts(const JsonFields& f, const RequestLimits& limits) {
   const Json* prompt = f.find("prompt");
   if (prompt == nullptr) throw ApiError::field("prompt", "is required", "missing_field");
   std::vector<Prompt>
@@ -110,17 +110,18 @@ std::vector<Prompt> parse_prompts(const JsonFields& f, std::int32_t n_vocab) {
                           "invalid_type");
   if (elements->empty()) throw ApiError::field("prompt", "must not be empty");
   if (looks_like_tokens(*prompt)) {
-    prompts.emplace_back(token_array(*prompt, "prompt", n_vocab));
+    prompts.emplace_back(token_array(*prompt, "prompt", limits.n_vocab));
     return prompts;
   }
-  if (elements->size() > kMaxPrompts) throw ApiError::field("prompt", fmt::format("at most {} prompts", kMaxPrompts));
+  if (std::cmp_greater(elements->size(), limits.max_prompts))
+    throw ApiError::field("prompt", fmt::format("at most {} prompts", limits.max_prompts));
   for (std::size_t i = 0; i < elements->size(); ++i) {
     const Json& element = (*elements)[i];
     const std::string where = fmt::format("prompt[{}]", i);
     if (element.is_string()) {
       prompts.emplace_back(to_string(element));
     } else if (element.is_array()) {
-      prompts.emplace_back(token_array(element, where, n_vocab));
+      prompts.emplace_back(token_array(element, where, limits.n_vocab));
     } else {
       throw ApiError::field(where, "must be a string or a token array", "invalid_type");
     }
@@ -230,7 +231,7 @@ void parse_stream(const JsonFields& f, OpenAiRequest& r) {
 }
 
 void parse_completion_input(const JsonFields& f, const RequestLimits& limits, OpenAiRequest& r) {
-  r.prompts = parse_prompts(f, limits.n_vocab);
+  r.prompts = parse_prompts(f, limits);
   r.echo = f.boolean("echo").value_or(false);
   if (r.echo && r.sampling.logprobs >= 0)
     throw ApiError::unsupported("echo", "not supported together with 'logprobs' yet");

@@ -19,14 +19,16 @@ namespace coppice::server {
 
 enum class Endpoint : std::uint8_t { kChat, kCompletions };
 
+/// Prompts of one request: each waits by itself in the queue, of which nobody should have more than a small part.
+inline constexpr int kMaxPrompts = 128;
+
 /// What the parser must know of the model and of the operator's wishes.
 struct RequestLimits {
   std::int32_t n_vocab = 0;
   int max_choices = 32;  ///< of `n`: the samples of one prompt run together
+  int max_prompts = kMaxPrompts;
 };
 
-/// Prompts of one request: each waits by itself in the queue, of which nobody should have more than a small part.
-inline constexpr int kMaxPrompts = 128;
 /// Prompts times n of one request.
 inline constexpr int kMaxChoicesPerRequest = 1024;
 

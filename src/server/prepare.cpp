@@ -114,6 +114,12 @@ std::string echo_text(const Model& model, const Prompt& prompt) {
   return text::to_utf8(model.detokenize(std::get<Tokens>(prompt), true));
 }
 
+/// More could never all be let in, however often they are sent.
+int max_prompts(const ModelFacts& facts) {
+  const std::size_t most = facts.max_waiting + static_cast<std::size_t>(facts.max_batch);
+  return static_cast<int>(std::min(most, std::size_t{kMaxPrompts}));
+}
+
 /// The tokens are there: who waits in the queue, or is answered for minutes, must not hold the texts too.
 void drop_texts(OpenAiRequest& parsed) {
   parsed.messages = {};
@@ -152,7 +158,8 @@ void Preparation::parse() {
   const ModelFacts& facts = model_.facts();
   const JsonLimits limits = json_limits(facts, endpoint_ == Endpoint::kChat ? 1 : kMaxPrompts);
   OpenAiRequest parsed =
-      parse_request(endpoint_, parse_body(body, limits), {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch});
+      parse_request(endpoint_, parse_body(body, limits),
+                    {.n_vocab = facts.n_vocab, .max_choices = facts.max_batch, .max_prompts = max_prompts(facts)});
   parsed.cache_salt.insert(0, tenant_salt_);
   if (!names_.known(parsed.model))
     throw ApiError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names_.id),

@@ -175,20 +175,20 @@ asio::awaitable<void> Server::Impl::wait_until(auto done, double seconds) {
 
 asio::awaitable<void> Server::Impl::drain() {
   constexpr double kLastWordsSeconds = 0.8;
-  constexpr double kClosingSeconds = 0.2;
+  constexpr double kClosingSeconds = 1.0;
   api.set_draining();
   http.finish();
   const auto quiet = [this] { return !http.busy(); };
-  const auto closed_all = [this] { return http.figures().connections == 0; };
+  const auto all_ended = [this] { return http.figures().connections == 0 && (!model || model->ended()); };
   co_await wait_until(quiet, config.drain_seconds);
   hub.shutdown();  // streams end with an error event, waiting requests with a 503
   co_await wait_until(quiet, kLastWordsSeconds);
   http.close();
-  co_await wait_until(closed_all, kClosingSeconds);
-  // What is still open waits for a worker, which cannot be interrupted. run() would wait for it too; a process
-  // that was told to end must not.
-  if (!closed_all() && config.handle_signals) {
-    SPDLOG_WARN("a request is still being tokenized: ending without it");
+  if (model) model->stop();
+  co_await wait_until(all_ended, kClosingSeconds);
+  // Neither a worker nor a step can be interrupted. The others would wait for them; a process that was told to end must not.
+  if (!all_ended() && config.handle_signals) {
+    SPDLOG_WARN("a request is still being tokenized, or a step computed: ending without it");
     spdlog::default_logger()->flush();
     std::_Exit(EXIT_SUCCESS);
   }

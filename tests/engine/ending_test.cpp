@@ -142,6 +142,36 @@ TEST_P(Ending, Deadlines) {
   EXPECT_EQ(h.snapshot().requests_cancelled, 0);
 }
 
+TEST_P(Ending, ADeadlineWithinAStepLetsNoTokenOut) {
+  std::mt19937_64 random(6);
+  Harness h({.groups = GetParam()});
+  const auto late = h.submit({.prompt = random_prompt(random, 20), .deadline = h.now + std::chrono::seconds(1)});
+  const auto siblings =
+      h.submit({.prompt = random_prompt(random, 20), .n = 3, .deadline = h.now + std::chrono::seconds(1)});
+  const auto patient = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 3});
+  h.executor().during_forward([&] { h.now += std::chrono::seconds(2); });
+  h.step();
+  EXPECT_EQ(h.result(late).refusal, Refusal::kTimeout);
+  EXPECT_THAT(h.result(late).message, ::testing::HasSubstr("after 2.0 s it had no token"));
+  EXPECT_EQ(h.result(siblings).refusal, Refusal::kTimeout);
+  EXPECT_EQ(h.result(patient).samples[0].tokens.size(), 1U);
+  h.finish();
+}
+
+TEST_P(Ending, ARequestWaitsFromItsSubmissionNotFromTheNextStep) {
+  std::mt19937_64 random(6);
+  Harness h({.groups = GetParam()});
+  h.submit({.prompt = random_prompt(random, 20), .max_tokens = 2});
+  h.now += std::chrono::seconds(3);  // a step is under way
+  h.step();
+  EXPECT_DOUBLE_EQ(h.snapshot().queue_seconds.sum(), 3);
+  h.submit({.prompt = random_prompt(random, 20), .deadline = h.now + std::chrono::seconds(1)});
+  h.now += std::chrono::seconds(4);
+  h.step();
+  EXPECT_DOUBLE_EQ(h.snapshot().queue_seconds.sum(), 3 + 4);
+  h.finish();
+}
+
 TEST_P(Ending, ADeadlineInThePrefillIsARefusal) {
   std::mt19937_64 random(6);
   Harness h({.groups = GetParam(), .step_tokens = 40});

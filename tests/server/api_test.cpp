@@ -96,7 +96,9 @@ TEST_F(ApiTest, ModelsListsIdAndAlias) {
   EXPECT_EQ(body["data"][0]["max_model_len"], 100);
   EXPECT_EQ(body["data"][1]["id"], "the-alias");
   EXPECT_EQ(get("/v1/models/the-alias").json()["root"], "the-model");
-  EXPECT_EQ(get("/v1/models/other").status, 404);
+  EXPECT_EQ(get("/v1/models/the%2Dali%61s").json()["root"], "the-model");
+  for (const char* none : {"other", "the-alias%", "the-alias%2", "the-ali%zzas", "%ff%00"})
+    EXPECT_EQ(get(std::string("/v1/models/") + none).status, 404) << none;
 }
 
 TEST_F(ApiTest, PromptOverTheContextIsRefused) {
@@ -185,6 +187,33 @@ TEST_F(ApiTest, ATimeoutAfterTheFirstTokenKeepsTheText) {
   const json body = complete(R"(, "timeout": 0.5)").json();
   EXPECT_EQ(body["choices"][0]["text"], "some text");
   EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+}
+
+/// One of several prompts had no token by then: its text is empty, and those of the others stay.
+TEST_F(ApiTest, ATimeoutOfOnePromptKeepsTheTextsOfOthers) {
+  int n = 0;
+  start([&](const engine::Request& r) {
+    if (n++ % 3 == 1)
+      return std::vector<std::vector<engine::Event>>{{refusal(r.id, engine::Refusal::kTimeout, "late")}};
+    return std::vector<std::vector<engine::Event>>{
+        {piece(r.id, "some "), last(r.id, "text", Finish::kTimeout, {2, 0, 2})}};
+  });
+  for (const char* form : {"", R"(, "stream": true)"}) {
+    SCOPED_TRACE(form);
+    const auto answer =
+        post("/v1/completions", fmt::format(R"({{"prompt": ["a", "b", "c"], "timeout": 0.5{}}})", form));
+    EXPECT_EQ(answer.status, 200);
+    if (*form != 0) {
+      EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n")) << answer.body;
+      continue;
+    }
+    const json choices = answer.json()["choices"];
+    ASSERT_EQ(choices.size(), 3U);
+    for (const std::size_t i : {0U, 1U, 2U}) {
+      EXPECT_EQ(choices[i]["text"], i == 1 ? "" : "some text");
+      EXPECT_EQ(choices[i]["finish_reason"], "length");
+    }
+  }
 }
 
 TEST_F(ApiTest, AFullQueueSaysWhenToComeBack) {

@@ -75,13 +75,25 @@ TEST_F(ClientsTest, AmbiguousBodiesAre400) {
   for (const char* fields :
        {"Content-Length: 15\r\nContent-Length: 16\r\n", "Content-Length: 15, 16\r\n", "Content-Length: +15\r\n",
         "Content-Length: 15\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked\r\nContent-Length: 15\r\n",
-        "Content-Length : 15\r\n", "Content-Length: 0x0f\r\n", "Content-Length: 99999999999999999999\r\n"}) {
+        "Transfer-Encoding: xchunked\r\n", "Transfer-Encoding: identity\r\n", "Transfer-Encoding:\r\n",
+        "Transfer-Encoding: chunked, identity\r\n", "Transfer-Encoding: gzip, chunked\r\n",
+        "Transfer-Encoding: \"chunked\"\r\n", "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: xchunked\r\nContent-Length: 15\r\n", "Content-Length : 15\r\n", "Content-Length: 0x0f\r\n",
+        "Content-Length: 99999999999999999999\r\n"}) {
     auto c = client();
     c->send(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: x\r\n{}\r\n", fields) + R"({"prompt":"hi"})");
     EXPECT_EQ(c->receive().status, 400) << fields;
     EXPECT_TRUE(c->closed());
   }
   EXPECT_EQ(model.submitted(), 0U);
+}
+
+TEST_F(ClientsTest, ChunksAreNotForHttp10) {
+  start();
+  auto c = client();
+  c->send("POST /tokenize HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+  EXPECT_EQ(c->receive().status, 400);
+  EXPECT_TRUE(c->closed());
 }
 
 TEST_F(ClientsTest, ChunksHeadWithoutEndIsCutOff) {

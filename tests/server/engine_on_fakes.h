@@ -46,6 +46,7 @@ class EngineOnFakes final : public server::Model {
   void cancel(engine::RequestId id) override { engine_.cancel(id); }
   engine::Snapshot snapshot() const override { return engine_.snapshot(); }
   void stop() override { engine_.stop(); }
+  bool ended() const override { return engine_.ended(); }
 
  private:
   std::vector<kv::GroupSpec> groups_;

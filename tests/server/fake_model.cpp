@@ -85,6 +85,11 @@ engine::Snapshot FakeModel::snapshot() const {
   return snapshot_;
 }
 
+bool FakeModel::ended() const {
+  const std::lock_guard lock(mutex_);
+  return stopped_ && !never_ends_;
+}
+
 void FakeModel::stop() {
   {
     const std::lock_guard lock(mutex_);

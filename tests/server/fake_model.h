@@ -4,6 +4,7 @@
 // Thread safe, like every Model.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -37,6 +38,7 @@ class FakeModel final : public server::Model {
   void cancel(engine::RequestId id) override;
   engine::Snapshot snapshot() const override;
   void stop() override;
+  bool ended() const override;
 
   // The test's side. The waits fail (return false, or 0) after 10 seconds.
   engine::RequestId wait_submitted(std::size_t nth);  ///< the id of the nth request, from 0
@@ -52,7 +54,8 @@ class FakeModel final : public server::Model {
   bool cache_report(std::size_t nth) const;
   void emit(std::vector<engine::Event> events) { sink_(std::move(events)); }
 
-  server::ModelFacts facts_;  ///< change before the server has it
+  server::ModelFacts facts_;              ///< change before the server has it
+  std::atomic<bool> never_ends_ = false;  ///< stop() or not
   engine::Snapshot snapshot_;
   std::function<void()> on_text_ = [] {};  ///< called by render() and tokenize(); change before the server has it
 

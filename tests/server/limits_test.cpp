@@ -285,6 +285,24 @@ TEST(Prepared, HoldsNoTexts) {
   EXPECT_EQ(text.echoes, (std::vector<std::string>{"hi", "ho"})) << "not one for each of the 6 choices";
 }
 
+/// More prompts can never all be let in, so that asking again is of no use.
+TEST(Prepared, TakesAsManyPromptsAsHaveRoom) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  model.facts_.max_batch = 2;
+  model.facts_.max_waiting = 1;
+  const auto prepare = [&](const char* prompts) {
+    return server::prepare(model, {"m", ""}, server::Endpoint::kCompletions, prompts).requests.size();
+  };
+  EXPECT_EQ(prepare(R"({"prompt": ["a", "b", "c"]})"), 3U);
+  try {
+    prepare(R"({"prompt": ["a", "b", "c", "d"]})");
+    FAIL();
+  } catch (const server::ApiError& e) {
+    EXPECT_EQ(e.status(), 400);
+    EXPECT_STREQ(e.what(), "'prompt': at most 3 prompts");
+  }
+}
+
 /// The context bounds what a body's values may take in memory and time, and refuses nothing that fits into it.
 TEST(Prepared, TakesWhatFitsTheContextOnly) {
   FakeModel model([](std::vector<engine::Event>&&) {});

@@ -342,6 +342,27 @@ TEST_F(StreamTest, DrainCancelsWhatTakesTooLong) {
   EXPECT_TRUE(model.wait_stopped());
 }
 
+/// Who has sent half a request gets a moment for the rest: a silent client must not hold the end.
+TEST_F(StreamTest, DrainDoesNotWaitForHalfARequest) {
+  auto c = config();
+  c.drain_seconds = 30;
+  FakeModel& model = start({}, c);
+  auto half = client(), slow = client();
+  half->send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{");
+  const std::string whole = post_request("/v1/completions", R"({"prompt": "hi"})");
+  slow->send(whole.substr(0, whole.size() - 3));
+  while (get("/metrics").body.find("coppice_http_body_bytes 14\n") == std::string::npos) {
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  server_->drain();
+  slow->send(whole.substr(whole.size() - 3));
+  EXPECT_EQ(slow->receive().status, 503);
+  EXPECT_EQ(half->receive().status, 503);
+  server_->join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_EQ(model.submitted(), 0U);
+}
+
 /// A model file that fails at once ends the server before its thread has begun: a wait for signals started then
 /// would never end.
 TEST_F(StreamTest, DrainMayComeBeforeTheFirstMoment) {
@@ -369,6 +390,20 @@ TEST_F(StreamTest, SignalEndsTheProcessThoughATokenizerHangs) {
     auto waiting = client();
     waiting->send(post_request("/tokenize", R"({"content": "hi"})"));
     begun.get_future().wait();
+    std::raise(SIGTERM);
+    server_->join();
+    std::_Exit(4);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
+}
+
+/// Neither can a step.
+TEST_F(StreamTest, SignalEndsTheProcessThoughAStepTakesLong) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [this] {
+    auto c = config();
+    c.handle_signals = true;
+    start({}, c).never_ends_ = true;
     std::raise(SIGTERM);
     server_->join();
     std::_Exit(4);
