@@ -42,6 +42,9 @@ def test_bad_command_lines():
     assert run("serve", "--model", "x", "--kv-bytes", "lots").returncode == 2
     assert run("serve", "--model", "x", "--kv-bytes", "-5").returncode == 2
     assert run("serve", "--model", "x", "--max-queue", "-1").returncode == 2
+    for seconds in ("nan", "inf", "1e10", "-1", "soon"):
+        for option in ("--idle-seconds", "--write-seconds", "--request-seconds", "--ping-seconds", "--drain-seconds"):
+            assert run("serve", "--model", "x", f"{option}={seconds}").returncode == 2
 
 
 def test_model_that_is_not_there(tmp_path):
@@ -58,6 +61,10 @@ def test_too_little_memory():
 def test_format_that_the_backend_cannot_read():
     one_sentence(run("serve", "--port", "0", "--model", model_path(), "--attention", "gather", "--kv-format", "int8"),
                  "gather", "f16", "--kv-format int8")
+
+
+def test_chat_template_that_says_nothing():
+    one_sentence(run("serve", "--port", "0", "--model", model_path(), "--chat-template", "/dev/null"), "/dev/null", "empty")
 
 
 def test_port_in_use(server):
