@@ -1,8 +1,10 @@
 """Sends a burst of streaming completions to a server and measures it at the client, where it counts."""
 
-import asyncio
+import contextlib
 import dataclasses
 import json
+import selectors
+import socket
 import statistics
 import time
 
@@ -36,18 +38,29 @@ class Result:
     cached_tokens: int
 
 
-async def _receive(port, body, pieces):
-    """Bytes as they come, with their times: nothing is parsed while the servers are being timed."""
-    data = json.dumps(body).encode()
-    head = (f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n")
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(head.encode() + data)
-        while piece := await reader.read(1 << 16):
-            pieces.append((time.perf_counter(), piece))
-    finally:
-        writer.close()
+def receive_all(port, bodies, limit):
+    """Sends requests at once, and returns the pieces of each answer, (time, bytes). Raises TooSlow after `limit` seconds.
+    Nothing is parsed while the servers are being timed, and one wait serves all answers: what the client takes is taken
+    from the servers, which run on the same cores."""
+    received, end = [[] for _ in bodies], time.perf_counter() + limit
+    with contextlib.ExitStack() as connections, selectors.DefaultSelector() as selector:
+        for body, pieces in zip(bodies, received):
+            data = json.dumps(body).encode()
+            head = (f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+                    f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n")
+            connection = connections.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.sendall(head.encode() + data)
+            selector.register(connection, selectors.EVENT_READ, pieces)
+        while selector.get_map():
+            left = end - time.perf_counter()
+            if left <= 0:
+                raise TooSlow(f"a burst of {len(bodies)} took more than {limit:.0f} s")
+            for key, _ in selector.select(left):
+                if piece := key.fileobj.recv(1 << 16):
+                    key.data.append((time.perf_counter(), piece))
+                else:
+                    selector.unregister(key.fileobj)
+    return received
 
 
 def _lines(pieces):
@@ -77,7 +90,7 @@ def _lines(pieces):
         at = end + 2 if chunked else end
 
 
-def _answer(pieces, start):
+def answer_of(pieces, start):
     texts, usage, complete = [], None, False
     for when, line in _lines(pieces):
         if not line.startswith(b"data: "):
@@ -112,20 +125,9 @@ def run_burst(port, prompts, out, limit=1800):
     """Sends all prompts at once, a connection each. Raises TooSlow after `limit` seconds."""
     bodies = [{"prompt": prompt, "max_tokens": out, "temperature": 0, "ignore_eos": True, "stream": True,
                "stream_options": {"include_usage": True}, "cache_prompt": True} for prompt in prompts]
-    received = [[] for _ in bodies]
-
-    async def all_at_once():
-        await asyncio.gather(*(_receive(port, body, pieces) for body, pieces in zip(bodies, received)))
-
-    async def within_limit():
-        await asyncio.wait_for(all_at_once(), limit)
-
     start = time.perf_counter()
-    try:
-        asyncio.run(within_limit())
-    except asyncio.TimeoutError as error:
-        raise TooSlow(f"a burst of {len(prompts)} took more than {limit:.0f} s") from error
-    answers = [_answer(pieces, start) for pieces in received]
+    received = receive_all(port, bodies, limit)
+    answers = [answer_of(pieces, start) for pieces in received]
     short = [answer for answer in answers if answer.completion_tokens != out]
     if short:
         raise Failure(f"a server wrote {short[0].completion_tokens} tokens where {out} were asked for")

@@ -23,7 +23,7 @@ import statistics
 import tempfile
 import time
 
-from client import _answer, _receive
+from client import answer_of, receive_all
 from common import Failure, Server, machine, run_to_the_end, say
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and then it tells us a long story about the sea. " * 4
@@ -50,16 +50,10 @@ def complete(args, folder):
     with serve(args, folder) as server:
         server.post("/v1/completions", body(1, stream=False, stream_options=None))  # warms everything up once
         before = memory_mib(server.process.pid, "VmRSS")
-        received = [[] for _ in range(args.streams)]
-
-        async def all_at_once():
-            await asyncio.wait_for(asyncio.gather(*(
-                _receive(server.port, body(args.tokens, prompt=f"{PROMPT} Chapter {i}:"), pieces)
-                for i, pieces in enumerate(received))), args.limit)
-
+        bodies = [body(args.tokens, prompt=f"{PROMPT} Chapter {i}:") for i in range(args.streams)]
         start = time.perf_counter()
-        asyncio.run(all_at_once())
-        answers = [_answer(pieces, start) for pieces in received]  # raises Failure where one is not whole
+        received = receive_all(server.port, bodies, args.limit)
+        answers = [answer_of(pieces, start) for pieces in received]  # raises Failure where one is not whole
         if any(answer.completion_tokens != args.tokens for answer in answers):
             raise Failure("a stream ended without all its tokens")
         wall = max(answer.last for answer in answers)
