@@ -159,8 +159,7 @@ class GgmlExecutor final : public Executor {
     store_.copy(batch.copies);
     runner_.run(graph);
     const std::size_t n = batch.logit_rows.size() * static_cast<std::size_t>(info_.n_vocab);
-    logits_.assign(graph.has_logits() ? graph.logits() : nullptr, graph.has_logits() ? graph.logits() + n : nullptr);
-    return {logits_, info_.n_vocab};
+    return {n > 0 ? std::span(graph.logits(), n) : std::span<float>(), info_.n_vocab};
   }
 
  private:
@@ -227,7 +226,6 @@ class GgmlExecutor final : public Executor {
   BatchLimits limits_;
   ExecutorInfo info_;
   double planning_seconds_ = 0;
-  std::vector<float> logits_;  ///< [logit_rows, n_vocab]
 };
 
 void log_instructions() {

@@ -44,9 +44,8 @@ class StepGraph {
 
   const GraphKey& key() const { return key_; }
   ggml_cgraph* graph() const { return graph_; }
-  bool has_logits() const { return logits_ != nullptr; }
-  /// [n_vocab, n_outputs] f32. REQUIRES: has_logits(), just run.
-  const float* logits() const { return static_cast<const float*>(logits_->data); }
+  /// [n_vocab, n_outputs] f32, until another graph is run. REQUIRES: n_outputs > 0; just run.
+  float* logits() const { return static_cast<float*>(logits_->data); }
 
   /// Refills every input. REQUIRES: memory is allocated; the plan has this graph's shape.
   void fill(const Batch& batch, const StepPlan& plan);
