@@ -38,29 +38,38 @@ class Result:
     cached_tokens: int
 
 
+def _request(port, body):
+    data = json.dumps(body).encode()
+    head = (f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n")
+    return head.encode() + data
+
+
 def receive_all(port, bodies, limit):
-    """Sends requests at once, and returns the pieces of each answer, (time, bytes). Raises TooSlow after `limit` seconds.
-    Nothing is parsed while the servers are being timed, and one wait serves all answers: what the client takes is taken
-    from the servers, which run on the same cores."""
-    received, end = [[] for _ in bodies], time.perf_counter() + limit
-    with contextlib.ExitStack() as connections, selectors.DefaultSelector() as selector:
-        for body, pieces in zip(bodies, received):
-            data = json.dumps(body).encode()
-            head = (f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-                    f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n")
-            connection = connections.enter_context(socket.create_connection(("127.0.0.1", port)))
-            connection.sendall(head.encode() + data)
+    """Sends requests at once, and returns when that began and the pieces of each answer, (time, bytes). Raises TooSlow
+    after `limit` seconds. While the servers are being timed nothing is encoded, connected or parsed, and one wait serves
+    all answers: what the client takes is taken from the servers, which run on the same cores."""
+    requests, received = [_request(port, body) for body in bodies], [[] for _ in bodies]
+    too_slow = TooSlow(f"a burst of {len(bodies)} took more than {limit:.0f} s")
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", port), limit)) for _ in bodies]
+        start = time.perf_counter()
+        for connection, request, pieces in zip(connections, requests, received):
+            try:
+                connection.sendall(request)
+            except TimeoutError as error:
+                raise too_slow from error
             selector.register(connection, selectors.EVENT_READ, pieces)
         while selector.get_map():
-            left = end - time.perf_counter()
+            left = start + limit - time.perf_counter()
             if left <= 0:
-                raise TooSlow(f"a burst of {len(bodies)} took more than {limit:.0f} s")
+                raise too_slow
             for key, _ in selector.select(left):
                 if piece := key.fileobj.recv(1 << 16):
                     key.data.append((time.perf_counter(), piece))
                 else:
                     selector.unregister(key.fileobj)
-    return received
+    return start, received
 
 
 def _lines(pieces):
@@ -125,8 +134,7 @@ def run_burst(port, prompts, out, limit=1800):
     """Sends all prompts at once, a connection each. Raises TooSlow after `limit` seconds."""
     bodies = [{"prompt": prompt, "max_tokens": out, "temperature": 0, "ignore_eos": True, "stream": True,
                "stream_options": {"include_usage": True}, "cache_prompt": True} for prompt in prompts]
-    start = time.perf_counter()
-    received = receive_all(port, bodies, limit)
+    start, received = receive_all(port, bodies, limit)
     answers = [answer_of(pieces, start) for pieces in received]
     short = [answer for answer in answers if answer.completion_tokens != out]
     if short:

@@ -51,8 +51,7 @@ def complete(args, folder):
         server.post("/v1/completions", body(1, stream=False, stream_options=None))  # warms everything up once
         before = memory_mib(server.process.pid, "VmRSS")
         bodies = [body(args.tokens, prompt=f"{PROMPT} Chapter {i}:") for i in range(args.streams)]
-        start = time.perf_counter()
-        received = receive_all(server.port, bodies, args.limit)
+        start, received = receive_all(server.port, bodies, args.limit)
         answers = [answer_of(pieces, start) for pieces in received]  # raises Failure where one is not whole
         if any(answer.completion_tokens != args.tokens for answer in answers):
             raise Failure("a stream ended without all its tokens")
