@@ -119,7 +119,7 @@ class GgmlExecutor final : public Executor {
         model_(model::load_model(options_.model_path)),
         groups_(make_groups(model_.spec, format_)),
         weights_(model_, progress),
-        store_(store_config()),
+        store_(store_config(), progress),
         attention_(make_attention()),
         rope_(make_rope()),
         runner_(options_.n_threads) {
@@ -171,7 +171,8 @@ class GgmlExecutor final : public Executor {
             .n_kv_head = model_.spec.n_kv_head,
             .head_dim = model_.spec.head_dim,
             .block_size = options_.block_size,
-            .budget_bytes = options_.kv_bytes};
+            .budget_bytes = options_.kv_bytes,
+            .n_threads = options_.n_threads};
   }
 
   attention::Rope make_rope() const {
@@ -235,14 +236,12 @@ void log_instructions() {
 
 }  // namespace
 
-std::unique_ptr<Executor> load_ggml_executor(
-    const GgmlOptions& options, const std::function<void(std::string_view stage, double fraction)>& progress) {
+std::unique_ptr<Executor> load_ggml_executor(const GgmlOptions& options, const Progress& progress) {
   route_ggml_log();
   log_instructions();
   const auto start = Clock::now();
   if (progress) progress("weights", 0.0);
   auto executor = std::make_unique<GgmlExecutor>(options, progress);
-  if (progress) progress("weights", 1.0);
   constexpr double kMiB = 1024.0 * 1024.0;
   const ExecutorInfo& info = executor->info();
   spdlog::info(

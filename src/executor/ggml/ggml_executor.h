@@ -4,12 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "executor/executor.h"
+#include "executor/ggml/progress.h"
 
 namespace coppice::executor {
 
@@ -26,8 +25,6 @@ struct GgmlOptions {
 };
 
 /// Throws model::LoadError with one sentence: a file that can't be used, a budget too small, an unknown option.
-/// `progress` (may be empty) gets a stage's name and how much of it is done, in [0, 1].
-std::unique_ptr<Executor> load_ggml_executor(
-    const GgmlOptions& options, const std::function<void(std::string_view stage, double fraction)>& progress);
+std::unique_ptr<Executor> load_ggml_executor(const GgmlOptions& options, const Progress& progress);
 
 }  // namespace coppice::executor

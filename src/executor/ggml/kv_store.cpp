@@ -1,7 +1,7 @@
 #include "executor/ggml/kv_store.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
@@ -61,7 +61,7 @@ void run_read(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
 
 }  // namespace
 
-KvStore::KvStore(const KvStoreConfig& config) : config_(config) {
+KvStore::KvStore(const KvStoreConfig& config, const Progress& progress) : config_(config) {
   const std::size_t blocks = config.budget_bytes / bytes_per_block();
   // Slots are gathered by 32-bit row numbers.
   const std::size_t most = std::numeric_limits<std::int32_t>::max() / static_cast<std::size_t>(config.block_size) - 64;
@@ -74,28 +74,19 @@ KvStore::KvStore(const KvStoreConfig& config) : config_(config) {
 
   const auto n_tensors = static_cast<std::size_t>(2 * config.n_layer_slots);
   const std::size_t tensor_bytes = round_up(block_bytes() * static_cast<std::size_t>(all_blocks_), kTensorAlignment);
-  mapped_bytes_ = n_tensors * tensor_bytes;
-  // Fresh pages are zero already, and cost nothing before their first write.
-  memory_ = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory_ == MAP_FAILED) {
-    memory_ = nullptr;
-    throw model::LoadError(fmt::format("not enough memory for a KV pool of {} bytes", mapped_bytes_));
-  }
-  ::madvise(memory_, mapped_bytes_, MADV_HUGEPAGE);
-  buffer_.reset(ggml_backend_cpu_buffer_from_ptr(memory_, mapped_bytes_));
+  spdlog::info("taking {:.1f} MiB of memory for keys and values",
+               static_cast<double>(n_tensors * tensor_bytes) / (1 << 20));
+  memory_ = PoolMemory(n_tensors * tensor_bytes, config.n_threads, progress);
+  buffer_.reset(ggml_backend_cpu_buffer_from_ptr(memory_.data(), memory_.size()));
   context_ = make_context(n_tensors);
   for (std::size_t i = 0; i < n_tensors; ++i) {
     const bool f16 = config.format == attention::KvFormat::kF16;
     ggml_tensor* t = ggml_new_tensor_2d(context_.get(), f16 ? GGML_TYPE_F16 : GGML_TYPE_I8,
                                         f16 ? n_embd_kv() : static_cast<std::int64_t>(row_bytes()),
                                         std::int64_t{all_blocks_} * config.block_size);
-    ggml_backend_tensor_alloc(buffer_.get(), t, static_cast<std::byte*>(memory_) + i * tensor_bytes);
+    ggml_backend_tensor_alloc(buffer_.get(), t, memory_.data() + i * tensor_bytes);
     (i % 2 == 0 ? k_ : v_).push_back(t);
   }
-}
-
-KvStore::~KvStore() {
-  if (memory_) ::munmap(memory_, mapped_bytes_);
 }
 
 std::size_t KvStore::row_bytes() const {

@@ -16,6 +16,8 @@
 
 #include "attention/kv_format.h"
 #include "executor/ggml/ggml_ptr.h"
+#include "executor/ggml/pool_memory.h"
+#include "executor/ggml/progress.h"
 #include "kv/types.h"
 
 namespace coppice::executor {
@@ -27,6 +29,7 @@ struct KvStoreConfig {
   int head_dim = 0;  ///< a multiple of 16, at most attention::kMaxRotated, unless the format is f16
   int block_size = 0;
   std::size_t budget_bytes = 0;
+  int n_threads = 1;  ///< that take the memory
 };
 
 /// A step's new rows in a layer, f32. q and k are overwritten.
@@ -43,8 +46,7 @@ class KvStore {
   static constexpr int kScratchRows = 64;
 
   /// Throws model::LoadError when the budget holds fewer than two blocks or memory is refused.
-  explicit KvStore(const KvStoreConfig& config);
-  ~KvStore();
+  explicit KvStore(const KvStoreConfig& config, const Progress& progress = {});
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;
 
@@ -75,8 +77,7 @@ class KvStore {
   KvStoreConfig config_;
   std::int32_t num_blocks_ = 0;
   std::int32_t all_blocks_ = 0;
-  std::size_t mapped_bytes_ = 0;
-  void* memory_ = nullptr;
+  PoolMemory memory_;
   BufferPtr buffer_;
   ContextPtr context_;
   std::vector<ggml_tensor*> k_, v_;

@@ -7,7 +7,6 @@
 // claims of workers on a product that runs: one graph runs at a time.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,12 +14,11 @@
 #include <vector>
 
 #include "executor/ggml/ggml_ptr.h"
+#include "executor/ggml/progress.h"
 #include "matmul/quant_matrix.h"
 #include "model/model.h"
 
 namespace coppice::executor {
-
-using Progress = std::function<void(std::string_view stage, double fraction)>;
 
 /// Packed matrices that one node of the graph multiplies. One run of it at a time.
 struct PackedGroup {
