@@ -12,6 +12,7 @@
 #include "cli/load.h"
 #include "engine/engine.h"
 #include "kv/cache.h"
+#include "sampling/logit_scan.h"
 
 namespace coppice::cli {
 namespace {
@@ -24,15 +25,19 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-/// Greedy, endless, textless: what the peers' benchmarks do as well.
+/// Greedy as the server's samplers are, endless, textless. The peers' benchmarks don't even look at the logits.
 class Greedy final : public sampling::Generation {
  public:
   sampling::Piece next(std::span<float> logits) override {
+    scan_.scan(logits);
     sampling::Piece piece;
-    piece.token = static_cast<kv::Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    piece.token = scan_.argmax();
     return piece;
   }
   sampling::Piece flush() override { return {}; }
+
+ private:
+  sampling::LogitScan scan_;
 };
 
 /// An engine on an empty cache, and what its steps bring.
