@@ -287,10 +287,12 @@ void log_ready(const server::Server& server, const ServeOptions& o, const execut
   spdlog::info("ready: {} serves {} at {}/v1", info.attention, o.server.api.names.id, server.url());
 }
 
-/// Before the engine goes, the server's thread must be gone: it may still ask it.
+/// Before the engine goes, the server's thread must be gone: it may still ask it. Lives on the engine's thread, which by
+/// its end has left Engine::run().
 struct ServerEnd {
   server::Server& server;
   ~ServerEnd() {
+    server.model_ended();  // an exception would be lost if the process ended without waiting for it
     server.drain();
     server.join();
   }

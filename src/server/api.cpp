@@ -166,8 +166,9 @@ void Api::check_key(HttpRequest& request) const {
   const ApiKey* key = keys_.find(request.authorization);
   if (key == nullptr)
     throw ApiError(401,
-                   request.authorization.empty() ? "An API key is wanted: send the field 'Authorization: Bearer KEY'."
-                                                 : "Incorrect API key provided.",
+                   request.authorization.empty()
+                       ? "An API key is wanted: send the field 'Authorization: Bearer KEY', once."
+                       : "Incorrect API key provided.",
                    "", "invalid_api_key");
   request.client = key->name;
   if (config_.isolate_keys) request.tenant_salt = tenant_salt(*key);

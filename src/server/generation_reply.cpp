@@ -58,13 +58,13 @@ class Stopwatch {
   bool told_ = false;  // the first token's time
 };
 
-/// The reports of the job's prompts: an object, or a list where there were several; null where none was asked for.
+/// The reports of the job's prompts: an object, or a list where there were several; null where none was asked for, and for
+/// a prompt that has none.
 Json reports_json(const Job& job, const Prepared& prepared, const CacheReporting& reporting) {
   if (!prepared.parsed.cache_report) return nullptr;
   JsonArray all;
   for (const auto& report : job.reports()) {
-    if (!report) return nullptr;
-    all.push_back(cache_report_json(*report, reporting.model, reporting.how));
+    all.push_back(report ? Json(cache_report_json(*report, reporting.model, reporting.how)) : Json(nullptr));
   }
   return all.size() == 1 ? std::move(all.front()) : Json(std::move(all));
 }

@@ -84,11 +84,12 @@ struct HttpLimits {
   double crowded_idle_seconds = 5;  ///< the same when most of max_connections are open
   double header_seconds = 10;       ///< for a request's head, once begun
   double body_seconds = 60;
-  double body_piece_seconds = 5;     ///< for each small_body_bytes of a body after its first
-  double linger_seconds = 2;         ///< for what a refused client still sends to be read
-  double write_seconds = 30;         ///< for a client to take what is written, and
-  double slowest_reader = 16 << 10;  ///< a second more for so many bytes of it
-  int send_buffer_bytes = 0;         ///< per socket; 0: the system's choice
+  double body_piece_seconds = 5;      ///< for each small_body_bytes of a body after its first
+  double last_request_seconds = 0.5;  ///< for all that is missing of a request when the server begins to end
+  double linger_seconds = 2;          ///< for what a refused client still sends to be read
+  double write_seconds = 30;          ///< for a client to take what is written, and
+  double slowest_reader = 16 << 10;   ///< a second more for so many bytes of it
+  int send_buffer_bytes = 0;          ///< per socket; 0: the system's choice
 
   /// For all bodies that are arriving or wait to be prepared, but for their first small_body_bytes. A few large ones
   /// must not keep all others out.

@@ -149,6 +149,10 @@ bool HttpServer::busy() const {
   return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) { return session->busy(); });
 }
 
+bool HttpServer::lingering() const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) { return session->lingering(); });
+}
+
 void HttpServer::close() {
   closed_ = true;
   error_code ignored;

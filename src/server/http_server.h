@@ -46,6 +46,8 @@ class HttpServer {
   void finish();
   /// Is a request arriving or being answered?
   bool busy() const;
+  /// Is a refused client's answer on its way, which close() could destroy?
+  bool lingering() const;
   /// No new connections. Ends everything that still waits. After it no work of this object is left on the io_context.
   void close();
 

@@ -30,7 +30,6 @@ namespace {
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadBytes = 4096;
 constexpr std::size_t kMaxPipelined = std::size_t{64} << 10;
-constexpr double kLastPieceSeconds = 1.0;  ///< for the rest of a request that is arriving when the server begins to end
 constexpr std::size_t kMaxLinger = std::size_t{64} << 20;
 constexpr std::string_view kNoMemoryEvent =
     "data: {\"error\":{\"message\":\"The server is out of memory.\",\"type\":\"unavailable_error\",\"param\":null,"
@@ -150,21 +149,23 @@ asio::awaitable<void> HttpSession::turn_away(ApiError error) {
 
 asio::awaitable<bool> HttpSession::serve_one() {
   head_only_ = false;
+  skip_empty_lines();
   if (buffer_.size() == 0) {
     rest();
     if (buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();  // what is read into next needs no allocation
     socket_.arm(limits_.idle_seconds);
+  }
+  while (buffer_.size() == 0) {
     const auto [error, n] = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), kTuple);
     if (error) co_return false;
     buffer_.commit(n);
+    skip_empty_lines();
   }
   busy_ = true;
   fresh_ = false;
   begun_ = streaming_ = complete_ = false;
 
-  reading_ = true;
   auto request = co_await read_request();
-  reading_ = false;
   socket_.disarm();
   if (!request && request.error() && request.error()->status() == 408 && finishing_)
     request = std::unexpected(ApiError::shutting_down());
@@ -179,8 +180,12 @@ asio::awaitable<bool> HttpSession::serve_one() {
 }
 
 asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession::read_request() {
+  struct Mark {
+    bool& mark;
+    ~Mark() { mark = false; }
+  } const mark{reading_ = true};
   Parser parser;
-  socket_.arm(limits_.header_seconds);
+  arm_reading(limits_.header_seconds);
   parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
   parser.body_limit(limits_.max_body_bytes);
   while (!parser.is_header_done()) {
@@ -222,7 +227,7 @@ asio::awaitable<std::expected<void, std::optional<ApiError>>> HttpSession::read_
                                                                                      BodyBudget::Charge& charge) {
   using Seconds = std::chrono::duration<double>;
   const auto begin = Clock::now();
-  socket_.arm(limits_.body_seconds);
+  arm_reading(limits_.body_seconds);
   std::size_t piece_end = limits_.small_body_bytes;
   parser.eager(true);
   while (!parser.is_done()) {
@@ -235,7 +240,7 @@ asio::awaitable<std::expected<void, std::optional<ApiError>>> HttpSession::read_
     // From here on it takes room that others want: a client that stops must not hold it.
     piece_end = size + limits_.small_body_bytes;
     const double left = limits_.body_seconds - Seconds(Clock::now() - begin).count();
-    if (!finishing_) socket_.arm(std::min(left, limits_.body_piece_seconds));
+    arm_reading(std::min(left, limits_.body_piece_seconds));
   }
   co_return std::expected<void, std::optional<ApiError>>();
 }
@@ -274,6 +279,7 @@ asio::awaitable<void> HttpSession::refuse(const ApiError& error) {
 /// The rest of a refused request must be read before closing, or the reset that the kernel sends for unread
 /// bytes destroys our reply on its way.
 asio::awaitable<void> HttpSession::linger() {
+  lingering_ = true;
   error_code ignored;
   socket_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   socket_.arm(limits_.linger_seconds);
@@ -397,6 +403,24 @@ void HttpSession::check_deadline(Clock::time_point now) {
   if (socket_.check(now)) spdlog::debug("connection timed out");
 }
 
+void HttpSession::arm_reading(double seconds) {
+  socket_.arm(seconds);
+  if (finishing_) hurry();
+}
+
+void HttpSession::hurry() {
+  const auto time = std::chrono::duration<double>(limits_.last_request_seconds);
+  if (!last_moment_) last_moment_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
+  socket_.arm_by(*last_moment_);
+}
+
+/// Some clients send a line end behind a body, which its length does not count (RFC 9112, 2.2).
+void HttpSession::skip_empty_lines() {
+  const auto bytes = buffer_.data();
+  const std::string_view text(static_cast<const char*>(bytes.data()), bytes.size());
+  buffer_.consume(std::min(text.find_first_not_of("\r\n"), text.size()));
+}
+
 void HttpSession::rest() {
   busy_ = false;
   idle_since_ = Clock::now();
@@ -408,8 +432,8 @@ double HttpSession::idle_seconds(Clock::time_point now) const {
 
 void HttpSession::finish() {
   finishing_ = true;
-  if (reading_) socket_.arm(kLastPieceSeconds);
-  if (!busy_ && !fresh_) close();
+  if (reading_) hurry();
+  if (!busy_ && !fresh_ && !lingering_) close();
 }
 
 void HttpSession::close() {

@@ -45,10 +45,13 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   /// Ends what this connection waits for when it is overdue; called every now and then.
   void check_deadline(Clock::time_point now);
   /// No further request on this connection; an idle one closes at once. A new one may still be asked once: its first
-  /// request may be on its way.
+  /// request may be on its way. What is missing of a request must come within limits.last_request_seconds, from now or from
+  /// its first byte.
   void finish();
   /// Is a request arriving or being answered?
   bool busy() const { return busy_; }
+  /// A client was refused, and may still be sending: closing now would destroy its answer.
+  bool lingering() const { return lingering_; }
   /// Closes at once.
   void close();
 
@@ -77,6 +80,9 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   boost::asio::awaitable<void> write_all(std::string_view bytes);
   boost::asio::awaitable<void> linger();
   std::string head(int status, std::string_view content_type, const HttpReply* reply) const;
+  void arm_reading(double seconds);  ///< for a part of a request
+  void hurry();                      ///< the request that is arriving: see finish()
+  void skip_empty_lines();
   void rest();  ///< no longer busy
 
   TimedSocket socket_;
@@ -85,9 +91,12 @@ class HttpSession final : public ReplyWriter, public std::enable_shared_from_thi
   HttpHandler& handler_;
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet; has a largest size
   Clock::time_point idle_since_ = Clock::now();
+  /// For the request that arrives when the server ends.
+  std::optional<Clock::time_point> last_moment_;
   bool busy_ = false;        ///< see busy()
   bool fresh_ = true;        ///< nothing was asked yet
-  bool reading_ = false;     ///< a request has begun, and isn't there yet
+  bool reading_ = false;     ///< read_request() is under way
+  bool lingering_ = false;   ///< see lingering(); up to the end
   bool finishing_ = false;   ///< see finish()
   bool keep_alive_ = false;  ///< of the request in hand
   bool http10_ = false;

@@ -65,7 +65,8 @@ class Job final : public EventListener {
   const std::optional<engine::Clock::time_point>& first_token() const { return first_token_; }
   const engine::Usage& usage() const { return usage_; }  ///< summed; complete when done()
   int n_choices() const { return next_choice_; }
-  /// One for each request, in the order of submit(), null where none was asked for; complete when done() without error().
+  /// One for each request, in the order of submit(), null where none was asked for or time ran out in the queue; complete when
+  /// done() without error().
   const std::vector<std::shared_ptr<const engine::CacheReport>>& reports() const { return reports_; }
 
   void on_event(engine::Event&& event) override;

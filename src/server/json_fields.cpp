@@ -70,8 +70,11 @@ std::size_t error_position(std::string_view body) {
   return at;
 }
 
+/// Those that 64 bits cannot hold are doubles for the parser; a double of that size is an integer.
 bool is_integer(const Json& value) {
-  return value.is_int64() || value.is_uint64();
+  const double* number = value.if_double();
+  return value.is_int64() || value.is_uint64() ||
+         (number != nullptr && std::isfinite(*number) && std::abs(*number) >= 0x1p63);
 }
 
 std::string range_text(auto min, auto max, auto lowest, auto highest) {
@@ -110,10 +113,9 @@ std::optional<std::int64_t> JsonFields::integer(const char* name, std::int64_t m
   if (!is_integer(*value)) throw ApiError::field(path(name), "must be an integer", "invalid_type");
   constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
-  const bool too_big = value->is_uint64();  // the parser's type for those alone that int64 cannot hold
-  const std::int64_t n = too_big ? kMax : value->get_int64();
-  if (too_big || n < min || n > max) throw ApiError::field(path(name), range_text(min, max, kMin, kMax));
-  return n;
+  const std::int64_t* n = value->if_int64();  // the parser's type for all that it can hold
+  if (n == nullptr || *n < min || *n > max) throw ApiError::field(path(name), range_text(min, max, kMin, kMax));
+  return *n;
 }
 
 std::optional<double> JsonFields::number(const char* name, double min, double max) const {

@@ -116,8 +116,8 @@ std::string echo_text(const Model& model, const Prompt& prompt) {
 
 /// More could never all be let in, however often they are sent.
 int max_prompts(const ModelFacts& facts) {
-  const std::size_t most = facts.max_waiting + static_cast<std::size_t>(facts.max_batch);
-  return static_cast<int>(std::min(most, std::size_t{kMaxPrompts}));
+  const int waiting = static_cast<int>(std::min(facts.max_waiting, std::size_t{kMaxPrompts}));
+  return std::min(waiting + facts.max_batch, kMaxPrompts);
 }
 
 /// The tokens are there: who waits in the queue, or is answered for minutes, must not hold the texts too.

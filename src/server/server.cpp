@@ -113,7 +113,7 @@ struct Server::Impl {
   asio::signal_set signals;
   asio::signal_set hangup;
   asio::steady_timer drain_timer;
-  std::shared_ptr<Model> model;  ///< io thread
+  std::shared_ptr<Model> model;  ///< io thread; null: none that drain() must wait for
   bool draining = false;         ///< io thread
   bool closed = false;           ///< io thread: drain() is over
   std::atomic<bool> ending = false;
@@ -174,15 +174,17 @@ asio::awaitable<void> Server::Impl::wait_until(auto done, double seconds) {
 }
 
 asio::awaitable<void> Server::Impl::drain() {
-  constexpr double kLastWordsSeconds = 0.8;
   constexpr double kClosingSeconds = 1.0;
+  // Of a request that is only half there the end is seen up to a tick late, and its client then is to be told.
+  const double last_words_seconds = config.http.last_request_seconds + 0.3;
   api.set_draining();
   http.finish();
   const auto quiet = [this] { return !http.busy(); };
+  const auto all_told = [this] { return !http.busy() && !http.lingering(); };
   const auto all_ended = [this] { return http.figures().connections == 0 && (!model || model->ended()); };
   co_await wait_until(quiet, config.drain_seconds);
   hub.shutdown();  // streams end with an error event, waiting requests with a 503
-  co_await wait_until(quiet, kLastWordsSeconds);
+  co_await wait_until(all_told, last_words_seconds);
   http.close();
   if (model) model->stop();
   co_await wait_until(all_ended, kClosingSeconds);
@@ -250,6 +252,10 @@ void Server::ready(std::shared_ptr<Model> model) {
     impl->api.set_ready(std::move(model));
   });
   if (impl_->ending) stopped->stop();  // nobody may be left to run that post
+}
+
+void Server::model_ended() {
+  asio::post(impl_->io, [impl = impl_.get()] { impl->model.reset(); });
 }
 
 void Server::drain() {

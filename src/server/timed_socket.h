@@ -6,6 +6,7 @@
 // is done already, only not yet heard of, it cannot cancel, but what follows it doesn't begin.
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -31,6 +32,8 @@ class TimedSocket {
   void arm(double seconds) {
     deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
+  /// No later than that.
+  void arm_by(Clock::time_point latest) { deadline_ = std::min(deadline_, latest); }
   void disarm() { deadline_ = Clock::time_point::max(); }
   bool overdue(Clock::time_point now = Clock::now()) const { return now >= deadline_; }
 

@@ -189,30 +189,41 @@ TEST_F(ApiTest, ATimeoutAfterTheFirstTokenKeepsTheText) {
   EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
 }
 
+/// Of all events, in order.
+json streamed_choices(const HttpAnswer& answer) {
+  json all = json::array();
+  const auto events = answer.events();
+  EXPECT_EQ(events.back(), "[DONE]");
+  for (const std::string& data : events)
+    if (data != "[DONE]")
+      for (const json& choice : json::parse(data)["choices"]) all.push_back(choice);
+  return all;
+}
+
 /// One of several prompts had no token by then: its text is empty, and those of the others stay.
 TEST_F(ApiTest, ATimeoutOfOnePromptKeepsTheTextsOfOthers) {
   int n = 0;
   start([&](const engine::Request& r) {
     if (n++ % 3 == 1)
       return std::vector<std::vector<engine::Event>>{{refusal(r.id, engine::Refusal::kTimeout, "late")}};
+    auto first = last(r.id, "text", Finish::kTimeout, {2, 0, 2});
+    first.done = false;
     return std::vector<std::vector<engine::Event>>{
-        {piece(r.id, "some "), last(r.id, "text", Finish::kTimeout, {2, 0, 2})}};
+        {piece(r.id, "some ", 0), piece(r.id, "some ", 1), first, last(r.id, "text", Finish::kTimeout, {2, 0, 4}, 1)}};
   });
   for (const char* form : {"", R"(, "stream": true)"}) {
     SCOPED_TRACE(form);
     const auto answer =
-        post("/v1/completions", fmt::format(R"({{"prompt": ["a", "b", "c"], "timeout": 0.5{}}})", form));
+        post("/v1/completions", fmt::format(R"({{"prompt": ["a", "b", "c"], "n": 2, "timeout": 0.5{}}})", form));
     EXPECT_EQ(answer.status, 200);
-    if (*form != 0) {
-      EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n")) << answer.body;
-      continue;
+    std::vector<std::string> texts(6);
+    std::vector<json> finishes(6, json::array());
+    for (const json& choice : *form == 0 ? answer.json()["choices"] : streamed_choices(answer)) {
+      texts.at(choice["index"]) += choice["text"];
+      if (!choice["finish_reason"].is_null()) finishes.at(choice["index"]).push_back(choice["finish_reason"]);
     }
-    const json choices = answer.json()["choices"];
-    ASSERT_EQ(choices.size(), 3U);
-    for (const std::size_t i : {0U, 1U, 2U}) {
-      EXPECT_EQ(choices[i]["text"], i == 1 ? "" : "some text");
-      EXPECT_EQ(choices[i]["finish_reason"], "length");
-    }
+    EXPECT_EQ(texts, (std::vector<std::string>{"some text", "some text", "", "", "some text", "some text"}));
+    EXPECT_EQ(finishes, std::vector<json>(6, json::array({"length"}))) << "each choice ends once";
   }
 }
 
@@ -272,6 +283,27 @@ TEST_F(ApiTest, CacheReportsAreToldToThoseWhoAsk) {
   EXPECT_EQ(two["cache_report"], json::array({want, want}));
   const std::string stream = chat(R"(, "cache_report": true, "stream": true)").body;
   EXPECT_NE(stream.find(R"("choices":[],"cache_report":{"prompt_tokens":9)"), std::string::npos) << stream;
+}
+
+TEST_F(ApiTest, OnePromptWithoutAReportLeavesThoseOfOthers) {
+  int n = 0;
+  start([&](const engine::Request& r) {
+    if (n++ % 3 == 1)
+      return std::vector<std::vector<engine::Event>>{{refusal(r.id, engine::Refusal::kTimeout, "late")}};
+    auto event = last(r.id, "x", Finish::kStop, {9, 4, 1});
+    event.report = std::make_shared<const engine::CacheReport>(a_report());
+    return std::vector<std::vector<engine::Event>>{{event}};
+  });
+  const std::string body = R"({"prompt": ["a", "b", "c"], "cache_report": true)";
+  const auto events = post("/v1/completions", body + R"(, "stream": true})").events();
+  ASSERT_GE(events.size(), 2U);
+  for (const json& answer : {post("/v1/completions", body + "}").json(), json::parse(events[events.size() - 2])}) {
+    const json reports = answer["cache_report"];
+    ASSERT_EQ(reports.size(), 3U) << answer;
+    EXPECT_EQ(reports[0]["matched_tokens"], 4);
+    EXPECT_EQ(reports[1], nullptr);
+    EXPECT_EQ(reports[2]["matched_tokens"], 4);
+  }
 }
 
 TEST_F(ApiTest, TheOperatorSaysHowMuchAReportTells) {

@@ -117,14 +117,20 @@ TEST_F(RejectionsTest, CountAnHttpRequestOnce) {
     return {{refusal(request.id, why, "no")}};
   });
   for (const char* form : {"", R"(, "stream": true)"}) {
+    begun = 0;
     const std::string body = fmt::format(R"({{"prompt": ["a", "b", "c"], "n": 2{}}})", form);
     EXPECT_EQ(post("/v1/completions", body).status, 429);
   }
   EXPECT_EQ(rejected("queue_full"), 2);
+  begun = 1;
+  EXPECT_EQ(post("/v1/completions", R"({"prompt": ["a", "b", "c"]})").status, 429)
+      << "what has begun is of no use alone";
+  EXPECT_EQ(rejected("queue_full"), 3);
+  begun = 0;
   why = engine::Refusal::kTimeout;
   EXPECT_EQ(post("/v1/completions", R"({"prompt": ["a", "b", "c"]})").status, 504);
   EXPECT_EQ(rejected("timeout"), 1);
-  EXPECT_EQ(rejected("queue_full"), 2);
+  EXPECT_EQ(rejected("queue_full"), 3);
 }
 
 TEST_F(RejectionsTest, OfRequestsWithoutABodyToo) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,8 @@
 #include "server/server.h"
 
 namespace coppice::testing {
+
+inline const std::string kStreamBody = R"({"prompt": "hi", "stream": true})";
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -50,6 +53,15 @@ class ServerTest : public ::testing::Test {
     EXPECT_EQ(c->get("/health").status, 200);
     return c;
   }
+  /// A stream that has begun: its request's id, and a client that has read the first word.
+  static engine::RequestId begin(HttpClient& c, FakeModel& model) {
+    const auto before = model.submitted();
+    c.send(post_request("/v1/completions", kStreamBody));
+    const auto id = model.wait_submitted(before);
+    model.emit({piece(id, "first")});
+    c.read_until("first");
+    return id;
+  }
   HttpAnswer get(const std::string& path) { return client()->get(path); }
   HttpAnswer post(const std::string& path, const std::string& body) { return client()->post(path, body); }
   HttpAnswer chat(const std::string& more = "") {
@@ -59,10 +71,19 @@ class ServerTest : public ::testing::Test {
     return post("/v1/completions", R"({"prompt": "hi")" + more + "}");
   }
 
+  /// Until /metrics has this line, for ten seconds at most.
+  void wait_for_figure(const std::string& line) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    std::string metrics;
+    do {
+      metrics = get("/metrics").body;
+      if (metrics.find("\n" + line + "\n") != std::string::npos) return;
+    } while (std::chrono::steady_clock::now() < end);
+    FAIL() << "no '" << line << "' in " << metrics;
+  }
+
   std::unique_ptr<server::Server> server_;
   std::shared_ptr<FakeModel> model_;
 };
-
-inline const std::string kStreamBody = R"({"prompt": "hi", "stream": true})";
 
 }  // namespace coppice::testing

@@ -122,6 +122,12 @@ TEST_F(KeysTest, EverythingButHealthWantsOne) {
   EXPECT_NE(metrics.find(R"(coppice_http_requests_total{path="other",status="401"} 40)"), std::string::npos) << metrics;
 }
 
+TEST_F(KeysTest, TwoKeysAreToldThatOneIsWanted) {
+  start({}, with_keys());
+  const std::string body = get_as("/metrics", bearer("key-a") + bearer("key-b")).body;
+  EXPECT_NE(body.find("'Authorization: Bearer KEY', once."), std::string::npos) << body;
+}
+
 /// Whoever has no key must not make the server read 16 MiB, or wait for them.
 TEST_F(KeysTest, BodiesOfStrangersAreNotTaken) {
   start({}, with_keys());

@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -107,6 +110,35 @@ TEST_F(LimitsTest, NonsenseIs400) {
   EXPECT_EQ(get("/health").status, 200);
 }
 
+/// RFC 9112, 2.2: clients of old send one behind a body.
+TEST_F(LimitsTest, EmptyLinesBeforeARequestAreSkipped) {
+  auto c = config();
+  c.http.header_seconds = 0.3;
+  start(words({"x"}), c);
+  auto first = client(), bytewise = client();
+  const std::string behind = post_request("/v1/completions", R"({"prompt": "hi"})") + "\r\n";
+  first->send("\r\n" + behind + behind);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(first->receive().status, 200);
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));  // no request has begun: it keeps its connection
+  EXPECT_EQ(first->get("/health").status, 200);
+  for (const char byte : "\r\n\r\n" + get_request("/health")) bytewise->send({&byte, 1});
+  EXPECT_EQ(bytewise->receive().status, 200);
+}
+
+TEST_F(LimitsTest, EmptyLinesDoNotKeepAConnection) {
+  auto c = config();
+  c.http.idle_seconds = 0.3;
+  start({}, c);
+  auto idle = client();
+  const auto drip = [&] {
+    for (int i = 0; i < 100; ++i) {
+      idle->send("\r\n");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  };
+  EXPECT_THROW(drip(), std::runtime_error);
+}
+
 TEST_F(LimitsTest, OneHostIsWanted) {
   start();
   for (const char* head : {"GET /health HTTP/1.1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
@@ -163,13 +195,7 @@ class BodiesTest : public LimitsTest {
     return std::string(body).insert(body.size() - 2, static_cast<std::size_t>(bytes) - body.size(), 'a');
   }
   void wait_for_bytes(int bytes) {
-    const std::string line = fmt::format("\ncoppice_http_body_bytes {}\n", bytes);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    std::string metrics;
-    do {
-      metrics = get("/metrics").body;
-    } while (metrics.find(line) == std::string::npos && std::chrono::steady_clock::now() < end);
-    ASSERT_NE(metrics.find(line), std::string::npos) << metrics;
+    ASSERT_NO_FATAL_FAILURE(wait_for_figure(fmt::format("coppice_http_body_bytes {}", bytes)));
   }
 };
 
@@ -301,6 +327,8 @@ TEST(Prepared, TakesAsManyPromptsAsHaveRoom) {
     EXPECT_EQ(e.status(), 400);
     EXPECT_STREQ(e.what(), "'prompt': at most 3 prompts");
   }
+  model.facts_.max_waiting = SIZE_MAX;
+  EXPECT_EQ(prepare(R"({"prompt": ["a", "b", "c", "d"]})"), 4U) << "as --max-queue 18446744073709551615 has it";
 }
 
 /// The context bounds what a body's values may take in memory and time, and refuses nothing that fits into it.

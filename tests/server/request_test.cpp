@@ -138,6 +138,18 @@ INSTANTIATE_TEST_SUITE_P(
                       BadField{"{" MESSAGES R"(,"n":1e999})", "n", "invalid_type"},  //
                       BadField{"{" MESSAGES R"(,"timeout":1e999})", "timeout"}));
 
+/// The parser has them as doubles.
+TEST(Integers, BeyondAll64BitsAreOutOfRange) {
+  for (const char* number : {"18446744073709551616", "-9223372036854775809", "1e30"}) {
+    try {
+      chat(fmt::format(R"(, "priority": {})", number));
+      ADD_FAILURE() << number;
+    } catch (const ApiError& e) {
+      EXPECT_STREQ(e.what(), "'priority': must be between -2147483648 and 2147483647") << number;
+    }
+  }
+}
+
 class BadCompletion : public ::testing::TestWithParam<BadField> {};
 TEST_P(BadCompletion, IsRefusedByName) {
   expect_refused(Endpoint::kCompletions, GetParam());

@@ -1,10 +1,7 @@
-// Streams: framing, coalescing, clients that vanish or read slowly, the end of the server.
+// Streams: framing, coalescing, clients that vanish or read slowly.
 #include <fmt/format.h>
 
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,18 +14,7 @@ namespace {
 using nlohmann::json;
 using sampling::Finish;
 
-class StreamTest : public ServerTest {
- protected:
-  /// A stream that has begun: its request's id, and a client that has read the first word.
-  engine::RequestId begin(HttpClient& c, FakeModel& model) {
-    const auto before = model.submitted();
-    c.send(post_request("/v1/completions", kStreamBody));
-    const auto id = model.wait_submitted(before);
-    model.emit({piece(id, "first")});
-    c.read_until("first");
-    return id;
-  }
-};
+class StreamTest : public ServerTest {};
 
 std::string joined(const std::vector<std::string>& events) {
   std::string text;
@@ -285,139 +271,6 @@ TEST_F(StreamTest, ManyStreamsAtOnce) {
   for (auto& c : clients) texts.insert(joined(c->receive().events()));
   EXPECT_EQ(texts.size(), kStreams);
   for (const auto id : ids) EXPECT_EQ(texts.count(fmt::format("<{0} 0><{0} 1><{0} 2><{0} 3><{0} 4>", id)), 1U);
-}
-
-TEST_F(StreamTest, DrainLetsStreamsEnd) {
-  auto c = config();
-  c.drain_seconds = 10;
-  FakeModel& model = start({}, c);
-  auto reader = client(), idle = client(), early = client(), fresh = client();
-  EXPECT_EQ(idle->get("/health").status, 200);
-  const auto id = begin(*reader, model);
-  const std::string request = post_request("/v1/completions", kStreamBody);
-  early->send(request.substr(0, request.size() - 5));
-  while (get("/metrics").body.find("coppice_http_body_bytes 0\n") != std::string::npos) {
-  }
-  server_->drain();
-  EXPECT_TRUE(idle->closed());
-  EXPECT_FALSE(model.cancelled(id));
-  EXPECT_EQ(fresh->get("/health").status, 503) << "connected before, asked after: that is no reason to get no answer";
-
-  // Who comes now is told where to go, until the last stream has ended.
-  const HttpAnswer health = get("/health");
-  EXPECT_EQ(health.status, 503);
-  EXPECT_EQ(health.json(), json::parse(R"({"status": "draining"})"));
-  EXPECT_EQ(health.headers.at("connection"), "close");
-  early->send(request.substr(request.size() - 5));
-  for (const HttpAnswer& answer :
-       {early->receive(), post("/v1/completions", kStreamBody), chat(), post("/tokenize", "{}")}) {
-    EXPECT_EQ(answer.status, 503);
-    EXPECT_EQ(answer.code(), "unavailable");
-    EXPECT_EQ(answer.headers.at("retry-after"), "1");
-    EXPECT_EQ(answer.headers.at("connection"), "close");
-  }
-  EXPECT_EQ(get("/metrics").status, 200);
-  auto late = client();  // a connection that asks for nothing is not waited for
-  model.emit({last(id, "end", Finish::kStop, {})});
-  EXPECT_NE(reader->read_until("0\r\n\r\n").find("[DONE]"), std::string::npos);
-  EXPECT_TRUE(reader->closed());
-  EXPECT_TRUE(late->closed());
-  EXPECT_TRUE(model.wait_stopped());
-  server_->join();
-  EXPECT_EQ(model.submitted(), 1U);
-}
-
-TEST_F(StreamTest, DrainCancelsWhatTakesTooLong) {
-  FakeModel& model = start();
-  auto reader = client(), waiting = client();
-  const auto id = begin(*reader, model);
-  waiting->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
-  const auto other = model.wait_submitted(1);
-  server_->drain();
-  EXPECT_NE(reader->read_until("0\r\n\r\n").find("shutting down"), std::string::npos);
-  EXPECT_EQ(waiting->receive().status, 503);
-  EXPECT_TRUE(model.wait_cancelled(id));
-  EXPECT_TRUE(model.wait_cancelled(other));
-  server_->join();
-  EXPECT_TRUE(model.wait_stopped());
-}
-
-/// Who has sent half a request gets a moment for the rest: a silent client must not hold the end.
-TEST_F(StreamTest, DrainDoesNotWaitForHalfARequest) {
-  auto c = config();
-  c.drain_seconds = 30;
-  FakeModel& model = start({}, c);
-  auto half = client(), slow = client();
-  half->send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{");
-  const std::string whole = post_request("/v1/completions", R"({"prompt": "hi"})");
-  slow->send(whole.substr(0, whole.size() - 3));
-  while (get("/metrics").body.find("coppice_http_body_bytes 14\n") == std::string::npos) {
-  }
-  const auto begin = std::chrono::steady_clock::now();
-  server_->drain();
-  slow->send(whole.substr(whole.size() - 3));
-  EXPECT_EQ(slow->receive().status, 503);
-  EXPECT_EQ(half->receive().status, 503);
-  server_->join();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
-  EXPECT_EQ(model.submitted(), 0U);
-}
-
-/// A model file that fails at once ends the server before its thread has begun: a wait for signals started then
-/// would never end.
-TEST_F(StreamTest, DrainMayComeBeforeTheFirstMoment) {
-  auto c = config();
-  c.handle_signals = true;
-  server_ = std::make_unique<server::Server>(c);
-  server_->drain();
-  server_->start();
-  server_->join();
-  EXPECT_TRUE(server_->ending());
-}
-
-/// The worker cannot be interrupted: the process ends without it.
-TEST_F(StreamTest, SignalEndsTheProcessThoughATokenizerHangs) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto run = [this] {
-    auto c = config();
-    c.handle_signals = true;
-    std::promise<void> begun;
-    start({}, c, [&] {
-      begun.set_value();
-      std::this_thread::sleep_for(std::chrono::seconds(20));
-      std::_Exit(3);
-    });
-    auto waiting = client();
-    waiting->send(post_request("/tokenize", R"({"content": "hi"})"));
-    begun.get_future().wait();
-    std::raise(SIGTERM);
-    server_->join();
-    std::_Exit(4);
-  };
-  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
-}
-
-/// Neither can a step.
-TEST_F(StreamTest, SignalEndsTheProcessThoughAStepTakesLong) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto run = [this] {
-    auto c = config();
-    c.handle_signals = true;
-    start({}, c).never_ends_ = true;
-    std::raise(SIGTERM);
-    server_->join();
-    std::_Exit(4);
-  };
-  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
-}
-
-TEST_F(StreamTest, ModelThatComesTooLateIsStopped) {
-  start_loading(config());
-  server_->drain();
-  server_->join();
-  auto model = std::make_shared<FakeModel>(server_->sink());
-  server_->ready(model);
-  EXPECT_TRUE(model->wait_stopped());
 }
 
 }  // namespace
