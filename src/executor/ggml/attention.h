@@ -41,6 +41,10 @@ class Attention {
   virtual std::string_view name() const = 0;
   virtual PlanPolicy policy() const = 0;
 
+  /// Whether all that becomes of q, k and v before and in attention is done by operations that every ggml device has, in
+  /// place of our own on the CPU.
+  virtual bool portable() const { return false; }
+
   /// Whether the unit's keys can be read where they lie. Decides the graph.
   virtual bool in_place(const Unit& unit, const UnitShape& shape) const = 0;
 

@@ -14,6 +14,8 @@ class DenseAttention final : public Attention {
 
   std::string_view name() const override { return "dense"; }
   PlanPolicy policy() const override { return {.share = false, .pad = false}; }
+  /// So that rope and writes, too, are compared with others than ours.
+  bool portable() const override { return config_.store->format() == attention::KvFormat::kF16; }
   bool in_place(const Unit&, const UnitShape&) const override { return false; }
 
   UnitInputs declare(ggml_context* context, const UnitKey& unit, std::size_t group) const override {

@@ -30,6 +30,7 @@ class GatherAttention final : public Attention {
 
   std::string_view name() const override { return "gather"; }
   PlanPolicy policy() const override { return {}; }
+  bool portable() const override { return true; }
 
   /// One stream whose blocks follow each other, with the padding behind them inside the pool: what lies there is
   /// somebody else's, finite and masked.

@@ -97,12 +97,13 @@ std::size_t KvStore::block_bytes() const {
   return row_bytes() * static_cast<std::size_t>(config_.block_size);
 }
 
-ggml_tensor* KvStore::enter_rows(ggml_context* context, int layer_slot, const NewRows& rows) const {
+EnteredRows KvStore::enter_rows(ggml_context* context, int layer_slot, const NewRows& rows) const {
   ggml_tensor* q = rows.q;
   ggml_tensor* others[] = {rows.k, rows.v, rows.turns, rows.slots, k(layer_slot), v(layer_slot)};
   q = ggml_custom_inplace(context, q, others, std::size(others), run_enter, GGML_N_TASKS_MAX,
                           const_cast<KvStoreConfig*>(&config_));
-  return ggml_reshape_3d(context, q, config_.head_dim, q->ne[0] / config_.head_dim, q->ne[1]);
+  q = ggml_reshape_3d(context, q, config_.head_dim, q->ne[0] / config_.head_dim, q->ne[1]);
+  return {q, k(layer_slot), v(layer_slot)};
 }
 
 ggml_tensor* KvStore::read_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* ids) const {

@@ -41,6 +41,12 @@ struct NewRows {
   ggml_tensor* slots;  ///< i64 [n_rows]
 };
 
+/// Rows that are in the pool.
+struct EnteredRows {
+  ggml_tensor* q;      ///< [head_dim, n_head, n_rows], turned to their positions
+  ggml_tensor *k, *v;  ///< the layer's pool, with them. Only readers of these are behind the write on any device
+};
+
 class KvStore {
  public:
   static constexpr int kScratchRows = 64;
@@ -63,9 +69,9 @@ class KvStore {
   ggml_tensor* k(int layer_slot) const { return k_[static_cast<std::size_t>(layer_slot)]; }
   ggml_tensor* v(int layer_slot) const { return v_[static_cast<std::size_t>(layer_slot)]; }
 
-  /// Turns the rows' queries and keys to their positions, and writes keys and values into a layer's pool. Returns the
-  /// queries: [head_dim, n_head, n_rows]. Whatever reads the pool must come later in the graph.
-  ggml_tensor* enter_rows(ggml_context* context, int layer_slot, const NewRows& rows) const;
+  /// Turns the rows' queries and keys to their positions, and writes keys and values into a layer's pool: one node, of the
+  /// CPU. Whatever reads the pool must come later in the graph.
+  EnteredRows enter_rows(ggml_context* context, int layer_slot, const NewRows& rows) const;
   /// Rows of the pool in f32, [n_embd_kv, n_ids]. ids: slots, i32 [n_ids].
   ggml_tensor* read_rows(ggml_context* context, ggml_tensor* pool, ggml_tensor* ids) const;
 

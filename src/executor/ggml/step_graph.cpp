@@ -98,6 +98,24 @@ ggml_tensor* StepGraph::attend_units(ggml_tensor* q, ggml_tensor* k, ggml_tensor
   return all;
 }
 
+/// x: [n_heads * head_dim, n_rows]. Returns [head_dim, n_heads, n_rows].
+ggml_tensor* StepGraph::rope(ggml_tensor* x) {
+  const model::RopeSpec& r = parts_.spec->rope;
+  const int head_dim = parts_.spec->head_dim;
+  x = ggml_reshape_3d(context_.get(), x, head_dim, x->ne[0] / head_dim, x->ne[1]);
+  return ggml_rope_ext(context_.get(), x, positions_, parts_.weights->plain(r.freq_factors), r.dims,
+                       GGML_ROPE_TYPE_NORMAL, 0, r.base, r.freq_scale, 0.0F, 1.0F, 32.0F, 1.0F);
+}
+
+EnteredRows StepGraph::enter_rows(const std::vector<ggml_tensor*>& qkv, int layer_slot, ggml_tensor* slots) {
+  ggml_context* c = context_.get();
+  const KvStore& store = *parts_.store;
+  if (!parts_.attention->portable()) return store.enter_rows(c, layer_slot, {qkv[0], qkv[1], qkv[2], turns_, slots});
+  ggml_tensor* keys = ggml_reshape_2d(c, rope(qkv[1]), store.n_embd_kv(), key_.n_rows);
+  return {rope(qkv[0]), ggml_set_rows(c, store.k(layer_slot), keys, slots),
+          ggml_set_rows(c, store.v(layer_slot), qkv[2], slots)};
+}
+
 /// x + attention(x). In the last layer, only the rows whose logits are wanted go on.
 ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
   ggml_context* c = context_.get();
@@ -108,11 +126,11 @@ ggml_tensor* StepGraph::attend(ggml_tensor* x, int layer, bool last) {
   const int layer_slot = parts_.slot_of_layer[at];
 
   const std::vector<ggml_tensor*> qkv = linear({x, l.attn_norm}, {&l.q, &l.k, &l.v});
-  const KvStore& store = *parts_.store;
-  ggml_tensor* q = store.enter_rows(c, layer_slot, {qkv[0], qkv[1], qkv[2], turns_, slots_[group]});
-  ggml_build_forward_expand(graph_, q);  // before any reader of the pool
+  const EnteredRows rows = enter_rows(qkv, layer_slot, slots_[group]);
+  for (ggml_tensor* t : {rows.q, rows.k, rows.v})
+    ggml_build_forward_expand(graph_, t);  // before any reader of the pool
   if (last && key_.n_outputs == 0) return nullptr;
-  ggml_tensor* out = attend_units(q, store.k(layer_slot), store.v(layer_slot), group);
+  ggml_tensor* out = attend_units(rows.q, rows.k, rows.v, group);
   if (last) {
     out = ggml_get_rows(c, out, output_rows_);
     x = ggml_get_rows(c, x, output_rows_);
@@ -135,8 +153,10 @@ void StepGraph::build() {
   const model::ModelSpec& spec = *parts_.spec;
   const int n_layers = static_cast<int>(spec.layers.size());
   ggml_tensor* x = ggml_get_rows(c, parts_.weights->plain(spec.embedding), tokens_);
-  turns_ = ggml_custom_4d(c, GGML_TYPE_F32, static_cast<std::int64_t>(parts_.rope->turn_size()), key_.n_rows, 1, 1,
-                          &positions_, 1, run_turns, GGML_N_TASKS_MAX, const_cast<attention::Rope*>(parts_.rope));
+  if (!parts_.attention->portable()) {
+    turns_ = ggml_custom_4d(c, GGML_TYPE_F32, static_cast<std::int64_t>(parts_.rope->turn_size()), key_.n_rows, 1, 1,
+                            &positions_, 1, run_turns, GGML_N_TASKS_MAX, const_cast<attention::Rope*>(parts_.rope));
+  }
   for (int i = 0; i < n_layers; ++i) {
     x = attend(x, i, i + 1 == n_layers);
     if (!x) return;

@@ -57,6 +57,8 @@ class StepGraph {
   ggml_tensor* linear(ggml_tensor* x, const model::LinearSpec& l, ggml_tensor* plus);
   std::vector<ggml_tensor*> linear(Weights::Rows rows, std::initializer_list<const model::LinearSpec*> all);
   ggml_tensor* add_bias(ggml_tensor* x, const model::LinearSpec& l);
+  ggml_tensor* rope(ggml_tensor* x);
+  EnteredRows enter_rows(const std::vector<ggml_tensor*>& qkv, int layer_slot, ggml_tensor* slots);
   ggml_tensor* attend(ggml_tensor* x, int layer, bool last);
   ggml_tensor* attend_units(ggml_tensor* q, ggml_tensor* k, ggml_tensor* v, std::size_t group);
   ggml_tensor* feed_forward(ggml_tensor* x, const model::LayerSpec& layer);
@@ -68,7 +70,7 @@ class StepGraph {
   ggml_cgraph* graph_ = nullptr;
   ggml_tensor* tokens_ = nullptr;               ///< i32 [n_rows]
   ggml_tensor* positions_ = nullptr;            ///< i32 [n_rows]
-  ggml_tensor* turns_ = nullptr;                ///< f32 [2 * rope dims, n_rows]
+  ggml_tensor* turns_ = nullptr;                ///< f32 [2 * rope dims, n_rows]; nullptr where attention is portable
   ggml_tensor* output_rows_ = nullptr;          ///< i32 [n_outputs]
   std::vector<ggml_tensor*> slots_;             ///< [n_groups] i64 [n_rows]
   std::vector<std::vector<UnitInputs>> units_;  ///< [units][n_groups]
