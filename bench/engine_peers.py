@@ -17,6 +17,7 @@ class EngineLoad:
     case: str
     rows: tuple      # (key of both sides' figures, title, goal, sequences, unique tokens of a decode step or 0)
     unified: tuple   # keys of UNIFIED to try
+    depth: int = 2048  # tokens before those that are timed
 
 
 ENGINE_LOADS = [
@@ -26,6 +27,8 @@ ENGINE_LOADS = [
     EngineLoad("engine-depth", "depth",
                (("decode_tokens_per_s", "engine: one stream at depth 2,048, decode of 64", 2, 1, 2048 + 32),
                 ("prefill_tokens_per_s", "engine: prefill of 512 at depth 2,048", 2, 1, 0)), ("",)),
+    EngineLoad("engine-short", "stream", (("prefill_tokens_per_s", "engine: prefill of 512, short context", 1, 1, 0),),
+               ("",), depth=0),
 ]
 
 
@@ -48,7 +51,7 @@ class EnginePeers:
             if not runs:
                 raise Failure("llama-batched-bench printed no figures")
             return {"decode_tokens_per_s": runs[-1]["speed_tg"]}
-        runs = json.loads(output_of([tools / "llama-bench", *common, "-p", "512", "-n", "64", "-d", "2048",
+        runs = json.loads(output_of([tools / "llama-bench", *common, "-p", "512", "-n", "64", "-d", str(load.depth),
                                      "-r", str(self.args.repeat), "-o", "json"]))
         return {"prefill_tokens_per_s" if run["n_gen"] == 0 else "decode_tokens_per_s":
                 statistics.median(run["samples_ts"]) for run in runs}
@@ -68,9 +71,9 @@ class EnginePeers:
         return {"rows": [comparison.as_load_row() for comparison in comparisons]}
 
     def bounds_of(self, load):
-        """Of each row: tokens/s at a depth of 2,048, decode of 64 by all streams, or prefill of 512."""
-        return [streams / self.bounds.step_seconds(streams, unique, 2048 + 32) if unique
-                else 512 / self.bounds.prefill_seconds(512, 2048, 1) for _, _, _, streams, unique in load.rows]
+        """Of each row: tokens/s at the load's depth, decode of 64 by all streams, or prefill of 512."""
+        return [streams / self.bounds.step_seconds(streams, unique, load.depth + 32) if unique
+                else 512 / self.bounds.prefill_seconds(512, load.depth, 1) for _, _, _, streams, unique in load.rows]
 
     def round(self, load, number, comparisons):
         say(f"  round {number} of {self.args.rounds}: coppice")

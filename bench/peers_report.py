@@ -11,8 +11,16 @@ def figure(value, unit):
     return f"{value:.2f} {unit}" if unit == "s" else f"{value:.0f} {unit}"
 
 
+def pairs_of(row):
+    """How many times faster in each round."""
+    pairs = zip(row["all_coppice"], row["all_peers"][row["setting"]])
+    return [ours / peer if row["higher_is_better"] else peer / ours for ours, peer in pairs]
+
+
 def as_line(row, mark):
     goal = "–" if row["goal"] is None else f"≥ {row['goal']}x"
+    pairs = pairs_of(row)
+    spread = f" ({min(pairs):.2f}–{max(pairs):.2f})" if len(pairs) > 1 else ""
     reached = "–" if row["goal"] is None else "yes" if row["faster"] >= row["goal"] else "no"
     def share(ours):
         return ours / row["bound"] if row["higher_is_better"] else row["bound"] / ours
@@ -20,7 +28,7 @@ def as_line(row, mark):
     if max(map(share, row["all_coppice"])) > 1:
         bound += ": in one round memory was faster than whenever it was measured"
     return (f"| {row['title']}{mark} | {figure(row['coppice'], row['unit'])} | {figure(row['peer'], row['unit'])} "
-            f"| `{row['setting']}` | **{row['faster']:.2f}x** | {goal} | {reached} | {bound} |")
+            f"| `{row['setting']}` | **{row['faster']:.2f}x**{spread} | {goal} | {reached} | {bound} |")
 
 
 def origin(report):
@@ -44,7 +52,7 @@ def markdown(report, chart, quiet, close, give_up, long, missing):
         "from the same client; the server whose turn it isn't stands still. Both servers have been warmed up, and the same",
         "room for keys and values; the peer has a slot for each request, `--cache-reuse 256`, and no prompt cache in main memory",
         "(it would only add copies here). coppice runs with its defaults. Figures are medians; \"faster\" is the median over the",
-        f"pairs. A load's setting is chosen by its first row; of settings within {close} of each other in the search two run in",
+        f"pairs, and their range. A load's setting is chosen by its first row; of settings within {close} of each other in the search two run in",
         "the rounds. Where that row is the time of a cold load, a setting that takes more than",
         f"{give_up} times the best before it is given up, and longer such loads don't try it again; every other load tries all",
         f"settings to the end. A burst that takes the peer more than {long} s runs in one round. Answers are 32 tokens (128 for",

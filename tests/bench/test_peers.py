@@ -101,7 +101,8 @@ class ResumeTest(unittest.TestCase):
 
     def test_the_table_names_the_commits_and_what_is_unknown(self):
         row = {"title": "load", "unit": "s", "higher_is_better": False, "coppice": 1.0, "peer": 2.0, "setting": "-fa on",
-               "faster": 2.0, "goal": None, "bound": 0.5, "all_coppice": [1.0, 0.4]}
+               "faster": 2.0, "goal": None, "bound": 0.5, "all_coppice": [1.0, 0.4],
+               "all_peers": {"-fa on": [2.0, 1.2]}}
         report = {"machine": "m", "threads": 2, "model": "o", "rounds": 3, "commit": "new", "date": "2026-02-02",
                   "amx": False, "loads": {
                       "old": {"rows": [row], "commit": "unknown", "date": "2026-01-01"},
@@ -111,6 +112,7 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("| load ? |", text)
         self.assertIn("| load * |", text)
         self.assertIn("50 %", text)
+        self.assertIn("**2.00x** (2.00–3.00)", text)
         self.assertIn("0.50 s (50 %): in one round memory was faster than whenever it was measured", text)
 
 
