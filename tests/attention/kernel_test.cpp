@@ -154,6 +154,29 @@ TEST(Kernel, ReadsWhatDecodesShareOnce) {
   }
 }
 
+/// A pass over a block holds four queries of a tile of few, and a tile of many 256 (docs/adr/0008-tree-kernel.md).
+TEST(Kernel, ReadsAgainOnlyForMoreQueriesThanAPassHolds) {
+  struct Shape {
+    int n_head, n_kv_head, n_decodes, most_passes;
+  };
+  for (const Shape& s : {Shape{9, 3, 1, 1}, Shape{9, 3, 2, 2}, Shape{28, 4, 1, 2}, Shape{16, 16, 4, 1},
+                         Shape{32, 1, 8, 1}, Shape{32, 1, 16, 2}, Shape{64, 1, 16, 4}}) {
+    AttentionCase c = test::named_case("16 decodes on a 2,048 prefix");
+    c.heads.n_head = s.n_head;
+    c.heads.n_kv_head = s.n_kv_head;
+    c.sequences.resize(static_cast<std::size_t>(s.n_decodes));
+    const auto q = test::make_queries(c, 6);
+    const test::PoolData pool(c, 5);
+    const auto unique = static_cast<std::uint64_t>(c.unique_slots());
+    const std::uint64_t row = 2 * pool.view.row_bytes, read = attend(c, pool, q, 2).bytes_read;
+    const auto own_passes = static_cast<std::uint64_t>((s.n_head / s.n_kv_head + 3) / 4);  // of each row's own 20 slots
+    const auto own = static_cast<std::uint64_t>(s.n_decodes) * 20;
+    EXPECT_GE(read, unique * row) << s.n_decodes << " of " << s.n_head << "/" << s.n_kv_head;
+    EXPECT_LE(read, ((unique - own) * static_cast<std::uint64_t>(s.most_passes) + own * own_passes) * row)
+        << s.n_decodes << " of " << s.n_head << "/" << s.n_kv_head;
+  }
+}
+
 /// The blocks of `from`, each at its other place.
 test::PoolData moved(const AttentionCase& from, const test::PoolData& pool, const AttentionCase& to) {
   test::PoolData copy(to, 0, pool.view.format);
