@@ -326,6 +326,7 @@ void load_and_run(ServeOptions& o, server::Server& server) {
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
   const server::ModelFacts facts{.architecture = info.architecture,
                                  .attention = info.attention,
+                                 .kv_format = o.ggml.kv_format,
                                  .n_vocab = std::min(info.n_vocab, vocabulary->size()),
                                  .context_length = o.engine.context_length,
                                  .max_batch = o.engine.max_batch,

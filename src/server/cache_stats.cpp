@@ -8,6 +8,7 @@ std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts,
   const kv::CacheStats& c = s.cache;
   JsonObject json = {{"model", model},
                      {"attention", facts.attention},
+                     {"kv_format", facts.kv_format},
                      {"share", facts.share},
                      {"context_length", facts.context_length},
                      {"block_size", c.block_size},

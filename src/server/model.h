@@ -28,6 +28,7 @@ inline constexpr std::size_t kMaxTokenBytes = 64;
 struct ModelFacts {
   std::string architecture;
   std::string attention;  ///< the backend in use
+  std::string kv_format;  ///< of the pool
   std::int32_t n_vocab = 0;
   std::int32_t context_length = 0;               ///< tokens of one sequence, prompt and answer
   std::size_t max_token_bytes = kMaxTokenBytes;  ///< the longest token's text, cut to kMaxTokenBytes

@@ -11,6 +11,7 @@ EngineOnFakes::EngineOnFakes(engine::EventSink sink, const HarnessConfig& config
     : groups_(make_groups(config.groups)),
       facts_{.architecture = "fake",
              .attention = "fake",
+             .kv_format = "f16",
              .n_vocab = 1000,
              .context_length = config.context_length,
              .max_batch = config.max_batch,

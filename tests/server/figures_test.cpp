@@ -35,7 +35,8 @@ TEST_F(FiguresTest, CacheStatsHaveEveryField) {
     "blocks": {"total": 10, "free": 5, "in_use": 3, "cached": 2, "shared": 1, "max_refs": 8},
     "bytes": {"budget": 1000, "in_use": 300, "peak": 400},
     "tokens": {"prompt": 20, "cached": 21, "computed": 22, "generated": 23},
-    "cow_forks": 11, "evictions": 12, "preemptions": 13, "model": "the-model", "attention": "none", "share": true})");
+    "cow_forks": 11, "evictions": 12, "preemptions": 13, "model": "the-model", "attention": "none",
+    "kv_format": "f16", "share": true})");
   json merged = stats;
   merged.merge_patch(want);
   EXPECT_EQ(merged, stats) << stats.dump(2);

@@ -67,8 +67,8 @@ KvStore::KvStore(const KvStoreConfig& config, const Progress& progress) : config
   const std::size_t most = std::numeric_limits<std::int32_t>::max() / static_cast<std::size_t>(config.block_size) - 64;
   num_blocks_ = static_cast<std::int32_t>(std::min(blocks, most));
   if (num_blocks_ < 2) {
-    throw model::LoadError(fmt::format("a KV budget of {} bytes holds no block of {} tokens ({} bytes each); give more",
-                                       config.budget_bytes, config.block_size, bytes_per_block()));
+    throw model::LoadError(fmt::format("a KV budget of {} bytes is too small: two blocks of {} tokens take {}",
+                                       config.budget_bytes, config.block_size, 2 * bytes_per_block()));
   }
   all_blocks_ = num_blocks_ + (kScratchRows + config.block_size - 1) / config.block_size;
 
