@@ -38,6 +38,20 @@ bool allow(Choice& choice, std::string_view name) {
   return found != choice.names.end();
 }
 
+/// Names are in capitals.
+std::string in_capitals(std::string name) {
+  for (char& c : name) {
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return name;
+}
+
+std::string with_names(std::string text, const std::vector<std::string_view>& names) {
+  text += ", which is none of";
+  for (const std::string_view name : names) text.append(name == names.front() ? " " : ", ").append(name);
+  return text;
+}
+
 /// Settles the choice. Highway is asked once only: each call of SupportedTargets() makes dispatch forget what was ruled
 /// out, by DisableTargets() too (1.0.3).
 Choice& choose() {
@@ -50,7 +64,7 @@ Choice& choose() {
     }
     const char* env = std::getenv("COPPICE_SIMD");
     const std::string wanted = env != nullptr ? env : "";
-    if (!allow(choice, wanted)) choice.unheeded = wanted;
+    if (!allow(choice, in_capitals(wanted)) && !wanted.empty()) choice.unheeded = with_names(wanted, choice.names);
     return true;
   }();
   (void)chosen;

@@ -17,7 +17,8 @@ std::string_view target();
 /// Whether tiles of bf16 may be multiplied (AMX-BF16), beside all of AVX3_DL.
 bool amx();
 
-/// What COPPICE_SIMD says, if the CPU has no instruction set of that name, so that none is ruled out. Empty: all is well.
+/// What COPPICE_SIMD says, and the names of targets(), if it is none of them in capitals or not, so that none is ruled out.
+/// Empty: all is well.
 std::string_view unheeded();
 
 /// The instruction sets that this CPU has and kernels are compiled for, best first.

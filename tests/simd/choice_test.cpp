@@ -1,6 +1,10 @@
-// COPPICE_SIMD with the name of an instruction set that this CPU has: what kernels run then. It is read once in a process.
+// COPPICE_SIMD with the name of an instruction set that this CPU has, in small letters: what kernels run then. It
+// is read once in a process.
+#include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 
 // As some kernels have.
 #define HWY_WANT_AVX3_DL 1
@@ -35,7 +39,9 @@ TEST(SimdChoice, KernelsRunOnTheInstructionSetThatIsNamedWhateverIsAskedBetween)
   const std::int64_t lesser = compiled & (compiled - 1);  // lower bits are better targets
   if (lesser == 0) GTEST_SKIP() << "this CPU has one instruction set only";
   const std::int64_t named = lesser & -lesser;
-  ASSERT_EQ(setenv("COPPICE_SIMD", hwy::TargetName(named), 1), 0);
+  std::string name = hwy::TargetName(named);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  ASSERT_EQ(setenv("COPPICE_SIMD", name.c_str(), 1), 0);
 
   simd::choose_target();
   EXPECT_EQ(HWY_DYNAMIC_DISPATCH(kernel)(), named);

@@ -231,7 +231,7 @@ class GgmlExecutor final : public Executor {
 
 void log_instructions() {
   spdlog::info("our kernels use {} instructions", simd::target());
-  if (!simd::unheeded().empty()) spdlog::warn("COPPICE_SIMD={}: this CPU has no such instructions", simd::unheeded());
+  if (!simd::unheeded().empty()) spdlog::warn("COPPICE_SIMD={}: it rules nothing out", simd::unheeded());
 }
 
 }  // namespace
