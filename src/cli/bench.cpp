@@ -127,6 +127,9 @@ Json quality_case(const BenchOptions& options) {
   f16.kv_format = "f16";
   f16.attention = "auto";
   const auto reference = executor::load_ggml_executor(f16, {}), tested = executor::load_ggml_executor(options.ggml, {});
+  if (const int context = reference->info().context_length; options.window > context) {
+    throw std::runtime_error(fmt::format("--window {} is beyond the model's context of {}", options.window, context));
+  }
   const Quality q = compare_quality(*reference, *tested, tokens, options.window, kQualityChunk);
   return {{"predictions", q.predictions}, {"perplexity_f16", q.perplexity_before},
           {"perplexity", q.perplexity},   {"kl_mean", q.kl_mean},
@@ -171,13 +174,13 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--text", options->text, "File for the case quality")->check(CLI::ExistingFile);
   command->add_option("--tokens", options->tokens, "Of the text, for the case quality")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   command->add_option("--window", options->window, "Tokens read one after the other, for the case quality")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   command->add_option("--repeat", options->repeat, "Runs after the warm-up; medians are printed")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--threads,-t", options->ggml.n_threads, "Threads that compute (default: one for each core)")
       ->check(CLI::Range(1, 512));
@@ -189,7 +192,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--kv-bytes", options->ggml.kv_bytes, "Size of the KV pool: 512MiB, bytes")
       ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 46));
   command->add_option("--seed", options->seed, "Of the random prompts")->capture_default_str();
   command->callback([options, &exit_code] { exit_code = run_bench(*options); });
 }

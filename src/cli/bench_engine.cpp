@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int32_t kContext = 1 << 15;
+constexpr const char* kPoolTooSmall = "the KV pool is too small for this case: give more --kv-bytes";
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -73,10 +74,11 @@ class Bench {
     return id;
   }
 
-  /// Runs one step and returns its events. Throws when there was nothing to do or a request was refused.
+  /// Runs one step and returns its events. Throws when there was nothing to do, which is when streams waited for blocks
+  /// until others had ended, or a request was refused.
   const std::vector<engine::Event>& step() {
     events_.clear();
-    if (!engine_.step()) throw std::runtime_error("the engine had nothing to do in mid-benchmark");
+    if (!engine_.step()) throw std::runtime_error(kPoolTooSmall);
     for (const engine::Event& event : events_) {
       if (event.refusal) throw std::runtime_error("a request of the benchmark was refused: " + event.message);
     }
@@ -132,7 +134,7 @@ BatchSpeed time_decoding(Bench& bench, executor::Executor& executor, int streams
   const executor::KvTraffic read_before = executor.kv_traffic();
   const auto start = Clock::now();
   for (int i = 0; i < decode; ++i) {
-    if (bench.step().size() != static_cast<std::size_t>(streams)) throw std::runtime_error("a stream ended too early");
+    if (bench.step().size() != static_cast<std::size_t>(streams)) throw std::runtime_error(kPoolTooSmall);
   }
   const auto end = Clock::now();
   const engine::Snapshot after = bench.snapshot();

@@ -45,7 +45,7 @@ class DenseAttention final : public Attention {
 
   void fill(const Batch& batch, const Unit& unit, const UnitKey& key, std::size_t group, UnitInputs& in) override {
     const auto keys = static_cast<std::size_t>(key.shape.keys[group]);
-    bytes_read_ += 4 * keys * config_.groups[group].bytes_per_token;  // from the pool, the f32 copy, values turned over
+    bytes_read_ += keys * bytes_of_token(group);
     const auto block_size = static_cast<std::size_t>(config_.store->block_size());
     auto* ids = static_cast<std::int32_t*>(in.ids->data);
     for (std::size_t i = 0; i < keys; ++i) {
@@ -63,6 +63,14 @@ class DenseAttention final : public Attention {
   KvTraffic kv_traffic() const override { return {bytes_read_, 0}; }
 
  private:
+  /// What a step loads for a token in all of the group's layers: from the pool in its format, then keys, values and the
+  /// values turned over as f32, whatever the format.
+  std::size_t bytes_of_token(std::size_t group) const {
+    const kv::GroupSpec& spec = config_.groups[group];
+    const std::size_t row = static_cast<std::size_t>(config_.store->n_embd_kv()) * sizeof(float);
+    return spec.bytes_per_token + 3 * row * spec.layers.size();
+  }
+
   AttentionConfig config_;
   std::uint64_t bytes_read_ = 0;
 };
