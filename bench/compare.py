@@ -99,7 +99,9 @@ class Bench:
             output_of([self.args.attention_bench, "--filter", KERNEL_CASE, "--backend", "tree", "--threads", self.threads,
                        "--rounds", "3", "--repetitions", "2", "--csv", figures.name])
             with open(figures.name, encoding="utf-8") as file:
-                row = next(csv.DictReader(file))
+                row = next(csv.DictReader(file), None)
+        if row is None:
+            raise Failure("attention_bench wrote no figures")
         return float(row["unique_gb_per_s"]), float(row["bandwidth_gb_per_s"])
 
     def demo(self, comparison, details):

@@ -48,7 +48,7 @@ mkdir -p build
 say "Building the kernel's tests for ARM"
 logged "compiling" build/neon.log clang++-19 --target=aarch64-linux-gnu --sysroot="$arm/sysroot" -fuse-ld=lld -std=c++23 -O2 \
   -Isrc -Itests tests/attention/kernel_test.cpp tests/attention/kernel_extremes_test.cpp tests/attention/merge_test.cpp \
-  tests/attention/kv_codec_test.cpp tests/support/attention_cases.cpp src/attention/cpu/*.cpp src/attention/*.cpp src/attention/plan/*.cpp src/simd/*.cpp src/matmul/*.cpp -lhwy -lgtest \
+  tests/attention/kv_codec_test.cpp tests/attention/new_rows_test.cpp tests/support/attention_cases.cpp src/attention/cpu/*.cpp src/attention/*.cpp src/attention/plan/*.cpp src/simd/*.cpp src/matmul/*.cpp -lhwy -lgtest \
   -lgtest_main -o build/attention_kernel_test_arm64 ||
   die "The kernel's tests could not be compiled for ARM (log: build/neon.log)."
 # The tests without an instruction set in their name look at plans, which are the same everywhere.

@@ -140,6 +140,15 @@ bool BenchCase::all_share() const {
   return all.size() > 1 && std::ranges::all_of(all, [&](const auto& s) { return s.table == all.front().table; });
 }
 
+bool BenchCase::one_pass() const {
+  std::size_t entries = 0;
+  for (const test::CaseSequence& s : what.sequences) {
+    if (s.n_rows != 1) return false;
+    entries += s.table.size();
+  }
+  return entries == size(what.unique_blocks());
+}
+
 std::size_t Step::slot_stride() const {
   const auto& heads = c.what.heads;
   return size(c.order == KvOrder::kSlotHeadDim ? heads.n_kv_head * heads.head_dim : heads.head_dim);
@@ -174,6 +183,15 @@ std::vector<BenchCase> all_cases(std::span<const attention::KvFormat> formats) {
   }
   for (const test::AttentionCase& c : test::named_cases(kBlockSize)) add(c, false);
   return cases;
+}
+
+std::size_t arena_bytes(std::span<const BenchCase> cases, std::size_t enough, std::size_t allowed) {
+  std::size_t least = 0, wanted = 0;
+  for (const BenchCase& c : cases) {
+    least = std::max(least, c.pool_bytes());
+    wanted = std::max(wanted, c.layers_of(enough) * c.pool_bytes());
+  }
+  return std::max(least, std::min(wanted, allowed));
 }
 
 void fill_f16(HugeBuffer& arena) {

@@ -39,6 +39,10 @@ struct BenchCase {
   double multiply_adds() const;
   /// Several sequences, all with the same blocks.
   bool all_share() const;
+  /// Decodes that share nothing: whoever reads the pool in place takes one pass over each block.
+  bool one_pass() const;
+  /// As many as make so many unique bytes.
+  std::size_t layers_of(std::size_t bytes) const { return (bytes + unique_bytes() - 1) / unique_bytes(); }
 };
 
 struct Step {
@@ -55,6 +59,9 @@ struct Step {
 /// Decodes of both model shapes over contexts and batches, in both orders, and the tests' named steps in the pool's.
 /// Cases that differ in order or format only are neighbours.
 std::vector<BenchCase> all_cases(std::span<const attention::KvFormat> formats);
+
+/// What all cases need for samples of `enough` unique bytes, but for no more than `allowed` if each fits into that once.
+std::size_t arena_bytes(std::span<const BenchCase> cases, std::size_t enough, std::size_t allowed);
 
 /// Fills with f16 numbers of either sign, 0.25 to 0.5 large; they do as scales and codes of other formats, too.
 void fill_f16(HugeBuffer& arena);

@@ -3,10 +3,13 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <ctime>
+#include <exception>
 #include <memory>
 #include <random>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "kv/cache.h"
@@ -141,4 +144,13 @@ BENCHMARK(admit_and_finish_32k)->Arg(10'000)->Arg(1'000'000)->Unit(benchmark::kM
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  try {
+    return benchmark::RunSpecifiedBenchmarks() > 0 ? 0 : 2;  // it says that none was chosen
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "kv_bench: %s\n", error.what());
+    return 2;
+  }
+}

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <map>
 #include <memory>
 #include <random>
@@ -90,7 +91,7 @@ int main(int argc, char** argv) {
   coppice::bench::Options options;
   CLI::App app("Products with quantised weights");
   app.add_option("--type", options.type)->check(CLI::IsMember({"q4_0", "q4_1", "q8_0"}));
-  app.add_option("--rows", options.rows, "rows of x")->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--rows", options.rows, "rows of x")->delimiter(',')->check(CLI::Range(1, 1 << 16));
   app.add_option("--threads", options.threads, "numbers of threads")->delimiter(',')->check(CLI::Range(1, 256));
   app.add_option("--in", options.n_in, "inputs, a multiple of 32")->check(CLI::Range(32, 1 << 20));
   app.add_option("--out", options.n_out, "outputs")->check(CLI::Range(1, 1 << 20));
@@ -103,6 +104,11 @@ int main(int argc, char** argv) {
                options.type);
     return 2;
   }
-  coppice::bench::run(options);
-  return 0;
+  try {
+    coppice::bench::run(options);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "matmul_bench: {}\n", error.what());
+    return 2;
+  }
 }

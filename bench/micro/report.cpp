@@ -1,7 +1,6 @@
 #include "report.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -16,7 +15,7 @@ Report::Report(const std::string& csv_path) {
         csv_,
         "case,order,format,sequences,rows,n_head,n_kv_head,head_dim,backend,threads,layers,samples,wall_us,best_us,cpu_"
         "us,unique_bytes,"
-        "read_bytes,written_bytes,moved_gb_per_s,unique_gb_per_s,bandwidth_gb_per_s,share,error\n");
+        "read_bytes,written_bytes,moved_gb_per_s,unique_gb_per_s,bandwidth_gb_per_s,share,error,check\n");
   }
   fmt::print("{:<49} {:<6} {:<11} {:>2} {:>10} {:>10} {:>10} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>5}\n", "case", "KV",
              "backend", "th", "wall us", "best us", "cpu us", "uniq MB", "read x", "writ x", "moved", "unique", "GB/s",
@@ -27,11 +26,15 @@ Report::~Report() {
   if (csv_ != nullptr) std::fclose(csv_);
 }
 
+double Row::best() const {
+  return *std::ranges::min_element(samples.wall) / static_cast<double>(layers);
+}
+
 void Report::add(const Row& row) {
   const BenchCase& c = row.what;
   const double per_layer_us = 1e6 / static_cast<double>(row.layers);
   const double wall = median(row.samples.wall) * per_layer_us, cpu = median(row.samples.cpu) * per_layer_us;
-  const double best = *std::min_element(row.samples.wall.begin(), row.samples.wall.end()) * per_layer_us;
+  const double best = 1e6 * row.best();
   const auto unique = static_cast<double>(c.unique_bytes());
   const auto read = static_cast<double>(row.traffic.read), written = static_cast<double>(row.traffic.written);
   const double moved_rate = (read + written) / wall / 1e3, unique_rate = unique / wall / 1e3;  // GB/s
@@ -41,21 +44,19 @@ void Report::add(const Row& row) {
       "{:>5.2f}\n",
       c.name(), format_name(c.format), row.backend, row.threads, wall, best, cpu, unique / 1e6, read / unique,
       written / unique, moved_rate, unique_rate, row.bandwidth / 1e9, share);
-  // Data that no cache holds comes from memory, and takes its time: else bytes, time or bandwidth were not what they say.
-  const auto cache = static_cast<double>(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE)));
-  if (unique * static_cast<double>(row.layers) > 2 * cache && unique / best / 1e3 > 1.1 * row.bandwidth / 1e9) {
-    fmt::print("  ^ {:.1f} GB/s at best, from memory that gives {:.1f}: don't trust this row\n", unique / best / 1e3,
-               row.bandwidth / 1e9);
+  if (row.verdict == Verdict::kInCache) {
+    fmt::print("  ^ {:.0f} MB in all, which caches may hold: the time is not judged\n",
+               unique * static_cast<double>(row.layers) / 1e6);
   }
   std::fflush(stdout);
   if (csv_ == nullptr) return;
   fmt::print(
       csv_,
-      "\"{}\",{},{},{},{},{},{},{},{},{},{},{},{:.2f},{:.2f},{:.2f},{},{},{},{:.2f},{:.2f},{:.2f},{:.3f},{:.1e}\n",
+      "\"{}\",{},{},{},{},{},{},{},{},{},{},{},{:.2f},{:.2f},{:.2f},{},{},{},{:.2f},{:.2f},{:.2f},{:.3f},{:.1e},{}\n",
       c.what.name, order_name(c.order), format_name(c.format), c.what.sequences.size(), c.what.n_rows(),
       c.what.heads.n_head, c.what.heads.n_kv_head, c.what.heads.head_dim, row.backend, row.threads, row.layers,
       row.samples.wall.size(), wall, best, cpu, c.unique_bytes(), row.traffic.read, row.traffic.written, moved_rate,
-      unique_rate, row.bandwidth / 1e9, share, row.error);
+      unique_rate, row.bandwidth / 1e9, share, row.error, verdict_name(row.verdict));
   std::fflush(csv_);
 }
 

@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "bench_case.h"
+#include "memory_check.h"
 #include "stopwatch.h"
 
 namespace coppice::bench {
@@ -18,9 +19,14 @@ struct Row {
   int threads = 0;
   std::size_t layers = 0;  ///< of a sample
   Samples samples;
-  Traffic traffic;       ///< of one layer
-  double bandwidth = 0;  ///< bytes per second, as many threads
-  double error = 0;      ///< distance_from_reference(); 0: computes nothing
+  Traffic traffic;            ///< of one layer
+  double bandwidth = 0;       ///< bytes per second, as many threads: the median
+  double best_bandwidth = 0;  ///< the highest
+  double error = 0;           ///< distance_from_reference(); 0: computes nothing
+  Verdict verdict = Verdict::kPossible;
+
+  /// Seconds of one layer.
+  double best() const;
 };
 
 /// Owns the CSV file. Times are medians, of one layer; `best` is the shortest wall time, for shared machines. `share` is
