@@ -166,7 +166,7 @@ def markdown(args, comparisons, limits, figures):
         "setting (flash attention on or off, one unified KV cache or one for each sequence), then its median. A setting that",
         f"was {HOPELESS} times slower than the best in the first round is not run again. The bound is what memory and",
         "multiplication allow (bench/bounds.py).", "",
-        f"{machine()}; {args.threads} threads; {pathlib.Path(args.model).stem}; {args.rounds} rounds; "
+        f"{machine()}; {args.threads} threads; {pathlib.Path(args.model).stem}; {args.rounds} {'round' if args.rounds == 1 else 'rounds'}; "
         f"{datetime.date.today().isoformat()}, commit {commit()}.", "",
         "| load | coppice | llama.cpp at its best | ratio | goal | reached | bound (our share of it) |",
         "|---|---|---|---|---|---|---|",
