@@ -29,10 +29,10 @@ using FewQuery = std::conditional_t<kScaled<Load>, std::int16_t, float>;
 /// What a group of queries of one key head needs for a block.
 template <class Load>
 struct FewBlock {
-  const std::byte* keys;         ///< the head's row of the block's slot 0
-  const std::byte* values;       ///< likewise
-  const std::byte* next_keys;    ///< the same head in the block that comes next: fetched meanwhile; or nullptr
-  const std::byte* next_values;  ///< likewise
+  const std::byte* keys;             ///< the head's row of the block's slot 0
+  const std::byte* values;           ///< likewise
+  const std::byte* ahead_of_keys;    ///< a later head's row of its block's slot 0, fetched with keys; or nullptr
+  const std::byte* ahead_of_values;  ///< likewise with values
   std::size_t row_bytes;
   int head_dim;
   int begin, end;                 ///< slots that some query sees

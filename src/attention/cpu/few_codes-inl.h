@@ -61,8 +61,8 @@ HWY_INLINE void code_scores(D16 d16, const FewBlock<Load>& b) {
       for (int s = 0; s < kSlots; ++s) sums[q][s] = more[q][s] = hn::Zero(d32);
     }
     const std::byte* row = b.keys + b.row_bytes * static_cast<std::size_t>(slot);
-    if (b.next_keys) {
-      for (int s = 0; s < kSlots; ++s) prefetch<Load>(b.next_keys, b.row_bytes, slot + s, b.head_dim);
+    if (b.ahead_of_keys) {
+      for (int s = 0; s < kSlots; ++s) prefetch<Load>(b.ahead_of_keys, b.row_bytes, slot + s, b.head_dim);
     }
     for (int i = 0; i < b.head_dim; i += lanes) {
       hn::Vec<D16> key[kSlots];
@@ -133,8 +133,8 @@ HWY_INLINE void code_values_of(D16 d16, const FewBlock<Load>& b, const std::int1
   }
   for (int slot = b.begin / 2 * 2; slot < b.end; slot += 2) {
     const std::byte* row = b.values + b.row_bytes * static_cast<std::size_t>(slot);
-    if (at == 0 && b.next_values) {
-      for (int s = 0; s < 2; ++s) prefetch<Load>(b.next_values, b.row_bytes, slot + s, b.head_dim);
+    if (at == 0 && b.ahead_of_values) {
+      for (int s = 0; s < 2; ++s) prefetch<Load>(b.ahead_of_values, b.row_bytes, slot + s, b.head_dim);
     }
     hn::Vec<D16> both[2 * Vectors];
     for (int v = 0; v < Vectors; ++v) {

@@ -32,8 +32,8 @@ HWY_INLINE void few_scores(const FewBlock<Load>& b) {
       for (V& s : q) s = hn::Zero(d);
     }
     const std::byte* row = b.keys + b.row_bytes * static_cast<std::size_t>(slot);
-    if (b.next_keys) {
-      for (int s = 0; s < kSlots; ++s) prefetch<Load>(b.next_keys, b.row_bytes, slot + s, b.head_dim);
+    if (b.ahead_of_keys) {
+      for (int s = 0; s < kSlots; ++s) prefetch<Load>(b.ahead_of_keys, b.row_bytes, slot + s, b.head_dim);
     }
     for (int i = 0; i < b.head_dim; i += lanes) {
       V key[kSlots];
@@ -96,7 +96,7 @@ HWY_INLINE void few_values_of(const FewBlock<Load>& b, int at) {
   }
   for (int slot = b.begin; slot < b.end; ++slot) {
     const std::byte* row = b.values + b.row_bytes * static_cast<std::size_t>(slot);
-    if (at == 0 && b.next_values) prefetch<Load>(b.next_values, b.row_bytes, slot, b.head_dim);
+    if (at == 0 && b.ahead_of_values) prefetch<Load>(b.ahead_of_values, b.row_bytes, slot, b.head_dim);
     V value[Vectors];
     for (int v = 0; v < Vectors; ++v) value[v] = Load::load(d, row, at + v * lanes);
     for (int q = 0; q < Group; ++q) {
@@ -197,6 +197,38 @@ void store_few(const TileInput& t, TileScratch& scratch) {
   }
 }
 
+/// A tile's keys and values in the order in which they are gone through: of each block, of each head, keys, then values.
+template <class Load>
+class FewStretches {
+ public:
+  explicit FewStretches(const TileInput& t)
+      : t_(t),
+        head_bytes_(head_bytes(Load::kFormat, t.heads.head_dim)),
+        ahead_(head_bytes_ * static_cast<std::size_t>(t.pool.block_size) < kFarEnough ? 3 : 1) {}
+
+  /// A block's keys of a head; the stretch behind them has the values.
+  std::size_t keys_of(std::size_t block, int head) const {
+    return 2 * (block * static_cast<std::size_t>(t_.heads.n_kv_head) + static_cast<std::size_t>(head));
+  }
+  /// The head in the block's first slot; nullptr behind the last block.
+  const std::byte* at(std::size_t stretch) const {
+    const auto heads = static_cast<std::size_t>(t_.heads.n_kv_head);
+    const std::size_t block = stretch / 2 / heads, head = stretch / 2 % heads;
+    if (block >= t_.blocks.size()) return nullptr;
+    const std::byte* pool = stretch % 2 == 0 ? t_.pool.keys : t_.pool.values;
+    return pool + t_.pool.block_bytes() * static_cast<std::size_t>(t_.blocks[block]) + head_bytes_ * head;
+  }
+  /// What is fetched meanwhile. An odd number of stretches ahead, so that keys are fetched while values are multiplied; and
+  /// no further than it takes to arrive (ADR 0008).
+  const std::byte* ahead_of(std::size_t stretch) const { return at(stretch + ahead_); }
+
+ private:
+  static constexpr std::size_t kFarEnough = 8192;
+
+  const TileInput& t_;
+  std::size_t head_bytes_, ahead_;
+};
+
 template <class Load>
 std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
   const HeadShape& h = t.heads;
@@ -207,28 +239,26 @@ std::uint64_t attend_few(const TileInput& t, TileScratch& scratch) {
   for (const RowInterval& r : t.rows) lo = std::min(lo, r.lo), hi = std::max(hi, r.hi);
   const std::size_t bytes_per_head = head_bytes(Load::kFormat, dim);
   const int stride = (block_size + TileScratch::kMaxLanes - 1) / TileScratch::kMaxLanes * TileScratch::kMaxLanes;
+  const FewStretches<Load> stretches(t);
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < t.blocks.size(); ++i) {
     const int slot0 = t.run_offset + static_cast<int>(i) * block_size;
     const int begin = std::max(lo - slot0, 0), end = std::min(hi - slot0, block_size);
     if (begin >= end) continue;
-    const std::size_t at = t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i]);
-    const bool more = i + 1 < t.blocks.size();
-    const std::size_t next = more ? t.pool.block_bytes() * static_cast<std::size_t>(t.blocks[i + 1]) : 0;
     for (int k = 0; k < h.n_kv_head; ++k) {
+      const std::size_t keys = stretches.keys_of(i, k), values = keys + 1;
       for (int q = 0; q < n_queries;) {
         const std::ptrdiff_t state = std::ptrdiff_t{k} * n_queries + q;
-        const std::size_t head = bytes_per_head * static_cast<std::size_t>(k);
         const FewQuery<Load>* queries = nullptr;
         if constexpr (kScaled<Load>) {
           queries = scratch.whole_queries() + state * dim;
         } else {
           queries = scratch.queries() + state * dim;
         }
-        const FewBlock<Load> b{.keys = t.pool.keys + at + head,
-                               .values = t.pool.values + at + head,
-                               .next_keys = more && q == 0 ? t.pool.keys + next + head : nullptr,
-                               .next_values = more && q == 0 ? t.pool.values + next + head : nullptr,
+        const FewBlock<Load> b{.keys = stretches.at(keys),
+                               .values = stretches.at(values),
+                               .ahead_of_keys = q == 0 ? stretches.ahead_of(keys) : nullptr,
+                               .ahead_of_values = q == 0 ? stretches.ahead_of(values) : nullptr,
                                .row_bytes = t.pool.row_bytes,
                                .head_dim = dim,
                                .begin = begin,
