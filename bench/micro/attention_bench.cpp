@@ -236,8 +236,7 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "turns of everything that is compared")->check(CLI::Range(1, 1000));
   app.add_option("--repetitions", options.repetitions, "in each round, after a warm-up")->check(CLI::Range(1, 1000));
   app.add_flag("--small-pages", options.small_pages, "no huge pages");
-  app.add_flag("--no-prefetch", options.no_prefetch,
-               "don't fetch the next block ahead; the server's kernel (tree) always does");
+  app.add_flag("--no-prefetch", options.no_prefetch, "don't fetch ahead; the server's kernel (tree) always does");
   app.add_flag("--quick", options.quick, "small samples: results and counts are checked, times say nothing");
   app.add_flag("--list", options.list, "name the cases that would run and stop");
   CLI11_PARSE(app, argc, argv);
