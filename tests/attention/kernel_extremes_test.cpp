@@ -47,7 +47,7 @@ TEST_P(KernelExtremesTest, ScoresOfAnySizeKeepFinite) {
   }
 }
 
-/// An infinite scale, which the codec writes for a head that is too large for f16, with codes of 0: no number.
+/// Infinite scales with codes of 0: no number. Our codec writes none.
 TEST_P(KernelExtremesTest, InfiniteScalesOfKeysLeaveAnswersFinite) {
   for (const int n_rows : {1, 17}) {
     AttentionCase c = rows_on_prefix(n_rows, 100, 16);
@@ -171,8 +171,8 @@ TEST_P(KernelExtremesTest, SmallValuesOfHeavySlotsCount) {
   }
 }
 
-/// Keys that f16 can't hold: whatever they weigh, they spoil nobody's answer. One infinite channel scores infinity, two may
-/// score infinity minus infinity.
+/// Infinite keys, as others' codecs write them: whatever they weigh, they spoil nobody's answer. One infinite channel scores
+/// infinity, two may score infinity minus infinity.
 TEST_P(KernelExtremesTest, InfiniteKeysLeaveAnswersFinite) {
   constexpr int kDim = 64;
   for (const int n_rows : {1, 16}) {
@@ -187,11 +187,36 @@ TEST_P(KernelExtremesTest, InfiniteKeysLeaveAnswersFinite) {
       for (const int position : {0, 20, 31, 47, 63, 99}) {
         test::PoolData pool(c, 1, KvFormat::kF16);
         std::vector<float> head(kDim, 1.0F);
-        for (std::size_t i = 0; i < channels; ++i) head[3 + 2 * i] = std::numeric_limits<float>::infinity();
         const auto slot = static_cast<std::size_t>(c.rows()[0].table.slot(position));
-        attention::encode_head(KvFormat::kF16, kDim, head.data(), pool.keys.data() + slot * pool.view.row_bytes);
+        std::byte* key = pool.keys.data() + slot * pool.view.row_bytes;
+        attention::encode_head(KvFormat::kF16, kDim, head.data(), key);
+        for (std::size_t i = 0; i < channels; ++i) {
+          key[2 * (3 + 2 * i)] = std::byte{0}, key[2 * (3 + 2 * i) + 1] = std::byte{0x7C};
+        }
         for (const float x : attend(c, pool, q, 1).out) {
           ASSERT_TRUE(std::isfinite(x)) << n_rows << " rows, " << channels << " channels of position " << position;
+        }
+      }
+    }
+  }
+}
+
+/// A value that f16 can't hold, in a slot that not all rows of a tile see.
+TEST_P(KernelExtremesTest, ValuesTooLargeForF16LeaveAnswersFinite) {
+  constexpr int kDim = 64;
+  for (const int n_rows : {2, 16}) {
+    const std::vector<test::Path> paths = {{.length = 70, .n_rows = n_rows}};
+    AttentionCase c = test::make_case("large values", paths, 16, {}, 1);
+    c.heads = {.n_head = 1, .n_kv_head = 1, .head_dim = kDim, .scale = 0.1F};
+    const auto q = test::make_queries(c, 2);
+    for (const KvFormat format : kKvFormats) {
+      for (const int position : {0, 40, 69}) {  // the last one is seen by the last row only
+        test::PoolData pool(c, 1, format);
+        const std::vector<float> value(kDim, 1e30F);
+        const auto slot = static_cast<std::size_t>(c.rows()[0].table.slot(position));
+        attention::encode_head(format, kDim, value.data(), pool.values.data() + slot * pool.view.row_bytes);
+        for (const float x : attend(c, pool, q, 1).out) {
+          ASSERT_TRUE(std::isfinite(x)) << n_rows << " rows, " << format_name(format) << ", position " << position;
         }
       }
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -101,6 +102,27 @@ TEST_P(KvCodecTest, ZerosStayZerosAndTinyValuesFinite) {
       for (const double v : read(format, 64, encoded(format, values))) ASSERT_NEAR(v, 0.0, 1e-6);
     }
   }
+}
+
+TEST_P(KvCodecTest, WhatIsTooLargeBecomesTheLargestThereIs) {
+  for (const KvFormat format : kKvFormats) {
+    const double most = format == KvFormat::kF16 ? 65504 : format == KvFormat::kInt8 ? 65504 * 127 : 65504 * 2;
+    for (const int dim : kDims) {
+      for (const float size : {1e5F, 1e10F, 1e30F}) {
+        auto values = vector(dim);
+        for (float& v : values) v *= size;
+        const auto back = read(format, dim, encoded(format, values));
+        double along = 0;
+        for (std::size_t i = 0; i < back.size(); ++i) {
+          ASSERT_TRUE(std::isfinite(back[i])) << format_name(format) << ", " << dim << ", " << size;
+          along += back[i] * double{values[i]} / double{size};
+        }
+        EXPECT_GT(along, std::min(most, double{size}) / 10) << format_name(format) << ", " << dim << ", " << size;
+      }
+    }
+  }
+  const std::vector<float> infinite(16, -std::numeric_limits<float>::infinity());
+  for (const double v : read(KvFormat::kF16, 16, encoded(KvFormat::kF16, infinite))) EXPECT_EQ(v, -65504);
 }
 
 TEST_P(KvCodecTest, WritesEveryByteOfTheHeadAndNoOther) {

@@ -23,11 +23,19 @@ namespace coppice::attention::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// What f16 can't hold becomes the largest that it can: as infinity, times a weight of 0, it would spoil the answers of those
+/// who don't see it. NaN may stay NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V within_f16(D d, V x) {
+  constexpr float kMost = 65504.0F;
+  return hn::Min(hn::Set(d, kMost), hn::Max(hn::Set(d, -kMost), x));
+}
+
 /// Stores a scale, and returns what was stored.
 HWY_INLINE float store_scale(float scale, std::byte* head) {
   const hn::CappedTag<float, 1> d;
   const hn::Rebind<hwy::float16_t, decltype(d)> half;
-  hn::StoreU(hn::DemoteTo(half, hn::Set(d, scale)), half, reinterpret_cast<hwy::float16_t*>(head));
+  hn::StoreU(hn::DemoteTo(half, within_f16(d, hn::Set(d, scale))), half, reinterpret_cast<hwy::float16_t*>(head));
   return scale_of(head);
 }
 
@@ -37,10 +45,14 @@ HWY_INLINE void encode_f16(const float* x, int n, std::byte* to) {
   auto* halves = reinterpret_cast<hwy::float16_t*>(to);
   const int lanes = static_cast<int>(hn::Lanes(d));
   int i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(hn::DemoteTo(half, hn::LoadU(d, x + i)), half, halves + i);
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(hn::DemoteTo(half, within_f16(d, hn::LoadU(d, x + i))), half, halves + i);
+  }
   const hn::CappedTag<float, 1> one;
   const hn::Rebind<hwy::float16_t, decltype(one)> one_half;
-  for (; i < n; ++i) hn::StoreU(hn::DemoteTo(one_half, hn::LoadU(one, x + i)), one_half, halves + i);
+  for (; i < n; ++i) {
+    hn::StoreU(hn::DemoteTo(one_half, within_f16(one, hn::LoadU(one, x + i))), one_half, halves + i);
+  }
 }
 
 /// x: rotated.
@@ -52,9 +64,11 @@ HWY_INLINE void encode_int8(const float* x, int n, std::byte* to) {
   for (int i = 0; i < n; i += lanes) largest = hn::Max(largest, hn::Abs(hn::Load(d, x + i)));
   const float scale = store_scale(hn::GetLane(hn::MaxOfLanes(d, largest)) / 127.0F, to);
   const auto inverse = hn::Set(d, scale > 0.0F ? 1.0F / scale : 0.0F);
+  const auto most = hn::Set(d, 127.0F);  // more comes of a scale that f16 can't hold
   auto* codes = reinterpret_cast<std::int8_t*>(to + kScaleBytes);
   for (int i = 0; i < n; i += lanes) {
-    hn::StoreU(hn::DemoteTo(bytes, hn::NearestInt(hn::Mul(hn::Load(d, x + i), inverse))), bytes, codes + i);
+    const auto code = hn::Clamp(hn::Mul(hn::Load(d, x + i), inverse), hn::Neg(most), most);
+    hn::StoreU(hn::DemoteTo(bytes, hn::NearestInt(code)), bytes, codes + i);
   }
 }
 
