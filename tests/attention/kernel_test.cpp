@@ -120,9 +120,8 @@ double sampled_distance(const AttentionCase& c, const test::PoolData& pool, std:
   return distance(c, actual, expected);
 }
 
-/// Long prefixes, hundreds of rows, windows, chunks beside decodes. On the machine's best instruction set only: small
-/// trees run on all.
-TEST(Kernel, LongPrefixesAndChunksAgreeWithTheReference) {
+/// Long prefixes, hundreds of rows, windows, chunks beside decodes.
+TEST_P(KernelTest, LongPrefixesAndChunksAgreeWithTheReference) {
   std::mt19937_64 random(test::test_seed());
   for (const AttentionCase& c : test::named_cases()) {
     const auto q = test::make_queries(c, random());
