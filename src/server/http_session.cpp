@@ -13,10 +13,10 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/status.hpp>
 #include <ctime>
-#include <iterator>
 #include <new>
 #include <utility>
 
+#include "server/http_head.h"
 #include "server/log_failure.h"
 
 namespace coppice::server {
@@ -45,21 +45,6 @@ std::string http_date() {
   return {text.data(), n};
 }
 
-/// The reply to a request that could not be read; none: nobody is there to read it.
-std::optional<ApiError> protocol_error(error_code error, bool overdue, const HttpLimits& limits) {
-  if (overdue) return ApiError(408, "The request took too long to arrive.", "", "request_timeout");
-  if (error == http::error::header_limit)
-    return ApiError(431, fmt::format("The header is over the limit of {} bytes.", limits.max_header_bytes), "",
-                    "header_too_large");
-  if (error == http::error::body_limit)
-    return ApiError(413, fmt::format("The body is over the limit of {} bytes.", limits.max_body_bytes), "",
-                    "body_too_large");
-  const bool closed = error == http::error::end_of_stream || error == http::error::partial_message;
-  if (!closed && error.category() == http::make_error_code(http::error::bad_method).category())
-    return ApiError(400, "The request is not valid HTTP: " + error.message() + ".", "", "bad_http");
-  return std::nullopt;
-}
-
 /// A client whose machine or network is gone says nothing: the kernel must ask, and give up what isn't acknowledged.
 void notice_dead_peer(int fd, double write_seconds) {
   const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof(value)); };
@@ -68,36 +53,6 @@ void notice_dead_peer(int fd, double write_seconds) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(write_seconds, 1e6) * 1000));
-}
-
-/// The path and query of a target. One in absolute form (RFC 9112, 3.2.2) has a scheme and an authority before them.
-std::string_view origin_form(std::string_view target) {
-  for (const std::string_view scheme : {"http://", "https://"}) {
-    if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
-    target.remove_prefix(std::min(target.find_first_of("/?", scheme.size()), target.size()));
-    return target;
-  }
-  return target;
-}
-
-/// Whether it is beyond doubt where the body ends (RFC 9112, 6.1 and 6.3): whoever sees another end would see other requests.
-bool has_clear_end(const http::request_header<>& head) {
-  const auto [first, last] = head.equal_range(http::field::transfer_encoding);
-  if (first == last) return true;
-  return head.version() >= 11 && std::next(first) == last && boost::beast::iequals(first->value(), "chunked");
-}
-
-/// All but the body.
-HttpRequest request_of(const http::request_header<>& head) {
-  HttpRequest request;
-  const std::string_view target = origin_form(head.target());
-  request.path = target.substr(0, target.find('?'));
-  if (request.path.empty()) request.path = "/";
-  request.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string());
-  if (const auto [first, last] = head.equal_range(http::field::authorization);
-      first != last && std::next(first) == last)
-    request.authorization = std::string_view(first->value());
-  return request;
 }
 
 }  // namespace
@@ -195,18 +150,10 @@ asio::awaitable<std::expected<HttpRequest, std::optional<ApiError>>> HttpSession
   const auto& head = parser.get();
   head_only_ = head.method() == http::verb::head;
   http10_ = head.version() < 11;
-  if (std::cmp_greater(std::distance(head.begin(), head.end()), limits_.max_header_fields))
-    co_return std::unexpected(ApiError(431, fmt::format("The header has over {} fields.", limits_.max_header_fields),
-                                       "", "header_too_large"));
-  const auto hosts = head.count(http::field::host);
-  if (hosts > 1 || (hosts == 0 && !http10_))
-    co_return std::unexpected(ApiError(400, "An HTTP/1.1 request must have one Host field.", "", "bad_http"));
-  if (!has_clear_end(head))
-    co_return std::unexpected(
-        ApiError(400, "The only Transfer-Encoding taken here is 'chunked', with HTTP/1.1.", "", "bad_http"));
 
-  HttpRequest request = request_of(head);
+  HttpRequest request;
   try {
+    request = read_head(head, limits_);
     handler_.admit(request);
   } catch (const ApiError& e) {
     co_return std::unexpected(e);

@@ -23,12 +23,6 @@ const std::string kChunkedHead = "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer
 
 class ClientsTest : public ServerTest {
  protected:
-  /// Whatever else is open: sends `bytes` on a connection of its own.
-  HttpAnswer exchange(const std::string& bytes) {
-    auto c = client();
-    c->send(bytes);
-    return c->receive();
-  }
   /// Only the asking connection is left, and no body.
   void expect_deserted() {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -45,56 +39,6 @@ class ClientsTest : public ServerTest {
            metrics.find("\ncoppice_http_body_bytes 0\n") != std::string::npos;
   }
 };
-
-TEST_F(ClientsTest, TargetsMayBeAbsolute) {
-  start(words({"x"}));
-  for (const char* target : {"http://example.com/health", "HTTP://example.com:80/health?x=1", "https://[::1]/health"})
-    EXPECT_EQ(exchange(get_request(target)).status, 200) << target;
-  for (const char* target : {"http://example.com", "http://example.com?/health", "http:///health/", "ftp://x/health",
-                             "http:/health", "//example.com/health", "*", "example.com:80"})
-    EXPECT_EQ(exchange(get_request(target)).status, 404) << target;
-  EXPECT_EQ(exchange(post_request("http://x/v1/completions", R"({"prompt": "hi"})")).status, 200);
-}
-
-TEST_F(ClientsTest, TooManyHeaderFieldsAre431) {
-  start();
-  const auto fields = [](int n) {
-    std::string text;
-    for (int i = 0; i < n; ++i) text += fmt::format("X-{}: y\r\n", i);
-    return text;
-  };
-  EXPECT_EQ(exchange(get_request("/health", fields(99))).status, 200);  // and Host
-  const HttpAnswer answer = exchange(get_request("/health", fields(100)));
-  EXPECT_EQ(answer.status, 431);
-  EXPECT_EQ(answer.code(), "header_too_large");
-}
-
-/// What two readers of one stream could understand differently.
-TEST_F(ClientsTest, AmbiguousBodiesAre400) {
-  FakeModel& model = start(words({"x"}));
-  for (const char* fields :
-       {"Content-Length: 15\r\nContent-Length: 16\r\n", "Content-Length: 15, 16\r\n", "Content-Length: +15\r\n",
-        "Content-Length: 15\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked\r\nContent-Length: 15\r\n",
-        "Transfer-Encoding: xchunked\r\n", "Transfer-Encoding: identity\r\n", "Transfer-Encoding:\r\n",
-        "Transfer-Encoding: chunked, identity\r\n", "Transfer-Encoding: gzip, chunked\r\n",
-        "Transfer-Encoding: \"chunked\"\r\n", "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
-        "Transfer-Encoding: xchunked\r\nContent-Length: 15\r\n", "Content-Length : 15\r\n", "Content-Length: 0x0f\r\n",
-        "Content-Length: 99999999999999999999\r\n"}) {
-    auto c = client();
-    c->send(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: x\r\n{}\r\n", fields) + R"({"prompt":"hi"})");
-    EXPECT_EQ(c->receive().status, 400) << fields;
-    EXPECT_TRUE(c->closed());
-  }
-  EXPECT_EQ(model.submitted(), 0U);
-}
-
-TEST_F(ClientsTest, ChunksAreNotForHttp10) {
-  start();
-  auto c = client();
-  c->send("POST /tokenize HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
-  EXPECT_EQ(c->receive().status, 400);
-  EXPECT_TRUE(c->closed());
-}
 
 TEST_F(ClientsTest, ChunksHeadWithoutEndIsCutOff) {
   start();

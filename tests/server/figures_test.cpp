@@ -70,11 +70,6 @@ TEST_F(FiguresTest, MetricsCountRequestsAndShowTheEngine) {
 
 class RejectionsTest : public FiguresTest {
  protected:
-  HttpAnswer exchange(const std::string& request) {
-    auto c = client();
-    c->send(request);
-    return c->receive();
-  }
   double rejected(const std::string& reason) {
     const std::string body = exchange(get_request("/metrics", kKey)).body;
     const std::string line = "coppice_requests_rejected_total{reason=\"" + reason + "\"} ";

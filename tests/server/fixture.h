@@ -62,6 +62,12 @@ class ServerTest : public ::testing::Test {
     c.read_until("first");
     return id;
   }
+  /// Whatever else is open: sends `bytes` on a connection of its own.
+  HttpAnswer exchange(const std::string& bytes) {
+    auto c = client();
+    c->send(bytes);
+    return c->receive();
+  }
   HttpAnswer get(const std::string& path) { return client()->get(path); }
   HttpAnswer post(const std::string& path, const std::string& body) { return client()->post(path, body); }
   HttpAnswer chat(const std::string& more = "") {

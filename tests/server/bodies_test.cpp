@@ -1,0 +1,113 @@
+// The room that bodies take while they arrive, and how fast they must.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/fixture.h"
+
+namespace coppice::testing {
+namespace {
+
+class BodiesTest : public ServerTest {
+ protected:
+  static constexpr int kBody = 10000, kBudget = 4 * kBody, kSmall = 100;
+
+  static server::ServerConfig small() {
+    auto c = config();
+    c.http.max_body_bytes = kBody;
+    c.http.max_bodies_bytes = kBudget;
+    c.http.small_body_bytes = kSmall;
+    c.http.body_piece_seconds = 60;
+    return c;
+  }
+  static std::string padded(int bytes) {
+    const std::string body = R"({"prompt": "hi", "user": ""})";
+    return std::string(body).insert(body.size() - 2, static_cast<std::size_t>(bytes) - body.size(), 'a');
+  }
+  void wait_for_bytes(int bytes) {
+    ASSERT_NO_FATAL_FAILURE(wait_for_figure(fmt::format("coppice_http_body_bytes {}", bytes)));
+  }
+};
+
+TEST_F(BodiesTest, TogetherTheyHaveALimit) {
+  start(words({"x"}), small());
+  std::vector<std::unique_ptr<HttpClient>> slow;
+  const std::string request = post_request("/v1/completions", padded(kBody));
+  for (int i = 0; i < 4; ++i) {
+    slow.push_back(client());
+    slow.back()->send(request.substr(0, request.size() - 100));
+  }
+  wait_for_bytes(kBudget - 400);
+  // Their first kSmall bytes don't count.
+  EXPECT_EQ(post("/v1/completions", padded(900)).status, 200) << "what is left may be used";
+  for (const bool chunked : {false, true}) {
+    auto late = client();
+    late->send(chunked ? "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" +
+                             std::string(0x1000, ' ')
+                       : post_request("/v1/completions", padded(901)));
+    const HttpAnswer answer = late->receive();
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_EQ(answer.code(), "unavailable");
+    EXPECT_TRUE(answer.headers.contains("retry-after"));
+    EXPECT_EQ(answer.headers.at("connection"), "close");
+  }
+  wait_for_bytes(kBudget - 400);
+  auto last = client();
+  const std::string rest = post_request("/v1/completions", padded(901));
+  last->send(rest.substr(0, rest.size() - 1));
+  wait_for_bytes(kBudget - 400 + 900);
+  EXPECT_EQ(post("/v1/completions", padded(kSmall)).status, 200) << "small ones find room beside any";
+  EXPECT_EQ(post("/v1/completions", padded(kSmall + 1)).status, 503);
+  last.reset();
+  wait_for_bytes(kBudget - 400);
+  slow[0]->send(request.substr(request.size() - 100));
+  EXPECT_EQ(slow[0]->receive().status, 200);
+  slow[1]->close();
+  wait_for_bytes(kBudget - 2 * kBody - 200);
+  EXPECT_EQ(post("/v1/completions", padded(kBody)).status, 200);
+}
+
+TEST_F(BodiesTest, LargeOnesMustKeepComing) {
+  auto c = small();
+  c.http.body_piece_seconds = 0.3;
+  start(words({"x"}), c);
+  const std::string little = post_request("/v1/completions", padded(kSmall));
+  auto patient = client();
+  patient->send(little.substr(0, little.size() - 1));
+  const std::string large = post_request("/v1/completions", padded(kBody));
+  for (const int missing : {kBody - 2 * kSmall, 1}) {
+    auto slow = client();
+    slow->send(large.substr(0, large.size() - static_cast<std::size_t>(missing)));
+    const HttpAnswer answer = slow->receive();
+    EXPECT_EQ(answer.status, 408) << missing;
+    EXPECT_EQ(answer.code(), "request_timeout");
+  }
+  patient->send(little.substr(little.size() - 1));
+  EXPECT_EQ(patient->receive().status, 200) << "it is in nobody's way";
+}
+
+TEST_F(BodiesTest, WhatIsOnlyAnnouncedTakesNoRoom) {
+  start(words({"x"}), small());
+  std::vector<std::unique_ptr<HttpClient>> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.push_back(client());
+    silent.back()->send(fmt::format("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", kBody));
+  }
+  EXPECT_EQ(post("/v1/completions", padded(kBody)).status, 200);
+}
+
+TEST_F(BodiesTest, RunningRequestsHoldNone) {
+  FakeModel& model = start({}, small());
+  std::vector<std::unique_ptr<HttpClient>> running;
+  for (std::size_t i = 0; i < 10; ++i) {
+    running.push_back(client());
+    running.back()->send(post_request("/v1/completions", padded(kBody)));
+    ASSERT_NE(model.wait_submitted(i), 0u);
+  }
+  wait_for_bytes(0);
+}
+
+}  // namespace
+}  // namespace coppice::testing

@@ -1,0 +1,86 @@
+// What a request is told about the cache when it asks.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/fixture.h"
+
+namespace coppice::testing {
+namespace {
+
+using nlohmann::json;
+using sampling::Finish;
+
+class CacheReportTest : public ServerTest {};
+
+engine::CacheReport a_report() {
+  return {.prompt_tokens = 9,
+          .matched_tokens = 4,
+          .ended = engine::MatchEnded::kDiffers,
+          .before = {'a', 'b'},
+          .asked = {'c', 'd'},
+          .found = {'e'},
+          .lost_tokens = 4,
+          .lost_seconds = 0.25};
+}
+
+TEST_F(CacheReportTest, AreToldToThoseWhoAsk) {
+  FakeModel& model = start([](const engine::Request& r) {
+    auto event = last(r.id, "x", Finish::kStop, {9, 4, 1});
+    if (r.cache_report) event.report = std::make_shared<const engine::CacheReport>(a_report());
+    return std::vector<std::vector<engine::Event>>{{event}};
+  });
+  const json want = json::parse(R"({"prompt_tokens": 9, "matched_tokens": 4, "ended": "differs",
+    "why": "The cached text goes on differently here.", "text": {"before": "ab", "asked": "cd", "found": "e"},
+    "lost_tokens": 4, "lost_seconds": 0.25})");
+  EXPECT_EQ(complete(R"(, "cache_report": true)").json()["cache_report"], want);
+  EXPECT_TRUE(model.cache_report(0));
+  EXPECT_FALSE(complete().json().contains("cache_report"));
+  const json two = post("/v1/completions", R"({"prompt": ["a", "b"], "cache_report": true})").json();
+  EXPECT_EQ(two["cache_report"], json::array({want, want}));
+  const std::string stream = chat(R"(, "cache_report": true, "stream": true)").body;
+  EXPECT_NE(stream.find(R"("choices":[],"cache_report":{"prompt_tokens":9)"), std::string::npos) << stream;
+}
+
+TEST_F(CacheReportTest, OnePromptWithoutOneLeavesThoseOfOthers) {
+  int n = 0;
+  start([&](const engine::Request& r) {
+    if (n++ % 3 == 1)
+      return std::vector<std::vector<engine::Event>>{{refusal(r.id, engine::Refusal::kTimeout, "late")}};
+    auto event = last(r.id, "x", Finish::kStop, {9, 4, 1});
+    event.report = std::make_shared<const engine::CacheReport>(a_report());
+    return std::vector<std::vector<engine::Event>>{{event}};
+  });
+  const std::string body = R"({"prompt": ["a", "b", "c"], "cache_report": true)";
+  const auto events = post("/v1/completions", body + R"(, "stream": true})").events();
+  ASSERT_GE(events.size(), 2U);
+  for (const json& answer : {post("/v1/completions", body + "}").json(), json::parse(events[events.size() - 2])}) {
+    const json reports = answer["cache_report"];
+    ASSERT_EQ(reports.size(), 3U) << answer;
+    EXPECT_EQ(reports[0]["matched_tokens"], 4);
+    EXPECT_EQ(reports[1], nullptr);
+    EXPECT_EQ(reports[2]["matched_tokens"], 4);
+  }
+}
+
+TEST_F(CacheReportTest, TheOperatorSaysHowMuchTheyTell) {
+  auto c = config();
+  const auto script = [](const engine::Request& r) {
+    auto event = last(r.id, "x", Finish::kStop, {9, 4, 1});
+    event.report = std::make_shared<const engine::CacheReport>(a_report());
+    return std::vector<std::vector<engine::Event>>{{event}};
+  };
+  c.api.cache_reports = server::CacheReports::kLengths;
+  start(script, c);
+  const json text = complete(R"(, "cache_report": true)").json()["cache_report"]["text"];
+  EXPECT_EQ(text, json::parse(R"({"before": "ab", "asked": "cd"})")) << "only the client's own text";
+  c.api.cache_reports = server::CacheReports::kOff;
+  start(script, c);
+  const HttpAnswer answer = complete(R"(, "cache_report": true)");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.param(), "cache_report");
+  EXPECT_EQ(complete(R"(, "cache_report": false)").status, 200);
+}
+
+}  // namespace
+}  // namespace coppice::testing
