@@ -1,4 +1,4 @@
-// The inside of Cache, shared by cache.cpp (what it does) and cache_check.cpp (how it is checked and shown).
+// The inside of Cache, shared by cache.cpp and detach.cpp (what it does) and cache_check.cpp (how it is checked and shown).
 #pragma once
 
 #include <algorithm>
