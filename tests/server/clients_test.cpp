@@ -21,24 +21,7 @@ using nlohmann::json;
 
 const std::string kChunkedHead = "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-class ClientsTest : public ServerTest {
- protected:
-  /// Only the asking connection is left, and no body.
-  void expect_deserted() {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    std::string metrics;
-    do {
-      metrics = get("/metrics").body;
-    } while (!deserted(metrics) && std::chrono::steady_clock::now() < end);
-    EXPECT_TRUE(deserted(metrics)) << metrics;
-  }
-
- private:
-  static bool deserted(const std::string& metrics) {
-    return metrics.find("\ncoppice_connections 1\n") != std::string::npos &&
-           metrics.find("\ncoppice_http_body_bytes 0\n") != std::string::npos;
-  }
-};
+class ClientsTest : public ServerTest {};
 
 TEST_F(ClientsTest, ChunksHeadWithoutEndIsCutOff) {
   start();
@@ -290,57 +273,6 @@ TEST_F(ClientsTest, SilentPeersAreAskedWhetherTheyLive) {
       timers.push_back(timer.substr(0, 2));
   }
   EXPECT_EQ(timers, std::vector<std::string>{"02"});
-}
-
-TEST_F(ClientsTest, IdleConnectionsGiveWay) {
-  auto c = config();
-  c.http.max_connections = 8;
-  c.http.crowded_idle_seconds = 0.3;
-  FakeModel& model = start({}, c);
-  expect_deserted();
-  auto busy = client();
-  busy->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
-  const auto id = model.wait_submitted(0);
-  std::vector<std::unique_ptr<HttpClient>> idle;
-  for (int i = 0; i < 7; ++i) idle.push_back(client());
-  const auto full = client()->receive();
-  EXPECT_EQ(full.status, 503);
-  EXPECT_EQ(full.headers.at("retry-after"), "1");
-  for (auto& one : idle) EXPECT_TRUE(one->closed());
-  EXPECT_EQ(get("/health").status, 200);
-  model.emit({last(id, "done", sampling::Finish::kStop, {})});
-  EXPECT_EQ(busy->receive().status, 200);
-}
-
-/// Closing with unread bytes makes the kernel send a reset, which destroys the answer on its way.
-TEST_F(ClientsTest, OneConnectionTooManyHearsSoThoughItTalks) {
-  auto c = config();
-  c.http.max_connections = 1;
-  c.http.crowded_idle_seconds = 60;
-  start({}, c);
-  expect_deserted();
-  auto first = client();
-  EXPECT_EQ(first->get("/health").status, 200);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(post("/tokenize", std::string(100000, ' ')).status, 503);
-  EXPECT_EQ(first->get("/health").status, 200);
-}
-
-TEST_F(ClientsTest, FloodOfConnectionsLeavesTheFirstOnes) {
-  auto c = config();
-  c.http.max_connections = 10;
-  c.http.crowded_idle_seconds = 60;
-  start({}, c);
-  expect_deserted();
-  std::vector<std::unique_ptr<HttpClient>> served, flood;
-  for (int i = 0; i < 10; ++i) {
-    served.push_back(client());
-    ASSERT_EQ(served.back()->get("/health").status, 200);
-  }
-  for (int i = 0; i < 500; ++i) flood.push_back(client());
-  for (auto& one : served) EXPECT_EQ(one->get("/health").status, 200);
-  flood.clear();
-  served.clear();
-  expect_deserted();
 }
 
 /// Each step reaches the good one beside them. How fast is for bench/streams.py to say, not for a test.

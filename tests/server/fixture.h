@@ -88,8 +88,24 @@ class ServerTest : public ::testing::Test {
     FAIL() << "no '" << line << "' in " << metrics;
   }
 
+  /// Only the asking connection is left, and no body.
+  void expect_deserted() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    std::string metrics;
+    do {
+      metrics = get("/metrics").body;
+    } while (!deserted(metrics) && std::chrono::steady_clock::now() < end);
+    EXPECT_TRUE(deserted(metrics)) << metrics;
+  }
+
   std::unique_ptr<server::Server> server_;
   std::shared_ptr<FakeModel> model_;
+
+ private:
+  static bool deserted(const std::string& metrics) {
+    return metrics.find("\ncoppice_connections 1\n") != std::string::npos &&
+           metrics.find("\ncoppice_http_body_bytes 0\n") != std::string::npos;
+  }
 };
 
 }  // namespace coppice::testing

@@ -147,42 +147,6 @@ TEST_F(LimitsTest, HalfARequestTimesOut) {
   }
 }
 
-TEST_F(LimitsTest, IdleConnectionsAreClosed) {
-  auto c = config();
-  c.http.idle_seconds = 0.3;
-  start({}, c);
-  EXPECT_TRUE(client()->closed());
-  auto used = client();
-  used->get("/health");
-  EXPECT_TRUE(used->closed());
-}
-
-TEST_F(LimitsTest, WaitingForAnAnswerIsNotIdle) {
-  auto c = config();
-  c.http.idle_seconds = c.http.header_seconds = c.http.body_seconds = c.http.write_seconds = 0.3;
-  FakeModel& model = start({}, c);
-  auto patient = client();
-  patient->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
-  const auto id = model.wait_submitted(0);
-  EXPECT_TRUE(client()->closed());  // idle, and so a clock that shows 0.3 s have passed
-  EXPECT_FALSE(model.cancelled(id));
-  model.emit({last(id, "done", sampling::Finish::kStop, {})});
-  EXPECT_EQ(patient->receive().status, 200);
-}
-
-TEST_F(LimitsTest, OneConnectionTooManyIsTold) {
-  auto c = config();
-  c.http.max_connections = 3;
-  start({}, c);
-  std::vector<std::unique_ptr<HttpClient>> clients;
-  for (int i = 0; i < 3; ++i) {
-    clients.push_back(client());
-    while (clients.back()->get("/health").status != 200) clients.back() = client();  // start()'s client may linger
-  }
-  EXPECT_EQ(client()->receive().status, 503);
-  EXPECT_EQ(clients[0]->get("/health").status, 200);
-}
-
 TEST_F(LimitsTest, PortInUseIsOneSentence) {
   start();
   auto c = config();
