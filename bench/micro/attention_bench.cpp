@@ -1,5 +1,6 @@
 // Times attention backends on steps of one layer and reports them against the machine's read bandwidth: time, bytes read per
-// unique byte, share of the bound. Every result is also checked against plain attention in double precision.
+// unique byte, share of the bound. The first and last row of every result are also checked against plain attention in
+// double precision.
 //   attention_bench --filter 8b/16k --backend fused --threads 1,2 --csv figures.csv
 //
 // What is to be compared takes turns: in each round both orders, all formats, all backends and the bandwidth itself are

@@ -63,11 +63,11 @@ std::vector<BenchCase> all_cases(std::span<const attention::KvFormat> formats);
 /// What all cases need for samples of `enough` unique bytes, but for no more than `allowed` if each fits into that once.
 std::size_t arena_bytes(std::span<const BenchCase> cases, std::size_t enough, std::size_t allowed);
 
-/// Fills with f16 numbers of either sign, 0.25 to 0.5 large; they do as scales and codes of other formats, too.
+/// Fills with f16 numbers of either sign, 0.25 to 0.5 large; they do as codes of other formats, too.
 void fill_f16(HugeBuffer& arena);
 
-/// REQUIRES: pool_bytes() fit into the arena.
-Step make_step(const BenchCase& c, const HugeBuffer& arena);
+/// Makes the arena's numbers scales where the format has them: not negative. REQUIRES: pool_bytes() fit into the arena.
+Step make_step(const BenchCase& c, HugeBuffer& arena);
 
 /// Relative RMS distance of `out`, which a backend wrote for layers[layer], from plain attention in double precision:
 /// the step's first and last row, every head. (attend_reference does all rows, which takes minutes here, and knows one
