@@ -106,23 +106,21 @@ TEST_P(KvCodecTest, ZerosStayZerosAndTinyValuesFinite) {
 
 TEST_P(KvCodecTest, WhatIsTooLargeBecomesTheLargestThereIs) {
   for (const KvFormat format : kKvFormats) {
-    const double most = format == KvFormat::kF16 ? 65504 : format == KvFormat::kInt8 ? 65504 * 127 : 65504 * 2;
     for (const int dim : kDims) {
-      for (const float size : {1e5F, 1e10F, 1e30F}) {
+      for (const float size : {1e6F, 1e30F, std::numeric_limits<float>::infinity()}) {
         auto values = vector(dim);
         for (float& v : values) v *= size;
+        double lost = 0, all = 0;
         const auto back = read(format, dim, encoded(format, values));
-        double along = 0;
         for (std::size_t i = 0; i < back.size(); ++i) {
-          ASSERT_TRUE(std::isfinite(back[i])) << format_name(format) << ", " << dim << ", " << size;
-          along += back[i] * double{values[i]} / double{size};
+          const double kept = std::clamp(double{values[i]}, -65504.0, 65504.0);
+          lost += (back[i] - kept) * (back[i] - kept);
+          all += kept * kept;
         }
-        EXPECT_GT(along, std::min(most, double{size}) / 10) << format_name(format) << ", " << dim << ", " << size;
+        EXPECT_LT(std::sqrt(lost / all), 0.2) << format_name(format) << ", " << dim << ", " << size;
       }
     }
   }
-  const std::vector<float> infinite(16, -std::numeric_limits<float>::infinity());
-  for (const double v : read(KvFormat::kF16, 16, encoded(KvFormat::kF16, infinite))) EXPECT_EQ(v, -65504);
 }
 
 TEST_P(KvCodecTest, WritesEveryByteOfTheHeadAndNoOther) {

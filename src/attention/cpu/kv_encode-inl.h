@@ -114,8 +114,13 @@ HWY_INLINE void encode_turbo4(const float* x, int n, std::byte* to) {
 /// REQUIRES: n is a multiple of 16, at most kMaxRotated, unless the format is f16.
 inline void encode(KvFormat format, int n, const float* values, std::byte* to) {
   if (format == KvFormat::kF16) return encode_f16(values, n, to);
+  const hn::ScalableTag<float> d;
+  HWY_ALIGN float within[kMaxRotated];
   HWY_ALIGN float rotated[kMaxRotated];
-  rotate(values, 1.0F, n, rotated);
+  for (int i = 0; i < n; i += static_cast<int>(hn::Lanes(d))) {
+    hn::Store(within_f16(d, hn::LoadU(d, values + i)), d, within + i);
+  }
+  rotate(within, 1.0F, n, rotated);
   if (format == KvFormat::kInt8) return encode_int8(rotated, n, to);
   encode_turbo4(rotated, n, to);
 }
