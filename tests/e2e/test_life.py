@@ -177,7 +177,11 @@ def test_other_settings(arguments):
         cached = answer.usage.prompt_tokens_details.cached_tokens
         shares = "off" not in arguments and "dense" not in arguments  # the reference shares nothing
         assert (cached > 0) == shares
-        assert_nothing_held(server.idle_stats())
+        stats = server.idle_stats()
+        assert_nothing_held(stats)
+        chosen = dict(zip(arguments[::2], arguments[1::2]))
+        assert stats["attention"] == chosen.get("--attention", "tree")
+        assert stats["kv_format"] == chosen.get("--kv-format", "f16")
 
 
 def test_small_pool_preempts_and_answers_all():
