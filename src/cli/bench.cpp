@@ -51,34 +51,39 @@ struct BenchOptions {
   std::uint64_t seed = 1;
 };
 
-Json stream_case(executor::Executor& executor, std::uint64_t seed) {
-  const StreamSpeed speed = bench_stream(executor, kPrefill, kDecode, seed);
-  return {{"prefill_tokens_per_s", speed.prefill_tokens_per_s}, {"decode_tokens_per_s", speed.decode_tokens_per_s}};
-}
-
-Json batch_json(const BatchSpeed& speed) {
-  return {{"decode_tokens_per_s", speed.decode_tokens_per_s},
+Json decode_json(const DecodeSpeed& speed) {
+  return {{"decode_tokens_per_s", speed.tokens_per_s},
           {"bookkeeping", speed.bookkeeping},
           {"kv_mib_per_step", speed.kv_bytes_per_step / (1 << 20)},
+          {"kv_gb_per_s", speed.kv_bytes_per_s / 1e9},
           {"kv_read_ratio", speed.kv_read_ratio}};
 }
 
+Json stream_json(const StreamSpeed& speed) {
+  Json json = decode_json(speed.decode);
+  json["prefill_tokens_per_s"] = speed.prefill_tokens_per_s;
+  return json;
+}
+
+Json stream_case(executor::Executor& executor, std::uint64_t seed) {
+  return stream_json(bench_stream(executor, kPrefill, kDecode, seed));
+}
+
 Json batch_case(executor::Executor& executor, std::uint64_t seed) {
-  return batch_json(bench_batch(executor, kStreams, kDepth, kDecode, kStepTokens, seed));
+  return decode_json(bench_batch(executor, kStreams, kDepth, kDecode, kStepTokens, seed));
 }
 
 Json deep_batch_case(executor::Executor& executor, std::uint64_t seed) {
-  return batch_json(bench_batch(executor, kStreams, kDeepStreams, kDecode, kStepTokens, seed));
+  return decode_json(bench_batch(executor, kStreams, kDeepStreams, kDecode, kStepTokens, seed));
 }
 
 Json shared_case(executor::Executor& executor, std::uint64_t seed) {
-  return batch_json(bench_shared(executor, kSharedStreams, kSharedPrefix, kDecode, kStepTokens, seed));
+  return decode_json(bench_shared(executor, kSharedStreams, kSharedPrefix, kDecode, kStepTokens, seed));
 }
 
 template <int Depth>
 Json depth_case(executor::Executor& executor, std::uint64_t seed) {
-  const StreamSpeed speed = bench_depth(executor, Depth, kPrefill, kDecode, seed);
-  return {{"prefill_tokens_per_s", speed.prefill_tokens_per_s}, {"decode_tokens_per_s", speed.decode_tokens_per_s}};
+  return stream_json(bench_depth(executor, Depth, kPrefill, kDecode, seed));
 }
 
 Json gaps_case(executor::Executor& executor, std::uint64_t seed) {

@@ -110,33 +110,15 @@ class Bench {
   engine::Engine engine_;
 };
 
-}  // namespace
-
-StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed) {
-  Bench bench(executor, prefill, seed);
-  bench.submit(bench.random_tokens(prefill), decode + 1);
-  const auto start = Clock::now();
-  if (bench.step().size() != 1) throw std::runtime_error("the prompt did not fit into one step");
-  const auto prefilled = Clock::now();
-  for (int i = 0; i < decode; ++i) bench.step();
-  const auto end = Clock::now();
-  return {.prefill_tokens_per_s = prefill / seconds_between(start, prefilled),
-          .decode_tokens_per_s = decode / seconds_between(prefilled, end)};
-}
-
-namespace {
-
-/// Steps until all streams decode, then times `decode` steps.
-BatchSpeed time_decoding(Bench& bench, executor::Executor& executor, int streams, int decode) {
-  while (bench.step().size() < static_cast<std::size_t>(streams)) {
-  }
+/// REQUIRES: all streams write in each of these steps.
+DecodeSpeed time_steps(Bench& bench, executor::Executor& executor, int streams, int steps) {
   const engine::Snapshot before = bench.snapshot();
   const executor::KvTraffic read_before = executor.kv_traffic();
   const auto start = Clock::now();
-  for (int i = 0; i < decode; ++i) {
+  for (int i = 0; i < steps; ++i) {
     if (bench.step().size() != static_cast<std::size_t>(streams)) throw std::runtime_error(kPoolTooSmall);
   }
-  const auto end = Clock::now();
+  const double seconds = seconds_between(start, Clock::now());
   const engine::Snapshot after = bench.snapshot();
   const double step = after.step_seconds - before.step_seconds;
   const double model =
@@ -144,10 +126,18 @@ BatchSpeed time_decoding(Bench& bench, executor::Executor& executor, int streams
   const executor::KvTraffic read_after = executor.kv_traffic();
   const auto read = static_cast<double>(read_after.bytes_read - read_before.bytes_read);
   const auto unique = static_cast<double>(read_after.bytes_unique - read_before.bytes_unique);
-  return {.decode_tokens_per_s = streams * decode / seconds_between(start, end),
+  return {.tokens_per_s = streams * steps / seconds,
           .bookkeeping = (step - model) / step,
-          .kv_bytes_per_step = read / decode,
+          .kv_bytes_per_step = read / steps,
+          .kv_bytes_per_s = read / seconds,
           .kv_read_ratio = unique > 0 ? read / unique : 0};
+}
+
+/// Steps until all streams decode, then times `decode` steps.
+DecodeSpeed time_decoding(Bench& bench, executor::Executor& executor, int streams, int decode) {
+  while (bench.step().size() < static_cast<std::size_t>(streams)) {
+  }
+  return time_steps(bench, executor, streams, decode);
 }
 
 /// Streams that are prefilled first decode beside the others' prefill: room for that, so that none ends early.
@@ -157,16 +147,26 @@ int enough_tokens(int streams, int depth, int decode, int step_tokens) {
 
 }  // namespace
 
-BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
-                       std::uint64_t seed) {
+StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed) {
+  Bench bench(executor, prefill, seed);
+  bench.submit(bench.random_tokens(prefill), decode + 1);
+  const auto start = Clock::now();
+  if (bench.step().size() != 1) throw std::runtime_error("the prompt did not fit into one step");
+  const auto prefilled = Clock::now();
+  return {.prefill_tokens_per_s = prefill / seconds_between(start, prefilled),
+          .decode = time_steps(bench, executor, 1, decode)};
+}
+
+DecodeSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
+                        std::uint64_t seed) {
   Bench bench(executor, step_tokens, seed);
   const int n_tokens = enough_tokens(streams, depth, decode, step_tokens);
   for (int i = 0; i < streams; ++i) bench.submit(bench.random_tokens(depth), n_tokens);
   return time_decoding(bench, executor, streams, decode);
 }
 
-BatchSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
-                        std::uint64_t seed) {
+DecodeSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
+                         std::uint64_t seed) {
   constexpr int kOwn = 4;
   Bench bench(executor, step_tokens, seed);
   const std::vector<kv::Token> shared = bench.random_tokens(prefix);
@@ -188,13 +188,8 @@ StreamSpeed bench_depth(executor::Executor& executor, int depth, int prefill, in
   if (bench.step().size() != 1) throw std::runtime_error("the prompt did not end where it should");
   const auto prefilled = Clock::now();
   bench.submit(bench.random_tokens(depth), decode + 1);
-  while (bench.step().empty()) {
-  }
-  const auto decoding = Clock::now();
-  for (int i = 0; i < decode; ++i) bench.step();
-  const auto end = Clock::now();
   return {.prefill_tokens_per_s = prefill / seconds_between(start, prefilled),
-          .decode_tokens_per_s = decode / seconds_between(decoding, end)};
+          .decode = time_decoding(bench, executor, 1, decode)};
 }
 
 Gaps bench_gaps(executor::Executor& executor, int step_tokens, int long_prompt, std::uint64_t seed) {

@@ -10,18 +10,19 @@
 
 namespace coppice::cli {
 
+/// Steps in which all streams write a token.
+struct DecodeSpeed {
+  double tokens_per_s = 0;
+  double bookkeeping = 0;        ///< share of the steps' time outside of forward and sampling [E5]
+  double kv_bytes_per_step = 0;  ///< keys and values that attention loads [A4]
+  double kv_bytes_per_s = 0;     ///< the same over the whole step's time, in which weights are read, too
+  double kv_read_ratio = 0;      ///< the same over what the rows see, each byte once; 0: the backend doesn't know
+};
+
 /// One stream: its whole prompt in the first step, then one token a step.
 struct StreamSpeed {
   double prefill_tokens_per_s = 0;
-  double decode_tokens_per_s = 0;
-};
-
-/// Several streams, all decoding.
-struct BatchSpeed {
-  double decode_tokens_per_s = 0;
-  double bookkeeping = 0;        ///< share of the decode steps' time outside of forward and sampling [E5]
-  double kv_bytes_per_step = 0;  ///< keys and values that attention loads in a step [A4]
-  double kv_read_ratio = 0;      ///< the same over what the rows see, each byte once; 0: the backend doesn't know
+  DecodeSpeed decode;
 };
 
 /// The times between a running stream's tokens, milliseconds.
@@ -34,11 +35,11 @@ struct Gaps {
 
 StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed);
 /// Streams that share nothing.
-BatchSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
-                       std::uint64_t seed);
-/// Streams that stand on one prefix, each with a few tokens of its own.
-BatchSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
+DecodeSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
                         std::uint64_t seed);
+/// Streams that stand on one prefix, each with a few tokens of its own.
+DecodeSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
+                         std::uint64_t seed);
 /// The last `prefill` tokens of a prompt of depth + prefill, and one stream's decoding behind a prompt of `depth`.
 /// REQUIRES: depth is a multiple of prefill.
 StreamSpeed bench_depth(executor::Executor& executor, int depth, int prefill, int decode, std::uint64_t seed);
