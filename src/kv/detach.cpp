@@ -1,5 +1,6 @@
 // Detached sets of a Cache: what a sequence leaves to those who go on from where it stood, any number of times.
 #include <cassert>
+#include <utility>
 
 #include "kv/cache_impl.h"
 #include "kv/faults.h"

@@ -1,6 +1,8 @@
 // PrefixTree::evict(): how the tree lets go of blocks, from its leaves upwards, and closes up behind them.
 #include <algorithm>
 #include <cassert>
+#include <utility>
+#include <vector>
 
 #include "kv/prefix_tree.h"
 

@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "attention/kv_format.h"
 #include "support/executor_rig.h"

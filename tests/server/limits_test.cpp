@@ -1,9 +1,7 @@
 // HTTP connections: keep-alive, pipelining, how large and how slow requests and answers may be.
 #include <fmt/format.h>
 
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "server/fixture.h"
 #include "server/http_server.h"

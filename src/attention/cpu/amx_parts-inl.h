@@ -61,11 +61,11 @@ template <class Load>
 HWY_INLINE __m512 load_16(const std::byte* head, int i) {
   const __m512 x = Load::load(hn::ScalableTag<float>(), head, i).raw;
   if constexpr (kScaled<Load>) return x;
-  // A value that f16 can't hold counts as 0 (with many_whole-inl.h its whole head does): it would spoil all sums.
+  // An infinite value or NaN counts as 0 (with many_whole-inl.h its whole head does): it would spoil all sums.
   return _mm512_fixupimm_ps(x, x, _mm512_set1_epi32(0x00880088), 0);
 }
 
-/// A head's scale; 0 where f16 couldn't hold it.
+/// A head's scale; 0 where it is infinite or NaN.
 HWY_INLINE float finite_scale_of(const std::byte* head) {
   const float scale = scale_of(head);
   return std::isfinite(scale) ? scale : 0.0F;

@@ -29,10 +29,10 @@ using FewQuery = std::conditional_t<kScaled<Load>, std::int16_t, float>;
 /// What a group of queries of one key head needs for a block.
 template <class Load>
 struct FewBlock {
-  const std::byte* keys;             ///< the head's row of the block's slot 0
-  const std::byte* values;           ///< likewise
-  const std::byte* ahead_of_keys;    ///< a later head's row of its block's slot 0, fetched with keys; or nullptr
-  const std::byte* ahead_of_values;  ///< likewise with values
+  const std::byte* keys;           ///< the head's row of the block's slot 0
+  const std::byte* values;         ///< likewise
+  const std::byte* ahead_of_keys;  ///< slot 0's row of what comes later, fetched while keys are multiplied; or nullptr
+  const std::byte* ahead_of_values;  ///< likewise while values are
   std::size_t row_bytes;
   int head_dim;
   int begin, end;                 ///< slots that some query sees

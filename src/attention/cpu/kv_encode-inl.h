@@ -24,7 +24,7 @@ namespace coppice::attention::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// What f16 can't hold becomes the largest that it can: as infinity, times a weight of 0, it would spoil the answers of those
-/// who don't see it. NaN may stay NaN.
+/// who don't see it. NaN stays NaN on some instruction sets.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V within_f16(D d, V x) {
   constexpr float kMost = 65504.0F;
@@ -64,7 +64,7 @@ HWY_INLINE void encode_int8(const float* x, int n, std::byte* to) {
   for (int i = 0; i < n; i += lanes) largest = hn::Max(largest, hn::Abs(hn::Load(d, x + i)));
   const float scale = store_scale(hn::GetLane(hn::MaxOfLanes(d, largest)) / 127.0F, to);
   const auto inverse = hn::Set(d, scale > 0.0F ? 1.0F / scale : 0.0F);
-  const auto most = hn::Set(d, 127.0F);  // more comes of a scale that f16 can't hold
+  const auto most = hn::Set(d, 127.0F);  // more comes of a tiny scale, which f16 rounds down
   auto* codes = reinterpret_cast<std::int8_t*>(to + kScaleBytes);
   for (int i = 0; i < n; i += lanes) {
     const auto code = hn::Clamp(hn::Mul(hn::Load(d, x + i), inverse), hn::Neg(most), most);

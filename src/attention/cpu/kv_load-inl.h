@@ -195,7 +195,7 @@ HWY_INLINE hn::Vec<hn::FixedTag<hn::TFromD<D>, kSlots>> sum_four(D d, V a, V b, 
   return fold_four(d, [](auto x, auto y) HWY_ATTR { return hn::Add(x, y); }, a, b, c, e);
 }
 
-/// Asks for one slot's row of a head in a block that comes later. Blocks lie anywhere, which no hardware prefetcher can
+/// Asks for one slot's row of a head that comes later. Blocks lie anywhere, which no hardware prefetcher can
 /// know; a row at a time, or the core's few fill buffers stall everything else; into L2, as L1 holds the block at hand.
 template <class Load>
 HWY_INLINE void prefetch(const std::byte* head, std::size_t row_bytes, int slot, int head_dim) {

@@ -164,7 +164,7 @@ class WholeProducts {
         hn::Store(hn::Set(four, 1.0F), four, inverse + k);
       } else {
         const auto largest = largest_of(row, dim);
-        // What f16 can't hold is nothing, and so is a head of zeros.
+        // A head with infinities or NaN is nothing (our codec writes no infinities), and so is one of zeros.
         const auto some = hn::And(hn::Gt(largest, hn::Zero(four)), hn::Lt(largest, hn::Set(four, 1e30F)));
         hn::Store(hn::IfThenElseZero(some, hn::Div(hn::Set(four, most), largest)), four, inverse + k);
         hn::Store(hn::IfThenElseZero(some, hn::Mul(largest, hn::Set(four, 1.0F / most))), four, units + k);
