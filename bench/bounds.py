@@ -11,6 +11,7 @@ from common import cpu_flags, output_of
 
 BYTE_DOTS = (("amx_int8", 32), ("avx512_vnni", 4), ("avx_vnni", 4))  # byte multiply-adds for each one of f32, at most
 ATTENTION_DOTS = (("amx_bf16", 16 / 3),)  # multiply-adds of f16 for each one of f32; else 2
+HEAD_BYTES = {"f16": lambda size: 2 * size, "int8": lambda size: size + 2, "turbo4": lambda size: size / 2 + 2}  # kv_format.h
 
 
 class Bounds:
@@ -25,17 +26,22 @@ class Bounds:
         self.byte_dots = next((times for flag, times in BYTE_DOTS if flag in cpu_flags()), 2)
         self.attention_dots = next((times for flag, times in ATTENTION_DOTS if flag in cpu_flags()), 2)
 
-    def _step_bytes(self, unique_tokens):
-        return self.model.weight_bytes + unique_tokens * self.model.kv_bytes_per_token
+    def _step_bytes(self, unique_tokens, kv_format):
+        kv_bytes = unique_tokens * self.model.kv_bytes_per_token
+        if kv_format != "f16":
+            size = self.model.head_size
+            kv_bytes *= HEAD_BYTES[kv_format](size) / HEAD_BYTES["f16"](size)
+        return self.model.weight_bytes + kv_bytes
 
     @staticmethod
     def _buffer_size(byte_count):
         return max(1, round(byte_count / 2**24)) * 2**24
 
     @contextlib.contextmanager
-    def measured(self, unique_tokens):
+    def measured(self, unique_tokens, kv_formats=("f16",)):
         """Before and after the load within; the bandwidth on buffers of the size that its decode steps read."""
-        sizes = {self._buffer_size(self._step_bytes(tokens)) for tokens in unique_tokens}
+        sizes = {self._buffer_size(self._step_bytes(tokens, kv_format))
+                 for tokens in unique_tokens for kv_format in kv_formats}
 
         def measure():
             for size in sizes:
@@ -61,8 +67,8 @@ class Bounds:
         """One text's tokens [first, first + rows); `outputs` of them are asked what comes next."""
         return self._multiply_seconds(rows, outputs, rows * (first + (rows + 1) / 2))
 
-    def step_seconds(self, streams, unique_tokens, depth):
-        step_bytes = self._step_bytes(unique_tokens)
+    def step_seconds(self, streams, unique_tokens, depth, kv_format="f16"):
+        step_bytes = self._step_bytes(unique_tokens, kv_format)
         return max(step_bytes / self._bandwidth(step_bytes),
                    self._multiply_seconds(streams, streams, streams * depth))
 

@@ -136,6 +136,10 @@ class Setting:
         return ["-fa", self.flash, *([UNIFIED[self.unified]] if self.unified else [])]
 
 
+def figure(value, unit):
+    return f"{value:.2f} {unit}" if unit == "s" else f"{value:.0f} {unit}"
+
+
 class Comparison:
     """One row of a table: ours and each peer setting's values, in the order of the rounds."""
 
@@ -188,14 +192,15 @@ class Comparison:
             "faster": self.faster(), "goal": self.goal, "all_coppice": self.ours, "all_peers": self.peers,
         }
 
-    def as_row(self, bound=None):
-        """bound: the most tokens/s that memory and multiplication allow."""
-        best = self.best_setting()
+    def as_row(self, bound):
+        """bound: the best that memory and multiplication allow, in the row's unit."""
+        best, ours = self.best_setting(), statistics.median(self.ours)
         sign = "≥" if self.higher else "≤"
-        share = f"{bound:.0f} {self.unit} ({100 * statistics.median(self.ours) / bound:.0f} %)" if bound else "–"
-        return (f"| {self.name} | {statistics.median(self.ours):.1f} {self.unit} "
-                f"| {statistics.median(self.peers[best]):.1f} {self.unit} ({best}) "
-                f"| **{self.ratio():.2f}** | {sign} {self.goal} | {'yes' if self.reached() else 'no'} | {share} |")
+        share = ours / bound if self.higher else bound / ours
+        return (f"| {self.name} | {figure(ours, self.unit)} "
+                f"| {figure(statistics.median(self.peers[best]), self.unit)} ({best}) "
+                f"| **{self.ratio():.2f}** | {sign} {self.goal} | {'yes' if self.reached() else 'no'} "
+                f"| {figure(bound, self.unit)} ({100 * share:.0f} %) |")
 
 
 class OthersShare:

@@ -20,11 +20,13 @@ from bounds import Bounds
 from common import (FLASH, HOPELESS, UNIFIED, Comparison, Failure, Server, commit, machine, output_of, run_to_the_end, say,
                     write_part)
 from gguf import read_model
+from loads import Load
 
 
 BACKENDS = ("tree", "gather", "dense")
 FORMATS = ("f16", "int8", "turbo4")
 KERNEL_CASE = "8b/16k/batch16/unrelated"  # of attention_bench: its keys and values of one layer are 1 GiB
+DECODED = 64  # tokens that `coppice bench` decodes from a depth
 DEPTHS = {"depth": (2048, 0.97), "deep": (16384, 1.3)}  # case: (tokens, goal of the other formats over f16)
 
 
@@ -131,15 +133,16 @@ def shared_rows(shared):
             f"| {'yes' if middle('kv_read_ratio') <= 1.05 else 'no'} |"]
 
 
-def format_rows(formats):
+def format_rows(formats, bounds):
     for case, figures in formats.items():
         tokens, goal = DEPTHS[case]
         for kv_format in FORMATS:
             pairs = [one / f16 for one, f16 in zip(figures[kv_format], figures["f16"])]
-            ratio = statistics.median(pairs)
-            line = f"| {tokens:,} | {kv_format} | {statistics.median(figures[kv_format]):.1f} tok/s "
-            yield line + ("| | | |" if kv_format == "f16" else
-                          f"| {ratio:.2f} | ≥ {goal} | {'yes' if ratio >= goal else 'no'} |")
+            ratio, speed = statistics.median(pairs), statistics.median(figures[kv_format])
+            depth = tokens + DECODED // 2
+            bound = 1 / bounds.step_seconds(1, depth, depth, kv_format)
+            reached = " | | " if kv_format == "f16" else f" {ratio:.2f} | ≥ {goal} | {'yes' if ratio >= goal else 'no'} "
+            yield f"| {tokens:,} | {kv_format} | {speed:.1f} tok/s |{reached}| {bound:.0f} tok/s ({100 * speed / bound:.0f} %) |"
 
 
 def kernel_row(kernel):
@@ -149,13 +152,25 @@ def kernel_row(kernel):
             f"| {rate:.1f} of {bandwidth:.1f} GB/s = {100 * share:.0f} % | ≥ 70 % | {'yes' if share >= 0.7 else 'no'} |")
 
 
-def bounds_of(bounds):
-    """Tokens/s of the first rows of the table: prefill of 512, decode at depth 512, eight unrelated streams at 400."""
-    return [512 / bounds.prefill_seconds(512, 0, 1), 1 / bounds.step_seconds(1, 512 + 32, 512 + 32),
-            8 / bounds.step_seconds(8, 8 * (400 + 32), 400 + 32)]
+def demo_as_load(runs):
+    """The demo's requests, in the words of bench-peers: what all of them share, and what each has of its own. From
+    coppice's own counts: all but the first find the shared tokens."""
+    run = runs[0]
+    requests = len(run["answers"])
+    shared = run["cached_tokens"] // (requests - 1)
+    return Load("demo", "", requests, shared, (), own=run["prompt_tokens"] // requests - shared,
+                out=run["completion_tokens"] // requests)
 
 
-def markdown(args, comparisons, limits, figures):
+def bounds_of(bounds, demo_runs):
+    """Of the table's rows: prefill of 512, decode at depth 512, eight unrelated streams at 400, the demo."""
+    middle = DECODED // 2
+    return [512 / bounds.prefill_seconds(512, 0, 1), 1 / bounds.step_seconds(1, 512 + middle, 512 + middle),
+            8 / bounds.step_seconds(8, 8 * (400 + middle), 400 + middle), bounds.of(demo_as_load(demo_runs), "wall_s")]
+
+
+def markdown(args, comparisons, bounds, figures):
+    limits = bounds_of(bounds, figures["demo"]["coppice"])
     bookkeeping = statistics.median(figures["bookkeeping"])
     gaps = {key: statistics.median(gap[key] for gap in figures["gaps"]) for key in figures["gaps"][0]}
     backends = figures["backends"]
@@ -170,7 +185,7 @@ def markdown(args, comparisons, limits, figures):
         f"{datetime.date.today().isoformat()}, commit {commit()}.", "",
         "| load | coppice | llama.cpp at its best | ratio | goal | reached | bound (our share of it) |",
         "|---|---|---|---|---|---|---|",
-        *(comparison.as_row(bound) for comparison, bound in itertools.zip_longest(comparisons, limits)), "",
+        *(comparison.as_row(bound) for comparison, bound in zip(comparisons, limits)), "",
         "The last row is `llama-server` with a slot for each of the eight requests, which arrive at once on an empty cache.", "",
         "| figure of coppice alone | value | goal | reached |",
         "|---|---|---|---|",
@@ -203,8 +218,8 @@ def markdown(args, comparisons, limits, figures):
                      f"| {read[name] / read['dense']:.2f} |")
     lines += [
         "", "KV formats (docs/adr/0009-kv-formats.md), one stream's decode:", "",
-        "| depth | format | decode | over f16 | goal | reached |",
-        "|---|---|---|---|---|---|", *format_rows(figures["formats"]),
+        "| depth | format | decode | over f16 | goal | reached | bound (our share of it) |",
+        "|---|---|---|---|---|---|---|", *format_rows(figures["formats"], bounds),
     ]
     return "\n".join(lines) + "\n"
 
@@ -240,7 +255,8 @@ def run(args):
     ]
     figures = {"bookkeeping": [], "shared": [], "gaps": [], "kernel": [], "demo": {}, "backends": {}, "formats": {}}
     bounds = Bounds(read_model(args.model), args.threads, args.machine_peak)
-    with bounds.measured([512 + 32, 8 * (400 + 32)]):
+    depths = [tokens for tokens, _ in DEPTHS.values()]
+    with bounds.measured([tokens + DECODED // 2 for tokens in (512, *depths)] + [8 * (400 + DECODED // 2)], FORMATS):
         for number in range(1, args.rounds + 1):
             one_round(bench, comparisons, figures, f"round {number} of {args.rounds}")
     result = {
@@ -248,7 +264,7 @@ def run(args):
         "comparisons": [comparison.as_json() for comparison in comparisons], **figures,
     }
     pathlib.Path(args.json).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    text = markdown(args, comparisons, bounds_of(bounds), figures)
+    text = markdown(args, comparisons, bounds, figures)
     if not args.quick:
         write_part(args.markdown, "make bench", text)
     print(text)

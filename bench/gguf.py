@@ -15,6 +15,7 @@ STRING, ARRAY = 8, 9
 class Model:
     context: int              # tokens
     kv_bytes_per_token: int   # f16 keys and values, all layers
+    head_size: int            # values of one head's key
     weight_bytes: int         # read by one decode step: all tensors, an embedding that isn't the output head left out
     layer_multiply_adds: int      # of one token with all layers' matrices
     output_multiply_adds: int     # with the output head
@@ -82,6 +83,7 @@ def _read(file, size):
     head = shapes["output.weight" if untied else "token_embd.weight"]
     return Model(context=fact("context_length"),
                  kv_bytes_per_token=fact("block_count") * kv_heads * head_size * 2 * 2,
+                 head_size=head_size,
                  weight_bytes=data_bytes - (bytes_of("token_embd.weight") if untied else 0),
                  layer_multiply_adds=sum(math.prod(shape) for name, shape in shapes.items()
                                          if name.startswith("blk.") and len(shape) == 2),

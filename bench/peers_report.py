@@ -1,14 +1,12 @@
 """The table and the chart of `make bench-peers`, from the figures that it left as JSON."""
 
+from common import figure
+
 WIN, LOSE, GOAL = "#2f7d4f", "#b3452c", "#333333"
 
 
 def rows_of(report):
     return [row for load in report["loads"].values() for row in load.get("rows", ())]
-
-
-def figure(value, unit):
-    return f"{value:.2f} {unit}" if unit == "s" else f"{value:.0f} {unit}"
 
 
 def pairs_of(row):
