@@ -248,6 +248,16 @@ TEST(ScheduleTest, ACausalChunksEarlyRowsLoadNoLaterBlocks) {
   EXPECT_EQ(loaded_blocks(s), 2 + 4 + 6 + 8 + 10 + 12 + 14 + 16);
 }
 
+TEST(ScheduleTest, AWindowsLaterRowsLoadNoEarlierBlocks) {
+  const kv::GroupSpec window{.kind = kv::GroupKind::kSliding, .window = 64};
+  const AttentionCase c = test::make_case("", std::vector<test::Path>{{.length = 512, .n_rows = 512}}, 32, window, 1);
+  SharePlanner planner(c.group);
+  Schedule s;
+  make_schedule(planner.plan(c.rows()), 1, {.jobs_per_worker = 1}, s);
+  ASSERT_EQ(s.tiles.size(), 8U);
+  EXPECT_EQ(loaded_blocks(s), 2 + 7 * 4);  // 64 rows see the two blocks that they are in and the two before
+}
+
 TEST(ScheduleTest, NothingIsSplitWithoutNeed) {
   for (const AttentionCase& c : test::named_cases()) {
     SharePlanner planner(c.group);

@@ -31,11 +31,12 @@ HWY_INLINE V within_f16(D d, V x) {
   return hn::Min(hn::Set(d, kMost), hn::Max(hn::Set(d, -kMost), x));
 }
 
-/// Stores a scale, and returns what was stored.
+/// Stores a scale, and returns what was stored. f16 holds it: of values within f16, rotated ones are at most sqrt(kMaxRotated)
+/// times as large, and a scale is less than a fortieth of the largest.
 HWY_INLINE float store_scale(float scale, std::byte* head) {
   const hn::CappedTag<float, 1> d;
   const hn::Rebind<hwy::float16_t, decltype(d)> half;
-  hn::StoreU(hn::DemoteTo(half, within_f16(d, hn::Set(d, scale))), half, reinterpret_cast<hwy::float16_t*>(head));
+  hn::StoreU(hn::DemoteTo(half, hn::Set(d, scale)), half, reinterpret_cast<hwy::float16_t*>(head));
   return scale_of(head);
 }
 
