@@ -11,7 +11,8 @@ from common import cpu_flags, output_of
 
 BYTE_DOTS = (("amx_int8", 32), ("avx512_vnni", 4), ("avx_vnni", 4))  # byte multiply-adds for each one of f32, at most
 ATTENTION_DOTS = (("amx_bf16", 16 / 3),)  # multiply-adds of f16 for each one of f32; else 2
-HEAD_BYTES = {"f16": lambda size: 2 * size, "int8": lambda size: size + 2, "turbo4": lambda size: size / 2 + 2}  # kv_format.h
+HEAD_BYTES = {"f16": lambda size: 2 * size, "int8": lambda size: size + 2,
+              "turbo4": lambda size: (size + 31) // 32 * 16 + 2}  # as in src/attention/kv_format.h
 
 
 class Bounds:
@@ -27,11 +28,9 @@ class Bounds:
         self.attention_dots = next((times for flag, times in ATTENTION_DOTS if flag in cpu_flags()), 2)
 
     def _step_bytes(self, unique_tokens, kv_format):
-        kv_bytes = unique_tokens * self.model.kv_bytes_per_token
-        if kv_format != "f16":
-            size = self.model.head_size
-            kv_bytes *= HEAD_BYTES[kv_format](size) / HEAD_BYTES["f16"](size)
-        return self.model.weight_bytes + kv_bytes
+        size = self.model.head_size
+        part_of_f16 = HEAD_BYTES[kv_format](size) / HEAD_BYTES["f16"](size)
+        return self.model.weight_bytes + unique_tokens * self.model.kv_bytes_per_token * part_of_f16
 
     @staticmethod
     def _buffer_size(byte_count):

@@ -185,7 +185,7 @@ def markdown(args, comparisons, bounds, figures):
         f"{datetime.date.today().isoformat()}, commit {commit()}.", "",
         "| load | coppice | llama.cpp at its best | ratio | goal | reached | bound (our share of it) |",
         "|---|---|---|---|---|---|---|",
-        *(comparison.as_row(bound) for comparison, bound in zip(comparisons, limits)), "",
+        *(comparison.as_row(bound) for comparison, bound in zip(comparisons, limits, strict=True)), "",
         "The last row is `llama-server` with a slot for each of the eight requests, which arrive at once on an empty cache.", "",
         "| figure of coppice alone | value | goal | reached |",
         "|---|---|---|---|",

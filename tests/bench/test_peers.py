@@ -119,7 +119,7 @@ class ResumeTest(unittest.TestCase):
 class BoundsTest(unittest.TestCase):
     def bounds(self, rates, peaks):
         class Model:
-            weight_bytes, kv_bytes_per_token = 16 * 2**20, 0
+            weight_bytes, kv_bytes_per_token, head_size = 16 * 2**20, 0, 64
             layer_multiply_adds, output_multiply_adds, attention_multiply_adds = 1000, 100, 10
 
         bounds_of_model = bounds.Bounds(Model, 2, "machine_peak")
