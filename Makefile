@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon bench bench-peers fuzz bench-traces soak bench-quality format check-format clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces soak bench-quality format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -37,11 +37,11 @@ fuzz:          ## Fuzz cancellations, hang-ups, HTTP, requests and chat template
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
 	@scripts/neon.sh
 
-bench:         ## Compare with llama.cpp's own tools, built from the same sources; writes docs/benchmarks.md
-	@scripts/bench.sh $(ARGS)
+cuda:          ## Build the GPU's kernels, their test and benchmark (nvcc 12.4 or newer); with a GPU, run the test
+	@scripts/cuda.sh
 
-bench-peers:   ## Load by load against llama-server at its best (hours); a part: ARGS="--rounds 1 --only cold-8-1500"
-	@scripts/bench-peers.sh $(ARGS)
+bench:         ## Measure against llama.cpp (ARGS="--only all": hours), or two builds: ARGS="--before OTHER/coppice --only engine"
+	@scripts/bench.sh $(ARGS)
 
 bench-traces:  ## Replay recorded requests against the cache, a few minutes: TRACES=folder of *.jsonl
 	@scripts/bench-traces.sh "$(TRACES)"
@@ -55,5 +55,8 @@ format:        ## Format all C++ files
 check-format:  ## Say which C++ files are not formatted
 	@scripts/format.sh --check
 
+lint:          ## Look for faults in changed C++ files, and for arrows upward; all files: ARGS=--all
+	@scripts/lint.sh $(ARGS)
+
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-asan build-tsan build-fuzz
+	@rm -rf build build-asan build-cuda build-tsan build-fuzz

@@ -1,4 +1,4 @@
-"""Sends a burst of streaming completions to a server and measures it at the client, where it counts."""
+"""Sends a burst of streaming requests to a server and measures it at the client, where it counts."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ import socket
 import statistics
 import time
 
-from common import Failure
+from process import Failure
 
 
 class TooSlow(Failure):
@@ -26,33 +26,21 @@ class Answer:
     cached_tokens: int
 
 
-@dataclasses.dataclass
-class Result:
-    wall_s: float
-    ttft_median_s: float
-    ttft_max_s: float
-    output_tokens_per_s: float
-    decode_tokens_per_s: float | None  # while all streams were writing; None: there was no such time
-    prompt_tokens: list
-    completion_tokens: list
-    cached_tokens: int
-
-
-def _request(port, body):
+def _request(port, path, body):
     data = json.dumps(body).encode()
-    head = (f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    head = (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n")
     return head.encode() + data
 
 
-def receive_all(port, bodies, limit):
+def receive_all(port, requests, limit):
     """Sends requests at once, and returns when that began and the pieces of each answer, (time, bytes). Raises TooSlow
-    after `limit` seconds. While the servers are being timed nothing is encoded, connected or parsed, and one wait serves
-    all answers: what the client takes is taken from the servers, which run on the same cores."""
-    requests, received = [_request(port, body) for body in bodies], [[] for _ in bodies]
-    too_slow = TooSlow(f"a burst of {len(bodies)} took more than {limit:.0f} s")
+    after `limit` seconds. While a server is being timed nothing is encoded, connected or parsed, and one wait serves all
+    answers: the client runs on the server's cores."""
+    received = [[] for _ in requests]
+    too_slow = TooSlow(f"a burst of {len(requests)} took more than {limit:.0f} s")
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
-        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", port), limit)) for _ in bodies]
+        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", port), limit)) for _ in requests]
         start = time.perf_counter()
         for connection, request, pieces in zip(connections, requests, received):
             try:
@@ -110,7 +98,7 @@ def answer_of(pieces, start):
         event = json.loads(line[6:])
         if "error" in event:
             raise Failure(f"a server broke off an answer: {event['error']}")
-        if any(choice.get("text") for choice in event.get("choices", ())):
+        if any(choice.get("text") or choice.get("delta", {}).get("content") for choice in event.get("choices", ())):
             texts.append(when - start)
         usage = event.get("usage") or usage
     if not complete or usage is None or not texts:
@@ -120,7 +108,8 @@ def answer_of(pieces, start):
 
 
 def _decode_rate(answers):
-    """Tokens a second of all streams together, from the last stream's first token to the first stream's end."""
+    """Tokens a second of all streams together, from the last stream's first token to the first stream's end. None: there was
+    no such time."""
     begin, end = max(answer.first for answer in answers), min(answer.texts[-1] for answer in answers)
     if end - begin < 0.05:
         return None
@@ -130,17 +119,18 @@ def _decode_rate(answers):
     return tokens / (end - begin)
 
 
-def run_burst(port, prompts, out, limit=1800):
-    """Sends all prompts at once, a connection each. Raises TooSlow after `limit` seconds."""
-    bodies = [{"prompt": prompt, "max_tokens": out, "temperature": 0, "ignore_eos": True, "stream": True,
-               "stream_options": {"include_usage": True}, "cache_prompt": True} for prompt in prompts]
-    start, received = receive_all(port, bodies, limit)
+def run_burst(port, path, bodies, out, limit=1800):
+    """Sends all bodies at once, a connection each, as greedy streams of `out` tokens. Returns the figures by their names.
+    Raises TooSlow after `limit` seconds."""
+    fixed = {"max_tokens": out, "temperature": 0, "ignore_eos": True, "cache_prompt": True, "stream": True,
+             "stream_options": {"include_usage": True}}
+    start, received = receive_all(port, [_request(port, path, body | fixed) for body in bodies], limit)
     answers = [answer_of(pieces, start) for pieces in received]
     short = [answer for answer in answers if answer.completion_tokens != out]
     if short:
         raise Failure(f"a server wrote {short[0].completion_tokens} tokens where {out} were asked for")
-    wall = max(answer.last for answer in answers)
     firsts = [answer.first for answer in answers]
-    return Result(wall, statistics.median(firsts), max(firsts), len(answers) * out / wall, _decode_rate(answers),
-                  [answer.prompt_tokens for answer in answers], [answer.completion_tokens for answer in answers],
-                  sum(answer.cached_tokens for answer in answers))
+    return {"wall_s": max(answer.last for answer in answers), "ttft_median_s": statistics.median(firsts),
+            "ttft_max_s": max(firsts), "decode_tokens_per_s": _decode_rate(answers),
+            "prompt_tokens": [answer.prompt_tokens for answer in answers],
+            "cached_tokens": sum(answer.cached_tokens for answer in answers)}

@@ -5,7 +5,7 @@ import math
 import os
 import struct
 
-from common import Failure
+from process import Failure
 
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 STRING, ARRAY = 8, 9

@@ -1,43 +1,66 @@
-"""The loads of `make bench-peers`, as data, and the prompts that they send."""
+"""The loads, as data: what runs, which figures of it count, and what we want to reach."""
 
 import dataclasses
-import random
 
-WORDS = """
-river stone house light winter garden table paper window letter mountain bridge silver green morning evening water fire
-horse road market church village island forest valley harbor captain sailor teacher doctor farmer soldier king queen
-brother sister mother father child friend neighbor stranger music song dance story book page word voice sound silence
-color shadow summer spring autumn rain snow wind storm cloud star moon sun earth field grass tree leaf flower fruit
-bread milk salt sugar coffee wine dinner kitchen chair door floor wall roof street corner city country border journey
-train ship plane wheel engine machine tool hammer metal iron gold copper glass wood cotton silk cloth coat shirt hand
-finger heart head face eye ear mouth tooth bone blood skin dream memory question answer reason truth doubt hope fear
-anger joy peace war battle victory loss price money trade shop profit debt law court judge prison police order rule
-power office leader party vote speech history science nature animal bird fish dog cat wolf bear lion mouse snake
-small large quick slow bright dark heavy early late north south east west near far open closed warm cold clean broken
-""".split()
+MEASURES = {  # figure: (words, unit, higher is better)
+    "wall_s": ("total time", "s", False),
+    "ttft_median_s": ("median first token", "s", False),
+    "ttft_max_s": ("slowest first token", "s", False),
+    "decode_tokens_per_s": ("decode", "tok/s", True),
+    "prefill_tokens_per_s": ("prefill", "tok/s", True),
+    "bookkeeping": ("bookkeeping, share of a step", "%", False),
+    "kv_read_ratio": ("KV bytes that a step reads over different bytes", "", False),
+    "kv_mib_per_step": ("KV read in a step", "MiB", False),
+    "quiet_median_ms": ("median gap before the prompt", "ms", False),
+    "median_ms": ("median gap beside the prompt", "ms", False),
+    "p99_over_median": ("their 99th percentile over the median", "", False),
+    "unique_gb_per_s": ("keys and values read", "GB/s", True),
+    "bandwidth_share": ("share of the memory's bandwidth", "%", True),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of the table: a figure of `Result` and how many times faster than the peer we want to be."""
+    """One figure of a load."""
     measure: str
-    goal: float | None = None
+    goal: float | None = None   # times better than the other side
+    limit: float | None = None  # for our own figure
+    peer: str = ""              # engine loads: the other side's program and its arguments; none: ours alone
+    depth: int | None = None    # engine loads: tokens before those that are timed; None: the row has no bound
+    title: str = ""             # instead of the measure's words
 
 
 @dataclasses.dataclass(frozen=True)
-class Load:
-    """`groups` times `streams` requests at once; the requests of a group share `shared` tokens and each has `own`
-    more. Cold: nobody has seen any of it. Warm: the same groups were served before, with other `own` tokens."""
+class Engine:
+    """A load without HTTP: `coppice bench --case CASE` against one of llama.cpp's bench tools, or, with `against`, against
+    coppice with these options."""
     name: str
     title: str
+    case: str
+    rows: tuple
+    streams: int = 1
+    shared: int = 0  # tokens that all streams share
+    options: tuple = ()
+    against: tuple = ()
+    kv_format: str = "f16"
+
+
+@dataclasses.dataclass(frozen=True)
+class Burst:
+    """Requests over HTTP that arrive at once: `groups` times `streams` of them. Those of a group share `shared` tokens, and
+    each has `own` more. Cold: nobody has seen any of it. Warm: the same groups were served before, with other `own`
+    tokens. Chat: the demo's own requests."""
+    name: str
+    title: str
+    rows: tuple
     streams: int
     shared: int
-    rows: tuple
     groups: int = 1
     own: int = 20
     out: int = 32
     warm: bool = False
-    slots: tuple = ()  # how many slots the peer's server may have; default: one for each request
+    chat: bool = False
+    slots: tuple = ()  # how many slots the peer may have; default: one for each request
 
     @property
     def requests(self):
@@ -58,66 +81,86 @@ class Load:
         return self.groups * self.shared + self.requests * (self.own + self.out // 2)
 
 
-class Text:
-    """Random text of an exact number of tokens. `words`: each is one token together with the space before it."""
-
-    def __init__(self, words):
-        self.words = words
-        self.random = random.Random()
-
-    def tokens(self, count):
-        return "".join(" " + word for word in self.random.choices(self.words, k=count))
-
-    def heads(self, load):
-        """The shared beginning of each group: new text."""
-        return [self.tokens(load.shared) for _ in range(load.groups)]
-
-    def prompts(self, load, heads):
-        """One request after the other, the groups in turn."""
-        return [head + self.tokens(load.own) for _ in range(load.streams) for head in heads]
+PREFILL, DECODE, WALL, FIRST = "prefill_tokens_per_s", "decode_tokens_per_s", "wall_s", "ttft_max_s"
+BOOKKEEPING = Row("bookkeeping", limit=0.02)
 
 
-def usable_words(server):
-    """The words that are one token each; asked of our own server, checked later by the token counts of both."""
-    answer = server.post("/tokenize", {"content": "".join(" " + word for word in WORDS), "with_pieces": True})
-    pieces = {token["piece"] for token in answer["tokens"]}
-    return [word for word in WORDS if " " + word in pieces]
+def engine_loads():
+    yield Engine("engine-512", "one stream", "stream", (
+        Row(PREFILL, 1, peer="llama-bench -p 512 -n 0", depth=0, title="prefill of 512"),
+        Row(DECODE, 1, peer="llama-bench -p 0 -n 64 -d 512", depth=512, title="decode of 64 at depth 512")))
+    yield Engine("engine-2048", "one stream", "depth", (
+        Row(DECODE, 2, peer="llama-bench -p 0 -n 64 -d 2048", depth=2048, title="decode of 64 at depth 2,048"),
+        Row(PREFILL, 2, peer="llama-bench -p 512 -n 0 -d 2048", depth=2048, title="prefill of 512 at depth 2,048")))
+    yield Engine("engine-8x400", "8 unrelated streams at depth 400", "batch", (
+        Row(DECODE, 1.5, peer="llama-batched-bench -c 4096 -b 2048 -ub 512 -npp 400 -ntg 64 -npl 8", depth=400),
+        BOOKKEEPING), streams=8)
+    yield Engine("engine-16-shared", "16 streams on one prefix of 2,048 tokens", "shared", (
+        Row(DECODE, 3, peer="llama-batched-bench -c 36864 -b 2048 -ub 512 -npp 2048 -ntg 64 -npl 16 -pps", depth=2048),
+        BOOKKEEPING, Row("kv_read_ratio", limit=1.05)), streams=16, shared=2048)
+    yield Engine("engine-gaps", "a stream beside a new prompt of 4,000 tokens", "gaps", (
+        Row("quiet_median_ms"), Row("median_ms"), Row("p99_over_median", limit=3)))
+    for tokens, prefix, case, goal in ((2048, "engine", "depth", 0.97), (16384, "deep", "deep", 1.3)):
+        for kv_format in ("int8", "turbo4"):
+            yield Engine(f"{prefix}-{kv_format}", f"one stream, KV format {kv_format} against f16", case,
+                         (Row(DECODE, goal, depth=tokens, title=f"decode at depth {tokens:,}"),), kv_format=kv_format,
+                         options=("--kv-format", kv_format), against=("--kv-format", "f16"))
+    for backend in ("tree", "gather"):
+        yield Engine(f"backend-{backend}", f"8 unrelated streams, --attention {backend} against dense", "batch",
+                     (Row(DECODE), Row("kv_mib_per_step")), streams=8, options=("--attention", backend),
+                     against=("--attention", "dense"))
+    yield Engine("kernel", "attention alone, 16 unrelated rows at 16,384, 32/8 heads of 128", "kernel",
+                 (Row("unique_gb_per_s"), Row("bandwidth_share", limit=0.7)))
 
 
-def burst(streams, shared, wall=None, ttft=None):
-    return Load(f"cold-{streams}-{shared}", f"{streams} at once sharing {shared:,} tokens, cold", streams, shared,
-                (Row("wall_s", wall), Row("ttft_max_s", ttft)))
+def burst(streams, shared, wall=None, first=None):
+    return Burst(f"cold-{streams}-{shared}", f"{streams} at once sharing {shared:,} tokens, cold",
+                 (Row(WALL, wall), Row(FIRST, first)), streams, shared)
 
 
 def in_turn(load):
     """The same load against a peer with fewer slots than requests: those that wait find the prefix in a slot."""
-    return dataclasses.replace(load, name=load.name + "-queue", title=load.title + " (peer in turn)",
-                               slots=(1, 4), rows=tuple(Row(row.measure) for row in load.rows))
+    return dataclasses.replace(load, name=load.name + "-queue", title=load.title + " (peer in turn)", slots=(1, 4),
+                               rows=tuple(Row(row.measure) for row in load.rows))
 
 
 def warm(load, wall=None):
     return dataclasses.replace(load, name=load.name.replace("cold", "warm"), title=load.title.replace("cold", "warm"),
-                               warm=True, rows=(Row("wall_s", wall),))
+                               warm=True, rows=(Row(WALL, wall),))
 
 
-def all_loads():
-    cold_8, cold_8_long = burst(8, 1500, wall=10, ttft=12), burst(8, 3500)
-    cold_16, cold_16_long = burst(16, 1500), burst(16, 3500)
-    groups = Load("groups-4x4", "four groups of four, each sharing 1,500 tokens, cold", 4, 1500,
-                  (Row("wall_s"), Row("ttft_max_s")), groups=4)
-    decode = "decode_tokens_per_s"
-    return [
-        cold_8, warm(cold_8, 4), in_turn(cold_8),
-        cold_16, warm(cold_16), in_turn(cold_16),
-        cold_8_long, warm(cold_8_long), in_turn(cold_8_long),
-        cold_16_long, warm(cold_16_long), in_turn(cold_16_long),
-        Load("warm-16-2048", "16 decodes on one prefix of 2,048 tokens, warm", 16, 2048, (Row(decode, 8),), out=64,
-             warm=True),
-        groups, in_turn(groups),
-        Load("unrelated-8-400", "8 unrelated streams of 400 tokens", 8, 0, (Row(decode, 1.5), Row("wall_s")), own=400,
-             out=128),
-        Load("unrelated-8-1500", "8 unrelated streams of 1,500 tokens", 8, 0, (Row(decode, 2), Row("wall_s")), own=1500,
-             out=128),
-        Load("stream", "one stream, short context", 1, 0, (Row(decode, 1),), own=64, out=128),
-        Load("long-prompt", "one prompt of 4,000 tokens", 1, 0, (Row("ttft_max_s"), Row("wall_s")), own=4000),
-    ]
+def burst_loads():
+    for cold, warm_goal in ((burst(8, 1500, 10, 12), 4), (burst(16, 1500), None), (burst(8, 3500), None),
+                            (burst(16, 3500), None)):
+        yield from (in_turn(cold), cold, warm(cold, warm_goal))
+    yield Burst("warm-16-2048", "16 on one prefix of 2,048 tokens, warm", (Row(DECODE, 8),), 16, 2048, out=64, warm=True)
+    groups = Burst("groups-4x4", "four groups of four, each sharing 1,500 tokens, cold", (Row(WALL), Row(FIRST)), 4, 1500,
+                   groups=4)
+    yield from (in_turn(groups), groups)
+    yield Burst("unrelated-8-400", "8 unrelated streams of 400 tokens", (Row(DECODE, 1.5), Row(WALL)), 8, 0, own=400, out=128)
+    yield Burst("unrelated-8-1500", "8 unrelated streams of 1,500 tokens", (Row(DECODE, 2), Row(WALL)), 8, 0, own=1500,
+                out=128)
+    yield Burst("stream", "one stream, short context", (Row(DECODE, 1),), 1, 0, own=64, out=128)
+    yield Burst("long-prompt", "one prompt of 4,000 tokens", (Row(FIRST), Row(WALL)), 1, 0, own=4000)
+    # The demo's prompts are of 1,507 tokens on average, of which 1,490 are shared.
+    yield Burst("demo", "the demo's 8 requests", (Row(WALL, 2), Row("ttft_median_s"), Row(FIRST)), 8, 1490, own=17, out=48,
+                chat=True)
+
+
+LOADS = {load.name: load for load in (*burst_loads(), *engine_loads())}
+
+
+def row_of(name, measure):
+    """The row of that name; None where there is no such load or row."""
+    return next((row for row in LOADS[name].rows if row.measure == measure), None) if name in LOADS else None
+
+
+def chosen(names):
+    """Loads by name or by the beginning of their names up to a dash ("engine", "cold-8"); "all". Unknown: KeyError."""
+    found = []
+    for name in names:
+        some = [load for load in LOADS.values() if name == "all" or (load.name + "-").startswith(name + "-")]
+        if not some:
+            raise KeyError(name)
+        found += [load for load in some if load not in found]
+    return found

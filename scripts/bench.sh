@@ -1,11 +1,29 @@
 #!/usr/bin/env bash
-# Builds llama.cpp's own tools from the pinned sources with our compiler, and runs bench/compare.py against them.
-# Keep the machine quiet meanwhile. bench.sh --quick only shows that everything works.
+# Builds what bench/run.py compares, and runs it: coppice, and llama.cpp's server and bench tools from the pinned sources
+# with our compiler (once more without AMX, where the CPU has it). With --before nothing of llama.cpp's is needed.
+# bench.sh --help lists the options. Keep the machine quiet meanwhile.
 source "$(dirname "$0")/lib.sh"
-"$repo/scripts/build.sh" release coppice attention_bench
-"$repo/scripts/deps.sh" peers
 cd "$repo"
-machine_peak
-exec python3 bench/compare.py --coppice build/coppice --attention-bench build/bench/attention_bench \
-  --machine-peak build/machine_peak --peers "$(llama_build_dir)/bin" --model "$pinned_model" --json build/bench.json \
-  --markdown docs/benchmarks.md "$@"
+for argument in "$@"; do
+  case $argument in
+    --help | -h) exec python3 bench/run.py --help ;;
+    --before | --before=*) builds_only=1 ;;
+  esac
+done
+"$repo/scripts/build.sh" release coppice attention_bench
+if [[ -n ${builds_only:-} ]]; then exec python3 bench/run.py --model "$pinned_model" "$@"; fi
+
+"$repo/scripts/deps.sh" peers
+clang-19 -O3 -march=native -Wno-invalid-feature-combination -ffp-contract=fast -Wall -Wextra -Werror -pthread \
+  bench/machine_peak.c -o build/machine_peak || die "bench/machine_peak.c could not be compiled: see above."
+peers=(--peers "$(llama_build_dir)/bin")
+if grep -qw amx_int8 /proc/cpuinfo; then
+  other="$(llama_build_dir)-no-amx"
+  flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+  if [[ ! -e $other/.built ]]; then
+    build_llama "$other" "the same tools without AMX" "$flags" llama-server llama-bench llama-batched-bench
+    touch "$other/.built"
+  fi
+  peers+=(--peers-no-amx "$other/bin")
+fi
+exec python3 bench/run.py --model "$pinned_model" "${peers[@]}" "$@"

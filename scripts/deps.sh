@@ -61,14 +61,6 @@ targets=(llama-common)
 [[ ${1:-} != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)
 stamp="$build/.built-${1:-libraries}"
 if [[ ! -e $stamp ]]; then
-  jobs=$(jobs)
-  say "Building llama.cpp's ${1:-libraries} once, about 4 minutes on 2 cores (into $build)"
-  logged "configuring" "$cache/logs/llama-configure.log" cmake -G Ninja -S "$repo/cmake/llama" -B "$build" \
-    -DLLAMA_SOURCE_DIR="$sources" -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 \
-    -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache ||
-    die "llama.cpp could not be configured (log: $cache/logs/llama-configure.log)"
-  logged "compiling" "$cache/logs/llama-build.log" cmake --build "$build" -j "$jobs" --target "${targets[@]}" ||
-    die "llama.cpp could not be compiled (log: $cache/logs/llama-build.log)"
+  build_llama "$build" "llama.cpp's ${1:-libraries}" "" "${targets[@]}"
   touch "$stamp"
 fi

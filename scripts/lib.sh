@@ -64,12 +64,6 @@ need_disk() {
   ((free >= $2)) || die "Too little disk: $3 takes $2 MiB in $1, and $free MiB are free."
 }
 
-# What this machine's memory and multiplications give, for the bounds of benchmarks: build/machine_peak.
-machine_peak() {
-  clang-19 -O3 -march=native -Wno-invalid-feature-combination -ffp-contract=fast -Wall -Wextra -Werror -pthread "$repo/bench/machine_peak.c" \
-    -o "$repo/build/machine_peak" || die "bench/machine_peak.c could not be compiled: see above."
-}
-
 # Memory that a build may use now, MiB: what is available, within the container's limit.
 available_mib() {
   local mib limit
@@ -98,6 +92,26 @@ llama_build_dir() {
   local recipe
   recipe=$({ cat "$repo/cmake/llama/CMakeLists.txt"; clang++-19 --version | head -n 1; } | sha256sum | cut -c1-8)
   echo "$cache/llama-$llama_version-$recipe-$(cpu_key)"
+}
+
+# build_llama FOLDER WHAT FLAGS TARGET...: compiles targets of the pinned llama.cpp sources into FOLDER.
+build_llama() {
+  local build=$1 what=$2 flags=$3 jobs log=$cache/logs/$(basename "$1")
+  shift 3
+  jobs=$(jobs)
+  say "Building $what, about 4 minutes on 2 cores (into $build)"
+  # The cache folder outlives a checkout and serves several: the recipe, which the folder's name tells, is copied there.
+  if [[ ! -e $build/build.ninja ]]; then
+    mkdir -p "$build/recipe"
+    cp "$repo/cmake/llama/CMakeLists.txt" "$build/recipe"
+    logged "configuring" "$log-configure.log" cmake -G Ninja -S "$build/recipe" -B "$build" \
+      -DLLAMA_SOURCE_DIR="$cache/llama.cpp-$llama_version" -DCMAKE_BUILD_TYPE=Release \
+      -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
+      -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache ||
+      die "llama.cpp could not be configured (log: $log-configure.log)"
+  fi
+  logged "compiling" "$log-build.log" cmake --build "$build" -j "$jobs" --target "$@" ||
+    die "llama.cpp could not be compiled (log: $log-build.log)"
 }
 
 # python_env FOLDER REQUIREMENTS WHAT: a Python environment build/FOLDER, made anew when its requirements change.

@@ -1,6 +1,6 @@
-// A step of one layer as the benchmark runs it: a case of the tests (the same structs), and keys and values for it. A
-// step owns no keys: they lie in one arena, which each step divides into as many layers as fit, so that no layer is
-// still in the caches when its turn comes again.
+// A step of one layer as attention_bench runs it: a case of the tests (the same structs) in one KV format, and keys and
+// values for it. A step owns no keys: they lie in one arena, which each step divides into as many layers as fit, so that
+// no layer is still in the caches when its turn comes again.
 //
 // Plain data; after make_step() only `out` changes.
 #pragma once
@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "attention/layout.h"
@@ -17,29 +16,19 @@
 
 namespace coppice::bench {
 
-inline constexpr int kBlockSize = 32;
-
-/// Order of a block's values. The pool's is the first; the second exists here only, to be compared.
-enum class KvOrder { kSlotHeadDim, kHeadSlotDim };
-std::string_view order_name(KvOrder order);
-
 struct BenchCase {
   test::AttentionCase what;
-  KvOrder order = KvOrder::kSlotHeadDim;
-  attention::KvFormat format = attention::KvFormat::kF16;  ///< others in the pool's order only
+  attention::KvFormat format = attention::KvFormat::kF16;
 
   std::string name() const;
   /// Of one slot's keys (or values), all heads.
   std::size_t row_bytes() const;
-  /// Of one block's keys and values.
-  std::size_t block_bytes() const { return 2 * static_cast<std::size_t>(what.block_size) * row_bytes(); }
-  std::size_t pool_bytes() const { return static_cast<std::size_t>(what.n_blocks) * block_bytes(); }
+  /// Of all blocks' keys and values.
+  std::size_t pool_bytes() const;
   /// Keys and values that some row sees; a block's other slots don't count.
   std::size_t unique_bytes() const { return 2 * static_cast<std::size_t>(what.unique_slots()) * row_bytes(); }
   double multiply_adds() const;
-  /// Several sequences, all with the same blocks.
-  bool all_share() const;
-  /// Decodes that share nothing: whoever reads the pool in place takes one pass over each block.
+  /// Decodes that share nothing: the kernel takes one pass over each block.
   bool one_pass() const;
   /// As many as make so many unique bytes.
   std::size_t layers_of(std::size_t bytes) const { return (bytes + unique_bytes() - 1) / unique_bytes(); }
@@ -50,14 +39,10 @@ struct Step {
   std::vector<attention::PoolView> layers;
   std::vector<float> q;    ///< [n_rows, n_head, head_dim]
   std::vector<float> out;  ///< [n_rows, n_head, head_dim]
-
-  /// Elements from one slot's keys of a head to the next slot's, and from one head to the next.
-  std::size_t slot_stride() const;
-  std::size_t head_stride() const;
 };
 
-/// Decodes of both model shapes over contexts and batches, in both orders, and the tests' named steps in the pool's.
-/// Cases that differ in order or format only are neighbours.
+/// Decodes of both model shapes over contexts and batches, and the tests' named steps. Cases that differ in their format
+/// only are neighbours.
 std::vector<BenchCase> all_cases(std::span<const attention::KvFormat> formats);
 
 /// What all cases need for samples of `enough` unique bytes, but for no more than `allowed` if each fits into that once.
@@ -69,9 +54,8 @@ void fill_f16(HugeBuffer& arena);
 /// Makes the arena's numbers scales where the format has them: not negative. REQUIRES: pool_bytes() fit into the arena.
 Step make_step(const BenchCase& c, HugeBuffer& arena);
 
-/// Relative RMS distance of `out`, which a backend wrote for layers[layer], from plain attention in double precision:
-/// the step's first and last row, every head. (attend_reference does all rows, which takes minutes here, and knows one
-/// order.)
+/// Relative RMS distance of `out`, computed on layers[layer], from attention in double precision: the first and the last
+/// row, all heads. (All rows would take minutes.)
 double distance_from_reference(const Step& step, std::size_t layer);
 
 }  // namespace coppice::bench

@@ -1,5 +1,4 @@
-// Memory for the benchmark's pool and copies, on huge pages if wished: with 4 KiB pages, shuffled blocks measure the
-// page tables too.
+// Memory on huge pages: with pages of 4 KiB, reading shuffled blocks would measure the page tables, too.
 #pragma once
 
 #include <sys/mman.h>
@@ -9,14 +8,14 @@
 
 namespace coppice::bench {
 
-/// Owns `size` zeroed bytes, page aligned. Not copied.
+/// Owns `size` zeroed bytes, page aligned.
 class HugeBuffer {
  public:
-  HugeBuffer(std::size_t size, bool huge_pages) : size_(size) {
+  explicit HugeBuffer(std::size_t size) : size_(size) {
     void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(p);
-    madvise(data_, size_, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    madvise(data_, size_, MADV_HUGEPAGE);
   }
   ~HugeBuffer() { munmap(data_, size_); }
   HugeBuffer(const HugeBuffer&) = delete;

@@ -1,5 +1,5 @@
 // Cost of the cache itself: matching, admission, publishing with eviction, on trees of 10^4 to 10^6 blocks.
-// Goals [E5]: over 100,000,000 matched and 20,000,000 inserted tokens/s; cost doesn't grow with the tree.
+// Goals: over 100,000,000 matched and 20,000,000 inserted tokens/s; cost doesn't grow with the tree.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

@@ -1,28 +1,28 @@
-// The benchmark's table: readable lines on standard output, and all figures as CSV.
+// attention_bench's table: readable lines on standard output, and all figures as CSV.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
 
-#include "backend.h"
 #include "bench_case.h"
 #include "memory_check.h"
 #include "stopwatch.h"
 
 namespace coppice::bench {
 
-/// One backend on one case with so many threads.
+/// One case on one instruction set with so many threads.
 struct Row {
   BenchCase what;
-  std::string_view backend;
+  std::string_view simd;
   int threads = 0;
   std::size_t layers = 0;  ///< of a sample
   Samples samples;
-  Traffic traffic;            ///< of one layer
-  double bandwidth = 0;       ///< bytes per second, as many threads: the median
-  double best_bandwidth = 0;  ///< the highest
-  double error = 0;           ///< distance_from_reference(); 0: computes nothing
+  std::uint64_t bytes_read = 0;  ///< of keys and values, in one layer, as the kernel counts them
+  double bandwidth = 0;          ///< bytes per second, as many threads: the median
+  double best_bandwidth = 0;     ///< the highest
+  double error = 0;              ///< distance_from_reference()
   Verdict verdict = Verdict::kPossible;
 
   /// Seconds of one layer.

@@ -1,4 +1,4 @@
-// How one head's keys or values of one token lie in memory [K13]. Plain data; what kernels, the codec and the scalar
+// How one head's keys or values of one token lie in memory. Plain data; what kernels, the codec and the scalar
 // reference agree on.
 //
 //   f16     head_dim IEEE halves.
@@ -15,7 +15,7 @@
 // It is orthogonal: rotated queries give the same scores with rotated keys, and weighted sums of rotated values are
 // rotated back once. A head is rotated in pieces whose lengths are powers of two, the longest first: 80 = 64 + 16.
 //
-// Invariant: what bytes mean never changes under a format's name; digests of stored blocks contain it [K8].
+// Invariant: what bytes mean never changes under a format's name; digests of stored blocks contain it.
 #pragma once
 
 #include <array>

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <random>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
-#include "cli/load.h"
+#include "cli/cache_config.h"
 #include "engine/engine.h"
 #include "kv/cache.h"
 #include "sampling/logit_scan.h"
@@ -20,6 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int32_t kContext = 1 << 15;
+constexpr int kStepTokens = 512;
+constexpr int kDecode = 64;
+constexpr int kLongPrompt = 4000;
 constexpr const char* kPoolTooSmall = "the KV pool is too small for this case: give more --kv-bytes";
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
@@ -44,12 +46,12 @@ class Greedy final : public sampling::Generation {
 /// An engine on an empty cache, and what its steps bring.
 class Bench {
  public:
-  Bench(executor::Executor& executor, int step_tokens, std::uint64_t seed)
+  Bench(executor::Executor& executor, std::uint64_t seed)
       : n_vocab_(executor.info().n_vocab),
         random_(seed),
-        engine_(kv::Cache(cache_config(executor.info(), step_tokens)), executor,
+        engine_(kv::Cache(cache_config(executor.info(), kStepTokens)), executor,
                 {.max_batch = 32,
-                 .step_tokens = step_tokens,
+                 .step_tokens = kStepTokens,
                  // Random tokens lose no meaning behind the context that the model was trained for.
                  .context_length = std::max(executor.info().context_length, kContext),
                  .max_waiting = 64},
@@ -88,18 +90,6 @@ class Bench {
   engine::Snapshot snapshot() const { return engine_.snapshot(); }
 
  private:
-  static kv::CacheConfig cache_config(const executor::ExecutorInfo& info, int step_tokens) {
-    kv::CacheConfig config;
-    config.block_size = info.block_size;
-    config.num_blocks = info.num_blocks;
-    config.bytes_per_block = info.bytes_per_block;
-    config.groups = info.groups;
-    config.max_extend = step_tokens;
-    config.model = info.model_digest;
-    config.layout = info.layout;
-    return config;
-  }
-
   void take(std::vector<engine::Event>&& events) {
     events_.insert(events_.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
   }
@@ -110,13 +100,40 @@ class Bench {
   engine::Engine engine_;
 };
 
-/// REQUIRES: all streams write in each of these steps.
-DecodeSpeed time_steps(Bench& bench, executor::Executor& executor, int streams, int steps) {
+/// Tokens a second of a prefill behind `depth` tokens of the same prompt.
+double time_prefill(executor::Executor& executor, int depth, std::uint64_t seed) {
+  Bench bench(executor, seed);
+  bench.submit(bench.random_tokens(depth + kStepTokens), 1);
+  for (int i = 0; i < depth / kStepTokens; ++i) bench.step();
+  const auto start = Clock::now();
+  if (bench.step().size() != 1) throw std::runtime_error("the prompt did not end where it should");
+  return kStepTokens / seconds_between(start, Clock::now());
+}
+
+void start_streams(Bench& bench, const EngineCase& what) {
+  const std::vector<kv::Token> shared = bench.random_tokens(what.shared);
+  // Streams that are prefilled first decode beside the others' prefill: room for that, so that none ends early.
+  const int n_tokens = kDecode + 8 + what.streams * (4 * what.own / kStepTokens + 2);
+  for (int i = 0; i < what.streams; ++i) {
+    std::vector<kv::Token> prompt = shared;
+    const std::vector<kv::Token> own = bench.random_tokens(what.own);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    bench.submit(std::move(prompt), n_tokens);
+  }
+}
+
+/// Steps until all streams write, then times kDecode steps.
+void time_decoding(const EngineCase& what, executor::Executor& executor, std::uint64_t seed, Figures& figures) {
+  Bench bench(executor, seed);
+  start_streams(bench, what);
+  const auto streams = static_cast<std::size_t>(what.streams);
+  while (bench.step().size() < streams) {
+  }
   const engine::Snapshot before = bench.snapshot();
   const executor::KvTraffic read_before = executor.kv_traffic();
   const auto start = Clock::now();
-  for (int i = 0; i < steps; ++i) {
-    if (bench.step().size() != static_cast<std::size_t>(streams)) throw std::runtime_error(kPoolTooSmall);
+  for (int i = 0; i < kDecode; ++i) {
+    if (bench.step().size() != streams) throw std::runtime_error(kPoolTooSmall);
   }
   const double seconds = seconds_between(start, Clock::now());
   const engine::Snapshot after = bench.snapshot();
@@ -126,79 +143,20 @@ DecodeSpeed time_steps(Bench& bench, executor::Executor& executor, int streams, 
   const executor::KvTraffic read_after = executor.kv_traffic();
   const auto read = static_cast<double>(read_after.bytes_read - read_before.bytes_read);
   const auto unique = static_cast<double>(read_after.bytes_unique - read_before.bytes_unique);
-  return {.tokens_per_s = streams * steps / seconds,
-          .bookkeeping = (step - model) / step,
-          .kv_bytes_per_step = read / steps,
-          .kv_bytes_per_s = read / seconds,
-          .kv_read_ratio = unique > 0 ? read / unique : 0};
+  figures.insert(figures.end(), {{"decode_tokens_per_s", what.streams * kDecode / seconds},
+                                 {"bookkeeping", (step - model) / step},
+                                 {"kv_mib_per_step", read / kDecode / (1 << 20)},
+                                 {"kv_gb_per_s", read / seconds / 1e9},
+                                 {"kv_read_ratio", unique > 0 ? read / unique : 0}});
 }
 
-/// Steps until all streams decode, then times `decode` steps.
-DecodeSpeed time_decoding(Bench& bench, executor::Executor& executor, int streams, int decode) {
-  while (bench.step().size() < static_cast<std::size_t>(streams)) {
-  }
-  return time_steps(bench, executor, streams, decode);
-}
-
-/// Streams that are prefilled first decode beside the others' prefill: room for that, so that none ends early.
-int enough_tokens(int streams, int depth, int decode, int step_tokens) {
-  return decode + 8 + streams * (4 * depth / step_tokens + 2);
-}
-
-}  // namespace
-
-StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed) {
-  Bench bench(executor, prefill, seed);
-  bench.submit(bench.random_tokens(prefill), decode + 1);
-  const auto start = Clock::now();
-  if (bench.step().size() != 1) throw std::runtime_error("the prompt did not fit into one step");
-  const auto prefilled = Clock::now();
-  return {.prefill_tokens_per_s = prefill / seconds_between(start, prefilled),
-          .decode = time_steps(bench, executor, 1, decode)};
-}
-
-DecodeSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
-                        std::uint64_t seed) {
-  Bench bench(executor, step_tokens, seed);
-  const int n_tokens = enough_tokens(streams, depth, decode, step_tokens);
-  for (int i = 0; i < streams; ++i) bench.submit(bench.random_tokens(depth), n_tokens);
-  return time_decoding(bench, executor, streams, decode);
-}
-
-DecodeSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
-                         std::uint64_t seed) {
-  constexpr int kOwn = 4;
-  Bench bench(executor, step_tokens, seed);
-  const std::vector<kv::Token> shared = bench.random_tokens(prefix);
-  const int n_tokens = enough_tokens(streams, kOwn, decode, step_tokens);
-  for (int i = 0; i < streams; ++i) {
-    std::vector<kv::Token> prompt = shared;
-    const std::vector<kv::Token> own = bench.random_tokens(kOwn);
-    prompt.insert(prompt.end(), own.begin(), own.end());
-    bench.submit(std::move(prompt), n_tokens);
-  }
-  return time_decoding(bench, executor, streams, decode);
-}
-
-StreamSpeed bench_depth(executor::Executor& executor, int depth, int prefill, int decode, std::uint64_t seed) {
-  Bench bench(executor, prefill, seed);
-  bench.submit(bench.random_tokens(depth + prefill), 1);
-  for (int i = 0; i < depth / prefill; ++i) bench.step();
-  const auto start = Clock::now();
-  if (bench.step().size() != 1) throw std::runtime_error("the prompt did not end where it should");
-  const auto prefilled = Clock::now();
-  bench.submit(bench.random_tokens(depth), decode + 1);
-  return {.prefill_tokens_per_s = prefill / seconds_between(start, prefilled),
-          .decode = time_decoding(bench, executor, 1, decode)};
-}
-
-Gaps bench_gaps(executor::Executor& executor, int step_tokens, int long_prompt, std::uint64_t seed) {
+/// A stream's gaps between tokens, before a long prompt comes and while it prefills.
+Figures time_gaps(executor::Executor& executor, std::uint64_t seed) {
   constexpr int kQuietSteps = 32;
-  Bench bench(executor, step_tokens, seed);
+  Bench bench(executor, seed);
   const engine::RequestId stream = bench.submit(bench.random_tokens(16), 1 << 20);
   bench.step();
-  std::vector<double> quiet;
-  std::vector<double> busy;
+  std::vector<double> quiet, busy;
   auto last = Clock::now();
   const auto lap = [&] {
     const auto now = Clock::now();
@@ -208,19 +166,50 @@ Gaps bench_gaps(executor::Executor& executor, int step_tokens, int long_prompt, 
     bench.step();
     quiet.push_back(lap());
   }
-  const engine::RequestId prompt = bench.submit(bench.random_tokens(long_prompt), 1);
+  const engine::RequestId prompt = bench.submit(bench.random_tokens(kLongPrompt), 1);
   for (bool done = false; !done;) {
     for (const engine::Event& event : bench.step()) {
       if (event.request == stream) busy.push_back(lap());
       if (event.request == prompt && event.done) done = true;
     }
   }
-  std::sort(busy.begin(), busy.end());
+  std::ranges::sort(busy);
   const auto p99 = static_cast<std::size_t>(0.99 * static_cast<double>(busy.size()));
-  return {.quiet_median_ms = median(quiet),
-          .median_ms = median(busy),
-          .p99_ms = busy[std::min(p99, busy.size() - 1)],
-          .count = static_cast<std::int64_t>(busy.size())};
+  return {{"quiet_median_ms", median(quiet)},
+          {"median_ms", median(busy)},
+          {"p99_ms", busy[std::min(p99, busy.size() - 1)]},
+          {"count", static_cast<double>(busy.size())}};
+}
+
+}  // namespace
+
+std::span<const EngineCase> engine_cases() {
+  static constexpr EngineCase kCases[] = {
+      {.name = "stream", .meaning = "one stream at depth 512", .prefill_depth = 0, .streams = 1, .own = 512},
+      {.name = "depth", .meaning = "one at depth 2,048", .prefill_depth = 2048, .streams = 1, .own = 2048},
+      {.name = "deep", .meaning = "one at depth 16,384", .prefill_depth = 16'384, .streams = 1, .own = 16'384},
+      {.name = "batch", .meaning = "eight unrelated ones at depth 400", .streams = 8, .own = 400},
+      {.name = "deep-batch", .meaning = "eight unrelated ones at depth 1,500", .streams = 8, .own = 1500},
+      {.name = "shared", .meaning = "sixteen on one prefix of 2,048 tokens", .streams = 16, .shared = 2048, .own = 4},
+      {.name = "gaps", .meaning = "one beside the prefill of 4,000 tokens"},
+  };
+  return kCases;
+}
+
+Figures run_case(const EngineCase& what, executor::Executor& executor, std::uint64_t seed) {
+  if (what.streams == 0) return time_gaps(executor, seed);
+  Figures figures;
+  if (what.prefill_depth >= 0) {
+    figures.emplace_back("prefill_tokens_per_s", time_prefill(executor, what.prefill_depth, seed));
+  }
+  time_decoding(what, executor, seed, figures);
+  return figures;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 }  // namespace coppice::cli

@@ -1,48 +1,46 @@
-// The benchmarks that run inside this process: cache, scheduler and executor as the server uses them, without
-// HTTP and without a tokenizer. Steps are driven and timed one by one on the caller's thread.
-//
-// Each function starts from an empty cache and uses random prompts, so that nothing is shared by accident.
+// The loads of `coppice bench`: cache, scheduler and executor as the server uses them, without HTTP and without a
+// tokenizer. Steps are driven and timed one by one on the caller's thread.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "executor/executor.h"
 
 namespace coppice::cli {
 
-/// Steps in which all streams write a token.
-struct DecodeSpeed {
-  double tokens_per_s = 0;
-  double bookkeeping = 0;        ///< share of the steps' time outside of forward and sampling [E5]
-  double kv_bytes_per_step = 0;  ///< keys and values that attention loads [A4]
-  double kv_bytes_per_s = 0;     ///< the same over the whole step's time, in which weights are read, too
-  double kv_read_ratio = 0;      ///< the same over what the rows see, each byte once; 0: the backend doesn't know
+/// Streams that decode after a prompt, and a prefill; as data.
+struct EngineCase {
+  std::string_view name;
+  std::string_view meaning;
+  int prefill_depth = -1;  ///< a prefill of 512 tokens behind so many is timed, a multiple of 512; -1: none
+  int streams = 0;  ///< that decode 64 tokens each, all at the same time; 0: the case is a load of its own ("gaps")
+  int shared = 0;   ///< tokens that all their prompts begin with
+  int own = 0;      ///< tokens of each prompt behind these
 };
 
-/// One stream: its whole prompt in the first step, then one token a step.
-struct StreamSpeed {
-  double prefill_tokens_per_s = 0;
-  DecodeSpeed decode;
-};
+std::span<const EngineCase> engine_cases();
 
-/// The times between a running stream's tokens, milliseconds.
-struct Gaps {
-  double quiet_median_ms = 0;  ///< before the long prompt came
-  double median_ms = 0;        ///< while the long prompt prefills
-  double p99_ms = 0;
-  std::int64_t count = 0;
-};
+/// Names and values.
+using Figures = std::vector<std::pair<std::string, double>>;
 
-StreamSpeed bench_stream(executor::Executor& executor, int prefill, int decode, std::uint64_t seed);
-/// Streams that share nothing.
-DecodeSpeed bench_batch(executor::Executor& executor, int streams, int depth, int decode, int step_tokens,
-                        std::uint64_t seed);
-/// Streams that stand on one prefix, each with a few tokens of its own.
-DecodeSpeed bench_shared(executor::Executor& executor, int streams, int prefix, int decode, int step_tokens,
-                         std::uint64_t seed);
-/// The last `prefill` tokens of a prompt of depth + prefill, and one stream's decoding behind a prompt of `depth`.
-/// REQUIRES: depth is a multiple of prefill.
-StreamSpeed bench_depth(executor::Executor& executor, int depth, int prefill, int decode, std::uint64_t seed);
-Gaps bench_gaps(executor::Executor& executor, int step_tokens, int long_prompt, std::uint64_t seed);
+/// Runs a case from an empty cache, on random prompts, so that nothing is shared by accident. Throws std::runtime_error
+/// when the KV pool is too small.
+///   prefill_tokens_per_s   of the prefill
+///   decode_tokens_per_s    of all streams together
+///   bookkeeping            share of the decode steps' time outside of the model and of sampling
+///   kv_mib_per_step        keys and values that attention loads in a decode step
+///   kv_gb_per_s            the same over the whole step's time, in which weights are read, too
+///   kv_read_ratio          the same over what the rows see, each byte once; 0: the backend doesn't know
+///   quiet_median_ms, median_ms, p99_ms   ("gaps") between a stream's tokens, before and while a long prompt prefills
+///   count                  ("gaps") of the latter
+Figures run_case(const EngineCase& what, executor::Executor& executor, std::uint64_t seed);
+
+/// The middle value, or the mean of the middle two. REQUIRES: not empty.
+double median(std::vector<double> values);
 
 }  // namespace coppice::cli

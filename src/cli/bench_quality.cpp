@@ -28,16 +28,7 @@ class Reader {
     const int block_size = executor_.info().block_size;
     executor::Batch batch;
     batch.tokens.assign(tokens.begin(), tokens.end());
-    batch.slots.resize(tables_.size());
-    for (int i = 0; i < batch.n_rows(); ++i) {
-      const std::int32_t position = first_position + i;
-      batch.positions.push_back(position);
-      batch.logit_rows.push_back(i);
-      for (std::size_t g = 0; g < tables_.size(); ++g) {
-        const kv::BlockId block = tables_[g][static_cast<std::size_t>(position / block_size)];
-        batch.slots[g].push_back(kv::Slot{block} * block_size + position % block_size);
-      }
-    }
+    for (int i = 0; i < batch.n_rows(); ++i) batch.logit_rows.push_back(i);
     executor::BatchSequence sequence{.n_rows = batch.n_rows(), .first_position = first_position};
     const int covered = first_position + batch.n_rows();
     for (const auto& table : tables_) {

@@ -10,16 +10,18 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
 #include <thread>
 
+#include "cli/http_client.h"
+
 namespace coppice::cli {
 namespace {
 
-/// A port that was free a moment ago. Somebody else may take it before the server does; the server then ends
-/// with a message that wait_ready() passes on.
+/// A port that was free a moment ago. If somebody else takes it first, the server ends with a message.
 std::uint16_t free_port() {
   boost::asio::io_context context;
   using boost::asio::ip::tcp;
@@ -37,25 +39,38 @@ std::uint16_t free_port() {
   ::_exit(127);
 }
 
-}  // namespace
-
-std::filesystem::path own_path() {
-  return std::filesystem::read_symlink("/proc/self/exe");
+std::string last_line(const std::filesystem::path& log) {
+  std::ifstream in(log);
+  std::string last = "it said nothing";
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) last = line;
+  }
+  return fmt::format("{} (log: {})", last, log.string());
 }
 
-ChildServer::ChildServer(std::vector<std::string> arguments, std::filesystem::path log) : log_(std::move(log)) {
-  endpoint_.port = free_port();
-  arguments.insert(arguments.begin(), {own_path().string(), "serve"});
-  for (const std::string& last :
-       {std::string("--host"), endpoint_.host, std::string("--port"), std::to_string(endpoint_.port)}) {
-    arguments.push_back(last);
+}  // namespace
+
+ChildServer::ChildServer(std::vector<std::string> arguments, const std::filesystem::path& log) : port_(free_port()) {
+  start(std::move(arguments), log);
+  try {
+    wait_ready(log);
+  } catch (...) {
+    end();
+    throw;
   }
+}
+
+ChildServer::~ChildServer() {
+  end();
+}
+
+void ChildServer::start(std::vector<std::string> arguments, const std::filesystem::path& log) {
+  arguments.insert(arguments.begin(), {"coppice", "serve", "--host", "127.0.0.1", "--port", std::to_string(port_)});
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-
-  const int file = ::open(log_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) throw std::runtime_error(fmt::format("cannot write {}: {}", log_.string(), std::strerror(errno)));
+  const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) throw std::runtime_error(fmt::format("cannot write {}: {}", log.string(), std::strerror(errno)));
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ == 0) become_server(parent, file, argv.data());
@@ -63,43 +78,26 @@ ChildServer::ChildServer(std::vector<std::string> arguments, std::filesystem::pa
   if (pid_ < 0) throw std::runtime_error(fmt::format("cannot start the server: {}", std::strerror(errno)));
 }
 
-ChildServer::~ChildServer() {
-  if (!running()) return;
-  ::kill(pid_, SIGTERM);
-  for (int tenths = 0; tenths < 100 && running(); ++tenths) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  if (running()) {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-}
-
-bool ChildServer::running() {
-  if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) != 0) pid_ = -1;
-  return pid_ > 0;
-}
-
-void ChildServer::wait_ready(std::chrono::seconds timeout, const std::function<void()>& waiting) {
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  while (http_status(endpoint_, "/health") != 200) {
-    if (!running()) throw std::runtime_error("the server ended while starting: " + last_log_line());
-    if (std::chrono::steady_clock::now() > end) {
-      throw std::runtime_error(
-          fmt::format("the server was not ready within {} s: {}", timeout.count(), last_log_line()));
+void ChildServer::wait_ready(const std::filesystem::path& log) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  while (http_get(port_, "/health").status != 200) {
+    if (::waitpid(pid_, nullptr, WNOHANG) != 0) {
+      pid_ = -1;
+      throw std::runtime_error("the server ended while starting: " + last_line(log));
     }
-    waiting();
+    if (std::chrono::steady_clock::now() > limit) {
+      throw std::runtime_error("the server was not ready within two minutes: " + last_line(log));
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
 
-std::string ChildServer::last_log_line() const {
-  std::ifstream in(log_);
-  std::string last = "it said nothing";
-  for (std::string line; std::getline(in, line);) {
-    if (!line.empty()) last = line;
-  }
-  return fmt::format("{} (log: {})", last, log_.string());
+/// The demo's server has nothing to save.
+void ChildServer::end() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+  pid_ = -1;
 }
 
 }  // namespace coppice::cli

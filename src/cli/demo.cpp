@@ -1,114 +1,124 @@
 #include "cli/demo.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/child_server.h"
-#include "cli/demo_report.h"
+#include "cli/demo_burst.h"
 #include "cli/demo_text.h"
-#include "cli/load.h"
 
 namespace coppice::cli {
 namespace {
 
-constexpr int kAnswerTokens = 48;
-constexpr std::chrono::seconds kLoadTime{120};
-
 struct DemoOptions {
   std::string model;
-  std::string out;
   int threads = 0;
+  bool print_requests = false;
 };
 
-/// One line that is rewritten in place on a terminal; elsewhere only the finished lines are shown.
-class ProgressLine {
- public:
-  void update(const std::string& text) const {
-    if (terminal_) {
-      fmt::print(stderr, "\r\033[K  {}", text);
-      std::fflush(stderr);
-    }
-  }
-  void finish(const std::string& text) const {
-    fmt::print(stderr, "{}  {}\n", terminal_ ? "\r\033[K" : "", text);
-    std::fflush(stderr);
-  }
-
- private:
-  bool terminal_ = ::isatty(STDERR_FILENO) == 1;
-};
-
-std::int64_t figure(const nlohmann::json& stats, const char* group, const char* name) {
-  return stats.at(group).at(name).get<std::int64_t>();
+BurstResult run_once(const DemoOptions& options, bool share) {
+  const std::string_view name = share ? "on" : "off";
+  const auto log = std::filesystem::read_symlink("/proc/self/exe").replace_filename(fmt::format("demo-{}.log", name));
+  std::vector<std::string> arguments = {"--model", options.model, "--share", std::string(name), "--kv-bytes", "512MiB"};
+  if (options.threads > 0) arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
+  fmt::print(stderr, "  sharing {}: loading the model and answering ...\n", name);
+  const ChildServer server(arguments, log);
+  return run_demo_burst(server.port());
 }
 
-DemoRun run_once(const DemoOptions& options, bool share) {
-  const ProgressLine line;
-  const std::string name = share ? "sharing on " : "sharing off";
-  const auto log = std::filesystem::path(options.out).replace_filename(share ? "demo-on.log" : "demo-off.log");
-  std::vector<std::string> arguments = {"--model",    options.model, "--share", share ? "on" : "off",
-                                        "--kv-bytes", "512MiB"};
-  if (options.threads > 0) {
-    arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
-  }
-  ChildServer server(arguments, log);
-  line.update(name + ": loading the model ...");
-  server.wait_ready(kLoadTime, [] {});
-  line.update(name + ": warming up ...");
-  warm_up(server.endpoint());
-
-  const nlohmann::json before = http_get_json(server.endpoint(), "/v1/cache/stats");
-  DemoRun run;
-  run.load = run_load(server.endpoint(), demo_requests(kAnswerTokens), [&](const LoadProgress& progress) {
-    line.update(fmt::format("{}: {} of {} requests have their first token, {} are answered, {} pieces of text", name,
-                            progress.started, kDemoQuestions.size(), progress.answered, progress.pieces));
-  });
-  const nlohmann::json after = http_get_json(server.endpoint(), "/v1/cache/stats");
-  const auto grown = [&](const char* figure_name) {
-    return figure(after, "tokens", figure_name) - figure(before, "tokens", figure_name);
-  };
-  run.prompt_tokens = grown("prompt");
-  run.cached_tokens = grown("cached");
-  run.computed_tokens = grown("computed");
-  run.kv_bytes_peak = figure(after, "bytes", "peak");
-  line.finish(
-      fmt::format("{}: {} requests answered in {:.2f} s", name, kDemoQuestions.size(), run.load.wall_ms / 1000));
-  return run;
+/// 12345678 -> "12,345,678".
+std::string grouped(double n) {
+  std::string digits = fmt::format("{:.0f}", n);
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<std::size_t>(at), ",");
+  return digits;
+}
+std::string mib(double bytes) {
+  return fmt::format("{:.1f} MiB", bytes / (1 << 20));
+}
+std::string seconds(double s) {
+  return fmt::format("{:.2f} s", s);
+}
+std::string rate(double per_second) {
+  return fmt::format("{:.1f}", per_second);
 }
 
-int run_demo(DemoOptions options) try {
-  if (options.out.empty()) options.out = own_path().replace_filename("demo.json").string();
-  DemoReport report;
-  report.model = std::filesystem::path(options.model).stem().string();
-  report.questions.assign(kDemoQuestions.begin(), kDemoQuestions.end());
-  report.on = run_once(options, true);
-  report.off = run_once(options, false);
-  fmt::print("{}", report.table());
+/// A line of the table; with a word, how many times the larger figure is the smaller one.
+void print_row(std::string_view label, std::string (*text)(double), double on, double off, std::string_view word = "") {
+  fmt::print("  {:<24}{:>14}{:>14}", label, text(on), text(off));
+  if (!word.empty() && on > 0 && off > 0) fmt::print("   {:.1f}x {}", std::max(on, off) / std::min(on, off), word);
+  fmt::print("\n");
+}
 
-  std::ofstream file(options.out);
-  file << report.json().dump(2) << '\n';
-  file.close();
-  if (!file) throw std::runtime_error("cannot write " + options.out);
-  fmt::print("\n  The figures are in {}\n", options.out);
+double median(const std::vector<double>& ascending) {
+  return (ascending[(ascending.size() - 1) / 2] + ascending[ascending.size() / 2]) / 2;
+}
+
+void print_table(const std::string& model, const BurstResult& on, const BurstResult& off) {
+  const auto number = [](std::int64_t n) { return static_cast<double>(n); };
+  fmt::print("\n  {} requests at once, one shared system prompt, {}\n\n", kDemoQuestions.size(), model);
+  fmt::print("  {:<24}{:>14}{:>14}\n", "", "sharing on", "sharing off");
+  print_row("tokens in the prompts", grouped, number(on.prompt_tokens), number(off.prompt_tokens));
+  print_row("tokens computed", grouped, number(on.computed_tokens), number(off.computed_tokens), "fewer");
+  print_row("tokens reused", grouped, number(on.cached_tokens), number(off.cached_tokens));
+  print_row("KV memory at peak", mib, number(on.kv_bytes_peak), number(off.kv_bytes_peak), "less");
+  print_row("first token, median", seconds, median(on.first_token), median(off.first_token), "sooner");
+  print_row("first token, slowest", seconds, on.first_token.back(), off.first_token.back(), "sooner");
+  print_row("total time", seconds, on.total, off.total, "faster");
+  print_row("output tokens/s", rate, number(on.generated_tokens) / on.total, number(off.generated_tokens) / off.total,
+            "more");
+}
+
+/// One line of at most 96 characters (UTF-8), cut at a word.
+std::string shortened(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  int characters = 0;
+  std::size_t last_space = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U) continue;  // inside a character
+    if (text[i] == ' ') last_space = i;
+    if (++characters > 96) return text.substr(0, last_space > 0 ? last_space : i) + " …";
+  }
+  return text;
+}
+
+void print_answers(const BurstResult& on, const BurstResult& off) {
+  int same = 0;
+  for (std::size_t i = 0; i < on.answers.size(); ++i) same += on.answers[i] == off.answers[i] ? 1 : 0;
+  fmt::print(
+      "\n  The answers with sharing on. {} of {} are the same, letter for letter, with sharing off: another batch\n"
+      "  rounds the products of 4-bit weights differently, and greedy text then goes another way.\n",
+      same, on.answers.size());
+  for (std::size_t i = 0; i < on.answers.size(); ++i) {
+    fmt::print("  {}. {}\n     {}\n", i + 1, kDemoQuestions[i], shortened(on.answers[i]));
+  }
+}
+
+int run_demo(const DemoOptions& options) {
+  if (options.print_requests) {
+    for (const std::string& body : demo_requests()) fmt::print("{}\n", body);
+    return 0;
+  }
+  const BurstResult on = run_once(options, true), off = run_once(options, false);
+  print_table(std::filesystem::path(options.model).stem().string(), on, off);
+  print_answers(on, off);
   return 0;
-} catch (const std::exception& error) {
-  fmt::print(stderr, "\ncoppice demo: {}\n", error.what());
-  return 1;
 }
 
 }  // namespace
 
 void add_demo(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<DemoOptions>();
-  CLI::App* command = app.add_subcommand("demo", "Eight requests at once on one shared prefix, sharing on and off");
-  command->add_option("--model", options->model, "GGUF file")->required()->check(CLI::ExistingFile);
-  command->add_option("--out", options->out, "Where the figures go as JSON (default: demo.json beside the program)");
-  command->add_option("--threads", options->threads, "The server's compute threads")->check(CLI::PositiveNumber);
+  CLI::App* command = app.add_subcommand("demo", "Send eight requests on one prefix at once, with sharing on and off");
+  command->add_option("--model,-m", options->model, "GGUF file")->required()->check(CLI::ExistingFile);
+  command->add_option("--threads,-t", options->threads, "Compute threads of the server (default: one for each core)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--requests", options->print_requests, "Only print the requests' JSON bodies, one a line");
   command->callback([options, &exit_code] { exit_code = run_demo(*options); });
 }
 

@@ -1,39 +1,23 @@
-// A small blocking HTTP client for the demo, the load generator and the benchmarks: plain HTTP/1.1 to one
-// server. Thread safety: functions without state, callable from any thread.
+// A small blocking HTTP client for the demo: one exchange on a connection to this machine. Thread safe: no state.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace coppice::cli {
 
-struct Endpoint {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 0;
+struct HttpReply {
+  unsigned status = 0;  ///< 0: nobody answered
+  std::string body;
 };
 
-/// The server could not be reached, answered with an error, or broke off. The message is fit for people.
-class HttpFailure : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+HttpReply http_get(std::uint16_t port, const std::string& path);
 
-/// Reads "http://host:port". Throws HttpFailure on anything else.
-Endpoint parse_url(std::string_view url);
-
-/// The status of GET `path`, or 0 when nobody listens.
-int http_status(const Endpoint& server, const std::string& path);
-
-/// The body of GET `path`. Throws HttpFailure unless the status is 200 and the body is JSON.
-nlohmann::json http_get_json(const Endpoint& server, const std::string& path);
-
-/// POSTs a request with "stream": true and calls on_event with each event's JSON as it arrives; returns after
-/// the closing [DONE]. Throws HttpFailure.
-void http_post_stream(const Endpoint& server, const std::string& path, const nlohmann::json& body,
-                      const std::function<void(const nlohmann::json&)>& on_event);
+/// `so_far` gets the whole of the answer's body that is there, each time more has come. Throws std::runtime_error when the
+/// server can't be reached or breaks off.
+HttpReply http_post(std::uint16_t port, const std::string& path, const std::string& json,
+                    const std::function<void(std::string_view)>& so_far);
 
 }  // namespace coppice::cli

@@ -1,13 +1,12 @@
 // coppice: an LLM server whose KV cache is one shared tree of blocks.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <new>
 
 #include "cli/bench.h"
 #include "cli/demo.h"
-#include "cli/load_command.h"
 #include "cli/serve.h"
 
 namespace {
@@ -15,16 +14,28 @@ namespace {
 /// A command adds itself to the app; when it is chosen, parsing runs it.
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
-constexpr AddCommand kCommands[] = {
-    coppice::cli::add_serve,
-    coppice::cli::add_demo,
-    coppice::cli::add_load,
-    coppice::cli::add_bench,
-};
+constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_demo, coppice::cli::add_bench};
+
+/// One line, without taking memory.
+void print_failure(const std::exception_ptr& failure) noexcept {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::bad_alloc&) {
+    std::fputs("coppice: out of memory\n", stderr);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "coppice: %s\n", e.what());
+  } catch (...) {
+    std::fputs("coppice: an unknown failure\n", stderr);
+  }
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate([] {  // an exception that nobody caught, on whichever thread
+    if (const auto failure = std::current_exception()) print_failure(failure);
+    std::abort();
+  });
   CLI::App app("coppice: serves GGUF models from one shared tree of KV blocks", "coppice");
   app.set_version_flag("--version", "coppice " COPPICE_VERSION);
   app.require_subcommand(1);
@@ -34,9 +45,8 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
-  } catch (const std::exception& e) {
-    // fmt::print would throw if the message cannot be written.
-    std::fputs(fmt::format("coppice: {}\n", e.what()).c_str(), stderr);
+  } catch (...) {
+    print_failure(std::current_exception());
     return 1;
   }
   return exit_code;

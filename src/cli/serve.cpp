@@ -17,11 +17,13 @@
 #include <malloc.h>
 #endif
 
+#include "cli/cache_config.h"
 #include "cli/free_memory.h"
+#include "cli/serve_options.h"
 #include "engine/engine.h"
 #include "executor/ggml/ggml_executor.h"
 #include "kv/cache.h"
-#include "server/engine_model.h"
+#include "server/jobs/engine_model.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/vocabulary.h"
@@ -30,169 +32,12 @@ namespace coppice::cli {
 
 namespace {
 
-struct ServeOptions {
-  std::string model;
-  std::string chat_template;
-  std::string share = "on";
-  std::string isolate = "none";
-  std::string cache_report;  ///< empty: by the other options
-  std::string log_level = "info";
-  std::int32_t context = 0;  ///< 0: the model's, as far as the pool holds
-  executor::GgmlOptions ggml;
-  engine::EngineConfig engine;
-  server::ServerConfig server;
-};
-
 /// Leaves the loader when the server was told to end.
 struct Interrupted {};
 
-/// Unsigned numbers would take "-5" for a huge one.
-CLI::Validator not_negative() {
-  return CLI::Validator(
-      [](const std::string& text) { return text.starts_with('-') ? text + " is negative" : std::string(); }, "");
-}
-
-/// Of a time. NaN is none of them, and more than eleven days would be beyond some clock's range.
-CLI::Validator seconds_from(double least) {
-  return CLI::Validator(
-      [least](const std::string& text) {
-        constexpr double kMost = 1e6;
-        double value = 0.0;
-        const bool number = CLI::detail::lexical_cast(text, value);
-        return number && value >= least && value <= kMost
-                   ? std::string()
-                   : fmt::format("{} not in range [{} - {}]", text, least, kMost);
-      },
-      "SECONDS");
-}
-
-void add_model_options(CLI::App& command, ServeOptions& o) {
-  const char* group = "Model";
-  command.add_option("--model,-m", o.model, "GGUF file")->required()->group(group);
-  command.add_option("--alias", o.server.api.names.alias, "A second name for requests to use")->group(group);
-  command.add_option("--chat-template", o.chat_template, "File with a Jinja template, instead of the model's own")
-      ->check(CLI::ExistingFile)
-      ->group(group);
-  command
-      .add_option("--ctx", o.context,
-                  "Tokens of one request, answer included (default: the model's, as far as the pool holds)")
-      ->check(CLI::Range(2, 1 << 30))
-      ->group(group);
-  command.add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core)")
-      ->check(CLI::Range(1, 512))
-      ->group(group);
-  command
-      .add_option("--attention", o.ggml.attention,
-                  "auto, tree (shared blocks read once), gather (blocks copied together), dense (the reference)")
-      ->check(CLI::IsMember({"auto", "tree", "gather", "dense"}))
-      ->capture_default_str()
-      ->group(group);
-}
-
-void add_cache_options(CLI::App& command, ServeOptions& o) {
-  const char* group = "Cache and scheduling";
-  command
-      .add_option("--kv-bytes", o.ggml.kv_bytes,
-                  "Size of the KV pool: 512MiB, 2GB, bytes (default: a quarter of free memory)")
-      ->transform(not_negative())
-      ->transform(CLI::AsSizeValue(true))
-      ->group(group);
-  command
-      .add_option("--kv-format", o.ggml.kv_format,
-                  "How keys and values are stored: f16; int8, half of the bytes; turbo4, a quarter")
-      ->check(CLI::IsMember({"f16", "int8", "turbo4"}))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--block-size", o.ggml.block_size, "Tokens in a block of the pool")
-      ->check(CLI::IsMember({8, 16, 32, 64}))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--share", o.share, "on: requests share the blocks of equal prefixes; off: each has its own")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--max-batch", o.engine.max_batch, "Sequences that run at the same time")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--step-tokens", o.engine.step_tokens,
-                  "Tokens computed in one step; beside decoding streams, prompts get half of it")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option(
-          "--cache-report", o.cache_report,
-          "What requests with \"cache_report\" are told: text, lengths (without the cached text), off; default: "
-          "text, but lengths where several API keys share cached prefixes")
-      ->check(CLI::IsMember({"text", "lengths", "off"}))
-      ->group(group);
-  command.add_option("--max-queue", o.engine.max_waiting, "Requests that may wait; beyond it: 429")
-      ->check(not_negative())
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--check-every", o.engine.check_every, "Let the cache check itself each so many steps; 0: never")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(group);
-}
-
-void add_network_options(CLI::App& command, ServeOptions& o) {
-  const char* group = "Network";
-  server::ServerConfig& s = o.server;
-  command.add_option("--host", s.host, "Address to listen on")->capture_default_str()->group(group);
-  command.add_option("--port", s.port, "Port to listen on; 0: any free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--max-body", s.http.max_body_bytes, "Largest request body: 16MiB, bytes")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(1024.0, 1e12))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--max-connections", s.http.max_connections, "Open connections")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--api-keys", s.api.api_keys_file, "File with the keys that clients may use, one a line")
-      ->check(CLI::ExistingFile)
-      ->group(group);
-  command.add_option("--isolate", o.isolate, "keys: requests share cached prefixes with those of the same key only")
-      ->check(CLI::IsMember({"none", "keys"}))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--request-seconds", s.api.request_seconds, "Longest time for a request; 0: no limit")
-      ->check(seconds_from(0))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--idle-seconds", s.http.idle_seconds, "Close a connection without requests after this time")
-      ->check(seconds_from(0.001))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--write-seconds", s.http.write_seconds, "Drop a client that takes nothing for this time")
-      ->check(seconds_from(0.001))
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--ping-seconds", s.api.ping_seconds,
-                  "Send a comment to a stream that is silent for this time; 0: never")
-      ->check(seconds_from(0))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--drain-seconds", s.drain_seconds, "Time for running requests to end after SIGINT or SIGTERM")
-      ->check(seconds_from(0))
-      ->capture_default_str()
-      ->group(group);
-  command.add_option("--log-level", o.log_level, "What is logged")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
-      ->capture_default_str()
-      ->group(group);
-}
-
-/// glibc learns from each large block that is freed to take the next ones (up to 32 MiB) from its arenas, which keep what
-/// they got: a few large bodies, and the process holds their memory for good, in each arena again. With fixed
-/// thresholds large blocks go back to the system when they are freed. No step allocates blocks of this size.
+/// When a large block is freed, glibc raises the size from which it maps blocks one by one, up to 32 MiB. A few large
+/// request bodies are enough: later ones come from its arenas, which keep the memory for good. Fixed thresholds give it back
+/// to the system. No step allocates blocks of this size.
 void keep_memory_flat() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
@@ -200,8 +45,8 @@ void keep_memory_flat() {
 #endif
 }
 
-/// What cannot be written (the disk is full, the reader of the pipe is gone) is lost, and the server goes on: spdlog's sink
-/// looks at no result, and SIGPIPE must not end the process. Sockets never raise it.
+/// Log lines that can't be written (full disk, closed pipe) are lost, and the server goes on: spdlog's sink ignores the
+/// result, and SIGPIPE is ignored here. Sockets never raise it.
 void start_logging(const std::string& level) {
   std::signal(SIGPIPE, SIG_IGN);
   spdlog::set_default_logger(spdlog::stderr_color_mt("coppice"));
@@ -265,19 +110,6 @@ std::int32_t choose_context(std::int32_t wanted, const kv::Cache& cache, const e
   return context;
 }
 
-kv::Cache make_cache(const ServeOptions& o, const executor::ExecutorInfo& info) {
-  kv::CacheConfig config;
-  config.block_size = info.block_size;
-  config.num_blocks = info.num_blocks;
-  config.bytes_per_block = info.bytes_per_block;
-  config.groups = info.groups;
-  config.max_extend = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest step
-  config.share = o.share == "on";
-  config.model = info.model_digest;
-  config.layout = info.layout;
-  return kv::Cache(std::move(config));
-}
-
 void log_ready(const server::Server& server, const ServeOptions& o, const executor::ExecutorInfo& info) {
   const auto blocks = static_cast<std::size_t>(info.num_blocks - 1);
   spdlog::info("KV pool: {} bytes ({}), {} tokens in {} blocks of {}; {} tokens per request; sharing {}",
@@ -287,8 +119,7 @@ void log_ready(const server::Server& server, const ServeOptions& o, const execut
   spdlog::info("ready: {} serves {} at {}/v1", info.attention, o.server.api.names.id, server.url());
 }
 
-/// Before the engine goes, the server's thread must be gone: it may still ask it. Lives on the engine's thread, which by
-/// its end has left Engine::run().
+/// Ends the server's thread before the engine that it asks goes. Lives on the engine's thread, after Engine::run().
 struct ServerEnd {
   server::Server& server;
   ~ServerEnd() {
@@ -298,7 +129,7 @@ struct ServerEnd {
   }
 };
 
-/// Loads everything on this thread, which then is the engine's, until the server ends.
+/// Loads everything and runs the engine on this thread until the server ends.
 void load_and_run(ServeOptions& o, server::Server& server) {
   const auto progress = [&server](std::string_view stage, double fraction) {
     if (server.ending()) throw Interrupted{};
@@ -319,13 +150,12 @@ void load_and_run(ServeOptions& o, server::Server& server) {
     throw std::runtime_error(fmt::format("The model file is broken: {} tokens in the vocabulary, {} in the embedding.",
                                          vocabulary->size(), info.n_vocab));
   }
-  if (info.attention == "dense") o.share = "off";  // the reference shares nothing [K14]
-  kv::Cache cache = make_cache(o, info);
+  if (info.attention == "dense") o.share = "off";  // the reference shares nothing
+  kv::Cache cache(cache_config(info, o.ggml.max_rows, o.share == "on"));
   o.engine.context_length = choose_context(o.context, cache, info);
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
-  const server::ModelFacts facts{.architecture = info.architecture,
-                                 .attention = info.attention,
+  const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,
                                  .n_vocab = std::min(info.n_vocab, vocabulary->size()),
                                  .context_length = o.engine.context_length,
@@ -335,10 +165,16 @@ void load_and_run(ServeOptions& o, server::Server& server) {
   server.ready(std::make_shared<server::EngineModel>(facts, vocabulary, chat_template, engine));
   const ServerEnd server_end{server};
   log_ready(server, o, info);
-  engine.run();
+  try {
+    engine.run();
+  } catch (const std::exception& e) {
+    // At once: what follows waits for the streams that are open, up to --drain-seconds.
+    spdlog::critical("the engine cannot go on: {}", e.what());
+    throw std::runtime_error(fmt::format("The engine cannot go on: {}.", e.what()));
+  }
 }
 
-/// The text behind a prefix may be another client's: where keys tell clients apart, it is theirs alone to see.
+/// The cached text behind a prefix may be another client's. Where clients have keys and share prefixes, they get lengths.
 server::CacheReports cache_reports(const ServeOptions& o) {
   if (o.cache_report == "off") return server::CacheReports::kOff;
   const bool strangers = !o.server.api.api_keys_file.empty() && o.isolate == "none";
@@ -373,9 +209,7 @@ int serve(ServeOptions o) {
 void add_serve(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("serve", "Serve a GGUF model over HTTP, in OpenAI's API");
   auto options = std::make_shared<ServeOptions>();
-  add_model_options(*command, *options);
-  add_cache_options(*command, *options);
-  add_network_options(*command, *options);
+  add_serve_options(*command, *options);
   command->callback([options, &exit_code] { exit_code = serve(*options); });
 }
 

@@ -8,10 +8,7 @@ void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, exe
                  std::vector<Sequence*>& sampled) {
   const std::size_t n_groups = cache.config().groups.size();
   batch.tokens.clear();
-  batch.positions.clear();
   batch.logit_rows.clear();
-  batch.slots.resize(n_groups);
-  for (auto& slots : batch.slots) slots.clear();
   const auto has_rows = [](const Sequence* sequence) { return sequence->rows > 0; };
   batch.sequences.resize(static_cast<std::size_t>(std::ranges::count_if(running, has_rows)));
   sampled.clear();
@@ -20,21 +17,13 @@ void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, exe
   for (Sequence* sequence : running) {
     if (sequence->rows == 0) continue;
     auto& part = batch.sequences[next++];
-    part.first_row = batch.n_rows();
     part.n_rows = sequence->rows;
     part.first_position = sequence->computed;
     part.tables.resize(n_groups);
     const auto first = static_cast<std::size_t>(sequence->computed);
     const auto rows = cache.tokens(sequence->seq).subspan(first, static_cast<std::size_t>(sequence->rows));
     batch.tokens.insert(batch.tokens.end(), rows.begin(), rows.end());
-    const std::int32_t end = sequence->computed + sequence->rows;
-    for (std::int32_t p = sequence->computed; p < end; ++p) batch.positions.push_back(p);
-    for (std::size_t g = 0; g < n_groups; ++g) {
-      part.tables[g] = cache.table(sequence->seq, static_cast<int>(g));
-      for (std::int32_t p = sequence->computed; p < end; ++p) {
-        batch.slots[g].push_back(part.tables[g].slot(p));
-      }
-    }
+    for (std::size_t g = 0; g < n_groups; ++g) part.tables[g] = cache.table(sequence->seq, static_cast<int>(g));
     if (sequence->sampled) {
       batch.logit_rows.push_back(batch.n_rows() - 1);
       sampled.push_back(sequence);

@@ -1,20 +1,13 @@
-// CacheReport: why a request's prefix did not match further [S5]. Plain data, made once, at a request's first admission,
+// CacheReport: why a request's prefix did not match further. Plain data, made once, at a request's first admission,
 // and only if it was asked for.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "kv/types.h"
 
-namespace coppice::kv {
-class Cache;
-}
-
 namespace coppice::engine {
-
-struct Sequence;
 
 enum class MatchEnded : std::uint8_t {
   kLastToken,   ///< it went as far as it can: the last token is always computed
@@ -36,10 +29,5 @@ struct CacheReport {
   std::int32_t lost_tokens = 0;   ///< matched at most, had the match not ended for this reason
   double lost_seconds = 0;        ///< their prefill, at the recent speed; 0 when that is not known
 };
-
-/// `sequence` is about to compute [matched, ..) of its tokens, beside `running`.
-/// prefill_speed: tokens per second; 0: not known.
-CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, std::int32_t matched,
-                              std::span<Sequence* const> running, double prefill_speed);
 
 }  // namespace coppice::engine

@@ -1,13 +1,15 @@
 // Engine: the loop that turns requests into steps. One thread owns the cache, the scheduler and the executor (run());
 // other threads reach it by queues (submit, cancel) and read a snapshot that is published after each step.
+//
+// Memory: what clients can make the engine hold is counted when it comes in: EngineConfig::max_waiting and
+// max_prompt_tokens. An exception, std::bad_alloc among them, is caught in two places: around the work for one request,
+// which then fails; and around the part of a step that its requests share, which then all fail. Beyond these it leaves
+// step() and run(), and the engine can only be destroyed.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 
+#include "engine/config.h"
 #include "engine/request.h"
 #include "engine/snapshot.h"
 #include "executor/executor.h"
@@ -15,21 +17,9 @@
 
 namespace coppice::engine {
 
-struct EngineConfig {
-  int max_batch = 32;               ///< running sequences (samples)
-  int step_tokens = 512;            ///< token budget of a step: decodes first, then prefill chunks (scheduler.h)
-  std::int32_t context_length = 0;  ///< tokens of one sequence, prompt and answer
-  std::size_t max_waiting = 4096;   ///< requests in the queue; beyond it: Refusal::kQueueFull
-  bool growth_room = true;          ///< admission leaves the running samples room to grow (scheduler.h)
-  int max_passes = 32;              ///< that whoever waits the longest lets pass (scheduler.h); 0: by arrival alone
-  std::function<Clock::time_point()> now = Clock::now;  ///< deadlines and waits, on any thread; tests bring their own
-  int check_every = 0;  ///< steps between checks of the cache (integrity_watch.h); 0: none
-  std::function<void(const std::string&)> on_finding;  ///< gets what such a check found; on the engine's thread
-};
-
 class Engine {
  public:
-  /// `sink` gets each step's events, on the engine's thread. The executor outlives the engine.
+  /// `sink` gets each step's events, on the engine's thread; it must not throw. The executor outlives the engine.
   Engine(kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -49,7 +39,7 @@ class Engine {
   const kv::Cache& cache() const;  ///< for integrity checks between steps
 
  private:
-  struct Impl;  // engine_impl.h
+  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "kv/common_prefix.h"
+
 namespace coppice::engine {
 
 std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int32_t matched) const {
@@ -15,8 +17,7 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
     const auto have = leader->tokens();
     if (leader->request->ns != sequence.request->ns || have.size() <= start) continue;
     // Beyond what matched first: unrelated prompts differ there at once, however long the common past is.
-    const auto ends = std::ranges::mismatch(wanted.subspan(start), have.subspan(start));
-    const auto common = static_cast<std::int32_t>(ends.in1 - wanted.begin());
+    const std::int32_t common = matched + kv::common_prefix(wanted.subspan(start), have.subspan(start));
     const std::int32_t needed = common / block_size_ * block_size_;
     const std::int32_t published = leader->computed / block_size_ * block_size_;
     if (std::min(needed, cap) <= matched || needed <= published || (best && needed <= best->needed)) continue;
@@ -28,37 +29,37 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
 
 void InFlight::follow(Sequence& follower, const Place& place) {
   assert(follower.leader == nullptr);
-  follower.place = place.leader->followers.emplace(place.needed, &follower);
+  followers_.push_back(&follower);
   follower.leader = place.leader;
+  follower.needed = place.needed;
   follower.state = SequenceState::kFollowing;
-  ++followers_;
+}
+
+template <class Predicate>
+void InFlight::wake_if(Predicate predicate) {
+  std::erase_if(followers_, [&](Sequence* follower) {
+    if (!predicate(*follower)) return false;
+    follower->leader = nullptr;
+    follower->state = SequenceState::kReady;
+    return true;
+  });
 }
 
 void InFlight::unfollow(Sequence& follower) {
-  follower.leader->followers.erase(follower.place);
-  follower.leader = nullptr;
-  follower.state = SequenceState::kReady;
-  --followers_;
+  wake_if([&](const Sequence& other) { return &other == &follower; });
 }
 
 void InFlight::lead(Sequence& sequence) {
   leaders_.insert(std::ranges::upper_bound(leaders_, &sequence, ByRank{}), &sequence);
 }
 
-void InFlight::wake(Sequence& follower, std::vector<Sequence*>& woken) {
-  unfollow(follower);
-  woken.push_back(&follower);
-}
-
-void InFlight::published(Sequence& leader, std::vector<Sequence*>& woken) {
-  while (!leader.followers.empty() && leader.followers.begin()->first <= leader.computed) {
-    wake(*leader.followers.begin()->second, woken);
-  }
-}
-
-void InFlight::leave(Sequence& leader, std::vector<Sequence*>& woken) {
+void InFlight::leave(Sequence& leader) {
   std::erase(leaders_, &leader);
-  while (!leader.followers.empty()) wake(*leader.followers.begin()->second, woken);
+  wake_if([&](const Sequence& follower) { return follower.leader == &leader; });
+}
+
+void InFlight::wake() {
+  wake_if([](const Sequence& follower) { return follower.needed <= follower.leader->computed; });
 }
 
 }  // namespace coppice::engine

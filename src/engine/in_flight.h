@@ -1,18 +1,15 @@
-// InFlight: who waits for whose blocks [K7]. A waiting sequence that shares whole blocks with an admitted one
-// that is still prefilling them follows it: it holds no reference and no reservation, only a place on the
-// leader's list. Not thread safe.
-//
-// Owns: nothing; the lists live in the sequences.
+// InFlight: who waits for whose blocks. A waiting sequence that shares whole blocks with an admitted one that is still
+// prefilling them follows it: it stays in the queue, holds no reference and no reservation, and is not admitted before
+// those blocks are computed. Not thread safe.
 //
 // Invariants
 //  1. Only admitted, prefilling sequences lead; a follower leads nobody.
-//  2. A follower's needed length is more than its leader has published, and at most the leader's prompt: so
-//     it is woken at the latest when the leader's prefill ends.
-//  3. Nobody follows the less important: more important prompts can leave those a few rows a step. So what a
-//     follower waits for beyond its leader's prefill is more important than itself, or arrived before its leader.
-//  4. Waking costs O(log) for each one woken, not for each one waiting.
+//  2. A follower needs more tokens than its leader has published, and at most the leader's prompt: so it is woken at
+//     the latest when the leader's prefill ends.
+//  3. Nobody follows the less important: more important prompts can leave those a few rows a step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -43,20 +40,21 @@ class InFlight {
   /// REQUIRES: admitted, kPrefill, not leading yet.
   void lead(Sequence& sequence);
 
-  /// `leader` has computed more. Adds those whose blocks are all there to `woken`.
-  void published(Sequence& leader, std::vector<Sequence*>& woken);
+  /// `leader` is through with its prefill, or gone. Wakes all who follow it.
+  void leave(Sequence& leader);
 
-  /// `leader` is through with its prefill, or gone. Adds all who still waited to `woken`.
-  void leave(Sequence& leader, std::vector<Sequence*>& woken);
+  /// Leaders have computed more. Wakes those whose blocks are all there.
+  void wake();
 
-  int followers() const { return followers_; }
+  int followers() const { return static_cast<int>(followers_.size()); }
 
  private:
-  void wake(Sequence& follower, std::vector<Sequence*>& woken);
+  template <class Predicate>
+  void wake_if(Predicate predicate);
 
   int block_size_;
   std::vector<Sequence*> leaders_;  ///< by rank
-  int followers_ = 0;
+  std::vector<Sequence*> followers_;
 };
 
 }  // namespace coppice::engine

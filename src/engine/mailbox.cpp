@@ -1,13 +1,30 @@
 #include "engine/mailbox.h"
 
+#include <cassert>
 #include <utility>
 
 namespace coppice::engine {
 
-void Mailbox::push(Command command) {
+void Mailbox::push(Request request) {
+  const std::size_t n = request.prompt.size();
   {
     const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(command));
+    const bool too_much = n > max_prompt_tokens_ - prompt_tokens_;
+    if (too_much) {
+      commands_.emplace_back(Declined{.id = request.id, .prompt_tokens = static_cast<std::int32_t>(n)});
+    } else {
+      commands_.emplace_back(std::move(request));
+      prompt_tokens_ += n;
+    }
+    ++submitted_;
+  }
+  changed_.notify_one();
+}
+
+void Mailbox::push(Cancel cancel) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.emplace_back(cancel);
   }
   changed_.notify_one();
 }
@@ -20,9 +37,17 @@ void Mailbox::stop() {
   changed_.notify_one();
 }
 
-bool Mailbox::drain(std::vector<Command>& out) {
+void Mailbox::give_back(std::size_t prompt_tokens) {
+  if (prompt_tokens == 0) return;
   const std::lock_guard lock(mutex_);
-  if (out.empty()) out.swap(commands_);
+  assert(prompt_tokens <= prompt_tokens_);
+  prompt_tokens_ -= prompt_tokens;
+}
+
+bool Mailbox::drain(std::vector<Command>& out) {
+  assert(out.empty());
+  const std::lock_guard lock(mutex_);
+  out.swap(commands_);
   return stopped_;
 }
 

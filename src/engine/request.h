@@ -27,7 +27,7 @@ struct Request {
   std::vector<kv::Token> prompt;                               ///< at least one token
   std::int32_t max_tokens = 0;                                 ///< per sample; <= 0: as far as context and pool go
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
-  std::string cache_salt;                                      ///< isolates tenants; added to the namespace [K8]
+  std::string cache_salt;                                      ///< isolates tenants; added to the namespace
   std::int32_t priority = 0;                                   ///< lower goes first
   bool cache_report = false;                                   ///< wants one, if it is admitted: Event::report
   std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included

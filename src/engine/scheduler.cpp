@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <exception>
 #include <utility>
 
 namespace coppice::engine {
@@ -17,12 +16,6 @@ namespace {
 // token wait longer behind them.
 constexpr int kPromptPartBesideDecodes = 2;
 
-template <class Set>
-typename Set::node_type place_for(Sequence& sequence) {
-  Set one{&sequence};
-  return one.extract(one.begin());
-}
-
 }  // namespace
 
 Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures)
@@ -32,8 +25,8 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       max_batch_(std::max(config.max_batch, 1)),
       step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
       growth_room_(config.growth_room),
-      max_passes_(config.max_passes),
       context_length_(config.context_length),
+      queue_(cache, config.patience),
       in_flight_(cache.config().block_size, max_batch_) {
   running_.reserve(static_cast<std::size_t>(max_batch_));
 }
@@ -65,32 +58,77 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
 }
 
 void Scheduler::enqueue(Sequence& fresh) {
-  fresh.rank_place = place_for<Ranked>(fresh);
-  fresh.arrival_place = place_for<Arrived>(fresh);
-  make_ready(fresh);
+  queue_.add(fresh);
+  fresh.state = SequenceState::kReady;
 }
 
-void Scheduler::make_ready(Sequence& sequence) {
-  ready_.insert(std::move(sequence.rank_place));
-  by_arrival_.insert(std::move(sequence.arrival_place));
+Sequence* Scheduler::next() {
+  if (running_samples_ >= max_batch_) return nullptr;
+  Sequence* sequence = queue_.next();
+  return sequence != nullptr && running_samples_ + sequence->n_samples <= max_batch_ ? sequence : nullptr;
 }
 
-void Scheduler::make_ready(const std::vector<Sequence*>& woken) {
-  for (Sequence* sequence : woken) make_ready(*sequence);
-}
-
-void Scheduler::leave_ready(Sequence& sequence) {
-  sequence.rank_place = ready_.extract(&sequence);
-  sequence.arrival_place = by_arrival_.extract(&sequence);
-}
-
-void Scheduler::leave_running(Sequence& sequence, Release how) {
-  if (share_ && sequence.state == SequenceState::kPrefill) {
-    woken_.clear();
-    in_flight_.leave(sequence, woken_);
-    make_ready(woken_);
+std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) {
+  const auto tokens = sequence.tokens();
+  const kv::Namespace& ns = sequence.request->ns;
+  if (share_) {
+    // The last token is computed in any case: its logits are needed.
+    const std::int32_t matched = cache_.match(tokens.first(tokens.size() - 1), ns);
+    if (const auto place = in_flight_.find(sequence, matched)) {
+      in_flight_.follow(sequence, *place);
+      return Turn::kFollows;
+    }
   }
-  if (how == Release::kDrop) {
+  const auto seq = cache_.admit(
+      {.prompt = tokens, .ns = ns, .n_samples = sequence.n_samples, .keep_free = running_.empty() ? 0 : growth_room()});
+  if (!seq) {
+    kv::NoRoom why = seq.error();
+    why.never |= running_.empty();
+    return std::unexpected(why);
+  }
+  figures_.passes += queue_.admitted(sequence);
+  sequence.seq = *seq;
+  sequence.state = SequenceState::kPrefill;
+  sequence.computed = cache_.lengths(*seq).cached_len;
+  running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);
+  running_samples_ += sequence.n_samples;
+  if (share_) in_flight_.lead(sequence);
+  return Turn::kRuns;
+}
+
+// Blocks that the running samples lack to grow by one each, beyond what is promised to them.
+std::int64_t Scheduler::growth_room() const {
+  std::int64_t sum = 0;
+  if (!growth_room_) return sum;
+  for (const Sequence* sequence : running_) {
+    const auto wanted = next_blocks(*sequence) * sequence->n_samples;
+    sum += std::max<std::int64_t>(0, wanted - cache_.reserved(sequence->seq));
+  }
+  return sum;
+}
+
+// What one sample takes to grow by a block: one in each group, unless what the window leaves behind pays for it.
+std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
+  const std::int32_t bs = cache_.config().block_size;
+  const auto blocks_for = [bs](std::int64_t tokens) { return (tokens + bs - 1) / bs; };
+  const OpenRequest& open = *sequence.request;
+  const std::int32_t length = sequence.computed;
+  // The last token needs no slot. max_tokens is the client's: it may be the largest there is.
+  const std::int64_t last = std::int64_t{open.usage.prompt_tokens} + open.request.max_tokens - 1;
+  if (open.request.max_tokens > 0 && blocks_for(last) <= blocks_for(length)) return 0;
+  std::int64_t sum = 0;
+  for (const kv::GroupSpec& group : cache_.config().groups) {
+    const bool full = group.kind == kv::GroupKind::kFull;
+    const std::int64_t held = full ? 0 : blocks_for(length) - std::max(0, length - group.window) / bs;
+    sum += full || held <= blocks_for(group.window) ? 1 : 0;
+  }
+  return sum;
+}
+
+void Scheduler::leave_running(Sequence& sequence) {
+  if (share_ && sequence.state == SequenceState::kPrefill) in_flight_.leave(sequence);
+  // With rows in the step in hand its tail may be a fork whose copy has not run: that must not enter the tree.
+  if (sequence.rows > 0) {
     cache_.abandon(sequence.seq);
   } else {
     cache_.finish(sequence.seq);
@@ -101,17 +139,18 @@ void Scheduler::leave_running(Sequence& sequence, Release how) {
   sequence.computed = 0;
 }
 
-void Scheduler::release(Sequence& sequence, Release how) {
+void Scheduler::release(Sequence& sequence) {
   switch (sequence.state) {
     case SequenceState::kFollowing:
       in_flight_.unfollow(sequence);
+      queue_.remove(sequence);
       break;
     case SequenceState::kReady:
-      leave_ready(sequence);
+      queue_.remove(sequence);
       break;
     case SequenceState::kPrefill:
     case SequenceState::kDecode:
-      leave_running(sequence, how);
+      leave_running(sequence);
       break;
     case SequenceState::kEnded:
       break;
@@ -143,18 +182,16 @@ bool Scheduler::preempt_last() {
   const OpenRequest* last = running_.back()->request;
   auto victims = std::ranges::find(running_, last, &Sequence::request);
   if (victims == running_.begin()) victims = running_.end() - 1;
-  std::for_each(victims, running_.end(), [](Sequence* sequence) {  // first: it takes memory
-    if (sequence->out.empty()) return;
-    sequence->history = sequence->request->request.prompt;
-    sequence->history.insert(sequence->history.end(), sequence->out.begin(), sequence->out.end());
-  });
   for (auto n = running_.end() - victims; n > 0; --n) {
     Sequence& sequence = *running_.back();
-    // With rows in the step in hand its tail may be a fork whose copy has not run: that must not enter the
-    // tree.
-    leave_running(sequence, sequence.rows > 0 ? Release::kDrop : Release::kKeep);
+    if (sequence.state == SequenceState::kDecode) {
+      std::vector<kv::Token> history = sequence.request->request.prompt;
+      history.insert(history.end(), sequence.out.begin(), sequence.out.end());
+      sequence.history = std::move(history);
+    }
+    queue_.add(sequence);  // before anything changes: it takes memory
+    leave_running(sequence);
     sequence.state = SequenceState::kReady;
-    make_ready(sequence);
   }
   ++figures_.preemptions;
   return true;
@@ -164,16 +201,16 @@ bool Scheduler::preempt_last() {
 // if it was itself the youngest; false: it is the last runner and the pool is full.
 bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
   const int rows = sequence.rows;
-  sequence.rows = 0;  // nothing of it is in the step until extend() succeeds
   const auto next =
       sequence.state == SequenceState::kDecode
           ? std::span<const kv::Token>(&sequence.out.back(), 1)
           : sequence.tokens().subspan(static_cast<std::size_t>(sequence.computed), static_cast<std::size_t>(rows));
   while (!cache_.extend(sequence.seq, next, copies)) {
+    sequence.rows = 0;  // nothing of it is in the step
     if (!preempt_last()) return false;
     if (!sequence.admitted()) return true;
+    sequence.rows = rows;
   }
-  sequence.rows = rows;
   return true;
 }
 
@@ -218,28 +255,20 @@ int Scheduler::prefill_budget(int decodes) const {
   return std::min(rest, std::max(step_tokens_ / kPromptPartBesideDecodes, cache_.config().block_size));
 }
 
-void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& pool_full, std::vector<Sequence*>& lost) {
+Sequence* Scheduler::plan(std::vector<kv::CopyOp>& copies) {
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
   for (const auto state : {SequenceState::kDecode, SequenceState::kPrefill}) {
     if (state == SequenceState::kPrefill) grant_prefill(prefill_budget(decodes));
     // Preemption takes sequences off the end of running_, never before the one in hand.
-    for (std::size_t i = 0; i < running_.size();) {
+    for (std::size_t i = 0; i < running_.size(); ++i) {
       Sequence& sequence = *running_[i];
-      ++i;
       if (sequence.state != state) continue;
       if (state == SequenceState::kDecode) sequence.rows = 1;
       if (sequence.rows == 0) continue;
-      try {
-        if (!extend(sequence, copies)) {
-          release(sequence, Release::kKeep);
-          pool_full.push_back(&sequence);
-          --i;
-        }
-      } catch (const std::exception&) {
-        release(sequence, Release::kDrop);
-        lost.push_back(&sequence);
-        --i;
+      if (!extend(sequence, copies)) {
+        release(sequence);
+        return &sequence;  // nobody else runs
       }
       if (state == SequenceState::kDecode) decodes += sequence.rows;
     }
@@ -249,42 +278,33 @@ void Scheduler::plan(std::vector<kv::CopyOp>& copies, std::vector<Sequence*>& po
     const auto end = static_cast<std::size_t>(sequence->computed + sequence->rows);
     sequence->sampled = sequence->rows > 0 && (decoding || end == sequence->tokens().size());
   }
+  return nullptr;
 }
 
-void Scheduler::computed(std::vector<Sequence*>& lost) {
-  woken_.clear();
+void Scheduler::computed() {
   for (Sequence* sequence : running_) {
-    if (sequence->rows == 0) continue;
-    try {
-      cache_.publish(sequence->seq);
-    } catch (const std::exception&) {
-      lost.push_back(sequence);
-      continue;
-    }
-    sequence->computed += sequence->rows;
-    assert(cache_.lengths(sequence->seq).computed_len == sequence->computed);
-    if (sequence->state == SequenceState::kPrefill) {
-      // What a resumed sequence had generated counts as generated, not as computed.
-      const auto prompt = static_cast<std::int32_t>(sequence->request->request.prompt.size());
-      const std::int32_t begin = sequence->computed - sequence->rows;
-      figures_.computed_tokens += std::max(0, std::min(sequence->computed, prompt) - begin);
-      if (share_) in_flight_.published(*sequence, woken_);
-      if (sequence->sampled) {
-        if (share_) in_flight_.leave(*sequence, woken_);
-        sequence->state = SequenceState::kDecode;
-        sequence->history = {};
-      }
-    }
-    sequence->rows = 0;
+    if (sequence->rows > 0) cache_.publish(sequence->seq);
   }
-  make_ready(woken_);
+  for (Sequence* sequence : running_) {  // nothing here throws
+    if (sequence->rows == 0) continue;
+    const std::int32_t begin = sequence->computed;
+    sequence->computed += sequence->rows;
+    sequence->rows = 0;
+    assert(cache_.lengths(sequence->seq).computed_len == sequence->computed);
+    if (sequence->state == SequenceState::kDecode) continue;
+    // What a resumed sequence had generated counts as generated, not as computed.
+    const auto prompt = static_cast<std::int32_t>(sequence->request->request.prompt.size());
+    figures_.computed_tokens += std::max(0, std::min(sequence->computed, prompt) - begin);
+    if (!sequence->sampled) continue;
+    if (share_) in_flight_.leave(*sequence);
+    sequence->state = SequenceState::kDecode;
+    sequence->history = {};
+  }
+  in_flight_.wake();
 }
 
 void Scheduler::part(Sequence& sequence, Sequence& sibling) {
   assert(sequence.n_samples > 1 && sequence.state == SequenceState::kDecode);
-  // A sibling may be preempted later: it needs its own places in the queue then.
-  sibling.rank_place = place_for<Ranked>(sibling);
-  sibling.arrival_place = place_for<Arrived>(sibling);
   sibling.seq = cache_.fork(sequence.seq);
   sibling.state = SequenceState::kDecode;
   sibling.computed = sequence.computed;

@@ -1,9 +1,9 @@
-// What the engine knows of a request while it is open, and of each of its sequences. Plain state: the
-// scheduler moves a Sequence between its states, the engine makes events of what happens. Not thread safe.
+// What the engine knows of a request while it is open, and of each of its sequences. Plain state: the scheduler moves
+// a Sequence between its states, RequestTable makes events of what happens. Not thread safe.
 //
-// A fresh request is one Sequence that stands for all n samples: their prompt is prefilled once. With the
-// prompt's last logits it becomes n Sequences of one sample each. A preempted Sequence waits again, with the
-// tokens it has generated as part of the text to match.
+// A fresh request is one Sequence that stands for all n samples: their prompt is prefilled once. With the prompt's last
+// logits it becomes n Sequences of one sample each. A preempted Sequence waits again, with the tokens it has generated
+// as part of the text to match.
 //
 // Invariants
 //  1. kPrefill and kDecode have a live `seq` in the cache, no other state has.
@@ -12,10 +12,9 @@
 //  3. n_samples > 1 only while `out` is empty.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -26,33 +25,20 @@
 namespace coppice::engine {
 
 struct OpenRequest;
-struct Sequence;
-
-/// The order of the queue and, backwards, of preemption: by priority, then first arrival, then sample.
-struct ByRank {
-  bool operator()(const Sequence* a, const Sequence* b) const;
-};
-using Ranked = std::set<Sequence*, ByRank>;
-
-/// The order in which they came, whatever their priority.
-struct ByArrival {
-  bool operator()(const Sequence* a, const Sequence* b) const;
-};
-using Arrived = std::set<Sequence*, ByArrival>;
 
 enum class SequenceState : std::uint8_t {
   kReady,      ///< in the queue, may be admitted
-  kFollowing,  ///< in the queue, waits for a leader's blocks [K7]
+  kFollowing,  ///< in the queue, waits for a leader's blocks (in_flight.h)
   kPrefill,    ///< admitted; some of tokens() are not computed
   kDecode,     ///< one token a step
-  kEnded,
+  kEnded,      ///< or not begun
 };
 
 struct Sequence {
   OpenRequest* request = nullptr;
   int sample = 0;     ///< the first sample that this sequence stands for
   int n_samples = 1;  ///< > 1: the prompt is not computed yet, the samples have not parted
-  SequenceState state = SequenceState::kReady;
+  SequenceState state = SequenceState::kEnded;
 
   std::vector<kv::Token> out;      ///< generated so far; survives a preemption
   std::vector<kv::Token> history;  ///< prompt + out, made when it was preempted after its first token
@@ -63,14 +49,8 @@ struct Sequence {
   bool sampled = false;       ///< its last row in the step in hand yields logits
   Clock::time_point last_token{};
 
-  // Its nodes of the scheduler's sets while it is in neither: it never needs memory to go back to the queue.
-  Ranked::node_type rank_place;
-  Arrived::node_type arrival_place;
-
-  // Kept by InFlight.
-  std::multimap<std::int32_t, Sequence*> followers;  ///< by the length that must be published for them
-  Sequence* leader = nullptr;                        ///< kFollowing
-  std::multimap<std::int32_t, Sequence*>::iterator place;
+  Sequence* leader = nullptr;  ///< kFollowing; this and `needed` are kept by InFlight
+  std::int32_t needed = 0;     ///< tokens that the leader has to compute first
 
   /// What has to be in the cache before the next token can be sampled.
   std::span<const kv::Token> tokens() const;
@@ -84,28 +64,28 @@ struct OpenRequest {
   Usage usage;
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
   std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
-  int open_samples = 0;                              ///< of `ended`, those that are false
   bool admitted_before = false;                      ///< figures that count once were counted
-  bool streamed = false;                             ///< a token went out
-  bool closed = false;                               ///< it has had its last event
-  bool failing = false;                              ///< all it lacks is that event: there was no memory for it
-  int passed = 0;                                    ///< hot requests that were admitted ahead of it (scheduler.h)
   std::shared_ptr<const CacheReport> report;         ///< as of its first admission, until an event takes it along
+
+  bool streamed() const { return usage.completion_tokens > 0; }  ///< a token went out
+  bool all_ended() const { return std::ranges::find(ended, false) == ended.end(); }
+};
+
+/// The order of the queue and, backwards, of preemption: by priority, then first arrival, then sample.
+struct ByRank {
+  static auto rank(const Sequence& s) { return std::tuple(s.request->request.priority, s.request->arrival, s.sample); }
+  bool operator()(const Sequence* a, const Sequence* b) const { return rank(*a) < rank(*b); }
+};
+
+/// The order in which they came, whatever their priority.
+struct ByArrival {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    return std::tuple(a->request->arrival, a->sample) < std::tuple(b->request->arrival, b->sample);
+  }
 };
 
 inline std::span<const kv::Token> Sequence::tokens() const {
   return out.empty() ? std::span<const kv::Token>(request->request.prompt) : std::span<const kv::Token>(history);
-}
-
-inline bool ByRank::operator()(const Sequence* a, const Sequence* b) const {
-  const auto rank = [](const Sequence& s) {
-    return std::tuple(s.request->request.priority, s.request->arrival, s.sample);
-  };
-  return rank(*a) < rank(*b);
-}
-
-inline bool ByArrival::operator()(const Sequence* a, const Sequence* b) const {
-  return std::tuple(a->request->arrival, a->sample) < std::tuple(b->request->arrival, b->sample);
 }
 
 }  // namespace coppice::engine

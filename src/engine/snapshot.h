@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "engine/histogram.h"
-#include "engine/request.h"
 #include "kv/cache.h"
 
 namespace coppice::engine {
@@ -17,7 +16,7 @@ struct Snapshot {
   std::int64_t computed_tokens = 0;  ///< prompt tokens run through the model, again after a preemption
   std::int64_t generated_tokens = 0;
   std::int64_t admissions = 0;          ///< requests that began to run
-  std::int64_t passes = 0;              ///< of these, ahead of an earlier one (scheduler.h, invariant 4)
+  std::int64_t passes = 0;              ///< admissions and resumptions ahead of an earlier request (queue.h)
   std::int64_t preemptions = 0;         ///< requests
   std::int64_t resumptions = 0;         ///< sequences that were preempted and run again
   std::int64_t requests_submitted = 0;  ///< up to this moment: those that end later than the step are in it
@@ -26,11 +25,11 @@ struct Snapshot {
   std::int64_t samples_stopped = 0, samples_cut = 0;  ///< that ended with kStop, and with kLength
   int running_requests = 0, running_sequences = 0;
   int waiting_requests = 0;    ///< followers included
-  int following_requests = 0;  ///< waiting for a leader's blocks [K7]
+  int following_requests = 0;  ///< waiting for a leader's blocks
   std::int64_t steps = 0;
   double step_seconds = 0;                                    ///< whole steps
   double forward_seconds = 0;                                 ///< inside Executor::forward, its planning excluded
-  double sampling_seconds = 0;                                ///< inside Generation::next; bookkeeping is the rest [E5]
+  double sampling_seconds = 0;                                ///< inside Generation::next; bookkeeping is the rest
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 

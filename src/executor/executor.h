@@ -12,23 +12,19 @@
 
 namespace coppice::executor {
 
-/// One sequence's part in a step: rows [first_row, first_row + n_rows) of the batch, at consecutive positions.
+/// One sequence's part in a step. Its i-th row has the position first_position + i, and its keys and values are written
+/// to tables[g].slot(position).
 struct BatchSequence {
-  int first_row = 0;
-  int n_rows = 0;
-  std::int32_t first_position = 0;    ///< absolute position of first_row; the sequence has this many keys already
+  int n_rows = 0;                     ///< at least 1
+  std::int32_t first_position = 0;    ///< absolute; the sequence has this many keys already
   std::vector<kv::TableView> tables;  ///< one per layer group; covers [0, first_position + n_rows)
-  std::int32_t state_in = -1;         ///< recurrent groups: state slot read before the rows (-1: none)
-  std::int32_t state_out = -1;        ///< recurrent groups: state slot written after the rows (-1: none)
 };
 
-/// A step's work, plain data. Rows are tokens; all sequences' rows lie one after the other.
-/// Invariant: sequences cover [0, n_rows()) in order, without gaps; every sequence has at least one row.
+/// A step's work, plain data. A row is a token.
+/// Invariant: the first sequence's rows come first, then the second one's, and so on: n_rows() in all.
 struct Batch {
-  std::vector<kv::CopyOp> copies;            ///< run in order before the first write
-  std::vector<kv::Token> tokens;             ///< [n_rows]
-  std::vector<std::int32_t> positions;       ///< [n_rows], absolute
-  std::vector<std::vector<kv::Slot>> slots;  ///< [n_groups][n_rows]: where each row's keys and values are written
+  std::vector<kv::CopyOp> copies;  ///< run in order before the first write
+  std::vector<kv::Token> tokens;   ///< [n_rows]
   std::vector<BatchSequence> sequences;
   std::vector<std::int32_t> logit_rows;  ///< rows whose logits are wanted, ascending
 
@@ -63,11 +59,11 @@ struct ExecutorInfo {
   std::int32_t num_blocks = 0;      ///< blocks in the pool, the null block included
   std::size_t bytes_per_block = 0;  ///< over all layer slots
   std::vector<kv::GroupSpec> groups;
-  std::string model_digest;  ///< hex; metadata, tensor table, a sample of each tensor [K8]
-  std::string layout;        ///< KV format, order in a block, block size, groups, rope [K8]
+  std::string model_digest;  ///< hex; metadata, tensor table, a sample of each tensor
+  std::string layout;        ///< KV format, order in a block, block size, groups, rope
 };
 
-/// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step [A4].
+/// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step.
 struct KvTraffic {
   std::uint64_t bytes_read = 0;    ///< copies of the pool's bytes count again when they are read
   std::uint64_t bytes_unique = 0;  ///< 0: the backend doesn't know
@@ -81,7 +77,7 @@ class Executor {
 
   /// Runs the copies in order, writes the rows' keys and values into their slots, attends, and returns logits for
   /// batch.logit_rows. Throws StepError.
-  /// REQUIRES: batch is valid as described there; the slots of one step are distinct.
+  /// REQUIRES: batch is valid as described there; no two rows are written to the same slot.
   virtual Logits forward(const Batch& batch) = 0;
 
   virtual KvTraffic kv_traffic() const { return {}; }

@@ -1,4 +1,4 @@
-// BlockPool: who holds which block [K2]. Counts in one array, a free list, everything O(1); it knows ids, not bytes.
+// BlockPool: who holds which block. Counts in one array, a free list, everything O(1); it knows ids, not bytes.
 // Not thread safe.
 //
 // A block has users (sequences and detached sets, one reference each) and perhaps the tree's reference.
@@ -21,7 +21,7 @@ namespace coppice::kv {
 
 class BlockPool;
 
-/// One user's reference to a block. Move-only; letting go of it releases the reference (at the hot end of the order).
+/// One user's reference to a block. Move-only; its destructor releases it (at the hot end of the eviction order).
 class [[nodiscard]] BlockRef {
  public:
   BlockRef() = default;
@@ -72,7 +72,7 @@ class BlockPool {
 
   std::int32_t users(BlockId id) const { return blocks_[index(id)].users; }
   bool in_tree(BlockId id) const { return blocks_[index(id)].group >= 0; }
-  /// All references [K2]; a block with more than one is forked before it is written [K3].
+  /// All references; a block with more than one is forked before it is written.
   std::int32_t ref_count(BlockId id) const { return users(id) + (in_tree(id) ? 1 : 0); }
 
   std::int64_t total() const { return static_cast<std::int64_t>(blocks_.size()) - 1; }
@@ -95,7 +95,7 @@ class BlockPool {
   void change_users(Count& count, int delta);
 
   std::vector<Count> blocks_;  // by id; [0] unused
-  std::vector<BlockId> free_;  // a stack: the block freed last is the warmest in the machine's caches
+  std::vector<BlockId> free_;  // a stack: the block freed last is most likely still in the processor's caches
   EvictionOrder order_;
   std::int64_t in_use_ = 0, peak_in_use_ = 0;
   std::vector<std::int64_t> with_users_;  // [k]: blocks that have k users

@@ -27,6 +27,7 @@ class BlockTable {
 
   std::size_t size() const { return ids_.size(); }
   BlockId operator[](std::size_t i) const { return ids_[i]; }
+  BlockId back() const { return ids_.back(); }
   std::span<const BlockId> ids() const { return ids_; }
 
   /// Room for `size` entries in all, so that push() cannot fail.

@@ -7,9 +7,6 @@
 //   publish  the step is done: the new tokens count as computed, full blocks enter the tree, windows move
 //   finish   the partial tail enters the tree, every reference is dropped; what the tree holds stays, cached
 //
-// Where memory runs out (std::bad_alloc), admit, fork, detach and adopt have changed nothing; after extend or publish the
-// sequence can only be abandoned, all others are as they were; finish, abandon and drop never throw.
-//
 // Lengths of a sequence: cached_len <= computed_len <= len.
 //   cached_len    tokens found in the tree at admission
 //   computed_len  tokens whose keys and values are in the pool
@@ -17,54 +14,42 @@
 //
 // Who holds which tokens of a sequence in group g (bs = block size; W = window of g, or infinity), and who frees them
 //   [0, computed_len - W)      nobody: null block. The tree may still hold it, cached, until it is evicted
-//   [.., published)            sequence + tree; published = computed_len rounded down to bs. Freed when evicted after the
-//                              last user let go
-//   [published, computed_len)  the sequence; another one too after fork(), and the tree too when the match ended inside a
-//                              block: the first writer forks. Freed with its last holder
-//   [computed_len, len)        the sequence alone, written by the step in hand. Freed by finish() and abandon()
+//   [.., published)            sequence + tree; published = computed_len rounded down to bs. Freed by eviction, after the
+//                              last sequence let go
+//   [published, computed_len)  the sequence; after fork() other sequences too; and the tree if the match ended inside this
+//                              block. The first writer forks. Freed with its last holder
+//   [computed_len, len)        the sequence alone: the step in hand writes it. Freed by finish() and abandon()
 //   reserved, no block yet     nobody: counted against free + cached. Given back by finish() and abandon()
 //
+// When memory runs out (std::bad_alloc):
+//   admit, fork, detach, adopt  nothing has changed
+//   extend, publish             this sequence can only be abandoned; all others are as they were
+//   finish, abandon, drop       never throw; finish() may not keep the partial tail
+//
 // Invariants (check_integrity() recomputes all of them from the holders)
-//  1. A block's count = references of sequences' tables + of the tree + of detached sets. Free exactly at 0.
+//  1. A block's count = references of sequences' tables + of the tree + of detached sets. It is free exactly at 0.
 //  2. total = free + cached + in_use. The null block is none of them.
-//  3. Sum of reservations <= free + cached: a reserved block can always be had.
+//  3. The sum of reservations <= free + cached: a reserved block can always be had.
 //  4. cached_len <= computed_len <= len; every position in [computed_len - W, len) of group g has a block.
 //  5. A block that holds positions in [computed_len, len) of a sequence has that one holder.
 //  6. The table's full-group blocks below `published` are the tree's blocks, node by node.
-//  7. A group's eviction order holds exactly the blocks that only the tree holds; the full group's coldest ends a leaf.
+//  7. A group's eviction order holds exactly the blocks that only the tree holds. The coldest of the full group ends a leaf.
 #pragma once
 
 #include <cstdint>
 #include <expected>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "kv/cache_config.h"
+#include "kv/cache_sequence.h"
 #include "kv/digest.h"
-#include "kv/match_end.h"
+#include "kv/explain.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
-
-struct CacheConfig {
-  int block_size = 32;              ///< 8, 16, 32 or 64 (2 in tests)
-  std::int32_t num_blocks = 0;      ///< the null block included
-  std::size_t bytes_per_block = 0;  ///< for the figures
-  std::vector<GroupSpec> groups;    ///< group 0 must be kFull
-  std::int32_t max_extend = 512;    ///< the most tokens one extend() appends to a sequence (a step's prefill chunk)
-  bool share = true;                ///< false: no tree; the pool and everything else stays
-  std::string model;                ///< [K8]
-  std::string layout;               ///< [K8]
-  HashFn hash = sha256;
-};
-
-/// Names a sequence in the cache. Never reused.
-enum class SeqId : std::uint64_t {};
-
-/// A set of blocks detached from its sequence, kept alive by a reference each, owned by nobody else.
-enum class DetachedId : std::uint64_t {};
 
 struct Lengths {
   std::int32_t cached_len = 0;
@@ -95,7 +80,7 @@ struct NoRoom {
 /// extend() needs more blocks than are free, can be evicted and aren't promised to others: preempt somebody, or wait.
 struct OutOfBlocks {};
 
-/// Figures, as defined in docs/architecture.md "Figures". Blocks and bytes are now; the rest since start.
+/// Figures, as defined in docs/api.md "Figures". Blocks and bytes are now; the rest since start.
 struct CacheStats {
   int block_size = 0;
   std::int64_t total = 0, free = 0, in_use = 0, cached = 0;
@@ -122,7 +107,7 @@ class Cache {
   std::int32_t match(std::span<const Token> tokens, const Namespace& ns) const;
   Overlap overlap(std::span<const Token> tokens, const Namespace& ns) const;
 
-  /// match(), and why it ends there. For people: hashes and allocates.
+  /// match(), and why it ends there. For people: it hashes and allocates.
   MatchEnd explain(std::span<const Token> tokens, const Namespace& ns) const;
 
   /// Blocks that a request of this prompt needs at the very least, with nothing cached and nobody else about.
@@ -180,9 +165,8 @@ class Cache {
   /// The tree as text, one node a line: for people and for tests' failure messages.
   std::string dump() const;
 
-  struct Impl;  // cache_impl.h
-
  private:
+  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

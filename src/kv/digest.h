@@ -1,4 +1,4 @@
-// Block identity [K8]: a digest chained over a block's predecessors, H(parent, tokens); a chain's first parent is
+// Block identity: a digest chained over a block's predecessors, H(parent, tokens); a chain's first parent is
 // H(model, layout, salt, adapter). Equal digests mean equal keys and values, in this process and in any other.
 #pragma once
 

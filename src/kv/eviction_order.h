@@ -1,14 +1,14 @@
 // EvictionOrder: for each layer group, the blocks that only the tree holds, and which of them goes next. Not thread safe.
 //
-// The rule (docs/adr/0010-eviction-policy.md): the block goes first whose last use is longest ago, but each use before the
-// last, two of them at most, makes it look younger by one typical distance between a block's first two uses. Time is counted
-// in blocks that entered the tree. The distance is learned, and uses are remembered beyond eviction.
+// The rule (docs/adr/0010-eviction-policy.md): the block whose last use is longest ago goes first. But each use before the
+// last, at most two of them, makes it look younger by one typical distance between a block's first two uses. Time is counted
+// in blocks that entered the tree. The distance is learned, and uses are remembered after eviction.
 //
-// Kept up as things change, never searched for: every operation is O(1) for a given number of groups. Invariants:
-//  1. A list holds the blocks of one group with one number of uses (capped), and is sorted by the time of last use: a block
-//     enters at the hot end with the current time, or at the cold end of its group's first list with time 0.
-//  2. In the full group a block has no more uses than its parent in the tree, and is never hotter: sequences use and hold
-//     whole paths, tables release deepest first, and so the block that goes next is a leaf's last.
+// Every operation is O(1) for a given number of groups. Invariants:
+//  1. A list holds the blocks of one group with one number of uses (capped), sorted by the time of last use. A block enters
+//     at the hot end with the current time, or at the cold end of its group's first list with time 0.
+//  2. In the full group a block has no more uses than its parent in the tree, and is never hotter. For sequences use and
+//     hold whole paths, and tables release deepest first. So the block that goes next is a leaf's last.
 #pragma once
 
 #include <algorithm>
@@ -39,14 +39,15 @@ class EvictionOrder {
         evicted_lately_(std::max(kRememberedAtLeast, links_.size())) {}
 
   // --- uses -----------------------------------------------------------------------------------------------------------
-  /// Every so many blocks of a text one stands for its neighbours: it is remembered, and distances are learned from it.
+  /// Whether a block of a text is one of those that stand for their neighbours: they are remembered for long, and distances
+  /// are learned from them.
   static bool is_sample(std::int32_t block) { return block % kSampleEach == 0; }
-  /// A row of blocks (one of each group, or the null block) enters the tree. A full sample comes with its digest: it may
-  /// have been evicted before. Returns the uses of the row: the caller raises its ancestors.
+  /// A row of blocks (one of each group, or the null block) enters the tree. `digest`: of a full block that is a sample,
+  /// which may have been evicted before; else null. Returns the uses of the row; the caller raises its ancestors to them.
   std::uint32_t enter(std::span<const BlockId> row, const Digest* digest);
-  /// A block of the full group has at least as many uses as what stands on it. False when it has them already, and then
-  /// so have its ancestors.
-  /// REQUIRES: id is in no list: whoever publishes behind a block holds it.
+  /// Gives a block of the full group as many uses as a block behind it has. False when it has them already; then its
+  /// ancestors have, too.
+  /// REQUIRES: id is in no list (the publisher of the block behind it holds it).
   bool raise(BlockId id, std::uint32_t uses);
   /// A sliding block takes the place of a hole in the tree.
   void enter_hole(BlockId id) { links_[index(id)].uses = 1; }
@@ -55,8 +56,8 @@ class EvictionOrder {
   void use(BlockId id, bool came_back);
   /// A full block of the full group is about to be evicted.
   void remember(BlockId id, const Digest& digest, bool sample);
-  /// Whether a full block of the full group was evicted, and is not forgotten yet: a sample for long, another one until
-  /// about a pool's blocks were evicted after it.
+  /// Whether a full block of the full group was evicted and is not forgotten yet. Samples are remembered for long, others
+  /// until about a pool's worth of blocks was evicted after them.
   bool remembers(const Digest& digest) const {
     return evicted_.recall(digest).has_value() || evicted_lately_.recall(digest).has_value();
   }
@@ -74,8 +75,8 @@ class EvictionOrder {
   }
   bool contains(BlockId id) const { return links_[index(id)].list >= 0; }
 
-  /// The block to evict next over all groups; the full group's (0) among equals, because its leaf takes the other groups'
-  /// blocks of that place along. The null block when all lists are empty.
+  /// The block to evict next over all groups; the null block when all lists are empty. Among equals it is the full group's,
+  /// because its leaf takes the other groups' blocks of that place along.
   BlockId next() const { return coldest(0, ends_.size()); }
 
   // For check_integrity().
@@ -94,8 +95,7 @@ class EvictionOrder {
  private:
   static constexpr std::int32_t kSampleEach = 4;
   static constexpr std::size_t kRememberedAtLeast = 256;  ///< blocks: a small table forgets by chance
-  static constexpr std::size_t kRememberedPools =
-      16;  // blocks that are remembered, or stood for, per block of the pool
+  static constexpr std::size_t kRememberedPools = 16;     ///< evicted blocks remembered for each block of the pool
 
   struct Link {
     BlockId colder = kNullBlock;
@@ -116,7 +116,7 @@ class EvictionOrder {
   std::vector<Link> links_;       // by block id
   std::vector<Ends> ends_;        // by group, then uses
   EvictedBlocks evicted_;         // samples
-  EvictedBlocks evicted_lately_;  // the others: nothing is decided by them, people are told (explain.cpp)
+  EvictedBlocks evicted_lately_;  // the others: for explain() only, nothing is decided by them
   std::uint64_t now_ = 1;         // blocks of the full group that have entered the tree, and 1
   std::uint64_t distance_ = 0;    // between a block's first two uses, typically: the geometric mean of late
   double mean_log2_ = 0;          // of it

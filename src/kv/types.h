@@ -8,6 +8,7 @@
 //   table     a sequence's blocks of one group, by absolute position: entry i holds [i * bs, (i + 1) * bs)
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,8 +16,7 @@
 
 namespace coppice::kv {
 
-/// A symbol of the tree: a vocabulary id (>= 0), or a media symbol (< 0): each (media digest, index) pair is interned
-/// to its own negative number, so that equal images share and different ones never do.
+/// A symbol of the tree: a vocabulary id.
 using Token = std::int32_t;
 
 /// Index of a block in the pool. Block 0 is the null block: zeroed, never written, never allocated.
@@ -31,12 +31,15 @@ enum class GroupKind : std::uint8_t {
   kSliding,  ///< a query at position p sees (p - window, p]
 };
 
-/// What one group of layers must remember. Layer j of every group uses layer slot j of a block [K10].
+/// What one group of layers must remember. The j-th layer of every group uses layer slot j of a block.
 struct GroupSpec {
   GroupKind kind = GroupKind::kFull;
   int window = 0;                   ///< tokens; kSliding only
   std::vector<int> layers;          ///< model layers of this group, in the order of their layer slots
   std::size_t bytes_per_token = 0;  ///< keys and values of one token over this group's layers
+
+  /// The first position that a sequence of `len` tokens keeps: positions before it have left the window.
+  std::int32_t first_kept(std::int32_t len) const { return kind == GroupKind::kFull ? 0 : std::max(0, len - window); }
 };
 
 /// Copies slots [0, n_slots) of block `src` to block `dst`, in every layer slot: the data half of a fork.

@@ -9,20 +9,17 @@
 
 #include "matmul/quant_kernel.h"
 
-#define HWY_WANT_AVX3_DL 1
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "matmul/quant_amx.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 // After foreach_target.
-#include <hwy/highway.h>
+#include "simd/kernel-inl.h"
 
-#include "simd/vnni_target-inl.h"
 // After it.
 #include "matmul/quant_rows-inl.h"
-// Last.
 #include "simd/amx-inl.h"
 
-#if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
+#if COPPICE_SIMD_AMX
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::matmul::HWY_NAMESPACE {
@@ -227,7 +224,7 @@ void amx_of_type(const QuantProducts& p, Claims& claims, int n_workers) {
 }  // namespace coppice::matmul::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
+#endif  // COPPICE_SIMD_AMX
 
 #if HWY_ONCE
 namespace coppice::matmul {

@@ -7,8 +7,6 @@
 #define COPPICE_MATMUL_QUANT_KERNEL_INL_H_
 #endif
 
-#include <hwy/highway.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -17,7 +15,7 @@
 
 #include "matmul/quant_kernel.h"
 #include "matmul/quant_rows-inl.h"
-#include "simd/vnni_target-inl.h"
+#include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::matmul::HWY_NAMESPACE {

@@ -6,15 +6,12 @@
 
 #include "simd/target.h"
 
-// Dot products of bytes (VNNI) come with this target.
-#define HWY_WANT_AVX3_DL 1
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "matmul/quant_kernel.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 // After foreach_target.
-#include <hwy/highway.h>
-
 #include "matmul/quant_kernel-inl.h"
+#include "simd/kernel-inl.h"
 
 // Highway's macros for the target are those of quant_kernel-inl.h here.
 HWY_BEFORE_NAMESPACE();
@@ -49,12 +46,11 @@ HWY_EXPORT(run);
 }  // namespace
 
 bool kernel_supports(QuantType type) {
-  simd::choose_target();
-  return HWY_DYNAMIC_DISPATCH(supports)(type);
+  return COPPICE_SIMD_CALL(supports)(type);
 }
 
 void run_kernel(const QuantProducts& products, Claims& claims, int n_workers) {
-  HWY_DYNAMIC_DISPATCH(run)(products, claims, n_workers);
+  COPPICE_SIMD_CALL(run)(products, claims, n_workers);
 }
 
 }  // namespace coppice::matmul

@@ -6,7 +6,6 @@
 #define COPPICE_MATMUL_QUANT_ROWS_INL_H_
 #endif
 
-#include <hwy/highway.h>
 // After it.
 #include <hwy/contrib/math/math-inl.h>
 
@@ -14,6 +13,7 @@
 #include <cstddef>
 
 #include "matmul/quant_kernel.h"
+#include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::matmul::HWY_NAMESPACE {

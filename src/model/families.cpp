@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "model/load_error.h"
+
 namespace coppice::model {
 
 namespace {

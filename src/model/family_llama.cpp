@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "model/families.h"
+#include "model/load_error.h"
 
 namespace coppice::model {
 
@@ -80,19 +81,20 @@ RopeSpec read_rope(const GgufFile& file, const ModelSpec& spec, const TensorTabl
   return rope;
 }
 
-LayerSpec read_layer(const ModelSpec& spec, const TensorTable& tensors, int i) {
+LayerSpec read_layer(const ModelSpec& spec, int n_ff, const TensorTable& tensors, int i) {
   const std::string p = fmt::format("blk.{}.", i);
   const std::int64_t q = std::int64_t{spec.n_head} * spec.head_dim;
+  const std::int64_t kv = std::int64_t{spec.n_kv_head} * spec.head_dim;
   LayerSpec layer;
-  layer.attn_norm = tensors.require(p + "attn_norm.weight", {spec.n_embd});
-  layer.q = tensors.linear(p + "attn_q", spec.n_embd, q);
-  layer.k = tensors.linear(p + "attn_k", spec.n_embd, spec.n_embd_kv());
-  layer.v = tensors.linear(p + "attn_v", spec.n_embd, spec.n_embd_kv());
-  layer.o = tensors.linear(p + "attn_output", q, spec.n_embd);
-  layer.ffn_norm = tensors.require(p + "ffn_norm.weight", {spec.n_embd});
-  layer.gate = tensors.linear(p + "ffn_gate", spec.n_embd, spec.n_ff);
-  layer.up = tensors.linear(p + "ffn_up", spec.n_embd, spec.n_ff);
-  layer.down = tensors.linear(p + "ffn_down", spec.n_ff, spec.n_embd);
+  layer.mixer_norm = tensors.require(p + "attn_norm.weight", {spec.n_embd});
+  layer.mixer = {.q = tensors.linear(p + "attn_q", spec.n_embd, q),
+                 .k = tensors.linear(p + "attn_k", spec.n_embd, kv),
+                 .v = tensors.linear(p + "attn_v", spec.n_embd, kv),
+                 .o = tensors.linear(p + "attn_output", q, spec.n_embd)};
+  layer.feed_forward_norm = tensors.require(p + "ffn_norm.weight", {spec.n_embd});
+  layer.feed_forward = {.gate = tensors.linear(p + "ffn_gate", spec.n_embd, n_ff),
+                        .up = tensors.linear(p + "ffn_up", spec.n_embd, n_ff),
+                        .down = tensors.linear(p + "ffn_down", n_ff, spec.n_embd)};
   return layer;
 }
 
@@ -105,7 +107,6 @@ ModelSpec read_sizes(const GgufFile& file) {
     throw LoadError(fmt::format("{} is a mixture of experts, which is not built yet", file.path()));
   }
   spec.n_embd = require_small(file, "llama.embedding_length", 1 << 20);
-  spec.n_ff = require_small(file, "llama.feed_forward_length", 1 << 22);
   spec.n_head = require_small(file, "llama.attention.head_count", 1 << 12);
   const std::string kv = "llama.attention.head_count_kv";
   spec.n_kv_head = small_integer(file, kv, file.integer(kv).value_or(spec.n_head), spec.n_head);
@@ -141,7 +142,8 @@ ModelSpec read_llama(const GgufFile& file) {
   if (spec.output == kNoTensor) spec.output = spec.embedding;
   spec.rope = read_rope(file, spec, tensors);
   const int n_layers = require_small(file, "llama.block_count", 1 << 12);
-  for (int i = 0; i < n_layers; ++i) spec.layers.push_back(read_layer(spec, tensors, i));
+  const int n_ff = require_small(file, "llama.feed_forward_length", 1 << 22);
+  for (int i = 0; i < n_layers; ++i) spec.layers.push_back(read_layer(spec, n_ff, tensors, i));
   return spec;
 }
 

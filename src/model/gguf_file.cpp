@@ -1,16 +1,13 @@
 #include "model/gguf_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <ggml.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
+
+#include "model/load_error.h"
 
 namespace coppice::model {
 
@@ -54,33 +51,6 @@ std::string tensor_type_name(std::int32_t type) {
   std::string name = ggml_type_name(static_cast<ggml_type>(type));
   for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return name;
-}
-
-MappedFile::MappedFile(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw LoadError(fmt::format("cannot open {}: {}", path, std::strerror(errno)));
-  struct stat st{};
-  if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) {
-    ::close(fd);
-    throw LoadError(fmt::format("{} is not a file with anything in it", path));
-  }
-  const auto size = static_cast<std::size_t>(st.st_size);
-  void* p = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  if (p == MAP_FAILED) throw LoadError(fmt::format("cannot map {}: {}", path, std::strerror(error)));
-  bytes_ = {static_cast<const std::byte*>(p), size};
-}
-
-MappedFile::~MappedFile() {
-  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
-
-void MappedFile::let_go(std::size_t offset, std::size_t size) const {
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const std::size_t begin = (offset + page - 1) / page * page;
-  const std::size_t end = (offset + size) / page * page;
-  if (begin < end) ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
 }
 
 /// A cursor that never leaves the file.
@@ -145,11 +115,9 @@ class GgufFile::Reader {
       case kF64:
         return number<double>();
       case kArray: {
-        GgufArray array;
-        array.type = number<std::uint32_t>();
-        array.count = number<std::uint64_t>();
-        skip_array(array.type, array.count);
-        return array;
+        const auto element = number<std::uint32_t>();
+        skip_array(element, number<std::uint64_t>());
+        return GgufArray{};
       }
       default:
         damaged(fmt::format("a metadata value of unknown type {}", type));

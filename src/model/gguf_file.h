@@ -1,13 +1,11 @@
 // GgufFile: a GGUF file, memory-mapped: its metadata, its tensor table, and the bytes of its tensors.
 //
-// Owns the mapping. Immutable after construction, so any thread may read it. Own parser: ggml's aborts the
-// process on some damaged files (an empty key, an alignment that is no power of two); this one throws
-// LoadError.
+// Owns the mapping. Immutable after construction, so any thread may read it. The parser is our own because ggml's aborts
+// the process on some damaged files (an empty key, an alignment that is no power of two). This one throws LoadError.
 //
 // Invariants
 //  1. Every tensor's bytes [offset, offset + bytes) lie inside the file.
-//  2. Tensor names are unique; shapes have 1 to 4 dimensions, each at least 1; a row is whole quantisation
-//  blocks.
+//  2. Tensor names are unique; shapes have 1 to 4 dimensions, each at least 1; a row is whole quantisation blocks.
 #pragma once
 
 #include <cstddef>
@@ -15,36 +13,14 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "model/mapped_file.h"
+
 namespace coppice::model {
-
-/// A model file that can't be used. what() is one sentence for the person who named the file.
-class LoadError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// A file mapped read-only into memory.
-class MappedFile {
- public:
-  /// Throws LoadError when the file can't be opened or mapped.
-  explicit MappedFile(const std::string& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  std::span<const std::byte> bytes() const { return bytes_; }
-  /// Lets go of the pages wholly inside [offset, offset + size): they are read again when touched again.
-  void let_go(std::size_t offset, std::size_t size) const;
-
- private:
-  std::span<const std::byte> bytes_;
-};
 
 /// Type numbers are the file format's (and ggml's: the same by definition).
 struct TensorInfo {
@@ -55,10 +31,8 @@ struct TensorInfo {
   std::size_t bytes = 0;
 };
 
-struct GgufArray {
-  std::uint32_t type = 0;  ///< the elements' GGUF value type
-  std::uint64_t count = 0;
-};
+/// An array. Its elements are not kept.
+struct GgufArray {};
 
 using GgufValue = std::variant<bool, std::int64_t, double, std::string, GgufArray>;
 
@@ -81,7 +55,6 @@ class GgufFile {
   }
 
   // Metadata. A key of another type than asked for is a LoadError, never a guess.
-  bool has(std::string_view key) const { return values_.contains(key); }
   std::optional<std::string> text(std::string_view key) const;
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> real(std::string_view key) const;

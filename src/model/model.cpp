@@ -7,6 +7,7 @@
 #include <array>
 
 #include "model/families.h"
+#include "model/load_error.h"
 
 namespace coppice::model {
 
@@ -34,6 +35,16 @@ class Sha256 {
 };
 
 }  // namespace
+
+std::vector<TensorId> ModelSpec::matrices() const {
+  std::vector<TensorId> ids;
+  for (const LayerSpec& layer : layers) {
+    for (const LinearSpec* l : layer.mixer.linears()) ids.push_back(l->weight);
+    for (const LinearSpec* l : layer.feed_forward.linears()) ids.push_back(l->weight);
+  }
+  ids.push_back(output);
+  return ids;
+}
 
 std::string model_digest(const GgufFile& file) {
   constexpr std::size_t kSample = 4096;

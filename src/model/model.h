@@ -1,27 +1,25 @@
 // ModelSpec: what to compute, as data. A family (families.h) fills it from a GGUF file; every executor builds
-// its graph or its kernels from it. Plain data, no tensor library: the native GPU executor reads the same.
+// its graph or its kernels from it. Plain data, no tensor library: an executor for another device can read it.
 //
 // Tensors are named by TensorId, an index into GgufFile::tensors(); kNoTensor where a model has none.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "model/gguf_file.h"
+#include "model/load_error.h"
 
 namespace coppice::model {
 
 using TensorId = int;
 inline constexpr TensorId kNoTensor = -1;
 
-enum class RopeType : std::uint8_t {
-  kNorm,  ///< rotates neighbours (0, 1), (2, 3), ...
-};
-
+/// Rotary positions: neighbours (0, 1), (2, 3), ... of each head turn together.
 struct RopeSpec {
-  RopeType type = RopeType::kNorm;
   int dims = 0;  ///< of each head, from the start
   float base = 10000;
   float freq_scale = 1;               ///< 1 / factor of linear scaling
@@ -34,13 +32,28 @@ struct LinearSpec {
   TensorId bias = kNoTensor;
 };
 
-/// Pre-norm attention, then a gated feed-forward: x += wo(attend(norm(x))); x += down(silu(gate(n)) * up(n)).
-struct LayerSpec {
-  TensorId attn_norm = kNoTensor;  ///< f32 [n_embd]
+/// The attention mixer: o(softmax(q k^T) v).
+struct AttentionSpec {
   LinearSpec q, k, v, o;
-  TensorId ffn_norm = kNoTensor;  ///< f32 [n_embd]
-  LinearSpec gate, up, down;
   int window = 0;  ///< tokens a query sees, itself included; 0: all
+
+  std::array<const LinearSpec*, 4> linears() const { return {&q, &k, &v, &o}; }
+};
+
+/// The gated feed-forward: down(silu(gate(x)) * up(x)).
+struct GatedSpec {
+  LinearSpec gate, up, down;
+
+  std::array<const LinearSpec*, 3> linears() const { return {&gate, &up, &down}; }
+};
+
+/// x += mixer(norm(x)), then x += feed_forward(norm(x)). Another kind of either goes beside the ones above, and is built in
+/// a file of its own in each executor.
+struct LayerSpec {
+  TensorId mixer_norm = kNoTensor;  ///< f32 [n_embd]
+  AttentionSpec mixer;
+  TensorId feed_forward_norm = kNoTensor;  ///< f32 [n_embd]
+  GatedSpec feed_forward;
 };
 
 struct ModelSpec {
@@ -51,7 +64,6 @@ struct ModelSpec {
   int n_head = 0;
   int n_kv_head = 0;
   int head_dim = 0;
-  int n_ff = 0;
   std::int32_t context_length = 0;  ///< tokens it was trained for
   float norm_eps = 0;
   float attention_scale = 0;
@@ -61,15 +73,15 @@ struct ModelSpec {
   TensorId output = kNoTensor;       ///< [n_embd, n_vocab]; the embedding itself when tied
   std::vector<LayerSpec> layers;
 
-  int n_embd_kv() const { return n_kv_head * head_dim; }
-  bool tied_output() const { return output == embedding; }
+  /// All matrices that rows are multiplied by: the layers' in order, then the output.
+  std::vector<TensorId> matrices() const;
 };
 
 /// A validated model: every tensor that the spec names exists, with the right shape, inside the file.
 struct Model {
   std::unique_ptr<const GgufFile> file;
   ModelSpec spec;
-  std::string digest;  ///< hex SHA-256 of metadata, tensor table and a sample of each tensor [K8]
+  std::string digest;  ///< hex SHA-256 of metadata, tensor table and a sample of each tensor
 };
 
 /// Throws LoadError.

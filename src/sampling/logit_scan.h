@@ -1,9 +1,8 @@
 // LogitScan: what sampling asks of a row of logits, in passes that vectorise without special instructions.
 //
-// A vocabulary has 32k to 256k logits, and 32 sequences ask for a token in every step: building an array of
-// (id, logit, probability) and sorting it costs more than the model's attention. So the row is cut into
-// blocks of kBlock logits, one pass takes each block's maximum, and later questions look only into the few
-// blocks that matter.
+// A vocabulary has 32k to 256k logits, and 32 sequences ask for a token in every step. An array of (id, logit, probability)
+// for all of them, sorted, would cost more than the model's attention. So the row is cut into blocks of kBlock logits, one
+// pass takes each block's maximum, and later questions look only into the few blocks that matter.
 //
 // Not thread safe. Reads the row given to scan(), which must stay unchanged until the last question.
 #pragma once
@@ -21,8 +20,7 @@ struct Candidate {
   float logit = 0;
   float weight = 0;  ///< probability, not normalised
 
-  /// Likelier first, lower id first among equals: a total order, so that results don't hang on the order of
-  /// work.
+  /// Likelier first, lower id first among equals: a total order, so results don't depend on the order of work.
   friend bool likelier(const Candidate& a, const Candidate& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
   }

@@ -23,8 +23,8 @@ SamplingParams checked(SamplingParams params, std::int32_t n_vocab) {
   return params;
 }
 
-/// Tokens -> bytes -> whole characters (utf8_) -> text free of stop strings (stops_). Positions below are
-/// byte offsets in the stream of whole characters.
+/// Tokens -> bytes -> whole characters (utf8_) -> text free of stop strings (stops_). Positions are byte offsets in the
+/// stream of whole characters.
 class TextGeneration final : public Generation {
  public:
   TextGeneration(std::shared_ptr<const text::Vocabulary> vocabulary, const std::shared_ptr<const SharedParams>& shared,
@@ -79,8 +79,8 @@ class TextGeneration final : public Generation {
     LogprobEntry entry;
   };
 
-  /// Adds the entries of the tokens whose text is out. After a stop string: also of the token that it cut in
-  /// two, and no others ever.
+  /// Adds the entries of the tokens whose text is out. At a stop string also that of the token that it cut in two; later
+  /// tokens get none.
   void deliver(Piece& piece) {
     n_out_ += piece.text.size();
     if (stops_.stopped()) {

@@ -3,9 +3,8 @@
 // Not thread safe. Scratch memory (up to some MB for a flat distribution) is the thread's, not the sample's.
 //
 // Invariants
-//   1. pick() leaves the logits as it found them: who asks for raw log-probabilities may do so afterwards.
-//   2. What is drawn depends on the parameters, the seed, the prompt and the logits given so far, nothing
-//   else.
+//   1. pick() leaves the logits as it found them, so raw log-probabilities can be read afterwards.
+//   2. What is drawn depends on the parameters, the seed, the prompt and the logits given so far, on nothing else.
 //   3. Each pick() at a temperature above greedy consumes one number of the generator.
 #pragma once
 
@@ -28,8 +27,8 @@ PromptTokens prompt_tokens(std::span<const kv::Token> prompt);
 
 class Sampler {
  public:
-  /// params and prompt may be shared with other samplers; prompt: null: none. banned: tokens never drawn. n_vocab: logits
-  /// beyond it are never drawn.
+  /// params and prompt may be shared with other samplers; a null prompt: none. banned: tokens never drawn. n_vocab: tokens
+  /// from this id on are never drawn either.
   Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t seed, std::shared_ptr<const PromptTokens> prompt,
           std::span<const kv::Token> banned, std::int32_t n_vocab);
 

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -17,14 +18,15 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <new>
+#include <stdexcept>
 #include <thread>
 #include <utility>
-#include <vector>
 
-#include "server/event_hub.h"
-#include "server/http_server.h"
-#include "server/log_failure.h"
-#include "server/work_queue.h"
+#include "server/http/http_server.h"
+#include "server/http/rethrow.h"
+#include "server/jobs/event_hub.h"
+#include "server/jobs/work_queue.h"
 
 namespace coppice::server {
 
@@ -35,7 +37,6 @@ namespace {
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr int kIoNice = 5;  // the engine's threads spin at barriers: a busy io thread must not stall them
 constexpr std::size_t kReservedDescriptors = 128;
-constexpr std::size_t kOwnTimers = 8;  // more than the server has besides those of requests
 
 /// Thousands of streams need a descriptor each. Returns how many connections fit.
 std::size_t raise_descriptor_limit() {
@@ -51,25 +52,6 @@ std::size_t raise_descriptor_limit() {
 void lower_priority() {
   if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kIoNice) != 0)
     SPDLOG_WARN("a thread of the server keeps its priority: setpriority failed");
-}
-
-/// Asio's queue of timers grows when a wait begins, where want of memory would end the coroutine that waits without a word to
-/// anybody. So it has its full size from the start.
-void reserve_timers(asio::io_context& io, std::size_t n) {
-  std::vector<asio::steady_timer> timers;
-  timers.reserve(n);
-  while (timers.size() < n) timers.emplace_back(io, std::chrono::hours(1)).async_wait([](boost::system::error_code) {});
-}
-
-/// Does one handler's work. False, and a line in the log: it threw. One request's bad end must not be everybody's.
-bool guarded(auto work) {
-  try {
-    work();
-    return true;
-  } catch (const std::exception& e) {
-    log_failure("io thread", e);
-    return false;
-  }
 }
 
 }  // namespace
@@ -96,6 +78,7 @@ struct Server::Impl {
   }
 
   void run();
+  bool run_io();
   void begin_drain();
   asio::awaitable<void> wait_for_signal();
   asio::awaitable<void> wait_for_hangup();
@@ -107,6 +90,7 @@ struct Server::Impl {
   std::uint16_t port = 0;
   WorkQueue worker{lower_priority};
   asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);  ///< until end()
   EventHub hub;
   Api api;
   HttpServer http;
@@ -120,19 +104,34 @@ struct Server::Impl {
   std::thread thread;
 };
 
-void Server::Impl::run() {
+/// A connection's failure stays within it. What comes here is the server's own: it cannot serve on, so the process ends.
+void Server::Impl::run() try {
   lower_priority();
-  reserve_timers(io, config.http.max_connections + kOwnTimers);  // a connection's request has one at most
   http.start();
   if (config.handle_signals) {
-    asio::co_spawn(io, wait_for_signal(), log_failure_of("signals"));
-    if (!config.api.api_keys_file.empty()) asio::co_spawn(io, wait_for_hangup(), log_failure_of("hangup"));
+    asio::co_spawn(io, wait_for_signal(), kRethrow);
+    if (!config.api.api_keys_file.empty()) asio::co_spawn(io, wait_for_hangup(), kRethrow);
   }
-  auto work = asio::make_work_guard(io);
-  while (!closed) guarded([this] { io.run_one(); });
-  work.reset();
-  while (!guarded([this] { io.run(); })) {  // what close() woke up
+  while (!run_io()) {
   }
+} catch (const std::exception& e) {
+  spdlog::critical("the server's network thread failed, and the process ends: {}", e.what());
+  spdlog::default_logger()->flush();
+  std::_Exit(EXIT_FAILURE);
+}
+
+/// False: the handler of an operation threw, and there is more to run. Beast parses and makes bodies grow in such handlers,
+/// outside the connection's coroutine. The coroutine is destroyed together with the handler: that closes the connection.
+bool Server::Impl::run_io() {
+  try {
+    io.run();
+    return true;
+  } catch (const std::bad_alloc&) {
+    SPDLOG_ERROR("a connection is closed: out of memory");
+  } catch (const std::length_error& e) {  // a trailer, say, that Beast's fields cannot hold
+    spdlog::debug("connection closed: {}", e.what());
+  }
+  return false;
 }
 
 asio::awaitable<void> Server::Impl::wait_for_signal() {
@@ -158,11 +157,7 @@ asio::awaitable<void> Server::Impl::wait_for_hangup() {
 void Server::Impl::begin_drain() {
   if (std::exchange(draining, true)) return;
   ending = true;
-  asio::co_spawn(io, drain(), [this](const std::exception_ptr& failure) {
-    if (!failure) return;
-    log_failure_of("drain")(failure);
-    end();
-  });
+  asio::co_spawn(io, drain(), kRethrow);
 }
 
 asio::awaitable<void> Server::Impl::wait_until(auto done, double seconds) {
@@ -204,6 +199,7 @@ void Server::Impl::end() {
   hangup.cancel();
   signals.clear();  // should the loader hang, a signal ends the process
   closed = true;
+  work.reset();
 }
 
 Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}

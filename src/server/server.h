@@ -17,9 +17,9 @@
 #include <string>
 
 #include "engine/request.h"
-#include "server/api.h"
-#include "server/http.h"
-#include "server/model.h"
+#include "server/api/api.h"
+#include "server/http/http.h"
+#include "server/jobs/model.h"
 
 namespace coppice::server {
 

@@ -1,7 +1,5 @@
-// Makes AVX3_DL mean AMX-BF16 and AVX512-BF16, too, in what follows, and gives a thread's tile registers a shape. Include
-// it after Highway and all other kernels' headers, in a file that has code for AVX3_DL alone and is dispatched to where
-// simd::amx().
-// Included once for each instruction set.
+// Gives a thread's AMX tile registers a shape, for the time of a kernel. Code for AMX is compiled where COPPICE_SIMD_AMX, and
+// runs where simd::amx(). Included once for each instruction set.
 
 // clang-format off
 #if defined(COPPICE_SIMD_AMX_INL) == defined(HWY_TARGET_TOGGLE)
@@ -12,19 +10,11 @@
 #endif
 // clang-format on
 
-#include <hwy/highway.h>
-
-#include "simd/vnni_target-inl.h"
-
-#if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
-
-#undef HWY_TARGET_STR
-#define HWY_TARGET_STR                                                                                               \
-  HWY_TARGET_STR_AVX3                                                                                                \
-  ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512vnni,avx512bitalg,avx512vpopcntdq,avx512bf16,amx-tile,amx-" \
-  "bf16"
-
 #include <cstdint>
+
+#include "simd/kernel-inl.h"
+
+#if COPPICE_SIMD_AMX
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::simd::HWY_NAMESPACE {
@@ -89,6 +79,6 @@ HWY_INLINE void transpose(__m512i (&r)[16]) {
 }  // namespace coppice::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
+#endif  // COPPICE_SIMD_AMX
 
 #endif  // COPPICE_SIMD_AMX_INL

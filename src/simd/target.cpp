@@ -1,7 +1,5 @@
 #include "simd/target.h"
 
-// Some kernels are compiled for it, too.
-#define HWY_WANT_AVX3_DL 1
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 

@@ -1,5 +1,8 @@
 // Which instruction set the kernels use: the best one that the CPU has, of those that Highway dispatches to and of AMX,
 // which it doesn't know. COPPICE_SIMD rules out better ones than it names. Thread safe.
+//
+// How a kernel is written: its file is compiled for each instruction set (Highway's foreach_target, simd/kernel-inl.h) and
+// calls HWY_EXPORT once; COPPICE_SIMD_CALL is the only way to call it. Where AMX pays, the version for AVX3_DL asks amx().
 #pragma once
 
 #include <string_view>
@@ -7,8 +10,11 @@
 
 namespace coppice::simd {
 
-/// Reads COPPICE_SIMD and settles the choice, at the first call only. Whoever dispatches to a kernel calls it before.
+/// Reads COPPICE_SIMD and settles the choice, at the first call only.
 void choose_target();
+
+/// The version for the instruction set in use of a function that was named to HWY_EXPORT.
+#define COPPICE_SIMD_CALL(function) (::coppice::simd::choose_target(), HWY_DYNAMIC_DISPATCH(function))
 
 /// The best instruction set in use, by whichever kernel: "AMX", "AVX3_DL", "AVX2", "NEON", ... COPPICE_SIMD with this name
 /// changes nothing.

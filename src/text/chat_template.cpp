@@ -39,7 +39,6 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
     throw TemplateError(fmt::format("chat template: {}",
                                     parse_error(override_source.empty() && own != nullptr ? own : override_source)));
   }
-  source_ = common_chat_templates_source(impl_->templates.get());
 }
 
 ChatTemplate::~ChatTemplate() = default;

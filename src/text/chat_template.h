@@ -37,13 +37,10 @@ class ChatTemplate {
   /// TemplateError. REQUIRES: at least one message.
   std::string render(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
 
-  const std::string& source() const { return source_; }  ///< the Jinja text in use
-
  private:
   struct Impl;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::unique_ptr<Impl> impl_;
-  std::string source_;
 };
 
 }  // namespace coppice::text

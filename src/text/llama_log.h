@@ -1,5 +1,4 @@
-// Sends libllama's log to ours, at debug level: a server's log is not the place for a tokenizer's load
-// report.
+// Sends libllama's log to ours, at debug level: it would fill a server's log with load reports.
 #pragma once
 
 #include <string>
@@ -10,8 +9,8 @@ namespace coppice::text {
 /// Routes the process-wide log of libllama, ggml and llama-common. Any thread, any number of times.
 void route_llama_log();
 
-/// While it lives, errors logged on this thread by libllama are kept: its C API returns null without a
-/// reason. REQUIRES: one at a time on a thread.
+/// Keeps the errors that libllama logs on this thread while it lives: the C API returns null without a reason.
+/// REQUIRES: one at a time on a thread.
 class LlamaErrorCapture {
  public:
   LlamaErrorCapture();

@@ -105,14 +105,11 @@ void PromptTokenizer::remember(std::string key, std::vector<kv::Token> tokens) {
     uses_.pop_back();
     pieces_.erase(oldest);
   }
+  std::list<const std::string*> use(1);  // its memory first: the tree and the list must not differ
   const auto [piece, fresh] = pieces_.try_emplace(std::move(key));
   if (!fresh) return;  // another thread was faster
-  try {
-    uses_.push_front(&piece->first);
-  } catch (...) {
-    pieces_.erase(piece);
-    throw;
-  }
+  use.front() = &piece->first;
+  uses_.splice(uses_.begin(), use);
   piece->second = {std::move(tokens), uses_.begin(), bytes};
   counts_.bytes += bytes;
 }

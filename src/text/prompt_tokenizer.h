@@ -1,17 +1,17 @@
-// PromptTokenizer: tokenizes prompts, and remembers what pieces of text became. Prompts of agents and chats begin alike:
-// libllama takes 3 us a token each time, which for a long prompt is more than the step that computes its new end.
+// PromptTokenizer: tokenizes prompts, and remembers the tokens of pieces of text. Prompts of agents and chats begin alike,
+// and libllama takes 3 us a token each time: for a long prompt that is more than the step that computes its new end.
 //
-// Plain text (what lies between special tokens) is cut into pieces at places that no token reaches across, so that tokens
-// of the pieces, one after the other, are tokens of the text. That holds for vocabularies of byte pairs none of whose tokens
-// has a letter before a space; others are not cut, and nothing is remembered. Least recently used pieces go first.
+// Plain text (what lies between special tokens) is cut into pieces where no token reaches across, so the tokens of the
+// pieces, joined, are the tokens of the text. That holds for byte-pair vocabularies in which no token has a letter before a
+// space. With others nothing is cut, and nothing remembered. The least recently used pieces go first.
 //
 // Thread safety: any number of threads at once.
 //
 // Invariants
-//   1. The result is that of Vocabulary::tokenize(), but for where a text of too many tokens is left.
+//   1. The result is that of Vocabulary::tokenize(). Only a text of too many tokens may be left at another place.
 //   2. A piece is found only with the salt that it was remembered with: how long tokenizing takes tells nothing about the
-//      prompts of others [K8].
-//   3. What is remembered takes at most the budget.
+//      prompts of others.
+//   3. What is remembered takes at most the budget, in bytes.
 #pragma once
 
 #include <cstddef>
@@ -30,13 +30,12 @@ namespace coppice::text {
 
 class PromptTokenizer {
  public:
-  /// Pieces have at least so many bytes; shorter text, and what is left at the end, is not remembered.
+  /// The least bytes of a piece. Shorter text, and what is left at the end, is not remembered.
   static constexpr std::size_t kPieceBytes = 512;
 
   PromptTokenizer(std::shared_ptr<const Vocabulary> vocabulary, std::size_t budget_bytes);
 
-  /// With the model's special tokens around it, and names of special tokens in it counting as these. `most`: as
-  /// Vocabulary::tokenize()'s.
+  /// As Vocabulary::tokenize() with add_special and parse_special.
   std::vector<kv::Token> tokenize(std::string_view text, std::string_view salt, std::size_t most = Vocabulary::kAll);
 
   /// Whether this vocabulary's texts can be cut.

@@ -13,10 +13,6 @@ namespace coppice::text {
 
 namespace {
 
-std::optional<kv::Token> known(llama_token token) {
-  return token == LLAMA_TOKEN_NULL ? std::nullopt : std::optional<kv::Token>(token);
-}
-
 llama_model* load(const std::filesystem::path& gguf) {
   route_llama_log();
   std::error_code error;
@@ -109,14 +105,11 @@ Vocabulary::Vocabulary(const std::filesystem::path& gguf) : model_(load(gguf)) {
     ends_[i] = llama_vocab_is_eog(vocab, token);
     if (ends_[i]) end_tokens_.push_back(token);
   }
-  bos_ = known(llama_vocab_bos(vocab));
-  eos_ = known(llama_vocab_eos(vocab));
-  adds_bos_ = bos_ && llama_vocab_get_add_bos(vocab);
-  adds_eos_ = eos_ && llama_vocab_get_add_eos(vocab);
   learn_specials();
   std::array<kv::Token, 2> around{};
   const auto frame = std::span(around).first(static_cast<std::size_t>(run_tokenizer("", around, true)));
-  const std::size_t begin = frame.size() == 2 || adds_bos_ ? 1 : 0;
+  const bool adds_bos = llama_vocab_bos(vocab) != LLAMA_TOKEN_NULL && llama_vocab_get_add_bos(vocab);
+  const std::size_t begin = frame.size() == 2 || adds_bos ? 1 : 0;
   before_.assign(frame.begin(), frame.begin() + begin);
   after_.assign(frame.begin() + begin, frame.end());
 }
@@ -153,8 +146,8 @@ std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_spec
 
 std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special,
                                             std::size_t most, const AppendPlain& append) const {
-  // llama_tokenize() would find the names itself, but walks over all it has found so far for each further one: half a
-  // megabyte of them takes seconds.
+  // llama_tokenize() would find the names itself, but for each one walks over all it has found before: half a megabyte of
+  // names takes seconds.
   const SpecialNames& names = parse_special ? specials_ : user_defined_;
   std::vector<kv::Token> tokens;
   if (add_special) tokens = before_;
@@ -177,10 +170,10 @@ std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_spec
   return tokens;
 }
 
-/// Where a text may be cut depends on the vocabulary. But cut anywhere, its pieces have as many tokens as the text, give or take
-/// a few at each cut: if they have twice as many as there is room for, the text has too many.
+/// A long text is counted in pieces first. Cut anywhere, they have as many tokens as the text, give or take a few at each
+/// cut. So if they have twice as many as there is room for, the text has too many.
 void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tokens, std::size_t most) const {
-  // For a token: a shorter text has at most so many times the tokens that there is room for, and isn't counted first.
+  // A text of fewer bytes a token than this is short enough to be tokenized whole, whatever comes of it.
   constexpr std::size_t kFewBytes = 4;
   constexpr std::size_t kPieceBytes = std::size_t{16} << 10;
   const std::size_t room = most - std::min(most, tokens.size());

@@ -14,7 +14,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -47,9 +46,11 @@ class Vocabulary {
   /// add_special: put the model's beginning (and end) tokens around the text, if it is trained with them.
   /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens, else it is plain text.
   /// Rendered chat prompts want both true. Where names overlap, the leftmost counts, then the longest, as in the
-  /// `tokenizers` package. A text of more than `most` tokens is not read to its end: the result is then more than `most` tokens
-  /// of its beginning. With byte pairs a run of over 8,192 characters of one kind (letters, digits, spaces, others) is cut there,
-  /// where a token may end early. Throws std::length_error for plain text of 2 GiB and more between two specials.
+  /// `tokenizers` package.
+  /// `most`: a text of more tokens is not read to its end; the result is then more than `most` tokens of its beginning.
+  /// Byte-pair vocabularies cut a run of more than 8,192 characters of one kind (letters, digits, spaces, others) there, so
+  /// a token may end early.
+  /// Throws std::length_error for plain text of 2 GiB and more between two specials.
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
                                   std::size_t most = kAll) const;
 
@@ -57,7 +58,7 @@ class Vocabulary {
   using AppendPlain = std::function<void(std::string_view text, std::vector<kv::Token>& tokens)>;
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special, std::size_t most,
                                   const AppendPlain& append) const;
-  /// The way of the first tokenize(). No text is special here. `most`: of `tokens`, as above.
+  /// What the first tokenize() does with plain text: no text is special here. `most`: of `tokens`, as above.
   void append_plain(std::string_view text, std::vector<kv::Token>& tokens, std::size_t most = kAll) const;
 
   /// The token's bytes, not always valid UTF-8 on their own. Special (control, unknown) tokens are empty
@@ -72,14 +73,10 @@ class Vocabulary {
   /// All of them, ascending.
   std::span<const kv::Token> end_tokens() const { return end_tokens_; }
 
-  /// Is the text split into words, and bytes of each are merged pair by pair (GPT-2's way)?
+  /// Whether it splits text into words and merges the bytes of each pair by pair, as GPT-2 does.
   bool is_byte_pairs() const;
 
   std::int32_t size() const { return static_cast<std::int32_t>(offsets_.size()) - 1; }
-  std::optional<kv::Token> bos() const { return bos_; }
-  std::optional<kv::Token> eos() const { return eos_; }
-  bool adds_bos() const { return adds_bos_; }  ///< tokenize(add_special) puts bos() first
-  bool adds_eos() const { return adds_eos_; }  ///< tokenize(add_special) puts eos() last
 
   /// For ChatTemplate; valid as long as this.
   const llama_model* model() const { return model_.get(); }
@@ -100,8 +97,6 @@ class Vocabulary {
   std::vector<bool> hidden_;            ///< [size()]: empty in plain text
   std::vector<bool> ends_;              ///< [size()]
   std::vector<kv::Token> end_tokens_;
-  std::optional<kv::Token> bos_, eos_;
-  bool adds_bos_ = false, adds_eos_ = false;
   SpecialNames specials_, user_defined_;   ///< what tokenize() looks for with parse_special, and without
   std::vector<kv::Token> before_, after_;  ///< what add_special puts around a text
 };

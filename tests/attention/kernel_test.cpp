@@ -133,7 +133,7 @@ TEST_P(KernelTest, LongPrefixesAndChunksAgreeWithTheReference) {
   }
 }
 
-/// [A4]: the slots that somebody sees, no other ones, and each once.
+/// What is read: the slots that somebody sees, no other ones, and each once.
 TEST(Kernel, ReadsWhatDecodesShareOnce) {
   // Where nine queries of a key head are too few for vectors across queries, they take three passes over a block.
   const std::map<std::string, int> again = {{"8+8 on two branches, 3 sharing 200 more", 2 * 192}};

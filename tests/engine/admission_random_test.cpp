@@ -1,5 +1,5 @@
-// The scheduler alone, at random, against a model of invariant 5 of scheduler.h: who may be kept waiting for how many
-// admissions. Related prompts (so that some are hot, and some follow), samples, priorities of which the lower are the
+// The scheduler alone, at random, against a model of the rules of queue.h: who may go ahead of whom, and who may be kept
+// waiting for how many admissions. Related prompts (so that some are hot, and some follow), samples, priorities of which the lower are the
 // more frequent, tiny pools (so that some are preempted), cancellations.
 #include <gtest/gtest.h>
 
@@ -31,10 +31,7 @@ class Load {
       : random_(seed),
         config_(make_config(groups)),
         cache_(cache_config(config_)),
-        scheduler_(cache_, engine_config(config_), figures_) {
-    copies_.reserve(1000);
-    for (auto* list : {&pool_full_, &lost_}) list->reserve(100);
-  }
+        scheduler_(cache_, engine_config(config_), figures_) {}
 
   void run(Met& met) {
     for (int i = 0; i < 400 && !::testing::Test::HasFailure(); ++i) {
@@ -47,7 +44,6 @@ class Load {
       });
       EXPECT_EQ(cache_.check_integrity(), "");
     }
-    met.admissions += figures_.admissions;
     met.preemptions += figures_.preemptions;
     met.passes += figures_.passes;
     for (const auto& open : open_) release(*open);
@@ -75,7 +71,7 @@ class Load {
             .step_tokens = pick(8, 60),
             .max_extend = 40,
             .growth_room = pick(0, 1) > 0,
-            .max_passes = pick(0, 7)};
+            .patience = pick(0, 7)};
   }
 
   void submit() {
@@ -101,9 +97,7 @@ class Load {
   }
 
   void release(OpenRequest& open) {
-    for (const auto& sequence : open.sequences)
-      scheduler_.release(*sequence,
-                         sequence->rows > 0 ? engine::Scheduler::Release::kDrop : engine::Scheduler::Release::kKeep);
+    for (const auto& sequence : open.sequences) scheduler_.release(*sequence);
   }
 
   std::vector<Sequence*> in(SequenceState state) const {
@@ -118,7 +112,7 @@ class Load {
   // Who is ready now and was not: how long may it take, and how much longer for those behind?
   void note_ready(const std::vector<Sequence*>& ready) {
     const auto following = in(SequenceState::kFollowing);
-    const std::int64_t turn = config_.max_passes + 1;
+    const std::int64_t turn = config_.patience + 1;
     std::erase_if(waits_, [&](const auto& wait) { return std::ranges::find(ready, wait.first, place) == ready.end(); });
     for (const Sequence* sequence : ready) {
       const Place fresh = place(sequence);
@@ -133,51 +127,57 @@ class Load {
   }
 
   void admit(Met& met) {
-    const auto ready = in(SequenceState::kReady);
-    note_ready(ready);
-    never_.clear();
-    scheduler_.admit(never_, {});
-    const auto admitted = [](const Sequence* s) { return s->admitted(); };
-    const std::int64_t n = std::ranges::count_if(ready, admitted);
-    const auto followers = in(SequenceState::kFollowing);
-    met.followed +=
-        std::ranges::count_if(ready, [](const Sequence* s) { return s->state == SequenceState::kFollowing; });
-    for (Sequence* s : ready) {
-      if (s->state != SequenceState::kReady) {
-        waits_.erase(place(s));  // it may be back by the next look
-        continue;
+    note_ready(in(SequenceState::kReady));
+    scheduler_.begin_step();
+    for (;;) {
+      const auto ready = in(SequenceState::kReady);
+      Sequence* next = scheduler_.next();
+      if (next == nullptr) break;
+      const auto turn = scheduler_.admit(*next);
+      if (!turn && !turn.error().never) break;
+      waits_.erase(place(next));
+      if (!turn) {
+        release(*next->request);
+      } else if (*turn == engine::Scheduler::Turn::kFollows) {
+        ++met.followed;
+      } else {
+        check_order(*next, ready, met);
+        met.admissions += !std::exchange(next->request->admitted_before, true);
       }
-      Wait& wait = waits_.at(place(s));
-      wait.seen += n;
-      EXPECT_LT(wait.seen, wait.allowed) << "arrival " << s->request->arrival << ", max_passes " << config_.max_passes;
     }
-    // In which order they were admitted is not seen: where the first arrival is among them, the others may have come first.
-    const auto first =
-        std::ranges::find_if(ready, [](const Sequence* s) { return s->state != SequenceState::kFollowing; });
-    if (first != ready.end()) {
-      const bool it_was = admitted(*first);
-      const auto more_important = [&](const Sequence* s) {
-        return s->state == SequenceState::kReady && s->request->request.priority < (*first)->request->request.priority;
-      };
-      met.due += it_was && std::ranges::any_of(ready, more_important);
-      in_a_row_ = it_was ? 0 : in_a_row_ + n;
-      EXPECT_LE(in_a_row_, config_.max_passes);
-    }
-    for (const auto& never : never_) release(*never.sequence->request);
     followers_.clear();
-    for (const Sequence* s : followers) followers_.push_back(place(s));
+    for (const Sequence* s : in(SequenceState::kFollowing)) followers_.push_back(place(s));
   }
+
+  // `s` was admitted, of those who were ready.
+  void check_order(const Sequence& s, const std::vector<Sequence*>& ready, Met& met) {
+    const OpenRequest& mine = *s.request;
+    const bool first_arrival = ready.front() == &s;
+    in_a_row_ = first_arrival ? 0 : in_a_row_ + 1;
+    EXPECT_LE(in_a_row_, config_.patience);
+    bool due = false;
+    for (const Sequence* r : ready) {
+      if (r == &s || r->state != SequenceState::kReady) continue;
+      Wait& wait = waits_.at(place(r));
+      EXPECT_LT(++wait.seen, wait.allowed) << "arrival " << r->request->arrival << ", patience " << config_.patience;
+      const OpenRequest& theirs = *r->request;
+      due |= theirs.request.priority < mine.request.priority;
+      if (theirs.request.priority != mine.request.priority || theirs.arrival >= mine.arrival) continue;
+      EXPECT_FALSE(was_preempted(*r)) << "and it was passed";
+      EXPECT_LT(mine.arrival - theirs.arrival, static_cast<std::uint64_t>(config_.patience));
+    }
+    EXPECT_TRUE(first_arrival || !due) << "a more important one had to wait";
+    met.due += due;
+  }
+  static bool was_preempted(const Sequence& waiting) { return waiting.request->admitted_before; }
 
   void compute() {
     copies_.clear();
-    pool_full_.clear();
-    lost_.clear();
-    scheduler_.plan(copies_, pool_full_, lost_);
+    scheduler_.plan(copies_);
     std::vector<Sequence*> sampled;
     for (Sequence* s : scheduler_.running())
       if (s->sampled) sampled.push_back(s);
-    scheduler_.computed(lost_);
-    EXPECT_TRUE(lost_.empty());
+    scheduler_.computed();
     for (Sequence* s : sampled) {
       OpenRequest& open = *s->request;
       while (s->n_samples > 1) {
@@ -193,7 +193,7 @@ class Load {
 
   void sample(Sequence& s) {
     s.out.push_back(pick(0, 2));
-    if (std::ssize(s.out) >= s.request->request.max_tokens) scheduler_.release(s, engine::Scheduler::Release::kKeep);
+    if (std::ssize(s.out) >= s.request->request.max_tokens) scheduler_.release(s);
   }
 
   std::mt19937_64 random_;
@@ -207,9 +207,7 @@ class Load {
   std::map<Place, Wait> waits_;
   std::vector<Place> followers_;  ///< after the last admissions
   std::int64_t in_a_row_ = 0;
-  std::vector<engine::Scheduler::NeverFits> never_;
   std::vector<kv::CopyOp> copies_;
-  std::vector<Sequence*> pool_full_, lost_;
 };
 
 using Admission = PerGroups;

@@ -1,4 +1,4 @@
-// Continuous batching with chunked prefill [E1], samples that fork [E4], limits and refusals.
+// Continuous batching with chunked prefill, samples that fork, limits and refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

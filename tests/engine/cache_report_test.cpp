@@ -1,4 +1,4 @@
-// Why did my prefix miss? Each answer, through the engine [S5].
+// Why did my prefix miss? Each answer, through the engine.
 #include <gtest/gtest.h>
 
 #include "engine/harness.h"

@@ -1,4 +1,4 @@
-// How requests end before their time: cancellation in every phase, deadlines, failed steps, stop() [E3].
+// How requests end before their time: cancellation in every phase, deadlines, failed steps, stop().
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -263,6 +263,57 @@ TEST_P(Ending, AnyExceptionOfTheExecutorFailsTheStepOnly) {
   const auto next = h.submit({.prompt = prompt, .max_tokens = 5});
   h.run();
   EXPECT_EQ(error_in(h.result(next), h.groups()), "");
+}
+
+// Memory that runs out in the part of a step that its requests share fails these; so it is with each digest in turn, most
+// of which are made when a step is published.
+TEST_P(Ending, ADigestThatCannotBeHadFailsItsStepOnly) {
+  const auto n_groups = static_cast<std::int32_t>(make_groups(GetParam()).size());
+  int digests = 0;
+  for (bool failed = true; failed && !HasFailure();) {
+    SCOPED_TRACE("digest " + std::to_string(++digests));
+    std::mt19937_64 random(11);
+    int left = digests;
+    const auto hash = [&](std::span<const std::byte> bytes) {
+      if (--left == 0) throw std::bad_alloc();
+      return kv::sha256(bytes);
+    };
+    Harness h({.groups = GetParam(),
+               .num_blocks = 1 + 11 * n_groups,
+               .max_batch = 5,
+               .step_tokens = 24,
+               .max_extend = 16,
+               .growth_room = false,
+               .hash = hash});
+    const auto shared = random_prompt(random, 21);
+    for (int i = 0; i < 9; ++i) {
+      h.submit({.prompt = i % 3 == 2 ? random_prompt(random, 30) : shared + random_prompt(random, 4 + random() % 9),
+                .max_tokens = static_cast<std::int32_t>(16 + random() % 16),
+                .n = i % 4 == 1 ? 2 : 1,
+                .seed = random(),
+                .cache_report = i % 2 == 0});
+      h.step();
+    }
+    h.finish();
+    const auto figures = h.snapshot();
+    EXPECT_EQ(figures.requests_finished + figures.requests_failed, 9);
+    for (const auto& [id, result] : h.results()) {
+      if (!result.message.empty()) EXPECT_EQ(result.message, "out of memory");
+    }
+    failed = left <= 0;
+    if (!failed) EXPECT_EQ(figures.requests_failed, 0);
+  }
+  EXPECT_GT(digests, 50);
+}
+
+// Whatever no request can answer for ends the engine.
+TEST(EndingOfTheEngine, ASinkThatThrowsEndsIt) {
+  const HarnessConfig config;
+  FakeExecutor executor(cache_config(config));
+  engine::Engine engine(kv::Cache(cache_config(config)), executor, engine_config(config),
+                        [](std::vector<engine::Event>&&) { throw std::bad_alloc(); });
+  engine.submit(make_request(engine.next_id(), {.prompt = {1, 2, 3}, .max_tokens = 2}));
+  EXPECT_THROW(engine.run(), std::bad_alloc);
 }
 
 // The client gets one error for all samples: so all of them end, and the request counts as failed.

@@ -21,7 +21,7 @@ namespace coppice::testing {
 using kv::Token;
 using Prompt = std::vector<Token>;
 
-/// Layer groups that every engine test runs with [K10].
+/// Layer groups that every engine test runs with.
 enum class Groups : std::uint8_t { kFull, kFullAndSliding, kFullAndFiveSliding };
 std::vector<kv::GroupSpec> make_groups(Groups groups);
 std::string name_of(const ::testing::TestParamInfo<Groups>& info);
@@ -35,10 +35,12 @@ struct HarnessConfig {
   std::int32_t max_extend = 64;
   std::int32_t context_length = 0;
   std::size_t max_waiting = 4096;
+  std::size_t max_prompt_tokens = engine::EngineConfig{}.max_prompt_tokens;
   bool share = true;
   bool growth_room = true;
-  int max_passes = engine::EngineConfig{}.max_passes;
+  int patience = engine::EngineConfig{}.patience;
   int check_every = 0;
+  kv::HashFn hash = kv::sha256;
 };
 
 kv::CacheConfig cache_config(const HarnessConfig& config);

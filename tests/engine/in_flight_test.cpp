@@ -1,4 +1,4 @@
-// In-flight sharing [K7]: requests that arrive with the same new prefix prefill it once.
+// In-flight sharing: requests that arrive with the same new prefix prefill it once.
 //
 // The exact statement that is checked. Let request i have L(i) prompt tokens, of which c(i) were cached when it
 // was admitted; it computes the positions [c(i), L(i)). A node of the trie of all prompts is a prefix, and

@@ -1,4 +1,4 @@
-// Out of blocks: preempt the youngest, resume through the tree, lose nothing [K9].
+// Out of blocks: preempt the youngest, resume through the tree, lose nothing.
 #include <gtest/gtest.h>
 
 #include <climits>

@@ -119,7 +119,7 @@ class Round {
             .max_waiting = static_cast<std::size_t>(pick(0, 5) == 0 ? pick(2, 8) : 4096),
             .share = pick(0, 9) > 0,
             .growth_room = pick(0, 2) > 0,
-            .max_passes = pick(0, 5) == 0 ? 0 : pick(1, 40)};
+            .patience = pick(0, 5) == 0 ? 0 : pick(1, 100)};
   }
 
   /// again: with the prompt of the one before.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "attention/attend.h"
-#include "executor/ggml/ggml_ptr.h"
+#include "executor/ggml/store/ggml_ptr.h"
 #include "matmul/quant_matrix.h"
 #include "simd/target.h"
 

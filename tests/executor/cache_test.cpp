@@ -63,17 +63,14 @@ class CachedExecutor {
   /// Logits of all rows.
   std::vector<Row> step(const std::vector<Part>& parts) {
     executor::Batch b;
-    b.slots.resize(1);
     for (const Part& part : parts) EXPECT_TRUE(cache_.extend(part.seq, part.tokens, b.copies).has_value());
     for (const Part& part : parts) {
       const kv::TableView table = cache_.table(part.seq, 0);
       const std::int32_t first = cache_.lengths(part.seq).computed_len;
-      b.sequences.push_back({b.n_rows(), static_cast<int>(part.tokens.size()), first, {table}});
+      b.sequences.push_back({static_cast<int>(part.tokens.size()), first, {table}});
       for (std::int32_t p = first; p < cache_.lengths(part.seq).len; ++p) {
         b.logit_rows.push_back(b.n_rows());
         b.tokens.push_back(part.tokens[static_cast<std::size_t>(p - first)]);
-        b.positions.push_back(p);
-        b.slots[0].push_back(table.slot(p));
       }
     }
     const executor::Logits logits = executor_.forward(b);

@@ -1,5 +1,5 @@
 // The pool's memory is there before anybody writes to it.
-#include "executor/ggml/pool_memory.h"
+#include "executor/ggml/store/pool_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "model/gguf_file.h"
+#include "model/load_error.h"
 
 namespace coppice::executor {
 namespace {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -44,8 +45,8 @@ std::vector<Row> alone(ExecutorRig& rig, std::span<const kv::Token> tokens) {
 struct Setup {
   const char* attention;
   const char* kv_format;
-  /// Between schedules, which decide what attention multiplies as f32 and what as 16-bit numbers, and what a product's last
-  /// bits are: then an f16 or a code of the pool falls out otherwise. ggml's attention sums f16 values in f16 on its row path.
+  /// Between schedules. They decide what attention multiplies as f32 and what as 16-bit numbers, and a product's last
+  /// bits, which may change an f16 or a code in the pool.
   double tolerance;
 };
 
@@ -61,7 +62,7 @@ class TinyTest : public testing::TestWithParam<Setup> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, TinyTest,
-                         testing::Values(Setup{"tree", "f16", 5e-4}, Setup{"gather", "f16", 5e-3},
+                         testing::Values(Setup{"tree", "f16", 5e-4}, Setup{"gather", "f16", 5e-4},
                                          Setup{"dense", "f16", 3e-4}, Setup{"tree", "int8", 1e-3},
                                          Setup{"dense", "int8", 1e-3}, Setup{"tree", "turbo4", 1e-2},
                                          Setup{"dense", "turbo4", 1e-2}),
@@ -139,24 +140,9 @@ TEST_P(TinyTest, CopiesRunInListOrderAndBeforeTheStepsWrites) {
   rig_.add_copy({a.blocks.back(), middle, 13});
   rig_.add_copy({middle, b.blocks.back(), 13});
   RigSequence thief;
-  thief.blocks = {a.blocks.back()};
-  Batch batch;
-  {
-    const RigPart parts[] = {{&b, std::span(tokens).subspan(45)}};
-    batch = rig_.batch(parts);
-    RigSequence t;  // twenty rows in a's old block
-    const RigPart more[] = {{&t, other, Want::kNone}};
-    Batch over = rig_.batch(more);
-    for (std::size_t i = 0; i < other.size(); ++i) {
-      over.slots[0][i] = kv::Slot{thief.blocks[0]} * 32 + static_cast<kv::Slot>(i);
-    }
-    batch.tokens.insert(batch.tokens.end(), over.tokens.begin(), over.tokens.end());
-    batch.positions.insert(batch.positions.end(), over.positions.begin(), over.positions.end());
-    batch.slots[0].insert(batch.slots[0].end(), over.slots[0].begin(), over.slots[0].end());
-    over.sequences[0].first_row = 1;
-    over.sequences[0].tables[0].blocks = thief.blocks;
-    batch.sequences.push_back(over.sequences[0]);
-  }
+  const RigPart parts[] = {{&b, std::span(tokens).subspan(45)}, {&thief, other, Want::kNone}};
+  const Batch batch = rig_.batch(parts);
+  thief.blocks.back() = a.blocks.back();  // the batch's table is a view of it
   expect_close(rig_.run(batch).front(), expected[45], "forked row");
 }
 
@@ -211,24 +197,30 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
   };
   refused([](Batch& b) { b.tokens[3] = 320; });
   refused([](Batch& b) { b.tokens[3] = -1; });
-  refused([](Batch& b) { b.positions[5] = 99; });
-  refused([](Batch& b) { b.slots[0][5] = b.slots[0][4]; });
-  refused([](Batch& b) { b.slots[0][5] = 3; });
-  refused([](Batch& b) { b.slots.clear(); });
+  refused([](Batch& b) { b.sequences[0].first_position = -1; });
+  refused([](Batch& b) { b.sequences[0].first_position = 25; });
+  refused([](Batch& b) { b.sequences[0].first_position = std::numeric_limits<std::int32_t>::max(); });
+  refused([](Batch& b) { b.sequences[0].tables.clear(); });
+  refused([](Batch& b) {  // the same rows once more
+    b.tokens.insert(b.tokens.end(), b.tokens.begin(), b.tokens.begin() + 40);
+    b.sequences.push_back(b.sequences[0]);
+  });
   refused([](Batch& b) { b.logit_rows = {40}; });
   refused([](Batch& b) { b.logit_rows = {5, 5}; });
   refused([](Batch& b) { b.sequences.clear(); });
   refused([](Batch& b) { b.sequences[0].n_rows = 39; });
+  refused([](Batch& b) { b.sequences[0].n_rows = 41; });
+  refused([](Batch& b) { b.sequences[0].n_rows = 0; });
   refused([](Batch& b) { b.sequences[0].tables[0].blocks = b.sequences[0].tables[0].blocks.first(1); });
   refused([](Batch& b) { b.sequences[0].tables[0].block_size = 16; });
   refused([](Batch& b) { b.copies.push_back({1, kv::kNullBlock, 3}); });
   refused([](Batch& b) { b.copies.push_back({1, 1 << 20, 3}); });
   refused([](Batch& b) { b.copies.push_back({1, 2, 33}); });
   refused([](Batch& b) { b = Batch{}; });
-  std::vector<kv::BlockId> outside(good.sequences[0].tables[0].blocks.begin(),
-                                   good.sequences[0].tables[0].blocks.end());
-  outside[0] = executor_->info().num_blocks;
-  refused([&](Batch& b) { b.sequences[0].tables[0].blocks = outside; });
+  for (const kv::BlockId id : {kv::BlockId{-1}, executor_->info().num_blocks, kv::kNullBlock, s.blocks[1]}) {
+    const std::vector<kv::BlockId> wrong = {id, s.blocks[1]};
+    refused([&](Batch& b) { b.sequences[0].tables[0].blocks = wrong; });
+  }
   EXPECT_EQ(rig_.run(good), expected);
 }
 
@@ -246,7 +238,7 @@ class RandomScheduleTest : public testing::TestWithParam<std::tuple<Pair, int>> 
 // of a format's loss shows, which short contexts of a tiny model make large. Means are twice and more of what 60 seeds gave.
 INSTANTIATE_TEST_SUITE_P(
     Backends, RandomScheduleTest,
-    testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 5e-3, 1e-3}, Pair{"gather", "f16", "f16", 3e-2, 5e-3},
+    testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 5e-3, 1e-3}, Pair{"gather", "f16", "f16", 5e-3, 1e-3},
                                      Pair{"tree", "int8", "int8", 3e-2, 3e-3}, Pair{"tree", "int8", "f16", 4e-1, 6e-2},
                                      Pair{"tree", "turbo4", "turbo4", 3e-1, 6e-3}),
                      testing::Values(8, 16, 32, 64)),

@@ -51,7 +51,7 @@ HarnessConfig read_config(Script& in) {
           .max_waiting = (flags & 2) != 0 ? std::size_t{3} : 4096,
           .share = in.number(8) < 7,
           .growth_room = (flags & 4) == 0,
-          .max_passes = in.number(8)};
+          .patience = in.number(8)};
 }
 
 /// `n` tokens of the text with this number.

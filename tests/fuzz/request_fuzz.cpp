@@ -3,7 +3,9 @@
 #include <string_view>
 
 #include "fuzz/fuzz.h"
-#include "server/api_error.h"
+#include "server/api/openai_answer.h"
+#include "server/api/tokenize.h"
+#include "server/base/request_error.h"
 #include "server/fake_model.h"
 #include "server/prepare.h"
 #include "text/utf8_stream.h"
@@ -29,22 +31,21 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
 
 void run(int what, std::string_view body) {
   static FakeModel model([](std::vector<engine::Event>&&) {});
-  static const server::ServedNames names{"the-model", "alias"};
   try {
     switch (what % 4) {
       case 0:
-        return check(model, prepare(model, names, server::Endpoint::kChat, body));
+        return check(model, prepare(model, server::Endpoint::kChat, body));
       case 1:
-        return check(model, prepare(model, names, server::Endpoint::kCompletions, body));
+        return check(model, prepare(model, server::Endpoint::kCompletions, body));
       case 2:
         if (!nlohmann::json::accept(server::tokenize_reply(model, body))) finding("a reply that is not JSON");
         return;
       default:
         if (!nlohmann::json::accept(server::detokenize_reply(model, body))) finding("a reply that is not JSON");
     }
-  } catch (const server::ApiError& e) {
+  } catch (const server::RequestError& e) {
     if (e.status() < 400 || e.status() > 499) finding("a client's fault that is none");
-    const auto json = nlohmann::json::parse(e.json());
+    const auto json = nlohmann::json::parse(server::openai_error(e));
     if (json["error"]["message"].get<std::string>().empty()) finding("an error without a message");
   }
 }

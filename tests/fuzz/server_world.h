@@ -18,8 +18,8 @@
 #include <string>
 
 #include "fuzz/fuzz.h"
-#include "server/api.h"
-#include "server/http_session.h"
+#include "server/api/api.h"
+#include "server/http/http_session.h"
 
 namespace coppice::testing {
 
@@ -44,11 +44,10 @@ struct ServerWorld {
     for (int idle_rounds = 0; idle_rounds < 2;) {
       idle_rounds = io.poll() == 0 ? idle_rounds + 1 : 0;
       std::promise<void> done;
-      server::WorkQueue::Work last(std::numeric_limits<std::size_t>::max(), [&done] {
+      worker.push(std::numeric_limits<std::size_t>::max(), [&done] {
         done.set_value();
         return true;
       });
-      worker.push(last);
       done.get_future().wait();
     }
   }

@@ -1,4 +1,4 @@
-// The budget [K9]: figures, reservations, eviction, and saying no.
+// The budget: figures, reservations, eviction, and saying no.
 #include "support/kv_fixture.h"
 
 namespace coppice::test {

@@ -1,4 +1,4 @@
-// The radix tree [K5]–[K8]: what a match finds, what publishing makes of the tree, and who shares with whom.
+// The radix tree: what a match finds, what publishing makes of the tree, and who shares with whom.
 #include "support/kv_fixture.h"
 
 namespace coppice::test {
@@ -145,7 +145,7 @@ TEST_P(CacheMatchTest, NamespacesNeverShare) {
   EXPECT_EQ(rig().match(text, lora), bs() + 4);
 }
 
-// [E5] A match compares tokens. Digests are made when a block is published: one a block, and one for the namespace.
+// A match compares tokens. Digests are made when a block is published: one a block, and one for the namespace.
 TEST_P(CacheMatchTest, MatchingNeverHashes) {
   int hashed = 0;
   kv::CacheConfig config = make_config(GetParam(), 16);

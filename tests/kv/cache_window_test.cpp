@@ -1,4 +1,4 @@
-// Sliding groups [K10]: what leaves a window, what stays in the tree, and what a hole does to a match.
+// Sliding groups: what leaves a window, what stays in the tree, and what a hole does to a match.
 #include "support/kv_fixture.h"
 
 namespace coppice::test {

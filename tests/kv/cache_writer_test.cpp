@@ -1,4 +1,4 @@
-// The prefill writer [K4] and copy on write [K3]: where new rows go, what is forked, and what is not.
+// The prefill writer and copy on write: where new rows go, what is forked, and what is not.
 #include "support/kv_fixture.h"
 
 namespace coppice::test {

@@ -1,4 +1,4 @@
-// Block identity [K8].
+// Block identity.
 #include "kv/digest.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Why a match ends where it does [S5].
+// Why a match ends where it does.
 #include "support/kv_fixture.h"
 
 namespace coppice::test {

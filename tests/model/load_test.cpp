@@ -58,11 +58,13 @@ TEST(LoadModel, ReadsWhatTheFileSays) {
   EXPECT_EQ(m.spec.rope.dims, 16);
   EXPECT_FLOAT_EQ(m.spec.rope.base, 10000);
   EXPECT_NE(m.spec.rope.freq_factors, kNoTensor);
-  EXPECT_FALSE(m.spec.tied_output());
+  EXPECT_NE(m.spec.output, m.spec.embedding);
   ASSERT_EQ(m.spec.layers.size(), 2U);
-  EXPECT_NE(m.spec.layers[1].down.bias, kNoTensor);
-  EXPECT_EQ(m.file->tensors()[static_cast<std::size_t>(m.spec.layers[1].down.weight)].name, "blk.1.ffn_down.weight");
-  EXPECT_TRUE(load_model(tiny("tied", {})).spec.tied_output());
+  EXPECT_NE(m.spec.layers[1].feed_forward.down.bias, kNoTensor);
+  EXPECT_EQ(m.file->tensors()[static_cast<std::size_t>(m.spec.layers[1].feed_forward.down.weight)].name,
+            "blk.1.ffn_down.weight");
+  const ModelSpec tied = load_model(tiny("tied", {})).spec;
+  EXPECT_EQ(tied.output, tied.embedding);
 }
 
 TEST(LoadModel, DigestTellsModelsApart) {

@@ -8,14 +8,14 @@
 #include <cstdlib>
 #include <future>
 #include <memory>
-#include <new>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "server/base/request_error.h"
 #include "server/fixture.h"
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 
 namespace coppice::testing {
 namespace {
@@ -182,16 +182,18 @@ TEST_F(DrainTest, WhoWasRefusedMaySendOnForAMoment) {
   }
 }
 
-struct WithoutMemory final : server::HttpHandler {
-  void admit(server::HttpRequest&) override { throw std::bad_alloc(); }
+struct Refusing final : server::HttpHandler {
+  void admit(server::HttpRequest&) override { throw server::RequestError::unavailable("No."); }
   boost::asio::awaitable<void> handle(server::HttpRequest&, server::ReplyWriter&) override { co_return; }
-  void refused(int) noexcept override {}
+  server::Reply refuse(const server::RequestError& error, std::string_view) override {
+    return {.status = error.status()};
+  }
 };
 
 /// Nothing is read any more: the limit for the rest of a request is not for what follows.
-TEST(HttpServerTest, FinishIsNoMatterForWhoGotTheLastExcuse) {
+TEST(HttpServerTest, FinishIsNoMatterForWhoWasRefused) {
   boost::asio::io_context io;
-  WithoutMemory handler;
+  Refusing handler;
   server::HttpServer http(io, {.last_request_seconds = 0.05, .linger_seconds = 10}, handler);
   http.listen("127.0.0.1", 0);
   http.start();

@@ -9,8 +9,7 @@ namespace coppice::testing {
 
 EngineOnFakes::EngineOnFakes(engine::EventSink sink, const HarnessConfig& config)
     : groups_(make_groups(config.groups)),
-      facts_{.architecture = "fake",
-             .attention = "fake",
+      facts_{.attention = "fake",
              .kv_format = "f16",
              .n_vocab = 1000,
              .context_length = config.context_length,

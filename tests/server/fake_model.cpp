@@ -17,12 +17,7 @@ class NoGeneration final : public sampling::Generation {
 }  // namespace
 
 FakeModel::FakeModel(engine::EventSink sink, Script script) : sink_(std::move(sink)), script_(std::move(script)) {
-  facts_ = {.architecture = "fake",
-            .attention = "none",
-            .kv_format = "f16",
-            .n_vocab = 256,
-            .context_length = 100,
-            .max_batch = 4};
+  facts_ = {.attention = "none", .kv_format = "f16", .n_vocab = 256, .context_length = 100, .max_batch = 4};
 }
 
 std::vector<kv::Token> FakeModel::tokenize(std::string_view text, bool, bool, std::size_t most) const {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "server/model.h"
+#include "server/jobs/model.h"
 
 namespace coppice::testing {
 

@@ -47,12 +47,6 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<HttpClient> client(int receive_buffer = 0) {
     return std::make_unique<HttpClient>(server_->port(), receive_buffer);
   }
-  /// A connection that has been used: what is allocated afterwards is the requests' own.
-  std::unique_ptr<HttpClient> settled_client() {
-    auto c = client();
-    EXPECT_EQ(c->get("/health").status, 200);
-    return c;
-  }
   /// A stream that has begun: its request's id, and a client that has read the first word.
   static engine::RequestId begin(HttpClient& c, FakeModel& model) {
     const auto before = model.submitted();

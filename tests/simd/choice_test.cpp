@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <string>
 
-// As some kernels have.
-#define HWY_WANT_AVX3_DL 1
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "simd/choice_test.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep

@@ -2,15 +2,13 @@
 #include "simd/target.h"
 
 #include <gtest/gtest.h>
+#include <hwy/highway.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
-
-#define HWY_WANT_AVX3_DL 1  // as some kernels have
-#include <hwy/highway.h>
 
 namespace coppice {
 namespace {

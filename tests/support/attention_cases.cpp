@@ -168,7 +168,7 @@ ShuffledIds::ShuffledIds(int n_blocks, std::mt19937_64& random) : ids_(static_ca
 AttentionCase make_case(std::string name, std::span<const Path> paths, int block_size, const kv::GroupSpec& group,
                         std::uint64_t seed) {
   AttentionCase c{.name = std::move(name), .group = group, .block_size = block_size};
-  for (const Path& p : paths) c.n_blocks += ceil_div(p.length, block_size);
+  for (const Path& p : paths) c.n_blocks += ceil_div(p.length, block_size) - p.shared / block_size;
   std::mt19937_64 random(seed);
   ShuffledIds ids(c.n_blocks, random);
   std::vector<std::vector<kv::BlockId>> tables;

@@ -38,18 +38,14 @@ RigSequence ExecutorRig::fork(const RigSequence& from, int n) {
 executor::Batch ExecutorRig::batch(std::span<const RigPart> parts) {
   executor::Batch b;
   b.copies = std::exchange(copies_, {});
-  b.slots.resize(1);
   for (const RigPart& part : parts) {
     RigSequence& s = *part.sequence;
     executor::BatchSequence bs;
-    bs.first_row = b.n_rows();
     bs.n_rows = static_cast<int>(part.tokens.size());
     bs.first_position = s.len;
     for (const kv::Token t : part.tokens) {
       if (s.len % block_size_ == 0) s.blocks.push_back(take());
       b.tokens.push_back(t);
-      b.positions.push_back(s.len);
-      b.slots[0].push_back(kv::Slot{s.blocks.back()} * block_size_ + s.len % block_size_);
       ++s.len;
       if (part.want == Want::kAll) b.logit_rows.push_back(b.n_rows() - 1);
     }

@@ -7,6 +7,19 @@
 
 namespace coppice::testing {
 
+namespace {
+
+/// Calls visit(row, its sequence, its position) for each row, in order.
+template <class Visit>
+void for_each_row(const executor::Batch& batch, Visit&& visit) {
+  int row = 0;
+  for (const auto& sequence : batch.sequences) {
+    for (int i = 0; i < sequence.n_rows; ++i, ++row) visit(row, sequence, sequence.first_position + i);
+  }
+}
+
+}  // namespace
+
 void write_hash(std::uint64_t hash, std::span<float> row) {
   std::ranges::fill(row, 0.0f);
   for (std::size_t i = 0; i < 4; ++i) row[i] = static_cast<float>((hash >> (16 * i)) & 0xffff);
@@ -37,11 +50,12 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
   auto& log = steps_.emplace_back();
   log.n_rows = batch.n_rows();
   log.n_copies = batch.copies.size();
+  int end = 0;
   for (const auto& sequence : batch.sequences) {
-    const int last = sequence.first_row + sequence.n_rows - 1;
+    end += sequence.n_rows;
     log.sequences.push_back({.first_position = sequence.first_position,
                              .n_rows = sequence.n_rows,
-                             .logits = std::ranges::binary_search(batch.logit_rows, last)});
+                             .logits = std::ranges::binary_search(batch.logit_rows, end - 1)});
   }
   check(batch);
   if (failures_.contains(step)) {
@@ -55,49 +69,37 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
   write(batch);
 
   // A layer is done for all rows before the next one starts, as in a model.
-  for (const auto& sequence : batch.sequences) {
-    for (int row = 0; row < sequence.n_rows; ++row) {
-      const std::int32_t position = sequence.first_position + row;
-      const std::uint64_t deep = attend(sequence, position, false);
-      for (const auto& table : sequence.tables) key(table.slot(position)).deep = deep;
-    }
-  }
+  for_each_row(batch, [&](int, const executor::BatchSequence& sequence, std::int32_t position) {
+    const std::uint64_t deep = attend(sequence, position, false);
+    for (const auto& table : sequence.tables) key(table.slot(position)).deep = deep;
+  });
   logits_.resize(batch.logit_rows.size() * kFakeVocab);
   executor::Logits logits{.data = logits_, .n_vocab = kFakeVocab};
-  std::size_t owner = 0;
-  for (std::size_t i = 0; i < batch.logit_rows.size(); ++i) {
-    const int row = batch.logit_rows[i];
-    while (batch.sequences[owner].first_row + batch.sequences[owner].n_rows <= row) ++owner;
-    const auto& sequence = batch.sequences[owner];
-    write_hash(attend(sequence, sequence.first_position + row - sequence.first_row, true), logits.row(i));
-  }
+  std::size_t next = 0;
+  for_each_row(batch, [&](int row, const executor::BatchSequence& sequence, std::int32_t position) {
+    if (next == batch.logit_rows.size() || batch.logit_rows[next] != row) return;
+    write_hash(attend(sequence, position, true), logits.row(next++));
+  });
   return logits;
 }
 
 void FakeExecutor::check(const executor::Batch& batch) {
-  int row = 0;
+  int rows = 0;
   for (const auto& sequence : batch.sequences) {
-    if (sequence.first_row != row || sequence.n_rows < 1) fault("rows of the batch have a gap or overlap");
-    for (int i = 0; i < sequence.n_rows; ++i, ++row) {
-      const auto r = static_cast<std::size_t>(row);
-      const std::int32_t position = sequence.first_position + i;
-      if (batch.positions[r] != position) fault(fmt::format("row {} has a wrong position", row));
-      for (std::size_t g = 0; g < info_.groups.size(); ++g) {
-        if (batch.slots[g][r] != sequence.tables[g].slot(position)) {
-          fault(fmt::format("row {} is written elsewhere than its table says, group {}", row, g));
-        }
-      }
-    }
+    if (sequence.n_rows < 1) fault("a sequence without rows");
+    if (sequence.tables.size() != info_.groups.size()) fault("a sequence has not one table for each group");
+    rows += sequence.n_rows;
   }
-  if (row != batch.n_rows()) fault("sequences do not cover the batch");
+  if (rows != batch.n_rows()) fault("sequences do not cover the batch");
   if (!std::ranges::is_sorted(batch.logit_rows)) fault("logit rows are not ascending");
   std::unordered_set<kv::Slot> written;
-  for (const auto& slots : batch.slots) {
-    for (const auto slot : slots) {
+  for_each_row(batch, [&](int, const executor::BatchSequence& sequence, std::int32_t position) {
+    for (const auto& table : sequence.tables) {
+      const kv::Slot slot = table.slot(position);
       if (slot < info_.block_size) fault("the null block is written");
       if (!written.insert(slot).second) fault(fmt::format("slot {} is written twice in one step", slot));
     }
-  }
+  });
 }
 
 void FakeExecutor::copy(const kv::CopyOp& op) {
@@ -110,28 +112,28 @@ void FakeExecutor::copy(const kv::CopyOp& op) {
 }
 
 void FakeExecutor::write(const executor::Batch& batch) {
-  for (std::size_t g = 0; g < batch.slots.size(); ++g) {
-    for (std::size_t row = 0; row < batch.slots[g].size(); ++row) {
-      kv::Slot slot = batch.slots[g][row];
+  for_each_row(batch, [&](int row, const executor::BatchSequence& sequence, std::int32_t position) {
+    for (std::size_t g = 0; g < sequence.tables.size(); ++g) {
+      kv::Slot slot = sequence.tables[g].slot(position);
       if (slot % info_.block_size == 0) {  // a fresh block: what it held before must never be read again
         for (int i = 0; i < info_.block_size; ++i) key(slot + i) = Key{};
       }
-      if (mistake_ == Mistake::kWrongSlot && batch.positions[row] % 7 == 6) slot ^= 1;
-      key(slot) = Key{.token = batch.tokens[row],
-                      .position = batch.positions[row],
+      if (mistake_ == Mistake::kWrongSlot && position % 7 == 6) slot ^= 1;
+      key(slot) = Key{.token = batch.tokens[static_cast<std::size_t>(row)],
+                      .position = position,
                       .group = static_cast<std::int32_t>(g),
                       .deep = 0};
     }
-  }
+  });
 }
 
 void FakeExecutor::poison(const executor::Batch& batch) {
   for (const auto& op : batch.copies) {
     for (int i = 0; i < info_.block_size; ++i) key(kv::Slot{op.dst} * info_.block_size + i) = Key{};
   }
-  for (const auto& slots : batch.slots) {
-    for (const auto slot : slots) key(slot) = Key{};
-  }
+  for_each_row(batch, [&](int, const executor::BatchSequence& sequence, std::int32_t position) {
+    for (const auto& table : sequence.tables) key(table.slot(position)) = Key{};
+  });
 }
 
 std::uint64_t FakeExecutor::attend(const executor::BatchSequence& sequence, std::int32_t position, bool deep) {

@@ -24,7 +24,7 @@ inline constexpr bool kSanitized = false;
 
 enum class Groups { kFull, kFullAndSliding, kFullAndFiveSliding };
 
-/// Layer groups as [K10] has them. Windows are stated in blocks and a bit, so that they end inside blocks.
+/// Layer groups as models have them. Windows are stated in blocks and a bit, so that they end inside blocks.
 inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
   const auto sliding = [](int window) {
     return kv::GroupSpec{.kind = kv::GroupKind::kSliding, .window = window, .layers = {1}, .bytes_per_token = 64};
@@ -40,7 +40,7 @@ inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
   return specs;
 }
 
-/// A hash that tells nothing apart: text must still be right [K8].
+/// A hash that tells nothing apart: text must still be right.
 inline kv::Digest constant_hash(std::span<const std::byte>) {
   return {};
 }

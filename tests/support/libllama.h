@@ -1,4 +1,4 @@
-// Libllama: the independent reference [M3], through its public C API.
+// Libllama: the independent reference, through its public C API.
 #pragma once
 
 #include <memory>

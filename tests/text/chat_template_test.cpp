@@ -53,7 +53,6 @@ TEST(ChatTemplate, AnOverrideTakesThePlaceOfTheFiles) {
   const ChatTemplate chat(test::vocabulary(), "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
   const std::vector<ChatMessage> messages = {{"user", "hi"}, {"assistant", "ho"}};
   EXPECT_EQ(chat.render(messages, true), "[user: hi][assistant: ho]");
-  EXPECT_THAT(chat.source(), HasSubstr("[{{ m.role }}"));
 }
 
 TEST(ChatTemplate, TheTemplatesOwnErrorReachesTheCaller) {

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "attention/cpu/tile_kernel.h"
+#include "attention/cpu/tile.h"
 
 namespace coppice::attention {
 
@@ -11,10 +11,10 @@ namespace coppice::attention {
 /// lie anywhere, which no hardware can foresee; and all lines at once would make the core wait for its few fill buffers.
 class Ahead {
  public:
-  /// bytes [offset, offset + bytes) of each row.
-  Ahead(const TileInput& tile, std::size_t offset, std::size_t bytes, int first, int n)
-      : t_(tile), offset_(offset), bytes_(bytes), first_(first - tile.run_offset), n_(n) {
-    start(t_.pool.keys);
+  /// bytes: of the heads from kv_head on. first: counted from the run's first slot.
+  Ahead(const TileView& tile, int kv_head, std::size_t bytes, int first, int n)
+      : t_(tile), kv_head_(kv_head), bytes_(bytes), first_(first), n_(n) {
+    start(true);
   }
   int lines() const { return 2 * n_ * static_cast<int>(bytes_ / 64 + 1); }
 
@@ -24,33 +24,33 @@ class Ahead {
       at_ += 64;
       if (at_ < bytes_) continue;
       at_ = 0;
-      row_ += t_.pool.row_bytes;
-      if (++in_block_ == t_.pool.block_size) enter(block_ + 1);
-      if (--left_ == 0 && pool_ == t_.pool.keys) start(t_.pool.values);
+      row_ += t_.row_bytes();
+      if (++in_block_ == t_.block_size()) enter(block_ + 1);
+      if (--left_ == 0 && keys_) start(false);
     }
   }
 
  private:
-  void start(const std::byte* pool) {
-    pool_ = pool;
+  void start(bool keys) {
+    keys_ = keys;
     left_ = n_;
     if (n_ == 0) return;
-    enter(first_ / t_.pool.block_size);
-    in_block_ = first_ % t_.pool.block_size;
-    row_ += t_.pool.row_bytes * static_cast<std::size_t>(in_block_);
+    enter(t_.block_of(first_));
+    in_block_ = t_.place_of(first_);
+    row_ += t_.row_bytes() * static_cast<std::size_t>(in_block_);
   }
   void enter(int block) {
     block_ = block;
     in_block_ = 0;
-    if (static_cast<std::size_t>(block) >= t_.blocks.size()) return;
-    row_ =
-        pool_ + t_.pool.block_bytes() * static_cast<std::size_t>(t_.blocks[static_cast<std::size_t>(block)]) + offset_;
+    row_ = keys_ ? t_.keys(block, kv_head_) : t_.values(block, kv_head_);
   }
 
-  const TileInput& t_;
-  std::size_t offset_, bytes_, at_ = 0;
+  const TileView& t_;
+  int kv_head_;
+  std::size_t bytes_, at_ = 0;
   int first_, n_, left_ = 0, block_ = 0, in_block_ = 0;
-  const std::byte *pool_ = nullptr, *row_ = nullptr;
+  bool keys_ = true;
+  const std::byte* row_ = nullptr;
 };
 
 }  // namespace coppice::attention

@@ -1,4 +1,4 @@
-// What tile_amx.cpp is made of: numbers as two bf16, and products of AMX tiles of them. Included once for each instruction
+// What amx-inl.h is made of: numbers as two bf16, and products of AMX tiles of them. Included once for each instruction
 // set.
 
 // clang-format off
@@ -10,20 +10,16 @@
 #endif
 // clang-format on
 
-#include <hwy/highway.h>
-
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "attention/cpu/amx_scratch.h"
-#include "simd/vnni_target-inl.h"
-// After it.
 #include "attention/cpu/kv_load-inl.h"
-// Last.
 #include "simd/amx-inl.h"
+#include "simd/kernel-inl.h"
 
-#if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
+#if COPPICE_SIMD_AMX
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
@@ -79,17 +75,6 @@ HWY_INLINE void store_loaded(__m512 a, __m512 b, std::uint16_t* tiles, int row) 
   if constexpr (!kScaled<Load>) _mm512_store_si512(tiles + kTileSize + row * kStep, parts.low);
 }
 
-/// 2^x for x <= 0, to 2e-7. As exp2_of(), with instructions of AVX-512: 2^(n + f), n whole and at most x. 0 where x is -inf.
-HWY_INLINE __m512 exp2_amx(__m512 x) {
-  const __m512 f = _mm512_reduce_ps(x, 0x09);  // x - floor(x); 0 where x is -inf
-  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(0.0018775767F), f, _mm512_set1_ps(0.0089893397F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0558263175F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.2401536107F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.6931530833F));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0F));  // exactly 1 at 0
-  return _mm512_scalef_ps(p, x);                    // by floor(x)
-}
-
 /// AMX tiles 0 to N - 1 := 0.
 template <int N>
 HWY_INLINE void clear_tiles() {
@@ -136,6 +121,6 @@ HWY_INLINE void store_tiles(float* to, std::ptrdiff_t stride) {
 }  // namespace coppice::attention::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
+#endif  // COPPICE_SIMD_AMX
 
 #endif  // COPPICE_AMX_PARTS_INL

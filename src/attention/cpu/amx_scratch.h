@@ -1,4 +1,4 @@
-// What tiles of many queries need in memory where AMX multiplies them (tile_amx.cpp).
+// What tiles of many queries need in memory where AMX multiplies them (amx-inl.h).
 #pragma once
 
 #include <hwy/aligned_allocator.h>

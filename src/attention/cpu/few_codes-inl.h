@@ -15,12 +15,11 @@
 #endif
 // clang-format on
 
-#include <hwy/highway.h>
-
 #include <algorithm>
 #include <cstring>
 
-#include "attention/cpu/few_block-inl.h"
+#include "attention/cpu/few_float-inl.h"
+#include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
@@ -50,9 +49,10 @@ HWY_INLINE float whole_query(const float* query, int n, std::int16_t* to) {
 }
 
 /// Scores still lack the keys' scales.
-template <class Load, int Group, class D16>
-HWY_INLINE void code_scores(D16 d16, const FewBlock<Load>& b) {
-  const hn::RepartitionToWide<D16> d32;
+template <class Load, int Group>
+HWY_INLINE void code_scores(const FewBlock<Load>& b) {
+  const CodeTag d16;
+  const hn::RepartitionToWide<CodeTag> d32;
   using V = hn::Vec<decltype(d32)>;
   const int lanes = static_cast<int>(hn::Lanes(d16));
   for (int slot = b.begin / kSlots * kSlots; slot < b.end; slot += kSlots) {
@@ -65,13 +65,11 @@ HWY_INLINE void code_scores(D16 d16, const FewBlock<Load>& b) {
       for (int s = 0; s < kSlots; ++s) prefetch<Load>(b.ahead_of_keys, b.row_bytes, slot + s, b.head_dim);
     }
     for (int i = 0; i < b.head_dim; i += lanes) {
-      hn::Vec<D16> key[kSlots];
+      hn::Vec<CodeTag> key[kSlots];
       for (int s = 0; s < kSlots; ++s) key[s] = Load::codes(d16, row + b.row_bytes * static_cast<std::size_t>(s), i);
       for (int q = 0; q < Group; ++q) {
         const auto query = hn::LoadU(d16, b.queries + q * b.head_dim + i);
-        for (int s = 0; s < kSlots; ++s) {
-          sums[q][s] = hn::ReorderWidenMulAccumulate(d32, query, key[s], sums[q][s], more[q][s]);
-        }
+        for (int s = 0; s < kSlots; ++s) add_products(d16, query, key[s], sums[q][s], more[q][s]);
       }
     }
     for (int q = 0; q < Group; ++q) {
@@ -120,10 +118,10 @@ HWY_INLINE void code_scale(const FewBlock<Load>& b, const CodeScales& scales) {
 
 /// Two slots at a time: their values lie side by side, as their weights do. So the sums of a stretch of `lanes` values
 /// come out as two vectors, of every other four values each (put_in_order).
-template <class Load, int Group, int Vectors, class D16>
-HWY_INLINE void code_values_of(D16 d16, const FewBlock<Load>& b, const std::int16_t* weights, const float* units,
-                               int at) {
-  const hn::RepartitionToWide<D16> d32;
+template <class Load, int Group, int Vectors>
+HWY_INLINE void code_values_of(const FewBlock<Load>& b, const std::int16_t* weights, const float* units, int at) {
+  const CodeTag d16;
+  const hn::RepartitionToWide<CodeTag> d32;
   const hn::RebindToFloat<decltype(d32)> d;
   using V = hn::Vec<decltype(d32)>;
   const int lanes = static_cast<int>(hn::Lanes(d16)), half = lanes / 2;
@@ -136,7 +134,7 @@ HWY_INLINE void code_values_of(D16 d16, const FewBlock<Load>& b, const std::int1
     if (at == 0 && b.ahead_of_values) {
       for (int s = 0; s < 2; ++s) prefetch<Load>(b.ahead_of_values, b.row_bytes, slot + s, b.head_dim);
     }
-    hn::Vec<D16> both[2 * Vectors];
+    hn::Vec<CodeTag> both[2 * Vectors];
     for (int v = 0; v < Vectors; ++v) {
       const auto one = Load::codes(d16, row, at + v * lanes),
                  other = Load::codes(d16, row + b.row_bytes, at + v * lanes);
@@ -147,9 +145,7 @@ HWY_INLINE void code_values_of(D16 d16, const FewBlock<Load>& b, const std::int1
       std::int32_t pair = 0;
       std::memcpy(&pair, weights + q * TileScratch::kMaxSlots + slot, sizeof pair);
       const auto w = hn::BitCast(d16, hn::Set(d32, pair));
-      for (int v = 0; v < 2 * Vectors; ++v) {
-        acc[q][v] = hn::ReorderWidenMulAccumulate(d32, both[v], w, acc[q][v], more[q][v]);
-      }
+      for (int v = 0; v < 2 * Vectors; ++v) add_products(d16, both[v], w, acc[q][v], more[q][v]);
     }
   }
   for (int q = 0; q < Group; ++q) {
@@ -161,10 +157,10 @@ HWY_INLINE void code_values_of(D16 d16, const FewBlock<Load>& b, const std::int1
   }
 }
 
-template <class Load, int Group, class D16>
-HWY_INLINE void code_values(D16 d16, const FewBlock<Load>& b, const CodeScales& scales) {
+template <class Load, int Group>
+HWY_INLINE void code_values(const FewBlock<Load>& b, const CodeScales& scales) {
   const hn::ScalableTag<float> d;
-  const int lanes = static_cast<int>(hn::Lanes(d)), lanes16 = static_cast<int>(hn::Lanes(d16));
+  const int lanes = static_cast<int>(hn::Lanes(d)), lanes16 = static_cast<int>(hn::Lanes(CodeTag()));
   HWY_ALIGN std::int16_t weights[Group * TileScratch::kMaxSlots];
   float units[Group];
   const int first = b.begin / lanes * lanes, n = (b.end - first + lanes - 1) / lanes * lanes;
@@ -175,21 +171,19 @@ HWY_INLINE void code_values(D16 d16, const FewBlock<Load>& b, const CodeScales& 
     units[q] = to_whole(n, 32767.0F, weight, weights + q * TileScratch::kMaxSlots + first);
   }
   int i = 0;
-  for (; i + 2 * lanes16 <= b.head_dim; i += 2 * lanes16) code_values_of<Load, Group, 2>(d16, b, weights, units, i);
-  if (i < b.head_dim) code_values_of<Load, Group, 1>(d16, b, weights, units, i);
+  for (; i + 2 * lanes16 <= b.head_dim; i += 2 * lanes16) code_values_of<Load, Group, 2>(b, weights, units, i);
+  if (i < b.head_dim) code_values_of<Load, Group, 1>(b, weights, units, i);
 }
 
 /// A head's sums as code_values leaves them, in the order of its values.
 HWY_INLINE void put_in_order(const float* acc, int head_dim, float* to) {
-  with_code_vectors(head_dim, [&](auto d16) HWY_ATTR {
-    const int lanes = static_cast<int>(hn::Lanes(d16));
-    for (int at = 0; at < head_dim; at += lanes) {
-      for (int i = 0; i < lanes; i += 8) {
-        std::copy_n(acc + at + i / 2, 4, to + at + i);
-        std::copy_n(acc + at + (lanes + i) / 2, 4, to + at + i + 4);
-      }
+  const int lanes = static_cast<int>(hn::Lanes(CodeTag()));
+  for (int at = 0; at < head_dim; at += lanes) {
+    for (int i = 0; i < lanes; i += 8) {
+      std::copy_n(acc + at + i / 2, 4, to + at + i);
+      std::copy_n(acc + at + (lanes + i) / 2, 4, to + at + i + 4);
     }
-  });
+  }
 }
 
 }  // namespace coppice::attention::HWY_NAMESPACE

@@ -4,10 +4,9 @@
 #define HWY_TARGET_INCLUDE "attention/cpu/kv_codec.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 // After foreach_target.
-#include <hwy/highway.h>
-
 #include "attention/cpu/kv_encode-inl.h"
 #include "attention/cpu/kv_load-inl.h"
+#include "simd/kernel-inl.h"
 #include "simd/target.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,13 +47,11 @@ HWY_EXPORT(decode);
 }  // namespace
 
 void encode_head(KvFormat format, int head_dim, const float* values, std::byte* to) {
-  simd::choose_target();
-  HWY_DYNAMIC_DISPATCH(encode)(format, head_dim, values, to);
+  COPPICE_SIMD_CALL(encode)(format, head_dim, values, to);
 }
 
 void decode_head(KvFormat format, int head_dim, const std::byte* head, float* values) {
-  simd::choose_target();
-  HWY_DYNAMIC_DISPATCH(decode)(format, head_dim, head, values);
+  COPPICE_SIMD_CALL(decode)(format, head_dim, head, values);
 }
 
 }  // namespace coppice::attention

@@ -9,14 +9,13 @@
 #endif
 // clang-format on
 
-#include <hwy/highway.h>
-
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "attention/cpu/kv_load-inl.h"
 #include "attention/cpu/rotate-inl.h"
+#include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {

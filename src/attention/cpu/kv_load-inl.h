@@ -10,14 +10,13 @@
 #endif
 // clang-format on
 
-#include <hwy/highway.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "attention/cpu/rotate-inl.h"
 #include "attention/kv_format.h"
+#include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
@@ -86,17 +85,9 @@ struct LoadTurbo4 {
   static HWY_INLINE hn::Vec<D16> codes(D16 d16, const std::byte* head, int i) {
     const hn::Rebind<std::uint8_t, D16> bytes;
     const auto* codes = reinterpret_cast<const std::uint8_t*>(head + kScaleBytes);
-    if constexpr (hn::MaxLanes(D16()) == 32) {  // REQUIRES: i is a multiple of 32
-      const hn::Repartition<std::uint16_t, decltype(bytes)> words;
-      alignas(32) static constexpr std::uint16_t kShifts[16] = {0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4};
-      const auto twice = hn::BitCast(words, hn::LoadDup128(bytes, codes + i / 2));
-      const auto shifted = hn::BitCast(bytes, hn::Shr(twice, hn::Load(words, kShifts)));
-      return hn::PromoteTo(d16, levels_of(hn::And(shifted, hn::Set(bytes, 15))));
-    } else {
-      const auto pairs = hn::LoadU(bytes, codes + i / 32 * 16 + i % 16);
-      const auto index = i % 32 >= 16 ? hn::ShiftRight<4>(pairs) : hn::And(pairs, hn::Set(bytes, 15));
-      return hn::PromoteTo(d16, levels_of(index));
-    }
+    const auto pairs = hn::LoadU(bytes, codes + i / 32 * 16 + i % 16);
+    const auto index = i % 32 >= 16 ? hn::ShiftRight<4>(pairs) : hn::And(pairs, hn::Set(bytes, 15));
+    return hn::PromoteTo(d16, levels_of(index));
   }
 
  private:
@@ -105,11 +96,7 @@ struct LoadTurbo4 {
   static HWY_INLINE auto levels_of(V index) {
     const hn::RebindToSigned<hn::DFromV<V>> level;
     const hn::FixedTag<std::int8_t, 16> table;  // of at least a whole 128-bit block
-    if constexpr (hn::MaxLanes(level) > 16) {
-      return hn::TableLookupBytes(hn::LoadDup128(level, kTurbo4Levels.data()), hn::BitCast(level, index));
-    } else {
-      return hn::TableLookupBytes(hn::LoadU(table, kTurbo4Levels.data()), hn::BitCast(level, index));
-    }
+    return hn::TableLookupBytes(hn::LoadU(table, kTurbo4Levels.data()), hn::BitCast(level, index));
   }
 };
 
@@ -148,26 +135,12 @@ HWY_INLINE std::uint64_t with_loader(KvFormat format, Visit&& visit) {
   return 0;
 }
 
-/// The larger one, and `best` where x is NaN: a key with infinite channels of both signs weighs nothing.
-template <class V>
-HWY_INLINE V larger(V best, V x) {
-  return hn::IfThenElse(hn::Lt(best, x), x, best);
-}
-
 /// Slots that are reduced together: the lanes of a 128-bit block.
 constexpr int kSlots = 4;
 
-/// Calls visit with the longest vectors of 16-bit numbers that a head is a whole number of.
-template <class Visit>
-HWY_INLINE void with_code_vectors(int head_dim, Visit&& visit) {
-  const hn::ScalableTag<std::int16_t> whole;
-  const hn::CappedTag<std::int16_t, 16> always;
-  if (hn::MaxLanes(whole) > 16 && head_dim % static_cast<int>(hn::Lanes(whole)) == 0) {
-    visit(whole);
-  } else {
-    visit(always);
-  }
-}
+/// Vectors of 16-bit numbers: heads are a multiple of 16 long. Twice as long ones, where there are some, gain nothing
+/// (ADR 0020).
+using CodeTag = hn::CappedTag<std::int16_t, 16>;
 
 /// All lanes of each of four vectors put together by `op`, as four lanes.
 template <class D, class Op, class V = hn::Vec<D>>
@@ -203,38 +176,18 @@ HWY_INLINE void prefetch(const std::byte* head, std::size_t row_bytes, int slot,
   for (std::size_t i = 0; i < head_bytes(Load::kFormat, head_dim); i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
-constexpr float kLog2E = 1.44269504F;
-
-/// 2^x for x <= 0, to 2e-7 near 0; 0 for x < -125 and for NaN. Half the operations of the library's exponential, which is
-/// exact to the last bits and minds positive x: softmax spends a good tenth of a tile's time here. 2^(n + f) with n whole and
-/// |f| <= 1/2; the polynomial for 2^f is the minimax one of degree 5, in relative error (7.5e-8).
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp2_of(D d, V x) {
-  const hn::RebindToSigned<D> di;
-  const V big = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: the sum's last bits are x, rounded
-  const V rounded = hn::Add(x, big);
-  const auto n = hn::BitCast(di, rounded);
-  const V f = hn::Sub(x, hn::Sub(rounded, big));
-  V p = hn::MulAdd(hn::Set(d, 0.00132764720F), f, hn::Set(d, 0.00967554133F));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.0555071327F));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.240221197F));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.693146967F));
-  p = hn::MulAdd(p, f, hn::Set(d, 1.00000007F));
-  const V y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(n)));
-  return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -125.0F)), y);
-}
-
-/// exp(x) likewise.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp_of(D d, V x) {
-  return exp2_of(d, hn::Mul(x, hn::Set(d, kLog2E)));
-}
-
-/// exp(part - max), by which what was summed up below `part` is to be scaled. Exactly 1 where they are equal, both -inf
-/// included: an error of one last bit at every block would add up over a long prefix.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V rescale_of(D d, V part, V max) {
-  return hn::IfThenElse(hn::Eq(part, max), hn::Set(d, 1.0F), exp_of(d, hn::Sub(part, max)));
+/// sum (and more) + the products of 16-bit numbers, neighbours' added up in 32 bits; which pairs go to `more`, and whether any
+/// do, is the instruction set's own: sum + more is meant, or RearrangeToOddPlusEven of both.
+template <class D16, class V32>
+HWY_INLINE void add_products([[maybe_unused]] D16 d16, hn::Vec<D16> a, hn::Vec<D16> b, V32& sum,
+                             [[maybe_unused]] V32& more) {
+#if HWY_TARGET == HWY_AVX3_DL
+  // Not the intrinsic: clang 19 makes two instructions of it where it takes them to be as fast, and AVX-VNNI's of those of
+  // 256 bits, which the processor may lack (simd/kernel-inl.h).
+  asm("%{evex%} vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+#else
+  sum = hn::ReorderWidenMulAccumulate(hn::RepartitionToWide<D16>(), a, b, sum, more);
+#endif
 }
 
 }  // namespace coppice::attention::HWY_NAMESPACE

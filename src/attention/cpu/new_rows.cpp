@@ -7,9 +7,8 @@
 #define HWY_TARGET_INCLUDE "attention/cpu/new_rows.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 // After foreach_target.
-#include <hwy/highway.h>
-
 #include "attention/cpu/kv_encode-inl.h"
+#include "simd/kernel-inl.h"
 #include "simd/target.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -67,9 +66,8 @@ HWY_EXPORT(enter_heads);
 }  // namespace
 
 void enter_rows(const NewRows& rows, int worker, int n_workers) {
-  simd::choose_target();
   const std::int64_t n = std::int64_t{rows.n} * (rows.n_head + 2 * rows.n_kv_head);
-  HWY_DYNAMIC_DISPATCH(enter_heads)(rows, n * worker / n_workers, n * (worker + 1) / n_workers);
+  COPPICE_SIMD_CALL(enter_heads)(rows, n * worker / n_workers, n * (worker + 1) / n_workers);
 }
 
 }  // namespace coppice::attention

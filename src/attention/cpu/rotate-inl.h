@@ -9,12 +9,11 @@
 #endif
 // clang-format on
 
-#include <hwy/highway.h>
-
 #include <array>
 #include <cmath>
 
 #include "attention/kv_format.h"
+#include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {

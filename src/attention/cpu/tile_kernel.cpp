@@ -8,18 +8,63 @@
 #define HWY_TARGET_INCLUDE "attention/cpu/tile_kernel.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 // After foreach_target.
-#include <hwy/highway.h>
-
+#include "attention/cpu/amx-inl.h"
+#include "attention/cpu/few-inl.h"
+#include "attention/cpu/many-inl.h"
+#include "attention/cpu/many_float-inl.h"
+#include "attention/cpu/many_whole-inl.h"
 #include "attention/cpu/rotate-inl.h"
-#include "attention/cpu/tile_loops.h"
+#include "simd/kernel-inl.h"
 #include "simd/target.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
 
-/// Vectors across queries pay when most of their lanes are used; the figures are in docs/adr/0008-tree-kernel.md.
-bool are_many(std::size_t queries) {
-  return 4 * queries >= 3 * hn::Lanes(hn::ScalableTag<float>());
+/// What tiles of many queries multiply. A whole number's product takes half as long as an f32 one's on x86, and as long on
+/// ARM.
+#if HWY_TARGET <= HWY_SSSE3 && HWY_ARCH_X86
+using Products = WholeProducts;
+#else
+using Products = FloatProducts;
+#endif
+
+/// The driver: some key heads at a time, of them some slots at a time, and of these one head after the other. How many, and
+/// how scores and weighted values are computed, is up to Loops: FewTile, ManyTile or AmxTile. Returns the bytes of keys and
+/// values loaded.
+template <class Loops>
+std::uint64_t go_through(const TileView& t, Loops&& loops) {
+  for (int head = 0; head < t.n_kv_head(); head += loops.heads_at_once()) {
+    const int heads = std::min(loops.heads_at_once(), t.n_kv_head() - head);
+    loops.begin_heads(head, heads);
+    for (int i = 0; i < heads; ++i) loops.set_queries(head + i, i);
+    for (int slot = t.begin(); slot < t.end();) {
+      const int n = loops.slots_at_once(slot);
+      loops.begin_slots(slot);
+      for (int i = 0; i < heads; ++i) loops.attend(head + i, i, slot, n);
+      slot += n;
+    }
+    for (int i = 0; i < heads; ++i) loops.store_states(head + i, i);
+  }
+  return 2 * t.bytes_of_head() * static_cast<std::uint64_t>(t.n_kv_head()) *
+         static_cast<std::uint64_t>(std::max(t.end() - t.begin(), 0)) * static_cast<std::uint64_t>(loops.passes());
+}
+
+/// Vectors across queries pay when most of their lanes are used (docs/adr/0008-tree-kernel.md). AMX pays sooner: it converts
+/// blocks once, where FewTile reads them once for every four queries (ADR 0015).
+std::uint64_t attend(const TileInput& input, TileScratch& scratch) {
+  const TileView t(input);
+  return with_loader(input.pool.format, [&](auto load) HWY_ATTR -> std::uint64_t {
+    using Load = decltype(load);
+#if COPPICE_SIMD_AMX
+    constexpr int kAmxQueries = 9;
+    if (scratch.amx() && simd::amx() && t.n_queries() >= kAmxQueries) {
+      const simd::HWY_NAMESPACE::WholeTiles shape;
+      return go_through(t, AmxTile<Load>(t, *scratch.amx()));
+    }
+#endif
+    const bool many = 4 * t.n_queries() >= 3 * static_cast<int>(hn::Lanes(hn::ScalableTag<float>()));
+    return many ? go_through(t, ManyTile<Load, Products>(t, scratch)) : go_through(t, FewTile<Load>(t, scratch));
+  });
 }
 
 void merge(const HeadShape& heads, KvFormat format, const float* states, const std::int32_t* partials, int n,
@@ -55,11 +100,8 @@ namespace coppice::attention {
 
 namespace {
 
-HWY_EXPORT(are_many);
+HWY_EXPORT(attend);
 HWY_EXPORT(merge);
-
-/// With AMX from so many queries on: it converts blocks once, where `few` reads them once for every four (ADR 0015).
-constexpr std::size_t kAmxQueries = 9;
 
 std::size_t padded(std::size_t n) {
   return (n + TileScratch::kMaxLanes - 1) / TileScratch::kMaxLanes * TileScratch::kMaxLanes;
@@ -68,7 +110,6 @@ std::size_t padded(std::size_t n) {
 }  // namespace
 
 TileScratch::TileScratch(const HeadShape& heads, int block_size) {
-  simd::choose_target();
   assert(heads.head_dim % kMaxLanes == 0 && block_size % kKeysAtOnce == 0 && block_size <= kMaxSlots);
   const auto dim = static_cast<std::size_t>(heads.head_dim), slots = static_cast<std::size_t>(block_size);
   // Many queries: one key head at a time. Few: all heads, fewer queries than lanes each.
@@ -98,14 +139,12 @@ int max_tile_rows(const HeadShape& heads) {
 }
 
 std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch) {
-  const std::size_t queries = tile.rows.size() * static_cast<std::size_t>(tile.heads.heads_per_kv());
-  if (scratch.amx() && simd::amx() && queries >= kAmxQueries) return attend_amx(tile, *scratch.amx());
-  return HWY_DYNAMIC_DISPATCH(are_many)(queries) ? attend_many(tile, scratch) : attend_few(tile, scratch);
+  return COPPICE_SIMD_CALL(attend)(tile, scratch);
 }
 
 void merge_row(const HeadShape& heads, KvFormat format, const float* states, std::span<const std::int32_t> partials,
                float* out) {
-  HWY_DYNAMIC_DISPATCH(merge)(heads, format, states, partials.data(), static_cast<int>(partials.size()), out);
+  COPPICE_SIMD_CALL(merge)(heads, format, states, partials.data(), static_cast<int>(partials.size()), out);
 }
 
 }  // namespace coppice::attention

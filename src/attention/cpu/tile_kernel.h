@@ -30,8 +30,8 @@ struct TileInput {
   float* states = nullptr;            ///< [rows][n_head][head_dim + 2]: acc, max, sum
 };
 
-/// A worker's memory for one tile at a time. Shapes are the kernels'. Sizes are the larger need of the two kernels that
-/// run anywhere: many queries hold up to kMaxQueries of one key head, few hold less than kMaxLanes of each key head.
+/// A worker's memory for one tile at a time. FewTile and ManyTile share it and decide what lies where. Sizes are the larger
+/// need: ManyTile holds up to kMaxQueries queries of one key head, FewTile less than kMaxLanes queries of each key head.
 class TileScratch {
  public:
   /// Bounds of a tile; the kernels' own vectors are at most kMaxLanes long.

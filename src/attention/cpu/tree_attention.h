@@ -1,4 +1,4 @@
-// Tree attention on the CPU [A1, A3]: one pass over a SharePlan's runs. partials() reads each tile's blocks once for all
+// Tree attention on the CPU: one pass over a SharePlan's runs. partials() reads each tile's blocks once for all
 // rows and heads that stand on it; merge() joins the partial states of rows whose keys lay in several tiles. Decode,
 // chunked prefill and steps that mix them are the same call.
 //

@@ -1,4 +1,4 @@
-// Schedule: a SharePlan cut into tiles for workers [A2]. A tile is a stretch of a run's blocks times some of the run's
+// Schedule: a SharePlan cut into tiles for workers. A tile is a stretch of a run's blocks times some of the run's
 // rows; a worker reads the tile's keys and values once and leaves one partial state per row and head. Rows whose keys
 // were cut into several tiles are merged afterwards. Plain data; knows no tensor library.
 //

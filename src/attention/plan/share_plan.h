@@ -1,4 +1,4 @@
-// SharePlan: who reads which blocks in a step [A1, A2]. A step's batch is a set of paths in the tree; the plan cuts
+// SharePlan: who reads which blocks in a step. A step's batch is a set of paths in the tree; the plan cuts
 // them into *runs*: stretches of neighbouring blocks that the same rows stand on, at any depth. An executor reads each
 // run once for all of its rows. Plain data, the same for every executor; knows no tensor library.
 //

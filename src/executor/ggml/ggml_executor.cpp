@@ -6,14 +6,13 @@
 
 #include <chrono>
 #include <limits>
-#include <list>
-#include <map>
 #include <ranges>
 #include <thread>
 
 #include "executor/ggml/batch_check.h"
-#include "executor/ggml/graph_runner.h"
-#include "executor/ggml/step_graph.h"
+#include "executor/ggml/graph/attention.h"
+#include "executor/ggml/graph/graph_runner.h"
+#include "executor/ggml/layer_groups.h"
 #include "simd/target.h"
 
 namespace coppice::executor {
@@ -22,48 +21,6 @@ namespace {
 
 using attention::KvFormat;
 using Clock = std::chrono::steady_clock;
-
-/// Groups and layer slots [K10]: layers with the same window form a group, full attention first.
-std::vector<kv::GroupSpec> make_groups(const model::ModelSpec& spec, KvFormat format) {
-  if (format != KvFormat::kF16 && (spec.head_dim % 16 != 0 || spec.head_dim > attention::kMaxRotated)) {
-    throw model::LoadError(fmt::format("heads of {} values can't be stored as {}; --kv-format f16 can store them",
-                                       spec.head_dim, format_name(format)));
-  }
-  std::map<int, std::vector<int>> by_window;
-  for (std::size_t i = 0; i < spec.layers.size(); ++i) by_window[spec.layers[i].window].push_back(static_cast<int>(i));
-  std::vector<kv::GroupSpec> groups;
-  for (auto& [window, layers] : by_window) {
-    const std::size_t heads = 2 * static_cast<std::size_t>(spec.n_kv_head) * layers.size();  // keys and values
-    const std::size_t bytes = heads * attention::head_bytes(format, spec.head_dim);
-    groups.push_back({window == 0 ? kv::GroupKind::kFull : kv::GroupKind::kSliding, window, std::move(layers), bytes});
-  }
-  return groups;
-}
-
-/// Blocks have a tensor for each layer of the largest group; smaller groups leave some unused [K10].
-void log_unused_slots(const std::vector<kv::GroupSpec>& groups) {
-  std::size_t slots = 0;
-  for (const kv::GroupSpec& g : groups) slots = std::max(slots, g.layers.size());
-  for (const kv::GroupSpec& g : groups) {
-    if (g.layers.size() == slots) continue;
-    spdlog::info("blocks of the {} group use {} of {} layer slots: {:.0f} % of their bytes lie idle",
-                 g.kind == kv::GroupKind::kFull ? "full-attention" : fmt::format("window {}", g.window),
-                 g.layers.size(), slots,
-                 100.0 * static_cast<double>(slots - g.layers.size()) / static_cast<double>(slots));
-  }
-}
-
-std::string describe_layout(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups, KvFormat format,
-                            int block_size) {
-  std::string text = fmt::format("{};[slot,head,dim];block={};heads={};dim={};rope=norm,{},{},{},{}",
-                                 format_name(format), block_size, spec.n_kv_head, spec.head_dim, spec.rope.dims,
-                                 spec.rope.base, spec.rope.freq_scale, spec.rope.freq_factors != model::kNoTensor);
-  for (const kv::GroupSpec& g : groups) {
-    text += fmt::format(";{}{}:{}", g.kind == kv::GroupKind::kFull ? "full" : "sliding", g.window,
-                        fmt::join(g.layers, ","));
-  }
-  return text;
-}
 
 void route_ggml_log() {
   ggml_log_set(
@@ -124,16 +81,12 @@ class GgmlExecutor final : public Executor {
         rope_(make_rope()),
         runner_(options_.n_threads) {
     fill_info();
-    parts_ = {&model_.spec, &weights_, &store_, attention_.get(), &rope_, groups_, {}, {}};
-    parts_.group_of_layer.resize(model_.spec.layers.size());
-    parts_.slot_of_layer.resize(model_.spec.layers.size());
-    for (std::size_t g = 0; g < groups_.size(); ++g) {
-      for (std::size_t j = 0; j < groups_[g].layers.size(); ++j) {
-        const auto layer = static_cast<std::size_t>(groups_[g].layers[j]);
-        parts_.group_of_layer[layer] = static_cast<int>(g);
-        parts_.slot_of_layer[layer] = static_cast<int>(j);
-      }
-    }
+    parts_ = {.spec = &model_.spec,
+              .weights = &weights_,
+              .store = &store_,
+              .attention = attention_.get(),
+              .rope = &rope_,
+              .places = layer_places(groups_, model_.spec.layers.size())};
     limits_ = {.n_vocab = info_.n_vocab,
                .context = options_.context > 0 ? options_.context : std::numeric_limits<std::int32_t>::max(),
                .max_rows = options_.max_rows,
@@ -152,9 +105,8 @@ class GgmlExecutor final : public Executor {
   Logits forward(const Batch& batch) override {
     const auto start = Clock::now();
     check_batch(batch, limits_);
-    const StepPlan plan = plan_step(batch, groups_, attention_->policy());
-    StepGraph& graph = runner_.prepare(parts_, StepGraph::key_for(plan, *attention_));
-    graph.fill(batch, plan);
+    StepGraph& graph = runner_.prepare(parts_, batch);
+    graph.fill(batch);
     planning_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
     store_.copy(batch.copies);
     runner_.run(graph);
@@ -164,9 +116,7 @@ class GgmlExecutor final : public Executor {
 
  private:
   KvStoreConfig store_config() const {
-    std::size_t slots = 0;
-    for (const kv::GroupSpec& g : groups_) slots = std::max(slots, g.layers.size());
-    return {.n_layer_slots = static_cast<int>(slots),
+    return {.n_layer_slots = layer_slots(groups_),
             .format = format_,
             .n_kv_head = model_.spec.n_kv_head,
             .head_dim = model_.spec.head_dim,

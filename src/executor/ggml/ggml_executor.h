@@ -8,7 +8,7 @@
 #include <string>
 
 #include "executor/executor.h"
-#include "executor/ggml/progress.h"
+#include "executor/ggml/store/progress.h"
 
 namespace coppice::executor {
 

@@ -1,0 +1,126 @@
+"""Child processes that always end, and servers among them. Standard library only."""
+
+import ctypes
+import json
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+
+class Failure(Exception):
+    """Ends the benchmark with one sentence."""
+
+
+def say(text):
+    print(f"    {text}", file=sys.stderr, flush=True)
+
+
+def die_with_parent():
+    """Runs in a new child: the kernel kills it when this program goes, even by SIGKILL."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+
+
+def output_of(command, limit=900):
+    """Standard output of a program that must succeed."""
+    command = list(map(str, command))
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit,
+                              preexec_fn=die_with_parent)
+    except subprocess.TimeoutExpired as error:
+        raise Failure(f"{command[0]} took more than {limit} s") from error
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        raise Failure(f"{' '.join(command[:3])} failed: {last}")
+    return done.stdout
+
+
+class Server:
+    """A server as a child process on a free port of this machine; ended on leaving the `with`."""
+
+    def __init__(self, command, log):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.command = [*map(str, command), "--host", "127.0.0.1", "--port", str(self.port)]
+        self.log = pathlib.Path(log)
+        self.name = pathlib.Path(self.command[0]).name
+
+    def __enter__(self):
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            preexec_fn=die_with_parent)
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _wait_ready(self):
+        end = time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(self.url + "/health", timeout=2) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                pass
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise Failure(f"{self.name} did not start: {self.last_words()}")
+            time.sleep(0.05)
+
+    def last_words(self):
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return f"{lines[-1].strip() if lines else 'it wrote nothing'} (log: {self.log})"
+
+    def hold(self):
+        """Stops the process, so that it takes no time from another server's turn."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    def post(self, path, body, limit=60):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=limit) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise Failure(f"{self.name} answered {path} with {error.code}: {error.read(300).decode(errors='replace')}") from error
+        except OSError as error:
+            raise Failure(f"{self.name} broke off ({error}): {self.last_words()}") from error
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def run_to_the_end(work):
+    """Runs `work`; returns the exit status. Every failure is one sentence; SIGTERM ends the children as Ctrl-C does."""
+    assert threading.current_thread() is threading.main_thread()  # die_with_parent: the parent is a *thread*
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        work()
+    except KeyError as error:
+        print(f"\ncoppice: the benchmark stopped: a figure is missing from a program's output: {error}", file=sys.stderr)
+        return 1
+    except (Failure, OSError, json.JSONDecodeError) as error:
+        print(f"\ncoppice: the benchmark stopped: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ncoppice: the benchmark was interrupted", file=sys.stderr)
+        return 130
+    return 0

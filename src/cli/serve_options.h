@@ -1,0 +1,29 @@
+// The options of `coppice serve`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "engine/engine.h"
+#include "executor/ggml/ggml_executor.h"
+#include "server/server.h"
+
+namespace coppice::cli {
+
+struct ServeOptions {
+  std::string model;
+  std::string chat_template;
+  std::string share = "on";
+  std::string isolate = "none";
+  std::string cache_report;  ///< empty: by the other options
+  std::string log_level = "info";
+  std::int32_t context = 0;  ///< 0: the model's, as far as the pool holds
+  executor::GgmlOptions ggml;
+  engine::EngineConfig engine;
+  server::ServerConfig server;
+};
+
+void add_serve_options(CLI::App& command, ServeOptions& options);
+
+}  // namespace coppice::cli

@@ -1,0 +1,75 @@
+#include "engine/make_cache_report.h"
+
+#include <algorithm>
+
+#include "kv/common_prefix.h"
+
+namespace coppice::engine {
+
+namespace {
+
+constexpr std::size_t kShownTokens = 16;  // on each side: enough to recognise a date or a name
+
+MatchEnded from(kv::MatchStop stop) {
+  switch (stop) {
+    case kv::MatchStop::kComplete:
+      return MatchEnded::kLastToken;
+    case kv::MatchStop::kDiffers:
+      return MatchEnded::kDiffers;
+    case kv::MatchStop::kEvicted:
+      return MatchEnded::kEvicted;
+    case kv::MatchStop::kUnknown:
+      return MatchEnded::kUnknown;
+    case kv::MatchStop::kNamespace:
+      return MatchEnded::kNamespace;
+  }
+  return MatchEnded::kUnknown;
+}
+
+/// How many of these tokens some other running sequence begins with.
+std::int32_t running_overlap(const kv::Cache& cache, const Sequence& sequence, std::span<const kv::Token> tokens,
+                             std::span<Sequence* const> running) {
+  std::int32_t longest = 0;
+  for (const Sequence* other : running) {
+    if (other == &sequence || other->request->ns != sequence.request->ns) continue;
+    const auto theirs = other->state == SequenceState::kPrefill ? other->tokens() : cache.tokens(other->seq);
+    longest = std::max(longest, kv::common_prefix(tokens, theirs));
+  }
+  return longest;
+}
+
+}  // namespace
+
+CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, std::int32_t matched,
+                              std::span<Sequence* const> running, double prefill_speed) {
+  const auto all = sequence.tokens();
+  const auto usable = all.first(all.size() - 1);
+  const auto at = static_cast<std::size_t>(matched);
+  CacheReport report{.prompt_tokens = static_cast<std::int32_t>(all.size()), .matched_tokens = matched};
+  const auto before = usable.first(at).last(std::min(at, kShownTokens));
+  report.before.assign(before.begin(), before.end());
+  const auto asked = all.subspan(at, std::min(all.size() - at, kShownTokens));
+  report.asked.assign(asked.begin(), asked.end());
+  if (at == usable.size()) return report;
+
+  if (!cache.config().share) {
+    report.ended = MatchEnded::kSharingOff;
+    return report;
+  }
+  kv::MatchEnd end = cache.explain(usable, sequence.request->ns);
+  report.ended = from(end.why);
+  const std::int32_t in_flight = running_overlap(cache, sequence, usable, running);
+  if (in_flight > matched + end.evicted) {
+    report.ended = MatchEnded::kInFlight;
+    report.lost_tokens = in_flight - matched;
+  } else if (end.why == kv::MatchStop::kEvicted) {
+    report.lost_tokens = end.evicted;
+  } else if (end.why == kv::MatchStop::kDiffers) {
+    report.lost_tokens = static_cast<std::int32_t>(usable.size()) - matched;
+    report.found = std::move(end.found);
+  }
+  if (prefill_speed > 0) report.lost_seconds = report.lost_tokens / prefill_speed;
+  return report;
+}
+
+}  // namespace coppice::engine

@@ -1,0 +1,63 @@
+// Queue: the sequences that wait, and which of them is next. Not thread safe; the engine's thread owns it. Owns no
+// sequence: a sequence leaves the queue before its request ends.
+//
+// The order is priority (lower first), then arrival, with two exceptions (docs/adr/0017-admission-order.md):
+//  - A sequence at least half of whose prompt lies in blocks that are in use counts as if it had come `patience`
+//    arrivals earlier, so that those who share a prefix run together. One that was preempted counts so, too: none of
+//    those gets ahead of it. So nobody is passed by `patience` or more later requests of its priority.
+//  - Every (patience + 1)th admission goes to the first arrival, whatever the priorities. So a sequence with k earlier
+//    ones in the queue is among the next (patience + 1) * (k + 1) admitted.
+// Whoever is next and lacks room holds up those behind. Followers (in_flight.h) are in the queue, but nobody's next.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "engine/sequence.h"
+#include "kv/cache.h"
+
+namespace coppice::engine {
+
+class Queue {
+ public:
+  Queue(const kv::Cache& cache, int patience) : cache_(cache), patience_(patience) {}
+
+  /// The caller makes it kReady. If memory runs out, nothing has changed.
+  void add(Sequence& sequence) { waiting_.insert(&sequence); }
+  /// Does nothing if it isn't there.
+  void remove(Sequence& sequence) { waiting_.erase(&sequence); }
+  /// remove(), because it runs now. Returns whether it got ahead of another one by what it shares.
+  bool admitted(Sequence& sequence);
+
+  /// A step begins: there is a limit to what next() may look at in one.
+  void begin_step();
+  /// Whose turn it is; nullptr: nobody's in this step. Whoever it names is admitted, follows or ends before the next
+  /// call.
+  Sequence* next();
+
+ private:
+  struct Candidate {
+    Sequence* sequence = nullptr;
+    std::int64_t arrival = 0;  ///< what it counts as
+    auto key() const {
+      const OpenRequest& open = *sequence->request;
+      return std::tuple(open.request.priority, arrival, open.arrival, sequence->sample);
+    }
+  };
+  Sequence* first_arrival();
+  bool look();
+  bool may_look_at(const Sequence& sequence);
+  bool is_hot(const Sequence& sequence) const;
+
+  const kv::Cache& cache_;
+  int patience_;
+  std::set<Sequence*, ByRank> waiting_;  ///< ready and following
+  int out_of_turn_ = 0;                  ///< admissions since the last that had to go to the first arrival
+  std::size_t looked_at_ = 0;            ///< in this step; tokens
+  std::vector<Candidate> candidates_;    ///< the first of the queue, the next at the end
+};
+
+}  // namespace coppice::engine

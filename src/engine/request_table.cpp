@@ -1,0 +1,139 @@
+#include "engine/request_table.h"
+
+#include <cassert>
+#include <chrono>
+#include <iterator>
+#include <memory>
+
+namespace coppice::engine {
+
+namespace {
+
+/// Adds the text held back to the sample's last piece.
+void flush_into(sampling::Piece& last, sampling::Generation& generation) {
+  sampling::Piece held = generation.flush();
+  last.text += held.text;
+  last.logprobs.insert(last.logprobs.end(), std::make_move_iterator(held.logprobs.begin()),
+                       std::make_move_iterator(held.logprobs.end()));
+}
+
+}  // namespace
+
+OpenRequest& RequestTable::open(Request request) {
+  const auto [slot, unique] = open_.try_emplace(request.id);
+  assert(unique);
+  OpenRequest& open = slot->second;
+  open.request = std::move(request);
+  open.arrival = ++arrivals_;
+  open.ns.salt = open.request.cache_salt;
+  open.usage.prompt_tokens = static_cast<std::int32_t>(open.request.prompt.size());
+  open.ended.resize(open.request.samples.size());
+  auto& sequence = *open.sequences.emplace_back(std::make_unique<Sequence>());
+  sequence.request = &open;
+  sequence.n_samples = static_cast<int>(open.request.samples.size());
+  if (open.request.deadline) deadlines_.emplace(*open.request.deadline, open.request.id);
+  return open;
+}
+
+OpenRequest* RequestTable::find(RequestId id) {
+  const auto found = open_.find(id);
+  return found == open_.end() ? nullptr : &found->second;
+}
+
+OpenRequest* RequestTable::overdue(Clock::time_point now) {
+  if (deadlines_.empty() || deadlines_.begin()->first > now) return nullptr;
+  return &open_.at(deadlines_.begin()->second);
+}
+
+void RequestTable::add(Sequence& sequence, sampling::Piece piece, std::optional<sampling::Finish> cut) {
+  OpenRequest& open = *sequence.request;
+  if (cut && !piece.finish) {
+    flush_into(piece, *open.request.samples[static_cast<std::size_t>(sequence.sample)]);
+    piece.finish = cut;
+  }
+  if (piece.token >= 0) {
+    ++open.usage.completion_tokens;
+    ++figures_.generated_tokens;
+  }
+  const auto finish = piece.finish;
+  put(open, sequence.sample, std::move(piece), "");
+  if (!finish) return;
+  figures_.samples_stopped += *finish == sampling::Finish::kStop;
+  figures_.samples_cut += *finish == sampling::Finish::kLength;
+  scheduler_.release(sequence);
+  if (open.all_ended()) end(open, {.kind = Outcome::Kind::kFinished});
+}
+
+void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
+  for (auto& sequence : open.sequences) scheduler_.release(*sequence);
+  if (outcome.kind == Outcome::Kind::kCancelled) {
+    end_samples(open, sampling::Finish::kCancelled, "");
+  } else if (outcome.kind != Outcome::Kind::kFinished) {
+    if (!open.streamed()) {
+      put_refusal(open, outcome);
+    } else if (outcome.kind == Outcome::Kind::kTimedOut) {
+      end_samples(open, sampling::Finish::kTimeout, "");
+    } else {
+      end_samples(open, sampling::Finish::kError, outcome.message);
+    }
+  }
+  count(open, outcome);
+  if (open.request.deadline) deadlines_.erase({*open.request.deadline, open.request.id});
+  ended_.insert(open_.extract(open.request.id));
+}
+
+void RequestTable::put(OpenRequest& open, int sample, sampling::Piece piece, const std::string& message) {
+  Event& event = events_.emplace_back(
+      Event{.request = open.request.id, .sample = sample, .piece = std::move(piece), .message = message});
+  event.report = std::exchange(open.report, nullptr);
+  if (!event.piece.finish) return;
+  open.ended[static_cast<std::size_t>(sample)] = true;
+  if (!open.all_ended()) return;
+  event.done = true;
+  event.usage = open.usage;
+}
+
+void RequestTable::put_refusal(OpenRequest& open, const Outcome& outcome) {
+  events_.push_back(Event{.request = open.request.id,
+                          .piece = {.token = -1},
+                          .done = true,
+                          .usage = open.usage,
+                          .refusal = outcome.refusal,
+                          .message = outcome.message,
+                          .retry_seconds = outcome.retry_seconds,
+                          .report = std::exchange(open.report, nullptr)});
+}
+
+void RequestTable::end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message) {
+  for (std::size_t i = 0; i < open.ended.size(); ++i) {
+    if (open.ended[i]) continue;
+    sampling::Piece last{.token = -1, .finish = finish};
+    // An answer that failed is none: its sample, which may be what failed, isn't asked for the rest of the text.
+    if (finish != sampling::Finish::kError) flush_into(last, *open.request.samples[i]);
+    put(open, static_cast<int>(i), std::move(last), message);
+  }
+}
+
+void RequestTable::count(const OpenRequest& open, const Outcome& outcome) {
+  using Kind = Outcome::Kind;
+  const Kind kind = outcome.kind;
+  figures_.requests_finished += kind == Kind::kFinished;
+  figures_.requests_cancelled += kind == Kind::kCancelled;
+  figures_.requests_timed_out += kind == Kind::kTimedOut;
+  figures_.requests_failed += kind == Kind::kFailed;
+  figures_.requests_refused += kind == Kind::kRefused;
+  // Who gives up in the queue has waited, too: without them, the longer the queue the better its figures.
+  const bool gave_up = kind == Kind::kCancelled || kind == Kind::kTimedOut;
+  if (gave_up && !open.admitted_before)
+    figures_.queue_seconds.add(std::chrono::duration<double>(outcome.at - open.request.submitted).count());
+}
+
+std::size_t RequestTable::deliver(const EventSink& sink) {
+  if (!events_.empty()) sink(std::exchange(events_, {}));
+  std::size_t prompt_tokens = 0;
+  for (const auto& [id, open] : ended_) prompt_tokens += open.request.prompt.size();
+  ended_.clear();
+  return prompt_tokens;
+}
+
+}  // namespace coppice::engine

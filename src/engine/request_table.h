@@ -1,0 +1,85 @@
+// RequestTable: the open requests, and how each of them ends. Owns them and the events of the step in hand. Not thread
+// safe.
+//
+// Invariants
+//  1. A request is open from open() to end(). Its memory stays until deliver(), so that pointers to it and to its
+//     sequences last for the step.
+//  2. A request's last event, the one with `done`, is put out by end(); or with its last sample's last piece by add(),
+//     which then calls end().
+//  3. Each request that was opened is counted by one of Snapshot's counters of ends, once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/snapshot.h"
+
+namespace coppice::engine {
+
+/// How a request ends.
+struct Outcome {
+  enum class Kind : std::uint8_t {
+    kFinished,   ///< all of its samples ended by themselves
+    kCancelled,  ///< its open samples end with Finish::kCancelled
+    kTimedOut,   ///< ... with Finish::kTimeout; if no token went out, with a refusal
+    kFailed,     ///< ... with Finish::kError; if no token went out, with a refusal
+    kRefused,    ///< REQUIRES: no token went out
+  };
+  Kind kind = Kind::kFinished;
+  Refusal refusal = Refusal::kFailed;  ///< if no token went out
+  std::string message;                 ///< kFailed, and with a refusal
+  double retry_seconds = 0;            ///< with kQueueFull
+  Clock::time_point at{};              ///< kCancelled, kTimedOut
+};
+
+class RequestTable {
+ public:
+  RequestTable(Scheduler& scheduler, Snapshot& figures) : scheduler_(scheduler), figures_(figures) {}
+
+  /// One sequence, which is not in the queue yet, stands for all samples.
+  /// REQUIRES: the id is not open.
+  OpenRequest& open(Request request);
+  OpenRequest* find(RequestId id);
+  /// Any that is open; nullptr: none is.
+  OpenRequest* any() { return open_.empty() ? nullptr : &open_.begin()->second; }
+  /// One whose deadline has passed; nullptr: none has.
+  OpenRequest* overdue(Clock::time_point now);
+  std::size_t size() const { return open_.size(); }
+
+  /// Puts out what a sample's token brought; or, without a token (-1), nothing but the sample's end. `cut` ends a sample
+  /// that doesn't end by itself: with the text it held back.
+  /// REQUIRES: n_samples == 1. Throws what Generation::flush() throws; then the request can only be ended as failed.
+  void add(Sequence& sequence, sampling::Piece piece, std::optional<sampling::Finish> cut = {});
+
+  /// The one way out: releases the sequences, puts out the last events, counts, and removes the request.
+  /// Throws what Generation::flush() throws, except for kFailed; then the request can only be ended as failed.
+  void end(OpenRequest& open, const Outcome& outcome);
+
+  /// The step is over: hands its events to the sink and frees the requests that ended. Returns their prompt tokens.
+  std::size_t deliver(const EventSink& sink);
+
+ private:
+  void put(OpenRequest& open, int sample, sampling::Piece piece, const std::string& message);
+  void put_refusal(OpenRequest& open, const Outcome& outcome);
+  void end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message);
+  void count(const OpenRequest& open, const Outcome& outcome);
+
+  Scheduler& scheduler_;
+  Snapshot& figures_;
+  std::map<RequestId, OpenRequest> open_;
+  std::map<RequestId, OpenRequest> ended_;  // in this step
+  std::set<std::pair<Clock::time_point, RequestId>> deadlines_;
+  std::uint64_t arrivals_ = 0;
+  std::vector<Event> events_;
+};
+
+}  // namespace coppice::engine

@@ -1,0 +1,339 @@
+#include "engine/step_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "engine/batch_builder.h"
+#include "engine/make_cache_report.h"
+
+namespace coppice::engine {
+
+namespace {
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Adds the time of its scope to a figure.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += seconds_since(start_); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  Clock::time_point start_ = Clock::now();
+};
+
+EngineConfig with_context(EngineConfig config, const executor::ExecutorInfo& info) {
+  if (config.context_length <= 0) config.context_length = info.context_length;
+  return config;
+}
+
+Outcome failed(const std::exception& error) {
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return {
+      .kind = Outcome::Kind::kFailed, .refusal = Refusal::kFailed, .message = memory ? "out of memory" : error.what()};
+}
+
+Outcome refused(Refusal why, std::string message) {
+  return {.kind = Outcome::Kind::kRefused, .refusal = why, .message = std::move(message)};
+}
+
+}  // namespace
+
+StepLoop::StepLoop(Mailbox& mailbox, SnapshotBoard& board, kv::Cache cache, executor::Executor& executor,
+                   EngineConfig config, EventSink sink)
+    : mailbox_(mailbox),
+      board_(board),
+      cache_(std::move(cache)),
+      executor_(executor),
+      config_(with_context(std::move(config), executor.info())),
+      sink_(std::move(sink)),
+      scheduler_(cache_, config_, figures_),
+      requests_(scheduler_, figures_),
+      watch_(cache_, config_.check_every, config_.on_finding),
+      planned_before_(executor.planning_seconds()) {
+  publish_snapshot();
+}
+
+bool StepLoop::step() {
+  const bool stop = mailbox_.drain(commands_);
+  now_ = config_.now();
+  if (stop) shut_down();
+  if (stop || (commands_.empty() && requests_.size() == 0)) return false;
+  const auto start = Clock::now();
+  const std::int64_t steps = figures_.steps;
+
+  obey();                   // new requests enter the queue, cancelled ones end
+  expire();                 // so do those whose time is over
+  admit();                  // the queue's first get blocks
+  if (compute()) sample();  // a batch of rows goes through the model; each sample that has logits gets a token
+
+  const double seconds = seconds_since(start);
+  figures_.step_seconds += seconds;
+  if (figures_.steps > steps) figures_.step_duration_seconds.add(seconds);
+  watch_.stepped(figures_);
+  publish_snapshot();
+  deliver();  // the step's events go out
+  return true;
+}
+
+template <class F>
+void StepLoop::attempt(OpenRequest& open, F&& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    end(open, failed(error));
+  }
+}
+
+void StepLoop::end(OpenRequest& open, Outcome outcome) {
+  outcome.at = now_;
+  requests_.end(open, outcome);
+}
+
+void StepLoop::obey() {
+  newcomers_.clear();
+  for (Command& command : commands_) {
+    if (auto* request = std::get_if<Request>(&command)) {
+      open(std::move(*request));
+    } else if (const auto* declined = std::get_if<Declined>(&command)) {
+      decline(*declined);
+    } else if (OpenRequest* open = requests_.find(std::get<Cancel>(command).id)) {
+      attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
+    }
+  }
+  commands_.clear();
+}
+
+void StepLoop::open(Request request) {
+  OpenRequest& open = requests_.open(std::move(request));
+  attempt(open, [&] {
+    if (auto objection = scheduler_.objection(open.request)) {
+      return end(open, refused(objection->refusal, std::move(objection->message)));
+    }
+    newcomers_.push_back(open.request.id);
+    scheduler_.enqueue(*open.sequences.front());
+  });
+}
+
+void StepLoop::decline(const Declined& declined) {
+  OpenRequest& open = requests_.open({.id = declined.id});
+  open.usage.prompt_tokens = declined.prompt_tokens;
+  end(open, queue_full(fmt::format("the queue is full: the prompts of all requests may have {} tokens together",
+                                   config_.max_prompt_tokens)));
+}
+
+Outcome StepLoop::queue_full(std::string message) const {
+  Outcome outcome = refused(Refusal::kQueueFull, std::move(message));
+  outcome.retry_seconds = rates_.drain_seconds(std::min(waiting(), config_.max_waiting), now_);
+  return outcome;
+}
+
+void StepLoop::expire() {
+  while (OpenRequest* open = requests_.overdue(now_)) {
+    const double seconds = std::chrono::duration<double>(now_ - open->request.submitted).count();
+    attempt(*open, [&] {
+      end(*open, {.kind = Outcome::Kind::kTimedOut,
+                  .refusal = Refusal::kTimeout,
+                  .message = fmt::format("the request ran out of time: after {:.1f} s it {}", std::max(seconds, 0.0),
+                                         open->admitted_before ? "had no token yet" : "was still in the queue")});
+    });
+  }
+}
+
+void StepLoop::admit() {
+  queue_was_empty_ = waiting() <= newcomers_.size();
+  scheduler_.begin_step();
+  for (bool room = true; room;) {
+    Sequence* next = scheduler_.next();
+    if (next == nullptr) break;
+    attempt(*next->request, [&] { room = admit_next(*next); });
+  }
+  turn_away_newcomers();
+}
+
+// False: it has to wait for room, and so do all behind it.
+bool StepLoop::admit_next(Sequence& sequence) {
+  const auto turn = scheduler_.admit(sequence);
+  if (turn) {
+    if (*turn == Scheduler::Turn::kRuns) begin(sequence);
+    return true;
+  }
+  const kv::NoRoom& why = turn.error();
+  if (!why.never) return false;
+  end_for_room(sequence,
+               fmt::format("the request needs {} KV blocks and at most {} can be had", why.needed, why.available));
+  return true;
+}
+
+void StepLoop::begin(Sequence& sequence) {
+  OpenRequest& open = *sequence.request;
+  if (open.admitted_before) {
+    ++figures_.resumptions;
+    return;
+  }
+  open.admitted_before = true;
+  open.usage.cached_tokens = sequence.computed;
+  ++figures_.admissions;
+  figures_.prompt_tokens += open.usage.prompt_tokens;
+  figures_.cached_tokens += sequence.computed;
+  figures_.queue_seconds.add(std::chrono::duration<double>(now_ - open.request.submitted).count());
+  rates_.left_queue(now_, queue_was_empty_);
+  if (!open.request.cache_report) return;
+  open.report = std::make_shared<const CacheReport>(
+      make_cache_report(cache_, sequence, sequence.computed, scheduler_.running(), rates_.prefill_tokens_per_second()));
+}
+
+// Only those who have just come are turned away: whoever was let in stays, and preempted requests may stretch the queue.
+void StepLoop::turn_away_newcomers() {
+  for (; waiting() > config_.max_waiting && !newcomers_.empty(); newcomers_.pop_back()) {
+    OpenRequest* open = requests_.find(newcomers_.back());
+    if (open == nullptr || open->admitted_before) continue;
+    attempt(*open, [&] {
+      end(*open, queue_full(fmt::format("the queue is full: {} requests are waiting", config_.max_waiting)));
+    });
+  }
+}
+
+// The part that the step's requests share. False: there are no logits.
+bool StepLoop::compute() {
+  batch_.copies.clear();
+  Sequence* stuck = nullptr;
+  try {
+    stuck = scheduler_.plan(batch_.copies);
+    build_batch(cache_, scheduler_.running(), batch_, sampled_);
+    publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
+    if (batch_.n_rows() > 0) forward();
+  } catch (const std::exception& error) {
+    fail_step(error);
+    return false;
+  }
+  if (stuck != nullptr) {
+    attempt(*stuck->request, [&] { end_for_room(*stuck, "the KV pool is too small for this prompt and one token"); });
+  }
+  return batch_.n_rows() > 0;
+}
+
+void StepLoop::forward() {
+  ++figures_.steps;
+  const double before = forward_seconds_;
+  {
+    const Stopwatch stopwatch(forward_seconds_);
+    logits_ = executor_.forward(batch_);
+  }
+  rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), forward_seconds_ - before);
+  scheduler_.computed();
+}
+
+// Everybody who has rows in the step fails: the cache has slots for them, and nothing in them.
+void StepLoop::fail_step(const std::exception& error) {
+  const auto& running = scheduler_.running();  // whoever fails leaves it
+  for (;;) {
+    const auto next = std::ranges::find_if(running, [](const Sequence* sequence) { return sequence->rows > 0; });
+    if (next == running.end()) return;
+    end(*(*next)->request, failed(error));
+  }
+}
+
+// There will never be room for its next token.
+void StepLoop::end_for_room(Sequence& sequence, std::string message) {
+  OpenRequest& open = *sequence.request;
+  if (!open.streamed()) return end(open, refused(Refusal::kTooLong, std::move(message)));
+  requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
+}
+
+void StepLoop::sample() {
+  now_ = config_.now();
+  expire();  // a step may take seconds
+  for (std::size_t i = 0; i < sampled_.size(); ++i) {
+    Sequence& sequence = *sampled_[i];
+    const auto row = logits_.row(i);
+    if (sequence.state == SequenceState::kEnded) continue;  // its time ran out just now
+    attempt(*sequence.request,
+            [&] { sequence.n_samples > 1 ? sample_siblings(sequence, row) : sample_one(sequence, row); });
+  }
+}
+
+void StepLoop::sample_siblings(Sequence& first, std::span<const float> logits) {
+  OpenRequest& open = *first.request;
+  const std::size_t own = open.sequences.size() - 1;  // `first` is the last, and the only live one so far
+  while (first.n_samples > 1) {
+    auto& sibling = *open.sequences.emplace_back(std::make_unique<Sequence>());
+    sibling.request = &open;
+    sibling.sample = static_cast<int>(open.sequences.size() - 1 - own);
+    scheduler_.part(first, sibling);
+  }
+  for (std::size_t i = own; i < open.sequences.size(); ++i) {
+    row_.assign(logits.begin(), logits.end());  // next() may change its row in place
+    sample_one(*open.sequences[i], row_);
+  }
+}
+
+void StepLoop::sample_one(Sequence& sequence, std::span<float> logits) {
+  OpenRequest& open = *sequence.request;
+  auto& generation = *open.request.samples[static_cast<std::size_t>(sequence.sample)];
+  sampling::Piece piece;
+  {
+    const Stopwatch stopwatch(figures_.sampling_seconds);
+    piece = generation.next(logits);  // may throw: a grammar, say, that no token can go on with
+  }
+  if (!sequence.out.empty()) {
+    figures_.token_gap_seconds.add(std::chrono::duration<double>(now_ - sequence.last_token).count());
+  }
+  sequence.last_token = now_;
+  sequence.out.push_back(piece.token);
+
+  const auto length = static_cast<std::int32_t>(sequence.out.size());
+  const bool answer_full = open.request.max_tokens > 0 && length >= open.request.max_tokens;
+  const bool context_full = config_.context_length > 0 && open.usage.prompt_tokens + length >= config_.context_length;
+  const bool full = answer_full || context_full;
+  requests_.add(sequence, std::move(piece), full ? std::optional(sampling::Finish::kLength) : std::nullopt);
+}
+
+void StepLoop::publish_snapshot() {
+  figures_.cache = cache_.stats();
+  figures_.running_requests = scheduler_.running_requests();
+  figures_.running_sequences = scheduler_.running_samples();
+  figures_.waiting_requests = static_cast<int>(requests_.size()) - figures_.running_requests;
+  figures_.following_requests = scheduler_.following();
+  const double planning = executor_.planning_seconds() - planned_before_;  // it is bookkeeping, whoever does it
+  figures_.forward_seconds = forward_seconds_ - planning;
+  figures_.prefill_tokens_per_second = rates_.prefill_tokens_per_second();
+  board_.publish(figures_);
+}
+
+void StepLoop::deliver() {
+  mailbox_.give_back(requests_.deliver(sink_));
+}
+
+void StepLoop::shut_down() {
+  do {
+    for (Command& command : commands_) {
+      auto* late = std::get_if<Request>(&command);
+      if (late != nullptr)
+        end(requests_.open(std::move(*late)), refused(Refusal::kShutdown, "the server is shutting down"));
+      if (const auto* declined = std::get_if<Declined>(&command)) decline(*declined);
+    }
+    commands_.clear();
+    mailbox_.drain(commands_);
+  } while (!commands_.empty());
+  while (OpenRequest* open = requests_.any()) {
+    attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
+  }
+  publish_snapshot();
+  deliver();
+  stopped_ = true;
+}
+
+}  // namespace coppice::engine

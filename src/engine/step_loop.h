@@ -1,0 +1,90 @@
+// StepLoop: what happens in a step, from the commands in the mailbox to the events that go out. Owns the cache, the
+// requests and the figures. Belongs to the engine's thread, but for stopped().
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/config.h"
+#include "engine/integrity_watch.h"
+#include "engine/mailbox.h"
+#include "engine/rates.h"
+#include "engine/request_table.h"
+#include "engine/scheduler.h"
+#include "engine/snapshot_board.h"
+#include "executor/executor.h"
+#include "kv/cache.h"
+
+namespace coppice::engine {
+
+class StepLoop {
+ public:
+  StepLoop(Mailbox& mailbox, SnapshotBoard& board, kv::Cache cache, executor::Executor& executor, EngineConfig config,
+           EventSink sink);
+
+  /// False: nothing to do, or it has stopped.
+  bool step();
+  bool stopped() const { return stopped_; }
+  const EngineConfig& config() const { return config_; }
+  const kv::Cache& cache() const { return cache_; }
+
+ private:
+  // The stages of a step.
+  void obey();
+  void expire();
+  void admit();
+  bool compute();
+  void sample();
+  void publish_snapshot();
+  void deliver();
+
+  void open(Request request);
+  void decline(const Declined& declined);
+  bool admit_next(Sequence& sequence);
+  void begin(Sequence& sequence);
+  void turn_away_newcomers();
+  void forward();
+  void fail_step(const std::exception& error);
+  void end_for_room(Sequence& sequence, std::string message);
+  void sample_siblings(Sequence& first, std::span<const float> logits);
+  void sample_one(Sequence& sequence, std::span<float> logits);
+  void shut_down();
+
+  /// Does something for one request. What that throws fails the request and nothing else.
+  template <class F>
+  void attempt(OpenRequest& open, F&& f);
+  void end(OpenRequest& open, Outcome outcome);
+  Outcome queue_full(std::string message) const;
+  std::size_t waiting() const { return requests_.size() - static_cast<std::size_t>(scheduler_.running_requests()); }
+
+  Mailbox& mailbox_;
+  SnapshotBoard& board_;
+  kv::Cache cache_;
+  executor::Executor& executor_;
+  EngineConfig config_;
+  EventSink sink_;
+  Snapshot figures_;  // counters; the rest is filled in by publish_snapshot()
+  Rates rates_;
+  Scheduler scheduler_;
+  RequestTable requests_;
+  IntegrityWatch watch_;
+  double forward_seconds_ = 0;  // inside Executor::forward, its planning included
+  double planned_before_;       // by the executor, before this engine was made
+  std::atomic<bool> stopped_ = false;
+
+  // The step in hand.
+  Clock::time_point now_{};
+  std::vector<Command> commands_;
+  std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
+  bool queue_was_empty_ = false;
+  executor::Batch batch_;
+  std::vector<Sequence*> sampled_;  // in the order of their logits
+  executor::Logits logits_;
+  std::vector<float> row_;  // scratch
+};
+
+}  // namespace coppice::engine

@@ -1,0 +1,11 @@
+// The gated product of a feed-forward.
+#pragma once
+
+#include "executor/ggml/graph/graph_builder.h"
+
+namespace coppice::executor {
+
+/// silu(gate * rows) * (up * rows): [n_out, n_rows] (SwiGLU; Shazeer 2020).
+ggml_tensor* gated_product(GraphBuilder& b, Rows rows, const model::LinearSpec& gate, const model::LinearSpec& up);
+
+}  // namespace coppice::executor

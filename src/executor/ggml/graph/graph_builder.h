@@ -1,0 +1,67 @@
+// GraphBuilder: a step's graph while it is being made, and what operators and layers need for that.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attention/cpu/rope.h"
+#include "executor/ggml/store/ggml_ptr.h"
+#include "executor/ggml/store/kv_store.h"
+#include "executor/ggml/store/weights.h"
+#include "model/model.h"
+
+namespace coppice::executor {
+
+class Attention;
+
+/// Which blocks hold a layer's keys and values: those of its group, and there its layer slot.
+struct LayerPlace {
+  std::size_t group = 0;
+  int slot = 0;
+};
+
+/// What graphs are made from. All of it outlives the graphs.
+struct DecoderParts {
+  const model::ModelSpec* spec = nullptr;
+  const Weights* weights = nullptr;
+  const KvStore* store = nullptr;
+  Attention* attention = nullptr;
+  const attention::Rope* rope = nullptr;
+  std::vector<LayerPlace> places;  ///< [n_layers]
+};
+
+/// A graph's inputs. They are filled before each run.
+struct StepInputs {
+  ggml_tensor* tokens = nullptr;       ///< i32 [n_rows]
+  ggml_tensor* positions = nullptr;    ///< i32 [n_rows]
+  std::vector<ggml_tensor*> slots;     ///< [n_groups] i64 [n_rows]: where the rows' keys and values go
+  ggml_tensor* output_rows = nullptr;  ///< i32 [n_outputs]; nullptr: no logits are wanted
+};
+
+/// What matrices are multiplied by: x, [n_in, n_rows] f32. It is normalised (norm.h) first where `norm` names a tensor.
+struct Rows {
+  ggml_tensor* x;
+  model::TensorId norm = model::kNoTensor;
+};
+
+/// Owns nothing; lives while a StepGraph is made.
+struct GraphBuilder {
+  const DecoderParts& parts;
+  ggml_context* context;
+  ggml_cgraph* graph;
+  const StepInputs& inputs;
+  std::vector<std::shared_ptr<void>>& node_data;  ///< what custom nodes point to; lives as long as the graph
+  ggml_tensor* turns = nullptr;                   ///< made by the first layer that needs it: enter_rows.h
+
+  /// Data for a custom node.
+  template <class T, class... Args>
+  T& keep(Args&&... args) {
+    auto data = std::make_shared<T>(std::forward<Args>(args)...);
+    node_data.push_back(data);
+    return *data;
+  }
+};
+
+}  // namespace coppice::executor

@@ -1,0 +1,87 @@
+#include "executor/ggml/graph/step_graph.h"
+
+#include <algorithm>
+
+#include "executor/ggml/graph/attention.h"
+#include "executor/ggml/graph/decoder.h"
+
+namespace coppice::executor {
+
+namespace {
+
+constexpr std::size_t kNodesPerLayer = 40;  // attention's not counted
+
+int round_up(int n, int unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+/// Rows of a matrix product cost about the same each, so few are wasted.
+int padded_rows(int n) {
+  return n <= 16 ? n : n <= 64 ? round_up(n, 4) : round_up(n, 32);
+}
+
+template <class T>
+T* data(ggml_tensor* t) {
+  return static_cast<T*>(t->data);
+}
+
+}  // namespace
+
+StepShape shape_of(const Batch& batch, const Attention& attention) {
+  const StepShape exact{batch.n_rows(), static_cast<int>(batch.logit_rows.size())};
+  if (!attention.reuses_graphs()) return exact;
+  const int n_rows = padded_rows(exact.n_rows);
+  return {n_rows, std::min(padded_rows(exact.n_outputs), n_rows)};
+}
+
+StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepShape& shape)
+    : parts_(parts), shape_(shape) {
+  const std::size_t n_nodes =
+      parts.spec->layers.size() * (kNodesPerLayer + parts.attention->nodes_per_layer(batch)) + 64;
+  context_ = make_context(n_nodes, n_nodes);
+  ggml_context* c = context_.get();
+  graph_ = ggml_new_graph_custom(c, n_nodes, false);
+  const auto input = [c](ggml_type type, int n) {
+    ggml_tensor* t = ggml_new_tensor_1d(c, type, n);
+    ggml_set_input(t);
+    return t;
+  };
+  inputs_.tokens = input(GGML_TYPE_I32, shape.n_rows);
+  inputs_.positions = input(GGML_TYPE_I32, shape.n_rows);
+  if (shape.n_outputs > 0) inputs_.output_rows = input(GGML_TYPE_I32, shape.n_outputs);
+  for (std::size_t g = 0; g < batch.sequences.front().tables.size(); ++g) {
+    inputs_.slots.push_back(input(GGML_TYPE_I64, shape.n_rows));
+  }
+  GraphBuilder b{.parts = parts, .context = c, .graph = graph_, .inputs = inputs_, .node_data = node_data_};
+  parts.attention->begin(b, batch);
+  logits_ = build_decoder(b);
+  if (!logits_) return;
+  ggml_set_output(logits_);
+  ggml_build_forward_expand(graph_, logits_);
+}
+
+void StepGraph::fill(const Batch& batch) {
+  std::ranges::copy(batch.tokens, data<std::int32_t>(inputs_.tokens));
+  auto* positions = data<std::int32_t>(inputs_.positions);
+  int row = 0;
+  for (const BatchSequence& s : batch.sequences) {
+    for (std::int32_t p = s.first_position; p < s.first_position + s.n_rows; ++p, ++row) {
+      positions[row] = p;
+      for (std::size_t g = 0; g < inputs_.slots.size(); ++g) {
+        data<std::int64_t>(inputs_.slots[g])[row] = s.tables[g].slot(p);
+      }
+    }
+  }
+  for (int padding = 0; row < shape_.n_rows; ++row, ++padding) {
+    data<std::int32_t>(inputs_.tokens)[row] = 0;
+    positions[row] = 0;
+    for (ggml_tensor* slots : inputs_.slots) data<std::int64_t>(slots)[row] = parts_.store->scratch_slot(padding);
+  }
+  if (inputs_.output_rows) {
+    auto* outputs = data<std::int32_t>(inputs_.output_rows);
+    std::fill(std::ranges::copy(batch.logit_rows, outputs).out, outputs + shape_.n_outputs, 0);
+  }
+  parts_.attention->fill(batch);
+}
+
+}  // namespace coppice::executor

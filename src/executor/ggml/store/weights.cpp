@@ -1,0 +1,146 @@
+#include "executor/ggml/store/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+namespace coppice::executor {
+
+namespace {
+
+/// The CPU's buffer types that hold matrices in another form, best first.
+std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t cpu) {
+  std::vector<ggml_backend_buffer_type_t> types;
+  auto* get = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+      ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
+  if (!get) return types;
+  for (ggml_backend_buffer_type_t* t = get(cpu); t && *t; ++t) types.push_back(*t);
+  return types;
+}
+
+/// Whether buffers of `type` can multiply a matrix like `weight`. ggml has no other question for it than a trial node.
+bool can_multiply(ggml_backend_dev_t cpu, ggml_backend_buffer_type_t type, const ggml_tensor* weight) {
+  const ContextPtr context = make_context(4);
+  ggml_tensor* w = ggml_dup_tensor(context.get(), weight);
+  ggml_tensor* rows = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, w->ne[0], 512);
+  const BufferPtr empty(ggml_backend_buft_alloc_buffer(type, 0));
+  w->buffer = empty.get();
+  return ggml_backend_dev_supports_op(cpu, ggml_mul_mat(context.get(), w, rows));
+}
+
+/// Our packed form, if this CPU multiplies it fast.
+std::optional<matmul::QuantType> packed_type(ggml_type type) {
+  std::optional<matmul::QuantType> packed;
+  if (type == GGML_TYPE_Q4_0) packed = matmul::QuantType::kQ4_0;
+  if (type == GGML_TYPE_Q4_1) packed = matmul::QuantType::kQ4_1;
+  if (type == GGML_TYPE_Q8_0) packed = matmul::QuantType::kQ8_0;
+  return packed && matmul::QuantMatrix::supports(*packed) ? packed : std::nullopt;
+}
+
+}  // namespace
+
+Weights::Weights(const model::Model& model, const Progress& progress)
+    : model_(model), plain_(model.file->tensors().size()), matrices_(model.file->tensors().size()) {
+  const model::GgufFile& file = *model.file;
+  const std::vector<model::TensorId> matrices = model.spec.matrices();
+  context_ = make_context(file.tensors().size());
+  // ggml never writes to weights; the mapping is read-only and would fault if it did.
+  mapping_.reset(ggml_backend_cpu_buffer_from_ptr(const_cast<std::byte*>(file.bytes().data()), file.size()));
+
+  std::vector<bool> multiplied(file.tensors().size());
+  for (const model::TensorId id : matrices) multiplied[static_cast<std::size_t>(id)] = true;
+  multiplied[static_cast<std::size_t>(model.spec.embedding)] = false;  // its rows are read, whatever else it is
+  for (model::TensorId id = 0; id < std::ssize(file.tensors()); ++id) {
+    if (!multiplied[static_cast<std::size_t>(id)]) map(id);
+  }
+  std::size_t done = 0;
+  for (const model::TensorId id : matrices) {
+    place_matrix(id);
+    if (progress) progress("weights", 0.9 * static_cast<double>(++done) / static_cast<double>(matrices.size()));
+  }
+  for (Converted& c : converted_) convert(c);
+  for (const ggml_tensor* t : plain_) {
+    if (t) mapped_bytes_ += ggml_nbytes(t);
+  }
+}
+
+const model::TensorInfo& Weights::info(model::TensorId id) const {
+  return model_.file->tensors()[static_cast<std::size_t>(id)];
+}
+
+ggml_tensor* Weights::describe(ggml_context* context, model::TensorId id) const {
+  const model::TensorInfo& t = info(id);
+  return ggml_set_name(
+      ggml_new_tensor(context, static_cast<ggml_type>(t.type), static_cast<int>(t.shape.size()), t.shape.data()),
+      t.name.c_str());
+}
+
+ggml_tensor* Weights::map(model::TensorId id) {
+  ggml_tensor*& t = plain_[static_cast<std::size_t>(id)];
+  if (!t) {
+    t = describe(context_.get(), id);
+    auto* file = const_cast<std::byte*>(model_.file->bytes().data());
+    ggml_backend_tensor_alloc(mapping_.get(), t, file + info(id).offset);
+  }
+  return t;
+}
+
+void Weights::place_matrix(model::TensorId id) {
+  Matrix& matrix = matrices_[static_cast<std::size_t>(id)];
+  if (matrix.tensor || matrix.packed || place_packed(id)) return;
+  ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  if (!cpu) throw model::LoadError("ggml was built without its CPU backend");
+  const auto types = extra_buffer_types(cpu);
+  if (std::ranges::any_of(types, [&](ggml_backend_buffer_type_t type) { return place_in_buffer(id, type); })) return;
+  matrix.tensor = map(id);
+}
+
+bool Weights::place_packed(model::TensorId id) {
+  const model::TensorInfo& t = info(id);
+  const auto type = packed_type(static_cast<ggml_type>(t.type));
+  if (!type) return false;
+  auto& packed = matrices_[static_cast<std::size_t>(id)].packed;
+  packed = std::make_unique<matmul::QuantMatrix>(*type, static_cast<int>(t.shape[0]), static_cast<int>(t.shape[1]),
+                                                 model_.file->tensor_bytes(t));
+  converted_bytes_ += packed->bytes();
+  let_go(id);
+  return true;
+}
+
+bool Weights::place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type) {
+  const ContextPtr trial = make_context(1);
+  ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  if (!can_multiply(cpu, type, describe(trial.get(), id))) return false;
+  auto group = std::ranges::find(converted_, type, &Converted::type);
+  if (group == converted_.end()) {
+    converted_.push_back({type, make_context(model_.file->tensors().size()), {}, nullptr});
+    group = converted_.end() - 1;
+  }
+  matrices_[static_cast<std::size_t>(id)].tensor = describe(group->context.get(), id);
+  group->ids.push_back(id);
+  return true;
+}
+
+void Weights::convert(Converted& group) {
+  group.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(group.context.get(), group.type));
+  if (!group.buffer) {
+    throw model::LoadError(fmt::format("not enough memory for the weights in the form {} of {}",
+                                       ggml_backend_buft_name(group.type), model_.file->path()));
+  }
+  ggml_backend_buffer_set_usage(group.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+  for (const model::TensorId id : group.ids) {
+    const std::span<const std::byte> bytes = model_.file->tensor_bytes(info(id));
+    ggml_backend_tensor_set(matrix(id).tensor, bytes.data(), 0, bytes.size());
+    let_go(id);
+  }
+  converted_bytes_ += ggml_backend_buffer_get_size(group.buffer.get());
+}
+
+/// Gives back the file's pages of a matrix that was converted, unless its rows are read from there too.
+void Weights::let_go(model::TensorId id) {
+  if (!plain(id)) model_.file->mapping().let_go(info(id).offset, info(id).bytes);
+}
+
+}  // namespace coppice::executor

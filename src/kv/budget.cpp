@@ -1,0 +1,45 @@
+#include "kv/budget.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kv/faults.h"
+
+namespace coppice::kv {
+
+Budget::Claim Budget::claim(const PrefixTree::Match& match, std::int32_t prompt_blocks) const {
+  const auto matched = static_cast<std::int32_t>(match.rows.size());
+  Claim sum{.fresh = prompt_blocks - matched, .cached = matched - blocks_in_use(match, pool_)};
+  for (int g = 1; g < config_.n_groups(); ++g) {
+    std::int32_t held = 0;
+    for (std::int32_t b = config_.first_kept_block(g, match.length); b < matched; ++b) {
+      const BlockId id = match.rows[b][g];
+      held += id != kNullBlock;
+      sum.cached += id != kNullBlock && pool_.users(id) == 0;
+    }
+    const std::int32_t room = config_.most_held(config_.groups[g], prompt_blocks) - held;
+    sum.fresh += std::max(0, std::min(prompt_blocks - matched, room));
+  }
+  return sum;
+}
+
+BlockRef Budget::allocate(CacheSequence& seq) {
+  if (fault(Fault::kEvictInUse) && pool_.free() == 0) {
+    for (BlockId id = 1; id < config_.num_blocks; ++id) {
+      if (pool_.users(id) > 0) return pool_.acquire(id);
+    }
+  }
+  while (pool_.free() == 0) {
+    const BlockId victim = pool_.order().next();
+    if (victim == kNullBlock) throw std::logic_error("kv cache: a reserved block could not be had");
+    evictions_ += tree_.evict(victim);
+  }
+  BlockRef fresh = pool_.allocate();
+  if (seq.reserved > 0) {
+    --seq.reserved;
+    --reserved_;
+  }
+  return fresh;
+}
+
+}  // namespace coppice::kv

@@ -1,0 +1,62 @@
+// Budget: which sequence may still take how many blocks of the pool; and the one place that takes them. Not thread safe.
+//
+// Admission reserves the blocks that a prompt will need, so that whoever was let in gets through its prompt without
+// waiting for others. A reservation is a number, not particular blocks.
+//
+// Invariants:
+//  1. reserved() is the sum of all sequences' `reserved`.
+//  2. reserved() <= free + cached: a reserved block can always be had, if need be by eviction.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/block_pool.h"
+#include "kv/cache_config.h"
+#include "kv/cache_sequence.h"
+#include "kv/prefix_tree.h"
+
+namespace coppice::kv {
+
+class Budget {
+ public:
+  Budget(const CacheConfig& config, BlockPool& pool, PrefixTree& tree) : config_(config), pool_(pool), tree_(tree) {}
+
+  /// Blocks that a sequence may take beside what others have reserved. `own_reserved`: its own reservation; 0: a new one.
+  std::int64_t available(std::int32_t own_reserved) const {
+    return pool_.free() + pool_.cached() - (reserved_ - own_reserved);
+  }
+
+  /// What a prompt takes of the blocks that nobody holds.
+  struct Claim {
+    std::int64_t fresh = 0;   ///< to be allocated until the prompt is prefilled
+    std::int64_t cached = 0;  ///< matched, and held by the tree only: they become blocks in use
+  };
+  Claim claim(const PrefixTree::Match& match, std::int32_t prompt_blocks) const;
+
+  /// REQUIRES: blocks <= available(seq.reserved).
+  void reserve(CacheSequence& seq, std::int64_t blocks) {
+    seq.reserved += static_cast<std::int32_t>(blocks);
+    reserved_ += blocks;
+  }
+  void give_back(CacheSequence& seq) {
+    reserved_ -= seq.reserved;
+    seq.reserved = 0;
+  }
+
+  /// A fresh block, taken from the sequence's reservation as long as it has one. Evicts the coldest cached block if none
+  /// is free.
+  /// REQUIRES: available(seq.reserved) > 0.
+  BlockRef allocate(CacheSequence& seq);
+
+  std::int64_t reserved() const { return reserved_; }
+  std::int64_t evictions() const { return evictions_; }
+
+ private:
+  const CacheConfig& config_;
+  BlockPool& pool_;
+  PrefixTree& tree_;
+  std::int64_t reserved_ = 0;
+  std::int64_t evictions_ = 0;
+};
+
+}  // namespace coppice::kv

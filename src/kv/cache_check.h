@@ -1,0 +1,31 @@
+// Looking into a cache from outside its code: the integrity check, and a picture of the tree. Read-only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kv/block_pool.h"
+#include "kv/cache_config.h"
+#include "kv/cache_sequence.h"
+#include "kv/prefix_tree.h"
+
+namespace coppice::kv {
+
+/// All parts of a cache.
+struct CacheView {
+  const CacheConfig& config;
+  const BlockPool& pool;
+  const PrefixTree& tree;
+  const Sequences& sequences;
+  const DetachedSets& detached;
+  std::int64_t reserved;
+};
+
+/// Recomputes every count from its holders and checks the invariants of cache.h, budget.h, prefix_tree.h and tree_node.h.
+/// The first violation in words, or an empty string.
+std::string check_integrity(const CacheView& cache);
+
+/// The tree, one node a line, and the sequences.
+std::string dump(const CacheView& cache);
+
+}  // namespace coppice::kv

@@ -1,0 +1,50 @@
+// CacheConfig: what a cache is made of, and the block arithmetic that follows from it. Plain data.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv/digest.h"
+#include "kv/types.h"
+
+namespace coppice::kv {
+
+struct CacheConfig {
+  int block_size = 32;              ///< 8, 16, 32 or 64 (2 in tests)
+  std::int32_t num_blocks = 0;      ///< the null block included
+  std::size_t bytes_per_block = 0;  ///< for the figures
+  std::vector<GroupSpec> groups;    ///< group 0 must be kFull
+  std::int32_t max_extend = 512;    ///< the most tokens one extend() appends to a sequence (a step's prefill chunk)
+  bool share = true;                ///< false: no tree; the pool and everything else stays
+  std::string model;                ///< digest of the model; part of every block's identity
+  std::string layout;               ///< how bytes lie in a block; part of every block's identity
+  HashFn hash = sha256;
+
+  int n_groups() const { return static_cast<int>(groups.size()); }
+  std::int32_t blocks_for(std::int32_t tokens) const { return (tokens + block_size - 1) / block_size; }
+
+  /// The first block of group `g` that a sequence of `len` tokens holds. What lies before has left the window.
+  std::int32_t first_kept_block(int g, std::int32_t len) const { return groups[g].first_kept(len) / block_size; }
+
+  /// The most blocks of a group that a sequence holds at once while its prompt is prefilled up to `blocks` blocks.
+  std::int32_t most_held(const GroupSpec& group, std::int32_t blocks) const {
+    if (group.kind == GroupKind::kFull) return blocks;
+    // One step writes max_extend tokens while the window before them is still read; both ends may lie inside a block.
+    return std::min(blocks, blocks_for(group.window + max_extend) + 1);
+  }
+
+  /// What is reserved for each sample beyond the prompt: a growth block and a fork block in each group.
+  std::int32_t spare_blocks() const { return 2 * n_groups(); }
+
+  /// Blocks that a prompt needs at the very least, with nothing cached and nobody else about.
+  std::int64_t blocks_needed(std::int32_t prompt_len, int n_samples) const {
+    std::int64_t sum = std::int64_t{n_samples} * spare_blocks();
+    for (const GroupSpec& group : groups) sum += most_held(group, blocks_for(prompt_len));
+    return sum;
+  }
+};
+
+}  // namespace coppice::kv

@@ -1,0 +1,48 @@
+// CacheSequence: what the cache knows of one running sample, or of a detached set. Plain data; the rules are in cache.h.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/block_table.h"
+#include "kv/digest.h"
+#include "kv/types.h"
+
+namespace coppice::kv {
+
+/// Names a sequence in the cache. Never reused.
+enum class SeqId : std::uint64_t {};
+
+/// Names a detached set: tokens and blocks that a sequence left behind. The set holds one reference on each block.
+enum class DetachedId : std::uint64_t {};
+
+struct CacheSequence {
+  Namespace ns;
+  std::vector<Token> tokens;       // [len]
+  std::vector<BlockTable> tables;  // [n_groups]
+  std::int32_t cached_len = 0;
+  std::int32_t computed_len = 0;
+  std::int32_t published = 0;      // the first so many blocks of the tables are the tree's
+  std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
+  std::int32_t reserved = 0;       // blocks promised, not allocated yet; 0 in a detached set
+
+  std::int32_t len() const { return static_cast<std::int32_t>(tokens.size()); }
+
+  /// A second sequence on the same tokens and blocks: one more reference on each, no reservation. Copies no keys.
+  CacheSequence share() const {
+    CacheSequence copy{.ns = ns,
+                       .tokens = tokens,
+                       .cached_len = cached_len,
+                       .computed_len = computed_len,
+                       .published = published,
+                       .prompt_blocks = prompt_blocks};
+    for (const BlockTable& table : tables) copy.tables.push_back(table.share());
+    return copy;
+  }
+};
+
+using Sequences = std::unordered_map<SeqId, CacheSequence>;
+using DetachedSets = std::unordered_map<DetachedId, CacheSequence>;
+
+}  // namespace coppice::kv

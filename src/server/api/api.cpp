@@ -1,0 +1,394 @@
+#include "server/api/api.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <boost/asio/this_coro.hpp>
+#include <boost/system/system_error.hpp>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "server/api/cache_stats.h"
+#include "server/api/json_fields.h"
+#include "server/api/openai_dialect.h"
+#include "server/api/request_limits.h"
+#include "server/api/tokenize.h"
+#include "server/jobs/job.h"
+#include "server/jobs/reply_loop.h"
+#include "server/jobs/worker_turns.h"
+#include "text/utf8_stream.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr const char* kHealthPath = "/health";
+constexpr const char* kModelPath = "/v1/models/";
+constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
+
+JsonObject model_json(const std::string& id, const std::string& root, std::int64_t created, const Model* model) {
+  JsonObject json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
+  if (model != nullptr) json["max_model_len"] = model->facts().context_length;
+  return json;
+}
+
+/// RFC 3986, 2.1. What isn't encoded rightly stays as it is.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool encoded =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    out += encoded ? static_cast<char>(byte) : text[i];
+    if (encoded) i += 2;
+  }
+  return out;
+}
+
+RequestError out_of_time_error() {
+  return RequestError::server_error(504, "The request ran out of time before it was read.", "deadline_exceeded");
+}
+
+Rejection rejection_of(int status, bool draining) {
+  switch (status) {
+    case 401:
+      return Rejection::kUnauthorized;
+    case 408:
+      return Rejection::kTooSlow;
+    case 413:
+    case 431:
+      return Rejection::kTooLarge;
+    case 503:
+      return draining ? Rejection::kShutdown : Rejection::kUnavailable;
+    case 504:
+      return Rejection::kTimeout;
+    default:
+      return Rejection::kInvalid;
+  }
+}
+
+engine::Clock::duration clock_duration(double seconds) {
+  return std::chrono::duration_cast<engine::Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+/// The earlier of the operator's limit (0: none) and the request's own.
+std::optional<engine::Clock::time_point> deadline_of(engine::Clock::time_point start, double limit_seconds,
+                                                     std::optional<double> timeout_seconds) {
+  double seconds = limit_seconds > 0 ? limit_seconds : std::numeric_limits<double>::infinity();
+  if (timeout_seconds) seconds = std::min(seconds, *timeout_seconds);
+  if (std::isinf(seconds)) return std::nullopt;
+  return start + clock_duration(seconds);
+}
+
+/// Unique enough across restarts and machines: it only names an answer.
+std::string random_name() {
+  static std::mt19937_64 random{(std::uint64_t{std::random_device{}()} << 32U) ^ std::random_device{}()};
+  return fmt::format("{:016x}{:016x}", random(), random());
+}
+
+/// Every choice begins with its prompt's text. A stream would hold all of them for a client that doesn't read.
+void check_echoes(const Prepared& prepared, std::size_t max_bytes) {
+  std::size_t bytes = 0;
+  for (const std::string& echo : prepared.echoes) bytes += echo.size();
+  if (bytes * static_cast<std::size_t>(prepared.request.n) <= max_bytes) return;
+  throw RequestError(400, fmt::format("the prompts that the answers begin with have over {} bytes together", max_bytes),
+                     "echo", "answer_too_large");
+}
+
+}  // namespace
+
+Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker)
+    : config_(std::move(config)),
+      keys_(config_.api_keys_file),
+      hub_(hub),
+      worker_(worker),
+      default_dialect_(std::make_unique<OpenAiDialect>(Endpoint::kChat)),
+      started_(std::time(nullptr)) {
+  const auto add = [this](const char* path, const char* method, Action action) {
+    routes_.push_back({path, method, action, nullptr});
+  };
+  add(kHealthPath, "GET", &Api::health);
+  add("/metrics", "GET", &Api::metrics);
+  add("/v1/models", "GET", &Api::models);
+  add(kModelPath, "GET", &Api::models);  // and all below it
+  add("/v1/cache/stats", "GET", &Api::cache_stats);
+  add("/tokenize", "POST", &Api::tokenize);
+  add("/detokenize", "POST", &Api::detokenize);
+  add_dialect("/v1/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
+  add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
+}
+
+void Api::add_dialect(std::string path, std::unique_ptr<Dialect> dialect) {
+  routes_.push_back({std::move(path), "POST", nullptr, std::move(dialect)});
+}
+
+void Api::admit(HttpRequest& request) {
+  if (request.path == kHealthPath) return;
+  check_key(request);
+  if (draining_ && request.method == "POST") throw RequestError::shutting_down();
+}
+
+void Api::check_key(HttpRequest& request) const {
+  if (!keys_.wanted()) return;
+  const ApiKey* key = keys_.find(request.authorization);
+  if (key == nullptr)
+    throw RequestError(401,
+                       request.authorization.empty()
+                           ? "An API key is wanted: send the field 'Authorization: Bearer KEY', once."
+                           : "Incorrect API key provided.",
+                       "", "invalid_api_key");
+  request.client = key->name;
+  if (config_.isolate_keys) request.tenant_salt = tenant_salt(*key);
+}
+
+Reply Api::refuse(const RequestError& error, std::string_view path) {
+  metrics_.count_rejected(rejection_of(error.status(), draining_));
+  metrics_.count_request(kOtherPath, error.status());
+  return error_reply(error, find(path));
+}
+
+Reply Api::error_reply(const RequestError& error, const Route* route) const {
+  const bool has_dialect = route != nullptr && route->dialect;
+  Reply reply{.status = error.status(), .body = (has_dialect ? route->dialect : default_dialect_)->error(error)};
+  if (const auto seconds = error.retry_after_s()) reply.headers.emplace_back("Retry-After", std::to_string(*seconds));
+  if (error.status() == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return reply;
+}
+
+void Api::reload_keys() {
+  try {
+    keys_.reload();
+    SPDLOG_INFO("{} API keys in '{}'", keys_.size(), keys_.path());
+  } catch (const std::exception& e) {
+    SPDLOG_ERROR("{} The keys stay as they were.", e.what());
+  }
+}
+
+const Api::Route* Api::find(std::string_view path) const {
+  const std::string_view known = path.starts_with(kModelPath) ? std::string_view(kModelPath) : path;
+  const auto it = std::ranges::find(routes_, known, &Route::path);
+  return it == routes_.end() ? nullptr : &*it;
+}
+
+asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
+  std::optional<RequestError> failure;
+  std::unique_ptr<Answer> answer;
+  const Route* const route = find(request.path);
+  const char* label = kOtherPath;
+  try {
+    if (route == nullptr)
+      throw RequestError(404, fmt::format("There is nothing at {}.", request.path), "", "not_found");
+    if (request.method != route->method)
+      throw RequestError(405, fmt::format("{} wants {}, not {}.", request.path, route->method, request.method), "",
+                         "method_not_allowed");
+    label = route->path.c_str();
+    if (request.method == "GET") request.drop_body();  // nobody looks at it
+    co_await (route->dialect ? generate(*route->dialect, request, out, answer) : (this->*route->action)(request, out));
+    metrics_.count_request(label, 200);
+  } catch (const RequestError& e) {
+    failure = e;
+  } catch (const boost::system::system_error&) {
+    metrics_.count_client_gone();
+    throw;                           // the connection's own affair
+  } catch (const std::bad_alloc&) {  // on this thread, or in the request's work on the worker
+    SPDLOG_ERROR("{} {}: out of memory", request.method, request.path);
+    failure = RequestError::unavailable("The server is out of memory.");
+  } catch (const std::exception& e) {
+    SPDLOG_ERROR("{} {}: {}", request.method, request.path, e.what());
+    failure = RequestError::server_error(500, "An internal error: see the server's log.", "internal_error");
+  }
+  if (!failure) co_return;
+  request.drop_body();  // a client that takes the answer slowly must not hold it meanwhile
+  metrics_.count_request(label, failure->status());
+  spdlog::debug("{} {} of {}: {} {}", request.method, request.path, request.client.empty() ? "?" : request.client,
+                failure->status(), failure->what());
+  if (!out.begun()) {
+    Reply reply = error_reply(*failure, route);
+    if (failure->status() == 405) reply.headers.emplace_back("Allow", route->method);
+    co_await out.send(std::move(reply));
+  } else if (out.streaming() && answer) {
+    co_await out.write(answer->error(*failure));
+    co_await out.end_stream();
+  } else {
+    throw *failure;  // in the middle of something: only closing is understood
+  }
+}
+
+void Api::set_progress(std::string stage, double fraction) {
+  stage_ = std::move(stage);
+  fraction_ = fraction;
+}
+
+void Api::set_ready(std::shared_ptr<Model> model) {
+  model_ = std::move(model);
+  hub_.on_report(
+      [this](engine::RequestId id, const engine::CacheReport& report) { log_cache_report(id, report, *model_); });
+}
+
+Model& Api::ready_model() const {
+  if (draining_) throw RequestError::shutting_down();
+  if (!model_)
+    throw RequestError::unavailable(fmt::format("The model is loading ({} {:.0f} %).", stage_, fraction_ * 100));
+  return *model_;
+}
+
+asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
+  Reply reply;
+  if (draining_) {
+    reply = {.status = 503, .body = dump({{"status", "draining"}})};
+  } else if (!model_) {
+    reply = {.status = 503, .body = dump({{"status", "loading"}, {"stage", stage_}, {"progress", fraction_}})};
+  } else {
+    reply.body = dump(JsonObject{{"status", "ok"}});
+  }
+  if (reply.status != 200) reply.headers.emplace_back("Retry-After", "1");
+  co_await out.send(std::move(reply));
+}
+
+asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
+  const auto& [id, alias] = config_.names;
+  if (request.path.starts_with(kModelPath)) {
+    const std::string name = percent_decoded(request.path.substr(std::string_view(kModelPath).size()));
+    if (name.empty() || !config_.names.known(name))
+      throw RequestError(404, fmt::format("The model '{}' does not exist.", text::to_utf8(name)), "model",
+                         "model_not_found");
+    co_await out.send({.body = dump(model_json(name, id, started_, model_.get()))});
+    co_return;
+  }
+  JsonArray data = {model_json(id, id, started_, model_.get())};
+  if (!alias.empty() && alias != id) data.push_back(model_json(alias, id, started_, model_.get()));
+  co_await out.send({.body = dump(JsonObject{{"object", "list"}, {"data", std::move(data)}})});
+}
+
+asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {
+  std::optional<engine::Snapshot> snapshot;
+  if (model_) snapshot = model_->snapshot();
+  Reply reply{.body = metrics_.scrape(snapshot ? &*snapshot : nullptr, http_figures_())};
+  reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  co_await out.send(std::move(reply));
+}
+
+asio::awaitable<void> Api::cache_stats(HttpRequest&, ReplyWriter& out) {
+  if (!model_) ready_model();  // throws; while draining the figures are still of interest
+  co_await out.send({.body = cache_stats_json(model_->snapshot(), model_->facts(), config_.names.id)});
+}
+
+asio::awaitable<void> Api::tokenize(HttpRequest& request, ReplyWriter& out) {
+  const Model& model = ready_model();
+  std::string body;
+  co_await prepare(request.body.size(), [&] {
+    body = tokenize_reply(model, request.body);
+    return true;
+  });
+  request.drop_body();
+  co_await out.send({.body = std::move(body)});
+}
+
+asio::awaitable<void> Api::detokenize(HttpRequest& request, ReplyWriter& out) {
+  const Model& model = ready_model();
+  std::string body;
+  co_await prepare(request.body.size(), [&] {
+    body = detokenize_reply(model, request.body);
+    return true;
+  });
+  request.drop_body();
+  co_await out.send({.body = std::move(body)});
+}
+
+asio::awaitable<void> Api::prepare(std::size_t bytes, std::function<bool()> step) {
+  const auto start = engine::Clock::now();
+  const auto deadline = deadline_of(start, config_.request_seconds, std::nullopt);
+  const auto turn = [&] {
+    if (draining_) throw RequestError::shutting_down();
+    if (deadline && engine::Clock::now() >= *deadline) throw out_of_time_error();
+    return step();
+  };
+  struct Measure {
+    Metrics& metrics;
+    engine::Clock::time_point start;
+    ~Measure() { metrics.end_preparation(std::chrono::duration<double>(engine::Clock::now() - start).count()); }
+  } const measure{metrics_, start};
+  metrics_.begin_preparation();
+  co_await on_worker(worker_, bytes, turn);
+}
+
+GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
+  const JsonObject body = parse_body(request.body, json_limits(facts, dialect.max_prompts()));
+  GenerationRequest parsed = dialect.parse(body, request_limits(facts));
+  parsed.cache_salt.insert(0, request.tenant_salt);
+  const ServedNames& names = config_.names;
+  if (!names.known(parsed.model))
+    throw RequestError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),
+                       "model", "model_not_found");
+  parsed.model = names.resolve(parsed.model);
+  return parsed;
+}
+
+asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& request) {
+  try {
+    Model& model = ready_model();
+    std::optional<Preparation> preparation;
+    co_await prepare(request.body.size(), [&] {
+      if (preparation) return preparation->step();
+      preparation.emplace(model, parse(dialect, model.facts(), request));
+      std::string().swap(request.body);
+      return false;
+    });
+    request.drop_body();
+    ready_model();  // throws if it drains by now
+    Prepared prepared = preparation->take();
+    if (prepared.request.cache_report && config_.cache_reports == CacheReports::kOff)
+      throw RequestError::unsupported("cache_report", "switched off by this server's operator");
+    check_echoes(prepared, config_.max_answer_bytes);
+    co_return prepared;
+  } catch (const RequestError& e) {
+    const bool too_long = e.code() == "context_length_exceeded";
+    metrics_.count_rejected(too_long ? Rejection::kTooLong : rejection_of(e.status(), draining_));
+    throw;
+  }
+}
+
+asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
+                                    std::unique_ptr<Answer>& answer) {
+  const auto start = engine::Clock::now();
+  Prepared prepared = co_await take_in(dialect, request);
+  const GenerationRequest& asked = prepared.request;
+  Model& model = ready_model();
+  // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.
+  const std::size_t max_pending = asked.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
+  Job job(hub_, model, co_await asio::this_coro::executor, max_pending, asked.input_field);
+  const auto deadline = deadline_of(start, config_.request_seconds, asked.timeout_seconds);
+  for (engine::Request& r : prepared.requests) {
+    r.deadline = deadline;
+    r.cache_report |= spdlog::should_log(spdlog::level::debug);
+    job.submit(std::move(r));
+  }
+  AnswerHead head{.id = std::string(dialect.id_prefix()) + random_name(),
+                  .created = std::time(nullptr),
+                  .model = asked.model,
+                  .n_choices = job.n_choices(),
+                  .echoes = std::move(prepared.echoes),
+                  .reporting = {asked.cache_report, &model, config_.cache_reports}};
+  // The log's cache reports have these numbers: the engine tells of a request that its client may have left.
+  spdlog::debug("{}: requests {}", head.id, fmt::join(job.requests(), ", "));
+  answer = dialect.begin(asked, std::move(head));
+  ReplyTerms terms{.stream = asked.stream, .start = start, .max_answer_bytes = config_.max_answer_bytes};
+  if (config_.ping_seconds > 0) terms.ping = clock_duration(config_.ping_seconds);
+  co_await reply_with(job, *answer, terms, metrics_, out);
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,115 @@
+// Api: the routes and what they do. From an HttpRequest to a reply, through the engine.
+//
+// Belongs to the io thread. Bodies are parsed, rendered and tokenized on the worker; nothing else leaves the thread.
+//
+// Invariants
+//   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or
+//      OpenAI's.
+//   2. Where keys are wanted, everything but /health wants one: figures tell about other people's requests, too.
+//   3. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/api_keys.h"
+#include "server/api/cache_report_json.h"
+#include "server/api/dialect.h"
+#include "server/api/metrics.h"
+#include "server/api/served_names.h"
+#include "server/http/http.h"
+#include "server/jobs/event_hub.h"
+#include "server/jobs/model.h"
+#include "server/jobs/preparation.h"
+#include "server/jobs/work_queue.h"
+
+namespace coppice::server {
+
+struct ApiConfig {
+  ServedNames names;
+  std::size_t max_pending_bytes = std::size_t{1} << 20;  ///< per stream, not taken by its client
+  std::size_t max_answer_bytes = std::size_t{16} << 20;  ///< of JSON, of an answer that is not a stream
+  double request_seconds = 0;                            ///< deadline of a request; 0: none
+  double ping_seconds = 5;                               ///< a stream's longest silence; 0: no limit
+  std::string api_keys_file;                             ///< see ApiKeys; empty: everybody may come in
+  bool isolate_keys = false;                             ///< no key's requests share the cache with another's
+  CacheReports cache_reports = CacheReports::kText;
+};
+
+class Api final : public HttpHandler {
+ public:
+  /// Throws KeyFileError.
+  Api(ApiConfig config, EventHub& hub, WorkQueue& worker);
+
+  /// Generations in this dialect, at POST `path`. REQUIRES: nothing else is there, and no request has come yet.
+  void add_dialect(std::string path, std::unique_ptr<Dialect> dialect);
+
+  void admit(HttpRequest& request) override;
+  boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) override;
+  Reply refuse(const RequestError& error, std::string_view path) override;
+
+  /// Says in the log how it went. Requests that were admitted go on.
+  void reload_keys();
+
+  // What /health says.
+  void set_progress(std::string stage, double fraction);
+  void set_ready(std::shared_ptr<Model> model);
+  void set_draining() { draining_ = true; }
+
+  /// For /metrics.
+  void set_http_figures(std::function<HttpFigures()> figures) { http_figures_ = std::move(figures); }
+
+ private:
+  using Action = boost::asio::awaitable<void> (Api::*)(HttpRequest&, ReplyWriter&);
+  struct Route {
+    std::string path;
+    const char* method;
+    Action action = nullptr;           ///< one of the two
+    std::unique_ptr<Dialect> dialect;  ///< generations
+  };
+  const Route* find(std::string_view path) const;
+  /// In the route's dialect. `route`: null: none.
+  Reply error_reply(const RequestError& error, const Route* route) const;
+
+  boost::asio::awaitable<void> health(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> models(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> metrics(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> cache_stats(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> tokenize(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> detokenize(HttpRequest& request, ReplyWriter& out);
+
+  /// `answer`: set when it begins, for what is to be said if it breaks off.
+  boost::asio::awaitable<void> generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
+                                        std::unique_ptr<Answer>& answer);
+  /// What the engine gets for it, counted if it is refused.
+  boost::asio::awaitable<Prepared> take_in(const Dialect& dialect, HttpRequest& request);
+  /// Any thread.
+  GenerationRequest parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const;
+  /// As on_worker() in jobs/worker_turns.h, measured. Before each turn throws RequestError if the server drains or the
+  /// operator's time for a request is over.
+  boost::asio::awaitable<void> prepare(std::size_t bytes, std::function<bool()> step);
+  Model& ready_model() const;
+  void check_key(HttpRequest& request) const;
+
+  ApiConfig config_;
+  ApiKeys keys_;
+  EventHub& hub_;
+  WorkQueue& worker_;
+  Metrics metrics_;
+  std::vector<Route> routes_;
+  std::unique_ptr<Dialect> default_dialect_;  ///< for errors where no route has another
+  std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };
+  std::shared_ptr<Model> model_;
+  std::string stage_ = "starting";
+  double fraction_ = 0;
+  std::atomic<bool> draining_ = false;  ///< the worker reads it
+  std::int64_t started_;                ///< seconds since 1970
+};
+
+}  // namespace coppice::server

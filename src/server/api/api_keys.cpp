@@ -1,0 +1,98 @@
+#include "server/api/api_keys.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+
+#include <algorithm>
+#include <boost/beast/core/string.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <sstream>
+#include <utility>
+
+namespace coppice::server {
+
+namespace {
+
+constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
+constexpr std::string_view kScheme = "Bearer ";
+
+kv::Digest digest_of(std::string_view key) {
+  return kv::sha256(std::as_bytes(std::span(key)));
+}
+
+std::string read_file(const std::string& path) {
+  std::error_code error;
+  // Anything else might block the thread that reads it.
+  if (!std::filesystem::is_regular_file(path, error)) throw KeyFileError(error ? error.message() : "it is no file");
+  std::ifstream in(path, std::ios::binary);
+  std::string text(std::min<std::size_t>(std::filesystem::file_size(path, error), kMaxFileBytes + 1), '\0');
+  if (error || !in.read(text.data(), static_cast<std::streamsize>(text.size())))
+    throw KeyFileError("it cannot be read");
+  if (text.size() > kMaxFileBytes) throw KeyFileError(fmt::format("it is over {} bytes", kMaxFileBytes));
+  return text;
+}
+
+/// `words` of one line. Throws KeyFileError without its place.
+ApiKey parse_line(const std::vector<std::string>& words) {
+  if (words.size() > 2) throw KeyFileError("more than a name and a key");
+  const std::string& key = words.back();
+  if (!std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~'; }))
+    throw KeyFileError("a key holds visible ASCII characters only");
+  return {words.size() == 2 ? words.front() : "", digest_of(key)};
+}
+
+std::vector<ApiKey> parse(const std::string& text) {
+  std::vector<ApiKey> keys;
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    std::istringstream stream(line);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+    if (words.empty() || words.front().starts_with('#')) continue;
+    try {
+      ApiKey key = parse_line(words);
+      for (const ApiKey& other : keys)
+        if (other.digest == key.digest) throw KeyFileError("a key that was there before");
+      keys.push_back(std::move(key));
+    } catch (const KeyFileError& e) {
+      throw KeyFileError(fmt::format("line {}: {}", number, e.what()));
+    }
+  }
+  if (keys.empty()) throw KeyFileError("it holds no key");
+  return keys;
+}
+
+}  // namespace
+
+ApiKeys::ApiKeys(std::string path) : path_(std::move(path)) {
+  if (wanted()) reload();
+}
+
+void ApiKeys::reload() {
+  try {
+    keys_ = parse(read_file(path_));
+  } catch (const KeyFileError& e) {
+    throw KeyFileError(fmt::format("Cannot use the API keys in '{}': {}.", path_, e.what()));
+  }
+}
+
+const ApiKey* ApiKeys::find(std::string_view authorization) const {
+  if (!boost::beast::iequals(authorization.substr(0, kScheme.size()), kScheme)) return nullptr;
+  authorization.remove_prefix(kScheme.size());
+  authorization.remove_prefix(std::min(authorization.find_first_not_of(' '), authorization.size()));
+  const kv::Digest digest = digest_of(authorization);
+  const ApiKey* found = nullptr;
+  for (const ApiKey& key : keys_)
+    if (CRYPTO_memcmp(key.digest.data(), digest.data(), digest.size()) == 0) found = &key;
+  return found;
+}
+
+std::string tenant_salt(const ApiKey& key) {
+  std::string salt(1, '\xff');
+  return salt.append(key.digest.begin(), key.digest.end());
+}
+
+}  // namespace coppice::server

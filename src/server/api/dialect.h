@@ -1,0 +1,64 @@
+// Dialect: one API that clients speak: how it writes requests, answers and errors. All else is neutral: GenerationRequest in,
+// deltas, usage and RequestError out.
+//
+// To add one, implement this in a file of its own and give it a path in Api's constructor. Neither http/, jobs/ nor the engine
+// know dialects, so none of them changes. tests/server/api/dialect_test.cpp adds a tiny one.
+//
+// Thread safety: const methods may be called by any thread; parse() is called on the worker, the rest on the io thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/cache_report_json.h"
+#include "server/api/json.h"
+#include "server/base/request_error.h"
+#include "server/jobs/answer.h"
+#include "server/jobs/generation_request.h"
+
+namespace coppice::server {
+
+/// Prompts of one request: each waits by itself in the queue, of which nobody should have more than a small part.
+inline constexpr int kMaxPrompts = 128;
+/// Prompts times n of one request.
+inline constexpr int kMaxChoicesPerRequest = 1024;
+
+/// What a parser must know of the model and of the operator's wishes.
+struct RequestLimits {
+  std::int32_t n_vocab = 0;
+  int max_choices = 32;  ///< of `n`: the samples of one prompt run together
+  int max_prompts = kMaxPrompts;
+};
+
+/// What an answer is made of besides its deltas.
+struct AnswerHead {
+  std::string id;            ///< id_prefix() and a random number
+  std::int64_t created = 0;  ///< seconds since 1970
+  std::string model;         ///< the name that the client may know it by
+  int n_choices = 1;
+  std::vector<std::string> echoes;  ///< go before the text of each of a prompt's choices; one for each prompt, or none
+  CacheReporting reporting;
+};
+
+class Dialect {
+ public:
+  virtual ~Dialect() = default;
+
+  /// Throws RequestError that names a field: of a wrong type, out of range, or one that would change the answer and that this
+  /// server doesn't have.
+  virtual GenerationRequest parse(const JsonObject& body, const RequestLimits& limits) const = 0;
+  /// Prompts that a body may hold.
+  virtual int max_prompts() const { return 1; }
+
+  /// Opens the answer, a stream if `request.stream`. `request`: as parse() made it, without its texts.
+  virtual std::unique_ptr<Answer> begin(const GenerationRequest& request, AnswerHead head) const = 0;
+  virtual std::string_view id_prefix() const = 0;
+
+  /// The body of a reply that refuses a request.
+  virtual std::string error(const RequestError& error) const = 0;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,146 @@
+#include "server/api/engine_metrics.h"
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace coppice::server {
+
+namespace {
+
+using engine::Snapshot;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Families = std::vector<MetricFamily>;
+
+struct Sample {
+  const char* label_value;
+  double value;
+};
+
+/// One family; with a label, its values tell the samples apart.
+void add(Families& out, MetricType type, const char* name, const char* help, const std::vector<Sample>& samples,
+         const char* label = nullptr) {
+  MetricFamily family{name, help, type, {}};
+  for (const Sample& s : samples) {
+    prometheus::ClientMetric metric;
+    if (label != nullptr) metric.label = {{label, s.label_value}};
+    metric.counter.value = metric.gauge.value = s.value;  // the serializer reads the one that `type` names
+    family.metric.push_back(std::move(metric));
+  }
+  out.push_back(std::move(family));
+}
+
+void add_counter(Families& out, const char* name, const char* help, auto value) {
+  add(out, MetricType::Counter, name, help, {{"", static_cast<double>(value)}});
+}
+
+void add_histogram(Families& out, const char* name, const char* help, const engine::Histogram& histogram) {
+  prometheus::ClientMetric metric;
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < histogram.counts().size(); ++i) {
+    count += static_cast<std::uint64_t>(histogram.counts()[i]);
+    const bool last = i == histogram.bounds().size();
+    metric.histogram.bucket.push_back(
+        {.cumulative_count = count,
+         .upper_bound = last ? std::numeric_limits<double>::infinity() : histogram.bounds()[i]});
+  }
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum = histogram.sum();
+  MetricFamily family{name, help, MetricType::Histogram, {}};
+  family.metric.push_back(std::move(metric));
+  out.push_back(std::move(family));
+}
+
+double num(auto x) {
+  return static_cast<double>(x);
+}
+
+void add_cache(Families& out, const kv::CacheStats& c) {
+  add(out, MetricType::Gauge, "coppice_kv_blocks", "Blocks of the pool by state; they sum to the pool's size.",
+      {{"free", num(c.free)}, {"cached", num(c.cached)}, {"in_use", num(c.in_use)}}, "state");
+  add_gauge(out, "coppice_kv_cache_usage_perc", "Blocks held by sequences; 1 is all of them.",
+            c.total > 0 ? num(c.in_use) / num(c.total) : 0);
+  add_gauge(out, "coppice_kv_blocks_shared", "Blocks held by two sequences or more.", num(c.shared));
+  add_gauge(out, "coppice_kv_block_max_refs", "Most sequences on one block.", num(c.max_refs));
+  add_gauge(out, "coppice_kv_bytes_budget", "Bytes of the pool.", num(c.bytes_budget));
+  add_gauge(out, "coppice_kv_bytes_in_use", "Bytes of blocks held by sequences.", num(c.bytes_in_use));
+  add_gauge(out, "coppice_kv_bytes_peak", "Most bytes in use since start.", num(c.bytes_peak));
+  add_counter(out, "coppice_kv_forks_total", "Blocks copied before a write.", c.cow_forks);
+  add_counter(out, "coppice_kv_evictions_total", "Cached blocks given up for new ones.", c.evictions);
+}
+
+void add_tokens(Families& out, const Snapshot& s) {
+  add_counter(out, "coppice_prompt_tokens_total", "Prompt tokens of admitted requests.", s.prompt_tokens);
+  add_counter(out, "coppice_prefix_cache_queries_total", "Prompt tokens looked up in the cache, at first admission.",
+              s.prompt_tokens);
+  add_counter(out, "coppice_prefix_cache_hits_total", "Of these, tokens found.", s.cached_tokens);
+  add_counter(out, "coppice_computed_tokens_total", "Prompt tokens run through the model.", s.computed_tokens);
+  add_counter(out, "coppice_generation_tokens_total", "Tokens generated.", s.generated_tokens);
+}
+
+void add_requests(Families& out, const Snapshot& s) {
+  add_gauge(out, "coppice_num_requests_running", "Running requests.", s.running_requests);
+  add_gauge(out, "coppice_num_requests_waiting", "Requests in the queue, preempted ones included.", s.waiting_requests);
+  add_gauge(out, "coppice_num_requests_following", "Waiting requests that wait for another one's prefill.",
+            s.following_requests);
+  add_gauge(out, "coppice_num_sequences_running", "Running sequences: a request's samples count each.",
+            s.running_sequences);
+  add_counter(out, "coppice_requests_submitted_total", "Requests that were handed to the engine.",
+              s.requests_submitted);
+  add(out, MetricType::Counter, "coppice_requests_total", "Requests that left the engine, by outcome.",
+      {{"finished", num(s.requests_finished)},
+       {"cancelled", num(s.requests_cancelled)},
+       {"timed_out", num(s.requests_timed_out)},
+       {"refused", num(s.requests_refused)},
+       {"failed", num(s.requests_failed)}},
+      "outcome");
+  add(out, MetricType::Counter, "coppice_request_success_total", "Samples that came to their end, by finish reason.",
+      {{"stop", num(s.samples_stopped)}, {"length", num(s.samples_cut)}}, "finished_reason");
+  add_counter(out, "coppice_admissions_total", "Requests that began to run.", s.admissions);
+  add_counter(out, "coppice_admissions_ahead_total", "Admissions and resumptions ahead of an earlier request.",
+              s.passes);
+  add_counter(out, "coppice_num_preemptions_total", "Requests preempted for want of blocks.", s.preemptions);
+  add_counter(out, "coppice_resumptions_total", "Preempted sequences that run again.", s.resumptions);
+}
+
+}  // namespace
+
+void add_gauge(Families& out, const char* name, const char* help, double value) {
+  add(out, MetricType::Gauge, name, help, {{"", value}});
+}
+
+void add_rejections(Families& out, const Rejections& rejections) {
+  static constexpr std::array<const char*, std::tuple_size_v<Rejections>> kReasons = {
+      "too_long", "too_many_samples", "queue_full", "shutdown", "failed",     "timeout",
+      "invalid",  "unauthorized",     "too_large",  "too_slow", "unavailable"};
+  std::vector<Sample> samples;
+  for (std::size_t i = 0; i < kReasons.size(); ++i) samples.push_back({kReasons[i], num(rejections[i])});
+  add(out, MetricType::Counter, "coppice_requests_rejected_total", "HTTP requests that were refused, by reason.",
+      samples, "reason");
+}
+
+void add_engine_metrics(Families& out, const Snapshot& s) {
+  add_cache(out, s.cache);
+  add_tokens(out, s);
+  add_requests(out, s);
+  add_histogram(out, "coppice_request_queue_time_seconds",
+                "From a request's arrival to its first admission, or to its end in the queue.", s.queue_seconds);
+  add_histogram(out, "coppice_inter_token_latency_seconds", "Between a sample's tokens, pauses by preemption included.",
+                s.token_gap_seconds);
+  add_histogram(out, "coppice_step_duration_seconds", "Steps of the engine that computed something.",
+                s.step_duration_seconds);
+  add_counter(out, "coppice_steps_total", "Steps of the engine.", s.steps);
+  add(out, MetricType::Counter, "coppice_step_phase_seconds_total",
+      "Time in steps, by phase; bookkeeping, planning included, is the rest.",
+      {{"forward", s.forward_seconds},
+       {"sampling", s.sampling_seconds},
+       {"bookkeeping", s.step_seconds - s.forward_seconds - s.sampling_seconds}},
+      "phase");
+  add_gauge(out, "coppice_prefill_tokens_per_second", "Recent speed of prompts; 0: not known yet.",
+            s.prefill_tokens_per_second);
+}
+
+}  // namespace coppice::server

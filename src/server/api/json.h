@@ -1,0 +1,18 @@
+// JSON of requests and answers: Boost.JSON (docs/adr/0013-json-library.md).
+#pragma once
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+#include <string>
+
+namespace coppice::server {
+
+using Json = boost::json::value;
+using JsonArray = boost::json::array;
+using JsonObject = boost::json::object;  ///< keeps the order of its fields
+
+/// One line; invalid UTF-8 is replaced.
+std::string dump(const Json& json);
+
+}  // namespace coppice::server

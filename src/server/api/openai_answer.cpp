@@ -1,0 +1,267 @@
+#include "server/api/openai_answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "text/utf8_stream.h"
+
+namespace coppice::server {
+
+namespace {
+
+constexpr float kLowestLogprob = -9999;  // JSON has no infinity
+
+const char* finish_name(std::optional<sampling::Finish> finish) {
+  if (!finish) return nullptr;
+  return *finish == sampling::Finish::kStop ? "stop" : "length";
+}
+
+const char* error_type(RequestError::Kind kind) {
+  switch (kind) {
+    case RequestError::Kind::kInvalid:
+      return "invalid_request_error";
+    case RequestError::Kind::kUnavailable:
+      return "unavailable_error";
+    case RequestError::Kind::kRateLimited:
+      return "rate_limit_error";
+    case RequestError::Kind::kServer:
+      break;
+  }
+  return "server_error";
+}
+
+Json or_null(const char* s) {
+  return s == nullptr ? Json(nullptr) : Json(s);
+}
+
+double finite(float logprob) {
+  return std::max(logprob, kLowestLogprob);
+}
+
+bool continues_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
+}
+
+std::int64_t characters(std::string_view bytes) {
+  return std::count_if(bytes.begin(), bytes.end(), [](char c) { return !continues_character(c); });
+}
+
+JsonObject chat_token(const sampling::TokenLogprob& t) {
+  JsonArray bytes;
+  for (const char c : t.bytes) bytes.push_back(static_cast<unsigned char>(c));
+  return {{"token", text::to_utf8(t.bytes)}, {"logprob", finite(t.logprob)}, {"bytes", std::move(bytes)}};
+}
+
+/// Completions have no "bytes": OpenAI writes a token that is no whole character as "bytes:\xe2\x82", so that
+/// different ones stay different keys.
+std::string completion_token(const std::string& bytes) {
+  if (text::is_utf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char c : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return name;
+}
+
+JsonObject logprobs_json(Endpoint endpoint, std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
+  return endpoint == Endpoint::kChat ? chat_logprobs(entries) : completion_logprobs(entries, offset);
+}
+
+JsonObject head_json(const AnswerHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+}
+
+/// Of the choice's prompt. REQUIRES: there are echoes.
+const std::string& echo_of(const std::vector<std::string>& echoes, std::size_t choice, std::size_t n_choices) {
+  return echoes[choice / (n_choices / echoes.size())];
+}
+
+/// A JSON string without its quotes, or an array without its brackets.
+std::string inside(const std::string& json) {
+  return json.substr(1, json.size() - 2);
+}
+
+std::string event(const std::string& data) {
+  return "data: " + data + "\n\n";
+}
+
+}  // namespace
+
+std::string openai_error(const RequestError& error) {
+  const auto or_nothing = [](const std::string& s) { return s.empty() ? Json(nullptr) : Json(s); };
+  JsonObject json = {{"message", error.what()},
+                     {"type", error_type(error.kind())},
+                     {"param", or_nothing(error.field())},
+                     {"code", or_nothing(error.code())}};
+  return dump(JsonObject{{"error", std::move(json)}});
+}
+
+JsonObject usage_json(const engine::Usage& u) {
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.completion_tokens},
+          {"total_tokens", u.prompt_tokens + u.completion_tokens},
+          {"prompt_tokens_details", JsonObject{{"cached_tokens", u.cached_tokens}}}};
+}
+
+JsonObject chat_logprobs(std::span<const sampling::LogprobEntry> entries) {
+  JsonArray content;
+  for (const auto& entry : entries) {
+    JsonObject token = chat_token(entry.chosen);
+    JsonArray top;
+    for (const auto& t : entry.top) top.push_back(chat_token(t));
+    token["top_logprobs"] = std::move(top);
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+JsonObject completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
+  JsonArray tokens, logprobs, tops, offsets;
+  for (const auto& [chosen, top] : entries) {
+    tokens.push_back(Json(completion_token(chosen.bytes)));
+    logprobs.push_back(finite(chosen.logprob));
+    JsonObject map;
+    for (const auto& t : top) map[completion_token(t.bytes)] = finite(t.logprob);
+    map[completion_token(chosen.bytes)] = finite(chosen.logprob);  // always told, also when not among the top
+    tops.push_back(std::move(map));
+    const bool inside = offset > 0 && !chosen.bytes.empty() && continues_character(chosen.bytes.front());
+    offsets.push_back(inside ? offset - 1 : offset);
+    offset += characters(chosen.bytes);
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+OpenAiBody::OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs)
+    : endpoint_(endpoint),
+      head_(std::move(head)),
+      with_logprobs_(with_logprobs),
+      choices_(static_cast<std::size_t>(head_.n_choices)) {
+  for (std::string& echo : head_.echoes) {
+    echo = inside(dump(Json(echo)));
+    bytes_ += echo.size() * (choices_.size() / head_.echoes.size());
+  }
+  if (!with_logprobs) return;
+  std::int64_t offset = 0;
+  const JsonObject none = logprobs_json(endpoint_, {}, offset);
+  for (Choice& choice : choices_) {
+    for (const auto& field : none)
+      if (field.value().is_array())
+        choice.logprobs.push_back({std::string(field.key()), ""});  // chat has a "refusal" too
+  }
+}
+
+std::string OpenAiBody::delta(Delta&& delta) {
+  Choice& choice = choices_.at(static_cast<std::size_t>(delta.choice));
+  const auto append = [this](std::string& to, const std::string& text) {
+    to += text;
+    bytes_ += text.size();
+  };
+  append(choice.text, inside(dump(Json(delta.text))));
+  if (!delta.logprobs.empty()) {
+    const JsonObject news = logprobs_json(endpoint_, delta.logprobs, choice.offset);
+    for (auto& [name, items] : choice.logprobs) append(items, (items.empty() ? "" : ",") + inside(dump(news.at(name))));
+  }
+  if (delta.finish) choice.finish = delta.finish;
+  return "";
+}
+
+void OpenAiBody::append_choice(std::string& json, std::size_t index) const {
+  const bool chat = endpoint_ == Endpoint::kChat;
+  const Choice& choice = choices_[index];
+  json +=
+      fmt::format(R"({{"index":{},{}")", index, chat ? R"("message":{"role":"assistant","content":)" : R"("text":)");
+  if (!head_.echoes.empty()) json += echo_of(head_.echoes, index, choices_.size());
+  json += choice.text;
+  json += chat ? R"(","refusal":null},"logprobs":)" : R"(","logprobs":)";
+  if (with_logprobs_) {
+    for (const auto& [name, items] : choice.logprobs)
+      json += fmt::format(R"({}"{}":[)", &name == &choice.logprobs.front().name ? "{" : ",", name) + items + "]";
+    json += chat ? R"(,"refusal":null})" : "}";
+  } else {
+    json += "null";
+  }
+  json += R"(,"finish_reason":)" + dump(or_null(finish_name(choice.finish))) + "}";
+}
+
+std::string OpenAiBody::end(const engine::Usage& usage, CacheReportList reports) {
+  const Json cache_report = cache_reports_json(reports, head_.reporting);
+  std::string json = dump(head_json(head_, endpoint_ == Endpoint::kChat ? "chat.completion" : "text_completion"));
+  json.reserve(json.size() + bytes_ + 200 * choices_.size() + 500);
+  json.back() = ',';
+  json += R"("choices":)";
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    json += i == 0 ? '[' : ',';
+    append_choice(json, i);
+  }
+  json += R"(],"usage":)" + dump(usage_json(usage));
+  if (!cache_report.is_null()) json += R"(,"cache_report":)" + dump(cache_report);
+  choices_.clear();  // the client may take long to read it: it is held once
+  bytes_ = 0;
+  return json += '}';
+}
+
+OpenAiStream::OpenAiStream(Endpoint endpoint, AnswerHead head, bool with_logprobs, bool with_usage)
+    : endpoint_(endpoint),
+      head_(std::move(head)),
+      with_logprobs_(with_logprobs),
+      with_usage_(with_usage),
+      choices_(static_cast<std::size_t>(head_.n_choices)) {}
+
+std::string OpenAiStream::delta(Delta&& delta) {
+  const bool chat = endpoint_ == Endpoint::kChat;
+  const auto index = static_cast<std::size_t>(delta.choice);
+  Choice& choice = choices_.at(index);
+  std::string out;
+  if (!choice.opened) {
+    choice.opened = true;
+    if (chat) {
+      out += chunk(delta.choice, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+    } else if (!head_.echoes.empty() && !echo_of(head_.echoes, index, choices_.size()).empty()) {
+      out += chunk(delta.choice, Json(echo_of(head_.echoes, index, choices_.size())), nullptr, nullptr);
+    }
+  }
+  if (!delta.text.empty() || !delta.logprobs.empty()) {
+    Json content = chat ? Json(JsonObject{{"content", delta.text}}) : Json(delta.text);
+    Json logprobs;
+    if (with_logprobs_) logprobs = logprobs_json(endpoint_, delta.logprobs, choice.offset);
+    out += chunk(delta.choice, std::move(content), std::move(logprobs), nullptr);
+  }
+  if (delta.finish)
+    out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr, finish_name(delta.finish));
+  return out;
+}
+
+std::string OpenAiStream::chunk(int choice, Json content, Json logprobs, const char* finish) const {
+  const bool chat = endpoint_ == Endpoint::kChat;
+  JsonObject json = head_json(head_, chat ? "chat.completion.chunk" : "text_completion");
+  JsonObject entry = {{"index", choice}};
+  entry[chat ? "delta" : "text"] = std::move(content);
+  entry["logprobs"] = std::move(logprobs);
+  entry["finish_reason"] = or_null(finish);
+  json["choices"] = JsonArray{std::move(entry)};
+  if (with_usage_) json["usage"] = nullptr;
+  return event(dump(std::move(json)));
+}
+
+std::string OpenAiStream::end(const engine::Usage& usage, CacheReportList reports) {
+  const Json cache_report = cache_reports_json(reports, head_.reporting);
+  std::string out;
+  if (with_usage_ || !cache_report.is_null()) {
+    JsonObject json = head_json(head_, endpoint_ == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
+    json["choices"] = JsonArray();
+    if (with_usage_) json["usage"] = usage_json(usage);
+    if (!cache_report.is_null()) json["cache_report"] = cache_report;
+    out += event(dump(std::move(json)));
+  }
+  return out + event("[DONE]");
+}
+
+std::string OpenAiStream::error(const RequestError& error) const {
+  return event(openai_error(error));
+}
+
+}  // namespace coppice::server

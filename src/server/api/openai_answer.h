@@ -1,0 +1,88 @@
+// OpenAI's answers: one JSON body, or a stream of server-sent events.
+//
+// Not thread safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "sampling/generation.h"
+#include "server/api/dialect.h"
+#include "server/api/json.h"
+#include "server/api/openai_request.h"
+#include "server/base/request_error.h"
+#include "server/jobs/answer.h"
+
+namespace coppice::server {
+
+/// {"error": {"message", "type", "param", "code"}}
+std::string openai_error(const RequestError& error);
+
+JsonObject usage_json(const engine::Usage& usage);
+
+/// {"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}
+JsonObject chat_logprobs(std::span<const sampling::LogprobEntry> entries);
+
+/// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}. `offset`: characters of the choice's text so
+/// far, moved on.
+JsonObject completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset);
+
+/// A whole answer. Deltas become JSON as they come: so its size is known, and at the end the io thread has parts to put
+/// together, not a tree of a million values to write.
+class OpenAiBody final : public Answer {
+ public:
+  OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs);
+  /// REQUIRES: delta.choice < n_choices.
+  std::string delta(Delta&& delta) override;
+  std::string end(const engine::Usage& usage, CacheReportList reports) override;
+  std::string error(const RequestError& error) const override { return openai_error(error); }
+  /// Of the choices' JSON; what goes around it doesn't count.
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  struct Choice {
+    std::string text;  ///< as in JSON, without the quotes
+    struct List {
+      std::string name, items;  ///< as in JSON, without the brackets
+    };
+    std::vector<List> logprobs;
+    std::int64_t offset = 0;  ///< characters so far, for text_offset
+    std::optional<sampling::Finish> finish;
+  };
+  void append_choice(std::string& json, std::size_t index) const;
+
+  Endpoint endpoint_;
+  AnswerHead head_;  ///< its echoes as in JSON, without the quotes
+  bool with_logprobs_;
+  std::vector<Choice> choices_;
+  std::size_t bytes_ = 0;
+};
+
+class OpenAiStream final : public Answer {
+ public:
+  OpenAiStream(Endpoint endpoint, AnswerHead head, bool with_logprobs, bool with_usage);
+
+  /// A choice's first events open it (chat: its role; completions: its echo).
+  std::string delta(Delta&& delta) override;
+  /// The chunk with usage and cache_report, as far as they are wanted, and [DONE].
+  std::string end(const engine::Usage& usage, CacheReportList reports) override;
+  std::string error(const RequestError& error) const override;
+
+ private:
+  std::string chunk(int choice, Json content, Json logprobs, const char* finish) const;
+
+  struct Choice {
+    bool opened = false;
+    std::int64_t offset = 0;  ///< characters sent, for text_offset
+  };
+  Endpoint endpoint_;
+  AnswerHead head_;
+  bool with_logprobs_, with_usage_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,18 @@
+// POST /tokenize and /detokenize. Both throw RequestError.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "server/jobs/model.h"
+
+namespace coppice::server {
+
+/// {"content" | "prompt" | "messages", ...} -> {"tokens", "count", "max_model_len"}. Takes llama-server's fields (content,
+/// add_special, parse_special, with_pieces) and vLLM's (prompt or messages, add_special_tokens, return_token_strs).
+std::string tokenize_reply(const Model& model, std::string_view body);
+
+/// {"tokens"} -> {"content", "prompt"}: the same text under both servers' names.
+std::string detokenize_reply(const Model& model, std::string_view body);
+
+}  // namespace coppice::server

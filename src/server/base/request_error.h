@@ -1,0 +1,55 @@
+// RequestError: why a request is refused, or ends without its answer. Dialects turn it into their own words.
+//
+// Its message may quote what a client sent, of any size: a long one loses its middle.
+//
+// A value. Thrown by parsing and by handlers, caught in one place (api.cpp).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace coppice::server {
+
+class RequestError : public std::runtime_error {
+ public:
+  enum class Kind : std::uint8_t {
+    kInvalid,      ///< the client's fault: asking again won't help
+    kUnavailable,  ///< not now: loading, draining, no room
+    kRateLimited,
+    kServer,  ///< the server's fault
+  };
+
+  /// `status`: HTTP's. `field`: of the request, as the client calls it; empty: none. `code`: for programs; empty: none.
+  RequestError(int status, const std::string& message, std::string field = "", std::string code = "",
+               Kind kind = Kind::kInvalid);
+
+  /// 400 for one field.
+  static RequestError bad_field(const std::string& name, const std::string& message,
+                                const std::string& code = "invalid_value");
+  /// 400 for a field that this server doesn't have yet.
+  static RequestError unsupported(const std::string& name, const std::string& message = "");
+  /// 503: loading, draining, stopped.
+  static RequestError unavailable(const std::string& message);
+  static RequestError shutting_down();
+  /// 500, 503, 504: not the client's fault.
+  static RequestError server_error(int status, const std::string& message, const std::string& code = "");
+  /// 429.
+  static RequestError queue_full(const std::string& message, int retry_after_s = 1);
+
+  int status() const { return status_; }
+  Kind kind() const { return kind_; }
+  const std::string& field() const { return field_; }
+  const std::string& code() const { return code_; }
+  /// When it is worth asking again.
+  std::optional<int> retry_after_s() const { return retry_after_s_; }
+
+ private:
+  int status_;
+  Kind kind_;
+  std::string field_, code_;
+  std::optional<int> retry_after_s_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,74 @@
+#include "server/http/http_head.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/beast/core/string.hpp>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+namespace coppice::server {
+
+namespace http = boost::beast::http;
+
+namespace {
+
+/// The path and query of a target. One in absolute form (RFC 9112, 3.2.2) has a scheme and an authority before them.
+std::string_view origin_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(std::min(target.find_first_of("/?", scheme.size()), target.size()));
+    return target;
+  }
+  return target;
+}
+
+/// Whether it is beyond doubt where the body ends (RFC 9112, 6.1 and 6.3): whoever sees another end would see other requests.
+bool has_clear_end(const http::request_header<>& head) {
+  const auto [first, last] = head.equal_range(http::field::transfer_encoding);
+  if (first == last) return true;
+  return head.version() >= 11 && std::next(first) == last && boost::beast::iequals(first->value(), "chunked");
+}
+
+void check(const http::request_header<>& head, const HttpLimits& limits) {
+  if (std::cmp_greater(std::distance(head.begin(), head.end()), limits.max_header_fields))
+    throw RequestError(431, fmt::format("The header has over {} fields.", limits.max_header_fields), "",
+                       "header_too_large");
+  const auto hosts = head.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && head.version() >= 11))
+    throw RequestError(400, "An HTTP/1.1 request must have one Host field.", "", "bad_http");
+  if (!has_clear_end(head))
+    throw RequestError(400, "The only Transfer-Encoding taken here is 'chunked', with HTTP/1.1.", "", "bad_http");
+}
+
+}  // namespace
+
+HttpRequest read_head(const http::request_header<>& head, const HttpLimits& limits) {
+  check(head, limits);
+  HttpRequest request;
+  const std::string_view target = origin_form(head.target());
+  request.path = target.substr(0, target.find('?'));
+  if (request.path.empty()) request.path = "/";
+  request.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string());
+  if (const auto [first, last] = head.equal_range(http::field::authorization);
+      first != last && std::next(first) == last)
+    request.authorization = std::string_view(first->value());
+  return request;
+}
+
+std::optional<RequestError> protocol_error(boost::system::error_code error, bool overdue, const HttpLimits& limits) {
+  if (overdue) return RequestError(408, "The request took too long to arrive.", "", "request_timeout");
+  if (error == http::error::header_limit)
+    return RequestError(431, fmt::format("The header is over the limit of {} bytes.", limits.max_header_bytes), "",
+                        "header_too_large");
+  if (error == http::error::body_limit)
+    return RequestError(413, fmt::format("The body is over the limit of {} bytes.", limits.max_body_bytes), "",
+                        "body_too_large");
+  const bool closed = error == http::error::end_of_stream || error == http::error::partial_message;
+  if (!closed && error.category() == http::make_error_code(http::error::bad_method).category())
+    return RequestError(400, "The request is not valid HTTP: " + error.message() + ".", "", "bad_http");
+  return std::nullopt;
+}
+
+}  // namespace coppice::server

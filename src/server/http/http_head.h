@@ -1,0 +1,19 @@
+// The head of an HTTP request: what it must say, and what of it the rest of the server sees. No sockets here.
+#pragma once
+
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/message.hpp>
+#include <optional>
+
+#include "server/base/request_error.h"
+#include "server/http/http.h"
+
+namespace coppice::server {
+
+/// All of a request but its body. Throws RequestError (400 or 431): it is not one that we take.
+HttpRequest read_head(const boost::beast::http::request_header<>& head, const HttpLimits& limits);
+
+/// The reply to what the parser could not take (`overdue`: or didn't get in time); none: nobody is there to read it.
+std::optional<RequestError> protocol_error(boost::system::error_code error, bool overdue, const HttpLimits& limits);
+
+}  // namespace coppice::server

@@ -1,0 +1,72 @@
+// HttpServer: the listening socket and its connections.
+//
+// Belongs to the io thread. listen() may be called before that thread runs.
+//
+// Invariants
+//   1. `sessions_` holds exactly the sessions that live; each is owned by its coroutine, serve().
+//   2. At most limits.max_connections of them serve. A few more are told that there are too many; all others are closed at
+//      once.
+//   3. Bodies that are not prepared yet take at most limits.body_budget() bytes together, besides limits.small_body_bytes
+//      each. A client that sends more gets a 503.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <unordered_set>
+
+#include "server/http/http.h"
+
+namespace coppice::server {
+
+class HttpSession;
+
+/// The address cannot be listened on; what() is a sentence for the operator.
+class ListenError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class HttpServer {
+ public:
+  /// The handler outlives the server.
+  HttpServer(boost::asio::io_context& io, HttpLimits limits, HttpHandler& handler);
+  ~HttpServer();
+
+  /// Binds and listens; connections wait until start(). Port 0 picks a free one. Throws ListenError.
+  void listen(const std::string& host, std::uint16_t port);
+  std::uint16_t port() const;
+
+  void start();
+  /// One more request on each connection that is busy or new, none on others: idle ones close.
+  void finish();
+  /// Is a request arriving or being answered?
+  bool busy() const;
+  /// Is a refused client's answer on its way, which close() could destroy?
+  bool lingering() const;
+  /// No new connections. Ends everything that still waits. After it no work of this object is left on the io_context.
+  void close();
+
+  HttpFigures figures() const { return {.connections = sessions_.size(), .body_bytes = bodies_.used()}; }
+
+ private:
+  boost::asio::awaitable<void> accept();
+  void take(boost::asio::ip::tcp::socket socket);
+  boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session, bool welcome);
+  boost::asio::awaitable<void> watch_deadlines();
+
+  boost::asio::io_context& io_;
+  HttpLimits limits_;
+  BodyBudget bodies_;
+  HttpHandler& handler_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::steady_timer tick_, accept_pause_;
+  std::unordered_set<HttpSession*> sessions_;
+  bool finishing_ = false, closed_ = false;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,32 @@
+// Answer: one answer in a client's API, made from a job's news. Dialect::begin() makes it (api/dialect.h), reply_with() feeds it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "engine/request.h"
+#include "server/base/request_error.h"
+#include "server/jobs/delta.h"
+
+namespace coppice::server {
+
+/// Of each prompt; null: it has none.
+using CacheReportList = std::span<const std::shared_ptr<const engine::CacheReport>>;
+
+class Answer {
+ public:
+  virtual ~Answer() = default;
+  /// Takes news. A stream returns the events to send, a whole answer keeps them and returns nothing.
+  virtual std::string delta(Delta&& delta) = 0;
+  /// A stream's last events, or the whole answer, which is then no longer kept. Called once, after all deltas, unless the job
+  /// failed. `reports`: complete.
+  virtual std::string end(const engine::Usage& usage, CacheReportList reports) = 0;
+  /// The last event of a stream that fails.
+  virtual std::string error(const RequestError& error) const = 0;
+  /// What a whole answer's deltas take in its words so far. A stream keeps none.
+  virtual std::size_t bytes() const { return 0; }
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,75 @@
+// EngineModel: the Model of the real server: a vocabulary, a chat template, an engine.
+//
+// Refers to the engine, which outlives it; shares the vocabulary. Thread safety: as Model.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "sampling/make_generation.h"
+#include "server/jobs/model.h"
+#include "text/chat_template.h"
+#include "text/prompt_tokenizer.h"
+#include "text/vocabulary.h"
+
+namespace coppice::server {
+
+class EngineModel final : public Model {
+ public:
+  EngineModel(ModelFacts facts, std::shared_ptr<const text::Vocabulary> vocabulary,
+              std::shared_ptr<const text::ChatTemplate> chat_template, engine::Engine& engine)
+      : facts_(std::move(facts)),
+        vocabulary_(std::move(vocabulary)),
+        template_(std::move(chat_template)),
+        engine_(engine),
+        prompt_tokenizer_(vocabulary_, kRememberedBytes) {
+    facts_.max_token_bytes = longest_token();
+  }
+
+  const ModelFacts& facts() const override { return facts_; }
+  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+                                  std::size_t most) const override {
+    return vocabulary_->tokenize(text, add_special, parse_special, most);
+  }
+  std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view cache_salt,
+                                       std::size_t most) const override {
+    return prompt_tokenizer_.tokenize(text, cache_salt, most);
+  }
+  std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
+    return vocabulary_->detokenize(tokens, special);
+  }
+  std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override {
+    return template_->render(messages, add_generation_prompt);
+  }
+  std::vector<std::unique_ptr<sampling::Generation>> make_generations(
+      const std::shared_ptr<const sampling::SharedParams>& shared, int n,
+      std::span<const kv::Token> prompt) const override {
+    return sampling::make_generations(vocabulary_, shared, n, prompt);
+  }
+  engine::RequestId next_id() override { return engine_.next_id(); }
+  void submit(engine::Request request) override { engine_.submit(std::move(request)); }
+  void cancel(engine::RequestId id) override { engine_.cancel(id); }
+  engine::Snapshot snapshot() const override { return engine_.snapshot(); }
+  void stop() override { engine_.stop(); }
+  bool ended() const override { return engine_.ended(); }
+
+ private:
+  static constexpr std::size_t kRememberedBytes = 16 << 20;  ///< some 8 MB of text
+
+  std::size_t longest_token() const {
+    std::size_t longest = 4;  // what has no token of its own costs at least one per code point
+    for (kv::Token token = 0; token < vocabulary_->size(); ++token)
+      longest = std::max(longest, vocabulary_->piece(token, true).size());
+    return std::min(longest, kMaxTokenBytes);
+  }
+
+  ModelFacts facts_;
+  std::shared_ptr<const text::Vocabulary> vocabulary_;
+  std::shared_ptr<const text::ChatTemplate> template_;
+  engine::Engine& engine_;
+  mutable text::PromptTokenizer prompt_tokenizer_;
+};
+
+}  // namespace coppice::server

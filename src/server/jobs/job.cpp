@@ -1,0 +1,150 @@
+#include "server/jobs/job.h"
+
+#include <algorithm>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+RequestError refusal_error(const engine::Event& event, const std::string& input_field) {
+  const std::string& message = event.message;
+  switch (*event.refusal) {
+    case engine::Refusal::kTooLong:
+      return {400, message.empty() ? "The prompt is too long." : message, input_field, "context_length_exceeded"};
+    case engine::Refusal::kTooManySamples:
+      return {400, message.empty() ? "Too many samples." : message, "n", "invalid_value"};
+    case engine::Refusal::kQueueFull:
+      return RequestError::queue_full(message.empty() ? "The queue is full: try again later." : message,
+                                      std::max(1, static_cast<int>(std::ceil(event.retry_seconds))));
+    case engine::Refusal::kShutdown:
+      return RequestError::shutting_down();
+    case engine::Refusal::kTimeout:
+      return RequestError::server_error(504, message.empty() ? "The request ran out of time." : message,
+                                        "deadline_exceeded");
+    case engine::Refusal::kFailed:
+      break;
+  }
+  return RequestError::server_error(500, message.empty() ? "The model failed." : message, "model_failed");
+}
+
+std::size_t weight(const sampling::LogprobEntry& entry) {
+  return sizeof(entry) + entry.top.size() * sizeof(sampling::TokenLogprob);
+}
+
+}  // namespace
+
+Job::Job(EventHub& hub, Model& model, const asio::any_io_executor& executor, std::size_t max_pending_bytes,
+         std::string input_field)
+    : hub_(hub),
+      model_(model),
+      news_(executor),
+      max_pending_bytes_(max_pending_bytes),
+      input_field_(std::move(input_field)) {}
+
+Job::~Job() {
+  cancel_open();
+}
+
+void Job::submit(engine::Request request) {
+  const engine::RequestId id = request.id;
+  const int n = static_cast<int>(request.samples.size());
+  open_.emplace(id, Open{.first_choice = next_choice_, .n_choices = n, .index = reports_.size()});
+  requests_.push_back(id);
+  reports_.emplace_back();
+  hub_.add(id, *this);
+  next_choice_ += n;
+  model_.submit(std::move(request));
+}
+
+asio::awaitable<bool> Job::wait(engine::Clock::duration limit) {
+  constexpr auto kNever = engine::Clock::time_point::max();
+  const auto now = engine::Clock::now();
+  const auto end = limit < kNever - now ? now + limit : kNever;
+  news_.expires_at(end);
+  // One thread: nothing can come between the look and the wait. A cancelled coroutine leaves by an exception
+  // of co_await itself.
+  while (pending_.empty() && !done()) {
+    if (end != kNever && engine::Clock::now() >= end) co_return false;
+    boost::system::error_code ignored;
+    co_await news_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+  co_return true;
+}
+
+std::vector<Delta> Job::take() {
+  pending_of_.clear();
+  pending_bytes_ = 0;
+  return std::exchange(pending_, {});
+}
+
+void Job::on_event(engine::Event&& event) {
+  const auto it = open_.find(event.request);
+  if (it == open_.end()) return;
+  if (event.report) reports_[it->second.index] = std::move(event.report);
+  if (event.refusal == engine::Refusal::kTimeout && first_token_) {  // other choices have a text: this one's is empty
+    for (int i = 0; i < it->second.n_choices; ++i) {
+      add_piece(it->second.first_choice + i, {.finish = sampling::Finish::kTimeout});
+    }
+  } else if (event.refusal) {
+    refusal_ = event.refusal;
+    return fail(refusal_error(event, input_field_));
+  } else {
+    const auto finish = event.piece.finish;
+    if (finish == sampling::Finish::kError)
+      return fail(
+          RequestError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
+    if (finish == sampling::Finish::kCancelled) return fail(RequestError::shutting_down());
+    if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
+    add_piece(it->second.first_choice + event.sample, std::move(event.piece));
+  }
+  if (event.done) {
+    usage_.prompt_tokens += event.usage.prompt_tokens;
+    usage_.cached_tokens += event.usage.cached_tokens;
+    usage_.completion_tokens += event.usage.completion_tokens;
+    hub_.remove(event.request);
+    open_.erase(it);
+  }
+  if (pending_bytes_ > max_pending_bytes_)
+    return fail(RequestError::server_error(503, "The client reads too slowly.", kSlowReader));
+  if (!pending_.empty() || done()) notify();
+}
+
+void Job::on_shutdown() {
+  fail(RequestError::shutting_down());
+}
+
+void Job::add_piece(int choice, sampling::Piece&& piece) {
+  if (piece.text.empty() && piece.logprobs.empty() && !piece.finish) return;
+  const auto [it, fresh] = pending_of_.try_emplace(choice, pending_.size());
+  if (fresh) pending_.push_back({.choice = choice});
+  Delta& delta = pending_[it->second];
+  pending_bytes_ += piece.text.size();
+  for (const auto& entry : piece.logprobs) pending_bytes_ += weight(entry);
+  delta.text += piece.text;
+  delta.logprobs.insert(delta.logprobs.end(), std::make_move_iterator(piece.logprobs.begin()),
+                        std::make_move_iterator(piece.logprobs.end()));
+  if (piece.finish) delta.finish = piece.finish;
+}
+
+void Job::fail(RequestError error) {
+  if (!error_) error_ = std::move(error);
+  cancel_open();
+  notify();
+}
+
+void Job::cancel_open() {
+  for (const auto& [id, open] : open_) {
+    hub_.remove(id);
+    model_.cancel(id);
+  }
+  open_.clear();
+}
+
+}  // namespace coppice::server

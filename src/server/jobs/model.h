@@ -1,0 +1,69 @@
+// Model: what the server sees of the loaded model: its text side and the engine. Abstract, so that the server's
+// tests need neither weights nor a tokenizer.
+//
+// Thread safety: every method may be called by any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "kv/types.h"
+#include "sampling/generation.h"
+#include "sampling/make_generation.h"
+#include "text/chat_template.h"
+
+namespace coppice::server {
+
+/// Some vocabularies have tokens of hundreds of spaces; no text worth serving averages more than this per token.
+inline constexpr std::size_t kMaxTokenBytes = 64;
+
+/// Fixed while the model is served.
+struct ModelFacts {
+  std::string attention;  ///< the backend in use
+  std::string kv_format;  ///< of the pool
+  std::int32_t n_vocab = 0;
+  std::int32_t context_length = 0;               ///< tokens of one sequence, prompt and answer
+  std::size_t max_token_bytes = kMaxTokenBytes;  ///< the longest token's text, cut to kMaxTokenBytes
+  int max_batch = 32;                            ///< running sequences
+  std::size_t max_waiting = 4096;                ///< requests
+  bool share = true;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelFacts& facts() const = 0;
+
+  /// A text of more than `most` tokens need not be read to its end: the result is then more than `most` of its first tokens.
+  virtual std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+                                          std::size_t most) const = 0;
+  /// The same for a prompt, with special tokens added and parsed. Tokens of its text may be remembered for prompts with the
+  /// same salt.
+  virtual std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view cache_salt,
+                                               std::size_t most) const = 0;
+  /// Joined bytes, not always valid UTF-8. special: show special tokens too.
+  virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
+  /// The chat's prompt text. Throws text::TemplateError.
+  virtual std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const = 0;
+  /// Of n samples of one prompt.
+  virtual std::vector<std::unique_ptr<sampling::Generation>> make_generations(
+      const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token> prompt) const = 0;
+
+  // The engine's queues. Events come through the sink that the engine was built with.
+  virtual engine::RequestId next_id() = 0;
+  virtual void submit(engine::Request request) = 0;
+  virtual void cancel(engine::RequestId id) = 0;
+  virtual engine::Snapshot snapshot() const = 0;
+  virtual void stop() = 0;
+  /// After stop(): no step is under way, and none will come.
+  virtual bool ended() const = 0;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,52 @@
+// Preparation: from a GenerationRequest to engine requests: checks, renders the chat template, tokenizes.
+//
+// It changes nothing but what the model keeps: its next id, and the tokens of prompts' pieces. The server runs it on the worker:
+// even a small chat may wait long for the template, which renders one chat at a time, and on the io thread that would hold up
+// everybody's streams. A text is read only as far as the context goes, and many prompts are prepared in steps, so that others'
+// turns on the worker come soon.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/request.h"
+#include "kv/types.h"
+#include "sampling/make_generation.h"
+#include "server/jobs/generation_request.h"
+#include "server/jobs/model.h"
+
+namespace coppice::server {
+
+/// Lives until the reply is written, so it holds nothing large but the echoes.
+struct Prepared {
+  GenerationRequest request;              ///< without the texts, and without what the samples hold
+  std::vector<engine::Request> requests;  ///< one per prompt; ids are set
+  std::vector<std::string> echoes;        ///< one per prompt, when asked for
+};
+
+class Preparation {
+ public:
+  /// The model outlives it. Throws RequestError.
+  Preparation(Model& model, GenerationRequest request);
+
+  /// Tokenizes a chat, or prompts until there were kStepBytes of them. Returns true if it was the last step; none may follow
+  /// it, nor one that throws. Throws RequestError.
+  bool step();
+  /// REQUIRES: step() returned true.
+  Prepared take() { return std::move(prepared_); }
+
+ private:
+  static constexpr std::size_t kStepBytes = std::size_t{16} << 10;  ///< some 5,000 tokens of English
+
+  std::vector<kv::Token> tokens_of(std::string_view text) const;
+  void add(std::vector<kv::Token> tokens);
+
+  Model& model_;
+  Prepared prepared_;
+  std::shared_ptr<const sampling::SharedParams> shared_;
+};
+
+}  // namespace coppice::server

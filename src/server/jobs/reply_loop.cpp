@@ -1,0 +1,113 @@
+#include "server/jobs/reply_loop.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/error.hpp>
+#include <boost/system/system_error.hpp>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::string_view kPing = ": keep-alive\n\n";  // a comment: clients of server-sent events skip it
+
+double seconds(engine::Clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+/// Tells the observer how long it took.
+class Stopwatch {
+ public:
+  Stopwatch(const Job& job, engine::Clock::time_point start, ReplyObserver& observer)
+      : job_(job), start_(start), observer_(observer) {}
+  /// The job may have news.
+  void look() {
+    if (told_ || !job_.first_token()) return;
+    told_ = true;
+    observer_.observe_first_token(seconds(*job_.first_token() - start_));
+  }
+  /// REQUIRES: job.done().
+  void end() {
+    if (job_.refusal()) observer_.count_rejected(*job_.refusal());
+    if (job_.error()) return;
+    const auto now = engine::Clock::now();
+    observer_.observe_request(seconds(now - start_), seconds(now - job_.first_token().value_or(now)),
+                              job_.usage().completion_tokens / job_.n_choices());
+  }
+
+ private:
+  const Job& job_;
+  engine::Clock::time_point start_;
+  ReplyObserver& observer_;
+  bool told_ = false;  // the first token's time
+};
+
+asio::awaitable<void> stream(Job& job, Answer& answer, Stopwatch watch, engine::Clock::duration ping,
+                             ReplyWriter& out) {
+  while (true) {
+    const bool news = co_await job.wait(ping);
+    watch.look();
+    if (!news) {
+      if (!out.begun()) co_await out.begin_stream();
+      co_await out.write(kPing);
+      continue;
+    }
+    const bool last = job.done();  // now: what comes during the writes below is for the next round
+    std::string bytes;
+    for (Delta& delta : job.take()) bytes += answer.delta(std::move(delta));
+    if (last) watch.end();
+    if (job.error()) {
+      if (!out.begun()) throw RequestError(*job.error());
+      bytes += answer.error(*job.error());
+    } else if (last) {
+      bytes += answer.end(job.usage(), job.reports());
+    }
+    if (!out.begun()) co_await out.begin_stream();
+    co_await out.write(bytes);
+    if (last) break;
+  }
+  co_await out.end_stream();
+  // Its client took the end, but nothing for a long time before: it counts as one that lets a write run out of time.
+  if (job.error() && job.error()->code() == kSlowReader)
+    throw boost::system::system_error(asio::error::timed_out, "the client reads too slowly");
+}
+
+asio::awaitable<std::string> whole(Job& job, Answer& answer, Stopwatch watch, std::size_t max_bytes) {
+  while (true) {
+    if (answer.bytes() > max_bytes)
+      throw RequestError(400,
+                         fmt::format("The answer is over {} bytes: take it as a stream, or ask for less (tokens, "
+                                     "choices, log-probabilities).",
+                                     max_bytes),
+                         "", "answer_too_large");
+    co_await job.wait();
+    watch.look();
+    for (Delta& delta : job.take()) answer.delta(std::move(delta));
+    if (job.done()) break;
+  }
+  watch.end();
+  if (job.error()) throw RequestError(*job.error());
+  co_return answer.end(job.usage(), job.reports());
+}
+
+}  // namespace
+
+asio::awaitable<void> reply_with(Job& job, Answer& answer, ReplyTerms terms, ReplyObserver& observer,
+                                 ReplyWriter& out) {
+  const Stopwatch watch(job, terms.start, observer);
+  if (terms.stream) {
+    co_await stream(job, answer, watch, terms.ping, out);
+  } else {
+    Reply reply;
+    reply.body = co_await whole(job, answer, watch, terms.max_answer_bytes);
+    co_await out.send(std::move(reply));
+  }
+}
+
+}  // namespace coppice::server

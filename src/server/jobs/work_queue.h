@@ -1,0 +1,66 @@
+// WorkQueue: one worker thread, and the work that waits for it. A work takes one turn or several.
+//
+// Small work goes first, so that a few large bodies do not hold up everybody. Sizes are told apart by powers of two; among
+// works of about one size the first to come is served first.
+//
+// Thread safety: push() may be called by any thread.
+//
+// Invariants
+//   1. Of kMostPasses + 1 turns in a row at least one goes to the work that has waited longest. So later work delays a work by
+//      a bounded time: if it and those that were there when it came need n turns, it is done after (kMostPasses + 1) * n
+//      turns at most.
+//   2. Of works of one size at most one is begun and not done.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <list>
+#include <mutex>
+#include <thread>
+
+namespace coppice::server {
+
+class WorkQueue {
+ public:
+  static constexpr int kMostPasses = 31;
+
+  /// One turn of a work, on the worker. Returns true when the work is done. Must not throw.
+  using Step = std::move_only_function<bool()>;
+
+  /// `begin`: what the worker's thread does first.
+  explicit WorkQueue(std::function<void()> begin = [] {});
+  /// Waits until all is done.
+  ~WorkQueue();
+  WorkQueue(const WorkQueue&) = delete;
+  WorkQueue& operator=(const WorkQueue&) = delete;
+
+  /// Calls `step` until it returns true. `bytes`: of the body that the work is about.
+  void push(std::size_t bytes, Step step);
+
+ private:
+  struct Work {
+    Step step;
+    std::size_t line;      ///< its place in lines_
+    std::uint64_t number;  ///< in order of arrival
+  };
+  using Line = std::list<Work>;
+
+  void serve();
+  Line take();
+
+  std::mutex mutex_;  ///< guards all below but the thread
+  std::condition_variable changed_;
+  /// By size, each in order of arrival. The work that has its turn is in none, and comes back as the first of its line.
+  std::array<Line, std::numeric_limits<std::size_t>::digits + 1> lines_;
+  std::size_t n_waiting_ = 0;
+  std::uint64_t last_number_ = 0;
+  int passes_ = 0;  ///< turns since the work that has waited longest had one
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace coppice::server

@@ -1,0 +1,170 @@
+"""The page of benchmarks, and the bounds beside its rows."""
+
+import dataclasses
+import pathlib
+import sys
+import unittest
+from unittest import mock
+
+REPO = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(REPO / "bench"))
+
+import bounds
+import loads
+import page
+import results
+import traces
+
+
+def row(**changes):
+    return {"coppice": 0.5, "peer": 2.0, "setting": "-fa on", "faster": 4.1, "range": [3.9, 4.4], "bound": 0.25,
+            "bound_by": "memory", "rounds": 3, "date": "2026-02-02", "commit": "new"} | changes
+
+
+class TableTest(unittest.TestCase):
+    def table(self, name, measure, **changes):
+        return "\n".join(page.table({name: {measure: row(**changes)}}))
+
+    def test_a_row_says_what_was_reached_of_the_goal_and_of_the_bound(self):
+        text = self.table("cold-8-1500", "wall_s")
+        self.assertIn("| 8 at once sharing 1,500 tokens, cold: total time | 0.50 s | 2.00 s | -fa on | **4.10x** (3.90–4.40) "
+                      "| ≥ 10x: no | 50 %, memory | a |", text)
+        self.assertIn("≥ 10x: yes", self.table("cold-8-1500", "wall_s", faster=10.0))
+
+    def test_a_setting_is_shown_without_what_is_the_rule(self):
+        for setting, shown in (("AMX, -fa on, --no-kv-unified, -np 8", "-fa on, split"), ("no AMX, -fa off, -np 1", "no AMX, -fa off, -np 1"),
+                               ("-fa off, --kv-unified, -np 16", "-fa off, unified")):
+            self.assertIn(f"| {shown} |", self.table("cold-8-1500", "wall_s", setting=setting))
+
+    def test_a_loads_later_rows_do_not_repeat_its_title(self):
+        text = "\n".join(page.table({"cold-8-1500": {"wall_s": row(), "ttft_max_s": row()}}))
+        self.assertIn("| … slowest first token |", text)
+
+    def test_a_faster_round_than_its_bound_shows(self):
+        self.assertIn("200 %, memory", self.table("engine-2048", "decode_tokens_per_s", coppice=50.0, bound=25.0))
+
+    def test_our_own_figures_have_limits(self):
+        own = {"peer": None, "setting": None, "faster": None, "range": None, "bound": None, "bound_by": None}
+        for measure, value, cell in (("bookkeeping", 0.0035, "| 0.35 % | – | – | – | ≤ 2 %: yes | – |"),
+                                     ("bookkeeping", 0.03, "≤ 2 %: no"), ("kv_read_ratio", 1.2, "≤ 1.05: no")):
+            found = {key: value for key, value in row(coppice=value).items() if key not in own}
+            self.assertIn(cell, "\n".join(page.table({"engine-16-shared": {measure: found}})))
+        self.assertIn("≥ 70 %: yes", self.table("kernel", "bandwidth_share", coppice=0.71))
+
+    def test_the_runs_are_named_and_noise_is_marked(self):
+        text = "\n".join(page.table({"stream": {"decode_tokens_per_s": row(busy=0.5)},
+                                     "long-prompt": {"wall_s": row(commit="old", rounds=1)}}))
+        self.assertIn("a: 2026-02-02, commit new, 3 rounds; b: 2026-02-02, commit old, 1 round.", text)
+        self.assertIn("| one stream, short context: decode * |", text)
+        self.assertIn("over 10 % of the machine", text)
+        self.assertNotIn("\\*", self.table("stream", "decode_tokens_per_s", busy=0.05))
+        self.assertNotIn("3.90–4.40", self.table("stream", "decode_tokens_per_s", rounds=1))
+
+
+class PageTest(unittest.TestCase):
+    def test_the_page_is_what_the_results_say(self):
+        files = sorted((REPO / "bench/results").glob("*.json"))
+        self.assertGreaterEqual(len(files), 2)
+        contents = [results.read(file) for file in files]
+        for content in contents:
+            for found in content["results"].values():
+                for name, rows in found.items():
+                    for measure in rows:
+                        self.assertIsNotNone(loads.row_of(name, measure), f"{name}: {measure} is no row of bench/loads.py")
+        self.assertEqual((REPO / "docs/benchmarks.md").read_text(), page.text(contents), "run bench/page.py")
+
+    def test_every_question_is_a_row_of_a_load(self):
+        for name, measure, _ in page.QUESTIONS:
+            self.assertIsNotNone(loads.row_of(name, measure))
+
+    def test_the_summary_shows_each_machine_and_what_it_lacks(self):
+        machines = [{"machine": "Box A, 2 cores (AMX)", "results": {"m": {"stream": {"decode_tokens_per_s": row(coppice=99.0)}}}},
+                    {"machine": "Box B, 2 cores (AVX2)", "results": {"m": {}}}]
+        text = "\n".join(page._short(machines))
+        self.assertIn("Box A AMX: coppice | llama-server | faster | Box B: coppice", text)
+        self.assertIn("| one chat: tokens a second | 99 tok/s | 2 tok/s | **4.10x** (3.90–4.40) | – | – | – |", text)
+
+
+class TracesTest(unittest.TestCase):
+    def test_a_replay_becomes_a_table(self):
+        budget = {"budget_percent": 1, "budget_blocks": 20, "lru": 0.1, "coppice": 0.15, "optimum": 0.3, "processor_seconds": 0.5}
+        report = traces.report_of({"trace": "chat", "requests": 1000, "tokens": 2e6, "distinct_blocks": 2000, "blocks": 4000,
+                                   "infinite": 0.4, "rows": [budget, budget | {"optimum": 0.1}]})
+        rates = {"insert_with_eviction": 40e6, "match_32k": 900e6, "other": 1}
+        tree = traces.tree_of([{"run_name": f"{name}/{blocks}/x", "aggregate_name": kind, "items_per_second": rate / blocks}
+                               for name, rate in rates.items() for blocks in (4, 1) for kind in ("median", "mean")])
+        self.assertEqual(tree, {"blocks": [1, 4], "inserted": [40, 10], "matched": [900, 225]})
+        text = "\n".join(page._traces({"machine": "m", "traces": {"date": "d", "reports": [report], "tree": tree}}))
+        self.assertIn("`chat`: 1,000 requests, 2.0 M prompt tokens, 2,000 different blocks of 4,000.", text)
+        self.assertIn("| 1 % | 20 | 10.0 | **15.0** | 30.0 | 25 % | 4 |", text)
+        self.assertIn("| 1 % | 20 | 10.0 | **15.0** | 10.0 | – | 4 |", text)
+        self.assertIn("| inserted, with eviction | 40 | 10 | ≥ 20, and within 2x: no |", text)
+
+
+class Model:
+    weight_bytes, kv_bytes_per_token, head_size = 16 * 2**20, 0, 64
+    layer_multiply_adds, output_multiply_adds, attention_multiply_adds = 1000, 100, 10
+
+
+class BoundsTest(unittest.TestCase):
+    def bounds(self, rates, peaks, loads_measured=1):
+        found = bounds.Bounds(Model, 2, "machine_peak")
+        found.byte_dots, found.attention_dots = 4, 2
+        answers = {"read": iter(rates), "multiply": iter(peaks)}
+        with mock.patch("bounds.output_of", lambda command: next(answers[command[1]])):
+            for _ in range(loads_measured):
+                with found.measured(loads.LOADS["stream"]):
+                    pass
+        return found
+
+    def test_the_most_that_was_seen_around_any_load_of_a_size_counts(self):
+        found = self.bounds(["100", "300", "200", "150"], ["7", "9", "8", "6"], 2)
+        self.assertEqual(found.bandwidths, {16 * 2**20: 300.0})
+        self.assertEqual(found.peak, 9)
+        again = bounds.Bounds(Model, 2, "machine_peak", {"bytes_per_s": {"16777216": 300.0}, "multiply_adds_per_s": 9})
+        self.assertEqual(again.as_json(), found.as_json())
+
+    def test_a_smaller_buffer_is_never_slower(self):
+        found = self.bounds(["100", "100"], ["1e9", "1e9"])
+        found.bandwidths |= {32 * 2**20: 400.0, 8 * 2**20: 900.0}
+        self.assertEqual(found.step_seconds(1, 5, 9), (16 * 2**20 / 400, "memory"))
+
+    def test_a_step_reads_or_multiplies_and_a_prefill_multiplies(self):
+        found = self.bounds([str(2**20)] * 2, ["1e9"] * 2)
+        self.assertEqual(found.step_seconds(4, 5, 9), (16, "memory"))
+        found.peak = 10.0
+        products, attention = 4 * (1000 + 100) / 4, 4 * 9 * 10 / 2
+        self.assertEqual(found.step_seconds(4, 5, 9), ((products + attention) / 10, "multiplication"))
+        # Tokens 7 and 8 see 8 and 9 keys.
+        self.assertEqual(found.prefill_seconds(2, 7, 1), ((2 * 1000 + 100) / 4 + 17 * 10 / 2) / 10)
+
+    def test_cold_loads_prefill_each_groups_prefix_once(self):
+        found = self.bounds([str(2**20)] * 2, ["10"] * 2)
+        load = loads.Burst("x", "x", (), 4, 100, groups=2, own=3, out=5)
+        own = 8 * found.prefill_seconds(3, 100, 1)
+        shared = 2 * found.prefill_seconds(100, 0, 0)
+        step, _ = found.step_seconds(8, load.unique_tokens, 105)
+
+        def of(measure, load=load):
+            return found.of(load, loads.Row(measure))
+        self.assertEqual(of("ttft_max_s"), (shared + own, "multiplication"))
+        self.assertEqual(of("wall_s")[0], shared + own + 4 * step)
+        self.assertEqual(of("wall_s", dataclasses.replace(load, warm=True))[0], own + 4 * step)
+        self.assertEqual(of("decode_tokens_per_s")[0], 8 / step)
+        self.assertIsNone(of("ttft_median_s"))
+
+    def test_a_format_of_fewer_bytes_has_a_higher_bound(self):
+        class Small(Model):
+            weight_bytes, kv_bytes_per_token = 1e6, 1000
+            layer_multiply_adds = output_multiply_adds = attention_multiply_adds = 1
+
+        found = bounds.Bounds(Small, 1, "machine_peak")
+        found.bandwidths, found.peak = {2**24: 1e9}, 1e12
+        # 16,416 tokens: 1 + 16.416 MB; of int8 66 of 128 bytes, of turbo4 34.
+        for name, rate in (("deep-int8", 106), ("deep-turbo4", 187)):
+            load = loads.LOADS[name]
+            self.assertEqual((round(found.of(load, load.rows[0])[0]), found.of(load, load.rows[0])[1]), (rate, "memory"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,79 @@
+// The cases of `coppice bench`, on a tiny random model: each brings the figures that bench/loads.py names.
+#include "cli/bench_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "executor/ggml/ggml_executor.h"
+#include "support/executor_rig.h"
+#include "support/gguf_writer.h"
+
+namespace coppice::cli {
+namespace {
+
+class BenchEngineTest : public testing::Test {
+ protected:
+  static std::unique_ptr<executor::Executor> load(std::size_t kv_bytes) {
+    const auto path = test::scratch_folder() / "engine.gguf";
+    if (!std::filesystem::exists(path)) test::write_tiny_model({}, path);
+    executor::GgmlOptions o;
+    o.model_path = path.string();
+    o.kv_bytes = kv_bytes;
+    o.n_threads = 1;
+    o.max_rows = 512;
+    o.max_sequences = 32;
+    return executor::load_ggml_executor(o, {});
+  }
+  static const EngineCase& named(std::string_view name) {
+    return *std::ranges::find(engine_cases(), name, &EngineCase::name);
+  }
+};
+
+TEST_F(BenchEngineTest, EachCaseBringsItsFigures) {
+  const auto executor = load(std::size_t{64} << 20);
+  for (const EngineCase& what : engine_cases()) {
+    if (what.name == "deep") continue;  // takes minutes, and differs from "depth" in numbers only
+    const Figures list = run_case(what, *executor, 1);
+    const std::map<std::string, double> figures(list.begin(), list.end());
+    for (const auto& [name, value] : figures) EXPECT_GE(value, 0) << what.name << ": " << name;
+    if (what.streams == 0) {
+      EXPECT_GT(figures.at("count"), 0);
+      EXPECT_GE(figures.at("p99_ms"), figures.at("median_ms"));
+      EXPECT_GT(figures.at("quiet_median_ms"), 0);
+      continue;
+    }
+    EXPECT_GT(figures.at("decode_tokens_per_s"), 0) << what.name;
+    EXPECT_GT(figures.at("bookkeeping"), 0) << what.name;
+    EXPECT_LT(figures.at("bookkeeping"), 1) << what.name;
+    EXPECT_GE(figures.at("kv_read_ratio"), 1) << what.name;
+    EXPECT_EQ(figures.contains("prefill_tokens_per_s"), what.prefill_depth >= 0) << what.name;
+  }
+}
+
+// Sixteen rows read one prefix: more different bytes than a lone stream at that depth, by far fewer than sixteen times.
+TEST_F(BenchEngineTest, StreamsOfTheSharedCaseStandOnOnePrefix) {
+  const auto executor = load(std::size_t{64} << 20);
+  const auto read = [&](std::string_view name) {
+    const Figures list = run_case(named(name), *executor, 1);
+    return std::map<std::string, double>(list.begin(), list.end()).at("kv_mib_per_step");
+  };
+  const double alone = read("depth"), together = read("shared");
+  EXPECT_GT(together, alone);
+  EXPECT_LT(together, 2 * alone);
+}
+
+TEST_F(BenchEngineTest, APoolThatIsTooSmallIsAnError) {
+  EXPECT_THROW(run_case(named("batch"), *load(std::size_t{1} << 18), 1), std::runtime_error);
+}
+
+TEST(MedianTest, IsTheMiddleOrTheMeanOfTheMiddleTwo) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
+}
+
+}  // namespace
+}  // namespace coppice::cli

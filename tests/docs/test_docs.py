@@ -1,0 +1,102 @@
+"""What README.md and docs/ tell a reader to type works, and what they name exists."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from commands import REPO, Reader, blocks
+from coppice_process import Coppice, binary
+
+README, OPERATIONS, API = REPO / "README.md", REPO / "docs" / "operations.md", REPO / "docs" / "api.md"
+PAGES = sorted([*REPO.glob("*.md"), *(REPO / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("page", [README, OPERATIONS], ids=lambda page: page.name)
+def test_commands_run(page, tmp_path):
+    found = blocks(page.name, page.read_text())
+    assert len(found) >= 2
+    with Reader(tmp_path) as reader:
+        for block in found:
+            print(f"{block.place}:\n{reader.run(block)}")
+
+
+@pytest.mark.parametrize("command", ["build/coppice serve --modle /path/to/model.gguf", "make nothing", "false\ntrue",
+                                     "curl http://127.0.0.1:8080/health", "build/coppice --nothing"])
+def test_a_command_that_breaks_is_seen(command, tmp_path):
+    [block] = blocks("page", f"```sh\n{command}\n```\n")
+    with pytest.raises(AssertionError, match="page:1"), Reader(tmp_path) as reader:
+        reader.run(block)
+
+
+def table(page: Path, heading: str) -> list[list[str]]:
+    """The cells, row by row, of the first table below a heading."""
+    text = page.read_text().partition(f"\n## {heading}\n")[2]
+    body = re.search(r"^\|[-|]+\|\n((?:\|.*\n)+)", text, re.M).group(1)
+    return [re.split(r"(?<!\\)\|", line)[1:-1] for line in body.splitlines()]
+
+
+def help_of(*command: str) -> str:
+    return subprocess.run([binary(), *command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def options_of(command: str) -> dict[str, str]:
+    """Of each option in the help: its default, if it states one."""
+    text = help_of(command)
+    found = re.findall(r"^  (?:-\w,)?(--[a-z-]+)(.*)$", text, re.M)
+    return {name: (re.findall(r"=([^\s()=]+)(?:  |$)", rest) or [""])[0] for name, rest in found}
+
+
+def in_bytes(size: str) -> str:
+    return str(int(size.removesuffix(" MiB")) << 20) if size.endswith(" MiB") else size
+
+
+def test_options_are_those_of_help():
+    offered = options_of("serve")
+    del offered["--help"]
+    described = {}
+    for names, _, default in table(OPERATIONS, "Options"):
+        names = re.findall(r"`(--[a-z-]+)", names)
+        defaults = default.split(",") if len(names) > 1 else [default]
+        described |= {name: in_bytes(value.strip()) for name, value in zip(names, defaults, strict=True)}
+    assert described.keys() == offered.keys()
+    for name, default in offered.items():
+        assert default in ("", described[name]), name
+
+
+@pytest.mark.parametrize("page", [README, OPERATIONS, API], ids=lambda page: page.name)
+def test_no_option_is_named_that_is_not_there(page):
+    commands = re.findall(r"^  (\w+)", help_of().partition("Subcommands:")[2], re.M)
+    known = set().union(*map(options_of, commands))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text())) <= known
+
+
+def leaves(value, path="") -> set[str]:
+    if not isinstance(value, dict):
+        return {path}
+    return set().union(*(leaves(inner, f"{path}.{name}".lstrip(".")) for name, inner in value.items()))
+
+
+def test_cache_figures_are_those_of_the_server():
+    described = set()
+    for names, _ in table(API, "Figures"):
+        parent = ""
+        for name in re.findall(r"`([a-z_.]+)`", names):
+            parent = parent if name.startswith(".") else name.partition(".")[0]
+            described.add(parent + name if name.startswith(".") else name)
+    with Coppice("--kv-bytes", "64MiB", "--threads", "1") as server:
+        assert described == leaves(server.stats())
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]*)(?:#[^)]*)?\)", page.read_text()):
+            assert not target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_version_is_the_newest_of_the_changelog():
+    version = re.search(r"project\(coppice VERSION (\S+)", (REPO / "CMakeLists.txt").read_text()).group(1)
+    assert subprocess.run([binary(), "--version"], capture_output=True, text=True).stdout == f"coppice {version}\n"
+    headings = re.findall(r"^## \[?([^\]\s]+)", (REPO / "CHANGELOG.md").read_text(), re.M)
+    assert headings[:2] == ["Unreleased", version]

@@ -1,0 +1,113 @@
+// What clients can make the engine hold is counted when it comes in: each counter at its limit, and clients that try to
+// pass it. The number of waiting requests is batching_test's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "engine/harness.h"
+#include "engine/mailbox.h"
+
+namespace coppice::testing {
+namespace {
+
+using engine::Refusal;
+
+Prompt tokens(std::size_t n) {
+  return Prompt(n, 7);
+}
+
+TEST(Accounting, PromptsTogetherFillTheirLimitAndNoMore) {
+  Harness h({.max_prompt_tokens = 100});
+  const auto first = h.submit({.prompt = tokens(60), .max_tokens = 3});
+  const auto second = h.submit({.prompt = tokens(40), .max_tokens = 3});
+  const auto third = h.submit({.prompt = tokens(1), .max_tokens = 3});
+  h.step();
+  EXPECT_FALSE(h.result(first).done || h.result(second).done);
+  EXPECT_EQ(h.result(third).refusal, Refusal::kQueueFull);
+  EXPECT_THAT(h.result(third).message, ::testing::HasSubstr("100 tokens"));
+  EXPECT_EQ(h.result(third).usage.prompt_tokens, 1);
+  EXPECT_GE(h.result(third).retry_seconds, 1);
+  const auto larger = h.submit({.prompt = tokens(101), .max_tokens = 3});
+  h.finish();
+  EXPECT_EQ(h.result(larger).refusal, Refusal::kQueueFull);
+  EXPECT_EQ(h.snapshot().requests_refused, 2);
+  EXPECT_EQ(h.snapshot().requests_submitted, 4);
+}
+
+// Not when the engine's thread comes to it: a step may take seconds.
+TEST(Accounting, PromptsCountFromTheMomentTheyCome) {
+  Harness h({.max_prompt_tokens = 100});
+  const auto first = h.submit({.prompt = tokens(60), .max_tokens = 1});
+  engine::RequestId late = 0;
+  h.executor().during_forward([&] {
+    if (late == 0) late = h.submit({.prompt = tokens(60), .max_tokens = 1});
+  });
+  h.step();
+  EXPECT_TRUE(h.result(first).done);
+  h.finish();
+  EXPECT_EQ(h.result(late).refusal, Refusal::kQueueFull);
+}
+
+// However a request ends, another one of the same size gets in, and a token more does not.
+TEST(Accounting, EveryEndGivesThePromptBack) {
+  using End = std::function<void(Harness&, engine::RequestId)>;
+  const Submission patient{.prompt = tokens(100), .max_tokens = 50};
+  const auto with = [&](auto change) {
+    Submission changed = patient;
+    change(changed);
+    return changed;
+  };
+  const End nothing = [](Harness&, engine::RequestId) {};
+  const std::vector<std::tuple<std::string, Submission, End>> ends = {
+      {"finished", with([](auto& s) { s.max_tokens = 2; }), nothing},
+      {"cancelled", patient, [](Harness& h, engine::RequestId id) { h.cancel(id); }},
+      {"failed", with([](auto& s) { s.throw_at = 3; }), nothing},
+      {"failed step", patient,
+       [](Harness& h, engine::RequestId) { h.executor().fail_at(static_cast<int>(h.executor().steps().size())); }},
+      {"refused", with([](auto& s) { s.n = 1000; }), nothing},
+      {"timed out", with([](auto& s) { s.deadline = engine::Clock::time_point{}; }), nothing},
+  };
+  for (const auto& [name, submission, end] : ends) {
+    SCOPED_TRACE(name);
+    Harness h({.max_prompt_tokens = 100});
+    const auto id = h.submit(submission);
+    for (int i = 0; i < 4; ++i) h.step();
+    end(h, id);
+    h.run();
+    ASSERT_TRUE(h.result(id).done);
+    const auto next = h.submit({.prompt = tokens(100), .max_tokens = 1});
+    const auto over = h.submit({.prompt = tokens(1), .max_tokens = 1});
+    h.finish();
+    EXPECT_FALSE(h.result(next).refusal);
+    EXPECT_EQ(h.result(over).refusal, Refusal::kQueueFull);
+  }
+}
+
+TEST(Accounting, ManyClientsCannotPassTheLimitTogether) {
+  constexpr int kClients = 4, kRequestsEach = 500;
+  constexpr std::size_t kLimit = 1000;
+  engine::Mailbox mailbox(kLimit);
+  {
+    std::vector<std::jthread> clients;
+    for (int c = 0; c < kClients; ++c) {
+      clients.emplace_back([&, c] {
+        std::mt19937_64 random(static_cast<std::uint64_t>(c));
+        for (int i = 0; i < kRequestsEach; ++i) mailbox.push({.prompt = tokens(1 + random() % 20)});
+      });
+    }
+  }
+  std::vector<engine::Command> commands;
+  mailbox.drain(commands);
+  EXPECT_EQ(commands.size(), std::size_t{kClients * kRequestsEach});
+  EXPECT_EQ(mailbox.submitted(), kClients * kRequestsEach);
+  std::size_t held = 0;
+  for (const auto& command : commands) {
+    if (const auto* request = std::get_if<engine::Request>(&command)) held += request->prompt.size();
+  }
+  EXPECT_EQ(held, kLimit) << "and small ones fill what large ones leave";
+}
+
+}  // namespace
+}  // namespace coppice::testing

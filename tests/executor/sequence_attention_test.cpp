@@ -1,0 +1,108 @@
+// dense and gather alone, against plain attention in double precision: full and sliding groups, chunks and decodes, on
+// shuffled block ids. Slots that no row may see hold NaN and huge numbers.
+#include <ggml-cpu.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "attention/reference.h"
+#include "executor/ggml/graph/attention.h"
+#include "support/attention_cases.h"
+
+namespace coppice::executor {
+namespace {
+
+using attention::KvFormat;
+
+/// The backend's result for the case: [n_rows, n_head, head_dim].
+std::vector<float> attend(const test::AttentionCase& c, const test::PoolData& pool, const std::vector<float>& queries,
+                          bool dense) {
+  const model::ModelSpec spec{.n_head = c.heads.n_head,
+                              .n_kv_head = c.heads.n_kv_head,
+                              .head_dim = c.heads.head_dim,
+                              .attention_scale = c.heads.scale};
+  KvStoreConfig config{.n_layer_slots = 1,
+                       .format = pool.view.format,
+                       .n_kv_head = c.heads.n_kv_head,
+                       .head_dim = c.heads.head_dim,
+                       .block_size = c.block_size};
+  config.budget_bytes = 2 * pool.keys.size();
+  const KvStore store(config);
+  std::ranges::copy(pool.keys, static_cast<std::byte*>(store.k(0)->data));
+  std::ranges::copy(pool.values, static_cast<std::byte*>(store.v(0)->data));
+
+  Batch batch;
+  for (const test::CaseSequence& s : c.sequences) {
+    batch.sequences.push_back({s.n_rows, s.first_position, {{s.table, c.block_size}}});
+  }
+  batch.tokens.resize(static_cast<std::size_t>(c.n_rows()));
+  const AttentionConfig attention_config{&spec, &store, {c.group}};
+  const auto backend = dense ? make_dense_attention(attention_config) : make_gather_attention(attention_config);
+  const std::size_t n_nodes = backend->nodes_per_layer(batch) + 8;
+  const ContextPtr context = make_context(n_nodes, n_nodes);
+  ggml_cgraph* graph = ggml_new_graph_custom(context.get(), n_nodes, false);
+  const DecoderParts parts{.spec = &spec, .weights = nullptr, .store = &store, .attention = backend.get()};
+  const StepInputs inputs;
+  std::vector<std::shared_ptr<void>> node_data;
+  GraphBuilder b{.parts = parts, .context = context.get(), .graph = graph, .inputs = inputs, .node_data = node_data};
+  backend->begin(b, batch);
+  ggml_tensor* q =
+      ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, c.heads.head_dim, c.heads.n_head, std::ssize(batch.tokens));
+  ggml_set_input(q);
+  ggml_tensor* out = backend->attend(b, {q, store.k(0), store.v(0)}, 0);
+  ggml_set_output(out);
+  ggml_build_forward_expand(graph, out);
+  const GraphAllocatorPtr memory(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
+  EXPECT_TRUE(ggml_gallocr_alloc_graph(memory.get(), graph));
+  std::memcpy(q->data, queries.data(), queries.size() * sizeof(float));
+  backend->fill(batch);
+  const std::unique_ptr<ggml_backend, GgmlDeleter<ggml_backend_free>> cpu(ggml_backend_cpu_init());
+  ggml_backend_cpu_set_n_threads(cpu.get(), 1);  // more would spin at every node
+  EXPECT_EQ(ggml_backend_graph_compute(cpu.get(), graph), GGML_STATUS_SUCCESS);
+  const auto* data = static_cast<const float*>(out->data);
+  return {data, data + queries.size()};
+}
+
+struct Setup {
+  bool dense;
+  KvFormat format;
+};
+
+class SequenceAttentionTest : public testing::TestWithParam<Setup> {};
+
+INSTANTIATE_TEST_SUITE_P(Backends, SequenceAttentionTest,
+                         testing::Values(Setup{false, KvFormat::kF16}, Setup{true, KvFormat::kF16},
+                                         Setup{true, KvFormat::kInt8}, Setup{true, KvFormat::kTurbo4}),
+                         [](const auto& info) {
+                           return std::string(info.param.dense ? "dense_" : "gather_") +
+                                  std::string(format_name(info.param.format));
+                         });
+
+TEST_P(SequenceAttentionTest, EqualsPlainAttentionInDoublePrecision) {
+  const std::uint64_t seed = test::test_seed();
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 40; ++round) {
+    // Chunks of 64 rows and more are worked on in tiles by the library.
+    const test::RandomShape shape{.max_chunk = round % 4 == 0 ? 100 : 40, .sliding = round % 2 == 1};
+    const test::AttentionCase c = test::random_case(shape, random);
+    const test::PoolData pool(c, random(), GetParam().format);
+    const std::vector<float> queries = test::make_queries(c, random());
+    std::vector<float> expected(queries.size());
+    attention::attend_reference(c.heads, pool.view, c.group, c.rows(), queries, expected);
+    const std::vector<float> got = attend(c, pool, queries, GetParam().dense);
+    double worst = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double difference = std::abs(double{got[i]} - double{expected[i]});
+      worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+    }
+    ASSERT_LT(worst, 2e-5) << "round " << round << ", block size " << c.block_size << ", window " << c.group.window;
+  }
+}
+
+}  // namespace
+}  // namespace coppice::executor

@@ -1,0 +1,107 @@
+// Step graphs: what nodes they are made of, and when one serves several steps.
+#include "executor/ggml/graph/step_graph.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "executor/ggml/graph/attention.h"
+#include "executor/ggml/graph/graph_runner.h"
+#include "support/gguf_writer.h"
+
+namespace coppice::executor {
+namespace {
+
+using attention::KvFormat;
+
+constexpr int kBlockSize = 32;
+
+/// A decoder of plain f32 matrices, which ggml multiplies.
+class StepGraphTest : public testing::Test {
+ protected:
+  static model::Model tiny() {
+    const auto path = test::scratch_folder() / "step_graph.gguf";
+    if (!std::filesystem::exists(path)) test::write_tiny_model({}, path);
+    return model::load_model(path.string());
+  }
+  KvStoreConfig config(KvFormat format) const {
+    return {.n_layer_slots = 2,
+            .format = format,
+            .n_kv_head = model_.spec.n_kv_head,
+            .head_dim = model_.spec.head_dim,
+            .block_size = kBlockSize,
+            .budget_bytes = std::size_t{1} << 20};
+  }
+  AttentionConfig attention(const KvStore& store) const { return {&model_.spec, &store, groups_}; }
+  DecoderParts parts(const KvStore& store, Attention& attention) const {
+    return {&model_.spec, &weights_, &store, &attention, &rope_, {{0, 0}, {0, 1}}};
+  }
+
+  /// Rows of one sequence on the blocks of `table`; the logits of the last one are wanted.
+  Batch batch(int first_position, int n_rows, const std::vector<kv::BlockId>& table) const {
+    Batch b;
+    b.tokens.assign(static_cast<std::size_t>(n_rows), 1);
+    b.sequences.push_back({n_rows, first_position, {{table, kBlockSize}}});
+    b.logit_rows = {n_rows - 1};
+    return b;
+  }
+
+  /// Nodes of our own in a step of four rows.
+  int own_nodes(const KvStore& store, Attention& attention) const {
+    const DecoderParts p = parts(store, attention);
+    const std::vector<kv::BlockId> table = {3, 1};
+    const StepGraph graph(p, batch(40, 4, table), {4, 1});
+    int n = 0;
+    for (int i = 0; i < ggml_graph_n_nodes(graph.graph()); ++i) {
+      const ggml_op op = ggml_graph_node(graph.graph(), i)->op;
+      n += op == GGML_OP_CUSTOM || op == GGML_OP_MAP_CUSTOM1 || op == GGML_OP_MAP_CUSTOM2 || op == GGML_OP_MAP_CUSTOM3;
+    }
+    return n;
+  }
+
+  model::Model model_ = tiny();
+  std::vector<kv::GroupSpec> groups_ = {{kv::GroupKind::kFull, 0, {0, 1}, std::size_t{2} * 2 * 2 * 16 * 2}};
+  Weights weights_{model_, {}};
+  KvStore store_{config(KvFormat::kF16)};
+  attention::Rope rope_{model_.spec.rope.dims, model_.spec.rope.base, model_.spec.rope.freq_scale, {}};
+};
+
+TEST_F(StepGraphTest, GatherIsMadeOfTheLibrarysOperators) {
+  EXPECT_EQ(own_nodes(store_, *make_gather_attention(attention(store_))), 0);
+}
+
+TEST_F(StepGraphTest, DenseIsMadeOfTheLibrarysOperatorsWhereTheyKnowTheFormat) {
+  EXPECT_EQ(own_nodes(store_, *make_dense_attention(attention(store_))), 0);
+  const KvStore int8(config(KvFormat::kInt8));
+  EXPECT_GT(own_nodes(int8, *make_dense_attention(attention(int8))), 0);
+}
+
+TEST_F(StepGraphTest, TreeHasNodesOfOurOwn) {  // or the tests above would look for the wrong ones
+  EXPECT_GT(own_nodes(store_, *make_tree_attention(attention(store_), 1)), 0);
+}
+
+TEST_F(StepGraphTest, OneGraphOfTheTreeServesAllTablesAndPositions) {
+  const auto tree = make_tree_attention(attention(store_), 1);
+  const DecoderParts p = parts(store_, *tree);
+  GraphRunner runner(1);
+  const std::vector<kv::BlockId> short_table = {3}, long_table = {7, 2, 5};
+  // The largest shape comes first: a graph that needs more working memory than all before it drops the others.
+  const StepGraph* large = &runner.prepare(p, batch(60, 21, long_table));
+  const StepGraph* small = &runner.prepare(p, batch(0, 17, short_table));
+  EXPECT_EQ(small->shape(), (StepShape{20, 1}));  // few shapes: rows are padded
+  EXPECT_EQ(&runner.prepare(p, batch(60, 19, long_table)), small);
+  EXPECT_EQ(&runner.prepare(p, batch(0, 22, short_table)), large);
+  EXPECT_EQ(&runner.prepare(p, batch(60, 20, long_table)), small);
+}
+
+TEST_F(StepGraphTest, ReferencesPadNothing) {
+  const std::vector<kv::BlockId> table = {3};
+  for (const auto& attention : {make_dense_attention(attention(store_)), make_gather_attention(attention(store_))}) {
+    EXPECT_EQ(shape_of(batch(0, 17, table), *attention), (StepShape{17, 1})) << attention->name();
+  }
+}
+
+}  // namespace
+}  // namespace coppice::executor

@@ -1,0 +1,117 @@
+// How many connections there may be, and how long idle ones stay.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/fixture.h"
+
+namespace coppice::testing {
+namespace {
+
+class ConnectionsTest : public ServerTest {};
+
+TEST_F(ConnectionsTest, IdleConnectionsAreClosed) {
+  auto c = config();
+  c.http.idle_seconds = 0.3;
+  start({}, c);
+  EXPECT_TRUE(client()->closed());
+  auto used = client();
+  used->get("/health");
+  EXPECT_TRUE(used->closed());
+}
+
+// Beast throws from inside the operation that reads it: neither its coroutine nor the server's can catch that.
+TEST_F(ConnectionsTest, ATrailerThatCannotBeHeldClosesItsConnectionOnly) {
+  start();
+  auto bystander = client();
+  EXPECT_EQ(bystander->get("/health").status, 200);
+  auto bad = client();
+  bad->send("GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the head is read, the trailer comes by itself
+  bad->send("0\r\nX:" + std::string(65534, 'a') + "\r\n\r\n");
+  EXPECT_TRUE(bad->closed());
+  EXPECT_EQ(bystander->get("/health").status, 200);
+  EXPECT_EQ(client()->get("/health").status, 200);
+}
+
+TEST_F(ConnectionsTest, WaitingForAnAnswerIsNotIdle) {
+  auto c = config();
+  c.http.idle_seconds = c.http.header_seconds = c.http.body_seconds = c.http.write_seconds = 0.3;
+  FakeModel& model = start({}, c);
+  auto patient = client();
+  patient->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  const auto id = model.wait_submitted(0);
+  EXPECT_TRUE(client()->closed());  // idle, and so a clock that shows 0.3 s have passed
+  EXPECT_FALSE(model.cancelled(id));
+  model.emit({last(id, "done", sampling::Finish::kStop, {})});
+  EXPECT_EQ(patient->receive().status, 200);
+}
+
+TEST_F(ConnectionsTest, OneConnectionTooManyIsTold) {
+  auto c = config();
+  c.http.max_connections = 3;
+  start({}, c);
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(client());
+    while (clients.back()->get("/health").status != 200) clients.back() = client();  // start()'s client may linger
+  }
+  EXPECT_EQ(client()->receive().status, 503);
+  EXPECT_EQ(clients[0]->get("/health").status, 200);
+}
+
+TEST_F(ConnectionsTest, IdleConnectionsGiveWay) {
+  auto c = config();
+  c.http.max_connections = 8;
+  c.http.crowded_idle_seconds = 0.3;
+  FakeModel& model = start({}, c);
+  expect_deserted();
+  auto busy = client();
+  busy->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  const auto id = model.wait_submitted(0);
+  std::vector<std::unique_ptr<HttpClient>> idle;
+  for (int i = 0; i < 7; ++i) idle.push_back(client());
+  const auto full = client()->receive();
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(full.headers.at("retry-after"), "1");
+  for (auto& one : idle) EXPECT_TRUE(one->closed());
+  EXPECT_EQ(get("/health").status, 200);
+  model.emit({last(id, "done", sampling::Finish::kStop, {})});
+  EXPECT_EQ(busy->receive().status, 200);
+}
+
+/// Closing with unread bytes makes the kernel send a reset, which destroys the answer on its way.
+TEST_F(ConnectionsTest, OneConnectionTooManyHearsSoThoughItTalks) {
+  auto c = config();
+  c.http.max_connections = 1;
+  c.http.crowded_idle_seconds = 60;
+  start({}, c);
+  expect_deserted();
+  auto first = client();
+  EXPECT_EQ(first->get("/health").status, 200);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(post("/tokenize", std::string(100000, ' ')).status, 503);
+  EXPECT_EQ(first->get("/health").status, 200);
+}
+
+TEST_F(ConnectionsTest, FloodOfConnectionsLeavesTheFirstOnes) {
+  auto c = config();
+  c.http.max_connections = 10;
+  c.http.crowded_idle_seconds = 60;
+  start({}, c);
+  expect_deserted();
+  std::vector<std::unique_ptr<HttpClient>> served, flood;
+  for (int i = 0; i < 10; ++i) {
+    served.push_back(client());
+    ASSERT_EQ(served.back()->get("/health").status, 200);
+  }
+  for (int i = 0; i < 500; ++i) flood.push_back(client());
+  for (auto& one : served) EXPECT_EQ(one->get("/health").status, 200);
+  flood.clear();
+  served.clear();
+  expect_deserted();
+}
+
+}  // namespace
+}  // namespace coppice::testing

@@ -1,0 +1,113 @@
+// From a body to what the engine is asked: how much of it there may be, and what stays in memory.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/api/tokenize.h"
+#include "server/base/request_error.h"
+#include "server/fake_model.h"
+#include "server/prepare.h"
+
+namespace coppice::testing {
+namespace {
+
+/// It lives until the reply's end, beside those of all that wait in the queue.
+TEST(Prepared, HoldsNoTexts) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  const auto held = [&](server::Endpoint endpoint, const std::string& input) {
+    return prepare(model, endpoint,
+                   "{" + input + R"(, "n": 3, "stop": "end", "logit_bias": {"5": 1}, "stream": true})");
+  };
+  const auto chat = held(server::Endpoint::kChat, R"("messages": [{"role": "user", "content": "hi"}])");
+  EXPECT_TRUE(chat.request.messages.empty() && chat.request.sampling.stop.empty());
+  EXPECT_TRUE(chat.request.sampling.logit_bias.empty() && chat.request.stream);
+  const auto text = held(server::Endpoint::kCompletions, R"("prompt": ["hi", "ho"], "echo": true)");
+  EXPECT_TRUE(text.request.prompts.empty());
+  EXPECT_EQ(text.echoes, (std::vector<std::string>{"hi", "ho"})) << "not one for each of the 6 choices";
+}
+
+TEST(Preparation, WantsAnInput) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  server::GenerationRequest nothing;
+  nothing.input_field = "ask";
+  EXPECT_THROW(server::Preparation(model, nothing), server::RequestError);
+}
+
+/// A dialect may hand them over before templates get them. Until then they must not be dropped in silence.
+TEST(Preparation, RefusesWhatTemplatesDoNotGetYet) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  const auto step = [&](server::Message message) {
+    message.role = "assistant";
+    message.content = {{"a"}, {"b"}};
+    server::GenerationRequest request;
+    request.messages = {std::move(message)};
+    server::Preparation preparation(model, std::move(request));
+    preparation.step();
+    return preparation.take().requests.at(0).prompt;
+  };
+  const auto tokens = step({});
+  EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "assistant: ab\nassistant: ");
+  EXPECT_THROW(step({.reasoning = "because"}), server::RequestError);
+  EXPECT_THROW(step({.tool_calls = {{"1", "f", "{}"}}}), server::RequestError);
+}
+
+/// More prompts can never all be let in, so that asking again is of no use.
+TEST(Prepared, TakesAsManyPromptsAsHaveRoom) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  model.facts_.max_batch = 2;
+  model.facts_.max_waiting = 1;
+  const auto taken = [&](const char* prompts) {
+    return prepare(model, server::Endpoint::kCompletions, prompts).requests.size();
+  };
+  EXPECT_EQ(taken(R"({"prompt": ["a", "b", "c"]})"), 3U);
+  try {
+    taken(R"({"prompt": ["a", "b", "c", "d"]})");
+    FAIL();
+  } catch (const server::RequestError& e) {
+    EXPECT_EQ(e.status(), 400);
+    EXPECT_STREQ(e.what(), "'prompt': at most 3 prompts");
+  }
+  model.facts_.max_waiting = SIZE_MAX;
+  EXPECT_EQ(taken(R"({"prompt": ["a", "b", "c", "d"]})"), 4U) << "as --max-queue 18446744073709551615 has it";
+}
+
+/// The context bounds what a body's values may take in memory and time, and refuses nothing that fits into it.
+TEST(Prepared, TakesWhatFitsTheContextOnly) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  model.facts_.context_length = 2000;
+  const auto list = [](std::size_t n, const std::string& what) {
+    std::string all = what;
+    for (std::size_t i = 1; i < n; ++i) all += "," + what;
+    return "[" + all + "]";
+  };
+  const auto code = [&](server::Endpoint endpoint, const std::string& input) -> std::string {
+    try {
+      prepare(model, endpoint, "{" + input + "}");
+    } catch (const server::RequestError& e) {
+      return e.code();
+    }
+    return "";
+  };
+  constexpr auto kChat = server::Endpoint::kChat, kCompletions = server::Endpoint::kCompletions;
+  const std::string full = list(1999, "7");
+  EXPECT_EQ(code(kCompletions, R"("prompt": )" + list(server::kMaxPrompts, full)), "");
+  EXPECT_EQ(code(kCompletions, R"("prompt": )" + list(2001, "7")), "context_length_exceeded");
+  const std::string message = R"({"name": "n", "role": "u", "content": [{"type": "text", "text": ""}]})";
+  EXPECT_EQ(code(kChat, R"("messages": )" + list(2001, message)), "context_length_exceeded") << "and not for its form";
+  for (const auto& [endpoint, good] : {std::pair(kChat, R"("messages": [{"role": "user", "content": "hi"}])"),
+                                       std::pair(kCompletions, R"("prompt": "hi")")}) {
+    EXPECT_EQ(code(endpoint, good), "");
+    EXPECT_EQ(code(endpoint, std::string(good) + R"(, "x": )" + list(30000, "{}")), "too_many_values");
+    EXPECT_EQ(code(endpoint, std::string(good) + R"(, "x": )" + list(300000, "0")), "too_many_values");
+  }
+  EXPECT_THROW(server::tokenize_reply(model, R"({"content": "hi", "x": )" + list(30000, "{}") + "}"),
+               server::RequestError);
+  EXPECT_THROW(server::detokenize_reply(model, R"({"tokens": [1], "x": )" + list(30000, "{}") + "}"),
+               server::RequestError);
+}
+
+}  // namespace
+}  // namespace coppice::testing

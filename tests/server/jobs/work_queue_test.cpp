@@ -1,0 +1,111 @@
+// The worker doesn't begin before what a test gives it is there: the order is the queue's alone.
+#include "server/jobs/work_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <optional>
+#include <random>
+#include <string>
+
+namespace coppice::server {
+namespace {
+
+class WorkQueueTest : public ::testing::Test {
+ protected:
+  WorkQueueTest() {
+    queue_.emplace([begun = begin_.get_future().share()] { begun.wait(); });
+  }
+
+  /// `each_turn` is told how many turns are left. While the worker runs, only the worker may call this.
+  void add(char name, std::size_t bytes, int turns = 1, std::function<void(int)> each_turn = [](int) {}) {
+    queue_->push(bytes, [this, name, left = turns, each_turn]() mutable {
+      order_ += name;
+      each_turn(--left);
+      return left == 0;
+    });
+  }
+  /// The names in the order of their turns.
+  std::string run() {
+    begin_.set_value();
+    queue_.reset();
+    return order_;
+  }
+
+  std::string order_;
+
+ private:
+  std::promise<void> begin_;
+  std::optional<WorkQueue> queue_;
+};
+
+TEST_F(WorkQueueTest, SmallWorkGoesFirst) {
+  add('L', 1 << 20);
+  add('M', 64 << 10);
+  add('s', 2000);
+  EXPECT_EQ(run(), "sML");
+}
+
+TEST_F(WorkQueueTest, OfAboutOneSizeTheFirstToComeGoesFirst) {
+  add('a', 4000);
+  add('b', 2100);
+  add('c', 900);
+  add('d', 10);
+  EXPECT_EQ(run(), "cdab");
+}
+
+TEST_F(WorkQueueTest, SmallWorkComesBetweenTheTurnsOfLargeWork) {
+  add('L', 1 << 20, 3, [this](int left) {
+    if (left == 2) add('s', 10);
+  });
+  EXPECT_EQ(run(), "LsLL");
+}
+
+TEST_F(WorkQueueTest, OfOneSizeOneIsBegunAtATime) {
+  add('a', 1 << 20, 3, [this](int left) {
+    if (left == 2) add('c', 1 << 20, 2);
+  });
+  add('b', 1 << 20, 2);
+  EXPECT_EQ(run(), "aaabbcc");
+}
+
+TEST_F(WorkQueueTest, NoWorkIsPassedForEver) {
+  add('L', 1 << 20, 2);
+  std::function<void(int)> one_more = [&](int) {
+    if (std::ranges::count(order_, 'L') < 2 && order_.size() < 1000) add('s', 10, 1, one_more);
+  };
+  one_more(0);
+  const std::string small(WorkQueue::kMostPasses, 's');
+  EXPECT_EQ(run(), small + "L" + small + "Ls");
+}
+
+/// Works come at any moment. Each is done in time, reckoned from what was there when it came.
+TEST_F(WorkQueueTest, KeepsItsPromiseToEverybody) {
+  std::mt19937 random(7);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  int to_come = 3000, late = 0;
+  std::size_t needed = 0;  // turns, by those who are there
+  std::function<void()> come = [&] {
+    --to_come;
+    const int turns = 1 + below(3) * below(3);
+    needed += static_cast<std::size_t>(turns);
+    const std::size_t latest = order_.size() + (WorkQueue::kMostPasses + 1) * needed;
+    const auto each_turn = [&, latest](int left) {
+      --needed;
+      if (left == 0 && order_.size() > latest) ++late;
+      for (int n = below(3); n > 0 && to_come > 0; --n) come();
+    };
+    add('x', std::size_t{1} << (below(20) > 0 ? below(12) : 12 + below(12)), turns, each_turn);
+  };
+  for (int i = 0; i < 50; ++i) come();
+  run();
+  EXPECT_EQ(to_come, 0);
+  EXPECT_EQ(needed, 0U);
+  EXPECT_EQ(late, 0);
+}
+
+}  // namespace
+}  // namespace coppice::server
