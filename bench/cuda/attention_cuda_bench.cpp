@@ -1,0 +1,255 @@
+// The tree kernel's time on this GPU, one layer of an 8B shape (32/8 heads x 128, bf16), for the steps of docs/benchmarks.md.
+//
+// Timed inside a CUDA graph that attends over each of several pools in turn, so that nothing of a pool is left in the L2 cache;
+// planning apart. The floor is the step's different bytes over the bandwidth that a device-to-device copy reaches in this run.
+//   attention_cuda_bench [--replays N] [--json FILE] [--chunk BLOCKS] [--bundle BLOCKS] [--sweep] [--only PART_OF_NAME]
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <random>
+
+#include "support/cuda_step.h"
+
+namespace coppice {
+namespace {
+
+using attention::cuda::Number;
+using attention::cuda::TreeCost;
+using test::check_cuda;
+using test::DeviceBytes;
+
+constexpr int kPools = 8;
+
+struct Options {
+  int replays = 20;
+  const char* json = nullptr;
+  TreeCost cost;
+  bool sweep = false;
+  const char* only = "";  ///< cases whose names hold this
+};
+
+struct Timing {
+  double median = 0.0, least = 0.0;  ///< microseconds a launch
+};
+
+class Graph {
+ public:
+  template <class Launch>
+  explicit Graph(Launch launch) {
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
+    for (int pool = 0; pool < kPools; ++pool) launch(pool, stream_);
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamEndCapture(stream_, &graph), "capture");
+    check_cuda(cudaGraphInstantiate(&graph_, graph, 0), "graph");
+    cudaGraphDestroy(graph);
+    cudaEventCreate(&begin_);
+    cudaEventCreate(&end_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+    cudaGraphExecDestroy(graph_);
+    cudaStreamDestroy(stream_);
+  }
+
+  Timing time(int replays) {
+    std::vector<double> all;
+    for (int i = -3; i < replays; ++i) {
+      cudaEventRecord(begin_, stream_);
+      check_cuda(cudaGraphLaunch(graph_, stream_), "launch");
+      cudaEventRecord(end_, stream_);
+      check_cuda(cudaEventSynchronize(end_), "attention");
+      float ms = 0.0F;
+      cudaEventElapsedTime(&ms, begin_, end_);
+      if (i >= 0) all.push_back(1e3 * static_cast<double>(ms) / kPools);
+    }
+    std::ranges::sort(all);
+    return {all[all.size() / 2], all.front()};
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaGraphExec_t graph_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+test::AttentionCase step(const char* name, std::vector<test::Path> paths) {
+  test::AttentionCase c = test::make_case(name, paths, attention::cuda::kBlockSize, {}, 1);
+  c.heads = {.n_head = 32, .n_kv_head = 8, .head_dim = 128, .scale = 1.0F / std::sqrt(128.0F)};
+  return c;
+}
+
+test::AttentionCase decodes(const char* name, int shared, int own, int n) {
+  std::vector<test::Path> paths;
+  if (shared > 0) paths.push_back({.length = shared, .reads = false});
+  for (int i = 0; i < n; ++i) {
+    paths.push_back(shared > 0 ? test::Path{.parent = 0, .shared = shared, .length = shared + own}
+                               : test::Path{.length = own});
+  }
+  return step(name, std::move(paths));
+}
+
+std::vector<test::AttentionCase> cases() {
+  std::vector<test::AttentionCase> all;
+  all.push_back(decodes("2,048 shared + 256, B = 8", 2048, 256, 8));
+  all.push_back(decodes("2,048 shared + 256, B = 32", 2048, 256, 32));
+  all.push_back(decodes("2,048 shared + 256, B = 64", 2048, 256, 64));
+  all.push_back(decodes("8,192 shared + 256, B = 8", 8192, 256, 8));
+  all.push_back(decodes("8,192 shared + 256, B = 32", 8192, 256, 32));
+  all.push_back(decodes("8,192 shared + 256, B = 64", 8192, 256, 64));
+  all.push_back(decodes("nothing shared, depth 2,048, B = 32", 0, 2048, 32));
+  all.push_back(decodes("8,192 shared + 1, B = 64", 8192, 1, 64));
+  all.push_back(decodes("one decode at 8,192", 0, 8192, 1));
+  all.push_back(step("prefill 2,048 at depth 0", {{.length = 2048, .n_rows = 2048}}));
+  std::vector<test::Path> mixed = {{.length = 2048 + 512, .n_rows = 512}};
+  for (int i = 0; i < 32; ++i) mixed.push_back({.parent = 0, .shared = 2048, .length = 2048 + 256});
+  all.push_back(step("prefill 512 at 2,048 + 32 decodes on it", mixed));
+  return all;
+}
+
+/// Bytes a second that a copy inside the device reads and writes.
+double copy_bandwidth() {
+  constexpr std::size_t kBytes = std::size_t{2} << 30;
+  const DeviceBytes from(kBytes), to(kBytes);
+  double best = 0.0;
+  for (int i = 0; i < 8; ++i) {
+    check_cuda(cudaDeviceSynchronize(), "copy");
+    const auto begin = std::chrono::steady_clock::now();
+    constexpr int kTimes = 5;
+    for (int k = 0; k < kTimes; ++k) {
+      check_cuda(cudaMemcpyAsync(to.as<void>(), from.as<void>(), kBytes, cudaMemcpyDeviceToDevice), "copy");
+    }
+    check_cuda(cudaDeviceSynchronize(), "copy");
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    best = std::max(best, 2.0 * kTimes * static_cast<double>(kBytes) / seconds);
+  }
+  return best;
+}
+
+/// Fills with bf16 values of about 1 either way.
+void randomise(const DeviceBytes& bytes, std::size_t n) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> some(std::min(n / 2, std::size_t{4} << 20));
+  for (std::uint16_t& x : some) x = test::to_number(Number::kBf16, normal(random));
+  for (std::size_t at = 0; at < n; at += some.size() * 2) {
+    check_cuda(
+        cudaMemcpy(bytes.as<std::byte>() + at, some.data(), std::min(some.size() * 2, n - at), cudaMemcpyHostToDevice),
+        "copy");
+  }
+}
+
+void bench(const test::AttentionCase& c, const Options& options, double bandwidth, std::FILE* json) {
+  const std::int64_t block_bytes = std::int64_t{2} * c.block_size * c.heads.n_kv_head * c.heads.head_dim;
+  const auto half = static_cast<std::size_t>(c.n_blocks * block_bytes);
+  const DeviceBytes pools(2 * half * kPools);
+  randomise(pools, 2 * half * kPools);
+  test::CudaStep step(c, Number::kBf16, options.cost);
+  std::vector<float> q(static_cast<std::size_t>(c.n_rows()) * 32 * 128);
+  std::mt19937_64 random(2);
+  std::normal_distribution<float> normal;
+  for (float& x : q) x = normal(random);
+  step.write_queries(q);
+  Graph graph([&](int pool, cudaStream_t stream) {
+    attention::cuda::TreeAttention args = step.args();
+    args.keys = pools.as<std::byte>() + 2 * half * static_cast<std::size_t>(pool);
+    args.values = args.keys + half;
+    args.block_bytes = block_bytes;
+    if (const char* error = launch_tree_attention(args, options.cost.n_workers, stream))
+      throw std::runtime_error(error);
+    check_cuda(cudaGetLastError(), "launch");
+  });
+  const Timing t = graph.time(options.replays);
+  const double bytes = static_cast<double>(c.unique_slots() * block_bytes / c.block_size * 2);
+  const double floor = bytes / bandwidth * 1e6;
+  std::printf("%-42s %7.1f us (least %.1f), floor %.1f, %4.0f GB/s, %zu items, %d slots\n", c.name.c_str(), t.median,
+              t.least, floor, bytes / t.median * 1e-3, step.plan().items.size(), step.plan().n_slots);
+  std::fflush(stdout);
+  if (json != nullptr) {
+    std::fprintf(json, ",\n    {\"case\": \"%s\", \"us\": %.2f, \"least_us\": %.2f, \"floor_us\": %.2f}",
+                 c.name.c_str(), t.median, t.least, floor);
+  }
+}
+
+double plan_time(const test::AttentionCase& c, const TreeCost& cost) {
+  const std::vector<attention::SequenceRows> rows = c.rows();
+  attention::SharePlanner sharing(c.group);
+  attention::cuda::TreePlanner planner({1 << 14, 1 << 16, 1 << 16, 1 << 12}, cost);
+  const attention::SharePlan& shared = sharing.plan(rows);
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int kTimes = 50;
+  for (int i = 0; i < kTimes; ++i) planner.plan(shared);
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / kTimes;
+}
+
+/// A launch whose plan is empty: what begins and ends it.
+double empty_launch(const Options& options) {
+  test::CudaStep step(decodes("", 0, 64, 1), Number::kBf16, options.cost);
+  const DeviceBytes counts(sizeof(attention::cuda::TreeCounts));
+  counts.fill(0);
+  attention::cuda::TreeAttention args = step.args();
+  args.counts = counts.as<attention::cuda::TreeCounts>();
+  Graph graph([&](int, cudaStream_t stream) { launch_tree_attention(args, options.cost.n_workers, stream); });
+  return graph.time(options.replays).median;
+}
+
+void run(Options options) {
+  cudaDeviceProp device{};
+  check_cuda(cudaGetDeviceProperties(&device, 0), "device");
+  options.cost.n_workers = device.multiProcessorCount;
+  const double bandwidth = copy_bandwidth();
+  std::printf("%s, %d multiprocessors, copies at %.2f TB/s; an empty launch %.1f us\n", device.name,
+              device.multiProcessorCount, bandwidth * 1e-12, empty_launch(options));
+  std::FILE* json = options.json != nullptr ? std::fopen(options.json, "w") : nullptr;
+  if (json != nullptr) {
+    std::fprintf(json, "{\n  \"device\": \"%s\",\n  \"attention\": [\n    {\"case\": \"copy\", \"tb_s\": %.3f}",
+                 device.name, bandwidth * 1e-12);
+  }
+  for (const test::AttentionCase& c : cases()) {
+    if (c.name.find(options.only) == std::string::npos) continue;
+    bench(c, options, bandwidth, json);
+    if (!options.sweep) continue;
+    std::printf("  plan %.0f us on the host\n", plan_time(c, options.cost));
+    for (const int chunk : {4, 8, 16, 24, 32}) {
+      Options other = options;
+      other.cost.chunk_blocks = chunk;
+      std::printf("  chunk %2d: ", chunk);
+      bench(c, other, bandwidth, nullptr);
+    }
+  }
+  if (json != nullptr) {
+    std::fprintf(json, "\n  ]\n}\n");
+    std::fclose(json);
+  }
+}
+
+}  // namespace
+}  // namespace coppice
+
+int main(int argc, char** argv) {
+  coppice::Options options;
+  for (int i = 1; i < argc; ++i) {
+    const auto value = [&] { return i + 1 < argc ? argv[++i] : "0"; };
+    if (std::strcmp(argv[i], "--replays") == 0) options.replays = std::max(1, std::atoi(value()));
+    if (std::strcmp(argv[i], "--json") == 0) options.json = value();
+    if (std::strcmp(argv[i], "--chunk") == 0) options.cost.chunk_blocks = std::atoi(value());
+    if (std::strcmp(argv[i], "--bundle") == 0) options.cost.bundled_blocks = std::atoi(value());
+    if (std::strcmp(argv[i], "--only") == 0) options.only = value();
+    if (std::strcmp(argv[i], "--sweep") == 0) options.sweep = true;
+  }
+  try {
+    coppice::run(options);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,24 @@
+# CUDA, for COPPICE_CUDA only. nvcc is called as it is: CMake 3.25 knows no C++20 for it. The host's half of a .cu file is compiled by
+# the project's own compiler.
+find_package(CUDAToolkit 12.4 REQUIRED)
+
+# coppice_cuda_library(NAME attention_cuda SRCS ... DEPS ...): target coppice_attention_cuda, machine code for Hopper (sm_90a,
+# which is not forward compatible).
+function(coppice_cuda_library)
+  cmake_parse_arguments(A "" "NAME" "SRCS;DEPS" ${ARGN})
+  set(target coppice_${A_NAME})
+  set(objects)
+  foreach(src ${A_SRCS})
+    set(object "${CMAKE_CURRENT_BINARY_DIR}/${src}.o")
+    add_custom_command(OUTPUT "${object}"
+      COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" -std=c++20 -O3 -ccbin "${CMAKE_CXX_COMPILER}"
+        -gencode=arch=compute_90a,code=sm_90a -I "${PROJECT_SOURCE_DIR}/src" -MD -MF "${object}.d"
+        -c "${CMAKE_CURRENT_SOURCE_DIR}/${src}" -o "${object}"
+      DEPENDS "${src}" DEPFILE "${object}.d" VERBATIM)
+    list(APPEND objects "${object}")
+  endforeach()
+  add_library(${target} STATIC ${objects})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}/src")
+  target_link_libraries(${target} PUBLIC ${A_DEPS} CUDA::cudart_static)
+endfunction()

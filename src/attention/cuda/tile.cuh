@@ -1,0 +1,123 @@
+// What a thread block of the tree kernel has in shared memory, and who waits for whom there.
+//
+// Three warpgroups: two compute, and one warp of the third fetches. The fetching warp fills a ring of stages (the keys and values of two
+// blocks of one key head) and, item by item, the queries; it runs ahead across items. A wide item (more than 64 queries) gives each
+// warpgroup 64 queries and both compute every stage; in a narrow one both have the same queries and take turns at the stages,
+// and their states are joined at the end.
+#pragma once
+
+#include "attention/cuda/block_order.h"
+#include "attention/cuda/hopper.cuh"
+#include "attention/cuda/tree_attention.h"
+
+namespace coppice::attention::cuda {
+
+inline constexpr int kGroupThreads = 128;  ///< of a warpgroup
+inline constexpr int kComputeWarps = 8;
+inline constexpr int kThreads = 3 * kGroupThreads;
+inline constexpr int kComputeRegisters = 224, kFetchRegisters = 56;  ///< of a thread; the launch gives 168 to each
+static_assert(2 * kComputeRegisters + kFetchRegisters <= 3 * 168);   // else they wait for registers for ever
+inline constexpr int kGroupQueries = kItemQueries / 2;
+
+/// T: a 16-bit number. D: values of a head.
+template <class T, int D>
+struct Tile {
+  static constexpr int kPanel = panel_width(D);
+  static constexpr int kPanels = D / kPanel;
+  static constexpr int kPanelRow = 2 * kPanel;               ///< bytes
+  static constexpr int kBlocks = D > 128 ? 1 : 2;            ///< of a stage
+  static constexpr int kTokens = kBlocks * kBlockSize;       ///< of a stage
+  static constexpr int kPanelBytes = kTokens * kPanelRow;    ///< of a stage
+  static constexpr int kCopyBytes = kBlockSize * kPanelRow;  ///< one block's part of a panel
+  static constexpr int kHalfBytes = kTokens * D * 2;         ///< keys, or values, of a stage
+  static constexpr int kQueryBytes = 2 * D + 16;             ///< 16 more, or ldmatrix meets one bank eight times
+  static constexpr int kJoinBytes = kGroupQueries * D * 4 + kGroupQueries * 8;
+  static constexpr int kFixedBytes = kItemQueries * kQueryBytes + kJoinBytes + 256;
+  static constexpr int kMostBytes = 227 * 1024;
+  static constexpr int kFit = (kMostBytes - kFixedBytes) / (2 * kHalfBytes);
+  static constexpr int kStages = kFit < 8 ? kFit : 8;
+  static constexpr int kSharedBytes = kStages * 2 * kHalfBytes + kFixedBytes;
+  /// For D = 64 ptxas 13.0 reuses the registers after an item's first stage, so they are read again for each there.
+  static constexpr bool kQueriesInRegisters = D > 64 && D <= 128;
+  static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
+};
+
+/// What the computing warps must know of an item.
+struct ItemHead {
+  std::int32_t item;  ///< -1: there are no more
+  std::int32_t kv_head;
+  std::int32_t first_row, n_rows, n_blocks, full_lo, full_hi;
+  std::uint32_t ragged;
+};
+
+/// Addresses in shared memory, in its order.
+template <class T, int D>
+struct Shared {
+  using Shape = Tile<T, D>;
+  unsigned char* base;
+
+  __device__ std::uint32_t keys(int stage) const {
+    return shared_address(base) + static_cast<std::uint32_t>(stage * 2 * Shape::kHalfBytes);
+  }
+  __device__ std::uint32_t values(int stage) const { return keys(stage) + Shape::kHalfBytes; }
+  __device__ unsigned char* values_of(int stage) const { return base + (2 * stage + 1) * Shape::kHalfBytes; }
+  __device__ std::uint32_t queries(int half) const {
+    return keys(Shape::kStages) + static_cast<std::uint32_t>(half * kGroupQueries * Shape::kQueryBytes);
+  }
+  __device__ float* join_sums() const {
+    return reinterpret_cast<float*>(base + Shape::kStages * 2 * Shape::kHalfBytes + kItemQueries * Shape::kQueryBytes);
+  }
+  __device__ float2* join_states() const { return reinterpret_cast<float2*>(join_sums() + kGroupQueries * D); }
+  __device__ ItemHead* head(int turn) const {
+    return reinterpret_cast<ItemHead*>(join_states() + kGroupQueries) + turn;
+  }
+  __device__ Barrier barrier(int i) const { return {shared_address(head(2)) + 8 * static_cast<std::uint32_t>(i)}; }
+  __device__ Barrier queries_full(int half) const { return barrier(half); }
+  __device__ Barrier queries_empty(int half) const { return barrier(2 + half); }
+  __device__ Barrier join_full() const { return barrier(4); }
+  __device__ Barrier join_empty() const { return barrier(5); }
+  __device__ Barrier full(int stage) const { return barrier(6 + stage); }
+  __device__ Barrier empty(int stage) const { return barrier(6 + Shape::kStages + stage); }
+
+  /// By one thread, before anyone waits.
+  __device__ void init() const {
+    for (int half = 0; half < 2; ++half) {
+      queries_full(half).init(1);
+      queries_empty(half).init(kComputeWarps);
+    }
+    join_full().init(kGroupThreads);
+    join_empty().init(kGroupThreads);
+    for (int s = 0; s < Shape::kStages; ++s) {
+      full(s).init(1);
+      empty(s).init(kComputeWarps);
+    }
+    fence_barriers();
+  }
+};
+
+/// The two halves of the queries' memory. Items take turns: an item's head is in the half whose turn it is, a narrow one's queries
+/// too; a wide one uses both halves, one for each warpgroup.
+struct Turns {
+  int turn = 0;
+  std::uint32_t parities = 0;  ///< bit h: of half h
+  __device__ std::uint32_t parity(int half) const { return parities >> half & 1; }
+  __device__ void next(bool narrow) {
+    parities ^= narrow ? 1U << turn : 3U;
+    turn ^= 1;
+  }
+};
+
+/// Counts through the ring of stages.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace coppice::attention::cuda

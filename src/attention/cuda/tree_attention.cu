@@ -1,0 +1,81 @@
+#include "attention/cuda/compute.cuh"
+#include "attention/cuda/fetch.cuh"
+#include "attention/cuda/merge.cuh"
+#include "attention/cuda/tree_attention.h"
+
+namespace coppice::attention::cuda {
+
+namespace {
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define COPPICE_HAS_KERNEL 1
+#else
+#define COPPICE_HAS_KERNEL 0
+#endif
+
+template <class T, int D>
+__global__ __launch_bounds__(kThreads, 1) void attend_tree(const TreeAttention a) {
+#if COPPICE_HAS_KERNEL
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const Shared<T, D> shared{memory};
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
+  allow_next_launch();
+  if (warp >= kComputeWarps) {
+    shrink_registers<kFetchRegisters>();
+    if (warp == kComputeWarps) Fetcher<T, D>{a, shared, lane}.run();
+  } else {
+    grow_registers<kComputeRegisters>();
+    wait_for_launch_before();
+    Computer<T, D>{a, shared, warp / 4, warp % 4, lane}.run(a.scratch.control + kDone);
+    merge_rows<T, D>(a, warp, lane);
+  }
+#endif
+}
+
+template <class T, int D>
+const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream) {
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(attend_tree<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile<T, D>::kSharedBytes);
+  if (ready != cudaSuccess) return cudaGetErrorString(ready);
+  cudaLaunchAttribute early{};  // begins while the launch before it ends
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(n_workers);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = Tile<T, D>::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  const cudaError_t launched = cudaLaunchKernelEx(&config, attend_tree<T, D>, args);
+  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+}
+
+template <class T>
+const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream) {
+  switch (args.head_dim) {
+    case 64:
+      return launch<T, 64>(args, n_workers, stream);
+    case 80:
+      return launch<T, 80>(args, n_workers, stream);
+    case 96:
+      return launch<T, 96>(args, n_workers, stream);
+    case 128:
+      return launch<T, 128>(args, n_workers, stream);
+    case 256:
+      return launch<T, 256>(args, n_workers, stream);
+    default:
+      return "no tree attention for heads of this size";
+  }
+}
+
+}  // namespace
+
+const char* launch_tree_attention(const TreeAttention& args, int n_workers, CUstream_st* stream) {
+  if (args.number == Number::kBf16) return launch<__nv_bfloat16>(args, n_workers, stream);
+  return launch<__half>(args, n_workers, stream);
+}
+
+}  // namespace coppice::attention::cuda
