@@ -1,5 +1,6 @@
 // Engine: the loop that turns requests into steps. One thread owns the cache, the scheduler and the executor (run());
-// other threads reach it by queues (submit, cancel) and read a snapshot that is published after each step.
+// other threads reach it by queues (submit, cancel) and read a snapshot that is published before and
+// after each step's computation.
 //
 // Memory: what clients can make the engine hold is counted when it comes in: EngineConfig::max_waiting and
 // max_prompt_tokens. An exception, std::bad_alloc among them, is caught in two places: around the work for one request,
