@@ -15,6 +15,7 @@
 #include "attention/cpu/tree_attention.h"
 #include "attention/reference.h"
 #include "support/attention_cases.h"
+#include "support/simd_targets.h"
 
 namespace coppice::test {
 
@@ -73,16 +74,18 @@ inline double distance(const AttentionCase& c, std::span<const float> a, std::sp
 /// out, as random ones do; a slot too many or too few among 250 would be 20 times as much.
 constexpr double kTolerance = 3e-3;
 
+/// On each instruction set; the reference is computed once.
 inline void expect_reference(const AttentionCase& c, std::uint64_t seed, int n_workers, attention::KvFormat format) {
   const PoolData pool(c, seed, format);
   const auto q = make_queries(c, seed + 1);
   std::vector<float> expected(q.size());
   const auto rows = c.rows();
   attend_reference(c.heads, pool.view, c.group, rows, q, expected);
-  const Attended a = attend(c, pool, q, n_workers);
-  ASSERT_LT(distance(c, a.out, expected), kTolerance)
-      << c.name << ", " << n_workers << " workers, block " << c.block_size << ", heads " << c.heads.n_head << "/"
-      << c.heads.n_kv_head << " of " << c.heads.head_dim << ", " << format_name(format);
+  on_each_target([&] {
+    ASSERT_LT(distance(c, attend(c, pool, q, n_workers).out, expected), kTolerance)
+        << c.name << ", " << n_workers << " workers, block " << c.block_size << ", heads " << c.heads.n_head << "/"
+        << c.heads.n_kv_head << " of " << c.heads.head_dim << ", " << format_name(format);
+  });
 }
 
 }  // namespace coppice::test

@@ -26,11 +26,7 @@ using test::distance;
 using test::expect_reference;
 using test::kTolerance;
 
-class KernelTest : public test::EachSimdTarget {};
-
-INSTANTIATE_TEST_SUITE_P(Simd, KernelTest, testing::ValuesIn(test::simd_targets()), test::simd_target_name);
-
-TEST_P(KernelTest, RandomTrees) {
+TEST(KernelOnEachTarget, RandomTrees) {
   const std::uint64_t seed = test::test_seed();
   std::mt19937_64 random(seed);
   for (int i = 0; i < 60; ++i) {
@@ -47,12 +43,12 @@ TEST_P(KernelTest, RandomTrees) {
     const int n_workers = static_cast<int>(random() % 3) + 1;
     for (const KvFormat format : kKvFormats) {
       expect_reference(c, pool_seed, n_workers, format);
-      if (HasFatalFailure()) return;
+      if (testing::Test::HasFatalFailure()) return;
     }
   }
 }
 
-TEST_P(KernelTest, HeadSizesAndGroupings) {
+TEST(KernelOnEachTarget, HeadSizesAndGroupings) {
   for (const int dim : {64, 80, 96, 128, 256}) {
     for (const auto& [n_head, n_kv_head] : {std::pair(1, 1), {9, 3}, {8, 1}, {7, 1}, {16, 2}, {12, 12}}) {
       // Lone rows, and a prefix under more queries than a vector has lanes.
@@ -64,14 +60,14 @@ TEST_P(KernelTest, HeadSizesAndGroupings) {
       c.heads = {n_head, n_kv_head, dim, 0.1F};
       for (const KvFormat format : kKvFormats) {
         expect_reference(c, 1, 1, format);
-        if (HasFatalFailure()) return;
+        if (testing::Test::HasFatalFailure()) return;
       }
     }
   }
 }
 
 /// Few queries meet f16 as f32: a hundred times as exactly as kTolerance lets pass.
-TEST_P(KernelTest, FewQueriesOnF16ArePrecise) {
+TEST(KernelOnEachTarget, FewQueriesOnF16ArePrecise) {
   for (const int dim : {64, 80, 256}) {
     for (const int n_head : {3, 6}) {
       const std::vector<test::Path> paths = {{.length = 250}, {.length = 41}, {.length = 1}};
@@ -81,7 +77,9 @@ TEST_P(KernelTest, FewQueriesOnF16ArePrecise) {
       const auto q = test::make_queries(c, 2);
       std::vector<float> expected(q.size());
       attend_reference(c.heads, pool.view, c.group, c.rows(), q, expected);
-      ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance / 100) << dim << ", " << n_head;
+      test::on_each_target([&] {
+        ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance / 100) << dim << ", " << n_head;
+      });
     }
   }
 }
@@ -121,14 +119,16 @@ double sampled_distance(const AttentionCase& c, const test::PoolData& pool, std:
 }
 
 /// Long prefixes, hundreds of rows, windows, chunks beside decodes.
-TEST_P(KernelTest, LongPrefixesAndChunksAgreeWithTheReference) {
+TEST(KernelOnEachTarget, LongPrefixesAndChunksAgreeWithTheReference) {
   std::mt19937_64 random(test::test_seed());
   for (const AttentionCase& c : test::named_cases()) {
     const auto q = test::make_queries(c, random());
     for (const KvFormat format : kKvFormats) {
       const test::PoolData pool(c, random(), format);
-      const std::vector<float> out = attend(c, pool, q, 2).out;
-      EXPECT_LT(sampled_distance(c, pool, q, out, random), 5e-4) << c.name << ", " << format_name(format);
+      test::on_each_target([&] {
+        const std::vector<float> out = attend(c, pool, q, 2).out;
+        EXPECT_LT(sampled_distance(c, pool, q, out, random), 5e-4) << c.name << ", " << format_name(format);
+      });
     }
   }
 }

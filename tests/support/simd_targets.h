@@ -18,6 +18,17 @@ class EachSimdTarget : public testing::TestWithParam<std::string_view> {
   void TearDown() override { simd::use(simd::targets().front()); }
 };
 
+/// Calls f() on each instruction set: for tests whose expectation takes longer than what is tested.
+template <class F>
+void on_each_target(F&& f) {
+  for (const std::string_view name : simd::targets()) {
+    SCOPED_TRACE(name);
+    EXPECT_TRUE(simd::use(name));
+    f();
+  }
+  simd::use(simd::targets().front());
+}
+
 inline const std::vector<std::string_view>& simd_targets() {
   return simd::targets();
 }
