@@ -55,8 +55,7 @@ class ManyTile {
   ManyTile(const TileView& tile, TileScratch& scratch)
       : t_(tile),
         s_(scratch),
-        columns_(padded(tile.n_queries(), kLanes / (kHalfVectors ? 2 : 1))),
-        stride_(padded(tile.n_queries(), kLanes)),
+        stride_((tile.n_queries() + kLanes - 1) / kLanes * kLanes),
         products_(scratch, tile.head_dim(), stride_) {
     for (int q = 0; q < stride_; ++q) {  // padding sees what the last query sees
       const RowInterval& row = t_.interval(std::min(q, t_.n_queries() - 1));
@@ -92,16 +91,13 @@ class ManyTile {
                                        rows(t_.values(block, kv_head), t_.values(block + 1, kv_head)));
     const hn::ScalableTag<float> d;
     int q = 0;
-    for (; q + kManyVectors * kLanes <= columns_; q += kManyVectors * kLanes) {
+    for (; q + kManyVectors * kLanes <= stride_; q += kManyVectors * kLanes) {
       attend_columns<kManyVectors>(d, q, slot, n);
     }
     if constexpr (kManyVectors > 2) {
-      if (q + 2 * kLanes <= columns_) attend_columns<2>(d, q, slot, n), q += 2 * kLanes;
+      if (q + 2 * kLanes <= stride_) attend_columns<2>(d, q, slot, n), q += 2 * kLanes;
     }
-    if (q + kLanes <= columns_) attend_columns<1>(d, q, slot, n), q += kLanes;
-    if constexpr (kHalfVectors) {
-      if (q < columns_) attend_columns<1>(hn::Half<decltype(d)>(), q, slot, n);
-    }
+    if (q < stride_) attend_columns<1>(d, q, slot, n);
   }
 
   void store_states(int kv_head, int /*i*/) const {
@@ -116,11 +112,6 @@ class ManyTile {
 
  private:
   static constexpr int kLanes = static_cast<int>(hn::MaxLanes(hn::ScalableTag<float>()));
-  /// Whether the last columns may be half a vector: some processors compute two halves in the time of a whole one, and none
-  /// takes longer.
-  static constexpr bool kHalfVectors = kLanes == 16;
-
-  static int padded(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
   /// Slots [slot, slot + n) for columns [at, at + Vectors * lanes).
   template <int Vectors, class D>
@@ -168,7 +159,7 @@ class ManyTile {
 
   const TileView& t_;
   TileScratch& s_;
-  int columns_, stride_;  ///< queries, padded to what is computed, and to whole vectors
+  int stride_;  ///< queries, padded to whole vectors
   Products products_;
 };
 

@@ -37,7 +37,8 @@ StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
   if (ggml_gallocr_get_buffer_size(allocator_.get(), 0) != before) graphs_.clear();
   graphs_.push_front(std::move(graph));
   if (graphs_.size() > kMaxGraphs) graphs_.pop_back();
-  spdlog::debug("a graph of {} rows, made in {:.2f} ms", shape.n_rows,
+  spdlog::debug("a graph of {} rows and {} nodes, made in {:.2f} ms", shape.n_rows,
+                ggml_graph_n_nodes(graphs_.front()->graph()),
                 std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
   return *graphs_.front();
 }
