@@ -9,6 +9,9 @@ endif()
 
 set(COPPICE_SANITIZE "" CACHE STRING "address, thread, fuzz, or empty")
 set(COPPICE_FLAGS -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers)
+if(COPPICE_SANITIZE)  # -O2 takes minutes for instrumented kernels; a stack trace needs lines, not variables
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -gline-tables-only -DNDEBUG")
+endif()
 if(COPPICE_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
@@ -38,7 +41,9 @@ function(coppice_library)
   endif()
 endfunction()
 
-# coppice_test(NAME kv_tree_test SRCS kv/tree_test.cpp DEPS coppice_kv [LABELS model]): a GoogleTest program, one ctest entry.
+# coppice_test(NAME kv_tree_test SRCS kv/tree_test.cpp DEPS coppice_kv [LABELS model|threads]): a GoogleTest program, one ctest
+# entry. model: it loads the pinned model. threads: it has threads of its own, so ThreadSanitizer runs it.
+add_custom_target(threaded_tests)
 function(coppice_test)
   cmake_parse_arguments(A "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${A_NAME} ${A_SRCS})
@@ -54,6 +59,9 @@ function(coppice_test)
   endif()
   set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
     ENVIRONMENT "COPPICE_MODEL=${COPPICE_MODEL}")
+  if("threads" IN_LIST A_LABELS)
+    add_dependencies(threaded_tests ${A_NAME})
+  endif()
   if("model" IN_LIST A_LABELS)  # it computes on every core, and its threads spin
     set_tests_properties(${A_NAME} PROPERTIES RUN_SERIAL ON)
   endif()

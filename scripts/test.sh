@@ -1,22 +1,27 @@
 #!/usr/bin/env bash
 # test.sh [release]  builds everything and runs all tests
-# test.sh asan|tsan  builds everything with a sanitizer and runs the tests that take no minutes there
+# test.sh asan       builds everything with the sanitizers and runs all tests but those that load the pinned model
+# test.sh tsan       builds and runs the tests that have threads of their own
 # Further arguments go to ctest: test.sh release -R kv_
 source "$(dirname "$0")/lib.sh"
 preset=${1:-release}
 (($# == 0)) || shift
 
-"$repo/scripts/build.sh" "$preset"
-filter=()
-if [[ $preset == release ]]; then
-  # The end-to-end tests drive the binary with real clients, from an environment of their own.
-  python_env venv tests/e2e/requirements.txt "the test clients"
-else
-  filter=(-LE 'model|e2e')
-  # ggml is not instrumented, so its barriers would look like races. And ThreadSanitizer allocates by itself: tests that let
-  # allocations fail cannot do so there.
-  [[ $preset != tsan ]] || filter+=(-E '^(executor|model|cli)_|_(out_of_memory|faults)_test$')
-fi
+filter=() targets=()
+case $preset in
+  release) ;;
+  asan) filter=(-LE 'model|e2e') ;;
+  # ggml is not instrumented: its barriers would look like races. And a test that lets allocations fail cannot do so under
+  # ThreadSanitizer, which allocates by itself.
+  tsan)
+    filter=(-L threads)
+    targets=(threaded_tests)
+    ;;
+  *) die "There is no preset $preset: release, asan or tsan." ;;
+esac
+"$repo/scripts/build.sh" "$preset" "${targets[@]}"
+# The end-to-end tests drive the binary with real clients, from an environment of their own.
+[[ $preset != release ]] || python_env venv tests/e2e/requirements.txt "the test clients"
 
 cd "$repo"
 ctest --preset "$preset" -j "$(nproc)" "${filter[@]}" "$@" || die "Tests failed: see above."
