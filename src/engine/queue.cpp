@@ -9,7 +9,7 @@ namespace {
 
 // Most tokens of prompts that one step matches against the tree: a burst of long prompts must not stall those who
 // decode. What is left over goes on in the next step. A sequence counts kOverhead tokens more than it has.
-constexpr std::size_t kTokensPerStep = std::size_t{1} << 16;
+constexpr std::size_t kTokensPerStep = std::size_t{1} << 18;
 constexpr std::size_t kOverhead = 256;
 
 bool is_ready(const Sequence* sequence) {
@@ -66,6 +66,7 @@ bool Queue::look() {
 
 // The first in a step always, or a prompt beyond the limit would never get its turn.
 bool Queue::may_look_at(const Sequence& sequence) {
+  if (!cache_.config().share) return true;  // nothing is matched
   const std::size_t n = sequence.tokens().size() + kOverhead;
   if (looked_at_ > 0 && looked_at_ + n > kTokensPerStep) return false;
   looked_at_ += n;

@@ -65,6 +65,8 @@ void RequestTable::add(Sequence& sequence, sampling::Piece piece, std::optional<
 }
 
 void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
+  // A request that never got in leaves its place to the next: the queue's patience counts those who stayed.
+  if (open.arrival == arrivals_ && !open.admitted_before) --arrivals_;
   for (auto& sequence : open.sequences) scheduler_.release(*sequence);
   if (outcome.kind == Outcome::Kind::kCancelled) {
     end_samples(open, sampling::Finish::kCancelled, "");

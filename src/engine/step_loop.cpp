@@ -236,12 +236,13 @@ void StepLoop::forward() {
   scheduler_.computed();
 }
 
-// Everybody who has rows in the step fails: the cache has slots for them, and nothing in them.
+// Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before
+// anybody had rows, the last in rank fails, or the next step would meet the same.
 void StepLoop::fail_step(const std::exception& error) {
   const auto& running = scheduler_.running();  // whoever fails leaves it
-  for (;;) {
-    const auto next = std::ranges::find_if(running, [](const Sequence* sequence) { return sequence->rows > 0; });
-    if (next == running.end()) return;
+  const auto has_rows = [](const Sequence* sequence) { return sequence->rows > 0; };
+  if (std::ranges::none_of(running, has_rows) && !running.empty()) return end(*running.back()->request, failed(error));
+  for (auto next = running.end(); (next = std::ranges::find_if(running, has_rows)) != running.end();) {
     end(*(*next)->request, failed(error));
   }
 }

@@ -100,6 +100,37 @@ TEST_P(Fairness, HotRequestsPassOthersButNotForEver) {
   EXPECT_EQ(pass_one(GetParam(), 32, -1).ahead, 0) << "no lower priority passes";
 }
 
+TEST_P(Fairness, RefusedRequestsTakeNoPlacesBetweenOthers) {
+  std::mt19937_64 random(4);
+  Harness h({.groups = GetParam(), .max_batch = 2, .context_length = 100, .patience = 8});
+  const auto shared = random_prompt(random, 64);
+  h.submit({.prompt = shared, .max_tokens = 30});
+  h.submit({.prompt = random_prompt(random, 10), .max_tokens = 8});
+  while (h.snapshot().running_requests < 2) h.step();
+  const auto cold = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 4});
+  h.step();
+  for (int i = 0; i < 20; ++i) h.submit({.prompt = random_prompt(random, 200), .max_tokens = 4});
+  h.step();
+  const auto hot = h.submit({.prompt = shared + random_prompt(random, 6), .max_tokens = 8});
+  h.finish();
+  EXPECT_EQ(h.snapshot().passes, 1);
+  EXPECT_LT(h.result(hot).first_step, h.result(cold).first_step);
+}
+
+TEST_P(Fairness, ABurstOnALongPrefixIsAdmittedInOneStep) {
+  std::mt19937_64 random(5);
+  Harness h({.groups = GetParam(), .num_blocks = 8000, .max_batch = 32, .step_tokens = 512, .max_extend = 512});
+  const auto shared = random_prompt(random, 7000);
+  h.submit({.prompt = shared, .max_tokens = 2});
+  h.finish();
+  for (std::uint64_t i = 0; i < 32; ++i) {
+    h.submit({.prompt = shared + random_prompt(random, 10), .max_tokens = 3, .seed = i});
+  }
+  h.step();
+  EXPECT_EQ(h.snapshot().running_requests, 32);
+  h.finish();
+}
+
 // A queue that is never empty of more important requests.
 TEST_P(Fairness, AStreamOfMoreImportantOnesKeepsNobodyOut) {
   for (const int bound : {0, 1, 5, 32}) {

@@ -193,7 +193,7 @@ TEST_P(Preemption, GrowthRoomKeepsItFromThrashing) {
                 << " -> " << 1000 * with.preemptions_per_token << ", computed again " << without.recomputed << " -> "
                 << with.recomputed << ", steps " << without.steps << " -> " << with.steps
                 << "; soonest after an admission " << without.soonest << " -> " << with.soonest << " steps\n";
-      EXPECT_GE(with.soonest, kBlockSize) << "scheduler.h, invariant 6";
+      EXPECT_GE(with.soonest, kBlockSize) << "scheduler.h, invariant 4";
       EXPECT_LT(without.soonest, kBlockSize) << "the load is hard enough to thrash";
       for (const auto& [all, one] : {std::pair{&all_without, &without}, {&all_with, &with}}) {
         all->preemptions_per_token += one->preemptions_per_token;
