@@ -51,7 +51,7 @@ function(coppice_test)
   add_executable(${A_NAME} ${A_SRCS})
   target_include_directories(${A_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
-  target_compile_options(${A_NAME} PRIVATE ${COPPICE_FLAGS})
+  target_compile_options(${A_NAME} PRIVATE ${COPPICE_FLAGS} -O1)  # they take longer to compile than to run
   add_test(NAME ${A_NAME} COMMAND ${A_NAME})
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
