@@ -17,6 +17,7 @@
 
 // After it.
 #include "matmul/quant_rows-inl.h"
+#include "matmul/quant_unpack-inl.h"
 #include "simd/amx-inl.h"
 
 #if COPPICE_SIMD_AMX
@@ -29,8 +30,6 @@ namespace {
 
 using simd::HWY_NAMESPACE::kTileRow;
 
-constexpr int kBlock = QuantMatrix::kBlock;
-constexpr int kOut = QuantMatrix::kTileOutputs;
 constexpr int kTileRows = 16;                             ///< of x in an AMX tile
 constexpr int kMostRowTiles = kAmxPanelRows / kTileRows;  ///< as many sums as leave room for weights and x
 constexpr std::ptrdiff_t kTileSize = kTileRows * kBlock;  ///< bf16
@@ -64,15 +63,14 @@ struct Scaling {
   /// by 0.28 % on average, and so they are made larger before. Errors are 5 % larger than those of rounding.
   static constexpr float kLost = 1.0028F;
 
+  /// Of a block's half, if halves differ.
   template <QuantType Type>
-  static HWY_INLINE Scaling of(const std::byte* block) {
-    const auto load = [&](std::size_t at) HWY_ATTR {
-      const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + at));
-      return _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(kLost));
-    };
-    const __m512 d = load(0);
-    if constexpr (Type == QuantType::kQ4_1) return {d, load(TileBlock::of(Type).m)};
-    return {d, _mm512_mul_ps(d, _mm512_set1_ps(Type == QuantType::kQ4_0 ? -8.0F : -128.0F))};
+  static HWY_INLINE Scaling of(const ChunkScales<Type>& scales, int block, int half) {
+    constexpr PackedForm form = PackedForm::of(Type);
+    const __m512 lost = _mm512_set1_ps(kLost), d = _mm512_mul_ps(scales.scale(block, half).raw, lost);
+    if constexpr (form.has_min()) return {d, _mm512_mul_ps(scales.min(block).raw, lost)};
+    if constexpr (form.table) return {d, _mm512_setzero_ps()};
+    return {d, _mm512_mul_ps(d, _mm512_set1_ps(-static_cast<float>(form.zero)))};
   }
 };
 
@@ -82,34 +80,66 @@ HWY_INLINE __m512i pairs_of(__m512 a, __m512 b) {
   return _mm512_mask_shuffle_epi8(_mm512_castps_si512(b), 0x3333333333333333, _mm512_castps_si512(a), upper);
 }
 
+/// What the lowest four bits of a q stand for, of types with no more bits.
+template <QuantType Type>
+HWY_INLINE __m512 numbers_of_halves() {
+  if constexpr (!PackedForm::of(Type).table) {
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  }
+  const __m512i table = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table.data())));
+  return _mm512_cvtepi32_ps(_mm512_sub_epi32(table, _mm512_set1_epi32(PackedForm::of(Type).zero)));
+}
+
 /// A block's weights as an AMX tile: row i has inputs 2 i and 2 i + 1 of each output.
 template <QuantType Type>
-HWY_INLINE void unpack_block(const std::byte* block, std::uint16_t* tile) {
-  constexpr bool halves = Type != QuantType::kQ8_0;
-  const Scaling scaling = Scaling::of<Type>(block);
-  const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const std::byte* q = block + TileBlock::of(Type).q;
-  constexpr std::size_t ahead = 8;  // blocks that come soon, of this tile or the next one
-  for (std::size_t i = 0; i < TileBlock::of(Type).size; i += 64)
-    __builtin_prefetch(block + ahead * TileBlock::of(Type).size + i);
+HWY_INLINE void unpack_block(const std::byte* chunk, const ChunkScales<Type>& scales, int block, std::uint16_t* tile) {
+  constexpr PackedForm form = PackedForm::of(Type);
+  constexpr bool halves = form.bits == 4;
+  prefetch_block<Type>(chunk, block);
+  const std::byte* at = chunk + form.blocks_at() + static_cast<std::size_t>(block) * form.block_bytes();
+  const __m512 numbers = numbers_of_halves<Type>();
+  hn::Vec<U8> bytes[kGroups];
+  if constexpr (!halves) unpack<Type>(at, bytes);
+  Scaling scaling = Scaling::of<Type>(scales, block, 0);
   HWY_UNROLL(8)
-  for (int vector = 0; vector < (halves ? 4 : 8); ++vector, q += 64) {
-    const __m512i four = _mm512_loadu_si512(q);
-    const auto weight = [&](unsigned shift) HWY_ATTR {
-      const __m512i at = _mm512_srli_epi32(four, shift);
+  for (int group = 0; group < kGroups; ++group) {
+    if (form.scales == 2 && group == kGroups / 2) scaling = Scaling::of<Type>(scales, block, 1);
+    const __m512i four = halves ? _mm512_loadu_si512(at + group / 2 * 64) : bytes[group].raw;
+    const auto weight = [&](int input) HWY_ATTR {
+      const auto shift = static_cast<unsigned>(8 * input + (halves ? group % 2 * 4 : 0));
+      const __m512i bits = _mm512_srli_epi32(four, shift);
       // A lookup of a number sees the lowest four bits only.
-      const __m512 number = halves ? _mm512_permutexvar_ps(at, numbers)
-                                   : _mm512_cvtepi32_ps(_mm512_and_si512(at, _mm512_set1_epi32(255)));
+      const __m512 number = halves ? _mm512_permutexvar_ps(bits, numbers)
+                                   : _mm512_cvtepi32_ps(_mm512_and_si512(bits, _mm512_set1_epi32(255)));
       return _mm512_fmadd_ps(number, scaling.d, scaling.m);
     };
-    for (unsigned half = 0; half < (halves ? 2 : 1); ++half) {
-      for (unsigned pair = 0; pair < 2; ++pair, tile += 2 * kOut) {
-        const unsigned shift = 16 * pair + 4 * half;
-        _mm512_store_si512(tile, pairs_of(weight(shift), weight(shift + 8)));
-      }
-    }
+    _mm512_store_si512(tile, pairs_of(weight(0), weight(1)));
+    _mm512_store_si512(tile + 2 * kOut, pairs_of(weight(2), weight(3)));
+    tile += 4 * kOut;
   }
 }
+
+/// A tile's blocks, one after the other.
+template <QuantType Type>
+class BlockReader {
+ public:
+  HWY_INLINE explicit BlockReader(const std::byte* tile) : chunk_(tile), scales_(tile, 0) {}
+
+  HWY_INLINE void next(std::uint16_t* tile) {
+    constexpr PackedForm form = PackedForm::of(Type);
+    if (block_ == form.chunk_blocks) {
+      chunk_ += form.chunk_bytes();
+      scales_ = ChunkScales<Type>(chunk_, 0);
+      block_ = 0;
+    }
+    unpack_block<Type>(chunk_, scales_, block_++, tile);
+  }
+
+ private:
+  const std::byte* chunk_;
+  ChunkScales<Type> scales_;
+  int block_ = 0;
+};
 
 /// AMX tiles 0 to RowTiles - 1 += rows times a block's weights.
 template <int RowTiles>
@@ -146,8 +176,8 @@ HWY_INLINE void store_sums(float* to, std::ptrdiff_t stride) {
 template <QuantType Type, int RowTiles>
 void multiply_tile(const std::byte* tile, int n_blocks, const AmxPanel& panel, const float* plus, float* y,
                    std::ptrdiff_t stride) {
-  constexpr std::size_t size = TileBlock::of(Type).size;
   alignas(64) std::uint16_t weights[2][kTileSize];
+  BlockReader<Type> blocks(tile);
   if (plus) {
     load_sums<0>(plus, stride);
     if constexpr (RowTiles > 1) load_sums<1>(plus, stride);
@@ -159,10 +189,10 @@ void multiply_tile(const std::byte* tile, int n_blocks, const AmxPanel& panel, c
     _tile_zero(2);
     _tile_zero(3);
   }
-  unpack_block<Type>(tile, weights[0]);
+  blocks.next(weights[0]);
   for (int b = 1; b < n_blocks; ++b) {
     // Before the product of the one before: a tile that vectors have just stored takes long to load.
-    unpack_block<Type>(tile + static_cast<std::size_t>(b) * size, weights[b % 2]);
+    blocks.next(weights[b % 2]);
     multiply_block<RowTiles>(panel.x + (b - 1) * RowTiles * kTileSize, weights[(b - 1) % 2]);
   }
   multiply_block<RowTiles>(panel.x + (n_blocks - 1) * RowTiles * kTileSize, weights[(n_blocks - 1) % 2]);
@@ -190,35 +220,24 @@ void multiply_panel(const TileProduct& t, const AmxPanel& panel) {
   }
 }
 
-template <QuantType Type>
 struct AmxKernel {
   const QuantProducts& products;
   AmxPanel panel;
 
   explicit AmxKernel(const QuantProducts& p) : products(p) {}  // the panel is too large to be zeroed for nothing
   void round(const UnitPart& part) { fill_panel(products, part, panel); }
-  void multiply(const TileProduct& t) const { multiply_panel<Type>(t, panel); }
+  void multiply(const TileProduct& t) const {
+    with_type(t.type, [&]<QuantType Type>() { multiply_panel<Type>(t, panel); });
+  }
   void gate(const TileProduct& gate, const float* up) const { gate_tile(gate, up); }
 };
 
-template <QuantType Type>
-void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
-  const simd::HWY_NAMESPACE::WholeTiles whole;
-  AmxKernel<Type> kernel(p);
-  each_unit(p, claims, n_workers, kernel);
-}
-
 }  // namespace
 
-void amx_of_type(const QuantProducts& p, Claims& claims, int n_workers) {
-  switch (p.type) {
-    case QuantType::kQ4_0:
-      return multiply<QuantType::kQ4_0>(p, claims, n_workers);
-    case QuantType::kQ4_1:
-      return multiply<QuantType::kQ4_1>(p, claims, n_workers);
-    case QuantType::kQ8_0:
-      return multiply<QuantType::kQ8_0>(p, claims, n_workers);
-  }
+void run_on_amx(const QuantProducts& p, Claims& claims, int n_workers) {
+  const simd::HWY_NAMESPACE::WholeTiles whole;
+  AmxKernel kernel(p);
+  each_unit(p, claims, n_workers, kernel);
 }
 
 }  // namespace coppice::matmul::HWY_NAMESPACE
@@ -232,7 +251,7 @@ namespace coppice::matmul {
 void run_amx([[maybe_unused]] const QuantProducts& products, [[maybe_unused]] Claims& claims,
              [[maybe_unused]] int n_workers) {
 #if (HWY_TARGETS & HWY_AVX3_DL) != 0 && defined(__clang__)
-  N_AVX3_DL::amx_of_type(products, claims, n_workers);
+  N_AVX3_DL::run_on_amx(products, claims, n_workers);
 #else
   std::abort();  // never called: simd::amx()
 #endif

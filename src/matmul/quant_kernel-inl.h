@@ -15,6 +15,7 @@
 
 #include "matmul/quant_kernel.h"
 #include "matmul/quant_rows-inl.h"
+#include "matmul/quant_unpack-inl.h"
 #include "simd/kernel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,24 +23,14 @@ namespace coppice::matmul::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int kBlock = QuantMatrix::kBlock;
-constexpr int kOut = QuantMatrix::kTileOutputs;
-constexpr int kGroups = kBlock / 4;  // groups of four inputs in a block
 constexpr int kPanelRows = kVectorPanelRows;
 constexpr int kPanelBlocks = QuantMatrix::kBlocksAtOnce;  // inputs rounded at a time: 2,048
-
-constexpr int zero_of(QuantType type) {
-  return type == QuantType::kQ4_0 ? 8 : type == QuantType::kQ8_0 ? 128 : 0;
-}
-
-using F = hn::CappedTag<float, kOut>;
-using I = hn::RebindToSigned<F>;
-using U8 = hn::Repartition<std::uint8_t, F>;
-using U16 = hn::Repartition<std::uint16_t, F>;
+constexpr std::array kZeros = {8, 16, 128};               // that types subtract from a block's q
+constexpr int kHalfZero = 32;                             // of the type with scales for halves of blocks
 
 enum class ByteDots : std::uint8_t {
   kNone,
-  kSmall,  ///< sums of two products must fit 16 bits: 4-bit weights only
+  kSmall,  ///< sums of two products must fit 16 bits: weights of 8 bits must be signed
   kExact,
 };
 
@@ -65,12 +56,28 @@ HWY_INLINE hn::Vec<I> add_dots(hn::Vec<I> sum, hn::Vec<U8> w, hn::Vec<I> x) {
 #endif
 }
 
-/// Up to 16 rows of x, rounded block by block.
+/// sum + the products of four bytes, in each lane. Weights of 8 bits are signed where their sums would overflow else; an
+/// instruction that multiplies signed bytes takes |w| and x with w's sign.
+template <bool Signed>
+HWY_INLINE hn::Vec<I> add_signed_dots(hn::Vec<I> sum, hn::Vec<U8> w, hn::Vec<I> x) {
+  if constexpr (!Signed) return add_dots(sum, w, x);
+  const hn::RebindToSigned<U8> d;
+  const auto weights = hn::BitCast(d, w), bytes = hn::BitCast(d, x);
+  const auto turned = hn::BitCast(I(), hn::IfNegativeThenElse(weights, hn::Neg(bytes), bytes));
+  return add_dots(sum, hn::BitCast(U8(), hn::Abs(weights)), turned);
+}
+
+/// A block of up to 16 rows of x, rounded.
+struct PanelBlock {
+  alignas(64) std::int8_t q[kPanelRows][kBlock];
+  float scale[kPanelRows];
+  float sum[kPanelRows];                          ///< scale * sum of q
+  std::int32_t start[kZeros.size()][kPanelRows];  ///< - kZeros[i] * sum of q
+  std::int32_t half_start[2][kPanelRows];         ///< - kHalfZero * sum of q of half a block
+};
+
 struct Panel {
-  alignas(64) std::int8_t q[kPanelBlocks][kPanelRows][kBlock];
-  alignas(64) float scale[kPanelBlocks][kPanelRows];
-  alignas(64) float sum[kPanelBlocks][kPanelRows];          ///< scale * sum of q
-  alignas(64) std::int32_t zero[kPanelBlocks][kPanelRows];  ///< -zero * sum of q
+  PanelBlock blocks[kPanelBlocks];
 };
 
 /// The nearest number that f16 holds: what ggml keeps of a scale. Other roundings would be as good, but then every
@@ -82,67 +89,47 @@ HWY_INLINE float half_of(float scale) {
 }
 
 /// x: a block of a row.
-HWY_INLINE void round_block(const float* x, int zero, int block, int row, Panel& panel) {
-  const hn::CappedTag<float, kBlock> d;
+HWY_INLINE void round_block(const float* x, int row, PanelBlock& to) {
+  const hn::CappedTag<float, kBlock / 2> d;
   const hn::Rebind<std::int8_t, decltype(d)> bytes;
   const hn::RebindToSigned<decltype(d)> di;
-  constexpr int lanes = static_cast<int>(hn::MaxLanes(hn::CappedTag<float, kBlock>()));
+  constexpr int lanes = static_cast<int>(hn::MaxLanes(hn::CappedTag<float, kBlock / 2>()));
   auto largest = hn::Zero(d);
   for (int i = 0; i < kBlock; i += lanes) {
     largest = hn::Max(largest, hn::Abs(hn::LoadU(d, x + i)));
   }
   const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
   const auto inverse = hn::Set(d, most > 0.0F ? 127.0F / most : 0.0F);
-  auto total = hn::Zero(di);
-  for (int i = 0; i < kBlock; i += lanes) {
-    const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
-    total = hn::Add(total, q);
-    hn::StoreU(hn::DemoteTo(bytes, q), bytes, panel.q[block][row] + i);
+  std::int32_t sum = 0;
+  for (int half = 0; half < 2; ++half) {
+    auto total = hn::Zero(di);
+    for (int i = half * kBlock / 2; i < (half + 1) * kBlock / 2; i += lanes) {
+      const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+      total = hn::Add(total, q);
+      hn::StoreU(hn::DemoteTo(bytes, q), bytes, to.q[row] + i);
+    }
+    const std::int32_t part = hn::GetLane(hn::SumOfLanes(di, total));
+    to.half_start[half][row] = -kHalfZero * part;
+    sum += part;
   }
   const float scale = half_of(most / 127.0F);
-  const std::int32_t sum = hn::GetLane(hn::SumOfLanes(di, total));
-  panel.scale[block][row] = scale;
-  panel.sum[block][row] = scale * static_cast<float>(sum);
-  panel.zero[block][row] = -zero * sum;
+  to.scale[row] = scale;
+  to.sum[row] = scale * static_cast<float>(sum);
+  for (std::size_t i = 0; i < kZeros.size(); ++i) to.start[i][row] = -kZeros[i] * sum;
 }
 
-inline void round_rows(const QuantProducts& p, int zero, const UnitPart& part, Panel& panel) {
+inline void round_rows(const QuantProducts& p, const UnitPart& part, Panel& panel) {
   for (int r = 0; r < part.n_rows; ++r) {
     const float factor = row_factor(p, part.first_row + r);
     for (int b = 0; b < part.n_blocks; ++b) {
       HWY_ALIGN float buffer[kBlock];
-      round_block(block_of_row(p, part.first_row + r, part.first_block + b, factor, buffer), zero, b, r, panel);
+      round_block(block_of_row(p, part.first_row + r, part.first_block + b, factor, buffer), r, panel.blocks[b]);
     }
   }
 }
 
-/// The weights of four inputs of each lane's output, for each group of a block. q: the lanes' first.
-template <QuantType Type>
-HWY_INLINE void unpack(const std::byte* q, hn::Vec<U8> (&w)[kGroups]) {
-  const U8 d;
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(q);
-  if constexpr (Type == QuantType::kQ8_0) {
-    for (int g = 0; g < kGroups; ++g) w[g] = hn::LoadU(d, bytes + g * kOut * 4);
-  } else {
-    const auto low = hn::Set(d, std::uint8_t{15});
-    for (int g = 0; g < kGroups; g += 2) {
-      const auto pairs = hn::LoadU(d, bytes + g / 2 * kOut * 4);
-      w[g] = hn::And(pairs, low);
-      w[g + 1] = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(U16(), pairs))), low);
-    }
-  }
-}
-
-HWY_INLINE hn::Vec<F> load_halves(const std::byte* halves) {
-  const hn::Rebind<hwy::float16_t, F> half;
-  return hn::PromoteTo(F(), hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(halves)));
-}
-
-/// Asks for a block that comes soon, of this tile or the next one. The hardware's prefetchers come late (ADR 0011).
-template <std::size_t BlockSize>
-HWY_INLINE void prefetch_block(const std::byte* now) {
-  constexpr std::size_t ahead = 8;
-  for (std::size_t i = 0; i < BlockSize; i += 64) __builtin_prefetch(now + ahead * BlockSize + i);
+constexpr std::size_t start_of(int zero) {
+  return static_cast<std::size_t>(std::ranges::find(kZeros, zero) - kZeros.begin());
 }
 
 /// y[Rows][kOut] = `plus` + a tile's blocks times the panel's rows from `first_row`. `stride`: floats between rows of y, and
@@ -150,32 +137,53 @@ HWY_INLINE void prefetch_block(const std::byte* now) {
 template <QuantType Type, int Rows>
 void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int first_row, const float* plus, float* y,
                    std::ptrdiff_t stride) {
-  constexpr TileBlock layout = TileBlock::of(Type);
+  constexpr PackedForm form = PackedForm::of(Type);
   constexpr int lanes = static_cast<int>(hn::MaxLanes(F()));
+  constexpr bool is_signed = kByteDots == ByteDots::kSmall && form.zero == 128;
+  constexpr int halves = form.scales == 2 ? 2 : 1;  // parts of a block with a scale each
   const F d;
   const I di;
   for (int first = 0; first < kOut; first += lanes) {
     hn::Vec<F> acc[Rows];
     for (int r = 0; r < Rows; ++r) acc[r] = plus ? hn::LoadU(d, plus + r * stride + first) : hn::Zero(d);
-    const std::byte* at = tile;
-    for (int b = 0; b < n_blocks; ++b, at += layout.size) {
-      if (first == 0) prefetch_block<layout.size>(at);
-      hn::Vec<U8> w[kGroups];
-      unpack<Type>(at + layout.q + first * 4, w);
-      const auto scale = load_halves(at + first * 2);
-      hn::Vec<F> offset = hn::Zero(d);
-      if constexpr (Type == QuantType::kQ4_1) offset = load_halves(at + layout.m + first * 2);
-      HWY_UNROLL(16)
-      for (int r = 0; r < Rows; ++r) {
-        auto dots = Type == QuantType::kQ4_1 ? hn::Zero(di) : hn::Set(di, panel.zero[b][first_row + r]);
-        for (int g = 0; g < kGroups; ++g) {
-          std::int32_t four;
-          std::memcpy(&four, &panel.q[b][first_row + r][4 * g], 4);
-          dots = add_dots(dots, w[g], hn::Set(di, four));
+    const std::byte* chunk = tile;
+    for (int b = 0; b < n_blocks; chunk += form.chunk_bytes()) {
+      const ChunkScales<Type> scales(chunk, first);
+      for (int in_chunk = 0; in_chunk < form.chunk_blocks; ++in_chunk, ++b) {
+        if (first == 0) prefetch_block<Type>(chunk, in_chunk);
+        hn::Vec<U8> w[kGroups];
+        unpack<Type>(chunk + form.blocks_at() + in_chunk * form.block_bytes() + first * 4, w);
+        if constexpr (is_signed) {
+          for (auto& weights : w) weights = hn::Xor(weights, hn::Set(U8(), std::uint8_t{128}));
         }
-        acc[r] = hn::MulAdd(hn::ConvertTo(d, dots), hn::Mul(scale, hn::Set(d, panel.scale[b][first_row + r])), acc[r]);
-        if constexpr (Type == QuantType::kQ4_1)
-          acc[r] = hn::MulAdd(offset, hn::Set(d, panel.sum[b][first_row + r]), acc[r]);
+        const auto scale = scales.scale(in_chunk, 0), second_scale = scales.scale(in_chunk, halves - 1);
+        const auto min = scales.min(in_chunk);
+        const PanelBlock& x = panel.blocks[b];
+        /// Of row r's block, or half a block.
+        const auto dots = [&](int r, [[maybe_unused]] int half, int first_group, int end_group) HWY_ATTR {
+          auto sum = hn::Zero(di);
+          if constexpr (!is_signed && halves == 2) sum = hn::Set(di, x.half_start[half][first_row + r]);
+          if constexpr (!is_signed && halves == 1 && form.zero > 0)
+            sum = hn::Set(di, x.start[start_of(form.zero)][first_row + r]);
+          for (int g = first_group; g < end_group; ++g) {
+            std::int32_t four;
+            std::memcpy(&four, &x.q[first_row + r][4 * g], 4);
+            sum = add_signed_dots<is_signed>(sum, w[g], hn::Set(di, four));
+          }
+          return hn::ConvertTo(d, sum);
+        };
+        HWY_UNROLL(16)
+        for (int r = 0; r < Rows; ++r) {
+          const auto x_scale = hn::Set(d, x.scale[first_row + r]);
+          if constexpr (halves == 2) {
+            const auto half = hn::Mul(dots(r, 0, 0, kGroups / 2), scale);
+            const auto both = hn::MulAdd(dots(r, 1, kGroups / 2, kGroups), second_scale, half);
+            acc[r] = hn::MulAdd(both, x_scale, acc[r]);
+          } else {
+            acc[r] = hn::MulAdd(dots(r, 0, 0, kGroups), hn::Mul(scale, x_scale), acc[r]);
+          }
+          if constexpr (form.has_min()) acc[r] = hn::MulAdd(min, hn::Set(d, x.sum[first_row + r]), acc[r]);
+        }
       }
     }
     for (int r = 0; r < Rows; ++r) hn::StoreU(acc[r], d, y + r * stride + first);
@@ -215,22 +223,17 @@ void multiply_panel(const TileProduct& t, const Panel& panel) {
   }
 }
 
-template <QuantType Type>
 struct PanelKernel {
   const QuantProducts& products;
   Panel panel;
 
   explicit PanelKernel(const QuantProducts& p) : products(p) {}  // the panel is too large to be zeroed for nothing
-  void round(const UnitPart& part) { round_rows(products, zero_of(Type), part, panel); }
-  void multiply(const TileProduct& t) const { multiply_panel<Type>(t, panel); }
+  void round(const UnitPart& part) { round_rows(products, part, panel); }
+  void multiply(const TileProduct& t) const {
+    with_type(t.type, [&]<QuantType Type>() { multiply_panel<Type>(t, panel); });
+  }
   void gate(const TileProduct& gate, const float* up) const { gate_tile(gate, up); }
 };
-
-template <QuantType Type>
-void multiply(const QuantProducts& p, Claims& claims, int n_workers) {
-  PanelKernel<Type> kernel(p);
-  each_unit(p, claims, n_workers, kernel);
-}
 
 }  // namespace coppice::matmul::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -17,18 +17,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace coppice::matmul::HWY_NAMESPACE {
 
-bool supports(QuantType type) {
-  return kByteDots == ByteDots::kExact || (kByteDots == ByteDots::kSmall && type != QuantType::kQ8_0);
+bool supports() {
+  return kByteDots != ByteDots::kNone;
 }
 
-void run(const QuantProducts& p, Claims& claims, int n_workers) {
-  switch (p.type) {
-    case QuantType::kQ4_0:
-      return multiply<QuantType::kQ4_0>(p, claims, n_workers);
-    case QuantType::kQ4_1:
-      return multiply<QuantType::kQ4_1>(p, claims, n_workers);
-    case QuantType::kQ8_0:
-      return multiply<QuantType::kQ8_0>(p, claims, n_workers);
+void run([[maybe_unused]] const QuantProducts& p, [[maybe_unused]] Claims& claims, [[maybe_unused]] int n_workers) {
+  if constexpr (kByteDots != ByteDots::kNone) {
+    PanelKernel kernel(p);
+    each_unit(p, claims, n_workers, kernel);
   }
 }
 
@@ -45,8 +41,8 @@ HWY_EXPORT(run);
 
 }  // namespace
 
-bool kernel_supports(QuantType type) {
-  return COPPICE_SIMD_CALL(supports)(type);
+bool kernel_supports() {
+  return COPPICE_SIMD_CALL(supports)();
 }
 
 void run_kernel(const QuantProducts& products, Claims& claims, int n_workers) {

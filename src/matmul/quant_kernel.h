@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,29 +11,68 @@
 
 namespace coppice::matmul {
 
-/// Bytes of one block of a tile; its parts stand in this order: d, m, q.
-struct TileBlock {
-  std::size_t m, q, size;  ///< offsets of m and q
+/// How a type is packed: the table at the head of quant_matrix.h as data.
+struct PackedForm {
+  int bits;                 ///< of q: 4, 5, 6 or 8
+  int zero;                 ///< a power of two, or 0: the type has m
+  bool table = false;       ///< q is looked up
+  int chunk_blocks = 1;     ///< blocks that share d and m
+  int scales = 0;           ///< s of a block: 0, 1 or 2
+  bool small_mins = false;  ///< t
 
-  static constexpr TileBlock of(QuantType type) {
-    constexpr std::size_t halves = QuantMatrix::kTileOutputs * 2;
-    constexpr std::size_t weights = std::size_t{QuantMatrix::kTileOutputs} * QuantMatrix::kBlock;
+  static constexpr PackedForm of(QuantType type) {
+    constexpr int super = 8;  // blocks of 32 in 256
     switch (type) {
       case QuantType::kQ4_0:
-        return {halves, halves, halves + weights / 2};
+        return {.bits = 4, .zero = 8};
       case QuantType::kQ4_1:
-        return {halves, 2 * halves, 2 * halves + weights / 2};
+        return {.bits = 4, .zero = 0};
+      case QuantType::kQ5_0:
+        return {.bits = 5, .zero = 16};
+      case QuantType::kQ5_1:
+        return {.bits = 5, .zero = 0};
+      case QuantType::kIq4Nl:
+        return {.bits = 4, .zero = 128, .table = true};
+      case QuantType::kQ4K:
+        return {.bits = 4, .zero = 0, .chunk_blocks = super, .scales = 1, .small_mins = true};
+      case QuantType::kQ5K:
+        return {.bits = 5, .zero = 0, .chunk_blocks = super, .scales = 1, .small_mins = true};
+      case QuantType::kQ6K:
+        return {.bits = 6, .zero = 32, .chunk_blocks = super, .scales = 2};
+      case QuantType::kIq4Xs:
+        return {.bits = 4, .zero = 128, .table = true, .chunk_blocks = super, .scales = 1};
       case QuantType::kQ8_0:
         break;
     }
-    return {halves, halves, halves + weights};
+    return {.bits = 8, .zero = 128};
+  }
+
+  // Bytes of a chunk's parts, and where they begin.
+  static constexpr std::size_t kHalves = QuantMatrix::kTileOutputs * 2, kSmalls = QuantMatrix::kTileOutputs;
+  static constexpr std::size_t kGroupBytes = QuantMatrix::kTileOutputs * 4;
+  constexpr bool has_min() const { return zero == 0; }
+  constexpr std::size_t min_at() const { return kHalves; }
+  constexpr std::size_t scales_at() const { return has_min() ? 2 * kHalves : kHalves; }
+  constexpr std::size_t small_mins_at() const {
+    return scales_at() + static_cast<std::size_t>(chunk_blocks * scales) * kSmalls;
+  }
+  constexpr std::size_t blocks_at() const {
+    return small_mins_at() + (small_mins ? static_cast<std::size_t>(chunk_blocks) * kSmalls : 0);
+  }
+  constexpr std::size_t low_bytes() const { return (bits == 8 ? 8 : 4) * kGroupBytes; }
+  constexpr std::size_t block_bytes() const { return low_bytes() + (bits == 5 ? 1 : bits == 6 ? 2 : 0) * kGroupBytes; }
+  constexpr std::size_t chunk_bytes() const {
+    return blocks_at() + static_cast<std::size_t>(chunk_blocks) * block_bytes();
   }
 };
+
+/// What a q of IQ4_NL and IQ4_XS stands for, + 128 (zero) (ggml's kvalues_iq4nl).
+constexpr std::array<std::uint8_t, 16> kIq4Table = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                    129, 141, 153, 166, 181, 197, 217, 241};
 
 /// The products of one x, cut into units. A panel of rows is one unit of all tiles, but the last panels are cut further,
 /// so that no worker waits long for another one.
 struct QuantProducts {
-  QuantType type;
   int n_in;
   std::span<const QuantMatrix::Product> products;
   QuantMatrix::Rows rows;
@@ -60,14 +100,15 @@ struct QuantProducts {
 
 /// A tile's part of a product: y[n_rows][n_out] = plus + rows times n_blocks of the tile, n_out <= kTileOutputs.
 struct TileProduct {
-  const std::byte* tile;  ///< the first of its blocks
+  QuantType type;
+  const std::byte* tile;  ///< the first of its chunks
   int n_blocks, n_rows, n_out;
   const float* plus;  ///< y, something else, or nullptr
   float* y;
   std::ptrdiff_t stride;  ///< floats between rows of y, and of plus
 };
 
-/// Rows [first_row, + n_rows) x blocks [first_block, + n_blocks) of a product.
+/// Rows [first_row, + n_rows) x blocks [first_block, + n_blocks) of a product, which are whole chunks.
 struct UnitPart {
   int first_row, n_rows, first_block, n_blocks;
 
@@ -75,9 +116,11 @@ struct UnitPart {
     constexpr int kOut = QuantMatrix::kTileOutputs;
     const QuantMatrix& w = *product.matrix;
     const std::ptrdiff_t at = std::ptrdiff_t{first_row} * w.n_out() + std::ptrdiff_t{tile} * kOut;
+    const PackedForm form = PackedForm::of(w.type());
     const std::ptrdiff_t block = std::ptrdiff_t{tile} * (w.n_in() / QuantMatrix::kBlock) + first_block;
     const float* plus = first_block > 0 ? product.y : product.plus;
-    return {.tile = w.packed() + block * static_cast<std::ptrdiff_t>(TileBlock::of(w.type()).size),
+    return {.type = w.type(),
+            .tile = w.packed() + block / form.chunk_blocks * static_cast<std::ptrdiff_t>(form.chunk_bytes()),
             .n_blocks = n_blocks,
             .n_rows = n_rows,
             .n_out = std::min(kOut, w.n_out() - tile * kOut),
@@ -126,9 +169,37 @@ void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& ke
 constexpr int kVectorPanelRows = 16, kAmxPanelRows = 64;  ///< at most
 constexpr int kAmxRows = 13;                              ///< fewer are multiplied sooner without AMX
 
-bool kernel_supports(QuantType type);
+/// Calls function.operator()<Type>().
+template <class Function>
+void with_type(QuantType type, Function function) {
+  switch (type) {
+    case QuantType::kQ4_0:
+      return function.template operator()<QuantType::kQ4_0>();
+    case QuantType::kQ4_1:
+      return function.template operator()<QuantType::kQ4_1>();
+    case QuantType::kQ5_0:
+      return function.template operator()<QuantType::kQ5_0>();
+    case QuantType::kQ5_1:
+      return function.template operator()<QuantType::kQ5_1>();
+    case QuantType::kQ8_0:
+      return function.template operator()<QuantType::kQ8_0>();
+    case QuantType::kIq4Nl:
+      return function.template operator()<QuantType::kIq4Nl>();
+    case QuantType::kQ4K:
+      return function.template operator()<QuantType::kQ4K>();
+    case QuantType::kQ5K:
+      return function.template operator()<QuantType::kQ5K>();
+    case QuantType::kQ6K:
+      return function.template operator()<QuantType::kQ6K>();
+    case QuantType::kIq4Xs:
+      return function.template operator()<QuantType::kIq4Xs>();
+  }
+}
 
-/// One of n_workers. REQUIRES: kernel_supports(products.type); panels of at most kVectorPanelRows.
+/// Whether this CPU has the instructions.
+bool kernel_supports();
+
+/// One of n_workers. REQUIRES: kernel_supports(); panels of at most kVectorPanelRows.
 void run_kernel(const QuantProducts& products, Claims& claims, int n_workers);
 
 /// The same on AMX. REQUIRES: simd::amx(); panels of at most kAmxPanelRows.

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "matmul/quant_file.h"
 #include "matmul/quant_kernel.h"
 #include "simd/target.h"
 
@@ -21,44 +22,29 @@ constexpr int kGroup = 4;  // inputs whose products one instruction adds up
 /// Units of a cut panel for each worker: more of them balance better, but each worker rounds every panel that it meets.
 constexpr int kCutsPerWorker = 4;
 
-/// What the file has: f16 d, f16 m (Q4_1 only), then q. Low halves of 4-bit bytes are inputs 0-15, high ones 16-31.
-struct FileBlock {
-  std::size_t q, size;  ///< offset of q
-
-  static FileBlock of(QuantType type) {
-    switch (type) {
-      case QuantType::kQ4_0:
-        return {2, 18};
-      case QuantType::kQ4_1:
-        return {4, 20};
-      case QuantType::kQ8_0:
-        break;
+/// Writes output `lane` of a tile's chunk, which is zeros there.
+void pack_chunk(const PackedForm& form, const FileBlock& from, std::size_t lane, std::byte* to) {
+  const auto put = [&](std::size_t at, std::uint8_t value) { to[at] |= std::byte{value}; };
+  std::memcpy(to + lane * 2, &from.d, 2);
+  if (form.has_min()) std::memcpy(to + form.min_at() + lane * 2, &from.m, 2);
+  const auto n_scales = static_cast<std::size_t>(form.chunk_blocks * form.scales);
+  for (std::size_t i = 0; i < n_scales; ++i) put(form.scales_at() + i * kTileOutputs + lane, from.s[i]);
+  const auto n_mins = static_cast<std::size_t>(form.small_mins ? form.chunk_blocks : 0);
+  for (std::size_t i = 0; i < n_mins; ++i) put(form.small_mins_at() + i * kTileOutputs + lane, from.t[i]);
+  const int n_inputs = form.chunk_blocks * kBlock;
+  for (int i = 0; i < n_inputs; ++i) {
+    const int block = i / kBlock, group = i % kBlock / kGroup;
+    const std::size_t at = form.blocks_at() + static_cast<std::size_t>(block) * form.block_bytes() + lane * kGroup +
+                           static_cast<std::size_t>(i % kGroup);
+    const auto vector = [&](int index) { return at + static_cast<std::size_t>(index) * PackedForm::kGroupBytes; };
+    const int q = from.q[static_cast<std::size_t>(i)];
+    if (form.bits == 8) {
+      put(vector(group), static_cast<std::uint8_t>(q));
+      continue;
     }
-    return {2, 34};
-  }
-};
-
-/// q of input i in a block of the file, not negative.
-std::uint8_t file_q(QuantType type, const std::byte* q, int i) {
-  if (type == QuantType::kQ8_0) return static_cast<std::uint8_t>(std::to_integer<int>(q[i]) ^ 128);
-  const int pair = std::to_integer<int>(q[i % (kBlock / 2)]);
-  return static_cast<std::uint8_t>(i < kBlock / 2 ? pair & 15 : pair >> 4);
-}
-
-/// Writes output `lane` of a tile's block.
-void pack_block(QuantType type, const std::byte* from, int lane, std::byte* to) {
-  const auto file = FileBlock::of(type);
-  const auto tile = TileBlock::of(type);
-  const auto at = static_cast<std::size_t>(lane);
-  std::memcpy(to + at * 2, from, 2);
-  if (type == QuantType::kQ4_1) std::memcpy(to + tile.m + at * 2, from + 2, 2);
-  for (int i = 0; i < kBlock; ++i) {
-    const int group = i / kGroup;
-    const bool halves = type != QuantType::kQ8_0;
-    const auto vector = static_cast<std::size_t>(halves ? group / 2 : group);
-    const auto q = std::byte{file_q(type, from + file.q, i)};
-    to[tile.q + (vector * kTileOutputs + at) * kGroup + static_cast<std::size_t>(i % kGroup)] |=
-        halves && group % 2 == 1 ? q << 4 : q;
+    put(vector(group / 2), static_cast<std::uint8_t>((q & 15) << group % 2 * 4));
+    if (form.bits == 5) put(vector(4), static_cast<std::uint8_t>(q >> 4 << group));
+    if (form.bits == 6) put(vector(4 + group / 4), static_cast<std::uint8_t>(q >> 4 << group % 4 * 2));
   }
 }
 
@@ -72,12 +58,10 @@ int panel_rows(int n_rows, bool amx) {
 void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows, bool gated, Claims& claims,
          int n_workers) {
   const QuantMatrix& first = *products.front().matrix;
-  assert(std::ranges::all_of(products, [&](const QuantMatrix::Product& p) {
-    return p.matrix->type() == first.type() && p.matrix->n_in() == first.n_in();
-  }));
+  assert(
+      std::ranges::all_of(products, [&](const QuantMatrix::Product& p) { return p.matrix->n_in() == first.n_in(); }));
   const bool amx = rows.n >= kAmxRows && simd::amx();
-  QuantProducts p{.type = first.type(),
-                  .n_in = first.n_in(),
+  QuantProducts p{.n_in = first.n_in(),
                   .products = products,
                   .rows = rows,
                   .gated = gated,
@@ -102,25 +86,31 @@ void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows
 
 }  // namespace
 
-bool QuantMatrix::supports(QuantType type) {
-  return kernel_supports(type);
+bool QuantMatrix::supported() {
+  return kernel_supports();
+}
+
+int QuantMatrix::file_block(QuantType type) {
+  return PackedForm::of(type).chunk_blocks * kBlock;
 }
 
 QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks)
     : type_(type), n_in_(n_in), n_out_(n_out) {
-  const auto file = FileBlock::of(type);
-  const auto tile = TileBlock::of(type);
-  const auto n_blocks = static_cast<std::size_t>(n_in / kBlock);
-  assert(n_in % kBlock == 0 && blocks.size() == n_blocks * static_cast<std::size_t>(n_out) * file.size);
-  bytes_ = static_cast<std::size_t>(n_tiles()) * n_blocks * tile.size;
+  const PackedForm form = PackedForm::of(type);
+  const std::size_t from_bytes = file_bytes(type), to_bytes = form.chunk_bytes();
+  const auto n_chunks = static_cast<std::size_t>(n_in / file_block(type));
+  assert(n_in % file_block(type) == 0 && blocks.size() == n_chunks * static_cast<std::size_t>(n_out) * from_bytes);
+  bytes_ = static_cast<std::size_t>(n_tiles()) * n_chunks * to_bytes;
   packed_ = hwy::AllocateAligned<std::byte>(bytes_);
   if (!packed_) throw std::bad_alloc();
   std::memset(packed_.get(), 0, bytes_);
+  FileBlock block{};
   for (int o = 0; o < n_out; ++o) {
-    const auto tile_begin = static_cast<std::size_t>(o / kTileOutputs) * n_blocks;
-    for (std::size_t b = 0; b < n_blocks; ++b) {
-      pack_block(type, blocks.data() + (static_cast<std::size_t>(o) * n_blocks + b) * file.size, o % kTileOutputs,
-                 packed_.get() + (tile_begin + b) * tile.size);
+    const std::byte* from = blocks.data() + static_cast<std::size_t>(o) * n_chunks * from_bytes;
+    std::byte* to = packed_.get() + static_cast<std::size_t>(o / kTileOutputs) * n_chunks * to_bytes;
+    for (std::size_t c = 0; c < n_chunks; ++c, from += from_bytes, to += to_bytes) {
+      read_block(type, from, block);
+      pack_chunk(form, block, static_cast<std::size_t>(o % kTileOutputs), to);
     }
   }
 }

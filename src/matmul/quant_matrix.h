@@ -1,22 +1,37 @@
 // QuantMatrix: a matrix of quantised weights, in the order in which a CPU with dot products of bytes multiplies it fastest.
 //
-//   y = W x      W: [n_out, n_in] weights of a GGUF file in blocks of 32, x: [n_rows, n_in] f32, y: [n_rows, n_out] f32
+//   y = W x      W: [n_out, n_in] weights of a GGUF file, x: [n_rows, n_in] f32, y: [n_rows, n_out] f32
 //
-// A weight is d * (q - zero) + m: q is not negative and has 4 or 8 bits, d and m are the block's.
-//   Q4_0   zero = 8,   no m
-//   Q4_1   zero = 0
-//   Q8_0   zero = 128, no m
-// x is rounded to 8 bits with one f16 scale for each 32 values, as ggml does. A block's part of an output is then
-//   d_w * d_x * (sum of q_w * q_x - zero * sum of q_x) + m * d_x * sum of q_x
+// A weight is d * s * (q - zero) + m * t. q is not negative; d and m are f16; s and t are small whole numbers: the two-level
+// scales of the types whose blocks have 256 weights.
+//            q, bits   zero   d, m of    s of, bits      t of, bits
+//   Q4_0     4         8      32, none   -               -
+//   Q4_1     4         0      32, 32     -               -
+//   Q5_0     5         16     32, none   -               -
+//   Q5_1     5         0      32, 32     -               -
+//   Q8_0     8         128    32, none   -               -
+//   IQ4_NL   4, table  128    32, none   -               -            the table's 16 numbers have 8 bits
+//   Q4_K     4         0      256, 256   32, 6           32, 6        m is minus what the file has
+//   Q5_K     5         0      256, 256   32, 6           32, 6        likewise
+//   Q6_K     6         32     256, none  16, 8 signed    -
+//   IQ4_XS   4, table  128    256, none  32, 6 signed    -
+// x is rounded to 8 bits with one f16 scale for each 32 values, as ggml does for the first six. A block's part of an output is
+//   d * s * d_x * (sum of q * q_x - zero * sum of q_x) + m * t * d_x * sum of q_x
 // where the sums are exact in whole numbers. With AMX, products of 13 rows and more take weights and x as bf16 instead:
 // 8 bits of every value.
 //
-// Packed order: tiles of 16 outputs, one after the other; a tile's blocks along n_in; a block has
-//   d     16 f16
-//   m     16 f16; Q4_1 only
-//   q     for each group of four inputs, the four q of output 0, of output 1, ...: 64 bytes. With 4 bits, groups 2 i
-//         and 2 i + 1 share their bytes: low and high halves
-// As many bytes as in the file. Outputs beyond n_out are filled with zeros.
+// Packed order: tiles of 16 outputs, one after the other; a tile's chunks along n_in: 32 inputs, or 256 where d has 256. A
+// chunk has
+//   d      16 f16
+//   m      16 f16, if the type has m
+//   s      for each 32 or 16 inputs 16 bytes, one of each output; if the type has s
+//   t      for each 32 inputs 16 bytes; if the type has t
+// and for each block of 32 inputs
+//   low    for each group of four inputs, the four q of output 0, of output 1, ...: 64 bytes. With less than 8 bits,
+//          groups 2 i and 2 i + 1 share their bytes: their lowest four bits in low and high halves
+//   high   the other bits of q. 5 bits: 64 bytes, bit i for group i. 6 bits: 128 bytes, the first 64 for groups 0 to 3,
+//          bits 2 i and 2 i + 1 for group i
+// As many bytes as in the file, and where s or t have 6 bits 1 to 3 % more. Outputs beyond n_out are filled with zeros.
 //
 // Owns the packed weights. Immutable after construction, so any thread may multiply.
 #pragma once
@@ -30,7 +45,7 @@
 
 namespace coppice::matmul {
 
-enum class QuantType : std::uint8_t { kQ4_0, kQ4_1, kQ8_0 };
+enum class QuantType : std::uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kIq4Nl, kQ4K, kQ5K, kQ6K, kIq4Xs };
 
 /// Who does what of a product, decided as they go: a worker whose core is slow, or busy with something else, takes less.
 /// Ready for the next product when every worker has been told that nothing is left.
@@ -57,11 +72,14 @@ class QuantMatrix {
   static constexpr int kTileOutputs = 16;
   static constexpr int kBlocksAtOnce = 64;  ///< of a row of x, rounded: 2,048 inputs
 
-  /// Whether this CPU has the instructions that make a matrix of this type worth packing.
-  static bool supports(QuantType type);
+  /// Whether this CPU has the instructions that make matrices worth packing.
+  static bool supported();
+
+  /// Weights that share a block of the file: 32 or 256.
+  static int file_block(QuantType type);
 
   /// blocks: n_out rows of n_in weights, as the file has them. Throws std::bad_alloc.
-  /// REQUIRES: n_in is a multiple of kBlock; blocks has the size that follows.
+  /// REQUIRES: n_in is a multiple of file_block(type); blocks has the size that follows.
   QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks);
 
   /// Rows to multiply: as they are, or normalised by their root mean square: x / sqrt(mean of x^2 + norm_eps) * norm.
@@ -80,7 +98,7 @@ class QuantMatrix {
   /// One worker's part of some products of one x, which is rounded once for all of them; the n_workers that call this
   /// with the same claims together write every value of each y, each once. The next product with these claims must not
   /// begin before all of them have returned.
-  /// REQUIRES: at least one product; all matrices have the same type and n_in, and the type is supported.
+  /// REQUIRES: at least one product; all matrices have the same n_in; supported().
   static void multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers);
 
   /// A gated linear unit (SwiGLU; Shazeer 2020): gate.y := silu(W_gate x) * (W_up x), with silu(z) = z / (1 + exp(-z)). up.y

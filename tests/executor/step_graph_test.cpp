@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "executor/ggml/graph/attention.h"
@@ -101,6 +102,40 @@ TEST_F(StepGraphTest, ReferencesPadNothing) {
   for (const auto& attention : {make_dense_attention(attention(store_)), make_gather_attention(attention(store_))}) {
     EXPECT_EQ(shape_of(batch(0, 17, table), *attention), (StepShape{17, 1})) << attention->name();
   }
+}
+
+/// Of a step of four rows.
+int nodes_of(const test::TinyModel& tiny, const std::string& name) {
+  const auto path = test::scratch_folder() / (name + ".gguf");
+  test::write_tiny_model(tiny, path);
+  const model::Model model = model::load_model(path.string());
+  const Weights weights(model, {});
+  const KvStore store({.n_layer_slots = 2,
+                       .format = KvFormat::kF16,
+                       .n_kv_head = model.spec.n_kv_head,
+                       .head_dim = model.spec.head_dim,
+                       .block_size = kBlockSize,
+                       .budget_bytes = std::size_t{1} << 20});
+  const std::vector<kv::GroupSpec> groups = {{kv::GroupKind::kFull, 0, {0, 1}, std::size_t{2} * 2 * 2 * 64 * 2}};
+  const auto tree = make_tree_attention({&model.spec, &store, groups}, 1);
+  const attention::Rope rope{model.spec.rope.dims, model.spec.rope.base, model.spec.rope.freq_scale, {}};
+  const DecoderParts parts{&model.spec, &weights, &store, tree.get(), &rope, {{0, 0}, {0, 1}}};
+  const std::vector<kv::BlockId> table = {3, 1};
+  Batch b;
+  b.tokens.assign(4, 1);
+  b.sequences.push_back({4, 40, {{table, kBlockSize}}});
+  b.logit_rows = {3};
+  return ggml_graph_n_nodes(StepGraph(parts, b, {4, 1}).graph());
+}
+
+TEST(MixedTypes, TakeNoMoreNodesThanOneType) {
+  if (!matmul::QuantMatrix::supported()) GTEST_SKIP() << "no instruction set of this CPU multiplies packed weights";
+  test::TinyModel tiny{.n_embd = 256, .head_dim = 64, .n_ff = 256, .matrix_type = GGML_TYPE_Q4_K, .tied = false};
+  const int nodes = nodes_of(tiny, "one_type");
+  tiny.other_types = {{"attn_v", GGML_TYPE_Q6_K}, {"ffn_down", GGML_TYPE_Q6_K}, {"ffn_up", GGML_TYPE_Q8_0}};
+  EXPECT_EQ(nodes_of(tiny, "mixed_types"), nodes);
+  tiny.other_types = {{"attn_v", GGML_TYPE_F32}};  // or this test would count something else
+  EXPECT_GT(nodes_of(tiny, "not_packed"), nodes);
 }
 
 }  // namespace

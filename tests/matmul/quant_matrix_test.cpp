@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "matmul/quant_weights.h"
 #include "simd/target.h"
 
 namespace coppice {
@@ -19,70 +20,33 @@ namespace {
 
 using matmul::QuantMatrix;
 using matmul::QuantType;
+using test::QuantWeights;
+using test::Weight;
 
 constexpr int kBlock = QuantMatrix::kBlock;
 
-/// A number that f16 holds, and its bits: sign, 5 bits of exponent, 10 of mantissa.
-struct Half {
-  std::uint16_t bits;
-  float value() const {
-    const float mantissa = 1.0F + static_cast<float>(bits & 1023) / 1024.0F;
-    return std::ldexp(bits & 0x8000 ? -mantissa : mantissa, ((bits >> 10) & 31) - 15);
-  }
-};
-
+/// Three matrices of the same x.
 struct Case {
-  QuantType type;
+  std::array<QuantType, 3> types;
   int n_in, n_out, n_rows, n_workers;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << "type " << static_cast<int>(c.type) << ", " << c.n_in << " x " << c.n_out << ", " << c.n_rows
-             << " rows, " << c.n_workers << " workers";
+  for (const QuantType type : c.types) out << "type " << static_cast<int>(type) << ", ";
+  return out << c.n_in << " x " << c.n_out << ", " << c.n_rows << " rows, " << c.n_workers << " workers";
 }
 
-/// d * q + m
-struct Weight {
-  float d, m;
-  int q;
-};
+constexpr std::array kSmallBlocks = {QuantType::kQ4_0, QuantType::kQ4_1, QuantType::kQ5_0,
+                                     QuantType::kQ5_1, QuantType::kQ8_0, QuantType::kIq4Nl};
+constexpr std::array kSuperBlocks = {QuantType::kQ4K, QuantType::kQ5K, QuantType::kQ6K, QuantType::kIq4Xs};
 
-/// Random blocks as a file has them, and the weights that they mean. [n_out, n_in]
-struct Matrix {
-  std::vector<std::byte> bytes;
-  std::vector<Weight> weights;
-};
-
-constexpr int zero_of(QuantType type) {
-  return type == QuantType::kQ4_0 ? 8 : type == QuantType::kQ8_0 ? 128 : 0;
-}
-
-Matrix random_matrix(const Case& c, std::mt19937& random) {
-  Matrix matrix;
-  const auto half = [&] {  // 2^-7 .. 2^-5, either sign
-    return Half{static_cast<std::uint16_t>((random() & 0x83FF) | ((8 + random() % 2) << 10))};
-  };
-  const auto put = [&](std::uint32_t value, int n) {
-    for (int i = 0; i < n; ++i) matrix.bytes.push_back(std::byte(value >> (8 * i) & 255));
-  };
-  for (int block = 0; block < c.n_in / kBlock * c.n_out; ++block) {
-    const Half d = half(), m = half();
-    put(d.bits, 2);
-    if (c.type == QuantType::kQ4_1) put(m.bits, 2);
-    std::array<int, kBlock> q;
-    if (c.type == QuantType::kQ8_0) {
-      for (int& v : q) put(static_cast<std::uint32_t>(v = static_cast<int>(random() % 256) - 128) & 255, 1);
-    } else {
-      for (std::size_t i = 0; i < kBlock / 2; ++i) {
-        const std::uint32_t low = random() % 16, high = random() % 16;
-        put(low | high << 4, 1);
-        q[i] = static_cast<int>(low) - zero_of(c.type);
-        q[i + kBlock / 2] = static_cast<int>(high) - zero_of(c.type);
-      }
-    }
-    for (const int v : q) matrix.weights.push_back({d.value(), c.type == QuantType::kQ4_1 ? m.value() : 0.0F, v});
-  }
-  return matrix;
+/// What a type subtracts from q, which isn't negative in the file.
+int zero_of(QuantType type) {
+  return type == QuantType::kQ4_0   ? 8
+         : type == QuantType::kQ5_0 ? 16
+         : type == QuantType::kQ6K  ? 32
+         : type == QuantType::kQ8_0 ? 128
+                                    : 0;
 }
 
 /// x rounded to 8 bits in blocks of 32, the scales to f16.
@@ -107,11 +71,11 @@ struct Operands {
 };
 
 /// In whole numbers.
-Operands whole(const Matrix& matrix, const std::vector<float>& x) {
+Operands whole(const QuantWeights& matrix, const std::vector<float>& x) {
   Operands result{{}, {}, rounded(x)};
   for (const Weight& w : matrix.weights) {
-    result.scaled.push_back(static_cast<double>(w.d) * w.q);
-    result.offsets.push_back(w.m);
+    result.scaled.push_back(w.scaled());
+    result.offsets.push_back(w.offset());
   }
   return result;
 }
@@ -127,12 +91,13 @@ float nearest(float value) {
 }
 
 /// On AMX.
-Operands cut_weights(QuantType type, const Matrix& matrix, const std::vector<float>& x) {
+Operands cut_weights(QuantType type, const QuantWeights& matrix, const std::vector<float>& x) {
   constexpr float kLost = 1.0028F;
   Operands result{{}, std::vector<double>(matrix.weights.size()), {}};
   for (const Weight& w : matrix.weights) {
     const auto zero = static_cast<float>(zero_of(type));
-    const float d = w.d * kLost, m = type == QuantType::kQ4_1 ? w.m * kLost : d * -zero;
+    const float d = w.d * static_cast<float>(w.s) * kLost;
+    const float m = zero > 0.0F ? d * -zero : w.m * static_cast<float>(w.t) * kLost;
     result.scaled.push_back(cut(std::fma(static_cast<float>(w.q) + zero, d, m)));
   }
   for (const float v : x) result.x.push_back(nearest(v));
@@ -191,8 +156,10 @@ class Outputs {
   }
   void check_gated(const Outputs& gates, const Outputs& ups) const {
     for (std::size_t i = kAround; i < y_.size() - kAround; ++i) {
-      const double gate = gates.y_[i], expected = gate / (1.0 + std::exp(-gate)) * ups.y_[i];
-      ASSERT_NEAR(y_[i], expected, 2e-5 * std::abs(expected) + 1e-28) << gate << " gates " << ups.y_[i];
+      const double gate = gates.y_[i], up = ups.y_[i], expected = gate / (1.0 + std::exp(-gate)) * up;
+      // Far out the kernel's exp() stops growing at 88.
+      ASSERT_NEAR(y_[i], expected, 2e-5 * std::abs(expected) + 6.2e-39 * std::abs(gate * up))
+          << gate << " gates " << up;
     }
     check_around();
   }
@@ -207,13 +174,25 @@ class Outputs {
   std::vector<float> y_, plus_;
 };
 
+/// Each type with others of its kind, and blocks of 32 and of 256 together, as files have them.
+std::vector<std::array<QuantType, 3>> trios() {
+  std::vector<std::array<QuantType, 3>> trios = {{QuantType::kQ4K, QuantType::kQ8_0, QuantType::kQ6K}};
+  const auto add = [&](const auto& kind) {
+    const std::size_t n = kind.size();
+    for (std::size_t i = 0; i < n; ++i) trios.push_back({kind[i], kind[(i + 1) % n], kind[(i + 2) % n]});
+  };
+  add(kSmallBlocks);
+  add(kSuperBlocks);
+  return trios;
+}
+
 class QuantMatrixTest : public testing::TestWithParam<Case> {};
 
 // One block; a last tile that is not full; more inputs than are rounded at a time; few rows and many, so that no panel of rows is
 // cut, all are, or the last ones; most rows that AMX isn't used for, and one more; more workers than tiles.
 INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                            std::vector<Case> cases;
-                           for (const auto type : {QuantType::kQ4_0, QuantType::kQ4_1, QuantType::kQ8_0}) {
+                           for (const auto& types : trios()) {
                              for (const auto& [n_in, n_out, n_rows, n_workers] :
                                   std::vector<std::array<int, 4>>{{32, 16, 1, 1},
                                                                   {64, 21, 3, 2},
@@ -233,7 +212,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                                                                   {2080, 40, 50, 2},
                                                                   {4160, 33, 64, 1},
                                                                   {2048, 16, 65, 1}}) {
-                               cases.push_back({type, n_in, n_out, n_rows, n_workers});
+                               int whole = 0;  // blocks of all three
+                               for (const auto type : types) whole = std::max(whole, QuantMatrix::file_block(type));
+                               cases.push_back({types, (n_in + whole - 1) / whole * whole, n_out, n_rows, n_workers});
                              }
                            }
                            return cases;
@@ -246,20 +227,22 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
   const Rows rows(c, random);
   std::vector<Case> cases(3, c);
   cases[1].n_out *= 2, cases[2].n_out = 5;
-  std::vector<Matrix> matrices;
-  for (const Case& one : cases) matrices.push_back(random_matrix(one, random));
+  std::vector<QuantWeights> matrices;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    matrices.push_back(test::random_weights(c.types[i], c.n_in, cases[i].n_out, random));
+  }
 
   int targets = 0;
   matmul::Claims claims;  // for one product after the other
   for (const std::string_view target : simd::targets()) {
     ASSERT_TRUE(simd::use(target));
-    if (QuantMatrix::supports(c.type)) {
+    if (QuantMatrix::supported()) {
       ++targets;
       SCOPED_TRACE(target);
       const bool cut = simd::amx() && c.n_rows >= 13;
       std::vector<QuantMatrix> packed;
       for (std::size_t i = 0; i < cases.size(); ++i) {
-        packed.emplace_back(c.type, c.n_in, cases[i].n_out, matrices[i].bytes);
+        packed.emplace_back(c.types[i], c.n_in, cases[i].n_out, matrices[i].bytes);
       }
       for (const std::size_t together : {std::size_t{1}, cases.size()}) {
         for (const bool normed : {false, true}) {
@@ -276,14 +259,14 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
             }
           }
           for (std::size_t i = 0; i < together; ++i) {
-            y[i].check(cases[i], cut ? cut_weights(c.type, matrices[i], x) : whole(matrices[i], x));
+            y[i].check(cases[i], cut ? cut_weights(c.types[i], matrices[i], x) : whole(matrices[i], x));
           }
         }
       }
     }
     simd::use(simd::targets().front());
   }
-  if (targets == 0) GTEST_SKIP() << "no instruction set of this CPU multiplies this type";
+  if (targets == 0) GTEST_SKIP() << "no instruction set of this CPU multiplies packed weights";
 }
 
 /// Of products as MultipliesLikeTheWeightsItHolds finds them, from tiny to far beyond what exp() can take.
@@ -294,15 +277,17 @@ TEST_P(QuantMatrixTest, GatesOneProductByAnother) {
   for (std::size_t i = 0; i < rows.x.size(); ++i) {
     rows.x[i] *= std::array{0.01F, 1.0F, 100.0F}[i / static_cast<std::size_t>(c.n_in) % 3];
   }
-  const Matrix gate = random_matrix(c, random), up = random_matrix(c, random);
+  const QuantWeights gate = test::random_weights(c.types[0], c.n_in, c.n_out, random);
+  const QuantWeights up = test::random_weights(c.types[1], c.n_in, c.n_out, random);
   int targets = 0;
   matmul::Claims claims;
   for (const std::string_view target : simd::targets()) {
     ASSERT_TRUE(simd::use(target));
-    if (QuantMatrix::supports(c.type)) {
+    if (QuantMatrix::supported()) {
       ++targets;
       SCOPED_TRACE(target);
-      const QuantMatrix packed_gate(c.type, c.n_in, c.n_out, gate.bytes), packed_up(c.type, c.n_in, c.n_out, up.bytes);
+      const QuantMatrix packed_gate(c.types[0], c.n_in, c.n_out, gate.bytes);
+      const QuantMatrix packed_up(c.types[1], c.n_in, c.n_out, up.bytes);
       Outputs gates(c, false, random), ups(c, false, random), gated(c, false, random), scratch(c, false, random);
       const auto at_once = [&](auto&& work) {
         std::vector<std::jthread> workers;
@@ -321,18 +306,19 @@ TEST_P(QuantMatrixTest, GatesOneProductByAnother) {
     }
     simd::use(simd::targets().front());
   }
-  if (targets == 0) GTEST_SKIP() << "no instruction set of this CPU multiplies this type";
+  if (targets == 0) GTEST_SKIP() << "no instruction set of this CPU multiplies packed weights";
 }
 
 /// Whatever is rounded or cut: the weights' own product, in double precision, is near, and nothing is larger or smaller on
 /// the whole.
 TEST(QuantMatrix, IsNearTheExactProduct) {
-  for (const auto type : {QuantType::kQ4_0, QuantType::kQ4_1, QuantType::kQ8_0}) {
-    if (!QuantMatrix::supports(type)) GTEST_SKIP() << "no instruction set of this CPU multiplies this type";
-    const Case c{type, 1024, 256, 32, 1};
+  for (const auto& types : trios()) {
+    const QuantType type = types[0];
+    if (!QuantMatrix::supported()) GTEST_SKIP() << "no instruction set of this CPU multiplies packed weights";
+    const Case c{types, 1024, 256, 32, 1};
     std::mt19937 random(11);
     const Rows rows(c, random);
-    const Matrix matrix = random_matrix(c, random);
+    const QuantWeights matrix = test::random_weights(type, c.n_in, c.n_out, random);
     const QuantMatrix packed(type, c.n_in, c.n_out, matrix.bytes);
     std::vector<float> y(static_cast<std::size_t>(c.n_out) * static_cast<std::size_t>(c.n_rows));
     const QuantMatrix::Product product{&packed, y.data()};
@@ -344,7 +330,7 @@ TEST(QuantMatrix, IsNearTheExactProduct) {
         double exact = 0.0;
         for (std::size_t i = 0; i < 1024; ++i) {
           const Weight& w = matrix.weights[o * 1024 + i];
-          exact += (static_cast<double>(w.d) * w.q + w.m) * rows.x[r * 1024 + i];
+          exact += (w.scaled() + w.offset()) * rows.x[r * 1024 + i];
         }
         const double got = y[r * static_cast<std::size_t>(c.n_out) + o];
         away += (got - exact) * (got - exact), size += exact * exact, along += got * exact;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -156,6 +157,8 @@ class TinyWriter {
   void matrix(const std::string& name, int n_in, int n_out, float spread, bool bias) {
     const auto other = m_.other_types.find(name.substr(name.rfind('.') + 1));
     const int type = other != m_.other_types.end() ? other->second : m_.matrix_type;
+    // Wide layers must not amplify more than narrow ones: roundings would grow with each of them.
+    if (n_in > 128) spread *= std::sqrt(64.0F / static_cast<float>(n_in));
     add(name + ".weight", type, n_in, n_out, 0.0F, spread);
     if (bias) vector(name + ".bias", n_out, 0.0F, 0.2F);
   }

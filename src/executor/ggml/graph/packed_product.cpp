@@ -64,8 +64,8 @@ ggml_tensor* add_node(GraphBuilder& b, PackedMatrices matrices, std::int64_t ne0
 PackedMatrices packed_together(const Weights& weights, std::span<const model::TensorId> ids) {
   PackedMatrices matrices;
   for (const model::TensorId id : ids) matrices.push_back(weights.matrix(id).packed.get());
-  const auto alike = [&](const matmul::QuantMatrix* m) { return m && m->type() == matrices.front()->type(); };
-  return std::ranges::all_of(matrices, alike) ? matrices : PackedMatrices{};
+  const bool all = std::ranges::all_of(matrices, [](const matmul::QuantMatrix* m) { return m != nullptr; });
+  return all ? matrices : PackedMatrices{};
 }
 
 ggml_tensor* packed_product(GraphBuilder& b, const matmul::QuantMatrix* matrix, Rows rows, ggml_tensor* plus) {

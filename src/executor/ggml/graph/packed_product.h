@@ -11,7 +11,7 @@ namespace coppice::executor {
 
 using PackedMatrices = std::vector<const matmul::QuantMatrix*>;
 
-/// The matrices, if one node can multiply them: all are packed, in one type. Otherwise none.
+/// The matrices, if one node can multiply them: all are packed, in whatever types. Otherwise none.
 PackedMatrices packed_together(const Weights& weights, std::span<const model::TensorId> ids);
 
 /// The matrix times rows, plus `plus` if there is one: [n_out, n_rows].
