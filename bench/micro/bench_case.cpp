@@ -61,7 +61,7 @@ double BenchCase::multiply_adds() const {
   double pairs = 0;  // (row, visible key)
   for (const test::CaseSequence& s : what.sequences) {
     for (std::int64_t p = s.first_position; p < s.length(); ++p) {
-      pairs += static_cast<double>(p + 1 - attention::first_visible(what.group, p));
+      pairs += static_cast<double>(p + 1 - what.group.first_visible(p));
     }
   }
   return 2.0 * pairs * what.heads.n_head * what.heads.head_dim;

@@ -119,7 +119,7 @@ std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
   std::int64_t sum = 0;
   for (const kv::GroupSpec& group : cache_.config().groups) {
     const bool full = group.kind == kv::GroupKind::kFull;
-    const std::int64_t held = full ? 0 : blocks_for(length) - std::max(0, length - group.window) / bs;
+    const std::int64_t held = full ? 0 : blocks_for(length) - group.first_kept(length) / bs;
     sum += full || held <= blocks_for(group.window) ? 1 : 0;
   }
   return sum;

@@ -225,7 +225,7 @@ void PrefixTree::split(TreeNode& node, std::int32_t blocks) {
 // `node` has just become a branch point: the sliding blocks in the last window before its end are worth keeping.
 void PrefixTree::warm_last_window(TreeNode& node) {
   for (int g = 1; g < n_groups_; ++g) {
-    const std::int32_t begin = std::max(0, (node.n_blocks() * bs_ - config_.groups[g].window) / bs_);
+    const std::int32_t begin = config_.first_kept_block(g, node.n_blocks() * bs_);
     for (std::int32_t b = begin; b < node.n_blocks(); ++b) {
       const BlockId id = node.row(b)[g];
       if (id != kNullBlock && pool_.users(id) == 0) pool_.order().touch(id);
@@ -259,7 +259,7 @@ int PrefixTree::evict(BlockId id) {
 bool PrefixTree::before_branch(BlockId id, const GroupSpec& group) const {
   const Place at = place(id);
   if (at.node == nullptr || at.node->children.empty()) return false;
-  return (at.block + 1) * bs_ > at.node->end_block() * bs_ - group.window;
+  return (at.block + 1) * bs_ > group.first_kept(at.node->end_block() * bs_);
 }
 
 void PrefixTree::drop_last_block(TreeNode& leaf) {

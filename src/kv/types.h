@@ -27,17 +27,21 @@ inline constexpr BlockId kNullBlock = 0;
 using Slot = std::int64_t;
 
 enum class GroupKind : std::uint8_t {
-  kFull,     ///< every position is remembered
-  kSliding,  ///< a query at position p sees (p - window, p]
+  kFull,     ///< every position is remembered, whether the window holds it or not
+  kSliding,  ///< what left the window is forgotten
 };
 
 /// What one group of layers must remember. The j-th layer of every group uses layer slot j of a block.
 struct GroupSpec {
   GroupKind kind = GroupKind::kFull;
-  int window = 0;                   ///< tokens; kSliding only
+  int window = 0;                   ///< tokens that a query sees, itself included; 0: all
   std::vector<int> layers;          ///< model layers of this group, in the order of their layer slots
   std::size_t bytes_per_token = 0;  ///< keys and values of one token over this group's layers
 
+  /// The first position that a query at `position` sees.
+  std::int64_t first_visible(std::int64_t position) const {
+    return window == 0 ? 0 : std::max<std::int64_t>(0, position - window + 1);
+  }
   /// The first position that a sequence of `len` tokens keeps: positions before it have left the window.
   std::int32_t first_kept(std::int32_t len) const { return kind == GroupKind::kFull ? 0 : std::max(0, len - window); }
 };

@@ -26,7 +26,7 @@ std::vector<Seen> wanted(const AttentionCase& c) {
   for (const SequenceRows& s : c.rows()) {
     for (std::int64_t p = s.first_position; p < s.first_position + s.n_rows; ++p) {
       Seen& row = seen.emplace_back();
-      for (std::int64_t key = first_visible(c.group, p); key <= p; ++key) ++row[s.table.slot(key)];
+      for (std::int64_t key = c.group.first_visible(p); key <= p; ++key) ++row[s.table.slot(key)];
     }
   }
   return seen;

@@ -26,7 +26,7 @@ std::map<kv::BlockId, BlockReaders> readers_of(const AttentionCase& c) {
   std::map<kv::BlockId, BlockReaders> all;
   for (std::size_t s = 0; s < c.sequences.size(); ++s) {
     const CaseSequence& seq = c.sequences[s];
-    const std::int64_t begin = first_visible(c.group, seq.first_position) / c.block_size;
+    const std::int64_t begin = c.group.first_visible(seq.first_position) / c.block_size;
     for (std::int64_t b = begin; b * c.block_size < seq.length(); ++b) {
       BlockReaders& r = all[seq.table[static_cast<std::size_t>(b)]];
       r.index = b;
@@ -57,7 +57,7 @@ std::string check_rows(const AttentionCase& c, const SharePlan& plan, const std:
       const std::int64_t position = s.first_position + (i.row - s.first_row);
       for (std::int64_t t = i.lo; t < i.hi; ++t) {
         const std::int64_t p = first + t;
-        if (p > position || p < first_visible(c.group, position)) return where + fmt::format("{} is hidden", p);
+        if (p > position || p < c.group.first_visible(position)) return where + fmt::format("{} is hidden", p);
         const kv::Slot slot =
             kv::Slot{blocks[static_cast<std::size_t>(t / c.block_size)]} * c.block_size + t % c.block_size;
         if (slot != s.table.slot(p)) return where + fmt::format("not the slot of position {}", p);
@@ -68,7 +68,7 @@ std::string check_rows(const AttentionCase& c, const SharePlan& plan, const std:
   for (std::size_t row = 0; row < sequence_of.size(); ++row) {
     const SequenceRows& s = rows[sequence_of[row]];
     const std::int64_t position = s.first_position + (static_cast<std::int64_t>(row) - s.first_row);
-    const std::int64_t visible = position + 1 - first_visible(c.group, position);
+    const std::int64_t visible = position + 1 - c.group.first_visible(position);
     if (seen[row] != visible) return fmt::format("row {} sees {} tokens of {}", row, seen[row], visible);
   }
   return {};
@@ -268,7 +268,7 @@ class LivingTree {
     s.first_position = static_cast<std::int32_t>(s.length());
     s.n_rows = n_rows;
     while (std::ssize(s.table) * tree_.block_size < s.length()) s.table.push_back(unused());
-    const std::int64_t dropped = first_visible(tree_.group, s.first_position) / tree_.block_size;
+    const std::int64_t dropped = tree_.group.first_visible(s.first_position) / tree_.block_size;
     if (chance(50)) std::fill_n(s.table.begin(), dropped, kv::kNullBlock);
   }
 
@@ -285,7 +285,7 @@ class LivingTree {
     }
     for (kv::BlockId& id : s.table) {
       if (id == kv::kNullBlock &&
-          &id - s.table.data() >= first_visible(tree_.group, s.first_position) / tree_.block_size) {
+          &id - s.table.data() >= tree_.group.first_visible(s.first_position) / tree_.block_size) {
         return;
       }
     }

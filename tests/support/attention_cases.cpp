@@ -29,7 +29,7 @@ int ceil_div(std::int64_t a, int b) {
 
 /// Table entries that some row of the sequence sees.
 std::pair<std::size_t, std::size_t> visible_entries(const AttentionCase& c, const CaseSequence& s) {
-  return {static_cast<std::size_t>(attention::first_visible(c.group, s.first_position) / c.block_size),
+  return {static_cast<std::size_t>(c.group.first_visible(s.first_position) / c.block_size),
           static_cast<std::size_t>(ceil_div(s.length(), c.block_size))};
 }
 
@@ -153,7 +153,7 @@ int AttentionCase::unique_blocks() const {
 std::int64_t AttentionCase::unique_slots() const {
   std::vector<bool> seen(static_cast<std::size_t>(n_blocks) * static_cast<std::size_t>(block_size));
   for (const attention::SequenceRows& s : rows()) {
-    for (std::int64_t p = attention::first_visible(group, s.first_position); p < s.first_position + s.n_rows; ++p) {
+    for (std::int64_t p = group.first_visible(s.first_position); p < s.first_position + s.n_rows; ++p) {
       seen[static_cast<std::size_t>(s.table.slot(p))] = true;
     }
   }
@@ -182,7 +182,7 @@ AttentionCase make_case(std::string name, std::span<const Path> paths, int block
     tables.push_back(table);
     if (!p.reads) continue;
     const int first = p.length - p.n_rows;
-    std::fill_n(table.begin(), attention::first_visible(group, first) / block_size, kv::kNullBlock);
+    std::fill_n(table.begin(), group.first_visible(first) / block_size, kv::kNullBlock);
     c.sequences.push_back({.first_position = first, .n_rows = p.n_rows, .table = std::move(table)});
   }
   return c;
@@ -276,7 +276,7 @@ PoolData::PoolData(const AttentionCase& c, std::uint64_t seed, attention::KvForm
   }
   std::vector<bool> filled(slots);
   for (const attention::SequenceRows& s : c.rows()) {
-    for (std::int64_t p = attention::first_visible(c.group, s.first_position); p < s.first_position + s.n_rows; ++p) {
+    for (std::int64_t p = c.group.first_visible(s.first_position); p < s.first_position + s.n_rows; ++p) {
       const auto slot = static_cast<std::size_t>(s.table.slot(p));
       if (filled[slot]) continue;
       filled[slot] = true;

@@ -24,11 +24,6 @@ std::int32_t common(std::span<const kv::BlockId> a, std::span<const kv::BlockId>
 
 }  // namespace
 
-std::int64_t first_visible(const kv::GroupSpec& group, std::int64_t position) {
-  if (group.kind == kv::GroupKind::kFull) return 0;
-  return std::max<std::int64_t>(0, position - group.window + 1);
-}
-
 const SharePlan& SharePlanner::plan(std::span<const SequenceRows> sequences) {
   if (stands_still(sequences)) {
     ++refreshed_;
@@ -43,7 +38,7 @@ const SharePlan& SharePlanner::plan(std::span<const SequenceRows> sequences) {
 SharePlanner::Entries SharePlanner::visible_entries(const SequenceRows& s) const {
   const std::int64_t bs = s.table.block_size;
   const std::int64_t end = std::int64_t{s.first_position} + s.n_rows;
-  return {static_cast<std::int32_t>(first_visible(group_, s.first_position) / bs),
+  return {static_cast<std::int32_t>(group_.first_visible(s.first_position) / bs),
           static_cast<std::int32_t>((end + bs - 1) / bs)};
 }
 
@@ -174,7 +169,7 @@ void SharePlanner::write_intervals(std::span<const SequenceRows> sequences) {
       const SequenceRows& s = sequences[static_cast<std::size_t>(reader)];
       for (int row = 0; row < s.n_rows; ++row) {
         const std::int64_t position = std::int64_t{s.first_position} + row;
-        const std::int64_t lo = std::max<std::int64_t>(first_visible(group_, position) - first, 0);
+        const std::int64_t lo = std::max<std::int64_t>(group_.first_visible(position) - first, 0);
         const std::int64_t hi = std::min(position + 1 - first, size);
         if (lo < hi) {
           plan_.rows.push_back({s.first_row + row, static_cast<std::int32_t>(lo), static_cast<std::int32_t>(hi)});

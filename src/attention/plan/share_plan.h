@@ -61,9 +61,6 @@ struct SharePlan {
   }
 };
 
-/// First position that the row at `position` sees in the group.
-std::int64_t first_visible(const kv::GroupSpec& group, std::int64_t position);
-
 /// Makes plans, and keeps the last one: while the tree stands still, only lengths are refreshed. All arrays keep their
 /// capacity; a pool of n blocks costs 4 n bytes.
 class SharePlanner {

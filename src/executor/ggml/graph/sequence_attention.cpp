@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "attention/plan/share_plan.h"
 #include "executor/ggml/graph/read_rows.h"
 
 namespace coppice::executor {
@@ -16,7 +15,7 @@ constexpr ggml_fp16_t kHidden = 0xFC00;  // -inf
 
 /// First position that some row of the sequence sees.
 std::int64_t first_key(const kv::GroupSpec& group, const BatchSequence& s) {
-  return attention::first_visible(group, s.first_position);
+  return group.first_visible(s.first_position);
 }
 
 }  // namespace
@@ -71,7 +70,7 @@ void SequenceAttention::fill(const Batch& batch) {
       for (std::int64_t position = s.first_position; position < s.first_position + s.n_rows;
            ++position, mask += n_keys) {
         std::fill_n(mask, n_keys, kHidden);
-        std::fill(mask + attention::first_visible(group, position) - first, mask + position + 1 - first, kSeen);
+        std::fill(mask + group.first_visible(position) - first, mask + position + 1 - first, kSeen);
       }
       bytes_read_ += static_cast<std::size_t>(n_keys) * (group.bytes_per_token + copied * group.layers.size());
     }
