@@ -14,7 +14,8 @@ struct HeadShape {
   int n_head = 0;
   int n_kv_head = 0;
   int head_dim = 0;
-  float scale = 1.0F;  ///< scores are scale * (q . k)
+  float scale = 1.0F;    ///< scores are scale * (q . k)
+  float softcap = 0.0F;  ///< c: scores become c * tanh(score / c); 0: they don't
 
   int heads_per_kv() const { return n_head / n_kv_head; }
 };

@@ -111,7 +111,8 @@ void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::Gr
           const std::vector<double>& key = keys.at(s.table.slot(p), kv_head);
           double dot = 0.0;
           for (std::size_t d = 0; d < dim; ++d) dot += static_cast<double>(q[at + d]) * key[d];
-          weights.push_back(dot * static_cast<double>(heads.scale));
+          const double score = dot * double{heads.scale}, cap = heads.softcap;
+          weights.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
         }
         const double max = std::ranges::max(weights);
         double total = 0.0;

@@ -38,7 +38,8 @@ TEST(KernelOnEachTarget, RandomTrees) {
     c.heads = {.n_head = kv_heads * (static_cast<int>(random() % 4) + 1),
                .n_kv_head = kv_heads,
                .head_dim = kDims[random() % std::size(kDims)],
-               .scale = 0.15F};
+               .scale = 0.15F,
+               .softcap = i % 4 == 1 ? 1.5F : 0.0F};
     const std::uint64_t pool_seed = random();
     const int n_workers = static_cast<int>(random() % 3) + 1;
     for (const KvFormat format : kKvFormats) {

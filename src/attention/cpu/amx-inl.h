@@ -239,10 +239,13 @@ HWY_INLINE OnlineSoftmax<hn::ScalableTag<float>> AmxTile<Load>::take_scores(int 
   float* score = s_.scores(place);
   const float* scales = s_.key_scales();
   __m512 best = none;
-  if (masked || kScaled<Load>) {
+  const float softcap = t_.heads().softcap;
+  const auto cap = hn::Set(F(), softcap * kLog2E);
+  if (masked || kScaled<Load> || softcap > 0) {
     for (int k = 0; k < n; ++k, score += kColumn) {
       __m512 x = _mm512_load_ps(score);
       if constexpr (kScaled<Load>) x = _mm512_mul_ps(x, _mm512_set1_ps(scales[k]));
+      if (softcap > 0) x = softcapped(F(), hn::Vec<F>{x}, cap).raw;
       const __m512i slot = _mm512_set1_epi32(first + k);
       x = _mm512_mask_mov_ps(none, _mm512_cmple_epi32_mask(lo, slot) & _mm512_cmplt_epi32_mask(slot, hi), x);
       _mm512_store_ps(score, x);

@@ -57,6 +57,20 @@ HWY_INLINE void few_softmax(const FewBlock<Load>& b, int q, int lo, int hi) {
   }
 }
 
+/// Scores of a block's slots become capped ones.
+template <class Load, int Group>
+HWY_INLINE void few_softcap(const FewBlock<Load>& b, float softcap) {
+  const hn::ScalableTag<float> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto cap = hn::Set(d, softcap * kLog2E);
+  for (int q = 0; q < Group; ++q) {
+    for (int s = b.begin / lanes * lanes; s < b.end; s += lanes) {
+      float* scores = b.scores + q * b.stride + s;
+      hn::Store(softcapped(d, hn::Load(d, scores), cap), d, scores);
+    }
+  }
+}
+
 /// A block for a group of queries. The block is a copy: nothing that is stored can change it, so its fields stay in registers.
 template <class Load, int Group>
 void few_group(const FewBlock<Load> b, const TileView& t, int first_query, int slot0) {
@@ -70,10 +84,12 @@ void few_group(const FewBlock<Load> b, const TileView& t, int first_query, int s
     const CodeScales keys(b.keys, b.row_bytes, b.begin, b.end), values(b.values, b.row_bytes, b.begin, b.end);
     code_scores<Load, Group>(b);
     code_scale<Load, Group>(b, keys);
+    if (t.heads().softcap > 0) few_softcap<Load, Group>(b, t.heads().softcap);
     softmax();
     code_values<Load, Group>(b, values);
   } else {
     few_scores<Load, Group>(b);
+    if (t.heads().softcap > 0) few_softcap<Load, Group>(b, t.heads().softcap);
     softmax();
     few_values<Load, Group>(b);
   }

@@ -123,6 +123,11 @@ class ManyTile {
     HWY_ALIGN float rescale[kManyVectors * TileScratch::kMaxLanes];
     float* scores = s_.scores();
     products_.template score<Vectors>(d, n, at, scores);
+    if (const float softcap = t_.heads().softcap; softcap > 0) {
+      const auto cap = hn::Set(d, softcap * kLog2E);
+      for (int i = 0; i < n * columns; i += lanes)
+        hn::Store(softcapped(d, hn::Load(d, scores + i), cap), d, scores + i);
+    }
     if (*lo_max > slot || *hi_min < slot + n) hide<Vectors>(d, at, slot, n, scores);
     for (int v = 0; v < Vectors; ++v) {
       float *max = s_.max() + at + v * lanes, *sum = s_.sum() + at + v * lanes;

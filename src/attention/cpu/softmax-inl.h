@@ -1,6 +1,6 @@
 // Softmax piece by piece (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", section 3), and the one
-// exponential that all kernels of this folder use. Scores are in base 2 here: queries are scaled by log2(e), and the
-// partial states that a tile leaves are brought back to base e. Included once for each instruction set.
+// exponential that all kernels of this folder use. Scores are in base 2 here: queries are scaled by log2(e), and so is the cap
+// of scores; the partial states that a tile leaves are brought back to base e. Included once for each instruction set.
 
 // clang-format off
 #if defined(COPPICE_SOFTMAX_INL) == defined(HWY_TARGET_TOGGLE)
@@ -46,6 +46,14 @@ HWY_INLINE V exp2_of(D d, V x) {
   const V p = polynomial(hn::Sub(x, hn::Sub(rounded, big)));
   const V y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::BitCast(di, rounded))));
   return hn::IfThenElseZero(hn::Ge(x, least), y);
+}
+
+/// c * tanh(x / c), to 2e-7 of c. (1 - e) / (1 + e) with e = exp(-2 |x| / c), and the sign of x.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V softcapped(D d, V x, V c) {
+  const V one = hn::Set(d, 1.0F);
+  const V e = exp2_of(d, hn::Mul(hn::Abs(x), hn::Div(hn::Set(d, -2.0F * kLog2E), c)));
+  return hn::CopySign(hn::Mul(c, hn::Div(hn::Sub(one, e), hn::Add(one, e))), x);
 }
 
 /// The larger one, and `best` where x is NaN: a key with infinite channels of both signs weighs nothing.
