@@ -80,14 +80,23 @@ class GgufFile::Reader {
     const std::byte* p = take(n);
     return {reinterpret_cast<const char*>(p), static_cast<std::size_t>(n)};
   }
-  void skip_array(std::uint32_t type, std::uint64_t count) {
-    if (type == kString) {
+  GgufArray array(std::uint32_t type, std::uint64_t count) {
+    GgufArray kept;
+    const bool whole = type == kBool || (type <= kI32 && type != kF32) || type == kU64 || type == kI64;
+    if (whole && count <= GgufArray::kMostKept) {
+      for (std::uint64_t i = 0; i < count; ++i) {
+        const GgufValue v = value(type);
+        const bool* truth = std::get_if<bool>(&v);
+        kept.elements.push_back(truth ? std::int64_t{*truth} : std::get<std::int64_t>(v));
+      }
+    } else if (type == kString) {
       for (std::uint64_t i = 0; i < count; ++i) take(number<std::uint64_t>());
     } else if (const std::size_t size = fixed_size(type); size > 0 && count <= left() / size) {
       take(count * size);
     } else {
       damaged("an array that does not fit");
     }
+    return kept;
   }
   GgufValue value(std::uint32_t type) {
     switch (type) {
@@ -116,8 +125,7 @@ class GgufFile::Reader {
         return number<double>();
       case kArray: {
         const auto element = number<std::uint32_t>();
-        skip_array(element, number<std::uint64_t>());
-        return GgufArray{};
+        return array(element, number<std::uint64_t>());
       }
       default:
         damaged(fmt::format("a metadata value of unknown type {}", type));
@@ -209,6 +217,28 @@ int GgufFile::find(std::string_view name) const {
   return it == index_.end() ? -1 : it->second;
 }
 
+std::vector<int> GgufFile::split(int tensor, std::span<const std::int64_t> sizes) {
+  const TensorInfo whole = tensors_[static_cast<std::size_t>(tensor)];
+  std::vector<int> parts;
+  std::size_t offset = whole.offset;
+  for (const std::int64_t size : sizes) {
+    TensorInfo part = whole;
+    part.shape.back() = size;
+    part.offset = offset;
+    part.bytes = whole.bytes / static_cast<std::size_t>(whole.shape.back()) * static_cast<std::size_t>(size);
+    offset += part.bytes;
+    if (parts.empty()) {
+      tensors_[static_cast<std::size_t>(tensor)] = part;
+      parts.push_back(tensor);
+    } else {
+      part.name += fmt::format(" (part {})", parts.size() + 1);
+      parts.push_back(static_cast<int>(tensors_.size()));
+      tensors_.push_back(std::move(part));
+    }
+  }
+  return parts;
+}
+
 const GgufValue* GgufFile::value(std::string_view key) const {
   const auto it = values_.find(key);
   return it == values_.end() ? nullptr : &it->second;
@@ -237,6 +267,25 @@ std::optional<double> GgufFile::real(std::string_view key) const {
   if (!v) return std::nullopt;
   if (const auto* x = std::get_if<double>(v)) return *x;
   wrong_type(key, "a number");
+}
+
+std::optional<bool> GgufFile::truth(std::string_view key) const {
+  const GgufValue* v = value(key);
+  if (!v) return std::nullopt;
+  if (const auto* x = std::get_if<bool>(v)) return *x;
+  wrong_type(key, "true or false");
+}
+
+bool GgufFile::is_array(std::string_view key) const {
+  const GgufValue* v = value(key);
+  return v && std::holds_alternative<GgufArray>(*v);
+}
+
+std::optional<std::vector<std::int64_t>> GgufFile::integers(std::string_view key) const {
+  const GgufValue* v = value(key);
+  if (!v) return std::nullopt;
+  if (const auto* x = std::get_if<GgufArray>(v); x && !x->elements.empty()) return x->elements;
+  wrong_type(key, "a list of whole numbers");
 }
 
 std::int64_t GgufFile::require_integer(std::string_view key) const {

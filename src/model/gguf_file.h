@@ -1,7 +1,8 @@
 // GgufFile: a GGUF file, memory-mapped: its metadata, its tensor table, and the bytes of its tensors.
 //
-// Owns the mapping. Immutable after construction, so any thread may read it. The parser is our own because ggml's aborts
-// the process on some damaged files (an empty key, an alignment that is no power of two). This one throws LoadError.
+// Owns the mapping. Immutable once a family has read it (split()), so any thread may read it. The parser is our own because
+// ggml's aborts the process on some damaged files (an empty key, an alignment that is no power of two). This one throws
+// LoadError.
 //
 // Invariants
 //  1. Every tensor's bytes [offset, offset + bytes) lie inside the file.
@@ -31,8 +32,11 @@ struct TensorInfo {
   std::size_t bytes = 0;
 };
 
-/// An array. Its elements are not kept.
-struct GgufArray {};
+/// An array. Whole numbers and truth values are kept as far as they can be settings of layers: up to kMostKept of them.
+struct GgufArray {
+  static constexpr std::uint64_t kMostKept = 4096;
+  std::vector<std::int64_t> elements;
+};
 
 using GgufValue = std::variant<bool, std::int64_t, double, std::string, GgufArray>;
 
@@ -50,6 +54,10 @@ class GgufFile {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// Index into tensors(), or -1.
   int find(std::string_view name) const;
+  /// Cuts a tensor along its slowest dimension into parts of these sizes: it becomes the first one under its own name, the
+  /// others go to the table's end, where find() does not look. Returns all of them. REQUIRES: the sizes are positive and sum up
+  /// to the dimension; tensors of one dimension have no quantisation blocks.
+  std::vector<int> split(int tensor, std::span<const std::int64_t> sizes);
   std::span<const std::byte> tensor_bytes(const TensorInfo& tensor) const {
     return bytes().subspan(tensor.offset, tensor.bytes);
   }
@@ -58,6 +66,9 @@ class GgufFile {
   std::optional<std::string> text(std::string_view key) const;
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> real(std::string_view key) const;
+  std::optional<bool> truth(std::string_view key) const;
+  std::optional<std::vector<std::int64_t>> integers(std::string_view key) const;  ///< also an array of truth values
+  bool is_array(std::string_view key) const;
   std::int64_t require_integer(std::string_view key) const;
   double require_real(std::string_view key) const;
 

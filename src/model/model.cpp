@@ -42,7 +42,7 @@ std::vector<TensorId> ModelSpec::matrices() const {
     for (const LinearSpec* l : layer.mixer.linears()) ids.push_back(l->weight);
     for (const LinearSpec* l : layer.feed_forward.linears()) ids.push_back(l->weight);
   }
-  ids.push_back(output);
+  ids.push_back(output.weight);
   return ids;
 }
 
@@ -61,9 +61,10 @@ std::string model_digest(const GgufFile& file) {
 
 Model load_model(const std::string& path) {
   Model model;
-  model.file = std::make_unique<const GgufFile>(path);
-  model.spec = read_spec(*model.file);
-  model.digest = model_digest(*model.file);
+  auto file = std::make_unique<GgufFile>(path);
+  model.digest = model_digest(*file);  // of the file as it is: families may split tensors
+  model.spec = read_spec(*file);
+  model.file = std::move(file);
   return model;
 }
 

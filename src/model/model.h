@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,25 @@ namespace coppice::model {
 using TensorId = int;
 inline constexpr TensorId kNoTensor = -1;
 
-/// Rotary positions: neighbours (0, 1), (2, 3), ... of each head turn together.
+/// What stretches positions beyond the context that a model was first trained for (YaRN, Peng et al. 2023, section 3.2):
+/// fast pairs keep their angles, slow ones are scaled, between them the two are mixed.
+struct YarnSpec {
+  float beta_fast = 32,
+        beta_slow = 1;       ///< turns in the original context, of the last fast pair and of the first slow one
+  int original_context = 0;  ///< tokens
+  friend bool operator==(const YarnSpec&, const YarnSpec&) = default;
+};
+
+/// Rotary positions: pairs of values of each head turn together.
 struct RopeSpec {
-  int dims = 0;  ///< of each head, from the start
+  bool halves = false;  ///< pair i is values i and i + dims / 2; otherwise the neighbours 2 i and 2 i + 1
+  int dims = 0;         ///< of each head, from the start; the rest doesn't turn
   float base = 10000;
-  float freq_scale = 1;               ///< 1 / factor of linear scaling
-  TensorId freq_factors = kNoTensor;  ///< f32 [dims / 2]
+  float freq_scale = 1;               ///< 1 / factor of linear scaling, or of YaRN
+  TensorId freq_factors = kNoTensor;  ///< f32 [dims / 2]: angles are divided by these (Llama 3, LongRoPE)
+  std::optional<YarnSpec> yarn;
+  float magnitude = 1;  ///< what turned values are multiplied by
+  friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
 };
 
 /// A matrix [n_in, n_out] and its bias [n_out], which most models lack.
@@ -35,25 +49,46 @@ struct LinearSpec {
 /// The attention mixer: o(softmax(q k^T) v).
 struct AttentionSpec {
   LinearSpec q, k, v, o;
+  /// RMS norms of queries and keys before they turn: f32 [head_dim], of each head; or as wide as q or k, of all heads at once.
+  TensorId q_norm = kNoTensor, k_norm = kNoTensor;
+  int rope = 0;    ///< index into ModelSpec::ropes, or kNoRope
   int window = 0;  ///< tokens a query sees, itself included; 0: all
 
+  static constexpr int kNoRope = -1;
   std::array<const LinearSpec*, 4> linears() const { return {&q, &k, &v, &o}; }
 };
 
-/// The gated feed-forward: down(silu(gate(x)) * up(x)).
+/// SiLU is z / (1 + exp(-z)); GELU its approximation by tanh (Hendrycks & Gimpel 2016).
+enum class Activation : std::uint8_t { kSilu, kGelu };
+
+/// The gated feed-forward: down(activation(gate(x)) * up(x)).
 struct GatedSpec {
   LinearSpec gate, up, down;
+  Activation activation = Activation::kSilu;
 
   std::array<const LinearSpec*, 3> linears() const { return {&gate, &up, &down}; }
 };
 
-/// x += mixer(norm(x)), then x += feed_forward(norm(x)). Another kind of either goes beside the ones above, and is built in
-/// a file of its own in each executor.
+/// RMS norms of what a part of a layer reads, and of what it gives; f32 [n_embd]. A model has one or the other or both.
+struct NormsSpec {
+  TensorId before = kNoTensor, behind = kNoTensor;
+};
+
+/// x += s * behind(mixer(before(x))), then x += s * behind(feed_forward(before(x))), with norms of their own, and s =
+/// ModelSpec::residual_scale. Another kind of either goes beside the ones above, and is built in a file of its own in each
+/// executor.
 struct LayerSpec {
-  TensorId mixer_norm = kNoTensor;  ///< f32 [n_embd]
+  NormsSpec mixer_norms;
   AttentionSpec mixer;
-  TensorId feed_forward_norm = kNoTensor;  ///< f32 [n_embd]
+  NormsSpec feed_forward_norms;
   GatedSpec feed_forward;
+};
+
+/// Queries at position p are multiplied by 1 + scale * ln(1 + floor(p / length)), so that attention stays sharp in long
+/// contexts (Llama 4, Mistral 3). scale 0: they aren't.
+struct TemperatureSpec {
+  float scale = 0;
+  int length = 0;  ///< tokens
 };
 
 struct ModelSpec {
@@ -67,10 +102,16 @@ struct ModelSpec {
   std::int32_t context_length = 0;  ///< tokens it was trained for
   float norm_eps = 0;
   float attention_scale = 0;
-  RopeSpec rope;
+  float attention_softcap = 0;  ///< c: scores become c * tanh(score / c); 0: they don't
+  TemperatureSpec temperature;
+  float embedding_scale = 1;
+  float residual_scale = 1;
+  float logit_scale = 1;
+  float logit_softcap = 0;  ///< as attention_softcap, of scaled logits
+  std::vector<RopeSpec> ropes;
   TensorId embedding = kNoTensor;    ///< [n_embd, n_vocab]
   TensorId output_norm = kNoTensor;  ///< f32 [n_embd]
-  TensorId output = kNoTensor;       ///< [n_embd, n_vocab]; the embedding itself when tied
+  LinearSpec output;                 ///< [n_embd, n_vocab]; the embedding itself when tied
   std::vector<LayerSpec> layers;
 
   /// All matrices that rows are multiplied by: the layers' in order, then the output.

@@ -19,15 +19,18 @@ struct Case {
   KvFormat format;
   int n_head, n_kv_head, head_dim, turned_dims, n, n_workers;
   bool factors;
+  bool halves = false;
 };
 
 constexpr Case kCases[] = {
-    {KvFormat::kF16, 9, 3, 64, 64, 5, 2, false},  {KvFormat::kF16, 4, 4, 80, 80, 1, 3, true},
-    {KvFormat::kF16, 2, 1, 24, 10, 7, 1, false},  {KvFormat::kF16, 2, 2, 6, 2, 3, 2, true},
-    {KvFormat::kInt8, 8, 2, 128, 64, 4, 2, true}, {KvFormat::kTurbo4, 3, 1, 96, 96, 9, 4, false},
+    {KvFormat::kF16, 9, 3, 64, 64, 5, 2, false},       {KvFormat::kF16, 4, 4, 80, 80, 1, 3, true},
+    {KvFormat::kF16, 2, 1, 24, 10, 7, 1, false},       {KvFormat::kF16, 2, 2, 6, 2, 3, 2, true},
+    {KvFormat::kInt8, 8, 2, 128, 64, 4, 2, true},      {KvFormat::kTurbo4, 3, 1, 96, 96, 9, 4, false},
+    {KvFormat::kF16, 9, 3, 64, 64, 5, 2, false, true}, {KvFormat::kF16, 2, 1, 24, 10, 7, 1, true, true},
+    {KvFormat::kInt8, 4, 2, 96, 72, 3, 2, true, true}, {KvFormat::kF16, 4, 2, 16, 0, 3, 2, false},
 };
 
-constexpr double kBase = 10000.0, kScale = 0.5;
+constexpr double kBase = 10000.0, kScale = 0.5, kMagnitude = 1.25;
 constexpr int kSlots = 40;
 
 std::vector<float> random_values(std::size_t n, std::mt19937& random) {
@@ -45,17 +48,18 @@ class NewRowsTest : public test::EachSimdTarget {
   static void expect_turned(const Case& c, int n_head, const std::vector<float>& factors,
                             const std::vector<int>& positions, const std::vector<float>& before,
                             const std::vector<float>& after) {
-    for (std::size_t i = 0; i < before.size(); i += 2) {
-      const auto dim = static_cast<int>(i) % c.head_dim;
-      const auto row = i / static_cast<std::size_t>(c.head_dim * n_head);
-      double angle = 0.0;
-      if (dim < c.turned_dims) {
-        angle = positions[row] * kScale / std::pow(kBase, static_cast<double>(dim) / c.turned_dims);
-        if (!factors.empty()) angle /= static_cast<double>(factors[static_cast<std::size_t>(dim / 2)]);
+    const auto dims = static_cast<std::size_t>(c.head_dim), half = static_cast<std::size_t>(c.turned_dims) / 2;
+    for (std::size_t head = 0; head < before.size(); head += dims) {
+      const auto row = head / (dims * static_cast<std::size_t>(n_head));
+      for (std::size_t i = 0; i < half; ++i) {
+        double angle = positions[row] * kScale / std::pow(kBase, 2.0 * static_cast<double>(i) / c.turned_dims);
+        if (!factors.empty()) angle /= static_cast<double>(factors[i]);
+        const std::size_t one = head + (c.halves ? i : 2 * i), other = head + (c.halves ? i + half : 2 * i + 1);
+        const double x = kMagnitude * before[one], y = kMagnitude * before[other];
+        ASSERT_NEAR(after[one], x * std::cos(angle) - y * std::sin(angle), 2e-6) << "row " << row << ", pair " << i;
+        ASSERT_NEAR(after[other], x * std::sin(angle) + y * std::cos(angle), 2e-6) << "row " << row << ", pair " << i;
       }
-      const double even = before[i], odd = before[i + 1];
-      ASSERT_NEAR(after[i], even * std::cos(angle) - odd * std::sin(angle), 1e-6) << "row " << row << ", dim " << dim;
-      ASSERT_NEAR(after[i + 1], even * std::sin(angle) + odd * std::cos(angle), 1e-6) << "row " << row;
+      for (std::size_t i = head + 2 * half; i < head + dims; ++i) ASSERT_EQ(after[i], before[i]) << "row " << row;
     }
   }
 };
@@ -69,7 +73,12 @@ TEST_P(NewRowsTest, TurnAndGoIntoTheirSlots) {
     const auto n_kv = static_cast<std::size_t>(c.n_kv_head);
     std::vector<float> factors;
     for (int i = 0; c.factors && i < c.turned_dims / 2; ++i) factors.push_back(1.0F + static_cast<float>(i));
-    const Rope rope(c.turned_dims, kBase, kScale, factors);
+    const Rope rope({.halves = c.halves,
+                     .dims = c.turned_dims,
+                     .base = kBase,
+                     .scale = kScale,
+                     .factors = factors,
+                     .magnitude = kMagnitude});
     ASSERT_EQ(rope.dims(), c.turned_dims);
 
     std::vector<int> positions;
@@ -99,6 +108,7 @@ TEST_P(NewRowsTest, TurnAndGoIntoTheirSlots) {
                   .values = values.data(),
                   .turns = turns.data(),
                   .turned_dims = c.turned_dims,
+                  .halves = c.halves,
                   .slots = slots.data(),
                   .key_pool = key_pool.data(),
                   .value_pool = value_pool.data(),
@@ -118,6 +128,31 @@ TEST_P(NewRowsTest, TurnAndGoIntoTheirSlots) {
     EXPECT_EQ(key_pool, expected_keys);
     EXPECT_EQ(value_pool, expected_values);
   }
+}
+
+/// By the formula of the paper: turns in the original context decide.
+TEST(RopeTest, YarnScalesSlowPairsOnly) {
+  constexpr int kDims = 64;
+  constexpr double kFactor = 8, kOriginal = 4096;
+  const Rope rope({.dims = kDims,
+                   .base = kBase,
+                   .scale = 1 / kFactor,
+                   .yarn = Yarn{.beta_fast = 32, .beta_slow = 1, .original_context = kOriginal}});
+  std::vector<float> turn(rope.turn_size());
+  rope.turn(1, turn.data());
+  int mixed = 0;
+  for (int i = 0; i < kDims / 2; ++i) {
+    const double plain = std::pow(kBase, -2.0 * i / kDims), turns = kOriginal * plain / (2 * std::acos(-1.0));
+    const double sine = turn[static_cast<std::size_t>(kDims + 2 * i + 1)];
+    if (turns > 32 * 1.5) {
+      EXPECT_NEAR(sine, std::sin(plain), 1e-7) << i;
+    } else if (turns < 1 / 1.5) {
+      EXPECT_NEAR(sine, std::sin(plain / kFactor), 1e-7) << i;
+    } else {
+      mixed += sine < std::sin(plain) * 0.999 && sine > std::sin(plain / kFactor) * 1.001 ? 1 : 0;
+    }
+  }
+  EXPECT_GE(mixed, 5);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "executor/ggml/ggml_executor.h"
+#include "support/cached_executor.h"
 #include "support/executor_rig.h"
 #include "support/gguf_writer.h"
 
@@ -37,55 +38,6 @@ std::unique_ptr<Executor> load(const Setup& setup) {
   return executor::load_ggml_executor(o, {});
 }
 
-/// Sequences of a cache whose steps are run.
-class CachedExecutor {
- public:
-  explicit CachedExecutor(Executor& executor)
-      : executor_(executor),
-        cache_({.num_blocks = executor.info().num_blocks,
-                .bytes_per_block = executor.info().bytes_per_block,
-                .groups = executor.info().groups,
-                .model = executor.info().model_digest,
-                .layout = executor.info().layout}) {}
-
-  kv::Cache& cache() { return cache_; }
-
-  SeqId start(std::span<const Token> prompt) {
-    const SeqId seq = cache_.admit({.prompt = prompt}).value();
-    step({{seq, prompt.subspan(static_cast<std::size_t>(cache_.lengths(seq).cached_len))}});
-    return seq;
-  }
-
-  struct Part {
-    SeqId seq;
-    std::span<const Token> tokens;
-  };
-  /// Logits of all rows.
-  std::vector<Row> step(const std::vector<Part>& parts) {
-    executor::Batch b;
-    for (const Part& part : parts) EXPECT_TRUE(cache_.extend(part.seq, part.tokens, b.copies).has_value());
-    for (const Part& part : parts) {
-      const kv::TableView table = cache_.table(part.seq, 0);
-      const std::int32_t first = cache_.lengths(part.seq).computed_len;
-      b.sequences.push_back({static_cast<int>(part.tokens.size()), first, {table}});
-      for (std::int32_t p = first; p < cache_.lengths(part.seq).len; ++p) {
-        b.logit_rows.push_back(b.n_rows());
-        b.tokens.push_back(part.tokens[static_cast<std::size_t>(p - first)]);
-      }
-    }
-    const executor::Logits logits = executor_.forward(b);
-    std::vector<Row> rows;
-    for (std::size_t i = 0; i < b.logit_rows.size(); ++i) rows.emplace_back(logits.row(i).begin(), logits.row(i).end());
-    for (const Part& part : parts) cache_.publish(part.seq);
-    EXPECT_EQ(cache_.check_integrity(), "");
-    return rows;
-  }
-
- private:
-  Executor& executor_;
-  kv::Cache cache_;
-};
-
 class CacheOnExecutorTest : public testing::TestWithParam<Setup> {};
 
 INSTANTIATE_TEST_SUITE_P(Formats, CacheOnExecutorTest,
@@ -102,7 +54,7 @@ TEST_P(CacheOnExecutorTest, WhatWasDetachedIsReadByAllThatAdoptIt) {
     return tokens;
   };
   const auto executor = load(GetParam()), other = load(GetParam());
-  CachedExecutor cached(*executor);
+  test::CachedExecutor cached(*executor);
   test::ExecutorRig rig(*other);          // the same texts, each computed alone
   const auto prompt = random_tokens(75);  // two blocks and a part of the third
   const auto set = cached.cache().detach(cached.start(prompt));

@@ -37,7 +37,7 @@ class StepGraphTest : public testing::Test {
   }
   AttentionConfig attention(const KvStore& store) const { return {&model_.spec, &store, groups_}; }
   DecoderParts parts(const KvStore& store, Attention& attention) const {
-    return {&model_.spec, &weights_, &store, &attention, &rope_, {{0, 0}, {0, 1}}};
+    return {&model_.spec, &weights_, &store, &attention, &ropes_, {{0, 0}, {0, 1}}};
   }
 
   /// Rows of one sequence on the blocks of `table`; the logits of the last one are wanted.
@@ -66,7 +66,7 @@ class StepGraphTest : public testing::Test {
   std::vector<kv::GroupSpec> groups_ = {{kv::GroupKind::kFull, 0, {0, 1}, std::size_t{2} * 2 * 2 * 16 * 2}};
   Weights weights_{model_, {}};
   KvStore store_{config(KvFormat::kF16)};
-  attention::Rope rope_{model_.spec.rope.dims, model_.spec.rope.base, model_.spec.rope.freq_scale, {}};
+  std::vector<attention::Rope> ropes_{attention::Rope({.dims = model_.spec.ropes[0].dims})};
 };
 
 TEST_F(StepGraphTest, GatherIsMadeOfTheLibrarysOperators) {
@@ -118,8 +118,8 @@ int nodes_of(const test::TinyModel& tiny, const std::string& name) {
                        .budget_bytes = std::size_t{1} << 20});
   const std::vector<kv::GroupSpec> groups = {{kv::GroupKind::kFull, 0, {0, 1}, std::size_t{2} * 2 * 2 * 64 * 2}};
   const auto tree = make_tree_attention({&model.spec, &store, groups}, 1);
-  const attention::Rope rope{model.spec.rope.dims, model.spec.rope.base, model.spec.rope.freq_scale, {}};
-  const DecoderParts parts{&model.spec, &weights, &store, tree.get(), &rope, {{0, 0}, {0, 1}}};
+  const std::vector<attention::Rope> ropes{attention::Rope({.dims = model.spec.ropes[0].dims})};
+  const DecoderParts parts{&model.spec, &weights, &store, tree.get(), &ropes, {{0, 0}, {0, 1}}};
   const std::vector<kv::BlockId> table = {3, 1};
   Batch b;
   b.tokens.assign(4, 1);

@@ -4,9 +4,12 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
+#include <stdexcept>
 
 #include "model/families.h"
 #include "model/model.h"
+#include "support/family_models.h"
 #include "support/gguf_writer.h"
 
 namespace coppice::model {
@@ -55,16 +58,79 @@ TEST(LoadModel, ReadsWhatTheFileSays) {
   EXPECT_EQ(m.spec.context_length, 512);
   EXPECT_FLOAT_EQ(m.spec.norm_eps, 1e-5F);
   EXPECT_FLOAT_EQ(m.spec.attention_scale, 0.25F);
-  EXPECT_EQ(m.spec.rope.dims, 16);
-  EXPECT_FLOAT_EQ(m.spec.rope.base, 10000);
-  EXPECT_NE(m.spec.rope.freq_factors, kNoTensor);
-  EXPECT_NE(m.spec.output, m.spec.embedding);
+  EXPECT_EQ(m.spec.ropes.at(0).dims, 16);
+  EXPECT_FLOAT_EQ(m.spec.ropes.at(0).base, 10000);
+  EXPECT_NE(m.spec.ropes.at(0).freq_factors, kNoTensor);
+  EXPECT_NE(m.spec.output.weight, m.spec.embedding);
   ASSERT_EQ(m.spec.layers.size(), 2U);
   EXPECT_NE(m.spec.layers[1].feed_forward.down.bias, kNoTensor);
   EXPECT_EQ(m.file->tensors()[static_cast<std::size_t>(m.spec.layers[1].feed_forward.down.weight)].name,
             "blk.1.ffn_down.weight");
   const ModelSpec tied = load_model(tiny("tied", {})).spec;
-  EXPECT_EQ(tied.output, tied.embedding);
+  EXPECT_EQ(tied.output.weight, tied.embedding);
+}
+
+TinyModel tiny_family(const std::string& name) {
+  for (const test::FamilyModel& m : test::family_models()) {
+    if (m.name == name) return m.model;
+  }
+  throw std::runtime_error("no family model is named " + name);
+}
+
+TEST(LoadModel, LayersThatSlideFollowTheFilesPattern) {
+  const ModelSpec gemma = load_model(tiny("gemma3", tiny_family("gemma3"))).spec;
+  ASSERT_EQ(gemma.layers.size(), 7U);
+  ASSERT_EQ(gemma.ropes.size(), 2U);
+  for (std::size_t i = 0; i < gemma.layers.size(); ++i) {
+    EXPECT_EQ(gemma.layers[i].mixer.window, i == 5 ? 0 : 40) << i;
+    EXPECT_EQ(gemma.layers[i].mixer.rope, i == 5 ? 0 : 1) << i;
+  }
+  EXPECT_FLOAT_EQ(gemma.ropes[0].base, 1e6F);
+  EXPECT_FLOAT_EQ(gemma.ropes[0].freq_scale, 0.125F);
+  EXPECT_FLOAT_EQ(gemma.ropes[1].base, 1e4F);
+  EXPECT_FLOAT_EQ(gemma.ropes[1].freq_scale, 1);
+  const ModelSpec olmo = load_model(tiny("olmo3", tiny_family("olmo3"))).spec;
+  std::vector<int> windows;
+  for (const LayerSpec& layer : olmo.layers) windows.push_back(layer.mixer.window);
+  EXPECT_EQ(windows, (std::vector{9, 9, 0, 9, 0}));
+  TinyModel wide = tiny_family("gemma3");
+  wide.settings["attention.sliding_window"] = 512;  // the model's whole context
+  EXPECT_EQ(load_model(tiny("wide", wide)).spec.layers[0].mixer.window, 0);
+}
+
+TEST(LoadModel, MatricesInOnePieceAreSplit) {
+  const TinyModel phi = tiny_family("phi3");
+  const Model m = load_model(tiny("phi3", phi));
+  const AttentionSpec& a = m.spec.layers[1].mixer;
+  const GatedSpec& f = m.spec.layers[1].feed_forward;
+  const auto tensor = [&](const LinearSpec& l) { return m.file->tensors()[static_cast<std::size_t>(l.weight)]; };
+  const auto follows = [&](const LinearSpec& l, const LinearSpec& before) {
+    return tensor(l).offset == tensor(before).offset + tensor(before).bytes;
+  };
+  EXPECT_EQ(tensor(a.q).shape, (std::vector<std::int64_t>{64, 64}));
+  EXPECT_EQ(tensor(a.k).shape, (std::vector<std::int64_t>{64, 32}));
+  EXPECT_EQ(tensor(a.v).shape, (std::vector<std::int64_t>{64, 32}));
+  EXPECT_TRUE(follows(a.k, a.q) && follows(a.v, a.k));
+  EXPECT_EQ(tensor(f.gate).shape, tensor(f.up).shape);
+  EXPECT_TRUE(follows(f.up, f.gate));
+}
+
+TEST(LoadModel, SettingsThatNobodyCanFollowAreErrors) {
+  const auto with = [](TinyModel model, const std::string& key, const test::TinySetting& value) {
+    model.settings[key] = value;
+    return tiny("broken", model);
+  };
+  expect_complaint(with({}, "rope.scaling.type", "dynamic"), "positions are scaled by 'dynamic'");
+  expect_complaint(with({}, "rope.freq_base", 0.0F), "make no sense");
+  expect_complaint(with(tiny_family("llama_yarn"), "rope.freq_base", 1.0F), "YaRN");
+  expect_complaint(with({}, "expert_count", 8), "mixture of experts");
+  expect_complaint(with(tiny_family("gemma3"), "attention.sliding_window", -1), "out of range");
+  expect_complaint(with(tiny_family("gemma3"), "attention.sliding_window_pattern", std::vector{true, false}),
+                   "2 values for 7 layers");
+  expect_complaint(with(tiny_family("granite"), "logit_scale", std::numeric_limits<float>::infinity()), "out of range");
+  TinyModel phi = tiny_family("phi3");
+  phi.wrong_shape = "blk.1.attn_qkv.weight";
+  expect_complaint(tiny("broken", phi), "has the shape [64, 127] where [64, 128] is needed");
 }
 
 TEST(LoadModel, DigestTellsModelsApart) {

@@ -39,10 +39,10 @@ std::filesystem::path scratch_folder() {
   return folder.path;
 }
 
-std::string model_path() {
-  const char* path = std::getenv("COPPICE_MODEL");
+std::string model_path(const std::string& variable) {
+  const char* path = std::getenv(variable.c_str());
   if (!path || !*path || !std::filesystem::exists(path)) {
-    throw std::runtime_error("this test needs the model file: run `make deps` first (COPPICE_MODEL names the file)");
+    throw std::runtime_error("this test needs the model file: run `make deps` first (" + variable + " names the file)");
   }
   return path;
 }
@@ -100,25 +100,55 @@ class TinyWriter {
     metadata();
     const int q = m_.n_head * m_.head_dim, kv = m_.n_kv_head * m_.head_dim;
     matrix("token_embd", m_.n_embd, m_.n_vocab, 1.0F, false);
-    vector("output_norm.weight", m_.n_embd, 1.0F, 0.1F);
-    if (!m_.tied) matrix("output", m_.n_embd, m_.n_vocab, 0.2F, false);
-    if (m_.rope_factors) vector("rope_freqs.weight", m_.head_dim / 2, 1.5F, 0.4F);
-    for (int i = 0; i < m_.n_layer; ++i) {
-      const std::string p = fmt::format("blk.{}.", i);
-      vector(p + "attn_norm.weight", m_.n_embd, 1.0F, 0.1F);
-      vector(p + "ffn_norm.weight", m_.n_embd, 1.0F, 0.1F);
-      matrix(p + "attn_q", m_.n_embd, q, 0.3F, m_.biases);
-      matrix(p + "attn_k", m_.n_embd, kv, 0.3F, m_.biases);
-      matrix(p + "attn_v", m_.n_embd, kv, 0.3F, m_.biases);
-      matrix(p + "attn_output", q, m_.n_embd, 0.3F, m_.biases);
-      matrix(p + "ffn_gate", m_.n_embd, m_.n_ff, 0.2F, m_.biases);
-      matrix(p + "ffn_up", m_.n_embd, m_.n_ff, 0.2F, m_.biases);
-      matrix(p + "ffn_down", m_.n_ff, m_.n_embd, 0.2F, m_.biases);
+    norm("output_norm", m_.n_embd);
+    if (!m_.tied) matrix("output", m_.n_embd, m_.n_vocab, 0.2F, m_.output_bias);
+    if (m_.rope_factors) vector("rope_freqs.weight", rope_dims() / 2, 1.5F, 0.4F);
+    if (m_.long_and_short) {
+      vector("rope_factors_long.weight", rope_dims() / 2, 3.0F, 0.4F);
+      vector("rope_factors_short.weight", rope_dims() / 2, 1.2F, 0.2F);
     }
+    for (int i = 0; i < m_.n_layer; ++i) layer(fmt::format("blk.{}.", i), q, kv);
     if (!gguf_write_to_file(gguf_.get(), to.c_str(), false)) throw std::runtime_error("cannot write " + to.string());
   }
 
  private:
+  int rope_dims() const { return m_.rope_dims > 0 ? m_.rope_dims : m_.head_dim; }
+  void layer(const std::string& p, int q, int kv) {
+    if (m_.norms_before) norm(p + "attn_norm", m_.n_embd), norm(p + "ffn_norm", m_.n_embd);
+    if (m_.norms_behind) norm(p + "post_attention_norm", m_.n_embd), norm(p + "post_ffw_norm", m_.n_embd);
+    if (m_.qk_norm != TinyQkNorm::kNone) {
+      const bool heads = m_.qk_norm == TinyQkNorm::kHeads;
+      norm(p + "attn_q_norm", heads ? m_.head_dim : q);
+      norm(p + "attn_k_norm", heads ? m_.head_dim : kv);
+    }
+    const bool qkv_biases = m_.biases || m_.qkv_biases;
+    if (m_.fused) {
+      matrix(p + "attn_qkv", m_.n_embd, q + 2 * kv, 0.3F, qkv_biases);
+    } else {
+      matrix(p + "attn_q", m_.n_embd, q, m_.qk_spread, qkv_biases);
+      matrix(p + "attn_k", m_.n_embd, kv, m_.qk_spread, qkv_biases);
+      matrix(p + "attn_v", m_.n_embd, kv, 0.3F, qkv_biases);
+    }
+    matrix(p + "attn_output", q, m_.n_embd, 0.3F, m_.biases);
+    if (!m_.fused) matrix(p + "ffn_gate", m_.n_embd, m_.n_ff, 0.2F, m_.biases);
+    matrix(p + "ffn_up", m_.n_embd, m_.fused ? 2 * m_.n_ff : m_.n_ff, 0.2F, m_.biases);
+    matrix(p + "ffn_down", m_.n_ff, m_.n_embd, 0.2F, m_.biases);
+  }
+  void norm(const std::string& name, int n) { vector(name + ".weight", n, 1.0F, m_.norm_spread); }
+  void setting(const std::string& name, const TinySetting& value) {
+    const std::string key = m_.architecture + "." + name;
+    gguf_context* g = gguf_.get();
+    if (const auto* truth = std::get_if<bool>(&value)) gguf_set_val_bool(g, key.c_str(), *truth);
+    if (const auto* whole = std::get_if<int>(&value)) {
+      *whole < 0 ? gguf_set_val_i32(g, key.c_str(), *whole) : number(name, *whole);
+    }
+    if (const auto* real = std::get_if<float>(&value)) gguf_set_val_f32(g, key.c_str(), *real);
+    if (const auto* text = std::get_if<std::string>(&value)) gguf_set_val_str(g, key.c_str(), text->c_str());
+    if (const auto* list = std::get_if<std::vector<bool>>(&value)) {
+      const std::vector<std::uint8_t> bytes(list->begin(), list->end());
+      gguf_set_arr_data(g, key.c_str(), GGUF_TYPE_BOOL, bytes.data(), bytes.size());
+    }
+  }
   void number(const std::string& key, int value) {
     gguf_set_val_u32(gguf_.get(), (m_.architecture + "." + key).c_str(), static_cast<std::uint32_t>(value));
   }
@@ -135,8 +165,9 @@ class TinyWriter {
     number("attention.head_count_kv", m_.n_kv_head);
     number("attention.key_length", m_.head_dim);
     number("attention.value_length", m_.head_dim);
-    number("rope.dimension_count", m_.head_dim);
+    number("rope.dimension_count", rope_dims());
     gguf_set_val_f32(gguf_.get(), (m_.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5F);
+    for (const auto& [name, value] : m_.settings) setting(name, value);
   }
   void add(const std::string& name, int type, int n_in, int n_out, float mean, float spread) {
     if (name == m_.leave_out) return;

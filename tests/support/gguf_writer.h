@@ -1,10 +1,12 @@
-// Writes GGUF files for tests: an f32 copy of a quantised file, and tiny random models of the llama family.
+// Writes GGUF files for tests: an f32 copy of a quantised file, and tiny random models of all families of plain decoders.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <variant>
+#include <vector>
 
 namespace coppice::test {
 
@@ -14,9 +16,14 @@ std::filesystem::path scratch_folder();
 /// Copies a GGUF file with every tensor dequantised to f32. Throws std::runtime_error.
 void dequantize_gguf(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// COPPICE_MODEL; throws with the sentence that tells what to run when it isn't there.
-std::string model_path();
+/// What this variable of the environment says; throws with the sentence that tells what to run when it isn't there.
+std::string model_path(const std::string& variable = "COPPICE_MODEL");
 
+enum class TinyQkNorm { kNone, kHeads, kWhole };
+
+using TinySetting = std::variant<bool, int, float, std::string, std::vector<bool>>;
+
+/// All parameters are random, norms and biases too.
 struct TinyModel {
   std::string architecture = "llama";
   int n_layer = 2;
@@ -29,9 +36,20 @@ struct TinyModel {
   int context = 512;
   int matrix_type = 0;                          ///< ggml type of the matrices: 0 F32, 2 Q4_0, 3 Q4_1, 8 Q8_0
   std::map<std::string, int> other_types = {};  ///< of all layers' matrices of a name, such as "attn_v"
-  bool biases = false;
-  bool rope_factors = false;
+  bool biases = false;                          ///< of all matrices of layers
+  bool qkv_biases = false;                      ///< of queries, keys and values only
+  bool output_bias = false;
+  bool rope_factors = false;    ///< rope_freqs
+  bool long_and_short = false;  ///< rope_factors_long and rope_factors_short
+  int rope_dims = 0;            ///< 0: the whole head
+  TinyQkNorm qk_norm = TinyQkNorm::kNone;
+  bool norms_before = true, norms_behind = false;
+  float norm_spread = 0.1F;
+  /// Of the matrices that make queries and keys. Sharp attention multiplies what rounding keys costs, layer by layer.
+  float qk_spread = 0.3F;
+  bool fused = false;  ///< queries, keys and values are one matrix, gate and up are another
   bool tied = true;
+  std::map<std::string, TinySetting> settings = {};  ///< more metadata; keys lack the architecture's name
   std::uint32_t seed = 1;
   std::string leave_out;    ///< a tensor that is missing
   std::string wrong_shape;  ///< a tensor with one column too few

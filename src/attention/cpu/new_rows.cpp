@@ -14,7 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace coppice::attention::HWY_NAMESPACE {
 
-HWY_INLINE void turn_head(const float* turn, int dims, float* x) {
+/// Pairs are neighbours.
+HWY_INLINE void turn_neighbours(const float* turn, int dims, float* x) {
   const hn::ScalableTag<float> d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const float* others = turn + dims;
@@ -31,22 +32,44 @@ HWY_INLINE void turn_head(const float* turn, int dims, float* x) {
   }
 }
 
+/// Pairs are a value of the first half and one of the second.
+HWY_INLINE void turn_halves(const float* turn, int dims, float* x) {
+  const hn::ScalableTag<float> d;
+  const int lanes = static_cast<int>(hn::Lanes(d)), half = dims / 2;
+  const float* others = turn + dims;
+  float* y = x + half;
+  int i = 0;
+  for (; i + lanes <= half; i += lanes) {
+    const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, y + i);
+    hn::StoreU(hn::MulAdd(a, hn::LoadU(d, turn + i), hn::Mul(b, hn::LoadU(d, others + i))), d, x + i);
+    hn::StoreU(hn::MulAdd(b, hn::LoadU(d, turn + half + i), hn::Mul(a, hn::LoadU(d, others + half + i))), d, y + i);
+  }
+  for (; i < half; ++i) {
+    const float a = x[i], b = y[i];
+    x[i] = a * turn[i] + b * others[i];
+    y[i] = b * turn[half + i] + a * others[half + i];
+  }
+}
+
 /// Heads [begin, end), counted through the rows: of each its queries, its keys, its values.
 void enter_heads(const NewRows& r, std::int64_t begin, std::int64_t end) {
   const int heads = r.n_head + 2 * r.n_kv_head;
   const std::size_t head_size = head_bytes(r.format, r.head_dim);
+  const auto turn_head = [&](const float* turn, float* x) HWY_ATTR {
+    r.halves ? turn_halves(turn, r.turned_dims, x) : turn_neighbours(turn, r.turned_dims, x);
+  };
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int64_t row = i / heads;
     const auto head = static_cast<int>(i % heads);
     const float* turn = r.turns + row * 2 * r.turned_dims;
     if (head < r.n_head) {
-      turn_head(turn, r.turned_dims, r.queries + (row * r.n_head + head) * r.head_dim);
+      turn_head(turn, r.queries + (row * r.n_head + head) * r.head_dim);
       continue;
     }
     const bool is_key = head < r.n_head + r.n_kv_head;
     const int kv_head = (head - r.n_head) % r.n_kv_head;
     const std::int64_t at = (row * r.n_kv_head + kv_head) * r.head_dim;
-    if (is_key) turn_head(turn, r.turned_dims, r.keys + at);
+    if (is_key) turn_head(turn, r.keys + at);
     encode(r.format, r.head_dim, (is_key ? r.keys : r.values) + at,
            (is_key ? r.key_pool : r.value_pool) + static_cast<std::size_t>(r.slots[row]) * r.row_bytes +
                static_cast<std::size_t>(kv_head) * head_size);

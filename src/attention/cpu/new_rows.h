@@ -17,7 +17,8 @@ struct NewRows {
   float* keys;            ///< [n, n_kv_head, head_dim]: likewise
   const float* values;    ///< [n, n_kv_head, head_dim]
   const float* turns;     ///< [n, 2, turned_dims] of Rope::turn
-  int turned_dims;        ///< even, at most head_dim
+  int turned_dims;        ///< even, at most head_dim; 0: nothing turns, and there are no turns
+  bool halves;            ///< Rope::halves
   const kv::Slot* slots;  ///< [n], all different
   std::byte* key_pool;    ///< [slots, row_bytes]
   std::byte* value_pool;  ///< likewise

@@ -1,24 +1,46 @@
 #include "attention/cpu/rope.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace coppice::attention {
 
-Rope::Rope(int dims, double base, double scale, std::span<const float> factors) {
-  for (int i = 0; i < dims; i += 2) {
-    const double factor = factors.empty() ? 1.0 : factors[static_cast<std::size_t>(i / 2)];
-    angles_.push_back(scale / (std::pow(base, static_cast<double>(i) / dims) * factor));
+namespace {
+
+/// The pair, any number, that turns so many times in YaRN's original context.
+double pair_of(double turns, const RopeShape& r) {
+  return r.dims * std::log(r.yarn->original_context / (turns * 2 * std::numbers::pi)) / (2 * std::log(r.base));
+}
+
+/// How much of a pair's angle is scaled: 0 to 1.
+double scaled_share(int pair, const RopeShape& r) {
+  if (!r.yarn) return 1;
+  const double first = std::max(0.0, std::floor(pair_of(r.yarn->beta_fast, r)));
+  const double last = std::min(r.dims - 1.0, std::ceil(pair_of(r.yarn->beta_slow, r)));
+  return std::clamp((pair - first) / std::max(0.001, last - first), 0.0, 1.0);
+}
+
+}  // namespace
+
+Rope::Rope(const RopeShape& shape) : halves_(shape.halves), magnitude_(shape.magnitude) {
+  for (int i = 0; i < shape.dims / 2; ++i) {
+    const double factor = shape.factors.empty() ? 1.0 : shape.factors[static_cast<std::size_t>(i)];
+    const double scaled = scaled_share(i, shape);
+    angles_.push_back((shape.scale * scaled + (1 - scaled)) / (std::pow(shape.base, 2.0 * i / shape.dims) * factor));
   }
 }
 
 void Rope::turn(int position, float* to) const {
   float* others = to + dims();
-  for (const double angle : angles_) {
-    const auto c = static_cast<float>(std::cos(position * angle)), s = static_cast<float>(std::sin(position * angle));
-    *to++ = c;
-    *to++ = c;
-    *others++ = -s;
-    *others++ = s;
+  const std::size_t n = angles_.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto c = static_cast<float>(magnitude_ * std::cos(position * angles_[i]));
+    const auto s = static_cast<float>(magnitude_ * std::sin(position * angles_[i]));
+    const std::size_t one = halves_ ? i : 2 * i, other = halves_ ? i + n : 2 * i + 1;
+    to[one] = to[other] = c;
+    others[one] = -s;
+    others[other] = s;
   }
 }
 

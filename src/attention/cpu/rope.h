@@ -1,20 +1,38 @@
-// Rope: rotary position embedding (RoFormer, Su et al. 2021, section 3.4.2). Pair i of a head, values 2 i and 2 i + 1, turns
-// by position * scale / (base^(2 i / dims) * factor[i]).
+// Rope: rotary position embedding (RoFormer, Su et al. 2021, section 3.4.2). Pair i of a head turns by position * scale /
+// (base^(2 i / dims) * factor[i]).
 //
 // Immutable; any thread may use it.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace coppice::attention {
 
+/// YaRN (Peng et al. 2023, section 3.2): pairs that turn more often than beta_fast times in the original context are not scaled,
+/// those that turn less often than beta_slow times are, between the two lies a ramp.
+struct Yarn {
+  double beta_fast = 32, beta_slow = 1;
+  double original_context = 0;  ///< tokens
+};
+
+struct RopeShape {
+  bool halves = false;  ///< pair i is values i and i + dims / 2 of a head; otherwise the neighbours 2 i and 2 i + 1
+  int dims = 0;         ///< of each head, from its start; the rest doesn't turn. Even
+  double base = 10000, scale = 1;
+  std::span<const float> factors = {};  ///< [dims / 2], or empty: all 1
+  std::optional<Yarn> yarn = {};
+  double magnitude = 1;  ///< what turned values are multiplied by
+};
+
 class Rope {
  public:
-  /// dims: of each head, from its start; the rest doesn't turn. factors: [dims / 2], or empty: all 1.
-  /// REQUIRES: dims is even; base, scale and factors are positive.
-  Rope(int dims, double base, double scale, std::span<const float> factors);
+  /// Reads the factors, keeps nothing of them. REQUIRES: base, scale, factors and magnitude are positive; with YaRN the base
+  /// is above 1.
+  explicit Rope(const RopeShape& shape);
 
+  bool halves() const { return halves_; }
   int dims() const { return 2 * static_cast<int>(angles_.size()); }
   /// Floats of a turn.
   std::size_t turn_size() const { return 4 * angles_.size(); }
@@ -24,6 +42,8 @@ class Rope {
   void turn(int position, float* to) const;
 
  private:
+  bool halves_;
+  double magnitude_;
   std::vector<double> angles_;  ///< [dims / 2] of position 1
 };
 

@@ -78,14 +78,14 @@ class GgmlExecutor final : public Executor {
         weights_(model_, progress),
         store_(store_config(), progress),
         attention_(make_attention()),
-        rope_(make_rope()),
+        ropes_(make_ropes()),
         runner_(options_.n_threads) {
     fill_info();
     parts_ = {.spec = &model_.spec,
               .weights = &weights_,
               .store = &store_,
               .attention = attention_.get(),
-              .rope = &rope_,
+              .ropes = &ropes_,
               .places = layer_places(groups_, model_.spec.layers.size())};
     limits_ = {.n_vocab = info_.n_vocab,
                .context = options_.context > 0 ? options_.context : std::numeric_limits<std::int32_t>::max(),
@@ -125,13 +125,23 @@ class GgmlExecutor final : public Executor {
             .n_threads = options_.n_threads};
   }
 
-  attention::Rope make_rope() const {
-    const model::RopeSpec& rope = model_.spec.rope;
-    std::span<const float> factors;
-    if (const ggml_tensor* t = weights_.plain(rope.freq_factors)) {
-      factors = {static_cast<const float*>(t->data), static_cast<std::size_t>(t->ne[0])};
+  std::vector<attention::Rope> make_ropes() const {
+    std::vector<attention::Rope> ropes;
+    for (const model::RopeSpec& rope : model_.spec.ropes) {
+      attention::RopeShape shape{.halves = rope.halves,
+                                 .dims = rope.dims,
+                                 .base = rope.base,
+                                 .scale = rope.freq_scale,
+                                 .magnitude = rope.magnitude};
+      if (const ggml_tensor* t = weights_.plain(rope.freq_factors)) {
+        shape.factors = {static_cast<const float*>(t->data), static_cast<std::size_t>(t->ne[0])};
+      }
+      if (rope.yarn) {
+        shape.yarn = {rope.yarn->beta_fast, rope.yarn->beta_slow, static_cast<double>(rope.yarn->original_context)};
+      }
+      ropes.emplace_back(shape);
     }
-    return {rope.dims, rope.base, rope.freq_scale, factors};
+    return ropes;
   }
 
   std::unique_ptr<Attention> make_attention() const {
@@ -171,7 +181,7 @@ class GgmlExecutor final : public Executor {
   Weights weights_;
   KvStore store_;
   std::unique_ptr<Attention> attention_;
-  attention::Rope rope_;
+  std::vector<attention::Rope> ropes_;
   GraphRunner runner_;
   DecoderParts parts_;
   BatchLimits limits_;

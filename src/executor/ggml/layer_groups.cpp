@@ -23,7 +23,9 @@ std::vector<kv::GroupSpec> make_groups(const model::ModelSpec& spec, KvFormat fo
   for (auto& [window, layers] : by_window) {
     const std::size_t heads = 2 * static_cast<std::size_t>(spec.n_kv_head) * layers.size();  // keys and values
     const std::size_t bytes = heads * attention::head_bytes(format, spec.head_dim);
-    groups.push_back({window == 0 ? kv::GroupKind::kFull : kv::GroupKind::kSliding, window, std::move(layers), bytes});
+    // The tree stands on a group that keeps everything: in a model of sliding layers alone these do.
+    const bool full = groups.empty();
+    groups.push_back({full ? kv::GroupKind::kFull : kv::GroupKind::kSliding, window, std::move(layers), bytes});
   }
   return groups;
 }
@@ -46,9 +48,16 @@ std::vector<LayerPlace> layer_places(const std::vector<kv::GroupSpec>& groups, s
 
 std::string describe_layout(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups, KvFormat format,
                             int block_size) {
-  std::string text = fmt::format("{};[slot,head,dim];block={};heads={};dim={};rope=norm,{},{},{},{}",
-                                 format_name(format), block_size, spec.n_kv_head, spec.head_dim, spec.rope.dims,
-                                 spec.rope.base, spec.rope.freq_scale, spec.rope.freq_factors != model::kNoTensor);
+  std::string text = fmt::format("{};[slot,head,dim];block={};heads={};dim={}", format_name(format), block_size,
+                                 spec.n_kv_head, spec.head_dim);
+  for (const model::RopeSpec& rope : spec.ropes) {
+    text += fmt::format(";rope={},{},{},{},{}", rope.halves ? "halves" : "neighbours", rope.dims, rope.base,
+                        rope.freq_scale, rope.freq_factors != model::kNoTensor);
+    if (rope.yarn) {
+      text += fmt::format(",yarn,{},{},{}", rope.yarn->beta_fast, rope.yarn->beta_slow, rope.yarn->original_context);
+    }
+    if (rope.magnitude != 1) text += fmt::format(",magnitude {}", rope.magnitude);
+  }
   for (const kv::GroupSpec& g : groups) {
     text += fmt::format(";{}{}:{}", g.kind == kv::GroupKind::kFull ? "full" : "sliding", g.window,
                         fmt::join(g.layers, ","));

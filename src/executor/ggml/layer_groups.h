@@ -11,7 +11,7 @@
 
 namespace coppice::executor {
 
-/// Layers with the same window form a group, full attention first. Throws model::LoadError when the model's heads can't be
+/// Layers with the same window form a group, full attention first. The first group keeps everything. Throws model::LoadError when the model's heads can't be
 /// stored in the format.
 std::vector<kv::GroupSpec> make_groups(const model::ModelSpec& spec, attention::KvFormat format);
 

@@ -3,24 +3,43 @@
 #include "executor/ggml/graph/attention_mixer.h"
 #include "executor/ggml/graph/gated_feed_forward.h"
 #include "executor/ggml/graph/product.h"
+#include "executor/ggml/graph/residual.h"
 
 namespace coppice::executor {
+
+namespace {
+
+ggml_tensor* scaled(GraphBuilder& b, ggml_tensor* x, float scale) {
+  return scale == 1 ? x : ggml_scale(b.context, x, scale);
+}
+
+/// The rows' logits.
+ggml_tensor* head(GraphBuilder& b, ggml_tensor* x) {
+  const model::ModelSpec& spec = *b.parts.spec;
+  ggml_tensor* logits = scaled(b, product(b, {x, spec.output_norm}, spec.output), spec.logit_scale);
+  const float cap = spec.logit_softcap;
+  return cap == 0 ? logits : scaled(b, ggml_tanh(b.context, scaled(b, logits, 1 / cap)), cap);
+}
+
+}  // namespace
 
 ggml_tensor* build_decoder(GraphBuilder& b) {
   const model::ModelSpec& spec = *b.parts.spec;
   ggml_tensor* x = ggml_get_rows(b.context, b.parts.weights->plain(spec.embedding), b.inputs.tokens);
+  x = scaled(b, x, spec.embedding_scale);
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const model::LayerSpec& layer = spec.layers[i];
-    ggml_tensor* mixed = mix(b, layer.mixer, {x, layer.mixer_norm}, b.parts.places[i]);
+    ggml_tensor* mixed = mix(b, layer.mixer, {x, layer.mixer_norms.before}, b.parts.places[i]);
     if (i + 1 == spec.layers.size()) {  // the keys and values of all rows are written: only outputs go on
       if (!b.inputs.output_rows) return nullptr;
       mixed = ggml_get_rows(b.context, mixed, b.inputs.output_rows);
       x = ggml_get_rows(b.context, x, b.inputs.output_rows);
     }
-    x = product(b, {mixed}, layer.mixer.o, x);
-    x = feed_forward(b, layer.feed_forward, {x, layer.feed_forward_norm}, x);
+    x = add_product(b, {mixed}, layer.mixer.o, {x, layer.mixer_norms.behind});
+    const model::NormsSpec& norms = layer.feed_forward_norms;
+    x = feed_forward(b, layer.feed_forward, {x, norms.before}, {x, norms.behind});
   }
-  return product(b, {x, spec.output_norm}, {.weight = spec.output});
+  return head(b, x);
 }
 
 }  // namespace coppice::executor

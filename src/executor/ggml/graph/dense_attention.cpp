@@ -20,7 +20,12 @@ class DenseAttention final : public SequenceAttention {
     ggml_tensor* keys = ggml_permute(c, k, 0, 2, 1, 3);                   // [head_dim, n_keys, n_kv_head]
     ggml_tensor* values = ggml_cont(c, ggml_permute(c, v, 1, 2, 0, 3));   // [n_keys, head_dim, n_kv_head]
     ggml_tensor* scores = ggml_mul_mat(c, keys, queries);                 // [n_keys, n_rows, n_head]
-    ggml_tensor* weights = ggml_soft_max_ext(c, scores, mask, config().spec->attention_scale, 0.0F);
+    float scale = config().spec->attention_scale;
+    if (const float cap = config().spec->attention_softcap; cap > 0) {
+      scores = ggml_scale(c, ggml_tanh(c, ggml_scale(c, scores, scale / cap)), cap);
+      scale = 1;
+    }
+    ggml_tensor* weights = ggml_soft_max_ext(c, scores, mask, scale, 0.0F);
     ggml_tensor* out = ggml_mul_mat(c, values, weights);  // [head_dim, n_rows, n_head]
     return ggml_cont_2d(c, ggml_permute(c, out, 0, 2, 1, 3), q->ne[0] * q->ne[1], q->ne[2]);
   }

@@ -1,6 +1,7 @@
 #include "executor/ggml/graph/enter_rows.h"
 
-#include <iterator>
+#include <cmath>
+#include <vector>
 
 #include "attention/cpu/new_rows.h"
 #include "executor/ggml/graph/attention.h"
@@ -18,9 +19,16 @@ void run_turns(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   }
 }
 
-/// Sources: q (which is dst), k, v, turns, slots, pool of keys, pool of values. userdata: the store's config.
+/// What a node that enters rows points to.
+struct EnterNode {
+  const KvStoreConfig* config;
+  const attention::Rope* rope;  ///< nullptr: nothing turns
+};
+
+/// Sources: q (which is dst), k, v, slots, pool of keys, pool of values, turns if there is a rope.
 void run_enter(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
-  const auto& config = *static_cast<const KvStoreConfig*>(userdata);
+  const auto& node = *static_cast<const EnterNode*>(userdata);
+  const KvStoreConfig& config = *node.config;
   const auto data = [&](int i) { return dst->src[i]->data; };
   attention::enter_rows({.format = config.format,
                          .n_head = static_cast<int>(dst->ne[0]) / config.head_dim,
@@ -30,58 +38,71 @@ void run_enter(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
                          .queries = static_cast<float*>(dst->data),
                          .keys = static_cast<float*>(data(1)),
                          .values = static_cast<const float*>(data(2)),
-                         .turns = static_cast<const float*>(data(3)),
-                         .turned_dims = static_cast<int>(dst->src[3]->ne[0]) / 2,
-                         .slots = static_cast<const kv::Slot*>(data(4)),
-                         .key_pool = static_cast<std::byte*>(data(5)),
-                         .value_pool = static_cast<std::byte*>(data(6)),
-                         .row_bytes = dst->src[5]->nb[1]},
+                         .turns = node.rope ? static_cast<const float*>(data(6)) : nullptr,
+                         .turned_dims = node.rope ? node.rope->dims() : 0,
+                         .halves = node.rope && node.rope->halves(),
+                         .slots = static_cast<const kv::Slot*>(data(3)),
+                         .key_pool = static_cast<std::byte*>(data(4)),
+                         .value_pool = static_cast<std::byte*>(data(5)),
+                         .row_bytes = dst->src[4]->nb[1]},
                         worker, n_workers);
 }
 
-/// Sines and cosines of the rows' positions, the same for all layers: [2 * rope dims, n_rows].
-ggml_tensor* turns(GraphBuilder& b) {
-  if (!b.turns) {
+/// Sines and cosines of the rows' positions, the same for all layers with this rope: [2 * rope dims, n_rows].
+ggml_tensor* turns(GraphBuilder& b, std::size_t index) {
+  b.turns.resize(b.parts.ropes->size());
+  if (!b.turns[index]) {
+    const attention::Rope& rope = (*b.parts.ropes)[index];
     ggml_tensor* positions = b.inputs.positions;
-    b.turns =
-        ggml_custom_4d(b.context, GGML_TYPE_F32, static_cast<std::int64_t>(b.parts.rope->turn_size()), positions->ne[0],
-                       1, 1, &positions, 1, run_turns, GGML_N_TASKS_MAX, const_cast<attention::Rope*>(b.parts.rope));
+    b.turns[index] =
+        ggml_custom_4d(b.context, GGML_TYPE_F32, static_cast<std::int64_t>(rope.turn_size()), positions->ne[0], 1, 1,
+                       &positions, 1, run_turns, GGML_N_TASKS_MAX, const_cast<attention::Rope*>(&rope));
   }
-  return b.turns;
+  return b.turns[index];
 }
 
 /// Everything in one node of our own, in every KV format.
-EnteredRows enter_in_one_node(GraphBuilder& b, const LayerRows& rows, ggml_tensor* slots, ggml_tensor* keys,
+EnteredRows enter_in_one_node(GraphBuilder& b, const LayerRows& rows, int rope, ggml_tensor* slots, ggml_tensor* keys,
                               ggml_tensor* values) {
   const KvStoreConfig& config = b.parts.store->config();
-  ggml_tensor* others[] = {rows.k, rows.v, turns(b), slots, keys, values};
-  ggml_tensor* q = ggml_custom_inplace(b.context, rows.q, others, std::size(others), run_enter, GGML_N_TASKS_MAX,
-                                       const_cast<KvStoreConfig*>(&config));
+  EnterNode& node = b.keep<EnterNode>(EnterNode{&config, nullptr});
+  std::vector<ggml_tensor*> others = {rows.k, rows.v, slots, keys, values};
+  if (rope != model::AttentionSpec::kNoRope) {
+    node.rope = &(*b.parts.ropes)[static_cast<std::size_t>(rope)];
+    others.push_back(turns(b, static_cast<std::size_t>(rope)));
+  }
+  ggml_tensor* q = ggml_custom_inplace(b.context, rows.q, others.data(), static_cast<int>(others.size()), run_enter,
+                                       GGML_N_TASKS_MAX, &node);
   return {ggml_reshape_3d(b.context, q, config.head_dim, q->ne[0] / config.head_dim, q->ne[1]), keys, values};
 }
 
 /// x: [n_heads * head_dim, n_rows]. Returns [head_dim, n_heads, n_rows].
-ggml_tensor* rope(GraphBuilder& b, ggml_tensor* x) {
-  const model::RopeSpec& r = b.parts.spec->rope;
+ggml_tensor* turned(GraphBuilder& b, ggml_tensor* x, int rope) {
   const int head_dim = b.parts.spec->head_dim;
   x = ggml_reshape_3d(b.context, x, head_dim, x->ne[0] / head_dim, x->ne[1]);
+  if (rope == model::AttentionSpec::kNoRope) return x;
+  const model::RopeSpec& r = b.parts.spec->ropes[static_cast<std::size_t>(rope)];
+  const model::YarnSpec yarn = r.yarn.value_or(model::YarnSpec{});
+  const float own_magnitude = r.yarn ? 1.0F + 0.1F * std::log(1.0F / r.freq_scale) : 1.0F;  // ggml multiplies by it
   return ggml_rope_ext(b.context, x, b.inputs.positions, b.parts.weights->plain(r.freq_factors), r.dims,
-                       GGML_ROPE_TYPE_NORMAL, 0, r.base, r.freq_scale, 0.0F, 1.0F, 32.0F, 1.0F);
+                       r.halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, yarn.original_context, r.base,
+                       r.freq_scale, r.yarn ? 1.0F : 0.0F, r.magnitude / own_magnitude, yarn.beta_fast, yarn.beta_slow);
 }
 
 /// ggml's operators. REQUIRES: the store's format is f16.
-EnteredRows enter_plainly(GraphBuilder& b, const LayerRows& rows, ggml_tensor* slots, ggml_tensor* keys,
+EnteredRows enter_plainly(GraphBuilder& b, const LayerRows& rows, int rope, ggml_tensor* slots, ggml_tensor* keys,
                           ggml_tensor* values) {
-  ggml_tensor* k = ggml_reshape_2d(b.context, rope(b, rows.k), rows.k->ne[0], rows.k->ne[1]);
-  return {rope(b, rows.q), ggml_set_rows(b.context, keys, k, slots), ggml_set_rows(b.context, values, rows.v, slots)};
+  ggml_tensor* k = ggml_reshape_2d(b.context, turned(b, rows.k, rope), rows.k->ne[0], rows.k->ne[1]);
+  return {turned(b, rows.q, rope), ggml_set_rows(b.context, keys, k, slots),
+          ggml_set_rows(b.context, values, rows.v, slots)};
 }
 
 }  // namespace
 
-EnteredRows enter_rows(GraphBuilder& b, const LayerRows& rows, const LayerPlace& place) {
+EnteredRows enter_rows(GraphBuilder& b, const LayerRows& rows, int rope, const LayerPlace& place) {
   const auto enter = b.parts.attention->own_nodes() ? enter_in_one_node : enter_plainly;
   const EnteredRows entered =
-      enter(b, rows, b.inputs.slots[place.group], b.parts.store->k(place.slot), b.parts.store->v(place.slot));
+      enter(b, rows, rope, b.inputs.slots[place.group], b.parts.store->k(place.slot), b.parts.store->v(place.slot));
   for (ggml_tensor* t : {entered.q, entered.k, entered.v}) ggml_build_forward_expand(b.graph, t);
   return entered;
 }

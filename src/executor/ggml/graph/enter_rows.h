@@ -19,7 +19,7 @@ struct EnteredRows {
   ggml_tensor* v;  ///< likewise, values
 };
 
-/// Adds the write to the graph, before any reader of the pool.
-EnteredRows enter_rows(GraphBuilder& b, const LayerRows& rows, const LayerPlace& place);
+/// rope: AttentionSpec::rope. Adds the write to the graph, before any reader of the pool.
+EnteredRows enter_rows(GraphBuilder& b, const LayerRows& rows, int rope, const LayerPlace& place);
 
 }  // namespace coppice::executor

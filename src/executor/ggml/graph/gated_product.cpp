@@ -7,14 +7,15 @@
 
 namespace coppice::executor {
 
-ggml_tensor* gated_product(GraphBuilder& b, Rows rows, const model::LinearSpec& gate, const model::LinearSpec& up) {
-  if (gate.bias == model::kNoTensor && up.bias == model::kNoTensor) {
-    const std::array ids = {gate.weight, up.weight};
+ggml_tensor* gated_product(GraphBuilder& b, Rows rows, const model::GatedSpec& spec) {
+  const bool silu = spec.activation == model::Activation::kSilu;
+  if (silu && spec.gate.bias == model::kNoTensor && spec.up.bias == model::kNoTensor) {
+    const std::array ids = {spec.gate.weight, spec.up.weight};
     const PackedMatrices together = packed_together(*b.parts.weights, ids);
     if (!together.empty()) return packed_gated_product(b, together, rows);
   }
-  const std::vector<ggml_tensor*> both = products(b, rows, {&gate, &up});
-  return ggml_swiglu_split(b.context, both[0], both[1]);
+  const std::vector<ggml_tensor*> both = products(b, rows, {&spec.gate, &spec.up});
+  return silu ? ggml_swiglu_split(b.context, both[0], both[1]) : ggml_geglu_split(b.context, both[0], both[1]);
 }
 
 }  // namespace coppice::executor

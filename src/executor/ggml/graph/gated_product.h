@@ -5,7 +5,7 @@
 
 namespace coppice::executor {
 
-/// silu(gate * rows) * (up * rows): [n_out, n_rows] (SwiGLU; Shazeer 2020).
-ggml_tensor* gated_product(GraphBuilder& b, Rows rows, const model::LinearSpec& gate, const model::LinearSpec& up);
+/// activation(gate * rows) * (up * rows): [n_out, n_rows] (SwiGLU, GEGLU; Shazeer 2020).
+ggml_tensor* gated_product(GraphBuilder& b, Rows rows, const model::GatedSpec& spec);
 
 }  // namespace coppice::executor

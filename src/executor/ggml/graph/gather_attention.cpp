@@ -17,7 +17,7 @@ class GatherAttention final : public SequenceAttention {
                                ggml_tensor* mask) const override {
     const auto by_head = [c](ggml_tensor* t) { return ggml_permute(c, t, 0, 2, 1, 3); };
     ggml_tensor* out = ggml_flash_attn_ext(c, by_head(q), by_head(k), by_head(v), mask, config().spec->attention_scale,
-                                           0.0F, 0.0F);  // [head_dim, n_head, n_rows]
+                                           0.0F, config().spec->attention_softcap);  // [head_dim, n_head, n_rows]
     return ggml_reshape_2d(c, out, out->ne[0] * out->ne[1], out->ne[2]);
   }
   int copies() const override { return 2; }

@@ -28,16 +28,17 @@ struct DecoderParts {
   const Weights* weights = nullptr;
   const KvStore* store = nullptr;
   Attention* attention = nullptr;
-  const attention::Rope* rope = nullptr;
-  std::vector<LayerPlace> places;  ///< [n_layers]
+  const std::vector<attention::Rope>* ropes = nullptr;  ///< as spec->ropes
+  std::vector<LayerPlace> places;                       ///< [n_layers]
 };
 
 /// A graph's inputs. They are filled before each run.
 struct StepInputs {
-  ggml_tensor* tokens = nullptr;       ///< i32 [n_rows]
-  ggml_tensor* positions = nullptr;    ///< i32 [n_rows]
-  std::vector<ggml_tensor*> slots;     ///< [n_groups] i64 [n_rows]: where the rows' keys and values go
-  ggml_tensor* output_rows = nullptr;  ///< i32 [n_outputs]; nullptr: no logits are wanted
+  ggml_tensor* tokens = nullptr;        ///< i32 [n_rows]
+  ggml_tensor* positions = nullptr;     ///< i32 [n_rows]
+  std::vector<ggml_tensor*> slots;      ///< [n_groups] i64 [n_rows]: where the rows' keys and values go
+  ggml_tensor* output_rows = nullptr;   ///< i32 [n_outputs]; nullptr: no logits are wanted
+  ggml_tensor* temperatures = nullptr;  ///< f32 [1, n_rows]: what queries are multiplied by; nullptr: nothing
 };
 
 /// What matrices are multiplied by: x, [n_in, n_rows] f32. It is normalised (norm.h) first where `norm` names a tensor.
@@ -53,7 +54,7 @@ struct GraphBuilder {
   ggml_cgraph* graph;
   const StepInputs& inputs;
   std::vector<std::shared_ptr<void>>& node_data;  ///< what custom nodes point to; lives as long as the graph
-  ggml_tensor* turns = nullptr;                   ///< made by the first layer that needs it: enter_rows.h
+  std::vector<ggml_tensor*> turns = {};           ///< [ropes], each made by the first layer that needs it: enter_rows.h
 
   /// Data for a custom node.
   template <class T, class... Args>

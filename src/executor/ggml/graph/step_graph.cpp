@@ -1,6 +1,7 @@
 #include "executor/ggml/graph/step_graph.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/graph/decoder.h"
@@ -48,7 +49,12 @@ StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepSh
   };
   inputs_.tokens = input(GGML_TYPE_I32, shape.n_rows);
   inputs_.positions = input(GGML_TYPE_I32, shape.n_rows);
+  ggml_build_forward_expand(graph_, inputs_.positions);  // gets its memory even where no layer turns
   if (shape.n_outputs > 0) inputs_.output_rows = input(GGML_TYPE_I32, shape.n_outputs);
+  if (parts.spec->temperature.scale != 0) {
+    inputs_.temperatures = ggml_new_tensor_2d(c, GGML_TYPE_F32, 1, shape.n_rows);
+    ggml_set_input(inputs_.temperatures);
+  }
   for (std::size_t g = 0; g < batch.sequences.front().tables.size(); ++g) {
     inputs_.slots.push_back(input(GGML_TYPE_I64, shape.n_rows));
   }
@@ -76,6 +82,11 @@ void StepGraph::fill(const Batch& batch) {
     data<std::int32_t>(inputs_.tokens)[row] = 0;
     positions[row] = 0;
     for (ggml_tensor* slots : inputs_.slots) data<std::int64_t>(slots)[row] = parts_.store->scratch_slot(padding);
+  }
+  if (inputs_.temperatures) {
+    const model::TemperatureSpec& t = parts_.spec->temperature;
+    std::transform(positions, positions + shape_.n_rows, data<float>(inputs_.temperatures),
+                   [&t](int p) { return 1.0F + t.scale * std::log(1.0F + static_cast<float>(p / t.length)); });
   }
   if (inputs_.output_rows) {
     auto* outputs = data<std::int32_t>(inputs_.output_rows);

@@ -62,7 +62,7 @@ class TreeBackend final : public Attention {
  public:
   TreeBackend(const AttentionConfig& config, int n_threads)
       : spec_(*config.spec),
-        kernel_({spec_.n_head, spec_.n_kv_head, spec_.head_dim, spec_.attention_scale},
+        kernel_({spec_.n_head, spec_.n_kv_head, spec_.head_dim, spec_.attention_scale, spec_.attention_softcap},
                 config.store->config().block_size, n_threads),
         n_threads_(n_threads) {
     for (const kv::GroupSpec& g : config.groups) {

@@ -1,0 +1,30 @@
+// read_decoder: a ModelSpec of a plain decoder out of a GGUF file: attention and a gated feed-forward in every layer. What
+// most families have in common; in what they differ is data, or done to the spec afterwards (families.cpp).
+#pragma once
+
+#include <cstdint>
+
+#include "model/gguf_file.h"
+#include "model/metadata.h"
+#include "model/model.h"
+
+namespace coppice::model {
+
+enum class QkNorm : std::uint8_t { kNone, kHeads, kWhole };  ///< of each head, or of all heads at once
+
+/// Llama has none of this.
+struct DecoderTraits {
+  bool rope_halves = false;  ///< RopeSpec::halves
+  QkNorm qk_norm = QkNorm::kNone;
+  bool norms_before = true, norms_behind = false;
+  Activation activation = Activation::kSilu;
+};
+
+/// Matrices that the file has in one piece, queries with keys and values, gates with what they gate, are split. Throws
+/// LoadError.
+ModelSpec read_decoder(GgufFile& file, const Metadata& metadata, const DecoderTraits& traits);
+
+/// Positions as the file's settings say; names begin with "rope.".
+RopeSpec read_rope(const Metadata& metadata, const ModelSpec& spec, bool halves);
+
+}  // namespace coppice::model

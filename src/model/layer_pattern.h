@@ -1,0 +1,23 @@
+// Which layers of a decoder see a window only.
+#pragma once
+
+#include "model/metadata.h"
+#include "model/model.h"
+
+namespace coppice::model {
+
+/// "attention.sliding_window", or `otherwise`. 0: there is none, or it holds the model's whole context.
+int window_of(const Metadata& metadata, const ModelSpec& spec, int otherwise);
+
+struct SlidingLayers {
+  int window = 0;
+  int full_every =
+      1;          ///< the last layer of each so many sees everything; "attention.sliding_window_pattern" goes before
+  RopeSpec rope;  ///< of the layers that slide
+};
+
+/// Sets windows and ropes. The pattern is a number, as full_every, or a list that tells for each layer whether it slides. A
+/// model without a window keeps its layers as they are; one whose window holds everything has the ropes, though.
+void set_sliding_layers(const Metadata& metadata, ModelSpec& spec, const SlidingLayers& sliding);
+
+}  // namespace coppice::model

@@ -1,0 +1,117 @@
+// Every family, on tiny random models with f32 weights, through the real cache: a whole prompt, a prompt in chunks, and
+// sequences of one tree that decode together give the logits of libllama, which knows none of this.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "executor/tiny.h"
+#include "support/cached_executor.h"
+#include "support/family_models.h"
+#include "support/libllama.h"
+
+namespace coppice {
+namespace {
+
+using kv::Token;
+using test::CachedExecutor;
+using test::FamilyModel;
+using test::Row;
+
+constexpr int kDecodeSteps = 24;
+
+std::vector<Token> random_tokens(std::mt19937& random, std::size_t n) {
+  std::vector<Token> tokens(n);
+  for (Token& t : tokens) t = static_cast<Token>(random() % 320);
+  return tokens;
+}
+
+/// A row is far off when a key, a norm or an angle is wrong; f16 keys and values cost some 1e-3.
+void expect_parity(std::span<const Row> rows, std::span<const Row> expected) {
+  ASSERT_EQ(rows.size(), expected.size());
+  double sum = 0, worst = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const double d = test::relative_rms(rows[i], expected[i]);
+    sum += d;
+    worst = std::max(worst, d);
+  }
+  const double mean = sum / static_cast<double>(rows.size());
+  testing::Test::RecordProperty("mean", fmt::format("{:.2e}", mean));
+  testing::Test::RecordProperty("worst", fmt::format("{:.2e}", worst));
+  EXPECT_LT(mean, 2e-3);
+  EXPECT_LT(worst, 1e-2);
+}
+
+class FamilyTest : public testing::TestWithParam<std::tuple<FamilyModel, const char*>> {
+ protected:
+  const FamilyModel& family() const { return std::get<0>(GetParam()); }
+  std::string path() const { return test::tiny_path(family().name, family().model); }
+  std::unique_ptr<executor::Executor> executor(int block_size = 8) const {
+    return test::load(path(), std::get<1>(GetParam()), block_size);
+  }
+  /// Libllama's logits of all tokens, or of the last n.
+  std::vector<Row> reference(std::span<const Token> tokens, std::size_t n_last = 0) const {
+    return test::Libllama(path(), false, 1).feed(tokens, static_cast<int>(n_last > 0 ? n_last : tokens.size()));
+  }
+
+  std::mt19937 random_{7};
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
+                         testing::Combine(testing::ValuesIn(test::family_models()),
+                                          testing::Values("dense", "gather", "tree")),
+                         [](const auto& info) { return std::get<0>(info.param).name + "_" + std::get<1>(info.param); });
+
+TEST_P(FamilyTest, WholePromptAndDecodesAgreeWithLibllama) {
+  const auto tokens = random_tokens(random_, 90 + kDecodeSteps);
+  const auto e = executor(32);
+  CachedExecutor cached(*e);
+  std::vector<Row> rows;
+  const kv::SeqId seq = cached.start(std::span(tokens).first(90), 256, &rows);
+  for (std::size_t i = 90; i < tokens.size(); ++i) {
+    rows.push_back(cached.step({{seq, std::span(tokens).subspan(i, 1)}}).front());
+  }
+  expect_parity(rows, reference(tokens));
+}
+
+TEST_P(FamilyTest, ChunksAgreeWithLibllama) {
+  const auto tokens = random_tokens(random_, 150);
+  const auto e = executor();
+  CachedExecutor cached(*e);
+  std::vector<Row> rows;
+  cached.start(tokens, 13, &rows);
+  expect_parity(rows, reference(tokens));
+}
+
+/// Four sequences share 45, 48, 60 and 64 tokens of a fifth: parts of blocks, whole blocks, more than windows hold.
+TEST_P(FamilyTest, SequencesOfOneTreeAgreeWithLibllama) {
+  const auto first = random_tokens(random_, 70);
+  const auto e = executor();
+  CachedExecutor cached(*e);
+  cached.cache().finish(cached.start(first));
+  std::vector<std::vector<Token>> texts;
+  std::vector<kv::SeqId> sequences;
+  std::vector<std::vector<Row>> rows;
+  for (const std::size_t shared : {45, 48, 60, 64}) {
+    std::vector<Token> text(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(shared));
+    for (const Token t : random_tokens(random_, 7 + kDecodeSteps)) text.push_back(t);
+    sequences.push_back(cached.start(std::span(text).first(shared + 7), 256, &rows.emplace_back()));
+    EXPECT_EQ(rows.back().size(), 7U) << "the prefix of " << shared << " was not shared";
+    texts.push_back(std::move(text));
+  }
+  for (std::size_t step = 0; step < kDecodeSteps; ++step) {
+    std::vector<CachedExecutor::Part> parts;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      parts.push_back({sequences[i], std::span(texts[i]).subspan(texts[i].size() - kDecodeSteps + step, 1)});
+    }
+    const std::vector<Row> out = cached.step(parts);
+    for (std::size_t i = 0; i < texts.size(); ++i) rows[i].push_back(out[i]);
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i) expect_parity(rows[i], reference(texts[i], 7 + kDecodeSteps));
+}
+
+}  // namespace
+}  // namespace coppice

@@ -1,0 +1,108 @@
+#include "support/family_models.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace coppice::test {
+
+namespace {
+
+using Settings = std::map<std::string, TinySetting>;
+
+const Settings kYarn = {
+    {"rope.scaling.type", "yarn"}, {"rope.scaling.factor", 4.0F}, {"rope.scaling.original_context_length", 128}};
+
+Settings with(Settings settings, const Settings& more) {
+  settings.insert(more.begin(), more.end());
+  return settings;
+}
+
+std::vector<FamilyModel> llamas() {
+  return {
+      {"llama3", {.rope_factors = true, .settings = {{"rope.freq_base", 500000.0F}}}},
+      {"llama_linear", {.settings = {{"rope.scaling.type", "linear"}, {"rope.scaling.factor", 4.0F}}}},
+      {"llama_yarn", {.settings = kYarn}},
+      {"mistral3",
+       {.architecture = "mistral3",
+        .head_dim = 32,
+        .settings = {{"rope.freq_base", 1000000.0F},
+                     {"rope.scaling.type", "yarn"},
+                     {"rope.scaling.factor", 16.0F},
+                     {"rope.scaling.original_context_length", 32},
+                     {"rope.scaling.yarn_beta_fast", 32.0F},
+                     {"rope.scaling.yarn_beta_slow", 1.0F},
+                     {"rope.scaling.yarn_log_multiplier", 1.0F},
+                     {"attention.temperature_scale", 0.3F}}}},
+      {"granite",
+       {.architecture = "granite",
+        .settings =
+            {{"embedding_scale", 3.0F}, {"residual_scale", 0.4F}, {"logit_scale", 2.5F}, {"attention.scale", 0.1F}}}},
+      {"granite_no_rope",
+       {.architecture = "granite", .settings = {{"logit_scale", 2.0F}, {"rope.scaling.finetuned", false}}}},
+      {"smollm3",
+       {.architecture = "smollm3", .n_layer = 5, .qk_spread = 0.15F, .settings = {{"rope.freq_base", 5000000.0F}}}}};
+}
+
+std::vector<FamilyModel> qwens() {
+  return {{"qwen2", {.architecture = "qwen2", .qkv_biases = true, .settings = {{"rope.freq_base", 1000000.0F}}}},
+          {"qwen2_untied_yarn",
+           {.architecture = "qwen2", .qkv_biases = true, .output_bias = true, .tied = false, .settings = kYarn}},
+          {"qwen3",
+           {.architecture = "qwen3",
+            .head_dim = 32,
+            .qk_norm = TinyQkNorm::kHeads,
+            .settings = {{"rope.freq_base", 1000000.0F}}}}};
+}
+
+std::vector<FamilyModel> others() {
+  const TinyModel phi3 = {.architecture = "phi3",
+                          .long_and_short = true,
+                          .rope_dims = 12,
+                          .fused = true,
+                          .tied = false,
+                          .settings = {{"rope.scaling.attn_factor", 1.2F}}};
+  TinyModel long_phi3 = phi3;
+  long_phi3.settings["rope.scaling.original_context_length"] = 64;
+  const TinyModel olmo2 = {.architecture = "olmo2",
+                           .qk_norm = TinyQkNorm::kWhole,
+                           .norms_before = false,
+                           .norms_behind = true,
+                           .tied = false,
+                           .settings = {{"rope.freq_base", 500000.0F}}};
+  TinyModel olmo3 = olmo2;
+  olmo3.n_layer = 5;
+  olmo3.settings = with(kYarn, {{"attention.sliding_window", 9},
+                                {"attention.sliding_window_pattern", std::vector{true, true, false, true, false}}});
+  return {{"phi3", phi3}, {"phi3_long", long_phi3}, {"olmo2", olmo2}, {"olmo3", olmo3}};
+}
+
+std::vector<FamilyModel> gemmas() {
+  const TinyModel gemma2 = {
+      .architecture = "gemma2",
+      .n_layer = 4,
+      .norms_behind = true,
+      .settings = {
+          {"attention.sliding_window", 13}, {"attn_logit_softcapping", 3.0F}, {"final_logit_softcapping", 5.0F}}};
+  TinyModel gemma3 = gemma2;
+  gemma3.architecture = "gemma3";
+  gemma3.n_layer = 7;
+  gemma3.head_dim = 32;
+  gemma3.n_kv_head = 1;
+  gemma3.qk_norm = TinyQkNorm::kHeads;
+  gemma3.settings = {{"attention.sliding_window", 40},
+                     {"rope.freq_base", 1000000.0F},
+                     {"rope.scaling.type", "linear"},
+                     {"rope.scaling.factor", 8.0F}};
+  return {{"gemma2", gemma2}, {"gemma3", gemma3}};
+}
+
+}  // namespace
+
+std::vector<FamilyModel> family_models() {
+  std::vector<FamilyModel> all;
+  for (auto& models : {llamas(), qwens(), others(), gemmas()}) std::ranges::copy(models, std::back_inserter(all));
+  for (FamilyModel& m : all) m.model.norm_spread = 0.3F;
+  return all;
+}
+
+}  // namespace coppice::test
