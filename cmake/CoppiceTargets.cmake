@@ -60,7 +60,7 @@ function(coppice_test)
     math(EXPR A_TIMEOUT "${A_TIMEOUT} * 6")
   endif()
   set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
-    ENVIRONMENT "COPPICE_MODEL=${COPPICE_MODEL}")
+    ENVIRONMENT "COPPICE_MODEL=${COPPICE_MODEL};COPPICE_GEMMA3=${COPPICE_GEMMA3}")
   if("threads" IN_LIST A_LABELS)
     add_dependencies(threaded_tests ${A_NAME})
   endif()

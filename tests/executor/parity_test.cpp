@@ -99,34 +99,31 @@ struct SharedScript {
   }
 };
 
-class ParityTest : public testing::Test {
+/// A real model, as it is and with weights in f32.
+struct ModelFiles {
+  std::string quantised, f32;
+};
+
+class ParityTest : public testing::TestWithParam<const char*> {
  protected:
-  static void SetUpTestSuite() {
+  /// Made when they are first asked for, removed with the scratch folder. The parameter is the environment's name of the
+  /// file.
+  static ModelFiles files() {
+    const std::string name = GetParam();
+    ModelFiles files{test::model_path(name), (test::scratch_folder() / (name + ".gguf")).string()};
+    if (!std::filesystem::exists(files.f32)) test::dequantize_gguf(files.quantised, files.f32);
+    return files;
+  }
+  void SetUp() override {
     try {
-      quantised() = test::model_path();
-      f32() = (test::scratch_folder() / "f32.gguf").string();
-      if (!std::filesystem::exists(f32())) test::dequantize_gguf(quantised(), f32());
+      files_ = files();
     } catch (const std::exception& e) {
-      failure() = e.what();
+      FAIL() << e.what();
     }
   }
-  static void TearDownTestSuite() { std::filesystem::remove(f32()); }
-  void SetUp() override {
-    if (!failure().empty()) FAIL() << failure();
-  }
 
-  static std::string& quantised() {
-    static std::string path;
-    return path;
-  }
-  static std::string& f32() {
-    static std::string path;
-    return path;
-  }
-  static std::string& failure() {
-    static std::string why;
-    return why;
-  }
+  const std::string& quantised() const { return files_.quantised; }
+  const std::string& f32() const { return files_.f32; }
 
   static std::vector<Script> scripts(const test::Libllama& l) {
     const auto text = l.tokenize(read_text("coppice_woods.txt"));
@@ -145,9 +142,15 @@ class ParityTest : public testing::Test {
     s.second.insert(s.second.end(), text.begin() + 300, text.begin() + 330);
     return s;
   }
+
+ private:
+  ModelFiles files_;
 };
 
-TEST_F(ParityTest, F32WeightsAgreeWithLibllamaAndWithEachOther) {
+INSTANTIATE_TEST_SUITE_P(Models, ParityTest, testing::Values("COPPICE_MODEL", "COPPICE_GEMMA3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(ParityTest, F32WeightsAgreeWithLibllamaAndWithEachOther) {
   test::Libllama l(f32(), false, kThreads);
   const auto all = scripts(l);
   const SharedScript shared = shared_script(l);
@@ -203,7 +206,7 @@ TEST_F(ParityTest, F32WeightsAgreeWithLibllamaAndWithEachOther) {
   }
 }
 
-TEST_F(ParityTest, QuantisedWeightsStayWithinLibllamasOwnSpread) {
+TEST_P(ParityTest, QuantisedWeightsStayWithinLibllamasOwnSpread) {
   test::Libllama plain(quantised(), false, kThreads), flash(quantised(), true, kThreads);
   const auto tree = load(quantised(), "tree"), gather = load(quantised(), "gather"), dense = load(quantised(), "dense");
   Spread own, tree_away, gather_away, dense_away;

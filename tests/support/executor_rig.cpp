@@ -24,13 +24,22 @@ kv::BlockId ExecutorRig::take() {
   return id;
 }
 
+std::vector<std::vector<kv::BlockId>*> ExecutorRig::tables(RigSequence& sequence) const {
+  sequence.more.resize(executor_.info().groups.size() - 1);
+  std::vector<std::vector<kv::BlockId>*> all = {&sequence.blocks};
+  for (auto& blocks : sequence.more) all.push_back(&blocks);
+  return all;
+}
+
 RigSequence ExecutorRig::fork(const RigSequence& from, int n) {
-  RigSequence s;
+  RigSequence s = from;
   s.len = n;
-  s.blocks.assign(from.blocks.begin(), from.blocks.begin() + n / block_size_);
-  if (const int filled = n % block_size_; filled > 0) {
-    s.blocks.push_back(take());
-    copies_.push_back({from.blocks[static_cast<std::size_t>(n / block_size_)], s.blocks.back(), filled});
+  for (std::vector<kv::BlockId>* blocks : tables(s)) {
+    blocks->resize(static_cast<std::size_t>((n + block_size_ - 1) / block_size_));
+    if (const int filled = n % block_size_; filled > 0) {
+      copies_.push_back({blocks->back(), take(), filled});
+      blocks->back() = copies_.back().dst;
+    }
   }
   return s;
 }
@@ -44,13 +53,15 @@ executor::Batch ExecutorRig::batch(std::span<const RigPart> parts) {
     bs.n_rows = static_cast<int>(part.tokens.size());
     bs.first_position = s.len;
     for (const kv::Token t : part.tokens) {
-      if (s.len % block_size_ == 0) s.blocks.push_back(take());
+      for (std::vector<kv::BlockId>* blocks : tables(s)) {
+        if (s.len % block_size_ == 0) blocks->push_back(take());
+      }
       b.tokens.push_back(t);
       ++s.len;
       if (part.want == Want::kAll) b.logit_rows.push_back(b.n_rows() - 1);
     }
     if (part.want == Want::kLast) b.logit_rows.push_back(b.n_rows() - 1);
-    bs.tables.push_back({s.blocks, block_size_});
+    for (const std::vector<kv::BlockId>* blocks : tables(s)) bs.tables.push_back({*blocks, block_size_});
     b.sequences.push_back(std::move(bs));
   }
   return b;

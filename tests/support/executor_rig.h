@@ -11,8 +11,9 @@
 namespace coppice::test {
 
 struct RigSequence {
-  std::vector<kv::BlockId> blocks;
-  int len = 0;  ///< tokens in the pool
+  std::vector<kv::BlockId> blocks;             ///< of the first group of layers
+  std::vector<std::vector<kv::BlockId>> more;  ///< of the others
+  int len = 0;                                 ///< tokens in the pool
 };
 
 enum class Want { kNone, kLast, kAll };
@@ -51,6 +52,9 @@ class ExecutorRig {
   int block_size() const { return block_size_; }
 
  private:
+  /// The tables of a sequence, one of each group.
+  std::vector<std::vector<kv::BlockId>*> tables(RigSequence& sequence) const;
+
   executor::Executor& executor_;
   int block_size_;
   std::vector<kv::BlockId> free_;  ///< taken from the back
