@@ -113,5 +113,34 @@ TEST_P(FamilyTest, SequencesOfOneTreeAgreeWithLibllama) {
   for (std::size_t i = 0; i < texts.size(); ++i) expect_parity(rows[i], reference(texts[i], 7 + kDecodeSteps));
 }
 
+/// Libllama ignores Phi-3's window. In a model of one layer a token's logits are those of the tokens in its window alone, and
+/// where these begin doesn't matter: positions are relative.
+TEST(Phi3Test, AWindowInAllLayersHidesWhatLiesBefore) {
+  constexpr int kWindow = 9;
+  auto models = test::family_models();
+  test::TinyModel model = std::ranges::find(models, "phi3", &FamilyModel::name)->model;
+  model.n_layer = 1;
+  model.settings["attention.sliding_window"] = kWindow;
+  const std::string path = test::tiny_path("phi3_window", model);
+  std::mt19937 random(11);
+  const auto tokens = random_tokens(random, 60);
+  test::Libllama reference(path, false, 1);
+  for (const char* attention : {"dense", "gather", "tree"}) {
+    const auto e = test::load(path, attention, 8);
+    ASSERT_EQ(e->info().groups.size(), 1U);
+    EXPECT_EQ(e->info().groups[0].kind, kv::GroupKind::kFull) << "the tree stands on a group that keeps everything";
+    CachedExecutor cached(*e);
+    std::vector<Row> rows;
+    cached.start(tokens, 25, &rows);
+    ASSERT_EQ(rows.size(), tokens.size());
+    for (const std::size_t last : {3, 8, 9, 24, 25, 40, 59}) {
+      const std::size_t first = last + 1 < kWindow ? 0 : last + 1 - kWindow;
+      reference.clear();
+      const auto expected = reference.feed(std::span(tokens).subspan(first, last + 1 - first), 1);
+      EXPECT_LT(test::relative_rms(rows[last], expected.front()), 3e-3) << attention << ", token " << last;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace coppice
