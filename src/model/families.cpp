@@ -100,6 +100,7 @@ constexpr std::array kFamilies{
            {.rope_halves = true, .qk_norm = QkNorm::kWhole, .norms_before = false, .norms_behind = true},
            finish_olmo2},
     Family{"smollm3", {}, finish_smollm3},
+    Family{"glm4", {.norms_behind = true}},
     Family{"gemma2", kGemma2, finish_gemma2},
     Family{"gemma3", with_head_norms(kGemma2), finish_gemma3},
 };

@@ -58,7 +58,8 @@ std::vector<FamilyModel> others() {
   const TinyModel phi3 = {.architecture = "phi3",
                           .long_and_short = true,
                           .rope_dims = 12,
-                          .fused = true,
+                          .fused_qkv = true,
+                          .fused_gate = true,
                           .tied = false,
                           .settings = {{"rope.scaling.attn_factor", 1.2F}}};
   TinyModel long_phi3 = phi3;
@@ -73,7 +74,13 @@ std::vector<FamilyModel> others() {
   olmo3.n_layer = 5;
   olmo3.settings = with(kYarn, {{"attention.sliding_window", 9},
                                 {"attention.sliding_window_pattern", std::vector{true, true, false, true, false}}});
-  return {{"phi3", phi3}, {"phi3_long", long_phi3}, {"olmo2", olmo2}, {"olmo3", olmo3}};
+  const TinyModel glm4 = {.architecture = "glm4",
+                          .qkv_biases = true,
+                          .rope_dims = 8,
+                          .norms_behind = true,
+                          .fused_gate = true,
+                          .tied = false};
+  return {{"glm4", glm4}, {"phi3", phi3}, {"phi3_long", long_phi3}, {"olmo2", olmo2}, {"olmo3", olmo3}};
 }
 
 std::vector<FamilyModel> gemmas() {

@@ -122,7 +122,7 @@ class TinyWriter {
       norm(p + "attn_k_norm", heads ? m_.head_dim : kv);
     }
     const bool qkv_biases = m_.biases || m_.qkv_biases;
-    if (m_.fused) {
+    if (m_.fused_qkv) {
       matrix(p + "attn_qkv", m_.n_embd, q + 2 * kv, 0.3F, qkv_biases);
     } else {
       matrix(p + "attn_q", m_.n_embd, q, m_.qk_spread, qkv_biases);
@@ -130,8 +130,8 @@ class TinyWriter {
       matrix(p + "attn_v", m_.n_embd, kv, 0.3F, qkv_biases);
     }
     matrix(p + "attn_output", q, m_.n_embd, 0.3F, m_.biases);
-    if (!m_.fused) matrix(p + "ffn_gate", m_.n_embd, m_.n_ff, 0.2F, m_.biases);
-    matrix(p + "ffn_up", m_.n_embd, m_.fused ? 2 * m_.n_ff : m_.n_ff, 0.2F, m_.biases);
+    if (!m_.fused_gate) matrix(p + "ffn_gate", m_.n_embd, m_.n_ff, 0.2F, m_.biases);
+    matrix(p + "ffn_up", m_.n_embd, m_.fused_gate ? 2 * m_.n_ff : m_.n_ff, 0.2F, m_.biases);
     matrix(p + "ffn_down", m_.n_ff, m_.n_embd, 0.2F, m_.biases);
   }
   void norm(const std::string& name, int n) { vector(name + ".weight", n, 1.0F, m_.norm_spread); }

@@ -47,7 +47,8 @@ struct TinyModel {
   float norm_spread = 0.1F;
   /// Of the matrices that make queries and keys. Sharp attention multiplies what rounding keys costs, layer by layer.
   float qk_spread = 0.3F;
-  bool fused = false;  ///< queries, keys and values are one matrix, gate and up are another
+  bool fused_qkv = false;   ///< queries, keys and values are one matrix
+  bool fused_gate = false;  ///< gate and up are one matrix
   bool tied = true;
   std::map<std::string, TinySetting> settings = {};  ///< more metadata; keys lack the architecture's name
   std::uint32_t seed = 1;
