@@ -57,6 +57,10 @@ void finish_smollm3(const Metadata& m, ModelSpec& spec) {
   }
 }
 
+void finish_gemma1(const Metadata&, ModelSpec& spec) {
+  spec.embedding_scale = std::sqrt(static_cast<float>(spec.n_embd));
+}
+
 /// Gemma 2 and 3. The largest model of both divides scores by another size than its heads'; files don't say so.
 void finish_gemma(const Metadata& m, ModelSpec& spec, std::size_t layers_of_largest) {
   spec.embedding_scale = std::sqrt(static_cast<float>(spec.n_embd));
@@ -101,6 +105,7 @@ constexpr std::array kFamilies{
            finish_olmo2},
     Family{"smollm3", {}, finish_smollm3},
     Family{"glm4", {.norms_behind = true}},
+    Family{"gemma", {.rope_halves = true, .activation = Activation::kGelu}, finish_gemma1},
     Family{"gemma2", kGemma2, finish_gemma2},
     Family{"gemma3", with_head_norms(kGemma2), finish_gemma3},
 };

@@ -100,7 +100,7 @@ std::vector<FamilyModel> gemmas() {
                      {"rope.freq_base", 1000000.0F},
                      {"rope.scaling.type", "linear"},
                      {"rope.scaling.factor", 8.0F}};
-  return {{"gemma2", gemma2}, {"gemma3", gemma3}};
+  return {{"gemma", {.architecture = "gemma", .n_kv_head = 1, .head_dim = 32}}, {"gemma2", gemma2}, {"gemma3", gemma3}};
 }
 
 }  // namespace
