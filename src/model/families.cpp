@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -47,6 +48,15 @@ void finish_olmo2(const Metadata& m, ModelSpec& spec) {
   local.freq_scale = local.magnitude = 1;
   local.yarn.reset();
   set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 4, .rope = local});
+}
+
+/// In models whose layers slide, the others know no positions.
+void finish_exaone4(const Metadata& m, ModelSpec& spec) {
+  set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 4, .rope = spec.ropes[0]});
+  const bool slides = std::ranges::any_of(spec.layers, [](const LayerSpec& l) { return l.mixer.window > 0; });
+  for (LayerSpec& layer : spec.layers) {
+    if (slides && layer.mixer.window == 0) layer.mixer.rope = AttentionSpec::kNoRope;
+  }
 }
 
 /// Every fourth layer knows no positions.
@@ -103,6 +113,9 @@ constexpr std::array kFamilies{
     Family{"olmo2",
            {.rope_halves = true, .qk_norm = QkNorm::kWhole, .norms_before = false, .norms_behind = true},
            finish_olmo2},
+    Family{"exaone4",
+           {.rope_halves = true, .qk_norm = QkNorm::kHeads, .norms_before = false, .norms_behind = true},
+           finish_exaone4},
     Family{"smollm3", {}, finish_smollm3},
     Family{"glm4", {.norms_behind = true}},
     Family{"gemma", {.rope_halves = true, .activation = Activation::kGelu}, finish_gemma1},

@@ -80,7 +80,20 @@ std::vector<FamilyModel> others() {
                           .norms_behind = true,
                           .fused_gate = true,
                           .tied = false};
-  return {{"glm4", glm4}, {"phi3", phi3}, {"phi3_long", long_phi3}, {"olmo2", olmo2}, {"olmo3", olmo3}};
+  const TinyModel exaone4 = {.architecture = "exaone4",
+                             .rope_factors = true,
+                             .qk_norm = TinyQkNorm::kHeads,
+                             .norms_before = false,
+                             .norms_behind = true};
+  TinyModel sliding = exaone4;  // of 64 layers: libllama knows windows in the model of that size only
+  sliding.n_layer = 64;
+  sliding.n_embd = 32;
+  sliding.n_head = 2;
+  sliding.n_ff = 32;
+  sliding.settings = {{"attention.sliding_window", 11}};
+  return {{"exaone4", exaone4}, {"exaone4_sliding", sliding}, {"glm4", glm4},
+          {"phi3", phi3},       {"phi3_long", long_phi3},     {"olmo2", olmo2},
+          {"olmo3", olmo3}};
 }
 
 std::vector<FamilyModel> gemmas() {
