@@ -85,8 +85,11 @@ void StepGraph::fill(const Batch& batch) {
   }
   if (inputs_.temperatures) {
     const model::TemperatureSpec& t = parts_.spec->temperature;
-    std::transform(positions, positions + shape_.n_rows, data<float>(inputs_.temperatures),
-                   [&t](int p) { return 1.0F + t.scale * std::log(1.0F + static_cast<float>(p / t.length)); });
+    auto* temperatures = data<float>(inputs_.temperatures);
+    for (int i = 0; i < shape_.n_rows; ++i) {
+      const int lengths = positions[i] / t.length;  // whole ones
+      temperatures[i] = 1.0F + t.scale * std::log(1.0F + static_cast<float>(lengths));
+    }
   }
   if (inputs_.output_rows) {
     auto* outputs = data<std::int32_t>(inputs_.output_rows);
