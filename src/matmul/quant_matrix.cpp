@@ -22,29 +22,39 @@ constexpr int kGroup = 4;  // inputs whose products one instruction adds up
 /// Units of a cut panel for each worker: more of them balance better, but each worker rounds every panel that it meets.
 constexpr int kCutsPerWorker = 4;
 
-/// Writes output `lane` of a tile's chunk, which is zeros there.
+/// Writes output `lane` of a tile's block of 32 inputs. q: theirs. Four of them at a time, as the bytes of a word.
+void pack_inputs(const PackedForm& form, const std::uint8_t* q, std::size_t lane, std::byte* to) {
+  constexpr int kGroups = kBlock / kGroup;
+  std::array<std::uint32_t, kGroups> words, high{};
+  std::memcpy(words.data(), q, sizeof words);
+  const auto put = [&](int vector, std::uint32_t word) {
+    std::memcpy(to + static_cast<std::size_t>(vector) * PackedForm::kGroupBytes + lane * kGroup, &word, sizeof word);
+  };
+  if (form.bits == 8) {
+    for (int g = 0; g < kGroups; ++g) put(g, words[static_cast<std::size_t>(g)]);
+    return;
+  }
+  const int high_bits = form.bits - 4, groups_each = high_bits == 2 ? 4 : 8;
+  for (int g = 0; g < kGroups; ++g) {
+    const std::uint32_t upper = words[static_cast<std::size_t>(g)] >> 4 & 0x0F0F0F0F;
+    high[static_cast<std::size_t>(g / groups_each)] |= upper << g % groups_each * high_bits;
+  }
+  for (std::size_t g = 0; g < kGroups; g += 2) {
+    put(static_cast<int>(g) / 2, (words[g] & 0x0F0F0F0F) | (words[g + 1] & 0x0F0F0F0F) << 4);
+  }
+  for (int i = 0; i < high_bits; ++i) put(4 + i, high[static_cast<std::size_t>(i)]);
+}
+
+/// Writes output `lane` of a tile's chunk.
 void pack_chunk(const PackedForm& form, const FileBlock& from, std::size_t lane, std::byte* to) {
-  const auto put = [&](std::size_t at, std::uint8_t value) { to[at] |= std::byte{value}; };
   std::memcpy(to + lane * 2, &from.d, 2);
   if (form.has_min()) std::memcpy(to + form.min_at() + lane * 2, &from.m, 2);
-  const auto n_scales = static_cast<std::size_t>(form.chunk_blocks * form.scales);
-  for (std::size_t i = 0; i < n_scales; ++i) put(form.scales_at() + i * kTileOutputs + lane, from.s[i]);
-  const auto n_mins = static_cast<std::size_t>(form.small_mins ? form.chunk_blocks : 0);
-  for (std::size_t i = 0; i < n_mins; ++i) put(form.small_mins_at() + i * kTileOutputs + lane, from.t[i]);
-  const int n_inputs = form.chunk_blocks * kBlock;
-  for (int i = 0; i < n_inputs; ++i) {
-    const int block = i / kBlock, group = i % kBlock / kGroup;
-    const std::size_t at = form.blocks_at() + static_cast<std::size_t>(block) * form.block_bytes() + lane * kGroup +
-                           static_cast<std::size_t>(i % kGroup);
-    const auto vector = [&](int index) { return at + static_cast<std::size_t>(index) * PackedForm::kGroupBytes; };
-    const int q = from.q[static_cast<std::size_t>(i)];
-    if (form.bits == 8) {
-      put(vector(group), static_cast<std::uint8_t>(q));
-      continue;
-    }
-    put(vector(group / 2), static_cast<std::uint8_t>((q & 15) << group % 2 * 4));
-    if (form.bits == 5) put(vector(4), static_cast<std::uint8_t>(q >> 4 << group));
-    if (form.bits == 6) put(vector(4 + group / 4), static_cast<std::uint8_t>(q >> 4 << group % 4 * 2));
+  const auto n_blocks = static_cast<std::size_t>(form.chunk_blocks);
+  const auto n_scales = n_blocks * static_cast<std::size_t>(form.scales), n_mins = form.small_mins ? n_blocks : 0;
+  for (std::size_t i = 0; i < n_scales; ++i) to[form.scales_at() + i * kTileOutputs + lane] = std::byte{from.s[i]};
+  for (std::size_t i = 0; i < n_mins; ++i) to[form.small_mins_at() + i * kTileOutputs + lane] = std::byte{from.t[i]};
+  for (std::size_t i = 0; i < n_blocks; ++i) {
+    pack_inputs(form, from.q.data() + i * kBlock, lane, to + form.blocks_at() + i * form.block_bytes());
   }
 }
 
