@@ -15,9 +15,9 @@ struct EngineConfig {
   int step_tokens = 512;            ///< token budget of a step: decodes first, then prefill chunks (scheduler.h)
   std::int32_t context_length = 0;  ///< tokens of one sequence, prompt and answer
   std::size_t max_waiting = 4096;   ///< requests in the queue; beyond it: Refusal::kQueueFull
-  std::size_t max_prompt_tokens = std::size_t{1} << 26;  ///< of all open requests together (mailbox.h); likewise
-  bool growth_room = true;  ///< admission leaves the running samples room to grow (scheduler.h)
-  int patience = 32;        ///< how far the queue departs from the order of arrival (queue.h); 0: not at all
+  std::size_t max_weight = std::size_t{1} << 26;  ///< of all open requests together, in tokens (mailbox.h); likewise
+  bool growth_room = true;                        ///< admission leaves the running samples room to grow (scheduler.h)
+  int patience = 32;  ///< how far the queue departs from the order of arrival (queue.h); 0: not at all
   std::function<Clock::time_point()> now = Clock::now;  ///< deadlines and waits, on any thread; tests bring their own
   int check_every = 0;  ///< steps between checks of the cache (integrity_watch.h); 0: none
   std::function<void(const std::string&)> on_finding;  ///< gets what such a check found; on the engine's thread

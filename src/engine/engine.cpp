@@ -4,19 +4,16 @@
 #include <utility>
 
 #include "engine/mailbox.h"
-#include "engine/snapshot_board.h"
 #include "engine/step_loop.h"
 
 namespace coppice::engine {
 
 struct Engine::Impl {
   Impl(kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink)
-      : mailbox(config.max_prompt_tokens),
-        loop(mailbox, board, std::move(cache), executor, std::move(config), std::move(sink)) {}
+      : mailbox(config.max_weight), loop(mailbox, std::move(cache), executor, std::move(config), std::move(sink)) {}
 
   std::atomic<RequestId> last_id = 0;
   Mailbox mailbox;
-  SnapshotBoard board;
   StepLoop loop;
 };
 
@@ -34,12 +31,12 @@ void Engine::submit(Request request) {
   impl_->mailbox.push(std::move(request));
 }
 
-void Engine::cancel(RequestId id) {
-  impl_->mailbox.push(Cancel{.id = id});
+void Engine::cancel(RequestId id) noexcept {
+  impl_->mailbox.cancel(id);
 }
 
 Snapshot Engine::snapshot() const {
-  Snapshot snapshot = impl_->board.read();
+  Snapshot snapshot = impl_->loop.snapshot();
   snapshot.requests_submitted = impl_->mailbox.submitted();  // after the ends: none is counted without its beginning
   return snapshot;
 }

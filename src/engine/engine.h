@@ -2,10 +2,10 @@
 // other threads reach it by queues (submit, cancel) and read a snapshot that is published before and
 // after each step's computation.
 //
-// Memory: what clients can make the engine hold is counted when it comes in: EngineConfig::max_waiting and
-// max_prompt_tokens. An exception, std::bad_alloc among them, is caught in two places: around the work for one request,
-// which then fails; and around the part of a step that its requests share, which then all fail. Beyond these it leaves
-// step() and run(), and the engine can only be destroyed.
+// Memory: what clients can make the engine hold is counted when it comes in: EngineConfig::max_waiting and max_weight.
+// An exception, std::bad_alloc among them, is caught in two places: around the work for one request, which then fails;
+// and around the part of a step that its requests share, which then all fail. Beyond these it leaves step() and run(),
+// and the engine can only be destroyed.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,8 @@ class Engine {
 
   // Any thread.
   RequestId next_id();
-  void submit(Request request);
-  void cancel(RequestId id);  ///< unknown or finished ids are ignored
+  void submit(Request request);        ///< throws std::bad_alloc: the request is gone
+  void cancel(RequestId id) noexcept;  ///< unknown or finished ids are ignored
   Snapshot snapshot() const;
   void stop();         ///< run() returns after the step in hand; all open requests end kCancelled
   bool ended() const;  ///< no step is under way, and none will come

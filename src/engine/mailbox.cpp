@@ -5,49 +5,53 @@
 
 namespace coppice::engine {
 
-void Mailbox::push(Request request) {
-  const std::size_t n = request.prompt.size();
+void Mailbox::push(Request&& request) {
+  const RequestId id = request.id;
+  const std::size_t n = weight(request);
+  OpenRequests opened;
+  OpenRequest& open = opened.try_emplace(id, std::move(request)).first->second;
+  std::set<RequestId> place{id};
+  Request too_much;  // goes without the lock
   {
     const std::lock_guard lock(mutex_);
-    const bool too_much = n > max_prompt_tokens_ - prompt_tokens_;
-    if (too_much) {
-      commands_.emplace_back(Declined{.id = request.id, .prompt_tokens = static_cast<std::int32_t>(n)});
+    auto& node = commands_.requests.emplace_back();  // nothing throws from here on
+    if (n <= max_weight_ - weight_) {
+      open.charge = n;
+      weight_ += n;
     } else {
-      commands_.emplace_back(std::move(request));
-      prompt_tokens_ += n;
+      too_much = std::exchange(open.request, {.id = id, .submitted = open.request.submitted});
+      open.sequences.clear();
     }
+    node = opened.extract(id);
+    open_.merge(place);
     ++submitted_;
   }
   changed_.notify_one();
 }
 
-void Mailbox::push(Cancel cancel) {
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.emplace_back(cancel);
-  }
+void Mailbox::cancel(RequestId id) noexcept {
+  const std::lock_guard lock(mutex_);
+  commands_.cancelled.insert(open_.extract(id));
   changed_.notify_one();
 }
 
 void Mailbox::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
   changed_.notify_one();
 }
 
-void Mailbox::give_back(std::size_t prompt_tokens) {
-  if (prompt_tokens == 0) return;
+void Mailbox::give_back(const OpenRequest& ended) {
   const std::lock_guard lock(mutex_);
-  assert(prompt_tokens <= prompt_tokens_);
-  prompt_tokens_ -= prompt_tokens;
+  assert(ended.charge <= weight_);
+  weight_ -= ended.charge;
+  open_.erase(ended.request.id);
 }
 
-bool Mailbox::drain(std::vector<Command>& out) {
+bool Mailbox::drain(Commands& out) {
   assert(out.empty());
   const std::lock_guard lock(mutex_);
-  out.swap(commands_);
+  std::swap(out, commands_);
   return stopped_;
 }
 

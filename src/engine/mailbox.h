@@ -1,8 +1,11 @@
-// Mailbox: how other threads reach the engine's thread: requests and cancellations in the order they came, and the
-// wish to stop. Thread safe; a lock is held only to push or to swap a vector.
+// Mailbox: how other threads reach the engine's thread: requests in the order they came, cancellations, and the
+// wish to stop. Thread safe; a lock is held only to push or to swap.
 //
-// Prompts are what a client can make the engine hold most of, so they are counted here, before the engine's thread
-// sees them: all open requests together have at most `max_prompt_tokens`. Of a request beyond that only its id is kept.
+// What clients can make the engine hold is counted here, before the engine's thread sees it: all open requests together
+// weigh at most `max_weight`. Of a request beyond that only its frame is kept.
+//
+// Memory: push() takes all that a request needs to be opened and to be cancelled. So only push() throws, in the thread
+// of whoever has a request; nothing of it is left then.
 #pragma once
 
 #include <atomic>
@@ -10,36 +13,44 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <variant>
+#include <set>
 #include <vector>
 
 #include "engine/request.h"
+#include "engine/sequence.h"
 
 namespace coppice::engine {
 
-struct Cancel {
-  RequestId id = 0;
+/// What each sample counts for, in tokens of 4 bytes: it may have 1 KiB before its first token
+/// (tests/sampling/weight_test.cpp).
+inline constexpr std::size_t kSampleWeight = 256;
+
+/// What a request makes the engine hold while it is open, in tokens.
+inline std::size_t weight(const Request& request) {
+  constexpr std::size_t kFrame = 64;  // the request itself
+  return request.prompt.size() + kSampleWeight * request.samples.size() + kFrame;
+}
+
+struct Commands {
+  std::vector<OpenRequests::node_type> requests;  ///< charge 0: it was too much, and all but its id is gone
+  std::set<RequestId> cancelled;                  ///< pushed before, at the latest in `requests`
+  bool empty() const { return requests.empty() && cancelled.empty(); }
 };
-/// A request that was too much; its prompt and samples are gone.
-struct Declined {
-  RequestId id = 0;
-  std::int32_t prompt_tokens = 0;
-};
-using Command = std::variant<Request, Declined, Cancel>;
 
 class Mailbox {
  public:
-  explicit Mailbox(std::size_t max_prompt_tokens) : max_prompt_tokens_(max_prompt_tokens) {}
+  explicit Mailbox(std::size_t max_weight) : max_weight_(max_weight) {}
 
-  void push(Request request);
-  void push(Cancel cancel);
+  void push(Request&& request);
+  /// Ignores ids that are not open.
+  void cancel(RequestId id) noexcept;
   void stop();
 
-  /// Requests that ended gave this many prompt tokens back.
-  void give_back(std::size_t prompt_tokens);
+  /// A request has ended.
+  void give_back(const OpenRequest& ended);
 
   /// Swaps `out`, which must be empty, for all commands. Returns whether stop() was called.
-  bool drain(std::vector<Command>& out);
+  bool drain(Commands& out);
 
   /// Sleeps until there is a command or stop().
   void wait();
@@ -47,11 +58,12 @@ class Mailbox {
   std::int64_t submitted() const { return submitted_; }  ///< requests pushed since start
 
  private:
-  const std::size_t max_prompt_tokens_;
+  const std::size_t max_weight_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Command> commands_;
-  std::size_t prompt_tokens_ = 0;  // of open requests
+  Commands commands_;
+  std::set<RequestId> open_;  ///< pushed, not given back; cancel() moves them on
+  std::size_t weight_ = 0;    ///< of open requests
   std::atomic<std::int64_t> submitted_ = 0;
   bool stopped_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <new>
 
 namespace coppice::engine {
 
@@ -73,11 +74,13 @@ bool Queue::may_look_at(const Sequence& sequence) {
   return true;
 }
 
-bool Queue::is_hot(const Sequence& sequence) const {
+bool Queue::is_hot(const Sequence& sequence) const noexcept try {
   if (!cache_.config().share) return false;
   const auto tokens = sequence.tokens();
   const std::int32_t in_use = cache_.overlap(tokens, sequence.request->ns).in_use;
   return in_use >= cache_.config().block_size && 2 * static_cast<std::size_t>(in_use) >= tokens.size();
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 }  // namespace coppice::engine

@@ -8,6 +8,8 @@
 //  - Every (patience + 1)th admission goes to the first arrival, whatever the priorities. So a sequence with k earlier
 //    ones in the queue is among the next (patience + 1) * (k + 1) admitted.
 // Whoever is next and lacks room holds up those behind. Followers (in_flight.h) are in the queue, but nobody's next.
+//
+// Memory: only add() throws. Whose prefix cannot be looked at for want of memory keeps its place by arrival.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +25,9 @@ namespace coppice::engine {
 
 class Queue {
  public:
-  Queue(const kv::Cache& cache, int patience) : cache_(cache), patience_(patience) {}
+  Queue(const kv::Cache& cache, int patience) : cache_(cache), patience_(patience) {
+    candidates_.reserve(static_cast<std::size_t>(patience) + 1);
+  }
 
   /// The caller makes it kReady. If memory runs out, nothing has changed.
   void add(Sequence& sequence) { waiting_.insert(&sequence); }
@@ -50,7 +54,7 @@ class Queue {
   Sequence* first_arrival();
   bool look();
   bool may_look_at(const Sequence& sequence);
-  bool is_hot(const Sequence& sequence) const;
+  bool is_hot(const Sequence& sequence) const noexcept;
 
   const kv::Cache& cache_;
   int patience_;

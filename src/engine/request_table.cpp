@@ -3,7 +3,6 @@
 #include <cassert>
 #include <chrono>
 #include <iterator>
-#include <memory>
 
 namespace coppice::engine {
 
@@ -19,20 +18,16 @@ void flush_into(sampling::Piece& last, sampling::Generation& generation) {
 
 }  // namespace
 
-OpenRequest& RequestTable::open(Request request) {
-  const auto [slot, unique] = open_.try_emplace(request.id);
-  assert(unique);
-  OpenRequest& open = slot->second;
-  open.request = std::move(request);
+OpenRequest& RequestTable::open(OpenRequests::node_type request) {
+  const auto slot = open_.insert(std::move(request));
+  assert(slot.inserted);
+  OpenRequest& open = slot.position->second;
   open.arrival = ++arrivals_;
-  open.ns.salt = open.request.cache_salt;
-  open.usage.prompt_tokens = static_cast<std::int32_t>(open.request.prompt.size());
-  open.ended.resize(open.request.samples.size());
-  auto& sequence = *open.sequences.emplace_back(std::make_unique<Sequence>());
-  sequence.request = &open;
-  sequence.n_samples = static_cast<int>(open.request.samples.size());
-  if (open.request.deadline) deadlines_.emplace(*open.request.deadline, open.request.id);
   return open;
+}
+
+void RequestTable::watch_deadline(const OpenRequest& open) {
+  if (open.request.deadline) deadlines_.emplace(*open.request.deadline, open.request.id);
 }
 
 OpenRequest* RequestTable::find(RequestId id) {
@@ -50,10 +45,6 @@ void RequestTable::add(Sequence& sequence, sampling::Piece piece, std::optional<
   if (cut && !piece.finish) {
     flush_into(piece, *open.request.samples[static_cast<std::size_t>(sequence.sample)]);
     piece.finish = cut;
-  }
-  if (piece.token >= 0) {
-    ++open.usage.completion_tokens;
-    ++figures_.generated_tokens;
   }
   const auto finish = piece.finish;
   put(open, sequence.sample, std::move(piece), "");
@@ -88,6 +79,10 @@ void RequestTable::put(OpenRequest& open, int sample, sampling::Piece piece, con
   Event& event = events_.emplace_back(
       Event{.request = open.request.id, .sample = sample, .piece = std::move(piece), .message = message});
   event.report = std::exchange(open.report, nullptr);
+  if (event.piece.token >= 0) {  // counted when it is sure to go out
+    ++open.usage.completion_tokens;
+    ++figures_.generated_tokens;
+  }
   if (!event.piece.finish) return;
   open.ended[static_cast<std::size_t>(sample)] = true;
   if (!open.all_ended()) return;
@@ -130,12 +125,9 @@ void RequestTable::count(const OpenRequest& open, const Outcome& outcome) {
     figures_.queue_seconds.add(std::chrono::duration<double>(outcome.at - open.request.submitted).count());
 }
 
-std::size_t RequestTable::deliver(const EventSink& sink) {
+OpenRequests RequestTable::deliver(const EventSink& sink) {
   if (!events_.empty()) sink(std::exchange(events_, {}));
-  std::size_t prompt_tokens = 0;
-  for (const auto& [id, open] : ended_) prompt_tokens += open.request.prompt.size();
-  ended_.clear();
-  return prompt_tokens;
+  return std::exchange(ended_, {});
 }
 
 }  // namespace coppice::engine

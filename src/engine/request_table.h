@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -45,9 +44,10 @@ class RequestTable {
  public:
   RequestTable(Scheduler& scheduler, Snapshot& figures) : scheduler_(scheduler), figures_(figures) {}
 
-  /// One sequence, which is not in the queue yet, stands for all samples.
-  /// REQUIRES: the id is not open.
-  OpenRequest& open(Request request);
+  /// Takes no memory. REQUIRES: the id is not open.
+  OpenRequest& open(OpenRequests::node_type request);
+  /// overdue() is to tell when its time is over, if it has a deadline.
+  void watch_deadline(const OpenRequest& open);
   OpenRequest* find(RequestId id);
   /// Any that is open; nullptr: none is.
   OpenRequest* any() { return open_.empty() ? nullptr : &open_.begin()->second; }
@@ -64,8 +64,8 @@ class RequestTable {
   /// Throws what Generation::flush() throws, except for kFailed; then the request can only be ended as failed.
   void end(OpenRequest& open, const Outcome& outcome);
 
-  /// The step is over: hands its events to the sink and frees the requests that ended. Returns their prompt tokens.
-  std::size_t deliver(const EventSink& sink);
+  /// The step is over: hands its events to the sink. Returns the requests that ended.
+  OpenRequests deliver(const EventSink& sink);
 
  private:
   void put(OpenRequest& open, int sample, sampling::Piece piece, const std::string& message);
@@ -75,8 +75,8 @@ class RequestTable {
 
   Scheduler& scheduler_;
   Snapshot& figures_;
-  std::map<RequestId, OpenRequest> open_;
-  std::map<RequestId, OpenRequest> ended_;  // in this step
+  OpenRequests open_;
+  OpenRequests ended_;  // in this step
   std::set<std::pair<Clock::time_point, RequestId>> deadlines_;
   std::uint64_t arrivals_ = 0;
   std::vector<Event> events_;

@@ -13,10 +13,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -58,7 +61,18 @@ struct Sequence {
 };
 
 struct OpenRequest {
+  /// With one sequence, not in the queue yet, that stands for all samples.
+  explicit OpenRequest(Request r)
+      : request(std::move(r)), ns{.salt = request.cache_salt}, ended(request.samples.size()) {
+    usage.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
+    Sequence& all = *sequences.emplace_back(std::make_unique<Sequence>());
+    all.request = this;
+    all.n_samples = static_cast<int>(request.samples.size());
+  }
+  OpenRequest(OpenRequest&&) = delete;
+
   Request request;
+  std::size_t charge = 0;     ///< what the mailbox counts for it; 0: it is beyond the limit, and to be declined
   std::uint64_t arrival = 0;  ///< its place in the queue for good, also after a preemption
   kv::Namespace ns;
   Usage usage;
@@ -70,6 +84,7 @@ struct OpenRequest {
   bool streamed() const { return usage.completion_tokens > 0; }  ///< a token went out
   bool all_ended() const { return std::ranges::find(ended, false) == ended.end(); }
 };
+using OpenRequests = std::map<RequestId, OpenRequest>;
 
 /// The order of the queue and, backwards, of preemption: by priority, then first arrival, then sample.
 struct ByRank {

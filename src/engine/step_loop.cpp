@@ -8,7 +8,6 @@
 #include <new>
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include "engine/batch_builder.h"
 #include "engine/make_cache_report.h"
@@ -51,10 +50,8 @@ Outcome refused(Refusal why, std::string message) {
 
 }  // namespace
 
-StepLoop::StepLoop(Mailbox& mailbox, SnapshotBoard& board, kv::Cache cache, executor::Executor& executor,
-                   EngineConfig config, EventSink sink)
+StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink)
     : mailbox_(mailbox),
-      board_(board),
       cache_(std::move(cache)),
       executor_(executor),
       config_(with_context(std::move(config), executor.info())),
@@ -104,34 +101,30 @@ void StepLoop::end(OpenRequest& open, Outcome outcome) {
 
 void StepLoop::obey() {
   newcomers_.clear();
-  for (Command& command : commands_) {
-    if (auto* request = std::get_if<Request>(&command)) {
-      open(std::move(*request));
-    } else if (const auto* declined = std::get_if<Declined>(&command)) {
-      decline(*declined);
-    } else if (OpenRequest* open = requests_.find(std::get<Cancel>(command).id)) {
-      attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
-    }
+  for (auto& request : commands_.requests) {
+    OpenRequest& opened = requests_.open(std::move(request));
+    attempt(opened, [&] { open(opened); });
   }
-  commands_.clear();
+  for (const RequestId id : commands_.cancelled) {
+    OpenRequest* open = requests_.find(id);
+    if (open != nullptr) attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
+  }
+  commands_ = {};
 }
 
-void StepLoop::open(Request request) {
-  OpenRequest& open = requests_.open(std::move(request));
-  attempt(open, [&] {
-    if (auto objection = scheduler_.objection(open.request)) {
-      return end(open, refused(objection->refusal, std::move(objection->message)));
-    }
-    newcomers_.push_back(open.request.id);
-    scheduler_.enqueue(*open.sequences.front());
-  });
-}
-
-void StepLoop::decline(const Declined& declined) {
-  OpenRequest& open = requests_.open({.id = declined.id});
-  open.usage.prompt_tokens = declined.prompt_tokens;
-  end(open, queue_full(fmt::format("the queue is full: the prompts of all requests may have {} tokens together",
-                                   config_.max_prompt_tokens)));
+void StepLoop::open(OpenRequest& open) {
+  if (open.charge == 0) {
+    return end(open,
+               queue_full(fmt::format("the queue is full: all requests together may have {} tokens of prompts, and "
+                                      "each sample counts as {}",
+                                      config_.max_weight, kSampleWeight)));
+  }
+  if (auto objection = scheduler_.objection(open.request)) {
+    return end(open, refused(objection->refusal, std::move(objection->message)));
+  }
+  requests_.watch_deadline(open);
+  newcomers_.push_back(open.request.id);
+  scheduler_.enqueue(*open.sequences.front());
 }
 
 Outcome StepLoop::queue_full(std::string message) const {
@@ -311,22 +304,21 @@ void StepLoop::publish_snapshot() {
   const double planning = executor_.planning_seconds() - planned_before_;  // it is bookkeeping, whoever does it
   figures_.forward_seconds = forward_seconds_ - planning;
   figures_.prefill_tokens_per_second = rates_.prefill_tokens_per_second();
-  board_.publish(figures_);
+  const std::lock_guard lock(published_mutex_);
+  published_ = figures_;
 }
 
 void StepLoop::deliver() {
-  mailbox_.give_back(requests_.deliver(sink_));
+  for (const auto& [id, ended] : requests_.deliver(sink_)) mailbox_.give_back(ended);
 }
 
 void StepLoop::shut_down() {
   do {
-    for (Command& command : commands_) {
-      auto* late = std::get_if<Request>(&command);
-      if (late != nullptr)
-        end(requests_.open(std::move(*late)), refused(Refusal::kShutdown, "the server is shutting down"));
-      if (const auto* declined = std::get_if<Declined>(&command)) decline(*declined);
+    for (auto& request : commands_.requests) {
+      OpenRequest& late = requests_.open(std::move(request));
+      attempt(late, [&] { end(late, refused(Refusal::kShutdown, "the server is shutting down")); });
     }
-    commands_.clear();
+    commands_ = {};
     mailbox_.drain(commands_);
   } while (!commands_.empty());
   while (OpenRequest* open = requests_.any()) {

@@ -1,10 +1,11 @@
 // StepLoop: what happens in a step, from the commands in the mailbox to the events that go out. Owns the cache, the
-// requests and the figures. Belongs to the engine's thread, but for stopped().
+// requests and the figures. Belongs to the engine's thread, but for stopped(), snapshot() and config().
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@
 #include "engine/rates.h"
 #include "engine/request_table.h"
 #include "engine/scheduler.h"
-#include "engine/snapshot_board.h"
+#include "engine/snapshot.h"
 #include "executor/executor.h"
 #include "kv/cache.h"
 
@@ -23,12 +24,15 @@ namespace coppice::engine {
 
 class StepLoop {
  public:
-  StepLoop(Mailbox& mailbox, SnapshotBoard& board, kv::Cache cache, executor::Executor& executor, EngineConfig config,
-           EventSink sink);
+  StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink);
 
   /// False: nothing to do, or it has stopped.
   bool step();
   bool stopped() const { return stopped_; }
+  Snapshot snapshot() const {
+    const std::lock_guard lock(published_mutex_);
+    return published_;
+  }
   const EngineConfig& config() const { return config_; }
   const kv::Cache& cache() const { return cache_; }
 
@@ -42,8 +46,7 @@ class StepLoop {
   void publish_snapshot();
   void deliver();
 
-  void open(Request request);
-  void decline(const Declined& declined);
+  void open(OpenRequest& open);
   bool admit_next(Sequence& sequence);
   void begin(Sequence& sequence);
   void turn_away_newcomers();
@@ -62,7 +65,6 @@ class StepLoop {
   std::size_t waiting() const { return requests_.size() - static_cast<std::size_t>(scheduler_.running_requests()); }
 
   Mailbox& mailbox_;
-  SnapshotBoard& board_;
   kv::Cache cache_;
   executor::Executor& executor_;
   EngineConfig config_;
@@ -75,10 +77,12 @@ class StepLoop {
   double forward_seconds_ = 0;  // inside Executor::forward, its planning included
   double planned_before_;       // by the executor, before this engine was made
   std::atomic<bool> stopped_ = false;
+  mutable std::mutex published_mutex_;
+  Snapshot published_;  // guarded by it; figures_ after some step
 
   // The step in hand.
   Clock::time_point now_{};
-  std::vector<Command> commands_;
+  Commands commands_;
   std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
   bool queue_was_empty_ = false;
   executor::Batch batch_;

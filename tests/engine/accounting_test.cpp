@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/harness.h"
 #include "engine/mailbox.h"
@@ -18,15 +21,23 @@ Prompt tokens(std::size_t n) {
   return Prompt(n, 7);
 }
 
+std::size_t weight(const Submission& submission) {
+  return engine::weight(make_request(0, submission));
+}
+
+/// Of a request with one sample, apart from its prompt.
+const std::size_t kNoPrompt = weight({});
+
 TEST(Accounting, PromptsTogetherFillTheirLimitAndNoMore) {
-  Harness h({.max_prompt_tokens = 100});
+  const std::size_t limit = 100 + 2 * kNoPrompt;
+  Harness h({.max_weight = limit});
   const auto first = h.submit({.prompt = tokens(60), .max_tokens = 3});
   const auto second = h.submit({.prompt = tokens(40), .max_tokens = 3});
   const auto third = h.submit({.prompt = tokens(1), .max_tokens = 3});
   h.step();
   EXPECT_FALSE(h.result(first).done || h.result(second).done);
   EXPECT_EQ(h.result(third).refusal, Refusal::kQueueFull);
-  EXPECT_THAT(h.result(third).message, ::testing::HasSubstr("100 tokens"));
+  EXPECT_THAT(h.result(third).message, ::testing::HasSubstr(std::to_string(limit) + " tokens"));
   EXPECT_EQ(h.result(third).usage.prompt_tokens, 1);
   EXPECT_GE(h.result(third).retry_seconds, 1);
   const auto larger = h.submit({.prompt = tokens(101), .max_tokens = 3});
@@ -36,9 +47,21 @@ TEST(Accounting, PromptsTogetherFillTheirLimitAndNoMore) {
   EXPECT_EQ(h.snapshot().requests_submitted, 4);
 }
 
+// Else thousands of requests could wait during one long step, each with all the samples that it may have.
+TEST(Accounting, SamplesCountHoweverShortTheirPrompt) {
+  const Submission small{.prompt = tokens(1), .max_tokens = 1, .n = 8};
+  Harness h({.max_weight = 10 * 8 * engine::kSampleWeight + 1000});
+  std::vector<engine::RequestId> ids(11);
+  for (auto& id : ids) id = h.submit(small);
+  h.run();
+  for (const auto id : ids) {
+    EXPECT_EQ(h.result(id).refusal, id == ids.back() ? std::optional(Refusal::kQueueFull) : std::nullopt);
+  }
+}
+
 // Not when the engine's thread comes to it: a step may take seconds.
 TEST(Accounting, PromptsCountFromTheMomentTheyCome) {
-  Harness h({.max_prompt_tokens = 100});
+  Harness h({.max_weight = 100 + 2 * kNoPrompt});
   const auto first = h.submit({.prompt = tokens(60), .max_tokens = 1});
   engine::RequestId late = 0;
   h.executor().during_forward([&] {
@@ -50,8 +73,8 @@ TEST(Accounting, PromptsCountFromTheMomentTheyCome) {
   EXPECT_EQ(h.result(late).refusal, Refusal::kQueueFull);
 }
 
-// However a request ends, another one of the same size gets in, and a token more does not.
-TEST(Accounting, EveryEndGivesThePromptBack) {
+// However a request ends, another one of the same weight gets in, and nothing more does.
+TEST(Accounting, EveryEndGivesTheWeightBack) {
   using End = std::function<void(Harness&, engine::RequestId)>;
   const Submission patient{.prompt = tokens(100), .max_tokens = 50};
   const auto with = [&](auto change) {
@@ -66,18 +89,19 @@ TEST(Accounting, EveryEndGivesThePromptBack) {
       {"failed", with([](auto& s) { s.throw_at = 3; }), nothing},
       {"failed step", patient,
        [](Harness& h, engine::RequestId) { h.executor().fail_at(static_cast<int>(h.executor().steps().size())); }},
-      {"refused", with([](auto& s) { s.n = 1000; }), nothing},
+      {"refused", with([](auto& s) { s.n = 40; }), nothing},
       {"timed out", with([](auto& s) { s.deadline = engine::Clock::time_point{}; }), nothing},
   };
   for (const auto& [name, submission, end] : ends) {
     SCOPED_TRACE(name);
-    Harness h({.max_prompt_tokens = 100});
+    const std::size_t limit = weight(submission);
+    Harness h({.max_weight = limit});
     const auto id = h.submit(submission);
     for (int i = 0; i < 4; ++i) h.step();
     end(h, id);
     h.run();
     ASSERT_TRUE(h.result(id).done);
-    const auto next = h.submit({.prompt = tokens(100), .max_tokens = 1});
+    const auto next = h.submit({.prompt = tokens(limit - kNoPrompt), .max_tokens = 1});
     const auto over = h.submit({.prompt = tokens(1), .max_tokens = 1});
     h.finish();
     EXPECT_FALSE(h.result(next).refusal);
@@ -87,26 +111,32 @@ TEST(Accounting, EveryEndGivesThePromptBack) {
 
 TEST(Accounting, ManyClientsCannotPassTheLimitTogether) {
   constexpr int kClients = 4, kRequestsEach = 500;
-  constexpr std::size_t kLimit = 1000;
+  constexpr std::size_t kLimit = 100'000;
   engine::Mailbox mailbox(kLimit);
   {
     std::vector<std::jthread> clients;
     for (int c = 0; c < kClients; ++c) {
       clients.emplace_back([&, c] {
         std::mt19937_64 random(static_cast<std::uint64_t>(c));
-        for (int i = 0; i < kRequestsEach; ++i) mailbox.push({.prompt = tokens(1 + random() % 20)});
+        for (int i = 0; i < kRequestsEach; ++i) {
+          const auto id = static_cast<engine::RequestId>(c * kRequestsEach + i);
+          mailbox.push(make_request(id, {.prompt = tokens(1 + random() % 20)}));
+        }
       });
     }
   }
-  std::vector<engine::Command> commands;
+  engine::Commands commands;
   mailbox.drain(commands);
-  EXPECT_EQ(commands.size(), std::size_t{kClients * kRequestsEach});
+  EXPECT_EQ(commands.requests.size(), std::size_t{kClients * kRequestsEach});
   EXPECT_EQ(mailbox.submitted(), kClients * kRequestsEach);
   std::size_t held = 0;
-  for (const auto& command : commands) {
-    if (const auto* request = std::get_if<engine::Request>(&command)) held += request->prompt.size();
+  for (const auto& request : commands.requests) {
+    const engine::OpenRequest& open = request.mapped();
+    EXPECT_EQ(open.charge, open.request.prompt.empty() ? 0 : engine::weight(open.request));
+    held += open.charge;
   }
-  EXPECT_EQ(held, kLimit) << "and small ones fill what large ones leave";
+  EXPECT_LE(held, kLimit);
+  EXPECT_GT(held + kNoPrompt + 5, kLimit) << "and small ones fill what large ones leave";
 }
 
 }  // namespace

@@ -75,8 +75,7 @@ class Load {
   }
 
   void submit() {
-    auto& open = *open_.emplace_back(std::make_unique<OpenRequest>());
-    auto& request = open.request;
+    engine::Request request;
     if (pick(0, 1) > 0) request.prompt = last_prompt_;
     request.prompt = request.prompt + random_prompt(random_, static_cast<std::size_t>(pick(1, 12)), 3);
     if (request.prompt.size() > 40) request.prompt.resize(40);
@@ -84,16 +83,11 @@ class Load {
     request.max_tokens = pick(1, 20);
     request.samples.resize(static_cast<std::size_t>(pick(0, 3) == 0 ? pick(2, 3) : 1));
     request.priority = pick(0, 4) > 0 ? -5 : pick(-6, 5);
-    open.arrival = ++arrivals_;
-    open.usage.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
-    if (scheduler_.objection(request)) {
-      open_.pop_back();
-      return;
-    }
-    auto& sequence = *open.sequences.emplace_back(std::make_unique<Sequence>());
-    sequence.request = &open;
-    sequence.n_samples = static_cast<int>(request.samples.size());
-    scheduler_.enqueue(sequence);
+    ++arrivals_;
+    if (scheduler_.objection(request)) return;
+    auto& open = *open_.emplace_back(std::make_unique<OpenRequest>(std::move(request)));
+    open.arrival = arrivals_;
+    scheduler_.enqueue(*open.sequences.front());
   }
 
   void release(OpenRequest& open) {

@@ -82,7 +82,8 @@ std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& gro
     for (const auto token : expected) text += fake_text(token);
     if (!sample.finish) return fmt::format("sample {} has no end", i);
     // A failed sample isn't asked for the text it held back, its last token's.
-    if (sample.finish == sampling::Finish::kError) text.resize(text.size() - fake_text(expected.back()).size());
+    if (sample.finish == sampling::Finish::kError && length > 0)
+      text.resize(text.size() - fake_text(expected.back()).size());
     if (sample.text != text) return fmt::format("sample {}: the text is not that of its tokens", i);
     if (asked.max_tokens > 0 && length > asked.max_tokens) return fmt::format("sample {} is too long", i);
     if (*sample.finish == sampling::Finish::kStop && length != asked.stop_after) {
@@ -166,7 +167,7 @@ engine::EngineConfig engine_config(const HarnessConfig& config) {
           .step_tokens = config.step_tokens,
           .context_length = config.context_length,
           .max_waiting = config.max_waiting,
-          .max_prompt_tokens = config.max_prompt_tokens,
+          .max_weight = config.max_weight,
           .growth_room = config.growth_room,
           .patience = config.patience,
           .check_every = config.check_every};

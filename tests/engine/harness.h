@@ -35,7 +35,7 @@ struct HarnessConfig {
   std::int32_t max_extend = 64;
   std::int32_t context_length = 0;
   std::size_t max_waiting = 4096;
-  std::size_t max_prompt_tokens = engine::EngineConfig{}.max_prompt_tokens;
+  std::size_t max_weight = engine::EngineConfig{}.max_weight;
   bool share = true;
   bool growth_room = true;
   int patience = engine::EngineConfig{}.patience;

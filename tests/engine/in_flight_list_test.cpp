@@ -13,13 +13,13 @@ class InFlightList : public ::testing::Test {
  protected:
   // A request whose prompt is `shared` zeros and then `own` tokens that nobody else has.
   Sequence& make(int shared, int own, std::int32_t computed = 0) {
-    auto& open = *open_.emplace_back(std::make_unique<OpenRequest>());
-    open.arrival = open_.size();
-    open.request.prompt.assign(static_cast<std::size_t>(shared), 0);
-    open.request.prompt.insert(open.request.prompt.end(), static_cast<std::size_t>(own),
-                               static_cast<kv::Token>(open.arrival));
-    auto& sequence = *open.sequences.emplace_back(std::make_unique<Sequence>());
-    sequence.request = &open;
+    const std::uint64_t arrival = open_.size() + 1;
+    Request request;
+    request.prompt.assign(static_cast<std::size_t>(shared), 0);
+    request.prompt.insert(request.prompt.end(), static_cast<std::size_t>(own), static_cast<kv::Token>(arrival));
+    auto& open = *open_.emplace_back(std::make_unique<OpenRequest>(std::move(request)));
+    open.arrival = arrival;
+    auto& sequence = *open.sequences.front();
     sequence.computed = computed;
     return sequence;
   }

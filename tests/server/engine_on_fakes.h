@@ -43,7 +43,7 @@ class EngineOnFakes final : public server::Model {
       std::span<const kv::Token> prompt) const override;
   engine::RequestId next_id() override { return engine_.next_id(); }
   void submit(engine::Request request) override { engine_.submit(std::move(request)); }
-  void cancel(engine::RequestId id) override { engine_.cancel(id); }
+  void cancel(engine::RequestId id) noexcept override { engine_.cancel(id); }
   engine::Snapshot snapshot() const override { return engine_.snapshot(); }
   void stop() override { engine_.stop(); }
   bool ended() const override { return engine_.ended(); }

@@ -73,7 +73,7 @@ void FakeModel::submit(engine::Request request) {
   for (auto& step : steps) sink_(std::move(step));
 }
 
-void FakeModel::cancel(engine::RequestId id) {
+void FakeModel::cancel(engine::RequestId id) noexcept {
   {
     const std::lock_guard lock(mutex_);
     cancelled_.insert(id);

@@ -35,7 +35,7 @@ class FakeModel final : public server::Model {
       std::span<const kv::Token> prompt) const override;
   engine::RequestId next_id() override;
   void submit(engine::Request request) override;
-  void cancel(engine::RequestId id) override;
+  void cancel(engine::RequestId id) noexcept override;
   engine::Snapshot snapshot() const override;
   void stop() override;
   bool ended() const override;

@@ -139,7 +139,7 @@ void Job::fail(RequestError error) {
   notify();
 }
 
-void Job::cancel_open() {
+void Job::cancel_open() noexcept {
   for (const auto& [id, open] : open_) {
     hub_.remove(id);
     model_.cancel(id);

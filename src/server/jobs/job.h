@@ -66,7 +66,7 @@ class Job final : public EventListener {
  private:
   void add_piece(int choice, sampling::Piece&& piece);
   void fail(RequestError error);
-  void cancel_open();
+  void cancel_open() noexcept;
   void notify() { news_.cancel(); }
 
   EventHub& hub_;

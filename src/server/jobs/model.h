@@ -59,7 +59,7 @@ class Model {
   // The engine's queues. Events come through the sink that the engine was built with.
   virtual engine::RequestId next_id() = 0;
   virtual void submit(engine::Request request) = 0;
-  virtual void cancel(engine::RequestId id) = 0;
+  virtual void cancel(engine::RequestId id) noexcept = 0;
   virtual engine::Snapshot snapshot() const = 0;
   virtual void stop() = 0;
   /// After stop(): no step is under way, and none will come.
