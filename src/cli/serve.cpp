@@ -168,7 +168,7 @@ void load_and_run(ServeOptions& o, server::Server& server) {
   try {
     engine.run();
   } catch (const std::exception& e) {
-    // At once: what follows waits for the streams that are open, up to --drain-seconds.
+    // At once: what follows tells the clients first.
     spdlog::critical("the engine cannot go on: {}", e.what());
     throw std::runtime_error(fmt::format("The engine cannot go on: {}.", e.what()));
   }

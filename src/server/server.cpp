@@ -97,7 +97,7 @@ struct Server::Impl {
   asio::signal_set signals;
   asio::signal_set hangup;
   asio::steady_timer drain_timer;
-  std::shared_ptr<Model> model;  ///< io thread; null: none that drain() must wait for
+  std::shared_ptr<Model> model;  ///< io thread; null: not yet or no longer there
   bool draining = false;         ///< io thread
   bool closed = false;           ///< io thread: drain() is over
   std::atomic<bool> ending = false;
@@ -174,7 +174,7 @@ asio::awaitable<void> Server::Impl::drain() {
   const double last_words_seconds = config.http.last_request_seconds + 0.3;
   api.set_draining();
   http.finish();
-  const auto quiet = [this] { return !http.busy(); };
+  const auto quiet = [this] { return !model || !http.busy(); };  // without a model nothing more will come of what runs
   const auto all_told = [this] { return !http.busy() && !http.lingering(); };
   const auto all_ended = [this] { return http.figures().connections == 0 && (!model || model->ended()); };
   co_await wait_until(quiet, config.drain_seconds);

@@ -52,7 +52,7 @@ class Server {
   /// A model that comes while the server ends is stopped at once.
   void ready(std::shared_ptr<Model> model);
   /// The model's thread has left it, be it by an exception: no step is under way, whatever Model::ended() says, and none
-  /// will come.
+  /// will come. So drain() waits for nothing that runs.
   void model_ended();
   void drain();
   bool ending() const;  ///< drain() was called, or a signal came

@@ -270,6 +270,24 @@ TEST_F(DrainTest, ModelWhoseThreadHasLeftItIsNotWaitedFor) {
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(4), "");
 }
 
+/// Nor are those who wait for its answers: nothing more will come.
+TEST_F(DrainTest, ModelWhoseThreadHasLeftItEndsItsStreamsAtOnce) {
+  auto c = config();
+  c.drain_seconds = 60;
+  FakeModel& model = start({}, c);
+  auto reader = client(), waiting = client();
+  begin(*reader, model);
+  waiting->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
+  model.wait_submitted(1);
+  const auto begin = std::chrono::steady_clock::now();
+  server_->model_ended();
+  server_->drain();
+  EXPECT_NE(reader->read_until("0\r\n\r\n").find("shutting down"), std::string::npos);
+  EXPECT_EQ(waiting->receive().status, 503);
+  server_->join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
 TEST_F(DrainTest, ModelThatComesTooLateIsStopped) {
   start_loading(config());
   server_->drain();
