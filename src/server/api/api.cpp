@@ -104,7 +104,7 @@ std::string random_name() {
 void check_echoes(const Prepared& prepared, std::size_t max_bytes) {
   std::size_t bytes = 0;
   for (const std::string& echo : prepared.echoes) bytes += echo.size();
-  if (bytes * static_cast<std::size_t>(prepared.request.n) <= max_bytes) return;
+  if (bytes * static_cast<std::size_t>(prepared.terms.n) <= max_bytes) return;
   throw RequestError(400, fmt::format("the prompts that the answers begin with have over {} bytes together", max_bytes),
                      "echo", "answer_too_large");
 }
@@ -351,7 +351,7 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
     request.drop_body();
     ready_model();  // throws if it drains by now
     Prepared prepared = preparation->take();
-    if (prepared.request.cache_report && config_.cache_reports == CacheReports::kOff)
+    if (prepared.terms.cache_report && config_.cache_reports == CacheReports::kOff)
       throw RequestError::unsupported("cache_report", "switched off by this server's operator");
     check_echoes(prepared, config_.max_answer_bytes);
     co_return prepared;
@@ -366,7 +366,7 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
                                     std::unique_ptr<Answer>& answer) {
   const auto start = engine::Clock::now();
   Prepared prepared = co_await take_in(dialect, request);
-  const GenerationRequest& asked = prepared.request;
+  const GenerationTerms& asked = prepared.terms;
   Model& model = ready_model();
   // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.
   const std::size_t max_pending = asked.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
@@ -385,7 +385,8 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
                   .reporting = {asked.cache_report, &model, config_.cache_reports}};
   // The log's cache reports have these numbers: the engine tells of a request that its client may have left.
   spdlog::debug("{}: requests {}", head.id, fmt::join(job.requests(), ", "));
-  answer = dialect.begin(asked, std::move(head));
+  answer = dialect.begin(asked, prepared.sampling->params, std::move(head));
+  prepared.sampling = nullptr;  // the samples have it as long as they need it, and slow readers may stay for long
   ReplyTerms terms{.stream = asked.stream, .start = start, .max_answer_bytes = config_.max_answer_bytes};
   if (config_.ping_seconds > 0) terms.ping = clock_duration(config_.ping_seconds);
   co_await reply_with(job, *answer, terms, metrics_, out);

@@ -53,8 +53,9 @@ class Dialect {
   /// Prompts that a body may hold.
   virtual int max_prompts() const { return 1; }
 
-  /// Opens the answer, a stream if `request.stream`. `request`: as parse() made it, without its texts.
-  virtual std::unique_ptr<Answer> begin(const GenerationRequest& request, AnswerHead head) const = 0;
+  /// Opens the answer, a stream if `terms.stream`. `terms` and `sampling`: as parse() made them.
+  virtual std::unique_ptr<Answer> begin(const GenerationTerms& terms, const sampling::SamplingParams& sampling,
+                                        AnswerHead head) const = 0;
   virtual std::string_view id_prefix() const = 0;
 
   /// The body of a reply that refuses a request.

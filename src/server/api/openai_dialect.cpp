@@ -10,10 +10,11 @@ GenerationRequest OpenAiDialect::parse(const JsonObject& body, const RequestLimi
   return parse_openai_request(endpoint_, body, limits);
 }
 
-std::unique_ptr<Answer> OpenAiDialect::begin(const GenerationRequest& request, AnswerHead head) const {
-  const bool with_logprobs = request.sampling.logprobs >= 0;
-  if (request.stream)
-    return std::make_unique<OpenAiStream>(endpoint_, std::move(head), with_logprobs, request.stream_usage);
+std::unique_ptr<Answer> OpenAiDialect::begin(const GenerationTerms& terms, const sampling::SamplingParams& sampling,
+                                             AnswerHead head) const {
+  const bool with_logprobs = sampling.logprobs >= 0;
+  if (terms.stream)
+    return std::make_unique<OpenAiStream>(endpoint_, std::move(head), with_logprobs, terms.stream_usage);
   return std::make_unique<OpenAiBody>(endpoint_, std::move(head), with_logprobs);
 }
 

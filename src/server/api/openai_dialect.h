@@ -16,7 +16,8 @@ class OpenAiDialect final : public Dialect {
 
   GenerationRequest parse(const JsonObject& body, const RequestLimits& limits) const override;
   int max_prompts() const override { return endpoint_ == Endpoint::kChat ? 1 : kMaxPrompts; }
-  std::unique_ptr<Answer> begin(const GenerationRequest& request, AnswerHead head) const override;
+  std::unique_ptr<Answer> begin(const GenerationTerms& terms, const sampling::SamplingParams& sampling,
+                                AnswerHead head) const override;
   std::string_view id_prefix() const override { return endpoint_ == Endpoint::kChat ? "chatcmpl-" : "cmpl-"; }
   std::string error(const RequestError& error) const override;
 

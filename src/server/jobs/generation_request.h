@@ -1,4 +1,5 @@
 // GenerationRequest: what a client wants generated, in no API's words. Plain data, made by a Dialect (api/dialect.h).
+// Its terms are known until the reply's end; its texts go when they are tokenized.
 #pragma once
 
 #include <cstdint>
@@ -32,27 +33,28 @@ struct Message {
 /// Text, or token ids that are taken as they are.
 using Prompt = std::variant<std::string, std::vector<kv::Token>>;
 
-struct GenerationRequest {
-  std::string model;  ///< the name that the client uses; empty: whatever is served
+struct GenerationTerms {
+  std::string model;                     ///< the name that the client uses; empty: whatever is served
+  std::string input_field = "messages";  ///< what the client calls the input, for errors
 
-  // The input: one of the two.
-  std::vector<Message> messages;
-  std::vector<Prompt> prompts;
-  std::string input_field = "messages";  ///< what the client calls it, for errors
-  bool add_generation_prompt = true;     ///< messages: open the assistant's turn
-
-  // The output.
   int n = 1;                    ///< samples of each prompt
   std::int32_t max_tokens = 0;  ///< 0: as far as context and pool go
-  sampling::SamplingParams sampling;
-  bool echo = false;          ///< prompts: each answer begins with its prompt's text
-  bool stream = false;        ///< as events, while it is generated
-  bool stream_usage = false;  ///< the stream's end tells the usage
-  bool cache_report = false;  ///< the answer tells why the prompt's prefix did not match further
+  bool echo = false;            ///< prompts: each answer begins with its prompt's text
+  bool stream = false;          ///< as events, while it is generated
+  bool stream_usage = false;    ///< the stream's end tells the usage
+  bool cache_report = false;    ///< the answer tells why the prompt's prefix did not match further
 
   std::string cache_salt;                 ///< requests with different salts share no cached prefix
   std::int32_t priority = 0;              ///< lower goes first
   std::optional<double> timeout_seconds;  ///< > 0
+};
+
+struct GenerationRequest : GenerationTerms {
+  // The input: one of the two.
+  std::vector<Message> messages;
+  std::vector<Prompt> prompts;
+  bool add_generation_prompt = true;  ///< messages: open the assistant's turn
+  sampling::SamplingParams sampling;
 };
 
 }  // namespace coppice::server

@@ -1,5 +1,6 @@
 #include "server/jobs/preparation.h"
 
+#include <utility>
 #include <variant>
 
 #include "server/base/request_error.h"
@@ -12,10 +13,9 @@ namespace {
 
 using Tokens = std::vector<kv::Token>;
 
-std::shared_ptr<const sampling::SharedParams> shared_params(const sampling::SamplingParams& params,
-                                                            std::int32_t n_vocab) {
+std::shared_ptr<const sampling::SharedParams> shared_params(sampling::SamplingParams params, std::int32_t n_vocab) {
   try {
-    return std::make_shared<const sampling::SharedParams>(params, n_vocab);
+    return std::make_shared<const sampling::SharedParams>(std::move(params), n_vocab);
   } catch (const sampling::ParamError& e) {
     throw RequestError(400, e.what(), e.field(), "invalid_value");
   }
@@ -26,56 +26,49 @@ std::string echo_text(const Model& model, const Prompt& prompt) {
   return text::to_utf8(model.detokenize(std::get<Tokens>(prompt), true));
 }
 
-/// The tokens are there: a request that waits in the queue, or is answered for minutes, must not hold the texts too.
-void drop_texts(GenerationRequest& request) {
-  request.messages = {};
-  request.prompts = {};
-  request.sampling = {.logprobs = request.sampling.logprobs};
-}
-
 }  // namespace
 
-Preparation::Preparation(Model& model, GenerationRequest request)
-    : model_(model), shared_(shared_params(request.sampling, model.facts().n_vocab)) {
-  if (request.messages.empty() && request.prompts.empty())
-    throw RequestError::bad_field(request.input_field, "must not be empty");
-  prepared_.request = std::move(request);
+Preparation::Preparation(Model& model, GenerationRequest request) : model_(model), asked_(std::move(request)) {
+  if (asked_.messages.empty() && asked_.prompts.empty())
+    throw RequestError::bad_field(asked_.input_field, "must not be empty");
+  prepared_.sampling = shared_params(std::move(asked_.sampling), model.facts().n_vocab);
 }
 
 bool Preparation::step() {
-  GenerationRequest& request = prepared_.request;
-  if (!request.messages.empty())
-    add(tokens_of(chat_text(model_, std::move(request.messages), request.add_generation_prompt, request.input_field)));
-  for (std::size_t bytes = 0; prepared_.requests.size() < request.prompts.size();) {
+  if (!asked_.messages.empty())
+    add(tokens_of(chat_text(model_, std::move(asked_.messages), asked_.add_generation_prompt, asked_.input_field)));
+  for (std::size_t bytes = 0; prepared_.requests.size() < asked_.prompts.size();) {
     if (bytes >= kStepBytes) return false;
-    const Prompt& prompt = request.prompts[prepared_.requests.size()];
+    const Prompt& prompt = asked_.prompts[prepared_.requests.size()];
     const auto* text = std::get_if<std::string>(&prompt);
     bytes += text ? text->size() : std::get<Tokens>(prompt).size() * sizeof(kv::Token);
     add(text ? tokens_of(*text) : std::get<Tokens>(prompt));
-    if (request.echo) prepared_.echoes.push_back(echo_text(model_, prompt));
+    if (asked_.echo) prepared_.echoes.push_back(echo_text(model_, prompt));
   }
-  drop_texts(request);
   return true;
+}
+
+Prepared Preparation::take() {
+  prepared_.terms = static_cast<GenerationTerms&&>(asked_);
+  return std::move(prepared_);
 }
 
 /// Names of special tokens count as these: whoever brings a chat template of their own writes them into the
 /// prompt (llama-server and vLLM do the same).
 Tokens Preparation::tokens_of(std::string_view text) const {
-  const GenerationRequest& request = prepared_.request;
-  return text_tokens(model_.facts(), text, request.input_field,
-                     [&](std::size_t most) { return model_.prompt_tokens(text, request.cache_salt, most); });
+  return text_tokens(model_.facts(), text, asked_.input_field,
+                     [&](std::size_t most) { return model_.prompt_tokens(text, asked_.cache_salt, most); });
 }
 
 void Preparation::add(Tokens tokens) {
-  const GenerationRequest& asked = prepared_.request;
-  check_prompt(model_.facts(), tokens.size(), asked.input_field);
+  check_prompt(model_.facts(), tokens.size(), asked_.input_field);
   engine::Request& request = prepared_.requests.emplace_back();
   request.id = model_.next_id();
-  request.max_tokens = asked.max_tokens;
-  request.cache_salt = asked.cache_salt;
-  request.priority = asked.priority;
-  request.cache_report = asked.cache_report;
-  request.samples = model_.make_generations(shared_, asked.n, tokens);
+  request.max_tokens = asked_.max_tokens;
+  request.cache_salt = asked_.cache_salt;
+  request.priority = asked_.priority;
+  request.cache_report = asked_.cache_report;
+  request.samples = model_.make_generations(prepared_.sampling, asked_.n, tokens);
   request.prompt = std::move(tokens);
 }
 

@@ -20,11 +20,12 @@
 
 namespace coppice::server {
 
-/// Lives until the reply is written, so it holds nothing large but the echoes.
+/// Lives until the reply is written, so it holds no texts but the echoes, and those that the samples hold anyway.
 struct Prepared {
-  GenerationRequest request;              ///< without the texts, and without what the samples hold
-  std::vector<engine::Request> requests;  ///< one per prompt; ids are set
-  std::vector<std::string> echoes;        ///< one per prompt, when asked for
+  GenerationTerms terms;
+  std::shared_ptr<const sampling::SharedParams> sampling;  ///< of all samples
+  std::vector<engine::Request> requests;                   ///< one per prompt; ids are set
+  std::vector<std::string> echoes;                         ///< one per prompt, when asked for
 };
 
 class Preparation {
@@ -36,7 +37,7 @@ class Preparation {
   /// it, nor one that throws. Throws RequestError.
   bool step();
   /// REQUIRES: step() returned true.
-  Prepared take() { return std::move(prepared_); }
+  Prepared take();
 
  private:
   static constexpr std::size_t kStepBytes = std::size_t{16} << 10;  ///< some 5,000 tokens of English
@@ -45,8 +46,8 @@ class Preparation {
   void add(std::vector<kv::Token> tokens);
 
   Model& model_;
+  GenerationRequest asked_;
   Prepared prepared_;
-  std::shared_ptr<const sampling::SharedParams> shared_;
 };
 
 }  // namespace coppice::server

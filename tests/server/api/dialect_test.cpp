@@ -55,9 +55,9 @@ class PlainDialect final : public server::Dialect {
     request.stream = f.boolean("live").value_or(false);
     return request;
   }
-  std::unique_ptr<server::Answer> begin(const server::GenerationRequest& request,
+  std::unique_ptr<server::Answer> begin(const server::GenerationTerms& terms, const sampling::SamplingParams&,
                                         server::AnswerHead head) const override {
-    return std::make_unique<PlainAnswer>(std::move(head), request.stream);
+    return std::make_unique<PlainAnswer>(std::move(head), terms.stream);
   }
   std::string_view id_prefix() const override { return "plain-"; }
   std::string error(const server::RequestError& error) const override {

@@ -14,18 +14,18 @@
 namespace coppice::testing {
 namespace {
 
-/// It lives until the reply's end, beside those of all that wait in the queue.
-TEST(Prepared, HoldsNoTexts) {
+/// It lives until the reply's end, beside those of all that wait in the queue. No option is lost: answers may need it.
+TEST(Prepared, HoldsAllButTheInput) {
   FakeModel model([](std::vector<engine::Event>&&) {});
   const auto held = [&](server::Endpoint endpoint, const std::string& input) {
-    return prepare(model, endpoint,
-                   "{" + input + R"(, "n": 3, "stop": "end", "logit_bias": {"5": 1}, "stream": true})");
+    return prepare(model, endpoint, "{" + input + R"(, "n": 3, "stop": "end", "temperature": 0.5, "stream": true})");
   };
   const auto chat = held(server::Endpoint::kChat, R"("messages": [{"role": "user", "content": "hi"}])");
-  EXPECT_TRUE(chat.request.messages.empty() && chat.request.sampling.stop.empty());
-  EXPECT_TRUE(chat.request.sampling.logit_bias.empty() && chat.request.stream);
+  EXPECT_TRUE(chat.terms.stream);
+  EXPECT_EQ(chat.terms.n, 3);
+  EXPECT_EQ(chat.sampling->params.stop, std::vector<std::string>{"end"});
+  EXPECT_EQ(chat.sampling->params.temperature, 0.5F);
   const auto text = held(server::Endpoint::kCompletions, R"("prompt": ["hi", "ho"], "echo": true)");
-  EXPECT_TRUE(text.request.prompts.empty());
   EXPECT_EQ(text.echoes, (std::vector<std::string>{"hi", "ho"})) << "not one for each of the 6 choices";
 }
 

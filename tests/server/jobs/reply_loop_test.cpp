@@ -32,7 +32,7 @@ class ReplyTest : public ::testing::Test {
     job_.submit(std::move(request));
   }
   void run(engine::Clock::time_point start = engine::Clock::now()) {
-    const auto answer = server::OpenAiDialect(server::Endpoint::kCompletions).begin({.stream = true}, {});
+    const auto answer = server::OpenAiDialect(server::Endpoint::kCompletions).begin({.stream = true}, {}, {});
     asio::co_spawn(io_, server::reply_with(job_, *answer, {.stream = true, .start = start}, metrics_, writer_),
                    asio::detached);
     io_.run();
