@@ -100,6 +100,15 @@ std::string random_name() {
   return fmt::format("{:016x}{:016x}", random(), random());
 }
 
+/// What no dialect lets through.
+void check(const GenerationRequest& request) {
+  if (std::ssize(request.prompts) * request.n > std::ptrdiff_t{kMaxChoicesPerRequest})
+    throw RequestError::bad_field(request.input_field,
+                                  fmt::format("prompts times 'n' must be at most {}", kMaxChoicesPerRequest));
+  if (request.cache_salt.size() > kMaxSaltBytes)
+    throw RequestError::bad_field("cache_salt", fmt::format("must be at most {} bytes", kMaxSaltBytes));
+}
+
 /// Every choice begins with its prompt's text. A stream would hold all of them for a client that doesn't read.
 void check_echoes(const Prepared& prepared, std::size_t max_bytes) {
   std::size_t bytes = 0;
@@ -329,6 +338,7 @@ asio::awaitable<void> Api::prepare(std::size_t bytes, std::function<bool()> step
 GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
   const JsonObject body = parse_body(request.body, json_limits(facts, dialect.max_prompts()));
   GenerationRequest parsed = dialect.parse(body, request_limits(facts));
+  check(parsed);
   parsed.cache_salt.insert(0, request.tenant_salt);
   const ServedNames& names = config_.names;
   if (!names.known(parsed.model))

@@ -7,6 +7,7 @@
 // Thread safety: const methods may be called by any thread; parse() is called on the worker, the rest on the io thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,8 +24,10 @@ namespace coppice::server {
 
 /// Prompts of one request: each waits by itself in the queue, of which nobody should have more than a small part.
 inline constexpr int kMaxPrompts = 128;
-/// Prompts times n of one request.
+/// Prompts times n of one request. Api checks it, and the next.
 inline constexpr int kMaxChoicesPerRequest = 1024;
+/// The cache keeps each salt as long as its blocks.
+inline constexpr std::size_t kMaxSaltBytes = 256;
 
 /// What a parser must know of the model and of the operator's wishes.
 struct RequestLimits {

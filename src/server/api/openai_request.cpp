@@ -12,8 +12,6 @@ namespace coppice::server {
 
 namespace {
 
-constexpr std::size_t kMaxSaltBytes = 256;  // the cache keeps each salt as long as its blocks
-
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr std::size_t kMaxStops = 16;
 constexpr double kMaxTimeoutSeconds = 1e8;  // three years: it still fits the clock
@@ -264,13 +262,9 @@ GenerationRequest parse_openai_request(Endpoint endpoint, const JsonObject& body
   r.n = static_cast<int>(f.integer("n", 1, limits.max_choices).value_or(1));
   if (const auto best_of = f.integer("best_of", 1, limits.max_choices); best_of && *best_of != r.n)
     throw RequestError::unsupported("best_of", "only a value equal to 'n' is supported");
-  if (std::ssize(r.prompts) * r.n > std::ptrdiff_t{kMaxChoicesPerRequest})
-    throw RequestError::bad_field("prompt", fmt::format("prompts times 'n' must be at most {}", kMaxChoicesPerRequest));
   r.max_tokens = parse_max_tokens(f);
   parse_stream(f, r);
   r.cache_salt = f.string("cache_salt").value_or("");
-  if (r.cache_salt.size() > kMaxSaltBytes)
-    throw RequestError::bad_field("cache_salt", fmt::format("must be at most {} bytes", kMaxSaltBytes));
   constexpr std::int64_t kFirst = std::numeric_limits<std::int32_t>::min();
   r.priority = static_cast<std::int32_t>(f.integer("priority", kFirst, -(kFirst + 1)).value_or(0));
   r.timeout_seconds = f.number("timeout", 0, kMaxTimeoutSeconds);

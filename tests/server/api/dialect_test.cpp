@@ -44,14 +44,20 @@ class PlainAnswer final : public server::Answer {
   std::string text_;
 };
 
-/// {"ask": "text", "live": true}
+/// {"ask": "text", "live": true}, or {"asks": ["text"], "times": 1, "salt": "text"}; without any limit of its own
 class PlainDialect final : public server::Dialect {
  public:
   server::GenerationRequest parse(const server::JsonObject& body, const server::RequestLimits&) const override {
     const server::JsonFields f(body);
     server::GenerationRequest request;
     request.input_field = "ask";
-    request.messages = {{.role = "user", .content = {{f.string("ask").value_or("")}}}};
+    if (f.has("asks")) {
+      for (const auto& ask : f.find("asks")->as_array()) request.prompts.emplace_back(std::string(ask.as_string()));
+    } else {
+      request.messages = {{.role = "user", .content = {{f.string("ask").value_or("")}}}};
+    }
+    request.n = static_cast<int>(f.integer("times", 1, 5000).value_or(1));
+    request.cache_salt = f.string("salt").value_or("");
     request.stream = f.boolean("live").value_or(false);
     return request;
   }
@@ -121,6 +127,25 @@ TEST_F(DialectTest, WordsItsErrors) {
   });
   EXPECT_EQ(out.text, "Hel\nbroke off: The model failed.\n");
   EXPECT_TRUE(out.ended);
+}
+
+/// Whatever its parser lets through.
+TEST_F(DialectTest, KeepsToTheLimitsOfAllDialects) {
+  const auto choices = [](int prompts, int n) {
+    std::string asks = R"("a")";
+    for (int i = 1; i < prompts; ++i) asks += R"(,"a")";
+    return R"({"asks": [)" + asks + R"(], "times": )" + std::to_string(n) + "}";
+  };
+  const auto salt = [](std::size_t bytes) { return R"({"ask": "hi", "salt": ")" + std::string(bytes, 's') + R"("})"; };
+  static_assert(server::kMaxPrompts * 8 == server::kMaxChoicesPerRequest);
+  EXPECT_EQ(post(choices(server::kMaxPrompts, 8), words({"x"})).reply.status, 200);
+  auto out = post(choices(server::kMaxPrompts, 9), words({"x"}));
+  EXPECT_EQ(out.reply.status, 400);
+  EXPECT_EQ(out.text, "sorry: 'ask': prompts times 'n' must be at most 1024\n");
+  EXPECT_EQ(post(salt(server::kMaxSaltBytes), words({"x"})).reply.status, 200);
+  out = post(salt(server::kMaxSaltBytes + 1), words({"x"}));
+  EXPECT_EQ(out.reply.status, 400);
+  EXPECT_EQ(out.text, "sorry: 'cache_salt': must be at most 256 bytes\n");
 }
 
 /// By the connection, which knows no dialects: a body that is too large, for instance.

@@ -270,18 +270,15 @@ TEST(Request, CompletionsCountTheirLogprobs) {
   EXPECT_EQ(complete().sampling.logprobs, -1);
 }
 
-TEST(Request, PromptsAreLimitedAndTheirAnswersToo) {
-  constexpr RequestLimits kManyChoices{.n_vocab = 100, .max_choices = 32};
-  const auto with_prompts = [&](int n_prompts, int n) {
+TEST(Request, PromptsAreLimited) {
+  const auto with_prompts = [&](int n_prompts) {
     std::string prompts = "\"a\"";
     for (int i = 1; i < n_prompts; ++i) prompts += ",\"a\"";
-    const std::string body = fmt::format(R"({{"prompt":[{}],"n":{}}})", prompts, n);
-    return parse_openai_request(Endpoint::kCompletions, parse_body(body), kManyChoices).prompts.size();
+    const std::string body = fmt::format(R"({{"prompt":[{}]}})", prompts);
+    return parse_openai_request(Endpoint::kCompletions, parse_body(body), kLimits).prompts.size();
   };
-  static_assert(kMaxPrompts * 8 == kMaxChoicesPerRequest);
-  EXPECT_EQ(with_prompts(kMaxPrompts, 8), std::size_t{kMaxPrompts});
-  EXPECT_THROW(with_prompts(kMaxPrompts + 1, 1), RequestError);
-  EXPECT_THROW(with_prompts(kMaxPrompts, 9), RequestError);
+  EXPECT_EQ(with_prompts(kMaxPrompts), std::size_t{kMaxPrompts});
+  EXPECT_THROW(with_prompts(kMaxPrompts + 1), RequestError);
   std::string tokens = "[1";
   for (int i = 0; i < 2 * kMaxPrompts; ++i) tokens += ",1";
   EXPECT_EQ(
