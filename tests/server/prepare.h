@@ -5,14 +5,13 @@
 
 #include "server/api/json_fields.h"
 #include "server/api/openai_dialect.h"
-#include "server/api/request_limits.h"
 #include "server/jobs/preparation.h"
 
 namespace coppice::testing {
 
 inline server::Prepared prepare(server::Model& model, server::Endpoint endpoint, std::string_view body) {
   const server::OpenAiDialect dialect(endpoint);
-  const auto json = server::parse_body(body, server::json_limits(model.facts(), dialect.max_prompts()));
+  const auto json = server::parse_body(body, server::json_limits(model.facts().context_length, dialect.max_prompts()));
   server::Preparation preparation(model, dialect.parse(json, server::request_limits(model.facts())));
   while (!preparation.step()) {
   }

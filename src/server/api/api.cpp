@@ -19,14 +19,11 @@
 #include <random>
 #include <utility>
 
-#include "server/api/cache_stats.h"
 #include "server/api/json_fields.h"
 #include "server/api/openai_dialect.h"
-#include "server/api/request_limits.h"
 #include "server/api/tokenize.h"
 #include "server/jobs/job.h"
 #include "server/jobs/reply_loop.h"
-#include "server/jobs/worker_turns.h"
 #include "text/utf8_stream.h"
 
 namespace coppice::server {
@@ -135,8 +132,8 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker)
   add("/v1/models", "GET", &Api::models);
   add(kModelPath, "GET", &Api::models);  // and all below it
   add("/v1/cache/stats", "GET", &Api::cache_stats);
-  add("/tokenize", "POST", &Api::tokenize);
-  add("/detokenize", "POST", &Api::detokenize);
+  add("/tokenize", "POST", &Api::convert<tokenize_reply>);
+  add("/detokenize", "POST", &Api::convert<detokenize_reply>);
   add_dialect("/v1/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
   add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
 }
@@ -296,22 +293,12 @@ asio::awaitable<void> Api::cache_stats(HttpRequest&, ReplyWriter& out) {
   co_await out.send({.body = cache_stats_json(model_->snapshot(), model_->facts(), config_.names.id)});
 }
 
-asio::awaitable<void> Api::tokenize(HttpRequest& request, ReplyWriter& out) {
+template <std::string (*make_reply)(const Model&, std::string_view)>
+asio::awaitable<void> Api::convert(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
   std::string body;
   co_await prepare(request.body.size(), [&] {
-    body = tokenize_reply(model, request.body);
-    return true;
-  });
-  request.drop_body();
-  co_await out.send({.body = std::move(body)});
-}
-
-asio::awaitable<void> Api::detokenize(HttpRequest& request, ReplyWriter& out) {
-  const Model& model = ready_model();
-  std::string body;
-  co_await prepare(request.body.size(), [&] {
-    body = detokenize_reply(model, request.body);
+    body = make_reply(model, request.body);
     return true;
   });
   request.drop_body();
@@ -332,11 +319,11 @@ asio::awaitable<void> Api::prepare(std::size_t bytes, std::function<bool()> step
     ~Measure() { metrics.end_preparation(std::chrono::duration<double>(engine::Clock::now() - start).count()); }
   } const measure{metrics_, start};
   metrics_.begin_preparation();
-  co_await on_worker(worker_, bytes, turn);
+  co_await worker_.run(bytes, turn);
 }
 
 GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
-  const JsonObject body = parse_body(request.body, json_limits(facts, dialect.max_prompts()));
+  const JsonObject body = parse_body(request.body, json_limits(facts.context_length, dialect.max_prompts()));
   GenerationRequest parsed = dialect.parse(body, request_limits(facts));
   check(parsed);
   parsed.cache_salt.insert(0, request.tenant_salt);

@@ -22,7 +22,6 @@
 #include "server/api/cache_report_json.h"
 #include "server/api/dialect.h"
 #include "server/api/metrics.h"
-#include "server/api/served_names.h"
 #include "server/http/http.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/model.h"
@@ -30,6 +29,19 @@
 #include "server/jobs/work_queue.h"
 
 namespace coppice::server {
+
+/// The names a request may call the model by.
+struct ServedNames {
+  std::string id;
+  std::string alias;  ///< empty: none
+
+  /// Is it the id, the alias, "default", or empty?
+  bool known(const std::string& name) const {
+    return name.empty() || name == id || name == "default" || (!alias.empty() && name == alias);
+  }
+  /// What answers say: the name asked for, or the id.
+  const std::string& resolve(const std::string& name) const { return !alias.empty() && name == alias ? alias : id; }
+};
 
 struct ApiConfig {
   ServedNames names;
@@ -81,8 +93,8 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> models(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> metrics(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> cache_stats(HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> tokenize(HttpRequest& request, ReplyWriter& out);
-  boost::asio::awaitable<void> detokenize(HttpRequest& request, ReplyWriter& out);
+  template <std::string (*make_reply)(const Model&, std::string_view)>
+  boost::asio::awaitable<void> convert(HttpRequest& request, ReplyWriter& out);
 
   /// `answer`: set when it begins, for what is to be said if it breaks off.
   boost::asio::awaitable<void> generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
@@ -91,8 +103,8 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<Prepared> take_in(const Dialect& dialect, HttpRequest& request);
   /// Any thread.
   GenerationRequest parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const;
-  /// As on_worker() in jobs/worker_turns.h, measured. Before each turn throws RequestError if the server drains or the
-  /// operator's time for a request is over.
+  /// As WorkQueue::run(), measured. Before each turn throws RequestError if the server drains or the operator's time for
+  /// a request is over.
   boost::asio::awaitable<void> prepare(std::size_t bytes, std::function<bool()> step);
   Model& ready_model() const;
   void check_key(HttpRequest& request) const;

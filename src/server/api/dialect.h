@@ -7,6 +7,7 @@
 // Thread safety: const methods may be called by any thread; parse() is called on the worker, the rest on the io thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "server/base/request_error.h"
 #include "server/jobs/answer.h"
 #include "server/jobs/generation_request.h"
+#include "server/jobs/model.h"
 
 namespace coppice::server {
 
@@ -35,6 +37,14 @@ struct RequestLimits {
   int max_choices = 32;  ///< of `n`: the samples of one prompt run together
   int max_prompts = kMaxPrompts;
 };
+
+/// More prompts than can wait and run could never all be let in, however often they are sent.
+inline RequestLimits request_limits(const ModelFacts& facts) {
+  const int waiting = static_cast<int>(std::min(facts.max_waiting, std::size_t{kMaxPrompts}));
+  return {.n_vocab = facts.n_vocab,
+          .max_choices = facts.max_batch,
+          .max_prompts = std::min(waiting + facts.max_batch, kMaxPrompts)};
+}
 
 /// What an answer is made of besides its deltas.
 struct AnswerHead {

@@ -86,6 +86,15 @@ std::string range_text(auto min, auto max, auto lowest, auto highest) {
 
 }  // namespace
 
+JsonLimits json_limits(std::int32_t context_length, int prompts) {
+  constexpr std::size_t kMessageParts = 12;  // an object of name, role and content, that a list of one part of text
+  const auto context = static_cast<std::size_t>(context_length);
+  JsonLimits limits;
+  limits.parts += kMessageParts * context;
+  limits.elements += std::max(kMessageParts, static_cast<std::size_t>(prompts)) * context;
+  return limits;
+}
+
 JsonObject parse_body(std::string_view body, const JsonLimits& limits) {
   check_size(body, limits);
   // All values in a few large pieces of memory, which are freed as such.

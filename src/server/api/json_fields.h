@@ -23,6 +23,9 @@ struct JsonLimits {
   std::size_t elements = 4096;  ///< commas between values
 };
 
+/// Enough for as many messages as the context has tokens, and for `prompts` token arrays as long as the context.
+JsonLimits json_limits(std::int32_t context_length, int prompts = 1);
+
 /// Parses a request body. Throws RequestError (400) unless it is a JSON object, in UTF-8, within `limits` and nested no deeper
 /// than kMaxJsonDepth.
 JsonObject parse_body(std::string_view body, const JsonLimits& limits = {});

@@ -1,77 +1,226 @@
 #include "server/api/metrics.h"
 
+#include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
-#include <span>
+#include <limits>
 #include <sstream>
 #include <vector>
+
+#include "server/api/json.h"
 
 namespace coppice::server {
 
 namespace {
 
-prometheus::Histogram::BucketBoundaries bounds(std::span<const double> of) {
-  return {of.begin(), of.end()};
+using engine::Snapshot;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Families = std::vector<MetricFamily>;
+
+struct Sample {
+  const char* label_value;
+  double value;
+};
+
+/// One family; with a label, its values tell the samples apart.
+void add(Families& out, MetricType type, const char* name, const char* help, const std::vector<Sample>& samples,
+         const char* label = nullptr) {
+  MetricFamily family{name, help, type, {}};
+  for (const Sample& s : samples) {
+    prometheus::ClientMetric metric;
+    if (label != nullptr) metric.label = {{label, s.label_value}};
+    metric.counter.value = metric.gauge.value = s.value;  // the serializer reads the one that `type` names
+    family.metric.push_back(std::move(metric));
+  }
+  out.push_back(std::move(family));
+}
+
+double num(auto x) {
+  return static_cast<double>(x);
+}
+
+void add_counter(Families& out, const char* name, const char* help, auto value) {
+  add(out, MetricType::Counter, name, help, {{"", num(value)}});
+}
+
+void add_gauge(Families& out, const char* name, const char* help, auto value) {
+  add(out, MetricType::Gauge, name, help, {{"", num(value)}});
+}
+
+void add_histogram(Families& out, const char* name, const char* help, const engine::Histogram& histogram) {
+  prometheus::ClientMetric metric;
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < histogram.counts().size(); ++i) {
+    count += static_cast<std::uint64_t>(histogram.counts()[i]);
+    const bool last = i == histogram.bounds().size();
+    metric.histogram.bucket.push_back(
+        {.cumulative_count = count,
+         .upper_bound = last ? std::numeric_limits<double>::infinity() : histogram.bounds()[i]});
+  }
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum = histogram.sum();
+  MetricFamily family{name, help, MetricType::Histogram, {}};
+  family.metric.push_back(std::move(metric));
+  out.push_back(std::move(family));
+}
+
+void add_cache(Families& out, const kv::CacheStats& c) {
+  add(out, MetricType::Gauge, "coppice_kv_blocks", "Blocks of the pool by state; they sum to the pool's size.",
+      {{"free", num(c.free)}, {"cached", num(c.cached)}, {"in_use", num(c.in_use)}}, "state");
+  add_gauge(out, "coppice_kv_cache_usage_perc", "Blocks held by sequences; 1 is all of them.",
+            c.total > 0 ? num(c.in_use) / num(c.total) : 0);
+  add_gauge(out, "coppice_kv_blocks_shared", "Blocks held by two sequences or more.", c.shared);
+  add_gauge(out, "coppice_kv_block_max_refs", "Most sequences on one block.", c.max_refs);
+  add_gauge(out, "coppice_kv_bytes_budget", "Bytes of the pool.", c.bytes_budget);
+  add_gauge(out, "coppice_kv_bytes_in_use", "Bytes of blocks held by sequences.", c.bytes_in_use);
+  add_gauge(out, "coppice_kv_bytes_peak", "Most bytes in use since start.", c.bytes_peak);
+  add_counter(out, "coppice_kv_forks_total", "Blocks copied before a write.", c.cow_forks);
+  add_counter(out, "coppice_kv_evictions_total", "Cached blocks given up for new ones.", c.evictions);
+}
+
+void add_tokens(Families& out, const Snapshot& s) {
+  add_counter(out, "coppice_prompt_tokens_total", "Prompt tokens of admitted requests.", s.prompt_tokens);
+  add_counter(out, "coppice_prefix_cache_queries_total", "Prompt tokens looked up in the cache, at first admission.",
+              s.prompt_tokens);
+  add_counter(out, "coppice_prefix_cache_hits_total", "Of these, tokens found.", s.cached_tokens);
+  add_counter(out, "coppice_computed_tokens_total", "Prompt tokens run through the model.", s.computed_tokens);
+  add_counter(out, "coppice_generation_tokens_total", "Tokens generated.", s.generated_tokens);
+}
+
+void add_requests(Families& out, const Snapshot& s) {
+  add_gauge(out, "coppice_num_requests_running", "Running requests.", s.running_requests);
+  add_gauge(out, "coppice_num_requests_waiting", "Requests in the queue, preempted ones included.", s.waiting_requests);
+  add_gauge(out, "coppice_num_requests_following", "Waiting requests that wait for another one's prefill.",
+            s.following_requests);
+  add_gauge(out, "coppice_num_sequences_running", "Running sequences: a request's samples count each.",
+            s.running_sequences);
+  add_counter(out, "coppice_requests_submitted_total", "Requests that were handed to the engine.",
+              s.requests_submitted);
+  add(out, MetricType::Counter, "coppice_requests_total", "Requests that left the engine, by outcome.",
+      {{"finished", num(s.requests_finished)},
+       {"cancelled", num(s.requests_cancelled)},
+       {"timed_out", num(s.requests_timed_out)},
+       {"refused", num(s.requests_refused)},
+       {"failed", num(s.requests_failed)}},
+      "outcome");
+  add(out, MetricType::Counter, "coppice_request_success_total", "Samples that came to their end, by finish reason.",
+      {{"stop", num(s.samples_stopped)}, {"length", num(s.samples_cut)}}, "finished_reason");
+  add_counter(out, "coppice_admissions_total", "Requests that began to run.", s.admissions);
+  add_counter(out, "coppice_admissions_ahead_total", "Admissions and resumptions ahead of an earlier request.",
+              s.passes);
+  add_counter(out, "coppice_num_preemptions_total", "Requests preempted for want of blocks.", s.preemptions);
+  add_counter(out, "coppice_resumptions_total", "Preempted sequences that run again.", s.resumptions);
+}
+
+void add_engine(Families& out, const Snapshot& s) {
+  add_cache(out, s.cache);
+  add_tokens(out, s);
+  add_requests(out, s);
+  add_histogram(out, "coppice_request_queue_time_seconds",
+                "From a request's arrival to its first admission, or to its end in the queue.", s.queue_seconds);
+  add_histogram(out, "coppice_inter_token_latency_seconds", "Between a sample's tokens, pauses by preemption included.",
+                s.token_gap_seconds);
+  add_histogram(out, "coppice_step_duration_seconds", "Steps of the engine that computed something.",
+                s.step_duration_seconds);
+  add_counter(out, "coppice_steps_total", "Steps of the engine.", s.steps);
+  add(out, MetricType::Counter, "coppice_step_phase_seconds_total",
+      "Time in steps, by phase; bookkeeping, planning included, is the rest.",
+      {{"forward", s.forward_seconds},
+       {"sampling", s.sampling_seconds},
+       {"bookkeeping", s.step_seconds - s.forward_seconds - s.sampling_seconds}},
+      "phase");
+  add_gauge(out, "coppice_prefill_tokens_per_second", "Recent speed of prompts; 0: not known yet.",
+            s.prefill_tokens_per_second);
 }
 
 }  // namespace
 
-Metrics::Metrics()
-    : requests_(prometheus::BuildCounter()
-                    .Name("coppice_http_requests_total")
-                    .Help("HTTP requests answered, by path and status.")
-                    .Register(registry_)),
-      clients_gone_(prometheus::BuildCounter()
-                        .Name("coppice_clients_gone_total")
-                        .Help("Requests whose client left before the end, or read too slowly.")
-                        .Register(registry_)
-                        .Add({})),
-      preparing_(prometheus::BuildGauge()
-                     .Name("coppice_num_requests_preparing")
-                     .Help("Requests whose bodies wait for the worker, or are on it.")
-                     .Register(registry_)
-                     .Add({})),
-      preparation_(prometheus::BuildHistogram()
-                       .Name("coppice_request_preparation_time_seconds")
-                       .Help("From a request's last byte until its body is tokenized, or refused.")
-                       .Register(registry_)
-                       .Add({}, bounds(engine::kRequestBounds))),
-      first_token_(prometheus::BuildHistogram()
-                       .Name("coppice_time_to_first_token_seconds")
-                       .Help("From a request's last byte to its first token.")
-                       .Register(registry_)
-                       .Add({}, bounds(engine::kRequestBounds))),
-      per_token_(prometheus::BuildHistogram()
-                     .Name("coppice_request_time_per_output_token_seconds")
-                     .Help("A request's time from its first token to its last, per further token.")
-                     .Register(registry_)
-                     .Add({}, bounds(engine::kTokenBounds))),
-      request_(prometheus::BuildHistogram()
-                   .Name("coppice_e2e_request_latency_seconds")
-                   .Help("From a request's last byte to its last token.")
-                   .Register(registry_)
-                   .Add({}, bounds(engine::kRequestBounds))) {}
-
-void Metrics::count_request(const std::string& endpoint, int status) {
-  requests_.Add({{"path", endpoint}, {"status", std::to_string(status)}}).Increment();
-}
-
-void Metrics::observe_request(double seconds, double decode_seconds, int tokens) {
-  request_.Observe(seconds);
-  if (tokens > 1) per_token_.Observe(decode_seconds / (tokens - 1));
-}
-
 std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http) const {
-  std::vector<prometheus::MetricFamily> families = registry_.Collect();
-  add_gauge(families, "coppice_ready", "1 when the model is loaded.", snapshot != nullptr ? 1 : 0);
-  add_gauge(families, "coppice_connections", "Open connections.", static_cast<double>(http.connections));
-  add_gauge(families, "coppice_http_body_bytes", "Bytes of request bodies that arrive or wait to be read.",
-            static_cast<double>(http.body_bytes));
-  add_rejections(families, rejections_);
-  if (snapshot != nullptr) add_engine_metrics(families, *snapshot);
-  std::ostringstream out;
-  prometheus::TextSerializer().Serialize(out, families);
-  return out.str();
+  static constexpr std::array kReasons = {"too_long",  "too_many_samples", "queue_full", "shutdown",
+                                          "failed",    "timeout",          "invalid",    "unauthorized",
+                                          "too_large", "too_slow",         "unavailable"};
+  static_assert(kReasons.size() == std::tuple_size_v<decltype(rejections_)>);
+  Families out;
+  MetricFamily requests{
+      "coppice_http_requests_total", "HTTP requests answered, by path and status.", MetricType::Counter, {}};
+  for (const auto& [of, n] : requests_) {
+    prometheus::ClientMetric& metric = requests.metric.emplace_back();
+    metric.label = {{"path", of.first}, {"status", std::to_string(of.second)}};
+    metric.counter.value = num(n);
+  }
+  out.push_back(std::move(requests));
+  std::vector<Sample> rejections;
+  for (std::size_t i = 0; i < kReasons.size(); ++i) rejections.push_back({kReasons[i], num(rejections_[i])});
+  add(out, MetricType::Counter, "coppice_requests_rejected_total", "HTTP requests that were refused, by reason.",
+      rejections, "reason");
+  add_counter(out, "coppice_clients_gone_total", "Requests whose client left before the end, or read too slowly.",
+              clients_gone_);
+  add_gauge(out, "coppice_num_requests_preparing", "Requests whose bodies wait for the worker, or are on it.",
+            preparing_);
+  add_histogram(out, "coppice_request_preparation_time_seconds",
+                "From a request's last byte until its body is tokenized, or refused.", preparation_);
+  add_histogram(out, "coppice_time_to_first_token_seconds", "From a request's last byte to its first token.",
+                first_token_);
+  add_histogram(out, "coppice_request_time_per_output_token_seconds",
+                "A request's time from its first token to its last, per further token.", per_token_);
+  add_histogram(out, "coppice_e2e_request_latency_seconds", "From a request's last byte to its last token.", request_);
+  add_gauge(out, "coppice_ready", "1 when the model is loaded.", snapshot != nullptr ? 1 : 0);
+  add_gauge(out, "coppice_connections", "Open connections.", http.connections);
+  add_gauge(out, "coppice_http_body_bytes", "Bytes of request bodies that arrive or wait to be read.", http.body_bytes);
+  if (snapshot != nullptr) add_engine(out, *snapshot);
+  std::ostringstream text;
+  prometheus::TextSerializer().Serialize(text, out);
+  return text.str();
+}
+
+std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts, const std::string& model) {
+  const kv::CacheStats& c = s.cache;
+  JsonObject json = {{"model", model},
+                     {"attention", facts.attention},
+                     {"kv_format", facts.kv_format},
+                     {"share", facts.share},
+                     {"context_length", facts.context_length},
+                     {"block_size", c.block_size},
+                     {"blocks",
+                      {{"total", c.total},
+                       {"free", c.free},
+                       {"in_use", c.in_use},
+                       {"cached", c.cached},
+                       {"shared", c.shared},
+                       {"max_refs", c.max_refs},
+                       {"reserved", c.reserved}}},
+                     {"bytes", {{"budget", c.bytes_budget}, {"in_use", c.bytes_in_use}, {"peak", c.bytes_peak}}},
+                     {"tokens",
+                      {{"prompt", s.prompt_tokens},
+                       {"cached", s.cached_tokens},
+                       {"computed", s.computed_tokens},
+                       {"generated", s.generated_tokens}}},
+                     {"cow_forks", c.cow_forks},
+                     {"evictions", c.evictions},
+                     {"admissions", s.admissions},
+                     {"preemptions", s.preemptions},
+                     {"resumptions", s.resumptions},
+                     {"tree_nodes", c.tree_nodes},
+                     {"integrity_checks", s.integrity_checks},
+                     {"integrity_findings", s.integrity_findings},
+                     {"requests",
+                      {{"running", s.running_requests},
+                       {"waiting", s.waiting_requests},
+                       {"following", s.following_requests},
+                       {"submitted", s.requests_submitted},
+                       {"finished", s.requests_finished},
+                       {"cancelled", s.requests_cancelled},
+                       {"timed_out", s.requests_timed_out},
+                       {"refused", s.requests_refused},
+                       {"failed", s.requests_failed}}},
+                     {"sequences", s.running_sequences},
+                     {"steps",
+                      {{"count", s.steps},
+                       {"seconds", s.step_seconds},
+                       {"forward_seconds", s.forward_seconds},
+                       {"sampling_seconds", s.sampling_seconds}}}};
+  return dump(std::move(json));
 }
 
 }  // namespace coppice::server

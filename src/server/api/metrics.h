@@ -1,55 +1,73 @@
-// Metrics: what /metrics says, in Prometheus' text format.
+// Metrics: what /metrics says, in Prometheus' text format. The names are vLLM's where it has the same thing, with
+// coppice_ for vllm:. And the engine's figures as /v1/cache/stats has them; docs/api.md "Figures" defines them.
 //
-// Belongs to the io thread (prometheus-cpp's own objects are thread safe). The engine's figures are not
-// counted twice: each scrape reads its snapshot.
+// Belongs to the io thread. The engine's figures are not counted twice: each scrape reads its snapshot.
 #pragma once
 
-#include <prometheus/counter.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
-#include <prometheus/registry.h>
-
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 
-#include "engine/engine.h"
-#include "server/api/engine_metrics.h"
+#include "engine/histogram.h"
+#include "engine/request.h"
+#include "engine/snapshot.h"
 #include "server/http/http.h"
+#include "server/jobs/model.h"
 #include "server/jobs/reply_loop.h"
 
 namespace coppice::server {
 
+/// Why an HTTP request was refused: the engine's reasons, as engine::Refusal has them, and those of the server, which
+/// refuses for three of the engine's too.
+enum class Rejection : std::uint8_t {
+  kTooLong = static_cast<std::uint8_t>(engine::Refusal::kTooLong),
+  kShutdown = static_cast<std::uint8_t>(engine::Refusal::kShutdown),
+  kTimeout = static_cast<std::uint8_t>(engine::Refusal::kTimeout),
+  kInvalid = engine::kRefusals,
+  kUnauthorized,
+  kTooLarge,
+  kTooSlow,
+  kUnavailable,
+};
+
 class Metrics final : public ReplyObserver {
  public:
-  Metrics();
-
-  void count_request(const std::string& endpoint, int status);
+  void count_request(const std::string& endpoint, int status) { ++requests_[{endpoint, status}]; }
   /// Of an HTTP request, once: however many prompts it has, and whether the server refuses it or the engine one of them.
   void count_rejected(Rejection why) { ++rejections_[static_cast<std::size_t>(why)]; }
   void count_rejected(engine::Refusal why) override { ++rejections_[static_cast<std::size_t>(why)]; }
-  void count_client_gone() { clients_gone_.Increment(); }
+  void count_client_gone() { ++clients_gone_; }
   /// A request's body waits for the worker; end: the request goes on to the engine, or is refused or answered.
-  void begin_preparation() { preparing_.Increment(); }
+  void begin_preparation() { ++preparing_; }
   /// `seconds`: since its last byte.
   void end_preparation(double seconds) {
-    preparing_.Decrement();
-    preparation_.Observe(seconds);
+    --preparing_;
+    preparation_.add(seconds);
   }
-  void observe_first_token(double seconds) override { first_token_.Observe(seconds); }
-  void observe_request(double seconds, double decode_seconds, int tokens) override;
+  void observe_first_token(double seconds) override { first_token_.add(seconds); }
+  void observe_request(double seconds, double decode_seconds, int tokens) override {
+    request_.add(seconds);
+    if (tokens > 1) per_token_.add(decode_seconds / (tokens - 1));
+  }
 
   /// `snapshot`: null while the model is loading.
   std::string scrape(const engine::Snapshot* snapshot, const HttpFigures& http) const;
 
  private:
-  prometheus::Registry registry_;
-  prometheus::Family<prometheus::Counter>& requests_;
-  prometheus::Counter& clients_gone_;
-  prometheus::Gauge& preparing_;
-  prometheus::Histogram& preparation_;
-  prometheus::Histogram& first_token_;
-  prometheus::Histogram& per_token_;
-  prometheus::Histogram& request_;
-  Rejections rejections_{};
+  std::map<std::pair<std::string, int>, std::int64_t> requests_;  ///< by path and status
+  std::array<std::int64_t, engine::kRefusals + 5> rejections_{};  ///< by Rejection
+  std::int64_t clients_gone_ = 0;
+  int preparing_ = 0;
+  engine::Histogram preparation_{engine::kRequestBounds};
+  engine::Histogram first_token_{engine::kRequestBounds};
+  engine::Histogram per_token_{engine::kTokenBounds};
+  engine::Histogram request_{engine::kRequestBounds};
 };
+
+/// The body of /v1/cache/stats.
+std::string cache_stats_json(const engine::Snapshot& snapshot, const ModelFacts& facts, const std::string& model);
 
 }  // namespace coppice::server

@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/api/dialect.h"
+#include "server/api/openai_answer.h"
 #include "server/api/openai_request.h"
 
 namespace coppice::server {
@@ -14,12 +16,18 @@ class OpenAiDialect final : public Dialect {
  public:
   explicit OpenAiDialect(Endpoint endpoint) : endpoint_(endpoint) {}
 
-  GenerationRequest parse(const JsonObject& body, const RequestLimits& limits) const override;
+  GenerationRequest parse(const JsonObject& body, const RequestLimits& limits) const override {
+    return parse_openai_request(endpoint_, body, limits);
+  }
   int max_prompts() const override { return endpoint_ == Endpoint::kChat ? 1 : kMaxPrompts; }
   std::unique_ptr<Answer> begin(const GenerationTerms& terms, const sampling::SamplingParams& sampling,
-                                AnswerHead head) const override;
+                                AnswerHead head) const override {
+    const bool with_logprobs = sampling.logprobs >= 0;
+    if (!terms.stream) return std::make_unique<OpenAiBody>(endpoint_, std::move(head), with_logprobs);
+    return std::make_unique<OpenAiStream>(endpoint_, std::move(head), with_logprobs, terms.stream_usage);
+  }
   std::string_view id_prefix() const override { return endpoint_ == Endpoint::kChat ? "chatcmpl-" : "cmpl-"; }
-  std::string error(const RequestError& error) const override;
+  std::string error(const RequestError& error) const override { return openai_error(error); }
 
  private:
   Endpoint endpoint_;

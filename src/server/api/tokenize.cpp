@@ -5,7 +5,6 @@
 
 #include "server/api/json_fields.h"
 #include "server/api/openai_request.h"
-#include "server/api/request_limits.h"
 #include "server/jobs/prompt_text.h"
 #include "text/utf8_stream.h"
 
@@ -38,7 +37,7 @@ Tokens plain_tokens(const Model& model, const JsonFields& f) {
 }  // namespace
 
 std::string tokenize_reply(const Model& model, std::string_view body) {
-  const JsonObject json = parse_body(body, json_limits(model.facts(), 1));
+  const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
   const JsonFields f(json);
   const Tokens tokens = f.has("messages") ? chat_tokens(model, f, "messages") : plain_tokens(model, f);
   JsonObject reply;
@@ -59,7 +58,7 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
 }
 
 std::string detokenize_reply(const Model& model, std::string_view body) {
-  const JsonObject json = parse_body(body, json_limits(model.facts(), 1));
+  const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
   const JsonFields f(json);
   const auto* tokens = f.find("tokens");
   if (tokens == nullptr) throw RequestError::bad_field("tokens", "is required", "missing_field");

@@ -1,16 +1,27 @@
-// Answer: one answer in a client's API, made from a job's news. Dialect::begin() makes it (api/dialect.h), reply_with() feeds it.
+// Answer: one answer in a client's API, made from a job's news, its Deltas. Dialect::begin() makes it (api/dialect.h),
+// reply_with() feeds it.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/request.h"
+#include "sampling/generation.h"
 #include "server/base/request_error.h"
-#include "server/jobs/delta.h"
 
 namespace coppice::server {
+
+/// News of one choice (a sample of a prompt), of one step or of several.
+struct Delta {
+  int choice = 0;
+  std::string text;  ///< valid UTF-8
+  std::vector<sampling::LogprobEntry> logprobs;
+  std::optional<sampling::Finish> finish;  ///< kStop, kLength or kTimeout: other ends are errors of the whole job
+};
 
 /// Of each prompt; null: it has none.
 using CacheReportList = std::span<const std::shared_ptr<const engine::CacheReport>>;

@@ -22,7 +22,7 @@
 
 #include "engine/request.h"
 #include "server/base/request_error.h"
-#include "server/jobs/delta.h"
+#include "server/jobs/answer.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/model.h"
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "server/base/request_error.h"
 #include "text/chat_template.h"
 
 namespace coppice::server {
@@ -30,8 +31,7 @@ text::ChatMessage as_text(Message&& message, const std::string& field) {
   return result;
 }
 
-}  // namespace
-
+/// Refuses, by its size alone, text that cannot fit: rendering and tokenizing it might take seconds.
 void check_bytes(const ModelFacts& facts, std::size_t bytes, const std::string& field) {
   if (bytes / facts.max_token_bytes < static_cast<std::size_t>(facts.context_length)) return;
   throw RequestError(400,
@@ -39,6 +39,8 @@ void check_bytes(const ModelFacts& facts, std::size_t bytes, const std::string& 
                                  bytes, facts.context_length, facts.max_token_bytes),
                      field, "context_length_exceeded");
 }
+
+}  // namespace
 
 void check_count(const ModelFacts& facts, std::size_t count, const std::string& field) {
   if (count <= static_cast<std::size_t>(facts.context_length)) return;
@@ -51,8 +53,13 @@ void check_prompt(const ModelFacts& facts, std::size_t count, const std::string&
   throw too_long(facts, fmt::format("{} tokens", count), field, ", the answer included");
 }
 
-RequestError too_many_tokens(const ModelFacts& facts, std::size_t bytes, const std::string& field) {
-  return too_long(facts, fmt::format("more than {} tokens in {} bytes", facts.context_length, bytes), field);
+std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,
+                                   const std::function<std::vector<kv::Token>(std::size_t)>& tokenize) {
+  check_bytes(facts, text.size(), field);
+  const auto most = static_cast<std::size_t>(facts.context_length);
+  std::vector<kv::Token> tokens = tokenize(most);
+  if (tokens.size() <= most) return tokens;
+  throw too_long(facts, fmt::format("more than {} tokens in {} bytes", most, text.size()), field);
 }
 
 std::string chat_text(const Model& model, std::vector<Message> messages, bool add_generation_prompt,

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <boost/asio/awaitable.hpp>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,11 @@ class WorkQueue {
 
   /// Calls `step` until it returns true. `bytes`: of the body that the work is about.
   void push(std::size_t bytes, Step step);
+
+  /// push() for a coroutine of the io thread, which waits for it. Throws what `step` throws. If the coroutine is
+  /// cancelled, no further turn begins, and system_error (operation_aborted) is thrown. The caller's frame stays until
+  /// the last turn is over, cancelled or not, so `step` may refer to it.
+  boost::asio::awaitable<void> run(std::size_t bytes, std::function<bool()> step);
 
  private:
   struct Work {

@@ -1,0 +1,4 @@
+// Boost's own code, compiled once instead of into every file that includes it.
+#include <boost/asio/impl/src.hpp>
+#include <boost/beast/src.hpp>
+#include <boost/json/src.hpp>
