@@ -7,7 +7,7 @@
 
 namespace coppice::test {
 
-Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads)
+Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache)
     : model_(nullptr, llama_model_free), context_(nullptr, llama_free) {
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
   llama_model_params mp = llama_model_default_params();
@@ -21,6 +21,7 @@ Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads)
   cp.n_threads = n_threads;
   cp.n_threads_batch = n_threads;
   cp.flash_attn_type = flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  if (f32_cache) cp.type_k = cp.type_v = GGML_TYPE_F32;
   context_.reset(llama_init_from_model(model_.get(), cp));
   if (!context_) throw std::runtime_error("libllama has no context for " + path);
 }

@@ -15,8 +15,8 @@ namespace coppice::test {
 
 class Libllama {
  public:
-  /// KV f16, one sequence, batches of 512. Throws std::runtime_error.
-  Libllama(const std::string& path, bool flash_attention, int n_threads);
+  /// KV f16 or f32, one sequence, batches of 512. Throws std::runtime_error.
+  Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache = false);
   ~Libllama();
 
   std::vector<kv::Token> tokenize(const std::string& text) const;
