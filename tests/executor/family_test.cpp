@@ -113,6 +113,24 @@ TEST_P(FamilyTest, SequencesOfOneTreeAgreeWithLibllama) {
   for (std::size_t i = 0; i < texts.size(); ++i) expect_parity(rows[i], reference(texts[i], 7 + kDecodeSteps));
 }
 
+TEST(SlidingLayersTest, BlocksThatLeftTheWindowAreInUseNoMore) {
+  constexpr int kBlockSize = 8, kTokens = 150;
+  auto models = test::family_models();
+  const test::TinyModel model = std::ranges::find(models, "gemma3", &FamilyModel::name)->model;
+  const int window = std::get<int>(model.settings.at("attention.sliding_window"));
+  const auto e = test::load(test::tiny_path("gemma3", model), "tree", kBlockSize);
+  CachedExecutor cached(*e);
+  std::mt19937 random(5);
+  const auto tokens = random_tokens(random, kTokens);
+  const kv::SeqId seq = cached.start(tokens, 13);
+  const int all = (kTokens + kBlockSize - 1) / kBlockSize, left = (kTokens - window) / kBlockSize;
+  EXPECT_EQ(cached.cache().stats().in_use, all + (all - left));
+  EXPECT_EQ(cached.cache().stats().cached, left);
+  cached.cache().finish(seq);
+  const kv::SeqId again = cached.start(tokens);  // matched up to its last token, which is more than the window holds
+  EXPECT_EQ(cached.cache().lengths(again).cached_len, kTokens - 1);
+}
+
 /// Libllama ignores Phi-3's window. In a model of one layer a token's logits are those of the tokens in its window alone, and
 /// where these begin doesn't matter: positions are relative.
 TEST(Phi3Test, AWindowInAllLayersHidesWhatLiesBefore) {
