@@ -105,6 +105,8 @@ constexpr DecoderTraits with_head_norms(DecoderTraits traits) {
 
 constexpr std::array kFamilies{
     Family{"llama", {}},  // Llama, Mistral, SmolLM and their many children
+    Family{"internlm2", {}},
+    Family{"ernie4_5", {}},
     Family{"qwen2", {.rope_halves = true}},
     Family{"qwen3", {.rope_halves = true, .qk_norm = QkNorm::kHeads}},
     Family{"mistral3", {}, finish_mistral3},

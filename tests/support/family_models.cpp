@@ -39,6 +39,8 @@ std::vector<FamilyModel> llamas() {
             {{"embedding_scale", 3.0F}, {"residual_scale", 0.4F}, {"logit_scale", 2.5F}, {"attention.scale", 0.1F}}}},
       {"granite_no_rope",
        {.architecture = "granite", .settings = {{"logit_scale", 2.0F}, {"rope.scaling.finetuned", false}}}},
+      {"internlm2", {.architecture = "internlm2", .tied = false, .settings = {{"rope.freq_base", 1000000.0F}}}},
+      {"ernie4_5", {.architecture = "ernie4_5", .head_dim = 32, .settings = {{"rope.freq_base", 500000.0F}}}},
       {"smollm3",
        {.architecture = "smollm3", .n_layer = 5, .qk_spread = 0.15F, .settings = {{"rope.freq_base", 5000000.0F}}}}};
 }
