@@ -36,7 +36,7 @@ constexpr std::ptrdiff_t kTileSize = kTileRows * kBlock;  ///< bf16
 
 /// For each block and each 16 rows an AMX tile: a row for each of them. Rows that aren't there are zeros.
 struct AmxPanel {
-  alignas(64) std::uint16_t x[QuantMatrix::kBlocksAtOnce * kMostRowTiles * kTileSize];
+  alignas(64) std::uint16_t x[kAmxPanelBlocks * kMostRowTiles * kTileSize];
 };
 
 inline void fill_panel(const QuantProducts& p, const UnitPart& part, AmxPanel& panel) {

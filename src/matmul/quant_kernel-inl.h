@@ -24,9 +24,8 @@ namespace coppice::matmul::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kPanelRows = kVectorPanelRows;
-constexpr int kPanelBlocks = QuantMatrix::kBlocksAtOnce;  // inputs rounded at a time: 2,048
-constexpr std::array kZeros = {8, 16, 128};               // that types subtract from a block's q
-constexpr int kHalfZero = 32;                             // of the type with scales for halves of blocks
+constexpr std::array kZeros = {8, 16, 128};  // that types subtract from a block's q
+constexpr int kHalfZero = 32;                // of the type with scales for halves of blocks
 
 enum class ByteDots : std::uint8_t {
   kNone,
@@ -77,7 +76,7 @@ struct PanelBlock {
 };
 
 struct Panel {
-  PanelBlock blocks[kPanelBlocks];
+  PanelBlock blocks[kVectorPanelBlocks];
 };
 
 /// The nearest number that f16 holds: what ggml keeps of a scale. Other roundings would be as good, but then every

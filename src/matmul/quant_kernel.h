@@ -78,6 +78,7 @@ struct QuantProducts {
   QuantMatrix::Rows rows;
   bool gated;        ///< the first one's tiles take the second one's with them
   int panel_rows;    ///< that a unit multiplies together
+  int panel_blocks;  ///< of these rows that are made ready at once; a multiple of all chunk_blocks
   int n_tiles;       ///< of all products; gated, of the first
   int whole_panels;  ///< panels that aren't cut
   int cuts;          ///< units of each of the others
@@ -130,7 +131,7 @@ struct UnitPart {
   }
 };
 
-/// Goes through the units that a worker claims, kBlocksAtOnce at a time: kernel.round(part) makes the part's x ready, unless
+/// Goes through the units that a worker claims, p.panel_blocks at a time: kernel.round(part) makes the part's x ready, unless
 /// the unit before had the same rows and all blocks fit; then kernel.multiply(tile product) is called for each of the unit's
 /// tiles, and kernel.gate(tile product, the other one's y) for each finished pair of gated ones.
 template <class Kernel>
@@ -139,8 +140,8 @@ void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& ke
   int rounded = -1;
   for (int index; (index = claims.next(p.n_units(), n_workers)) < p.n_units();) {
     const QuantProducts::Unit unit = p.unit(index);
-    for (int block = 0; block < all_blocks; block += QuantMatrix::kBlocksAtOnce) {
-      const int n_blocks = std::min(QuantMatrix::kBlocksAtOnce, all_blocks - block);
+    for (int block = 0; block < all_blocks; block += p.panel_blocks) {
+      const int n_blocks = std::min(p.panel_blocks, all_blocks - block);
       const UnitPart part{unit.first_row, unit.end_row - unit.first_row, block, n_blocks};
       if (rounded != unit.first_row || n_blocks != all_blocks) kernel.round(part);
       rounded = unit.first_row;
@@ -167,7 +168,9 @@ void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& ke
 }
 
 constexpr int kVectorPanelRows = 16, kAmxPanelRows = 64;  ///< at most
-constexpr int kAmxRows = 13;                              ///< fewer are multiplied sooner without AMX
+/// With all inputs at once a tile is read from end to end: 8,192 inputs, in 240 KiB. A panel for AMX takes 4 KiB a block.
+constexpr int kVectorPanelBlocks = 256, kAmxPanelBlocks = 64;
+constexpr int kAmxRows = 13;  ///< fewer are multiplied sooner without AMX
 
 /// Calls function.operator()<Type>().
 template <class Function>
@@ -199,10 +202,10 @@ void with_type(QuantType type, Function function) {
 /// Whether this CPU has the instructions.
 bool kernel_supports();
 
-/// One of n_workers. REQUIRES: kernel_supports(); panels of at most kVectorPanelRows.
+/// One of n_workers. REQUIRES: kernel_supports(); panels of at most kVectorPanelRows x kVectorPanelBlocks.
 void run_kernel(const QuantProducts& products, Claims& claims, int n_workers);
 
-/// The same on AMX. REQUIRES: simd::amx(); panels of at most kAmxPanelRows.
+/// The same on AMX. REQUIRES: simd::amx(); panels of at most kAmxPanelRows x kAmxPanelBlocks.
 void run_amx(const QuantProducts& products, Claims& claims, int n_workers);
 
 }  // namespace coppice::matmul

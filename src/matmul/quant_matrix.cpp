@@ -76,6 +76,7 @@ void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows
                   .rows = rows,
                   .gated = gated,
                   .panel_rows = panel_rows(rows.n, amx),
+                  .panel_blocks = amx ? kAmxPanelBlocks : kVectorPanelBlocks,
                   .n_tiles = 0,
                   .whole_panels = 0,
                   .cuts = 1};
@@ -85,7 +86,7 @@ void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows
   const int panels = p.n_panels(), last = panels <= 2 * n_workers ? panels : panels % n_workers;
   if (last > 0) {
     // Where a panel's blocks don't fit at once, every unit rounds its rows again.
-    const int per_worker = first.n_in() / kBlock <= QuantMatrix::kBlocksAtOnce ? kCutsPerWorker : 1;
+    const int per_worker = first.n_in() / kBlock <= p.panel_blocks ? kCutsPerWorker : 1;
     p.whole_panels = panels - last;
     p.cuts = std::min(p.n_tiles, (per_worker * n_workers + last - 1) / last);
   } else {
@@ -113,7 +114,8 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
   bytes_ = static_cast<std::size_t>(n_tiles()) * n_chunks * to_bytes;
   packed_ = hwy::AllocateAligned<std::byte>(bytes_);
   if (!packed_) throw std::bad_alloc();
-  std::memset(packed_.get(), 0, bytes_);
+  const std::size_t last_tile = bytes_ - n_chunks * to_bytes;  // the only one that may have outputs beyond n_out
+  std::memset(packed_.get() + last_tile, 0, bytes_ - last_tile);
   FileBlock block{};
   for (int o = 0; o < n_out; ++o) {
     const std::byte* from = blocks.data() + static_cast<std::size_t>(o) * n_chunks * from_bytes;

@@ -70,7 +70,6 @@ class QuantMatrix {
  public:
   static constexpr int kBlock = 32;  ///< inputs
   static constexpr int kTileOutputs = 16;
-  static constexpr int kBlocksAtOnce = 64;  ///< of a row of x, rounded: 2,048 inputs
 
   /// Whether this CPU has the instructions that make matrices worth packing.
   static bool supported();

@@ -193,25 +193,12 @@ class QuantMatrixTest : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Cases, QuantMatrixTest, testing::ValuesIn([] {
                            std::vector<Case> cases;
                            for (const auto& types : trios()) {
-                             for (const auto& [n_in, n_out, n_rows, n_workers] :
-                                  std::vector<std::array<int, 4>>{{32, 16, 1, 1},
-                                                                  {64, 21, 3, 2},
-                                                                  {96, 5, 2, 4},
-                                                                  {576, 192, 16, 2},
-                                                                  {576, 100, 37, 3},
-                                                                  {2080, 33, 4, 2},
-                                                                  {4160, 48, 17, 1},
-                                                                  {128, 64, 133, 3},
-                                                                  {96, 40, 50, 2},
-                                                                  {64, 21, 12, 2},
-                                                                  {64, 21, 13, 2},
-                                                                  {96, 1, 33, 1},
-                                                                  {4160, 48, 16, 1},
-                                                                  {2080, 33, 32, 1},
-                                                                  {2080, 40, 48, 2},
-                                                                  {2080, 40, 50, 2},
-                                                                  {4160, 33, 64, 1},
-                                                                  {2048, 16, 65, 1}}) {
+                             for (const auto& [n_in, n_out, n_rows, n_workers] : std::vector<std::array<int, 4>>{
+                                      {32, 16, 1, 1},    {64, 21, 3, 2},    {96, 5, 2, 4},     {576, 192, 16, 2},
+                                      {576, 100, 37, 3}, {2080, 33, 4, 2},  {4160, 48, 17, 1}, {128, 64, 133, 3},
+                                      {96, 40, 50, 2},   {64, 21, 12, 2},   {64, 21, 13, 2},   {96, 1, 33, 1},
+                                      {4160, 48, 16, 1}, {2080, 33, 32, 1}, {2080, 40, 48, 2}, {2080, 40, 50, 2},
+                                      {4160, 33, 64, 1}, {2048, 16, 65, 1}, {8448, 33, 4, 2},  {8448, 17, 18, 1}}) {
                                int whole = 0;  // blocks of all three
                                for (const auto type : types) whole = std::max(whole, QuantMatrix::file_block(type));
                                cases.push_back({types, (n_in + whole - 1) / whole * whole, n_out, n_rows, n_workers});
