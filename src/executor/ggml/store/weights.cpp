@@ -36,8 +36,8 @@ bool can_multiply(ggml_backend_dev_t cpu, ggml_backend_buffer_type_t type, const
 std::optional<matmul::QuantType> packed_type(ggml_type type) {
   using enum matmul::QuantType;
   static constexpr std::pair<ggml_type, matmul::QuantType> kTypes[] = {
-      {GGML_TYPE_Q4_0, kQ4_0},    {GGML_TYPE_Q4_1, kQ4_1}, {GGML_TYPE_Q5_0, kQ5_0}, {GGML_TYPE_Q5_1, kQ5_1},
-      {GGML_TYPE_Q8_0, kQ8_0},    {GGML_TYPE_Q4_K, kQ4K},  {GGML_TYPE_Q5_K, kQ5K},  {GGML_TYPE_Q6_K, kQ6K},
+      {GGML_TYPE_Q4_0, kQ4_0},    {GGML_TYPE_Q4_1, kQ4_1},   {GGML_TYPE_Q5_0, kQ5_0}, {GGML_TYPE_Q5_1, kQ5_1},
+      {GGML_TYPE_Q8_0, kQ8_0},    {GGML_TYPE_Q4_K, kQ4K},    {GGML_TYPE_Q5_K, kQ5K},  {GGML_TYPE_Q6_K, kQ6K},
       {GGML_TYPE_IQ4_NL, kIq4Nl}, {GGML_TYPE_IQ4_XS, kIq4Xs}};
   const auto* found = std::ranges::find(kTypes, type, &std::pair<ggml_type, matmul::QuantType>::first);
   if (found == std::end(kTypes) || !matmul::QuantMatrix::supported()) return std::nullopt;
