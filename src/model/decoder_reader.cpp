@@ -124,6 +124,8 @@ RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, bool halves) {
   RopeSpec rope{.halves = halves};
   rope.dims = m.size("rope.dimension_count", spec.head_dim, spec.head_dim);
   if (rope.dims % 2 != 0) m.refuse("{} = {} is odd", m.key("rope.dimension_count"), rope.dims);
+  const auto sections = m.list("rope.dimension_sections", 2);
+  if (sections && (*sections)[1] > 0) m.refuse("positions in more than one dimension are not built yet");
   rope.base = m.number("rope.freq_base", 10000.0F);
   read_scaling(m, spec, rope);
   if (!(rope.base > 0) || !(rope.freq_scale > 0) || !std::isfinite(rope.freq_scale) || !(rope.magnitude > 0)) {
@@ -143,7 +145,9 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
   if (spec.output.weight == kNoTensor) spec.output.weight = spec.embedding;
   spec.ropes = {read_rope(m, spec, traits.rope_halves)};
   spec.ropes[0].freq_factors = read_factors(m, tensors, spec, spec.ropes[0].dims);
-  const int n_layers = m.size("block_count", 1 << 12);
+  // The last layers may be there to guess further tokens: they are no part of the decoder.
+  const int n_layers = m.size("block_count", 1 << 12) - m.size("nextn_predict_layers", 1 << 12, 0, 0);
+  if (n_layers < 1) m.refuse("no layers are left for the decoder");
   const int n_ff = m.size("feed_forward_length", 1 << 22);
   for (int i = 0; i < n_layers; ++i) {
     const std::string p = fmt::format("blk.{}.", i);

@@ -61,7 +61,7 @@ void finish_exaone4(const Metadata& m, ModelSpec& spec) {
 
 /// Every fourth layer knows no positions.
 void finish_smollm3(const Metadata& m, ModelSpec& spec) {
-  const auto with_rope = m.layers("attention.rope_pattern", static_cast<int>(spec.layers.size()));
+  const auto with_rope = m.list("attention.rope_pattern", static_cast<int>(spec.layers.size()));
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     if (with_rope ? (*with_rope)[i] == 0 : i % 4 == 3) spec.layers[i].mixer.rope = AttentionSpec::kNoRope;
   }

@@ -20,7 +20,7 @@ int window_of(const Metadata& m, const ModelSpec& spec, int otherwise) {
 void set_sliding_layers(const Metadata& m, ModelSpec& spec, const SlidingLayers& sliding) {
   const auto n = static_cast<int>(spec.layers.size());
   if (m.file().integer(m.key(kWindow)).value_or(sliding.window) == 0) return;
-  const auto slides = m.layers(kPattern, n);
+  const auto slides = m.list(kPattern, n);
   const int full_every = slides ? 1 : m.size(kPattern, 1 << 12, sliding.full_every);
   const auto rope = std::ranges::find(spec.ropes, sliding.rope);
   const auto index = static_cast<int>(rope - spec.ropes.begin());

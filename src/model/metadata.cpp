@@ -6,8 +6,8 @@ namespace coppice::model {
 
 Metadata::Metadata(const GgufFile& file) : file_(file), architecture_(file.text("general.architecture").value_or("")) {}
 
-int Metadata::checked(std::string_view name, std::int64_t value, std::int64_t max) const {
-  if (value < 1 || value > max) refuse("metadata {} = {} is out of range", key(name), value);
+int Metadata::checked(std::string_view name, std::int64_t value, int min, std::int64_t max) const {
+  if (value < min || value > max) refuse("metadata {} = {} is out of range", key(name), value);
   return static_cast<int>(value);
 }
 
@@ -18,11 +18,11 @@ float Metadata::checked(std::string_view name, double value) const {
 }
 
 int Metadata::size(std::string_view name, std::int64_t max) const {
-  return checked(name, file_.require_integer(key(name)), max);
+  return checked(name, file_.require_integer(key(name)), 1, max);
 }
 
-int Metadata::size(std::string_view name, std::int64_t max, std::int64_t otherwise) const {
-  return checked(name, file_.integer(key(name)).value_or(otherwise), max);
+int Metadata::size(std::string_view name, std::int64_t max, std::int64_t otherwise, int min) const {
+  return checked(name, file_.integer(key(name)).value_or(otherwise), min, max);
 }
 
 float Metadata::number(std::string_view name) const {
@@ -47,11 +47,11 @@ std::string Metadata::text(std::string_view name, std::string_view otherwise) co
   return file_.text(key(name)).value_or(std::string(otherwise));
 }
 
-std::optional<std::vector<std::int64_t>> Metadata::layers(std::string_view name, int n) const {
+std::optional<std::vector<std::int64_t>> Metadata::list(std::string_view name, int n) const {
   if (!file_.is_array(key(name))) return std::nullopt;
   auto values = file_.integers(key(name));
   if (static_cast<int>(values->size()) < n) {
-    refuse("metadata {} has {} values for {} layers", key(name), values->size(), n);
+    refuse("metadata {} has {} values where {} are needed", key(name), values->size(), n);
   }
   return values;
 }

@@ -25,9 +25,9 @@ class Metadata {
   /// "embedding_length" -> "llama.embedding_length".
   std::string key(std::string_view name) const { return fmt::format("{}.{}", architecture_, name); }
 
-  /// 1 to max.
+  /// min, which is 1, to max.
   int size(std::string_view name, std::int64_t max) const;
-  int size(std::string_view name, std::int64_t max, std::int64_t otherwise) const;
+  int size(std::string_view name, std::int64_t max, std::int64_t otherwise, int min = 1) const;
   /// Finite.
   float number(std::string_view name) const;
   float number(std::string_view name, float otherwise) const;
@@ -35,8 +35,8 @@ class Metadata {
   float factor(std::string_view name, float otherwise) const;
   bool truth(std::string_view name, bool otherwise) const;
   std::string text(std::string_view name, std::string_view otherwise) const;
-  /// One value for each of n layers; nullopt: no such list. (The key may be there with a single number.)
-  std::optional<std::vector<std::int64_t>> layers(std::string_view name, int n) const;
+  /// At least n values, of layers for instance; nullopt: no such list. (The key may be there with a single number.)
+  std::optional<std::vector<std::int64_t>> list(std::string_view name, int n) const;
 
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> why, Args&&... args) const {
@@ -44,7 +44,7 @@ class Metadata {
   }
 
  private:
-  int checked(std::string_view name, std::int64_t value, std::int64_t max) const;
+  int checked(std::string_view name, std::int64_t value, int min, std::int64_t max) const;
   float checked(std::string_view name, double value) const;
 
   const GgufFile& file_;

@@ -115,6 +115,13 @@ TEST(LoadModel, MatricesInOnePieceAreSplit) {
   EXPECT_TRUE(follows(f.up, f.gate));
 }
 
+TEST(LoadModel, LayersThatGuessFurtherTokensAreLeftOut) {
+  TinyModel model = tiny_family("glm4");
+  model.n_layer = 4;
+  model.settings["nextn_predict_layers"] = 1;
+  EXPECT_EQ(load_model(tiny("nextn", model)).spec.layers.size(), 3U);
+}
+
 TEST(LoadModel, SettingsThatNobodyCanFollowAreErrors) {
   const auto with = [](TinyModel model, const std::string& key, const test::TinySetting& value) {
     model.settings[key] = value;
@@ -126,8 +133,11 @@ TEST(LoadModel, SettingsThatNobodyCanFollowAreErrors) {
   expect_complaint(with({}, "expert_count", 8), "mixture of experts");
   expect_complaint(with(tiny_family("gemma3"), "attention.sliding_window", -1), "out of range");
   expect_complaint(with(tiny_family("gemma3"), "attention.sliding_window_pattern", std::vector{true, false}),
-                   "2 values for 7 layers");
+                   "2 values where 7 are needed");
   expect_complaint(with(tiny_family("granite"), "logit_scale", std::numeric_limits<float>::infinity()), "out of range");
+  expect_complaint(with({}, "nextn_predict_layers", 2), "no layers are left");
+  expect_complaint(with(tiny_family("glm4"), "rope.dimension_sections", std::vector{true, true, true, false}),
+                   "more than one dimension");
   TinyModel phi = tiny_family("phi3");
   phi.wrong_shape = "blk.1.attn_qkv.weight";
   expect_complaint(tiny("broken", phi), "has the shape [64, 127] where [64, 128] is needed");
