@@ -28,7 +28,7 @@ soak:          ## All kinds of load at once, MINUTES=60, and what must hold at t
 asan:          ## All tests but parity and end-to-end under AddressSanitizer and UBSan
 	@scripts/test.sh asan $(ARGS)
 
-tsan:          ## The same under ThreadSanitizer, but what runs ggml and what lets allocations fail
+tsan:          ## The tests that have threads of their own, under ThreadSanitizer
 	@scripts/test.sh tsan $(ARGS)
 
 fuzz:          ## Fuzz cancellations, hang-ups, HTTP, requests and chat templates, each for a minute; longer: SECONDS=1800
