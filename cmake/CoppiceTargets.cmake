@@ -44,28 +44,36 @@ function(coppice_library)
 endfunction()
 
 # coppice_test(NAME kv_tree_test SRCS kv/tree_test.cpp DEPS coppice_kv [LABELS model|threads]): a GoogleTest program, one ctest
-# entry. model: it loads the pinned model. threads: it has threads of its own, so ThreadSanitizer runs it.
+# entry, or as many as SHARDS says, which share its cases out. model: it loads the pinned models. threads: it has threads of its
+# own, so ThreadSanitizer runs it.
 add_custom_target(threaded_tests)
 function(coppice_test)
-  cmake_parse_arguments(A "" "NAME;TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${A_NAME} ${A_SRCS})
   target_include_directories(${A_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${A_NAME} PRIVATE ${COPPICE_FLAGS} -O1)  # they take longer to compile than to run
-  add_test(NAME ${A_NAME} COMMAND ${A_NAME})
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
   if(COPPICE_SANITIZE)
     math(EXPR A_TIMEOUT "${A_TIMEOUT} * 6")
   endif()
-  set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
-    ENVIRONMENT "COPPICE_MODEL=${COPPICE_MODEL};COPPICE_GEMMA3=${COPPICE_GEMMA3}")
+  if(NOT A_SHARDS)
+    set(A_SHARDS 1)
+  endif()
+  foreach(shard RANGE 1 ${A_SHARDS})
+    set(name ${A_NAME})
+    if(A_SHARDS GREATER 1)
+      set(name ${A_NAME}_${shard})
+    endif()
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${name} COMMAND ${A_NAME})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" ENVIRONMENT
+      "COPPICE_MODEL=${COPPICE_MODEL};COPPICE_GEMMA3=${COPPICE_GEMMA3};GTEST_TOTAL_SHARDS=${A_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
   if("threads" IN_LIST A_LABELS)
     add_dependencies(threaded_tests ${A_NAME})
-  endif()
-  if("model" IN_LIST A_LABELS)  # it computes on every core, and its threads spin
-    set_tests_properties(${A_NAME} PROPERTIES RUN_SERIAL ON)
   endif()
   foreach(src ${A_SRCS})
     set_property(GLOBAL APPEND PROPERTY COPPICE_TEST_SOURCES "${CMAKE_CURRENT_SOURCE_DIR}/${src}")

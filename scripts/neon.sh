@@ -52,5 +52,13 @@ logged "compiling" build/neon.log clang++-19 --target=aarch64-linux-gnu --sysroo
   -lgtest_main -o build/attention_kernel_test_arm64 ||
   die "The kernel's tests could not be compiled for ARM (log: build/neon.log)."
 # The tests without an instruction set in their name look at plans, which are the same everywhere.
-"$arm/sysroot/usr/bin/qemu-aarch64-static" -L "$arm/sysroot" build/attention_kernel_test_arm64 --gtest_filter='Simd/*:*OnEachTarget.*' ||
-  die "Tests failed on ARM: see above."
+say "Running them, a part on each core"
+parts=$(nproc) pids=()
+for ((part = 0; part < parts; ++part)); do
+  GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$part "$arm/sysroot/usr/bin/qemu-aarch64-static" -L "$arm/sysroot" \
+    build/attention_kernel_test_arm64 --gtest_filter='Simd/*:*OnEachTarget.*' &
+  pids+=($!)
+done
+for pid in "${pids[@]}"; do
+  wait "$pid" || die "Tests failed on ARM: see above."
+done
