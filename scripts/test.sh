@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh [release]  builds everything and runs all tests
-# test.sh asan       builds everything with the sanitizers and runs all tests but those that load the pinned model
+# test.sh asan       builds everything with the sanitizers and runs all tests but those that load the pinned models or time kernels
 # test.sh tsan       builds and runs the tests that have threads of their own
 # Further arguments go to ctest: test.sh release -R kv_
 source "$(dirname "$0")/lib.sh"
@@ -10,7 +10,7 @@ preset=${1:-release}
 filter=() targets=()
 case $preset in
   release) ;;
-  asan) filter=(-LE 'model|e2e') ;;
+  asan) filter=(-LE 'model|e2e|bench') ;;
   # ggml is not instrumented: its barriers would look like races. And a test that lets allocations fail cannot do so under
   # ThreadSanitizer, which allocates by itself.
   tsan)
