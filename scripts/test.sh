@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh [release]  builds everything and runs all tests
-# test.sh asan       builds everything with the sanitizers and runs all tests but those that load the pinned models or time kernels
+# test.sh asan       builds everything with the sanitizers; runs all tests but those that load the pinned models or time kernels
 # test.sh tsan       builds and runs the tests that have threads of their own
 # Further arguments go to ctest: test.sh release -R kv_
 source "$(dirname "$0")/lib.sh"

@@ -1,5 +1,5 @@
 // HttpClient: a small blocking HTTP client on a raw socket, which can also misbehave: send half a request, stop
-// reading, vanish. Every wait ends after 10 seconds.
+// reading, vanish. Every wait ends after a minute.
 //
 // Throws std::runtime_error when the server closed, or said nothing in time.
 #pragma once
