@@ -25,7 +25,7 @@ test:          ## Build and run all tests; some: ARGS="-R kv_"
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
 	@scripts/soak.sh --minutes $(or $(MINUTES),60) $(ARGS)
 
-asan:          ## All tests but parity and end-to-end under AddressSanitizer and UBSan
+asan:          ## All tests but parity, end-to-end and benchmarks under AddressSanitizer and UBSan
 	@scripts/test.sh asan $(ARGS)
 
 tsan:          ## The tests that have threads of their own, under ThreadSanitizer

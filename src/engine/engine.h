@@ -1,11 +1,11 @@
 // Engine: the loop that turns requests into steps. One thread owns the cache, the scheduler and the executor (run());
-// other threads reach it by queues (submit, cancel) and read a snapshot that is published before and
-// after each step's computation.
+// other threads reach it by queues (submit, cancel) and read a snapshot that is published before and after each step's
+// computation.
 //
 // Memory: what clients can make the engine hold is counted when it comes in: EngineConfig::max_waiting and max_weight.
 // An exception, std::bad_alloc among them, is caught in two places: around the work for one request, which then fails;
-// and around the part of a step that its requests share, which then all fail. Beyond these it leaves step() and run(),
-// and the engine can only be destroyed.
+// and around the part of a step that its requests share, which then all fail. Beyond these, and if
+// memory fails for their endings too, it leaves step() and run(), and the engine can only be destroyed.
 #pragma once
 
 #include <memory>

@@ -6,7 +6,9 @@
 //    arrivals earlier, so that those who share a prefix run together. One that was preempted counts so, too: none of
 //    those gets ahead of it. So nobody is passed by `patience` or more later requests of its priority.
 //  - Every (patience + 1)th admission goes to the first arrival, whatever the priorities. So a sequence with k earlier
-//    ones in the queue is among the next (patience + 1) * (k + 1) admitted.
+//    ones in the queue is among the next (patience + 1) * (k + 1) admitted; earlier ones that are preempted and come
+//    back count in k, and while it follows another one it waits for that.
+// Requests that end before they were ever admitted give their arrival number to the next one.
 // Whoever is next and lacks room holds up those behind. Followers (in_flight.h) are in the queue, but nobody's next.
 //
 // Memory: only add() throws. Whose prefix cannot be looked at for want of memory keeps its place by arrival.
@@ -33,7 +35,7 @@ class Queue {
   void add(Sequence& sequence) { waiting_.insert(&sequence); }
   /// Does nothing if it isn't there.
   void remove(Sequence& sequence) { waiting_.erase(&sequence); }
-  /// remove(), because it runs now. Returns whether it got ahead of another one by what it shares.
+  /// remove(), because it runs now. Returns whether it got ahead of another one, by what it shares or as one preempted.
   bool admitted(Sequence& sequence);
 
   /// A step begins: there is a limit to what next() may look at in one.
