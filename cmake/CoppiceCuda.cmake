@@ -2,17 +2,18 @@
 # the project's own compiler.
 find_package(CUDAToolkit 12.4 REQUIRED)
 
-# coppice_cuda_library(NAME attention_cuda SRCS ... DEPS ...): target coppice_attention_cuda, machine code for Hopper (sm_90a,
-# which is not forward compatible).
+# coppice_cuda_library(NAME attention_cuda SRCS ... ARCHS 80 90a DEPS ...): target coppice_attention_cuda, machine code for sm_80 and what
+# runs such code (GPUs 8.x), and for Hopper (sm_90a, which is not forward compatible).
 function(coppice_cuda_library)
-  cmake_parse_arguments(A "" "NAME" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(A "" "NAME" "SRCS;ARCHS;DEPS" ${ARGN})
   set(target coppice_${A_NAME})
   set(objects)
+  list(TRANSFORM A_ARCHS REPLACE "(.+)" "-gencode=arch=compute_\\1,code=sm_\\1")
   foreach(src ${A_SRCS})
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${src}.o")
     add_custom_command(OUTPUT "${object}"
-      COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" -std=c++20 -O3 -ccbin "${CMAKE_CXX_COMPILER}"
-        -gencode=arch=compute_90a,code=sm_90a -I "${PROJECT_SOURCE_DIR}/src" -MD -MF "${object}.d"
+      COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" -std=c++20 -O3 --expt-relaxed-constexpr -ccbin "${CMAKE_CXX_COMPILER}"
+        ${A_ARCHS} -I "${PROJECT_SOURCE_DIR}/src" -MD -MF "${object}.d"
         -c "${CMAKE_CURRENT_SOURCE_DIR}/${src}" -o "${object}"
       DEPENDS "${src}" DEPFILE "${object}.d" VERBATIM)
     list(APPEND objects "${object}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cuda.sh: builds the GPU's kernels, their test and their benchmark into build-cuda, where nvcc 12.4 or newer is found. Needs no
-# GPU; on a machine with one (Hopper) it runs the test.
+# cuda.sh: builds the GPU's kernels, their tests and benchmarks into build-cuda, where nvcc 12.4 or newer is found. Needs no
+# GPU; on a machine with one (Hopper) it runs the tests.
 source "$(dirname "$0")/lib.sh"
 nvcc=$(command -v nvcc || true)
 [[ -n $nvcc ]] || nvcc=/usr/local/cuda/bin/nvcc
@@ -12,9 +12,10 @@ logged "configuring (cuda)" "$build/configure.log" cmake -S . -B "$build" -G Nin
   grep -A 6 'CMake Error' "$build/configure.log" >&2 || true
   die "The CUDA build could not be configured (log: $build/configure.log)"
 }
-cmake --build "$build" -j "$(jobs)" --target tree_attention_on_gpu attention_cuda_bench >&2 || die "The CUDA build failed: see above."
+cmake --build "$build" -j "$(jobs)" --target tree_attention_on_gpu quant_product_on_gpu attention_cuda_bench matmul_cuda_bench >&2 || die "The CUDA build failed: see above."
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
   "$build/tests/cuda/tree_attention_on_gpu"
+  "$build/tests/cuda/quant_product_on_gpu"
 else
-  printf 'Built; no GPU here to run the test on.\n'
+  printf 'Built; no GPU here to run the tests on.\n'
 fi

@@ -3,6 +3,7 @@
 // Timed inside a CUDA graph that attends over each of several pools in turn, so that nothing of a pool is left in the L2 cache;
 // planning apart. The floor is the step's different bytes over the bandwidth that a device-to-device copy reaches in this run.
 //   attention_cuda_bench [--replays N] [--json FILE] [--chunk BLOCKS] [--bundle BLOCKS] [--sweep] [--only PART_OF_NAME]
+//     [--plain: the kernel for GPUs without wgmma] [--int8: its int8 blocks]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <exception>
 #include <random>
 
+#include "cuda/replay.h"
 #include "support/cuda_step.h"
 
 namespace coppice {
@@ -20,10 +22,11 @@ namespace {
 
 using attention::cuda::Number;
 using attention::cuda::TreeCost;
+using bench::Graph;
+using bench::kPools;
+using bench::Timing;
 using test::check_cuda;
 using test::DeviceBytes;
-
-constexpr int kPools = 8;
 
 struct Options {
   int replays = 20;
@@ -31,54 +34,7 @@ struct Options {
   TreeCost cost;
   bool sweep = false;
   const char* only = "";  ///< cases whose names hold this
-};
-
-struct Timing {
-  double median = 0.0, least = 0.0;  ///< microseconds a launch
-};
-
-class Graph {
- public:
-  template <class Launch>
-  explicit Graph(Launch launch) {
-    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
-    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int pool = 0; pool < kPools; ++pool) launch(pool, stream_);
-    cudaGraph_t graph = nullptr;
-    check_cuda(cudaStreamEndCapture(stream_, &graph), "capture");
-    check_cuda(cudaGraphInstantiate(&graph_, graph, 0), "graph");
-    cudaGraphDestroy(graph);
-    cudaEventCreate(&begin_);
-    cudaEventCreate(&end_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-    cudaGraphExecDestroy(graph_);
-    cudaStreamDestroy(stream_);
-  }
-
-  Timing time(int replays) {
-    std::vector<double> all;
-    for (int i = -3; i < replays; ++i) {
-      cudaEventRecord(begin_, stream_);
-      check_cuda(cudaGraphLaunch(graph_, stream_), "launch");
-      cudaEventRecord(end_, stream_);
-      check_cuda(cudaEventSynchronize(end_), "attention");
-      float ms = 0.0F;
-      cudaEventElapsedTime(&ms, begin_, end_);
-      if (i >= 0) all.push_back(1e3 * static_cast<double>(ms) / kPools);
-    }
-    std::ranges::sort(all);
-    return {all[all.size() / 2], all.front()};
-  }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  cudaGraphExec_t graph_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  bool plain = false, bytes = false;
 };
 
 test::AttentionCase step(const char* name, std::vector<test::Path> paths) {
@@ -115,25 +71,6 @@ std::vector<test::AttentionCase> cases() {
   return all;
 }
 
-/// Bytes a second that a copy inside the device reads and writes.
-double copy_bandwidth() {
-  constexpr std::size_t kBytes = std::size_t{2} << 30;
-  const DeviceBytes from(kBytes), to(kBytes);
-  double best = 0.0;
-  for (int i = 0; i < 8; ++i) {
-    check_cuda(cudaDeviceSynchronize(), "copy");
-    const auto begin = std::chrono::steady_clock::now();
-    constexpr int kTimes = 5;
-    for (int k = 0; k < kTimes; ++k) {
-      check_cuda(cudaMemcpyAsync(to.as<void>(), from.as<void>(), kBytes, cudaMemcpyDeviceToDevice), "copy");
-    }
-    check_cuda(cudaDeviceSynchronize(), "copy");
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    best = std::max(best, 2.0 * kTimes * static_cast<double>(kBytes) / seconds);
-  }
-  return best;
-}
-
 /// Fills with bf16 values of about 1 either way.
 void randomise(const DeviceBytes& bytes, std::size_t n) {
   std::mt19937_64 random(1);
@@ -148,7 +85,8 @@ void randomise(const DeviceBytes& bytes, std::size_t n) {
 }
 
 void bench(const test::AttentionCase& c, const Options& options, double bandwidth, std::FILE* json) {
-  const std::int64_t block_bytes = std::int64_t{2} * c.block_size * c.heads.n_kv_head * c.heads.head_dim;
+  const std::int64_t block_bytes =
+      std::int64_t{c.block_size} * c.heads.n_kv_head * (options.bytes ? c.heads.head_dim + 2 : 2 * c.heads.head_dim);
   const auto half = static_cast<std::size_t>(c.n_blocks * block_bytes);
   const DeviceBytes pools(2 * half * kPools);
   randomise(pools, 2 * half * kPools);
@@ -163,6 +101,8 @@ void bench(const test::AttentionCase& c, const Options& options, double bandwidt
     args.keys = pools.as<std::byte>() + 2 * half * static_cast<std::size_t>(pool);
     args.values = args.keys + half;
     args.block_bytes = block_bytes;
+    args.plain = options.plain;
+    args.bytes = options.bytes;
     if (const char* error = launch_tree_attention(args, options.cost.n_workers, stream))
       throw std::runtime_error(error);
     check_cuda(cudaGetLastError(), "launch");
@@ -205,7 +145,7 @@ void run(Options options) {
   cudaDeviceProp device{};
   check_cuda(cudaGetDeviceProperties(&device, 0), "device");
   options.cost.n_workers = device.multiProcessorCount;
-  const double bandwidth = copy_bandwidth();
+  const double bandwidth = bench::copy_bandwidth();
   std::printf("%s, %d multiprocessors, copies at %.2f TB/s; an empty launch %.1f us\n", device.name,
               device.multiProcessorCount, bandwidth * 1e-12, empty_launch(options));
   std::FILE* json = options.json != nullptr ? std::fopen(options.json, "w") : nullptr;
@@ -244,6 +184,8 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--bundle") == 0) options.cost.bundled_blocks = std::atoi(value());
     if (std::strcmp(argv[i], "--only") == 0) options.only = value();
     if (std::strcmp(argv[i], "--sweep") == 0) options.sweep = true;
+    if (std::strcmp(argv[i], "--plain") == 0) options.plain = true;
+    if (std::strcmp(argv[i], "--int8") == 0) options.bytes = true;
   }
   try {
     coppice::run(options);

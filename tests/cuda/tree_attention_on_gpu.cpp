@@ -1,5 +1,5 @@
-// The tree kernel on the GPU against the scalar reference in double precision, on random trees and on the named steps; run
-// twice, it must give the same bits. Prints a line a case and the largest errors; exits with 1 if one is too large. --small:
+// The tree kernels on the GPU against the scalar reference in double precision, on random trees and on the named steps, and one
+// captured launch replayed with plan after plan; run twice, each must give the same bits. Prints a line a case and the largest errors; exits with 1 if one is too large. --small:
 // few and small ones, for compute-sanitizer. COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
 
@@ -42,26 +42,78 @@ std::vector<std::byte> rounded(std::vector<std::byte> half_pool) {
   return half_pool;
 }
 
-void check(const test::AttentionCase& c, Number number, const TreeCost& cost, std::uint64_t seed, Worst& worst) {
-  test::PoolData pool(c, seed);
-  pool.keys = rounded(std::move(pool.keys));
-  pool.values = rounded(std::move(pool.values));
-  pool.view.keys = pool.keys.data();
-  pool.view.values = pool.values.data();
-  std::vector<float> q = test::make_queries(c, seed);
-  for (float& x : q) x = test::from_number(Number::kBf16, test::to_number(Number::kBf16, x));
-  if (number == Number::kF16) {
-    for (float& x : q) x = test::from_number(number, test::to_number(number, x));
+/// Which kernel computes on what.
+struct Kind {
+  Number number = Number::kBf16;
+  bool bytes = false, plain = false;  ///< as TreeAttention's
+};
+
+/// A case's pool and queries, on the device as a kind of kernel wants them, and the result in double precision.
+struct Problem {
+  Problem(const test::AttentionCase& c, const Kind& kind, std::uint64_t seed) : q(test::make_queries(c, seed)) {
+    test::PoolData pool(c, seed);
+    for (auto* half : {&pool.keys, &pool.values}) {
+      *half = rounded(std::move(*half));
+      test::DeviceBytes& to = half == &pool.keys ? keys : values;
+      to = kind.bytes ? test::DeviceBytes(test::in_byte_order(c, *half))
+                      : test::DeviceBytes(test::in_block_order(c, *half, kind.number));
+    }
+    pool.view.keys = pool.keys.data();
+    pool.view.values = pool.values.data();
+    for (float& x : q) x = test::from_number(Number::kBf16, test::to_number(Number::kBf16, x));
+    if (kind.number == Number::kF16) {
+      for (float& x : q) x = test::from_number(kind.number, test::to_number(kind.number, x));
+    }
+    expected.resize(q.size());
+    attention::attend_reference(c.heads, pool.view, c.group, c.rows(), q, expected);
+    const auto head = static_cast<std::int64_t>(c.block_size) * c.heads.head_dim * 2;
+    block_bytes = c.heads.n_kv_head * (kind.bytes ? head / 2 + std::int64_t{c.block_size} * 2 : head);
   }
 
-  const test::DeviceBytes keys(test::in_block_order(c, pool.keys, number)),
-      values(test::in_block_order(c, pool.values, number));
-  test::CudaStep step(c, number, cost);
-  step.write_queries(q);
+  void set(TreeAttention& args, const Kind& kind) const {
+    args.bytes = kind.bytes;
+    args.plain = kind.plain;
+    args.keys = keys.as<std::byte>();
+    args.values = values.as<std::byte>();
+    args.block_bytes = block_bytes;
+  }
+
+  double error(const std::vector<std::uint16_t>& out, Number number) const {
+    double error = 0.0, norm = 0.0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const double e = expected[i], got = test::from_number(number, out[i]);
+      error += (got - e) * (got - e);
+      norm += e * e;
+    }
+    return std::sqrt(error / norm);
+  }
+
+  std::vector<float> q, expected;
+  test::DeviceBytes keys, values;
+  std::int64_t block_bytes = 0;
+};
+
+void report(const test::AttentionCase& c, const Kind& kind, const test::CudaStep& step, double error, bool same,
+            Worst& worst) {
+  const bool is_bf16 = kind.number == Number::kBf16;
+  const bool ok = same && error < kTolerance[is_bf16 ? 0 : 1];  // NaN is not ok
+  std::printf("%-6s %s%s%s %2d/%d x %3d, %4d rows, %4zu items, %5d slots: error %.2e%s  %s\n", ok ? "ok" : "FAILED",
+              is_bf16 ? "bf16" : "f16 ", kind.bytes ? " int8" : "", kind.plain ? " plain" : "", c.heads.n_head,
+              c.heads.n_kv_head, c.heads.head_dim, c.n_rows(), step.plan().items.size(), step.plan().n_slots, error,
+              same ? "" : ", other bits the second time", c.name.c_str());
+  std::fflush(stdout);
+  double& largest = is_bf16 ? worst.bf16 : worst.f16;
+  largest = std::max(largest, error);
+  worst.failed += ok ? 0 : 1;
+  ++worst.run;
+}
+
+void check(const test::AttentionCase& c, const Kind& kind, const TreeCost& cost, std::uint64_t seed, Worst& worst) {
+  const Problem problem(c, kind, seed);
+  test::CudaStep step(c, kind.number, cost);
+  step.write_queries(problem.q);
   TreeAttention args = step.args();
-  args.keys = keys.as<std::byte>();
-  args.values = values.as<std::byte>();
-  args.block_bytes = std::int64_t{2} * c.block_size * c.heads.n_kv_head * c.heads.head_dim;
+  problem.set(args, kind);
   const auto attend = [&] {
     step.poison_out();
     if (const char* error = launch_tree_attention(args, cost.n_workers, nullptr)) throw std::runtime_error(error);
@@ -69,28 +121,7 @@ void check(const test::AttentionCase& c, Number number, const TreeCost& cost, st
     return step.out();
   };
   const std::vector<std::uint16_t> out = attend();
-  const bool same = out == attend();
-
-  std::vector<float> expected(q.size());
-  attention::attend_reference(c.heads, pool.view, c.group, c.rows(), q, expected);
-  double error = 0.0, norm = 0.0;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const double e = expected[i], got = test::from_number(number, out[i]);
-    error += (got - e) * (got - e);
-    norm += e * e;
-  }
-  const double relative = std::sqrt(error / norm);
-  const bool is_bf16 = number == Number::kBf16;
-  const bool ok = same && relative < kTolerance[is_bf16 ? 0 : 1];  // NaN is not ok
-  std::printf("%-6s %s %2d/%d x %3d, %4d rows, %4zu items, %5d slots: error %.2e%s  %s\n", ok ? "ok" : "FAILED",
-              is_bf16 ? "bf16" : "f16 ", c.heads.n_head, c.heads.n_kv_head, c.heads.head_dim, c.n_rows(),
-              step.plan().items.size(), step.plan().n_slots, relative, same ? "" : ", other bits the second time",
-              c.name.c_str());
-  std::fflush(stdout);
-  double& largest = is_bf16 ? worst.bf16 : worst.f16;
-  largest = std::max(largest, relative);
-  worst.failed += ok ? 0 : 1;
-  ++worst.run;
+  report(c, kind, step, problem.error(out, kind.number), out == attend(), worst);
 }
 
 test::AttentionCase random_case(std::mt19937_64& random, bool small) {
@@ -108,6 +139,55 @@ test::AttentionCase random_case(std::mt19937_64& random, bool small) {
   }
 }
 
+/// One captured launch serves plan after plan: what changes is in device memory only.
+void replay(std::mt19937_64& random, const Kind& kind, int n_workers, Worst& worst) {
+  constexpr int kRoom = 1 << 14, kPlans = 6;
+  std::vector<test::AttentionCase> cases;
+  for (int i = 0; i < kPlans; ++i) {
+    cases.push_back(random_case(random, false));
+    cases.back().heads = {.n_head = 8, .n_kv_head = 2, .head_dim = 128, .scale = 0.088F};
+    cases.back().name = "replayed " + std::to_string(i);
+  }
+  test::CudaStep step(cases.front(), kind.number, {.n_workers = n_workers, .n_kv_head = 2, .heads_per_kv = 4}, kRoom);
+  std::int64_t most_blocks = 0;
+  for (const test::AttentionCase& c : cases) most_blocks = std::max<std::int64_t>(most_blocks, c.n_blocks);
+  const std::size_t half = static_cast<std::size_t>(most_blocks) * 2 * 32 * 128 * 2;
+  const test::DeviceBytes keys(half), values(half);
+  TreeAttention args = step.args();
+  args.bytes = kind.bytes;
+  args.plain = kind.plain;
+  args.keys = keys.as<std::byte>();
+  args.values = values.as<std::byte>();
+  args.block_bytes = 2 * 32 * (kind.bytes ? 130 : 256);
+  cudaStream_t stream = nullptr;
+  test::check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  test::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  if (const char* error = launch_tree_attention(args, n_workers, stream)) throw std::runtime_error(error);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  test::check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
+  test::check_cuda(cudaGraphInstantiate(&ready, graph, 0), "graph");
+  for (const test::AttentionCase& c : cases) {
+    const Problem problem(c, kind, random());
+    step.put(c);
+    step.write_queries(problem.q);
+    const auto n = static_cast<std::size_t>(c.n_blocks * problem.block_bytes);
+    test::check_cuda(cudaMemcpy(keys.as<void>(), problem.keys.as<void>(), n, cudaMemcpyDeviceToDevice), "copy");
+    test::check_cuda(cudaMemcpy(values.as<void>(), problem.values.as<void>(), n, cudaMemcpyDeviceToDevice), "copy");
+    const auto attend = [&] {
+      step.poison_out();
+      test::check_cuda(cudaDeviceSynchronize(), "before the graph");
+      test::check_cuda(cudaGraphLaunch(ready, stream), "graph");
+      return step.out();
+    };
+    const std::vector<std::uint16_t> out = attend();
+    report(c, kind, step, problem.error(out, kind.number), out == attend(), worst);
+  }
+  cudaGraphExecDestroy(ready);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
 int run(bool small) {
   Worst worst;
   const int workers = n_workers();
@@ -120,7 +200,9 @@ int run(bool small) {
       const std::vector<test::Path> one = {{.length = 64}};
       test::AttentionCase c = test::make_case("one row, 64 tokens", one, attention::cuda::kBlockSize, {}, 1);
       c.heads = {.n_head = 4, .n_kv_head = 1, .head_dim = dim, .scale = 0.1F};
-      check(c, number, cost_of(c), random(), worst);
+      for (const bool plain : {false, true}) {
+        for (const bool bytes : {false, true}) check(c, {number, bytes, plain}, cost_of(c), random(), worst);
+      }
     }
   }
   for (int i = 0; i < (small ? 6 : 60); ++i) {
@@ -128,11 +210,16 @@ int run(bool small) {
     TreeCost cost = cost_of(c);
     if (random() % 3 == 0) cost.chunk_blocks = 2 << random() % 4;
     if (random() % 3 == 0) cost.bundled_blocks = static_cast<int>(random() % 12);
-    check(c, random() % 4 == 0 ? Number::kF16 : Number::kBf16, cost, random(), worst);
+    const Number number = random() % 4 == 0 ? Number::kF16 : Number::kBf16;
+    for (const Kind& kind : {Kind{number}, Kind{number, false, true}, Kind{number, true}})
+      check(c, kind, cost, random(), worst);
   }
   if (!small) {
     for (const test::AttentionCase& c : test::named_cases(attention::cuda::kBlockSize))
-      check(c, Number::kBf16, cost_of(c), 1, worst);
+      for (const Kind& kind : {Kind{}, Kind{.plain = true}, Kind{.bytes = true}}) check(c, kind, cost_of(c), 1, worst);
+  }
+  if (!small) {
+    for (const Kind& kind : {Kind{}, Kind{.plain = true}, Kind{.bytes = true}}) replay(random, kind, workers, worst);
   }
   std::printf("%d of %d failed; largest error bf16 %.2e, f16 %.2e\n", worst.failed, worst.run, worst.bf16, worst.f16);
   return worst.failed == 0 ? 0 : 1;

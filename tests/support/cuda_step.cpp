@@ -2,7 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -83,29 +85,78 @@ std::vector<std::uint16_t> in_block_order(const AttentionCase& c, std::span<cons
   return out;
 }
 
-CudaStep::CudaStep(const AttentionCase& c, Number number, const attention::cuda::TreeCost& cost)
-    : heads_(c.heads), number_(number), sharing_(c.group), planner_(roomy(c), cost) {
+std::vector<std::byte> in_byte_order(const AttentionCase& c, std::span<std::byte> half_pool) {
+  const auto heads = static_cast<std::size_t>(c.heads.n_kv_head), dim = static_cast<std::size_t>(c.heads.head_dim);
+  const auto bs = static_cast<std::size_t>(c.block_size);
+  const std::size_t of_head = attention::cuda::byte_head_bytes(c.heads.head_dim, c.block_size);
+  std::vector<std::byte> out(static_cast<std::size_t>(c.n_blocks) * heads * of_head);
+  std::byte* from = half_pool.data();
+  for (std::size_t slot = 0; slot < static_cast<std::size_t>(c.n_blocks) * bs; ++slot) {
+    for (std::size_t h = 0; h < heads; ++h, from += 2 * dim) {
+      std::byte* to = out.data() + (slot / bs * heads + h) * of_head;
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, from, sizeof bits);
+      const float first = half_value(bits);  // a slot that no one sees has the same everywhere: NaN, or very much
+      const bool seen = std::abs(first) < 100.0F;
+      auto scale =
+          static_cast<_Float16>(seen ? std::ldexp(1.0F, -4 - static_cast<int>((slot + h) % 3)) : first / 127.0F);
+      for (std::size_t d = 0; d < dim; ++d) {
+        std::memcpy(&bits, from + 2 * d, sizeof bits);
+        const float rounded =
+            seen ? std::clamp(std::nearbyint(half_value(bits) / static_cast<float>(scale)), -127.0F, 127.0F) : 127.0F;
+        to[slot % bs * dim + d] = static_cast<std::byte>(static_cast<std::int8_t>(rounded));
+        const auto stands_for = static_cast<_Float16>(rounded * static_cast<float>(scale));
+        if (seen) std::memcpy(from + 2 * d, &stands_for, sizeof stands_for);
+      }
+      std::memcpy(to + bs * dim + slot % bs * 2, &scale, sizeof scale);
+    }
+  }
+  return out;
+}
+
+CudaStep::CudaStep(const AttentionCase& c, Number number, const attention::cuda::TreeCost& cost, int room)
+    : heads_(c.heads), number_(number), cost_(cost) {
+  const attention::cuda::TreeLimits limits =
+      room > 0 ? attention::cuda::TreeLimits{.items = room, .item_rows = room, .slots = room, .merge_rows = room}
+               : roomy(c);
+  planner_ = std::make_unique<attention::cuda::TreePlanner>(limits, cost);
   const std::vector<attention::SequenceRows> rows = c.rows();
-  plan_ = planner_.plan(sharing_.plan(rows));
+  attention::SharePlanner sharing(c.group);
+  plan_ = planner_->plan(sharing.plan(rows));
   if (plan_ == nullptr) throw std::runtime_error("the plan does not fit");
+  const auto at_least = [&](std::size_t n) { return std::max(n, static_cast<std::size_t>(room)); };
   const auto n_head = static_cast<std::size_t>(heads_.n_head), dim = static_cast<std::size_t>(heads_.head_dim);
-  const std::vector<attention::cuda::TreeCounts> counts = {
-      {static_cast<std::int32_t>(plan_->items.size()), static_cast<std::int32_t>(plan_->merge_rows.size())}};
-  counts_ = DeviceBytes(counts);
-  items_ = DeviceBytes((plan_->items.size() + 256) * sizeof(attention::cuda::Item));  // 256: the launch reads ahead
+  const std::size_t n_slots = at_least(static_cast<std::size_t>(plan_->n_slots));
+  counts_ = DeviceBytes(sizeof(attention::cuda::TreeCounts));
+  items_ = DeviceBytes((at_least(plan_->items.size()) + 256) *
+                       sizeof(attention::cuda::Item));  // 256: the launch reads ahead
   items_.fill(0);
-  items_.write(plan_->items.data(), plan_->items.size() * sizeof(attention::cuda::Item));
-  rows_ = DeviceBytes(plan_->rows);
-  merge_rows_ = DeviceBytes(plan_->merge_rows);
-  sums_ = DeviceBytes(static_cast<std::size_t>(plan_->n_slots) * n_head * dim * sizeof(float));
-  states_ = DeviceBytes(static_cast<std::size_t>(plan_->n_slots) * n_head * 2 * sizeof(float));
+  rows_ = DeviceBytes(at_least(plan_->rows.size()) * sizeof(attention::cuda::ItemRow));
+  merge_rows_ = DeviceBytes(at_least(plan_->merge_rows.size()) * sizeof(attention::cuda::MergeRow));
+  sums_ = DeviceBytes(n_slots * n_head * dim * sizeof(float));
+  states_ = DeviceBytes(n_slots * n_head * 2 * sizeof(float));
   sums_.fill(0xff);
   states_.fill(0xff);
   control_ = DeviceBytes(attention::cuda::kControlWords * sizeof(std::uint32_t));
   control_.fill(0);
-  n_out_ = static_cast<std::size_t>(c.n_rows()) * n_head * dim;
-  q_ = DeviceBytes(n_out_ * 2);
-  out_ = DeviceBytes(n_out_ * 2);
+  const std::size_t n_q = at_least(static_cast<std::size_t>(c.n_rows())) * n_head * dim;
+  q_ = DeviceBytes(n_q * 2);
+  out_ = DeviceBytes(n_q * 2);
+  put(c);
+}
+
+void CudaStep::put(const AttentionCase& c) {
+  const std::vector<attention::SequenceRows> rows = c.rows();
+  attention::SharePlanner sharing(c.group);
+  plan_ = planner_->plan(sharing.plan(rows));
+  if (plan_ == nullptr) throw std::runtime_error("the plan does not fit");
+  const attention::cuda::TreeCounts counts = {static_cast<std::int32_t>(plan_->items.size()),
+                                              static_cast<std::int32_t>(plan_->merge_rows.size())};
+  counts_.write(&counts, sizeof counts);
+  items_.write(plan_->items.data(), plan_->items.size() * sizeof(attention::cuda::Item));
+  rows_.write(plan_->rows.data(), plan_->rows.size() * sizeof(attention::cuda::ItemRow));
+  merge_rows_.write(plan_->merge_rows.data(), plan_->merge_rows.size() * sizeof(attention::cuda::MergeRow));
+  n_out_ = static_cast<std::size_t>(c.n_rows()) * static_cast<std::size_t>(heads_.n_head * heads_.head_dim);
 }
 
 attention::cuda::TreeAttention CudaStep::args() const {

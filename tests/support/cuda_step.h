@@ -49,10 +49,17 @@ float from_number(attention::cuda::Number number, std::uint16_t bits);
 std::vector<std::uint16_t> in_block_order(const AttentionCase& c, std::span<const std::byte> half_pool,
                                           attention::cuda::Number number);
 
+/// [n_blocks] signed bytes with scales in block_order.h's order. The f16 pool's values become what the bytes stand for.
+std::vector<std::byte> in_byte_order(const AttentionCase& c, std::span<std::byte> half_pool);
+
 /// The plan of a case and its arguments, all on the device. The pool is the caller's.
 class CudaStep {
  public:
-  CudaStep(const AttentionCase& c, attention::cuda::Number number, const attention::cuda::TreeCost& cost);
+  /// room: arrays that hold any case of so many rows and items, of the same heads, that is put there later; 0: just this one.
+  CudaStep(const AttentionCase& c, attention::cuda::Number number, const attention::cuda::TreeCost& cost, int room = 0);
+
+  /// Another case's plan and number of rows, in the same arrays. Throws std::runtime_error if it does not fit.
+  void put(const AttentionCase& c);
 
   const attention::cuda::TreePlan& plan() const { return *plan_; }
   /// With the pool's pointers and block_bytes left to fill in.
@@ -64,9 +71,9 @@ class CudaStep {
  private:
   attention::HeadShape heads_;
   attention::cuda::Number number_;
+  attention::cuda::TreeCost cost_;
   std::size_t n_out_ = 0;
-  attention::SharePlanner sharing_;
-  attention::cuda::TreePlanner planner_;
+  std::unique_ptr<attention::cuda::TreePlanner> planner_;
   const attention::cuda::TreePlan* plan_ = nullptr;
   DeviceBytes counts_, items_, rows_, merge_rows_, sums_, states_, control_, q_, out_;
 };

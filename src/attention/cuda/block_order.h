@@ -4,6 +4,9 @@
 // copy, multiplies it where it lands, and needs no tensor map. Slot s of a panel is one row of bytes, so a fork copies rows.
 //
 // Name of the order, for digests of stored blocks: "panel-swizzled".
+//
+// int8 blocks ("byte-rows"): [key head][ [slot][head_dim signed bytes], then [slot] f16 scales ]. They hold rotated vectors
+// (kv_format.h); the kernel knows nothing of that: whoever calls it rotates queries, and rotates outputs back.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +32,11 @@ COPPICE_HOST_DEVICE constexpr std::size_t offset_in_head(int head_dim, int block
   const int swizzled = plain ^ ((plain >> 3) & (row_bytes - 16));
   return static_cast<std::size_t>(panel) * static_cast<std::size_t>(block_size * row_bytes) +
          static_cast<std::size_t>(swizzled);
+}
+
+/// Bytes of one head's keys (or values) of a block of signed bytes.
+COPPICE_HOST_DEVICE constexpr std::size_t byte_head_bytes(int head_dim, int block_size) {
+  return static_cast<std::size_t>(block_size * (head_dim + 2));
 }
 
 }  // namespace coppice::attention::cuda

@@ -8,8 +8,6 @@
 
 namespace coppice::attention::cuda {
 
-constexpr float kLog2E = 1.4426950408889634F;
-
 template <class T, int D>
 struct Computer {
   using Shape = Tile<T, D>;

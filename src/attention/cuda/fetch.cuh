@@ -5,9 +5,6 @@
 
 namespace coppice::attention::cuda {
 
-/// Words of TreeScratch::control.
-enum ControlWord { kClaimed, kDone, kGone };
-
 template <class T, int D>
 struct Fetcher {
   using Shape = Tile<T, D>;

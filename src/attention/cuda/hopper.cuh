@@ -1,4 +1,4 @@
-// The instructions of Hopper (sm_90a) that CUDA C++ has no names for: barriers in shared memory, bulk copies, products of a
+// The instructions, most of them Hopper's (sm_90a), that CUDA C++ has no names for: barriers in shared memory, bulk copies, products of a
 // warpgroup. Thin: each function is one instruction or the loop that belongs to it. Source: the PTX manual, 9.7.
 #pragma once
 
@@ -68,6 +68,28 @@ __device__ inline void load_matrices(std::uint32_t (&a)[4], std::uint32_t at) {
                : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
                : "r"(at)
                : "memory");
+}
+
+__device__ inline void load_matrices_transposed(std::uint32_t (&a)[4], std::uint32_t at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(at)
+               : "memory");
+}
+/// One product of a warp, D += A * B: A 16 x 16, B 16 x 8.
+template <class T>
+__device__ inline void multiply_16x8(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+#define COPPICE_MMA(type)                                                    \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                 \
+      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+  if constexpr (__is_same(T, __nv_bfloat16)) {
+    COPPICE_MMA("bf16");
+  } else {
+    COPPICE_MMA("f16");
+  }
+#undef COPPICE_MMA
 }
 
 __device__ inline void begin_products() {

@@ -12,12 +12,16 @@
 
 namespace coppice::attention::cuda {
 
+/// Words of TreeScratch::control.
+enum ControlWord { kClaimed, kDone, kGone };
+
 inline constexpr int kGroupThreads = 128;  ///< of a warpgroup
 inline constexpr int kComputeWarps = 8;
 inline constexpr int kThreads = 3 * kGroupThreads;
 inline constexpr int kComputeRegisters = 224, kFetchRegisters = 56;  ///< of a thread; the launch gives 168 to each
 static_assert(2 * kComputeRegisters + kFetchRegisters <= 3 * 168);   // else they wait for registers for ever
 inline constexpr int kGroupQueries = kItemQueries / 2;
+inline constexpr float kLog2E = 1.4426950408889634F;
 
 /// T: a 16-bit number. D: values of a head.
 template <class T, int D>

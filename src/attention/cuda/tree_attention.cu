@@ -1,5 +1,6 @@
 #include "attention/cuda/compute.cuh"
 #include "attention/cuda/fetch.cuh"
+#include "attention/cuda/launch.h"
 #include "attention/cuda/merge.cuh"
 #include "attention/cuda/tree_attention.h"
 
@@ -71,9 +72,21 @@ const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream
   }
 }
 
+/// Of the device that is current first: a process uses one.
+bool has_wgmma() {
+  static const bool has = [] {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major == 9;
+  }();
+  return has;
+}
+
 }  // namespace
 
 const char* launch_tree_attention(const TreeAttention& args, int n_workers, CUstream_st* stream) {
+  if (args.bytes || args.plain || !has_wgmma()) return launch_with_mma(args, n_workers, stream);
   if (args.number == Number::kBf16) return launch<__nv_bfloat16>(args, n_workers, stream);
   return launch<__half>(args, n_workers, stream);
 }

@@ -1,4 +1,4 @@
-// Attention of a step over a tree of runs on an NVIDIA Hopper GPU: decodes, chunks of prefill and both, every sharing group read
+// Attention of a step over a tree of runs on an NVIDIA GPU (8.0 or newer; best on Hopper): decodes, chunks of prefill and both, every sharing group read
 // once for all of its rows (host plan: tree_plan.h). One launch: a persistent grid takes items from a counter, and merges the
 // partial states when all are there. It reads all counts from device memory, so a captured launch serves every plan that fits
 // its arrays.
@@ -36,7 +36,9 @@ inline constexpr int kControlWords = 3;
 
 /// All pointers are to device memory, 16-byte aligned.
 struct TreeAttention {
-  Number number = Number::kBf16;  ///< of q, out, keys and values
+  Number number = Number::kBf16;  ///< of q, out and, but for `bytes`, keys and values
+  bool bytes = false;             ///< keys and values are signed bytes with scales: the int8 order of block_order.h
+  bool plain = false;             ///< use the kernel for GPUs without wgmma, whatever this one has
   int head_dim = 128;             ///< 64, 80, 96, 128 or 256
   int n_head = 32, n_kv_head = 8;
   float scale = 1.0F;               ///< scores are scale * (q . k)

@@ -1,0 +1,71 @@
+#include "attention/cuda/launch.h"
+#include "attention/cuda/merge.cuh"
+#include "attention/cuda/mma.cuh"
+#include "attention/cuda/tree_attention.h"
+
+namespace coppice::attention::cuda {
+
+namespace {
+
+template <class T, int D, bool kBytes>
+__global__ __launch_bounds__(kMmaThreads, 1) void attend_with_mma(const TreeAttention a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  __shared__ int claimed;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int n_units = a.counts->items * a.n_kv_head;
+  MmaComputer<T, D, kBytes> computer{a, memory, warp, lane};
+  std::uint32_t n_done = 0;
+  for (int unit = static_cast<int>(blockIdx.x); unit < n_units;) {
+    computer.run(unit);
+    n_done += 2;  // as the other kernel counts: by warpgroups
+    if (threadIdx.x == 0) claimed = static_cast<int>(gridDim.x + atomicAdd(a.scratch.control + kClaimed, 1U));
+    __syncthreads();
+    unit = claimed;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0 && n_done > 0) {
+    __threadfence();  // for the whole block: the barrier before it orders their stores
+    atomicAdd(a.scratch.control + kDone, n_done);
+  }
+  merge_rows<T, D>(a, warp, lane);
+}
+
+template <class T, int D, bool kBytes>
+const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream) {
+  constexpr int kBytesShared = MmaTile<T, D, kBytes>::kSharedBytes;
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(attend_with_mma<T, D, kBytes>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesShared);
+  if (ready != cudaSuccess) return cudaGetErrorString(ready);
+  attend_with_mma<T, D, kBytes><<<static_cast<unsigned>(n_workers), kMmaThreads, kBytesShared, stream>>>(args);
+  const cudaError_t launched = cudaGetLastError();
+  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+}
+
+template <class T, bool kBytes>
+const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream) {
+  switch (args.head_dim) {
+    case 64:
+      return launch<T, 64, kBytes>(args, n_workers, stream);
+    case 80:
+      return launch<T, 80, kBytes>(args, n_workers, stream);
+    case 96:
+      return launch<T, 96, kBytes>(args, n_workers, stream);
+    case 128:
+      return launch<T, 128, kBytes>(args, n_workers, stream);
+    case 256:
+      return launch<T, 256, kBytes>(args, n_workers, stream);
+    default:
+      return "no tree attention for heads of this size";
+  }
+}
+
+}  // namespace
+
+const char* launch_with_mma(const TreeAttention& args, int n_workers, CUstream_st* stream) {
+  if (args.number == Number::kBf16)
+    return args.bytes ? launch<__nv_bfloat16, true>(args, n_workers, stream)
+                      : launch<__nv_bfloat16, false>(args, n_workers, stream);
+  return args.bytes ? launch<__half, true>(args, n_workers, stream) : launch<__half, false>(args, n_workers, stream);
+}
+
+}  // namespace coppice::attention::cuda

@@ -1,0 +1,94 @@
+// Products of quantised weights on the GPU against the weights read one by one, in double precision; run twice, they must give the
+// same bits. Prints a line a product; exits with 1 if an error is too large. COPPICE_SEED=n replays a run.
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "matmul/cuda/quant_product.h"
+#include "matmul/quant_weights.h"
+#include "support/cuda_step.h"
+
+namespace coppice {
+namespace {
+
+using attention::cuda::Number;
+using matmul::QuantType;
+
+/// Relative to the sum of absolute terms: only sums are rounded, to f32.
+constexpr double kTolerance = 2e-6;
+
+struct Product {
+  QuantType type;
+  int n_in, n_out, n_rows;
+};
+
+/// The largest error, or infinity if the second run gave other bits.
+double error_of(const Product& c, std::mt19937& random) {
+  const test::QuantWeights w = test::random_weights(c.type, c.n_in, c.n_out, random);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> x;
+  for (int i = 0; i < c.n_rows * c.n_in; ++i) x.push_back(test::to_number(Number::kBf16, normal(random)));
+  const test::DeviceBytes weights(matmul::cuda::pack(c.type, c.n_in, c.n_out, w.bytes)), rows(x);
+  std::vector<float> y(static_cast<std::size_t>(c.n_rows * c.n_out)), again = y;
+  const test::DeviceBytes out(y.size() * sizeof(float));
+  for (std::vector<float>* to : {&y, &again}) {
+    out.fill(0xff);
+    const char* error = matmul::cuda::launch_quant_product(
+        {c.type, c.n_in, c.n_out, c.n_rows, weights.as<std::byte>(), rows.as<void>(), out.as<float>()}, nullptr);
+    if (error != nullptr) throw std::runtime_error(error);
+    test::check_cuda(cudaDeviceSynchronize(), "product");
+    test::check_cuda(cudaMemcpy(to->data(), out.as<void>(), y.size() * sizeof(float), cudaMemcpyDeviceToHost), "copy");
+  }
+  if (std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) != 0) return INFINITY;
+  double worst = 0.0;
+  for (int row = 0; row < c.n_rows; ++row) {
+    for (int o = 0; o < c.n_out; ++o) {
+      double sum = 0.0, terms = 0.0;
+      for (int i = 0; i < c.n_in; ++i) {
+        const test::Weight& weight = w.weights[static_cast<std::size_t>(o * c.n_in + i)];
+        const double v = test::from_number(Number::kBf16, x[static_cast<std::size_t>(row * c.n_in + i)]);
+        sum += (weight.scaled() + weight.offset()) * v;
+        terms += (std::abs(weight.scaled()) + std::abs(weight.offset())) * std::abs(v);
+      }
+      const double error = std::abs(static_cast<double>(y[static_cast<std::size_t>(row * c.n_out + o)]) - sum) / terms;
+      worst = error <= worst ? worst : error;  // NaN stays
+    }
+  }
+  return worst;
+}
+
+int run() {
+  std::mt19937 random(static_cast<std::mt19937::result_type>(test::test_seed()));
+  int failed = 0, n = 0;
+  for (const QuantType type : {QuantType::kQ4K, QuantType::kQ8_0, QuantType::kQ6K, QuantType::kQ5K, QuantType::kQ4_0}) {
+    for (const int n_rows : {1, 2, 3, 5, 8, 9, 16}) {
+      const int unit = matmul::cuda::chunk_form(type).inputs;
+      const int most = 2560 / unit;
+      const Product c = {type, unit * (1 + static_cast<int>(random() % static_cast<unsigned>(most))),
+                         1 + static_cast<int>(random() % 200), n_rows};
+      const double error = error_of(c, random);
+      const bool ok = error < kTolerance;
+      std::printf("%-6s type %d, %4d -> %3d, %2d rows: error %.1e\n", ok ? "ok" : "FAILED", static_cast<int>(type),
+                  c.n_in, c.n_out, c.n_rows, error);
+      failed += ok ? 0 : 1;
+      ++n;
+    }
+  }
+  std::printf("%d of %d products failed\n", failed, n);
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace coppice
+
+int main() {
+  try {
+    return coppice::run();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}
