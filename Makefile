@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces soak bench-quality format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces soak bench-quality bench-perplexity format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -13,10 +13,10 @@ deps:          ## Install the packages, fetch and check the pinned sources and t
 build:         ## Build everything: build/coppice and the tests
 	@scripts/build.sh release
 
-demo:          ## Eight requests at once on one shared prefix, with sharing on and off
+demo:          ## Eight requests at once on one shared prefix, with sharing on and off; also MODEL=gemma3
 	@scripts/run.sh demo $(ARGS)
 
-serve:         ## Serve the pinned model on http://127.0.0.1:8080; yours: ARGS="--model FILE"
+serve:         ## Serve the pinned model (or MODEL=gemma3) on http://127.0.0.1:8080; yours: ARGS="--model FILE"
 	@scripts/run.sh serve $(ARGS)
 
 test:          ## Build and run all tests; some: ARGS="-R kv_"
@@ -31,13 +31,13 @@ asan:          ## All tests but parity, end-to-end and benchmarks under AddressS
 tsan:          ## The tests that have threads of their own, under ThreadSanitizer
 	@scripts/test.sh tsan $(ARGS)
 
-fuzz:          ## Fuzz cancellations, hang-ups, HTTP, requests and chat templates, each for a minute; longer: SECONDS=1800
+fuzz:          ## Fuzz cancellations, hang-ups, HTTP, model files, requests and templates, each for a minute; longer: SECONDS=1800
 	@scripts/fuzz.sh $(SECONDS)
 
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
 	@scripts/neon.sh
 
-cuda:          ## Build the GPU's kernels, their test and benchmark (nvcc 12.4 or newer); with a GPU, run the test
+cuda:          ## Build the GPU's kernels, their tests and benchmarks (nvcc 12.4 or newer); with a GPU, run the tests
 	@scripts/cuda.sh
 
 bench:         ## Measure against llama.cpp (ARGS="--only all": hours), or two builds: ARGS="--before OTHER/coppice --only engine"
@@ -48,6 +48,9 @@ bench-traces:  ## Replay recorded requests against the cache, a few minutes: TRA
 
 bench-quality: ## What the KV formats cost: perplexity and KL divergence against f16 on a novel
 	@scripts/bench-quality.sh $(ARGS)
+
+bench-perplexity: ## Perplexity of a novel beside llama.cpp's own tool, for eight files
+	@scripts/bench-perplexity.sh $(ARGS)
 
 format:        ## Format all C++ files
 	@scripts/format.sh

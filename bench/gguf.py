@@ -20,6 +20,7 @@ class Model:
     layer_multiply_adds: int      # of one token with all layers' matrices
     output_multiply_adds: int     # with the output head
     attention_multiply_adds: int  # with one key and its value, all layers
+    slides: bool              # some layers see a window only, so that the figures above are too many for them
 
 
 class Reader:
@@ -88,4 +89,5 @@ def _read(file, size):
                  layer_multiply_adds=sum(math.prod(shape) for name, shape in shapes.items()
                                          if name.startswith("blk.") and len(shape) == 2),
                  output_multiply_adds=math.prod(head),
-                 attention_multiply_adds=fact("block_count") * heads * head_size * 2)
+                 attention_multiply_adds=fact("block_count") * heads * head_size * 2,
+                 slides=f"{facts['general.architecture']}.attention.sliding_window" in facts)

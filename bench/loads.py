@@ -43,6 +43,7 @@ class Engine:
     options: tuple = ()
     against: tuple = ()
     kv_format: str = "f16"
+    model: str = ""  # the name of a model beside --model (bench/run.py --also)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Burst:
     warm: bool = False
     chat: bool = False
     slots: tuple = ()  # how many slots the peer may have; default: one for each request
+    model: str = ""    # as Engine's
+    peer_options: tuple = ("",)  # each is a further setting of the peer
 
     @property
     def requests(self):
@@ -147,7 +150,28 @@ def burst_loads():
                 chat=True)
 
 
-LOADS = {load.name: load for load in (*burst_loads(), *engine_loads())}
+def with_goals(load, *goals):
+    """The rows of these measures only, with these goals."""
+    rows = tuple(dataclasses.replace(next(row for row in load.rows if row.measure == measure), goal=goal)
+                 for measure, goal in goals)
+    return dataclasses.replace(load, rows=rows)
+
+
+def other_loads():
+    """Of other models: Gemma 3 270M, whose layers slide; and random weights in the shape of Llama 3.2 1B, in Q4_K_M."""
+    def of(model, load, **changes):
+        return dataclasses.replace(load, name=f"{model}-{load.name}", title=f"{load.title} ({model})", model=model, **changes)
+
+    cold = burst(8, 1500)
+    # llama-server forgets what its windows have left, unless it keeps everything.
+    for load, goal in ((in_turn(cold), 3), (cold, 8), (warm(cold), 2.5)):
+        yield of("gemma3", with_goals(load, (WALL, goal)), peer_options=("", "--swa-full"))
+    engine = {load.name: load for load in engine_loads()}
+    yield of("1b", with_goals(engine["engine-512"], (PREFILL, 1.5), (DECODE, 1.2)))
+    yield of("1b", with_goals(engine["engine-8x400"], (DECODE, 1.8)))
+
+
+LOADS = {load.name: load for load in (*burst_loads(), *engine_loads(), *other_loads())}
 
 
 def row_of(name, measure):

@@ -87,8 +87,14 @@ class Server:
     def resume(self):
         self.process.send_signal(signal.SIGCONT)
 
+    def get(self, path):
+        return self._ask(path, None, 60)
+
     def post(self, path, body, limit=60):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        return self._ask(path, json.dumps(body).encode(), limit)
+
+    def _ask(self, path, data, limit):
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=limit) as answer:
                 return json.load(answer)

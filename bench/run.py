@@ -5,6 +5,7 @@ docs/benchmarks.md. With --before, it compares two builds of coppice instead, an
     make bench                                    the engine and the demo, some minutes
     make bench ARGS="--only all"                  everything: hours; --resume goes on with the same commit's
     make bench ARGS="--only cold-8 --rounds 1"    some loads, by name or by the beginning of the name
+    make bench ARGS="--only gemma3,1b"            loads of other models
     make bench ARGS="--before /path/to/coppice --pairs 10 --only engine"
 
 For each load all settings of the peer run once; the best one then runs in turn with coppice. Keep the machine quiet.
@@ -59,8 +60,18 @@ def is_of(rows, commit_name):
     return bool(rows) and all(row["commit"] == commit_name for row in rows.values())
 
 
+def by_model(args, loads):
+    """(args with the model, its loads), in order of the loads."""
+    also = dict(each.split("=", 1) for each in args.also)
+    for name in dict.fromkeys(load.model for load in loads):
+        if name and name not in also:
+            raise Failure(f"loads named {name}-... need the model: --also {name}=FILE")
+        model = pathlib.Path(also[name]) if name else args.model
+        yield argparse.Namespace(**vars(args) | {"model": model}), [load for load in loads if load.model == name]
+
+
 def measure_all(args, loads):
-    """Against the peer, into the file of results."""
+    """One model's loads against the peer, into the file of results."""
     path = args.results / f"{args.name or file_name()}.json"
     content = results.read(path)
     if content and (content["machine"], content["threads"]) != (machine(), args.threads):
@@ -97,11 +108,13 @@ def measure_all(args, loads):
 
 def compare_builds(args, loads):
     """--before: pairs of runs of two builds, as a table and as build/bench-pairs.json."""
-    bench, found = Bench(args), {}
-    for index, load in enumerate(loads, 1):
-        say(f"{load.name} ({index} of {len(loads)})")
-        found[load.name] = results.summaries(load, bench.rounds(load, args.pairs))
-        results.write(args.logs / "bench-pairs.json", {"machine": machine(), "commit": commit(), "results": found})
+    found = {}
+    for of_model, its in by_model(args, loads):
+        bench = Bench(of_model)
+        for load in its:
+            say(f"{load.name} ({len(found) + 1} of {len(loads)})")
+            found[load.name] = results.summaries(load, bench.rounds(load, args.pairs))
+            results.write(args.logs / "bench-pairs.json", {"machine": machine(), "commit": commit(), "results": found})
     print("\n".join(page.pairs_table(found)))
 
 
@@ -110,7 +123,11 @@ def run(args):
         loads = chosen(args.only.split(","))
     except KeyError as error:
         raise Failure(f"there is no load named {error}; the loads are: {', '.join(LOADS)}") from error
-    (compare_builds if args.before else measure_all)(args, loads)
+    if args.before:
+        compare_builds(args, loads)
+        return
+    for of_model, its in list(by_model(args, loads)):
+        measure_all(of_model, its)
 
 
 def main():
@@ -123,6 +140,7 @@ def main():
     add("--repeat", type=int, default=3, help="runs inside one bench program, after its warm-up; medians count")
     add("--threads", type=int, default=os.cpu_count())
     add("--model", type=pathlib.Path, required=True, help="GGUF file")
+    add("--also", action="append", default=[], metavar="NAME=FILE", help="the model of the loads that begin with NAME-")
     add("--coppice", type=pathlib.Path, default=REPO / "build/coppice", help="the build that is measured")
     add("--resume", action="store_true", help="leave out loads that this commit's results have already")
     add("--no-save", dest="save", action="store_false", help="print the table, and leave results and page as they are")

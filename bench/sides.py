@@ -24,9 +24,9 @@ class Side:
         return self.name.split(", -np")[0]
 
 
-def _peer(build, folder, flash, unified, slots=0):
-    options = ("-fa", flash, *((unified,) if unified else ()))
-    name = ", ".join(filter(None, (build, f"-fa {flash}", unified, f"-np {slots}" if slots else "")))
+def _peer(build, folder, flash, unified, slots=0, more=""):
+    options = ("-fa", flash, *filter(None, (unified, more)))
+    name = ", ".join(filter(None, (build, f"-fa {flash}", unified, more, f"-np {slots}" if slots else "")))
     return Side(name, folder, options, True, slots)
 
 
@@ -35,8 +35,8 @@ def peers_of(load, builds):
     for (build, folder), flash in itertools.product(builds.items(), FLASH):
         if isinstance(load, Burst):
             for slots in load.slots or (load.requests,):
-                for unified in UNIFIED if slots > 1 else ("",):
-                    yield _peer(build, folder, flash, unified, slots)
+                for unified, more in itertools.product(UNIFIED if slots > 1 else ("",), load.peer_options):
+                    yield _peer(build, folder, flash, unified, slots, more)
         elif any(row.peer for row in load.rows):
             for unified in UNIFIED if load.streams > 1 else ("",):
                 yield _peer(build, folder, flash, unified)

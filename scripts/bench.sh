@@ -11,7 +11,18 @@ for argument in "$@"; do
   esac
 done
 "$repo/scripts/build.sh" release coppice attention_bench
-if [[ -n ${builds_only:-} ]]; then exec python3 bench/run.py --model "$pinned_model" "$@"; fi
+models=(--model "$pinned_model" --also "gemma3=$pinned_gemma3")
+if [[ " $*" =~ [\ =,](1b|all)(-|,|\ |$) ]]; then  # the loads that need it; it is large
+  random_1b=build/random-1b-q4_k_m.gguf
+  if [[ ! -e $random_1b ]]; then
+    need_disk "$repo/build" 900 "a random model of a billion weights"
+    python3 bench/random_model.py --types q4_k_m --vocabulary "$pinned_model" "$random_1b.incoming" ||
+      die "bench/random_model.py could not write $random_1b."
+    mv "$random_1b.incoming" "$random_1b"
+  fi
+  models+=(--also "1b=$random_1b")
+fi
+if [[ -n ${builds_only:-} ]]; then exec python3 bench/run.py "${models[@]}" "$@"; fi
 
 "$repo/scripts/deps.sh" peers
 clang-19 -O3 -march=native -Wno-invalid-feature-combination -ffp-contract=fast -Wall -Wextra -Werror -pthread \
@@ -26,4 +37,4 @@ if grep -qw amx_int8 /proc/cpuinfo; then
   fi
   peers+=(--peers-no-amx "$other/bin")
 fi
-exec python3 bench/run.py --model "$pinned_model" "${peers[@]}" "$@"
+exec python3 bench/run.py "${models[@]}" "${peers[@]}" "$@"

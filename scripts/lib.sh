@@ -137,7 +137,29 @@ python_env() {
   cp "$requirements" "$venv/.installed"
 }
 
-export CCACHE_BASEDIR=$repo CCACHE_NOHASHDIR=1
+# fetch_novel: the text that quality is measured on: a public-domain novel (Jane Austen, "Emma"), which a Debian package
+# carries. Sets $novel.
+fetch_novel() {
+  local package=r-cran-janeaustenr sha256=7c67b5985c6d0de1efaeb5d342d52cb82c38083c40e2295129e30e87ee690ebe
+  novel="$cache/emma.txt"
+  if [[ ! -e $novel ]]; then
+    command -v apt-get >/dev/null || die "The text is fetched as a Debian package: put it at $novel yourself."
+    rm -rf "$cache/incoming"
+    mkdir -p "$cache/incoming"
+    (cd "$cache/incoming" && logged "$package" "$cache/logs/$package.log" apt-get download "$package") ||
+      die "Cannot download the package $package: is there a network? (log: $cache/logs/$package.log)"
+    dpkg-deb -x "$cache/incoming/$package"_*.deb "$cache/incoming/unpacked"
+    python3 "$repo/bench/austen.py" \
+      "$cache/incoming/unpacked/usr/lib/R/site-library/janeaustenr/data/Rdata.rdb" >"$cache/incoming/emma.txt"
+    mv "$cache/incoming/emma.txt" "$novel"
+    rm -rf "$cache/incoming"
+  fi
+  [[ $(sha256sum "$novel" | cut -d' ' -f1) == "$sha256" ]] ||
+    die "Wrong checksum: $novel is damaged or another edition; delete it and try again."
+}
+
+# The sloppiness is what ccache asks for with precompiled headers; nothing here uses __TIME__.
+export CCACHE_BASEDIR=$repo CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 CCACHE_NAMESPACE=coppice-$(cpu_key)
 export CCACHE_NAMESPACE
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1

@@ -59,8 +59,10 @@ def main():
     # A header is looked at with the source of its name, or by itself where there is none.
     sources = (str(Path(f).with_suffix(".cpp")) if f.endswith(".h") else f for f in changed)
     files = list(dict.fromkeys(s if s in known else f for s, f in zip(sources, changed)))
-    # What isn't built here has no command. A -inl.h is a part of the sources that include it, and looked at with them.
-    files = [f for f in files if f in known or (f.endswith(".h") and not f.endswith("-inl.h"))]
+    # What isn't built here has no command, nor have headers of folders of which nothing is (the GPU's, without its compiler). A
+    # -inl.h is a part of the sources that include it, and looked at with them.
+    built = {Path(f).parent for f in known}
+    files = [f for f in files if f in known or (f.endswith(".h") and not f.endswith("-inl.h") and Path(f).parent in built)]
 
     end = time.monotonic() + options.seconds
 

@@ -124,6 +124,7 @@ Step make_step(const BenchCase& c, HugeBuffer& arena) {
     step.layers.push_back({.format = c.format,
                            .block_size = c.what.block_size,
                            .row_bytes = c.row_bytes(),
+                           .block_stride = c.row_bytes() * static_cast<std::size_t>(c.what.block_size),
                            .keys = arena.data() + at,
                            .values = arena.data() + at + bytes / 2});
   }

@@ -18,17 +18,18 @@ struct HeadShape {
   float softcap = 0.0F;  ///< c: scores become c * tanh(score / c); 0: they don't
 
   int heads_per_kv() const { return n_head / n_kv_head; }
+  friend bool operator==(const HeadShape&, const HeadShape&) = default;
 };
 
-/// One layer's keys and values: blocks of block_size slots, a slot's row is n_kv_head heads of head_bytes each. Borrowed.
+/// One layer's keys and values: blocks of block_size slots, a slot's row is n_kv_head heads of head_bytes each. Block b begins
+/// b * block_stride bytes behind block 0. Borrowed.
 struct PoolView {
   KvFormat format = KvFormat::kF16;
   int block_size = 0;
   std::size_t row_bytes = 0;  ///< of one slot's keys (or values), all heads
-  const std::byte* keys = nullptr;
+  std::size_t block_stride = 0;
+  const std::byte* keys = nullptr;  ///< of block 0
   const std::byte* values = nullptr;
-
-  std::size_t block_bytes() const { return row_bytes * static_cast<std::size_t>(block_size); }
 };
 
 }  // namespace coppice::attention

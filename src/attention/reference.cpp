@@ -73,7 +73,8 @@ class StoredHeads {
 
 std::vector<double> stored_head(const HeadShape& heads, const PoolView& pool, const std::byte* base, kv::Slot slot,
                                 int kv_head) {
-  const std::byte* head = base + static_cast<std::size_t>(slot) * pool.row_bytes +
+  const std::byte* head = base + static_cast<std::size_t>(slot / pool.block_size) * pool.block_stride +
+                          static_cast<std::size_t>(slot % pool.block_size) * pool.row_bytes +
                           head_bytes(pool.format, heads.head_dim) * static_cast<std::size_t>(kv_head);
   const auto n = static_cast<std::size_t>(heads.head_dim);
   std::vector<double> values(n);
@@ -95,7 +96,8 @@ std::vector<double> stored_head(const HeadShape& heads, const PoolView& pool, co
 }
 
 void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::GroupSpec& group,
-                      std::span<const SequenceRows> sequences, std::span<const float> q, std::span<float> out) {
+                      std::span<const SequenceRows> sequences, std::span<const float> q, std::span<float> out,
+                      std::span<const float> sinks) {
   const auto dim = static_cast<std::size_t>(heads.head_dim), n_head = static_cast<std::size_t>(heads.n_head);
   std::vector<double> weights, sum(dim);
   StoredHeads keys(heads, pool, pool.keys), values(heads, pool, pool.values);
@@ -114,8 +116,12 @@ void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::Gr
           const double score = dot * double{heads.scale}, cap = heads.softcap;
           weights.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
         }
-        const double max = std::ranges::max(weights);
-        double total = 0.0;
+        double max = std::ranges::max(weights), total = 0.0;
+        if (!sinks.empty()) {
+          const double sink = sinks[static_cast<std::size_t>(h)];
+          max = std::max(max, sink);
+          total = std::exp(sink - max);
+        }
         std::ranges::fill(sum, 0.0);
         for (std::int64_t p = first; p <= position; ++p) {
           const double w = std::exp(weights[static_cast<std::size_t>(p - first)] - max);

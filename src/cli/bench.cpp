@@ -5,6 +5,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -25,6 +26,7 @@ namespace {
 constexpr const char* kQuality = "quality";
 
 struct BenchOptions {
+  std::string model;
   executor::GgmlOptions ggml;
   std::string name = "stream";
   std::string text;  ///< file, for quality
@@ -34,9 +36,13 @@ struct BenchOptions {
   std::uint64_t seed = 1;
 };
 
+std::unique_ptr<executor::Executor> load(const BenchOptions& options, const executor::GgmlOptions& ggml) {
+  return executor::load_ggml_executor(model::load_model(options.model), ggml, {});
+}
+
 /// Medians over `repeat` runs, after one that reads the weights and makes the graphs.
 Figures engine_figures(const BenchOptions& options) {
-  const auto executor = executor::load_ggml_executor(options.ggml, {});
+  const auto executor = load(options, options.ggml);
   const EngineCase& what = *std::ranges::find(engine_cases(), options.name, &EngineCase::name);
   run_case(what, *executor, options.seed);
   std::vector<Figures> runs;
@@ -58,12 +64,12 @@ Figures quality_figures(const BenchOptions& options) {
   std::ifstream file(options.text, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   if (!file) throw std::runtime_error("cannot read " + options.text);
-  std::vector<kv::Token> tokens = text::Vocabulary(options.ggml.model_path).tokenize(text, false, false);
+  std::vector<kv::Token> tokens = text::Vocabulary(options.model).tokenize(text, false, false);
   tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(options.tokens)));
   executor::GgmlOptions f16 = options.ggml;
   f16.kv_format = "f16";
   f16.attention = "auto";
-  const auto reference = executor::load_ggml_executor(f16, {}), tested = executor::load_ggml_executor(options.ggml, {});
+  const auto reference = load(options, f16), tested = load(options, options.ggml);
   if (const int context = reference->info().context_length; options.window > context) {
     throw std::runtime_error(fmt::format("--window {} is beyond the model's context of {}", options.window, context));
   }
@@ -102,7 +108,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   }
   names.emplace_back(kQuality);
   CLI::App* command = app.add_subcommand("bench", "Time the engine without HTTP; prints medians as JSON");
-  command->add_option("--model,-m", options->ggml.model_path, "GGUF file")->required();
+  command->add_option("--model,-m", options->model, "GGUF file")->required();
   command->add_option("--case", options->name, meanings + "quality: predictions on a text against those on f16")
       ->check(CLI::IsMember(names))
       ->capture_default_str();

@@ -1,7 +1,9 @@
 // `coppice bench`: the benchmarks of cache, scheduler and executor inside this process; JSON on standard output.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace coppice::cli {
 

@@ -2,7 +2,9 @@
 // both.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace coppice::cli {
 

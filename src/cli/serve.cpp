@@ -4,9 +4,9 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -23,6 +23,7 @@
 #include "engine/engine.h"
 #include "executor/ggml/ggml_executor.h"
 #include "kv/cache.h"
+#include "model/model.h"
 #include "server/jobs/engine_model.h"
 #include "server/server.h"
 #include "text/chat_template.h"
@@ -62,11 +63,8 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-/// Checks what can be checked before a byte is loaded, and fills in the pool's size.
-void settle_memory(ServeOptions& o) {
-  std::error_code error;
-  const std::size_t file_bytes = std::filesystem::file_size(o.model, error);
-  if (error) throw std::runtime_error(fmt::format("Cannot read the model '{}': {}.", o.model, error.message()));
+/// Checks what can be checked before anything large is allocated, and fills in the pool's size.
+void settle_memory(ServeOptions& o, std::size_t file_bytes) {
   const std::size_t free = free_memory();
   if (o.ggml.kv_bytes == 0) {
     if (free == 0) throw std::runtime_error("Cannot tell how much memory is free: choose --kv-bytes.");
@@ -97,8 +95,8 @@ std::int32_t longest_sequence(const kv::Cache& cache, const executor::ExecutorIn
   return fits;
 }
 
-std::int32_t choose_context(std::int32_t wanted, const kv::Cache& cache, const executor::ExecutorInfo& info) {
-  const std::int32_t fits = longest_sequence(cache, info);
+/// fits: longest_sequence().
+std::int32_t choose_context(std::int32_t wanted, std::int32_t fits, const executor::ExecutorInfo& info) {
   if (wanted > fits)
     throw std::runtime_error(fmt::format(
         "A context of {} tokens does not fit into the KV pool, which holds {}: raise --kv-bytes or lower --ctx.",
@@ -110,12 +108,12 @@ std::int32_t choose_context(std::int32_t wanted, const kv::Cache& cache, const e
   return context;
 }
 
-void log_ready(const server::Server& server, const ServeOptions& o, const executor::ExecutorInfo& info) {
+void log_ready(const server::Server& server, const ServeOptions& o, const executor::ExecutorInfo& info,
+               std::int32_t fits) {
   const auto blocks = static_cast<std::size_t>(info.num_blocks - 1);
-  spdlog::info("KV pool: {} bytes ({}), {} tokens in {} blocks of {}; {} tokens per request; sharing {}",
-               blocks * info.bytes_per_block, size_text(blocks * info.bytes_per_block),
-               blocks * static_cast<std::size_t>(info.block_size), blocks, info.block_size, o.engine.context_length,
-               o.share);
+  spdlog::info("KV pool: {} bytes ({}), {} blocks of {} tokens, {} tokens of one text; {} per request; sharing {}",
+               blocks * info.bytes_per_block, size_text(blocks * info.bytes_per_block), blocks, info.block_size, fits,
+               o.engine.context_length, o.share);
   spdlog::info("ready: {} serves {} at {}/v1", info.attention, o.server.api.names.id, server.url());
 }
 
@@ -129,42 +127,54 @@ struct ServerEnd {
   }
 };
 
-/// Loads everything and runs the engine on this thread until the server ends.
-void load_and_run(ServeOptions& o, server::Server& server) {
+/// What the files hold, but for the weights, which take long to load. A bad file ends the process here, before the port opens.
+struct Opened {
+  model::Model model;
+  std::shared_ptr<const text::Vocabulary> vocabulary;
+  std::shared_ptr<const text::ChatTemplate> chat_template;
+};
+
+Opened open_files(ServeOptions& o) {
+  Opened opened{.model = model::load_model(o.model)};
+  settle_memory(o, opened.model.file->size());
+  opened.vocabulary = std::make_shared<const text::Vocabulary>(o.model);
+  if (opened.vocabulary->size() > opened.model.spec.n_vocab) {
+    throw std::runtime_error(fmt::format("{} is damaged: it has {} tokens in the vocabulary, {} in the embedding",
+                                         o.model, opened.vocabulary->size(), opened.model.spec.n_vocab));
+  }
+  opened.chat_template = std::make_shared<const text::ChatTemplate>(opened.vocabulary, read_file(o.chat_template));
+  return opened;
+}
+
+/// Loads the weights and runs the engine on this thread until the server ends.
+void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   const auto progress = [&server](std::string_view stage, double fraction) {
     if (server.ending()) throw Interrupted{};
     server.set_progress(std::string(stage), fraction);
   };
-  progress("vocabulary", 0);
-  const auto vocabulary = std::make_shared<const text::Vocabulary>(o.model);
-  const auto chat_template = std::make_shared<const text::ChatTemplate>(vocabulary, read_file(o.chat_template));
-  o.ggml.model_path = o.model;
   o.ggml.context = o.context;
   o.ggml.max_rows = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest budget
   o.ggml.max_sequences = o.engine.max_batch;
-  const auto executor = executor::load_ggml_executor(o.ggml, progress);
+  const auto executor = executor::load_ggml_executor(std::move(opened.model), o.ggml, progress);
   progress("starting", 1);
 
   const executor::ExecutorInfo& info = executor->info();
-  if (vocabulary->size() > info.n_vocab) {
-    throw std::runtime_error(fmt::format("The model file is broken: {} tokens in the vocabulary, {} in the embedding.",
-                                         vocabulary->size(), info.n_vocab));
-  }
   if (info.attention == "dense") o.share = "off";  // the reference shares nothing
   kv::Cache cache(cache_config(info, o.ggml.max_rows, o.share == "on"));
-  o.engine.context_length = choose_context(o.context, cache, info);
+  const std::int32_t fits = longest_sequence(cache, info);
+  o.engine.context_length = choose_context(o.context, fits, info);
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
   const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,
-                                 .n_vocab = std::min(info.n_vocab, vocabulary->size()),
+                                 .n_vocab = std::min(info.n_vocab, opened.vocabulary->size()),
                                  .context_length = o.engine.context_length,
                                  .max_batch = o.engine.max_batch,
                                  .max_waiting = o.engine.max_waiting,
                                  .share = o.share == "on"};
-  server.ready(std::make_shared<server::EngineModel>(facts, vocabulary, chat_template, engine));
+  server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine));
   const ServerEnd server_end{server};
-  log_ready(server, o, info);
+  log_ready(server, o, info, fits);
   try {
     engine.run();
   } catch (const std::exception& e) {
@@ -188,15 +198,15 @@ int serve(ServeOptions o) {
   o.server.api.isolate_keys = o.isolate == "keys";
   if (o.server.api.isolate_keys && o.server.api.api_keys_file.empty())
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
-  settle_memory(o);
-  o.server.api.names.id = std::filesystem::path(o.model).stem().string();
+  Opened opened = open_files(o);
+  o.server.api.names.id = opened.model.file->name();
   o.server.handle_signals = true;
   o.server.api.cache_reports = cache_reports(o);
   server::Server server(o.server);
   server.start();
   spdlog::info("listening on {}, loading {}", server.url(), o.model);
   try {
-    load_and_run(o, server);
+    load_and_run(o, std::move(opened), server);
   } catch (const Interrupted&) {
     server.join();
   }

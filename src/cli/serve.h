@@ -1,7 +1,9 @@
 // `coppice serve`: loads a model and serves it.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace coppice::cli {
 

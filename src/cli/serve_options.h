@@ -1,13 +1,16 @@
 // The options of `coppice serve`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
 #include "engine/engine.h"
 #include "executor/ggml/ggml_executor.h"
 #include "server/server.h"
+
+namespace CLI {
+class App;
+}
 
 namespace coppice::cli {
 

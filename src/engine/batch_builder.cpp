@@ -5,13 +5,13 @@
 namespace coppice::engine {
 
 void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, executor::Batch& batch,
-                 std::vector<Sequence*>& sampled) {
+                 std::vector<Sequence*>& readers) {
   const std::size_t n_groups = cache.config().groups.size();
   batch.tokens.clear();
   batch.logit_rows.clear();
   const auto has_rows = [](const Sequence* sequence) { return sequence->rows > 0; };
   batch.sequences.resize(static_cast<std::size_t>(std::ranges::count_if(running, has_rows)));
-  sampled.clear();
+  readers.clear();
 
   std::size_t next = 0;
   for (Sequence* sequence : running) {
@@ -24,10 +24,9 @@ void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, exe
     const auto rows = cache.tokens(sequence->seq).subspan(first, static_cast<std::size_t>(sequence->rows));
     batch.tokens.insert(batch.tokens.end(), rows.begin(), rows.end());
     for (std::size_t g = 0; g < n_groups; ++g) part.tables[g] = cache.table(sequence->seq, static_cast<int>(g));
-    if (sequence->sampled) {
-      batch.logit_rows.push_back(batch.n_rows() - 1);
-      sampled.push_back(sequence);
-    }
+    const int n_logits = sequence->scored + (sequence->sampled ? 1 : 0);
+    for (int row = batch.n_rows() - n_logits; row < batch.n_rows(); ++row) batch.logit_rows.push_back(row);
+    if (n_logits > 0) readers.push_back(sequence);
   }
 }
 

@@ -10,9 +10,9 @@
 
 namespace coppice::engine {
 
-/// Fills everything but `copies`. `sampled` gets the sequences whose logits are asked for, in the order of
-/// their logits rows. The batch's tables are views into the cache, valid until it changes.
+/// Fills everything but `copies`. `readers` gets the sequences that want logits, in the order of their logits rows: each
+/// has `scored` of them, then one if it is `sampled`. The batch's tables are views into the cache, valid until it changes.
 void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, executor::Batch& batch,
-                 std::vector<Sequence*>& sampled);
+                 std::vector<Sequence*>& readers);
 
 }  // namespace coppice::engine

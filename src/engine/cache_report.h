@@ -17,6 +17,7 @@ enum class MatchEnded : std::uint8_t {
   kUnknown,     ///< nobody computed more of it, or that was evicted and is forgotten
   kNamespace,   ///< nothing at all was cached under this salt
   kSharingOff,  ///< --share off
+  kScored,      ///< it went as far as it may: the next token's log-probability is wanted
 };
 
 struct CacheReport {

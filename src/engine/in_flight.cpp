@@ -9,7 +9,7 @@ namespace coppice::engine {
 
 std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int32_t matched) const {
   const auto wanted = sequence.tokens();
-  const auto cap = static_cast<std::int32_t>(wanted.size()) - 1;  // the last token is computed in any case
+  const auto cap = static_cast<std::int32_t>(sequence.matchable().size());
   const auto start = static_cast<std::size_t>(matched);
   std::optional<Place> best;
   for (Sequence* leader : leaders_) {
@@ -18,7 +18,7 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
     if (leader->request->ns != sequence.request->ns || have.size() <= start) continue;
     // Beyond what matched first: unrelated prompts differ there at once, however long the common past is.
     const std::int32_t common = matched + kv::common_prefix(wanted.subspan(start), have.subspan(start));
-    const std::int32_t needed = common / block_size_ * block_size_;
+    const std::int32_t needed = std::min(common / block_size_, (cap + block_size_ - 1) / block_size_) * block_size_;
     const std::int32_t published = leader->computed / block_size_ * block_size_;
     if (std::min(needed, cap) <= matched || needed <= published || (best && needed <= best->needed)) continue;
     if (!std::ranges::equal(wanted.first(start), have.first(start))) continue;

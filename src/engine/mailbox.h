@@ -25,10 +25,19 @@ namespace coppice::engine {
 /// (tests/sampling/weight_test.cpp).
 inline constexpr std::size_t kSampleWeight = 256;
 
+/// What a prompt's token counts for besides, in tokens, if it is scored with `n_top` alternatives: its entry is on its way
+/// to the client until that takes it (tests/sampling/weight_test.cpp).
+inline constexpr std::size_t scored_weight(int n_top) {
+  constexpr std::size_t kLong = 64, kUsual = 16;  // bytes of a token's name that std::string doesn't hold in place
+  const std::size_t alternatives = static_cast<std::size_t>(n_top) * (sizeof(sampling::TokenLogprob) + kUsual);
+  return (sizeof(sampling::PromptToken) + kLong + alternatives) / sizeof(kv::Token);
+}
+
 /// What a request makes the engine hold while it is open, in tokens.
 inline std::size_t weight(const Request& request) {
   constexpr std::size_t kFrame = 64;  // the request itself
-  return request.prompt.size() + kSampleWeight * request.samples.size() + kFrame;
+  const std::size_t scored = request.scoring ? scored_weight(request.scoring->n_top) : 0;
+  return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + kFrame;
 }
 
 struct Commands {

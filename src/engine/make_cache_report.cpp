@@ -43,14 +43,17 @@ std::int32_t running_overlap(const kv::Cache& cache, const Sequence& sequence, s
 CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, std::int32_t matched,
                               std::span<Sequence* const> running, double prefill_speed) {
   const auto all = sequence.tokens();
-  const auto usable = all.first(all.size() - 1);
+  const auto usable = sequence.matchable();
   const auto at = static_cast<std::size_t>(matched);
   CacheReport report{.prompt_tokens = static_cast<std::int32_t>(all.size()), .matched_tokens = matched};
   const auto before = usable.first(at).last(std::min(at, kShownTokens));
   report.before.assign(before.begin(), before.end());
   const auto asked = all.subspan(at, std::min(all.size() - at, kShownTokens));
   report.asked.assign(asked.begin(), asked.end());
-  if (at == usable.size()) return report;
+  if (at == usable.size()) {
+    if (at + 1 < all.size()) report.ended = MatchEnded::kScored;
+    return report;
+  }
 
   if (!cache.config().share) {
     report.ended = MatchEnded::kSharingOff;

@@ -21,14 +21,22 @@ using RequestId = std::uint64_t;
 
 using Clock = std::chrono::steady_clock;
 
+/// The log-probabilities of a prompt's tokens.
+struct PromptScoring {
+  std::shared_ptr<sampling::Scorer> scorer;
+  std::int32_t from = 1;  ///< the first token wanted, counted from 0; the prompt's first one has nothing before it
+  int n_top = 0;          ///< alternatives to each
+};
+
 /// n samples of one prompt. The prompt is prefilled once; the samples fork it without copying.
 struct Request {
   RequestId id = 0;
-  std::vector<kv::Token> prompt;                               ///< at least one token
-  std::int32_t max_tokens = 0;                                 ///< per sample; <= 0: as far as context and pool go
+  std::vector<kv::Token> prompt;           ///< at least one token
+  std::optional<std::int32_t> max_tokens;  ///< per sample; none: as far as context and pool go; 0: only the prompt
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
   std::string cache_salt;                                      ///< isolates tenants; added to the namespace
   std::int32_t priority = 0;                                   ///< lower goes first
+  std::optional<PromptScoring> scoring;                        ///< Event::prompt
   bool cache_report = false;                                   ///< wants one, if it is admitted: Event::report
   std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included
   Clock::time_point submitted{};                               ///< set by Engine::submit()
@@ -52,10 +60,12 @@ enum class Refusal : std::uint8_t {
 inline constexpr std::size_t kRefusals = 6;
 
 /// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is complete.
+/// Before the first of them come the prompt's tokens, if they are to be scored: in order, each once, over several events.
 struct Event {
   RequestId request = 0;
   int sample = 0;
   sampling::Piece piece;
+  std::vector<sampling::PromptToken> prompt;  ///< the next ones; the piece is then empty, without a token (-1)
   bool done = false;
   Usage usage;                     ///< filled when done
   std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated

@@ -55,6 +55,13 @@ void RequestTable::add(Sequence& sequence, sampling::Piece piece, std::optional<
   if (open.all_ended()) end(open, {.kind = Outcome::Kind::kFinished});
 }
 
+void RequestTable::add_prompt(OpenRequest& open, std::vector<sampling::PromptToken> tokens) {
+  events_.push_back(Event{.request = open.request.id,
+                          .piece = {.token = -1},
+                          .prompt = std::move(tokens),
+                          .report = std::exchange(open.report, nullptr)});
+}
+
 void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
   // A request that never got in leaves its place to the next: the queue's patience counts those who stayed.
   if (open.arrival == arrivals_ && !open.admitted_before) --arrivals_;

@@ -60,6 +60,9 @@ class RequestTable {
   /// REQUIRES: n_samples == 1. Throws what Generation::flush() throws; then the request can only be ended as failed.
   void add(Sequence& sequence, sampling::Piece piece, std::optional<sampling::Finish> cut = {});
 
+  /// Puts out the next tokens of a prompt that is scored.
+  void add_prompt(OpenRequest& open, std::vector<sampling::PromptToken> tokens);
+
   /// The one way out: releases the sequences, puts out the last events, counts, and removes the request.
   /// Throws what Generation::flush() throws, except for kFailed; then the request can only be ended as failed.
   void end(OpenRequest& open, const Outcome& outcome);

@@ -24,6 +24,7 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       share_(cache.config().share),
       max_batch_(std::max(config.max_batch, 1)),
       step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
+      scored_rows_(std::max(config.scored_rows, 1)),
       growth_room_(config.growth_room),
       context_length_(config.context_length),
       queue_(cache, config.patience),
@@ -72,15 +73,17 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
   const auto tokens = sequence.tokens();
   const kv::Namespace& ns = sequence.request->ns;
   if (share_) {
-    // The last token is computed in any case: its logits are needed.
-    const std::int32_t matched = cache_.match(tokens.first(tokens.size() - 1), ns);
+    const std::int32_t matched = cache_.match(sequence.matchable(), ns);
     if (const auto place = in_flight_.find(sequence, matched)) {
       in_flight_.follow(sequence, *place);
       return Turn::kFollows;
     }
   }
-  const auto seq = cache_.admit(
-      {.prompt = tokens, .ns = ns, .n_samples = sequence.n_samples, .keep_free = running_.empty() ? 0 : growth_room()});
+  const auto seq = cache_.admit({.prompt = tokens,
+                                 .ns = ns,
+                                 .n_samples = sequence.n_samples,
+                                 .most_cached = sequence.matchable().size(),
+                                 .keep_free = running_.empty() ? 0 : growth_room()});
   if (!seq) {
     kv::NoRoom why = seq.error();
     why.never |= running_.empty();
@@ -114,8 +117,8 @@ std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
   const OpenRequest& open = *sequence.request;
   const std::int32_t length = sequence.computed;
   // The last token needs no slot. max_tokens is the client's: it may be the largest there is.
-  const std::int64_t last = std::int64_t{open.usage.prompt_tokens} + open.request.max_tokens - 1;
-  if (open.request.max_tokens > 0 && blocks_for(last) <= blocks_for(length)) return 0;
+  const auto& most = open.request.max_tokens;
+  if (most && blocks_for(std::int64_t{open.usage.prompt_tokens} + *most - 1) <= blocks_for(length)) return 0;
   std::int64_t sum = 0;
   for (const kv::GroupSpec& group : cache_.config().groups) {
     const bool full = group.kind == kv::GroupKind::kFull;
@@ -216,13 +219,14 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
 
 // Shares the step's prefill rows out: the first in rank takes up to three quarters of what is left, the next three
 // quarters of the rest, and so on, so that a short prompt gets through behind a long one; what nobody wants
-// goes to the first again. Those before the first to arrive leave it its part: invariant 3.
+// goes to the first again. Those before the first to arrive leave it its part: invariant 3. So it is with the rows among
+// them that are scored.
 void Scheduler::grant_prefill(int budget) {
   const int max_extend = cache_.config().max_extend;
   const int block_size = cache_.config().block_size;
-  const auto wanted = [&](const Sequence& sequence) {
+  const auto wanted = [&](const Sequence& sequence, int scored) {
     const auto rest = static_cast<int>(sequence.tokens().size()) - sequence.computed;
-    return std::min(rest, max_extend);
+    return std::min({rest, max_extend, sequence.rows_with_scored(scored)});
   };
   const auto prefills = [](const Sequence* sequence) { return sequence->state == SequenceState::kPrefill; };
   auto behind = std::ranges::count_if(running_, prefills);
@@ -231,20 +235,27 @@ void Scheduler::grant_prefill(int budget) {
     if (prefills(sequence) && (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)))
       first_arrived = sequence;
   }
-  int reserved = std::min(block_size, (budget + 3) / 4);
+  bool before_first = true;
+  const auto part = [&](int left, int all) {
+    const int kept_back = behind > 0 ? std::min(left / 4, left - std::min(left, block_size)) : 0;
+    return left - std::max(kept_back, before_first ? std::min(block_size, (all + 3) / 4) : 0);
+  };
+  int left = budget, left_scored = scored_rows_;
   for (Sequence* sequence : running_) {
     if (!prefills(sequence)) continue;
-    if (sequence == first_arrived) reserved = 0;
-    const int kept_back = --behind > 0 ? std::min(budget / 4, budget - std::min(budget, block_size)) : 0;
-    sequence->rows = std::min(wanted(*sequence), budget - std::max(kept_back, reserved));
-    budget -= sequence->rows;
+    before_first &= sequence != first_arrived;
+    --behind;
+    sequence->rows = std::min(wanted(*sequence, part(left_scored, scored_rows_)), part(left, budget));
+    left -= sequence->rows;
+    left_scored -= sequence->scored_in(sequence->rows);
   }
   for (Sequence* sequence : running_) {
-    if (budget == 0) break;
+    if (left == 0) break;
     if (!prefills(sequence)) continue;
-    const int more = std::min(wanted(*sequence) - sequence->rows, budget);
-    sequence->rows += more;
-    budget -= more;
+    const int had = sequence->rows, had_scored = sequence->scored_in(had);
+    sequence->rows = std::min(wanted(*sequence, left_scored + had_scored), had + left);
+    left -= sequence->rows - had;
+    left_scored -= sequence->scored_in(sequence->rows) - had_scored;
   }
 }
 
@@ -277,6 +288,7 @@ Sequence* Scheduler::plan(std::vector<kv::CopyOp>& copies) {
     const bool decoding = sequence->state == SequenceState::kDecode;
     const auto end = static_cast<std::size_t>(sequence->computed + sequence->rows);
     sequence->sampled = sequence->rows > 0 && (decoding || end == sequence->tokens().size());
+    sequence->scored = sequence->rows > 0 ? sequence->scored_in(sequence->rows) : 0;
   }
   return nullptr;
 }

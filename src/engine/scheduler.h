@@ -9,7 +9,8 @@
 //  3. A step has a row for every decoding sequence, then prefill chunks up to the budget. Beside decodes prompts get
 //     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
 //     max_batch + 1, so that decodes cannot keep a prefill out for ever. Nor can more important prompts: of those who
-//     prefill the first to arrive has a block's rows, or a quarter of the prompts' if that is less.
+//     prefill the first to arrive has a block's rows, or a quarter of the prompts' if that is less. The rows whose logits
+//     score prompts' tokens are shared out likewise, from a budget of their own: logits take memory.
 //  4. Beside others a request is admitted only if afterwards every running sample can still grow by a block. So no
 //     preemption follows an admission within block_size steps: a preempted request comes back when there is room, not as
 //     soon as it just fits. Who runs alone needs no such room.
@@ -86,6 +87,7 @@ class Scheduler {
   bool share_;
   int max_batch_;
   int step_tokens_;
+  int scored_rows_;
   bool growth_room_;
   std::int32_t context_length_;
   Queue queue_;

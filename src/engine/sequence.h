@@ -10,11 +10,14 @@
 //  2. Between steps: computed_len(seq) == computed; a kDecode sequence has exactly one token, out.back(), that is not
 //     computed.
 //  3. n_samples > 1 only while `out` is empty.
+//  4. Only one sequence of a request is there while next_scored is in the prompt, and then computed < next_scored: the row
+//     before that token is computed, or computed again, by whoever is to score it.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -49,7 +52,8 @@ struct Sequence {
   kv::SeqId seq{};            ///< kPrefill, kDecode
   std::int32_t computed = 0;  ///< tokens whose keys are in the pool
   int rows = 0;               ///< rows in the step in hand; 0: none
-  bool sampled = false;       ///< its last row in the step in hand yields logits
+  int scored = 0;        ///< rows in the step in hand whose logits are for scoring: its last, but for a sampled one
+  bool sampled = false;  ///< its last row in the step in hand yields logits to sample from
   Clock::time_point last_token{};
 
   Sequence* leader = nullptr;  ///< kFollowing; this and `needed` are kept by InFlight
@@ -57,6 +61,12 @@ struct Sequence {
 
   /// What has to be in the cache before the next token can be sampled.
   std::span<const kv::Token> tokens() const;
+  /// The beginning of tokens() that may be found there: whose logits are wanted has to be computed.
+  std::span<const kv::Token> matchable() const;
+  /// Of its next `n` rows: those whose logits foretell a token of the prompt that is to be scored.
+  int scored_in(int n) const;
+  /// The most of its next rows, at least 0, of which `n` are such.
+  int rows_with_scored(int n) const;
   bool admitted() const { return state == SequenceState::kPrefill || state == SequenceState::kDecode; }
 };
 
@@ -64,7 +74,8 @@ struct OpenRequest {
   /// With one sequence, not in the queue yet, that stands for all samples.
   explicit OpenRequest(Request r)
       : request(std::move(r)), ns{.salt = request.cache_salt}, ended(request.samples.size()) {
-    usage.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
+    usage.prompt_tokens = next_scored = static_cast<std::int32_t>(request.prompt.size());
+    if (request.scoring) next_scored = std::min(next_scored, std::max(request.scoring->from, 1));
     Sequence& all = *sequences.emplace_back(std::make_unique<Sequence>());
     all.request = this;
     all.n_samples = static_cast<int>(request.samples.size());
@@ -76,6 +87,7 @@ struct OpenRequest {
   std::uint64_t arrival = 0;  ///< its place in the queue for good, also after a preemption
   kv::Namespace ns;
   Usage usage;
+  std::int32_t next_scored = 0;  ///< the first token of the prompt whose log-probability is to go out; its length: none
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
   std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
   bool admitted_before = false;                      ///< figures that count once were counted
@@ -101,6 +113,22 @@ struct ByArrival {
 
 inline std::span<const kv::Token> Sequence::tokens() const {
   return out.empty() ? std::span<const kv::Token>(request->request.prompt) : std::span<const kv::Token>(history);
+}
+
+inline std::span<const kv::Token> Sequence::matchable() const {
+  const auto before_last = tokens().first(tokens().size() - 1);
+  const auto unscored = static_cast<std::size_t>(std::max(request->next_scored, 1) - 1);
+  return request->next_scored < request->usage.prompt_tokens ? before_last.first(unscored) : before_last;
+}
+
+inline int Sequence::scored_in(int n) const {
+  const int end = std::min(computed + n, request->usage.prompt_tokens - 1);  // the last row foretells the answer
+  return std::max(end - (request->next_scored - 1), 0);
+}
+
+inline int Sequence::rows_with_scored(int n) const {
+  const int left = std::max(request->usage.prompt_tokens - request->next_scored, 0);
+  return left <= n ? std::numeric_limits<int>::max() : request->next_scored - 1 - computed + n;
 }
 
 }  // namespace coppice::engine

@@ -33,8 +33,13 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-EngineConfig with_context(EngineConfig config, const executor::ExecutorInfo& info) {
+constexpr std::size_t kScoredBytes = std::size_t{64} << 20;  // of logits in a step, besides those to sample from
+
+EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) {
   if (config.context_length <= 0) config.context_length = info.context_length;
+  const std::size_t row_bytes = sizeof(float) * static_cast<std::size_t>(std::max(info.n_vocab, 1));
+  if (config.scored_rows <= 0)
+    config.scored_rows = static_cast<int>(std::max(kScoredBytes / row_bytes, std::size_t{1}));
   return config;
 }
 
@@ -54,7 +59,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
     : mailbox_(mailbox),
       cache_(std::move(cache)),
       executor_(executor),
-      config_(with_context(std::move(config), executor.info())),
+      config_(completed(std::move(config), executor.info())),
       sink_(std::move(sink)),
       scheduler_(cache_, config_, figures_),
       requests_(scheduler_, figures_),
@@ -74,7 +79,7 @@ bool StepLoop::step() {
   obey();                   // new requests enter the queue, cancelled ones end
   expire();                 // so do those whose time is over
   admit();                  // the queue's first get blocks
-  if (compute()) sample();  // a batch of rows goes through the model; each sample that has logits gets a token
+  if (compute()) sample();  // a batch of rows goes through the model; who has logits gets tokens, or scores
 
   const double seconds = seconds_since(start);
   figures_.step_seconds += seconds;
@@ -183,9 +188,15 @@ void StepLoop::begin(Sequence& sequence) {
   figures_.cached_tokens += sequence.computed;
   figures_.queue_seconds.add(std::chrono::duration<double>(now_ - open.request.submitted).count());
   rates_.left_queue(now_, queue_was_empty_);
-  if (!open.request.cache_report) return;
-  open.report = std::make_shared<const CacheReport>(
-      make_cache_report(cache_, sequence, sequence.computed, scheduler_.running(), rates_.prefill_tokens_per_second()));
+  if (open.request.cache_report) {
+    open.report = std::make_shared<const CacheReport>(make_cache_report(
+        cache_, sequence, sequence.computed, scheduler_.running(), rates_.prefill_tokens_per_second()));
+  }
+  if (!open.request.scoring) return;
+  std::vector<sampling::PromptToken> unscored;
+  for (const kv::Token token : std::span(open.request.prompt).first(static_cast<std::size_t>(open.next_scored)))
+    unscored.push_back(open.request.scoring->scorer->name(token));
+  requests_.add_prompt(open, std::move(unscored));
 }
 
 // Only those who have just come are turned away: whoever was let in stays, and preempted requests may stretch the queue.
@@ -205,7 +216,7 @@ bool StepLoop::compute() {
   Sequence* stuck = nullptr;
   try {
     stuck = scheduler_.plan(batch_.copies);
-    build_batch(cache_, scheduler_.running(), batch_, sampled_);
+    build_batch(cache_, scheduler_.running(), batch_, readers_);
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
     if (batch_.n_rows() > 0) forward();
   } catch (const std::exception& error) {
@@ -250,13 +261,33 @@ void StepLoop::end_for_room(Sequence& sequence, std::string message) {
 void StepLoop::sample() {
   now_ = config_.now();
   expire();  // a step may take seconds
-  for (std::size_t i = 0; i < sampled_.size(); ++i) {
-    Sequence& sequence = *sampled_[i];
-    const auto row = logits_.row(i);
-    if (sequence.state == SequenceState::kEnded) continue;  // its time ran out just now
-    attempt(*sequence.request,
-            [&] { sequence.n_samples > 1 ? sample_siblings(sequence, row) : sample_one(sequence, row); });
+  std::size_t row = 0;
+  for (Sequence* sequence : readers_) {
+    const std::size_t first = row;
+    row += static_cast<std::size_t>(sequence->scored) + (sequence->sampled ? 1 : 0);
+    if (sequence->state == SequenceState::kEnded) continue;  // its time ran out just now
+    attempt(*sequence->request, [&] {
+      if (sequence->scored > 0) score(*sequence, first);
+      if (!sequence->sampled) return;
+      const auto logits = logits_.row(row - 1);
+      sequence->n_samples > 1 ? sample_siblings(*sequence, logits) : sample_one(*sequence, logits);
+    });
   }
+}
+
+void StepLoop::score(Sequence& sequence, std::size_t first_row) {
+  OpenRequest& open = *sequence.request;
+  const PromptScoring& asked = *open.request.scoring;
+  std::vector<sampling::PromptToken> scored;
+  {
+    const Stopwatch stopwatch(figures_.sampling_seconds);
+    for (std::size_t i = 0; std::cmp_less(i, sequence.scored); ++i) {
+      const kv::Token next = open.request.prompt[static_cast<std::size_t>(open.next_scored) + i];
+      scored.push_back(asked.scorer->score(logits_.row(first_row + i), next, asked.n_top));
+    }
+  }
+  open.next_scored += sequence.scored;
+  requests_.add_prompt(open, std::move(scored));
 }
 
 void StepLoop::sample_siblings(Sequence& first, std::span<const float> logits) {
@@ -276,6 +307,7 @@ void StepLoop::sample_siblings(Sequence& first, std::span<const float> logits) {
 
 void StepLoop::sample_one(Sequence& sequence, std::span<float> logits) {
   OpenRequest& open = *sequence.request;
+  if (open.request.max_tokens == 0) return requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
   auto& generation = *open.request.samples[static_cast<std::size_t>(sequence.sample)];
   sampling::Piece piece;
   {
@@ -289,7 +321,7 @@ void StepLoop::sample_one(Sequence& sequence, std::span<float> logits) {
   sequence.out.push_back(piece.token);
 
   const auto length = static_cast<std::int32_t>(sequence.out.size());
-  const bool answer_full = open.request.max_tokens > 0 && length >= open.request.max_tokens;
+  const bool answer_full = open.request.max_tokens && length >= *open.request.max_tokens;
   const bool context_full = config_.context_length > 0 && open.usage.prompt_tokens + length >= config_.context_length;
   const bool full = answer_full || context_full;
   requests_.add(sequence, std::move(piece), full ? std::optional(sampling::Finish::kLength) : std::nullopt);

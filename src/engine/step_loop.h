@@ -53,6 +53,7 @@ class StepLoop {
   void forward();
   void fail_step(const std::exception& error);
   void end_for_room(Sequence& sequence, std::string message);
+  void score(Sequence& sequence, std::size_t first_row);
   void sample_siblings(Sequence& first, std::span<const float> logits);
   void sample_one(Sequence& sequence, std::span<float> logits);
   void shut_down();
@@ -86,7 +87,7 @@ class StepLoop {
   std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
   bool queue_was_empty_ = false;
   executor::Batch batch_;
-  std::vector<Sequence*> sampled_;  // in the order of their logits
+  std::vector<Sequence*> readers_;  // in the order of their logits
   executor::Logits logits_;
   std::vector<float> row_;  // scratch
 };

@@ -57,7 +57,7 @@ struct ExecutorInfo {
   std::int32_t context_length = 0;  ///< tokens the model was trained for
   int block_size = 0;
   std::int32_t num_blocks = 0;      ///< blocks in the pool, the null block included
-  std::size_t bytes_per_block = 0;  ///< over all layer slots
+  std::size_t bytes_per_block = 0;  ///< of a page, whichever group's
   std::vector<kv::GroupSpec> groups;
   std::string model_digest;  ///< hex; metadata, tensor table, a sample of each tensor
   std::string layout;        ///< KV format, order in a block, block size, groups, rope

@@ -90,7 +90,8 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   Impl& impl = *impl_;
   assert(!request.prompt.empty() && request.n_samples > 0);
   PrefixTree::Match match;
-  if (impl.config.share) match = impl.tree.match(request.prompt.first(request.prompt.size() - 1), request.ns);
+  const std::size_t usable = std::min(request.prompt.size() - 1, request.most_cached);
+  if (impl.config.share) match = impl.tree.match(request.prompt.first(usable), request.ns);
   const auto prompt_len = static_cast<std::int32_t>(request.prompt.size());
   const std::int32_t prompt_blocks = impl.config.blocks_for(prompt_len);
   const Budget::Claim claim = impl.budget.claim(match, prompt_blocks);
@@ -178,11 +179,15 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> 
 
 void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
   const int filled = seq.len() % config.block_size;
-  for (BlockTable& table : seq.tables) {
+  for (int g = 0; g < config.n_groups(); ++g) {
+    BlockTable& table = seq.tables[g];
     const BlockId old = table.back();
     if (pool.ref_count(old) == 1) continue;  // the last owner writes in place
     BlockRef fresh = budget.allocate(seq);
-    copies.push_back({old, fresh.id(), fault(Fault::kCopyOneShort) ? filled - 1 : filled});
+    copies.push_back({.src = old,
+                      .dst = fresh.id(),
+                      .n_slots = fault(Fault::kCopyOneShort) ? filled - 1 : filled,
+                      .group = fault(Fault::kCopyOtherGroup) ? 0 : g});
     // The old block is let go of here: copies run in order before the step's writes, so it may be reused at once.
     const BlockRef shared = table.replace(table.size() - 1, std::move(fresh));
     ++cow_forks;

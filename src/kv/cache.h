@@ -34,10 +34,14 @@
 //  5. A block that holds positions in [computed_len, len) of a sequence has that one holder.
 //  6. The table's full-group blocks below `published` are the tree's blocks, node by node.
 //  7. A group's eviction order holds exactly the blocks that only the tree holds. The coldest of the full group ends a leaf.
+//  8. Groups with one window are alike (a model has several where its sliding layers don't fit into a page): a position has
+//     blocks in all of them or in none, in tables and in the tree, with the same users.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,7 +64,8 @@ struct Lengths {
 struct AdmitRequest {
   std::span<const Token> prompt;  ///< at least one token
   Namespace ns;
-  int n_samples = 1;           ///< one growth block and one fork block is reserved for each
+  int n_samples = 1;  ///< one growth block and one fork block is reserved for each
+  std::size_t most_cached = std::numeric_limits<std::size_t>::max();  ///< tokens that may come from the tree
   std::int64_t keep_free = 0;  ///< blocks that must stay to be had by those who run already
 };
 
@@ -113,7 +118,8 @@ class Cache {
   /// Blocks that a request of this prompt needs at the very least, with nothing cached and nobody else about.
   std::int64_t blocks_needed(std::int32_t prompt_len, int n_samples) const;
 
-  /// Starts a sequence on the longest cached prefix, capped at prompt length - 1 (the last token's logits are needed).
+  /// Starts a sequence on the longest cached prefix, capped at prompt length - 1 (the last token's logits are needed) and
+  /// at most_cached.
   /// The caller extends it with prompt[cached_len, ...). Copies nothing.
   std::expected<SeqId, NoRoom> admit(const AdmitRequest& request);
 

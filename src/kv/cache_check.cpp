@@ -26,7 +26,13 @@ Error for_each_node(const TreeNode& node, F&& f) {
 class Check {
  public:
   explicit Check(const CacheView& cache)
-      : cache_(cache), bs_(cache.config.block_size), users_(cache.config.num_blocks, 0), group_(users_.size(), -1) {}
+      : cache_(cache), bs_(cache.config.block_size), users_(cache.config.num_blocks, 0), group_(users_.size(), -1) {
+    const auto& groups = cache.config.groups;
+    for (const GroupSpec& group : groups) {
+      const auto first = std::ranges::find_if(groups, [&](const GroupSpec& g) { return g.keeps_as(group); });
+      first_alike_.push_back(static_cast<int>(first - groups.begin()));
+    }
+  }
 
   Error run();
 
@@ -34,6 +40,7 @@ class Check {
   Error check_node(const TreeNode& node);
   Error check_children(const TreeNode& node) const;
   Error check_blocks(const TreeNode& node);
+  Error check_alike(int group, BlockId block, BlockId first) const;
   Error check_sequence(const CacheSequence& seq);
   Error check_published(const CacheSequence& seq) const;
   Error check_counts() const;
@@ -43,6 +50,7 @@ class Check {
   const int bs_;
   std::vector<std::int32_t> users_;  // by block id
   std::vector<std::int32_t> group_;  // by block id; -1: not in the tree
+  std::vector<int> first_alike_;     // by group: the first one with its window
   std::int64_t nodes_ = 0;
 };
 
@@ -114,6 +122,7 @@ Error Check::check_blocks(const TreeNode& node) {
   for (std::int32_t b = 0; b < node.n_blocks(); ++b) {
     for (int g = 0; g < cache_.config.n_groups(); ++g) {
       const BlockId id = node.row(b)[g];
+      if (Error error = check_alike(g, id, node.row(b)[first_alike_[g]]); !error.empty()) return error;
       if (id == kNullBlock) {
         if (cache_.config.groups[g].kind == GroupKind::kFull) return "a hole in a full group";
         continue;
@@ -130,6 +139,17 @@ Error Check::check_blocks(const TreeNode& node) {
     }
   }
   return {};
+}
+
+// cache.h's invariant 8, for one position.
+Error Check::check_alike(int group, BlockId block, BlockId first) const {
+  const BlockPool& pool = cache_.pool;
+  if ((block == kNullBlock) == (first == kNullBlock) &&
+      (block == kNullBlock || pool.users(block) == pool.users(first))) {
+    return {};
+  }
+  return fmt::format("block {} of group {} and {} of group {} have one window, and other users", block, group, first,
+                     first_alike_[group]);
 }
 
 // --- sequences ------------------------------------------------------------------------------------------------------
@@ -151,6 +171,7 @@ Error Check::check_sequence(const CacheSequence& seq) {
     const std::int32_t begin = config.first_kept_block(g, seq.computed_len);
     for (std::int32_t b = 0; b < std::ssize(ids); ++b) {
       const BlockId block = ids[b];
+      if (Error error = check_alike(g, block, seq.tables[first_alike_[g]][b]); !error.empty()) return error;
       if (block == kNullBlock) {
         if (b >= begin) return fmt::format("block {} of group {} is missing", b, g);
         continue;

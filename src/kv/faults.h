@@ -11,8 +11,10 @@ enum class Fault : std::uint8_t {
   kDropReference,         ///< a match takes one reference too few
   kSkipFork,              ///< a shared tail is written in place
   kCopyOneShort,          ///< a fork copies one slot too few
+  kCopyOtherGroup,        ///< a fork's copy names the full group, whatever it copies
   kMatchOneLong,          ///< a match claims one token more than it compared
   kIgnoreHole,            ///< a sliding group's hole doesn't shorten a match
+  kHoleInOneGroup,        ///< eviction leaves a window's blocks in its other groups
   kIgnoreSalt,            ///< every namespace is the same
   kStaleTableAfterMerge,  ///< a merged block leaves the table pointing to the freed one
   kEvictInUse,            ///< eviction frees a block that a sequence holds

@@ -239,12 +239,7 @@ int PrefixTree::evict(BlockId id) {
   const Place at = place(id);
   TreeNode& node = *at.node;
   const auto row = node.row(at.block - node.first_block);
-  if (row[0] != id) {  // a sliding group's: leaves a hole
-    *std::ranges::find(row, id) = kNullBlock;
-    places_[id] = {};
-    pool_.drop_from_tree(id);
-    return 1;
-  }
+  if (row[0] != id) return make_hole(row, static_cast<int>(std::ranges::find(row, id) - row.begin()));
   assert(node.children.empty() && at.block == node.end_block() - 1);
   const auto freed = std::ranges::count_if(row, [&](BlockId b) { return b != kNullBlock && pool_.users(b) == 0; });
   if (!node.is_partial()) pool_.order().remember(id, node.digests.back(), EvictionOrder::is_sample(at.block));
@@ -254,6 +249,20 @@ int PrefixTree::evict(BlockId id) {
     remove_leaf(node);
   }
   return static_cast<int>(freed);
+}
+
+// Groups of one window go together: without one of them the others are worth nothing.
+int PrefixTree::make_hole(std::span<BlockId> row, int group) {
+  int freed = 0;
+  for (int g = 1; g < n_groups_; ++g) {
+    if (row[g] == kNullBlock || !config_.groups[g].keeps_as(config_.groups[group])) continue;
+    if (fault(Fault::kHoleInOneGroup) && g != group) continue;
+    const BlockId id = std::exchange(row[g], kNullBlock);
+    freed += pool_.users(id) == 0;
+    places_[id] = {};
+    pool_.drop_from_tree(id);
+  }
+  return freed;
 }
 
 bool PrefixTree::before_branch(BlockId id, const GroupSpec& group) const {

@@ -65,7 +65,7 @@ class PrefixTree {
   Cursor publish(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids);
 
   /// Lets go of a cached block. In the full group it is a leaf's last block, and goes with all its groups; in a sliding
-  /// group it goes alone, and leaves a hole. Returns the number of blocks freed.
+  /// group it goes with the groups of the same window, and leaves a hole. Returns the number of blocks freed.
   int evict(BlockId id);
 
   /// Whether a sliding block lies in the last window before a branch: every branch needs it, so it is worth keeping longer.
@@ -95,6 +95,7 @@ class PrefixTree {
   void add_child(TreeNode& parent, TreeNode::Children::node_type child, const Block& block);
   void replace_partial(TreeNode& leaf, const Block& block);
   void split(TreeNode& node, std::int32_t blocks);
+  int make_hole(std::span<BlockId> row, int group);
   void drop_last_block(TreeNode& leaf);
   void remove_leaf(TreeNode& leaf);
   void remove_root(TreeNode& root);

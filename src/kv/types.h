@@ -1,10 +1,10 @@
 // Types that cross the border of kv: all that the executor and the attention kernels see of the cache. Header-only,
 // plain data, standard library only.
 //
-// Glossary (docs/architecture.md has the long form)
-//   block     a page of the pool: `block_size` slots of keys and values, for every layer slot
+// Glossary (docs/glossary.md has the long form)
+//   block     a page of the pool: `block_size` slots of keys and values, for the layers of one group
 //   slot      the place of one token's keys and values: block id * block_size + offset in the block
-//   group     layers that must remember the same positions: full attention, a sliding window, ...
+//   group     layers that must remember the same positions (all, or a sliding window) and fit into one page
 //   table     a sequence's blocks of one group, by absolute position: entry i holds [i * bs, (i + 1) * bs)
 #pragma once
 
@@ -31,22 +31,33 @@ enum class GroupKind : std::uint8_t {
   kSliding,  ///< what left the window is forgotten
 };
 
-/// What one group of layers must remember. The j-th layer of every group uses layer slot j of a block.
+/// What one group of layers must remember. Layers with one window that don't fit into a page form several groups.
 struct GroupSpec {
   GroupKind kind = GroupKind::kFull;
   int window = 0;                   ///< tokens that a query sees, itself included; 0: all
-  std::vector<int> layers;          ///< model layers of this group, in the order of their layer slots
+  std::vector<int> layers;          ///< model layers of this group, in the order in which they lie in a page
   std::size_t bytes_per_token = 0;  ///< keys and values of one token over this group's layers
+  /// The window doesn't end at the query: it is the one of [0, window), [window, 2 * window), ... that the query lies in.
+  bool chunked = false;
 
   /// The first position that a query at `position` sees.
   std::int64_t first_visible(std::int64_t position) const {
-    return window == 0 ? 0 : std::max<std::int64_t>(0, position - window + 1);
+    if (window == 0) return 0;
+    return chunked ? position / window * window : std::max<std::int64_t>(0, position - window + 1);
   }
   /// The first position that a sequence of `len` tokens keeps: positions before it have left the window.
-  std::int32_t first_kept(std::int32_t len) const { return kind == GroupKind::kFull ? 0 : std::max(0, len - window); }
+  /// Its last token may be computed once more.
+  std::int32_t first_kept(std::int32_t len) const {
+    if (kind == GroupKind::kFull || len == 0) return 0;
+    return static_cast<std::int32_t>(first_visible(len - 1));
+  }
+  /// Whether both keep the same positions of every sequence.
+  bool keeps_as(const GroupSpec& other) const {
+    return kind == other.kind && window == other.window && chunked == other.chunked;
+  }
 };
 
-/// Copies slots [0, n_slots) of block `src` to block `dst`, in every layer slot: the data half of a fork.
+/// Copies slots [0, n_slots) of block `src` to block `dst`, in each layer of their group: the data half of a fork.
 ///
 /// A step's copies are run in list order, before the step's first write. Contents change only inside a step, so
 /// running them there equals running each at the moment it was planned: a source that was freed, or a destination that
@@ -55,6 +66,7 @@ struct CopyOp {
   BlockId src = kNullBlock;
   BlockId dst = kNullBlock;
   int n_slots = 0;
+  int group = 0;
   friend bool operator==(const CopyOp&, const CopyOp&) = default;
 };
 

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cmath>
-#include <filesystem>
 
 #include "model/load_error.h"
 #include "model/tensor_table.h"
@@ -41,6 +40,21 @@ void read_scaling(const Metadata& m, const ModelSpec& spec, RopeSpec& rope) {
   }
 }
 
+/// Positions in heads of head_dim values.
+RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, int head_dim, bool halves) {
+  RopeSpec rope{.halves = halves};
+  rope.dims = m.size("rope.dimension_count", head_dim, head_dim);
+  if (rope.dims % 2 != 0) m.refuse("{} = {} is odd", m.key("rope.dimension_count"), rope.dims);
+  const auto sections = m.list("rope.dimension_sections", 2);
+  if (sections && (*sections)[1] > 0) m.refuse("positions in more than one dimension are not built yet");
+  rope.base = m.number("rope.freq_base", 10000.0F);
+  read_scaling(m, spec, rope);
+  if (!(rope.base > 0) || !(rope.freq_scale > 0) || !std::isfinite(rope.freq_scale) || !(rope.magnitude > 0)) {
+    m.refuse("rope base {}, scale {} and magnitude {} make no sense", rope.base, rope.freq_scale, rope.magnitude);
+  }
+  return rope;
+}
+
 /// Factors for all positions, or LongRoPE's for long contexts and for short ones. Which of these it is must not change while
 /// a sequence grows, or keys in the cache would be worth nothing: the model's whole context decides.
 TensorId read_factors(const Metadata& m, const TensorTable& tensors, const ModelSpec& spec, int dims) {
@@ -51,29 +65,42 @@ TensorId read_factors(const Metadata& m, const TensorTable& tensors, const Model
                           shape);
 }
 
-/// Heads, sizes and constants, checked against each other.
+/// Sizes and constants.
 ModelSpec read_sizes(const Metadata& m) {
-  constexpr int kMostHeads = 1 << 12;
   ModelSpec spec;
   spec.architecture = m.architecture();
-  spec.name = m.file().text("general.name").value_or(std::filesystem::path(m.file().path()).stem().string());
-  if (m.file().integer(m.key("expert_count")).value_or(0) > 0) {
+  spec.name = m.file().text("general.name").value_or(m.file().name());
+  const bool has_experts = m.file().integer(m.key("interleave_moe_layer_step")).value_or(1) != 0;
+  if (has_experts && m.file().integer(m.key("expert_count")).value_or(0) > 0) {
     throw LoadError(fmt::format("{} is a mixture of experts, which is not built yet", m.file().path()));
   }
   spec.n_embd = m.size("embedding_length", 1 << 20);
-  spec.n_head = m.size("attention.head_count", kMostHeads);
-  spec.n_kv_head = m.size("attention.head_count_kv", spec.n_head, spec.n_head);
   spec.context_length = m.size("context_length", 1 << 30);
-  spec.head_dim = m.size("attention.key_length", 1 << 12, spec.n_embd / spec.n_head);
-  if (m.size("attention.value_length", 1 << 12, spec.head_dim) != spec.head_dim) {
+  spec.norm_eps = spec.norm_eps_behind = m.number("attention.layer_norm_rms_epsilon");
+  return spec;
+}
+
+/// Of each layer, checked against each other. Names that end in "_swa" are those of layers that slide.
+std::vector<HeadsSpec> read_heads(const Metadata& m, int n_embd, int n_layers) {
+  constexpr int kMostHeads = 1 << 12, kLongest = 1 << 12;
+  const std::vector<int> n_head = m.sizes("attention.head_count", n_layers, kMostHeads);
+  const std::vector<int> n_kv_head = m.sizes("attention.head_count_kv", n_layers, kMostHeads, n_head[0]);
+  const int full_dim = m.size("attention.key_length", kLongest, n_embd / n_head[0]);
+  const int sliding_dim = m.size("attention.key_length_swa", kLongest, full_dim);
+  if (m.size("attention.value_length", kLongest, full_dim) != full_dim ||
+      m.size("attention.value_length_swa", kLongest, sliding_dim) != sliding_dim) {
     m.refuse("keys and values of different size are not built yet");
   }
-  if (spec.n_head % spec.n_kv_head != 0 || spec.head_dim % 2 != 0) {
-    m.refuse("{} heads of {} over {} key heads make no sense", spec.n_head, spec.head_dim, spec.n_kv_head);
+  const auto slides = m.list("attention.sliding_window_pattern", n_layers);
+  std::vector<HeadsSpec> layers;
+  for (std::size_t i = 0; i < n_head.size(); ++i) {
+    const HeadsSpec h{n_head[i], n_kv_head[i], slides && (*slides)[i] != 0 ? sliding_dim : full_dim};
+    if (h.n_head % h.n_kv_head != 0 || h.head_dim % 2 != 0) {
+      m.refuse("{} heads of {} over {} key heads make no sense", h.n_head, h.head_dim, h.n_kv_head);
+    }
+    layers.push_back(h);
   }
-  spec.norm_eps = m.number("attention.layer_norm_rms_epsilon");
-  spec.attention_scale = m.factor("attention.scale", 1.0F / std::sqrt(static_cast<float>(spec.head_dim)));
-  return spec;
+  return layers;
 }
 
 NormsSpec read_norms(const TensorTable& tensors, const std::string& before, const std::string& behind, int n_embd,
@@ -84,23 +111,31 @@ NormsSpec read_norms(const TensorTable& tensors, const std::string& before, cons
   return norms;
 }
 
-AttentionSpec read_attention(const TensorTable& tensors, const ModelSpec& spec, const std::string& p, QkNorm norm) {
-  const std::int64_t q = std::int64_t{spec.n_head} * spec.head_dim, kv = std::int64_t{spec.n_kv_head} * spec.head_dim;
-  AttentionSpec attention;
+AttentionSpec read_attention(const TensorTable& tensors, const HeadsSpec& heads, int n_embd, bool owns_kv,
+                             const std::string& p, const DecoderTraits& traits) {
+  const std::int64_t q = std::int64_t{heads.n_head} * heads.head_dim;
+  const std::int64_t kv = std::int64_t{heads.n_kv_head} * heads.head_dim;
+  AttentionSpec attention{.heads = heads, .v_norm = owns_kv && traits.v_norm ? kUnitNorm : kNoTensor};
   if (tensors.has(p + "attn_qkv.weight")) {
     const std::array sizes = {q, kv, kv};
-    const std::vector<LinearSpec> parts = tensors.split(p + "attn_qkv", spec.n_embd, sizes);
-    attention.q = parts[0], attention.k = parts[1], attention.v = parts[2];
+    const std::vector<LinearSpec> parts = tensors.split(p + "attn_qkv", n_embd, sizes);
+    attention.q = parts[0];
+    if (owns_kv) attention.k = parts[1], attention.v = parts[2];
   } else {
-    attention.q = tensors.linear(p + "attn_q", spec.n_embd, q);
-    attention.k = tensors.linear(p + "attn_k", spec.n_embd, kv);
-    attention.v = tensors.linear(p + "attn_v", spec.n_embd, kv);
+    attention.q = tensors.linear(p + "attn_q", n_embd, q);
+    if (owns_kv) attention.k = tensors.linear(p + "attn_k", n_embd, kv);
+    const bool has_v = !traits.v_norm || tensors.has(p + "attn_v.weight");
+    if (owns_kv && has_v) attention.v = tensors.linear(p + "attn_v", n_embd, kv);
   }
-  attention.o = tensors.linear(p + "attn_output", q, spec.n_embd);
-  if (norm != QkNorm::kNone) {
-    const bool heads = norm == QkNorm::kHeads;
-    attention.q_norm = tensors.require(p + "attn_q_norm.weight", {heads ? spec.head_dim : q});
-    attention.k_norm = tensors.require(p + "attn_k_norm.weight", {heads ? spec.head_dim : kv});
+  attention.o = tensors.linear(p + "attn_output", q, n_embd);
+  if (const std::string gate = p + "attn_gate"; tensors.has(gate + ".weight")) {
+    attention.gate = tensors.linear(gate, n_embd, tensors.rows(gate + ".weight") == heads.n_head ? heads.n_head : q);
+  }
+  attention.sinks = tensors.optional(p + "attn_sinks.weight", {heads.n_head});
+  if (traits.qk_norm != QkNorm::kNone) {
+    const bool each = traits.qk_norm == QkNorm::kHeads;
+    attention.q_norm = tensors.require(p + "attn_q_norm.weight", {each ? heads.head_dim : q});
+    if (owns_kv) attention.k_norm = tensors.require(p + "attn_k_norm.weight", {each ? heads.head_dim : kv});
   }
   return attention;
 }
@@ -118,21 +153,24 @@ GatedSpec read_gated(const TensorTable& tensors, int n_embd, int n_ff, const std
   return gated;
 }
 
-}  // namespace
-
-RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, bool halves) {
-  RopeSpec rope{.halves = halves};
-  rope.dims = m.size("rope.dimension_count", spec.head_dim, spec.head_dim);
-  if (rope.dims % 2 != 0) m.refuse("{} = {} is odd", m.key("rope.dimension_count"), rope.dims);
-  const auto sections = m.list("rope.dimension_sections", 2);
-  if (sections && (*sections)[1] > 0) m.refuse("positions in more than one dimension are not built yet");
-  rope.base = m.number("rope.freq_base", 10000.0F);
-  read_scaling(m, spec, rope);
-  if (!(rope.base > 0) || !(rope.freq_scale > 0) || !std::isfinite(rope.freq_scale) || !(rope.magnitude > 0)) {
-    m.refuse("rope base {}, scale {} and magnitude {} make no sense", rope.base, rope.freq_scale, rope.magnitude);
+/// Sets the embeddings that layers add, if the file has them.
+void read_token_inputs(const Metadata& m, const TensorTable& tensors, ModelSpec& spec) {
+  const int width = m.size("embedding_length_per_layer_input", 1 << 16, 0, 0);
+  if (width == 0) return;
+  const std::int64_t all = std::int64_t{width} * std::ssize(spec.layers);
+  spec.token_inputs = {.width = width,
+                       .embedding = tensors.require("per_layer_token_embd.weight", {all, spec.n_vocab}),
+                       .projection = tensors.linear("per_layer_model_proj", spec.n_embd, all),
+                       .norm = tensors.require("per_layer_proj_norm.weight", {width})};
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    const std::string p = fmt::format("blk.{}.", i);
+    spec.layers[i].token_input = {.down = tensors.linear(p + "inp_gate", spec.n_embd, width),
+                                  .up = tensors.linear(p + "proj", width, spec.n_embd),
+                                  .norm = tensors.require(p + "post_norm.weight", {spec.n_embd})};
   }
-  return rope;
 }
+
+}  // namespace
 
 ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& traits) {
   ModelSpec spec = read_sizes(m);
@@ -143,20 +181,28 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
   spec.output = {tensors.optional("output.weight", {spec.n_embd, spec.n_vocab}),
                  tensors.optional("output.bias", {spec.n_vocab})};
   if (spec.output.weight == kNoTensor) spec.output.weight = spec.embedding;
-  spec.ropes = {read_rope(m, spec, traits.rope_halves)};
-  spec.ropes[0].freq_factors = read_factors(m, tensors, spec, spec.ropes[0].dims);
   // The last layers may be there to guess further tokens: they are no part of the decoder.
   const int n_layers = m.size("block_count", 1 << 12) - m.size("nextn_predict_layers", 1 << 12, 0, 0);
   if (n_layers < 1) m.refuse("no layers are left for the decoder");
-  const int n_ff = m.size("feed_forward_length", 1 << 22);
+  const std::vector<HeadsSpec> heads = read_heads(m, spec.n_embd, n_layers);
+  const int head_dim = m.size("attention.key_length", 1 << 12, heads[0].head_dim);
+  spec.attention_scale = m.factor("attention.scale", 1.0F / std::sqrt(static_cast<float>(head_dim)));
+  spec.ropes = {read_rope(m, spec, head_dim, traits.rope_halves)};
+  spec.ropes[0].freq_factors = read_factors(m, tensors, spec, spec.ropes[0].dims);
+  const std::vector<int> n_ff = m.sizes("feed_forward_length", n_layers, 1 << 22);
+  const int n_owners = n_layers - m.size("attention.shared_kv_layers", n_layers - 1, 0, 0);
   for (int i = 0; i < n_layers; ++i) {
     const std::string p = fmt::format("blk.{}.", i);
+    const auto at = static_cast<std::size_t>(i);
     spec.layers.push_back(
         {.mixer_norms = read_norms(tensors, p + "attn_norm", p + "post_attention_norm", spec.n_embd, traits),
-         .mixer = read_attention(tensors, spec, p, traits.qk_norm),
-         .feed_forward_norms = read_norms(tensors, p + "ffn_norm", p + "post_ffw_norm", spec.n_embd, traits),
-         .feed_forward = read_gated(tensors, spec.n_embd, n_ff, p, traits.activation)});
+         .mixer = read_attention(tensors, heads[at], spec.n_embd, i < n_owners, p, traits),
+         .feed_forward_norms =
+             read_norms(tensors, p + traits.feed_forward_norm, p + "post_ffw_norm", spec.n_embd, traits),
+         .feed_forward = read_gated(tensors, spec.n_embd, n_ff[at], p, traits.activation),
+         .scale = tensors.optional(p + "layer_output_scale.weight", {1})});
   }
+  read_token_inputs(m, tensors, spec);
   return spec;
 }
 

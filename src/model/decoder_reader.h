@@ -16,15 +16,14 @@ enum class QkNorm : std::uint8_t { kNone, kHeads, kWhole };  ///< of each head, 
 struct DecoderTraits {
   bool rope_halves = false;  ///< RopeSpec::halves
   QkNorm qk_norm = QkNorm::kNone;
+  bool v_norm = false;  ///< kUnitNorm; then a layer may lack the matrix of its values
   bool norms_before = true, norms_behind = false;
+  const char* feed_forward_norm = "ffn_norm";  ///< the tensor of the norm before the feed-forward
   Activation activation = Activation::kSilu;
 };
 
 /// Matrices that the file has in one piece, queries with keys and values, gates with what they gate, are split. Throws
 /// LoadError.
 ModelSpec read_decoder(GgufFile& file, const Metadata& metadata, const DecoderTraits& traits);
-
-/// Positions as the file's settings say; names begin with "rope.".
-RopeSpec read_rope(const Metadata& metadata, const ModelSpec& spec, bool halves);
 
 }  // namespace coppice::model

@@ -22,9 +22,38 @@ struct Family {
   void (*finish)(const Metadata& metadata, ModelSpec& spec) = nullptr;
 };
 
+/// Layers that know no positions: the file says which, or the last one of each so many.
+void leave_out_ropes(const Metadata& m, ModelSpec& spec, std::size_t each) {
+  const auto with_rope = m.list("attention.rope_pattern", static_cast<int>(spec.layers.size()));
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    if (with_rope ? (*with_rope)[i] == 0 : (i + 1) % each == 0) spec.layers[i].mixer.rope = AttentionSpec::kNoRope;
+  }
+}
+
 void finish_mistral3(const Metadata& m, ModelSpec& spec) {
   spec.temperature.scale = m.number("attention.temperature_scale", 0.0F);
   spec.temperature.length = m.size("rope.scaling.original_context_length", 1 << 30, spec.context_length);
+  for (LayerSpec& layer : spec.layers) layer.mixer.sharpened = true;
+}
+
+/// Layers with chunks have positions, and norms of heads unless the model is the one with 128 experts; the others have neither,
+/// and sharpened queries.
+void finish_llama4(const Metadata& m, ModelSpec& spec) {
+  constexpr int kChunk = 8192;
+  if (m.file().integer(m.key("attention.sliding_window")).value_or(kChunk) == 0) return;
+  RopeSpec local = spec.ropes[0];
+  local.base = m.number("rope.freq_base_swa", local.base);
+  set_sliding_layers(m, spec, {.window = window_of(m, spec, kChunk), .full_every = 4, .rope = local, .chunked = true});
+  leave_out_ropes(m, spec, 4);
+  spec.temperature = {.scale = m.number("attention.temperature_scale", 0.1F),
+                      .length = m.size("attention.temperature_length", 1 << 30, kChunk),
+                      .offset = 1};
+  const bool norms = m.file().integer(m.key("expert_count")).value_or(0) != 128;
+  for (LayerSpec& layer : spec.layers) {
+    AttentionSpec& mixer = layer.mixer;
+    mixer.sharpened = mixer.rope == AttentionSpec::kNoRope;
+    if (norms && !mixer.sharpened) mixer.q_norm = mixer.k_norm = kUnitNorm;
+  }
 }
 
 /// The first versions of Phi-3 see a window in all layers; later files say 0.
@@ -52,19 +81,39 @@ void finish_olmo2(const Metadata& m, ModelSpec& spec) {
 
 /// In models whose layers slide, the others know no positions.
 void finish_exaone4(const Metadata& m, ModelSpec& spec) {
-  set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 4, .rope = spec.ropes[0]});
+  RopeSpec local = spec.ropes[0];
+  local.base = m.number("rope.freq_base_swa", local.base);
+  set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 4, .rope = local});
   const bool slides = std::ranges::any_of(spec.layers, [](const LayerSpec& l) { return l.mixer.window > 0; });
   for (LayerSpec& layer : spec.layers) {
     if (slides && layer.mixer.window == 0) layer.mixer.rope = AttentionSpec::kNoRope;
   }
 }
 
-/// Every fourth layer knows no positions.
+void finish_muse_glimmer(const Metadata& m, ModelSpec& spec) {
+  finish_exaone4(m, spec);
+  spec.embedding_norm = kUnitNorm;
+  spec.norm_eps_behind = 1e-8F;
+  spec.logit_scale = m.number("logit_scale");
+  spec.logit_softcap = m.number("final_logit_softcapping", 0.0F);
+}
+
+void finish_spark(const Metadata& m, ModelSpec& spec) {
+  RopeSpec local = spec.ropes[0];
+  local.base = m.number("rope.freq_base_swa", local.base);
+  local.dims = m.size("rope.dimension_count_swa", 1 << 12, local.dims);
+  if (local.dims % 2 != 0) m.refuse("{} = {} is odd", m.key("rope.dimension_count_swa"), local.dims);
+  set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 1, .rope = local});
+}
+
 void finish_smollm3(const Metadata& m, ModelSpec& spec) {
-  const auto with_rope = m.list("attention.rope_pattern", static_cast<int>(spec.layers.size()));
-  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
-    if (with_rope ? (*with_rope)[i] == 0 : i % 4 == 3) spec.layers[i].mixer.rope = AttentionSpec::kNoRope;
-  }
+  leave_out_ropes(m, spec, 4);
+}
+
+void finish_granite_swa(const Metadata& m, ModelSpec& spec) {
+  finish_granite(m, spec);
+  set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 1, .rope = spec.ropes[0]});
+  leave_out_ropes(m, spec, spec.layers.size() + 1);
 }
 
 void finish_gemma1(const Metadata&, ModelSpec& spec) {
@@ -74,7 +123,8 @@ void finish_gemma1(const Metadata&, ModelSpec& spec) {
 /// Gemma 2 and 3. The largest model of both divides scores by another size than its heads'; files don't say so.
 void finish_gemma(const Metadata& m, ModelSpec& spec, std::size_t layers_of_largest) {
   spec.embedding_scale = std::sqrt(static_cast<float>(spec.n_embd));
-  const int divisor = spec.layers.size() == layers_of_largest ? spec.n_embd / spec.n_head : spec.head_dim;
+  const HeadsSpec& heads = spec.layers[0].mixer.heads;
+  const int divisor = spec.layers.size() == layers_of_largest ? spec.n_embd / heads.n_head : heads.head_dim;
   spec.attention_scale = 1.0F / std::sqrt(static_cast<float>(divisor));
   spec.logit_softcap = m.number("final_logit_softcapping", spec.logit_softcap);
 }
@@ -96,10 +146,24 @@ void finish_gemma3(const Metadata& m, ModelSpec& spec) {
   set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 6, .rope = local});
 }
 
+/// Layers that slide have heads of another size.
+void finish_gemma4(const Metadata& m, ModelSpec& spec) {
+  spec.embedding_scale = std::sqrt(static_cast<float>(spec.n_embd));
+  spec.attention_scale = 1;
+  spec.logit_softcap = m.number("final_logit_softcapping", 0.0F);
+  int head_dim = spec.ropes[0].dims;
+  for (const LayerSpec& layer : spec.layers) head_dim = std::min(head_dim, layer.mixer.heads.head_dim);
+  RopeSpec local{.halves = true, .dims = m.size("rope.dimension_count_swa", head_dim, head_dim)};
+  if (local.dims % 2 != 0) m.refuse("{} = {} is odd", m.key("rope.dimension_count_swa"), local.dims);
+  local.base = m.number("rope.freq_base_swa", 10000.0F);
+  set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 6, .rope = local});
+}
+
 constexpr DecoderTraits kGemma2 = {.rope_halves = true, .norms_behind = true, .activation = Activation::kGelu};
 
-constexpr DecoderTraits with_head_norms(DecoderTraits traits) {
+constexpr DecoderTraits with_head_norms(DecoderTraits traits, bool v_norm = false) {
   traits.qk_norm = QkNorm::kHeads;
+  traits.v_norm = v_norm;
   return traits;
 }
 
@@ -110,8 +174,11 @@ constexpr std::array kFamilies{
     Family{"qwen2", {.rope_halves = true}},
     Family{"qwen3", {.rope_halves = true, .qk_norm = QkNorm::kHeads}},
     Family{"mistral3", {}, finish_mistral3},
+    Family{"llama4", {}, finish_llama4},
     Family{"phi3", {.rope_halves = true}, finish_phi3},
     Family{"granite", {}, finish_granite},
+    Family{"granite_swa", {}, finish_granite_swa},
+    Family{"seed_oss", {.rope_halves = true, .feed_forward_norm = "post_attention_norm"}},
     Family{"olmo2",
            {.rope_halves = true, .qk_norm = QkNorm::kWhole, .norms_before = false, .norms_behind = true},
            finish_olmo2},
@@ -119,10 +186,13 @@ constexpr std::array kFamilies{
            {.rope_halves = true, .qk_norm = QkNorm::kHeads, .norms_before = false, .norms_behind = true},
            finish_exaone4},
     Family{"smollm3", {}, finish_smollm3},
+    Family{"spark2_5", {.rope_halves = true, .activation = Activation::kGelu}, finish_spark},
+    Family{"muse-glimmer", {.qk_norm = QkNorm::kHeads, .norms_behind = true}, finish_muse_glimmer},
     Family{"glm4", {.norms_behind = true}},
     Family{"gemma", {.rope_halves = true, .activation = Activation::kGelu}, finish_gemma1},
     Family{"gemma2", kGemma2, finish_gemma2},
     Family{"gemma3", with_head_norms(kGemma2), finish_gemma3},
+    Family{"gemma4", with_head_norms(kGemma2, true), finish_gemma4},
 };
 
 }  // namespace
@@ -139,6 +209,7 @@ ModelSpec read_spec(GgufFile& file) {
     if (f.architecture != metadata.architecture()) continue;
     ModelSpec spec = read_decoder(file, metadata, f.traits);
     if (f.finish) f.finish(metadata, spec);
+    set_shared_layers(metadata, spec);
     return spec;
   }
   throw LoadError(fmt::format("{} has the architecture '{}', which is not known; known: {}", file.path(),

@@ -1,215 +1,114 @@
 #include "model/gguf_file.h"
 
 #include <fmt/format.h>
-#include <ggml.h>
 
-#include <bit>
-#include <cstring>
-#include <limits>
+#include <algorithm>
+#include <filesystem>
+#include <utility>
 
 #include "model/load_error.h"
 
 namespace coppice::model {
 
-static_assert(std::endian::native == std::endian::little, "GGUF files are read in place, little-endian");
-
 namespace {
 
-enum GgufType : std::uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
-
-std::size_t fixed_size(std::uint32_t type) {
-  switch (type) {
-    case kU8:
-    case kI8:
-    case kBool:
-      return 1;
-    case kU16:
-    case kI16:
-      return 2;
-    case kU32:
-    case kI32:
-    case kF32:
-      return 4;
-    case kU64:
-    case kI64:
-    case kF64:
-      return 8;
-    default:
-      return 0;
-  }
+/// A whole number that may be missing, and counts as missing where it makes no sense.
+std::int64_t whole(const GgufHeader& header, std::string_view key, std::int64_t otherwise) {
+  constexpr std::int64_t kMost = 1 << 20;
+  const auto it = header.values.find(key);
+  const auto* n = it == header.values.end() ? nullptr : std::get_if<std::int64_t>(&it->second);
+  return n && *n >= 0 && *n <= kMost ? *n : otherwise;
 }
 
-bool known_type(std::int32_t type) {
-  return type >= 0 && type < GGML_TYPE_COUNT && ggml_blck_size(static_cast<ggml_type>(type)) > 0 &&
-         ggml_type_size(static_cast<ggml_type>(type)) > 0;
+/// What the parts of a split model say of themselves.
+struct SplitKeys {
+  std::int64_t number, count, tensors;  ///< from 0; 1: not split; of all parts, -1: unknown
+
+  explicit SplitKeys(const GgufHeader& header)
+      : number(whole(header, "split.no", 0)),
+        count(std::max<std::int64_t>(1, whole(header, "split.count", 1))),
+        tensors(whole(header, "split.tensors.count", -1)) {}
+};
+
+std::string part_ending(std::int64_t number, std::int64_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
 }
 
 }  // namespace
 
-std::string tensor_type_name(std::int32_t type) {
-  if (!known_type(type)) return fmt::format("type {}", type);
-  std::string name = ggml_type_name(static_cast<ggml_type>(type));
-  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+GgufFile::GgufFile(const std::string& path) : path_(path) {
+  GgufHeader first = open_part(path);
+  const SplitKeys split(first);
+  values_ = std::move(first.values);
+  take_tensors(std::move(first.tensors));
+  if (split.number != 0) {
+    throw LoadError(fmt::format("{} is part {} of {}; give the first part, whose name ends with {}", path,
+                                split.number + 1, split.count, part_ending(0, split.count)));
+  }
+  if (split.count > 1) open_other_parts(split.count, split.tensors);
+}
+
+GgufHeader GgufFile::open_part(const std::string& path) {
+  Part& part = parts_.emplace_back(path);
+  GgufHeader header = read_gguf_header(part.file.bytes(), path);
+  part.metadata_end = header.size;
+  for (TensorInfo& t : header.tensors) t.part = parts() - 1;
+  return header;
+}
+
+void GgufFile::open_other_parts(std::int64_t count, std::int64_t n_tensors) {
+  const std::string ending = part_ending(0, count);
+  if (!path_.ends_with(ending)) {
+    throw LoadError(
+        fmt::format("{} is the first of {} parts, but its name does not end with {}: the others can't be found", path_,
+                    count, ending));
+  }
+  const std::string stem = path_.substr(0, path_.size() - ending.size());
+  for (std::int64_t i = 1; i < count; ++i) {
+    const std::string path = stem + part_ending(i, count);
+    if (std::error_code error; !std::filesystem::exists(path, error)) {
+      throw LoadError(fmt::format("part {} of {} of the model is missing: {}", i + 1, count, path));
+    }
+    GgufHeader header = open_part(path);
+    const SplitKeys split(header);
+    if (split.number != i || split.count != count) {
+      throw LoadError(fmt::format("{} is part {} of {} by its header, where part {} of {} is needed", path,
+                                  split.number + 1, split.count, i + 1, count));
+    }
+    if (split.tensors != n_tensors) {
+      throw LoadError(fmt::format("{} is a part of another model than {}: that one has {} tensors, this one {}", path,
+                                  path_, n_tensors, split.tensors));
+    }
+    take_tensors(std::move(header.tensors));
+  }
+  if (n_tensors >= 0 && std::cmp_not_equal(tensors_.size(), n_tensors)) {
+    throw LoadError(fmt::format("{} is one of several parts with {} tensors, and {} are there: is one another model's?",
+                                path_, n_tensors, tensors_.size()));
+  }
+}
+
+void GgufFile::take_tensors(std::vector<TensorInfo> tensors) {
+  for (TensorInfo& t : tensors) {
+    const auto [place, is_new] = index_.emplace(t.name, static_cast<int>(tensors_.size()));
+    if (!is_new && tensors_[static_cast<std::size_t>(place->second)].part != t.part) {
+      throw LoadError(fmt::format("{} has the tensor {} in two of its parts: is one another model's?", path_, t.name));
+    }
+    if (!is_new) throw LoadError(fmt::format("{} is damaged: it holds tensor {} twice", path_, t.name));
+    tensors_.push_back(std::move(t));
+  }
+}
+
+std::string GgufFile::name() const {
+  constexpr std::size_t kPart = std::string_view("-00001-of-00003").size();
+  std::string name = std::filesystem::path(path_).stem().string();
+  if (parts() > 1) name.resize(name.size() - kPart);
   return name;
 }
 
-/// A cursor that never leaves the file.
-class GgufFile::Reader {
- public:
-  Reader(std::span<const std::byte> bytes, const std::string& path) : bytes_(bytes), path_(path) {}
-
-  std::size_t position() const { return at_; }
-  std::size_t left() const { return bytes_.size() - at_; }
-
-  const std::byte* take(std::uint64_t n) {
-    if (n > left()) {
-      throw LoadError(fmt::format("{} ends in the middle of its header: the file is truncated or damaged", path_));
-    }
-    const std::byte* p = bytes_.data() + at_;
-    at_ += n;
-    return p;
-  }
-  template <class T>
-  T number() {
-    T value;
-    std::memcpy(&value, take(sizeof(T)), sizeof(T));
-    return value;
-  }
-  std::string text() {
-    const auto n = number<std::uint64_t>();
-    const std::byte* p = take(n);
-    return {reinterpret_cast<const char*>(p), static_cast<std::size_t>(n)};
-  }
-  GgufArray array(std::uint32_t type, std::uint64_t count) {
-    GgufArray kept;
-    const bool whole = type == kBool || (type <= kI32 && type != kF32) || type == kU64 || type == kI64;
-    if (whole && count <= GgufArray::kMostKept) {
-      for (std::uint64_t i = 0; i < count; ++i) {
-        const GgufValue v = value(type);
-        const bool* truth = std::get_if<bool>(&v);
-        kept.elements.push_back(truth ? std::int64_t{*truth} : std::get<std::int64_t>(v));
-      }
-    } else if (type == kString) {
-      for (std::uint64_t i = 0; i < count; ++i) take(number<std::uint64_t>());
-    } else if (const std::size_t size = fixed_size(type); size > 0 && count <= left() / size) {
-      take(count * size);
-    } else {
-      damaged("an array that does not fit");
-    }
-    return kept;
-  }
-  GgufValue value(std::uint32_t type) {
-    switch (type) {
-      case kU8:
-        return std::int64_t{number<std::uint8_t>()};
-      case kI8:
-        return std::int64_t{number<std::int8_t>()};
-      case kU16:
-        return std::int64_t{number<std::uint16_t>()};
-      case kI16:
-        return std::int64_t{number<std::int16_t>()};
-      case kU32:
-        return std::int64_t{number<std::uint32_t>()};
-      case kI32:
-        return std::int64_t{number<std::int32_t>()};
-      case kF32:
-        return double{number<float>()};
-      case kBool:
-        return number<std::uint8_t>() != 0;
-      case kString:
-        return text();
-      case kU64:
-      case kI64:
-        return number<std::int64_t>();
-      case kF64:
-        return number<double>();
-      case kArray: {
-        const auto element = number<std::uint32_t>();
-        return array(element, number<std::uint64_t>());
-      }
-      default:
-        damaged(fmt::format("a metadata value of unknown type {}", type));
-    }
-  }
-  [[noreturn]] void damaged(const std::string& what) const {
-    throw LoadError(fmt::format("{} is damaged: it holds {}", path_, what));
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-  const std::string& path_;
-  std::size_t at_ = 0;
-};
-
-GgufFile::GgufFile(const std::string& path) : path_(path), file_(path) {
-  parse();
-}
-
-void GgufFile::parse() {
-  Reader in(bytes(), path_);
-  if (bytes().size() < 24 || std::memcmp(in.take(4), "GGUF", 4) != 0) {
-    throw LoadError(fmt::format("{} is not a GGUF file: it does not begin with the letters GGUF", path_));
-  }
-  const auto version = in.number<std::uint32_t>();
-  if (version < 2 || version > 3) {
-    throw LoadError(fmt::format("{} has GGUF version {}; versions 2 and 3 can be read", path_, version));
-  }
-  const auto n_tensors = in.number<std::uint64_t>();
-  const auto n_values = in.number<std::uint64_t>();
-  for (std::uint64_t i = 0; i < n_values; ++i) {
-    std::string key = in.text();
-    const auto type = in.number<std::uint32_t>();
-    if (key.empty()) in.damaged("a metadata key without a name");
-    if (!values_.emplace(key, in.value(type)).second) in.damaged(fmt::format("the key {} twice", key));
-  }
-  if (const auto parts = integer("split.count"); parts && *parts > 1) {
-    throw LoadError(fmt::format("{} is one of {} parts; split files cannot be loaded yet", path_, *parts));
-  }
-  parse_tensors(in, n_tensors);
-}
-
-void GgufFile::parse_tensors(Reader& in, std::uint64_t count) {
-  for (std::uint64_t i = 0; i < count; ++i) {
-    TensorInfo t;
-    t.name = in.text();
-    const auto n_dims = in.number<std::uint32_t>();
-    if (n_dims < 1 || n_dims > 4) in.damaged(fmt::format("tensor {} with {} dimensions", t.name, n_dims));
-    std::int64_t elements = 1;
-    for (std::uint32_t d = 0; d < n_dims; ++d) {
-      const auto n = in.number<std::int64_t>();
-      if (n < 1 || n > std::numeric_limits<std::int32_t>::max() ||
-          elements > std::numeric_limits<std::int64_t>::max() / 64 / n) {
-        in.damaged(fmt::format("tensor {} with an impossible shape", t.name));
-      }
-      elements *= n;
-      t.shape.push_back(n);
-    }
-    t.type = in.number<std::int32_t>();
-    t.offset = in.number<std::uint64_t>();
-    if (!known_type(t.type)) in.damaged(fmt::format("tensor {} of unknown type {}", t.name, t.type));
-    const auto type = static_cast<ggml_type>(t.type);
-    if (t.shape[0] % ggml_blck_size(type) != 0) {
-      in.damaged(fmt::format("tensor {} with rows of {}, not whole blocks of {}", t.name, t.shape[0],
-                             tensor_type_name(t.type)));
-    }
-    t.bytes = static_cast<std::size_t>(elements / ggml_blck_size(type)) * ggml_type_size(type);
-    if (!index_.emplace(t.name, static_cast<int>(i)).second) in.damaged(fmt::format("tensor {} twice", t.name));
-    tensors_.push_back(std::move(t));
-  }
-  metadata_end_ = in.position();
-  const std::int64_t alignment = integer("general.alignment").value_or(32);
-  if (alignment < 1 || alignment > (1 << 20) || (alignment & (alignment - 1)) != 0) {
-    in.damaged(fmt::format("an alignment of {}", alignment));
-  }
-  const auto a = static_cast<std::size_t>(alignment);
-  const std::size_t data = (metadata_end_ + a - 1) / a * a;
-  for (TensorInfo& t : tensors_) {
-    if (t.offset % a != 0) in.damaged(fmt::format("tensor {} at an unaligned place", t.name));
-    if (data > size() || t.offset > size() - data || t.bytes > size() - data - t.offset) {
-      throw LoadError(fmt::format("{} is truncated: tensor {} ends beyond the file's {} bytes", path_, t.name, size()));
-    }
-    t.offset += data;
-  }
+std::size_t GgufFile::size() const {
+  std::size_t bytes = 0;
+  for (const Part& part : parts_) bytes += part.file.bytes().size();
+  return bytes;
 }
 
 int GgufFile::find(std::string_view name) const {
@@ -251,7 +150,7 @@ void GgufFile::wrong_type(std::string_view key, std::string_view wanted) const {
 std::optional<std::string> GgufFile::text(std::string_view key) const {
   const GgufValue* v = value(key);
   if (!v) return std::nullopt;
-  if (const auto* s = std::get_if<std::string>(v)) return *s;
+  if (const auto* s = std::get_if<std::string_view>(v)) return std::string(*s);
   wrong_type(key, "a string");
 }
 

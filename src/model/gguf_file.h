@@ -1,55 +1,44 @@
-// GgufFile: a GGUF file, memory-mapped: its metadata, its tensor table, and the bytes of its tensors.
+// GgufFile: a model in GGUF, memory-mapped: its metadata, its tensor table, and the bytes of its tensors. A model may be split
+// into several files, named NAME-00001-of-00003.gguf and so on; the first one has the metadata.
 //
-// Owns the mapping. Immutable once a family has read it (split()), so any thread may read it. The parser is our own because
-// ggml's aborts the process on some damaged files (an empty key, an alignment that is no power of two). This one throws
-// LoadError.
+// Owns the mappings. Immutable once a family has read it (split()), so any thread may read it.
 //
 // Invariants
-//  1. Every tensor's bytes [offset, offset + bytes) lie inside the file.
+//  1. Every tensor's bytes [offset, offset + bytes) lie inside its part.
 //  2. Tensor names are unique; shapes have 1 to 4 dimensions, each at least 1; a row is whole quantisation blocks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
+#include "model/gguf_header.h"
 #include "model/mapped_file.h"
 
 namespace coppice::model {
 
-/// Type numbers are the file format's (and ggml's: the same by definition).
-struct TensorInfo {
-  std::string name;
-  std::int32_t type = 0;
-  std::vector<std::int64_t> shape;  ///< fastest dimension first
-  std::size_t offset = 0;           ///< from the start of the file
-  std::size_t bytes = 0;
-};
-
-/// An array. Whole numbers and truth values are kept as far as they can be settings of layers: up to kMostKept of them.
-struct GgufArray {
-  static constexpr std::uint64_t kMostKept = 4096;
-  std::vector<std::int64_t> elements;
-};
-
-using GgufValue = std::variant<bool, std::int64_t, double, std::string, GgufArray>;
-
 class GgufFile {
  public:
-  /// Maps and parses. Throws LoadError: no GGUF file, unknown version, truncated, damaged.
+  /// Maps and parses; `path` is the first part of a split model. Throws LoadError: no GGUF file, unknown version, truncated,
+  /// damaged; a part that is missing, another one, or another model's.
   explicit GgufFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  std::size_t size() const { return file_.bytes().size(); }
-  std::span<const std::byte> bytes() const { return file_.bytes(); }
-  std::span<const std::byte> metadata_bytes() const { return bytes().first(metadata_end_); }
-  const MappedFile& mapping() const { return file_; }
+  /// The file's name without its ending and its part's number.
+  std::string name() const;
+  /// Bytes of all parts.
+  std::size_t size() const;
+  int parts() const { return static_cast<int>(parts_.size()); }
+  std::span<const std::byte> bytes(int part) const { return at(part).file.bytes(); }
+  std::span<const std::byte> metadata_bytes(int part) const { return bytes(part).first(at(part).metadata_end); }
+  /// Gives a tensor's memory back; it is read from the file again when it is touched again.
+  void let_go(const TensorInfo& tensor) const { at(tensor.part).file.let_go(tensor.offset, tensor.bytes); }
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// Index into tensors(), or -1.
@@ -59,7 +48,7 @@ class GgufFile {
   /// to the dimension; tensors of one dimension have no quantisation blocks.
   std::vector<int> split(int tensor, std::span<const std::int64_t> sizes);
   std::span<const std::byte> tensor_bytes(const TensorInfo& tensor) const {
-    return bytes().subspan(tensor.offset, tensor.bytes);
+    return bytes(tensor.part).subspan(tensor.offset, tensor.bytes);
   }
 
   // Metadata. A key of another type than asked for is a LoadError, never a guess.
@@ -73,21 +62,24 @@ class GgufFile {
   double require_real(std::string_view key) const;
 
  private:
-  class Reader;
-  void parse();
-  void parse_tensors(Reader& in, std::uint64_t count);
+  struct Part {
+    explicit Part(const std::string& path) : file(path) {}
+    MappedFile file;
+    std::size_t metadata_end = 0;  ///< header, keys and tensor table are [0, metadata_end)
+  };
+
+  const Part& at(int part) const { return parts_[static_cast<std::size_t>(part)]; }
+  GgufHeader open_part(const std::string& path);
+  void open_other_parts(std::int64_t count, std::int64_t n_tensors);
+  void take_tensors(std::vector<TensorInfo> tensors);
   const GgufValue* value(std::string_view key) const;
   [[noreturn]] void wrong_type(std::string_view key, std::string_view wanted) const;
 
   std::string path_;
-  MappedFile file_;
-  std::size_t metadata_end_ = 0;  ///< header, keys and tensor table are [0, metadata_end_)
+  std::deque<Part> parts_;
   std::map<std::string, GgufValue, std::less<>> values_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, int, std::less<>> index_;
 };
-
-/// The type's name as people know it ("Q4_1"), or "type 99".
-std::string tensor_type_name(std::int32_t type);
 
 }  // namespace coppice::model

@@ -1,6 +1,8 @@
 #include "model/layer_pattern.h"
 
 #include <algorithm>
+#include <ranges>
+#include <span>
 
 namespace coppice::model {
 
@@ -29,7 +31,27 @@ void set_sliding_layers(const Metadata& m, ModelSpec& spec, const SlidingLayers&
     if (slides ? (*slides)[static_cast<std::size_t>(i)] == 0 : i % full_every == full_every - 1) continue;
     AttentionSpec& mixer = spec.layers[static_cast<std::size_t>(i)].mixer;
     mixer.window = sliding.window;
+    mixer.chunked = sliding.chunked && sliding.window > 0;
     mixer.rope = index;
+  }
+}
+
+void set_shared_layers(const Metadata& m, ModelSpec& spec) {
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    AttentionSpec& mixer = spec.layers[i].mixer;
+    const int dims = mixer.rope == AttentionSpec::kNoRope ? 0 : spec.ropes[static_cast<std::size_t>(mixer.rope)].dims;
+    if (dims > mixer.heads.head_dim) {
+      m.refuse("{} values of a head turn in layer {}, whose heads have {}", dims, i, mixer.heads.head_dim);
+    }
+    if (mixer.k.weight != kNoTensor) continue;
+    const auto before = std::span(spec.layers).first(i) | std::views::reverse;
+    const auto owner = std::ranges::find_if(before, [&mixer](const LayerSpec& layer) {
+      const AttentionSpec& other = layer.mixer;
+      return other.owns_kv() && other.window == mixer.window && other.chunked == mixer.chunked &&
+             other.rope == mixer.rope && other.heads == mixer.heads;
+    });
+    if (owner == before.end()) m.refuse("layer {} has no keys and values, and no layer before it has fitting ones", i);
+    mixer.kv_layer = static_cast<int>(&*owner - spec.layers.data());
   }
 }
 

@@ -1,4 +1,4 @@
-// Which layers of a decoder see a window only.
+// Which layers of a decoder see a window only, and which read the keys and values of another.
 #pragma once
 
 #include "model/metadata.h"
@@ -14,10 +14,15 @@ struct SlidingLayers {
   int full_every =
       1;          ///< the last layer of each so many sees everything; "attention.sliding_window_pattern" goes before
   RopeSpec rope;  ///< of the layers that slide
+  bool chunked = false;  ///< AttentionSpec::chunked, of these
 };
 
 /// Sets windows and ropes. The pattern is a number, as full_every, or a list that tells for each layer whether it slides. A
 /// model without a window keeps its layers as they are; one whose window holds everything has the ropes, though.
 void set_sliding_layers(const Metadata& metadata, ModelSpec& spec, const SlidingLayers& sliding);
+
+/// Layers without keys and values of their own read those of the last layer before them that has some, and sees as much.
+/// Refuses what doesn't fit together: such layers, and ropes longer than heads. REQUIRES: windows and ropes are set.
+void set_shared_layers(const Metadata& metadata, ModelSpec& spec);
 
 }  // namespace coppice::model

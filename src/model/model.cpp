@@ -38,18 +38,24 @@ class Sha256 {
 
 std::vector<TensorId> ModelSpec::matrices() const {
   std::vector<TensorId> ids;
+  const auto add = [&ids](std::span<const LinearSpec* const> linears) {
+    for (const LinearSpec* l : linears) {
+      if (l->weight != kNoTensor) ids.push_back(l->weight);
+    }
+  };
   for (const LayerSpec& layer : layers) {
-    for (const LinearSpec* l : layer.mixer.linears()) ids.push_back(l->weight);
-    for (const LinearSpec* l : layer.feed_forward.linears()) ids.push_back(l->weight);
+    add(layer.mixer.linears());
+    add(layer.feed_forward.linears());
+    add(layer.token_input.linears());
   }
-  ids.push_back(output.weight);
+  add(std::array{&token_inputs.projection, &output});
   return ids;
 }
 
 std::string model_digest(const GgufFile& file) {
   constexpr std::size_t kSample = 4096;
   Sha256 hash;
-  hash.add(file.metadata_bytes());
+  for (int part = 0; part < file.parts(); ++part) hash.add(file.metadata_bytes(part));
   for (const TensorInfo& t : file.tensors()) {
     const auto bytes = file.tensor_bytes(t);
     const std::size_t n = std::min(kSample, bytes.size());

@@ -18,6 +18,7 @@ namespace coppice::model {
 
 using TensorId = int;
 inline constexpr TensorId kNoTensor = -1;
+inline constexpr TensorId kUnitNorm = -2;  ///< in place of a norm's weights: there is a norm, and its weights are all 1
 
 /// What stretches positions beyond the context that a model was first trained for (YaRN, Peng et al. 2023, section 3.2):
 /// fast pairs keep their angles, slow ones are scaled, between them the two are mixed.
@@ -46,16 +47,32 @@ struct LinearSpec {
   TensorId bias = kNoTensor;
 };
 
-/// The attention mixer: o(softmax(q k^T) v).
+/// Query head h reads key head h / (n_head / n_kv_head).
+struct HeadsSpec {
+  int n_head = 0, n_kv_head = 0;
+  int head_dim = 0;
+  friend bool operator==(const HeadsSpec&, const HeadsSpec&) = default;
+};
+
+/// The attention mixer: o(softmax(q k^T) v), or with a gate o(sigmoid(gate(x)) * softmax(q k^T) v).
 struct AttentionSpec {
-  LinearSpec q, k, v, o;
+  HeadsSpec heads;
+  LinearSpec gate;        ///< [n_embd, n_head], a factor for each head; or as wide as q. Most models lack it
+  LinearSpec q, k, v, o;  ///< v without a matrix: values are what the matrix k gives; then v_norm is set
   /// RMS norms of queries and keys before they turn: f32 [head_dim], of each head; or as wide as q or k, of all heads at once.
   TensorId q_norm = kNoTensor, k_norm = kNoTensor;
-  int rope = 0;    ///< index into ModelSpec::ropes, or kNoRope
-  int window = 0;  ///< tokens a query sees, itself included; 0: all
+  TensorId v_norm = kNoTensor;  ///< likewise
+  TensorId sinks = kNoTensor;   ///< f32 [n_head]: a score beside the keys' in each row's softmax, which has no value
+  int rope = 0;                 ///< index into ModelSpec::ropes, or kNoRope
+  int window = 0;               ///< tokens a query sees, itself included; 0: all
+  /// The window doesn't end at the query: it is the one of [0, window), [window, 2 * window), ... that the query lies in.
+  bool chunked = false;
+  bool sharpened = false;  ///< queries are multiplied as ModelSpec::temperature says
+  int kv_layer = kOwnKv;   ///< an earlier layer, whose keys and values are read; this one has no k and v
 
-  static constexpr int kNoRope = -1;
-  std::array<const LinearSpec*, 4> linears() const { return {&q, &k, &v, &o}; }
+  static constexpr int kNoRope = -1, kOwnKv = -1;
+  bool owns_kv() const { return kv_layer == kOwnKv; }
+  std::array<const LinearSpec*, 5> linears() const { return {&q, &k, &v, &gate, &o}; }
 };
 
 /// SiLU is z / (1 + exp(-z)); GELU its approximation by tanh (Hendrycks & Gimpel 2016).
@@ -74,21 +91,41 @@ struct NormsSpec {
   TensorId before = kNoTensor, behind = kNoTensor;
 };
 
+/// What a layer adds of the tokens' own embeddings for it (TokenInputsSpec), t: norm(up(gelu(down(x)) * t)).
+struct TokenInputSpec {
+  LinearSpec down, up;        ///< [n_embd, width] and back
+  TensorId norm = kNoTensor;  ///< RMS, f32 [n_embd]
+
+  std::array<const LinearSpec*, 2> linears() const { return {&down, &up}; }
+};
+
 /// x += s * behind(mixer(before(x))), then x += s * behind(feed_forward(before(x))), with norms of their own, and s =
-/// ModelSpec::residual_scale. Another kind of either goes beside the ones above, and is built in a file of its own in each
-/// executor.
+/// ModelSpec::residual_scale; then, where the model has them, x += s * token_input(x), and x *= scale. Another kind of a part
+/// goes beside the ones above, and is built in a file of its own in each executor.
 struct LayerSpec {
   NormsSpec mixer_norms;
   AttentionSpec mixer;
   NormsSpec feed_forward_norms;
   GatedSpec feed_forward;
+  TokenInputSpec token_input;
+  TensorId scale = kNoTensor;  ///< f32 [1]
 };
 
-/// Queries at position p are multiplied by 1 + scale * ln(1 + floor(p / length)), so that attention stays sharp in long
-/// contexts (Llama 4, Mistral 3). scale 0: they aren't.
+/// Of each token a small vector for each layer: (embedding + norm(x * projection)) / sqrt(2), x being the decoder's input, before
+/// the layers. The embedding is scaled by sqrt(width), the product by 1 / sqrt(n_embd).
+struct TokenInputsSpec {
+  int width = 0;                   ///< of a layer's vector; 0: the model has none
+  TensorId embedding = kNoTensor;  ///< [n_layers * width, n_vocab]
+  LinearSpec projection;           ///< [n_embd, n_layers * width]
+  TensorId norm = kNoTensor;       ///< RMS of each layer's vector, f32 [width]
+};
+
+/// Queries at position p are multiplied by 1 + scale * ln(1 + floor((p + offset) / length)), so that attention stays sharp
+/// in long contexts (Llama 4, Mistral 3). scale 0: they aren't.
 struct TemperatureSpec {
   float scale = 0;
   int length = 0;  ///< tokens
+  int offset = 0;  ///< likewise
 };
 
 struct ModelSpec {
@@ -96,14 +133,13 @@ struct ModelSpec {
   std::string architecture;
   int n_vocab = 0;
   int n_embd = 0;
-  int n_head = 0;
-  int n_kv_head = 0;
-  int head_dim = 0;
   std::int32_t context_length = 0;  ///< tokens it was trained for
   float norm_eps = 0;
+  float norm_eps_behind = 0;  ///< of NormsSpec::behind
   float attention_scale = 0;
   float attention_softcap = 0;  ///< c: scores become c * tanh(score / c); 0: they don't
   TemperatureSpec temperature;
+  TensorId embedding_norm = kNoTensor;  ///< RMS, of scaled embeddings
   float embedding_scale = 1;
   float residual_scale = 1;
   float logit_scale = 1;
@@ -112,9 +148,10 @@ struct ModelSpec {
   TensorId embedding = kNoTensor;    ///< [n_embd, n_vocab]
   TensorId output_norm = kNoTensor;  ///< f32 [n_embd]
   LinearSpec output;                 ///< [n_embd, n_vocab]; the embedding itself when tied
+  TokenInputsSpec token_inputs;
   std::vector<LayerSpec> layers;
 
-  /// All matrices that rows are multiplied by: the layers' in order, then the output.
+  /// All matrices that rows are multiplied by: the layers' in order, then those of the whole model.
   std::vector<TensorId> matrices() const;
 };
 

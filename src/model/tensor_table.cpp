@@ -35,9 +35,9 @@ TensorId TensorTable::optional(const std::string& name, const std::vector<std::i
     throw LoadError(fmt::format("{}: tensor {} has the shape [{}] where [{}] is needed", file_.path(), name,
                                 fmt::join(t.shape, ", "), fmt::join(shape, ", ")));
   }
-  if (shape.size() == 1 && t.type != kF32) {
-    throw LoadError(
-        fmt::format("{}: tensor {} has the type {} where F32 is needed", file_.path(), name, tensor_type_name(t.type)));
+  if (shape.size() == 1 ? t.type != kF32 : !holds_weights(t.type)) {
+    throw LoadError(fmt::format("{}: tensor {} has the type {} where {} is needed", file_.path(), name,
+                                tensor_type_name(t.type), shape.size() == 1 ? "F32" : "one of weights"));
   }
   return id;
 }

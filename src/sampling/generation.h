@@ -25,6 +25,12 @@ struct LogprobEntry {
   std::vector<TokenLogprob> top;  ///< most likely first
 };
 
+/// A token of a prompt, as the tokens before it foretell it.
+struct PromptToken {
+  LogprobEntry entry;     ///< without a rank: its token and bytes only
+  std::int32_t rank = 0;  ///< 1: no token is likelier; 0: its log-probability isn't wanted
+};
+
 /// Why a sample's text ended.
 enum class Finish : std::uint8_t {
   kStop,       ///< end-of-sequence token or a stop string
@@ -54,6 +60,19 @@ class Generation {
 
   /// The text (and logprobs) still held back, when the engine ends the sample for a reason of its own (length).
   virtual Piece flush() = 0;
+};
+
+/// Reads the log-probabilities of prompts' tokens. Requests share it: it keeps nothing but scratch memory. Not thread safe;
+/// the engine's thread calls it.
+class Scorer {
+ public:
+  virtual ~Scorer() = default;
+
+  /// `next` and the `n_top` likeliest tokens. logits: [n_vocab], raw, of the token before `next`.
+  virtual PromptToken score(std::span<const float> logits, kv::Token next, int n_top) = 0;
+
+  /// A token whose log-probability isn't wanted.
+  virtual PromptToken name(kv::Token token) = 0;
 };
 
 }  // namespace coppice::sampling

@@ -189,6 +189,21 @@ void LogitScan::gather(float threshold, std::vector<Candidate>& out) const {
   }
 }
 
+std::int32_t LogitScan::rank(kv::Token token) const {
+  const auto own = static_cast<std::size_t>(token);
+  const float logit = logits_[own];
+  std::int32_t rank = 1;
+  for (std::size_t i = 0; i < maxima_.size(); ++i) {
+    if (!(maxima_[i] >= logit)) continue;
+    const std::span<const float> values = block(i);
+    const std::size_t n_before = own > i * kBlock ? std::min(own - i * kBlock, values.size()) : 0;
+    // Among equals the lower id is the likelier one.
+    for (const float x : values.first(n_before)) rank += x >= logit ? 1 : 0;
+    for (const float x : values.subspan(n_before)) rank += x > logit ? 1 : 0;
+  }
+  return rank;
+}
+
 void LogitScan::top(std::size_t k, std::vector<Candidate>& out) {
   gather(bound_of_kth(k), out);
   const std::size_t n = std::min(k, out.size());

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -50,6 +51,9 @@ class LogitScan {
 
   /// All tokens with logit >= threshold, ascending by id; weights unset. REQUIRES: threshold > -inf.
   void gather(float threshold, std::vector<Candidate>& out) const;
+
+  /// 1 + how many tokens are likelier. REQUIRES: its logit is no NaN.
+  std::int32_t rank(kv::Token token) const;
 
   /// The k likeliest (all, if fewer), likeliest first.
   void top(std::size_t k, std::vector<Candidate>& out);

@@ -17,9 +17,20 @@ LogprobEntry LogprobReader::read(std::span<const float> logits, kv::Token chosen
   LogprobEntry entry{entry_of(chosen), {}};
   if (n_top > 0) {
     scan_.top(static_cast<std::size_t>(n_top), top_);
+    entry.top.reserve(top_.size());
     for (const Candidate& c : top_) entry.top.push_back(entry_of(c.token));
   }
   return entry;
+}
+
+PromptToken VocabularyScorer::score(std::span<const float> logits, kv::Token next, int n_top) {
+  PromptToken token{.entry = reader_.read(logits, next, n_top, *vocabulary_)};
+  token.rank = reader_.rank(next);
+  return token;
+}
+
+PromptToken VocabularyScorer::name(kv::Token token) {
+  return {.entry = {.chosen = {.token = token, .bytes = vocabulary_->piece(token, true)}}};
 }
 
 }  // namespace coppice::sampling

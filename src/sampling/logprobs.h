@@ -1,7 +1,10 @@
 // Log-probabilities of the raw distribution: log-softmax of the logits as the model gave them.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "sampling/generation.h"
@@ -18,9 +21,26 @@ class LogprobReader {
   /// REQUIRES: chosen < logits.size(), vocabulary.size().
   LogprobEntry read(std::span<const float> logits, kv::Token chosen, int n_top, const text::Vocabulary& vocabulary);
 
+  /// Of a token in the logits read last, which must be as they were: 1 + how many are likelier.
+  std::int32_t rank(kv::Token token) const { return scan_.rank(token); }
+
  private:
   LogitScan scan_;
   std::vector<Candidate> top_;
+};
+
+/// A prompt's tokens by the words of a vocabulary.
+class VocabularyScorer final : public Scorer {
+ public:
+  explicit VocabularyScorer(std::shared_ptr<const text::Vocabulary> vocabulary) : vocabulary_(std::move(vocabulary)) {}
+
+  /// REQUIRES: as LogprobReader::read().
+  PromptToken score(std::span<const float> logits, kv::Token next, int n_top) override;
+  PromptToken name(kv::Token token) override;
+
+ private:
+  std::shared_ptr<const text::Vocabulary> vocabulary_;
+  LogprobReader reader_;
 };
 
 }  // namespace coppice::sampling

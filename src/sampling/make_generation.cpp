@@ -35,13 +35,15 @@ class TextGeneration final : public Generation {
                  vocabulary_->size()),
         stops_(shared->stops),
         ignore_eos_(shared->params.ignore_eos),
-        n_logprobs_(shared->params.logprobs) {}
+        n_logprobs_(shared->params.logprobs),
+        logprobs_of_end_(shared->params.logprobs_of_end && n_logprobs_ >= 0) {}
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
     const kv::Token token = sampler_.pick(logits);
     if (!ignore_eos_ && vocabulary_->is_end(token)) {
       Piece piece = flush();
+      if (logprobs_of_end_) piece.logprobs.push_back(logprobs_.read(logits, token, n_logprobs_, *vocabulary_));
       piece.token = token;
       piece.finish = Finish::kStop;
       return piece;
@@ -104,6 +106,7 @@ class TextGeneration final : public Generation {
   StopMatcher stops_;
   bool ignore_eos_;
   int n_logprobs_;
+  bool logprobs_of_end_;
   bool ended_ = false;
 
   std::size_t n_characters_ = 0;  ///< bytes that left utf8_

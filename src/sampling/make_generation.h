@@ -28,7 +28,7 @@ struct SharedParams {
 /// After a piece with `finish`, or after flush(), next() throws std::logic_error and flush() returns nothing. Logits beyond
 /// the vocabulary (a padded output head) are never drawn.
 ///
-/// An end token ends the sample with kStop; it has no text and no logprobs entry. Of the tokens that make up a stop string,
+/// An end token ends the sample with kStop; it has no text, and no logprobs entry unless that is asked for. Of the tokens that make up a stop string,
 /// those that also brought text before it have an entry, the others none.
 std::vector<std::unique_ptr<Generation>> make_generations(const std::shared_ptr<const text::Vocabulary>& vocabulary,
                                                           const std::shared_ptr<const SharedParams>& shared, int n,

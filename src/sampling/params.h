@@ -44,6 +44,7 @@ struct SamplingParams {
   std::vector<std::string> stop;      ///< non-empty, UTF-8
   bool ignore_eos = false;            ///< end tokens are never drawn
   int logprobs = -1;                  ///< -1: none; n >= 0: the chosen token's and the n most likely ones'
+  bool logprobs_of_end = false;       ///< with logprobs: an end token has an entry, too
 };
 
 inline constexpr float kGreedyTemperature = 1e-5F;

@@ -23,6 +23,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/api/api.h"
 #include "server/http/http_server.h"
 #include "server/http/rethrow.h"
 #include "server/jobs/event_hub.h"

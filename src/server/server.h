@@ -17,8 +17,8 @@
 #include <string>
 
 #include "engine/request.h"
-#include "server/api/api.h"
-#include "server/http/http.h"
+#include "server/api/api_config.h"
+#include "server/http/http_limits.h"
 #include "server/jobs/model.h"
 
 namespace coppice::server {

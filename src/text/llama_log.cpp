@@ -20,7 +20,7 @@ void on_log(ggml_log_level level, const char* text, void*) {
   if (level != GGML_LOG_LEVEL_CONT) line_level = level;
   line += text;
   if (line.empty() || line.back() != '\n') return;
-  line.pop_back();
+  while (!line.empty() && line.back() == '\n') line.pop_back();
   spdlog::debug("llama: {}", line);
   if (line_level == GGML_LOG_LEVEL_ERROR) LlamaErrorCapture::keep(line);
   line.clear();

@@ -25,7 +25,8 @@ struct Attended {
 };
 
 /// Two calls on one step, as two layers of a group make them; the second one's result.
-inline Attended attend(const AttentionCase& c, const PoolData& pool, std::span<const float> q, int n_workers) {
+inline Attended attend(const AttentionCase& c, const PoolData& pool, std::span<const float> q, int n_workers,
+                       const float* sinks = nullptr) {
   attention::SharePlanner planner(c.group);
   attention::TreeAttention kernel(c.heads, c.block_size, n_workers);
   attention::TreeStep step;
@@ -42,7 +43,7 @@ inline Attended attend(const AttentionCase& c, const PoolData& pool, std::span<c
       kernel.partials(step, {pool.view, q.data()}, next_job, worker);
       node.arrive_and_wait();
       if (worker == 0) next_job = 0;
-      kernel.merge(step, pool.view.format, a.out.data(), c.n_rows(), worker, n_workers);
+      kernel.merge(step, pool.view.format, a.out.data(), c.n_rows(), worker, n_workers, sinks);
       node.arrive_and_wait();
     }
   };

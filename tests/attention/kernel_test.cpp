@@ -50,7 +50,7 @@ TEST(KernelOnEachTarget, RandomTrees) {
 }
 
 TEST(KernelOnEachTarget, HeadSizesAndGroupings) {
-  for (const int dim : {64, 80, 96, 128, 256}) {
+  for (const int dim : {64, 80, 96, 128, 256, 512}) {
     for (const auto& [n_head, n_kv_head] : {std::pair(1, 1), {9, 3}, {8, 1}, {7, 1}, {16, 2}, {12, 12}}) {
       // Lone rows, and a prefix under more queries than a vector has lanes.
       const std::vector<test::Path> paths = {{.length = 70, .reads = false},
@@ -82,6 +82,21 @@ TEST(KernelOnEachTarget, FewQueriesOnF16ArePrecise) {
         ASSERT_LT(distance(c, attend(c, pool, q, 1).out, expected), kTolerance / 100) << dim << ", " << n_head;
       });
     }
+  }
+}
+
+TEST(KernelOnEachTarget, SinksWeighInEachRowOnce) {
+  std::mt19937_64 random(test::test_seed());
+  for (int round = 0; round < 20; ++round) {
+    const AttentionCase c = test::random_case({.sliding = round % 2 == 1}, random);
+    const test::PoolData pool(c, random(), attention::kKvFormats[static_cast<std::size_t>(round) % 3]);
+    const auto q = test::make_queries(c, random());
+    std::vector<float> sinks, expected(q.size());
+    for (int h = 0; h < c.heads.n_head; ++h) sinks.push_back(static_cast<float>(h % 5) - 1.0F);
+    attend_reference(c.heads, pool.view, c.group, c.rows(), q, expected, sinks);
+    test::on_each_target([&] {
+      ASSERT_LT(distance(c, attend(c, pool, q, 2, sinks.data()).out, expected), kTolerance) << "round " << round;
+    });
   }
 }
 
@@ -180,7 +195,7 @@ TEST(Kernel, ReadsAgainOnlyForMoreQueriesThanAPassHolds) {
 /// The blocks of `from`, each at its other place.
 test::PoolData moved(const AttentionCase& from, const test::PoolData& pool, const AttentionCase& to) {
   test::PoolData copy(to, 0, pool.view.format);
-  const std::size_t bytes = pool.view.block_bytes();
+  const std::size_t bytes = pool.view.block_stride;
   for (std::size_t s = 0; s < from.sequences.size(); ++s) {
     for (std::size_t i = 0; i < from.sequences[s].table.size(); ++i) {
       const auto at = static_cast<std::size_t>(from.sequences[s].table[i]) * bytes;
@@ -190,6 +205,41 @@ test::PoolData moved(const AttentionCase& from, const test::PoolData& pool, cons
     }
   }
   return copy;
+}
+
+/// A block's keys, its values, and what belongs to other layers: as they lie in the pages of an executor.
+class Paged {
+ public:
+  Paged(const AttentionCase& c, const test::PoolData& pool) : view(pool.view) {
+    const std::size_t block = pool.view.block_stride, offset = 3 * pool.view.row_bytes;
+    view.block_stride = offset + 2 * block + 16;
+    bytes_.assign(view.block_stride * static_cast<std::size_t>(c.n_blocks), std::byte{0xFF});
+    for (std::size_t b = 0; b < static_cast<std::size_t>(c.n_blocks); ++b) {
+      std::byte* to = bytes_.data() + b * view.block_stride + offset;
+      std::memcpy(to, pool.keys.data() + b * block, block);
+      std::memcpy(to + block, pool.values.data() + b * block, block);
+    }
+    view.keys = bytes_.data() + offset;
+    view.values = view.keys + block;
+  }
+  attention::PoolView view;
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+TEST(Kernel, TheSameBitsFromPagesThatOtherLayersShare) {
+  std::mt19937_64 random(test::test_seed());
+  for (const AttentionCase& c : test::named_cases()) {
+    const auto q = test::make_queries(c, 8);
+    for (const KvFormat format : kKvFormats) {
+      test::PoolData pool(c, random(), format);
+      const auto expected = attend(c, pool, q, 2).out;
+      const Paged paged(c, pool);
+      pool.view = paged.view;
+      EXPECT_EQ(attend(c, pool, q, 2).out, expected) << c.name << ", " << format_name(format);
+    }
+  }
 }
 
 TEST(Kernel, TheSameBitsOnShuffledBlocksAndWhoeverDoesTheWork) {

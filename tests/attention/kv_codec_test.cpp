@@ -18,7 +18,8 @@ constexpr int kDims[] = {16, 32, 64, 80, 96, 128, 256};
 
 std::vector<double> read(KvFormat format, int dim, const std::vector<std::byte>& head) {
   const HeadShape heads{.n_head = 1, .n_kv_head = 1, .head_dim = dim};
-  const PoolView pool{.format = format, .block_size = 1, .row_bytes = head.size(), .keys = head.data()};
+  const PoolView pool{
+      .format = format, .block_size = 1, .row_bytes = head.size(), .block_stride = head.size(), .keys = head.data()};
   return stored_head(heads, pool, pool.keys, 0, 0);
 }
 

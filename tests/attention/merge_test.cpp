@@ -36,11 +36,12 @@ Key alike(const HeadShape& heads, float score, float value) {
   return {score, std::vector<float>(static_cast<std::size_t>(heads.head_dim), value)};
 }
 
-/// Softmax over all keys by its definition; zeros if none weighs anything.
-std::vector<double> softmax(const HeadShape& heads, std::span<const Key> keys) {
-  double max = -std::numeric_limits<double>::infinity(), sum = 0.0;
+/// Softmax over all keys, and the sink unless it is -inf, by its definition; zeros if none weighs anything.
+std::vector<double> softmax(const HeadShape& heads, std::span<const Key> keys, float sink) {
+  double max = double{sink}, sum = 0.0;
   std::vector<double> out(static_cast<std::size_t>(heads.head_dim), 0.0);
   for (const Key& k : keys) max = std::max(max, double{k.score});
+  if (sink != -kInfinity) sum = std::exp(double{sink} - max);
   for (const Key& k : keys) {
     const double w = k.score == -kInfinity ? 0.0 : std::exp(double{k.score} - max);
     sum += w;
@@ -78,12 +79,12 @@ class States {
   }
   void write(int partial, const Key& key) { write(partial, std::span(&key, 1)); }
 
-  std::vector<float> merged(std::span<const std::int32_t> partials) const {
+  std::vector<float> merged(std::span<const std::int32_t> partials, const float* sinks = nullptr) const {
     constexpr float kUntouched = 123.0F;
     const auto n = static_cast<std::size_t>(heads_.n_head) * static_cast<std::size_t>(heads_.head_dim);
     std::vector<float> out(n + 1, NAN);
     out.back() = kUntouched;
-    attention::merge_row(heads_, KvFormat::kF16, all_.data(), partials, out.data());
+    attention::merge_row(heads_, KvFormat::kF16, all_.data(), partials, out.data(), sinks);
     EXPECT_EQ(out.back(), kUntouched) << "wrote behind its end";
     out.pop_back();
     return out;
@@ -143,6 +144,18 @@ TEST_P(MergeTest, MaskedKeysWeighNothing) {
   }
 }
 
+TEST_P(MergeTest, ASinkTakesItsShareOnce) {
+  const HeadShape heads = shape(2, 64);
+  States s(heads, 2);
+  s.write(0, alike(heads, 1.0F, 8.0F));
+  s.write(1, alike(heads, 1.0F, 4.0F));
+  const std::array sinks = {1.0F, 200.0F};  // as heavy as a key; much heavier
+  const std::array<std::int32_t, 2> partials = {0, 1};
+  const std::vector<float> out = s.merged(partials, sinks.data());
+  for (std::size_t d = 0; d < out.size(); ++d) ASSERT_NEAR(out[d], d < out.size() / 2 ? 4.0F : 0.0F, 1e-6) << d;
+  EXPECT_EQ(s.merged(std::span(partials).first(0), sinks.data()), all_of(heads, 0.0F));
+}
+
 TEST_P(MergeTest, LargeScoresNeitherOverflowNorVanish) {
   for (const auto& [n_head, dim] : kShapes) {
     const HeadShape heads = shape(n_head, dim);
@@ -186,8 +199,11 @@ TEST_P(MergeTest, AnyOrderAndAnySplitGiveTheSoftmax) {
     for (auto& p : partial_of) p = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(n_partials));
     States states(heads, 2 * n_partials);  // those with odd numbers are other rows': NaN
     std::vector<double> expected;
+    std::vector<float> sinks;
+    const bool sinking = random() % 2 == 0;
     for (int h = 0; h < n_head; ++h) {
       const float width = std::array{1.0F, 10.0F, 300.0F, 1e4F}[random() % 4];
+      sinks.push_back(sinking ? width * normal(random) : -kInfinity);
       std::vector<Key> keys(n_keys);
       for (Key& k : keys) {
         k.score = random() % 10 == 0 ? -kInfinity : width * normal(random);
@@ -200,12 +216,12 @@ TEST_P(MergeTest, AnyOrderAndAnySplitGiveTheSoftmax) {
         }
         states.write(2 * p, h, part);
       }
-      std::ranges::copy(softmax(heads, keys), std::back_inserter(expected));
+      std::ranges::copy(softmax(heads, keys, sinks.back()), std::back_inserter(expected));
     }
     std::vector<std::int32_t> order(static_cast<std::size_t>(n_partials));
     for (std::size_t p = 0; p < order.size(); ++p) order[p] = 2 * static_cast<std::int32_t>(p);
     std::ranges::shuffle(order, random);
-    const std::vector<float> out = states.merged(order);
+    const std::vector<float> out = states.merged(order, sinking ? sinks.data() : nullptr);
     ASSERT_EQ(out.size(), expected.size());
     for (std::size_t d = 0; d < out.size(); ++d) ASSERT_NEAR(out[d], expected[d], 2e-6) << "case " << i << ", " << d;
   }

@@ -28,6 +28,7 @@ constexpr Case kCases[] = {
     {KvFormat::kInt8, 8, 2, 128, 64, 4, 2, true},      {KvFormat::kTurbo4, 3, 1, 96, 96, 9, 4, false},
     {KvFormat::kF16, 9, 3, 64, 64, 5, 2, false, true}, {KvFormat::kF16, 2, 1, 24, 10, 7, 1, true, true},
     {KvFormat::kInt8, 4, 2, 96, 72, 3, 2, true, true}, {KvFormat::kF16, 4, 2, 16, 0, 3, 2, false},
+    {KvFormat::kF16, 4, 0, 32, 32, 3, 2, false, true},  // queries only
 };
 
 constexpr double kBase = 10000.0, kScale = 0.5, kMagnitude = 1.25;
@@ -112,7 +113,7 @@ TEST_P(NewRowsTest, TurnAndGoIntoTheirSlots) {
                   .slots = slots.data(),
                   .key_pool = key_pool.data(),
                   .value_pool = value_pool.data(),
-                  .row_bytes = row_bytes},
+                  .row_stride = row_bytes},
                  worker, c.n_workers);
     }
     expect_turned(c, c.n_head, factors, positions, queries, turned_queries);

@@ -21,6 +21,7 @@ PoolView view_of(const std::vector<std::uint16_t>& keys, const std::vector<std::
                  int row) {
   return {.block_size = block_size,
           .row_bytes = 2 * static_cast<std::size_t>(row),
+          .block_stride = 2 * static_cast<std::size_t>(row * block_size),
           .keys = reinterpret_cast<const std::byte*>(keys.data()),
           .values = reinterpret_cast<const std::byte*>(values.data())};
 }
@@ -61,6 +62,13 @@ TEST(ReferenceTest, ByHand) {
   attend_reference(heads, view_of(keys, values, 2, 2), {.kind = kv::GroupKind::kSliding, .window = 2}, rows, q, out);
   EXPECT_FLOAT_EQ(out[0], (16.0F + 4.0F) / 2.0F);
   EXPECT_FLOAT_EQ(out[2], (3.0F + 12.0F) / 2.0F);
+
+  const std::vector<float> sinks = {0.0F, 0.0F, 0.6931472F,
+                                    1000.0F};  // of head 0 it weighs as much as a key, of head 2 twice
+  attend_reference(heads, view_of(keys, values, 2, 2), {}, rows, q, out, sinks);
+  EXPECT_FLOAT_EQ(out[0], (8.0F + 16.0F + 4.0F) / 4.0F);
+  EXPECT_FLOAT_EQ(out[2], (6.0F + 3.0F + 12.0F) / 5.0F);
+  EXPECT_FLOAT_EQ(out[3], 0.0F);
 }
 
 }  // namespace

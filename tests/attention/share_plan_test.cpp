@@ -116,7 +116,8 @@ std::string check(const AttentionCase& c, const SharePlan& plan) {
 }
 
 std::string describe(const AttentionCase& c) {
-  std::string text = fmt::format("block size {}, window {}\n", c.block_size, c.group.window);
+  std::string text =
+      fmt::format("block size {}, window {}{}\n", c.block_size, c.group.window, c.group.chunked ? " in chunks" : "");
   for (const CaseSequence& s : c.sequences) {
     text += fmt::format("  {} rows from {}:", s.n_rows, s.first_position);
     for (const kv::BlockId id : s.table) text += fmt::format(" {}", id);
@@ -207,6 +208,23 @@ TEST(SharePlanTest, NamedCases) {
   EXPECT_EQ(shared, (std::multiset<int>{16, 8, 8, 3}));
 }
 
+/// By the definition: a query sees the keys of its own chunk up to itself.
+TEST(SharePlanTest, ChunksHideWhatLiesBeforeThem) {
+  const kv::GroupSpec group{.kind = kv::GroupKind::kSliding, .window = 6, .layers = {}, .chunked = true};
+  for (std::int64_t query = 0; query < 40; ++query) {
+    for (std::int64_t key = 0; key <= query; ++key) {
+      ASSERT_EQ(key >= group.first_visible(query), key / 6 == query / 6) << key << " of " << query;
+    }
+  }
+  AttentionCase c{.name = "", .group = group, .block_size = 4, .n_blocks = 9};
+  c.sequences = {{10, 4, {kv::kNullBlock, 5, 3, 7}}};  // positions 10 to 13, whose chunks begin at 6 and 12
+  SharePlanner planner(group);
+  const SharePlan& plan = planner.plan(c.rows());
+  EXPECT_EQ(plan.blocks, (std::vector<kv::BlockId>{5, 3, 7}));
+  ASSERT_EQ(plan.runs.size(), 1U);
+  EXPECT_EQ(rows_of(plan, 0), (std::vector<RowInterval>{{0, 2, 7}, {1, 2, 8}, {2, 8, 9}, {3, 8, 10}}));
+}
+
 TEST(SharePlanTest, RandomTrees) {
   std::mt19937_64 random(test::test_seed());
   std::int64_t runs = 0, shared = 0;
@@ -236,7 +254,8 @@ class LivingTree {
   LivingTree(bool sliding, std::mt19937_64& random) : random_(random) {
     tree_.block_size = 8 << pick(0, 2);
     tree_.n_blocks = 2000;
-    if (sliding) tree_.group = {.kind = kv::GroupKind::kSliding, .window = pick(1, 60)};
+    if (sliding) tree_.group = {.kind = kv::GroupKind::kSliding, .window = pick(1, 60), .layers = {}};
+    tree_.group.chunked = sliding && chance(40);
   }
 
   const AttentionCase& tree() const { return tree_; }

@@ -73,6 +73,16 @@ class LoadsTest(unittest.TestCase):
         self.assertEqual(len(settings(loads.LOADS["engine-2048"])), 2)
         self.assertEqual(len(settings(loads.LOADS["engine-8x400"])), 4)
         self.assertEqual(settings(loads.LOADS["engine-gaps"]), [])
+        gemma = settings(loads.LOADS["gemma3-cold-8-1500-queue"])
+        self.assertEqual(len(gemma), 12)  # each of the six with all that its windows leave, too
+        self.assertEqual((gemma[1].name, gemma[1].options), ("-fa on, --swa-full, -np 1", ("-fa", "on", "--swa-full")))
+
+    def test_loads_of_other_models_have_their_names_and_goals(self):
+        self.assertEqual({load.model for load in loads.chosen(["gemma3"])}, {"gemma3"})
+        self.assertEqual({load.model for load in loads.chosen(["engine", "demo", "cold", "warm"])}, {""})
+        prefill, decode = loads.LOADS["1b-engine-512"].rows
+        self.assertEqual((prefill.goal, prefill.depth, decode.goal), (1.5, 0, 1.2))
+        self.assertEqual(loads.LOADS["gemma3-warm-8-1500"].rows, (loads.Row("wall_s", 2.5),))
 
 
 class OthersTest(unittest.TestCase):
@@ -246,11 +256,22 @@ class KeepTest(unittest.TestCase):
                 self.measure(pathlib.Path(name), threads=1)
 
 
+class ModelsTest(unittest.TestCase):
+    def test_each_load_runs_on_its_model(self):
+        chosen = loads.chosen(["stream", "gemma3", "1b", "demo"])
+        args = argparse.Namespace(model=pathlib.Path("smol"), also=["gemma3=g.gguf", "1b=a=b.gguf"], threads=2)
+        found = [(of.model.name, of.threads, len(its)) for of, its in run.by_model(args, chosen)]
+        self.assertEqual(found, [("smol", 2, 2), ("g.gguf", 2, 3), ("a=b.gguf", 2, 2)])
+        args.also = ["gemma3=g.gguf"]
+        with self.assertRaisesRegex(Failure, "--also 1b=FILE"):
+            list(run.by_model(args, chosen))
+
+
 class BeforeTest(unittest.TestCase):
     def test_pairs_of_two_builds_are_compared_in_turn(self):
         with tempfile.TemporaryDirectory() as name:
             args = argparse.Namespace(logs=pathlib.Path(name), pairs=2, before=pathlib.Path("old"), coppice=pathlib.Path("new"),
-                                      peers=None, peers_no_amx=None, model="m")
+                                      peers=None, peers_no_amx=None, model="m", also=[])
             speeds = {"old": iter([100.0, 100.0]), "new": iter([110.0, 130.0])}
 
             def figures(_, load, side):

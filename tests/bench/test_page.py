@@ -101,9 +101,17 @@ class TracesTest(unittest.TestCase):
         self.assertIn("| inserted, with eviction | 40 | 10 | ≥ 20, and within 2x: no |", text)
 
 
+class MissingTest(unittest.TestCase):
+    def test_a_model_lacks_only_its_own_loads(self):
+        content = {"machine": "m", "threads": 2, "bounds": {"gb_per_s": [1, 2], "multiply_adds_per_s": 1e9},
+                   "results": {"gemma": {"gemma3-cold-8-1500": {"wall_s": row()}}}}
+        self.assertIn("Not run: gemma3-cold-8-1500-queue, gemma3-warm-8-1500.", "\n".join(page._machine(content)))
+
+
 class Model:
     weight_bytes, kv_bytes_per_token, head_size = 16 * 2**20, 0, 64
     layer_multiply_adds, output_multiply_adds, attention_multiply_adds = 1000, 100, 10
+    slides = False
 
 
 class BoundsTest(unittest.TestCase):
@@ -152,6 +160,8 @@ class BoundsTest(unittest.TestCase):
         self.assertEqual(of("wall_s", dataclasses.replace(load, warm=True))[0], own + 4 * step)
         self.assertEqual(of("decode_tokens_per_s")[0], 8 / step)
         self.assertIsNone(of("ttft_median_s"))
+        with mock.patch.object(Model, "slides", True):  # the figures of such a model say too much
+            self.assertIsNone(of("wall_s"))
 
     def test_a_format_of_fewer_bytes_has_a_higher_bound(self):
         class Small(Model):

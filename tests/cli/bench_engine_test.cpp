@@ -21,12 +21,11 @@ class BenchEngineTest : public testing::Test {
     const auto path = test::scratch_folder() / "engine.gguf";
     if (!std::filesystem::exists(path)) test::write_tiny_model({}, path);
     executor::GgmlOptions o;
-    o.model_path = path.string();
     o.kv_bytes = kv_bytes;
     o.n_threads = 1;
     o.max_rows = 512;
     o.max_sequences = 32;
-    return executor::load_ggml_executor(o, {});
+    return executor::load_ggml_executor(model::load_model(path.string()), o, {});
   }
   static const EngineCase& named(std::string_view name) {
     return *std::ranges::find(engine_cases(), name, &EngineCase::name);

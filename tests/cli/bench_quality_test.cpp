@@ -21,12 +21,11 @@ std::unique_ptr<executor::Executor> load(const std::string& kv_format) {
   const auto path = test::scratch_folder() / "quality.gguf";
   if (!std::filesystem::exists(path)) test::write_tiny_model({}, path);
   executor::GgmlOptions o;
-  o.model_path = path.string();
   o.kv_format = kv_format;
   o.kv_bytes = std::size_t{4} << 20;
   o.n_threads = 1;
   o.max_rows = 256;
-  return executor::load_ggml_executor(o, {});
+  return executor::load_ggml_executor(model::load_model(path.string()), o, {});
 }
 
 std::vector<kv::Token> random_text(std::size_t n) {

@@ -124,6 +124,38 @@ def test_echo(client, salt):
     assert answer.choices[0].text.startswith("The sky is")
 
 
+def log_softmax_by_single_tokens(client, tokens, salt):
+    """Each token's log-probability as the one generated token of a request for all before it."""
+    result = []
+    for at in range(1, len(tokens)):
+        answer = client.completions.create(model="smol", prompt=[tokens[:at]], max_tokens=1, temperature=0, logprobs=0,
+                                           logit_bias={str(tokens[at]): 100}, extra_body={"cache_salt": salt})
+        result += answer.choices[0].logprobs.token_logprobs
+    return result
+
+
+def test_log_probabilities_of_prompts(client, server, salt):
+    tokens = server.post("/tokenize", {"content": "The sky is blue, and the sea is deep."})["tokens"]
+    right = log_softmax_by_single_tokens(client, tokens, salt)
+    echo = client.completions.create(model="smol", prompt=[tokens], max_tokens=1, temperature=0, logprobs=1, echo=True,
+                                     extra_body={"cache_salt": salt, "prompt_logprobs": 0}).choices[0]
+    lists = echo.logprobs
+    assert len(lists.tokens) == len(tokens) + 1
+    assert lists.token_logprobs[0] is None and lists.top_logprobs[0] is None
+    assert lists.token_logprobs[1:-1] == pytest.approx(right, abs=0.4)
+    assert "".join(lists.tokens) == echo.text
+    assert [echo.text[at:].startswith(token) for at, token in zip(lists.text_offset, lists.tokens)] == [True] * len(lists.tokens)
+    by_id = [None, *({str(token): entry} for token, entry in zip(tokens[1:], lists.token_logprobs[1:]))]
+    listed = echo.model_extra["prompt_logprobs"]
+    assert [entry and {token: told["logprob"] for token, told in entry.items()} for entry in listed] == by_id
+
+    part = client.completions.create(model="smol", prompt=[tokens], max_tokens=0, logprobs=1, echo=True,
+                                     extra_body={"cache_salt": salt, "prompt_logprobs_from": 6})
+    assert part.usage.prompt_tokens_details.cached_tokens == 5
+    assert part.choices[0].logprobs.token_logprobs[:6] == [None] * 6
+    assert part.choices[0].logprobs.token_logprobs[6:] == pytest.approx(right[5:], abs=0.4)
+
+
 def test_ignore_eos_and_length(client, salt):
     answer = chat(client, salt, max_completion_tokens=30, max_tokens=None, extra={"ignore_eos": True})
     assert answer.usage.completion_tokens == 30

@@ -49,6 +49,10 @@ void collect(Result& result, const engine::Event& event) {
     result.refusal = event.refusal;
     result.message = event.message;
     result.retry_seconds = event.retry_seconds;
+  } else if (!event.prompt.empty()) {
+    EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
+    for (const auto& sample : result.samples) EXPECT_TRUE(sample.tokens.empty()) << "the prompt comes first";
+    result.prompt.insert(result.prompt.end(), event.prompt.begin(), event.prompt.end());
   } else {
     auto& sample = result.samples.at(static_cast<std::size_t>(event.sample));
     EXPECT_FALSE(sample.finish) << "a piece after the sample's last one, request " << event.request;
@@ -67,8 +71,37 @@ void collect(Result& result, const engine::Event& event) {
   if (event.done) result.usage = event.usage;
 }
 
+namespace {
+
+/// error_in(), of the prompt's log-probabilities.
+std::string error_in_prompt(const Result& result, const std::vector<kv::GroupSpec>& groups) {
+  const auto& asked = result.submission;
+  const bool answered = std::ranges::any_of(
+      result.samples, [](const SampleResult& s) { return !s.tokens.empty() || s.finish == sampling::Finish::kLength; });
+  const std::size_t wanted = asked.scored_from ? asked.prompt.size() : 0;
+  if (result.prompt.size() > wanted || (answered && result.prompt.size() < wanted))
+    return fmt::format("{} of {} tokens of the prompt came", result.prompt.size(), wanted);
+  Oracle oracle(groups);
+  for (std::size_t i = 0; i < result.prompt.size(); ++i) {
+    const kv::Token token = asked.prompt[i];
+    const auto& [entry, rank] = result.prompt[i];
+    const bool scored = i > 0 && std::cmp_greater_equal(i, *asked.scored_from);
+    const std::uint64_t hash = oracle.logits_hash();
+    if (entry.chosen.token != token || rank != (scored ? fake_rank(hash, token) : 0) ||
+        entry.top.size() != (scored ? static_cast<std::size_t>(asked.n_top) : 0) ||
+        (scored && entry.chosen.logprob != fake_logprob(hash, token))) {
+      return fmt::format("token {} of the prompt is wrong", i);
+    }
+    oracle.feed(token);
+  }
+  return {};
+}
+
+}  // namespace
+
 std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups) {
   if (!result.done) return "it never ended";
+  if (std::string error = error_in_prompt(result, groups); !error.empty()) return error;
   if (result.refusal) return {};
   const auto& asked = result.submission;
   std::int32_t total = 0;
@@ -85,6 +118,7 @@ std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& gro
     if (sample.finish == sampling::Finish::kError && length > 0)
       text.resize(text.size() - fake_text(expected.back()).size());
     if (sample.text != text) return fmt::format("sample {}: the text is not that of its tokens", i);
+    if (asked.only_prompt && length > 0) return fmt::format("sample {} has an answer", i);
     if (asked.max_tokens > 0 && length > asked.max_tokens) return fmt::format("sample {} is too long", i);
     if (*sample.finish == sampling::Finish::kStop && length != asked.stop_after) {
       return fmt::format("sample {} stopped after {} tokens, not {}", i, length, asked.stop_after);
@@ -104,7 +138,10 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   engine::Request request;
   request.id = id;
   request.prompt = submission.prompt;
-  request.max_tokens = submission.max_tokens;
+  if (submission.max_tokens > 0) request.max_tokens = submission.max_tokens;
+  if (submission.only_prompt) request.max_tokens = 0;
+  if (submission.scored_from)
+    request.scoring = {std::make_shared<FakeScorer>(), *submission.scored_from, submission.n_top};
   request.cache_salt = submission.salt;
   request.priority = submission.priority;
   request.cache_report = submission.cache_report;
@@ -165,6 +202,7 @@ kv::CacheConfig cache_config(const HarnessConfig& config) {
 engine::EngineConfig engine_config(const HarnessConfig& config) {
   return {.max_batch = config.max_batch,
           .step_tokens = config.step_tokens,
+          .scored_rows = config.scored_rows,
           .context_length = config.context_length,
           .max_waiting = config.max_waiting,
           .max_weight = config.max_weight,
@@ -244,7 +282,8 @@ void Harness::finish() {
 void Harness::expect_nothing_lost(const Result& result) const {
   const auto& asked = result.submission;
   const std::int64_t longest = std::ssize(asked.prompt) + asked.max_tokens;
-  if (asked.max_tokens <= 0 || (config_.context_length > 0 && longest > config_.context_length)) return;
+  if (asked.max_tokens <= 0 || asked.only_prompt || (config_.context_length > 0 && longest > config_.context_length))
+    return;
   if (cache().blocks_needed(static_cast<std::int32_t>(longest), 1) > snapshot().cache.total) return;
   for (const auto& sample : result.samples) {
     if (sample.finish != sampling::Finish::kLength) continue;

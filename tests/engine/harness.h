@@ -32,6 +32,7 @@ struct HarnessConfig {
   std::int32_t num_blocks = 4000;
   int max_batch = 32;
   int step_tokens = 64;
+  int scored_rows = 0;
   std::int32_t max_extend = 64;
   std::int32_t context_length = 0;
   std::size_t max_waiting = 4096;
@@ -48,7 +49,8 @@ engine::EngineConfig engine_config(const HarnessConfig& config);
 
 struct Submission {
   Prompt prompt;
-  std::int32_t max_tokens = 0;
+  std::int32_t max_tokens = 0;  ///< 0: no limit
+  bool only_prompt = false;     ///< no answer
   int n = 1;
   std::uint64_t seed = 1;        ///< of sample 0; sample i has seed + i
   int stop_after = 0;            ///< each sample ends with kStop at this token; 0: never
@@ -59,6 +61,8 @@ struct Submission {
   std::int32_t priority = 0;
   bool cache_report = false;
   std::optional<engine::Clock::time_point> deadline;
+  std::optional<std::int32_t> scored_from;  ///< of the prompt
+  int n_top = 0;
 };
 
 struct SampleResult {
@@ -70,6 +74,7 @@ struct SampleResult {
 struct Result {
   Submission submission;
   std::vector<SampleResult> samples;
+  std::vector<sampling::PromptToken> prompt;
   bool done = false;
   engine::Usage usage;
   std::optional<engine::Refusal> refusal;
@@ -83,7 +88,7 @@ struct Result {
 void collect(Result& result, const engine::Event& event);
 
 /// What is wrong with a result, or an empty string: the tokens and the text of every sample are those of the
-/// oracle, as far as they go, and usage fits.
+/// oracle, as far as they go, and usage fits. Likewise the prompt's log-probabilities, all if there was to be an answer.
 std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups);
 
 engine::Request make_request(engine::RequestId id, const Submission& submission);

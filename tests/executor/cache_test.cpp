@@ -29,13 +29,12 @@ std::unique_ptr<Executor> load(const Setup& setup) {
   const auto path = test::scratch_folder() / "tiny.gguf";
   if (!std::filesystem::exists(path)) test::write_tiny_model({}, path);
   executor::GgmlOptions o;
-  o.model_path = path.string();
   o.attention = setup.attention;
   o.kv_format = setup.format;
   o.kv_bytes = std::size_t{4} << 20;
   o.n_threads = 2;
   o.max_rows = 256;
-  return executor::load_ggml_executor(o, {});
+  return executor::load_ggml_executor(model::load_model(path.string()), o, {});
 }
 
 class CacheOnExecutorTest : public testing::TestWithParam<Setup> {};

@@ -8,6 +8,9 @@
 
 #include "executor/tiny.h"
 #include "model/model.h"
+#include "support/executor_rig.h"
+#include "support/gguf_writer.h"
+#include "support/split_gguf.h"
 
 namespace coppice {
 namespace {
@@ -32,6 +35,22 @@ TEST(LoadTest, InfoIsComplete) {
   EXPECT_EQ(info.groups[0].bytes_per_token * 32, info.bytes_per_block);
   EXPECT_EQ(info.model_digest.size(), 64U);
   EXPECT_NE(info.layout, load(tiny_path("plain", {}), "auto", 16)->info().layout);
+}
+
+TEST(LoadTest, SplitFilesGiveTheSameLogits) {
+  std::vector<kv::Token> tokens(100);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<kv::Token>(i * 37 % 320);
+  const auto logits = [&](const std::string& path) {
+    const auto e = load(path, "auto");
+    test::ExecutorRig rig(*e);
+    test::RigSequence sequence;
+    return rig.feed(sequence, tokens, 64, test::Want::kAll);
+  };
+  for (const int type : {0, 3}) {  // read from the mappings; packed
+    const std::string path = tiny_path("whole_" + std::to_string(type), {.n_embd = 128, .matrix_type = type});
+    const auto parts = test::split_gguf(path, test::scratch_folder() / "logits", {.parts = 5});
+    EXPECT_EQ(logits(parts[0]), logits(path)) << type;
+  }
 }
 
 TEST(LoadTest, FormatsDifferInBytesAndInLayoutAndInNothingElse) {
@@ -74,9 +93,8 @@ TEST(LoadTest, OptionsThatMakeNoSenseAreErrors) {
   EXPECT_THROW(load(path, "bush"), model::LoadError);
   EXPECT_THROW(load(path, "gather", 7), model::LoadError);
   executor::GgmlOptions o;
-  o.model_path = path;
   o.kv_bytes = 1000;
-  EXPECT_THROW(executor::load_ggml_executor(o, {}), model::LoadError);
+  EXPECT_THROW(executor::load_ggml_executor(model::load_model(path), o, {}), model::LoadError);
 }
 
 }  // namespace

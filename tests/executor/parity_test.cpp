@@ -35,11 +35,10 @@ std::string read_text(const std::string& name) {
 
 std::unique_ptr<Executor> load(const std::string& path, const std::string& attention, int n_threads = kThreads) {
   executor::GgmlOptions o;
-  o.model_path = path;
   o.attention = attention;
   o.kv_bytes = std::size_t{192} << 20;
   o.n_threads = n_threads;
-  return executor::load_ggml_executor(o, {});
+  return executor::load_ggml_executor(model::load_model(path), o, {});
 }
 
 struct Spread {

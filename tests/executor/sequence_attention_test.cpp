@@ -21,33 +21,29 @@ using attention::KvFormat;
 
 /// The backend's result for the case: [n_rows, n_head, head_dim].
 std::vector<float> attend(const test::AttentionCase& c, const test::PoolData& pool, const std::vector<float>& queries,
-                          bool dense) {
-  const model::ModelSpec spec{.n_head = c.heads.n_head,
-                              .n_kv_head = c.heads.n_kv_head,
-                              .head_dim = c.heads.head_dim,
-                              .attention_scale = c.heads.scale,
-                              .attention_softcap = c.heads.softcap};
-  KvStoreConfig config{.n_layer_slots = 1,
-                       .format = pool.view.format,
-                       .n_kv_head = c.heads.n_kv_head,
-                       .head_dim = c.heads.head_dim,
-                       .block_size = c.block_size};
-  config.budget_bytes = 2 * pool.keys.size();
-  const KvStore store(config);
-  std::ranges::copy(pool.keys, static_cast<std::byte*>(store.k(0)->data));
-  std::ranges::copy(pool.values, static_cast<std::byte*>(store.v(0)->data));
+                          bool dense, const std::vector<float>& sinks) {
+  const KvLayer layer{0, c.heads.n_kv_head, c.heads.head_dim};
+  const KvStore store(make_page_layout({{layer}}, pool.view.format, c.block_size), 2 * pool.keys.size());
+  const std::size_t block = pool.view.block_stride;
+  for (std::size_t at = 0; at < pool.keys.size(); at += block) {
+    const std::size_t page = at / block * store.layout().page_bytes;
+    std::memcpy(static_cast<std::byte*>(store.k(0)->data) + page, pool.keys.data() + at, block);
+    std::memcpy(static_cast<std::byte*>(store.v(0)->data) + page, pool.values.data() + at, block);
+  }
 
   Batch batch;
   for (const test::CaseSequence& s : c.sequences) {
     batch.sequences.push_back({s.n_rows, s.first_position, {{s.table, c.block_size}}});
   }
   batch.tokens.resize(static_cast<std::size_t>(c.n_rows()));
-  const AttentionConfig attention_config{&spec, &store, {c.group}};
+  kv::GroupSpec group = c.group;
+  group.layers = {0};
+  const AttentionConfig attention_config{&store, {{group, c.heads, 1}}};
   const auto backend = dense ? make_dense_attention(attention_config) : make_gather_attention(attention_config);
   const std::size_t n_nodes = backend->nodes_per_layer(batch) + 8;
   const ContextPtr context = make_context(n_nodes, n_nodes);
   ggml_cgraph* graph = ggml_new_graph_custom(context.get(), n_nodes, false);
-  const DecoderParts parts{.spec = &spec, .weights = nullptr, .store = &store, .attention = backend.get()};
+  const DecoderParts parts{.spec = nullptr, .weights = nullptr, .store = &store, .attention = backend.get()};
   const StepInputs inputs;
   std::vector<std::shared_ptr<void>> node_data;
   GraphBuilder b{.parts = parts, .context = context.get(), .graph = graph, .inputs = inputs, .node_data = node_data};
@@ -55,12 +51,18 @@ std::vector<float> attend(const test::AttentionCase& c, const test::PoolData& po
   ggml_tensor* q =
       ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, c.heads.head_dim, c.heads.n_head, std::ssize(batch.tokens));
   ggml_set_input(q);
-  ggml_tensor* out = backend->attend(b, {q, store.k(0), store.v(0)}, 0);
+  ggml_tensor* sinking = nullptr;
+  if (!sinks.empty()) {
+    sinking = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, std::ssize(sinks));
+    ggml_set_input(sinking);
+  }
+  ggml_tensor* out = backend->attend(b, {q, store.k(0), store.v(0)}, 0, sinking);
   ggml_set_output(out);
   ggml_build_forward_expand(graph, out);
   const GraphAllocatorPtr memory(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
   EXPECT_TRUE(ggml_gallocr_alloc_graph(memory.get(), graph));
   std::memcpy(q->data, queries.data(), queries.size() * sizeof(float));
+  if (sinking) std::memcpy(sinking->data, sinks.data(), sinks.size() * sizeof(float));
   backend->fill(batch);
   const std::unique_ptr<ggml_backend, GgmlDeleter<ggml_backend_free>> cpu(ggml_backend_cpu_init());
   ggml_backend_cpu_set_n_threads(cpu.get(), 1);  // more would spin at every node
@@ -95,8 +97,10 @@ TEST_P(SequenceAttentionTest, EqualsPlainAttentionInDoublePrecision) {
     const test::PoolData pool(c, random(), GetParam().format);
     const std::vector<float> queries = test::make_queries(c, random());
     std::vector<float> expected(queries.size());
-    attention::attend_reference(c.heads, pool.view, c.group, c.rows(), queries, expected);
-    const std::vector<float> got = attend(c, pool, queries, GetParam().dense);
+    std::vector<float> sinks;
+    for (int h = 0; round % 5 == 0 && h < c.heads.n_head; ++h) sinks.push_back(0.5F * static_cast<float>(h % 7 - 3));
+    attention::attend_reference(c.heads, pool.view, c.group, c.rows(), queries, expected, sinks);
+    const std::vector<float> got = attend(c, pool, queries, GetParam().dense, sinks);
     double worst = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {
       const double difference = std::abs(double{got[i]} - double{expected[i]});

@@ -18,6 +18,7 @@ namespace {
 using attention::KvFormat;
 
 constexpr int kBlockSize = 32;
+constexpr std::size_t kPool = std::size_t{1} << 20;
 
 /// A decoder of plain f32 matrices, which ggml multiplies.
 class StepGraphTest : public testing::Test {
@@ -27,15 +28,10 @@ class StepGraphTest : public testing::Test {
     if (!std::filesystem::exists(path)) test::write_tiny_model({}, path);
     return model::load_model(path.string());
   }
-  KvStoreConfig config(KvFormat format) const {
-    return {.n_layer_slots = 2,
-            .format = format,
-            .n_kv_head = model_.spec.n_kv_head,
-            .head_dim = model_.spec.head_dim,
-            .block_size = kBlockSize,
-            .budget_bytes = std::size_t{1} << 20};
+  PageLayout layout(KvFormat format) const { return make_page_layout(kv_layers(model_.spec), format, kBlockSize); }
+  AttentionConfig attention(const KvStore& store) const {
+    return {&store, attention_groups(model_.spec, store.layout().groups)};
   }
-  AttentionConfig attention(const KvStore& store) const { return {&model_.spec, &store, groups_}; }
   DecoderParts parts(const KvStore& store, Attention& attention) const {
     return {&model_.spec, &weights_, &store, &attention, &ropes_, {{0, 0}, {0, 1}}};
   }
@@ -63,9 +59,8 @@ class StepGraphTest : public testing::Test {
   }
 
   model::Model model_ = tiny();
-  std::vector<kv::GroupSpec> groups_ = {{kv::GroupKind::kFull, 0, {0, 1}, std::size_t{2} * 2 * 2 * 16 * 2}};
   Weights weights_{model_, {}};
-  KvStore store_{config(KvFormat::kF16)};
+  KvStore store_{layout(KvFormat::kF16), kPool};
   std::vector<attention::Rope> ropes_{attention::Rope({.dims = model_.spec.ropes[0].dims})};
 };
 
@@ -75,7 +70,7 @@ TEST_F(StepGraphTest, GatherIsMadeOfTheLibrarysOperators) {
 
 TEST_F(StepGraphTest, DenseIsMadeOfTheLibrarysOperatorsWhereTheyKnowTheFormat) {
   EXPECT_EQ(own_nodes(store_, *make_dense_attention(attention(store_))), 0);
-  const KvStore int8(config(KvFormat::kInt8));
+  const KvStore int8(layout(KvFormat::kInt8), kPool);
   EXPECT_GT(own_nodes(int8, *make_dense_attention(attention(int8))), 0);
 }
 
@@ -110,14 +105,8 @@ int nodes_of(const test::TinyModel& tiny, const std::string& name) {
   test::write_tiny_model(tiny, path);
   const model::Model model = model::load_model(path.string());
   const Weights weights(model, {});
-  const KvStore store({.n_layer_slots = 2,
-                       .format = KvFormat::kF16,
-                       .n_kv_head = model.spec.n_kv_head,
-                       .head_dim = model.spec.head_dim,
-                       .block_size = kBlockSize,
-                       .budget_bytes = std::size_t{1} << 20});
-  const std::vector<kv::GroupSpec> groups = {{kv::GroupKind::kFull, 0, {0, 1}, std::size_t{2} * 2 * 2 * 64 * 2}};
-  const auto tree = make_tree_attention({&model.spec, &store, groups}, 1);
+  const KvStore store(make_page_layout(kv_layers(model.spec), KvFormat::kF16, kBlockSize), kPool);
+  const auto tree = make_tree_attention({&store, attention_groups(model.spec, store.layout().groups)}, 1);
   const std::vector<attention::Rope> ropes{attention::Rope({.dims = model.spec.ropes[0].dims})};
   const DecoderParts parts{&model.spec, &weights, &store, tree.get(), &ropes, {{0, 0}, {0, 1}}};
   const std::vector<kv::BlockId> table = {3, 1};

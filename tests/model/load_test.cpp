@@ -52,9 +52,7 @@ TEST(LoadModel, ReadsWhatTheFileSays) {
   EXPECT_EQ(m.spec.name, "tiny");
   EXPECT_EQ(m.spec.n_vocab, 320);
   EXPECT_EQ(m.spec.n_embd, 64);
-  EXPECT_EQ(m.spec.n_head, 4);
-  EXPECT_EQ(m.spec.n_kv_head, 2);
-  EXPECT_EQ(m.spec.head_dim, 16);
+  EXPECT_EQ(m.spec.layers[0].mixer.heads, (HeadsSpec{4, 2, 16}));
   EXPECT_EQ(m.spec.context_length, 512);
   EXPECT_FLOAT_EQ(m.spec.norm_eps, 1e-5F);
   EXPECT_FLOAT_EQ(m.spec.attention_scale, 0.25F);
@@ -96,6 +94,25 @@ TEST(LoadModel, LayersThatSlideFollowTheFilesPattern) {
   TinyModel wide = tiny_family("gemma3");
   wide.settings["attention.sliding_window"] = 512;  // the model's whole context
   EXPECT_EQ(load_model(tiny("wide", wide)).spec.layers[0].mixer.window, 0);
+}
+
+TEST(LoadModel, LayersMayReadTheKeysAndValuesOfOthers) {
+  const ModelSpec own = load_model(tiny("gemma4", tiny_family("gemma4"))).spec;
+  EXPECT_EQ(own.layers[0].mixer.heads, (HeadsSpec{4, 2, 16}));
+  EXPECT_EQ(own.layers[2].mixer.heads, (HeadsSpec{4, 1, 32}));
+  EXPECT_EQ(own.layers[2].mixer.v.weight, kNoTensor);
+  const ModelSpec shared = load_model(tiny("shared", tiny_family("gemma4_shared"))).spec;
+  std::vector<int> owners;
+  for (const LayerSpec& layer : shared.layers) owners.push_back(layer.mixer.kv_layer);
+  EXPECT_EQ(owners, (std::vector{-1, -1, -1, -1, 2, 2, 3}));
+  EXPECT_EQ(shared.layers[6].mixer.k.weight, kNoTensor);
+
+  TinyModel orphan = tiny_family("gemma4_shared");
+  orphan.slides = {true, true, true, true, true, true, false};
+  expect_complaint(tiny("broken", orphan), "layer 6 has no keys and values, and no layer before it");
+  orphan = tiny_family("gemma4");
+  orphan.settings["attention.shared_kv_layers"] = 6;
+  expect_complaint(tiny("broken", orphan), "out of range");
 }
 
 TEST(LoadModel, MatricesInOnePieceAreSplit) {
@@ -168,7 +185,10 @@ TEST(LoadModel, WrongMagicAndVersion) {
   bad = bytes;
   bad[4] = 9;
   expect_complaint(write(bad), "GGUF version 9");
-  expect_complaint(write("GG"), "is not a GGUF file");
+  expect_complaint(write("GG"), "is not a GGUF file: it begins with 'GG'");
+  expect_complaint(write("<html><head>"), "it begins with '<htm': was the download complete?");
+  expect_complaint(write(std::string("\0\x1b[31m", 6)), R"(it begins with '\x00\x1b[3')");
+  expect_complaint(write("GGUF"), "truncated");
 }
 
 TEST(LoadModel, TruncatedAnywhere) {
@@ -182,7 +202,7 @@ TEST(LoadModel, TruncatedAnywhere) {
 TEST(LoadModel, AnyByteOfTheHeaderMayBeWrong) {
   const std::string path = tiny("header", {});
   const std::string bytes = read(path);
-  const std::size_t header = load_model(path).file->metadata_bytes().size();
+  const std::size_t header = load_model(path).file->metadata_bytes(0).size();
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   const auto poke = [&](std::size_t i, int flip) {
     file.seekp(static_cast<std::streamoff>(i));
@@ -197,6 +217,55 @@ TEST(LoadModel, AnyByteOfTheHeaderMayBeWrong) {
     poke(i, 0);
   }
   EXPECT_EQ(complaint(path), "");
+}
+
+/// A header that claims what isn't there.
+TEST(LoadModel, CountsAndSizesThatLie) {
+  const std::string bytes = read(tiny("lies", {}));
+  const auto with = [&](std::size_t at, std::uint64_t number) {
+    std::string bad = bytes;
+    std::memcpy(bad.data() + at, &number, sizeof(number));
+    return write(bad);
+  };
+  constexpr std::size_t kTensors = 8, kKeys = 16, kFirstKey = 24;
+  for (const std::uint64_t many : {1ULL << 20, 1ULL << 40, ~0ULL}) {
+    expect_complaint(with(kTensors, many), "tensors");
+    expect_complaint(with(kKeys, many), "metadata keys");
+  }
+  expect_complaint(with(kTensors, 1000), "damaged");  // the weights are no tensor table
+  for (const std::uint64_t size : {1ULL << 30, 1ULL << 40, ~0ULL}) expect_complaint(with(kFirstKey, size), "truncated");
+  expect_complaint(with(kFirstKey, 0), "without a name");
+  expect_complaint(with(kFirstKey, 1 << 15), "name of 32768 bytes");
+
+  const auto with_tensor = [&](const std::string& name, std::size_t at, std::uint64_t number) {
+    const std::size_t end =
+        bytes.rfind(name) + name.size();  // behind it: dimensions (4), two sizes (16), type (4), offset
+    return with(end + at, number);
+  };
+  const std::string q = "blk.0.attn_q.weight";
+  for (const std::uint64_t size : {1ULL << 40, 1ULL << 63, ~0ULL}) {
+    expect_complaint(with_tensor(q, 4, size), q + " with an impossible shape");
+  }
+  expect_complaint(with_tensor(q, 12, 1ULL << 30), q + " ends beyond the file's");
+  for (const std::uint64_t offset : {1ULL << 40, 1ULL << 63, ~0ULL - 31}) {
+    expect_complaint(with_tensor(q, 24, offset), q + " ends beyond the file's");
+  }
+  expect_complaint(with_tensor(q, 24, 1), q + " at an unaligned place");
+}
+
+TEST(LoadModel, TypesThatAreNoWeights) {
+  for (const auto& [type, name] : {std::pair(24, "I8"), {26, "I32"}, {28, "F64"}, {9, "Q8_1"}, {15, "Q8_K"}}) {
+    std::string bytes = read(tiny("types", {.n_embd = 256, .head_dim = 64}));
+    const std::string tensor = "blk.0.attn_q.weight";
+    std::memcpy(bytes.data() + bytes.rfind(tensor) + tensor.size() + 20, &type, sizeof(type));
+    if (type == 28) bytes += std::string(1 << 20, '\0');  // twice as large as the tensor that was there
+    expect_complaint(write(bytes), "tensor " + tensor + " has the type " + name);
+  }
+}
+
+TEST(LoadModel, QuotesADamagedFileOnOneLine) {
+  expect_complaint(tiny("odd", {.architecture = "two\nlines\x1b"}), "'two?lines?'");
+  EXPECT_LT(std::string(LoadError(std::string(10'000, 'x')).what()).size(), 5000U);
 }
 
 TEST(LoadModel, MissingAndMisshapenTensors) {

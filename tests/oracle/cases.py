@@ -175,6 +175,31 @@ CASES = {
         ),
         marks={16: "queries grow with the logarithm of the position's multiple of 16"},
     ),
+    # Without its experts: of these dense layers no file is known, but they are the only chunks that the package has. The
+    # settings are ours: libllama knows one chunk and one length of temperatures, whatever the file says.
+    "llama4-dense": dict(
+        model="Llama4",
+        text=True,
+        config=dict(
+            num_hidden_layers=5,
+            intermediate_size=32,
+            intermediate_size_mlp=64,
+            head_dim=16,
+            num_local_experts=2,
+            moe_layers=[],
+            interleave_moe_layer_step=0,
+            attention_chunk_size=8,
+            floor_scale=16,
+            attn_scale=0.5,
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+        ),
+        settings={
+            "attention.sliding_window": 8,
+            "attention.temperature_length": 16,
+            "attention.temperature_scale": 0.5,
+        },
+        marks={8: "the first chunk of 8 ends", 15: "queries of layers without positions grow"},
+    ),
     # As E2B: the last layers read the keys and values of earlier ones, and each layer has an embedding of its own.
     "gemma4-shared": dict(
         model="Gemma4",

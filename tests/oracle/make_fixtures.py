@@ -101,8 +101,8 @@ def dummy_vocabulary(converter):
     writer.add_eos_token_id(2)
 
 
-def convert(model, name, to, llama):
-    """Writes GGUF, f32, with llama.cpp's converter."""
+def convert(model, name, to, llama, settings):
+    """Writes GGUF, f32, with llama.cpp's converter, and settings that it doesn't know."""
     sys.path[:0] = [str(llama), str(llama / "gguf-py")]
     import conversion
     import gguf
@@ -117,6 +117,9 @@ def convert(model, name, to, llama):
         writer = kind(checkpoint, gguf.LlamaFileType.ALL_F32, to, eager=True)
         for part in (writer, getattr(writer, "impl", writer)):
             part.set_vocab = lambda part=part: dummy_vocabulary(part)
+        for key, value in settings.items():
+            add = writer.gguf_writer.add_uint32 if isinstance(value, int) else writer.gguf_writer.add_float32
+            add(f"{writer.gguf_writer.arch}.{key}", value)
         writer.write()
 
 
@@ -142,7 +145,7 @@ def make(name, folder, llama):
         "tokens": tokens,
     }
     (folder / "fixture.json").write_text(json.dumps(fixture) + "\n")
-    convert(model, name, folder / "model.gguf", llama)
+    convert(model, name, folder / "model.gguf", llama, case.get("settings", {}))
     size = sum(f.stat().st_size for f in folder.iterdir())
     print(f"{name:16} {size / 1000:6.0f} kB   logits' rms {exact.std():.2f}; from f64: f32 {away[0]:.1e}, cache in f16 {away[1]:.1e}",
           flush=True)

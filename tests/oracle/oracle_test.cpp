@@ -73,13 +73,13 @@ Fixture read_fixture(const std::string& name) {
 
 /// What is allowed where numbers are rounded otherwise: twice what rounding keys and values to f16 costs, at the worst
 /// position. Models differ by a factor of 20 in what a last bit does to them, so each is its own measure. Backends round at
-/// other moments, which flips last bits; ggml reads GELU from a table of f16.
+/// other moments, which flips last bits. Three times where ggml reads GELU from a table of f16, which costs as much again.
 double rounding_tolerance(const Fixture& f) {
   double worst = 0;
   for (std::size_t i = 0; i < f.exact.size(); ++i) {
     worst = std::max(worst, test::relative_rms(f.f16_cache[i], f.exact[i]));
   }
-  return 2 * worst;
+  return (f.gelu ? 3 : 2) * worst;
 }
 
 std::vector<std::string> fixture_names() {
@@ -137,7 +137,8 @@ std::string explain(const Fixture& f, const Comparison& c, const std::string& wa
 
 /// What libllama does otherwise than the model's authors: fixture -> first position where that shows.
 const std::map<std::string, int> kLibllamaDiffers = {
-    {"phi-window", 8},  // it reads the window and ignores it
+    {"phi-window", 8},    // it reads the window and ignores it
+    {"llama4-dense", 8},  // its chunks have 8192 tokens, whatever the file says
 };
 
 class OracleTest : public testing::TestWithParam<std::string> {
@@ -169,12 +170,11 @@ TEST_P(OracleTest, EveryBackendAgrees) {
   const std::span tokens(fixture_.tokens);
   for (const char* attention : {"dense", "gather", "tree"}) {
     executor::GgmlOptions o;
-    o.model_path = fixture_.model;
     o.attention = attention;
     o.kv_bytes = std::size_t{4} << 20;
     o.block_size = 8;  // many blocks, and windows that are no multiple of one
     o.n_threads = 1;
-    const auto e = executor::load_ggml_executor(o, {});
+    const auto e = executor::load_ggml_executor(model::load_model(fixture_.model), o, {});
     const auto check = [&](std::span<const Row> rows, int first, const char* way) {
       const Comparison c = compare(rows, fixture_.f16_cache, rounding_tolerance(fixture_), first);
       EXPECT_EQ(c.n_wrong, 0) << explain(fixture_, c, fmt::format("{}, {}", attention, way));

@@ -110,6 +110,21 @@ TEST(Generation, IgnoreEosNeverDrawsAnEnd) {
   EXPECT_EQ(piece.logprobs[0].top[0].bytes, "<|im_end|>");
 }
 
+TEST(Generation, AnEndTokenHasAnEntryOnlyIfItIsWanted) {
+  for (const bool wanted : {false, true}) {
+    SamplingParams params = greedy();
+    params.logprobs = 1;
+    params.logprobs_of_end = wanted;
+    const auto generation = generation_of(params);
+    std::vector<float> logits = logits_for(kEnd);
+    const Piece piece = generation->next(logits);
+    EXPECT_EQ(piece.finish, Finish::kStop);
+    EXPECT_EQ(piece.text, "");
+    ASSERT_EQ(piece.logprobs.size(), wanted ? 1U : 0U);
+    if (wanted) EXPECT_EQ(piece.logprobs[0].chosen.bytes, "<|im_end|>");
+  }
+}
+
 TEST(Generation, AStopStringOverTokenBorders) {
   SamplingParams params = greedy();
   params.stop = {" fox jum"};

@@ -70,6 +70,26 @@ TEST(LogitScan, SumsAndTopEqualTheNaiveOnes) {
   }
 }
 
+TEST(LogitScan, RankCountsTheLikelierOnes) {
+  std::mt19937_64 random = test::seeded_random();
+  for (int round = 0; round < 300; ++round) {
+    std::vector<float> logits = random_logits(random, 1 + test::pick_below(random, 1000));
+    if (round % 2 == 0)
+      for (float& x : logits) x = std::round(x);  // many ties
+    LogitScan scan;
+    scan.scan(logits);
+    const auto token = static_cast<kv::Token>(test::pick_below(random, logits.size()));
+    const Candidate own{token, logits[static_cast<std::size_t>(token)], 0};
+    std::int32_t rank = 1;
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      rank += likelier(Candidate{static_cast<kv::Token>(i), logits[i], 0}, own) ? 1 : 0;
+    ASSERT_EQ(scan.rank(token), rank);
+    std::vector<Candidate> top;
+    scan.top(1, top);
+    ASSERT_EQ(scan.rank(top[0].token), 1);
+  }
+}
+
 // draw() is the inverse of the running sum, wherever the target falls.
 TEST(LogitScan, DrawFindsTheTokenOfTheRunningSum) {
   std::mt19937_64 random = test::seeded_random();

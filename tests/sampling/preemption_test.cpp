@@ -97,7 +97,7 @@ class Run {
     engine::Request request;
     request.id = engine_.next_id();
     request.prompt = asked.prompt;
-    request.max_tokens = asked.max_tokens;
+    if (asked.max_tokens > 0) request.max_tokens = asked.max_tokens;
     request.priority = asked.priority;
     request.samples = sampling::make_generations(
         vocabulary(), std::make_shared<const SharedParams>(asked.params, vocabulary()->size()), asked.n, asked.prompt);

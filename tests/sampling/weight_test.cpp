@@ -1,7 +1,9 @@
 // What a sample weighs that waits: thousands may, and a request of a few KiB must not bring hundreds of MiB.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -9,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/mailbox.h"
+#include "sampling/logprobs.h"
 #include "sampling/make_generation.h"
 #include "text/fixtures.h"
 
@@ -54,6 +58,29 @@ TEST(Weight, WaitingSamplesShareAllButAKiB) {
   bytes_of(1);  // what is made once in a process
   const std::size_t one = bytes_of(1), many = bytes_of(101);
   EXPECT_LT(many - one, 100 * std::size_t{1024});
+}
+
+// A prompt may have the tokens with the longest names there are. Alternatives are as they come.
+TEST(Weight, ScoredTokensWeighWhatTheyTake) {
+  const auto vocabulary = test::vocabulary();
+  std::vector<kv::Token> longest(static_cast<std::size_t>(vocabulary->size()));
+  std::iota(longest.begin(), longest.end(), 0);
+  std::ranges::sort(longest, std::greater<>{}, [&](kv::Token t) { return vocabulary->piece(t, true).size(); });
+  VocabularyScorer scorer(vocabulary);
+  std::vector<float> logits(longest.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = i % 1000 == 0 ? 5 : 0;
+  for (const int n_top : {0, 1, 20}) {
+    const auto bytes_of = [&](kv::Token next) {
+      scorer.score(logits, next, n_top);  // what is made once
+      const std::size_t before = allocated;
+      const PromptToken token = scorer.score(logits, next, n_top);
+      return sizeof(token) + allocated - before;
+    };
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < 100; ++i) bytes += bytes_of(longest[i]);
+    EXPECT_LE(bytes, 100 * engine::scored_weight(n_top) * sizeof(kv::Token)) << n_top;
+    EXPECT_GT(bytes_of(longest.back()) * 4, engine::scored_weight(n_top) * sizeof(kv::Token)) << "nor much less";
+  }
 }
 
 }  // namespace

@@ -25,8 +25,9 @@ inline void wait_for(const std::function<bool()>& condition) {
 class EngineServerTest : public ServerTest {
  protected:
   /// `prepare` may tell the executor what to do, before the engine runs.
-  void start_engine(const HarnessConfig& harness, const std::function<void(FakeExecutor&)>& prepare) {
-    start_loading(config());
+  void start_engine(const HarnessConfig& harness, const std::function<void(FakeExecutor&)>& prepare,
+                    const server::ServerConfig& server = config()) {
+    start_loading(server);
     model_ = std::make_shared<EngineOnFakes>(server_->sink(), harness);
     prepare(model_->executor());
     server_->ready(model_);

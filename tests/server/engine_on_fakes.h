@@ -12,6 +12,7 @@
 
 #include "engine/harness.h"
 #include "server/fake_model.h"
+#include "support/fake_generation.h"
 
 namespace coppice::testing {
 
@@ -41,6 +42,7 @@ class EngineOnFakes final : public server::Model {
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,
       std::span<const kv::Token> prompt) const override;
+  std::shared_ptr<sampling::Scorer> scorer() const override { return scorer_; }
   engine::RequestId next_id() override { return engine_.next_id(); }
   void submit(engine::Request request) override { engine_.submit(std::move(request)); }
   void cancel(engine::RequestId id) noexcept override { engine_.cancel(id); }
@@ -54,6 +56,7 @@ class EngineOnFakes final : public server::Model {
   FakeModel texts_;
   FakeExecutor executor_;
   engine::Engine engine_;
+  std::shared_ptr<FakeScorer> scorer_ = std::make_shared<FakeScorer>();
 };
 
 }  // namespace coppice::testing

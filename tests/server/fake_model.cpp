@@ -157,6 +157,16 @@ bool FakeModel::cache_report(std::size_t nth) const {
   return requests_.at(nth).cache_report;
 }
 
+std::optional<std::int32_t> FakeModel::max_tokens(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return requests_.at(nth).max_tokens;
+}
+
+std::optional<engine::PromptScoring> FakeModel::scoring(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return requests_.at(nth).scoring;
+}
+
 engine::Event piece(engine::RequestId id, std::string text, int sample) {
   engine::Event event;
   event.request = id;

@@ -33,6 +33,7 @@ class FakeModel final : public server::Model {
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,
       std::span<const kv::Token> prompt) const override;
+  std::shared_ptr<sampling::Scorer> scorer() const override { return nullptr; }  // no engine here
   engine::RequestId next_id() override;
   void submit(engine::Request request) override;
   void cancel(engine::RequestId id) noexcept override;
@@ -52,6 +53,8 @@ class FakeModel final : public server::Model {
   std::int32_t priority(std::size_t nth) const;
   std::optional<engine::Clock::time_point> deadline(std::size_t nth) const;
   bool cache_report(std::size_t nth) const;
+  std::optional<std::int32_t> max_tokens(std::size_t nth) const;
+  std::optional<engine::PromptScoring> scoring(std::size_t nth) const;
   void emit(std::vector<engine::Event> events) { sink_(std::move(events)); }
 
   server::ModelFacts facts_;              ///< change before the server has it

@@ -222,7 +222,10 @@ AttentionCase named_case(const std::string& name, int block_size) {
 AttentionCase random_case(const RandomShape& shape, std::mt19937_64& random) {
   AttentionCase c{.name = "random", .block_size = 8 << pick(random, 0, 3)};
   const int bs = c.block_size;
-  if (shape.sliding) c.group = {.kind = kv::GroupKind::kSliding, .window = pick(random, 1, shape.max_length)};
+  if (shape.sliding) {
+    c.group = {.kind = kv::GroupKind::kSliding, .window = pick(random, 1, shape.max_length), .layers = {}};
+    c.group.chunked = chance(random, 40);
+  }
   const int n = pick(random, 1, shape.max_sequences);
   const int most_entries = ceil_div(shape.max_length + shape.max_chunk, bs);
   c.n_blocks = 1 + n * most_entries;
@@ -293,7 +296,12 @@ PoolData::PoolData(const AttentionCase& c, std::uint64_t seed, attention::KvForm
     writer.fill(keys.data() + (slot - 1) * row, kHalfMax);
     writer.fill(values.data() + (slot - 1) * row, kHalfMax);
   }
-  view = {.format = format, .block_size = c.block_size, .row_bytes = row, .keys = keys.data(), .values = values.data()};
+  view = {.format = format,
+          .block_size = c.block_size,
+          .row_bytes = row,
+          .block_stride = row * block_size,
+          .keys = keys.data(),
+          .values = values.data()};
 }
 
 std::vector<float> make_queries(const AttentionCase& c, std::uint64_t seed) {

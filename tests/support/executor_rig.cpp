@@ -34,12 +34,13 @@ std::vector<std::vector<kv::BlockId>*> ExecutorRig::tables(RigSequence& sequence
 RigSequence ExecutorRig::fork(const RigSequence& from, int n) {
   RigSequence s = from;
   s.len = n;
-  for (std::vector<kv::BlockId>* blocks : tables(s)) {
+  for (int group = 0; std::vector<kv::BlockId> * blocks : tables(s)) {
     blocks->resize(static_cast<std::size_t>((n + block_size_ - 1) / block_size_));
     if (const int filled = n % block_size_; filled > 0) {
-      copies_.push_back({blocks->back(), take(), filled});
+      copies_.push_back({blocks->back(), take(), filled, group});
       blocks->back() = copies_.back().dst;
     }
+    ++group;
   }
   return s;
 }

@@ -50,6 +50,7 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
   auto& log = steps_.emplace_back();
   log.n_rows = batch.n_rows();
   log.n_copies = batch.copies.size();
+  log.n_logits = batch.logit_rows.size();
   int end = 0;
   for (const auto& sequence : batch.sequences) {
     end += sequence.n_rows;
@@ -104,6 +105,7 @@ void FakeExecutor::check(const executor::Batch& batch) {
 
 void FakeExecutor::copy(const kv::CopyOp& op) {
   if (op.dst == kv::kNullBlock || op.src == kv::kNullBlock) fault("the null block is copied");
+  if (key(kv::Slot{op.src} * info_.block_size).group != op.group) fault("a copy names another group than its block's");
   const int n_slots = op.n_slots - (mistake_ == Mistake::kCopyOneSlotLess ? 1 : 0);
   for (int i = 0; i < info_.block_size; ++i) {
     const kv::Slot to = kv::Slot{op.dst} * info_.block_size + i;

@@ -62,6 +62,7 @@ class FakeExecutor final : public executor::Executor {
     std::vector<SequenceLog> sequences;
     int n_rows = 0;
     std::size_t n_copies = 0;
+    std::size_t n_logits = 0;  ///< rows of them
     bool failed = false;
   };
   const std::vector<StepLog>& steps() const { return steps_; }

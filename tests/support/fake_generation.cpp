@@ -17,6 +17,28 @@ std::string fake_text(kv::Token token) {
   return std::to_string(token) + " ";
 }
 
+float fake_logprob(std::uint64_t logits_hash, kv::Token next) {
+  return static_cast<float>(mix(logits_hash, static_cast<std::uint64_t>(next)) >> 40) / (1 << 24);
+}
+
+std::int32_t fake_rank(std::uint64_t logits_hash, kv::Token next) {
+  return 1 + static_cast<std::int32_t>(mix(logits_hash + 1, static_cast<std::uint64_t>(next)) % 1000);
+}
+
+sampling::PromptToken FakeScorer::score(std::span<const float> logits, kv::Token next, int n_top) {
+  const std::uint64_t hash = read_hash(logits);
+  sampling::PromptToken scored = name(next);
+  scored.entry.chosen.logprob = fake_logprob(hash, next);
+  scored.rank = fake_rank(hash, next);
+  for (kv::Token other = next - 1; other >= next - n_top; --other)
+    scored.entry.top.push_back({other, fake_text(other), fake_logprob(hash, other)});
+  return scored;
+}
+
+sampling::PromptToken FakeScorer::name(kv::Token token) {
+  return {.entry = {.chosen = {.token = token, .bytes = fake_text(token)}}};
+}
+
 sampling::Piece FakeGeneration::next(std::span<float> logits) {
   if (n_tokens_ == throw_at_ && throw_bad_alloc_) throw std::bad_alloc();
   if (n_tokens_ == throw_at_) throw std::runtime_error("the fake generation was told to fail");

@@ -16,6 +16,17 @@ kv::Token fake_token(std::uint64_t logits_hash, std::uint64_t seed, int n_before
 /// The text of a token: its number and a space.
 std::string fake_text(kv::Token token);
 
+/// What a FakeScorer says of `next` behind logits of this hash: [0, 1), and 1 to 1000.
+float fake_logprob(std::uint64_t logits_hash, kv::Token next);
+std::int32_t fake_rank(std::uint64_t logits_hash, kv::Token next);
+
+/// Scores that are a function of the logits and the token. The alternatives are the tokens before it.
+class FakeScorer final : public sampling::Scorer {
+ public:
+  sampling::PromptToken score(std::span<const float> logits, kv::Token next, int n_top) override;
+  sampling::PromptToken name(kv::Token token) override;
+};
+
 class FakeGeneration final : public sampling::Generation {
  public:
   /// Ends with kStop at its `stop_after`-th token; 0: never.

@@ -76,6 +76,39 @@ std::vector<FamilyModel> others() {
   olmo3.n_layer = 5;
   olmo3.settings = with(kYarn, {{"attention.sliding_window", 9},
                                 {"attention.sliding_window_pattern", std::vector{true, true, false, true, false}}});
+  const TinyModel llama4 = {.architecture = "llama4",  // libllama's chunks are longer than the context
+                            .n_layer = 5,
+                            .tied = false,
+                            .settings = {{"expert_count", 2},
+                                         {"expert_used_count", 1},
+                                         {"expert_feed_forward_length", 32},
+                                         {"interleave_moe_layer_step", 0}}};
+  const TinyModel granite_swa = {.architecture = "granite_swa",
+                                 .n_layer = 5,
+                                 .slides = {false, true, true, true, false},
+                                 .sinks = true,
+                                 .settings = {{"attention.sliding_window", 11},
+                                              {"embedding_scale", 3.0F},
+                                              {"residual_scale", 0.4F},
+                                              {"logit_scale", 2.5F},
+                                              {"attention.scale", 0.2F}}};
+  const TinyModel spark = {
+      .architecture = "spark2_5",
+      .n_layer = 4,
+      .head_dim = 32,
+      .rope_dims = 16,
+      .qk_spread = 0.15F,
+      .slides = {true, false, true, false},
+      .gate = TinyGate::kHeads,
+      .settings = {{"attention.sliding_window", 13}, {"rope.dimension_count_swa", 24}, {"rope.freq_base_swa", 500.0F}}};
+  const TinyModel muse = {
+      .architecture = "muse-glimmer",
+      .n_layer = 4,
+      .qk_norm = TinyQkNorm::kHeads,
+      .norms_behind = true,
+      .gate = TinyGate::kValues,
+      .tied = false,
+      .settings = {{"attention.sliding_window", 13}, {"logit_scale", 0.4F}, {"final_logit_softcapping", 5.0F}}};
   const TinyModel glm4 = {.architecture = "glm4",
                           .qkv_biases = true,
                           .rope_dims = 8,
@@ -93,9 +126,12 @@ std::vector<FamilyModel> others() {
   sliding.n_head = 2;
   sliding.n_ff = 32;
   sliding.settings = {{"attention.sliding_window", 11}};
-  return {{"exaone4", exaone4}, {"exaone4_sliding", sliding}, {"glm4", glm4},
-          {"phi3", phi3},       {"phi3_long", long_phi3},     {"olmo2", olmo2},
-          {"olmo3", olmo3}};
+  return {{"exaone4", exaone4},     {"exaone4_sliding", sliding},
+          {"glm4", glm4},           {"phi3", phi3},
+          {"phi3_long", long_phi3}, {"olmo2", olmo2},
+          {"olmo3", olmo3},         {"granite_swa", granite_swa},
+          {"spark2_5", spark},      {"muse_glimmer", muse},
+          {"llama4", llama4}};
 }
 
 std::vector<FamilyModel> gemmas() {
@@ -115,7 +151,35 @@ std::vector<FamilyModel> gemmas() {
                      {"rope.freq_base", 1000000.0F},
                      {"rope.scaling.type", "linear"},
                      {"rope.scaling.factor", 8.0F}};
-  return {{"gemma", {.architecture = "gemma", .n_kv_head = 1, .head_dim = 32}}, {"gemma2", gemma2}, {"gemma3", gemma3}};
+  const TinyModel gemma4 = {.architecture = "gemma4",  // as 31B
+                            .n_layer = 6,
+                            .n_kv_head = 1,
+                            .head_dim = 32,
+                            .rope_factors = true,
+                            .qk_norm = TinyQkNorm::kHeads,
+                            .norms_behind = true,
+                            .slides = {true, true, false, true, true, false},
+                            .sliding_kv_heads = 2,
+                            .sliding_head_dim = 16,
+                            .values_are_keys = true,
+                            .layer_scales = true,
+                            .settings = {{"attention.sliding_window", 13},
+                                         {"rope.freq_base", 1000000.0F},
+                                         {"final_logit_softcapping", 5.0F},
+                                         {"embedding_length_per_layer_input", 0}}};
+  TinyModel gemma4_shared = gemma4;  // as E2B
+  gemma4_shared.settings.erase("embedding_length_per_layer_input");
+  gemma4_shared.n_layer = 7;
+  gemma4_shared.slides = {true, false, true, false, true, true, false};
+  gemma4_shared.sliding_kv_heads = 1;
+  gemma4_shared.values_are_keys = false;
+  gemma4_shared.shared_kv = 3;
+  gemma4_shared.token_inputs = 32;
+  return {{"gemma", {.architecture = "gemma", .n_kv_head = 1, .head_dim = 32}},
+          {"gemma2", gemma2},
+          {"gemma3", gemma3},
+          {"gemma4", gemma4},
+          {"gemma4_shared", gemma4_shared}};
 }
 
 }  // namespace

@@ -98,7 +98,6 @@ class TinyWriter {
 
   void write(const std::filesystem::path& to) {
     metadata();
-    const int q = m_.n_head * m_.head_dim, kv = m_.n_kv_head * m_.head_dim;
     matrix("token_embd", m_.n_embd, m_.n_vocab, 1.0F, false);
     norm("output_norm", m_.n_embd);
     if (!m_.tied) matrix("output", m_.n_embd, m_.n_vocab, 0.2F, m_.output_bias);
@@ -107,32 +106,59 @@ class TinyWriter {
       vector("rope_factors_long.weight", rope_dims() / 2, 3.0F, 0.4F);
       vector("rope_factors_short.weight", rope_dims() / 2, 1.2F, 0.2F);
     }
-    for (int i = 0; i < m_.n_layer; ++i) layer(fmt::format("blk.{}.", i), q, kv);
+    if (m_.token_inputs > 0) {
+      matrix("per_layer_token_embd", m_.token_inputs * m_.n_layer, m_.n_vocab, 1.0F, false);
+      matrix("per_layer_model_proj", m_.n_embd, m_.token_inputs * m_.n_layer, 0.3F, false);
+      norm("per_layer_proj_norm", m_.token_inputs);
+    }
+    for (int i = 0; i < m_.n_layer; ++i) layer(i, fmt::format("blk.{}.", i));
     if (!gguf_write_to_file(gguf_.get(), to.c_str(), false)) throw std::runtime_error("cannot write " + to.string());
   }
 
  private:
   int rope_dims() const { return m_.rope_dims > 0 ? m_.rope_dims : m_.head_dim; }
-  void layer(const std::string& p, int q, int kv) {
+  bool slides(int layer) const { return !m_.slides.empty() && m_.slides[static_cast<std::size_t>(layer)]; }
+  bool owns_kv(int layer) const { return layer < m_.n_layer - m_.shared_kv; }
+  int head_dim(int layer) const { return slides(layer) && m_.sliding_head_dim > 0 ? m_.sliding_head_dim : m_.head_dim; }
+  int kv_heads(int layer) const {
+    return slides(layer) && m_.sliding_kv_heads > 0 ? m_.sliding_kv_heads : m_.n_kv_head;
+  }
+  int n_ff(int layer) const { return owns_kv(layer) ? m_.n_ff : 2 * m_.n_ff; }
+  void layer(int i, const std::string& p) {
     if (m_.norms_before) norm(p + "attn_norm", m_.n_embd), norm(p + "ffn_norm", m_.n_embd);
     if (m_.norms_behind) norm(p + "post_attention_norm", m_.n_embd), norm(p + "post_ffw_norm", m_.n_embd);
+    attention(i, p);
+    if (!m_.fused_gate) matrix(p + "ffn_gate", m_.n_embd, n_ff(i), 0.2F, m_.biases);
+    matrix(p + "ffn_up", m_.n_embd, m_.fused_gate ? 2 * n_ff(i) : n_ff(i), 0.2F, m_.biases);
+    matrix(p + "ffn_down", n_ff(i), m_.n_embd, 0.2F, m_.biases);
+    if (m_.token_inputs > 0) {
+      matrix(p + "inp_gate", m_.n_embd, m_.token_inputs, 0.3F, false);
+      matrix(p + "proj", m_.token_inputs, m_.n_embd, 0.3F, false);
+      norm(p + "post_norm", m_.n_embd);
+    }
+    if (m_.layer_scales) vector(p + "layer_output_scale.weight", 1, 1.0F, 0.3F);
+  }
+  void attention(int i, const std::string& p) {
+    const int q = m_.n_head * head_dim(i), kv = kv_heads(i) * head_dim(i);
     if (m_.qk_norm != TinyQkNorm::kNone) {
       const bool heads = m_.qk_norm == TinyQkNorm::kHeads;
-      norm(p + "attn_q_norm", heads ? m_.head_dim : q);
-      norm(p + "attn_k_norm", heads ? m_.head_dim : kv);
+      norm(p + "attn_q_norm", heads ? head_dim(i) : q);
+      if (owns_kv(i)) norm(p + "attn_k_norm", heads ? head_dim(i) : kv);
     }
     const bool qkv_biases = m_.biases || m_.qkv_biases;
     if (m_.fused_qkv) {
       matrix(p + "attn_qkv", m_.n_embd, q + 2 * kv, 0.3F, qkv_biases);
     } else {
       matrix(p + "attn_q", m_.n_embd, q, m_.qk_spread, qkv_biases);
-      matrix(p + "attn_k", m_.n_embd, kv, m_.qk_spread, qkv_biases);
-      matrix(p + "attn_v", m_.n_embd, kv, 0.3F, qkv_biases);
+      if (owns_kv(i)) matrix(p + "attn_k", m_.n_embd, kv, m_.qk_spread, qkv_biases);
+      const bool has_v = owns_kv(i) && (slides(i) || !m_.values_are_keys);
+      if (has_v) matrix(p + "attn_v", m_.n_embd, kv, 0.3F, qkv_biases);
     }
     matrix(p + "attn_output", q, m_.n_embd, 0.3F, m_.biases);
-    if (!m_.fused_gate) matrix(p + "ffn_gate", m_.n_embd, m_.n_ff, 0.2F, m_.biases);
-    matrix(p + "ffn_up", m_.n_embd, m_.fused_gate ? 2 * m_.n_ff : m_.n_ff, 0.2F, m_.biases);
-    matrix(p + "ffn_down", m_.n_ff, m_.n_embd, 0.2F, m_.biases);
+    if (m_.gate != TinyGate::kNone) {
+      matrix(p + "attn_gate", m_.n_embd, m_.gate == TinyGate::kHeads ? m_.n_head : q, 0.3F, false);
+    }
+    if (m_.sinks) vector(p + "attn_sinks.weight", m_.n_head, 0.5F, 1.0F);
   }
   void norm(const std::string& name, int n) { vector(name + ".weight", n, 1.0F, m_.norm_spread); }
   void setting(const std::string& name, const TinySetting& value) {
@@ -152,6 +178,14 @@ class TinyWriter {
   void number(const std::string& key, int value) {
     gguf_set_val_u32(gguf_.get(), (m_.architecture + "." + key).c_str(), static_cast<std::uint32_t>(value));
   }
+  /// One number, or a list where layers differ.
+  template <class Of>
+  void numbers(const std::string& key, Of of) {
+    std::vector<std::int32_t> all;
+    for (int i = 0; i < m_.n_layer; ++i) all.push_back(of(i));
+    if (std::ranges::count(all, all[0]) == std::ssize(all)) return number(key, all[0]);
+    gguf_set_arr_data(gguf_.get(), (m_.architecture + "." + key).c_str(), GGUF_TYPE_INT32, all.data(), all.size());
+  }
   void metadata() {
     gguf_set_val_str(gguf_.get(), "general.architecture", m_.architecture.c_str());
     gguf_set_val_str(gguf_.get(), "general.name", "tiny");
@@ -160,12 +194,20 @@ class TinyWriter {
     number("block_count", m_.n_layer);
     number("context_length", m_.context);
     number("embedding_length", m_.n_embd);
-    number("feed_forward_length", m_.n_ff);
     number("attention.head_count", m_.n_head);
-    number("attention.head_count_kv", m_.n_kv_head);
+    numbers("feed_forward_length", [this](int i) { return n_ff(i); });
+    numbers("attention.head_count_kv", [this](int i) { return kv_heads(i); });
     number("attention.key_length", m_.head_dim);
     number("attention.value_length", m_.head_dim);
     number("rope.dimension_count", rope_dims());
+    if (!m_.slides.empty()) setting("attention.sliding_window_pattern", m_.slides);
+    if (m_.sliding_head_dim > 0) {
+      number("attention.key_length_swa", m_.sliding_head_dim);
+      number("attention.value_length_swa", m_.sliding_head_dim);
+      number("rope.dimension_count_swa", m_.sliding_head_dim);
+    }
+    if (m_.shared_kv > 0) number("attention.shared_kv_layers", m_.shared_kv);
+    if (m_.token_inputs > 0) number("embedding_length_per_layer_input", m_.token_inputs);
     gguf_set_val_f32(gguf_.get(), (m_.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5F);
     for (const auto& [name, value] : m_.settings) setting(name, value);
   }

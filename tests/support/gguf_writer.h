@@ -20,6 +20,7 @@ void dequantize_gguf(const std::filesystem::path& from, const std::filesystem::p
 std::string model_path(const std::string& variable = "COPPICE_MODEL");
 
 enum class TinyQkNorm { kNone, kHeads, kWhole };
+enum class TinyGate { kNone, kHeads, kValues };  ///< what a factor of the output gate is for
 
 using TinySetting = std::variant<bool, int, float, std::string, std::vector<bool>>;
 
@@ -47,6 +48,15 @@ struct TinyModel {
   float norm_spread = 0.1F;
   /// Of the matrices that make queries and keys. Sharp attention multiplies what rounding keys costs, layer by layer.
   float qk_spread = 0.3F;
+  /// Which layers slide; these may have other heads. Empty: the file says nothing of it, unless `settings` do.
+  std::vector<bool> slides = {};
+  int sliding_kv_heads = 0, sliding_head_dim = 0;
+  bool values_are_keys = false;  ///< in layers that don't slide: they lack the matrix of values
+  int shared_kv = 0;     ///< so many of the last layers have no keys and values; their feed-forwards are twice as wide
+  int token_inputs = 0;  ///< width of the embeddings that tokens have for each layer
+  bool layer_scales = false;
+  TinyGate gate = TinyGate::kNone;
+  bool sinks = false;
   bool fused_qkv = false;   ///< queries, keys and values are one matrix
   bool fused_gate = false;  ///< gate and up are one matrix
   bool tied = true;

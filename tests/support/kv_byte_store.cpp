@@ -38,22 +38,34 @@ std::string to_text(const Row& row) {
                      row.history & 0xffffffffU);
 }
 
-KvByteStore::KvByteStore(std::int32_t num_blocks, int block_size)
-    : num_blocks_(num_blocks),
-      block_size_(block_size),
-      bytes_(static_cast<std::size_t>(num_blocks) * static_cast<std::size_t>(block_size) * sizeof(Row)),
-      written_in_(static_cast<std::size_t>(num_blocks) * static_cast<std::size_t>(block_size)) {}
+KvByteStore::KvByteStore(const kv::CacheConfig& config)
+    : num_blocks_(config.num_blocks),
+      block_size_(config.block_size),
+      written_in_(static_cast<std::size_t>(num_blocks_) * static_cast<std::size_t>(block_size_)) {
+  for (const kv::GroupSpec& group : config.groups) n_layers_.push_back(static_cast<int>(group.layers.size()));
+  layers_in_page_ = std::ranges::max(n_layers_);
+  bytes_.resize(written_in_.size() * static_cast<std::size_t>(layers_in_page_) * sizeof(Row));
+}
+
+std::size_t KvByteStore::place(kv::Slot slot, int layer) const {
+  const kv::Slot row = (slot / block_size_ * layers_in_page_ + layer) * block_size_ + slot % block_size_;
+  return static_cast<std::size_t>(row) * sizeof(Row);
+}
 
 std::string KvByteStore::copy(const kv::CopyOp& op) {
   const bool in_pool = op.src > 0 && op.src < num_blocks_ && op.dst > 0 && op.dst < num_blocks_;
   if (!in_pool || op.src == op.dst || op.n_slots < 1 || op.n_slots > block_size_) {
     return fmt::format("bad copy: {} slots of block {} to block {}", op.n_slots, op.src, op.dst);
   }
+  const kv::Slot src = kv::Slot{op.src} * block_size_, dst = kv::Slot{op.dst} * block_size_;
+  if (const int owner = row(src).group; owner != op.group) {
+    return fmt::format("a copy of group {} from block {} of group {}", op.group, op.src, owner);
+  }
   const int n = fault_ == StoreFault::kCopyOneShort ? op.n_slots - 1 : op.n_slots;
-  const std::size_t block_bytes = static_cast<std::size_t>(block_size_) * sizeof(Row);
-  std::memcpy(bytes_.data() + static_cast<std::size_t>(op.dst) * block_bytes,
-              bytes_.data() + static_cast<std::size_t>(op.src) * block_bytes,
-              static_cast<std::size_t>(n) * sizeof(Row));
+  for (int layer = 0; layer < (fault_ == StoreFault::kCopyOneLayer ? 1 : n_layers(op.group)); ++layer) {
+    std::memcpy(bytes_.data() + place(dst, layer), bytes_.data() + place(src, layer),
+                static_cast<std::size_t>(n) * sizeof(Row));
+  }
   return "";
 }
 
@@ -76,7 +88,9 @@ std::string KvByteStore::write(kv::Slot slot, const Row& row) {
     return fmt::format("slot {} of block {} is written twice in a step", slot % block_size_, slot / block_size_);
   }
   last = step_;
-  std::memcpy(bytes_.data() + static_cast<std::size_t>(slot) * sizeof(Row), &row, sizeof(Row));
+  for (int layer = 0; layer < n_layers(row.group); ++layer) {
+    std::memcpy(bytes_.data() + place(slot, layer), &row, sizeof(Row));
+  }
   return "";
 }
 
@@ -97,17 +111,13 @@ std::string KvByteStore::run(const StoreStep& step) {
 
 std::string KvByteStore::run_failed(const StoreStep& step) {
   StoreStep rubbish = step;
-  for (RowWrite& w : rubbish.writes) w.row = Row{.token = -99, .position = -99, .group = -99, .filled = 1};
+  for (RowWrite& w : rubbish.writes) w.row = Row{.token = -99, .position = -99, .group = w.row.group, .filled = 1};
   return run(rubbish);
 }
 
-std::span<const std::byte> KvByteStore::bytes(kv::Slot slot) const {
-  return std::span(bytes_).subspan(static_cast<std::size_t>(slot) * sizeof(Row), sizeof(Row));
-}
-
-Row KvByteStore::row(kv::Slot slot) const {
+Row KvByteStore::row(kv::Slot slot, int layer) const {
   Row row;
-  std::memcpy(&row, bytes(slot).data(), sizeof(Row));
+  std::memcpy(&row, bytes_.data() + place(slot, layer), sizeof(Row));
   return row;
 }
 

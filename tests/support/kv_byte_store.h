@@ -1,5 +1,5 @@
-// KvByteStore: the bytes that kv never moves. It stands in for the executor's KvStore in kv's tests: one row
-// of bytes per slot, copies run in list order, then writes. A wrong, stale or uncopied slot is seen by
+// KvByteStore: the bytes that kv never moves. It stands in for the executor's KvStore in kv's tests: a page holds rows of
+// bytes for each layer of one group, slot by slot; copies run in list order, then writes. A wrong, stale or uncopied slot is seen by
 // reading back. Owns its memory. Not thread safe.
 //
 // Invariants
@@ -13,8 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kv/digest.h"
-#include "kv/types.h"
+#include "kv/cache_config.h"
 
 namespace coppice::test {
 
@@ -53,6 +52,7 @@ enum class StoreFault {
   kNone,
   kCopySkipped,     ///< a step's last copy is not run
   kCopyOneShort,    ///< every copy leaves out its last slot
+  kCopyOneLayer,    ///< every copy leaves out the layers behind the first
   kCopyTooLate,     ///< copies run after the step's writes
   kCopiesReversed,  ///< copies run last to first
   kTailOffByOne,    ///< a step's last row is written one slot too far
@@ -62,7 +62,7 @@ enum class StoreFault {
 
 class KvByteStore {
  public:
-  KvByteStore(std::int32_t num_blocks, int block_size);
+  explicit KvByteStore(const kv::CacheConfig& config);
 
   /// Runs the copies in order, then the writes. Returns what was wrong with the step, or an empty string.
   std::string run(const StoreStep& step);
@@ -70,9 +70,9 @@ class KvByteStore {
   /// A step whose forward pass broke: its copies are done, what it wrote is rubbish.
   std::string run_failed(const StoreStep& step);
 
-  /// The bytes of one slot, [sizeof(Row)].
-  std::span<const std::byte> bytes(kv::Slot slot) const;
-  Row row(kv::Slot slot) const;
+  /// The row of one slot, in the group's layer `layer`.
+  Row row(kv::Slot slot, int layer = 0) const;
+  int n_layers(int group) const { return n_layers_[static_cast<std::size_t>(group)]; }
 
   void set_fault(StoreFault fault) { fault_ = fault; }
 
@@ -80,10 +80,13 @@ class KvByteStore {
   std::string copy(const kv::CopyOp& op);
   std::string copy_all(std::vector<kv::CopyOp> copies);
   std::string write(kv::Slot slot, const Row& row);
+  std::size_t place(kv::Slot slot, int layer) const;
 
   std::int32_t num_blocks_;
   int block_size_;
-  std::vector<std::byte> bytes_;           // [num_blocks, block_size, sizeof(Row)]
+  std::vector<int> n_layers_;              // [groups]
+  int layers_in_page_;                     // of the largest group
+  std::vector<std::byte> bytes_;           // [num_blocks, layers_in_page, block_size, sizeof(Row)]
   std::vector<std::uint32_t> written_in_;  // [num_blocks, block_size], the step that last wrote the slot
   std::uint32_t step_ = 0;
   StoreFault fault_ = StoreFault::kNone;

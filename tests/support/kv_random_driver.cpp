@@ -149,6 +149,7 @@ class Episode {
 
   void start() {
     if (rig_->live().size() >= 8) return end(false);
+    if (!probes_.empty() && dice_.chance(60) && refill(dice_.one_of(probes_).text)) return;
     if (!waiting_.empty() && dice_.chance(60)) return resume();
     // A twin of somebody who runs: followers in flight, blocks computed twice.
     if (const auto twin = any_live(); twin && dice_.chance(40)) {
@@ -160,6 +161,21 @@ class Episode {
     }
     const Text text = make_text();
     admit(text, dice_.chance(20) ? size(text.tokens) : dice_.between(1, size(text.tokens)));
+  }
+
+  // Computes a text again of which eviction took a part: holes are filled.
+  bool refill(const Text& text) {
+    const auto tokens = std::span(text.tokens);
+    if (rig_->cache().match(tokens, text.ns) == static_cast<std::int32_t>(tokens.size())) return false;
+    if (!admit(text, size(text.tokens))) return false;
+    const SeqId seq = rig_->live().rbegin()->first;
+    const auto chunk = static_cast<std::size_t>(3 * bs_);
+    while (rig_->failure().empty()) {
+      const auto rest = tokens.subspan(static_cast<std::size_t>(rig_->live().at(seq).len()));
+      if (rest.empty() || !rig_->extend(seq, rest.first(std::min(rest.size(), chunk)))) break;
+      rig_->run_step();
+    }
+    return true;
   }
 
   static std::int64_t size(const Tokens& tokens) { return static_cast<std::int64_t>(tokens.size()); }

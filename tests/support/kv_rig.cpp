@@ -13,17 +13,30 @@ using kv::Token;
 
 const char* to_text(Transition t) {
   static constexpr std::array<const char*, static_cast<std::size_t>(Transition::kCount)> kNames = {
-      "fork in mid-block",     "fork by n",          "last-owner write",       "evict in a split path",
-      "leader lost",           "preempt and resume", "preempt with a copy",    "window moved before a fork",
-      "partial leaf replaced", "merged at publish",  "hole hit by a match",    "out of blocks",
-      "admission refused",     "failed step",        "truncate into the tree", "adopt of a shared set"};
+      "fork in mid-block",
+      "fork by n",
+      "last-owner write",
+      "evict in a split path",
+      "leader lost",
+      "preempt and resume",
+      "preempt with a copy",
+      "window moved before a fork",
+      "partial leaf replaced",
+      "merged at publish",
+      "hole hit by a match",
+      "out of blocks",
+      "admission refused",
+      "failed step",
+      "truncate into the tree",
+      "adopt of a shared set",
+      "hole filled in alike groups"};
   return kNames[static_cast<std::size_t>(t)];
 }
 
 KvRig::KvRig(kv::CacheConfig config, bool verify_each)
     : config_(std::move(config)),
       cache_(config_),
-      store_(config_.num_blocks, config_.block_size),
+      store_(config_),
       verify_each_(verify_each),
       holders_(static_cast<std::size_t>(config_.num_blocks)) {}
 

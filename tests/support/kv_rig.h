@@ -39,6 +39,7 @@ enum class Transition : std::uint8_t {
   kFailedStep,        ///< abandon() after a broken step
   kTruncateIntoTree,  ///< truncate() to inside a published block
   kAdoptShared,       ///< adopt() of a set that others hold too
+  kHoleFilledAlike,   ///< who computes a block again fills the holes of all groups of a window
   kCount
 };
 const char* to_text(Transition t);
@@ -116,6 +117,7 @@ class KvRig {
 
   int n_groups() const { return static_cast<int>(config_.groups.size()); }
   std::int32_t window_start(int group, std::int32_t computed) const;
+  int first_alike(int group) const;
   Tables tables(kv::SeqId seq) const;
   void plan_writes(kv::SeqId seq, Story& story, std::int32_t first);
   void publish(kv::SeqId seq);

@@ -17,7 +17,16 @@ using kv::Token;
 // The first position of `group` that a sequence with `computed` tokens must still be able to read.
 std::int32_t KvRig::window_start(int group, std::int32_t computed) const {
   const kv::GroupSpec& spec = config_.groups[static_cast<std::size_t>(group)];
-  return spec.kind == kv::GroupKind::kFull ? 0 : std::max(0, computed - spec.window);
+  if (spec.kind == kv::GroupKind::kFull || computed == 0) return 0;
+  return spec.chunked ? computed - 1 - (computed - 1) % spec.window : std::max(0, computed - spec.window);
+}
+
+// The first group with the same window: `group` itself, where no other one has it.
+int KvRig::first_alike(int group) const {
+  const auto& groups = config_.groups;
+  const kv::GroupSpec& spec = groups[static_cast<std::size_t>(group)];
+  const auto alike = [&](const kv::GroupSpec& g) { return g.kind == spec.kind && g.window == spec.window; };
+  return static_cast<int>(std::ranges::find_if(groups, alike) - groups.begin());
 }
 
 void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, const kv::Namespace& ns) {
@@ -96,7 +105,7 @@ void KvRig::check_extended(SeqId seq, const Tables& before, std::size_t old_copi
     for (std::size_t i = 0; i < before[g].size(); ++i) {
       if (after[g][i] == before[g][i]) continue;
       if (i != tail || len % bs == 0) return fail(fmt::format("group {}: extend() moved block {}", g, i));
-      const kv::CopyOp wanted{before[g][i], after[g][i], len % bs};
+      const kv::CopyOp wanted{before[g][i], after[g][i], len % bs, static_cast<int>(g)};
       const auto planned = std::span(copies_).subspan(old_copies);
       if (std::ranges::count(planned, wanted) != 1) return fail(fmt::format("group {}: no copy for its fork", g));
       ++expected_copies;
@@ -122,7 +131,15 @@ void KvRig::check_published(SeqId seq, const Tables& before, std::int32_t old_pu
   bool merged = false;
   for (std::size_t g = 0; g < after.size(); ++g) {
     if (after[g].size() != before[g].size()) return fail(fmt::format("group {}: publish() resized a table", g));
+    const auto alike = static_cast<std::size_t>(first_alike(static_cast<int>(g)));
     for (std::size_t i = 0; i < after[g].size(); ++i) {
+      if (alike != g && after[g][i] != kNullBlock) {
+        const bool filled = after[g][i] == before[g][i];
+        if (filled != (after[alike][i] == before[alike][i])) {
+          return fail(fmt::format("block {}: merged in one of groups {} and {}, entered in the other", i, alike, g));
+        }
+        if (filled && after[0][i] != before[0][i]) count(Transition::kHoleFilledAlike);
+      }
       if (after[g][i] == before[g][i] || after[g][i] == kNullBlock) continue;
       const auto first = static_cast<std::int32_t>(i) * bs;
       if (first < old_published || first + bs > story.published || !config_.share) {
@@ -185,6 +202,11 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
     if (table.block_size != bs || table.blocks.size() != static_cast<std::size_t>((story.len() + bs - 1) / bs)) {
       return fail(fmt::format("group {}: {} blocks for {} tokens", g, table.blocks.size(), story.len()));
     }
+    const auto alike = cache_.table(seq, first_alike(g)).blocks;
+    const auto holders = [&](BlockId b) { return holders_[static_cast<std::size_t>(b)]; };
+    if (!std::ranges::equal(table.blocks, alike, {}, holders, holders)) {
+      return fail(fmt::format("group {} is not shared as {}, which has its window", g, first_alike(g)));
+    }
     const std::int32_t start = window_start(g, story.computed);
     for (std::int32_t i = 0; i * bs < story.len(); ++i) {
       const bool wanted = (i + 1) * bs > start;
@@ -199,10 +221,13 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
       const auto at = static_cast<std::size_t>(p);
       const Row wanted{story.tokens[at], p, g, 1, story.history[at]};
       const kv::Slot slot = table.slot(p);
-      if (std::memcmp(store_.bytes(slot).data(), &wanted, sizeof wanted) != 0) {
-        return fail(fmt::format("sequence {}, group {}, position {} (slot {} of block {}): {} is stored, expected {}",
-                                static_cast<std::uint64_t>(seq), g, p, slot % bs, slot / bs, to_text(store_.row(slot)),
-                                to_text(wanted)));
+      for (int layer = 0; layer < store_.n_layers(g); ++layer) {
+        const Row stored = store_.row(slot, layer);
+        if (stored == wanted) continue;
+        return fail(fmt::format(
+            "sequence {}, group {}, layer {}, position {} (slot {} of block {}): {} is stored, "
+            "expected {}",
+            static_cast<std::uint64_t>(seq), g, layer, p, slot % bs, slot / bs, to_text(stored), to_text(wanted)));
       }
     }
   }

@@ -3,6 +3,7 @@
 
 #include <cctype>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv/cache.h"
@@ -26,16 +27,23 @@ enum class Groups { kFull, kFullAndSliding, kFullAndFiveSliding };
 
 /// Layer groups as models have them. Windows are stated in blocks and a bit, so that they end inside blocks.
 inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
-  const auto sliding = [](int window) {
-    return kv::GroupSpec{.kind = kv::GroupKind::kSliding, .window = window, .layers = {1}, .bytes_per_token = 64};
+  const auto sliding = [](int window, std::vector<int> layers) {
+    return kv::GroupSpec{
+        .kind = kv::GroupKind::kSliding, .window = window, .layers = std::move(layers), .bytes_per_token = 64};
   };
-  std::vector<kv::GroupSpec> specs = {{.kind = kv::GroupKind::kFull, .layers = {0}, .bytes_per_token = 64}};
-  if (groups == Groups::kFullAndSliding) specs.push_back(sliding(block_size + block_size / 2));
+  std::vector<kv::GroupSpec> specs = {{.kind = kv::GroupKind::kFull, .layers = {0, 1}, .bytes_per_token = 64}};
+  if (groups == Groups::kFullAndSliding) {  // one window, whose layers need two pages
+    specs.push_back(sliding(block_size + block_size / 2, {2, 3}));
+    specs.push_back(sliding(block_size + block_size / 2, {4}));
+  }
   if (groups == Groups::kFullAndFiveSliding) {
-    // Shorter than a block, whole blocks, ends inside a block; two alike, as in a model with one window.
-    for (const int window : {block_size / 2 + 1, block_size, 2 * block_size, 2 * block_size + 3, 2 * block_size + 3}) {
-      specs.push_back(sliding(window));
-    }
+    // Shorter than a block, whole blocks, ends inside a block; the last two have one window; one in chunks.
+    specs.push_back(sliding(block_size / 2 + 1, {2}));
+    specs.push_back(sliding(block_size, {3, 4}));
+    specs.push_back(sliding(2 * block_size - 3, {5}));
+    specs.back().chunked = true;
+    specs.push_back(sliding(2 * block_size + 3, {6, 7}));
+    specs.push_back(sliding(2 * block_size + 3, {8}));
   }
   return specs;
 }

@@ -71,7 +71,7 @@ void enter_heads(const NewRows& r, std::int64_t begin, std::int64_t end) {
     const std::int64_t at = (row * r.n_kv_head + kv_head) * r.head_dim;
     if (is_key) turn_head(turn, r.keys + at);
     encode(r.format, r.head_dim, (is_key ? r.keys : r.values) + at,
-           (is_key ? r.key_pool : r.value_pool) + static_cast<std::size_t>(r.slots[row]) * r.row_bytes +
+           (is_key ? r.key_pool : r.value_pool) + static_cast<std::size_t>(r.slots[row]) * r.row_stride +
                static_cast<std::size_t>(kv_head) * head_size);
   }
 }

@@ -11,18 +11,19 @@ namespace coppice::attention {
 
 struct NewRows {
   KvFormat format;
-  int n_head, n_kv_head, head_dim;  ///< head_dim: a multiple of 16, at most kMaxRotated, unless the format is f16
+  int n_head, n_kv_head;  ///< n_kv_head 0: there are queries only
+  int head_dim;           ///< a multiple of 16, at most kMaxRotated, unless the format is f16
   int n;
-  float* queries;         ///< [n, n_head, head_dim]: turned in place
-  float* keys;            ///< [n, n_kv_head, head_dim]: likewise
-  const float* values;    ///< [n, n_kv_head, head_dim]
-  const float* turns;     ///< [n, 2, turned_dims] of Rope::turn
-  int turned_dims;        ///< even, at most head_dim; 0: nothing turns, and there are no turns
-  bool halves;            ///< Rope::halves
-  const kv::Slot* slots;  ///< [n], all different
-  std::byte* key_pool;    ///< [slots, row_bytes]
-  std::byte* value_pool;  ///< likewise
-  std::size_t row_bytes;
+  float* queries;                   ///< [n, n_head, head_dim]: turned in place
+  float* keys = nullptr;            ///< [n, n_kv_head, head_dim]: likewise
+  const float* values = nullptr;    ///< [n, n_kv_head, head_dim]
+  const float* turns = nullptr;     ///< [n, 2, turned_dims] of Rope::turn
+  int turned_dims = 0;              ///< even, at most head_dim; 0: nothing turns, and there are no turns
+  bool halves = false;              ///< Rope::halves
+  const kv::Slot* slots = nullptr;  ///< [n], all different
+  std::byte* key_pool = nullptr;    ///< slot i begins i * row_stride bytes behind slot 0
+  std::byte* value_pool = nullptr;  ///< likewise
+  std::size_t row_stride = 0;
 };
 
 /// One of n_workers does its share. Thread safe, together with the others.

@@ -62,7 +62,7 @@ class TileView {
   const std::byte* at(const std::byte* pool, int block, int kv_head) const {
     const auto i = static_cast<std::size_t>(block);
     if (i >= t_.blocks.size()) return nullptr;
-    return pool + t_.pool.block_bytes() * static_cast<std::size_t>(t_.blocks[i]) +
+    return pool + t_.pool.block_stride * static_cast<std::size_t>(t_.blocks[i]) +
            head_bytes_ * static_cast<std::size_t>(kv_head);
   }
 

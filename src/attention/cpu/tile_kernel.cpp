@@ -68,14 +68,15 @@ std::uint64_t attend(const TileInput& input, TileScratch& scratch) {
 }
 
 void merge(const HeadShape& heads, KvFormat format, const float* states, const std::int32_t* partials, int n,
-           float* out) {
+           const float* sinks, float* out) {
   const hn::ScalableTag<float> d;
   const int lanes = static_cast<int>(hn::Lanes(d)), dim = heads.head_dim;
   const std::ptrdiff_t per_row = std::ptrdiff_t{heads.n_head} * (dim + 2);
   for (int h = 0; h < heads.n_head; ++h, out += dim) {
     const auto state = [&](int i) { return states + partials[i] * per_row + std::ptrdiff_t{h} * (dim + 2); };
-    float max = -std::numeric_limits<float>::infinity(), sum = 0.0F;
+    float max = sinks ? sinks[h] : -std::numeric_limits<float>::infinity();
     for (int i = 0; i < n; ++i) max = std::max(max, state(i)[dim]);
+    float sum = sinks ? std::exp(sinks[h] - max) : 0.0F;
     for (int i = 0; i < dim; i += lanes) hn::StoreU(hn::Zero(d), d, out + i);
     for (int i = 0; i < n; ++i) {
       const float* s = state(i);
@@ -143,8 +144,8 @@ std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch) {
 }
 
 void merge_row(const HeadShape& heads, KvFormat format, const float* states, std::span<const std::int32_t> partials,
-               float* out) {
-  COPPICE_SIMD_CALL(merge)(heads, format, states, partials.data(), static_cast<int>(partials.size()), out);
+               float* out, const float* sinks) {
+  COPPICE_SIMD_CALL(merge)(heads, format, states, partials.data(), static_cast<int>(partials.size()), sinks, out);
 }
 
 }  // namespace coppice::attention

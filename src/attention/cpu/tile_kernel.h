@@ -79,8 +79,8 @@ std::uint64_t attend_tile(const TileInput& tile, TileScratch& scratch);
 
 /// out[n_head][head_dim] := the partial states of one row merged, normalised, and rotated back where the format rotates.
 /// states: [all partials][n_head][head_dim + 2]; their order changes only rounding, empty ones change nothing, and a row
-/// with no other gives zeros.
+/// with no other gives zeros. sinks: [n_head], scores that weigh in the softmax and have no value; nullptr: there are none.
 void merge_row(const HeadShape& heads, KvFormat format, const float* states, std::span<const std::int32_t> partials,
-               float* out);
+               float* out, const float* sinks = nullptr);
 
 }  // namespace coppice::attention

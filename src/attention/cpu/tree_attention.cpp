@@ -63,13 +63,13 @@ void TreeAttention::partials(const TreeStep& step, const TreeCall& call, std::at
   }
 }
 
-void TreeAttention::merge(const TreeStep& step, KvFormat format, float* out, int n_rows, int worker,
-                          int n_workers) const {
+void TreeAttention::merge(const TreeStep& step, KvFormat format, float* out, int n_rows, int worker, int n_workers,
+                          const float* sinks) const {
   const auto border = [&](int i) { return static_cast<int>(std::int64_t{n_rows} * i / n_workers); };
   const std::ptrdiff_t row_size = std::ptrdiff_t{heads_.n_head} * heads_.head_dim;
   for (int row = border(worker); row < border(worker + 1); ++row) {
     if (row < step.plan->n_rows) {
-      merge_row(heads_, format, states_.data(), step.schedule.partials_of(row), out + row * row_size);
+      merge_row(heads_, format, states_.data(), step.schedule.partials_of(row), out + row * row_size, sinks);
     } else {
       std::fill_n(out + row * row_size, row_size, 0.0F);
     }

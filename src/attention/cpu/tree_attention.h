@@ -51,8 +51,9 @@ class TreeAttention {
 
   /// Claims jobs from next_job, 0 at first, until none is left.
   void partials(const TreeStep& step, const TreeCall& call, std::atomic<std::int32_t>& next_job, int worker);
-  /// out: [n_rows, n_head, head_dim]; rows behind the plan's become zeros. format: the pool's.
-  void merge(const TreeStep& step, KvFormat format, float* out, int n_rows, int worker, int n_workers) const;
+  /// out: [n_rows, n_head, head_dim]; rows behind the plan's become zeros. format: the pool's. sinks: as merge_row's.
+  void merge(const TreeStep& step, KvFormat format, float* out, int n_rows, int worker, int n_workers,
+             const float* sinks = nullptr) const;
 
   /// Bytes of keys and values loaded since construction, counted tile by tile as they are read. Between steps only.
   std::uint64_t bytes_read() const;

@@ -47,8 +47,9 @@ void check_written_slots(const Batch& batch, std::size_t group, const BatchLimit
 void check_copies(const Batch& batch, const BatchLimits& limits) {
   for (const kv::CopyOp& op : batch.copies) {
     insist(op.src >= 0 && op.src < limits.num_blocks && op.dst > kv::kNullBlock && op.dst < limits.num_blocks &&
-               op.n_slots >= 0 && op.n_slots <= limits.block_size,
-           "a copy of {} slots from block {} to block {} is not possible", op.n_slots, op.src, op.dst);
+               op.n_slots >= 0 && op.n_slots <= limits.block_size && op.group >= 0 && op.group < limits.n_groups,
+           "a copy of {} slots of group {} from block {} to block {} is not possible", op.n_slots, op.group, op.src,
+           op.dst);
   }
 }
 

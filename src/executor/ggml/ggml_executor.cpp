@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <ranges>
@@ -12,7 +13,6 @@
 #include "executor/ggml/batch_check.h"
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/graph/graph_runner.h"
-#include "executor/ggml/layer_groups.h"
 #include "simd/target.h"
 
 namespace coppice::executor {
@@ -70,13 +70,13 @@ GgmlOptions checked(GgmlOptions o) {
 
 class GgmlExecutor final : public Executor {
  public:
-  GgmlExecutor(GgmlOptions options, const Progress& progress)
+  GgmlExecutor(model::Model model, GgmlOptions options, const Progress& progress)
       : options_(checked(std::move(options))),
         format_(checked_format(options_)),
-        model_(model::load_model(options_.model_path)),
-        groups_(make_groups(model_.spec, format_)),
+        model_(std::move(model)),
+        layout_(make_page_layout(kv_layers(model_.spec), format_, options_.block_size)),
         weights_(model_, progress),
-        store_(store_config(), progress),
+        store_(layout_, options_.kv_bytes, options_.n_threads, progress),
         attention_(make_attention()),
         ropes_(make_ropes()),
         runner_(options_.n_threads) {
@@ -86,18 +86,19 @@ class GgmlExecutor final : public Executor {
               .store = &store_,
               .attention = attention_.get(),
               .ropes = &ropes_,
-              .places = layer_places(groups_, model_.spec.layers.size())};
+              .places = layer_places()};
     limits_ = {.n_vocab = info_.n_vocab,
                .context = options_.context > 0 ? options_.context : std::numeric_limits<std::int32_t>::max(),
                .max_rows = options_.max_rows,
                .max_sequences = options_.max_sequences,
                .block_size = options_.block_size,
                .num_blocks = store_.num_blocks(),
-               .n_groups = static_cast<int>(groups_.size())};
+               .n_groups = static_cast<int>(layout_.groups.size())};
   }
 
   const ExecutorInfo& info() const override { return info_; }
   const Weights& weights() const { return weights_; }
+  const PageLayout& layout() const { return layout_; }
   KvTraffic kv_traffic() const override { return attention_->kv_traffic(); }
 
   double planning_seconds() const override { return planning_seconds_; }
@@ -115,14 +116,13 @@ class GgmlExecutor final : public Executor {
   }
 
  private:
-  KvStoreConfig store_config() const {
-    return {.n_layer_slots = layer_slots(groups_),
-            .format = format_,
-            .n_kv_head = model_.spec.n_kv_head,
-            .head_dim = model_.spec.head_dim,
-            .block_size = options_.block_size,
-            .budget_bytes = options_.kv_bytes,
-            .n_threads = options_.n_threads};
+  std::vector<LayerPlace> layer_places() const {
+    std::vector<LayerPlace> places;
+    for (const model::LayerSpec& layer : model_.spec.layers) {
+      const int owner = layer.mixer.owns_kv() ? static_cast<int>(places.size()) : layer.mixer.kv_layer;
+      places.push_back({static_cast<std::size_t>(layout_.layers[static_cast<std::size_t>(owner)].group), owner});
+    }
+    return places;
   }
 
   std::vector<attention::Rope> make_ropes() const {
@@ -145,10 +145,10 @@ class GgmlExecutor final : public Executor {
   }
 
   std::unique_ptr<Attention> make_attention() const {
-    const AttentionConfig config{&model_.spec, &store_, groups_};
+    const AttentionConfig config{&store_, attention_groups(model_.spec, layout_.groups)};
     if (options_.attention == "dense") return make_dense_attention(config);
     if (options_.attention == "gather") return make_gather_attention(config);
-    const std::string misfit = tree_attention_misfit(model_.spec, options_.block_size);
+    const std::string misfit = tree_attention_misfit(config.groups, options_.block_size);
     if (misfit.empty()) return make_tree_attention(config, options_.n_threads);
     if (options_.attention == "auto" && format_ == KvFormat::kF16) {
       SPDLOG_WARN("attention: gather, because the tree kernel can't serve {}: slower where prefixes are shared",
@@ -168,16 +168,16 @@ class GgmlExecutor final : public Executor {
              .context_length = spec.context_length,
              .block_size = options_.block_size,
              .num_blocks = store_.num_blocks(),
-             .bytes_per_block = store_.bytes_per_block(),
-             .groups = groups_,
+             .bytes_per_block = layout_.page_bytes,
+             .groups = layout_.groups,
              .model_digest = model_.digest,
-             .layout = describe_layout(spec, groups_, format_, options_.block_size)};
+             .layout = describe_layout(layout_, spec)};
   }
 
   GgmlOptions options_;
   KvFormat format_;
   model::Model model_;
-  std::vector<kv::GroupSpec> groups_;
+  PageLayout layout_;
   Weights weights_;
   KvStore store_;
   std::unique_ptr<Attention> attention_;
@@ -196,12 +196,12 @@ void log_instructions() {
 
 }  // namespace
 
-std::unique_ptr<Executor> load_ggml_executor(const GgmlOptions& options, const Progress& progress) {
+std::unique_ptr<Executor> load_ggml_executor(model::Model model, const GgmlOptions& options, const Progress& progress) {
   route_ggml_log();
   log_instructions();
   const auto start = Clock::now();
   if (progress) progress("weights", 0.0);
-  auto executor = std::make_unique<GgmlExecutor>(options, progress);
+  auto executor = std::make_unique<GgmlExecutor>(std::move(model), options, progress);
   constexpr double kMiB = 1024.0 * 1024.0;
   const ExecutorInfo& info = executor->info();
   spdlog::info(
@@ -211,7 +211,7 @@ std::unique_ptr<Executor> load_ggml_executor(const GgmlOptions& options, const P
       static_cast<double>(executor->weights().converted_bytes()) / kMiB, info.num_blocks, info.block_size,
       static_cast<double>(info.bytes_per_block) / kMiB, options.kv_format, info.attention,
       std::chrono::duration<double>(Clock::now() - start).count());
-  log_unused_slots(info.groups);
+  for (const std::string& line : describe_pages(executor->layout())) spdlog::info("{}", line);
   return executor;
 }
 

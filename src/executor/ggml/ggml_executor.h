@@ -1,4 +1,4 @@
-// The executor on ggml: loads a GGUF model, owns its weights, the KV pool and the worker threads, and runs steps on
+// The executor on ggml: owns its weights, the KV pool and the worker threads, and runs steps on
 // the CPU.
 #pragma once
 
@@ -9,11 +9,11 @@
 
 #include "executor/executor.h"
 #include "executor/ggml/store/progress.h"
+#include "model/model.h"
 
 namespace coppice::executor {
 
 struct GgmlOptions {
-  std::string model_path;
   std::string attention = "auto";  ///< auto, tree, gather, dense
   std::string kv_format = "f16";   ///< f16, int8, turbo4
   std::size_t kv_bytes = 0;        ///< the pool's budget
@@ -24,7 +24,8 @@ struct GgmlOptions {
   std::int32_t context = 0;        ///< longest sequence; 0: the model's
 };
 
-/// Throws model::LoadError with one sentence: a file that can't be used, a budget too small, an unknown option.
-std::unique_ptr<Executor> load_ggml_executor(const GgmlOptions& options, const Progress& progress);
+/// Takes long: it packs the weights. Throws model::LoadError with one sentence: a budget too small, an unknown option, heads
+/// that no backend serves.
+std::unique_ptr<Executor> load_ggml_executor(model::Model model, const GgmlOptions& options, const Progress& progress);
 
 }  // namespace coppice::executor

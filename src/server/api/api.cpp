@@ -378,6 +378,7 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
                   .created = std::time(nullptr),
                   .model = asked.model,
                   .n_choices = job.n_choices(),
+                  .n_prompts = job.n_choices() / asked.n,
                   .echoes = std::move(prepared.echoes),
                   .reporting = {asked.cache_report, &model, config_.cache_reports}};
   // The log's cache reports have these numbers: the engine tells of a request that its client may have left.

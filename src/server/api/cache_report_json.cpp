@@ -32,6 +32,9 @@ Words words_for(engine::MatchEnded ended) {
       return {"namespace", "Nothing was cached under this cache_salt (and API key, where keys are kept apart)."};
     case engine::MatchEnded::kSharingOff:
       return {"sharing_off", "The server runs with --share off."};
+    case engine::MatchEnded::kScored:
+      return {"logprobs",
+              "The next token is computed in any case: the log-probability of the one behind it is wanted."};
   }
   return {"unknown", ""};
 }

@@ -1,21 +1,13 @@
 // What a client, or the log, is told of why a prefix did not match further.
 #pragma once
 
-#include <cstdint>
-
 #include "engine/request.h"
+#include "server/api/api_config.h"
 #include "server/api/json.h"
 #include "server/jobs/answer.h"
 #include "server/jobs/model.h"
 
 namespace coppice::server {
-
-/// How much of it the operator lets out.
-enum class CacheReports : std::uint8_t {
-  kText,     ///< also how the cached text goes on: it may be another client's, of the same salt
-  kLengths,  ///< only the client's own text
-  kOff,      ///< requests that ask are refused
-};
 
 /// {"prompt_tokens", "matched_tokens", "ended", "why", "text": {"before", "asked", "found"}, "lost_tokens",
 /// "lost_seconds"}. "found" only where the text differs, and with kText.

@@ -52,6 +52,7 @@ struct AnswerHead {
   std::int64_t created = 0;  ///< seconds since 1970
   std::string model;         ///< the name that the client may know it by
   int n_choices = 1;
+  int n_prompts = 1;
   std::vector<std::string> echoes;  ///< go before the text of each of a prompt's choices; one for each prompt, or none
   CacheReporting reporting;
 };

@@ -116,55 +116,147 @@ JsonObject chat_logprobs(std::span<const sampling::LogprobEntry> entries) {
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-JsonObject completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
+namespace {
+
+/// The lists of completions' logprobs.
+struct TokenLists {
   JsonArray tokens, logprobs, tops, offsets;
-  for (const auto& [chosen, top] : entries) {
+
+  /// `known`: its log-probability is.
+  void add(const sampling::LogprobEntry& entry, std::size_t n_top, bool known, std::int64_t offset) {
+    const auto& [chosen, top] = entry;
     tokens.push_back(Json(completion_token(chosen.bytes)));
-    logprobs.push_back(finite(chosen.logprob));
+    offsets.push_back(offset);
+    logprobs.push_back(known ? Json(finite(chosen.logprob)) : Json(nullptr));
+    if (!known) {
+      tops.push_back(nullptr);
+      return;
+    }
     JsonObject map;
-    for (const auto& t : top) map[completion_token(t.bytes)] = finite(t.logprob);
+    for (const auto& t : std::span(top).first(std::min(n_top, top.size())))
+      map[completion_token(t.bytes)] = finite(t.logprob);
     map[completion_token(chosen.bytes)] = finite(chosen.logprob);  // always told, also when not among the top
     tops.push_back(std::move(map));
-    const bool inside = offset > 0 && !chosen.bytes.empty() && continues_character(chosen.bytes.front());
-    offsets.push_back(inside ? offset - 1 : offset);
-    offset += characters(chosen.bytes);
   }
-  return {{"tokens", std::move(tokens)},
-          {"token_logprobs", std::move(logprobs)},
-          {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}};
+  JsonObject json() && {
+    return {{"tokens", std::move(tokens)},
+            {"token_logprobs", std::move(logprobs)},
+            {"top_logprobs", std::move(tops)},
+            {"text_offset", std::move(offsets)}};
+  }
+};
+
+/// Of a token that begins behind so many characters: half a character belongs to the one that it began.
+std::int64_t begin_of(std::string_view bytes, std::int64_t characters) {
+  const bool inside = characters > 0 && !bytes.empty() && continues_character(bytes.front());
+  return inside ? characters - 1 : characters;
 }
 
-OpenAiBody::OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs)
+}  // namespace
+
+JsonObject completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset) {
+  TokenLists lists;
+  for (const auto& entry : entries) {
+    lists.add(entry, entry.top.size(), true, begin_of(entry.chosen.bytes, offset));
+    offset += characters(entry.chosen.bytes);
+  }
+  return std::move(lists).json();
+}
+
+JsonObject echo_logprobs(std::span<const sampling::PromptToken> tokens, int n_top,
+                         std::span<const std::int64_t> offsets) {
+  TokenLists lists;
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    lists.add(tokens[i].entry, static_cast<std::size_t>(n_top), tokens[i].rank > 0, offsets[i]);
+  return std::move(lists).json();
+}
+
+JsonArray prompt_logprobs(std::span<const sampling::PromptToken> tokens, int n_top) {
+  JsonArray all;
+  for (const auto& [entry, rank] : tokens) {
+    if (rank == 0) {
+      all.push_back(nullptr);
+      continue;
+    }
+    JsonObject map;
+    const auto add = [&map](const sampling::TokenLogprob& t, std::int64_t its_rank) {
+      map[std::to_string(t.token)] =
+          JsonObject{{"logprob", finite(t.logprob)}, {"rank", its_rank}, {"decoded_token", text::to_utf8(t.bytes)}};
+    };
+    add(entry.chosen, rank);
+    for (std::size_t i = 0; i < std::min(entry.top.size(), static_cast<std::size_t>(n_top)); ++i)
+      add(entry.top[i], static_cast<std::int64_t>(i) + 1);
+    all.push_back(std::move(map));
+  }
+  return all;
+}
+
+std::int64_t TokenPlaces::next(std::string_view bytes) {
+  const std::string_view rest = std::string_view(text_).substr(at_);
+  if (!rest.starts_with(bytes) && at_ == 0) {
+    // Some tokenizers put a space before the text, some a special token.
+    if (!bytes.starts_with(' ') || !rest.starts_with(bytes.substr(1))) return 0;
+    bytes.remove_prefix(1);
+  }
+  const std::int64_t begin = begin_of(bytes, offset_);
+  at_ = std::min(at_ + bytes.size(), text_.size());
+  offset_ += characters(bytes);
+  return begin;
+}
+
+OpenAiBody::OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs, PromptLogprobs of_prompt)
     : endpoint_(endpoint),
       head_(std::move(head)),
       with_logprobs_(with_logprobs),
+      of_prompt_(of_prompt),
       choices_(static_cast<std::size_t>(head_.n_choices)) {
+  std::vector<List> lists;
+  std::int64_t offset = 0;
+  if (with_logprobs) {
+    for (const auto& field : logprobs_json(endpoint_, {}, offset))
+      if (field.value().is_array()) lists.push_back({std::string(field.key()), ""});  // chat has a "refusal" too
+  }
+  for (int i = 0; i < head_.n_prompts; ++i) {
+    const bool placed = of_prompt_.in_echo >= 0;
+    prompts_.push_back({TokenPlaces(placed ? head_.echoes.at(static_cast<std::size_t>(i)) : ""), lists, ""});
+  }
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].logprobs = lists;
+    if (of_prompt_.in_echo >= 0) choices_[i].offset = characters(echo_of(head_.echoes, i, choices_.size()));
+  }
   for (std::string& echo : head_.echoes) {
     echo = inside(dump(Json(echo)));
     bytes_ += echo.size() * (choices_.size() / head_.echoes.size());
   }
-  if (!with_logprobs) return;
-  std::int64_t offset = 0;
-  const JsonObject none = logprobs_json(endpoint_, {}, offset);
-  for (Choice& choice : choices_) {
-    for (const auto& field : none)
-      if (field.value().is_array())
-        choice.logprobs.push_back({std::string(field.key()), ""});  // chat has a "refusal" too
+}
+
+void OpenAiBody::append(std::string& to, const std::string& text, std::size_t times) {
+  to += text;
+  bytes_ += text.size() * times;
+}
+
+void OpenAiBody::append_items(std::vector<List>& to, const JsonObject& news, std::size_t times) {
+  for (auto& [name, items] : to) append(items, (items.empty() ? "" : ",") + inside(dump(news.at(name))), times);
+}
+
+void OpenAiBody::add_prompt(Prompt& prompt, std::span<const sampling::PromptToken> tokens) {
+  if (of_prompt_.in_echo >= 0) {
+    std::vector<std::int64_t> offsets;
+    for (const auto& token : tokens) offsets.push_back(prompt.places.next(token.entry.chosen.bytes));
+    append_items(prompt.logprobs, echo_logprobs(tokens, of_prompt_.in_echo, offsets), samples());
   }
+  if (of_prompt_.in_list < 0) return;
+  const std::size_t times = endpoint_ == Endpoint::kChat ? 1 : samples();
+  append(prompt.list, (prompt.list.empty() ? "" : ",") + inside(dump(prompt_logprobs(tokens, of_prompt_.in_list))),
+         times);
 }
 
 std::string OpenAiBody::delta(Delta&& delta) {
-  Choice& choice = choices_.at(static_cast<std::size_t>(delta.choice));
-  const auto append = [this](std::string& to, const std::string& text) {
-    to += text;
-    bytes_ += text.size();
-  };
+  const auto index = static_cast<std::size_t>(delta.choice);
+  Choice& choice = choices_.at(index);
+  if (!delta.prompt.empty()) add_prompt(prompts_.at(index / samples()), delta.prompt);
   append(choice.text, inside(dump(Json(delta.text))));
-  if (!delta.logprobs.empty()) {
-    const JsonObject news = logprobs_json(endpoint_, delta.logprobs, choice.offset);
-    for (auto& [name, items] : choice.logprobs) append(items, (items.empty() ? "" : ",") + inside(dump(news.at(name))));
-  }
+  if (!delta.logprobs.empty()) append_items(choice.logprobs, logprobs_json(endpoint_, delta.logprobs, choice.offset));
   if (delta.finish) choice.finish = delta.finish;
   return "";
 }
@@ -172,18 +264,24 @@ std::string OpenAiBody::delta(Delta&& delta) {
 void OpenAiBody::append_choice(std::string& json, std::size_t index) const {
   const bool chat = endpoint_ == Endpoint::kChat;
   const Choice& choice = choices_[index];
+  const Prompt& prompt = prompts_[index / samples()];
   json +=
       fmt::format(R"({{"index":{},{}")", index, chat ? R"("message":{"role":"assistant","content":)" : R"("text":)");
   if (!head_.echoes.empty()) json += echo_of(head_.echoes, index, choices_.size());
   json += choice.text;
   json += chat ? R"(","refusal":null},"logprobs":)" : R"(","logprobs":)";
   if (with_logprobs_) {
-    for (const auto& [name, items] : choice.logprobs)
-      json += fmt::format(R"({}"{}":[)", &name == &choice.logprobs.front().name ? "{" : ",", name) + items + "]";
+    for (std::size_t i = 0; i < choice.logprobs.size(); ++i) {
+      const auto& [name, items] = choice.logprobs[i];
+      const std::string& of_prompt = prompt.logprobs[i].items;
+      json += fmt::format(R"({}"{}":[)", i == 0 ? "{" : ",", name) + of_prompt;
+      json += (of_prompt.empty() || items.empty() ? "" : ",") + items + "]";
+    }
     json += chat ? R"(,"refusal":null})" : "}";
   } else {
     json += "null";
   }
+  if (!chat && of_prompt_.in_list >= 0) json += R"(,"prompt_logprobs":[)" + prompt.list + "]";
   json += R"(,"finish_reason":)" + dump(or_null(finish_name(choice.finish))) + "}";
 }
 
@@ -197,9 +295,13 @@ std::string OpenAiBody::end(const engine::Usage& usage, CacheReportList reports)
     json += i == 0 ? '[' : ',';
     append_choice(json, i);
   }
-  json += R"(],"usage":)" + dump(usage_json(usage));
+  json += "]";
+  if (endpoint_ == Endpoint::kChat && of_prompt_.in_list >= 0)
+    json += R"(,"prompt_logprobs":[)" + prompts_.front().list + "]";
+  json += R"(,"usage":)" + dump(usage_json(usage));
   if (!cache_report.is_null()) json += R"(,"cache_report":)" + dump(cache_report);
   choices_.clear();  // the client may take long to read it: it is held once
+  prompts_.clear();
   bytes_ = 0;
   return json += '}';
 }

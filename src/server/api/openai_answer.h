@@ -7,6 +7,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
@@ -31,11 +33,38 @@ JsonObject chat_logprobs(std::span<const sampling::LogprobEntry> entries);
 /// far, moved on.
 JsonObject completion_logprobs(std::span<const sampling::LogprobEntry> entries, std::int64_t& offset);
 
+/// The same of a prompt's tokens, with `n_top` alternatives; null where none is wanted. `offsets`: where each token begins in
+/// the prompt's text, in characters.
+JsonObject echo_logprobs(std::span<const sampling::PromptToken> tokens, int n_top,
+                         std::span<const std::int64_t> offsets);
+
+/// vLLM's: [null, {"token id": {"logprob", "rank", "decoded_token"}}]: the token and `n_top` alternatives.
+JsonArray prompt_logprobs(std::span<const sampling::PromptToken> tokens, int n_top);
+
+/// Finds a prompt's tokens in its text, one after the other. What the tokenizer put before the text takes no room in it.
+class TokenPlaces {
+ public:
+  explicit TokenPlaces(std::string text) : text_(std::move(text)) {}
+  /// Where the next token begins, in characters.
+  std::int64_t next(std::string_view bytes);
+
+ private:
+  std::string text_;
+  std::size_t at_ = 0;  ///< bytes
+  std::int64_t offset_ = 0;
+};
+
+/// What an answer tells of its prompts' tokens: as many alternatives to each; -1: nothing.
+struct PromptLogprobs {
+  int in_echo = -1;  ///< completions: their "logprobs" begin with the prompt's
+  int in_list = -1;  ///< "prompt_logprobs"
+};
+
 /// A whole answer. Deltas become JSON as they come: so its size is known, and at the end the io thread has parts to put
 /// together, not a tree of a million values to write.
 class OpenAiBody final : public Answer {
  public:
-  OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs);
+  OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs, PromptLogprobs of_prompt = {});
   /// REQUIRES: delta.choice < n_choices.
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
@@ -44,21 +73,33 @@ class OpenAiBody final : public Answer {
   std::size_t bytes() const override { return bytes_; }
 
  private:
+  struct List {
+    std::string name, items;  ///< as in JSON, without the brackets
+  };
   struct Choice {
     std::string text;  ///< as in JSON, without the quotes
-    struct List {
-      std::string name, items;  ///< as in JSON, without the brackets
-    };
     std::vector<List> logprobs;
     std::int64_t offset = 0;  ///< characters so far, for text_offset
     std::optional<sampling::Finish> finish;
   };
+  struct Prompt {
+    TokenPlaces places;
+    std::vector<List> logprobs;  ///< of its tokens: each of its choices begins with them
+    std::string list;            ///< "prompt_logprobs", without the brackets
+  };
+  /// Adds what is told `times`.
+  void append(std::string& to, const std::string& text, std::size_t times = 1);
+  void append_items(std::vector<List>& to, const JsonObject& news, std::size_t times = 1);
+  void add_prompt(Prompt& prompt, std::span<const sampling::PromptToken> tokens);
   void append_choice(std::string& json, std::size_t index) const;
+  std::size_t samples() const { return choices_.size() / prompts_.size(); }  ///< of each prompt
 
   Endpoint endpoint_;
   AnswerHead head_;  ///< its echoes as in JSON, without the quotes
   bool with_logprobs_;
+  PromptLogprobs of_prompt_;
   std::vector<Choice> choices_;
+  std::vector<Prompt> prompts_;
   std::size_t bytes_ = 0;
 };
 

@@ -23,7 +23,8 @@ class OpenAiDialect final : public Dialect {
   std::unique_ptr<Answer> begin(const GenerationTerms& terms, const sampling::SamplingParams& sampling,
                                 AnswerHead head) const override {
     const bool with_logprobs = sampling.logprobs >= 0;
-    if (!terms.stream) return std::make_unique<OpenAiBody>(endpoint_, std::move(head), with_logprobs);
+    const PromptLogprobs prompt{.in_echo = terms.echo ? sampling.logprobs : -1, .in_list = terms.prompt_logprobs};
+    if (!terms.stream) return std::make_unique<OpenAiBody>(endpoint_, std::move(head), with_logprobs, prompt);
     return std::make_unique<OpenAiStream>(endpoint_, std::move(head), with_logprobs, terms.stream_usage);
   }
   std::string_view id_prefix() const override { return endpoint_ == Endpoint::kChat ? "chatcmpl-" : "cmpl-"; }

@@ -206,11 +206,13 @@ sampling::SamplingParams parse_sampling(const JsonFields& f, Endpoint endpoint, 
   return p;
 }
 
-std::int32_t parse_max_tokens(const JsonFields& f) {
+/// `least`: 0 where the prompt alone makes an answer.
+std::optional<std::int32_t> parse_max_tokens(const JsonFields& f, std::int64_t least) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  const auto older = f.integer("max_tokens", 1, kMax);
-  const auto newer = f.integer("max_completion_tokens", 1, kMax);
-  return static_cast<std::int32_t>(newer.value_or(older.value_or(0)));
+  const auto older = f.integer("max_tokens", least, kMax);
+  const auto newer = f.integer("max_completion_tokens", least, kMax);
+  if (!older && !newer) return std::nullopt;
+  return static_cast<std::int32_t>(newer ? *newer : *older);
 }
 
 void parse_stream(const JsonFields& f, GenerationRequest& r) {
@@ -227,8 +229,21 @@ void parse_completion_input(const JsonFields& f, const RequestLimits& limits, Ge
   r.input_field = "prompt";
   r.prompts = parse_prompts(f, limits);
   r.echo = f.boolean("echo").value_or(false);
-  if (r.echo && r.sampling.logprobs >= 0)
-    throw RequestError::unsupported("echo", "not supported together with 'logprobs' yet");
+}
+
+/// vLLM's prompt_logprobs; and the echo's, which OpenAI's completions have.
+void parse_prompt_logprobs(const JsonFields& f, GenerationRequest& r) {
+  r.prompt_logprobs = static_cast<int>(f.integer("prompt_logprobs", 0, sampling::kMaxTopLogprobs).value_or(-1));
+  r.sampling.logprobs_of_end = r.echo && r.sampling.logprobs >= 0;
+  if (r.stream && r.prompt_logprobs >= 0)
+    throw RequestError::unsupported("prompt_logprobs", "not supported together with 'stream'");
+  if (r.stream && r.sampling.logprobs_of_end)
+    throw RequestError::unsupported("echo", "not supported together with 'logprobs' and 'stream'");
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  const auto from = f.integer("prompt_logprobs_from", 0, kMax);
+  if (from && r.prompt_logprobs < 0 && !r.sampling.logprobs_of_end)
+    throw RequestError::bad_field("prompt_logprobs_from", "needs 'prompt_logprobs', or 'echo' with 'logprobs'");
+  r.logprobs_from = static_cast<std::int32_t>(from.value_or(0));
 }
 
 }  // namespace
@@ -262,8 +277,9 @@ GenerationRequest parse_openai_request(Endpoint endpoint, const JsonObject& body
   r.n = static_cast<int>(f.integer("n", 1, limits.max_choices).value_or(1));
   if (const auto best_of = f.integer("best_of", 1, limits.max_choices); best_of && *best_of != r.n)
     throw RequestError::unsupported("best_of", "only a value equal to 'n' is supported");
-  r.max_tokens = parse_max_tokens(f);
   parse_stream(f, r);
+  parse_prompt_logprobs(f, r);
+  r.max_tokens = parse_max_tokens(f, r.echo || r.prompt_logprobs >= 0 ? 0 : 1);
   r.cache_salt = f.string("cache_salt").value_or("");
   constexpr std::int64_t kFirst = std::numeric_limits<std::int32_t>::min();
   r.priority = static_cast<std::int32_t>(f.integer("priority", kFirst, -(kFirst + 1)).value_or(0));

@@ -1,7 +1,6 @@
 // HTTP as those who answer requests see it. No sockets here.
 #pragma once
 
-#include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
 #include <string>
@@ -47,30 +46,6 @@ class HttpHandler {
 struct HttpFigures {
   std::size_t connections = 0;  ///< open ones
   std::size_t body_bytes = 0;   ///< of bodies that are arriving or wait to be prepared
-};
-
-/// What a client may take of the server.
-struct HttpLimits {
-  std::size_t max_header_bytes = std::size_t{32} << 10;
-  std::size_t max_header_fields = 100;
-  std::size_t max_body_bytes = std::size_t{16} << 20;
-  std::size_t max_bodies_bytes = std::size_t{64} << 20;  ///< see body_budget()
-  std::size_t small_body_bytes = std::size_t{64} << 10;  ///< of each body: free of the budget and of a least rate
-  std::size_t max_connections = 16384;
-  double idle_seconds = 75;         ///< between requests of one connection
-  double crowded_idle_seconds = 5;  ///< the same when most of max_connections are open
-  double header_seconds = 10;       ///< for a request's head, once begun
-  double body_seconds = 60;
-  double body_piece_seconds = 5;      ///< for each small_body_bytes of a body after its first
-  double last_request_seconds = 0.5;  ///< for all that is missing of a request when the server begins to end
-  double linger_seconds = 2;          ///< for what a refused client still sends to be read
-  double write_seconds = 30;          ///< for a client to take what is written, and
-  double slowest_reader = 16 << 10;   ///< a second more for so many bytes of it
-  int send_buffer_bytes = 0;          ///< per socket; 0: the system's choice
-
-  /// For all bodies that are arriving or wait to be prepared, besides the first small_body_bytes of each: so a few large ones
-  /// cannot keep all others out.
-  std::size_t body_budget() const { return std::max(max_bodies_bytes, 4 * max_body_bytes); }
 };
 
 }  // namespace coppice::server

@@ -7,6 +7,7 @@
 
 #include "server/base/request_error.h"
 #include "server/http/http.h"
+#include "server/http/http_limits.h"
 
 namespace coppice::server {
 

@@ -20,6 +20,7 @@
 #include <unordered_set>
 
 #include "server/http/http.h"
+#include "server/http/http_limits.h"
 
 namespace coppice::server {
 

@@ -22,6 +22,7 @@
 
 #include "server/base/request_error.h"
 #include "server/http/http.h"
+#include "server/http/http_limits.h"
 #include "server/http/timed_socket.h"
 
 namespace coppice::server {

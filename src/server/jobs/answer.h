@@ -20,7 +20,8 @@ struct Delta {
   int choice = 0;
   std::string text;  ///< valid UTF-8
   std::vector<sampling::LogprobEntry> logprobs;
-  std::optional<sampling::Finish> finish;  ///< kStop, kLength or kTimeout: other ends are errors of the whole job
+  std::vector<sampling::PromptToken> prompt;  ///< its next tokens; only the prompt's first choice has them
+  std::optional<sampling::Finish> finish;     ///< kStop, kLength or kTimeout: other ends are errors of the whole job
 };
 
 /// Of each prompt; null: it has none.

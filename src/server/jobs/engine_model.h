@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "sampling/logprobs.h"
 #include "sampling/make_generation.h"
 #include "server/jobs/model.h"
 #include "text/chat_template.h"
@@ -24,7 +25,8 @@ class EngineModel final : public Model {
         vocabulary_(std::move(vocabulary)),
         template_(std::move(chat_template)),
         engine_(engine),
-        prompt_tokenizer_(vocabulary_, kRememberedBytes) {
+        prompt_tokenizer_(vocabulary_, kRememberedBytes),
+        scorer_(std::make_shared<sampling::VocabularyScorer>(vocabulary_)) {
     facts_.max_token_bytes = longest_token();
   }
 
@@ -48,6 +50,7 @@ class EngineModel final : public Model {
       std::span<const kv::Token> prompt) const override {
     return sampling::make_generations(vocabulary_, shared, n, prompt);
   }
+  std::shared_ptr<sampling::Scorer> scorer() const override { return scorer_; }
   engine::RequestId next_id() override { return engine_.next_id(); }
   void submit(engine::Request request) override { engine_.submit(std::move(request)); }
   void cancel(engine::RequestId id) noexcept override { engine_.cancel(id); }
@@ -70,6 +73,7 @@ class EngineModel final : public Model {
   std::shared_ptr<const text::ChatTemplate> template_;
   engine::Engine& engine_;
   mutable text::PromptTokenizer prompt_tokenizer_;
+  std::shared_ptr<sampling::Scorer> scorer_;
 };
 
 }  // namespace coppice::server

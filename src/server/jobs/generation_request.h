@@ -37,12 +37,15 @@ struct GenerationTerms {
   std::string model;                     ///< the name that the client uses; empty: whatever is served
   std::string input_field = "messages";  ///< what the client calls the input, for errors
 
-  int n = 1;                    ///< samples of each prompt
-  std::int32_t max_tokens = 0;  ///< 0: as far as context and pool go
-  bool echo = false;            ///< prompts: each answer begins with its prompt's text
-  bool stream = false;          ///< as events, while it is generated
-  bool stream_usage = false;    ///< the stream's end tells the usage
-  bool cache_report = false;    ///< the answer tells why the prompt's prefix did not match further
+  int n = 1;                               ///< samples of each prompt
+  std::optional<std::int32_t> max_tokens;  ///< none: as far as context and pool go; 0: the prompt is computed, no more
+  bool echo = false;                       ///< prompts: each answer begins with its prompt's text, and its logprobs
+                                           ///< with the prompt's
+  int prompt_logprobs = -1;                ///< of the prompt's tokens, and of as many alternatives to each; -1: none
+  std::int32_t logprobs_from = 0;          ///< the first of the prompt's tokens that these are wanted of
+  bool stream = false;                     ///< as events, while it is generated
+  bool stream_usage = false;               ///< the stream's end tells the usage
+  bool cache_report = false;               ///< the answer tells why the prompt's prefix did not match further
 
   std::string cache_salt;                 ///< requests with different salts share no cached prefix
   std::int32_t priority = 0;              ///< lower goes first

@@ -55,7 +55,10 @@ Job::~Job() {
 void Job::submit(engine::Request request) {
   const engine::RequestId id = request.id;
   const int n = static_cast<int>(request.samples.size());
-  open_.emplace(id, Open{.first_choice = next_choice_, .n_choices = n, .index = reports_.size()});
+  open_.emplace(id, Open{.first_choice = next_choice_,
+                         .n_choices = n,
+                         .index = reports_.size(),
+                         .scored = request.scoring.has_value()});
   requests_.push_back(id);
   reports_.emplace_back();
   hub_.add(id, *this);
@@ -88,7 +91,8 @@ void Job::on_event(engine::Event&& event) {
   const auto it = open_.find(event.request);
   if (it == open_.end()) return;
   if (event.report) reports_[it->second.index] = std::move(event.report);
-  if (event.refusal == engine::Refusal::kTimeout && first_token_) {  // other choices have a text: this one's is empty
+  const bool out_of_time = event.refusal == engine::Refusal::kTimeout;
+  if (out_of_time && first_token_ && !it->second.scored) {  // other choices have a text: this one's is empty
     for (int i = 0; i < it->second.n_choices; ++i) {
       add_piece(it->second.first_choice + i, {.finish = sampling::Finish::kTimeout});
     }
@@ -102,6 +106,7 @@ void Job::on_event(engine::Event&& event) {
           RequestError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
     if (finish == sampling::Finish::kCancelled) return fail(RequestError::shutting_down());
     if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
+    if (!event.prompt.empty()) add_prompt(it->second.first_choice, std::move(event.prompt));
     add_piece(it->second.first_choice + event.sample, std::move(event.piece));
   }
   if (event.done) {
@@ -120,11 +125,21 @@ void Job::on_shutdown() {
   fail(RequestError::shutting_down());
 }
 
-void Job::add_piece(int choice, sampling::Piece&& piece) {
-  if (piece.text.empty() && piece.logprobs.empty() && !piece.finish) return;
+Delta& Job::pending(int choice) {
   const auto [it, fresh] = pending_of_.try_emplace(choice, pending_.size());
   if (fresh) pending_.push_back({.choice = choice});
-  Delta& delta = pending_[it->second];
+  return pending_[it->second];
+}
+
+void Job::add_prompt(int choice, std::vector<sampling::PromptToken>&& tokens) {
+  auto& all = pending(choice).prompt;
+  for (const auto& token : tokens) pending_bytes_ += weight(token.entry);
+  all.insert(all.end(), std::make_move_iterator(tokens.begin()), std::make_move_iterator(tokens.end()));
+}
+
+void Job::add_piece(int choice, sampling::Piece&& piece) {
+  if (piece.text.empty() && piece.logprobs.empty() && !piece.finish) return;
+  Delta& delta = pending(choice);
   pending_bytes_ += piece.text.size();
   for (const auto& entry : piece.logprobs) pending_bytes_ += weight(entry);
   delta.text += piece.text;

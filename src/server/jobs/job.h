@@ -64,7 +64,9 @@ class Job final : public EventListener {
   void on_shutdown() override;
 
  private:
+  Delta& pending(int choice);
   void add_piece(int choice, sampling::Piece&& piece);
+  void add_prompt(int choice, std::vector<sampling::PromptToken>&& tokens);
   void fail(RequestError error);
   void cancel_open() noexcept;
   void notify() { news_.cancel(); }
@@ -77,6 +79,7 @@ class Job final : public EventListener {
   struct Open {
     int first_choice = 0, n_choices = 0;
     std::size_t index = 0;  ///< of its report
+    bool scored = false;    ///< its prompt is
   };
   std::unordered_map<engine::RequestId, Open> open_;
   std::vector<engine::RequestId> requests_;

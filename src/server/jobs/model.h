@@ -56,6 +56,9 @@ class Model {
   virtual std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token> prompt) const = 0;
 
+  /// For the engine's thread.
+  virtual std::shared_ptr<sampling::Scorer> scorer() const = 0;
+
   // The engine's queues. Events come through the sink that the engine was built with.
   virtual engine::RequestId next_id() = 0;
   virtual void submit(engine::Request request) = 0;

@@ -1,5 +1,6 @@
 #include "server/jobs/preparation.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -68,6 +69,8 @@ void Preparation::add(Tokens tokens) {
   request.cache_salt = asked_.cache_salt;
   request.priority = asked_.priority;
   request.cache_report = asked_.cache_report;
+  const int n_top = std::max(asked_.prompt_logprobs, asked_.echo ? prepared_.sampling->params.logprobs : -1);
+  if (n_top >= 0) request.scoring = {.scorer = model_.scorer(), .from = asked_.logprobs_from, .n_top = n_top};
   request.samples = model_.make_generations(prepared_.sampling, asked_.n, tokens);
   request.prompt = std::move(tokens);
 }

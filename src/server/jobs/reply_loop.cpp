@@ -79,18 +79,23 @@ asio::awaitable<void> stream(Job& job, Answer& answer, Stopwatch watch, engine::
 }
 
 asio::awaitable<std::string> whole(Job& job, Answer& answer, Stopwatch watch, std::size_t max_bytes) {
-  while (true) {
+  const auto check_size = [&] {
     if (answer.bytes() > max_bytes)
       throw RequestError(400,
                          fmt::format("The answer is over {} bytes: take it as a stream, or ask for less (tokens, "
                                      "choices, log-probabilities).",
                                      max_bytes),
                          "", "answer_too_large");
+  };
+  check_size();  // of its echoes
+  do {
     co_await job.wait();
     watch.look();
-    for (Delta& delta : job.take()) answer.delta(std::move(delta));
-    if (job.done()) break;
-  }
+    for (Delta& delta : job.take()) {
+      answer.delta(std::move(delta));
+      check_size();
+    }
+  } while (!job.done());
   watch.end();
   if (job.error()) throw RequestError(*job.error());
   co_return answer.end(job.usage(), job.reports());

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -14,12 +15,23 @@ namespace {
 using nlohmann::json;
 using sampling::Finish;
 using sampling::LogprobEntry;
+using sampling::PromptToken;
 using sampling::TokenLogprob;
 
 constexpr Endpoint kChat = Endpoint::kChat, kText = Endpoint::kCompletions;
 
+AnswerHead head(int n_choices, int n_prompts, std::vector<std::string> echoes) {
+  return {.id = "an-id",
+          .created = 1234,
+          .model = "m",
+          .n_choices = n_choices,
+          .n_prompts = n_prompts,
+          .echoes = std::move(echoes)};
+}
+
 AnswerHead head(int n_choices, std::vector<std::string> echoes = {}) {
-  return {.id = "an-id", .created = 1234, .model = "m", .n_choices = n_choices, .echoes = std::move(echoes)};
+  const int n_prompts = std::max(1, static_cast<int>(echoes.size()));
+  return head(n_choices, n_prompts, std::move(echoes));
 }
 
 /// As another library reads what ours writes.
@@ -95,6 +107,87 @@ TEST(OpenAiBody, KnowsItsBytes) {
   EXPECT_LT(bytes, text.size());
   EXPECT_GT(bytes + 500, text.size());
   EXPECT_EQ(body.bytes(), 0U) << "its parts are gone: a slow reader's answer is held once";
+}
+
+PromptToken scored(kv::Token id, std::string bytes, float logprob, std::int32_t rank,
+                   std::vector<TokenLogprob> top = {}) {
+  return {{TokenLogprob{id, std::move(bytes), logprob}, std::move(top)}, rank};
+}
+
+// What lm-eval's local-completions and OpenAI's clients read: one entry for each token of prompt and answer.
+TEST(OpenAiBody, EchoHasThePromptsLogprobs) {
+  OpenAiBody body(kText, head(4, 2, {"héllo", "x"}), true, {.in_echo = 1});
+  body.delta({.choice = 0, .prompt = {scored(1, "<s>", 0, 0), scored(5, "h", 0, 0)}});
+  body.delta({.choice = 0,
+              .prompt = {scored(6, "\xc3", -1, 2, {{9, "a", -0.5F}, {6, "\xc3", -1}}), scored(7, "\xa9llo", -2, 1)}});
+  body.delta({.choice = 2, .prompt = {scored(8, "x", 0, 0)}});
+  for (int choice = 0; choice < 4; ++choice)
+    body.delta({.choice = choice, .text = "!", .logprobs = {entry("!", -3)}, .finish = Finish::kLength});
+  const std::size_t bytes = body.bytes();
+  const std::string text = body.end({}, {});
+  EXPECT_LT(bytes, text.size());
+  EXPECT_GT(bytes + 800, text.size());
+  const json choices = json::parse(text)["choices"];
+  for (const int choice : {0, 1}) {
+    EXPECT_EQ(choices[choice]["text"], "héllo!");
+    EXPECT_EQ(choices[choice]["logprobs"], json::parse(R"({
+      "tokens": ["<s>", "h", "bytes:\\xc3", "bytes:\\xa9\\x6c\\x6c\\x6f", "!"],
+      "token_logprobs": [null, null, -1.0, -2.0, -3.0],
+      "top_logprobs": [null, null, {"a": -0.5, "bytes:\\xc3": -1.0}, {"bytes:\\xa9\\x6c\\x6c\\x6f": -2.0}, {"!": -3.0}],
+      "text_offset": [0, 0, 1, 1, 5]})"));
+    EXPECT_FALSE(choices[choice].contains("prompt_logprobs"));
+  }
+  EXPECT_EQ(choices[3]["logprobs"]["tokens"], json::array({"x", "!"}));
+  EXPECT_EQ(choices[3]["logprobs"]["text_offset"], json::array({0, 1}));
+}
+
+TEST(OpenAiBody, PromptLogprobsHaveVllmsShape) {
+  const std::vector<PromptToken> tokens = {scored(1, "a", 0, 0),
+                                           scored(6, "b", -2.5F, 7, {{9, "c", -0.5F}, {4, "\xc3", -1.5F}}),
+                                           scored(9, "c", -0.25F, 1, {{9, "c", -0.25F}, {6, "b", -3}})};
+  const json list = json::parse(R"([null,
+    {"6": {"logprob": -2.5, "rank": 7, "decoded_token": "b"}, "9": {"logprob": -0.5, "rank": 1, "decoded_token": "c"},
+     "4": {"logprob": -1.5, "rank": 2, "decoded_token": "\ufffd"}},
+    {"9": {"logprob": -0.25, "rank": 1, "decoded_token": "c"}, "6": {"logprob": -3.0, "rank": 2, "decoded_token": "b"}}])");
+  for (const Endpoint endpoint : {kChat, kText}) {
+    OpenAiBody body(endpoint, head(2), false, {.in_list = 2});
+    body.delta({.choice = 0, .prompt = {tokens[0], tokens[1]}});
+    body.delta({.choice = 0, .text = "a", .prompt = {tokens[2]}, .finish = Finish::kStop});
+    body.delta({.choice = 1, .text = "b", .finish = Finish::kStop});
+    const json answer = json::parse(body.end({}, {}));
+    const bool chat = endpoint == kChat;
+    if (chat) EXPECT_EQ(answer["prompt_logprobs"], list);
+    for (const json& choice : answer["choices"]) {
+      EXPECT_EQ(choice.contains("prompt_logprobs"), !chat);
+      if (!chat) EXPECT_EQ(choice["prompt_logprobs"], list);
+      EXPECT_TRUE(choice["logprobs"].is_null());
+    }
+  }
+}
+
+// Each of the two fields has as many alternatives as it asked for.
+TEST(OpenAiBody, BothFieldsAtOnce) {
+  OpenAiBody body(kText, head(1, 1, {"ab"}), true, {.in_echo = 0, .in_list = 1});
+  body.delta({.choice = 0, .prompt = {scored(1, "a", 0, 0), scored(2, "b", -1, 2, {{3, "c", -0.5F}, {2, "b", -1}})}});
+  const json choice = json::parse(body.end({}, {}))["choices"][0];
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"], json::parse(R"([null, {"b": -1.0}])"));
+  EXPECT_EQ(choice["prompt_logprobs"][1].size(), 2U);
+}
+
+TEST(TokenPlaces, FindsTokensInTheText) {
+  const auto places = [](std::string text, const std::vector<std::string>& tokens) {
+    TokenPlaces in(std::move(text));
+    std::vector<std::int64_t> all;
+    for (const auto& token : tokens) all.push_back(in.next(token));
+    return all;
+  };
+  using Places = std::vector<std::int64_t>;
+  EXPECT_EQ(places("The sky", {"The", " sky"}), (Places{0, 3}));
+  EXPECT_EQ(places("The sky", {"<s>", "The", " sky"}), (Places{0, 0, 3})) << "a beginning that the text doesn't have";
+  EXPECT_EQ(places("<s>The sky", {"<s>", "The", " sky"}), (Places{0, 3, 6}));
+  EXPECT_EQ(places("The sky", {"<s>", " The", " sky"}), (Places{0, 0, 3})) << "a space put before the text";
+  EXPECT_EQ(places("\xc3\xa9t\xc3\xa9", {"\xc3", "\xa9", "t", "\xc3\xa9"}), (Places{0, 0, 1, 2}));
+  EXPECT_EQ(places("", {"<s>"}), (Places{0}));
 }
 
 TEST(Logprobs, ChatShape) {

@@ -158,28 +158,38 @@ TEST_P(BadCompletion, IsRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, BadCompletion,
-    ::testing::Values(BadField{"{}", "prompt", "missing_field"},                                      //
-                      BadField{R"({"prompt":7})", "prompt", "invalid_type"},                          //
-                      BadField{R"({"prompt":[]})", "prompt"},                                         //
-                      BadField{R"({"prompt":[1,"a"]})", "prompt", "invalid_type"},                    //
-                      BadField{R"({"prompt":["a",1]})", "prompt[1]", "invalid_type"},                 //
-                      BadField{R"({"prompt":[1,100]})", "prompt"},                                    //
-                      BadField{R"({"prompt":[-1]})", "prompt"},                                       //
-                      BadField{R"({"prompt":[1.5]})", "prompt", "invalid_type"},                      //
-                      BadField{R"({"prompt":[[1],[4294967297]]})", "prompt[1]"},                      //
-                      BadField{R"({"prompt":"a","logprobs":true})", "logprobs", "invalid_type"},      //
-                      BadField{R"({"prompt":"a","logprobs":21})", "logprobs"},                        //
-                      BadField{R"({"prompt":"a","logprobs":-1})", "logprobs"},                        //
-                      BadField{R"({"prompt":"a","suffix":"z"})", "suffix", "unsupported_parameter"},  //
-                      BadField{R"({"prompt":"a","suffix":3})", "suffix", "invalid_type"},             //
-                      BadField{R"({"prompt":"a","echo":"yes"})", "echo", "invalid_type"},             //
-                      BadField{R"({"prompt":"a","echo":true,"logprobs":1})", "echo", "unsupported_parameter"},
-                      BadField{R"({"prompt":"a","best_of":2})", "best_of", "unsupported_parameter"}));
+    ::testing::Values(
+        BadField{"{}", "prompt", "missing_field"},                                      //
+        BadField{R"({"prompt":7})", "prompt", "invalid_type"},                          //
+        BadField{R"({"prompt":[]})", "prompt"},                                         //
+        BadField{R"({"prompt":[1,"a"]})", "prompt", "invalid_type"},                    //
+        BadField{R"({"prompt":["a",1]})", "prompt[1]", "invalid_type"},                 //
+        BadField{R"({"prompt":[1,100]})", "prompt"},                                    //
+        BadField{R"({"prompt":[-1]})", "prompt"},                                       //
+        BadField{R"({"prompt":[1.5]})", "prompt", "invalid_type"},                      //
+        BadField{R"({"prompt":[[1],[4294967297]]})", "prompt[1]"},                      //
+        BadField{R"({"prompt":"a","logprobs":true})", "logprobs", "invalid_type"},      //
+        BadField{R"({"prompt":"a","logprobs":21})", "logprobs"},                        //
+        BadField{R"({"prompt":"a","logprobs":-1})", "logprobs"},                        //
+        BadField{R"({"prompt":"a","suffix":"z"})", "suffix", "unsupported_parameter"},  //
+        BadField{R"({"prompt":"a","suffix":3})", "suffix", "invalid_type"},             //
+        BadField{R"({"prompt":"a","echo":"yes"})", "echo", "invalid_type"},             //
+        BadField{R"({"prompt":"a","echo":true,"logprobs":1,"stream":true})", "echo", "unsupported_parameter"},
+        BadField{R"({"prompt":"a","prompt_logprobs":1,"stream":true})", "prompt_logprobs", "unsupported_parameter"},
+        BadField{R"({"prompt":"a","prompt_logprobs":-1})", "prompt_logprobs"},                    //
+        BadField{R"({"prompt":"a","prompt_logprobs":21})", "prompt_logprobs"},                    //
+        BadField{R"({"prompt":"a","prompt_logprobs":true})", "prompt_logprobs", "invalid_type"},  //
+        BadField{R"({"prompt":"a","prompt_logprobs_from":1})", "prompt_logprobs_from"},           //
+        BadField{R"({"prompt":"a","echo":true,"prompt_logprobs_from":1})", "prompt_logprobs_from"},
+        BadField{R"({"prompt":"a","prompt_logprobs":1,"prompt_logprobs_from":-1})", "prompt_logprobs_from"},
+        BadField{R"({"prompt":"a","max_tokens":0})", "max_tokens"},  //
+        BadField{R"({"prompt":"a","best_of":2})", "best_of", "unsupported_parameter"}));
 
 TEST(Request, DefaultsAreOpenAis) {
   const GenerationRequest r = chat();
   EXPECT_EQ(r.n, 1);
-  EXPECT_EQ(r.max_tokens, 0);
+  EXPECT_FALSE(r.max_tokens);
+  EXPECT_EQ(r.prompt_logprobs, -1);
   EXPECT_EQ(r.sampling.temperature, 1);
   EXPECT_EQ(r.sampling.top_p, 1);
   EXPECT_EQ(r.sampling.logprobs, -1);
@@ -228,6 +238,22 @@ TEST(Request, BiasesAreLimited) {
   };
   EXPECT_EQ(parse_openai_request(Endpoint::kCompletions, body(1024), kLarge).sampling.logit_bias.size(), 1024U);
   EXPECT_THROW(parse_openai_request(Endpoint::kCompletions, body(1025), kLarge), RequestError);
+}
+
+TEST(Request, ThePromptAloneMakesAnAnswer) {
+  const auto completions = [](const std::string& fields) {
+    const auto body = parse_body(R"({"prompt": "hi", "max_tokens": 0, )" + fields + "}");
+    return parse_openai_request(Endpoint::kCompletions, body, {.n_vocab = 256});
+  };
+  const auto echo = completions(R"("echo": true, "logprobs": 3, "prompt_logprobs_from": 7)");
+  EXPECT_EQ(echo.max_tokens, 0);
+  EXPECT_TRUE(echo.echo && echo.sampling.logprobs_of_end);
+  EXPECT_EQ(echo.sampling.logprobs, 3);
+  EXPECT_EQ(echo.prompt_logprobs, -1);
+  EXPECT_EQ(echo.logprobs_from, 7);
+  EXPECT_EQ(completions(R"("prompt_logprobs": 0)").prompt_logprobs, 0);
+  EXPECT_FALSE(completions(R"("prompt_logprobs": 0, "logprobs": 1)").sampling.logprobs_of_end);
+  EXPECT_EQ(chat(R"(, "prompt_logprobs": 20, "max_completion_tokens": 0)").prompt_logprobs, 20);
 }
 
 TEST(Request, NewerNameOfMaxTokensWins) {

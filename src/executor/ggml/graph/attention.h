@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attention/layout.h"
 #include "executor/executor.h"
 #include "executor/ggml/graph/enter_rows.h"
 #include "executor/ggml/graph/graph_builder.h"
@@ -28,18 +29,30 @@ class Attention {
 
   /// Begins a graph for this batch: declares what inputs the backend needs beside StepInputs.
   virtual void begin(GraphBuilder& b, const Batch& batch) = 0;
-  /// One layer's attention: [n_head * head_dim, n_rows].
-  virtual ggml_tensor* attend(GraphBuilder& b, const EnteredRows& rows, std::size_t group) = 0;
+  /// One layer's attention: [n_head * head_dim, n_rows]. sinks: f32 [n_head], model::AttentionSpec::sinks; nullptr: none.
+  virtual ggml_tensor* attend(GraphBuilder& b, const EnteredRows& rows, std::size_t group, ggml_tensor* sinks) = 0;
   /// Fills the inputs before a step's run.
   virtual void fill(const Batch& batch) = 0;
 
   virtual KvTraffic kv_traffic() const = 0;
 };
 
+/// A group as backends see it: its layers have the same heads.
+struct AttentionGroup {
+  kv::GroupSpec kv;
+  attention::HeadShape heads;
+  std::size_t n_readers = 0;  ///< layers that attend: those of the group, and those that read their keys and values
+
+  /// What all layers read of one token.
+  std::size_t bytes_per_token() const { return kv.bytes_per_token * n_readers / kv.layers.size(); }
+};
+
+/// REQUIRES: layers of a group have keys of one shape. Throws model::LoadError when their numbers of heads differ.
+std::vector<AttentionGroup> attention_groups(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups);
+
 struct AttentionConfig {
-  const model::ModelSpec* spec = nullptr;
   const KvStore* store = nullptr;
-  std::vector<kv::GroupSpec> groups;
+  std::vector<AttentionGroup> groups;
 };
 
 /// The tensor library's fused attention, sequence by sequence. REQUIRES: the store's format is f16.
@@ -49,7 +62,7 @@ std::unique_ptr<Attention> make_dense_attention(const AttentionConfig& config);
 /// Our own kernel, which reads each shared block once. REQUIRES: tree_attention_misfit() is empty.
 std::unique_ptr<Attention> make_tree_attention(const AttentionConfig& config, int n_threads);
 
-/// Why the tree kernel can't serve a model of this shape, as part of a sentence; empty: it can.
-std::string tree_attention_misfit(const model::ModelSpec& spec, int block_size);
+/// Why the tree kernel can't serve these groups, as part of a sentence; empty: it can.
+std::string tree_attention_misfit(const std::vector<AttentionGroup>& groups, int block_size);
 
 }  // namespace coppice::executor

@@ -2,8 +2,10 @@
 
 #include "executor/ggml/graph/attention_mixer.h"
 #include "executor/ggml/graph/gated_feed_forward.h"
+#include "executor/ggml/graph/norm.h"
 #include "executor/ggml/graph/product.h"
 #include "executor/ggml/graph/residual.h"
+#include "executor/ggml/graph/token_inputs.h"
 
 namespace coppice::executor {
 
@@ -27,10 +29,13 @@ ggml_tensor* build_decoder(GraphBuilder& b) {
   const model::ModelSpec& spec = *b.parts.spec;
   ggml_tensor* x = ggml_get_rows(b.context, b.parts.weights->plain(spec.embedding), b.inputs.tokens);
   x = scaled(b, x, spec.embedding_scale);
+  if (spec.embedding_norm != model::kNoTensor) x = rms_norm(b, x, spec.embedding_norm);
+  ggml_tensor* inputs = token_inputs(b, x);
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const model::LayerSpec& layer = spec.layers[i];
     ggml_tensor* mixed = mix(b, layer.mixer, {x, layer.mixer_norms.before}, b.parts.places[i]);
-    if (i + 1 == spec.layers.size()) {  // the keys and values of all rows are written: only outputs go on
+    const bool last = i + 1 == spec.layers.size();
+    if (last) {  // the keys and values of all rows are written: only outputs go on
       if (!b.inputs.output_rows) return nullptr;
       mixed = ggml_get_rows(b.context, mixed, b.inputs.output_rows);
       x = ggml_get_rows(b.context, x, b.inputs.output_rows);
@@ -38,6 +43,8 @@ ggml_tensor* build_decoder(GraphBuilder& b) {
     x = add_product(b, {mixed}, layer.mixer.o, {x, layer.mixer_norms.behind});
     const model::NormsSpec& norms = layer.feed_forward_norms;
     x = feed_forward(b, layer.feed_forward, {x, norms.before}, {x, norms.behind});
+    if (inputs) x = add_token_input(b, inputs, i, last ? b.inputs.output_rows : nullptr, x);
+    if (layer.scale != model::kNoTensor) x = ggml_mul(b.context, x, b.parts.weights->plain(layer.scale));
   }
   return head(b, x);
 }

@@ -21,31 +21,37 @@ void run_turns(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
 
 /// What a node that enters rows points to.
 struct EnterNode {
-  const KvStoreConfig* config;
-  const attention::Rope* rope;  ///< nullptr: nothing turns
+  attention::KvFormat format;
+  model::HeadsSpec heads;
+  const attention::Rope* rope = nullptr;  ///< nullptr: nothing turns
+  bool writes = false;                    ///< false: there are queries only
 };
 
-/// Sources: q (which is dst), k, v, slots, pool of keys, pool of values, turns if there is a rope.
+/// Sources: q (which is dst); if the node writes, k, v, slots, pool of keys, pool of values; turns if there is a rope.
 void run_enter(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   const auto& node = *static_cast<const EnterNode*>(userdata);
-  const KvStoreConfig& config = *node.config;
   const auto data = [&](int i) { return dst->src[i]->data; };
-  attention::enter_rows({.format = config.format,
-                         .n_head = static_cast<int>(dst->ne[0]) / config.head_dim,
-                         .n_kv_head = config.n_kv_head,
-                         .head_dim = config.head_dim,
-                         .n = static_cast<int>(dst->ne[1]),
-                         .queries = static_cast<float*>(dst->data),
-                         .keys = static_cast<float*>(data(1)),
-                         .values = static_cast<const float*>(data(2)),
-                         .turns = node.rope ? static_cast<const float*>(data(6)) : nullptr,
-                         .turned_dims = node.rope ? node.rope->dims() : 0,
-                         .halves = node.rope && node.rope->halves(),
-                         .slots = static_cast<const kv::Slot*>(data(3)),
-                         .key_pool = static_cast<std::byte*>(data(4)),
-                         .value_pool = static_cast<std::byte*>(data(5)),
-                         .row_bytes = dst->src[4]->nb[1]},
-                        worker, n_workers);
+  attention::NewRows rows{.format = node.format,
+                          .n_head = node.heads.n_head,
+                          .n_kv_head = 0,
+                          .head_dim = node.heads.head_dim,
+                          .n = static_cast<int>(dst->ne[1]),
+                          .queries = static_cast<float*>(dst->data)};
+  if (node.rope) {
+    rows.turns = static_cast<const float*>(data(node.writes ? 6 : 1));
+    rows.turned_dims = node.rope->dims();
+    rows.halves = node.rope->halves();
+  }
+  if (node.writes) {
+    rows.n_kv_head = node.heads.n_kv_head;
+    rows.keys = static_cast<float*>(data(1));
+    rows.values = static_cast<const float*>(data(2));
+    rows.slots = static_cast<const kv::Slot*>(data(3));
+    rows.key_pool = static_cast<std::byte*>(data(4));
+    rows.value_pool = static_cast<std::byte*>(data(5));
+    rows.row_stride = dst->src[4]->nb[1];
+  }
+  attention::enter_rows(rows, worker, n_workers);
 }
 
 /// Sines and cosines of the rows' positions, the same for all layers with this rope: [2 * rope dims, n_rows].
@@ -62,26 +68,29 @@ ggml_tensor* turns(GraphBuilder& b, std::size_t index) {
 }
 
 /// Everything in one node of our own, in every KV format.
-EnteredRows enter_in_one_node(GraphBuilder& b, const LayerRows& rows, int rope, ggml_tensor* slots, ggml_tensor* keys,
-                              ggml_tensor* values) {
-  const KvStoreConfig& config = b.parts.store->config();
-  EnterNode& node = b.keep<EnterNode>(EnterNode{&config, nullptr});
-  std::vector<ggml_tensor*> others = {rows.k, rows.v, slots, keys, values};
-  if (rope != model::AttentionSpec::kNoRope) {
-    node.rope = &(*b.parts.ropes)[static_cast<std::size_t>(rope)];
-    others.push_back(turns(b, static_cast<std::size_t>(rope)));
+EnteredRows enter_in_one_node(GraphBuilder& b, const LayerRows& rows, const model::AttentionSpec& spec,
+                              ggml_tensor* slots, ggml_tensor* keys, ggml_tensor* values) {
+  EnterNode& node = b.keep<EnterNode>(
+      EnterNode{.format = b.parts.store->layout().format, .heads = spec.heads, .writes = rows.k != nullptr});
+  std::vector<ggml_tensor*> others;
+  if (node.writes) others = {rows.k, rows.v, slots, keys, values};
+  if (spec.rope != model::AttentionSpec::kNoRope) {
+    node.rope = &(*b.parts.ropes)[static_cast<std::size_t>(spec.rope)];
+    others.push_back(turns(b, static_cast<std::size_t>(spec.rope)));
   }
-  ggml_tensor* q = ggml_custom_inplace(b.context, rows.q, others.data(), static_cast<int>(others.size()), run_enter,
-                                       GGML_N_TASKS_MAX, &node);
-  return {ggml_reshape_3d(b.context, q, config.head_dim, q->ne[0] / config.head_dim, q->ne[1]), keys, values};
+  ggml_tensor* q = others.empty()
+                       ? rows.q
+                       : ggml_custom_inplace(b.context, rows.q, others.data(), static_cast<int>(others.size()),
+                                             run_enter, GGML_N_TASKS_MAX, &node);
+  return {ggml_reshape_3d(b.context, q, spec.heads.head_dim, spec.heads.n_head, q->ne[1]), keys, values};
 }
 
 /// x: [n_heads * head_dim, n_rows]. Returns [head_dim, n_heads, n_rows].
-ggml_tensor* turned(GraphBuilder& b, ggml_tensor* x, int rope) {
-  const int head_dim = b.parts.spec->head_dim;
+ggml_tensor* turned(GraphBuilder& b, ggml_tensor* x, const model::AttentionSpec& spec) {
+  const int head_dim = spec.heads.head_dim;
   x = ggml_reshape_3d(b.context, x, head_dim, x->ne[0] / head_dim, x->ne[1]);
-  if (rope == model::AttentionSpec::kNoRope) return x;
-  const model::RopeSpec& r = b.parts.spec->ropes[static_cast<std::size_t>(rope)];
+  if (spec.rope == model::AttentionSpec::kNoRope) return x;
+  const model::RopeSpec& r = b.parts.spec->ropes[static_cast<std::size_t>(spec.rope)];
   const model::YarnSpec yarn = r.yarn.value_or(model::YarnSpec{});
   const float own_magnitude = r.yarn ? 1.0F + 0.1F * std::log(1.0F / r.freq_scale) : 1.0F;  // ggml multiplies by it
   return ggml_rope_ext(b.context, x, b.inputs.positions, b.parts.weights->plain(r.freq_factors), r.dims,
@@ -90,20 +99,28 @@ ggml_tensor* turned(GraphBuilder& b, ggml_tensor* x, int rope) {
 }
 
 /// ggml's operators. REQUIRES: the store's format is f16.
-EnteredRows enter_plainly(GraphBuilder& b, const LayerRows& rows, int rope, ggml_tensor* slots, ggml_tensor* keys,
-                          ggml_tensor* values) {
-  ggml_tensor* k = ggml_reshape_2d(b.context, turned(b, rows.k, rope), rows.k->ne[0], rows.k->ne[1]);
-  return {turned(b, rows.q, rope), ggml_set_rows(b.context, keys, k, slots),
-          ggml_set_rows(b.context, values, rows.v, slots)};
+EnteredRows enter_plainly(GraphBuilder& b, const LayerRows& rows, const model::AttentionSpec& spec, ggml_tensor* slots,
+                          ggml_tensor* keys, ggml_tensor* values) {
+  if (rows.k) {
+    ggml_tensor* k = ggml_reshape_2d(b.context, turned(b, rows.k, spec), rows.k->ne[0], rows.k->ne[1]);
+    keys = ggml_set_rows(b.context, keys, k, slots);
+    values = ggml_set_rows(b.context, values, rows.v, slots);
+  }
+  return {turned(b, rows.q, spec), keys, values};
 }
 
 }  // namespace
 
-EnteredRows enter_rows(GraphBuilder& b, const LayerRows& rows, int rope, const LayerPlace& place) {
+EnteredRows enter_rows(GraphBuilder& b, const LayerRows& rows, const model::AttentionSpec& spec,
+                       const LayerPlace& place) {
+  const KvStore& store = *b.parts.store;
   const auto enter = b.parts.attention->own_nodes() ? enter_in_one_node : enter_plainly;
   const EnteredRows entered =
-      enter(b, rows, rope, b.inputs.slots[place.group], b.parts.store->k(place.slot), b.parts.store->v(place.slot));
-  for (ggml_tensor* t : {entered.q, entered.k, entered.v}) ggml_build_forward_expand(b.graph, t);
+      enter(b, rows, spec, b.inputs.slots[place.group], store.k(place.layer), store.v(place.layer));
+  // Without keys nothing has to come before anything: the layer that wrote them is in the graph.
+  if (rows.k) {
+    for (ggml_tensor* t : {entered.q, entered.k, entered.v}) ggml_build_forward_expand(b.graph, t);
+  }
   return entered;
 }
 

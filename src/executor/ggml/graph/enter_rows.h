@@ -5,7 +5,7 @@
 
 namespace coppice::executor {
 
-/// A layer's new rows, f32. enter_rows overwrites q and k.
+/// A layer's new rows, f32. enter_rows overwrites q and k. Both k and v are nullptr where the layer reads another one's.
 struct LayerRows {
   ggml_tensor* q;  ///< [n_head * head_dim, n_rows]
   ggml_tensor* k;  ///< [n_kv_head * head_dim, n_rows]
@@ -19,7 +19,8 @@ struct EnteredRows {
   ggml_tensor* v;  ///< likewise, values
 };
 
-/// rope: AttentionSpec::rope. Adds the write to the graph, before any reader of the pool.
-EnteredRows enter_rows(GraphBuilder& b, const LayerRows& rows, int rope, const LayerPlace& place);
+/// Adds the write to the graph, before any reader of the pool.
+EnteredRows enter_rows(GraphBuilder& b, const LayerRows& rows, const model::AttentionSpec& spec,
+                       const LayerPlace& place);
 
 }  // namespace coppice::executor

@@ -16,10 +16,10 @@ namespace coppice::executor {
 
 class Attention;
 
-/// Which blocks hold a layer's keys and values: those of its group, and there its layer slot.
+/// Where the keys and values lie that a layer reads: in the blocks of a group, as the store's layer.
 struct LayerPlace {
   std::size_t group = 0;
-  int slot = 0;
+  int layer = 0;
 };
 
 /// What graphs are made from. All of it outlives the graphs.
@@ -36,7 +36,7 @@ struct DecoderParts {
 struct StepInputs {
   ggml_tensor* tokens = nullptr;        ///< i32 [n_rows]
   ggml_tensor* positions = nullptr;     ///< i32 [n_rows]
-  std::vector<ggml_tensor*> slots;      ///< [n_groups] i64 [n_rows]: where the rows' keys and values go
+  std::vector<ggml_tensor*> slots;      ///< [n_groups] i64 [n_rows]: the store's rows for keys and values
   ggml_tensor* output_rows = nullptr;   ///< i32 [n_outputs]; nullptr: no logits are wanted
   ggml_tensor* temperatures = nullptr;  ///< f32 [1, n_rows]: what queries are multiplied by; nullptr: nothing
 };

@@ -3,7 +3,12 @@
 namespace coppice::executor {
 
 ggml_tensor* rms_norm(GraphBuilder& b, ggml_tensor* x, model::TensorId weight) {
-  return ggml_mul(b.context, ggml_rms_norm(b.context, x, b.parts.spec->norm_eps), b.parts.weights->plain(weight));
+  return rms_norm(b, x, weight, b.parts.spec->norm_eps);
+}
+
+ggml_tensor* rms_norm(GraphBuilder& b, ggml_tensor* x, model::TensorId weight, float eps) {
+  ggml_tensor* y = ggml_rms_norm(b.context, x, eps);
+  return weight == model::kUnitNorm ? y : ggml_mul(b.context, y, b.parts.weights->plain(weight));
 }
 
 }  // namespace coppice::executor

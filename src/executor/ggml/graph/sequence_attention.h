@@ -18,7 +18,7 @@ class SequenceAttention : public Attention {
   bool reuses_graphs() const override { return false; }
   std::size_t nodes_per_layer(const Batch& batch) const override;
   void begin(GraphBuilder& b, const Batch& batch) override;
-  ggml_tensor* attend(GraphBuilder& b, const EnteredRows& rows, std::size_t group) override;
+  ggml_tensor* attend(GraphBuilder& b, const EnteredRows& rows, std::size_t group, ggml_tensor* sinks) override;
   void fill(const Batch& batch) override;
   KvTraffic kv_traffic() const override { return {bytes_read_, 0}; }
 
@@ -26,7 +26,8 @@ class SequenceAttention : public Attention {
   /// q: [head_dim, n_head, n_rows]; k, v: [head_dim, n_kv_head, n_keys], all f32. mask: f16 [n_keys, n_rows], 0 where the row
   /// sees the key, otherwise -inf. Returns [n_head * head_dim, n_rows].
   virtual ggml_tensor* attend_sequence(ggml_context* context, ggml_tensor* q, ggml_tensor* k, ggml_tensor* v,
-                                       ggml_tensor* mask) const = 0;
+                                       ggml_tensor* mask, ggml_tensor* sinks,
+                                       const attention::HeadShape& heads) const = 0;
   /// How often a layer's keys (or values) are copied in f32, both counted.
   virtual int copies() const = 0;
 
@@ -34,7 +35,7 @@ class SequenceAttention : public Attention {
 
  private:
   struct Inputs {
-    ggml_tensor* ids;   ///< i32 [n_keys]: the keys' slots
+    ggml_tensor* ids;   ///< i32 [n_keys]: the store's rows
     ggml_tensor* mask;  ///< as attend_sequence takes it
   };
 

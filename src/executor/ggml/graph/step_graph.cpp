@@ -10,7 +10,7 @@ namespace coppice::executor {
 
 namespace {
 
-constexpr std::size_t kNodesPerLayer = 40;  // attention's not counted
+constexpr std::size_t kNodesPerLayer = 72;  // attention's not counted
 
 int round_up(int n, int unit) {
   return (n + unit - 1) / unit * unit;
@@ -74,20 +74,22 @@ void StepGraph::fill(const Batch& batch) {
     for (std::int32_t p = s.first_position; p < s.first_position + s.n_rows; ++p, ++row) {
       positions[row] = p;
       for (std::size_t g = 0; g < inputs_.slots.size(); ++g) {
-        data<std::int64_t>(inputs_.slots[g])[row] = s.tables[g].slot(p);
+        data<std::int64_t>(inputs_.slots[g])[row] = parts_.store->row(g, s.tables[g], p);
       }
     }
   }
   for (int padding = 0; row < shape_.n_rows; ++row, ++padding) {
     data<std::int32_t>(inputs_.tokens)[row] = 0;
     positions[row] = 0;
-    for (ggml_tensor* slots : inputs_.slots) data<std::int64_t>(slots)[row] = parts_.store->scratch_slot(padding);
+    for (std::size_t g = 0; g < inputs_.slots.size(); ++g) {
+      data<std::int64_t>(inputs_.slots[g])[row] = parts_.store->scratch_row(g, padding);
+    }
   }
   if (inputs_.temperatures) {
     const model::TemperatureSpec& t = parts_.spec->temperature;
     auto* temperatures = data<float>(inputs_.temperatures);
     for (int i = 0; i < shape_.n_rows; ++i) {
-      const int lengths = positions[i] / t.length;  // whole ones
+      const int lengths = (positions[i] + t.offset) / t.length;  // whole ones
       temperatures[i] = 1.0F + t.scale * std::log(1.0F + static_cast<float>(lengths));
     }
   }

@@ -16,20 +16,26 @@ using attention::TreeCall;
 /// What a layer group's nodes need. Filled anew each step; outlives the graphs, which hold its address.
 struct TreeGroup {
   attention::SharePlanner planner;
-  attention::TreeAttention* kernel;
+  attention::HeadShape heads;
+  std::shared_ptr<attention::TreeAttention> kernel;  ///< one for all groups with the same heads
   const KvStore* store;
   std::size_t bytes_per_token;
   attention::TreeStep step = {};
   std::vector<attention::SequenceRows> sequences = {};
   std::atomic<std::int32_t> next_job = 0;
 
-  TreeGroup(const kv::GroupSpec& spec, attention::TreeAttention* k, const KvStore* s)
-      : planner(spec), kernel(k), store(s), bytes_per_token(spec.bytes_per_token) {}
+  TreeGroup(const AttentionGroup& g, std::shared_ptr<attention::TreeAttention> k, const KvStore* s)
+      : planner(g.kv), heads(g.heads), kernel(std::move(k)), store(s), bytes_per_token(g.bytes_per_token()) {}
 };
 
 PoolView pool_view(const KvStore& store, const ggml_tensor* k, const ggml_tensor* v) {
-  return {store.config().format, store.config().block_size, store.row_bytes(), static_cast<const std::byte*>(k->data),
-          static_cast<const std::byte*>(v->data)};
+  const PageLayout& layout = store.layout();
+  return {.format = layout.format,
+          .block_size = layout.block_size,
+          .row_bytes = ggml_row_size(k->type, k->ne[0]),
+          .block_stride = layout.page_bytes,
+          .keys = static_cast<const std::byte*>(k->data),
+          .values = static_cast<const std::byte*>(v->data)};
 }
 
 /// Slots that some row of the step sees, each once.
@@ -51,22 +57,25 @@ void run_partials(ggml_tensor* dst, int worker, int, void* userdata) {
   group.kernel->partials(group.step, call, group.next_job, worker);
 }
 
+/// Sources: the partials' node, then sinks if there are any.
 void run_merge(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   auto& group = *static_cast<TreeGroup*>(userdata);
   if (worker == 0) group.next_job = 0;  // for the next layer: every worker is done with this one's jobs
-  group.kernel->merge(group.step, group.store->config().format, static_cast<float*>(dst->data),
-                      static_cast<int>(dst->ne[1]), worker, n_workers);
+  group.kernel->merge(group.step, group.store->layout().format, static_cast<float*>(dst->data),
+                      static_cast<int>(dst->ne[1]), worker, n_workers,
+                      dst->src[1] ? static_cast<const float*>(dst->src[1]->data) : nullptr);
 }
 
 class TreeBackend final : public Attention {
  public:
-  TreeBackend(const AttentionConfig& config, int n_threads)
-      : spec_(*config.spec),
-        kernel_({spec_.n_head, spec_.n_kv_head, spec_.head_dim, spec_.attention_scale, spec_.attention_softcap},
-                config.store->config().block_size, n_threads),
-        n_threads_(n_threads) {
-    for (const kv::GroupSpec& g : config.groups) {
-      groups_.push_back(std::make_unique<TreeGroup>(g, &kernel_, config.store));
+  TreeBackend(const AttentionConfig& config, int n_threads) : n_threads_(n_threads) {
+    for (const AttentionGroup& g : config.groups) {
+      const auto alike = std::ranges::find_if(groups_, [&g](const auto& other) { return other->heads == g.heads; });
+      auto kernel = alike != groups_.end() ? (*alike)->kernel
+                                           : std::make_shared<attention::TreeAttention>(
+                                                 g.heads, config.store->layout().block_size, n_threads);
+      if (alike == groups_.end()) kernels_.push_back(kernel.get());
+      groups_.push_back(std::make_unique<TreeGroup>(g, std::move(kernel), config.store));
     }
   }
 
@@ -76,13 +85,14 @@ class TreeBackend final : public Attention {
   std::size_t nodes_per_layer(const Batch&) const override { return 2; }
   void begin(GraphBuilder&, const Batch&) override {}
 
-  ggml_tensor* attend(GraphBuilder& b, const EnteredRows& rows, std::size_t group) override {
+  ggml_tensor* attend(GraphBuilder& b, const EnteredRows& rows, std::size_t group, ggml_tensor* sinks) override {
     TreeGroup* g = groups_[group].get();
     ggml_tensor* read[] = {rows.q, rows.k, rows.v};
     ggml_tensor* partials =
         ggml_custom_4d(b.context, GGML_TYPE_F32, 1, 1, 1, 1, read, 3, run_partials, GGML_N_TASKS_MAX, g);
-    return ggml_custom_4d(b.context, GGML_TYPE_F32, rows.q->ne[0] * rows.q->ne[1], rows.q->ne[2], 1, 1, &partials, 1,
-                          run_merge, GGML_N_TASKS_MAX, g);
+    ggml_tensor* merged[] = {partials, sinks};
+    return ggml_custom_4d(b.context, GGML_TYPE_F32, rows.q->ne[0] * rows.q->ne[1], rows.q->ne[2], 1, 1, merged,
+                          sinks ? 2 : 1, run_merge, GGML_N_TASKS_MAX, g);
   }
 
   void fill(const Batch& batch) override {
@@ -95,28 +105,34 @@ class TreeBackend final : public Attention {
         row += s.n_rows;
       }
       g.step.plan = &g.planner.plan(g.sequences);
-      attention::make_schedule(*g.step.plan, n_threads_, kernel_.cost_model(), g.step.schedule);
-      kernel_.prepare(g.step.schedule);
+      attention::make_schedule(*g.step.plan, n_threads_, g.kernel->cost_model(), g.step.schedule);
+      g.kernel->prepare(g.step.schedule);
       g.next_job = 0;
       bytes_unique_ += visible_slots(*g.step.plan) * g.bytes_per_token;
     }
   }
 
-  KvTraffic kv_traffic() const override { return {kernel_.bytes_read(), bytes_unique_}; }
+  KvTraffic kv_traffic() const override {
+    std::uint64_t bytes_read = 0;
+    for (const attention::TreeAttention* k : kernels_) bytes_read += k->bytes_read();
+    return {bytes_read, bytes_unique_};
+  }
 
  private:
-  const model::ModelSpec& spec_;
-  attention::TreeAttention kernel_;
   int n_threads_;
   std::uint64_t bytes_unique_ = 0;
   std::vector<std::unique_ptr<TreeGroup>> groups_;
+  std::vector<const attention::TreeAttention*> kernels_;  ///< of the groups, each once
 };
 
 }  // namespace
 
-std::string tree_attention_misfit(const model::ModelSpec& spec, int block_size) {
-  return attention::TreeAttention::misfit(
-      {.n_head = spec.n_head, .n_kv_head = spec.n_kv_head, .head_dim = spec.head_dim}, block_size);
+std::string tree_attention_misfit(const std::vector<AttentionGroup>& groups, int block_size) {
+  std::string misfit;
+  for (const AttentionGroup& g : groups) {
+    if (misfit.empty()) misfit = attention::TreeAttention::misfit(g.heads, block_size);
+  }
+  return misfit;
 }
 
 std::unique_ptr<Attention> make_tree_attention(const AttentionConfig& config, int n_threads) {

@@ -1,6 +1,6 @@
-// KvStore: the tensors of the KV pool. One K and one V tensor per layer slot, seen as rows of slots, where a slot's
-// row is n_kv_head heads in one of the KV formats: [n_kv_head * head_dim, n_slots] of f16, or [row_bytes, n_slots] of bytes
-// where only our own code knows the format.
+// KvStore: the memory of the KV pool, as pages (page_layout.h). Of each layer the graph sees a K and a V tensor over the
+// whole pool, whose rows begin at its place in the first page: [n_kv_head * head_dim, n_rows] of f16, or [row_bytes, n_rows]
+// of bytes where only our own code knows the format. Which row is a slot's, KvStore::row() tells.
 //
 // Owns the memory. Not thread safe; the executor's thread owns it.
 //
@@ -14,54 +14,61 @@
 #include <span>
 #include <vector>
 
-#include "attention/kv_format.h"
 #include "executor/ggml/store/ggml_ptr.h"
+#include "executor/ggml/store/page_layout.h"
 #include "executor/ggml/store/pool_memory.h"
 #include "executor/ggml/store/progress.h"
 #include "kv/types.h"
 
 namespace coppice::executor {
 
-struct KvStoreConfig {
-  int n_layer_slots = 0;
-  attention::KvFormat format = attention::KvFormat::kF16;
-  int n_kv_head = 0;
-  int head_dim = 0;  ///< a multiple of 16, at most attention::kMaxRotated, unless the format is f16
-  int block_size = 0;
-  std::size_t budget_bytes = 0;
-  int n_threads = 1;  ///< that take the memory
-};
-
 class KvStore {
  public:
   static constexpr int kScratchRows = 64;
 
-  /// Throws model::LoadError when the budget holds fewer than two blocks or memory is refused.
-  explicit KvStore(const KvStoreConfig& config, const Progress& progress = {});
+  /// n_threads take the memory. Throws model::LoadError when the budget holds fewer than two blocks or memory is refused.
+  KvStore(PageLayout layout, std::size_t budget_bytes, int n_threads = 1, const Progress& progress = {});
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;
 
   std::int32_t num_blocks() const { return num_blocks_; }  ///< the null block included, scratch not
-  const KvStoreConfig& config() const { return config_; }
-  std::size_t row_bytes() const;  ///< of one slot's keys (or values) in one layer
-  std::size_t bytes_per_block() const { return 2 * block_bytes() * static_cast<std::size_t>(config_.n_layer_slots); }
-  std::size_t block_bytes() const;  ///< of one K (or V) tensor
-  kv::Slot scratch_slot(int row) const { return kv::Slot{num_blocks_} * config_.block_size + row; }
+  const PageLayout& layout() const { return layout_; }
 
-  ggml_tensor* k(int layer_slot) const { return k_[static_cast<std::size_t>(layer_slot)]; }
-  ggml_tensor* v(int layer_slot) const { return v_[static_cast<std::size_t>(layer_slot)]; }
+  /// A layer's keys and values. REQUIRES: it keeps some.
+  ggml_tensor* k(int layer) const { return k_[static_cast<std::size_t>(layer)]; }
+  ggml_tensor* v(int layer) const { return v_[static_cast<std::size_t>(layer)]; }
 
-  /// Runs copies in list order, each over all layer slots.
-  /// REQUIRES: ids inside the pool, dst not the null block, 0 <= n_slots <= block_size.
+  /// The rows of k() and v(), in all layers of a group, that hold a position, and that padding row i writes to.
+  std::int64_t row(std::size_t group, const kv::TableView& table, std::int64_t position) const {
+    return row_of(group, table.blocks[static_cast<std::size_t>(position / layout_.block_size)],
+                  position % layout_.block_size);
+  }
+  std::int64_t scratch_row(std::size_t group, int i) const {
+    return row_of(group, num_blocks_ + i / layout_.block_size, i % layout_.block_size);
+  }
+
+  /// Runs copies in list order, each over all layers of its group.
+  /// REQUIRES: ids inside the pool, dst not the null block, 0 <= n_slots <= block_size, groups of the layout.
   void copy(std::span<const kv::CopyOp> copies);
 
  private:
-  KvStoreConfig config_;
+  /// How many rows lie from one block to the next, and from one slot to the next: 1, unless pages are no whole number of rows.
+  struct Steps {
+    std::int64_t block, slot;
+  };
+
+  std::int64_t row_of(std::size_t group, std::int64_t block, std::int64_t slot) const {
+    return block * steps_[group].block + slot * steps_[group].slot;
+  }
+  void add_tensors(const PageLayout::Layer& layer);
+
+  PageLayout layout_;
+  std::vector<Steps> steps_;  ///< [groups]
   std::int32_t num_blocks_ = 0;
   PoolMemory memory_;
   BufferPtr buffer_;
   ContextPtr context_;
-  std::vector<ggml_tensor*> k_, v_;
+  std::vector<ggml_tensor*> k_, v_;  ///< [layers]
 };
 
 }  // namespace coppice::executor

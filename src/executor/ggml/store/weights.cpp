@@ -52,7 +52,10 @@ Weights::Weights(const model::Model& model, const Progress& progress)
   const std::vector<model::TensorId> matrices = model.spec.matrices();
   context_ = make_context(file.tensors().size());
   // ggml never writes to weights; the mapping is read-only and would fault if it did.
-  mapping_.reset(ggml_backend_cpu_buffer_from_ptr(const_cast<std::byte*>(file.bytes().data()), file.size()));
+  for (int part = 0; part < file.parts(); ++part) {
+    const auto bytes = file.bytes(part);
+    mappings_.emplace_back(ggml_backend_cpu_buffer_from_ptr(const_cast<std::byte*>(bytes.data()), bytes.size()));
+  }
 
   std::vector<bool> multiplied(file.tensors().size());
   for (const model::TensorId id : matrices) multiplied[static_cast<std::size_t>(id)] = true;
@@ -86,8 +89,8 @@ ggml_tensor* Weights::map(model::TensorId id) {
   ggml_tensor*& t = plain_[static_cast<std::size_t>(id)];
   if (!t) {
     t = describe(context_.get(), id);
-    auto* file = const_cast<std::byte*>(model_.file->bytes().data());
-    ggml_backend_tensor_alloc(mapping_.get(), t, file + info(id).offset);
+    auto* bytes = const_cast<std::byte*>(model_.file->tensor_bytes(info(id)).data());
+    ggml_backend_tensor_alloc(mappings_[static_cast<std::size_t>(info(id).part)].get(), t, bytes);
   }
   return t;
 }
@@ -145,7 +148,7 @@ void Weights::convert(Converted& group) {
 
 /// Gives back the file's pages of a matrix that was converted, unless its rows are read from there too.
 void Weights::let_go(model::TensorId id) {
-  if (!plain(id)) model_.file->mapping().let_go(info(id).offset, info(id).bytes);
+  if (!plain(id)) model_.file->let_go(info(id));
 }
 
 }  // namespace coppice::executor

@@ -58,7 +58,7 @@ class Weights {
 
   const model::Model& model_;
   ContextPtr context_;
-  BufferPtr mapping_;
+  std::vector<BufferPtr> mappings_;  ///< [parts of the file]
   std::vector<Converted> converted_;
   std::vector<ggml_tensor*> plain_;  ///< [tensors of the file] nullptr: not mapped
   std::vector<Matrix> matrices_;     ///< [tensors of the file]

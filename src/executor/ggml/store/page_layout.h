@@ -1,0 +1,53 @@
+// PageLayout: which layers share a page of the pool, and where in it the keys and values of each lie. Plain data.
+//
+// A page holds the keys and values of block_size tokens in the layers of one group, layer behind layer: the keys of all
+// slots, then the values of all slots. All pages have one size, that of the group that remembers everything (or a little more). The layers of a
+// window that don't fit into one page form several groups; what the last of these leaves of its pages lies idle.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/kv_format.h"
+#include "kv/types.h"
+#include "model/model.h"
+
+namespace coppice::executor {
+
+/// What a layer keeps of each token.
+struct KvLayer {
+  int window = 0;     ///< as model::AttentionSpec
+  int n_kv_head = 0;  ///< 0: it keeps nothing, and reads what another layer keeps
+  int head_dim = 0;
+  bool chunked = false;  ///< as model::AttentionSpec
+};
+
+struct PageLayout {
+  struct Layer {
+    int group = -1;             ///< -1: it keeps nothing
+    std::size_t row_bytes = 0;  ///< of one slot's keys (or values), all heads
+    std::size_t offset = 0;     ///< of its keys in a page; its values lie block_size rows behind
+  };
+
+  attention::KvFormat format = attention::KvFormat::kF16;
+  int block_size = 0;
+  std::size_t page_bytes = 0;
+  std::vector<kv::GroupSpec> groups;  ///< by window, all positions first; the first one keeps everything
+  std::vector<Layer> layers;          ///< as the model's; those of one group have rows of one size
+};
+
+std::vector<KvLayer> kv_layers(const model::ModelSpec& spec);
+
+/// Throws model::LoadError when heads can't be stored in the format, or when the layers that keep everything differ in heads.
+/// REQUIRES: some layer keeps something.
+PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat format, int block_size);
+
+/// What a window's layers take of the pool: a sentence for each.
+std::vector<std::string> describe_pages(const PageLayout& layout);
+
+/// ExecutorInfo::layout.
+std::string describe_layout(const PageLayout& layout, const model::ModelSpec& spec);
+
+}  // namespace coppice::executor

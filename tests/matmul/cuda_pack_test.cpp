@@ -1,0 +1,77 @@
+// The GPU's packed order, without one: each weight is where quant_pack.h says, read here lane by lane.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+
+#include "matmul/cuda/quant_pack.h"
+#include "quant_weights.h"
+#include "support/attention_cases.h"
+
+namespace coppice::matmul::cuda {
+namespace {
+
+double half_at(const std::byte* from) {
+  _Float16 x;
+  std::memcpy(&x, from, sizeof x);
+  return static_cast<double>(x);
+}
+std::uint32_t word_at(const std::byte* from) {
+  std::uint32_t x = 0;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+/// q - zero of input k of a chunk and output `out` of its tile, from the lane that has it.
+int number_at(QuantType type, const std::byte* chunk, int k, int out) {
+  const ChunkForm form = chunk_form(type);
+  const int lane = out % 8 * 4 + k % 16 / 4, upper = out / 8;
+  const int i = k % 32 / 16 * 4 + k % 4;  // of the lane's eight inputs in the block
+  if (type == QuantType::kQ8_0) {
+    constexpr int kByte[] = {0, 2, 1, 3};
+    return static_cast<std::int8_t>(chunk[(k / 32 * 32 + lane) * 16 + upper * 8 + i / 4 * 4 + kByte[i % 4]]);
+  }
+  const int word = k / 32 % 2 * 2 + upper, shift = i % 2 * 16, pair = i / 2, n = 4 * word + pair;
+  int q = static_cast<int>(word_at(chunk + (k / 64 * 32 + lane) * 16 + word * 4) >> (shift + 4 * pair) & 15);
+  const std::byte* high = chunk + form.high_at();
+  if (type == QuantType::kQ5K) q |= static_cast<int>(word_at(high + lane * 16 + k / 64 * 4) >> (shift + n) & 1) << 4;
+  if (type == QuantType::kQ6K) {
+    high += k / 128 * 512 + lane * 16 + k / 64 % 2 * 8 + n / 8 * 4;
+    q |= static_cast<int>(word_at(high) >> (shift + n % 8 * 2) & 3) << 4;
+  }
+  return q - (type == QuantType::kQ4_0 ? 8 : type == QuantType::kQ6K ? 32 : 0);
+}
+
+/// What number q at (k, out) stands for.
+double weight_at(QuantType type, const std::byte* chunk, int k, int out) {
+  const ChunkForm form = chunk_form(type);
+  const int q = number_at(type, chunk, k, out);
+  const std::byte *scales = chunk + form.scales_at() + out * 16, *deltas = chunk + form.deltas_at();
+  if (form.inputs == 64) return half_at(deltas + (k / 32 * 16 + out) * 2) * q;
+  if (type == QuantType::kQ6K) return half_at(deltas + out * 2) * static_cast<std::int8_t>(scales[k / 16]) * q;
+  return half_at(deltas + out * 4) * static_cast<int>(scales[k / 32 * 2]) * q +
+         half_at(deltas + out * 4 + 2) * static_cast<int>(scales[k / 32 * 2 + 1]);
+}
+
+TEST(CudaPack, HoldsEveryWeight) {
+  std::mt19937 random(static_cast<std::mt19937::result_type>(test::test_seed()));
+  for (const QuantType type : {QuantType::kQ4_0, QuantType::kQ8_0, QuantType::kQ4K, QuantType::kQ5K, QuantType::kQ6K}) {
+    const int n_in = 768, n_out = 16 + static_cast<int>(random() % 40);
+    const test::QuantWeights w = test::random_weights(type, n_in, n_out, random);
+    const std::vector<std::byte> packed = pack(type, n_in, n_out, w.bytes);
+    const ChunkForm form = chunk_form(type);
+    const int chunks = n_in / form.inputs;
+    ASSERT_EQ(std::ssize(packed), (n_out + 15) / 16 * chunks * form.bytes());
+    for (int out = 0; out < n_out; ++out) {
+      for (int k = 0; k < n_in; ++k) {
+        const std::byte* chunk = packed.data() + (out / 16 * chunks + k / form.inputs) * form.bytes();
+        const test::Weight& expected = w.weights[static_cast<std::size_t>(out * n_in + k)];
+        ASSERT_EQ(weight_at(type, chunk, k % form.inputs, out % 16), expected.scaled() + expected.offset())
+            << "type " << static_cast<int>(type) << ", output " << out << ", input " << k;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coppice::matmul::cuda
