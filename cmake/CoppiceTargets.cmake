@@ -24,6 +24,8 @@ elseif(COPPICE_SANITIZE STREQUAL "thread")
   add_link_options(-fsanitize=thread)
   # Tests that count or fail allocations bring operators of their own; the sanitizer's, which it uses then, would clash.
   add_link_options(-Wl,--allow-multiple-definition)
+  # Threads do the same on each instruction set, and a kernel compiles for half a minute: one of them stands for all.
+  add_compile_definitions("HWY_DISABLED_TARGETS=(HWY_AVX3_DL|HWY_AVX3|HWY_SSE4|HWY_SSSE3)")
 elseif(COPPICE_SANITIZE STREQUAL "fuzz")  # as address, with libFuzzer's view of which code an input reaches
   add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
@@ -47,7 +49,8 @@ endfunction()
 
 # coppice_test(NAME kv_tree_test SRCS kv/tree_test.cpp DEPS coppice_kv [LABELS model|threads]): a GoogleTest program, one ctest
 # entry, or as many as SHARDS says, which share its cases out. model: it loads the pinned models. threads: it has threads of its
-# own, so ThreadSanitizer runs it.
+# own, so ThreadSanitizer runs it. The target unit_tests is what AddressSanitizer runs: all but those that load models.
+add_custom_target(unit_tests)
 add_custom_target(threaded_tests)
 # What nearly every test includes is parsed once for all of them: it took half of a test's compile time.
 file(WRITE "${PROJECT_BINARY_DIR}/test_headers.cpp" "")
@@ -55,7 +58,7 @@ add_library(coppice_test_headers OBJECT "${PROJECT_BINARY_DIR}/test_headers.cpp"
 target_link_libraries(coppice_test_headers PRIVATE GTest::gtest GTest::gmock fmt::fmt)
 target_compile_options(coppice_test_headers PRIVATE ${COPPICE_FLAGS} -O1 ${COPPICE_FEWER_CHECKS})
 target_precompile_headers(coppice_test_headers PRIVATE
-  <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <algorithm> <array> <chrono> <cmath> <filesystem> <fstream> <functional>
+  <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <nlohmann/json.hpp> <algorithm> <array> <chrono> <cmath> <filesystem> <fstream> <functional>
   <future> <iostream> <limits> <map> <memory> <numeric> <optional> <random> <set> <span> <stdexcept> <string> <thread> <vector>)
 function(coppice_test)
   cmake_parse_arguments(A "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
@@ -85,6 +88,9 @@ function(coppice_test)
   endforeach()
   if("threads" IN_LIST A_LABELS)
     add_dependencies(threaded_tests ${A_NAME})
+  endif()
+  if(NOT "model" IN_LIST A_LABELS AND NOT "bench" IN_LIST A_LABELS)
+    add_dependencies(unit_tests ${A_NAME})
   endif()
   foreach(src ${A_SRCS})
     set_property(GLOBAL APPEND PROPERTY COPPICE_TEST_SOURCES "${CMAKE_CURRENT_SOURCE_DIR}/${src}")

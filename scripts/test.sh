@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test.sh [release]  builds everything and runs all tests
-# test.sh asan       builds everything with the sanitizers; runs all tests but those that load the pinned models or time kernels
+# test.sh asan       the same with the sanitizers for all tests but those that load the pinned models or are of benchmarks
 # test.sh tsan       builds and runs the tests that have threads of their own
 # Further arguments go to ctest: test.sh release -R kv_
 source "$(dirname "$0")/lib.sh"
@@ -10,7 +10,10 @@ preset=${1:-release}
 filter=() targets=()
 case $preset in
   release) ;;
-  asan) filter=(-LE 'model|e2e|bench') ;;
+  asan)
+    filter=(-LE 'model|e2e|bench')
+    targets=(unit_tests)
+    ;;
   # ggml is not instrumented: its barriers would look like races. And a test that lets allocations fail cannot do so under
   # ThreadSanitizer, which allocates by itself.
   tsan)
