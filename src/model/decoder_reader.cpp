@@ -31,16 +31,12 @@ void read_scaling(const Metadata& m, const ModelSpec& spec, RopeSpec& rope) {
     rope.yarn = {.beta_fast = m.number("rope.scaling.yarn_beta_fast", 32.0F),
                  .beta_slow = m.number("rope.scaling.yarn_beta_slow", 1.0F),
                  .original_context = m.size("rope.scaling.original_context_length", 1 << 30, spec.context_length)};
-    if (!(rope.yarn->beta_fast > 0) || !(rope.yarn->beta_slow > 0) || !(rope.base > 1)) {
-      m.refuse("YaRN from {} to {} turns with the base {} makes no sense", rope.yarn->beta_slow, rope.yarn->beta_fast,
-               rope.base);
-    }
     rope.magnitude *=
         yarn_magnitude(factor, 1.0F) / yarn_magnitude(factor, m.number("rope.scaling.yarn_log_multiplier", 0.0F));
   }
 }
 
-/// Positions in heads of head_dim values.
+/// Positions in heads of head_dim values. Its numbers are checked with those of other ropes (check_layers()).
 RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, int head_dim, bool halves) {
   RopeSpec rope{.halves = halves};
   rope.dims = m.size("rope.dimension_count", head_dim, head_dim);
@@ -49,9 +45,6 @@ RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, int head_dim, bool 
   if (sections && (*sections)[1] > 0) m.refuse("positions in more than one dimension are not built yet");
   rope.base = m.number("rope.freq_base", 10000.0F);
   read_scaling(m, spec, rope);
-  if (!(rope.base > 0) || !(rope.freq_scale > 0) || !std::isfinite(rope.freq_scale) || !(rope.magnitude > 0)) {
-    m.refuse("rope base {}, scale {} and magnitude {} make no sense", rope.base, rope.freq_scale, rope.magnitude);
-  }
   return rope;
 }
 
@@ -101,6 +94,17 @@ std::vector<HeadsSpec> read_heads(const Metadata& m, int n_embd, int n_layers) {
     layers.push_back(h);
   }
   return layers;
+}
+
+/// ModelSpec::attention_scale. It is one number: heads of several sizes would need several, unless the family has its own.
+float read_attention_scale(const Metadata& m, const std::vector<HeadsSpec>& heads, int head_dim, float of_family) {
+  if (of_family != 0) return of_family;
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    if (heads[i].head_dim == head_dim) continue;
+    m.refuse("heads of {} values in layer {} and of {} in others: scores of several scales are not built yet",
+             heads[i].head_dim, i, head_dim);
+  }
+  return m.factor("attention.scale", 1.0F / std::sqrt(static_cast<float>(head_dim)));
 }
 
 NormsSpec read_norms(const TensorTable& tensors, const std::string& before, const std::string& behind, int n_embd,
@@ -186,7 +190,7 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
   if (n_layers < 1) m.refuse("no layers are left for the decoder");
   const std::vector<HeadsSpec> heads = read_heads(m, spec.n_embd, n_layers);
   const int head_dim = m.size("attention.key_length", 1 << 12, heads[0].head_dim);
-  spec.attention_scale = m.factor("attention.scale", 1.0F / std::sqrt(static_cast<float>(head_dim)));
+  spec.attention_scale = read_attention_scale(m, heads, head_dim, traits.attention_scale);
   spec.ropes = {read_rope(m, spec, head_dim, traits.rope_halves)};
   spec.ropes[0].freq_factors = read_factors(m, tensors, spec, spec.ropes[0].dims);
   const std::vector<int> n_ff = m.sizes("feed_forward_length", n_layers, 1 << 22);

@@ -20,6 +20,9 @@ struct DecoderTraits {
   bool norms_before = true, norms_behind = false;
   const char* feed_forward_norm = "ffn_norm";  ///< the tensor of the norm before the feed-forward
   Activation activation = Activation::kSilu;
+  /// ModelSpec::attention_scale, whatever the file says. 0: the file's, or 1 / sqrt(head_dim); then all layers have heads of one
+  /// size.
+  float attention_scale = 0;
 };
 
 /// Matrices that the file has in one piece, queries with keys and values, gates with what they gate, are split. Throws

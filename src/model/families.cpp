@@ -37,10 +37,12 @@ void finish_mistral3(const Metadata& m, ModelSpec& spec) {
 }
 
 /// Layers with chunks have positions, and norms of heads unless the model is the one with 128 experts; the others have neither,
-/// and sharpened queries.
+/// and sharpened queries. Files without chunks are of models that turn all positions; none of these could be tried.
 void finish_llama4(const Metadata& m, ModelSpec& spec) {
   constexpr int kChunk = 8192;
-  if (m.file().integer(m.key("attention.sliding_window")).value_or(kChunk) == 0) return;
+  if (m.file().integer(m.key("attention.sliding_window")).value_or(kChunk) == 0) {
+    m.refuse("{} = 0: layers without chunks are not built yet", m.key("attention.sliding_window"));
+  }
   RopeSpec local = spec.ropes[0];
   local.base = m.number("rope.freq_base_swa", local.base);
   set_sliding_layers(m, spec, {.window = window_of(m, spec, kChunk), .full_every = 4, .rope = local, .chunked = true});
@@ -66,6 +68,7 @@ void finish_granite(const Metadata& m, ModelSpec& spec) {
   spec.embedding_scale = m.factor("embedding_scale", 1.0F);
   spec.residual_scale = m.factor("residual_scale", 1.0F);
   spec.logit_scale = 1.0F / m.factor("logit_scale", 1.0F);
+  if (!std::isfinite(spec.logit_scale)) m.refuse("logits divided by {} make no sense", m.number("logit_scale"));
   if (m.truth("rope.scaling.finetuned", true)) return;
   for (LayerSpec& layer : spec.layers) layer.mixer.rope = AttentionSpec::kNoRope;
 }
@@ -125,6 +128,7 @@ void finish_gemma(const Metadata& m, ModelSpec& spec, std::size_t layers_of_larg
   spec.embedding_scale = std::sqrt(static_cast<float>(spec.n_embd));
   const HeadsSpec& heads = spec.layers[0].mixer.heads;
   const int divisor = spec.layers.size() == layers_of_largest ? spec.n_embd / heads.n_head : heads.head_dim;
+  if (divisor == 0) m.refuse("{} heads over {} values of an embedding make no sense", heads.n_head, spec.n_embd);
   spec.attention_scale = 1.0F / std::sqrt(static_cast<float>(divisor));
   spec.logit_softcap = m.number("final_logit_softcapping", spec.logit_softcap);
 }
@@ -149,7 +153,6 @@ void finish_gemma3(const Metadata& m, ModelSpec& spec) {
 /// Layers that slide have heads of another size.
 void finish_gemma4(const Metadata& m, ModelSpec& spec) {
   spec.embedding_scale = std::sqrt(static_cast<float>(spec.n_embd));
-  spec.attention_scale = 1;
   spec.logit_softcap = m.number("final_logit_softcapping", 0.0F);
   int head_dim = spec.ropes[0].dims;
   for (const LayerSpec& layer : spec.layers) head_dim = std::min(head_dim, layer.mixer.heads.head_dim);
@@ -161,11 +164,18 @@ void finish_gemma4(const Metadata& m, ModelSpec& spec) {
 
 constexpr DecoderTraits kGemma2 = {.rope_halves = true, .norms_behind = true, .activation = Activation::kGelu};
 
-constexpr DecoderTraits with_head_norms(DecoderTraits traits, bool v_norm = false) {
+constexpr DecoderTraits kGemma3 = [] {
+  DecoderTraits traits = kGemma2;
   traits.qk_norm = QkNorm::kHeads;
-  traits.v_norm = v_norm;
   return traits;
-}
+}();
+
+constexpr DecoderTraits kGemma4 = [] {
+  DecoderTraits traits = kGemma3;
+  traits.v_norm = true;
+  traits.attention_scale = 1;
+  return traits;
+}();
 
 constexpr std::array kFamilies{
     Family{"llama", {}},  // Llama, Mistral, SmolLM and their many children
@@ -191,8 +201,8 @@ constexpr std::array kFamilies{
     Family{"glm4", {.norms_behind = true}},
     Family{"gemma", {.rope_halves = true, .activation = Activation::kGelu}, finish_gemma1},
     Family{"gemma2", kGemma2, finish_gemma2},
-    Family{"gemma3", with_head_norms(kGemma2), finish_gemma3},
-    Family{"gemma4", with_head_norms(kGemma2, true), finish_gemma4},
+    Family{"gemma3", kGemma3, finish_gemma3},
+    Family{"gemma4", kGemma4, finish_gemma4},
 };
 
 }  // namespace
@@ -210,6 +220,7 @@ ModelSpec read_spec(GgufFile& file) {
     ModelSpec spec = read_decoder(file, metadata, f.traits);
     if (f.finish) f.finish(metadata, spec);
     set_shared_layers(metadata, spec);
+    check_layers(metadata, spec);
     return spec;
   }
   throw LoadError(fmt::format("{} has the architecture '{}', which is not known; known: {}", file.path(),

@@ -22,7 +22,12 @@ struct SlidingLayers {
 void set_sliding_layers(const Metadata& metadata, ModelSpec& spec, const SlidingLayers& sliding);
 
 /// Layers without keys and values of their own read those of the last layer before them that has some, and sees as much.
-/// Refuses what doesn't fit together: such layers, and ropes longer than heads. REQUIRES: windows and ropes are set.
+/// Refuses layers for which there is none. REQUIRES: windows and ropes are set.
 void set_shared_layers(const Metadata& metadata, ModelSpec& spec);
+
+/// Refuses ropes whose numbers make no sense, and layers that no executor could serve: whose ropes don't fit their heads or
+/// their factors; that keep the same positions, but with other heads: these lie side by side in one page of the pool.
+/// REQUIRES: all else is set.
+void check_layers(const Metadata& metadata, const ModelSpec& spec);
 
 }  // namespace coppice::model

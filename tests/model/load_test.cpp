@@ -152,12 +152,57 @@ TEST(LoadModel, SettingsThatNobodyCanFollowAreErrors) {
   expect_complaint(with(tiny_family("gemma3"), "attention.sliding_window_pattern", std::vector{true, false}),
                    "2 values where 7 are needed");
   expect_complaint(with(tiny_family("granite"), "logit_scale", std::numeric_limits<float>::infinity()), "out of range");
+  expect_complaint(with(tiny_family("granite"), "logit_scale", 1e-40F), "logits divided by 1e-40 make no sense");
+  for (const char* family : {"gemma3", "spark2_5", "gemma4"}) {
+    expect_complaint(with(tiny_family(family), "rope.freq_base_swa", 0.0F), "rope base 0, ");
+  }
+  TinyModel magnified = tiny_family("llama_yarn");
+  magnified.settings["rope.scaling.yarn_log_multiplier"] = -6.0F;
+  expect_complaint(with(magnified, "rope.scaling.attn_factor", 3e38F), "make no sense");
   expect_complaint(with({}, "nextn_predict_layers", 2), "no layers are left");
   expect_complaint(with(tiny_family("glm4"), "rope.dimension_sections", std::vector{true, true, true, false}),
                    "more than one dimension");
   TinyModel phi = tiny_family("phi3");
   phi.wrong_shape = "blk.1.attn_qkv.weight";
   expect_complaint(tiny("broken", phi), "has the shape [64, 127] where [64, 128] is needed");
+}
+
+TEST(LoadModel, RopeFactorsFitEachLayersRope) {
+  TinyModel spark = tiny_family("spark2_5");  // turns 16 values of a head, and 24 in layers that slide
+  spark.rope_factors = true;
+  expect_complaint(tiny("broken", spark), "24 values of a head turn in layer 0, but the file has factors for 8 pairs");
+  spark.settings["rope.dimension_count_swa"] = 16;
+  const ModelSpec spec = load_model(tiny("factors", spark)).spec;
+  EXPECT_EQ(spec.ropes.at(1).freq_factors, spec.ropes.at(0).freq_factors);
+}
+
+TEST(LoadModel, LayersThatSeeTheSamePositionsHaveTheSameHeads) {
+  TinyModel wide = tiny_family("gemma4");
+  wide.settings["attention.sliding_window"] = 512;  // the model's whole context: no layer slides, but heads differ
+  expect_complaint(tiny("broken", wide), "layers 0 and 2 see the same positions, but have other heads");
+}
+
+TEST(LoadModel, ScoresHaveAScaleThatFitsAllHeads) {
+  TinyModel spark = tiny_family("spark2_5");
+  spark.sliding_head_dim = 16;
+  spark.settings["rope.dimension_count_swa"] = 16;
+  expect_complaint(tiny("broken", spark), "heads of 16 values in layer 0 and of 32 in others");
+  EXPECT_EQ(load_model(tiny("gemma4", tiny_family("gemma4"))).spec.attention_scale, 1);
+  const TinyModel gemma2 = {.architecture = "gemma2",
+                            .n_layer = 46,  // as many as the largest one has: it divides by n_embd / n_head
+                            .n_embd = 32,
+                            .n_head = 64,
+                            .head_dim = 2,
+                            .n_ff = 32,
+                            .norms_behind = true};
+  expect_complaint(tiny("broken", gemma2), "64 heads over 32 values of an embedding make no sense");
+}
+
+TEST(LoadModel, Llama4WithoutChunksIsRefused) {
+  TinyModel llama4 = tiny_family("llama4");
+  EXPECT_NO_THROW(load_model(tiny("chunks", llama4)));
+  llama4.settings["attention.sliding_window"] = 0;
+  expect_complaint(tiny("broken", llama4), "llama4.attention.sliding_window = 0: layers without chunks");
 }
 
 TEST(LoadModel, DigestTellsModelsApart) {
