@@ -254,7 +254,7 @@ void Cache::Impl::drop_passed_windows(CacheSequence& seq) {
   }
 }
 
-// --- samples, and going back ----------------------------------------------------------------------------------------
+// --- samples --------------------------------------------------------------------------------------------------------
 
 SeqId Cache::fork(SeqId id) {
   Impl& impl = *impl_;
@@ -266,23 +266,6 @@ SeqId Cache::fork(SeqId id) {
   impl.sequences.emplace(child_id, parent.share()).first->second.reserved = taken_over;
   parent.reserved -= taken_over;
   return child_id;
-}
-
-bool Cache::truncate(SeqId id, std::int32_t new_len) {
-  CacheSequence& seq = impl_->sequences.at(id);
-  const CacheConfig& config = impl_->config;
-  assert(new_len >= 0 && new_len <= seq.len() && seq.len() == seq.computed_len);
-  const std::int32_t blocks = config.blocks_for(new_len);
-  for (int g = 0; g < config.n_groups(); ++g) {
-    const std::int32_t begin = config.first_kept_block(g, new_len);
-    if (begin < blocks && seq.tables[g][begin] == kNullBlock) return false;
-  }
-  seq.tokens.resize(new_len);
-  seq.computed_len = new_len;
-  seq.cached_len = std::min(seq.cached_len, new_len);
-  seq.published = std::min(seq.published, new_len / config.block_size);
-  for (BlockTable& table : seq.tables) table.resize_down(blocks);
-  return true;
 }
 
 // --- ending ---------------------------------------------------------------------------------------------------------

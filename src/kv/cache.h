@@ -137,11 +137,6 @@ class Cache {
   /// REQUIRES: len == computed_len.
   SeqId fork(SeqId seq);
 
-  /// Drops the tokens beyond new_len. False, and nothing changed, when a sliding window before new_len has lost a block
-  /// already.
-  /// REQUIRES: new_len <= len == computed_len.
-  bool truncate(SeqId seq, std::int32_t new_len);
-
   /// Ends a sequence: its computed tokens stay in the tree, the partial tail included. Tokens appended but not computed
   /// are dropped, and then the partial tail too: it may be the target of a copy that will never run. Also the way to
   /// preempt: a later admit() of the same tokens finds them.

@@ -23,7 +23,6 @@ enum class Do {
   kStep,
   kFailStep,
   kFork,
-  kTruncate,  ///< by one token
   kFinish,
   kAbandon,
   kDetach,
@@ -57,7 +56,6 @@ class Game {
         result.push_back({Do::kSpeak, i});
         if (story.len() >= story.prompt_len) result.push_back({Do::kDiverge, i});
         if (free_place() && story.forks_left > 0 && story.len() > 0) result.push_back({Do::kFork, i});
-        if (story.len() > 0) result.push_back({Do::kTruncate, i});
         if (!set_ && story.len() > 0) result.push_back({Do::kDetach, i});
       } else {
         result.push_back({Do::kAbandon, i});
@@ -94,9 +92,6 @@ class Game {
         break;
       case Do::kFork:
         take(rig_.fork(seq(move)), prompts_[move.which]);
-        break;
-      case Do::kTruncate:
-        rig_.truncate(seq(move), rig_.live().at(seq(move)).len() - 1);
         break;
       case Do::kFinish:
         rig_.finish(leave(move));
@@ -150,8 +145,8 @@ class Game {
 };
 
 std::string to_text(const std::vector<Move>& moves) {
-  static constexpr const char* kNames[] = {"admit",    "speak",  "diverge", "step",   "fail_step", "fork",
-                                           "truncate", "finish", "abandon", "detach", "adopt",     "drop"};
+  static constexpr const char* kNames[] = {"admit", "speak",  "diverge", "step",   "fail_step", "fork",
+                                           "finish", "abandon", "detach", "adopt", "drop"};
   std::string text;
   for (const Move& m : moves) text += fmt::format("{}({}) ", kNames[static_cast<int>(m.what)], m.which);
   return text;

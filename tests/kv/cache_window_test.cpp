@@ -155,15 +155,6 @@ TEST_P(CacheWindowTest, ASiblingWithoutAHoleServesAMatchThatEndsInsideABlock) {
   EXPECT_EQ(rig().match(common + Tokens{900, 901}), half) << rig().cache().dump();
 }
 
-TEST_P(CacheWindowTest, TruncateBelowALostWindowIsRefused) {
-  open(20);
-  const SeqId seq = run(words(100, 6 * bs()));
-  EXPECT_FALSE(rig().truncate(seq, 2 * bs()));
-  EXPECT_EQ(lengths(seq).len, 6 * bs());
-  EXPECT_TRUE(rig().truncate(seq, 6 * bs()));
-  feed(seq, words(900, 2));
-}
-
 // The prompt is longer than what a window lets it hold: admission asks for no more than it will hold at once.
 TEST_P(CacheWindowTest, ALongPromptReservesWhatItHoldsAtOnce) {
   kv::CacheConfig config = make_config(GetParam(), 30);

@@ -170,39 +170,5 @@ TEST_P(CacheWriterTest, BlockFreedAndReusedWithinAStep) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CacheWriterTest, testing::ValuesIn(all_shapes()), shape_name);
 
-// Truncating computed tokens is for caches whose groups all remember everything.
-class CacheTruncateTest : public KvTest {};
-
-//  |aaaaaaaa|aaaaaaaa|aa......|   truncate to inside the first block, then say something else
-//  |aaaabbbb|bb......|            the first block is the tree's: it is forked
-TEST_P(CacheTruncateTest, WritingAfterATruncateIntoTheTreeForks) {
-  open(12);
-  const Tokens prompt = words(100, 2 * bs() + 2);
-  const SeqId seq = run(prompt);
-  rig().truncate(seq, bs() / 2);
-  EXPECT_EQ(lengths(seq).computed_len, bs() / 2);
-  EXPECT_EQ(blocks_of(seq).size(), 1U);
-  feed(seq, words(900, bs()));
-  EXPECT_EQ(stats().cow_forks, 1);
-  expect_contiguous(seq);
-  EXPECT_EQ(rig().match(prompt), 2 * bs()) << "what was published stays";
-  EXPECT_EQ(rig().match(words(100, bs() / 2) + words(900, bs())), bs());
-}
-
-//  |aaaaaaaaaaaaaaDD|DDD.............|   five drafted tokens, one is kept
-TEST_P(CacheTruncateTest, RejectedDraftIsTakenBack) {
-  open(8);
-  const SeqId seq = run(words(100, 2 * bs() - 2));
-  feed(seq, words(900, 5));
-  ASSERT_TRUE(rig().truncate(seq, 2 * bs() - 1));
-  EXPECT_EQ(lengths(seq).computed_len, 2 * bs() - 1);
-  EXPECT_EQ(blocks_of(seq).size(), 2U);
-  feed(seq, words(700, 3));
-  EXPECT_EQ(stats().cow_forks, 1) << "the draft's full block is in the tree: it is not overwritten";
-  EXPECT_EQ(rig().match(words(100, 2 * bs() - 2) + words(900, 5)), 2 * bs());
-}
-
-INSTANTIATE_TEST_SUITE_P(Shapes, CacheTruncateTest, testing::ValuesIn(shapes({Groups::kFull})), shape_name);
-
 }  // namespace
 }  // namespace coppice::test

@@ -77,8 +77,7 @@ class Episode {
     if (roll < 10) return start();
     if (roll < 52) return extend();
     if (roll < 72) return dice_.chance(4) ? fail_step() : rig_->run_step();
-    if (roll < 76) return fork();
-    if (roll < 80) return truncate();
+    if (roll < 80) return fork();
     if (roll < 83) return end(false);
     if (roll < 86) return end(true);
     if (roll < 88) return detach();
@@ -213,17 +212,6 @@ class Episode {
     const SeqId child = rig_->fork(parent);
     Tokens script = rig_->live().at(parent).tokens;
     scripts_[child] = dice_.chance(50) ? scripts_[parent] : script;
-  }
-
-  void truncate() {
-    const auto* found = pick([](const Story& s) { return at_rest(s) && s.len() > 1; });
-    if (found == nullptr) return;
-    const auto& [seq, story] = *found;
-    // Mostly a few tokens, as a rejected draft; sometimes far.
-    const std::int32_t lowest = dice_.chance(50) ? 1 : std::max(1, story.len() - 4);
-    const auto len = static_cast<std::int32_t>(dice_.between(lowest, story.len()));
-    if (!rig_->truncate(seq, len)) return;
-    if (dice_.chance(70)) scripts_[seq].resize(static_cast<std::size_t>(len));  // says something else now
   }
 
   void end(bool abandon) {

@@ -27,7 +27,6 @@ const char* to_text(Transition t) {
       "out of blocks",
       "admission refused",
       "failed step",
-      "truncate into the tree",
       "adopt of a shared set",
       "hole filled in alike groups"};
   return kNames[static_cast<std::size_t>(t)];
@@ -228,35 +227,6 @@ SeqId KvRig::fork(SeqId seq) {
   return child;
 }
 
-bool KvRig::truncate(SeqId seq, std::int32_t new_len) {
-  if (!begin("truncate")) return false;
-  Story& story = live_.at(seq);
-  const Tables before = tables(seq);
-  bool lost = false;  // a window before new_len needs a block that was dropped
-  for (int g = 0; g < n_groups(); ++g) {
-    for (std::int32_t p = window_start(g, new_len); p < new_len; p += config_.block_size) {
-      const auto block = static_cast<std::size_t>(p / config_.block_size);
-      lost = lost || before[static_cast<std::size_t>(g)][block] == kv::kNullBlock;
-    }
-  }
-  const bool done = cache_.truncate(seq, new_len);
-  if (done == lost) fail(fmt::format("truncate({}) of {} returned {}", new_len, story.len(), done));
-  if (!done) {
-    if (tables(seq) != before) fail("a refused truncate() changed the table");
-    end();
-    return false;
-  }
-  if (new_len < story.published && new_len % config_.block_size != 0) count(Transition::kTruncateIntoTree);
-  story.tokens.resize(static_cast<std::size_t>(new_len));
-  story.history.resize(static_cast<std::size_t>(new_len));
-  story.computed = new_len;
-  story.cached = std::min(story.cached, new_len);
-  story.published = std::min(story.published, new_len / config_.block_size * config_.block_size);
-  story.promised = false;
-  end();
-  return true;
-}
-
 void KvRig::note_end(SeqId seq) {
   const Story& story = live_.at(seq);
   const auto table = cache_.table(seq, 0).blocks;
@@ -331,7 +301,6 @@ std::optional<SeqId> KvRig::adopt(kv::DetachedId set, int n_samples) {
   Story story = known.story;
   story.cached = cache_.lengths(*adopted).cached_len;
   story.prompt_len = story.len();
-  story.promised = true;
   story.forks_left = n_samples - 1;
   story.writes.clear();
   live_.emplace(*adopted, std::move(story));

@@ -37,7 +37,6 @@ enum class Transition : std::uint8_t {
   kOutOfBlocks,       ///< extend() refused
   kRefused,           ///< admit() refused
   kFailedStep,        ///< abandon() after a broken step
-  kTruncateIntoTree,  ///< truncate() to inside a published block
   kAdoptShared,       ///< adopt() of a set that others hold too
   kHoleFilledAlike,   ///< who computes a block again fills the holes of all groups of a window
   kCount
@@ -52,7 +51,6 @@ struct Story {
   std::vector<std::uint64_t> history;  ///< [len], history_next() up to and with each token
   std::int32_t cached = 0, computed = 0, published = 0;
   std::int32_t prompt_len = 0;  ///< its reservation carries it here and one token further
-  bool promised = true;
   bool broken = false;  ///< its step failed: nothing since the last publish can be read
   int forks_left = 0;
   kv::BlockId once_shared_tail = kv::kNullBlock;  ///< group 0's
@@ -79,7 +77,6 @@ class KvRig {
   /// The executor threw, before or after the copies: every sequence with tokens in the step is abandoned.
   void fail_step(bool copies_done);
   kv::SeqId fork(kv::SeqId seq);
-  bool truncate(kv::SeqId seq, std::int32_t new_len);
   void finish(kv::SeqId seq);
   void abandon(kv::SeqId seq);
   kv::DetachedId detach(kv::SeqId seq);

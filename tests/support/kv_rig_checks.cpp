@@ -80,7 +80,7 @@ void KvRig::check_out_of_blocks(SeqId seq, const Tables& before, std::int32_t n_
   const std::int64_t most = n_groups() * (grow + (len % bs != 0 ? 1 : 0));
   const std::int64_t room = stats.free + stats.cached - (stats.reserved - cache_.reserved(seq));
   if (most <= room) fail(fmt::format("OutOfBlocks with room for {} blocks and a need of at most {}", room, most));
-  if (story.promised && len + n_tokens <= story.prompt_len + 1) {
+  if (len + n_tokens <= story.prompt_len + 1) {
     fail(fmt::format("OutOfBlocks at {} + {} tokens of a prompt of {}: a reserved block was not to be had", len,
                      n_tokens, story.prompt_len));
   }
