@@ -222,12 +222,15 @@ void PrefixTree::split(TreeNode& node, std::int32_t blocks) {
   ++node_count_;
 }
 
-// `node` has just become a branch point: the sliding blocks in the last window before its end are worth keeping.
-void PrefixTree::warm_last_window(TreeNode& node) {
+// `node` has just become a branch point: the sliding blocks in the last window before its end are worth keeping. The window may
+// begin above the node.
+void PrefixTree::warm_last_window(const TreeNode& node) {
   for (int g = 1; g < n_groups_; ++g) {
-    const std::int32_t begin = config_.first_kept_block(g, node.n_blocks() * bs_);
-    for (std::int32_t b = begin; b < node.n_blocks(); ++b) {
-      const BlockId id = node.row(b)[g];
+    const std::int32_t begin = config_.first_kept_block(g, node.end_block() * bs_);
+    const TreeNode* at = &node;
+    for (std::int32_t b = node.end_block() - 1; b >= begin; --b) {
+      while (b < at->first_block) at = at->parent;
+      const BlockId id = at->row(b - at->first_block)[g];
       if (id != kNullBlock && pool_.users(id) == 0) pool_.order().touch(id);
     }
   }

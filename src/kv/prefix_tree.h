@@ -102,7 +102,7 @@ class PrefixTree {
   void absorb_only_child(TreeNode& node);
   void set_places(TreeNode& node, std::int32_t from_block);
   void raise_before(BlockId id, std::uint32_t uses);
-  void warm_last_window(TreeNode& node);
+  void warm_last_window(const TreeNode& node);
   std::int32_t without_holes(std::int32_t length, const std::vector<const BlockId*>& rows) const;
 
   BlockPool& pool_;

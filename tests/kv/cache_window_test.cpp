@@ -141,6 +141,23 @@ TEST_P(CacheWindowTest, TheWindowBeforeABranchIsWarmedWhenTheBranchAppears) {
   EXPECT_EQ(rig().match(common + Tokens{9}), 4 * bs()) << rig().cache().dump();
 }
 
+//  |c|c|c|e          the second branch's node begins at its second block: its window lies where it does in the whole text, also
+//  | | '-|d|         where that is above the node
+//  | '---|b|
+TEST_P(CacheWindowTest, TheWindowOfABranchBelowABranchIsWarmed) {
+  open(14);
+  const Tokens common = words(100, 3 * bs()), second = common + words(2000, bs());
+  serve(words(100, bs()) + words(3000, bs()));
+  serve(common + words(1000, bs()));
+  const SeqId seq = start(second);
+  feed(seq, words(2000, bs() - 1));
+  prefill(seq, second);
+  rig().finish(seq);
+  serve(words(5000, 9 * bs()));
+  EXPECT_GT(stats().evictions, 0);
+  EXPECT_EQ(rig().match(common + Tokens{9}), 3 * bs()) << rig().cache().dump();
+}
+
 //   |c c c c 1 ..|1|1|1|1|1|    the nearer sibling lost its first block in the sliding groups;
 //   |c c c c 2 ..|2|            the other one still has its own
 TEST_P(CacheWindowTest, ASiblingWithoutAHoleServesAMatchThatEndsInsideABlock) {
