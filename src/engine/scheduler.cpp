@@ -41,10 +41,10 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
     return Objection{Refusal::kTooManySamples,
                      fmt::format("{} samples are asked for, but at most {} sequences run at once", n, max_batch_)};
   }
-  if (context_length_ > 0 && length >= context_length_) {
-    return Objection{Refusal::kTooLong,
-                     fmt::format("the prompt has {} tokens and the context holds {}, of which the answer needs one",
-                                 length, context_length_)};
+  const bool answers = request.max_tokens != 0;
+  if (context_length_ > 0 && length > context_length_ - (answers ? 1 : 0)) {
+    return Objection{Refusal::kTooLong, fmt::format("the prompt has {} tokens and the context holds {}{}", length,
+                                                    context_length_, answers ? ", of which the answer needs one" : "")};
   }
   const auto needed = cache_.blocks_needed(length, n);
   const auto total = cache_.stats().total;

@@ -89,6 +89,26 @@ TEST_P(Scoring, OnlyThePromptMeansNoToken) {
   EXPECT_EQ(h.result(again).usage.cached_tokens, 40) << "all of it was published";
 }
 
+// Without an answer a prompt may have the whole context, and not a token more; with one it must leave room.
+TEST_P(Scoring, OnlyThePromptMayFillTheContext) {
+  std::mt19937_64 random(14);
+  Harness h({.groups = GetParam(), .context_length = 60});
+  const Prompt prompt = random_prompt(random, 60);
+  const auto scored = h.submit({.prompt = prompt, .only_prompt = true, .scored_from = 1});
+  const auto prefilled = h.submit({.prompt = prompt, .only_prompt = true});
+  const auto answered = h.submit({.prompt = prompt, .max_tokens = 1});
+  const auto over = h.submit({.prompt = prompt + Prompt{1}, .only_prompt = true});
+  h.finish();
+  for (const auto id : {scored, prefilled}) {
+    EXPECT_FALSE(h.result(id).refusal) << h.result(id).message;
+    EXPECT_EQ(h.result(id).samples[0].finish, Finish::kLength);
+  }
+  EXPECT_EQ(h.result(answered).refusal, Refusal::kTooLong);
+  EXPECT_EQ(h.result(answered).message, "the prompt has 60 tokens and the context holds 60, of which the answer needs one");
+  EXPECT_EQ(h.result(over).refusal, Refusal::kTooLong);
+  EXPECT_EQ(h.result(over).message, "the prompt has 61 tokens and the context holds 60");
+}
+
 TEST_P(Scoring, MatchingEndsBeforeTheRowThatForetellsTheFirstToken) {
   std::mt19937_64 random(5);
   Harness h({.groups = GetParam()});

@@ -17,7 +17,8 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
   const server::ModelFacts& facts = model.facts();
   if (prepared.requests.empty()) finding("a request without requests");
   for (const engine::Request& request : prepared.requests) {
-    if (request.prompt.empty() || std::ssize(request.prompt) >= std::ptrdiff_t{facts.context_length})
+    const std::ptrdiff_t room = request.max_tokens == 0 ? 0 : 1;
+    if (request.prompt.empty() || std::ssize(request.prompt) + room > std::ptrdiff_t{facts.context_length})
       finding("a prompt that cannot fit");
     for (const kv::Token token : request.prompt)
       if (token < 0 || token >= facts.n_vocab) finding("a token that does not exist");

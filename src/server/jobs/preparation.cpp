@@ -62,7 +62,7 @@ Tokens Preparation::tokens_of(std::string_view text) const {
 }
 
 void Preparation::add(Tokens tokens) {
-  check_prompt(model_.facts(), tokens.size(), asked_.input_field);
+  check_prompt(model_.facts(), tokens.size(), asked_.input_field, /*answers=*/asked_.max_tokens != 0);
   engine::Request& request = prepared_.requests.emplace_back();
   request.id = model_.next_id();
   request.max_tokens = asked_.max_tokens;

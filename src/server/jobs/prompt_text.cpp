@@ -33,7 +33,7 @@ text::ChatMessage as_text(Message&& message, const std::string& field) {
 
 /// Refuses, by its size alone, text that cannot fit: rendering and tokenizing it might take seconds.
 void check_bytes(const ModelFacts& facts, std::size_t bytes, const std::string& field) {
-  if (bytes / facts.max_token_bytes < static_cast<std::size_t>(facts.context_length)) return;
+  if (bytes <= facts.max_token_bytes * static_cast<std::size_t>(facts.context_length)) return;
   throw RequestError(400,
                      fmt::format("'{}': {} bytes cannot fit: the context holds {} tokens of at most {} bytes.", field,
                                  bytes, facts.context_length, facts.max_token_bytes),
@@ -47,8 +47,9 @@ void check_count(const ModelFacts& facts, std::size_t count, const std::string& 
   throw too_long(facts, fmt::format("{} tokens", count), field);
 }
 
-void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field) {
+void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field, bool answers) {
   if (count == 0) throw RequestError::bad_field(field, "has no tokens");
+  if (!answers) return check_count(facts, count, field);
   if (count < static_cast<std::size_t>(facts.context_length)) return;
   throw too_long(facts, fmt::format("{} tokens", count), field, ", the answer included");
 }

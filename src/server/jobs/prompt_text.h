@@ -18,8 +18,9 @@ namespace coppice::server {
 /// Refuses more tokens than the context holds. Of what is only asked about, not generated from: it leaves no room for an answer.
 void check_count(const ModelFacts& facts, std::size_t count, const std::string& field);
 
-/// Refuses a prompt without tokens, or one that leaves no room for an answer.
-void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field);
+/// Refuses a prompt without tokens, or one that doesn't fit, or leaves no room for an answer where one is wanted. As the engine
+/// does (Scheduler::objection()).
+void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field, bool answers);
 
 /// The chat as the model's template has it.
 std::string chat_text(const Model& model, std::vector<Message> messages, bool add_generation_prompt,

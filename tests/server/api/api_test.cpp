@@ -299,7 +299,7 @@ TEST_F(ApiTest, SaltIsAtMost256Bytes) {
 TEST_F(ApiTest, TextThatCannotFitIsNeitherRenderedNorTokenized) {
   std::atomic<int> texts = 0;
   FakeModel& model = start(words({"x"}), config(), [&] { ++texts; });
-  const std::string big(100 * server::kMaxTokenBytes, 'a');  // the context holds 100 tokens
+  const std::string big(100 * server::kMaxTokenBytes + 1, 'a');  // the context holds 100 tokens
   const std::string big_chat = fmt::format(R"({{"messages": [{{"role": "user", "content": "{}"}}]}})", big);
   std::string many = R"({"messages": [{"role": "user", "content": ""})";
   for (int i = 0; i < 100; ++i) many += R"(, {"role": "user", "content": ""})";
@@ -319,6 +319,9 @@ TEST_F(ApiTest, TextThatCannotFitIsNeitherRenderedNorTokenized) {
   }
   EXPECT_EQ(texts, 0);
   EXPECT_EQ(model.submitted(), 0U);
+  const std::string longest = fmt::format(R"({{"prompt": "{}"}})", big.substr(1));
+  EXPECT_NE(post("/v1/completions", longest).body.find("more than 100 tokens"), std::string::npos)
+      << "a text of the longest tokens might fill the context";
 }
 
 TEST_F(ApiTest, SlowChatTemplateHoldsUpNobodyElse) {

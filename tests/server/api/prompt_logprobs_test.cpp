@@ -98,6 +98,18 @@ TEST_F(PromptLogprobs, AsVllmTellsThem) {
   EXPECT_EQ(chat["usage"]["completion_tokens"], 0);
 }
 
+TEST_F(PromptLogprobs, APromptMayFillTheContextIfNoAnswerIsWanted) {
+  start_serving();
+  const Prompt prompt = random_prompt(200);
+  const auto body = [&](int max_tokens, const Prompt& of) {
+    return json{{"prompt", of}, {"max_tokens", max_tokens}, {"prompt_logprobs", 0}}.dump();
+  };
+  const json answer = complete(json::parse(body(0, prompt)));
+  EXPECT_EQ(answer["choices"][0]["prompt_logprobs"].size(), 200U);
+  EXPECT_EQ(post("/v1/completions", body(1, prompt)).code(), "context_length_exceeded");
+  EXPECT_EQ(post("/v1/completions", body(0, prompt + Prompt{7})).code(), "context_length_exceeded");
+}
+
 TEST_F(PromptLogprobs, ContinuationsShareTheirPrompt) {
   start_serving();
   const Prompt context = random_prompt(83);
