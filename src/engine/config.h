@@ -16,7 +16,8 @@ struct EngineConfig {
   int scored_rows = 0;    ///< rows of a step whose logits score prompts' tokens; 0: as many as 64 MiB of logits hold
   std::int32_t context_length = 0;                ///< tokens of one sequence, prompt and answer
   std::size_t max_waiting = 4096;                 ///< requests in the queue; beyond it: Refusal::kQueueFull
-  std::size_t max_weight = std::size_t{1} << 26;  ///< of all open requests together, in tokens (mailbox.h); likewise
+  std::size_t max_weight = std::size_t{1} << 26;  ///< of all open requests together, in tokens (mailbox.h); likewise,
+                                                  ///< and Refusal::kTooHeavy for one that is beyond it alone
   bool growth_room = true;                        ///< admission leaves the running samples room to grow (scheduler.h)
   int patience = 32;  ///< how far the queue departs from the order of arrival (queue.h); 0: not at all
   std::function<Clock::time_point()> now = Clock::now;  ///< deadlines and waits, on any thread; tests bring their own

@@ -10,6 +10,7 @@ void Mailbox::push(Request&& request) {
   const std::size_t n = weight(request);
   OpenRequests opened;
   OpenRequest& open = opened.try_emplace(id, std::move(request)).first->second;
+  open.weight = n;
   std::set<RequestId> place{id};
   Request too_much;  // goes without the lock
   {

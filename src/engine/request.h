@@ -54,10 +54,11 @@ enum class Refusal : std::uint8_t {
   kTooManySamples,  ///< can never fit, but one sample of it could
   kQueueFull,
   kShutdown,
-  kFailed,   ///< the executor or its sampler threw, or memory ran out; the message says what
-  kTimeout,  ///< the deadline passed before the first token
+  kFailed,    ///< the executor or its sampler threw, or memory ran out; the message says what
+  kTimeout,   ///< the deadline passed before the first token
+  kTooHeavy,  ///< can never be let in: alone it weighs more than all requests may. Message holds the figures
 };
-inline constexpr std::size_t kRefusals = 6;
+inline constexpr std::size_t kRefusals = 7;
 
 /// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is complete.
 /// Before the first of them come the prompt's tokens, if they are to be scored: in order, each once, over several events.

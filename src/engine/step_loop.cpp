@@ -118,6 +118,12 @@ void StepLoop::obey() {
 }
 
 void StepLoop::open(OpenRequest& open) {
+  if (open.weight > config_.max_weight) {
+    return end(open, refused(Refusal::kTooHeavy,
+                             fmt::format("the request counts as {} tokens, with its prompt, {} for each sample and "
+                                         "what log-probabilities of the prompt take; all requests together may have {}",
+                                         open.weight, kSampleWeight, config_.max_weight)));
+  }
   if (open.charge == 0) {
     return end(open,
                queue_full(fmt::format("the queue is full: all requests together may have {} tokens of prompts, and "

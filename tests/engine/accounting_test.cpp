@@ -47,6 +47,25 @@ TEST(Accounting, PromptsTogetherFillTheirLimitAndNoMore) {
   EXPECT_EQ(h.snapshot().requests_submitted, 4);
 }
 
+// "The queue is full, ask again" would be a lie: it never gets in, not into an empty queue either.
+TEST(Accounting, WhoIsTooHeavyAloneIsRefusedForGood) {
+  const std::size_t limit = 100 + kNoPrompt;
+  Harness h({.max_weight = limit});
+  const auto fits = h.submit({.prompt = tokens(100), .max_tokens = 1});
+  const auto waits = h.submit({.prompt = tokens(1), .max_tokens = 1});
+  const auto prompt = h.submit({.prompt = tokens(101), .max_tokens = 1});
+  const auto samples = h.submit({.prompt = tokens(1), .max_tokens = 1, .n = 2});
+  const auto scored = h.submit({.prompt = tokens(50), .max_tokens = 1, .scored_from = 1});
+  h.finish();
+  EXPECT_FALSE(h.result(fits).refusal);
+  EXPECT_EQ(h.result(waits).refusal, Refusal::kQueueFull);
+  for (const auto id : {prompt, samples, scored}) {
+    EXPECT_EQ(h.result(id).refusal, Refusal::kTooHeavy);
+    EXPECT_THAT(h.result(id).message, ::testing::HasSubstr("together may have " + std::to_string(limit)));
+    EXPECT_EQ(h.result(id).retry_seconds, 0);
+  }
+}
+
 // Else thousands of requests could wait during one long step, each with all the samples that it may have.
 TEST(Accounting, SamplesCountHoweverShortTheirPrompt) {
   const Submission small{.prompt = tokens(1), .max_tokens = 1, .n = 8};

@@ -20,6 +20,8 @@ RequestError refusal_error(const engine::Event& event, const std::string& input_
       return {400, message.empty() ? "The prompt is too long." : message, input_field, "context_length_exceeded"};
     case engine::Refusal::kTooManySamples:
       return {400, message.empty() ? "Too many samples." : message, "n", "invalid_value"};
+    case engine::Refusal::kTooHeavy:
+      return {400, message.empty() ? "The request is too heavy." : message, input_field, "too_heavy"};
     case engine::Refusal::kQueueFull:
       return RequestError::queue_full(message.empty() ? "The queue is full: try again later." : message,
                                       std::max(1, static_cast<int>(std::ceil(event.retry_seconds))));

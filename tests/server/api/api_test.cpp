@@ -136,6 +136,7 @@ TEST_F(ApiTest, RefusalsHaveTheirStatus) {
   for (const auto& [why, status, code, chat_param, completion_param] :
        {Case{engine::Refusal::kTooLong, 400, "context_length_exceeded", "messages", "prompt"},
         Case{engine::Refusal::kTooManySamples, 400, "invalid_value", "n", "n"},
+        Case{engine::Refusal::kTooHeavy, 400, "too_heavy", "messages", "prompt"},
         Case{engine::Refusal::kQueueFull, 429, "queue_full", "", ""},
         Case{engine::Refusal::kShutdown, 503, "unavailable", "", ""},
         Case{engine::Refusal::kTimeout, 504, "deadline_exceeded", "", ""},

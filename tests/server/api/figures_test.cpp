@@ -98,8 +98,8 @@ TEST_F(RejectionsTest, AreCountedByReason) {
   EXPECT_EQ(get("/nowhere").status, 404);
   EXPECT_EQ(post("/tokenize", "{}").status, 400) << "asks for no token";
   EXPECT_EQ(rejected("invalid"), 2);
-  for (const char* none :
-       {"too_many_samples", "queue_full", "shutdown", "failed", "timeout", "unauthorized", "too_large", "too_slow"})
+  for (const char* none : {"too_many_samples", "queue_full", "shutdown", "failed", "timeout", "too_heavy",
+                           "unauthorized", "too_large", "too_slow"})
     EXPECT_EQ(rejected(none), 0) << none;
   EXPECT_EQ(rejected("unavailable"), 1);
 }
