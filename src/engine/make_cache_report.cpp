@@ -50,13 +50,13 @@ CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, 
   report.before.assign(before.begin(), before.end());
   const auto asked = all.subspan(at, std::min(all.size() - at, kShownTokens));
   report.asked.assign(asked.begin(), asked.end());
-  if (at == usable.size()) {
-    if (at + 1 < all.size()) report.ended = MatchEnded::kScored;
-    return report;
-  }
-
+  // First: a prompt of one token, or a scored one, would say that it matched all that it may.
   if (!cache.config().share) {
     report.ended = MatchEnded::kSharingOff;
+    return report;
+  }
+  if (at == usable.size()) {
+    if (at + 1 < all.size()) report.ended = MatchEnded::kScored;
     return report;
   }
   kv::MatchEnd end = cache.explain(usable, sequence.request->ns);

@@ -110,6 +110,11 @@ TEST_P(CacheReport, SharingOff) {
   std::mt19937_64 random(7);
   Harness h({.groups = GetParam(), .share = false});
   EXPECT_EQ(report_of(h, random_prompt(random, 30)).ended, MatchEnded::kSharingOff);
+  EXPECT_EQ(report_of(h, {5}).ended, MatchEnded::kSharingOff) << "not: all that may match did";
+  const auto scored =
+      h.submit({.prompt = random_prompt(random, 30), .max_tokens = 2, .cache_report = true, .scored_from = 1});
+  h.finish();
+  EXPECT_EQ(h.result(scored).report->ended, MatchEnded::kSharingOff);
 }
 
 // Whatever comes of the request: who leaves has one, too.
