@@ -12,15 +12,30 @@ Budget::Claim Budget::claim(const PrefixTree::Match& match, std::int32_t prompt_
   Claim sum{.fresh = prompt_blocks - matched, .cached = matched - blocks_in_use(match, pool_)};
   for (int g = 1; g < config_.n_groups(); ++g) {
     std::int32_t held = 0;
-    for (std::int32_t b = config_.first_kept_block(g, match.length); b < matched; ++b) {
+    for (std::int32_t b = config_.first_needed_block(g, match.length); b < matched; ++b) {
       const BlockId id = match.rows[b][g];
       held += id != kNullBlock;
       sum.cached += id != kNullBlock && pool_.users(id) == 0;
     }
-    const std::int32_t room = config_.most_held(config_.groups[g], prompt_blocks) - held;
-    sum.fresh += std::max(0, std::min(prompt_blocks - matched, room));
+    sum.fresh += to_come(g, matched, held, prompt_blocks);
   }
   return sum;
+}
+
+std::int32_t Budget::to_come(int g, std::int32_t blocks, std::int32_t held, std::int32_t prompt_blocks) const {
+  const std::int32_t room = config_.most_held(config_.groups[g], prompt_blocks) - held;
+  return std::max(0, std::min(prompt_blocks - blocks, room));
+}
+
+void Budget::reserve_freed(CacheSequence& seq, std::int64_t freed) {
+  const auto blocks = static_cast<std::int32_t>(seq.tables[0].size());
+  if (freed == 0 || blocks >= seq.prompt_blocks) return;
+  std::int64_t wanted = seq.spare;
+  for (int g = 0; g < config_.n_groups(); ++g) {
+    const std::int32_t held = blocks - config_.first_kept_block(g, seq.computed_len);
+    wanted += to_come(g, blocks, held, seq.prompt_blocks);
+  }
+  reserve(seq, std::clamp<std::int64_t>(wanted - seq.reserved, 0, freed));
 }
 
 BlockRef Budget::allocate(CacheSequence& seq) {

@@ -38,6 +38,10 @@ class Budget {
     seq.reserved += static_cast<std::int32_t>(blocks);
     reserved_ += blocks;
   }
+  /// While a prompt is being prefilled, what its windows leave behind pays for what they will need, and for no more: a chunk
+  /// leaves all its blocks at once, perhaps with one left to come. `freed`: blocks that nobody uses any more.
+  /// REQUIRES: the windows have been moved up to computed_len, and seq.len() == seq.computed_len.
+  void reserve_freed(CacheSequence& seq, std::int64_t freed);
   void give_back(CacheSequence& seq) {
     reserved_ -= seq.reserved;
     seq.reserved = 0;
@@ -52,6 +56,9 @@ class Budget {
   std::int64_t evictions() const { return evictions_; }
 
  private:
+  /// Blocks of a group that a sequence will take beyond those it holds, with tables of so many blocks.
+  std::int32_t to_come(int g, std::int32_t blocks, std::int32_t held, std::int32_t prompt_blocks) const;
+
   const CacheConfig& config_;
   BlockPool& pool_;
   PrefixTree& tree_;

@@ -105,6 +105,7 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   CacheSequence seq;
   seq.ns = request.ns;
   seq.prompt_blocks = prompt_blocks;
+  seq.spare = request.n_samples * impl.config.spare_blocks();
   impl.take_matched(seq, request.prompt, match);
   const SeqId id = impl.start(std::move(seq), needed);
   impl.count_uses(impl.sequences.at(id));
@@ -118,7 +119,7 @@ void Cache::Impl::take_matched(CacheSequence& seq, std::span<const Token> prompt
   seq.published = match.length / config.block_size;
   for (int g = 0; g < config.n_groups(); ++g) {
     BlockTable& table = seq.tables.emplace_back(pool);
-    const auto begin = static_cast<std::size_t>(config.first_kept_block(g, match.length));
+    const auto begin = static_cast<std::size_t>(config.first_needed_block(g, match.length));
     for (std::size_t b = 0; b < match.rows.size(); ++b) {
       const BlockId id = match.rows[b][g];
       if (b < begin || id == kNullBlock) {
@@ -184,6 +185,7 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
     const BlockId old = table.back();
     if (pool.ref_count(old) == 1) continue;  // the last owner writes in place
     BlockRef fresh = budget.allocate(seq);
+    if (seq.spare > 0) --seq.spare;
     copies.push_back({.src = old,
                       .dst = fresh.id(),
                       .n_slots = fault(Fault::kCopyOneShort) ? filled - 1 : filled,
@@ -241,17 +243,17 @@ void Cache::Impl::publish_partial_tail(CacheSequence& seq) noexcept {
 }
 
 void Cache::Impl::drop_passed_windows(CacheSequence& seq) {
+  std::int64_t freed = 0;
   for (int g = 1; g < config.n_groups(); ++g) {
     const GroupSpec& group = config.groups[g];
     BlockTable& table = seq.tables[g];
     // Backwards up to the first entry that was dropped before: O(blocks dropped).
     for (auto b = config.first_kept_block(g, seq.computed_len) - 1; b >= 0 && table[b] != kNullBlock; --b) {
       const bool keep_longer = pool.in_tree(table[b]) && tree.before_branch(table[b], group);
-      const bool freed = table.drop(b, keep_longer ? Heat::kHot : Heat::kCold);
-      // While the prompt is being prefilled, what the window leaves behind pays for what it will need.
-      if (freed && static_cast<std::int32_t>(table.size()) < seq.prompt_blocks) budget.reserve(seq, 1);
+      freed += table.drop(b, keep_longer ? Heat::kHot : Heat::kCold) ? 1 : 0;
     }
   }
+  budget.reserve_freed(seq, freed);
 }
 
 // --- samples --------------------------------------------------------------------------------------------------------
@@ -263,8 +265,10 @@ SeqId Cache::fork(SeqId id) {
   const std::int32_t taken_over = std::min(parent.reserved, impl.config.spare_blocks());
   const SeqId child_id{++impl.last_id};
   // The map may rehash: the parent stays where it is.
-  impl.sequences.emplace(child_id, parent.share()).first->second.reserved = taken_over;
+  CacheSequence& child = impl.sequences.emplace(child_id, parent.share()).first->second;
+  child.reserved = child.spare = taken_over;
   parent.reserved -= taken_over;
+  parent.spare = std::max(0, parent.spare - taken_over);
   return child_id;
 }
 
@@ -313,6 +317,7 @@ std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
   CacheSequence seq = impl.detached.at(id).share();
   seq.cached_len = seq.len();
   seq.prompt_blocks = impl.config.blocks_for(seq.len());
+  seq.spare = static_cast<std::int32_t>(needed);
   return impl.start(std::move(seq), needed);
 }
 

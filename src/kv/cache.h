@@ -13,7 +13,8 @@
 //   len           tokens appended, i.e. that have a slot
 //
 // Who holds which tokens of a sequence in group g (bs = block size; W = window of g, or infinity), and who frees them
-//   [0, computed_len - W)      nobody: null block. The tree may still hold it, cached, until it is evicted
+//   [0, computed_len - W)      nobody: null block. What the last token didn't see: of chunks, what lies before its own. The
+//                              tree may still hold it, cached, until it is evicted
 //   [.., published)            sequence + tree; published = computed_len rounded down to bs. Freed by eviction, after the
 //                              last sequence let go
 //   [published, computed_len)  the sequence; after fork() other sequences too; and the tree if the match ended inside this
@@ -30,7 +31,7 @@
 //  1. A block's count = references of sequences' tables + of the tree + of detached sets. It is free exactly at 0.
 //  2. total = free + cached + in_use. The null block is none of them.
 //  3. The sum of reservations <= free + cached: a reserved block can always be had.
-//  4. cached_len <= computed_len <= len; every position in [computed_len - W, len) of group g has a block.
+//  4. cached_len <= computed_len <= len; every position that a query at computed_len or behind it sees has a block.
 //  5. A block that holds positions in [computed_len, len) of a sequence has that one holder.
 //  6. The table's full-group blocks below `published` are the tree's blocks, node by node.
 //  7. A group's eviction order holds exactly the blocks that only the tree holds. The coldest of the full group ends a leaf.

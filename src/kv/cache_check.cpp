@@ -168,7 +168,7 @@ Error Check::check_sequence(const CacheSequence& seq) {
     if (static_cast<std::int32_t>(ids.size()) != config.blocks_for(seq.len())) {
       return fmt::format("group {} has {} blocks for {} tokens", g, ids.size(), seq.len());
     }
-    const std::int32_t begin = config.first_kept_block(g, seq.computed_len);
+    const std::int32_t begin = config.first_needed_block(g, seq.computed_len);
     for (std::int32_t b = 0; b < std::ssize(ids); ++b) {
       const BlockId block = ids[b];
       if (Error error = check_alike(g, block, seq.tables[first_alike_[g]][b]); !error.empty()) return error;

@@ -26,7 +26,9 @@ struct CacheConfig {
   int n_groups() const { return static_cast<int>(groups.size()); }
   std::int32_t blocks_for(std::int32_t tokens) const { return (tokens + block_size - 1) / block_size; }
 
-  /// The first block of group `g` that a sequence of `len` tokens holds. What lies before has left the window.
+  /// The first block of group `g` that a match of `len` tokens must have, and that a sequence takes of it.
+  std::int32_t first_needed_block(int g, std::int32_t len) const { return groups[g].first_needed(len) / block_size; }
+  /// The first block of group `g` that a sequence keeps which has computed `len` tokens. What lies before has left the window.
   std::int32_t first_kept_block(int g, std::int32_t len) const { return groups[g].first_kept(len) / block_size; }
 
   /// The most blocks of a group that a sequence holds at once while its prompt is prefilled up to `blocks` blocks.

@@ -26,6 +26,7 @@ struct CacheSequence {
   std::int32_t published = 0;      // the first so many blocks of the tables are the tree's
   std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
   std::int32_t reserved = 0;       // blocks promised, not allocated yet; 0 in a detached set
+  std::int32_t spare = 0;          // those of them that were not for the prompt's own blocks, but for forks and growth
 
   std::int32_t len() const { return static_cast<std::int32_t>(tokens.size()); }
 

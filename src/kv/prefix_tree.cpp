@@ -55,7 +55,7 @@ std::int32_t PrefixTree::without_holes(std::int32_t length, const std::vector<co
   for (bool shorter = true; shorter && length > 0;) {
     shorter = false;
     for (int g = 1; g < n_groups_; ++g) {
-      const std::int32_t begin = config_.first_kept_block(g, length);
+      const std::int32_t begin = config_.first_needed_block(g, length);
       for (std::int32_t b = (length - 1) / bs_; b >= begin && length > 0; --b) {
         if (rows[b][g] != kNullBlock) continue;
         length = b * bs_;
@@ -226,7 +226,7 @@ void PrefixTree::split(TreeNode& node, std::int32_t blocks) {
 // begin above the node.
 void PrefixTree::warm_last_window(const TreeNode& node) {
   for (int g = 1; g < n_groups_; ++g) {
-    const std::int32_t begin = config_.first_kept_block(g, node.end_block() * bs_);
+    const std::int32_t begin = config_.first_needed_block(g, node.end_block() * bs_);
     const TreeNode* at = &node;
     for (std::int32_t b = node.end_block() - 1; b >= begin; --b) {
       while (b < at->first_block) at = at->parent;
@@ -271,7 +271,7 @@ int PrefixTree::make_hole(std::span<BlockId> row, int group) {
 bool PrefixTree::before_branch(BlockId id, const GroupSpec& group) const {
   const Place at = place(id);
   if (at.node == nullptr || at.node->children.empty()) return false;
-  return (at.block + 1) * bs_ > group.first_kept(at.node->end_block() * bs_);
+  return (at.block + 1) * bs_ > group.first_needed(at.node->end_block() * bs_);
 }
 
 void PrefixTree::drop_last_block(TreeNode& leaf) {

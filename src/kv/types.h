@@ -45,12 +45,15 @@ struct GroupSpec {
     if (window == 0) return 0;
     return chunked ? position / window * window : std::max<std::int64_t>(0, position - window + 1);
   }
-  /// The first position that a sequence of `len` tokens keeps: positions before it have left the window.
-  /// Its last token may be computed once more.
-  std::int32_t first_kept(std::int32_t len) const {
-    if (kind == GroupKind::kFull || len == 0) return 0;
-    return static_cast<std::int32_t>(first_visible(len - 1));
+  /// The first position that a sequence of `len` tokens still needs: its next query is at `len`. A match of this length must have
+  /// it and all behind it. At the border of two chunks that is nothing.
+  std::int32_t first_needed(std::int32_t len) const {
+    return kind == GroupKind::kFull ? 0 : static_cast<std::int32_t>(first_visible(len));
   }
+  /// The first position that a sequence of `len` tokens keeps of what it computed: what its last token saw. A request of the same
+  /// text computes that token again (Cache::admit()), and needs its window: one position more than first_needed(len) says, or
+  /// at the border of two chunks a whole chunk, until the next token is there.
+  std::int32_t first_kept(std::int32_t len) const { return len == 0 ? 0 : first_needed(len - 1); }
   /// Whether both keep the same positions of every sequence.
   bool keeps_as(const GroupSpec& other) const {
     return kind == other.kind && window == other.window && chunked == other.chunked;

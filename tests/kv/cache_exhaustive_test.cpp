@@ -145,8 +145,8 @@ class Game {
 };
 
 std::string to_text(const std::vector<Move>& moves) {
-  static constexpr const char* kNames[] = {"admit", "speak",  "diverge", "step",   "fail_step", "fork",
-                                           "finish", "abandon", "detach", "adopt", "drop"};
+  static constexpr const char* kNames[] = {"admit",  "speak",   "diverge", "step",  "fail_step", "fork",
+                                           "finish", "abandon", "detach",  "adopt", "drop"};
   std::string text;
   for (const Move& m : moves) text += fmt::format("{}({}) ", kNames[static_cast<int>(m.what)], m.which);
   return text;
@@ -187,6 +187,7 @@ struct Board {
   int blocks;  ///< per group
   int window;  ///< 0: full attention only
   std::size_t depth;
+  bool chunked = false;
 };
 
 class CacheExhaustiveTest : public testing::TestWithParam<Board> {};
@@ -197,7 +198,8 @@ TEST_P(CacheExhaustiveTest, EverySequenceOfOperations) {
   search.config.block_size = 2;
   search.config.groups = {{.kind = kv::GroupKind::kFull, .layers = {0}}};
   if (board.window > 0) {
-    search.config.groups.push_back({.kind = kv::GroupKind::kSliding, .window = board.window, .layers = {1}});
+    search.config.groups.push_back(
+        {.kind = kv::GroupKind::kSliding, .window = board.window, .layers = {1}, .chunked = board.chunked});
   }
   search.config.num_blocks = 1 + board.blocks * static_cast<int>(search.config.groups.size());
   search.config.bytes_per_block = 1;
@@ -209,7 +211,8 @@ TEST_P(CacheExhaustiveTest, EverySequenceOfOperations) {
 INSTANTIATE_TEST_SUITE_P(Boards, CacheExhaustiveTest,
                          testing::Values(Board{"FourBlocks", 4, 0, 9}, Board{"FiveBlocks", 5, 0, 8},
                                          Board{"SixBlocks", 6, 0, 8}, Board{"SixBlocksWindowTwo", 6, 2, 8},
-                                         Board{"FiveBlocksWindowThree", 5, 3, 8}),
+                                         Board{"FiveBlocksWindowThree", 5, 3, 8},
+                                         Board{"SixBlocksChunksOfTwo", 6, 2, 8, true}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

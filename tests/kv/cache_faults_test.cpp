@@ -22,11 +22,12 @@ struct Deliberate {
   StoreFault store = StoreFault::kNone;
 };
 
-// Nine short runs; the first failure, or an empty string.
+// Twelve short runs; the first failure, or an empty string.
 std::string run_shortened(const Deliberate& fault, bool check_integrity) {
   kv::active_fault = fault.cache;
   for (const int block_size : {8, 16, 32}) {
-    for (const Groups groups : {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding}) {
+    for (const Groups groups :
+         {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, Groups::kFullAndChunked}) {
       const RandomReport report = run_random({.seed = 301,
                                               .groups = groups,
                                               .block_size = block_size,

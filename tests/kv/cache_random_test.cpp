@@ -19,14 +19,15 @@ std::uint64_t make_seed() {
 class CacheRandomTest : public testing::TestWithParam<int> {};
 
 TEST_P(CacheRandomTest, AgreesWithTheDouble) {
-  constexpr std::int64_t kOperations = kSanitized ? 110'000 : 150'000;  // for each of three group sets
+  constexpr std::int64_t kOperations = kSanitized ? 80'000 : 110'000;  // for each of four group sets
   constexpr std::int64_t kMetAtLeast = 500;
   const std::uint64_t seed = make_seed();
   fmt::print("COPPICE_SEED={}\n", seed);
 
   TransitionCounts met{};
   std::int64_t operations = 0, quiet_episodes = 0;
-  for (const Groups groups : {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding}) {
+  for (const Groups groups :
+       {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, Groups::kFullAndChunked}) {
     const RandomReport report =
         run_random({.seed = seed, .groups = groups, .block_size = GetParam(), .operations = kOperations});
     ASSERT_EQ(report.failure, "");

@@ -113,10 +113,10 @@ inline std::vector<Shape> shapes(std::initializer_list<Groups> group_sets) {
   return all;
 }
 inline std::vector<Shape> all_shapes() {
-  return shapes({Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding});
+  return shapes({Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, Groups::kFullAndChunked});
 }
 inline std::vector<Shape> sliding_shapes() {
-  return shapes({Groups::kFullAndSliding, Groups::kFullAndFiveSliding});
+  return shapes({Groups::kFullAndSliding, Groups::kFullAndFiveSliding, Groups::kFullAndChunked});
 }
 
 }  // namespace coppice::test

@@ -51,7 +51,8 @@ class Episode {
     const Shape shape{.groups = run.groups, .block_size = bs_, .constant_hash = dice.chance(25)};
     kv::CacheConfig config = make_config(shape, per_group);
     config.share = !dice.chance(3);
-    config.max_extend = 3 * bs_;
+    config.max_extend = (dice.chance(50) ? 3 : 1) * bs_;
+    chunk_ = config.max_extend;
     vocabulary_ = static_cast<int>(dice.between(2, 4));
     longest_ = std::min(6, per_group) * bs_;
     what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}", per_group, vocabulary_,
@@ -168,7 +169,7 @@ class Episode {
     if (rig_->cache().match(tokens, text.ns) == static_cast<std::int32_t>(tokens.size())) return false;
     if (!admit(text, size(text.tokens))) return false;
     const SeqId seq = rig_->live().rbegin()->first;
-    const auto chunk = static_cast<std::size_t>(3 * bs_);
+    const auto chunk = static_cast<std::size_t>(chunk_);
     while (rig_->failure().empty()) {
       const auto rest = tokens.subspan(static_cast<std::size_t>(rig_->live().at(seq).len()));
       if (rest.empty() || !rig_->extend(seq, rest.first(std::min(rest.size(), chunk)))) break;
@@ -188,9 +189,9 @@ class Episode {
     Tokens& script = scripts_[seq];
     const bool prefill = len < found->second.prompt_len;
     std::int64_t n =
-        prefill ? dice_.between(1, dice_.chance(50) ? 3 * bs_ : bs_) : dice_.between(1, dice_.chance(65) ? 2 : 2 * bs_);
+        prefill ? dice_.between(1, dice_.chance(50) ? chunk_ : bs_) : dice_.between(1, dice_.chance(65) ? 2 : 2 * bs_);
     if (prefill) n = std::min<std::int64_t>(n, found->second.prompt_len - len);
-    n = std::min<std::int64_t>(n, longest_ - len);
+    n = std::min<std::int64_t>({n, longest_ - len, chunk_});
     while (size(script) < len + n) script.push_back(noise(1)[0]);
     const std::int64_t evictions = rig_->cache().stats().evictions;
     const bool extended =
@@ -306,6 +307,7 @@ class Episode {
   const int bs_;
   int vocabulary_ = 2;
   int longest_ = 0;
+  int chunk_ = 0;  ///< max_extend
   std::optional<KvRig> rig_;
   std::string what_;
   bool quiet_ = false;

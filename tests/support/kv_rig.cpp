@@ -13,22 +13,10 @@ using kv::Token;
 
 const char* to_text(Transition t) {
   static constexpr std::array<const char*, static_cast<std::size_t>(Transition::kCount)> kNames = {
-      "fork in mid-block",
-      "fork by n",
-      "last-owner write",
-      "evict in a split path",
-      "leader lost",
-      "preempt and resume",
-      "preempt with a copy",
-      "window moved before a fork",
-      "partial leaf replaced",
-      "merged at publish",
-      "hole hit by a match",
-      "out of blocks",
-      "admission refused",
-      "failed step",
-      "adopt of a shared set",
-      "hole filled in alike groups"};
+      "fork in mid-block",     "fork by n",          "last-owner write",      "evict in a split path",
+      "leader lost",           "preempt and resume", "preempt with a copy",   "window moved before a fork",
+      "partial leaf replaced", "merged at publish",  "hole hit by a match",   "out of blocks",
+      "admission refused",     "failed step",        "adopt of a shared set", "hole filled in alike groups"};
   return kNames[static_cast<std::size_t>(t)];
 }
 
@@ -91,7 +79,7 @@ std::optional<SeqId> KvRig::admit(std::span<const Token> prompt, const kv::Names
   story.tokens.assign(prompt.begin(), prompt.begin() + known);
   std::uint64_t h = history_root(ns);
   for (const Token t : story.tokens) story.history.push_back(h = history_next(h, t));
-  story.cached = story.computed = known;
+  story.cached = story.computed = story.matched = known;
   story.published = known / config_.block_size * config_.block_size;
   if (cache_.lengths(*admitted).cached_len != known) {
     fail(fmt::format("match() knows {} tokens, admit() took {}", known, cache_.lengths(*admitted).cached_len));

@@ -50,8 +50,9 @@ struct Story {
   std::vector<kv::Token> tokens;       ///< [len]
   std::vector<std::uint64_t> history;  ///< [len], history_next() up to and with each token
   std::int32_t cached = 0, computed = 0, published = 0;
+  std::int32_t matched = 0;     ///< at admission: what no query behind it sees was not taken
   std::int32_t prompt_len = 0;  ///< its reservation carries it here and one token further
-  bool broken = false;  ///< its step failed: nothing since the last publish can be read
+  bool broken = false;          ///< its step failed: nothing since the last publish can be read
   int forks_left = 0;
   kv::BlockId once_shared_tail = kv::kNullBlock;  ///< group 0's
   std::vector<RowWrite> writes;                   ///< of the step in hand
@@ -114,6 +115,7 @@ class KvRig {
 
   int n_groups() const { return static_cast<int>(config_.groups.size()); }
   std::int32_t window_start(int group, std::int32_t computed) const;
+  std::int32_t next_window_start(int group, std::int32_t computed) const;
   int first_alike(int group) const;
   Tables tables(kv::SeqId seq) const;
   void plan_writes(kv::SeqId seq, Story& story, std::int32_t first);
@@ -130,6 +132,7 @@ class KvRig {
   void check_published(kv::SeqId seq, const Tables& before, std::int32_t old_published);
   void verify_figures();
   void verify_sequence(kv::SeqId seq, const Story& story);
+  void verify_reservation(kv::SeqId seq, const Story& story);
 
   kv::CacheConfig config_;
   kv::Cache cache_;

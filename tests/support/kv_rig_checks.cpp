@@ -14,11 +14,18 @@ using kv::kNullBlock;
 using kv::SeqId;
 using kv::Token;
 
-// The first position of `group` that a sequence with `computed` tokens must still be able to read.
+// The first position of `group` that the last of `computed` tokens saw: who computed it keeps that.
 std::int32_t KvRig::window_start(int group, std::int32_t computed) const {
   const kv::GroupSpec& spec = config_.groups[static_cast<std::size_t>(group)];
   if (spec.kind == kv::GroupKind::kFull || computed == 0) return 0;
   return spec.chunked ? computed - 1 - (computed - 1) % spec.window : std::max(0, computed - spec.window);
+}
+
+// The first position of `group` that the next token will see.
+std::int32_t KvRig::next_window_start(int group, std::int32_t computed) const {
+  const kv::GroupSpec& spec = config_.groups[static_cast<std::size_t>(group)];
+  if (spec.kind == kv::GroupKind::kFull) return 0;
+  return spec.chunked ? computed - computed % spec.window : std::max(0, computed + 1 - spec.window);
 }
 
 // The first group with the same window: `group` itself, where no other one has it.
@@ -207,9 +214,9 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
     if (!std::ranges::equal(table.blocks, alike, {}, holders, holders)) {
       return fail(fmt::format("group {} is not shared as {}, which has its window", g, first_alike(g)));
     }
-    const std::int32_t start = window_start(g, story.computed);
+    const std::int32_t start = std::max(window_start(g, story.computed), next_window_start(g, story.matched));
     for (std::int32_t i = 0; i * bs < story.len(); ++i) {
-      const bool wanted = (i + 1) * bs > start;
+      const bool wanted = i >= start / bs;
       const bool there = table.blocks[static_cast<std::size_t>(i)] != kNullBlock;
       if (wanted != there) {
         return fail(fmt::format("group {}, block {}: {} though the window starts at {}", g, i,
@@ -233,6 +240,16 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
   }
 }
 
+// What is promised is for the blocks that its prompt lacks yet, and for one more and one fork of each group and sample.
+void KvRig::verify_reservation(SeqId seq, const Story& story) {
+  const std::int32_t bs = config_.block_size;
+  const std::int32_t to_come = std::max(0, (story.prompt_len + bs - 1) / bs - (story.len() + bs - 1) / bs);
+  const std::int32_t most = n_groups() * (to_come + 2 * (1 + story.forks_left));
+  if (cache_.reserved(seq) <= most) return;
+  fail(fmt::format("sequence {}: {} blocks are promised, and {} can be of use", static_cast<std::uint64_t>(seq),
+                   cache_.reserved(seq), most));
+}
+
 void KvRig::verify() {
   if (!failure_.empty()) return;
   if (check_integrity_) {
@@ -242,6 +259,7 @@ void KvRig::verify() {
   for (auto& [seq, story] : live_) {
     if (!failure_.empty()) return;
     verify_sequence(seq, story);
+    verify_reservation(seq, story);
     if (story.computed % config_.block_size == 0) continue;
     const BlockId tail = cache_.table(seq, 0).blocks[static_cast<std::size_t>(story.computed / config_.block_size)];
     if (holders_[static_cast<std::size_t>(tail)] > 1) story.once_shared_tail = tail;

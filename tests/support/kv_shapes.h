@@ -23,7 +23,7 @@ inline constexpr bool kSanitized = false;
 inline constexpr bool kSanitized = false;
 #endif
 
-enum class Groups { kFull, kFullAndSliding, kFullAndFiveSliding };
+enum class Groups { kFull, kFullAndSliding, kFullAndFiveSliding, kFullAndChunked };
 
 /// Layer groups as models have them. Windows are stated in blocks and a bit, so that they end inside blocks.
 inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
@@ -44,6 +44,13 @@ inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
     specs.back().chunked = true;
     specs.push_back(sliding(2 * block_size + 3, {6, 7}));
     specs.push_back(sliding(2 * block_size + 3, {8}));
+  }
+  if (groups == Groups::kFullAndChunked) {
+    // Borders between blocks, of layers that need two pages; in the middle of a block and between two; inside each block.
+    for (const int chunk : {2 * block_size, 2 * block_size, block_size + block_size / 2, block_size / 2 - 1}) {
+      specs.push_back(sliding(chunk, {static_cast<int>(specs.size()) + 1}));
+      specs.back().chunked = true;
+    }
   }
   return specs;
 }
@@ -67,6 +74,8 @@ inline std::string to_text(Groups groups) {
       return "FullSliding";
     case Groups::kFullAndFiveSliding:
       return "FullFiveSliding";
+    case Groups::kFullAndChunked:
+      return "FullChunked";
   }
   return "";
 }
