@@ -15,8 +15,11 @@ export COPPICE_MODEL=$pinned_model ASAN_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer
 mkdir -p "$build/findings"
 for target in "${targets[@]}"; do
   mkdir -p "$build/corpus/$target"
+  # A model of three layers is just beyond 4 KiB.
+  max_len=4096
+  [[ $target != model ]] || max_len=8192
   say "Fuzzing $target for $seconds s"
-  "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=4096 -max_len=4096 \
+  "$build/tests/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=4096 -max_len=$max_len \
     -print_final_stats=1 -verbosity=0 -dict="$repo/tests/fuzz/$target.dict" \
     -artifact_prefix="$build/findings/$target-" "$build/corpus/$target" "$repo/tests/fuzz/corpus/$target" ||
     die "A finding in '$target': see above; the input is in $build/findings."

@@ -80,20 +80,33 @@ class SpecCheck {
   void run() const {
     expect(spec_.n_embd > 0 && spec_.n_vocab > 0 && spec_.context_length > 0, "a model without a size");
     matrix(spec_.embedding, spec_.n_embd, spec_.n_vocab);
-    matrix(spec_.output.weight, spec_.n_embd, spec_.n_vocab);
-    vector(spec_.output_norm, spec_.n_embd);
-    expect(std::isfinite(spec_.attention_scale) && std::isfinite(spec_.embedding_scale), "a scale that is no number");
+    linear(spec_.output, spec_.n_embd, spec_.n_vocab);
+    vector(spec_.output_norm, spec_.n_embd, kRequired);
+    vector(spec_.embedding_norm, spec_.n_embd, kOrUnit);
+    for (const float x :
+         {spec_.norm_eps, spec_.norm_eps_behind, spec_.attention_scale, spec_.attention_softcap, spec_.embedding_scale,
+          spec_.residual_scale, spec_.logit_scale, spec_.logit_softcap, spec_.temperature.scale}) {
+      expect(std::isfinite(x), "a setting that is no number");
+    }
     expect(!spec_.layers.empty() && !spec_.ropes.empty(), "a model without layers");
     for (const model::RopeSpec& rope : spec_.ropes) {
       expect(rope.dims > 0 && rope.dims % 2 == 0, "a rotation of no pairs");
-      expect(rope.base > 0 && std::isfinite(rope.freq_scale), "a rotation without frequencies");
-      vector(rope.freq_factors, rope.dims / 2);
+      expect(rope.base > 0 && std::isfinite(rope.freq_scale) && std::isfinite(rope.magnitude),
+             "a rotation without frequencies");
+      expect(!rope.yarn || rope.yarn->original_context > 0, "a rotation stretched from nothing");
     }
-    for (const model::LayerSpec& layer : spec_.layers) check(layer);
+    check_token_inputs();
+    for (std::size_t i = 0; i < spec_.layers.size(); ++i) check(spec_.layers[i], i);
     for (const TensorId id : spec_.matrices()) matrix(id);
   }
 
  private:
+  enum Lack : std::uint8_t {
+    kRequired,
+    kOptional,
+    kOrUnit
+  };  ///< what may stand for a vector: kNoTensor, kUnitNorm too
+
   const TensorInfo& tensor(TensorId id) const {
     expect(id >= 0 && static_cast<std::size_t>(id) < file_.tensors().size(), "a tensor that is not there");
     return file_.tensors()[static_cast<std::size_t>(id)];
@@ -107,30 +120,93 @@ class SpecCheck {
   void matrix(TensorId id, std::int64_t n_in, std::int64_t n_out) const {
     expect(matrix(id).shape == std::vector{n_in, n_out}, "a matrix of another shape");
   }
-  /// Negative ids stand for what a model lacks.
-  void vector(TensorId id, std::int64_t n) const {
-    expect(id < 0 || (tensor(id).shape == std::vector{n} && tensor(id).type == 0), "a vector of another shape or type");
+  void vector(TensorId id, std::int64_t n, Lack lack) const {
+    if (id == model::kNoTensor ? lack != kRequired : id == model::kUnitNorm && lack == kOrUnit) return;
+    expect(tensor(id).shape == std::vector{n} && tensor(id).type == 0, "a vector of another shape or type");
   }
-  void linears(const auto& part) const {
-    for (const model::LinearSpec* l : part.linears()) {
-      if (l->weight >= 0) vector(l->bias, matrix(l->weight).shape[1]);
+  /// A norm of each head, or of all at once.
+  void head_norm(TensorId id, std::int64_t head_dim, std::int64_t n) const {
+    vector(id, id >= 0 && tensor(id).shape.front() == n ? n : head_dim, kOrUnit);
+  }
+  void linear(const model::LinearSpec& l, std::int64_t n_in, std::int64_t n_out) const {
+    matrix(l.weight, n_in, n_out);
+    vector(l.bias, n_out, kOptional);
+  }
+  static bool lacks(const model::LinearSpec& l) { return l.weight == model::kNoTensor && l.bias == model::kNoTensor; }
+
+  void check_token_inputs() const {
+    const model::TokenInputsSpec& t = spec_.token_inputs;
+    expect(t.width >= 0, "inputs of less than no width");
+    if (t.width == 0) {
+      expect(t.embedding == model::kNoTensor && lacks(t.projection) && t.norm == model::kNoTensor,
+             "inputs of no width");
+      return;
     }
+    const std::int64_t all = std::int64_t{t.width} * std::ssize(spec_.layers);
+    matrix(t.embedding, all, spec_.n_vocab);
+    linear(t.projection, spec_.n_embd, all);
+    vector(t.norm, t.width, kRequired);
   }
-  void check(const model::LayerSpec& layer) const {
-    const AttentionSpec& a = layer.mixer;
-    expect(a.window >= 0, "a window of less than nothing");
-    expect(a.rope == AttentionSpec::kNoRope || (a.rope >= 0 && a.rope < std::ssize(spec_.ropes)),
-           "an unknown rotation");
-    linears(a), linears(layer.feed_forward);
-    expect(a.k.weight < 0 || a.v.weight < 0 || matrix(a.k.weight).shape == matrix(a.v.weight).shape,
-           "keys and values of different size");
-    matrix(a.o.weight, matrix(a.q.weight).shape[1], spec_.n_embd);
-    const std::int64_t n_ff = matrix(layer.feed_forward.up.weight).shape[1];
-    matrix(layer.feed_forward.gate.weight, spec_.n_embd, n_ff),
-        matrix(layer.feed_forward.down.weight, n_ff, spec_.n_embd);
+  void check(const model::LayerSpec& layer, std::size_t index) const {
+    check(layer.mixer, index);
+    const model::GatedSpec& f = layer.feed_forward;
+    const std::int64_t n_ff = matrix(f.up.weight).shape[1];
+    linear(f.gate, spec_.n_embd, n_ff), linear(f.up, spec_.n_embd, n_ff), linear(f.down, n_ff, spec_.n_embd);
     for (const auto& norms : {layer.mixer_norms, layer.feed_forward_norms}) {
-      vector(norms.before, spec_.n_embd), vector(norms.behind, spec_.n_embd);
+      expect(norms.before != model::kNoTensor || norms.behind != model::kNoTensor, "a part without norms");
+      vector(norms.before, spec_.n_embd, kOptional), vector(norms.behind, spec_.n_embd, kOptional);
     }
+    const model::TokenInputSpec& t = layer.token_input;
+    if (const int width = spec_.token_inputs.width; width > 0) {
+      linear(t.down, spec_.n_embd, width), linear(t.up, width, spec_.n_embd);
+      vector(t.norm, spec_.n_embd, kRequired);
+    } else {
+      expect(lacks(t.down) && lacks(t.up) && t.norm == model::kNoTensor, "an input of no width");
+    }
+    vector(layer.scale, 1, kOptional);
+  }
+  void check(const AttentionSpec& a, std::size_t index) const {
+    const auto [n_head, n_kv_head, head_dim] = a.heads;
+    expect(n_kv_head > 0 && n_head > 0 && n_head % n_kv_head == 0, "queries without keys");
+    expect(head_dim > 0 && head_dim % 2 == 0, "heads of no pairs");
+    const std::int64_t q = std::int64_t{n_head} * head_dim, kv = std::int64_t{n_kv_head} * head_dim;
+    linear(a.q, spec_.n_embd, q), linear(a.o, q, spec_.n_embd);
+    if (!lacks(a.gate)) linear(a.gate, spec_.n_embd, matrix(a.gate.weight).shape[1] == n_head ? n_head : q);
+    vector(a.sinks, n_head, kOptional);
+    head_norm(a.q_norm, head_dim, q);
+    expect(a.window >= 0 && a.window < spec_.context_length, "a window of less than nothing, or of everything");
+    expect(!a.chunked || a.window > 0, "chunks of no tokens");
+    expect(!a.sharpened || spec_.temperature.length > 0, "queries sharpened by no length");
+    expect(a.rope >= AttentionSpec::kNoRope && a.rope < std::ssize(spec_.ropes), "an unknown rotation");
+    if (a.rope != AttentionSpec::kNoRope) {
+      const model::RopeSpec& rope = spec_.ropes[static_cast<std::size_t>(a.rope)];
+      expect(rope.dims <= head_dim, "a rotation of more than a head");
+      vector(rope.freq_factors, rope.dims / 2, kOptional);
+    }
+    a.owns_kv() ? check_own(a, kv) : check_shared(a, index);
+  }
+  void check_own(const AttentionSpec& a, std::int64_t kv) const {
+    linear(a.k, spec_.n_embd, kv);
+    if (lacks(a.v)) {
+      expect(a.v_norm != model::kNoTensor, "values that are nothing but keys");
+    } else {
+      linear(a.v, spec_.n_embd, kv);
+    }
+    head_norm(a.k_norm, a.heads.head_dim, kv), head_norm(a.v_norm, a.heads.head_dim, kv);
+    for (const model::LayerSpec& other : spec_.layers) {
+      const AttentionSpec& o = other.mixer;
+      const bool alike = o.owns_kv() && o.window == a.window && o.chunked == a.chunked;
+      expect(!alike || o.heads == a.heads, "layers that see the same with other heads");
+    }
+  }
+  void check_shared(const AttentionSpec& a, std::size_t index) const {
+    expect(a.kv_layer >= 0 && static_cast<std::size_t>(a.kv_layer) < index, "keys of no layer before");
+    const AttentionSpec& owner = spec_.layers[static_cast<std::size_t>(a.kv_layer)].mixer;
+    expect(owner.owns_kv(), "keys of a layer that has none");
+    expect(owner.window == a.window && owner.chunked == a.chunked && owner.rope == a.rope && owner.heads == a.heads,
+           "keys of another kind of layer");
+    expect(lacks(a.k) && lacks(a.v) && a.k_norm == model::kNoTensor && a.v_norm == model::kNoTensor,
+           "keys of its own and of another layer");
   }
 
   const GgufFile& file_;
