@@ -164,7 +164,8 @@ TEST(SlidingLayersTest, TreeAndDenseAgreeInEveryFormat) {
   model.n_layer = 13;  // two see all, eleven slide: six pages
   std::mt19937 random(3);
   const auto tokens = random_tokens(random, 120);
-  for (const auto& [format, tolerance] : {std::pair{"f16", 2e-3}, {"int8", 2e-3}, {"turbo4", 2e-2}}) {
+  // A last bit of a key may change its code: that is a 254th of the largest value of a head in int8.
+  for (const auto& [format, tolerance] : {std::pair{"f16", 2e-3}, {"int8", 5e-3}, {"turbo4", 2e-2}}) {
     std::vector<std::vector<Row>> rows;
     for (const char* attention : {"dense", "tree"}) {
       const auto e = test::load(test::tiny_path("gemma3_13", model), attention, 8, 1, format);
