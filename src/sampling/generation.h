@@ -47,6 +47,7 @@ struct Piece {
   std::string text;
   std::vector<LogprobEntry> logprobs;  ///< of the tokens whose text is in `text`; empty when not asked for
   std::optional<Finish> finish;        ///< set when this token ends the sample
+  std::string stop;                    ///< with kStop: the stop string that was met; empty: a token ended it
 };
 
 /// One sample's sampler, random generator, grammar and detokenizer: everything that must survive a preemption. Not

@@ -1,5 +1,6 @@
 #include "sampling/make_generation.h"
 
+#include <algorithm>
 #include <random>
 #include <stdexcept>
 #include <utility>
@@ -32,16 +33,17 @@ class TextGeneration final : public Generation {
       : vocabulary_(std::move(vocabulary)),
         sampler_({shared, &shared->params}, seed, std::move(prompt),
                  shared->params.ignore_eos ? vocabulary_->end_tokens() : std::span<const kv::Token>(),
-                 vocabulary_->size()),
+                 vocabulary_->size(), vocabulary_->end_tokens()),
         stops_(shared->stops),
-        ignore_eos_(shared->params.ignore_eos),
+        params_(shared, &shared->params),
         n_logprobs_(shared->params.logprobs),
         logprobs_of_end_(shared->params.logprobs_of_end && n_logprobs_ >= 0) {}
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
     const kv::Token token = sampler_.pick(logits);
-    if (!ignore_eos_ && vocabulary_->is_end(token)) {
+    ++n_tokens_;
+    if (ends(token)) {
       Piece piece = flush();
       if (logprobs_of_end_) piece.logprobs.push_back(logprobs_.read(logits, token, n_logprobs_, *vocabulary_));
       piece.token = token;
@@ -49,7 +51,7 @@ class TextGeneration final : public Generation {
       return piece;
     }
     const std::size_t begin = n_characters_;
-    const std::string characters = utf8_.push(vocabulary_->piece(token));
+    const std::string characters = utf8_.push(vocabulary_->piece(token, params_->show_special));
     n_characters_ += characters.size();
     if (n_logprobs_ >= 0) {
       // Half a character at the end: the token is out when at least one byte more is out.
@@ -58,7 +60,7 @@ class TextGeneration final : public Generation {
     }
     Piece piece;
     piece.token = token;
-    piece.text = stops_.push(characters);
+    piece.text = n_tokens_ > params_->min_tokens ? stops_.push(characters) : characters;
     deliver(piece);
     return piece;
   }
@@ -76,6 +78,11 @@ class TextGeneration final : public Generation {
   }
 
  private:
+  bool ends(kv::Token token) const {
+    if (!params_->ignore_eos && vocabulary_->is_end(token)) return true;
+    return std::ranges::find(params_->stop_tokens, token) != params_->stop_tokens.end();
+  }
+
   struct Held {
     std::size_t begin, end;  ///< the token's text is [begin, end)
     LogprobEntry entry;
@@ -87,6 +94,7 @@ class TextGeneration final : public Generation {
     n_out_ += piece.text.size();
     if (stops_.stopped()) {
       piece.finish = Finish::kStop;
+      piece.stop = stops_.met();
       ended_ = true;
     }
     auto held = entries_.begin();
@@ -104,10 +112,11 @@ class TextGeneration final : public Generation {
   LogprobReader logprobs_;
   text::Utf8Stream utf8_;
   StopMatcher stops_;
-  bool ignore_eos_;
+  std::shared_ptr<const SamplingParams> params_;
   int n_logprobs_;
   bool logprobs_of_end_;
   bool ended_ = false;
+  std::int32_t n_tokens_ = 0;  ///< drawn
 
   std::size_t n_characters_ = 0;  ///< bytes that left utf8_
   std::size_t n_out_ = 0;         ///< bytes that left stops_

@@ -36,8 +36,25 @@ void check(const SamplingParams& params, std::int32_t n_vocab) {
   for (const auto& [token, bias] : params.logit_bias) {
     require(token >= 0 && token < n_vocab, "logit_bias",
             fmt::format("token {} is not in the vocabulary of {} tokens", token, n_vocab));
-    require_range(bias, -100, 100, "logit_bias");
+    if (bias != kNever) require_range(bias, -100, 100, "logit_bias");
   }
+  const auto require_tokens = [n_vocab](const std::vector<kv::Token>& tokens, const char* field) {
+    for (const kv::Token token : tokens)
+      require(token >= 0 && token < n_vocab, field,
+              fmt::format("token {} is not in the vocabulary of {} tokens", token, n_vocab));
+  };
+  require_tokens(params.allowed_tokens, "allowed_token_ids");
+  require_tokens(params.stop_tokens, "stop_token_ids");
+  require(params.stop_tokens.size() <= kMaxStopTokens, "stop_token_ids",
+          fmt::format("at most {} tokens, not {}", kMaxStopTokens, params.stop_tokens.size()));
+  require(params.bad_words.size() <= kMaxBadWords, "bad_words",
+          fmt::format("at most {}, not {}", kMaxBadWords, params.bad_words.size()));
+  for (const auto& word : params.bad_words) {
+    require(!word.empty() && word.size() <= kMaxBadWordTokens, "bad_words",
+            fmt::format("each has 1 to {} tokens, not {}", kMaxBadWordTokens, word.size()));
+    require_tokens(word, "bad_words");
+  }
+  require(params.min_tokens >= 0, "min_tokens", fmt::format("must be at least 0, not {}", params.min_tokens));
   for (const std::string& stop : params.stop) {
     require(!stop.empty(), "stop", "a stop string must not be empty");
     require(stop.size() <= kMaxStopBytes, "stop",

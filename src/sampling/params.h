@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -23,7 +24,7 @@ class ParamError : public std::invalid_argument {
   std::string field_;
 };
 
-/// Applied in this order: logit bias (on the raw logits), penalties, temperature, top-k, top-p, min-p; each
+/// Applied in this order: allowed tokens and logit bias (on the raw logits), penalties, bad words, temperature, top-k, top-p, min-p; each
 /// filter sees the distribution that the one before it left, renormalised (the order of vLLM and
 /// Transformers; llama.cpp applies temperature last).
 struct SamplingParams {
@@ -38,11 +39,17 @@ struct SamplingParams {
   float frequency_penalty = 0;  ///< [-2, 2]; times the count in the generated text, subtracted
   float presence_penalty = 0;   ///< [-2, 2]; subtracted once if in the generated text
 
-  std::unordered_map<kv::Token, float> logit_bias;  ///< added to the raw logits; [-100, 100]
+  std::unordered_map<kv::Token, float> logit_bias;  ///< added to the raw logits; [-100, 100], or kNever
+
+  std::vector<kv::Token> allowed_tokens;          ///< only these are drawn; empty: all
+  std::vector<std::vector<kv::Token>> bad_words;  ///< never generated; none is empty
+  std::vector<kv::Token> stop_tokens;             ///< each ends the sample, as an end token does
+  std::int32_t min_tokens = 0;                    ///< before so many, neither such a token nor a stop string ends it
 
   std::optional<std::uint64_t> seed;  ///< sample i draws from seed + i; none: a random one
   std::vector<std::string> stop;      ///< non-empty, UTF-8
   bool ignore_eos = false;            ///< end tokens are never drawn
+  bool show_special = false;          ///< special tokens have a text
   int logprobs = -1;                  ///< -1: none; n >= 0: the chosen token's and the n most likely ones'
   bool logprobs_of_end = false;       ///< with logprobs: an end token has an entry, too
 };
@@ -51,6 +58,10 @@ inline constexpr float kGreedyTemperature = 1e-5F;
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr std::size_t kMaxLogitBias = 1024;  ///< tokens with a bias
 inline constexpr std::size_t kMaxStopBytes = 4096;  ///< of one stop string
+inline constexpr std::size_t kMaxStopTokens = 1024;
+inline constexpr std::size_t kMaxBadWords = 1024;
+inline constexpr std::size_t kMaxBadWordTokens = 256;                     ///< of one
+inline constexpr float kNever = -std::numeric_limits<float>::infinity();  ///< a bias: such a token is never drawn
 
 /// Throws ParamError, naming the field as the API does. n_vocab: the vocabulary's size.
 void check(const SamplingParams& params, std::int32_t n_vocab);

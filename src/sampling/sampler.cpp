@@ -23,6 +23,7 @@ double sum_of(std::span<const Candidate> candidates) {
 struct Workspace {
   LogitScan scan;  ///< of the row in hand
   std::vector<Candidate> candidates, border, next;
+  std::vector<float> row;  ///< of allowed tokens only
 };
 thread_local Workspace work;
 
@@ -87,7 +88,8 @@ PromptTokens prompt_tokens(std::span<const kv::Token> prompt) {
 }
 
 Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t seed,
-                 std::shared_ptr<const PromptTokens> prompt, std::span<const kv::Token> banned, std::int32_t n_vocab)
+                 std::shared_ptr<const PromptTokens> prompt, std::span<const kv::Token> banned, std::int32_t n_vocab,
+                 std::span<const kv::Token> ends)
     : temperature_(params->temperature),
       top_k_(params->top_k > 0 ? static_cast<std::size_t>(params->top_k) : 0),
       top_p_(params->top_p),
@@ -99,25 +101,36 @@ Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t see
       params_(std::move(params)),
       prompt_(repeat_ == 1 ? nullptr : std::move(prompt)),
       banned_(banned.begin(), banned.end()),
-      seed_(seed) {}
+      seed_(seed) {
+  if (params_->min_tokens > 0) {
+    ends_.assign(ends.begin(), ends.end());
+    ends_.insert(ends_.end(), params_->stop_tokens.begin(), params_->stop_tokens.end());
+  }
+  for (const auto& word : params_->bad_words) max_tail_ = std::max(max_tail_, word.size() - 1);
+}
 
 kv::Token Sampler::pick(std::span<float> logits) {
   if (logits.empty()) throw std::invalid_argument("no logits");
-  const std::span<float> row = logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_)));
+  const std::span<float> row = allowed(logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_))));
   apply_edits(row);
   work.scan.scan(row);
-  const kv::Token token = greedy() ? work.scan.argmax() : draw();
+  const kv::Token token = greedy() ? likeliest() : draw();
   undo_edits(row);
+  ++n_drawn_;
+  if (max_tail_ > 0) {
+    if (tail_.size() == max_tail_) tail_.erase(tail_.begin());
+    tail_.push_back(token);
+  }
   if (repeat_ != 1 || frequency_ != 0 || presence_ != 0) count(token);
   return token;
 }
 
 std::vector<Candidate> Sampler::distribution(std::span<float> logits) {
-  const std::span<float> row = logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_)));
+  const std::span<float> row = allowed(logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_))));
   apply_edits(row);
   work.scan.scan(row);
   if (greedy() || !std::isfinite(work.scan.max())) {
-    const kv::Token token = work.scan.argmax();
+    const kv::Token token = likeliest();
     work.candidates.assign(1, {token, row[static_cast<std::size_t>(token)], 1});
   } else {
     filter();
@@ -131,6 +144,32 @@ void Sampler::count(kv::Token token) {
   const auto [it, fresh] = drawn_.try_emplace(token);
   if (fresh) it->second.in_prompt = prompt_ && std::ranges::binary_search(*prompt_, token);
   ++it->second.times;
+}
+
+std::span<float> Sampler::allowed(std::span<float> logits) {
+  if (!restricted()) return logits;
+  work.row.assign(logits.size(), kNone);
+  for (const kv::Token token : params_->allowed_tokens) {
+    const auto at = static_cast<std::size_t>(token);
+    if (at < logits.size()) work.row[at] = logits[at];
+  }
+  return work.row;
+}
+
+kv::Token Sampler::likeliest() const {
+  // None is possible: at least one that the request names.
+  if (restricted() && !std::isfinite(work.scan.max())) return params_->allowed_tokens.front();
+  return work.scan.argmax();
+}
+
+/// Those whose beginning was just generated must not get their last token.
+void Sampler::bar_bad_words(std::span<float> logits) {
+  for (const auto& word : params_->bad_words) {
+    const auto beginning = std::span(word).first(word.size() - 1);
+    if (beginning.size() > tail_.size()) continue;
+    if (!std::ranges::equal(beginning, std::span(tail_).last(beginning.size()))) continue;
+    if (std::cmp_less(word.back(), logits.size())) set(logits, word.back(), kNone);
+  }
 }
 
 /// Only tokens that the request names or that were seen are touched: no pass over the vocabulary.
@@ -154,8 +193,14 @@ void Sampler::apply_edits(std::span<float> logits) {
     const float logit = drawn.in_prompt ? logits[static_cast<std::size_t>(token)] : repeated(token);
     set(logits, token, logit - (static_cast<float>(drawn.times) * frequency_ + presence_));
   }
+  bar_bad_words(logits);
   for (const kv::Token token : banned_) {
     if (inside(token)) set(logits, token, kNone);
+  }
+  if (n_drawn_ < params_->min_tokens) {
+    for (const kv::Token token : ends_) {
+      if (inside(token)) set(logits, token, kNone);
+    }
   }
 }
 
@@ -179,7 +224,7 @@ double Sampler::uniform() {
 
 kv::Token Sampler::draw() {
   const double u = uniform();
-  if (!std::isfinite(work.scan.max())) return work.scan.argmax();
+  if (!std::isfinite(work.scan.max())) return likeliest();
   if (!filtered()) return work.scan.draw(u * work.scan.sum_exp(1 / temperature_));
   double target = u * filter();
   for (const Candidate& c : work.candidates) {

@@ -27,10 +27,10 @@ PromptTokens prompt_tokens(std::span<const kv::Token> prompt);
 
 class Sampler {
  public:
-  /// params and prompt may be shared with other samplers; a null prompt: none. banned: tokens never drawn. n_vocab: tokens
-  /// from this id on are never drawn either.
+  /// params and prompt may be shared with other samplers; a null prompt: none. banned: tokens never drawn; ends: not among
+  /// the first min_tokens. n_vocab: tokens from this id on are never drawn either.
   Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t seed, std::shared_ptr<const PromptTokens> prompt,
-          std::span<const kv::Token> banned, std::int32_t n_vocab);
+          std::span<const kv::Token> banned, std::int32_t n_vocab, std::span<const kv::Token> ends = {});
 
   /// Draws a token and counts it for the penalties. logits: [n_vocab] or other sizes > 0: what both have is
   /// used. If no token is possible (all -inf), token 0.
@@ -52,7 +52,13 @@ class Sampler {
   bool greedy() const { return temperature_ < kGreedyTemperature; }
   bool filtered() const { return top_k_ > 0 || top_p_ < 1 || min_p_ > 0; }
 
+  /// The logits that may be changed: of another place, with the allowed tokens' only, where some are not allowed.
+  std::span<float> allowed(std::span<float> logits);
+  bool restricted() const { return !params_->allowed_tokens.empty(); }
+  kv::Token likeliest() const;  ///< of the row in hand
+
   void apply_edits(std::span<float> logits);
+  void bar_bad_words(std::span<float> logits);
   void undo_edits(std::span<float> logits);
   void set(std::span<float> logits, kv::Token token, float value);
   void count(kv::Token token);
@@ -68,6 +74,10 @@ class Sampler {
   std::shared_ptr<const SamplingParams> params_;
   std::shared_ptr<const PromptTokens> prompt_;  ///< null: no penalty asks for it
   std::vector<kv::Token> banned_;
+  std::vector<kv::Token> ends_;  ///< empty unless min_tokens bars them
+  std::int32_t n_drawn_ = 0;
+  std::vector<kv::Token> tail_;  ///< the last tokens drawn, as many as bad words may have but one
+  std::size_t max_tail_ = 0;
   std::unordered_map<kv::Token, Drawn> drawn_;  ///< empty while no penalty is on
   std::uint64_t seed_;
   std::unique_ptr<std::mt19937_64> random_;  ///< 2.5 KB: made at the first draw, for thousands may wait

@@ -42,7 +42,9 @@ std::string StopMatcher::push(std::string_view piece) {
       const StopStrings::Automaton& automaton = stops_->automata_[k];
       matched_[k] = automaton.step(matched_[k], piece[i]);
       claimed = std::max(claimed, matched_[k]);
-      if (matched_[k] == automaton.stop.size()) complete = std::max(complete, matched_[k]);
+      if (matched_[k] != automaton.stop.size() || matched_[k] <= complete) continue;
+      complete = matched_[k];
+      met_ = automaton.stop;
     }
     if (complete > 0) {
       stopped_ = true;

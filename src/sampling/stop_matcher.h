@@ -47,12 +47,14 @@ class StopMatcher {
   std::string flush();
 
   bool stopped() const { return stopped_; }
+  const std::string& met() const { return met_; }       ///< the stop string; empty unless stopped()
   std::size_t pending() const { return held_.size(); }  ///< bytes held back
 
  private:
   std::shared_ptr<const StopStrings> stops_;
   std::vector<std::size_t> matched_;  ///< by stop string: the longest suffix of the text so far that begins it
   std::string held_;
+  std::string met_;
   bool stopped_ = false;
 };
 

@@ -125,6 +125,44 @@ TEST(Generation, AnEndTokenHasAnEntryOnlyIfItIsWanted) {
   }
 }
 
+TEST(Generation, AStopTokenStopsWithoutText) {
+  const auto tokens = tokens_of("one two three");
+  SamplingParams params = greedy();
+  params.stop_tokens = {tokens[1]};
+  const Stream stream = play(tokens, params);
+  EXPECT_EQ(stream.text, "one");
+  EXPECT_EQ(stream.finish, Finish::kStop);
+  EXPECT_EQ(stream.n_tokens, 2U);
+}
+
+TEST(Generation, NothingEndsBeforeTheFirstTokens) {
+  const auto tokens = tokens_of("one two three two four");
+  SamplingParams params = greedy();
+  params.stop = {"two"};
+  params.min_tokens = 2;
+  const Stream stream = play(tokens, params);
+  EXPECT_EQ(stream.text, "one two three ") << "the first \"two\" is among them";
+  EXPECT_EQ(stream.finish, Finish::kStop);
+}
+
+TEST(Generation, SaysWhichStopWasMet) {
+  SamplingParams params = greedy();
+  params.stop = {"four", "two"};
+  const auto generation = generation_of(params);
+  std::string met;
+  for (const Token token : tokens_of("one two")) {
+    std::vector<float> logits = logits_for(token);
+    met = generation->next(logits).stop;
+  }
+  EXPECT_EQ(met, "two");
+}
+
+TEST(Generation, SpecialTokensHaveATextIfWanted) {
+  SamplingParams params = greedy();
+  params.show_special = true;
+  EXPECT_EQ(play({kTurnBegin}, params).text, "<|im_start|>");
+}
+
 TEST(Generation, AStopStringOverTokenBorders) {
   SamplingParams params = greedy();
   params.stop = {" fox jum"};

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "text/fixtures.h"
 
@@ -256,6 +257,46 @@ TEST(Sampler, BannedTokensAreNeverDrawn) {
   EXPECT_EQ(logits[1], 50);
   const std::vector<Token> all = {0, 1, 2, 3};
   EXPECT_EQ(make_sampler({}, 3, {}, all, 4).pick(logits), 0) << "nothing is possible: still an id";
+}
+
+TEST(Sampler, OnlyAllowedTokensAreDrawn) {
+  std::vector<float> logits = {9, 1, 8, 2, 7};
+  const std::vector<float> before = logits;
+  for (const float temperature : {0.0F, 5.0F}) {
+    Sampler sampler = sampler_of({.temperature = temperature, .allowed_tokens = {3, 1}}, logits);
+    std::set<Token> drawn;
+    for (int i = 0; i < 200; ++i) drawn.insert(sampler.pick(logits));
+    EXPECT_EQ(drawn, temperature == 0 ? std::set<Token>{3} : (std::set<Token>{1, 3}));
+    EXPECT_EQ(logits, before);
+  }
+  Sampler none = sampler_of({.logit_bias = {{4, kNever}}, .allowed_tokens = {4}}, logits);
+  EXPECT_EQ(none.pick(logits), 4) << "nothing is possible: at least one that the request names";
+}
+
+TEST(Sampler, ABiasMayBarAToken) {
+  std::vector<float> logits = {9, 1};
+  Sampler sampler = sampler_of({.temperature = 0, .logit_bias = {{0, kNever}}}, logits);
+  EXPECT_EQ(sampler.pick(logits), 1);
+  EXPECT_EQ(logits[0], 9);
+}
+
+/// A word's last token is barred behind the others, of which only generated ones count.
+TEST(Sampler, BadWordsAreNeverCompleted) {
+  std::vector<float> logits = {1, 9, 5, 3};
+  Sampler sampler = sampler_of({.temperature = 0, .bad_words = {{1, 1, 1}, {1, 1, 2}, {0}}}, logits, {1, 1});
+  std::vector<Token> drawn;
+  for (int i = 0; i < 6; ++i) drawn.push_back(sampler.pick(logits));
+  EXPECT_EQ(drawn, (std::vector<Token>{1, 1, 3, 1, 1, 3}));
+}
+
+TEST(Sampler, EndsMustWait) {
+  std::vector<float> logits = {1, 9, 8, 3};
+  const std::vector<Token> ends = {1};
+  const SamplingParams params{.temperature = 0, .stop_tokens = {2}, .min_tokens = 2};
+  Sampler sampler(std::make_shared<const SamplingParams>(params), 1, nullptr, {}, 4, ends);
+  std::vector<Token> drawn;
+  for (int i = 0; i < 3; ++i) drawn.push_back(sampler.pick(logits));
+  EXPECT_EQ(drawn, (std::vector<Token>{3, 3, 1}));
 }
 
 TEST(Sampler, LogitsAndVocabularyOfOtherSizes) {
