@@ -56,7 +56,8 @@ CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, 
     return report;
   }
   if (at == usable.size()) {
-    if (at + 1 < all.size()) report.ended = MatchEnded::kScored;
+    const bool unasked = !sequence.request->request.match_cache;
+    if (at + 1 < all.size()) report.ended = unasked ? MatchEnded::kNotAsked : MatchEnded::kScored;
     return report;
   }
   kv::MatchEnd end = cache.explain(usable, sequence.request->ns);

@@ -37,6 +37,7 @@ struct Request {
   std::string cache_salt;                                      ///< isolates tenants; added to the namespace
   std::int32_t priority = 0;                                   ///< lower goes first
   std::optional<PromptScoring> scoring;                        ///< Event::prompt
+  bool match_cache = true;                                     ///< false: all of the prompt is computed, and cached
   bool cache_report = false;                                   ///< wants one, if it is admitted: Event::report
   std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included
   Clock::time_point submitted{};                               ///< set by Engine::submit()
@@ -46,6 +47,8 @@ struct Usage {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;      ///< prompt tokens found in the tree at first admission
   std::int32_t completion_tokens = 0;  ///< over all samples
+  double prompt_seconds = 0;           ///< from the first admission to the first token; 0: there was none
+  double decode_seconds = 0;           ///< from there to the last
 };
 
 /// Why a request got no tokens.

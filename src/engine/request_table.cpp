@@ -87,6 +87,8 @@ void RequestTable::put(OpenRequest& open, int sample, sampling::Piece piece, con
       Event{.request = open.request.id, .sample = sample, .piece = std::move(piece), .message = message});
   event.report = std::exchange(open.report, nullptr);
   if (event.piece.token >= 0) {  // counted when it is sure to go out
+    if (!open.streamed())
+      open.usage.prompt_seconds = std::chrono::duration<double>(Clock::now() - open.admitted_at).count();
     ++open.usage.completion_tokens;
     ++figures_.generated_tokens;
   }
@@ -94,6 +96,9 @@ void RequestTable::put(OpenRequest& open, int sample, sampling::Piece piece, con
   open.ended[static_cast<std::size_t>(sample)] = true;
   if (!open.all_ended()) return;
   event.done = true;
+  if (open.streamed())
+    open.usage.decode_seconds =
+        std::chrono::duration<double>(Clock::now() - open.admitted_at).count() - open.usage.prompt_seconds;
   event.usage = open.usage;
 }
 

@@ -92,6 +92,7 @@ struct OpenRequest {
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
   std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
   bool admitted_before = false;                      ///< figures that count once were counted
+  Clock::time_point admitted_at{};                   ///< first
   std::shared_ptr<const CacheReport> report;         ///< as of its first admission, until an event takes it along
 
   bool streamed() const { return usage.completion_tokens > 0; }  ///< a token went out
@@ -117,6 +118,7 @@ inline std::span<const kv::Token> Sequence::tokens() const {
 }
 
 inline std::span<const kv::Token> Sequence::matchable() const {
+  if (!request->request.match_cache && out.empty()) return {};
   const auto before_last = tokens().first(tokens().size() - 1);
   const auto unscored = static_cast<std::size_t>(std::max(request->next_scored, 1) - 1);
   return request->next_scored < request->usage.prompt_tokens ? before_last.first(unscored) : before_last;

@@ -188,6 +188,7 @@ void StepLoop::begin(Sequence& sequence) {
     return;
   }
   open.admitted_before = true;
+  open.admitted_at = now_;
   open.usage.cached_tokens = sequence.computed;
   ++figures_.admissions;
   figures_.prompt_tokens += open.usage.prompt_tokens;

@@ -93,6 +93,21 @@ TEST_P(CacheReport, Evicted) {
   EXPECT_EQ(report.matched_tokens + report.lost_tokens, 80);
 }
 
+/// It computes all of its prompt, beside one that is running, too; and others find what it computed.
+TEST_P(CacheReport, NotAsked) {
+  std::mt19937_64 random(8);
+  Harness h({.groups = GetParam()});
+  const auto prompt = random_prompt(random, 50), more = prompt + random_prompt(random, 50);
+  h.submit({.prompt = prompt, .max_tokens = 30});
+  h.step();
+  const auto alone = h.submit({.prompt = more, .max_tokens = 2, .cache_report = true, .match_cache = false});
+  h.finish();
+  EXPECT_EQ(h.result(alone).usage.cached_tokens, 0);
+  ASSERT_TRUE(h.result(alone).report);
+  EXPECT_EQ(h.result(alone).report->ended, MatchEnded::kNotAsked);
+  EXPECT_EQ(report_of(h, more).matched_tokens, 99);
+}
+
 // A block that a running request is still filling is not in the tree.
 TEST_P(CacheReport, InFlight) {
   std::mt19937_64 random(6);

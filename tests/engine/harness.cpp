@@ -145,6 +145,7 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   request.cache_salt = submission.salt;
   request.priority = submission.priority;
   request.cache_report = submission.cache_report;
+  request.match_cache = submission.match_cache;
   request.deadline = submission.deadline;
   for (int i = 0; i < submission.n; ++i) {
     auto generation =

@@ -60,6 +60,7 @@ struct Submission {
   std::string salt;
   std::int32_t priority = 0;
   bool cache_report = false;
+  bool match_cache = true;
   std::optional<engine::Clock::time_point> deadline;
   std::optional<std::int32_t> scored_from;  ///< of the prompt
   int n_top = 0;
