@@ -43,9 +43,15 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
 
 ChatTemplate::~ChatTemplate() = default;
 
-std::string ChatTemplate::render(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+std::string ChatTemplate::source() const {
+  return common_chat_templates_source(impl_->templates.get());
+}
+
+std::string ChatTemplate::render(std::span<const ChatMessage> messages, TurnEnd end) const {
+  if (end == TurnEnd::kContinue)
+    return render(messages.first(messages.size() - 1), TurnEnd::kOpenTurn) + messages.back().content;
   common_chat_templates_inputs inputs;
-  inputs.add_generation_prompt = add_generation_prompt;
+  inputs.add_generation_prompt = end == TurnEnd::kOpenTurn;
   inputs.use_jinja = true;
   // Only the prompt is wanted: making a parser for tool calls out of the template would take six times as long.
   inputs.force_pure_content = true;

@@ -3,6 +3,7 @@
 // Thread safety: render() may be called by any number of threads at once.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -15,6 +16,13 @@ namespace coppice::text {
 struct ChatMessage {
   std::string role;     ///< "system", "user", "assistant" or whatever the template knows
   std::string content;  ///< UTF-8
+};
+
+/// How a chat's prompt ends.
+enum class TurnEnd : std::uint8_t {
+  kClosed,    ///< behind the last message
+  kOpenTurn,  ///< with the opening of the assistant's turn
+  kContinue,  ///< with the last message, as the assistant's open turn
 };
 
 /// The template refuses the messages, or is itself broken; what() holds its reason, fit for a client's eyes.
@@ -33,9 +41,11 @@ class ChatTemplate {
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
   /// The prompt, to be tokenized with add_special and parse_special (a beginning token that tokenize() adds
-  /// is left out here). add_generation_prompt: end with the opening of the assistant's turn. Throws
-  /// TemplateError. REQUIRES: at least one message.
-  std::string render(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+  /// is left out here). Throws TemplateError. REQUIRES: at least one message.
+  std::string render(std::span<const ChatMessage> messages, TurnEnd end) const;
+
+  /// The Jinja template.
+  std::string source() const;
 
  private:
   struct Impl;

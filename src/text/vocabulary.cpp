@@ -238,6 +238,14 @@ std::string Vocabulary::detokenize(std::span<const kv::Token> tokens, bool speci
   return text;
 }
 
+std::string Vocabulary::bos() const {
+  return piece(llama_vocab_bos(llama_model_get_vocab(model_.get())), true);
+}
+
+std::string Vocabulary::eos() const {
+  return piece(llama_vocab_eos(llama_model_get_vocab(model_.get())), true);
+}
+
 bool Vocabulary::is_end(kv::Token token) const {
   return token >= 0 && token < size() && ends_[static_cast<std::size_t>(token)];
 }

@@ -73,6 +73,10 @@ class Vocabulary {
   /// All of them, ascending.
   std::span<const kv::Token> end_tokens() const { return end_tokens_; }
 
+  /// The texts of the tokens that begin and end a text; empty: none.
+  std::string bos() const;
+  std::string eos() const;
+
   /// Whether it splits text into words and merges the bytes of each pair by pair, as GPT-2 does.
   bool is_byte_pairs() const;
 

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "fuzz/fuzz.h"
+#include "server/api/llama_dialect.h"
 #include "server/api/openai_answer.h"
 #include "server/api/tokenize.h"
 #include "server/base/request_error.h"
@@ -33,7 +34,7 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
 void run(int what, std::string_view body) {
   static FakeModel model([](std::vector<engine::Event>&&) {});
   try {
-    switch (what % 4) {
+    switch (what % 6) {
       case 0:
         return check(model, prepare(model, server::Endpoint::kChat, body));
       case 1:
@@ -41,12 +42,17 @@ void run(int what, std::string_view body) {
       case 2:
         if (!nlohmann::json::accept(server::tokenize_reply(model, body))) finding("a reply that is not JSON");
         return;
-      default:
+      case 3:
         if (!nlohmann::json::accept(server::detokenize_reply(model, body))) finding("a reply that is not JSON");
+        return;
+      case 4:
+        return check(model, prepare(model, server::LlamaDialect(), body));
+      default:
+        if (!nlohmann::json::accept(server::template_reply(model, body))) finding("a reply that is not JSON");
     }
   } catch (const server::RequestError& e) {
     if (e.status() < 400 || e.status() > 499) finding("a client's fault that is none");
-    const auto json = nlohmann::json::parse(server::openai_error(e));
+    const auto json = nlohmann::json::parse(what % 6 == 4 ? server::llama_error(e) : server::openai_error(e));
     if (json["error"]["message"].get<std::string>().empty()) finding("an error without a message");
   }
 }

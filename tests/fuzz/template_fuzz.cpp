@@ -71,7 +71,10 @@ const Texts& texts() {
 void run(unsigned first, std::string_view rest) {
   std::string prompt;
   try {
-    prompt = texts().templates[(first >> 1U) % kTemplates.size()]->render(messages_of(rest), (first & 1U) != 0);
+    prompt = texts().templates[(first >> 1U) % kTemplates.size()]->render(
+        messages_of(rest), (first & 0x80U) != 0 ? text::TurnEnd::kContinue
+                           : (first & 1U) != 0  ? text::TurnEnd::kOpenTurn
+                                                : text::TurnEnd::kClosed);
   } catch (const text::TemplateError& e) {
     if (e.what()[0] == '\0') finding("a refusal without a reason");
     return;

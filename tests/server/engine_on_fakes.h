@@ -36,8 +36,8 @@ class EngineOnFakes final : public server::Model {
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
     return texts_.detokenize(tokens, special);
   }
-  std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override {
-    return texts_.render(messages, add_generation_prompt);
+  std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override {
+    return texts_.render(messages, end);
   }
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,

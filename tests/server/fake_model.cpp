@@ -40,14 +40,15 @@ std::string FakeModel::detokenize(std::span<const kv::Token> tokens, bool) const
   return {tokens.begin(), tokens.end()};
 }
 
-std::string FakeModel::render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const {
+std::string FakeModel::render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const {
   on_text_();
   std::string out;
   for (const auto& m : messages) {
-    if (m.role == "alien") throw text::TemplateError("unknown role alien");
+    if (m.content == "alien") throw text::TemplateError("no aliens");
     out += m.role + ": " + m.content + "\n";
   }
-  return add_generation_prompt ? out + "assistant: " : out;
+  if (end == text::TurnEnd::kContinue) out.pop_back();
+  return end == text::TurnEnd::kOpenTurn ? out + "assistant: " : out;
 }
 
 std::vector<std::unique_ptr<sampling::Generation>> FakeModel::make_generations(

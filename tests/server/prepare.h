@@ -9,13 +9,16 @@
 
 namespace coppice::testing {
 
-inline server::Prepared prepare(server::Model& model, server::Endpoint endpoint, std::string_view body) {
-  const server::OpenAiDialect dialect(endpoint);
+inline server::Prepared prepare(server::Model& model, const server::Dialect& dialect, std::string_view body) {
   const auto json = server::parse_body(body, server::json_limits(model.facts().context_length, dialect.max_prompts()));
   server::Preparation preparation(model, dialect.parse(json, server::request_limits(model.facts())));
   while (!preparation.step()) {
   }
   return preparation.take();
+}
+
+inline server::Prepared prepare(server::Model& model, server::Endpoint endpoint, std::string_view body) {
+  return prepare(model, server::OpenAiDialect(endpoint), body);
 }
 
 }  // namespace coppice::testing

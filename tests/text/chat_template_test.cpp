@@ -29,7 +29,8 @@ TEST(ChatTemplate, RendersAsJinja2Does) {
   const nlohmann::json cases = prompts();
   ASSERT_GE(cases.size(), 10U);
   for (const auto& c : cases) {
-    EXPECT_EQ(chat.render(messages_of(c), c["add_generation_prompt"]), c["prompt"].get<std::string>());
+    EXPECT_EQ(chat.render(messages_of(c), c["add_generation_prompt"] ? TurnEnd::kOpenTurn : TurnEnd::kClosed),
+              c["prompt"].get<std::string>());
   }
 }
 
@@ -41,7 +42,8 @@ TEST(ChatTemplate, ManyThreadsAtOnce) {
   for (std::size_t t = 0; t < wrong.size(); ++t) {
     threads.emplace_back([&, t] {
       for (const auto& c : cases) {
-        wrong[t] += chat.render(messages_of(c), c["add_generation_prompt"]) != c["prompt"].get<std::string>();
+        wrong[t] += chat.render(messages_of(c), c["add_generation_prompt"] ? TurnEnd::kOpenTurn : TurnEnd::kClosed) !=
+                    c["prompt"].get<std::string>();
       }
     });
   }
@@ -52,7 +54,17 @@ TEST(ChatTemplate, ManyThreadsAtOnce) {
 TEST(ChatTemplate, AnOverrideTakesThePlaceOfTheFiles) {
   const ChatTemplate chat(test::vocabulary(), "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
   const std::vector<ChatMessage> messages = {{"user", "hi"}, {"assistant", "ho"}};
-  EXPECT_EQ(chat.render(messages, true), "[user: hi][assistant: ho]");
+  EXPECT_EQ(chat.render(messages, TurnEnd::kOpenTurn), "[user: hi][assistant: ho]");
+}
+
+TEST(ChatTemplate, TheLastMessageMayGoOn) {
+  const std::string source =
+      "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}"
+      "{% if add_generation_prompt %}[assistant: {% endif %}";
+  const ChatTemplate chat(test::vocabulary(), source);
+  const std::vector<ChatMessage> messages = {{"user", "hi"}, {"assistant", "Well, "}};
+  EXPECT_EQ(chat.render(messages, TurnEnd::kContinue), "[user: hi][assistant: Well, ");
+  EXPECT_EQ(chat.source(), source);
 }
 
 TEST(ChatTemplate, TheTemplatesOwnErrorReachesTheCaller) {
@@ -62,9 +74,9 @@ TEST(ChatTemplate, TheTemplatesOwnErrorReachesTheCaller) {
                           "{{ m.content }}{% endfor %}");
   const std::vector<ChatMessage> good = {{"user", "hi"}};
   const std::vector<ChatMessage> bad = {{"wizard", "hi"}};
-  EXPECT_EQ(chat.render(good, false), "hi");
+  EXPECT_EQ(chat.render(good, TurnEnd::kClosed), "hi");
   try {
-    chat.render(bad, false);
+    chat.render(bad, TurnEnd::kClosed);
     FAIL() << "rendered";
   } catch (const TemplateError& e) {
     EXPECT_THAT(e.what(), HasSubstr("Only user and assistant roles are supported!"));

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <boost/asio/this_coro.hpp>
 #include <boost/system/system_error.hpp>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -20,8 +19,11 @@
 #include <utility>
 
 #include "server/api/json_fields.h"
+#include "server/api/llama_dialect.h"
 #include "server/api/openai_dialect.h"
+#include "server/api/server_info.h"
 #include "server/api/tokenize.h"
+#include "server/http/http_head.h"
 #include "server/jobs/job.h"
 #include "server/jobs/reply_loop.h"
 #include "text/utf8_stream.h"
@@ -35,26 +37,6 @@ namespace {
 constexpr const char* kHealthPath = "/health";
 constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
-
-JsonObject model_json(const std::string& id, const std::string& root, std::int64_t created, const Model* model) {
-  JsonObject json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
-  if (model != nullptr) json["max_model_len"] = model->facts().context_length;
-  return json;
-}
-
-/// RFC 3986, 2.1. What isn't encoded rightly stays as it is.
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    std::uint8_t byte = 0;
-    const char* digits = text.data() + i + 1;
-    const bool encoded =
-        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
-    out += encoded ? static_cast<char>(byte) : text[i];
-    if (encoded) i += 2;
-  }
-  return out;
-}
 
 RequestError out_of_time_error() {
   return RequestError::server_error(504, "The request ran out of time before it was read.", "deadline_exceeded");
@@ -110,32 +92,41 @@ void check(const GenerationRequest& request) {
 void check_echoes(const Prepared& prepared, std::size_t max_bytes) {
   std::size_t bytes = 0;
   for (const std::string& echo : prepared.echoes) bytes += echo.size();
+  for (const std::string& prompt : prepared.prompt_texts) bytes += prompt.size();
   if (bytes * static_cast<std::size_t>(prepared.terms.n) <= max_bytes) return;
-  throw RequestError(400, fmt::format("the prompts that the answers begin with have over {} bytes together", max_bytes),
-                     "echo", "answer_too_large");
+  throw RequestError(400, fmt::format("the prompts that the answers repeat have over {} bytes together", max_bytes),
+                     prepared.echoes.empty() ? prepared.terms.input_field : "echo", "answer_too_large");
 }
 
 }  // namespace
 
 Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker)
     : config_(std::move(config)),
-      keys_(config_.api_keys_file),
+      keys_(config_.api_keys_file, config_.api_keys),
+      cors_(config_.cors_origins),
       hub_(hub),
       worker_(worker),
       default_dialect_(std::make_unique<OpenAiDialect>(Endpoint::kChat)),
       started_(std::time(nullptr)) {
-  const auto add = [this](const char* path, const char* method, Action action) {
-    routes_.push_back({path, method, action, nullptr});
+  const auto add = [this](std::string path, const char* method, Action action) {
+    routes_.push_back({std::move(path), method, action, nullptr});
   };
   add(kHealthPath, "GET", &Api::health);
   add("/metrics", "GET", &Api::metrics);
-  add("/v1/models", "GET", &Api::models);
-  add(kModelPath, "GET", &Api::models);  // and all below it
   add("/v1/cache/stats", "GET", &Api::cache_stats);
+  add("/props", "GET", &Api::props);
+  add("/slots", "GET", &Api::slots);
   add("/tokenize", "POST", &Api::convert<tokenize_reply>);
   add("/detokenize", "POST", &Api::convert<detokenize_reply>);
-  add_dialect("/v1/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
+  add("/apply-template", "POST", &Api::convert<template_reply>);
+  add(kModelPath, "GET", &Api::models);  // and all below it
+  for (const std::string root : {"/v1", ""}) {
+    add(root + "/models", "GET", &Api::models);
+    add(root + "/chat/completions/input_tokens", "POST", &Api::convert<count_reply>);
+    add_dialect(root + "/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
+  }
   add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
+  for (const char* path : {"/completion", "/completions"}) add_dialect(path, std::make_unique<LlamaDialect>());
 }
 
 void Api::add_dialect(std::string path, std::unique_ptr<Dialect> dialect) {
@@ -143,7 +134,8 @@ void Api::add_dialect(std::string path, std::unique_ptr<Dialect> dialect) {
 }
 
 void Api::admit(HttpRequest& request) {
-  if (request.path == kHealthPath) return;
+  request.reply_fields = cors_.fields(request.origin);
+  if (find(request.path) == &routes_.front() || cors_.is_preflight(request)) return;  // health
   check_key(request);
   if (draining_ && request.method == "POST") throw RequestError::shutting_down();
 }
@@ -185,7 +177,9 @@ void Api::reload_keys() {
 }
 
 const Api::Route* Api::find(std::string_view path) const {
-  const std::string_view known = path.starts_with(kModelPath) ? std::string_view(kModelPath) : path;
+  if (path.ends_with('/') && path != kModelPath) path.remove_suffix(1);
+  const std::string_view below = std::string_view(kModelPath);
+  const std::string_view known = path.starts_with(below) && path != below ? below : path;
   const auto it = std::ranges::find(routes_, known, &Route::path);
   return it == routes_.end() ? nullptr : &*it;
 }
@@ -195,6 +189,7 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   std::unique_ptr<Answer> answer;
   const Route* const route = find(request.path);
   const char* label = kOtherPath;
+  if (cors_.is_preflight(request)) co_return co_await out.send(cors_.preflight(request));
   try {
     if (route == nullptr)
       throw RequestError(404, fmt::format("There is nothing at {}.", request.path), "", "not_found");
@@ -241,6 +236,7 @@ void Api::set_progress(std::string stage, double fraction) {
 
 void Api::set_ready(std::shared_ptr<Model> model) {
   model_ = std::move(model);
+  fingerprint_ = fingerprint(config_, model_->facts());
   hub_.on_report(
       [this](engine::RequestId id, const engine::CacheReport& report) { log_cache_report(id, report, *model_); });
 }
@@ -266,18 +262,24 @@ asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
 }
 
 asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
-  const auto& [id, alias] = config_.names;
-  if (request.path.starts_with(kModelPath)) {
-    const std::string name = percent_decoded(request.path.substr(std::string_view(kModelPath).size()));
-    if (name.empty() || !config_.names.known(name))
-      throw RequestError(404, fmt::format("The model '{}' does not exist.", text::to_utf8(name)), "model",
-                         "model_not_found");
-    co_await out.send({.body = dump(model_json(name, id, started_, model_.get()))});
-    co_return;
-  }
-  JsonArray data = {model_json(id, id, started_, model_.get())};
-  if (!alias.empty() && alias != id) data.push_back(model_json(alias, id, started_, model_.get()));
-  co_await out.send({.body = dump(JsonObject{{"object", "list"}, {"data", std::move(data)}})});
+  const ModelFacts* facts = model_ ? &model_->facts() : nullptr;
+  const std::string_view path = request.path;
+  if (path.size() <= std::string_view(kModelPath).size() || !path.starts_with(kModelPath))
+    co_return co_await out.send({.body = models_json(config_.names, started_, facts)});
+  const std::string name = percent_decoded(path.substr(std::string_view(kModelPath).size()));
+  if (!config_.names.known(name))
+    throw RequestError(404, fmt::format("The model '{}' does not exist.", text::to_utf8(name)), "model",
+                       "model_not_found");
+  co_await out.send({.body = dump(model_json(name, config_.names.id, started_, facts))});
+}
+
+asio::awaitable<void> Api::props(HttpRequest&, ReplyWriter& out) {
+  co_await out.send({.body = props_json(config_, ready_model().facts())});
+}
+
+asio::awaitable<void> Api::slots(HttpRequest&, ReplyWriter& out) {
+  const Model& model = ready_model();
+  co_await out.send({.body = slots_json(model.facts(), model.snapshot())});
 }
 
 asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {
@@ -324,7 +326,7 @@ asio::awaitable<void> Api::prepare(std::size_t bytes, std::function<bool()> step
 
 GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
   const JsonObject body = parse_body(request.body, json_limits(facts.context_length, dialect.max_prompts()));
-  GenerationRequest parsed = dialect.parse(body, request_limits(facts));
+  GenerationRequest parsed = dialect.parse(body, request_limits(facts, config_.defaults));
   check(parsed);
   parsed.cache_salt.insert(0, request.tenant_salt);
   const ServedNames& names = config_.names;
@@ -377,8 +379,11 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   AnswerHead head{.id = std::string(dialect.id_prefix()) + random_name(),
                   .created = std::time(nullptr),
                   .model = asked.model,
+                  .fingerprint = fingerprint_,
+                  .context_length = model.facts().context_length,
                   .n_choices = job.n_choices(),
                   .n_prompts = job.n_choices() / asked.n,
+                  .prompts = std::move(prepared.prompt_texts),
                   .echoes = std::move(prepared.echoes),
                   .reporting = {asked.cache_report, &model, config_.cache_reports}};
   // The log's cache reports have these numbers: the engine tells of a request that its client may have left.

@@ -5,7 +5,8 @@
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or
 //      OpenAI's.
-//   2. Where keys are wanted, everything but /health wants one: figures tell about other people's requests, too.
+//   2. Where keys are wanted, everything but /health and a browser's preflight wants one: figures tell about other people's
+//      requests, too.
 //   3. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "server/api/api_config.h"
 #include "server/api/api_keys.h"
 #include "server/api/cache_report_json.h"
+#include "server/api/cors.h"
 #include "server/api/dialect.h"
 #include "server/api/metrics.h"
 #include "server/http/http.h"
@@ -68,6 +70,8 @@ class Api final : public HttpHandler {
 
   boost::asio::awaitable<void> health(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> models(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> props(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> slots(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> metrics(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> cache_stats(HttpRequest& request, ReplyWriter& out);
   template <std::string (*make_reply)(const Model&, std::string_view)>
@@ -88,6 +92,7 @@ class Api final : public HttpHandler {
 
   ApiConfig config_;
   ApiKeys keys_;
+  Cors cors_;
   EventHub& hub_;
   WorkQueue& worker_;
   Metrics metrics_;
@@ -95,6 +100,7 @@ class Api final : public HttpHandler {
   std::unique_ptr<Dialect> default_dialect_;  ///< for errors where no route has another
   std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };
   std::shared_ptr<Model> model_;
+  std::string fingerprint_;  ///< once there is a model
   std::string stage_ = "starting";
   double fraction_ = 0;
   std::atomic<bool> draining_ = false;  ///< the worker reads it

@@ -67,13 +67,17 @@ std::vector<ApiKey> parse(const std::string& text) {
 
 }  // namespace
 
-ApiKeys::ApiKeys(std::string path) : path_(std::move(path)) {
-  if (wanted()) reload();
+ApiKeys::ApiKeys(std::string path, const std::vector<std::string>& more) : path_(std::move(path)) {
+  for (const std::string& key : more) more_.push_back(parse_line({key}));
+  keys_ = more_;
+  if (!path_.empty()) reload();
 }
 
 void ApiKeys::reload() {
   try {
-    keys_ = parse(read_file(path_));
+    std::vector<ApiKey> keys = parse(read_file(path_));
+    keys.insert(keys.end(), more_.begin(), more_.end());
+    keys_ = std::move(keys);
   } catch (const KeyFileError& e) {
     throw KeyFileError(fmt::format("Cannot use the API keys in '{}': {}.", path_, e.what()));
   }

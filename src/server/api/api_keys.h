@@ -33,13 +33,13 @@ struct ApiKey {
 
 class ApiKeys {
  public:
-  /// Empty path: no keys, everybody may come in. Throws KeyFileError.
-  explicit ApiKeys(std::string path = "");
+  /// `more`: keys besides the file's. Neither a path nor keys: everybody may come in. Throws KeyFileError.
+  explicit ApiKeys(std::string path = "", const std::vector<std::string>& more = {});
 
   /// Reads the file again. Throws KeyFileError.
   void reload();
 
-  bool wanted() const { return !path_.empty(); }
+  bool wanted() const { return !path_.empty() || !more_.empty(); }
   const std::string& path() const { return path_; }
   std::size_t size() const { return keys_.size(); }
 
@@ -48,7 +48,8 @@ class ApiKeys {
 
  private:
   std::string path_;
-  std::vector<ApiKey> keys_;
+  std::vector<ApiKey> more_;
+  std::vector<ApiKey> keys_;  ///< all
 };
 
 /// What goes before the salts of a key's requests, so that they share the cache with no other key's. No two pairs of

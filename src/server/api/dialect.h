@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "server/api/cache_report_json.h"
+#include "server/api/generation_defaults.h"
 #include "server/api/json.h"
 #include "server/base/request_error.h"
 #include "server/jobs/answer.h"
@@ -36,14 +37,16 @@ struct RequestLimits {
   std::int32_t n_vocab = 0;
   int max_choices = 32;  ///< of `n`: the samples of one prompt run together
   int max_prompts = kMaxPrompts;
+  GenerationDefaults defaults;
 };
 
 /// More prompts than can wait and run could never all be let in, however often they are sent.
-inline RequestLimits request_limits(const ModelFacts& facts) {
+inline RequestLimits request_limits(const ModelFacts& facts, const GenerationDefaults& defaults = {}) {
   const int waiting = static_cast<int>(std::min(facts.max_waiting, std::size_t{kMaxPrompts}));
   return {.n_vocab = facts.n_vocab,
           .max_choices = facts.max_batch,
-          .max_prompts = std::min(waiting + facts.max_batch, kMaxPrompts)};
+          .max_prompts = std::min(waiting + facts.max_batch, kMaxPrompts),
+          .defaults = defaults};
 }
 
 /// What an answer is made of besides its deltas.
@@ -51,9 +54,12 @@ struct AnswerHead {
   std::string id;            ///< id_prefix() and a random number
   std::int64_t created = 0;  ///< seconds since 1970
   std::string model;         ///< the name that the client may know it by
+  std::string fingerprint;   ///< of server and model: another one may answer differently
+  std::int32_t context_length = 0;
   int n_choices = 1;
   int n_prompts = 1;
-  std::vector<std::string> echoes;  ///< go before the text of each of a prompt's choices; one for each prompt, or none
+  std::vector<std::string> prompts;  ///< as the model gets them; one for each prompt, or none
+  std::vector<std::string> echoes;   ///< go before the text of each of a prompt's choices; one for each prompt, or none
   CacheReporting reporting;
 };
 

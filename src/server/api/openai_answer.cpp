@@ -69,7 +69,17 @@ JsonObject logprobs_json(Endpoint endpoint, std::span<const sampling::LogprobEnt
 }
 
 JsonObject head_json(const AnswerHead& head, const char* object) {
-  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+  return {{"id", head.id},
+          {"object", object},
+          {"created", head.created},
+          {"model", head.model},
+          {"system_fingerprint", head.fingerprint}};
+}
+
+/// llama-server's, for a look at what the template made of a chat.
+JsonObject verbose_json(const AnswerHead& head) {
+  if (head.prompts.size() == 1) return {{"prompt", head.prompts.front()}};
+  return {{"prompt", JsonArray(head.prompts.begin(), head.prompts.end())}};
 }
 
 /// Of the choice's prompt. REQUIRES: there are echoes.
@@ -224,6 +234,7 @@ OpenAiBody::OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs, P
     choices_[i].logprobs = lists;
     if (of_prompt_.in_echo >= 0) choices_[i].offset = characters(echo_of(head_.echoes, i, choices_.size()));
   }
+  for (const std::string& prompt : head_.prompts) bytes_ += prompt.size();
   for (std::string& echo : head_.echoes) {
     echo = inside(dump(Json(echo)));
     bytes_ += echo.size() * (choices_.size() / head_.echoes.size());
@@ -300,6 +311,7 @@ std::string OpenAiBody::end(const engine::Usage& usage, CacheReportList reports)
     json += R"(,"prompt_logprobs":[)" + prompts_.front().list + "]";
   json += R"(,"usage":)" + dump(usage_json(usage));
   if (!cache_report.is_null()) json += R"(,"cache_report":)" + dump(cache_report);
+  if (!head_.prompts.empty()) json += R"(,"__verbose":)" + dump(verbose_json(head_));
   choices_.clear();  // the client may take long to read it: it is held once
   prompts_.clear();
   bytes_ = 0;
@@ -352,11 +364,12 @@ std::string OpenAiStream::chunk(int choice, Json content, Json logprobs, const c
 std::string OpenAiStream::end(const engine::Usage& usage, CacheReportList reports) {
   const Json cache_report = cache_reports_json(reports, head_.reporting);
   std::string out;
-  if (with_usage_ || !cache_report.is_null()) {
+  if (with_usage_ || !cache_report.is_null() || !head_.prompts.empty()) {
     JsonObject json = head_json(head_, endpoint_ == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
     json["choices"] = JsonArray();
     if (with_usage_) json["usage"] = usage_json(usage);
     if (!cache_report.is_null()) json["cache_report"] = cache_report;
+    if (!head_.prompts.empty()) json["__verbose"] = verbose_json(head_);
     out += event(dump(std::move(json)));
   }
   return out + event("[DONE]");

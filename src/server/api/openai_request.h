@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "server/api/dialect.h"
 #include "server/api/json.h"
+#include "server/api/json_fields.h"
 #include "server/jobs/generation_request.h"
 
 namespace coppice::server {
@@ -18,7 +20,12 @@ enum class Endpoint : std::uint8_t { kChat, kCompletions };
 /// Throws RequestError.
 GenerationRequest parse_openai_request(Endpoint endpoint, const JsonObject& body, const RequestLimits& limits);
 
+/// Refuses fields that change answers and that this server doesn't have, also where a chat is only counted.
+void refuse_unbuilt_fields(const JsonFields& f);
+
 /// The messages of a chat, which /tokenize accepts too. Throws RequestError.
 std::vector<Message> parse_messages(const Json& messages);
+/// "add_generation_prompt" and "continue_final_message". Throws RequestError. REQUIRES: parse_messages() made them.
+text::TurnEnd parse_turn_end(const JsonFields& f, std::span<const Message> messages);
 
 }  // namespace coppice::server

@@ -1,6 +1,7 @@
 #include "server/api/tokenize.h"
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "server/api/json_fields.h"
@@ -14,11 +15,27 @@ namespace {
 
 using Tokens = std::vector<kv::Token>;
 
-Tokens chat_tokens(const Model& model, const JsonFields& f, const char* field) {
-  const std::string text =
-      chat_text(model, parse_messages(*f.find(field)), f.boolean("add_generation_prompt").value_or(true), field);
-  return text_tokens(model.facts(), text, field,
+std::string chat_prompt(const Model& model, const JsonFields& f) {
+  const Json* field = f.find("messages");
+  if (field == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
+  refuse_unbuilt_fields(f);
+  std::vector<Message> messages = parse_messages(*field);
+  const text::TurnEnd end = parse_turn_end(f, messages);
+  return chat_text(model, std::move(messages), end, "messages");
+}
+
+Tokens chat_tokens(const Model& model, const JsonFields& f) {
+  const std::string text = chat_prompt(model, f);
+  return text_tokens(model.facts(), text, "messages",
                      [&](std::size_t most) { return model.tokenize(text, true, true, most); });
+}
+
+/// As llama-server: a piece of a character is a list of its bytes.
+Json text_or_bytes(const std::string& piece) {
+  if (text::is_utf8(piece)) return Json(piece);
+  JsonArray bytes;
+  for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
 }
 
 Tokens plain_tokens(const Model& model, const JsonFields& f) {
@@ -39,12 +56,13 @@ Tokens plain_tokens(const Model& model, const JsonFields& f) {
 std::string tokenize_reply(const Model& model, std::string_view body) {
   const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
   const JsonFields f(json);
-  const Tokens tokens = f.has("messages") ? chat_tokens(model, f, "messages") : plain_tokens(model, f);
+  const Tokens tokens = f.has("messages") ? chat_tokens(model, f) : plain_tokens(model, f);
   JsonObject reply;
-  const auto piece = [&model](kv::Token token) { return text::to_utf8(model.detokenize(std::span(&token, 1), true)); };
+  const auto piece = [&model](kv::Token token) { return model.detokenize(std::span(&token, 1), true); };
   if (f.boolean("with_pieces").value_or(false)) {
     JsonArray& list = reply["tokens"].emplace_array();
-    for (const kv::Token token : tokens) list.push_back(JsonObject{{"id", token}, {"piece", piece(token)}});
+    for (const kv::Token token : tokens)
+      list.push_back(JsonObject{{"id", token}, {"piece", text_or_bytes(piece(token))}});
   } else {
     reply["tokens"] = JsonArray(tokens.begin(), tokens.end());
   }
@@ -52,9 +70,20 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
   reply["max_model_len"] = model.facts().context_length;
   if (f.boolean("return_token_strs").value_or(false)) {
     JsonArray& list = reply["token_strs"].emplace_array();
-    for (const kv::Token token : tokens) list.push_back(Json(piece(token)));
+    for (const kv::Token token : tokens) list.push_back(Json(text::to_utf8(piece(token))));
   }
   return dump(std::move(reply));
+}
+
+std::string template_reply(const Model& model, std::string_view body) {
+  const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
+  return dump(JsonObject{{"prompt", chat_prompt(model, JsonFields(json))}});
+}
+
+std::string count_reply(const Model& model, std::string_view body) {
+  const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
+  const Tokens tokens = chat_tokens(model, JsonFields(json));
+  return dump(JsonObject{{"object", "response.input_tokens"}, {"input_tokens", tokens.size()}});
 }
 
 std::string detokenize_reply(const Model& model, std::string_view body) {

@@ -1,4 +1,4 @@
-// POST /tokenize and /detokenize. Both throw RequestError.
+// POST /tokenize, /detokenize, /apply-template and what counts a chat's tokens. All throw RequestError.
 #pragma once
 
 #include <string>
@@ -11,6 +11,12 @@ namespace coppice::server {
 /// {"content" | "prompt" | "messages", ...} -> {"tokens", "count", "max_model_len"}. Takes llama-server's fields (content,
 /// add_special, parse_special, with_pieces) and vLLM's (prompt or messages, add_special_tokens, return_token_strs).
 std::string tokenize_reply(const Model& model, std::string_view body);
+
+/// {"messages", ...} -> {"prompt"}: the chat as the model gets it.
+std::string template_reply(const Model& model, std::string_view body);
+
+/// {"messages", ...} -> {"object", "input_tokens"}.
+std::string count_reply(const Model& model, std::string_view body);
 
 /// {"tokens"} -> {"content", "prompt"}: the same text under both servers' names.
 std::string detokenize_reply(const Model& model, std::string_view body);

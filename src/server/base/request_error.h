@@ -42,6 +42,12 @@ class RequestError : public std::runtime_error {
   Kind kind() const { return kind_; }
   const std::string& field() const { return field_; }
   const std::string& code() const { return code_; }
+  /// Of a prompt that doesn't fit: tokens that it has at least, and that the context holds.
+  struct Sizes {
+    std::int64_t tokens = 0, context = 0;
+  };
+  const std::optional<Sizes>& sizes() const { return sizes_; }
+  void set_sizes(Sizes sizes) { sizes_ = sizes; }
   /// When it is worth asking again.
   std::optional<int> retry_after_s() const { return retry_after_s_; }
 
@@ -50,6 +56,7 @@ class RequestError : public std::runtime_error {
   Kind kind_;
   std::string field_, code_;
   std::optional<int> retry_after_s_;
+  std::optional<Sizes> sizes_;
 };
 
 }  // namespace coppice::server

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <boost/beast/core/string.hpp>
+#include <charconv>
+#include <cstdint>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -54,7 +56,25 @@ HttpRequest read_head(const http::request_header<>& head, const HttpLimits& limi
   if (const auto [first, last] = head.equal_range(http::field::authorization);
       first != last && std::next(first) == last)
     request.authorization = std::string_view(first->value());
+  else if (const std::string_view key = head["X-Api-Key"]; first == last && !key.empty())  // Anthropic's clients
+    request.authorization = fmt::format("Bearer {}", key);
+  request.origin = std::string_view(head[http::field::origin]);
+  request.asked_fields = std::string_view(head[http::field::access_control_request_headers]);
+  request.asks_for_method = head.count(http::field::access_control_request_method) > 0;
   return request;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool encoded =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    out += encoded ? static_cast<char>(byte) : text[i];
+    if (encoded) i += 2;
+  }
+  return out;
 }
 
 std::optional<RequestError> protocol_error(boost::system::error_code error, bool overdue, const HttpLimits& limits) {

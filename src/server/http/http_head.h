@@ -4,6 +4,8 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/message.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "server/base/request_error.h"
 #include "server/http/http.h"
@@ -13,6 +15,9 @@ namespace coppice::server {
 
 /// All of a request but its body. Throws RequestError (400 or 431): it is not one that we take.
 HttpRequest read_head(const boost::beast::http::request_header<>& head, const HttpLimits& limits);
+
+/// RFC 3986, 2.1. What isn't encoded rightly stays as it is.
+std::string percent_decoded(std::string_view text);
 
 /// The reply to what the parser could not take (`overdue`: or didn't get in time); none: nobody is there to read it.
 std::optional<RequestError> protocol_error(boost::system::error_code error, bool overdue, const HttpLimits& limits);

@@ -93,6 +93,7 @@ asio::awaitable<void> HttpSession::turn_away(RequestError error) {
 asio::awaitable<bool> HttpSession::serve_one() {
   head_only_ = false;
   path_.clear();
+  fields_.clear();
   skip_empty_lines();
   if (buffer_.size() == 0 && !co_await wait_for_request()) co_return false;
   busy_ = true;
@@ -147,7 +148,9 @@ asio::awaitable<std::expected<HttpRequest, std::optional<RequestError>>> HttpSes
     request = read_head(head, limits_);
     path_ = request.path;
     handler_.admit(request);
+    fields_ = std::move(request.reply_fields);
   } catch (const RequestError& e) {
+    fields_ = std::move(request.reply_fields);
     co_return std::unexpected(e);
   }
 
@@ -246,6 +249,7 @@ std::string HttpSession::head(int status, std::string_view content_type, const R
     out += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
     if (!http10_) out += "Transfer-Encoding: chunked\r\n";
   }
+  out += fields_;
   const bool stays = keep_alive_ && !finishing_;
   return out + (stays ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n");
 }

@@ -18,10 +18,13 @@ namespace coppice::server {
 /// News of one choice (a sample of a prompt), of one step or of several.
 struct Delta {
   int choice = 0;
-  std::string text;  ///< valid UTF-8
+  std::string text;               ///< valid UTF-8
+  std::vector<kv::Token> tokens;  ///< whose text that is, and those without any
   std::vector<sampling::LogprobEntry> logprobs;
   std::vector<sampling::PromptToken> prompt;  ///< its next tokens; only the prompt's first choice has them
   std::optional<sampling::Finish> finish;     ///< kStop, kLength or kTimeout: other ends are errors of the whole job
+  std::string stop;                           ///< with kStop: the stop string that was met; empty: a token ended it
+  std::optional<engine::Usage> usage;         ///< with the last end of a prompt's samples: of all of them
 };
 
 /// Of each prompt; null: it has none.

@@ -42,8 +42,8 @@ class EngineModel final : public Model {
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
     return vocabulary_->detokenize(tokens, special);
   }
-  std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const override {
-    return template_->render(messages, add_generation_prompt);
+  std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override {
+    return template_->render(messages, end);
   }
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,

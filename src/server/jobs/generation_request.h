@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "kv/types.h"
 #include "sampling/params.h"
+#include "text/chat_template.h"
 
 namespace coppice::server {
 
@@ -30,8 +33,11 @@ struct Message {
   std::string reasoning;             ///< what the assistant thought before its answer
 };
 
-/// Text, or token ids that are taken as they are.
-using Prompt = std::variant<std::string, std::vector<kv::Token>>;
+/// Texts among token ids: the first part has the model's beginning token if it is a text.
+using PromptParts = std::vector<std::variant<std::string, kv::Token>>;
+
+/// Text, or token ids that are taken as they are, or both.
+using Prompt = std::variant<std::string, std::vector<kv::Token>, PromptParts>;
 
 struct GenerationTerms {
   std::string model;                     ///< the name that the client uses; empty: whatever is served
@@ -43,21 +49,31 @@ struct GenerationTerms {
                                            ///< with the prompt's
   int prompt_logprobs = -1;                ///< of the prompt's tokens, and of as many alternatives to each; -1: none
   std::int32_t logprobs_from = 0;          ///< the first of the prompt's tokens that these are wanted of
+  bool prompt_text = false;                ///< the answer tells the prompt as the model gets it
   bool stream = false;                     ///< as events, while it is generated
   bool stream_usage = false;               ///< the stream's end tells the usage
   bool cache_report = false;               ///< the answer tells why the prompt's prefix did not match further
+  bool match_cache = true;                 ///< false: all of the prompt is computed; it is cached as ever
 
   std::string cache_salt;                 ///< requests with different salts share no cached prefix
   std::int32_t priority = 0;              ///< lower goes first
   std::optional<double> timeout_seconds;  ///< > 0
+
+  std::shared_ptr<const void> own;  ///< what the dialect that made this keeps for its answer
 };
 
 struct GenerationRequest : GenerationTerms {
   // The input: one of the two.
   std::vector<Message> messages;
   std::vector<Prompt> prompts;
-  bool add_generation_prompt = true;  ///< messages: open the assistant's turn
-  sampling::SamplingParams sampling;
+  text::TurnEnd turn_end = text::TurnEnd::kOpenTurn;  ///< messages
+  bool add_special = true;                            ///< to texts: the model's beginning and end tokens
+  std::optional<std::int32_t>
+      keep_last;  ///< only so many of a prompt's last tokens, >= 1; 0: as many as the context holds
+
+  sampling::SamplingParams sampling;                     ///< and, in texts, what becomes part of it:
+  std::vector<std::pair<std::string, float>> text_bias;  ///< for each token of each text, tokenized by itself
+  std::vector<std::string> bad_words;
 };
 
 }  // namespace coppice::server

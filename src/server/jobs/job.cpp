@@ -112,6 +112,7 @@ void Job::on_event(engine::Event&& event) {
     add_piece(it->second.first_choice + event.sample, std::move(event.piece));
   }
   if (event.done) {
+    pending(it->second.first_choice + event.sample).usage = event.usage;
     usage_.prompt_tokens += event.usage.prompt_tokens;
     usage_.cached_tokens += event.usage.cached_tokens;
     usage_.completion_tokens += event.usage.completion_tokens;
@@ -140,14 +141,25 @@ void Job::add_prompt(int choice, std::vector<sampling::PromptToken>&& tokens) {
 }
 
 void Job::add_piece(int choice, sampling::Piece&& piece) {
-  if (piece.text.empty() && piece.logprobs.empty() && !piece.finish) return;
+  if (piece.text.empty() && piece.logprobs.empty() && !piece.finish) {
+    if (piece.token >= 0) silent_[choice].push_back(piece.token);
+    return;
+  }
   Delta& delta = pending(choice);
+  if (const auto silent = silent_.find(choice); silent != silent_.end()) {
+    delta.tokens.insert(delta.tokens.end(), silent->second.begin(), silent->second.end());
+    silent_.erase(silent);
+  }
+  if (piece.token >= 0) delta.tokens.push_back(piece.token);
   pending_bytes_ += piece.text.size();
   for (const auto& entry : piece.logprobs) pending_bytes_ += weight(entry);
   delta.text += piece.text;
   delta.logprobs.insert(delta.logprobs.end(), std::make_move_iterator(piece.logprobs.begin()),
                         std::make_move_iterator(piece.logprobs.end()));
-  if (piece.finish) delta.finish = piece.finish;
+  if (piece.finish) {
+    delta.finish = piece.finish;
+    delta.stop = std::move(piece.stop);
+  }
 }
 
 void Job::fail(RequestError error) {

@@ -86,7 +86,8 @@ class Job final : public EventListener {
   std::vector<std::shared_ptr<const engine::CacheReport>> reports_;
   int next_choice_ = 0;
   std::vector<Delta> pending_;
-  std::unordered_map<int, std::size_t> pending_of_;  ///< choice -> index in pending_
+  std::unordered_map<int, std::size_t> pending_of_;         ///< choice -> index in pending_
+  std::unordered_map<int, std::vector<kv::Token>> silent_;  ///< by choice: tokens that brought no text yet
   std::size_t pending_bytes_ = 0;
   engine::Usage usage_;
   std::optional<engine::Clock::time_point> first_token_;

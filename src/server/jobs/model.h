@@ -34,6 +34,8 @@ struct ModelFacts {
   int max_batch = 32;                            ///< running sequences
   std::size_t max_waiting = 4096;                ///< requests
   bool share = true;
+  std::string chat_template;  ///< its source
+  std::string bos, eos;       ///< texts of the first and the last token; empty: none
 };
 
 class Model {
@@ -51,7 +53,7 @@ class Model {
   /// Joined bytes, not always valid UTF-8. special: show special tokens too.
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
   /// The chat's prompt text. Throws text::TemplateError.
-  virtual std::string render(std::span<const text::ChatMessage> messages, bool add_generation_prompt) const = 0;
+  virtual std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const = 0;
   /// Of n samples of one prompt.
   virtual std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token> prompt) const = 0;

@@ -22,9 +22,16 @@ std::shared_ptr<const sampling::SharedParams> shared_params(sampling::SamplingPa
   }
 }
 
-std::string echo_text(const Model& model, const Prompt& prompt) {
-  if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
-  return text::to_utf8(model.detokenize(std::get<Tokens>(prompt), true));
+/// A prompt whose end alone is wanted may be so many contexts long.
+constexpr int kCutContexts = 16;
+
+std::size_t bytes_of(const Prompt& prompt) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) return text->size();
+  if (const auto* tokens = std::get_if<Tokens>(&prompt)) return tokens->size() * sizeof(kv::Token);
+  std::size_t bytes = 0;
+  for (const auto& part : std::get<PromptParts>(prompt))
+    bytes += part.index() == 0 ? std::get<std::string>(part).size() : sizeof(kv::Token);
+  return bytes;
 }
 
 }  // namespace
@@ -32,19 +39,44 @@ std::string echo_text(const Model& model, const Prompt& prompt) {
 Preparation::Preparation(Model& model, GenerationRequest request) : model_(model), asked_(std::move(request)) {
   if (asked_.messages.empty() && asked_.prompts.empty())
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
+  add_text_params();
   prepared_.sampling = shared_params(std::move(asked_.sampling), model.facts().n_vocab);
+}
+
+/// The texts that dialects leave in the request: only the model knows their tokens.
+void Preparation::add_text_params() {
+  const auto tokens_of_word = [this](const std::string& text, bool names = true) {
+    return model_.tokenize(text, false, names, sampling::kMaxBadWordTokens);
+  };
+  sampling::SamplingParams& params = asked_.sampling;
+  for (const auto& [text, bias] : asked_.text_bias) {
+    for (const kv::Token token : tokens_of_word(text, false)) {
+      float& sum = params.logit_bias[token];
+      const bool never = sum == sampling::kNever || bias == sampling::kNever;
+      sum = never ? sampling::kNever : std::clamp(sum + bias, -100.0F, 100.0F);
+    }
+  }
+  // As vLLM: a word is barred at the beginning of a text, and behind a space.
+  for (const std::string& word : asked_.bad_words) {
+    const std::string_view bare = std::string_view(word).substr(std::min(word.find_first_not_of(' '), word.size()));
+    Tokens first = tokens_of_word(std::string(bare)), later = tokens_of_word(" " + std::string(bare));
+    if (later != first) params.bad_words.push_back(std::move(later));
+    params.bad_words.push_back(std::move(first));
+  }
 }
 
 bool Preparation::step() {
   if (!asked_.messages.empty())
-    add(tokens_of(chat_text(model_, std::move(asked_.messages), asked_.add_generation_prompt, asked_.input_field)));
+    add(tokens_of(chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.input_field)));
   for (std::size_t bytes = 0; prepared_.requests.size() < asked_.prompts.size();) {
     if (bytes >= kStepBytes) return false;
     const Prompt& prompt = asked_.prompts[prepared_.requests.size()];
     const auto* text = std::get_if<std::string>(&prompt);
-    bytes += text ? text->size() : std::get<Tokens>(prompt).size() * sizeof(kv::Token);
-    add(text ? tokens_of(*text) : std::get<Tokens>(prompt));
-    if (asked_.echo) prepared_.echoes.push_back(echo_text(model_, prompt));
+    const auto* parts = std::get_if<PromptParts>(&prompt);
+    bytes += bytes_of(prompt);
+    add(text ? tokens_of(*text) : parts ? tokens_of(*parts) : std::get<Tokens>(prompt));
+    const bool whole = text && !asked_.keep_last;
+    if (asked_.echo) prepared_.echoes.push_back(whole ? *text : text_of(prepared_.requests.back().prompt));
   }
   return true;
 }
@@ -57,11 +89,43 @@ Prepared Preparation::take() {
 /// Names of special tokens count as these: whoever brings a chat template of their own writes them into the
 /// prompt (llama-server and vLLM do the same).
 Tokens Preparation::tokens_of(std::string_view text) const {
-  return text_tokens(model_.facts(), text, asked_.input_field,
-                     [&](std::size_t most) { return model_.prompt_tokens(text, asked_.cache_salt, most); });
+  const auto tokenize = [&](std::size_t most) {
+    return asked_.add_special ? model_.prompt_tokens(text, asked_.cache_salt, most)
+                              : model_.tokenize(text, false, true, most);
+  };
+  return text_tokens(model_.facts(), text, asked_.input_field, tokenize, asked_.keep_last ? kCutContexts : 1);
+}
+
+Tokens Preparation::tokens_of(const PromptParts& parts) const {
+  Tokens tokens;
+  for (const auto& part : parts) {
+    if (const auto* token = std::get_if<kv::Token>(&part)) {
+      tokens.push_back(*token);
+    } else {
+      const auto& text = std::get<std::string>(part);
+      const bool first = &part == &parts.front();
+      const Tokens more =
+          first ? tokens_of(text) : text_tokens(model_.facts(), text, asked_.input_field, [&](std::size_t most) {
+            return model_.tokenize(text, false, true, most);
+          });
+      tokens.insert(tokens.end(), more.begin(), more.end());
+    }
+    check_count(model_.facts(), tokens.size(), asked_.input_field);
+  }
+  return tokens;
+}
+
+std::string Preparation::text_of(std::span<const kv::Token> tokens) const {
+  return text::to_utf8(model_.detokenize(tokens, true));
 }
 
 void Preparation::add(Tokens tokens) {
+  if (asked_.keep_last) {
+    // All but one of the context's tokens, where the request doesn't say how many.
+    const auto most =
+        static_cast<std::size_t>(*asked_.keep_last > 0 ? *asked_.keep_last : model_.facts().context_length - 1);
+    if (tokens.size() > most) tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
+  }
   check_prompt(model_.facts(), tokens.size(), asked_.input_field, /*answers=*/asked_.max_tokens != 0);
   engine::Request& request = prepared_.requests.emplace_back();
   request.id = model_.next_id();
@@ -69,6 +133,8 @@ void Preparation::add(Tokens tokens) {
   request.cache_salt = asked_.cache_salt;
   request.priority = asked_.priority;
   request.cache_report = asked_.cache_report;
+  request.match_cache = asked_.match_cache;
+  if (asked_.prompt_text) prepared_.prompt_texts.push_back(text_of(tokens));
   const int n_top = std::max(asked_.prompt_logprobs, asked_.echo ? prepared_.sampling->params.logprobs : -1);
   if (n_top >= 0) request.scoring = {.scorer = model_.scorer(), .from = asked_.logprobs_from, .n_top = n_top};
   request.samples = model_.make_generations(prepared_.sampling, asked_.n, tokens);

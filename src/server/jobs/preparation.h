@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,7 @@ struct Prepared {
   std::shared_ptr<const sampling::SharedParams> sampling;  ///< of all samples
   std::vector<engine::Request> requests;                   ///< one per prompt; ids are set
   std::vector<std::string> echoes;                         ///< one per prompt, when asked for
+  std::vector<std::string> prompt_texts;                   ///< of all of its tokens; one per prompt, when asked for
 };
 
 class Preparation {
@@ -42,7 +45,10 @@ class Preparation {
  private:
   static constexpr std::size_t kStepBytes = std::size_t{16} << 10;  ///< some 5,000 tokens of English
 
+  void add_text_params();
   std::vector<kv::Token> tokens_of(std::string_view text) const;
+  std::vector<kv::Token> tokens_of(const PromptParts& parts) const;
+  std::string text_of(std::span<const kv::Token> tokens) const;
   void add(std::vector<kv::Token> tokens);
 
   Model& model_;

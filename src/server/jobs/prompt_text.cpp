@@ -11,10 +11,15 @@ namespace coppice::server {
 
 namespace {
 
-RequestError too_long(const ModelFacts& facts, const std::string& count, const std::string& field,
-                      const char* answer = "") {
-  return {400, fmt::format("'{}': {}, but the context holds {}{}.", field, count, facts.context_length, answer), field,
-          "context_length_exceeded"};
+/// In the words by which gateways and agents know it. `count`: tokens, at least.
+RequestError too_long(const ModelFacts& facts, const std::string& what, std::size_t count, const std::string& field) {
+  RequestError error(400,
+                     fmt::format("This model's maximum context length is {} tokens. However, {}. Please reduce the "
+                                 "length of '{}'.",
+                                 facts.context_length, what, field),
+                     field, "context_length_exceeded");
+  error.set_sizes({.tokens = static_cast<std::int64_t>(count), .context = facts.context_length});
+  return error;
 }
 
 text::ChatMessage as_text(Message&& message, const std::string& field) {
@@ -32,52 +37,49 @@ text::ChatMessage as_text(Message&& message, const std::string& field) {
 }
 
 /// Refuses, by its size alone, text that cannot fit: rendering and tokenizing it might take seconds.
-void check_bytes(const ModelFacts& facts, std::size_t bytes, const std::string& field) {
-  if (bytes <= facts.max_token_bytes * static_cast<std::size_t>(facts.context_length)) return;
-  throw RequestError(400,
-                     fmt::format("'{}': {} bytes cannot fit: the context holds {} tokens of at most {} bytes.", field,
-                                 bytes, facts.context_length, facts.max_token_bytes),
-                     field, "context_length_exceeded");
+void check_bytes(const ModelFacts& facts, std::size_t bytes, const std::string& field, int times = 1) {
+  const std::size_t longest = facts.max_token_bytes;
+  if (bytes <= longest * static_cast<std::size_t>(facts.context_length) * static_cast<std::size_t>(times)) return;
+  const std::size_t least = (bytes + longest - 1) / longest;
+  throw too_long(facts, fmt::format("{} bytes are at least {} tokens", bytes, least), least, field);
 }
 
 }  // namespace
 
 void check_count(const ModelFacts& facts, std::size_t count, const std::string& field) {
   if (count <= static_cast<std::size_t>(facts.context_length)) return;
-  throw too_long(facts, fmt::format("{} tokens", count), field);
+  throw too_long(facts, fmt::format("there are {} tokens", count), count, field);
 }
 
 void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field, bool answers) {
   if (count == 0) throw RequestError::bad_field(field, "has no tokens");
   if (!answers) return check_count(facts, count, field);
   if (count < static_cast<std::size_t>(facts.context_length)) return;
-  throw too_long(facts, fmt::format("{} tokens", count), field, ", the answer included");
+  throw too_long(facts, fmt::format("your prompt has {} tokens, and the answer needs one at least", count), count,
+                 field);
 }
 
 std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,
-                                   const std::function<std::vector<kv::Token>(std::size_t)>& tokenize) {
-  check_bytes(facts, text.size(), field);
-  const auto most = static_cast<std::size_t>(facts.context_length);
+                                   const std::function<std::vector<kv::Token>(std::size_t)>& tokenize, int times) {
+  check_bytes(facts, text.size(), field, times);
+  const auto most = static_cast<std::size_t>(facts.context_length) * static_cast<std::size_t>(times);
   std::vector<kv::Token> tokens = tokenize(most);
   if (tokens.size() <= most) return tokens;
-  throw too_long(facts, fmt::format("more than {} tokens in {} bytes", most, text.size()), field);
+  throw too_long(facts, fmt::format("there are more than {} tokens in {} bytes", most, text.size()), tokens.size(),
+                 field);
 }
 
-std::string chat_text(const Model& model, std::vector<Message> messages, bool add_generation_prompt,
-                      const std::string& field) {
+std::string chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const std::string& field) {
   const ModelFacts& facts = model.facts();
   if (std::ssize(messages) > std::ptrdiff_t{facts.context_length})
-    throw RequestError(400,
-                       fmt::format("'{}': {} of them cannot fit: the context holds {} tokens.", field, messages.size(),
-                                   facts.context_length),
-                       field, "context_length_exceeded");
+    throw too_long(facts, fmt::format("there are {} messages", messages.size()), messages.size(), field);
   std::vector<text::ChatMessage> chat;
   chat.reserve(messages.size());
   std::size_t bytes = 0;
   for (Message& message : messages) bytes += chat.emplace_back(as_text(std::move(message), field)).content.size();
   check_bytes(facts, bytes, field);
   try {
-    return model.render(chat, add_generation_prompt);
+    return model.render(chat, end);
   } catch (const text::TemplateError& e) {
     throw RequestError::bad_field(field, fmt::format("the chat template refuses them: {}", e.what()));
   }

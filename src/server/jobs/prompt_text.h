@@ -23,11 +23,10 @@ void check_count(const ModelFacts& facts, std::size_t count, const std::string& 
 void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field, bool answers);
 
 /// The chat as the model's template has it.
-std::string chat_text(const Model& model, std::vector<Message> messages, bool add_generation_prompt,
-                      const std::string& field);
+std::string chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const std::string& field);
 
-/// `tokenize`: called with the most tokens that are wanted, as Model::tokenize().
+/// `tokenize`: called with the most tokens that are wanted, as Model::tokenize(). `times`: so many contexts long it may be.
 std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,
-                                   const std::function<std::vector<kv::Token>(std::size_t)>& tokenize);
+                                   const std::function<std::vector<kv::Token>(std::size_t)>& tokenize, int times = 1);
 
 }  // namespace coppice::server

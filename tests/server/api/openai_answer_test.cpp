@@ -24,6 +24,7 @@ AnswerHead head(int n_choices, int n_prompts, std::vector<std::string> echoes) {
   return {.id = "an-id",
           .created = 1234,
           .model = "m",
+          .fingerprint = "b1",
           .n_choices = n_choices,
           .n_prompts = n_prompts,
           .echoes = std::move(echoes)};
@@ -64,7 +65,7 @@ TEST(OpenAiBody, ChatHasTheWholeShape) {
   body.delta({.choice = 1, .text = "c", .finish = Finish::kLength});
   EXPECT_EQ(json::parse(body.end({10, 4, 3}, {})), json::parse(R"({
     "id": "an-id", "object": "chat.completion", "created": 1234, "model": "m",
-    "choices": [
+    "system_fingerprint": "b1", "choices": [
       {"index": 0, "message": {"role": "assistant", "content": "a", "refusal": null}, "logprobs": null,
        "finish_reason": "stop"},
       {"index": 1, "message": {"role": "assistant", "content": "bc", "refusal": null}, "logprobs": null,
@@ -222,7 +223,8 @@ TEST(OpenAiStream, ChatOpensEachChoiceWithItsRole) {
   auto events = parse_events(stream.delta({.choice = 1, .text = "a"}));
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0], json::parse(R"({"id": "an-id", "object": "chat.completion.chunk", "created": 1234,
-    "model": "m", "choices": [{"index": 1, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
+    "model": "m", "system_fingerprint": "b1",
+    "choices": [{"index": 1, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
     "finish_reason": null}], "usage": null})"));
   EXPECT_EQ(events[1]["choices"][0]["delta"], json::parse(R"({"content": "a"})"));
   events = parse_events(stream.delta({.choice = 1, .text = "b", .finish = Finish::kStop}));

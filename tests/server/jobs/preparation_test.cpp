@@ -54,6 +54,50 @@ TEST(Preparation, RefusesWhatTemplatesDoNotGetYet) {
   EXPECT_THROW(step({.tool_calls = {{"1", "f", "{}"}}}), server::RequestError);
 }
 
+std::string text_of(const std::vector<kv::Token>& tokens) {
+  return {tokens.begin(), tokens.end()};
+}
+
+TEST(Preparation, KeepsThePromptsEndIfItMay) {
+  FakeModel model([](std::vector<engine::Event>&&) {});  // a context of 100 tokens, of a byte each
+  const auto kept = [&](const std::string& prompt, int keep) {
+    return prepare(
+        model, server::Endpoint::kCompletions,
+        R"({"prompt": )" + prompt + R"(, "echo": true, "truncate_prompt_tokens": )" + std::to_string(keep) + "}");
+  };
+  EXPECT_EQ(text_of(kept(R"("abcdef")", 2).requests[0].prompt), "ef");
+  EXPECT_EQ(kept(R"("abcdef")", 2).echoes[0], "ef") << "what the model got";
+  EXPECT_EQ(text_of(kept("[97, 98, 99]", 2).requests[0].prompt), "bc");
+  EXPECT_EQ(text_of(kept(R"("abc")", 9).requests[0].prompt), "abc");
+  const std::string tail(99, 'b');
+  EXPECT_EQ(text_of(kept("\"" + std::string(500, 'a') + tail + "\"", -1).requests[0].prompt), tail);
+  EXPECT_THROW(kept("\"" + std::string(500, 'a') + "\"", 100), server::RequestError) << "no room for an answer";
+  EXPECT_THROW(kept("\"" + std::string(2000, 'a') + "\"", 2), server::RequestError) << "16 contexts at most";
+}
+
+TEST(Preparation, TurnsTextsIntoTokens) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  const auto prepared = prepare(model, server::Endpoint::kCompletions, R"({"prompt": "hi",
+    "logit_bias": [["ab", 2], [97, 1], ["bc", -0.5], ["c", false]], "bad_words": ["no"]})");
+  const sampling::SamplingParams& params = prepared.sampling->params;
+  EXPECT_EQ(params.logit_bias.at('a'), 3) << "both count";
+  EXPECT_EQ(params.logit_bias.at('b'), 1.5F);
+  EXPECT_EQ(params.logit_bias.at('c'), sampling::kNever);
+  using Word = std::vector<kv::Token>;
+  EXPECT_EQ(params.bad_words, (std::vector<Word>{{' ', 'n', 'o'}, {'n', 'o'}}));
+}
+
+TEST(Preparation, HandsOnWhetherTheCacheIsAsked) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  const auto asked = [&](const char* fields) {
+    return prepare(model, server::Endpoint::kCompletions, std::string(R"({"prompt": "hi")") + fields + "}")
+        .requests.at(0)
+        .match_cache;
+  };
+  EXPECT_TRUE(asked(""));
+  EXPECT_FALSE(asked(R"(, "cache_prompt": false)"));
+}
+
 /// More prompts can never all be let in, so that asking again is of no use.
 TEST(Prepared, TakesAsManyPromptsAsHaveRoom) {
   FakeModel model([](std::vector<engine::Event>&&) {});
@@ -95,7 +139,7 @@ TEST(Prepared, TakesWhatFitsTheContextOnly) {
   const std::string full = list(1999, "7");
   EXPECT_EQ(code(kCompletions, R"("prompt": )" + list(server::kMaxPrompts, full)), "");
   EXPECT_EQ(code(kCompletions, R"("prompt": )" + list(2001, "7")), "context_length_exceeded");
-  const std::string message = R"({"name": "n", "role": "u", "content": [{"type": "text", "text": ""}]})";
+  const std::string message = R"({"name": "n", "role": "user", "content": [{"type": "text", "text": ""}]})";
   EXPECT_EQ(code(kChat, R"("messages": )" + list(2001, message)), "context_length_exceeded") << "and not for its form";
   for (const auto& [endpoint, good] : {std::pair(kChat, R"("messages": [{"role": "user", "content": "hi"}])"),
                                        std::pair(kCompletions, R"("prompt": "hi")")}) {

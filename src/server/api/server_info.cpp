@@ -1,0 +1,57 @@
+#include "server/api/server_info.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "server/api/llama_dialect.h"
+
+namespace coppice::server {
+
+JsonObject model_json(const std::string& id, const std::string& root, std::int64_t created, const ModelFacts* facts) {
+  JsonObject json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
+  if (facts != nullptr) json["max_model_len"] = facts->context_length;
+  return json;
+}
+
+std::string models_json(const ServedNames& names, std::int64_t created, const ModelFacts* facts) {
+  JsonArray data;
+  for (const std::string& name : names.list()) data.push_back(model_json(name, names.id, created, facts));
+  return dump(JsonObject{{"object", "list"}, {"data", std::move(data)}});
+}
+
+std::string props_json(const ApiConfig& config, const ModelFacts& facts) {
+  GenerationRequest plain = llama_defaults(config.defaults);
+  JsonObject settings = {{"n_ctx", facts.context_length},
+                         {"params", llama_settings(plain, plain.sampling, facts.context_length)}};
+  return dump(JsonObject{{"default_generation_settings", std::move(settings)},
+                         {"total_slots", facts.max_batch},
+                         {"model_path", config.model_path},
+                         {"model_alias", config.names.id},
+                         {"modalities", JsonObject{{"vision", false}, {"audio", false}}},
+                         {"chat_template", facts.chat_template},
+                         {"bos_token", facts.bos},
+                         {"eos_token", facts.eos},
+                         {"build_info", "coppice " + config.version},
+                         {"is_sleeping", false}});
+}
+
+std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot) {
+  JsonArray slots;
+  for (int i = 0; i < facts.max_batch; ++i)
+    slots.push_back(JsonObject{{"id", i},
+                               {"n_ctx", facts.context_length},
+                               {"speculative", false},
+                               {"is_processing", i < snapshot.running_sequences}});
+  return dump(std::move(slots));
+}
+
+std::string fingerprint(const ApiConfig& config, const ModelFacts& facts) {
+  const std::string all = fmt::format("{}|{}|{}|{}|{}|{}", config.version, config.names.id, config.model_path,
+                                      facts.attention, facts.kv_format, facts.n_vocab);
+  std::uint32_t hash = 0x811c9dc5;  // FNV-1a: it need not be hard to forge
+  for (const char c : all) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193U;
+  return fmt::format("b{}-{:08x}", config.version, hash);
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,27 @@
+// What is told of the server besides answers: its models, llama-server's /props and /slots, its fingerprint.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/snapshot.h"
+#include "server/api/api_config.h"
+#include "server/api/json.h"
+#include "server/jobs/model.h"
+
+namespace coppice::server {
+
+/// `facts`: null while the model is loading.
+JsonObject model_json(const std::string& id, const std::string& root, std::int64_t created, const ModelFacts* facts);
+/// {"object": "list", "data": [...]}
+std::string models_json(const ServedNames& names, std::int64_t created, const ModelFacts* facts);
+
+/// {"default_generation_settings", "total_slots", "model_path", "model_alias", "chat_template", "modalities", ...}
+std::string props_json(const ApiConfig& config, const ModelFacts& facts);
+/// One entry for each sequence that can run at once: [{"id", "n_ctx", "speculative", "is_processing"}].
+std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot);
+
+/// Changes with all that may change what a seed gives: version, model, backend, KV format.
+std::string fingerprint(const ApiConfig& config, const ModelFacts& facts);
+
+}  // namespace coppice::server

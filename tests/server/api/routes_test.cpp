@@ -1,0 +1,144 @@
+// Paths that other servers have, and what they tell of this one.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/fixture.h"
+
+namespace coppice::testing {
+namespace {
+
+using nlohmann::json;
+
+const std::string kMessages = R"({"messages": [{"role": "user", "content": "hi"}])";
+
+class RoutesTest : public ServerTest {};
+
+TEST_F(RoutesTest, NeedNoVersionAndMayEndWithASlash) {
+  start(words({"x"}));
+  for (const char* path : {"/chat/completions", "/chat/completions/", "/v1/chat/completions/"})
+    EXPECT_EQ(post(path, kMessages + "}").json()["object"], "chat.completion") << path;
+  for (const char* path : {"/models", "/models/", "/v1/models", "/v1/models/"})
+    EXPECT_EQ(get(path).json()["data"][0]["id"], "the-model") << path;
+  EXPECT_EQ(get("/v1/models/the-model").json()["max_model_len"], 100);
+  EXPECT_EQ(get("/health/").status, 200);
+  EXPECT_EQ(post("/tokenize/", R"({"content": "a"})").status, 200);
+  EXPECT_EQ(get("/").status, 404);
+  EXPECT_EQ(get("//").status, 404);
+  EXPECT_EQ(post("/v1/chat/completions//", kMessages + "}").status, 404);
+}
+
+TEST_F(RoutesTest, PropsTellWhatClientsMustKnow) {
+  server::ServerConfig c = config();
+  c.api.model_path = "/models/the.gguf";
+  c.api.defaults.seed = 42;
+  start_loading(c);
+  EXPECT_EQ(get("/props").status, 503);
+  model_ = std::make_shared<FakeModel>(server_->sink());
+  model_->facts_.chat_template = "{{ messages }}";
+  model_->facts_.eos = "</s>";
+  server_->ready(model_);
+  while (get("/health").status != 200) {
+  }
+  const json props = get("/props").json();
+  EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 100);
+  EXPECT_EQ(props["default_generation_settings"]["params"]["seed"], 42);
+  EXPECT_EQ(props["default_generation_settings"]["params"]["top_k"], 40);
+  EXPECT_EQ(props["total_slots"], 4);
+  EXPECT_EQ(props["model_path"], "/models/the.gguf");
+  EXPECT_EQ(props["chat_template"], "{{ messages }}");
+  EXPECT_EQ(props["eos_token"], "</s>");
+}
+
+TEST_F(RoutesTest, SlotsAreRunningSequences) {
+  start_loading(config());
+  model_ = std::make_shared<FakeModel>(server_->sink());
+  model_->snapshot_.running_sequences = 2;
+  server_->ready(model_);
+  while (get("/health").status != 200) {
+  }
+  const json slots = get("/slots").json();
+  ASSERT_EQ(slots.size(), 4U);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(slots[i]["id"], i);
+    EXPECT_EQ(slots[i]["is_processing"], i < 2);
+    EXPECT_EQ(slots[i]["n_ctx"], 100);
+  }
+}
+
+TEST_F(RoutesTest, TemplatesAreAppliedAndCounted) {
+  start();
+  EXPECT_EQ(post("/apply-template", kMessages + "}").json()["prompt"], "user: hi\nassistant: ");
+  const std::string prefill =
+      R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
+    "continue_final_message": true})";
+  EXPECT_EQ(post("/apply-template", prefill).json()["prompt"], "user: hi\nassistant: ho");
+  EXPECT_EQ(post("/v1/chat/completions/input_tokens", kMessages + "}").json()["input_tokens"], 20);
+  EXPECT_EQ(post("/apply-template", "{}").param(), "messages");
+  EXPECT_EQ(post("/apply-template", kMessages + R"(, "tools": [{}]})").param(), "tools")
+      << "the template would show them";
+  EXPECT_EQ(post("/tokenize", prefill).json()["count"], 22);
+}
+
+TEST_F(RoutesTest, PiecesOfCharactersAreBytes) {
+  start();
+  const json tokens = post("/tokenize", R"({"content": "aé", "with_pieces": true})").json()["tokens"];
+  EXPECT_EQ(tokens,
+            json::parse(R"([{"id": 97, "piece": "a"}, {"id": 195, "piece": [195]}, {"id": 169, "piece": [169]}])"));
+}
+
+TEST_F(RoutesTest, NamesAreTheOperators) {
+  server::ServerConfig c = config();
+  c.api.names = {.id = "gpt", .alias = "", .more = {"other"}, .unlisted = "file", .any = false};
+  start(words({"x"}), c);
+  const json listed = get("/v1/models").json()["data"];
+  ASSERT_EQ(listed.size(), 2U);
+  EXPECT_EQ(listed[1]["id"], "other");
+  const auto answered = [&](const std::string& name) { return complete(R"(, "model": ")" + name + R"(")"); };
+  EXPECT_EQ(answered("other").json()["model"], "other");
+  EXPECT_EQ(answered("file").json()["model"], "gpt");
+  EXPECT_EQ(answered("stranger").status, 404);
+}
+
+TEST_F(RoutesTest, AnyNameWillDoIfTheOperatorSaysSo) {
+  server::ServerConfig c = config();
+  c.api.names.any = true;
+  start(words({"x"}), c);
+  EXPECT_EQ(complete(R"(, "model": "gpt-4o")").json()["model"], "the-model");
+}
+
+TEST_F(RoutesTest, FingerprintsTellServersApart) {
+  const auto of = [&](const std::string& version) {
+    server::ServerConfig c = config();
+    c.api.version = version;
+    start(words({"x"}), c);
+    const std::string name = complete().json()["system_fingerprint"];
+    EXPECT_EQ(chat().json()["system_fingerprint"], name);
+    EXPECT_EQ(json::parse(chat(R"(, "stream": true)").events()[0])["system_fingerprint"], name);
+    server_.reset();
+    return name;
+  };
+  EXPECT_EQ(of("1"), of("1"));
+  EXPECT_NE(of("1"), of("2"));
+}
+
+TEST_F(RoutesTest, VerboseAnswersShowThePrompt) {
+  start(words({"x"}));
+  EXPECT_EQ(chat(R"(, "verbose": true)").json()["__verbose"]["prompt"], "user: hi\nassistant: ");
+  EXPECT_FALSE(chat().json().contains("__verbose"));
+}
+
+TEST_F(RoutesTest, AnthropicsClientsHaveAnotherFieldForTheKey) {
+  server::ServerConfig c = config();
+  c.api.api_keys = {"secret", "other"};
+  start(words({"x"}), c);
+  EXPECT_EQ(exchange(get_request("/v1/models", "X-Api-Key: other\r\n")).status, 200);
+  EXPECT_EQ(exchange(get_request("/v1/models", "Authorization: Bearer secret\r\n")).status, 200);
+  EXPECT_EQ(exchange(get_request("/v1/models", "X-Api-Key: none\r\n")).status, 401);
+  EXPECT_EQ(exchange(get_request("/v1/models")).status, 401);
+}
+
+}  // namespace
+}  // namespace coppice::testing
