@@ -171,7 +171,10 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
                                  .context_length = o.engine.context_length,
                                  .max_batch = o.engine.max_batch,
                                  .max_waiting = o.engine.max_waiting,
-                                 .share = o.share == "on"};
+                                 .share = o.share == "on",
+                                 .chat_template = opened.chat_template->source(),
+                                 .bos = opened.vocabulary->bos(),
+                                 .eos = opened.vocabulary->eos()};
   server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine));
   const ServerEnd server_end{server};
   log_ready(server, o, info, fits);
@@ -184,10 +187,24 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   }
 }
 
+bool has_keys(const ServeOptions& o) {
+  return !o.server.api.api_keys_file.empty() || !o.server.api.api_keys.empty();
+}
+
+/// Those that the operator gave, and the file's, which only those use who know it.
+server::ServedNames served_names(std::vector<std::string> given, const std::string& file) {
+  server::ServedNames names;
+  names.any = std::erase(given, "*") > 0;
+  names.id = given.empty() ? file : given.front();
+  if (!given.empty()) names.more.assign(given.begin() + 1, given.end());
+  names.unlisted = file;
+  return names;
+}
+
 /// The cached text behind a prefix may be another client's. Where clients have keys and share prefixes, they get lengths.
 server::CacheReports cache_reports(const ServeOptions& o) {
   if (o.cache_report == "off") return server::CacheReports::kOff;
-  const bool strangers = !o.server.api.api_keys_file.empty() && o.isolate == "none";
+  const bool strangers = has_keys(o) && o.isolate == "none";
   const bool text = o.cache_report.empty() ? !strangers : o.cache_report == "text";
   return text ? server::CacheReports::kText : server::CacheReports::kLengths;
 }
@@ -196,10 +213,12 @@ int serve(ServeOptions o) {
   keep_memory_flat();
   start_logging(o.log_level);
   o.server.api.isolate_keys = o.isolate == "keys";
-  if (o.server.api.isolate_keys && o.server.api.api_keys_file.empty())
+  if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
   Opened opened = open_files(o);
-  o.server.api.names.id = opened.model.file->name();
+  o.server.api.names = served_names(o.names, opened.model.file->name());
+  o.server.api.model_path = o.model;
+  o.server.api.version = COPPICE_VERSION;
   o.server.handle_signals = true;
   o.server.api.cache_reports = cache_reports(o);
   server::Server server(o.server);

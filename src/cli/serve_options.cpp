@@ -29,18 +29,29 @@ CLI::Validator seconds_from(double least) {
 
 void add_model_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Model";
-  command.add_option("--model,-m", o.model, "GGUF file")->required()->group(group);
-  command.add_option("--alias", o.server.api.names.alias, "A second name for requests to use")->group(group);
-  command.add_option("--chat-template", o.chat_template, "File with a Jinja template, instead of the model's own")
-      ->check(CLI::ExistingFile)
+  command.add_option("--model,-m,model", o.model, "GGUF file")->required()->envname("LLAMA_ARG_MODEL")->group(group);
+  command
+      .add_option("--alias,-a,--served-model-name", o.names,
+                  "Names that requests may use besides the file's; the first is what answers say; *: any name is taken")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->envname("LLAMA_ARG_ALIAS")
       ->group(group);
   command
-      .add_option("--ctx", o.context,
+      .add_option("--chat-template,--chat-template-file", o.chat_template,
+                  "File with a Jinja template, instead of the model's own")
+      ->check(CLI::ExistingFile)
+      ->envname("LLAMA_ARG_CHAT_TEMPLATE_FILE")
+      ->group(group);
+  command
+      .add_option("--ctx,-c,--ctx-size,--max-model-len", o.context,
                   "Tokens of one request, answer included (default: the model's, as far as the pool holds)")
-      ->check(CLI::Range(2, 1 << 30))
+      ->check(CLI::Range(0, 1 << 30))
+      ->envname("LLAMA_ARG_CTX_SIZE")
       ->group(group);
   command.add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core)")
       ->check(CLI::Range(1, 512))
+      ->envname("LLAMA_ARG_THREADS")
       ->group(group);
   command
       .add_option("--attention", o.ggml.attention,
@@ -72,14 +83,17 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--max-batch", o.engine.max_batch, "Sequences that run at the same time")
+  command
+      .add_option("--max-batch,--parallel,--max-num-seqs", o.engine.max_batch, "Sequences that run at the same time")
       ->check(CLI::Range(1, 4096))
+      ->envname("LLAMA_ARG_N_PARALLEL")
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--step-tokens", o.engine.step_tokens,
+      .add_option("--step-tokens,-b,--batch-size,--max-num-batched-tokens", o.engine.step_tokens,
                   "Most tokens computed in one step; while streams decode, prompts get half of it")
       ->check(CLI::Range(1, 65536))
+      ->envname("LLAMA_ARG_BATCH")
       ->capture_default_str()
       ->group(group);
   command
@@ -103,9 +117,13 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
 void add_network_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Network";
   server::ServerConfig& s = o.server;
-  command.add_option("--host", s.host, "Address to listen on")->capture_default_str()->group(group);
+  command.add_option("--host", s.host, "Address to listen on")
+      ->envname("LLAMA_ARG_HOST")
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--port", s.port, "Port to listen on; 0: any free one")
       ->check(CLI::Range(0, 65535))
+      ->envname("LLAMA_ARG_PORT")
       ->capture_default_str()
       ->group(group);
   command.add_option("--max-body", s.http.max_body_bytes, "Largest request body: 16MiB, bytes")
@@ -117,8 +135,24 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
-  command.add_option("--api-keys", s.api.api_keys_file, "File with the keys that clients may use, one a line")
+  command
+      .add_option("--api-keys,--api-key-file", s.api.api_keys_file,
+                  "File with the keys that clients may use, one a line")
       ->check(CLI::ExistingFile)
+      ->envname("LLAMA_ARG_API_KEY_FILE")
+      ->group(group);
+  command
+      .add_option("--api-key", s.api.api_keys,
+                  "Keys that clients may use. Who sees the process list sees them: prefer a file, or LLAMA_API_KEY")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->envname("LLAMA_API_KEY")
+      ->group(group);
+  command
+      .add_option("--cors,--cors-origins", s.api.cors_origins,
+                  "Web pages that may call from a browser: their origins, separated by commas; localhost: this "
+                  "machine's; *: all")
+      ->envname("LLAMA_ARG_CORS_ORIGINS")
       ->group(group);
   command.add_option("--isolate", o.isolate, "keys: requests share cached prefixes with those of the same key only")
       ->check(CLI::IsMember({"none", "keys"}))
@@ -155,12 +189,57 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
 }
 
+/// Names and meanings are llama-server's.
+void add_defaults(CLI::App& command, server::GenerationDefaults& d) {
+  const char* group = "For requests that don't say";
+  command.add_option("--temp,--temperature", d.temperature, "Temperature")
+      ->check(CLI::Range(0.0, 100.0))
+      ->envname("LLAMA_ARG_TEMPERATURE")
+      ->group(group);
+  command.add_option("--top-k", d.top_k, "Draw from so many tokens; 0: all")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->envname("LLAMA_ARG_TOP_K")
+      ->group(group);
+  command.add_option("--top-p", d.top_p, "Draw from the likeliest that make up this probability")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->envname("LLAMA_ARG_TOP_P")
+      ->group(group);
+  command.add_option("--min-p", d.min_p, "Draw from those of at least this share of the likeliest's probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->envname("LLAMA_ARG_MIN_P")
+      ->group(group);
+  command.add_option("--repeat-penalty", d.repeat_penalty, "Above 1: repeats become less likely")
+      ->check(CLI::Range(1e-3, 1e3))
+      ->group(group);
+  command.add_option("--seed,-s", d.seed, "Of the random numbers (default: random)")
+      ->transform(not_negative())
+      ->group(group);
+  command
+      .add_option("--n-predict,-n,--predict", d.max_tokens, "Tokens of an answer (default: as far as the context goes)")
+      ->check(CLI::Range(1, 1 << 30))
+      ->envname("LLAMA_ARG_N_PREDICT")
+      ->group(group);
+}
+
+/// What other servers must be told to do, and this one always does.
+void add_needless_flags(CLI::App& command) {
+  const std::string why = "Taken, and without effect: so it is here anyway";
+  command
+      .add_flag(
+          "--jinja,--cont-batching,--kv-unified,--metrics,--slots,--no-webui,--no-ui,--enable-prefix-caching,"
+          "--enable-chunked-prefill",
+          why)
+      ->group("Of other servers");
+}
+
 }  // namespace
 
 void add_serve_options(CLI::App& command, ServeOptions& options) {
   add_model_options(command, options);
   add_cache_options(command, options);
   add_network_options(command, options);
+  add_defaults(command, options.server.api.defaults);
+  add_needless_flags(command);
 }
 
 }  // namespace coppice::cli

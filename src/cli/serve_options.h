@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 #include "executor/ggml/ggml_executor.h"
@@ -16,6 +17,7 @@ namespace coppice::cli {
 
 struct ServeOptions {
   std::string model;
+  std::vector<std::string> names;  ///< to serve it by
   std::string chat_template;
   std::string share = "on";
   std::string isolate = "none";

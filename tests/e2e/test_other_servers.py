@@ -1,0 +1,148 @@
+"""What llama-server's and vLLM's clients send, with the real model: nothing of it is ignored."""
+
+import json
+import os
+import subprocess
+import urllib.error
+import urllib.request
+
+import openai
+import pytest
+
+from coppice_process import Coppice, binary, model_path
+
+QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
+
+
+def complete(client, salt, prompt="The sea is", **extra):
+    body = {"model": "smol", "prompt": prompt, "max_tokens": 12, "temperature": 0}
+    body |= {name: extra.pop(name) for name in ("max_tokens", "logprobs") if name in extra}
+    return client.completions.create(**body, extra_body={"cache_salt": salt} | extra)
+
+
+def tokens_of(server, text):
+    return server.post("/tokenize", {"content": text})["tokens"]
+
+
+def test_allowed_tokens(client, server, salt):
+    allowed = tokens_of(server, " blue green")
+    text = complete(client, salt, allowed_token_ids=allowed, ignore_eos=True).choices[0].text
+    assert set(text.split()) <= {"blue", "green"} and text.split()
+
+
+def test_bad_words_and_biases(client, server, salt):
+    plain = complete(client, salt).choices[0].text
+    word = plain.split()[0]
+    assert word not in complete(client, salt, bad_words=[word]).choices[0].text.split()[:1]
+    barred = complete(client, salt, logit_bias=[[" " + word, False]]).choices[0].text
+    assert not barred.startswith(" " + word)
+    [first] = tokens_of(server, " " + word)[:1]
+    assert not complete(client, salt, logit_bias={str(first): -100}).choices[0].text.startswith(" " + word)
+
+
+def test_stops_and_the_first_tokens(client, server, salt):
+    plain = complete(client, salt, max_tokens=12, ignore_eos=True)
+    tokens = tokens_of(server, plain.choices[0].text)
+    stopped = complete(client, salt, stop_token_ids=[tokens[3]], ignore_eos=True)
+    assert stopped.choices[0].finish_reason == "stop"
+    assert plain.choices[0].text.startswith(stopped.choices[0].text)
+    assert stopped.usage.completion_tokens <= 4
+    later = complete(client, salt, stop_token_ids=[tokens[3]], min_tokens=8, ignore_eos=True)
+    assert later.usage.completion_tokens >= 8
+
+
+def test_the_last_message_goes_on(client, server, salt):
+    messages = [*QUESTION, {"role": "assistant", "content": "The sea is as blue as"}]
+    prompt = server.post("/apply-template", {"messages": messages, "continue_final_message": True})["prompt"]
+    assert prompt.endswith("<|im_start|>assistant\nThe sea is as blue as")
+    answer = client.chat.completions.create(model="smol", messages=messages, max_tokens=8, temperature=0,
+                                            extra_body={"cache_salt": salt, "continue_final_message": True})
+    # In a namespace of its own, so that both prefill the same rows: quantised weights round by batch shape.
+    text = complete(client, salt + "b", prompt=prompt, max_tokens=8).choices[0].text
+    assert answer.choices[0].message.content == text
+
+
+def test_truncated_prompts(client, server, salt):
+    tokens = tokens_of(server, "one two three four five six seven")
+    whole = complete(client, salt, prompt=tokens[-4:])
+    cut = complete(client, salt, prompt=tokens, truncate_prompt_tokens=4)
+    assert cut.usage.prompt_tokens == 4 and cut.choices[0].text == whole.choices[0].text
+
+
+def test_a_request_may_do_without_the_cache(client, server, salt):
+    prompt = "A long text about the sea, the sun and the wind. " * 10
+    cached = [complete(client, salt, prompt=prompt, cache_prompt=wanted).usage.prompt_tokens_details.cached_tokens
+              for wanted in (False, False, True)]
+    assert cached[:2] == [0, 0]
+    assert cached[2] > 100, "what the others computed is there"
+
+
+def test_llama_servers_completion(client, server, salt):
+    asked = {"prompt": "The sea is", "n_predict": 8, "temperature": 0, "cache_salt": salt, "n_probs": 2, "return_tokens": True}
+    whole = server.post("/completion", asked)
+    assert whole["tokens_predicted"] == len(whole["tokens"]) == 8 and whole["stop_type"] == "limit"
+    assert whole["timings"]["prompt_n"] + whole["timings"]["cache_n"] == whole["tokens_evaluated"]
+    assert whole["timings"]["predicted_ms"] > 0 and whole["timings"]["prompt_ms"] > 0
+    assert len(whole["completion_probabilities"]) == 8
+    assert server.post("/detokenize", {"tokens": whole["tokens"]})["content"] == whole["content"]
+    request = urllib.request.Request(server.url + "/completion", json.dumps(asked | {"stream": True}).encode())
+    with urllib.request.urlopen(request) as reply:
+        events = [json.loads(line[6:]) for line in reply if line.startswith(b"data: ")]
+    assert "".join(event["content"] for event in events) == whole["content"]
+    assert [token for event in events for token in event["tokens"]] == whole["tokens"]
+    assert events[-1]["stop"] and events[-1]["timings"]["predicted_n"] == 8
+    several = server.post("/completion", asked | {"prompt": ["The sea is", tokens_of(server, "The sky is")]})
+    assert [answer["tokens_evaluated"] for answer in several] == [3, 3]
+
+
+def test_paths_without_a_version(server, salt):
+    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        assert client.models.list().data[0].id == "smol"
+        answer = client.chat.completions.create(model="smol", messages=QUESTION, max_tokens=2)
+        assert answer.system_fingerprint.startswith("b")
+    props = server.get("/props")[1]
+    assert props["default_generation_settings"]["n_ctx"] == server.stats()["context_length"]
+    assert "<|im_start|>" in props["chat_template"]
+
+
+@pytest.mark.parametrize("fields", [{"mirostat": 2}, {"dry_multiplier": 0.8}, {"chat_template_kwargs": {"a": 1}}])
+def test_what_is_not_built_is_refused(client, fields):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="smol", messages=QUESTION, max_tokens=1, extra_body=fields)
+    assert caught.value.param == next(iter(fields)) and caught.value.code == "unsupported_parameter"
+
+
+def test_the_context_error_is_known_to_gateways(client):
+    with pytest.raises(openai.BadRequestError, match="This model's maximum context length is 8192 tokens. However, "):
+        client.chat.completions.create(model="smol", messages=[{"role": "user", "content": "word " * 10000}])
+
+
+def test_options_of_other_servers(salt):
+    """vLLM's way, with llama-server's variables; an option goes before a variable."""
+    variables = {"LLAMA_ARG_N_PARALLEL": "3", "LLAMA_ARG_CTX_SIZE": "4096", "LLAMA_API_KEY": "secret"}
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        with Coppice("--kv-bytes", "64MiB", "--max-model-len", "512", "--served-model-name", "first,second", "--seed", "7",
+                     "--n-predict", "5", "--cors", "https://app.example", "--jinja") as server:
+            with openai.OpenAI(base_url=server.url + "/v1", api_key="secret", max_retries=0) as client:
+                assert [model.id for model in client.models.list()] == ["first", "second"]
+                assert client.models.list().data[0].max_model_len == 512
+                answers = [client.chat.completions.create(model="second", messages=QUESTION, temperature=1.5,
+                                                          extra_body={"cache_prompt": False}) for _ in range(2)]
+                assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
+                assert answers[0].usage.completion_tokens <= 5
+            question = urllib.request.Request(server.url + "/v1/chat/completions", method="OPTIONS", headers={
+                "Origin": "https://app.example", "Access-Control-Request-Method": "POST"})
+            with urllib.request.urlopen(question) as reply:
+                assert reply.headers["Access-Control-Allow-Origin"] == "https://app.example"
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                server.post("/v1/completions", {"prompt": "a"})
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def test_the_model_may_be_the_first_argument():
+    ended = subprocess.run([binary(), "serve", model_path() + ".not-there"], capture_output=True, text=True)
+    assert ended.returncode != 0 and ".not-there" in ended.stderr
