@@ -1,6 +1,6 @@
 // Products of few rows with quantised weights on this GPU, shapes of an 8B model. Beside each its bound: the packed weights' bytes
 // over the bandwidth that a device-to-device copy reaches in this run. Timed inside a CUDA graph over several matrices in turn.
-//   matmul_cuda_bench [--json FILE]
+//   matmul_cuda_bench [--json FILE] [--sweep: thread blocks of several kinds, Q4_K and Q6_K]
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -32,7 +32,7 @@ std::vector<std::byte> random_matrix(QuantType type, std::size_t bytes, std::mt1
     std::memcpy(&packed[i], &x, sizeof x);
   }
   const matmul::cuda::ChunkForm form = matmul::cuda::chunk_form(type);
-  constexpr std::uint16_t kHundredth = 0x211f;
+  const std::uint16_t kHundredth = type == QuantType::kMxfp4 ? 0x7878 : 0x211f;
   for (std::size_t chunk = 0; chunk < bytes; chunk += static_cast<std::size_t>(form.bytes())) {
     for (int i = 0; i < form.deltas; i += 2)
       std::memcpy(&packed[chunk + static_cast<std::size_t>(form.deltas_at() + i)], &kHundredth, sizeof kHundredth);
@@ -40,47 +40,88 @@ std::vector<std::byte> random_matrix(QuantType type, std::size_t bytes, std::mt1
   return packed;
 }
 
-void bench(const Shape& shape, const Type& type, double bandwidth, std::FILE* json) {
-  const matmul::cuda::ChunkForm form = matmul::cuda::chunk_form(type.type);
-  const std::size_t bytes = static_cast<std::size_t>(shape.n_out / 16) *
-                            static_cast<std::size_t>(shape.n_in / form.inputs) * static_cast<std::size_t>(form.bytes());
-  const int n = static_cast<int>(std::max<std::size_t>(bench::kPools, (std::size_t{256} << 20) / bytes));
-  std::mt19937_64 random(1);
-  const std::vector<std::byte> packed = random_matrix(type.type, bytes, random);
-  const DeviceBytes weights(bytes * static_cast<std::size_t>(n));
-  for (int i = 0; i < n; ++i)
-    test::check_cuda(cudaMemcpy(weights.as<std::byte>() + static_cast<std::size_t>(i) * bytes, packed.data(), bytes,
-                                cudaMemcpyHostToDevice),
-                     "copy");
-  std::vector<std::uint16_t> x;
-  std::normal_distribution<float> normal;
-  for (int i = 0; i < matmul::cuda::kMostRows * shape.n_in; ++i)
-    x.push_back(test::to_number(attention::cuda::Number::kBf16, normal(random)));
-  const DeviceBytes rows(x), y(static_cast<std::size_t>(matmul::cuda::kMostRows * shape.n_out) * 4);
-  const double bound = static_cast<double>(bytes) / bandwidth * 1e6;
-  std::printf("%-5s %-22s bound %6.1f us:", type.name, shape.name, bound);
-  for (const int n_rows : {1, 2, 4, 8, 16}) {
+/// Matrices of a shape, enough that nothing of one is left in the L2 cache, and rows for them.
+class Matrices {
+ public:
+  Matrices(const Shape& shape, const Type& type) : shape_(shape), type_(type) {
+    const matmul::cuda::ChunkForm form = matmul::cuda::chunk_form(type.type);
+    bytes_ = static_cast<std::size_t>(shape.n_out / 16) * static_cast<std::size_t>(shape.n_in / form.inputs) *
+             static_cast<std::size_t>(form.bytes());
+    n_ = static_cast<int>(std::max<std::size_t>(bench::kPools, (std::size_t{256} << 20) / bytes_));
+    std::mt19937_64 random(1);
+    const std::vector<std::byte> packed = random_matrix(type.type, bytes_, random);
+    weights_ = DeviceBytes(bytes_ * static_cast<std::size_t>(n_));
+    for (int i = 0; i < n_; ++i) {
+      test::check_cuda(i == 0 ? cudaMemcpy(at(0), packed.data(), bytes_, cudaMemcpyHostToDevice)
+                              : cudaMemcpy(at(i), at(0), bytes_, cudaMemcpyDeviceToDevice),
+                       "copy");
+    }
+    std::vector<std::uint16_t> x;
+    std::normal_distribution<float> normal;
+    for (int i = 0; i < matmul::cuda::kMostRows * shape.n_in; ++i)
+      x.push_back(test::to_number(attention::cuda::Number::kBf16, normal(random)));
+    rows_ = DeviceBytes(x);
+    y_ = DeviceBytes(static_cast<std::size_t>(matmul::cuda::kMostRows * shape.n_out) * 4);
+  }
+
+  double bytes() const { return static_cast<double>(bytes_); }
+
+  double time(int n_rows, const matmul::cuda::ProductTuning& tuning, int replays) const {
     bench::Graph graph(
         [&](int i, cudaStream_t stream) {
           const char* error = matmul::cuda::launch_quant_product(
-              {type.type, shape.n_in, shape.n_out, n_rows,
-               weights.as<std::byte>() + static_cast<std::size_t>(i) * bytes, rows.as<void>(), y.as<float>()},
-              stream);
+              {type_.type, shape_.n_in, shape_.n_out, n_rows, at(i), rows_.as<void>(), y_.as<float>()}, stream, tuning);
           if (error != nullptr) throw std::runtime_error(error);
         },
-        n);
-    const bench::Timing t = graph.time(10);
-    std::printf("  %2d: %6.1f", n_rows, t.median);
+        n_);
+    return graph.time(replays).median;
+  }
+
+ private:
+  std::byte* at(int i) const { return weights_.as<std::byte>() + static_cast<std::size_t>(i) * bytes_; }
+
+  Shape shape_;
+  Type type_;
+  std::size_t bytes_ = 0;
+  int n_ = 0;
+  DeviceBytes weights_, rows_, y_;
+};
+
+void bench(const Shape& shape, const Type& type, double bandwidth, std::FILE* json) {
+  const Matrices matrices(shape, type);
+  const double bound = matrices.bytes() / bandwidth * 1e6;
+  std::printf("%-5s %-22s bound %6.1f us:", type.name, shape.name, bound);
+  for (const int n_rows : {1, 2, 4, 8, 16}) {
+    const double us = matrices.time(n_rows, {}, 10);
+    std::printf("  %2d: %6.1f", n_rows, us);
     if (json != nullptr) {
       std::fprintf(json, ",\n    {\"type\": \"%s\", \"case\": \"%s\", \"rows\": %d, \"us\": %.2f, \"bound_us\": %.2f}",
-                   type.name, shape.name, n_rows, t.median, bound);
+                   type.name, shape.name, n_rows, us, bound);
     }
   }
   std::printf("\n");
   std::fflush(stdout);
 }
 
-void run(const char* json_path) {
+void sweep(const Shape& shape, const Type& type, double bandwidth, int n_multiprocessors) {
+  const Matrices matrices(shape, type);
+  std::printf("%-5s %-22s bound %6.1f us\n", type.name, shape.name, matrices.bytes() / bandwidth * 1e6);
+  for (const int n_rows : {1, 2, 3, 4}) {
+    std::printf("  %2d rows, bf16 %6.1f;", n_rows, matrices.time(n_rows, {.most_byte_rows = 0}, 7));
+    struct Kind {
+      int warps, slots, blocks;
+    };
+    for (const Kind& k : {Kind{8, 0, 1}, Kind{8, 0, 2}, Kind{8, 2, 2}, Kind{16, 2, 1}, Kind{16, 3, 1}}) {
+      const matmul::cuda::ProductTuning tuning = {
+          .most_byte_rows = 4, .n_warps = k.warps, .n_slots = k.slots, .n_blocks = k.blocks * n_multiprocessors};
+      std::printf("  %dx%dx%d %.1f", k.warps, k.slots, k.blocks, matrices.time(n_rows, tuning, 7));
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+void run(const char* json_path, bool sweeps) {
   cudaDeviceProp device{};
   test::check_cuda(cudaGetDeviceProperties(&device, 0), "device");
   const double bandwidth = bench::copy_bandwidth();
@@ -90,8 +131,17 @@ void run(const char* json_path) {
     std::fprintf(json, "{\n  \"device\": \"%s\",\n  \"products\": [\n    {\"case\": \"copy\", \"tb_s\": %.3f}",
                  device.name, bandwidth * 1e-12);
   }
-  for (const Type& type : {Type{"Q4_K", QuantType::kQ4K}, Type{"Q8_0", QuantType::kQ8_0}, Type{"Q6_K", QuantType::kQ6K},
-                           Type{"Q5_K", QuantType::kQ5K}, Type{"Q4_0", QuantType::kQ4_0}}) {
+  for (const Type& type :
+       {Type{"Q4_K", QuantType::kQ4K}, Type{"Q6_K", QuantType::kQ6K}, Type{"Q8_0", QuantType::kQ8_0}}) {
+    if (!sweeps) break;
+    for (const Shape& shape :
+         {Shape{"attention's output", 4096, 4096}, Shape{"q, k and v", 4096, 6144}, Shape{"gate and up", 4096, 28672},
+          Shape{"down", 14336, 4096}, Shape{"logits", 4096, 128256}})
+      sweep(shape, type, bandwidth, device.multiProcessorCount);
+  }
+  for (const Type& type :
+       {Type{"Q4_K", QuantType::kQ4K}, Type{"Q8_0", QuantType::kQ8_0}, Type{"Q6_K", QuantType::kQ6K},
+        Type{"Q5_K", QuantType::kQ5K}, Type{"Q4_0", QuantType::kQ4_0}, Type{"MXFP4", QuantType::kMxfp4}}) {
     for (const Shape& shape :
          {Shape{"q, k and v", 4096, 6144}, Shape{"attention's output", 4096, 4096}, Shape{"gate and up", 4096, 28672},
           Shape{"down", 14336, 4096}, Shape{"logits", 4096, 128256}}) {
@@ -108,8 +158,14 @@ void run(const char* json_path) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
+  const char* json = nullptr;
+  bool sweeps = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
+    if (std::strcmp(argv[i], "--sweep") == 0) sweeps = true;
+  }
   try {
-    coppice::run(argc > 2 && std::strcmp(argv[1], "--json") == 0 ? argv[2] : nullptr);
+    coppice::run(json, sweeps);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

@@ -95,6 +95,8 @@ std::size_t file_bytes(QuantType type) {
       return 176;
     case QuantType::kQ6K:
       return 210;
+    case QuantType::kMxfp4:
+      return 17;
     case QuantType::kIq4Xs:
       break;
   }
@@ -130,6 +132,9 @@ void read_block(QuantType type, const std::byte* block, FileBlock& to) {
       return read_q6_k(from, to);
     case QuantType::kIq4Xs:
       return read_iq4_xs(from, to);
+    case QuantType::kMxfp4:
+      to.d = from[0];
+      return read_nibbles(from + 1, 16, q);
   }
 }
 

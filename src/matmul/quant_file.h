@@ -12,7 +12,7 @@ namespace coppice::matmul {
 
 /// A block of the file: file_weights() weights, each d * s * (q - zero) + m * t (quant_matrix.h). What a type lacks isn't set.
 struct FileBlock {
-  std::uint16_t d, m;               ///< bits of f16
+  std::uint16_t d, m;               ///< bits of f16; MXFP4: the exponent of d, 128 too large
   std::array<std::uint8_t, 16> s;   ///< of 32 weights each, or 16 (Q6_K); signed ones as two's complement
   std::array<std::uint8_t, 8> t;    ///< of 32 weights each
   std::array<std::uint8_t, 256> q;  ///< in the order of the inputs; IQ4: which of the table's numbers

@@ -42,6 +42,7 @@ struct PackedForm {
       case QuantType::kIq4Xs:
         return {.bits = 4, .zero = 128, .table = true, .chunk_blocks = super, .scales = 1};
       case QuantType::kQ8_0:
+      case QuantType::kMxfp4:  // GPUs only
         break;
     }
     return {.bits = 8, .zero = 128};
@@ -196,6 +197,8 @@ void with_type(QuantType type, Function function) {
       return function.template operator()<QuantType::kQ6K>();
     case QuantType::kIq4Xs:
       return function.template operator()<QuantType::kIq4Xs>();
+    case QuantType::kMxfp4:  // GPUs only
+      return;
   }
 }
 

@@ -23,6 +23,7 @@ constexpr double kTolerance = 2e-6;
 struct Product {
   QuantType type;
   int n_in, n_out, n_rows;
+  matmul::cuda::ProductTuning tuning;
 };
 
 /// The largest error, or infinity if the second run gave other bits.
@@ -37,7 +38,8 @@ double error_of(const Product& c, std::mt19937& random) {
   for (std::vector<float>* to : {&y, &again}) {
     out.fill(0xff);
     const char* error = matmul::cuda::launch_quant_product(
-        {c.type, c.n_in, c.n_out, c.n_rows, weights.as<std::byte>(), rows.as<void>(), out.as<float>()}, nullptr);
+        {c.type, c.n_in, c.n_out, c.n_rows, weights.as<std::byte>(), rows.as<void>(), out.as<float>()}, nullptr,
+        c.tuning);
     if (error != nullptr) throw std::runtime_error(error);
     test::check_cuda(cudaDeviceSynchronize(), "product");
     test::check_cuda(cudaMemcpy(to->data(), out.as<void>(), y.size() * sizeof(float), cudaMemcpyDeviceToHost), "copy");
@@ -63,16 +65,22 @@ double error_of(const Product& c, std::mt19937& random) {
 int run() {
   std::mt19937 random(static_cast<std::mt19937::result_type>(test::test_seed()));
   int failed = 0, n = 0;
-  for (const QuantType type : {QuantType::kQ4K, QuantType::kQ8_0, QuantType::kQ6K, QuantType::kQ5K, QuantType::kQ4_0}) {
-    for (const int n_rows : {1, 2, 3, 5, 8, 9, 16}) {
+  for (const QuantType type :
+       {QuantType::kQ4K, QuantType::kQ8_0, QuantType::kQ6K, QuantType::kQ5K, QuantType::kQ4_0, QuantType::kMxfp4}) {
+    for (const int n_rows : {1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 8, 9, 16}) {
+      const auto up_to = [&](int most) { return 1 + static_cast<int>(random() % static_cast<unsigned>(most)); };
       const int unit = matmul::cuda::chunk_form(type).inputs;
-      const int most = 2560 / unit;
-      const Product c = {type, unit * (1 + static_cast<int>(random() % static_cast<unsigned>(most))),
-                         1 + static_cast<int>(random() % 200), n_rows};
+      Product c = {type, unit * up_to(4096 / unit), up_to(300), n_rows, {}};
+      if (n > 0 && random() % 3 != 0)  // few thread blocks have many tiles each
+        c.tuning = {.most_byte_rows = random() % 3 == 0 ? 0 : 4,
+                    .n_warps = 1 + up_to(15),
+                    .n_slots = 1 + up_to(4),
+                    .n_blocks = up_to(12)};
       const double error = error_of(c, random);
       const bool ok = error < kTolerance;
-      std::printf("%-6s type %d, %4d -> %3d, %2d rows: error %.1e\n", ok ? "ok" : "FAILED", static_cast<int>(type),
-                  c.n_in, c.n_out, c.n_rows, error);
+      std::printf("%-6s type %d, %4d -> %3d, %2d rows, %d warps x %d, %2d blocks, bytes to %d: error %.1e\n",
+                  ok ? "ok" : "FAILED", static_cast<int>(type), c.n_in, c.n_out, c.n_rows, c.tuning.n_warps,
+                  c.tuning.n_slots, c.tuning.n_blocks, c.tuning.most_byte_rows, error);
       failed += ok ? 0 : 1;
       ++n;
     }

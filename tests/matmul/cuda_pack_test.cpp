@@ -1,7 +1,7 @@
 // The GPU's packed order, without one: each weight is where quant_pack.h says, read here lane by lane.
 #include <gtest/gtest.h>
 
-#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "matmul/cuda/quant_pack.h"
@@ -25,19 +25,22 @@ std::uint32_t word_at(const std::byte* from) {
 /// q - zero of input k of a chunk and output `out` of its tile, from the lane that has it.
 int number_at(QuantType type, const std::byte* chunk, int k, int out) {
   const ChunkForm form = chunk_form(type);
-  const int lane = out % 8 * 4 + k % 16 / 4, upper = out / 8;
-  const int i = k % 32 / 16 * 4 + k % 4;  // of the lane's eight inputs in the block
-  if (type == QuantType::kQ8_0) {
-    constexpr int kByte[] = {0, 2, 1, 3};
-    return static_cast<std::int8_t>(chunk[(k / 32 * 32 + lane) * 16 + upper * 8 + i / 4 * 4 + kByte[i % 4]]);
+  const int lane = out % 8 * 4 + k % 16 / 4, word = k % 32 / 16 * 2 + out / 8, block = k / 32 % 2;
+  const int first_bit = k % 4 * 8;  // of the byte in a word
+  if (type == QuantType::kQ8_0) return static_cast<std::int8_t>(chunk[(block * 32 + lane) * 16 + word * 4 + k % 4]);
+  const std::byte* low = chunk + (k / 64 * 32 + lane) * 16;
+  if (type == QuantType::kMxfp4) {
+    constexpr int kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12};
+    const std::uint32_t code = word_at(low + word * 4) >> (k % 4 * 4 + 16 * block) & 15;
+    return code < 8 ? kTwice[code] : -kTwice[code - 8];
   }
-  const int word = k / 32 % 2 * 2 + upper, shift = i % 2 * 16, pair = i / 2, n = 4 * word + pair;
-  int q = static_cast<int>(word_at(chunk + (k / 64 * 32 + lane) * 16 + word * 4) >> (shift + 4 * pair) & 15);
-  const std::byte* high = chunk + form.high_at();
-  if (type == QuantType::kQ5K) q |= static_cast<int>(word_at(high + lane * 16 + k / 64 * 4) >> (shift + n) & 1) << 4;
+  int q = static_cast<int>(word_at(low + word * 4) >> (first_bit + 4 * block) & 15);
+  const std::byte* high = chunk + form.high_at() + lane * 16;
+  if (type == QuantType::kQ5K)
+    q |= static_cast<int>(word_at(high + k / 64 * 4) >> (first_bit + 4 * block + word) & 1) << 4;
   if (type == QuantType::kQ6K) {
-    high += k / 128 * 512 + lane * 16 + k / 64 % 2 * 8 + n / 8 * 4;
-    q |= static_cast<int>(word_at(high) >> (shift + n % 8 * 2) & 3) << 4;
+    high += k / 128 * 512 + k / 64 % 2 * 8 + block * 4;
+    q |= static_cast<int>(word_at(high) >> (first_bit + 2 * word) & 3) << 4;
   }
   return q - (type == QuantType::kQ4_0 ? 8 : type == QuantType::kQ6K ? 32 : 0);
 }
@@ -47,15 +50,17 @@ double weight_at(QuantType type, const std::byte* chunk, int k, int out) {
   const ChunkForm form = chunk_form(type);
   const int q = number_at(type, chunk, k, out);
   const std::byte *scales = chunk + form.scales_at() + out * 16, *deltas = chunk + form.deltas_at();
+  if (type == QuantType::kMxfp4) return std::ldexp(q, std::to_integer<int>(deltas[k / 32 * 16 + out]) - 128);
   if (form.inputs == 64) return half_at(deltas + (k / 32 * 16 + out) * 2) * q;
   if (type == QuantType::kQ6K) return half_at(deltas + out * 2) * static_cast<std::int8_t>(scales[k / 16]) * q;
-  return half_at(deltas + out * 4) * static_cast<int>(scales[k / 32 * 2]) * q +
-         half_at(deltas + out * 4 + 2) * static_cast<int>(scales[k / 32 * 2 + 1]);
+  return half_at(deltas + out * 4) * static_cast<int>(scales[k / 32]) * q +
+         half_at(deltas + out * 4 + 2) * static_cast<int>(scales[8 + k / 32]);
 }
 
 TEST(CudaPack, HoldsEveryWeight) {
   std::mt19937 random(static_cast<std::mt19937::result_type>(test::test_seed()));
-  for (const QuantType type : {QuantType::kQ4_0, QuantType::kQ8_0, QuantType::kQ4K, QuantType::kQ5K, QuantType::kQ6K}) {
+  for (const QuantType type :
+       {QuantType::kQ4_0, QuantType::kQ8_0, QuantType::kQ4K, QuantType::kQ5K, QuantType::kQ6K, QuantType::kMxfp4}) {
     const int n_in = 768, n_out = 16 + static_cast<int>(random() % 40);
     const test::QuantWeights w = test::random_weights(type, n_in, n_out, random);
     const std::vector<std::byte> packed = pack(type, n_in, n_out, w.bytes);

@@ -35,6 +35,8 @@ struct Layout {
         return {210, 208, -1};
       case QuantType::kIq4Xs:
         return {136, 0, -1};
+      case QuantType::kMxfp4:
+        return {17, -1, -1};
     }
     return {};
   }
@@ -42,13 +44,16 @@ struct Layout {
 
 constexpr std::array kTable = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
+/// MXFP4's numbers, doubled.
+constexpr std::array kTwice = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 class Block {
  public:
   Block(QuantType type, const std::byte* bytes) : type_(type), bytes_(bytes) {}
 
   Weight weight(int i) const {
     const Layout at = Layout::of(type_);
-    Weight w{.d = half(at.d), .m = at.m < 0 ? 0.0F : half(at.m), .s = 1, .t = 1, .q = 0};
+    Weight w{.d = at.d < 0 ? 0.0F : half(at.d), .m = at.m < 0 ? 0.0F : half(at.m), .s = 1, .t = 1, .q = 0};
     switch (type_) {
       case QuantType::kQ4_0:
         w.q = nibble(2, 16, i) - 8;
@@ -82,6 +87,10 @@ class Block {
       case QuantType::kIq4Xs:
         w.s = bits(4 + i / 64, i % 64 / 32 * 4, 4) + 16 * bits(2 + i / 128, i % 128 / 32 * 2, 2) - 32;
         w.q = table(nibble(8, 16, i));
+        break;
+      case QuantType::kMxfp4:
+        w.d = std::ldexp(1.0F, byte(0) - 128);
+        w.q = kTwice[static_cast<std::size_t>(nibble(1, 16, i))];
         break;
     }
     return w;
@@ -125,6 +134,7 @@ QuantWeights random_weights(QuantType type, int n_in, int n_out, std::mt19937& r
     for (const int half : {layout.d, layout.m}) {  // 2^-7 .. 2^-5, either sign
       if (half >= 0) bytes[half + 1] = static_cast<std::byte>((random() & 0x83) | (8 + random() % 2) << 2);
     }
+    if (type == QuantType::kMxfp4) bytes[0] = static_cast<std::byte>(121 + random() % 3);
     for (int i = 0; i < per_block; ++i) result.weights.push_back(Block(type, bytes).weight(i));
   }
   return result;

@@ -23,32 +23,27 @@ void add_to_word(std::byte* word, std::uint32_t bits) {
 /// Where a weight is: input k of a chunk, output `out` of its tile.
 struct Place {
   int quarter, block;  ///< of 64 inputs; of 32 in it
-  int lane, upper;     ///< upper: output 8 + lane / 4
-  int pair, second;    ///< of the lane's eight inputs in the block
+  int lane;
+  int word, byte;  ///< of the lane's four words in the block
 };
 
 Place place_of(int k, int out) {
-  const int of_block = k % 32, of_lane = of_block / 16 * 4 + of_block % 4;
-  return {k / 64, k / 32 % 2, out % 8 * 4 + of_block % 16 / 4, out / 8, of_lane / 2, of_lane % 2};
+  return {k / 64, k / 32 % 2, out % 8 * 4 + k % 16 / 4, k % 32 / 16 * 2 + out / 8, k % 4};
 }
 
 void put_weight(QuantType type, std::byte* chunk, int k, int out, std::uint32_t q) {
   const ChunkForm form = chunk_form(type);
   const Place p = place_of(k, out);
   if (type == QuantType::kQ8_0) {
-    std::byte* lane = chunk + (k / 32 * 32 + p.lane) * 16;
-    const int word = 2 * p.upper + p.pair / 2, byte = p.pair % 2 + 2 * p.second;
-    lane[4 * word + byte] = static_cast<std::byte>(q ^ 128);
+    chunk[(p.block * 32 + p.lane) * 16 + 4 * p.word + p.byte] = static_cast<std::byte>(q ^ 128);
     return;
   }
-  const int word = 2 * p.block + p.upper, n = 4 * word + p.pair;
-  add_to_word(chunk + (p.quarter * 32 + p.lane) * 16 + 4 * word, (q & 15) << (4 * p.pair + 16 * p.second));
-  std::byte* high = chunk + form.high_at();
-  if (type == QuantType::kQ5K) add_to_word(high + p.lane * 16 + 4 * p.quarter, (q >> 4) << (n + 16 * p.second));
-  if (type == QuantType::kQ6K) {
-    high += p.quarter / 2 * 512 + p.lane * 16 + p.quarter % 2 * 8;
-    add_to_word(high + n / 8 * 4, (q >> 4) << (n % 8 * 2 + 16 * p.second));
-  }
+  const int shift = type == QuantType::kMxfp4 ? 4 * p.byte + 16 * p.block : 8 * p.byte + 4 * p.block;
+  add_to_word(chunk + (p.quarter * 32 + p.lane) * 16 + 4 * p.word, (q & 15) << shift);
+  std::byte* high = chunk + form.high_at() + p.lane * 16;
+  if (type == QuantType::kQ5K) add_to_word(high + 4 * p.quarter, (q >> 4) << (8 * p.byte + 4 * p.block + p.word));
+  if (type == QuantType::kQ6K)
+    add_to_word(high + p.quarter / 2 * 512 + p.quarter % 2 * 8 + p.block * 4, (q >> 4) << (8 * p.byte + 2 * p.word));
 }
 
 /// `k`: of the block's first input in the chunk.
@@ -56,15 +51,17 @@ void put_scales(QuantType type, std::byte* chunk, int k, int out, const FileBloc
   const ChunkForm form = chunk_form(type);
   std::byte* scales = chunk + form.scales_at() + out * 16;
   std::byte* deltas = chunk + form.deltas_at();
+  if (type == QuantType::kMxfp4) {
+    deltas[k / 32 * 16 + out] = static_cast<std::byte>(block.d);
+    return;
+  }
   if (form.inputs == 64) return put_half(deltas + (k / 32 * 16 + out) * 2, block.d);
   if (type == QuantType::kQ6K) {
     std::memcpy(scales, block.s.data(), 16);
     return put_half(deltas + out * 2, block.d);
   }
-  for (std::size_t i = 0; i < 8; ++i) {
-    scales[2 * i] = static_cast<std::byte>(block.s[i]);
-    scales[2 * i + 1] = static_cast<std::byte>(block.t[i]);
-  }
+  std::memcpy(scales, block.s.data(), 8);
+  std::memcpy(scales + 8, block.t.data(), 8);
   put_half(deltas + out * 4, block.d);
   put_half(deltas + out * 4 + 2, block.m);
 }

@@ -4,23 +4,21 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cstdint>
 
+#include "matmul/cuda/byte_product.cuh"
 #include "matmul/cuda/quant_product.h"
+#include "matmul/cuda/unpack.cuh"
 
 namespace coppice::matmul::cuda {
 
 namespace {
 
 constexpr int kMostWarps = 16;
-constexpr int kStageInputs = 256;
 constexpr int kStages = 2;
 constexpr int kRowBytes = kStageInputs * 2 + 32;  ///< of x in a stage; 32 more, or rows share banks
 
-constexpr int stage_weights(QuantType type) {  ///< bytes of a tile
-  const ChunkForm form = chunk_form(type);
-  return kStageInputs / form.inputs * form.bytes();
-}
 constexpr int stage_bytes(QuantType type, int tiles, int n_rows) {
   return tiles * stage_weights(type) + n_rows * kRowBytes;
 }
@@ -61,63 +59,6 @@ __device__ inline void wait_for_launch_before() {
 #endif
 }
 
-/// Two bf16 whole numbers from bits below 128, which bf16(128) takes as its last ones, less `zero` (128 + the type's). 0: they stay
-/// 128 too large.
-__device__ inline std::uint32_t numbers(std::uint32_t bits, std::uint32_t zero) {
-  if (zero == 0) return bits;
-  const __nv_bfloat162 x =
-      __hsub2(reinterpret_cast<const __nv_bfloat162&>(bits), reinterpret_cast<const __nv_bfloat162&>(zero));
-  return reinterpret_cast<const std::uint32_t&>(x);
-}
-constexpr std::uint32_t kMagic = 0x43004300;  ///< two bf16 128
-
-/// One lane's weights of 64 inputs as numbers for four products: [16 inputs][A's registers].
-template <QuantType kType>
-__device__ inline void unpack(const unsigned char* chunks, int quarter, int lane, std::uint32_t (&a)[4][4]) {
-  constexpr ChunkForm kForm = chunk_form(kType);
-  if constexpr (kType == QuantType::kQ8_0) {
-    const unsigned char* chunk = chunks + quarter * kForm.bytes();
-#pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      const uint4 w = *reinterpret_cast<const uint4*>(chunk + (block * 32 + lane) * 16);
-      const std::uint32_t words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {  // word i / 2, pair i % 2; a byte is its low seven bits less its sign's 128
-        const std::uint32_t x = words[i / 2] >> (8 * (i % 2));
-        a[2 * block + i / 2 % 2][i % 2 * 2 + i / 4] = numbers((x & 0x007f007f) | kMagic, (x & 0x00800080) | kMagic);
-      }
-    }
-  } else {
-    constexpr bool kSuper = kForm.inputs == 256;
-    const unsigned char* chunk = kSuper ? chunks : chunks + quarter * kForm.bytes();
-    const uint4 w = *reinterpret_cast<const uint4*>(chunk + ((kSuper ? quarter * 32 : 0) + lane) * 16);
-    const std::uint32_t words[4] = {w.x, w.y, w.z, w.w};
-    constexpr std::uint32_t kZero = kType == QuantType::kQ4_0 ? 0x43084308 : kType == QuantType::kQ6K ? 0x43204320 : 0;
-    std::uint32_t high[2] = {};
-    if constexpr (kType == QuantType::kQ5K)
-      high[0] = *reinterpret_cast<const std::uint32_t*>(chunk + kForm.high_at() + lane * 16 + 4 * quarter);
-    if constexpr (kType == QuantType::kQ6K) {
-      const uint2 h =
-          *reinterpret_cast<const uint2*>(chunk + kForm.high_at() + quarter / 2 * 512 + lane * 16 + quarter % 2 * 8);
-      high[0] = h.x;
-      high[1] = h.y;
-    }
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-#pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        std::uint32_t bits = (words[word] >> (4 * pair) & 0x000f000f) | kMagic;
-        const int n = 4 * word + pair;
-        if constexpr (kType == QuantType::kQ5K) bits |= (n < 4 ? high[0] << (4 - n) : high[0] >> (n - 4)) & 0x00100010;
-        if constexpr (kType == QuantType::kQ6K)
-          bits |= (n % 8 < 2 ? high[n / 8] << (4 - n % 8 * 2) : high[n / 8] >> (n % 8 * 2 - 4)) & 0x00300030;
-        // Word 2 * block + upper output; pairs 0 and 1 are of the block's first 16 inputs.
-        a[word / 2 * 2 + pair / 2][pair % 2 * 2 + word % 2] = numbers(bits, kZero);
-      }
-    }
-  }
-}
-
 /// A lane's scales of 64 inputs, for its two outputs: [16 inputs][output], and what is added for each of 32 inputs times their sum:
 /// m * t, less what the weights are too large.
 template <QuantType kType>
@@ -127,7 +68,11 @@ __device__ inline void read_scales(const unsigned char* chunks, int quarter, int
 #pragma unroll
   for (int upper = 0; upper < 2; ++upper) {
     const int out = lane / 4 + 8 * upper;
-    if constexpr (kForm.inputs == 64) {
+    if constexpr (kType == QuantType::kMxfp4) {
+      const unsigned char* d = chunks + quarter * kForm.bytes() + kForm.deltas_at() + out;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[i][upper] = power_of_two(d[i / 2 * 16]);
+    } else if constexpr (kForm.inputs == 64) {
       const auto* d = reinterpret_cast<const __half*>(chunks + quarter * kForm.bytes() + kForm.deltas_at()) + out;
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[i][upper] = __half2float(d[i / 2 * 16]);
@@ -140,11 +85,13 @@ __device__ inline void read_scales(const unsigned char* chunks, int quarter, int
       s[3][upper] = d * static_cast<float>(of.w);
     } else {
       const float2 dm = __half22float2(reinterpret_cast<const __half2*>(chunks + kForm.deltas_at())[out]);
-      const uchar4 of = *reinterpret_cast<const uchar4*>(chunks + kForm.scales_at() + out * 16 + 4 * quarter);
-      s[0][upper] = s[1][upper] = dm.x * static_cast<float>(of.x);
-      s[2][upper] = s[3][upper] = dm.x * static_cast<float>(of.z);
-      t[0][upper] = fmaf(-128.0F, s[0][upper], dm.y * static_cast<float>(of.y));
-      t[1][upper] = fmaf(-128.0F, s[2][upper], dm.y * static_cast<float>(of.w));
+      const unsigned char* scales = chunks + kForm.scales_at() + out * 16 + 2 * quarter;
+      const uchar2 of_s = *reinterpret_cast<const uchar2*>(scales);
+      const uchar2 of_t = *reinterpret_cast<const uchar2*>(scales + 8);
+      s[0][upper] = s[1][upper] = dm.x * static_cast<float>(of_s.x);
+      s[2][upper] = s[3][upper] = dm.x * static_cast<float>(of_s.y);
+      t[0][upper] = fmaf(-128.0F, s[0][upper], dm.y * static_cast<float>(of_t.x));
+      t[1][upper] = fmaf(-128.0F, s[2][upper], dm.y * static_cast<float>(of_t.y));
     }
   }
 }
@@ -274,6 +221,7 @@ __global__ __launch_bounds__(32 * kMostWarps) void multiply_quantised(const Quan
 
 struct Device {
   int n_multiprocessors = 1, shared_bytes = 0;  ///< shared: of a thread block at most
+  bool has_bulk_copies = false;
 };
 /// The one that is current first: a process uses one.
 const Device& device() {
@@ -283,6 +231,9 @@ const Device& device() {
     cudaGetDevice(&number);
     cudaDeviceGetAttribute(&d.n_multiprocessors, cudaDevAttrMultiProcessorCount, number);
     cudaDeviceGetAttribute(&d.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
+    int major = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
+    d.has_bulk_copies = major == 9;
     return d;
   }();
   return found;
@@ -318,27 +269,99 @@ const char* launch(const QuantProduct& p, cudaStream_t stream) {
   return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
 }
 
+/// Thread blocks of a product in whole numbers; n_slots 0: better in bf16, or its digits have no room.
+struct ByteLaunch {
+  int n_warps = 0, n_slots = 0, n_blocks = 0, bytes = 0;
+};
+
+/// Blocks of eight warps take half a multiprocessor's memory: two work at once, or, where one has few stages, the next launch's
+/// already fetches its weights. Rows that leave no room for that get one block of sixteen warps.
+template <QuantType kType, int kRowTiles>
+ByteLaunch choose_launch(const QuantProduct& p, const ProductTuning& tuning) {
+  constexpr int kReserved = 1024;  ///< of a thread block, by the driver
+  constexpr int kMostSlots = 5, kFewStages = 128;
+  const int n_chunks = (p.n_in + kStageInputs - 1) / kStageInputs;
+  const int n_tiles = (p.n_out + kTileOutputs - 1) / kTileOutputs;
+  const auto fit = [&](int n_warps, int most_bytes) {
+    ByteLaunch launch{.n_warps = n_warps};
+    for (int n = tuning.n_slots > 0 ? tuning.n_slots : kMostSlots; n >= 2; --n) {
+      launch.bytes = ByteLayout::of(kType, p.n_rows, kRowTiles, n_chunks, n_warps, n).bytes;
+      launch.n_slots = n;
+      if (launch.bytes <= most_bytes) return launch;
+    }
+    launch.n_slots = 0;
+    return launch;
+  };
+  const int all = device().shared_bytes, half = (all + kReserved) / 2 - kReserved;
+  if (tuning.n_warps > 0) {
+    ByteLaunch launch = fit(tuning.n_warps, tuning.n_slots > 0 ? all : half);
+    launch.n_blocks = std::min(n_tiles, tuning.n_blocks);
+    return launch;
+  }
+  const bool few = n_tiles * n_chunks <= kFewStages * device().n_multiprocessors;
+  if (few && p.n_rows > 2) return {};  // bf16 is faster
+  ByteLaunch launch = fit(8, half);
+  launch.n_blocks = (few ? 1 : 2) * device().n_multiprocessors;
+  if (launch.n_slots == 0 || (few && p.n_rows * n_chunks * DigitForm::bytes(kType) > half / 3)) {
+    launch = fit(16, all);
+    launch.n_blocks = device().n_multiprocessors;
+  }
+  launch.n_blocks = std::min(n_tiles, launch.n_blocks);
+  return launch;
+}
+
+/// In whole numbers; "" if that does not pay, or the rows' digits have no room.
+template <QuantType kType, int kRowTiles>
+const char* launch_bytes(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      multiply_in_bytes<kType, kRowTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
+  if (ready != cudaSuccess) return cudaGetErrorString(ready);
+  const ByteLaunch launch = choose_launch<kType, kRowTiles>(p, tuning);
+  if (launch.n_slots == 0) return "";
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(launch.n_blocks);
+  config.blockDim = static_cast<unsigned>(32 * launch.n_warps);
+  config.dynamicSmemBytes = static_cast<std::size_t>(launch.bytes);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  const cudaError_t launched = cudaLaunchKernelEx(&config, multiply_in_bytes<kType, kRowTiles>, p, launch.n_slots);
+  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+}
+
 template <QuantType kType>
-const char* launch(const QuantProduct& p, cudaStream_t stream) {
+const char* launch(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
+  if constexpr (kType != QuantType::kMxfp4) {  // whose numbers cost more to make than that saves
+    if (device().has_bulk_copies && p.n_rows <= tuning.most_byte_rows) {
+      const char* error =
+          p.n_rows <= 2 ? launch_bytes<kType, 1>(p, tuning, stream) : launch_bytes<kType, 2>(p, tuning, stream);
+      if (error == nullptr || *error != 0) return error;
+    }
+  }
   if (p.n_rows <= 8) return launch<kType, 2, 1>(p, stream);
   return launch<kType, 2, 2>(p, stream);
 }
 
 }  // namespace
 
-const char* launch_quant_product(const QuantProduct& p, CUstream_st* stream) {
+const char* launch_quant_product(const QuantProduct& p, CUstream_st* stream, const ProductTuning& tuning) {
   if (p.n_rows < 1 || p.n_rows > kMostRows) return "no product of so many rows";
   switch (p.type) {
     case QuantType::kQ4_0:
-      return launch<QuantType::kQ4_0>(p, stream);
+      return launch<QuantType::kQ4_0>(p, tuning, stream);
     case QuantType::kQ8_0:
-      return launch<QuantType::kQ8_0>(p, stream);
+      return launch<QuantType::kQ8_0>(p, tuning, stream);
     case QuantType::kQ4K:
-      return launch<QuantType::kQ4K>(p, stream);
+      return launch<QuantType::kQ4K>(p, tuning, stream);
     case QuantType::kQ5K:
-      return launch<QuantType::kQ5K>(p, stream);
+      return launch<QuantType::kQ5K>(p, tuning, stream);
     case QuantType::kQ6K:
-      return launch<QuantType::kQ6K>(p, stream);
+      return launch<QuantType::kQ6K>(p, tuning, stream);
+    case QuantType::kMxfp4:
+      return launch<QuantType::kMxfp4>(p, tuning, stream);
     default:
       return "no product for weights of this type";
   }

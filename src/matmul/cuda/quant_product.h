@@ -26,7 +26,15 @@ struct QuantProduct {
   float* y = nullptr;                  ///< [n_rows, n_out]
 };
 
+/// For measurements and tests.
+struct ProductTuning {
+  int most_byte_rows = 4;  ///< up to so many rows in whole numbers; 4 at most
+  int n_warps = 0;         ///< there, of a thread block: 2 to 16; 0: all of these are chosen
+  int n_slots = 0;         ///< stages of a warp's ring, 2 at least; 0: what half a multiprocessor holds
+  int n_blocks = 0;        ///< at most
+};
+
 /// Launches on `stream`; nullptr or why not. REQUIRES: as pack().
-const char* launch_quant_product(const QuantProduct& product, CUstream_st* stream);
+const char* launch_quant_product(const QuantProduct& product, CUstream_st* stream, const ProductTuning& tuning = {});
 
 }  // namespace coppice::matmul::cuda
