@@ -35,6 +35,7 @@ struct Options {
   bool sweep = false;
   const char* only = "";  ///< cases whose names hold this
   bool plain = false, bytes = false;
+  bool merges = true;  ///< false: rows with several partial states get no output
 };
 
 test::AttentionCase step(const char* name, std::vector<test::Path> paths) {
@@ -84,40 +85,84 @@ void randomise(const DeviceBytes& bytes, std::size_t n) {
   }
 }
 
-void bench(const test::AttentionCase& c, const Options& options, double bandwidth, std::FILE* json) {
-  const std::int64_t block_bytes =
-      std::int64_t{c.block_size} * c.heads.n_kv_head * (options.bytes ? c.heads.head_dim + 2 : 2 * c.heads.head_dim);
-  const auto half = static_cast<std::size_t>(c.n_blocks * block_bytes);
-  const DeviceBytes pools(2 * half * kPools);
-  randomise(pools, 2 * half * kPools);
-  test::CudaStep step(c, Number::kBf16, options.cost);
-  std::vector<float> q(static_cast<std::size_t>(c.n_rows()) * 32 * 128);
-  std::mt19937_64 random(2);
-  std::normal_distribution<float> normal;
-  for (float& x : q) x = normal(random);
-  step.write_queries(q);
-  Graph graph([&](int pool, cudaStream_t stream) {
-    attention::cuda::TreeAttention args = step.args();
-    args.keys = pools.as<std::byte>() + 2 * half * static_cast<std::size_t>(pool);
-    args.values = args.keys + half;
-    args.block_bytes = block_bytes;
-    args.plain = options.plain;
-    args.bytes = options.bytes;
-    if (const char* error = launch_tree_attention(args, options.cost.n_workers, stream))
-      throw std::runtime_error(error);
-    check_cuda(cudaGetLastError(), "launch");
-  });
-  const Timing t = graph.time(options.replays);
-  const double bytes = static_cast<double>(c.unique_slots() * block_bytes / c.block_size * 2);
-  const double floor = bytes / bandwidth * 1e6;
-  std::printf("%-42s %7.1f us (least %.1f), floor %.1f, %4.0f GB/s, %zu items, %d slots\n", c.name.c_str(), t.median,
-              t.least, floor, bytes / t.median * 1e-3, step.plan().items.size(), step.plan().n_slots);
-  std::fflush(stdout);
-  if (json != nullptr) {
-    std::fprintf(json, ",\n    {\"case\": \"%s\", \"us\": %.2f, \"least_us\": %.2f, \"floor_us\": %.2f}",
-                 c.name.c_str(), t.median, t.least, floor);
+/// A case's pools and what is timed on them.
+class Bench {
+ public:
+  Bench(const test::AttentionCase& c, const Options& options)
+      : c_(c),
+        block_bytes_(std::int64_t{c.block_size} * c.heads.n_kv_head *
+                     (options.bytes ? c.heads.head_dim + 2 : 2 * c.heads.head_dim)),
+        half_(static_cast<std::size_t>(c.n_blocks * block_bytes_)),
+        pools_(2 * half_ * kPools) {
+    randomise(pools_, 2 * half_ * kPools);
+    std::mt19937_64 random(2);
+    std::normal_distribution<float> normal;
+    q_.resize(static_cast<std::size_t>(c.n_rows()) * 32 * 128);
+    for (float& x : q_) x = normal(random);
   }
-}
+
+  struct Result {
+    Timing time;
+    std::size_t items = 0;
+    int slots = 0;
+  };
+  Result time(const Options& options) const {
+    test::CudaStep step(c_, Number::kBf16, options.cost);
+    step.write_queries(q_);
+    const attention::cuda::TreeCounts unmerged = {static_cast<std::int32_t>(step.plan().items.size()), 0};
+    const DeviceBytes counts(std::vector<attention::cuda::TreeCounts>{unmerged});
+    Graph graph([&](int pool, cudaStream_t stream) {
+      attention::cuda::TreeAttention args = step.args();
+      args.keys = pools_.as<std::byte>() + 2 * half_ * static_cast<std::size_t>(pool);
+      args.values = args.keys + half_;
+      args.block_bytes = block_bytes_;
+      args.plain = options.plain;
+      args.bytes = options.bytes;
+      if (!options.merges) args.counts = counts.as<attention::cuda::TreeCounts>();
+      if (const char* error = launch_tree_attention(args, options.cost.n_workers, stream))
+        throw std::runtime_error(error);
+      check_cuda(cudaGetLastError(), "launch");
+    });
+    return {graph.time(options.replays), step.plan().items.size(), step.plan().n_slots};
+  }
+
+  void report(const Options& options, double bandwidth, std::FILE* json) const {
+    const Result r = time(options);
+    const double bytes = static_cast<double>(c_.unique_slots() * block_bytes_ / c_.block_size * 2);
+    const double floor = bytes / bandwidth * 1e6;
+    std::printf("%-42s %7.1f us (least %.1f), floor %.1f, %4.0f GB/s, %zu items, %d slots\n", c_.name.c_str(),
+                r.time.median, r.time.least, floor, bytes / r.time.median * 1e-3, r.items, r.slots);
+    std::fflush(stdout);
+    if (json != nullptr) {
+      std::fprintf(json, ",\n    {\"case\": \"%s\", \"us\": %.2f, \"least_us\": %.2f, \"floor_us\": %.2f}",
+                   c_.name.c_str(), r.time.median, r.time.least, floor);
+    }
+  }
+
+  /// What other chunks take, with short runs bundled and with longer ones bundled, too; and the chosen ones without merging.
+  void sweep(Options options) const {
+    for (const int bundled : {2, 8}) {
+      std::printf("  runs up to %d blocks bundled; us by chunk:", bundled);
+      for (const int chunk : {4, 6, 8, 10, 12, 14, 16, 20, 22, 24, 28, 32}) {
+        Options other = options;
+        other.cost.bundled_blocks = bundled;
+        other.cost.chunk_blocks = chunk;
+        std::printf("  %d: %.1f", chunk, time(other).time.median);
+      }
+      std::printf("\n");
+    }
+    options.merges = false;
+    std::printf("  without merging %.1f us\n", time(options).time.median);
+    std::fflush(stdout);
+  }
+
+ private:
+  const test::AttentionCase& c_;
+  std::int64_t block_bytes_;
+  std::size_t half_;
+  DeviceBytes pools_;
+  std::vector<float> q_;
+};
 
 double plan_time(const test::AttentionCase& c, const TreeCost& cost) {
   const std::vector<attention::SequenceRows> rows = c.rows();
@@ -155,15 +200,11 @@ void run(Options options) {
   }
   for (const test::AttentionCase& c : cases()) {
     if (c.name.find(options.only) == std::string::npos) continue;
-    bench(c, options, bandwidth, json);
-    if (!options.sweep) continue;
+    const Bench bench(c, options);
+    bench.report(options, bandwidth, json);
+    if (!options.sweep || c.n_rows() > 100) continue;
     std::printf("  plan %.0f us on the host\n", plan_time(c, options.cost));
-    for (const int chunk : {4, 8, 16, 24, 32}) {
-      Options other = options;
-      other.cost.chunk_blocks = chunk;
-      std::printf("  chunk %2d: ", chunk);
-      bench(c, other, bandwidth, nullptr);
-    }
+    bench.sweep(options);
   }
   if (json != nullptr) {
     std::fprintf(json, "\n  ]\n}\n");

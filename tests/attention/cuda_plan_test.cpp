@@ -130,7 +130,7 @@ TEST(CudaPlan, CoversEveryVisibleTokenOnce) {
     const TreeCost cost = {.n_workers = 1 + static_cast<int>(random() % 200),
                            .n_kv_head = 1 << random() % 4,
                            .heads_per_kv = 1 + static_cast<int>(random() % 9),
-                           .bundled_blocks = static_cast<int>(random() % 5)};
+                           .bundled_blocks = static_cast<int>(random() % 12) - 1};
     TreePlanner planner(kRoomy, cost);
     const TreePlan* plan = planner.plan(share(sharing, c));
     ASSERT_NE(plan, nullptr);

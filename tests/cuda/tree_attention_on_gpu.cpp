@@ -210,6 +210,7 @@ int run(bool small) {
     TreeCost cost = cost_of(c);
     if (random() % 3 == 0) cost.chunk_blocks = 2 << random() % 4;
     if (random() % 3 == 0) cost.bundled_blocks = static_cast<int>(random() % 12);
+    if (random() % 2 == 0) cost.n_workers = 1 + static_cast<int>(random() % 12);  // many items for each
     const Number number = random() % 4 == 0 ? Number::kF16 : Number::kBf16;
     for (const Kind& kind : {Kind{number}, Kind{number, false, true}, Kind{number, true}})
       check(c, kind, cost, random(), worst);

@@ -4,6 +4,7 @@
 // two neighbouring values in every eight.
 #pragma once
 
+#include "attention/cuda/slim.cuh"
 #include "attention/cuda/tile.cuh"
 
 namespace coppice::attention::cuda {
@@ -75,11 +76,8 @@ struct Computer {
 
   /// This warp has read the item's queries for the last time.
   __device__ void release_queries() {
-    __syncwarp();
-    if (lane == 0) {
-      shared.queries_empty(turns.turn).arrive();
-      if (!narrow) shared.queries_empty(turns.turn ^ 1).arrive();
-    }
+    shared.queries_empty(turns.turn).arrive();
+    if (!narrow) shared.queries_empty(turns.turn ^ 1).arrive();
     turns.next(narrow);
   }
 
@@ -108,6 +106,13 @@ struct Computer {
       release_queries();
     }
     seen = lane < head.n_blocks ? a.items[head.item].seen[lane] : 0;
+  }
+
+  /// Whether a stage has slots that nobody sees.
+  __device__ bool is_ragged(int n) const {
+    constexpr std::uint32_t kMask = (1U << Shape::kBlocks) - 1;
+    const int first_block = n * Shape::kBlocks;
+    return (head.ragged >> first_block & kMask) != 0 || first_block + Shape::kBlocks > head.n_blocks;
   }
 
   /// Slots behind the last that anyone sees may hold anything, NaN too, and weights of 0 would not hide that.
@@ -150,9 +155,7 @@ struct Computer {
   /// Leaves the products in flight where the queries are in registers.
   __device__ void start_scores(Scores& s, int n) {
     wait_for_stage(n);
-    constexpr std::uint32_t kMask = (1U << Shape::kBlocks) - 1;
-    const int first_block = n * Shape::kBlocks;
-    if ((head.ragged >> first_block & kMask) != 0 || first_block + Shape::kBlocks > head.n_blocks) clear_unseen(n);
+    if (is_ragged(n)) clear_unseen(n);
     const std::uint32_t keys = shared.keys(stage_of(n));
     if constexpr (Shape::kQueriesInRegisters) {
       begin_products();
@@ -358,9 +361,49 @@ struct Computer {
     if (active && (!narrow || group == 0)) write();
   }
 
+  /// An item of few queries. The groups take turns at the stages.
+  __device__ void compute_slim(int n_stages) {
+    // Or the compiler computes what depends on them before the first item, and keeps it in memory.
+    int own_warp = warp, own_lane = lane;
+    asm volatile("" : "+r"(own_warp), "+r"(own_lane));
+    SlimComputer<T, D> slim{a, shared, head, group, own_warp, own_lane, n_queries, scale};
+    slim.read_queries(shared.queries(half));
+    release_queries();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      slim.row[i] = {-1, 0, 0, -1};
+      if (lane % 4 * 2 + i < n_queries) slim.row[i] = a.rows[head.first_row + row_of(lane % 4 * 2 + i)];
+    }
+    seen = lane < head.n_blocks ? a.items[head.item].seen[lane] : 0;
+    for (int n = 0; n < n_stages; ++n) {
+      if (n % 2 != group) {
+        skip_stage(n);
+        continue;
+      }
+      wait_for_stage(n);
+      if (is_ragged(n)) clear_unseen(n);
+      slim.compute(shared.keys(stage_of(n)), shared.values(stage_of(n)), n * Shape::kTokens);
+      release_stage(n);
+    }
+    slim.join_and_write();
+  }
+
   /// Computes what is fetched, then counts it as done.
   __device__ void run(std::uint32_t* done) {
+    bool after_slim = false;
     while (next_item()) {
+      if constexpr (SlimComputer<T, D>::kCan) {
+        if (n_queries <= kSlimQueries) {
+          const int n_stages = (head.n_blocks + Shape::kBlocks - 1) / Shape::kBlocks;
+          compute_slim(n_stages);
+          first_stage += static_cast<std::uint32_t>(n_stages);
+          ++n_done;
+          after_slim = true;
+          continue;
+        }
+        if (after_slim) sync_named(3, 2 * kGroupThreads);  // nobody reads the join's memory any more
+        after_slim = false;
+      }
       begin_item();
       const int n_stages = (head.n_blocks + Shape::kBlocks - 1) / Shape::kBlocks;
       compute_item(n_stages);

@@ -87,7 +87,7 @@ struct Shared {
   __device__ void init() const {
     for (int half = 0; half < 2; ++half) {
       queries_full(half).init(1);
-      queries_empty(half).init(kComputeWarps);
+      queries_empty(half).init(32 * kComputeWarps);
     }
     join_full().init(kGroupThreads);
     join_empty().init(kGroupThreads);

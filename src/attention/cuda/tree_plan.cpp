@@ -10,7 +10,11 @@ namespace coppice::attention::cuda {
 namespace {
 
 /// Chunks that are tried, in blocks, the longest first. Multiples of the two blocks that the kernel computes at a time.
-constexpr std::array kChunks = {32, 24, 16, 12, 8, 6, 4, 2};
+constexpr std::array kChunks = {32, 28, 24, 22, 20, 16, 14, 12, 10, 8, 6, 4, 2};
+/// The longest runs that are bundled, in blocks; tried likewise.
+constexpr std::array kBundled = {2, 8};
+/// Runs up to this long are bundled with many others.
+constexpr int kShortBlocks = 2;
 /// With more items than this for each worker, uneven shares are no matter any more, and only the sum is looked at.
 constexpr int kManyItems = 16;
 
@@ -38,23 +42,30 @@ TreePlanner::TreePlanner(const TreeLimits& limits, const TreeCost& cost) : cost_
 
 const TreePlan* TreePlanner::plan(const SharePlan& plan) {
   find_bands(plan);
-  int best = kChunks.front();
+  int chunk = cost_.chunk_blocks, bundled = cost_.bundled_blocks;
   double least = std::numeric_limits<double>::infinity();
-  for (const int chunk : kChunks) {
-    if (cost_.chunk_blocks > 0) {
-      best = cost_.chunk_blocks;
-      break;
-    }
-    cut(chunk);
-    if (std::ssize(groups_) > plan_.limits.items || n_item_rows_ > plan_.limits.item_rows)
-      break;  // shorter ones are more
-    const double cost = estimate();
-    if (cost < least) {
+  for (const int bundled_blocks : kBundled) {
+    if (cost_.bundled_blocks >= 0 && bundled_blocks != kBundled.front()) break;
+    std::size_t n_before = 0;
+    for (const int chunk_blocks : kChunks) {
+      if (cost_.chunk_blocks > 0 && chunk_blocks != kChunks.front()) break;
+      const int tried_chunk = cost_.chunk_blocks > 0 ? cost_.chunk_blocks : chunk_blocks;
+      const int tried_bundled = cost_.bundled_blocks >= 0 ? cost_.bundled_blocks : bundled_blocks;
+      cut(tried_chunk, tried_bundled);
+      if (std::ssize(groups_) > plan_.limits.items || n_item_rows_ > plan_.limits.item_rows)
+        break;                                   // shorter ones are more
+      if (groups_.size() == n_before) continue;  // most likely the same
+      n_before = groups_.size();
+      const double cost = estimate();
+      if (cost >= least) continue;
       least = cost;
-      best = chunk;
+      chunk = tried_chunk;
+      bundled = tried_bundled;
     }
   }
-  cut(best);
+  if (chunk == 0) chunk = kChunks.front();
+  if (bundled < 0) bundled = kBundled.front();
+  cut(chunk, bundled);
   return write(plan) ? &plan_ : nullptr;
 }
 
@@ -79,14 +90,17 @@ void TreePlanner::find_bands(const SharePlan& plan) {
   }
 }
 
-/// Fills groups_ with the items of a cut into chunks of at most so many blocks, dearest first.
-void TreePlanner::cut(int chunk_blocks) {
+/// Fills groups_ with the items of a cut into chunks of at most so many blocks, dearest first. Runs up to bundled_blocks are bundled
+/// if their rows are few; longer ones than kShortBlocks only into slim items.
+void TreePlanner::cut(int chunk_blocks, int bundled_blocks) {
   pieces_.clear();
   groups_.clear();
   n_item_rows_ = 0;
   for (const Piece& band : bands_) {
     n_item_rows_ += std::int64_t{band.n_rows} * ceil_div(band.n_blocks, chunk_blocks);
-    if (band.n_blocks <= cost_.bundled_blocks && band.n_rows * cost_.heads_per_kv <= kItemQueries / 4) {
+    const int n_queries = band.n_rows * cost_.heads_per_kv;
+    const int most = band.n_blocks <= kShortBlocks ? kItemQueries / 4 : kSlimQueries;
+    if (band.n_blocks <= std::min(bundled_blocks, chunk_blocks) && n_queries <= most) {
       open_bundle(band, chunk_blocks);
       continue;
     }
@@ -99,22 +113,22 @@ void TreePlanner::cut(int chunk_blocks) {
       piece.first_block += from;
       piece.offset += from * kBlockSize;
       piece.n_blocks = to - from;
-      groups_.push_back({static_cast<std::int32_t>(pieces_.size()), 1, piece.n_blocks,
-                         piece.n_rows * cost_.heads_per_kv > kItemQueries / 2});
+      groups_.push_back({static_cast<std::int32_t>(pieces_.size()), 1, piece.n_blocks, n_queries});
       pieces_.push_back(piece);
     }
   }
   close_bundle();
   std::ranges::sort(groups_, [](const Group& a, const Group& b) {
-    if (a.is_wide != b.is_wide) return a.is_wide;
+    if (a.is_wide() != b.is_wide()) return a.is_wide();
     return a.n_blocks != b.n_blocks ? a.n_blocks > b.n_blocks : a.first < b.first;
   });
 }
 
 /// Puts a short band into the open bundle, after closing one that has no room for it.
 void TreePlanner::open_bundle(const Piece& band, int chunk_blocks) {
-  const int rows = bundle_rows_ + band.n_rows;
-  if (bundle_blocks_ + band.n_blocks > chunk_blocks || rows * cost_.heads_per_kv > kItemQueries / 2) close_bundle();
+  const int n_queries = (bundle_rows_ + band.n_rows) * cost_.heads_per_kv;
+  const int most = band.n_blocks <= kShortBlocks ? kItemQueries / 2 : kSlimQueries;
+  if (bundle_blocks_ + band.n_blocks > chunk_blocks || n_queries > most) close_bundle();
   bundle_.push_back(band);
   bundle_blocks_ += band.n_blocks;
   bundle_rows_ += band.n_rows;
@@ -122,8 +136,8 @@ void TreePlanner::open_bundle(const Piece& band, int chunk_blocks) {
 
 void TreePlanner::close_bundle() {
   if (bundle_.empty()) return;
-  groups_.push_back(
-      {static_cast<std::int32_t>(pieces_.size()), static_cast<std::int32_t>(bundle_.size()), bundle_blocks_});
+  groups_.push_back({static_cast<std::int32_t>(pieces_.size()), static_cast<std::int32_t>(bundle_.size()),
+                     bundle_blocks_, bundle_rows_ * cost_.heads_per_kv});
   pieces_.insert(pieces_.end(), bundle_.begin(), bundle_.end());
   bundle_.clear();
   bundle_blocks_ = bundle_rows_ = 0;
@@ -135,7 +149,8 @@ double TreePlanner::estimate() {
   const auto teams = static_cast<std::size_t>(std::max(1, cost_.n_workers / cost_.n_kv_head));
   double last = 0.0;
   const auto cost_of = [&](const Group& g) {
-    return cost_.item + (g.is_wide ? cost_.wide_step : cost_.step) * ceil_div(g.n_blocks, 2);
+    const TreeCost::OfItem& of = g.is_wide() ? cost_.wide : g.n_queries > kSlimQueries ? cost_.narrow : cost_.slim;
+    return of.item + of.step * ceil_div(g.n_blocks, 2);
   };
   if (groups_.size() > teams * kManyItems) {
     for (const Group& g : groups_) last += cost_of(g) * cost_.n_kv_head / cost_.n_workers;

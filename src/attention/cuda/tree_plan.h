@@ -26,6 +26,7 @@ namespace coppice::attention::cuda {
 
 inline constexpr int kItemBlocks = 32;    ///< at most, in an item
 inline constexpr int kItemQueries = 128;  ///< at most: two warpgroups of 64
+inline constexpr int kSlimQueries = 8;    ///< up to so many have a way of computing of their own
 inline constexpr int kBlockSize = 32;     ///< slots; the only size that the kernel knows
 
 /// What a row sees of an item: tokens [lo, hi), counted from the item's first slot. slot: where its partial state goes;
@@ -69,15 +70,18 @@ TreeLimits worst_case(int max_rows, int max_sequences, int max_context);
 
 /// What the kernel costs, in microseconds; defaults measured on an H200 (docs/adr/0023).
 struct TreeCost {
-  int n_workers = 132;     ///< thread blocks that run at once
-  int n_kv_head = 8;       ///< items are computed once for each
-  int heads_per_kv = 4;    ///< queries of a row in an item
-  double item = 1.5;       ///< of an item, whatever it holds
-  double step = 0.75;      ///< two blocks for up to 64 queries
-  double wide_step = 1.5;  ///< for more
-  double slot = 0.012;     ///< writing and merging the partial states of a row, all heads
-  int bundled_blocks = 2;  ///< runs up to this long may share an item
-  int chunk_blocks = 0;    ///< the longest chunk, even and at most kItemBlocks; 0: what costs least
+  int n_workers = 132;   ///< thread blocks that run at once
+  int n_kv_head = 8;     ///< items are computed once for each
+  int heads_per_kv = 4;  ///< queries of a row in an item
+  struct OfItem {
+    double item, step;  ///< whatever it holds; two blocks
+  };
+  OfItem slim = {0.75, 0.83};   ///< up to kSlimQueries
+  OfItem narrow = {1.2, 0.95};  ///< up to half of kItemQueries
+  OfItem wide = {2.7, 1.27};
+  double slot = 0.009;      ///< writing and merging the partial states of a row, all heads
+  int chunk_blocks = 0;     ///< the longest chunk, even and at most kItemBlocks; 0: what costs least
+  int bundled_blocks = -1;  ///< runs up to this long may share an item; 0: none; -1: what costs least
 };
 
 struct TreePlan {
@@ -109,11 +113,13 @@ class TreePlanner {
   struct Group {
     std::int32_t first = 0, n = 0;
     std::int32_t n_blocks = 0;
-    bool is_wide = false;  ///< more queries than one of the kernel's warpgroups holds
+    std::int32_t n_queries = 0;
+    /// More than one of the kernel's warpgroups holds.
+    bool is_wide() const { return n_queries > kItemQueries / 2; }
   };
 
   void find_bands(const SharePlan& plan);
-  void cut(int chunk_blocks);
+  void cut(int chunk_blocks, int bundled_blocks);
   void open_bundle(const Piece& band, int chunk_blocks);
   void close_bundle();
   double estimate();
