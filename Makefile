@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces peer-tests soak bench-quality bench-perplexity format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured peer-tests soak bench-quality bench-perplexity format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -34,7 +34,7 @@ asan:          ## All tests but parity, end-to-end and benchmarks under AddressS
 tsan:          ## The tests that have threads of their own, under ThreadSanitizer
 	@scripts/test.sh tsan $(ARGS)
 
-fuzz:          ## Fuzz cancellations, hang-ups, HTTP, model files, requests and templates, each for a minute; longer: SECONDS=1800
+fuzz:          ## Fuzz cancellations, hang-ups, HTTP, model files, requests, schemas and templates, each for a minute; longer: SECONDS=1800
 	@scripts/fuzz.sh $(SECONDS)
 
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
@@ -48,6 +48,9 @@ bench:         ## Measure against llama.cpp (ARGS="--only all": hours), or two b
 
 bench-traces:  ## Replay recorded requests against the cache, a few minutes: TRACES=folder of *.jsonl
 	@scripts/bench-traces.sh "$(TRACES)"
+
+bench-structured: ## Check and follow 500 JSON schemas, and validate what comes: SCHEMAS=folder of *.json
+	@scripts/bench-structured.sh "$(SCHEMAS)"
 
 bench-quality: ## What the KV formats cost: perplexity and KL divergence against f16 on a novel
 	@scripts/bench-quality.sh $(ARGS)

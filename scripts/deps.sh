@@ -7,19 +7,22 @@ source "$(dirname "$0")/lib.sh"
 
 is_sha256() { [[ $(sha256sum "$1" | cut -d' ' -f1) == "$2" ]]; }
 
+download_tool() {
+  [[ ! -x $cache/venv/bin/pip ]] || return 0
+  local python=/usr/bin/python3
+  [[ -x $python ]] || python=python3
+  rm -rf "$cache/venv"
+  logged "download tool" "$cache/logs/venv.log" "$python" -m venv "$cache/venv" ||
+    die "Python cannot make a virtual environment in $cache/venv (log: $cache/logs/venv.log)"
+}
+
 # fetch PACKAGE VERSION FILE SHA256 [PIP OPTION...]
 fetch() {
   local package=$1 version=$2 file=$3 sha256=$4
   shift 4
   if [[ ! -e $cache/$file ]]; then
     need_disk "$cache" 1500 "fetching and building the pinned parts"
-    if [[ ! -x $cache/venv/bin/pip ]]; then
-      local python=/usr/bin/python3
-      [[ -x $python ]] || python=python3
-      rm -rf "$cache/venv"
-      logged "download tool" "$cache/logs/venv.log" "$python" -m venv "$cache/venv" ||
-        die "Python cannot make a virtual environment in $cache/venv (log: $cache/logs/venv.log)"
-    fi
+    download_tool
     say "Downloading $package $version"
     rm -rf "$cache/incoming"
     logged "$package" "$cache/logs/$package.log" \
@@ -44,6 +47,23 @@ if [[ ! -e $sources/.complete ]]; then
   logged "unpacking" "$cache/logs/unpack.log" tar -xzf "$cache/$llama_file" -C "$sources" --strip-components=3 \
     "${llama_file%.tar.gz}/vendor/llama.cpp" || die "Cannot unpack $cache/$llama_file (log: $cache/logs/unpack.log)"
   touch "$sources/.complete"
+fi
+
+# Its metadata is made by a Python build tool, but its declared one wants more than that: fetch that tool alone.
+if [[ ! -e $xgrammar_sources/.complete ]]; then
+  if [[ ! -e $cache/$xgrammar_file ]]; then
+    download_tool
+    logged "build tool" "$cache/logs/scikit-build-core.log" \
+      "$cache/venv/bin/pip" install scikit-build-core==1.1.2 setuptools-scm==10.3.4 ||
+      die "Cannot download scikit-build-core: is there a network? (log: $cache/logs/scikit-build-core.log)"
+  fi
+  fetch xgrammar "$xgrammar_version" "$xgrammar_file" "$xgrammar_sha256" --no-binary xgrammar --no-build-isolation
+  rm -rf "$xgrammar_sources"
+  mkdir -p "$xgrammar_sources"
+  logged "unpacking" "$cache/logs/unpack.log" tar -xzf "$cache/$xgrammar_file" -C "$xgrammar_sources" \
+    --strip-components=1 "${xgrammar_file%.tar.gz}"/{cpp,include,3rdparty/picojson,3rdparty/dlpack,LICENSE,NOTICE} ||
+    die "Cannot unpack $cache/$xgrammar_file (log: $cache/logs/unpack.log)"
+  touch "$xgrammar_sources/.complete"
 fi
 
 if [[ ! -e $pinned_model ]]; then

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "grammar/matcher.h"
+#include "sampling/grammar_state.h"
 #include "sampling/logprobs.h"
 #include "sampling/sampler.h"
 #include "sampling/stop_matcher.h"
@@ -37,12 +39,15 @@ class TextGeneration final : public Generation {
         stops_(shared->stops),
         params_(shared, &shared->params),
         n_logprobs_(shared->params.logprobs),
-        logprobs_of_end_(shared->params.logprobs_of_end && n_logprobs_ >= 0) {}
+        logprobs_of_end_(shared->params.logprobs_of_end && n_logprobs_ >= 0) {
+    if (shared->params.grammar.grammar) grammar_ = std::make_unique<GrammarState>(shared->params.grammar);
+  }
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
-    const kv::Token token = sampler_.pick(logits);
+    const kv::Token token = sampler_.pick(logits, grammar_ ? grammar_->mask() : std::span<const std::int32_t>());
     ++n_tokens_;
+    if (grammar_ && !grammar_->accept(token, *vocabulary_)) return dead_end(token);
     if (ends(token)) {
       Piece piece = flush();
       if (logprobs_of_end_) piece.logprobs.push_back(logprobs_.read(logits, token, n_logprobs_, *vocabulary_));
@@ -88,6 +93,15 @@ class TextGeneration final : public Generation {
     LogprobEntry entry;
   };
 
+  /// No token that the sampler may draw continues the text by the grammar: bans or biases leave none, or the vocabulary.
+  Piece dead_end(kv::Token token) {
+    const bool whole = grammar_->whole();
+    Piece piece = flush();
+    piece.token = token;
+    piece.finish = whole ? Finish::kStop : Finish::kError;
+    return piece;
+  }
+
   /// Adds the entries of the tokens whose text is out. At a stop string also that of the token that it cut in two; later
   /// tokens get none.
   void deliver(Piece& piece) {
@@ -113,6 +127,7 @@ class TextGeneration final : public Generation {
   text::Utf8Stream utf8_;
   StopMatcher stops_;
   std::shared_ptr<const SamplingParams> params_;
+  std::unique_ptr<GrammarState> grammar_;  ///< null: none
   int n_logprobs_;
   bool logprobs_of_end_;
   bool ended_ = false;

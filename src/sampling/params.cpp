@@ -55,6 +55,8 @@ void check(const SamplingParams& params, std::int32_t n_vocab) {
     require_tokens(word, "bad_words");
   }
   require(params.min_tokens >= 0, "min_tokens", fmt::format("must be at least 0, not {}", params.min_tokens));
+  require(!params.ignore_eos || !params.grammar.grammar, "ignore_eos",
+          "a text that follows a grammar must end where the grammar does");
   for (const std::string& stop : params.stop) {
     require(!stop.empty(), "stop", "a stop string must not be empty");
     require(stop.size() <= kMaxStopBytes, "stop",

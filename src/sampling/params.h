@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "grammar/compiler.h"
 #include "kv/types.h"
 
 namespace coppice::sampling {
@@ -24,7 +26,13 @@ class ParamError : public std::invalid_argument {
   std::string field_;
 };
 
-/// Applied in this order: allowed tokens and logit bias (on the raw logits), penalties, bad words, temperature, top-k, top-p, min-p; each
+/// A text that must follow a grammar.
+struct GrammarParams {
+  std::shared_ptr<const grammar::Grammar> grammar;  ///< null: none
+  std::string after;  ///< it holds from the end of this text on; empty: from the beginning
+};
+
+/// Applied in this order: the grammar's mask, allowed tokens and logit bias (on the raw logits), penalties, bad words, temperature, top-k, top-p, min-p; each
 /// filter sees the distribution that the one before it left, renormalised (the order of vLLM and
 /// Transformers; llama.cpp applies temperature last).
 struct SamplingParams {
@@ -51,7 +59,8 @@ struct SamplingParams {
   bool ignore_eos = false;            ///< end tokens are never drawn
   bool show_special = false;          ///< special tokens have a text
   int logprobs = -1;                  ///< -1: none; n >= 0: the chosen token's and the n most likely ones'
-  bool logprobs_of_end = false;       ///< with logprobs: an end token has an entry, too
+  GrammarParams grammar;
+  bool logprobs_of_end = false;  ///< with logprobs: an end token has an entry, too
 };
 
 inline constexpr float kGreedyTemperature = 1e-5F;

@@ -1,6 +1,7 @@
 #include "sampling/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -21,11 +22,25 @@ double sum_of(std::span<const Candidate> candidates) {
 }
 
 struct Workspace {
-  LogitScan scan;  ///< of the row in hand
+  LogitScan scan;             ///< of the row in hand
+  std::vector<float> masked;  ///< a copy of it
   std::vector<Candidate> candidates, border, next;
   std::vector<float> row;  ///< of allowed tokens only
 };
 thread_local Workspace work;
+
+/// out: the row, -inf where the mask has a 0 or ends.
+void copy_allowed(std::span<const float> row, std::span<const std::int32_t> mask, std::vector<float>& out) {
+  out.assign(row.size(), kNone);
+  const std::size_t n_words = std::min(mask.size(), (row.size() + 31) / 32);
+  for (std::size_t i = 0; i < n_words; ++i) {
+    // Most words of most masks are 0.
+    for (auto bits = static_cast<std::uint32_t>(mask[i]); bits != 0; bits &= bits - 1) {
+      const std::size_t token = i * 32 + static_cast<std::size_t>(std::countr_zero(bits));
+      if (token < row.size()) out[token] = row[token];
+    }
+  }
+}
 
 bool before(const Candidate& a, const Candidate& b) {
   return likelier(a, b);
@@ -109,9 +124,14 @@ Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t see
   for (const auto& word : params_->bad_words) max_tail_ = std::max(max_tail_, word.size() - 1);
 }
 
-kv::Token Sampler::pick(std::span<float> logits) {
+kv::Token Sampler::pick(std::span<float> logits, std::span<const std::int32_t> mask) {
   if (logits.empty()) throw std::invalid_argument("no logits");
-  const std::span<float> row = allowed(logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_))));
+  std::span<float> row = logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_)));
+  if (!mask.empty()) {
+    copy_allowed(row, mask, work.masked);
+    row = work.masked;
+  }
+  row = allowed(row);
   apply_edits(row);
   work.scan.scan(row);
   const kv::Token token = greedy() ? likeliest() : draw();

@@ -33,8 +33,9 @@ class Sampler {
           std::span<const kv::Token> banned, std::int32_t n_vocab, std::span<const kv::Token> ends = {});
 
   /// Draws a token and counts it for the penalties. logits: [n_vocab] or other sizes > 0: what both have is
-  /// used. If no token is possible (all -inf), token 0.
-  kv::Token pick(std::span<float> logits);
+  /// used. mask: of a grammar, bit i % 32 of word i / 32 allows token i; empty: all are allowed. If no token is possible (all
+  /// -inf), token 0.
+  kv::Token pick(std::span<float> logits, std::span<const std::int32_t> mask = {});
 
   /// The tokens that may be drawn now with their weights, likeliest first: for tests and tools. Greedy: one.
   std::vector<Candidate> distribution(std::span<float> logits);

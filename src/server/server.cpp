@@ -57,13 +57,13 @@ void lower_priority() {
 
 }  // namespace
 
-// run() returns when no coroutine is left, on `io` or on `worker`: none of them sees a member's end. Members are
+// run() returns when no coroutine is left, on `io` or on a worker: none of them sees a member's end. Members are
 // destroyed last to first, so `io` outlives the sockets and timers that are registered with it.
 struct Server::Impl {
   explicit Impl(ServerConfig c)
       : config(limited(std::move(c))),
         hub(io),
-        api(config.api, hub, worker),
+        api(config.api, hub, worker, compiling),
         http(io, config.http, api),
         signals(io),
         hangup(io),
@@ -90,6 +90,7 @@ struct Server::Impl {
   const ServerConfig config;
   std::uint16_t port = 0;
   WorkQueue worker{lower_priority};
+  WorkQueue compiling{lower_priority};  ///< grammars: one may take a second, and others' prompts must not wait for it
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);  ///< until end()
   EventHub hub;

@@ -39,6 +39,9 @@ class EngineOnFakes final : public server::Model {
   std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override {
     return texts_.render(messages, end);
   }
+  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source&) const override {
+    throw grammar::GrammarError("no grammars here");
+  }
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,
       std::span<const kv::Token> prompt) const override;

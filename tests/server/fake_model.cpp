@@ -51,6 +51,15 @@ std::string FakeModel::render(std::span<const text::ChatMessage> messages, text:
   return end == text::TurnEnd::kOpenTurn ? out + "assistant: " : out;
 }
 
+std::shared_ptr<const grammar::Grammar> FakeModel::compile(const grammar::Source& source) const {
+  static const grammar::Compiler compiler([] {
+    grammar::Words bytes{.ends = {0}};
+    for (int byte = 0; byte < 256; ++byte) bytes.pieces.emplace_back(1, static_cast<char>(byte));
+    return bytes;
+  }());
+  return compiler.compile(source);
+}
+
 std::vector<std::unique_ptr<sampling::Generation>> FakeModel::make_generations(
     const std::shared_ptr<const sampling::SharedParams>&, int n, std::span<const kv::Token>) const {
   std::vector<std::unique_ptr<sampling::Generation>> generations;

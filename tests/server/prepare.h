@@ -12,6 +12,7 @@ namespace coppice::testing {
 inline server::Prepared prepare(server::Model& model, const server::Dialect& dialect, std::string_view body) {
   const auto json = server::parse_body(body, server::json_limits(model.facts().context_length, dialect.max_prompts()));
   server::Preparation preparation(model, dialect.parse(json, server::request_limits(model.facts())));
+  if (preparation.wants_grammar()) preparation.compile_grammar();
   while (!preparation.step()) {
   }
   return preparation.take();

@@ -100,12 +100,13 @@ void check_echoes(const Prepared& prepared, std::size_t max_bytes) {
 
 }  // namespace
 
-Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker)
+Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling)
     : config_(std::move(config)),
       keys_(config_.api_keys_file, config_.api_keys),
       cors_(config_.cors_origins),
       hub_(hub),
       worker_(worker),
+      compiling_(compiling),
       default_dialect_(std::make_unique<OpenAiDialect>(Endpoint::kChat)),
       started_(std::time(nullptr)) {
   const auto add = [this](std::string path, const char* method, Action action) {
@@ -299,7 +300,7 @@ template <std::string (*make_reply)(const Model&, std::string_view)>
 asio::awaitable<void> Api::convert(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
   std::string body;
-  co_await prepare(request.body.size(), [&] {
+  co_await prepare(worker_, request.body.size(), [&] {
     body = make_reply(model, request.body);
     return true;
   });
@@ -307,7 +308,7 @@ asio::awaitable<void> Api::convert(HttpRequest& request, ReplyWriter& out) {
   co_await out.send({.body = std::move(body)});
 }
 
-asio::awaitable<void> Api::prepare(std::size_t bytes, std::function<bool()> step) {
+asio::awaitable<void> Api::prepare(WorkQueue& worker, std::size_t bytes, std::function<bool()> step) {
   const auto start = engine::Clock::now();
   const auto deadline = deadline_of(start, config_.request_seconds, std::nullopt);
   const auto turn = [&] {
@@ -321,7 +322,7 @@ asio::awaitable<void> Api::prepare(std::size_t bytes, std::function<bool()> step
     ~Measure() { metrics.end_preparation(std::chrono::duration<double>(engine::Clock::now() - start).count()); }
   } const measure{metrics_, start};
   metrics_.begin_preparation();
-  co_await worker_.run(bytes, turn);
+  co_await worker.run(bytes, turn);
 }
 
 GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
@@ -341,12 +342,20 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
   try {
     Model& model = ready_model();
     std::optional<Preparation> preparation;
-    co_await prepare(request.body.size(), [&] {
-      if (preparation) return preparation->step();
+    const std::size_t bytes = request.body.size();
+    co_await prepare(worker_, bytes, [&] {
+      if (preparation) return preparation->wants_grammar() || preparation->step();
       preparation.emplace(model, parse(dialect, model.facts(), request));
       std::string().swap(request.body);
       return false;
     });
+    if (preparation->wants_grammar()) {
+      co_await prepare(compiling_, bytes, [&] {
+        preparation->compile_grammar();
+        return true;
+      });
+      co_await prepare(worker_, bytes, [&] { return preparation->step(); });
+    }
     request.drop_body();
     ready_model();  // throws if it drains by now
     Prepared prepared = preparation->take();

@@ -1,6 +1,7 @@
 // Api: the routes and what they do. From an HttpRequest to a reply, through the engine.
 //
-// Belongs to the io thread. Bodies are parsed, rendered and tokenized on the worker; nothing else leaves the thread.
+// Belongs to the io thread. Bodies are parsed, rendered and tokenized on the worker, grammars compiled on
+// another; nothing else leaves the thread.
 //
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or
@@ -36,7 +37,7 @@ namespace coppice::server {
 class Api final : public HttpHandler {
  public:
   /// Throws KeyFileError.
-  Api(ApiConfig config, EventHub& hub, WorkQueue& worker);
+  Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling);
 
   /// Generations in this dialect, at POST `path`. REQUIRES: nothing else is there, and no request has come yet.
   void add_dialect(std::string path, std::unique_ptr<Dialect> dialect);
@@ -86,7 +87,7 @@ class Api final : public HttpHandler {
   GenerationRequest parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const;
   /// As WorkQueue::run(), measured. Before each turn throws RequestError if the server drains or the operator's time for
   /// a request is over.
-  boost::asio::awaitable<void> prepare(std::size_t bytes, std::function<bool()> step);
+  boost::asio::awaitable<void> prepare(WorkQueue& worker, std::size_t bytes, std::function<bool()> step);
   Model& ready_model() const;
   void check_key(HttpRequest& request) const;
 
@@ -95,6 +96,7 @@ class Api final : public HttpHandler {
   Cors cors_;
   EventHub& hub_;
   WorkQueue& worker_;
+  WorkQueue& compiling_;  ///< for grammars
   Metrics metrics_;
   std::vector<Route> routes_;
   std::unique_ptr<Dialect> default_dialect_;  ///< for errors where no route has another

@@ -8,12 +8,13 @@
 #include "server/api/json_fields.h"
 #include "server/api/llama_answer.h"
 #include "server/api/sampling_fields.h"
+#include "server/api/structured_output.h"
 
 namespace coppice::server {
 
 namespace {
 
-constexpr UnbuiltField kUnbuilt[] = {{"grammar"}, {"json_schema"}, {"grammar_lazy"}, {"suffix"}, {"input_prefix"}};
+constexpr UnbuiltField kUnbuilt[] = {{"suffix"}, {"input_prefix"}};
 
 kv::Token parse_token(const Json& value, const std::string& path, std::int32_t n_vocab) {
   const std::int64_t* id = value.if_int64();
@@ -125,6 +126,7 @@ GenerationRequest LlamaDialect::parse(const JsonObject& body, const RequestLimit
   GenerationRequest r = llama_defaults(limits.defaults);
   r.model = f.string("model").value_or("");
   parse_sampling_fields(f, limits, r);
+  r.grammar = parse_structured_output(f);
   for (const char* name : {"logprobs", "n_probs"})
     if (const auto n = f.integer(name, 0, sampling::kMaxTopLogprobs))
       r.sampling.logprobs = *n > 0 ? static_cast<int>(*n) : -1;

@@ -6,6 +6,7 @@
 
 #include "server/api/json_fields.h"
 #include "server/api/sampling_fields.h"
+#include "server/api/structured_output.h"
 #include "server/base/request_error.h"
 
 namespace coppice::server {
@@ -30,13 +31,6 @@ constexpr UnbuiltField kUnbuilt[] = {
     {"chat_template"},
     {"chat_template_kwargs"},
     {"mm_processor_kwargs"},
-    {"grammar"},
-    {"json_schema"},
-    {"guided_json"},
-    {"guided_regex"},
-    {"guided_choice"},
-    {"guided_grammar"},
-    {"structured_outputs"},
     {"prompt_embeds"},
     {"n_probs"},
 };
@@ -147,14 +141,6 @@ void refuse_unbuilt_fields(const JsonFields& f) {
   for (const char* name : {"tool_choice", "function_call"})
     if (const Json* value = f.find(name); value && !is_string(*value, "none"))
       throw RequestError::unsupported(name, "only \"none\" is supported");
-  if (const Json* format = f.find("response_format")) {
-    const JsonObject* object = format->if_object();
-    const Json* type = object == nullptr ? nullptr : object->if_contains("type");
-    if (type == nullptr || !type->is_string())
-      throw RequestError::bad_field("response_format", "must be an object with a \"type\"", "invalid_type");
-    if (!is_string(*type, "text"))
-      throw RequestError::unsupported("response_format", "only {\"type\": \"text\"} is supported");
-  }
   if (const Json* modalities = f.find("modalities"); modalities && *modalities != Json(JsonArray{"text"}))
     throw RequestError::unsupported("modalities", "only [\"text\"] is supported");
   if (f.string("suffix").value_or("") != "") throw RequestError::unsupported("suffix");
@@ -193,6 +179,7 @@ GenerationRequest parse_openai_request(Endpoint endpoint, const JsonObject& body
   apply_defaults(limits.defaults, r);
   parse_sampling_fields(f, limits, r);
   r.sampling.logprobs = parse_logprobs(f, endpoint);
+  r.grammar = parse_structured_output(f);
   if (endpoint == Endpoint::kChat) {
     parse_chat_input(f, r);
   } else {

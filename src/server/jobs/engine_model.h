@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "sampling/logprobs.h"
@@ -45,6 +46,10 @@ class EngineModel final : public Model {
   std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override {
     return template_->render(messages, end);
   }
+  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override {
+    std::call_once(compiler_made_, [this] { compiler_ = std::make_unique<grammar::Compiler>(words()); });
+    return compiler_->compile(source);
+  }
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,
       std::span<const kv::Token> prompt) const override {
@@ -68,12 +73,21 @@ class EngineModel final : public Model {
     return std::min(longest, kMaxTokenBytes);
   }
 
+  grammar::Words words() const {
+    grammar::Words words;
+    for (kv::Token token = 0; token < vocabulary_->size(); ++token) words.pieces.push_back(vocabulary_->piece(token));
+    words.ends.assign(vocabulary_->end_tokens().begin(), vocabulary_->end_tokens().end());
+    return words;
+  }
+
   ModelFacts facts_;
   std::shared_ptr<const text::Vocabulary> vocabulary_;
   std::shared_ptr<const text::ChatTemplate> template_;
   engine::Engine& engine_;
   mutable text::PromptTokenizer prompt_tokenizer_;
   std::shared_ptr<sampling::Scorer> scorer_;
+  mutable std::once_flag compiler_made_;
+  mutable std::unique_ptr<grammar::Compiler> compiler_;  ///< made for the first grammar: it takes time and memory
 };
 
 }  // namespace coppice::server

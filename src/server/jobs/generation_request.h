@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "grammar/source.h"
 #include "kv/types.h"
 #include "sampling/params.h"
 #include "text/chat_template.h"
@@ -74,6 +75,7 @@ struct GenerationRequest : GenerationTerms {
   sampling::SamplingParams sampling;                     ///< and, in texts, what becomes part of it:
   std::vector<std::pair<std::string, float>> text_bias;  ///< for each token of each text, tokenized by itself
   std::vector<std::string> bad_words;
+  std::optional<grammar::Constraint> grammar;  ///< compiled by Preparation, which sets that of `sampling`
 };
 
 }  // namespace coppice::server

@@ -14,6 +14,7 @@
 
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "grammar/compiler.h"
 #include "kv/types.h"
 #include "sampling/generation.h"
 #include "sampling/make_generation.h"
@@ -54,6 +55,8 @@ class Model {
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
   /// The chat's prompt text. Throws text::TemplateError.
   virtual std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const = 0;
+  /// Takes milliseconds, seconds at worst. Throws grammar::GrammarError.
+  virtual std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const = 0;
   /// Of n samples of one prompt.
   virtual std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token> prompt) const = 0;

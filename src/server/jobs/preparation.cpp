@@ -34,13 +34,27 @@ std::size_t bytes_of(const Prompt& prompt) {
   return bytes;
 }
 
+sampling::GrammarParams compiled(const Model& model, grammar::Constraint& constraint) {
+  try {
+    return {.grammar = model.compile(constraint.source), .after = std::move(constraint.after)};
+  } catch (const grammar::GrammarError& e) {
+    throw RequestError::bad_field(constraint.field, e.what(), "invalid_grammar");
+  }
+}
+
 }  // namespace
 
 Preparation::Preparation(Model& model, GenerationRequest request) : model_(model), asked_(std::move(request)) {
   if (asked_.messages.empty() && asked_.prompts.empty())
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
   add_text_params();
-  prepared_.sampling = shared_params(std::move(asked_.sampling), model.facts().n_vocab);
+  if (!asked_.grammar) prepared_.sampling = shared_params(std::move(asked_.sampling), model.facts().n_vocab);
+}
+
+void Preparation::compile_grammar() {
+  asked_.sampling.grammar = compiled(model_, *asked_.grammar);
+  asked_.grammar.reset();
+  prepared_.sampling = shared_params(std::move(asked_.sampling), model_.facts().n_vocab);
 }
 
 /// The texts that dialects leave in the request: only the model knows their tokens.

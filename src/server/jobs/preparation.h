@@ -38,7 +38,14 @@ class Preparation {
 
   /// Tokenizes a chat, or prompts until there were kStepBytes of them. Returns true if it was the last step; none may follow
   /// it, nor one that throws. Throws RequestError.
+  /// REQUIRES: !wants_grammar().
   bool step();
+
+  /// compile_grammar() must be called first. It takes milliseconds, seconds at worst.
+  bool wants_grammar() const { return asked_.grammar.has_value(); }
+  /// Throws RequestError.
+  void compile_grammar();
+
   /// REQUIRES: step() returned true.
   Prepared take();
 

@@ -135,9 +135,9 @@ TEST(Api, WhileItAnswersItHoldsNoBody) {
                                      {"GET", "/health"},
                                      {"GET", "/v1/models"}}) {
     asio::io_context io;
-    server::WorkQueue worker;
+    server::WorkQueue worker, compiling;
     server::EventHub hub(io);
-    server::Api api({.names = {"the-model", ""}}, hub, worker);
+    server::Api api({.names = {"the-model", ""}}, hub, worker, compiling);
     server::BodyBudget bodies(1000, 0);
     server::HttpRequest request;
     request.method = method;

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# bench-structured.sh SCHEMAS: see bench/structured.py.
+source "$(dirname "$0")/lib.sh"
+[[ -d ${1:-} ]] || die "Usage: make bench-structured SCHEMAS=folder of *.json (the data folder of JSONSchemaBench)."
+"$repo/scripts/build.sh" release grammar_bench
+python_env venv tests/e2e/requirements.txt "the test clients"
+"$repo/build/venv/bin/python" "$repo/bench/structured.py" "$repo/build/bench/grammar_bench" "$pinned_model" "$@"

@@ -1,0 +1,208 @@
+#include "grammar/compiler.h"
+
+#include <fmt/format.h>
+#include <grammar_functor.h>
+#include <grammar_impl.h>
+#include <xgrammar/compiler.h>
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "grammar/impl.h"
+#include "grammar/source_check.h"
+#include "grammar/xgrammar_log.h"
+
+namespace coppice::grammar {
+
+namespace {
+
+/// Strings of bounded length would let control characters through, which JSON forbids there (XGrammar 0.2.8). Around values a
+/// newline and spaces are enough.
+bool has_control(const std::string& piece) {
+  return std::ranges::any_of(piece, [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\n'; });
+}
+
+xgrammar::TokenizerInfo tokenizer_info(const Words& words, bool json) {
+  std::vector<std::string> pieces = words.pieces;
+  if (json) {
+    for (std::string& piece : pieces) {
+      if (has_control(piece)) piece.clear();
+    }
+  }
+  const auto n_vocab = static_cast<int>(pieces.size());
+  return {pieces, xgrammar::VocabType::RAW, n_vocab, std::vector<std::int32_t>(words.ends.begin(), words.ends.end())};
+}
+
+xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo& info) {
+  switch (source.kind) {
+    case Kind::kJsonSchema:
+      return xgrammar::Grammar::FromJSONSchema(source.text);
+    case Kind::kRegex:
+      return xgrammar::Grammar::FromRegex(source.text);
+    case Kind::kStructuralTag: {
+      auto result = xgrammar::Grammar::FromStructuralTag(source.text, info);
+      if (const auto* error = std::get_if<xgrammar::StructuralTagError>(&result))
+        throw GrammarError(std::visit([](const auto& e) { return std::string(e.what()); }, *error));
+      return std::get<xgrammar::Grammar>(std::move(result));
+    }
+    case Kind::kGbnf:
+      break;
+  }
+  return xgrammar::Grammar::FromEBNF(source.text);
+}
+
+struct States {
+  int all = 0, wide = 0;
+};
+
+/// The compiler walks the vocabulary for each state in which a character is read: only a little of it, where few characters
+/// go on; all of it, where many do.
+States count_states(const xgrammar::Grammar& grammar) {
+  constexpr int kMany = 64;
+  States n;
+  for (const auto& rule : grammar->per_rule_fsms) {
+    if (!rule) continue;
+    const auto& fsm = rule->GetFsm();
+    std::unordered_set<int> reachable;
+    fsm.GetReachableStates(&reachable);
+    for (const int state : reachable) {
+      if (!fsm.IsScanableState(state)) continue;
+      int n_bytes = 0;
+      for (const auto& edge : fsm.GetFsm().GetEdges(state))
+        n_bytes += edge.IsCharRange() ? edge.max - edge.min + 1 : kMany;
+      ++n.all;
+      n.wide += n_bytes >= kMany ? 1 : 0;
+    }
+  }
+  return n;
+}
+
+/// The compiler can't be stopped, and keeps what fails for good: whatever can be known before is known here.
+void check_convertible(const Source& source, const xgrammar::TokenizerInfo& info) {
+  const Warnings warnings;
+  const xgrammar::Grammar grammar = converted(source, info);
+  if (!warnings.first().empty()) throw GrammarError(warnings.first());
+  const States n = count_states(xgrammar::GrammarOptimizer::Apply(grammar));
+  if (n.all > kMaxStates || n.wide > kMaxWideStates)
+    throw GrammarError(
+        fmt::format("it is too large: {} states, {} of them with many ways to go on; {} and {} are the most", n.all,
+                    n.wide, kMaxStates, kMaxWideStates));
+}
+
+}  // namespace
+
+Grammar::Grammar(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Grammar::~Grammar() = default;
+
+std::size_t Grammar::bytes() const {
+  return impl_->bytes;
+}
+
+struct Compiler::Impl {
+  Impl(const Words& words, std::size_t bytes)
+      : n_vocab(static_cast<std::int32_t>(words.pieces.size())),
+        cache_bytes(bytes),
+        plain(tokenizer_info(words, false)),
+        json(tokenizer_info(words, true)),
+        plain_compiler(plain, 1, true, static_cast<std::int64_t>(bytes)),
+        json_compiler(json, 1, true, static_cast<std::int64_t>(bytes)) {}
+
+  using Entry = std::pair<std::string, std::shared_ptr<const Grammar>>;
+
+  static std::string key_of(const Source& source) {
+    return static_cast<char>('0' + static_cast<int>(source.kind)) + source.text;
+  }
+
+  std::shared_ptr<const Grammar> find(const std::string& key) {
+    const std::lock_guard lock(mutex);
+    const auto it = entries.find(key);
+    if (it == entries.end()) return nullptr;
+    recent.splice(recent.begin(), recent, it->second);
+    return it->second->second;
+  }
+
+  void remember(std::string key, std::shared_ptr<const Grammar> grammar) {
+    const std::size_t size = key.size() + grammar->bytes();
+    const std::lock_guard lock(mutex);
+    if (size > cache_bytes || entries.contains(key)) return;
+    cached += size;
+    recent.emplace_front(std::move(key), std::move(grammar));
+    entries.emplace(recent.front().first, recent.begin());
+    while (cached > cache_bytes) {
+      const Entry& oldest = recent.back();
+      cached -= oldest.first.size() + oldest.second->bytes();
+      entries.erase(oldest.first);
+      recent.pop_back();
+    }
+  }
+
+  static xgrammar::CompiledGrammar compile(const Source& source, xgrammar::GrammarCompiler& compiler) {
+    switch (source.kind) {
+      case Kind::kJsonSchema:
+        return compiler.CompileJSONSchema(source.text);
+      case Kind::kRegex:
+        return compiler.CompileRegex(source.text);
+      case Kind::kStructuralTag:
+        return compiler.CompileStructuralTag(source.text);
+      case Kind::kGbnf:
+        break;
+    }
+    return compiler.CompileGrammar(source.text);
+  }
+
+  /// Some repeated patterns have no name in XGrammar's cache of rules (0.2.8), and fail there. Without it they work, slowly.
+  xgrammar::CompiledGrammar compile(const Source& source) {
+    const bool is_json = source.kind == Kind::kJsonSchema;
+    xgrammar::GrammarCompiler& compiler = is_json ? json_compiler : plain_compiler;
+    try {
+      return compile(source, compiler);
+    } catch (const GrammarError&) {
+      compiler.ClearCache();  // it remembers failures, and never forgets one
+      xgrammar::GrammarCompiler simple(is_json ? json : plain, 1, false);
+      return compile(source, simple);
+    }
+  }
+
+  std::int32_t n_vocab;
+  std::size_t cache_bytes;
+  xgrammar::TokenizerInfo plain, json;
+  xgrammar::GrammarCompiler plain_compiler, json_compiler;
+
+  std::mutex mutex;  ///< guards the rest
+  std::list<Entry> recent;
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> entries;  ///< keys: recent's
+  std::size_t cached = 0;
+};
+
+Compiler::Compiler(const Words& words, std::size_t cache_bytes) : impl_(std::make_unique<Impl>(words, cache_bytes)) {}
+Compiler::~Compiler() = default;
+
+std::shared_ptr<const Grammar> Compiler::compile(const Source& source) const {
+  check_size(source.text, source.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes);
+  std::string key = Impl::key_of(source);
+  if (auto known = impl_->find(key)) return known;
+  try {
+    check_convertible(source, impl_->plain);
+    xgrammar::CompiledGrammar compiled = impl_->compile(source);
+    const std::size_t bytes = compiled.MemorySizeBytes();
+    auto grammar = std::make_shared<const Grammar>(
+        std::make_unique<const Grammar::Impl>(Grammar::Impl{std::move(compiled), impl_->n_vocab, bytes}));
+    impl_->remember(std::move(key), grammar);
+    return grammar;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw GrammarError(reason_of(e));
+  }
+}
+
+std::size_t Compiler::cached_bytes() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->cached;
+}
+
+}  // namespace coppice::grammar

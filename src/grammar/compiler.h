@@ -1,0 +1,60 @@
+// Compiler: sources become Grammars, which matchers follow token by token. The engine behind it is XGrammar
+// (docs/adr/0027-grammars.md); its headers stay in this folder's .cpp files.
+//
+// Thread safety: compile() may be called by any thread. It takes milliseconds, seconds at worst: not for the engine's
+// thread. Nothing can stop it once it runs; kMaxSourceBytes and the checks before it bound the work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "grammar/source.h"
+#include "kv/types.h"
+
+namespace coppice::grammar {
+
+/// A compiled source, for one vocabulary. Immutable; shared by all samples that follow it.
+class Grammar {
+ public:
+  struct Impl;
+  explicit Grammar(std::unique_ptr<const Impl> impl);
+  ~Grammar();
+  Grammar(const Grammar&) = delete;
+  Grammar& operator=(const Grammar&) = delete;
+
+  std::size_t bytes() const;  ///< of memory, about
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::unique_ptr<const Impl> impl_;
+};
+
+/// A model's words, as grammars see them.
+struct Words {
+  std::vector<std::string> pieces;  ///< bytes of each token; empty: never part of a grammar (control tokens)
+  std::vector<kv::Token> ends;      ///< these end a text; their pieces don't count
+};
+
+class Compiler {
+ public:
+  /// Takes some 60 ms for 50,000 words. cache_bytes: of compiled grammars, about, and half as much for what grammars have
+  /// in common.
+  explicit Compiler(const Words& words, std::size_t cache_bytes = std::size_t{64} << 20);
+  ~Compiler();
+  Compiler(const Compiler&) = delete;
+  Compiler& operator=(const Compiler&) = delete;
+
+  /// Throws GrammarError. A source compiled lately comes from the cache.
+  std::shared_ptr<const Grammar> compile(const Source& source) const;
+
+  std::size_t cached_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace coppice::grammar

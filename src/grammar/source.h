@@ -1,0 +1,52 @@
+// Source: what a text must look like, as a client wrote it. Plain data; Compiler makes a Grammar of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace coppice::grammar {
+
+enum class Kind : std::uint8_t {
+  kJsonSchema,     ///< compact, and already checked: see server/schema
+  kRegex,          ///< of the whole text
+  kGbnf,           ///< llama.cpp's notation; the whole text is `root`
+  kStructuralTag,  ///< XGrammar's JSON: free text with parts that follow a grammar from a tag on
+};
+
+struct Source {
+  Kind kind = Kind::kGbnf;
+  std::string text;
+
+  bool operator==(const Source&) const = default;
+};
+
+/// What a request asks for: the grammar, and where it begins.
+struct Constraint {
+  Source source;
+  /// The grammar holds from the end of this text on ("</think>"); empty: from the beginning. Before it all is allowed.
+  std::string after;
+  std::string field;  ///< of the request, for errors
+
+  bool operator==(const Constraint&) const = default;
+};
+
+/// A source that cannot be compiled; what() is a sentence for the client.
+class GrammarError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+inline constexpr std::size_t kMaxSourceBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kMaxRegexBytes = std::size_t{8}
+                                              << 10;  ///< "a?a?a?..." takes the square of its length, or more
+inline constexpr int kMaxStates = 100000;             ///< of the automata that it becomes
+inline constexpr int kMaxWideStates = 3000;           ///< where many characters may follow: these take up to 3 ms each
+inline constexpr int kMaxSourceDepth = 128;           ///< open brackets; the parsers recurse
+
+/// One of these texts, and nothing else. REQUIRES: at least one.
+Source choice_of(std::span<const std::string> texts);
+
+}  // namespace coppice::grammar

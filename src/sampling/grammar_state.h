@@ -1,0 +1,58 @@
+// GrammarState: where a sample stands in its grammar, or that it hasn't begun yet.
+//
+// Not thread safe. The matcher is made at the first token: thousands of samples may wait.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "grammar/matcher.h"
+#include "kv/types.h"
+#include "sampling/params.h"
+#include "text/vocabulary.h"
+
+namespace coppice::sampling {
+
+class GrammarState {
+ public:
+  /// `params` outlives this.
+  explicit GrammarState(const GrammarParams& params) : params_(params) {}
+
+  /// Of the next token; empty: all are allowed.
+  std::span<const std::int32_t> mask() {
+    if (!matcher_ && params_.after.empty()) matcher_.emplace(params_.grammar);
+    return matcher_ ? matcher_->mask() : std::span<const std::int32_t>();
+  }
+
+  /// False: the token may not come next.
+  bool accept(kv::Token token, const text::Vocabulary& vocabulary) {
+    if (matcher_) return matcher_->accept(token);
+    // What must come first is looked for in the bytes, special tokens' names among them.
+    const std::size_t seen = before_.size();
+    before_ += vocabulary.piece(token, true);
+    const std::size_t from = seen - std::min(seen, params_.after.size() - 1);
+    const std::size_t at = before_.find(params_.after, from);
+    if (at != std::string::npos) {
+      matcher_.emplace(params_.grammar);
+      // A token may bring the first characters of the text, too. If the grammar can't begin like that, it begins behind them.
+      const std::string_view rest = std::string_view(before_).substr(at + params_.after.size());
+      if (!rest.empty()) matcher_->accept_text(rest);
+      before_ = {};
+    } else if (before_.size() > 2 * params_.after.size()) {
+      before_.erase(0, before_.size() - params_.after.size());
+    }
+    return true;
+  }
+
+  bool whole() const { return matcher_ && matcher_->whole(); }
+
+ private:
+  const GrammarParams& params_;
+  std::string before_;  ///< the end of the text before the grammar
+  std::optional<grammar::Matcher> matcher_;
+};
+
+}  // namespace coppice::sampling

@@ -1,0 +1,34 @@
+// JSON Schemas that a grammar can hold a text to. XGrammar leaves out what it doesn't know, without a word: so each schema is
+// walked first, every keyword that asserts something is either rewritten into what XGrammar enforces or refused by name, and
+// only the result goes there.
+//
+// What is written by the result validates against the schema that came. Not the other way round: of what the schema leaves
+// open, the strict way is taken. Objects with properties have no others unless additionalProperties says so, properties come
+// in the schema's order, strings with a pattern or a length hold no escapes, and a schema without a type means the type
+// that its keywords speak of.
+//
+// Thread safety: enforceable_schema() is a function without state.
+#pragma once
+
+#include <boost/json/value.hpp>
+#include <stdexcept>
+#include <string>
+
+namespace coppice::server {
+
+/// A schema that can't be enforced. keyword(): the culprit; place(): a JSON pointer to the schema that has it.
+class SchemaError : public std::runtime_error {
+ public:
+  SchemaError(std::string keyword, std::string place, const std::string& reason);
+  const std::string& keyword() const { return keyword_; }
+  const std::string& place() const { return place_; }
+
+ private:
+  std::string keyword_, place_;
+};
+
+/// The schema as compact JSON for grammar::Kind::kJsonSchema. Throws SchemaError.
+/// REQUIRES: nested no deeper than 64.
+std::string enforceable_schema(const boost::json::value& schema);
+
+}  // namespace coppice::server

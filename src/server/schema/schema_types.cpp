@@ -1,0 +1,160 @@
+// Strings, numbers and arrays.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "grammar/source.h"
+#include "server/schema/schema_walk.h"
+#include "server/schema/search_pattern.h"
+
+namespace coppice::server {
+
+namespace {
+
+using boost::json::object;
+using boost::json::value;
+
+/// XGrammar has a regex for each of them. Its others (json-pointer, uri-template) let quotes through.
+constexpr std::array<std::string_view, 11> kFormats = {"email", "date",     "time", "date-time", "duration",     "ipv4",
+                                                       "ipv6",  "hostname", "uuid", "uri",       "uri-reference"};
+constexpr std::int64_t kLargest = std::int64_t{1} << 53;  ///< bounds beyond it are not exact
+
+bool has(const auto& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+std::optional<double> bound_of(const object& flat, const char* name) {
+  const value* b = flat.if_contains(name);
+  return b == nullptr ? std::nullopt : std::optional(b->to_number<double>());
+}
+
+}  // namespace
+
+const grammar::JsonPattern& SchemaWalk::pattern(const std::string& whole, const std::string& keyword,
+                                                const Place& place) {
+  const auto it = patterns_.find(whole);
+  if (it != patterns_.end()) return it->second;
+  try {
+    return patterns_.emplace(whole, grammar::JsonPattern(whole)).first->second;
+  } catch (const grammar::GrammarError& e) {
+    throw SchemaError(keyword, place.pointer, fmt::format("not supported: {}", e.what()));
+  }
+}
+
+value SchemaWalk::rewrite_string(const Object& flat, const Place& place) {
+  const long least = count_of(flat, "minLength", 0, place.pointer),
+             most = count_of(flat, "maxLength", -1, place.pointer);
+  if (most >= 0 && least > most) throw UnsatisfiableError("minLength", place.pointer, "is above maxLength");
+  const Value *regex = flat.if_contains("pattern"), *format = flat.if_contains("format");
+  Object out{{"type", "string"}};
+  if (format != nullptr) {
+    const std::string_view name = format->get_string();
+    if (!has(kFormats, name)) throw SchemaError("format", place.pointer, fmt::format("'{}' is not supported", name));
+    if (regex != nullptr) throw SchemaError("format", place.pointer, "not together with 'pattern'");
+    if (most >= 0 || least > (name == "uri-reference" ? 0 : 1))
+      throw SchemaError("format", place.pointer, "not together with a length");
+    out["format"] = name;
+    return out;
+  }
+  if (regex != nullptr) {
+    std::string whole;
+    try {
+      whole = whole_pattern(regex->get_string());
+      if (least > 0 || most >= 0) {
+        std::string counted = with_lengths(whole, least, most);
+        if (counted.empty())
+          throw SchemaError("pattern", place.pointer, "with a length, only a repeated single character is supported");
+        whole = std::move(counted);
+      }
+    } catch (const grammar::GrammarError& e) {
+      throw SchemaError("pattern", place.pointer, fmt::format("not supported: {}", e.what()));
+    }
+    if (whole == ".*" || whole == ".*.*") return out;
+    pattern(whole, "pattern", place);
+    out["pattern"] = whole;
+    return out;
+  }
+  if (least > 0) out["minLength"] = least;
+  if (most >= 0) out["maxLength"] = most;
+  return out;
+}
+
+value SchemaWalk::rewrite_number(const Object& flat, bool integer, const Place& place) {
+  Object out;
+  if (const auto step = bound_of(flat, "multipleOf")) {
+    if (!(*step > 0) || *step != std::trunc(*step) || *step > 1024)
+      throw SchemaError("multipleOf", place.pointer, "only whole numbers up to 1024 are supported");
+    integer = true;  // there are no others
+    if (*step > 1) out["multipleOf"] = static_cast<std::int64_t>(*step);
+  }
+  out["type"] = integer ? "integer" : "number";
+  for (const char* name : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+    const auto b = bound_of(flat, name);
+    if (!b) continue;
+    const bool lower = std::string_view(name).ends_with("inimum");
+    if (!integer) {
+      out[name] = *b;
+      continue;
+    }
+    if (!(std::abs(*b) <= static_cast<double>(kLargest))) {
+      // Far below or above all numbers that are written: no bound. The other way round nothing is left.
+      if ((*b < 0) == lower) continue;
+      throw SchemaError(name, place.pointer, "is beyond the integers that are exact");
+    }
+    const auto whole = static_cast<std::int64_t>(lower ? std::ceil(*b) : std::floor(*b));
+    const bool fraction = static_cast<double>(whole) != *b;
+    const bool exclusive = std::string_view(name).starts_with("exclusive") && !fraction;
+    const char* plain = lower ? "minimum" : "maximum";
+    const std::int64_t limit = exclusive ? whole + (lower ? 1 : -1) : whole;
+    const Value* known = out.if_contains(plain);
+    if (known == nullptr || (lower ? known->get_int64() < limit : known->get_int64() > limit)) out[plain] = limit;
+  }
+  if (integer && out.contains("minimum") && out.contains("maximum") &&
+      out.at("minimum").get_int64() > out.at("maximum").get_int64())
+    throw UnsatisfiableError("minimum", place.pointer, "is above maximum");
+  return out;
+}
+
+value SchemaWalk::rewrite_array(const Object& flat, const Place& place) {
+  Object out{{"type", "array"}};
+  const long least = count_of(flat, "minItems", 0, place.pointer);
+  long most = count_of(flat, "maxItems", -1, place.pointer);
+  const Value *items = flat.if_contains("items"), *prefix = flat.if_contains("prefixItems");
+  Array first;
+  if (prefix != nullptr) {
+    for (const Value& item : prefix->get_array()) {
+      if (most >= 0 && std::cmp_greater_equal(first.size(), most)) break;
+      try {
+        first.push_back(rewrite(item, place.inside("prefixItems")));
+      } catch (const UnsatisfiableError&) {  // the array must end before it
+        most = static_cast<long>(first.size());
+      }
+    }
+  }
+  Value rest = Object{};
+  try {
+    if (items != nullptr) rest = rewrite(*items, place.inside("items"));
+    if (prefix != nullptr && items == nullptr && std::cmp_less_equal(least, first.size()))
+      most = static_cast<long>(first.size());
+  } catch (const UnsatisfiableError&) {
+    if (most < 0 || std::cmp_greater(most, first.size())) most = static_cast<long>(first.size());
+  }
+  if (most >= 0 && least > most)
+    throw UnsatisfiableError("minItems", place.pointer, "is above what the array may hold");
+  const bool closed = most >= 0 && std::cmp_equal(most, first.size());
+  if (!first.empty()) out["prefixItems"] = std::move(first);
+  if (closed && out.contains("prefixItems")) {
+    out["items"] = false;
+  } else {
+    out["items"] = std::move(rest);
+    if (most >= 0) out["maxItems"] = most;
+  }
+  if (least > 0) out["minItems"] = least;
+  return out;
+}
+
+}  // namespace coppice::server

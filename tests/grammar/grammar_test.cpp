@@ -1,0 +1,209 @@
+// Compiler and Matcher, on a vocabulary of bytes and a few longer words.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "grammar/compiler.h"
+#include "grammar/matcher.h"
+
+namespace coppice::grammar {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr kv::Token kEnd = 256, kControl = 257, kTrue = 258;
+
+Words words() {
+  Words words{.ends = {kEnd}};
+  for (int byte = 0; byte < 256; ++byte) words.pieces.emplace_back(1, static_cast<char>(byte));
+  words.pieces.insert(words.pieces.end(), {"<end>", "", "true", "\"a\": \t"});
+  return words;
+}
+
+const Compiler& compiler() {
+  static const Compiler compiler(words());
+  return compiler;
+}
+
+Matcher matcher(Kind kind, const std::string& text) {
+  return Matcher(compiler().compile({.kind = kind, .text = text}));
+}
+
+bool allows(Matcher& m, kv::Token token) {
+  const auto mask = m.mask();
+  return mask.empty() ||
+         ((static_cast<unsigned>(mask[static_cast<std::size_t>(token) / 32]) >> (token % 32)) & 1U) != 0;
+}
+
+/// The bytes that may come next, and "$" for the end.
+std::string next(Matcher& m) {
+  std::string out;
+  for (kv::Token byte = 1; byte < 128; ++byte)
+    if (allows(m, byte)) out += static_cast<char>(byte);
+  return allows(m, kEnd) ? out + "$" : out;
+}
+
+/// Is it a text of the grammar? The mask must say of each byte what accept() says.
+bool matches(Kind kind, const std::string& source, const std::string& text) {
+  Matcher m = matcher(kind, source);
+  for (const char c : text) {
+    const kv::Token byte = static_cast<unsigned char>(c);
+    const bool allowed = allows(m, byte);
+    EXPECT_EQ(m.accept(byte), allowed) << text;
+    if (!allowed) return false;
+  }
+  EXPECT_EQ(m.whole(), allows(m, kEnd)) << text;
+  return m.whole();
+}
+
+std::string error_of(Kind kind, const std::string& text) {
+  try {
+    compiler().compile({.kind = kind, .text = text});
+    return "";
+  } catch (const GrammarError& e) {
+    return e.what()[0] == '\0' ? "(no reason)" : e.what();
+  }
+}
+
+TEST(Grammar, SaysWhatMayComeNext) {
+  Matcher m = matcher(Kind::kGbnf, "root ::= \"ab\" | \"ac\" [0-9]");
+  EXPECT_EQ(next(m), "a");
+  EXPECT_TRUE(m.accept('a'));
+  EXPECT_EQ(next(m), "bc");
+  EXPECT_FALSE(m.accept('x'));
+  EXPECT_EQ(next(m), "bc") << "a refused token changes nothing";
+  EXPECT_TRUE(m.accept('b'));
+  EXPECT_TRUE(m.whole());
+  EXPECT_EQ(next(m), "$");
+  EXPECT_TRUE(m.accept(kEnd));
+  EXPECT_FALSE(m.accept('a')) << "after the end";
+}
+
+TEST(Grammar, LongTokensCountByTheirBytes) {
+  Matcher m = matcher(Kind::kJsonSchema, R"({"type": "boolean"})");
+  EXPECT_TRUE(allows(m, kTrue));
+  EXPECT_TRUE(m.accept(kTrue));
+  EXPECT_TRUE(m.whole());
+}
+
+TEST(Grammar, ControlTokensNeverMatch) {
+  Matcher m = matcher(Kind::kRegex, ".*");
+  EXPECT_FALSE(allows(m, kControl));
+  EXPECT_TRUE(allows(m, 'x'));
+  EXPECT_TRUE(allows(m, kEnd));
+}
+
+TEST(Grammar, ClonesPartWays) {
+  Matcher a = matcher(Kind::kRegex, "x(a|b)y");
+  ASSERT_TRUE(a.accept('x'));
+  Matcher b = a.clone();
+  EXPECT_TRUE(a.accept('a'));
+  EXPECT_EQ(next(a), "y");
+  EXPECT_EQ(next(b), "ab");
+  EXPECT_TRUE(b.accept_text("by"));
+  EXPECT_TRUE(b.whole());
+  EXPECT_FALSE(a.whole());
+}
+
+TEST(Grammar, RegexesAreOfTheWholeText) {
+  EXPECT_TRUE(matches(Kind::kRegex, "[0-9]{2,3}", "123"));
+  EXPECT_FALSE(matches(Kind::kRegex, "[0-9]{2,3}", "1"));
+  EXPECT_FALSE(matches(Kind::kRegex, "[0-9]{2,3}", "1234"));
+  EXPECT_TRUE(matches(Kind::kRegex, "(\\w+@)?example\\.com", "me@example.com"));
+}
+
+TEST(Grammar, KnowsGbnf) {
+  // As llama.cpp's own grammars write it.
+  const std::string list =
+      "root ::= item+ # a comment\n\nitem ::= \"- \" [^\\r\\n\\x0b\\x0c\\x85\\u2028\\u2029]+ \"\\n\"\n";
+  EXPECT_TRUE(matches(Kind::kGbnf, list, "- a\n- b\n"));
+  EXPECT_FALSE(matches(Kind::kGbnf, list, "a\n"));
+  const std::string sum =
+      "root  ::= (expr \"=\" term \"\\n\")+\nexpr  ::= term ([-+*/] term)*\nterm  ::= num | \"(\" expr \")\"\n"
+      "num   ::= [0-9]{1,3}\n";
+  EXPECT_TRUE(matches(Kind::kGbnf, sum, "1+(2*3)=7\n"));
+  EXPECT_FALSE(matches(Kind::kGbnf, sum, "1+=7\n"));
+}
+
+TEST(Grammar, ChoicesAreTakenAsTheyAre) {
+  const std::vector<std::string> texts = {"yes", "no \"quoted\"", "back\\slash", "line\nbreak", "caf\xc3\xa9"};
+  const Source source = choice_of(texts);
+  for (const std::string& text : texts) EXPECT_TRUE(matches(source.kind, source.text, text)) << text;
+  EXPECT_FALSE(matches(source.kind, source.text, "yesno"));
+  EXPECT_FALSE(matches(source.kind, source.text, "line"));
+}
+
+TEST(Grammar, StructuralTagsBeginInTheMiddle) {
+  const std::string tag =
+      R"({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<call>"], "tags": [
+    {"type": "tag", "begin": "<call>", "content": {"type": "json_schema", "json_schema": {"type": "integer"}}, "end": "</call>"}]}})";
+  EXPECT_TRUE(matches(Kind::kStructuralTag, tag, "so <call>12</call> it is"));
+  EXPECT_FALSE(matches(Kind::kStructuralTag, tag, "so <call>x</call>"));
+}
+
+TEST(Grammar, StringsOfBoundedLengthHoldNoControlCharacters) {
+  // XGrammar lets a tab through here, which JSON doesn't.
+  const std::string schema = R"({"type": "string", "maxLength": 5})";
+  EXPECT_TRUE(matches(Kind::kJsonSchema, schema, "\"a b\""));
+  EXPECT_FALSE(matches(Kind::kJsonSchema, schema, "\"a\tb\""));
+  EXPECT_FALSE(matches(Kind::kJsonSchema, schema, "\"abcdef\""));
+}
+
+TEST(Grammar, BadSourcesAreRefusedWithAReason) {
+  EXPECT_THAT(error_of(Kind::kRegex, "(a"), HasSubstr("parenthesis"));
+  EXPECT_THAT(error_of(Kind::kRegex, "a(?=b)"), HasSubstr("ookahead"));
+  EXPECT_THAT(error_of(Kind::kRegex, "[z-a]"), Not(IsEmpty()));
+  EXPECT_THAT(error_of(Kind::kGbnf, "root ::= undefined"), HasSubstr("undefined"));
+  EXPECT_THAT(error_of(Kind::kGbnf, "start ::= \"a\""), HasSubstr("root"));
+  EXPECT_THAT(error_of(Kind::kGbnf, "root ::= \"a"), Not(IsEmpty()));
+  EXPECT_THAT(error_of(Kind::kStructuralTag, "{"), Not(IsEmpty()));
+  EXPECT_THAT(error_of(Kind::kJsonSchema, R"({"type": "no such type"})"), HasSubstr("no such type"));
+}
+
+TEST(Grammar, WhatXgrammarWouldLeaveOutIsAnError) {
+  EXPECT_THAT(error_of(Kind::kJsonSchema, R"({"type": "number", "multipleOf": 0.1})"), HasSubstr("multipleOf"));
+  EXPECT_THAT(error_of(Kind::kJsonSchema, R"({"allOf": [{"type": "string"}, {"minLength": 1}]})"), HasSubstr("allOf"));
+}
+
+TEST(Grammar, SizesAreBounded) {
+  EXPECT_THAT(error_of(Kind::kRegex, std::string(kMaxRegexBytes + 1, 'a')), HasSubstr("is the most"));
+  EXPECT_THAT(error_of(Kind::kRegex, std::string(1000, '(') + std::string(1000, ')')), HasSubstr("nests deeper"));
+  std::string many = R"({"type": "object", "additionalProperties": false, "properties": {)";
+  for (int i = 0; i < 200; ++i)
+    many += "\"p" + std::to_string(i) + R"(": {"type": "string", "maxLength": )" + std::to_string(100 + i % 28) + "},";
+  many += R"("z": {"type": "null"}}})";
+  EXPECT_THAT(error_of(Kind::kJsonSchema, many), HasSubstr("are the most"));
+  EXPECT_THAT(error_of(Kind::kRegex, std::string("a\0b", 3)), HasSubstr("zero"));
+}
+
+TEST(Grammar, TheCacheKeepsWhatWasUsedLast) {
+  const Compiler small(words(), 20000);
+  const auto first = small.compile({.kind = Kind::kRegex, .text = "a"});
+  EXPECT_EQ(small.compile({.kind = Kind::kRegex, .text = "a"}), first);
+  for (int i = 0; i < 100; ++i) {
+    small.compile({.kind = Kind::kRegex, .text = "b{" + std::to_string(i + 1) + "}"});
+    EXPECT_LE(small.cached_bytes(), 20000U);
+  }
+  EXPECT_NE(small.compile({.kind = Kind::kRegex, .text = "a"}), first) << "evicted, and compiled anew";
+}
+
+TEST(Grammar, SameTextOfAnotherKindIsAnother) {
+  EXPECT_NE(compiler().compile({.kind = Kind::kRegex, .text = "root ::= \"a\""}),
+            compiler().compile({.kind = Kind::kGbnf, .text = "root ::= \"a\""}));
+}
+
+// A repeated class as a name of properties: XGrammar's cache of rules fails on it.
+TEST(Grammar, RepeatedPatternsOfNamesCompile) {
+  const std::string schema = R"({"type": "object", "patternProperties": {"[0-9a-z]{1,255}": {"type": "integer"}},
+                                 "additionalProperties": false})";
+  EXPECT_TRUE(matches(Kind::kJsonSchema, schema, R"({"abc": 1})"));
+  EXPECT_FALSE(matches(Kind::kJsonSchema, schema, R"({"": 1})"));
+}
+
+}  // namespace
+}  // namespace coppice::grammar

@@ -1,0 +1,137 @@
+// Samples that follow a grammar, on the real vocabulary: masks, ends, log-probabilities, and a grammar that begins late.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "grammar/compiler.h"
+#include "sampling/make_generation.h"
+#include "text/fixtures.h"
+
+namespace coppice::sampling {
+namespace {
+
+using kv::Token;
+using test::vocabulary;
+using ::testing::MatchesRegex;
+
+std::shared_ptr<const grammar::Grammar> compiled(grammar::Kind kind, const std::string& text) {
+  static const grammar::Compiler compiler([] {
+    grammar::Words words;
+    for (Token token = 0; token < vocabulary()->size(); ++token) words.pieces.push_back(vocabulary()->piece(token));
+    words.ends.assign(vocabulary()->end_tokens().begin(), vocabulary()->end_tokens().end());
+    return words;
+  }());
+  return compiler.compile({.kind = kind, .text = text});
+}
+
+SamplingParams following(const std::string& regex, float temperature = 1) {
+  SamplingParams params{.temperature = temperature, .seed = 5};
+  params.grammar.grammar = compiled(grammar::Kind::kRegex, regex);
+  return params;
+}
+
+std::vector<std::unique_ptr<Generation>> generations(const SamplingParams& params, int n = 1) {
+  return make_generations(vocabulary(), std::make_shared<const SharedParams>(params, vocabulary()->size()), n, {});
+}
+
+struct Result {
+  std::string text;
+  std::vector<LogprobEntry> logprobs;
+  std::optional<Finish> finish;
+};
+
+/// Noise for logits: whatever is drawn comes from the mask.
+Result play(Generation& generation, int most = 200, unsigned seed = 7) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> noise(0, 3);
+  Result result;
+  for (int i = 0; i < most && !result.finish; ++i) {
+    std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()));
+    for (float& logit : logits) logit = noise(random);
+    const std::vector<float> before = logits;
+    Piece piece = generation.next(logits);
+    EXPECT_EQ(logits, before) << "log-probabilities are read from them";
+    result.text += piece.text;
+    for (auto& entry : piece.logprobs) result.logprobs.push_back(std::move(entry));
+    result.finish = piece.finish;
+  }
+  if (!result.finish) result.text += generation.flush().text;
+  return result;
+}
+
+TEST(GrammarGeneration, FollowsItGreedilyAndAtRandom) {
+  for (const float temperature : {0.0F, 1.0F, 3.0F}) {
+    SamplingParams params = following("[a-c]{3}-[0-9]+\\.", temperature);
+    for (const bool filtered : {false, true}) {
+      if (filtered) params.top_k = 40, params.top_p = 0.9F, params.min_p = 0.01F;
+      const Result result = play(*generations(params).front(), 2000);
+      EXPECT_THAT(result.text, MatchesRegex("[a-c][a-c][a-c]-[0-9]+\\."));
+      EXPECT_EQ(result.finish, Finish::kStop);
+    }
+  }
+}
+
+TEST(GrammarGeneration, SamplesPartWays) {
+  const auto all = generations(following("(yes|no|maybe)"), 8);
+  std::set<std::string> texts;
+  unsigned seed = 0;
+  for (const auto& one : all) texts.insert(play(*one, 200, ++seed).text);
+  EXPECT_GT(texts.size(), 1U);
+  for (const std::string& text : texts) EXPECT_THAT(text, MatchesRegex("yes|no|maybe"));
+}
+
+TEST(GrammarGeneration, KeepsPenaltiesBiasesAndStops) {
+  SamplingParams params = following("[ab]{20}", 0);
+  params.repeat_penalty = 1.3F;
+  params.presence_penalty = 1;
+  params.logit_bias[vocabulary()->tokenize("z", false, false).front()] = 100;
+  EXPECT_THAT(play(*generations(params).front()).text, MatchesRegex("[ab]+"));
+  params.stop = {"b"};
+  const Result stopped = play(*generations(params).front());
+  EXPECT_THAT(stopped.text, MatchesRegex("a*"));
+  EXPECT_EQ(stopped.finish, Finish::kStop);
+}
+
+TEST(GrammarGeneration, LogprobsAreOfTheRawDistribution) {
+  SamplingParams params = following("(a|b)", 0);
+  params.logprobs = 3;
+  const Result result = play(*generations(params).front());
+  ASSERT_EQ(result.logprobs.size(), 1U);
+  EXPECT_EQ(result.logprobs[0].chosen.bytes, result.text);
+  EXPECT_LT(result.logprobs[0].chosen.logprob, result.logprobs[0].top[0].logprob) << "the likeliest was not allowed";
+}
+
+TEST(GrammarGeneration, BeginsWhereTheReasoningEnds) {
+  SamplingParams params = following("[0-9]{4}");
+  params.grammar.after = "</think>";
+  const auto generation = generations(params);
+  for (const Token token : vocabulary()->tokenize("I wonder.</think>", false, false)) {
+    std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()), -1000);
+    logits[static_cast<std::size_t>(token)] = 0;
+    EXPECT_EQ(generation.front()->next(logits).token, token);
+  }
+  const Result result = play(*generation.front());
+  EXPECT_THAT(result.text, MatchesRegex("[0-9][0-9][0-9][0-9]"));
+  EXPECT_EQ(result.finish, Finish::kStop);
+}
+
+TEST(GrammarGeneration, DeadEndsAreErrors) {
+  // The model's logits leave nothing of what the grammar allows.
+  const auto generation = generations(following("[0-9]{4}", 0));
+  std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()), -std::numeric_limits<float>::infinity());
+  logits[static_cast<std::size_t>(vocabulary()->tokenize("z", false, false).front())] = 0;
+  const Piece piece = generation.front()->next(logits);
+  EXPECT_EQ(piece.finish, Finish::kError);
+  EXPECT_EQ(piece.text, "");
+}
+
+TEST(GrammarGeneration, EndTokensCannotBeIgnored) {
+  SamplingParams params = following("a");
+  params.ignore_eos = true;
+  EXPECT_THROW(generations(params), ParamError);
+}
+
+}  // namespace
+}  // namespace coppice::sampling

@@ -1,0 +1,173 @@
+// JSON Schemas: what is refused, by which keyword and where, and what becomes of the rest. That nothing else can be written
+// is tested by validators in Python: tests/e2e/test_structured.py, bench/structured.py.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <string>
+
+#include "grammar/source.h"
+#include "server/schema/json_schema.h"
+#include "server/schema/search_pattern.h"
+
+namespace coppice::server {
+namespace {
+
+using boost::json::parse;
+
+/// With single quotes for double ones.
+std::string json(std::string text) {
+  for (char& c : text) c = c == '\'' ? '"' : c;
+  return text;
+}
+
+struct Refused {
+  const char *schema, *keyword, *place;
+};
+void PrintTo(const Refused& refused, std::ostream* out) {
+  *out << refused.schema;
+}
+
+class RefusedSchemas : public ::testing::TestWithParam<Refused> {};
+TEST_P(RefusedSchemas, NameTheKeywordAndThePlace) {
+  const auto& [schema, keyword, place] = GetParam();
+  try {
+    FAIL() << "became " << enforceable_schema(parse(json(schema)));
+  } catch (const SchemaError& e) {
+    EXPECT_EQ(e.keyword(), keyword) << e.what();
+    EXPECT_EQ(e.place(), place) << e.what();
+    EXPECT_NE(std::string(e.what()).find(keyword), std::string::npos);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keywords, RefusedSchemas,
+    ::testing::Values(
+        Refused{"{'not': {'type': 'null'}}", "not", ""},  //
+        Refused{"{'properties': {'a': {'if': {'type': 'null'}, 'then': {'type': 'null'}}}}", "if", "/properties/a"},
+        Refused{"{'dependentRequired': {'a': ['b']}}", "dependentRequired", ""},  //
+        Refused{"{'dependentSchemas': {'a': {'minProperties': 2}}}", "dependentSchemas", ""},
+        Refused{"{'dependencies': {'a': ['b']}}", "dependencies", ""},
+        Refused{"{'type': 'array', 'uniqueItems': true}", "uniqueItems", ""},
+        Refused{"{'type': 'array', 'contains': {'type': 'null'}}", "contains", ""},
+        Refused{"{'items': {'$dynamicRef': '#x'}}", "$dynamicRef", "/items"},
+        Refused{"{'properties': {'a/b': {'$ref': 'https://example.com/s.json'}}}", "$ref", "/properties/a~1b"},
+        Refused{"{'$ref': '#/nowhere'}", "$ref", ""},  //
+        Refused{"{'$ref': '#'}", "$ref", ""},
+        Refused{"{'anyOf': [{'$ref': '#'}, {'type': 'null'}]}", "$ref", "/anyOf/0"},
+        Refused{"{'type': 'string', 'format': 'json-pointer'}", "format", ""},
+        Refused{"{'type': 'string', 'format': 'uri', 'maxLength': 20}", "format", ""},
+        Refused{"{'type': 'string', 'pattern': 'a(?!b)'}", "pattern", ""},
+        Refused{"{'type': 'string', 'pattern': 'a^b'}", "pattern", ""},
+        Refused{"{'type': 'string', 'pattern': '^a+b$', 'maxLength': 3}", "pattern", ""},
+        Refused{"{'type': 'number', 'multipleOf': 0.01}", "multipleOf", ""},
+        Refused{"{'oneOf': [{'type': 'integer'}, {'type': 'number'}]}", "oneOf", ""},
+        Refused{"{'oneOf': [{'properties': {'a': {}}}, {'properties': {'a': {}, 'b': {}}}]}", "oneOf", ""},
+        Refused{"{'type': 'object', 'minProperties': 2, 'additionalProperties': true}", "minProperties", ""},
+        Refused{"{'patternProperties': {'^a': {'type': 'null'}, 'b$': {'type': 'string'}}}", "patternProperties", ""},
+        Refused{"{'unevaluatedItems': false}", "unevaluatedItems", ""},
+        Refused{"{'properties': {'a': false}, 'additionalProperties': true}", "properties", "/a"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, RefusedSchemas,
+    ::testing::Values(Refused{"7", "schema", ""}, Refused{"{'type': 'text'}", "type", ""},
+                      Refused{"{'type': []}", "type", ""}, Refused{"{'required': [1]}", "required", ""},
+                      Refused{"{'required': true}", "required", ""}, Refused{"{'enum': []}", "enum", ""},
+                      Refused{"{'properties': []}", "properties", ""},
+                      Refused{"{'items': {'minLength': 'x'}}", "minLength", "/items"},
+                      Refused{"{'type': 'string', 'minLength': 1.5}", "minLength", ""},
+                      Refused{"{'type': 'string', 'minLength': 3, 'maxLength': 2}", "minLength", ""},
+                      Refused{"{'allOf': {}}", "allOf", ""}, Refused{"{'anyOf': [3]}", "schema", "/anyOf/0"},
+                      Refused{"false", "enum", ""}, Refused{"{'type': 'string', 'enum': [1]}", "enum", ""}));
+
+struct Written {
+  const char *schema, *becomes;
+};
+void PrintTo(const Written& written, std::ostream* out) {
+  *out << written.schema;
+}
+
+class Schemas : public ::testing::TestWithParam<Written> {};
+TEST_P(Schemas, BecomeWhatIsEnforced) {
+  const auto& [schema, becomes] = GetParam();
+  EXPECT_EQ(parse(enforceable_schema(parse(json(schema)))), parse(json(becomes)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rewritten, Schemas,
+    ::testing::Values(
+        Written{"true", "{}"}, Written{"{'title': 'x', 'x-whatever': 1}", "{}"},
+        Written{"{'type': 'object'}", "{'type': 'object', 'additionalProperties': true}"},
+        Written{"{'type': ['string', 'null']}", "{'anyOf': [{'type': 'string'}, {'type': 'null'}]}"},
+        Written{"{'properties': {'a': {'type': 'null'}}}",
+                "{'type': 'object', 'properties': {'a': {'type': 'null'}}, 'additionalProperties': false}"},
+        Written{"{'minLength': 2}", "{'type': 'string', 'minLength': 2}"}, Written{"{'const': 3}", "{'enum': [3]}"},
+        Written{"{'type': 'string', 'enum': ['a', 'abc', 1, null], 'maxLength': 2}", "{'enum': ['a']}"},
+        Written{"{'allOf': [{'type': 'number', 'minimum': 1}, {'type': 'integer', 'maximum': 4.5}, {'minimum': 2}]}",
+                "{'type': 'integer', 'minimum': 2, 'maximum': 4}"},
+        Written{"{'minimum': 3, 'exclusiveMinimum': true, 'type': 'integer'}", "{'type': 'integer', 'minimum': 4}"},
+        Written{"{'type': 'number', 'multipleOf': 5}", "{'multipleOf': 5, 'type': 'integer'}"},
+        Written{"{'items': [{'type': 'null'}], 'additionalItems': false}",
+                "{'type': 'array', 'prefixItems': [{'type': 'null'}], 'items': false}"},
+        Written{"{'type': 'object', 'required': ['a'], 'additionalProperties': {'type': 'null'}}",
+                "{'type': 'object', 'properties': {'a': {'type': 'null'}}, 'required': ['a'],"
+                " 'additionalProperties': {'type': 'null'}}"},
+        Written{"{'type': 'integer', 'anyOf': [{'minimum': 10}, {'maximum': 3}, {'type': 'string'}]}",
+                "{'anyOf': [{'type': 'integer', 'minimum': 10}, {'type': 'integer', 'maximum': 3}]}"},
+        Written{"{'oneOf': [{'required': ['a'], 'properties': {'a': {'type': 'null'}}},"
+                " {'required': ['b'], 'properties': {'b': {'type': 'null'}}}]}",
+                "{'anyOf': [{'type': 'object', 'properties': {'a': {'type': 'null'}}, 'required': ['a'],"
+                " 'additionalProperties': false}, {'type': 'object', 'properties': {'b': {'type': 'null'}}, "
+                "'required': ['b'],"
+                " 'additionalProperties': false}]}"},
+        Written{"{'properties': {'x-a': {'type': 'string'}, 'b': {'type': 'null'}}, 'patternProperties': {'^x-': "
+                "{'minLength': 1}}}",
+                "{'type': 'object', 'properties': {'x-a': {'type': 'string', 'minLength': 1}, 'b': {'type': 'null'}},"
+                " 'additionalProperties': false}"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    References, Schemas,
+    ::testing::Values(
+        Written{"{'properties': {'next': {'$ref': '#'}}}",
+                "{'type': 'object', 'properties': {'next': {'$ref': '#/$defs/r0'}}, 'additionalProperties': false, "
+                "'$defs': {'r0':"
+                " {'type': 'object', 'properties': {'next': {'$ref': '#/$defs/r0'}}, 'additionalProperties': false}}}"},
+        Written{"{'$defs': {'a/b': {'type': 'null'}}, 'items': {'$ref': '#/$defs/a~1b'}}",
+                "{'type': 'array', 'items': {'$ref': '#/$defs/r0'}, '$defs': {'r0': {'type': 'null'}}}"},
+        Written{"{'$defs': {'n': {'$anchor': 'here', 'type': 'null'}}, '$ref': '#here'}",
+                "{'anyOf': [{'$ref': '#/$defs/r0'}], '$defs': {'r0': {'type': 'null'}}}"},
+        Written{"{'$defs': {'s': {'type': 'string'}}, '$ref': '#/$defs/s', 'minLength': 3}",
+                "{'type': 'string', 'minLength': 3}"}));
+
+TEST(SearchPattern, BecomesOneOfTheWholeString) {
+  EXPECT_EQ(whole_pattern("^abc$"), "abc");
+  EXPECT_EQ(whole_pattern("abc"), ".*abc.*");
+  EXPECT_EQ(whole_pattern("^a|b$"), "(a.*|.*b)");
+  EXPECT_EQ(whole_pattern("^[|$^]$"), "[|$^]");
+  EXPECT_THROW(whole_pattern("(^a)|b"), grammar::GrammarError);
+  EXPECT_EQ(whole_pattern("^(a|b)$"), "(a|b)");
+  EXPECT_EQ(whole_pattern("(^a|b$)"), "(a.*|.*b)");
+  EXPECT_EQ(whole_pattern("^caf\xc3\xa9$"), "caf\\u{e9}");
+}
+
+TEST(SearchPattern, TakesLengthsWhereOneCharacterIsRepeated) {
+  EXPECT_EQ(with_lengths("[a-z]+", 0, 5), "[a-z]{1,5}");
+  EXPECT_EQ(with_lengths("\\d*", 2, -1), "\\d{2,}");
+  EXPECT_EQ(with_lengths("[a-z]+[0-9]", 0, 5), "");
+}
+
+TEST(Schema, ManyReferencesToEachOtherEnd) {
+  // Each merges two of the next: 2^40 in all, if somebody counted.
+  std::string text = "{'$defs': {";
+  for (int i = 0; i < 40; ++i) {
+    const std::string next = std::to_string(i + 1);
+    text += "'" + std::to_string(i) + "': {'allOf': [{'$ref': '#/$defs/" + next + "'}, {'$ref': '#/$defs/" + next +
+            "'}]}, ";
+  }
+  text += "'40': {'type': 'null'}}, '$ref': '#/$defs/0', 'minLength': 1}";
+  EXPECT_THROW(enforceable_schema(parse(json(text))), SchemaError);
+}
+
+}  // namespace
+}  // namespace coppice::server
