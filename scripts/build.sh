@@ -12,7 +12,8 @@ jobs=$(jobs)
 cd "$repo"
 llama=$(llama_build_dir)
 logged "configuring ($preset)" "$build/configure.log" cmake --preset "$preset" \
-  -DCOPPICE_LLAMA_DIR="$llama" -DCOPPICE_XGRAMMAR_DIR="$xgrammar_sources" -DCOPPICE_MODEL="$pinned_model" -DCOPPICE_GEMMA3="$pinned_gemma3" || {
+  -DCOPPICE_LLAMA_DIR="$llama" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir)" \
+  -DCOPPICE_MODEL="$pinned_model" -DCOPPICE_GEMMA3="$pinned_gemma3" || {
   grep -A 6 'CMake Error' "$build/configure.log" >&2 || true
   die "The build could not be configured (log: $build/configure.log)"
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches and checks the pinned sources and the model, and builds llama.cpp's libraries, all into the cache folder.
+# Fetches and checks the pinned sources and the models, and builds llama.cpp's and XGrammar's libraries, all into the cache folder.
 # deps.sh          what coppice links
 # deps.sh peers    also llama-server, llama-bench and llama-batched-bench, for the benchmarks
 source "$(dirname "$0")/lib.sh"
@@ -100,4 +100,10 @@ stamp="$build/.built-${1:-libraries}"
 if [[ ! -e $stamp ]]; then
   build_llama "$build" "llama.cpp's ${1:-libraries}" "" "${targets[@]}"
   touch "$stamp"
+fi
+
+build=$(xgrammar_build_dir)
+if [[ ! -e $build/.built ]]; then
+  build_foreign xgrammar "$build" "XGrammar, about a minute" XGRAMMAR_SOURCE_DIR="$xgrammar_sources" "" xgrammar
+  touch "$build/.built"
 fi

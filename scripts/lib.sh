@@ -100,31 +100,37 @@ cpu_key() {
   { uname -m; grep -m1 -E '^(flags|Features)' /proc/cpuinfo || true; } | sha256sum | cut -c1-8
 }
 
-# The folder of llama.cpp's archives: one for each version, recipe, compiler and CPU.
-llama_build_dir() {
-  local recipe
-  recipe=$({ cat "$repo/cmake/llama/CMakeLists.txt"; clang++-19 --version | head -n 1; } | sha256sum | cut -c1-8)
-  echo "$cache/llama-$llama_version-$recipe-$(cpu_key)"
-}
+# The folders of foreign archives: one for each version, recipe and compiler, and for each CPU where they are built for it.
+recipe_key() { { cat "$repo/cmake/$1/CMakeLists.txt"; clang++-19 --version | head -n 1; } | sha256sum | cut -c1-8; }
+llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-$(cpu_key)"; }
+xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)"; }
 
-# build_llama FOLDER WHAT FLAGS TARGET...: compiles targets of the pinned llama.cpp sources into FOLDER.
-build_llama() {
-  local build=$1 what=$2 flags=$3 jobs log=$cache/logs/$(basename "$1")
-  shift 3
+# build_foreign RECIPE FOLDER WHAT SOURCES FLAGS TARGET...: compiles targets of cmake/RECIPE (SOURCES: its option for them) into
+# FOLDER.
+build_foreign() {
+  local recipe=$1 build=$2 what=$3 sources=$4 flags=$5 jobs log=$cache/logs/$(basename "$2")
+  shift 5
   jobs=$(jobs)
-  say "Building $what, about 4 minutes on 2 cores (into $build)"
+  say "Building $what on $jobs cores (into $build)"
   # The cache folder outlives a checkout and serves several: the recipe, which the folder's name tells, is copied there.
   if [[ ! -e $build/build.ninja ]]; then
     mkdir -p "$build/recipe"
-    cp "$repo/cmake/llama/CMakeLists.txt" "$build/recipe"
+    cp "$repo/cmake/$recipe/CMakeLists.txt" "$build/recipe"
     logged "configuring" "$log-configure.log" cmake -G Ninja -S "$build/recipe" -B "$build" \
-      -DLLAMA_SOURCE_DIR="$cache/llama.cpp-$llama_version" -DCMAKE_BUILD_TYPE=Release \
+      "-D$sources" -DCMAKE_BUILD_TYPE=Release \
       -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
       -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache ||
-      die "llama.cpp could not be configured (log: $log-configure.log)"
+      die "$what could not be configured (log: $log-configure.log)"
   fi
   logged "compiling" "$log-build.log" cmake --build "$build" -j "$jobs" --target "$@" ||
-    die "llama.cpp could not be compiled (log: $log-build.log)"
+    die "$what could not be compiled (log: $log-build.log)"
+}
+
+# build_llama FOLDER WHAT FLAGS TARGET...: targets of the pinned llama.cpp sources.
+build_llama() {
+  local build=$1 what=$2 flags=$3
+  shift 3
+  build_foreign llama "$build" "$what, about 4 minutes" LLAMA_SOURCE_DIR="$cache/llama.cpp-$llama_version" "$flags" "$@"
 }
 
 # python_env FOLDER REQUIREMENTS WHAT: a Python environment build/FOLDER, made anew when its requirements change.
