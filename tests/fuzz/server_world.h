@@ -1,5 +1,5 @@
 // ServerWorld: the server without its listening socket, for fuzz targets: sessions on socket pairs whose other ends are ours,
-// in this process. Everything runs on the caller's thread but the API's worker, which is waited for, so that an input always
+// in this process. Everything runs on the caller's thread but the API's workers, which are waited for, so that an input always
 // takes the same way.
 #pragma once
 
@@ -32,7 +32,7 @@ class ErrorsAreFindings final : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 struct ServerWorld {
-  ServerWorld() : api({.names = {"the-model", "alias"}, .ping_seconds = 0}, hub, worker) {
+  ServerWorld() : api({.names = {"the-model", "alias"}, .ping_seconds = 0}, hub, worker, compiling) {
     spdlog::set_default_logger(std::make_shared<spdlog::logger>("fuzz", std::make_shared<ErrorsAreFindings>()));
     spdlog::set_level(spdlog::level::err);
     limits.max_body_bytes = 32768;
@@ -43,15 +43,17 @@ struct ServerWorld {
   void settle() {
     for (int idle_rounds = 0; idle_rounds < 2;) {
       idle_rounds = io.poll() == 0 ? idle_rounds + 1 : 0;
-      std::promise<void> done;
-      worker.push(std::numeric_limits<std::size_t>::max(), [&done] {
-        done.set_value();
-        return true;
-      });
-      done.get_future().wait();
+      for (server::WorkQueue* queue : {&worker, &compiling}) {
+        std::promise<void> done;
+        queue->push(std::numeric_limits<std::size_t>::max(), [&done] {
+          done.set_value();
+          return true;
+        });
+        done.get_future().wait();
+      }
     }
   }
-  /// The same when no request has come since: then the worker, whose thread is slow to wake, has nothing to do.
+  /// The same when no request has come since: then the workers, whose threads are slow to wake, have nothing to do.
   void settle_without_worker() {
     for (int idle_rounds = 0; idle_rounds < 2;) idle_rounds = io.poll() == 0 ? idle_rounds + 1 : 0;
   }
@@ -74,7 +76,7 @@ struct ServerWorld {
     return {fds[1], ended};
   }
 
-  server::WorkQueue worker;
+  server::WorkQueue worker, compiling;
   boost::asio::io_context io{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work = boost::asio::make_work_guard(io);
   server::EventHub hub{io};
