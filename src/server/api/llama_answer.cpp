@@ -165,7 +165,7 @@ std::string LlamaAnswer::end(const engine::Usage&, CacheReportList reports) {
     all.push_back(std::move(json));
   }
   bytes_ = 0;
-  return form_.list ? dump(std::move(all)) : dump(std::move(all.front()));
+  return form_.list ? dump(std::move(all)) : dump(all.front());
 }
 
 std::string LlamaAnswer::error(const RequestError& error) const {
