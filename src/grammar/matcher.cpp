@@ -2,6 +2,7 @@
 
 #include <xgrammar/matcher.h>
 
+#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,9 +11,35 @@
 
 namespace coppice::grammar {
 
+namespace {
+
+// What a text may cost: JSON takes microseconds a token. The parser keeps all ways to read a text, so that an ambiguous grammar
+// (root ::= root root | "a") takes the square of the text's length for each byte more.
+constexpr double kSeconds = 0.5, kSecondsPerToken = 0.001;
+
+/// Of the calling thread.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+}  // namespace
+
 struct Matcher::Impl {
   std::shared_ptr<const Grammar> grammar;
   xgrammar::GrammarMatcher matcher;
+  double spent = 0;  ///< seconds of CPU time
+  int n_tokens = 0;
+
+  auto timed(auto&& f) {
+    const double start = cpu_seconds();
+    auto result = f();
+    spent += cpu_seconds() - start;
+    if (spent > kSeconds + kSecondsPerToken * n_tokens)
+      throw GrammarError("the grammar is too ambiguous: to follow it takes too long");
+    return result;
+  }
 };
 
 Matcher::Matcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -37,16 +64,17 @@ std::span<const std::int32_t> Matcher::mask() {
                   .shape = &n_words,
                   .strides = nullptr,
                   .byte_offset = 0};
-  if (!impl_->matcher.FillNextTokenBitmask(&tensor)) return {};
+  if (!impl_->timed([&] { return impl_->matcher.FillNextTokenBitmask(&tensor); })) return {};
   return words;
 }
 
 bool Matcher::accept(kv::Token token) {
-  return !impl_->matcher.IsTerminated() && impl_->matcher.AcceptToken(token);
+  ++impl_->n_tokens;
+  return !impl_->matcher.IsTerminated() && impl_->timed([&] { return impl_->matcher.AcceptToken(token); });
 }
 
 bool Matcher::accept_text(std::string_view text) {
-  return !impl_->matcher.IsTerminated() && impl_->matcher.AcceptString(std::string(text));
+  return !impl_->matcher.IsTerminated() && impl_->timed([&] { return impl_->matcher.AcceptString(std::string(text)); });
 }
 
 bool Matcher::whole() const {
@@ -54,7 +82,7 @@ bool Matcher::whole() const {
 }
 
 Matcher Matcher::clone() const {
-  return Matcher(std::make_unique<Impl>(Impl{impl_->grammar, impl_->matcher.Fork()}));
+  return Matcher(std::make_unique<Impl>(Impl{impl_->grammar, impl_->matcher.Fork(), impl_->spent, impl_->n_tokens}));
 }
 
 }  // namespace coppice::grammar

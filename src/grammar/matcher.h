@@ -20,6 +20,9 @@ class Matcher {
   Matcher(Matcher&& other) noexcept;
   Matcher& operator=(Matcher&& other) noexcept;
 
+  // mask() and the two after it throw GrammarError once the grammar has cost too much CPU time: half a second, and a
+  // millisecond more for each token.
+
   /// Bit i % 32 of word i / 32: token i may come next. Empty: every token may. An end token may where the text is whole.
   /// Valid until the thread's next call, of whichever matcher.
   std::span<const std::int32_t> mask();

@@ -181,6 +181,18 @@ TEST(Grammar, SizesAreBounded) {
   EXPECT_THAT(error_of(Kind::kRegex, std::string("a\0b", 3)), HasSubstr("zero"));
 }
 
+/// Each byte more takes the square of the text's length: minutes for this text.
+TEST(Grammar, AmbiguousOnesEndBeforeTheyCostMuch) {
+  Matcher m = matcher(Kind::kGbnf, R"(root ::= root root | "a")");
+  const auto read = [&m] {
+    for (int i = 0; i < 20000; ++i) {
+      m.mask();
+      ASSERT_TRUE(m.accept('a'));
+    }
+  };
+  EXPECT_THROW(read(), GrammarError);
+}
+
 TEST(Grammar, TheCacheKeepsWhatWasUsedLast) {
   const Compiler small(words(), 20000);
   const auto first = small.compile({.kind = Kind::kRegex, .text = "a"});

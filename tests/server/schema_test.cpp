@@ -1,5 +1,6 @@
 // JSON Schemas: what is refused, by which keyword and where, and what becomes of the rest. That nothing else can be written
 // is tested by validators in Python: tests/e2e/test_structured.py, bench/structured.py.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -155,6 +156,15 @@ TEST(SearchPattern, TakesLengthsWhereOneCharacterIsRepeated) {
   EXPECT_EQ(with_lengths("[a-z]+", 0, 5), "[a-z]{1,5}");
   EXPECT_EQ(with_lengths("\\d*", 2, -1), "\\d{2,}");
   EXPECT_EQ(with_lengths("[a-z]+[0-9]", 0, 5), "");
+}
+
+TEST(Schema, HasAtMostSoManyPatterns) {
+  std::string properties;
+  const auto schema = [&properties] { return parse(json("{'properties':{" + properties + "}}")); };
+  for (int i = 0; i < 32; ++i) properties += (i ? "," : "") + json(fmt::format("'p{0}':{{'pattern':'^a{{{0}}}$'}}", i));
+  EXPECT_NO_THROW(enforceable_schema(schema()));
+  properties += json(",'q':{'pattern':'^b$'}");
+  EXPECT_THROW(enforceable_schema(schema()), SchemaError);
 }
 
 TEST(Schema, ManyReferencesToEachOtherEnd) {

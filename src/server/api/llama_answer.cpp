@@ -11,8 +11,8 @@ namespace coppice::server {
 
 namespace {
 
-constexpr std::size_t kSettingsBytes = 1024;  // what goes around a choice's text
-constexpr std::size_t kProbBytes = 80;        // of one token's entry
+constexpr std::size_t kFrameBytes = 1024;  // what goes around a choice's text, besides the settings
+constexpr std::size_t kProbBytes = 80;     // of one token's entry
 
 double finite(float logprob) {
   return std::max(static_cast<double>(logprob), static_cast<double>(std::numeric_limits<float>::lowest()));
@@ -86,7 +86,7 @@ LlamaAnswer::LlamaAnswer(LlamaForm form, const GenerationTerms& terms, bool with
       choices_(static_cast<std::size_t>(head_.n_choices)),
       usages_(static_cast<std::size_t>(head_.n_prompts)) {
   for (const std::string& prompt : head_.prompts) bytes_ += prompt.size() * samples();
-  bytes_ += kSettingsBytes * choices_.size();
+  bytes_ += (kFrameBytes + dump(settings_).size()) * choices_.size();
 }
 
 std::string LlamaAnswer::delta(Delta&& delta) {

@@ -137,6 +137,9 @@ void structured_outputs(const JsonFields& f, Collector& found) {
 }  // namespace
 
 grammar::Source schema_source(const Json& schema, const std::string& field) {
+  // Before the walk, which compares values with each other.
+  if (dump(schema).size() > grammar::kMaxSourceBytes)
+    throw RequestError::bad_field(field, fmt::format("a schema has at most {} bytes", grammar::kMaxSourceBytes));
   try {
     return {.kind = Kind::kJsonSchema, .text = enforceable_schema(schema)};
   } catch (const SchemaError& e) {

@@ -38,6 +38,9 @@ const grammar::JsonPattern& SchemaWalk::pattern(const std::string& whole, const 
                                                 const Place& place) {
   const auto it = patterns_.find(whole);
   if (it != patterns_.end()) return it->second;
+  constexpr std::size_t kMost = 32;  // each may take megabytes, and pairs of them are compared
+  if (patterns_.size() == kMost)
+    throw SchemaError(keyword, place.pointer, fmt::format("there are more than {} different patterns", kMost));
   try {
     return patterns_.emplace(whole, grammar::JsonPattern(whole)).first->second;
   } catch (const grammar::GrammarError& e) {

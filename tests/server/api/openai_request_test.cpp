@@ -411,6 +411,8 @@ TEST(OpenAiRequest, TellsTheFormOfTheAnswer) {
   EXPECT_EQ(complete(R"(, "guided_grammar": "root ::= \"a\"")").grammar.value().source,
             (grammar::Source{Kind::kGbnf, "root ::= \"a\""}));
   EXPECT_EQ(chat(R"(, "json_schema": {"type": "null"})").grammar.value().field, "json_schema");
+  const std::string large(grammar::kMaxSourceBytes, 'x');  // refused before anything is compared
+  EXPECT_THROW(chat(R"(, "json_schema": {"const": ")" + large + "\"}"), RequestError);
   EXPECT_EQ(
       chat(R"(, "response_format": {"type": "text"}, "grammar": "", "structured_outputs": {}, "guided_choice": [])")
           .grammar,
