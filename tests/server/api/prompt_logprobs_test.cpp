@@ -37,7 +37,7 @@ class PromptLogprobs : public EngineServerTest {
     return all;
   }
 
-  json complete(json body) {
+  json complete(const json& body) {
     const HttpAnswer answer = post("/v1/completions", body.dump());
     EXPECT_EQ(answer.status, 200) << answer.body;
     return answer.json();
