@@ -264,7 +264,8 @@ asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
 
 asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
   const ModelFacts* facts = model_ ? &model_->facts() : nullptr;
-  const std::string_view path = request.path;
+  std::string_view path = request.path;
+  if (path.ends_with('/')) path.remove_suffix(1);
   if (path.size() <= std::string_view(kModelPath).size() || !path.starts_with(kModelPath))
     co_return co_await out.send({.body = models_json(config_.names, started_, facts)});
   const std::string name = percent_decoded(path.substr(std::string_view(kModelPath).size()));

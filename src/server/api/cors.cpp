@@ -27,8 +27,11 @@ bool is_local(std::string_view origin) {
 
 Cors::Cors(std::string_view origins) {
   while (!origins.empty()) {
-    const std::string_view origin = origins.substr(0, origins.find(','));
+    std::string_view origin = origins.substr(0, origins.find(','));
     origins.remove_prefix(std::min(origin.size() + 1, origins.size()));
+    // As people write them; browsers send neither blanks nor a last slash.
+    while (origin.starts_with(' ')) origin.remove_prefix(1);
+    while (origin.ends_with(' ') || origin.ends_with('/')) origin.remove_suffix(1);
     all_ |= origin == "*";
     local_ |= origin == "localhost";
     if (!origin.empty()) origins_.emplace_back(origin);

@@ -31,6 +31,7 @@ TEST(Cors, KnowsItsOrigins) {
   EXPECT_TRUE(allowed("*", "https://a.example"));
   EXPECT_FALSE(allowed("*", "")) << "it is no browser";
   EXPECT_TRUE(allowed("https://b.example,https://a.example", "https://a.example"));
+  EXPECT_TRUE(allowed("https://b.example, https://a.example/", "https://a.example"));
   EXPECT_FALSE(allowed("https://b.example", "https://a.example"));
   EXPECT_FALSE(allowed("", "https://a.example"));
   for (const char* local : {"http://localhost", "http://localhost:8080", "https://127.0.0.1:3", "http://[::1]:3000"})

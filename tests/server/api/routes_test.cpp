@@ -22,7 +22,8 @@ TEST_F(RoutesTest, NeedNoVersionAndMayEndWithASlash) {
     EXPECT_EQ(post(path, kMessages + "}").json()["object"], "chat.completion") << path;
   for (const char* path : {"/models", "/models/", "/v1/models", "/v1/models/"})
     EXPECT_EQ(get(path).json()["data"][0]["id"], "the-model") << path;
-  EXPECT_EQ(get("/v1/models/the-model").json()["max_model_len"], 100);
+  for (const char* path : {"/v1/models/the-model", "/v1/models/the-model/"})
+    EXPECT_EQ(get(path).json()["max_model_len"], 100) << path;
   EXPECT_EQ(get("/health/").status, 200);
   EXPECT_EQ(post("/tokenize/", R"({"content": "a"})").status, 200);
   EXPECT_EQ(get("/").status, 404);
