@@ -7,6 +7,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "model/complaint.h"
 #include "model/families.h"
 #include "model/model.h"
 #include "support/family_models.h"
@@ -30,16 +31,6 @@ std::string write(const std::string& bytes) {
   const std::string path = (test::scratch_folder() / "bad.gguf").string();
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
-}
-
-/// The sentence that loading ends with; empty when it loads.
-std::string complaint(const std::string& path) {
-  try {
-    load_model(path);
-    return {};
-  } catch (const LoadError& e) {
-    return e.what();
-  }
 }
 
 void expect_complaint(const std::string& path, const std::string& part) {

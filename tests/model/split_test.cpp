@@ -6,6 +6,7 @@
 #include <fstream>
 #include <set>
 
+#include "model/complaint.h"
 #include "model/model.h"
 #include "support/gguf_writer.h"
 #include "support/split_gguf.h"
@@ -21,15 +22,6 @@ fs::path scratch(const std::string& name) {
 
 std::string tiny(const std::string& name, const test::TinyModel& model = {}) {
   return test::write_tiny_model(model, scratch(name + ".gguf")).string();
-}
-
-std::string complaint(const std::string& path) {
-  try {
-    load_model(path);
-    return {};
-  } catch (const LoadError& e) {
-    return e.what();
-  }
 }
 
 void expect_complaint(const std::string& path, const std::vector<std::string>& words) {

@@ -8,52 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "server/api/json_fields.h"
-#include "server/base/request_error.h"
+#include "server/api/parsed.h"
 
 namespace coppice::server {
 namespace {
 
-constexpr RequestLimits kLimits{.n_vocab = 100, .max_choices = 8};
-
-GenerationRequest chat(const std::string& more = "") {
-  return parse_openai_request(Endpoint::kChat,
-                              parse_body(R"({"messages": [{"role": "user", "content": "hi"}])" + more + "}"), kLimits);
-}
-GenerationRequest complete(const std::string& more = "") {
-  return parse_openai_request(Endpoint::kCompletions, parse_body(R"({"prompt": "hi")" + more + "}"), kLimits);
-}
-
-struct BadField {
-  const char* body;   ///< the whole body
-  const char* param;  ///< what the error must name
-  const char* code = "invalid_value";
-};
-void PrintTo(const BadField& bad, std::ostream* out) {
-  *out << bad.body;
-}
-
-void expect_refused(Endpoint endpoint, const BadField& bad) {
-  try {
-    parse_openai_request(endpoint, parse_body(bad.body), kLimits);
-    FAIL() << "taken: " << bad.body;
-  } catch (const RequestError& e) {
-    EXPECT_EQ(e.status(), 400) << e.what();
-    EXPECT_EQ(e.field(), bad.param) << e.what();
-    EXPECT_EQ(e.code(), bad.code) << e.what();
-    if (!e.field().empty()) EXPECT_NE(std::string(e.what()).find(bad.param), std::string::npos) << e.what();
-  }
-}
-
-class BadChat : public ::testing::TestWithParam<BadField> {};
-TEST_P(BadChat, IsRefusedByName) {
+TEST_P(BadFields, AreRefusedByName) {
   expect_refused(Endpoint::kChat, GetParam());
 }
 
-#define MESSAGES R"("messages":[{"role":"user","content":"hi"}])"
-
 INSTANTIATE_TEST_SUITE_P(
-    Fields, BadChat,
+    Fields, BadFields,
     ::testing::Values(
         BadField{"{}", "messages", "missing_field"},                                                               //
         BadField{R"({"messages":null})", "messages", "missing_field"},                                             //
@@ -106,56 +71,41 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"{" MESSAGES R"(,"logit_bias":{"5":"x"}})", "logit_bias", "invalid_type"}));
 
 INSTANTIATE_TEST_SUITE_P(
-    MoreFields, BadChat,
-    ::testing::Values(
-        BadField{"{" MESSAGES R"(,"seed":"x"})", "seed", "invalid_type"},                                  //
-        BadField{"{" MESSAGES R"(,"stop":7})", "stop", "invalid_type"},                                    //
-        BadField{"{" MESSAGES R"(,"stop":[7]})", "stop", "invalid_type"},                                  //
-        BadField{"{" MESSAGES R"(,"stop":""})", "stop"},                                                   //
-        BadField{"{" MESSAGES R"(,"stop":["a",""]})", "stop"},                                             //
-        BadField{"{" MESSAGES R"(,"logprobs":2})", "logprobs", "invalid_type"},                            //
-        BadField{"{" MESSAGES R"(,"logprobs":true,"top_logprobs":21})", "top_logprobs"},                   //
-        BadField{"{" MESSAGES R"(,"top_logprobs":2})", "top_logprobs"},                                    //
-        BadField{"{" MESSAGES R"(,"stream":"yes"})", "stream", "invalid_type"},                            //
-        BadField{"{" MESSAGES R"(,"stream":true,"stream_options":7})", "stream_options", "invalid_type"},  //
-        BadField{"{" MESSAGES R"(,"stream_options":{"include_usage":true}})", "stream_options"},           //
-        BadField{"{" MESSAGES R"(,"stream":true,"stream_options":{"include_usage":1}})", "stream_options.include_usage",
-                 "invalid_type"},
-        BadField{"{" MESSAGES R"(,"ignore_eos":1})", "ignore_eos", "invalid_type"},                     //
-        BadField{"{" MESSAGES R"(,"cache_salt":1})", "cache_salt", "invalid_type"},                     //
-        BadField{"{" MESSAGES R"(,"user":1})", "user", "invalid_type"},                                 //
-        BadField{"{" MESSAGES R"(,"priority":1.5})", "priority", "invalid_type"},                       //
-        BadField{"{" MESSAGES R"(,"priority":2147483648})", "priority"},                                //
-        BadField{"{" MESSAGES R"(,"timeout":0})", "timeout"},                                           //
-        BadField{"{" MESSAGES R"(,"timeout":-1})", "timeout"},                                          //
-        BadField{"{" MESSAGES R"(,"timeout":"1"})", "timeout", "invalid_type"},                         //
-        BadField{"{" MESSAGES R"(,"cache_report":1})", "cache_report", "invalid_type"},                 //
-        BadField{"{" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools", "unsupported_parameter"},  //
-        BadField{"{" MESSAGES R"(,"tool_choice":"auto"})", "tool_choice", "unsupported_parameter"},     //
-        BadField{"{" MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_parameter"},           //
-        BadField{"{" MESSAGES R"(,"response_format":"json"})", "response_format", "invalid_type"},      //
-        BadField{"{" MESSAGES R"(,"response_format":{"type":"xml"}})", "response_format", "unsupported_parameter"},
-        BadField{"{" MESSAGES R"(,"response_format":{"type":"json_schema"}})", "response_format", "missing_field"},
-        BadField{"{" MESSAGES
-                 R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{"not":{"type":"null"}}}}})",
-                 "response_format", "invalid_json_schema"},
-        BadField{"{" MESSAGES R"(,"json_schema":{"uniqueItems":true}})", "json_schema", "invalid_json_schema"},
-        BadField{"{" MESSAGES R"(,"guided_json":"{"})", "guided_json"},
-        BadField{"{" MESSAGES R"(,"grammar":"[a-z]"})", "grammar", "invalid_grammar"},
-        BadField{"{" MESSAGES R"(,"grammar":7})", "grammar", "invalid_type"},
-        BadField{"{" MESSAGES R"(,"structured_outputs":{"choice":[1]}})", "structured_outputs.choice", "invalid_type"},
-        BadField{"{" MESSAGES R"(,"structured_outputs":{"choice":[""]}})", "structured_outputs.choice"},
-        BadField{"{" MESSAGES R"(,"structured_outputs":{"regex":"a","json":{}}})", "structured_outputs.regex"},
-        BadField{"{" MESSAGES R"(,"response_format":{"type":"json_object"},"grammar":"root ::= \"a\""})", "grammar"},
-        BadField{"{" MESSAGES R"(,"structured_outputs":{"structural_tag":"x"}})", "structured_outputs.structural_tag",
-                 "unsupported_parameter"},
-        BadField{"{" MESSAGES R"(,"modalities":["audio"]})", "modalities", "unsupported_parameter"},              //
-        BadField{"{" MESSAGES R"(,"best_of":3})", "best_of", "unsupported_parameter"},                            //
-        BadField{"[]", "", "invalid_json"}, BadField{"{", "", "invalid_json"}, BadField{"", "", "invalid_json"},  //
-        BadField{"{\"messages\":\"\xff\"}", "", "invalid_json"},                                                  //
-        BadField{R"({"messages":"\ud800"})", "", "invalid_json"},                                                 //
-        BadField{"{" MESSAGES R"(,"n":1e999})", "n", "invalid_type"},                                             //
-        BadField{"{" MESSAGES R"(,"timeout":1e999})", "timeout"}));
+    MoreFields, BadFields,
+    ::testing::Values(BadField{"{" MESSAGES R"(,"seed":"x"})", "seed", "invalid_type"},                 //
+                      BadField{"{" MESSAGES R"(,"stop":7})", "stop", "invalid_type"},                   //
+                      BadField{"{" MESSAGES R"(,"stop":[7]})", "stop", "invalid_type"},                 //
+                      BadField{"{" MESSAGES R"(,"stop":""})", "stop"},                                  //
+                      BadField{"{" MESSAGES R"(,"stop":["a",""]})", "stop"},                            //
+                      BadField{"{" MESSAGES R"(,"logprobs":2})", "logprobs", "invalid_type"},           //
+                      BadField{"{" MESSAGES R"(,"logprobs":true,"top_logprobs":21})", "top_logprobs"},  //
+                      BadField{"{" MESSAGES R"(,"top_logprobs":2})", "top_logprobs"},                   //
+                      BadField{"{" MESSAGES R"(,"stream":"yes"})", "stream", "invalid_type"},           //
+                      BadField{"{" MESSAGES R"(,"stream":true,"stream_options":7})", "stream_options",
+                               "invalid_type"},                                                                 //
+                      BadField{"{" MESSAGES R"(,"stream_options":{"include_usage":true}})", "stream_options"},  //
+                      BadField{"{" MESSAGES R"(,"stream":true,"stream_options":{"include_usage":1}})",
+                               "stream_options.include_usage", "invalid_type"},
+                      BadField{"{" MESSAGES R"(,"ignore_eos":1})", "ignore_eos", "invalid_type"},                     //
+                      BadField{"{" MESSAGES R"(,"cache_salt":1})", "cache_salt", "invalid_type"},                     //
+                      BadField{"{" MESSAGES R"(,"user":1})", "user", "invalid_type"},                                 //
+                      BadField{"{" MESSAGES R"(,"priority":1.5})", "priority", "invalid_type"},                       //
+                      BadField{"{" MESSAGES R"(,"priority":2147483648})", "priority"},                                //
+                      BadField{"{" MESSAGES R"(,"timeout":0})", "timeout"},                                           //
+                      BadField{"{" MESSAGES R"(,"timeout":-1})", "timeout"},                                          //
+                      BadField{"{" MESSAGES R"(,"timeout":"1"})", "timeout", "invalid_type"},                         //
+                      BadField{"{" MESSAGES R"(,"cache_report":1})", "cache_report", "invalid_type"},                 //
+                      BadField{"{" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools", "unsupported_parameter"},  //
+                      BadField{"{" MESSAGES R"(,"tool_choice":"auto"})", "tool_choice", "unsupported_parameter"},     //
+                      BadField{"{" MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_parameter"},           //
+                      BadField{"{" MESSAGES R"(,"modalities":["audio"]})", "modalities", "unsupported_parameter"},    //
+                      BadField{"{" MESSAGES R"(,"best_of":3})", "best_of", "unsupported_parameter"},                  //
+                      BadField{"[]", "", "invalid_json"}, BadField{"{", "", "invalid_json"},
+                      BadField{"", "", "invalid_json"},                              //
+                      BadField{"{\"messages\":\"\xff\"}", "", "invalid_json"},       //
+                      BadField{R"({"messages":"\ud800"})", "", "invalid_json"},      //
+                      BadField{"{" MESSAGES R"(,"n":1e999})", "n", "invalid_type"},  //
+                      BadField{"{" MESSAGES R"(,"timeout":1e999})", "timeout"}));
 
 /// The parser has them as doubles.
 TEST(Integers, BeyondAll64BitsAreOutOfRange) {
@@ -386,37 +336,6 @@ TEST(Body, ValuesAreLimited) {
     EXPECT_EQ(e.code(), "too_many_values");
     EXPECT_NE(std::string(e.what()).find("103"), std::string::npos) << e.what();
   }
-}
-
-TEST(OpenAiRequest, TellsTheFormOfTheAnswer) {
-  using grammar::Kind;
-  const auto source = [](const std::string& more) { return chat(", " + more).grammar.value().source; };
-  const grammar::Source object{Kind::kJsonSchema, R"({"type":"object","additionalProperties":true})"};
-  const grammar::Source null{Kind::kJsonSchema, R"({"type":"null"})"};
-  EXPECT_EQ(source(R"("response_format": {"type": "json_object"})"), object);
-  EXPECT_EQ(source(R"("response_format": {"type": "json_object", "schema": {"type": "null"}})"), null);
-  EXPECT_EQ(
-      source(R"("response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "null"}}})"),
-      null);
-  EXPECT_EQ(source(R"("json_schema": {"type": "null"})"), null);
-  EXPECT_EQ(source(R"("structured_outputs": {"json": {"type": "null"}})"), null);
-  EXPECT_EQ(source(R"("structured_outputs": {"json": "{\"type\": \"null\"}"})"), null);
-  EXPECT_EQ(source(R"("structured_outputs": {"json_object": true})"), object);
-  EXPECT_EQ(source(R"("guided_json": {"type": "null"})"), null);
-  EXPECT_EQ(source(R"("structured_outputs": {"regex": "a+"})"), (grammar::Source{Kind::kRegex, "a+"}));
-  EXPECT_EQ(source(R"("guided_regex": "a+")"), (grammar::Source{Kind::kRegex, "a+"}));
-  EXPECT_EQ(source(R"("structured_outputs": {"choice": ["a", "b\"c"]})"),
-            (grammar::Source{Kind::kGbnf, R"(root ::= "a" | "b\"c")"}));
-  EXPECT_EQ(source(R"("grammar": "root ::= \"a\"")"), (grammar::Source{Kind::kGbnf, "root ::= \"a\""}));
-  EXPECT_EQ(complete(R"(, "guided_grammar": "root ::= \"a\"")").grammar.value().source,
-            (grammar::Source{Kind::kGbnf, "root ::= \"a\""}));
-  EXPECT_EQ(chat(R"(, "json_schema": {"type": "null"})").grammar.value().field, "json_schema");
-  const std::string large(grammar::kMaxSourceBytes, 'x');  // refused before anything is compared
-  EXPECT_THROW(chat(R"(, "json_schema": {"const": ")" + large + "\"}"), RequestError);
-  EXPECT_EQ(
-      chat(R"(, "response_format": {"type": "text"}, "grammar": "", "structured_outputs": {}, "guided_choice": [])")
-          .grammar,
-      std::nullopt);
 }
 
 }  // namespace

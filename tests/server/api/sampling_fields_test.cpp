@@ -8,45 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/json_fields.h"
-#include "server/api/openai_request.h"
-#include "server/base/request_error.h"
+#include "server/api/parsed.h"
 
 namespace coppice::server {
 namespace {
 
-constexpr RequestLimits kLimits{.n_vocab = 100, .max_choices = 8};
-
-GenerationRequest chat(const std::string& more = "") {
-  return parse_openai_request(Endpoint::kChat,
-                              parse_body(R"({"messages": [{"role": "user", "content": "hi"}])" + more + "}"), kLimits);
-}
-GenerationRequest complete(const std::string& more = "") {
-  return parse_openai_request(Endpoint::kCompletions, parse_body(R"({"prompt": "hi")" + more + "}"), kLimits);
-}
-
-struct BadField {
-  std::string body;
-  const char* param;
-  const char* code = "invalid_value";
-};
-void PrintTo(const BadField& bad, std::ostream* out) {
-  *out << bad.body;
-}
-
-class BadFields : public ::testing::TestWithParam<BadField> {};
 TEST_P(BadFields, AreRefusedByName) {
-  try {
-    parse_openai_request(Endpoint::kChat, parse_body(GetParam().body), kLimits);
-    FAIL() << "taken";
-  } catch (const RequestError& e) {
-    EXPECT_EQ(e.status(), 400) << e.what();
-    EXPECT_EQ(e.field(), GetParam().param) << e.what();
-    EXPECT_EQ(e.code(), GetParam().code) << e.what();
-  }
+  expect_refused(Endpoint::kChat, GetParam());
 }
-
-#define MESSAGES R"("messages":[{"role":"user","content":"hi"}])"
 
 #define LAST_USER R"({"messages":[{"role":"user","content":"hi"}],)"
 #define LAST_ASSISTANT R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}],)"
