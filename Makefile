@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
-deps:          ## Install the packages, fetch and check the pinned sources and the model, build llama.cpp
+deps:          ## Install the packages, fetch and check the pinned sources and models, build llama.cpp and XGrammar
 	@scripts/deps.sh
 
 build:         ## Build everything: build/coppice and the tests
