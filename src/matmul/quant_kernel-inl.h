@@ -87,7 +87,8 @@ HWY_INLINE float half_of(float scale) {
   return hn::GetLane(hn::PromoteTo(d, hn::DemoteTo(half, hn::Set(d, scale))));
 }
 
-/// x: a block of a row.
+/// x: a block of a row. Halves: whether a type with scales for halves of blocks is multiplied.
+template <bool Halves>
 HWY_INLINE void round_block(const float* x, int row, PanelBlock& to) {
   const hn::CappedTag<float, kBlock / 2> d;
   const hn::Rebind<std::int8_t, decltype(d)> bytes;
@@ -99,30 +100,35 @@ HWY_INLINE void round_block(const float* x, int row, PanelBlock& to) {
   }
   const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
   const auto inverse = hn::Set(d, most > 0.0F ? 127.0F / most : 0.0F);
-  std::int32_t sum = 0;
+  hn::Vec<decltype(di)> totals[2];  // of the block's halves
   for (int half = 0; half < 2; ++half) {
-    auto total = hn::Zero(di);
+    totals[half] = hn::Zero(di);
     for (int i = half * kBlock / 2; i < (half + 1) * kBlock / 2; i += lanes) {
       const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
-      total = hn::Add(total, q);
+      totals[half] = hn::Add(totals[half], q);
       hn::StoreU(hn::DemoteTo(bytes, q), bytes, to.q[row] + i);
     }
-    const std::int32_t part = hn::GetLane(hn::SumOfLanes(di, total));
-    to.half_start[half][row] = -kHalfZero * part;
-    sum += part;
   }
+  if constexpr (Halves) {
+    for (int half = 0; half < 2; ++half) {
+      to.half_start[half][row] = -kHalfZero * hn::GetLane(hn::SumOfLanes(di, totals[half]));
+    }
+  }
+  const std::int32_t sum = hn::GetLane(hn::SumOfLanes(di, hn::Add(totals[0], totals[1])));
   const float scale = half_of(most / 127.0F);
   to.scale[row] = scale;
   to.sum[row] = scale * static_cast<float>(sum);
   for (std::size_t i = 0; i < kZeros.size(); ++i) to.start[i][row] = -kZeros[i] * sum;
 }
 
-inline void round_rows(const QuantProducts& p, const UnitPart& part, Panel& panel) {
+template <bool Halves>
+void round_rows(const QuantProducts& p, const UnitPart& part, Panel& panel) {
   for (int r = 0; r < part.n_rows; ++r) {
     const float factor = row_factor(p, part.first_row + r);
     for (int b = 0; b < part.n_blocks; ++b) {
       HWY_ALIGN float buffer[kBlock];
-      round_block(block_of_row(p, part.first_row + r, part.first_block + b, factor, buffer), r, panel.blocks[b]);
+      round_block<Halves>(block_of_row(p, part.first_row + r, part.first_block + b, factor, buffer), r,
+                          panel.blocks[b]);
     }
   }
 }
@@ -224,10 +230,20 @@ void multiply_panel(const TileProduct& t, const Panel& panel) {
 
 struct PanelKernel {
   const QuantProducts& products;
+  bool halves;  ///< of blocks have scales in some matrix
   Panel panel;
 
-  explicit PanelKernel(const QuantProducts& p) : products(p) {}  // the panel is too large to be zeroed for nothing
-  void round(const UnitPart& part) { round_rows(products, part, panel); }
+  explicit PanelKernel(const QuantProducts& p)  // the panel is too large to be zeroed for nothing
+      : products(p), halves(std::ranges::any_of(p.products, [](const QuantMatrix::Product& product) {
+          return PackedForm::of(product.matrix->type()).scales == 2;
+        })) {}
+  void round(const UnitPart& part) {
+    if (halves) {
+      round_rows<true>(products, part, panel);
+    } else {
+      round_rows<false>(products, part, panel);
+    }
+  }
   void multiply(const TileProduct& t) const {
     with_type(t.type, [&]<QuantType Type>() { multiply_panel<Type>(t, panel); });
   }

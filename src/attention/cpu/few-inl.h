@@ -71,26 +71,29 @@ HWY_INLINE void few_softcap(const FewBlock<Load>& b, float softcap) {
   }
 }
 
+/// A function that is inlined, and no lambda, which a compiler may call twice instead: 1 % of a step.
+template <class Load, int Group>
+HWY_INLINE void few_softmax_of_group(const FewBlock<Load>& b, const TileView& t, int first_query, int slot0) {
+  for (int q = 0; q < Group; ++q) {
+    const RowInterval& row = t.interval(first_query + q);
+    few_softmax(b, q, std::clamp(row.lo - slot0, b.begin, b.end), std::clamp(row.hi - slot0, b.begin, b.end));
+  }
+}
+
 /// A block for a group of queries. The block is a copy: nothing that is stored can change it, so its fields stay in registers.
 template <class Load, int Group>
 void few_group(const FewBlock<Load> b, const TileView& t, int first_query, int slot0) {
-  const auto softmax = [&]() HWY_ATTR {
-    for (int q = 0; q < Group; ++q) {
-      const RowInterval& row = t.interval(first_query + q);
-      few_softmax(b, q, std::clamp(row.lo - slot0, b.begin, b.end), std::clamp(row.hi - slot0, b.begin, b.end));
-    }
-  };
   if constexpr (kScaled<Load>) {
     const CodeScales keys(b.keys, b.row_bytes, b.begin, b.end), values(b.values, b.row_bytes, b.begin, b.end);
     code_scores<Load, Group>(b);
     code_scale<Load, Group>(b, keys);
     if (t.heads().softcap > 0) few_softcap<Load, Group>(b, t.heads().softcap);
-    softmax();
+    few_softmax_of_group<Load, Group>(b, t, first_query, slot0);
     code_values<Load, Group>(b, values);
   } else {
     few_scores<Load, Group>(b);
     if (t.heads().softcap > 0) few_softcap<Load, Group>(b, t.heads().softcap);
-    softmax();
+    few_softmax_of_group<Load, Group>(b, t, first_query, slot0);
     few_values<Load, Group>(b);
   }
 }
@@ -109,7 +112,7 @@ class FewTile {
   int passes() const { return (t_.n_queries() + kMostGroup - 1) / kMostGroup; }
   int slots_at_once(int slot) const { return t_.left_in_block(slot); }
   void begin_heads(int /*kv_head*/, int /*n*/) {}
-  void begin_slots(int /*slot*/) {}
+  void begin_slots(int slot) { block_ = t_.block_of(slot), place_ = t_.place_of(slot); }
 
   void set_queries(int kv_head, int /*i*/) {
     const int dim = t_.head_dim();
@@ -166,8 +169,7 @@ class FewTile {
 
   template <int Group>
   HWY_INLINE void attend_group(int kv_head, int query, int slot, int n) {
-    const int block = t_.block_of(slot), place = t_.place_of(slot), dim = t_.head_dim();
-    const int keys = 2 * (block * t_.n_kv_head() + kv_head);
+    const int dim = t_.head_dim(), keys = 2 * (block_ * t_.n_kv_head() + kv_head);
     const std::ptrdiff_t state = state_of(kv_head, query);
     const FewQuery<Load>* queries = nullptr;
     if constexpr (kScaled<Load>) {
@@ -175,14 +177,14 @@ class FewTile {
     } else {
       queries = s_.queries() + state * dim;
     }
-    const FewBlock<Load> b{.keys = t_.keys(block, kv_head),
-                           .values = t_.values(block, kv_head),
+    const FewBlock<Load> b{.keys = t_.keys(block_, kv_head),
+                           .values = t_.values(block_, kv_head),
                            .ahead_of_keys = query == 0 ? stretch(keys + ahead_) : nullptr,
                            .ahead_of_values = query == 0 ? stretch(keys + 1 + ahead_) : nullptr,
                            .row_bytes = t_.row_bytes(),
                            .head_dim = dim,
-                           .begin = place,
-                           .end = place + n,
+                           .begin = place_,
+                           .end = place_ + n,
                            .queries = queries,
                            .units = s_.units() + state,
                            .acc = s_.acc() + state * dim,
@@ -190,7 +192,7 @@ class FewTile {
                            .sum = s_.sum() + state,
                            .scores = s_.scores(),
                            .stride = stride_};
-    few_group<Load, Group>(b, t_, query, slot - place);
+    few_group<Load, Group>(b, t_, query, slot - place_);
   }
 
   /// A tile's keys and values in the order in which they are gone through: of each block, of each head, keys, then values.
@@ -205,6 +207,7 @@ class FewTile {
   /// multiplied; and no more than it takes to arrive (ADR 0008).
   int ahead_;
   int stride_;
+  int block_ = 0, place_ = 0;  ///< of the slots at hand
 };
 
 }  // namespace coppice::attention::HWY_NAMESPACE
