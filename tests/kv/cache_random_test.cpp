@@ -20,7 +20,7 @@ class CacheRandomTest : public testing::TestWithParam<int> {};
 
 TEST_P(CacheRandomTest, AgreesWithTheDouble) {
   constexpr std::int64_t kOperations = kSanitized ? 80'000 : 110'000;  // for each of four group sets
-  constexpr std::int64_t kMetAtLeast = 500;
+  constexpr std::int64_t kMetAtLeast = kSanitized ? 350 : 500;         // as many, in proportion
   const std::uint64_t seed = make_seed();
   fmt::print("COPPICE_SEED={}\n", seed);
 
