@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "grammar/gbnf.h"
 #include "grammar/impl.h"
 #include "grammar/source_check.h"
 #include "grammar/xgrammar_log.h"
@@ -181,8 +182,10 @@ struct Compiler::Impl {
 Compiler::Compiler(const Words& words, std::size_t cache_bytes) : impl_(std::make_unique<Impl>(words, cache_bytes)) {}
 Compiler::~Compiler() = default;
 
-std::shared_ptr<const Grammar> Compiler::compile(const Source& source) const {
-  check_size(source.text, source.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes);
+std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
+  check_size(written.text, written.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes);
+  const Source source{.kind = written.kind,
+                      .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text};
   std::string key = Impl::key_of(source);
   if (auto known = impl_->find(key)) return known;
   try {

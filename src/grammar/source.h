@@ -28,7 +28,9 @@ struct Constraint {
   Source source;
   /// The grammar holds from the end of this text on ("</think>"); empty: from the beginning. Before it all is allowed.
   std::string after;
-  std::string field;  ///< of the request, for errors
+  std::string begun;      ///< text that counts as the grammar's first: the prompt's end, or `after` itself
+  std::string field;      ///< of the request, for errors
+  bool optional = false;  ///< without it, if it can't be compiled, the answer may come in any form
 
   bool operator==(const Constraint&) const = default;
 };

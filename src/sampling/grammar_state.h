@@ -23,7 +23,7 @@ class GrammarState {
 
   /// Of the next token; empty: all are allowed.
   std::span<const std::int32_t> mask() {
-    if (!matcher_ && params_.after.empty()) matcher_.emplace(params_.grammar);
+    if (!matcher_ && params_.after.empty()) begin();
     return matcher_ ? matcher_->mask() : std::span<const std::int32_t>();
   }
 
@@ -36,7 +36,7 @@ class GrammarState {
     const std::size_t from = seen - std::min(seen, params_.after.size() - 1);
     const std::size_t at = before_.find(params_.after, from);
     if (at != std::string::npos) {
-      matcher_.emplace(params_.grammar);
+      begin();
       // A token may bring the first characters of the text, too. If the grammar can't begin like that, it begins behind them.
       const std::string_view rest = std::string_view(before_).substr(at + params_.after.size());
       if (!rest.empty()) matcher_->accept_text(rest);
@@ -50,6 +50,11 @@ class GrammarState {
   bool whole() const { return matcher_ && matcher_->whole(); }
 
  private:
+  void begin() {
+    matcher_.emplace(params_.grammar);
+    if (!params_.begun.empty()) matcher_->accept_text(params_.begun);
+  }
+
   const GrammarParams& params_;
   std::string before_;  ///< the end of the text before the grammar
   std::optional<grammar::Matcher> matcher_;

@@ -30,6 +30,7 @@ class ParamError : public std::invalid_argument {
 struct GrammarParams {
   std::shared_ptr<const grammar::Grammar> grammar;  ///< null: none
   std::string after;  ///< it holds from the end of this text on; empty: from the beginning
+  std::string begun;  ///< counts as its first text: the prompt's end, or `after` itself
 };
 
 /// Applied in this order: the grammar's mask, allowed tokens and logit bias (on the raw logits), penalties, bad words, temperature, top-k, top-p, min-p; each

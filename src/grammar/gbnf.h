@@ -1,0 +1,13 @@
+// GBNF as llama.cpp reads it, in the words that XGrammar knows.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace coppice::grammar {
+
+/// An alternative of nothing ("ws ::= | [ ]") becomes the empty string, which XGrammar wants written out. Strings, character
+/// classes and comments stay as they are.
+std::string with_empty_strings(std::string_view gbnf);
+
+}  // namespace coppice::grammar
