@@ -4,16 +4,10 @@
 #include <fmt/format.h>
 #include <llama.h>
 
-#include <mutex>
-
+#include "text/chat_template_impl.h"
 #include "text/llama_log.h"
 
 namespace coppice::text {
-
-struct ChatTemplate::Impl {
-  common_chat_templates_ptr templates;
-  std::mutex mutex;  ///< the interpreter promises nothing about threads
-};
 
 namespace {
 

@@ -8,14 +8,23 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "text/vocabulary.h"
 
 namespace coppice::text {
 
+struct ChatCall {
+  std::string id, name;
+  std::string arguments;  ///< JSON
+};
+
 struct ChatMessage {
-  std::string role;     ///< "system", "user", "assistant" or whatever the template knows
-  std::string content;  ///< UTF-8
+  std::string role;             ///< "system", "user", "assistant", "tool" or whatever the template knows
+  std::string content;          ///< UTF-8
+  std::vector<ChatCall> calls;  ///< that the assistant made
+  std::string reasoning;        ///< what the assistant thought before
+  std::string call_id;          ///< of the call that a tool's message answers
 };
 
 /// How a chat's prompt ends.
@@ -31,6 +40,9 @@ class TemplateError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct ToolChat;
+struct ToolPrompt;
+
 class ChatTemplate {
  public:
   /// `override_source`: a Jinja template to use in place of the file's. A file without one gets ChatML.
@@ -43,6 +55,9 @@ class ChatTemplate {
   /// The prompt, to be tokenized with add_special and parse_special (a beginning token that tokenize() adds
   /// is left out here). Throws TemplateError. REQUIRES: at least one message.
   std::string render(std::span<const ChatMessage> messages, TurnEnd end) const;
+
+  /// The same with tools, reasoning and variables of the template (tool_chat.h). Takes milliseconds.
+  ToolPrompt render(const ToolChat& chat) const;
 
   /// The Jinja template.
   std::string source() const;

@@ -21,7 +21,7 @@ HELLO = [{"role": "user", "content": "Hello."}]
         ({"max_tokens": -5}, "max_tokens"),
         ({"stop": [""]}, "stop"),
         ({"logit_bias": {"99999999": 1}}, "logit_bias"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},

@@ -105,7 +105,7 @@ def test_paths_without_a_version(server, salt):
     assert "<|im_start|>" in props["chat_template"]
 
 
-@pytest.mark.parametrize("fields", [{"mirostat": 2}, {"dry_multiplier": 0.8}, {"chat_template_kwargs": {"a": 1}}])
+@pytest.mark.parametrize("fields", [{"mirostat": 2}, {"dry_multiplier": 0.8}, {"documents": [{"a": 1}]}])
 def test_what_is_not_built_is_refused(client, fields):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="smol", messages=QUESTION, max_tokens=1, extra_body=fields)

@@ -51,6 +51,18 @@ std::string FakeModel::render(std::span<const text::ChatMessage> messages, text:
   return end == text::TurnEnd::kOpenTurn ? out + "assistant: " : out;
 }
 
+text::ToolPrompt FakeModel::render(const text::ToolChat& chat) const {
+  std::string prompt;
+  for (const auto& tool : chat.tools) prompt += tool.name + "\n";
+  std::vector<text::ChatMessage> messages(chat.messages.begin(), chat.messages.end());
+  for (text::ChatMessage& m : messages) {
+    std::string before = m.reasoning.empty() ? "" : "(" + m.reasoning + ") ";
+    for (const auto& call : m.calls) before += call.name + call.arguments + " ";
+    m.content.insert(0, before);
+  }
+  return {.prompt = prompt + render(messages, chat.end)};
+}
+
 std::shared_ptr<const grammar::Grammar> FakeModel::compile(const grammar::Source& source) const {
   static const grammar::Compiler compiler([] {
     grammar::Words bytes{.ends = {0}};

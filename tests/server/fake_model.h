@@ -30,6 +30,8 @@ class FakeModel final : public server::Model {
                                        std::size_t most) const override;
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override;
   std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override;
+  text::ToolPrompt render(
+      const text::ToolChat& chat) const override;  ///< tools' names, then messages, with thoughts and calls
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override;
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,

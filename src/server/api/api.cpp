@@ -25,6 +25,7 @@
 #include "server/api/tokenize.h"
 #include "server/http/http_head.h"
 #include "server/jobs/job.h"
+#include "server/jobs/parsed_answer.h"
 #include "server/jobs/reply_loop.h"
 #include "text/utf8_stream.h"
 
@@ -398,7 +399,11 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
                   .reporting = {asked.cache_report, &model, config_.cache_reports}};
   // The log's cache reports have these numbers: the engine tells of a request that its client may have left.
   spdlog::debug("{}: requests {}", head.id, fmt::join(job.requests(), ", "));
+  const int n_choices = head.n_choices;
+  std::string name = head.id.substr(dialect.id_prefix().size());
   answer = dialect.begin(asked, prepared.sampling->params, std::move(head));
+  if (prepared.format)
+    answer = std::make_unique<ParsedAnswer>(std::move(answer), prepared.format, n_choices, std::move(name));
   prepared.sampling = nullptr;  // the samples have it as long as they need it, and slow readers may stay for long
   ReplyTerms terms{.stream = asked.stream, .start = start, .max_answer_bytes = config_.max_answer_bytes};
   if (config_.ping_seconds > 0) terms.ping = clock_duration(config_.ping_seconds);

@@ -14,9 +14,10 @@ namespace {
 
 constexpr float kLowestLogprob = -9999;  // JSON has no infinity
 
-const char* finish_name(std::optional<sampling::Finish> finish) {
+const char* finish_name(std::optional<sampling::Finish> finish, bool calls) {
   if (!finish) return nullptr;
-  return *finish == sampling::Finish::kStop ? "stop" : "length";
+  if (*finish != sampling::Finish::kStop) return "length";
+  return calls ? "tool_calls" : "stop";
 }
 
 const char* error_type(RequestError::Kind kind) {
@@ -90,6 +91,19 @@ const std::string& echo_of(const std::vector<std::string>& echoes, std::size_t c
 /// A JSON string without its quotes, or an array without its brackets.
 std::string inside(const std::string& json) {
   return json.substr(1, json.size() - 2);
+}
+
+/// A chunk's "delta".
+JsonObject call_json(const CallDelta& call) {
+  JsonObject json = {{"index", call.index}}, function;
+  if (!call.name.empty()) {
+    json["id"] = call.id;
+    json["type"] = "function";
+    function["name"] = call.name;
+  }
+  function["arguments"] = call.arguments;
+  json["function"] = std::move(function);
+  return {{"tool_calls", JsonArray{std::move(json)}}};
 }
 
 std::string event(const std::string& data) {
@@ -267,20 +281,53 @@ std::string OpenAiBody::delta(Delta&& delta) {
   Choice& choice = choices_.at(index);
   if (!delta.prompt.empty()) add_prompt(prompts_.at(index / samples()), delta.prompt);
   append(choice.text, inside(dump(Json(delta.text))));
+  if (!delta.reasoning.empty()) append(choice.reasoning, inside(dump(Json(delta.reasoning))));
+  add_calls(choice, delta.calls);
   if (!delta.logprobs.empty()) append_items(choice.logprobs, logprobs_json(endpoint_, delta.logprobs, choice.offset));
   if (delta.finish) choice.finish = delta.finish;
   return "";
+}
+
+void OpenAiBody::add_calls(Choice& choice, std::span<const CallDelta> calls) {
+  for (const CallDelta& news : calls) {
+    if (news.index >= choice.calls.size()) choice.calls.resize(news.index + 1);
+    Call& call = choice.calls[news.index];
+    append(call.id, news.id);
+    append(call.name, news.name);
+    append(call.arguments, inside(dump(Json(news.arguments))));
+  }
+}
+
+/// A chat's, without the brace at the end.
+void OpenAiBody::append_message(std::string& json, const Choice& choice) const {
+  json += R"("message":{"role":"assistant","content":)";
+  json += choice.text.empty() && !choice.calls.empty() ? "null" : '"' + choice.text + '"';
+  if (!choice.reasoning.empty()) json += R"(,"reasoning_content":")" + choice.reasoning + '"';
+  json += R"(,"refusal":null)";
+  if (choice.calls.empty()) return;
+  json += R"(,"tool_calls":)";
+  for (std::size_t i = 0; i < choice.calls.size(); ++i) {
+    const Call& call = choice.calls[i];
+    json += fmt::format(R"({}{{"id":"{}","type":"function","function":{{"name":{},"arguments":"{}"}}}})",
+                        i == 0 ? '[' : ',', call.id, dump(Json(call.name)), call.arguments);
+  }
+  json += ']';
 }
 
 void OpenAiBody::append_choice(std::string& json, std::size_t index) const {
   const bool chat = endpoint_ == Endpoint::kChat;
   const Choice& choice = choices_[index];
   const Prompt& prompt = prompts_[index / samples()];
-  json +=
-      fmt::format(R"({{"index":{},{}")", index, chat ? R"("message":{"role":"assistant","content":)" : R"("text":)");
-  if (!head_.echoes.empty()) json += echo_of(head_.echoes, index, choices_.size());
-  json += choice.text;
-  json += chat ? R"(","refusal":null},"logprobs":)" : R"(","logprobs":)";
+  json += fmt::format(R"({{"index":{},)", index);
+  if (chat) {
+    append_message(json, choice);
+    json += '}';
+  } else {
+    json += R"("text":")";
+    if (!head_.echoes.empty()) json += echo_of(head_.echoes, index, choices_.size());
+    json += choice.text + '"';
+  }
+  json += R"(,"logprobs":)";
   if (with_logprobs_) {
     for (std::size_t i = 0; i < choice.logprobs.size(); ++i) {
       const auto& [name, items] = choice.logprobs[i];
@@ -293,7 +340,7 @@ void OpenAiBody::append_choice(std::string& json, std::size_t index) const {
     json += "null";
   }
   if (!chat && of_prompt_.in_list >= 0) json += R"(,"prompt_logprobs":[)" + prompt.list + "]";
-  json += R"(,"finish_reason":)" + dump(or_null(finish_name(choice.finish))) + "}";
+  json += R"(,"finish_reason":)" + dump(or_null(finish_name(choice.finish, !choice.calls.empty()))) + "}";
 }
 
 std::string OpenAiBody::end(const engine::Usage& usage, CacheReportList reports) {
@@ -338,14 +385,18 @@ std::string OpenAiStream::delta(Delta&& delta) {
       out += chunk(delta.choice, Json(echo_of(head_.echoes, index, choices_.size())), nullptr, nullptr);
     }
   }
+  if (!delta.reasoning.empty())
+    out += chunk(delta.choice, JsonObject{{"reasoning_content", delta.reasoning}}, nullptr, nullptr);
   if (!delta.text.empty() || !delta.logprobs.empty()) {
     Json content = chat ? Json(JsonObject{{"content", delta.text}}) : Json(delta.text);
     Json logprobs;
     if (with_logprobs_) logprobs = logprobs_json(endpoint_, delta.logprobs, choice.offset);
     out += chunk(delta.choice, std::move(content), std::move(logprobs), nullptr);
   }
+  for (const CallDelta& call : delta.calls) out += chunk(delta.choice, call_json(call), nullptr, nullptr);
+  choice.calls |= !delta.calls.empty();
   if (delta.finish)
-    out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr, finish_name(delta.finish));
+    out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr, finish_name(delta.finish, choice.calls));
   return out;
 }
 

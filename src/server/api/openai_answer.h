@@ -76,8 +76,14 @@ class OpenAiBody final : public Answer {
   struct List {
     std::string name, items;  ///< as in JSON, without the brackets
   };
+  struct Call {
+    std::string id, name;
+    std::string arguments;  ///< as in JSON, without the quotes
+  };
   struct Choice {
-    std::string text;  ///< as in JSON, without the quotes
+    std::string text;       ///< as in JSON, without the quotes
+    std::string reasoning;  ///< likewise
+    std::vector<Call> calls;
     std::vector<List> logprobs;
     std::int64_t offset = 0;  ///< characters so far, for text_offset
     std::optional<sampling::Finish> finish;
@@ -91,6 +97,8 @@ class OpenAiBody final : public Answer {
   void append(std::string& to, const std::string& text, std::size_t times = 1);
   void append_items(std::vector<List>& to, const JsonObject& news, std::size_t times = 1);
   void add_prompt(Prompt& prompt, std::span<const sampling::PromptToken> tokens);
+  void add_calls(Choice& choice, std::span<const CallDelta> calls);
+  void append_message(std::string& json, const Choice& choice) const;
   void append_choice(std::string& json, std::size_t index) const;
   std::size_t samples() const { return choices_.size() / prompts_.size(); }  ///< of each prompt
 
@@ -118,6 +126,7 @@ class OpenAiStream final : public Answer {
 
   struct Choice {
     bool opened = false;
+    bool calls = false;       ///< it called a tool
     std::int64_t offset = 0;  ///< characters sent, for text_offset
   };
   Endpoint endpoint_;

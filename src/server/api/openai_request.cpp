@@ -7,6 +7,7 @@
 #include "server/api/json_fields.h"
 #include "server/api/sampling_fields.h"
 #include "server/api/structured_output.h"
+#include "server/api/tool_fields.h"
 #include "server/base/request_error.h"
 
 namespace coppice::server {
@@ -23,16 +24,8 @@ std::string to_string(const Json& string) {
 
 /// Fields whose silent loss would change what the client gets: better refused than ignored.
 constexpr UnbuiltField kUnbuilt[] = {
-    {"tools"},
-    {"functions"},
-    {"audio"},
-    {"web_search_options"},
-    {"documents"},
-    {"chat_template"},
-    {"chat_template_kwargs"},
-    {"mm_processor_kwargs"},
-    {"prompt_embeds"},
-    {"n_probs"},
+    {"functions"},     {"audio"},   {"web_search_options"}, {"documents"}, {"chat_template"}, {"mm_processor_kwargs"},
+    {"prompt_embeds"}, {"n_probs"},
 };
 
 const JsonObject& object_at(const JsonArray& list, std::size_t index, const std::string& where) {
@@ -65,19 +58,28 @@ Message parse_message(const JsonObject& message, const std::string& where) {
   const JsonFields f(message, where + ".");
   auto role = f.string("role");
   if (!role || role->empty()) throw RequestError::bad_field(where + ".role", "is required", "missing_field");
-  if (*role == "tool" || *role == "function")
-    throw RequestError::unsupported(where + ".role", fmt::format("role \"{}\" is not supported yet", *role));
-  for (const char* name : {"tool_calls", "function_call", "audio"})
+  if (*role == "function")
+    throw RequestError::unsupported(where + ".role", "use the role \"tool\" instead of \"function\"");
+  for (const char* name : {"function_call", "audio"})
     if (const Json* value = f.find(name); value && !is_empty(*value)) throw RequestError::unsupported(f.path(name));
   // OpenAI's newer name for the system role; templates know the older one.
   if (*role == "developer") role = "system";
   // Many templates leave out what they don't know.
-  if (*role != "system" && *role != "user" && *role != "assistant")
+  if (*role != "system" && *role != "user" && *role != "assistant" && *role != "tool")
     throw RequestError::bad_field(where + ".role",
-                                  fmt::format("\"{}\" is none of system, developer, user and assistant", *role));
+                                  fmt::format("\"{}\" is none of system, developer, user, assistant and tool", *role));
+  Message result{.role = *std::move(role)};
+  if (result.role == "assistant") {
+    result.calls = parse_calls(f);
+    result.reasoning = f.string("reasoning_content").value_or("");
+  } else if (result.role == "tool") {
+    result.call_id = f.string("tool_call_id").value_or("");
+  }
   const Json* content = f.find("content");
-  if (content == nullptr) throw RequestError::bad_field(where + ".content", "is required", "missing_field");
-  return {.role = *std::move(role), .content = content_parts(*content, where + ".content")};
+  if (content != nullptr) result.content = content_parts(*content, where + ".content");
+  if (content == nullptr && result.calls.empty())
+    throw RequestError::bad_field(where + ".content", "is required", "missing_field");
+  return result;
 }
 
 /// Chat says `logprobs: true, top_logprobs: n`, completions say `logprobs: n`. Both become n, or -1 for none.
@@ -112,6 +114,11 @@ void parse_chat_input(const JsonFields& f, GenerationRequest& r) {
   if (messages == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
   r.messages = parse_messages(*messages);
   r.turn_end = parse_turn_end(f, r.messages);
+  r.tools = parse_tools(f);
+  if (r.turn_end == text::TurnEnd::kContinue && r.tools != Tools())
+    throw RequestError::unsupported("continue_final_message", "not supported together with tools");
+  if (r.grammar && !r.tools.specs.empty() && r.tools.may_call)
+    throw RequestError::unsupported(r.grammar->field, "not supported together with tools that may be called");
   // The template writes these tokens.
   if (f.boolean("add_special_tokens").value_or(false))
     throw RequestError::unsupported("add_special_tokens", "only false is supported for chats");
@@ -138,9 +145,8 @@ void parse_prompt_logprobs(const JsonFields& f, GenerationRequest& r) {
 void refuse_unbuilt_fields(const JsonFields& f) {
   refuse_unbuilt(f, kUnbuilt);
   refuse_unbuilt_samplers(f);
-  for (const char* name : {"tool_choice", "function_call"})
-    if (const Json* value = f.find(name); value && !is_string(*value, "none"))
-      throw RequestError::unsupported(name, "only \"none\" is supported");
+  if (const Json* value = f.find("function_call"); value && !is_string(*value, "none"))
+    throw RequestError::unsupported("function_call", "use 'tools' and 'tool_choice'");
   if (const Json* modalities = f.find("modalities"); modalities && *modalities != Json(JsonArray{"text"}))
     throw RequestError::unsupported("modalities", "only [\"text\"] is supported");
   if (f.string("suffix").value_or("") != "") throw RequestError::unsupported("suffix");

@@ -6,6 +6,7 @@
 
 #include "server/api/json_fields.h"
 #include "server/api/openai_request.h"
+#include "server/api/tool_fields.h"
 #include "server/jobs/prompt_text.h"
 #include "text/utf8_stream.h"
 
@@ -21,7 +22,7 @@ std::string chat_prompt(const Model& model, const JsonFields& f) {
   refuse_unbuilt_fields(f);
   std::vector<Message> messages = parse_messages(*field);
   const text::TurnEnd end = parse_turn_end(f, messages);
-  return chat_text(model, std::move(messages), end, "messages");
+  return chat_text(model, std::move(messages), end, parse_tools(f), "messages").prompt;
 }
 
 Tokens chat_tokens(const Model& model, const JsonFields& f) {

@@ -15,10 +15,19 @@
 
 namespace coppice::server {
 
+/// More of a call of a tool. Id and name come first, the arguments behind them.
+struct CallDelta {
+  std::size_t index = 0;  ///< of the choice's calls
+  std::string id, name;   ///< empty: they came before
+  std::string arguments;  ///< more of the JSON
+};
+
 /// News of one choice (a sample of a prompt), of one step or of several.
 struct Delta {
   int choice = 0;
-  std::string text;               ///< valid UTF-8
+  std::string text;       ///< valid UTF-8
+  std::string reasoning;  ///< what comes before the text, where the model's format tells them apart
+  std::vector<CallDelta> calls;
   std::vector<kv::Token> tokens;  ///< whose text that is, and those without any
   std::vector<sampling::LogprobEntry> logprobs;
   std::vector<sampling::PromptToken> prompt;  ///< its next tokens; only the prompt's first choice has them

@@ -46,6 +46,7 @@ class EngineModel final : public Model {
   std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override {
     return template_->render(messages, end);
   }
+  text::ToolPrompt render(const text::ToolChat& chat) const override { return template_->render(chat); }
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override {
     std::call_once(compiler_made_, [this] { compiler_ = std::make_unique<grammar::Compiler>(words()); });
     return compiler_->compile(source);

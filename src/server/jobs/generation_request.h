@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "kv/types.h"
 #include "sampling/params.h"
 #include "text/chat_template.h"
+#include "text/tool_chat.h"
 
 namespace coppice::server {
 
@@ -22,16 +24,25 @@ struct ContentPart {
   std::string text;
 };
 
-struct ToolCall {
-  std::string id, name;
-  std::string arguments;  ///< JSON
-};
-
 struct Message {
   std::string role;
   std::vector<ContentPart> content;
-  std::vector<ToolCall> tool_calls;  ///< that this turn of the assistant made. Preparation refuses them so far, and
-  std::string reasoning;             ///< what the assistant thought before its answer
+  std::vector<text::ChatCall> calls;  ///< that this turn of the assistant made
+  std::string reasoning;              ///< what the assistant thought before its answer
+  std::string call_id;                ///< of the call whose result this is
+};
+
+/// What a chat may call, and what its template is told besides.
+struct Tools {
+  std::vector<text::ToolSpec> specs;
+  bool may_call = true;  ///< false: they are told of, but not called
+  bool must_call = false;
+  std::string only;                              ///< with must_call: the tool that must be called; empty: any
+  bool parallel = true;                          ///< an answer may call several
+  bool thinks = true;                            ///< false: models that can do without are told not to
+  std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
+
+  bool operator==(const Tools&) const = default;
 };
 
 /// Texts among token ids: the first part has the model's beginning token if it is a text.
@@ -66,6 +77,7 @@ struct GenerationTerms {
 struct GenerationRequest : GenerationTerms {
   // The input: one of the two.
   std::vector<Message> messages;
+  Tools tools;  ///< messages
   std::vector<Prompt> prompts;
   text::TurnEnd turn_end = text::TurnEnd::kOpenTurn;  ///< messages
   bool add_special = true;                            ///< to texts: the model's beginning and end tokens

@@ -19,6 +19,7 @@
 #include "sampling/generation.h"
 #include "sampling/make_generation.h"
 #include "text/chat_template.h"
+#include "text/tool_chat.h"
 
 namespace coppice::server {
 
@@ -55,6 +56,8 @@ class Model {
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
   /// The chat's prompt text. Throws text::TemplateError.
   virtual std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const = 0;
+  /// The same with tools. Throws text::TemplateError.
+  virtual text::ToolPrompt render(const text::ToolChat& chat) const = 0;
   /// Takes milliseconds, seconds at worst. Throws grammar::GrammarError.
   virtual std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const = 0;
   /// Of n samples of one prompt.

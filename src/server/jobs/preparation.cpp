@@ -36,8 +36,11 @@ std::size_t bytes_of(const Prompt& prompt) {
 
 sampling::GrammarParams compiled(const Model& model, grammar::Constraint& constraint) {
   try {
-    return {.grammar = model.compile(constraint.source), .after = std::move(constraint.after)};
+    return {.grammar = model.compile(constraint.source),
+            .after = std::move(constraint.after),
+            .begun = std::move(constraint.begun)};
   } catch (const grammar::GrammarError& e) {
+    if (constraint.optional) return {};
     throw RequestError::bad_field(constraint.field, e.what(), "invalid_grammar");
   }
 }
@@ -48,6 +51,7 @@ Preparation::Preparation(Model& model, GenerationRequest request) : model_(model
   if (asked_.messages.empty() && asked_.prompts.empty())
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
   add_text_params();
+  if (asked_.tools != Tools()) render_chat();
   if (!asked_.grammar) prepared_.sampling = shared_params(std::move(asked_.sampling), model.facts().n_vocab);
 }
 
@@ -79,9 +83,28 @@ void Preparation::add_text_params() {
   }
 }
 
+/// What the template makes of tools decides on sampling: stop strings, and the grammar of calls.
+void Preparation::render_chat() {
+  text::ToolPrompt chat =
+      chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.tools, asked_.input_field);
+  asked_.messages.clear();
+  asked_.prompts.emplace_back(std::move(chat.prompt));
+  prepared_.format = std::move(chat.format);
+  asked_.sampling.show_special |= prepared_.format != nullptr;  // calls are often marked by special tokens
+  for (std::string& stop : chat.stops) asked_.sampling.stop.push_back(std::move(stop));
+  if (chat.grammar.empty()) return;
+  asked_.grammar = grammar::Constraint{.source = {.kind = grammar::Kind::kGbnf, .text = std::move(chat.grammar)},
+                                       .after = std::move(chat.from),
+                                       .begun = std::move(chat.begun),
+                                       .field = "tools",
+                                       .optional = !asked_.tools.must_call};
+}
+
 bool Preparation::step() {
-  if (!asked_.messages.empty())
-    add(tokens_of(chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.input_field)));
+  if (!asked_.messages.empty()) {
+    add(tokens_of(
+        chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.tools, asked_.input_field).prompt));
+  }
   for (std::size_t bytes = 0; prepared_.requests.size() < asked_.prompts.size();) {
     if (bytes >= kStepBytes) return false;
     const Prompt& prompt = asked_.prompts[prepared_.requests.size()];

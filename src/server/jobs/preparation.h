@@ -29,6 +29,7 @@ struct Prepared {
   std::vector<engine::Request> requests;                   ///< one per prompt; ids are set
   std::vector<std::string> echoes;                         ///< one per prompt, when asked for
   std::vector<std::string> prompt_texts;                   ///< of all of its tokens; one per prompt, when asked for
+  std::shared_ptr<const text::AnswerFormat> format;        ///< of answers with calls of tools; null: they are text
 };
 
 class Preparation {
@@ -53,6 +54,7 @@ class Preparation {
   static constexpr std::size_t kStepBytes = std::size_t{16} << 10;  ///< some 5,000 tokens of English
 
   void add_text_params();
+  void render_chat();
   std::vector<kv::Token> tokens_of(std::string_view text) const;
   std::vector<kv::Token> tokens_of(const PromptParts& parts) const;
   std::string text_of(std::span<const kv::Token> tokens) const;

@@ -22,10 +22,12 @@ RequestError too_long(const ModelFacts& facts, const std::string& what, std::siz
   return error;
 }
 
-text::ChatMessage as_text(Message&& message, const std::string& field) {
-  if (!message.tool_calls.empty() || !message.reasoning.empty())
-    throw RequestError::unsupported(field, "tool calls and reasoning are not supported yet");
-  text::ChatMessage result{std::move(message.role), {}};
+text::ChatMessage as_text(Message&& message) {
+  text::ChatMessage result{.role = std::move(message.role),
+                           .content = {},
+                           .calls = std::move(message.calls),
+                           .reasoning = std::move(message.reasoning),
+                           .call_id = std::move(message.call_id)};
   for (ContentPart& part : message.content) {
     if (result.content.empty()) {
       result.content = std::move(part.text);
@@ -69,17 +71,34 @@ std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view tex
                  field);
 }
 
-std::string chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const std::string& field) {
+text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
+                           const std::string& field) {
   const ModelFacts& facts = model.facts();
   if (std::ssize(messages) > std::ptrdiff_t{facts.context_length})
     throw too_long(facts, fmt::format("there are {} messages", messages.size()), messages.size(), field);
   std::vector<text::ChatMessage> chat;
   chat.reserve(messages.size());
   std::size_t bytes = 0;
-  for (Message& message : messages) bytes += chat.emplace_back(as_text(std::move(message), field)).content.size();
+  bool plain = tools == Tools();
+  for (Message& message : messages) {
+    const text::ChatMessage& to = chat.emplace_back(as_text(std::move(message)));
+    plain = plain && to.calls.empty() && to.reasoning.empty() && to.role != "tool";
+    bytes += to.content.size() + to.reasoning.size();
+    for (const text::ChatCall& call : to.calls) bytes += call.arguments.size();
+  }
+  for (const text::ToolSpec& tool : tools.specs) bytes += tool.description.size() + tool.parameters.size();
   check_bytes(facts, bytes, field);
   try {
-    return model.render(chat, end);
+    if (plain) return {.prompt = model.render(chat, end)};
+    return model.render({.messages = chat,
+                         .end = end,
+                         .tools = tools.specs,
+                         .may_call = tools.may_call,
+                         .must_call = tools.must_call,
+                         .only = tools.only,
+                         .parallel = tools.parallel,
+                         .thinks = tools.thinks,
+                         .variables = tools.variables});
   } catch (const text::TemplateError& e) {
     throw RequestError::bad_field(field, fmt::format("the chat template refuses them: {}", e.what()));
   }

@@ -23,7 +23,8 @@ void check_count(const ModelFacts& facts, std::size_t count, const std::string& 
 void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field, bool answers);
 
 /// The chat as the model's template has it.
-std::string chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const std::string& field);
+text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
+                           const std::string& field);
 
 /// `tokenize`: called with the most tokens that are wanted, as Model::tokenize(). `times`: so many contexts long it may be.
 std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,

@@ -37,9 +37,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})",
                  "messages[0].content[0].type", "unsupported_parameter"},
         BadField{R"({"messages":[{"role":"User","content":"4"}]})", "messages[0].role"},
-        BadField{R"({"messages":[{"role":"tool","content":"4"}]})", "messages[0].role", "unsupported_parameter"},
-        BadField{R"({"messages":[{"role":"assistant","content":"","tool_calls":[{}]}]})", "messages[0].tool_calls",
-                 "unsupported_parameter"},
+        BadField{R"({"messages":[{"role":"function","content":"4"}]})", "messages[0].role", "unsupported_parameter"},
+        BadField{R"({"messages":[{"role":"assistant","content":"","tool_calls":[{}]}]})",
+                 "messages[0].tool_calls[0].function", "missing_field"},
         BadField{"{" MESSAGES R"(,"model":7})", "model", "invalid_type"},                     //
         BadField{"{" MESSAGES R"(,"n":0})", "n"},                                             //
         BadField{"{" MESSAGES R"(,"n":9})", "n"},                                             //
@@ -86,20 +86,18 @@ INSTANTIATE_TEST_SUITE_P(
                       BadField{"{" MESSAGES R"(,"stream_options":{"include_usage":true}})", "stream_options"},  //
                       BadField{"{" MESSAGES R"(,"stream":true,"stream_options":{"include_usage":1}})",
                                "stream_options.include_usage", "invalid_type"},
-                      BadField{"{" MESSAGES R"(,"ignore_eos":1})", "ignore_eos", "invalid_type"},                     //
-                      BadField{"{" MESSAGES R"(,"cache_salt":1})", "cache_salt", "invalid_type"},                     //
-                      BadField{"{" MESSAGES R"(,"user":1})", "user", "invalid_type"},                                 //
-                      BadField{"{" MESSAGES R"(,"priority":1.5})", "priority", "invalid_type"},                       //
-                      BadField{"{" MESSAGES R"(,"priority":2147483648})", "priority"},                                //
-                      BadField{"{" MESSAGES R"(,"timeout":0})", "timeout"},                                           //
-                      BadField{"{" MESSAGES R"(,"timeout":-1})", "timeout"},                                          //
-                      BadField{"{" MESSAGES R"(,"timeout":"1"})", "timeout", "invalid_type"},                         //
-                      BadField{"{" MESSAGES R"(,"cache_report":1})", "cache_report", "invalid_type"},                 //
-                      BadField{"{" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools", "unsupported_parameter"},  //
-                      BadField{"{" MESSAGES R"(,"tool_choice":"auto"})", "tool_choice", "unsupported_parameter"},     //
-                      BadField{"{" MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_parameter"},           //
-                      BadField{"{" MESSAGES R"(,"modalities":["audio"]})", "modalities", "unsupported_parameter"},    //
-                      BadField{"{" MESSAGES R"(,"best_of":3})", "best_of", "unsupported_parameter"},                  //
+                      BadField{"{" MESSAGES R"(,"ignore_eos":1})", "ignore_eos", "invalid_type"},                   //
+                      BadField{"{" MESSAGES R"(,"cache_salt":1})", "cache_salt", "invalid_type"},                   //
+                      BadField{"{" MESSAGES R"(,"user":1})", "user", "invalid_type"},                               //
+                      BadField{"{" MESSAGES R"(,"priority":1.5})", "priority", "invalid_type"},                     //
+                      BadField{"{" MESSAGES R"(,"priority":2147483648})", "priority"},                              //
+                      BadField{"{" MESSAGES R"(,"timeout":0})", "timeout"},                                         //
+                      BadField{"{" MESSAGES R"(,"timeout":-1})", "timeout"},                                        //
+                      BadField{"{" MESSAGES R"(,"timeout":"1"})", "timeout", "invalid_type"},                       //
+                      BadField{"{" MESSAGES R"(,"cache_report":1})", "cache_report", "invalid_type"},               //
+                      BadField{"{" MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_parameter"},         //
+                      BadField{"{" MESSAGES R"(,"modalities":["audio"]})", "modalities", "unsupported_parameter"},  //
+                      BadField{"{" MESSAGES R"(,"best_of":3})", "best_of", "unsupported_parameter"},                //
                       BadField{"[]", "", "invalid_json"}, BadField{"{", "", "invalid_json"},
                       BadField{"", "", "invalid_json"},                              //
                       BadField{"{\"messages\":\"\xff\"}", "", "invalid_json"},       //

@@ -78,8 +78,9 @@ TEST_F(RoutesTest, TemplatesAreAppliedAndCounted) {
   EXPECT_EQ(post("/apply-template", prefill).json()["prompt"], "user: hi\nassistant: ho");
   EXPECT_EQ(post("/v1/chat/completions/input_tokens", kMessages + "}").json()["input_tokens"], 20);
   EXPECT_EQ(post("/apply-template", "{}").param(), "messages");
-  EXPECT_EQ(post("/apply-template", kMessages + R"(, "tools": [{}]})").param(), "tools")
-      << "the template would show them";
+  EXPECT_EQ(post("/apply-template", kMessages + R"(, "tools": [{"type": "function", "function": {"name": "f"}}]})")
+                .json()["prompt"],
+            "f\nuser: hi\nassistant: ");
   EXPECT_EQ(post("/tokenize", prefill).json()["count"], 22);
 }
 

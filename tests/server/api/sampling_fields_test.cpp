@@ -74,7 +74,7 @@ TEST(Unbuilt, IsRefusedUnlessItIsOff) {
                                       {"kv_transfer_params", "{}", R"({"a": 1})"},
                                       {"vllm_xargs", "{}", R"({"a": 1})"},
                                       {"chat_template", R"("")", R"("{{ x }}")"},
-                                      {"chat_template_kwargs", "{}", R"({"enable_thinking": false})"},
+                                      {"mm_processor_kwargs", "{}", R"({"x": 1})"},
                                       {"documents", "[]", "[{}]"},
                                       {"web_search_options", "{}", R"({"a": 1})"},
                                       {"n_probs", "0", "3"}}) {

@@ -36,22 +36,22 @@ TEST(Preparation, WantsAnInput) {
   EXPECT_THROW(server::Preparation(model, nothing), server::RequestError);
 }
 
-/// A dialect may hand them over before templates get them. Until then they must not be dropped in silence.
-TEST(Preparation, RefusesWhatTemplatesDoNotGetYet) {
+TEST(Preparation, TemplatesGetCallsReasoningAndTools) {
   FakeModel model([](std::vector<engine::Event>&&) {});
-  const auto step = [&](server::Message message) {
+  const auto step = [&](server::Message message, server::Tools tools = {}) {
     message.role = "assistant";
     message.content = {{"a"}, {"b"}};
     server::GenerationRequest request;
     request.messages = {std::move(message)};
+    request.tools = std::move(tools);
     server::Preparation preparation(model, std::move(request));
     preparation.step();
-    return preparation.take().requests.at(0).prompt;
+    const auto tokens = preparation.take().requests.at(0).prompt;
+    return std::string(tokens.begin(), tokens.end());
   };
-  const auto tokens = step({});
-  EXPECT_EQ(std::string(tokens.begin(), tokens.end()), "assistant: ab\nassistant: ");
-  EXPECT_THROW(step({.reasoning = "because"}), server::RequestError);
-  EXPECT_THROW(step({.tool_calls = {{"1", "f", "{}"}}}), server::RequestError);
+  EXPECT_EQ(step({}), "assistant: ab\nassistant: ");
+  EXPECT_EQ(step({.calls = {{"1", "f", "{}"}}, .reasoning = "hm"}), "assistant: (hm) f{} ab\nassistant: ");
+  EXPECT_EQ(step({}, {.specs = {{"g", "", "{}"}}}), "g\nassistant: ab\nassistant: ");
 }
 
 std::string text_of(const std::vector<kv::Token>& tokens) {

@@ -1,0 +1,153 @@
+#include "server/api/tool_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "server/api/structured_output.h"
+#include "server/base/request_error.h"
+
+namespace coppice::server {
+
+namespace {
+
+constexpr std::size_t kMaxTools = 512, kMaxNameBytes = 128;
+
+const JsonObject& object_of(const Json* value, const std::string& path) {
+  if (value == nullptr) throw RequestError::bad_field(path, "is required", "missing_field");
+  const JsonObject* object = value->if_object();
+  if (object == nullptr) throw RequestError::bad_field(path, "must be an object", "invalid_type");
+  return *object;
+}
+
+const JsonArray& array_of(const Json& value, const std::string& path) {
+  const JsonArray* array = value.if_array();
+  if (array == nullptr) throw RequestError::bad_field(path, "must be a list", "invalid_type");
+  return *array;
+}
+
+void check_name(const std::string& name, const std::string& path) {
+  const bool good = !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.' || c == ':' || c == '/';
+  });
+  if (!good)
+    throw RequestError::bad_field(path, fmt::format("must be of letters, digits and _-.:/, {} at most", kMaxNameBytes));
+}
+
+/// {"type": "function", "function": {...}}: the object inside.
+const JsonObject& function_of(const Json& value, const std::string& path) {
+  const JsonFields f(object_of(&value, path), path + ".");
+  const std::string type = f.string("type").value_or("function");
+  if (type != "function")
+    throw RequestError::unsupported(f.path("type"), fmt::format("only \"function\" is supported, not \"{}\"", type));
+  return object_of(f.find("function"), f.path("function"));
+}
+
+void parse_choice(const JsonFields& f, Tools& tools) {
+  const Json* choice = f.find("tool_choice");
+  if (choice == nullptr) return;
+  if (choice->is_string()) {
+    const std::string_view name = choice->get_string();
+    if (name == "auto" || (name == "none" && tools.specs.empty())) return;
+    tools.may_call = name != "none";
+    tools.must_call = name == "required";
+    if (name != "none" && name != "required")
+      throw RequestError::bad_field("tool_choice", "must be \"auto\", \"none\", \"required\" or name a function");
+  } else {
+    tools.must_call = true;
+    tools.only = JsonFields(function_of(*choice, "tool_choice"), "tool_choice.function.").string("name").value_or("");
+    if (std::ranges::find(tools.specs, tools.only, &text::ToolSpec::name) == tools.specs.end())
+      throw RequestError::bad_field("tool_choice", fmt::format("there is no tool \"{}\"", tools.only));
+  }
+  if (tools.must_call && tools.specs.empty()) throw RequestError::bad_field("tool_choice", "needs 'tools'");
+}
+
+/// Variables of the template; and the ways in which clients say how much a model should think.
+void parse_variables(const JsonFields& f, Tools& tools) {
+  if (const Json* variables = f.find("chat_template_kwargs")) {
+    for (const auto& [name, value] : object_of(variables, "chat_template_kwargs"))
+      tools.variables[std::string(name)] = dump(value);
+  }
+  if (const auto effort = f.string("reasoning_effort")) {
+    tools.variables.try_emplace("reasoning_effort", dump(Json(*effort)));
+    if (*effort == "none") tools.thinks = false;
+  }
+  if (const auto thinks = tools.variables.find("enable_thinking"); thinks != tools.variables.end()) {
+    if (thinks->second != "true" && thinks->second != "false")
+      throw RequestError::bad_field("chat_template_kwargs.enable_thinking", "must be true or false", "invalid_type");
+    tools.thinks = thinks->second == "true";
+  }
+}
+
+}  // namespace
+
+text::ToolSpec parse_tool(const JsonObject& function, const std::string& path) {
+  const JsonFields f(function, path + ".");
+  text::ToolSpec tool{.name = f.string("name").value_or(""),
+                      .description = f.string("description").value_or(""),
+                      .parameters = R"({"type":"object","properties":{}})"};
+  check_name(tool.name, f.path("name"));
+  if (const Json* parameters = f.find("parameters"))
+    tool.parameters = dump(object_of(parameters, f.path("parameters")));
+  if (f.boolean("strict").value_or(false)) check_enforceable(tool, f.path("parameters"));
+  return tool;
+}
+
+void check_enforceable(const text::ToolSpec& tool, const std::string& field) {
+  schema_source(parse_body(tool.parameters), field);
+}
+
+Tools parse_tools(const JsonFields& f) {
+  Tools tools;
+  if (const Json* list = f.find("tools")) {
+    const JsonArray& array = array_of(*list, "tools");
+    if (array.size() > kMaxTools) throw RequestError::bad_field("tools", fmt::format("at most {} tools", kMaxTools));
+    for (std::size_t i = 0; i < array.size(); ++i) {
+      const std::string path = fmt::format("tools[{}]", i);
+      text::ToolSpec tool = parse_tool(function_of(array[i], path), path + ".function");
+      if (std::ranges::find(tools.specs, tool.name, &text::ToolSpec::name) != tools.specs.end())
+        throw RequestError::bad_field(path + ".function.name", fmt::format("\"{}\" is there twice", tool.name));
+      tools.specs.push_back(std::move(tool));
+    }
+  }
+  parse_choice(f, tools);
+  tools.parallel = f.boolean("parallel_tool_calls").value_or(true) && tools.only.empty();
+  parse_variables(f, tools);
+  if (!tools.must_call) return tools;
+  for (std::size_t i = 0; i < tools.specs.size(); ++i)
+    if (tools.only.empty() || tools.only == tools.specs[i].name)
+      check_enforceable(tools.specs[i], fmt::format("tools[{}].function.parameters", i));
+  return tools;
+}
+
+std::vector<text::ChatCall> parse_calls(const JsonFields& f) {
+  std::vector<text::ChatCall> calls;
+  const Json* list = f.find("tool_calls");
+  if (list == nullptr) return calls;
+  const JsonArray& array = array_of(*list, f.path("tool_calls"));
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const std::string path = fmt::format("{}[{}]", f.path("tool_calls"), i);
+    const JsonFields function(function_of(array[i], path), path + ".function.");
+    text::ChatCall& call = calls.emplace_back();
+    call.id = JsonFields(array[i].get_object(), path + ".").string("id").value_or("");
+    call.name = function.string("name").value_or("");
+    check_name(call.name, function.path("name"));
+    const Json* arguments = function.find("arguments");
+    call.arguments = arguments == nullptr     ? "{}"
+                     : arguments->is_object() ? dump(*arguments)
+                                              : function.string("arguments").value_or("{}");
+    // Templates write arguments as JSON.
+    if (!arguments || !arguments->is_string()) continue;
+    try {
+      parse_body(call.arguments);
+    } catch (const RequestError&) {
+      throw RequestError::bad_field(function.path("arguments"), "must be a JSON object, as text");
+    }
+  }
+  return calls;
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,64 @@
+// AnswerFormat: how a model writes reasoning and calls of tools into its text; AnswerReader reads one such text as it comes.
+//
+// Thread safety: an AnswerFormat is immutable, and any number of readers may use it at once; a reader is not thread safe.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace coppice::text {
+
+/// More of a call. Its name comes whole, and before its arguments.
+struct CallPart {
+  std::size_t index = 0;  ///< of the answer's calls
+  std::string name;       ///< empty: it came before
+  std::string arguments;  ///< more of the JSON
+};
+
+/// What some text brings.
+struct AnswerParts {
+  std::string content, reasoning;
+  std::vector<CallPart> calls;
+};
+
+class AnswerFormat {
+ public:
+  struct Impl;
+  explicit AnswerFormat(std::unique_ptr<const Impl> impl);
+  ~AnswerFormat();
+  AnswerFormat(const AnswerFormat&) = delete;
+  AnswerFormat& operator=(const AnswerFormat&) = delete;
+
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::unique_ptr<const Impl> impl_;
+};
+
+/// The library reads a text from its beginning each time. So this looks again when it has grown by a part of itself: reading an
+/// answer of n bytes takes n log n, and its last part is held back for a moment. Text that is no valid call stays text.
+class AnswerReader {
+ public:
+  explicit AnswerReader(std::shared_ptr<const AnswerFormat> format);
+  ~AnswerReader();
+  AnswerReader(AnswerReader&&) noexcept;
+
+  AnswerParts push(std::string_view text);
+  /// The rest. Called once.
+  AnswerParts finish();
+  std::size_t bytes() const { return text_.size(); }
+
+ private:
+  struct State;
+  AnswerParts read(bool whole);
+
+  std::shared_ptr<const AnswerFormat> format_;
+  std::unique_ptr<State> state_;
+  std::string text_;
+  std::size_t next_ = 1;  ///< bytes at which it is read again
+};
+
+}  // namespace coppice::text

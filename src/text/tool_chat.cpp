@@ -1,0 +1,180 @@
+#include "text/tool_chat.h"
+
+#include <chat.h>
+#include <fmt/format.h>
+
+#include <regex>
+#include <utility>
+
+#include "text/answer_format_impl.h"
+#include "text/chat_template_impl.h"
+
+namespace coppice::text {
+
+namespace {
+
+/// A template that knows tools, from which the library learns the form of calls for templates that know none.
+constexpr const char* kPlainForm = R"({%- if tools -%}
+<|im_start|>system
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}<|im_end|>
+{% endif -%}
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content %}{{ message.content }}{% endif -%}
+{%- if message.tool_calls -%}
+{%- for call in message.tool_calls %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor -%}
+{%- endif -%}
+<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% endif -%})";
+
+std::string quoted(const std::string& text) {
+  return common_json(text).dump();
+}
+
+std::string call_text(const ChatCall& call) {
+  return fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>", quoted(call.name),
+                     call.arguments);
+}
+
+std::string tools_text(std::span<const ToolSpec> tools) {
+  std::string text =
+      "You can call functions. To call one, write its name and its arguments as JSON between these tags:\n"
+      "<tool_call>\n{\"name\": NAME, \"arguments\": ARGUMENTS}\n</tool_call>\n"
+      "The functions, each with a JSON schema of its arguments:";
+  for (const ToolSpec& tool : tools) {
+    text += fmt::format("\n{{\"name\": {}, \"description\": {}, \"parameters\": {}}}", quoted(tool.name),
+                        quoted(tool.description), tool.parameters);
+  }
+  return text;
+}
+
+/// For a template that knows neither tools nor calls: both become text. Results of tools are the user's words, those of one
+/// turn in one message, as many templates want the roles in turn.
+std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, std::span<const ToolSpec> tools) {
+  std::vector<ChatMessage> plain;
+  bool results = false;  // the last message holds some
+  if (!tools.empty() && messages.front().role != "system")
+    plain.push_back({.role = "system", .content = tools_text(tools)});
+  for (const ChatMessage& message : messages) {
+    if (message.role == "tool") {
+      const std::string text = fmt::format("<tool_response>\n{}\n</tool_response>", message.content);
+      if (results) {
+        plain.back().content += "\n" + text;
+      } else {
+        plain.push_back({.role = "user", .content = text});
+      }
+      results = true;
+      continue;
+    }
+    results = false;
+    ChatMessage& to = plain.emplace_back(ChatMessage{.role = message.role, .content = message.content});
+    if (!tools.empty() && plain.size() == 1) to.content += (to.content.empty() ? "" : "\n\n") + tools_text(tools);
+    for (const ChatCall& call : message.calls) to.content += (to.content.empty() ? "" : "\n") + call_text(call);
+  }
+  return plain;
+}
+
+common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, const ToolChat& chat,
+                                       std::span<const ToolSpec> tools) {
+  common_chat_templates_inputs inputs;
+  inputs.use_jinja = true;
+  inputs.add_generation_prompt = chat.end == TurnEnd::kOpenTurn;
+  for (const ChatMessage& message : messages) {
+    common_chat_msg& m = inputs.messages.emplace_back();
+    m.role = message.role;
+    m.content = message.content;
+    m.reasoning_content = message.reasoning;
+    m.tool_call_id = message.call_id;
+    for (const ChatCall& call : message.calls) m.tool_calls.push_back({call.name, call.arguments, call.id});
+  }
+  for (const ToolSpec& tool : tools) inputs.tools.push_back({tool.name, tool.description, tool.parameters});
+  inputs.tool_choice = !chat.may_call   ? COMMON_CHAT_TOOL_CHOICE_NONE
+                       : chat.must_call ? COMMON_CHAT_TOOL_CHOICE_REQUIRED
+                                        : COMMON_CHAT_TOOL_CHOICE_AUTO;
+  inputs.parallel_tool_calls = chat.parallel;
+  inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
+  inputs.enable_thinking = chat.thinks;
+  inputs.chat_template_kwargs = chat.variables;
+  inputs.force_pure_content = tools.empty();  // no parser is made
+  return inputs;
+}
+
+std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params) {
+  auto impl = std::make_unique<AnswerFormat::Impl>();
+  impl->params = common_chat_parser_params(params);
+  impl->params.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
+  if (!params.parser.empty()) impl->params.parser.load(params.parser);
+  return std::make_shared<const AnswerFormat>(std::move(impl));
+}
+
+/// The library lets any text go before a call that is asked for, in its rules until-N: a small model would never come to it.
+std::string without_text_before(const std::string& grammar) {
+  static const std::regex root(R"((^|\n)(root ::= [^\n]*?) until-[0-9]+\?)");
+  return std::regex_replace(grammar, root, "$1$2");
+}
+
+/// And where calls have tags of their own, it lets any number of them follow.
+std::string with_one_call(const std::string& grammar) {
+  static const std::regex calls(R"((^|\n)(tool-calls ::= \(tool-call\?? space\))\+)");
+  return std::regex_replace(grammar, calls, "$1$2");
+}
+
+/// What comes of the grammar of calls: from the beginning where one must be made, else from where the model begins one.
+void add_grammar(const ToolChat& chat, const common_chat_params& params, ToolPrompt& to) {
+  if (params.grammar.empty()) return;
+  const std::string grammar = chat.parallel ? params.grammar : with_one_call(params.grammar);
+  if (chat.must_call) {
+    to.grammar = without_text_before(grammar);
+    to.begun = params.generation_prompt;
+    return;
+  }
+  if (params.grammar_triggers.size() != 1) return;  // without: the model calls as it can
+  const common_grammar_trigger& trigger = params.grammar_triggers.front();
+  if (trigger.type != COMMON_GRAMMAR_TRIGGER_TYPE_WORD) return;
+  to.grammar = grammar;
+  to.from = to.begun = trigger.value;
+}
+
+}  // namespace
+
+ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
+  try {
+    const std::lock_guard lock(impl_->mutex);
+    const common_chat_templates* own = impl_->templates.get();
+    auto caps = common_chat_templates_get_caps(own);
+    const bool knows_tools = caps["supports_tools"] && caps["supports_tool_calls"];
+    const common_chat_templates* form = own;
+    if (!knows_tools) {
+      if (!impl_->plain_form) impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
+      form = impl_->plain_form.get();
+    }
+    ToolPrompt result;
+    if (knows_tools) {
+      result.prompt = common_chat_templates_apply(own, inputs_of(chat.messages, chat, chat.tools)).prompt;
+    } else {
+      const std::vector<ChatMessage> plain = in_plain_form(chat.messages, chat.tools);
+      result.prompt = common_chat_templates_apply(own, inputs_of(plain, chat, {})).prompt;
+    }
+    if (chat.tools.empty() || !chat.may_call) return result;
+    std::vector<ToolSpec> callable(chat.tools.begin(), chat.tools.end());
+    if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
+    const common_chat_params params = common_chat_templates_apply(form, inputs_of(chat.messages, chat, callable));
+    result.format = format_of(params);
+    result.stops = params.additional_stops;
+    add_grammar(chat, params, result);
+    return result;
+  } catch (const std::exception& e) {
+    throw TemplateError(fmt::format("chat template: {}", e.what()));
+  }
+}
+
+}  // namespace coppice::text

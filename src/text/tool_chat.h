@@ -1,0 +1,47 @@
+// Tools of a chat: how the model hears of them, which form its calls have, and how they are read from its text. All three come
+// from the model's template, through llama.cpp's chat library, which knows some by name and takes others apart by rendering
+// them. A template that knows no tools gets a form of ours: they are listed in the system message, and calls are written as
+// many models learn them, {"name": ..., "arguments": ...} between <tool_call> and </tool_call>.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "text/answer_format.h"
+#include "text/chat_template.h"
+
+namespace coppice::text {
+
+struct ToolSpec {
+  std::string name, description;
+  std::string parameters;  ///< a JSON schema
+
+  bool operator==(const ToolSpec&) const = default;
+};
+
+/// What ChatTemplate::render() takes besides messages.
+struct ToolChat {
+  std::span<const ChatMessage> messages;  ///< at least one
+  TurnEnd end = TurnEnd::kOpenTurn;       ///< not kContinue
+  std::span<const ToolSpec> tools;
+  bool may_call = true;  ///< false: tools are only told of
+  bool must_call = false;
+  std::string only;                              ///< with must_call: the tool that must be called; empty: any
+  bool parallel = false;                         ///< there may be several calls in an answer
+  bool thinks = true;                            ///< false: models that can do without are told not to
+  std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
+};
+
+struct ToolPrompt {
+  std::string prompt;
+  std::shared_ptr<const AnswerFormat> format;  ///< null: the answer is text
+  std::string grammar;                         ///< of calls, in GBNF; empty: none
+  std::string from;                            ///< the grammar begins with this text, wherever it comes; empty: at once
+  std::string begun;                           ///< the part of a grammar's text that is already there when it begins
+  std::vector<std::string> stops;              ///< that end an answer besides the client's
+};
+
+}  // namespace coppice::text

@@ -1,0 +1,93 @@
+"""Tools: forced calls validate, streams equal whole answers, and a conversation goes on behind a result."""
+
+import json
+
+import jsonschema
+import openai
+import pytest
+
+TOWN = {"type": "object",
+        "properties": {"city": {"type": "string", "minLength": 1, "maxLength": 20},
+                       "days": {"type": "integer", "minimum": 1, "maximum": 7},
+                       "unit": {"enum": ["celsius", "fahrenheit"]}},
+        "required": ["city", "days", "unit"], "additionalProperties": False}
+SUM = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"type": "integer", "minimum": 0, "maximum": 99}},
+       "required": ["a", "b"], "additionalProperties": False}
+SCHEMAS = {"get_weather": TOWN, "add_numbers": SUM}
+TOOLS = [{"type": "function", "function": {"name": name, "description": name.replace("_", " "), "parameters": schema}}
+         for name, schema in SCHEMAS.items()]
+ASK = [{"role": "user", "content": "What is the weather in Paris for 3 days?"}]
+
+
+def ask(client, messages=ASK, **fields):
+    return client.chat.completions.create(**({"model": "smol", "messages": messages, "tools": TOOLS, "temperature": 0, "max_tokens": 300} | fields))
+
+
+def check(call):
+    assert call.type == "function" and call.id
+    jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_forced_call_validates(client, seed):
+    answer = ask(client, tool_choice="required", parallel_tool_calls=False, n=3, temperature=1, seed=seed)
+    assert len({call.id for choice in answer.choices for call in choice.message.tool_calls}) == 3
+    for choice in answer.choices:
+        assert choice.finish_reason == "tool_calls" and choice.message.content is None
+        check(choice.message.tool_calls[0])
+
+
+def test_a_named_tool_is_called(client):
+    calls = ask(client, tool_choice={"type": "function", "function": {"name": "add_numbers"}}).choices[0].message.tool_calls
+    assert [call.function.name for call in calls] == ["add_numbers"]
+    check(calls[0])
+
+
+def test_a_stream_equals_the_whole_answer(client):
+    whole = ask(client, tool_choice="required").choices[0].message.tool_calls
+    calls, finish = {}, None
+    for chunk in ask(client, tool_choice="required", stream=True):
+        for choice in chunk.choices:
+            finish = choice.finish_reason or finish
+            for part in choice.delta.tool_calls or []:
+                call = calls.setdefault(part.index, {"name": "", "arguments": ""})
+                call["name"] += part.function.name or ""
+                call["arguments"] += part.function.arguments or ""
+    assert finish == "tool_calls"
+    assert [(c["name"], c["arguments"]) for c in calls.values()] == [(c.function.name, c.function.arguments) for c in whole]
+
+
+def test_the_conversation_goes_on_behind_a_result(client):
+    call = ask(client, tool_choice="required", parallel_tool_calls=False).choices[0].message
+    answer = ask(client, ASK + [call.model_dump(exclude_none=True),
+                                {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "Sunny, 20 degrees."}], max_tokens=30)
+    assert answer.choices[0].message.content
+    assert answer.usage.prompt_tokens_details.cached_tokens > 200, "the first turn is cached"
+
+
+def test_none_calls_nothing_and_shares_the_prompt(client):
+    ask(client)
+    answer = ask(client, tool_choice="none", max_tokens=8)
+    assert not answer.choices[0].message.tool_calls
+    assert answer.usage.prompt_tokens_details.cached_tokens >= answer.usage.prompt_tokens - 1
+
+
+def test_stop_strings_logprobs_and_streams_without_a_call(client):
+    whole = ask(client, max_tokens=20, logprobs=True).choices[0]
+    assert whole.message.content and len(whole.logprobs.content) == 20
+    pieces = [chunk.choices[0].delta.content or "" for chunk in ask(client, max_tokens=20, stream=True) if chunk.choices]
+    assert "".join(pieces) == whole.message.content
+    word = whole.message.content.split()[3]
+    assert word not in (ask(client, max_tokens=20, stop=[word]).choices[0].message.content or "")
+
+
+@pytest.mark.parametrize("fields, param", [
+    ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}]},
+     "tools[0].function.parameters"),
+    ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+])
+def test_what_cannot_be_held_is_refused(client, fields, param):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, **fields)
+    assert caught.value.param == param

@@ -1,0 +1,141 @@
+// Tools in OpenAI's requests, and calls in its answers.
+#include "server/api/tool_fields.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/api/openai_answer.h"
+#include "server/api/parsed.h"
+
+namespace coppice::server {
+namespace {
+
+using nlohmann::json;
+using sampling::Finish;
+
+#define TOOLS \
+  R"(,"tools":[{"type":"function","function":{"name":"add","description":"Adds","parameters":{"type":"object"}}},{"type":"function","function":{"name":"now"}}])"
+
+TEST(ToolFields, AreRead) {
+  const Tools tools = chat(TOOLS).tools;
+  ASSERT_EQ(tools.specs.size(), 2U);
+  EXPECT_EQ(tools.specs[0], (text::ToolSpec{"add", "Adds", R"({"type":"object"})"}));
+  EXPECT_EQ(tools.specs[1].parameters, R"({"type":"object","properties":{}})") << "it takes nothing";
+  EXPECT_TRUE(tools.may_call && !tools.must_call && tools.parallel);
+  EXPECT_FALSE(chat(TOOLS R"(,"parallel_tool_calls":false)").tools.parallel);
+}
+
+TEST(ToolFields, TheChoiceIsRead) {
+  EXPECT_FALSE(chat(TOOLS R"(,"tool_choice":"none")").tools.may_call);
+  EXPECT_TRUE(chat(TOOLS R"(,"tool_choice":"required")").tools.must_call);
+  const Tools named = chat(TOOLS R"(,"tool_choice":{"type":"function","function":{"name":"now"}})").tools;
+  EXPECT_TRUE(named.must_call);
+  EXPECT_EQ(named.only, "now");
+  EXPECT_FALSE(named.parallel) << "one call of it was asked for";
+  EXPECT_EQ(chat(R"(,"tool_choice":"none","tools":[])").tools, Tools());
+  EXPECT_EQ(chat(R"(,"tool_choice":"auto")").tools, Tools());
+}
+
+TEST(ToolFields, TheTemplateHearsOfThinking) {
+  const Tools tools =
+      chat(R"(,"chat_template_kwargs":{"enable_thinking":false,"x":[1]},"reasoning_effort":"low")").tools;
+  EXPECT_FALSE(tools.thinks);
+  EXPECT_EQ(tools.variables.at("x"), "[1]");
+  EXPECT_EQ(tools.variables.at("reasoning_effort"), R"("low")");
+  EXPECT_FALSE(chat(R"(,"reasoning_effort":"none")").tools.thinks);
+}
+
+class BadTools : public testing::TestWithParam<BadField> {};
+TEST_P(BadTools, AreRefusedByName) {
+  expect_refused(Endpoint::kChat, GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(
+    All, BadTools,
+    testing::Values(
+        BadField{"{" MESSAGES R"(,"tools":{}})", "tools", "invalid_type"},
+        BadField{"{" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools[0].function", "missing_field"},
+        BadField{"{" MESSAGES R"(,"tools":[{"type":"web_search"}]})", "tools[0].type", "unsupported_parameter"},
+        BadField{"{" MESSAGES R"(,"tools":[{"type":"function","function":{"name":"a b"}}]})", "tools[0].function.name"},
+        BadField{"{" MESSAGES TOOLS R"(,"tool_choice":"maybe"})", "tool_choice"},
+        BadField{"{" MESSAGES TOOLS R"(,"tool_choice":{"type":"function","function":{"name":"x"}}})", "tool_choice"},
+        BadField{"{" MESSAGES R"(,"tool_choice":"required"})", "tool_choice"},
+        BadField{"{" MESSAGES TOOLS R"(,"response_format":{"type":"json_object"}})", "response_format",
+                 "unsupported_parameter"},
+        BadField{"{" MESSAGES R"(,"tools":[{"function":{"name":"f"}},{"function":{"name":"f"}}]})",
+                 "tools[1].function.name"},
+        // Only what must be called is held to a grammar.
+        BadField{
+            "{" MESSAGES
+            R"(,"tool_choice":"required","tools":[{"function":{"name":"f","parameters":{"not":{"type":"null"}}}}]})",
+            "tools[0].function.parameters", "invalid_json_schema"},
+        BadField{"{" MESSAGES
+                 R"(,"tools":[{"function":{"name":"f","strict":true,"parameters":{"not":{"type":"null"}}}}]})",
+                 "tools[0].function.parameters", "invalid_json_schema"}));
+
+TEST(ToolFields, SchemasThatNoGrammarEnforcesAreTakenWhereNoneHoldsThem) {
+  EXPECT_EQ(chat(R"(,"tools":[{"function":{"name":"f","parameters":{"not":{"type":"null"}}}}])").tools.specs.size(),
+            1U);
+}
+
+TEST(ToolFields, MessagesCallAndAnswer) {
+  const auto messages = parse_messages(parse_body(R"({"m": [
+    {"role": "user", "content": "2 + 2?"},
+    {"role": "assistant", "content": null, "reasoning_content": "easy", "tool_calls": [
+      {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 2}"}},
+      {"id": "c2", "function": {"name": "now", "arguments": {}}}]},
+    {"role": "tool", "tool_call_id": "c1", "content": "4"}]})")
+                                           .at("m"));
+  ASSERT_EQ(messages.size(), 3U);
+  ASSERT_EQ(messages[1].calls.size(), 2U);
+  EXPECT_EQ(messages[1].calls[0].name, "add");
+  EXPECT_EQ(messages[1].calls[0].arguments, "{\"a\": 2}");
+  EXPECT_EQ(messages[1].calls[1].arguments, "{}");
+  EXPECT_EQ(messages[1].reasoning, "easy");
+  EXPECT_EQ(messages[2].call_id, "c1");
+  EXPECT_THROW(parse_messages(parse_body(R"({"m": [{"role": "assistant", "tool_calls": [
+    {"id": "c", "function": {"name": "add", "arguments": "{\"a\""}}]}]})")
+                                  .at("m")),
+               RequestError);
+}
+
+AnswerHead head() {
+  return {.id = "an-id", .created = 1, .model = "m", .fingerprint = "b1"};
+}
+
+TEST(ToolCalls, AreInABody) {
+  OpenAiBody body(Endpoint::kChat, head(), false);
+  body.delta({.reasoning = "h\"m", .calls = {{.index = 0, .id = "i0", .name = "add", .arguments = "{\"a\":"}}});
+  body.delta({.calls = {{.index = 0, .id = {}, .name = {}, .arguments = "1}"},
+                        {.index = 1, .id = "i1", .name = "now", .arguments = "{}"}},
+              .finish = Finish::kStop});
+  const json choice = json::parse(body.end({1, 2, 0}, {}))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"],
+            json::parse(R"({"role": "assistant", "content": null, "reasoning_content": "h\"m", "refusal": null,
+    "tool_calls": [{"id": "i0", "type": "function", "function": {"name": "add", "arguments": "{\"a\":1}"}},
+                   {"id": "i1", "type": "function", "function": {"name": "now", "arguments": "{}"}}]})"));
+}
+
+TEST(ToolCalls, AreInAStream) {
+  OpenAiStream stream(Endpoint::kChat, head(), false, false);
+  std::string events = stream.delta({.calls = {{.index = 0, .id = "i0", .name = "add", .arguments = ""}}});
+  events += stream.delta({.calls = {{.index = 0, .id = {}, .name = {}, .arguments = "{}"}}, .finish = Finish::kStop});
+  std::vector<json> deltas;
+  std::string finish;
+  for (std::size_t at = 0; at < events.size(); at = events.find("\n\n", at) + 2) {
+    const json choice = json::parse(events.substr(at + 6, events.find("\n\n", at) - at - 6))["choices"][0];
+    if (choice["delta"].contains("tool_calls")) deltas.push_back(choice["delta"]["tool_calls"]);
+    if (choice["finish_reason"].is_string()) finish = choice["finish_reason"];
+  }
+  ASSERT_EQ(deltas.size(), 2U);
+  EXPECT_EQ(
+      deltas[0],
+      json::parse(R"([{"index": 0, "id": "i0", "type": "function", "function": {"name": "add", "arguments": ""}}])"));
+  EXPECT_EQ(deltas[1], json::parse(R"([{"index": 0, "function": {"arguments": "{}"}}])"));
+  EXPECT_EQ(finish, "tool_calls");
+}
+
+}  // namespace
+}  // namespace coppice::server

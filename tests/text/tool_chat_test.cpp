@@ -1,0 +1,177 @@
+// Tools through templates of many makers, which lie in llama.cpp's sources: what a grammar of calls allows, the reader of calls
+// understands, however the text is cut into pieces. COPPICE_SEED=n replays a run.
+#include "text/tool_chat.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "grammar/compiler.h"
+#include "grammar/matcher.h"
+#include "text/fixtures.h"
+
+namespace coppice::text {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+const std::vector<ToolSpec>& tools() {
+  static const std::vector<ToolSpec> all = {
+      {"get_weather", "Weather of a city",
+       R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","minimum":1,"maximum":7}},"required":["city","days"]})"},
+      {"add_numbers", "Adds",
+       R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a","b"]})"}};
+  return all;
+}
+
+const std::vector<ChatMessage>& question() {
+  static const std::vector<ChatMessage> messages = {{.role = "user", .content = "Weather in Paris?"}};
+  return messages;
+}
+
+/// The file's own where `name` is empty.
+std::string source(const std::string& name) {
+  if (name.empty()) return "";
+  std::ifstream in(std::string(COPPICE_TEMPLATES) + "/" + name);
+  EXPECT_TRUE(in) << name;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+const grammar::Compiler& bytes_compiler() {
+  static const grammar::Compiler compiler([] {
+    grammar::Words words{.ends = {256}};
+    for (int byte = 0; byte < 256; ++byte) words.pieces.emplace_back(1, static_cast<char>(byte));
+    words.pieces.emplace_back("");
+    return words;
+  }());
+  return compiler;
+}
+
+/// A text that the grammar allows, behind what has begun; empty: it came to no end.
+std::string walk(const ToolPrompt& prompt, std::mt19937_64& random) {
+  grammar::Matcher matcher(bytes_compiler().compile({.kind = grammar::Kind::kGbnf, .text = prompt.grammar}));
+  EXPECT_TRUE(prompt.begun.empty() || matcher.accept_text(prompt.begun)) << prompt.begun;
+  std::string text;
+  while (text.size() < 4000) {
+    if (matcher.whole() && random() % 4 == 0) return text;
+    const auto mask = matcher.mask();
+    const auto allowed = [&](int token) {
+      return (static_cast<unsigned>(mask[static_cast<std::size_t>(token) / 32]) >> (token % 32) & 1U) != 0;
+    };
+    std::vector<int> letters;
+    for (int byte = ' '; byte < 127; ++byte)
+      if (byte != '\\' && allowed(byte)) letters.push_back(byte);
+    if (letters.empty() && allowed('\n')) letters.push_back('\n');
+    if (letters.empty()) return matcher.whole() ? text : "";
+    // Strings and numbers should end soon.
+    int byte = letters[random() % letters.size()];
+    for (const char end : {'"', ',', '}', '<'})
+      if (allowed(end) && random() % 3 == 0) byte = end;
+    EXPECT_TRUE(matcher.accept(byte));
+    text.push_back(static_cast<char>(byte));
+  }
+  return "";
+}
+
+struct Read {
+  std::string content, reasoning;
+  std::vector<CallPart> calls;
+  bool operator==(const Read& other) const {
+    return content == other.content && calls.size() == other.calls.size() &&
+           std::ranges::equal(calls, other.calls, [](const CallPart& a, const CallPart& b) {
+             return a.name == b.name && a.arguments == b.arguments;
+           });
+  }
+};
+
+Read read(const std::shared_ptr<const AnswerFormat>& format, const std::string& text, std::size_t piece) {
+  AnswerReader reader(format);
+  Read all;
+  const auto take = [&](AnswerParts&& parts) {
+    all.content += parts.content;
+    all.reasoning += parts.reasoning;
+    for (CallPart& part : parts.calls) {
+      if (part.index >= all.calls.size()) all.calls.resize(part.index + 1);
+      all.calls[part.index].name += part.name;
+      all.calls[part.index].arguments += part.arguments;
+    }
+  };
+  for (std::size_t at = 0; at < text.size(); at += piece) take(reader.push(text.substr(at, piece)));
+  take(reader.finish());
+  return all;
+}
+
+class OfTemplate : public testing::TestWithParam<const char*> {
+ protected:
+  ChatTemplate chat_{test::vocabulary(), source(GetParam())};
+};
+
+TEST_P(OfTemplate, TellsOfTools) {
+  const ToolPrompt prompt = chat_.render(ToolChat{.messages = question(), .tools = tools()});
+  EXPECT_THAT(prompt.prompt, HasSubstr("get_weather"));
+  EXPECT_THAT(prompt.prompt, HasSubstr("add_numbers"));
+  EXPECT_NE(prompt.format, nullptr);
+  const ToolPrompt mute = chat_.render(ToolChat{.messages = question(), .tools = tools(), .may_call = false});
+  EXPECT_THAT(mute.prompt, HasSubstr("get_weather"));
+  EXPECT_EQ(mute.format, nullptr);
+}
+
+TEST_P(OfTemplate, TellsOfCallsAndResults) {
+  std::vector<ChatMessage> messages = question();
+  messages.push_back(
+      {.role = "assistant", .content = "", .calls = {{"call00001", "get_weather", R"({"city":"Paris","days":1})"}}});
+  messages.push_back({.role = "tool", .content = "sunny indeed", .call_id = "call00001"});
+  const ToolPrompt prompt = chat_.render(ToolChat{.messages = messages, .tools = tools()});
+  EXPECT_THAT(prompt.prompt, HasSubstr("Paris"));
+  EXPECT_THAT(prompt.prompt, HasSubstr("sunny indeed"));
+}
+
+TEST_P(OfTemplate, WhatTheGrammarAllowsIsRead) {
+  std::mt19937_64 random = test::seeded_random();
+  const ToolPrompt prompt =
+      chat_.render(ToolChat{.messages = question(), .tools = tools(), .must_call = true, .only = "get_weather"});
+  ASSERT_FALSE(prompt.grammar.empty());
+  int ended = 0;
+  for (int i = 0; i < 100 && ended < 10; ++i) {
+    const std::string text = walk(prompt, random);
+    if (text.empty()) continue;
+    ++ended;
+    const Read whole = read(prompt.format, text, text.size());
+    ASSERT_EQ(whole.calls.size(), 1U) << text;
+    EXPECT_EQ(whole.calls[0].name, "get_weather") << text;
+    const json arguments = json::parse(whole.calls[0].arguments, nullptr, false);
+    ASSERT_TRUE(arguments.is_object()) << text << "\n" << whole.calls[0].arguments;
+    EXPECT_TRUE(arguments.contains("city") && arguments["days"].is_number_integer()) << text;
+    const Read pieces = read(prompt.format, text, 1 + random() % 7);
+    EXPECT_TRUE(whole == pieces) << text << "\nwhole: " << whole.content << "\nin pieces: " << pieces.content << " and "
+                                 << pieces.calls.size() << " calls: " << whole.calls[0].arguments << " and "
+                                 << (pieces.calls.empty() ? "" : pieces.calls[0].name + pieces.calls[0].arguments);
+  }
+  EXPECT_EQ(ended, 10);
+}
+
+TEST_P(OfTemplate, OtherTextIsContent) {
+  const ToolPrompt prompt = chat_.render(ToolChat{.messages = question(), .tools = tools()});
+  const Read plain = read(prompt.format, "It is sunny there.", 3);
+  EXPECT_EQ(plain.content, "It is sunny there.");
+  EXPECT_TRUE(plain.calls.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Makers, OfTemplate,
+                         testing::Values("", "Qwen-Qwen2.5-7B-Instruct.jinja", "Qwen-Qwen3-0.6B.jinja",
+                                         "meta-llama-Llama-3.2-3B-Instruct.jinja",
+                                         "mistralai-Mistral-Nemo-Instruct-2407.jinja", "ibm-granite-granite-4.0.jinja",
+                                         "HuggingFaceTB-SmolLM3-3B.jinja", "google-gemma-2-2b-it.jinja"),
+                         [](const auto& param) {
+                           std::string name = *param.param == '\0' ? "TheFiles" : param.param;
+                           std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace coppice::text
