@@ -18,6 +18,7 @@
 #include <random>
 #include <utility>
 
+#include "server/api/anthropic_dialect.h"
 #include "server/api/json_fields.h"
 #include "server/api/llama_dialect.h"
 #include "server/api/openai_dialect.h"
@@ -127,6 +128,8 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
     add(root + "/chat/completions/input_tokens", "POST", &Api::convert<count_reply>);
     add_dialect(root + "/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
   }
+  add_dialect("/v1/messages", std::make_unique<AnthropicDialect>());
+  add("/v1/messages/count_tokens", "POST", &Api::convert<anthropic_count_reply>);
   add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
   for (const char* path : {"/completion", "/completions"}) add_dialect(path, std::make_unique<LlamaDialect>());
 }
@@ -382,9 +385,11 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   const std::size_t max_pending = asked.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
   Job job(hub_, model, co_await asio::this_coro::executor, max_pending, asked.input_field);
   const auto deadline = deadline_of(start, config_.request_seconds, asked.timeout_seconds);
+  int prompt_tokens = 0;
   for (engine::Request& r : prepared.requests) {
     r.deadline = deadline;
     r.cache_report |= spdlog::should_log(spdlog::level::debug);
+    prompt_tokens += static_cast<int>(r.prompt.size());
     job.submit(std::move(r));
   }
   AnswerHead head{.id = std::string(dialect.id_prefix()) + random_name(),
@@ -394,6 +399,7 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
                   .context_length = model.facts().context_length,
                   .n_choices = job.n_choices(),
                   .n_prompts = job.n_choices() / asked.n,
+                  .prompt_tokens = prompt_tokens,
                   .prompts = std::move(prepared.prompt_texts),
                   .echoes = std::move(prepared.echoes),
                   .reporting = {asked.cache_report, &model, config_.cache_reports}};

@@ -58,6 +58,7 @@ struct AnswerHead {
   std::int32_t context_length = 0;
   int n_choices = 1;
   int n_prompts = 1;
+  int prompt_tokens = 0;             ///< of all prompts
   std::vector<std::string> prompts;  ///< as the model gets them; one for each prompt, or none
   std::vector<std::string> echoes;   ///< go before the text of each of a prompt's choices; one for each prompt, or none
   CacheReporting reporting;

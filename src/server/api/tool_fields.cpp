@@ -46,6 +46,11 @@ const JsonObject& function_of(const Json& value, const std::string& path) {
   return object_of(f.find("function"), f.path("function"));
 }
 
+/// What a grammar can't enforce is refused, by its keyword.
+void check_enforceable(const text::ToolSpec& tool, const std::string& field) {
+  schema_source(parse_body(tool.parameters), field);
+}
+
 void parse_choice(const JsonFields& f, Tools& tools) {
   const Json* choice = f.find("tool_choice");
   if (choice == nullptr) return;
@@ -59,10 +64,7 @@ void parse_choice(const JsonFields& f, Tools& tools) {
   } else {
     tools.must_call = true;
     tools.only = JsonFields(function_of(*choice, "tool_choice"), "tool_choice.function.").string("name").value_or("");
-    if (std::ranges::find(tools.specs, tools.only, &text::ToolSpec::name) == tools.specs.end())
-      throw RequestError::bad_field("tool_choice", fmt::format("there is no tool \"{}\"", tools.only));
   }
-  if (tools.must_call && tools.specs.empty()) throw RequestError::bad_field("tool_choice", "needs 'tools'");
 }
 
 /// Variables of the template; and the ways in which clients say how much a model should think.
@@ -84,42 +86,49 @@ void parse_variables(const JsonFields& f, Tools& tools) {
 
 }  // namespace
 
-text::ToolSpec parse_tool(const JsonObject& function, const std::string& path) {
+text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, const char* schema) {
   const JsonFields f(function, path + ".");
   text::ToolSpec tool{.name = f.string("name").value_or(""),
                       .description = f.string("description").value_or(""),
                       .parameters = R"({"type":"object","properties":{}})"};
   check_name(tool.name, f.path("name"));
-  if (const Json* parameters = f.find("parameters"))
-    tool.parameters = dump(object_of(parameters, f.path("parameters")));
-  if (f.boolean("strict").value_or(false)) check_enforceable(tool, f.path("parameters"));
+  if (const Json* parameters = f.find(schema)) tool.parameters = dump(object_of(parameters, f.path(schema)));
+  if (f.boolean("strict").value_or(false)) check_enforceable(tool, f.path(schema));
   return tool;
 }
 
-void check_enforceable(const text::ToolSpec& tool, const std::string& field) {
-  schema_source(parse_body(tool.parameters), field);
+void add_tool(text::ToolSpec tool, const std::string& path, Tools& to) {
+  if (to.specs.size() == kMaxTools) throw RequestError::bad_field("tools", fmt::format("at most {} tools", kMaxTools));
+  if (std::ranges::find(to.specs, tool.name, &text::ToolSpec::name) != to.specs.end())
+    throw RequestError::bad_field(path + ".name", fmt::format("\"{}\" is there twice", tool.name));
+  to.specs.push_back(std::move(tool));
+}
+
+void check_choice(const Tools& tools, const std::string& field, const char* schema) {
+  if (!tools.must_call) return;
+  if (tools.specs.empty()) throw RequestError::bad_field(field, "needs 'tools'");
+  bool found = false;
+  for (std::size_t i = 0; i < tools.specs.size(); ++i) {
+    if (!tools.only.empty() && tools.only != tools.specs[i].name) continue;
+    found = true;
+    check_enforceable(tools.specs[i], fmt::format("tools[{}].{}", i, schema));
+  }
+  if (!found) throw RequestError::bad_field(field, fmt::format("there is no tool \"{}\"", tools.only));
 }
 
 Tools parse_tools(const JsonFields& f) {
   Tools tools;
   if (const Json* list = f.find("tools")) {
     const JsonArray& array = array_of(*list, "tools");
-    if (array.size() > kMaxTools) throw RequestError::bad_field("tools", fmt::format("at most {} tools", kMaxTools));
     for (std::size_t i = 0; i < array.size(); ++i) {
       const std::string path = fmt::format("tools[{}]", i);
-      text::ToolSpec tool = parse_tool(function_of(array[i], path), path + ".function");
-      if (std::ranges::find(tools.specs, tool.name, &text::ToolSpec::name) != tools.specs.end())
-        throw RequestError::bad_field(path + ".function.name", fmt::format("\"{}\" is there twice", tool.name));
-      tools.specs.push_back(std::move(tool));
+      add_tool(parse_tool(function_of(array[i], path), path + ".function"), path + ".function", tools);
     }
   }
   parse_choice(f, tools);
   tools.parallel = f.boolean("parallel_tool_calls").value_or(true) && tools.only.empty();
   parse_variables(f, tools);
-  if (!tools.must_call) return tools;
-  for (std::size_t i = 0; i < tools.specs.size(); ++i)
-    if (tools.only.empty() || tools.only == tools.specs[i].name)
-      check_enforceable(tools.specs[i], fmt::format("tools[{}].function.parameters", i));
+  check_choice(tools, "tool_choice", "function.parameters");
   return tools;
 }
 

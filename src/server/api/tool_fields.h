@@ -13,11 +13,15 @@ namespace coppice::server {
 /// Schemas of tools that must be called, and of strict ones, are walked: for the worker. Throws RequestError.
 Tools parse_tools(const JsonFields& f);
 
-/// A tool as OpenAI's `function` has it: {"name", "description", "parameters", "strict"}. `path`: of the object, for errors.
-text::ToolSpec parse_tool(const JsonObject& function, const std::string& path);
+/// {"name", "description", `schema`, "strict"}. `path`: of the object, for errors.
+text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, const char* schema = "parameters");
 
-/// What a grammar can't enforce is refused, by its keyword.
-void check_enforceable(const text::ToolSpec& tool, const std::string& field);
+/// Refuses a second tool of one name, and too many.
+void add_tool(text::ToolSpec tool, const std::string& path, Tools& to);
+
+/// Refuses a choice without a tool, and tools that must be called and whose schemas no grammar enforces. `field`: what names the
+/// tool; `schema`: a tool's field, for errors.
+void check_choice(const Tools& tools, const std::string& field, const char* schema);
 
 /// An assistant message's `tool_calls`. `f`: the message.
 std::vector<text::ChatCall> parse_calls(const JsonFields& f);

@@ -1,0 +1,253 @@
+#include "server/api/anthropic_request.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <limits>
+#include <utility>
+
+#include "server/api/json_fields.h"
+#include "server/api/sampling_fields.h"
+#include "server/api/structured_output.h"
+#include "server/api/tool_fields.h"
+#include "server/jobs/prompt_text.h"
+
+namespace coppice::server {
+
+namespace {
+
+/// A client's own count of what it spends, other with each request: kept, no prompt would be found in the cache.
+constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
+
+/// Agents send these by default. They ask Anthropic's services for something, and change no answer here.
+constexpr const char* kIgnored[] = {"context_management", "container", "mcp_servers", "service_tier", "inference_geo"};
+
+void log_ignored(const std::string& what) {
+  static std::atomic<bool> logged = false;
+  if (!logged.exchange(true)) SPDLOG_INFO("/v1/messages: {} is ignored (said once; docs/api.md lists all)", what);
+}
+
+const JsonObject& object_at(const JsonArray& list, std::size_t index, const std::string& path) {
+  const JsonObject* object = list[index].if_object();
+  if (object == nullptr) throw RequestError::bad_field(path, "must be an object", "invalid_type");
+  return *object;
+}
+
+std::string required(const JsonFields& f, const char* name) {
+  auto text = f.string(name);
+  if (!text) throw RequestError::bad_field(f.path(name), "is required", "missing_field");
+  return *std::move(text);
+}
+
+[[noreturn]] void refuse_block(const std::string& path, const std::string& type) {
+  throw RequestError::unsupported(path + ".type", fmt::format("blocks of the type \"{}\" are not supported", type));
+}
+
+/// Calls visit(block's fields, its type, its path) for each block; a string is one text block's text.
+template <class Text, class Block>
+void each_block(const Json& content, const std::string& path, Text&& on_text, Block&& on_block) {
+  if (content.is_string()) return on_text(std::string(content.get_string()));
+  const JsonArray* list = content.if_array();
+  if (list == nullptr) throw RequestError::bad_field(path, "must be a string or a list of blocks", "invalid_type");
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    const JsonFields block(object_at(*list, i, where), where + ".");
+    const std::string type = required(block, "type");
+    if (type == "text") {
+      on_text(required(block, "text"));
+    } else {
+      on_block(block, type, where);
+    }
+  }
+}
+
+std::vector<ContentPart> texts_of(const Json& content, const std::string& path) {
+  std::vector<ContentPart> parts;
+  each_block(
+      content, path, [&](std::string text) { parts.push_back({std::move(text)}); },
+      [](const JsonFields&, const std::string& type, const std::string& where) { refuse_block(where, type); });
+  return parts;
+}
+
+Message system_message(const Json& content, const std::string& path) {
+  Message message{.role = "system"};
+  for (ContentPart& part : texts_of(content, path)) {
+    if (part.text.starts_with(kBillingHeader)) continue;
+    if (!message.content.empty()) part.text.insert(0, "\n\n");
+    message.content.push_back(std::move(part));
+  }
+  return message;
+}
+
+text::ChatCall parse_tool_use(const JsonFields& block) {
+  const Json* input = block.find("input");
+  if (input != nullptr && !input->is_object())
+    throw RequestError::bad_field(block.path("input"), "must be an object", "invalid_type");
+  return {.id = block.string("id").value_or(""),
+          .name = required(block, "name"),
+          .arguments = input == nullptr ? "{}" : dump(*input)};
+}
+
+Message parse_tool_result(const JsonFields& block) {
+  Message message{.role = "tool", .call_id = required(block, "tool_use_id")};
+  if (const Json* content = block.find("content")) message.content = texts_of(*content, block.path("content"));
+  if (block.boolean("is_error").value_or(false)) message.content.insert(message.content.begin(), {"Error: "});
+  return message;
+}
+
+/// Results of tools become messages of their own, before the rest of the user's.
+void add_turn(const JsonFields& f, std::vector<Message>& to) {
+  Message message{.role = required(f, "role")};
+  const Json* content = f.find("content");
+  if (content == nullptr) throw RequestError::bad_field(f.path("content"), "is required", "missing_field");
+  if (message.role == "system") return to.push_back(system_message(*content, f.path("content")));
+  const bool assistant = message.role == "assistant";
+  if (!assistant && message.role != "user")
+    throw RequestError::bad_field(f.path("role"),
+                                  fmt::format("\"{}\" is none of user, assistant and system", message.role));
+  bool results = false;
+  each_block(
+      *content, f.path("content"), [&](std::string text) { message.content.push_back({std::move(text)}); },
+      [&](const JsonFields& block, const std::string& type, const std::string& where) {
+        if (assistant && type == "tool_use") {
+          message.calls.push_back(parse_tool_use(block));
+        } else if (assistant && type == "thinking") {
+          message.reasoning += required(block, "thinking");
+        } else if (!assistant && type == "tool_result") {
+          to.push_back(parse_tool_result(block));
+          results = true;
+        } else if (!(assistant && type == "redacted_thinking")) {
+          refuse_block(where, type);
+        }
+      });
+  if (!message.content.empty() || !results) to.push_back(std::move(message));
+}
+
+std::vector<Message> parse_turns(const JsonFields& f) {
+  std::vector<Message> messages;
+  if (const Json* system = f.find("system")) {
+    Message message = system_message(*system, "system");
+    if (!message.content.empty()) messages.push_back(std::move(message));
+  }
+  const Json* list = f.find("messages");
+  if (list == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
+  const JsonArray* turns = list->if_array();
+  if (turns == nullptr) throw RequestError::bad_field("messages", "must be a list", "invalid_type");
+  if (turns->empty()) throw RequestError::bad_field("messages", "must not be empty");
+  for (std::size_t i = 0; i < turns->size(); ++i) {
+    const std::string where = fmt::format("messages[{}]", i);
+    add_turn(JsonFields(object_at(*turns, i, where), where + "."), messages);
+  }
+  return messages;
+}
+
+void parse_choice(const JsonFields& f, Tools& tools) {
+  const Json* value = f.find("tool_choice");
+  if (value == nullptr) return;
+  const JsonObject* object = value->if_object();
+  if (object == nullptr) throw RequestError::bad_field("tool_choice", "must be an object", "invalid_type");
+  const JsonFields choice(*object, "tool_choice.");
+  const std::string type = required(choice, "type");
+  tools.may_call = type != "none" || tools.specs.empty();
+  tools.must_call = type == "any" || type == "tool";
+  if (type != "auto" && type != "none" && !tools.must_call)
+    throw RequestError::bad_field("tool_choice.type", "must be \"auto\", \"any\", \"tool\" or \"none\"");
+  if (type == "tool") tools.only = required(choice, "name");
+  tools.parallel = !choice.boolean("disable_parallel_tool_use").value_or(false) && tools.only.empty();
+  check_choice(tools, "tool_choice.name", "input_schema");
+}
+
+Tools parse_tool_list(const JsonFields& f) {
+  Tools tools;
+  if (const Json* value = f.find("tools")) {
+    const JsonArray* list = value->if_array();
+    if (list == nullptr) throw RequestError::bad_field("tools", "must be a list", "invalid_type");
+    for (std::size_t i = 0; i < list->size(); ++i) {
+      const std::string where = fmt::format("tools[{}]", i);
+      const JsonObject& tool = object_at(*list, i, where);
+      const std::string type = JsonFields(tool, where + ".").string("type").value_or("custom");
+      if (type == "custom") {
+        add_tool(parse_tool(tool, where, "input_schema"), where, tools);
+      } else {
+        log_ignored(fmt::format("the hosted tool '{}'", type));
+      }
+    }
+  }
+  parse_choice(f, tools);
+  if (const Json* thinking = f.find("thinking"); thinking != nullptr && thinking->is_object())
+    tools.thinks = JsonFields(thinking->get_object(), "thinking.").string("type").value_or("") != "disabled";
+  return tools;
+}
+
+/// {"type": "json_schema", "schema": {}}
+void parse_form(const JsonFields& f, GenerationRequest& r) {
+  const Json* format = f.find("output_format");
+  if (const Json* config = f.find("output_config"); format == nullptr && config != nullptr && config->is_object())
+    format = JsonFields(config->get_object()).find("format");
+  if (format == nullptr) return;
+  const JsonObject* object = format->if_object();
+  const Json* schema = object == nullptr ? nullptr : object->if_contains("schema");
+  if (schema == nullptr) throw RequestError::bad_field("output_config.format", "must be an object with a 'schema'");
+  r.grammar =
+      grammar::Constraint{.source = schema_source(*schema, "output_config.format"), .field = "output_config.format"};
+}
+
+void parse_stops(const JsonFields& f, GenerationRequest& r) {
+  const Json* value = f.find("stop_sequences");
+  if (value == nullptr) return;
+  const JsonArray* list = value->if_array();
+  if (list == nullptr) throw RequestError::bad_field("stop_sequences", "must be a list of strings", "invalid_type");
+  for (const Json& stop : *list) {
+    if (!stop.is_string()) throw RequestError::bad_field("stop_sequences", "must hold strings only", "invalid_type");
+    r.sampling.stop.emplace_back(stop.get_string());
+  }
+}
+
+/// What the prompt is made of.
+void parse_chat(const JsonFields& f, GenerationRequest& r) {
+  r.messages = parse_turns(f);
+  r.tools = parse_tool_list(f);
+  // An answer that has begun goes on.
+  if (r.messages.back().role == "assistant" && r.messages.size() > 1 && r.messages.back().calls.empty()) {
+    r.turn_end = text::TurnEnd::kContinue;
+    if (r.tools != Tools())
+      throw RequestError::unsupported("messages", "an answer that has begun can't go on where there are tools");
+  }
+}
+
+}  // namespace
+
+GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestLimits& limits) {
+  const JsonFields f(body);
+  for (const char* name : kIgnored)
+    if (f.has(name)) log_ignored(fmt::format("'{}'", name));
+  GenerationRequest r;
+  r.model = f.string("model").value_or("");
+  apply_defaults(limits.defaults, r);
+  parse_sampling_fields(f, limits, r);
+  parse_stops(f, r);
+  parse_chat(f, r);
+  parse_form(f, r);
+  if (r.grammar && !r.tools.specs.empty() && r.tools.may_call)
+    throw RequestError::unsupported(r.grammar->field, "not supported together with tools that may be called");
+  const auto most = f.integer("max_tokens", 1, std::numeric_limits<std::int32_t>::max());
+  if (!most) throw RequestError::bad_field("max_tokens", "is required", "missing_field");
+  r.max_tokens = static_cast<std::int32_t>(*most);
+  r.stream = f.boolean("stream").value_or(false);
+  parse_engine_fields(f, r);
+  return r;
+}
+
+std::string anthropic_count_reply(const Model& model, std::string_view body) {
+  const ModelFacts& facts = model.facts();
+  const JsonObject json = parse_body(body, json_limits(facts.context_length));
+  GenerationRequest r;
+  parse_chat(JsonFields(json), r);
+  const std::string text = chat_text(model, std::move(r.messages), r.turn_end, r.tools, "messages").prompt;
+  const auto tokens =
+      text_tokens(facts, text, "messages", [&](std::size_t most) { return model.tokenize(text, true, true, most); });
+  return dump(JsonObject{{"input_tokens", tokens.size()}});
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,18 @@
+// Requests of Anthropic's Messages API, and of its count of tokens.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "server/api/dialect.h"
+#include "server/jobs/generation_request.h"
+
+namespace coppice::server {
+
+/// Throws RequestError that names the field. What hosted services do (web search, context management) is left out, and logged once.
+GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestLimits& limits);
+
+/// {"input_tokens"}: of the chat as the model gets it. `body`: a request without max_tokens.
+std::string anthropic_count_reply(const Model& model, std::string_view body);
+
+}  // namespace coppice::server

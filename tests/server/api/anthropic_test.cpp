@@ -1,0 +1,157 @@
+// Anthropic's Messages API: requests and the shapes of answers. What its client makes of them: tests/e2e/test_anthropic.py.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "server/api/anthropic_dialect.h"
+#include "server/api/json_fields.h"
+
+namespace coppice::server {
+namespace {
+
+using nlohmann::json;
+using sampling::Finish;
+
+constexpr RequestLimits kLimits{.n_vocab = 100, .max_choices = 8};
+
+GenerationRequest parsed(const std::string& more) {
+  return parse_anthropic_request(
+      parse_body(R"({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}])" + more + "}"), kLimits);
+}
+
+std::string text_of(const Message& message) {
+  std::string text;
+  for (const ContentPart& part : message.content) text += part.text;
+  return text;
+}
+
+TEST(AnthropicRequest, ReadsTurnsOfTools) {
+  const auto r = parse_anthropic_request(parse_body(R"({"max_tokens": 9,
+    "system": [{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "A"}, {"type": "text", "text": "B"}],
+    "messages": [
+      {"role": "user", "content": [{"type": "text", "text": "add"}]},
+      {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "x"},
+        {"type": "text", "text": "so"}, {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]},
+      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "2", "is_error": true}, {"type": "text", "text": "and?"}]},
+      {"role": "system", "content": "soon"}, {"role": "user", "content": "now"}]})"),
+                                         kLimits);
+  std::vector<std::string> roles;
+  for (const Message& message : r.messages) roles.push_back(message.role + ": " + text_of(message));
+  EXPECT_EQ(roles, (std::vector<std::string>{"system: A\n\nB", "user: add", "assistant: so", "tool: Error: 2",
+                                             "user: and?", "system: soon", "user: now"}));
+  EXPECT_EQ(r.messages[2].reasoning, "hm");
+  EXPECT_EQ(r.messages[2].calls.at(0).arguments, R"({"a":1})");
+  EXPECT_EQ(r.messages[3].call_id, "t1");
+}
+
+TEST(AnthropicRequest, ReadsToolsAndTheirChoice) {
+  const std::string tools =
+      R"(, "tools": [{"name": "a", "input_schema": {"type": "object"}}, {"type": "web_search_20250305", "name": "web_search"}])";
+  EXPECT_EQ(parsed(tools).tools.specs.size(), 1U) << "what Anthropic hosts is left out";
+  EXPECT_TRUE(parsed(tools + R"(, "tool_choice": {"type": "any"})").tools.must_call);
+  EXPECT_FALSE(parsed(tools + R"(, "tool_choice": {"type": "none"})").tools.may_call);
+  EXPECT_FALSE(
+      parsed(tools + R"(, "tool_choice": {"type": "auto", "disable_parallel_tool_use": true})").tools.parallel);
+  EXPECT_EQ(parsed(tools + R"(, "tool_choice": {"type": "tool", "name": "a"})").tools.only, "a");
+  EXPECT_FALSE(parsed(R"(, "thinking": {"type": "disabled"})").tools.thinks);
+}
+
+TEST(AnthropicRequest, AnAnswerThatHasBegunGoesOn) {
+  const auto r = parse_anthropic_request(
+      parse_body(
+          R"({"max_tokens": 1, "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "We"}]})"),
+      kLimits);
+  EXPECT_EQ(r.turn_end, text::TurnEnd::kContinue);
+}
+
+TEST(AnthropicRequest, IgnoresWhatAgentsSendByDefault) {
+  EXPECT_EQ(
+      parsed(
+          R"(, "metadata": {"user_id": "u"}, "context_management": {"edits": []}, "output_config": {"effort": "low"}, "service_tier": "auto",
+    "stop_sequences": ["x"], "stream": true)")
+          .sampling.stop,
+      std::vector<std::string>{"x"});
+  EXPECT_TRUE(
+      parsed(R"(, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}})").grammar);
+}
+
+TEST(AnthropicRequest, NamesWhatIsWrong) {
+  const auto field = [](const std::string& body) -> std::string {
+    try {
+      parse_anthropic_request(parse_body(body), kLimits);
+    } catch (const RequestError& e) {
+      return e.field();
+    }
+    return "taken";
+  };
+  const std::string messages = R"("messages": [{"role": "user", "content": "hi"}])";
+  EXPECT_EQ(field("{" + messages + "}"), "max_tokens");
+  EXPECT_EQ(field(R"({"max_tokens": 1})"), "messages");
+  EXPECT_EQ(field(R"({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "image"}]}]})"),
+            "messages[0].content[0].type");
+  EXPECT_EQ(field(R"({"max_tokens": 1, "messages": [{"role": "bot", "content": "x"}]})"), "messages[0].role");
+  EXPECT_EQ(field("{\"max_tokens\": 1, " + messages + R"(, "tools": [{"name": "a b"}]})"), "tools[0].name");
+  EXPECT_EQ(field("{\"max_tokens\": 1, " + messages +
+                  R"(, "tools": [{"name": "a"}], "tool_choice": {"type": "tool", "name": "b"}})"),
+            "tool_choice.name");
+}
+
+AnswerHead head() {
+  return {.id = "msg_1", .created = 1, .model = "m", .fingerprint = "b", .prompt_tokens = 10};
+}
+
+TEST(AnthropicAnswer, ABodyHasAllKindsOfBlocks) {
+  AnthropicBody body(head());
+  body.delta({.text = "so", .reasoning = "hm"});
+  body.delta({.calls = {{.index = 0, .id = "t", .name = "add", .arguments = "{\"a\""},
+                        {.index = 0, .id = {}, .name = {}, .arguments = ":1}"}},
+              .finish = Finish::kStop});
+  EXPECT_EQ(json::parse(body.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {})),
+            json::parse(R"({"id": "msg_1", "type": "message", "role": "assistant", "model": "m",
+    "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "so"},
+                {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}],
+    "stop_reason": "tool_use", "stop_sequence": null,
+    "usage": {"input_tokens": 7, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 3, "output_tokens": 4}})"));
+}
+
+TEST(AnthropicAnswer, AStreamOpensAndClosesEachBlock) {
+  AnthropicStream stream(head());
+  std::string events = stream.delta({.text = "s", .reasoning = "hm"});
+  events += stream.delta({.text = "o"});
+  events += stream.delta({.calls = {{.index = 0, .id = "t", .name = "add", .arguments = "{}"},
+                                    {.index = 1, .id = "u", .name = "now", .arguments = ""}},
+                          .finish = Finish::kStop});
+  events += stream.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {});
+  std::vector<std::string> kinds;
+  for (std::size_t at = 0; at < events.size(); at = events.find("\n\n", at) + 2) {
+    const std::size_t data = events.find("\ndata: ", at), end = events.find("\n\n", at);
+    const json e = json::parse(events.substr(data + 7, end - data - 7));
+    EXPECT_EQ(events.substr(at + 7, data - at - 7), e["type"].get<std::string>());
+    std::string kind =
+        e["type"].get<std::string>() + (e.contains("index") ? std::to_string(e["index"].get<int>()) : "");
+    if (e.contains("content_block")) kind += e["content_block"]["type"].get<std::string>();
+    kinds.push_back(kind);
+  }
+  EXPECT_EQ(kinds,
+            (std::vector<std::string>{"message_start", "content_block_start0thinking", "content_block_delta0",
+                                      "content_block_stop0", "content_block_start1text", "content_block_delta1",
+                                      "content_block_delta1", "content_block_stop1", "content_block_start2tool_use",
+                                      "content_block_delta2", "content_block_stop2", "content_block_start3tool_use",
+                                      "content_block_stop3", "message_delta", "message_stop"}));
+}
+
+TEST(AnthropicAnswer, ErrorsHaveItsNames) {
+  const auto type = [](int status) {
+    return json::parse(anthropic_error(RequestError(status, "no")))["error"]["type"].get<std::string>();
+  };
+  EXPECT_EQ(type(400), "invalid_request_error");
+  EXPECT_EQ(type(401), "authentication_error");
+  EXPECT_EQ(type(429), "rate_limit_error");
+  EXPECT_EQ(type(503), "overloaded_error");
+  EXPECT_EQ(type(500), "api_error");
+}
+
+}  // namespace
+}  // namespace coppice::server
