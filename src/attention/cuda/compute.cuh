@@ -4,8 +4,10 @@
 // two neighbouring values in every eight.
 #pragma once
 
+#include "attention/cuda/partial_state.cuh"
 #include "attention/cuda/slim.cuh"
 #include "attention/cuda/tile.cuh"
+#include "cuda/group_product.cuh"
 
 namespace coppice::attention::cuda {
 
@@ -27,7 +29,7 @@ struct Computer {
   std::uint32_t n_done = 0;       ///< warpgroups' shares of units
   std::uint32_t reciprocal = 65536U / static_cast<std::uint32_t>(a.n_head / a.n_kv_head) + 1;
   Turns turns{};
-  std::uint32_t join_parity = 0;
+  std::uint32_t join_parity = 0, slim_parity = 0;
 
   // Of the item in hand.
   ItemHead head{};
@@ -48,9 +50,14 @@ struct Computer {
   __device__ void wait_for_stage(int n) const {
     shared.full(stage_of(n)).wait((first_stage + static_cast<std::uint32_t>(n)) / Shape::kStages & 1);
   }
-  __device__ void release_stage(int n) const {
-    __syncwarp();
-    if (lane == 0) shared.empty(stage_of(n)).arrive();
+  /// itself: each lane has read or stored there; else the tensor cores have, for the whole warp.
+  __device__ void release_stage(int n, bool itself) const {
+    if (itself) {
+      shared.empty(stage_of(n)).arrive();
+    } else {
+      __syncwarp();
+      if (lane == 0) shared.empty(stage_of(n)).arrive_for(32);
+    }
   }
   /// Of the item's rows, the one that a query belongs to. Exact below 128.
   __device__ int row_of(int query) const {
@@ -124,14 +131,9 @@ struct Computer {
     for (int b = 0; b < Shape::kBlocks; ++b) {
       const int block = first_block + b;
       const int of_block = block < head.n_blocks ? __shfl_sync(~0U, seen, block) : 0;
-      for (int i = thread; i < (kBlockSize - of_block) * (D / 8); i += threads) {
-        const int slot = b * kBlockSize + of_block + i / (D / 8), piece = i % (D / 8);
-        const int panel = piece / (Shape::kPanel / 8);
-        *reinterpret_cast<int4*>(values + panel * Shape::kPanelBytes + slot * Shape::kPanelRow +
-                                 piece % (Shape::kPanel / 8) * 16) = {};
-      }
+      clear_slots<T, D>(values, b * kBlockSize + of_block, kBlockSize - of_block, thread, threads);
     }
-    fence_stores_for_tensor_cores();
+    fence_stores();
     if (narrow) {
       sync_named(1 + group, kGroupThreads);
     } else {
@@ -244,7 +246,7 @@ struct Computer {
 
   __device__ void skip_stage(int n) const {
     wait_for_stage(n);
-    release_stage(n);
+    release_stage(n, false);
   }
 
   /// The item's stage n, whose scores are in `s`. kMore: stage n + stride follows; its scores are on their way into `next` while
@@ -262,7 +264,7 @@ struct Computer {
     wait_for_products();
     for (auto& part : sums) pin(part);
     if constexpr (kMore) pin(next);
-    release_stage(n);
+    release_stage(n, is_ragged(n));
   }
 
   __device__ void compute_item(int n_stages) {
@@ -286,39 +288,16 @@ struct Computer {
 
   /// The second warpgroup hands its states of a narrow item to the first.
   __device__ void join() {
-    const int thread = warp * 32 + lane;
-    float* const theirs = shared.join_sums() + thread;
+    float* const theirs = shared.join_sums() + warp * 32 + lane;
     float2* const states = shared.join_states() + warp * 16 + lane / 4;
     if (group == 1) {
+      shared.slim_empty().wait(slim_parity ^ 1);
       shared.join_empty().wait(join_parity ^ 1);
-      if (active) {
-#pragma unroll
-        for (int i = 0; i < D / 2; ++i) theirs[i * kGroupThreads] = sums[i / kPartSums][i % kPartSums];
-        if (lane % 4 == 0) {
-          states[0] = {max[0], sum[0]};
-          states[8] = {max[1], sum[1]};
-        }
-      }
+      if (active) hand_over(max, sum, sums, theirs, kGroupThreads, states, lane);
       shared.join_full().arrive();
     } else {
       shared.join_full().wait(join_parity);
-      if (active) {
-        float mine[2], other[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float2 state = states[8 * r];
-          const float m = fmaxf(max[r], state.x), base = m == -INFINITY ? 0.0F : m;
-          mine[r] = exp2_fast(max[r] - base);
-          other[r] = exp2_fast(state.x - base);
-          max[r] = m;
-          sum[r] = sum[r] * mine[r] + state.y * other[r];
-        }
-#pragma unroll
-        for (int i = 0; i < D / 2; ++i) {
-          float& x = sums[i / kPartSums][i % kPartSums];
-          x = x * mine[i / 2 % 2] + theirs[i * kGroupThreads] * other[i / 2 % 2];
-        }
-      }
+      if (active) take_over(max, sum, sums, theirs, kGroupThreads, states);
       shared.join_empty().arrive();
     }
     join_parity ^= 1;
@@ -369,6 +348,7 @@ struct Computer {
     SlimComputer<T, D> slim{a, shared, head, group, own_warp, own_lane, n_queries, scale};
     slim.read_queries(shared.queries(half));
     release_queries();
+    shared.join_empty().wait(join_parity ^ 1);  // of a narrow item before this one
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       slim.row[i] = {-1, 0, 0, -1};
@@ -381,16 +361,16 @@ struct Computer {
         continue;
       }
       wait_for_stage(n);
-      if (is_ragged(n)) clear_unseen(n);
+      if (is_ragged(n)) slim.clear_unseen(shared.values_of(stage_of(n)), __shfl_sync(~0U, seen, 2 * n + warp / 2));
       slim.compute(shared.keys(stage_of(n)), shared.values(stage_of(n)), n * Shape::kTokens);
-      release_stage(n);
+      release_stage(n, true);
     }
-    slim.join_and_write();
+    slim.join_and_write(slim_parity);
+    slim_parity ^= 1;
   }
 
   /// Computes what is fetched, then counts it as done.
   __device__ void run(std::uint32_t* done) {
-    bool after_slim = false;
     while (next_item()) {
       if constexpr (SlimComputer<T, D>::kCan) {
         if (n_queries <= kSlimQueries) {
@@ -398,11 +378,8 @@ struct Computer {
           compute_slim(n_stages);
           first_stage += static_cast<std::uint32_t>(n_stages);
           ++n_done;
-          after_slim = true;
           continue;
         }
-        if (after_slim) sync_named(3, 2 * kGroupThreads);  // nobody reads the join's memory any more
-        after_slim = false;
       }
       begin_item();
       const int n_stages = (head.n_blocks + Shape::kBlocks - 1) / Shape::kBlocks;

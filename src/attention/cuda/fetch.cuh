@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/cuda/tile.cuh"
+#include "cuda/launch.cuh"
 
 namespace coppice::attention::cuda {
 

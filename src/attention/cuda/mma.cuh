@@ -6,15 +6,12 @@
 // columns or 16 summands make a product does not matter, as long as both factors agree: bytes are taken as they lie in words.
 #pragma once
 
+#include "attention/cuda/partial_state.cuh"
 #include "attention/cuda/tile.cuh"
 
 namespace coppice::attention::cuda {
 
 inline constexpr int kMmaThreads = 32 * kComputeWarps;
-
-__device__ inline void copy_16(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
 
 /// Bytes 0 and 2 of a word, signed, as two numbers, exactly.
 template <class T>
@@ -84,7 +81,7 @@ struct MmaComputer {
       copy_16(shared_address(block_at(first + b)) + static_cast<std::uint32_t>(is_value * Shape::kHalfBytes + to),
               from);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   }
 
   __device__ void fetch_queries() const {
@@ -276,33 +273,13 @@ struct MmaComputer {
     if (share == 1) return;
     auto* all = reinterpret_cast<float*>(memory);
     auto* states = reinterpret_cast<float2*>(memory + kComputeWarps * D * 64);
-    if (part > 0) {
-#pragma unroll
-      for (int i = 0; i < D / 2; ++i) all[(warp * (D / 2) + i) * 32 + lane] = sums[i / 4][i % 4];
-      if (lane % 4 == 0) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) states[warp * 16 + lane / 4 + 8 * r] = {max[r], sum[r]};
-      }
-    }
+    const auto sums_of = [&](int w) { return all + w * (D / 2) * 32 + lane; };
+    const auto state_of = [&](int w) { return states + w * 16 + lane / 4; };
+    if (part > 0) hand_over(max, sum, sums, sums_of(warp), 32, state_of(warp), lane);
     __syncthreads();
     if (part > 0) return;
-    for (int other = warp + 1; other < warp + share; ++other) {
-      float mine[2], theirs[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float2 state = states[other * 16 + lane / 4 + 8 * r];
-        const float m = fmaxf(max[r], state.x), base = m == -INFINITY ? 0.0F : m;
-        mine[r] = exp2_fast(max[r] - base);
-        theirs[r] = exp2_fast(state.x - base);
-        max[r] = m;
-        sum[r] = sum[r] * mine[r] + state.y * theirs[r];
-      }
-#pragma unroll
-      for (int i = 0; i < D / 2; ++i) {
-        float& x = sums[i / 4][i % 4];
-        x = x * mine[i / 2 % 2] + all[(other * (D / 2) + i) * 32 + lane] * theirs[i / 2 % 2];
-      }
-    }
+    for (int other = warp + 1; other < warp + share; ++other)
+      take_over(max, sum, sums, sums_of(other), 32, state_of(other));
   }
 
   /// Two neighbouring sums.
@@ -344,9 +321,9 @@ struct MmaComputer {
     for (int round = 0; round < rounds; ++round) {
       if (round + 1 < rounds) {
         fetch(round + 1);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        wait_for_copies<1>();
       } else {
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        wait_for_copies<0>();
       }
       __syncthreads();
       clear_unseen(round);

@@ -80,6 +80,15 @@ struct SlimComputer {
     }
   }
 
+  /// Slots of this warp's tokens behind the last that anyone sees may hold anything, as in Computer::clear_unseen. seen: of the
+  /// warp's block.
+  __device__ void clear_unseen(unsigned char* values, int seen) const {
+    const int before = warp % 2 * 16, of_slice = seen < before ? 0 : seen > before + 16 ? 16 : seen - before;
+    clear_slots<T, D>(values, warp * 16 + of_slice, 16 - of_slice, lane, 32);
+    fence_stores();
+    __syncwarp();
+  }
+
   /// Scores become weights; sums follow a new maximum.
   __device__ void weigh(float (&s)[4]) {
     const float most[2] = {fmaxf(s[0], s[2]) * scale, fmaxf(s[1], s[3]) * scale};
@@ -114,15 +123,15 @@ struct SlimComputer {
   /// Where a query's dim is there.
   __device__ static int place(int query, int dim) { return dim ^ (query / 2 * 8 & kSpread); }
 
-  /// By both groups. The barriers: nobody reads what an item before has left there; all is there.
-  __device__ void join_and_write() {
+  /// By both groups. The barriers: nobody reads what a slim item before has left there; all is there.
+  __device__ void join_and_write(std::uint32_t parity) {
     const int number = group * 4 + warp;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int lanes = 4; lanes < 32; lanes *= 2) sum[i] += __shfl_xor_sync(~0U, sum[i], lanes);
     }
-    sync_named(3, 2 * kGroupThreads);
+    shared.slim_empty().wait(parity ^ 1);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int query = lane % 4 * 2 + i;
@@ -134,8 +143,10 @@ struct SlimComputer {
       }
       if (lane < 4) shared.join_states()[number * kSlimQueries + query] = {max[i], sum[i]};
     }
-    sync_named(3, 2 * kGroupThreads);
+    shared.slim_full().arrive();
+    shared.slim_full().wait(parity);
     if (number < n_queries) write(number);
+    shared.slim_empty().arrive();
   }
 
   __device__ void write(int query) const {

@@ -7,10 +7,13 @@
 #pragma once
 
 #include "attention/cuda/block_order.h"
-#include "attention/cuda/hopper.cuh"
 #include "attention/cuda/tree_attention.h"
+#include "cuda/barrier.cuh"
+#include "cuda/warp_product.cuh"
 
 namespace coppice::attention::cuda {
+
+using namespace coppice::cuda;  // the instructions
 
 /// Words of TreeScratch::control.
 enum ControlWord { kClaimed, kDone, kGone };
@@ -46,6 +49,18 @@ struct Tile {
   static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
 };
 
+/// Zeroes pieces of 16 bytes, `first` and every `stride`-th after it, of n slots of a stage's values from `slot` on.
+template <class T, int D>
+__device__ inline void clear_slots(unsigned char* values, int slot, int n, int first, int stride) {
+  using Shape = Tile<T, D>;
+  constexpr int kPieces = D / 8, kInPanel = Shape::kPanel / 8;
+  for (int i = first; i < n * kPieces; i += stride) {
+    const int piece = i % kPieces;
+    *reinterpret_cast<int4*>(values + piece / kInPanel * Shape::kPanelBytes + (slot + i / kPieces) * Shape::kPanelRow +
+                             piece % kInPanel * 16) = {};
+  }
+}
+
 /// What the computing warps must know of an item.
 struct ItemHead {
   std::int32_t item;  ///< -1: there are no more
@@ -80,8 +95,10 @@ struct Shared {
   __device__ Barrier queries_empty(int half) const { return barrier(2 + half); }
   __device__ Barrier join_full() const { return barrier(4); }
   __device__ Barrier join_empty() const { return barrier(5); }
-  __device__ Barrier full(int stage) const { return barrier(6 + stage); }
-  __device__ Barrier empty(int stage) const { return barrier(6 + Shape::kStages + stage); }
+  __device__ Barrier slim_full() const { return barrier(6); }
+  __device__ Barrier slim_empty() const { return barrier(7); }
+  __device__ Barrier full(int stage) const { return barrier(8 + stage); }
+  __device__ Barrier empty(int stage) const { return barrier(8 + Shape::kStages + stage); }
 
   /// By one thread, before anyone waits.
   __device__ void init() const {
@@ -91,9 +108,11 @@ struct Shared {
     }
     join_full().init(kGroupThreads);
     join_empty().init(kGroupThreads);
+    slim_full().init(32 * kComputeWarps);
+    slim_empty().init(32 * kComputeWarps);
     for (int s = 0; s < Shape::kStages; ++s) {
       full(s).init(1);
-      empty(s).init(kComputeWarps);
+      empty(s).init(32 * kComputeWarps);
     }
     fence_barriers();
   }

@@ -3,6 +3,7 @@
 #include "attention/cuda/launch.h"
 #include "attention/cuda/merge.cuh"
 #include "attention/cuda/tree_attention.h"
+#include "cuda/launch.cuh"
 
 namespace coppice::attention::cuda {
 
@@ -40,18 +41,8 @@ const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream
   static const cudaError_t ready =
       cudaFuncSetAttribute(attend_tree<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile<T, D>::kSharedBytes);
   if (ready != cudaSuccess) return cudaGetErrorString(ready);
-  cudaLaunchAttribute early{};  // begins while the launch before it ends
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(n_workers);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = Tile<T, D>::kSharedBytes;
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  const cudaError_t launched = cudaLaunchKernelEx(&config, attend_tree<T, D>, args);
-  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+  const LaunchShape shape = {n_workers, kThreads, Tile<T, D>::kSharedBytes};
+  return launch_early(attend_tree<T, D>, shape, stream, args);
 }
 
 template <class T>

@@ -4,9 +4,12 @@
 
 #include <cstdint>
 
+#include "cuda/barrier.cuh"
 #include "matmul/cuda/quant_pack.h"
 
 namespace coppice::matmul::cuda {
+
+using namespace coppice::cuda;  // the instructions
 
 inline constexpr int kStageInputs = 256;
 inline constexpr int kParts = 4;  ///< tiles whose parts are in shared memory
@@ -39,38 +42,6 @@ struct ByteLayout {
     return at;
   }
 };
-
-/// A barrier in shared memory, by its address there.
-struct SharedBarrier {
-  std::uint32_t at;
-  __device__ void init(int arrivals) const {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals));
-  }
-  __device__ void arrive() const { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory"); }
-  __device__ void arrive_expecting(int bytes) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-  }
-  __device__ void wait(std::uint32_t parity) const {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-        "@done bra over;\n"
-        "bra again;\n"
-        "over:\n"
-        "}\n" ::"r"(at),
-        "r"(parity)
-        : "memory");
-  }
-};
-
-/// Copies bytes (a multiple of 16) to shared memory; `done` counts them.
-__device__ inline void bulk_copy(std::uint32_t to, const void* from, int bytes, SharedBarrier done) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(done.at)
-               : "memory");
-}
 
 /// D = A * B + c in whole numbers: A 16 outputs x 32 inputs, B 32 inputs x 8 columns.
 __device__ inline void multiply_bytes(int (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "cuda/launch.cuh"
 #include "matmul/cuda/byte_parts.cuh"
 #include "matmul/cuda/quant_product.h"
 #include "matmul/cuda/unpack.cuh"
@@ -43,15 +44,12 @@ struct ByteMultiplier {
   std::uint32_t parity = 0;
   float sums[kRowTiles][4] = {};
 
-  __device__ static std::uint32_t address(const void* of) {
-    return static_cast<std::uint32_t>(__cvta_generic_to_shared(of));
+  __device__ Barrier barrier(int i) const {
+    return {shared_address(memory + at.barriers) + 8 * static_cast<std::uint32_t>(i)};
   }
-  __device__ SharedBarrier barrier(int i) const {
-    return {address(memory + at.barriers) + 8 * static_cast<std::uint32_t>(i)};
-  }
-  __device__ SharedBarrier full(int of_slot) const { return barrier(2 * kParts + warp * n_slots + of_slot); }
-  __device__ SharedBarrier parts_full(int tile) const { return barrier(tile % kParts); }
-  __device__ SharedBarrier parts_empty(int tile) const { return barrier(kParts + tile % kParts); }
+  __device__ Barrier full(int of_slot) const { return barrier(2 * kParts + warp * n_slots + of_slot); }
+  __device__ Barrier parts_full(int tile) const { return barrier(tile % kParts); }
+  __device__ Barrier parts_empty(int tile) const { return barrier(kParts + tile % kParts); }
   __device__ float* parts(int tile, int of_warp) const {
     return reinterpret_cast<float*>(memory + at.parts) + (tile % kParts * n_warps + of_warp) * kPartSums;
   }
@@ -64,7 +62,7 @@ struct ByteMultiplier {
         barrier(i).init(32 * n_warps);
         barrier(kParts + i).init(32);
       }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      fence_barriers();
     }
     __syncwarp();
   }
@@ -78,9 +76,9 @@ struct ByteMultiplier {
     if (fetch_tile >= end_tile) return;
     if (lane == 0) {
       const int bytes = kSuper ? kStageBytes : min(kStageBytes, tile_bytes - fetch_stage * kStageBytes);
-      const SharedBarrier done = full(fetch_slot);
+      const Barrier done = full(fetch_slot);
       done.arrive_expecting(bytes);
-      bulk_copy(address(ring) + static_cast<std::uint32_t>(fetch_slot * kStageBytes), fetch_from, bytes, done);
+      bulk_copy(shared_address(ring) + static_cast<std::uint32_t>(fetch_slot * kStageBytes), fetch_from, bytes, done);
     }
     fetch_stage += n_warps;
     fetch_from += n_warps * kStageBytes;
@@ -372,10 +370,10 @@ __global__ __launch_bounds__(512, 1) void multiply_in_bytes(const QuantProduct p
       first_of(blockIdx.x),
       first_of(blockIdx.x + 1),
   };
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  allow_next_launch();
   m.init();
   for (int i = 0; i < n_slots; ++i) m.fetch();
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_for_launch_before();
   m.make_all_digits();
   __syncthreads();
   m.run();

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/launch.cuh"
+#include "cuda/warp_product.cuh"
 #include "matmul/cuda/byte_product.cuh"
 #include "matmul/cuda/quant_product.h"
 #include "matmul/cuda/unpack.cuh"
@@ -21,42 +23,6 @@ constexpr int kRowBytes = kStageInputs * 2 + 32;  ///< of x in a stage; 32 more,
 
 constexpr int stage_bytes(QuantType type, int tiles, int n_rows) {
   return tiles * stage_weights(type) + n_rows * kRowBytes;
-}
-
-__device__ inline void copy_16(void* to, const void* from) {
-  asm volatile(
-      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
-      "l"(from)
-      : "memory");
-}
-__device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kLeft>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
-/// D += A * B: A 16 outputs x 16 inputs, B 16 inputs x 8 rows.
-__device__ inline void multiply(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
-                                std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/// Lets the next launch of the stream begin as soon as there is room.
-__device__ inline void allow_next_launch() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-/// Until the launch before is through and what it wrote can be seen.
-__device__ inline void wait_for_launch_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 /// A lane's scales of 64 inputs, for its two outputs: [16 inputs][output], and what is added for each of 32 inputs times their sum:
@@ -119,7 +85,7 @@ struct Multiplier {
                               static_cast<std::size_t>(min(first_tile + tile, n_tiles - 1)) *
                                   static_cast<std::size_t>(p.n_in / kForm.inputs * kForm.bytes()) +
                               static_cast<std::size_t>(stage) * stage_weights(kType);
-      for (int i = lane; i < pieces; i += 32) copy_16(to + 16 * i, from + 16 * i);
+      for (int i = lane; i < pieces; i += 32) copy_16(shared_address(to + 16 * i), from + 16 * i);
     }
   }
   __device__ void fetch_rows(int stage, int slot) const {
@@ -127,7 +93,7 @@ struct Multiplier {
     unsigned char* to = ring + slot * bytes + kTiles * stage_weights(kType) + 16 * lane;
     const auto* x = static_cast<const std::byte*>(p.x) + static_cast<std::size_t>(stage * kStageInputs + 8 * lane) * 2;
     for (int row = 0; row < p.n_rows; ++row)
-      copy_16(to + row * kRowBytes, x + static_cast<std::size_t>(row) * p.n_in * 2);
+      copy_16(shared_address(to + row * kRowBytes), x + static_cast<std::size_t>(row) * p.n_in * 2);
   }
 
   /// 64 inputs.
@@ -141,8 +107,8 @@ struct Multiplier {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         x[r][i] = *reinterpret_cast<const uint2*>(rows + row * kRowBytes + i * 32);
-        constexpr std::uint32_t kOnes = 0x3f803f80;
-        if constexpr (kAdds) multiply(x_sums[r][i / 2], kOnes, kOnes, kOnes, kOnes, x[r][i].x, x[r][i].y);
+        constexpr std::uint32_t kOnes[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+        if constexpr (kAdds) multiply_16x8<__nv_bfloat16>(x_sums[r][i / 2], kOnes, x[r][i].x, x[r][i].y);
       }
     }
 #pragma unroll
@@ -159,8 +125,7 @@ struct Multiplier {
         for (int i = 0; i < 4; i += kAtOnce) {
           float part[4] = {};
 #pragma unroll
-          for (int k = i; k < i + kAtOnce; ++k)
-            multiply(part, a[k][0], a[k][1], a[k][2], a[k][3], x[r][k].x, x[r][k].y);
+          for (int k = i; k < i + kAtOnce; ++k) multiply_16x8<__nv_bfloat16>(part, a[k], x[r][k].x, x[r][k].y);
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             sums[tile][r][e] += s[i][e / 2] * part[e];
@@ -255,18 +220,8 @@ const char* launch(const QuantProduct& p, cudaStream_t stream) {
   const int of_warp = max(kStages * stage_bytes(kType, kTiles, p.n_rows), kParts);
   const int n_blocks = ((p.n_out + kTileOutputs - 1) / kTileOutputs + kTiles - 1) / kTiles;
   const int n_warps = choose_warps(n_blocks, (p.n_in + kStageInputs - 1) / kStageInputs, of_warp);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(n_blocks);
-  config.blockDim = static_cast<unsigned>(32 * n_warps);
-  config.dynamicSmemBytes = static_cast<std::size_t>(n_warps * of_warp);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  const cudaError_t launched = cudaLaunchKernelEx(&config, multiply_quantised<kType, kTiles, kRowTiles>, p);
-  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+  const LaunchShape shape = {n_blocks, 32 * n_warps, n_warps * of_warp};
+  return launch_early(multiply_quantised<kType, kTiles, kRowTiles>, shape, stream, p);
 }
 
 /// Thread blocks of a product in whole numbers; n_slots 0: better in bf16, or its digits have no room.
@@ -318,18 +273,8 @@ const char* launch_bytes(const QuantProduct& p, const ProductTuning& tuning, cud
   if (ready != cudaSuccess) return cudaGetErrorString(ready);
   const ByteLaunch launch = choose_launch<kType, kRowTiles>(p, tuning);
   if (launch.n_slots == 0) return "";
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(launch.n_blocks);
-  config.blockDim = static_cast<unsigned>(32 * launch.n_warps);
-  config.dynamicSmemBytes = static_cast<std::size_t>(launch.bytes);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  const cudaError_t launched = cudaLaunchKernelEx(&config, multiply_in_bytes<kType, kRowTiles>, p, launch.n_slots);
-  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+  const LaunchShape shape = {launch.n_blocks, 32 * launch.n_warps, launch.bytes};
+  return launch_early(multiply_in_bytes<kType, kRowTiles>, shape, stream, p, launch.n_slots);
 }
 
 template <QuantType kType>

@@ -1,96 +1,11 @@
-// The instructions, most of them Hopper's (sm_90a), that CUDA C++ has no names for: barriers in shared memory, bulk copies, products of a
-// warpgroup. Thin: each function is one instruction or the loop that belongs to it. Source: the PTX manual, 9.7.
+// Products of a warpgroup on Hopper's tensor cores (wgmma, sm_90a), and the registers that its warps give and take.
 #pragma once
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
-namespace coppice::attention::cuda {
-
-__device__ inline std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-
-/// A barrier in shared memory, by its address there.
-struct Barrier {
-  std::uint32_t at;
-
-  __device__ void init(int arrivals) const {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals));
-  }
-  __device__ void arrive() const { asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory"); }
-  /// Arrives, and expects so many bytes of bulk copies in this phase.
-  __device__ void arrive_expecting(int bytes) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-  }
-  /// Returns when the phase of this parity is over.
-  __device__ void wait(std::uint32_t parity) const {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-        "@done bra over;\n"
-        "bra again;\n"
-        "over:\n"
-        "}\n" ::"r"(at),
-        "r"(parity)
-        : "memory");
-  }
-};
-
-/// Makes initialised barriers known to the copy engine.
-__device__ inline void fence_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-/// Before the tensor cores read what this thread has stored to shared memory.
-__device__ inline void fence_stores_for_tensor_cores() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-/// Among `threads` threads, by number 1 .. 15.
-__device__ inline void sync_named(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
-/// Copies bytes (a multiple of 16) from device to shared memory; `done` counts them.
-__device__ inline void bulk_copy(std::uint32_t to, const void* from, int bytes, Barrier done) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(done.at)
-               : "memory");
-}
-
-__device__ inline void load_matrices(std::uint32_t (&a)[4], std::uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(at)
-               : "memory");
-}
-
-__device__ inline void load_matrices_transposed(std::uint32_t (&a)[4], std::uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(at)
-               : "memory");
-}
-/// One product of a warp, D += A * B: A 16 x 16, B 16 x 8.
-template <class T>
-__device__ inline void multiply_16x8(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-#define COPPICE_MMA(type)                                                    \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                 \
-      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-  if constexpr (__is_same(T, __nv_bfloat16)) {
-    COPPICE_MMA("bf16");
-  } else {
-    COPPICE_MMA("f16");
-  }
-#undef COPPICE_MMA
-}
+namespace coppice::cuda {
 
 __device__ inline void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -193,32 +108,4 @@ __device__ inline void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Lets the next launch of the stream begin as soon as there is room.
-__device__ inline void allow_next_launch() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-/// Until the launch before is through and what it wrote can be seen.
-__device__ inline void wait_for_launch_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-/// Two numbers in one register, `low` first.
-template <class T>
-__device__ inline std::uint32_t pack(float low, float high) {
-  std::uint32_t bits;
-  if constexpr (__is_same(T, __nv_bfloat16)) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-  }
-  return bits;
-}
-
-/// 2 to the x; 0 for minus infinity.
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-}  // namespace coppice::attention::cuda
+}  // namespace coppice::cuda

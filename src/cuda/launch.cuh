@@ -1,0 +1,44 @@
+// Launches that begin while the one in front of them in the stream ends (programmatic dependent launch).
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace coppice::cuda {
+
+/// Lets the next launch of the stream begin as soon as there is room.
+__device__ inline void allow_next_launch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/// Until the launch before is through and what it wrote can be seen.
+__device__ inline void wait_for_launch_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+struct LaunchShape {
+  int n_blocks = 1, n_threads = 1;
+  int shared_bytes = 0;
+};
+
+/// nullptr or why not. The kernel calls wait_for_launch_before() before it reads what others write.
+template <class... Parameters, class... Arguments>
+const char* launch_early(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
+                         const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(shape.n_blocks);
+  config.blockDim = static_cast<unsigned>(shape.n_threads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  const cudaError_t launched = cudaLaunchKernelEx(&config, kernel, arguments...);
+  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+}
+
+}  // namespace coppice::cuda
