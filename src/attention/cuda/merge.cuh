@@ -14,10 +14,13 @@ __device__ inline void wait_until_done(const std::uint32_t* done, std::uint32_t 
 }
 
 /// The outputs of up to kN rows and heads from their partial states, in the order of their slots. By one warp; its loads for all of
-/// them are on their way together.
+/// them are on their way together, as many as it has registers for.
 template <class T, int D, int kN>
 struct Merger {
   static constexpr int kPieces = (D / 4 + 31) / 32;  ///< float4 of a lane
+  static constexpr int kChunk = 24;                  ///< slots whose weights the lanes hold
+  static constexpr int kSlots = kChunk / kN / kPieces;
+  static_assert(kChunk % kSlots == 0);
   const TreeAttention& a;
   int lane;
 
@@ -25,29 +28,44 @@ struct Merger {
     int row = 0, h = 0, n_slots = 0;
     const float2* states = nullptr;
     const float4* sums = nullptr;
+    float2 state = {-INFINITY, 0.0F};  ///< of the chunk's slot with this lane's number
     float max = -INFINITY, weight = 0.0F, weights = 0.0F;
     float4 total[kPieces] = {};
   };
   One ones[kN];
+  int most = 0;  ///< slots
 
-  __device__ void set(int i, const MergeRow& m, int h) {
-    One& one = ones[i];
-    one = {};
-    one.row = m.row;
-    one.h = h;
-    one.n_slots = m.n_slots;
-    const std::int64_t first = static_cast<std::int64_t>(m.first_slot) * a.n_head + h;
-    one.states = reinterpret_cast<const float2*>(a.scratch.states) + first;
-    one.sums = reinterpret_cast<const float4*>(a.scratch.sums + first * D) + lane;
+  /// Rows and heads i, i + stride, ... below n. Reads the plan only.
+  __device__ void set(int i, int stride, int n) {
+    most = 0;
+#pragma unroll
+    for (int k = 0; k < kN; ++k) {
+      const int at = i + k * stride, h = at % a.n_head;
+      const MergeRow m = at < n ? a.merge_rows[at / a.n_head] : MergeRow{};
+      One& one = ones[k];
+      one = {};
+      one.row = m.row;
+      one.h = h;
+      one.n_slots = m.n_slots;
+      const std::int64_t first = static_cast<std::int64_t>(m.first_slot) * a.n_head + h;
+      one.states = reinterpret_cast<const float2*>(a.scratch.states) + first;
+      one.sums = reinterpret_cast<const float4*>(a.scratch.sums + first * D) + lane;
+      most = max(most, m.n_slots);
+    }
   }
 
-  /// Slots [first, +8 / kN) of all.
-  __device__ void load(float4 (&x)[kN][8 / kN][kPieces], int first) const {
+  __device__ float2 state_of(const One& one, int slot) const {
+    if (lane >= kChunk || slot >= one.n_slots) return {-INFINITY, 0.0F};
+    return __ldcg(one.states + static_cast<std::int64_t>(slot) * a.n_head);
+  }
+
+  /// Slots [first, +kSlots) of all.
+  __device__ void load(float4 (&x)[kN][kSlots][kPieces], int first) const {
     const std::int64_t stride = static_cast<std::int64_t>(a.n_head) * D / 4;
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
 #pragma unroll
-      for (int s = 0; s < 8 / kN; ++s) {
+      for (int s = 0; s < kSlots; ++s) {
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
           x[i][s][p] = {0.0F, 0.0F, 0.0F, 0.0F};
@@ -58,48 +76,48 @@ struct Merger {
     }
   }
 
-  __device__ void run() {
-    float4 x[kN][8 / kN][kPieces];
-    load(x, 0);
-    int most = 0;
+  __device__ void add(const float4 (&x)[kN][kSlots][kPieces], int first) {
 #pragma unroll
-    for (One& one : ones) {
-      most = max(most, one.n_slots);
-      for (int s = lane; s < one.n_slots; s += 32)
-        one.max = fmaxf(one.max, __ldcg(one.states + static_cast<std::int64_t>(s) * a.n_head).x);
+    for (int i = 0; i < kN; ++i) {
+#pragma unroll
+      for (int s = 0; s < kSlots; ++s) {
+        const float w = __shfl_sync(~0U, ones[i].weight, first % kChunk + s);
+#pragma unroll
+        for (int p = 0; p < kPieces; ++p) {
+          float4& total = ones[i].total[p];
+          total.x += w * x[i][s][p].x;
+          total.y += w * x[i][s][p].y;
+          total.z += w * x[i][s][p].z;
+          total.w += w * x[i][s][p].w;
+        }
+      }
     }
+  }
+
+  __device__ void run() {
+    float4 x[kN][kSlots][kPieces];
+#pragma unroll
+    for (One& one : ones) one.state = state_of(one, lane);
+    load(x, 0);
 #pragma unroll
     for (One& one : ones) {
+      one.max = one.state.x;
+      for (int slot = kChunk + lane; slot - lane < one.n_slots; slot += kChunk)
+        one.max = fmaxf(one.max, state_of(one, slot).x);
 #pragma unroll
       for (int i = 16; i > 0; i /= 2) one.max = fmaxf(one.max, __shfl_xor_sync(~0U, one.max, i));
     }
-    for (int first = 0; first < most; first += 8 / kN) {
-      if (first % 32 == 0) {
+    for (int first = 0; first < most; first += kSlots) {
+      if (first > 0) load(x, first);
+      if (first % kChunk == 0) {
 #pragma unroll
         for (One& one : ones) {
-          one.weight = 0.0F;
-          if (first + lane >= one.n_slots) continue;
-          const float2 state = __ldcg(one.states + static_cast<std::int64_t>(first + lane) * a.n_head);
-          one.weight = exp2_fast(state.x - one.max);
-          one.weights += one.weight * state.y;
+          if (first > 0) one.state = state_of(one, first + lane);
+          one.weight = first + lane < one.n_slots ? exp2_fast(one.state.x - one.max) : 0.0F;
+          one.weights += one.weight * one.state.y;
         }
       }
-#pragma unroll
-      for (int i = 0; i < kN; ++i) {
-#pragma unroll
-        for (int s = 0; s < 8 / kN; ++s) {
-          const float w = __shfl_sync(~0U, ones[i].weight, first % 32 + s);
-#pragma unroll
-          for (int p = 0; p < kPieces; ++p) {
-            float4& total = ones[i].total[p];
-            total.x += w * x[i][s][p].x;
-            total.y += w * x[i][s][p].y;
-            total.z += w * x[i][s][p].z;
-            total.w += w * x[i][s][p].w;
-          }
-        }
-      }
-      if (first + 8 / kN < most) load(x, first + 8 / kN);
+      add(x, first);
     }
 #pragma unroll
     for (One& one : ones) write(one);
@@ -121,17 +139,15 @@ struct Merger {
   }
 };
 
-/// Rows and heads i, i + stride, ... below n.
-template <class T, int D, int kN>
-__device__ void merge_from(const TreeAttention& a, int i, int stride, int n, int lane) {
+/// Rows and heads i, i + stride, ... below n; calls `wait` before it reads what the items' warps have written.
+template <class T, int D, int kN, class Wait>
+__device__ void merge_from(const TreeAttention& a, int i, int stride, int n, int lane, Wait wait) {
+  Merger<T, D, kN> merger{a, lane};
+  merger.set(i, stride, n);
+  wait();
   for (; i < n; i += kN * stride) {
-    Merger<T, D, kN> merger{a, lane};
-#pragma unroll
-    for (int k = 0; k < kN; ++k) {
-      const int at = i + k * stride;
-      merger.set(k, at < n ? a.merge_rows[at / a.n_head] : MergeRow{}, at % a.n_head);
-    }
     merger.run();
+    merger.set(i + kN * stride, stride, n);
   }
 }
 
@@ -140,15 +156,19 @@ template <class T, int D>
 __device__ void merge_rows(const TreeAttention& a, int warp, int lane) {
   const int n = a.counts->merge_rows * a.n_head;
   if (n > 0) {
-    if (warp == 0 && lane == 0)
-      wait_until_done(a.scratch.control + kDone, 2U * static_cast<std::uint32_t>(a.counts->items * a.n_kv_head));
-    sync_named(3, 32 * kComputeWarps);
+    const auto wait = [&] {
+      if (warp == 0 && lane == 0)
+        wait_until_done(a.scratch.control + kDone, 2U * static_cast<std::uint32_t>(a.counts->items * a.n_kv_head));
+      sync_named(3, 32 * kComputeWarps);
+    };
     const int first = static_cast<int>(blockIdx.x) * kComputeWarps + warp,
               stride = static_cast<int>(gridDim.x) * kComputeWarps;
-    if (n > stride) {
-      merge_from<T, D, 4>(a, first, stride, n, lane);
+    if (n > 2 * stride) {
+      merge_from<T, D, 4>(a, first, stride, n, lane, wait);
+    } else if (n > stride) {
+      merge_from<T, D, 2>(a, first, stride, n, lane, wait);
     } else {
-      merge_from<T, D, 1>(a, first, stride, n, lane);
+      merge_from<T, D, 1>(a, first, stride, n, lane, wait);
     }
   } else {
     sync_named(3, 32 * kComputeWarps);  // both warpgroups have counted
