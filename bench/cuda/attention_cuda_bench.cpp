@@ -3,7 +3,7 @@
 // Timed inside a CUDA graph that attends over each of several pools in turn, so that nothing of a pool is left in the L2 cache;
 // planning apart. The floor is the step's different bytes over the bandwidth that a device-to-device copy reaches in this run.
 //   attention_cuda_bench [--replays N] [--json FILE] [--chunk BLOCKS] [--bundle BLOCKS] [--sweep] [--only PART_OF_NAME]
-//     [--plain: the kernel for GPUs without wgmma] [--int8: its int8 blocks]
+//     [--plain: the kernel for GPUs without wgmma] [--int8: its int8 blocks] [--dim VALUES_OF_A_HEAD]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -35,6 +35,7 @@ struct Options {
   bool sweep = false;
   const char* only = "";  ///< cases whose names hold this
   bool plain = false, bytes = false;
+  int head_dim = 128;
   bool merges = true;  ///< false: rows with several partial states get no output
 };
 
@@ -97,7 +98,7 @@ class Bench {
     randomise(pools_, 2 * half_ * kPools);
     std::mt19937_64 random(2);
     std::normal_distribution<float> normal;
-    q_.resize(static_cast<std::size_t>(c.n_rows()) * 32 * 128);
+    q_.resize(static_cast<std::size_t>(c.n_rows()) * static_cast<std::size_t>(32 * c.heads.head_dim));
     for (float& x : q_) x = normal(random);
   }
 
@@ -198,7 +199,9 @@ void run(Options options) {
     std::fprintf(json, "{\n  \"device\": \"%s\",\n  \"attention\": [\n    {\"case\": \"copy\", \"tb_s\": %.3f}",
                  device.name, bandwidth * 1e-12);
   }
-  for (const test::AttentionCase& c : cases()) {
+  for (test::AttentionCase& c : cases()) {
+    c.heads.head_dim = options.head_dim;
+    c.heads.scale = 1.0F / std::sqrt(static_cast<float>(options.head_dim));
     if (c.name.find(options.only) == std::string::npos) continue;
     const Bench bench(c, options);
     bench.report(options, bandwidth, json);
@@ -227,6 +230,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--sweep") == 0) options.sweep = true;
     if (std::strcmp(argv[i], "--plain") == 0) options.plain = true;
     if (std::strcmp(argv[i], "--int8") == 0) options.bytes = true;
+    if (std::strcmp(argv[i], "--dim") == 0) options.head_dim = std::atoi(value());
   }
   try {
     coppice::run(options);
