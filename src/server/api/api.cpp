@@ -22,6 +22,7 @@
 #include "server/api/json_fields.h"
 #include "server/api/llama_dialect.h"
 #include "server/api/openai_dialect.h"
+#include "server/api/responses_dialect.h"
 #include "server/api/server_info.h"
 #include "server/api/tokenize.h"
 #include "server/http/http_head.h"
@@ -129,6 +130,7 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
     add_dialect(root + "/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
   }
   add_dialect("/v1/messages", std::make_unique<AnthropicDialect>());
+  add_dialect("/v1/responses", std::make_unique<ResponsesDialect>());
   add("/v1/messages/count_tokens", "POST", &Api::convert<anthropic_count_reply>);
   add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
   for (const char* path : {"/completion", "/completions"}) add_dialect(path, std::make_unique<LlamaDialect>());

@@ -1,0 +1,117 @@
+// OpenAI's Responses API: requests and the events of answers. What its client makes of them: tests/e2e/test_responses.py.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "server/api/json_fields.h"
+#include "server/api/responses_dialect.h"
+
+namespace coppice::server {
+namespace {
+
+using nlohmann::json;
+using sampling::Finish;
+
+GenerationRequest parsed(const std::string& fields) {
+  return parse_responses_request(parse_body("{" + fields + "}"), {.n_vocab = 100, .max_choices = 8});
+}
+
+std::string field_of(const std::string& fields) {
+  try {
+    parsed(fields);
+  } catch (const RequestError& e) {
+    return e.field();
+  }
+  return "taken";
+}
+
+TEST(ResponsesRequest, ItemsOfOneTurnAreOneMessage) {
+  const auto r = parsed(R"("instructions": "Be brief.", "input": [
+    {"role": "developer", "content": "now"},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+    {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]},
+    {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+    {"type": "function_call", "call_id": "c2", "name": "g", "arguments": "{\"x\":1}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "1"},
+    {"type": "function_call", "call_id": "c3", "name": "f", "arguments": "{}"}])");
+  std::vector<std::string> messages;
+  for (const Message& message : r.messages) {
+    std::string text = message.role + ":";
+    for (const ContentPart& part : message.content) text += part.text;
+    for (const text::ChatCall& call : message.calls) text += " " + call.id + call.name + call.arguments;
+    messages.push_back(text);
+  }
+  EXPECT_EQ(messages, (std::vector<std::string>{"system:Be brief.", "system:now", "user:ab",
+                                                "assistant:so c1f{} c2g{\"x\":1}", "tool:1", "assistant: c3f{}"}));
+  EXPECT_EQ(r.messages[3].reasoning, "hm");
+  EXPECT_EQ(r.messages[4].call_id, "c1");
+}
+
+TEST(ResponsesRequest, ReadsToolsEffortAndForm) {
+  const std::string tools =
+      R"("input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}, {"type": "web_search"}])";
+  EXPECT_EQ(parsed(tools).tools.specs.size(), 1U) << "what OpenAI hosts is left out";
+  EXPECT_TRUE(parsed(tools + R"(, "tool_choice": "required")").tools.must_call);
+  EXPECT_EQ(parsed(tools + R"(, "tool_choice": {"type": "function", "name": "f"})").tools.only, "f");
+  EXPECT_FALSE(parsed(R"("input": "x", "reasoning": {"effort": "none"})").tools.thinks);
+  EXPECT_TRUE(
+      parsed(R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})")
+          .grammar);
+  EXPECT_EQ(parsed(R"("input": "x", "max_output_tokens": 7)").max_tokens, 7);
+}
+
+TEST(ResponsesRequest, NamesWhatIsWrong) {
+  EXPECT_EQ(field_of(R"("model": "m")"), "input");
+  EXPECT_EQ(field_of(R"("input": "x", "previous_response_id": "r")"), "previous_response_id");
+  EXPECT_EQ(field_of(R"("input": "x", "background": true)"), "background");
+  EXPECT_EQ(field_of(R"("input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}])"),
+            "input[0].arguments");
+  EXPECT_EQ(field_of(R"("input": "x", "store": true, "include": [], "background": false, "prompt_cache_key": "k")"),
+            "taken");
+}
+
+std::vector<std::string> kinds_of(const std::string& events) {
+  std::vector<std::string> kinds;
+  for (std::size_t at = 0; at < events.size(); at = events.find("\n\n", at) + 2) {
+    const std::size_t data = events.find("\ndata: ", at), end = events.find("\n\n", at);
+    const json e = json::parse(events.substr(data + 7, end - data - 7));
+    EXPECT_EQ(e["sequence_number"], kinds.size());
+    const std::string type = e["type"];
+    kinds.push_back(type.substr(std::string("response.").size()) +
+                    (e.contains("output_index") ? std::to_string(e["output_index"].get<int>()) : ""));
+  }
+  return kinds;
+}
+
+TEST(ResponsesAnswer, AStreamOpensAndClosesEachItem) {
+  ResponsesAnswer answer({.id = "resp_1", .model = "m"}, true, {});
+  std::string events = answer.delta({.text = "so", .reasoning = "hm"});
+  events += answer.delta({.calls = {{.index = 0, .id = "c", .name = "f", .arguments = ""},
+                                    {.index = 0, .id = {}, .name = {}, .arguments = "{}"}},
+                          .finish = Finish::kStop});
+  events += answer.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {});
+  EXPECT_EQ(kinds_of(events),
+            (std::vector<std::string>{"created", "in_progress", "output_item.added0", "content_part.added0",
+                                      "reasoning_text.delta0", "reasoning_text.done0", "content_part.done0",
+                                      "output_item.done0", "output_item.added1", "content_part.added1",
+                                      "output_text.delta1", "output_text.done1", "content_part.done1",
+                                      "output_item.done1", "output_item.added2", "function_call_arguments.delta2",
+                                      "function_call_arguments.done2", "output_item.done2", "completed"}));
+}
+
+TEST(ResponsesAnswer, ABodyHasItsItemsAndItsEnd) {
+  ResponsesAnswer answer({.id = "resp_1", .model = "m"}, false, {});
+  EXPECT_EQ(answer.delta({.text = "a"}), "");
+  answer.delta({.text = "b", .finish = Finish::kLength});
+  const json body = json::parse(answer.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {}));
+  EXPECT_EQ(body["status"], "incomplete");
+  EXPECT_EQ(body["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(body["output"][0]["content"][0]["text"], "ab");
+  EXPECT_EQ(body["usage"]["input_tokens_details"]["cached_tokens"], 3);
+}
+
+}  // namespace
+}  // namespace coppice::server
