@@ -28,18 +28,6 @@ void log_ignored(const std::string& what) {
   if (!logged.exchange(true)) SPDLOG_INFO("/v1/messages: {} is ignored (said once; docs/api.md lists all)", what);
 }
 
-const JsonObject& object_at(const JsonArray& list, std::size_t index, const std::string& path) {
-  const JsonObject* object = list[index].if_object();
-  if (object == nullptr) throw RequestError::bad_field(path, "must be an object", "invalid_type");
-  return *object;
-}
-
-std::string required(const JsonFields& f, const char* name) {
-  auto text = f.string(name);
-  if (!text) throw RequestError::bad_field(f.path(name), "is required", "missing_field");
-  return *std::move(text);
-}
-
 [[noreturn]] void refuse_block(const std::string& path, const std::string& type) {
   throw RequestError::unsupported(path + ".type", fmt::format("blocks of the type \"{}\" are not supported", type));
 }
@@ -52,10 +40,10 @@ void each_block(const Json& content, const std::string& path, Text&& on_text, Bl
   if (list == nullptr) throw RequestError::bad_field(path, "must be a string or a list of blocks", "invalid_type");
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
-    const JsonFields block(object_at(*list, i, where), where + ".");
-    const std::string type = required(block, "type");
+    const JsonFields block(object_of(&(*list)[i], where), where + ".");
+    const std::string type = block.required_string("type");
     if (type == "text") {
-      on_text(required(block, "text"));
+      on_text(block.required_string("text"));
     } else {
       on_block(block, type, where);
     }
@@ -85,12 +73,12 @@ text::ChatCall parse_tool_use(const JsonFields& block) {
   if (input != nullptr && !input->is_object())
     throw RequestError::bad_field(block.path("input"), "must be an object", "invalid_type");
   return {.id = block.string("id").value_or(""),
-          .name = required(block, "name"),
+          .name = block.required_string("name"),
           .arguments = input == nullptr ? "{}" : dump(*input)};
 }
 
 Message parse_tool_result(const JsonFields& block) {
-  Message message{.role = "tool", .call_id = required(block, "tool_use_id")};
+  Message message{.role = "tool", .call_id = block.required_string("tool_use_id")};
   if (const Json* content = block.find("content")) message.content = texts_of(*content, block.path("content"));
   if (block.boolean("is_error").value_or(false)) message.content.insert(message.content.begin(), {"Error: "});
   return message;
@@ -98,7 +86,7 @@ Message parse_tool_result(const JsonFields& block) {
 
 /// Results of tools become messages of their own, before the rest of the user's.
 void add_turn(const JsonFields& f, std::vector<Message>& to) {
-  Message message{.role = required(f, "role")};
+  Message message{.role = f.required_string("role")};
   const Json* content = f.find("content");
   if (content == nullptr) throw RequestError::bad_field(f.path("content"), "is required", "missing_field");
   if (message.role == "system") return to.push_back(system_message(*content, f.path("content")));
@@ -113,7 +101,7 @@ void add_turn(const JsonFields& f, std::vector<Message>& to) {
         if (assistant && type == "tool_use") {
           message.calls.push_back(parse_tool_use(block));
         } else if (assistant && type == "thinking") {
-          message.reasoning += required(block, "thinking");
+          message.reasoning += block.required_string("thinking");
         } else if (!assistant && type == "tool_result") {
           to.push_back(parse_tool_result(block));
           results = true;
@@ -130,14 +118,11 @@ std::vector<Message> parse_turns(const JsonFields& f) {
     Message message = system_message(*system, "system");
     if (!message.content.empty()) messages.push_back(std::move(message));
   }
-  const Json* list = f.find("messages");
-  if (list == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
-  const JsonArray* turns = list->if_array();
-  if (turns == nullptr) throw RequestError::bad_field("messages", "must be a list", "invalid_type");
-  if (turns->empty()) throw RequestError::bad_field("messages", "must not be empty");
-  for (std::size_t i = 0; i < turns->size(); ++i) {
+  const JsonArray& turns = array_of(f.find("messages"), "messages");
+  if (turns.empty()) throw RequestError::bad_field("messages", "must not be empty");
+  for (std::size_t i = 0; i < turns.size(); ++i) {
     const std::string where = fmt::format("messages[{}]", i);
-    add_turn(JsonFields(object_at(*turns, i, where), where + "."), messages);
+    add_turn(JsonFields(object_of(&turns[i], where), where + "."), messages);
   }
   return messages;
 }
@@ -145,35 +130,20 @@ std::vector<Message> parse_turns(const JsonFields& f) {
 void parse_choice(const JsonFields& f, Tools& tools) {
   const Json* value = f.find("tool_choice");
   if (value == nullptr) return;
-  const JsonObject* object = value->if_object();
-  if (object == nullptr) throw RequestError::bad_field("tool_choice", "must be an object", "invalid_type");
-  const JsonFields choice(*object, "tool_choice.");
-  const std::string type = required(choice, "type");
+  const JsonFields choice(object_of(value, "tool_choice"), "tool_choice.");
+  const std::string type = choice.required_string("type");
   tools.may_call = type != "none" || tools.specs.empty();
   tools.must_call = type == "any" || type == "tool";
   if (type != "auto" && type != "none" && !tools.must_call)
     throw RequestError::bad_field("tool_choice.type", "must be \"auto\", \"any\", \"tool\" or \"none\"");
-  if (type == "tool") tools.only = required(choice, "name");
+  if (type == "tool") tools.only = choice.required_string("name");
   tools.parallel = !choice.boolean("disable_parallel_tool_use").value_or(false) && tools.only.empty();
   check_choice(tools, "tool_choice.name", "input_schema");
 }
 
 Tools parse_tool_list(const JsonFields& f) {
   Tools tools;
-  if (const Json* value = f.find("tools")) {
-    const JsonArray* list = value->if_array();
-    if (list == nullptr) throw RequestError::bad_field("tools", "must be a list", "invalid_type");
-    for (std::size_t i = 0; i < list->size(); ++i) {
-      const std::string where = fmt::format("tools[{}]", i);
-      const JsonObject& tool = object_at(*list, i, where);
-      const std::string type = JsonFields(tool, where + ".").string("type").value_or("custom");
-      if (type == "custom") {
-        add_tool(parse_tool(tool, where, "input_schema"), where, tools);
-      } else {
-        log_ignored(fmt::format("the hosted tool '{}'", type));
-      }
-    }
-  }
+  parse_flat_tools(f, "custom", "input_schema", log_ignored, tools);
   parse_choice(f, tools);
   if (const Json* thinking = f.find("thinking"); thinking != nullptr && thinking->is_object())
     tools.thinks = JsonFields(thinking->get_object(), "thinking.").string("type").value_or("") != "disabled";
@@ -196,9 +166,7 @@ void parse_form(const JsonFields& f, GenerationRequest& r) {
 void parse_stops(const JsonFields& f, GenerationRequest& r) {
   const Json* value = f.find("stop_sequences");
   if (value == nullptr) return;
-  const JsonArray* list = value->if_array();
-  if (list == nullptr) throw RequestError::bad_field("stop_sequences", "must be a list of strings", "invalid_type");
-  for (const Json& stop : *list) {
+  for (const Json& stop : array_of(value, "stop_sequences")) {
     if (!stop.is_string()) throw RequestError::bad_field("stop_sequences", "must hold strings only", "invalid_type");
     r.sampling.stop.emplace_back(stop.get_string());
   }

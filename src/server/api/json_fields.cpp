@@ -157,6 +157,26 @@ bool looks_like_tokens(const Json& value) {
   return array != nullptr && !array->empty() && array->front().is_number();
 }
 
+const JsonObject& object_of(const Json* value, const std::string& path) {
+  if (value == nullptr) throw RequestError::bad_field(path, "is required", "missing_field");
+  const JsonObject* object = value->if_object();
+  if (object == nullptr) throw RequestError::bad_field(path, "must be an object", "invalid_type");
+  return *object;
+}
+
+const JsonArray& array_of(const Json* value, const std::string& path) {
+  if (value == nullptr) throw RequestError::bad_field(path, "is required", "missing_field");
+  const JsonArray* array = value->if_array();
+  if (array == nullptr) throw RequestError::bad_field(path, "must be a list", "invalid_type");
+  return *array;
+}
+
+std::string JsonFields::required_string(const char* name) const {
+  auto text = string(name);
+  if (!text) throw RequestError::bad_field(path(name), "is required", "missing_field");
+  return *std::move(text);
+}
+
 std::vector<kv::Token> token_array(const Json& value, const std::string& path, std::int32_t n_vocab) {
   const JsonArray* array = value.if_array();
   if (array == nullptr) throw RequestError::bad_field(path, "must be an array of token ids", "invalid_type");

@@ -46,11 +46,16 @@ class JsonFields {
   std::optional<double> number(const char* name, double min, double max) const;
   std::optional<bool> boolean(const char* name) const;
   std::optional<std::string> string(const char* name) const;
+  std::string required_string(const char* name) const;
 
  private:
   const JsonObject& object_;
   std::string path_;
 };
+
+/// The object, or the list. Throws RequestError that names `path` if it isn't there (nullptr), or something else.
+const JsonObject& object_of(const Json* value, const std::string& path);
+const JsonArray& array_of(const Json* value, const std::string& path);
 
 /// An array of token ids in [0, n_vocab). Throws RequestError naming `path`.
 std::vector<kv::Token> token_array(const Json& value, const std::string& path, std::int32_t n_vocab);

@@ -28,12 +28,6 @@ constexpr UnbuiltField kUnbuilt[] = {
     {"prompt_embeds"}, {"n_probs"},
 };
 
-const JsonObject& object_at(const JsonArray& list, std::size_t index, const std::string& where) {
-  const JsonObject* object = list[index].if_object();
-  if (object == nullptr) throw RequestError::bad_field(where, "must be an object", "invalid_type");
-  return *object;
-}
-
 std::vector<ContentPart> content_parts(const Json& content, const std::string& path) {
   if (content.is_string()) return {{to_string(content)}};
   const JsonArray* parts = content.if_array();
@@ -41,15 +35,12 @@ std::vector<ContentPart> content_parts(const Json& content, const std::string& p
   std::vector<ContentPart> result;
   for (std::size_t i = 0; i < parts->size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
-    const JsonFields part(object_at(*parts, i, where), where + ".");
-    const auto type = part.string("type");
-    if (!type) throw RequestError::bad_field(where + ".type", "is required", "missing_field");
-    if (*type != "text")
+    const JsonFields part(object_of(&(*parts)[i], where), where + ".");
+    const std::string type = part.required_string("type");
+    if (type != "text")
       throw RequestError::unsupported(where + ".type",
-                                      fmt::format("only \"text\" parts are supported, not \"{}\"", *type));
-    auto piece = part.string("text");
-    if (!piece) throw RequestError::bad_field(where + ".text", "is required", "missing_field");
-    result.push_back({*std::move(piece)});
+                                      fmt::format("only \"text\" parts are supported, not \"{}\"", type));
+    result.push_back({part.required_string("text")});
   }
   return result;
 }
@@ -159,7 +150,7 @@ std::vector<Message> parse_messages(const Json& messages) {
   std::vector<Message> result;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = fmt::format("messages[{}]", i);
-    result.push_back(parse_message(object_at(*list, i, where), where));
+    result.push_back(parse_message(object_of(&(*list)[i], where), where));
   }
   return result;
 }

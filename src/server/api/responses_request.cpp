@@ -24,18 +24,6 @@ void log_ignored(const std::string& what) {
   if (!logged.exchange(true)) SPDLOG_INFO("/v1/responses: {} is ignored (said once; docs/api.md lists all)", what);
 }
 
-const JsonObject& object_of(const Json& value, const std::string& path) {
-  const JsonObject* object = value.if_object();
-  if (object == nullptr) throw RequestError::bad_field(path, "must be an object", "invalid_type");
-  return *object;
-}
-
-std::string required(const JsonFields& f, const char* name) {
-  auto text = f.string(name);
-  if (!text) throw RequestError::bad_field(f.path(name), "is required", "missing_field");
-  return *std::move(text);
-}
-
 /// A string, or parts of these types.
 std::vector<ContentPart> parts_of(const Json& content, const std::string& path) {
   if (content.is_string()) return {{std::string(content.get_string())}};
@@ -44,12 +32,12 @@ std::vector<ContentPart> parts_of(const Json& content, const std::string& path) 
   std::vector<ContentPart> parts;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
-    const JsonFields part(object_of((*list)[i], where), where + ".");
-    const std::string type = required(part, "type");
+    const JsonFields part(object_of(&(*list)[i], where), where + ".");
+    const std::string type = part.required_string("type");
     if (type != "input_text" && type != "output_text" && type != "text" && type != "reasoning_text")
       throw RequestError::unsupported(part.path("type"),
                                       fmt::format("parts of the type \"{}\" are not supported", type));
-    parts.push_back({required(part, "text")});
+    parts.push_back({part.required_string("text")});
   }
   return parts;
 }
@@ -69,13 +57,15 @@ class Turns {
       add_message(item);
     } else if (type == "function_call") {
       assistant(!messages_.empty() && messages_.back().role == "assistant")
-          .calls.push_back(
-              {.id = required(item, "call_id"), .name = required(item, "name"), .arguments = call_arguments(item)});
+          .calls.push_back({.id = item.required_string("call_id"),
+                            .name = item.required_string("name"),
+                            .arguments = call_arguments(item)});
     } else if (type == "function_call_output") {
       const Json* output = item.find("output");
       if (output == nullptr) throw RequestError::bad_field(item.path("output"), "is required", "missing_field");
-      messages_.push_back(
-          {.role = "tool", .content = parts_of(*output, item.path("output")), .call_id = required(item, "call_id")});
+      messages_.push_back({.role = "tool",
+                           .content = parts_of(*output, item.path("output")),
+                           .call_id = item.required_string("call_id")});
     } else if (type == "reasoning") {
       if (const Json* content = item.find("content")) reasoning_ += text_of(*content, item.path("content"));
     } else {
@@ -104,7 +94,7 @@ class Turns {
     return messages_.back();
   }
   void add_message(const JsonFields& item) {
-    const std::string role = required(item, "role");
+    const std::string role = item.required_string("role");
     const Json* content = item.find("content");
     if (content == nullptr) throw RequestError::bad_field(item.path("content"), "is required", "missing_field");
     if (role != "user" && role != "assistant" && role != "system" && role != "developer")
@@ -137,7 +127,7 @@ std::vector<Message> parse_input(const JsonFields& f) {
   if (items->empty()) throw RequestError::bad_field("input", "must not be empty");
   for (std::size_t i = 0; i < items->size(); ++i) {
     const std::string where = fmt::format("input[{}]", i);
-    turns.add(JsonFields(object_of((*items)[i], where), where + "."));
+    turns.add(JsonFields(object_of(&(*items)[i], where), where + "."));
   }
   return turns.take();
 }
@@ -152,36 +142,23 @@ void parse_choice(const JsonFields& f, Tools& tools) {
     tools.may_call = name != "none" || tools.specs.empty();
     tools.must_call = name == "required";
   } else {
-    const JsonFields named(object_of(*choice, "tool_choice"), "tool_choice.");
-    if (required(named, "type") != "function")
+    const JsonFields named(object_of(choice, "tool_choice"), "tool_choice.");
+    if (named.required_string("type") != "function")
       throw RequestError::unsupported("tool_choice.type", "only \"function\" is supported");
     tools.must_call = true;
-    tools.only = required(named, "name");
+    tools.only = named.required_string("name");
   }
   check_choice(tools, "tool_choice", "parameters");
 }
 
 Tools parse_tool_list(const JsonFields& f) {
   Tools tools;
-  if (const Json* value = f.find("tools")) {
-    const JsonArray* list = value->if_array();
-    if (list == nullptr) throw RequestError::bad_field("tools", "must be a list", "invalid_type");
-    for (std::size_t i = 0; i < list->size(); ++i) {
-      const std::string where = fmt::format("tools[{}]", i);
-      const JsonObject& tool = object_of((*list)[i], where);
-      const std::string type = required(JsonFields(tool, where + "."), "type");
-      if (type == "function") {
-        add_tool(parse_tool(tool, where), where, tools);
-      } else {
-        log_ignored(fmt::format("the tool '{}'", type));
-      }
-    }
-  }
+  parse_flat_tools(f, "function", "parameters", log_ignored, tools);
   parse_choice(f, tools);
   tools.parallel = f.boolean("parallel_tool_calls").value_or(true) && tools.only.empty();
   const Json* reasoning = f.find("reasoning");
   if (reasoning == nullptr) return tools;
-  if (const auto effort = JsonFields(object_of(*reasoning, "reasoning"), "reasoning.").string("effort")) {
+  if (const auto effort = JsonFields(object_of(reasoning, "reasoning"), "reasoning.").string("effort")) {
     tools.variables["reasoning_effort"] = dump(Json(*effort));
     tools.thinks = *effort != "none";
   }
@@ -191,10 +168,10 @@ Tools parse_tool_list(const JsonFields& f) {
 /// "text": {"format": {"type", "schema"}}
 void parse_form(const JsonFields& f, GenerationRequest& r) {
   const Json* text = f.find("text");
-  const Json* format = text == nullptr ? nullptr : JsonFields(object_of(*text, "text"), "text.").find("format");
+  const Json* format = text == nullptr ? nullptr : JsonFields(object_of(text, "text"), "text.").find("format");
   if (format == nullptr) return;
-  const JsonFields form(object_of(*format, "text.format"), "text.format.");
-  const std::string type = required(form, "type");
+  const JsonFields form(object_of(format, "text.format"), "text.format.");
+  const std::string type = form.required_string("type");
   if (type == "text") return;
   const Json* schema = form.find("schema");
   const Json any = JsonObject{{"type", "object"}};

@@ -15,19 +15,6 @@ namespace {
 
 constexpr std::size_t kMaxTools = 512, kMaxNameBytes = 128;
 
-const JsonObject& object_of(const Json* value, const std::string& path) {
-  if (value == nullptr) throw RequestError::bad_field(path, "is required", "missing_field");
-  const JsonObject* object = value->if_object();
-  if (object == nullptr) throw RequestError::bad_field(path, "must be an object", "invalid_type");
-  return *object;
-}
-
-const JsonArray& array_of(const Json& value, const std::string& path) {
-  const JsonArray* array = value.if_array();
-  if (array == nullptr) throw RequestError::bad_field(path, "must be a list", "invalid_type");
-  return *array;
-}
-
 void check_name(const std::string& name, const std::string& path) {
   const bool good = !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
@@ -84,6 +71,14 @@ void parse_variables(const JsonFields& f, Tools& tools) {
   }
 }
 
+/// Refuses a second tool of one name, and too many.
+void add_tool(text::ToolSpec tool, const std::string& path, Tools& to) {
+  if (to.specs.size() == kMaxTools) throw RequestError::bad_field("tools", fmt::format("at most {} tools", kMaxTools));
+  if (std::ranges::find(to.specs, tool.name, &text::ToolSpec::name) != to.specs.end())
+    throw RequestError::bad_field(path + ".name", fmt::format("\"{}\" is there twice", tool.name));
+  to.specs.push_back(std::move(tool));
+}
+
 }  // namespace
 
 text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, const char* schema) {
@@ -95,13 +90,6 @@ text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, c
   if (const Json* parameters = f.find(schema)) tool.parameters = dump(object_of(parameters, f.path(schema)));
   if (f.boolean("strict").value_or(false)) check_enforceable(tool, f.path(schema));
   return tool;
-}
-
-void add_tool(text::ToolSpec tool, const std::string& path, Tools& to) {
-  if (to.specs.size() == kMaxTools) throw RequestError::bad_field("tools", fmt::format("at most {} tools", kMaxTools));
-  if (std::ranges::find(to.specs, tool.name, &text::ToolSpec::name) != to.specs.end())
-    throw RequestError::bad_field(path + ".name", fmt::format("\"{}\" is there twice", tool.name));
-  to.specs.push_back(std::move(tool));
 }
 
 void check_choice(const Tools& tools, const std::string& field, const char* schema) {
@@ -116,10 +104,27 @@ void check_choice(const Tools& tools, const std::string& field, const char* sche
   if (!found) throw RequestError::bad_field(field, fmt::format("there is no tool \"{}\"", tools.only));
 }
 
+void parse_flat_tools(const JsonFields& f, std::string_view type, const char* schema,
+                      const std::function<void(const std::string&)>& ignore, Tools& to) {
+  const Json* value = f.find("tools");
+  if (value == nullptr) return;
+  const JsonArray& list = array_of(value, "tools");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string where = fmt::format("tools[{}]", i);
+    const JsonObject& tool = object_of(&list[i], where);
+    const std::string its_type = JsonFields(tool, where + ".").string("type").value_or(std::string(type));
+    if (its_type == type) {
+      add_tool(parse_tool(tool, where, schema), where, to);
+    } else {
+      ignore(fmt::format("the tool '{}'", its_type));
+    }
+  }
+}
+
 Tools parse_tools(const JsonFields& f) {
   Tools tools;
   if (const Json* list = f.find("tools")) {
-    const JsonArray& array = array_of(*list, "tools");
+    const JsonArray& array = array_of(list, "tools");
     for (std::size_t i = 0; i < array.size(); ++i) {
       const std::string path = fmt::format("tools[{}]", i);
       add_tool(parse_tool(function_of(array[i], path), path + ".function"), path + ".function", tools);
@@ -136,7 +141,7 @@ std::vector<text::ChatCall> parse_calls(const JsonFields& f) {
   std::vector<text::ChatCall> calls;
   const Json* list = f.find("tool_calls");
   if (list == nullptr) return calls;
-  const JsonArray& array = array_of(*list, f.path("tool_calls"));
+  const JsonArray& array = array_of(list, f.path("tool_calls"));
   for (std::size_t i = 0; i < array.size(); ++i) {
     const std::string path = fmt::format("{}[{}]", f.path("tool_calls"), i);
     const JsonFields function(function_of(array[i], path), path + ".function.");

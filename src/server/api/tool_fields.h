@@ -2,7 +2,9 @@
 // messages that make calls or answer them.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/api/json_fields.h"
@@ -16,8 +18,10 @@ Tools parse_tools(const JsonFields& f);
 /// {"name", "description", `schema`, "strict"}. `path`: of the object, for errors.
 text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, const char* schema = "parameters");
 
-/// Refuses a second tool of one name, and too many.
-void add_tool(text::ToolSpec tool, const std::string& path, Tools& to);
+/// `tools` of APIs whose tools have their fields side by side: {"type", "name", "description", `schema`}. Those of another type
+/// than `type` run elsewhere: `ignore` hears of each.
+void parse_flat_tools(const JsonFields& f, std::string_view type, const char* schema,
+                      const std::function<void(const std::string&)>& ignore, Tools& to);
 
 /// Refuses a choice without a tool, and tools that must be called and whose schemas no grammar enforces. `field`: what names the
 /// tool; `schema`: a tool's field, for errors.
