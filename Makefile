@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured peer-tests agents soak bench-quality bench-perplexity format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests agents soak bench-quality bench-perplexity format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -21,6 +21,9 @@ serve:         ## Serve the pinned model (or MODEL=gemma3) on http://127.0.0.1:8
 
 test:          ## Build and run all tests; some: ARGS="-R kv_"
 	@scripts/test.sh release $(ARGS)
+
+bench-tools:   ## Forced calls of 200 functions of BFCL, validated: DATA=folder of BFCL_v4_*.json
+	@scripts/bench-tools.sh "$(DATA)"
 
 peer-tests:    ## llama.cpp's own server tests against coppice, some ten minutes: ARGS="unit/test_basic.py"
 	@scripts/peer-tests.sh $(ARGS)
