@@ -59,7 +59,7 @@ class Turns {
       assistant(!messages_.empty() && messages_.back().role == "assistant")
           .calls.push_back({.id = item.required_string("call_id"),
                             .name = item.required_string("name"),
-                            .arguments = call_arguments(item)});
+                            .arguments = parse_arguments(item)});
     } else if (type == "function_call_output") {
       const Json* output = item.find("output");
       if (output == nullptr) throw RequestError::bad_field(item.path("output"), "is required", "missing_field");
@@ -79,15 +79,6 @@ class Turns {
   std::vector<Message> take() { return std::move(messages_); }
 
  private:
-  static std::string call_arguments(const JsonFields& item) {
-    std::string arguments = item.string("arguments").value_or("{}");
-    try {
-      parse_body(arguments);
-    } catch (const RequestError&) {
-      throw RequestError::bad_field(item.path("arguments"), "must be a JSON object, as text");
-    }
-    return arguments;
-  }
   Message& assistant(bool same_turn) {
     if (!same_turn) messages_.push_back({.role = "assistant"});
     messages_.back().reasoning += std::exchange(reasoning_, {});

@@ -137,6 +137,18 @@ Tools parse_tools(const JsonFields& f) {
   return tools;
 }
 
+std::string parse_arguments(const JsonFields& f) {
+  const Json* arguments = f.find("arguments");
+  if (arguments != nullptr && arguments->is_object()) return dump(*arguments);
+  std::string text = f.string("arguments").value_or("{}");
+  try {
+    parse_body(text);  // templates write them as JSON
+  } catch (const RequestError&) {
+    throw RequestError::bad_field(f.path("arguments"), "must be a JSON object, as text");
+  }
+  return text;
+}
+
 std::vector<text::ChatCall> parse_calls(const JsonFields& f) {
   std::vector<text::ChatCall> calls;
   const Json* list = f.find("tool_calls");
@@ -149,17 +161,7 @@ std::vector<text::ChatCall> parse_calls(const JsonFields& f) {
     call.id = JsonFields(array[i].get_object(), path + ".").string("id").value_or("");
     call.name = function.string("name").value_or("");
     check_name(call.name, function.path("name"));
-    const Json* arguments = function.find("arguments");
-    call.arguments = arguments == nullptr     ? "{}"
-                     : arguments->is_object() ? dump(*arguments)
-                                              : function.string("arguments").value_or("{}");
-    // Templates write arguments as JSON.
-    if (!arguments || !arguments->is_string()) continue;
-    try {
-      parse_body(call.arguments);
-    } catch (const RequestError&) {
-      throw RequestError::bad_field(function.path("arguments"), "must be a JSON object, as text");
-    }
+    call.arguments = parse_arguments(function);
   }
   return calls;
 }

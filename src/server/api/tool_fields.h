@@ -27,6 +27,9 @@ void parse_flat_tools(const JsonFields& f, std::string_view type, const char* sc
 /// tool; `schema`: a tool's field, for errors.
 void check_choice(const Tools& tools, const std::string& field, const char* schema);
 
+/// A call's `arguments`: JSON, as text or as it is; none: no arguments.
+std::string parse_arguments(const JsonFields& f);
+
 /// An assistant message's `tool_calls`. `f`: the message.
 std::vector<text::ChatCall> parse_calls(const JsonFields& f);
 
