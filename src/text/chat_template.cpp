@@ -6,6 +6,7 @@
 
 #include "text/chat_template_impl.h"
 #include "text/llama_log.h"
+#include "text/tool_chat.h"
 
 namespace coppice::text {
 
@@ -42,25 +43,7 @@ std::string ChatTemplate::source() const {
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, TurnEnd end) const {
-  if (end == TurnEnd::kContinue)
-    return render(messages.first(messages.size() - 1), TurnEnd::kOpenTurn) + messages.back().content;
-  common_chat_templates_inputs inputs;
-  inputs.add_generation_prompt = end == TurnEnd::kOpenTurn;
-  inputs.use_jinja = true;
-  // Only the prompt is wanted: making a parser for tool calls out of the template would take six times as long.
-  inputs.force_pure_content = true;
-  inputs.messages.reserve(messages.size());
-  for (const ChatMessage& message : messages) {
-    common_chat_msg& m = inputs.messages.emplace_back();
-    m.role = message.role;
-    m.content = message.content;
-  }
-  try {
-    const std::lock_guard lock(impl_->mutex);
-    return common_chat_templates_apply(impl_->templates.get(), inputs).prompt;
-  } catch (const std::exception& e) {
-    throw TemplateError(fmt::format("chat template: {}", e.what()));
-  }
+  return render(ToolChat{.messages = messages, .end = end}).prompt;
 }
 
 }  // namespace coppice::text

@@ -56,7 +56,7 @@ class ChatTemplate {
   /// is left out here). Throws TemplateError. REQUIRES: at least one message.
   std::string render(std::span<const ChatMessage> messages, TurnEnd end) const;
 
-  /// The same with tools, reasoning and variables of the template (tool_chat.h). Takes milliseconds.
+  /// The same with tools, reasoning and variables of the template (tool_chat.h). With tools it takes milliseconds.
   ToolPrompt render(const ToolChat& chat) const;
 
   /// The Jinja template.

@@ -104,7 +104,8 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
   inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
   inputs.enable_thinking = chat.thinks;
   inputs.chat_template_kwargs = chat.variables;
-  inputs.force_pure_content = tools.empty();  // no parser is made
+  // Where only the prompt is wanted: making a parser for calls out of the template would take six times as long.
+  inputs.force_pure_content = tools.empty();
   return inputs;
 }
 
@@ -147,16 +148,17 @@ void add_grammar(const ToolChat& chat, const common_chat_params& params, ToolPro
 }  // namespace
 
 ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
+  if (chat.end == TurnEnd::kContinue) {
+    ToolChat before = chat;
+    before.messages = chat.messages.first(chat.messages.size() - 1);
+    before.end = TurnEnd::kOpenTurn;
+    return {.prompt = render(before).prompt + chat.messages.back().content};
+  }
   try {
     const std::lock_guard lock(impl_->mutex);
     const common_chat_templates* own = impl_->templates.get();
     auto caps = common_chat_templates_get_caps(own);
     const bool knows_tools = caps["supports_tools"] && caps["supports_tool_calls"];
-    const common_chat_templates* form = own;
-    if (!knows_tools) {
-      if (!impl_->plain_form) impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
-      form = impl_->plain_form.get();
-    }
     ToolPrompt result;
     if (knows_tools) {
       result.prompt = common_chat_templates_apply(own, inputs_of(chat.messages, chat, chat.tools)).prompt;
@@ -167,6 +169,9 @@ ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
     if (chat.tools.empty() || !chat.may_call) return result;
     std::vector<ToolSpec> callable(chat.tools.begin(), chat.tools.end());
     if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
+    if (!knows_tools && !impl_->plain_form)
+      impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
+    const common_chat_templates* form = knows_tools ? own : impl_->plain_form.get();
     const common_chat_params params = common_chat_templates_apply(form, inputs_of(chat.messages, chat, callable));
     result.format = format_of(params);
     result.stops = params.additional_stops;

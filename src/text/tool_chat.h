@@ -25,7 +25,7 @@ struct ToolSpec {
 /// What ChatTemplate::render() takes besides messages.
 struct ToolChat {
   std::span<const ChatMessage> messages;  ///< at least one
-  TurnEnd end = TurnEnd::kOpenTurn;       ///< not kContinue
+  TurnEnd end = TurnEnd::kOpenTurn;       ///< kContinue: without tools
   std::span<const ToolSpec> tools;
   bool may_call = true;  ///< false: tools are only told of
   bool must_call = false;

@@ -36,9 +36,6 @@ class EngineOnFakes final : public server::Model {
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
     return texts_.detokenize(tokens, special);
   }
-  std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override {
-    return texts_.render(messages, end);
-  }
   text::ToolPrompt render(const text::ToolChat& chat) const override { return texts_.render(chat); }
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source&) const override {
     throw grammar::GrammarError("no grammars here");

@@ -40,27 +40,20 @@ std::string FakeModel::detokenize(std::span<const kv::Token> tokens, bool) const
   return {tokens.begin(), tokens.end()};
 }
 
-std::string FakeModel::render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const {
+text::ToolPrompt FakeModel::render(const text::ToolChat& chat) const {
   on_text_();
   std::string out;
-  for (const auto& m : messages) {
+  for (const auto& tool : chat.tools) out += tool.name + "\n";
+  for (const auto& m : chat.messages) {
     if (m.content == "alien") throw text::TemplateError("no aliens");
-    out += m.role + ": " + m.content + "\n";
+    out += m.role + ": ";
+    if (!m.reasoning.empty()) out += "(" + m.reasoning + ") ";
+    for (const auto& call : m.calls) out += call.name + call.arguments + " ";
+    out += m.content + "\n";
   }
-  if (end == text::TurnEnd::kContinue) out.pop_back();
-  return end == text::TurnEnd::kOpenTurn ? out + "assistant: " : out;
-}
-
-text::ToolPrompt FakeModel::render(const text::ToolChat& chat) const {
-  std::string prompt;
-  for (const auto& tool : chat.tools) prompt += tool.name + "\n";
-  std::vector<text::ChatMessage> messages(chat.messages.begin(), chat.messages.end());
-  for (text::ChatMessage& m : messages) {
-    std::string before = m.reasoning.empty() ? "" : "(" + m.reasoning + ") ";
-    for (const auto& call : m.calls) before += call.name + call.arguments + " ";
-    m.content.insert(0, before);
-  }
-  return {.prompt = prompt + render(messages, chat.end)};
+  if (chat.end == text::TurnEnd::kContinue) out.pop_back();
+  if (chat.end == text::TurnEnd::kOpenTurn) out += "assistant: ";
+  return {.prompt = std::move(out)};
 }
 
 std::shared_ptr<const grammar::Grammar> FakeModel::compile(const grammar::Source& source) const {

@@ -29,7 +29,6 @@ class FakeModel final : public server::Model {
   std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view cache_salt,
                                        std::size_t most) const override;
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override;
-  std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override;
   text::ToolPrompt render(
       const text::ToolChat& chat) const override;  ///< tools' names, then messages, with thoughts and calls
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override;

@@ -43,9 +43,6 @@ class EngineModel final : public Model {
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
     return vocabulary_->detokenize(tokens, special);
   }
-  std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const override {
-    return template_->render(messages, end);
-  }
   text::ToolPrompt render(const text::ToolChat& chat) const override { return template_->render(chat); }
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override {
     std::call_once(compiler_made_, [this] { compiler_ = std::make_unique<grammar::Compiler>(words()); });

@@ -54,9 +54,7 @@ class Model {
                                                std::size_t most) const = 0;
   /// Joined bytes, not always valid UTF-8. special: show special tokens too.
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
-  /// The chat's prompt text. Throws text::TemplateError.
-  virtual std::string render(std::span<const text::ChatMessage> messages, text::TurnEnd end) const = 0;
-  /// The same with tools. Throws text::TemplateError.
+  /// The chat's prompt. Throws text::TemplateError.
   virtual text::ToolPrompt render(const text::ToolChat& chat) const = 0;
   /// Takes milliseconds, seconds at worst. Throws grammar::GrammarError.
   virtual std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const = 0;

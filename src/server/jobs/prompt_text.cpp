@@ -79,17 +79,14 @@ text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, te
   std::vector<text::ChatMessage> chat;
   chat.reserve(messages.size());
   std::size_t bytes = 0;
-  bool plain = tools == Tools();
   for (Message& message : messages) {
     const text::ChatMessage& to = chat.emplace_back(as_text(std::move(message)));
-    plain = plain && to.calls.empty() && to.reasoning.empty() && to.role != "tool";
     bytes += to.content.size() + to.reasoning.size();
     for (const text::ChatCall& call : to.calls) bytes += call.arguments.size();
   }
   for (const text::ToolSpec& tool : tools.specs) bytes += tool.description.size() + tool.parameters.size();
   check_bytes(facts, bytes, field);
   try {
-    if (plain) return {.prompt = model.render(chat, end)};
     return model.render({.messages = chat,
                          .end = end,
                          .tools = tools.specs,
