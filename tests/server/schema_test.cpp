@@ -46,6 +46,8 @@ INSTANTIATE_TEST_SUITE_P(
     Keywords, RefusedSchemas,
     ::testing::Values(
         Refused{"{'not': {'type': 'null'}}", "not", ""},  //
+        Refused{"{'not': {}}", "not", ""},                //
+        Refused{"{'contains': {}}", "contains", ""},      //
         Refused{"{'properties': {'a': {'if': {'type': 'null'}, 'then': {'type': 'null'}}}}", "if", "/properties/a"},
         Refused{"{'dependentRequired': {'a': ['b']}}", "dependentRequired", ""},  //
         Refused{"{'dependentSchemas': {'a': {'minProperties': 2}}}", "dependentSchemas", ""},

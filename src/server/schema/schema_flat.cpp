@@ -63,7 +63,9 @@ bool is_empty(const value& v) {
 void refuse_unknown_assertions(const object& schema, const std::string& place) {
   for (const auto& field : schema) {
     const std::string_view name = field.key();
-    if (!has(kRefused, name) || is_empty(field.value())) continue;
+    // Without content most of them say nothing; but nothing is valid under "not": {}, and "contains": {} wants an item.
+    const bool says_something = name == "not" || name == "contains" || !is_empty(field.value());
+    if (!has(kRefused, name) || !says_something) continue;
     const bool idle = (name == "if" && !schema.contains("then") && !schema.contains("else")) ||
                       ((name == "then" || name == "else") && !schema.contains("if")) ||
                       (name == "unevaluatedItems" && field.value() == value(true));
