@@ -183,7 +183,8 @@ Compiler::Compiler(const Words& words, std::size_t cache_bytes) : impl_(std::mak
 Compiler::~Compiler() = default;
 
 std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
-  check_size(written.text, written.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes);
+  check_size(written.text, written.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes, written.kind);
+  if (written.kind == Kind::kGbnf) refuse_extensions(written.text);
   const Source source{.kind = written.kind,
                       .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text};
   std::string key = Impl::key_of(source);

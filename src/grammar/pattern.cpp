@@ -23,7 +23,7 @@ bool matches_nothing(const xgrammar::FSMWithStartEnd& fsm) {
 }
 
 xgrammar::FSMWithStartEnd build(const std::string& regex) {
-  check_size(regex, kMaxRegexBytes);
+  check_size(regex, kMaxRegexBytes, Kind::kRegex);
   // XGrammar has another way for the rest, which forgets that a quote ends the string.
   if (!std::ranges::all_of(regex, [](char c) { return c >= 0x20 && c <= 0x7e; }))
     throw GrammarError("it has characters beyond ASCII: write them as \\u escapes");

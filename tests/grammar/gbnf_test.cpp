@@ -19,6 +19,27 @@ TEST(Gbnf, StringsClassesAndCommentsStay) {
     EXPECT_EQ(with_empty_strings(text), text);
 }
 
+TEST(Gbnf, XGrammarsOwnWordsAreRefused) {
+  for (const char* text : {R"(root ::= Regex("a+"))", R"(root ::= "a" Token (5))", R"(root[max_chars=3] ::= "a"+)",
+                           R"(root ::= "a" (= "b"))", "root ::= TagDispatch((\"<a>\", x))\nx ::= \"b\"",
+                           "root ::= \"a\"\na [lazy] ::= \"b\""})
+    EXPECT_THROW(refuse_extensions(text), GrammarError) << text;
+  for (const char* text : {R"(root ::= "Regex(" [(=] token a[a-z] # Token(5))", R"(root ::= my-Token ("=" | Tokens))"})
+    EXPECT_NO_THROW(refuse_extensions(text)) << text;
+}
+
+TEST(Gbnf, BracketsInStringsAndClassesDontNest) {
+  Words words{.ends = {256}};
+  for (int byte = 0; byte < 256; ++byte) words.pieces.emplace_back(1, static_cast<char>(byte));
+  words.pieces.emplace_back("");
+  const Compiler compiler(words);
+  const std::string many(static_cast<std::size_t>(2 * kMaxSourceDepth), '(');
+  EXPECT_NE(compiler.compile({.kind = Kind::kGbnf, .text = "root ::= \"" + many + "\" [" + many + "]"}), nullptr);
+  EXPECT_THROW(compiler.compile({.kind = Kind::kGbnf, .text = "root ::= " + many}), GrammarError);
+  EXPECT_THROW(compiler.compile({.kind = Kind::kGbnf, .text = "root ::= ]]]]]]" + many}), GrammarError);
+  EXPECT_NE(compiler.compile({.kind = Kind::kRegex, .text = "a[" + many.substr(0, 200) + "]"}), nullptr);
+}
+
 TEST(Gbnf, LlamaCppsWhiteSpaceCompiles) {
   Words words{.ends = {256}};
   for (int byte = 0; byte < 256; ++byte) words.pieces.emplace_back(1, static_cast<char>(byte));
