@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
 
 namespace coppice::cli {
 namespace {
@@ -11,6 +15,16 @@ namespace {
 CLI::Validator not_negative() {
   return CLI::Validator(
       [](const std::string& text) { return text.starts_with('-') ? text + " is negative" : std::string(); }, "");
+}
+
+/// llama-server's -1 for "as it suits".
+CLI::Validator minus_one_as(std::string value) {
+  return CLI::Validator(
+      [value = std::move(value)](std::string& text) {
+        if (text == "-1") text = value;
+        return std::string();
+      },
+      "");
 }
 
 /// A time from `least` to a million seconds (eleven days: more would overflow some clocks). Refuses NaN.
@@ -46,11 +60,12 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--ctx,-c,--ctx-size,--max-model-len", o.context,
                   "Tokens of one request, answer included (default: the model's, as far as the pool holds)")
-      ->check(CLI::Range(0, 1 << 30))
+      ->check(CLI::IsMember({0}) | CLI::Range(2, 1 << 30))  // one for the prompt, one for the answer
       ->envname("LLAMA_ARG_CTX_SIZE")
       ->group(group);
   command.add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core)")
-      ->check(CLI::Range(1, 512))
+      ->transform(minus_one_as("0"))
+      ->check(CLI::Range(0, 512))
       ->envname("LLAMA_ARG_THREADS")
       ->group(group);
   command
@@ -85,6 +100,7 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command
       .add_option("--max-batch,--parallel,--max-num-seqs", o.engine.max_batch, "Sequences that run at the same time")
+      ->transform(minus_one_as(std::to_string(o.engine.max_batch)))
       ->check(CLI::Range(1, 4096))
       ->envname("LLAMA_ARG_N_PARALLEL")
       ->capture_default_str()
@@ -211,12 +227,25 @@ void add_defaults(CLI::App& command, server::GenerationDefaults& d) {
   command.add_option("--repeat-penalty", d.repeat_penalty, "Above 1: repeats become less likely")
       ->check(CLI::Range(1e-3, 1e3))
       ->group(group);
-  command.add_option("--seed,-s", d.seed, "Of the random numbers (default: random)")
-      ->transform(not_negative())
+  command
+      .add_option_function<std::int64_t>(
+          "--seed,-s",
+          [&d](std::int64_t seed) {
+            d.seed.reset();
+            if (seed >= 0) d.seed = static_cast<std::uint64_t>(seed);
+          },
+          "Of the random numbers; -1: random, the default")
+      ->check(CLI::Range(std::int64_t{-1}, std::numeric_limits<std::int64_t>::max()))
       ->group(group);
   command
-      .add_option("--n-predict,-n,--predict", d.max_tokens, "Tokens of an answer (default: as far as the context goes)")
-      ->check(CLI::Range(1, 1 << 30))
+      .add_option_function<std::int32_t>(
+          "--n-predict,-n,--predict",
+          [&d](std::int32_t n) {
+            d.max_tokens.reset();
+            if (n > 0) d.max_tokens = n;
+          },
+          "Tokens of an answer; -1: as far as the context goes, the default")
+      ->check(CLI::IsMember({-1, -2}) | CLI::Range(1, 1 << 30))
       ->envname("LLAMA_ARG_N_PREDICT")
       ->group(group);
 }
