@@ -129,10 +129,18 @@ std::string with_one_call(const std::string& grammar) {
   return std::regex_replace(grammar, calls, "$1$2");
 }
 
+/// The library's rule for white space allows twenty blanks, and stands twice in a row at many places: the text between two
+/// signs then has hundreds of readings, more with each sign. One blank at most is enough for calls.
+std::string with_one_blank(const std::string& grammar) {
+  static const std::regex space(R"((^|\n)space ::= [^\n]*)");
+  return std::regex_replace(grammar, space, "$1space ::= \" \"?");
+}
+
 /// What comes of the grammar of calls: from the beginning where one must be made, else from where the model begins one.
 void add_grammar(const ToolChat& chat, const common_chat_params& params, ToolPrompt& to) {
   if (params.grammar.empty()) return;
-  const std::string grammar = chat.parallel ? params.grammar : with_one_call(params.grammar);
+  const std::string spaced = with_one_blank(params.grammar);
+  const std::string grammar = chat.parallel ? spaced : with_one_call(spaced);
   if (chat.must_call) {
     to.grammar = without_text_before(grammar);
     to.begun = params.generation_prompt;
