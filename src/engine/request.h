@@ -57,11 +57,12 @@ enum class Refusal : std::uint8_t {
   kTooManySamples,  ///< can never fit, but one sample of it could
   kQueueFull,
   kShutdown,
-  kFailed,    ///< the executor or its sampler threw, or memory ran out; the message says what
-  kTimeout,   ///< the deadline passed before the first token
-  kTooHeavy,  ///< can never be let in: alone it weighs more than all requests may. Message holds the figures
+  kFailed,         ///< the executor or its sampler threw, or memory ran out; the message says what
+  kTimeout,        ///< the deadline passed before the first token
+  kUnsatisfiable,  ///< sampling::Unsatisfiable; the message says what is asked too much
+  kTooHeavy,       ///< can never be let in: alone it weighs more than all requests may. Message holds the figures
 };
-inline constexpr std::size_t kRefusals = 7;
+inline constexpr std::size_t kRefusals = 8;
 
 /// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is complete.
 /// Before the first of them come the prompt's tokens, if they are to be scored: in order, each once, over several events.
@@ -73,7 +74,7 @@ struct Event {
   bool done = false;
   Usage usage;                     ///< filled when done
   std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated
-  std::string message;             ///< with refusal, and with kError
+  std::string message;             ///< with refusal, kError and kUnsatisfiable
   double retry_seconds = 0;        ///< with kQueueFull: by then the queue should have drained
   /// With the first event after the request's admission, if it was asked for: whatever comes of the request, whoever was
   /// admitted has one.

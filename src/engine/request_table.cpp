@@ -74,7 +74,8 @@ void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
     } else if (outcome.kind == Outcome::Kind::kTimedOut) {
       end_samples(open, sampling::Finish::kTimeout, "");
     } else {
-      end_samples(open, sampling::Finish::kError, outcome.message);
+      const bool asked = outcome.refusal == Refusal::kUnsatisfiable;
+      end_samples(open, asked ? sampling::Finish::kUnsatisfiable : sampling::Finish::kError, outcome.message);
     }
   }
   count(open, outcome);
@@ -118,7 +119,8 @@ void RequestTable::end_samples(OpenRequest& open, sampling::Finish finish, const
     if (open.ended[i]) continue;
     sampling::Piece last{.token = -1, .finish = finish};
     // An answer that failed is none: its sample, which may be what failed, isn't asked for the rest of the text.
-    if (finish != sampling::Finish::kError) flush_into(last, *open.request.samples[i]);
+    const bool failed = finish == sampling::Finish::kError || finish == sampling::Finish::kUnsatisfiable;
+    if (!failed) flush_into(last, *open.request.samples[i]);
     put(open, static_cast<int>(i), std::move(last), message);
   }
 }

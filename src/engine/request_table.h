@@ -30,7 +30,7 @@ struct Outcome {
     kFinished,   ///< all of its samples ended by themselves
     kCancelled,  ///< its open samples end with Finish::kCancelled
     kTimedOut,   ///< ... with Finish::kTimeout; if no token went out, with a refusal
-    kFailed,     ///< ... with Finish::kError; if no token went out, with a refusal
+    kFailed,     ///< ... with Finish::kError or kUnsatisfiable; if no token went out, with a refusal
     kRefused,    ///< REQUIRES: no token went out
   };
   Kind kind = Kind::kFinished;

@@ -45,8 +45,10 @@ EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) 
 
 Outcome failed(const std::exception& error) {
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  return {
-      .kind = Outcome::Kind::kFailed, .refusal = Refusal::kFailed, .message = memory ? "out of memory" : error.what()};
+  const bool asked = dynamic_cast<const sampling::Unsatisfiable*>(&error) != nullptr;
+  return {.kind = Outcome::Kind::kFailed,
+          .refusal = asked ? Refusal::kUnsatisfiable : Refusal::kFailed,
+          .message = memory ? "out of memory" : error.what()};
 }
 
 Outcome refused(Refusal why, std::string message) {
@@ -325,7 +327,7 @@ void StepLoop::sample_one(Sequence& sequence, std::span<float> logits) {
     figures_.token_gap_seconds.add(std::chrono::duration<double>(now_ - sequence.last_token).count());
   }
   sequence.last_token = now_;
-  sequence.out.push_back(piece.token);
+  if (piece.token >= 0) sequence.out.push_back(piece.token);
 
   const auto length = static_cast<std::int32_t>(sequence.out.size());
   const bool answer_full = open.request.max_tokens && length >= *open.request.max_tokens;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -33,11 +34,19 @@ struct PromptToken {
 
 /// Why a sample's text ended.
 enum class Finish : std::uint8_t {
-  kStop,       ///< end-of-sequence token or a stop string
-  kLength,     ///< max_tokens, the context or the pool
-  kCancelled,  ///< the client went away, or the server ends
-  kTimeout,    ///< the request's deadline passed
+  kStop,           ///< end-of-sequence token or a stop string
+  kLength,         ///< max_tokens, the context or the pool
+  kCancelled,      ///< the client went away, or the server ends
+  kTimeout,        ///< the request's deadline passed
+  kUnsatisfiable,  ///< no token may come next, by what the request asks for
   kError,
+};
+
+/// No token may come next: bans and biases leave none, or none that the grammar allows; or the grammar is too ambiguous to be
+/// followed. The client's mistake. what() is a sentence for it.
+class Unsatisfiable : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 /// What one sampled token brings. `text` may be empty (held back: half a character, or the beginning of a stop string)
@@ -56,7 +65,7 @@ class Generation {
  public:
   virtual ~Generation() = default;
 
-  /// Picks the next token. logits: [n_vocab], raw; may be changed in place.
+  /// Picks the next token. logits: [n_vocab], raw; may be changed in place. Throws Unsatisfiable.
   virtual Piece next(std::span<float> logits) = 0;
 
   /// The text (and logprobs) still held back, when the engine ends the sample for a reason of its own (length).

@@ -45,9 +45,10 @@ class TextGeneration final : public Generation {
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
-    const kv::Token token = sampler_.pick(logits, grammar_ ? grammar_->mask() : std::span<const std::int32_t>());
+    const std::optional<kv::Token> drawn = draw(logits);
+    if (!drawn) return dead_end();
+    const kv::Token token = *drawn;
     ++n_tokens_;
-    if (grammar_ && !grammar_->accept(token, *vocabulary_)) return dead_end(token);
     if (ends(token)) {
       Piece piece = flush();
       if (logprobs_of_end_) piece.logprobs.push_back(logprobs_.read(logits, token, n_logprobs_, *vocabulary_));
@@ -93,12 +94,25 @@ class TextGeneration final : public Generation {
     LogprobEntry entry;
   };
 
-  /// No token that the sampler may draw continues the text by the grammar: bans or biases leave none, or the vocabulary.
-  Piece dead_end(kv::Token token) {
-    const bool whole = grammar_->whole();
+  /// None: no token may come next.
+  std::optional<kv::Token> draw(std::span<float> logits) {
+    if (!grammar_) return sampler_.pick(logits);
+    try {
+      const auto token = sampler_.pick(logits, grammar_->mask());
+      return token && grammar_->accept(*token, *vocabulary_) ? token : std::nullopt;
+    } catch (const grammar::GrammarError& e) {
+      throw Unsatisfiable(e.what());
+    }
+  }
+
+  /// Bans or biases leave no token, or the vocabulary none that continues the text by the grammar.
+  Piece dead_end() {
+    if (!grammar_) throw Unsatisfiable("no token may be drawn: what the request bans or allows leaves none");
+    if (!grammar_->whole())
+      throw Unsatisfiable("no token may be drawn that goes on by the grammar: bans, biases or min_tokens leave none");
     Piece piece = flush();
-    piece.token = token;
-    piece.finish = whole ? Finish::kStop : Finish::kError;
+    piece.token = -1;
+    piece.finish = Finish::kStop;
     return piece;
   }
 

@@ -124,7 +124,7 @@ Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t see
   for (const auto& word : params_->bad_words) max_tail_ = std::max(max_tail_, word.size() - 1);
 }
 
-kv::Token Sampler::pick(std::span<float> logits, std::span<const std::int32_t> mask) {
+std::optional<kv::Token> Sampler::pick(std::span<float> logits, std::span<const std::int32_t> mask) {
   if (logits.empty()) throw std::invalid_argument("no logits");
   std::span<float> row = logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_)));
   if (!mask.empty()) {
@@ -134,8 +134,10 @@ kv::Token Sampler::pick(std::span<float> logits, std::span<const std::int32_t> m
   row = allowed(row);
   apply_edits(row);
   work.scan.scan(row);
-  const kv::Token token = greedy() ? likeliest() : draw();
+  const bool possible = work.scan.max() != kNone;
+  const kv::Token token = !possible ? -1 : greedy() ? work.scan.argmax() : draw();
   undo_edits(row);
+  if (!possible) return std::nullopt;
   ++n_drawn_;
   if (max_tail_ > 0) {
     if (tail_.size() == max_tail_) tail_.erase(tail_.begin());
@@ -149,8 +151,10 @@ std::vector<Candidate> Sampler::distribution(std::span<float> logits) {
   const std::span<float> row = allowed(logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_))));
   apply_edits(row);
   work.scan.scan(row);
-  if (greedy() || !std::isfinite(work.scan.max())) {
-    const kv::Token token = likeliest();
+  if (work.scan.max() == kNone) {
+    work.candidates.clear();
+  } else if (greedy() || !std::isfinite(work.scan.max())) {
+    const kv::Token token = work.scan.argmax();
     work.candidates.assign(1, {token, row[static_cast<std::size_t>(token)], 1});
   } else {
     filter();
@@ -174,12 +178,6 @@ std::span<float> Sampler::allowed(std::span<float> logits) {
     if (at < logits.size()) work.row[at] = logits[at];
   }
   return work.row;
-}
-
-kv::Token Sampler::likeliest() const {
-  // None is possible: at least one that the request names.
-  if (restricted() && !std::isfinite(work.scan.max())) return params_->allowed_tokens.front();
-  return work.scan.argmax();
 }
 
 /// Those whose beginning was just generated must not get their last token.
@@ -244,7 +242,7 @@ double Sampler::uniform() {
 
 kv::Token Sampler::draw() {
   const double u = uniform();
-  if (!std::isfinite(work.scan.max())) return likeliest();
+  if (!std::isfinite(work.scan.max())) return work.scan.argmax();
   if (!filtered()) return work.scan.draw(u * work.scan.sum_exp(1 / temperature_));
   double target = u * filter();
   for (const Candidate& c : work.candidates) {

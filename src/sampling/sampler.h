@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <unordered_map>
@@ -33,11 +34,11 @@ class Sampler {
           std::span<const kv::Token> banned, std::int32_t n_vocab, std::span<const kv::Token> ends = {});
 
   /// Draws a token and counts it for the penalties. logits: [n_vocab] or other sizes > 0: what both have is
-  /// used. mask: of a grammar, bit i % 32 of word i / 32 allows token i; empty: all are allowed. If no token is possible (all
-  /// -inf), token 0.
-  kv::Token pick(std::span<float> logits, std::span<const std::int32_t> mask = {});
+  /// used. mask: of a grammar, bit i % 32 of word i / 32 allows token i; empty: all are allowed. None: no token is possible
+  /// (all are -inf).
+  std::optional<kv::Token> pick(std::span<float> logits, std::span<const std::int32_t> mask = {});
 
-  /// The tokens that may be drawn now with their weights, likeliest first: for tests and tools. Greedy: one.
+  /// The tokens that may be drawn now with their weights, likeliest first: for tests and tools. Greedy: one. Empty: none is possible.
   std::vector<Candidate> distribution(std::span<float> logits);
 
  private:
@@ -56,7 +57,6 @@ class Sampler {
   /// The logits that may be changed: of another place, with the allowed tokens' only, where some are not allowed.
   std::span<float> allowed(std::span<float> logits);
   bool restricted() const { return !params_->allowed_tokens.empty(); }
-  kv::Token likeliest() const;  ///< of the row in hand
 
   void apply_edits(std::span<float> logits);
   void bar_bad_words(std::span<float> logits);

@@ -117,14 +117,39 @@ TEST(GrammarGeneration, BeginsWhereTheReasoningEnds) {
   EXPECT_EQ(result.finish, Finish::kStop);
 }
 
-TEST(GrammarGeneration, DeadEndsAreErrors) {
+TEST(GrammarGeneration, DeadEndsAreTheClientsMistake) {
   // The model's logits leave nothing of what the grammar allows.
   const auto generation = generations(following("[0-9]{4}", 0));
   std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()), -std::numeric_limits<float>::infinity());
   logits[static_cast<std::size_t>(vocabulary()->tokenize("z", false, false).front())] = 0;
-  const Piece piece = generation.front()->next(logits);
-  EXPECT_EQ(piece.finish, Finish::kError);
-  EXPECT_EQ(piece.text, "");
+  EXPECT_THROW(generation.front()->next(logits), Unsatisfiable);
+}
+
+TEST(GrammarGeneration, AWholeTextEndsWhereNothingMayFollow) {
+  SamplingParams params = following("1", 0);
+  for (const Token end : vocabulary()->end_tokens())
+    params.logit_bias.emplace(end, -std::numeric_limits<float>::infinity());
+  const auto generation = generations(params);
+  std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()), 0);
+  EXPECT_EQ(generation.front()->next(logits).text, "1");
+  const Piece last = generation.front()->next(logits);
+  EXPECT_EQ(last.finish, Finish::kStop);
+  EXPECT_EQ(last.token, -1) << "a refused token must not be counted";
+}
+
+TEST(GrammarGeneration, AnAmbiguousGrammarIsTheClientsMistake) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.grammar.grammar = compiled(grammar::Kind::kGbnf, R"(root ::= root root root | "a")");
+  const auto generation = generations(params);
+  const Token a = vocabulary()->tokenize("a", false, false).front();
+  EXPECT_THROW(
+      for (int i = 0; i < 100000; ++i) {
+        std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()), -1000);
+        logits[static_cast<std::size_t>(a)] = 0;
+        generation.front()->next(logits);
+      },
+      Unsatisfiable);
 }
 
 TEST(GrammarGeneration, EndTokensCannotBeIgnored) {

@@ -137,9 +137,9 @@ void add_engine(Families& out, const Snapshot& s) {
 }  // namespace
 
 std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http) const {
-  static constexpr std::array kReasons = {"too_long",     "too_many_samples", "queue_full", "shutdown",
-                                          "failed",       "timeout",          "too_heavy",  "invalid",
-                                          "unauthorized", "too_large",        "too_slow",   "unavailable"};
+  static constexpr std::array kReasons = {"too_long",  "too_many_samples", "queue_full", "shutdown", "failed",
+                                          "timeout",   "unsatisfiable",    "too_heavy",  "invalid",  "unauthorized",
+                                          "too_large", "too_slow",         "unavailable"};
   static_assert(kReasons.size() == std::tuple_size_v<decltype(rejections_)>);
   Families out;
   MetricFamily requests{

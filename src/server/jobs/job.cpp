@@ -13,6 +13,10 @@ namespace asio = boost::asio;
 
 namespace {
 
+RequestError unsatisfiable(const std::string& message) {
+  return {400, message.empty() ? "No token may be drawn." : message, "", "unsatisfiable"};
+}
+
 RequestError refusal_error(const engine::Event& event, const std::string& input_field) {
   const std::string& message = event.message;
   switch (*event.refusal) {
@@ -22,6 +26,8 @@ RequestError refusal_error(const engine::Event& event, const std::string& input_
       return {400, message.empty() ? "Too many samples." : message, "n", "invalid_value"};
     case engine::Refusal::kTooHeavy:
       return {400, message.empty() ? "The request is too heavy." : message, input_field, "too_heavy"};
+    case engine::Refusal::kUnsatisfiable:
+      return unsatisfiable(message);
     case engine::Refusal::kQueueFull:
       return RequestError::queue_full(message.empty() ? "The queue is full: try again later." : message,
                                       std::max(1, static_cast<int>(std::ceil(event.retry_seconds))));
@@ -106,6 +112,7 @@ void Job::on_event(engine::Event&& event) {
     if (finish == sampling::Finish::kError)
       return fail(
           RequestError::server_error(500, event.message.empty() ? "The model failed." : event.message, "model_failed"));
+    if (finish == sampling::Finish::kUnsatisfiable) return fail(unsatisfiable(event.message));
     if (finish == sampling::Finish::kCancelled) return fail(RequestError::shutting_down());
     if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
     if (!event.prompt.empty()) add_prompt(it->second.first_choice, std::move(event.prompt));

@@ -142,6 +142,7 @@ TEST_F(ApiTest, RefusalsHaveTheirStatus) {
        {Case{engine::Refusal::kTooLong, 400, "context_length_exceeded", "messages", "prompt"},
         Case{engine::Refusal::kTooManySamples, 400, "invalid_value", "n", "n"},
         Case{engine::Refusal::kTooHeavy, 400, "too_heavy", "messages", "prompt"},
+        Case{engine::Refusal::kUnsatisfiable, 400, "unsatisfiable", "", ""},
         Case{engine::Refusal::kQueueFull, 429, "queue_full", "", ""},
         Case{engine::Refusal::kShutdown, 503, "unavailable", "", ""},
         Case{engine::Refusal::kTimeout, 504, "deadline_exceeded", "", ""},
@@ -170,9 +171,10 @@ TEST_F(ApiTest, OnePromptRefusedCancelsTheOthers) {
   EXPECT_TRUE(model.wait_cancelled(first));
 }
 
-TEST_F(ApiTest, CancellationAndFailureAreServerErrors) {
+TEST_F(ApiTest, AnAnswerThatBreaksOffIsAnError) {
   FakeModel& model = start();
-  for (const auto& [finish, status] : {std::pair{Finish::kCancelled, 503}, {Finish::kError, 500}}) {
+  for (const auto& [finish, status] :
+       {std::pair{Finish::kCancelled, 503}, {Finish::kError, 500}, {Finish::kUnsatisfiable, 400}}) {
     auto c = client();
     const auto before = model.submitted();
     c->send(post_request("/v1/completions", R"({"prompt": "a"})"));
