@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <boost/json/parse.hpp>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -24,6 +25,7 @@
 #include "executor/ggml/ggml_executor.h"
 #include "kv/cache.h"
 #include "model/model.h"
+#include "server/api/json.h"
 #include "server/jobs/engine_model.h"
 #include "server/server.h"
 #include "text/chat_template.h"
@@ -61,6 +63,20 @@ std::string read_file(const std::string& path) {
   std::string text{std::istreambuf_iterator<char>(in), {}};
   if (text.empty()) throw std::runtime_error(fmt::format("'{}' is empty.", path));
   return text;
+}
+
+/// What the template is told where requests say nothing.
+text::ChatDefaults chat_defaults(const ServeOptions& o) {
+  text::ChatDefaults defaults{.thinks = o.reasoning != "off"};
+  if (o.chat_variables.empty()) return defaults;
+  boost::system::error_code error;
+  const auto given = boost::json::parse(o.chat_variables, error);
+  const auto* variables = error ? nullptr : given.if_object();
+  if (variables == nullptr) throw std::runtime_error("--chat-template-kwargs must be a JSON object.");
+  for (const auto& [name, value] : *variables) defaults.variables[name] = server::dump(value);
+  if (const auto thinks = defaults.variables.find("enable_thinking"); thinks != defaults.variables.end())
+    defaults.thinks = thinks->second != "false";
+  return defaults;
 }
 
 /// Checks what can be checked before anything large is allocated, and fills in the pool's size.
@@ -142,7 +158,7 @@ Opened open_files(ServeOptions& o) {
     throw std::runtime_error(fmt::format("{} is damaged: it has {} tokens in the vocabulary, {} in the embedding",
                                          o.model, opened.vocabulary->size(), opened.model.spec.n_vocab));
   }
-  opened.chat_template = std::make_shared<const text::ChatTemplate>(opened.vocabulary, read_file(o.chat_template));
+  opened.chat_template = std::make_shared<const text::ChatTemplate>(opened.vocabulary, read_file(o.chat_template), chat_defaults(o));
   return opened;
 }
 
@@ -211,7 +227,7 @@ server::CacheReports cache_reports(const ServeOptions& o) {
 
 int serve(ServeOptions o) {
   keep_memory_flat();
-  start_logging(o.log_level);
+  start_logging(o.server.api.verbose ? "debug" : o.log_level);
   o.server.api.isolate_keys = o.isolate == "keys";
   if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");

@@ -58,6 +58,18 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->envname("LLAMA_ARG_CHAT_TEMPLATE_FILE")
       ->group(group);
   command
+      .add_option("--chat-template-kwargs,--default-chat-template-kwargs", o.chat_variables,
+                  "Variables of the template, as a JSON object; a request's own go first")
+      ->envname("LLAMA_ARG_CHAT_TEMPLATE_KWARGS")
+      ->group(group);
+  command
+      .add_option("--reasoning", o.reasoning,
+                  "off: models that can answer without reasoning do so, unless a request asks for it")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->envname("LLAMA_ARG_REASONING")
+      ->capture_default_str()
+      ->group(group);
+  command
       .add_option("--ctx,-c,--ctx-size,--max-model-len", o.context,
                   "Tokens of one request, answer included (default: the model's, as far as the pool holds)")
       ->check(CLI::IsMember({0}) | CLI::Range(2, 1 << 30))  // one for the prompt, one for the answer
@@ -198,6 +210,11 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       .add_option("--drain-seconds", s.drain_seconds, "Time that running requests get to end after SIGINT or SIGTERM")
       ->check(seconds_from(0))
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--verbose,-v", o.server.api.verbose,
+                "Log at level debug, and say in chats' answers which prompt the model got (__verbose)")
+      ->envname("LLAMA_ARG_VERBOSE")
       ->group(group);
   command.add_option("--log-level", o.log_level, "What is logged")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))

@@ -19,6 +19,8 @@ struct ServeOptions {
   std::string model;
   std::vector<std::string> names;  ///< to serve it by
   std::string chat_template;
+  std::string chat_variables;  ///< JSON; empty: none
+  std::string reasoning = "auto";
   std::string share = "on";
   std::string isolate = "none";
   std::string cache_report;  ///< empty: by the other options

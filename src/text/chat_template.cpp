@@ -24,8 +24,9 @@ std::string parse_error(const std::string& source) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source)
-    : vocabulary_(std::move(vocabulary)), impl_(std::make_unique<Impl>()) {
+ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source,
+                           ChatDefaults defaults)
+    : vocabulary_(std::move(vocabulary)), defaults_(std::move(defaults)), impl_(std::make_unique<Impl>()) {
   route_llama_log();
   try {
     impl_->templates = common_chat_templates_init(vocabulary_->model(), override_source);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -34,6 +35,12 @@ enum class TurnEnd : std::uint8_t {
   kContinue,  ///< with the last message, as the assistant's open turn
 };
 
+/// What holds for chats that don't say.
+struct ChatDefaults {
+  bool thinks = true;                            ///< false: models that can do without are told not to
+  std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
+};
+
 /// The template refuses the messages, or is itself broken; what() holds its reason, fit for a client's eyes.
 class TemplateError : public std::runtime_error {
  public:
@@ -47,7 +54,8 @@ class ChatTemplate {
  public:
   /// `override_source`: a Jinja template to use in place of the file's. A file without one gets ChatML.
   /// Throws TemplateError when the template does not parse.
-  explicit ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source = "");
+  explicit ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source = "",
+                        ChatDefaults defaults = {});
   ~ChatTemplate();
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
@@ -65,6 +73,7 @@ class ChatTemplate {
  private:
   struct Impl;
   std::shared_ptr<const Vocabulary> vocabulary_;
+  ChatDefaults defaults_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -84,7 +84,7 @@ std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, st
 }
 
 common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, const ToolChat& chat,
-                                       std::span<const ToolSpec> tools) {
+                                       const ChatDefaults& defaults, std::span<const ToolSpec> tools) {
   common_chat_templates_inputs inputs;
   inputs.use_jinja = true;
   inputs.add_generation_prompt = chat.end == TurnEnd::kOpenTurn;
@@ -102,8 +102,9 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
                                         : COMMON_CHAT_TOOL_CHOICE_AUTO;
   inputs.parallel_tool_calls = chat.parallel;
   inputs.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
-  inputs.enable_thinking = chat.thinks;
+  inputs.enable_thinking = chat.thinks.value_or(defaults.thinks);
   inputs.chat_template_kwargs = chat.variables;
+  inputs.chat_template_kwargs.insert(defaults.variables.begin(), defaults.variables.end());
   // Where only the prompt is wanted: making a parser for calls out of the template would take six times as long.
   inputs.force_pure_content = tools.empty();
   return inputs;
@@ -169,10 +170,10 @@ ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
     const bool knows_tools = caps["supports_tools"] && caps["supports_tool_calls"];
     ToolPrompt result;
     if (knows_tools) {
-      result.prompt = common_chat_templates_apply(own, inputs_of(chat.messages, chat, chat.tools)).prompt;
+      result.prompt = common_chat_templates_apply(own, inputs_of(chat.messages, chat, defaults_, chat.tools)).prompt;
     } else {
       const std::vector<ChatMessage> plain = in_plain_form(chat.messages, chat.tools);
-      result.prompt = common_chat_templates_apply(own, inputs_of(plain, chat, {})).prompt;
+      result.prompt = common_chat_templates_apply(own, inputs_of(plain, chat, defaults_, {})).prompt;
     }
     if (chat.tools.empty() || !chat.may_call) return result;
     std::vector<ToolSpec> callable(chat.tools.begin(), chat.tools.end());
@@ -180,7 +181,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
     if (!knows_tools && !impl_->plain_form)
       impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
     const common_chat_templates* form = knows_tools ? own : impl_->plain_form.get();
-    const common_chat_params params = common_chat_templates_apply(form, inputs_of(chat.messages, chat, callable));
+    const common_chat_params params = common_chat_templates_apply(form, inputs_of(chat.messages, chat, defaults_, callable));
     result.format = format_of(params);
     result.stops = params.additional_stops;
     add_grammar(chat, params, result);

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,7 +32,7 @@ struct ToolChat {
   bool must_call = false;
   std::string only;                              ///< with must_call: the tool that must be called; empty: any
   bool parallel = false;                         ///< there may be several calls in an answer
-  bool thinks = true;                            ///< false: models that can do without are told not to
+  std::optional<bool> thinks;                    ///< false: models that can do without are told not to; unset: the default
   std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
 };
 

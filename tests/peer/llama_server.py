@@ -13,7 +13,7 @@ import tempfile
 SAME = {"--port", "--host", "--temp", "--seed", "--threads", "--batch-size", "--alias", "--api-key", "--cors-origins",
         "--chat-template-file"}
 NEEDLESS = {"--offline", "--cont-batching", "--metrics", "--slots", "--no-slots", "--jinja", "--no-jinja", "--swa-full",
-            "--no-mmproj", "--no-ui", "--no-models-autoload", "--verbose", "--backend_sampling", "--no-cache-idle-slots"}
+            "--no-mmproj", "--no-ui", "--no-models-autoload", "--backend_sampling", "--no-cache-idle-slots"}
 NEEDLESS_WITH_VALUE = {"--ubatch-size", "--n-gpu-layers", "-ctk", "-ctv", "-fa", "--cache-ram", "--reasoning-format",
                        "--tags", "--models-max"}
 UNKNOWN = {"--embedding": "embeddings", "--reranking": "reranking", "--lora": "LoRA", "--context-shift": "context shift",
@@ -65,6 +65,8 @@ def translate(arguments: list[str]) -> list[str]:
             refuse(UNKNOWN[name])
         elif name in NEEDLESS:
             pass
+        elif name == "--verbose":
+            out.append(name)
         elif name == "--kv-unified":
             unified = True
         elif not rest:
@@ -82,8 +84,7 @@ def translate(arguments: list[str]) -> list[str]:
         elif name == "--chat-template":
             out += ["--chat-template", template_file(rest.pop(0))]
         elif name == "--reasoning":
-            if rest.pop(0) != "auto":
-                refuse("reasoning")
+            out += [name, rest.pop(0)]
         elif name == "--ctx-size":
             context = int(rest.pop(0))
         elif name == "--parallel":

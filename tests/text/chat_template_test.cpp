@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "text/fixtures.h"
+#include "text/tool_chat.h"
 
 namespace coppice::text {
 namespace {
@@ -55,6 +56,15 @@ TEST(ChatTemplate, AnOverrideTakesThePlaceOfTheFiles) {
   const ChatTemplate chat(test::vocabulary(), "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
   const std::vector<ChatMessage> messages = {{"user", "hi"}, {"assistant", "ho"}};
   EXPECT_EQ(chat.render(messages, TurnEnd::kOpenTurn), "[user: hi][assistant: ho]");
+}
+
+TEST(ChatTemplate, WhatAChatDoesNotSayTheOperatorDoes) {
+  const std::string source = "{{ enable_thinking }} {{ tone }} {{ messages[0].content }}";
+  const ChatTemplate chat(test::vocabulary(), source, {.thinks = false, .variables = {{"tone", R"("dry")"}}});
+  const std::vector<ChatMessage> messages = {{"user", "hi"}};
+  EXPECT_EQ(chat.render(messages, TurnEnd::kClosed), "False dry hi");
+  const ToolChat own = {.messages = messages, .thinks = true, .variables = {{"tone", R"("warm")"}}};
+  EXPECT_EQ(chat.render(own).prompt, "True warm hi");
 }
 
 TEST(ChatTemplate, TheLastMessageMayGoOn) {

@@ -128,9 +128,9 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
     add(root + "/models", "GET", &Api::models);
     add(root + "/chat/completions/input_tokens", "POST", &Api::convert<count_reply>);
     add_dialect(root + "/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
+    add_dialect(root + "/responses", std::make_unique<ResponsesDialect>());
   }
   add_dialect("/v1/messages", std::make_unique<AnthropicDialect>());
-  add_dialect("/v1/responses", std::make_unique<ResponsesDialect>());
   add("/v1/messages/count_tokens", "POST", &Api::convert<anthropic_count_reply>);
   add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
   for (const char* path : {"/completion", "/completions"}) add_dialect(path, std::make_unique<LlamaDialect>());
@@ -335,6 +335,7 @@ asio::awaitable<void> Api::prepare(WorkQueue& worker, std::size_t bytes, std::fu
 GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
   const JsonObject body = parse_body(request.body, json_limits(facts.context_length, dialect.max_prompts()));
   GenerationRequest parsed = dialect.parse(body, request_limits(facts, config_.defaults));
+  parsed.prompt_text |= config_.verbose;
   check(parsed);
   parsed.cache_salt.insert(0, request.tenant_salt);
   const ServedNames& names = config_.names;

@@ -58,6 +58,7 @@ struct ApiConfig {
   std::string version = "0";                             ///< of this server
   bool isolate_keys = false;                             ///< no key's requests share the cache with another's
   CacheReports cache_reports = CacheReports::kText;
+  bool verbose = false;  ///< chats' answers say their prompts
 };
 
 }  // namespace coppice::server

@@ -251,7 +251,7 @@ std::string OpenAiStream::delta(Delta&& delta) {
   if (!choice.opened) {
     choice.opened = true;
     if (chat) {
-      out += chunk(delta.choice, JsonObject{{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+      out += chunk(delta.choice, JsonObject{{"role", "assistant"}, {"content", nullptr}}, nullptr, nullptr);
     } else if (!head_.echoes.empty() && !echo_of(head_.echoes, index, choices_.size()).empty()) {
       out += chunk(delta.choice, Json(echo_of(head_.echoes, index, choices_.size())), nullptr, nullptr);
     }

@@ -39,7 +39,7 @@ struct Tools {
   bool must_call = false;
   std::string only;                              ///< with must_call: the tool that must be called; empty: any
   bool parallel = true;                          ///< an answer may call several
-  bool thinks = true;                            ///< false: models that can do without are told not to
+  std::optional<bool> thinks;                    ///< false: models that can do without are told not to; unset: as the operator says
   std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
 
   bool operator==(const Tools&) const = default;

@@ -224,7 +224,7 @@ TEST(OpenAiStream, ChatOpensEachChoiceWithItsRole) {
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0], json::parse(R"({"id": "an-id", "object": "chat.completion.chunk", "created": 1234,
     "model": "m", "system_fingerprint": "b1",
-    "choices": [{"index": 1, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
+    "choices": [{"index": 1, "delta": {"role": "assistant", "content": null}, "logprobs": null,
     "finish_reason": null}], "usage": null})"));
   EXPECT_EQ(events[1]["choices"][0]["delta"], json::parse(R"({"content": "a"})"));
   events = parse_events(stream.delta({.choice = 1, .text = "b", .finish = Finish::kStop}));

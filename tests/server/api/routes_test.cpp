@@ -84,6 +84,18 @@ TEST_F(RoutesTest, TemplatesAreAppliedAndCounted) {
   EXPECT_EQ(post("/tokenize", prefill).json()["count"], 22);
 }
 
+TEST_F(RoutesTest, AVerboseServerTellsThePrompt) {
+  server::ServerConfig c = config();
+  c.api.verbose = true;
+  start(words({"x"}), c);
+  EXPECT_EQ(post("/v1/chat/completions", kMessages + "}").json()["__verbose"]["prompt"], "user: hi\nassistant: ");
+}
+
+TEST_F(RoutesTest, ResponsesAreThereWithoutTheVersion) {
+  start(words({"x"}));
+  EXPECT_EQ(post("/responses", R"({"input": "hi"})").json()["object"], "response");
+}
+
 TEST_F(RoutesTest, PiecesOfCharactersAreBytes) {
   start();
   const json tokens = post("/tokenize", R"({"content": "aé", "with_pieces": true})").json()["tokens"];
