@@ -158,7 +158,8 @@ Opened open_files(ServeOptions& o) {
     throw std::runtime_error(fmt::format("{} is damaged: it has {} tokens in the vocabulary, {} in the embedding",
                                          o.model, opened.vocabulary->size(), opened.model.spec.n_vocab));
   }
-  opened.chat_template = std::make_shared<const text::ChatTemplate>(opened.vocabulary, read_file(o.chat_template), chat_defaults(o));
+  opened.chat_template =
+      std::make_shared<const text::ChatTemplate>(opened.vocabulary, read_file(o.chat_template), chat_defaults(o));
   return opened;
 }
 

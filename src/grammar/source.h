@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kv/types.h"
+
 namespace coppice::grammar {
 
 enum class Kind : std::uint8_t {
@@ -28,6 +30,8 @@ struct Constraint {
   Source source;
   /// The grammar holds from the end of this text on ("</think>"); empty: from the beginning. Before it all is allowed.
   std::string after;
+  /// With `after`: the first token must be this one ("<think>"), or the grammar holds from the beginning; -1: any may be.
+  kv::Token opens = -1;
   std::string begun;      ///< text that counts as the grammar's first: the prompt's end, or `after` itself
   std::string field;      ///< of the request, for errors
   bool optional = false;  ///< without it, if it can't be compiled, the answer may come in any form

@@ -8,6 +8,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "grammar/matcher.h"
 #include "kv/types.h"
@@ -23,12 +25,14 @@ class GrammarState {
 
   /// Of the next token; empty: all are allowed.
   std::span<const std::int32_t> mask() {
-    if (!matcher_ && params_.after.empty()) begin();
-    return matcher_ ? matcher_->mask() : std::span<const std::int32_t>();
+    if (!matcher_ && (params_.after.empty() || may_open_)) begin();
+    if (!matcher_) return {};
+    return may_open_ ? with_opening(matcher_->mask()) : matcher_->mask();
   }
 
   /// False: the token may not come next.
   bool accept(kv::Token token, const text::Vocabulary& vocabulary) {
+    if (std::exchange(may_open_, false) && token == params_.opens) matcher_.reset();
     if (matcher_) return matcher_->accept(token);
     // What must come first is looked for in the bytes, special tokens' names among them.
     const std::size_t seen = before_.size();
@@ -50,13 +54,23 @@ class GrammarState {
   bool whole() const { return matcher_ && matcher_->whole(); }
 
  private:
+  /// The grammar's first tokens, and the one that puts it off.
+  std::span<const std::int32_t> with_opening(std::span<const std::int32_t> mask) {
+    first_.assign(mask.begin(), mask.end());
+    const auto token = static_cast<std::size_t>(params_.opens);
+    if (token / 32 < first_.size()) first_[token / 32] |= static_cast<std::int32_t>(1U << token % 32);
+    return first_;
+  }
+
   void begin() {
     matcher_.emplace(params_.grammar);
     if (!params_.begun.empty()) matcher_->accept_text(params_.begun);
   }
 
   const GrammarParams& params_;
-  std::string before_;  ///< the end of the text before the grammar
+  bool may_open_ = params_.opens >= 0;  ///< the first token is to come
+  std::vector<std::int32_t> first_;     ///< its mask
+  std::string before_;                  ///< the end of the text before the grammar
   std::optional<grammar::Matcher> matcher_;
 };
 

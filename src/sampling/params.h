@@ -30,6 +30,8 @@ class ParamError : public std::invalid_argument {
 struct GrammarParams {
   std::shared_ptr<const grammar::Grammar> grammar;  ///< null: none
   std::string after;  ///< it holds from the end of this text on; empty: from the beginning
+  kv::Token opens =
+      -1;  ///< with `after`: the first token must be this one, or it holds from the beginning; -1: any may be
   std::string begun;  ///< counts as its first text: the prompt's end, or `after` itself
 };
 

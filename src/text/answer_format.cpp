@@ -1,6 +1,7 @@
 #include "text/answer_format.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "text/answer_format_impl.h"
@@ -27,10 +28,15 @@ AnswerFormat::AnswerFormat(std::unique_ptr<const Impl> impl) : impl_(std::move(i
 AnswerFormat::~AnswerFormat() = default;
 
 struct AnswerReader::State {
+  explicit State(const ThoughtTags& tags) {
+    if (!tags.end.empty()) thoughts.emplace(tags);
+  }
+
   struct Call {
     bool named = false;
     std::string arguments;
   };
+  std::optional<ThoughtSplitter> thoughts;  ///< in place of the parser
   // What was passed on so far.
   std::string content, reasoning;
   std::vector<Call> calls;
@@ -55,11 +61,12 @@ struct AnswerReader::State {
 };
 
 AnswerReader::AnswerReader(std::shared_ptr<const AnswerFormat> format)
-    : format_(std::move(format)), state_(std::make_unique<State>()) {}
+    : format_(std::move(format)), state_(std::make_unique<State>(format_->impl().thoughts)) {}
 AnswerReader::~AnswerReader() = default;
 AnswerReader::AnswerReader(AnswerReader&&) noexcept = default;
 
 AnswerParts AnswerReader::push(std::string_view text) {
+  if (state_->thoughts) return state_->thoughts->push(text);
   text_ += text;
   if (text_.size() < next_) return {};
   next_ = text_.size() + std::max<std::size_t>(1, text_.size() / kPart);
@@ -67,6 +74,7 @@ AnswerParts AnswerReader::push(std::string_view text) {
 }
 
 AnswerParts AnswerReader::finish() {
+  if (state_->thoughts) return state_->thoughts->finish();
   return read(true);
 }
 

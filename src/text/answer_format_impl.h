@@ -4,11 +4,13 @@
 #include <chat.h>
 
 #include "text/answer_format.h"
+#include "text/thought_splitter.h"
 
 namespace coppice::text {
 
 struct AnswerFormat::Impl {
   common_chat_parser_params params;
+  ThoughtTags thoughts;  ///< with an end: there is nothing to read but these, and no parser
 };
 
 }  // namespace coppice::text

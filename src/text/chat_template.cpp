@@ -35,6 +35,7 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
     throw TemplateError(fmt::format("chat template: {}",
                                     parse_error(override_source.empty() && own != nullptr ? own : override_source)));
   }
+  find_thoughts();
 }
 
 ChatTemplate::~ChatTemplate() = default;

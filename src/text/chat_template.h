@@ -72,6 +72,8 @@ class ChatTemplate {
 
  private:
   struct Impl;
+  void find_thoughts();
+
   std::shared_ptr<const Vocabulary> vocabulary_;
   ChatDefaults defaults_;
   std::unique_ptr<Impl> impl_;

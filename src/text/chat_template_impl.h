@@ -6,12 +6,15 @@
 #include <mutex>
 
 #include "text/chat_template.h"
+#include "text/thought_splitter.h"
 
 namespace coppice::text {
 
 struct ChatTemplate::Impl {
   common_chat_templates_ptr templates;
   common_chat_templates_ptr plain_form;  ///< of calls, where the template knows none; made when it is wanted
+  ThoughtTags thoughts;                  ///< around reasoning before plain text
+  bool marked = false;                   ///< answers are marked otherwise: the library reads them, without tools, too
   std::mutex mutex;                      ///< the interpreter promises nothing about threads
 };
 

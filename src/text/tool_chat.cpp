@@ -105,8 +105,6 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
   inputs.enable_thinking = chat.thinks.value_or(defaults.thinks);
   inputs.chat_template_kwargs = chat.variables;
   inputs.chat_template_kwargs.insert(defaults.variables.begin(), defaults.variables.end());
-  // Where only the prompt is wanted: making a parser for calls out of the template would take six times as long.
-  inputs.force_pure_content = tools.empty();
   return inputs;
 }
 
@@ -154,7 +152,36 @@ void add_grammar(const ToolChat& chat, const common_chat_params& params, ToolPro
   to.from = to.begun = trigger.value;
 }
 
+/// How an answer without calls is read. `opening`: the prompt's end, which opens the assistant's turn; it may have closed the
+/// reasoning already.
+void add_thoughts(const std::string& opening, const ThoughtTags& tags, ToolPrompt& to) {
+  if (tags.end.empty()) return;
+  const std::size_t begun = opening.rfind(tags.begin);
+  const bool open = begun != std::string::npos;
+  if (open && opening.find(tags.end, begun) != std::string::npos) return;
+  to.thoughts = tags;
+  to.thoughts.open = open;
+  auto impl = std::make_unique<AnswerFormat::Impl>();
+  impl->thoughts = to.thoughts;
+  to.format = std::make_shared<const AnswerFormat>(std::move(impl));
+}
+
 }  // namespace
+
+/// Tags around thoughts, with plain text behind them. Other marks are left to the library's parser.
+void ChatTemplate::find_thoughts() {
+  static const std::regex tag(R"([<\[](\w+:)?think[>\]])", std::regex::icase);
+  const std::vector<ChatMessage> question = {{.role = "user", .content = "?"}};
+  try {
+    const common_chat_params params =
+        common_chat_templates_apply(impl_->templates.get(), inputs_of(question, {.messages = question}, {}, {}));
+    if (!params.supports_thinking) return;
+    const std::string& begin = params.thinking_start_tag;
+    impl_->marked = !std::regex_match(begin, tag);
+    if (!impl_->marked) impl_->thoughts = {.begin = begin, .end = begin.substr(0, 1) + "/" + begin.substr(1)};
+  } catch (const std::exception&) {  // it refuses the question, or the library cannot read its answers
+  }
+}
 
 ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
   if (chat.end == TurnEnd::kContinue) {
@@ -168,20 +195,33 @@ ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
     const common_chat_templates* own = impl_->templates.get();
     auto caps = common_chat_templates_get_caps(own);
     const bool knows_tools = caps["supports_tools"] && caps["supports_tool_calls"];
+    const auto prompt_of = [&](std::span<const ChatMessage> messages, std::span<const ToolSpec> tools) {
+      auto inputs = inputs_of(messages, chat, defaults_, tools);
+      // Where only the prompt is wanted: making a parser for calls out of the template would take six times as long.
+      inputs.force_pure_content = tools.empty() && !impl_->marked;
+      return common_chat_templates_apply(own, inputs);
+    };
+    const common_chat_params prompt =
+        knows_tools ? prompt_of(chat.messages, chat.tools) : prompt_of(in_plain_form(chat.messages, chat.tools), {});
     ToolPrompt result;
-    if (knows_tools) {
-      result.prompt = common_chat_templates_apply(own, inputs_of(chat.messages, chat, defaults_, chat.tools)).prompt;
-    } else {
-      const std::vector<ChatMessage> plain = in_plain_form(chat.messages, chat.tools);
-      result.prompt = common_chat_templates_apply(own, inputs_of(plain, chat, defaults_, {})).prompt;
+    result.prompt = prompt.prompt;
+    if (chat.tools.empty() || !chat.may_call) {
+      if (chat.end != TurnEnd::kOpenTurn) return result;
+      if (impl_->marked) {
+        result.format = format_of(prompt);
+        result.stops = prompt.additional_stops;
+      } else {
+        add_thoughts(prompt.generation_prompt, impl_->thoughts, result);
+      }
+      return result;
     }
-    if (chat.tools.empty() || !chat.may_call) return result;
     std::vector<ToolSpec> callable(chat.tools.begin(), chat.tools.end());
     if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
     if (!knows_tools && !impl_->plain_form)
       impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
     const common_chat_templates* form = knows_tools ? own : impl_->plain_form.get();
-    const common_chat_params params = common_chat_templates_apply(form, inputs_of(chat.messages, chat, defaults_, callable));
+    const common_chat_params params =
+        common_chat_templates_apply(form, inputs_of(chat.messages, chat, defaults_, callable));
     result.format = format_of(params);
     result.stops = params.additional_stops;
     add_grammar(chat, params, result);

@@ -117,6 +117,28 @@ TEST(GrammarGeneration, BeginsWhereTheReasoningEnds) {
   EXPECT_EQ(result.finish, Finish::kStop);
 }
 
+TEST(GrammarGeneration, ReasoningMayBeLeftOut) {
+  SamplingParams params = following("[0-9]{4}");
+  const Token opens = vocabulary()->tokenize("I", false, false).front();
+  params.grammar.after = "</think>";
+  params.grammar.opens = opens;
+  const auto without = generations(params);
+  std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()), -1000);
+  logits[static_cast<std::size_t>(opens)] =
+      -2000;  // the model would rather say what the grammar wants, or anything else
+  logits[static_cast<std::size_t>(vocabulary()->tokenize("z", false, false).front())] = 0;
+  const Piece first = without.front()->next(logits);
+  EXPECT_THAT(first.text + play(*without.front()).text, MatchesRegex("[0-9][0-9][0-9][0-9]"));
+
+  const auto with = generations(params);
+  for (const Token token : vocabulary()->tokenize("I wonder.</think>", false, false)) {
+    std::vector<float> forced(static_cast<std::size_t>(vocabulary()->size()), -1000);
+    forced[static_cast<std::size_t>(token)] = 0;
+    EXPECT_EQ(with.front()->next(forced).token, token);
+  }
+  EXPECT_THAT(play(*with.front()).text, MatchesRegex("[0-9][0-9][0-9][0-9]"));
+}
+
 TEST(GrammarGeneration, DeadEndsAreTheClientsMistake) {
   // The model's logits leave nothing of what the grammar allows.
   const auto generation = generations(following("[0-9]{4}", 0));

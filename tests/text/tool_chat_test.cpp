@@ -111,6 +111,44 @@ class OfTemplate : public testing::TestWithParam<const char*> {
   ChatTemplate chat_{test::vocabulary(), source(GetParam())};
 };
 
+struct Thinks {
+  const char* name;
+  bool thinks;
+  ThoughtTags tags;
+};
+
+TEST(Thoughts, AreFoundInTheTemplate) {
+  const Thinks cases[] = {
+      {"Qwen-Qwen3-0.6B.jinja", true, {"<think>", "</think>", false}},
+      {"Qwen-Qwen3-0.6B.jinja", false, {}},  // the prompt has closed it
+      {"Qwen-QwQ-32B.jinja", true, {"<think>", "</think>", true}},
+      {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja", true, {"<think>", "</think>", true}},
+      {"meta-llama-Llama-3.3-70B-Instruct.jinja", true, {}},
+      {"", true, {}},
+  };
+  for (const Thinks& c : cases) {
+    const ChatTemplate chat(test::vocabulary(), source(c.name));
+    const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .thinks = c.thinks});
+    EXPECT_EQ(prompt.thoughts, c.tags) << c.name << ": " << prompt.thoughts.begin << prompt.thoughts.open;
+    EXPECT_EQ(prompt.format != nullptr, !c.tags.end.empty()) << c.name;
+    if (!prompt.format) continue;
+    const Read all = read(prompt.format, (c.tags.open ? "" : c.tags.begin) + "\nHm.\n</think>\n\nRain.", 3);
+    EXPECT_EQ(all.reasoning, "Hm.") << c.name;
+    EXPECT_EQ(all.content, "Rain.") << c.name;
+  }
+}
+
+/// Where all of an answer is marked, the library reads it.
+TEST(Thoughts, OfOtherMarksAreRead) {
+  const ChatTemplate chat(test::vocabulary(), source("openai-gpt-oss-120b.jinja"));
+  const ToolPrompt prompt = chat.render(ToolChat{.messages = question()});
+  ASSERT_NE(prompt.format, nullptr);
+  const Read all = read(
+      prompt.format, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Rain.", 4);
+  EXPECT_EQ(all.reasoning, "Hm.");
+  EXPECT_EQ(all.content, "Rain.");
+}
+
 TEST_P(OfTemplate, TellsOfTools) {
   const ToolPrompt prompt = chat_.render(ToolChat{.messages = question(), .tools = tools()});
   EXPECT_THAT(prompt.prompt, HasSubstr("get_weather"));
@@ -118,7 +156,8 @@ TEST_P(OfTemplate, TellsOfTools) {
   EXPECT_NE(prompt.format, nullptr);
   const ToolPrompt mute = chat_.render(ToolChat{.messages = question(), .tools = tools(), .may_call = false});
   EXPECT_THAT(mute.prompt, HasSubstr("get_weather"));
-  EXPECT_EQ(mute.format, nullptr);
+  if (mute.format == nullptr) return;  // one that reads reasoning finds no calls
+  EXPECT_TRUE(read(mute.format, R"(<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>)", 9).calls.empty());
 }
 
 TEST_P(OfTemplate, TellsOfCallsAndResults) {

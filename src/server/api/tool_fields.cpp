@@ -60,6 +60,11 @@ void parse_variables(const JsonFields& f, Tools& tools) {
     for (const auto& [name, value] : object_of(variables, "chat_template_kwargs"))
       tools.variables[std::string(name)] = dump(value);
   }
+  if (const auto format = f.string("reasoning_format")) {
+    tools.keep_thoughts = *format == "none";
+    if (*format != "none" && *format != "auto" && *format != "deepseek")
+      throw RequestError::bad_field("reasoning_format", "must be \"auto\", \"deepseek\" or \"none\"");
+  }
   if (const auto effort = f.string("reasoning_effort")) {
     tools.variables.try_emplace("reasoning_effort", dump(Json(*effort)));
     if (*effort == "none") tools.thinks = false;

@@ -38,6 +38,7 @@ sampling::GrammarParams compiled(const Model& model, grammar::Constraint& constr
   try {
     return {.grammar = model.compile(constraint.source),
             .after = std::move(constraint.after),
+            .opens = constraint.opens,
             .begun = std::move(constraint.begun)};
   } catch (const grammar::GrammarError& e) {
     if (constraint.optional) return {};
@@ -51,7 +52,7 @@ Preparation::Preparation(Model& model, GenerationRequest request) : model_(model
   if (asked_.messages.empty() && asked_.prompts.empty())
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
   add_text_params();
-  if (asked_.tools != Tools()) render_chat();
+  if (!asked_.messages.empty()) render_chat();
   if (!asked_.grammar) prepared_.sampling = shared_params(std::move(asked_.sampling), model.facts().n_vocab);
 }
 
@@ -83,15 +84,28 @@ void Preparation::add_text_params() {
   }
 }
 
-/// What the template makes of tools decides on sampling: stop strings, and the grammar of calls.
+/// The grammar holds for what follows the reasoning, which the model may leave out. Where no single token begins it, there is
+/// none: what comes first would else be text that the grammar doesn't hold.
+void Preparation::begin_behind(const text::ThoughtTags& thoughts, grammar::Constraint& constraint) const {
+  if (thoughts.end.empty()) return;
+  if (!thoughts.open) {
+    const Tokens begin = model_.tokenize(thoughts.begin, false, true, 2);
+    if (begin.size() != 1) return;
+    constraint.opens = begin.front();
+  }
+  constraint.after = thoughts.end;
+}
+
+/// What the template makes of a chat decides on sampling, too: stop strings, the grammar of calls, where a grammar begins.
 void Preparation::render_chat() {
   text::ToolPrompt chat =
       chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.tools, asked_.input_field);
   asked_.messages.clear();
   asked_.prompts.emplace_back(std::move(chat.prompt));
-  prepared_.format = std::move(chat.format);
+  if (!asked_.tools.keep_thoughts || !chat.grammar.empty()) prepared_.format = std::move(chat.format);
   asked_.sampling.show_special |= prepared_.format != nullptr;  // calls are often marked by special tokens
   for (std::string& stop : chat.stops) asked_.sampling.stop.push_back(std::move(stop));
+  if (asked_.grammar) return begin_behind(chat.thoughts, *asked_.grammar);
   if (chat.grammar.empty()) return;
   asked_.grammar = grammar::Constraint{.source = {.kind = grammar::Kind::kGbnf, .text = std::move(chat.grammar)},
                                        .after = std::move(chat.from),
@@ -101,10 +115,6 @@ void Preparation::render_chat() {
 }
 
 bool Preparation::step() {
-  if (!asked_.messages.empty()) {
-    add(tokens_of(
-        chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.tools, asked_.input_field).prompt));
-  }
   for (std::size_t bytes = 0; prepared_.requests.size() < asked_.prompts.size();) {
     if (bytes >= kStepBytes) return false;
     const Prompt& prompt = asked_.prompts[prepared_.requests.size()];

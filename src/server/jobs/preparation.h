@@ -29,7 +29,7 @@ struct Prepared {
   std::vector<engine::Request> requests;                   ///< one per prompt; ids are set
   std::vector<std::string> echoes;                         ///< one per prompt, when asked for
   std::vector<std::string> prompt_texts;                   ///< of all of its tokens; one per prompt, when asked for
-  std::shared_ptr<const text::AnswerFormat> format;        ///< of answers with calls of tools; null: they are text
+  std::shared_ptr<const text::AnswerFormat> format;        ///< of answers with reasoning or calls; null: they are text
 };
 
 class Preparation {
@@ -37,7 +37,7 @@ class Preparation {
   /// The model outlives it. Throws RequestError.
   Preparation(Model& model, GenerationRequest request);
 
-  /// Tokenizes a chat, or prompts until there were kStepBytes of them. Returns true if it was the last step; none may follow
+  /// Tokenizes prompts until there were kStepBytes of them. Returns true if it was the last step; none may follow
   /// it, nor one that throws. Throws RequestError.
   /// REQUIRES: !wants_grammar().
   bool step();
@@ -55,6 +55,7 @@ class Preparation {
 
   void add_text_params();
   void render_chat();
+  void begin_behind(const text::ThoughtTags& thoughts, grammar::Constraint& constraint) const;
   std::vector<kv::Token> tokens_of(std::string_view text) const;
   std::vector<kv::Token> tokens_of(const PromptParts& parts) const;
   std::string text_of(std::span<const kv::Token> tokens) const;

@@ -55,7 +55,7 @@ TEST(AnthropicRequest, ReadsToolsAndTheirChoice) {
   EXPECT_FALSE(
       parsed(tools + R"(, "tool_choice": {"type": "auto", "disable_parallel_tool_use": true})").tools.parallel);
   EXPECT_EQ(parsed(tools + R"(, "tool_choice": {"type": "tool", "name": "a"})").tools.only, "a");
-  EXPECT_FALSE(parsed(R"(, "thinking": {"type": "disabled"})").tools.thinks);
+  EXPECT_EQ(parsed(R"(, "thinking": {"type": "disabled"})").tools.thinks, false);
 }
 
 TEST(AnthropicRequest, AnAnswerThatHasBegunGoesOn) {

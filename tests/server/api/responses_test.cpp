@@ -56,7 +56,7 @@ TEST(ResponsesRequest, ReadsToolsEffortAndForm) {
   EXPECT_EQ(parsed(tools).tools.specs.size(), 1U) << "what OpenAI hosts is left out";
   EXPECT_TRUE(parsed(tools + R"(, "tool_choice": "required")").tools.must_call);
   EXPECT_EQ(parsed(tools + R"(, "tool_choice": {"type": "function", "name": "f"})").tools.only, "f");
-  EXPECT_FALSE(parsed(R"("input": "x", "reasoning": {"effort": "none"})").tools.thinks);
+  EXPECT_EQ(parsed(R"("input": "x", "reasoning": {"effort": "none"})").tools.thinks, false);
   EXPECT_TRUE(
       parsed(R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})")
           .grammar);

@@ -41,10 +41,12 @@ TEST(ToolFields, TheChoiceIsRead) {
 TEST(ToolFields, TheTemplateHearsOfThinking) {
   const Tools tools =
       chat(R"(,"chat_template_kwargs":{"enable_thinking":false,"x":[1]},"reasoning_effort":"low")").tools;
-  EXPECT_FALSE(tools.thinks);
+  EXPECT_EQ(tools.thinks, false);
   EXPECT_EQ(tools.variables.at("x"), "[1]");
   EXPECT_EQ(tools.variables.at("reasoning_effort"), R"("low")");
-  EXPECT_FALSE(chat(R"(,"reasoning_effort":"none")").tools.thinks);
+  EXPECT_EQ(chat(R"(,"reasoning_effort":"none")").tools.thinks, false);
+  EXPECT_EQ(chat("").tools.thinks, std::nullopt) << "the operator says";
+  EXPECT_TRUE(chat(R"(,"reasoning_format":"none")").tools.keep_thoughts);
 }
 
 class BadTools : public testing::TestWithParam<BadField> {};
@@ -55,6 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadTools,
     testing::Values(
         BadField{"{" MESSAGES R"(,"tools":{}})", "tools", "invalid_type"},
+        BadField{"{" MESSAGES R"(,"reasoning_format":"x"})", "reasoning_format", "invalid_value"},
         BadField{"{" MESSAGES R"(,"tools":[{"type":"function"}]})", "tools[0].function", "missing_field"},
         BadField{"{" MESSAGES R"(,"tools":[{"type":"web_search"}]})", "tools[0].type", "unsupported_parameter"},
         BadField{"{" MESSAGES R"(,"tools":[{"type":"function","function":{"name":"a b"}}]})", "tools[0].function.name"},
