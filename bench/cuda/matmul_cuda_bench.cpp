@@ -1,6 +1,6 @@
-// Products of few rows with quantised weights on this GPU, shapes of an 8B model. Beside each its bound: the packed weights' bytes
-// over the bandwidth that a device-to-device copy reaches in this run. Timed inside a CUDA graph over several matrices in turn.
-//   matmul_cuda_bench [--json FILE] [--sweep: thread blocks of several kinds, Q4_K and Q6_K]
+// Products with packed weights on this GPU, shapes of an 8B model. Beside each its bound: the packed weights' bytes over the bandwidth
+// that a device-to-device copy reaches in this run; for many rows, the share of the tensor cores' bf16 rate (989 TFLOP/s). Timed inside a CUDA graph over several matrices in turn.
+//   matmul_cuda_bench [--json FILE] [--quick: Q4_K and BF16 only] [--sweep: thread blocks of several kinds, Q4_K and Q6_K]
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -15,6 +15,8 @@ namespace {
 using matmul::QuantType;
 using test::DeviceBytes;
 
+constexpr int kMostRows = 2048;
+
 struct Shape {
   const char* name;
   int n_in, n_out;
@@ -27,6 +29,13 @@ struct Type {
 /// Random bytes, with scales of 0.01: f16 that are NaN would be as fast, but no one's weights.
 std::vector<std::byte> random_matrix(QuantType type, std::size_t bytes, std::mt19937_64& random) {
   std::vector<std::byte> packed(bytes);
+  if (type == QuantType::kBf16) {
+    std::normal_distribution<float> normal(0.0F, 0.01F);
+    std::vector<std::uint16_t> drawn(1 << 18);
+    for (std::uint16_t& x : drawn) x = test::to_number(attention::cuda::Number::kBf16, normal(random));
+    for (std::size_t i = 0; i < bytes; i += 2) std::memcpy(&packed[i], &drawn[i / 2 % drawn.size()], 2);
+    return packed;
+  }
   for (std::size_t i = 0; i + 8 <= bytes; i += 8) {
     const std::uint64_t x = random();
     std::memcpy(&packed[i], &x, sizeof x);
@@ -56,12 +65,16 @@ class Matrices {
                               : cudaMemcpy(at(i), at(0), bytes_, cudaMemcpyDeviceToDevice),
                        "copy");
     }
-    std::vector<std::uint16_t> x;
+    std::vector<std::uint16_t> x(static_cast<std::size_t>(kMostRows * shape.n_in));
     std::normal_distribution<float> normal;
-    for (int i = 0; i < matmul::cuda::kMostRows * shape.n_in; ++i)
-      x.push_back(test::to_number(attention::cuda::Number::kBf16, normal(random)));
+    constexpr std::size_t kDrawn = 1 << 18;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      x[i] = i < kDrawn ? test::to_number(attention::cuda::Number::kBf16, normal(random)) : x[i - kDrawn];
     rows_ = DeviceBytes(x);
-    y_ = DeviceBytes(static_cast<std::size_t>(matmul::cuda::kMostRows * shape.n_out) * 4);
+    y_ = DeviceBytes(static_cast<std::size_t>(kMostRows) * static_cast<std::size_t>(shape.n_out) * 4);
+    sums_ = DeviceBytes(matmul::cuda::product_scratch_sums() * sizeof(float));
+    flags_ = DeviceBytes(matmul::cuda::kProductFlags * sizeof(std::uint32_t));
+    flags_.fill(0);
   }
 
   double bytes() const { return static_cast<double>(bytes_); }
@@ -69,11 +82,18 @@ class Matrices {
   double time(int n_rows, const matmul::cuda::ProductTuning& tuning, int replays) const {
     bench::Graph graph(
         [&](int i, cudaStream_t stream) {
-          const char* error = matmul::cuda::launch_quant_product(
-              {type_.type, shape_.n_in, shape_.n_out, n_rows, at(i), rows_.as<void>(), y_.as<float>()}, stream, tuning);
+          const char* error = matmul::cuda::launch_quant_product({type_.type,
+                                                                  shape_.n_in,
+                                                                  shape_.n_out,
+                                                                  n_rows,
+                                                                  at(i),
+                                                                  rows_.as<void>(),
+                                                                  y_.as<float>(),
+                                                                  {sums_.as<float>(), flags_.as<std::uint32_t>()}},
+                                                                 stream, tuning);
           if (error != nullptr) throw std::runtime_error(error);
         },
-        n_);
+        n_rows > 256 ? bench::kPools : n_);
     return graph.time(replays).median;
   }
 
@@ -84,16 +104,18 @@ class Matrices {
   Type type_;
   std::size_t bytes_ = 0;
   int n_ = 0;
-  DeviceBytes weights_, rows_, y_;
+  DeviceBytes weights_, rows_, y_, sums_, flags_;
 };
 
 void bench(const Shape& shape, const Type& type, double bandwidth, std::FILE* json) {
   const Matrices matrices(shape, type);
   const double bound = matrices.bytes() / bandwidth * 1e6;
   std::printf("%-5s %-22s bound %6.1f us:", type.name, shape.name, bound);
-  for (const int n_rows : {1, 2, 4, 8, 16}) {
-    const double us = matrices.time(n_rows, {}, 10);
-    std::printf("  %2d: %6.1f", n_rows, us);
+  for (const int n_rows : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
+    if (n_rows > 128 && shape.n_out > 100000) break;  // of a prompt only the last row needs logits
+    const double us = matrices.time(n_rows, {}, n_rows > 64 ? 5 : 10);
+    std::printf("  %d: %.1f", n_rows, us);
+    if (n_rows >= 128) std::printf(" (%.0f %%)", 2e-4 * n_rows * shape.n_in * shape.n_out / us / 989);
     if (json != nullptr) {
       std::fprintf(json, ",\n    {\"type\": \"%s\", \"case\": \"%s\", \"rows\": %d, \"us\": %.2f, \"bound_us\": %.2f}",
                    type.name, shape.name, n_rows, us, bound);
@@ -107,7 +129,7 @@ void sweep(const Shape& shape, const Type& type, double bandwidth, int n_multipr
   const Matrices matrices(shape, type);
   std::printf("%-5s %-22s bound %6.1f us\n", type.name, shape.name, matrices.bytes() / bandwidth * 1e6);
   for (const int n_rows : {1, 2, 3, 4}) {
-    std::printf("  %2d rows, bf16 %6.1f;", n_rows, matrices.time(n_rows, {.most_byte_rows = 0}, 7));
+    std::printf("  %2d rows, mma %6.1f;", n_rows, matrices.time(n_rows, {.most_byte_rows = 0}, 7));
     struct Kind {
       int warps, slots, blocks;
     };
@@ -121,7 +143,7 @@ void sweep(const Shape& shape, const Type& type, double bandwidth, int n_multipr
   }
 }
 
-void run(const char* json_path, bool sweeps) {
+void run(const char* json_path, bool sweeps, bool quick) {
   cudaDeviceProp device{};
   test::check_cuda(cudaGetDeviceProperties(&device, 0), "device");
   const double bandwidth = bench::copy_bandwidth();
@@ -139,9 +161,10 @@ void run(const char* json_path, bool sweeps) {
           Shape{"down", 14336, 4096}, Shape{"logits", 4096, 128256}})
       sweep(shape, type, bandwidth, device.multiProcessorCount);
   }
-  for (const Type& type :
-       {Type{"Q4_K", QuantType::kQ4K}, Type{"Q8_0", QuantType::kQ8_0}, Type{"Q6_K", QuantType::kQ6K},
-        Type{"Q5_K", QuantType::kQ5K}, Type{"Q4_0", QuantType::kQ4_0}, Type{"MXFP4", QuantType::kMxfp4}}) {
+  for (const Type& type : {Type{"Q4_K", QuantType::kQ4K}, Type{"Q8_0", QuantType::kQ8_0}, Type{"Q6_K", QuantType::kQ6K},
+                           Type{"Q5_K", QuantType::kQ5K}, Type{"Q4_0", QuantType::kQ4_0},
+                           Type{"MXFP4", QuantType::kMxfp4}, Type{"BF16", QuantType::kBf16}}) {
+    if (quick && type.type != QuantType::kQ4K && type.type != QuantType::kBf16) continue;
     for (const Shape& shape :
          {Shape{"q, k and v", 4096, 6144}, Shape{"attention's output", 4096, 4096}, Shape{"gate and up", 4096, 28672},
           Shape{"down", 14336, 4096}, Shape{"logits", 4096, 128256}}) {
@@ -159,13 +182,14 @@ void run(const char* json_path, bool sweeps) {
 
 int main(int argc, char** argv) {
   const char* json = nullptr;
-  bool sweeps = false;
+  bool sweeps = false, quick = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) json = argv[++i];
     if (std::strcmp(argv[i], "--sweep") == 0) sweeps = true;
+    if (std::strcmp(argv[i], "--quick") == 0) quick = true;
   }
   try {
-    coppice::run(json, sweeps);
+    coppice::run(json, sweeps, quick);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

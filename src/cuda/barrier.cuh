@@ -64,6 +64,16 @@ __device__ inline void bulk_copy(std::uint32_t to, const void* from, int bytes, 
                : "memory");
 }
 
+/// Copies the box that begins at (column, row) of a matrix to shared memory (tensor_map.h; `map`: the CUtensorMap, a kernel's
+/// __grid_constant__ parameter); `done` counts its bytes, those outside of the matrix, too.
+__device__ inline void copy_box(std::uint32_t to, const void* map, int column, int row, Barrier done) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+          "r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(done.at)
+      : "memory");
+}
+
 /// Copies 16 bytes from device to shared memory (sm_80); wait_for_copies() waits for what was committed.
 __device__ inline void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");

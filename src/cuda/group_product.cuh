@@ -42,6 +42,17 @@ __device__ inline std::uint64_t describe(std::uint32_t at) {
 #define COPPICE_L32 COPPICE_L16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define COPPICE_L48 COPPICE_L32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define COPPICE_L64 COPPICE_L48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define COPPICE_L128                                                                 \
+  COPPICE_L64                                                                        \
+      ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"             \
+      ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"             \
+      ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
+      ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define COPPICE_WGMMA256(type)                                                                                     \
+  COPPICE_WGMMA(256, type, COPPICE_L128, "%128", "%129", "%130", "%131", "%132", "%133", "%134", COPPICE_R8(d, 0), \
+                COPPICE_R8(d, 8), COPPICE_R8(d, 16), COPPICE_R8(d, 24), COPPICE_R8(d, 32), COPPICE_R8(d, 40),      \
+                COPPICE_R8(d, 48), COPPICE_R8(d, 56), COPPICE_R8(d, 64), COPPICE_R8(d, 72), COPPICE_R8(d, 80),     \
+                COPPICE_R8(d, 88), COPPICE_R8(d, 96), COPPICE_R8(d, 104), COPPICE_R8(d, 112), COPPICE_R8(d, 120))
 #define COPPICE_WGMMA128(type)                                                                                \
   COPPICE_WGMMA(128, type, COPPICE_L64, "%64", "%65", "%66", "%67", "%68", "%69", "%70", COPPICE_R8(d, 0),    \
                 COPPICE_R8(d, 8), COPPICE_R8(d, 16), COPPICE_R8(d, 24), COPPICE_R8(d, 32), COPPICE_R8(d, 40), \
@@ -59,7 +70,7 @@ template <class T, bool kTransposed, int kRegisters>
 __device__ __forceinline__ void multiply(float (&d)[kRegisters], const std::uint32_t (&a)[4], std::uint64_t b,
                                          int add) {
   constexpr bool kBf16 = sizeof(T) == 2 && __is_same(T, __nv_bfloat16);
-  static_assert(kRegisters == 8 || kRegisters == 16 || kRegisters == 32 || kRegisters == 64);
+  static_assert(kRegisters == 8 || kRegisters == 16 || kRegisters == 32 || kRegisters == 64 || kRegisters == 128);
   if constexpr (kRegisters == 8) {
     if constexpr (kBf16) {
       COPPICE_WGMMA16("bf16");
@@ -78,14 +89,22 @@ __device__ __forceinline__ void multiply(float (&d)[kRegisters], const std::uint
     } else {
       COPPICE_WGMMA64("f16");
     }
-  } else {
+  } else if constexpr (kRegisters == 64) {
     if constexpr (kBf16) {
       COPPICE_WGMMA128("bf16");
     } else {
       COPPICE_WGMMA128("f16");
     }
+  } else {
+    if constexpr (kBf16) {
+      COPPICE_WGMMA256("bf16");
+    } else {
+      COPPICE_WGMMA256("f16");
+    }
   }
 }
+#undef COPPICE_WGMMA256
+#undef COPPICE_L128
 #undef COPPICE_WGMMA128
 #undef COPPICE_L64
 #undef COPPICE_L48

@@ -97,6 +97,8 @@ std::size_t file_bytes(QuantType type) {
       return 210;
     case QuantType::kMxfp4:
       return 17;
+    case QuantType::kBf16:
+      return 64;
     case QuantType::kIq4Xs:
       break;
   }
@@ -135,6 +137,8 @@ void read_block(QuantType type, const std::byte* block, FileBlock& to) {
     case QuantType::kMxfp4:
       to.d = from[0];
       return read_nibbles(from + 1, 16, q);
+    case QuantType::kBf16:  // nothing to take apart
+      return;
   }
 }
 

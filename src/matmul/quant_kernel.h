@@ -43,6 +43,7 @@ struct PackedForm {
         return {.bits = 4, .zero = 128, .table = true, .chunk_blocks = super, .scales = 1};
       case QuantType::kQ8_0:
       case QuantType::kMxfp4:  // GPUs only
+      case QuantType::kBf16:
         break;
     }
     return {.bits = 8, .zero = 128};
@@ -198,6 +199,7 @@ void with_type(QuantType type, Function function) {
     case QuantType::kIq4Xs:
       return function.template operator()<QuantType::kIq4Xs>();
     case QuantType::kMxfp4:  // GPUs only
+    case QuantType::kBf16:
       return;
   }
 }

@@ -16,6 +16,7 @@
 //   Q6_K     6         32     256, none  16, 8 signed    -
 //   IQ4_XS   4, table  128    256, none  32, 6 signed    -
 //   MXFP4    4, table  0      32, none   -               -            d is a power of two; GPUs only (cuda/quant_pack.h)
+//   BF16     the weights themselves; GPUs only, too
 // x is rounded to 8 bits with one f16 scale for each 32 values, as ggml does for the first six. A block's part of an output is
 //   d * s * d_x * (sum of q * q_x - zero * sum of q_x) + m * t * d_x * sum of q_x
 // where the sums are exact in whole numbers. With AMX, products of 13 rows and more take weights and x as bf16 instead:
@@ -46,7 +47,20 @@
 
 namespace coppice::matmul {
 
-enum class QuantType : std::uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kIq4Nl, kQ4K, kQ5K, kQ6K, kIq4Xs, kMxfp4 };
+enum class QuantType : std::uint8_t {
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kIq4Nl,
+  kQ4K,
+  kQ5K,
+  kQ6K,
+  kIq4Xs,
+  kMxfp4,
+  kBf16
+};
 
 /// Who does what of a product, decided as they go: a worker whose core is slow, or busy with something else, takes less.
 /// Ready for the next product when every worker has been told that nothing is left.

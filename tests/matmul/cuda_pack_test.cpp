@@ -1,6 +1,7 @@
 // The GPU's packed order, without one: each weight is where quant_pack.h says, read here lane by lane.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -25,13 +26,13 @@ std::uint32_t word_at(const std::byte* from) {
 /// q - zero of input k of a chunk and output `out` of its tile, from the lane that has it.
 int number_at(QuantType type, const std::byte* chunk, int k, int out) {
   const ChunkForm form = chunk_form(type);
-  const int lane = out % 8 * 4 + k % 16 / 4, word = k % 32 / 16 * 2 + out / 8, block = k / 32 % 2;
-  const int first_bit = k % 4 * 8;  // of the byte in a word
-  if (type == QuantType::kQ8_0) return static_cast<std::int8_t>(chunk[(block * 32 + lane) * 16 + word * 4 + k % 4]);
+  const int lane = out % 8 * 4 + k % 8 / 2, word = k % 32 / 16 * 2 + out / 8, block = k / 32 % 2;
+  const int byte = k % 16 / 8 * 2 + k % 2, first_bit = byte * 8;  // in a word
+  if (type == QuantType::kQ8_0) return static_cast<std::int8_t>(chunk[(block * 32 + lane) * 16 + word * 4 + byte]);
   const std::byte* low = chunk + (k / 64 * 32 + lane) * 16;
   if (type == QuantType::kMxfp4) {
     constexpr int kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12};
-    const std::uint32_t code = word_at(low + word * 4) >> (k % 4 * 4 + 16 * block) & 15;
+    const std::uint32_t code = word_at(low + word * 4) >> (byte * 4 + 16 * block) & 15;
     return code < 8 ? kTwice[code] : -kTwice[code - 8];
   }
   int q = static_cast<int>(word_at(low + word * 4) >> (first_bit + 4 * block) & 15);
@@ -48,6 +49,10 @@ int number_at(QuantType type, const std::byte* chunk, int k, int out) {
 /// What number q at (k, out) stands for.
 double weight_at(QuantType type, const std::byte* chunk, int k, int out) {
   const ChunkForm form = chunk_form(type);
+  if (type == QuantType::kBf16) {  // registers: two inputs of both outputs, then those from 8 on
+    const int at = out % 8 * 16 + k % 8 / 2 * 4 + k % 16 / 8 * 2 + out / 8;
+    return std::bit_cast<float>(word_at(chunk + k / 16 * 512 + at * 4) >> (k % 2 * 16) << 16);
+  }
   const int q = number_at(type, chunk, k, out);
   const std::byte *scales = chunk + form.scales_at() + out * 16, *deltas = chunk + form.deltas_at();
   if (type == QuantType::kMxfp4) return std::ldexp(q, std::to_integer<int>(deltas[k / 32 * 16 + out]) - 128);
@@ -59,8 +64,8 @@ double weight_at(QuantType type, const std::byte* chunk, int k, int out) {
 
 TEST(CudaPack, HoldsEveryWeight) {
   std::mt19937 random(static_cast<std::mt19937::result_type>(test::test_seed()));
-  for (const QuantType type :
-       {QuantType::kQ4_0, QuantType::kQ8_0, QuantType::kQ4K, QuantType::kQ5K, QuantType::kQ6K, QuantType::kMxfp4}) {
+  for (const QuantType type : {QuantType::kQ4_0, QuantType::kQ8_0, QuantType::kQ4K, QuantType::kQ5K, QuantType::kQ6K,
+                               QuantType::kMxfp4, QuantType::kBf16}) {
     const int n_in = 768, n_out = 16 + static_cast<int>(random() % 40);
     const test::QuantWeights w = test::random_weights(type, n_in, n_out, random);
     const std::vector<std::byte> packed = pack(type, n_in, n_out, w.bytes);

@@ -1,6 +1,7 @@
 #include "matmul/quant_weights.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -37,6 +38,8 @@ struct Layout {
         return {136, 0, -1};
       case QuantType::kMxfp4:
         return {17, -1, -1};
+      case QuantType::kBf16:
+        return {64, -1, -1};
     }
     return {};
   }
@@ -92,6 +95,10 @@ class Block {
         w.d = std::ldexp(1.0F, byte(0) - 128);
         w.q = kTwice[static_cast<std::size_t>(nibble(1, 16, i))];
         break;
+      case QuantType::kBf16:
+        w.d = std::bit_cast<float>(static_cast<std::uint32_t>(byte(2 * i) + 256 * byte(2 * i + 1)) << 16);
+        w.q = 1;
+        break;
     }
     return w;
   }
@@ -125,7 +132,7 @@ class Block {
 
 QuantWeights random_weights(QuantType type, int n_in, int n_out, std::mt19937& random) {
   const Layout layout = Layout::of(type);
-  const int per_block = matmul::QuantMatrix::file_block(type);
+  const int per_block = type == QuantType::kBf16 ? 32 : matmul::QuantMatrix::file_block(type);
   QuantWeights result;
   const int n_blocks = n_in / per_block * n_out;
   for (int i = 0; i < n_blocks * layout.bytes; ++i) result.bytes.push_back(static_cast<std::byte>(random()));
@@ -134,6 +141,8 @@ QuantWeights random_weights(QuantType type, int n_in, int n_out, std::mt19937& r
     for (const int half : {layout.d, layout.m}) {  // 2^-7 .. 2^-5, either sign
       if (half >= 0) bytes[half + 1] = static_cast<std::byte>((random() & 0x83) | (8 + random() % 2) << 2);
     }
+    for (int i = 1; type == QuantType::kBf16 && i < layout.bytes; i += 2)  // below 2^-4, either sign
+      bytes[i] = static_cast<std::byte>((random() & 0x80) | (0x39 + random() % 4));
     if (type == QuantType::kMxfp4) bytes[0] = static_cast<std::byte>(121 + random() % 3);
     for (int i = 0; i < per_block; ++i) result.weights.push_back(Block(type, bytes).weight(i));
   }

@@ -120,9 +120,14 @@ struct ByteMultiplier {
     }
   }
 
-  /// One chunk of a row as digits. A lane has eight inputs: four of each of two lanes' words.
+  /// One chunk of a row as digits. A lane has eight inputs, half of the 16 of which four lanes' words have four each, and makes two
+  /// of these words: it gives its neighbour, which has the other half, what is not in them.
   __device__ void make_digits(const uint4& x, unsigned char* to) const {
-    const std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
+    const bool is_upper = lane % 2 != 0;
+    const std::uint32_t other[2] = {__shfl_xor_sync(~0U, is_upper ? x.x : x.z, 1),
+                                    __shfl_xor_sync(~0U, is_upper ? x.y : x.w, 1)};
+    const std::uint32_t words[4] = {is_upper ? other[0] : x.x, is_upper ? x.z : other[0], is_upper ? other[1] : x.y,
+                                    is_upper ? x.w : other[1]};
     std::uint32_t most = 0;
 #pragma unroll
     for (const std::uint32_t w : words) most = max(most, max(w & 0x7fff, w >> 16 & 0x7fff));

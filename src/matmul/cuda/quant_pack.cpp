@@ -28,7 +28,16 @@ struct Place {
 };
 
 Place place_of(int k, int out) {
-  return {k / 64, k / 32 % 2, out % 8 * 4 + k % 16 / 4, k % 32 / 16 * 2 + out / 8, k % 4};
+  return {k / 64, k / 32 % 2, out % 8 * 4 + k % 8 / 2, k % 32 / 16 * 2 + out / 8, k % 16 / 8 * 2 + k % 2};
+}
+
+/// 32 numbers from input k of a chunk on.
+void put_numbers(std::byte* chunk, int k, int out, const std::byte* from) {
+  for (int i = k; i < k + 32; ++i, from += 2) {
+    const Place p = place_of(i, out);
+    const int of_lane = 4 * (p.byte / 2 * 2 + p.word % 2) + p.byte % 2 * 2;  // the register, and which half of it
+    std::memcpy(chunk + (i / 16 * 32 + p.lane) * 16 + of_lane, from, 2);
+  }
 }
 
 void put_weight(QuantType type, std::byte* chunk, int k, int out, std::uint32_t q) {
@@ -78,9 +87,13 @@ std::vector<std::byte> pack(QuantType type, int n_in, int n_out, std::span<const
   for (int out = 0; out < n_out; ++out) {
     std::byte* tile = packed.data() + static_cast<std::size_t>(out / kTileOutputs) * tile_bytes;
     for (int first = 0; first < n_in; first += of_block, from += file_bytes(type)) {
-      read_block(type, from, block);
       std::byte* chunk = tile + first / form.inputs * form.bytes();
       const int k = first % form.inputs;
+      if (type == QuantType::kBf16) {
+        put_numbers(chunk, k, out % kTileOutputs, from);
+        continue;
+      }
+      read_block(type, from, block);
       for (int i = 0; i < of_block; ++i)
         put_weight(type, chunk, k + i, out % kTileOutputs, block.q[static_cast<std::size_t>(i)]);
       put_scales(type, chunk, k, out % kTileOutputs, block);

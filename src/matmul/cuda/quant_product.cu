@@ -10,7 +10,9 @@
 #include "cuda/launch.cuh"
 #include "cuda/warp_product.cuh"
 #include "matmul/cuda/byte_product.cuh"
+#include "matmul/cuda/device.h"
 #include "matmul/cuda/quant_product.h"
+#include "matmul/cuda/tile_types.h"
 #include "matmul/cuda/unpack.cuh"
 
 namespace coppice::matmul::cuda {
@@ -19,7 +21,7 @@ namespace {
 
 constexpr int kMostWarps = 16;
 constexpr int kStages = 2;
-constexpr int kRowBytes = kStageInputs * 2 + 32;  ///< of x in a stage; 32 more, or rows share banks
+constexpr int kRowBytes = kStageInputs * 2 + 16;  ///< of x in a stage; 16 more, or rows share banks
 
 constexpr int stage_bytes(QuantType type, int tiles, int n_rows) {
   return tiles * stage_weights(type) + n_rows * kRowBytes;
@@ -34,7 +36,10 @@ __device__ inline void read_scales(const unsigned char* chunks, int quarter, int
 #pragma unroll
   for (int upper = 0; upper < 2; ++upper) {
     const int out = lane / 4 + 8 * upper;
-    if constexpr (kType == QuantType::kMxfp4) {
+    if constexpr (kType == QuantType::kBf16) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[i][upper] = 1.0F;
+    } else if constexpr (kType == QuantType::kMxfp4) {
       const unsigned char* d = chunks + quarter * kForm.bytes() + kForm.deltas_at() + out;
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[i][upper] = power_of_two(d[i / 2 * 16]);
@@ -98,7 +103,7 @@ struct Multiplier {
 
   /// 64 inputs.
   __device__ void compute(const unsigned char* stage, int quarter) {
-    const unsigned char* rows = stage + kTiles * stage_weights(kType) + quarter * 128 + lane % 4 * 8;
+    const unsigned char* rows = stage + kTiles * stage_weights(kType) + quarter * 128 + lane % 4 * 4;
     uint2 x[kRowTiles][4];
     float x_sums[kRowTiles][2][4] = {};
 #pragma unroll
@@ -106,7 +111,8 @@ struct Multiplier {
       const int row = min(lane / 4 + 8 * r, p.n_rows - 1);  // the results of others are not written
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x[r][i] = *reinterpret_cast<const uint2*>(rows + row * kRowBytes + i * 32);
+        const auto* words = reinterpret_cast<const std::uint32_t*>(rows + row * kRowBytes + i * 32);
+        x[r][i] = {words[0], words[4]};
         constexpr std::uint32_t kOnes[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
         if constexpr (kAdds) multiply_16x8<__nv_bfloat16>(x_sums[r][i / 2], kOnes, x[r][i].x, x[r][i].y);
       }
@@ -184,26 +190,6 @@ __global__ __launch_bounds__(32 * kMostWarps) void multiply_quantised(const Quan
   }
 }
 
-struct Device {
-  int n_multiprocessors = 1, shared_bytes = 0;  ///< shared: of a thread block at most
-  bool has_bulk_copies = false;
-};
-/// The one that is current first: a process uses one.
-const Device& device() {
-  static const Device found = [] {
-    Device d;
-    int number = 0;
-    cudaGetDevice(&number);
-    cudaDeviceGetAttribute(&d.n_multiprocessors, cudaDevAttrMultiProcessorCount, number);
-    cudaDeviceGetAttribute(&d.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
-    int major = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
-    d.has_bulk_copies = major == 9;
-    return d;
-  }();
-  return found;
-}
-
 /// Of a thread block: all of them shall run at once if they can, with about 16 warps on a multiprocessor.
 int choose_warps(int n_blocks, int n_stages, int bytes_of_warp) {
   const int together = min(4, (n_blocks + device().n_multiprocessors - 1) / device().n_multiprocessors);
@@ -233,7 +219,6 @@ struct ByteLaunch {
 /// already fetches its weights. Rows that leave no room for that get one block of sixteen warps.
 template <QuantType kType, int kRowTiles>
 ByteLaunch choose_launch(const QuantProduct& p, const ProductTuning& tuning) {
-  constexpr int kReserved = 1024;  ///< of a thread block, by the driver
   constexpr int kMostSlots = 5, kFewStages = 128;
   const int n_chunks = (p.n_in + kStageInputs - 1) / kStageInputs;
   const int n_tiles = (p.n_out + kTileOutputs - 1) / kTileOutputs;
@@ -247,7 +232,7 @@ ByteLaunch choose_launch(const QuantProduct& p, const ProductTuning& tuning) {
     launch.n_slots = 0;
     return launch;
   };
-  const int all = device().shared_bytes, half = (all + kReserved) / 2 - kReserved;
+  const int all = device().shared_bytes, half = device().half();
   if (tuning.n_warps > 0) {
     ByteLaunch launch = fit(tuning.n_warps, tuning.n_slots > 0 ? all : half);
     launch.n_blocks = std::min(n_tiles, tuning.n_blocks);
@@ -277,23 +262,44 @@ const char* launch_bytes(const QuantProduct& p, const ProductTuning& tuning, cud
   return launch_early(multiply_in_bytes<kType, kRowTiles>, shape, stream, p, launch.n_slots);
 }
 
+/// Up to 16 rows at once, on any GPU.
+template <QuantType kType>
+const char* launch_16(QuantProduct p, cudaStream_t stream) {
+  const int n_rows = p.n_rows;
+  for (int row = 0; row < n_rows; row += 16) {
+    p.n_rows = std::min(16, n_rows - row);
+    const char* error = p.n_rows <= 8 ? launch<kType, 2, 1>(p, stream) : launch<kType, 2, 2>(p, stream);
+    if (error != nullptr) return error;
+    p.x = static_cast<const std::byte*>(p.x) + std::size_t{16} * static_cast<std::size_t>(p.n_in) * 2;
+    p.y += std::size_t{16} * static_cast<std::size_t>(p.n_out);
+  }
+  return nullptr;
+}
+
 template <QuantType kType>
 const char* launch(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
-  if constexpr (kType != QuantType::kMxfp4) {  // whose numbers cost more to make than that saves
-    if (device().has_bulk_copies && p.n_rows <= tuning.most_byte_rows) {
+  if (!device().is_hopper || tuning.plain) return launch_16<kType>(p, stream);
+  if constexpr (kType != QuantType::kMxfp4 &&
+                kType != QuantType::kBf16) {  // MXFP4's numbers cost more to make than that saves
+    if (p.n_rows <= tuning.most_byte_rows) {
       const char* error =
           p.n_rows <= 2 ? launch_bytes<kType, 1>(p, tuning, stream) : launch_bytes<kType, 2>(p, tuning, stream);
       if (error == nullptr || *error != 0) return error;
     }
   }
-  if (p.n_rows <= 8) return launch<kType, 2, 1>(p, stream);
-  return launch<kType, 2, 2>(p, stream);
+  if (p.n_rows < tuning.least_tile_rows) return launch_16<kType>(p, stream);
+  return launch_tiles<kType>(p, tuning, stream);
 }
 
 }  // namespace
 
+std::size_t product_scratch_sums() {
+  // Of each thread block a tile: 128 outputs x 256 rows, or two blocks and 64 rows.
+  return static_cast<std::size_t>(device().n_multiprocessors) * 128 * 256;
+}
+
 const char* launch_quant_product(const QuantProduct& p, CUstream_st* stream, const ProductTuning& tuning) {
-  if (p.n_rows < 1 || p.n_rows > kMostRows) return "no product of so many rows";
+  if (p.n_rows < 1) return "no product of so few rows";
   switch (p.type) {
     case QuantType::kQ4_0:
       return launch<QuantType::kQ4_0>(p, tuning, stream);
@@ -307,6 +313,8 @@ const char* launch_quant_product(const QuantProduct& p, CUstream_st* stream, con
       return launch<QuantType::kQ6K>(p, tuning, stream);
     case QuantType::kMxfp4:
       return launch<QuantType::kMxfp4>(p, tuning, stream);
+    case QuantType::kBf16:
+      return launch<QuantType::kBf16>(p, tuning, stream);
     default:
       return "no product for weights of this type";
   }

@@ -1,12 +1,14 @@
-// y = W x on an NVIDIA GPU (sm_80 or newer) for few rows x, with weights that stay quantised (quant_pack.h): bound by reading them.
+// y = W x on an NVIDIA GPU (sm_80 or newer; best on Hopper) for any number of rows x, with weights that stay quantised (quant_pack.h).
 //
-// Weights become whole numbers in bf16, exactly, and meet x on the tensor cores; sums over 16 or 32 inputs are scaled in f32. So
-// nothing but x itself is rounded, to bf16, which the caller has done.
+// Few rows are bound by reading the weights. Those become whole numbers, exactly; sums over 16 or 32 inputs are scaled in f32. So
+// nothing but x itself is rounded, to bf16, which the caller has done. For more rows, on Hopper, weights become bf16 numbers, each
+// rounded once.
 //
 // Plain pointers and numbers. Deterministic: the same arguments and memory give the same bits.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "matmul/cuda/quant_pack.h"
 
@@ -14,24 +16,36 @@ struct CUstream_st;
 
 namespace coppice::matmul::cuda {
 
-inline constexpr int kMostRows = 16;
+/// Device memory of which a launch may use all; launches share it one after the other. flags: zeroed once, when allocated; each launch
+/// leaves them zeroed.
+struct ProductScratch {
+  float* sums = nullptr;           ///< product_scratch_sums()
+  std::uint32_t* flags = nullptr;  ///< [kProductFlags]
+};
+inline constexpr int kProductFlags = 1024;
+/// Numbers, on the device that is current.
+std::size_t product_scratch_sums();
 
 /// All pointers are to device memory, 16-byte aligned.
 struct QuantProduct {
   QuantType type = QuantType::kQ4K;
   int n_in = 0, n_out = 0;
-  int n_rows = 0;                      ///< 1 .. kMostRows
+  int n_rows = 0;
   const std::byte* weights = nullptr;  ///< packed
   const void* x = nullptr;             ///< [n_rows, n_in] bf16
   float* y = nullptr;                  ///< [n_rows, n_out]
+  ProductScratch scratch;
 };
 
 /// For measurements and tests.
 struct ProductTuning {
-  int most_byte_rows = 4;  ///< up to so many rows in whole numbers; 4 at most
-  int n_warps = 0;         ///< there, of a thread block: 2 to 16; 0: all of these are chosen
-  int n_slots = 0;         ///< stages of a warp's ring, 2 at least; 0: what half a multiprocessor holds
-  int n_blocks = 0;        ///< at most
+  int most_byte_rows = 4;   ///< up to so many rows in whole numbers; 4 at most
+  int least_tile_rows = 5;  ///< from so many rows on by wgmma, weights rounded to bf16; fewer: in f32's precision
+  int n_tile_blocks = 0;    ///< there, at most; 0: chosen
+  bool plain = false;       ///< what GPUs without wgmma do, whatever this one has
+  int n_warps = 0;          ///< of the product in whole numbers, of a thread block: 2 to 16; 0: all of these are chosen
+  int n_slots = 0;          ///< stages of a warp's ring, 2 at least; 0: what half a multiprocessor holds
+  int n_blocks = 0;         ///< at most
 };
 
 /// Launches on `stream`; nullptr or why not. REQUIRES: as pack().

@@ -90,9 +90,23 @@ __device__ inline std::uint32_t numbers(std::uint32_t bytes, std::uint32_t zero)
   return reinterpret_cast<const std::uint32_t&>(x);
 }
 
+/// Of BF16.
+__device__ inline void read_numbers(const unsigned char* chunks, int quarter, int lane, std::uint32_t (&a)[4][4]) {
+  const auto* from = reinterpret_cast<const uint4*>(chunks + quarter * chunk_form(QuantType::kBf16).bytes()) + lane;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint4 w = from[i * 32];
+    a[i][0] = w.x;
+    a[i][1] = w.y;
+    a[i][2] = w.z;
+    a[i][3] = w.w;
+  }
+}
+
 /// One lane's weights of 64 inputs as numbers for four products: [16 inputs][A's registers].
 template <QuantType kType>
 __device__ inline void unpack(const unsigned char* chunks, int quarter, int lane, std::uint32_t (&a)[4][4]) {
+  if constexpr (kType == QuantType::kBf16) return read_numbers(chunks, quarter, lane, a);
   std::uint32_t bytes[2][4];
   read_bytes<kType>(chunks, quarter, lane, bytes);
   constexpr std::uint32_t kZero = kType == QuantType::kQ4_0    ? 0x43084308

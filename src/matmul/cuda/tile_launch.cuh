@@ -1,0 +1,55 @@
+// Launches of tile_product.cuh's kernels for one type; each type is a translation unit of its own, since they take long to compile.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/tensor_map.h"
+#include "matmul/cuda/device.h"
+#include "matmul/cuda/tile_product.cuh"
+#include "matmul/cuda/tile_types.h"
+
+namespace coppice::matmul::cuda {
+
+/// Rings of half a multiprocessor's memory, so that two blocks work at once or the next launch's fetches its weights already; tiles of
+/// many rows need all of it.
+template <QuantType kType, int kRows>
+const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
+  using Form = TileForm<kType, kRows>;
+  static const cudaError_t ready = cudaFuncSetAttribute(
+      multiply_tiles<kType, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
+  if (ready != cudaSuccess) return cudaGetErrorString(ready);
+  CUtensorMap map;
+  if (const char* error = coppice::cuda::describe_rows(map, p.x, p.n_rows, p.n_in, kRows)) return error;
+  constexpr bool kHalf = tile_blocks(kRows) == 2;
+  const int most_bytes = kHalf ? device().half() : device().shared_bytes;
+  TileLaunch launch{};
+  launch.row_slots = kRows >= 64 ? 4 : 8;
+  for (launch.weight_slots = 6; launch.weight_slots > 2; --launch.weight_slots)
+    if (Form::bytes(launch.weight_slots, launch.row_slots) <= most_bytes) break;
+  TileGrid& grid = launch.grid;
+  grid.n_stages = (p.n_in + Form::kStage - 1) / Form::kStage;
+  grid.n_row_tiles = (p.n_rows + kRows - 1) / kRows;
+  grid.n_tiles = (p.n_out + kTileHeight - 1) / kTileHeight * grid.n_row_tiles;
+  // A block shall have a few stages at least, or its start and its end take longer than they do.
+  constexpr int kFewInputs = 1024;
+  const int n_multiprocessors = device().n_multiprocessors;
+  const bool two = kHalf && static_cast<std::int64_t>(grid.n_tiles) * p.n_in >= 2LL * n_multiprocessors * kFewInputs;
+  int n_blocks = tuning.n_tile_blocks > 0 ? tuning.n_tile_blocks : two ? 2 * n_multiprocessors : n_multiprocessors;
+  n_blocks = std::min({n_blocks, (kHalf ? 2 : 1) * n_multiprocessors, grid.n_tiles * grid.n_stages});
+  grid.n_shared = grid.n_tiles % n_blocks;
+  const LaunchShape shape = {n_blocks, kTileThreads, Form::bytes(launch.weight_slots, launch.row_slots)};
+  return launch_early(multiply_tiles<kType, kRows>, shape, stream, p, launch, map);
+}
+
+template <QuantType kType>
+const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
+  if (p.n_rows <= 16) return launch_tiles_of<kType, 16>(p, tuning, stream);
+  if (p.n_rows <= 32) return launch_tiles_of<kType, 32>(p, tuning, stream);
+  if (p.n_rows <= 64) return launch_tiles_of<kType, 64>(p, tuning, stream);
+  // Rows that are computed for nothing, against weights unpacked twice as often.
+  const auto rows_with = [&](int tile) { return (p.n_rows + tile - 1) / tile * tile; };
+  if (rows_with(128) * 9 / 8 <= rows_with(256)) return launch_tiles_of<kType, 128>(p, tuning, stream);
+  return launch_tiles_of<kType, 256>(p, tuning, stream);
+}
+
+}  // namespace coppice::matmul::cuda

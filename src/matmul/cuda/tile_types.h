@@ -1,0 +1,12 @@
+// Products of many rows, type by type, for quant_product.cu to choose.
+#pragma once
+
+#include "matmul/cuda/quant_product.h"
+
+namespace coppice::matmul::cuda {
+
+/// As launch_quant_product, on Hopper GPUs, for any number of rows of x and weights of kType. Defined for has_product() types.
+template <QuantType kType>
+const char* launch_tiles(const QuantProduct& p, const ProductTuning& tuning, CUstream_st* stream);
+
+}  // namespace coppice::matmul::cuda
