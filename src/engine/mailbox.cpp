@@ -7,18 +7,24 @@ namespace coppice::engine {
 
 void Mailbox::push(Request&& request) {
   const RequestId id = request.id;
-  const std::size_t n = weight(request);
+  const std::size_t shared = shared_weight(request), own = weight(request) - shared;
   OpenRequests opened;
   OpenRequest& open = opened.try_emplace(id, std::move(request)).first->second;
-  open.weight = n;
+  open.weight = own + shared;
   std::set<RequestId> place{id};
+  const void* const what = open.request.shared.what.get();
+  std::map<const void*, std::size_t> share;
+  if (what != nullptr) share.emplace(what, 0);
   Request too_much;  // goes without the lock
   {
     const std::lock_guard lock(mutex_);
     auto& node = commands_.requests.emplace_back();  // nothing throws from here on
-    if (n <= max_weight_ - weight_) {
-      open.charge = n;
-      weight_ += n;
+    const std::size_t more = own + (shared_.contains(what) ? 0 : shared);
+    if (more <= max_weight_ - weight_) {
+      open.charge = own;
+      weight_ += more;
+      shared_.merge(share);
+      if (what != nullptr) ++shared_[what];
     } else {
       too_much = std::exchange(open.request, {.id = id, .submitted = open.request.submitted});
       open.sequences.clear();
@@ -46,6 +52,11 @@ void Mailbox::give_back(const OpenRequest& ended) {
   const std::lock_guard lock(mutex_);
   assert(ended.charge <= weight_);
   weight_ -= ended.charge;
+  const auto share = ended.charge == 0 ? shared_.end() : shared_.find(ended.request.shared.what.get());
+  if (share != shared_.end() && --share->second == 0) {
+    shared_.erase(share);
+    weight_ -= shared_weight(ended.request);
+  }
   open_.erase(ended.request.id);
 }
 

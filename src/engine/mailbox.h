@@ -2,7 +2,7 @@
 // wish to stop. Thread safe; a lock is held only to push or to swap.
 //
 // What clients can make the engine hold is counted here, before the engine's thread sees it: all open requests together
-// weigh at most `max_weight`. Of a request beyond that only its frame is kept.
+// weigh at most `max_weight`. Of a request beyond that only its frame is kept. What several of them share weighs once.
 //
 // Memory: push() takes all that a request needs to be opened and to be cancelled. So only push() throws, in the thread
 // of whoever has a request; nothing of it is left then.
@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -33,11 +34,17 @@ inline constexpr std::size_t scored_weight(int n_top) {
   return (sizeof(sampling::PromptToken) + kLong + alternatives) / sizeof(kv::Token);
 }
 
-/// What a request makes the engine hold while it is open, in tokens.
+/// What it shares with others, in tokens.
+inline std::size_t shared_weight(const Request& request) {
+  return request.shared.what ? request.shared.bytes / sizeof(kv::Token) : 0;
+}
+
+/// What a request alone makes the engine hold while it is open, in tokens.
 inline std::size_t weight(const Request& request) {
   constexpr std::size_t kFrame = 64;  // the request itself
   const std::size_t scored = request.scoring ? scored_weight(request.scoring->n_top) : 0;
-  return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + kFrame;
+  return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + kFrame +
+         shared_weight(request);
 }
 
 struct Commands {
@@ -71,8 +78,9 @@ class Mailbox {
   std::mutex mutex_;
   std::condition_variable changed_;
   Commands commands_;
-  std::set<RequestId> open_;  ///< pushed, not given back; cancel() moves them on
-  std::size_t weight_ = 0;    ///< of open requests
+  std::set<RequestId> open_;                   ///< pushed, not given back; cancel() moves them on
+  std::size_t weight_ = 0;                     ///< of open requests, and of what they share
+  std::map<const void*, std::size_t> shared_;  ///< how many of them hold it; each has it alive
   std::atomic<std::int64_t> submitted_ = 0;
   bool stopped_ = false;
 };

@@ -28,12 +28,19 @@ struct PromptScoring {
   int n_top = 0;          ///< alternatives to each
 };
 
+/// What samples of several requests may hold together, as a compiled grammar. All of them name the same object.
+struct SharedMemory {
+  std::shared_ptr<const void> what;  ///< null: nothing
+  std::size_t bytes = 0;
+};
+
 /// n samples of one prompt. The prompt is prefilled once; the samples fork it without copying.
 struct Request {
   RequestId id = 0;
   std::vector<kv::Token> prompt;           ///< at least one token
   std::optional<std::int32_t> max_tokens;  ///< per sample; none: as far as context and pool go; 0: only the prompt
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
+  SharedMemory shared;                                         ///< what they hold with others
   std::string cache_salt;                                      ///< isolates tenants; added to the namespace
   std::int32_t priority = 0;                                   ///< lower goes first
   std::optional<PromptScoring> scoring;                        ///< Event::prompt

@@ -83,8 +83,9 @@ struct OpenRequest {
   OpenRequest(OpenRequest&&) = delete;
 
   Request request;
-  std::size_t weight = 0;     ///< mailbox.h
-  std::size_t charge = 0;     ///< what the mailbox counts for it; 0: it is beyond the limit, and to be declined
+  std::size_t weight = 0;  ///< mailbox.h
+  std::size_t charge =
+      0;  ///< what the mailbox counts for it, without what it shares; 0: it is beyond the limit, and to be declined
   std::uint64_t arrival = 0;  ///< its place in the queue for good, also after a preemption
   kv::Namespace ns;
   Usage usage;

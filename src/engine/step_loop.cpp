@@ -123,7 +123,8 @@ void StepLoop::open(OpenRequest& open) {
   if (open.weight > config_.max_weight) {
     return end(open, refused(Refusal::kTooHeavy,
                              fmt::format("the request counts as {} tokens, with its prompt, {} for each sample and "
-                                         "what log-probabilities of the prompt take; all requests together may have {}",
+                                         "what its grammar and log-probabilities of the prompt take; all requests "
+                                         "together may have {}",
                                          open.weight, kSampleWeight, config_.max_weight)));
   }
   if (open.charge == 0) {

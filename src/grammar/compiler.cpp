@@ -182,13 +182,17 @@ struct Compiler::Impl {
 Compiler::Compiler(const Words& words, std::size_t cache_bytes) : impl_(std::make_unique<Impl>(words, cache_bytes)) {}
 Compiler::~Compiler() = default;
 
+std::shared_ptr<const Grammar> Compiler::find(const Source& source) const {
+  return impl_->find(Impl::key_of(source));
+}
+
 std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
+  std::string key = Impl::key_of(written);
+  if (auto known = impl_->find(key)) return known;
   check_size(written.text, written.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes, written.kind);
   if (written.kind == Kind::kGbnf) refuse_extensions(written.text);
   const Source source{.kind = written.kind,
                       .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text};
-  std::string key = Impl::key_of(source);
-  if (auto known = impl_->find(key)) return known;
   try {
     check_convertible(source, impl_->plain);
     xgrammar::CompiledGrammar compiled = impl_->compile(source);

@@ -1,8 +1,8 @@
 // Compiler: sources become Grammars, which matchers follow token by token. The engine behind it is XGrammar
 // (docs/adr/0027-grammars.md); its headers stay in this folder's .cpp files.
 //
-// Thread safety: compile() may be called by any thread. It takes milliseconds, seconds at worst: not for the engine's
-// thread. Nothing can stop it once it runs; kMaxSourceBytes and the checks before it bound the work.
+// Thread safety: every method may be called by any thread. compile() takes milliseconds, seconds at worst: not for the
+// engine's thread. Nothing can stop it once it runs; kMaxSourceBytes and the checks before it bound the work.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +49,9 @@ class Compiler {
 
   /// Throws GrammarError. A source compiled lately comes from the cache.
   std::shared_ptr<const Grammar> compile(const Source& source) const;
+
+  /// One compiled lately; null: it isn't in the cache. Takes microseconds, and waits for no compile().
+  std::shared_ptr<const Grammar> find(const Source& source) const;
 
   std::size_t cached_bytes() const;
 

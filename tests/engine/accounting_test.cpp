@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -156,6 +158,42 @@ TEST(Accounting, ManyClientsCannotPassTheLimitTogether) {
   }
   EXPECT_LE(held, kLimit);
   EXPECT_GT(held + kNoPrompt + 5, kLimit) << "and small ones fill what large ones leave";
+}
+
+/// A compiled grammar of megabytes, that a thousand requests follow.
+TEST(Accounting, WhatRequestsShareCountsOnce) {
+  const auto shared = [](std::size_t bytes) { return engine::SharedMemory{std::make_shared<int>(), bytes}; };
+  const engine::SharedMemory large = shared(4 * 1000), other = shared(4 * 1000);
+  engine::Mailbox mailbox(3 * kNoPrompt + 1000 + 10);
+  engine::RequestId last = 0;
+  std::map<engine::RequestId, engine::OpenRequests::node_type> held;
+  const auto push = [&](const engine::SharedMemory& what, std::size_t n_tokens = 0) {
+    engine::Request request = make_request(++last, {.prompt = tokens(n_tokens)});
+    request.shared = what;
+    mailbox.push(std::move(request));
+    engine::Commands commands;
+    mailbox.drain(commands);
+    auto& node = held[last] = std::move(commands.requests.at(0));
+    return node.mapped().charge > 0;
+  };
+  const auto end = [&](engine::RequestId id) { mailbox.give_back(held.at(id).mapped()); };
+  EXPECT_TRUE(push(large));
+  EXPECT_EQ(held.at(1).mapped().weight, kNoPrompt + 1000) << "alone";
+  EXPECT_FALSE(push(other)) << "another one counts for itself";
+  end(2);
+  EXPECT_TRUE(push(large));
+  EXPECT_TRUE(push(large));
+  EXPECT_FALSE(push({}));
+  end(4);
+  for (const engine::RequestId id : {1U, 3U}) {
+    EXPECT_FALSE(push(other)) << "who came later still holds it";
+    end(last);
+    end(id);
+  }
+  end(5);
+  EXPECT_TRUE(push(other)) << "nobody does";
+  EXPECT_TRUE(push(other, kNoPrompt + 10));
+  EXPECT_FALSE(push({}));
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ class EngineOnFakes final : public server::Model {
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source&) const override {
     throw grammar::GrammarError("no grammars here");
   }
+  std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source&) const override { return nullptr; }
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,
       std::span<const kv::Token> prompt) const override;

@@ -56,13 +56,25 @@ text::ToolPrompt FakeModel::render(const text::ToolChat& chat) const {
   return {.prompt = std::move(out)};
 }
 
-std::shared_ptr<const grammar::Grammar> FakeModel::compile(const grammar::Source& source) const {
+namespace {
+
+const grammar::Compiler& byte_compiler() {
   static const grammar::Compiler compiler([] {
     grammar::Words bytes{.ends = {0}};
     for (int byte = 0; byte < 256; ++byte) bytes.pieces.emplace_back(1, static_cast<char>(byte));
     return bytes;
   }());
-  return compiler.compile(source);
+  return compiler;
+}
+
+}  // namespace
+
+std::shared_ptr<const grammar::Grammar> FakeModel::compile(const grammar::Source& source) const {
+  return byte_compiler().compile(source);
+}
+
+std::shared_ptr<const grammar::Grammar> FakeModel::compiled(const grammar::Source& source) const {
+  return byte_compiler().find(source);
 }
 
 std::vector<std::unique_ptr<sampling::Generation>> FakeModel::make_generations(

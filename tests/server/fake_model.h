@@ -32,6 +32,7 @@ class FakeModel final : public server::Model {
   text::ToolPrompt render(
       const text::ToolChat& chat) const override;  ///< tools' names, then messages, with thoughts and calls
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override;
+  std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source& source) const override;
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,
       std::span<const kv::Token> prompt) const override;

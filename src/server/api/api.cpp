@@ -307,7 +307,7 @@ template <std::string (*make_reply)(const Model&, std::string_view)>
 asio::awaitable<void> Api::convert(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
   std::string body;
-  co_await prepare(worker_, request.body.size(), [&] {
+  co_await prepare(worker_, request.body.size(), engine::Clock::now(), [&] {
     body = make_reply(model, request.body);
     return true;
   });
@@ -315,9 +315,10 @@ asio::awaitable<void> Api::convert(HttpRequest& request, ReplyWriter& out) {
   co_await out.send({.body = std::move(body)});
 }
 
-asio::awaitable<void> Api::prepare(WorkQueue& worker, std::size_t bytes, std::function<bool()> step) {
+asio::awaitable<void> Api::prepare(WorkQueue& worker, std::size_t bytes, engine::Clock::time_point asked_at,
+                                   std::function<bool()> step) {
   const auto start = engine::Clock::now();
-  const auto deadline = deadline_of(start, config_.request_seconds, std::nullopt);
+  const auto deadline = deadline_of(asked_at, config_.request_seconds, std::nullopt);
   const auto turn = [&] {
     if (draining_) throw RequestError::shutting_down();
     if (deadline && engine::Clock::now() >= *deadline) throw out_of_time_error();
@@ -346,23 +347,24 @@ GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, co
   return parsed;
 }
 
-asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& request) {
+asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& request,
+                                       engine::Clock::time_point asked_at) {
   try {
     Model& model = ready_model();
     std::optional<Preparation> preparation;
     const std::size_t bytes = request.body.size();
-    co_await prepare(worker_, bytes, [&] {
+    co_await prepare(worker_, bytes, asked_at, [&] {
       if (preparation) return preparation->wants_grammar() || preparation->step();
       preparation.emplace(model, parse(dialect, model.facts(), request));
       std::string().swap(request.body);
       return false;
     });
     if (preparation->wants_grammar()) {
-      co_await prepare(compiling_, bytes, [&] {
+      co_await prepare(compiling_, bytes, asked_at, [&] {
         preparation->compile_grammar();
         return true;
       });
-      co_await prepare(worker_, bytes, [&] { return preparation->step(); });
+      co_await prepare(worker_, bytes, asked_at, [&] { return preparation->step(); });
     }
     request.drop_body();
     ready_model();  // throws if it drains by now
@@ -381,7 +383,7 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
 asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
                                     std::unique_ptr<Answer>& answer) {
   const auto start = engine::Clock::now();
-  Prepared prepared = co_await take_in(dialect, request);
+  Prepared prepared = co_await take_in(dialect, request, start);
   const GenerationTerms& asked = prepared.terms;
   Model& model = ready_model();
   // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.

@@ -82,12 +82,14 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
                                         std::unique_ptr<Answer>& answer);
   /// What the engine gets for it, counted if it is refused.
-  boost::asio::awaitable<Prepared> take_in(const Dialect& dialect, HttpRequest& request);
+  boost::asio::awaitable<Prepared> take_in(const Dialect& dialect, HttpRequest& request,
+                                           engine::Clock::time_point asked_at);
   /// Any thread.
   GenerationRequest parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const;
   /// As WorkQueue::run(), measured. Before each turn throws RequestError if the server drains or the operator's time for
-  /// a request is over.
-  boost::asio::awaitable<void> prepare(WorkQueue& worker, std::size_t bytes, std::function<bool()> step);
+  /// a request is over, which counts from `asked_at`, however many works the request becomes.
+  boost::asio::awaitable<void> prepare(WorkQueue& worker, std::size_t bytes, engine::Clock::time_point asked_at,
+                                       std::function<bool()> step);
   Model& ready_model() const;
   void check_key(HttpRequest& request) const;
 

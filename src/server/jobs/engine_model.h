@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -45,8 +46,15 @@ class EngineModel final : public Model {
   }
   text::ToolPrompt render(const text::ToolChat& chat) const override { return template_->render(chat); }
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override {
-    std::call_once(compiler_made_, [this] { compiler_ = std::make_unique<grammar::Compiler>(words()); });
+    std::call_once(compiler_made_, [this] {
+      compiler_ = std::make_unique<const grammar::Compiler>(words());
+      ready_compiler_ = compiler_.get();
+    });
     return compiler_->compile(source);
+  }
+  std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source& source) const override {
+    const grammar::Compiler* compiler = ready_compiler_;
+    return compiler == nullptr ? nullptr : compiler->find(source);
   }
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,
@@ -85,7 +93,8 @@ class EngineModel final : public Model {
   mutable text::PromptTokenizer prompt_tokenizer_;
   std::shared_ptr<sampling::Scorer> scorer_;
   mutable std::once_flag compiler_made_;
-  mutable std::unique_ptr<grammar::Compiler> compiler_;  ///< made for the first grammar: it takes time and memory
+  mutable std::unique_ptr<const grammar::Compiler> compiler_;  ///< made for the first grammar: it takes time and memory
+  mutable std::atomic<const grammar::Compiler*> ready_compiler_ = nullptr;  ///< who only looks doesn't wait for it
 };
 
 }  // namespace coppice::server

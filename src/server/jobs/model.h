@@ -58,6 +58,8 @@ class Model {
   virtual text::ToolPrompt render(const text::ToolChat& chat) const = 0;
   /// Takes milliseconds, seconds at worst. Throws grammar::GrammarError.
   virtual std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const = 0;
+  /// One compiled lately, else null. Takes microseconds.
+  virtual std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source& source) const = 0;
   /// Of n samples of one prompt.
   virtual std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token> prompt) const = 0;

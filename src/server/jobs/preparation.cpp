@@ -34,14 +34,12 @@ std::size_t bytes_of(const Prompt& prompt) {
   return bytes;
 }
 
-sampling::GrammarParams compiled(const Model& model, grammar::Constraint& constraint) {
+/// Null: none, which the constraint allows.
+std::shared_ptr<const grammar::Grammar> compiled(const Model& model, const grammar::Constraint& constraint) {
   try {
-    return {.grammar = model.compile(constraint.source),
-            .after = std::move(constraint.after),
-            .opens = constraint.opens,
-            .begun = std::move(constraint.begun)};
+    return model.compile(constraint.source);
   } catch (const grammar::GrammarError& e) {
-    if (constraint.optional) return {};
+    if (constraint.optional) return nullptr;
     throw RequestError::bad_field(constraint.field, e.what(), "invalid_grammar");
   }
 }
@@ -53,12 +51,28 @@ Preparation::Preparation(Model& model, GenerationRequest request) : model_(model
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
   add_text_params();
   if (!asked_.messages.empty()) render_chat();
-  if (!asked_.grammar) prepared_.sampling = shared_params(std::move(asked_.sampling), model.facts().n_vocab);
+  if (!asked_.grammar) {
+    share_sampling();
+  } else if (auto known = model_.compiled(asked_.grammar->source)) {
+    follow(std::move(known));
+  }
 }
 
 void Preparation::compile_grammar() {
-  asked_.sampling.grammar = compiled(model_, *asked_.grammar);
+  follow(compiled(model_, *asked_.grammar));
+}
+
+void Preparation::follow(std::shared_ptr<const grammar::Grammar> grammar) {
+  if (grammar)
+    asked_.sampling.grammar = {.grammar = std::move(grammar),
+                               .after = std::move(asked_.grammar->after),
+                               .opens = asked_.grammar->opens,
+                               .begun = std::move(asked_.grammar->begun)};
   asked_.grammar.reset();
+  share_sampling();
+}
+
+void Preparation::share_sampling() {
   prepared_.sampling = shared_params(std::move(asked_.sampling), model_.facts().n_vocab);
 }
 
@@ -185,6 +199,8 @@ void Preparation::add(Tokens tokens) {
   const int n_top = std::max(asked_.prompt_logprobs, asked_.echo ? prepared_.sampling->params.logprobs : -1);
   if (n_top >= 0) request.scoring = {.scorer = model_.scorer(), .from = asked_.logprobs_from, .n_top = n_top};
   request.samples = model_.make_generations(prepared_.sampling, asked_.n, tokens);
+  if (const auto& grammar = prepared_.sampling->params.grammar.grammar)
+    request.shared = {.what = grammar, .bytes = grammar->bytes()};
   request.prompt = std::move(tokens);
 }
 

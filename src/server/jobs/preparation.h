@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "grammar/compiler.h"
 #include "kv/types.h"
 #include "sampling/make_generation.h"
 #include "server/jobs/generation_request.h"
@@ -42,7 +43,8 @@ class Preparation {
   /// REQUIRES: !wants_grammar().
   bool step();
 
-  /// compile_grammar() must be called first. It takes milliseconds, seconds at worst.
+  /// compile_grammar() must be called first. It takes milliseconds, seconds at worst. Not wanted where the grammar was
+  /// compiled before.
   bool wants_grammar() const { return asked_.grammar.has_value(); }
   /// Throws RequestError.
   void compile_grammar();
@@ -53,6 +55,8 @@ class Preparation {
  private:
   static constexpr std::size_t kStepBytes = std::size_t{16} << 10;  ///< some 5,000 tokens of English
 
+  void follow(std::shared_ptr<const grammar::Grammar> grammar);
+  void share_sampling();
   void add_text_params();
   void render_chat();
   void begin_behind(const text::ThoughtTags& thoughts, grammar::Constraint& constraint) const;

@@ -98,6 +98,39 @@ TEST(Preparation, HandsOnWhetherTheCacheIsAsked) {
   EXPECT_FALSE(asked(R"(, "cache_prompt": false)"));
 }
 
+/// The thread that compiles may be busy for seconds with another's grammar.
+TEST(Preparation, WaitsForACompilationOnlyOnce) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  const auto preparation = [&](bool optional) {
+    server::GenerationRequest request;
+    request.prompts.emplace_back("hi");
+    request.grammar = grammar::Constraint{.source = {.kind = grammar::Kind::kGbnf, .text = R"(root ::= | "once")"},
+                                          .after = "so: ",
+                                          .begun = "on",
+                                          .optional = optional};
+    return server::Preparation(model, std::move(request));
+  };
+  const auto follows = [](server::Preparation& known) {
+    EXPECT_FALSE(known.wants_grammar());
+    known.step();
+    const auto prepared = known.take();
+    const sampling::GrammarParams& params = prepared.sampling->params.grammar;
+    EXPECT_EQ(params.after + params.begun, "so: on");
+    EXPECT_EQ(prepared.requests.at(0).shared.what, params.grammar);
+    EXPECT_GT(prepared.requests.at(0).shared.bytes, 1000U);
+    return params.grammar;
+  };
+  auto first = preparation(false);
+  ASSERT_TRUE(first.wants_grammar());
+  first.compile_grammar();
+  const auto grammar = follows(first);
+  ASSERT_NE(grammar, nullptr);
+  for (const bool optional : {false, true}) {
+    auto second = preparation(optional);
+    EXPECT_EQ(follows(second), grammar);
+  }
+}
+
 /// More prompts can never all be let in, so that asking again is of no use.
 TEST(Prepared, TakesAsManyPromptsAsHaveRoom) {
   FakeModel model([](std::vector<engine::Event>&&) {});
