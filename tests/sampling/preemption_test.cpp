@@ -1,7 +1,7 @@
 // The real sampler through preemptions: requests with a temperature, penalties, stop strings and log-probabilities share a
 // pool that is too small for them, on the real engine and cache. Each of their samples must have the tokens, the text and
-// the log-probabilities that it has alone in a large pool. Random generators, counts of drawn tokens, half characters and
-// half stop strings must all survive.
+// the log-probabilities that it has alone in a large pool. Random generators, counts of drawn tokens, half characters,
+// half stop strings and places in a grammar must all survive.
 //
 // The fake executor's logits depend on the tokens before, nothing else; here they are spread over a vocabulary.
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/harness.h"
+#include "grammar/matcher.h"
 #include "sampling/make_generation.h"
 #include "support/kv_shapes.h"
 #include "text/fixtures.h"
@@ -20,6 +21,7 @@ namespace coppice::testing {
 namespace {
 
 using sampling::Finish;
+using sampling::SamplingParams;
 using sampling::SharedParams;
 using test::pick_below;
 using test::vocabulary;
@@ -57,6 +59,26 @@ class WideExecutor final : public executor::Executor {
   std::vector<float> data_;
 };
 
+/// Some that are long enough to be interrupted: by a schema, by a regex, and as llama.cpp writes the strings of tools.
+const std::vector<std::shared_ptr<const grammar::Grammar>>& grammars() {
+  static const auto all = [] {
+    grammar::Words words;
+    for (Token token = 0; token < kLogits; ++token) words.pieces.push_back(vocabulary()->piece(token));
+    words.ends.assign(vocabulary()->end_tokens().begin(), vocabulary()->end_tokens().end());
+    const grammar::Compiler compiler(words);
+    using grammar::Kind;
+    return std::vector{
+        compiler.compile({.kind = Kind::kJsonSchema,
+                          .text = R"({"type": "array", "minItems": 4, "items": {"type": "object", "properties": {
+                              "a": {"type": "string", "minLength": 1, "maxLength": 9}, "b": {"type": "integer"}},
+                              "required": ["a", "b"], "additionalProperties": false}})"}),
+        compiler.compile({.kind = Kind::kRegex, .text = "([a-z]{1,9}[ ,.]){9,40}\\."}),
+        compiler.compile({.kind = Kind::kGbnf, .text = R"(root ::= ("\"" char{3,40} "\"" ",")+
+            char ::= [^"\\\x7F\x00-\x1F] | [\\] (["\\bfnrt] | "u" [0-9a-fA-F]{4}))"})};
+  }();
+  return all;
+}
+
 struct Asked {
   Prompt prompt;
   std::int32_t max_tokens = 0;
@@ -81,6 +103,7 @@ struct Met {
   int holding_back = 0;    ///< pauses of a sample whose last token's text was held back
   int stopped_after = 0;   ///< samples that met a stop string after a pause
   int several_pauses = 0;  ///< samples with more than one
+  int in_grammar = 0;      ///< pauses of a sample that follows a grammar
 };
 
 /// Requests that run together in one pool.
@@ -102,6 +125,7 @@ class Run {
     request.samples = sampling::make_generations(
         vocabulary(), std::make_shared<const SharedParams>(asked.params, vocabulary()->size()), asked.n, asked.prompt);
     answers_[request.id].resize(static_cast<std::size_t>(asked.n));
+    for (Stream& stream : answers_[request.id]) stream.in_grammar = asked.params.grammar.grammar != nullptr;
     engine_.submit(std::move(request));
   }
 
@@ -139,6 +163,7 @@ class Run {
         met.holding_back += stream.pauses_holding_back;
         met.stopped_after += stream.pauses > 0 && stream.sample.finish == Finish::kStop;
         met.several_pauses += stream.pauses > 1;
+        met.in_grammar += stream.in_grammar ? stream.pauses : 0;
       }
     }
   }
@@ -147,7 +172,7 @@ class Run {
   struct Stream {
     Sample sample;
     int last_step = 0;  ///< that brought a token
-    bool holds_back = false;
+    bool holds_back = false, in_grammar = false;
     int pauses = 0, pauses_holding_back = 0;
   };
 
@@ -198,7 +223,10 @@ class Round {
     Run together(config(static_cast<std::int32_t>(largest) + 1 + pick(0, 2), pick(0, 2) == 0));
     for (const Asked& asked : requests) together.submit(asked);
     const auto answers = together.finish();
-    for (std::size_t i = 0; i < requests.size(); ++i) expect_same(answers[i], alone[i]);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      expect_same(answers[i], alone[i]);
+      for (const Sample& sample : answers[i]) expect_valid(requests[i].params, sample);
+    }
     EXPECT_EQ(together.cache().in_use, 0);
     EXPECT_EQ(together.cache().reserved, 0);
     together.add_to(met);
@@ -227,7 +255,26 @@ class Round {
                     .ignore_eos = pick(0, 1) == 0,
                     .logprobs = pick(0, 2) == 0 ? 1 : -1};
     if (pick(0, 2) == 0) asked.params.top_p = 0.9F;
+    if (pick(0, 1) == 0) return asked;
+    asked.params.grammar.grammar = grammars()[pick_below(random_, grammars().size())];
+    if (pick(0, 2) == 0) asked.params.grammar.after = "e";
+    asked.params.ignore_eos = false;
     return asked;
+  }
+
+  static void expect_valid(const SamplingParams& params, const Sample& sample) {
+    if (!params.grammar.grammar || sample.text.contains("\xEF\xBF\xBD")) return;  // half a character at the end
+    std::string_view text = sample.text;
+    if (const std::string& after = params.grammar.after; !after.empty()) {
+      const std::size_t at = text.find(after);
+      if (at == text.npos) return;
+      text.remove_prefix(at + after.size());
+      // A token may bring the first letters behind `after`: if the grammar can't begin like that, it begins behind them.
+      if (!grammar::Matcher(params.grammar.grammar).accept_text(text)) return;
+    }
+    grammar::Matcher matcher(params.grammar.grammar);
+    EXPECT_TRUE(text.empty() || matcher.accept_text(text)) << text;
+    if (sample.finish == Finish::kStop && params.stop.empty()) EXPECT_TRUE(matcher.whole()) << text;
   }
 
   /// Parts of its own text: one may end it, those with another letter behind them only hold text back.
@@ -267,14 +314,16 @@ TEST_P(SamplerPreemption, StreamsGoOnAsIfUndisturbed) {
   }
   if (HasFailure()) return;
   std::cout << met.preemptions << " preemptions, " << met.resumptions << " resumptions; " << met.pauses
-            << " pauses, in " << met.holding_back << " of them text was held back; " << met.several_pauses
-            << " samples paused more than once, " << met.stopped_after << " stopped after a pause\n";
+            << " pauses, in " << met.holding_back << " of them text was held back, " << met.in_grammar
+            << " in a grammar; " << met.several_pauses << " samples paused more than once, " << met.stopped_after
+            << " stopped after a pause\n";
   EXPECT_GE(met.preemptions, kRounds / 4);
   EXPECT_GE(met.resumptions, kRounds / 4);
   EXPECT_GE(met.pauses, kRounds / 4);
   if (GetParam() != Groups::kFull || test::kSanitized) return;  // windows give room back: there are fewer pauses
   EXPECT_GT(met.several_pauses, 0);
   EXPECT_GT(met.holding_back, 0);
+  EXPECT_GT(met.in_grammar, 0);
   EXPECT_GT(met.stopped_after, 0);
 }
 
