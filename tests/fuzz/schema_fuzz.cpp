@@ -1,13 +1,15 @@
 // JSON schemas through the walk, and what is accepted through the compiler; regexes, GBNF and structural tags through the
 // compiler. An input's first byte picks which.
 //
-// The walk's own result must pass the walk, and compile or be refused with a reason. A text is then written by the masks: it must
-// never get stuck.
-#include <algorithm>
+// The walk's own result must pass the walk, and compile or be refused with a reason. A text is then written by the masks, which
+// must say of each token what the parser says of its bytes.
 #include <boost/json/parse.hpp>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fuzz/fuzz.h"
 #include "grammar/matcher.h"
@@ -16,25 +18,53 @@
 namespace coppice::testing {
 namespace {
 
+/// Bytes, and words that go beyond a sign, a string or a whole value: what masks say of these is computed another way.
+const grammar::Words& words() {
+  static const grammar::Words words = [] {
+    grammar::Words all{.ends = {0}};
+    for (int byte = 0; byte < 256; ++byte) all.pieces.emplace_back(1, static_cast<char>(byte));
+    for (const char* text : {"{\"",  "\":",   "\": ", "\",", "\", \"", "\"}", "\"]", "[\"",    "\"\"",   "},",
+                             "}}",   "]}",    "{}",   "[]",  "a\"",    "ab",  "abc", "abcd",   "the",    "\\n",
+                             "\\u",  "00",    "0e",   "12",  "123",    "-1",  "1.5", "1,",     "2]",     "3}",
+                             "true", "false", "null", ", ",  ": ",     "  ",  "-0",  "\u00e9", "\u20ac", "\u00e9\""})
+      all.pieces.emplace_back(text);
+    return all;
+  }();
+  return words;
+}
+
 const grammar::Compiler& compiler() {
-  static const grammar::Compiler compiler([] {
-    grammar::Words words{.ends = {0}};
-    for (int byte = 0; byte < 256; ++byte) words.pieces.emplace_back(1, static_cast<char>(byte));
-    return words;
-  }());
+  static const grammar::Compiler compiler(words());
   return compiler;
 }
 
-void write_some(const std::shared_ptr<const grammar::Grammar>& grammar, unsigned seed) {
+bool allowed(std::span<const std::int32_t> mask, int token) {
+  return ((static_cast<unsigned>(mask[static_cast<std::size_t>(token) / 32]) >> (token % 32)) & 1U) != 0;
+}
+
+/// The mask must say of each token what the parser says, which reads its bytes.
+void check_mask(const grammar::Matcher& matcher, std::span<const std::int32_t> mask, bool json, unsigned seed) {
+  const auto n = static_cast<int>(words().pieces.size());
+  for (int token = 1; token < n; ++token) {
+    if (token < ' ' && json) continue;  // no token of these is ever allowed
+    if (token < 256 && static_cast<unsigned>(token) % 16 != seed % 16) continue;
+    const auto& piece = words().pieces[static_cast<std::size_t>(token)];
+    if (matcher.clone().accept_text(piece) != allowed(mask, token)) finding("the mask says otherwise of " + piece);
+  }
+}
+
+void write_some(const std::shared_ptr<const grammar::Grammar>& grammar, bool json, unsigned seed) {
   grammar::Matcher matcher(grammar);
+  const auto n = static_cast<unsigned>(words().pieces.size());
   for (int i = 0; i < 40; ++i) {
-    const auto mask = matcher.mask();
-    if (mask.empty()) return;
+    const auto allows = matcher.mask();
+    if (allows.empty()) return;
+    const std::vector<std::int32_t> mask(allows.begin(), allows.end());
+    if (i % 4 == 0) check_mask(matcher, mask, json, seed);
     int token = -1;
-    for (int j = 0; j < 256 && token < 0; ++j) {
-      const int candidate = static_cast<int>((seed + static_cast<unsigned>(j) * 37U) % 256U);
-      if (((static_cast<unsigned>(mask[static_cast<std::size_t>(candidate) / 32]) >> (candidate % 32)) & 1U) != 0)
-        token = candidate;
+    for (unsigned j = 0; j < n && token < 0; ++j) {
+      const auto candidate = static_cast<int>((seed + j * 37U) % n);
+      if (allowed(mask, candidate)) token = candidate;
     }
     if (token <= 0) return;  // ended, or a grammar of the client's own that leads nowhere
     if (!matcher.accept(token)) finding("the mask allows what is not accepted");
@@ -56,7 +86,7 @@ void run(unsigned first, std::string_view rest) {
     }
   }
   try {
-    write_some(compiler().compile(source), first);
+    write_some(compiler().compile(source), source.kind == grammar::Kind::kJsonSchema, first);
   } catch (const grammar::GrammarError& e) {
     if (e.what()[0] == '\0') finding("a refusal without a reason");
   }
