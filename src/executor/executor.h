@@ -26,7 +26,8 @@ struct Batch {
   std::vector<kv::CopyOp> copies;  ///< run in order before the first write
   std::vector<kv::Token> tokens;   ///< [n_rows]
   std::vector<BatchSequence> sequences;
-  std::vector<std::int32_t> logit_rows;  ///< rows whose logits are wanted, ascending
+  std::vector<std::int32_t> logit_rows;   ///< rows whose logits are wanted, ascending
+  std::vector<std::int32_t> hidden_rows;  ///< rows whose hidden states are wanted, ascending
 
   int n_rows() const { return static_cast<int>(tokens.size()); }
 };
@@ -42,6 +43,17 @@ struct Logits {
   }
 };
 
+/// Hidden states of the rows asked for, behind the model's last norm: [n_rows, n_embd], f32, in the order of
+/// Batch::hidden_rows. Valid until the next forward().
+struct HiddenStates {
+  std::span<const float> data;
+  int n_embd = 0;
+
+  std::span<const float> row(std::size_t i) const {
+    return data.subspan(i * static_cast<std::size_t>(n_embd), static_cast<std::size_t>(n_embd));
+  }
+};
+
 /// A step failed: the batch's new keys and values are undefined, everything older is intact, the executor lives on.
 class StepError : public std::runtime_error {
  public:
@@ -54,6 +66,7 @@ struct ExecutorInfo {
   std::string architecture;
   std::string attention;  ///< the backend in use: "tree", "gather", "dense"
   int n_vocab = 0;
+  int n_embd = 0;                   ///< values of a hidden state; 0: the executor gives none
   std::int32_t context_length = 0;  ///< tokens the model was trained for
   int block_size = 0;
   std::int32_t num_blocks = 0;      ///< blocks in the pool, the null block included
@@ -79,6 +92,9 @@ class Executor {
   /// batch.logit_rows. Throws StepError.
   /// REQUIRES: batch is valid as described there; no two rows are written to the same slot.
   virtual Logits forward(const Batch& batch) = 0;
+
+  /// Of the last forward(). REQUIRES: info().n_embd > 0 if that had hidden_rows.
+  virtual HiddenStates hidden_states() const { return {}; }
 
   virtual KvTraffic kv_traffic() const { return {}; }
 

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -184,6 +185,32 @@ TEST_P(TinyTest, OnlyTheRowsAskedForAndTheSameOnesWhateverIsAsked) {
   }
 }
 
+TEST_P(TinyTest, HiddenStatesOfTheRowsAskedForWithAndWithoutLogits) {
+  const auto tokens = random_tokens(random_, 50);
+  RigSequence s;
+  const RigPart parts[] = {{&s, tokens, Want::kNone}};
+  Batch batch = rig_.batch(parts);
+  const auto run = [&](std::vector<std::int32_t> logits, std::vector<std::int32_t> hidden) {
+    batch.logit_rows = std::move(logits), batch.hidden_rows = std::move(hidden);
+    std::vector<Row> rows = rig_.run(batch);
+    const executor::HiddenStates states = executor_->hidden_states();
+    EXPECT_EQ(states.data.size(), batch.hidden_rows.size() * static_cast<std::size_t>(executor_->info().n_embd));
+    for (std::size_t i = 0; i < batch.hidden_rows.size(); ++i)
+      rows.emplace_back(states.row(i).begin(), states.row(i).end());
+    return rows;
+  };
+  const auto logits = run({7, 49}, {}), hidden = run({}, {3, 7, 49}), both = run({7, 49}, {3, 7, 49});
+  for (std::size_t i = 0; i < 2; ++i) expect_close(both[i], logits[i], "logits");
+  for (std::size_t i = 0; i < 3; ++i) expect_close(both[2 + i], hidden[i], "hidden states");
+  std::vector<std::int32_t> every(50);
+  std::iota(every.begin(), every.end(), 0);
+  expect_close(run({}, every)[7], hidden[1], "one of all");
+  // Behind the norm, before its weights, the mean square is 1: of random weights about 1 it stays near that.
+  double squares = 0;
+  for (const float x : hidden[0]) squares += double{x} * double{x};
+  EXPECT_NEAR(squares / static_cast<double>(hidden[0].size()), 1, 0.5);
+}
+
 TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
   const auto tokens = random_tokens(random_, 40);
   RigSequence s;
@@ -207,6 +234,8 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
   });
   refused([](Batch& b) { b.logit_rows = {40}; });
   refused([](Batch& b) { b.logit_rows = {5, 5}; });
+  refused([](Batch& b) { b.hidden_rows = {40}; });
+  refused([](Batch& b) { b.hidden_rows = {5, 5}; });
   refused([](Batch& b) { b.sequences.clear(); });
   refused([](Batch& b) { b.sequences[0].n_rows = 39; });
   refused([](Batch& b) { b.sequences[0].n_rows = 41; });

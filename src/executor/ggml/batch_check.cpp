@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <vector>
 
 namespace coppice::executor {
@@ -44,6 +46,14 @@ void check_written_slots(const Batch& batch, std::size_t group, const BatchLimit
   insist(twice == slots.end(), "two rows would be written to slot {}", twice == slots.end() ? 0 : *twice);
 }
 
+void check_rows(std::span<const std::int32_t> wanted, int n, std::string_view what) {
+  std::int32_t previous = -1;
+  for (const std::int32_t r : wanted) {
+    insist(r > previous && r < n, "{} are wanted of row {} of {}, behind row {}", what, r, n, previous);
+    previous = r;
+  }
+}
+
 void check_copies(const Batch& batch, const BatchLimits& limits) {
   for (const kv::CopyOp& op : batch.copies) {
     insist(op.src >= 0 && op.src < limits.num_blocks && op.dst > kv::kNullBlock && op.dst < limits.num_blocks &&
@@ -71,11 +81,8 @@ void check_batch(const Batch& batch, const BatchLimits& limits) {
   }
   insist(rows == n, "sequences have {} rows, the batch {}", rows, n);
   for (int g = 0; g < limits.n_groups; ++g) check_written_slots(batch, static_cast<std::size_t>(g), limits);
-  std::int32_t previous = -1;
-  for (const std::int32_t r : batch.logit_rows) {
-    insist(r > previous && r < n, "logits are wanted of row {} of {}, behind row {}", r, n, previous);
-    previous = r;
-  }
+  check_rows(batch.logit_rows, n, "logits");
+  check_rows(batch.hidden_rows, n, "hidden states");
   check_copies(batch, limits);
 }
 

@@ -111,9 +111,14 @@ class GgmlExecutor final : public Executor {
     planning_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
     store_.copy(batch.copies);
     runner_.run(graph);
-    const std::size_t n = batch.logit_rows.size() * static_cast<std::size_t>(info_.n_vocab);
-    return {n > 0 ? std::span(graph.logits(), n) : std::span<float>(), info_.n_vocab};
+    const auto rows = [](float* data, std::size_t n, int width) {
+      return n > 0 ? std::span(data, n * static_cast<std::size_t>(width)) : std::span<float>();
+    };
+    hidden_states_ = {rows(graph.hidden_states(), batch.hidden_rows.size(), info_.n_embd), info_.n_embd};
+    return {rows(graph.logits(), batch.logit_rows.size(), info_.n_vocab), info_.n_vocab};
   }
+
+  HiddenStates hidden_states() const override { return hidden_states_; }
 
  private:
   std::vector<LayerPlace> layer_places() const {
@@ -165,6 +170,7 @@ class GgmlExecutor final : public Executor {
              .architecture = spec.architecture,
              .attention = std::string(attention_->name()),
              .n_vocab = spec.n_vocab,
+             .n_embd = spec.n_embd,
              .context_length = spec.context_length,
              .block_size = options_.block_size,
              .num_blocks = store_.num_blocks(),
@@ -186,6 +192,7 @@ class GgmlExecutor final : public Executor {
   DecoderParts parts_;
   BatchLimits limits_;
   ExecutorInfo info_;
+  HiddenStates hidden_states_;  ///< of the last step
   double planning_seconds_ = 0;
 };
 

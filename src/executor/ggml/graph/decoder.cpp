@@ -15,6 +15,11 @@ ggml_tensor* scaled(GraphBuilder& b, ggml_tensor* x, float scale) {
   return scale == 1 ? x : ggml_scale(b.context, x, scale);
 }
 
+/// n rows of x from the i-th on.
+ggml_tensor* rows_of(GraphBuilder& b, ggml_tensor* x, int i, std::int64_t n) {
+  return n == x->ne[1] ? x : ggml_view_2d(b.context, x, x->ne[0], n, x->nb[1], static_cast<std::size_t>(i) * x->nb[1]);
+}
+
 /// The rows' logits.
 ggml_tensor* head(GraphBuilder& b, ggml_tensor* x) {
   const model::ModelSpec& spec = *b.parts.spec;
@@ -23,9 +28,19 @@ ggml_tensor* head(GraphBuilder& b, ggml_tensor* x) {
   return cap == 0 ? logits : scaled(b, ggml_tanh(b.context, scaled(b, logits, 1 / cap)), cap);
 }
 
+/// x: the last layer's rows, as inputs.output_rows has them.
+DecoderOutputs outputs(GraphBuilder& b, ggml_tensor* x) {
+  const int n_logits = b.inputs.n_logits;
+  const std::int64_t n_hidden = x->ne[1] - n_logits;
+  DecoderOutputs outputs;
+  if (n_logits > 0) outputs.logits = head(b, rows_of(b, x, 0, n_logits));
+  if (n_hidden > 0) outputs.hidden_states = rms_norm(b, rows_of(b, x, n_logits, n_hidden), b.parts.spec->output_norm);
+  return outputs;
+}
+
 }  // namespace
 
-ggml_tensor* build_decoder(GraphBuilder& b) {
+DecoderOutputs build_decoder(GraphBuilder& b) {
   const model::ModelSpec& spec = *b.parts.spec;
   ggml_tensor* x = ggml_get_rows(b.context, b.parts.weights->plain(spec.embedding), b.inputs.tokens);
   x = scaled(b, x, spec.embedding_scale);
@@ -36,7 +51,7 @@ ggml_tensor* build_decoder(GraphBuilder& b) {
     ggml_tensor* mixed = mix(b, layer.mixer, {x, layer.mixer_norms.before}, b.parts.places[i]);
     const bool last = i + 1 == spec.layers.size();
     if (last) {  // the keys and values of all rows are written: only outputs go on
-      if (!b.inputs.output_rows) return nullptr;
+      if (!b.inputs.output_rows) return {};
       mixed = ggml_get_rows(b.context, mixed, b.inputs.output_rows);
       x = ggml_get_rows(b.context, x, b.inputs.output_rows);
     }
@@ -46,7 +61,7 @@ ggml_tensor* build_decoder(GraphBuilder& b) {
     if (inputs) x = add_token_input(b, inputs, i, last ? b.inputs.output_rows : nullptr, x);
     if (layer.scale != model::kNoTensor) x = ggml_mul(b.context, x, b.parts.weights->plain(layer.scale));
   }
-  return head(b, x);
+  return outputs(b, x);
 }
 
 }  // namespace coppice::executor

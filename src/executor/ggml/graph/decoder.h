@@ -6,8 +6,11 @@
 
 namespace coppice::executor {
 
-/// Logits of the rows in inputs.output_rows: [n_vocab, n_outputs]. Without such rows nullptr: then the graph does no more
-/// than write keys and values.
-ggml_tensor* build_decoder(GraphBuilder& b);
+/// Of the rows in inputs.output_rows. Without such rows the graph does no more than write keys and values.
+struct DecoderOutputs {
+  ggml_tensor* logits = nullptr;         ///< [n_vocab, n_logits]; nullptr: none are wanted
+  ggml_tensor* hidden_states = nullptr;  ///< behind the last norm, [n_embd, n_hidden]; nullptr: none are wanted
+};
+DecoderOutputs build_decoder(GraphBuilder& b);
 
 }  // namespace coppice::executor

@@ -37,7 +37,8 @@ struct StepInputs {
   ggml_tensor* tokens = nullptr;        ///< i32 [n_rows]
   ggml_tensor* positions = nullptr;     ///< i32 [n_rows]
   std::vector<ggml_tensor*> slots;      ///< [n_groups] i64 [n_rows]: the store's rows for keys and values
-  ggml_tensor* output_rows = nullptr;   ///< i32 [n_outputs]; nullptr: no logits are wanted
+  ggml_tensor* output_rows = nullptr;   ///< i32 [n_logits + n_hidden], in this order; nullptr: nothing is wanted
+  int n_logits = 0;                     ///< rows whose logits are wanted
   ggml_tensor* temperatures = nullptr;  ///< f32 [1, n_rows]: what queries are multiplied by; nullptr: nothing
 };
 

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "executor/ggml/graph/attention.h"
-#include "executor/ggml/graph/decoder.h"
 
 namespace coppice::executor {
 
@@ -29,10 +28,12 @@ T* data(ggml_tensor* t) {
 }  // namespace
 
 StepShape shape_of(const Batch& batch, const Attention& attention) {
-  const StepShape exact{batch.n_rows(), static_cast<int>(batch.logit_rows.size())};
+  const StepShape exact{batch.n_rows(), static_cast<int>(batch.logit_rows.size()),
+                        static_cast<int>(batch.hidden_rows.size())};
   if (!attention.reuses_graphs()) return exact;
   const int n_rows = padded_rows(exact.n_rows);
-  return {n_rows, std::min(padded_rows(exact.n_outputs), n_rows)};
+  const auto padded = [n_rows](int n) { return std::min(padded_rows(n), n_rows); };
+  return {n_rows, padded(exact.n_logits), padded(exact.n_hidden)};
 }
 
 StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepShape& shape)
@@ -50,7 +51,8 @@ StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepSh
   inputs_.tokens = input(GGML_TYPE_I32, shape.n_rows);
   inputs_.positions = input(GGML_TYPE_I32, shape.n_rows);
   ggml_build_forward_expand(graph_, inputs_.positions);  // gets its memory even where no layer turns
-  if (shape.n_outputs > 0) inputs_.output_rows = input(GGML_TYPE_I32, shape.n_outputs);
+  if (shape.n_outputs() > 0) inputs_.output_rows = input(GGML_TYPE_I32, shape.n_outputs());
+  inputs_.n_logits = shape.n_logits;
   if (parts.spec->temperature.scale != 0) {
     inputs_.temperatures = ggml_new_tensor_2d(c, GGML_TYPE_F32, 1, shape.n_rows);
     ggml_set_input(inputs_.temperatures);
@@ -60,10 +62,12 @@ StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepSh
   }
   GraphBuilder b{.parts = parts, .context = c, .graph = graph_, .inputs = inputs_, .node_data = node_data_};
   parts.attention->begin(b, batch);
-  logits_ = build_decoder(b);
-  if (!logits_) return;
-  ggml_set_output(logits_);
-  ggml_build_forward_expand(graph_, logits_);
+  outputs_ = build_decoder(b);
+  for (ggml_tensor* output : {outputs_.logits, outputs_.hidden_states}) {
+    if (!output) continue;
+    ggml_set_output(output);
+    ggml_build_forward_expand(graph_, output);
+  }
 }
 
 void StepGraph::fill(const Batch& batch) {
@@ -95,7 +99,11 @@ void StepGraph::fill(const Batch& batch) {
   }
   if (inputs_.output_rows) {
     auto* outputs = data<std::int32_t>(inputs_.output_rows);
-    std::fill(std::ranges::copy(batch.logit_rows, outputs).out, outputs + shape_.n_outputs, 0);
+    const auto put = [](const std::vector<std::int32_t>& rows, std::int32_t* to, int n) {
+      std::fill(std::ranges::copy(rows, to).out, to + n, 0);
+    };
+    put(batch.logit_rows, outputs, shape_.n_logits);
+    put(batch.hidden_rows, outputs + shape_.n_logits, shape_.n_hidden);
   }
   parts_.attention->fill(batch);
 }

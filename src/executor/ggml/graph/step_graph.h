@@ -2,13 +2,14 @@
 // every step of its shape, with inputs filled anew.
 //
 // Owns the tensors' descriptions. Their memory belongs to the graph runner, and all graphs share it: fill a graph's inputs
-// before each run, and read its logits before another graph runs. Not thread safe.
+// before each run, and read its outputs before another graph runs. Not thread safe.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "executor/executor.h"
+#include "executor/ggml/graph/decoder.h"
 #include "executor/ggml/graph/graph_builder.h"
 
 namespace coppice::executor {
@@ -16,7 +17,9 @@ namespace coppice::executor {
 /// What decides a graph. No block id, token or position.
 struct StepShape {
   int n_rows = 0;
-  int n_outputs = 0;  ///< rows whose logits are computed
+  int n_logits = 0;  ///< rows whose logits are computed
+  int n_hidden = 0;  ///< rows whose hidden states are
+  int n_outputs() const { return n_logits + n_hidden; }
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
 
@@ -36,17 +39,20 @@ class StepGraph {
   /// this graph's shape, and it is the one that the graph was made for unless graphs are reused.
   void fill(const Batch& batch);
 
-  /// [n_vocab, n_outputs] f32, until another graph is run. REQUIRES: n_outputs > 0; just run.
-  float* logits() const { return static_cast<float*>(logits_->data); }
+  /// [n_vocab, n_logits] and [n_embd, n_hidden] f32, until another graph is run; null where n is 0. REQUIRES: just run.
+  float* logits() const { return data_of(outputs_.logits); }
+  float* hidden_states() const { return data_of(outputs_.hidden_states); }
 
  private:
+  static float* data_of(const ggml_tensor* t) { return t ? static_cast<float*>(t->data) : nullptr; }
+
   const DecoderParts& parts_;
   StepShape shape_;
   ContextPtr context_;
   ggml_cgraph* graph_ = nullptr;
   StepInputs inputs_;
   std::vector<std::shared_ptr<void>> node_data_;
-  ggml_tensor* logits_ = nullptr;
+  DecoderOutputs outputs_;
 };
 
 }  // namespace coppice::executor
