@@ -9,6 +9,7 @@ void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, exe
   const std::size_t n_groups = cache.config().groups.size();
   batch.tokens.clear();
   batch.logit_rows.clear();
+  batch.hidden_rows.clear();
   const auto has_rows = [](const Sequence* sequence) { return sequence->rows > 0; };
   batch.sequences.resize(static_cast<std::size_t>(std::ranges::count_if(running, has_rows)));
   readers.clear();
@@ -24,9 +25,12 @@ void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, exe
     const auto rows = cache.tokens(sequence->seq).subspan(first, static_cast<std::size_t>(sequence->rows));
     batch.tokens.insert(batch.tokens.end(), rows.begin(), rows.end());
     for (std::size_t g = 0; g < n_groups; ++g) part.tables[g] = cache.table(sequence->seq, static_cast<int>(g));
-    const int n_logits = sequence->scored + (sequence->sampled ? 1 : 0);
-    for (int row = batch.n_rows() - n_logits; row < batch.n_rows(); ++row) batch.logit_rows.push_back(row);
-    if (n_logits > 0) readers.push_back(sequence);
+    const auto add_last = [end = batch.n_rows()](std::vector<std::int32_t>& rows, int n) {
+      for (int row = end - n; row < end; ++row) rows.push_back(row);
+    };
+    add_last(batch.logit_rows, sequence->n_logits());
+    add_last(batch.hidden_rows, sequence->pooled);
+    if (sequence->scored > 0 || sequence->pooled > 0 || sequence->sampled) readers.push_back(sequence);
   }
 }
 

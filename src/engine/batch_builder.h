@@ -10,8 +10,8 @@
 
 namespace coppice::engine {
 
-/// Fills everything but `copies`. `readers` gets the sequences that want logits, in the order of their logits rows: each
-/// has `scored` of them, then one if it is `sampled`. The batch's tables are views into the cache, valid until it changes.
+/// Fills everything but `copies`. `readers` gets the sequences of which something comes in this step, in the order of their
+/// rows: each has n_logits() rows of logits, of which its `scored` are the first, and `pooled` hidden states. The batch's tables are views into the cache, valid until it changes.
 void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, executor::Batch& batch,
                  std::vector<Sequence*>& readers);
 

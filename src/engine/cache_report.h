@@ -18,6 +18,7 @@ enum class MatchEnded : std::uint8_t {
   kNamespace,   ///< nothing at all was cached under this salt
   kSharingOff,  ///< --share off
   kScored,      ///< it went as far as it may: the next token's log-probability is wanted
+  kPooled,      ///< nothing may match: all tokens' hidden states are wanted
   kNotAsked,    ///< the request wanted nothing from the cache
 };
 

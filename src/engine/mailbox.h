@@ -39,11 +39,17 @@ inline std::size_t shared_weight(const Request& request) {
   return request.shared.what ? request.shared.bytes / sizeof(kv::Token) : 0;
 }
 
+/// What an embedding of n_embd values counts for, in tokens: it is summed up, and sent.
+inline constexpr std::size_t pooled_weight(std::size_t n_embd) {
+  return n_embd * (sizeof(double) + sizeof(float)) / sizeof(kv::Token);
+}
+
 /// What a request alone makes the engine hold while it is open, in tokens.
 inline std::size_t weight(const Request& request) {
   constexpr std::size_t kFrame = 64;  // the request itself
   const std::size_t scored = request.scoring ? scored_weight(request.scoring->n_top) : 0;
-  return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + kFrame +
+  const std::size_t pooled = request.pooling ? pooled_weight(request.pooling->sum.size()) : 0;
+  return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + pooled + kFrame +
          shared_weight(request);
 }
 

@@ -56,8 +56,12 @@ CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, 
     return report;
   }
   if (at == usable.size()) {
-    const bool unasked = !sequence.request->request.match_cache;
-    if (at + 1 < all.size()) report.ended = unasked ? MatchEnded::kNotAsked : MatchEnded::kScored;
+    const Request& request = sequence.request->request;
+    if (at + 1 < all.size()) {
+      report.ended = !request.match_cache ? MatchEnded::kNotAsked
+                     : request.pooling    ? MatchEnded::kPooled
+                                          : MatchEnded::kScored;
+    }
     return report;
   }
   kv::MatchEnd end = cache.explain(usable, sequence.request->ns);

@@ -34,6 +34,18 @@ struct SharedMemory {
   std::size_t bytes = 0;
 };
 
+/// Which of a prompt's hidden states make its embedding.
+enum class Pooling : std::uint8_t {
+  kLast,  ///< the last token's
+  kMean,  ///< the mean of all tokens'
+};
+
+/// A prompt's embedding is wanted.
+struct PromptPooling {
+  Pooling kind = Pooling::kLast;
+  std::vector<double> sum;  ///< [n_embd], zeros; the engine adds up there
+};
+
 /// n samples of one prompt. The prompt is prefilled once; the samples fork it without copying.
 struct Request {
   RequestId id = 0;
@@ -44,6 +56,7 @@ struct Request {
   std::string cache_salt;                                      ///< isolates tenants; added to the namespace
   std::int32_t priority = 0;                                   ///< lower goes first
   std::optional<PromptScoring> scoring;                        ///< Event::prompt
+  std::optional<PromptPooling> pooling;                        ///< Event::embedding; then max_tokens is 0
   bool match_cache = true;                                     ///< false: all of the prompt is computed, and cached
   bool cache_report = false;                                   ///< wants one, if it is admitted: Event::report
   std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included
@@ -78,6 +91,7 @@ struct Event {
   int sample = 0;
   sampling::Piece piece;
   std::vector<sampling::PromptToken> prompt;  ///< the next ones; the piece is then empty, without a token (-1)
+  std::vector<float> embedding;               ///< [n_embd], of any length; in an event before the last one, as `prompt`
   bool done = false;
   Usage usage;                     ///< filled when done
   std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated

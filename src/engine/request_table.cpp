@@ -62,6 +62,13 @@ void RequestTable::add_prompt(OpenRequest& open, std::vector<sampling::PromptTok
                           .report = std::exchange(open.report, nullptr)});
 }
 
+void RequestTable::add_embedding(OpenRequest& open, std::vector<float> embedding) {
+  events_.push_back(Event{.request = open.request.id,
+                          .piece = {.token = -1},
+                          .embedding = std::move(embedding),
+                          .report = std::exchange(open.report, nullptr)});
+}
+
 void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
   // A request that never got in leaves its place to the next: the queue's patience counts those who stayed.
   if (open.arrival == arrivals_ && !open.admitted_before) --arrivals_;

@@ -63,6 +63,9 @@ class RequestTable {
   /// Puts out the next tokens of a prompt that is scored.
   void add_prompt(OpenRequest& open, std::vector<sampling::PromptToken> tokens);
 
+  /// Puts out its prompt's embedding.
+  void add_embedding(OpenRequest& open, std::vector<float> embedding);
+
   /// The one way out: releases the sequences, puts out the last events, counts, and removes the request.
   /// Throws what Generation::flush() throws, except for kFailed; then the request can only be ended as failed.
   void end(OpenRequest& open, const Outcome& outcome);

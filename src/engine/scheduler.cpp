@@ -289,6 +289,7 @@ Sequence* Scheduler::plan(std::vector<kv::CopyOp>& copies) {
     const auto end = static_cast<std::size_t>(sequence->computed + sequence->rows);
     sequence->sampled = sequence->rows > 0 && (decoding || end == sequence->tokens().size());
     sequence->scored = sequence->rows > 0 ? sequence->scored_in(sequence->rows) : 0;
+    sequence->pooled = sequence->rows > 0 ? sequence->pooled_in(sequence->rows) : 0;
   }
   return nullptr;
 }

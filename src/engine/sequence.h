@@ -11,7 +11,8 @@
 //     computed.
 //  3. n_samples > 1 only while `out` is empty.
 //  4. Only one sequence of a request is there while next_scored is in the prompt, and then computed < next_scored: the row
-//     before that token is computed, or computed again, by whoever is to score it.
+//     before that token is computed, or computed again, by whoever is to score it. Likewise for next_pooled, and then
+//     computed <= next_pooled.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +54,8 @@ struct Sequence {
   std::int32_t computed = 0;  ///< tokens whose keys are in the pool
   int rows = 0;               ///< rows in the step in hand; 0: none
   int scored = 0;        ///< rows in the step in hand whose logits are for scoring: its last, but for a sampled one
-  bool sampled = false;  ///< its last row in the step in hand yields logits to sample from
+  int pooled = 0;        ///< rows in the step in hand whose hidden states make an embedding: its last
+  bool sampled = false;  ///< its last row in the step in hand yields logits to sample from, or an embedding
   Clock::time_point last_token{};
 
   Sequence* leader = nullptr;  ///< kFollowing; this and `needed` are kept by InFlight
@@ -67,6 +69,10 @@ struct Sequence {
   int scored_in(int n) const;
   /// The most of its next rows, at least 0, of which `n` are such.
   int rows_with_scored(int n) const;
+  /// Of its next `n` rows: those whose hidden states are to be pooled.
+  int pooled_in(int n) const;
+  /// Of its rows in the step in hand: those whose logits are wanted, its last. Nothing is drawn behind a pooled one.
+  int n_logits() const { return scored + (sampled && pooled == 0 ? 1 : 0); }
   bool admitted() const { return state == SequenceState::kPrefill || state == SequenceState::kDecode; }
 };
 
@@ -76,6 +82,8 @@ struct OpenRequest {
       : request(std::move(r)), ns{.salt = request.cache_salt}, ended(request.samples.size()) {
     usage.prompt_tokens = next_scored = static_cast<std::int32_t>(request.prompt.size());
     if (request.scoring) next_scored = std::min(next_scored, std::max(request.scoring->from, 1));
+    next_pooled = usage.prompt_tokens;
+    if (request.pooling) next_pooled = request.pooling->kind == Pooling::kMean ? 0 : usage.prompt_tokens - 1;
     Sequence& all = *sequences.emplace_back(std::make_unique<Sequence>());
     all.request = this;
     all.n_samples = static_cast<int>(request.samples.size());
@@ -90,6 +98,7 @@ struct OpenRequest {
   kv::Namespace ns;
   Usage usage;
   std::int32_t next_scored = 0;  ///< the first token of the prompt whose log-probability is to go out; its length: none
+  std::int32_t next_pooled = 0;  ///< the first token of the prompt whose hidden state is to be pooled; its length: none
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
   std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
   bool admitted_before = false;                      ///< figures that count once were counted
@@ -121,8 +130,10 @@ inline std::span<const kv::Token> Sequence::tokens() const {
 inline std::span<const kv::Token> Sequence::matchable() const {
   if (!request->request.match_cache && out.empty()) return {};
   const auto before_last = tokens().first(tokens().size() - 1);
+  const std::int32_t n_prompt = request->usage.prompt_tokens;
+  if (request->next_pooled < n_prompt) return before_last.first(static_cast<std::size_t>(request->next_pooled));
   const auto unscored = static_cast<std::size_t>(std::max(request->next_scored, 1) - 1);
-  return request->next_scored < request->usage.prompt_tokens ? before_last.first(unscored) : before_last;
+  return request->next_scored < n_prompt ? before_last.first(unscored) : before_last;
 }
 
 inline int Sequence::scored_in(int n) const {
@@ -133,6 +144,10 @@ inline int Sequence::scored_in(int n) const {
 inline int Sequence::rows_with_scored(int n) const {
   const int left = std::max(request->usage.prompt_tokens - request->next_scored, 0);
   return left <= n ? std::numeric_limits<int>::max() : request->next_scored - 1 - computed + n;
+}
+
+inline int Sequence::pooled_in(int n) const {
+  return request->request.pooling ? std::max(computed + n - request->next_pooled, 0) : 0;
 }
 
 }  // namespace coppice::engine

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -78,10 +79,11 @@ bool StepLoop::step() {
   const auto start = Clock::now();
   const std::int64_t steps = figures_.steps;
 
-  obey();                   // new requests enter the queue, cancelled ones end
-  expire();                 // so do those whose time is over
-  admit();                  // the queue's first get blocks
-  if (compute()) sample();  // a batch of rows goes through the model; who has logits gets tokens, or scores
+  obey();    // new requests enter the queue, cancelled ones end
+  expire();  // so do those whose time is over
+  admit();   // the queue's first get blocks
+  if (compute())
+    sample();  // a batch of rows goes through the model; what comes of it goes to tokens, scores, embeddings
 
   const double seconds = seconds_since(start);
   figures_.step_seconds += seconds;
@@ -123,8 +125,8 @@ void StepLoop::open(OpenRequest& open) {
   if (open.weight > config_.max_weight) {
     return end(open, refused(Refusal::kTooHeavy,
                              fmt::format("the request counts as {} tokens, with its prompt, {} for each sample and "
-                                         "what its grammar and log-probabilities of the prompt take; all requests "
-                                         "together may have {}",
+                                         "what its grammar, log-probabilities of the prompt or its embedding take; "
+                                         "all requests together may have {}",
                                          open.weight, kSampleWeight, config_.max_weight)));
   }
   if (open.charge == 0) {
@@ -245,6 +247,7 @@ void StepLoop::forward() {
   {
     const Stopwatch stopwatch(forward_seconds_);
     logits_ = executor_.forward(batch_);
+    hidden_states_ = executor_.hidden_states();
   }
   rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), forward_seconds_ - before);
   scheduler_.computed();
@@ -271,15 +274,17 @@ void StepLoop::end_for_room(Sequence& sequence, std::string message) {
 void StepLoop::sample() {
   now_ = config_.now();
   expire();  // a step may take seconds
-  std::size_t row = 0;
+  std::size_t row = 0, hidden = 0;
   for (Sequence* sequence : readers_) {
-    const std::size_t first = row;
-    row += static_cast<std::size_t>(sequence->scored) + (sequence->sampled ? 1 : 0);
+    const std::size_t first = row, first_hidden = hidden;
+    row += static_cast<std::size_t>(sequence->n_logits());
+    hidden += static_cast<std::size_t>(sequence->pooled);
     if (sequence->state == SequenceState::kEnded) continue;  // its time ran out just now
     attempt(*sequence->request, [&] {
       if (sequence->scored > 0) score(*sequence, first);
+      if (sequence->pooled > 0) pool(*sequence, first_hidden);
       if (!sequence->sampled) return;
-      const auto logits = logits_.row(row - 1);
+      const auto logits = sequence->pooled > 0 ? std::span<float>() : logits_.row(row - 1);
       sequence->n_samples > 1 ? sample_siblings(*sequence, logits) : sample_one(*sequence, logits);
     });
   }
@@ -298,6 +303,21 @@ void StepLoop::score(Sequence& sequence, std::size_t first_row) {
   }
   open.next_scored += sequence.scored;
   requests_.add_prompt(open, std::move(scored));
+}
+
+void StepLoop::pool(Sequence& sequence, std::size_t first_row) {
+  OpenRequest& open = *sequence.request;
+  std::vector<double>& sum = open.request.pooling->sum;
+  const Stopwatch stopwatch(figures_.sampling_seconds);
+  for (std::size_t i = 0; std::cmp_less(i, sequence.pooled); ++i)
+    std::ranges::transform(sum, hidden_states_.row(first_row + i), sum.begin(), std::plus<>());
+  open.next_pooled += sequence.pooled;
+  if (open.next_pooled < open.usage.prompt_tokens) return;
+  const double n = open.request.pooling->kind == Pooling::kMean ? open.usage.prompt_tokens : 1;
+  std::vector<float> embedding;
+  embedding.reserve(sum.size());
+  for (const double x : sum) embedding.push_back(static_cast<float>(x / n));
+  requests_.add_embedding(open, std::move(embedding));
 }
 
 void StepLoop::sample_siblings(Sequence& first, std::span<const float> logits) {

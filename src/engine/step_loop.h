@@ -54,6 +54,7 @@ class StepLoop {
   void fail_step(const std::exception& error);
   void end_for_room(Sequence& sequence, std::string message);
   void score(Sequence& sequence, std::size_t first_row);
+  void pool(Sequence& sequence, std::size_t first_row);
   void sample_siblings(Sequence& first, std::span<const float> logits);
   void sample_one(Sequence& sequence, std::span<float> logits);
   void shut_down();
@@ -87,8 +88,9 @@ class StepLoop {
   std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
   bool queue_was_empty_ = false;
   executor::Batch batch_;
-  std::vector<Sequence*> readers_;  // in the order of their logits
+  std::vector<Sequence*> readers_;  // in the order of their logits and hidden states
   executor::Logits logits_;
+  executor::HiddenStates hidden_states_;
   std::vector<float> row_;  // scratch
 };
 

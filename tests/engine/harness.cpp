@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 #include <utility>
 
@@ -53,6 +54,10 @@ void collect(Result& result, const engine::Event& event) {
     EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
     for (const auto& sample : result.samples) EXPECT_TRUE(sample.tokens.empty()) << "the prompt comes first";
     result.prompt.insert(result.prompt.end(), event.prompt.begin(), event.prompt.end());
+  } else if (!event.embedding.empty()) {
+    EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
+    EXPECT_TRUE(result.embedding.empty()) << "a second embedding";
+    result.embedding = event.embedding;
   } else {
     auto& sample = result.samples.at(static_cast<std::size_t>(event.sample));
     EXPECT_FALSE(sample.finish) << "a piece after the sample's last one, request " << event.request;
@@ -97,11 +102,32 @@ std::string error_in_prompt(const Result& result, const std::vector<kv::GroupSpe
   return {};
 }
 
+/// error_in(), of the prompt's embedding.
+std::string error_in_embedding(const Result& result, const std::vector<kv::GroupSpec>& groups) {
+  const auto& asked = result.submission;
+  const bool ended = result.samples.front().finish == sampling::Finish::kLength;
+  if (result.embedding.empty()) return ended && asked.pooling ? "it has no embedding" : "";
+  if (!asked.pooling) return "an embedding that nobody asked for";
+  Oracle oracle(groups);
+  std::vector<double> sum(kFakeEmbd);
+  for (std::size_t i = 0; i < asked.prompt.size(); ++i) {
+    oracle.feed(asked.prompt[i]);
+    std::vector<float> state(kFakeEmbd);
+    write_hash(mix(oracle.logits_hash(), 1), state);
+    const bool last = i + 1 == asked.prompt.size();
+    if (last || asked.pooling == engine::Pooling::kMean) std::ranges::transform(sum, state, sum.begin(), std::plus<>());
+  }
+  const double n = asked.pooling == engine::Pooling::kMean ? static_cast<double>(asked.prompt.size()) : 1;
+  const auto right = [n](double total, float x) { return static_cast<float>(total / n) == x; };
+  return std::ranges::equal(sum, result.embedding, right) ? "" : "the embedding is wrong";
+}
+
 }  // namespace
 
 std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups) {
   if (!result.done) return "it never ended";
   if (std::string error = error_in_prompt(result, groups); !error.empty()) return error;
+  if (std::string error = error_in_embedding(result, groups); !error.empty()) return error;
   if (result.refusal) return {};
   const auto& asked = result.submission;
   std::int32_t total = 0;
@@ -142,6 +168,7 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   if (submission.only_prompt) request.max_tokens = 0;
   if (submission.scored_from)
     request.scoring = {std::make_shared<FakeScorer>(), *submission.scored_from, submission.n_top};
+  if (submission.pooling) request.pooling = {*submission.pooling, std::vector<double>(kFakeEmbd)};
   request.cache_salt = submission.salt;
   request.priority = submission.priority;
   request.cache_report = submission.cache_report;

@@ -42,6 +42,7 @@ struct HarnessConfig {
   int patience = engine::EngineConfig{}.patience;
   int check_every = 0;
   kv::HashFn hash = kv::sha256;
+  engine::Pooling pooling = engine::Pooling::kLast;  ///< of a server's embeddings
 };
 
 kv::CacheConfig cache_config(const HarnessConfig& config);
@@ -64,6 +65,7 @@ struct Submission {
   std::optional<engine::Clock::time_point> deadline;
   std::optional<std::int32_t> scored_from;  ///< of the prompt
   int n_top = 0;
+  std::optional<engine::Pooling> pooling;
 };
 
 struct SampleResult {
@@ -76,6 +78,7 @@ struct Result {
   Submission submission;
   std::vector<SampleResult> samples;
   std::vector<sampling::PromptToken> prompt;
+  std::vector<float> embedding;
   bool done = false;
   engine::Usage usage;
   std::optional<engine::Refusal> refusal;
@@ -89,7 +92,8 @@ struct Result {
 void collect(Result& result, const engine::Event& event);
 
 /// What is wrong with a result, or an empty string: the tokens and the text of every sample are those of the
-/// oracle, as far as they go, and usage fits. Likewise the prompt's log-probabilities, all if there was to be an answer.
+/// oracle, as far as they go, and usage fits. Likewise the prompt's log-probabilities, all if there was to be an answer,
+/// and its embedding.
 std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups);
 
 engine::Request make_request(engine::RequestId id, const Submission& submission);

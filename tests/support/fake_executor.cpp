@@ -36,6 +36,7 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
   info_.architecture = "fake";
   info_.attention = "fake";
   info_.n_vocab = kFakeVocab;
+  info_.n_embd = kFakeEmbd;
   info_.context_length = context_length;
   info_.block_size = config.block_size;
   info_.num_blocks = config.num_blocks;
@@ -51,6 +52,7 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
   log.n_rows = batch.n_rows();
   log.n_copies = batch.copies.size();
   log.n_logits = batch.logit_rows.size();
+  log.n_hidden = batch.hidden_rows.size();
   int end = 0;
   for (const auto& sequence : batch.sequences) {
     end += sequence.n_rows;
@@ -76,10 +78,15 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
   });
   logits_.resize(batch.logit_rows.size() * kFakeVocab);
   executor::Logits logits{.data = logits_, .n_vocab = kFakeVocab};
-  std::size_t next = 0;
+  hidden_states_.resize(batch.hidden_rows.size() * kFakeEmbd);
+  std::size_t next = 0, next_hidden = 0;
   for_each_row(batch, [&](int row, const executor::BatchSequence& sequence, std::int32_t position) {
-    if (next == batch.logit_rows.size() || batch.logit_rows[next] != row) return;
-    write_hash(attend(sequence, position, true), logits.row(next++));
+    const bool wanted = next < batch.logit_rows.size() && batch.logit_rows[next] == row;
+    const bool hidden = next_hidden < batch.hidden_rows.size() && batch.hidden_rows[next_hidden] == row;
+    if (!wanted && !hidden) return;
+    const std::uint64_t hash = attend(sequence, position, true);
+    if (wanted) write_hash(hash, logits.row(next++));
+    if (hidden) write_hash(mix(hash, 1), std::span(hidden_states_).subspan(kFakeEmbd * next_hidden++, kFakeEmbd));
   });
   return logits;
 }
@@ -93,6 +100,7 @@ void FakeExecutor::check(const executor::Batch& batch) {
   }
   if (rows != batch.n_rows()) fault("sequences do not cover the batch");
   if (!std::ranges::is_sorted(batch.logit_rows)) fault("logit rows are not ascending");
+  if (!std::ranges::is_sorted(batch.hidden_rows)) fault("hidden rows are not ascending");
   std::unordered_set<kv::Slot> written;
   for_each_row(batch, [&](int, const executor::BatchSequence& sequence, std::int32_t position) {
     for (const auto& table : sequence.tables) {

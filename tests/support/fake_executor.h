@@ -22,6 +22,9 @@ namespace coppice::testing {
 /// Logits rows hold the hash in four floats of 16 bits each; the rest of a row is zero.
 inline constexpr int kFakeVocab = 8;
 
+/// A hidden state holds another hash likewise: mix(the hash of the logits, 1).
+inline constexpr int kFakeEmbd = 4;
+
 /// One step of an order-dependent hash.
 constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 12) + (hash >> 4);
@@ -38,6 +41,8 @@ class FakeExecutor final : public executor::Executor {
 
   const executor::ExecutorInfo& info() const override { return info_; }
   executor::Logits forward(const executor::Batch& batch) override;
+
+  executor::HiddenStates hidden_states() const override { return {.data = hidden_states_, .n_embd = kFakeEmbd}; }
 
   /// forward() number `step` (from 0) throws StepError. Its copies are not run, its new slots hold garbage.
   void fail_at(int step) { failures_.insert(step); }
@@ -63,6 +68,7 @@ class FakeExecutor final : public executor::Executor {
     int n_rows = 0;
     std::size_t n_copies = 0;
     std::size_t n_logits = 0;  ///< rows of them
+    std::size_t n_hidden = 0;  ///< rows of hidden states
     bool failed = false;
   };
   const std::vector<StepLog>& steps() const { return steps_; }
@@ -91,6 +97,7 @@ class FakeExecutor final : public executor::Executor {
   executor::ExecutorInfo info_;
   std::vector<Key> store_;  ///< [num_blocks * block_size]
   std::vector<float> logits_;
+  std::vector<float> hidden_states_;
   std::set<int> failures_;
   std::function<void()> hook_;
   Mistake mistake_ = Mistake::kNone;

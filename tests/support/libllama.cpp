@@ -7,7 +7,7 @@
 
 namespace coppice::test {
 
-Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache)
+Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache, Pooling pooling)
     : model_(nullptr, llama_model_free), context_(nullptr, llama_free) {
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
   llama_model_params mp = llama_model_default_params();
@@ -22,6 +22,11 @@ Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads,
   cp.n_threads_batch = n_threads;
   cp.flash_attn_type = flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
   if (f32_cache) cp.type_k = cp.type_v = GGML_TYPE_F32;
+  if (pooling != Pooling::kNone) {
+    cp.embeddings = true;
+    cp.pooling_type = pooling == Pooling::kMean ? LLAMA_POOLING_TYPE_MEAN : LLAMA_POOLING_TYPE_LAST;
+    cp.n_batch = cp.n_ubatch = 2048;
+  }
   context_.reset(llama_init_from_model(model_.get(), cp));
   if (!context_) throw std::runtime_error("libllama has no context for " + path);
 }
@@ -41,6 +46,24 @@ std::vector<kv::Token> Libllama::tokenize(const std::string& text) const {
 void Libllama::clear() {
   llama_memory_clear(llama_get_memory(context_.get()), true);
   position_ = 0;
+}
+
+std::vector<float> Libllama::embed(std::span<const kv::Token> tokens) {
+  clear();
+  llama_batch batch = llama_batch_init(static_cast<int>(tokens.size()), 0, 1);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    batch.token[i] = tokens[i];
+    batch.pos[i] = static_cast<llama_pos>(i);
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = 1;
+  }
+  batch.n_tokens = static_cast<int>(tokens.size());
+  const int status = llama_decode(context_.get(), batch);
+  llama_batch_free(batch);
+  const float* x = status == 0 ? llama_get_embeddings_seq(context_.get(), 0) : nullptr;
+  if (x == nullptr) throw std::runtime_error("libllama has no embedding");
+  return {x, x + llama_model_n_embd(model_.get())};
 }
 
 std::vector<std::vector<float>> Libllama::feed(std::span<const kv::Token> tokens, int n_last) {

@@ -15,14 +15,19 @@ namespace coppice::test {
 
 class Libllama {
  public:
-  /// KV f16 or f32, one sequence, batches of 512. Throws std::runtime_error.
-  Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache = false);
+  enum class Pooling { kNone, kMean, kLast };
+
+  /// KV f16 or f32, one sequence, batches of 512; 2,048 with a pooling, for embed() only. Throws std::runtime_error.
+  Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache = false,
+           Pooling pooling = Pooling::kNone);
   ~Libllama();
 
   std::vector<kv::Token> tokenize(const std::string& text) const;
   void clear();
   /// Appends tokens and returns the last `n_last` rows of logits.
   std::vector<std::vector<float>> feed(std::span<const kv::Token> tokens, int n_last);
+  /// The embedding of at most 2,048 tokens, as it is: of any length.
+  std::vector<float> embed(std::span<const kv::Token> tokens);
 
  private:
   std::unique_ptr<llama_model, void (*)(llama_model*)> model_;

@@ -35,6 +35,8 @@ Words words_for(engine::MatchEnded ended) {
     case engine::MatchEnded::kScored:
       return {"logprobs",
               "The next token is computed in any case: the log-probability of the one behind it is wanted."};
+    case engine::MatchEnded::kPooled:
+      return {"pooled", "All of the prompt is computed: its embedding is the mean of all its tokens."};
     case engine::MatchEnded::kNotAsked:
       return {"not_asked", "The request has 'cache_prompt': false."};
   }

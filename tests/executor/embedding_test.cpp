@@ -1,0 +1,174 @@
+// Embeddings of real texts, by the engine, against libllama's: with weights in f32, where only real mistakes show, and of the
+// quantised file, where the measure is libllama's own spread.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "executor/ggml/ggml_executor.h"
+#include "model/model.h"
+#include "support/executor_rig.h"
+#include "support/gguf_writer.h"
+#include "support/libllama.h"
+
+namespace coppice {
+namespace {
+
+using engine::Pooling;
+using test::Libllama;
+using Tokens = std::vector<kv::Token>;
+
+/// An engine that embeds prompts.
+class Embedder {
+ public:
+  Embedder(executor::Executor& executor, int step_tokens)
+      : n_embd_(static_cast<std::size_t>(executor.info().n_embd)),
+        engine_(kv::Cache(cache_config(executor.info(), step_tokens)), executor,
+                {.max_batch = 4, .step_tokens = step_tokens},
+                [this](std::vector<engine::Event>&& events) { take(std::move(events)); }) {}
+
+  std::vector<float> embed(const Tokens& prompt, Pooling pooling) {
+    embedding_.clear();
+    engine::Request request{.id = engine_.next_id(), .prompt = prompt, .max_tokens = 0};
+    request.pooling = {pooling, std::vector<double>(n_embd_)};
+    request.samples.push_back(std::make_unique<Nothing>());
+    engine_.submit(std::move(request));
+    while (engine_.step()) {
+    }
+    return embedding_;
+  }
+
+  std::int32_t cached = 0;  ///< tokens of the last prompt
+
+ private:
+  class Nothing final : public sampling::Generation {
+   public:
+    sampling::Piece next(std::span<float>) override { throw std::logic_error("nothing is to be generated"); }
+    sampling::Piece flush() override { return {}; }
+  };
+
+  static kv::CacheConfig cache_config(const executor::ExecutorInfo& info, int max_extend) {
+    return {.block_size = info.block_size,
+            .num_blocks = info.num_blocks,
+            .bytes_per_block = info.bytes_per_block,
+            .groups = info.groups,
+            .max_extend = max_extend};
+  }
+
+  void take(std::vector<engine::Event>&& events) {
+    for (engine::Event& event : events) {
+      EXPECT_FALSE(event.refusal) << event.message;
+      if (!event.embedding.empty()) embedding_ = std::move(event.embedding);
+      if (event.done) cached = event.usage.cached_tokens;
+    }
+  }
+
+  std::size_t n_embd_;
+  std::vector<float> embedding_;
+  engine::Engine engine_;
+};
+
+double cosine(std::span<const float> a, std::span<const float> b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ab += double{a[i]} * double{b[i]};
+    aa += double{a[i]} * double{a[i]};
+    bb += double{b[i]} * double{b[i]};
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+/// The parameter is the environment's name of the model's file.
+class EmbeddingTest : public testing::TestWithParam<const char*> {
+ protected:
+  /// Texts of these lengths, from different places.
+  static std::vector<Tokens> texts(const Libllama& l, std::initializer_list<std::ptrdiff_t> lengths) {
+    std::ifstream in(std::string(COPPICE_FIXTURES) + "/coppice_woods.txt");
+    const Tokens all = l.tokenize(std::string(std::istreambuf_iterator<char>(in), {}));
+    std::vector<Tokens> texts;
+    std::ptrdiff_t at = 0;
+    for (const std::ptrdiff_t n : lengths) {
+      if (std::ssize(all) < at + n) throw std::runtime_error("the fixture is too short");
+      texts.emplace_back(all.begin() + at, all.begin() + at + n);
+      at += 30;
+    }
+    return texts;
+  }
+
+  static std::unique_ptr<executor::Executor> load(const std::string& path) {
+    executor::GgmlOptions o;
+    o.kv_bytes = std::size_t{96} << 20;
+    o.n_threads = 1;
+    return executor::load_ggml_executor(model::load_model(path), o, {});
+  }
+};
+
+constexpr std::pair<Pooling, Libllama::Pooling> kPoolings[] = {{Pooling::kLast, Libllama::Pooling::kLast},
+                                                               {Pooling::kMean, Libllama::Pooling::kMean}};
+const char* name_of(Pooling pooling) {
+  return pooling == Pooling::kLast ? "last" : "mean";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EmbeddingTest, testing::Values("COPPICE_MODEL", "COPPICE_GEMMA3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// The longest text is longer than Gemma's window. Neither chunks nor the cache change what comes.
+TEST_P(EmbeddingTest, F32WeightsAgreeWithLibllama) {
+  constexpr double kLeast = 0.9999;  // the tree kernel rounds a little more than libllama's
+  const std::string path = (test::scratch_folder() / "embedded.gguf").string();
+  test::dequantize_gguf(test::model_path(GetParam()), path);
+  const auto executor = load(path);
+  for (const auto& [ours, theirs] : kPoolings) {
+    Libllama l(path, false, 1, false, theirs);
+    double worst = 1;
+    for (const Tokens& text : texts(l, {1, 5, 90, 560})) {
+      const auto reference = l.embed(text), got = Embedder(*executor, 512).embed(text, ours);
+      ASSERT_EQ(got.size(), reference.size());
+      worst = std::min(worst, cosine(got, reference));
+      EXPECT_LT(test::relative_rms(got, reference), 0.02) << "of their length, before it is made 1";
+    }
+    fmt::print("{}, f32 weights, {}: least cosine {:.7f}\n", GetParam(), name_of(ours), worst);
+    EXPECT_GT(worst, kLeast) << name_of(ours);
+
+    const Tokens text = texts(l, {90}).front();
+    const auto reference = l.embed(text);
+    Embedder chunked(*executor, 40);
+    for (const std::int32_t cached : {0, ours == Pooling::kLast ? 89 : 0}) {
+      EXPECT_GT(cosine(chunked.embed(text, ours), reference), kLeast) << name_of(ours);
+      EXPECT_EQ(chunked.cached, cached);
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+TEST_P(EmbeddingTest, QuantisedWeightsStayWithinLibllamasOwnSpread) {
+  const std::string path = test::model_path(GetParam());
+  const auto executor = load(path);
+  for (const auto& [ours, theirs] : kPoolings) {
+    Libllama plain(path, false, 1, false, theirs), flash(path, true, 1, false, theirs);
+    double away = 0, own = 0, worst = 1, own_worst = 1;
+    for (const Tokens& text : texts(plain, {5, 40, 90, 91})) {
+      const auto reference = plain.embed(text), other = flash.embed(text);
+      const auto got = Embedder(*executor, 512).embed(text, ours);
+      away += test::relative_rms(got, reference), own += test::relative_rms(other, reference);
+      worst = std::min(worst, cosine(got, reference)), own_worst = std::min(own_worst, cosine(other, reference));
+    }
+    fmt::print("{}, quantised, {}: least cosine {:.5f}, of libllama with and without flash attention {:.5f}\n",
+               GetParam(), name_of(ours), worst, own_worst);
+    EXPECT_LE(away, 1.5 * own) << name_of(ours);
+  }
+}
+
+}  // namespace
+}  // namespace coppice
