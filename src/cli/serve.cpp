@@ -93,6 +93,14 @@ void settle_memory(ServeOptions& o, std::size_t file_bytes) {
                     size_text(o.ggml.kv_bytes), size_text(file_bytes), size_text(free)));
 }
 
+/// The operator's choice, or the file's.
+engine::Pooling choose_pooling(const std::string& wanted, model::Pooling said) {
+  if (wanted.empty() && said == model::Pooling::kOther)
+    spdlog::warn("the file's kind of pooling fits no decoder: an embedding will be the last token's hidden state");
+  const bool mean = wanted.empty() ? said == model::Pooling::kMean : wanted == "mean";
+  return mean ? engine::Pooling::kMean : engine::Pooling::kLast;
+}
+
 /// The longest sequence, prompt and answer, that the pool holds when it has it for itself.
 std::int32_t longest_sequence(const kv::Cache& cache, const executor::ExecutorInfo& info) {
   const std::int64_t total = info.num_blocks - 1;
@@ -172,6 +180,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   o.ggml.context = o.context;
   o.ggml.max_rows = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest budget
   o.ggml.max_sequences = o.engine.max_batch;
+  const engine::Pooling pooling = choose_pooling(o.pooling, opened.model.spec.pooling);
   const auto executor = executor::load_ggml_executor(std::move(opened.model), o.ggml, progress);
   progress("starting", 1);
 
@@ -185,6 +194,8 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,
                                  .n_vocab = std::min(info.n_vocab, opened.vocabulary->size()),
+                                 .n_embd = info.n_embd,
+                                 .pooling = pooling,
                                  .context_length = o.engine.context_length,
                                  .max_batch = o.engine.max_batch,
                                  .max_waiting = o.engine.max_waiting,

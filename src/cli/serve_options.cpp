@@ -70,6 +70,13 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_option("--pooling", o.pooling,
+                  "What an embedding is made from: the last token's hidden state, or the mean of all tokens' (default: "
+                  "what the file says, else last)")
+      ->check(CLI::IsMember({"last", "mean"}))
+      ->envname("LLAMA_ARG_POOLING")
+      ->group(group);
+  command
       .add_option("--ctx,-c,--ctx-size,--max-model-len", o.context,
                   "Tokens of one request, answer included (default: the model's, as far as the pool holds)")
       ->check(CLI::IsMember({0}) | CLI::Range(2, 1 << 30))  // one for the prompt, one for the answer
@@ -272,7 +279,8 @@ void add_needless_flags(CLI::App& command) {
   const std::string why = "Taken, and without effect: so it is here anyway";
   command
       .add_flag(
-          "--jinja,--cont-batching,--kv-unified,--metrics,--slots,--no-webui,--no-ui,--enable-prefix-caching,"
+          "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--no-webui,--no-ui,--enable-"
+          "prefix-caching,"
           "--enable-chunked-prefill",
           why)
       ->group("Of other servers");

@@ -21,6 +21,7 @@ struct ServeOptions {
   std::string chat_template;
   std::string chat_variables;  ///< JSON; empty: none
   std::string reasoning = "auto";
+  std::string pooling;  ///< empty: the file's
   std::string share = "on";
   std::string isolate = "none";
   std::string cache_report;  ///< empty: by the other options

@@ -157,6 +157,20 @@ GatedSpec read_gated(const TensorTable& tensors, int n_embd, int n_ff, const std
   return gated;
 }
 
+/// llama.cpp's numbers: none, mean, first, last, rank.
+Pooling read_pooling(const Metadata& m) {
+  switch (m.size("pooling_type", 4, 0, 0)) {
+    case 0:
+      return Pooling::kUnsaid;
+    case 1:
+      return Pooling::kMean;
+    case 3:
+      return Pooling::kLast;
+    default:
+      return Pooling::kOther;
+  }
+}
+
 /// Sets the embeddings that layers add, if the file has them.
 void read_token_inputs(const Metadata& m, const TensorTable& tensors, ModelSpec& spec) {
   const int width = m.size("embedding_length_per_layer_input", 1 << 16, 0, 0);
@@ -207,6 +221,7 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
          .scale = tensors.optional(p + "layer_output_scale.weight", {1})});
   }
   read_token_inputs(m, tensors, spec);
+  spec.pooling = read_pooling(m);
   return spec;
 }
 

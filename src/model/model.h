@@ -128,6 +128,14 @@ struct TemperatureSpec {
   int offset = 0;  ///< likewise
 };
 
+/// Which hidden states make an embedding, as the file says.
+enum class Pooling : std::uint8_t {
+  kUnsaid,
+  kMean,   ///< the mean of all tokens'
+  kLast,   ///< the last token's
+  kOther,  ///< what makes sense only where a token sees those behind it, or needs a head that the decoder lacks
+};
+
 struct ModelSpec {
   std::string name;
   std::string architecture;
@@ -150,6 +158,7 @@ struct ModelSpec {
   LinearSpec output;                 ///< [n_embd, n_vocab]; the embedding itself when tied
   TokenInputsSpec token_inputs;
   std::vector<LayerSpec> layers;
+  Pooling pooling = Pooling::kUnsaid;
 
   /// All matrices that rows are multiplied by: the layers' in order, then those of the whole model.
   std::vector<TensorId> matrices() const;

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 
 #include "model/complaint.h"
@@ -128,6 +129,21 @@ TEST(LoadModel, LayersThatGuessFurtherTokensAreLeftOut) {
   model.n_layer = 4;
   model.settings["nextn_predict_layers"] = 1;
   EXPECT_EQ(load_model(tiny("nextn", model)).spec.layers.size(), 3U);
+}
+
+TEST(LoadModel, TheFileSaysWhatEmbeddingsAreMadeFrom) {
+  const auto pooling = [](std::optional<int> said) {
+    TinyModel model;
+    if (said) model.settings["pooling_type"] = *said;
+    return load_model(tiny("pooled", model)).spec.pooling;
+  };
+  EXPECT_EQ(pooling({}), Pooling::kUnsaid);
+  EXPECT_EQ(pooling(0), Pooling::kUnsaid);
+  EXPECT_EQ(pooling(1), Pooling::kMean);
+  EXPECT_EQ(pooling(2), Pooling::kOther);
+  EXPECT_EQ(pooling(3), Pooling::kLast);
+  EXPECT_EQ(pooling(4), Pooling::kOther);
+  EXPECT_THROW(pooling(5), LoadError);
 }
 
 TEST(LoadModel, SettingsThatNobodyCanFollowAreErrors) {

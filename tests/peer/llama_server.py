@@ -13,16 +13,16 @@ import tempfile
 SAME = {"--port", "--host", "--temp", "--seed", "--threads", "--batch-size", "--alias", "--api-key", "--cors-origins",
         "--chat-template-file"}
 NEEDLESS = {"--offline", "--cont-batching", "--metrics", "--slots", "--no-slots", "--jinja", "--no-jinja", "--swa-full",
-            "--no-mmproj", "--no-ui", "--no-models-autoload", "--backend_sampling", "--no-cache-idle-slots"}
+            "--embedding", "--no-mmproj", "--no-ui", "--no-models-autoload", "--backend_sampling", "--no-cache-idle-slots"}
 NEEDLESS_WITH_VALUE = {"--ubatch-size", "--n-gpu-layers", "-ctk", "-ctv", "-fa", "--cache-ram", "--reasoning-format",
                        "--tags", "--models-max"}
-UNKNOWN = {"--embedding": "embeddings", "--reranking": "reranking", "--lora": "LoRA", "--context-shift": "context shift",
+UNKNOWN = {"--reranking": "reranking", "--lora": "LoRA", "--context-shift": "context shift",
            "--slot-save-path": "slot files", "--model-draft": "draft models", "--spec-type": "draft models",
            "--models-dir": "router", "--models-preset": "router", "--sleep-idle-seconds": "sleeping",
            "--ui-mcp-proxy": "MCP", "--tools": "built-in tools", "--tools-runtime": "built-in tools",
            "--mcp-servers-config": "MCP", "--mcp-servers-json": "MCP", "--mmproj-url": "images", "--media-path": "images",
            "--grp-attn-n": "self-extend"}
-REPOS = {"stories260K-infill": "infill", "tinygemma3": "images", "bert-bge": "embeddings", "jina-reranker": "reranking",
+REPOS = {"stories260K-infill": "infill", "tinygemma3": "images", "jina-reranker": "reranking",
          "stories15M_MOE": "LoRA"}
 
 
@@ -85,6 +85,11 @@ def translate(arguments: list[str]) -> list[str]:
             out += ["--chat-template", template_file(rest.pop(0))]
         elif name == "--reasoning":
             out += [name, rest.pop(0)]
+        elif name == "--pooling":
+            value = rest.pop(0)
+            if value not in ("mean", "last"):
+                refuse(f"pooling {value}")
+            out += ["--pooling", value]
         elif name == "--ctx-size":
             context = int(rest.pop(0))
         elif name == "--parallel":

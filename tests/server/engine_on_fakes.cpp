@@ -12,6 +12,8 @@ EngineOnFakes::EngineOnFakes(engine::EventSink sink, const HarnessConfig& config
       facts_{.attention = "fake",
              .kv_format = "f16",
              .n_vocab = 1000,
+             .n_embd = kFakeEmbd,
+             .pooling = config.pooling,
              .context_length = config.context_length,
              .max_batch = config.max_batch,
              .share = config.share},

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "server/api/anthropic_dialect.h"
+#include "server/api/embedding_dialect.h"
 #include "server/api/json_fields.h"
 #include "server/api/llama_dialect.h"
 #include "server/api/openai_dialect.h"
@@ -129,11 +130,15 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
     add(root + "/chat/completions/input_tokens", "POST", &Api::convert<count_reply>);
     add_dialect(root + "/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
     add_dialect(root + "/responses", std::make_unique<ResponsesDialect>());
+    for (const char* path : {"/rerank", "/reranking"}) add(root + path, "POST", &Api::convert<rerank_reply>);
   }
   add_dialect("/v1/messages", std::make_unique<AnthropicDialect>());
   add("/v1/messages/count_tokens", "POST", &Api::convert<anthropic_count_reply>);
   add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
   for (const char* path : {"/completion", "/completions"}) add_dialect(path, std::make_unique<LlamaDialect>());
+  add_dialect("/v1/embeddings", std::make_unique<EmbeddingDialect>(EmbeddingForm::kOpenAi));
+  for (const char* path : {"/embedding", "/embeddings"})
+    add_dialect(path, std::make_unique<EmbeddingDialect>(EmbeddingForm::kLlama));
 }
 
 void Api::add_dialect(std::string path, std::unique_ptr<Dialect> dialect) {
@@ -334,8 +339,9 @@ asio::awaitable<void> Api::prepare(WorkQueue& worker, std::size_t bytes, engine:
 }
 
 GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
-  const JsonObject body = parse_body(request.body, json_limits(facts.context_length, dialect.max_prompts()));
-  GenerationRequest parsed = dialect.parse(body, request_limits(facts, config_.defaults));
+  const int most = dialect.max_prompts();
+  const JsonObject body = parse_body(request.body, json_limits(facts.context_length, std::min(most, kMaxPrompts)));
+  GenerationRequest parsed = dialect.parse(body, request_limits(facts, most, config_.defaults));
   parsed.prompt_text |= config_.verbose;
   check(parsed);
   parsed.cache_salt.insert(0, request.tenant_salt);

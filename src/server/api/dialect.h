@@ -25,7 +25,8 @@
 
 namespace coppice::server {
 
-/// Prompts of one request: each waits by itself in the queue, of which nobody should have more than a small part.
+/// Prompts of one request that are to be continued: each waits by itself in the queue, of which nobody should have more than a
+/// small part.
 inline constexpr int kMaxPrompts = 128;
 /// Prompts times n of one request. Api checks it, and the next.
 inline constexpr int kMaxChoicesPerRequest = 1024;
@@ -35,17 +36,20 @@ inline constexpr std::size_t kMaxSaltBytes = 256;
 /// What a parser must know of the model and of the operator's wishes.
 struct RequestLimits {
   std::int32_t n_vocab = 0;
+  int n_embd = 0;        ///< values of an embedding; 0: the model gives none
   int max_choices = 32;  ///< of `n`: the samples of one prompt run together
   int max_prompts = kMaxPrompts;
   GenerationDefaults defaults;
 };
 
-/// More prompts than can wait and run could never all be let in, however often they are sent.
-inline RequestLimits request_limits(const ModelFacts& facts, const GenerationDefaults& defaults = {}) {
-  const int waiting = static_cast<int>(std::min(facts.max_waiting, std::size_t{kMaxPrompts}));
+/// More prompts than can wait and run could never all be let in, however often they are sent. `most`: of the API.
+inline RequestLimits request_limits(const ModelFacts& facts, int most = kMaxPrompts,
+                                    const GenerationDefaults& defaults = {}) {
+  const int waiting = static_cast<int>(std::min(facts.max_waiting, static_cast<std::size_t>(most)));
   return {.n_vocab = facts.n_vocab,
+          .n_embd = facts.n_embd,
           .max_choices = facts.max_batch,
-          .max_prompts = std::min(waiting + facts.max_batch, kMaxPrompts),
+          .max_prompts = std::min(waiting + facts.max_batch, most),
           .defaults = defaults};
 }
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <utility>
-#include <variant>
 
 #include "server/api/json_fields.h"
 #include "server/api/llama_answer.h"
+#include "server/api/prompt_list.h"
 #include "server/api/sampling_fields.h"
 #include "server/api/structured_output.h"
 
@@ -15,68 +15,6 @@ namespace coppice::server {
 namespace {
 
 constexpr UnbuiltField kUnbuilt[] = {{"suffix"}, {"input_prefix"}};
-
-kv::Token parse_token(const Json& value, const std::string& path, std::int32_t n_vocab) {
-  const std::int64_t* id = value.if_int64();
-  if (id == nullptr) throw RequestError::bad_field(path, "must hold texts and token ids", "invalid_type");
-  if (*id < 0 || *id >= n_vocab)
-    throw RequestError::bad_field(path, fmt::format("a token id must be in [0, {})", n_vocab));
-  return static_cast<kv::Token>(*id);
-}
-
-Prompt parse_sequence(const JsonArray& list, const std::string& path, std::int32_t n_vocab) {
-  PromptParts parts;
-  bool texts = false;
-  for (const Json& element : list) {
-    if (element.is_string()) {
-      parts.emplace_back(std::string(element.get_string()));
-      texts = true;
-    } else {
-      parts.emplace_back(parse_token(element, path, n_vocab));
-    }
-  }
-  if (texts) return parts;
-  std::vector<kv::Token> tokens;
-  for (const auto& part : parts) tokens.push_back(std::get<kv::Token>(part));
-  return tokens;
-}
-
-Prompt parse_one(const Json& value, const std::string& path, std::int32_t n_vocab) {
-  if (value.is_string()) return std::string(value.get_string());
-  if (const JsonArray* list = value.if_array()) return parse_sequence(*list, path, n_vocab);
-  const JsonObject* object = value.if_object();
-  if (object == nullptr)
-    throw RequestError::bad_field(path, "must be a text, tokens, or an object with \"prompt_string\"", "invalid_type");
-  const JsonFields f(*object, path + ".");
-  if (f.has("multimodal_data")) throw RequestError::unsupported(f.path("multimodal_data"), "this model has no images");
-  auto text = f.string("prompt_string");
-  if (!text) throw RequestError::bad_field(f.path("prompt_string"), "is required", "missing_field");
-  return *std::move(text);
-}
-
-/// A list with a token in it is one prompt; other lists hold prompts.
-bool is_sequence(const JsonArray& list) {
-  for (const Json& element : list)
-    if (element.is_number()) return true;
-  return false;
-}
-
-/// True: the answer is a list.
-bool parse_input(const JsonFields& f, const RequestLimits& limits, std::vector<Prompt>& prompts) {
-  const Json* prompt = f.find("prompt");
-  if (prompt == nullptr) throw RequestError::bad_field("prompt", "is required", "missing_field");
-  const JsonArray* list = prompt->if_array();
-  if (list != nullptr && list->empty()) throw RequestError::bad_field("prompt", "must not be empty");
-  if (list == nullptr || is_sequence(*list)) {
-    prompts.push_back(parse_one(*prompt, "prompt", limits.n_vocab));
-    return false;
-  }
-  if (std::cmp_greater(list->size(), limits.max_prompts))
-    throw RequestError::bad_field("prompt", fmt::format("at most {} prompts", limits.max_prompts));
-  for (std::size_t i = 0; i < list->size(); ++i)
-    prompts.push_back(parse_one((*list)[i], fmt::format("prompt[{}]", i), limits.n_vocab));
-  return prompts.size() > 1;
-}
 
 std::vector<std::string> parse_response_fields(const JsonFields& f) {
   const Json* field = f.find("response_fields");
@@ -134,7 +72,10 @@ GenerationRequest LlamaDialect::parse(const JsonObject& body, const RequestLimit
   if (most) r.max_tokens = most;
   for (const char* name : {"n", "n_cmpl"}) r.n = static_cast<int>(f.integer(name, 1, limits.max_choices).value_or(r.n));
   LlamaForm form;
-  form.list = parse_input(f, limits, r.prompts) || r.n > 1;
+  const Json* prompt = f.find("prompt");
+  if (prompt == nullptr) throw RequestError::bad_field("prompt", "is required", "missing_field");
+  r.prompts = parse_prompt_list(*prompt, "prompt", limits);
+  form.list = r.prompts.size() > 1 || r.n > 1;
   form.return_tokens = f.boolean("return_tokens").value_or(false);
   form.response_fields = parse_response_fields(f);
   r.stream = f.boolean("stream").value_or(false);

@@ -28,23 +28,6 @@ constexpr UnbuiltField kUnbuilt[] = {
     {"prompt_embeds"}, {"n_probs"},
 };
 
-std::vector<ContentPart> content_parts(const Json& content, const std::string& path) {
-  if (content.is_string()) return {{to_string(content)}};
-  const JsonArray* parts = content.if_array();
-  if (parts == nullptr) throw RequestError::bad_field(path, "must be a string or a list of parts", "invalid_type");
-  std::vector<ContentPart> result;
-  for (std::size_t i = 0; i < parts->size(); ++i) {
-    const std::string where = fmt::format("{}[{}]", path, i);
-    const JsonFields part(object_of(&(*parts)[i], where), where + ".");
-    const std::string type = part.required_string("type");
-    if (type != "text")
-      throw RequestError::unsupported(where + ".type",
-                                      fmt::format("only \"text\" parts are supported, not \"{}\"", type));
-    result.push_back({part.required_string("text")});
-  }
-  return result;
-}
-
 Message parse_message(const JsonObject& message, const std::string& where) {
   const JsonFields f(message, where + ".");
   auto role = f.string("role");
@@ -67,7 +50,7 @@ Message parse_message(const JsonObject& message, const std::string& where) {
     result.call_id = f.string("tool_call_id").value_or("");
   }
   const Json* content = f.find("content");
-  if (content != nullptr) result.content = content_parts(*content, where + ".content");
+  if (content != nullptr) result.content = parse_content(*content, where + ".content");
   if (content == nullptr && result.calls.empty())
     throw RequestError::bad_field(where + ".content", "is required", "missing_field");
   return result;
@@ -141,6 +124,23 @@ void refuse_unbuilt_fields(const JsonFields& f) {
   if (const Json* modalities = f.find("modalities"); modalities && *modalities != Json(JsonArray{"text"}))
     throw RequestError::unsupported("modalities", "only [\"text\"] is supported");
   if (f.string("suffix").value_or("") != "") throw RequestError::unsupported("suffix");
+}
+
+std::vector<ContentPart> parse_content(const Json& content, const std::string& path) {
+  if (content.is_string()) return {{to_string(content)}};
+  const JsonArray* parts = content.if_array();
+  if (parts == nullptr) throw RequestError::bad_field(path, "must be a string or a list of parts", "invalid_type");
+  std::vector<ContentPart> result;
+  for (std::size_t i = 0; i < parts->size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    const JsonFields part(object_of(&(*parts)[i], where), where + ".");
+    const std::string type = part.required_string("type");
+    if (type != "text")
+      throw RequestError::unsupported(where + ".type",
+                                      fmt::format("only \"text\" parts are supported, not \"{}\"", type));
+    result.push_back({part.required_string("text")});
+  }
+  return result;
 }
 
 std::vector<Message> parse_messages(const Json& messages) {

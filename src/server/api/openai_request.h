@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "server/api/dialect.h"
@@ -25,6 +26,8 @@ void refuse_unbuilt_fields(const JsonFields& f);
 
 /// The messages of a chat, which /tokenize accepts too. Throws RequestError.
 std::vector<Message> parse_messages(const Json& messages);
+/// A message's "content": a text, or a list of parts that are text. Throws RequestError that names `path`.
+std::vector<ContentPart> parse_content(const Json& content, const std::string& path);
 /// "add_generation_prompt" and "continue_final_message". Throws RequestError. REQUIRES: parse_messages() made them.
 text::TurnEnd parse_turn_end(const JsonFields& f, std::span<const Message> messages);
 

@@ -133,13 +133,6 @@ std::vector<kv::Token> parse_token_list(const JsonFields& f, const char* name, s
   return field == nullptr ? std::vector<kv::Token>() : token_array(*field, name, n_vocab);
 }
 
-void parse_truncation(const JsonFields& f, GenerationRequest& r) {
-  const auto kept = f.integer("truncate_prompt_tokens", -1, kMaxInt);
-  if (!kept) return;
-  if (*kept == 0) throw RequestError::bad_field("truncate_prompt_tokens", "must be at least 1, or -1");
-  r.keep_last = *kept == -1 ? 0 : static_cast<std::int32_t>(*kept);
-}
-
 bool is_off(const Json& value, const UnbuiltField& field) {
   if (is_empty(value)) return true;
   if (value.is_bool()) return (value.get_bool() ? 1.0 : 0.0) == field.off;
@@ -299,6 +292,13 @@ std::vector<Prompt> parse_prompts(const JsonFields& f, const RequestLimits& limi
     }
   }
   return prompts;
+}
+
+void parse_truncation(const JsonFields& f, GenerationRequest& r) {
+  const auto kept = f.integer("truncate_prompt_tokens", -1, kMaxInt);
+  if (!kept) return;
+  if (*kept == 0) throw RequestError::bad_field("truncate_prompt_tokens", "must be at least 1, or -1");
+  r.keep_last = *kept == -1 ? 0 : static_cast<std::int32_t>(*kept);
 }
 
 void parse_engine_fields(const JsonFields& f, GenerationRequest& r) {

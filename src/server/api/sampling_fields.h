@@ -41,6 +41,9 @@ std::optional<std::int32_t> parse_max_tokens(const JsonFields& f, std::initializ
 /// "prompt": a text, a list of texts, tokens, or a list of such lists.
 std::vector<Prompt> parse_prompts(const JsonFields& f, const RequestLimits& limits);
 
+/// "truncate_prompt_tokens".
+void parse_truncation(const JsonFields& f, GenerationRequest& r);
+
 /// "cache_prompt", "cache_salt", "cache_report", "priority", "timeout".
 void parse_engine_fields(const JsonFields& f, GenerationRequest& r);
 

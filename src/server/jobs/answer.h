@@ -31,6 +31,7 @@ struct Delta {
   std::vector<kv::Token> tokens;  ///< whose text that is, and those without any
   std::vector<sampling::LogprobEntry> logprobs;
   std::vector<sampling::PromptToken> prompt;  ///< its next tokens; only the prompt's first choice has them
+  std::vector<float> embedding;               ///< of the prompt: all of it
   std::optional<sampling::Finish> finish;     ///< kStop, kLength or kTimeout: other ends are errors of the whole job
   std::string stop;                           ///< with kStop: the stop string that was met; empty: a token ended it
   std::optional<engine::Usage> usage;         ///< with the last end of a prompt's samples: of all of them

@@ -62,6 +62,7 @@ struct GenerationTerms {
                                            ///< with the prompt's
   int prompt_logprobs = -1;                ///< of the prompt's tokens, and of as many alternatives to each; -1: none
   std::int32_t logprobs_from = 0;          ///< the first of the prompt's tokens that these are wanted of
+  bool embed = false;                      ///< the prompts' embeddings are wanted; then n is 1 and max_tokens 0
   bool prompt_text = false;                ///< the answer tells the prompt as the model gets it
   bool stream = false;                     ///< as events, while it is generated
   bool stream_usage = false;               ///< the stream's end tells the usage

@@ -116,6 +116,10 @@ void Job::on_event(engine::Event&& event) {
     if (finish == sampling::Finish::kCancelled) return fail(RequestError::shutting_down());
     if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
     if (!event.prompt.empty()) add_prompt(it->second.first_choice, std::move(event.prompt));
+    if (!event.embedding.empty()) {
+      pending_bytes_ += event.embedding.size() * sizeof(float);
+      pending(it->second.first_choice).embedding = std::move(event.embedding);
+    }
     add_piece(it->second.first_choice + event.sample, std::move(event.piece));
   }
   if (event.done) {

@@ -31,10 +31,12 @@ struct ModelFacts {
   std::string attention;  ///< the backend in use
   std::string kv_format;  ///< of the pool
   std::int32_t n_vocab = 0;
-  std::int32_t context_length = 0;               ///< tokens of one sequence, prompt and answer
-  std::size_t max_token_bytes = kMaxTokenBytes;  ///< the longest token's text, cut to kMaxTokenBytes
-  int max_batch = 32;                            ///< running sequences
-  std::size_t max_waiting = 4096;                ///< requests
+  int n_embd = 0;                                    ///< values of an embedding; 0: the model gives none
+  engine::Pooling pooling = engine::Pooling::kLast;  ///< of embeddings
+  std::int32_t context_length = 0;                   ///< tokens of one sequence, prompt and answer
+  std::size_t max_token_bytes = kMaxTokenBytes;      ///< the longest token's text, cut to kMaxTokenBytes
+  int max_batch = 32;                                ///< running sequences
+  std::size_t max_waiting = 4096;                    ///< requests
   bool share = true;
   std::string chat_template;  ///< its source
   std::string bos, eos;       ///< texts of the first and the last token; empty: none

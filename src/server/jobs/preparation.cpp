@@ -198,6 +198,10 @@ void Preparation::add(Tokens tokens) {
   if (asked_.prompt_text) prepared_.prompt_texts.push_back(text_of(tokens));
   const int n_top = std::max(asked_.prompt_logprobs, asked_.echo ? prepared_.sampling->params.logprobs : -1);
   if (n_top >= 0) request.scoring = {.scorer = model_.scorer(), .from = asked_.logprobs_from, .n_top = n_top};
+  if (asked_.embed) {
+    const ModelFacts& facts = model_.facts();
+    request.pooling = {facts.pooling, std::vector<double>(static_cast<std::size_t>(facts.n_embd))};
+  }
   request.samples = model_.make_generations(prepared_.sampling, asked_.n, tokens);
   if (const auto& grammar = prepared_.sampling->params.grammar.grammar)
     request.shared = {.what = grammar, .bytes = grammar->bytes()};
