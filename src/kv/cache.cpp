@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <exception>
-#include <stdexcept>
 #include <utility>
 
 #include "kv/block_pool.h"
@@ -15,33 +14,15 @@
 
 namespace coppice::kv {
 
-namespace {
-
-CacheConfig checked(CacheConfig config) {
-  const auto require = [](bool ok, const char* what) {
-    if (!ok) throw std::invalid_argument(what);
-  };
-  require(config.block_size > 0, "kv cache: block_size must be positive");
-  require(config.num_blocks > 1, "kv cache: the pool needs at least one block besides the null block");
-  require(config.max_extend > 0, "kv cache: max_extend must be positive");
-  require(!config.groups.empty() && config.groups[0].kind == GroupKind::kFull,
-          "kv cache: layer group 0 must be full attention");
-  for (const GroupSpec& group : config.groups) {
-    require(group.kind != GroupKind::kSliding || group.window > 0, "kv cache: a sliding group needs a window");
-  }
-  return config;
-}
-
-}  // namespace
-
 struct Cache::Impl {
   explicit Impl(CacheConfig c)
       : config(checked(std::move(c))),
         pool(config.num_blocks, config.n_groups()),
         tree(pool, config),
-        budget(config, pool, tree) {}
+        budget(config, pool, tree),
+        pins(config, pool, tree, budget) {}
 
-  CacheView view() const { return {config, pool, tree, sequences, detached, budget.reserved()}; }
+  CacheView view() const { return {config, pool, tree, sequences, detached, pins, budget.reserved()}; }
 
   void take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixTree::Match& match);
   void count_uses(const CacheSequence& seq);
@@ -56,6 +37,7 @@ struct Cache::Impl {
   BlockPool pool;  // before its holders: they release into it when they go
   PrefixTree tree;
   Budget budget;
+  PinTable pins;
   Sequences sequences;
   DetachedSets detached;
   std::uint64_t last_id = 0;
@@ -76,7 +58,10 @@ std::int32_t Cache::match(std::span<const Token> tokens, const Namespace& ns) co
 Overlap Cache::overlap(std::span<const Token> tokens, const Namespace& ns) const {
   if (!impl_->config.share) return {};
   const PrefixTree::Match match = impl_->tree.match(tokens, ns);
-  const std::int32_t in_use = blocks_in_use(match, impl_->pool) * impl_->config.block_size;
+  // A pin alone is nobody who runs: its blocks must not let a request pass others in the queue.
+  const auto held = [&](const BlockId* row) { return impl_->pool.users(row[0]) > impl_->pins.count(row[0]); };
+  const auto end = std::ranges::partition_point(match.rows, held);
+  const auto in_use = static_cast<std::int32_t>(end - match.rows.begin()) * impl_->config.block_size;
   return {match.length, std::min(match.length, in_use)};
 }
 
@@ -325,6 +310,20 @@ void Cache::drop(DetachedId id) {
   impl_->detached.erase(id);
 }
 
+// --- pins -----------------------------------------------------------------------------------------------------------
+
+std::expected<Pinned, NoPin> Cache::pin(const PinRequest& request) {
+  return impl_->pins.add(request);
+}
+
+void Cache::unpin(PinId pin) {
+  impl_->pins.remove(pin);
+}
+
+Cleared Cache::clear() {
+  return impl_->tree.clear();
+}
+
 // --- looking --------------------------------------------------------------------------------------------------------
 
 const CacheConfig& Cache::config() const {
@@ -349,6 +348,10 @@ TableView Cache::table(SeqId id, int group) const {
   return {impl_->sequences.at(id).tables[group].ids(), impl_->config.block_size};
 }
 
+TableView Cache::table(PinId id, int group) const {
+  return {impl_->pins.pins().at(id).tables[group].ids(), impl_->config.block_size};
+}
+
 std::int32_t Cache::reserved(SeqId id) const {
   return impl_->sequences.at(id).reserved;
 }
@@ -364,6 +367,8 @@ CacheStats Cache::stats() const {
           .shared = pool.shared(),
           .max_refs = pool.max_users(),
           .reserved = impl_->budget.reserved(),
+          .pinned = impl_->pins.blocks(),
+          .pins = impl_->pins.size(),
           .bytes_budget = pool.total() * block_bytes,
           .bytes_in_use = pool.in_use() * block_bytes,
           .bytes_peak = pool.peak_in_use() * block_bytes,

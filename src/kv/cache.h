@@ -23,12 +23,14 @@
 //   reserved, no block yet     nobody: counted against free + cached. Given back by finish() and abandon()
 //
 // When memory runs out (std::bad_alloc):
-//   admit, fork, detach, adopt  nothing has changed
+//   admit, fork, detach, adopt, pin
+//                               nothing has changed
 //   extend, publish             this sequence can only be abandoned; all others are as they were
-//   finish, abandon, drop       never throw; finish() may not keep the partial tail
+//   finish, abandon, drop, unpin  never throw; finish() may not keep the partial tail
+//   clear                       what it has thrown out so far is gone
 //
 // Invariants (check_integrity() recomputes all of them from the holders)
-//  1. A block's count = references of sequences' tables + of the tree + of detached sets. It is free exactly at 0.
+//  1. A block's count = references of sequences' tables + of the tree + of detached sets + of pins. It is free exactly at 0.
 //  2. total = free + cached + in_use. The null block is none of them.
 //  3. The sum of reservations <= free + cached: a reserved block can always be had.
 //  4. cached_len <= computed_len <= len; every position that a query at computed_len or behind it sees has a block.
@@ -37,6 +39,7 @@
 //  7. A group's eviction order holds exactly the blocks that only the tree holds. The coldest of the full group ends a leaf.
 //  8. Groups with one window are alike (a model has several where its sliding layers don't fit into a page): a position has
 //     blocks in all of them or in none, in tables and in the tree, with the same users.
+//  9. pin_table.h's.
 #pragma once
 
 #include <cstddef>
@@ -52,6 +55,7 @@
 #include "kv/cache_sequence.h"
 #include "kv/digest.h"
 #include "kv/explain.h"
+#include "kv/pin_table.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -73,7 +77,7 @@ struct AdmitRequest {
 /// What of a prompt is in the tree.
 struct Overlap {
   std::int32_t cached = 0;  ///< the longest known prefix, in tokens
-  std::int32_t in_use = 0;  ///< those of them in blocks that sequences hold
+  std::int32_t in_use = 0;  ///< those of them in blocks that sequences or detached sets hold
 };
 
 /// Why admit() took nothing. `needed` blocks over `available` (free + cached - reserved - keep_free).
@@ -90,9 +94,10 @@ struct OutOfBlocks {};
 struct CacheStats {
   int block_size = 0;
   std::int64_t total = 0, free = 0, in_use = 0, cached = 0;
-  std::int64_t shared = 0;    ///< held by two sequences or detached sets, or more
-  std::int64_t max_refs = 0;  ///< most sequences and detached sets on one block
+  std::int64_t shared = 0;    ///< held by two sequences, detached sets or pins, or more
+  std::int64_t max_refs = 0;  ///< most sequences, detached sets and pins on one block
   std::int64_t reserved = 0;
+  std::int64_t pinned = 0, pins = 0;  ///< of in_use: blocks that pins hold; and the pins
   std::size_t bytes_budget = 0, bytes_in_use = 0, bytes_peak = 0;
   std::int64_t cow_forks = 0, evictions = 0;
   std::int64_t tree_nodes = 0;
@@ -153,9 +158,17 @@ class Cache {
   std::expected<SeqId, NoRoom> adopt(DetachedId set, int n_samples = 1);
   void drop(DetachedId set);
 
+  /// Keeps what is cached of a prefix from eviction until unpin(), whole blocks of it.
+  std::expected<Pinned, NoPin> pin(const PinRequest& request);
+  void unpin(PinId pin);
+
+  /// Throws out all that nobody holds.
+  Cleared clear();
+
   Lengths lengths(SeqId seq) const;
   std::span<const Token> tokens(SeqId seq) const;  ///< [len]
   TableView table(SeqId seq, int group) const;
+  TableView table(PinId pin, int group) const;
   std::int32_t reserved(SeqId seq) const;
 
   CacheStats stats() const;

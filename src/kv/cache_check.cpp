@@ -43,6 +43,8 @@ class Check {
   Error check_alike(int group, BlockId block, BlockId first) const;
   Error check_sequence(const CacheSequence& seq);
   Error check_published(const CacheSequence& seq) const;
+  Error check_pin(const PinTable::Pin& pin);
+  Error check_pins();
   Error check_counts() const;
   Error check_order() const;
 
@@ -74,6 +76,7 @@ Error Check::run() {
       for (const BlockId block : table.ids()) users_[block] += block != kNullBlock;
     }
   }
+  if (Error error = check_pins(); !error.empty()) return error;
   if (reserved != cache_.reserved) return fmt::format("reserved {}, sequences say {}", cache_.reserved, reserved);
   if (Error error = check_counts(); !error.empty()) return error;
   if (reserved > cache_.pool.free() + cache_.pool.cached()) return "more is reserved than can be had";
@@ -203,6 +206,54 @@ Error Check::check_published(const CacheSequence& seq) const {
   return {};
 }
 
+// --- pins -----------------------------------------------------------------------------------------------------------
+
+Error Check::check_pin(const PinTable::Pin& pin) {
+  const auto blocks = static_cast<std::int32_t>(pin.tables[0].size());
+  if (blocks == 0) return "no block";
+  for (int g = 0; g < cache_.config.n_groups(); ++g) {
+    const BlockTable& table = pin.tables[g];
+    if (std::ssize(table.ids()) != blocks)
+      return fmt::format("group {} has {} blocks, not {}", g, table.size(), blocks);
+    const std::int32_t needed = cache_.config.first_needed_block(g, blocks * bs_);
+    for (std::int32_t b = 0; b < blocks; ++b) {
+      const BlockId id = table[b];
+      if (Error error = check_alike(g, id, pin.tables[first_alike_[g]][b]); !error.empty()) return error;
+      if (id == kNullBlock) {
+        if (b >= needed) return fmt::format("block {} of group {} is missing", b, g);
+        continue;
+      }
+      ++users_[id];
+      if (group_[id] != g) return fmt::format("block {} of group {} is not the tree's", b, g);
+      const PrefixTree::Place at = cache_.tree.place(id);
+      if (at.block != b) return fmt::format("block {} of group {} stands at {} in the tree", b, g, at.block);
+      const BlockId before = cache_.tree.block_before(id);
+      if (g == 0 && before != (b == 0 ? kNullBlock : table[b - 1])) return fmt::format("block {} continues another", b);
+    }
+  }
+  return {};
+}
+
+Error Check::check_pins() {
+  std::vector<std::int32_t> pins_of(users_.size(), 0);
+  for (const auto& [id, pin] : cache_.pins.pins()) {
+    if (Error error = check_pin(pin); !error.empty()) {
+      return fmt::format("pin {}: {}", static_cast<std::uint64_t>(id), error);
+    }
+    for (const BlockTable& table : pin.tables) {
+      for (const BlockId block : table.ids()) pins_of[block] += block != kNullBlock;
+    }
+  }
+  for (BlockId id = 1; id < cache_.config.num_blocks; ++id) {
+    if (cache_.pins.count(id) != pins_of[id]) {
+      return fmt::format("block {}: {} pins counted, {} hold it", id, cache_.pins.count(id), pins_of[id]);
+    }
+  }
+  const auto held = std::ranges::count_if(pins_of, [](std::int32_t pins) { return pins > 0; });
+  if (held != cache_.pins.blocks()) return fmt::format("{} pinned blocks, {} counted", held, cache_.pins.blocks());
+  return {};
+}
+
 // --- the pool and the eviction order --------------------------------------------------------------------------------
 
 Error Check::check_counts() const {
@@ -288,6 +339,11 @@ std::string dump(const CacheView& cache) {
     out += fmt::format("sequence {}: {} cached, {} computed of [{}], {} reserved", static_cast<std::uint64_t>(id),
                        seq.cached_len, seq.computed_len, fmt::join(seq.tokens, " "), seq.reserved);
     for (const BlockTable& table : seq.tables) out += fmt::format(" |{}", fmt::join(table.ids(), " "));
+    out += '\n';
+  }
+  for (const auto& [id, pin] : cache.pins.pins()) {
+    out += fmt::format("pin {} of '{}':", static_cast<std::uint64_t>(id), pin.owner);
+    for (const BlockTable& table : pin.tables) out += fmt::format(" |{}", fmt::join(table.ids(), " "));
     out += '\n';
   }
   return out;

@@ -7,6 +7,7 @@
 #include "kv/block_pool.h"
 #include "kv/cache_config.h"
 #include "kv/cache_sequence.h"
+#include "kv/pin_table.h"
 #include "kv/prefix_tree.h"
 
 namespace coppice::kv {
@@ -18,10 +19,12 @@ struct CacheView {
   const PrefixTree& tree;
   const Sequences& sequences;
   const DetachedSets& detached;
+  const PinTable& pins;
   std::int64_t reserved;
 };
 
-/// Recomputes every count from its holders and checks the invariants of cache.h, budget.h, prefix_tree.h and tree_node.h.
+/// Recomputes every count from its holders and checks the invariants of cache.h, budget.h, prefix_tree.h, pin_table.h and
+/// tree_node.h.
 /// The first violation in words, or an empty string.
 std::string check_integrity(const CacheView& cache);
 

@@ -49,4 +49,7 @@ struct CacheConfig {
   }
 };
 
+/// The config itself. Throws std::invalid_argument when it makes no sense.
+CacheConfig checked(CacheConfig config);
+
 }  // namespace coppice::kv

@@ -254,6 +254,17 @@ int PrefixTree::evict(BlockId id) {
   return static_cast<int>(freed);
 }
 
+Cleared PrefixTree::clear() {
+  Cleared cleared;
+  for (BlockId next; (next = pool_.order().next()) != kNullBlock;) {
+    const Place at = place(next);
+    const std::int32_t i = at.block - at.node->first_block;
+    if (at.node->row(i)[0] == next) cleared.tokens += std::ssize(at.node->block_tokens(i));
+    cleared.blocks += evict(next);
+  }
+  return cleared;
+}
+
 // Groups of one window go together: without one of them the others are worth nothing.
 int PrefixTree::make_hole(std::span<BlockId> row, int group) {
   int freed = 0;

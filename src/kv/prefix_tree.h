@@ -27,6 +27,12 @@
 
 namespace coppice::kv {
 
+/// What was thrown out.
+struct Cleared {
+  std::int64_t blocks = 0;
+  std::int64_t tokens = 0;  ///< whose places in the tree are gone
+};
+
 class PrefixTree {
  public:
   /// A place between blocks: after `blocks` of this node's own blocks.
@@ -67,6 +73,9 @@ class PrefixTree {
   /// Lets go of a cached block. In the full group it is a leaf's last block, and goes with all its groups; in a sliding
   /// group it goes with the groups of the same window, and leaves a hole. Returns the number of blocks freed.
   int evict(BlockId id);
+
+  /// Evicts all that nobody holds.
+  Cleared clear();
 
   /// Whether a sliding block lies in the last window before a branch: every branch needs it, so it is worth keeping longer.
   bool before_branch(BlockId id, const GroupSpec& group) const;

@@ -110,6 +110,7 @@ constexpr Deliberate kFaults[] = {
     {"EvictionOfABlockInUse", kv::Fault::kEvictInUse},
     {"ReservationNotCounted", kv::Fault::kReserveNothing},
     {"UnfilledBlockPublished", kv::Fault::kPublishUnfilled},
+    {"PinWithoutItsLastBlock", kv::Fault::kPinOneShort},
     {"CopySkipped", {}, StoreFault::kCopySkipped},
     {"CopyLeavesOutALastSlot", {}, StoreFault::kCopyOneShort},
     {"CopyLeavesOutALayer", {}, StoreFault::kCopyOneLayer},

@@ -68,13 +68,13 @@ class Episode {
 
   void play(std::int64_t operations) {
     while (rig_->operations() < operations && rig_->failure().empty()) turn();
-    quiet_ = rig_->cache().stats().evictions == 0;
+    quiet_ = !rig_->evicted();
     if (rig_->failure().empty()) rig_->drain();
   }
 
  private:
   void turn() {
-    const std::int64_t roll = dice_.below(100);
+    const std::int64_t roll = dice_.below(107);
     if (roll < 10) return start();
     if (roll < 52) return extend();
     if (roll < 72) return dice_.chance(4) ? fail_step() : rig_->run_step();
@@ -85,7 +85,11 @@ class Episode {
     if (roll < 91) return adopt();
     if (roll < 93) return drop();
     if (roll < 97) return preempt(any_live(), true);
-    probe();
+    if (roll < 100) return probe();
+    if (roll < 103) return pin();
+    if (roll < 105) return unpin();
+    if (roll < 106 || !dice_.chance(32)) return probe_pin();
+    rig_->clear();
   }
 
   // ---- texts
@@ -268,6 +272,37 @@ class Episode {
   void probe() {
     const Text text = make_text();
     rig_->match(text.tokens, text.ns);
+  }
+
+  // Of what runs, of what came and went, or of a text of which little is known.
+  void pin() {
+    if (rig_->pins().size() >= 4) return unpin();
+    Text text = texts_.empty() || dice_.chance(10) ? make_text() : dice_.one_of(texts_);
+    if (const auto seq = any_live(); seq && dice_.chance(50)) {
+      const Story& story = rig_->live().at(*seq);
+      text = {story.ns, story.tokens};
+    }
+    text.tokens.resize(
+        static_cast<std::size_t>(dice_.chance(60) ? size(text.tokens) : dice_.below(size(text.tokens) + 1)));
+    const std::int64_t total = rig_->cache().stats().total;
+    rig_->pin({.prefix = text.tokens,
+               .ns = text.ns,
+               .owner = dice_.chance(50) ? "one" : "other",
+               .most = dice_.chance(60) ? total / 3 : total,
+               .most_of_owner = dice_.chance(60) ? total / 6 : total});
+  }
+
+  void unpin() {
+    if (!rig_->pins().empty()) rig_->unpin(dice_.one_of(rig_->pins()).first);
+  }
+
+  void probe_pin() {
+    if (rig_->pins().empty()) return pin();
+    const PinStory& story = dice_.one_of(rig_->pins()).second;
+    const Tokens tail = noise(dice_.between(0, bs_));
+    Tokens tokens = story.tokens;
+    tokens.insert(tokens.end(), tail.begin(), tail.end());
+    rig_->match(tokens, story.ns);
   }
 
   void forget_scripts() {

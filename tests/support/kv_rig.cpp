@@ -13,10 +13,28 @@ using kv::Token;
 
 const char* to_text(Transition t) {
   static constexpr std::array<const char*, static_cast<std::size_t>(Transition::kCount)> kNames = {
-      "fork in mid-block",     "fork by n",          "last-owner write",      "evict in a split path",
-      "leader lost",           "preempt and resume", "preempt with a copy",   "window moved before a fork",
-      "partial leaf replaced", "merged at publish",  "hole hit by a match",   "out of blocks",
-      "admission refused",     "failed step",        "adopt of a shared set", "hole filled in alike groups"};
+      "fork in mid-block",
+      "fork by n",
+      "last-owner write",
+      "evict in a split path",
+      "leader lost",
+      "preempt and resume",
+      "preempt with a copy",
+      "window moved before a fork",
+      "partial leaf replaced",
+      "merged at publish",
+      "hole hit by a match",
+      "out of blocks",
+      "admission refused",
+      "failed step",
+      "adopt of a shared set",
+      "hole filled in alike groups",
+      "pin taken",
+      "pins overlap",
+      "pin refused",
+      "pin ended",
+      "pinned prefix found",
+      "cache cleared"};
   return kNames[static_cast<std::size_t>(t)];
 }
 
@@ -303,6 +321,60 @@ void KvRig::drop(kv::DetachedId set) {
   end();
 }
 
+std::optional<kv::Pinned> KvRig::pin(const kv::PinRequest& request) {
+  if (!begin("pin")) return std::nullopt;
+  const kv::CacheStats before = cache_.stats();
+  const std::set<BlockId> others = blocks_of_pins();
+  const auto pinned = cache_.pin(request);
+  const kv::CacheStats after = cache_.stats();
+  if (after.free != before.free || after.cow_forks != before.cow_forks || after.evictions != before.evictions ||
+      after.reserved != before.reserved) {
+    fail("pin() must take references, nothing else");
+  }
+  if (!pinned) {
+    if (after.in_use != before.in_use || after.pinned != before.pinned) fail("a refused pin() took blocks");
+    check_pin_refusal(request, pinned.error(), before);
+    if (pinned.error() != kv::NoPin::kNotCached) count(Transition::kPinRefused);
+    end();
+    return std::nullopt;
+  }
+  count(Transition::kPinned);
+  const auto table = cache_.table(pinned->id, 0).blocks;
+  if (std::ranges::any_of(table, [&](BlockId b) { return others.contains(b); })) count(Transition::kPinOverlaps);
+  const auto held = request.prefix.first(static_cast<std::size_t>(pinned->tokens));
+  pins_.emplace(pinned->id, PinStory{request.ns, std::string(request.owner), {held.begin(), held.end()}});
+  check_pin(request, *pinned, before);
+  end();
+  return *pinned;
+}
+
+void KvRig::unpin(kv::PinId pin) {
+  if (!begin("unpin")) return;
+  const kv::CacheStats before = cache_.stats();
+  cache_.unpin(pin);
+  pins_.erase(pin);
+  const kv::CacheStats after = cache_.stats();
+  if (after.free != before.free) fail("unpin() must leave its blocks cached");
+  if (after.in_use < before.in_use) count(Transition::kPinEnded);
+  end();
+}
+
+void KvRig::clear() {
+  if (!begin("clear")) return;
+  const kv::CacheStats before = cache_.stats();
+  const std::int64_t freed = cache_.clear().blocks;
+  const kv::CacheStats after = cache_.stats();
+  if (freed != before.cached || after.cached != 0 || after.free != before.free + freed) {
+    fail(fmt::format("clear() freed {} of {} cached blocks, {} are left", freed, before.cached, after.cached));
+  }
+  if (after.in_use != before.in_use || after.reserved != before.reserved || after.pinned != before.pinned) {
+    fail("clear() must leave what is held");
+  }
+  if (freed > 0 && after.in_use > 0) count(Transition::kCleared);
+  cleared_ |= freed > 0;
+  end();
+}
+
 std::int32_t KvRig::match(std::span<const Token> tokens, const kv::Namespace& ns) {
   if (!begin("match")) return 0;
   const std::int32_t length = cache_.match(tokens, ns);
@@ -313,6 +385,7 @@ std::int32_t KvRig::match(std::span<const Token> tokens, const kv::Namespace& ns
 void KvRig::drain() {
   while (!live_.empty() && failure_.empty()) finish(live_.begin()->first);
   while (!sets_.empty() && failure_.empty()) drop(sets_.begin()->first);
+  while (!pins_.empty() && failure_.empty()) unpin(pins_.begin()->first);
   if (failure_.empty()) run_step();  // copies of sequences that are gone
   if (!failure_.empty()) return;
   const kv::CacheStats empty = cache_.stats();

@@ -39,6 +39,12 @@ enum class Transition : std::uint8_t {
   kFailedStep,        ///< abandon() after a broken step
   kAdoptShared,       ///< adopt() of a set that others hold too
   kHoleFilledAlike,   ///< who computes a block again fills the holes of all groups of a window
+  kPinned,            ///< pin() took blocks
+  kPinOverlaps,       ///< ... of which other pins held some
+  kPinRefused,        ///< pin() had no room
+  kPinEnded,          ///< unpin() of blocks that nobody else holds
+  kPinHit,            ///< a prefix was found, after evictions, of which pins alone hold blocks
+  kCleared,           ///< clear() threw blocks out while pins or sequences held others
   kCount
 };
 const char* to_text(Transition t);
@@ -67,6 +73,12 @@ struct DetachedStory {
   Tables tables;
 };
 
+struct PinStory {
+  kv::Namespace ns;
+  std::string owner;
+  std::vector<kv::Token> tokens;  ///< the pinned ones
+};
+
 class KvRig {
  public:
   explicit KvRig(kv::CacheConfig config, bool verify_each = true);
@@ -83,6 +95,9 @@ class KvRig {
   kv::DetachedId detach(kv::SeqId seq);
   std::optional<kv::SeqId> adopt(kv::DetachedId set, int n_samples = 1);
   void drop(kv::DetachedId set);
+  std::optional<kv::Pinned> pin(const kv::PinRequest& request);
+  void unpin(kv::PinId pin);
+  void clear();
   std::int32_t match(std::span<const kv::Token> tokens, const kv::Namespace& ns = {});
 
   /// Ends everything and proves that nothing leaked: one prompt then gets the whole pool.
@@ -97,6 +112,9 @@ class KvRig {
   const std::string& failure() const { return failure_; }
   const std::map<kv::SeqId, Story>& live() const { return live_; }
   const std::map<kv::DetachedId, DetachedStory>& sets() const { return sets_; }
+  const std::map<kv::PinId, PinStory>& pins() const { return pins_; }
+  /// Whether something that was published may be gone.
+  bool evicted() const { return cleared_ || cache_.stats().evictions > 0; }
   const std::vector<kv::CopyOp>& copies_in_hand() const { return copies_; }
   const TransitionCounts& met() const { return met_; }
   void count(Transition t) { ++met_[static_cast<std::size_t>(t)]; }
@@ -132,6 +150,10 @@ class KvRig {
   void check_published(kv::SeqId seq, const Tables& before, std::int32_t old_published);
   void verify_figures();
   void verify_sequence(kv::SeqId seq, const Story& story);
+  void check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, const kv::CacheStats& before);
+  void check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, const kv::CacheStats& stats);
+  std::set<kv::BlockId> blocks_of_pins(const std::string* owner = nullptr) const;
+  void verify_pin(kv::PinId pin, const PinStory& story);
   void verify_reservation(kv::SeqId seq, const Story& story);
 
   kv::CacheConfig config_;
@@ -141,10 +163,12 @@ class KvRig {
   bool check_integrity_ = true;
   std::map<kv::SeqId, Story> live_;
   std::map<kv::DetachedId, DetachedStory> sets_;
+  std::map<kv::PinId, PinStory> pins_;
+  bool cleared_ = false;
   std::vector<kv::CopyOp> copies_;  // of the step in hand
   KnownPrefixes known_;
   std::unordered_set<std::uint64_t> partials_;  // history hashes at the ends of published partial tails
-  std::vector<int> holders_;                    // [num_blocks], sequences and sets, as of the last verify()
+  std::vector<int> holders_;                    // [num_blocks], sequences, sets and pins, as of the last verify()
   std::size_t peak_seen_ = 0;
   TransitionCounts met_{};
   std::int64_t operations_ = 0;

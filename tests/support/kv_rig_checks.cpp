@@ -41,7 +41,7 @@ void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, cons
   if (length > known) {
     return fail(fmt::format("matched {} tokens, but only {} were ever computed", length, known));
   }
-  if (length != known && cache_.stats().evictions == 0) {
+  if (length != known && !evicted()) {
     return fail(fmt::format("matched {} of {} known tokens, and nothing was evicted", length, known));
   }
   // Blocks in use are never evicted: what a sequence published and a set holds is there.
@@ -54,6 +54,14 @@ void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, cons
     };
     for (const auto& [seq, story] : live_) hold(story);
     for (const auto& [id, set] : sets_) hold(set.story);
+    for (const auto& [id, pin] : pins_) {
+      if (pin.ns != ns) continue;
+      const std::int32_t common = common_prefix(tokens, pin.tokens);
+      const bool whole = common == static_cast<std::int32_t>(pin.tokens.size());
+      if (whole && length < common) return fail(fmt::format("matched {} tokens of {} pinned ones", length, common));
+      if (whole && held < common && evicted()) count(Transition::kPinHit);
+      held = std::max(held, common);
+    }
   }
   if (length >= held) return;
   if (n_groups() == 1) return fail(fmt::format("matched {} tokens, but {} are held by a sequence", length, held));
@@ -71,7 +79,8 @@ void KvRig::check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::i
       why.never != (cache_.blocks_needed(prompt_len, n_samples) > stats.total)) {
     return fail(fmt::format("never = {} with needed {} of {} blocks", why.never, why.needed, stats.total));
   }
-  if (!why.never && live_.empty() && sets_.empty()) return fail("refused by an idle pool: would wait for ever");
+  if (!why.never && live_.empty() && sets_.empty() && pins_.empty())
+    return fail("refused by an idle pool: would wait for ever");
   // Truly out: the most it can need, on top of the cached blocks that its match pins.
   const std::int32_t bs = config_.block_size;
   const std::int64_t most = (prompt_len + bs - 1) / bs - cached / bs + 2LL * n_samples;
@@ -158,6 +167,77 @@ void KvRig::check_published(SeqId seq, const Tables& before, std::int32_t old_pu
   if (merged) count(Transition::kMergedAtPublish);
 }
 
+std::set<BlockId> KvRig::blocks_of_pins(const std::string* owner) const {
+  std::set<BlockId> blocks;
+  for (const auto& [id, pin] : pins_) {
+    if (owner != nullptr && pin.owner != *owner) continue;
+    for (int g = 0; g < n_groups(); ++g) {
+      const auto table = cache_.table(id, g).blocks;
+      blocks.insert(table.begin(), table.end());
+    }
+  }
+  blocks.erase(kNullBlock);
+  return blocks;
+}
+
+void KvRig::check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, const kv::CacheStats& before) {
+  const std::int32_t bs = config_.block_size;
+  if (pinned.tokens <= 0 || pinned.tokens % bs != 0) return fail(fmt::format("{} tokens pinned", pinned.tokens));
+  const kv::CacheStats after = cache_.stats();
+  const std::string owner(request.owner);
+  const auto of_owner = static_cast<std::int64_t>(blocks_of_pins(&owner).size());
+  if (after.pinned > request.most || of_owner > request.most_of_owner) {
+    return fail(fmt::format("{} blocks pinned, {} of the owner: {} and {} were allowed", after.pinned, of_owner,
+                            request.most, request.most_of_owner));
+  }
+  if (after.in_use - before.in_use > after.pinned - before.pinned) fail("more blocks in use than were pinned");
+  const std::int32_t cached = cache_.match(request.prefix, request.ns) / bs * bs;
+  if (n_groups() == 1 && pinned.tokens != cached) fail(fmt::format("{} of {} tokens pinned", pinned.tokens, cached));
+  // Who asks for the prefix alone finds all of it but the last token, if its window was there.
+  check_match(cache_.match(request.prefix, request.ns), request.prefix, request.ns);
+}
+
+void KvRig::check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, const kv::CacheStats& stats) {
+  const std::int32_t bs = config_.block_size;
+  if (why == kv::NoPin::kNotCached) {
+    const std::int32_t cached = cache_.match(request.prefix, request.ns) / bs;
+    if (n_groups() == 1 && cached > 0) fail(fmt::format("{} cached blocks could not be pinned", cached));
+    return;
+  }
+  const auto wanted = static_cast<std::int64_t>(request.prefix.size()) / bs * n_groups();
+  const std::string owner(request.owner);
+  const auto of_owner = static_cast<std::int64_t>(blocks_of_pins(&owner).size());
+  const bool fits_owner = of_owner + wanted <= request.most_of_owner;
+  const bool fits = stats.pinned + wanted <= request.most && wanted <= stats.free + stats.cached - stats.reserved;
+  if (why == kv::NoPin::kOwnersShare ? fits_owner : fits) fail("a pin was refused that there is room for");
+}
+
+// A pin's blocks hold what was computed for its tokens, whatever has been evicted meanwhile.
+void KvRig::verify_pin(kv::PinId pin, const PinStory& story) {
+  const std::int32_t bs = config_.block_size;
+  const auto length = static_cast<std::int32_t>(story.tokens.size());
+  for (int g = 0; g < n_groups(); ++g) {
+    const kv::TableView table = cache_.table(pin, g);
+    if (static_cast<std::int32_t>(table.blocks.size()) * bs != length) {
+      return fail(fmt::format("a pin of {} tokens has {} blocks in group {}", length, table.blocks.size(), g));
+    }
+    std::uint64_t h = history_root(story.ns);
+    for (std::int32_t p = 0; p < length; ++p) {
+      h = history_next(h, story.tokens[static_cast<std::size_t>(p)]);
+      if (table.blocks[static_cast<std::size_t>(p / bs)] == kNullBlock) {
+        if (p >= next_window_start(g, length)) return fail(fmt::format("group {}: position {} is not pinned", g, p));
+        continue;
+      }
+      const Row wanted{story.tokens[static_cast<std::size_t>(p)], p, g, 1, h};
+      const Row stored = store_.row(table.slot(p));
+      if (stored != wanted) {
+        return fail(fmt::format("a pin, group {}, position {}: {} is stored, expected {}", g, p, to_text(stored),
+                                to_text(wanted)));
+      }
+    }
+  }
+}
+
 void KvRig::verify_figures() {
   std::ranges::fill(holders_, 0);
   for (const auto& [seq, story] : live_) {
@@ -168,6 +248,11 @@ void KvRig::verify_figures() {
   for (const auto& [id, set] : sets_) {
     for (const auto& table : set.tables) {
       for (const BlockId b : table) ++holders_[static_cast<std::size_t>(b)];
+    }
+  }
+  for (const auto& [id, pin] : pins_) {
+    for (int g = 0; g < n_groups(); ++g) {
+      for (const BlockId b : cache_.table(id, g).blocks) ++holders_[static_cast<std::size_t>(b)];
     }
   }
   holders_[kNullBlock] = 0;
@@ -182,6 +267,8 @@ void KvRig::verify_figures() {
   check("in_use", s.in_use, held_by(1));
   check("shared", s.shared, held_by(2));
   check("max_refs", s.max_refs, std::ranges::max(holders_));
+  check("pinned", s.pinned, static_cast<std::int64_t>(blocks_of_pins().size()));
+  check("pins", s.pins, static_cast<std::int64_t>(pins_.size()));
   check("sequences", s.sequences, static_cast<std::int64_t>(live_.size()));
   check("bytes_in_use", static_cast<std::int64_t>(s.bytes_in_use),
         s.in_use * static_cast<std::int64_t>(config_.bytes_per_block));
@@ -256,6 +343,9 @@ void KvRig::verify() {
     if (const std::string why = cache_.check_integrity(); !why.empty()) return fail("check_integrity(): " + why);
   }
   verify_figures();
+  for (const auto& [pin, story] : pins_) {
+    if (failure_.empty()) verify_pin(pin, story);
+  }
   for (auto& [seq, story] : live_) {
     if (!failure_.empty()) return;
     verify_sequence(seq, story);

@@ -1,0 +1,96 @@
+#include "kv/pin_table.h"
+
+#include <utility>
+
+#include "kv/faults.h"
+
+namespace coppice::kv {
+
+std::expected<Pinned, NoPin> PinTable::add(const PinRequest& request) {
+  if (!config_.share) return std::unexpected(NoPin::kNotCached);
+  const PrefixTree::Match match = whole_match(request);
+  if (match.rows.empty()) return std::unexpected(NoPin::kNotCached);
+  const Growth growth = this->growth(match, request.owner);
+  if (growth.of_owner > request.most_of_owner) return std::unexpected(NoPin::kOwnersShare);
+  if (blocks_ + growth.blocks > request.most || growth.cached > budget_.available(0))
+    return std::unexpected(NoPin::kNoRoom);
+
+  Pin pin{.owner = std::string(request.owner)};
+  for (int g = 0; g < config_.n_groups(); ++g) pin.tables.emplace_back(pool_);
+  for_each_block(match, [&](int g, BlockId id) {
+    BlockTable& table = pin.tables[static_cast<std::size_t>(g)];
+    id == kNullBlock ? table.push_null() : table.push(pool_.acquire(id));
+  });
+  if (fault(Fault::kPinOneShort)) pin.tables[0].drop(match.rows.size() - 1, Heat::kHot);
+  const PinId id{++last_id_};
+  const Pin& held = pins_.emplace(id, std::move(pin)).first->second;
+  for (const BlockTable& table : held.tables) {  // nothing throws from here on
+    for (const BlockId block : table.ids()) {
+      if (block != kNullBlock) blocks_ += ++pins_of_[static_cast<std::size_t>(block)] == 1;
+    }
+  }
+  const PrefixTree::Place end = tree_.place(match.rows.back()[0]);
+  return Pinned{
+      .id = id,
+      .tokens = match.length,
+      .digest = end.node->digests[static_cast<std::size_t>(end.block - end.node->first_block)],
+  };
+}
+
+void PinTable::remove(PinId id) {
+  const auto pin = pins_.find(id);
+  for (const BlockTable& table : pin->second.tables) {
+    for (const BlockId block : table.ids()) {
+      if (block != kNullBlock) blocks_ -= --pins_of_[static_cast<std::size_t>(block)] == 0;
+    }
+  }
+  pins_.erase(pin);
+}
+
+// The longest match that ends with a whole block. A shorter one has other windows, and may meet other holes.
+PrefixTree::Match PinTable::whole_match(const PinRequest& request) const {
+  const auto bs = static_cast<std::size_t>(config_.block_size);
+  PrefixTree::Match match;
+  for (std::size_t length = request.prefix.size() / bs * bs; length > 0;) {
+    match = tree_.match(request.prefix.first(length), request.ns);
+    const std::size_t whole = static_cast<std::size_t>(match.length) / bs * bs;
+    if (whole == length) return match;
+    length = whole;
+  }
+  return {};
+}
+
+template <class F>
+void PinTable::for_each_block(const PrefixTree::Match& match, F&& f) const {
+  for (int g = 0; g < config_.n_groups(); ++g) {
+    const std::int32_t begin = config_.first_kept_block(g, match.length);
+    for (std::int32_t b = 0; const BlockId* row : match.rows) {
+      f(g, b++ >= begin ? row[g] : kNullBlock);
+    }
+  }
+}
+
+PinTable::Growth PinTable::growth(const PrefixTree::Match& match, std::string_view owner) const {
+  Growth sum;
+  std::vector<bool> owned(pins_of_.size());
+  const auto count = [&](BlockId id) {
+    if (id == kNullBlock || owned[static_cast<std::size_t>(id)]) return;
+    owned[static_cast<std::size_t>(id)] = true;
+    ++sum.of_owner;
+  };
+  for (const auto& [id, pin] : pins_) {
+    if (pin.owner != owner) continue;
+    for (const BlockTable& table : pin.tables) {
+      for (const BlockId block : table.ids()) count(block);
+    }
+  }
+  for_each_block(match, [&](int, BlockId id) {
+    count(id);
+    if (id == kNullBlock) return;
+    sum.blocks += this->count(id) == 0;
+    sum.cached += pool_.users(id) == 0;
+  });
+  return sum;
+}
+
+}  // namespace coppice::kv
