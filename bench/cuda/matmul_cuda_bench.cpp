@@ -143,6 +143,23 @@ void sweep(const Shape& shape, const Type& type, double bandwidth, int n_multipr
   }
 }
 
+void sweep_tiles(const Shape& shape, const Type& type, double bandwidth, int n_multiprocessors) {
+  const Matrices matrices(shape, type);
+  std::printf("%-5s %-22s bound %6.1f us\n", type.name, shape.name, matrices.bytes() / bandwidth * 1e6);
+  for (const int n_rows : {1, 8, 16, 32, 64}) {
+    std::printf("  %2d rows:", n_rows);
+    if (n_rows <= 32)
+      std::printf(" mma %.1f", matrices.time(n_rows, {.most_byte_rows = 0, .least_tile_rows = 1 << 20}, 7));
+    for (const int blocks : {1, 2}) {
+      const matmul::cuda::ProductTuning tuning = {
+          .most_byte_rows = 0, .least_tile_rows = 1, .n_tile_blocks = blocks * n_multiprocessors};
+      std::printf("  x%d %.1f", blocks, matrices.time(n_rows, tuning, 7));
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
 void run(const char* json_path, bool sweeps, bool quick) {
   cudaDeviceProp device{};
   test::check_cuda(cudaGetDeviceProperties(&device, 0), "device");
@@ -161,6 +178,14 @@ void run(const char* json_path, bool sweeps, bool quick) {
           Shape{"down", 14336, 4096}, Shape{"logits", 4096, 128256}})
       sweep(shape, type, bandwidth, device.multiProcessorCount);
   }
+  for (const Type& type :
+       {Type{"Q4_K", QuantType::kQ4K}, Type{"Q8_0", QuantType::kQ8_0}, Type{"BF16", QuantType::kBf16}}) {
+    if (!sweeps) break;
+    for (const Shape& shape : {Shape{"attention's output", 4096, 4096}, Shape{"q, k and v", 4096, 6144},
+                               Shape{"gate and up", 4096, 28672}, Shape{"down", 14336, 4096}})
+      sweep_tiles(shape, type, bandwidth, device.multiProcessorCount);
+  }
+  if (sweeps) return;
   for (const Type& type : {Type{"Q4_K", QuantType::kQ4K}, Type{"Q8_0", QuantType::kQ8_0}, Type{"Q6_K", QuantType::kQ6K},
                            Type{"Q5_K", QuantType::kQ5K}, Type{"Q4_0", QuantType::kQ4_0},
                            Type{"MXFP4", QuantType::kMxfp4}, Type{"BF16", QuantType::kBf16}}) {

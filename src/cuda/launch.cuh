@@ -21,6 +21,7 @@ __device__ inline void wait_for_launch_before() {
 struct LaunchShape {
   int n_blocks = 1, n_threads = 1;
   int shared_bytes = 0;
+  int n_blocks_y = 1;
 };
 
 /// nullptr or why not. The kernel calls wait_for_launch_before() before it reads what others write.
@@ -31,7 +32,7 @@ const char* launch_early(void (*kernel)(Parameters...), const LaunchShape& shape
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(shape.n_blocks);
+  config.gridDim = dim3(static_cast<unsigned>(shape.n_blocks), static_cast<unsigned>(shape.n_blocks_y));
   config.blockDim = static_cast<unsigned>(shape.n_threads);
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
   config.stream = stream;

@@ -103,16 +103,19 @@ struct Multiplier {
 
   /// 64 inputs.
   __device__ void compute(const unsigned char* stage, int quarter) {
-    const unsigned char* rows = stage + kTiles * stage_weights(kType) + quarter * 128 + lane % 4 * 4;
+    const unsigned char* rows = stage + kTiles * stage_weights(kType) + quarter * 128 + lane / 8 * 16;
     uint2 x[kRowTiles][4];
     float x_sums[kRowTiles][2][4] = {};
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
-      const int row = min(lane / 4 + 8 * r, p.n_rows - 1);  // the results of others are not written
+      // A lane says where a row's 16 bytes are; those of rows that aren't there are another's, and their results are not written.
+      const std::uint32_t from = shared_address(rows + min(lane % 8 + 8 * r, p.n_rows - 1) * kRowBytes);
+      std::uint32_t words[2][4];
+      load_matrices(words[0], from);
+      load_matrices(words[1], from + 64);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const auto* words = reinterpret_cast<const std::uint32_t*>(rows + row * kRowBytes + i * 32);
-        x[r][i] = {words[0], words[4]};
+        x[r][i] = {words[i / 2][i % 2 * 2], words[i / 2][i % 2 * 2 + 1]};
         constexpr std::uint32_t kOnes[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
         if constexpr (kAdds) multiply_16x8<__nv_bfloat16>(x_sums[r][i / 2], kOnes, x[r][i].x, x[r][i].y);
       }
@@ -287,11 +290,20 @@ const char* launch(const QuantProduct& p, const ProductTuning& tuning, cudaStrea
       if (error == nullptr || *error != 0) return error;
     }
   }
-  if (p.n_rows < tuning.least_tile_rows) return launch_16<kType>(p, stream);
+  constexpr bool kExact = kType == QuantType::kBf16;  // either way
+  if (kExact && tuning.least_tile_rows == 0 && least_tile_rows(p.n_in, p.n_out) <= 5)
+    return launch_tiles<kType>(p, tuning, stream);
+  if (p.n_rows < (tuning.least_tile_rows > 0 ? tuning.least_tile_rows : least_tile_rows(p.n_in, p.n_out)))
+    return launch_16<kType>(p, stream);
   return launch_tiles<kType>(p, tuning, stream);
 }
 
 }  // namespace
+
+int least_tile_rows(int n_in, int n_out) {
+  const std::int64_t n_weights = static_cast<std::int64_t>(n_in) * n_out;
+  return n_weights > 1 << 26 ? 5 : n_weights > 1 << 24 ? 9 : 17;
+}
 
 std::size_t product_scratch_sums() {
   // Of each thread block a tile: 128 outputs x 256 rows, or two blocks and 64 rows.

@@ -40,13 +40,16 @@ struct QuantProduct {
 /// For measurements and tests.
 struct ProductTuning {
   int most_byte_rows = 4;   ///< up to so many rows in whole numbers; 4 at most
-  int least_tile_rows = 5;  ///< from so many rows on by wgmma, weights rounded to bf16; fewer: in f32's precision
+  int least_tile_rows = 0;  ///< from so many rows on weights are rounded to bf16; 0: least_tile_rows()
   int n_tile_blocks = 0;    ///< there, at most; 0: chosen
   bool plain = false;       ///< what GPUs without wgmma do, whatever this one has
   int n_warps = 0;          ///< of the product in whole numbers, of a thread block: 2 to 16; 0: all of these are chosen
   int n_slots = 0;          ///< stages of a warp's ring, 2 at least; 0: what half a multiprocessor holds
   int n_blocks = 0;         ///< at most
 };
+
+/// From so many rows on, on Hopper, weights are rounded to bf16: what is faster for a matrix of this size (docs/adr/0032).
+int least_tile_rows(int n_in, int n_out);
 
 /// Launches on `stream`; nullptr or why not. REQUIRES: as pack().
 const char* launch_quant_product(const QuantProduct& product, CUstream_st* stream, const ProductTuning& tuning = {});

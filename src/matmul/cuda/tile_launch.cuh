@@ -31,7 +31,7 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
   grid.n_row_tiles = (p.n_rows + kRows - 1) / kRows;
   grid.n_tiles = (p.n_out + kTileHeight - 1) / kTileHeight * grid.n_row_tiles;
   // A block shall have a few stages at least, or its start and its end take longer than they do.
-  constexpr int kFewInputs = 1024;
+  constexpr int kFewInputs = 2600;
   const int n_multiprocessors = device().n_multiprocessors;
   const bool two = kHalf && static_cast<std::int64_t>(grid.n_tiles) * p.n_in >= 2LL * n_multiprocessors * kFewInputs;
   int n_blocks = tuning.n_tile_blocks > 0 ? tuning.n_tile_blocks : two ? 2 * n_multiprocessors : n_multiprocessors;

@@ -1,0 +1,83 @@
+// What a step computes on an NVIDIA GPU between matrix products and attention, each as one kernel: embedding rows, sums and norms of the
+// residual, rotation of queries and keys with their way into the pool, gates. Products take bf16 and give f32; the residual is f32.
+//
+// Plain pointers to device memory, 16-byte aligned. Each launch returns nullptr or why not; it may begin before the launch in front of
+// it has ended, and waits for that itself. Deterministic: the same arguments and memory give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "matmul/quant_matrix.h"
+
+struct CUstream_st;
+
+namespace coppice::executor::cuda {
+
+/// Rows of packed embeddings (matmul/cuda/quant_pack.h) as numbers.
+struct EmbedRows {
+  matmul::QuantType type = matmul::QuantType::kBf16;
+  int n = 0;  ///< of a row
+  int n_rows = 0;
+  const std::byte* embeddings = nullptr;
+  const std::int32_t* tokens = nullptr;  ///< [n_rows]
+  float scale = 1.0F;                    ///< what all are multiplied by
+  float* residual = nullptr;             ///< [n_rows][n]
+};
+const char* launch(const EmbedRows& args, CUstream_st* stream);
+
+/// residual += plus, or += plus normalised; out = residual / sqrt(mean of residual^2 + eps) * norm, in bf16.
+struct AddNorm {
+  int n = 0, n_rows = 0;             ///< n: a multiple of 4, at most kMostNormed
+  float* residual = nullptr;         ///< [n_rows][n]
+  const float* plus = nullptr;       ///< likewise; nullptr: nothing is added
+  const float* plus_norm = nullptr;  ///< [n]; nullptr: plus is added as it is
+  const float* norm = nullptr;       ///< [n]
+  float eps = 0.0F;
+  void* out = nullptr;  ///< [n_rows][n] bf16
+};
+inline constexpr int kMostNormed = 16384;
+const char* launch(const AddNorm& args, CUstream_st* stream);
+
+/// From a product's q, k and v: queries for attention, keys and values in the pool.
+struct EnterRows {
+  int n_rows = 0;
+  int n_head = 0, n_kv_head = 0;
+  int head_dim = 0;                         ///< a multiple of 16, at most 256
+  const float* qkv = nullptr;               ///< [n_rows][n_head + 2 n_kv_head][head_dim]
+  const float* q_norm = nullptr;            ///< [head_dim]; nullptr: queries are not normalised
+  const float* k_norm = nullptr;            ///< likewise
+  float eps = 0.0F;                         ///< of these norms
+  int n_turned = 0;                         ///< values of a head that turn, from the start
+  bool halves = false;                      ///< pair i is values i and i + n_turned / 2; else 2 i and 2 i + 1
+  const float* frequencies = nullptr;       ///< [n_turned / 2], radians a token
+  float magnitude = 1.0F;                   ///< what turned values are multiplied by
+  const std::int32_t* positions = nullptr;  ///< [n_rows]
+  const std::int32_t* slots = nullptr;  ///< [n_rows] of the pool: block * block size + slot in it; below 0: not written
+  void* q = nullptr;                    ///< [n_rows][n_head][head_dim] bf16
+  bool bytes = false;  ///< the pool's order is byte-rows (attention/cuda/block_order.h), and queries are rotated too
+  std::byte *keys = nullptr, *values = nullptr;  ///< of a layer
+  std::int64_t block_bytes = 0;
+};
+const char* launch(const EnterRows& args, CUstream_st* stream);
+
+/// Attention over byte-rows gives rotated heads: turns them back.
+struct RotateBack {
+  int n_heads = 0;  ///< of all rows
+  int head_dim = 0;
+  void* heads = nullptr;  ///< [n_heads][head_dim] bf16
+};
+const char* launch(const RotateBack& args, CUstream_st* stream);
+
+enum class Gate : std::uint8_t { kSilu, kGelu };  ///< kGelu: its approximation by tanh
+
+/// A gated linear unit: out = gate(x[first half]) * x[second half].
+struct GateRows {
+  Gate gate = Gate::kSilu;
+  int n = 0, n_rows = 0;     ///< n: a multiple of 4
+  const float* x = nullptr;  ///< [n_rows][2 n]
+  void* out = nullptr;       ///< [n_rows][n] bf16
+};
+const char* launch(const GateRows& args, CUstream_st* stream);
+
+}  // namespace coppice::executor::cuda

@@ -1,0 +1,181 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda/launch.cuh"
+#include "cuda/warp_product.cuh"
+#include "executor/cuda/operators.h"
+#include "executor/cuda/reduce.cuh"
+#include "matmul/cuda/quant_pack.h"
+
+namespace coppice::executor::cuda {
+
+using coppice::cuda::allow_next_launch;
+using coppice::cuda::launch_early;
+using coppice::cuda::wait_for_launch_before;
+using matmul::QuantType;
+using matmul::cuda::ChunkForm;
+
+namespace {
+
+__device__ uint2 to_bf16(const float4& x) {
+  return {coppice::cuda::pack<__nv_bfloat16>(x.x, x.y), coppice::cuda::pack<__nv_bfloat16>(x.z, x.w)};
+}
+
+/// Input k of output `out` of a packed chunk (quant_pack.h).
+template <QuantType kType>
+__device__ float weight_at(const unsigned char* chunk, int k, int out) {
+  constexpr ChunkForm kForm = matmul::cuda::chunk_form(kType);
+  const int lane = out % 8 * 4 + k % 8 / 2, byte = k % 16 / 8 * 2 + k % 2, block = k / 32 % 2;
+  const int word = k % 32 / 16 * 2 + out / 8;
+  if constexpr (kType == QuantType::kBf16) {
+    const auto* numbers = reinterpret_cast<const __nv_bfloat16*>(chunk + (k / 16 * 32 + lane) * 16);
+    return __bfloat162float(numbers[2 * (k % 16 / 8 * 2 + out / 8) + k % 2]);
+  }
+  const auto half_at = [&](int i) {
+    return __half2float(reinterpret_cast<const __half*>(chunk + kForm.deltas_at())[i]);
+  };
+  const int of_32 = k / 32 * 16 + out;
+  if constexpr (kType == QuantType::kQ8_0)
+    return half_at(of_32) *
+           static_cast<float>(static_cast<signed char>(chunk[(block * 32 + lane) * 16 + word * 4 + byte]));
+  const std::uint32_t low = reinterpret_cast<const std::uint32_t*>(chunk + (k / 64 * 32 + lane) * 16)[word];
+  if constexpr (kType == QuantType::kMxfp4) {
+    const std::uint32_t code = low >> (4 * byte + 16 * block) & 15, size = code & 7;
+    const float number =
+        size < 4 ? 0.5F * static_cast<float>(size) : static_cast<float>(2 + size % 2) * (size < 6 ? 1.0F : 2.0F);
+    const float delta = __uint_as_float(static_cast<std::uint32_t>(chunk[kForm.deltas_at() + of_32]) << 23);
+    return (code < 8 ? number : -number) * delta;
+  }
+  int q = static_cast<int>(low >> (8 * byte + 4 * block) & 15);
+  if constexpr (kType == QuantType::kQ4_0) return half_at(of_32) * static_cast<float>(q - 8);
+  const auto* high = reinterpret_cast<const std::uint32_t*>(chunk + kForm.high_at() + lane * 16);
+  const unsigned char* scales = chunk + kForm.scales_at() + out * 16;
+  if constexpr (kType == QuantType::kQ6K) {
+    const std::uint32_t bits = high[k / 128 * 128 + k / 64 % 2 * 2 + block];
+    q |= static_cast<int>(bits >> (8 * byte + 2 * word) & 3) << 4;
+    return half_at(out) * static_cast<float>(static_cast<signed char>(scales[k / 16])) * static_cast<float>(q - 32);
+  }
+  if constexpr (kType == QuantType::kQ5K) q |= static_cast<int>(high[k / 64] >> (8 * byte + 4 * block + word) & 1) << 4;
+  return fmaf(half_at(2 * out) * static_cast<float>(scales[k / 32]), static_cast<float>(q),
+              half_at(2 * out + 1) * static_cast<float>(scales[8 + k / 32]));
+}
+
+template <QuantType kType>
+__global__ void embed_rows(const EmbedRows a) {
+  constexpr ChunkForm kForm = matmul::cuda::chunk_form(kType);
+  allow_next_launch();
+  wait_for_launch_before();
+  const int row = static_cast<int>(blockIdx.x), token = a.tokens[row];
+  const auto* tile =
+      reinterpret_cast<const unsigned char*>(a.embeddings) +
+      static_cast<std::size_t>(token / 16) * static_cast<std::size_t>(a.n / kForm.inputs * kForm.bytes());
+  for (int k = static_cast<int>(threadIdx.x); k < a.n; k += static_cast<int>(blockDim.x)) {
+    const unsigned char* chunk = tile + k / kForm.inputs * kForm.bytes();
+    a.residual[static_cast<std::size_t>(row) * a.n + k] =
+        a.scale * weight_at<kType>(chunk, k % kForm.inputs, token % 16);
+  }
+}
+
+constexpr int kNormThreads = 1024, kMostFours = kMostNormed / 4 / kNormThreads;
+
+__global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
+  __shared__ float parts[32];
+  const int n_fours = a.n / 4, thread = static_cast<int>(threadIdx.x), n_threads = static_cast<int>(blockDim.x);
+  const std::size_t first = static_cast<std::size_t>(blockIdx.x) * n_fours;
+  float4 x[kMostFours], y[kMostFours];
+  const auto of_each = [&](auto act) {
+#pragma unroll
+    for (int i = 0; i < kMostFours; ++i)
+      if (thread + i * n_threads < n_fours) act(i, thread + i * n_threads);
+  };
+  const auto normal = [&](const float4(&v)[kMostFours]) {
+    float squares = 0.0F;
+    of_each([&](int i, int) { squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w; });
+    return rsqrtf(block_sum(squares, parts) / static_cast<float>(a.n) + a.eps);
+  };
+  allow_next_launch();
+  wait_for_launch_before();
+  auto* residual = reinterpret_cast<float4*>(a.residual) + first;
+  of_each([&](int i, int at) { x[i] = residual[at]; });
+  if (a.plus != nullptr) {
+    of_each([&](int i, int at) { y[i] = reinterpret_cast<const float4*>(a.plus)[first + at]; });
+    const float by = a.plus_norm != nullptr ? normal(y) : 1.0F;
+    of_each([&](int i, int at) {
+      const float4 w =
+          a.plus_norm != nullptr ? reinterpret_cast<const float4*>(a.plus_norm)[at] : make_float4(1, 1, 1, 1);
+      x[i].x += y[i].x * by * w.x;
+      x[i].y += y[i].y * by * w.y;
+      x[i].z += y[i].z * by * w.z;
+      x[i].w += y[i].w * by * w.w;
+      residual[at] = x[i];
+    });
+  }
+  const float by = normal(x);
+  of_each([&](int i, int at) {
+    const float4 w = reinterpret_cast<const float4*>(a.norm)[at];
+    static_cast<uint2*>(a.out)[first + at] =
+        to_bf16({x[i].x * by * w.x, x[i].y * by * w.y, x[i].z * by * w.z, x[i].w * by * w.w});
+  });
+}
+
+template <Gate kGate>
+__device__ float gated(float z, float x) {
+  if constexpr (kGate == Gate::kSilu) return z / (1.0F + __expf(-z)) * x;
+  constexpr float kRoot = 0.7978845608F;  // of 2 / pi
+  return 0.5F * z * (1.0F + tanhf(kRoot * fmaf(0.044715F * z * z, z, z))) * x;
+}
+
+template <Gate kGate>
+__global__ void gate_rows(const GateRows a) {
+  allow_next_launch();
+  wait_for_launch_before();
+  const int n_fours = a.n / 4, row = static_cast<int>(blockIdx.y);
+  const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (at >= n_fours) return;
+  const auto* x = reinterpret_cast<const float4*>(a.x) + static_cast<std::size_t>(row) * 2 * n_fours;
+  const float4 z = x[at], u = x[at + n_fours];
+  static_cast<uint2*>(a.out)[static_cast<std::size_t>(row) * n_fours + at] =
+      to_bf16({gated<kGate>(z.x, u.x), gated<kGate>(z.y, u.y), gated<kGate>(z.z, u.z), gated<kGate>(z.w, u.w)});
+}
+
+template <QuantType kType>
+const char* launch_embed(const EmbedRows& args, cudaStream_t stream) {
+  return launch_early(embed_rows<kType>, {.n_blocks = args.n_rows, .n_threads = 256}, stream, args);
+}
+
+}  // namespace
+
+const char* launch(const EmbedRows& args, CUstream_st* stream) {
+  switch (args.type) {
+    case QuantType::kBf16:
+      return launch_embed<QuantType::kBf16>(args, stream);
+    case QuantType::kQ8_0:
+      return launch_embed<QuantType::kQ8_0>(args, stream);
+    case QuantType::kQ4_0:
+      return launch_embed<QuantType::kQ4_0>(args, stream);
+    case QuantType::kQ4K:
+      return launch_embed<QuantType::kQ4K>(args, stream);
+    case QuantType::kQ5K:
+      return launch_embed<QuantType::kQ5K>(args, stream);
+    case QuantType::kQ6K:
+      return launch_embed<QuantType::kQ6K>(args, stream);
+    case QuantType::kMxfp4:
+      return launch_embed<QuantType::kMxfp4>(args, stream);
+    default:
+      return "no embeddings of this type";
+  }
+}
+
+const char* launch(const AddNorm& args, CUstream_st* stream) {
+  if (args.n > kMostNormed || args.n % 4 != 0) return "no norm of so many values";
+  const int n_threads = args.n / 4 >= kNormThreads ? kNormThreads : (args.n / 4 + 31) / 32 * 32;
+  return launch_early(add_norm, {.n_blocks = args.n_rows, .n_threads = n_threads}, stream, args);
+}
+
+const char* launch(const GateRows& args, CUstream_st* stream) {
+  const coppice::cuda::LaunchShape shape = {
+      .n_blocks = (args.n / 4 + 255) / 256, .n_threads = 256, .n_blocks_y = args.n_rows};
+  return launch_early(args.gate == Gate::kSilu ? gate_rows<Gate::kSilu> : gate_rows<Gate::kGelu>, shape, stream, args);
+}
+
+}  // namespace coppice::executor::cuda
