@@ -86,7 +86,7 @@ HWY_INLINE __m512 numbers_of_halves() {
   if constexpr (!PackedForm::of(Type).table) {
     return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   }
-  const __m512i table = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table.data())));
+  const __m512i table = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table_of(Type).data())));
   return _mm512_cvtepi32_ps(_mm512_sub_epi32(table, _mm512_set1_epi32(PackedForm::of(Type).zero)));
 }
 
@@ -171,18 +171,17 @@ HWY_INLINE void store_sums(float* to, std::ptrdiff_t stride) {
   _tile_stored(I, to + I * kTileRows * stride, stride * sizeof(float));
 }
 
-/// y[RowTiles * 16][16] = `plus` + the panel times a tile's blocks. `stride`: floats between rows of y, and of plus, which may
-/// be y or nullptr.
+/// y[RowTiles * 16][16] = `plus` + the panel times a tile's blocks. Strides: floats between rows. plus may be y or nullptr.
 template <QuantType Type, int RowTiles>
-void multiply_tile(const std::byte* tile, int n_blocks, const AmxPanel& panel, const float* plus, float* y,
-                   std::ptrdiff_t stride) {
+void multiply_tile(const std::byte* tile, int n_blocks, const AmxPanel& panel, const float* plus,
+                   std::ptrdiff_t plus_stride, float* y, std::ptrdiff_t stride) {
   alignas(64) std::uint16_t weights[2][kTileSize];
   BlockReader<Type> blocks(tile);
   if (plus) {
-    load_sums<0>(plus, stride);
-    if constexpr (RowTiles > 1) load_sums<1>(plus, stride);
-    if constexpr (RowTiles > 2) load_sums<2>(plus, stride);
-    if constexpr (RowTiles > 3) load_sums<3>(plus, stride);
+    load_sums<0>(plus, plus_stride);
+    if constexpr (RowTiles > 1) load_sums<1>(plus, plus_stride);
+    if constexpr (RowTiles > 2) load_sums<2>(plus, plus_stride);
+    if constexpr (RowTiles > 3) load_sums<3>(plus, plus_stride);
   } else {
     _tile_zero(0);
     _tile_zero(1);
@@ -208,14 +207,14 @@ void multiply_panel(const TileProduct& t, const AmxPanel& panel) {
                                            multiply_tile<Type, 4>};
   const auto function = functions[static_cast<std::size_t>((t.n_rows + kTileRows - 1) / kTileRows - 1)];
   if (t.n_out == kOut && t.n_rows % kTileRows == 0) {
-    return function(t.tile, t.n_blocks, panel, t.plus, t.y, t.stride);
+    return function(t.tile, t.n_blocks, panel, t.plus, t.plus_stride, t.y, t.stride);
   }
   alignas(64) float sums[kAmxPanelRows * kOut];  // rows or outputs are missing
-  function(t.tile, t.n_blocks, panel, nullptr, sums, kOut);
+  function(t.tile, t.n_blocks, panel, nullptr, 0, sums, kOut);
   const auto there = static_cast<__mmask16>((1U << t.n_out) - 1);
   for (int r = 0; r < t.n_rows; ++r) {
     __m512 sum = _mm512_load_ps(sums + r * kOut);
-    if (t.plus) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(there, t.plus + r * t.stride));
+    if (t.plus) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(there, t.plus + r * t.plus_stride));
     _mm512_mask_storeu_ps(t.y + r * t.stride, there, sum);
   }
 }
@@ -229,7 +228,7 @@ struct AmxKernel {
   void multiply(const TileProduct& t) const {
     with_type(t.type, [&]<QuantType Type>() { multiply_panel<Type>(t, panel); });
   }
-  void gate(const TileProduct& gate, const float* up) const { gate_tile(gate, up); }
+  void gate(const TileProduct& gate, const float* up) const { gate_tile(*products.gate, gate, up); }
 };
 
 }  // namespace

@@ -137,11 +137,11 @@ constexpr std::size_t start_of(int zero) {
   return static_cast<std::size_t>(std::ranges::find(kZeros, zero) - kZeros.begin());
 }
 
-/// y[Rows][kOut] = `plus` + a tile's blocks times the panel's rows from `first_row`. `stride`: floats between rows of y, and
-/// of plus, which may be y or nullptr.
+/// y[Rows][kOut] = `plus` + a tile's blocks times the panel's rows from `first_row`. Strides: floats between rows. plus may be y
+/// or nullptr.
 template <QuantType Type, int Rows>
-void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int first_row, const float* plus, float* y,
-                   std::ptrdiff_t stride) {
+void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int first_row, const float* plus,
+                   std::ptrdiff_t plus_stride, float* y, std::ptrdiff_t stride) {
   constexpr PackedForm form = PackedForm::of(Type);
   constexpr int lanes = static_cast<int>(hn::MaxLanes(F()));
   constexpr bool is_signed = kByteDots == ByteDots::kSmall && form.zero == 128;
@@ -150,7 +150,7 @@ void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int 
   const I di;
   for (int first = 0; first < kOut; first += lanes) {
     hn::Vec<F> acc[Rows];
-    for (int r = 0; r < Rows; ++r) acc[r] = plus ? hn::LoadU(d, plus + r * stride + first) : hn::Zero(d);
+    for (int r = 0; r < Rows; ++r) acc[r] = plus ? hn::LoadU(d, plus + r * plus_stride + first) : hn::Zero(d);
     const std::byte* chunk = tile;
     for (int b = 0; b < n_blocks; chunk += form.chunk_bytes()) {
       const ChunkScales<Type> scales(chunk, first);
@@ -198,7 +198,8 @@ void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int 
 /// Rows that share a pass: their accumulators must fit the registers beside a block's weights.
 constexpr int kPassRows = HWY_TARGET == HWY_AVX2 ? 4 : kPanelRows;
 
-using TileFunction = void (*)(const std::byte*, int, const Panel&, int, const float*, float*, std::ptrdiff_t);
+using TileFunction = void (*)(const std::byte*, int, const Panel&, int, const float*, std::ptrdiff_t, float*,
+                              std::ptrdiff_t);
 
 /// multiply_tile() for 1, 2, ... rows.
 template <QuantType Type, int... Less>
@@ -211,18 +212,18 @@ void multiply_panel(const TileProduct& t, const Panel& panel) {
   static constexpr auto functions = tile_functions<Type>(std::make_integer_sequence<int, kPassRows>());
   for (int row = 0; row < t.n_rows; row += kPassRows) {
     const int rows = std::min(kPassRows, t.n_rows - row);
-    const float* plus = t.plus ? t.plus + row * t.stride : nullptr;
+    const float* plus = t.plus ? t.plus + row * t.plus_stride : nullptr;
     float* y = t.y + row * t.stride;
     const TileFunction function = functions[static_cast<std::size_t>(rows - 1)];
     if (t.n_out == kOut) {
-      function(t.tile, t.n_blocks, panel, row, plus, y, t.stride);
+      function(t.tile, t.n_blocks, panel, row, plus, t.plus_stride, y, t.stride);
       continue;
     }
     HWY_ALIGN float out[kPassRows * kOut];  // the last tile of a matrix reaches beyond it
-    function(t.tile, t.n_blocks, panel, row, nullptr, out, kOut);
+    function(t.tile, t.n_blocks, panel, row, nullptr, 0, out, kOut);
     for (int r = 0; r < rows; ++r) {
       for (int o = 0; o < t.n_out; ++o) {
-        y[r * t.stride + o] = out[r * kOut + o] + (plus ? plus[r * t.stride + o] : 0.0F);
+        y[r * t.stride + o] = out[r * kOut + o] + (plus ? plus[r * t.plus_stride + o] : 0.0F);
       }
     }
   }
@@ -247,7 +248,7 @@ struct PanelKernel {
   void multiply(const TileProduct& t) const {
     with_type(t.type, [&]<QuantType Type>() { multiply_panel<Type>(t, panel); });
   }
-  void gate(const TileProduct& gate, const float* up) const { gate_tile(gate, up); }
+  void gate(const TileProduct& gate, const float* up) const { gate_tile(*products.gate, gate, up); }
 };
 
 }  // namespace coppice::matmul::HWY_NAMESPACE

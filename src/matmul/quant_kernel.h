@@ -19,6 +19,7 @@ struct PackedForm {
   int chunk_blocks = 1;     ///< blocks that share d and m
   int scales = 0;           ///< s of a block: 0, 1 or 2
   bool small_mins = false;  ///< t
+  bool powers = false;      ///< d is a power of two, and has one byte
 
   static constexpr PackedForm of(QuantType type) {
     constexpr int super = 8;  // blocks of 32 in 256
@@ -41,9 +42,10 @@ struct PackedForm {
         return {.bits = 6, .zero = 32, .chunk_blocks = super, .scales = 2};
       case QuantType::kIq4Xs:
         return {.bits = 4, .zero = 128, .table = true, .chunk_blocks = super, .scales = 1};
+      case QuantType::kMxfp4:
+        return {.bits = 4, .zero = 16, .table = true, .powers = true};
       case QuantType::kQ8_0:
-      case QuantType::kMxfp4:  // GPUs only
-      case QuantType::kBf16:
+      case QuantType::kBf16:  // GPUs only
         break;
     }
     return {.bits = 8, .zero = 128};
@@ -53,8 +55,8 @@ struct PackedForm {
   static constexpr std::size_t kHalves = QuantMatrix::kTileOutputs * 2, kSmalls = QuantMatrix::kTileOutputs;
   static constexpr std::size_t kGroupBytes = QuantMatrix::kTileOutputs * 4;
   constexpr bool has_min() const { return zero == 0; }
-  constexpr std::size_t min_at() const { return kHalves; }
-  constexpr std::size_t scales_at() const { return has_min() ? 2 * kHalves : kHalves; }
+  constexpr std::size_t min_at() const { return powers ? kSmalls : kHalves; }
+  constexpr std::size_t scales_at() const { return has_min() ? min_at() + kHalves : min_at(); }
   constexpr std::size_t small_mins_at() const {
     return scales_at() + static_cast<std::size_t>(chunk_blocks * scales) * kSmalls;
   }
@@ -72,33 +74,63 @@ struct PackedForm {
 constexpr std::array<std::uint8_t, 16> kIq4Table = {1,   24,  45,  63,  79,  93,  106, 118,
                                                     129, 141, 153, 166, 181, 197, 217, 241};
 
-/// The products of one x, cut into units. A panel of rows is one unit of all tiles, but the last panels are cut further,
-/// so that no worker waits long for another one.
+/// What a q of MXFP4 stands for, doubled, + 16 (zero) (OCP Microscaling Formats 1.0, E2M1).
+constexpr std::array<std::uint8_t, 16> kMxfp4Table = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
+
+constexpr const std::array<std::uint8_t, 16>& table_of(QuantType type) {
+  return type == QuantType::kMxfp4 ? kMxfp4Table : kIq4Table;
+}
+
+/// The products of one x, cut into units. A panel of rows of one part is one unit of all tiles, but the last panels are cut
+/// further, so that no worker waits long for another one.
 struct QuantProducts {
   int n_in;
   std::span<const QuantMatrix::Product> products;
   QuantMatrix::Rows rows;
-  bool gated;        ///< the first one's tiles take the second one's with them
-  int panel_rows;    ///< that a unit multiplies together
-  int panel_blocks;  ///< of these rows that are made ready at once; a multiple of all chunk_blocks
-  int n_tiles;       ///< of all products; gated, of the first
+  const Gate* gate;  ///< the first one's tiles take the second one's with them; nullptr: they don't
+  bool amx;
+  int panel_blocks;  ///< of a panel's rows that are made ready at once; a multiple of all chunk_blocks
+  int n_tiles;       ///< of a part, of all products; gated, of the first
+  int n_panels;      ///< of all parts
   int whole_panels;  ///< panels that aren't cut
   int cuts;          ///< units of each of the others
 
-  int n_panels() const { return (rows.n + panel_rows - 1) / panel_rows; }
-  int n_units() const { return whole_panels + (n_panels() - whole_panels) * cuts; }
-
-  /// Rows [first_row, end_row) x tiles [first_tile, end_tile), counted through all products.
-  struct Unit {
-    int first_row, end_row, first_tile, end_tile;
-  };
-  Unit unit(int index) const {
-    const bool whole = index < whole_panels;
-    const int panel = whole ? index : whole_panels + (index - whole_panels) / cuts;
-    const int cut = whole ? 0 : (index - whole_panels) % cuts, n = whole ? 1 : cuts;
-    return {panel * panel_rows, std::min(rows.n, (panel + 1) * panel_rows),
-            static_cast<int>(std::int64_t{n_tiles} * cut / n), static_cast<int>(std::int64_t{n_tiles} * (cut + 1) / n)};
+  int n_units() const { return whole_panels + (n_panels - whole_panels) * cuts; }
+  int n_parts() const { return products.front().matrix->n_parts(); }
+  int first_row(int part) const { return rows.begin ? rows.begin[part] : part * rows.n; }
+  int n_rows(int part) const { return first_row(part + 1) - first_row(part); }
+  /// Of a panel of the part.
+  int panel_rows(int part) const;
+  int n_panels_of(int part) const {
+    const int each = panel_rows(part);
+    return (n_rows(part) + each - 1) / each;
   }
+};
+
+/// Rows [first_row, end_row), which are a part's, x tiles [first_tile, end_tile) of it, counted through all products.
+struct QuantUnit {
+  int part, first_row, end_row, first_tile, end_tile;
+};
+
+/// Finds units by their number, which must rise from call to call.
+class UnitFinder {
+ public:
+  explicit UnitFinder(const QuantProducts& p) : p_(p) {}
+
+  QuantUnit find(int index) {
+    const bool whole = index < p_.whole_panels;
+    const int panel = whole ? index : p_.whole_panels + (index - p_.whole_panels) / p_.cuts;
+    const int cut = whole ? 0 : (index - p_.whole_panels) % p_.cuts, n = whole ? 1 : p_.cuts;
+    for (int panels; panel >= before_ + (panels = p_.n_panels_of(part_)); ++part_) before_ += panels;
+    const int each = p_.panel_rows(part_), first = p_.first_row(part_) + (panel - before_) * each;
+    return {part_, first, std::min(p_.first_row(part_ + 1), first + each),
+            static_cast<int>(std::int64_t{p_.n_tiles} * cut / n),
+            static_cast<int>(std::int64_t{p_.n_tiles} * (cut + 1) / n)};
+  }
+
+ private:
+  const QuantProducts& p_;
+  int part_ = 0, before_ = 0;  ///< panels of the parts before
 };
 
 /// A tile's part of a product: y[n_rows][n_out] = plus + rows times n_blocks of the tile, n_out <= kTileOutputs.
@@ -108,28 +140,38 @@ struct TileProduct {
   int n_blocks, n_rows, n_out;
   const float* plus;  ///< y, something else, or nullptr
   float* y;
-  std::ptrdiff_t stride;  ///< floats between rows of y, and of plus
+  std::ptrdiff_t stride, plus_stride;  ///< floats between rows of y, and of plus
 };
 
-/// Rows [first_row, + n_rows) x blocks [first_block, + n_blocks) of a product, which are whole chunks.
+/// Rows [first_row, + n_rows) of a part x blocks [first_block, + n_blocks) of a product, which are whole chunks.
 struct UnitPart {
-  int first_row, n_rows, first_block, n_blocks;
+  int part, first_row, n_rows, first_block, n_blocks;
 
   TileProduct of(const QuantMatrix::Product& product, int tile) const {
     constexpr int kOut = QuantMatrix::kTileOutputs;
     const QuantMatrix& w = *product.matrix;
     const std::ptrdiff_t at = std::ptrdiff_t{first_row} * w.n_out() + std::ptrdiff_t{tile} * kOut;
     const PackedForm form = PackedForm::of(w.type());
-    const std::ptrdiff_t block = std::ptrdiff_t{tile} * (w.n_in() / QuantMatrix::kBlock) + first_block;
-    const float* plus = first_block > 0 ? product.y : product.plus;
-    return {.type = w.type(),
-            .tile = w.packed() + block / form.chunk_blocks * static_cast<std::ptrdiff_t>(form.chunk_bytes()),
-            .n_blocks = n_blocks,
-            .n_rows = n_rows,
-            .n_out = std::min(kOut, w.n_out() - tile * kOut),
-            .plus = plus ? plus + at : nullptr,
-            .y = product.y + at,
-            .stride = w.n_out()};
+    const std::ptrdiff_t tiles_before = std::ptrdiff_t{part} * w.n_tiles() + tile;
+    const std::ptrdiff_t block = tiles_before * (w.n_in() / QuantMatrix::kBlock) + first_block;
+    TileProduct t{.type = w.type(),
+                  .tile = w.packed() + block / form.chunk_blocks * static_cast<std::ptrdiff_t>(form.chunk_bytes()),
+                  .n_blocks = n_blocks,
+                  .n_rows = n_rows,
+                  .n_out = std::min(kOut, w.n_out() - tile * kOut),
+                  .plus = nullptr,
+                  .y = product.y + at,
+                  .stride = w.n_out(),
+                  .plus_stride = w.n_out()};
+    if (first_block > 0) {
+      t.plus = t.y;
+    } else if (product.plus) {
+      t.plus = product.plus + at;
+    } else if (product.bias) {
+      t.plus = product.bias + std::ptrdiff_t{part} * w.n_out() + std::ptrdiff_t{tile} * kOut;
+      t.plus_stride = 0;
+    }
+    return t;
   }
 };
 
@@ -140,14 +182,15 @@ template <class Kernel>
 void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& kernel) {
   const int all_blocks = p.n_in / QuantMatrix::kBlock;
   int rounded = -1;
+  UnitFinder finder(p);
   for (int index; (index = claims.next(p.n_units(), n_workers)) < p.n_units();) {
-    const QuantProducts::Unit unit = p.unit(index);
+    const QuantUnit unit = finder.find(index);
     for (int block = 0; block < all_blocks; block += p.panel_blocks) {
       const int n_blocks = std::min(p.panel_blocks, all_blocks - block);
-      const UnitPart part{unit.first_row, unit.end_row - unit.first_row, block, n_blocks};
+      const UnitPart part{unit.part, unit.first_row, unit.end_row - unit.first_row, block, n_blocks};
       if (rounded != unit.first_row || n_blocks != all_blocks) kernel.round(part);
       rounded = unit.first_row;
-      if (p.gated) {
+      if (p.gate) {
         for (int t = unit.first_tile; t < unit.end_tile; ++t) {
           kernel.multiply(part.of(p.products[0], t));
           kernel.multiply(part.of(p.products[1], t));
@@ -198,8 +241,9 @@ void with_type(QuantType type, Function function) {
       return function.template operator()<QuantType::kQ6K>();
     case QuantType::kIq4Xs:
       return function.template operator()<QuantType::kIq4Xs>();
-    case QuantType::kMxfp4:  // GPUs only
-    case QuantType::kBf16:
+    case QuantType::kMxfp4:
+      return function.template operator()<QuantType::kMxfp4>();
+    case QuantType::kBf16:  // GPUs only
       return;
   }
 }

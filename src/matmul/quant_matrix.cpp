@@ -47,7 +47,11 @@ void pack_inputs(const PackedForm& form, const std::uint8_t* q, std::size_t lane
 
 /// Writes output `lane` of a tile's chunk.
 void pack_chunk(const PackedForm& form, const FileBlock& from, std::size_t lane, std::byte* to) {
-  std::memcpy(to + lane * 2, &from.d, 2);
+  if (form.powers) {
+    to[lane] = std::byte(std::max(from.d - 1, 0));  // the file's exponent is 128 too large, that of f32 127
+  } else {
+    std::memcpy(to + lane * 2, &from.d, 2);
+  }
   if (form.has_min()) std::memcpy(to + form.min_at() + lane * 2, &from.m, 2);
   const auto n_blocks = static_cast<std::size_t>(form.chunk_blocks);
   const auto n_scales = n_blocks * static_cast<std::size_t>(form.scales), n_mins = form.small_mins ? n_blocks : 0;
@@ -58,44 +62,69 @@ void pack_chunk(const PackedForm& form, const FileBlock& from, std::size_t lane,
   }
 }
 
-/// Of a panel: as few panels as possible, of nearly the same size.
-int panel_rows(int n_rows, bool amx) {
-  if (!amx) return kVectorPanelRows;
-  const int panels = (n_rows + kAmxPanelRows - 1) / kAmxPanelRows, rows = (n_rows + panels - 1) / panels;
-  return (rows + kVectorPanelRows - 1) / kVectorPanelRows * kVectorPanelRows;
+/// Units of a product of several parts for each worker, or more: parts have rows of very different numbers.
+constexpr int kPartUnitsPerWorker = 16;
+
+/// Sets whole_panels and cuts.
+void cut_panels(QuantProducts& p, int n_workers) {
+  p.whole_panels = p.n_panels, p.cuts = 1;
+  if (p.rows.begin) {
+    const int wanted = kPartUnitsPerWorker * n_workers;
+    if (p.n_panels == 0 || p.n_panels >= wanted) return;
+    p.whole_panels = 0;
+    p.cuts = std::min(p.n_tiles, (wanted + p.n_panels - 1) / p.n_panels);
+    return;
+  }
+  const int last = p.n_panels <= 2 * n_workers ? p.n_panels : p.n_panels % n_workers;
+  if (last == 0) return;
+  // Where a panel's blocks don't fit at once, every unit rounds its rows again.
+  const int per_worker = p.n_in / kBlock <= p.panel_blocks ? kCutsPerWorker : 1;
+  p.whole_panels -= last;
+  p.cuts = std::min(p.n_tiles, (per_worker * n_workers + last - 1) / last);
 }
 
-void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows, bool gated, Claims& claims,
-         int n_workers) {
+/// Whether AMX is the faster one: by the rows that a part has on average, if it has any.
+bool amx_pays(const QuantMatrix::Rows& rows, int n_parts) {
+  int parts = 0;
+  for (int i = 0; rows.begin && i < n_parts; ++i) parts += rows.begin[i + 1] > rows.begin[i] ? 1 : 0;
+  return rows.n >= kAmxRows * std::max(parts, 1) && simd::amx();
+}
+
+void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows, const Gate* gate,
+         Claims& claims, int n_workers) {
   const QuantMatrix& first = *products.front().matrix;
-  assert(
-      std::ranges::all_of(products, [&](const QuantMatrix::Product& p) { return p.matrix->n_in() == first.n_in(); }));
-  const bool amx = rows.n >= kAmxRows && simd::amx();
+  assert(std::ranges::all_of(products, [&](const QuantMatrix::Product& p) {
+    return p.matrix->n_in() == first.n_in() && p.matrix->n_parts() == first.n_parts() && !(p.plus && p.bias);
+  }));
+  assert(rows.begin || first.n_parts() == 1);
+  const bool amx = amx_pays(rows, first.n_parts());
   QuantProducts p{.n_in = first.n_in(),
                   .products = products,
                   .rows = rows,
-                  .gated = gated,
-                  .panel_rows = panel_rows(rows.n, amx),
+                  .gate = gate,
+                  .amx = amx,
                   .panel_blocks = amx ? kAmxPanelBlocks : kVectorPanelBlocks,
                   .n_tiles = 0,
+                  .n_panels = 0,
                   .whole_panels = 0,
                   .cuts = 1};
-  for (const QuantMatrix::Product& product : products.first(gated ? 1 : products.size())) {
+  for (const QuantMatrix::Product& product : products.first(gate ? 1 : products.size())) {
     p.n_tiles += product.matrix->n_tiles();
   }
-  const int panels = p.n_panels(), last = panels <= 2 * n_workers ? panels : panels % n_workers;
-  if (last > 0) {
-    // Where a panel's blocks don't fit at once, every unit rounds its rows again.
-    const int per_worker = first.n_in() / kBlock <= p.panel_blocks ? kCutsPerWorker : 1;
-    p.whole_panels = panels - last;
-    p.cuts = std::min(p.n_tiles, (per_worker * n_workers + last - 1) / last);
-  } else {
-    p.whole_panels = panels;
-  }
+  for (int part = 0; part < first.n_parts(); ++part) p.n_panels += p.n_panels_of(part);
+  cut_panels(p, n_workers);
   (amx ? run_amx : run_kernel)(p, claims, n_workers);
 }
 
 }  // namespace
+
+/// As few panels as possible, of nearly the same size.
+int QuantProducts::panel_rows(int part) const {
+  if (!amx) return kVectorPanelRows;
+  const int n = std::max(n_rows(part), 1), panels = (n + kAmxPanelRows - 1) / kAmxPanelRows;
+  const int each = (n + panels - 1) / panels;
+  return (each + kVectorPanelRows - 1) / kVectorPanelRows * kVectorPanelRows;
+}
 
 bool QuantMatrix::supported() {
   return kernel_supports();
@@ -105,37 +134,45 @@ int QuantMatrix::file_block(QuantType type) {
   return PackedForm::of(type).chunk_blocks * kBlock;
 }
 
-QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks)
-    : type_(type), n_in_(n_in), n_out_(n_out) {
+QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks, int n_parts,
+                         std::size_t stride)
+    : type_(type), n_in_(n_in), n_out_(n_out), n_parts_(n_parts) {
   const PackedForm form = PackedForm::of(type);
   const std::size_t from_bytes = file_bytes(type), to_bytes = form.chunk_bytes();
   const auto n_chunks = static_cast<std::size_t>(n_in / file_block(type));
-  assert(n_in % file_block(type) == 0 && blocks.size() == n_chunks * static_cast<std::size_t>(n_out) * from_bytes);
-  bytes_ = static_cast<std::size_t>(n_tiles()) * n_chunks * to_bytes;
+  const std::size_t matrix_bytes = n_chunks * static_cast<std::size_t>(n_out) * from_bytes;
+  if (stride == 0) stride = matrix_bytes;
+  assert(n_in % file_block(type) == 0);
+  assert(blocks.size() == static_cast<std::size_t>(n_parts - 1) * stride + matrix_bytes);
+  const std::size_t tile_bytes = n_chunks * to_bytes, part_bytes = static_cast<std::size_t>(n_tiles()) * tile_bytes;
+  bytes_ = static_cast<std::size_t>(n_parts) * part_bytes;
   packed_ = hwy::AllocateAligned<std::byte>(bytes_);
   if (!packed_) throw std::bad_alloc();
-  const std::size_t last_tile = bytes_ - n_chunks * to_bytes;  // the only one that may have outputs beyond n_out
-  std::memset(packed_.get() + last_tile, 0, bytes_ - last_tile);
   FileBlock block{};
-  for (int o = 0; o < n_out; ++o) {
-    const std::byte* from = blocks.data() + static_cast<std::size_t>(o) * n_chunks * from_bytes;
-    std::byte* to = packed_.get() + static_cast<std::size_t>(o / kTileOutputs) * n_chunks * to_bytes;
-    for (std::size_t c = 0; c < n_chunks; ++c, from += from_bytes, to += to_bytes) {
-      read_block(type, from, block);
-      pack_chunk(form, block, static_cast<std::size_t>(o % kTileOutputs), to);
+  for (int part = 0; part < n_parts; ++part) {
+    const std::byte* from = blocks.data() + static_cast<std::size_t>(part) * stride;
+    std::byte* first = packed_.get() + static_cast<std::size_t>(part) * part_bytes;
+    // The last tile is the only one that may have outputs beyond n_out.
+    std::memset(first + part_bytes - tile_bytes, 0, tile_bytes);
+    for (int o = 0; o < n_out; ++o) {
+      std::byte* to = first + static_cast<std::size_t>(o / kTileOutputs) * tile_bytes;
+      for (std::size_t c = 0; c < n_chunks; ++c, from += from_bytes, to += to_bytes) {
+        read_block(type, from, block);
+        pack_chunk(form, block, static_cast<std::size_t>(o % kTileOutputs), to);
+      }
     }
   }
 }
 
 void QuantMatrix::multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers) {
-  run(products, rows, false, claims, n_workers);
+  run(products, rows, nullptr, claims, n_workers);
 }
 
-void QuantMatrix::multiply_gated(const Product& gate, const Product& up, const Rows& rows, Claims& claims,
+void QuantMatrix::multiply_gated(Gate gate, const Product& gates, const Product& up, const Rows& rows, Claims& claims,
                                  int n_workers) {
-  assert(gate.matrix->n_out_ == up.matrix->n_out_ && !gate.plus && !up.plus);
-  const std::array both = {gate, up};
-  run(both, rows, true, claims, n_workers);
+  assert(gates.matrix->n_out_ == up.matrix->n_out_ && !gates.plus && !up.plus);
+  const std::array both = {gates, up};
+  run(both, rows, &gate, claims, n_workers);
 }
 
 }  // namespace coppice::matmul

@@ -15,8 +15,8 @@
 //   Q5_K     5         0      256, 256   32, 6           32, 6        likewise
 //   Q6_K     6         32     256, none  16, 8 signed    -
 //   IQ4_XS   4, table  128    256, none  32, 6 signed    -
-//   MXFP4    4, table  0      32, none   -               -            d is a power of two; GPUs only (cuda/quant_pack.h)
-//   BF16     the weights themselves; GPUs only, too
+//   MXFP4    4, table  16     32, none   -               -            d is a power of two; below 2^-126 it is taken for 0
+//   BF16     the weights themselves; GPUs only (cuda/quant_pack.h)
 // x is rounded to 8 bits with one f16 scale for each 32 values, as ggml does for the first six. A block's part of an output is
 //   d * s * d_x * (sum of q * q_x - zero * sum of q_x) + m * t * d_x * sum of q_x
 // where the sums are exact in whole numbers. With AMX, products of 13 rows and more take weights and x as bf16 instead:
@@ -24,7 +24,7 @@
 //
 // Packed order: tiles of 16 outputs, one after the other; a tile's chunks along n_in: 32 inputs, or 256 where d has 256. A
 // chunk has
-//   d      16 f16
+//   d      16 f16; MXFP4: 16 bytes, the exponents of f32
 //   m      16 f16, if the type has m
 //   s      for each 32 or 16 inputs 16 bytes, one of each output; if the type has s
 //   t      for each 32 inputs 16 bytes; if the type has t
@@ -34,6 +34,8 @@
 //   high   the other bits of q. 5 bits: 64 bytes, bit i for group i. 6 bits: 128 bytes, the first 64 for groups 0 to 3,
 //          bits 2 i and 2 i + 1 for group i
 // As many bytes as in the file, and where s or t have 6 bits 1 to 3 % more. Outputs beyond n_out are filled with zeros.
+//
+// A matrix may have several parts of the same shape, one behind the other: experts, each of which has rows of its own.
 //
 // Owns the packed weights. Immutable after construction, so any thread may multiply.
 #pragma once
@@ -60,6 +62,13 @@ enum class QuantType : std::uint8_t {
   kIq4Xs,
   kMxfp4,
   kBf16
+};
+
+/// What becomes of two products, z and u, with sigmoid(z) = 1 / (1 + exp(-z)). SwiGLU and GEGLU: Shazeer 2020. Clamped: gpt-oss.
+enum class Gate : std::uint8_t {
+  kSilu,     ///< z * sigmoid(z) * u
+  kGelu,     ///< z * sigmoid(2 * sqrt(2 / pi) * (z + 0.044715 z^3)) * u
+  kClamped,  ///< z' * sigmoid(1.702 z') * (u' + 1), z' = min(z, 7), u' = u within 7 of 0
 };
 
 /// Who does what of a product, decided as they go: a worker whose core is slow, or busy with something else, takes less.
@@ -92,43 +101,52 @@ class QuantMatrix {
   /// Weights that share a block of the file: 32 or 256.
   static int file_block(QuantType type);
 
-  /// blocks: n_out rows of n_in weights, as the file has them. Throws std::bad_alloc.
-  /// REQUIRES: n_in is a multiple of file_block(type); blocks has the size that follows.
-  QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks);
+  /// blocks: n_out rows of n_in weights for each part, as the file has them; `stride` bytes from one part's to the next one's, 0
+  /// where nothing lies between. Throws std::bad_alloc. REQUIRES: n_in is a multiple of file_block(type); blocks has the size
+  /// that follows.
+  QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks, int n_parts = 1,
+              std::size_t stride = 0);
 
   /// Rows to multiply: as they are, or normalised by their root mean square: x / sqrt(mean of x^2 + norm_eps) * norm.
   struct Rows {
-    const float* x;  ///< [n, n_in]
+    const float* x;  ///< [n, n_in], or more rows where there is an order
     int n;
     const float* norm = nullptr;  ///< [n_in]
     float norm_eps = 0.0F;
+    const std::int32_t* order = nullptr;  ///< [n]: row i is row order[i] of x
+    const std::int32_t* begin =
+        nullptr;  ///< [n_parts + 1]: rows [begin[i], begin[i + 1]) are part i's; rising from 0 to n
   };
-  /// y = W x, or W x + plus
+  /// y = W x, or W x + plus, or W x + bias. REQUIRES: not both.
   struct Product {
     const QuantMatrix* matrix;
     float* y;                     ///< [n_rows, n_out]
     const float* plus = nullptr;  ///< likewise; may be y
+    const float* bias = nullptr;  ///< [n_parts, n_out]
   };
   /// One worker's part of some products of one x, which is rounded once for all of them; the n_workers that call this
   /// with the same claims together write every value of each y, each once. The next product with these claims must not
   /// begin before all of them have returned.
-  /// REQUIRES: at least one product; all matrices have the same n_in; supported().
+  /// REQUIRES: at least one product; all matrices have the same n_in and n_parts; rows have `begin` unless there is one part;
+  /// supported().
   static void multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers);
 
-  /// A gated linear unit (SwiGLU; Shazeer 2020): gate.y := silu(W_gate x) * (W_up x), with silu(z) = z / (1 + exp(-z)). up.y
-  /// is overwritten. Workers as above. REQUIRES: as above; n_out is the same, and nothing is added.
-  static void multiply_gated(const Product& gate, const Product& up, const Rows& rows, Claims& claims, int n_workers);
+  /// A gated linear unit: gates.y := the gate of W_gates x and W_up x. up.y is overwritten. Workers as above. REQUIRES: as
+  /// above; n_out is the same; there is no plus.
+  static void multiply_gated(Gate gate, const Product& gates, const Product& up, const Rows& rows, Claims& claims,
+                             int n_workers);
 
   QuantType type() const { return type_; }
   int n_in() const { return n_in_; }
-  int n_out() const { return n_out_; }
+  int n_out() const { return n_out_; }  ///< of a part, as n_tiles()
+  int n_parts() const { return n_parts_; }
   int n_tiles() const { return (n_out_ + kTileOutputs - 1) / kTileOutputs; }
   const std::byte* packed() const { return packed_.get(); }  ///< aligned to a vector
   std::size_t bytes() const { return bytes_; }
 
  private:
   QuantType type_;
-  int n_in_, n_out_;
+  int n_in_, n_out_, n_parts_;
   std::size_t bytes_;
   hwy::AlignedFreeUniquePtr<std::byte[]> packed_;
 };

@@ -20,12 +20,16 @@ namespace coppice::matmul::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+HWY_INLINE const float* row_of(const QuantProducts& p, int row) {
+  return p.rows.x + std::ptrdiff_t{p.rows.order ? p.rows.order[row] : row} * p.n_in;
+}
+
 /// What a row is multiplied by to be normalised, before its weights; 1 for rows that are taken as they are.
 HWY_INLINE float row_factor(const QuantProducts& p, int row) {
   if (!p.rows.norm) return 1.0F;
   const hn::CappedTag<float, QuantMatrix::kBlock / 2> d;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const float* x = p.rows.x + std::ptrdiff_t{row} * p.n_in;
+  const float* x = row_of(p, row);
   auto even = hn::Zero(d), odd = hn::Zero(d);
   for (int i = 0; i < p.n_in; i += 2 * lanes) {
     const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + i + lanes);
@@ -39,7 +43,7 @@ HWY_INLINE float row_factor(const QuantProducts& p, int row) {
 /// A block of a row: in x, or normalised in `buffer` (kBlock floats, aligned to a vector).
 HWY_INLINE const float* block_of_row(const QuantProducts& p, int row, int block, float factor, float* buffer) {
   const std::ptrdiff_t at = std::ptrdiff_t{block} * QuantMatrix::kBlock;
-  const float* x = p.rows.x + std::ptrdiff_t{row} * p.n_in + at;
+  const float* x = row_of(p, row) + at;
   if (!p.rows.norm) return x;
   const hn::CappedTag<float, QuantMatrix::kBlock> d;
   const auto by = hn::Set(d, factor);
@@ -49,19 +53,52 @@ HWY_INLINE const float* block_of_row(const QuantProducts& p, int row, int block,
   return buffer;
 }
 
-/// y := silu(y) * up, in a tile of both products.
-inline void gate_tile(const TileProduct& gate, const float* up) {
+template <class D>
+HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> z) {
+  const auto one = hn::Set(d, 1.0F), most = hn::Set(d, 88.0F);  // exp() of more isn't finite; the sigmoid is 0 there
+  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(z), most))));
+}
+
+/// A gate's activation of z, times up.
+template <Gate G, class D>
+HWY_INLINE hn::Vec<D> gated(D d, hn::Vec<D> z, hn::Vec<D> up) {
+  const auto one = hn::Set(d, 1.0F);
+  if constexpr (G == Gate::kClamped) {
+    const auto limit = hn::Set(d, 7.0F);
+    z = hn::Min(z, limit);
+    up = hn::Add(hn::Max(hn::Min(up, limit), hn::Neg(limit)), one);
+    return hn::Mul(hn::Mul(z, sigmoid(d, hn::Mul(z, hn::Set(d, 1.702F)))), up);
+  } else if constexpr (G == Gate::kGelu) {
+    const auto inner = hn::Mul(z, hn::MulAdd(hn::Mul(z, z), hn::Set(d, 0.044715F), one));
+    return hn::Mul(hn::Mul(z, sigmoid(d, hn::Mul(inner, hn::Set(d, 1.5957691F)))), up);  // 2 * sqrt(2 / pi)
+  } else {
+    return hn::Mul(hn::Mul(z, sigmoid(d, z)), up);
+  }
+}
+
+/// y := the gate of y and up, in a tile of both products.
+template <Gate G>
+void gate_tile_by(const TileProduct& gate, const float* up) {
   const hn::CappedTag<float, QuantMatrix::kTileOutputs> d;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  const auto one = hn::Set(d, 1.0F), most = hn::Set(d, 88.0F);  // exp() of more isn't finite; silu is 0 there
   for (int row = 0; row < gate.n_rows; ++row) {
     float* y = gate.y + row * gate.stride;
     for (int i = 0; i < gate.n_out; i += lanes) {
       const auto there = hn::FirstN(d, static_cast<std::size_t>(gate.n_out - i));
-      const auto z = hn::MaskedLoad(there, d, y + i);
-      const auto silu = hn::Div(z, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(z), most))));
-      hn::BlendedStore(hn::Mul(silu, hn::MaskedLoad(there, d, up + row * gate.stride + i)), there, d, y + i);
+      const auto z = hn::MaskedLoad(there, d, y + i), other = hn::MaskedLoad(there, d, up + row * gate.stride + i);
+      hn::BlendedStore(gated<G>(d, z, other), there, d, y + i);
     }
+  }
+}
+
+inline void gate_tile(Gate gate, const TileProduct& tile, const float* up) {
+  switch (gate) {
+    case Gate::kSilu:
+      return gate_tile_by<Gate::kSilu>(tile, up);
+    case Gate::kGelu:
+      return gate_tile_by<Gate::kGelu>(tile, up);
+    case Gate::kClamped:
+      return gate_tile_by<Gate::kClamped>(tile, up);
   }
 }
 

@@ -76,7 +76,7 @@ HWY_INLINE void unpack(const std::byte* block, hn::Vec<U8> (&w)[kGroups]) {
     }
   }
   if constexpr (form.table) {
-    const auto table = hn::LoadDup128(d, kIq4Table.data());
+    const auto table = hn::LoadDup128(d, table_of(Type).data());
     for (int g = 0; g < kGroups; ++g) w[g] = hn::TableLookupBytes(table, w[g]);
   }
 }
@@ -92,6 +92,13 @@ HWY_INLINE hn::Vec<F> load_smalls(const std::byte* smalls) {
   return hn::ConvertTo(F(), hn::PromoteTo(I(), hn::LoadU(small, reinterpret_cast<const T*>(smalls))));
 }
 
+/// Powers of two, as the exponents of f32.
+HWY_INLINE hn::Vec<F> load_powers(const std::byte* exponents) {
+  const hn::Rebind<std::uint8_t, I> byte;
+  const auto wide = hn::PromoteTo(I(), hn::LoadU(byte, reinterpret_cast<const std::uint8_t*>(exponents)));
+  return hn::BitCast(F(), hn::ShiftLeft<23>(wide));
+}
+
 /// The scales of a chunk's blocks, for as many outputs as a vector has lanes. A type's s are signed, unless it has t.
 template <QuantType Type>
 struct ChunkScales {
@@ -100,7 +107,9 @@ struct ChunkScales {
   const std::byte* at;  ///< the chunk; for lanes that aren't the first, their d
 
   HWY_INLINE ChunkScales(const std::byte* chunk, int first_lane)
-      : d(load_halves(chunk + first_lane * 2)), m(hn::Zero(F())), at(chunk + first_lane) {
+      : d(form.powers ? load_powers(chunk + first_lane) : load_halves(chunk + first_lane * 2)),
+        m(hn::Zero(F())),
+        at(chunk + first_lane) {
     if constexpr (form.has_min()) m = load_halves(chunk + form.min_at() + first_lane * 2);
   }
   /// d * s of half a block where the type has two s, of the block elsewhere.

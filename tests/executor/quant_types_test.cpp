@@ -25,7 +25,8 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair{GGML_TYPE_Q5_0, QuantType::kQ5_0}, std::pair{GGML_TYPE_Q5_1, QuantType::kQ5_1},
                     std::pair{GGML_TYPE_Q8_0, QuantType::kQ8_0}, std::pair{GGML_TYPE_IQ4_NL, QuantType::kIq4Nl},
                     std::pair{GGML_TYPE_Q4_K, QuantType::kQ4K}, std::pair{GGML_TYPE_Q5_K, QuantType::kQ5K},
-                    std::pair{GGML_TYPE_Q6_K, QuantType::kQ6K}, std::pair{GGML_TYPE_IQ4_XS, QuantType::kIq4Xs}),
+                    std::pair{GGML_TYPE_Q6_K, QuantType::kQ6K}, std::pair{GGML_TYPE_IQ4_XS, QuantType::kIq4Xs},
+                    std::pair{GGML_TYPE_MXFP4, QuantType::kMxfp4}),
     [](const auto& info) { return ggml_type_name(info.param.first); });
 
 /// Rows of one 1 each pick the weights one by one. Scales are of all sizes, and a block's numbers lean to one side.

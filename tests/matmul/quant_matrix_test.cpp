@@ -38,8 +38,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.n_in << " x " << c.n_out << ", " << c.n_rows << " rows, " << c.n_workers << " workers";
 }
 
-constexpr std::array kSmallBlocks = {QuantType::kQ4_0, QuantType::kQ4_1, QuantType::kQ5_0,
-                                     QuantType::kQ5_1, QuantType::kQ8_0, QuantType::kIq4Nl};
+constexpr std::array kSmallBlocks = {QuantType::kQ4_0, QuantType::kQ4_1,  QuantType::kQ5_0, QuantType::kQ5_1,
+                                     QuantType::kQ8_0, QuantType::kIq4Nl, QuantType::kMxfp4};
 constexpr std::array kSuperBlocks = {QuantType::kQ4K, QuantType::kQ5K, QuantType::kQ6K, QuantType::kIq4Xs};
 
 /// What a type subtracts from q, which isn't negative in the file.
@@ -307,8 +307,8 @@ TEST_P(QuantMatrixTest, GatesOneProductByAnother) {
         QuantMatrix::multiply(products, rows.of(false, c.n_rows), claims, c.n_workers);
       });
       at_once([&] {
-        QuantMatrix::multiply_gated(gated.product(packed_gate), scratch.product(packed_up), rows.of(false, c.n_rows),
-                                    claims, c.n_workers);
+        QuantMatrix::multiply_gated(matmul::Gate::kSilu, gated.product(packed_gate), scratch.product(packed_up),
+                                    rows.of(false, c.n_rows), claims, c.n_workers);
       });
       gated.check_gated(gates, ups);
       scratch.check_around();

@@ -35,7 +35,7 @@ void run_packed(ggml_tensor* dst, int, int n_workers, void* userdata) {
   }
   const matmul::QuantMatrix::Rows rows{source(0), n_rows, Norm ? source(1) : nullptr, node.norm_eps};
   if (What == Then::kGated) {
-    matmul::QuantMatrix::multiply_gated(products[0], products[1], rows, node.claims, n_workers);
+    matmul::QuantMatrix::multiply_gated(matmul::Gate::kSilu, products[0], products[1], rows, node.claims, n_workers);
   } else {
     matmul::QuantMatrix::multiply(std::span(products).first(node.matrices.size()), rows, node.claims, n_workers);
   }
