@@ -16,14 +16,15 @@ double pair_of(double turns, const RopeShape& r) {
 /// How much of a pair's angle is scaled: 0 to 1.
 double scaled_share(int pair, const RopeShape& r) {
   if (!r.yarn) return 1;
-  const double first = std::max(0.0, std::floor(pair_of(r.yarn->beta_fast, r)));
-  const double last = std::min(r.dims - 1.0, std::ceil(pair_of(r.yarn->beta_slow, r)));
+  double first = pair_of(r.yarn->beta_fast, r), last = pair_of(r.yarn->beta_slow, r);
+  if (r.yarn->whole_pairs) first = std::floor(first), last = std::ceil(last);
+  first = std::max(0.0, first), last = std::min(r.dims - 1.0, last);
   return std::clamp((pair - first) / std::max(0.001, last - first), 0.0, 1.0);
 }
 
 }  // namespace
 
-Rope::Rope(const RopeShape& shape) : halves_(shape.halves), magnitude_(shape.magnitude) {
+Rope::Rope(const RopeShape& shape) : halves_(shape.halves), base_(shape.base), magnitude_(shape.magnitude) {
   for (int i = 0; i < shape.dims / 2; ++i) {
     const double factor = shape.factors.empty() ? 1.0 : shape.factors[static_cast<std::size_t>(i)];
     const double scaled = scaled_share(i, shape);

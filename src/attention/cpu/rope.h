@@ -15,6 +15,7 @@ namespace coppice::attention {
 struct Yarn {
   double beta_fast = 32, beta_slow = 1;
   double original_context = 0;  ///< tokens
+  bool whole_pairs = true;      ///< the ramp begins and ends at pairs, not between them
 };
 
 struct RopeShape {
@@ -34,6 +35,8 @@ class Rope {
 
   bool halves() const { return halves_; }
   int dims() const { return 2 * static_cast<int>(angles_.size()); }
+  double base() const { return base_; }
+  double angle(int pair) const { return angles_[static_cast<std::size_t>(pair)]; }  ///< of position 1
   /// Floats of a turn.
   std::size_t turn_size() const { return 4 * angles_.size(); }
 
@@ -43,7 +46,7 @@ class Rope {
 
  private:
   bool halves_;
-  double magnitude_;
+  double base_, magnitude_;
   std::vector<double> angles_;  ///< [dims / 2] of position 1
 };
 
