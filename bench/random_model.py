@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file of the llama family with random weights, in a given shape and in the types that llama-quantize
-would choose for it: for speed, not for sense. The vocabulary is copied from another file.
+"""Writes a GGUF file with random weights, in a given shape and in the types that llama-quantize would choose for it: for
+speed, not for sense. The vocabulary is copied from another file.
 
     bench/random_model.py --types q4_k_m --vocabulary SmolLM2-135M-Instruct.Q4_1.gguf 1b.gguf
+    bench/random_model.py --shape qwen3-30b-a3b --layers 4 --vocabulary SmolLM2-135M-Instruct.Q4_1.gguf experts.gguf
 """
 
 import argparse
 import io
+import math
 import random
 import struct
 
@@ -35,19 +37,32 @@ TYPES = {
     "q6_k": Type(14, 256, 210, 208, 1360.0),
     "iq4_nl": Type(20, 32, 18, 0, 72.0),
     "iq4_xs": Type(23, 256, 136, 0, 1340.0),
+    "mxfp4": Type(39, 32, 17, None, 5.85),  # one byte: a power of two
 }
 MIXES = {"q4_k_m": "q4_k", "q5_k_m": "q5_k"}  # with Q6_K where more bits pay
+
+# Defaults of the options; how many layers there are says nothing of speed, so experts have few.
+SHAPES = {
+    "llama-3.2-1b": dict(architecture="llama", embd=2048, ff=8192, layers=16, heads=32, kv_heads=8, head_size=64,
+                         experts=0, experts_used=0, expert_ff=0),
+    "qwen3-30b-a3b": dict(architecture="qwen3moe", embd=2048, ff=6144, layers=4, heads=32, kv_heads=4, head_size=128,
+                          experts=128, experts_used=8, expert_ff=768),
+    "gpt-oss-20b": dict(architecture="gpt-oss", embd=2880, ff=2880, layers=4, heads=64, kv_heads=8, head_size=64,
+                        experts=32, experts_used=4, expert_ff=2880),
+}
 
 
 def type_of(mix, name, layer, n_layer):
     """What llama-quantize (llama-quant.cpp) chooses for a matrix of a file of the type `mix`."""
-    if name == "token_embd":  # the output matrix, too
+    if mix == "mxfp4":  # is for experts
+        return "mxfp4" if name.endswith("_exps") else "q8_0"
+    if name in ("token_embd", "output"):
         return "q8_0" if mix == "q8_0" else "q6_k"
     if mix not in MIXES:
         return mix
     eighth = n_layer // 8
     more_bits = layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
-    return "q6_k" if more_bits and name in ("attn_v", "ffn_down") else MIXES[mix]
+    return "q6_k" if more_bits and name in ("attn_v", "ffn_down", "ffn_down_exps") else MIXES[mix]
 
 
 def copied_facts(path):
@@ -89,22 +104,68 @@ def random_blocks(kind, n_in, rng):
     blocks = []
     for _ in range(POOL):
         block = bytearray(rng.randbytes(kind.size))
-        struct.pack_into("<e", block, kind.d, d)
+        if kind.d is None:
+            block[0] = round(math.log2(d)) + 128
+        else:
+            struct.pack_into("<e", block, kind.d, d)
         if kind.m is not None:
             struct.pack_into("<e", block, kind.m, d * kind.centre)
         blocks.append(bytes(block))
     return blocks
 
 
-def shapes(o, n_vocab):
-    """[(name, layer or None, n_in, n_out)]"""
-    yield "token_embd", None, o.embd, n_vocab
+def matrices(o, n_vocab):
+    """[(name, layer or None, [n_in, n_out] or [n_in, n_out, n])]"""
+    yield "token_embd", None, [o.embd, n_vocab]
+    if o.architecture == "gpt-oss":  # of the others the embedding is the output matrix, too
+        yield "output", None, [o.embd, n_vocab]
+    q, kv = o.heads * o.head_size, o.kv_heads * o.head_size
     for layer in range(o.layers):
-        for name, n_in, n_out in (("attn_q", o.embd, o.heads * o.head_size), ("attn_k", o.embd, o.kv_heads * o.head_size),
-                                  ("attn_v", o.embd, o.kv_heads * o.head_size),
-                                  ("attn_output", o.heads * o.head_size, o.embd), ("ffn_gate", o.embd, o.ff),
-                                  ("ffn_up", o.embd, o.ff), ("ffn_down", o.ff, o.embd)):
-            yield name, layer, n_in, n_out
+        for name, n_in, n_out in (("attn_q", o.embd, q), ("attn_k", o.embd, kv), ("attn_v", o.embd, kv),
+                                  ("attn_output", q, o.embd)):
+            yield name, layer, [n_in, n_out]
+        more = ("_exps", o.expert_ff, [o.experts]) if o.experts else ("", o.ff, [])
+        for name, n_in, n_out in (("ffn_gate", o.embd, more[1]), ("ffn_up", o.embd, more[1]),
+                                  ("ffn_down", more[1], o.embd)):
+            yield name + more[0], layer, [n_in, n_out] + more[2]
+
+
+def plain(o):
+    """[(name with its ending, layer or None, shape, mean, spread)] of what is never quantised."""
+    yield "output_norm.weight", None, [o.embd], 1, 0.3
+    gpt_oss = o.architecture == "gpt-oss"
+    for layer in range(o.layers):
+        for name in ("attn_norm", "post_attention_norm" if gpt_oss else "ffn_norm"):
+            yield f"{name}.weight", layer, [o.embd], 1, 0.3
+        if o.architecture == "qwen3moe":
+            for name in ("attn_q_norm", "attn_k_norm"):
+                yield f"{name}.weight", layer, [o.head_size], 1, 0.3
+        if o.experts:
+            yield "ffn_gate_inp.weight", layer, [o.embd, o.experts], 0, 2 * o.embd**-0.5
+        if gpt_oss:
+            yield "attn_sinks.weight", layer, [o.heads], 0, 1
+            for name, shape in (("attn_q", [o.heads * o.head_size]), ("attn_k", [o.kv_heads * o.head_size]),
+                                ("attn_v", [o.kv_heads * o.head_size]), ("attn_output", [o.embd]),
+                                ("ffn_gate_inp", [o.experts]), ("ffn_gate_exps", [o.expert_ff, o.experts]),
+                                ("ffn_up_exps", [o.expert_ff, o.experts]), ("ffn_down_exps", [o.embd, o.experts])):
+                yield f"{name}.bias", layer, shape, 0, 0.1
+
+
+def facts_of(o, n_vocab):
+    a = o.architecture
+    facts = {"general.architecture": a, "general.name": f"random {o.types}", f"{a}.block_count": o.layers,
+             f"{a}.context_length": o.context, f"{a}.embedding_length": o.embd, f"{a}.feed_forward_length": o.ff,
+             f"{a}.attention.head_count": o.heads, f"{a}.attention.head_count_kv": o.kv_heads,
+             f"{a}.attention.key_length": o.head_size, f"{a}.attention.value_length": o.head_size,
+             f"{a}.rope.dimension_count": o.head_size, f"{a}.rope.freq_base": 500000.0,
+             f"{a}.attention.layer_norm_rms_epsilon": 1e-5, f"{a}.vocab_size": n_vocab}
+    if o.experts:
+        facts |= {f"{a}.expert_count": o.experts, f"{a}.expert_used_count": o.experts_used,
+                  f"{a}.expert_feed_forward_length": o.expert_ff}
+    if a == "gpt-oss":
+        facts |= {f"{a}.attention.sliding_window": 128, f"{a}.rope.scaling.type": "yarn",
+                  f"{a}.rope.scaling.factor": 32.0, f"{a}.rope.scaling.original_context_length": 4096}
+    return [fact(key, value) for key, value in facts.items()]
 
 
 def main():
@@ -112,32 +173,32 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--types", default="q4_k_m", choices=[*MIXES, *TYPES])
     parser.add_argument("--vocabulary", required=True, help="a GGUF file whose vocabulary is copied")
-    for name, value in (("embd", 2048), ("ff", 8192), ("layers", 16), ("heads", 32), ("kv-heads", 8), ("head-size", 64),
-                        ("context", 8192), ("seed", 1)):
-        parser.add_argument(f"--{name}", type=int, default=value, help=f"default {value}")
+    parser.add_argument("--shape", default="llama-3.2-1b", choices=[*SHAPES], help="default llama-3.2-1b")
+    for name in ("embd", "ff", "layers", "heads", "kv-heads", "head-size", "experts", "experts-used", "expert-ff"):
+        parser.add_argument(f"--{name}", type=int, help="default: the shape's")
+    parser.add_argument("--context", type=int, default=8192, help="default 8192")
+    parser.add_argument("--seed", type=int, default=1, help="default 1")
     o = parser.parse_args()
+    for name, value in SHAPES[o.shape].items():
+        if getattr(o, name, None) is None:
+            setattr(o, name, value)
     vocabulary, n_vocab = copied_facts(o.vocabulary)
     rng = random.Random(o.seed)
 
-    norms = [("output_norm", None)] + [(n, i) for i in range(o.layers) for n in ("attn_norm", "ffn_norm")]
-    tensors = []  # name, shape, type's number, bytes, how to make them
-    for name, layer in norms:
-        full = f"{name}.weight" if layer is None else f"blk.{layer}.{name}.weight"
-        tensors.append((full, [o.embd], 0, 4 * o.embd, None))
-    for name, layer, n_in, n_out in shapes(o, n_vocab):
-        kind = TYPES[type_of(o.types, name, layer, o.layers)]
-        if n_in % kind.weights:
-            raise SystemExit(f"{name} has {n_in} inputs, and blocks of this type have {kind.weights}")
-        full = f"{name}.weight" if layer is None else f"blk.{layer}.{name}.weight"
-        tensors.append((full, [n_in, n_out], kind.number, n_in // kind.weights * n_out * kind.size, kind))
+    def full(name, layer):
+        return name if layer is None else f"blk.{layer}.{name}"
 
-    facts = [fact("general.architecture", "llama"), fact("general.name", f"random {o.types}"),
-             fact("llama.block_count", o.layers), fact("llama.context_length", o.context),
-             fact("llama.embedding_length", o.embd), fact("llama.feed_forward_length", o.ff),
-             fact("llama.attention.head_count", o.heads), fact("llama.attention.head_count_kv", o.kv_heads),
-             fact("llama.attention.key_length", o.head_size), fact("llama.attention.value_length", o.head_size),
-             fact("llama.rope.dimension_count", o.head_size), fact("llama.rope.freq_base", 500000.0),
-             fact("llama.attention.layer_norm_rms_epsilon", 1e-5), fact("llama.vocab_size", n_vocab), *vocabulary]
+    tensors = []  # name, shape, type's number, bytes, how to make them
+    for name, layer, shape, *spread in plain(o):
+        tensors.append((full(name, layer), shape, 0, 4 * math.prod(shape), spread))
+    for name, layer, shape in matrices(o, n_vocab):
+        kind = TYPES[type_of(o.types, name, layer, o.layers)]
+        if shape[0] % kind.weights:
+            raise SystemExit(f"{name} has {shape[0]} inputs, and blocks of this type have {kind.weights}")
+        tensors.append((full(f"{name}.weight", layer), shape, kind.number,
+                        math.prod(shape) // kind.weights * kind.size, kind))
+
+    facts = [*facts_of(o, n_vocab), *vocabulary]
     head = io.BytesIO()
     head.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(facts)) + b"".join(facts))
     offset = 0
@@ -150,13 +211,15 @@ def main():
         file.write(head.getvalue())
         for _, shape, number, _, kind in tensors:
             file.write(bytes(-file.tell() % ALIGNMENT))
-            if kind is None:
-                file.write(struct.pack(f"<{shape[0]}f", *(rng.uniform(0.5, 1.5) for _ in range(shape[0]))))
+            if not isinstance(kind, Type):
+                mean, spread = kind
+                n = math.prod(shape)
+                file.write(struct.pack(f"<{n}f", *(rng.uniform(mean - 1.7 * spread, mean + 1.7 * spread) for _ in range(n))))
                 continue
             if (number, shape[0]) not in pools:
                 pools[number, shape[0]] = random_blocks(kind, shape[0], rng)
             pool = pools[number, shape[0]]
-            for _ in range(shape[1]):
+            for _ in range(math.prod(shape[1:])):
                 file.write(b"".join(rng.choices(pool, k=shape[0] // kind.weights)))
     print(f"{o.out}: {offset / 1e6:.0f} MB of weights in {o.types}")
 

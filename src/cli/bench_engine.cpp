@@ -189,6 +189,7 @@ std::span<const EngineCase> engine_cases() {
       {.name = "depth", .meaning = "one at depth 2,048", .prefill_depth = 2048, .streams = 1, .own = 2048},
       {.name = "deep", .meaning = "one at depth 16,384", .prefill_depth = 16'384, .streams = 1, .own = 16'384},
       {.name = "batch", .meaning = "eight unrelated ones at depth 400", .streams = 8, .own = 400},
+      {.name = "sixteen", .meaning = "sixteen unrelated ones at depth 200", .streams = 16, .own = 200},
       {.name = "deep-batch", .meaning = "eight unrelated ones at depth 1,500", .streams = 8, .own = 1500},
       {.name = "shared", .meaning = "sixteen on one prefix of 2,048 tokens", .streams = 16, .shared = 2048, .own = 4},
       {.name = "gaps", .meaning = "one beside the prefill of 4,000 tokens"},
