@@ -63,10 +63,6 @@ ModelSpec read_sizes(const Metadata& m) {
   ModelSpec spec;
   spec.architecture = m.architecture();
   spec.name = m.file().text("general.name").value_or(m.file().name());
-  const bool has_experts = m.file().integer(m.key("interleave_moe_layer_step")).value_or(1) != 0;
-  if (has_experts && m.file().integer(m.key("expert_count")).value_or(0) > 0) {
-    throw LoadError(fmt::format("{} is a mixture of experts, which is not built yet", m.file().path()));
-  }
   spec.n_embd = m.size("embedding_length", 1 << 20);
   spec.context_length = m.size("context_length", 1 << 30);
   spec.norm_eps = spec.norm_eps_behind = m.number("attention.layer_norm_rms_epsilon");
@@ -144,15 +140,17 @@ AttentionSpec read_attention(const TensorTable& tensors, const HeadsSpec& heads,
   return attention;
 }
 
-GatedSpec read_gated(const TensorTable& tensors, int n_embd, int n_ff, const std::string& p, Activation activation) {
-  GatedSpec gated{.down = tensors.linear(p + "ffn_down", n_ff, n_embd), .activation = activation};
-  if (!tensors.has(p + "ffn_gate.weight") && tensors.rows(p + "ffn_up.weight") == 2 * std::int64_t{n_ff}) {
+GatedSpec read_gated(const TensorTable& tensors, int n_embd, int n_ff, const std::string& p, Activation activation,
+                     const char* suffix = "") {
+  const std::string gate = p + "ffn_gate" + suffix, up = p + "ffn_up" + suffix;
+  GatedSpec gated{.down = tensors.linear(p + "ffn_down" + suffix, n_ff, n_embd), .activation = activation};
+  if (!tensors.has(gate + ".weight") && tensors.rows(up + ".weight") == 2 * std::int64_t{n_ff}) {
     const std::array sizes = {std::int64_t{n_ff}, std::int64_t{n_ff}};
-    const std::vector<LinearSpec> parts = tensors.split(p + "ffn_up", n_embd, sizes);
+    const std::vector<LinearSpec> parts = tensors.split(up, n_embd, sizes);
     gated.gate = parts[0], gated.up = parts[1];
   } else {
-    gated.gate = tensors.linear(p + "ffn_gate", n_embd, n_ff);
-    gated.up = tensors.linear(p + "ffn_up", n_embd, n_ff);
+    gated.gate = tensors.linear(gate, n_embd, n_ff);
+    gated.up = tensors.linear(up, n_embd, n_ff);
   }
   return gated;
 }
@@ -169,6 +167,21 @@ Pooling read_pooling(const Metadata& m) {
     default:
       return Pooling::kOther;
   }
+}
+
+/// The layer's feed-forward, its experts, or both.
+void read_feed_forward(const Metadata& m, const TensorTable& tensors, int n_embd, int n_ff, const std::string& p,
+                       const DecoderTraits& traits, LayerSpec& layer) {
+  if (!tensors.has(p + "ffn_gate_inp.weight")) {
+    layer.feed_forward = read_gated(tensors, n_embd, n_ff, p, traits.activation);
+    return;
+  }
+  if (!traits.experts) m.refuse("experts are not built yet for the architecture '{}'", m.architecture());
+  layer.experts = read_experts(m, tensors, n_embd, n_ff, p, *traits.experts, traits.activation);
+  const char* suffix = tensors.has(p + "ffn_up_shexp.weight") ? "_shexp" : "";
+  const std::string up = p + "ffn_up" + suffix + ".weight";
+  if (!tensors.has(up)) return;
+  layer.feed_forward = read_gated(tensors, n_embd, static_cast<int>(tensors.rows(up)), p, traits.activation, suffix);
 }
 
 /// Sets the embeddings that layers add, if the file has them.
@@ -207,7 +220,8 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
   spec.attention_scale = read_attention_scale(m, heads, head_dim, traits.attention_scale);
   spec.ropes = {read_rope(m, spec, head_dim, traits.rope_halves)};
   spec.ropes[0].freq_factors = read_factors(m, tensors, spec, spec.ropes[0].dims);
-  const std::vector<int> n_ff = m.sizes("feed_forward_length", n_layers, 1 << 22);
+  const std::vector<int> n_ff =
+      m.sizes("feed_forward_length", n_layers, 1 << 22, m.file().integer(m.key("expert_feed_forward_length")));
   const int n_owners = n_layers - m.size("attention.shared_kv_layers", n_layers - 1, 0, 0);
   for (int i = 0; i < n_layers; ++i) {
     const std::string p = fmt::format("blk.{}.", i);
@@ -217,8 +231,8 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
          .mixer = read_attention(tensors, heads[at], spec.n_embd, i < n_owners, p, traits),
          .feed_forward_norms =
              read_norms(tensors, p + traits.feed_forward_norm, p + "post_ffw_norm", spec.n_embd, traits),
-         .feed_forward = read_gated(tensors, spec.n_embd, n_ff[at], p, traits.activation),
          .scale = tensors.optional(p + "layer_output_scale.weight", {1})});
+    read_feed_forward(m, tensors, spec.n_embd, n_ff[at], p, traits, spec.layers.back());
   }
   read_token_inputs(m, tensors, spec);
   spec.pooling = read_pooling(m);

@@ -1,9 +1,11 @@
-// read_decoder: a ModelSpec of a plain decoder out of a GGUF file: attention and a gated feed-forward in every layer. What
+// read_decoder: a ModelSpec of a plain decoder out of a GGUF file: attention and a gated feed-forward, or experts, in every layer. What
 // most families have in common; in what they differ is data, or done to the spec afterwards (families.cpp).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "model/experts_reader.h"
 #include "model/gguf_file.h"
 #include "model/metadata.h"
 #include "model/model.h"
@@ -20,6 +22,7 @@ struct DecoderTraits {
   bool norms_before = true, norms_behind = false;
   const char* feed_forward_norm = "ffn_norm";  ///< the tensor of the norm before the feed-forward
   Activation activation = Activation::kSilu;
+  std::optional<ExpertTraits> experts = {};  ///< of layers that have a router; nullopt: the family has no such layers
   /// ModelSpec::attention_scale, whatever the file says. 0: the file's, or 1 / sqrt(head_dim); then all layers have heads of one
   /// size.
   float attention_scale = 0;

@@ -109,6 +109,14 @@ void finish_spark(const Metadata& m, ModelSpec& spec) {
   set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 1, .rope = local});
 }
 
+/// Every other layer slides; all stretch their positions.
+void finish_gpt_oss(const Metadata& m, ModelSpec& spec) {
+  if (spec.ropes[0].yarn) spec.ropes[0].yarn->whole_pairs = false;
+  RopeSpec local = spec.ropes[0];
+  local.base = m.number("rope.freq_base_swa", local.base);
+  set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 2, .rope = local});
+}
+
 void finish_smollm3(const Metadata& m, ModelSpec& spec) {
   leave_out_ropes(m, spec, 4);
 }
@@ -174,17 +182,22 @@ constexpr DecoderTraits kGemma4 = [] {
   DecoderTraits traits = kGemma3;
   traits.v_norm = true;
   traits.attention_scale = 1;
+  traits.experts = ExpertTraits{};
   return traits;
 }();
 
 constexpr std::array kFamilies{
-    Family{"llama", {}},  // Llama, Mistral, SmolLM and their many children
+    Family{"llama", {.experts = ExpertTraits{}}},  // Llama, Mistral, Mixtral, SmolLM and their many children
     Family{"internlm2", {}},
     Family{"ernie4_5", {}},
     Family{"qwen2", {.rope_halves = true}},
+    Family{"qwen2moe", {.rope_halves = true, .experts = ExpertTraits{.normalised = false}}},
     Family{"qwen3", {.rope_halves = true, .qk_norm = QkNorm::kHeads}},
+    Family{"qwen3moe", {.rope_halves = true, .qk_norm = QkNorm::kHeads, .experts = ExpertTraits{}}},
     Family{"mistral3", {}, finish_mistral3},
-    Family{"llama4", {}, finish_llama4},
+    Family{"llama4",
+           {.experts = ExpertTraits{.gating = Gating::kSigmoid, .normalised = false, .weighs_inputs = true}},
+           finish_llama4},
     Family{"phi3", {.rope_halves = true}, finish_phi3},
     Family{"granite", {}, finish_granite},
     Family{"granite_swa", {}, finish_granite_swa},
@@ -196,6 +209,12 @@ constexpr std::array kFamilies{
            {.rope_halves = true, .qk_norm = QkNorm::kHeads, .norms_before = false, .norms_behind = true},
            finish_exaone4},
     Family{"smollm3", {}, finish_smollm3},
+    Family{"gpt-oss",
+           {.rope_halves = true,
+            .feed_forward_norm = "post_attention_norm",
+            .activation = Activation::kClamped,
+            .experts = ExpertTraits{.gating = Gating::kSoftmaxOfChosen}},
+           finish_gpt_oss},
     Family{"spark2_5", {.rope_halves = true, .activation = Activation::kGelu}, finish_spark},
     Family{"muse-glimmer", {.qk_norm = QkNorm::kHeads, .norms_behind = true}, finish_muse_glimmer},
     Family{"glm4", {.norms_behind = true}},

@@ -118,14 +118,21 @@ int GgufFile::find(std::string_view name) const {
 
 std::vector<int> GgufFile::split(int tensor, std::span<const std::int64_t> sizes) {
   const TensorInfo whole = tensors_[static_cast<std::size_t>(tensor)];
+  const bool matrices = whole.shape.size() == 3;
+  const auto n = static_cast<std::size_t>(matrices ? whole.shape[2] : 1);
+  const std::size_t matrix_bytes = whole.bytes / n;
+  const std::size_t dimension = matrices ? 1 : whole.shape.size() - 1;
   std::vector<int> parts;
   std::size_t offset = whole.offset;
   for (const std::int64_t size : sizes) {
     TensorInfo part = whole;
-    part.shape.back() = size;
+    part.shape[dimension] = size;
     part.offset = offset;
-    part.bytes = whole.bytes / static_cast<std::size_t>(whole.shape.back()) * static_cast<std::size_t>(size);
-    offset += part.bytes;
+    const std::size_t bytes =
+        matrix_bytes / static_cast<std::size_t>(whole.shape[dimension]) * static_cast<std::size_t>(size);
+    offset += bytes;
+    part.bytes = (n - 1) * matrix_bytes + bytes;
+    if (n > 1) part.stride = matrix_bytes;
     if (parts.empty()) {
       tensors_[static_cast<std::size_t>(tensor)] = part;
       parts.push_back(tensor);

@@ -43,7 +43,7 @@ class GgufFile {
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// Index into tensors(), or -1.
   int find(std::string_view name) const;
-  /// Cuts a tensor along its slowest dimension into parts of these sizes: it becomes the first one under its own name, the
+  /// Cuts a tensor along its slowest dimension, or each matrix of one with three, into parts of these sizes: it becomes the first one under its own name, the
   /// others go to the table's end, where find() does not look. Returns all of them. REQUIRES: the sizes are positive and sum up
   /// to the dimension; tensors of one dimension have no quantisation blocks.
   std::vector<int> split(int tensor, std::span<const std::int64_t> sizes);

@@ -24,6 +24,8 @@ struct TensorInfo {
   int part = 0;                     ///< the file that holds it, where a model is split into several
   std::size_t offset = 0;           ///< from the start of that file
   std::size_t bytes = 0;
+  std::size_t stride =
+      0;  ///< bytes from one matrix of several to the next, where others lie between; 0: they are contiguous
 };
 
 /// An array. Whole numbers and truth values are kept as far as they can be settings of layers: up to kMostKept of them.

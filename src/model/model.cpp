@@ -46,6 +46,7 @@ std::vector<TensorId> ModelSpec::matrices() const {
   for (const LayerSpec& layer : layers) {
     add(layer.mixer.linears());
     add(layer.feed_forward.linears());
+    add(layer.experts.linears());
     add(layer.token_input.linears());
   }
   add(std::array{&token_inputs.projection, &output});

@@ -26,6 +26,7 @@ struct YarnSpec {
   float beta_fast = 32,
         beta_slow = 1;       ///< turns in the original context, of the last fast pair and of the first slow one
   int original_context = 0;  ///< tokens
+  bool whole_pairs = true;   ///< the mixing begins and ends at pairs, not between them
   friend bool operator==(const YarnSpec&, const YarnSpec&) = default;
 };
 
@@ -75,10 +76,11 @@ struct AttentionSpec {
   std::array<const LinearSpec*, 5> linears() const { return {&q, &k, &v, &gate, &o}; }
 };
 
-/// SiLU is z / (1 + exp(-z)); GELU its approximation by tanh (Hendrycks & Gimpel 2016).
-enum class Activation : std::uint8_t { kSilu, kGelu };
+/// SiLU is z / (1 + exp(-z)); GELU its approximation by tanh (Hendrycks & Gimpel 2016). Clamped: with z = min(gate(x), 7) the
+/// gated value is z / (1 + exp(-1.702 z)) * (1 + clamp(up(x), -7, 7)) (gpt-oss).
+enum class Activation : std::uint8_t { kSilu, kGelu, kClamped };
 
-/// The gated feed-forward: down(activation(gate(x)) * up(x)).
+/// The gated feed-forward: down(activation(gate(x)) * up(x)). A layer may lack it.
 struct GatedSpec {
   LinearSpec gate, up, down;
   Activation activation = Activation::kSilu;
@@ -86,9 +88,37 @@ struct GatedSpec {
   std::array<const LinearSpec*, 3> linears() const { return {&gate, &up, &down}; }
 };
 
+/// How a row's experts are weighted: by the softmax of all scores or of the chosen ones', or by each score's sigmoid.
+enum class Gating : std::uint8_t { kSoftmax, kSoftmaxOfChosen, kSigmoid };
+
 /// RMS norms of what a part of a layer reads, and of what it gives; f32 [n_embd]. A model has one or the other or both.
 struct NormsSpec {
   TensorId before = kNoTensor, behind = kNoTensor;
+};
+
+/// A mixture of experts (Shazeer et al. 2017): a row goes through n_used of n gated feed-forwards, those with the largest scores;
+/// the result is their sum, weighted.
+struct ExpertsSpec {
+  int n = 0, n_used = 0;  ///< n = 0: the layer has none
+  NormsSpec
+      norms;  ///< of what experts read, and of their sum; without the former they read what the feed-forward reads
+  LinearSpec router;  ///< [n_embd, n]: scores of what the experts read; or, with a norm of its own, of the layer's x:
+  TensorId router_norm = kNoTensor;  ///< RMS, f32 [n_embd]; its result is multiplied by router_scale
+  float router_scale = 1;
+  Gating gating = Gating::kSoftmax;
+  TensorId selection_bias =
+      kNoTensor;                ///< f32 [n]: added to the weights of all experts to choose some, and then forgotten
+  bool normalised = false;      ///< weights are divided by their sum
+  float scale = 1;              ///< and multiplied by this
+  TensorId scales = kNoTensor;  ///< f32 [n]: likewise, one for each expert
+  bool weighs_inputs = false;   ///< weights multiply what experts read, not what they give
+  LinearSpec gate, up, down;    ///< [n_in, n_out, n], their biases f32 [n_out, n]
+  Activation activation = Activation::kSilu;
+  /// Of the layer's feed-forward beside the experts: f32 [n_embd], it is multiplied by sigmoid(shared_gate * x); RMS norm behind
+  /// it, f32 [n_embd].
+  TensorId shared_gate = kNoTensor, shared_norm = kNoTensor;
+
+  std::array<const LinearSpec*, 4> linears() const { return {&router, &gate, &up, &down}; }
 };
 
 /// What a layer adds of the tokens' own embeddings for it (TokenInputsSpec), t: norm(up(gelu(down(x)) * t)).
@@ -99,14 +129,15 @@ struct TokenInputSpec {
   std::array<const LinearSpec*, 2> linears() const { return {&down, &up}; }
 };
 
-/// x += s * behind(mixer(before(x))), then x += s * behind(feed_forward(before(x))), with norms of their own, and s =
-/// ModelSpec::residual_scale; then, where the model has them, x += s * token_input(x), and x *= scale. Another kind of a part
+/// x += s * behind(mixer(before(x))), then x += s * behind(feed_forward(before(x)) + experts(before(x))), with norms of their own,
+/// and s = ModelSpec::residual_scale. The feed-forward beside experts is what others call the shared expert. Then, where the model has them, x += s * token_input(x), and x *= scale. Another kind of a part
 /// goes beside the ones above, and is built in a file of its own in each executor.
 struct LayerSpec {
   NormsSpec mixer_norms;
   AttentionSpec mixer;
   NormsSpec feed_forward_norms;
   GatedSpec feed_forward;
+  ExpertsSpec experts;
   TokenInputSpec token_input;
   TensorId scale = kNoTensor;  ///< f32 [1]
 };

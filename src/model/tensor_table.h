@@ -26,6 +26,11 @@ class TensorTable {
 
   /// name + ".weight" and, if there is one, name + ".bias".
   LinearSpec linear(const std::string& name, std::int64_t n_in, std::int64_t n_out) const;
+  /// n matrices of one shape in one tensor, [n_in, n_out, n], and their biases, f32 [n_out, n].
+  LinearSpec linears(const std::string& name, std::int64_t n_in, std::int64_t n_out, std::int64_t n) const;
+  /// Likewise, where each of the n matrices has the outputs of several. Without biases.
+  std::vector<LinearSpec> split_each(const std::string& name, std::int64_t n_in, std::span<const std::int64_t> n_out,
+                                     std::int64_t n) const;
   /// A matrix whose outputs are those of several, one after the other, and its bias likewise.
   std::vector<LinearSpec> split(const std::string& name, std::int64_t n_in, std::span<const std::int64_t> n_out) const;
 

@@ -116,15 +116,19 @@ TEST_P(FamilyTest, SequencesOfOneTreeAgreeWithLibllama) {
 
 /// Packed matrices have nodes of their own for norms, gates and residuals. Rounded rows cost some 0.01, a wrong part about 1.
 TEST(PackedTest, LayerKindsAgreeWithLibllamaOnQuantisedFiles) {
-  constexpr int kQ8_0 = 8;
+  constexpr int kQ8_0 = 8, kMxfp4 = 39;
   std::mt19937 random(3);
   const auto tokens = random_tokens(random, 60);
   for (FamilyModel& family : test::family_models()) {
-    const bool drawn = std::ranges::count(std::array<std::string, 5>{"gemma4", "gemma4_shared", "granite_swa",
-                                                                     "spark2_5", "muse_glimmer"},
-                                          family.name) > 0;
-    if (!drawn) continue;
+    const std::array<std::string, 10> drawn = {"gemma4",         "gemma4_shared", "granite_swa", "spark2_5",
+                                               "muse_glimmer",   "qwen2moe",      "gpt_oss",     "llama4_experts",
+                                               "gemma4_experts", "mixtral"};
+    if (!std::ranges::count(drawn, family.name)) continue;
     family.model.matrix_type = kQ8_0;
+    if (family.name == "gpt_oss") {
+      for (const char* name : {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"})
+        family.model.other_types[name] = kMxfp4;
+    }
     const std::string path = test::tiny_path(family.name + "_q8", family.model);
     const auto e = test::load(path, "tree", 8);
     CachedExecutor cached(*e);
@@ -136,6 +140,41 @@ TEST(PackedTest, LayerKindsAgreeWithLibllamaOnQuantisedFiles) {
     fmt::print("{}: {:.2g}\n", family.name, sum / static_cast<double>(rows.size()));
     EXPECT_LT(sum / static_cast<double>(rows.size()), 0.1) << family.name;
   }
+}
+
+/// Where a layer's experts are of a type that we don't pack, all three products are ggml's.
+TEST(PackedTest, ExpertsThatArePackedInPartAgreeWithLibllama) {
+  constexpr int kF16 = 1, kQ8_0 = 8;
+  auto models = test::family_models();
+  test::TinyModel model = std::ranges::find(models, "mixtral", &FamilyModel::name)->model;
+  model.matrix_type = kQ8_0;
+  model.other_types = {{"ffn_up_exps", kF16}};
+  const std::string path = test::tiny_path("mixtral_in_part", model);
+  std::mt19937 random(3);
+  const auto tokens = random_tokens(random, 40);
+  const auto e = test::load(path, "tree", 8);
+  CachedExecutor cached(*e);
+  std::vector<Row> rows;
+  cached.start(tokens, 25, &rows);
+  const auto expected = test::Libllama(path, false, 1).feed(tokens, static_cast<int>(tokens.size()));
+  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_LT(test::relative_rms(rows[i], expected[i]), 0.1) << i;
+}
+
+/// Where libllama's chunks end and its temperatures rise, whatever the file says.
+TEST(Llama4Test, RowsBeyondTheFirstChunkAgreeWithLibllama) {
+  constexpr int kTokens = 8260, kCompared = 120;
+  auto models = test::family_models();
+  test::TinyModel model = std::ranges::find(models, "llama4_experts", &FamilyModel::name)->model;
+  model.context = 16384;
+  const std::string path = test::tiny_path("llama4_long", model);
+  std::mt19937 random(13);
+  const auto tokens = random_tokens(random, kTokens);
+  const auto e = test::load(path, "tree", 32, 1, "f16", std::size_t{16} << 20);
+  CachedExecutor cached(*e);
+  std::vector<Row> rows;
+  cached.start(tokens, 256, &rows);
+  const auto expected = test::Libllama(path, false, 1, false, test::Libllama::Pooling::kNone, model.context).feed(tokens, kCompared);
+  expect_parity(std::span(rows).last(kCompared), expected);
 }
 
 TEST(SlidingLayersTest, BlocksThatLeftTheWindowAreInUseNoMore) {

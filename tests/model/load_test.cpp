@@ -154,7 +154,12 @@ TEST(LoadModel, SettingsThatNobodyCanFollowAreErrors) {
   expect_complaint(with({}, "rope.scaling.type", "dynamic"), "positions are scaled by 'dynamic'");
   expect_complaint(with({}, "rope.freq_base", 0.0F), "make no sense");
   expect_complaint(with(tiny_family("llama_yarn"), "rope.freq_base", 1.0F), "YaRN");
-  expect_complaint(with({}, "expert_count", 8), "mixture of experts");
+  TinyModel granite = tiny_family("granite");
+  granite.experts.n = 4;
+  expect_complaint(tiny("granite_experts", granite), "experts are not built yet for the architecture 'granite'");
+  expect_complaint(with(tiny_family("qwen3moe"), "expert_used_count", 17), "out of range");
+  expect_complaint(with(tiny_family("qwen3moe"), "expert_group_count", 4), "experts in groups");
+  expect_complaint(with(tiny_family("qwen3moe"), "expert_feed_forward_length", 40), "[64, 64, 16]");
   expect_complaint(with(tiny_family("gemma3"), "attention.sliding_window", -1), "out of range");
   expect_complaint(with(tiny_family("gemma3"), "attention.sliding_window_pattern", std::vector{true, false}),
                    "2 values where 7 are needed");

@@ -22,9 +22,38 @@ COMMON = dict(
 )
 
 NARROW = dict(hidden_size=32, intermediate_size=64, head_dim=16)  # 4 heads of 16 on a width of 32
+TWO_HEADS = dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1)  # of 16
 
 WINDOW = {8: "the first key leaves a window of 8"}
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, rope_theta=10000.0)
+GPT_OSS = dict(
+    hidden_size=32,
+    num_hidden_layers=2,
+    head_dim=16,
+    intermediate_size=32,
+    num_local_experts=6,
+    num_experts_per_tok=2,
+    sliding_window=8,
+    rope_parameters=dict(YARN, original_max_position_embeddings=64, rope_theta=50.0, truncate=False),
+)
+# YaRN's ramp ends at pair 4; with the other base at 4.75. libllama knows no parts of pairs.
+GPT_OSS_WHOLE = dict(GPT_OSS, rope_parameters=dict(GPT_OSS["rope_parameters"], rope_theta=103.7533721923828))
+
+LLAMA4 = dict(
+    intermediate_size=32,
+    intermediate_size_mlp=64,
+    head_dim=16,
+    attention_chunk_size=8,
+    floor_scale=16,
+    attn_scale=0.5,
+    rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+)
+LLAMA4_SETTINGS = {
+    "attention.sliding_window": 8,
+    "attention.temperature_length": 16,
+    "attention.temperature_scale": 0.5,
+}
+LLAMA4_MARKS = {8: "the first chunk of 8 ends", 15: "queries of layers without positions grow"}
 
 CASES = {
     "llama": dict(model="Llama", config={}),
@@ -59,6 +88,32 @@ CASES = {
         config=dict(head_dim=32, tie_word_embeddings=True, rope_parameters=YARN),
         marks={16: "past YaRN's original context"},
     ),
+    "mixtral": dict(
+        model="Mixtral",
+        config=dict(TWO_HEADS, intermediate_size=48, num_local_experts=6, num_experts_per_tok=2),
+        seed="6",
+    ),
+    "qwen2moe": dict(
+        model="Qwen2Moe",
+        config=dict(
+            TWO_HEADS,
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=48,
+            norm_topk_prob=False,
+        ),
+        seed="66",
+    ),
+    "qwen3moe": dict(
+        model="Qwen3Moe",
+        config=dict(NARROW, num_experts=12, num_experts_per_tok=4, moe_intermediate_size=32, norm_topk_prob=True),
+        seed="7",
+    ),
+    "gpt-oss": dict(model="GptOss", config=GPT_OSS, marks=WINDOW, seed="20"),
+    # The experts' weights are what MXFP4 holds, and the file has them in MXFP4.
+    "gpt-oss-mxfp4": dict(model="GptOss", config=GPT_OSS_WHOLE, marks=WINDOW, experts="MXFP4", seed="6"),
+    "gpt-oss-whole-pairs": dict(model="GptOss", config=GPT_OSS_WHOLE, marks=WINDOW, seed="36"),
     "gemma3": dict(
         model="Gemma3",
         text=True,
@@ -180,25 +235,19 @@ CASES = {
     "llama4-dense": dict(
         model="Llama4",
         text=True,
+        config=dict(LLAMA4, num_hidden_layers=5, num_local_experts=2, moe_layers=[], interleave_moe_layer_step=0),
+        settings=LLAMA4_SETTINGS,
+        marks=LLAMA4_MARKS,
+    ),
+    "llama4": dict(
+        model="Llama4",
+        text=True,
         config=dict(
-            num_hidden_layers=5,
-            intermediate_size=32,
-            intermediate_size_mlp=64,
-            head_dim=16,
-            num_local_experts=2,
-            moe_layers=[],
-            interleave_moe_layer_step=0,
-            attention_chunk_size=8,
-            floor_scale=16,
-            attn_scale=0.5,
-            rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+            LLAMA4, hidden_size=32, num_hidden_layers=4, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2
         ),
-        settings={
-            "attention.sliding_window": 8,
-            "attention.temperature_length": 16,
-            "attention.temperature_scale": 0.5,
-        },
-        marks={8: "the first chunk of 8 ends", 15: "queries of layers without positions grow"},
+        settings=LLAMA4_SETTINGS,
+        marks=LLAMA4_MARKS,
+        seed="45",
     ),
     # As E2B: the last layers read the keys and values of earlier ones, and each layer has an embedding of its own.
     "gemma4-shared": dict(
@@ -219,6 +268,29 @@ CASES = {
             tie_word_embeddings=True,
         ),
         marks=WINDOW,
+    ),
+    # As 26B-A4B: experts beside the feed-forward, each with norms of its own.
+    "gemma4-experts": dict(
+        model="Gemma4",
+        text=True,
+        config=dict(
+            NARROW,
+            num_hidden_layers=2,
+            global_head_dim=32,
+            num_global_key_value_heads=1,
+            attention_k_eq_v=True,
+            layer_types=["sliding_attention", "full_attention"],
+            sliding_window=8,
+            hidden_size_per_layer_input=0,
+            enable_moe_block=True,
+            num_experts=6,
+            top_k_experts=2,
+            moe_intermediate_size=32,
+            final_logit_softcapping=4.0,
+            tie_word_embeddings=True,
+        ),
+        marks=WINDOW,
+        seed="116",
     ),
     # As 31B: values of the full layers are their keys, which have fewer and larger heads.
     "gemma4": dict(

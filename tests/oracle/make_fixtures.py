@@ -60,10 +60,31 @@ def build(name, case):
     text = "Text" if case.get("text") else ""
     config = getattr(transformers, f"{case['model']}{text}Config")(**COMMON | copy.deepcopy(case["config"]))
     torch.manual_seed(0)
-    model = getattr(transformers, f"{case['model']}ForCausalLM")._from_config(config, attn_implementation="eager")
+    model = getattr(transformers, f"{case['model']}ForCausalLM")._from_config(
+        config, attn_implementation="eager", experts_implementation="eager")
     model = model.float().eval()
-    randomize(model, name)
+    randomize(model, name + case.get("seed", ""))
     return model
+
+
+@contextmanager
+def margins(found):
+    """Appends the smallest distance of each choice of experts: between the least score taken and the largest one left, in
+    parts of the spread of all."""
+    plain = torch.topk, torch.Tensor.topk
+
+    def recording(scores, k, *args, **kwargs):
+        if k < scores.shape[-1]:
+            logits = scores.log() if scores.min() > 0 else scores  # of probabilities, up to a constant
+            best = plain[0](logits, k + 1, dim=-1).values
+            found.append(((best[..., -2] - best[..., -1]) / logits.std(-1)).min().item())
+        return plain[0](scores, k, *args, **kwargs)
+
+    torch.topk = torch.Tensor.topk = recording
+    try:
+        yield
+    finally:
+        torch.topk, torch.Tensor.topk = plain
 
 
 @contextmanager
@@ -101,9 +122,37 @@ def dummy_vocabulary(converter):
     writer.add_eos_token_id(2)
 
 
-def convert(model, name, to, llama, settings):
-    """Writes GGUF, f32, with llama.cpp's converter, and settings that it doesn't know."""
-    sys.path[:0] = [str(llama), str(llama / "gguf-py")]
+def round_experts(model, name):
+    """Gives the experts the nearest weights that the type holds; its blocks go along the inputs, which gpt-oss has in front."""
+    from gguf import GGMLQuantizationType, quants
+
+    kind = GGMLQuantizationType[name]
+    for name, tensor in model.named_parameters():
+        if "experts" in name and tensor.dim() == 3:
+            weights = tensor.detach().transpose(1, 2).contiguous().numpy()
+            rounded = quants.dequantize(quants.quantize(weights, kind), kind)
+            with torch.no_grad():
+                tensor.copy_(torch.from_numpy(rounded).transpose(1, 2))
+
+
+def quantize_experts(writer, name):
+    """Lets the writer store experts in the type."""
+    from gguf import GGMLQuantizationType, quants
+
+    kind, plain = GGMLQuantizationType[name], writer.add_tensor
+
+    def add(tensor_name, data, raw_dtype=None, **more):
+        if not tensor_name.endswith("_exps.weight"):
+            return plain(tensor_name, data, raw_dtype=raw_dtype, **more)
+        blocks = quants.quantize(data, kind)
+        assert (quants.dequantize(blocks, kind) == data).all(), "the checkpoint has other weights than the file"
+        return plain(tensor_name, blocks, raw_dtype=kind, **more)
+
+    writer.add_tensor = add
+
+
+def convert(model, name, to, case):
+    """Writes GGUF, f32 but for experts in the case's type, with llama.cpp's converter, and settings that it doesn't know."""
     import conversion
     import gguf
 
@@ -117,18 +166,24 @@ def convert(model, name, to, llama, settings):
         writer = kind(checkpoint, gguf.LlamaFileType.ALL_F32, to, eager=True)
         for part in (writer, getattr(writer, "impl", writer)):
             part.set_vocab = lambda part=part: dummy_vocabulary(part)
-        for key, value in settings.items():
+        if "experts" in case:
+            quantize_experts(writer.gguf_writer, case["experts"])
+        for key, value in case.get("settings", {}).items():
             add = writer.gguf_writer.add_uint32 if isinstance(value, int) else writer.gguf_writer.add_float32
             add(f"{writer.gguf_writer.arch}.{key}", value)
         writer.write()
 
 
-def make(name, folder, llama):
+def make(name, folder):
     case = CASES[name]
     folder.mkdir(parents=True, exist_ok=True)
     model = build(name, case)
+    if "experts" in case:
+        round_experts(model, case["experts"])
     tokens = generator(name, "tokens").integers(3, COMMON["vocab_size"], N_TOKENS).tolist()
-    logits = run(model, tokens)
+    found = []
+    with margins(found):
+        logits = run(model, tokens)
     logits.tofile(folder / "logits.f32")
     with f16_cache(model):
         rounded = run(model, tokens)
@@ -144,11 +199,13 @@ def make(name, folder, llama):
         "marks": marks,
         "tokens": tokens,
     }
+    if "experts" in case:
+        fixture["experts"] = case["experts"]
     (folder / "fixture.json").write_text(json.dumps(fixture) + "\n")
-    convert(model, name, folder / "model.gguf", llama, case.get("settings", {}))
+    convert(model, name, folder / "model.gguf", case)
     size = sum(f.stat().st_size for f in folder.iterdir())
-    print(f"{name:16} {size / 1000:6.0f} kB   logits' rms {exact.std():.2f}; from f64: f32 {away[0]:.1e}, cache in f16 {away[1]:.1e}",
-          flush=True)
+    print(f"{name:16} {size / 1000:6.0f} kB   logits' rms {exact.std():.2f}; from f64: f32 {away[0]:.1e}, cache in f16 {away[1]:.1e}"
+          + (f"; experts apart by {min(found):.1e}" if found else ""), flush=True)
 
 
 def differences(name, made, kept):
@@ -170,10 +227,11 @@ def main():
     parser.add_argument("--llama", type=Path, default=CACHE / "llama.cpp-0.3.36", help="llama.cpp's sources")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    sys.path[:0] = [str(options.llama), str(options.llama / "gguf-py")]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if options.check else options.fixtures
         for name in options.names:
-            make(name, folder / name, options.llama)
+            make(name, folder / name)
         if options.check:
             wrong = [line for name in options.names for line in differences(name, folder, options.fixtures)]
             print("\n".join(wrong) or f"{len(options.names)} fixtures are the same")

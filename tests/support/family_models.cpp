@@ -56,6 +56,38 @@ std::vector<FamilyModel> qwens() {
             .settings = {{"rope.freq_base", 1000000.0F}}}}};
 }
 
+std::vector<FamilyModel> mixtures() {
+  return {{"mixtral", {.tied = false, .experts = {.n = 8, .n_ff = 128}}},
+          {"qwen2moe",
+           {.architecture = "qwen2moe",
+            .n_layer = 3,
+            .qkv_biases = true,
+            .tied = false,
+            .experts = {.n = 12, .n_used = 4, .shared_ff = 96, .shared_gate = true}}},
+          {"qwen3moe",
+           {.architecture = "qwen3moe",
+            .n_layer = 3,
+            .head_dim = 32,
+            .qk_norm = TinyQkNorm::kHeads,
+            .tied = false,
+            .experts = {.n = 16, .n_used = 4},
+            .settings = {{"rope.freq_base", 1000000.0F}}}},
+          {"gpt_oss",
+           {.architecture = "gpt-oss",
+            .n_layer = 4,
+            .head_dim = 32,
+            .n_ff = 64,
+            .biases = true,
+            .feed_forward_norm = "post_attention_norm",
+            .qk_spread = 0.15F,
+            .sinks = true,
+            .tied = false,
+            .experts = {.n = 8, .n_used = 3, .biases = true},
+            .settings = with(kYarn, {{"attention.sliding_window", 13},
+                                     {"rope.freq_base",
+                                      415.01407F}})}}};  // YaRN's ramp ends at pair 8: libllama knows only whole ones
+}
+
 std::vector<FamilyModel> others() {
   const TinyModel phi3 = {.architecture = "phi3",
                           .long_and_short = true,
@@ -126,12 +158,14 @@ std::vector<FamilyModel> others() {
   sliding.n_head = 2;
   sliding.n_ff = 32;
   sliding.settings = {{"attention.sliding_window", 11}};
-  return {{"exaone4", exaone4},     {"exaone4_sliding", sliding},
-          {"glm4", glm4},           {"phi3", phi3},
-          {"phi3_long", long_phi3}, {"olmo2", olmo2},
-          {"olmo3", olmo3},         {"granite_swa", granite_swa},
-          {"spark2_5", spark},      {"muse_glimmer", muse},
-          {"llama4", llama4}};
+  TinyModel llama4_experts = llama4;
+  llama4_experts.n_layer = 4;
+  llama4_experts.experts = {.n = 6, .n_used = 1, .every = 2, .shared_ff = 64};
+  llama4_experts.settings = {{"interleave_moe_layer_step", 2}};
+  return {{"exaone4", exaone4},   {"exaone4_sliding", sliding}, {"glm4", glm4},
+          {"phi3", phi3},         {"phi3_long", long_phi3},     {"olmo2", olmo2},
+          {"olmo3", olmo3},       {"granite_swa", granite_swa}, {"spark2_5", spark},
+          {"muse_glimmer", muse}, {"llama4", llama4},           {"llama4_experts", llama4_experts}};
 }
 
 std::vector<FamilyModel> gemmas() {
@@ -175,18 +209,22 @@ std::vector<FamilyModel> gemmas() {
   gemma4_shared.values_are_keys = false;
   gemma4_shared.shared_kv = 3;
   gemma4_shared.token_inputs = 32;
+  TinyModel gemma4_experts = gemma4;  // as 26B-A4B
+  gemma4_experts.experts = {.n = 8, .n_used = 3, .shared_ff = 128, .own_norms = true};
   return {{"gemma", {.architecture = "gemma", .n_kv_head = 1, .head_dim = 32}},
           {"gemma2", gemma2},
           {"gemma3", gemma3},
           {"gemma4", gemma4},
-          {"gemma4_shared", gemma4_shared}};
+          {"gemma4_shared", gemma4_shared},
+          {"gemma4_experts", gemma4_experts}};
 }
 
 }  // namespace
 
 std::vector<FamilyModel> family_models() {
   std::vector<FamilyModel> all;
-  for (auto& models : {llamas(), qwens(), others(), gemmas()}) std::ranges::copy(models, std::back_inserter(all));
+  for (auto& models : {llamas(), qwens(), mixtures(), others(), gemmas()})
+    std::ranges::copy(models, std::back_inserter(all));
   for (FamilyModel& m : all) m.model.norm_spread = 0.3F;
   return all;
 }

@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -125,18 +127,48 @@ class TinyWriter {
   }
   int n_ff(int layer) const { return owns_kv(layer) ? m_.n_ff : 2 * m_.n_ff; }
   void layer(int i, const std::string& p) {
-    if (m_.norms_before) norm(p + "attn_norm", m_.n_embd), norm(p + "ffn_norm", m_.n_embd);
+    if (m_.norms_before) norm(p + "attn_norm", m_.n_embd), norm(p + m_.feed_forward_norm, m_.n_embd);
     if (m_.norms_behind) norm(p + "post_attention_norm", m_.n_embd), norm(p + "post_ffw_norm", m_.n_embd);
     attention(i, p);
-    if (!m_.fused_gate) matrix(p + "ffn_gate", m_.n_embd, n_ff(i), 0.2F, m_.biases);
-    matrix(p + "ffn_up", m_.n_embd, m_.fused_gate ? 2 * n_ff(i) : n_ff(i), 0.2F, m_.biases);
-    matrix(p + "ffn_down", n_ff(i), m_.n_embd, 0.2F, m_.biases);
+    has_experts(i) ? experts(i, p) : feed_forward(p, "", n_ff(i));
     if (m_.token_inputs > 0) {
       matrix(p + "inp_gate", m_.n_embd, m_.token_inputs, 0.3F, false);
       matrix(p + "proj", m_.token_inputs, m_.n_embd, 0.3F, false);
       norm(p + "post_norm", m_.n_embd);
     }
     if (m_.layer_scales) vector(p + "layer_output_scale.weight", 1, 1.0F, 0.3F);
+  }
+  void feed_forward(const std::string& p, const std::string& suffix, int n_ff) {
+    if (!m_.fused_gate) matrix(p + "ffn_gate" + suffix, m_.n_embd, n_ff, 0.2F, m_.biases);
+    matrix(p + "ffn_up" + suffix, m_.n_embd, m_.fused_gate ? 2 * n_ff : n_ff, 0.2F, m_.biases);
+    matrix(p + "ffn_down" + suffix, n_ff, m_.n_embd, 0.2F, m_.biases);
+  }
+  bool has_experts(int layer) const {
+    const TinyExperts& e = m_.experts;
+    return e.n > 0 && layer >= e.first_layer && (layer + 1) % e.every == 0;
+  }
+  void experts(int layer, const std::string& p) {
+    const TinyExperts& e = m_.experts;
+    router_turn_ = layer;
+    add(p + "ffn_gate_inp.weight", GGML_TYPE_F32, m_.n_embd, e.n, 0.0F, 0.02F);
+    if (e.biases) vector(p + "ffn_gate_inp.bias", e.n, 0.0F, 0.1F);
+    if (e.selection_bias) vector(p + "exp_probs_b.bias", e.n, 0.0F, 0.02F);
+    const auto stack = [&](const std::string& name, int n_in, int n_out) {
+      matrix(p + name, n_in, n_out, 0.25F, false, e.n);
+      if (e.biases) add(p + name + ".bias", GGML_TYPE_F32, n_out, e.n, 0.0F, 0.2F);
+    };
+    if (e.own_norms) {
+      for (const char* name : {"pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"}) norm(p + name, m_.n_embd);
+      vector(p + "ffn_gate_inp.scale", m_.n_embd, 1.0F, m_.norm_spread);
+      vector(p + "ffn_down_exps.scale", e.n, 1.0F, 0.3F);
+      stack("ffn_gate_up_exps", m_.n_embd, 2 * e.n_ff);
+    } else {
+      stack("ffn_gate_exps", m_.n_embd, e.n_ff);
+      stack("ffn_up_exps", m_.n_embd, e.n_ff);
+    }
+    stack("ffn_down_exps", e.n_ff, m_.n_embd);
+    if (e.shared_ff > 0) feed_forward(p, e.own_norms ? "" : "_shexp", e.shared_ff);
+    if (e.shared_gate) vector(p + "ffn_gate_inp_shexp.weight", m_.n_embd, 0.0F, 0.2F);
   }
   void attention(int i, const std::string& p) {
     const int q = m_.n_head * head_dim(i), kv = kv_heads(i) * head_dim(i);
@@ -200,6 +232,12 @@ class TinyWriter {
     number("attention.key_length", m_.head_dim);
     number("attention.value_length", m_.head_dim);
     number("rope.dimension_count", rope_dims());
+    if (m_.experts.n > 0) {
+      number("expert_count", m_.experts.n);
+      number("expert_used_count", m_.experts.n_used);
+      number("expert_feed_forward_length", m_.experts.n_ff);
+    }
+    if (m_.experts.shared_ff > 0) number("expert_shared_feed_forward_length", m_.experts.shared_ff);
     if (!m_.slides.empty()) setting("attention.sliding_window_pattern", m_.slides);
     if (m_.sliding_head_dim > 0) {
       number("attention.key_length_swa", m_.sliding_head_dim);
@@ -211,32 +249,58 @@ class TinyWriter {
     gguf_set_val_f32(gguf_.get(), (m_.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5F);
     for (const auto& [name, value] : m_.settings) setting(name, value);
   }
-  void add(const std::string& name, int type, int n_in, int n_out, float mean, float spread) {
+  /// n matrices.
+  void add(const std::string& name, int type, int n_in, int n_out, float mean, float spread, int n = 1) {
     if (name == m_.leave_out) return;
     if (name == m_.wrong_shape) (n_out == 1 ? n_in : n_out) -= 1;
     std::normal_distribution<float> normal(mean, spread);
-    std::vector<float> values(static_cast<std::size_t>(n_in) * static_cast<std::size_t>(n_out));
+    const std::size_t n_matrix = static_cast<std::size_t>(n_in) * static_cast<std::size_t>(n_out);
+    std::vector<float> values(n_matrix * static_cast<std::size_t>(n));
     for (float& x : values) x = normal(random_);
+    if (m_.experts.n > 0) {
+      for (std::size_t i = 0; i < values.size(); i += n_matrix)
+        decide(name, std::span(values).subspan(i, n_matrix), n_in);
+    }
     const auto t = static_cast<ggml_type>(type);
-    ggml_tensor* tensor =
-        n_out == 1 ? ggml_new_tensor_1d(context_.get(), t, n_in) : ggml_new_tensor_2d(context_.get(), t, n_in, n_out);
+    const std::array<std::int64_t, 3> shape = {n_in, n_out, n};
+    ggml_tensor* tensor = ggml_new_tensor(context_.get(), t, n > 1 ? 3 : n_out > 1 ? 2 : 1, shape.data());
     ggml_set_name(tensor, name.c_str());
-    ggml_quantize_chunk(t, values.data(), tensor->data, 0, n_out, n_in, nullptr);
+    ggml_quantize_chunk(t, values.data(), tensor->data, 0, std::int64_t{n_out} * n, n_in, nullptr);
     gguf_add_tensor(gguf_.get(), tensor);
+  }
+  /// What makes the choice of experts a clear one (TinyExperts).
+  void decide(const std::string& name, std::span<float> matrix, int n_in) {
+    if (!name.ends_with(".weight") && !name.ends_with("gate_inp.scale")) return;
+    const auto n = static_cast<std::size_t>(m_.experts.n), row = static_cast<std::size_t>(n_in);
+    if (name == "token_embd.weight") {
+      std::vector<float> levels(n, 0.0F);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(m_.experts.n_used); ++i) levels[i] = 8.0F;
+      for (std::size_t i = 0; i < matrix.size(); i += row) {
+        std::ranges::shuffle(levels, random_);
+        for (std::size_t e = 0; e < n; ++e) matrix[i + e] = levels[e] + 0.5F * matrix[i + e];
+      }
+    } else if (name.find("attn_output") != name.npos || name.find("ffn_down") != name.npos) {
+      for (float& x : matrix.first(n * row)) x *= 0.05F;
+    } else if (name.find("blk.") == 0 && matrix.size() == row) {  // a norm
+      for (float& x : matrix.first(std::min(n, row))) x = 1.0F + 0.3F * (x - 1.0F);
+    } else if (name.find("ffn_gate_inp.weight") != name.npos) {
+      for (std::size_t e = 0; e < n; ++e) matrix[e * row + (e + static_cast<std::size_t>(router_turn_)) % n] += 1.0F;
+    }
   }
   void vector(const std::string& name, int n, float mean, float spread) {
     add(name, GGML_TYPE_F32, n, 1, mean, spread);
   }
-  void matrix(const std::string& name, int n_in, int n_out, float spread, bool bias) {
+  void matrix(const std::string& name, int n_in, int n_out, float spread, bool bias, int n = 1) {
     const auto other = m_.other_types.find(name.substr(name.rfind('.') + 1));
     const int type = other != m_.other_types.end() ? other->second : m_.matrix_type;
     // Wide layers must not amplify more than narrow ones: roundings would grow with each of them.
     if (n_in > 128) spread *= std::sqrt(64.0F / static_cast<float>(n_in));
-    add(name + ".weight", type, n_in, n_out, 0.0F, spread);
+    add(name + ".weight", type, n_in, n_out, 0.0F, spread, n);
     if (bias) vector(name + ".bias", n_out, 0.0F, 0.2F);
   }
 
   const TinyModel& m_;
+  int router_turn_ = 0;
   std::mt19937 random_;
   Gguf gguf_;
   Context context_;

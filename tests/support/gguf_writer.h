@@ -24,6 +24,22 @@ enum class TinyGate { kNone, kHeads, kValues };  ///< what a factor of the outpu
 
 using TinySetting = std::variant<bool, int, float, std::string, std::vector<bool>>;
 
+/// Which experts a row takes must not hang on a last bit, so the first values of a token's embedding are large for some experts and
+/// small for others; layers add little to them, and each layer's router reads them in another order.
+struct TinyExperts {
+  int n = 0;  ///< 0: feed-forwards without experts
+  int n_used = 2;
+  int n_ff = 64;
+  int first_layer = 0;  ///< the layers before have plain feed-forwards
+  int every = 1;        ///< of so many layers the last one has experts, the others plain feed-forwards
+  bool biases = false;
+  bool selection_bias = false;
+  int shared_ff = 0;         ///< width of the feed-forward beside the experts
+  bool shared_gate = false;  ///< its factor
+  bool own_norms =
+      false;  ///< of experts, router and the feed-forward beside them; gate and up are one tensor (Gemma 4)
+};
+
 /// All parameters are random, norms and biases too.
 struct TinyModel {
   std::string architecture = "llama";
@@ -45,6 +61,7 @@ struct TinyModel {
   int rope_dims = 0;            ///< 0: the whole head
   TinyQkNorm qk_norm = TinyQkNorm::kNone;
   bool norms_before = true, norms_behind = false;
+  std::string feed_forward_norm = "ffn_norm";
   float norm_spread = 0.1F;
   /// Of the matrices that make queries and keys. Sharp attention multiplies what rounding keys costs, layer by layer.
   float qk_spread = 0.3F;
@@ -60,6 +77,7 @@ struct TinyModel {
   bool fused_qkv = false;   ///< queries, keys and values are one matrix
   bool fused_gate = false;  ///< gate and up are one matrix
   bool tied = true;
+  TinyExperts experts = {};
   std::map<std::string, TinySetting> settings = {};  ///< more metadata; keys lack the architecture's name
   std::uint32_t seed = 1;
   std::string leave_out;    ///< a tensor that is missing

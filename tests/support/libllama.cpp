@@ -7,7 +7,8 @@
 
 namespace coppice::test {
 
-Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache, Pooling pooling)
+Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads, bool f32_cache, Pooling pooling,
+                   int context)
     : model_(nullptr, llama_model_free), context_(nullptr, llama_free) {
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
   llama_model_params mp = llama_model_default_params();
@@ -15,7 +16,7 @@ Libllama::Libllama(const std::string& path, bool flash_attention, int n_threads,
   model_.reset(llama_model_load_from_file(path.c_str(), mp));
   if (!model_) throw std::runtime_error("libllama cannot load " + path);
   llama_context_params cp = llama_context_default_params();
-  cp.n_ctx = static_cast<std::uint32_t>(std::min(2048, llama_model_n_ctx_train(model_.get())));
+  cp.n_ctx = static_cast<std::uint32_t>(std::min(context, llama_model_n_ctx_train(model_.get())));
   cp.n_batch = 512;
   cp.n_ubatch = 512;
   cp.n_threads = n_threads;

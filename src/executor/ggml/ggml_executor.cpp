@@ -142,7 +142,10 @@ class GgmlExecutor final : public Executor {
         shape.factors = {static_cast<const float*>(t->data), static_cast<std::size_t>(t->ne[0])};
       }
       if (rope.yarn) {
-        shape.yarn = {rope.yarn->beta_fast, rope.yarn->beta_slow, static_cast<double>(rope.yarn->original_context)};
+        shape.yarn = {.beta_fast = rope.yarn->beta_fast,
+                      .beta_slow = rope.yarn->beta_slow,
+                      .original_context = static_cast<double>(rope.yarn->original_context),
+                      .whole_pairs = rope.yarn->whole_pairs};
       }
       ropes.emplace_back(shape);
     }

@@ -1,7 +1,7 @@
 #include "executor/ggml/graph/decoder.h"
 
 #include "executor/ggml/graph/attention_mixer.h"
-#include "executor/ggml/graph/gated_feed_forward.h"
+#include "executor/ggml/graph/feed_forward.h"
 #include "executor/ggml/graph/norm.h"
 #include "executor/ggml/graph/product.h"
 #include "executor/ggml/graph/residual.h"
@@ -56,8 +56,7 @@ DecoderOutputs build_decoder(GraphBuilder& b) {
       x = ggml_get_rows(b.context, x, b.inputs.output_rows);
     }
     x = add_product(b, {mixed}, layer.mixer.o, {x, layer.mixer_norms.behind});
-    const model::NormsSpec& norms = layer.feed_forward_norms;
-    x = feed_forward(b, layer.feed_forward, {x, norms.before}, {x, norms.behind});
+    x = feed_forward(b, layer, x);
     if (inputs) x = add_token_input(b, inputs, i, last ? b.inputs.output_rows : nullptr, x);
     if (layer.scale != model::kNoTensor) x = ggml_mul(b.context, x, b.parts.weights->plain(layer.scale));
   }

@@ -85,6 +85,16 @@ EnteredRows enter_in_one_node(GraphBuilder& b, const LayerRows& rows, const mode
   return {ggml_reshape_3d(b.context, q, spec.heads.head_dim, spec.heads.n_head, q->ne[1]), keys, values};
 }
 
+/// What ggml is to divide angles by so that they are the rope's: f32 [dims / 2]. The source is no matter.
+void run_factors(ggml_tensor* dst, int worker, int, void* userdata) {
+  if (worker != 0) return;
+  const auto& rope = *static_cast<const attention::Rope*>(userdata);
+  auto* factors = static_cast<float*>(dst->data);
+  for (int i = 0; i < rope.dims() / 2; ++i) {
+    factors[i] = static_cast<float>(std::pow(rope.base(), -2.0 * i / rope.dims()) / rope.angle(i));
+  }
+}
+
 /// x: [n_heads * head_dim, n_rows]. Returns [head_dim, n_heads, n_rows].
 ggml_tensor* turned(GraphBuilder& b, ggml_tensor* x, const model::AttentionSpec& spec) {
   const int head_dim = spec.heads.head_dim;
@@ -92,10 +102,19 @@ ggml_tensor* turned(GraphBuilder& b, ggml_tensor* x, const model::AttentionSpec&
   if (spec.rope == model::AttentionSpec::kNoRope) return x;
   const model::RopeSpec& r = b.parts.spec->ropes[static_cast<std::size_t>(spec.rope)];
   const model::YarnSpec yarn = r.yarn.value_or(model::YarnSpec{});
+  const int mode = r.halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
+  if (!yarn.whole_pairs) {  // ggml knows no other
+    const attention::Rope& rope = (*b.parts.ropes)[static_cast<std::size_t>(spec.rope)];
+    ggml_tensor* positions = b.inputs.positions;
+    ggml_tensor* factors = ggml_custom_4d(b.context, GGML_TYPE_F32, r.dims / 2, 1, 1, 1, &positions, 1, run_factors,
+                                          GGML_N_TASKS_MAX, const_cast<attention::Rope*>(&rope));
+    return ggml_rope_ext(b.context, x, positions, factors, r.dims, mode, 0, r.base, 1.0F, 0.0F, r.magnitude, 0.0F,
+                         0.0F);
+  }
   const float own_magnitude = r.yarn ? 1.0F + 0.1F * std::log(1.0F / r.freq_scale) : 1.0F;  // ggml multiplies by it
-  return ggml_rope_ext(b.context, x, b.inputs.positions, b.parts.weights->plain(r.freq_factors), r.dims,
-                       r.halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, yarn.original_context, r.base,
-                       r.freq_scale, r.yarn ? 1.0F : 0.0F, r.magnitude / own_magnitude, yarn.beta_fast, yarn.beta_slow);
+  return ggml_rope_ext(b.context, x, b.inputs.positions, b.parts.weights->plain(r.freq_factors), r.dims, mode,
+                       yarn.original_context, r.base, r.freq_scale, r.yarn ? 1.0F : 0.0F, r.magnitude / own_magnitude,
+                       yarn.beta_fast, yarn.beta_slow);
 }
 
 /// ggml's operators. REQUIRES: the store's format is f16.

@@ -15,7 +15,19 @@ ggml_tensor* gated_product(GraphBuilder& b, Rows rows, const model::GatedSpec& s
     if (!together.empty()) return packed_gated_product(b, together, rows);
   }
   const std::vector<ggml_tensor*> both = products(b, rows, {&spec.gate, &spec.up});
-  return silu ? ggml_swiglu_split(b.context, both[0], both[1]) : ggml_geglu_split(b.context, both[0], both[1]);
+  return gate_by(b, spec.activation, both[0], both[1]);
+}
+
+ggml_tensor* gate_by(GraphBuilder& b, model::Activation activation, ggml_tensor* gate, ggml_tensor* up) {
+  switch (activation) {
+    case model::Activation::kSilu:
+      return ggml_swiglu_split(b.context, gate, up);
+    case model::Activation::kGelu:
+      return ggml_geglu_split(b.context, gate, up);
+    case model::Activation::kClamped:
+      break;
+  }
+  return ggml_swiglu_oai(b.context, gate, up, 1.702F, 7.0F);
 }
 
 }  // namespace coppice::executor

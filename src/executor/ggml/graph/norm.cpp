@@ -11,4 +11,8 @@ ggml_tensor* rms_norm(GraphBuilder& b, ggml_tensor* x, model::TensorId weight, f
   return weight == model::kUnitNorm ? y : ggml_mul(b.context, y, b.parts.weights->plain(weight));
 }
 
+ggml_tensor* normalised(GraphBuilder& b, Rows rows) {
+  return rows.norm == model::kNoTensor ? rows.x : rms_norm(b, rows.x, rows.norm);
+}
+
 }  // namespace coppice::executor

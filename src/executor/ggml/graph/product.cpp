@@ -11,10 +11,6 @@ ggml_tensor* plus_bias(GraphBuilder& b, ggml_tensor* x, const model::LinearSpec&
   return linear.bias == model::kNoTensor ? x : ggml_add(b.context, x, b.parts.weights->plain(linear.bias));
 }
 
-ggml_tensor* normalised(GraphBuilder& b, Rows rows) {
-  return rows.norm == model::kNoTensor ? rows.x : rms_norm(b, rows.x, rows.norm);
-}
-
 }  // namespace
 
 ggml_tensor* product(GraphBuilder& b, Rows rows, const model::LinearSpec& linear, ggml_tensor* plus) {

@@ -10,6 +10,8 @@ struct Residual {
   model::TensorId norm = model::kNoTensor;  ///< of what is added
 };
 
+/// residual.x + ModelSpec::residual_scale * (y, normalised if there is a norm).
+ggml_tensor* add(GraphBuilder& b, ggml_tensor* y, const Residual& residual);
 /// residual.x + ModelSpec::residual_scale * (the matrix times rows, plus its bias, normalised if there is a norm).
 ggml_tensor* add_product(GraphBuilder& b, Rows rows, const model::LinearSpec& linear, const Residual& residual);
 

@@ -9,7 +9,7 @@ namespace coppice::executor {
 
 namespace {
 
-constexpr std::size_t kNodesPerLayer = 72;  // attention's not counted
+constexpr std::size_t kNodesPerLayer = 112;  // attention's not counted
 
 int round_up(int n, int unit) {
   return (n + unit - 1) / unit * unit;

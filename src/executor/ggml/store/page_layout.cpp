@@ -110,6 +110,7 @@ std::string describe_layout(const PageLayout& layout, const model::ModelSpec& sp
                         rope.freq_scale, rope.freq_factors != model::kNoTensor);
     if (rope.yarn) {
       text += fmt::format(",yarn,{},{},{}", rope.yarn->beta_fast, rope.yarn->beta_slow, rope.yarn->original_context);
+      if (!rope.yarn->whole_pairs) text += ",parts of pairs";
     }
     if (rope.magnitude != 1) text += fmt::format(",magnitude {}", rope.magnitude);
   }

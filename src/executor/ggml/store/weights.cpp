@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -36,9 +37,9 @@ bool can_multiply(ggml_backend_dev_t cpu, ggml_backend_buffer_type_t type, const
 std::optional<matmul::QuantType> packed_type(ggml_type type) {
   using enum matmul::QuantType;
   static constexpr std::pair<ggml_type, matmul::QuantType> kTypes[] = {
-      {GGML_TYPE_Q4_0, kQ4_0},    {GGML_TYPE_Q4_1, kQ4_1},   {GGML_TYPE_Q5_0, kQ5_0}, {GGML_TYPE_Q5_1, kQ5_1},
-      {GGML_TYPE_Q8_0, kQ8_0},    {GGML_TYPE_Q4_K, kQ4K},    {GGML_TYPE_Q5_K, kQ5K},  {GGML_TYPE_Q6_K, kQ6K},
-      {GGML_TYPE_IQ4_NL, kIq4Nl}, {GGML_TYPE_IQ4_XS, kIq4Xs}};
+      {GGML_TYPE_Q4_0, kQ4_0},    {GGML_TYPE_Q4_1, kQ4_1},    {GGML_TYPE_Q5_0, kQ5_0},  {GGML_TYPE_Q5_1, kQ5_1},
+      {GGML_TYPE_Q8_0, kQ8_0},    {GGML_TYPE_Q4_K, kQ4K},     {GGML_TYPE_Q5_K, kQ5K},   {GGML_TYPE_Q6_K, kQ6K},
+      {GGML_TYPE_IQ4_NL, kIq4Nl}, {GGML_TYPE_IQ4_XS, kIq4Xs}, {GGML_TYPE_MXFP4, kMxfp4}};
   const auto* found = std::ranges::find(kTypes, type, &std::pair<ggml_type, matmul::QuantType>::first);
   if (found == std::end(kTypes) || !matmul::QuantMatrix::supported()) return std::nullopt;
   return found->second;
@@ -63,6 +64,9 @@ Weights::Weights(const model::Model& model, const Progress& progress)
   for (model::TensorId id = 0; id < std::ssize(file.tensors()); ++id) {
     if (!multiplied[static_cast<std::size_t>(id)]) map(id);
   }
+  for (const model::LayerSpec& layer : model.spec.layers) {
+    if (layer.experts.n > 0) place_experts(layer.experts);
+  }
   std::size_t done = 0;
   for (const model::TensorId id : matrices) {
     place_matrix(id);
@@ -80,9 +84,10 @@ const model::TensorInfo& Weights::info(model::TensorId id) const {
 
 ggml_tensor* Weights::describe(ggml_context* context, model::TensorId id) const {
   const model::TensorInfo& t = info(id);
-  return ggml_set_name(
-      ggml_new_tensor(context, static_cast<ggml_type>(t.type), static_cast<int>(t.shape.size()), t.shape.data()),
-      t.name.c_str());
+  ggml_tensor* tensor =
+      ggml_new_tensor(context, static_cast<ggml_type>(t.type), static_cast<int>(t.shape.size()), t.shape.data());
+  if (t.stride > 0) tensor->nb[2] = t.stride, tensor->nb[3] = t.stride * static_cast<std::size_t>(t.shape[2]);
+  return ggml_set_name(tensor, t.name.c_str());
 }
 
 ggml_tensor* Weights::map(model::TensorId id) {
@@ -105,13 +110,24 @@ void Weights::place_matrix(model::TensorId id) {
   matrix.tensor = map(id);
 }
 
+/// ggml's buffers take no matrices of experts. Ours take all three of a layer or none, or graphs would be a mixture, too.
+void Weights::place_experts(const model::ExpertsSpec& experts) {
+  const std::array ids = {experts.gate.weight, experts.up.weight, experts.down.weight};
+  const bool fit = std::ranges::all_of(
+      ids, [this](model::TensorId id) { return packed_type(static_cast<ggml_type>(info(id).type)).has_value(); });
+  for (const model::TensorId id : ids) {
+    if (!fit) matrices_[static_cast<std::size_t>(id)].tensor = map(id);
+  }
+}
+
 bool Weights::place_packed(model::TensorId id) {
   const model::TensorInfo& t = info(id);
   const auto type = packed_type(static_cast<ggml_type>(t.type));
   if (!type) return false;
   auto& packed = matrices_[static_cast<std::size_t>(id)].packed;
   packed = std::make_unique<matmul::QuantMatrix>(*type, static_cast<int>(t.shape[0]), static_cast<int>(t.shape[1]),
-                                                 model_.file->tensor_bytes(t));
+                                                 model_.file->tensor_bytes(t),
+                                                 t.shape.size() > 2 ? static_cast<int>(t.shape[2]) : 1, t.stride);
   converted_bytes_ += packed->bytes();
   let_go(id);
   return true;

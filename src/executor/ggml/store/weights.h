@@ -50,6 +50,7 @@ class Weights {
   const model::TensorInfo& info(model::TensorId id) const;
   ggml_tensor* describe(ggml_context* context, model::TensorId id) const;
   ggml_tensor* map(model::TensorId id);
+  void place_experts(const model::ExpertsSpec& experts);
   void place_matrix(model::TensorId id);
   bool place_packed(model::TensorId id);
   bool place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type);
