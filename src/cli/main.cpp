@@ -7,6 +7,8 @@
 
 #include "cli/bench.h"
 #include "cli/demo.h"
+#include "cli/help.h"
+#include "cli/models.h"
 #include "cli/serve.h"
 
 namespace {
@@ -14,7 +16,8 @@ namespace {
 /// A command adds itself to the app; when it is chosen, parsing runs it.
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
-constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_demo, coppice::cli::add_bench};
+constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_models, coppice::cli::add_demo,
+                                    coppice::cli::add_bench};
 
 /// One line, without taking memory.
 void print_failure(const std::exception_ptr& failure) noexcept {
@@ -39,6 +42,7 @@ int main(int argc, char** argv) {
   CLI::App app("coppice: serves GGUF models from one shared tree of KV blocks", "coppice");
   app.set_version_flag("--version", "coppice " COPPICE_VERSION);
   app.require_subcommand(1);
+  coppice::cli::set_help(app);
   int exit_code = 0;
   for (const AddCommand add : kCommands) add(app, exit_code);
   try {

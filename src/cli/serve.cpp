@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json/parse.hpp>
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -20,6 +21,7 @@
 
 #include "cli/cache_config.h"
 #include "cli/free_memory.h"
+#include "cli/local_models.h"
 #include "cli/serve_options.h"
 #include "engine/engine.h"
 #include "executor/ggml/ggml_executor.h"
@@ -173,9 +175,14 @@ Opened open_files(ServeOptions& o) {
 
 /// Loads the weights and runs the engine on this thread until the server ends.
 void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
-  const auto progress = [&server](std::string_view stage, double fraction) {
+  static constexpr auto kSaidEvery = std::chrono::seconds(5);
+  auto progress = [&server, said = std::chrono::steady_clock::now()](std::string_view stage, double fraction) mutable {
     if (server.ending()) throw Interrupted{};
     server.set_progress(std::string(stage), fraction);
+    if (const auto now = std::chrono::steady_clock::now(); now - said >= kSaidEvery) {
+      said = now;
+      spdlog::info("loading: {} {:.0f} %", stage, fraction * 100);
+    }
   };
   o.ggml.context = o.context;
   o.ggml.max_rows = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest budget
@@ -243,8 +250,10 @@ int serve(ServeOptions o) {
   o.server.api.isolate_keys = o.isolate == "keys";
   if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
+  const LocalModel found = find_model(o.model);
+  o.model = found.path.string();
   Opened opened = open_files(o);
-  o.server.api.names = served_names(o.names, opened.model.file->name());
+  o.server.api.names = served_names(o.names, found.served.empty() ? opened.model.file->name() : found.served);
   o.server.api.model_path = o.model;
   o.server.api.version = COPPICE_VERSION;
   o.server.handle_signals = true;
@@ -264,7 +273,7 @@ int serve(ServeOptions o) {
 }  // namespace
 
 void add_serve(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("serve", "Serve a GGUF model over HTTP, in OpenAI's API");
+  CLI::App* command = app.add_subcommand("serve", "Serve a GGUF model over HTTP, in OpenAI's and Anthropic's APIs");
   auto options = std::make_shared<ServeOptions>();
   add_serve_options(*command, *options);
   command->callback([options, &exit_code] { exit_code = serve(*options); });

@@ -43,7 +43,12 @@ CLI::Validator seconds_from(double least) {
 
 void add_model_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Model";
-  command.add_option("--model,-m,model", o.model, "GGUF file")->required()->envname("LLAMA_ARG_MODEL")->group(group);
+  command
+      .add_option("--model,-m,model", o.model,
+                  "GGUF file, a folder with one, or a local model's name: see coppice models")
+      ->required()
+      ->envname("LLAMA_ARG_MODEL")
+      ->group(group);
   command
       .add_option("--alias,-a,--served-model-name", o.names,
                   "Names that requests may use besides the file's; the first is what answers say; *: any name is taken")

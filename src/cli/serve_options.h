@@ -16,7 +16,7 @@ class App;
 namespace coppice::cli {
 
 struct ServeOptions {
-  std::string model;
+  std::string model;               ///< a file, a folder or a local model's name
   std::vector<std::string> names;  ///< to serve it by
   std::string chat_template;
   std::string chat_variables;  ///< JSON; empty: none

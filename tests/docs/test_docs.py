@@ -45,16 +45,12 @@ def options_of(command: str) -> dict[str, str]:
     """Of each option in the help: its default, if it states one."""
     text = help_of(command)
     found = re.findall(r"^  (?:-\w,)?(--[a-z-]+)(.*)$", text, re.M)
-    return {name: (re.findall(r"=([^\s()=]+)(?:  |$| \()", rest) or [""])[0] for name, rest in found}
+    return {name: (re.findall(r"^\S* \S+ \(([^\s()]+)\)(?: |$)", rest) or [""])[0] for name, rest in found}
 
 
 def names_of(command: str) -> set[str]:
     """Of the options in the help, the further names that each may have included."""
     return {name for line in re.findall(r"^  (-\S+)", help_of(command), re.M) for name in line.split(",")}
-
-
-def in_bytes(size: str) -> str:
-    return str(int(size.removesuffix(" MiB")) << 20) if size.endswith(" MiB") else size
 
 
 def test_options_are_those_of_help():
@@ -64,7 +60,7 @@ def test_options_are_those_of_help():
     for names, _, default in table(OPERATIONS, "Options"):
         names = re.findall(r"`(--[a-z-]+)", names)
         defaults = default.split(",") if len(names) > 1 else [default]
-        described |= {name: in_bytes(value.strip()) for name, value in zip(names, defaults, strict=True)}
+        described |= {name: value.strip().replace(" MiB", "MiB") for name, value in zip(names, defaults, strict=True)}
     assert described.keys() == offered.keys()
     for name, default in offered.items():
         assert default in ("", described[name]), name

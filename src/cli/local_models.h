@@ -1,0 +1,36 @@
+// Models that lie on this machine already, where other programs have put them, and the names that they can be called by.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace coppice::cli {
+
+struct LocalModel {
+  std::string name;                  ///< of no other model in its place: "publisher/repo/file", "llama3.2:1b"
+  std::string served;                ///< by this name: the file's, without ending and part's number, or Ollama's
+  std::vector<std::string> aliases;  ///< others may have them, too: "publisher/repo", "repo", "file"
+  std::filesystem::path path;        ///< of a split model the first part
+};
+
+/// Where a program keeps models.
+struct ModelPlace {
+  std::string owner;             ///< "Hugging Face"
+  std::filesystem::path folder;  ///< it need not be there
+  std::vector<LocalModel> models;
+};
+
+/// Looks into COPPICE_MODELS (folders, separated by colons), the caches of Hugging Face, Ollama, LM Studio and llama.cpp, and
+/// our own: as the environment says where they are. What can't be read is left out. Opens no model.
+std::vector<ModelPlace> local_models();
+
+/// The GGUF files in a folder and the folders in it, some levels deep.
+std::vector<LocalModel> models_in(const std::filesystem::path& folder);
+
+/// The file that somebody means who says: a file; a folder with one model; or a local model's name, a part of it
+/// that fits one only, or "publisher/repo:Q4_K_M". Capitals don't count in names. Projectors (mmproj) are no models here.
+/// Throws std::runtime_error: there is none, or several, which it lists.
+LocalModel find_model(const std::string& wanted);
+
+}  // namespace coppice::cli

@@ -1,0 +1,83 @@
+#include "cli/models.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/free_memory.h"
+#include "cli/local_models.h"
+#include "model/summary.h"
+
+namespace coppice::cli {
+
+namespace {
+
+/// "135M", "8.0B"; parameters are counted in thousands of thousands.
+std::string count_text(std::int64_t parameters) {
+  const double millions = static_cast<double>(parameters) / 1e6;
+  if (parameters == 0) return "?";
+  return millions < 999.5 ? fmt::format("{:.0f}M", millions) : fmt::format("{:.1f}B", millions / 1000);
+}
+
+std::string known(const std::string& text) {
+  return text.empty() ? "?" : text;
+}
+
+/// yes, or why not.
+std::string verdict(const model::Summary& summary, std::size_t free) {
+  if (!summary.complaint.empty()) return "no: " + summary.complaint;
+  if (free > 0 && summary.bytes > free) return fmt::format("no: of the memory {} are free", size_text(free));
+  return "yes";
+}
+
+void print(const std::vector<LocalModel>& models) {
+  std::size_t width = 4;
+  for (const LocalModel& model : models) width = std::max(width, model.name.size());
+  fmt::print("  {:{}}  {:12} {:>10} {:>9}  {:8} can be served\n", "name", width, "family", "parameters", "size",
+             "format");
+  const std::size_t free = free_memory();
+  for (const LocalModel& model : models) {
+    const model::Summary summary = model::summarize(model.path.string());
+    fmt::print("  {:{}}  {:12} {:>10} {:>9}  {:8} {}\n", model.name, width, known(summary.family),
+               count_text(summary.parameters), size_text(summary.bytes), known(summary.format), verdict(summary, free));
+  }
+}
+
+int list(const std::string& folder) {
+  std::vector<ModelPlace> places;
+  if (folder.empty()) {
+    places = local_models();
+  } else {
+    places.push_back({"Folder", folder, models_in(folder)});
+  }
+  bool any = false;
+  for (const ModelPlace& place : places) {
+    if (place.models.empty()) continue;
+    fmt::print("{}{}, {}\n", any ? "\n" : "", place.owner, place.folder.string());
+    print(place.models);
+    any = true;
+  }
+  if (any) return 0;
+  fmt::print("There are no models in\n");
+  for (const ModelPlace& place : places) fmt::print("  {} ({})\n", place.folder.string(), place.owner);
+  if (folder.empty()) fmt::print("COPPICE_MODELS may name more folders, separated by colons.\n");
+  return 0;
+}
+
+}  // namespace
+
+void add_models(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("models", "List the models of this machine, and whether they can be served");
+  auto folder = std::make_shared<std::string>();
+  command->add_option("folder", *folder, "Look into this folder, instead of the usual places")
+      ->check(CLI::ExistingDirectory);
+  command->callback([folder, &exit_code] { exit_code = list(*folder); });
+}
+
+}  // namespace coppice::cli

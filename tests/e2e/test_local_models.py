@@ -1,0 +1,251 @@
+"""Models where other programs keep them: found by name, listed, and refused with the reason. Each layout is made up here."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coppice_process import Coppice, binary, model_path
+from gguf_edit import Gguf
+
+RANDOM_MODEL = Path(__file__).resolve().parents[2] / "bench/random_model.py"
+SHAPE = ["--types", "q8_0", "--embd", "64", "--ff", "64", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--head-size",
+         "32", "--context", "512"]
+WHERE = ("COPPICE_MODELS", "COPPICE_CACHE", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "OLLAMA_MODELS", "LLAMA_CACHE")
+
+
+@pytest.fixture(scope="module")
+def small_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "small.gguf"
+    subprocess.run([sys.executable, RANDOM_MODEL, *SHAPE, "--vocabulary", model_path(), path], check=True, timeout=60)
+    return path
+
+
+@pytest.fixture(scope="module")
+def small(small_path):
+    return Gguf(small_path)
+
+
+def mib(files) -> str:
+    return f"{sum(Path(file).stat().st_size for file in files) / (1 << 20):.0f}"
+
+
+class Home:
+    """A home folder with nothing in it but what a test puts there."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.environment = {name: value for name, value in os.environ.items() if name not in WHERE} | {"HOME": str(folder)}
+
+    def coppice(self, *arguments) -> subprocess.CompletedProcess:
+        return subprocess.run([binary(), *arguments], env=self.environment, capture_output=True, text=True, timeout=60)
+
+    def models(self, *arguments) -> dict[str, str]:
+        """Each listed model's line by its name."""
+        done = self.coppice("models", *arguments)
+        assert done.returncode == 0, done.stderr
+        if done.stdout.startswith("There are no models"):
+            return {}
+        lines = [line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith("  ")]
+        return {name: rest for name, rest in lines if name != "name"}
+
+    def refused(self, model, *words) -> str:
+        """The port is taken, so a model that is found ends it, too."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            done = self.coppice("serve", str(model), "--port", str(listener.getsockname()[1]), "--kv-bytes", "16MiB")
+        assert done.returncode == 1 and "listening" not in done.stderr, done.stderr
+        assert all(word in done.stderr for word in words), done.stderr
+        return done.stderr
+
+    def finds(self, wanted) -> bool:
+        """It gets as far as the port, which is taken: the model is loaded by then but for its weights."""
+        return "in use" in self.refused(wanted)
+
+    def hugging_face(self, repo, file, path, snapshot="0123abcd"):
+        folder = self.folder / ".cache/huggingface/hub" / ("models--" + repo.replace("/", "--"))
+        blob = folder / "blobs" / f"{snapshot}-{file.replace('/', '-')}"
+        link = folder / "snapshots" / snapshot / file
+        for made in (blob, link):
+            made.parent.mkdir(parents=True, exist_ok=True)
+        blob.hardlink_to(path)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+        return folder
+
+    def ollama(self, name, tag, path, host="registry.ollama.ai/library"):
+        folder = self.folder / ".ollama/models"
+        digest = f"sha256-{name}{tag}".replace("/", "")
+        manifest = folder / "manifests" / host / name / tag
+        for made in (manifest, folder / "blobs/x"):
+            made.parent.mkdir(parents=True, exist_ok=True)
+        (folder / "blobs" / digest).hardlink_to(path)
+        layers = [{"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:licence", "size": 1},
+                  {"mediaType": "application/vnd.ollama.image.model", "digest": digest.replace("-", ":", 1), "size": 1}]
+        manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+
+    def file(self, place, path):
+        target = self.folder / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.hardlink_to(path)
+        return target
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home(tmp_path)
+
+
+def test_nothing_there(home):
+    done = home.coppice("models")
+    assert done.returncode == 0
+    assert done.stdout.startswith("There are no models in\n")
+    assert str(home.folder / ".cache/huggingface/hub") in done.stdout
+    home.refused("smol", "no file, folder or local model 'smol'", "coppice models")
+    home.refused("./smol.gguf", "no file or folder ./smol.gguf")
+    home.refused(home.folder, f"no GGUF file in the folder {home.folder}")
+
+
+def test_every_place_is_looked_into(home, small_path):
+    home.hugging_face("alice/Wood-GGUF", "Wood-1B.Q8_0.gguf", small_path)
+    home.ollama("oak", "latest", small_path)
+    home.ollama("fir", "1b", small_path)
+    home.ollama("bob/elm", "2b", small_path, host="registry.ollama.ai")
+    home.ollama("carol/ash", "q8", small_path, host="hf.co")
+    home.file(".lmstudio/models/dora/Yew-GGUF/Yew-Q8_0.gguf", small_path)
+    home.file(".cache/lm-studio/models/emil/Lime-GGUF/Lime-Q8_0.gguf", small_path)
+    home.file(".cache/llama.cpp/fred_Pine_Pine-Q8_0.gguf", small_path)
+    home.file(".cache/coppice/Beech.gguf", small_path)
+    home.file("one/deep/er/Rowan.gguf", small_path)
+    home.file("two/Maple.GGUF", small_path)
+    home.environment["COPPICE_MODELS"] = f"{home.folder}/one:{home.folder}/two"
+    listed = home.models()
+    assert sorted(listed) == sorted([
+        "alice/Wood-GGUF/Wood-1B.Q8_0", "oak:latest", "fir:1b", "bob/elm:2b", "hf.co/carol/ash:q8", "dora/Yew-GGUF/Yew-Q8_0",
+        "emil/Lime-GGUF/Lime-Q8_0", "fred_Pine_Pine-Q8_0", "Beech", "deep/er/Rowan", "Maple"])
+    for line in listed.values():
+        assert line.split() == ["llama", "3M", mib([small_path]), "MiB", "Q8_0", "yes"], line
+
+
+def test_variables_say_where_the_caches_are(home, small_path):
+    home.hugging_face("alice/Wood-GGUF", "Wood.gguf", small_path)
+    (home.folder / ".cache/huggingface").rename(home.folder / "elsewhere")
+    assert home.models() == {}
+    home.environment["HF_HOME"] = str(home.folder / "elsewhere")
+    assert list(home.models()) == ["alice/Wood-GGUF/Wood"]
+    home.ollama("oak", "latest", small_path)
+    (home.folder / ".ollama/models").rename(home.folder / "blobs-here")
+    home.environment["OLLAMA_MODELS"] = str(home.folder / "blobs-here")
+    assert set(home.models()) == {"alice/Wood-GGUF/Wood", "oak:latest"}
+
+
+def test_names(home, small_path):
+    """Whole names, repositories, files, capitals, endings, a format behind a colon, and a part that fits one only."""
+    home.hugging_face("alice/Wood-GGUF", "Wood-Q8_0.gguf", small_path)
+    other = home.folder / "other"
+    other.write_bytes(small_path.read_bytes())
+    home.hugging_face("alice/Wood-GGUF", "Wood-Q4_K_M.gguf", other)
+    home.ollama("oak", "latest", small_path)
+    more = home.folder / "more"
+    more.write_bytes(small_path.read_bytes())
+    home.ollama("oak", "7b", more)
+    for name in ("alice/Wood-GGUF/Wood-Q8_0", "wood-q8_0.GGUF", "alice/wood-gguf:q8_0", "Wood-GGUF:Q4_K_M", "oak", "oak:7b", "q4_k"):
+        assert home.finds(name), name
+    said = home.refused("alice/Wood-GGUF", "'alice/Wood-GGUF' may be one of 2 models; say which:")
+    assert said.splitlines()[1:] == ["  alice/Wood-GGUF/Wood-Q4_K_M", "  alice/Wood-GGUF/Wood-Q8_0"]
+    home.refused("birch", "no file, folder or local model 'birch'")
+
+
+def test_one_file_in_two_places_is_one_model(home, small_path):
+    home.file("here/Wood.gguf", small_path)
+    (home.folder / ".cache/llama.cpp").mkdir(parents=True)
+    (home.folder / ".cache/llama.cpp/Wood.gguf").symlink_to(home.folder / "here/Wood.gguf")
+    home.environment["COPPICE_MODELS"] = f"{home.folder}/here"
+    assert home.finds("wood")
+
+
+def test_the_snapshot_that_main_names_counts(home, small, small_path):
+    broken = home.folder / "broken"
+    broken.write_text("<html>")
+    for snapshot, path in (("aaaa", broken), ("bbbb", small_path), ("cccc", broken)):
+        folder = home.hugging_face("alice/Wood", "Wood.gguf", path, snapshot)
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("bbbb")
+    assert home.models()["alice/Wood/Wood"].endswith("yes")
+
+
+def test_a_folder(home, small, small_path):
+    folder = home.file("models/Wood-Q8_0.gguf", small_path).parent
+    home.file("models/mmproj-Wood-F16.gguf", small_path)
+    assert home.finds(folder)
+    other = home.folder / "other"
+    other.write_bytes(small_path.read_bytes())
+    home.file("models/more/Yew.gguf", other)
+    home.refused(folder, "may be one of 2 models", f"{folder}/Wood-Q8_0.gguf", f"{folder}/more/Yew.gguf")
+    assert set(home.models(folder)) == {"Wood-Q8_0", "mmproj-Wood-F16", "more/Yew"}
+
+
+def test_a_split_model_is_one_model(home, small):
+    folder = home.folder / ".lmstudio/models/dora/Yew"
+    folder.mkdir(parents=True)
+    parts = small.split(folder, "Yew-Q8_0", 3)
+    listed = home.models()
+    assert list(listed) == ["dora/Yew/Yew-Q8_0"]
+    assert listed["dora/Yew/Yew-Q8_0"].split()[2:4] == [mib(parts), "MiB"]
+    assert home.finds("yew")
+    Path(parts[1]).unlink()
+    assert "no: part 2 of 3 of the model is missing" in home.models()["dora/Yew/Yew-Q8_0"]
+
+
+def test_why_a_model_cannot_be_served(home, small, small_path):
+    folder = home.folder / "models"
+    folder.mkdir()
+    home.environment["COPPICE_MODELS"] = str(folder)
+    for family in ("mamba", "clip"):
+        other = small.changed()
+        other.set("general.architecture", family)
+        other.write(folder / f"{family}.gguf")
+    (folder / "page.gguf").write_text("<html><body>Please sign in.</body></html>")
+    (folder / "cut.gguf").write_bytes(small_path.read_bytes()[:-1000])
+    (folder / "gone.gguf").symlink_to(folder / "nothing")
+    other = small.changed()
+    del other.tensors["blk.1.ffn_up.weight"]
+    other.write(folder / "lacking.gguf")
+    with (folder / "huge.gguf").open("wb") as file:  # a hole behind the tensors takes no room
+        file.write(small_path.read_bytes())
+        file.truncate(1 << 43)
+    listed = home.models()
+    for name, words in {"mamba": "no: the family 'mamba' is not known", "clip": "no: a projector for images",
+                        "page": "no: is not a GGUF file", "cut": "truncated", "gone": "No such file",
+                        "lacking": "no: lacks the tensor blk.1.ffn_up.weight", "huge": "no: of the memory"}.items():
+        assert words in listed[name], listed[name]
+
+
+def test_ollamas_name_is_what_answers_say(tmp_path, small_path, monkeypatch):
+    home = Home(tmp_path)
+    home.ollama("oak", "1b", small_path)
+    for name in WHERE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Coppice("--kv-bytes", "16MiB", "--threads", "1", model="oak") as server:
+        assert server.get("/v1/models")[1]["data"][0]["id"] == "oak:1b"
+        assert server.post("/v1/completions", {"model": "oak:1b", "prompt": "a", "max_tokens": 2})["model"] == "oak:1b"
+
+
+def test_help_shows_an_example_for_each_group_and_plain_units(home):
+    said = home.coppice("serve", "--help").stdout
+    for group in ("Model", "Cache and scheduling", "Network", "For requests that don't say"):
+        assert f"\n{group}: for example\n    coppice serve " in said
+    for option in ("--kv-bytes SIZE ", "--max-body SIZE (16MiB)", "--isolate none|keys (none)", "--drain-seconds SECONDS (25)",
+                   "--max-model-len N\n"):
+        assert option in said, option
+    assert "1000b" not in said and "Env:" not in said and "--help TEXT" not in said
+
+
+def test_what_is_wrong_is_said_before_listening(home, small_path):
+    assert home.finds(small_path)  # the port is in use
+    home.refused(home.folder / "no.gguf", "There is no file or folder")
+    (home.folder / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    home.refused(home.folder / "broken.gguf", "broken.gguf")
