@@ -198,6 +198,13 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->check(CLI::IsMember({"none", "keys"}))
       ->capture_default_str()
       ->group(group);
+  command
+      .add_option("--response-store", s.api.response_store_bytes,
+                  "Memory for responses that /v1/responses stores: 64MiB, bytes; 0: none is stored")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::Range(0.0, 1e15))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--request-seconds", s.api.request_seconds, "Longest time that a request may take; 0: no limit")
       ->check(seconds_from(0))
       ->capture_default_str()

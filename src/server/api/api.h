@@ -1,5 +1,7 @@
 // Api: the routes and what they do. From an HttpRequest to a reply, through the engine.
 //
+// api_generate.cpp has what generations need, api_responses.cpp the routes to stored responses, api.cpp the rest.
+//
 // Belongs to the io thread. Bodies are parsed, rendered and tokenized on the worker, grammars compiled on
 // another; nothing else leaves the thread.
 //
@@ -18,7 +20,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "server/api/api_config.h"
 #include "server/api/api_keys.h"
@@ -26,6 +27,8 @@
 #include "server/api/cors.h"
 #include "server/api/dialect.h"
 #include "server/api/metrics.h"
+#include "server/api/response_store.h"
+#include "server/api/route_table.h"
 #include "server/http/http.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/model.h"
@@ -58,14 +61,6 @@ class Api final : public HttpHandler {
   void set_http_figures(std::function<HttpFigures()> figures) { http_figures_ = std::move(figures); }
 
  private:
-  using Action = boost::asio::awaitable<void> (Api::*)(HttpRequest&, ReplyWriter&);
-  struct Route {
-    std::string path;
-    const char* method;
-    Action action = nullptr;           ///< one of the two
-    std::unique_ptr<Dialect> dialect;  ///< generations
-  };
-  const Route* find(std::string_view path) const;
   /// In the route's dialect. `route`: null: none.
   Reply error_reply(const RequestError& error, const Route* route) const;
 
@@ -75,6 +70,11 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> slots(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> metrics(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> cache_stats(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> get_response(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> response_input(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> delete_response(HttpRequest& request, ReplyWriter& out);
+  /// The one that the path names. Throws RequestError (404).
+  std::shared_ptr<const StoredResponse> stored_response(const HttpRequest& request);
   template <std::string (*make_reply)(const Model&, std::string_view)>
   boost::asio::awaitable<void> convert(HttpRequest& request, ReplyWriter& out);
 
@@ -100,7 +100,8 @@ class Api final : public HttpHandler {
   WorkQueue& worker_;
   WorkQueue& compiling_;  ///< for grammars
   Metrics metrics_;
-  std::vector<Route> routes_;
+  ResponseStore responses_;
+  RouteTable routes_;
   std::unique_ptr<Dialect> default_dialect_;  ///< for errors where no route has another
   std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };
   std::shared_ptr<Model> model_;

@@ -46,17 +46,18 @@ struct ServedNames {
 
 struct ApiConfig {
   ServedNames names;
-  std::size_t max_pending_bytes = std::size_t{1} << 20;  ///< per stream, not taken by its client
-  std::size_t max_answer_bytes = std::size_t{16} << 20;  ///< of JSON, of an answer that is not a stream
-  double request_seconds = 0;                            ///< deadline of a request; 0: none
-  double ping_seconds = 5;                               ///< a stream's longest silence; 0: no limit
-  std::string api_keys_file;                             ///< see ApiKeys
-  std::vector<std::string> api_keys;                     ///< more of them. Without file and keys everybody may come in
-  std::string cors_origins;                              ///< see Cors
-  GenerationDefaults defaults;                           ///< for requests that don't say
-  std::string model_path;                                ///< as the operator wrote it
-  std::string version = "0";                             ///< of this server
-  bool isolate_keys = false;                             ///< no key's requests share the cache with another's
+  std::size_t max_pending_bytes = std::size_t{1} << 20;      ///< per stream, not taken by its client
+  std::size_t max_answer_bytes = std::size_t{16} << 20;      ///< of JSON, of an answer that is not a stream
+  std::size_t response_store_bytes = std::size_t{64} << 20;  ///< of ResponseStore; 0: nothing is stored
+  double request_seconds = 0;                                ///< deadline of a request; 0: none
+  double ping_seconds = 5;                                   ///< a stream's longest silence; 0: no limit
+  std::string api_keys_file;                                 ///< see ApiKeys
+  std::vector<std::string> api_keys;  ///< more of them. Without file and keys everybody may come in
+  std::string cors_origins;           ///< see Cors
+  GenerationDefaults defaults;        ///< for requests that don't say
+  std::string model_path;             ///< as the operator wrote it
+  std::string version = "0";          ///< of this server
+  bool isolate_keys = false;          ///< no key's requests share the cache with another's
   CacheReports cache_reports = CacheReports::kText;
   bool verbose = false;  ///< chats' answers say their prompts
 };

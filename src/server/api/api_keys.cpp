@@ -94,6 +94,10 @@ const ApiKey* ApiKeys::find(std::string_view authorization) const {
   return found;
 }
 
+bool ApiKeys::has_tenant(std::string_view salt) const {
+  return std::ranges::any_of(keys_, [&](const ApiKey& key) { return tenant_salt(key) == salt; });
+}
+
 std::string tenant_salt(const ApiKey& key) {
   std::string salt(1, '\xff');
   return salt.append(key.digest.begin(), key.digest.end());

@@ -45,6 +45,8 @@ class ApiKeys {
 
   /// The key of an Authorization field ("Bearer ..."); null: none of ours. Valid until reload().
   const ApiKey* find(std::string_view authorization) const;
+  /// Is it some key's tenant_salt()?
+  bool has_tenant(std::string_view salt) const;
 
  private:
   std::string path_;
@@ -52,7 +54,8 @@ class ApiKeys {
   std::vector<ApiKey> keys_;  ///< all
 };
 
-/// What goes before the salts of a key's requests, so that they share the cache with no other key's. No two pairs of
+/// What goes before the salts of a key's requests, so that they share the cache with no other key's, and stands for the key
+/// wherever something is somebody's. No two pairs of
 /// a key and a request's own salt give the same: this has a fixed length. Nor does a request without a key ever give one
 /// of them: the first byte is in no UTF-8 text, which such a request's salt is.
 std::string tenant_salt(const ApiKey& key);

@@ -40,6 +40,7 @@ struct RequestLimits {
   int max_choices = 32;  ///< of `n`: the samples of one prompt run together
   int max_prompts = kMaxPrompts;
   GenerationDefaults defaults;
+  std::string_view tenant;  ///< HttpRequest's: whose request it is
 };
 
 /// More prompts than can wait and run could never all be let in, however often they are sent. `most`: of the API.

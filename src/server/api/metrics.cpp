@@ -136,7 +136,26 @@ void add_engine(Families& out, const Snapshot& s) {
 
 }  // namespace
 
-std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http) const {
+Rejection rejection_of(int status, bool draining) {
+  switch (status) {
+    case 401:
+      return Rejection::kUnauthorized;
+    case 408:
+      return Rejection::kTooSlow;
+    case 413:
+    case 431:
+      return Rejection::kTooLarge;
+    case 503:
+      return draining ? Rejection::kShutdown : Rejection::kUnavailable;
+    case 504:
+      return Rejection::kTimeout;
+    default:
+      return Rejection::kInvalid;
+  }
+}
+
+std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http,
+                            const ResponseStoreFigures& responses) const {
   static constexpr std::array kReasons = {"too_long",  "too_many_samples", "queue_full", "shutdown", "failed",
                                           "timeout",   "unsatisfiable",    "too_heavy",  "invalid",  "unauthorized",
                                           "too_large", "too_slow",         "unavailable"};
@@ -168,6 +187,11 @@ std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures&
   add_gauge(out, "coppice_ready", "1 when the model is loaded.", snapshot != nullptr ? 1 : 0);
   add_gauge(out, "coppice_connections", "Open connections.", http.connections);
   add_gauge(out, "coppice_http_body_bytes", "Bytes of request bodies that arrive or wait to be read.", http.body_bytes);
+  add_gauge(out, "coppice_stored_responses", "Responses that can be read again.", responses.responses);
+  add_gauge(out, "coppice_stored_response_bytes", "Bytes of stored responses, and of the input of running ones.",
+            responses.bytes);
+  add_counter(out, "coppice_stored_response_evictions_total", "Stored responses given up for room.",
+              responses.evictions);
   if (snapshot != nullptr) add_engine(out, *snapshot);
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, out);

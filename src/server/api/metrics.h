@@ -14,6 +14,7 @@
 #include "engine/histogram.h"
 #include "engine/request.h"
 #include "engine/snapshot.h"
+#include "server/api/response_store.h"
 #include "server/http/http.h"
 #include "server/jobs/model.h"
 #include "server/jobs/reply_loop.h"
@@ -32,6 +33,9 @@ enum class Rejection : std::uint8_t {
   kTooSlow,
   kUnavailable,
 };
+
+/// Of a refusal with this HTTP status. `draining`: the server is.
+Rejection rejection_of(int status, bool draining);
 
 class Metrics final : public ReplyObserver {
  public:
@@ -54,7 +58,8 @@ class Metrics final : public ReplyObserver {
   }
 
   /// `snapshot`: null while the model is loading.
-  std::string scrape(const engine::Snapshot* snapshot, const HttpFigures& http) const;
+  std::string scrape(const engine::Snapshot* snapshot, const HttpFigures& http,
+                     const ResponseStoreFigures& responses) const;
 
  private:
   std::map<std::pair<std::string, int>, std::int64_t> requests_;  ///< by path and status

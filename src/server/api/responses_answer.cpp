@@ -52,7 +52,7 @@ JsonObject ResponsesAnswer::response(const char* status) const {
   json["created_at"] = head_.created;
   json["model"] = head_.model;
   json["status"] = status;
-  for (const char* name : {"error", "incomplete_details", "previous_response_id", "usage"}) json[name] = nullptr;
+  for (const char* name : {"error", "incomplete_details", "usage"}) json[name] = nullptr;
   JsonArray& output = json["output"].emplace_array();
   if (std::string_view(status) == "in_progress") return json;
   for (const Item& item : items_) output.push_back(item_json(item, true));
@@ -122,6 +122,14 @@ std::string ResponsesAnswer::delta(Delta&& delta) {
   return out;
 }
 
+bool ResponsesAnswer::keep(const JsonObject& response) {
+  std::vector<ConversationItem> output;
+  for (const Item& item : items_) output.push_back({.id = item.id, .json = dump(item_json(item, true))});
+  JsonObject body = response;
+  body.erase("output");
+  return store_(head_.id, dump(std::move(body)), std::move(output));
+}
+
 std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList) {
   std::string out = begin() + close();
   const bool whole = finish_ == sampling::Finish::kStop;
@@ -132,6 +140,7 @@ std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList) {
                              {"output_tokens", usage.completion_tokens},
                              {"output_tokens_details", JsonObject{{"reasoning_tokens", 0}}},
                              {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+  if (store_) json["store"] = keep(json);
   if (!stream_) return dump(std::move(json));
   return out + event(whole ? "response.completed" : "response.incomplete", {{"response", std::move(json)}});
 }

@@ -5,21 +5,30 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "server/api/dialect.h"
+#include "server/api/response_store.h"
 #include "server/jobs/answer.h"
 
 namespace coppice::server {
 
 class ResponsesAnswer final : public Answer {
  public:
-  /// settings: what the answer repeats of its request.
-  ResponsesAnswer(AnswerHead head, bool stream, JsonObject settings)
-      : head_(std::move(head)), stream_(stream), settings_(std::move(settings)), bytes_(dump(settings_).size()) {}
+  /// Keeps a response under its id: as JSON without its output, and the output. Returns false if there is no room.
+  using Store = std::move_only_function<bool(std::string id, std::string body, std::vector<ConversationItem> output)>;
+
+  /// settings: what the answer repeats of its request. store: called once, at the end; empty: it is not to be stored.
+  ResponsesAnswer(AnswerHead head, bool stream, JsonObject settings, Store store = {})
+      : head_(std::move(head)),
+        stream_(stream),
+        settings_(std::move(settings)),
+        store_(std::move(store)),
+        bytes_(dump(settings_).size()) {}
 
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
@@ -43,12 +52,14 @@ class ResponsesAnswer final : public Answer {
   std::string event(const char* type, JsonObject data) const;
   std::string item_event(const char* type, JsonObject data) const;
   JsonObject response(const char* status) const;
+  bool keep(const JsonObject& response);
   static JsonObject item_json(const Item& item, bool whole);
   static JsonObject part_json(const Item& item);
 
   AnswerHead head_;
   bool stream_;
   JsonObject settings_;
+  Store store_;
   std::vector<Item> items_;
   bool begun_ = false, open_ = false;  ///< the last item is
   std::optional<sampling::Finish> finish_;

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <atomic>
+#include <boost/json/parse.hpp>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "server/api/json_fields.h"
+#include "server/api/responses_items.h"
 #include "server/api/sampling_fields.h"
 #include "server/api/structured_output.h"
 #include "server/api/tool_fields.h"
@@ -16,111 +20,104 @@ namespace coppice::server {
 
 namespace {
 
-constexpr UnbuiltField kUnbuilt[] = {
-    {"previous_response_id"}, {"conversation"}, {"background"}, {"prompt"}, {"top_logprobs"}};
+constexpr UnbuiltField kUnbuilt[] = {{"conversation"}, {"background"}, {"prompt"}, {"top_logprobs"}};
+
+constexpr std::size_t kMaxReferences = 1024;
 
 void log_ignored(const std::string& what) {
   static std::atomic<bool> logged = false;
   if (!logged.exchange(true)) SPDLOG_INFO("/v1/responses: {} is ignored (said once; docs/api.md lists all)", what);
 }
 
-/// A string, or parts of these types.
-std::vector<ContentPart> parts_of(const Json& content, const std::string& path) {
-  if (content.is_string()) return {{std::string(content.get_string())}};
-  const JsonArray* list = content.if_array();
-  if (list == nullptr) throw RequestError::bad_field(path, "must be a string or a list of parts", "invalid_type");
-  std::vector<ContentPart> parts;
-  for (std::size_t i = 0; i < list->size(); ++i) {
-    const std::string where = fmt::format("{}[{}]", path, i);
-    const JsonFields part(object_of(&(*list)[i], where), where + ".");
-    const std::string type = part.required_string("type");
-    if (type != "input_text" && type != "output_text" && type != "text" && type != "reasoning_text")
-      throw RequestError::unsupported(part.path("type"),
-                                      fmt::format("parts of the type \"{}\" are not supported", type));
-    parts.push_back({part.required_string("text")});
-  }
-  return parts;
+Json parsed(const ConversationItem& item) {
+  return boost::json::parse(item.json, {}, {.max_depth = kMaxJsonDepth});
 }
 
-std::string text_of(const Json& content, const std::string& path) {
-  std::string text;
-  for (ContentPart& part : parts_of(content, path)) text += part.text;
-  return text;
+/// The conversation that the request goes on from, the same as if its items were sent again.
+void add_previous(const StoredResponse& last, Turns& turns) {
+  for (const StoredResponse* turn : conversation(last)) {
+    for (const auto* items : {&turn->input, &turn->output}) {
+      for (const ConversationItem& item : *items) {
+        const Json json = parsed(item);
+        try {
+          turns.add(JsonFields(json.get_object()));
+        } catch (const RequestError& e) {  // what the model wrote, and was stopped in
+          throw RequestError::bad_field("previous_response_id", fmt::format("cannot go on from it: {}", e.what()));
+        }
+      }
+    }
+  }
 }
 
-/// Items become messages: what the assistant thought, said and called in one turn are one.
-class Turns {
- public:
-  void add(const JsonFields& item) {
-    const std::string type = item.string("type").value_or("message");
-    if (type == "message") {
-      add_message(item);
-    } else if (type == "function_call") {
-      assistant(!messages_.empty() && messages_.back().role == "assistant")
-          .calls.push_back({.id = item.required_string("call_id"),
-                            .name = item.required_string("name"),
-                            .arguments = parse_arguments(item)});
-    } else if (type == "function_call_output") {
-      const Json* output = item.find("output");
-      if (output == nullptr) throw RequestError::bad_field(item.path("output"), "is required", "missing_field");
-      messages_.push_back({.role = "tool",
-                           .content = parts_of(*output, item.path("output")),
-                           .call_id = item.required_string("call_id")});
-    } else if (type == "reasoning") {
-      if (const Json* content = item.find("content")) reasoning_ += text_of(*content, item.path("content"));
+/// {"type": "item_reference", "id"}: an item of a stored response's output. Its id has the response's in it.
+/// `seen`: ids of those before it. A few bytes stand for a large item, so each may come once.
+ConversationItem referred(const JsonFields& item, const ResponseOwner& owner, ResponseStore& store,
+                          std::set<std::string>& seen) {
+  const std::string id = item.required_string("id");
+  if (!seen.insert(id).second) throw RequestError::bad_field(item.path("id"), "is a duplicate");
+  if (seen.size() > kMaxReferences)
+    throw RequestError::bad_field("input", fmt::format("must refer to at most {} items", kMaxReferences));
+  const std::size_t begin = std::min(id.find('_'), id.size() - 1) + 1;
+  const auto response = store.find(id.substr(begin, id.rfind('_') - begin), owner);
+  if (response)
+    for (const ConversationItem& candidate : response->output)
+      if (candidate.id == id) return candidate;
+  throw RequestError(404, fmt::format("Item with id '{}' not found.", id), item.path("id"), "item_not_found");
+}
+
+/// With what is to be kept of them, if `keep`.
+std::vector<ConversationItem> add_input(const JsonFields& f, bool keep, const ResponseOwner& owner,
+                                        ResponseStore& store, Turns& turns) {
+  const Json* input = f.find("input");
+  if (input == nullptr) throw RequestError::bad_field("input", "is required", "missing_field");
+  const JsonArray text = {text_item(input->is_string() ? std::string(input->get_string()) : "")};
+  const JsonArray* items = input->is_string() ? &text : input->if_array();
+  if (items == nullptr) throw RequestError::bad_field("input", "must be a string or a list of items", "invalid_type");
+  if (items->empty()) throw RequestError::bad_field("input", "must not be empty");
+  std::vector<ConversationItem> kept;
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < items->size(); ++i) {
+    const std::string where = fmt::format("input[{}]", i);
+    const JsonObject& item = object_of(&(*items)[i], where);
+    const JsonFields fields(item, where + ".");
+    if (fields.string("type") == "item_reference") {
+      ConversationItem other = referred(fields, owner, store, seen);
+      turns.add(JsonFields(parsed(other).get_object(), where + "."));
+      if (keep) kept.push_back(std::move(other));
     } else {
-      throw RequestError::unsupported(item.path("type"),
-                                      fmt::format("items of the type \"{}\" are not supported", type));
+      turns.add(fields);
+      if (keep) kept.push_back(kept_item(item));
     }
   }
-  void add_text(std::string role, std::string text) {
-    messages_.push_back({.role = std::move(role), .content = {{std::move(text)}}});
-  }
-  std::vector<Message> take() { return std::move(messages_); }
+  return kept;
+}
 
- private:
-  Message& assistant(bool same_turn) {
-    if (!same_turn) messages_.push_back({.role = "assistant"});
-    messages_.back().reasoning += std::exchange(reasoning_, {});
-    return messages_.back();
-  }
-  void add_message(const JsonFields& item) {
-    const std::string role = item.required_string("role");
-    const Json* content = item.find("content");
-    if (content == nullptr) throw RequestError::bad_field(item.path("content"), "is required", "missing_field");
-    if (role != "user" && role != "assistant" && role != "system" && role != "developer")
-      throw RequestError::bad_field(item.path("role"),
-                                    fmt::format("\"{}\" is none of system, developer, user and assistant", role));
-    std::vector<ContentPart> parts = parts_of(*content, item.path("content"));
-    if (role == "assistant") {
-      assistant(false).content = std::move(parts);
-    } else {
-      messages_.push_back({.role = role == "user" ? role : "system", .content = std::move(parts)});
-    }
-  }
+/// Null: the request has none.
+std::shared_ptr<const StoredResponse> find_previous(const JsonFields& f, const ResponseOwner& owner,
+                                                    ResponseStore& store) {
+  const auto id = f.string("previous_response_id");
+  if (!id || id->empty()) return nullptr;
+  if (!store.on())
+    throw RequestError::unsupported("previous_response_id", "this server stores no responses (--response-store 0)");
+  auto found = store.find(*id, owner);
+  if (!found)
+    throw RequestError(400, fmt::format("Previous response with id '{}' not found.", *id), "previous_response_id",
+                       "previous_response_not_found");
+  return found;
+}
 
-  std::vector<Message> messages_;
-  std::string reasoning_;  ///< of the assistant's next message
-};
-
-std::vector<Message> parse_input(const JsonFields& f) {
+/// The chat, and what is to be stored of it. Instructions are not inherited.
+std::shared_ptr<StoredResponse> parse_conversation(const JsonFields& f, const ResponseOwner& owner,
+                                                   ResponseStore& store, GenerationRequest& r) {
   Turns turns;
   if (auto instructions = f.string("instructions"); instructions && !instructions->empty())
     turns.add_text("system", *std::move(instructions));
-  const Json* input = f.find("input");
-  if (input == nullptr) throw RequestError::bad_field("input", "is required", "missing_field");
-  if (input->is_string()) {
-    turns.add_text("user", std::string(input->get_string()));
-    return turns.take();
-  }
-  const JsonArray* items = input->if_array();
-  if (items == nullptr) throw RequestError::bad_field("input", "must be a string or a list of items", "invalid_type");
-  if (items->empty()) throw RequestError::bad_field("input", "must not be empty");
-  for (std::size_t i = 0; i < items->size(); ++i) {
-    const std::string where = fmt::format("input[{}]", i);
-    turns.add(JsonFields(object_of(&(*items)[i], where), where + "."));
-  }
-  return turns.take();
+  auto previous = find_previous(f, owner, store);
+  if (previous) add_previous(*previous, turns);
+  const bool keep = f.boolean("store").value_or(true) && store.on();
+  auto input = add_input(f, keep, owner, store, turns);
+  r.messages = turns.take();
+  return keep ? store.begin(owner, std::move(previous), std::move(input)) : nullptr;
 }
 
 void parse_choice(const JsonFields& f, Tools& tools) {
@@ -178,13 +175,10 @@ void parse_form(const JsonFields& f, GenerationRequest& r) {
 
 /// What the answer tells of its request.
 JsonObject repeated(const JsonFields& f) {
-  JsonObject json = {{"instructions", nullptr},
-                     {"metadata", JsonObject()},
-                     {"parallel_tool_calls", true},
-                     {"tool_choice", "auto"},
-                     {"tools", JsonArray()},
-                     {"reasoning", nullptr},
-                     {"text", JsonObject{{"format", JsonObject{{"type", "text"}}}}}};
+  JsonObject json = {{"instructions", nullptr},     {"metadata", JsonObject()},
+                     {"parallel_tool_calls", true}, {"previous_response_id", nullptr},
+                     {"tool_choice", "auto"},       {"tools", JsonArray()},
+                     {"reasoning", nullptr},        {"text", JsonObject{{"format", JsonObject{{"type", "text"}}}}}};
   for (auto& field : json)
     if (const Json* value = f.find(std::string(field.key()).c_str())) field.value() = *value;
   return json;
@@ -192,7 +186,7 @@ JsonObject repeated(const JsonFields& f) {
 
 }  // namespace
 
-GenerationRequest parse_responses_request(const JsonObject& body, const RequestLimits& limits) {
+GenerationRequest parse_responses_request(const JsonObject& body, const RequestLimits& limits, ResponseStore& store) {
   const JsonFields f(body);
   refuse_unbuilt(f, kUnbuilt);
   if (f.string("truncation").value_or("disabled") != "disabled")
@@ -202,15 +196,15 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   r.model = f.string("model").value_or("");
   apply_defaults(limits.defaults, r);
   parse_sampling_fields(f, limits, r);
-  r.messages = parse_input(f);
+  parse_engine_fields(f, r);
   r.tools = parse_tool_list(f);
   parse_form(f, r);
   if (const auto most = f.integer("max_output_tokens", 1, std::numeric_limits<std::int32_t>::max()))
     r.max_tokens = static_cast<std::int32_t>(*most);
   if (!r.max_tokens) r.max_tokens = limits.defaults.max_tokens;
   r.stream = f.boolean("stream").value_or(false);
-  parse_engine_fields(f, r);
-  r.own = std::make_shared<const JsonObject>(repeated(f));
+  auto stored = parse_conversation(f, {std::string(limits.tenant), r.cache_salt}, store, r);
+  r.own = std::make_shared<const ResponseTerms>(repeated(f), std::move(stored));
   return r;
 }
 

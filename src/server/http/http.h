@@ -15,13 +15,14 @@ namespace coppice::server {
 struct HttpRequest {
   std::string method;            ///< "GET"; HEAD comes as GET, its body is dropped on the way out
   std::string path;              ///< without the query
+  std::string query;             ///< what is behind the '?', as it was sent
   std::string authorization;     ///< the field's value, or an X-Api-Key as such; empty: none, or more than one
   std::string origin;            ///< of the web page whose request it is, as its browser says; empty: none
   std::string asked_fields;      ///< Access-Control-Request-Headers; empty: none
   bool asks_for_method = false;  ///< there is an Access-Control-Request-Method
   std::string reply_fields;      ///< set by HttpHandler::admit(), also if it throws: lines for the head of the reply
   std::string client;            ///< set by HttpHandler::admit(), for the log: whose key it is
-  std::string tenant_salt;       ///< set by HttpHandler::admit(): goes before the salts of the engine's requests
+  std::string tenant;            ///< set by HttpHandler::admit(): the same for all requests of one key; empty: no keys
   std::string body;
   BodyBudget::Charge body_charge;
 

@@ -52,6 +52,7 @@ HttpRequest read_head(const http::request_header<>& head, const HttpLimits& limi
   const std::string_view target = origin_form(head.target());
   request.path = target.substr(0, target.find('?'));
   if (request.path.empty()) request.path = "/";
+  if (const auto mark = target.find('?'); mark != target.npos) request.query = target.substr(mark + 1);
   request.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string());
   if (const auto [first, last] = head.equal_range(http::field::authorization);
       first != last && std::next(first) == last)
@@ -75,6 +76,19 @@ std::string percent_decoded(std::string_view text) {
     if (encoded) i += 2;
   }
   return out;
+}
+
+std::optional<std::string> query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view field = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(field.size() + 1, query.size()));
+    const std::string_view key = field.substr(0, field.find('='));
+    if (percent_decoded(key) != name) continue;
+    std::string value(field.substr(std::min(key.size() + 1, field.size())));
+    std::ranges::replace(value, '+', ' ');
+    return percent_decoded(value);
+  }
+  return std::nullopt;
 }
 
 std::optional<RequestError> protocol_error(boost::system::error_code error, bool overdue, const HttpLimits& limits) {

@@ -19,6 +19,9 @@ HttpRequest read_head(const boost::beast::http::request_header<>& head, const Ht
 /// RFC 3986, 2.1. What isn't encoded rightly stays as it is.
 std::string percent_decoded(std::string_view text);
 
+/// Of the first field of this name in HttpRequest::query, decoded.
+std::optional<std::string> query_value(std::string_view query, std::string_view name);
+
 /// The reply to what the parser could not take (`overdue`: or didn't get in time); none: nobody is there to read it.
 std::optional<RequestError> protocol_error(boost::system::error_code error, bool overdue, const HttpLimits& limits);
 

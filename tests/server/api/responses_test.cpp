@@ -15,7 +15,8 @@ using nlohmann::json;
 using sampling::Finish;
 
 GenerationRequest parsed(const std::string& fields) {
-  return parse_responses_request(parse_body("{" + fields + "}"), {.n_vocab = 100, .max_choices = 8});
+  static ResponseStore none(0);
+  return parse_responses_request(parse_body("{" + fields + "}"), {.n_vocab = 100, .max_choices = 8}, none);
 }
 
 std::string field_of(const std::string& fields) {

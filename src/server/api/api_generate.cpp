@@ -1,0 +1,176 @@
+// Api's generations: from a body to the engine, and the reply.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <boost/asio/this_coro.hpp>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "server/api/api.h"
+#include "server/api/json_fields.h"
+#include "server/api/random_name.h"
+#include "server/jobs/job.h"
+#include "server/jobs/parsed_answer.h"
+#include "server/jobs/reply_loop.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+RequestError out_of_time_error() {
+  return RequestError::server_error(504, "The request ran out of time before it was read.", "deadline_exceeded");
+}
+
+engine::Clock::duration clock_duration(double seconds) {
+  return std::chrono::duration_cast<engine::Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+/// The earlier of the operator's limit (0: none) and the request's own.
+std::optional<engine::Clock::time_point> deadline_of(engine::Clock::time_point start, double limit_seconds,
+                                                     std::optional<double> timeout_seconds) {
+  double seconds = limit_seconds > 0 ? limit_seconds : std::numeric_limits<double>::infinity();
+  if (timeout_seconds) seconds = std::min(seconds, *timeout_seconds);
+  if (std::isinf(seconds)) return std::nullopt;
+  return start + clock_duration(seconds);
+}
+
+/// What no dialect lets through.
+void check(const GenerationRequest& request) {
+  if (std::ssize(request.prompts) * request.n > std::ptrdiff_t{kMaxChoicesPerRequest})
+    throw RequestError::bad_field(request.input_field,
+                                  fmt::format("prompts times 'n' must be at most {}", kMaxChoicesPerRequest));
+  if (request.cache_salt.size() > kMaxSaltBytes)
+    throw RequestError::bad_field("cache_salt", fmt::format("must be at most {} bytes", kMaxSaltBytes));
+}
+
+/// Every choice begins with its prompt's text. A stream would hold all of them for a client that doesn't read.
+void check_echoes(const Prepared& prepared, std::size_t max_bytes) {
+  std::size_t bytes = 0;
+  for (const std::string& echo : prepared.echoes) bytes += echo.size();
+  for (const std::string& prompt : prepared.prompt_texts) bytes += prompt.size();
+  if (bytes * static_cast<std::size_t>(prepared.terms.n) <= max_bytes) return;
+  throw RequestError(400, fmt::format("the prompts that the answers repeat have over {} bytes together", max_bytes),
+                     prepared.echoes.empty() ? prepared.terms.input_field : "echo", "answer_too_large");
+}
+
+}  // namespace
+
+asio::awaitable<void> Api::prepare(WorkQueue& worker, std::size_t bytes, engine::Clock::time_point asked_at,
+                                   std::function<bool()> step) {
+  const auto start = engine::Clock::now();
+  const auto deadline = deadline_of(asked_at, config_.request_seconds, std::nullopt);
+  const auto turn = [&] {
+    if (draining_) throw RequestError::shutting_down();
+    if (deadline && engine::Clock::now() >= *deadline) throw out_of_time_error();
+    return step();
+  };
+  struct Measure {
+    Metrics& metrics;
+    engine::Clock::time_point start;
+    ~Measure() { metrics.end_preparation(std::chrono::duration<double>(engine::Clock::now() - start).count()); }
+  } const measure{metrics_, start};
+  metrics_.begin_preparation();
+  co_await worker.run(bytes, turn);
+}
+
+GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
+  const int most = dialect.max_prompts();
+  const JsonObject body = parse_body(request.body, json_limits(facts.context_length, std::min(most, kMaxPrompts)));
+  RequestLimits limits = request_limits(facts, most, config_.defaults);
+  limits.tenant = request.tenant;
+  GenerationRequest parsed = dialect.parse(body, limits);
+  parsed.prompt_text |= config_.verbose;
+  check(parsed);
+  if (config_.isolate_keys) parsed.cache_salt.insert(0, request.tenant);
+  const ServedNames& names = config_.names;
+  if (!names.known(parsed.model))
+    throw RequestError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),
+                       "model", "model_not_found");
+  parsed.model = names.resolve(parsed.model);
+  return parsed;
+}
+
+asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& request,
+                                       engine::Clock::time_point asked_at) {
+  try {
+    Model& model = ready_model();
+    std::optional<Preparation> preparation;
+    const std::size_t bytes = request.body.size();
+    co_await prepare(worker_, bytes, asked_at, [&] {
+      if (preparation) return preparation->wants_grammar() || preparation->step();
+      preparation.emplace(model, parse(dialect, model.facts(), request));
+      std::string().swap(request.body);
+      return false;
+    });
+    if (preparation->wants_grammar()) {
+      co_await prepare(compiling_, bytes, asked_at, [&] {
+        preparation->compile_grammar();
+        return true;
+      });
+      co_await prepare(worker_, bytes, asked_at, [&] { return preparation->step(); });
+    }
+    request.drop_body();
+    ready_model();  // throws if it drains by now
+    Prepared prepared = preparation->take();
+    if (prepared.terms.cache_report && config_.cache_reports == CacheReports::kOff)
+      throw RequestError::unsupported("cache_report", "switched off by this server's operator");
+    check_echoes(prepared, config_.max_answer_bytes);
+    co_return prepared;
+  } catch (const RequestError& e) {
+    const bool too_long = e.code() == "context_length_exceeded";
+    metrics_.count_rejected(too_long ? Rejection::kTooLong : rejection_of(e.status(), draining_));
+    throw;
+  }
+}
+
+asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
+                                    std::unique_ptr<Answer>& answer) {
+  const auto start = engine::Clock::now();
+  Prepared prepared = co_await take_in(dialect, request, start);
+  const GenerationTerms& asked = prepared.terms;
+  Model& model = ready_model();
+  // A whole answer is taken at once, whatever its client does: only a stream can have a slow reader.
+  const std::size_t max_pending = asked.stream ? config_.max_pending_bytes : std::numeric_limits<std::size_t>::max();
+  Job job(hub_, model, co_await asio::this_coro::executor, max_pending, asked.input_field);
+  const auto deadline = deadline_of(start, config_.request_seconds, asked.timeout_seconds);
+  int prompt_tokens = 0;
+  for (engine::Request& r : prepared.requests) {
+    r.deadline = deadline;
+    r.cache_report |= spdlog::should_log(spdlog::level::debug);
+    prompt_tokens += static_cast<int>(r.prompt.size());
+    job.submit(std::move(r));
+  }
+  AnswerHead head{.id = std::string(dialect.id_prefix()) + random_name(),
+                  .created = std::time(nullptr),
+                  .model = asked.model,
+                  .fingerprint = fingerprint_,
+                  .context_length = model.facts().context_length,
+                  .n_choices = job.n_choices(),
+                  .n_prompts = job.n_choices() / asked.n,
+                  .prompt_tokens = prompt_tokens,
+                  .prompts = std::move(prepared.prompt_texts),
+                  .echoes = std::move(prepared.echoes),
+                  .reporting = {asked.cache_report, &model, config_.cache_reports}};
+  // The log's cache reports have these numbers: the engine tells of a request that its client may have left.
+  spdlog::debug("{}: requests {}", head.id, fmt::join(job.requests(), ", "));
+  const int n_choices = head.n_choices;
+  std::string name = head.id.substr(dialect.id_prefix().size());
+  answer = dialect.begin(asked, prepared.sampling->params, std::move(head));
+  if (prepared.format)
+    answer = std::make_unique<ParsedAnswer>(std::move(answer), prepared.format, n_choices, std::move(name));
+  prepared.sampling = nullptr;  // the samples have it as long as they need it, and slow readers may stay for long
+  ReplyTerms terms{.stream = asked.stream, .start = start, .max_answer_bytes = config_.max_answer_bytes};
+  if (config_.ping_seconds > 0) terms.ping = clock_duration(config_.ping_seconds);
+  co_await reply_with(job, *answer, terms, metrics_, out);
+}
+
+}  // namespace coppice::server

@@ -1,0 +1,11 @@
+// Names that nobody can guess: of answers, and of what is kept of them.
+#pragma once
+
+#include <string>
+
+namespace coppice::server {
+
+/// 128 bits of the system's secure random generator, as 32 hex digits. Any thread.
+std::string random_name();
+
+}  // namespace coppice::server
