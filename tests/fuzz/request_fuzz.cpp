@@ -1,10 +1,16 @@
 // Bodies: through the JSON reader and the checks to engine requests. An input's first byte picks the endpoint.
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "fuzz/fuzz.h"
+#include "server/api/anthropic_dialect.h"
 #include "server/api/llama_dialect.h"
 #include "server/api/openai_answer.h"
+#include "server/api/responses_dialect.h"
 #include "server/api/tokenize.h"
 #include "server/base/request_error.h"
 #include "server/fake_model.h"
@@ -31,29 +37,80 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
   }
 }
 
+std::string words_of(const server::Message& message) {
+  std::string words = message.role + "\n" + message.reasoning + "\n" + message.call_id + "\n";
+  for (const server::ContentPart& part : message.content) words += part.text;
+  for (const text::ChatCall& call : message.calls) words += "\n" + call.id + "\n" + call.name + "\n" + call.arguments;
+  return words;
+}
+
+/// Stores an answer to the request, and goes on from it: that gives the conversation again, all but the instructions.
+void check_continuation(server::ResponseStore& store, const server::JsonObject& body,
+                        server::GenerationRequest&& first) {
+  server::ResponsesDialect dialect(store);
+  const bool stored = std::static_pointer_cast<const server::ResponseTerms>(first.own)->stored != nullptr;
+  const auto answer = dialect.begin(first, first.sampling, {.id = "resp_fuzz"});
+  answer->delta({.text = "x", .finish = sampling::Finish::kStop});
+  if (!nlohmann::json::accept(answer->end({}, {})) && !first.stream) finding("an answer that is not JSON");
+  if (!stored) return;
+  const server::JsonObject next = {
+      {"input", "y"}, {"previous_response_id", "resp_fuzz"}, {"cache_salt", first.cache_salt}};
+  const auto second = dialect.parse(next, {});
+  const auto* instructions = body.if_contains("instructions");
+  const std::size_t skip = instructions != nullptr && instructions->is_string() && !instructions->get_string().empty();
+  if (second.messages.size() != first.messages.size() - skip + 2) finding("a conversation that is not what it was");
+  for (std::size_t i = skip; i < first.messages.size(); ++i)
+    if (words_of(first.messages[i]) != words_of(second.messages[i - skip]))
+      finding("a message that is not what it was");
+  store.keep_tenants([](const std::string&) { return false; });
+}
+
+void check_responses(FakeModel& model, std::string_view body) {
+  static server::ResponseStore store(std::size_t{64} << 10);
+  const server::ResponsesDialect dialect(store);
+  check(model, prepare(model, dialect, body));
+  const auto json = server::parse_body(body, server::json_limits(model.facts().context_length));
+  check_continuation(store, json, dialect.parse(json, server::request_limits(model.facts())));
+  if (store.figures().bytes != 0) finding("bytes of what is not there");
+}
+
+constexpr int kEndpoints = 9;
+
 void run(int what, std::string_view body) {
   static FakeModel model([](std::vector<engine::Event>&&) {});
+  const auto check_reply = [&](std::string (*reply)(const server::Model&, std::string_view)) {
+    if (!nlohmann::json::accept(reply(model, body))) finding("a reply that is not JSON");
+  };
+  const int endpoint = what % kEndpoints;
   try {
-    switch (what % 6) {
+    switch (endpoint) {
       case 0:
         return check(model, prepare(model, server::Endpoint::kChat, body));
       case 1:
         return check(model, prepare(model, server::Endpoint::kCompletions, body));
       case 2:
-        if (!nlohmann::json::accept(server::tokenize_reply(model, body))) finding("a reply that is not JSON");
-        return;
+        return check_reply(server::tokenize_reply);
       case 3:
-        if (!nlohmann::json::accept(server::detokenize_reply(model, body))) finding("a reply that is not JSON");
-        return;
+        return check_reply(server::detokenize_reply);
       case 4:
         return check(model, prepare(model, server::LlamaDialect(), body));
+      case 5:
+        return check_reply(server::template_reply);
+      case 6:
+        return check(model, prepare(model, server::AnthropicDialect(), body));
+      case 7:
+        return check_reply(server::anthropic_count_reply);
       default:
-        if (!nlohmann::json::accept(server::template_reply(model, body))) finding("a reply that is not JSON");
+        return check_responses(model, body);
     }
   } catch (const server::RequestError& e) {
     if (e.status() < 400 || e.status() > 499) finding("a client's fault that is none");
-    const auto json = nlohmann::json::parse(what % 6 == 4 ? server::llama_error(e) : server::openai_error(e));
-    if (json["error"]["message"].get<std::string>().empty()) finding("an error without a message");
+    const bool anthropic = endpoint == 6 || endpoint == 7;
+    const std::string error = endpoint == 4 ? server::llama_error(e)
+                              : anthropic   ? server::AnthropicDialect().error(e)
+                                            : server::openai_error(e);
+    if (nlohmann::json::parse(error)["error"]["message"].get<std::string>().empty())
+      finding("an error without a message");
   }
 }
 
