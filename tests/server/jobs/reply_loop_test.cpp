@@ -114,7 +114,7 @@ TEST_F(ReplyTest, TheFirstTokenCountsWhetherItShowsOrNot) {
   EXPECT_EQ(*job_.first_token(), first);
   const auto start = first - std::chrono::milliseconds(20);
   run(start);
-  const std::string figures = metrics_.scrape(nullptr, {});
+  const std::string figures = metrics_.scrape(nullptr, {}, {});
   EXPECT_NE(figures.find("coppice_time_to_first_token_seconds_sum 0.02\n"), std::string::npos) << figures;
 }
 
