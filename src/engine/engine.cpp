@@ -35,6 +35,10 @@ void Engine::cancel(RequestId id) noexcept {
   impl_->mailbox.cancel(id);
 }
 
+void Engine::ask(Question question) {
+  impl_->mailbox.ask(std::move(question));
+}
+
 Snapshot Engine::snapshot() const {
   Snapshot snapshot = impl_->loop.snapshot();
   snapshot.requests_submitted = impl_->mailbox.submitted();  // after the ends: none is counted without its beginning

@@ -42,6 +42,12 @@ void Mailbox::cancel(RequestId id) noexcept {
   changed_.notify_one();
 }
 
+void Mailbox::ask(Question question) {
+  const std::lock_guard lock(mutex_);
+  commands_.questions.push_back(std::move(question));
+  changed_.notify_one();
+}
+
 void Mailbox::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;

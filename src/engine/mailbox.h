@@ -56,7 +56,8 @@ inline std::size_t weight(const Request& request) {
 struct Commands {
   std::vector<OpenRequests::node_type> requests;  ///< charge 0: it was too much, and all but its id is gone
   std::set<RequestId> cancelled;                  ///< pushed before, at the latest in `requests`
-  bool empty() const { return requests.empty() && cancelled.empty(); }
+  std::vector<Question> questions;
+  bool empty() const { return requests.empty() && cancelled.empty() && questions.empty(); }
 };
 
 class Mailbox {
@@ -66,6 +67,8 @@ class Mailbox {
   void push(Request&& request);
   /// Ignores ids that are not open.
   void cancel(RequestId id) noexcept;
+  /// REQUIRES: few at a time; they are not counted.
+  void ask(Question question);
   void stop();
 
   /// A request has ended.

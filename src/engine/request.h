@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/cache_report.h"
+#include "engine/view.h"
 #include "kv/types.h"
 #include "sampling/generation.h"
 
@@ -100,6 +101,7 @@ struct Event {
   /// With the first event after the request's admission, if it was asked for: whatever comes of the request, whoever was
   /// admitted has one.
   std::shared_ptr<const CacheReport> report;
+  std::shared_ptr<const View> view;  ///< the answer to a Question, whose id `request` is; then all else is empty
 };
 
 /// Called once per step on the engine's thread with all of the step's events; must not block.

@@ -69,6 +69,10 @@ void RequestTable::add_embedding(OpenRequest& open, std::vector<float> embedding
                           .report = std::exchange(open.report, nullptr)});
 }
 
+void RequestTable::add_view(RequestId question, std::shared_ptr<const View> view) {
+  events_.push_back(Event{.request = question, .piece = {.token = -1}, .done = true, .view = std::move(view)});
+}
+
 void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
   // A request that never got in leaves its place to the next: the queue's patience counts those who stayed.
   if (open.arrival == arrivals_ && !open.admitted_before) --arrivals_;

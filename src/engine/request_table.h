@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -54,6 +55,12 @@ class RequestTable {
   /// One whose deadline has passed; nullptr: none has.
   OpenRequest* overdue(Clock::time_point now);
   std::size_t size() const { return open_.size(); }
+  /// Calls f(const OpenRequest&) for those that are open, in the order of their ids, until it returns false.
+  void for_each(auto&& f) const {
+    for (const auto& [id, open] : open_) {
+      if (!f(open)) return;
+    }
+  }
 
   /// Puts out what a sample's token brought; or, without a token (-1), nothing but the sample's end. `cut` ends a sample
   /// that doesn't end by itself: with the text it held back.
@@ -65,6 +72,9 @@ class RequestTable {
 
   /// Puts out its prompt's embedding.
   void add_embedding(OpenRequest& open, std::vector<float> embedding);
+
+  /// Puts out the answer to a question.
+  void add_view(RequestId question, std::shared_ptr<const View> view);
 
   /// The one way out: releases the sequences, puts out the last events, counts, and removes the request.
   /// Throws what Generation::flush() throws, except for kFailed; then the request can only be ended as failed.

@@ -105,6 +105,8 @@ struct OpenRequest {
   Clock::time_point admitted_at{};                   ///< first
   std::shared_ptr<const CacheReport> report;         ///< as of its first admission, until an event takes it along
 
+  std::shared_ptr<const CacheReport> watched_report;  ///< the same, for who watches; null: nobody did
+
   bool streamed() const { return usage.completion_tokens > 0; }  ///< a token went out
   bool all_ended() const { return std::ranges::find(ended, false) == ended.end(); }
 };

@@ -13,6 +13,7 @@ struct Snapshot {
   kv::CacheStats cache;
   std::int64_t prompt_tokens = 0;    ///< of admitted requests, at first admission
   std::int64_t cached_tokens = 0;    ///< of these, found in the tree
+  double saved_seconds = 0;          ///< what these would have taken to compute, each at the speed of its time
   std::int64_t computed_tokens = 0;  ///< prompt tokens run through the model, again after a preemption
   std::int64_t generated_tokens = 0;
   std::int64_t admissions = 0;          ///< requests that began to run

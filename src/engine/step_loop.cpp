@@ -67,6 +67,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       scheduler_(cache_, config_, figures_),
       requests_(scheduler_, figures_),
       watch_(cache_, config_.check_every, config_.on_finding),
+      viewer_(cache_),
       planned_before_(executor.planning_seconds()) {
   publish_snapshot();
 }
@@ -78,6 +79,7 @@ bool StepLoop::step() {
   if (stop || (commands_.empty() && requests_.size() == 0)) return false;
   const auto start = Clock::now();
   const std::int64_t steps = figures_.steps;
+  viewer_.set_time(now_);
 
   obey();    // new requests enter the queue, cancelled ones end
   expire();  // so do those whose time is over
@@ -90,6 +92,7 @@ bool StepLoop::step() {
   if (figures_.steps > steps) figures_.step_duration_seconds.add(seconds);
   watch_.stepped(figures_);
   publish_snapshot();
+  answer();   // who watches is shown what the step has left
   deliver();  // the step's events go out
   return true;
 }
@@ -118,6 +121,7 @@ void StepLoop::obey() {
     OpenRequest* open = requests_.find(id);
     if (open != nullptr) attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
   }
+  questions_ = std::move(commands_.questions);
   commands_ = {};
 }
 
@@ -200,15 +204,27 @@ void StepLoop::begin(Sequence& sequence) {
   figures_.cached_tokens += sequence.computed;
   figures_.queue_seconds.add(std::chrono::duration<double>(now_ - open.request.submitted).count());
   rates_.left_queue(now_, queue_was_empty_);
-  if (open.request.cache_report) {
-    open.report = std::make_shared<const CacheReport>(make_cache_report(
-        cache_, sequence, sequence.computed, scheduler_.running(), rates_.prefill_tokens_per_second()));
-  }
+  if (const double speed = rates_.prefill_tokens_per_second(); speed > 0)
+    figures_.saved_seconds += sequence.computed / speed;
+  report(sequence);
   if (!open.request.scoring) return;
   std::vector<sampling::PromptToken> unscored;
   for (const kv::Token token : std::span(open.request.prompt).first(static_cast<std::size_t>(open.next_scored)))
     unscored.push_back(open.request.scoring->scorer->name(token));
   requests_.add_prompt(open, std::move(unscored));
+}
+
+// A request fails if its report can't be made; one for who watches is only left out.
+void StepLoop::report(Sequence& sequence) {
+  OpenRequest& open = *sequence.request;
+  if (!open.request.cache_report && !viewer_.watched()) return;
+  try {
+    open.watched_report = std::make_shared<const CacheReport>(make_cache_report(
+        cache_, sequence, sequence.computed, scheduler_.running(), rates_.prefill_tokens_per_second()));
+  } catch (const std::exception&) {
+    if (open.request.cache_report) throw;
+  }
+  if (open.request.cache_report) open.report = open.watched_report;
 }
 
 // Only those who have just come are turned away: whoever was let in stays, and preempted requests may stretch the queue.
@@ -370,8 +386,20 @@ void StepLoop::publish_snapshot() {
   published_ = figures_;
 }
 
+void StepLoop::answer() {
+  for (const Question& question : std::exchange(questions_, {})) {
+    try {
+      requests_.add_view(question.id, std::make_shared<const View>(viewer_.answer(question, requests_)));
+    } catch (const std::bad_alloc&) {  // who asked hears nothing, and asks again
+    }
+  }
+}
+
 void StepLoop::deliver() {
-  for (const auto& [id, ended] : requests_.deliver(sink_)) mailbox_.give_back(ended);
+  for (const auto& [id, ended] : requests_.deliver(sink_)) {
+    viewer_.remember(ended);
+    mailbox_.give_back(ended);
+  }
 }
 
 void StepLoop::shut_down() {

@@ -17,6 +17,7 @@
 #include "engine/request_table.h"
 #include "engine/scheduler.h"
 #include "engine/snapshot.h"
+#include "engine/viewer.h"
 #include "executor/executor.h"
 #include "kv/cache.h"
 
@@ -44,11 +45,13 @@ class StepLoop {
   bool compute();
   void sample();
   void publish_snapshot();
+  void answer();
   void deliver();
 
   void open(OpenRequest& open);
   bool admit_next(Sequence& sequence);
   void begin(Sequence& sequence);
+  void report(Sequence& sequence);
   void turn_away_newcomers();
   void forward();
   void fail_step(const std::exception& error);
@@ -76,6 +79,7 @@ class StepLoop {
   Scheduler scheduler_;
   RequestTable requests_;
   IntegrityWatch watch_;
+  Viewer viewer_;
   double forward_seconds_ = 0;  // inside Executor::forward, its planning included
   double planned_before_;       // by the executor, before this engine was made
   std::atomic<bool> stopped_ = false;
@@ -85,6 +89,7 @@ class StepLoop {
   // The step in hand.
   Clock::time_point now_{};
   Commands commands_;
+  std::vector<Question> questions_;   // asked in this step
   std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
   bool queue_was_empty_ = false;
   executor::Batch batch_;

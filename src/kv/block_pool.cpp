@@ -17,6 +17,7 @@ void BlockPool::change_users(Count& count, int delta) {
   if (with_users_.size() <= most) with_users_.push_back(0);  // may throw: before anything changes
   --with_users_[static_cast<std::size_t>(count.users)];
   count.users += delta;
+  references_ += delta;
   ++with_users_[static_cast<std::size_t>(count.users)];
   max_users_ = std::max(max_users_, count.users);
   while (max_users_ > 0 && with_users_[static_cast<std::size_t>(max_users_)] == 0) --max_users_;

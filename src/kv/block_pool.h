@@ -82,6 +82,7 @@ class BlockPool {
   std::int64_t shared() const { return total() - with_users_[0] - with_users_[1]; }
   std::int64_t max_users() const { return max_users_; }
   std::int64_t peak_in_use() const { return peak_in_use_; }
+  std::int64_t references() const { return references_; }  ///< of all users
 
   EvictionOrder& order() { return order_; }
   const EvictionOrder& order() const { return order_; }
@@ -97,7 +98,7 @@ class BlockPool {
   std::vector<Count> blocks_;  // by id; [0] unused
   std::vector<BlockId> free_;  // a stack: the block freed last is most likely still in the processor's caches
   EvictionOrder order_;
-  std::int64_t in_use_ = 0, peak_in_use_ = 0;
+  std::int64_t in_use_ = 0, peak_in_use_ = 0, references_ = 0;
   std::vector<std::int64_t> with_users_;  // [k]: blocks that have k users
   std::int32_t max_users_ = 0;
 };

@@ -42,6 +42,7 @@ struct Cache::Impl {
   DetachedSets detached;
   std::uint64_t last_id = 0;
   std::int64_t cow_forks = 0;
+  std::int64_t reused = 0;
 };
 
 Cache::Cache(CacheConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
@@ -69,6 +70,21 @@ MatchEnd Cache::explain(std::span<const Token> tokens, const Namespace& ns) cons
   return kv::explain(impl_->tree, impl_->pool.order(), impl_->config, tokens, ns);
 }
 
+TreePicture Cache::picture(const Namespace& ns, const PictureLimits& limits) const {
+  return kv::picture(impl_->tree, impl_->pool, ns, limits);
+}
+
+std::uint64_t Cache::stands_on(SeqId id) const {
+  const CacheSequence& seq = impl_->sequences.at(id);
+  if (!impl_->config.share || seq.published == 0) return 0;
+  const PrefixTree::Place at = impl_->tree.place(seq.tables[0][seq.published - 1]);
+  return at.node == nullptr ? 0 : at.node->serial;
+}
+
+void Cache::set_time(double seconds) {
+  impl_->tree.set_time(seconds);
+}
+
 // A request without room asks again in every step. Until it fits it takes no reference: each would make its prefix look
 // freshly used, and the eviction order would learn from that.
 std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
@@ -94,6 +110,7 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   impl.take_matched(seq, request.prompt, match);
   const SeqId id = impl.start(std::move(seq), needed);
   impl.count_uses(impl.sequences.at(id));
+  impl.tree.count_hit(match);
   return id;
 }
 
@@ -111,6 +128,7 @@ void Cache::Impl::take_matched(CacheSequence& seq, std::span<const Token> prompt
         table.push_null();
       } else {
         table.push(pool.acquire(id));
+        ++reused;
       }
     }
   }
@@ -366,6 +384,7 @@ CacheStats Cache::stats() const {
           .cached = pool.cached(),
           .shared = pool.shared(),
           .max_refs = pool.max_users(),
+          .spared = pool.references() - pool.in_use(),
           .reserved = impl_->budget.reserved(),
           .pinned = impl_->pins.blocks(),
           .pins = impl_->pins.size(),
@@ -374,6 +393,7 @@ CacheStats Cache::stats() const {
           .bytes_peak = pool.peak_in_use() * block_bytes,
           .cow_forks = impl_->cow_forks,
           .evictions = impl_->budget.evictions(),
+          .reused = impl_->reused,
           .tree_nodes = impl_->tree.node_count(),
           .sequences = static_cast<std::int64_t>(impl_->sequences.size())};
 }

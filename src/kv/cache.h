@@ -56,6 +56,7 @@
 #include "kv/digest.h"
 #include "kv/explain.h"
 #include "kv/pin_table.h"
+#include "kv/tree_picture.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -96,10 +97,12 @@ struct CacheStats {
   std::int64_t total = 0, free = 0, in_use = 0, cached = 0;
   std::int64_t shared = 0;    ///< held by two sequences, detached sets or pins, or more
   std::int64_t max_refs = 0;  ///< most sequences, detached sets and pins on one block
+  std::int64_t spared = 0;    ///< more that there would have to be if no two held the same
   std::int64_t reserved = 0;
   std::int64_t pinned = 0, pins = 0;  ///< of in_use: blocks that pins hold; and the pins
   std::size_t bytes_budget = 0, bytes_in_use = 0, bytes_peak = 0;
   std::int64_t cow_forks = 0, evictions = 0;
+  std::int64_t reused = 0;  ///< blocks that sequences took from the tree when they began
   std::int64_t tree_nodes = 0;
   std::int64_t sequences = 0;
 };
@@ -120,6 +123,12 @@ class Cache {
 
   /// match(), and why it ends there. For people: it hashes and allocates.
   MatchEnd explain(std::span<const Token> tokens, const Namespace& ns) const;
+
+  /// For people: the tree of a namespace, and the node of it that a sequence's last published block is in (0: none). Ages in
+  /// pictures count from the times that set_time() was told.
+  TreePicture picture(const Namespace& ns, const PictureLimits& limits) const;
+  std::uint64_t stands_on(SeqId seq) const;
+  void set_time(double seconds);
 
   /// Blocks that a request of this prompt needs at the very least, with nothing cached and nobody else about.
   std::int64_t blocks_needed(std::int32_t prompt_len, int n_samples) const;

@@ -72,14 +72,24 @@ std::int32_t blocks_in_use(const PrefixTree::Match& match, const BlockPool& pool
   return static_cast<std::int32_t>(std::ranges::partition_point(match.rows, held) - match.rows.begin());
 }
 
+void PrefixTree::count_hit(const Match& match) {
+  if (match.rows.empty()) return;
+  for (TreeNode* node = place(match.rows.back()[0]).node; node != nullptr; node = node->parent) {
+    ++node->hits;
+    node->last_used = now_;
+  }
+}
+
 // --- publishing -----------------------------------------------------------------------------------------------------
 
-std::unique_ptr<TreeNode> PrefixTree::make_node() const {
-  return std::make_unique<TreeNode>(bs_, n_groups_);
+std::unique_ptr<TreeNode> PrefixTree::make_node() {
+  auto node = std::make_unique<TreeNode>(bs_, n_groups_);
+  node->serial = ++last_serial_;
+  return node;
 }
 
 // A node that is in no set yet, but has the memory to be put into one.
-TreeNode::Children::node_type PrefixTree::make_child() const {
+TreeNode::Children::node_type PrefixTree::make_child() {
   TreeNode::Children one;
   one.insert(make_node());
   return one.extract(one.begin());
@@ -172,6 +182,7 @@ PrefixTree::Cursor PrefixTree::merge(TreeNode& node, std::int32_t i, std::span<B
 void PrefixTree::append(TreeNode& leaf, const Block& block) {
   leaf.make_room(1);
   leaf.push_block(block.tokens, block.ids, block.digest);
+  leaf.last_used = now_;
   for (int g = 0; g < n_groups_; ++g) {
     if (block.ids[g] != kNullBlock) pool_.hold_in_tree(block.ids[g], g);
   }

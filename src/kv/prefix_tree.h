@@ -82,6 +82,11 @@ class PrefixTree {
 
   std::int64_t node_count() const { return node_count_; }
 
+  // For pictures.
+  void set_time(double seconds) { now_ = seconds; }
+  /// A request starts on this match.
+  void count_hit(const Match& match);
+
   // For check_integrity(), dump() and explain().
   const std::map<Namespace, std::unique_ptr<TreeNode>>& roots() const { return roots_; }
   Place place(BlockId id) const { return places_[id]; }
@@ -96,8 +101,8 @@ class PrefixTree {
     Digest digest;
   };
 
-  std::unique_ptr<TreeNode> make_node() const;
-  TreeNode::Children::node_type make_child() const;
+  std::unique_ptr<TreeNode> make_node();
+  TreeNode::Children::node_type make_child();
   Cursor publish_block(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids);
   Cursor merge(TreeNode& node, std::int32_t i, std::span<BlockId> ids);
   void append(TreeNode& leaf, const Block& block);
@@ -121,6 +126,8 @@ class PrefixTree {
   std::map<Namespace, std::unique_ptr<TreeNode>> roots_;
   std::vector<Place> places_;  // by block id
   std::int64_t node_count_ = 0;
+  std::uint64_t last_serial_ = 0;
+  double now_ = 0;
 };
 
 /// Of the blocks of a match, how many a sequence holds. Sequences hold whole paths of the full group, so these come first.

@@ -82,6 +82,8 @@ void TreeNode::pop_block() {
 void TreeNode::move_tail(std::int32_t blocks, TreeNode& lower) {
   lower.parent = this;
   lower.first_block = first_block + blocks;
+  lower.hits = hits;
+  lower.last_used = last_used;
   move_tail_of(tokens, blocks * block_size, lower.tokens);
   move_tail_of(ids, blocks * n_groups, lower.ids);
   move_tail_of(digests, blocks, lower.digests);
@@ -94,6 +96,7 @@ void TreeNode::take_in(TreeNode& child) {
   append(tokens, std::span<const Token>(child.tokens));
   append(ids, std::span<const BlockId>(child.ids));
   append(digests, std::span<const Digest>(child.digests));
+  last_used = std::max(last_used, child.last_used);
   children = std::move(child.children);
   for (const auto& grandchild : children) grandchild->parent = this;
 }

@@ -38,6 +38,9 @@ struct TreeNode {
   TreeNode* parent = nullptr;     // nullptr: a root, which has no blocks
   const Namespace* ns = nullptr;  // of a root
   std::int32_t first_block = 0;   // blocks above this node
+  std::uint64_t serial = 0;       // of no other node, ever
+  std::uint32_t hits = 0;         // requests that matched tokens of it, since it was made or split off
+  double last_used = 0;           // when a request matched it, or added a block: PrefixTree::set_time()
   std::vector<Token> tokens;      // [n_blocks * block_size], the last block perhaps partial
   std::vector<BlockId> ids;       // [n_blocks, n_groups]
   std::vector<Digest> digests;    // [n_blocks]; of a root [1]: the parent of first blocks

@@ -108,6 +108,13 @@ void FakeModel::cancel(engine::RequestId id) noexcept {
   changed_.notify_all();
 }
 
+void FakeModel::ask(engine::Question question) {
+  asked_.push_back(question);
+  std::vector<engine::Event> events(1);
+  events[0] = {.request = question.id, .done = true, .view = std::make_shared<const engine::View>(view_)};
+  emit(std::move(events));
+}
+
 engine::Snapshot FakeModel::snapshot() const {
   return snapshot_;
 }

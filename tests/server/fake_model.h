@@ -40,6 +40,7 @@ class FakeModel final : public server::Model {
   engine::RequestId next_id() override;
   void submit(engine::Request request) override;
   void cancel(engine::RequestId id) noexcept override;
+  void ask(engine::Question question) override;
   engine::Snapshot snapshot() const override;
   void stop() override;
   bool ended() const override;
@@ -63,6 +64,8 @@ class FakeModel final : public server::Model {
   server::ModelFacts facts_;              ///< change before the server has it
   std::atomic<bool> never_ends_ = false;  ///< stop() or not
   engine::Snapshot snapshot_;
+  engine::View view_;                      ///< what questions are answered with
+  std::vector<engine::Question> asked_;    ///< on the io thread
   std::function<void()> on_text_ = [] {};  ///< called by render() and tokenize(); change before the server has it
 
  private:

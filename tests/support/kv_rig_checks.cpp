@@ -269,6 +269,9 @@ void KvRig::verify_figures() {
   check("max_refs", s.max_refs, std::ranges::max(holders_));
   check("pinned", s.pinned, static_cast<std::int64_t>(blocks_of_pins().size()));
   check("pins", s.pins, static_cast<std::int64_t>(pins_.size()));
+  std::int64_t spared = 0;
+  for (const auto holders : holders_) spared += std::max<std::int64_t>(holders - 1, 0);
+  check("spared", s.spared, spared);
   check("sequences", s.sequences, static_cast<std::int64_t>(live_.size()));
   check("bytes_in_use", static_cast<std::int64_t>(s.bytes_in_use),
         s.in_use * static_cast<std::int64_t>(config_.bytes_per_block));

@@ -1,0 +1,208 @@
+// Who watches: what they are shown of the tree and the requests, and that nobody else notices.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/harness.h"
+
+namespace coppice::testing {
+namespace {
+
+using engine::RequestStage;
+using engine::RequestView;
+using engine::View;
+using Watching = PerGroups;
+
+/// An engine without the harness's collector, which knows no views.
+class Watched {
+ public:
+  explicit Watched(Groups groups, HarnessConfig config = {}) {
+    config.groups = groups;
+    executor_ = std::make_unique<FakeExecutor>(cache_config(config));
+    engine::EngineConfig engine = engine_config(config);
+    engine.now = [this] { return now; };
+    engine_ = std::make_unique<engine::Engine>(kv::Cache(cache_config(config)), *executor_, engine,
+                                               [this](std::vector<engine::Event>&& events) {
+                                                 for (auto& event : events) take(std::move(event));
+                                               });
+  }
+
+  engine::RequestId submit(const Submission& submission) {
+    const auto id = engine_->next_id();
+    engine_->submit(make_request(id, submission));
+    return id;
+  }
+  void run() {
+    while (engine_->step()) {
+    }
+  }
+  bool step() { return engine_->step(); }
+  /// Takes a step, if anybody runs.
+  View look(const std::string& salt = "", kv::PictureLimits limits = {.nodes = 99, .depth = 99, .head_tokens = 99}) {
+    const auto id = engine_->next_id();
+    engine_->ask({.id = id, .salt = salt, .limits = limits});
+    EXPECT_TRUE(engine_->step());
+    EXPECT_TRUE(views_.contains(id));
+    return views_.contains(id) ? *views_.at(id) : View{};
+  }
+  engine::Engine& engine() { return *engine_; }
+  int events() const { return events_; }
+
+  engine::Clock::time_point now{std::chrono::hours(1)};
+
+ private:
+  void take(engine::Event&& event) {
+    if (event.view) {
+      EXPECT_TRUE(event.done);
+      views_[event.request] = event.view;
+    } else {
+      ++events_;
+    }
+  }
+
+  std::unique_ptr<FakeExecutor> executor_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::map<engine::RequestId, std::shared_ptr<const View>> views_;
+  int events_ = 0;
+};
+
+const RequestView& row(const View& view, engine::RequestId id) {
+  const auto found = std::ranges::find(view.requests, id, &RequestView::id);
+  EXPECT_NE(found, view.requests.end()) << id;
+  static const RequestView none;
+  return found == view.requests.end() ? none : *found;
+}
+
+TEST_P(Watching, AnIdleEngineAnswers) {
+  Watched w(GetParam());
+  const View view = w.look();
+  EXPECT_TRUE(view.tree.nodes.empty());
+  EXPECT_TRUE(view.requests.empty());
+  EXPECT_FALSE(w.step()) << "there is nothing left to do";
+  EXPECT_EQ(w.engine().snapshot().steps, 0);
+}
+
+TEST_P(Watching, ABurstIsAStemWithBranches) {
+  std::mt19937_64 random(1);
+  Watched w(GetParam(), {.step_tokens = 256, .max_extend = 256});
+  const auto stem = random_prompt(random, 64);
+  std::vector<engine::RequestId> ids;
+  for (int i = 0; i < 8; ++i) ids.push_back(w.submit({.prompt = stem + random_prompt(random, 24), .max_tokens = 40}));
+  View view;
+  const auto all_decode = [&] {
+    return std::ranges::all_of(ids, [&](auto id) { return row(view, id).stage == RequestStage::kDecode; });
+  };
+  for (int i = 0; i < 30 && (view.requests.empty() || !all_decode()); ++i) view = w.look();
+  ASSERT_TRUE(all_decode());
+  ASSERT_EQ(view.tree.nodes.size(), 9U);
+  EXPECT_EQ(view.tree.nodes[0].head, stem);
+  EXPECT_EQ(view.tree.nodes[0].holders, 8);
+  EXPECT_EQ(view.tree.nodes[0].hits, 7U);
+  std::set<std::uint64_t> stands;
+  for (const auto id : ids) {
+    const RequestView& r = row(view, id);
+    EXPECT_EQ(r.prompt_tokens, 88);
+    EXPECT_EQ(r.cached_tokens, id == ids[0] ? 0 : 64);
+    ASSERT_EQ(r.stands_on.size(), 1U);
+    stands.insert(r.stands_on[0]);
+  }
+  EXPECT_EQ(stands.size(), 8U);
+  EXPECT_FALSE(stands.contains(view.tree.nodes[0].serial));
+  EXPECT_GT(w.engine().snapshot().saved_seconds, 0.0);
+  w.run();
+}
+
+TEST_P(Watching, TimesOfARequest) {
+  Watched w(GetParam(), {.max_batch = 1});
+  std::mt19937_64 random(2);
+  const auto first = w.submit({.prompt = random_prompt(random, 20), .max_tokens = 3});
+  const auto second = w.submit({.prompt = random_prompt(random, 20), .max_tokens = 3, .n = 1});
+  w.step();
+  w.now += std::chrono::seconds(5);
+  const View early = w.look();
+  EXPECT_EQ(row(early, second).stage, RequestStage::kQueued);
+  EXPECT_EQ(row(early, second).queue_seconds, 5.0);
+  EXPECT_EQ(row(early, second).first_token_seconds, 0.0);
+  EXPECT_EQ(row(early, first).queue_seconds, 0.0);
+  EXPECT_EQ(row(early, first).seconds, 5.0);
+  w.run();
+  w.now += std::chrono::seconds(7);
+  const View late = w.look();
+  ASSERT_EQ(late.requests.size(), 2U);
+  EXPECT_EQ(late.requests[0].id, second) << "the last to end is first";
+  EXPECT_EQ(row(late, second).stage, RequestStage::kEnded);
+  EXPECT_TRUE(row(late, second).answered);
+  EXPECT_EQ(row(late, second).completion_tokens, 3);
+  EXPECT_EQ(row(late, second).queue_seconds, 5.0);
+  EXPECT_EQ(row(late, second).total_seconds, 5.0);
+  EXPECT_EQ(row(late, second).seconds, 7.0);
+}
+
+TEST_P(Watching, NobodySeesAnotherNamespace) {
+  std::mt19937_64 random(3);
+  Watched w(GetParam());
+  const auto mine = w.submit({.prompt = random_prompt(random, 40), .max_tokens = 30, .salt = "mine"});
+  const auto ended = w.submit({.prompt = random_prompt(random, 40), .max_tokens = 1, .salt = "mine"});
+  for (int i = 0; i < 3; ++i) w.step();
+  EXPECT_TRUE(w.look().requests.empty());
+  EXPECT_TRUE(w.look("min").tree.nodes.empty());
+  const View view = w.look("mine");
+  EXPECT_EQ(view.requests.size(), 2U);
+  EXPECT_EQ(row(view, mine).stage, RequestStage::kDecode);
+  EXPECT_EQ(row(view, ended).stage, RequestStage::kEnded);
+  EXPECT_FALSE(view.tree.nodes.empty());
+}
+
+// Reports cost a hash of the prompt: they are made for those who watch, and for nobody else.
+TEST_P(Watching, SaysWhyAPrefixMissed) {
+  std::mt19937_64 random(4);
+  Watched w(GetParam());
+  const auto stem = random_prompt(random, 40);
+  const auto unseen = w.submit({.prompt = stem + random_prompt(random, 20), .max_tokens = 1});
+  w.run();
+  EXPECT_FALSE(row(w.look(), unseen).report);
+  const auto seen = w.submit({.prompt = stem + Prompt{2000} + random_prompt(random, 20), .max_tokens = 1});
+  w.run();
+  const View view = w.look();
+  ASSERT_TRUE(row(view, seen).report);
+  EXPECT_EQ(row(view, seen).report->ended, engine::MatchEnded::kDiffers);
+  EXPECT_EQ(row(view, seen).report->asked.front(), 2000);
+  w.now += std::chrono::minutes(1);
+  const auto later = w.submit({.prompt = stem, .max_tokens = 1});
+  w.run();
+  EXPECT_FALSE(row(w.look(), later).report);
+}
+
+TEST_P(Watching, ManyRequestsAreCutShort) {
+  std::mt19937_64 random(5);
+  Watched w(GetParam(), {.max_batch = 2});
+  for (int i = 0; i < 150; ++i) w.submit({.prompt = random_prompt(random, 9), .max_tokens = 2});
+  const View view = w.look();
+  EXPECT_EQ(view.requests.size(), 96U);
+  EXPECT_EQ(view.left_out, 150 - 96);
+  w.run();
+  EXPECT_EQ(w.look().requests.size(), 48U) << "of those who ended, the last";
+}
+
+/// The same load with and without somebody who looks after each step: the same answers.
+TEST_P(Watching, ChangesNothing) {
+  const auto play = [&](bool watched) {
+    Watched w(GetParam(), {.num_blocks = 160});
+    std::mt19937_64 random(6);
+    const auto stem = random_prompt(random, 50);
+    for (int i = 0; i < 20; ++i) w.submit({.prompt = stem + random_prompt(random, 30), .max_tokens = 8});
+    for (int i = 0; i < 5000; ++i) {
+      if (watched) w.look();
+      if (!w.step()) break;
+    }
+    const auto s = w.engine().snapshot();
+    return std::tuple(w.events(), s.prompt_tokens, s.cached_tokens, s.computed_tokens, s.generated_tokens,
+                      s.cache.evictions);
+  };
+  EXPECT_EQ(play(true), play(false));
+}
+
+COPPICE_FOR_ALL_GROUPS(Watching);
+
+}  // namespace
+}  // namespace coppice::testing
