@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests agents soak bench-quality bench-perplexity format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents soak bench-quality bench-perplexity format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,9 @@ bench-tools:   ## Forced calls of 200 functions of BFCL, validated: DATA=folder 
 
 peer-tests:    ## llama.cpp's own server tests against coppice, some ten minutes: ARGS="unit/test_basic.py"
 	@scripts/peer-tests.sh $(ARGS)
+
+page:          ## Look at the page in Debian's Chromium; renew docs/page*.png: ARGS="--screenshots"
+	@scripts/page.sh $(ARGS)
 
 agents:        ## Two real coding agents do a task on coppice, through Anthropic's and OpenAI's APIs: two minutes
 	@scripts/agents.sh $(ARGS)

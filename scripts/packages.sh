@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of packages.txt that are missing: as root, or through sudo when it asks nothing.
+# packages.sh [PACKAGE...]: installs the Debian packages of packages.txt, or these, that are missing: as root, or through sudo when it asks nothing.
 # COPPICE_SKIP_PACKAGES=1 leaves that to you (another distribution, another package manager).
 source "$(dirname "$0")/lib.sh"
 
@@ -8,7 +8,8 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   die "This is not Debian: install the like of scripts/packages.txt and set COPPICE_SKIP_PACKAGES=1."
 fi
 
-mapfile -t wanted < <(grep -vE '^(#|$)' "$repo/scripts/packages.txt")
+wanted=("$@")
+(($#)) || mapfile -t wanted < <(grep -vE '^(#|$)' "$repo/scripts/packages.txt")
 present=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true)
 missing=()
 for package in "${wanted[@]}"; do

@@ -15,6 +15,7 @@
 #include "server/api/embedding_dialect.h"
 #include "server/api/llama_dialect.h"
 #include "server/api/openai_dialect.h"
+#include "server/api/page_files.h"
 #include "server/api/responses_dialect.h"
 #include "server/api/server_info.h"
 #include "server/api/tokenize.h"
@@ -27,7 +28,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr std::string_view kHealthPath = "/health";
 constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
 
@@ -41,14 +41,18 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
       worker_(worker),
       compiling_(compiling),
       responses_(config_.response_store_bytes),
+      feed_(hub),
       default_dialect_(std::make_unique<OpenAiDialect>(Endpoint::kChat)),
       started_(std::time(nullptr)) {
-  const auto add = [this](std::string path, const char* method, Route::Action action) {
-    routes_.add({.path = std::move(path), .method = method, .action = action});
+  const auto add = [this](std::string path, const char* method, Route::Action action, bool open = false) {
+    routes_.add({.path = std::move(path), .method = method, .action = action, .open = open});
   };
-  add(std::string(kHealthPath), "GET", &Api::health);
+  add("/health", "GET", &Api::health, /*open=*/true);
+  for (const PageFile& file : page_files()) add(std::string(file.path), "GET", &Api::page, /*open=*/true);
   add("/metrics", "GET", &Api::metrics);
   add("/v1/cache/stats", "GET", &Api::cache_stats);
+  add("/v1/cache/tree", "GET", &Api::cache_tree);
+  add("/v1/cache/events", "GET", &Api::cache_events);
   add("/props", "GET", &Api::props);
   add("/slots", "GET", &Api::slots);
   add("/tokenize", "POST", &Api::convert<tokenize_reply>);
@@ -81,7 +85,7 @@ void Api::add_dialect(std::string path, std::unique_ptr<Dialect> dialect) {
 void Api::admit(HttpRequest& request) {
   request.reply_fields = cors_.fields(request.origin);
   const Route* const route = routes_.find(request.path);
-  if ((route != nullptr && route->path == kHealthPath) || cors_.is_preflight(request)) return;
+  if ((route != nullptr && route->open) || cors_.is_preflight(request)) return;
   check_key(request);
   if (draining_ && request.method == "POST") throw RequestError::shutting_down();
 }

@@ -8,8 +8,8 @@
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or
 //      OpenAI's.
-//   2. Where keys are wanted, everything but /health and a browser's preflight wants one: figures tell about other people's
-//      requests, too.
+//   2. Where keys are wanted, everything but /health, the page's own files and a browser's preflight wants one: figures tell
+//      about other people's requests, too.
 //   3. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
 #pragma once
 
@@ -23,6 +23,7 @@
 
 #include "server/api/api_config.h"
 #include "server/api/api_keys.h"
+#include "server/api/cache_feed.h"
 #include "server/api/cache_report_json.h"
 #include "server/api/cors.h"
 #include "server/api/dialect.h"
@@ -75,6 +76,9 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> delete_response(HttpRequest& request, ReplyWriter& out);
   /// The one that the path names. Throws RequestError (404).
   std::shared_ptr<const StoredResponse> stored_response(const HttpRequest& request);
+  boost::asio::awaitable<void> cache_tree(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> cache_events(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> page(HttpRequest& request, ReplyWriter& out);
   template <std::string (*make_reply)(const Model&, std::string_view)>
   boost::asio::awaitable<void> convert(HttpRequest& request, ReplyWriter& out);
 
@@ -101,6 +105,7 @@ class Api final : public HttpHandler {
   WorkQueue& compiling_;  ///< for grammars
   Metrics metrics_;
   ResponseStore responses_;
+  CacheFeed feed_;
   RouteTable routes_;
   std::unique_ptr<Dialect> default_dialect_;  ///< for errors where no route has another
   std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };

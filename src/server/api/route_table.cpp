@@ -18,6 +18,7 @@ std::string_view without_last_slash(std::string_view path) {
 }
 
 bool matches(std::string_view pattern, std::string_view path) {
+  if (pattern == "/") return path.empty();
   if (pattern.ends_with('/')) return path.starts_with(pattern);
   while (!pattern.empty() && !path.empty()) {
     const std::string_view wanted = take_segment(pattern), segment = take_segment(path);

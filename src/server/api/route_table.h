@@ -24,6 +24,7 @@ struct Route {
   std::string method;
   Action action = nullptr;             ///< one of the two
   std::unique_ptr<Dialect> dialect{};  ///< generations
+  bool open = false;                   ///< to those without a key, too
 };
 
 class RouteTable {

@@ -26,7 +26,8 @@ TEST_F(RoutesTest, NeedNoVersionAndMayEndWithASlash) {
     EXPECT_EQ(get(path).json()["max_model_len"], 100) << path;
   EXPECT_EQ(get("/health/").status, 200);
   EXPECT_EQ(post("/tokenize/", R"({"content": "a"})").status, 200);
-  EXPECT_EQ(get("/").status, 404);
+  EXPECT_EQ(get("/").status, 200);
+  EXPECT_EQ(get("/page/page.css/").status, 200);
   EXPECT_EQ(get("//").status, 404);
   EXPECT_EQ(post("/v1/chat/completions//", kMessages + "}").status, 404);
 }

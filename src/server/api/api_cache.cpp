@@ -1,0 +1,115 @@
+// The routes of those who look into the cache.
+#include <fmt/format.h>
+
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "server/api/api.h"
+#include "server/api/cache_view_json.h"
+#include "server/api/json.h"
+#include "server/api/page_files.h"
+#include "server/http/http_head.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr kv::PictureLimits kPage{.nodes = 600, .depth = 200, .head_tokens = 14};
+constexpr int kMostNodes = 4096, kMostDepth = 1024, kMostText = 512;
+constexpr int kMostTexts = 1 << 16;  ///< tokens of all nodes' texts together
+constexpr std::chrono::seconds kPing{10};
+
+int number_field(std::string_view query, const char* name, int otherwise, int least, int most) {
+  const auto text = query_value(query, name);
+  if (!text) return otherwise;
+  int value = 0;
+  const char* end = text->data() + text->size();
+  if (std::from_chars(text->data(), end, value).ptr != end || text->empty() || value < least || value > most)
+    throw RequestError::bad_field(name, fmt::format("must be a whole number from {} to {}", least, most));
+  return value;
+}
+
+/// isolate: keys see their own prefixes only.
+engine::Question question_of(const HttpRequest& request, bool isolate, const kv::PictureLimits& otherwise) {
+  const std::string salt = query_value(request.query, "cache_salt").value_or("");
+  if (salt.size() > kMaxSaltBytes)
+    throw RequestError::bad_field("cache_salt", fmt::format("must be at most {} bytes", kMaxSaltBytes));
+  const kv::PictureLimits limits{
+      .nodes = number_field(request.query, "nodes", otherwise.nodes, 1, kMostNodes),
+      .depth = number_field(request.query, "depth", otherwise.depth, 1, kMostDepth),
+      .head_tokens = number_field(request.query, "text", otherwise.head_tokens, 0, kMostText)};
+  if (limits.nodes * limits.head_tokens > kMostTexts)
+    throw RequestError::bad_field("text", fmt::format("times 'nodes' must be at most {}", kMostTexts));
+  return {.id = 0, .salt = (isolate ? request.tenant : "") + salt, .limits = limits};
+}
+
+}  // namespace
+
+asio::awaitable<void> Api::cache_tree(HttpRequest& request, ReplyWriter& out) {
+  Model& model = ready_model();
+  const auto view = co_await feed_.ask(model, question_of(request, config_.isolate_keys, kv::PictureLimits{}));
+  if (!view) throw RequestError::unavailable("The engine gives no answer.");
+  std::string body;
+  co_await prepare(worker_, 0, engine::Clock::now(), [&] {
+    body = tree_json(*view, model, config_.cache_reports);
+    return true;
+  });
+  co_await out.send({.body = std::move(body)});
+}
+
+asio::awaitable<void> Api::cache_events(HttpRequest& request, ReplyWriter& out) {
+  const engine::Question question = question_of(request, config_.isolate_keys, kPage);
+  const auto make = [this](const engine::View& view, const engine::Snapshot& figures) {
+    return fmt::format("data: {}\n\n", frame_json(view, figures, *model_, config_));
+  };
+  const auto frame =
+      feed_.frame(fmt::format("{} {} {}", question.limits.nodes, question.limits.depth, question.limits.head_tokens) +
+                  question.salt);
+  asio::steady_timer tick(co_await asio::this_coro::executor);
+  std::shared_ptr<const std::string> sent;
+  std::string loading;
+  auto last = engine::Clock::now();
+  co_await out.begin_stream();
+  while (!draining_) {
+    const auto now = engine::Clock::now();
+    if (!model_) {
+      const std::string text = fmt::format(
+          "data: {}\n\n", dump(JsonObject{{"loading", JsonObject{{"stage", stage_}, {"progress", fraction_}}}}));
+      if (text != loading || now - last > kPing) co_await out.write(loading = text), last = now;
+    } else {
+      co_await feed_.refresh(frame, *model_, question, make);
+      if (frame->text && frame->text != sent) {
+        sent = frame->text;
+        co_await out.write(*sent);
+        last = now;
+      } else if (now - last > kPing) {
+        co_await out.write(": keep-alive\n\n");
+        last = now;
+      }
+    }
+    tick.expires_after(CacheFeed::kTick);
+    boost::system::error_code ignored;
+    co_await tick.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+  co_await out.end_stream();
+}
+
+asio::awaitable<void> Api::page(HttpRequest& request, ReplyWriter& out) {
+  const PageFile& file = *find_page_file(routes_.find(request.path)->path);  // which a slash may follow
+  Reply reply{.body = std::string(file.bytes), .content_type = std::string(file.type), .headers = {}};
+  reply.headers.emplace_back("Cache-Control", "no-cache");
+  reply.headers.emplace_back("Content-Security-Policy", kPagePolicy);
+  reply.headers.emplace_back("X-Content-Type-Options", "nosniff");
+  reply.headers.emplace_back("Referrer-Policy", "no-referrer");
+  co_await out.send(std::move(reply));
+}
+
+}  // namespace coppice::server

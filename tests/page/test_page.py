@@ -1,0 +1,282 @@
+"""The page in a real browser, on the real server and model."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from coppice_process import Coppice, model_path
+
+REPO = Path(__file__).resolve().parents[2]
+SYSTEM = ("You work at the visitor desk of a small museum of clocks. Be brief and friendly. The museum opens at ten and closes at "
+          "five, on Thursdays at nine in the evening; on Mondays it is closed. A ticket costs eight, for children three. The tower "
+          "clock strikes every hour, and at noon a keeper winds it while visitors watch. Photographs are welcome without flash. "
+          "There is a lift to the second floor, a cafe in the yard, and a shop that sells kits. Dogs may come in if they are carried. "
+          "Guided tours begin at eleven and at three. ") * 3
+QUESTIONS = ["When does the museum open?", "What does a ticket cost?", "May I take photographs?", "Is there a lift?",
+             "Can my dog come in?", "When is the next tour?", "Who winds the clock?", "Where is the cafe?"]
+STEM_WITH_EIGHT = """() => {
+  const { nodes, buds } = window.coppice.tree;
+  const stem = nodes.find((node) => nodes.filter((other) => other.parent === node.id).length >= 8);
+  return stem && buds.length >= 8 && stem.holders >= 8 ? { stem, branches: nodes.filter((n) => n.parent === stem.id) } : null;
+}"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Coppice("--kv-bytes", "256MiB", "--drain-seconds", "1") as server:
+        yield server
+        assert server.end() == 0
+
+
+def chat(server, system, question, **fields):
+    return server.post("/v1/chat/completions", {"messages": [{"role": "system", "content": system},
+                                                             {"role": "user", "content": question}]} | fields)
+
+
+def burst(server, system=SYSTEM, tokens=160, **fields):
+    """Eight requests at once, in the background."""
+    fields = {"max_tokens": tokens, "ignore_eos": True, "temperature": 0} | fields
+    pool = ThreadPoolExecutor(8)
+    for question in QUESTIONS:
+        pool.submit(chat, server, system, question, **fields)
+    return pool
+
+
+def test_an_empty_server_says_how_to_begin(visit):
+    with Coppice("--kv-bytes", "64MiB") as server:
+        tab = visit(server.url).live()
+        assert tab.page.locator("#empty").is_visible()
+        assert "Nothing has grown yet" in tab.page.inner_text("#empty")
+        tab.page.click("#burst")
+        tab.wait("() => window.coppice.tree.nodes.length >= 9")
+        assert tab.page.locator("#empty").is_hidden()
+        tab.wait("() => document.querySelectorAll('#requests tr').length >= 8")
+        assert server.idle_stats()["requests"]["finished"] == 8
+        tab.close()
+
+
+def test_a_burst_of_eight_is_one_stem_with_eight_branches(server, visit, request):
+    screenshots = request.config.getoption("--screenshots")
+    tab = visit(server.url, viewport={"width": 1360, "height": 1180 if screenshots else 900}).live()
+    if screenshots:
+        tab.page.fill("#chat-tokens", "90")
+        tab.page.select_option("#chat-n", "2")
+        tab.page.fill("#chat-input", "Why do people coppice trees?")
+        tab.page.keyboard.press("Enter")
+        tab.wait("() => document.querySelectorAll('.message').length === 2 && !document.querySelector('.message.running')")
+    pool = burst(server)
+    seen = tab.wait(STEM_WITH_EIGHT)
+    assert len(seen["branches"]) == 8
+    assert seen["stem"]["tokens"] > 300
+    assert "visitor desk" in seen["stem"]["text"]
+    assert tab.page.locator("#requests .chip.decode").count() >= 1
+    if screenshots:
+        tab.page.mouse.move(5, 5)
+        tab.page.wait_for_timeout(1200)
+        tab.page.screenshot(path=REPO / "docs/page.png")
+    pool.shutdown()
+    tab.wait("() => window.coppice.tree.buds.length === 0")
+    assert "% of" in tab.page.inner_text("#figures")
+
+
+def test_a_hit_shows(server, visit):
+    chat(server, "A hit. " + SYSTEM, "When does it open?", max_tokens=4)
+    tab = visit(server.url).live()
+    tab.wait("() => window.coppice.tree.nodes.length > 0")
+    tab.page.evaluate("""() => {
+      window.glowed = 0;
+      const { tree } = window.coppice, glow = tree.glow.bind(tree);
+      tree.glow = (...args) => { window.glowed += 1; return glow(...args); };
+    }""")
+    before = tab.page.inner_text("#saved-tokens")
+    cached = chat(server, "A hit. " + SYSTEM, "When does it close?", max_tokens=4)["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 300
+    tab.wait("() => window.glowed > 3")
+    tab.wait("(before) => document.getElementById('saved-tokens').textContent !== before", before)
+
+
+def test_why_a_prefix_missed_is_marked(server, visit):
+    tab = visit(server.url).live()
+    tab.wait("() => window.coppice.tree.requests !== undefined")
+    chat(server, "Today is Monday, the first of May. " + SYSTEM, "Hello", max_tokens=2)
+    chat(server, "Today is Friday, the first of May. " + SYSTEM, "Hello", max_tokens=2)
+    tab.wait("() => [...document.querySelectorAll('mark.asked')].some((mark) => mark.textContent.includes('Friday'))")
+    row = tab.page.locator(".why-row", has=tab.page.locator("mark.asked", has_text="Friday"))
+    assert "goes on differently" in row.inner_text()
+    assert "Monday" in row.locator("mark.found").inner_text()
+
+
+def test_a_chat_branches(server, visit):
+    tab = visit(server.url).live()
+    page = tab.page
+    page.fill("#chat-tokens", "12")
+    page.select_option("#chat-n", "3")
+    page.fill("#chat-input", "Name three trees that are coppiced in Europe, please.")
+    page.keyboard.press("Enter")
+    tab.wait("() => document.querySelectorAll('.message').length === 2 && !document.querySelector('.message.running')")
+    assert "1 of 3" in page.inner_text(".message.assistant")
+    page.select_option("#chat-n", "1")
+    page.locator(".message.user button", has_text="Edit").click()
+    page.fill(".edit textarea", "Name three birds that live in coppices, please.")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    tab.wait("() => document.querySelector('.message.user .switcher')?.textContent.includes('2 of 2')")
+    tab.wait("() => document.querySelectorAll('.message').length === 2 && !document.querySelector('.message.running')")
+    page.locator(".message.user .switcher button").first.click()
+    assert "trees" in page.inner_text(".message.user .text")
+    # The tree has the fork: both messages stand on what they have in common.
+    tab.wait("""() => {
+      const { nodes } = window.coppice.tree, has = (text) => nodes.find((node) => node.text.includes(text));
+      const trees = has("Name three trees"), birds = has("Name three birds");
+      return trees && birds && trees.id !== birds.id;
+    }""")
+
+
+def test_a_wrong_key_is_refused(visit):
+    with Coppice("--kv-bytes", "64MiB", "--api-key", "sk-right") as server:
+        tab = visit(server.url)
+        page = tab.page
+        page.locator("#settings[open]").wait_for()
+        assert "wants an API key" in page.inner_text("#settings-why")
+        page.fill("#key", "sk-wrong")
+        page.keyboard.press("Enter")
+        tab.wait("() => document.getElementById('settings-why').textContent.includes('Incorrect API key')")
+        page.fill("#key", "sk-right")
+        page.keyboard.press("Enter")
+        tab.live()
+        page.fill("#chat-tokens", "4")
+        page.fill("#chat-input", "Hello")
+        page.keyboard.press("Enter")
+        tab.wait("() => document.querySelector('.message.assistant:not(.running)')")
+        # The browser itself writes a line for each 401.
+        assert all("401" in complaint for complaint in tab.complaints), tab.complaints
+        tab.complaints.clear()
+        tab.close()
+
+
+HOSTILE = """Hello <img src=x onerror="window.hacked=1"> <script>window.hacked=2</script>
+[click](javascript:window.hacked=3) ![pixel](https://example.com/p.png) [fine](https://example.com/a)
+
+<iframe src="https://example.com"></iframe><style>body{display:none}</style>
+<form action="https://example.com"><input id=chat-input></form>
+
+    <svg onload="window.hacked=4">
+
+| a | b |
+|---|---|
+| `<b>` | **bold** &lt;i&gt; |
+"""
+
+
+def test_a_hostile_answer_stays_text(server, visit):
+    tab = visit(server.url).live()
+    page = tab.page
+    event = json.dumps({"choices": [{"index": 0, "delta": {"content": HOSTILE}, "finish_reason": "stop"}]})
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(
+        status=200, content_type="text/event-stream", body=f"data: {event}\n\ndata: [DONE]\n\n"))
+    page.fill("#chat-input", "<b>Be evil</b>")
+    page.keyboard.press("Enter")
+    tab.wait("() => document.querySelector('.message.assistant:not(.running) table')")
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.hacked") is None
+    answer = page.locator(".message.assistant .text")
+    text = answer.inner_text()
+    for shown in ("<img src=x", "<script>", "<iframe", "<form action", "<svg onload", "<b>", "<i>", "pixel"):
+        assert shown in text, (shown, text)
+    assert answer.locator("img, script, iframe, style, form, input, svg").count() == 0
+    assert answer.locator("a").evaluate_all("(all) => all.map((a) => a.href)") == ["https://example.com/a"]
+    assert page.inner_text(".message.user .text") == "<b>Be evil</b>"
+
+
+def test_a_page_cannot_write_markup(server, visit):
+    """The policy is there if the code should ever forget."""
+    tab = visit(server.url).live()
+    refused = tab.page.evaluate("""() => {
+      try { document.body.insertAdjacentHTML("beforeend", "<b>x</b>"); return false; } catch { return true; }
+    }""")
+    assert refused
+    tab.complaints.clear()
+
+
+def test_keys_walk_along_the_tree(server, visit):
+    chat(server, SYSTEM, "By keys?", max_tokens=2)
+    chat(server, SYSTEM, "Or by pointer?", max_tokens=2)
+    tab = visit(server.url).live()
+    page = tab.page
+    tab.wait("() => window.coppice.tree.nodes.length >= 3")
+    page.focus("#tree")
+    page.keyboard.press("Home")
+    tab.wait("() => document.getElementById('tree-said').textContent.includes('tokens from position 0')")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#tip").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#tip").is_hidden()
+    page.click("#toggle-outline")
+    tab.wait("() => document.querySelectorAll('#outline li').length >= 3")
+    assert "hits." in page.inner_text("#outline")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessible(server, visit, scheme, request):
+    chat(server, SYSTEM, "Can everybody use it?", max_tokens=2)
+    tab = visit(server.url, color_scheme=scheme, bypass_csp=True).live()
+    tab.wait("() => document.querySelectorAll('#requests tr').length > 0")
+    found = Axe().run(tab.page).response["violations"]
+    serious = [(each["id"], [node["target"] for node in each["nodes"]]) for each in found if each["impact"] in ("serious", "critical")]
+    assert serious == []
+
+
+def test_a_phone(server, visit, request):
+    with ThreadPoolExecutor(1) as pool:
+        tab = visit(server.url, viewport={"width": 390, "height": 844}, color_scheme="dark", is_mobile=True, has_touch=True).live()
+        pool.submit(chat, server, SYSTEM, "On a phone?", max_tokens=2)
+        tab.wait("() => window.coppice.tree.nodes.length > 0")
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if request.config.getoption("--screenshots"):
+        more = burst(server)
+        tab.wait(STEM_WITH_EIGHT)
+        tab.page.wait_for_timeout(1000)
+        tab.page.screenshot(path=REPO / "docs/page-phone.png")
+        more.shutdown()
+
+
+def test_the_page_ends_no_server_late(visit):
+    """A page that is open doesn't keep a server from ending."""
+    with Coppice("--kv-bytes", "64MiB", "--drain-seconds", "60") as server:
+        tab = visit(server.url).live()
+        assert server.end() == 0
+        tab.page.locator("#status.lost").wait_for()
+        tab.complaints.clear()  # the browser tells of each attempt to connect
+
+
+def test_ten_thousand_nodes(visit, tmp_path):
+    model = tmp_path / "small.gguf"
+    shape = ["--types", "q8_0", "--embd", "64", "--ff", "64", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--head-size", "32",
+             "--context", "2048"]
+    subprocess.run([sys.executable, REPO / "bench/random_model.py", *shape, "--vocabulary", model_path(), model], check=True)
+    with Coppice("--kv-bytes", "256MiB", "--block-size", "8", "--max-batch", "64", model=str(model)) as server:
+        stem = list(range(1000, 1064))
+        prompts = [stem + [2000 + i // 100] * 8 + [4000 + i % 100] * 9 for i in range(10_000)]
+        for first in range(0, len(prompts), 100):
+            server.post("/v1/completions", {"prompt": prompts[first:first + 100], "max_tokens": 1})
+        assert server.stats()["tree_nodes"] > 10_000
+        tab = visit(server.url).live()
+        tab.wait("() => window.coppice.tree.nodes.length > 500")
+        summary = tab.page.inner_text("#tree-summary")
+        assert "branches more not shown" in summary, summary
+        # It goes on to follow what happens, and to answer.
+        server.post("/v1/completions", {"prompt": stem + [7] * 20, "max_tokens": 1})
+        tab.wait("() => window.coppice.tree.nodes.some((node) => node.begin === 64 && node.tokens < 100 && node.idle_seconds < 60)")
+        tab.page.mouse.move(500, 400)
+        tab.page.click("#toggle-outline")
+        assert tab.page.locator("#outline li").count() >= 100
+        tab.page.click("#toggle-outline")
+        tab.page.wait_for_timeout(1000)
+        print("longest frame:", tab.page.evaluate("window.coppice.tree.frames.longest"), "ms")
+        tab.close()

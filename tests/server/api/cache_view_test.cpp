@@ -1,0 +1,236 @@
+// GET /v1/cache/tree, /v1/cache/events and the page: what is asked of the engine, for whom, and what is said of it.
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+
+#include "server/fixture.h"
+
+namespace coppice::testing {
+namespace {
+
+using nlohmann::json;
+
+std::vector<kv::Token> bytes(std::string_view text) {
+  return {text.begin(), text.end()};
+}
+
+/// A stem with a branch, a request that runs on it, and one that ended.
+engine::View small_view() {
+  engine::View view;
+  view.now = 10;
+  view.tree.left_out = 3;
+  view.tree.nodes.push_back(
+      {.serial = 7, .tokens = 64, .head = bytes("You are"), .holders = 2, .hits = 5, .last_used = 9.5, .left_out = 1});
+  view.tree.nodes.push_back(
+      {.serial = 9, .parent = 0, .begin = 64, .tokens = 8, .common = 1, .head = bytes("<b>"), .last_used = 4});
+  auto report = std::make_shared<engine::CacheReport>();
+  *report = {.prompt_tokens = 80,
+             .matched_tokens = 64,
+             .ended = engine::MatchEnded::kDiffers,
+             .before = bytes("is "),
+             .asked = bytes("Tuesday"),
+             .found = bytes("Monday"),
+             .lost_tokens = 15};
+  view.requests.push_back({.id = 12,
+                           .stage = engine::RequestStage::kDecode,
+                           .prompt_tokens = 80,
+                           .cached_tokens = 64,
+                           .computed_tokens = 81,
+                           .completion_tokens = 2,
+                           .samples = 1,
+                           .seconds = 0.5,
+                           .first_token_seconds = 0.25,
+                           .stands_on = {9},
+                           .report = report});
+  view.requests.push_back({.id = 11, .stage = engine::RequestStage::kEnded, .answered = true, .total_seconds = 2});
+  return view;
+}
+
+class CacheViewTest : public ServerTest {
+ protected:
+  FakeModel& start_with(const engine::View& view, const server::ServerConfig& c = config()) {
+    FakeModel& model = start({}, c);
+    model.view_ = view;
+    return model;
+  }
+  static server::ServerConfig with_keys(bool isolate) {
+    server::ServerConfig c = config();
+    c.api.api_keys = {"sk-one", "sk-two"};
+    c.api.isolate_keys = isolate;
+    return c;
+  }
+  HttpAnswer get_as(const std::string& key, const std::string& path) {
+    return exchange(get_request(path, fmt::format("Authorization: Bearer {}\r\n", key)));
+  }
+  /// The first frame of the stream.
+  json frame(const std::string& fields = "") {
+    auto c = client();
+    c->send(get_request("/v1/cache/events", fields));
+    const std::string text = c->read_until("\n\n\r\n");
+    const auto begin = text.find("data: ") + 6;
+    return json::parse(text.substr(begin, text.find("\n\n", begin) - begin));
+  }
+};
+
+TEST_F(CacheViewTest, TreeHasNodesWithTextAndFigures) {
+  start_with(small_view());
+  const HttpAnswer answer = get("/v1/cache/tree");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.json(), json::parse(R"({"object": "cache.tree", "left_out": 3, "nodes": [
+    {"id": 7, "parent": null, "begin": 0, "tokens": 64, "holders": 2, "hits": 5, "idle_seconds": 0.5, "left_out": 1,
+     "text": "You are"},
+    {"id": 9, "parent": 7, "begin": 64, "tokens": 8, "holders": 0, "hits": 0, "idle_seconds": 6, "left_out": 0,
+     "text": "<b>", "own_text": "b>"}]})"));
+}
+
+TEST_F(CacheViewTest, LimitsAndNamespaceAreTheCallers) {
+  FakeModel& model = start_with(small_view());
+  EXPECT_EQ(get("/v1/cache/tree?nodes=12&depth=3&text=5&cache_salt=a+b%26").status, 200);
+  ASSERT_EQ(model.asked_.size(), 1U);
+  EXPECT_EQ(model.asked_[0].limits.nodes, 12);
+  EXPECT_EQ(model.asked_[0].limits.depth, 3);
+  EXPECT_EQ(model.asked_[0].limits.head_tokens, 5);
+  EXPECT_EQ(model.asked_[0].salt, "a b&");
+}
+
+TEST_F(CacheViewTest, ABadFieldIsNamed) {
+  FakeModel& model = start_with(small_view());
+  for (const auto& [query, name] : {std::pair{"nodes=0", "nodes"},
+                                    {"nodes=4097", "nodes"},
+                                    {"nodes=", "nodes"},
+                                    {"nodes=1x", "nodes"},
+                                    {"depth=-1", "depth"},
+                                    {"text=513", "text"},
+                                    {"nodes=4096&text=17", "text"}}) {
+    const HttpAnswer answer = get(std::string("/v1/cache/tree?") + query);
+    EXPECT_EQ(answer.status, 400) << query;
+    EXPECT_EQ(answer.param(), name) << query;
+  }
+  EXPECT_EQ(get("/v1/cache/tree?cache_salt=" + std::string(257, 'x')).param(), "cache_salt");
+  EXPECT_TRUE(model.asked_.empty());
+}
+
+TEST_F(CacheViewTest, EachKeySeesItsOwnWhereKeysAreKeptApart) {
+  FakeModel& model = start({}, with_keys(true));
+  EXPECT_EQ(get("/v1/cache/tree").status, 401);
+  EXPECT_EQ(get("/v1/cache/events").status, 401);
+  for (const char* key : {"sk-one", "sk-two"}) EXPECT_EQ(get_as(key, "/v1/cache/tree?cache_salt=s").status, 200);
+  frame("Authorization: Bearer sk-two\r\n");
+  ASSERT_EQ(model.asked_.size(), 3U);
+  const std::string one = model.asked_[0].salt, two = model.asked_[1].salt;
+  EXPECT_NE(one, two);
+  EXPECT_TRUE(one.ends_with("s") && one.size() > 16);
+  EXPECT_EQ(model.asked_[2].salt, two.substr(0, two.size() - 1));
+  // It is the namespace that the key's requests are in.
+  auto c = client();
+  c->send(
+      post_request("/v1/completions", R"({"prompt": "hi", "cache_salt": "s"})", "Authorization: Bearer sk-one\r\n"));
+  model.wait_submitted(0);
+  EXPECT_EQ(model.salt(0), one);
+}
+
+TEST_F(CacheViewTest, TextsAreForThoseWhoMaySeeThem) {
+  for (const auto how : {server::CacheReports::kLengths, server::CacheReports::kOff}) {
+    server::ServerConfig c = config();
+    c.api.cache_reports = how;
+    start_with(small_view(), c);
+    for (const json& nodes : {get("/v1/cache/tree").json()["nodes"], frame()["tree"]["nodes"]}) {
+      ASSERT_EQ(nodes.size(), 2U);
+      for (const json& node : nodes) EXPECT_FALSE(node.contains("text") || node.contains("own_text"));
+    }
+    const json report = frame()["requests"][0].value("report", json());
+    EXPECT_EQ(report.is_null(), how == server::CacheReports::kOff);
+    EXPECT_EQ(report.dump().find("Monday"), std::string::npos);
+  }
+}
+
+TEST_F(CacheViewTest, FramesTellAllThatThePageShows) {
+  FakeModel& model = start({});
+  model.view_ = small_view();
+  model.snapshot_.cache = {.block_size = 32,
+                           .total = 10,
+                           .free = 4,
+                           .in_use = 5,
+                           .cached = 1,
+                           .spared = 3,
+                           .bytes_budget = 10'240,
+                           .reused = 20};
+  model.snapshot_.cached_tokens = 100;
+  model.snapshot_.saved_seconds = 1.5;
+  const json seen = frame();
+  EXPECT_EQ(seen["model"], "the-model");
+  EXPECT_EQ(seen["saved"], json::parse(R"({"tokens": 100, "seconds": 1.5, "bytes": 20480})"));
+  EXPECT_EQ(seen["blocks"]["spared"], 3);
+  EXPECT_EQ(seen["block_bytes"], 1024);
+  EXPECT_EQ(seen["tree"]["nodes"].size(), 2U);
+  const json& request = seen["requests"][0];
+  EXPECT_EQ(request["stage"], "decode");
+  EXPECT_EQ(request["nodes"], json::parse("[9]"));
+  EXPECT_EQ(request["first_token_seconds"], 0.25);
+  EXPECT_EQ(request["report"]["ended"], "differs");
+  EXPECT_EQ(request["report"]["text"], json::parse(R"({"before": "is ", "asked": "Tuesday", "found": "Monday"})"));
+  EXPECT_EQ(seen["requests"][1]["stage"], "ended");
+}
+
+TEST_F(CacheViewTest, PagesOfANamespaceShareOneQuestion) {
+  FakeModel& model = start_with(small_view());
+  std::vector<std::unique_ptr<HttpClient>> pages;
+  for (int i = 0; i < 10; ++i) {
+    pages.push_back(client());
+    pages.back()->send(get_request("/v1/cache/events"));
+    pages.back()->read_until("\n\n\r\n");
+  }
+  EXPECT_EQ(model.asked_.size(), 1U) << "nothing has happened since the first";
+}
+
+TEST_F(CacheViewTest, FramesSayHowFarLoadingIs) {
+  start_loading(config());
+  auto c = client();
+  c->send(get_request("/v1/cache/events"));
+  EXPECT_NE(c->read_until("\n\n\r\n").find(R"(data: {"loading":{"stage":"starting","progress":0)"), std::string::npos);
+  model_ = std::make_shared<FakeModel>(server_->sink());
+  model_->view_ = small_view();
+  server_->ready(model_);
+  EXPECT_NE(c->read_until("\"the-model\"").find("data: "), std::string::npos);
+}
+
+TEST_F(CacheViewTest, FramesEndWhenTheServerDrains) {
+  server::ServerConfig c = config();
+  c.drain_seconds = 60;
+  start_with(small_view(), c);
+  auto page = client();
+  page->send(get_request("/v1/cache/events"));
+  page->read_until("\n\n\r\n");
+  server_->drain();
+  page->read_until("0\r\n\r\n");
+  server_->join();  // it did not wait for the page
+}
+
+TEST_F(CacheViewTest, ThePageIsOpenToAllAndHeldToItsPolicy) {
+  start({}, with_keys(false));
+  const HttpAnswer page = get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_NE(page.headers.at("content-security-policy").find("default-src 'none'; script-src 'self'"),
+            std::string::npos);
+  EXPECT_EQ(page.headers.at("x-content-type-options"), "nosniff");
+  // All that it asks for is there, and nothing of it is elsewhere.
+  std::string rest = page.body;
+  int files = 0;
+  for (const std::string mark : {"src=\"", "href=\""}) {
+    for (auto at = rest.find(mark); at != std::string::npos; at = rest.find(mark, at + 1)) {
+      const auto begin = at + mark.size();
+      const std::string path = rest.substr(begin, rest.find('"', begin) - begin);
+      if (path.starts_with('#')) continue;
+      EXPECT_TRUE(path.starts_with("/page/")) << path;
+      EXPECT_EQ(get(path).status, 200) << path;
+      ++files;
+    }
+  }
+  EXPECT_GE(files, 4);
+  EXPECT_EQ(get("/page/nothing.js").status, 401) << "as every path that isn't the page's";
+}
+
+}  // namespace
+}  // namespace coppice::testing
