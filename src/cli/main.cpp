@@ -6,6 +6,7 @@
 #include <new>
 
 #include "cli/bench.h"
+#include "cli/chat.h"
 #include "cli/demo.h"
 #include "cli/help.h"
 #include "cli/models.h"
@@ -16,8 +17,8 @@ namespace {
 /// A command adds itself to the app; when it is chosen, parsing runs it.
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
-constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_models, coppice::cli::add_demo,
-                                    coppice::cli::add_bench};
+constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_chat, coppice::cli::add_models,
+                                    coppice::cli::add_demo, coppice::cli::add_bench};
 
 /// One line, without taking memory.
 void print_failure(const std::exception_ptr& failure) noexcept {
