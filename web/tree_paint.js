@@ -199,7 +199,7 @@ export class Painter {
       const { node, to } = item, { x0, y0, x1, y1, width } = item.now;
       const room = to.tip ? Math.min(to.slot - 10, 190) : 210;
       if (room < 62 || (!to.tip && y0 - y1 < 30)) continue;
-      const lines = [...this.wrapped(label(node.own_text ?? node.text), room, to.tip ? 2 : 1), this.counted(node, room)];
+      const lines = [...this.wrapped(label(node), room, to.tip ? 2 : 1), this.counted(node, room)];
       const w = Math.max(...lines.map((line) => this.measure(line))), h = 15 * lines.length;
       const [mx, my] = pointOn(curveOf({ x0, y0, x1, y1 }), 0.55);
       const above = to.tip && { x: x1 - w / 2, y: y1 - h - (buds.some((bud) => bud.id === node.id) ? 32 : 10), w, h, align: "center" };
@@ -249,7 +249,7 @@ export class Painter {
     if (taken.some(meets)) return false;
     if (own.to.tip) return true;
     return !items.some((item) => {
-      if (item === own || item.now.y1 > box.y + box.h || item.now.y0 < box.y) return false;
+      if (item.now.y1 > box.y + box.h || item.now.y0 < box.y) return false;
       return [0.1, 0.3, 0.5, 0.7, 0.9].some((t) => {
         const [x, y] = pointOn(curveOf(item.now), t), r = item.now.width / 2;
         return x + r > box.x && x - r < box.x + box.w && y > box.y - 4 && y < box.y + box.h + 4;
@@ -290,8 +290,15 @@ function trace(c, points) {
   c.closePath();
 }
 
-/** A text as a label: without the signs of the chat's template, and the role that follows them. */
-const label = (text) => (text ?? "").replace(/<[|\w/][^<>]{0,40}>\s*(system|user|assistant|model)?\b/g, " ").replace(/\s+/g, " ").trim();
+/** Without the signs of the chat's template, and the role that follows them. */
+const bare = (text) => text.replace(/<[|\w/][^<>]{0,40}>(?:\s*(?:system|user|assistant|model)\b)?/g, "\n");
+
+/** A text as a label: from where it differs from its siblings', with the words of that sentence before it. */
+function label(node) {
+  const text = node.text ?? "", own = node.own_text ?? text;
+  const before = bare(text.slice(0, text.length - own.length)).split(/[.!?:\n]/).at(-1);
+  return `${before.length < 40 ? before : ""}${bare(own)}`.replace(/\s+/g, " ").trim();
+}
 
 /** What a node is, in a sentence. */
 export function sentence(node) {

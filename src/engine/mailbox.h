@@ -67,7 +67,6 @@ class Mailbox {
   void push(Request&& request);
   /// Ignores ids that are not open.
   void cancel(RequestId id) noexcept;
-  /// REQUIRES: few at a time; they are not counted.
   void ask(Question question);
   void stop();
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -34,6 +35,7 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
+constexpr std::size_t kAnswersInStep = 2;
 constexpr std::size_t kScoredBytes = std::size_t{64} << 20;  // of logits in a step, besides those to sample from
 
 EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) {
@@ -76,7 +78,7 @@ bool StepLoop::step() {
   const bool stop = mailbox_.drain(commands_);
   now_ = config_.now();
   if (stop) shut_down();
-  if (stop || (commands_.empty() && requests_.size() == 0)) return false;
+  if (stop || (commands_.empty() && requests_.size() == 0 && questions_.empty())) return false;
   const auto start = Clock::now();
   const std::int64_t steps = figures_.steps;
   viewer_.set_time(now_);
@@ -121,7 +123,7 @@ void StepLoop::obey() {
     OpenRequest* open = requests_.find(id);
     if (open != nullptr) attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
   }
-  questions_ = std::move(commands_.questions);
+  std::ranges::move(commands_.questions, std::back_inserter(questions_));
   commands_ = {};
 }
 
@@ -386,8 +388,11 @@ void StepLoop::publish_snapshot() {
   published_ = figures_;
 }
 
+// A few in a step: however many ask, those whose text is computed wait for milliseconds at most.
 void StepLoop::answer() {
-  for (const Question& question : std::exchange(questions_, {})) {
+  for (std::size_t n = std::min(questions_.size(), kAnswersInStep); n > 0; --n) {
+    const Question question = std::move(questions_.front());
+    questions_.pop_front();
     try {
       requests_.add_view(question.id, std::make_shared<const View>(viewer_.answer(question, requests_)));
     } catch (const std::bad_alloc&) {  // who asked hears nothing, and asks again

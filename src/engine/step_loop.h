@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <span>
@@ -80,8 +81,9 @@ class StepLoop {
   RequestTable requests_;
   IntegrityWatch watch_;
   Viewer viewer_;
-  double forward_seconds_ = 0;  // inside Executor::forward, its planning included
-  double planned_before_;       // by the executor, before this engine was made
+  std::deque<Question> questions_;  // without an answer so far
+  double forward_seconds_ = 0;      // inside Executor::forward, its planning included
+  double planned_before_;           // by the executor, before this engine was made
   std::atomic<bool> stopped_ = false;
   mutable std::mutex published_mutex_;
   Snapshot published_;  // guarded by it; figures_ after some step
@@ -89,7 +91,6 @@ class StepLoop {
   // The step in hand.
   Clock::time_point now_{};
   Commands commands_;
-  std::vector<Question> questions_;   // asked in this step
   std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
   bool queue_was_empty_ = false;
   executor::Batch batch_;

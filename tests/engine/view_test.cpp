@@ -47,6 +47,7 @@ class Watched {
   }
   engine::Engine& engine() { return *engine_; }
   int events() const { return events_; }
+  std::size_t views() const { return views_.size(); }
 
   engine::Clock::time_point now{std::chrono::hours(1)};
 
@@ -182,6 +183,15 @@ TEST_P(Watching, ManyRequestsAreCutShort) {
   EXPECT_EQ(view.left_out, 150 - 96);
   w.run();
   EXPECT_EQ(w.look().requests.size(), 48U) << "of those who ended, the last";
+}
+
+TEST_P(Watching, ManyQuestionsTakeManySteps) {
+  Watched w(GetParam());
+  for (int i = 0; i < 7; ++i) w.engine().ask({.id = w.engine().next_id(), .salt = {}, .limits = {}});
+  int steps = 0;
+  while (w.step()) ++steps;
+  EXPECT_EQ(steps, 4);
+  EXPECT_EQ(w.views(), 7U);
 }
 
 /// The same load with and without somebody who looks after each step: the same answers.

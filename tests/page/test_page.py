@@ -28,7 +28,7 @@ STEM_WITH_EIGHT = """() => {
 
 @pytest.fixture(scope="module")
 def server():
-    with Coppice("--kv-bytes", "256MiB", "--drain-seconds", "1") as server:
+    with Coppice("--kv-bytes", "256MiB", "--drain-seconds", "1", "--temp", "0.3") as server:
         yield server
         assert server.end() == 0
 
@@ -60,15 +60,25 @@ def test_an_empty_server_says_how_to_begin(visit):
         tab.close()
 
 
+def set_the_scene(server, tab):
+    """What a picture shows besides the burst: other texts that were used before, and a chat that has branched."""
+    for end in ("for children", "for a gardener", "in three lines"):
+        chat(server, "You write short poems about trees.", f"Write a poem about an old ash tree, {end}.", max_tokens=40)
+    tab.page.click(".system summary")
+    tab.page.fill("#chat-system", SYSTEM)
+    tab.page.click(".system summary")
+    tab.page.fill("#chat-tokens", "60")
+    tab.page.select_option("#chat-n", "2")
+    tab.page.fill("#chat-input", "I have one hour. What should I see?")
+    tab.page.keyboard.press("Enter")
+    tab.wait("() => document.querySelectorAll('.message').length === 2 && !document.querySelector('.message.running')")
+
+
 def test_a_burst_of_eight_is_one_stem_with_eight_branches(server, visit, request):
     screenshots = request.config.getoption("--screenshots")
     tab = visit(server.url, viewport={"width": 1360, "height": 1180 if screenshots else 900}).live()
     if screenshots:
-        tab.page.fill("#chat-tokens", "90")
-        tab.page.select_option("#chat-n", "2")
-        tab.page.fill("#chat-input", "Why do people coppice trees?")
-        tab.page.keyboard.press("Enter")
-        tab.wait("() => document.querySelectorAll('.message').length === 2 && !document.querySelector('.message.running')")
+        set_the_scene(server, tab)
     pool = burst(server)
     seen = tab.wait(STEM_WITH_EIGHT)
     assert len(seen["branches"]) == 8

@@ -108,8 +108,16 @@ void FakeModel::cancel(engine::RequestId id) noexcept {
   changed_.notify_all();
 }
 
+std::vector<engine::Question> FakeModel::asked() const {
+  const std::lock_guard lock(mutex_);
+  return asked_;
+}
+
 void FakeModel::ask(engine::Question question) {
-  asked_.push_back(question);
+  {
+    const std::lock_guard lock(mutex_);
+    asked_.push_back(question);
+  }
   std::vector<engine::Event> events(1);
   events[0] = {.request = question.id, .done = true, .view = std::make_shared<const engine::View>(view_)};
   emit(std::move(events));

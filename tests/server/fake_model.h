@@ -51,6 +51,7 @@ class FakeModel final : public server::Model {
   bool wait_stopped();
   bool cancelled(engine::RequestId id) const;
   std::size_t submitted() const;
+  std::vector<engine::Question> asked() const;
   std::vector<kv::Token> prompt(std::size_t nth) const;
   std::string salt(std::size_t nth) const;
   std::vector<std::string> tokenized_salts() const;  ///< of prompt_tokens()
@@ -64,9 +65,8 @@ class FakeModel final : public server::Model {
   server::ModelFacts facts_;              ///< change before the server has it
   std::atomic<bool> never_ends_ = false;  ///< stop() or not
   engine::Snapshot snapshot_;
-  engine::View view_;                      ///< what questions are answered with
-  std::vector<engine::Question> asked_;    ///< on the io thread
   std::function<void()> on_text_ = [] {};  ///< called by render() and tokenize(); change before the server has it
+  engine::View view_;                      ///< what questions are answered with; likewise
 
  private:
   bool wait(auto condition) const;
@@ -79,6 +79,7 @@ class FakeModel final : public server::Model {
   std::vector<engine::Request> requests_;
   mutable std::vector<std::string> tokenized_salts_;
   std::set<engine::RequestId> cancelled_;
+  std::vector<engine::Question> asked_;
   bool stopped_ = false;
 };
 

@@ -49,10 +49,16 @@ engine::View small_view() {
 
 class CacheViewTest : public ServerTest {
  protected:
-  FakeModel& start_with(const engine::View& view, const server::ServerConfig& c = config()) {
-    FakeModel& model = start({}, c);
-    model.view_ = view;
-    return model;
+  FakeModel& start_with(const engine::View& view, const server::ServerConfig& c = config(),
+                        const engine::Snapshot& snapshot = {}) {
+    start_loading(c);
+    model_ = std::make_shared<FakeModel>(server_->sink());
+    model_->view_ = view;
+    model_->snapshot_ = snapshot;
+    server_->ready(model_);
+    while (client()->get("/health").status != 200) {
+    }
+    return *model_;
   }
   static server::ServerConfig with_keys(bool isolate) {
     server::ServerConfig c = config();
@@ -87,11 +93,11 @@ TEST_F(CacheViewTest, TreeHasNodesWithTextAndFigures) {
 TEST_F(CacheViewTest, LimitsAndNamespaceAreTheCallers) {
   FakeModel& model = start_with(small_view());
   EXPECT_EQ(get("/v1/cache/tree?nodes=12&depth=3&text=5&cache_salt=a+b%26").status, 200);
-  ASSERT_EQ(model.asked_.size(), 1U);
-  EXPECT_EQ(model.asked_[0].limits.nodes, 12);
-  EXPECT_EQ(model.asked_[0].limits.depth, 3);
-  EXPECT_EQ(model.asked_[0].limits.head_tokens, 5);
-  EXPECT_EQ(model.asked_[0].salt, "a b&");
+  ASSERT_EQ(model.asked().size(), 1U);
+  EXPECT_EQ(model.asked()[0].limits.nodes, 12);
+  EXPECT_EQ(model.asked()[0].limits.depth, 3);
+  EXPECT_EQ(model.asked()[0].limits.head_tokens, 5);
+  EXPECT_EQ(model.asked()[0].salt, "a b&");
 }
 
 TEST_F(CacheViewTest, ABadFieldIsNamed) {
@@ -108,7 +114,7 @@ TEST_F(CacheViewTest, ABadFieldIsNamed) {
     EXPECT_EQ(answer.param(), name) << query;
   }
   EXPECT_EQ(get("/v1/cache/tree?cache_salt=" + std::string(257, 'x')).param(), "cache_salt");
-  EXPECT_TRUE(model.asked_.empty());
+  EXPECT_TRUE(model.asked().empty());
 }
 
 TEST_F(CacheViewTest, EachKeySeesItsOwnWhereKeysAreKeptApart) {
@@ -117,11 +123,11 @@ TEST_F(CacheViewTest, EachKeySeesItsOwnWhereKeysAreKeptApart) {
   EXPECT_EQ(get("/v1/cache/events").status, 401);
   for (const char* key : {"sk-one", "sk-two"}) EXPECT_EQ(get_as(key, "/v1/cache/tree?cache_salt=s").status, 200);
   frame("Authorization: Bearer sk-two\r\n");
-  ASSERT_EQ(model.asked_.size(), 3U);
-  const std::string one = model.asked_[0].salt, two = model.asked_[1].salt;
+  ASSERT_EQ(model.asked().size(), 3U);
+  const std::string one = model.asked()[0].salt, two = model.asked()[1].salt;
   EXPECT_NE(one, two);
   EXPECT_TRUE(one.ends_with("s") && one.size() > 16);
-  EXPECT_EQ(model.asked_[2].salt, two.substr(0, two.size() - 1));
+  EXPECT_EQ(model.asked()[2].salt, two.substr(0, two.size() - 1));
   // It is the namespace that the key's requests are in.
   auto c = client();
   c->send(
@@ -146,18 +152,18 @@ TEST_F(CacheViewTest, TextsAreForThoseWhoMaySeeThem) {
 }
 
 TEST_F(CacheViewTest, FramesTellAllThatThePageShows) {
-  FakeModel& model = start({});
-  model.view_ = small_view();
-  model.snapshot_.cache = {.block_size = 32,
-                           .total = 10,
-                           .free = 4,
-                           .in_use = 5,
-                           .cached = 1,
-                           .spared = 3,
-                           .bytes_budget = 10'240,
-                           .reused = 20};
-  model.snapshot_.cached_tokens = 100;
-  model.snapshot_.saved_seconds = 1.5;
+  engine::Snapshot figures;
+  figures.cache = {.block_size = 32,
+                   .total = 10,
+                   .free = 4,
+                   .in_use = 5,
+                   .cached = 1,
+                   .spared = 3,
+                   .bytes_budget = 10'240,
+                   .reused = 20};
+  figures.cached_tokens = 100;
+  figures.saved_seconds = 1.5;
+  start_with(small_view(), config(), figures);
   const json seen = frame();
   EXPECT_EQ(seen["model"], "the-model");
   EXPECT_EQ(seen["saved"], json::parse(R"({"tokens": 100, "seconds": 1.5, "bytes": 20480})"));
@@ -181,7 +187,7 @@ TEST_F(CacheViewTest, PagesOfANamespaceShareOneQuestion) {
     pages.back()->send(get_request("/v1/cache/events"));
     pages.back()->read_until("\n\n\r\n");
   }
-  EXPECT_EQ(model.asked_.size(), 1U) << "nothing has happened since the first";
+  EXPECT_EQ(model.asked().size(), 1U) << "nothing has happened since the first";
 }
 
 TEST_F(CacheViewTest, FramesSayHowFarLoadingIs) {
