@@ -197,8 +197,7 @@ GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestL
   parse_stops(f, r);
   parse_chat(f, r);
   parse_form(f, r);
-  if (r.grammar && !r.tools.specs.empty() && r.tools.may_call)
-    throw RequestError::unsupported(r.grammar->field, "not supported together with tools that may be called");
+  settle_form(r.tools, r.grammar);
   const auto most = f.integer("max_tokens", 1, std::numeric_limits<std::int32_t>::max());
   if (!most) throw RequestError::bad_field("max_tokens", "is required", "missing_field");
   r.max_tokens = static_cast<std::int32_t>(*most);

@@ -91,8 +91,7 @@ void parse_chat_input(const JsonFields& f, GenerationRequest& r) {
   r.tools = parse_tools(f);
   if (r.turn_end == text::TurnEnd::kContinue && r.tools != Tools())
     throw RequestError::unsupported("continue_final_message", "not supported together with tools");
-  if (r.grammar && !r.tools.specs.empty() && r.tools.may_call)
-    throw RequestError::unsupported(r.grammar->field, "not supported together with tools that may be called");
+  settle_form(r.tools, r.grammar);
   // The template writes these tokens.
   if (f.boolean("add_special_tokens").value_or(false))
     throw RequestError::unsupported("add_special_tokens", "only false is supported for chats");

@@ -168,9 +168,8 @@ void parse_form(const JsonFields& f, GenerationRequest& r) {
     throw RequestError::unsupported("text.format.type",
                                     "only \"text\", \"json_object\" and \"json_schema\" are supported");
   if (schema == nullptr) throw RequestError::bad_field("text.format.schema", "is required", "missing_field");
-  if (!r.tools.specs.empty() && r.tools.may_call)
-    throw RequestError::unsupported("text.format", "not supported together with tools that may be called");
   r.grammar = grammar::Constraint{.source = schema_source(*schema, "text.format"), .field = "text.format"};
+  settle_form(r.tools, r.grammar);
 }
 
 /// What the answer tells of its request.

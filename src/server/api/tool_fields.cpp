@@ -109,6 +109,13 @@ void check_choice(const Tools& tools, const std::string& field, const char* sche
   if (!found) throw RequestError::bad_field(field, fmt::format("there is no tool \"{}\"", tools.only));
 }
 
+void settle_form(const Tools& tools, std::optional<grammar::Constraint>& form) {
+  if (!form || tools.specs.empty() || !tools.may_call) return;
+  if (!tools.must_call)
+    throw RequestError::unsupported(form->field, "not supported together with tools that may be called");
+  form.reset();
+}
+
 void parse_flat_tools(const JsonFields& f, std::string_view type, const char* schema,
                       const std::function<void(const std::string&)>& ignore, Tools& to) {
   const Json* value = f.find("tools");

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "grammar/source.h"
 #include "server/api/json_fields.h"
 #include "server/jobs/generation_request.h"
 
@@ -26,6 +28,10 @@ void parse_flat_tools(const JsonFields& f, std::string_view type, const char* sc
 /// Refuses a choice without a tool, and tools that must be called and whose schemas no grammar enforces. `field`: what names the
 /// tool; `schema`: a tool's field, for errors.
 void check_choice(const Tools& tools, const std::string& field, const char* schema);
+
+/// What becomes of a form of the answer beside tools. The form is the text's: where a tool must be called there is no text, and the form
+/// goes. Where one may be called the two are refused.
+void settle_form(const Tools& tools, std::optional<grammar::Constraint>& form);
 
 /// A call's `arguments`: JSON, as text or as it is; none: no arguments.
 std::string parse_arguments(const JsonFields& f);

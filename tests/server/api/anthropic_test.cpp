@@ -73,8 +73,10 @@ TEST(AnthropicRequest, IgnoresWhatAgentsSendByDefault) {
     "stop_sequences": ["x"], "stream": true)")
           .sampling.stop,
       std::vector<std::string>{"x"});
-  EXPECT_TRUE(
-      parsed(R"(, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}})").grammar);
+  const std::string form = R"(, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}})";
+  EXPECT_TRUE(parsed(form).grammar);
+  EXPECT_FALSE(parsed(form + R"(, "tools": [{"name": "a"}], "tool_choice": {"type": "any"})").grammar)
+      << "a forced call leaves no text to have a form";
 }
 
 TEST(AnthropicRequest, NamesWhatIsWrong) {

@@ -61,6 +61,9 @@ TEST(ResponsesRequest, ReadsToolsEffortAndForm) {
   EXPECT_TRUE(
       parsed(R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})")
           .grammar);
+  EXPECT_FALSE(parsed(tools + R"(, "tool_choice": "required", "text": {"format": {"type": "json_object"}})").grammar)
+      << "a forced call leaves no text to have a form";
+  EXPECT_EQ(field_of(tools + R"(, "text": {"format": {"type": "json_object"}})"), "text.format");
   EXPECT_EQ(parsed(R"("input": "x", "max_output_tokens": 7)").max_tokens, 7);
 }
 

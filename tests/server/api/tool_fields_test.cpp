@@ -38,6 +38,13 @@ TEST(ToolFields, TheChoiceIsRead) {
   EXPECT_EQ(chat(R"(,"tool_choice":"auto")").tools, Tools());
 }
 
+TEST(ToolFields, AFormIsTheTextsAndGoesWhereAToolMustBeCalled) {
+  const std::string form = TOOLS R"(,"response_format":{"type":"json_object"},"tool_choice":)";
+  EXPECT_FALSE(chat(form + R"("required")").grammar);
+  EXPECT_FALSE(chat(form + R"({"type":"function","function":{"name":"now"}})").grammar);
+  EXPECT_TRUE(chat(form + R"("none")").grammar);
+}
+
 TEST(ToolFields, TheTemplateHearsOfThinking) {
   const Tools tools =
       chat(R"(,"chat_template_kwargs":{"enable_thinking":false,"x":[1]},"reasoning_effort":"low")").tools;
