@@ -32,7 +32,7 @@ std::uint16_t free_port() {
 /// In the child, between fork and exec: only async-signal-safe calls.
 [[noreturn]] void become_server(pid_t parent, int log, char* const* argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  ::setpgid(0, 0);  // Ctrl-C is the parent's affair
+  ::setpgid(0, 0);                        // Ctrl-C is the parent's affair
   if (::getppid() != parent) ::_exit(1);  // the parent died before prctl
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);

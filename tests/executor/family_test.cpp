@@ -173,7 +173,8 @@ TEST(Llama4Test, RowsBeyondTheFirstChunkAgreeWithLibllama) {
   CachedExecutor cached(*e);
   std::vector<Row> rows;
   cached.start(tokens, 256, &rows);
-  const auto expected = test::Libllama(path, false, 1, false, test::Libllama::Pooling::kNone, model.context).feed(tokens, kCompared);
+  const auto expected =
+      test::Libllama(path, false, 1, false, test::Libllama::Pooling::kNone, model.context).feed(tokens, kCompared);
   expect_parity(std::span(rows).last(kCompared), expected);
 }
 
