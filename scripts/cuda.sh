@@ -12,12 +12,13 @@ logged "configuring (cuda)" "$build/configure.log" cmake -S . -B "$build" -G Nin
   grep -A 6 'CMake Error' "$build/configure.log" >&2 || true
   die "The CUDA build could not be configured (log: $build/configure.log)"
 }
-cmake --build "$build" -j "$(jobs)" --target tree_attention_on_gpu quant_product_on_gpu operators_on_gpu sampler_on_gpu attention_cuda_bench matmul_cuda_bench >&2 || die "The CUDA build failed: see above."
+cmake --build "$build" -j "$(jobs)" --target tree_attention_on_gpu quant_product_on_gpu operators_on_gpu sampler_on_gpu decoder_on_gpu attention_cuda_bench matmul_cuda_bench step_cuda_bench >&2 || die "The CUDA build failed: see above."
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
   "$build/tests/cuda/tree_attention_on_gpu"
   "$build/tests/cuda/quant_product_on_gpu"
   "$build/tests/cuda/operators_on_gpu"
   "$build/tests/cuda/sampler_on_gpu"
+  "$build/tests/cuda/decoder_on_gpu"
 else
   printf 'Built; no GPU here to run the tests on.\n'
 fi

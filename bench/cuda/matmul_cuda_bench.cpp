@@ -6,6 +6,7 @@
 #include <exception>
 #include <random>
 
+#include "cuda/random_packed.h"
 #include "cuda/replay.h"
 #include "matmul/cuda/quant_product.h"
 
@@ -26,39 +27,14 @@ struct Type {
   QuantType type;
 };
 
-/// Random bytes, with scales of 0.01: f16 that are NaN would be as fast, but no one's weights.
-std::vector<std::byte> random_matrix(QuantType type, std::size_t bytes, std::mt19937_64& random) {
-  std::vector<std::byte> packed(bytes);
-  if (type == QuantType::kBf16) {
-    std::normal_distribution<float> normal(0.0F, 0.01F);
-    std::vector<std::uint16_t> drawn(1 << 18);
-    for (std::uint16_t& x : drawn) x = test::to_number(attention::cuda::Number::kBf16, normal(random));
-    for (std::size_t i = 0; i < bytes; i += 2) std::memcpy(&packed[i], &drawn[i / 2 % drawn.size()], 2);
-    return packed;
-  }
-  for (std::size_t i = 0; i + 8 <= bytes; i += 8) {
-    const std::uint64_t x = random();
-    std::memcpy(&packed[i], &x, sizeof x);
-  }
-  const matmul::cuda::ChunkForm form = matmul::cuda::chunk_form(type);
-  const std::uint16_t kHundredth = type == QuantType::kMxfp4 ? 0x7878 : 0x211f;
-  for (std::size_t chunk = 0; chunk < bytes; chunk += static_cast<std::size_t>(form.bytes())) {
-    for (int i = 0; i < form.deltas; i += 2)
-      std::memcpy(&packed[chunk + static_cast<std::size_t>(form.deltas_at() + i)], &kHundredth, sizeof kHundredth);
-  }
-  return packed;
-}
-
 /// Matrices of a shape, enough that nothing of one is left in the L2 cache, and rows for them.
 class Matrices {
  public:
   Matrices(const Shape& shape, const Type& type) : shape_(shape), type_(type) {
-    const matmul::cuda::ChunkForm form = matmul::cuda::chunk_form(type.type);
-    bytes_ = static_cast<std::size_t>(shape.n_out / 16) * static_cast<std::size_t>(shape.n_in / form.inputs) *
-             static_cast<std::size_t>(form.bytes());
+    bytes_ = bench::packed_bytes(type.type, shape.n_in, shape.n_out);
     n_ = static_cast<int>(std::max<std::size_t>(bench::kPools, (std::size_t{256} << 20) / bytes_));
     std::mt19937_64 random(1);
-    const std::vector<std::byte> packed = random_matrix(type.type, bytes_, random);
+    const std::vector<std::byte> packed = bench::random_packed(type.type, bytes_, random);
     weights_ = DeviceBytes(bytes_ * static_cast<std::size_t>(n_));
     for (int i = 0; i < n_; ++i) {
       test::check_cuda(i == 0 ? cudaMemcpy(at(0), packed.data(), bytes_, cudaMemcpyHostToDevice)

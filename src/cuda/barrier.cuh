@@ -74,6 +74,11 @@ __device__ inline void copy_box(std::uint32_t to, const void* map, int column, i
       : "memory");
 }
 
+/// Brings the description of a matrix near, before its first box is copied.
+__device__ inline void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 /// Copies 16 bytes from device to shared memory (sm_80); wait_for_copies() waits for what was committed.
 __device__ inline void copy_16(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/early_rows.h"
+
 namespace coppice::cuda {
 
 /// Lets the next launch of the stream begin as soon as there is room.
@@ -22,6 +24,7 @@ struct LaunchShape {
   int n_blocks = 1, n_threads = 1;
   int shared_bytes = 0;
   int n_blocks_y = 1;
+  bool early = true;
 };
 
 /// nullptr or why not. The kernel calls wait_for_launch_before() before it reads what others write.
@@ -30,7 +33,7 @@ const char* launch_early(void (*kernel)(Parameters...), const LaunchShape& shape
                          const Arguments&... arguments) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  early.val.programmaticStreamSerializationAllowed = shape.early ? 1 : 0;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(shape.n_blocks), static_cast<unsigned>(shape.n_blocks_y));
   config.blockDim = static_cast<unsigned>(shape.n_threads);

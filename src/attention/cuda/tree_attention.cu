@@ -41,7 +41,8 @@ const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream
   static const cudaError_t ready =
       cudaFuncSetAttribute(attend_tree<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile<T, D>::kSharedBytes);
   if (ready != cudaSuccess) return cudaGetErrorString(ready);
-  const LaunchShape shape = {n_workers, kThreads, Tile<T, D>::kSharedBytes};
+  const LaunchShape shape = {
+      .n_blocks = n_workers, .n_threads = kThreads, .shared_bytes = Tile<T, D>::kSharedBytes, .early = args.early};
   return launch_early(attend_tree<T, D>, shape, stream, args);
 }
 

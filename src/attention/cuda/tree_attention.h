@@ -39,6 +39,7 @@ struct TreeAttention {
   Number number = Number::kBf16;  ///< of q, out and, but for `bytes`, keys and values
   bool bytes = false;             ///< keys and values are signed bytes with scales: the int8 order of block_order.h
   bool plain = false;             ///< use the kernel for GPUs without wgmma, whatever this one has
+  bool early = true;              ///< it may begin before the launch in front of it has ended; it waits for that itself
   int head_dim = 128;             ///< 64, 80, 96, 128 or 256
   int n_head = 32, n_kv_head = 8;
   float scale = 1.0F;               ///< scores are scale * (q . k)
@@ -54,8 +55,7 @@ struct TreeAttention {
   TreeScratch scratch;
 };
 
-/// Launches on `stream`; nullptr or why not. It may begin before the launch in front of it has ended, and waits for it itself
-/// (programmatic dependent launch).
+/// Launches on `stream`; nullptr or why not.
 /// n_workers: thread blocks; at most as many as run at once, one for each multiprocessor (TreeCost::n_workers): they wait for each
 /// other before they merge. For the same reason two such launches must not run on one device at the same time.
 /// REQUIRES: n_head / n_kv_head <= kItemQueries; scale > 0; `items` has memory for n_workers / n_kv_head + 1 items at least, valid

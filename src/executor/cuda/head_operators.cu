@@ -12,6 +12,7 @@
 namespace coppice::executor::cuda {
 
 using coppice::cuda::allow_next_launch;
+using coppice::cuda::kMostEarlyRows;
 using coppice::cuda::launch_early;
 using coppice::cuda::wait_for_launch_before;
 
@@ -159,8 +160,10 @@ __global__ __launch_bounds__(32 * kWarps) void rotate_back(const RotateBack a) {
 const char* launch(const EnterRows& args, CUstream_st* stream) {
   if (args.head_dim > kMostDim || args.head_dim % 16 != 0) return "no heads of this size";
   const int n_heads = args.n_head + 2 * args.n_kv_head;
-  const coppice::cuda::LaunchShape shape = {
-      .n_blocks = (n_heads + kWarps - 1) / kWarps, .n_threads = 32 * kWarps, .n_blocks_y = args.n_rows};
+  const coppice::cuda::LaunchShape shape = {.n_blocks = (n_heads + kWarps - 1) / kWarps,
+                                            .n_threads = 32 * kWarps,
+                                            .n_blocks_y = args.n_rows,
+                                            .early = args.n_rows <= kMostEarlyRows};
   return launch_early(enter_rows, shape, stream, args);
 }
 

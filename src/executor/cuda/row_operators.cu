@@ -10,6 +10,7 @@
 namespace coppice::executor::cuda {
 
 using coppice::cuda::allow_next_launch;
+using coppice::cuda::kMostEarlyRows;
 using coppice::cuda::launch_early;
 using coppice::cuda::wait_for_launch_before;
 using matmul::QuantType;
@@ -140,7 +141,9 @@ __global__ void gate_rows(const GateRows a) {
 
 template <QuantType kType>
 const char* launch_embed(const EmbedRows& args, cudaStream_t stream) {
-  return launch_early(embed_rows<kType>, {.n_blocks = args.n_rows, .n_threads = 256}, stream, args);
+  return launch_early(embed_rows<kType>,
+                      {.n_blocks = args.n_rows, .n_threads = 256, .early = args.n_rows <= kMostEarlyRows}, stream,
+                      args);
 }
 
 }  // namespace
@@ -169,12 +172,16 @@ const char* launch(const EmbedRows& args, CUstream_st* stream) {
 const char* launch(const AddNorm& args, CUstream_st* stream) {
   if (args.n > kMostNormed || args.n % 4 != 0) return "no norm of so many values";
   const int n_threads = args.n / 4 >= kNormThreads ? kNormThreads : (args.n / 4 + 31) / 32 * 32;
-  return launch_early(add_norm, {.n_blocks = args.n_rows, .n_threads = n_threads}, stream, args);
+  return launch_early(add_norm,
+                      {.n_blocks = args.n_rows, .n_threads = n_threads, .early = args.n_rows <= kMostEarlyRows}, stream,
+                      args);
 }
 
 const char* launch(const GateRows& args, CUstream_st* stream) {
-  const coppice::cuda::LaunchShape shape = {
-      .n_blocks = (args.n / 4 + 255) / 256, .n_threads = 256, .n_blocks_y = args.n_rows};
+  const coppice::cuda::LaunchShape shape = {.n_blocks = (args.n / 4 + 255) / 256,
+                                            .n_threads = 256,
+                                            .n_blocks_y = args.n_rows,
+                                            .early = args.n_rows <= kMostEarlyRows};
   return launch_early(args.gate == Gate::kSilu ? gate_rows<Gate::kSilu> : gate_rows<Gate::kGelu>, shape, stream, args);
 }
 

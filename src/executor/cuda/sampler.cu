@@ -80,6 +80,7 @@ struct RowSampler {
   /// The likeliest token; -1: none is possible.
   __device__ int find_highest() {
     Mass best = 0;
+#pragma unroll 8
     for (int i = thread; i < a.n_vocab; i += kThreads) {
       const float logit = logits[i];
       if (logit > -INFINITY) best = max(best, static_cast<Mass>(ordered(logit)) << 32 | ~static_cast<std::uint32_t>(i));
@@ -124,6 +125,7 @@ struct RowSampler {
 
   __device__ int draw_from_all() {
     Mass mine = 0, total = 0;
+#pragma unroll 4
     for (int i = thread; i < a.n_vocab; i += kThreads) mine += mass_of(logits[i]);
     const Mass before = sum_before(mine, total), drawn = drawn_of(total);
     if (drawn >= before && drawn < before + mine) {
@@ -299,7 +301,10 @@ __global__ __launch_bounds__(kThreads) void sample_rows(const SampleRows a) {
 }  // namespace
 
 const char* launch(const SampleRows& args, CUstream_st* stream) {
-  return coppice::cuda::launch_early(sample_rows, {.n_blocks = args.n_rows, .n_threads = kThreads}, stream, args);
+  return coppice::cuda::launch_early(
+      sample_rows,
+      {.n_blocks = args.n_rows, .n_threads = kThreads, .early = args.n_rows <= coppice::cuda::kMostEarlyRows}, stream,
+      args);
 }
 
 }  // namespace coppice::executor::cuda

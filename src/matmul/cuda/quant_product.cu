@@ -209,7 +209,10 @@ const char* launch(const QuantProduct& p, cudaStream_t stream) {
   const int of_warp = max(kStages * stage_bytes(kType, kTiles, p.n_rows), kParts);
   const int n_blocks = ((p.n_out + kTileOutputs - 1) / kTileOutputs + kTiles - 1) / kTiles;
   const int n_warps = choose_warps(n_blocks, (p.n_in + kStageInputs - 1) / kStageInputs, of_warp);
-  const LaunchShape shape = {n_blocks, 32 * n_warps, n_warps * of_warp};
+  const LaunchShape shape = {.n_blocks = n_blocks,
+                             .n_threads = 32 * n_warps,
+                             .shared_bytes = n_warps * of_warp,
+                             .early = p.n_rows <= coppice::cuda::kMostEarlyRows};
   return launch_early(multiply_quantised<kType, kTiles, kRowTiles>, shape, stream, p);
 }
 

@@ -297,6 +297,7 @@ __global__ __launch_bounds__(kTileThreads,
     if (warp == 4 * kTileGroups) {
       fetcher.run_weights(lane);
     } else if (warp == 4 * kTileGroups + 1 && lane == 0) {
+      prefetch_map(&map);
       wait_for_launch_before();
       fetcher.run_rows(map);
     }

@@ -1,0 +1,234 @@
+// A decode step of an 8B Llama shape on this GPU, from tokens to tokens, as one CUDA graph: random weights, made here. Beside each its
+// bound: the bytes of all weights and of the keys and values that some row sees, over the bandwidth that a device-to-device copy
+// reaches in this run.
+//   step_cuda_bench [--json FILE]
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "cuda/random_packed.h"
+#include "cuda/replay.h"
+#include "executor/cuda/operators.h"
+#include "support/cuda_decoder.h"
+
+namespace coppice {
+namespace {
+
+using executor::cuda::PackedMatrix;
+using matmul::QuantType;
+using test::DeviceBytes;
+
+constexpr executor::cuda::DecoderShape kShape = {
+    .n_embd = 4096, .n_head = 32, .n_kv_head = 8, .head_dim = 128, .n_ff = 14336, .n_vocab = 128256};
+constexpr int kLayers = 32;
+
+/// Bytes repeated until they fill device memory.
+DeviceBytes repeated(const std::vector<std::byte>& some, std::size_t n) {
+  DeviceBytes made(n);
+  for (std::size_t at = 0; at < n; at += some.size()) {
+    test::check_cuda(
+        cudaMemcpy(made.as<std::byte>() + at, some.data(), std::min(some.size(), n - at), cudaMemcpyHostToDevice),
+        "weights");
+  }
+  return made;
+}
+
+class RandomDecoder {
+ public:
+  RandomDecoder(QuantType layers, QuantType logits) {
+    std::vector<float> ones(static_cast<std::size_t>(kShape.n_embd), 1.0F), frequencies;
+    for (int i = 0; i < kShape.head_dim / 2; ++i)
+      frequencies.push_back(static_cast<float>(std::pow(500000.0, -2.0 * i / kShape.head_dim)));
+    ones_ = DeviceBytes(ones);
+    frequencies_ = DeviceBytes(frequencies);
+    const int n_q = kShape.n_head * kShape.head_dim, n_kv = kShape.n_kv_head * kShape.head_dim;
+    for (int i = 0; i < kLayers; ++i) {
+      layers_.push_back({.attention_norm = ones_.as<float>(),
+                         .ff_norm = ones_.as<float>(),
+                         .qkv = add(layers, kShape.n_embd, n_q + 2 * n_kv),
+                         .output = add(layers, n_q, kShape.n_embd),
+                         .gate_up = add(layers, kShape.n_embd, 2 * kShape.n_ff),
+                         .down = add(layers, kShape.n_ff, kShape.n_embd)});
+    }
+    logits_ = add(logits, kShape.n_embd, kShape.n_vocab);
+    read_ = bytes_;
+    embeddings_ = add(logits, kShape.n_embd, kShape.n_vocab);
+  }
+
+  /// With a pool for the case; the last case's goes.
+  executor::cuda::Decoder on(const test::AttentionCase& c) {
+    const std::size_t half =
+        static_cast<std::size_t>(c.n_blocks) * 32 * static_cast<std::size_t>(kShape.n_kv_head * kShape.head_dim * 2);
+    std::mt19937_64 random(3);
+    pool_ = {};
+    pool_ = repeated(bench::random_packed(QuantType::kBf16, std::size_t{64} << 20, random), 2 * half * kLayers);
+    for (int i = 0; i < kLayers; ++i) {
+      executor::cuda::DecoderLayer& layer = layers_[static_cast<std::size_t>(i)];
+      layer.keys = pool_.as<std::byte>() + 2 * half * static_cast<std::size_t>(i);
+      layer.values = layer.keys + half;
+    }
+    return {kShape, layers_, embeddings_, logits_, ones_.as<float>(), frequencies_.as<float>()};
+  }
+  double bytes() const { return read_; }  ///< of the weights that a step reads
+
+ private:
+  PackedMatrix add(QuantType type, int n_in, int n_out) {
+    const auto chunk = static_cast<std::size_t>(matmul::cuda::chunk_form(type).bytes());
+    std::mt19937_64 random(matrices_.size() + 1);
+    const std::size_t bytes = bench::packed_bytes(type, n_in, n_out);
+    if (some_.empty() || some_type_ != type) some_ = bench::random_packed(type, chunk << 14, random);
+    some_type_ = type;
+    bytes_ += static_cast<double>(bytes);
+    matrices_.push_back(repeated(some_, bytes));
+    return {type, matrices_.back().as<std::byte>()};
+  }
+
+  std::vector<std::byte> some_;
+  QuantType some_type_ = QuantType::kBf16;
+  std::vector<DeviceBytes> matrices_;
+  DeviceBytes ones_, frequencies_, pool_;
+  double bytes_ = 0.0, read_ = 0.0;
+  std::vector<executor::cuda::DecoderLayer> layers_;
+  PackedMatrix embeddings_, logits_;
+};
+
+test::AttentionCase decodes(const char* name, int shared, int own, int n) {
+  std::vector<test::Path> paths;
+  if (shared > 0) paths.push_back({.length = shared, .reads = false});
+  for (int i = 0; i < n; ++i) {
+    paths.push_back(shared > 0 ? test::Path{.parent = 0, .shared = shared, .length = shared + own}
+                               : test::Path{.length = own});
+  }
+  test::AttentionCase c = test::make_case(name, paths, 32, {}, 1);
+  c.heads = {.n_head = 32, .n_kv_head = 8, .head_dim = 128, .scale = 1.0F / std::sqrt(128.0F)};
+  return c;
+}
+
+/// What lies between products, each alone: many launches behind each other, layer by layer.
+void time_parts(const executor::cuda::Decoder& decoder, const executor::cuda::DecoderStep& step) {
+  const auto time = [&](const char* name, auto launch) {
+    bench::Graph graph(
+        [&](int layer, cudaStream_t stream) {
+          if (const char* error = launch(decoder.layers[static_cast<std::size_t>(layer)], stream))
+            throw std::runtime_error(error);
+        },
+        kLayers);
+    std::printf("  %s %.2f", name, graph.time(10).median);
+  };
+  using namespace executor::cuda;
+  const int n_rows = step.n_rows;
+  const StepScratch& scratch = step.scratch;
+  std::printf(" ");
+  time("norm", [&](const DecoderLayer& l, cudaStream_t stream) {
+    return launch(AddNorm{kShape.n_embd, n_rows, scratch.residual, scratch.product, nullptr, l.ff_norm, kShape.eps,
+                          scratch.normed},
+                  stream);
+  });
+  time("rows", [&](const DecoderLayer& l, cudaStream_t stream) {
+    return launch(EnterRows{.n_rows = n_rows,
+                            .n_head = kShape.n_head,
+                            .n_kv_head = kShape.n_kv_head,
+                            .head_dim = kShape.head_dim,
+                            .qkv = scratch.product,
+                            .n_turned = kShape.head_dim,
+                            .frequencies = decoder.frequencies,
+                            .positions = step.positions,
+                            .slots = step.slots,
+                            .q = step.q,
+                            .keys = l.keys,
+                            .values = l.values,
+                            .block_bytes = step.attention.block_bytes},
+                  stream);
+  });
+  time("attention", [&](const DecoderLayer& l, cudaStream_t stream) {
+    attention::cuda::TreeAttention attention = step.attention;
+    attention.keys = l.keys;
+    attention.values = l.values;
+    return launch_tree_attention(attention, step.n_workers, stream);
+  });
+  time("gate", [&](const DecoderLayer&, cudaStream_t stream) {
+    return launch(GateRows{.n = kShape.n_ff, .n_rows = n_rows, .x = scratch.product, .out = scratch.gated}, stream);
+  });
+  time("sampler", [&](const DecoderLayer&, cudaStream_t stream) { return launch(step.sampling, stream); });
+  const auto product = [&](const char* name, auto matrix_of, const void* x, int n_in, int n_out) {
+    time(name, [&](const DecoderLayer& l, cudaStream_t stream) {
+      const PackedMatrix m = matrix_of(l);
+      return matmul::cuda::launch_quant_product(
+          {m.type, n_in, n_out, n_rows, m.weights, x, scratch.product, scratch.products}, stream);
+    });
+  };
+  const int n_q = kShape.n_head * kShape.head_dim;
+  product(
+      "qkv", [](const DecoderLayer& l) { return l.qkv; }, scratch.normed, kShape.n_embd,
+      n_q + 2 * kShape.n_kv_head * kShape.head_dim);
+  product("output", [](const DecoderLayer& l) { return l.output; }, step.attention.out, n_q, kShape.n_embd);
+  product("gate_up", [](const DecoderLayer& l) { return l.gate_up; }, scratch.normed, kShape.n_embd, 2 * kShape.n_ff);
+  product("down", [](const DecoderLayer& l) { return l.down; }, scratch.gated, kShape.n_ff, kShape.n_embd);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+void run(const char* json_path) {
+  cudaDeviceProp device{};
+  test::check_cuda(cudaGetDeviceProperties(&device, 0), "device");
+  const double bandwidth = bench::copy_bandwidth();
+  std::printf("%s, copies at %.2f TB/s\n", device.name, bandwidth * 1e-12);
+  std::FILE* json = json_path != nullptr ? std::fopen(json_path, "w") : nullptr;
+  if (json != nullptr)
+    std::fprintf(json, "{\n  \"device\": \"%s\",\n  \"steps\": [\n    {\"case\": \"copy\", \"tb_s\": %.3f}",
+                 device.name, bandwidth * 1e-12);
+  struct Weights {
+    const char* name;
+    QuantType layers, logits;
+  };
+  for (const Weights& w :
+       {Weights{"bf16", QuantType::kBf16, QuantType::kBf16}, Weights{"Q8_0", QuantType::kQ8_0, QuantType::kQ8_0},
+        Weights{"Q4_K, logits Q6_K", QuantType::kQ4K, QuantType::kQ6K}}) {
+    RandomDecoder decoder(w.layers, w.logits);
+    for (const test::AttentionCase& c :
+         {decodes("depth 2,048, B = 1", 0, 2048, 1), decodes("2,048 shared + 256, B = 8", 2048, 256, 8),
+          decodes("8,192 shared + 256, B = 32", 8192, 256, 32), decodes("8,192 shared + 256, B = 64", 8192, 256, 64)}) {
+      const executor::cuda::Decoder on_device = decoder.on(c);
+      std::vector<std::int32_t> tokens;
+      for (int i = 0; i < c.n_rows(); ++i) tokens.push_back(1000 + 7 * i);
+      const test::DecoderStepMemory memory(kShape, c, tokens);
+      bench::Graph graph(
+          [&](int, cudaStream_t stream) {
+            if (const char* error = executor::cuda::launch(on_device, memory.step(), stream))
+              throw std::runtime_error(error);
+          },
+          1);
+      const bench::Timing time = graph.time(20);
+      const double kv = static_cast<double>(c.unique_slots()) * kShape.n_kv_head * kShape.head_dim * 4.0 * kLayers;
+      const double bound = (decoder.bytes() + kv) / bandwidth * 1e6;
+      std::printf("%-18s %-28s %8.0f us (least %.0f), bound %.0f, %7.0f tokens/s\n", w.name, c.name.c_str(),
+                  time.median, time.least, bound, 1e6 * c.n_rows() / time.median);
+      std::fflush(stdout);
+      time_parts(on_device, memory.step());
+      if (json != nullptr) {
+        std::fprintf(
+            json,
+            ",\n    {\"weights\": \"%s\", \"case\": \"%s\", \"us\": %.0f, \"bound_us\": %.0f, \"tokens_s\": %.0f}",
+            w.name, c.name.c_str(), time.median, bound, 1e6 * c.n_rows() / time.median);
+      }
+    }
+  }
+  if (json != nullptr) {
+    std::fprintf(json, "\n  ]\n}\n");
+    std::fclose(json);
+  }
+}
+
+}  // namespace
+}  // namespace coppice
+
+int main(int argc, char** argv) {
+  try {
+    coppice::run(argc > 2 && std::strcmp(argv[1], "--json") == 0 ? argv[2] : nullptr);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

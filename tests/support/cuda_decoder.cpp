@@ -1,0 +1,94 @@
+#include "support/cuda_decoder.h"
+
+#include <cuda_runtime_api.h>
+
+namespace coppice::test {
+
+namespace {
+
+template <class T>
+std::vector<T> read(const DeviceBytes& from, std::size_t n) {
+  check_cuda(cudaDeviceSynchronize(), "step");
+  std::vector<T> to(n);
+  check_cuda(cudaMemcpy(to.data(), from.as<void>(), n * sizeof(T), cudaMemcpyDeviceToHost), "copy");
+  return to;
+}
+
+}  // namespace
+
+int n_multiprocessors() {
+  int n = 0;
+  check_cuda(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0), "device");
+  return n;
+}
+
+RowPlaces::RowPlaces(const AttentionCase& c) {
+  for (const attention::SequenceRows& s : c.rows()) {
+    for (int i = 0; i < s.n_rows; ++i) {
+      positions.push_back(s.first_position + i);
+      slots.push_back(static_cast<std::int32_t>(s.table.slot(positions.back())));
+    }
+  }
+}
+
+DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, const AttentionCase& c,
+                                     std::vector<std::int32_t> tokens)
+    : n_logits_(tokens.size() * static_cast<std::size_t>(shape.n_vocab)),
+      n_rows_(tokens.size()),
+      attention_(c, attention::cuda::Number::kBf16,
+                 {.n_workers = n_multiprocessors(),
+                  .n_kv_head = shape.n_kv_head,
+                  .heads_per_kv = shape.n_head / shape.n_kv_head}) {
+  const RowPlaces places(c);
+  const auto of_row = [&](int n, std::size_t bytes) {
+    return DeviceBytes(n_rows_ * static_cast<std::size_t>(n) * bytes);
+  };
+  tokens_ = DeviceBytes(tokens);
+  positions_ = DeviceBytes(places.positions);
+  slots_ = DeviceBytes(places.slots);
+  residual_ = of_row(shape.n_embd, 4);
+  product_ = of_row(executor::cuda::widest_product(shape), 4);
+  normed_ = of_row(shape.n_embd, 2);
+  gated_ = of_row(shape.n_ff, 2);
+  sums_ = DeviceBytes(matmul::cuda::product_scratch_sums() * sizeof(float));
+  flags_ = DeviceBytes(matmul::cuda::kProductFlags * sizeof(std::uint32_t));
+  flags_.fill(0);
+  logits_ = of_row(shape.n_vocab, 4);
+  edited_ = of_row(shape.n_vocab, 4);
+  specs_ = DeviceBytes(std::vector<executor::cuda::SamplerSpec>(n_rows_, {.temperature = 0.0F}));
+  candidates_ = DeviceBytes(n_rows_ * executor::cuda::candidate_room(shape.n_vocab) * 8);
+  drawn_ = of_row(1, 4);
+  attention::cuda::TreeAttention attention = attention_.args();
+  attention.block_bytes = std::int64_t{c.block_size} * shape.n_kv_head * shape.head_dim * 2;
+  const auto n_rows = static_cast<int>(n_rows_);
+  step_ = {.n_rows = n_rows,
+           .tokens = tokens_.as<std::int32_t>(),
+           .positions = positions_.as<std::int32_t>(),
+           .slots = slots_.as<std::int32_t>(),
+           .attention = attention,
+           .q = const_cast<void*>(attention.q),
+           .n_workers = n_multiprocessors(),
+           .logits = logits_.as<float>(),
+           .sampling = {.n_rows = n_rows,
+                        .n_vocab = shape.n_vocab,
+                        .logits = logits_.as<float>(),
+                        .specs = specs_.as<executor::cuda::SamplerSpec>(),
+                        .edited = edited_.as<float>(),
+                        .candidates = candidates_.as<std::uint64_t>(),
+                        .tokens = drawn_.as<std::int32_t>()},
+           .scratch = {.residual = residual_.as<float>(),
+                       .product = product_.as<float>(),
+                       .normed = normed_.as<void>(),
+                       .gated = gated_.as<void>(),
+                       .products = {sums_.as<float>(), flags_.as<std::uint32_t>()}}};
+}
+
+std::vector<float> DecoderStepMemory::logits() const {
+  return read<float>(logits_, n_logits_);
+}
+
+std::vector<std::int32_t> DecoderStepMemory::drawn() const {
+  return read<std::int32_t>(drawn_, n_rows_);
+}
+
+}  // namespace coppice::test
