@@ -18,6 +18,8 @@ struct EngineConfig {
   std::size_t max_waiting = 4096;                 ///< requests in the queue; beyond it: Refusal::kQueueFull
   std::size_t max_weight = std::size_t{1} << 26;  ///< of all open requests together, in tokens (mailbox.h); likewise,
                                                   ///< and Refusal::kTooHeavy for one that is beyond it alone
+  double pin_share = 0.5;                         ///< of the pool: the most that pinned prefixes hold
+  double pin_share_of_key = 0.25;                 ///< ... of one payer (prefix_table.h)
   bool growth_room = true;                        ///< admission leaves the running samples room to grow (scheduler.h)
   int patience = 32;  ///< how far the queue departs from the order of arrival (queue.h); 0: not at all
   std::function<Clock::time_point()> now = Clock::now;  ///< deadlines and waits, on any thread; tests bring their own

@@ -39,6 +39,10 @@ void Engine::ask(Question question) {
   impl_->mailbox.ask(std::move(question));
 }
 
+void Engine::ask(PrefixCommand command) {
+  impl_->mailbox.push(std::move(command));
+}
+
 Snapshot Engine::snapshot() const {
   Snapshot snapshot = impl_->loop.snapshot();
   snapshot.requests_submitted = impl_->mailbox.submitted();  // after the ends: none is counted without its beginning
@@ -55,7 +59,7 @@ bool Engine::ended() const {
 
 void Engine::run() {
   while (!ended()) {
-    if (!step() && !ended()) impl_->mailbox.wait();
+    if (!step() && !ended()) impl_->mailbox.wait(impl_->loop.next_expiry());
   }
 }
 

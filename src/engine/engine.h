@@ -30,7 +30,8 @@ class Engine {
   RequestId next_id();
   void submit(Request request);        ///< throws std::bad_alloc: the request is gone
   void cancel(RequestId id) noexcept;  ///< unknown or finished ids are ignored
-  void ask(Question question);         ///< the answer is an event; none comes after stop()
+  void ask(Question question);         ///< the answer is an Event; none comes after stop()
+  void ask(PrefixCommand command);     ///< likewise
   Snapshot snapshot() const;
   void stop();         ///< run() returns after the step in hand; all open requests end kCancelled
   bool ended() const;  ///< no step is under way, and none will come

@@ -48,6 +48,12 @@ void Mailbox::ask(Question question) {
   changed_.notify_one();
 }
 
+void Mailbox::push(PrefixCommand command) {
+  const std::lock_guard lock(mutex_);
+  commands_.prefixes.push_back(std::move(command));
+  changed_.notify_one();
+}
+
 void Mailbox::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
@@ -73,9 +79,10 @@ bool Mailbox::drain(Commands& out) {
   return stopped_;
 }
 
-void Mailbox::wait() {
+void Mailbox::wait(std::optional<Clock::time_point> until) {
+  const auto called = [this] { return stopped_ || !commands_.empty(); };
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return stopped_ || !commands_.empty(); });
+  until ? static_cast<void>(changed_.wait_until(lock, *until, called)) : changed_.wait(lock, called);
 }
 
 }  // namespace coppice::engine

@@ -1,5 +1,5 @@
-// Mailbox: how other threads reach the engine's thread: requests in the order they came, cancellations, and the
-// wish to stop. Thread safe; a lock is held only to push or to swap.
+// Mailbox: how other threads reach the engine's thread: requests in the order they came, cancellations, orders
+// about pinned prefixes, and the wish to stop. Thread safe; a lock is held only to push or to swap.
 //
 // What clients can make the engine hold is counted here, before the engine's thread sees it: all open requests together
 // weigh at most `max_weight`. Of a request beyond that only its frame is kept. What several of them share weighs once.
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -57,7 +58,8 @@ struct Commands {
   std::vector<OpenRequests::node_type> requests;  ///< charge 0: it was too much, and all but its id is gone
   std::set<RequestId> cancelled;                  ///< pushed before, at the latest in `requests`
   std::vector<Question> questions;
-  bool empty() const { return requests.empty() && cancelled.empty() && questions.empty(); }
+  std::vector<PrefixCommand> prefixes;
+  bool empty() const { return requests.empty() && cancelled.empty() && questions.empty() && prefixes.empty(); }
 };
 
 class Mailbox {
@@ -67,7 +69,9 @@ class Mailbox {
   void push(Request&& request);
   /// Ignores ids that are not open.
   void cancel(RequestId id) noexcept;
+  // REQUIRES: few of both at a time; they are not counted.
   void ask(Question question);
+  void push(PrefixCommand command);
   void stop();
 
   /// A request has ended.
@@ -76,8 +80,8 @@ class Mailbox {
   /// Swaps `out`, which must be empty, for all commands. Returns whether stop() was called.
   bool drain(Commands& out);
 
-  /// Sleeps until there is a command or stop().
-  void wait();
+  /// Sleeps until there is a command or stop(), or until then.
+  void wait(std::optional<Clock::time_point> until = std::nullopt);
 
   std::int64_t submitted() const { return submitted_; }  ///< requests pushed since start
 

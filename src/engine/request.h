@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/cache_report.h"
+#include "engine/pinned_prefix.h"
 #include "engine/view.h"
 #include "kv/types.h"
 #include "sampling/generation.h"
@@ -55,6 +56,8 @@ struct Request {
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
   SharedMemory shared;                                         ///< what they hold with others
   std::string cache_salt;                                      ///< isolates tenants; added to the namespace
+  std::vector<PinWish> pins;                                   ///< the shortest first; none longer than the prompt
+  std::string pin_payer;                                       ///< see PrefixOwner
   std::int32_t priority = 0;                                   ///< lower goes first
   std::optional<PromptScoring> scoring;                        ///< Event::prompt
   std::optional<PromptPooling> pooling;                        ///< Event::embedding; then max_tokens is 0
@@ -70,6 +73,7 @@ struct Usage {
   std::int32_t completion_tokens = 0;  ///< over all samples
   double prompt_seconds = 0;           ///< from the first admission to the first token; 0: there was none
   double decode_seconds = 0;           ///< from there to the last
+  std::vector<PinOutcome> pins;        ///< of Request::pins, in order; as many as it came to
 };
 
 /// Why a request got no tokens.
@@ -102,6 +106,7 @@ struct Event {
   /// admitted has one.
   std::shared_ptr<const CacheReport> report;
   std::shared_ptr<const View> view;  ///< the answer to a Question, whose id `request` is; then all else is empty
+  std::shared_ptr<const PrefixAnswer> prefixes;  ///< to the PrefixCommand whose id `request` is; then all else is empty
 };
 
 /// Called once per step on the engine's thread with all of the step's events; must not block.

@@ -3,6 +3,7 @@
 #include <cassert>
 #include <chrono>
 #include <iterator>
+#include <memory>
 
 namespace coppice::engine {
 
@@ -73,6 +74,13 @@ void RequestTable::add_view(RequestId question, std::shared_ptr<const View> view
   events_.push_back(Event{.request = question, .piece = {.token = -1}, .done = true, .view = std::move(view)});
 }
 
+void RequestTable::add_answer(RequestId command, PrefixAnswer answer) {
+  events_.push_back(Event{.request = command,
+                          .piece = {.token = -1},
+                          .done = true,
+                          .prefixes = std::make_shared<const PrefixAnswer>(std::move(answer))});
+}
+
 void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
   // A request that never got in leaves its place to the next: the queue's patience counts those who stayed.
   if (open.arrival == arrivals_ && !open.admitted_before) --arrivals_;
@@ -111,7 +119,7 @@ void RequestTable::put(OpenRequest& open, int sample, sampling::Piece piece, con
   if (open.streamed())
     open.usage.decode_seconds =
         std::chrono::duration<double>(Clock::now() - open.admitted_at).count() - open.usage.prompt_seconds;
-  event.usage = open.usage;
+  event.usage = std::move(open.usage);  // but for its numbers, which stay
 }
 
 void RequestTable::put_refusal(OpenRequest& open, const Outcome& outcome) {

@@ -75,6 +75,8 @@ class RequestTable {
 
   /// Puts out the answer to a question.
   void add_view(RequestId question, std::shared_ptr<const View> view);
+  /// And to a PrefixCommand.
+  void add_answer(RequestId command, PrefixAnswer answer);
 
   /// The one way out: releases the sequences, puts out the last events, counts, and removes the request.
   /// Throws what Generation::flush() throws, except for kFailed; then the request can only be ended as failed.

@@ -81,6 +81,7 @@ struct OpenRequest {
   explicit OpenRequest(Request r)
       : request(std::move(r)), ns{.salt = request.cache_salt}, ended(request.samples.size()) {
     usage.prompt_tokens = next_scored = static_cast<std::int32_t>(request.prompt.size());
+    usage.pins.reserve(request.pins.size());
     if (request.scoring) next_scored = std::min(next_scored, std::max(request.scoring->from, 1));
     next_pooled = usage.prompt_tokens;
     if (request.pooling) next_pooled = request.pooling->kind == Pooling::kMean ? 0 : usage.prompt_tokens - 1;

@@ -68,6 +68,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       sink_(std::move(sink)),
       scheduler_(cache_, config_, figures_),
       requests_(scheduler_, figures_),
+      prefixes_(cache_, config_),
       watch_(cache_, config_.check_every, config_.on_finding),
       viewer_(cache_),
       planned_before_(executor.planning_seconds()) {
@@ -78,6 +79,7 @@ bool StepLoop::step() {
   const bool stop = mailbox_.drain(commands_);
   now_ = config_.now();
   if (stop) shut_down();
+  if (prefixes_.expire(now_)) publish_snapshot();
   if (stop || (commands_.empty() && requests_.size() == 0 && questions_.empty())) return false;
   const auto start = Clock::now();
   const std::int64_t steps = figures_.steps;
@@ -124,6 +126,7 @@ void StepLoop::obey() {
     if (open != nullptr) attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
   }
   std::ranges::move(commands_.questions, std::back_inserter(questions_));
+  for (const PrefixCommand& command : commands_.prefixes) requests_.add_answer(command.id, prefixes_.obey(command));
   commands_ = {};
 }
 
@@ -208,6 +211,9 @@ void StepLoop::begin(Sequence& sequence) {
   rates_.left_queue(now_, queue_was_empty_);
   if (const double speed = rates_.prefill_tokens_per_second(); speed > 0)
     figures_.saved_seconds += sequence.computed / speed;
+  const bool asks_for_object = std::ranges::any_of(open.request.pins, &PinWish::object);  // it uses nothing
+  if (!asks_for_object) prefixes_.count_hits(open.request, sequence.seq, sequence.computed, now_);
+  take_pins(sequence);
   report(sequence);
   if (!open.request.scoring) return;
   std::vector<sampling::PromptToken> unscored;
@@ -227,6 +233,18 @@ void StepLoop::report(Sequence& sequence) {
     if (open.request.cache_report) throw;
   }
   if (open.request.cache_report) open.report = open.watched_report;
+}
+
+// What is computed by now of the beginnings that are to stay. At once: windows go on, and leave them to eviction.
+void StepLoop::take_pins(Sequence& sequence) {
+  OpenRequest& open = *sequence.request;
+  const std::int32_t bs = cache_.config().block_size;
+  std::vector<PinOutcome>& taken = open.usage.pins;
+  while (taken.size() < open.request.pins.size()) {
+    const PinWish& wish = open.request.pins[taken.size()];
+    if (wish.tokens / bs * bs > sequence.computed) return;
+    taken.push_back(prefixes_.pin(open.request, wish, now_));
+  }
 }
 
 // Only those who have just come are turned away: whoever was let in stays, and preempted requests may stretch the queue.
@@ -269,6 +287,7 @@ void StepLoop::forward() {
   }
   rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), forward_seconds_ - before);
   scheduler_.computed();
+  for (Sequence* sequence : scheduler_.running()) take_pins(*sequence);
 }
 
 // Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before

@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "engine/config.h"
 #include "engine/integrity_watch.h"
 #include "engine/mailbox.h"
+#include "engine/prefix_table.h"
 #include "engine/rates.h"
 #include "engine/request_table.h"
 #include "engine/scheduler.h"
@@ -37,6 +39,8 @@ class StepLoop {
   }
   const EngineConfig& config() const { return config_; }
   const kv::Cache& cache() const { return cache_; }
+  /// When the first pinned prefix's time is over: there is something to do then.
+  std::optional<Clock::time_point> next_expiry() const { return prefixes_.next_expiry(); }
 
  private:
   // The stages of a step.
@@ -53,6 +57,7 @@ class StepLoop {
   bool admit_next(Sequence& sequence);
   void begin(Sequence& sequence);
   void report(Sequence& sequence);
+  void take_pins(Sequence& sequence);
   void turn_away_newcomers();
   void forward();
   void fail_step(const std::exception& error);
@@ -79,6 +84,7 @@ class StepLoop {
   Rates rates_;
   Scheduler scheduler_;
   RequestTable requests_;
+  PrefixTable prefixes_;
   IntegrityWatch watch_;
   Viewer viewer_;
   std::deque<Question> questions_;  // without an answer so far

@@ -174,6 +174,8 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   request.cache_report = submission.cache_report;
   request.match_cache = submission.match_cache;
   request.deadline = submission.deadline;
+  request.pins = submission.pins;
+  request.pin_payer = submission.payer;
   for (int i = 0; i < submission.n; ++i) {
     auto generation =
         std::make_unique<FakeGeneration>(submission.seed + static_cast<std::uint64_t>(i), submission.stop_after);
@@ -234,6 +236,8 @@ engine::EngineConfig engine_config(const HarnessConfig& config) {
           .context_length = config.context_length,
           .max_waiting = config.max_waiting,
           .max_weight = config.max_weight,
+          .pin_share = config.pin_share,
+          .pin_share_of_key = config.pin_share_of_key,
           .growth_room = config.growth_room,
           .patience = config.patience,
           .check_every = config.check_every};
@@ -247,6 +251,10 @@ Harness::Harness(const HarnessConfig& config) : config_(config), groups_(make_gr
                                              [this](std::vector<engine::Event>&& events) {
                                                EXPECT_FALSE(events.empty());
                                                for (const auto& event : events) {
+                                                 if (event.prefixes) {
+                                                   answers_[event.request] = event.prefixes;
+                                                   continue;
+                                                 }
                                                  Result& result = results_.at(event.request);
                                                  collect(result, event);
                                                  if (event.piece.token >= 0 && result.first_step < 0)
@@ -265,6 +273,17 @@ engine::RequestId Harness::submit(Submission submission) {
   result.submitted_step = steps_;
   engine_->submit(std::move(request));
   return id;
+}
+
+engine::PrefixAnswer Harness::ask(engine::PrefixCommand command) {
+  command.id = engine_->next_id();
+  const auto id = command.id;
+  engine_->ask(std::move(command));
+  step();
+  const auto answer = answers_.find(id);
+  if (answer != answers_.end()) return *answer->second;
+  ADD_FAILURE() << "no answer";
+  return {};
 }
 
 bool Harness::step() {
@@ -299,7 +318,7 @@ void Harness::finish() {
     expect_nothing_lost(result);
   }
   const auto figures = snapshot();
-  EXPECT_EQ(figures.cache.in_use, 0);
+  EXPECT_EQ(figures.cache.in_use, figures.cache.pinned);
   EXPECT_EQ(figures.cache.reserved, 0);
   EXPECT_EQ(figures.cache.sequences, 0);
   EXPECT_EQ(figures.running_requests + figures.waiting_requests + figures.following_requests, 0);

@@ -40,6 +40,8 @@ struct HarnessConfig {
   bool share = true;
   bool growth_room = true;
   int patience = engine::EngineConfig{}.patience;
+  double pin_share = engine::EngineConfig{}.pin_share;
+  double pin_share_of_key = engine::EngineConfig{}.pin_share_of_key;
   int check_every = 0;
   kv::HashFn hash = kv::sha256;
   engine::Pooling pooling = engine::Pooling::kLast;  ///< of a server's embeddings
@@ -66,6 +68,8 @@ struct Submission {
   std::optional<std::int32_t> scored_from;  ///< of the prompt
   int n_top = 0;
   std::optional<engine::Pooling> pooling;
+  std::vector<engine::PinWish> pins;
+  std::string payer;
 };
 
 struct SampleResult {
@@ -118,11 +122,13 @@ class Harness {
   explicit Harness(const HarnessConfig& config);
 
   engine::RequestId submit(Submission submission);
+  /// Steps until the answer is there.
+  engine::PrefixAnswer ask(engine::PrefixCommand command);
   void cancel(engine::RequestId id) { engine_->cancel(id); }
   bool step();
   /// Steps until nothing is open. Fails after `limit` steps.
   void run(int limit = 20000);
-  /// run(), then: all done, every result right, no block in use.
+  /// run(), then: all done, every result right, no block in use but by pins.
   void finish();
 
   const Result& result(engine::RequestId id) const { return results_.at(id); }
@@ -147,6 +153,7 @@ class Harness {
   std::unique_ptr<FakeExecutor> executor_;
   std::unique_ptr<engine::Engine> engine_;
   std::map<engine::RequestId, Result> results_;
+  std::map<engine::RequestId, std::shared_ptr<const engine::PrefixAnswer>> answers_;
   int steps_ = 0;
 };
 

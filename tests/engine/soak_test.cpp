@@ -42,6 +42,7 @@ struct Met {
       t["step failed before the first token"] += refused(Refusal::kFailed);
       t["found in the tree"] += result.usage.cached_tokens > 0;
       t["found in the tree, salted"] += result.usage.cached_tokens > 0 && !asked.salt.empty();
+      for (const auto& pin : result.usage.pins) ++t[pin.prefix ? "prefixes pinned" : "pins refused"];
       t["samples forked"] += asked.n > 1 && !result.samples[1].tokens.empty();
       for (const auto& sample : result.samples) {
         const bool streamed = !sample.tokens.empty();
@@ -85,10 +86,14 @@ class Round {
         ++operations_;
       }
       if (dice == 5) h_.cancel(1'000'000);
+      if (dice == 6 || dice == 7) look_at_prefixes(met);
       for (int k = pick(0, 4); k > 0; --k) step(met);
     }
     const int steps = h_.steps();
     h_.finish();
+    h_.now += std::chrono::seconds(10);
+    h_.step();
+    EXPECT_EQ(h_.snapshot().cache.pins, 0) << "their time is over";
     met.operations += operations_ + h_.steps() - steps;
     met.add(h_);
   }
@@ -102,6 +107,19 @@ class Round {
     const auto after = h_.snapshot();
     met.transitions["steps with followers"] += after.following_requests > 0;
     met.transitions["followers woken"] += after.following_requests < before.following_requests;
+  }
+
+  void look_at_prefixes(Met& met) {
+    using Kind = engine::PrefixCommand::Kind;
+    const engine::PrefixOwner owner{.payer = "", .salt = ""};
+    const auto list = h_.ask({.kind = Kind::kList, .owner = owner}).prefixes;
+    for (const auto& prefix : list) met.transitions["requests that began with a pinned prefix"] += prefix.hits;
+    if (pick(0, 19) == 0) {
+      met.transitions["cache reset"] += h_.ask({.kind = Kind::kReset}).blocks > 0;
+    } else if (!list.empty()) {
+      met.transitions["prefixes ended"] +=
+          std::ssize(h_.ask({.kind = Kind::kEnd, .owner = owner, .prefix = list.front().id}).prefixes);
+    }
   }
 
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
@@ -136,6 +154,12 @@ class Round {
     }
     s.prompt.resize(std::min<std::size_t>(s.prompt.size(), static_cast<std::size_t>(longest_)));
     prompts_.push_back(s.prompt);
+    // Where the context has no limit, an answer may grow into the pins' room and end early.
+    if (h_.executor().info().context_length > 0 && pick(0, 1) == 0) {
+      for (int tokens = pick(1, 16); std::cmp_less_equal(tokens, s.prompt.size()) && s.pins.size() < 4;
+           tokens += pick(1, 16))
+        s.pins.push_back({.tokens = tokens, .ttl = std::chrono::seconds(pick(1, 9)), .object = pick(0, 3) == 0});
+    }
     // Without a limit a request grows until the pool is full: thousands of tokens where most layers slide.
     const bool may_be_endless = h_.groups().size() == 1 || h_.executor().info().context_length > 0;
     s.max_tokens = may_be_endless && pick(0, 5) == 0 ? 0 : pick(1, longest_ / 2);
@@ -172,7 +196,7 @@ TEST_P(Soak, EveryStreamIsRight) {
   }
   std::cout << met.operations << " operations, " << met.requests << " requests\n";
   expect_met(met.transitions, least);
-  EXPECT_EQ(met.transitions.size(), 21u);
+  EXPECT_EQ(met.transitions.size(), 26u);
 }
 
 COPPICE_FOR_ALL_GROUPS(Soak);

@@ -1,0 +1,76 @@
+// Prefixes that stay cached because somebody asked for it: what goes into the engine about them, and what comes out. Plain data.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace coppice::engine {
+
+/// Whose a pinned prefix is. Nobody else sees it, or ends it.
+struct PrefixOwner {
+  std::string payer;  ///< whose share of the pool it takes
+  std::string salt;   ///< its namespace
+  friend bool operator==(const PrefixOwner&, const PrefixOwner&) = default;
+};
+
+/// That a prompt's beginning stays cached.
+struct PinWish {
+  std::int32_t tokens = 0;      ///< of the prompt; whole blocks of them are pinned
+  std::chrono::seconds ttl{0};  ///< > 0: its time to live
+  /// An object of its own, which lives as long as was asked for last. Else it follows use: a request that begins with it renews it,
+  /// and nothing shortens its time.
+  bool object = false;
+  std::string name;  ///< of an object
+};
+
+struct PrefixInfo {
+  std::string id;  ///< the same for the same tokens in the same namespace
+  std::string name;
+  bool object = false;
+  std::int32_t tokens = 0;         ///< of the prefix
+  std::int32_t pinned_tokens = 0;  ///< those in whole blocks
+  std::int64_t blocks = 0;         ///< other pins may hold them, too
+  std::int64_t hits = 0;           ///< requests that began with the pinned tokens and found them
+  std::int64_t saved_tokens = 0;   ///< that these did not have to compute
+  std::chrono::seconds ttl{0};
+  std::chrono::steady_clock::time_point since, expires;  ///< when it was pinned first, and when its time is over
+};
+
+/// Why there is no pin.
+enum class PinRefusal : std::uint8_t {
+  kTooShort,     ///< not a whole block is cached
+  kOwnersShare,  ///< the owner's share of the pool is used up
+  kNoRoom,       ///< the share of all pins is, or what is cached is promised to requests
+  kTooMany,      ///< prefixes
+};
+
+struct PinOutcome {
+  std::chrono::seconds asked_ttl{0};
+  std::optional<PrefixInfo> prefix;  ///< none: refused
+  PinRefusal refusal = PinRefusal::kTooShort;
+};
+
+/// A question or an order about pinned prefixes; the answer is an Event.
+struct PrefixCommand {
+  enum class Kind : std::uint8_t {
+    kList,   ///< the owner's; with an id only that one
+    kEnd,    ///< the owner's one with that id
+    kReset,  ///< throws out all that no request holds, and all pins
+  };
+  std::uint64_t id = 0;  ///< Engine::next_id()
+  Kind kind = Kind::kList;
+  PrefixOwner owner;
+  std::string prefix;  ///< an id
+};
+
+struct PrefixAnswer {
+  std::vector<PrefixInfo> prefixes;  ///< kList, and those that kEnd ended
+  std::int64_t ended = 0;            ///< kReset: pins
+  std::int64_t blocks = 0;           ///< kReset: thrown out
+  std::int64_t tokens = 0;           ///< kReset: thrown out
+};
+
+}  // namespace coppice::engine

@@ -1,0 +1,155 @@
+#include "engine/prefix_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
+
+namespace coppice::engine {
+
+namespace {
+
+/// 96 bits of the digest: nobody can find two texts with the same.
+std::string id_of(const kv::Digest& digest) {
+  std::string id = "prefix_";
+  for (const std::uint8_t byte : std::span(digest).first(12)) id += fmt::format("{:02x}", byte);
+  return id;
+}
+
+PinRefusal refusal_of(kv::NoPin why) {
+  switch (why) {
+    case kv::NoPin::kNotCached:
+      return PinRefusal::kTooShort;
+    case kv::NoPin::kOwnersShare:
+      return PinRefusal::kOwnersShare;
+    case kv::NoPin::kNoRoom:
+      break;
+  }
+  return PinRefusal::kNoRoom;
+}
+
+}  // namespace
+
+PrefixTable::PrefixTable(kv::Cache& cache, const EngineConfig& config) : cache_(cache) {
+  const std::int64_t total = cache.stats().total;
+  const auto part = [total](double share) { return static_cast<std::int64_t>(share * static_cast<double>(total)); };
+  const std::int64_t room = total - cache.blocks_needed(config.context_length, std::max(config.max_batch, 1));
+  most_ = std::clamp<std::int64_t>(room, 0, part(config.pin_share));
+  most_of_payer_ = part(config.pin_share_of_key);
+}
+
+PinOutcome PrefixTable::pin(const Request& request, const PinWish& wish, Clock::time_point now) noexcept try {
+  return add(request, wish, now);
+} catch (const std::exception&) {
+  return {.asked_ttl = wish.ttl, .refusal = PinRefusal::kNoRoom};
+}
+
+PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::time_point now) {
+  const std::string& payer = request.pin_payer;
+  const auto pinned = cache_.pin({.prefix = std::span(request.prompt).first(static_cast<std::size_t>(wish.tokens)),
+                                  .ns = {.salt = request.cache_salt},
+                                  .owner = payer,
+                                  .most = most_,
+                                  .most_of_owner = most_of_payer_});
+  if (!pinned) return {.asked_ttl = wish.ttl, .refusal = refusal_of(pinned.error())};
+  // Until the table has it, an exception would leave a pin that nobody can end.
+  struct Guard {
+    kv::Cache& cache;
+    std::optional<kv::PinId> pin;
+    ~Guard() {
+      if (pin) cache.unpin(*pin);
+    }
+  } guard{cache_, pinned->id};
+
+  PinOutcome outcome{.asked_ttl = wish.ttl, .refusal = PinRefusal::kTooMany};
+  const Key key{payer, request.cache_salt, id_of(pinned->digest)};
+  auto at = entries_.find(key);
+  const bool fresh = at == entries_.end();
+  if (fresh) {
+    if (entries_.size() >= kMost || count_of(payer) >= kMostOfPayer) return outcome;
+    at = entries_.emplace(key, Entry{.info = {.id = std::get<2>(key), .since = now}}).first;
+  }
+  Entry& entry = at->second;
+  if (fresh) entry.pin = *std::exchange(guard.pin, std::nullopt);  // else it has these blocks already
+  PrefixInfo& info = entry.info;
+  info.pinned_tokens = pinned->tokens;
+  info.blocks = 0;
+  for (std::size_t g = 0; g < cache_.config().groups.size(); ++g)
+    info.blocks += std::ranges::count_if(cache_.table(entry.pin, static_cast<int>(g)).blocks,
+                                         [](kv::BlockId block) { return block != kv::kNullBlock; });
+  if (wish.object || !info.object) {
+    info.tokens = wish.tokens;
+    info.ttl = wish.object ? wish.ttl : std::max(info.ttl, wish.ttl);
+    info.expires = wish.object ? now + wish.ttl : std::max(info.expires, now + wish.ttl);
+  }
+  if (wish.object) {
+    info.object = true;
+    info.name = wish.name;
+  }
+  outcome.prefix = info;
+  return outcome;
+}
+
+void PrefixTable::count_hits(const Request& request, kv::SeqId seq, std::int32_t cached, Clock::time_point now) {
+  const auto table = cache_.table(seq, 0).blocks;
+  for (auto& [key, entry] : entries_) {
+    if (std::get<1>(key) != request.cache_salt) continue;
+    const auto blocks = cache_.table(entry.pin, 0).blocks;
+    // What stands on a prefix's last block stands on all of it.
+    if (blocks.size() > table.size() || table[blocks.size() - 1] != blocks.back()) continue;
+    PrefixInfo& info = entry.info;
+    ++info.hits;
+    info.saved_tokens += std::min(info.pinned_tokens, cached);
+    if (!info.object) info.expires = std::max(info.expires, now + info.ttl);
+  }
+}
+
+bool PrefixTable::expire(Clock::time_point now) {
+  bool any = false;
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    const bool over = it->second.info.expires <= now;
+    any |= over;
+    it = over ? end(it) : std::next(it);
+  }
+  return any;
+}
+
+std::optional<Clock::time_point> PrefixTable::next_expiry() const {
+  std::optional<Clock::time_point> first;
+  for (const auto& [key, entry] : entries_) first = std::min(first.value_or(entry.info.expires), entry.info.expires);
+  return first;
+}
+
+PrefixAnswer PrefixTable::obey(const PrefixCommand& command) {
+  PrefixAnswer answer;
+  if (command.kind == PrefixCommand::Kind::kReset) {
+    answer.ended = static_cast<std::int64_t>(entries_.size());
+    for (auto it = entries_.begin(); it != entries_.end();) it = end(it);
+    const kv::Cleared cleared = cache_.clear();
+    answer.blocks = cleared.blocks;
+    answer.tokens = cleared.tokens;
+    return answer;
+  }
+  const auto& [payer, salt] = command.owner;
+  for (auto it = entries_.lower_bound({payer, salt, command.prefix}); it != entries_.end();) {
+    const auto& [its_payer, its_salt, id] = it->first;
+    if (its_payer != payer || its_salt != salt || (!command.prefix.empty() && id != command.prefix)) break;
+    answer.prefixes.push_back(it->second.info);
+    it = command.kind == PrefixCommand::Kind::kEnd ? end(it) : std::next(it);
+  }
+  return answer;
+}
+
+std::size_t PrefixTable::count_of(const std::string& payer) const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(entries_, [&](const auto& entry) { return std::get<0>(entry.first) == payer; }));
+}
+
+PrefixTable::Entries::iterator PrefixTable::end(Entries::iterator entry) {
+  cache_.unpin(entry->second.pin);
+  return entries_.erase(entry);
+}
+
+}  // namespace coppice::engine

@@ -1,0 +1,63 @@
+// PrefixTable: the pinned prefixes, whose they are and how long they live. The cache holds their blocks (kv/pin_table.h); what pins
+// may hold is decided here. Not thread safe; the engine's thread owns it.
+//
+// Invariants
+//  1. All pins together hold at most `most` blocks, an owner's at most `most_of_owner`. What `most` leaves is enough for a
+//     request of the whole context with as many samples as may run: a pin never makes a request impossible.
+//  2. A new pin is refused rather than an old one ended.
+//  3. An owner has one pin of the same tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "engine/config.h"
+#include "engine/pinned_prefix.h"
+#include "engine/request.h"
+#include "kv/cache.h"
+
+namespace coppice::engine {
+
+class PrefixTable {
+ public:
+  PrefixTable(kv::Cache& cache, const EngineConfig& config);
+
+  /// Pins what is cached of a prompt's beginning, or renews that. Memory runs out: a refusal.
+  PinOutcome pin(const Request& request, const PinWish& wish, Clock::time_point now) noexcept;
+
+  /// A request has started on `cached` tokens that were found.
+  void count_hits(const Request& request, kv::SeqId seq, std::int32_t cached, Clock::time_point now);
+
+  /// Ends those whose time is over. Returns whether there were any.
+  bool expire(Clock::time_point now);
+  /// When the first one's time is over.
+  std::optional<Clock::time_point> next_expiry() const;
+
+  PrefixAnswer obey(const PrefixCommand& command);
+
+ private:
+  static constexpr std::size_t kMost = 4096, kMostOfPayer = 1024;  ///< pins: each takes memory besides its blocks
+
+  struct Entry {
+    kv::PinId pin{};
+    PrefixInfo info;
+  };
+  /// Payer, salt, id: the order in which an owner's stand together.
+  using Key = std::tuple<std::string, std::string, std::string>;
+  using Entries = std::map<Key, Entry>;
+
+  PinOutcome add(const Request& request, const PinWish& wish, Clock::time_point now);
+  std::size_t count_of(const std::string& payer) const;
+  Entries::iterator end(Entries::iterator entry);
+
+  kv::Cache& cache_;
+  std::int64_t most_;
+  std::int64_t most_of_payer_;
+  Entries entries_;
+};
+
+}  // namespace coppice::engine
