@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -143,6 +144,20 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
           "text, but lengths where several API keys share cached prefixes")
       ->check(CLI::IsMember({"text", "lengths", "off"}))
       ->group(group);
+  command
+      .add_option(
+          "--pin-share", o.engine.pin_share,
+          "The part of the pool that pinned prefixes may hold; less where a request of the whole context needs it; "
+          "0: none is pinned")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--pin-share-of-key", o.engine.pin_share_of_key,
+                  "The part of the pool that one API key's pinned prefixes may hold; without keys: one cache_salt's")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--max-queue", o.engine.max_waiting, "Requests that may wait; further ones get a 429")
       ->check(not_negative())
       ->capture_default_str()
@@ -187,6 +202,17 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->envname("LLAMA_API_KEY")
+      ->group(group);
+  command
+      .add_option("--operator-keys", s.api.operator_keys_file,
+                  "File with the operator's keys, one a line: they may also reset the cache")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  command
+      .add_option("--keep-billing-header", s.api.keeps_billing,
+                  "on: /v1/messages keeps system blocks that begin with x-anthropic-billing-header")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}))
+      ->default_str("off")
       ->group(group);
   command
       .add_option("--cors,--cors-origins", s.api.cors_origins,

@@ -10,6 +10,7 @@
 #include "server/api/anthropic_dialect.h"
 #include "server/api/llama_dialect.h"
 #include "server/api/openai_answer.h"
+#include "server/api/prefix_dialect.h"
 #include "server/api/responses_dialect.h"
 #include "server/api/tokenize.h"
 #include "server/base/request_error.h"
@@ -34,6 +35,12 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
     if (request.max_tokens.value_or(0) < 0) finding("negative max_tokens");
     // A tenant's salt begins with a byte that is in no UTF-8 text, and nobody else's may.
     if (!text::is_utf8(request.cache_salt)) finding("a salt that is not UTF-8");
+    std::int32_t before = 0;
+    for (const engine::PinWish& pin : request.pins) {
+      if (pin.tokens < before || pin.tokens > std::ssize(request.prompt) || pin.ttl.count() <= 0)
+        finding("a pin of what is not there");
+      before = pin.tokens;
+    }
   }
 }
 
@@ -74,7 +81,7 @@ void check_responses(FakeModel& model, std::string_view body) {
   if (store.figures().bytes != 0) finding("bytes of what is not there");
 }
 
-constexpr int kEndpoints = 9;
+constexpr int kEndpoints = 10;
 
 void run(int what, std::string_view body) {
   static FakeModel model([](std::vector<engine::Event>&&) {});
@@ -100,6 +107,8 @@ void run(int what, std::string_view body) {
         return check(model, prepare(model, server::AnthropicDialect(), body));
       case 7:
         return check_reply(server::anthropic_count_reply);
+      case 9:
+        return check(model, prepare(model, server::PrefixDialect(), body));
       default:
         return check_responses(model, body);
     }

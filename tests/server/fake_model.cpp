@@ -123,6 +123,12 @@ void FakeModel::ask(engine::Question question) {
   emit(std::move(events));
 }
 
+void FakeModel::ask(engine::PrefixCommand command) {
+  std::vector<engine::Event> events(1);
+  events[0] = {.request = command.id, .done = true, .prefixes = std::make_shared<const engine::PrefixAnswer>()};
+  emit(std::move(events));
+}
+
 engine::Snapshot FakeModel::snapshot() const {
   return snapshot_;
 }

@@ -41,6 +41,7 @@ class FakeModel final : public server::Model {
   void submit(engine::Request request) override;
   void cancel(engine::RequestId id) noexcept override;
   void ask(engine::Question question) override;
+  void ask(engine::PrefixCommand command) override;  ///< no engine here: there are no prefixes
   engine::Snapshot snapshot() const override;
   void stop() override;
   bool ended() const override;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "server/api/cache_control.h"
 #include "server/api/json_fields.h"
 
 namespace coppice::server {
@@ -39,13 +40,16 @@ Json stop_sequence(const AnthropicEnd& end) {
   return end.stop.empty() ? Json(nullptr) : Json(end.stop);
 }
 
-/// The three kinds of input tokens add up to the prompt's. Everything is cached, whether asked for or not: so none of it is told
-/// as created.
-JsonObject usage_json(int prompt_tokens, int cached_tokens, int completion_tokens) {
-  return {{"input_tokens", prompt_tokens - cached_tokens},
-          {"cache_creation_input_tokens", 0},
-          {"cache_read_input_tokens", cached_tokens},
-          {"output_tokens", completion_tokens}};
+/// The three kinds of input tokens add up to the prompt's. Everything is cached, whether asked for or not: so only what was
+/// pinned is told as created.
+JsonObject usage_json(const engine::Usage& usage) {
+  const CacheCreation created = cache_creation(usage.pins, usage.cached_tokens);
+  return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens - created.tokens()},
+          {"cache_creation_input_tokens", created.tokens()},
+          {"cache_read_input_tokens", usage.cached_tokens},
+          {"cache_creation", JsonObject{{"ephemeral_5m_input_tokens", created.five_minutes},
+                                        {"ephemeral_1h_input_tokens", created.one_hour}}},
+          {"output_tokens", usage.completion_tokens}};
 }
 
 JsonObject message_json(const AnswerHead& head) {
@@ -108,7 +112,7 @@ std::string AnthropicBody::end(const engine::Usage& usage, CacheReportList) {
   json["content"] = std::move(content);
   json["stop_reason"] = stop_reason(end_);
   json["stop_sequence"] = stop_sequence(end_);
-  json["usage"] = usage_json(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens);
+  json["usage"] = usage_json(usage);
   return dump(std::move(json));
 }
 
@@ -118,7 +122,7 @@ std::string AnthropicStream::open_message() {
   message["content"] = JsonArray();
   message["stop_reason"] = nullptr;
   message["stop_sequence"] = nullptr;
-  message["usage"] = usage_json(head_.prompt_tokens, 0, 0);  // what was cached is told at the end
+  message["usage"] = usage_json({.prompt_tokens = head_.prompt_tokens});  // what was cached is told at the end
   return event("message_start", {{"message", std::move(message)}});
 }
 
@@ -163,7 +167,7 @@ std::string AnthropicStream::end(const engine::Usage& usage, CacheReportList) {
   std::string out = open_message() + close();
   out += event("message_delta",
                {{"delta", JsonObject{{"stop_reason", stop_reason(end_)}, {"stop_sequence", stop_sequence(end_)}}},
-                {"usage", usage_json(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)}});
+                {"usage", usage_json(usage)}});
   return out + event("message_stop", {});
 }
 

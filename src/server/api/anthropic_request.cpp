@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "server/api/cache_control.h"
 #include "server/api/json_fields.h"
 #include "server/api/sampling_fields.h"
 #include "server/api/structured_output.h"
@@ -28,14 +29,22 @@ void log_ignored(const std::string& what) {
   if (!logged.exchange(true)) SPDLOG_INFO("/v1/messages: {} is ignored (said once; docs/api.md lists all)", what);
 }
 
+/// A chat as it is read.
+struct Chat {
+  std::vector<Message>& messages;
+  PinMarks marks;
+  bool keeps_billing = false;
+};
+
 [[noreturn]] void refuse_block(const std::string& path, const std::string& type) {
   throw RequestError::unsupported(path + ".type", fmt::format("blocks of the type \"{}\" are not supported", type));
 }
 
-/// Calls visit(block's fields, its type, its path) for each block; a string is one text block's text.
+/// Calls on_text(text, fields) for each text block, and on_block(fields, type, path) for each other one. A string is one text
+/// block's text, with null for fields.
 template <class Text, class Block>
 void each_block(const Json& content, const std::string& path, Text&& on_text, Block&& on_block) {
-  if (content.is_string()) return on_text(std::string(content.get_string()));
+  if (content.is_string()) return on_text(std::string(content.get_string()), nullptr);
   const JsonArray* list = content.if_array();
   if (list == nullptr) throw RequestError::bad_field(path, "must be a string or a list of blocks", "invalid_type");
   for (std::size_t i = 0; i < list->size(); ++i) {
@@ -43,7 +52,7 @@ void each_block(const Json& content, const std::string& path, Text&& on_text, Bl
     const JsonFields block(object_of(&(*list)[i], where), where + ".");
     const std::string type = block.required_string("type");
     if (type == "text") {
-      on_text(block.required_string("text"));
+      on_text(block.required_string("text"), &block);
     } else {
       on_block(block, type, where);
     }
@@ -53,19 +62,28 @@ void each_block(const Json& content, const std::string& path, Text&& on_text, Bl
 std::vector<ContentPart> texts_of(const Json& content, const std::string& path) {
   std::vector<ContentPart> parts;
   each_block(
-      content, path, [&](std::string text) { parts.push_back({std::move(text)}); },
+      content, path, [&](std::string text, const JsonFields*) { parts.push_back({std::move(text)}); },
       [](const JsonFields&, const std::string& type, const std::string& where) { refuse_block(where, type); });
   return parts;
 }
 
-Message system_message(const Json& content, const std::string& path) {
+/// Nothing is added of one without text: templates may refuse it.
+void add_system(const Json& content, const std::string& path, Chat& chat) {
   Message message{.role = "system"};
-  for (ContentPart& part : texts_of(content, path)) {
-    if (part.text.starts_with(kBillingHeader)) continue;
-    if (!message.content.empty()) part.text.insert(0, "\n\n");
-    message.content.push_back(std::move(part));
-  }
-  return message;
+  const std::size_t marked = chat.marks.size();
+  const auto on_text = [&](std::string text, const JsonFields* block) {
+    const bool billing = !chat.keeps_billing && text.starts_with(kBillingHeader);
+    if (!billing && !text.empty()) {
+      if (!message.content.empty()) text.insert(0, "\n\n");
+      message.content.push_back({std::move(text)});
+    }
+    if (block != nullptr) chat.marks.look(*block, {.parts = message.content.size()});
+  };
+  each_block(content, path, on_text,
+             [](const JsonFields&, const std::string& type, const std::string& where) { refuse_block(where, type); });
+  const bool empty = message.content.empty();
+  if (!empty) chat.messages.push_back(std::move(message));
+  chat.marks.place(marked, chat.messages.size(), empty);
 }
 
 text::ChatCall parse_tool_use(const JsonFields& block) {
@@ -85,46 +103,69 @@ Message parse_tool_result(const JsonFields& block) {
 }
 
 /// Results of tools become messages of their own, before the rest of the user's.
-void add_turn(const JsonFields& f, std::vector<Message>& to) {
+void add_turn(const JsonFields& f, Chat& chat) {
+  std::vector<Message>& to = chat.messages;
   Message message{.role = f.required_string("role")};
   const Json* content = f.find("content");
   if (content == nullptr) throw RequestError::bad_field(f.path("content"), "is required", "missing_field");
-  if (message.role == "system") return to.push_back(system_message(*content, f.path("content")));
+  if (message.role == "system") return add_system(*content, f.path("content"), chat);
   const bool assistant = message.role == "assistant";
   if (!assistant && message.role != "user")
     throw RequestError::bad_field(f.path("role"),
                                   fmt::format("\"{}\" is none of user, assistant and system", message.role));
   bool results = false;
+  const std::size_t marked = chat.marks.size();
+  const auto mark = [&](const JsonFields& block) {
+    chat.marks.look(block, {.parts = message.content.size(), .calls = message.calls.size()});
+  };
   each_block(
-      *content, f.path("content"), [&](std::string text) { message.content.push_back({std::move(text)}); },
+      *content, f.path("content"),
+      [&](std::string text, const JsonFields* block) {
+        message.content.push_back({std::move(text)});
+        if (block != nullptr) mark(*block);
+      },
       [&](const JsonFields& block, const std::string& type, const std::string& where) {
         if (assistant && type == "tool_use") {
           message.calls.push_back(parse_tool_use(block));
+          mark(block);
         } else if (assistant && type == "thinking") {
           message.reasoning += block.required_string("thinking");
         } else if (!assistant && type == "tool_result") {
           to.push_back(parse_tool_result(block));
           results = true;
+          chat.marks.look(block, {.messages = to.size()});
         } else if (!(assistant && type == "redacted_thinking")) {
           refuse_block(where, type);
         }
       });
   if (!message.content.empty() || !results) to.push_back(std::move(message));
+  chat.marks.place(marked, to.size());
 }
 
-std::vector<Message> parse_turns(const JsonFields& f) {
-  std::vector<Message> messages;
-  if (const Json* system = f.find("system")) {
-    Message message = system_message(*system, "system");
-    if (!message.content.empty()) messages.push_back(std::move(message));
-  }
+void parse_turns(const JsonFields& f, Chat& chat) {
+  if (const Json* system = f.find("system")) add_system(*system, "system", chat);
   const JsonArray& turns = array_of(f.find("messages"), "messages");
   if (turns.empty()) throw RequestError::bad_field("messages", "must not be empty");
   for (std::size_t i = 0; i < turns.size(); ++i) {
     const std::string where = fmt::format("messages[{}]", i);
-    add_turn(JsonFields(object_of(&turns[i], where), where + "."), messages);
+    add_turn(JsonFields(object_of(&turns[i], where), where + "."), chat);
   }
-  return messages;
+  if (chat.messages.empty()) throw RequestError::bad_field("messages", "hold no text");
+}
+
+/// They stand before the messages, but behind the system's text in many templates. So that belongs to what is pinned.
+void mark_tools(const JsonFields& f, const Tools& tools, Chat& chat) {
+  const std::size_t system = chat.messages.front().role == "system" ? 1 : 0;
+  const Json* list = f.find("tools");
+  if (list == nullptr) return;
+  std::size_t known = 0;  // those that run elsewhere are left out
+  const JsonArray& array = array_of(list, "tools");
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const std::string where = fmt::format("tools[{}].", i);
+    const JsonFields tool(object_of(&array[i], where), where);
+    known += known < tools.specs.size() && tool.string("name").value_or("") == tools.specs[known].name ? 1 : 0;
+    chat.marks.look(tool, {.tools = known, .messages = system});
+  }
 }
 
 void parse_choice(const JsonFields& f, Tools& tools) {
@@ -173,9 +214,12 @@ void parse_stops(const JsonFields& f, GenerationRequest& r) {
 }
 
 /// What the prompt is made of.
-void parse_chat(const JsonFields& f, GenerationRequest& r) {
-  r.messages = parse_turns(f);
+void parse_chat(const JsonFields& f, bool keeps_billing, GenerationRequest& r) {
+  Chat chat{.messages = r.messages, .marks = PinMarks(r.pins), .keeps_billing = keeps_billing};
+  parse_turns(f, chat);
   r.tools = parse_tool_list(f);
+  mark_tools(f, r.tools, chat);
+  chat.marks.look(f, {});  // of the request: behind all messages
   // An answer that has begun goes on.
   if (r.messages.back().role == "assistant" && r.messages.size() > 1 && r.messages.back().calls.empty()) {
     r.turn_end = text::TurnEnd::kContinue;
@@ -184,9 +228,20 @@ void parse_chat(const JsonFields& f, GenerationRequest& r) {
   }
 }
 
+std::string count_reply_of(const Model& model, std::string_view body, bool keeps_billing) {
+  const ModelFacts& facts = model.facts();
+  const JsonObject json = parse_body(body, json_limits(facts.context_length));
+  GenerationRequest r;
+  parse_chat(JsonFields(json), keeps_billing, r);
+  const std::string text = chat_text(model, std::move(r.messages), r.turn_end, r.tools, "messages").prompt;
+  const auto tokens =
+      text_tokens(facts, text, "messages", [&](std::size_t most) { return model.tokenize(text, true, true, most); });
+  return dump(JsonObject{{"input_tokens", tokens.size()}});
+}
+
 }  // namespace
 
-GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestLimits& limits) {
+GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestLimits& limits, bool keeps_billing) {
   const JsonFields f(body);
   for (const char* name : kIgnored)
     if (f.has(name)) log_ignored(fmt::format("'{}'", name));
@@ -195,7 +250,7 @@ GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestL
   apply_defaults(limits.defaults, r);
   parse_sampling_fields(f, limits, r);
   parse_stops(f, r);
-  parse_chat(f, r);
+  parse_chat(f, keeps_billing, r);
   parse_form(f, r);
   settle_form(r.tools, r.grammar);
   const auto most = f.integer("max_tokens", 1, std::numeric_limits<std::int32_t>::max());
@@ -207,14 +262,11 @@ GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestL
 }
 
 std::string anthropic_count_reply(const Model& model, std::string_view body) {
-  const ModelFacts& facts = model.facts();
-  const JsonObject json = parse_body(body, json_limits(facts.context_length));
-  GenerationRequest r;
-  parse_chat(JsonFields(json), r);
-  const std::string text = chat_text(model, std::move(r.messages), r.turn_end, r.tools, "messages").prompt;
-  const auto tokens =
-      text_tokens(facts, text, "messages", [&](std::size_t most) { return model.tokenize(text, true, true, most); });
-  return dump(JsonObject{{"input_tokens", tokens.size()}});
+  return count_reply_of(model, body, /*keeps_billing=*/false);
+}
+
+std::string anthropic_whole_count_reply(const Model& model, std::string_view body) {
+  return count_reply_of(model, body, /*keeps_billing=*/true);
 }
 
 }  // namespace coppice::server

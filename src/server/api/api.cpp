@@ -16,6 +16,7 @@
 #include "server/api/llama_dialect.h"
 #include "server/api/openai_dialect.h"
 #include "server/api/page_files.h"
+#include "server/api/prefix_dialect.h"
 #include "server/api/responses_dialect.h"
 #include "server/api/server_info.h"
 #include "server/api/tokenize.h"
@@ -36,6 +37,7 @@ constexpr const char* kOtherPath = "other";  // unknown paths must not become la
 Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling)
     : config_(std::move(config)),
       keys_(config_.api_keys_file, config_.api_keys),
+      operator_keys_(config_.operator_keys_file),
       cors_(config_.cors_origins),
       hub_(hub),
       worker_(worker),
@@ -53,6 +55,11 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
   add("/v1/cache/stats", "GET", &Api::cache_stats);
   add("/v1/cache/tree", "GET", &Api::cache_tree);
   add("/v1/cache/events", "GET", &Api::cache_events);
+  add("/v1/cache/prefixes", "GET", &Api::list_prefixes);
+  add("/v1/cache/prefixes/{id}", "GET", &Api::get_prefix);
+  add("/v1/cache/prefixes/{id}", "DELETE", &Api::delete_prefix);
+  add("/v1/cache/reset", "POST", &Api::reset_cache);
+  add_dialect("/v1/cache/prefixes", std::make_unique<PrefixDialect>());
   add("/props", "GET", &Api::props);
   add("/slots", "GET", &Api::slots);
   add("/tokenize", "POST", &Api::convert<tokenize_reply>);
@@ -69,8 +76,9 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
     add(root + "/responses/{id}/input_items", "GET", &Api::response_input);
     for (const char* path : {"/rerank", "/reranking"}) add(root + path, "POST", &Api::convert<rerank_reply>);
   }
-  add_dialect("/v1/messages", std::make_unique<AnthropicDialect>());
-  add("/v1/messages/count_tokens", "POST", &Api::convert<anthropic_count_reply>);
+  add_dialect("/v1/messages", std::make_unique<AnthropicDialect>(config_.keeps_billing));
+  add("/v1/messages/count_tokens", "POST",
+      config_.keeps_billing ? &Api::convert<anthropic_whole_count_reply> : &Api::convert<anthropic_count_reply>);
   add_dialect("/v1/completions", std::make_unique<OpenAiDialect>(Endpoint::kCompletions));
   for (const char* path : {"/completion", "/completions"}) add_dialect(path, std::make_unique<LlamaDialect>());
   add_dialect("/v1/embeddings", std::make_unique<EmbeddingDialect>(EmbeddingForm::kOpenAi));
@@ -93,6 +101,7 @@ void Api::admit(HttpRequest& request) {
 void Api::check_key(HttpRequest& request) const {
   if (!keys_.wanted()) return;
   const ApiKey* key = keys_.find(request.authorization);
+  if (key == nullptr) key = operator_keys_.find(request.authorization);
   if (key == nullptr)
     throw RequestError(401,
                        request.authorization.empty()
@@ -120,7 +129,9 @@ Reply Api::error_reply(const RequestError& error, const Route* route) const {
 void Api::reload_keys() {
   try {
     keys_.reload();
-    responses_.keep_tenants([this](const std::string& tenant) { return keys_.has_tenant(tenant); });
+    if (operator_keys_.wanted()) operator_keys_.reload();
+    responses_.keep_tenants(
+        [this](const std::string& tenant) { return keys_.has_tenant(tenant) || operator_keys_.has_tenant(tenant); });
     SPDLOG_INFO("{} API keys in '{}'", keys_.size(), keys_.path());
   } catch (const std::exception& e) {
     SPDLOG_ERROR("{} The keys stay as they were.", e.what());

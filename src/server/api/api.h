@@ -1,6 +1,7 @@
 // Api: the routes and what they do. From an HttpRequest to a reply, through the engine.
 //
-// api_generate.cpp has what generations need, api_responses.cpp the routes to stored responses, api.cpp the rest.
+// api_generate.cpp has what generations need, api_responses.cpp the routes to stored responses, api_prefixes.cpp
+// those to pinned prefixes, api.cpp the rest.
 //
 // Belongs to the io thread. Bodies are parsed, rendered and tokenized on the worker, grammars compiled on
 // another; nothing else leaves the thread.
@@ -79,6 +80,15 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> cache_tree(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> cache_events(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> page(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> list_prefixes(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> get_prefix(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> delete_prefix(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> reset_cache(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<engine::PrefixAnswer> ask_engine(engine::PrefixCommand command);
+  /// Of a request whose path names a prefix, with the query's `cache_salt`.
+  engine::PrefixOwner named_owner(const HttpRequest& request) const;
+  /// The namespace of a request with this `cache_salt`, and who pays for what it pins. Any thread.
+  engine::PrefixOwner prefix_owner(const HttpRequest& request, std::string cache_salt) const;
   template <std::string (*make_reply)(const Model&, std::string_view)>
   boost::asio::awaitable<void> convert(HttpRequest& request, ReplyWriter& out);
 
@@ -99,6 +109,7 @@ class Api final : public HttpHandler {
 
   ApiConfig config_;
   ApiKeys keys_;
+  ApiKeys operator_keys_;
   Cors cors_;
   EventHub& hub_;
   WorkQueue& worker_;

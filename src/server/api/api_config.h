@@ -53,6 +53,9 @@ struct ApiConfig {
   double ping_seconds = 5;                                   ///< a stream's longest silence; 0: no limit
   std::string api_keys_file;                                 ///< see ApiKeys
   std::vector<std::string> api_keys;  ///< more of them. Without file and keys everybody may come in
+  std::string operator_keys_file;     ///< of those who may reset the cache; empty: nobody, where there
+                                      ///< are other keys, else everybody
+  bool keeps_billing = false;         ///< see parse_anthropic_request()
   std::string cors_origins;           ///< see Cors
   GenerationDefaults defaults;        ///< for requests that don't say
   std::string model_path;             ///< as the operator wrote it

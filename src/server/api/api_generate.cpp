@@ -90,7 +90,9 @@ GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, co
   GenerationRequest parsed = dialect.parse(body, limits);
   parsed.prompt_text |= config_.verbose;
   check(parsed);
-  if (config_.isolate_keys) parsed.cache_salt.insert(0, request.tenant);
+  engine::PrefixOwner owner = prefix_owner(request, std::move(parsed.cache_salt));
+  parsed.cache_salt = std::move(owner.salt);
+  parsed.pin_payer = std::move(owner.payer);
   const ServedNames& names = config_.names;
   if (!names.known(parsed.model))
     throw RequestError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),

@@ -70,7 +70,9 @@ void add_cache(Families& out, const kv::CacheStats& c) {
       {{"free", num(c.free)}, {"cached", num(c.cached)}, {"in_use", num(c.in_use)}}, "state");
   add_gauge(out, "coppice_kv_cache_usage_perc", "Blocks held by sequences; 1 is all of them.",
             c.total > 0 ? num(c.in_use) / num(c.total) : 0);
-  add_gauge(out, "coppice_kv_blocks_shared", "Blocks held by two sequences or more.", c.shared);
+  add_gauge(out, "coppice_kv_blocks_shared", "Blocks held by two sequences or pins, or more.", c.shared);
+  add_gauge(out, "coppice_kv_blocks_pinned", "Blocks in use that pinned prefixes hold.", c.pinned);
+  add_gauge(out, "coppice_pinned_prefixes", "Pinned prefixes.", c.pins);
   add_gauge(out, "coppice_kv_block_max_refs", "Most sequences on one block.", c.max_refs);
   add_gauge(out, "coppice_kv_bytes_budget", "Bytes of the pool.", c.bytes_budget);
   add_gauge(out, "coppice_kv_bytes_in_use", "Bytes of blocks held by sequences.", c.bytes_in_use);
@@ -213,7 +215,9 @@ std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts,
                        {"cached", c.cached},
                        {"shared", c.shared},
                        {"max_refs", c.max_refs},
-                       {"reserved", c.reserved}}},
+                       {"reserved", c.reserved},
+                       {"pinned", c.pinned}}},
+                     {"pinned_prefixes", c.pins},
                      {"bytes", {{"budget", c.bytes_budget}, {"in_use", c.bytes_in_use}, {"peak", c.bytes_peak}}},
                      {"tokens",
                       {{"prompt", s.prompt_tokens},

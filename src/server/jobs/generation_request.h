@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/pinned_prefix.h"
 #include "grammar/source.h"
 #include "kv/types.h"
 #include "sampling/params.h"
@@ -46,6 +47,17 @@ struct Tools {
   bool operator==(const Tools&) const = default;
 };
 
+/// A place in a chat, or the end of a prompt: what goes before it stays cached for a while.
+struct PinMark {
+  static constexpr std::size_t kAll = static_cast<std::size_t>(-1);
+  bool whole = false;           ///< the end of the prompt; else of a chat:
+  std::size_t tools = kAll;     ///< the first so many
+  std::size_t messages = kAll;  ///< the first so many
+  std::size_t parts = kAll;     ///< of the last of these the first so many parts of its content
+  std::size_t calls = kAll;     ///< ... and of its calls
+  engine::PinWish wish;         ///< but for its tokens
+};
+
 /// Texts among token ids: the first part has the model's beginning token if it is a text.
 using PromptParts = std::vector<std::variant<std::string, kv::Token>>;
 
@@ -72,6 +84,7 @@ struct GenerationTerms {
   std::string cache_salt;                 ///< requests with different salts share no cached prefix
   std::int32_t priority = 0;              ///< lower goes first
   std::optional<double> timeout_seconds;  ///< > 0
+  std::string pin_payer;                  ///< whose share of the pool pins take
 
   std::shared_ptr<const void> own;  ///< what the dialect that made this keeps for its answer
 };
@@ -81,7 +94,9 @@ struct GenerationRequest : GenerationTerms {
   std::vector<Message> messages;
   Tools tools;  ///< messages
   std::vector<Prompt> prompts;
+  bool beginning = false;  ///< messages: the prompt is what all chats have in common that begin with them
   text::TurnEnd turn_end = text::TurnEnd::kOpenTurn;  ///< messages
+  std::vector<PinMark> pins;                          ///< in the order of their places; only with one prompt
   bool add_special = true;                            ///< to texts: the model's beginning and end tokens
   std::optional<std::int32_t>
       keep_last;  ///< only so many of a prompt's last tokens, >= 1; 0: as many as the context holds

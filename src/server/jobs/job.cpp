@@ -127,6 +127,7 @@ void Job::on_event(engine::Event&& event) {
     usage_.prompt_tokens += event.usage.prompt_tokens;
     usage_.cached_tokens += event.usage.cached_tokens;
     usage_.completion_tokens += event.usage.completion_tokens;
+    usage_.pins.insert(usage_.pins.end(), event.usage.pins.begin(), event.usage.pins.end());
     hub_.remove(event.request);
     open_.erase(it);
   }

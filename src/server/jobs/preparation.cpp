@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "kv/common_prefix.h"
 #include "server/base/request_error.h"
 #include "server/jobs/prompt_text.h"
 #include "text/utf8_stream.h"
@@ -44,12 +45,26 @@ std::shared_ptr<const grammar::Grammar> compiled(const Model& model, const gramm
   }
 }
 
+/// The chat up to a mark. Something stands behind system messages: some templates put them into the next one.
+std::vector<Message> up_to(const PinMark& mark, std::vector<Message> messages) {
+  messages.resize(std::min(mark.messages, messages.size()));
+  if (!messages.empty()) {
+    Message& last = messages.back();
+    last.content.resize(std::min(mark.parts, last.content.size()));
+    last.calls.resize(std::min(mark.calls, last.calls.size()));
+  }
+  if (messages.empty() || messages.back().role == "system") messages.push_back({.role = "user", .content = {{"0"}}});
+  return messages;
+}
+
 }  // namespace
 
 Preparation::Preparation(Model& model, GenerationRequest request) : model_(model), asked_(std::move(request)) {
   if (asked_.messages.empty() && asked_.prompts.empty())
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
   add_text_params();
+  if (std::ranges::find(asked_.pins, false, &PinMark::whole) != asked_.pins.end()) marked_ = asked_.messages;
+  if (asked_.beginning) return share_sampling();
   if (!asked_.messages.empty()) render_chat();
   if (!asked_.grammar) {
     share_sampling();
@@ -110,6 +125,46 @@ void Preparation::begin_behind(const text::ThoughtTags& thoughts, grammar::Const
   constraint.after = thoughts.end;
 }
 
+text::ToolPrompt Preparation::render(std::vector<Message> messages, const Tools& tools, text::TurnEnd end) const {
+  return chat_text(model_, std::move(messages), end, tools, asked_.input_field);
+}
+
+/// Two chats that go on differently have it in common: so templates that say more of a last message, or nothing of a system
+/// message alone, don't matter, nor does what the tokenizer makes of the border.
+Tokens Preparation::beginning() const {
+  const Message& last = asked_.messages.back();
+  const char* next = !last.calls.empty() ? "tool" : last.role == "user" ? "assistant" : "user";
+  const auto with = [&](const char* text) {
+    std::vector<Message> messages = asked_.messages;
+    messages.push_back({.role = next, .content = {{text}}});
+    return tokens_of(render(std::move(messages), asked_.tools, text::TurnEnd::kClosed).prompt);
+  };
+  Tokens tokens = with("0");
+  tokens.resize(static_cast<std::size_t>(kv::common_prefix(tokens, with("x"))));
+  return tokens;
+}
+
+/// Where the marks are in the prompt: as far as it is the same as the prompt of the chat up to there.
+std::vector<engine::PinWish> Preparation::pin_wishes(std::span<const kv::Token> prompt) const {
+  std::vector<engine::PinWish> wishes;
+  for (const PinMark& mark : asked_.pins) {
+    engine::PinWish& wish = wishes.emplace_back(mark.wish);
+    wish.tokens = static_cast<std::int32_t>(prompt.size());
+    if (mark.whole) continue;
+    Tools tools = asked_.tools;
+    tools.specs.resize(std::min(mark.tools, tools.specs.size()));
+    tools.must_call &= !tools.specs.empty();
+    wish.tokens = 0;
+    try {
+      const std::string text = render(up_to(mark, marked_), tools, text::TurnEnd::kClosed).prompt;
+      wish.tokens = kv::common_prefix(tokens_of(text), prompt);
+    } catch (const RequestError&) {  // a template that refuses such a part of the chat: it stays unpinned
+    }
+  }
+  std::ranges::sort(wishes, {}, &engine::PinWish::tokens);
+  return wishes;
+}
+
 /// What the template makes of a chat decides on sampling, too: stop strings, the grammar of calls, where a grammar begins.
 void Preparation::render_chat() {
   text::ToolPrompt chat =
@@ -129,6 +184,7 @@ void Preparation::render_chat() {
 }
 
 bool Preparation::step() {
+  if (asked_.beginning) add(beginning());
   for (std::size_t bytes = 0; prepared_.requests.size() < asked_.prompts.size();) {
     if (bytes >= kStepBytes) return false;
     const Prompt& prompt = asked_.prompts[prepared_.requests.size()];
@@ -195,6 +251,8 @@ void Preparation::add(Tokens tokens) {
   request.priority = asked_.priority;
   request.cache_report = asked_.cache_report;
   request.match_cache = asked_.match_cache;
+  request.pins = pin_wishes(tokens);
+  request.pin_payer = asked_.pin_payer;
   if (asked_.prompt_text) prepared_.prompt_texts.push_back(text_of(tokens));
   const int n_top = std::max(asked_.prompt_logprobs, asked_.echo ? prepared_.sampling->params.logprobs : -1);
   if (n_top >= 0) request.scoring = {.scorer = model_.scorer(), .from = asked_.logprobs_from, .n_top = n_top};

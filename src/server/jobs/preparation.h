@@ -60,6 +60,9 @@ class Preparation {
   void add_text_params();
   void render_chat();
   void begin_behind(const text::ThoughtTags& thoughts, grammar::Constraint& constraint) const;
+  text::ToolPrompt render(std::vector<Message> messages, const Tools& tools, text::TurnEnd end) const;
+  std::vector<kv::Token> beginning() const;
+  std::vector<engine::PinWish> pin_wishes(std::span<const kv::Token> prompt) const;
   std::vector<kv::Token> tokens_of(std::string_view text) const;
   std::vector<kv::Token> tokens_of(const PromptParts& parts) const;
   std::string text_of(std::span<const kv::Token> tokens) const;
@@ -67,6 +70,7 @@ class Preparation {
 
   Model& model_;
   GenerationRequest asked_;
+  std::vector<Message> marked_;  ///< the chat, where marks are in it
   Prepared prepared_;
 };
 

@@ -115,7 +115,8 @@ TEST(AnthropicAnswer, ABodyHasAllKindsOfBlocks) {
     "content": [{"type": "thinking", "thinking": "hm", "signature": ""}, {"type": "text", "text": "so"},
                 {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}}],
     "stop_reason": "tool_use", "stop_sequence": null,
-    "usage": {"input_tokens": 7, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 3, "output_tokens": 4}})"));
+    "usage": {"input_tokens": 7, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 3,
+              "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}, "output_tokens": 4}})"));
 }
 
 TEST(AnthropicAnswer, AStreamOpensAndClosesEachBlock) {

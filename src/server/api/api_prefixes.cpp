@@ -1,0 +1,72 @@
+// Api's routes to pinned prefixes, and to what the operator may do with the cache. (POST /v1/cache/prefixes is a PrefixDialect.)
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/this_coro.hpp>
+#include <utility>
+
+#include "server/api/api.h"
+#include "server/api/json.h"
+#include "server/api/prefix_json.h"
+#include "server/http/http_head.h"
+#include "server/jobs/engine_call.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+namespace {
+
+RequestError no_such_prefix(const std::string& id) {
+  return {404, fmt::format("There is no pinned prefix '{}' of this key and cache_salt.", id), "id", "prefix_not_found"};
+}
+
+}  // namespace
+
+asio::awaitable<engine::PrefixAnswer> Api::ask_engine(engine::PrefixCommand command) {
+  EngineCall call(hub_, ready_model(), co_await asio::this_coro::executor);
+  co_return co_await call.ask(std::move(command));
+}
+
+engine::PrefixOwner Api::prefix_owner(const HttpRequest& request, std::string cache_salt) const {
+  if (config_.isolate_keys) cache_salt.insert(0, request.tenant);
+  std::string payer = request.tenant.empty() ? cache_salt : request.tenant;
+  return {.payer = std::move(payer), .salt = std::move(cache_salt)};
+}
+
+engine::PrefixOwner Api::named_owner(const HttpRequest& request) const {
+  return prefix_owner(request, query_value(request.query, "cache_salt").value_or(""));
+}
+
+asio::awaitable<void> Api::list_prefixes(HttpRequest& request, ReplyWriter& out) {
+  const auto answer = co_await ask_engine({.kind = engine::PrefixCommand::Kind::kList, .owner = named_owner(request)});
+  co_await out.send({.body = prefix_list_json(answer)});
+}
+
+asio::awaitable<void> Api::get_prefix(HttpRequest& request, ReplyWriter& out) {
+  const std::string id = path_segment(request.path, 3);
+  const auto answer =
+      co_await ask_engine({.kind = engine::PrefixCommand::Kind::kList, .owner = named_owner(request), .prefix = id});
+  if (answer.prefixes.empty()) throw no_such_prefix(id);
+  co_await out.send({.body = dump(prefix_json(answer.prefixes.front()))});
+}
+
+asio::awaitable<void> Api::delete_prefix(HttpRequest& request, ReplyWriter& out) {
+  const std::string id = path_segment(request.path, 3);
+  const auto answer =
+      co_await ask_engine({.kind = engine::PrefixCommand::Kind::kEnd, .owner = named_owner(request), .prefix = id});
+  if (answer.prefixes.empty()) throw no_such_prefix(id);
+  co_await out.send({.body = dump(JsonObject{{"id", id}, {"object", "cache.prefix.deleted"}, {"deleted", true}})});
+}
+
+asio::awaitable<void> Api::reset_cache(HttpRequest& request, ReplyWriter& out) {
+  const bool anybody = !keys_.wanted() && !operator_keys_.wanted();
+  if (!anybody && operator_keys_.find(request.authorization) == nullptr)
+    throw RequestError(403, "Only an operator's key may do that.", "", "operator_only");
+  const auto answer = co_await ask_engine({.kind = engine::PrefixCommand::Kind::kReset});
+  SPDLOG_INFO("{} reset the cache: {} prefixes and {} blocks went",
+              request.client.empty() ? "Somebody" : request.client, answer.ended, answer.blocks);
+  co_await out.send({.body = cache_reset_json(answer)});
+}
+
+}  // namespace coppice::server

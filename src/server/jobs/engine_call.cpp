@@ -1,0 +1,43 @@
+#include "server/jobs/engine_call.h"
+
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <utility>
+
+#include "server/base/request_error.h"
+
+namespace coppice::server {
+
+namespace asio = boost::asio;
+
+EngineCall::EngineCall(EventHub& hub, Model& model, const asio::any_io_executor& executor)
+    : hub_(hub), model_(model), news_(executor, asio::steady_timer::time_point::max()), id_(model.next_id()) {
+  hub_.add(id_, *this);
+}
+
+EngineCall::~EngineCall() {
+  hub_.remove(id_);
+}
+
+asio::awaitable<engine::PrefixAnswer> EngineCall::ask(engine::PrefixCommand command) {
+  command.id = id_;
+  model_.ask(std::move(command));
+  while (!answer_ && !ended_) {
+    boost::system::error_code ignored;
+    co_await news_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+  if (!answer_) throw RequestError::shutting_down();
+  co_return *answer_;
+}
+
+void EngineCall::on_event(engine::Event&& event) {
+  answer_ = std::move(event.prefixes);
+  news_.cancel();
+}
+
+void EngineCall::on_shutdown() {
+  ended_ = true;
+  news_.cancel();
+}
+
+}  // namespace coppice::server
