@@ -8,6 +8,7 @@
 
 #include "fuzz/fuzz.h"
 #include "server/api/anthropic_dialect.h"
+#include "server/api/embedding_dialect.h"
 #include "server/api/llama_dialect.h"
 #include "server/api/openai_answer.h"
 #include "server/api/prefix_dialect.h"
@@ -81,10 +82,11 @@ void check_responses(FakeModel& model, std::string_view body) {
   if (store.figures().bytes != 0) finding("bytes of what is not there");
 }
 
-constexpr int kEndpoints = 10;
+constexpr int kEndpoints = 11;
 
 void run(int what, std::string_view body) {
   static FakeModel model([](std::vector<engine::Event>&&) {});
+  model.facts_.n_embd = 4;
   const auto check_reply = [&](std::string (*reply)(const server::Model&, std::string_view)) {
     if (!nlohmann::json::accept(reply(model, body))) finding("a reply that is not JSON");
   };
@@ -107,10 +109,12 @@ void run(int what, std::string_view body) {
         return check(model, prepare(model, server::AnthropicDialect(), body));
       case 7:
         return check_reply(server::anthropic_count_reply);
+      case 8:
+        return check_responses(model, body);
       case 9:
         return check(model, prepare(model, server::PrefixDialect(), body));
       default:
-        return check_responses(model, body);
+        return check(model, prepare(model, server::EmbeddingDialect(server::EmbeddingForm::kOpenAi), body));
     }
   } catch (const server::RequestError& e) {
     if (e.status() < 400 || e.status() > 499) finding("a client's fault that is none");
