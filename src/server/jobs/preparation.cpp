@@ -64,7 +64,10 @@ Preparation::Preparation(Model& model, GenerationRequest request) : model_(model
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
   add_text_params();
   if (std::ranges::find(asked_.pins, false, &PinMark::whole) != asked_.pins.end()) marked_ = asked_.messages;
-  if (asked_.beginning) return share_sampling();
+  if (asked_.beginning) {
+    share_sampling();
+    return;
+  }
   if (!asked_.messages.empty()) render_chat();
   if (!asked_.grammar) {
     share_sampling();
