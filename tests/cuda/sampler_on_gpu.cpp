@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -114,7 +113,9 @@ std::vector<Candidate> distribution(const Request& r) {
     }
     if (logit > kNever) all.push_back({static_cast<std::int32_t>(i), logit, 0.0});
   }
-  std::ranges::stable_sort(all, std::ranges::greater{}, &Candidate::logit);
+  std::ranges::sort(all, [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  });
   if (all.empty() || r.spec.temperature < executor::cuda::kGreedy) {
     all.resize(std::min<std::size_t>(all.size(), 1));
     return all;
