@@ -132,10 +132,12 @@ AttentionSpec read_attention(const TensorTable& tensors, const HeadsSpec& heads,
     attention.gate = tensors.linear(gate, n_embd, tensors.rows(gate + ".weight") == heads.n_head ? heads.n_head : q);
   }
   attention.sinks = tensors.optional(p + "attn_sinks.weight", {heads.n_head});
-  if (traits.qk_norm != QkNorm::kNone) {
-    const bool each = traits.qk_norm == QkNorm::kHeads;
-    attention.q_norm = tensors.require(p + "attn_q_norm.weight", {each ? heads.head_dim : q});
-    if (owns_kv) attention.k_norm = tensors.require(p + "attn_k_norm.weight", {each ? heads.head_dim : kv});
+  const bool has_qk_norm = traits.qk_norm != QkNorm::kNone &&
+                           (traits.qk_norm != QkNorm::kHeadsOrNone || tensors.has(p + "attn_q_norm.weight"));
+  if (has_qk_norm) {
+    const bool whole = traits.qk_norm == QkNorm::kWhole;
+    attention.q_norm = tensors.require(p + "attn_q_norm.weight", {whole ? q : heads.head_dim});
+    if (owns_kv) attention.k_norm = tensors.require(p + "attn_k_norm.weight", {whole ? kv : heads.head_dim});
   }
   return attention;
 }

@@ -12,7 +12,8 @@
 
 namespace coppice::model {
 
-enum class QkNorm : std::uint8_t { kNone, kHeads, kWhole };  ///< of each head, or of all heads at once
+/// Of each head, in some files or in all, or of all heads at once.
+enum class QkNorm : std::uint8_t { kNone, kHeadsOrNone, kHeads, kWhole };
 
 /// Llama has none of this.
 struct DecoderTraits {

@@ -6,11 +6,30 @@
 
 namespace coppice::model {
 
+namespace {
+
+/// The file's word for it, if it has one.
+Gating read_gating(const Metadata& m, Gating of_family) {
+  constexpr int kUnsaid = 0, kMost = 3;
+  switch (m.size("expert_gating_func", kMost, kUnsaid, kUnsaid)) {
+    case 1:
+      return Gating::kSoftmax;
+    case 2:
+      return Gating::kSigmoid;
+    case 3:
+      return Gating::kSoftmaxOfChosen;
+    default:
+      return of_family;
+  }
+}
+
+}  // namespace
+
 ExpertsSpec read_experts(const Metadata& m, const TensorTable& tensors, int n_embd, int n_ff, const std::string& p,
                          const ExpertTraits& traits, Activation activation) {
   constexpr int kMostExperts = 1 << 12;
   ExpertsSpec experts{.n = m.size("expert_count", kMostExperts),
-                      .gating = traits.gating,
+                      .gating = read_gating(m, traits.gating),
                       .normalised = m.truth("expert_weights_norm", traits.normalised),
                       .scale = m.factor("expert_weights_scale", 1.0F),
                       .weighs_inputs = traits.weighs_inputs,

@@ -270,14 +270,17 @@ class TinyWriter {
   }
   /// What makes the choice of experts a clear one (TinyExperts).
   void decide(const std::string& name, std::span<float> matrix, int n_in) {
+    if (name.ends_with("exp_probs_b.bias")) matrix[1] += 1.0F;  // always chosen
     if (!name.ends_with(".weight") && !name.ends_with("gate_inp.scale")) return;
     const auto n = static_cast<std::size_t>(m_.experts.n), row = static_cast<std::size_t>(n_in);
     if (name == "token_embd.weight") {
       std::vector<float> levels(n, 0.0F);
-      for (std::size_t i = 0; i < static_cast<std::size_t>(m_.experts.n_used); ++i) levels[i] = 8.0F;
+      const auto n_used = static_cast<std::size_t>(m_.experts.n_used);
+      for (std::size_t i = 0; i < n_used; ++i)
+        levels[i] = 9.0F - 5.0F * static_cast<float>(i) / static_cast<float>(n_used);
       for (std::size_t i = 0; i < matrix.size(); i += row) {
         std::ranges::shuffle(levels, random_);
-        for (std::size_t e = 0; e < n; ++e) matrix[i + e] = levels[e] + 0.5F * matrix[i + e];
+        for (std::size_t e = 0; e < n; ++e) matrix[i + e] = levels[e] + 0.2F * matrix[i + e];
       }
     } else if (name.find("attn_output") != name.npos || name.find("ffn_down") != name.npos) {
       for (float& x : matrix.first(n * row)) x *= 0.05F;

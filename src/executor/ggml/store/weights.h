@@ -3,6 +3,8 @@
 // are converted copies, and the file's pages are given back. All other tensors, and matrices that none of them takes, are
 // read from the file's mapping. So an embedding that is the output matrix too may be held twice.
 //
+// A layer's experts are packed, all three matrices of them, or read from the mapping.
+//
 // Owns the buffers; borrows the mapping: the Model must outlive it. Immutable after construction; any thread may read.
 #pragma once
 
