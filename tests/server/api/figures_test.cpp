@@ -23,7 +23,7 @@ TEST_F(FiguresTest, CacheStatsHaveEveryField) {
   engine::Snapshot& s = model_->snapshot_;
   s.cache.block_size = 32;
   s.cache.total = 10, s.cache.free = 5, s.cache.in_use = 3, s.cache.cached = 2, s.cache.shared = 1,
-  s.cache.max_refs = 8;
+  s.cache.max_refs = 8, s.cache.pinned = 6, s.cache.pins = 7;
   s.cache.bytes_budget = 1000, s.cache.bytes_in_use = 300, s.cache.bytes_peak = 400;
   s.cache.cow_forks = 11, s.cache.evictions = 12, s.preemptions = 13;
   s.prompt_tokens = 20, s.cached_tokens = 21, s.computed_tokens = 22, s.generated_tokens = 23;
@@ -32,7 +32,7 @@ TEST_F(FiguresTest, CacheStatsHaveEveryField) {
   }
   const json stats = get("/v1/cache/stats").json();
   const json want = json::parse(R"({"block_size": 32,
-    "blocks": {"total": 10, "free": 5, "in_use": 3, "cached": 2, "shared": 1, "max_refs": 8},
+    "blocks": {"total": 10, "free": 5, "in_use": 3, "cached": 2, "shared": 1, "max_refs": 8, "pinned": 6}, "pinned_prefixes": 7,
     "bytes": {"budget": 1000, "in_use": 300, "peak": 400},
     "tokens": {"prompt": 20, "cached": 21, "computed": 22, "generated": 23},
     "cow_forks": 11, "evictions": 12, "preemptions": 13, "model": "the-model", "attention": "none",
@@ -53,18 +53,27 @@ TEST_F(FiguresTest, MetricsCountRequestsAndShowTheEngine) {
   get("/nowhere");
   const HttpAnswer answer = get("/metrics");
   EXPECT_TRUE(answer.headers.at("content-type").starts_with("text/plain"));
-  for (const char* line :
-       {"coppice_http_requests_total{path=\"/v1/completions\",status=\"200\"} 1",
-        "coppice_http_requests_total{path=\"/v1/chat/completions\",status=\"400\"} 1",
-        "coppice_http_requests_total{path=\"other\",status=\"404\"} 1", "coppice_prefix_cache_hits_total 77",
-        "coppice_time_to_first_token_seconds_count 1", "coppice_ready 1", "coppice_num_requests_preparing 0",
-        "coppice_request_preparation_time_seconds_count 2", "# TYPE coppice_kv_blocks gauge",
-        "coppice_kv_cache_usage_perc 0.25", "# TYPE coppice_request_queue_time_seconds histogram",
-        "coppice_request_queue_time_seconds_bucket{le=\"0.025\"} 0",
-        "coppice_request_queue_time_seconds_bucket{le=\"0.05\"} 1",
-        "coppice_request_queue_time_seconds_bucket{le=\"+Inf\"} 2", "coppice_request_queue_time_seconds_count 2",
-        "coppice_request_queue_time_seconds_sum 1000.03", "coppice_requests_rejected_total{reason=\"invalid\"} 1",
-        "# TYPE coppice_num_preemptions_total counter", "# TYPE coppice_inter_token_latency_seconds histogram"})
+  for (const char* line : {"coppice_http_requests_total{path=\"/v1/completions\",status=\"200\"} 1",
+                           "coppice_http_requests_total{path=\"/v1/chat/completions\",status=\"400\"} 1",
+                           "coppice_http_requests_total{path=\"other\",status=\"404\"} 1",
+                           "coppice_prefix_cache_hits_total 77",
+                           "coppice_time_to_first_token_seconds_count 1",
+                           "coppice_ready 1",
+                           "coppice_num_requests_preparing 0",
+                           "coppice_request_preparation_time_seconds_count 2",
+                           "# TYPE coppice_kv_blocks gauge",
+                           "coppice_kv_cache_usage_perc 0.25",
+                           "coppice_kv_blocks_pinned 0",
+                           "coppice_pinned_prefixes 0",
+                           "# TYPE coppice_request_queue_time_seconds histogram",
+                           "coppice_request_queue_time_seconds_bucket{le=\"0.025\"} 0",
+                           "coppice_request_queue_time_seconds_bucket{le=\"0.05\"} 1",
+                           "coppice_request_queue_time_seconds_bucket{le=\"+Inf\"} 2",
+                           "coppice_request_queue_time_seconds_count 2",
+                           "coppice_request_queue_time_seconds_sum 1000.03",
+                           "coppice_requests_rejected_total{reason=\"invalid\"} 1",
+                           "# TYPE coppice_num_preemptions_total counter",
+                           "# TYPE coppice_inter_token_latency_seconds histogram"})
     EXPECT_NE(answer.body.find(line), std::string::npos) << line << "\n" << answer.body;
 }
 
