@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents soak bench-quality bench-perplexity format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients soak bench-quality bench-perplexity format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,9 @@ page:          ## Look at the page in Debian's Chromium; renew docs/page*.png: A
 
 agents:        ## Two real coding agents do a task on coppice, through Anthropic's and OpenAI's APIs: two minutes
 	@scripts/agents.sh $(ARGS)
+
+clients:       ## litellm, langchain-openai, instructor and others from PyPI against coppice, some minutes: ARGS="-k litellm"
+	@scripts/clients.sh $(ARGS)
 
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
 	@scripts/soak.sh --minutes $(or $(MINUTES),60) $(ARGS)
