@@ -6,8 +6,10 @@
 #include <xgrammar/compiler.h>
 
 #include <algorithm>
+#include <cctype>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "grammar/gbnf.h"
 #include "grammar/impl.h"
 #include "grammar/source_check.h"
+#include "grammar/unfold.h"
 #include "grammar/xgrammar_log.h"
 
 namespace coppice::grammar {
@@ -27,15 +30,42 @@ bool has_control(const std::string& piece) {
   return std::ranges::any_of(piece, [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\n'; });
 }
 
-xgrammar::TokenizerInfo tokenizer_info(const Words& words, bool json) {
+int count_characters(const std::string& piece) {
+  return static_cast<int>(
+      std::ranges::count_if(piece, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80; }));
+}
+
+/// Shorter tokens make up the same text: runs of blanks and dashes, and a few words. Marks of calls are not among these. Where
+/// characters are counted, each one that the longest token has takes a mask (unfold.h).
+bool is_needless(const std::string& piece) {
+  constexpr int kUsual = 16, kMost = 32;
+  const int n = count_characters(piece);
+  if (n <= kUsual || n > kMost) return n > kMost;
+  const std::string_view rest = std::string_view(piece).substr(1);
+  return rest.find_first_not_of(rest.front()) == rest.npos ||
+         std::ranges::all_of(piece, [](unsigned char c) { return std::isspace(c) != 0; }) ||
+         std::ranges::all_of(rest, [](unsigned char c) { return std::isalpha(c) != 0 || c >= 0x80; });
+}
+
+/// What grammars see of a model's words.
+std::vector<std::string> useful_pieces(const Words& words, bool json) {
   std::vector<std::string> pieces = words.pieces;
-  if (json) {
-    for (std::string& piece : pieces) {
-      if (has_control(piece)) piece.clear();
-    }
+  for (std::string& piece : pieces) {
+    if (is_needless(piece) || (json && has_control(piece))) piece.clear();
   }
-  const auto n_vocab = static_cast<int>(pieces.size());
-  return {pieces, xgrammar::VocabType::RAW, n_vocab, std::vector<std::int32_t>(words.ends.begin(), words.ends.end())};
+  return pieces;
+}
+
+xgrammar::TokenizerInfo tokenizer_info(const Words& words, bool json) {
+  const auto n_vocab = static_cast<int>(words.pieces.size());
+  return {useful_pieces(words, json), xgrammar::VocabType::RAW, n_vocab,
+          std::vector<std::int32_t>(words.ends.begin(), words.ends.end())};
+}
+
+int longest_piece(const Words& words) {
+  int most = 1;
+  for (const std::string& piece : useful_pieces(words, false)) most = std::max(most, count_characters(piece));
+  return most;
 }
 
 xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo& info) {
@@ -82,16 +112,19 @@ States count_states(const xgrammar::Grammar& grammar) {
   return n;
 }
 
-/// The compiler can't be stopped, and keeps what fails for good: whatever can be known before is known here.
-void check_convertible(const Source& source, const xgrammar::TokenizerInfo& info) {
+/// The compiler can't be stopped, and keeps what fails for good: whatever can be known before is known here. Returns other rules
+/// to compile, if there are better ones.
+std::optional<xgrammar::Grammar> checked(const Source& source, const xgrammar::TokenizerInfo& info, int longest) {
   const Warnings warnings;
   const xgrammar::Grammar grammar = converted(source, info);
   if (!warnings.first().empty()) throw GrammarError(warnings.first());
-  const States n = count_states(xgrammar::GrammarOptimizer::Apply(grammar));
+  auto better = source.kind == Kind::kStructuralTag ? std::nullopt : unfolded(grammar, longest);
+  const States n = count_states(xgrammar::GrammarOptimizer::Apply(better.value_or(grammar)));
   if (n.all > kMaxStates || n.wide > kMaxWideStates)
     throw GrammarError(
         fmt::format("it is too large: {} states, {} of them with many ways to go on; {} and {} are the most", n.all,
                     n.wide, kMaxStates, kMaxWideStates));
+  return better;
 }
 
 }  // namespace
@@ -107,6 +140,7 @@ struct Compiler::Impl {
   Impl(const Words& words, std::size_t bytes)
       : n_vocab(static_cast<std::int32_t>(words.pieces.size())),
         cache_bytes(bytes),
+        longest(longest_piece(words)),
         plain(tokenizer_info(words, false)),
         json(tokenizer_info(words, true)),
         plain_compiler(plain, 1, true, static_cast<std::int64_t>(bytes)),
@@ -141,7 +175,9 @@ struct Compiler::Impl {
     }
   }
 
-  static xgrammar::CompiledGrammar compile(const Source& source, xgrammar::GrammarCompiler& compiler) {
+  static xgrammar::CompiledGrammar compile(const Source& source, const std::optional<xgrammar::Grammar>& better,
+                                           xgrammar::GrammarCompiler& compiler) {
+    if (better) return compiler.CompileGrammar(*better);
     switch (source.kind) {
       case Kind::kJsonSchema:
         return compiler.CompileJSONSchema(source.text);
@@ -156,20 +192,21 @@ struct Compiler::Impl {
   }
 
   /// Some repeated patterns have no name in XGrammar's cache of rules (0.2.8), and fail there. Without it they work, slowly.
-  xgrammar::CompiledGrammar compile(const Source& source) {
+  xgrammar::CompiledGrammar compile(const Source& source, const std::optional<xgrammar::Grammar>& better) {
     const bool is_json = source.kind == Kind::kJsonSchema;
     xgrammar::GrammarCompiler& compiler = is_json ? json_compiler : plain_compiler;
     try {
-      return compile(source, compiler);
+      return compile(source, better, compiler);
     } catch (const GrammarError&) {
       compiler.ClearCache();  // it remembers failures, and never forgets one
       xgrammar::GrammarCompiler simple(is_json ? json : plain, 1, false);
-      return compile(source, simple);
+      return compile(source, better, simple);
     }
   }
 
   std::int32_t n_vocab;
   std::size_t cache_bytes;
+  int longest;  ///< characters of a piece
   xgrammar::TokenizerInfo plain, json;
   xgrammar::GrammarCompiler plain_compiler, json_compiler;
 
@@ -194,8 +231,8 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
   const Source source{.kind = written.kind,
                       .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text};
   try {
-    check_convertible(source, impl_->plain);
-    xgrammar::CompiledGrammar compiled = impl_->compile(source);
+    const std::optional<xgrammar::Grammar> better = checked(source, impl_->plain, impl_->longest);
+    xgrammar::CompiledGrammar compiled = impl_->compile(source, better);
     const std::size_t bytes = compiled.MemorySizeBytes();
     auto grammar = std::make_shared<const Grammar>(
         std::make_unique<const Grammar::Impl>(Grammar::Impl{std::move(compiled), impl_->n_vocab, bytes}));
