@@ -26,7 +26,7 @@ class Answer:
     cached_tokens: int
 
 
-def _request(port, path, body):
+def request_bytes(port, path, body):
     data = json.dumps(body).encode()
     head = (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n")
@@ -124,7 +124,7 @@ def run_burst(port, path, bodies, out, limit=1800):
     Raises TooSlow after `limit` seconds."""
     fixed = {"max_tokens": out, "temperature": 0, "ignore_eos": True, "cache_prompt": True, "stream": True,
              "stream_options": {"include_usage": True}}
-    start, received = receive_all(port, [_request(port, path, body | fixed) for body in bodies], limit)
+    start, received = receive_all(port, [request_bytes(port, path, body | fixed) for body in bodies], limit)
     answers = [answer_of(pieces, start) for pieces in received]
     short = [answer for answer in answers if answer.completion_tokens != out]
     if short:
