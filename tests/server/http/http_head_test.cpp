@@ -117,10 +117,11 @@ TEST_F(HttpHeadTest, RefusedHeadHasNoBody) {
 
 TEST_F(HttpHeadTest, TargetsMayBeAbsolute) {
   start(words({"x"}));
-  for (const char* target : {"http://example.com/health", "HTTP://example.com:80/health?x=1", "https://[::1]/health"})
+  for (const char* target : {"http://example.com/health", "HTTP://example.com:80/health?x=1", "https://[::1]/health",
+                             "http://example.com", "http://example.com?/health"})  // without a path: the page
     EXPECT_EQ(exchange(get_request(target)).status, 200) << target;
-  for (const char* target : {"http://example.com", "http://example.com?/health", "http:///health//", "ftp://x/health",
-                             "http:/health", "//example.com/health", "*", "example.com:80"})
+  for (const char* target :
+       {"http:///health//", "ftp://x/health", "http:/health", "//example.com/health", "*", "example.com:80"})
     EXPECT_EQ(exchange(get_request(target)).status, 404) << target;
   EXPECT_EQ(exchange(post_request("http://x/v1/completions", R"({"prompt": "hi"})")).status, 200);
 }
