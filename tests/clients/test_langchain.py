@@ -12,7 +12,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
 
 
-@tool
+@tool("get_weather", args_schema=Weather)
 def get_weather(city: str, days: int) -> str:
     """Weather of a city"""
     return f"Sunny in {city} for {days} days."
@@ -49,10 +49,12 @@ def test_many_at_once(model, run):
 
 def test_tools_are_called_and_answered(model):
     chat = model(max_tokens=200).bind_tools([get_weather], tool_choice="any", parallel_tool_calls=False)
-    call = chat.invoke(QUESTION)
-    assert [(c["name"], c["args"]) for c in call.tool_calls] == [("get_weather", {"city": "Paris", "days": 3})]
+    for _ in range(2):  # the compared ones find the same prompt cached
+        call = chat.invoke(QUESTION)
+    assert [c["name"] for c in call.tool_calls] == ["get_weather"]
+    check(json.dumps(call.tool_calls[0]["args"]))
     streamed = joined(chat.stream(QUESTION))
-    assert [(c["name"], c["args"]) for c in streamed.tool_calls] == [("get_weather", {"city": "Paris", "days": 3})]
+    assert [(c["name"], c["args"]) for c in streamed.tool_calls] == [(c["name"], c["args"]) for c in call.tool_calls]
     result = get_weather.invoke(call.tool_calls[0])
     after = model().bind_tools([get_weather], tool_choice="none").invoke([HumanMessage(QUESTION), call, result])
     assert after.text and after.usage_metadata["input_token_details"]["cache_read"] > 100
