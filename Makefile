@@ -34,7 +34,7 @@ page:          ## Look at the page in Debian's Chromium; renew docs/page*.png: A
 agents:        ## Two real coding agents do a task on coppice, through Anthropic's and OpenAI's APIs: two minutes
 	@scripts/agents.sh $(ARGS)
 
-clients:       ## litellm, langchain-openai, instructor and others from PyPI against coppice, some minutes: ARGS="-k litellm"
+clients:       ## Libraries, lm-eval and load generators from PyPI against coppice, some ten minutes: ARGS="-k litellm"
 	@scripts/clients.sh $(ARGS)
 
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
