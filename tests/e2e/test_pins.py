@@ -245,14 +245,14 @@ def test_cache_control_pins_up_to_its_block(server):
 
 def test_marks_in_the_conversation_with_both_times(server):
     tool = {"name": "turn_knob", "description": "Turns a knob.", "input_schema": {"type": "object", "properties": {}}}
-    turns = [{"role": "user", "content": [block(MANUAL[:500]), block("Which knob is first? Which one is second, and which one is the last of all?", marked=False)]}]
-    usage = message(server, system=[block(MANUAL[:700], "1h")], tools=[tool], messages=turns)
+    turns = [{"role": "user", "content": [block(MANUAL[:300]), block("Which knob is first? Which one is second, and which one is the last of all?", marked=False)]}]
+    usage = message(server, system=[block(MANUAL[:450], "1h")], tools=[tool], messages=turns)
     creation = usage["cache_creation"]
     assert creation["ephemeral_1h_input_tokens"] >= 128 and creation["ephemeral_5m_input_tokens"] >= 64, usage
     assert sorted(prefix["ttl"] for prefix in pins(server)) == [300, 3600]
     # The request's own mark: behind all messages.
-    longer = turns + [{"role": "assistant", "content": "Knob 0."}, {"role": "user", "content": "Now " + MANUAL[:300]}]
-    usage = message(server, system=[block(MANUAL[:700], "1h")], tools=[tool], messages=longer, cache_control={"type": "ephemeral"})
+    longer = turns + [{"role": "assistant", "content": "Knob 0."}, {"role": "user", "content": "Now " + MANUAL[:250]}]
+    usage = message(server, system=[block(MANUAL[:450], "1h")], tools=[tool], messages=longer, cache_control={"type": "ephemeral"})
     assert usage["cache_read_input_tokens"] >= creation["ephemeral_1h_input_tokens"] + creation["ephemeral_5m_input_tokens"]
     assert usage["cache_creation"]["ephemeral_5m_input_tokens"] >= 64
 
