@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "attention/cpu/kv_codec.h"
-#include "attention/cpu/rope.h"
+#include "attention/rope.h"
 #include "support/simd_targets.h"
 
 namespace coppice::attention {

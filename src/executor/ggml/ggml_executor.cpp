@@ -10,7 +10,8 @@
 #include <ranges>
 #include <thread>
 
-#include "executor/ggml/batch_check.h"
+#include "executor/base/batch_check.h"
+#include "executor/base/ropes.h"
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/graph/graph_runner.h"
 #include "simd/target.h"
@@ -78,7 +79,7 @@ class GgmlExecutor final : public Executor {
         weights_(model_, progress),
         store_(layout_, options_.kv_bytes, options_.n_threads, progress),
         attention_(make_attention()),
-        ropes_(make_ropes()),
+        ropes_(make_ropes(model_)),
         runner_(options_.n_threads) {
     fill_info();
     parts_ = {.spec = &model_.spec,
@@ -86,7 +87,7 @@ class GgmlExecutor final : public Executor {
               .store = &store_,
               .attention = attention_.get(),
               .ropes = &ropes_,
-              .places = layer_places()};
+              .places = layer_places(model_.spec, layout_)};
     limits_ = {.n_vocab = info_.n_vocab,
                .context = options_.context > 0 ? options_.context : std::numeric_limits<std::int32_t>::max(),
                .max_rows = options_.max_rows,
@@ -121,37 +122,6 @@ class GgmlExecutor final : public Executor {
   HiddenStates hidden_states() const override { return hidden_states_; }
 
  private:
-  std::vector<LayerPlace> layer_places() const {
-    std::vector<LayerPlace> places;
-    for (const model::LayerSpec& layer : model_.spec.layers) {
-      const int owner = layer.mixer.owns_kv() ? static_cast<int>(places.size()) : layer.mixer.kv_layer;
-      places.push_back({static_cast<std::size_t>(layout_.layers[static_cast<std::size_t>(owner)].group), owner});
-    }
-    return places;
-  }
-
-  std::vector<attention::Rope> make_ropes() const {
-    std::vector<attention::Rope> ropes;
-    for (const model::RopeSpec& rope : model_.spec.ropes) {
-      attention::RopeShape shape{.halves = rope.halves,
-                                 .dims = rope.dims,
-                                 .base = rope.base,
-                                 .scale = rope.freq_scale,
-                                 .magnitude = rope.magnitude};
-      if (const ggml_tensor* t = weights_.plain(rope.freq_factors)) {
-        shape.factors = {static_cast<const float*>(t->data), static_cast<std::size_t>(t->ne[0])};
-      }
-      if (rope.yarn) {
-        shape.yarn = {.beta_fast = rope.yarn->beta_fast,
-                      .beta_slow = rope.yarn->beta_slow,
-                      .original_context = static_cast<double>(rope.yarn->original_context),
-                      .whole_pairs = rope.yarn->whole_pairs};
-      }
-      ropes.emplace_back(shape);
-    }
-    return ropes;
-  }
-
   std::unique_ptr<Attention> make_attention() const {
     const AttentionConfig config{&store_, attention_groups(model_.spec, layout_.groups)};
     if (options_.attention == "dense") return make_dense_attention(config);

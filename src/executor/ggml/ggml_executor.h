@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "executor/base/progress.h"
 #include "executor/executor.h"
-#include "executor/ggml/store/progress.h"
 #include "model/model.h"
 
 namespace coppice::executor {

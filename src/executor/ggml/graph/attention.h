@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "attention/layout.h"
+#include "executor/base/attention_groups.h"
 #include "executor/executor.h"
 #include "executor/ggml/graph/enter_rows.h"
 #include "executor/ggml/graph/graph_builder.h"
@@ -36,19 +36,6 @@ class Attention {
 
   virtual KvTraffic kv_traffic() const = 0;
 };
-
-/// A group as backends see it: its layers have the same heads.
-struct AttentionGroup {
-  kv::GroupSpec kv;
-  attention::HeadShape heads;
-  std::size_t n_readers = 0;  ///< layers that attend: those of the group, and those that read their keys and values
-
-  /// What all layers read of one token.
-  std::size_t bytes_per_token() const { return kv.bytes_per_token * n_readers / kv.layers.size(); }
-};
-
-/// REQUIRES: layers of a group have keys of one shape. Throws model::LoadError when their numbers of heads differ.
-std::vector<AttentionGroup> attention_groups(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups);
 
 struct AttentionConfig {
   const KvStore* store = nullptr;

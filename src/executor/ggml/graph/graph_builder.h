@@ -6,7 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "attention/cpu/rope.h"
+#include "attention/rope.h"
+#include "executor/base/attention_groups.h"
 #include "executor/ggml/store/ggml_ptr.h"
 #include "executor/ggml/store/kv_store.h"
 #include "executor/ggml/store/weights.h"
@@ -15,12 +16,6 @@
 namespace coppice::executor {
 
 class Attention;
-
-/// Where the keys and values lie that a layer reads: in the blocks of a group, as the store's layer.
-struct LayerPlace {
-  std::size_t group = 0;
-  int layer = 0;
-};
 
 /// What graphs are made from. All of it outlives the graphs.
 struct DecoderParts {

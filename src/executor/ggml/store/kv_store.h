@@ -14,10 +14,10 @@
 #include <span>
 #include <vector>
 
+#include "executor/base/page_layout.h"
+#include "executor/base/progress.h"
 #include "executor/ggml/store/ggml_ptr.h"
-#include "executor/ggml/store/page_layout.h"
 #include "executor/ggml/store/pool_memory.h"
-#include "executor/ggml/store/progress.h"
 #include "kv/types.h"
 
 namespace coppice::executor {

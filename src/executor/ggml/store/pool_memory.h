@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "executor/ggml/store/progress.h"
+#include "executor/base/progress.h"
 
 namespace coppice::executor {
 

@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "executor/base/progress.h"
 #include "executor/ggml/store/ggml_ptr.h"
-#include "executor/ggml/store/progress.h"
 #include "matmul/quant_matrix.h"
 #include "model/model.h"
 

@@ -1,4 +1,4 @@
-#include "executor/ggml/batch_check.h"
+#include "executor/base/batch_check.h"
 
 #include <fmt/format.h>
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attention/kv_format.h"
@@ -47,7 +48,7 @@ PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat
 /// What a window's layers take of the pool: a sentence for each.
 std::vector<std::string> describe_pages(const PageLayout& layout);
 
-/// ExecutorInfo::layout.
-std::string describe_layout(const PageLayout& layout, const model::ModelSpec& spec);
+/// ExecutorInfo::layout. order: of the numbers in a block, and what they are; empty: the format's, as attention/layout.h has it.
+std::string describe_layout(const PageLayout& layout, const model::ModelSpec& spec, std::string_view order = {});
 
 }  // namespace coppice::executor

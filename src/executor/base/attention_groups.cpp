@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "executor/base/attention_groups.h"
 
-#include "executor/ggml/graph/attention.h"
+#include <algorithm>
 
 namespace coppice::executor {
 
@@ -20,6 +20,15 @@ std::vector<AttentionGroup> attention_groups(const model::ModelSpec& spec, const
     all.push_back({g, shape, g.layers.size() + static_cast<std::size_t>(readers)});
   }
   return all;
+}
+
+std::vector<LayerPlace> layer_places(const model::ModelSpec& spec, const PageLayout& layout) {
+  std::vector<LayerPlace> places;
+  for (const model::LayerSpec& layer : spec.layers) {
+    const int owner = layer.mixer.owns_kv() ? static_cast<int>(places.size()) : layer.mixer.kv_layer;
+    places.push_back({static_cast<std::size_t>(layout.layers[static_cast<std::size_t>(owner)].group), owner});
+  }
+  return places;
 }
 
 }  // namespace coppice::executor

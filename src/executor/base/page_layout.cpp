@@ -1,4 +1,4 @@
-#include "executor/ggml/store/page_layout.h"
+#include "executor/base/page_layout.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -102,9 +102,10 @@ std::vector<std::string> describe_pages(const PageLayout& layout) {
   return lines;
 }
 
-std::string describe_layout(const PageLayout& layout, const model::ModelSpec& spec) {
-  std::string text =
-      fmt::format("{};[layer,keys|values,slot,head,dim];block={}", format_name(layout.format), layout.block_size);
+std::string describe_layout(const PageLayout& layout, const model::ModelSpec& spec, std::string_view order) {
+  std::string text = order.empty() ? fmt::format("{};[layer,keys|values,slot,head,dim]", format_name(layout.format))
+                                   : std::string(order);
+  text += fmt::format(";block={}", layout.block_size);
   for (const model::RopeSpec& rope : spec.ropes) {
     text += fmt::format(";rope={},{},{},{},{}", rope.halves ? "halves" : "neighbours", rope.dims, rope.base,
                         rope.freq_scale, rope.freq_factors != model::kNoTensor);

@@ -1,4 +1,4 @@
-#include "attention/cpu/rope.h"
+#include "attention/rope.h"
 
 #include <algorithm>
 #include <cmath>
