@@ -17,11 +17,16 @@ namespace coppice::executor {
 struct BatchSequence {
   int n_rows = 0;                     ///< at least 1
   std::int32_t first_position = 0;    ///< absolute; the sequence has this many keys already
-  std::vector<kv::TableView> tables;  ///< one per layer group; covers [0, first_position + n_rows)
+  std::vector<kv::TableView> tables;  ///< one per layer group that has tables; covers [0, first_position + n_rows)
+  /// Of a model with recurrent layers (else both are empty): pages of the state at first_position, which is read (empty: position 0, a
+  /// state of zeros), and of the one at first_position + n_rows, which is written: [state_pages] each. They may be the same.
+  /// Valid as long as the tables.
+  std::span<const kv::BlockId> state_in, state_out;
 };
 
 /// A step's work, plain data. A row is a token.
-/// Invariant: the first sequence's rows come first, then the second one's, and so on: n_rows() in all.
+/// Invariants: the first sequence's rows come first, then the second one's, and so on: n_rows() in all. A page of a state_out is
+/// in no other sequence's state_out or state_in; several sequences may read one state_in.
 struct Batch {
   std::vector<kv::CopyOp> copies;  ///< run in order before the first write
   std::vector<kv::Token> tokens;   ///< [n_rows]
@@ -54,7 +59,7 @@ struct HiddenStates {
   }
 };
 
-/// A step failed: the batch's new keys and values are undefined, everything older is intact, the executor lives on.
+/// A step failed: the batch's new keys and values, and the states it was to write, are undefined; everything older is intact, the executor lives on.
 class StepError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -69,11 +74,11 @@ struct ExecutorInfo {
   int n_embd = 0;                   ///< values of a hidden state; 0: the executor gives none
   std::int32_t context_length = 0;  ///< tokens the model was trained for
   int block_size = 0;
-  std::int32_t num_blocks = 0;      ///< blocks in the pool, the null block included
-  std::size_t bytes_per_block = 0;  ///< of a page, whichever group's
-  std::vector<kv::GroupSpec> groups;
-  std::string model_digest;  ///< hex; metadata, tensor table, a sample of each tensor
-  std::string layout;        ///< KV format, order in a block, block size, groups, rope
+  std::int32_t num_blocks = 0;        ///< blocks in the pool, the null block included
+  std::size_t bytes_per_block = 0;    ///< of a page, whichever group's
+  std::vector<kv::GroupSpec> groups;  ///< the recurrent one last, if there is one
+  std::string model_digest;           ///< hex; metadata, tensor table, a sample of each tensor
+  std::string layout;                 ///< KV format, order in a block, block size, groups, rope
 };
 
 /// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step.

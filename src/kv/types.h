@@ -5,6 +5,7 @@
 //   block     a page of the pool: `block_size` slots of keys and values, for the layers of one group
 //   slot      the place of one token's keys and values: block id * block_size + offset in the block
 //   group     layers that must remember the same positions (all, or a sliding window) and fit into one page
+//   state     what recurrent layers remember of a prefix: a unit of `state_pages` pages, whose ids need not be adjacent
 //   table     a sequence's blocks of one group, by absolute position: entry i holds [i * bs, (i + 1) * bs)
 #pragma once
 
@@ -27,11 +28,13 @@ inline constexpr BlockId kNullBlock = 0;
 using Slot = std::int64_t;
 
 enum class GroupKind : std::uint8_t {
-  kFull,     ///< every position is remembered, whether the window holds it or not
-  kSliding,  ///< what left the window is forgotten
+  kFull,       ///< every position is remembered, whether the window holds it or not
+  kSliding,    ///< what left the window is forgotten
+  kRecurrent,  ///< a state of fixed size stands for all positions so far: it has no blocks and no table
 };
 
-/// What one group of layers must remember. Layers with one window that don't fit into a page form several groups.
+/// What one group of layers must remember. A model has at most one recurrent group; it comes last, behind all that have
+/// tables. Layers with one window that don't fit into a page form several groups.
 struct GroupSpec {
   GroupKind kind = GroupKind::kFull;
   int window = 0;                   ///< tokens that a query sees, itself included; 0: all
@@ -39,6 +42,7 @@ struct GroupSpec {
   std::size_t bytes_per_token = 0;  ///< keys and values of one token over this group's layers
   /// The window doesn't end at the query: it is the one of [0, window), [window, 2 * window), ... that the query lies in.
   bool chunked = false;
+  int state_pages = 0;  ///< kRecurrent: pages of one state; else 0
 
   /// The first position that a query at `position` sees.
   std::int64_t first_visible(std::int64_t position) const {
@@ -59,6 +63,11 @@ struct GroupSpec {
     return kind == other.kind && window == other.window && chunked == other.chunked;
   }
 };
+
+/// How many groups have tables: all but the recurrent one.
+inline std::size_t n_table_groups(std::span<const GroupSpec> groups) {
+  return groups.size() - (!groups.empty() && groups.back().kind == GroupKind::kRecurrent ? 1 : 0);
+}
 
 /// Copies slots [0, n_slots) of block `src` to block `dst`, in each layer of their group: the data half of a fork.
 ///

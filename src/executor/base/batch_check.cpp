@@ -33,6 +33,31 @@ void check_sequence(const BatchSequence& s, const BatchLimits& limits) {
   }
 }
 
+void check_pages(std::span<const kv::BlockId> pages, const BatchLimits& limits) {
+  insist(static_cast<int>(pages.size()) == limits.state_pages, "a state has {} pages instead of {}", pages.size(),
+         limits.state_pages);
+  for (const kv::BlockId id : pages)
+    insist(id > kv::kNullBlock && id < limits.num_blocks, "a state's page {} is outside the pool of {}", id,
+           limits.num_blocks);
+}
+
+/// What is written is written once, and read by nobody but its own sequence, from the same pages in the same order.
+void check_states(const Batch& batch, const BatchLimits& limits) {
+  std::vector<kv::BlockId> written, read;
+  for (const BatchSequence& s : batch.sequences) {
+    insist(s.first_position > 0 || s.state_in.empty(), "a state would be read at position 0");
+    if (s.first_position > 0) check_pages(s.state_in, limits);
+    check_pages(s.state_out, limits);
+    written.insert(written.end(), s.state_out.begin(), s.state_out.end());
+    if (!std::ranges::equal(s.state_in, s.state_out)) read.insert(read.end(), s.state_in.begin(), s.state_in.end());
+  }
+  std::ranges::sort(written);
+  const auto twice = std::ranges::adjacent_find(written);
+  insist(twice == written.end(), "two states would be written to page {}", twice == written.end() ? 0 : *twice);
+  for (const kv::BlockId id : read)
+    insist(!std::ranges::binary_search(written, id), "page {} would be read as one state and written as another", id);
+}
+
 /// REQUIRES: the sequences have been checked.
 void check_written_slots(const Batch& batch, std::size_t group, const BatchLimits& limits) {
   std::vector<kv::Slot> slots;
@@ -81,6 +106,7 @@ void check_batch(const Batch& batch, const BatchLimits& limits) {
   }
   insist(rows == n, "sequences have {} rows, the batch {}", rows, n);
   for (int g = 0; g < limits.n_groups; ++g) check_written_slots(batch, static_cast<std::size_t>(g), limits);
+  check_states(batch, limits);
   check_rows(batch.logit_rows, n, "logits");
   check_rows(batch.hidden_rows, n, "hidden states");
   check_copies(batch, limits);
