@@ -65,7 +65,8 @@ target_link_libraries(coppice_test_headers PRIVATE GTest::gtest GTest::gmock fmt
 target_compile_options(coppice_test_headers PRIVATE ${COPPICE_FLAGS} -O1 ${COPPICE_FEWER_CHECKS})
 target_precompile_headers(coppice_test_headers PRIVATE
   <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <nlohmann/json.hpp> <algorithm> <array> <chrono> <cmath> <filesystem> <fstream> <functional>
-  <future> <iostream> <limits> <map> <memory> <numeric> <optional> <random> <set> <span> <stdexcept> <string> <thread> <vector>)
+  <future> <iostream> <limits> <map> <memory> <numeric> <optional> <random> <set> <span> <stdexcept> <string> <thread> <vector>
+  "${PROJECT_SOURCE_DIR}/tests/support/instantiated.h")
 function(coppice_test)
   cmake_parse_arguments(A "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${A_NAME} ${A_SRCS})
