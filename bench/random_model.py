@@ -27,6 +27,7 @@ class Type:
 
 
 TYPES = {
+    "f32": Type(0, 1, 4, None, 1.0),
     "q4_0": Type(2, 32, 18, 0, 4.7),
     "q4_1": Type(3, 32, 20, 0, 4.6, 2, -7.5),
     "q5_0": Type(6, 32, 22, 0, 9.3),
@@ -57,7 +58,7 @@ def type_of(mix, name, layer, n_layer):
     if mix == "mxfp4":  # is for experts
         return "mxfp4" if name.endswith("_exps") else "q8_0"
     if name in ("token_embd", "output"):
-        return "q8_0" if mix == "q8_0" else "q6_k"
+        return mix if mix in ("f32", "q8_0") else "q6_k"
     if mix not in MIXES:
         return mix
     eighth = n_layer // 8
@@ -101,6 +102,8 @@ def fact(key, value):
 def random_blocks(kind, n_in, rng):
     """POOL random blocks whose weights have a standard deviation of n_in ** -0.5."""
     d = n_in ** -0.5 / kind.spread
+    if kind is TYPES["f32"]:
+        return [struct.pack("<f", rng.gauss(0, d)) for _ in range(POOL)]
     blocks = []
     for _ in range(POOL):
         block = bytearray(rng.randbytes(kind.size))

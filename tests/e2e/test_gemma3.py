@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from coppice_process import Coppice, assert_nothing_held
+from same_text import assert_same
 
 TOKENS = 6000  # of the conversation
 WINDOW = 512
@@ -79,18 +80,6 @@ def stream(server, prompt, salt, **more):
 def alone(unshared, prompt, n):
     """What is said where nothing is shared."""
     return unshared.post("/v1/completions", body(prompt, "", max_tokens=n))["choices"][0]["logprobs"]
-
-
-def assert_same(found, reference):
-    """Greedy text must be the reference's, up to where that one isn't sure: between two tokens that are nearly as likely the
-    shape of a batch may decide."""
-    for token, logprob, wanted, best in zip(found["tokens"], found["token_logprobs"], reference["tokens"],
-                                            reference["top_logprobs"], strict=True):
-        assert token in best, (found["tokens"], reference)
-        assert abs(logprob - best[token]) < 0.4, (found["tokens"], reference)
-        if token != wanted:
-            assert best[wanted] - best[token] < 0.5, (found["tokens"], reference)
-            break
 
 
 def test_blocks_behind_the_windows_come_back_while_the_request_runs(server, conversation):

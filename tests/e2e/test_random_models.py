@@ -1,0 +1,51 @@
+"""Models with experts over HTTP, small and of random weights in f32: what is said on a shared prefix is what is said without sharing."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from coppice_process import Coppice, assert_nothing_held, model_path
+from same_text import assert_same
+
+WRITER = Path(__file__).parents[2] / "bench" / "random_model.py"
+SMALL = ["--types", "f32", "--layers", "4", "--embd", "64", "--heads", "4", "--kv-heads", "2", "--head-size", "32", "--experts", "8",
+         "--experts-used", "2", "--expert-ff", "32"]
+SYSTEM = "You know all trees of the wood, and which of them may be cut. " * 12  # longer than gpt-oss' window of 128 tokens
+QUESTIONS = ["Which is the oldest?", "Which is the oldest of those by the river?", "May I cut an oak?", "And a hazel?", "Why?"]
+
+
+@pytest.fixture(scope="module", params=["qwen3-30b-a3b", "gpt-oss-20b"])
+def model(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
+    subprocess.run([sys.executable, WRITER, "--shape", request.param, *SMALL, "--vocabulary", model_path(), path], check=True)
+    return path
+
+
+def chat(server, question, **more):
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+    body = {"messages": messages, "max_tokens": 12, "temperature": 0, "ignore_eos": True, "logprobs": True, "top_logprobs": 3}
+    return server.post("/v1/chat/completions", body | more)
+
+
+def said(choice):
+    """A chat's log-probabilities in the form of a completion's."""
+    content = choice["logprobs"]["content"]
+    return {"tokens": [token["token"] for token in content], "token_logprobs": [token["logprob"] for token in content],
+            "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in content]}
+
+
+def test_a_burst_on_one_prefix_says_what_each_says_alone(model):
+    with Coppice("--kv-bytes", "64MiB", "--share", "off", model=model) as server:
+        alone = [said(chat(server, question)["choices"][0]) for question in QUESTIONS]
+    with Coppice("--kv-bytes", "64MiB", model=model) as server:
+        with ThreadPoolExecutor(len(QUESTIONS)) as pool:
+            answers = list(pool.map(lambda question: chat(server, question, n=2), QUESTIONS))
+        for answer, reference in zip(answers, alone, strict=True):
+            for choice in answer["choices"]:
+                assert_same(said(choice), reference)
+        cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+        assert sorted(cached)[1] > 128  # all but the one that led
+        assert_nothing_held(server.idle_stats())
