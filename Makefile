@@ -43,7 +43,7 @@ soak:          ## All kinds of load at once, MINUTES=60, and what must hold at t
 asan:          ## All tests but parity, end-to-end and benchmarks under AddressSanitizer and UBSan
 	@scripts/test.sh asan $(ARGS)
 
-tsan:          ## The tests that have threads of their own, under ThreadSanitizer
+tsan:          ## The tests whose threads meet in ways of their own, under ThreadSanitizer
 	@scripts/test.sh tsan $(ARGS)
 
 fuzz:          ## Fuzz cancellations, hang-ups, HTTP, model files, requests, schemas and templates, each for a minute; longer: SECONDS=1800
