@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-namespace coppice::testing {
+namespace coppice::test {
 
 inline bool instantiate_what_tests_use(const std::string& text) {
   nlohmann::json json = nlohmann::json::parse(text);
@@ -32,4 +32,4 @@ inline bool instantiate_what_tests_use(const std::string& text) {
   return json == other;
 }
 
-}  // namespace coppice::testing
+}  // namespace coppice::test
