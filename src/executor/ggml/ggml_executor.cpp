@@ -14,6 +14,7 @@
 #include "executor/base/ropes.h"
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/graph/graph_runner.h"
+#include "executor/ggml/store/cpu_device.h"
 #include "simd/target.h"
 
 namespace coppice::executor {
@@ -193,6 +194,10 @@ std::unique_ptr<Executor> load_ggml_executor(model::Model model, const GgmlOptio
       std::chrono::duration<double>(Clock::now() - start).count());
   for (const std::string& line : describe_pages(executor->layout())) spdlog::info("{}", line);
   return executor;
+}
+
+std::vector<std::string> ggml_features() {
+  return cpu_features();
 }
 
 }  // namespace coppice::executor

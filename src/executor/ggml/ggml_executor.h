@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "executor/base/progress.h"
 #include "executor/executor.h"
@@ -27,5 +28,9 @@ struct GgmlOptions {
 /// Takes long: it packs the weights. Throws model::LoadError with one sentence: a budget too small, an unknown option, heads
 /// that no backend serves.
 std::unique_ptr<Executor> load_ggml_executor(model::Model model, const GgmlOptions& options, const Progress& progress);
+
+/// The instruction sets that ggml's kernels in use were compiled for, in ggml's words: "AVX2", "AVX512_VNNI". Throws
+/// model::LoadError: there are none for this processor.
+std::vector<std::string> ggml_features();
 
 }  // namespace coppice::executor

@@ -7,15 +7,29 @@
 #include <chrono>
 
 #include "executor/ggml/graph/attention.h"
+#include "executor/ggml/store/cpu_device.h"
 
 namespace coppice::executor {
 
+namespace {
+
+/// These are no part of ggml's common interface, as only its CPU has threads. Their declarations are in <ggml-cpu.h>.
+using NewThreads = decltype(&ggml_threadpool_new);
+using FreeThreads = decltype(&ggml_threadpool_free);
+using UseThreads = decltype(&ggml_backend_cpu_set_threadpool);
+using SetThreads = ggml_backend_set_n_threads_t;
+
+}  // namespace
+
 GraphRunner::GraphRunner(int n_threads)
-    : n_threads_(n_threads), allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
-  ggml_cpu_init();
+    : threadpool_(nullptr, cpu_function<FreeThreads>("ggml_threadpool_free")),
+      cpu_(ggml_backend_dev_init(cpu_device(), nullptr)),
+      allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
   ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
-  threadpool_.reset(ggml_threadpool_new(&params));
-  if (!threadpool_) throw model::LoadError(fmt::format("cannot start {} worker threads", n_threads));
+  threadpool_.reset(cpu_function<NewThreads>("ggml_threadpool_new")(&params));
+  if (!threadpool_ || !cpu_) throw model::LoadError(fmt::format("cannot start {} worker threads", n_threads));
+  cpu_function<SetThreads>("ggml_backend_set_n_threads")(cpu_.get(), n_threads);
+  cpu_function<UseThreads>("ggml_backend_cpu_set_threadpool")(cpu_.get(), threadpool_.get());
 }
 
 StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
@@ -44,10 +58,7 @@ StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
 }
 
 void GraphRunner::run(StepGraph& graph) {
-  ggml_cplan plan = ggml_graph_plan(graph.graph(), n_threads_, threadpool_.get());
-  if (work_.size() < plan.work_size) work_.resize(plan.work_size);
-  plan.work_data = work_.data();
-  if (const ggml_status status = ggml_graph_compute(graph.graph(), &plan); status != GGML_STATUS_SUCCESS) {
+  if (const ggml_status status = ggml_backend_graph_compute(cpu_.get(), graph.graph()); status != GGML_STATUS_SUCCESS) {
     throw StepError(fmt::format("the step failed in ggml: {}", ggml_status_to_string(status)));
   }
 }

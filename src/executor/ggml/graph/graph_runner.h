@@ -7,10 +7,8 @@
 //  1. Every cached graph's tensors lie in the compute buffer as it is now: when it must grow, older graphs go.
 #pragma once
 
-#include <cstdint>
 #include <list>
 #include <memory>
-#include <vector>
 
 #include "executor/ggml/graph/step_graph.h"
 #include "executor/ggml/store/ggml_ptr.h"
@@ -32,10 +30,9 @@ class GraphRunner {
   void run(StepGraph& graph);
 
  private:
-  int n_threads_;
-  ThreadpoolPtr threadpool_;
+  std::unique_ptr<ggml_threadpool, void (*)(ggml_threadpool*)> threadpool_;
+  BackendPtr cpu_;
   GraphAllocatorPtr allocator_;
-  std::vector<std::uint8_t> work_;
   std::list<std::unique_ptr<StepGraph>> graphs_;  ///< most recently used first
 };
 

@@ -22,7 +22,7 @@ struct GgmlDeleter {
 using ContextPtr = std::unique_ptr<ggml_context, GgmlDeleter<ggml_free>>;
 using BufferPtr = std::unique_ptr<ggml_backend_buffer, GgmlDeleter<ggml_backend_buffer_free>>;
 using GraphAllocatorPtr = std::unique_ptr<ggml_gallocr, GgmlDeleter<ggml_gallocr_free>>;
-using ThreadpoolPtr = std::unique_ptr<ggml_threadpool, GgmlDeleter<ggml_threadpool_free>>;
+using BackendPtr = std::unique_ptr<ggml_backend, GgmlDeleter<ggml_backend_free>>;
 
 /// A context that holds tensors' descriptions only, never their data.
 inline ContextPtr make_context(std::size_t n_tensors, std::size_t graph_nodes = 0) {

@@ -9,6 +9,8 @@
 #include <span>
 #include <utility>
 
+#include "executor/ggml/store/cpu_device.h"
+
 namespace coppice::executor {
 
 namespace {
@@ -16,9 +18,8 @@ namespace {
 /// The CPU's buffer types that hold matrices in another form, best first.
 std::vector<ggml_backend_buffer_type_t> extra_buffer_types(ggml_backend_dev_t cpu) {
   std::vector<ggml_backend_buffer_type_t> types;
-  auto* get = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
-      ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
-  if (!get) return types;
+  const auto get = cpu_function<ggml_backend_dev_get_extra_bufts_t>("ggml_backend_dev_get_extra_bufts");
+  if (get == nullptr) return types;
   for (ggml_backend_buffer_type_t* t = get(cpu); t && *t; ++t) types.push_back(*t);
   return types;
 }
@@ -103,9 +104,7 @@ ggml_tensor* Weights::map(model::TensorId id) {
 void Weights::place_matrix(model::TensorId id) {
   Matrix& matrix = matrices_[static_cast<std::size_t>(id)];
   if (matrix.tensor || matrix.packed || place_packed(id)) return;
-  ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-  if (!cpu) throw model::LoadError("ggml was built without its CPU backend");
-  const auto types = extra_buffer_types(cpu);
+  const auto types = extra_buffer_types(cpu_device());
   if (std::ranges::any_of(types, [&](ggml_backend_buffer_type_t type) { return place_in_buffer(id, type); })) return;
   matrix.tensor = map(id);
 }
@@ -135,8 +134,7 @@ bool Weights::place_packed(model::TensorId id) {
 
 bool Weights::place_in_buffer(model::TensorId id, ggml_backend_buffer_type_t type) {
   const ContextPtr trial = make_context(1);
-  ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-  if (!can_multiply(cpu, type, describe(trial.get(), id))) return false;
+  if (!can_multiply(cpu_device(), type, describe(trial.get(), id))) return false;
   auto group = std::ranges::find(converted_, type, &Converted::type);
   if (group == converted_.end()) {
     converted_.push_back({type, make_context(model_.file->tensors().size()), {}, nullptr});

@@ -1,0 +1,47 @@
+#include "executor/ggml/store/cpu_device.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "model/load_error.h"
+
+namespace coppice::executor {
+
+namespace {
+
+ggml_backend_dev_t find_cpu() {
+  if (ggml_backend_dev_t linked = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) return linked;
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto folder = (program.parent_path() / "../lib/coppice").lexically_normal();
+  // By itself ggml would also look into the working directory, which may be anybody's.
+  ggml_backend_load_all_from_path(folder.c_str());
+  ggml_backend_dev_t loaded = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  if (loaded == nullptr) {
+    throw model::LoadError(
+        fmt::format("There are no kernels for this processor in {}: is coppice installed whole?", folder.string()));
+  }
+  return loaded;
+}
+
+}  // namespace
+
+ggml_backend_dev_t cpu_device() {
+  static ggml_backend_dev_t cpu = find_cpu();
+  return cpu;
+}
+
+std::vector<std::string> cpu_features() {
+  std::vector<std::string> names;
+  const auto get = cpu_function<ggml_backend_get_features_t>("ggml_backend_get_features");
+  if (get == nullptr) return names;
+  for (const ggml_backend_feature* f = get(ggml_backend_dev_backend_reg(cpu_device())); f->name != nullptr; ++f) {
+    if (std::string_view(f->value) == "1") names.emplace_back(f->name);
+  }
+  return names;
+}
+
+}  // namespace coppice::executor
