@@ -198,6 +198,13 @@ std::optional<std::uint16_t> port_of(std::string where) {
   return CLI::detail::lexical_cast(where, port) && port > 0 ? std::optional(port) : std::nullopt;
 }
 
+/// On a terminal only: a line that is written anew.
+void show_load(const std::string& stage, double fraction) {
+  if (::isatty(STDERR_FILENO) == 0) return;
+  fmt::print(stderr, "\r\033[K{}, {:.0f} %", stage, fraction * 100);
+  std::fflush(stderr);
+}
+
 int chat(const ChatOptions& options) {
   struct sigaction action{};
   action.sa_handler = [](int) { interrupted = true; };
@@ -212,11 +219,12 @@ int chat(const ChatOptions& options) {
   }
   const LocalModel model = find_model(options.where);
   const auto log = std::filesystem::temp_directory_path() / fmt::format("coppice-chat-{}.log", ::getpid());
-  fmt::print(stderr, "loading {} ...\n", model.path.string());
+  fmt::print(stderr, "loading {}\n", model.path.string());
   std::vector<std::string> arguments = {"--model", model.path.string()};
   if (!options.kv_bytes.empty()) arguments.insert(arguments.end(), {"--kv-bytes", options.kv_bytes});
-  const ChildServer server(std::move(arguments), log);
-  fmt::print(stderr, "its page: http://127.0.0.1:{}/\n", server.port());
+  const ChildServer server(std::move(arguments), log, show_load);
+  fmt::print(stderr, "{}its page: http://127.0.0.1:{}/\n", ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "",
+             server.port());
   Chat(options, server.port()).run();
   std::error_code ignored;
   std::filesystem::remove(log, ignored);

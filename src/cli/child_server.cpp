@@ -9,6 +9,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/json/parse.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -49,12 +50,23 @@ std::string last_line(const std::filesystem::path& log) {
   return fmt::format("{} (log: {})", last, log.string());
 }
 
+/// What /health says while a model is loaded: {"status": "loading", "stage": "weights", "progress": 0.4}.
+void tell(const std::string& health, const ChildServer::Progress& progress) {
+  boost::system::error_code error;
+  const auto value = boost::json::parse(health, error);
+  const auto* stage = error ? nullptr : value.find_pointer("/stage", error);
+  const auto* fraction = stage == nullptr ? nullptr : value.find_pointer("/progress", error);
+  if (fraction != nullptr && stage->is_string() && fraction->is_number())
+    progress(std::string(stage->get_string()), fraction->to_number<double>());
+}
+
 }  // namespace
 
-ChildServer::ChildServer(std::vector<std::string> arguments, const std::filesystem::path& log) : port_(free_port()) {
+ChildServer::ChildServer(std::vector<std::string> arguments, const std::filesystem::path& log, const Progress& progress)
+    : port_(free_port()) {
   start(std::move(arguments), log);
   try {
-    wait_ready(log);
+    wait_ready(log, progress);
   } catch (...) {
     end();
     throw;
@@ -79,16 +91,22 @@ void ChildServer::start(std::vector<std::string> arguments, const std::filesyste
   if (pid_ < 0) throw std::runtime_error(fmt::format("cannot start the server: {}", std::strerror(errno)));
 }
 
-void ChildServer::wait_ready(const std::filesystem::path& log) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
-  while (http_get(port_, "/health").status != 200) {
+void ChildServer::wait_ready(const std::filesystem::path& log, const Progress& progress) {
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kPatience = std::chrono::minutes(2);
+  auto limit = Clock::now() + kPatience;
+  std::string told;
+  for (HttpReply health; (health = http_get(port_, "/health")).status != 200;) {
     if (::waitpid(pid_, nullptr, WNOHANG) != 0) {
       pid_ = -1;
       throw std::runtime_error("the server ended while starting: " + last_line(log));
     }
-    if (std::chrono::steady_clock::now() > limit) {
-      throw std::runtime_error("the server was not ready within two minutes: " + last_line(log));
+    if (health.body != told) {
+      limit = Clock::now() + kPatience;
+      told = health.body;
+      if (progress) tell(told, progress);
     }
+    if (Clock::now() > limit) throw std::runtime_error("the server got no further for two minutes: " + last_line(log));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,12 @@ namespace coppice::cli {
 
 class ChildServer {
  public:
+  /// How far a load is: "weights", 0 to 1.
+  using Progress = std::function<void(const std::string& stage, double fraction)>;
+
   /// Runs `coppice serve <arguments>` on a free port of 127.0.0.1, with its output in the file `log`, and waits until it
-  /// answers. Throws std::runtime_error, with the log's last line, if it doesn't within two minutes.
-  ChildServer(std::vector<std::string> arguments, const std::filesystem::path& log);
+  /// answers. Throws std::runtime_error, with the log's last line, if it ends, or gets no further for two minutes.
+  ChildServer(std::vector<std::string> arguments, const std::filesystem::path& log, const Progress& progress = {});
   ~ChildServer();
   ChildServer(const ChildServer&) = delete;
   ChildServer& operator=(const ChildServer&) = delete;
@@ -26,7 +30,7 @@ class ChildServer {
 
  private:
   void start(std::vector<std::string> arguments, const std::filesystem::path& log);
-  void wait_ready(const std::filesystem::path& log);
+  void wait_ready(const std::filesystem::path& log, const Progress& progress);
   void end();
 
   std::uint16_t port_ = 0;

@@ -8,17 +8,19 @@
 #include "cli/bench.h"
 #include "cli/chat.h"
 #include "cli/demo.h"
+#include "cli/generate.h"
 #include "cli/help.h"
 #include "cli/models.h"
 #include "cli/serve.h"
+#include "cli/version.h"
 
 namespace {
 
 /// A command adds itself to the app; when it is chosen, parsing runs it.
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
-constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_chat, coppice::cli::add_models,
-                                    coppice::cli::add_demo, coppice::cli::add_bench};
+constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_chat,  coppice::cli::add_models,
+                                    coppice::cli::add_demo,  coppice::cli::add_bench, coppice::cli::add_generate};
 
 /// One line, without taking memory.
 void print_failure(const std::exception_ptr& failure) noexcept {
@@ -41,7 +43,7 @@ int main(int argc, char** argv) {
     std::abort();
   });
   CLI::App app("coppice: serves GGUF models from one shared tree of KV blocks", "coppice");
-  app.set_version_flag("--version", "coppice " COPPICE_VERSION);
+  app.set_version_flag("--version", coppice::cli::version_text, "Print version, commit and instruction sets, and exit");
   app.require_subcommand(1);
   coppice::cli::set_help(app);
   int exit_code = 0;

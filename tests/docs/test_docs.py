@@ -98,6 +98,9 @@ def test_links_lead_somewhere():
 
 def test_the_version_is_the_newest_of_the_changelog():
     version = re.search(r"project\(coppice VERSION (\S+)", (REPO / "CMakeLists.txt").read_text()).group(1)
-    assert subprocess.run([binary(), "--version"], capture_output=True, text=True).stdout == f"coppice {version}\n"
+    said = subprocess.run([binary(), "--version"], capture_output=True, text=True, check=True).stdout
+    commit = subprocess.run(["git", "-C", REPO, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    built = re.match(rf"coppice {re.escape(version)}, commit ([0-9a-f]+|unknown)(-dirty)?\nkernels: \w+ \(of .+\)\nggml's kernels: \w+", said)
+    assert built and (commit or built[1]).startswith(built[1]), said
     headings = re.findall(r"^## \[?([^\]\s]+)", (REPO / "CHANGELOG.md").read_text(), re.M)
     assert headings[:2] == ["Unreleased", version]

@@ -1,5 +1,7 @@
 """coppice chat: a conversation through standard input and output."""
 
+import os
+import re
 import subprocess
 
 from coppice_process import Coppice, binary, free_port, model_path
@@ -31,6 +33,22 @@ def test_a_server_of_its_own():
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert "http://127.0.0.1:" in done.stderr
+
+
+def test_a_terminal_shows_how_far_the_load_is():
+    ours, its = os.openpty()
+    # The larger of the two models: its load takes long enough to be seen.
+    process = subprocess.Popen([binary(), "chat", os.environ["COPPICE_GEMMA3"], "--kv-bytes", "64MiB"], stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    seen = b""
+    while b"\n> " not in seen:
+        seen += os.read(ours, 4096)
+    os.write(ours, b"/quit\n")
+    assert process.wait(60) == 0
+    os.close(ours)
+    shown = [float(percent) for percent in re.findall(rb"\r\x1b\[K\w+, (\d+) %", seen)]
+    assert shown and shown == sorted(shown), seen
+    assert b"\r\x1b[Kits page" in seen  # the line is gone then
 
 
 def test_nobody_there():

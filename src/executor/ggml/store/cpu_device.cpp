@@ -17,8 +17,13 @@ ggml_backend_dev_t find_cpu() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
   const auto folder = (program.parent_path() / "../lib/coppice").lexically_normal();
+  ggml_log_callback log = nullptr;
+  void* log_data = nullptr;
+  ggml_log_get(&log, &log_data);
+  ggml_log_set([](ggml_log_level, const char*, void*) {}, nullptr);  // it would tell which it loads
   // By itself ggml would also look into the working directory, which may be anybody's.
   ggml_backend_load_all_from_path(folder.c_str());
+  ggml_log_set(log, log_data);
   ggml_backend_dev_t loaded = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
   if (loaded == nullptr) {
     throw model::LoadError(
