@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients soak bench-quality bench-perplexity format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak bench-quality bench-perplexity format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ agents:        ## Two real coding agents do a task on coppice, through Anthropic
 
 clients:       ## Libraries, lm-eval and load generators from PyPI against coppice, some ten minutes: ARGS="-k litellm"
 	@scripts/clients.sh $(ARGS)
+
+package:       ## Build a .deb for any x86-64 machine and test it in a bare Debian, 15 minutes at first; only build: ARGS="--build"
+	@scripts/package.sh $(ARGS)
 
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
 	@scripts/soak.sh --minutes $(or $(MINUTES),60) $(ARGS)
@@ -80,4 +83,4 @@ lint:          ## Look for faults in changed C++ files, and for arrows upward; a
 	@scripts/lint.sh $(ARGS)
 
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-asan build-cuda build-tsan build-fuzz
+	@rm -rf build build-asan build-cuda build-package build-tsan build-fuzz

@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# build.sh PRESET [TARGET...]: brings the dependencies up to date, configures and builds (release, asan or tsan).
+# build.sh PRESET [TARGET...]: brings the dependencies up to date, configures and builds (release, asan, tsan or package).
 source "$(dirname "$0")/lib.sh"
 preset=${1:?preset}
 shift
-"$repo/scripts/deps.sh"
+llama=$(llama_build_dir)
+if [[ $preset == package ]]; then
+  "$repo/scripts/deps.sh" package
+  llama=$(llama_build_dir portable)
+else
+  "$repo/scripts/deps.sh"
+fi
 
 build="$repo/build"
 [[ $preset == release ]] || build="$repo/build-$preset"
 need_disk "$build" 700 "the $preset build"
 jobs=$(jobs)
 cd "$repo"
-llama=$(llama_build_dir)
 logged "configuring ($preset)" "$build/configure.log" cmake --preset "$preset" \
   -DCOPPICE_LLAMA_DIR="$llama" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir)" \
   -DCOPPICE_MODEL="$pinned_model" -DCOPPICE_GEMMA3="$pinned_gemma3" || {

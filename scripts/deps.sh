@@ -2,6 +2,7 @@
 # Fetches and checks the pinned sources and the models, and builds llama.cpp's and XGrammar's libraries, all into the cache folder.
 # deps.sh          what coppice links
 # deps.sh peers    also llama-server, llama-bench and llama-batched-bench, for the benchmarks
+# deps.sh package  in place of llama.cpp's libraries for this CPU those that the package has
 source "$(dirname "$0")/lib.sh"
 "$repo/scripts/packages.sh"
 
@@ -93,14 +94,20 @@ fi
 is_sha256 "$pinned_gemma3" "$gemma3_sha256" ||
   die "Wrong checksum: $pinned_gemma3 is damaged or not the pinned file; delete it and try again."
 
+what=${1:-libraries}
 build=$(llama_build_dir)
 targets=(llama-common)
-[[ ${1:-} != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)
-stamp="$build/.built-${1:-libraries}"
+[[ $what != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)
+if [[ $what == package ]]; then
+  build=$(llama_build_dir portable)
+  build_options=(-DCOPPICE_PORTABLE=ON)
+fi
+stamp="$build/.built-$what"
 if [[ ! -e $stamp ]]; then
-  build_llama "$build" "llama.cpp's ${1:-libraries}" "" "${targets[@]}"
+  build_llama "$build" "llama.cpp's parts for the $what" "" "${targets[@]}"
   touch "$stamp"
 fi
+build_options=()
 
 build=$(xgrammar_build_dir)
 if [[ ! -e $build/.built ]]; then

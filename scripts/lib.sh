@@ -101,12 +101,14 @@ cpu_key() {
 }
 
 # The folders of foreign archives: one for each version, recipe and compiler, and for each CPU where they are built for it.
+# llama_build_dir portable: for any CPU, as the package has it.
 recipe_key() { { cat "$repo/cmake/$1/CMakeLists.txt"; clang++-19 --version | head -n 1; } | sha256sum | cut -c1-8; }
-llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-$(cpu_key)"; }
+llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-${1:-$(cpu_key)}"; }
 xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)"; }
 
 # build_foreign RECIPE FOLDER WHAT SOURCES FLAGS TARGET...: compiles targets of cmake/RECIPE (SOURCES: its option for them) into
-# FOLDER.
+# FOLDER, configured with what is in build_options, too.
+build_options=()
 build_foreign() {
   local recipe=$1 build=$2 what=$3 sources=$4 flags=$5 jobs log=$cache/logs/$(basename "$2")
   shift 5
@@ -117,7 +119,7 @@ build_foreign() {
     mkdir -p "$build/recipe"
     cp "$repo/cmake/$recipe/CMakeLists.txt" "$build/recipe"
     logged "configuring" "$log-configure.log" cmake -G Ninja -S "$build/recipe" -B "$build" \
-      "-D$sources" -DCMAKE_BUILD_TYPE=Release \
+      "-D$sources" "${build_options[@]}" -DCMAKE_BUILD_TYPE=Release \
       -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \
       -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache ||
       die "$what could not be configured (log: $log-configure.log)"
