@@ -4,7 +4,9 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 CONTAINERFILE = Path(__file__).resolve().parents[2] / "packaging" / "Containerfile"
@@ -21,6 +23,10 @@ def make_bare(folder: Path) -> Path:
     return folder
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 class BareDebian:
     """A copy of a bare Debian."""
 
@@ -34,7 +40,7 @@ class BareDebian:
         shutil.copy("/etc/resolv.conf", folder / "etc/resolv.conf")
 
     def command(self, *words: str) -> list[str]:
-        """Runs it in namespaces of its own, so that nothing stays mounted; they end when this process is killed."""
+        """Runs it in namespaces of its own, so that nothing stays mounted."""
         return ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--mount-proc={self.root}/proc", "chroot",
                 f"--userspec={self.user}", str(self.root), "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
                 *(f"{name}={value}" for name, value in self.environment.items()), *words]
@@ -43,6 +49,14 @@ class BareDebian:
         done = subprocess.run(self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600)
         assert done.returncode == 0 or not ok, (words, done.stdout[-4000:])
         return done.stdout
+
+    @staticmethod
+    def end(process: subprocess.Popen):
+        """Of a command that runs. It is the first process of its namespace: with it all others go."""
+        while process.poll() is None:
+            for child in children_of(process.pid):
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.05)
 
     def follow_containerfile(self, package: Path):
         """The steps of its last stage, as an engine would take them. What this doesn't know is an error."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bare_debian import BareDebian, make_bare
+from bare_debian import BareDebian, children_of, make_bare
 from coppice_process import Coppice, free_port
 
 PACKAGE = Path(os.environ["COPPICE_PACKAGE"])
@@ -72,8 +72,7 @@ def serving(debian, *before: str):
         wait_until(lambda: status_of(url, "/health") == 200, alive=lambda: process.poll() is None or pytest.fail(log.read_text()))
         yield url
     finally:
-        process.kill()
-        process.wait()
+        debian.end(process)
 
 
 @pytest.fixture(scope="session")
@@ -147,15 +146,11 @@ class Booted:
                    lambda: self.process.poll() is None)
         return self
 
-    def leader(self) -> str:
-        """Its first process, as this machine numbers it; none while it doesn't run yet."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return children[0] if children else ""
-
     def run(self, *words: str, ok=True) -> str:
-        if not (leader := self.leader()):
+        """Nothing happens while its first process doesn't run yet."""
+        if not (leader := children_of(self.process.pid)):
             return ""
-        done = subprocess.run(["nsenter", f"--target={leader}", "--mount", "--pid", "--uts", "--ipc", "--root", "--wd", *words],
+        done = subprocess.run(["nsenter", f"--target={leader[0]}", "--mount", "--pid", "--uts", "--ipc", "--root", "--wd", *words],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120)
         assert done.returncode == 0 or not ok, (words, done.stdout, self.run("journalctl", "--unit=coppice", "--no-pager", ok=False))
         return done.stdout
