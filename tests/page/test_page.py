@@ -22,7 +22,8 @@ QUESTIONS = ["When does the museum open?", "What does a ticket cost?", "May I ta
 STEM_WITH_EIGHT = """() => {
   const { nodes, buds } = window.coppice.tree;
   const stem = nodes.find((node) => nodes.filter((other) => other.parent === node.id).length >= 8);
-  return stem && buds.length >= 8 && stem.holders >= 8 ? { stem, branches: nodes.filter((n) => n.parent === stem.id && n.holders > 0) } : null;
+  const branches = stem ? nodes.filter((node) => node.parent === stem.id && node.holders > 0) : [];
+  return buds.length >= 8 && stem?.holders >= 8 && branches.length >= 8 ? { stem, branches } : null;
 }"""
 
 
