@@ -46,8 +46,11 @@ def test_a_terminal_shows_how_far_the_load_is():
     os.write(ours, b"/quit\n")
     assert process.wait(60) == 0
     os.close(ours)
-    shown = [float(percent) for percent in re.findall(rb"\r\x1b\[K\w+, (\d+) %", seen)]
-    assert shown and shown == sorted(shown), seen
+    shown = [(stage, int(percent)) for stage, percent in re.findall(rb"\r\x1b\[K([^,\r]+), (\d+) %", seen)]
+    assert shown, seen
+    for stage, _ in shown:  # each counts from 0
+        percents = [percent for other, percent in shown if other == stage]
+        assert percents == sorted(percents) and percents[-1] <= 100, shown
     assert b"\r\x1b[Kits page" in seen  # the line is gone then
 
 
