@@ -87,8 +87,8 @@ class Bounds:
         return load.shared + load.streams * (row.depth - load.shared + DECODED // 2)
 
     def of(self, load, row):
-        """(the bound of a row in its unit, what sets it); None for rows without one, and where layers slide."""
-        if self.model.slides:
+        """(the bound of a row in its unit, what sets it); None for rows without one, and where layers slide or have experts."""
+        if not self.model.whole:
             return None
         if isinstance(load, Burst):
             return self._of_burst(load, row.measure)

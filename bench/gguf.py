@@ -20,7 +20,7 @@ class Model:
     layer_multiply_adds: int      # of one token with all layers' matrices
     output_multiply_adds: int     # with the output head
     attention_multiply_adds: int  # with one key and its value, all layers
-    slides: bool              # some layers see a window only, so that the figures above are too many for them
+    whole: bool               # each step reads and multiplies all of it: no layer sees a window only, no expert is left out
 
 
 class Reader:
@@ -90,4 +90,5 @@ def _read(file, size):
                                          if name.startswith("blk.") and len(shape) == 2),
                  output_multiply_adds=math.prod(head),
                  attention_multiply_adds=fact("block_count") * heads * head_size * 2,
-                 slides=f"{facts['general.architecture']}.attention.sliding_window" in facts)
+                 whole=not any(f"{facts['general.architecture']}.{name}" in facts
+                               for name in ("attention.sliding_window", "expert_count")))

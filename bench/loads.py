@@ -158,7 +158,8 @@ def with_goals(load, *goals):
 
 
 def other_loads():
-    """Of other models: Gemma 3 270M, whose layers slide; and random weights in the shape of Llama 3.2 1B, in Q4_K_M."""
+    """Of other models: Gemma 3 270M, whose layers slide; and random weights in the shapes of Llama 3.2 1B in Q4_K_M, and of
+    two models with experts, cut to four layers: Qwen 3 30B-A3B in Q4_K_M, gpt-oss 20B in MXFP4."""
     def of(model, load, **changes):
         return dataclasses.replace(load, name=f"{model}-{load.name}", title=f"{load.title} ({model})", model=model, **changes)
 
@@ -169,6 +170,11 @@ def other_loads():
     engine = {load.name: load for load in engine_loads()}
     yield of("1b", with_goals(engine["engine-512"], (PREFILL, 1.5), (DECODE, 1.2)))
     yield of("1b", with_goals(engine["engine-8x400"], (DECODE, 1.8)))
+    sixteen = Engine("engine-16x200", "16 unrelated streams at depth 200", "sixteen", (
+        Row(DECODE, 1.5, peer="llama-batched-bench -c 4608 -b 2048 -ub 512 -npp 200 -ntg 64 -npl 16", depth=200),), streams=16)
+    for experts in ("qwen3moe", "gptoss"):
+        yield of(experts, with_goals(engine["engine-512"], (PREFILL, 1.5), (DECODE, 1)))
+        yield of(experts, sixteen)
 
 
 LOADS = {load.name: load for load in (*burst_loads(), *engine_loads(), *other_loads())}

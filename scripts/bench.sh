@@ -12,16 +12,24 @@ for argument in "$@"; do
 done
 "$repo/scripts/build.sh" release coppice attention_bench
 models=(--model "$pinned_model" --also "gemma3=$pinned_gemma3")
-if [[ " $*" =~ [\ =,](1b|all)(-|,|\ |$) ]]; then  # the loads that need it; it is large
-  random_1b=build/random-1b-q4_k_m.gguf
-  if [[ ! -e $random_1b ]]; then
-    need_disk "$repo/build" 900 "a random model of a billion weights"
-    python3 bench/random_model.py --types q4_k_m --vocabulary "$pinned_model" "$random_1b.incoming" ||
-      die "bench/random_model.py could not write $random_1b."
-    mv "$random_1b.incoming" "$random_1b"
+
+# add_random NAME STEM MIB OPTIONS...: the model of the loads that begin with NAME, if they were asked for: it is large.
+add_random() {
+  local name=$1 file="build/random-$2.gguf" mib=$3
+  shift 3
+  [[ " $arguments" =~ [\ =,]($name|all)(-|,|\ |$) ]] || return 0
+  if [[ ! -e $file ]]; then
+    need_disk "$repo/build" "$mib" "the random model $name"
+    python3 bench/random_model.py --vocabulary "$pinned_model" "$@" "$file.incoming" ||
+      die "bench/random_model.py could not write $file."
+    mv "$file.incoming" "$file"
   fi
-  models+=(--also "1b=$random_1b")
-fi
+  models+=(--also "$name=$file")
+}
+arguments=$*
+add_random 1b 1b-q4_k_m 900
+add_random qwen3moe qwen3-30b-a3b-4-layers-q4_k_m 1700 --shape qwen3-30b-a3b
+add_random gptoss gpt-oss-20b-4-layers-mxfp4 2200 --shape gpt-oss-20b --types mxfp4
 if [[ -n ${builds_only:-} ]]; then exec python3 bench/run.py "${models[@]}" "$@"; fi
 
 "$repo/scripts/deps.sh" peers

@@ -111,7 +111,7 @@ class MissingTest(unittest.TestCase):
 class Model:
     weight_bytes, kv_bytes_per_token, head_size = 16 * 2**20, 0, 64
     layer_multiply_adds, output_multiply_adds, attention_multiply_adds = 1000, 100, 10
-    slides = False
+    whole = True
 
 
 class BoundsTest(unittest.TestCase):
@@ -160,7 +160,7 @@ class BoundsTest(unittest.TestCase):
         self.assertEqual(of("wall_s", dataclasses.replace(load, warm=True))[0], own + 4 * step)
         self.assertEqual(of("decode_tokens_per_s")[0], 8 / step)
         self.assertIsNone(of("ttft_median_s"))
-        with mock.patch.object(Model, "slides", True):  # the figures of such a model say too much
+        with mock.patch.object(Model, "whole", False):  # the figures of such a model say too much
             self.assertIsNone(of("wall_s"))
 
     def test_a_format_of_fewer_bytes_has_a_higher_bound(self):
