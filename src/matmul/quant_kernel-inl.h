@@ -66,17 +66,19 @@ HWY_INLINE hn::Vec<I> add_signed_dots(hn::Vec<I> sum, hn::Vec<U8> w, hn::Vec<I> 
   return add_dots(sum, hn::BitCast(U8(), hn::Abs(weights)), turned);
 }
 
-/// A block of up to 16 rows of x, rounded.
-struct PanelBlock {
-  alignas(64) std::int8_t q[kPanelRows][kBlock];
-  float scale[kPanelRows];
-  float sum[kPanelRows];                          ///< scale * sum of q
-  std::int32_t start[kZeros.size()][kPanelRows];  ///< - kZeros[i] * sum of q
-  std::int32_t half_start[2][kPanelRows];         ///< - kHalfZero * sum of q of half a block
+/// A block of a row of x, rounded: a cache line, so that a lone row's blocks lie side by side.
+struct alignas(64) RowBlock {
+  std::int8_t q[kBlock];
+  float scale;
+  float sum;                          ///< scale * sum of q
+  std::int32_t start[kZeros.size()];  ///< - kZeros[i] * sum of q
+  std::int32_t half_start[2];         ///< - kHalfZero * sum of q of half a block
 };
+static_assert(sizeof(RowBlock) == 64);
 
+/// Up to 16 rows of x: of each block, all rows.
 struct Panel {
-  PanelBlock blocks[kVectorPanelBlocks];
+  RowBlock blocks[kVectorPanelBlocks * kPanelRows];
 };
 
 /// The nearest number that f16 holds: what ggml keeps of a scale. Other roundings would be as good, but then every
@@ -89,7 +91,7 @@ HWY_INLINE float half_of(float scale) {
 
 /// x: a block of a row. Halves: whether a type with scales for halves of blocks is multiplied.
 template <bool Halves>
-HWY_INLINE void round_block(const float* x, int row, PanelBlock& to) {
+HWY_INLINE void round_block(const float* x, RowBlock& to) {
   const hn::CappedTag<float, kBlock / 2> d;
   const hn::Rebind<std::int8_t, decltype(d)> bytes;
   const hn::RebindToSigned<decltype(d)> di;
@@ -106,19 +108,19 @@ HWY_INLINE void round_block(const float* x, int row, PanelBlock& to) {
     for (int i = half * kBlock / 2; i < (half + 1) * kBlock / 2; i += lanes) {
       const auto q = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
       totals[half] = hn::Add(totals[half], q);
-      hn::StoreU(hn::DemoteTo(bytes, q), bytes, to.q[row] + i);
+      hn::StoreU(hn::DemoteTo(bytes, q), bytes, to.q + i);
     }
   }
   if constexpr (Halves) {
     for (int half = 0; half < 2; ++half) {
-      to.half_start[half][row] = -kHalfZero * hn::GetLane(hn::SumOfLanes(di, totals[half]));
+      to.half_start[half] = -kHalfZero * hn::GetLane(hn::SumOfLanes(di, totals[half]));
     }
   }
   const std::int32_t sum = hn::GetLane(hn::SumOfLanes(di, hn::Add(totals[0], totals[1])));
   const float scale = half_of(most / 127.0F);
-  to.scale[row] = scale;
-  to.sum[row] = scale * static_cast<float>(sum);
-  for (std::size_t i = 0; i < kZeros.size(); ++i) to.start[i][row] = -kZeros[i] * sum;
+  to.scale = scale;
+  to.sum = scale * static_cast<float>(sum);
+  for (std::size_t i = 0; i < kZeros.size(); ++i) to.start[i] = -kZeros[i] * sum;
 }
 
 template <bool Halves>
@@ -127,8 +129,8 @@ void round_rows(const QuantProducts& p, const UnitPart& part, Panel& panel) {
     const float factor = row_factor(p, part.first_row + r);
     for (int b = 0; b < part.n_blocks; ++b) {
       HWY_ALIGN float buffer[kBlock];
-      round_block<Halves>(block_of_row(p, part.first_row + r, part.first_block + b, factor, buffer), r,
-                          panel.blocks[b]);
+      round_block<Halves>(block_of_row(p, part.first_row + r, part.first_block + b, factor, buffer),
+                          panel.blocks[b * part.n_rows + r]);
     }
   }
 }
@@ -137,10 +139,10 @@ constexpr std::size_t start_of(int zero) {
   return static_cast<std::size_t>(std::ranges::find(kZeros, zero) - kZeros.begin());
 }
 
-/// y[Rows][kOut] = `plus` + a tile's blocks times the panel's rows from `first_row`. Strides: floats between rows. plus may be y
-/// or nullptr.
+/// y[Rows][kOut] = `plus` + a tile's blocks times rows of a panel. x: the first row's first block, of panel_rows each. Strides:
+/// floats between rows. plus may be y or nullptr.
 template <QuantType Type, int Rows>
-void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int first_row, const float* plus,
+void multiply_tile(const std::byte* tile, int n_blocks, const RowBlock* x, int panel_rows, const float* plus,
                    std::ptrdiff_t plus_stride, float* y, std::ptrdiff_t stride) {
   constexpr PackedForm form = PackedForm::of(Type);
   constexpr int lanes = static_cast<int>(hn::MaxLanes(F()));
@@ -163,23 +165,23 @@ void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int 
         }
         const auto scale = scales.scale(in_chunk, 0), second_scale = scales.scale(in_chunk, halves - 1);
         const auto min = scales.min(in_chunk);
-        const PanelBlock& x = panel.blocks[b];
+        const RowBlock* rows = x + std::ptrdiff_t{b} * panel_rows;
         /// Of row r's block, or half a block.
         const auto dots = [&](int r, [[maybe_unused]] int half, int first_group, int end_group) HWY_ATTR {
           auto sum = hn::Zero(di);
-          if constexpr (!is_signed && halves == 2) sum = hn::Set(di, x.half_start[half][first_row + r]);
+          if constexpr (!is_signed && halves == 2) sum = hn::Set(di, rows[r].half_start[half]);
           if constexpr (!is_signed && halves == 1 && form.zero > 0)
-            sum = hn::Set(di, x.start[start_of(form.zero)][first_row + r]);
+            sum = hn::Set(di, rows[r].start[start_of(form.zero)]);
           for (int g = first_group; g < end_group; ++g) {
             std::int32_t four;
-            std::memcpy(&four, &x.q[first_row + r][4 * g], 4);
+            std::memcpy(&four, &rows[r].q[4 * g], 4);
             sum = add_signed_dots<is_signed>(sum, w[g], hn::Set(di, four));
           }
           return hn::ConvertTo(d, sum);
         };
         HWY_UNROLL(16)
         for (int r = 0; r < Rows; ++r) {
-          const auto x_scale = hn::Set(d, x.scale[first_row + r]);
+          const auto x_scale = hn::Set(d, rows[r].scale);
           if constexpr (halves == 2) {
             const auto half = hn::Mul(dots(r, 0, 0, kGroups / 2), scale);
             const auto both = hn::MulAdd(dots(r, 1, kGroups / 2, kGroups), second_scale, half);
@@ -187,7 +189,7 @@ void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int 
           } else {
             acc[r] = hn::MulAdd(dots(r, 0, 0, kGroups), hn::Mul(scale, x_scale), acc[r]);
           }
-          if constexpr (form.has_min()) acc[r] = hn::MulAdd(min, hn::Set(d, x.sum[first_row + r]), acc[r]);
+          if constexpr (form.has_min()) acc[r] = hn::MulAdd(min, hn::Set(d, rows[r].sum), acc[r]);
         }
       }
     }
@@ -198,7 +200,7 @@ void multiply_tile(const std::byte* tile, int n_blocks, const Panel& panel, int 
 /// Rows that share a pass: their accumulators must fit the registers beside a block's weights.
 constexpr int kPassRows = HWY_TARGET == HWY_AVX2 ? 4 : kPanelRows;
 
-using TileFunction = void (*)(const std::byte*, int, const Panel&, int, const float*, std::ptrdiff_t, float*,
+using TileFunction = void (*)(const std::byte*, int, const RowBlock*, int, const float*, std::ptrdiff_t, float*,
                               std::ptrdiff_t);
 
 /// multiply_tile() for 1, 2, ... rows.
@@ -216,11 +218,11 @@ void multiply_panel(const TileProduct& t, const Panel& panel) {
     float* y = t.y + row * t.stride;
     const TileFunction function = functions[static_cast<std::size_t>(rows - 1)];
     if (t.n_out == kOut) {
-      function(t.tile, t.n_blocks, panel, row, plus, t.plus_stride, y, t.stride);
+      function(t.tile, t.n_blocks, panel.blocks + row, t.n_rows, plus, t.plus_stride, y, t.stride);
       continue;
     }
     HWY_ALIGN float out[kPassRows * kOut];  // the last tile of a matrix reaches beyond it
-    function(t.tile, t.n_blocks, panel, row, nullptr, 0, out, kOut);
+    function(t.tile, t.n_blocks, panel.blocks + row, t.n_rows, nullptr, 0, out, kOut);
     for (int r = 0; r < rows; ++r) {
       for (int o = 0; o < t.n_out; ++o) {
         y[r * t.stride + o] = out[r * kOut + o] + (plus ? plus[r * t.plus_stride + o] : 0.0F);

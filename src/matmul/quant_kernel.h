@@ -94,6 +94,7 @@ struct QuantProducts {
   int n_panels;      ///< of all parts
   int whole_panels;  ///< panels that aren't cut
   int cuts;          ///< units of each of the others
+  int n_shares;      ///< of units
 
   int n_units() const { return whole_panels + (n_panels - whole_panels) * cuts; }
   int n_parts() const { return products.front().matrix->n_parts(); }
@@ -107,12 +108,17 @@ struct QuantProducts {
   }
 };
 
+/// As QuantMatrix::multiply() and multiply_gated() do it. gate: nullptr, or of the two products. What the spans point to must
+/// outlive it.
+QuantProducts cut_products(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows,
+                           const Gate* gate, int n_workers);
+
 /// Rows [first_row, end_row), which are a part's, x tiles [first_tile, end_tile) of it, counted through all products.
 struct QuantUnit {
   int part, first_row, end_row, first_tile, end_tile;
 };
 
-/// Finds units by their number, which must rise from call to call.
+/// Finds units by their number; fast where it rises from call to call.
 class UnitFinder {
  public:
   explicit UnitFinder(const QuantProducts& p) : p_(p) {}
@@ -121,6 +127,7 @@ class UnitFinder {
     const bool whole = index < p_.whole_panels;
     const int panel = whole ? index : p_.whole_panels + (index - p_.whole_panels) / p_.cuts;
     const int cut = whole ? 0 : (index - p_.whole_panels) % p_.cuts, n = whole ? 1 : p_.cuts;
+    if (panel < before_) part_ = 0, before_ = 0;
     for (int panels; panel >= before_ + (panels = p_.n_panels_of(part_)); ++part_) before_ += panels;
     const int each = p_.panel_rows(part_), first = p_.first_row(part_) + (panel - before_) * each;
     return {part_, first, std::min(p_.first_row(part_ + 1), first + each),
@@ -183,7 +190,8 @@ void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& ke
   const int all_blocks = p.n_in / QuantMatrix::kBlock;
   int rounded = -1;
   UnitFinder finder(p);
-  for (int index; (index = claims.next(p.n_units(), n_workers)) < p.n_units();) {
+  Claims::Turn turn(claims, p.n_units(), p.n_shares, n_workers);
+  for (int index; (index = turn.next()) < p.n_units();) {
     const QuantUnit unit = finder.find(index);
     for (int block = 0; block < all_blocks; block += p.panel_blocks) {
       const int n_blocks = std::min(p.panel_blocks, all_blocks - block);

@@ -19,8 +19,9 @@ constexpr int kBlock = QuantMatrix::kBlock;
 constexpr int kTileOutputs = QuantMatrix::kTileOutputs;
 constexpr int kGroup = 4;  // inputs whose products one instruction adds up
 
-/// Units of a cut panel for each worker: more of them balance better, but each worker rounds every panel that it meets.
-constexpr int kCutsPerWorker = 4;
+/// Units of a cut panel for each worker: small ones, so that nobody waits long for the last one. Those of a share are neighbours,
+/// and their rows are rounded once.
+constexpr int kCutsPerWorker = 16;
 
 /// Writes output `lane` of a tile's block of 32 inputs. q: theirs. Four of them at a time, as the bytes of a word.
 void pack_inputs(const PackedForm& form, const std::uint8_t* q, std::size_t lane, std::byte* to) {
@@ -92,6 +93,14 @@ bool amx_pays(const QuantMatrix::Rows& rows, int n_parts) {
 
 void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows, const Gate* gate,
          Claims& claims, int n_workers) {
+  const QuantProducts p = cut_products(products, rows, gate, n_workers);
+  (p.amx ? run_amx : run_kernel)(p, claims, n_workers);
+}
+
+}  // namespace
+
+QuantProducts cut_products(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows,
+                           const Gate* gate, int n_workers) {
   const QuantMatrix& first = *products.front().matrix;
   assert(std::ranges::all_of(products, [&](const QuantMatrix::Product& p) {
     return p.matrix->n_in() == first.n_in() && p.matrix->n_parts() == first.n_parts() && !(p.plus && p.bias);
@@ -107,16 +116,17 @@ void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows
                   .n_tiles = 0,
                   .n_panels = 0,
                   .whole_panels = 0,
-                  .cuts = 1};
+                  .cuts = 1,
+                  .n_shares = 1};
   for (const QuantMatrix::Product& product : products.first(gate ? 1 : products.size())) {
     p.n_tiles += product.matrix->n_tiles();
   }
   for (int part = 0; part < first.n_parts(); ++part) p.n_panels += p.n_panels_of(part);
   cut_panels(p, n_workers);
-  (amx ? run_amx : run_kernel)(p, claims, n_workers);
+  // Units of one size. Others are taken in their order: the small ones come last, and nobody waits long.
+  if (p.whole_panels == 0) p.n_shares = std::min(n_workers, Claims::kMostShares);
+  return p;
 }
-
-}  // namespace
 
 /// As few panels as possible, of nearly the same size.
 int QuantProducts::panel_rows(int part) const {
@@ -135,7 +145,7 @@ int QuantMatrix::file_block(QuantType type) {
 }
 
 QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks, int n_parts,
-                         std::size_t stride)
+                         std::size_t stride, PackedMemory* memory)
     : type_(type), n_in_(n_in), n_out_(n_out), n_parts_(n_parts) {
   const PackedForm form = PackedForm::of(type);
   const std::size_t from_bytes = file_bytes(type), to_bytes = form.chunk_bytes();
@@ -146,12 +156,17 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
   assert(blocks.size() == static_cast<std::size_t>(n_parts - 1) * stride + matrix_bytes);
   const std::size_t tile_bytes = n_chunks * to_bytes, part_bytes = static_cast<std::size_t>(n_tiles()) * tile_bytes;
   bytes_ = static_cast<std::size_t>(n_parts) * part_bytes;
-  packed_ = hwy::AllocateAligned<std::byte>(bytes_);
-  if (!packed_) throw std::bad_alloc();
+  if (memory) {
+    packed_ = memory->take(bytes_).data();
+  } else {
+    own_ = hwy::AllocateAligned<std::byte>(bytes_);
+    if (!own_) throw std::bad_alloc();
+    packed_ = own_.get();
+  }
   FileBlock block{};
   for (int part = 0; part < n_parts; ++part) {
     const std::byte* from = blocks.data() + static_cast<std::size_t>(part) * stride;
-    std::byte* first = packed_.get() + static_cast<std::size_t>(part) * part_bytes;
+    std::byte* first = packed_ + static_cast<std::size_t>(part) * part_bytes;
     // The last tile is the only one that may have outputs beyond n_out.
     std::memset(first + part_bytes - tile_bytes, 0, tile_bytes);
     for (int o = 0; o < n_out; ++o) {

@@ -37,15 +37,18 @@
 //
 // A matrix may have several parts of the same shape, one behind the other: experts, each of which has rows of its own.
 //
-// Owns the packed weights. Immutable after construction, so any thread may multiply.
+// Immutable after construction, so any thread may multiply.
 #pragma once
 
 #include <hwy/aligned_allocator.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "matmul/packed_memory.h"
 
 namespace coppice::matmul {
 
@@ -71,23 +74,54 @@ enum class Gate : std::uint8_t {
   kClamped,  ///< z' * sigmoid(1.702 z') * (u' + 1), z' = min(z, 7), u' = u within 7 of 0
 };
 
-/// Who does what of a product, decided as they go: a worker whose core is slow, or busy with something else, takes less.
-/// Ready for the next product when every worker has been told that nothing is left.
+/// Who does what of a product. The units are cut into shares of neighbours. A worker goes through one that is its own, so that
+/// what it fetches ahead is what it takes next; then it helps with the others', so that nobody waits long for a core that is
+/// slow, or busy with something else. Ready for the next product when every worker has been told that nothing is left.
 class Claims {
  public:
-  /// The next unit of n, or n: nothing is left. Each of the n_workers goes on until it is told so, and then stops.
-  int next(int n, int n_workers) {
-    const int unit = claimed_.fetch_add(1, std::memory_order_relaxed);
-    if (unit < n) return unit;
-    if (done_.fetch_add(1, std::memory_order_acq_rel) == n_workers - 1) {
-      done_.store(0, std::memory_order_relaxed);
-      claimed_.store(0, std::memory_order_relaxed);
+  static constexpr int kMostShares = 16;
+
+  /// One worker's way through a product's units.
+  class Turn {
+   public:
+    /// n_shares: at most kMostShares, the same for each of the n_workers.
+    Turn(Claims& claims, int n_units, int n_shares, int n_workers)
+        : claims_(claims), n_units_(n_units), n_shares_(n_shares), n_workers_(n_workers), left_(n_shares) {
+      share_ = claims.joined_.fetch_add(1, std::memory_order_relaxed) * n_shares / n_workers;
     }
-    return n;
-  }
+
+    /// The next unit, or n_units: nothing is left. Each worker goes on until it is told so, and then stops.
+    int next() {
+      for (; left_ > 0; --left_, share_ = (share_ + 1) % n_shares_) {
+        std::atomic<int>& taken = claims_.shares_[static_cast<std::size_t>(share_)].taken;
+        const int unit = begin(share_) + taken.fetch_add(1, std::memory_order_relaxed);
+        if (unit < begin(share_ + 1)) return unit;
+      }
+      if (claims_.done_.fetch_add(1, std::memory_order_acq_rel) == n_workers_ - 1) claims_.clear();
+      return n_units_;
+    }
+
+   private:
+    int begin(int share) const { return static_cast<int>(std::int64_t{n_units_} * share / n_shares_); }
+
+    Claims& claims_;
+    int n_units_, n_shares_, n_workers_;
+    int share_, left_;  ///< where it is; shares that it hasn't found empty
+  };
 
  private:
-  std::atomic<int> claimed_ = 0, done_ = 0;
+  struct alignas(64) Share {  // a cache line: workers must not wait for each other's
+    std::atomic<int> taken = 0;
+  };
+
+  void clear() {
+    for (Share& share : shares_) share.taken.store(0, std::memory_order_relaxed);
+    joined_.store(0, std::memory_order_relaxed);
+    done_.store(0, std::memory_order_relaxed);
+  }
+
+  std::array<Share, kMostShares> shares_;
+  std::atomic<int> joined_ = 0, done_ = 0;
 };
 
 class QuantMatrix {
@@ -102,10 +136,10 @@ class QuantMatrix {
   static int file_block(QuantType type);
 
   /// blocks: n_out rows of n_in weights for each part, as the file has them; `stride` bytes from one part's to the next one's, 0
-  /// where nothing lies between. Throws std::bad_alloc. REQUIRES: n_in is a multiple of file_block(type); blocks has the size
-  /// that follows.
+  /// where nothing lies between. memory: where the packed weights go, and it must outlive this; nullptr: memory of its own.
+  /// Throws std::bad_alloc. REQUIRES: n_in is a multiple of file_block(type); blocks has the size that follows.
   QuantMatrix(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks, int n_parts = 1,
-              std::size_t stride = 0);
+              std::size_t stride = 0, PackedMemory* memory = nullptr);
 
   /// Rows to multiply: as they are, or normalised by their root mean square: x / sqrt(mean of x^2 + norm_eps) * norm.
   struct Rows {
@@ -141,14 +175,15 @@ class QuantMatrix {
   int n_out() const { return n_out_; }  ///< of a part, as n_tiles()
   int n_parts() const { return n_parts_; }
   int n_tiles() const { return (n_out_ + kTileOutputs - 1) / kTileOutputs; }
-  const std::byte* packed() const { return packed_.get(); }  ///< aligned to a vector
+  const std::byte* packed() const { return packed_; }  ///< aligned to a vector
   std::size_t bytes() const { return bytes_; }
 
  private:
   QuantType type_;
   int n_in_, n_out_, n_parts_;
   std::size_t bytes_;
-  hwy::AlignedFreeUniquePtr<std::byte[]> packed_;
+  std::byte* packed_;
+  hwy::AlignedFreeUniquePtr<std::byte[]> own_;  ///< memory, if it has some
 };
 
 }  // namespace coppice::matmul

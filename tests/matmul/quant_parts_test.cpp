@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "matmul/quant_kernel.h"
 #include "matmul/quant_matrix.h"
 #include "matmul/quant_weights.h"
 #include "simd/target.h"
@@ -175,6 +178,53 @@ TEST_P(QuantPartsTest, PartsAreGatedInEveryWay) {
       });
       expect_near(y, exact, 4e-2);
     });
+  }
+}
+
+/// Multiplies nothing, but counts how often each tile is read.
+struct TileCounter {
+  std::map<const std::byte*, int> reads;
+
+  void round(const matmul::UnitPart&) {}
+  void multiply(const matmul::TileProduct& t) { ++reads[t.tile]; }
+  void gate(const matmul::TileProduct&, const float*) {}
+};
+
+/// 16 rows that choose 8 of 128 experts each, as a step of 16 streams of Qwen 3 30B-A3B: each chosen one's weights are read
+/// once, the others' not at all.
+TEST(QuantParts, AStepOf16RowsReadsEachChosenPartOnce) {
+  constexpr int kParts = 128, kChosen = 8, kRows = 16;
+  std::mt19937 random(5);
+  std::vector<int> experts(kParts), counts(kParts);
+  std::iota(experts.begin(), experts.end(), 0);
+  for (int row = 0; row < kRows; ++row) {
+    std::ranges::shuffle(experts, random);
+    for (int i = 0; i < kChosen; ++i) ++counts[static_cast<std::size_t>(experts[static_cast<std::size_t>(i)])];
+  }
+  const Problem p(counts, random);
+  const QuantWeights weights = test::random_weights(QuantType::kQ4K, kIn, kOut * kParts, random);
+  const QuantMatrix gates(QuantType::kQ4K, kIn, kOut, weights.bytes, kParts),
+      ups(QuantType::kQ4K, kIn, kOut, weights.bytes, kParts);
+  std::vector<float> y(static_cast<std::size_t>(2 * p.n() * kOut));
+  const std::array products = {QuantMatrix::Product{.matrix = &gates, .y = y.data()},
+                               QuantMatrix::Product{.matrix = &ups, .y = y.data() + p.n() * kOut}};
+  const QuantMatrix::Rows rows = p.rows();
+  const Gate gate = Gate::kSilu;
+  for (const Gate* g : {&gate, static_cast<const Gate*>(nullptr)}) {
+    const matmul::QuantProducts cut = matmul::cut_products(products, rows, g, 2);
+    matmul::Claims claims;
+    TileCounter counter;
+    for (int worker = 0; worker < 2; ++worker) matmul::each_unit(cut, claims, 2, counter);
+    std::map<const std::byte*, int> wanted;
+    for (const QuantMatrix* m : {&gates, &ups}) {
+      const std::size_t tile_bytes = m->bytes() / static_cast<std::size_t>(kParts * m->n_tiles());
+      for (int part = 0; part < kParts; ++part) {
+        for (int t = 0; t < m->n_tiles() && counts[static_cast<std::size_t>(part)] > 0; ++t) {
+          wanted[m->packed() + static_cast<std::size_t>(part * m->n_tiles() + t) * tile_bytes] = 1;
+        }
+      }
+    }
+    EXPECT_EQ(counter.reads, wanted);
   }
 }
 

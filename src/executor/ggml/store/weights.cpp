@@ -124,9 +124,9 @@ bool Weights::place_packed(model::TensorId id) {
   const auto type = packed_type(static_cast<ggml_type>(t.type));
   if (!type) return false;
   auto& packed = matrices_[static_cast<std::size_t>(id)].packed;
-  packed = std::make_unique<matmul::QuantMatrix>(*type, static_cast<int>(t.shape[0]), static_cast<int>(t.shape[1]),
-                                                 model_.file->tensor_bytes(t),
-                                                 t.shape.size() > 2 ? static_cast<int>(t.shape[2]) : 1, t.stride);
+  packed = std::make_unique<matmul::QuantMatrix>(
+      *type, static_cast<int>(t.shape[0]), static_cast<int>(t.shape[1]), model_.file->tensor_bytes(t),
+      t.shape.size() > 2 ? static_cast<int>(t.shape[2]) : 1, t.stride, &packed_memory_);
   converted_bytes_ += packed->bytes();
   let_go(id);
   return true;

@@ -64,7 +64,8 @@ class Weights {
   std::vector<BufferPtr> mappings_;  ///< [parts of the file]
   std::vector<Converted> converted_;
   std::vector<ggml_tensor*> plain_;  ///< [tensors of the file] nullptr: not mapped
-  std::vector<Matrix> matrices_;     ///< [tensors of the file]
+  matmul::PackedMemory packed_memory_;
+  std::vector<Matrix> matrices_;  ///< [tensors of the file]
   std::size_t mapped_bytes_ = 0, converted_bytes_ = 0;
 };
 

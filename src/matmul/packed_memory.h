@@ -1,0 +1,31 @@
+// PackedMemory: where packed weights lie, one matrix behind the other, in huge pages where the system has them. A step reads
+// all weights in order, and a core that looks an address up every 4 KiB reads them a third slower (ADR 0039).
+//
+// Owns the memory. Not thread safe.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace coppice::matmul {
+
+class PackedMemory {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+
+  /// So many bytes, all zeros, aligned to kAlignment, for as long as this lives. Throws std::bad_alloc.
+  std::span<std::byte> take(std::size_t bytes);
+
+ private:
+  struct Unmap {
+    std::size_t size;
+    void operator()(std::byte* memory) const;
+  };
+
+  std::vector<std::unique_ptr<std::byte[], Unmap>> pieces_;
+  std::span<std::byte> left_;  ///< of the last piece
+};
+
+}  // namespace coppice::matmul
