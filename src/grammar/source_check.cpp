@@ -42,6 +42,8 @@ std::string reason_of(const std::exception& e) {
       message.starts_with("Check failed") && begin + 12 < message.size())
     message.remove_prefix(begin + 12);
   while (!message.empty() && (message.back() == '\n' || message.back() == ' ')) message.remove_suffix(1);
+  // XGrammar has none for a number that is too large in a structural tag.
+  if (message.empty()) message = "it can't be read";
   return std::string(message.substr(0, 500));
 }
 

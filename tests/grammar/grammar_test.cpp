@@ -162,6 +162,7 @@ TEST(Grammar, BadSourcesAreRefusedWithAReason) {
   EXPECT_THAT(error_of(Kind::kGbnf, "start ::= \"a\""), HasSubstr("root"));
   EXPECT_THAT(error_of(Kind::kGbnf, "root ::= \"a"), Not(IsEmpty()));
   EXPECT_THAT(error_of(Kind::kStructuralTag, "{"), Not(IsEmpty()));
+  EXPECT_THAT(error_of(Kind::kStructuralTag, "888e888"), Not(IsEmpty())) << "XGrammar says nothing";
   EXPECT_THAT(error_of(Kind::kJsonSchema, R"({"type": "no such type"})"), HasSubstr("no such type"));
 }
 

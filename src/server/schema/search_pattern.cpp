@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "grammar/sound_regex.h"
 #include "grammar/source.h"
 
 namespace coppice::server {
@@ -128,7 +129,7 @@ std::string whole_pattern(std::string_view regex) {
     if (!whole.empty() || &one != &all.front()) whole += '|';
     whole += (one.from_start ? "" : ".*") + one.body + (one.to_end ? "" : ".*");
   }
-  return all.size() == 1 ? whole : "(" + whole + ")";
+  return grammar::sound_regex(all.size() == 1 ? whole : "(" + whole + ")");
 }
 
 std::string with_lengths(std::string_view whole, long least, long most) {

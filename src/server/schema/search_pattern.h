@@ -6,8 +6,8 @@
 
 namespace coppice::server {
 
-/// "^a|b$" becomes "(a.*|.*b)". Characters beyond ASCII become \u escapes. Throws grammar::GrammarError where an anchor
-/// stands elsewhere than at an alternative's ends.
+/// "^a|b$" becomes "(a.*|.*b)". Characters beyond ASCII become \u escapes, quantifiers those that work
+/// (grammar/sound_regex.h). Throws grammar::GrammarError where an anchor stands elsewhere than at an alternative's ends.
 std::string whole_pattern(std::string_view regex);
 
 /// The pattern, with lengths: "[a-z]+" from 2 to 5 is "[a-z]{2,5}". Empty if its form doesn't allow it: only a single character
