@@ -169,6 +169,59 @@ TEST(Schema, HasAtMostSoManyPatterns) {
   EXPECT_THROW(enforceable_schema(schema()), SchemaError);
 }
 
+TEST(SearchPattern, QuantifiersAreThoseThatWork) {
+  // XGrammar takes "T8" for whole without it: grammar/sound_regex.h.
+  EXPECT_EQ(whole_pattern("^(T([0-9]+H)?)?$"), "(T([0-9]+H){0,1}){0,1}");
+}
+
+/// Schemas of up to 64 KiB that would take minutes or gigabytes, if nobody counted.
+TEST(Schema, WorkIsBounded) {
+  const auto list = [](int n, auto&& item) {
+    std::string text;
+    for (int i = 0; i < n; ++i) text += (i ? "," : "") + item(i);
+    return "[" + text + "]";
+  };
+  const std::string numbers = list(6000, [](int i) { return std::to_string(i); });
+  const std::string names = list(6000, [](int i) { return fmt::format("'a{}'", i); });
+  for (const std::string& schema : {
+           // Each alternative takes a copy of the values.
+           "{'enum': " + numbers + ", 'anyOf': " + list(9000, [](int) { return std::string("{}"); }) + "}",
+           // Each reference compares all values, or names, with all.
+           "{'$defs': {'e': {'enum': " + numbers + "}}, 'allOf': " +
+               list(1000, [](int i) { return i % 2 ? std::string("{'$ref':'#/$defs/e'}") : std::string("{}"); }) + "}",
+           "{'$defs': {'e': {'required': " + names +
+               "}}, 'allOf': " + list(600, [](int) { return std::string("{'$ref':'#/$defs/e'}"); }) + "}",
+           // Each alternative is compared with each.
+           "{'oneOf': " + list(4000, [](int i) { return fmt::format("{{'const':{}}}", i); }) + "}",
+           // A deep place with a long name is copied to all that stand under it.
+           "{'$defs': {'" + std::string(24000, 'n') + "': {'$anchor': 'a', 'items': {'$anchor': 'b', 'properties': {" +
+               "'x': {'$ref': '#a'}}}}}, 'anyOf': " +
+               list(800, [](int i) { return fmt::format("{{'allOf':[{{'$ref':'#a'}}],'minItems':{}}}", i); }) + "}",
+       }) {
+    ASSERT_LE(schema.size(), std::size_t{64} << 10);
+    try {
+      EXPECT_FALSE(enforceable_schema(parse(json(schema))).empty());
+      ADD_FAILURE() << "taken: " << schema.substr(0, 80);
+    } catch (const SchemaError& e) {
+      EXPECT_EQ(e.keyword(), "schema") << e.what();
+    }
+  }
+}
+
+TEST(Schema, LargeOnesOfTheUsualKindAreTaken) {
+  std::string schema = "{'type': 'object', 'properties': {";
+  for (int i = 0; i < 350; ++i)
+    schema += fmt::format(
+        "'field_{}': {{'type': 'object', 'description': 'What is meant by it.', 'properties': {{'a': "
+        "{{'enum': ['one', 'two', 'three']}}, 'b': {{'type': 'string', 'maxLength': 20}}}}}},",
+        i);
+  schema += "'last': {'enum': [";
+  for (int i = 0; i < 300; ++i) schema += fmt::format("'country-{}',", i);
+  schema += "'none']}}}";
+  ASSERT_LE(schema.size(), std::size_t{64} << 10);
+  EXPECT_NO_THROW(enforceable_schema(parse(json(schema))));
+}
+
 TEST(Schema, ManyReferencesToEachOtherEnd) {
   // Each merges two of the next: 2^40 in all, if somebody counted.
   std::string text = "{'$defs': {";

@@ -31,6 +31,11 @@ bool may_write(const object& written, std::string_view name) {
          written.contains("patternProperties");
 }
 
+std::size_t n_values(const object& flat) {
+  const value* values = flat.if_contains("enum");
+  return values == nullptr ? 0 : values->get_array().size();
+}
+
 const value* property(const object& flat, std::string_view name) {
   const value* properties = flat.if_contains("properties");
   return properties == nullptr ? nullptr : properties->get_object().if_contains(name);
@@ -44,6 +49,7 @@ bool SchemaWalk::disjoint(const Object& a, const Object& b, const Place& place, 
 
 bool SchemaWalk::never_valid(const Object& written, const Object& schema, const Place& place, int depth) {
   if (depth > kMaxDepth) return false;
+  charge(16 + n_values(written) * std::max(n_values(schema), std::size_t{1}) + n_values(schema), place);
   if (written.contains("anyOf") || written.contains("oneOf")) return false;
   if (const Value* values = written.if_contains("enum"))
     return std::ranges::none_of(values->get_array(), [&](const Value& v) { return accepts(schema, v); });
@@ -63,7 +69,7 @@ bool SchemaWalk::never_valid(const Object& written, const Object& schema, const 
     if (x == nullptr || y == nullptr) return false;
     try {
       const std::string ours = whole_pattern(x->get_string()), theirs = whole_pattern(y->get_string());
-      return !pattern(ours, "pattern", place).overlaps(pattern(theirs, "pattern", place));
+      return !overlap(pattern(ours, "pattern", place), pattern(theirs, "pattern", place), place);
     } catch (const grammar::GrammarError&) {
       return false;
     }

@@ -18,7 +18,8 @@ using boost::json::object;
 using boost::json::value;
 
 constexpr int kMaxNodes = 20000;
-constexpr std::size_t kMaxDepth = 96;  ///< slashes of a place
+constexpr std::size_t kMaxWork = std::size_t{1} << 21;  ///< some 0.1 s; 30 schemas of the most bytes, wholly copied
+constexpr std::size_t kMaxDepth = 96;                   ///< slashes of a place
 
 /// They assert something, and nothing here enforces it.
 constexpr std::array<std::string_view, 14> kRefused = {"not",
@@ -150,7 +151,22 @@ void refuse_embedded(const object& schema, const std::string& place) {
 
 }  // namespace
 
+void SchemaWalk::charge(std::size_t work, const Place& place) {
+  work_ += work;
+  if (work_ > kMaxWork)
+    throw SchemaError("schema", place.pointer, "it takes too much work to check: it repeats or compares too much");
+}
+
+SchemaWalk::Object SchemaWalk::merge(const Object& a, const Object& b, const Place& place) {
+  charge(merge_work(a, b), place);
+  return merge_schemas(a, b, place.pointer);
+}
+
 void SchemaWalk::count_node(const Place& place) {
+  // Places are copied from node to node.
+  std::size_t bytes = place.pointer.size();
+  for (const std::string& target : place.chain) bytes += target.size();
+  charge(bytes / 16, place);
   if (++n_nodes_ > kMaxNodes)
     throw SchemaError("$ref", place.pointer, fmt::format("more than {} schemas with all references", kMaxNodes));
   if (static_cast<std::size_t>(std::ranges::count(place.pointer, '/')) > kMaxDepth || place.chain.size() > kMaxDepth)
@@ -158,6 +174,7 @@ void SchemaWalk::count_node(const Place& place) {
 }
 
 SchemaWalk::Object SchemaWalk::flat_itself(const Object& schema, const Place& place) {
+  charge(weight(schema), place);
   refuse_unknown_assertions(schema, place.pointer);
   refuse_embedded(schema, place.pointer);
   Object out;
@@ -189,13 +206,13 @@ SchemaWalk::Object SchemaWalk::flat(const Value& schema, const Place& place) {
     if (std::ranges::find(there.chain, target.place) != there.chain.end())
       throw SchemaError("$ref", place.pointer, "it refers to itself");
     there.chain.push_back(target.place);
-    out = merge_schemas(out, flat(*target.schema, there), place.pointer);
+    out = merge(out, flat(*target.schema, there), place);
   }
   if (const Value* all = fields->if_contains("allOf")) {
     require_form(all->is_array() && !all->get_array().empty(), "allOf", place.pointer, "a list of schemas");
     const Place list = place.at("allOf");
     for (std::size_t i = 0; i < all->get_array().size(); ++i)
-      out = merge_schemas(out, flat(all->get_array()[i], {under(list.pointer, i), place.chain}), place.pointer);
+      out = merge(out, flat(all->get_array()[i], {under(list.pointer, i), place.chain}), place);
   }
   // Nothing beside it is left that could evaluate more than it sees here.
   if (const Value* rest = out.if_contains("unevaluatedProperties")) {

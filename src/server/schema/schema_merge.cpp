@@ -146,6 +146,21 @@ bool is_false(const value& schema) {
   return values != nullptr && values->is_array() && values->get_array().empty();
 }
 
+std::size_t merge_work(const object& a, const object& b) {
+  std::size_t work = weight(a) + weight(b);
+  const auto lists = [&](const char* name, auto&& count) {
+    const value *x = field_of(a, name), *y = field_of(b, name);
+    if (x != nullptr && y != nullptr && x->is_array() && y->is_array()) work += count(x->get_array(), y->get_array());
+  };
+  for (const char* name : {"enum", "required"})  // each of one side is compared with each of the other
+    lists(name, [](const array& x, const array& y) { return x.size() * y.size(); });
+  for (const char* name : {"anyOf", "oneOf"})  // ... and becomes an alternative with it
+    lists(name, [](const array& x, const array& y) {
+      return x.size() * y.size() > kMaxProduct ? 0 : x.size() * weight(y) + y.size() * weight(x);
+    });
+  return work;
+}
+
 object merge_schemas(const object& a, const object& b, const std::string& place) {
   if (a.empty()) return b;
   object out = a;

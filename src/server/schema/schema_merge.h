@@ -12,6 +12,9 @@ namespace coppice::server {
 /// Throws SchemaError for `place` where the two can't be written as one.
 boost::json::object merge_schemas(const boost::json::object& a, const boost::json::object& b, const std::string& place);
 
+/// About the values and bytes that merge_schemas() looks at.
+std::size_t merge_work(const boost::json::object& a, const boost::json::object& b);
+
 /// Of a schema in any form. nullptr: no such field.
 const boost::json::value* field_of(const boost::json::object& schema, std::string_view name);
 

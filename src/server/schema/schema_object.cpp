@@ -49,7 +49,7 @@ bool SchemaWalk::accepts_name(const Value& schema, std::string_view name, const 
   if (regex == nullptr) return true;
   try {
     const std::string whole = whole_pattern(regex->get_string());
-    return pattern(whole, "pattern", place).matches(name);
+    return match(pattern(whole, "pattern", place), name, place);
   } catch (const grammar::GrammarError& e) {
     throw SchemaError("pattern", place.pointer, fmt::format("not supported: {}", e.what()));
   }
@@ -69,14 +69,14 @@ void SchemaWalk::apply_patterns(Properties& properties, const Place& place) {
   }
   for (auto& [name, schema] : properties.named) {
     for (std::size_t i = 0; i < compiled.size(); ++i) {
-      if (!compiled[i]->matches(name)) continue;
+      if (!match(*compiled[i], name, place)) continue;
       schema = Object{{"allOf", Array{schema, properties.patterns[i].second}}};
       taken.insert(properties.patterns[i].first);
     }
   }
   for (std::size_t i = 0; i < compiled.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (properties.patterns[i].second != properties.patterns[j].second && compiled[i]->overlaps(*compiled[j]))
+      if (properties.patterns[i].second != properties.patterns[j].second && overlap(*compiled[i], *compiled[j], place))
         throw SchemaError("patternProperties", place.pointer, "patterns that match the same name must hold the same");
     }
   }
@@ -125,14 +125,15 @@ value SchemaWalk::rewrite_object(const Object& flat, const Place& place) {
   Properties p;
   p.open = is_open(flat);
   if (const Value* rest = flat.if_contains("additionalProperties")) p.rest = *rest;
-  if (const Value* named = flat.if_contains("properties"))
-    for (const auto& field : named->get_object()) p.named.emplace_back(field.key(), field.value());
+  const Value* named_ones = flat.if_contains("properties");
+  if (named_ones != nullptr)
+    for (const auto& field : named_ones->get_object()) p.named.emplace_back(field.key(), field.value());
   if (const Value* patterns = flat.if_contains("patternProperties"))
     for (const auto& field : patterns->get_object()) p.patterns.emplace_back(field.key(), field.value());
   if (const Value* required = flat.if_contains("required"))
     for (const Value& name : required->get_array()) p.required.emplace(name.get_string());
   for (const std::string& name : p.required) {
-    if (std::ranges::find(p.named, name, &std::pair<std::string, Value>::first) == p.named.end())
+    if (named_ones == nullptr || !named_ones->get_object().contains(name))
       p.named.emplace_back(name, p.patterns.empty() ? p.rest : Value(true));
   }
   const bool free_names = p.open;

@@ -48,6 +48,19 @@ const grammar::JsonPattern& SchemaWalk::pattern(const std::string& whole, const 
   }
 }
 
+bool SchemaWalk::overlap(const grammar::JsonPattern& a, const grammar::JsonPattern& b, const Place& place) {
+  constexpr std::size_t kWork = 20000;  // milliseconds, at worst
+  const auto [known, fresh] = overlaps_.try_emplace({&a, &b});
+  if (!fresh) return known->second;
+  charge(kWork, place);
+  return known->second = a.overlaps(b);
+}
+
+bool SchemaWalk::match(const grammar::JsonPattern& pattern, std::string_view name, const Place& place) {
+  charge(16 * (1 + name.size()), place);
+  return pattern.matches(name);
+}
+
 value SchemaWalk::rewrite_string(const Object& flat, const Place& place) {
   const long least = count_of(flat, "minLength", 0, place.pointer),
              most = count_of(flat, "maxLength", -1, place.pointer);

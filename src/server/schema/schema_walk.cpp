@@ -186,8 +186,9 @@ value SchemaWalk::rewrite_enum(const Object& flat, const Place& place) {
   const Value* regex = flat.if_contains("pattern");
   Array kept;
   std::uint8_t types = 0;
+  const Object others = without(flat, "enum");
   for (const Value& v : flat.at("enum").get_array()) {
-    if (!accepts(flat, v)) continue;
+    if (!accepts(others, v)) continue;
     if (regex != nullptr && v.is_string() && !accepts_name(Object{{"pattern", *regex}}, v.get_string(), place))
       continue;
     kept.push_back(v);
@@ -222,7 +223,7 @@ value SchemaWalk::rewrite_choice(const Object& flat, std::string_view keyword, c
       if (rest.empty() && keyword == "anyOf") {
         choices.push_back(rewrite(options[i], at));
       } else {
-        Object one = merge_schemas(rest, this->flat(options[i], at), at.pointer);
+        Object one = merge(rest, this->flat(options[i], at), at);
         Value choice = rest.empty() ? rewrite(options[i], at) : rewrite_flat(one, at);
         merged.push_back(std::move(one));
         choices.push_back(std::move(choice));

@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "grammar/pattern.h"
@@ -57,6 +59,8 @@ class SchemaWalk {
   Value rewrite_number(const Object& flat, bool integer, const Place& place);
   Value rewrite_array(const Object& flat, const Place& place);
   const grammar::JsonPattern& pattern(const std::string& whole, const std::string& keyword, const Place& place);
+  bool overlap(const grammar::JsonPattern& a, const grammar::JsonPattern& b, const Place& place);
+  bool match(const grammar::JsonPattern& pattern, std::string_view name, const Place& place);
 
   // schema_object.cpp
   struct Properties;
@@ -69,7 +73,10 @@ class SchemaWalk {
   // schema_flat.cpp
   Object flat(const Value& schema, const Place& place);
   Object flat_itself(const Object& schema, const Place& place);
+  Object merge(const Object& a, const Object& b, const Place& place);
   void count_node(const Place& place);
+  /// Counts work, about the values and bytes that are looked at or copied: a schema may hold its thread only for so long.
+  void charge(std::size_t work, const Place& place);
 
   // schema_disjoint.cpp
   bool disjoint(const Object& a, const Object& b, const Place& place, int depth = 0);
@@ -81,7 +88,9 @@ class SchemaWalk {
   std::map<std::string, std::string> names_;  ///< of the targets of $ref by their place
   Object definitions_;
   std::map<std::string, grammar::JsonPattern> patterns_;
+  std::map<std::pair<const grammar::JsonPattern*, const grammar::JsonPattern*>, bool> overlaps_;
   int n_nodes_ = 0;
+  std::size_t work_ = 0;
 };
 
 // Functions of flat schemas.

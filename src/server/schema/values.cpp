@@ -56,6 +56,25 @@ bool equal_values(const value& a, const value& b) {
   return a == b;
 }
 
+std::size_t weight(const boost::json::object& fields) {
+  std::size_t sum = 1;
+  for (const auto& field : fields) sum += field.key().size() + weight(field.value());
+  return sum;
+}
+
+std::size_t weight(const value& v) {
+  if (const auto* fields = v.if_object()) return weight(*fields);
+  if (const auto* text = v.if_string()) return 1 + text->size();
+  const auto* list = v.if_array();
+  return list == nullptr ? 1 : weight(*list);
+}
+
+std::size_t weight(const boost::json::array& list) {
+  std::size_t sum = 1;
+  for (const value& one : list) sum += weight(one);
+  return sum;
+}
+
 std::size_t code_points(std::string_view text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; }));

@@ -1,6 +1,8 @@
 // Plain questions to JSON values, as JSON Schema sees them: 1 and 1.0 are equal, and both are integers.
 #pragma once
 
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +27,11 @@ enum Types : std::uint8_t {
 std::uint8_t type_named(std::string_view name);
 std::uint8_t type_of(const boost::json::value& value);
 bool equal_values(const boost::json::value& a, const boost::json::value& b);
+/// Values in it, and the bytes of their texts and names: about what a copy takes.
+std::size_t weight(const boost::json::value& v);
+std::size_t weight(const boost::json::array& list);
+std::size_t weight(const boost::json::object& fields);
+
 /// Of a string in UTF-8.
 std::size_t code_points(std::string_view text);
 
