@@ -63,6 +63,7 @@ struct Request {
   std::optional<PromptPooling> pooling;                        ///< Event::embedding; then max_tokens is 0
   bool match_cache = true;                                     ///< false: all of the prompt is computed, and cached
   bool cache_report = false;                                   ///< wants one, if it is admitted: Event::report
+  bool progress = false;                                       ///< wants Event::progress, and usage with each token
   std::optional<Clock::time_point> deadline;                   ///< of all of it, the time in the queue included
   Clock::time_point submitted{};                               ///< set by Engine::submit()
 };
@@ -74,6 +75,12 @@ struct Usage {
   double prompt_seconds = 0;           ///< from the first admission to the first token; 0: there was none
   double decode_seconds = 0;           ///< from there to the last
   std::vector<PinOutcome> pins;        ///< of Request::pins, in order; as many as it came to
+};
+
+/// How far a request's prompt is.
+struct Progress {
+  std::int32_t computed = 0;  ///< of its tokens, those found in the tree included
+  Usage usage;                ///< so far; prompt_seconds: since the first admission
 };
 
 /// Why a request got no tokens.
@@ -98,7 +105,10 @@ struct Event {
   std::vector<sampling::PromptToken> prompt;  ///< the next ones; the piece is then empty, without a token (-1)
   std::vector<float> embedding;               ///< [n_embd], of any length; in an event before the last one, as `prompt`
   bool done = false;
-  Usage usage;                     ///< filled when done
+  /// Of a request that asked: first what was found in the tree, then each step that computed more of the prompt. Without a
+  /// token (-1), as `prompt`.
+  std::optional<Progress> progress;
+  Usage usage;                     ///< filled when done; so far, with each token, if `Request::progress` asks
   std::optional<Refusal> refusal;  ///< with done: nothing was or will be generated
   std::string message;             ///< with refusal, kError and kUnsatisfiable
   double retry_seconds = 0;        ///< with kQueueFull: by then the queue should have drained

@@ -1,5 +1,6 @@
 #include "engine/request_table.h"
 
+#include <algorithm>
 #include <cassert>
 #include <chrono>
 #include <iterator>
@@ -8,6 +9,10 @@
 namespace coppice::engine {
 
 namespace {
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 /// Adds the text held back to the sample's last piece.
 void flush_into(sampling::Piece& last, sampling::Generation& generation) {
@@ -63,6 +68,16 @@ void RequestTable::add_prompt(OpenRequest& open, std::vector<sampling::PromptTok
                           .report = std::exchange(open.report, nullptr)});
 }
 
+void RequestTable::add_progress(OpenRequest& open, std::int32_t computed) {
+  computed = std::min(computed, open.usage.prompt_tokens);
+  if (!open.request.progress || open.streamed() || computed <= open.told) return;
+  open.told = computed;
+  Event& event = events_.emplace_back(Event{.request = open.request.id, .piece = {.token = -1}});
+  Progress& progress = event.progress.emplace(Progress{.computed = computed, .usage = open.usage});
+  if (computed > open.usage.cached_tokens) progress.usage.prompt_seconds = seconds_since(open.admitted_at);
+  event.report = std::exchange(open.report, nullptr);
+}
+
 void RequestTable::add_embedding(OpenRequest& open, std::vector<float> embedding) {
   events_.push_back(Event{.request = open.request.id,
                           .piece = {.token = -1},
@@ -107,18 +122,18 @@ void RequestTable::put(OpenRequest& open, int sample, sampling::Piece piece, con
       Event{.request = open.request.id, .sample = sample, .piece = std::move(piece), .message = message});
   event.report = std::exchange(open.report, nullptr);
   if (event.piece.token >= 0) {  // counted when it is sure to go out
-    if (!open.streamed())
-      open.usage.prompt_seconds = std::chrono::duration<double>(Clock::now() - open.admitted_at).count();
+    if (!open.streamed()) open.usage.prompt_seconds = seconds_since(open.admitted_at);
     ++open.usage.completion_tokens;
     ++figures_.generated_tokens;
   }
+  const bool told = open.request.progress && event.piece.token >= 0;
+  if (open.streamed() && (told || event.piece.finish))
+    open.usage.decode_seconds = seconds_since(open.admitted_at) - open.usage.prompt_seconds;
+  if (told) event.usage = open.usage;
   if (!event.piece.finish) return;
   open.ended[static_cast<std::size_t>(sample)] = true;
   if (!open.all_ended()) return;
   event.done = true;
-  if (open.streamed())
-    open.usage.decode_seconds =
-        std::chrono::duration<double>(Clock::now() - open.admitted_at).count() - open.usage.prompt_seconds;
   event.usage = std::move(open.usage);  // but for its numbers, which stay
 }
 

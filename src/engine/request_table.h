@@ -70,6 +70,9 @@ class RequestTable {
   /// Puts out the next tokens of a prompt that is scored.
   void add_prompt(OpenRequest& open, std::vector<sampling::PromptToken> tokens);
 
+  /// Puts out how far its prompt is, if it asked and there is news: `computed` tokens of it are.
+  void add_progress(OpenRequest& open, std::int32_t computed);
+
   /// Puts out its prompt's embedding.
   void add_embedding(OpenRequest& open, std::vector<float> embedding);
 

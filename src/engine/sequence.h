@@ -98,6 +98,7 @@ struct OpenRequest {
   std::uint64_t arrival = 0;  ///< its place in the queue for good, also after a preemption
   kv::Namespace ns;
   Usage usage;
+  std::int32_t told = -1;        ///< the last Event::progress: so many tokens were computed
   std::int32_t next_scored = 0;  ///< the first token of the prompt whose log-probability is to go out; its length: none
   std::int32_t next_pooled = 0;  ///< the first token of the prompt whose hidden state is to be pooled; its length: none
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included

@@ -215,6 +215,7 @@ void StepLoop::begin(Sequence& sequence) {
   if (!asks_for_object) prefixes_.count_hits(open.request, sequence.seq, sequence.computed, now_);
   take_pins(sequence);
   report(sequence);
+  requests_.add_progress(open, sequence.computed);
   if (!open.request.scoring) return;
   std::vector<sampling::PromptToken> unscored;
   for (const kv::Token token : std::span(open.request.prompt).first(static_cast<std::size_t>(open.next_scored)))
@@ -287,7 +288,10 @@ void StepLoop::forward() {
   }
   rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), forward_seconds_ - before);
   scheduler_.computed();
-  for (Sequence* sequence : scheduler_.running()) take_pins(*sequence);
+  for (Sequence* sequence : scheduler_.running()) {
+    take_pins(*sequence);
+    requests_.add_progress(*sequence->request, sequence->computed);
+  }
 }
 
 // Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before

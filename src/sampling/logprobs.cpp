@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace coppice::sampling {
 
@@ -19,6 +20,22 @@ LogprobEntry LogprobReader::read(std::span<const float> logits, kv::Token chosen
     scan_.top(static_cast<std::size_t>(n_top), top_);
     entry.top.reserve(top_.size());
     for (const Candidate& c : top_) entry.top.push_back(entry_of(c.token));
+  }
+  return entry;
+}
+
+LogprobEntry read_drawn(std::span<const Candidate> drawable, kv::Token chosen, int n_top,
+                        const text::Vocabulary& vocabulary) {
+  double sum = 0;
+  for (const Candidate& c : drawable) sum += static_cast<double>(c.weight);
+  const auto entry_of = [&](const Candidate& c) {
+    return TokenLogprob{c.token, vocabulary.piece(c.token, true),
+                        static_cast<float>(std::log(static_cast<double>(c.weight) / sum))};
+  };
+  LogprobEntry entry{entry_of(*std::ranges::find(drawable, chosen, &Candidate::token)), {}};
+  for (const Candidate& c : drawable) {
+    if (std::cmp_equal(entry.top.size(), n_top) || c.weight <= 0) break;  // weights fall
+    entry.top.push_back(entry_of(c));
   }
   return entry;
 }

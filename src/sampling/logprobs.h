@@ -29,6 +29,11 @@ class LogprobReader {
   std::vector<Candidate> top_;
 };
 
+/// The entry of `chosen` among what could be drawn: Sampler::distribution(), with the `n_top` likeliest of it.
+/// REQUIRES: chosen is there.
+LogprobEntry read_drawn(std::span<const Candidate> drawable, kv::Token chosen, int n_top,
+                        const text::Vocabulary& vocabulary);
+
 /// A prompt's tokens by the words of a vocabulary.
 class VocabularyScorer final : public Scorer {
  public:

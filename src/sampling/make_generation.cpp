@@ -51,7 +51,7 @@ class TextGeneration final : public Generation {
     ++n_tokens_;
     if (ends(token)) {
       Piece piece = flush();
-      if (logprobs_of_end_) piece.logprobs.push_back(logprobs_.read(logits, token, n_logprobs_, *vocabulary_));
+      if (logprobs_of_end_) piece.logprobs.push_back(entry_of(logits, token));
       piece.token = token;
       piece.finish = Finish::kStop;
       return piece;
@@ -62,7 +62,7 @@ class TextGeneration final : public Generation {
     if (n_logprobs_ >= 0) {
       // Half a character at the end: the token is out when at least one byte more is out.
       const std::size_t end = n_characters_ + (utf8_.pending() > 0 ? 1 : 0);
-      entries_.push_back({begin, end, logprobs_.read(logits, token, n_logprobs_, *vocabulary_)});
+      entries_.push_back({begin, end, entry_of(logits, token)});
     }
     Piece piece;
     piece.token = token;
@@ -94,11 +94,26 @@ class TextGeneration final : public Generation {
     LogprobEntry entry;
   };
 
+  /// Before a token is drawn: what it is drawn from, if that is asked for.
+  void look(std::span<float> logits, std::span<const std::int32_t> mask) {
+    if (n_logprobs_ >= 0 && params_->logprobs_of_drawn) drawable_ = sampler_.distribution(logits, mask);
+  }
+
+  LogprobEntry entry_of(std::span<const float> logits, kv::Token token) {
+    return params_->logprobs_of_drawn ? read_drawn(drawable_, token, n_logprobs_, *vocabulary_)
+                                      : logprobs_.read(logits, token, n_logprobs_, *vocabulary_);
+  }
+
   /// None: no token may come next.
   std::optional<kv::Token> draw(std::span<float> logits) {
-    if (!grammar_) return sampler_.pick(logits);
+    if (!grammar_) {
+      look(logits, {});
+      return sampler_.pick(logits);
+    }
     try {
-      const auto token = sampler_.pick(logits, grammar_->mask());
+      const auto mask = grammar_->mask();
+      look(logits, mask);
+      const auto token = sampler_.pick(logits, mask);
       return token && grammar_->accept(*token, *vocabulary_) ? token : std::nullopt;
     } catch (const grammar::GrammarError& e) {
       throw Unsatisfiable(e.what());
@@ -138,6 +153,7 @@ class TextGeneration final : public Generation {
   std::shared_ptr<const text::Vocabulary> vocabulary_;
   Sampler sampler_;
   LogprobReader logprobs_;
+  std::vector<Candidate> drawable_;  ///< before the last draw, if log-probabilities are of that
   text::Utf8Stream utf8_;
   StopMatcher stops_;
   std::shared_ptr<const SamplingParams> params_;

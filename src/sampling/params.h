@@ -64,6 +64,9 @@ struct SamplingParams {
   int logprobs = -1;                  ///< -1: none; n >= 0: the chosen token's and the n most likely ones'
   GrammarParams grammar;
   bool logprobs_of_end = false;  ///< with logprobs: an end token has an entry, too
+  /// With logprobs: of the distribution that the token was drawn from, behind masks, penalties and filters. What cannot be
+  /// drawn isn't among the likeliest.
+  bool logprobs_of_drawn = false;
 };
 
 inline constexpr float kGreedyTemperature = 1e-5F;

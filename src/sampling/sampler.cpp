@@ -126,12 +126,7 @@ Sampler::Sampler(std::shared_ptr<const SamplingParams> params, std::uint64_t see
 
 std::optional<kv::Token> Sampler::pick(std::span<float> logits, std::span<const std::int32_t> mask) {
   if (logits.empty()) throw std::invalid_argument("no logits");
-  std::span<float> row = logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_)));
-  if (!mask.empty()) {
-    copy_allowed(row, mask, work.masked);
-    row = work.masked;
-  }
-  row = allowed(row);
+  const std::span<float> row = visible(logits, mask);
   apply_edits(row);
   work.scan.scan(row);
   const bool possible = work.scan.max() != kNone;
@@ -147,8 +142,15 @@ std::optional<kv::Token> Sampler::pick(std::span<float> logits, std::span<const 
   return token;
 }
 
-std::vector<Candidate> Sampler::distribution(std::span<float> logits) {
-  const std::span<float> row = allowed(logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_))));
+std::span<float> Sampler::visible(std::span<float> logits, std::span<const std::int32_t> mask) {
+  const std::span<float> row = logits.first(std::min(logits.size(), static_cast<std::size_t>(n_vocab_)));
+  if (mask.empty()) return allowed(row);
+  copy_allowed(row, mask, work.masked);
+  return allowed(work.masked);
+}
+
+std::vector<Candidate> Sampler::distribution(std::span<float> logits, std::span<const std::int32_t> mask) {
+  const std::span<float> row = visible(logits, mask);
   apply_edits(row);
   work.scan.scan(row);
   if (work.scan.max() == kNone) {

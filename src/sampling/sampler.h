@@ -38,8 +38,9 @@ class Sampler {
   /// (all are -inf).
   std::optional<kv::Token> pick(std::span<float> logits, std::span<const std::int32_t> mask = {});
 
-  /// The tokens that may be drawn now with their weights, likeliest first: for tests and tools. Greedy: one. Empty: none is possible.
-  std::vector<Candidate> distribution(std::span<float> logits);
+  /// The tokens that the next pick() may draw with their weights, likeliest first. Greedy: one. Empty: none is possible.
+  /// Arguments: as pick()'s.
+  std::vector<Candidate> distribution(std::span<float> logits, std::span<const std::int32_t> mask = {});
 
  private:
   struct Drawn {
@@ -51,6 +52,8 @@ class Sampler {
     float raw = 0;
   };
 
+  /// The row that pick() looks at, or a copy where a mask or a list allows only some.
+  std::span<float> visible(std::span<float> logits, std::span<const std::int32_t> mask);
   bool greedy() const { return temperature_ < kGreedyTemperature; }
   bool filtered() const { return top_k_ > 0 || top_p_ < 1 || min_p_ > 0; }
 

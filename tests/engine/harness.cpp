@@ -54,6 +54,10 @@ void collect(Result& result, const engine::Event& event) {
     EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
     for (const auto& sample : result.samples) EXPECT_TRUE(sample.tokens.empty()) << "the prompt comes first";
     result.prompt.insert(result.prompt.end(), event.prompt.begin(), event.prompt.end());
+  } else if (event.progress) {
+    EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
+    for (const auto& sample : result.samples) EXPECT_TRUE(sample.tokens.empty()) << "the prompt comes first";
+    result.progress.push_back(*event.progress);
   } else if (!event.embedding.empty()) {
     EXPECT_TRUE(event.piece.token < 0 && event.piece.text.empty() && !event.piece.finish && !event.done);
     EXPECT_TRUE(result.embedding.empty()) << "a second embedding";
@@ -62,6 +66,9 @@ void collect(Result& result, const engine::Event& event) {
     auto& sample = result.samples.at(static_cast<std::size_t>(event.sample));
     EXPECT_FALSE(sample.finish) << "a piece after the sample's last one, request " << event.request;
     if (event.piece.token >= 0) sample.tokens.push_back(event.piece.token);
+    if (event.piece.token >= 0 && event.usage.prompt_tokens > 0 && result.submission.progress)
+      result.so_far.push_back(event.usage);
+    EXPECT_TRUE(event.done || result.submission.progress || event.usage.prompt_tokens == 0) << "nobody asked";
     sample.text += event.piece.text;
     sample.finish = event.piece.finish;
     if (!event.message.empty()) result.message = event.message;
@@ -172,6 +179,7 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   request.cache_salt = submission.salt;
   request.priority = submission.priority;
   request.cache_report = submission.cache_report;
+  request.progress = submission.progress;
   request.match_cache = submission.match_cache;
   request.deadline = submission.deadline;
   request.pins = submission.pins;

@@ -63,6 +63,7 @@ struct Submission {
   std::string salt;
   std::int32_t priority = 0;
   bool cache_report = false;
+  bool progress = false;
   bool match_cache = true;
   std::optional<engine::Clock::time_point> deadline;
   std::optional<std::int32_t> scored_from;  ///< of the prompt
@@ -83,6 +84,8 @@ struct Result {
   std::vector<SampleResult> samples;
   std::vector<sampling::PromptToken> prompt;
   std::vector<float> embedding;
+  std::vector<engine::Progress> progress;
+  std::vector<engine::Usage> so_far;  ///< with each token that has it
   bool done = false;
   engine::Usage usage;
   std::optional<engine::Refusal> refusal;

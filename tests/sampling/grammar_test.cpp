@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <map>
 #include <random>
 #include <string>
 
@@ -178,6 +179,36 @@ TEST(GrammarGeneration, EndTokensCannotBeIgnored) {
   SamplingParams params = following("a");
   params.ignore_eos = true;
   EXPECT_THROW(generations(params), ParamError);
+}
+
+// What is drawn has these frequencies: the one thing that they promise.
+TEST(DrawnProbabilities, AreThoseOfTheDrawsBehindMaskAndFilters) {
+  SamplingParams params = following("[abc]x", 0.7F);
+  params.top_k = 2;
+  params.logprobs = 5;
+  params.logprobs_of_drawn = true;
+  params.logit_bias[vocabulary()->tokenize("a", false, false).front()] = 0.5F;
+  std::map<Token, double> told, drawn;
+  constexpr int kRounds = 2000;
+  for (int i = 0; i < kRounds; ++i) {
+    params.seed = static_cast<std::uint64_t>(i);
+    std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()), 0);
+    for (const char* text : {"b", "c"})
+      logits[static_cast<std::size_t>(vocabulary()->tokenize(text, false, false).front())] = 0.2F;
+    const Piece piece = generations(params).front()->next(logits);
+    ASSERT_EQ(piece.logprobs.size(), 1U);
+    const LogprobEntry& entry = piece.logprobs.front();
+    EXPECT_EQ(entry.chosen.token, piece.token);
+    EXPECT_EQ(entry.top.size(), 2U) << "top_k leaves no more, whatever was asked for";
+    double sum = 0;
+    for (const TokenLogprob& t : entry.top) sum += told[t.token] = std::exp(static_cast<double>(t.logprob));
+    EXPECT_NEAR(sum, 1, 1e-5);
+    EXPECT_FLOAT_EQ(std::exp(entry.chosen.logprob), static_cast<float>(told[piece.token]));
+    drawn[piece.token] += 1.0 / kRounds;
+  }
+  ASSERT_EQ(told.size(), 2U);
+  // Five standard deviations of a frequency.
+  for (const auto& [token, p] : told) EXPECT_NEAR(drawn[token], p, 5 * std::sqrt(p * (1 - p) / kRounds)) << token;
 }
 
 }  // namespace

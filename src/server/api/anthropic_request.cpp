@@ -204,15 +204,6 @@ void parse_form(const JsonFields& f, GenerationRequest& r) {
       grammar::Constraint{.source = schema_source(*schema, "output_config.format"), .field = "output_config.format"};
 }
 
-void parse_stops(const JsonFields& f, GenerationRequest& r) {
-  const Json* value = f.find("stop_sequences");
-  if (value == nullptr) return;
-  for (const Json& stop : array_of(value, "stop_sequences")) {
-    if (!stop.is_string()) throw RequestError::bad_field("stop_sequences", "must hold strings only", "invalid_type");
-    r.sampling.stop.emplace_back(stop.get_string());
-  }
-}
-
 /// What the prompt is made of.
 void parse_chat(const JsonFields& f, bool keeps_billing, GenerationRequest& r) {
   Chat chat{.messages = r.messages, .marks = PinMarks(r.pins), .keeps_billing = keeps_billing};
@@ -245,11 +236,13 @@ GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestL
   const JsonFields f(body);
   for (const char* name : kIgnored)
     if (f.has(name)) log_ignored(fmt::format("'{}'", name));
+  refuse_unbuilt_samplers(f);
+  refuse_openai_fields(f);
   GenerationRequest r;
   r.model = f.string("model").value_or("");
   apply_defaults(limits.defaults, r);
   parse_sampling_fields(f, limits, r);
-  parse_stops(f, r);
+  for (std::string& stop : parse_stops(f, "stop_sequences")) r.sampling.stop.push_back(std::move(stop));
   parse_chat(f, keeps_billing, r);
   parse_form(f, r);
   settle_form(r.tools, r.grammar);

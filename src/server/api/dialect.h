@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,7 @@ inline constexpr std::size_t kMaxSaltBytes = 256;
 /// What a parser must know of the model and of the operator's wishes.
 struct RequestLimits {
   std::int32_t n_vocab = 0;
+  std::span<const kv::Token> end_tokens;
   int n_embd = 0;        ///< values of an embedding; 0: the model gives none
   int max_choices = 32;  ///< of `n`: the samples of one prompt run together
   int max_prompts = kMaxPrompts;
@@ -48,6 +50,7 @@ inline RequestLimits request_limits(const ModelFacts& facts, int most = kMaxProm
                                     const GenerationDefaults& defaults = {}) {
   const int waiting = static_cast<int>(std::min(facts.max_waiting, static_cast<std::size_t>(most)));
   return {.n_vocab = facts.n_vocab,
+          .end_tokens = facts.end_tokens,
           .n_embd = facts.n_embd,
           .max_choices = facts.max_batch,
           .max_prompts = std::min(waiting + facts.max_batch, most),

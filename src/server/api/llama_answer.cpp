@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "server/api/telemetry.h"
 #include "text/utf8_stream.h"
 
 namespace coppice::server {
@@ -18,18 +19,24 @@ double finite(float logprob) {
   return std::max(static_cast<double>(logprob), static_cast<double>(std::numeric_limits<float>::lowest()));
 }
 
-JsonObject token_json(const sampling::TokenLogprob& t) {
+/// drawn: as probabilities, of the distribution that the token was drawn from.
+JsonObject token_json(const sampling::TokenLogprob& t, bool drawn) {
   JsonArray bytes;
   for (const char c : t.bytes) bytes.push_back(static_cast<unsigned char>(c));
-  return {
-      {"id", t.token}, {"token", text::to_utf8(t.bytes)}, {"bytes", std::move(bytes)}, {"logprob", finite(t.logprob)}};
+  JsonObject json = {{"id", t.token}, {"token", text::to_utf8(t.bytes)}, {"bytes", std::move(bytes)}};
+  if (drawn) {
+    json["prob"] = std::exp(static_cast<double>(t.logprob));
+  } else {
+    json["logprob"] = finite(t.logprob);
+  }
+  return json;
 }
 
-JsonObject probs_json(const sampling::LogprobEntry& entry) {
-  JsonObject json = token_json(entry.chosen);
+JsonObject probs_json(const sampling::LogprobEntry& entry, bool drawn) {
+  JsonObject json = token_json(entry.chosen, drawn);
   JsonArray top;
-  for (const auto& t : entry.top) top.push_back(token_json(t));
-  json["top_logprobs"] = std::move(top);
+  for (const auto& t : entry.top) top.push_back(token_json(t, drawn));
+  json[drawn ? "top_probs" : "top_logprobs"] = std::move(top);
   return json;
 }
 
@@ -57,29 +64,13 @@ const char* stop_type(std::optional<sampling::Finish> finish, const std::string&
 
 }  // namespace
 
-JsonObject llama_timings(const engine::Usage& usage, std::size_t n_generated) {
-  const auto per = [](double what, double n) { return n > 0 ? what / n : 0.0; };
-  const int n_prompt = usage.prompt_tokens - usage.cached_tokens;
-  const double n = static_cast<double>(n_generated);
-  const double prompt_ms = usage.prompt_seconds * 1e3, ms = usage.decode_seconds * 1e3;
-  // The first token comes with the prompt's last step.
-  const double steps = std::max(n - 1, 0.0);
-  return {{"cache_n", usage.cached_tokens},
-          {"prompt_n", n_prompt},
-          {"prompt_ms", prompt_ms},
-          {"prompt_per_token_ms", per(prompt_ms, n_prompt)},
-          {"prompt_per_second", per(n_prompt * 1e3, prompt_ms)},
-          {"predicted_n", n_generated},
-          {"predicted_ms", ms},
-          {"predicted_per_token_ms", per(ms, steps)},
-          {"predicted_per_second", steps > 0 ? per(steps * 1e3, ms) : 0.0}};
-}
-
-LlamaAnswer::LlamaAnswer(LlamaForm form, const GenerationTerms& terms, bool with_probs, JsonObject settings,
-                         AnswerHead head)
+LlamaAnswer::LlamaAnswer(LlamaForm form, const GenerationTerms& terms, const sampling::SamplingParams& sampling,
+                         JsonObject settings, AnswerHead head)
     : form_(std::move(form)),
       stream_(terms.stream),
-      with_probs_(with_probs),
+      with_probs_(sampling.logprobs >= 0),
+      of_drawn_(sampling.logprobs_of_drawn),
+      telemetry_(terms.telemetry),
       max_tokens_(terms.max_tokens),
       settings_(std::move(settings)),
       head_(std::move(head)),
@@ -96,13 +87,15 @@ std::string LlamaAnswer::delta(Delta&& delta) {
   choice.new_line |= delta.text.find('\n') != std::string::npos;
   std::string out;
   if (stream_) {
-    if (!delta.text.empty() || !delta.logprobs.empty()) out = event(index, delta);
+    if (telemetry_.progress)
+      for (const engine::Progress& progress : delta.progress) out += progress_event(index, progress);
+    if (!delta.text.empty() || !delta.logprobs.empty()) out += event(index, delta);
   } else {
     choice.text += delta.text;
     if (form_.return_tokens) choice.tokens.insert(choice.tokens.end(), delta.tokens.begin(), delta.tokens.end());
     bytes_ += delta.text.size() + 8 * delta.tokens.size();
     for (const auto& entry : delta.logprobs) {
-      choice.probs.push_back(probs_json(entry));
+      choice.probs.push_back(probs_json(entry, of_drawn_));
       bytes_ += kProbBytes * (1 + entry.top.size());
     }
   }
@@ -119,14 +112,22 @@ std::string LlamaAnswer::delta(Delta&& delta) {
   return out;
 }
 
+std::string LlamaAnswer::progress_event(std::size_t index, const engine::Progress& progress) const {
+  JsonObject json = {{"index", index}, {"content", ""}, {"tokens", JsonArray()},
+                     {"stop", false},  {"id_slot", -1}, {"tokens_predicted", 0}};
+  add_progress(json, progress, telemetry_);
+  return "data: " + dump(std::move(json)) + "\n\n";
+}
+
 std::string LlamaAnswer::event(std::size_t index, const Delta& delta) {
   JsonObject json = {
       {"index", index}, {"content", delta.text}, {"tokens", JsonArray(delta.tokens.begin(), delta.tokens.end())},
       {"stop", false},  {"id_slot", -1},         {"tokens_predicted", choices_[index].n_tokens}};
   if (with_probs_) {
     JsonArray& probs = json["completion_probabilities"].emplace_array();
-    for (const auto& entry : delta.logprobs) probs.push_back(probs_json(entry));
+    for (const auto& entry : delta.logprobs) probs.push_back(probs_json(entry, of_drawn_));
   }
+  if (telemetry_.timings && delta.so_far) json["timings"] = llama_timings(*delta.so_far, choices_[index].n_tokens);
   return "data: " + dump(std::move(json)) + "\n\n";
 }
 

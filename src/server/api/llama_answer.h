@@ -15,12 +15,10 @@
 
 namespace coppice::server {
 
-/// llama-server's "timings" of one choice: `n_generated` tokens are its own, `usage` is its prompt's.
-JsonObject llama_timings(const engine::Usage& usage, std::size_t n_generated);
-
 class LlamaAnswer final : public Answer {
  public:
-  LlamaAnswer(LlamaForm form, const GenerationTerms& terms, bool with_probs, JsonObject settings, AnswerHead head);
+  LlamaAnswer(LlamaForm form, const GenerationTerms& terms, const sampling::SamplingParams& sampling,
+              JsonObject settings, AnswerHead head);
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
   std::string error(const RequestError& error) const override;
@@ -36,11 +34,13 @@ class LlamaAnswer final : public Answer {
     std::string stop;
   };
   std::string event(std::size_t index, const Delta& delta);
+  std::string progress_event(std::size_t index, const engine::Progress& progress) const;
   JsonObject last(std::size_t index, const engine::Usage& usage);
   std::size_t samples() const { return choices_.size() / usages_.size(); }
 
   LlamaForm form_;
-  bool stream_, with_probs_;
+  bool stream_, with_probs_, of_drawn_;
+  Telemetry telemetry_;
   std::optional<std::int32_t> max_tokens_;
   JsonObject settings_;
   AnswerHead head_;

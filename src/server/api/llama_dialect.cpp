@@ -9,6 +9,7 @@
 #include "server/api/prompt_list.h"
 #include "server/api/sampling_fields.h"
 #include "server/api/structured_output.h"
+#include "server/api/telemetry.h"
 
 namespace coppice::server {
 
@@ -68,6 +69,7 @@ GenerationRequest LlamaDialect::parse(const JsonObject& body, const RequestLimit
   for (const char* name : {"logprobs", "n_probs"})
     if (const auto n = f.integer(name, 0, sampling::kMaxTopLogprobs))
       r.sampling.logprobs = *n > 0 ? static_cast<int>(*n) : -1;
+  r.sampling.logprobs_of_drawn = f.boolean("post_sampling_probs").value_or(false);
   const auto most = parse_max_tokens(f, {"n_predict", "max_completion_tokens", "max_tokens"}, 0);
   if (most) r.max_tokens = most;
   for (const char* name : {"n", "n_cmpl"}) r.n = static_cast<int>(f.integer(name, 1, limits.max_choices).value_or(r.n));
@@ -78,9 +80,11 @@ GenerationRequest LlamaDialect::parse(const JsonObject& body, const RequestLimit
   form.list = r.prompts.size() > 1 || r.n > 1;
   form.return_tokens = f.boolean("return_tokens").value_or(false);
   form.response_fields = parse_response_fields(f);
+  if (r.sampling.ignore_eos) form.never.assign(limits.end_tokens.begin(), limits.end_tokens.end());
   r.stream = f.boolean("stream").value_or(false);
   r.prompt_text = true;
   parse_engine_fields(f, r);
+  r.telemetry = parse_telemetry(f);
   r.own = std::make_shared<const LlamaForm>(std::move(form));
   return r;
 }
@@ -89,7 +93,9 @@ std::unique_ptr<Answer> LlamaDialect::begin(const GenerationTerms& terms, const 
                                             AnswerHead head) const {
   JsonObject settings = llama_settings(terms, sampling, head.context_length);
   const auto form = std::static_pointer_cast<const LlamaForm>(terms.own);
-  return std::make_unique<LlamaAnswer>(*form, terms, sampling.logprobs >= 0, std::move(settings), std::move(head));
+  for (const kv::Token token : form->never)
+    settings["logit_bias"].get_array().push_back(JsonObject{{"token", token}, {"bias", nullptr}});
+  return std::make_unique<LlamaAnswer>(*form, terms, sampling, std::move(settings), std::move(head));
 }
 
 std::string LlamaDialect::error(const RequestError& error) const {
@@ -126,6 +132,8 @@ JsonObject llama_settings(const GenerationTerms& terms, const sampling::Sampling
                      {"ignore_eos", p.ignore_eos},
                      {"logit_bias", std::move(biases)},
                      {"n_probs", std::max(p.logprobs, 0)},
+                     {"post_sampling_probs", p.logprobs_of_drawn},
+                     {"timings_per_token", terms.telemetry.timings},
                      {"n_predict", terms.max_tokens ? Json(*terms.max_tokens) : Json(-1)},
                      {"max_tokens", terms.max_tokens ? Json(*terms.max_tokens) : Json(-1)},
                      {"n_ctx", context_length},

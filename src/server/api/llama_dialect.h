@@ -18,6 +18,7 @@ struct LlamaForm {
   bool return_tokens = false;
   bool list = false;                         ///< a list of answers, though it may be of one
   std::vector<std::string> response_fields;  ///< empty: all
+  std::vector<kv::Token> never;              ///< end tokens that `ignore_eos` bars
 };
 
 class LlamaDialect final : public Dialect {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "server/api/telemetry.h"
 #include "text/utf8_stream.h"
 
 namespace coppice::server {
@@ -99,11 +100,13 @@ JsonObject usage_json(const engine::Usage& u) {
           {"prompt_tokens_details", JsonObject{{"cached_tokens", u.cached_tokens}}}};
 }
 
-OpenAiBody::OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs, PromptLogprobs of_prompt)
+OpenAiBody::OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs, PromptLogprobs of_prompt,
+                       Telemetry telemetry)
     : endpoint_(endpoint),
       head_(std::move(head)),
       with_logprobs_(with_logprobs),
       of_prompt_(of_prompt),
+      telemetry_(telemetry),
       choices_(static_cast<std::size_t>(head_.n_choices)) {
   std::vector<List> lists;
   std::int64_t offset = 0;
@@ -156,6 +159,7 @@ std::string OpenAiBody::delta(Delta&& delta) {
   add_calls(choice, delta.calls);
   if (!delta.logprobs.empty()) append_items(choice.logprobs, logprobs_json(endpoint_, delta.logprobs, choice.offset));
   if (delta.finish) choice.finish = delta.finish;
+  if (delta.usage) of_last_prompt_ = std::move(delta.usage);
   return "";
 }
 
@@ -230,48 +234,66 @@ std::string OpenAiBody::end(const engine::Usage& usage, CacheReportList reports)
   json += R"(,"usage":)" + dump(usage_json(usage));
   if (!cache_report.is_null()) json += R"(,"cache_report":)" + dump(cache_report);
   if (!head_.prompts.empty()) json += R"(,"__verbose":)" + dump(verbose_json(head_));
+  JsonObject timings;
+  if (head_.n_prompts == 1) add_timings(timings, of_last_prompt_, telemetry_);
+  if (!timings.empty()) json += ',' + inside(dump(std::move(timings)));
   choices_.clear();  // the client may take long to read it: it is held once
   prompts_.clear();
   bytes_ = 0;
   return json += '}';
 }
 
-OpenAiStream::OpenAiStream(Endpoint endpoint, AnswerHead head, bool with_logprobs, bool with_usage)
+OpenAiStream::OpenAiStream(Endpoint endpoint, AnswerHead head, bool with_logprobs, bool with_usage, Telemetry telemetry)
     : endpoint_(endpoint),
       head_(std::move(head)),
       with_logprobs_(with_logprobs),
       with_usage_(with_usage),
+      telemetry_(telemetry),
       choices_(static_cast<std::size_t>(head_.n_choices)) {}
+
+std::string OpenAiStream::open(int choice, const std::string* echo) const {
+  if (endpoint_ == Endpoint::kChat) return chunk(choice, JsonObject{{"role", "assistant"}, {"content", nullptr}});
+  return echo == nullptr || echo->empty() ? "" : chunk(choice, Json(*echo));
+}
+
+/// Events of how far it is.
+std::string OpenAiStream::about_prompt(const Delta& delta) const {
+  std::string out;
+  if (!telemetry_.progress) return out;
+  for (const engine::Progress& progress : delta.progress) {
+    JsonObject json = chunk_json(delta.choice, endpoint_ == Endpoint::kChat ? Json(JsonObject()) : Json(""));
+    add_progress(json, progress, telemetry_);
+    out += event(dump(std::move(json)));
+  }
+  return out;
+}
 
 std::string OpenAiStream::delta(Delta&& delta) {
   const bool chat = endpoint_ == Endpoint::kChat;
   const auto index = static_cast<std::size_t>(delta.choice);
   Choice& choice = choices_.at(index);
   std::string out;
-  if (!choice.opened) {
-    choice.opened = true;
-    if (chat) {
-      out += chunk(delta.choice, JsonObject{{"role", "assistant"}, {"content", nullptr}}, nullptr, nullptr);
-    } else if (!head_.echoes.empty() && !echo_of(head_.echoes, index, choices_.size()).empty()) {
-      out += chunk(delta.choice, Json(echo_of(head_.echoes, index, choices_.size())), nullptr, nullptr);
-    }
-  }
-  if (!delta.reasoning.empty())
-    out += chunk(delta.choice, JsonObject{{"reasoning_content", delta.reasoning}}, nullptr, nullptr);
+  if (!std::exchange(choice.opened, true))
+    out += open(delta.choice, head_.echoes.empty() ? nullptr : &echo_of(head_.echoes, index, choices_.size()));
+  out += about_prompt(delta);
+  if (!delta.reasoning.empty()) out += chunk(delta.choice, JsonObject{{"reasoning_content", delta.reasoning}});
   if (!delta.text.empty() || !delta.logprobs.empty()) {
     Json content = chat ? Json(JsonObject{{"content", delta.text}}) : Json(delta.text);
     Json logprobs;
     if (with_logprobs_) logprobs = logprobs_json(endpoint_, delta.logprobs, choice.offset);
-    out += chunk(delta.choice, std::move(content), std::move(logprobs), nullptr);
+    JsonObject json = chunk_json(delta.choice, std::move(content), std::move(logprobs));
+    add_timings(json, delta.so_far, telemetry_);
+    out += event(dump(std::move(json)));
   }
-  for (const CallDelta& call : delta.calls) out += chunk(delta.choice, call_json(call), nullptr, nullptr);
+  for (const CallDelta& call : delta.calls) out += chunk(delta.choice, call_json(call));
   choice.calls |= !delta.calls.empty();
   if (delta.finish)
     out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr, finish_name(delta.finish, choice.calls));
+  if (delta.usage) of_last_prompt_ = std::move(delta.usage);
   return out;
 }
 
-std::string OpenAiStream::chunk(int choice, Json content, Json logprobs, const char* finish) const {
+JsonObject OpenAiStream::chunk_json(int choice, Json content, Json logprobs, const char* finish) const {
   const bool chat = endpoint_ == Endpoint::kChat;
   JsonObject json = head_json(head_, chat ? "chat.completion.chunk" : "text_completion");
   JsonObject entry = {{"index", choice}};
@@ -280,21 +302,23 @@ std::string OpenAiStream::chunk(int choice, Json content, Json logprobs, const c
   entry["finish_reason"] = or_null(finish);
   json["choices"] = JsonArray{std::move(entry)};
   if (with_usage_) json["usage"] = nullptr;
-  return event(dump(std::move(json)));
+  return json;
+}
+
+std::string OpenAiStream::chunk(int choice, Json content, Json logprobs, const char* finish) const {
+  return event(dump(chunk_json(choice, std::move(content), std::move(logprobs), finish)));
 }
 
 std::string OpenAiStream::end(const engine::Usage& usage, CacheReportList reports) {
   const Json cache_report = cache_reports_json(reports, head_.reporting);
-  std::string out;
-  if (with_usage_ || !cache_report.is_null() || !head_.prompts.empty()) {
-    JsonObject json = head_json(head_, endpoint_ == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
-    json["choices"] = JsonArray();
-    if (with_usage_) json["usage"] = usage_json(usage);
-    if (!cache_report.is_null()) json["cache_report"] = cache_report;
-    if (!head_.prompts.empty()) json["__verbose"] = verbose_json(head_);
-    out += event(dump(std::move(json)));
-  }
-  return out + event("[DONE]");
+  JsonObject json = head_json(head_, endpoint_ == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
+  json["choices"] = JsonArray();
+  const std::size_t n_fields = json.size();
+  if (with_usage_) json["usage"] = usage_json(usage);
+  if (!cache_report.is_null()) json["cache_report"] = cache_report;
+  if (!head_.prompts.empty()) json["__verbose"] = verbose_json(head_);
+  if (head_.n_prompts == 1) add_timings(json, of_last_prompt_, telemetry_);
+  return (json.size() > n_fields ? event(dump(std::move(json))) : "") + event("[DONE]");
 }
 
 std::string OpenAiStream::error(const RequestError& error) const {

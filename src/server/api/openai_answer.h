@@ -19,6 +19,7 @@
 #include "server/api/openai_request.h"
 #include "server/base/request_error.h"
 #include "server/jobs/answer.h"
+#include "server/jobs/generation_request.h"
 
 namespace coppice::server {
 
@@ -37,7 +38,8 @@ struct PromptLogprobs {
 /// together, not a tree of a million values to write.
 class OpenAiBody final : public Answer {
  public:
-  OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs, PromptLogprobs of_prompt = {});
+  OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs, PromptLogprobs of_prompt = {},
+             Telemetry telemetry = {});
   /// REQUIRES: delta.choice < n_choices.
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
@@ -79,6 +81,8 @@ class OpenAiBody final : public Answer {
   AnswerHead head_;  ///< its echoes as in JSON, without the quotes
   bool with_logprobs_;
   PromptLogprobs of_prompt_;
+  Telemetry telemetry_;
+  std::optional<engine::Usage> of_last_prompt_;
   std::vector<Choice> choices_;
   std::vector<Prompt> prompts_;
   std::size_t bytes_ = 0;
@@ -86,7 +90,7 @@ class OpenAiBody final : public Answer {
 
 class OpenAiStream final : public Answer {
  public:
-  OpenAiStream(Endpoint endpoint, AnswerHead head, bool with_logprobs, bool with_usage);
+  OpenAiStream(Endpoint endpoint, AnswerHead head, bool with_logprobs, bool with_usage, Telemetry telemetry = {});
 
   /// A choice's first events open it (chat: its role; completions: its echo).
   std::string delta(Delta&& delta) override;
@@ -95,7 +99,10 @@ class OpenAiStream final : public Answer {
   std::string error(const RequestError& error) const override;
 
  private:
-  std::string chunk(int choice, Json content, Json logprobs, const char* finish) const;
+  std::string open(int choice, const std::string* echo) const;
+  std::string about_prompt(const Delta& delta) const;
+  JsonObject chunk_json(int choice, Json content, Json logprobs = nullptr, const char* finish = nullptr) const;
+  std::string chunk(int choice, Json content, Json logprobs = nullptr, const char* finish = nullptr) const;
 
   struct Choice {
     bool opened = false;
@@ -105,6 +112,8 @@ class OpenAiStream final : public Answer {
   Endpoint endpoint_;
   AnswerHead head_;
   bool with_logprobs_, with_usage_;
+  Telemetry telemetry_;
+  std::optional<engine::Usage> of_last_prompt_;
   std::vector<Choice> choices_;
 };
 

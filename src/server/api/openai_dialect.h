@@ -24,8 +24,10 @@ class OpenAiDialect final : public Dialect {
                                 AnswerHead head) const override {
     const bool with_logprobs = sampling.logprobs >= 0;
     const PromptLogprobs prompt{.in_echo = terms.echo ? sampling.logprobs : -1, .in_list = terms.prompt_logprobs};
-    if (!terms.stream) return std::make_unique<OpenAiBody>(endpoint_, std::move(head), with_logprobs, prompt);
-    return std::make_unique<OpenAiStream>(endpoint_, std::move(head), with_logprobs, terms.stream_usage);
+    if (!terms.stream)
+      return std::make_unique<OpenAiBody>(endpoint_, std::move(head), with_logprobs, prompt, terms.telemetry);
+    return std::make_unique<OpenAiStream>(endpoint_, std::move(head), with_logprobs, terms.stream_usage,
+                                          terms.telemetry);
   }
   std::string_view id_prefix() const override { return endpoint_ == Endpoint::kChat ? "chatcmpl-" : "cmpl-"; }
   std::string error(const RequestError& error) const override { return openai_error(error); }

@@ -7,6 +7,7 @@
 #include "server/api/json_fields.h"
 #include "server/api/sampling_fields.h"
 #include "server/api/structured_output.h"
+#include "server/api/telemetry.h"
 #include "server/api/tool_fields.h"
 #include "server/base/request_error.h"
 
@@ -24,8 +25,8 @@ std::string to_string(const Json& string) {
 
 /// Fields whose silent loss would change what the client gets: better refused than ignored.
 constexpr UnbuiltField kUnbuilt[] = {
-    {"functions"},     {"audio"},   {"web_search_options"}, {"documents"}, {"chat_template"}, {"mm_processor_kwargs"},
-    {"prompt_embeds"}, {"n_probs"},
+    {"functions"},     {"audio"},   {"web_search_options"},  {"documents"}, {"chat_template"}, {"mm_processor_kwargs"},
+    {"prompt_embeds"}, {"n_probs"}, {"post_sampling_probs"},
 };
 
 Message parse_message(const JsonObject& message, const std::string& where) {
@@ -193,6 +194,7 @@ GenerationRequest parse_openai_request(Endpoint endpoint, const JsonObject& body
     throw RequestError::bad_field("min_tokens", fmt::format("must be at most 'max_tokens', {}", *r.max_tokens));
   r.prompt_text = f.boolean("verbose").value_or(false);
   parse_engine_fields(f, r);
+  r.telemetry = parse_telemetry(f);
   f.string("user");  // a label for abuse reports: its type is checked, its value has no use here
   return r;
 }

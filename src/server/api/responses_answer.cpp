@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "server/api/openai_answer.h"
+#include "server/api/telemetry.h"
 
 namespace coppice::server {
 
@@ -105,20 +106,37 @@ std::string ResponsesAnswer::add(Kind kind, const CallDelta* call, const std::st
   switch (kind) {
     case Kind::kReasoning:
       return out + item_event("response.reasoning_text.delta", {{"delta", text}});
-    case Kind::kText:
-      return out + item_event("response.output_text.delta", {{"delta", text}, {"logprobs", JsonArray()}});
+    case Kind::kText: {
+      JsonObject json = {{"delta", text}, {"logprobs", JsonArray()}};
+      add_timings(json, so_far_, telemetry_);
+      return out + item_event("response.output_text.delta", std::move(json));
+    }
     case Kind::kCall:
       break;
   }
   return out + item_event("response.function_call_arguments.delta", {{"delta", text}});
 }
 
+/// Events of how far it is, as llama-server has them.
+std::string ResponsesAnswer::about_prompt(const Delta& delta) const {
+  std::string out;
+  if (!stream_ || !telemetry_.progress) return out;
+  for (const engine::Progress& progress : delta.progress) {
+    JsonObject json = {{"response", response("in_progress")}};
+    add_progress(json, progress, telemetry_);
+    out += event("response.in_progress", std::move(json));
+  }
+  return out;
+}
+
 std::string ResponsesAnswer::delta(Delta&& delta) {
-  std::string out = begin();
+  std::string out = begin() + about_prompt(delta);
+  so_far_ = std::move(delta.so_far);
   if (!delta.reasoning.empty()) out += add(Kind::kReasoning, nullptr, delta.reasoning);
   if (!delta.text.empty()) out += add(Kind::kText, nullptr, delta.text);
   for (const CallDelta& call : delta.calls) out += add(Kind::kCall, &call, call.arguments);
   if (delta.finish) finish_ = delta.finish;
+  if (delta.usage) so_far_ = std::move(delta.usage);
   return out;
 }
 
@@ -141,8 +159,13 @@ std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList) {
                              {"output_tokens_details", JsonObject{{"reasoning_tokens", 0}}},
                              {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
   if (store_) json["store"] = keep(json);
-  if (!stream_) return dump(std::move(json));
-  return out + event(whole ? "response.completed" : "response.incomplete", {{"response", std::move(json)}});
+  if (!stream_) {
+    add_timings(json, so_far_, telemetry_);
+    return dump(std::move(json));
+  }
+  JsonObject last = {{"response", std::move(json)}};
+  add_timings(last, so_far_, telemetry_);
+  return out + event(whole ? "response.completed" : "response.incomplete", std::move(last));
 }
 
 std::string ResponsesAnswer::error(const RequestError& error) const {

@@ -14,6 +14,7 @@
 #include "server/api/dialect.h"
 #include "server/api/response_store.h"
 #include "server/jobs/answer.h"
+#include "server/jobs/generation_request.h"
 
 namespace coppice::server {
 
@@ -23,11 +24,12 @@ class ResponsesAnswer final : public Answer {
   using Store = std::move_only_function<bool(std::string id, std::string body, std::vector<ConversationItem> output)>;
 
   /// settings: what the answer repeats of its request. store: called once, at the end; empty: it is not to be stored.
-  ResponsesAnswer(AnswerHead head, bool stream, JsonObject settings, Store store = {})
+  ResponsesAnswer(AnswerHead head, bool stream, JsonObject settings, Store store = {}, Telemetry telemetry = {})
       : head_(std::move(head)),
         stream_(stream),
         settings_(std::move(settings)),
         store_(std::move(store)),
+        telemetry_(telemetry),
         bytes_(dump(settings_).size()) {}
 
   std::string delta(Delta&& delta) override;
@@ -48,6 +50,7 @@ class ResponsesAnswer final : public Answer {
   std::string open(Kind kind, const CallDelta* call);
   std::string close();
   std::string begin();
+  std::string about_prompt(const Delta& delta) const;
   /// With the number and the item's place.
   std::string event(const char* type, JsonObject data) const;
   std::string item_event(const char* type, JsonObject data) const;
@@ -60,6 +63,8 @@ class ResponsesAnswer final : public Answer {
   bool stream_;
   JsonObject settings_;
   Store store_;
+  Telemetry telemetry_;
+  std::optional<engine::Usage> so_far_;  ///< of the delta in hand
   std::vector<Item> items_;
   bool begun_ = false, open_ = false;  ///< the last item is
   std::optional<sampling::Finish> finish_;

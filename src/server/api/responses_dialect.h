@@ -37,7 +37,8 @@ class ResponsesDialect final : public Dialect {
         return store.finish(response, std::move(id), std::move(body), std::move(output));
       };
     }
-    return std::make_unique<ResponsesAnswer>(std::move(head), terms.stream, std::move(settings), std::move(store));
+    return std::make_unique<ResponsesAnswer>(std::move(head), terms.stream, std::move(settings), std::move(store),
+                                             terms.telemetry);
   }
   std::string_view id_prefix() const override { return "resp_"; }
   std::string error(const RequestError& error) const override { return openai_error(error); }

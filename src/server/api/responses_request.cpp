@@ -14,13 +14,15 @@
 #include "server/api/responses_items.h"
 #include "server/api/sampling_fields.h"
 #include "server/api/structured_output.h"
+#include "server/api/telemetry.h"
 #include "server/api/tool_fields.h"
 
 namespace coppice::server {
 
 namespace {
 
-constexpr UnbuiltField kUnbuilt[] = {{"conversation"}, {"background"}, {"prompt"}, {"top_logprobs"}};
+constexpr UnbuiltField kUnbuilt[] = {{"conversation"}, {"background"},     {"prompt"},
+                                     {"messages"},     {"max_tokens", -1}, {"max_completion_tokens", -1}};
 
 constexpr std::size_t kMaxReferences = 1024;
 
@@ -188,6 +190,8 @@ JsonObject repeated(const JsonFields& f) {
 GenerationRequest parse_responses_request(const JsonObject& body, const RequestLimits& limits, ResponseStore& store) {
   const JsonFields f(body);
   refuse_unbuilt(f, kUnbuilt);
+  refuse_unbuilt_samplers(f);
+  refuse_openai_fields(f);
   if (f.string("truncation").value_or("disabled") != "disabled")
     throw RequestError::unsupported("truncation", "only \"disabled\" is supported");
   GenerationRequest r;
@@ -196,6 +200,7 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   apply_defaults(limits.defaults, r);
   parse_sampling_fields(f, limits, r);
   parse_engine_fields(f, r);
+  r.telemetry = parse_telemetry(f);
   r.tools = parse_tool_list(f);
   parse_form(f, r);
   if (const auto most = f.integer("max_output_tokens", 1, std::numeric_limits<std::int32_t>::max()))

@@ -26,29 +26,6 @@ std::string to_string(const Json& string) {
   return std::string(string.get_string());
 }
 
-std::vector<std::string> parse_stops(const JsonFields& f) {
-  const Json* stop = f.find("stop");
-  if (stop == nullptr) return {};
-  std::vector<std::string> stops;
-  if (stop->is_string()) {
-    stops.push_back(to_string(*stop));
-  } else if (const JsonArray* elements = stop->if_array()) {
-    for (const Json& element : *elements) {
-      if (!element.is_string()) throw RequestError::bad_field("stop", "must hold strings only", "invalid_type");
-      stops.push_back(to_string(element));
-    }
-  } else {
-    throw RequestError::bad_field("stop", "must be a string or a list of strings", "invalid_type");
-  }
-  if (stops.size() > kMaxStops) throw RequestError::bad_field("stop", fmt::format("at most {} strings", kMaxStops));
-  for (const std::string& s : stops) {
-    if (s.empty()) throw RequestError::bad_field("stop", "a stop string must not be empty");
-    if (s.size() > sampling::kMaxStopBytes)
-      throw RequestError::bad_field("stop", fmt::format("a stop string has at most {} bytes", sampling::kMaxStopBytes));
-  }
-  return stops;
-}
-
 /// OpenAI's object of token ids, llama-server's object or list of pairs: also with texts, and with false for never.
 class BiasParser {
  public:
@@ -158,7 +135,6 @@ constexpr UnbuiltField kUnbuiltSamplers[] = {
     {.name = "n_indent", .off = 0, .also = kBelow},
     {.name = "t_max_predict_ms", .off = 0, .also = kBelow},
     {"lora"},
-    {"post_sampling_probs"},
     {.name = "reasoning_budget_tokens", .off = -1},
     {"use_beam_search"},
     {.name = "length_penalty", .off = 1},
@@ -218,6 +194,37 @@ void refuse_unbuilt_samplers(const JsonFields& f) {
   check_samplers(f);
 }
 
+void refuse_openai_fields(const JsonFields& f) {
+  constexpr UnbuiltField kForeign[] = {{.name = "n", .off = 1}, {"logprobs"},        {"top_logprobs"},
+                                       {"post_sampling_probs"}, {"response_format"}, {"structured_outputs"},
+                                       {"json_schema"},         {"grammar"},         {"guided_json"},
+                                       {"guided_regex"},        {"guided_choice"},   {"guided_grammar"}};
+  refuse_unbuilt(f, kForeign);
+}
+
+std::vector<std::string> parse_stops(const JsonFields& f, const char* name) {
+  const Json* stop = f.find(name);
+  if (stop == nullptr) return {};
+  std::vector<std::string> stops;
+  if (stop->is_string()) {
+    stops.push_back(to_string(*stop));
+  } else if (const JsonArray* elements = stop->if_array()) {
+    for (const Json& element : *elements) {
+      if (!element.is_string()) throw RequestError::bad_field(name, "must hold strings only", "invalid_type");
+      stops.push_back(to_string(element));
+    }
+  } else {
+    throw RequestError::bad_field(name, "must be a string or a list of strings", "invalid_type");
+  }
+  if (stops.size() > kMaxStops) throw RequestError::bad_field(name, fmt::format("at most {} strings", kMaxStops));
+  for (const std::string& s : stops) {
+    if (s.empty()) throw RequestError::bad_field(name, "a stop string must not be empty");
+    if (s.size() > sampling::kMaxStopBytes)
+      throw RequestError::bad_field(name, fmt::format("a stop string has at most {} bytes", sampling::kMaxStopBytes));
+  }
+  return stops;
+}
+
 void parse_sampling_fields(const JsonFields& f, const RequestLimits& limits, GenerationRequest& r) {
   sampling::SamplingParams& p = r.sampling;
   const auto set = [&f](float& to, const char* name, double min, double max) {
@@ -240,7 +247,7 @@ void parse_sampling_fields(const JsonFields& f, const RequestLimits& limits, Gen
           f.integer("seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()))
     p.seed = *seed == -1 || *seed == kRandomSeed ? std::nullopt : std::optional(static_cast<std::uint64_t>(*seed));
   if (const Json* bias = f.find("logit_bias")) BiasParser(limits.n_vocab, r).parse(*bias);
-  p.stop = parse_stops(f);
+  p.stop = parse_stops(f, "stop");
   p.stop_tokens = parse_token_list(f, "stop_token_ids", limits.n_vocab);
   if (f.has("allowed_token_ids")) {
     p.allowed_tokens = parse_token_list(f, "allowed_token_ids", limits.n_vocab);

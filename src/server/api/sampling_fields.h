@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "server/api/dialect.h"
 #include "server/api/json_fields.h"
@@ -19,6 +21,9 @@ void apply_defaults(const GenerationDefaults& defaults, GenerationRequest& r);
 /// for the same thing either is taken.
 void parse_sampling_fields(const JsonFields& f, const RequestLimits& limits, GenerationRequest& r);
 
+/// A string, or a list of up to 16, none of them empty or over sampling::kMaxStopBytes; none if the field isn't there.
+std::vector<std::string> parse_stops(const JsonFields& f, const char* name);
+
 /// A field that changes answers and that this server doesn't have.
 struct UnbuiltField {
   const char* name;
@@ -29,6 +34,9 @@ struct UnbuiltField {
 void refuse_unbuilt(const JsonFields& f, std::span<const UnbuiltField> fields);
 /// Of llama-server's samplers and of vLLM's sampling parameters.
 void refuse_unbuilt_samplers(const JsonFields& f);
+
+/// Of OpenAI's and vLLM's fields those that other APIs have under other names, or not at all.
+void refuse_openai_fields(const JsonFields& f);
 
 /// {} and [] and "".
 bool is_empty(const Json& value);

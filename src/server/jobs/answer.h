@@ -32,9 +32,11 @@ struct Delta {
   std::vector<sampling::LogprobEntry> logprobs;
   std::vector<sampling::PromptToken> prompt;  ///< its next tokens; only the prompt's first choice has them
   std::vector<float> embedding;               ///< of the prompt: all of it
-  std::optional<sampling::Finish> finish;     ///< kStop, kLength or kTimeout: other ends are errors of the whole job
-  std::string stop;                           ///< with kStop: the stop string that was met; empty: a token ended it
-  std::optional<engine::Usage> usage;         ///< with the last end of a prompt's samples: of all of them
+  std::vector<engine::Progress> progress;     ///< of the prompt; only its first choice has it, if it was asked for
+  std::optional<engine::Usage> so_far;     ///< of the prompt's samples, if progress was asked for: with the last token
+  std::optional<sampling::Finish> finish;  ///< kStop, kLength or kTimeout: other ends are errors of the whole job
+  std::string stop;                        ///< with kStop: the stop string that was met; empty: a token ended it
+  std::optional<engine::Usage> usage;      ///< with the last end of a prompt's samples: of all of them
 };
 
 /// Of each prompt; null: it has none.

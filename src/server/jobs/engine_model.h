@@ -30,6 +30,7 @@ class EngineModel final : public Model {
         prompt_tokenizer_(vocabulary_, kRememberedBytes),
         scorer_(std::make_shared<sampling::VocabularyScorer>(vocabulary_)) {
     facts_.max_token_bytes = longest_token();
+    facts_.end_tokens.assign(vocabulary_->end_tokens().begin(), vocabulary_->end_tokens().end());
   }
 
   const ModelFacts& facts() const override { return facts_; }

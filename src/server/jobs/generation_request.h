@@ -64,6 +64,12 @@ using PromptParts = std::vector<std::variant<std::string, kv::Token>>;
 /// Text, or token ids that are taken as they are, or both.
 using Prompt = std::variant<std::string, std::vector<kv::Token>, PromptParts>;
 
+/// Figures that an answer tells besides its usage.
+struct Telemetry {
+  bool progress = false;  ///< streams: how far the prompt is, after each step
+  bool timings = false;   ///< times and speeds, at the end; streams: with each piece of text, too
+};
+
 struct GenerationTerms {
   std::string model;                     ///< the name that the client uses; empty: whatever is served
   std::string input_field = "messages";  ///< what the client calls the input, for errors
@@ -78,8 +84,9 @@ struct GenerationTerms {
   bool prompt_text = false;                ///< the answer tells the prompt as the model gets it
   bool stream = false;                     ///< as events, while it is generated
   bool stream_usage = false;               ///< the stream's end tells the usage
-  bool cache_report = false;               ///< the answer tells why the prompt's prefix did not match further
-  bool match_cache = true;                 ///< false: all of the prompt is computed; it is cached as ever
+  Telemetry telemetry;
+  bool cache_report = false;  ///< the answer tells why the prompt's prefix did not match further
+  bool match_cache = true;    ///< false: all of the prompt is computed; it is cached as ever
 
   std::string cache_salt;                 ///< requests with different salts share no cached prefix
   std::int32_t priority = 0;              ///< lower goes first

@@ -115,12 +115,16 @@ void Job::on_event(engine::Event&& event) {
     if (finish == sampling::Finish::kUnsatisfiable) return fail(unsatisfiable(event.message));
     if (finish == sampling::Finish::kCancelled) return fail(RequestError::shutting_down());
     if (event.piece.token >= 0 && !first_token_) first_token_ = engine::Clock::now();
+    if (event.progress) pending(it->second.first_choice).progress.push_back(*std::move(event.progress));
     if (!event.prompt.empty()) add_prompt(it->second.first_choice, std::move(event.prompt));
     if (!event.embedding.empty()) {
       pending_bytes_ += event.embedding.size() * sizeof(float);
       pending(it->second.first_choice).embedding = std::move(event.embedding);
     }
-    add_piece(it->second.first_choice + event.sample, std::move(event.piece));
+    const int choice = it->second.first_choice + event.sample;
+    const bool told = event.piece.token >= 0 && event.usage.prompt_tokens > 0;
+    add_piece(choice, std::move(event.piece));
+    if (told && pending_of_.contains(choice)) pending(choice).so_far = event.usage;
   }
   if (event.done) {
     pending(it->second.first_choice + event.sample).usage = event.usage;

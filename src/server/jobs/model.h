@@ -38,8 +38,9 @@ struct ModelFacts {
   int max_batch = 32;                                ///< running sequences
   std::size_t max_waiting = 4096;                    ///< requests
   bool share = true;
-  std::string chat_template;  ///< its source
-  std::string bos, eos;       ///< texts of the first and the last token; empty: none
+  std::string chat_template;          ///< its source
+  std::vector<kv::Token> end_tokens;  ///< each ends an answer
+  std::string bos, eos;               ///< texts of the first and the last token; empty: none
 };
 
 class Model {

@@ -254,6 +254,7 @@ void Preparation::add(Tokens tokens) {
   request.priority = asked_.priority;
   request.cache_report = asked_.cache_report;
   request.match_cache = asked_.match_cache;
+  request.progress = asked_.stream && (asked_.telemetry.progress || asked_.telemetry.timings);
   request.pins = pin_wishes(tokens);
   request.pin_payer = asked_.pin_payer;
   if (asked_.prompt_text) prepared_.prompt_texts.push_back(text_of(tokens));

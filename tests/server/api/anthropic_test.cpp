@@ -98,6 +98,13 @@ TEST(AnthropicRequest, NamesWhatIsWrong) {
   EXPECT_EQ(field("{\"max_tokens\": 1, " + messages +
                   R"(, "tools": [{"name": "a"}], "tool_choice": {"type": "tool", "name": "b"}})"),
             "tool_choice.name");
+  const auto beside = [&](const char* more) { return field("{\"max_tokens\": 1, " + messages + ", " + more + "}"); };
+  EXPECT_EQ(beside(R"("stop_sequences": [""])"), "stop_sequences");
+  EXPECT_EQ(beside(R"("stop_sequences": [1])"), "stop_sequences");
+  EXPECT_EQ(beside(R"("mirostat": 2)"), "mirostat") << "what this server doesn't have isn't left out in silence";
+  EXPECT_EQ(beside(R"("n": 2)"), "n");
+  EXPECT_EQ(beside(R"("response_format": {"type": "json_object"})"), "response_format");
+  EXPECT_EQ(beside(R"("mirostat": 0, "n": 1, "logprobs": false)"), "taken") << "they are off";
 }
 
 AnswerHead head() {

@@ -92,7 +92,7 @@ server::LlamaAnswer answer_of(const std::string& fields, int n_choices = 1, int 
   std::vector<std::string> prompts(static_cast<std::size_t>(n_prompts), "<s>hi");
   return {*std::static_pointer_cast<const server::LlamaForm>(r.own),
           r,
-          r.sampling.logprobs >= 0,
+          r.sampling,
           server::llama_settings(r, r.sampling, 50),
           {.model = "m", .n_choices = n_choices, .n_prompts = n_prompts, .prompts = std::move(prompts)}};
 }
@@ -126,6 +126,19 @@ TEST(LlamaAnswer, HasTheWholeShape) {
   EXPECT_EQ(t["predicted_per_token_ms"], 125) << "the first token comes with the prompt";
   EXPECT_EQ(t["predicted_per_second"], 8);
   EXPECT_FALSE(body.contains("completion_probabilities"));
+}
+
+TEST(LlamaAnswer, SettingsShowTheEndTokensThatAreBarred) {
+  const server::LlamaDialect dialect;
+  const Tokens ends = {7, 9};
+  for (const bool ignored : {false, true}) {
+    const auto body = server::parse_body(fmt::format(R"({{"prompt": "hi", "ignore_eos": {}}})", ignored));
+    const auto r = dialect.parse(body, {.n_vocab = 100, .end_tokens = ends, .max_choices = 8});
+    const auto answer = dialect.begin(r, r.sampling, {.model = "m", .prompts = {"hi"}});
+    answer->delta({.finish = Finish::kLength, .usage = kUsage});
+    EXPECT_EQ(json::parse(answer->end(kUsage, {}))["generation_settings"]["logit_bias"],
+              ignored ? json::parse(R"([{"token": 7, "bias": null}, {"token": 9, "bias": null}])") : json::array());
+  }
 }
 
 TEST(LlamaAnswer, SaysWhyItStopped) {
@@ -177,6 +190,36 @@ TEST(LlamaAnswer, ProbabilitiesHaveIdsAndBytes) {
   EXPECT_EQ(json::parse(answer.end(kUsage, {}))["completion_probabilities"], json::parse(R"([
     {"id": 1, "token": "é", "bytes": [195, 169], "logprob": -1.0,
      "top_logprobs": [{"id": 2, "token": "x", "bytes": [120], "logprob": -0.5}]}])"));
+}
+
+TEST(LlamaAnswer, ProbabilitiesOfWhatIsDrawnHaveAnotherName) {
+  auto answer = answer_of(R"("n_probs": 1, "post_sampling_probs": true)");
+  answer.delta({.text = "x",
+                .tokens = {1},
+                .logprobs = {{{.token = 1, .bytes = "x", .logprob = 0}, {{.token = 1, .bytes = "x", .logprob = 0}}}},
+                .finish = Finish::kStop,
+                .usage = kUsage});
+  const json body = json::parse(answer.end(kUsage, {}));
+  EXPECT_EQ(body["completion_probabilities"], json::parse(R"([
+    {"id": 1, "token": "x", "bytes": [120], "prob": 1.0,
+     "top_probs": [{"id": 1, "token": "x", "bytes": [120], "prob": 1.0}]}])"));
+  EXPECT_EQ(body["generation_settings"]["post_sampling_probs"], true);
+}
+
+TEST(LlamaAnswer, AStreamTellsHowFarThePromptIs) {
+  const engine::Progress half{.computed = 6, .usage = {.prompt_tokens = 10, .cached_tokens = 4, .prompt_seconds = 0.5}};
+  auto plain = answer_of(R"("stream": true)");
+  EXPECT_EQ(plain.delta({.progress = {half}}), "") << "nobody asked";
+  auto answer = answer_of(R"("stream": true, "return_progress": true, "timings_per_token": true)");
+  std::string event = answer.delta({.progress = {half}});
+  const json first = json::parse(event.substr(event.find('{')));
+  EXPECT_EQ(first["prompt_progress"], json::parse(R"({"total": 10, "cache": 4, "processed": 6, "time_ms": 500.0})"));
+  EXPECT_EQ(first["timings"]["prompt_n"], 2);
+  EXPECT_EQ(first["timings"]["prompt_ms"], 500);
+  EXPECT_EQ(first["timings"]["predicted_n"], 0);
+  EXPECT_EQ(first["stop"], false);
+  event = answer.delta({.text = "a", .tokens = {1, 2}, .so_far = kUsage});
+  EXPECT_EQ(json::parse(event.substr(event.find('{')))["timings"]["predicted_n"], 2) << "the choice's own";
 }
 
 class LlamaServerTest : public ServerTest {};

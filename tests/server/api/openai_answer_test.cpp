@@ -248,6 +248,34 @@ TEST(OpenAiStream, WithoutUsageNobodyHearsOfIt) {
   EXPECT_EQ(stream.end({}, {}), "data: [DONE]\n\n");
 }
 
+TEST(OpenAiStream, TellsProgressAndTimingsToWhoAsks) {
+  const engine::Usage usage{
+      .prompt_tokens = 10, .cached_tokens = 4, .completion_tokens = 3, .prompt_seconds = 0.5, .decode_seconds = 0.25};
+  const engine::Progress half{.computed = 6, .usage = {.prompt_tokens = 10, .cached_tokens = 4, .prompt_seconds = 0.5}};
+  OpenAiStream stream(kChat, head(1), false, false, {.progress = true, .timings = true});
+  auto events = parse_events(stream.delta({.progress = {half}}) + stream.delta({.text = "a", .so_far = usage}) +
+                             stream.delta({.finish = Finish::kStop, .usage = usage}) + stream.end(usage, {}));
+  ASSERT_EQ(events.size(), 6u);
+  EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_FALSE(events[0].contains("timings"));
+  EXPECT_EQ(events[1]["prompt_progress"],
+            json::parse(R"({"total": 10, "cache": 4, "processed": 6, "time_ms": 500.0})"));
+  EXPECT_EQ(events[1]["timings"]["prompt_n"], 2);
+  EXPECT_EQ(events[2]["timings"]["predicted_n"], 3);
+  EXPECT_EQ(events[2]["timings"]["cache_n"], 4);
+  EXPECT_EQ(events[4]["choices"], json::array());
+  EXPECT_EQ(events[4]["timings"]["predicted_ms"], 250);
+
+  OpenAiStream plain(kChat, head(1), false, false);
+  for (const json& event : parse_events(plain.delta({.text = "a", .progress = {half}, .so_far = usage}) +
+                                        plain.delta({.finish = Finish::kStop, .usage = usage}) + plain.end(usage, {})))
+    EXPECT_FALSE(event.is_object() && (event.contains("timings") || event.contains("prompt_progress"))) << event;
+
+  OpenAiBody body(kText, head(1), false, {}, {.timings = true});
+  body.delta({.text = "a", .finish = Finish::kStop, .usage = usage});
+  EXPECT_EQ(json::parse(body.end(usage, {}))["timings"]["prompt_n"], 6);
+}
+
 TEST(OpenAiStream, EchoComesFirstAndOnce) {
   OpenAiStream stream(kText, head(2, {"p"}), false, false);
   const auto first = parse_events(stream.delta({.choice = 0, .text = "a"}));

@@ -75,6 +75,12 @@ TEST(ResponsesRequest, NamesWhatIsWrong) {
             "input[0].arguments");
   EXPECT_EQ(field_of(R"("input": "x", "store": true, "include": [], "background": false, "prompt_cache_key": "k")"),
             "taken");
+  for (const char* other : {"mirostat", "n", "max_tokens", "response_format", "messages"})
+    EXPECT_EQ(field_of(std::string(R"("input": "x", ")") + other +
+                       (std::string(other) == "messages"          ? R"(": [{"role": "user"}])"
+                        : std::string(other) == "response_format" ? R"(": {"type": "json_object"})"
+                                                                  : R"(": 2)")),
+              other);
 }
 
 std::vector<std::string> kinds_of(const std::string& events) {
@@ -104,6 +110,18 @@ TEST(ResponsesAnswer, AStreamOpensAndClosesEachItem) {
                                       "output_text.delta1", "output_text.done1", "content_part.done1",
                                       "output_item.done1", "output_item.added2", "function_call_arguments.delta2",
                                       "function_call_arguments.done2", "output_item.done2", "completed"}));
+}
+
+TEST(ResponsesAnswer, TellsProgressAndTimingsToWhoAsks) {
+  const engine::Usage usage{.prompt_tokens = 10, .completion_tokens = 1, .prompt_seconds = 0.5};
+  ResponsesAnswer answer({.id = "resp_1", .model = "m"}, true, {}, {}, {.progress = true, .timings = true});
+  std::string events = answer.delta({.progress = {{.computed = 6, .usage = usage}}});
+  EXPECT_EQ(kinds_of(events), (std::vector<std::string>{"created", "in_progress", "in_progress"}));
+  EXPECT_NE(events.find(R"("prompt_progress":{"total":10,"cache":0,"processed":6)"), std::string::npos) << events;
+  events = answer.delta({.text = "so", .so_far = usage, .finish = Finish::kStop, .usage = usage});
+  const std::size_t delta = events.find("output_text.delta");
+  EXPECT_NE(events.find(R"("timings":{)", delta), std::string::npos) << events;
+  EXPECT_NE(answer.end(usage, {}).find(R"("timings":{)"), std::string::npos);
 }
 
 TEST(ResponsesAnswer, ABodyHasItsItemsAndItsEnd) {
