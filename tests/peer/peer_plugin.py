@@ -35,6 +35,8 @@ def pytest_collection_modifyitems(items):
         params = getattr(getattr(item, "callspec", None), "params", {})
         if "n_prompt" in params:
             params["n_prompt"] = Whatever()
+        if params.get("reuse_cache") is False and "batch_count" in params:  # batches of a whole prompt: so are they
+            params["batch_count"] = Whatever()
 
 
 @pytest.hookimpl(hookwrapper=True)
