@@ -1,4 +1,5 @@
-// A decode step of an 8B Llama shape on this GPU, from tokens to tokens, as one CUDA graph: random weights, made here. Beside each its
+// A decode step of an 8B Llama shape on this GPU, from tokens to tokens, as one CUDA graph, and a prompt to its last row's logits: random
+// weights, made here. Beside each its
 // bound: the bytes of all weights and of the keys and values that some row sees, over the bandwidth that a device-to-device copy
 // reaches in this run.
 //   step_cuda_bench [--json FILE]
@@ -46,10 +47,11 @@ class RandomDecoder {
     for (int i = 0; i < kLayers; ++i) {
       layers_.push_back({.attention_norm = ones_.as<float>(),
                          .ff_norm = ones_.as<float>(),
-                         .qkv = add(layers, kShape.n_embd, n_q + 2 * n_kv),
+                         .qkv = {{add(layers, kShape.n_embd, n_q + 2 * n_kv), n_q + 2 * n_kv}},
                          .output = add(layers, n_q, kShape.n_embd),
-                         .gate_up = add(layers, kShape.n_embd, 2 * kShape.n_ff),
-                         .down = add(layers, kShape.n_ff, kShape.n_embd)});
+                         .gate_up = {{add(layers, kShape.n_embd, 2 * kShape.n_ff), 2 * kShape.n_ff}},
+                         .down = add(layers, kShape.n_ff, kShape.n_embd),
+                         .rotation = {kShape.head_dim, false, frequencies_.as<float>()}});
     }
     logits_ = add(logits, kShape.n_embd, kShape.n_vocab);
     read_ = bytes_;
@@ -68,7 +70,7 @@ class RandomDecoder {
       layer.keys = pool_.as<std::byte>() + 2 * half * static_cast<std::size_t>(i);
       layer.values = layer.keys + half;
     }
-    return {kShape, layers_, embeddings_, logits_, ones_.as<float>(), frequencies_.as<float>()};
+    return {kShape, layers_, embeddings_, logits_, ones_.as<float>()};
   }
   double bytes() const { return read_; }  ///< of the weights that a step reads
 
@@ -105,8 +107,16 @@ test::AttentionCase decodes(const char* name, int shared, int own, int n) {
   return c;
 }
 
+test::AttentionCase prompt(const char* name, int n) {
+  test::AttentionCase c = test::make_case(name, std::vector<test::Path>{{.length = n, .n_rows = n}}, 32, {}, 1);
+  c.heads = {.n_head = 32, .n_kv_head = 8, .head_dim = 128, .scale = 1.0F / std::sqrt(128.0F)};
+  return c;
+}
+
 /// What lies between products, each alone: many launches behind each other, layer by layer.
-void time_parts(const executor::cuda::Decoder& decoder, const executor::cuda::DecoderStep& step) {
+void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepMemory& memory) {
+  const executor::cuda::DecoderStep& step = memory.step();
+  const executor::cuda::GroupStep& group = step.groups[0];
   const auto time = [&](const char* name, auto launch) {
     bench::Graph graph(
         [&](int layer, cudaStream_t stream) {
@@ -117,7 +127,7 @@ void time_parts(const executor::cuda::Decoder& decoder, const executor::cuda::De
     std::printf("  %s %.2f", name, graph.time(10).median);
   };
   using namespace executor::cuda;
-  const int n_rows = step.n_rows;
+  const int n_rows = step.n_rows, n_q = kShape.n_head * kShape.head_dim, n_kv = kShape.n_kv_head * kShape.head_dim;
   const StepScratch& scratch = step.scratch;
   std::printf(" ");
   time("norm", [&](const DecoderLayer& l, cudaStream_t stream) {
@@ -130,27 +140,34 @@ void time_parts(const executor::cuda::Decoder& decoder, const executor::cuda::De
                             .n_head = kShape.n_head,
                             .n_kv_head = kShape.n_kv_head,
                             .head_dim = kShape.head_dim,
-                            .qkv = scratch.product,
+                            .from_q = l.qkv.rows(scratch.product, n_rows, 0),
+                            .from_k = l.qkv.rows(scratch.product, n_rows, n_q),
+                            .from_v = l.qkv.rows(scratch.product, n_rows, n_q + n_kv),
                             .n_turned = kShape.head_dim,
-                            .frequencies = decoder.frequencies,
+                            .frequencies = l.rotation.frequencies,
                             .positions = step.positions,
-                            .slots = step.slots,
-                            .q = step.q,
+                            .slots = group.slots,
+                            .q = scratch.q,
                             .keys = l.keys,
                             .values = l.values,
-                            .block_bytes = step.attention.block_bytes},
+                            .block_bytes = group.attention.block_bytes},
                   stream);
   });
   time("attention", [&](const DecoderLayer& l, cudaStream_t stream) {
-    attention::cuda::TreeAttention attention = step.attention;
+    attention::cuda::TreeAttention attention = group.attention;
     attention.keys = l.keys;
     attention.values = l.values;
     return launch_tree_attention(attention, step.n_workers, stream);
   });
   time("gate", [&](const DecoderLayer&, cudaStream_t stream) {
-    return launch(GateRows{.n = kShape.n_ff, .n_rows = n_rows, .x = scratch.product, .out = scratch.gated}, stream);
+    return launch(GateRows{.n = kShape.n_ff,
+                           .n_rows = n_rows,
+                           .from_gate = {scratch.product, 2 * kShape.n_ff},
+                           .from_up = {scratch.product + kShape.n_ff, 2 * kShape.n_ff},
+                           .out = scratch.gated},
+                  stream);
   });
-  time("sampler", [&](const DecoderLayer&, cudaStream_t stream) { return launch(step.sampling, stream); });
+  time("sampler", [&](const DecoderLayer&, cudaStream_t stream) { return launch(memory.sampling(), stream); });
   const auto product = [&](const char* name, auto matrix_of, const void* x, int n_in, int n_out) {
     time(name, [&](const DecoderLayer& l, cudaStream_t stream) {
       const PackedMatrix m = matrix_of(l);
@@ -158,12 +175,13 @@ void time_parts(const executor::cuda::Decoder& decoder, const executor::cuda::De
           {m.type, n_in, n_out, n_rows, m.weights, x, scratch.product, scratch.products}, stream);
     });
   };
-  const int n_q = kShape.n_head * kShape.head_dim;
   product(
-      "qkv", [](const DecoderLayer& l) { return l.qkv; }, scratch.normed, kShape.n_embd,
-      n_q + 2 * kShape.n_kv_head * kShape.head_dim);
-  product("output", [](const DecoderLayer& l) { return l.output; }, step.attention.out, n_q, kShape.n_embd);
-  product("gate_up", [](const DecoderLayer& l) { return l.gate_up; }, scratch.normed, kShape.n_embd, 2 * kShape.n_ff);
+      "qkv", [](const DecoderLayer& l) { return l.qkv.parts[0].matrix; }, scratch.normed, kShape.n_embd,
+      n_q + 2 * n_kv);
+  product("output", [](const DecoderLayer& l) { return l.output; }, group.attention.out, n_q, kShape.n_embd);
+  product(
+      "gate_up", [](const DecoderLayer& l) { return l.gate_up.parts[0].matrix; }, scratch.normed, kShape.n_embd,
+      2 * kShape.n_ff);
   product("down", [](const DecoderLayer& l) { return l.down; }, scratch.gated, kShape.n_ff, kShape.n_embd);
   std::printf("\n");
   std::fflush(stdout);
@@ -188,15 +206,16 @@ void run(const char* json_path) {
     RandomDecoder decoder(w.layers, w.logits);
     for (const test::AttentionCase& c :
          {decodes("depth 2,048, B = 1", 0, 2048, 1), decodes("2,048 shared + 256, B = 8", 2048, 256, 8),
-          decodes("8,192 shared + 256, B = 32", 8192, 256, 32), decodes("8,192 shared + 256, B = 64", 8192, 256, 64)}) {
+          decodes("8,192 shared + 256, B = 32", 8192, 256, 32), decodes("8,192 shared + 256, B = 64", 8192, 256, 64),
+          prompt("prompt of 2,048", 2048)}) {
+      const bool is_prompt = c.sequences.size() == 1 && c.n_rows() > 1;
       const executor::cuda::Decoder on_device = decoder.on(c);
       std::vector<std::int32_t> tokens;
       for (int i = 0; i < c.n_rows(); ++i) tokens.push_back(1000 + 7 * i);
       const test::DecoderStepMemory memory(kShape, c, tokens);
       bench::Graph graph(
           [&](int, cudaStream_t stream) {
-            if (const char* error = executor::cuda::launch(on_device, memory.step(), stream))
-              throw std::runtime_error(error);
+            is_prompt ? memory.launch_prompt(on_device, stream) : memory.launch(on_device, stream);
           },
           1);
       const bench::Timing time = graph.time(20);
@@ -205,7 +224,7 @@ void run(const char* json_path) {
       std::printf("%-18s %-28s %8.0f us (least %.0f), bound %.0f, %7.0f tokens/s\n", w.name, c.name.c_str(),
                   time.median, time.least, bound, 1e6 * c.n_rows() / time.median);
       std::fflush(stdout);
-      time_parts(on_device, memory.step());
+      time_parts(on_device, memory);
       if (json != nullptr) {
         std::fprintf(
             json,

@@ -3,8 +3,10 @@
 
 namespace coppice::cuda {
 
-/// Those of so many rows. With more, thread blocks that come while others are still there crowd on some multiprocessors: a step of 64 rows
-/// took up to 15 % longer (docs/adr/0032).
-inline constexpr int kMostEarlyRows = 8;
+/// Those of so many rows. A prompt gains nothing.
+inline constexpr int kMostEarlyRows = 64;
+/// Those of so many rows of kernels whose thread blocks don't keep apart: when they come while others are still there, they crowd on some
+/// multiprocessors, and a step of 64 rows took up to 15 % longer (docs/adr/0041).
+inline constexpr int kMostCrowdingRows = 8;
 
 }  // namespace coppice::cuda

@@ -222,18 +222,20 @@ bool check(QuantType type, std::mt19937& random) {
 
   std::vector<executor::cuda::DecoderLayer> on_device;
   for (const Layer& l : layers) {
-    on_device.push_back({l.attention_norm.device.as<float>(), l.ff_norm.device.as<float>(), l.qkv.device(),
-                         l.output.device(), l.gate_up.device(), l.down.device(), l.keys.as<std::byte>(),
-                         l.values.as<std::byte>()});
+    on_device.push_back({.attention_norm = l.attention_norm.device.as<float>(),
+                         .ff_norm = l.ff_norm.device.as<float>(),
+                         .qkv = {{l.qkv.device(), l.qkv.n_out}},
+                         .output = l.output.device(),
+                         .gate_up = {{l.gate_up.device(), l.gate_up.n_out}},
+                         .down = l.down.device(),
+                         .rotation = {shape.head_dim, false, device_frequencies.as<float>()},
+                         .keys = l.keys.as<std::byte>(),
+                         .values = l.values.as<std::byte>()});
   }
-  const executor::cuda::Decoder decoder = {shape,
-                                           on_device,
-                                           embeddings.device(),
-                                           logits.device(),
-                                           final_norm.device.as<float>(),
-                                           device_frequencies.as<float>()};
+  const executor::cuda::Decoder decoder = {shape, on_device, embeddings.device(), logits.device(),
+                                           final_norm.device.as<float>()};
   const test::DecoderStepMemory memory(shape, c, tokens);
-  if (const char* error = executor::cuda::launch(decoder, memory.step(), nullptr)) throw std::runtime_error(error);
+  memory.launch(decoder, nullptr);
   const std::vector<float> got = memory.logits();
   const std::vector<std::int32_t> drawn = memory.drawn();
 

@@ -109,7 +109,9 @@ double inverse_rms(const double* x, int n, double eps) {
 }
 
 void check_norm(Run& run) {
-  const int n = run.coin() ? 4 * run.up_to(1024) : 4 * run.up_to(4096), n_rows = run.up_to(6);
+  const bool many = run.coin();  // rows: they get fewer threads each
+  const int n = run.coin() || many ? 4 * run.up_to(1024) : 4 * run.up_to(4096),
+            n_rows = run.up_to(6) + (many ? 512 : 0);
   const bool adds = run.coin(), norms_plus = adds && run.coin();
   const float eps = 1e-5F;
   const std::vector<float> residual = run.normals(n * n_rows, 3.0F), plus = run.normals(n * n_rows),
@@ -136,6 +138,35 @@ void check_norm(Run& run) {
   run.report(what + ", residual", worst(read<float>(device_residual, sums.size()), sums, 1.0), 1e-5);
 }
 
+/// Of some rows, in another order and one twice: they are read, and the residual stays as it is.
+void check_norm_of_some(Run& run) {
+  const int n = 4 * run.up_to(1024), n_rows = 7;
+  const std::vector<std::int32_t> rows = {5, 0, 3, 5};
+  const std::vector<float> residual = run.normals(n * n_rows, 3.0F), plus = run.normals(n * n_rows),
+                           weights = run.normals(n);
+  std::vector<double> expected;
+  for (const std::int32_t row : rows) {
+    std::vector<double> sum;
+    for (int i = row * n; i < (row + 1) * n; ++i)
+      sum.push_back(static_cast<double>(residual[static_cast<std::size_t>(i)]) + plus[static_cast<std::size_t>(i)]);
+    const double by = inverse_rms(sum.data(), n, 1e-5);
+    for (int i = 0; i < n; ++i)
+      expected.push_back(sum[static_cast<std::size_t>(i)] * by * weights[static_cast<std::size_t>(i)]);
+  }
+  const DeviceBytes device_residual(residual), device_plus(plus), device_weights(weights), device_rows(rows),
+      out = poisoned(expected.size() * 2);
+  launch(executor::cuda::AddNorm{.n = n,
+                                 .n_rows = 4,
+                                 .residual = device_residual.as<float>(),
+                                 .plus = device_plus.as<float>(),
+                                 .norm = device_weights.as<float>(),
+                                 .eps = 1e-5F,
+                                 .out = out.as<void>(),
+                                 .rows = device_rows.as<std::int32_t>()});
+  run.report("norm of some rows", worst(read_bf16(out, expected.size()), expected, 1e-3), kBf16);
+  run.report("norm of some rows, residual", read<float>(device_residual, residual.size()) == residual ? 0.0 : 1.0, 0.0);
+}
+
 void check_gate(Run& run) {
   const int n = 4 * run.up_to(3000), n_rows = run.up_to(6);
   const bool gelu = run.coin();
@@ -150,8 +181,12 @@ void check_gate(Run& run) {
     }
   }
   const DeviceBytes device_x(x), out = poisoned(expected.size() * 2);
-  launch(executor::cuda::GateRows{gelu ? executor::cuda::Gate::kGelu : executor::cuda::Gate::kSilu, n, n_rows,
-                                  device_x.as<float>(), out.as<void>()});
+  launch(executor::cuda::GateRows{gelu ? executor::cuda::Gate::kGelu : executor::cuda::Gate::kSilu,
+                                  n,
+                                  n_rows,
+                                  {device_x.as<float>(), 2 * n},
+                                  {device_x.as<float>() + n, 2 * n},
+                                  out.as<void>()});
   run.report("gate of " + std::to_string(n), worst(read_bf16(out, expected.size()), expected, 1e-3), kBf16);
 }
 
@@ -173,12 +208,12 @@ std::vector<double> rotated(const std::vector<double>& head) {
 
 struct HeadsCase {
   int dim, n_head, n_kv_head, n_rows, n_turned, n_blocks;
-  bool halves, norms, bytes;
+  bool halves, norms, bytes, biases;
   float magnitude;
 };
 
 struct HeadsInput {
-  std::vector<float> qkv, q_norm, k_norm, frequencies;
+  std::vector<float> qkv, bias, q_norm, k_norm, frequencies;  ///< bias: of all heads
   std::vector<std::int32_t> positions, slots;
 };
 
@@ -187,6 +222,7 @@ std::vector<double> expected_head(const HeadsCase& c, const HeadsInput& in, int 
   const auto dim = static_cast<std::size_t>(c.dim);
   const auto begin = in.qkv.begin() + ((row * (c.n_head + 2 * c.n_kv_head)) + h) * c.dim;
   std::vector<double> x(begin, begin + c.dim);
+  for (std::size_t i = 0; i < dim && c.biases; ++i) x[i] += in.bias[static_cast<std::size_t>(h) * dim + i];
   if (h < c.n_head + c.n_kv_head) {
     if (c.norms) {
       const double by = inverse_rms(x.data(), c.dim, 1e-6);
@@ -238,12 +274,15 @@ void check_heads(int dim, Run& run) {
                  .halves = run.coin(),
                  .norms = run.coin(),
                  .bytes = run.coin(),
+                 .biases = run.coin(),
                  .magnitude = run.coin() ? 1.0F : 1.25F};
   c.n_head = c.n_kv_head * run.up_to(4);
   c.n_turned = run.coin() ? dim : dim / 2;
   const int n_heads = c.n_head + 2 * c.n_kv_head;
-  HeadsInput in = {
-      .qkv = run.normals(c.n_rows * n_heads * dim), .q_norm = run.normals(dim), .k_norm = run.normals(dim)};
+  HeadsInput in = {.qkv = run.normals(c.n_rows * n_heads * dim),
+                   .bias = run.normals(n_heads * dim),
+                   .q_norm = run.normals(dim),
+                   .k_norm = run.normals(dim)};
   for (int i = 0; i < c.n_turned / 2; ++i)
     in.frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.n_turned)));
   for (int row = 0; row < c.n_rows; ++row) {
@@ -253,15 +292,21 @@ void check_heads(int dim, Run& run) {
   const std::size_t block_bytes =
       static_cast<std::size_t>(c.n_kv_head) *
       (c.bytes ? attention::cuda::byte_head_bytes(dim, kBlockSize) : static_cast<std::size_t>(kBlockSize * dim * 2));
-  const std::size_t pool_bytes = 10 * block_bytes, n_q = static_cast<std::size_t>(c.n_rows * c.n_head * dim);
-  const DeviceBytes qkv(in.qkv), q_norm(in.q_norm), k_norm(in.k_norm), frequencies(in.frequencies),
-      positions(in.positions), slots(in.slots), q = poisoned(n_q * 2), keys = poisoned(pool_bytes),
+  const std::size_t pool_bytes = 10 * block_bytes, n_queries = static_cast<std::size_t>(c.n_rows * c.n_head * dim);
+  const int n_q = c.n_head * dim, n_kv = c.n_kv_head * dim;  // of a row
+  const DeviceBytes qkv(in.qkv), bias(in.bias), q_norm(in.q_norm), k_norm(in.k_norm), frequencies(in.frequencies),
+      positions(in.positions), slots(in.slots), q = poisoned(n_queries * 2), keys = poisoned(pool_bytes),
                                                 values = poisoned(pool_bytes);
   launch(executor::cuda::EnterRows{.n_rows = c.n_rows,
                                    .n_head = c.n_head,
                                    .n_kv_head = c.n_kv_head,
                                    .head_dim = dim,
-                                   .qkv = qkv.as<float>(),
+                                   .from_q = {qkv.as<float>(), n_heads * dim},
+                                   .from_k = {qkv.as<float>() + n_q, n_heads * dim},
+                                   .from_v = {qkv.as<float>() + n_q + n_kv, n_heads * dim},
+                                   .q_bias = c.biases ? bias.as<float>() : nullptr,
+                                   .k_bias = c.biases ? bias.as<float>() + n_q : nullptr,
+                                   .v_bias = c.biases ? bias.as<float>() + n_q + n_kv : nullptr,
                                    .q_norm = c.norms ? q_norm.as<float>() : nullptr,
                                    .k_norm = c.norms ? k_norm.as<float>() : nullptr,
                                    .eps = 1e-6F,
@@ -302,11 +347,11 @@ void check_heads(int dim, Run& run) {
   }
   const std::string what = "heads of " + std::to_string(dim) + (c.halves ? ", halves" : ", neighbours") +
                            (c.norms ? ", norms" : "") + (c.bytes ? ", bytes" : "");
-  run.report(what + ", queries", worst(read_bf16(q, n_q), expected_q, 1e-2), kBf16);
+  run.report(what + ", queries", worst(read_bf16(q, n_queries), expected_q, 1e-2), kBf16);
   run.report(what + ", pool (rounding is 1)", in_pool, 1.0);
   if (!c.bytes) return;
   launch(executor::cuda::RotateBack{c.n_rows * c.n_head, dim, q.as<void>()});
-  run.report(what + ", turned back", worst(read_bf16(q, n_q), plain_q, 4.0), 2 * kBf16);
+  run.report(what + ", turned back", worst(read_bf16(q, n_queries), plain_q, 4.0), 2 * kBf16);
 }
 
 int run() {
@@ -316,7 +361,8 @@ int run() {
                                  QuantType::kQ6K, QuantType::kMxfp4})
       check_embeddings(type, run);
   }
-  for (int i = 0; i < 12; ++i) check_norm(run);
+  for (int i = 0; i < 16; ++i) check_norm(run);
+  for (int i = 0; i < 3; ++i) check_norm_of_some(run);
   for (int i = 0; i < 6; ++i) check_gate(run);
   for (int i = 0; i < 8; ++i) {
     for (const int dim : {64, 80, 96, 128, 256}) check_heads(dim, run);

@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <numeric>
+#include <stdexcept>
+
 namespace coppice::test {
 
 namespace {
@@ -61,26 +64,43 @@ DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, 
   attention::cuda::TreeAttention attention = attention_.args();
   attention.block_bytes = std::int64_t{c.block_size} * shape.n_kv_head * shape.head_dim * 2;
   const auto n_rows = static_cast<int>(n_rows_);
+  std::vector<std::int32_t> all_rows(n_rows_);
+  std::iota(all_rows.begin(), all_rows.end(), 0);
+  all_rows_ = DeviceBytes(all_rows);
+  group_ = {slots_.as<std::int32_t>(), attention};
   step_ = {.n_rows = n_rows,
            .tokens = tokens_.as<std::int32_t>(),
            .positions = positions_.as<std::int32_t>(),
-           .slots = slots_.as<std::int32_t>(),
-           .attention = attention,
-           .q = const_cast<void*>(attention.q),
+           .groups = std::span(&group_, 1),
            .n_workers = n_multiprocessors(),
-           .logits = logits_.as<float>(),
-           .sampling = {.n_rows = n_rows,
-                        .n_vocab = shape.n_vocab,
-                        .logits = logits_.as<float>(),
-                        .specs = specs_.as<executor::cuda::SamplerSpec>(),
-                        .edited = edited_.as<float>(),
-                        .candidates = candidates_.as<std::uint64_t>(),
-                        .tokens = drawn_.as<std::int32_t>()},
            .scratch = {.residual = residual_.as<float>(),
                        .product = product_.as<float>(),
                        .normed = normed_.as<void>(),
                        .gated = gated_.as<void>(),
+                       .q = const_cast<void*>(attention.q),
                        .products = {sums_.as<float>(), flags_.as<std::uint32_t>()}}};
+  sampling_ = {.n_rows = n_rows,
+               .n_vocab = shape.n_vocab,
+               .logits = logits_.as<float>(),
+               .specs = specs_.as<executor::cuda::SamplerSpec>(),
+               .edited = edited_.as<float>(),
+               .candidates = candidates_.as<std::uint64_t>(),
+               .tokens = drawn_.as<std::int32_t>()};
+}
+
+void DecoderStepMemory::launch(const executor::cuda::Decoder& decoder, CUstream_st* stream) const {
+  const executor::cuda::OutputRows outputs = {step_.n_rows, all_rows_.as<std::int32_t>(), logits_.as<float>()};
+  for (const char* error : {launch_layers(decoder, step_, stream), launch_outputs(decoder, step_, outputs, stream),
+                            executor::cuda::launch(sampling_, stream)}) {
+    if (error != nullptr) throw std::runtime_error(error);
+  }
+}
+
+void DecoderStepMemory::launch_prompt(const executor::cuda::Decoder& decoder, CUstream_st* stream) const {
+  const executor::cuda::OutputRows last = {1, all_rows_.as<std::int32_t>() + step_.n_rows - 1, logits_.as<float>()};
+  for (const char* error : {launch_layers(decoder, step_, stream), launch_outputs(decoder, step_, last, stream)}) {
+    if (error != nullptr) throw std::runtime_error(error);
+  }
 }
 
 std::vector<float> DecoderStepMemory::logits() const {

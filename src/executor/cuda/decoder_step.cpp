@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cuda/early_rows.h"
-#include "executor/cuda/operators.h"
 
 namespace coppice::executor::cuda {
 
@@ -15,25 +14,32 @@ class StepLauncher {
   StepLauncher(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream)
       : decoder_(decoder), shape_(decoder.shape), step_(step), scratch_(step.scratch), stream_(stream) {}
 
-  const char* run() {
+  const char* run_layers() {
     keep(launch(EmbedRows{.type = decoder_.embeddings.type,
                           .n = shape_.n_embd,
                           .n_rows = step_.n_rows,
                           .embeddings = decoder_.embeddings.weights,
                           .tokens = step_.tokens,
+                          .scale = shape_.embedding_scale,
                           .residual = scratch_.residual},
                 stream_));
-    const float* plus = nullptr;
+    const float *plus = nullptr, *behind = nullptr;
     for (const DecoderLayer& layer : decoder_.layers) {
-      norm(layer.attention_norm, plus);
+      norm(layer.attention_norm, plus, behind);
       attend(layer);
-      norm(layer.ff_norm, scratch_.product);
+      norm(layer.ff_norm, scratch_.product, layer.attention_norm_behind);
       feed_forward(layer);
       plus = scratch_.product;
+      behind = layer.ff_norm_behind;
     }
-    norm(decoder_.final_norm, plus);
-    multiply(decoder_.logits, scratch_.normed, shape_.n_embd, shape_.n_vocab, step_.logits);
-    keep(launch(step_.sampling, stream_));
+    return error_;
+  }
+
+  const char* run_outputs(const OutputRows& rows) {
+    const float* behind = decoder_.layers.empty() ? nullptr : decoder_.layers.back().ff_norm_behind;
+    norm(decoder_.final_norm, decoder_.layers.empty() ? nullptr : scratch_.product, behind, &rows);
+    if (rows.logits != nullptr)
+      multiply(decoder_.logits, rows.n, scratch_.normed, shape_.n_embd, shape_.n_vocab, rows.logits);
     return error_;
   }
 
@@ -42,50 +48,72 @@ class StepLauncher {
     if (error_ == nullptr) error_ = error;
   }
 
-  void norm(const float* weights, const float* plus) {
+  void norm(const float* weights, const float* plus, const float* behind, const OutputRows* rows = nullptr) {
     keep(launch(AddNorm{.n = shape_.n_embd,
-                        .n_rows = step_.n_rows,
+                        .n_rows = rows != nullptr ? rows->n : step_.n_rows,
                         .residual = scratch_.residual,
                         .plus = plus,
+                        .plus_norm = behind,
                         .norm = weights,
                         .eps = shape_.eps,
-                        .out = scratch_.normed},
+                        .out = scratch_.normed,
+                        .rows = rows != nullptr ? rows->rows : nullptr},
                 stream_));
   }
 
-  void multiply(const PackedMatrix& matrix, const void* x, int n_in, int n_out, float* y) {
+  void multiply(const PackedMatrix& matrix, int n_rows, const void* x, int n_in, int n_out, float* y) {
     keep(matmul::cuda::launch_quant_product({.type = matrix.type,
                                              .n_in = n_in,
                                              .n_out = n_out,
-                                             .n_rows = step_.n_rows,
+                                             .n_rows = n_rows,
                                              .weights = matrix.weights,
                                              .x = x,
                                              .y = y,
                                              .scratch = scratch_.products},
                                             stream_));
   }
+  void multiply(const PackedMatrices& matrices) {
+    float* y = scratch_.product;
+    for (int i = 0; i < matrices.n; ++i) {
+      const PackedMatrices::Part& part = matrices.parts[static_cast<std::size_t>(i)];
+      multiply(part.matrix, step_.n_rows, scratch_.normed, shape_.n_embd, part.n_out, y);
+      y += static_cast<std::size_t>(step_.n_rows) * static_cast<std::size_t>(part.n_out);
+    }
+  }
 
   void attend(const DecoderLayer& layer) {
+    const GroupStep& group = step_.groups[static_cast<std::size_t>(layer.group)];
     const int n_q = shape_.n_head * shape_.head_dim, n_kv = shape_.n_kv_head * shape_.head_dim;
-    multiply(layer.qkv, scratch_.normed, shape_.n_embd, n_q + 2 * n_kv, scratch_.product);
+    multiply(layer.qkv);
+    const auto from = [&](int first_out) { return layer.qkv.rows(scratch_.product, step_.n_rows, first_out); };
     keep(launch(EnterRows{.n_rows = step_.n_rows,
                           .n_head = shape_.n_head,
                           .n_kv_head = shape_.n_kv_head,
                           .head_dim = shape_.head_dim,
-                          .qkv = scratch_.product,
-                          .n_turned = shape_.head_dim,
-                          .halves = shape_.halves,
-                          .frequencies = decoder_.frequencies,
+                          .from_q = from(0),
+                          .from_k = from(n_q),
+                          .from_v = from(n_q + n_kv),
+                          .q_bias = layer.q_bias,
+                          .k_bias = layer.k_bias,
+                          .v_bias = layer.v_bias,
+                          .q_norm = layer.q_norm,
+                          .k_norm = layer.k_norm,
+                          .eps = shape_.eps,
+                          .n_turned = layer.rotation.n_turned,
+                          .halves = layer.rotation.halves,
+                          .frequencies = layer.rotation.frequencies,
+                          .magnitude = layer.rotation.magnitude,
                           .positions = step_.positions,
-                          .slots = step_.slots,
-                          .q = step_.q,
-                          .bytes = step_.attention.bytes,
+                          .slots = group.slots,
+                          .q = scratch_.q,
+                          .bytes = group.attention.bytes,
                           .keys = layer.keys,
                           .values = layer.values,
-                          .block_bytes = step_.attention.block_bytes},
+                          .block_bytes = group.attention.block_bytes},
                 stream_));
-    attention::cuda::TreeAttention attention = step_.attention;
-    attention.early = step_.n_rows <= coppice::cuda::kMostEarlyRows;
+    attention::cuda::TreeAttention attention = group.attention;
+    attention.early = step_.n_rows <= coppice::cuda::kMostCrowdingRows;
+    attention.q = scratch_.q;
     attention.keys = layer.keys;
     attention.values = layer.values;
     keep(launch_tree_attention(attention, step_.n_workers, stream_));
@@ -94,14 +122,19 @@ class StepLauncher {
           RotateBack{.n_heads = step_.n_rows * shape_.n_head, .head_dim = shape_.head_dim, .heads = attention.out},
           stream_));
     }
-    multiply(layer.output, attention.out, n_q, shape_.n_embd, scratch_.product);
+    multiply(layer.output, step_.n_rows, attention.out, n_q, shape_.n_embd, scratch_.product);
   }
 
   void feed_forward(const DecoderLayer& layer) {
-    multiply(layer.gate_up, scratch_.normed, shape_.n_embd, 2 * shape_.n_ff, scratch_.product);
-    keep(launch(GateRows{.n = shape_.n_ff, .n_rows = step_.n_rows, .x = scratch_.product, .out = scratch_.gated},
+    multiply(layer.gate_up);
+    keep(launch(GateRows{.gate = shape_.gate,
+                         .n = shape_.n_ff,
+                         .n_rows = step_.n_rows,
+                         .from_gate = layer.gate_up.rows(scratch_.product, step_.n_rows, 0),
+                         .from_up = layer.gate_up.rows(scratch_.product, step_.n_rows, shape_.n_ff),
+                         .out = scratch_.gated},
                 stream_));
-    multiply(layer.down, scratch_.gated, shape_.n_ff, shape_.n_embd, scratch_.product);
+    multiply(layer.down, step_.n_rows, scratch_.gated, shape_.n_ff, shape_.n_embd, scratch_.product);
   }
 
   const Decoder& decoder_;
@@ -114,12 +147,26 @@ class StepLauncher {
 
 }  // namespace
 
+ProductRows PackedMatrices::rows(const float* y, int n_rows, int first_out) const {
+  const Part* part = parts.data();
+  for (; first_out >= part->n_out; ++part) {
+    first_out -= part->n_out;
+    y += static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(part->n_out);
+  }
+  return {y + first_out, part->n_out};
+}
+
 int widest_product(const DecoderShape& shape) {
   return std::max({shape.n_embd, 2 * shape.n_ff, (shape.n_head + 2 * shape.n_kv_head) * shape.head_dim});
 }
 
-const char* launch(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream) {
-  return StepLauncher(decoder, step, stream).run();
+const char* launch_layers(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream) {
+  return StepLauncher(decoder, step, stream).run_layers();
+}
+
+const char* launch_outputs(const Decoder& decoder, const DecoderStep& step, const OutputRows& rows,
+                           CUstream_st* stream) {
+  return StepLauncher(decoder, step, stream).run_outputs(rows);
 }
 
 }  // namespace coppice::executor::cuda

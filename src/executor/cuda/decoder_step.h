@@ -1,12 +1,16 @@
-// A step of a Llama-shaped decoder on an NVIDIA GPU, from tokens to tokens: launches only, no memory of its own, so that a CUDA graph can
-// capture it. What changes from step to step (tokens, positions, slots, the attention's plan, sampling) is read from device memory.
+// A step of a Llama-shaped decoder on an NVIDIA GPU: launches only, no memory of its own, so that a CUDA graph can capture it. What changes
+// from step to step (tokens, positions, slots, the attention's plans, sampling) is read from device memory.
 //
-// Per layer: norm, q k v, rotation and write into the pool, attention over the tree, output, norm, gate and up, SwiGLU, down.
+// Per layer: norm, q k v, rotation and write into the pool, attention over the tree, output, norm, gate and up, gated unit, down.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include "attention/cuda/tree_attention.h"
+#include "executor/cuda/operators.h"
 #include "executor/cuda/sampler.h"
 #include "matmul/cuda/quant_product.h"
 
@@ -15,7 +19,8 @@ namespace coppice::executor::cuda {
 struct DecoderShape {
   int n_embd = 0, n_head = 0, n_kv_head = 0, head_dim = 0, n_ff = 0, n_vocab = 0;
   float eps = 1e-5F;
-  bool halves = false;  ///< how rotated values are paired (EnterRows)
+  float embedding_scale = 1.0F;
+  Gate gate = Gate::kSilu;
 };
 
 /// Packed; in device memory, as all pointers here.
@@ -24,12 +29,43 @@ struct PackedMatrix {
   const std::byte* weights = nullptr;
 };
 
+/// Matrices that the same rows are multiplied by, as up to three: neighbours of one type, packed one behind the other, are one. Their
+/// products lie one behind the other, too.
+struct PackedMatrices {
+  struct Part {
+    PackedMatrix matrix;
+    int n_out = 0;
+  };
+  std::array<Part, 3> parts;
+  int n = 0;
+
+  PackedMatrices() = default;
+  PackedMatrices(std::initializer_list<Part> of) {
+    for (const Part& part : of) parts[static_cast<std::size_t>(n++)] = part;
+  }
+  /// Outputs from first_out on, of n_rows rows whose products begin at y. REQUIRES: there are so many.
+  ProductRows rows(const float* y, int n_rows, int first_out) const;
+};
+
+/// How queries and keys turn (EnterRows).
+struct Rotation {
+  int n_turned = 0;
+  bool halves = false;
+  const float* frequencies = nullptr;  ///< [n_turned / 2]
+  float magnitude = 1.0F;
+};
+
 struct DecoderLayer {
-  const float *attention_norm = nullptr, *ff_norm = nullptr;  ///< [n_embd]
-  PackedMatrix qkv;                                           ///< n_embd to (n_head + 2 n_kv_head) * head_dim
-  PackedMatrix output;                                        ///< n_head * head_dim to n_embd
-  PackedMatrix gate_up;                                       ///< n_embd to 2 n_ff
-  PackedMatrix down;                                          ///< n_ff to n_embd
+  const float *attention_norm = nullptr, *ff_norm = nullptr;                ///< [n_embd]
+  const float *attention_norm_behind = nullptr, *ff_norm_behind = nullptr;  ///< likewise; nullptr: there is none
+  PackedMatrices qkv;                                                   ///< n_embd to (n_head + 2 n_kv_head) * head_dim
+  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  ///< EnterRows; nullptr: there is none
+  const float *q_norm = nullptr, *k_norm = nullptr;                     ///< likewise
+  PackedMatrix output;                                                  ///< n_head * head_dim to n_embd
+  PackedMatrices gate_up;                                               ///< n_embd to 2 n_ff
+  PackedMatrix down;                                                    ///< n_ff to n_embd
+  Rotation rotation;
+  int group = 0;                                 ///< of DecoderStep::groups
   std::byte *keys = nullptr, *values = nullptr;  ///< the layer's part of the pool, blocks block_bytes apart
 };
 
@@ -37,37 +73,48 @@ struct Decoder {
   DecoderShape shape;
   std::span<const DecoderLayer> layers;  ///< on the host
   PackedMatrix embeddings, logits;
-  const float* final_norm = nullptr;   ///< [n_embd]
-  const float* frequencies = nullptr;  ///< [head_dim / 2]
+  const float* final_norm = nullptr;  ///< [n_embd]
 };
 
-/// Scratch for n_rows rows of a step; see step_scratch().
+/// Scratch for n_rows rows of a step.
 struct StepScratch {
   float* residual = nullptr;  ///< [n_rows][n_embd]
   float* product = nullptr;   ///< [n_rows] of the widest product but the logits
   void* normed = nullptr;     ///< [n_rows][n_embd] bf16
   void* gated = nullptr;      ///< [n_rows][n_ff] bf16
+  void* q = nullptr;          ///< [n_rows][n_head][head_dim] bf16, the queries of every group's attention
   matmul::cuda::ProductScratch products;
 };
 /// Numbers of a row of StepScratch::product.
 int widest_product(const DecoderShape& shape);
 
+/// What a layer group's layers share.
+struct GroupStep {
+  const std::int32_t* slots = nullptr;  ///< [n_rows] (EnterRows)
+  /// Heads, plan, scratch, block_bytes, q and out, which are scratch, too. keys and values are the layers' own.
+  attention::cuda::TreeAttention attention;
+};
+
 struct DecoderStep {
   int n_rows = 0;
   const std::int32_t* tokens = nullptr;     ///< [n_rows]
   const std::int32_t* positions = nullptr;  ///< [n_rows]
-  const std::int32_t* slots = nullptr;      ///< [n_rows] (EnterRows)
-  /// Of every layer: heads, plan, scratch, block_bytes, q [n_rows][n_head][head_dim] and out, which are scratch, too. keys and values
-  /// are the layers' own.
-  attention::cuda::TreeAttention attention;
-  void* q = nullptr;        ///< attention.q
-  int n_workers = 0;        ///< launch_tree_attention's
-  float* logits = nullptr;  ///< [n_rows][n_vocab]
-  SampleRows sampling;      ///< of all rows
+  std::span<const GroupStep> groups;        ///< on the host
+  int n_workers = 0;                        ///< launch_tree_attention's
   StepScratch scratch;
 };
 
-/// Launches all of it on `stream`; nullptr or why not.
-const char* launch(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream);
+/// Rows of a step that something is wanted of.
+struct OutputRows {
+  int n = 0;
+  const std::int32_t* rows = nullptr;  ///< [n]
+  float* logits = nullptr;  ///< [n][n_vocab]; nullptr: none. Hidden states lie in StepScratch::normed, either way
+};
+
+/// Launches all layers on `stream`; nullptr or why not.
+const char* launch_layers(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream);
+/// Behind that: the last norm, and logits. May follow more than once, for different rows.
+const char* launch_outputs(const Decoder& decoder, const DecoderStep& step, const OutputRows& rows,
+                           CUstream_st* stream);
 
 }  // namespace coppice::executor::cuda

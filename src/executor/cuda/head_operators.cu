@@ -33,17 +33,14 @@ struct Head {
     __syncwarp();
   }
 
-  /// Angles are taken in double precision: at position 100,000 an f32's last bit is 0.008 radians.
-  __device__ void turn(const EnterRows& a, int position) const {
+  /// turns: of the row, each pair's cosine and sine, times the magnitude.
+  __device__ void turn(const EnterRows& a, const float2* turns) const {
     for (int i = lane; i < a.n_turned / 2; i += 32) {
-      constexpr double kTurn = 6.283185307179586;
-      const double angle = static_cast<double>(position) * static_cast<double>(a.frequencies[i]);
-      float sine, cosine;
-      sincosf(static_cast<float>(angle - kTurn * rint(angle / kTurn)), &sine, &cosine);
+      const float cosine = turns[i].x, sine = turns[i].y;
       float &first = x[a.halves ? i : 2 * i], &second = x[a.halves ? i + a.n_turned / 2 : 2 * i + 1];
       const float u = first, v = second;
-      first = (u * cosine - v * sine) * a.magnitude;
-      second = (u * sine + v * cosine) * a.magnitude;
+      first = u * cosine - v * sine;
+      second = u * sine + v * cosine;
     }
     __syncwarp();
   }
@@ -104,25 +101,42 @@ struct Head {
   }
 };
 
+/// By all threads of a thread block. Angles are taken in double precision: at position 100,000 an f32's last bit is 0.008 radians.
+__device__ void find_turns(const EnterRows& a, int position, float2* turns) {
+  for (int i = static_cast<int>(threadIdx.x); i < a.n_turned / 2; i += 32 * kWarps) {
+    constexpr double kTurn = 6.283185307179586;
+    const double angle = static_cast<double>(position) * static_cast<double>(a.frequencies[i]);
+    float sine, cosine;
+    sincosf(static_cast<float>(angle - kTurn * rint(angle / kTurn)), &sine, &cosine);
+    turns[i] = {cosine * a.magnitude, sine * a.magnitude};
+  }
+  __syncthreads();
+}
+
 /// A warp a head: of a row first the queries, then keys, then values.
 __global__ __launch_bounds__(32 * kWarps) void enter_rows(const EnterRows a) {
   __shared__ float memory[kWarps][kMostDim];
+  __shared__ float2 turns[kMostDim / 2];
   allow_next_launch();
   wait_for_launch_before();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_heads = a.n_head + 2 * a.n_kv_head;
   const int head = static_cast<int>(blockIdx.x) * kWarps + warp, row = static_cast<int>(blockIdx.y);
+  find_turns(a, a.positions[row], turns);
   if (head >= n_heads) return;
   const bool is_q = head < a.n_head, is_v = head >= a.n_head + a.n_kv_head;
   const int slot = a.slots[row];
   if (!is_q && slot < 0) return;
   const Head h{memory[warp], a.head_dim, lane};
-  const float* from = a.qkv + (static_cast<std::size_t>(row) * n_heads + head) * a.head_dim;
-  for (int i = lane; i < a.head_dim; i += 32) h.x[i] = from[i];
+  const ProductRows& rows = is_q ? a.from_q : is_v ? a.from_v : a.from_k;
+  const float* bias = is_q ? a.q_bias : is_v ? a.v_bias : a.k_bias;
+  const int of_its_kind = (is_q ? head : (head - a.n_head) % a.n_kv_head) * a.head_dim;
+  const float* from = rows.x + static_cast<std::size_t>(row) * rows.stride + of_its_kind;
+  for (int i = lane; i < a.head_dim; i += 32) h.x[i] = from[i] + (bias != nullptr ? bias[of_its_kind + i] : 0.0F);
   __syncwarp();
   const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
   if (norm != nullptr) h.normalise(norm, a.eps);
-  if (!is_v) h.turn(a, a.positions[row]);
+  if (!is_v) h.turn(a, turns);
   if (a.bytes) h.rotate();
   if (is_q) {
     h.write_numbers(static_cast<std::byte*>(a.q) + (static_cast<std::size_t>(row) * a.n_head + head) * a.head_dim * 2);

@@ -35,16 +35,27 @@ struct AddNorm {
   const float* norm = nullptr;       ///< [n]
   float eps = 0.0F;
   void* out = nullptr;  ///< [n_rows][n] bf16
+  /// [n_rows] Which rows of residual and plus are read; the residual stays as it is. nullptr: all in order.
+  const std::int32_t* rows = nullptr;
 };
 inline constexpr int kMostNormed = 16384;
 const char* launch(const AddNorm& args, CUstream_st* stream);
+
+/// Numbers that a product gave: row i begins `stride` numbers behind row i - 1. x and stride: multiples of 4 numbers.
+struct ProductRows {
+  const float* x = nullptr;
+  int stride = 0;
+};
 
 /// From a product's q, k and v: queries for attention, keys and values in the pool.
 struct EnterRows {
   int n_rows = 0;
   int n_head = 0, n_kv_head = 0;
   int head_dim = 0;                         ///< a multiple of 16, at most 256
-  const float* qkv = nullptr;               ///< [n_rows][n_head + 2 n_kv_head][head_dim]
+  ProductRows from_q, from_k, from_v;       ///< [heads][head_dim] each
+  const float* q_bias = nullptr;            ///< [n_head][head_dim], added first; nullptr: nothing is
+  const float* k_bias = nullptr;            ///< [n_kv_head][head_dim], likewise
+  const float* v_bias = nullptr;            ///< likewise
   const float* q_norm = nullptr;            ///< [head_dim]; nullptr: queries are not normalised
   const float* k_norm = nullptr;            ///< likewise
   float eps = 0.0F;                         ///< of these norms
@@ -71,12 +82,12 @@ const char* launch(const RotateBack& args, CUstream_st* stream);
 
 enum class Gate : std::uint8_t { kSilu, kGelu };  ///< kGelu: its approximation by tanh
 
-/// A gated linear unit: out = gate(x[first half]) * x[second half].
+/// A gated linear unit: out = gate(from_gate) * from_up.
 struct GateRows {
   Gate gate = Gate::kSilu;
-  int n = 0, n_rows = 0;     ///< n: a multiple of 4
-  const float* x = nullptr;  ///< [n_rows][2 n]
-  void* out = nullptr;       ///< [n_rows][n] bf16
+  int n = 0, n_rows = 0;           ///< n: a multiple of 4
+  ProductRows from_gate, from_up;  ///< [n] each
+  void* out = nullptr;             ///< [n_rows][n] bf16
 };
 const char* launch(const GateRows& args, CUstream_st* stream);
 

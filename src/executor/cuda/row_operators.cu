@@ -1,6 +1,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "cuda/launch.cuh"
 #include "cuda/warp_product.cuh"
 #include "executor/cuda/operators.h"
@@ -78,11 +80,11 @@ __global__ void embed_rows(const EmbedRows a) {
 }
 
 constexpr int kNormThreads = 1024, kMostFours = kMostNormed / 4 / kNormThreads;
+constexpr int kManyRows = 512;
 
 __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
   __shared__ float parts[32];
   const int n_fours = a.n / 4, thread = static_cast<int>(threadIdx.x), n_threads = static_cast<int>(blockDim.x);
-  const std::size_t first = static_cast<std::size_t>(blockIdx.x) * n_fours;
   float4 x[kMostFours], y[kMostFours];
   const auto of_each = [&](auto act) {
 #pragma unroll
@@ -96,6 +98,8 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
   };
   allow_next_launch();
   wait_for_launch_before();
+  const std::size_t to = static_cast<std::size_t>(blockIdx.x) * n_fours;
+  const std::size_t first = a.rows != nullptr ? static_cast<std::size_t>(a.rows[blockIdx.x]) * n_fours : to;
   auto* residual = reinterpret_cast<float4*>(a.residual) + first;
   of_each([&](int i, int at) { x[i] = residual[at]; });
   if (a.plus != nullptr) {
@@ -108,13 +112,13 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
       x[i].y += y[i].y * by * w.y;
       x[i].z += y[i].z * by * w.z;
       x[i].w += y[i].w * by * w.w;
-      residual[at] = x[i];
+      if (a.rows == nullptr) residual[at] = x[i];
     });
   }
   const float by = normal(x);
   of_each([&](int i, int at) {
     const float4 w = reinterpret_cast<const float4*>(a.norm)[at];
-    static_cast<uint2*>(a.out)[first + at] =
+    static_cast<uint2*>(a.out)[to + at] =
         to_bf16({x[i].x * by * w.x, x[i].y * by * w.y, x[i].z * by * w.z, x[i].w * by * w.w});
   });
 }
@@ -133,8 +137,10 @@ __global__ void gate_rows(const GateRows a) {
   const int n_fours = a.n / 4, row = static_cast<int>(blockIdx.y);
   const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (at >= n_fours) return;
-  const auto* x = reinterpret_cast<const float4*>(a.x) + static_cast<std::size_t>(row) * 2 * n_fours;
-  const float4 z = x[at], u = x[at + n_fours];
+  const auto four_of = [&](const ProductRows& from) {
+    return reinterpret_cast<const float4*>(from.x + static_cast<std::size_t>(row) * from.stride)[at];
+  };
+  const float4 z = four_of(a.from_gate), u = four_of(a.from_up);
   static_cast<uint2*>(a.out)[static_cast<std::size_t>(row) * n_fours + at] =
       to_bf16({gated<kGate>(z.x, u.x), gated<kGate>(z.y, u.y), gated<kGate>(z.z, u.z), gated<kGate>(z.w, u.w)});
 }
@@ -171,7 +177,10 @@ const char* launch(const EmbedRows& args, CUstream_st* stream) {
 
 const char* launch(const AddNorm& args, CUstream_st* stream) {
   if (args.n > kMostNormed || args.n % 4 != 0) return "no norm of so many values";
-  const int n_threads = args.n / 4 >= kNormThreads ? kNormThreads : (args.n / 4 + 31) / 32 * 32;
+  // Few rows: as many threads as there is work for. Many: more rows at once.
+  const int of_thread = args.n_rows > kManyRows ? kMostFours : 1;
+  const int of_threads = (args.n / 4 + of_thread - 1) / of_thread;
+  const int n_threads = std::min(kNormThreads, (of_threads + 31) / 32 * 32);
   return launch_early(add_norm,
                       {.n_blocks = args.n_rows, .n_threads = n_threads, .early = args.n_rows <= kMostEarlyRows}, stream,
                       args);

@@ -303,8 +303,8 @@ __global__ __launch_bounds__(kThreads) void sample_rows(const SampleRows a) {
 const char* launch(const SampleRows& args, CUstream_st* stream) {
   return coppice::cuda::launch_early(
       sample_rows,
-      {.n_blocks = args.n_rows, .n_threads = kThreads, .early = args.n_rows <= coppice::cuda::kMostEarlyRows}, stream,
-      args);
+      {.n_blocks = args.n_rows, .n_threads = kThreads, .early = args.n_rows <= coppice::cuda::kMostCrowdingRows},
+      stream, args);
 }
 
 }  // namespace coppice::executor::cuda

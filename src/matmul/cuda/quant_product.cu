@@ -212,7 +212,7 @@ const char* launch(const QuantProduct& p, cudaStream_t stream) {
   const LaunchShape shape = {.n_blocks = n_blocks,
                              .n_threads = 32 * n_warps,
                              .shared_bytes = n_warps * of_warp,
-                             .early = p.n_rows <= coppice::cuda::kMostEarlyRows};
+                             .early = p.n_rows <= coppice::cuda::kMostCrowdingRows};
   return launch_early(multiply_quantised<kType, kTiles, kRowTiles>, shape, stream, p);
 }
 

@@ -11,7 +11,8 @@
 namespace coppice::matmul::cuda {
 
 /// Rings of half a multiprocessor's memory, so that two blocks work at once or the next launch's fetches its weights already; tiles of
-/// many rows need all of it.
+/// many rows need all of it. From kMostCrowdingRows on a block that has a multiprocessor for itself takes more than half, so that two of an
+/// early launch can't meet on one while another has none.
 template <QuantType kType, int kRows>
 const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
   using Form = TileForm<kType, kRows>;
@@ -21,11 +22,7 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
   CUtensorMap map;
   if (const char* error = coppice::cuda::describe_rows(map, p.x, p.n_rows, p.n_in, kRows)) return error;
   constexpr bool kHalf = tile_blocks(kRows) == 2;
-  const int most_bytes = kHalf ? device().half() : device().shared_bytes;
   TileLaunch launch{};
-  launch.row_slots = kRows >= 64 ? 4 : 8;
-  for (launch.weight_slots = 6; launch.weight_slots > 2; --launch.weight_slots)
-    if (Form::bytes(launch.weight_slots, launch.row_slots) <= most_bytes) break;
   TileGrid& grid = launch.grid;
   grid.n_stages = (p.n_in + Form::kStage - 1) / Form::kStage;
   grid.n_row_tiles = (p.n_rows + kRows - 1) / kRows;
@@ -34,12 +31,19 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
   constexpr int kFewInputs = 2600;
   const int n_multiprocessors = device().n_multiprocessors;
   const bool two = kHalf && static_cast<std::int64_t>(grid.n_tiles) * p.n_in >= 2LL * n_multiprocessors * kFewInputs;
+  const bool alone = !two && p.n_rows > coppice::cuda::kMostCrowdingRows;
+  launch.row_slots = kRows < 64 ? 8 : kHalf && alone ? 6 : 4;
+  for (launch.weight_slots = 6; launch.weight_slots > 2; --launch.weight_slots)
+    if (Form::bytes(launch.weight_slots, launch.row_slots) <=
+        (kHalf && !alone ? device().half() : device().shared_bytes))
+      break;
   int n_blocks = tuning.n_tile_blocks > 0 ? tuning.n_tile_blocks : two ? 2 * n_multiprocessors : n_multiprocessors;
-  n_blocks = std::min({n_blocks, (kHalf ? 2 : 1) * n_multiprocessors, grid.n_tiles * grid.n_stages});
+  n_blocks = std::min({n_blocks, (kHalf && !alone ? 2 : 1) * n_multiprocessors, grid.n_tiles * grid.n_stages});
   grid.n_shared = grid.n_tiles % n_blocks;
+  const int bytes = Form::bytes(launch.weight_slots, launch.row_slots);
   const LaunchShape shape = {.n_blocks = n_blocks,
                              .n_threads = kTileThreads,
-                             .shared_bytes = Form::bytes(launch.weight_slots, launch.row_slots),
+                             .shared_bytes = alone ? std::max(bytes, device().half() + 1024) : bytes,
                              .early = p.n_rows <= coppice::cuda::kMostEarlyRows};
   return launch_early(multiply_tiles<kType, kRows>, shape, stream, p, launch, map);
 }
