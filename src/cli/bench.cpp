@@ -17,7 +17,7 @@
 
 #include "cli/bench_engine.h"
 #include "cli/bench_quality.h"
-#include "executor/ggml/ggml_executor.h"
+#include "cli/devices.h"
 #include "text/vocabulary.h"
 
 namespace coppice::cli {
@@ -27,6 +27,7 @@ constexpr const char* kQuality = "quality";
 
 struct BenchOptions {
   std::string model;
+  std::string device = "cpu";
   executor::GgmlOptions ggml;
   std::string name = "stream";
   std::string text;  ///< file, for quality
@@ -37,7 +38,9 @@ struct BenchOptions {
 };
 
 std::unique_ptr<executor::Executor> load(const BenchOptions& options, const executor::GgmlOptions& ggml) {
-  return executor::load_ggml_executor(model::load_model(options.model), ggml, {});
+  model::Model model = model::load_model(options.model);
+  const Device device = choose_device(options.device, model, ggml);
+  return device.load(std::move(model), ggml, {});
 }
 
 /// Medians over `repeat` runs, after one that reads the weights and makes the graphs.
@@ -121,6 +124,9 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--repeat", options->repeat, "Runs after the warm-up")
       ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--device", options->device, "As serve's")
+      ->check(CLI::Validator(check_device, ""))
       ->capture_default_str();
   command->add_option("--threads,-t", options->ggml.n_threads, "Compute threads (default: one for each core)")
       ->check(CLI::Range(1, 512));

@@ -13,6 +13,7 @@
 #include "cli/child_server.h"
 #include "cli/demo_burst.h"
 #include "cli/demo_text.h"
+#include "cli/devices.h"
 
 namespace coppice::cli {
 namespace {
@@ -20,13 +21,15 @@ namespace {
 struct DemoOptions {
   std::string model;
   int threads = 0;
+  std::string device = "auto";
   bool print_requests = false;
 };
 
 BurstResult run_once(const DemoOptions& options, bool share) {
   const std::string_view name = share ? "on" : "off";
   const auto log = std::filesystem::read_symlink("/proc/self/exe").replace_filename(fmt::format("demo-{}.log", name));
-  std::vector<std::string> arguments = {"--model", options.model, "--share", std::string(name), "--kv-bytes", "512MiB"};
+  std::vector<std::string> arguments = {"--model",    options.model, "--share",  std::string(name),
+                                        "--kv-bytes", "512MiB",      "--device", options.device};
   if (options.threads > 0) arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
   fmt::print(stderr, "  sharing {}: loading the model and answering ...\n", name);
   const ChildServer server(arguments, log);
@@ -117,6 +120,9 @@ void add_demo(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<DemoOptions>();
   CLI::App* command = app.add_subcommand("demo", "Send eight requests on one prefix at once, with sharing on and off");
   command->add_option("--model,-m", options->model, "GGUF file")->required()->check(CLI::ExistingFile);
+  command->add_option("--device", options->device, "What computes: as serve's")
+      ->check(CLI::Validator(check_device, ""))
+      ->capture_default_str();
   command->add_option("--threads,-t", options->threads, "Compute threads of the server (default: one for each core)")
       ->check(CLI::PositiveNumber);
   command->add_flag("--requests", options->print_requests, "Only print the requests' JSON bodies, one a line");

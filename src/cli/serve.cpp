@@ -20,11 +20,11 @@
 #endif
 
 #include "cli/cache_config.h"
+#include "cli/devices.h"
 #include "cli/free_memory.h"
 #include "cli/local_models.h"
 #include "cli/serve_options.h"
 #include "engine/engine.h"
-#include "executor/ggml/ggml_executor.h"
 #include "kv/cache.h"
 #include "model/model.h"
 #include "server/api/json.h"
@@ -156,13 +156,15 @@ struct ServerEnd {
 /// What the files hold, but for the weights, which take long to load. A bad file ends the process here, before the port opens.
 struct Opened {
   model::Model model;
+  Device device;
   std::shared_ptr<const text::Vocabulary> vocabulary;
   std::shared_ptr<const text::ChatTemplate> chat_template;
 };
 
 Opened open_files(ServeOptions& o) {
   Opened opened{.model = model::load_model(o.model)};
-  settle_memory(o, opened.model.file->size());
+  opened.device = choose_device(o.device, opened.model, o.ggml);
+  if (!opened.device.is_gpu()) settle_memory(o, opened.model.file->size());
   opened.vocabulary = std::make_shared<const text::Vocabulary>(o.model);
   if (opened.vocabulary->size() > opened.model.spec.n_vocab) {
     throw std::runtime_error(fmt::format("{} is damaged: it has {} tokens in the vocabulary, {} in the embedding",
@@ -188,7 +190,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   o.ggml.max_rows = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest budget
   o.ggml.max_sequences = o.engine.max_batch;
   const engine::Pooling pooling = choose_pooling(o.pooling, opened.model.spec.pooling);
-  const auto executor = executor::load_ggml_executor(std::move(opened.model), o.ggml, progress);
+  const auto executor = opened.device.load(std::move(opened.model), o.ggml, progress);
   progress("starting", 1);
 
   const executor::ExecutorInfo& info = executor->info();
@@ -260,7 +262,7 @@ int serve(ServeOptions o) {
   o.server.api.cache_reports = cache_reports(o);
   server::Server server(o.server);
   server.start();
-  spdlog::info("listening on {}, loading {}", server.url(), o.model);
+  spdlog::info("listening on {}, loading {} for {}", server.url(), o.model, opened.device.text());
   try {
     load_and_run(o, std::move(opened), server);
   } catch (const Interrupted&) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "cli/devices.h"
+
 namespace coppice::cli {
 namespace {
 
@@ -88,6 +90,12 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->check(CLI::IsMember({0}) | CLI::Range(2, 1 << 30))  // one for the prompt, one for the answer
       ->envname("LLAMA_ARG_CTX_SIZE")
       ->group(group);
+  command
+      .add_option("--device", o.device,
+                  "What computes: auto (a GPU that runs the model, else the CPU), cpu, cuda, cuda:N (an NVIDIA GPU)")
+      ->check(CLI::Validator(check_device, ""))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core)")
       ->transform(minus_one_as("0"))
       ->check(CLI::Range(0, 512))
@@ -105,7 +113,7 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Cache and scheduling";
   command
       .add_option("--kv-bytes", o.ggml.kv_bytes,
-                  "Size of the KV pool: 512MiB, 2GB, bytes (default: a quarter of free memory)")
+                  "Size of the KV pool: 512MiB, 2GB, bytes (default: a quarter of free memory; of a GPU's most)")
       ->transform(not_negative())
       ->transform(CLI::AsSizeValue(true))
       ->group(group);

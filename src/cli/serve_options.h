@@ -26,6 +26,7 @@ struct ServeOptions {
   std::string isolate = "none";
   std::string cache_report;  ///< empty: by the other options
   std::string log_level = "info";
+  std::string device = "auto";
   std::int32_t context = 0;  ///< 0: the model's, as far as the pool holds
   executor::GgmlOptions ggml;
   engine::EngineConfig engine;

@@ -1,0 +1,58 @@
+// DeviceWeights: a model's weights in the GPU's memory, as a Decoder. Owns the memory. Immutable after construction, but for the layers'
+// places in the pool.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "executor/base/progress.h"
+#include "executor/cuda/decoder_step.h"
+#include "executor/cuda/device_memory.h"
+#include "model/model.h"
+
+namespace coppice::executor::cuda {
+
+class DeviceWeights {
+ public:
+  /// Packs and copies on all cores; gives the file's pages back. Tells stage "weights" of the progress, whose exceptions end it. Throws
+  /// model::LoadError when the GPU has too little memory. REQUIRES: misfit(model) is empty.
+  DeviceWeights(const model::Model& model, const Progress& progress);
+  DeviceWeights(const DeviceWeights&) = delete;
+  DeviceWeights& operator=(const DeviceWeights&) = delete;
+
+  /// Layers' groups, keys and values are left to fill in.
+  std::vector<DecoderLayer>& layers() { return layers_; }
+  /// Valid as long as this is. With layers() as they are.
+  Decoder decoder() const;
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  /// Rows of a matrix that a thread packs and copies at once.
+  struct Piece {
+    model::TensorId tensor = model::kNoTensor;
+    std::int64_t first = 0, n = 0;
+    std::byte* to = nullptr;
+  };
+
+  const model::TensorInfo& info(model::TensorId id) const;
+  const float* numbers(model::TensorId id);
+  PackedMatrix matrix(model::TensorId id);
+  PackedMatrices joined(std::initializer_list<model::TensorId> ids);
+  std::byte* take(std::size_t bytes);
+  void add_pieces(model::TensorId id, std::byte* to);
+  Rotation rotation(const model::AttentionSpec& mixer, std::span<const DeviceMemory> frequencies) const;
+  void add_layer(const model::LayerSpec& layer, std::span<const DeviceMemory> frequencies);
+  void copy_pieces(const Progress& progress);
+  void check_room() const;
+
+  const model::Model& model_;
+  DecoderShape shape_;
+  std::vector<DeviceMemory> memory_, frequencies_;
+  std::vector<DecoderLayer> layers_;
+  std::vector<Piece> pieces_;
+  PackedMatrix embeddings_, logits_;
+  const float* final_norm_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace coppice::executor::cuda

@@ -1,0 +1,18 @@
+// Which models the CUDA executor runs. Knows no CUDA.
+#pragma once
+
+#include <string>
+
+#include "model/model.h"
+
+namespace coppice::executor::cuda {
+
+/// Why this executor can't run a model, as part of a sentence ("experts"); empty: it can.
+std::string misfit(const model::Model& model);
+
+/// The models that it can run, for an error's sentence.
+inline constexpr const char* kFitting =
+    "dense decoders without softcaps of the families llama (Llama, Mistral, SmolLM, ...), qwen2, qwen3, gemma, gemma3, "
+    "glm4, phi3, smollm3, seed_oss, internlm2, ernie4_5";
+
+}  // namespace coppice::executor::cuda

@@ -1,0 +1,83 @@
+#include "executor/cuda/packed_rows.h"
+
+#include <ggml.h>
+
+#include <bit>
+#include <cstring>
+#include <span>
+
+namespace coppice::executor::cuda {
+
+namespace {
+
+using matmul::QuantType;
+
+/// Rounded to the nearest, halves to even; NaN stays one.
+std::uint16_t to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (x != x) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
+  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/// n numbers of whole blocks of the tensor's type, from `bytes` on.
+std::vector<float> numbers(const model::TensorInfo& tensor, const std::byte* bytes, std::size_t n) {
+  std::vector<float> to(n);
+  const auto type = static_cast<ggml_type>(tensor.type);
+  if (type == GGML_TYPE_F32) {
+    std::memcpy(to.data(), bytes, n * sizeof(float));
+  } else {
+    ggml_get_type_traits(type)->to_float(bytes, to.data(), static_cast<std::int64_t>(n));
+  }
+  return to;
+}
+
+}  // namespace
+
+QuantType packed_type(const model::TensorInfo& tensor) {
+  switch (static_cast<ggml_type>(tensor.type)) {
+    case GGML_TYPE_Q4_0:
+      return QuantType::kQ4_0;
+    case GGML_TYPE_Q8_0:
+      return QuantType::kQ8_0;
+    case GGML_TYPE_Q4_K:
+      return QuantType::kQ4K;
+    case GGML_TYPE_Q5_K:
+      return QuantType::kQ5K;
+    case GGML_TYPE_Q6_K:
+      return QuantType::kQ6K;
+    case GGML_TYPE_MXFP4:
+      return QuantType::kMxfp4;
+    default:
+      return QuantType::kBf16;
+  }
+}
+
+std::size_t packed_bytes(QuantType type, std::int64_t n_in, std::int64_t n_out) {
+  const matmul::cuda::ChunkForm form = matmul::cuda::chunk_form(type);
+  const std::int64_t n_tiles = (n_out + matmul::cuda::kTileOutputs - 1) / matmul::cuda::kTileOutputs;
+  return static_cast<std::size_t>(n_tiles * (n_in / form.inputs) * form.bytes());
+}
+
+std::vector<std::byte> pack_rows(const model::GgufFile& file, const model::TensorInfo& tensor, std::int64_t first,
+                                 std::int64_t n) {
+  const auto n_in = static_cast<std::size_t>(tensor.shape[0]), n_rows = static_cast<std::size_t>(n);
+  const std::size_t row_bytes = ggml_row_size(static_cast<ggml_type>(tensor.type), tensor.shape[0]);
+  const auto bytes = file.tensor_bytes(tensor).subspan(static_cast<std::size_t>(first) * row_bytes, n_rows * row_bytes);
+  const QuantType type = packed_type(tensor);
+  const auto pack = [&](std::span<const std::byte> rows) {
+    return matmul::cuda::pack(type, static_cast<int>(n_in), static_cast<int>(n), rows);
+  };
+  if (type != QuantType::kBf16 || static_cast<ggml_type>(tensor.type) == GGML_TYPE_BF16) return pack(bytes);
+  std::vector<std::uint16_t> rounded;
+  rounded.reserve(n_in * n_rows);
+  for (std::size_t row = 0; row < n_rows; ++row) {
+    for (const float x : numbers(tensor, bytes.data() + row * row_bytes, n_in)) rounded.push_back(to_bf16(x));
+  }
+  return pack(std::as_bytes(std::span(rounded)));
+}
+
+std::vector<float> plain_numbers(const model::GgufFile& file, const model::TensorInfo& tensor) {
+  return numbers(tensor, file.tensor_bytes(tensor).data(), static_cast<std::size_t>(tensor.shape[0]));
+}
+
+}  // namespace coppice::executor::cuda

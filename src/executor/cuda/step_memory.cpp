@@ -1,0 +1,140 @@
+#include "executor/cuda/step_memory.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace coppice::executor::cuda {
+
+namespace {
+
+using attention::cuda::Item;
+using attention::cuda::ItemRow;
+using attention::cuda::MergeRow;
+using attention::cuda::TreeCounts;
+
+constexpr std::size_t kAlignment = 256;
+
+}  // namespace
+
+StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
+                       int n_workers, bool bytes, std::size_t page_bytes)
+    : shape_(shape), n_workers_(n_workers), most_logit_rows_(std::min(limits.max_rows, kMostLogitRows)) {
+  const auto rows = static_cast<std::size_t>(limits.max_rows);
+  const auto count = [](int n) { return static_cast<std::size_t>(n); };
+  tokens_ = place(rows * 4);
+  positions_ = place(rows * 4);
+  outputs_ = place(2 * rows * 4);
+  places_.resize(groups.size());
+  for (GroupPlaces& p : places_) {
+    p.slots = place(rows * 4);
+    p.counts = place(sizeof(TreeCounts));
+  }
+  head_end_ = end_;
+  for (GroupPlaces& p : places_) {
+    p.items = place((count(limits.tree.items) + count(n_workers) + 1) * sizeof(Item));  // a launch reads ahead
+    p.rows = place(count(limits.tree.item_rows) * sizeof(ItemRow));
+    p.merge_rows = place(count(limits.tree.merge_rows) * sizeof(MergeRow));
+  }
+  arena_ = DeviceMemory(end_, "a step's plan");
+  staged_ = PinnedMemory(end_);
+
+  const auto scratch = [&](int n_numbers, std::size_t bytes_each) {
+    return DeviceMemory(rows * count(n_numbers) * bytes_each, "a step");
+  };
+  const int n_q = shape.n_head * shape.head_dim;
+  residual_ = scratch(shape.n_embd, 4);
+  product_ = scratch(widest_product(shape), 4);
+  normed_ = scratch(shape.n_embd, 2);
+  gated_ = scratch(shape.n_ff, 2);
+  q_ = scratch(n_q, 2);
+  attended_ = scratch(n_q, 2);
+  sums_ = DeviceMemory(matmul::cuda::product_scratch_sums() * sizeof(float), "a step");
+  flags_ = DeviceMemory(matmul::cuda::kProductFlags * sizeof(std::uint32_t), "a step");
+  const std::size_t states = count(limits.tree.slots) * count(shape.n_head);
+  tree_sums_ = DeviceMemory(states * count(shape.head_dim) * sizeof(float), "partial states of attention");
+  tree_states_ = DeviceMemory(states * 2 * sizeof(float), "partial states of attention");
+  tree_control_ = DeviceMemory(attention::cuda::kControlWords * sizeof(std::uint32_t), "a step");
+  logits_ = DeviceMemory(count(most_logit_rows_) * count(shape.n_vocab) * sizeof(float), "logits");
+
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const attention::HeadShape& heads = groups[g].heads;
+    const GroupPlaces& p = places_[g];
+    groups_.push_back(
+        {arena_.as<std::int32_t>(p.slots.at),
+         {.bytes = bytes,
+          .head_dim = heads.head_dim,
+          .n_head = heads.n_head,
+          .n_kv_head = heads.n_kv_head,
+          .scale = heads.scale,
+          .q = q_.as<void>(),
+          .out = attended_.as<void>(),
+          .block_bytes = static_cast<std::int64_t>(page_bytes),
+          .counts = arena_.as<TreeCounts>(p.counts.at),
+          .items = arena_.as<Item>(p.items.at),
+          .rows = arena_.as<ItemRow>(p.rows.at),
+          .merge_rows = arena_.as<MergeRow>(p.merge_rows.at),
+          .scratch = {tree_sums_.as<float>(), tree_states_.as<float>(), tree_control_.as<std::uint32_t>()}}});
+  }
+}
+
+StepMemory::Place StepMemory::place(std::size_t bytes) {
+  const Place p{end_, bytes};
+  end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return p;
+}
+
+void StepMemory::stage(const Place& place, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(staged_.as<std::byte>(place.at), from, bytes);
+}
+
+void StepMemory::copy(std::size_t at, std::size_t bytes, CUstream_st* stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(arena_.as<std::byte>(at), staged_.as<std::byte>(at), bytes, cudaMemcpyHostToDevice, stream),
+        "copying a step");
+}
+
+void StepMemory::upload(const Batch& batch, const StepPlan& plan, CUstream_st* stream) {
+  stage(tokens_, batch.tokens.data(), batch.tokens.size() * 4);
+  stage(positions_, plan.positions().data(), plan.positions().size() * 4);
+  stage(outputs_, batch.logit_rows.data(), batch.logit_rows.size() * 4);
+  stage({outputs_.at + batch.logit_rows.size() * 4, 0}, batch.hidden_rows.data(), batch.hidden_rows.size() * 4);
+  for (std::size_t g = 0; g < places_.size(); ++g) {
+    const StepPlan::Group& group = plan.group(g);
+    const attention::cuda::TreePlan& tree = *group.tree;
+    const TreeCounts counts = {static_cast<std::int32_t>(tree.items.size()),
+                               static_cast<std::int32_t>(tree.merge_rows.size())};
+    stage(places_[g].slots, group.slots.data(), group.slots.size_bytes());
+    stage(places_[g].counts, &counts, sizeof counts);
+    const auto large = [&](const Place& place, const auto& values) {
+      const std::size_t bytes = values.size() * sizeof(values[0]);
+      stage(place, values.data(), bytes);
+      copy(place.at, bytes, stream);
+    };
+    large(places_[g].items, tree.items);
+    large(places_[g].rows, tree.rows);
+    large(places_[g].merge_rows, tree.merge_rows);
+  }
+  copy(0, head_end_, stream);
+}
+
+DecoderStep StepMemory::step(int n_rows) const {
+  return {.n_rows = n_rows,
+          .tokens = arena_.as<std::int32_t>(tokens_.at),
+          .positions = arena_.as<std::int32_t>(positions_.at),
+          .groups = groups_,
+          .n_workers = n_workers_,
+          .scratch = {.residual = residual_.as<float>(),
+                      .product = product_.as<float>(),
+                      .normed = normed_.as<void>(),
+                      .gated = gated_.as<void>(),
+                      .q = q_.as<void>(),
+                      .products = {sums_.as<float>(), flags_.as<std::uint32_t>()}}};
+}
+
+OutputRows StepMemory::outputs(int first, int n, bool logits) const {
+  return {n, arena_.as<std::int32_t>(outputs_.at) + first, logits ? logits_.as<float>() : nullptr};
+}
+
+}  // namespace coppice::executor::cuda

@@ -1,0 +1,107 @@
+#include "executor/cuda/step_plan.h"
+
+#include <algorithm>
+
+namespace coppice::executor::cuda {
+
+namespace {
+
+using attention::cuda::TreeLimits;
+using attention::cuda::TreePlan;
+
+/// Slots that some row sees, each once.
+std::uint64_t visible_slots(const attention::SharePlan& plan) {
+  std::uint64_t slots = 0;
+  for (const attention::Run& run : plan.runs) {
+    const auto rows = plan.rows_of(run);
+    slots += static_cast<std::uint64_t>(std::ranges::max(rows, {}, &attention::RowInterval::hi).hi -
+                                        std::ranges::min(rows, {}, &attention::RowInterval::lo).lo);
+  }
+  return slots;
+}
+
+/// Slots that the items' copies bring in.
+std::uint64_t fetched_slots(const TreePlan& plan) {
+  std::uint64_t blocks = 0;
+  for (const attention::cuda::Item& item : plan.items) blocks += static_cast<std::uint64_t>(item.n_blocks);
+  return blocks * attention::cuda::kBlockSize;
+}
+
+}  // namespace
+
+StepLimits step_limits(int max_rows, int max_sequences, int context, const attention::HeadShape& heads,
+                       std::size_t state_bytes) {
+  const TreeLimits least = attention::cuda::worst_case(1, 1, context);
+  TreeLimits limits = attention::cuda::worst_case(max_rows, max_sequences, context);
+  const auto of_slot = static_cast<std::size_t>(heads.n_head) * static_cast<std::size_t>(heads.head_dim + 2) * 4;
+  const int fit = static_cast<int>(std::min<std::size_t>(state_bytes / of_slot, 1 << 20));
+  limits.slots = std::max(least.slots, std::min(limits.slots, fit));
+  limits.item_rows = limits.slots + max_rows;  // a row without a partial state has one item
+  limits.items = std::max(least.items, std::min(limits.items, std::max(max_rows, 1 << 14)));
+  return {max_rows, max_sequences, limits};
+}
+
+StepPlan::StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers)
+    : max_rows_(limits.max_rows) {
+  for (const AttentionGroup& g : groups) {
+    const attention::cuda::TreeCost cost = {
+        .n_workers = n_workers, .n_kv_head = g.heads.n_kv_head, .heads_per_kv = g.heads.heads_per_kv()};
+    planners_.push_back(
+        {attention::SharePlanner(g.kv), attention::cuda::TreePlanner(limits.tree, cost), g.bytes_per_token(), {}});
+  }
+  groups_.resize(groups.size());
+}
+
+bool StepPlan::plan(const Batch& batch) {
+  if (batch.n_rows() > max_rows_) return false;
+  positions_.clear();
+  for (const BatchSequence& s : batch.sequences) {
+    for (int i = 0; i < s.n_rows; ++i) positions_.push_back(s.first_position + i);
+  }
+  KvTraffic step;
+  for (std::size_t g = 0; g < planners_.size(); ++g) {
+    Planners& p = planners_[g];
+    sequences_.clear();
+    p.slots.clear();
+    for (const BatchSequence& s : batch.sequences) {
+      sequences_.push_back({static_cast<int>(p.slots.size()), s.n_rows, s.first_position, s.tables[g]});
+      for (int i = 0; i < s.n_rows; ++i)
+        p.slots.push_back(static_cast<std::int32_t>(s.tables[g].slot(s.first_position + i)));
+    }
+    const attention::SharePlan& shared = p.sharing.plan(sequences_);
+    const TreePlan* tree = p.tree.plan(shared);
+    if (tree == nullptr) return false;
+    groups_[g] = {p.slots, tree};
+    step.bytes_read += fetched_slots(*tree) * p.bytes_per_token;
+    step.bytes_unique += visible_slots(shared) * p.bytes_per_token;
+  }
+  traffic_.bytes_read += step.bytes_read;
+  traffic_.bytes_unique += step.bytes_unique;
+  return true;
+}
+
+Batch part_of(const Batch& batch, int first, int n) {
+  Batch part;
+  if (first == 0) part.copies = batch.copies;
+  part.tokens.assign(batch.tokens.begin() + first, batch.tokens.begin() + first + n);
+  int row = 0;
+  for (const BatchSequence& s : batch.sequences) {
+    const int from = std::max(first, row), to = std::min(first + n, row + s.n_rows);
+    if (from < to) {
+      part.sequences.push_back(s);
+      part.sequences.back().n_rows = to - from;
+      part.sequences.back().first_position = s.first_position + (from - row);
+    }
+    row += s.n_rows;
+  }
+  const auto take = [&](const std::vector<std::int32_t>& rows, std::vector<std::int32_t>& to) {
+    for (const std::int32_t r : rows) {
+      if (r >= first && r < first + n) to.push_back(r - first);
+    }
+  };
+  take(batch.logit_rows, part.logit_rows);
+  take(batch.hidden_rows, part.hidden_rows);
+  return part;
+}
+
+}  // namespace coppice::executor::cuda

@@ -1,0 +1,66 @@
+// StepPlan: what a batch gives the GPU to read: tokens, positions, and of each layer group slots and the plan of attention. On the host;
+// knows no CUDA. Keeps its arrays, so a step in the steady state allocates nothing but small vectors. Not thread safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/cuda/tree_plan.h"
+#include "executor/base/attention_groups.h"
+#include "executor/executor.h"
+
+namespace coppice::executor::cuda {
+
+/// Capacities of a step's arrays.
+struct StepLimits {
+  int max_rows = 0;
+  int max_sequences = 0;
+  attention::cuda::TreeLimits tree;
+};
+
+/// As many partial states as any step of one row has, and as many as any other has, but no more than fit into state_bytes: a batch whose
+/// plan doesn't fit is run in parts. context: the longest sequence.
+StepLimits step_limits(int max_rows, int max_sequences, int context, const attention::HeadShape& heads,
+                       std::size_t state_bytes);
+
+class StepPlan {
+ public:
+  /// The plan of attention of a layer group.
+  struct Group {
+    std::span<const std::int32_t> slots;  ///< [rows]
+    const attention::cuda::TreePlan* tree = nullptr;
+  };
+
+  StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers);
+
+  /// False: it doesn't fit into the limits, and nothing of the plan holds. Valid until the next call. REQUIRES: the batch is checked.
+  bool plan(const Batch& batch);
+
+  std::span<const std::int32_t> positions() const { return positions_; }
+  const Group& group(std::size_t i) const { return groups_[i]; }
+
+  /// Keys and values of all planned steps' attention, over all layers: what its items fetch, and what its rows see, each byte once.
+  const KvTraffic& traffic() const { return traffic_; }
+
+ private:
+  struct Planners {
+    attention::SharePlanner sharing;
+    attention::cuda::TreePlanner tree;
+    std::size_t bytes_per_token = 0;
+    std::vector<std::int32_t> slots;
+  };
+
+  int max_rows_;
+  std::vector<Planners> planners_;
+  std::vector<Group> groups_;
+  std::vector<std::int32_t> positions_;
+  std::vector<attention::SequenceRows> sequences_;
+  KvTraffic traffic_;
+};
+
+/// Rows [first, first + n) of a batch as a batch of its own, which may run when the rows before have run. Copies and what is wanted go
+/// along. Tables are the batch's. REQUIRES: 0 <= first, n >= 1, and there are so many rows.
+Batch part_of(const Batch& batch, int first, int n);
+
+}  // namespace coppice::executor::cuda

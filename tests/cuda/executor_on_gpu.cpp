@@ -1,0 +1,198 @@
+// The executor on the GPU against the one on the CPU: logits of prompts, of decodes one by one and of many at once, over shared and forked
+// blocks in shuffled order. Weights of the CPU's are f32 copies of the file's, so what is measured is rounding: the GPU's rows are bf16
+// between operators. Prints a line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <random>
+#include <stdexcept>
+
+#include "executor/cuda/cuda_executor.h"
+#include "executor/ggml/ggml_executor.h"
+#include "support/executor_rig.h"
+#include "support/gguf_writer.h"
+
+namespace coppice {
+namespace {
+
+using executor::Executor;
+using test::ExecutorRig;
+using test::RigSequence;
+using test::Row;
+using test::Want;
+
+constexpr std::uint32_t kShuffle = 20240229;
+constexpr int kDecodeSteps = 24, kChunk = 256, kStreams = 11;
+
+/// Of relative errors of rows.
+struct Spread {
+  double sum = 0.0, max = 0.0;
+  int n = 0;
+  void add(const std::vector<Row>& got, const std::vector<Row>& expected) {
+    if (got.size() != expected.size()) throw std::runtime_error("other rows than wanted");
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const double d = test::relative_rms(got[i], expected[i]);
+      sum += d;
+      max = d <= max ? max : d;  // NaN is not
+      ++n;
+    }
+  }
+  double mean() const { return sum / n; }
+};
+
+std::vector<kv::Token> random_tokens(int n, int n_vocab, std::mt19937& random) {
+  std::vector<kv::Token> tokens;
+  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<kv::Token>(random() % static_cast<unsigned>(n_vocab)));
+  return tokens;
+}
+
+/// All that the executors are asked for: the same for both, whatever they answer.
+std::vector<Row> answers(Executor& e, std::uint32_t shuffle, int longest) {
+  std::mt19937 random(7);
+  ExecutorRig rig(e, shuffle);
+  std::vector<Row> all;
+  const auto keep = [&](std::vector<Row> rows) { std::ranges::move(rows, std::back_inserter(all)); };
+  const auto tokens = [&](int n) { return random_tokens(n, e.info().n_vocab, random); };
+  RigSequence trunk;
+  keep(rig.feed(trunk, tokens(longest), kChunk));
+  for (int i = 0; i < kDecodeSteps; ++i) keep(rig.step({&trunk, tokens(1), Want::kLast}));
+  // Streams on the trunk, forked inside blocks, with prompts of their own; and one of them alone.
+  std::vector<RigSequence> streams;
+  for (int i = 0; i < kStreams; ++i) {
+    streams.push_back(i % 4 == 3 ? RigSequence() : rig.fork(trunk, longest - 13 * i));
+    keep(rig.feed(streams.back(), tokens(3 + 5 * i), kChunk, Want::kAll));
+  }
+  for (int step = 0; step < kDecodeSteps; ++step) {
+    std::vector<std::vector<kv::Token>> next;
+    std::vector<test::RigPart> parts;
+    for (RigSequence& s : streams) {
+      // Now and then a chunk of a prompt beside decodes.
+      next.push_back(tokens(step % 8 == 5 && &s == &streams[2] ? 40 : 1));
+      parts.push_back({&s, {}, step % 8 == 6 && &s == &streams[1] ? Want::kNone : Want::kLast});
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].tokens = next[i];
+    keep(rig.step(parts));
+  }
+  return all;
+}
+
+std::unique_ptr<Executor> on_gpu(const std::string& path, const std::string& kv_format) {
+  executor::cuda::CudaOptions o;
+  o.kv_format = kv_format;
+  o.kv_bytes = std::size_t{256} << 20;
+  return executor::cuda::load_cuda_executor(model::load_model(path), o, {});
+}
+
+std::unique_ptr<Executor> on_cpu(const std::string& path) {
+  executor::GgmlOptions o;
+  o.attention = "tree";
+  o.kv_bytes = std::size_t{256} << 20;
+  o.n_threads = 4;
+  return executor::load_ggml_executor(model::load_model(path), o, {});
+}
+
+/// least_worst: what the worst row may be off in any case. On random tokens a trained model has rows that a last bit turns over.
+bool report(const std::string& what, const std::vector<Row>& got, const std::vector<Row>& expected, double tolerance,
+            double least_worst) {
+  Spread spread;
+  spread.add(got, expected);
+  const bool ok = spread.mean() <= tolerance && spread.max <= std::max(4 * tolerance, least_worst);
+  std::printf("%-6s %s: mean %.4f, worst row %.4f of %d\n", ok ? "ok" : "FAILED", what.c_str(), spread.mean(),
+              spread.max, spread.n);
+  std::fflush(stdout);
+  return ok;
+}
+
+/// Rounding to 8 bits at some ten places of a layer; a format of 8-bit keys and values adds its own.
+constexpr double kRounded = 2e-2, kRoundedBytes = 4e-2;
+
+int check(const std::string& name, const std::string& path, int longest) {
+  const std::string exact = (test::scratch_folder() / "exact.gguf").string();
+  test::dequantize_gguf(path, exact);
+  const std::vector<Row> expected = answers(*on_cpu(exact), kShuffle, longest);
+  int failed = 0;
+  const auto of_file = answers(*on_cpu(path), kShuffle, longest);
+  Spread cpu;
+  cpu.add(of_file, expected);
+  std::printf("       %s: the CPU's own packed weights are off by %.4f, worst row %.4f\n", name.c_str(), cpu.mean(),
+              cpu.max);
+  const auto e = on_gpu(path, "f16");
+  const auto got = answers(*e, kShuffle, longest);
+  failed += report(name, got, expected, kRounded, 1.5 * cpu.max) ? 0 : 1;
+  const bool same = answers(*e, 1, longest) == got && answers(*e, kShuffle, longest) == got;
+  std::printf("%-6s %s: the same bits again, and in other blocks\n", same ? "ok" : "FAILED", name.c_str());
+  failed += same ? 0 : 1;
+  failed +=
+      report(name + ", int8", answers(*on_gpu(path, "int8"), kShuffle, longest), expected, kRoundedBytes, 1.5 * cpu.max)
+          ? 0
+          : 1;
+  return failed;
+}
+
+struct TinyCase {
+  const char* name;
+  test::TinyModel model;
+};
+
+std::vector<TinyCase> tiny_cases() {
+  static constexpr int kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kQ4K = 12, kQ6K = 14;
+  test::TinyModel m;
+  m.n_layer = 3;
+  m.n_embd = 256;
+  m.head_dim = 64;
+  m.n_ff = 512;
+  m.context = 2048;
+  m.qk_spread = 0.1F;
+  std::vector<TinyCase> all;
+  const auto add = [&](const char* name, auto change) {
+    test::TinyModel changed = m;
+    change(changed);
+    all.push_back({name, changed});
+  };
+  add("llama, f32", [](auto&) {});
+  add("llama, Q4_0, untied", [](auto& t) { t.matrix_type = kQ4_0, t.tied = false; });
+  add("llama, Q4_1", [](auto& t) { t.matrix_type = kQ4_1; });
+  add("llama, Q4_K, values in Q6_K", [](auto& t) { t.matrix_type = kQ4K, t.other_types = {{"attn_v", kQ6K}}; });
+  add("qwen2, biases, Q8_0", [](auto& t) { t.architecture = "qwen2", t.qkv_biases = true, t.matrix_type = kQ8_0; });
+  add("qwen3, norms of heads of 128",
+      [](auto& t) { t.architecture = "qwen3", t.qk_norm = test::TinyQkNorm::kHeads, t.head_dim = 128; });
+  add("gemma3, sliding windows, heads of 256", [](auto& t) {
+    t.architecture = "gemma3", t.qk_norm = test::TinyQkNorm::kHeads, t.norms_behind = true, t.head_dim = 256;
+    t.n_layer = 7;
+    t.settings = {{"attention.sliding_window", 96}};
+  });
+  add("gemma3, 9 heads on 3", [](auto& t) {
+    t.architecture = "gemma3", t.qk_norm = test::TinyQkNorm::kHeads, t.norms_behind = true, t.head_dim = 64;
+    t.n_head = 9, t.n_kv_head = 3, t.n_embd = 192;
+    t.settings = {{"attention.sliding_window", 40}};
+  });
+  return all;
+}
+
+int run(int argc, char** argv) {
+  spdlog::set_level(spdlog::level::warn);
+  int failed = 0;
+  for (int i = 1; i < argc; ++i) failed += check(argv[i], argv[i], 700);
+  if (argc == 1) {
+    for (const TinyCase& c : tiny_cases()) {
+      const auto path = test::scratch_folder() / "tiny.gguf";
+      failed += check(c.name, test::write_tiny_model(c.model, path).string(), 300);
+    }
+  }
+  std::printf("%d failed\n", failed);
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace coppice
+
+int main(int argc, char** argv) {
+  try {
+    return coppice::run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,219 @@
+// What the CUDA executor does on the host: which models it takes, how it packs their matrices, how it plans a step and cuts one that has
+// no room into parts. Needs no GPU.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "executor/cuda/misfit.h"
+#include "executor/cuda/packed_rows.h"
+#include "executor/cuda/step_plan.h"
+#include "support/attention_cases.h"
+#include "support/family_models.h"
+
+namespace coppice::executor::cuda {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+class FamilyTest : public testing::TestWithParam<test::FamilyModel> {};
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest, testing::ValuesIn(test::family_models()),
+                         [](const auto& info) { return info.param.name; });
+
+/// In shapes that the kernels have, each family either runs or is refused for what it has and the executor lacks.
+TEST_P(FamilyTest, IsTakenOrRefusedForWhatIsMissing) {
+  test::TinyModel tiny = GetParam().model;
+  const auto path = test::scratch_folder() / (GetParam().name + ".gguf");
+  EXPECT_THAT(misfit(model::load_model(test::write_tiny_model(tiny, path).string())), testing::Not(""))
+      << "heads of " << tiny.head_dim;
+  tiny.head_dim = 64;
+  if (tiny.sliding_head_dim > 0) tiny.sliding_head_dim = 64;
+  const model::Model model = model::load_model(test::write_tiny_model(tiny, path).string());
+  const std::string why = misfit(model);
+  static const std::map<std::string, std::string> kRefused = {
+      {"mistral3", "queries that are scaled by their position"},
+      {"granite", "scaled logits or residuals"},
+      {"granite_no_rope", "scaled logits or residuals"},
+      {"qwen2_untied_yarn", "a bias of the logits"},
+      {"mixtral", "experts"},
+      {"qwen2moe", "experts"},
+      {"qwen3moe", "experts"},
+      {"glm4moe", "experts"},
+      {"gpt_oss", "experts"},
+      {"exaone4", "layers without norms before them"},
+      {"exaone4_sliding", "layers without norms before them"},
+      {"olmo2", "norms over all heads at once"},
+      {"olmo3", "norms over all heads at once"},
+      {"granite_swa", "scaled logits or residuals"},
+      {"spark2_5", "gated attention"},
+      {"muse_glimmer", "softcaps"},
+      {"llama4", "norms over all heads at once"},
+      {"llama4_experts", "norms over all heads at once"},
+      {"gemma2", "softcaps"},
+      {"gemma4", "softcaps"},
+      {"gemma4_shared", "softcaps"},
+      {"gemma4_experts", "softcaps"},
+  };
+  const auto refused = kRefused.find(GetParam().name);
+  EXPECT_EQ(why, refused == kRefused.end() ? "" : refused->second);
+  if (why.empty()) EXPECT_THAT(kFitting, HasSubstr(model.spec.architecture));
+}
+
+/// A file with matrices of a type, and the same with the numbers that these stand for.
+struct Files {
+  model::Model packed, exact;
+};
+
+Files files_of(int ggml_type) {
+  const test::TinyModel tiny = {.n_embd = 256, .head_dim = 64, .n_ff = 512, .matrix_type = ggml_type, .tied = false};
+  const auto folder = test::scratch_folder();
+  const auto path = test::write_tiny_model(tiny, folder / fmt::format("packed-{}.gguf", ggml_type));
+  test::dequantize_gguf(path, folder / fmt::format("exact-{}.gguf", ggml_type));
+  return {model::load_model(path.string()),
+          model::load_model((folder / fmt::format("exact-{}.gguf", ggml_type)).string())};
+}
+
+const model::TensorInfo& down_of(const model::Model& m) {
+  return m.file->tensors()[static_cast<std::size_t>(m.spec.layers[0].feed_forward.down.weight)];
+}
+
+constexpr int kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ8_0 = 8, kQ4K = 12, kQ6K = 14, kBf16 = 30;
+
+/// So that threads can share a matrix, and matrices of one type be joined.
+TEST(PackedRowsTest, PiecesOfAMatrixAreTheWholeOne) {
+  for (const int type : {kF32, kF16, kQ4_0, kQ4_1, kQ8_0, kQ4K, kQ6K}) {
+    const Files files = files_of(type);
+    const model::TensorInfo& tensor = down_of(files.packed);
+    const auto whole = pack_rows(*files.packed.file, tensor, 0, 256);
+    EXPECT_EQ(whole.size(), packed_bytes(packed_type(tensor), 512, 256)) << type;
+    std::vector<std::byte> joined;
+    for (const auto& [first, n] : {std::pair{0, 16}, std::pair{16, 128}, std::pair{144, 112}}) {
+      const auto piece = pack_rows(*files.packed.file, tensor, first, n);
+      joined.insert(joined.end(), piece.begin(), piece.end());
+    }
+    EXPECT_EQ(joined, whole) << type;
+  }
+}
+
+/// A type without a product becomes bf16 of the numbers that it stands for.
+TEST(PackedRowsTest, OtherTypesBecomeBf16) {
+  for (const int type : {kF16, kQ4_1, kQ5_0, kBf16}) {
+    const Files files = files_of(type);
+    EXPECT_EQ(packed_type(down_of(files.packed)), matmul::QuantType::kBf16);
+    EXPECT_EQ(pack_rows(*files.packed.file, down_of(files.packed), 0, 256),
+              pack_rows(*files.exact.file, down_of(files.exact), 0, 256))
+        << type;
+  }
+}
+
+/// Rounded to the nearest, not cut: the mean error of many is next to nothing.
+TEST(PackedRowsTest, Bf16IsRounded) {
+  const Files files = files_of(kF32);
+  const model::TensorInfo& tensor = down_of(files.packed);
+  const auto bytes = files.packed.file->tensor_bytes(tensor);
+  const auto packed = pack_rows(*files.packed.file, tensor, 0, 256);
+  double sizes = 0.0, exact = 0.0;
+  for (std::size_t i = 0; i < 256 * 512; ++i) {
+    float number = 0.0F;
+    std::memcpy(&number, bytes.data() + i * sizeof number, sizeof number);
+    exact += std::abs(static_cast<double>(number));
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, packed.data() + 2 * i, sizeof bits);
+    sizes += std::abs(static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16)));
+  }
+  EXPECT_LT(std::abs(sizes - exact) / exact, 1e-4) << "cut ones lose some 2e-3";
+}
+
+Batch batch_of(const test::AttentionCase& c) {
+  Batch batch;
+  for (const test::CaseSequence& s : c.sequences) {
+    batch.sequences.push_back({s.n_rows, s.first_position, {{s.table, c.block_size}}});
+    for (int i = 0; i < s.n_rows; ++i) {
+      batch.tokens.push_back(static_cast<kv::Token>(batch.tokens.size() * 7 % 100));
+      if (batch.tokens.size() % 3 == 0) batch.logit_rows.push_back(batch.n_rows() - 1);
+      if (batch.tokens.size() % 5 == 0) batch.hidden_rows.push_back(batch.n_rows() - 1);
+    }
+  }
+  batch.copies = {{1, 2, 3, 0}};
+  return batch;
+}
+
+std::vector<AttentionGroup> one_group(const test::AttentionCase& c) {
+  AttentionGroup group{c.group, c.heads, 1};
+  group.kv.layers = {0};
+  group.kv.bytes_per_token = 100;
+  return {group};
+}
+
+/// What part_of() cuts a batch into is all of it, each row once, in order, at its own position and slot.
+TEST(StepPlanTest, PartsAreTheWholeBatch) {
+  std::mt19937_64 random(test::test_seed());
+  for (int round = 0; round < 50;) {
+    const test::AttentionCase c = test::random_case({.sliding = round % 2 == 1}, random);
+    if (c.block_size != attention::cuda::kBlockSize) continue;
+    ++round;
+    const Batch whole = batch_of(c);
+    const auto groups = one_group(c);
+    const StepLimits limits = step_limits(2048, 16, 1024, c.heads, std::size_t{1} << 30);
+    StepPlan of_whole(limits, groups, 132), of_part(limits, groups, 132);
+    ASSERT_TRUE(of_whole.plan(whole));
+    std::vector<std::int32_t> positions, slots, logit_rows, hidden_rows;
+    std::vector<kv::Token> tokens;
+    std::size_t copies = 0;
+    for (int at = 0, n = 0; at < whole.n_rows(); at += n) {
+      n = std::min(1 + static_cast<int>(random() % 20), whole.n_rows() - at);
+      const Batch part = part_of(whole, at, n);
+      ASSERT_TRUE(of_part.plan(part));
+      ASSERT_EQ(part.n_rows(), n);
+      copies += part.copies.size();
+      tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+      for (const std::int32_t r : part.logit_rows) logit_rows.push_back(at + r);
+      for (const std::int32_t r : part.hidden_rows) hidden_rows.push_back(at + r);
+      positions.insert(positions.end(), of_part.positions().begin(), of_part.positions().end());
+      slots.insert(slots.end(), of_part.group(0).slots.begin(), of_part.group(0).slots.end());
+    }
+    EXPECT_EQ(copies, 1U);
+    EXPECT_EQ(tokens, whole.tokens);
+    EXPECT_EQ(logit_rows, whole.logit_rows);
+    EXPECT_EQ(hidden_rows, whole.hidden_rows);
+    EXPECT_TRUE(std::ranges::equal(positions, of_whole.positions()));
+    EXPECT_TRUE(std::ranges::equal(slots, of_whole.group(0).slots));
+  }
+}
+
+/// Whatever little memory partial states have, a row alone fits, so any batch runs in parts.
+TEST(StepPlanTest, OneRowAlwaysFits) {
+  const test::AttentionCase c =
+      test::make_case("long", std::vector<test::Path>{{.length = 40000, .n_rows = 300}}, 32, {}, 1);
+  const Batch whole = batch_of(c);
+  const StepLimits limits = step_limits(300, 8, 40000, c.heads, 0);
+  StepPlan plan(limits, one_group(c), 132);
+  EXPECT_FALSE(plan.plan(whole));
+  EXPECT_FALSE(plan.plan(part_of(whole, 0, 150)));
+  EXPECT_TRUE(plan.plan(part_of(whole, 0, 1)));
+  EXPECT_TRUE(plan.plan(part_of(whole, 299, 1)));
+  EXPECT_TRUE(StepPlan(step_limits(300, 8, 40000, c.heads, std::size_t{1} << 30), one_group(c), 132).plan(whole));
+}
+
+TEST(StepPlanTest, CountsSharedBytesOnce) {
+  const test::AttentionCase c = test::make_case("shared",
+                                                std::vector<test::Path>{{.length = 64, .reads = false},
+                                                                        {.parent = 0, .shared = 64, .length = 70},
+                                                                        {.parent = 0, .shared = 64, .length = 80}},
+                                                32, {}, 1);
+  StepPlan plan(step_limits(8, 8, 128, c.heads, 1 << 20), one_group(c), 132);
+  ASSERT_TRUE(plan.plan(batch_of(c)));
+  EXPECT_EQ(plan.traffic().bytes_unique, (64U + 6 + 16) * 100);
+  EXPECT_EQ(plan.traffic().bytes_read, (64U + 32 + 32) * 100) << "whole blocks";
+}
+
+}  // namespace
+}  // namespace coppice::executor::cuda
