@@ -13,9 +13,9 @@
 namespace coppice::cli {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class DevicesTest : public testing::Test {
+class DevicesTest : public ::testing::Test {
  protected:
   /// A folder whose program finds such a module beside it.
   static std::filesystem::path with_module(const std::string& kind) {

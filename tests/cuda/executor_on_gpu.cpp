@@ -1,10 +1,12 @@
 // The executor on the GPU against the one on the CPU: logits of prompts, of decodes one by one and of many at once, over shared and forked
 // blocks in shuffled order. Weights of the CPU's are f32 copies of the file's, so what is measured is rounding: the GPU's rows are bf16
-// between operators. Prints a line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models.
+// between operators. Prints a line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models;
+// --small: two of these, and few rows, for compute-sanitizer.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <random>
 #include <stdexcept>
@@ -24,7 +26,11 @@ using test::Row;
 using test::Want;
 
 constexpr std::uint32_t kShuffle = 20240229;
-constexpr int kDecodeSteps = 24, kChunk = 256, kStreams = 11;
+constexpr int kChunk = 256;
+
+struct Load {
+  int longest = 300, decode_steps = 24, streams = 11;
+};
 
 /// Of relative errors of rows.
 struct Spread {
@@ -49,22 +55,22 @@ std::vector<kv::Token> random_tokens(int n, int n_vocab, std::mt19937& random) {
 }
 
 /// All that the executors are asked for: the same for both, whatever they answer.
-std::vector<Row> answers(Executor& e, std::uint32_t shuffle, int longest) {
+std::vector<Row> answers(Executor& e, std::uint32_t shuffle, const Load& load) {
   std::mt19937 random(7);
   ExecutorRig rig(e, shuffle);
   std::vector<Row> all;
   const auto keep = [&](std::vector<Row> rows) { std::ranges::move(rows, std::back_inserter(all)); };
   const auto tokens = [&](int n) { return random_tokens(n, e.info().n_vocab, random); };
   RigSequence trunk;
-  keep(rig.feed(trunk, tokens(longest), kChunk));
-  for (int i = 0; i < kDecodeSteps; ++i) keep(rig.step({&trunk, tokens(1), Want::kLast}));
+  keep(rig.feed(trunk, tokens(load.longest), kChunk));
+  for (int i = 0; i < load.decode_steps; ++i) keep(rig.step({&trunk, tokens(1), Want::kLast}));
   // Streams on the trunk, forked inside blocks, with prompts of their own; and one of them alone.
   std::vector<RigSequence> streams;
-  for (int i = 0; i < kStreams; ++i) {
-    streams.push_back(i % 4 == 3 ? RigSequence() : rig.fork(trunk, longest - 13 * i));
+  for (int i = 0; i < load.streams; ++i) {
+    streams.push_back(i % 4 == 3 ? RigSequence() : rig.fork(trunk, load.longest - 13 * i));
     keep(rig.feed(streams.back(), tokens(3 + 5 * i), kChunk, Want::kAll));
   }
-  for (int step = 0; step < kDecodeSteps; ++step) {
+  for (int step = 0; step < load.decode_steps; ++step) {
     std::vector<std::vector<kv::Token>> next;
     std::vector<test::RigPart> parts;
     for (RigSequence& s : streams) {
@@ -108,24 +114,24 @@ bool report(const std::string& what, const std::vector<Row>& got, const std::vec
 /// Rounding to 8 bits at some ten places of a layer; a format of 8-bit keys and values adds its own.
 constexpr double kRounded = 2e-2, kRoundedBytes = 4e-2;
 
-int check(const std::string& name, const std::string& path, int longest) {
+int check(const std::string& name, const std::string& path, const Load& load) {
   const std::string exact = (test::scratch_folder() / "exact.gguf").string();
   test::dequantize_gguf(path, exact);
-  const std::vector<Row> expected = answers(*on_cpu(exact), kShuffle, longest);
+  const std::vector<Row> expected = answers(*on_cpu(exact), kShuffle, load);
   int failed = 0;
-  const auto of_file = answers(*on_cpu(path), kShuffle, longest);
+  const auto of_file = answers(*on_cpu(path), kShuffle, load);
   Spread cpu;
   cpu.add(of_file, expected);
   std::printf("       %s: the CPU's own packed weights are off by %.4f, worst row %.4f\n", name.c_str(), cpu.mean(),
               cpu.max);
   const auto e = on_gpu(path, "f16");
-  const auto got = answers(*e, kShuffle, longest);
+  const auto got = answers(*e, kShuffle, load);
   failed += report(name, got, expected, kRounded, 1.5 * cpu.max) ? 0 : 1;
-  const bool same = answers(*e, 1, longest) == got && answers(*e, kShuffle, longest) == got;
+  const bool same = answers(*e, 1, load) == got && answers(*e, kShuffle, load) == got;
   std::printf("%-6s %s: the same bits again, and in other blocks\n", same ? "ok" : "FAILED", name.c_str());
   failed += same ? 0 : 1;
   failed +=
-      report(name + ", int8", answers(*on_gpu(path, "int8"), kShuffle, longest), expected, kRoundedBytes, 1.5 * cpu.max)
+      report(name + ", int8", answers(*on_gpu(path, "int8"), kShuffle, load), expected, kRoundedBytes, 1.5 * cpu.max)
           ? 0
           : 1;
   return failed;
@@ -134,6 +140,7 @@ int check(const std::string& name, const std::string& path, int longest) {
 struct TinyCase {
   const char* name;
   test::TinyModel model;
+  bool in_small;
 };
 
 std::vector<TinyCase> tiny_cases() {
@@ -149,7 +156,7 @@ std::vector<TinyCase> tiny_cases() {
   const auto add = [&](const char* name, auto change) {
     test::TinyModel changed = m;
     change(changed);
-    all.push_back({name, changed});
+    all.push_back({name, changed, changed.matrix_type == kQ4K || changed.n_head == 9});
   };
   add("llama, f32", [](auto&) {});
   add("llama, Q4_0, untied", [](auto& t) { t.matrix_type = kQ4_0, t.tied = false; });
@@ -174,15 +181,16 @@ std::vector<TinyCase> tiny_cases() {
 int run(int argc, char** argv) {
   spdlog::set_level(spdlog::level::warn);
   int failed = 0;
-  for (int i = 1; i < argc; ++i) failed += check(argv[i], argv[i], 700);
-  if (argc == 1) {
-    for (const TinyCase& c : tiny_cases()) {
-      const auto path = test::scratch_folder() / "tiny.gguf";
-      failed += check(c.name, test::write_tiny_model(c.model, path).string(), 300);
-    }
+  const bool small = argc > 1 && std::strcmp(argv[1], "--small") == 0;
+  for (int i = 1; i < argc && !small; ++i) failed += check(argv[i], argv[i], {.longest = 700});
+  if (argc > 1 && !small) return failed;
+  for (const TinyCase& c : tiny_cases()) {
+    if (small && !c.in_small) continue;
+    const auto path = test::scratch_folder() / "tiny.gguf";
+    const Load load = small ? Load{.longest = 50, .decode_steps = 6, .streams = 4} : Load{};
+    failed += check(c.name, test::write_tiny_model(c.model, path).string(), load);
   }
-  std::printf("%d failed\n", failed);
-  return failed == 0 ? 0 : 1;
+  return failed;
 }
 
 }  // namespace
@@ -190,7 +198,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return coppice::run(argc, argv);
+    const int failed = coppice::run(argc, argv);
+    std::printf("%d failed\n", failed);
+    return failed == 0 ? 0 : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

@@ -20,19 +20,19 @@
 namespace coppice::executor::cuda {
 namespace {
 
-using testing::AnyOf;
-using testing::HasSubstr;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
 
-class FamilyTest : public testing::TestWithParam<test::FamilyModel> {};
+class FamilyTest : public ::testing::TestWithParam<test::FamilyModel> {};
 
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTest, testing::ValuesIn(test::family_models()),
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest, ::testing::ValuesIn(test::family_models()),
                          [](const auto& info) { return info.param.name; });
 
 /// In shapes that the kernels have, each family either runs or is refused for what it has and the executor lacks.
 TEST_P(FamilyTest, IsTakenOrRefusedForWhatIsMissing) {
   test::TinyModel tiny = GetParam().model;
   const auto path = test::scratch_folder() / (GetParam().name + ".gguf");
-  EXPECT_THAT(misfit(model::load_model(test::write_tiny_model(tiny, path).string())), testing::Not(""))
+  EXPECT_THAT(misfit(model::load_model(test::write_tiny_model(tiny, path).string())), ::testing::Not(""))
       << "heads of " << tiny.head_dim;
   tiny.head_dim = 64;
   if (tiny.sliding_head_dim > 0) tiny.sliding_head_dim = 64;
