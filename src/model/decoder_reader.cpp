@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -37,12 +38,13 @@ void read_scaling(const Metadata& m, const ModelSpec& spec, RopeSpec& rope) {
 }
 
 /// Positions in heads of head_dim values. Its numbers are checked with those of other ropes (check_layers()).
-RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, int head_dim, bool halves) {
-  RopeSpec rope{.halves = halves};
+RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, int head_dim, const DecoderTraits& traits) {
+  RopeSpec rope{.halves = traits.rope_halves};
   rope.dims = m.size("rope.dimension_count", head_dim, head_dim);
   if (rope.dims % 2 != 0) m.refuse("{} = {} is odd", m.key("rope.dimension_count"), rope.dims);
   const auto sections = m.list("rope.dimension_sections", 2);
-  if (sections && (*sections)[1] > 0) m.refuse("positions in more than one dimension are not built yet");
+  if (!traits.rope_sections && sections && (*sections)[1] > 0)
+    m.refuse("positions in more than one dimension are not built yet");
   rope.base = m.number("rope.freq_base", 10000.0F);
   read_scaling(m, spec, rope);
   return rope;
@@ -69,11 +71,12 @@ ModelSpec read_sizes(const Metadata& m) {
   return spec;
 }
 
-/// Of each layer, checked against each other. Names that end in "_swa" are those of layers that slide.
-std::vector<HeadsSpec> read_heads(const Metadata& m, int n_embd, int n_layers) {
+/// Of each layer, checked against each other; none of recurrent ones. Names that end in "_swa" are those of layers that slide.
+std::vector<HeadsSpec> read_heads(const Metadata& m, int n_embd, const std::vector<bool>& recurrent) {
   constexpr int kMostHeads = 1 << 12, kLongest = 1 << 12;
+  const auto n_layers = static_cast<int>(recurrent.size());
   const std::vector<int> n_head = m.sizes("attention.head_count", n_layers, kMostHeads);
-  const std::vector<int> n_kv_head = m.sizes("attention.head_count_kv", n_layers, kMostHeads, n_head[0]);
+  const std::vector<int> n_kv_head = m.sizes("attention.head_count_kv", n_layers, kMostHeads, n_head[0], 0);
   const int full_dim = m.size("attention.key_length", kLongest, n_embd / n_head[0]);
   const int sliding_dim = m.size("attention.key_length_swa", kLongest, full_dim);
   if (m.size("attention.value_length", kLongest, full_dim) != full_dim ||
@@ -83,8 +86,12 @@ std::vector<HeadsSpec> read_heads(const Metadata& m, int n_embd, int n_layers) {
   const auto slides = m.list("attention.sliding_window_pattern", n_layers);
   std::vector<HeadsSpec> layers;
   for (std::size_t i = 0; i < n_head.size(); ++i) {
+    if (recurrent[i]) {
+      layers.emplace_back();
+      continue;
+    }
     const HeadsSpec h{n_head[i], n_kv_head[i], slides && (*slides)[i] != 0 ? sliding_dim : full_dim};
-    if (h.n_head % h.n_kv_head != 0 || h.head_dim % 2 != 0) {
+    if (h.n_kv_head == 0 || h.n_head % h.n_kv_head != 0 || h.head_dim % 2 != 0) {
       m.refuse("{} heads of {} over {} key heads make no sense", h.n_head, h.head_dim, h.n_kv_head);
     }
     layers.push_back(h);
@@ -96,7 +103,7 @@ std::vector<HeadsSpec> read_heads(const Metadata& m, int n_embd, int n_layers) {
 float read_attention_scale(const Metadata& m, const std::vector<HeadsSpec>& heads, int head_dim, float of_family) {
   if (of_family != 0) return of_family;
   for (std::size_t i = 0; i < heads.size(); ++i) {
-    if (heads[i].head_dim == head_dim) continue;
+    if (heads[i].head_dim == head_dim || heads[i].n_head == 0) continue;
     m.refuse("heads of {} values in layer {} and of {} in others: scores of several scales are not built yet",
              heads[i].head_dim, i, head_dim);
   }
@@ -115,14 +122,15 @@ AttentionSpec read_attention(const TensorTable& tensors, const HeadsSpec& heads,
                              const std::string& p, const DecoderTraits& traits) {
   const std::int64_t q = std::int64_t{heads.n_head} * heads.head_dim;
   const std::int64_t kv = std::int64_t{heads.n_kv_head} * heads.head_dim;
-  AttentionSpec attention{.heads = heads, .v_norm = owns_kv && traits.v_norm ? kUnitNorm : kNoTensor};
+  AttentionSpec attention{
+      .heads = heads, .gate_in_q = traits.gate_in_q, .v_norm = owns_kv && traits.v_norm ? kUnitNorm : kNoTensor};
   if (tensors.has(p + "attn_qkv.weight")) {
     const std::array sizes = {q, kv, kv};
     const std::vector<LinearSpec> parts = tensors.split(p + "attn_qkv", n_embd, sizes);
     attention.q = parts[0];
     if (owns_kv) attention.k = parts[1], attention.v = parts[2];
   } else {
-    attention.q = tensors.linear(p + "attn_q", n_embd, q);
+    attention.q = tensors.linear(p + "attn_q", n_embd, traits.gate_in_q ? 2 * q : q);
     if (owns_kv) attention.k = tensors.linear(p + "attn_k", n_embd, kv);
     const bool has_v = !traits.v_norm || tensors.has(p + "attn_v.weight");
     if (owns_kv && has_v) attention.v = tensors.linear(p + "attn_v", n_embd, kv);
@@ -210,17 +218,19 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
   const TensorTable tensors(file);
   spec.n_vocab = static_cast<int>(tensors.rows("token_embd.weight"));
   spec.embedding = tensors.require("token_embd.weight", {spec.n_embd, spec.n_vocab});
-  spec.output_norm = tensors.require("output_norm.weight", {spec.n_embd});
+  spec.output_norm = tensors.require(fmt::format("{}.weight", traits.output_norm), {spec.n_embd});
   spec.output = {tensors.optional("output.weight", {spec.n_embd, spec.n_vocab}),
                  tensors.optional("output.bias", {spec.n_vocab})};
   if (spec.output.weight == kNoTensor) spec.output.weight = spec.embedding;
   // The last layers may be there to guess further tokens: they are no part of the decoder.
   const int n_layers = m.size("block_count", 1 << 12) - m.size("nextn_predict_layers", 1 << 12, 0, 0);
   if (n_layers < 1) m.refuse("no layers are left for the decoder");
-  const std::vector<HeadsSpec> heads = read_heads(m, spec.n_embd, n_layers);
-  const int head_dim = m.size("attention.key_length", 1 << 12, heads[0].head_dim);
+  const std::vector<bool> recurrent = recurrent_layers(m, n_layers, traits.recurrent);
+  const std::vector<HeadsSpec> heads = read_heads(m, spec.n_embd, recurrent);
+  const auto first = static_cast<std::size_t>(std::ranges::find(recurrent, false) - recurrent.begin());
+  const int head_dim = m.size("attention.key_length", 1 << 12, heads[first].head_dim);
   spec.attention_scale = read_attention_scale(m, heads, head_dim, traits.attention_scale);
-  spec.ropes = {read_rope(m, spec, head_dim, traits.rope_halves)};
+  spec.ropes = {read_rope(m, spec, head_dim, traits)};
   spec.ropes[0].freq_factors = read_factors(m, tensors, spec, spec.ropes[0].dims);
   const std::vector<int> n_ff =
       m.sizes("feed_forward_length", n_layers, 1 << 22, m.file().integer(m.key("expert_feed_forward_length")));
@@ -230,11 +240,16 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
     const auto at = static_cast<std::size_t>(i);
     spec.layers.push_back(
         {.mixer_norms = read_norms(tensors, p + "attn_norm", p + "post_attention_norm", spec.n_embd, traits),
-         .mixer = read_attention(tensors, heads[at], spec.n_embd, i < n_owners, p, traits),
          .feed_forward_norms =
              read_norms(tensors, p + traits.feed_forward_norm, p + "post_ffw_norm", spec.n_embd, traits),
          .scale = tensors.optional(p + "layer_output_scale.weight", {1})});
-    read_feed_forward(m, tensors, spec.n_embd, n_ff[at], p, traits, spec.layers.back());
+    LayerSpec& layer = spec.layers.back();
+    if (recurrent[at]) {
+      layer.recurrent = read_recurrent(m, tensors, spec.n_embd, p, traits.recurrent);
+    } else {
+      layer.mixer = read_attention(tensors, heads[at], spec.n_embd, i < n_owners, p, traits);
+    }
+    read_feed_forward(m, tensors, spec.n_embd, n_ff[at], p, traits, layer);
   }
   read_token_inputs(m, tensors, spec);
   spec.pooling = read_pooling(m);

@@ -9,6 +9,7 @@
 #include "model/gguf_file.h"
 #include "model/metadata.h"
 #include "model/model.h"
+#include "model/recurrent_reader.h"
 
 namespace coppice::model {
 
@@ -22,11 +23,15 @@ struct DecoderTraits {
   bool v_norm = false;  ///< kUnitNorm; then a layer may lack the matrix of its values
   bool norms_before = true, norms_behind = false;
   const char* feed_forward_norm = "ffn_norm";  ///< the tensor of the norm before the feed-forward
+  const char* output_norm = "output_norm";     ///< likewise, before the logits
   Activation activation = Activation::kSilu;
   std::optional<ExpertTraits> experts = {};  ///< of layers that have a router; nullopt: the family has no such layers
   /// ModelSpec::attention_scale, whatever the file says. 0: the file's, or 1 / sqrt(head_dim); then all layers have heads of one
   /// size.
   float attention_scale = 0;
+  RecurrentKind recurrent = RecurrentKind::kNone;
+  bool gate_in_q = false;      ///< AttentionSpec::gate_in_q
+  bool rope_sections = false;  ///< parts of a head may turn in other dimensions, which are one in texts
 };
 
 /// Matrices that the file has in one piece, queries with keys and values, gates with what they gate, are split. Throws

@@ -127,6 +127,12 @@ void finish_granite_swa(const Metadata& m, ModelSpec& spec) {
   leave_out_ropes(m, spec, spec.layers.size() + 1);
 }
 
+/// In some files all layers that attend see a window.
+void finish_lfm2(const Metadata& m, ModelSpec& spec) {
+  const int window = window_of(m, spec, 0);
+  for (LayerSpec& layer : spec.layers) layer.mixer.window = layer.mixer.attends() ? window : 0;
+}
+
 void finish_gemma1(const Metadata&, ModelSpec& spec) {
   spec.embedding_scale = std::sqrt(static_cast<float>(spec.n_embd));
 }
@@ -186,6 +192,26 @@ constexpr DecoderTraits kGemma4 = [] {
   return traits;
 }();
 
+constexpr DecoderTraits kLfm2 = {.rope_halves = true,
+                                 .qk_norm = QkNorm::kHeads,
+                                 .output_norm = "token_embd_norm",
+                                 .experts = ExpertTraits{.gating = Gating::kSigmoid},
+                                 .recurrent = RecurrentKind::kShortConv};
+
+constexpr DecoderTraits kQwen35 = {.rope_halves = true,
+                                   .qk_norm = QkNorm::kHeads,
+                                   .feed_forward_norm = "post_attention_norm",
+                                   .experts = ExpertTraits{},
+                                   .recurrent = RecurrentKind::kDelta,
+                                   .gate_in_q = true,
+                                   .rope_sections = true};
+
+constexpr DecoderTraits kQwen3Next = [] {
+  DecoderTraits traits = kQwen35;
+  traits.recurrent = RecurrentKind::kDeltaOneGates;
+  return traits;
+}();
+
 constexpr std::array kFamilies{
     Family{"llama", {.experts = ExpertTraits{}}},  // Llama, Mistral, Mixtral, SmolLM and their many children
     Family{"internlm2", {}},
@@ -194,12 +220,18 @@ constexpr std::array kFamilies{
     Family{"qwen2moe", {.rope_halves = true, .experts = ExpertTraits{.normalised = false}}},
     Family{"qwen3", {.rope_halves = true, .qk_norm = QkNorm::kHeads}},
     Family{"qwen3moe", {.rope_halves = true, .qk_norm = QkNorm::kHeads, .experts = ExpertTraits{}}},
+    Family{"qwen3next", kQwen3Next},
+    Family{"qwen35", kQwen35},
+    Family{"qwen35moe", kQwen35},
+    Family{"lfm2", kLfm2, finish_lfm2},
+    Family{"lfm2moe", kLfm2, finish_lfm2},
     Family{"mistral3", {}, finish_mistral3},
     Family{"llama4",
            {.experts = ExpertTraits{.gating = Gating::kSigmoid, .normalised = false, .weighs_inputs = true}},
            finish_llama4},
     Family{"phi3", {.rope_halves = true}, finish_phi3},
     Family{"granite", {}, finish_granite},
+    Family{"granitehybrid", {.experts = ExpertTraits{}, .recurrent = RecurrentKind::kMamba2}, finish_granite},
     Family{"granite_swa", {}, finish_granite_swa},
     Family{"seed_oss", {.rope_halves = true, .feed_forward_norm = "post_attention_norm"}},
     Family{"olmo2",

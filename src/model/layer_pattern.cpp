@@ -66,7 +66,7 @@ void set_sliding_layers(const Metadata& m, ModelSpec& spec, const SlidingLayers&
 void set_shared_layers(const Metadata& m, ModelSpec& spec) {
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     AttentionSpec& mixer = spec.layers[i].mixer;
-    if (mixer.k.weight != kNoTensor) continue;
+    if (!mixer.attends() || mixer.k.weight != kNoTensor) continue;
     const auto before = std::span(spec.layers).first(i) | std::views::reverse;
     const auto owner = std::ranges::find_if(before, [&mixer](const LayerSpec& layer) {
       const AttentionSpec& other = layer.mixer;
@@ -81,6 +81,7 @@ void check_layers(const Metadata& m, const ModelSpec& spec) {
   for (const RopeSpec& rope : spec.ropes) check_numbers(m, rope);
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const AttentionSpec& mixer = spec.layers[i].mixer;
+    if (!mixer.attends()) continue;
     if (mixer.rope != AttentionSpec::kNoRope) {
       check_rope(m, spec.ropes[static_cast<std::size_t>(mixer.rope)], mixer.heads, i);
     }

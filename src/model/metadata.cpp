@@ -25,13 +25,13 @@ int Metadata::size(std::string_view name, std::int64_t max, std::int64_t otherwi
   return checked(name, file_.integer(key(name)).value_or(otherwise), min, max);
 }
 
-std::vector<int> Metadata::sizes(std::string_view name, int n, std::int64_t max,
-                                 std::optional<std::int64_t> otherwise) const {
+std::vector<int> Metadata::sizes(std::string_view name, int n, std::int64_t max, std::optional<std::int64_t> otherwise,
+                                 int min) const {
   const auto values = list(name, n);
   const auto count = static_cast<std::size_t>(n);
   if (!values) return std::vector<int>(count, otherwise ? size(name, max, *otherwise) : size(name, max));
   std::vector<int> sizes;
-  for (std::size_t i = 0; i < count; ++i) sizes.push_back(checked(name, (*values)[i], 1, max));
+  for (std::size_t i = 0; i < count; ++i) sizes.push_back(checked(name, (*values)[i], min, max));
   return sizes;
 }
 

@@ -35,9 +35,9 @@ class Metadata {
   float factor(std::string_view name, float otherwise) const;
   bool truth(std::string_view name, bool otherwise) const;
   std::string text(std::string_view name, std::string_view otherwise) const;
-  /// A size for each of n layers, from 1 to max: a list, or one number for all. Required if there is no `otherwise`.
-  std::vector<int> sizes(std::string_view name, int n, std::int64_t max,
-                         std::optional<std::int64_t> otherwise = {}) const;
+  /// A size for each of n layers, from min to max: a list, or one number for all. Required if there is no `otherwise`.
+  std::vector<int> sizes(std::string_view name, int n, std::int64_t max, std::optional<std::int64_t> otherwise = {},
+                         int min = 1) const;
   /// At least n values, of layers for instance; nullopt: no such list. (The key may be there with a single number.)
   std::optional<std::vector<std::int64_t>> list(std::string_view name, int n) const;
 

@@ -45,6 +45,8 @@ std::vector<TensorId> ModelSpec::matrices() const {
   };
   for (const LayerSpec& layer : layers) {
     add(layer.mixer.linears());
+    if (const auto* mixer = std::get_if<ShortConvSpec>(&layer.recurrent)) add(mixer->linears());
+    if (const auto* mixer = std::get_if<LinearAttentionSpec>(&layer.recurrent)) add(mixer->linears());
     add(layer.feed_forward.linears());
     add(layer.experts.linears());
     add(layer.token_input.linears());

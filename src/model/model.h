@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "model/gguf_file.h"
@@ -57,9 +58,10 @@ struct HeadsSpec {
 
 /// The attention mixer: o(softmax(q k^T) v), or with a gate o(sigmoid(gate(x)) * softmax(q k^T) v).
 struct AttentionSpec {
-  HeadsSpec heads;
-  LinearSpec gate;        ///< [n_embd, n_head], a factor for each head; or as wide as q. Most models lack it
-  LinearSpec q, k, v, o;  ///< v without a matrix: values are what the matrix k gives; then v_norm is set
+  HeadsSpec heads;         ///< n_head 0: the layer doesn't attend
+  LinearSpec gate;         ///< [n_embd, n_head], a factor for each head; or as wide as q. Most models lack it
+  bool gate_in_q = false;  ///< q is twice as wide: of each head its query, then its gate
+  LinearSpec q, k, v, o;   ///< v without a matrix: values are what the matrix k gives; then v_norm is set
   /// RMS norms of queries and keys before they turn: f32 [head_dim], of each head; or as wide as q or k, of all heads at once.
   TensorId q_norm = kNoTensor, k_norm = kNoTensor;
   TensorId v_norm = kNoTensor;  ///< likewise
@@ -72,9 +74,59 @@ struct AttentionSpec {
   int kv_layer = kOwnKv;   ///< an earlier layer, whose keys and values are read; this one has no k and v
 
   static constexpr int kNoRope = -1, kOwnKv = -1;
-  bool owns_kv() const { return kv_layer == kOwnKv; }
+  bool attends() const { return heads.n_head > 0; }
+  bool owns_kv() const { return attends() && kv_layer == kOwnKv; }
   std::array<const LinearSpec*, 5> linears() const { return {&q, &k, &v, &gate, &o}; }
 };
+
+/// A convolution along a sequence, of each channel by itself: row t becomes bias + sum over i of weights[i] * x[t - n_taps + 1 + i].
+/// Rows before the first one are zeros.
+struct ConvSpec {
+  int n_taps = 0, n_channels = 0;
+  TensorId weights = kNoTensor;  ///< f32 [n_taps, n_channels]
+  TensorId bias = kNoTensor;     ///< f32 [n_channels]
+};
+
+/// The gated short convolution (LFM2): out(c * conv(b * x)). in gives b, c and x, one behind the other.
+struct ShortConvSpec {
+  ConvSpec conv;
+  LinearSpec in, out;
+
+  std::array<const LinearSpec*, 2> linears() const { return {&in, &out}; }
+};
+
+/// What a head of linear attention writes into its matrix S, [key_dim, value_dim], for a row with the query q, the key k, the value
+/// v, and the gates beta and alpha; with d = softplus(alpha + dt_bias), S shrinks to exp(a * d) * S first.
+enum class StateRule : std::uint8_t {
+  /// The gated delta net (Yang, Kautz, Hatamizadeh 2025, "Gated Delta Networks", section 3.1): S += k (sigmoid(beta) * (v - S^T k))^T, where q and
+  /// k have length 1. The row becomes norm(S^T q / sqrt(key_dim)) * silu(z), each head by itself.
+  kDelta,
+  /// Mamba-2 (Dao, Gu 2024, "Transformers are SSMs", section 3; B is k, C is q): S += k (d * v)^T. The row becomes norm((S^T q + skip * v) * silu(z)), all heads of a key head together.
+  kMamba2,
+};
+
+/// Linear attention with decay: out(y), y as StateRule says of silu(conv(qkv(x))), whose channels are q, k, v of all heads, one behind the
+/// other; with kMamba2 v, k, q.
+struct LinearAttentionSpec {
+  StateRule rule = StateRule::kDelta;
+  int n_heads = 0, n_key_heads = 0;  ///< of values, gates and S; of queries and keys
+  int key_dim = 0, value_dim = 0;    ///< of a head
+  bool in_turns = false;             ///< head h reads key head h % n_key_heads; otherwise h / (n_heads / n_key_heads)
+  ConvSpec conv;
+  LinearSpec qkv, z;
+  LinearSpec alpha,
+      beta;  ///< [n_embd, n_heads]; without alpha beta gives for each key head its heads' betas, then their alphas
+  TensorId a = kNoTensor, dt_bias = kNoTensor;  ///< f32 [n_heads]; a is negative
+  TensorId skip = kNoTensor;                    ///< likewise; kMamba2 only
+  TensorId norm =
+      kNoTensor;  ///< RMS, f32: kDelta [value_dim], kMamba2 [n_heads / n_key_heads * value_dim, n_key_heads]
+  LinearSpec out;
+
+  std::array<const LinearSpec*, 5> linears() const { return {&qkv, &z, &alpha, &beta, &out}; }
+};
+
+/// A mixer that keeps a state in place of keys and values.
+using RecurrentSpec = std::variant<std::monostate, ShortConvSpec, LinearAttentionSpec>;
 
 /// SiLU is z / (1 + exp(-z)); GELU its approximation by tanh (Hendrycks & Gimpel 2016). Clamped: with z = min(gate(x), 7) the
 /// gated value is z / (1 + exp(-1.702 z)) * (1 + clamp(up(x), -7, 7)) (gpt-oss).
@@ -135,6 +187,7 @@ struct TokenInputSpec {
 struct LayerSpec {
   NormsSpec mixer_norms;
   AttentionSpec mixer;
+  RecurrentSpec recurrent;  ///< in place of attention: one of the two
   NormsSpec feed_forward_norms;
   GatedSpec feed_forward;
   ExpertsSpec experts;

@@ -34,6 +34,14 @@ TensorId TensorTable::require(const std::string& name, const std::vector<std::in
   return id;
 }
 
+TensorId TensorTable::require_f32(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  const TensorId id = require(name, shape);
+  const std::int32_t type = file_.tensors()[static_cast<std::size_t>(id)].type;
+  if (type == kF32) return id;
+  throw LoadError(
+      fmt::format("{}: tensor {} has the type {} where F32 is needed", file_.path(), name, tensor_type_name(type)));
+}
+
 TensorId TensorTable::optional(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const TensorId id = file_.find(name);
   if (id < 0) return kNoTensor;

@@ -21,6 +21,8 @@ class TensorTable {
   std::int64_t rows(const std::string& name) const;
   /// Tensors of one dimension are f32.
   TensorId require(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  /// Of any number of dimensions.
+  TensorId require_f32(const std::string& name, const std::vector<std::int64_t>& shape) const;
   /// kNoTensor when it isn't there.
   TensorId optional(const std::string& name, const std::vector<std::int64_t>& shape) const;
 

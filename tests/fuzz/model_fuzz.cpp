@@ -148,7 +148,11 @@ class SpecCheck {
     vector(t.norm, t.width, kRequired);
   }
   void check(const model::LayerSpec& layer, std::size_t index) const {
-    check(layer.mixer, index);
+    const bool recurrent = !std::holds_alternative<std::monostate>(layer.recurrent);
+    expect(recurrent != layer.mixer.attends(), "a layer without a mixer, or with two");
+    if (layer.mixer.attends()) check(layer.mixer, index);
+    if (const auto* mixer = std::get_if<model::ShortConvSpec>(&layer.recurrent)) check(*mixer);
+    if (const auto* mixer = std::get_if<model::LinearAttentionSpec>(&layer.recurrent)) check(*mixer);
     const model::GatedSpec& f = layer.feed_forward;
     const std::int64_t n_ff = matrix(f.up.weight).shape[1];
     linear(f.gate, spec_.n_embd, n_ff), linear(f.up, spec_.n_embd, n_ff), linear(f.down, n_ff, spec_.n_embd);
@@ -165,12 +169,42 @@ class SpecCheck {
     }
     vector(layer.scale, 1, kOptional);
   }
+  void check_f32(TensorId id, const std::vector<std::int64_t>& shape) const {
+    expect(tensor(id).shape == shape && tensor(id).type == 0, "a table of another shape or type");
+  }
+  void check(const model::ConvSpec& c, std::int64_t n_channels) const {
+    expect(c.n_taps >= 2 && c.n_taps <= 4 && c.n_channels == n_channels, "a convolution that is none");
+    check_f32(c.weights, {c.n_taps, n_channels});
+    vector(c.bias, n_channels, kOptional);
+  }
+  void check(const model::ShortConvSpec& s) const {
+    check(s.conv, spec_.n_embd);
+    linear(s.in, spec_.n_embd, 3 * std::int64_t{spec_.n_embd}), linear(s.out, spec_.n_embd, spec_.n_embd);
+  }
+  void check(const model::LinearAttentionSpec& s) const {
+    expect(s.n_key_heads > 0 && s.n_heads > 0 && s.n_heads % s.n_key_heads == 0, "states without keys");
+    expect(s.key_dim > 0 && s.key_dim % 16 == 0 && s.value_dim > 0 && s.value_dim % 16 == 0, "states of odd sizes");
+    const std::int64_t values = std::int64_t{s.n_heads} * s.value_dim;
+    const std::int64_t channels = values + 2 * std::int64_t{s.n_key_heads} * s.key_dim;
+    check(s.conv, channels);
+    linear(s.qkv, spec_.n_embd, channels), linear(s.z, spec_.n_embd, values), linear(s.out, values, spec_.n_embd);
+    const bool both = lacks(s.alpha);
+    linear(both ? s.beta : s.alpha, spec_.n_embd, both ? 2 * s.n_heads : s.n_heads);
+    if (!both && !lacks(s.beta)) linear(s.beta, spec_.n_embd, s.n_heads);
+    vector(s.dt_bias, s.n_heads, kRequired);
+    if (s.rule == model::StateRule::kDelta) {
+      expect(!lacks(s.beta), "a delta rule without a gate");
+      vector(s.a, s.n_heads, kRequired), vector(s.norm, s.value_dim, kRequired);
+    } else {
+      check_f32(s.a, {1, s.n_heads}), check_f32(s.skip, {1, s.n_heads});
+    }
+  }
   void check(const AttentionSpec& a, std::size_t index) const {
     const auto [n_head, n_kv_head, head_dim] = a.heads;
     expect(n_kv_head > 0 && n_head > 0 && n_head % n_kv_head == 0, "queries without keys");
     expect(head_dim > 0 && head_dim % 2 == 0, "heads of no pairs");
     const std::int64_t q = std::int64_t{n_head} * head_dim, kv = std::int64_t{n_kv_head} * head_dim;
-    linear(a.q, spec_.n_embd, q), linear(a.o, q, spec_.n_embd);
+    linear(a.q, spec_.n_embd, a.gate_in_q ? 2 * q : q), linear(a.o, q, spec_.n_embd);
     if (!lacks(a.gate)) linear(a.gate, spec_.n_embd, matrix(a.gate.weight).shape[1] == n_head ? n_head : q);
     vector(a.sinks, n_head, kOptional);
     head_norm(a.q_norm, head_dim, q);

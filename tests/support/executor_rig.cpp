@@ -24,8 +24,28 @@ kv::BlockId ExecutorRig::take() {
   return id;
 }
 
+int ExecutorRig::state_pages() const {
+  return executor_.info().groups.back().state_pages;
+}
+
+void ExecutorRig::add_states(RigSequence& s, executor::BatchSequence& part) {
+  if (s.len > 0) part.state_in = s.states.at(s.len);
+  const int end = s.len + part.n_rows;
+  if (part.n_rows == 1 && s.writes_over) {
+    auto node = s.states.extract(s.len);
+    node.key() = end;
+    s.states.insert(std::move(node));
+    part.state_in = s.states.at(end);
+  } else {
+    std::vector<kv::BlockId>& pages = s.states[end];
+    for (int i = 0; i < state_pages(); ++i) pages.push_back(take());
+  }
+  part.state_out = s.states.at(end);
+  s.writes_over = part.n_rows == 1;
+}
+
 std::vector<std::vector<kv::BlockId>*> ExecutorRig::tables(RigSequence& sequence) const {
-  sequence.more.resize(executor_.info().groups.size() - 1);
+  sequence.more.resize(executor_.info().groups.size() - (state_pages() > 0 ? 2 : 1));
   std::vector<std::vector<kv::BlockId>*> all = {&sequence.blocks};
   for (auto& blocks : sequence.more) all.push_back(&blocks);
   return all;
@@ -34,6 +54,9 @@ std::vector<std::vector<kv::BlockId>*> ExecutorRig::tables(RigSequence& sequence
 RigSequence ExecutorRig::fork(const RigSequence& from, int n) {
   RigSequence s = from;
   s.len = n;
+  s.writes_over = false;
+  s.states.erase(s.states.upper_bound(n), s.states.end());
+  if (state_pages() > 0 && !s.states.contains(n)) throw std::runtime_error("no state at the fork");
   for (int group = 0; std::vector<kv::BlockId> * blocks : tables(s)) {
     blocks->resize(static_cast<std::size_t>((n + block_size_ - 1) / block_size_));
     if (const int filled = n % block_size_; filled > 0) {
@@ -53,6 +76,7 @@ executor::Batch ExecutorRig::batch(std::span<const RigPart> parts) {
     executor::BatchSequence bs;
     bs.n_rows = static_cast<int>(part.tokens.size());
     bs.first_position = s.len;
+    if (state_pages() > 0) add_states(s, bs);
     for (const kv::Token t : part.tokens) {
       for (std::vector<kv::BlockId>* blocks : tables(s)) {
         if (s.len % block_size_ == 0) blocks->push_back(take());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -13,7 +14,11 @@ namespace coppice::test {
 struct RigSequence {
   std::vector<kv::BlockId> blocks;             ///< of the first group of layers
   std::vector<std::vector<kv::BlockId>> more;  ///< of the others
-  int len = 0;                                 ///< tokens in the pool
+  /// States of a model with recurrent layers, by position: one behind each step, but for steps of one row that follow such a step,
+  /// which write over theirs.
+  std::map<int, std::vector<kv::BlockId>> states;
+  bool writes_over = false;  ///< the last step had one row, and nobody else has its state
+  int len = 0;               ///< tokens in the pool
 };
 
 enum class Want { kNone, kLast, kAll };
@@ -32,7 +37,7 @@ class ExecutorRig {
   explicit ExecutorRig(executor::Executor& executor, std::uint32_t shuffle_seed = 0);
 
   /// A sequence on the first n tokens of another: whole blocks shared, a partial one forked by a CopyOp that runs in
-  /// the next step.
+  /// the next step; the state at n shared. REQUIRES: a step of `from` ended at n, if the model has recurrent layers.
   RigSequence fork(const RigSequence& from, int n);
 
   /// A block that nobody has.
@@ -52,7 +57,9 @@ class ExecutorRig {
   int block_size() const { return block_size_; }
 
  private:
-  /// The tables of a sequence, one of each group.
+  int state_pages() const;
+  void add_states(RigSequence& sequence, executor::BatchSequence& part);
+  /// The tables of a sequence, one of each group that has some.
   std::vector<std::vector<kv::BlockId>*> tables(RigSequence& sequence) const;
 
   executor::Executor& executor_;

@@ -235,6 +235,66 @@ std::vector<FamilyModel> gemmas() {
 
 }  // namespace
 
+std::vector<FamilyModel> hybrid_models() {
+  const TinyModel lfm2 = {
+      .architecture = "lfm2",
+      .n_layer = 5,
+      .qk_norm = TinyQkNorm::kHeads,
+      .recurrent = {.mixer = TinyMixer::kShortConv, .layers = {true, true, false, true, false}, .taps = 3},
+      .output_norm = "token_embd_norm",
+      .settings = {{"rope.freq_base", 1000000.0F}}};
+  TinyModel lfm2_window = lfm2;
+  lfm2_window.recurrent.layers = {false, true, true, false, true};  // nothing attends behind the last state
+  lfm2_window.settings["attention.sliding_window"] = 21;
+  TinyModel lfm2moe = lfm2;
+  lfm2moe.architecture = "lfm2moe";
+  lfm2moe.experts = {.n = 8, .n_used = 3, .first_layer = 2, .selection_bias = true};
+  lfm2moe.settings = {{"leading_dense_block_count", 2}, {"expert_gating_func", 2}};
+  const TinyModel qwen35 = {
+      .architecture = "qwen35",
+      .n_layer = 4,
+      .head_dim = 32,
+      .rope_dims = 8,
+      .qk_norm = TinyQkNorm::kHeads,
+      .feed_forward_norm = "post_attention_norm",
+      .tied = false,
+      .recurrent = {.mixer = TinyMixer::kDelta, .layers = {true, true, true, false}, .n_heads = 6},
+      .gate_in_q = true,
+      .settings = {{"rope.freq_base", 1000000.0F}, {"rope.dimension_sections", std::vector{2, 1, 1, 0}}}};
+  TinyModel qwen35_last =
+      qwen35;  // a state is written behind all keys; heads of other sizes, and one key head for each
+  qwen35_last.recurrent = {
+      .mixer = TinyMixer::kDelta, .layers = {true, false, true, true}, .n_heads = 2, .key_dim = 32, .value_dim = 32};
+  TinyModel qwen35moe = qwen35;
+  qwen35moe.architecture = "qwen35moe";
+  qwen35moe.experts = {.n = 8, .n_used = 3, .shared_ff = 64, .shared_gate = true};
+  TinyModel qwen3next = qwen35moe;
+  qwen3next.architecture = "qwen3next";
+  qwen3next.settings.erase("rope.dimension_sections");
+  qwen3next.recurrent.mixer = TinyMixer::kDeltaOneGates;
+  const TinyModel granite = {.architecture = "granitehybrid",
+                             .n_layer = 4,
+                             .recurrent = {.mixer = TinyMixer::kMamba2,
+                                           .layers = {true, true, false, true},
+                                           .n_heads = 8,
+                                           .n_key_heads = 1,
+                                           .key_dim = 32},
+                             .settings = {{"embedding_scale", 3.0F},
+                                          {"residual_scale", 0.4F},
+                                          {"logit_scale", 2.5F},
+                                          {"attention.scale", 0.1F},
+                                          {"rope.scaling.finetuned", false}}};
+  TinyModel granite_experts = granite;
+  granite_experts.recurrent.n_key_heads = 2;
+  granite_experts.experts = {.n = 8, .n_used = 3, .n_ff = 128, .shared_ff = 64};
+  std::vector<FamilyModel> all = {
+      {"lfm2", lfm2},           {"lfm2_window", lfm2_window}, {"lfm2moe", lfm2moe},
+      {"qwen35", qwen35},       {"qwen35_last", qwen35_last}, {"qwen35moe", qwen35moe},
+      {"qwen3next", qwen3next}, {"granitehybrid", granite},   {"granitehybrid_experts", granite_experts}};
+  for (FamilyModel& m : all) m.model.norm_spread = 0.3F;
+  return all;
+}
+
 std::vector<FamilyModel> family_models() {
   std::vector<FamilyModel> all;
   for (auto& models : {llamas(), qwens(), mixtures(), others(), gemmas()})

@@ -18,6 +18,10 @@ inline std::ostream& operator<<(std::ostream& out, const FamilyModel& m) {
   return out << m.name;
 }
 
+/// Families whose layers all keep keys and values.
 std::vector<FamilyModel> family_models();
+
+/// Families with recurrent layers.
+std::vector<FamilyModel> hybrid_models();
 
 }  // namespace coppice::test

@@ -101,7 +101,7 @@ class TinyWriter {
   void write(const std::filesystem::path& to) {
     metadata();
     matrix("token_embd", m_.n_embd, m_.n_vocab, 1.0F, false);
-    norm("output_norm", m_.n_embd);
+    norm(m_.output_norm, m_.n_embd);
     if (!m_.tied) matrix("output", m_.n_embd, m_.n_vocab, 0.2F, m_.output_bias);
     if (m_.rope_factors) vector("rope_freqs.weight", rope_dims() / 2, 1.5F, 0.4F);
     if (m_.long_and_short) {
@@ -122,14 +122,19 @@ class TinyWriter {
   bool slides(int layer) const { return !m_.slides.empty() && m_.slides[static_cast<std::size_t>(layer)]; }
   bool owns_kv(int layer) const { return layer < m_.n_layer - m_.shared_kv; }
   int head_dim(int layer) const { return slides(layer) && m_.sliding_head_dim > 0 ? m_.sliding_head_dim : m_.head_dim; }
+  bool attends(int layer) const {
+    return m_.recurrent.layers.empty() || !m_.recurrent.layers[static_cast<std::size_t>(layer)];
+  }
   int kv_heads(int layer) const {
+    const bool zero = m_.recurrent.mixer == TinyMixer::kShortConv || m_.recurrent.mixer == TinyMixer::kMamba2;
+    if (zero && !attends(layer)) return 0;
     return slides(layer) && m_.sliding_kv_heads > 0 ? m_.sliding_kv_heads : m_.n_kv_head;
   }
   int n_ff(int layer) const { return owns_kv(layer) ? m_.n_ff : 2 * m_.n_ff; }
   void layer(int i, const std::string& p) {
     if (m_.norms_before) norm(p + "attn_norm", m_.n_embd), norm(p + m_.feed_forward_norm, m_.n_embd);
     if (m_.norms_behind) norm(p + "post_attention_norm", m_.n_embd), norm(p + "post_ffw_norm", m_.n_embd);
-    attention(i, p);
+    attends(i) ? attention(i, p) : recurrent(p);
     has_experts(i) ? experts(i, p) : feed_forward(p, "", n_ff(i));
     if (m_.token_inputs > 0) {
       matrix(p + "inp_gate", m_.n_embd, m_.token_inputs, 0.3F, false);
@@ -181,7 +186,7 @@ class TinyWriter {
     if (m_.fused_qkv) {
       matrix(p + "attn_qkv", m_.n_embd, q + 2 * kv, 0.3F, qkv_biases);
     } else {
-      matrix(p + "attn_q", m_.n_embd, q, m_.qk_spread, qkv_biases);
+      matrix(p + "attn_q", m_.n_embd, m_.gate_in_q ? 2 * q : q, m_.qk_spread, qkv_biases);
       if (owns_kv(i)) matrix(p + "attn_k", m_.n_embd, kv, m_.qk_spread, qkv_biases);
       const bool has_v = owns_kv(i) && (slides(i) || !m_.values_are_keys);
       if (has_v) matrix(p + "attn_v", m_.n_embd, kv, 0.3F, qkv_biases);
@@ -191,6 +196,40 @@ class TinyWriter {
       matrix(p + "attn_gate", m_.n_embd, m_.gate == TinyGate::kHeads ? m_.n_head : q, 0.3F, false);
     }
     if (m_.sinks) vector(p + "attn_sinks.weight", m_.n_head, 0.5F, 1.0F);
+  }
+  void convolution(const std::string& name, int n_channels) {
+    add(name + ".weight", GGML_TYPE_F32, m_.recurrent.taps, n_channels, 0.0F, 0.5F);
+  }
+  void recurrent(const std::string& p) {
+    const TinyRecurrent& r = m_.recurrent;
+    if (r.mixer == TinyMixer::kShortConv) {
+      matrix(p + "shortconv.in_proj", m_.n_embd, 3 * m_.n_embd, 0.3F, false);
+      convolution(p + "shortconv.conv", m_.n_embd);
+      matrix(p + "shortconv.out_proj", m_.n_embd, m_.n_embd, 0.3F, false);
+      return;
+    }
+    const int values = r.n_heads * r.value_dim, channels = 2 * r.n_key_heads * r.key_dim + values;
+    convolution(p + "ssm_conv1d", channels);
+    vector(p + "ssm_dt.bias", r.n_heads, 0.0F, 1.0F);
+    matrix(p + "ssm_out", values, m_.n_embd, 0.3F, false);
+    if (r.mixer == TinyMixer::kMamba2) {
+      matrix(p + "ssm_in", m_.n_embd, values + channels + r.n_heads, 0.2F, false);
+      vector(p + "ssm_conv1d.bias", channels, 0.0F, 0.3F);
+      add(p + "ssm_a", GGML_TYPE_F32, 1, r.n_heads, -0.5F, 0.1F);
+      add(p + "ssm_d", GGML_TYPE_F32, 1, r.n_heads, 1.0F, 0.3F);
+      add(p + "ssm_norm.weight", GGML_TYPE_F32, values / r.n_key_heads, r.n_key_heads, 1.0F, m_.norm_spread);
+      return;
+    }
+    vector(p + "ssm_a", r.n_heads, -0.5F, 0.1F);
+    vector(p + "ssm_norm.weight", r.value_dim, 1.0F, m_.norm_spread);
+    matrix(p + "attn_qkv", m_.n_embd, channels, 0.3F, false);
+    matrix(p + "attn_gate", m_.n_embd, values, 0.3F, false);
+    if (r.mixer == TinyMixer::kDeltaOneGates) {
+      matrix(p + "ssm_ba", m_.n_embd, 2 * r.n_heads, 0.3F, false);
+    } else {
+      matrix(p + "ssm_alpha", m_.n_embd, r.n_heads, 0.3F, false);
+      matrix(p + "ssm_beta", m_.n_embd, r.n_heads, 0.3F, false);
+    }
   }
   void norm(const std::string& name, int n) { vector(name + ".weight", n, 1.0F, m_.norm_spread); }
   void setting(const std::string& name, const TinySetting& value) {
@@ -205,6 +244,9 @@ class TinyWriter {
     if (const auto* list = std::get_if<std::vector<bool>>(&value)) {
       const std::vector<std::uint8_t> bytes(list->begin(), list->end());
       gguf_set_arr_data(g, key.c_str(), GGUF_TYPE_BOOL, bytes.data(), bytes.size());
+    }
+    if (const auto* list = std::get_if<std::vector<int>>(&value)) {
+      gguf_set_arr_data(g, key.c_str(), GGUF_TYPE_INT32, list->data(), list->size());
     }
   }
   void number(const std::string& key, int value) {
@@ -244,10 +286,22 @@ class TinyWriter {
       number("attention.value_length_swa", m_.sliding_head_dim);
       number("rope.dimension_count_swa", m_.sliding_head_dim);
     }
+    recurrent_metadata();
     if (m_.shared_kv > 0) number("attention.shared_kv_layers", m_.shared_kv);
     if (m_.token_inputs > 0) number("embedding_length_per_layer_input", m_.token_inputs);
     gguf_set_val_f32(gguf_.get(), (m_.architecture + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5F);
     for (const auto& [name, value] : m_.settings) setting(name, value);
+  }
+  void recurrent_metadata() {
+    const TinyRecurrent& r = m_.recurrent;
+    if (r.mixer == TinyMixer::kAttention) return;
+    if (r.mixer == TinyMixer::kShortConv) return number("shortconv.l_cache", r.taps);
+    number("ssm.conv_kernel", r.taps);
+    number("ssm.inner_size", r.n_heads * r.value_dim);
+    number("ssm.state_size", r.key_dim);
+    number("ssm.time_step_rank", r.n_heads);
+    number("ssm.group_count", r.n_key_heads);
+    if (r.mixer != TinyMixer::kMamba2) setting("attention.recurrent_layers", r.layers);
   }
   /// n matrices.
   void add(const std::string& name, int type, int n_in, int n_out, float mean, float spread, int n = 1) {

@@ -22,7 +22,17 @@ std::string model_path(const std::string& variable = "COPPICE_MODEL");
 enum class TinyQkNorm { kNone, kHeads, kWhole };
 enum class TinyGate { kNone, kHeads, kValues };  ///< what a factor of the output gate is for
 
-using TinySetting = std::variant<bool, int, float, std::string, std::vector<bool>>;
+using TinySetting = std::variant<bool, int, float, std::string, std::vector<bool>, std::vector<int>>;
+
+enum class TinyMixer { kAttention, kShortConv, kDelta, kDeltaOneGates, kMamba2 };
+
+/// The layers that don't attend.
+struct TinyRecurrent {
+  TinyMixer mixer = TinyMixer::kAttention;
+  std::vector<bool> layers = {};
+  int n_heads = 4, n_key_heads = 2, key_dim = 16, value_dim = 16;
+  int taps = 4;
+};
 
 /// Which experts a row takes must not hang on a last bit, so the first values of a token's embedding are large for some experts and
 /// small for others; layers add little to them, and each layer's router reads them in another order.
@@ -78,6 +88,9 @@ struct TinyModel {
   bool fused_gate = false;  ///< gate and up are one matrix
   bool tied = true;
   TinyExperts experts = {};
+  TinyRecurrent recurrent = {};
+  bool gate_in_q = false;  ///< the matrix of queries gives gates, too
+  std::string output_norm = "output_norm";
   std::map<std::string, TinySetting> settings = {};  ///< more metadata; keys lack the architecture's name
   std::uint32_t seed = 1;
   std::string leave_out;    ///< a tensor that is missing

@@ -7,6 +7,7 @@ namespace coppice::executor {
 std::vector<AttentionGroup> attention_groups(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups) {
   std::vector<AttentionGroup> all;
   for (const kv::GroupSpec& g : groups) {
+    if (g.kind == kv::GroupKind::kRecurrent) continue;
     const auto heads_of = [&spec](int layer) { return spec.layers[static_cast<std::size_t>(layer)].mixer.heads; };
     const model::HeadsSpec heads = heads_of(g.layers.front());
     if (std::ranges::any_of(g.layers, [&](int layer) { return heads_of(layer) != heads; })) {
@@ -25,6 +26,10 @@ std::vector<AttentionGroup> attention_groups(const model::ModelSpec& spec, const
 std::vector<LayerPlace> layer_places(const model::ModelSpec& spec, const PageLayout& layout) {
   std::vector<LayerPlace> places;
   for (const model::LayerSpec& layer : spec.layers) {
+    if (!layer.mixer.attends()) {
+      places.emplace_back();
+      continue;
+    }
     const int owner = layer.mixer.owns_kv() ? static_cast<int>(places.size()) : layer.mixer.kv_layer;
     places.push_back({static_cast<std::size_t>(layout.layers[static_cast<std::size_t>(owner)].group), owner});
   }

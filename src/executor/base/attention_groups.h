@@ -21,7 +21,7 @@ struct AttentionGroup {
   std::size_t bytes_per_token() const { return kv.bytes_per_token * n_readers / kv.layers.size(); }
 };
 
-/// REQUIRES: layers of a group have keys of one shape. Throws model::LoadError when their numbers of heads differ.
+/// Of all groups but the recurrent one. REQUIRES: layers of a group have keys of one shape. Throws model::LoadError when their numbers of heads differ.
 std::vector<AttentionGroup> attention_groups(const model::ModelSpec& spec, const std::vector<kv::GroupSpec>& groups);
 
 /// Where the keys and values lie that a layer reads: in the blocks of a group, as the pool's layer.
@@ -30,7 +30,7 @@ struct LayerPlace {
   int layer = 0;
 };
 
-/// [layers]. REQUIRES: the layout is the spec's.
+/// [layers]; of recurrent ones no place. REQUIRES: the layout is the spec's.
 std::vector<LayerPlace> layer_places(const model::ModelSpec& spec, const PageLayout& layout);
 
 }  // namespace coppice::executor

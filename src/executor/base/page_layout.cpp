@@ -43,7 +43,8 @@ std::vector<KvLayer> kv_layers(const model::ModelSpec& spec) {
   return layers;
 }
 
-PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat format, int block_size) {
+PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat format, int block_size,
+                            std::span<const StateLayer> states) {
   PageLayout layout{.format = format, .block_size = block_size};
   layout.layers.resize(layers.size());
   std::map<Kind, std::vector<int>> kinds;
@@ -55,6 +56,7 @@ PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat
     return 2 * row_bytes(kind, format) * static_cast<std::size_t>(block_size);
   };
   layout.page_bytes = layer_bytes(kinds.begin()->first) * kinds.begin()->second.size();
+  layout.page_bytes = std::max(layout.page_bytes, largest_part(states));
   for (const auto& [kind, ids] : kinds) {
     const std::size_t bytes = layer_bytes(kind), fit = layout.page_bytes / bytes, more = (fit + 1) * bytes;
     const bool nearly = ids.size() > fit && more - layout.page_bytes <= layout.page_bytes / kGrowth;
@@ -80,13 +82,23 @@ PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat
                                                          row_bytes(kind, format), i % fit * bytes};
     }
   }
+  layout.state = make_state_layout(states, layout.page_bytes);
+  if (layout.state.n_pages > 0) {
+    kv::GroupSpec& group = layout.groups.emplace_back();
+    group.kind = kv::GroupKind::kRecurrent;
+    group.state_pages = layout.state.n_pages;
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      if (states[i].conv_bytes > 0) group.layers.push_back(static_cast<int>(i));
+    }
+  }
   return layout;
 }
 
 std::vector<std::string> describe_pages(const PageLayout& layout) {
   std::vector<std::string> lines;
-  for (auto g = layout.groups.begin(); g != layout.groups.end();) {
-    const auto end = std::find_if(g, layout.groups.end(), [&](const kv::GroupSpec& o) { return !o.keeps_as(*g); });
+  const auto tables_end = layout.groups.begin() + layout.n_tables();
+  for (auto g = layout.groups.begin(); g != tables_end;) {
+    const auto end = std::find_if(g, tables_end, [&](const kv::GroupSpec& o) { return !o.keeps_as(*g); });
     const auto pages = static_cast<std::size_t>(end - g);
     const std::string name = name_of(*g);
     std::size_t n_layers = 0, used = 0;
@@ -98,6 +110,13 @@ std::vector<std::string> describe_pages(const PageLayout& layout) {
     lines.push_back(fmt::format("layers that see {}: {}, in {} page{} for {} tokens; {:.3g} % of their bytes idle",
                                 name, n_layers, pages, pages == 1 ? "" : "s", layout.block_size,
                                 100.0 * static_cast<double>(bytes - used) / static_cast<double>(bytes)));
+  }
+  if (const int pages = layout.state.n_pages; pages > 0) {
+    const std::size_t bytes = static_cast<std::size_t>(pages) * layout.page_bytes;
+    lines.push_back(fmt::format("recurrent layers: {}; a state takes {} page{}, {:.4g} MiB; {:.3g} % of them idle",
+                                layout.groups.back().layers.size(), pages, pages == 1 ? "" : "s",
+                                static_cast<double>(bytes) / (1 << 20),
+                                100.0 * static_cast<double>(bytes - layout.state.bytes) / static_cast<double>(bytes)));
   }
   return lines;
 }
@@ -117,6 +136,11 @@ std::string describe_layout(const PageLayout& layout, const model::ModelSpec& sp
   }
   const std::vector<KvLayer> layers = kv_layers(spec);
   for (const kv::GroupSpec& g : layout.groups) {
+    if (g.kind == kv::GroupKind::kRecurrent) {
+      text += fmt::format(";states f32 [head,key,value],[tap,channel],pages={}:{}", g.state_pages,
+                          fmt::join(g.layers, ","));
+      continue;
+    }
     const KvLayer& layer = layers[static_cast<std::size_t>(g.layers.front())];
     text += fmt::format(";{}{}{},heads={},dim={}:{}", g.kind == kv::GroupKind::kFull ? "full" : "sliding", g.window,
                         g.chunked ? "chunked" : "", layer.n_kv_head, layer.head_dim, fmt::join(g.layers, ","));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/kv_format.h"
+#include "executor/base/state_layout.h"
 #include "kv/types.h"
 #include "model/model.h"
 
@@ -35,15 +36,21 @@ struct PageLayout {
   attention::KvFormat format = attention::KvFormat::kF16;
   int block_size = 0;
   std::size_t page_bytes = 0;
-  std::vector<kv::GroupSpec> groups;  ///< by window, all positions first; the first one keeps everything
-  std::vector<Layer> layers;          ///< as the model's; those of one group have rows of one size
+  std::vector<kv::GroupSpec>
+      groups;  ///< by window, all positions first; the first one keeps everything. Last the recurrent one
+  std::vector<Layer> layers;  ///< as the model's; those of one group have rows of one size
+  StateLayout state;
+
+  /// Groups that have tables: all but the recurrent one.
+  int n_tables() const { return static_cast<int>(groups.size()) - (state.n_pages > 0 ? 1 : 0); }
 };
 
 std::vector<KvLayer> kv_layers(const model::ModelSpec& spec);
 
-/// Throws model::LoadError when heads can't be stored in the format, or when the layers that keep everything differ in heads.
-/// REQUIRES: some layer keeps something.
-PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat format, int block_size);
+/// states: as `layers`, or empty where no layer is recurrent. Throws model::LoadError when heads can't be stored in the format, or when the
+/// layers that keep everything differ in heads. REQUIRES: some layer keeps keys and values.
+PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat format, int block_size,
+                            std::span<const StateLayer> states = {});
 
 /// What a window's layers take of the pool: a sentence for each.
 std::vector<std::string> describe_pages(const PageLayout& layout);

@@ -14,6 +14,7 @@
 #include "executor/base/ropes.h"
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/graph/graph_runner.h"
+#include "executor/ggml/graph/state_step.h"
 #include "executor/ggml/store/cpu_device.h"
 #include "simd/target.h"
 
@@ -76,11 +77,12 @@ class GgmlExecutor final : public Executor {
       : options_(checked(std::move(options))),
         format_(checked_format(options_)),
         model_(std::move(model)),
-        layout_(make_page_layout(kv_layers(model_.spec), format_, options_.block_size)),
+        layout_(make_page_layout(kv_layers(model_.spec), format_, options_.block_size, state_layers(model_.spec))),
         weights_(model_, progress),
         store_(layout_, options_.kv_bytes, options_.n_threads, progress),
         attention_(make_attention()),
         ropes_(make_ropes(model_)),
+        states_(options_.n_threads),
         runner_(options_.n_threads) {
     fill_info();
     parts_ = {.spec = &model_.spec,
@@ -88,14 +90,16 @@ class GgmlExecutor final : public Executor {
               .store = &store_,
               .attention = attention_.get(),
               .ropes = &ropes_,
-              .places = layer_places(model_.spec, layout_)};
+              .places = layer_places(model_.spec, layout_),
+              .states = layout_.state.n_pages > 0 ? &states_ : nullptr};
     limits_ = {.n_vocab = info_.n_vocab,
                .context = options_.context > 0 ? options_.context : std::numeric_limits<std::int32_t>::max(),
                .max_rows = options_.max_rows,
                .max_sequences = options_.max_sequences,
                .block_size = options_.block_size,
                .num_blocks = store_.num_blocks(),
-               .n_groups = static_cast<int>(layout_.groups.size())};
+               .n_groups = layout_.n_tables(),
+               .state_pages = layout_.state.n_pages};
   }
 
   const ExecutorInfo& info() const override { return info_; }
@@ -162,6 +166,7 @@ class GgmlExecutor final : public Executor {
   KvStore store_;
   std::unique_ptr<Attention> attention_;
   std::vector<attention::Rope> ropes_;
+  StateStep states_;
   GraphRunner runner_;
   DecoderParts parts_;
   BatchLimits limits_;

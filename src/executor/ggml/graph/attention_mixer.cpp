@@ -35,15 +35,29 @@ ggml_tensor* gated(GraphBuilder& b, ggml_tensor* x, ggml_tensor* gate) {
   return ggml_reshape_2d(b.context, y, x->ne[0], x->ne[1]);
 }
 
+/// The i-th part of each head's values, [2 * head_dim, n_head] in a row of x, in memory of its own.
+ggml_tensor* half_of_heads(GraphBuilder& b, ggml_tensor* x, const model::HeadsSpec& heads, int i) {
+  const auto dim = static_cast<std::size_t>(heads.head_dim) * sizeof(float);
+  ggml_tensor* half = ggml_view_3d(b.context, x, heads.head_dim, heads.n_head, x->ne[1], 2 * dim, x->nb[1],
+                                   static_cast<std::size_t>(i) * dim);
+  return ggml_cont_2d(b.context, half, std::int64_t{heads.head_dim} * heads.n_head, x->ne[1]);
+}
+
 }  // namespace
 
 ggml_tensor* mix(GraphBuilder& b, const model::AttentionSpec& spec, Rows rows, const LayerPlace& place) {
   LayerRows layer = layer_rows(b, spec, rows);
+  ggml_tensor* gate = nullptr;
+  if (spec.gate_in_q) {
+    gate = half_of_heads(b, layer.q, spec.heads, 1);
+    layer.q = half_of_heads(b, layer.q, spec.heads, 0);
+  }
   layer.q = normalised(b, layer.q, spec.q_norm, spec.heads.head_dim);
   if (spec.sharpened && b.inputs.temperatures) layer.q = ggml_mul(b.context, layer.q, b.inputs.temperatures);
   ggml_tensor* mixed =
       b.parts.attention->attend(b, enter_rows(b, layer, spec, place), place.group, b.parts.weights->plain(spec.sinks));
-  return spec.gate.weight == model::kNoTensor ? mixed : gated(b, mixed, product(b, rows, spec.gate));
+  if (spec.gate.weight != model::kNoTensor) gate = product(b, rows, spec.gate);
+  return gate ? gated(b, mixed, gate) : mixed;
 }
 
 }  // namespace coppice::executor

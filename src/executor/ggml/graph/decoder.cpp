@@ -4,6 +4,7 @@
 #include "executor/ggml/graph/feed_forward.h"
 #include "executor/ggml/graph/norm.h"
 #include "executor/ggml/graph/product.h"
+#include "executor/ggml/graph/recurrent_mixer.h"
 #include "executor/ggml/graph/residual.h"
 #include "executor/ggml/graph/token_inputs.h"
 
@@ -18,6 +19,21 @@ ggml_tensor* scaled(GraphBuilder& b, ggml_tensor* x, float scale) {
 /// n rows of x from the i-th on.
 ggml_tensor* rows_of(GraphBuilder& b, ggml_tensor* x, int i, std::int64_t n) {
   return n == x->ne[1] ? x : ggml_view_2d(b.context, x, x->ne[0], n, x->nb[1], static_cast<std::size_t>(i) * x->nb[1]);
+}
+
+/// What a mixer makes of its rows, and the matrix that takes it.
+struct Mixed {
+  ggml_tensor* x;
+  const model::LinearSpec* out;
+};
+
+Mixed mix_layer(GraphBuilder& b, const model::LayerSpec& layer, Rows rows, std::size_t i) {
+  if (const auto* mixer = std::get_if<model::ShortConvSpec>(&layer.recurrent))
+    return {mix(b, *mixer, rows, i), &mixer->out};
+  if (const auto* mixer = std::get_if<model::LinearAttentionSpec>(&layer.recurrent)) {
+    return {mix(b, *mixer, rows, i), &mixer->out};
+  }
+  return {mix(b, layer.mixer, rows, b.parts.places[i]), &layer.mixer.o};
 }
 
 /// The rows' logits.
@@ -48,14 +64,15 @@ DecoderOutputs build_decoder(GraphBuilder& b) {
   ggml_tensor* inputs = token_inputs(b, x);
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const model::LayerSpec& layer = spec.layers[i];
-    ggml_tensor* mixed = mix(b, layer.mixer, {x, layer.mixer_norms.before}, b.parts.places[i]);
+    const Mixed mixed_rows = mix_layer(b, layer, {x, layer.mixer_norms.before}, i);
+    ggml_tensor* mixed = mixed_rows.x;
     const bool last = i + 1 == spec.layers.size();
     if (last) {  // the keys and values of all rows are written: only outputs go on
       if (!b.inputs.output_rows) return {};
       mixed = ggml_get_rows(b.context, mixed, b.inputs.output_rows);
       x = ggml_get_rows(b.context, x, b.inputs.output_rows);
     }
-    x = add_product(b, {mixed}, layer.mixer.o, {x, layer.mixer_norms.behind});
+    x = add_product(b, {mixed}, *mixed_rows.out, {x, layer.mixer_norms.behind});
     x = feed_forward(b, layer, x);
     if (inputs) x = add_token_input(b, inputs, i, last ? b.inputs.output_rows : nullptr, x);
     if (layer.scale != model::kNoTensor) x = ggml_mul(b.context, x, b.parts.weights->plain(layer.scale));

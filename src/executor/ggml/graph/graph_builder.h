@@ -16,6 +16,7 @@
 namespace coppice::executor {
 
 class Attention;
+class StateStep;
 
 /// What graphs are made from. All of it outlives the graphs.
 struct DecoderParts {
@@ -25,6 +26,7 @@ struct DecoderParts {
   Attention* attention = nullptr;
   const std::vector<attention::Rope>* ropes = nullptr;  ///< as spec->ropes
   std::vector<LayerPlace> places;                       ///< [n_layers]
+  StateStep* states = nullptr;                          ///< nullptr: no layer is recurrent
 };
 
 /// A graph's inputs. They are filled before each run.

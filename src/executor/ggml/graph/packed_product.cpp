@@ -8,7 +8,7 @@ namespace coppice::executor {
 
 namespace {
 
-constexpr std::size_t kMostTogether = 3;
+constexpr std::size_t kMostTogether = 4;
 
 /// What a node points to.
 struct PackedNode {

@@ -16,7 +16,7 @@ PackedMatrices packed_together(const Weights& weights, std::span<const model::Te
 
 /// The matrix times rows, plus `plus` if there is one: [n_out, n_rows].
 ggml_tensor* packed_product(GraphBuilder& b, const matmul::QuantMatrix* matrix, Rows rows, ggml_tensor* plus);
-/// Up to three matrices times the same rows.
+/// Up to four matrices times the same rows.
 std::vector<ggml_tensor*> packed_products(GraphBuilder& b, const PackedMatrices& matrices, Rows rows);
 /// silu(first * rows) * (second * rows) of two matrices: [n_out, n_rows].
 ggml_tensor* packed_gated_product(GraphBuilder& b, const PackedMatrices& matrices, Rows rows);

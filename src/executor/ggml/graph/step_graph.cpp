@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "executor/ggml/graph/attention.h"
+#include "executor/ggml/graph/state_step.h"
 
 namespace coppice::executor {
 
@@ -106,6 +107,7 @@ void StepGraph::fill(const Batch& batch) {
     put(batch.hidden_rows, outputs + shape_.n_logits, shape_.n_hidden);
   }
   parts_.attention->fill(batch);
+  if (parts_.states) parts_.states->fill(batch);
 }
 
 }  // namespace coppice::executor

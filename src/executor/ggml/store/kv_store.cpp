@@ -18,7 +18,7 @@ KvStore::KvStore(PageLayout layout, std::size_t budget_bytes, int n_threads, con
   const std::size_t page = layout_.page_bytes;
   const int scratch_blocks = (kScratchRows + layout_.block_size - 1) / layout_.block_size;
   std::size_t blocks = budget_bytes / page;
-  for (const kv::GroupSpec& group : layout_.groups) {
+  for (const kv::GroupSpec& group : std::span(layout_.groups).first(static_cast<std::size_t>(layout_.n_tables()))) {
     const std::size_t row = layout_.layers[static_cast<std::size_t>(group.layers.front())].row_bytes;
     const std::size_t unit = std::gcd(page, row);
     steps_.push_back({static_cast<std::int64_t>(page / unit), static_cast<std::int64_t>(row / unit)});

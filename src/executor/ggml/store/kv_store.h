@@ -2,6 +2,8 @@
 // whole pool, whose rows begin at its place in the first page: [n_kv_head * head_dim, n_rows] of f16, or [row_bytes, n_rows]
 // of bytes where only our own code knows the format. Which row is a slot's, KvStore::row() tells.
 //
+// States (state_layout.h) lie in pages of the same memory.
+//
 // Owns the memory. Not thread safe; the executor's thread owns it.
 //
 // Invariants
@@ -34,6 +36,12 @@ class KvStore {
   std::int32_t num_blocks() const { return num_blocks_; }  ///< the null block included, scratch not
   const PageLayout& layout() const { return layout_; }
 
+  /// What lies at a place of a state's pages.
+  float* state(std::span<const kv::BlockId> pages, const StateLayout::Place& place) const {
+    const auto page = static_cast<std::size_t>(pages[static_cast<std::size_t>(place.page)]);
+    return reinterpret_cast<float*>(memory_.data() + page * layout_.page_bytes + place.offset);
+  }
+
   /// A layer's keys and values. REQUIRES: it keeps some.
   ggml_tensor* k(int layer) const { return k_[static_cast<std::size_t>(layer)]; }
   ggml_tensor* v(int layer) const { return v_[static_cast<std::size_t>(layer)]; }
@@ -63,7 +71,7 @@ class KvStore {
   void add_tensors(const PageLayout::Layer& layer);
 
   PageLayout layout_;
-  std::vector<Steps> steps_;  ///< [groups]
+  std::vector<Steps> steps_;  ///< [groups that have tables]
   std::int32_t num_blocks_ = 0;
   PoolMemory memory_;
   BufferPtr buffer_;
