@@ -14,7 +14,7 @@ import struct
 
 from gguf import STRING, Reader
 
-UINT32, FLOAT32 = 4, 6
+UINT32, FLOAT32, ARRAY = 4, 6, 9
 ALIGNMENT = 32
 POOL = 1024  # different blocks of a type and scale
 
@@ -50,7 +50,17 @@ SHAPES = {
                           experts=128, experts_used=8, expert_ff=768),
     "gpt-oss-20b": dict(architecture="gpt-oss", embd=2880, ff=2880, layers=4, heads=64, kv_heads=8, head_size=64,
                         experts=32, experts_used=4, expert_ff=2880),
+    "qwen3.5-4b": dict(architecture="qwen35", embd=2560, ff=9216, layers=8, heads=16, kv_heads=4, head_size=256,
+                       experts=0, experts_used=0, expert_ff=0),
 }
+
+
+STATES, STATE_KEYS, STATE_SIZE, TAPS = 32, 16, 128, 4  # of Qwen 3.5's recurrent layers: states, key heads, a state's sides
+FULL_EVERY = 4  # of so many layers the last one attends
+
+
+def is_recurrent(o, layer):
+    return o.architecture == "qwen35" and (layer + 1) % FULL_EVERY != 0
 
 
 def type_of(mix, name, layer, n_layer):
@@ -95,6 +105,8 @@ def string(text):
 def fact(key, value):
     if isinstance(value, str):
         return string(key) + struct.pack("<I", STRING) + string(value)
+    if isinstance(value, list):
+        return string(key) + struct.pack(f"<IIQ{len(value)}I", ARRAY, UINT32, len(value), *value)
     return string(key) + (struct.pack("<If", FLOAT32, value) if isinstance(value, float)
                           else struct.pack("<II", UINT32, value))
 
@@ -123,9 +135,13 @@ def matrices(o, n_vocab):
     if o.architecture == "gpt-oss":  # of the others the embedding is the output matrix, too
         yield "output", None, [o.embd, n_vocab]
     q, kv = o.heads * o.head_size, o.kv_heads * o.head_size
+    values, channels = STATES * STATE_SIZE, (STATES + 2 * STATE_KEYS) * STATE_SIZE
+    attention = (("attn_q", o.embd, 2 * q if o.architecture == "qwen35" else q), ("attn_k", o.embd, kv),
+                 ("attn_v", o.embd, kv), ("attn_output", q, o.embd))
+    recurrent = (("attn_qkv", o.embd, channels), ("attn_gate", o.embd, values), ("ssm_alpha", o.embd, STATES),
+                 ("ssm_beta", o.embd, STATES), ("ssm_out", values, o.embd))
     for layer in range(o.layers):
-        for name, n_in, n_out in (("attn_q", o.embd, q), ("attn_k", o.embd, kv), ("attn_v", o.embd, kv),
-                                  ("attn_output", q, o.embd)):
+        for name, n_in, n_out in recurrent if is_recurrent(o, layer) else attention:
             yield name, layer, [n_in, n_out]
         more = ("_exps", o.expert_ff, [o.experts]) if o.experts else ("", o.ff, [])
         for name, n_in, n_out in (("ffn_gate", o.embd, more[1]), ("ffn_up", o.embd, more[1]),
@@ -137,10 +153,16 @@ def plain(o):
     """[(name with its ending, layer or None, shape, mean, spread)] of what is never quantised."""
     yield "output_norm.weight", None, [o.embd], 1, 0.3
     gpt_oss = o.architecture == "gpt-oss"
+    behind = o.architecture in ("gpt-oss", "qwen35")  # the name of the feed-forward's norm
     for layer in range(o.layers):
-        for name in ("attn_norm", "post_attention_norm" if gpt_oss else "ffn_norm"):
+        for name in ("attn_norm", "post_attention_norm" if behind else "ffn_norm"):
             yield f"{name}.weight", layer, [o.embd], 1, 0.3
-        if o.architecture == "qwen3moe":
+        if is_recurrent(o, layer):
+            yield "ssm_conv1d.weight", layer, [TAPS, (STATES + 2 * STATE_KEYS) * STATE_SIZE], 0, 0.5
+            yield "ssm_a", layer, [STATES], -0.5, 0.2
+            yield "ssm_dt.bias", layer, [STATES], 0, 1
+            yield "ssm_norm.weight", layer, [STATE_SIZE], 1, 0.3
+        elif o.architecture in ("qwen3moe", "qwen35"):
             for name in ("attn_q_norm", "attn_k_norm"):
                 yield f"{name}.weight", layer, [o.head_size], 1, 0.3
         if o.experts:
@@ -165,6 +187,11 @@ def facts_of(o, n_vocab):
     if o.experts:
         facts |= {f"{a}.expert_count": o.experts, f"{a}.expert_used_count": o.experts_used,
                   f"{a}.expert_feed_forward_length": o.expert_ff}
+    if a == "qwen35":
+        facts |= {f"{a}.ssm.conv_kernel": TAPS, f"{a}.ssm.inner_size": STATES * STATE_SIZE,
+                  f"{a}.ssm.state_size": STATE_SIZE, f"{a}.ssm.time_step_rank": STATES,
+                  f"{a}.ssm.group_count": STATE_KEYS, f"{a}.full_attention_interval": FULL_EVERY,
+                  f"{a}.rope.dimension_count": o.head_size // 4, f"{a}.rope.dimension_sections": [11, 11, 10, 0]}
     if a == "gpt-oss":
         facts |= {f"{a}.attention.sliding_window": 128, f"{a}.rope.scaling.type": "yarn",
                   f"{a}.rope.scaling.factor": 32.0, f"{a}.rope.scaling.original_context_length": 4096}
