@@ -18,6 +18,7 @@ ConvSpec read_conv(const Metadata& m, const TensorTable& tensors, const char* ta
   if (conv.n_taps < kLeast || conv.n_taps > kMost) {
     m.refuse("{} = {}: convolutions over {} to {} rows are built", m.key(taps), conv.n_taps, kLeast, kMost);
   }
+  if (n_channels % kVector != 0) m.refuse("a convolution of {} channels is not built", n_channels);
   conv.weights = tensors.require_f32(name + ".weight", {conv.n_taps, n_channels});
   conv.bias = tensors.optional(name + ".bias", {n_channels});
   return conv;

@@ -301,7 +301,7 @@ class TinyWriter {
     number("ssm.state_size", r.key_dim);
     number("ssm.time_step_rank", r.n_heads);
     number("ssm.group_count", r.n_key_heads);
-    if (r.mixer != TinyMixer::kMamba2) setting("attention.recurrent_layers", r.layers);
+    if (r.mixer != TinyMixer::kMamba2 && r.listed) setting("attention.recurrent_layers", r.layers);
   }
   /// n matrices.
   void add(const std::string& name, int type, int n_in, int n_out, float mean, float spread, int n = 1) {

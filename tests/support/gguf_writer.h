@@ -32,6 +32,7 @@ struct TinyRecurrent {
   std::vector<bool> layers = {};
   int n_heads = 4, n_key_heads = 2, key_dim = 16, value_dim = 16;
   int taps = 4;
+  bool listed = true;  ///< the file says which layers they are, where it needn't
 };
 
 /// Which experts a row takes must not hang on a last bit, so the first values of a token's embedding are large for some experts and
