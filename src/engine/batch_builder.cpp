@@ -24,6 +24,11 @@ void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, exe
     const auto first = static_cast<std::size_t>(sequence->computed);
     const auto rows = cache.tokens(sequence->seq).subspan(first, static_cast<std::size_t>(sequence->rows));
     batch.tokens.insert(batch.tokens.end(), rows.begin(), rows.end());
+    if (cache.config().state_pages > 0) {
+      const kv::StatePages state = cache.state(sequence->seq);
+      part.state_in = state.in;
+      part.state_out = state.out;
+    }
     for (std::size_t g = 0; g < n_groups; ++g) part.tables[g] = cache.table(sequence->seq, static_cast<int>(g));
     const auto add_last = [end = batch.n_rows()](std::vector<std::int32_t>& rows, int n) {
       for (int row = end - n; row < end; ++row) rows.push_back(row);

@@ -18,7 +18,9 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
     if (leader->request->ns != sequence.request->ns || have.size() <= start) continue;
     // Beyond what matched first: unrelated prompts differ there at once, however long the common past is.
     const std::int32_t common = matched + kv::common_prefix(wanted.subspan(start), have.subspan(start));
-    const std::int32_t needed = std::min(common / block_size_, (cap + block_size_ - 1) / block_size_) * block_size_;
+    // A part of one more block helps only who needs no state there.
+    const std::int32_t most = states_ ? cap / block_size_ : (cap + block_size_ - 1) / block_size_;
+    const std::int32_t needed = std::min(common / block_size_, most) * block_size_;
     const std::int32_t published = leader->computed / block_size_ * block_size_;
     if (std::min(needed, cap) <= matched || needed <= published || (best && needed <= best->needed)) continue;
     if (!std::ranges::equal(wanted.first(start), have.first(start))) continue;

@@ -20,8 +20,8 @@ namespace coppice::engine {
 
 class InFlight {
  public:
-  /// At most `max_leaders` lead at a time.
-  InFlight(int block_size, int max_leaders) : block_size_(block_size) {
+  /// At most `max_leaders` lead at a time. `states`: of the model has recurrent layers, and who follows needs a state to start on.
+  InFlight(int block_size, bool states, int max_leaders) : block_size_(block_size), states_(states) {
     leaders_.reserve(static_cast<std::size_t>(max_leaders));
   }
 
@@ -53,6 +53,7 @@ class InFlight {
   void wake_if(Predicate predicate);
 
   int block_size_;
+  bool states_;
   std::vector<Sequence*> leaders_;  ///< by rank
   std::vector<Sequence*> followers_;
 };

@@ -18,6 +18,8 @@ MatchEnded from(kv::MatchStop stop) {
       return MatchEnded::kDiffers;
     case kv::MatchStop::kEvicted:
       return MatchEnded::kEvicted;
+    case kv::MatchStop::kNoState:
+      return MatchEnded::kNoState;
     case kv::MatchStop::kUnknown:
       return MatchEnded::kUnknown;
     case kv::MatchStop::kNamespace:
@@ -67,11 +69,13 @@ CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, 
   kv::MatchEnd end = cache.explain(usable, sequence.request->ns);
   report.ended = from(end.why);
   const std::int32_t in_flight = running_overlap(cache, sequence, usable, running);
-  if (in_flight > matched + end.evicted) {
+  if (in_flight > matched + end.evicted + end.stateless) {
     report.ended = MatchEnded::kInFlight;
     report.lost_tokens = in_flight - matched;
   } else if (end.why == kv::MatchStop::kEvicted) {
     report.lost_tokens = end.evicted;
+  } else if (end.why == kv::MatchStop::kNoState) {
+    report.lost_tokens = end.stateless;
   } else if (end.why == kv::MatchStop::kDiffers) {
     report.lost_tokens = static_cast<std::int32_t>(usable.size()) - matched;
     report.found = std::move(end.found);

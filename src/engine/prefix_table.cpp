@@ -75,7 +75,7 @@ PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::
   if (fresh) entry.pin = *std::exchange(guard.pin, std::nullopt);  // else it has these blocks already
   PrefixInfo& info = entry.info;
   info.pinned_tokens = pinned->tokens;
-  info.blocks = 0;
+  info.blocks = std::ssize(cache_.state(entry.pin));
   for (std::size_t g = 0; g < cache_.config().groups.size(); ++g)
     info.blocks += std::ranges::count_if(cache_.table(entry.pin, static_cast<int>(g)).blocks,
                                          [](kv::BlockId block) { return block != kv::kNullBlock; });

@@ -22,13 +22,14 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
     : cache_(cache),
       figures_(figures),
       share_(cache.config().share),
+      has_states_(cache.config().state_pages > 0),
       max_batch_(std::max(config.max_batch, 1)),
       step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
       scored_rows_(std::max(config.scored_rows, 1)),
       growth_room_(config.growth_room),
       context_length_(config.context_length),
       queue_(cache, config.patience),
-      in_flight_(cache.config().block_size, max_batch_) {
+      in_flight_(cache.config().block_size, has_states_, max_batch_) {
   running_.reserve(static_cast<std::size_t>(max_batch_));
 }
 
@@ -76,6 +77,7 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
     const std::int32_t matched = cache_.match(sequence.matchable(), ns);
     if (const auto place = in_flight_.find(sequence, matched)) {
       in_flight_.follow(sequence, *place);
+      cache_.keep_state(place->leader->seq, place->needed);  // for it to start on
       return Turn::kFollows;
     }
   }
@@ -95,6 +97,7 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
   sequence.computed = cache_.lengths(*seq).cached_len;
   running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);
   running_samples_ += sequence.n_samples;
+  for (const PinWish& wish : sequence.request->request.pins) cache_.keep_state(*seq, wish.tokens);
   if (share_) in_flight_.lead(sequence);
   return Turn::kRuns;
 }
@@ -110,7 +113,8 @@ std::int64_t Scheduler::growth_room() const {
   return sum;
 }
 
-// What one sample takes to grow by a block: one in each group, unless what the window leaves behind pays for it.
+// What one sample takes to grow by a block: one in each group, unless what the window leaves behind pays for it; and a state, unless
+// it goes on in the one it has.
 std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
   const std::int32_t bs = cache_.config().block_size;
   const auto blocks_for = [bs](std::int64_t tokens) { return (tokens + bs - 1) / bs; };
@@ -125,7 +129,8 @@ std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
     const std::int64_t held = full ? 0 : blocks_for(length) - group.first_kept(length) / bs;
     sum += full || held <= blocks_for(group.window) ? 1 : 0;
   }
-  return sum;
+  if (!has_states_) return sum;
+  return sum + (sequence.n_samples > 1 ? cache_.config().state_pages : cache_.state_to_take(sequence.seq));
 }
 
 void Scheduler::leave_running(Sequence& sequence) {
@@ -219,14 +224,16 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
 
 // Shares the step's prefill rows out: the first in rank takes up to three quarters of what is left, the next three
 // quarters of the rest, and so on, so that a short prompt gets through behind a long one; what nobody wants
-// goes to the first again. Those before the first to arrive leave it its part: invariant 3. So it is with the rows among
+// goes to the first again. Nobody gets rows beyond where its next state is kept. Those before the first to arrive leave it its part: invariant 3. So it is with the rows among
 // them that are scored.
 void Scheduler::grant_prefill(int budget) {
   const int max_extend = cache_.config().max_extend;
   const int block_size = cache_.config().block_size;
   const auto wanted = [&](const Sequence& sequence, int scored) {
     const auto rest = static_cast<int>(sequence.tokens().size()) - sequence.computed;
-    return std::min({rest, max_extend, sequence.rows_with_scored(scored)});
+    // A step ends where a state is kept.
+    const int to_state = has_states_ ? cache_.next_state(sequence.seq) - sequence.computed : rest;
+    return std::min({rest, max_extend, to_state, sequence.rows_with_scored(scored)});
   };
   const auto prefills = [](const Sequence* sequence) { return sequence->state == SequenceState::kPrefill; };
   auto behind = std::ranges::count_if(running_, prefills);

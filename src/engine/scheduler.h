@@ -85,6 +85,7 @@ class Scheduler {
   kv::Cache& cache_;
   Snapshot& figures_;
   bool share_;
+  bool has_states_;
   int max_batch_;
   int step_tokens_;
   int scored_rows_;

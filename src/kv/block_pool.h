@@ -50,6 +50,7 @@ class [[nodiscard]] BlockRef {
 
 class BlockPool {
  public:
+  /// `n_groups`: for the eviction order.
   BlockPool(std::int32_t num_blocks, int n_groups);
 
   // --- users --------------------------------------------------------------------------------------------------------

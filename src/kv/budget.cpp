@@ -19,6 +19,8 @@ Budget::Claim Budget::claim(const PrefixTree::Match& match, std::int32_t prompt_
     }
     sum.fresh += to_come(g, matched, held, prompt_blocks);
   }
+  sum.lone_state = match.state != kNoUnit && pool_.users(match.state_page) == 0;
+  if (sum.lone_state) sum.cached += config_.state_pages;
   return sum;
 }
 
@@ -55,6 +57,14 @@ BlockRef Budget::allocate(CacheSequence& seq) {
     --reserved_;
   }
   return fresh;
+}
+
+StateRef Budget::allocate_state(CacheSequence& seq, StateTable& states) {
+  std::vector<BlockRef> pages;
+  pages.reserve(static_cast<std::size_t>(config_.state_pages));
+  while (std::ssize(pages) < config_.state_pages) pages.push_back(allocate(seq));
+  seq.spare = std::max(0, seq.spare - config_.state_pages);
+  return states.make(pages);
 }
 
 }  // namespace coppice::kv

@@ -30,6 +30,7 @@ class Budget {
   struct Claim {
     std::int64_t fresh = 0;   ///< to be allocated until the prompt is prefilled
     std::int64_t cached = 0;  ///< matched, and held by the tree only: they become blocks in use
+    bool lone_state = false;  ///< of these are the pages of the matched state
   };
   Claim claim(const PrefixTree::Match& match, std::int32_t prompt_blocks) const;
 
@@ -37,6 +38,11 @@ class Budget {
   void reserve(CacheSequence& seq, std::int64_t blocks) {
     seq.reserved += static_cast<std::int32_t>(blocks);
     reserved_ += blocks;
+  }
+  /// The same, for other things than the prompt's own blocks.
+  void reserve_spare(CacheSequence& seq, std::int32_t blocks) {
+    reserve(seq, blocks);
+    seq.spare += blocks;
   }
   /// While a prompt is being prefilled, what its windows leave behind pays for what they will need, and for no more: a chunk
   /// leaves all its blocks at once, perhaps with one left to come. `freed`: blocks that nobody uses any more.
@@ -51,6 +57,8 @@ class Budget {
   /// is free.
   /// REQUIRES: available(seq.reserved) > 0.
   BlockRef allocate(CacheSequence& seq);
+  /// Likewise the pages of a state. REQUIRES: as many are available.
+  StateRef allocate_state(CacheSequence& seq, StateTable& states);
 
   std::int64_t reserved() const { return reserved_; }
   std::int64_t evictions() const { return evictions_; }

@@ -11,32 +11,39 @@
 #include "kv/faults.h"
 #include "kv/prefix_tree.h"
 #include "kv/reserve_more.h"
+#include "kv/state_keeper.h"
+#include "kv/state_table.h"
 
 namespace coppice::kv {
 
 struct Cache::Impl {
   explicit Impl(CacheConfig c)
       : config(checked(std::move(c))),
-        pool(config.num_blocks, config.n_groups()),
-        tree(pool, config),
+        pool(config.num_blocks, config.n_groups() + (config.state_pages > 0 ? 1 : 0)),
+        states(config, pool),
+        tree(pool, states, config),
         budget(config, pool, tree),
-        pins(config, pool, tree, budget) {}
+        keeper(config, states, budget, sequences),
+        pins(config, pool, states, tree, budget) {}
 
-  CacheView view() const { return {config, pool, tree, sequences, detached, pins, budget.reserved()}; }
+  CacheView view() const { return {config, pool, states, tree, sequences, detached, pins, budget.reserved()}; }
 
   void take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixTree::Match& match);
   void count_uses(const CacheSequence& seq);
   SeqId start(CacheSequence&& seq, std::int64_t reserved);
   void fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies);
   void publish_full_blocks(CacheSequence& seq);
-  void publish_partial_tail(CacheSequence& seq) noexcept;
+  bool publish_partial_tail(CacheSequence& seq) noexcept;
+  void publish_end(CacheSequence& seq) noexcept;
   void drop_passed_windows(CacheSequence& seq);
   void end(SeqId id, bool keep_tail);
 
   const CacheConfig config;
   BlockPool pool;  // before its holders: they release into it when they go
+  StateTable states;
   PrefixTree tree;
   Budget budget;
+  StateKeeper keeper;
   PinTable pins;
   Sequences sequences;
   DetachedSets detached;
@@ -96,8 +103,11 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   const auto prompt_len = static_cast<std::int32_t>(request.prompt.size());
   const std::int32_t prompt_blocks = impl.config.blocks_for(prompt_len);
   const Budget::Claim claim = impl.budget.claim(match, prompt_blocks);
-  const std::int64_t needed = claim.fresh + request.n_samples * impl.config.spare_blocks();
+  std::int64_t needed = claim.fresh + impl.config.spare_blocks_of(request.n_samples);
   const std::int64_t room = impl.budget.available(0) - claim.cached - request.keep_free;
+  // Without room for a state of its own it goes on in the cached one, which no other request finds any more.
+  const bool takes_state = claim.lone_state && needed > room;
+  if (takes_state) needed -= impl.config.state_pages;
   if (needed > room && !fault(Fault::kReserveNothing)) {
     const bool never = impl.config.blocks_needed(prompt_len, request.n_samples) > impl.pool.total();
     return std::unexpected(NoRoom{needed, room, never});
@@ -106,10 +116,13 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   CacheSequence seq;
   seq.ns = request.ns;
   seq.prompt_blocks = prompt_blocks;
-  seq.spare = request.n_samples * impl.config.spare_blocks();
+  seq.spare = static_cast<std::int32_t>(needed - claim.fresh);
   impl.take_matched(seq, request.prompt, match);
+  impl.keeper.keep_at(seq, prompt_len - 1);
+  if (match.known > match.length) impl.keeper.keep_at(seq, match.known);  // texts part there
   const SeqId id = impl.start(std::move(seq), needed);
   impl.count_uses(impl.sequences.at(id));
+  if (takes_state) impl.states.leave(match.state);
   impl.tree.count_hit(match);
   return id;
 }
@@ -132,6 +145,7 @@ void Cache::Impl::take_matched(CacheSequence& seq, std::span<const Token> prompt
       }
     }
   }
+  if (match.state != kNoUnit) seq.states.now = states.acquire(match.state);
   if (fault(Fault::kDropReference) && !match.rows.empty()) pool.release(match.rows[0][0]);
 }
 
@@ -143,6 +157,7 @@ void Cache::Impl::count_uses(const CacheSequence& seq) {
       if (id != kNullBlock) pool.order().use(id, /*came_back=*/sample && g == 0 && pool.users(id) == 1);
     }
   }
+  if (seq.states.now) states.count_use(seq.states.now.unit());
 }
 
 SeqId Cache::Impl::start(CacheSequence&& seq, std::int64_t reserved) {
@@ -163,16 +178,19 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> 
   const bool into_tail = seq.len() % config.block_size != 0;
   const auto new_len = static_cast<std::int32_t>(seq.tokens.size() + tokens.size());
   const auto blocks = static_cast<std::size_t>(config.blocks_for(new_len));
-  std::int64_t needed = 0;
+  std::int64_t needed = impl.keeper.to_take(seq);
   for (const BlockTable& table : seq.tables) {
     needed += static_cast<std::int64_t>(blocks - table.size());
     if (into_tail) needed += impl.pool.ref_count(table.back()) > 1;
   }
-  if (needed > impl.budget.available(seq.reserved)) return std::unexpected(OutOfBlocks{});
+  const std::int64_t room = impl.budget.available(seq.reserved);
+  if (needed > room && needed - impl.keeper.spared_in_place(seq) <= room) needed -= impl.keeper.go_on_in_place(seq);
+  if (needed > room) return std::unexpected(OutOfBlocks{});
   for (BlockTable& table : seq.tables) table.reserve(blocks);
   reserve_more(seq.tokens, tokens.size());
   reserve_more(copies, seq.tables.size());
 
+  impl.keeper.begin_step(seq);
   if (into_tail && !fault(Fault::kSkipFork)) impl.fork_tail(seq, copies);
   for (BlockTable& table : seq.tables) {
     while (table.size() < blocks) table.push(impl.budget.allocate(seq));
@@ -205,6 +223,7 @@ void Cache::publish(SeqId id) {
   CacheSequence& seq = impl_->sequences.at(id);
   seq.computed_len = seq.len();
   if (impl_->config.share) impl_->publish_full_blocks(seq);
+  impl_->keeper.end_step(seq);
   impl_->drop_passed_windows(seq);
 }
 
@@ -231,18 +250,24 @@ void Cache::Impl::publish_full_blocks(CacheSequence& seq) {
   if (unfilled) seq.tokens.pop_back();
 }
 
-// A sequence must be able to end in any case: if memory runs out, its tail is not kept.
-void Cache::Impl::publish_partial_tail(CacheSequence& seq) noexcept {
+// A sequence must be able to end in any case: if memory runs out, its tail is not kept (false).
+bool Cache::Impl::publish_partial_tail(CacheSequence& seq) noexcept {
   const int filled = seq.computed_len % config.block_size;
-  if (!config.share || filled == 0) return;
+  if (!config.share || filled == 0) return true;
   const std::int32_t b = seq.computed_len / config.block_size;
   try {
     std::vector<BlockId> ids(seq.tables.size());
     std::ranges::transform(seq.tables, ids.begin(), [b](const BlockTable& table) { return table[b]; });
     const PrefixTree::Cursor at = b == 0 ? tree.root(seq.ns) : tree.after(seq.tables[0][b - 1]);
     tree.publish(at, std::span(seq.tokens).subspan(b * config.block_size, filled), ids);
+    return true;
   } catch (const std::exception&) {  // bad_alloc, or OpenSSL's way of saying the same
+    return false;
   }
+}
+
+void Cache::Impl::publish_end(CacheSequence& seq) noexcept {
+  if (publish_partial_tail(seq)) keeper.keep_last(seq);
 }
 
 void Cache::Impl::drop_passed_windows(CacheSequence& seq) {
@@ -279,7 +304,8 @@ SeqId Cache::fork(SeqId id) {
 
 void Cache::Impl::end(SeqId id, bool keep_tail) {
   CacheSequence& seq = sequences.at(id);
-  if (keep_tail) publish_partial_tail(seq);
+  if (keep_tail) publish_end(seq);
+  if (fault(Fault::kLeakState) && seq.states.now) states.acquire(seq.states.now.unit()).leak();
   if (fault(Fault::kLeakReference) && seq.tables[0].size() > 0) pool.acquire(seq.tables[0][0]).take();
   budget.give_back(seq);
   sequences.erase(id);
@@ -303,7 +329,7 @@ DetachedId Cache::detach(SeqId id) {
   assert(seq.len() == seq.computed_len);
   const DetachedId set{++impl.last_id};
   CacheSequence& detached = impl.detached[set];  // may throw: before anything changes
-  impl.publish_partial_tail(seq);
+  impl.publish_end(seq);
   impl.budget.give_back(seq);
   detached = std::move(seq);
   impl.sequences.erase(id);
@@ -312,7 +338,7 @@ DetachedId Cache::detach(SeqId id) {
 
 std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
   Impl& impl = *impl_;
-  const std::int64_t needed = std::int64_t{n_samples} * impl.config.spare_blocks();
+  const std::int64_t needed = impl.config.spare_blocks_of(n_samples);
   const std::int64_t room = impl.budget.available(0);  // the set holds its blocks
   if (needed > room && !fault(Fault::kReserveNothing)) {
     return std::unexpected(NoRoom{needed, room, needed > impl.pool.total()});
@@ -374,6 +400,27 @@ std::int32_t Cache::reserved(SeqId id) const {
   return impl_->sequences.at(id).reserved;
 }
 
+StatePages Cache::state(SeqId id) const {
+  const SequenceStates& states = impl_->sequences.at(id).states;
+  return {.in = states.now.pages(), .out = states.next ? states.next.pages() : states.now.pages()};
+}
+
+std::span<const BlockId> Cache::state(PinId id) const {
+  return impl_->pins.pins().at(id).state.pages();
+}
+
+std::int32_t Cache::next_state(SeqId id) const {
+  return impl_->keeper.next(impl_->sequences.at(id));
+}
+
+void Cache::keep_state(SeqId id, std::int32_t position) {
+  impl_->keeper.keep_at(impl_->sequences.at(id), position);
+}
+
+std::int32_t Cache::state_to_take(SeqId id) const {
+  return impl_->keeper.to_take(impl_->sequences.at(id));
+}
+
 CacheStats Cache::stats() const {
   const BlockPool& pool = impl_->pool;
   const std::size_t block_bytes = impl_->config.bytes_per_block;
@@ -388,6 +435,9 @@ CacheStats Cache::stats() const {
           .reserved = impl_->budget.reserved(),
           .pinned = impl_->pins.blocks(),
           .pins = impl_->pins.size(),
+          .state_pages = impl_->config.state_pages,
+          .states_in_use = impl_->states.in_use(),
+          .states_cached = impl_->states.cached(),
           .bytes_budget = pool.total() * block_bytes,
           .bytes_in_use = pool.in_use() * block_bytes,
           .bytes_peak = pool.peak_in_use() * block_bytes,

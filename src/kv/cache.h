@@ -20,6 +20,7 @@
 //   [published, computed_len)  the sequence; after fork() other sequences too; and the tree if the match ended inside this
 //                              block. The first writer forks. Freed with its last holder
 //   [computed_len, len)        the sequence alone: the step in hand writes it. Freed by finish() and abandon()
+//   its state (state_table.h)  the sequence, which may write it in place; and those it was kept for: the tree, forks, pins
 //   reserved, no block yet     nobody: counted against free + cached. Given back by finish() and abandon()
 //
 // When memory runs out (std::bad_alloc):
@@ -30,7 +31,7 @@
 //   clear                       what it has thrown out so far is gone
 //
 // Invariants (check_integrity() recomputes all of them from the holders)
-//  1. A block's count = references of sequences' tables + of the tree + of detached sets + of pins. It is free exactly at 0.
+//  1. A block's count = references of sequences' tables and states + of the tree + of detached sets + of pins. It is free exactly at 0.
 //  2. total = free + cached + in_use. The null block is none of them.
 //  3. The sum of reservations <= free + cached: a reserved block can always be had.
 //  4. cached_len <= computed_len <= len; every position that a query at computed_len or behind it sees has a block.
@@ -39,7 +40,7 @@
 //  7. A group's eviction order holds exactly the blocks that only the tree holds. The coldest of the full group ends a leaf.
 //  8. Groups with one window are alike (a model has several where its sliding layers don't fit into a page): a position has
 //     blocks in all of them or in none, in tables and in the tree, with the same users.
-//  9. pin_table.h's.
+//  9. pin_table.h's, state_table.h's and state_keeper.h's.
 #pragma once
 
 #include <cstddef>
@@ -100,11 +101,20 @@ struct CacheStats {
   std::int64_t spared = 0;    ///< more that there would have to be if no two held the same
   std::int64_t reserved = 0;
   std::int64_t pinned = 0, pins = 0;  ///< of in_use: blocks that pins hold; and the pins
+  /// Of recurrent layers: blocks that one state takes (0: there are none), and how many states are in use and cached. Theirs are in all
+  /// figures of blocks.
+  std::int64_t state_pages = 0, states_in_use = 0, states_cached = 0;
   std::size_t bytes_budget = 0, bytes_in_use = 0, bytes_peak = 0;
   std::int64_t cow_forks = 0, evictions = 0;
   std::int64_t reused = 0;  ///< blocks that sequences took from the tree when they began
   std::int64_t tree_nodes = 0;
   std::int64_t sequences = 0;
+};
+
+/// The states that a sequence's step in hand reads and writes: [state_pages] each, perhaps the same. `in` stands at computed_len and is
+/// empty at 0.
+struct StatePages {
+  std::span<const BlockId> in, out;
 };
 
 class Cache {
@@ -117,7 +127,7 @@ class Cache {
 
   const CacheConfig& config() const;
 
-  /// The longest prefix of `tokens` in the tree, in tokens. Changes nothing, compares tokens, never hashes.
+  /// The longest prefix of `tokens` in the tree that a sequence can start on, in tokens. Changes nothing, compares tokens, never hashes.
   std::int32_t match(std::span<const Token> tokens, const Namespace& ns) const;
   Overlap overlap(std::span<const Token> tokens, const Namespace& ns) const;
 
@@ -179,6 +189,15 @@ class Cache {
   TableView table(SeqId seq, int group) const;
   TableView table(PinId pin, int group) const;
   std::int32_t reserved(SeqId seq) const;
+
+  // States of recurrent layers (state_keeper.h says which are kept). Without such layers: empty, none, 0, and nothing happens.
+  StatePages state(SeqId seq) const;                ///< valid until the sequence changes
+  std::span<const BlockId> state(PinId pin) const;  ///< [state_pages], or empty
+  std::int32_t next_state(SeqId seq) const;         ///< where a step's tokens have to end for the next kept state;
+                                                    ///< behind len, and the largest int32: nowhere
+  void keep_state(SeqId seq,
+                  std::int32_t position);       ///< the last whole block before there shall have one, if it comes to it
+  std::int32_t state_to_take(SeqId seq) const;  ///< blocks of the next extend() that are for a state
 
   CacheStats stats() const;
 

@@ -43,10 +43,16 @@ class Check {
   Error check_alike(int group, BlockId block, BlockId first) const;
   Error check_sequence(const CacheSequence& seq);
   Error check_published(const CacheSequence& seq) const;
+  Error check_states();
+  Error check_state(UnitId id, const StateTable::Unit& unit);
   Error check_pin(const PinTable::Pin& pin);
   Error check_pins();
   Error check_counts() const;
   Error check_order() const;
+
+  void count(const StateRef& state) {
+    for (const BlockId page : state.pages()) ++users_[page];
+  }
 
   const CacheView& cache_;
   const int bs_;
@@ -72,11 +78,13 @@ Error Check::run() {
   }
   for (const auto& [id, set] : cache_.detached) {
     if (set.reserved != 0) return "a detached set has a reservation";
+    count(set.states.now);
     for (const BlockTable& table : set.tables) {
       for (const BlockId block : table.ids()) users_[block] += block != kNullBlock;
     }
   }
   if (Error error = check_pins(); !error.empty()) return error;
+  if (Error error = check_states(); !error.empty()) return error;
   if (reserved != cache_.reserved) return fmt::format("reserved {}, sequences say {}", cache_.reserved, reserved);
   if (Error error = check_counts(); !error.empty()) return error;
   if (reserved > cache_.pool.free() + cache_.pool.cached()) return "more is reserved than can be had";
@@ -166,6 +174,15 @@ Error Check::check_sequence(const CacheSequence& seq) {
   if (seq.published != (config.share ? seq.computed_len / bs_ : 0)) {
     return fmt::format("{} blocks published of {} tokens", seq.published, seq.computed_len);
   }
+  count(seq.states.now);
+  count(seq.states.next);
+  const bool stepping = seq.len() > seq.computed_len;
+  if (cache_.states.enabled()) {
+    if (static_cast<bool>(seq.states.now) != (seq.computed_len > 0)) return "a state without tokens, or none of them";
+    const StateRef& written = seq.states.next ? seq.states.next : seq.states.now;
+    if (stepping && (!written || written.frozen())) return "others hold the state that its step writes";
+    if (!stepping && seq.states.next) return "a state that no step writes";
+  }
   for (int g = 0; g < config.n_groups(); ++g) {
     const auto ids = seq.tables[g].ids();
     if (static_cast<std::int32_t>(ids.size()) != config.blocks_for(seq.len())) {
@@ -180,7 +197,7 @@ Error Check::check_sequence(const CacheSequence& seq) {
         continue;
       }
       ++users_[block];
-      const bool writable = seq.len() > seq.computed_len && (b + 1) * bs_ > seq.computed_len;
+      const bool writable = stepping && (b + 1) * bs_ > seq.computed_len;
       if (const std::int32_t holders = cache_.pool.ref_count(block); writable && holders != 1) {
         return fmt::format("writable block {} has {} holders", block, holders);
       }
@@ -209,6 +226,7 @@ Error Check::check_published(const CacheSequence& seq) const {
 // --- pins -----------------------------------------------------------------------------------------------------------
 
 Error Check::check_pin(const PinTable::Pin& pin) {
+  count(pin.state);
   const auto blocks = static_cast<std::int32_t>(pin.tables[0].size());
   if (blocks == 0) return "no block";
   for (int g = 0; g < cache_.config.n_groups(); ++g) {
@@ -240,9 +258,7 @@ Error Check::check_pins() {
     if (Error error = check_pin(pin); !error.empty()) {
       return fmt::format("pin {}: {}", static_cast<std::uint64_t>(id), error);
     }
-    for (const BlockTable& table : pin.tables) {
-      for (const BlockId block : table.ids()) pins_of[block] += block != kNullBlock;
-    }
+    pin.for_each_held([&](BlockId block) { ++pins_of[block]; });
   }
   for (BlockId id = 1; id < cache_.config.num_blocks; ++id) {
     if (cache_.pins.count(id) != pins_of[id]) {
@@ -251,6 +267,57 @@ Error Check::check_pins() {
   }
   const auto held = std::ranges::count_if(pins_of, [](std::int32_t pins) { return pins > 0; });
   if (held != cache_.pins.blocks()) return fmt::format("{} pinned blocks, {} counted", held, cache_.pins.blocks());
+  return {};
+}
+
+// --- states ---------------------------------------------------------------------------------------------------------
+
+Error Check::check_state(UnitId id, const StateTable::Unit& unit) {
+  const BlockPool& pool = cache_.pool;
+  if (std::ssize(unit.pages) != cache_.config.state_pages) return fmt::format("{} pages", unit.pages.size());
+  for (const BlockId page : unit.pages) {
+    if (users_[page] != users_[unit.pages.front()]) return "its pages have different users";
+    if (pool.in_tree(page) != (unit.anchor != kNullBlock)) return "the tree holds a part of it";
+    if (cache_.tree.place(page).node != nullptr || group_[page] >= 0) return "one of its pages is a block, too";
+    if (unit.anchor != kNullBlock) group_[page] = cache_.config.n_groups();
+  }
+  if (unit.anchor == kNullBlock) return {};
+  const PrefixTree::Place at = cache_.tree.place(unit.anchor);
+  if (at.node == nullptr) return "it stands behind no block";
+  const std::int32_t end = at.block - at.node->first_block + 1;
+  if (at.node->row(end - 1)[0] != unit.anchor || std::ssize(at.node->block_tokens(end - 1)) != bs_)
+    return "it stands behind no full block";
+  if (std::ssize(unit.rest) >= bs_) return "it has a whole block of its own";
+  const auto begins = [&](std::span<const Token> block) {
+    return block.size() >= unit.rest.size() && std::ranges::equal(unit.rest, block.first(unit.rest.size()));
+  };
+  const bool inside = end < at.node->n_blocks();
+  const bool founded = unit.rest.empty() || (inside ? begins(at.node->block_tokens(end))
+                                                    : std::ranges::any_of(at.node->children, [&](const auto& child) {
+                                                        return begins(child->block_tokens(0));
+                                                      }));
+  if (!founded) return "no block has its own tokens";
+  bool listed = false;
+  for (UnitId other = cache_.states.first_behind(unit.anchor); other != kNoUnit;
+       other = cache_.states.all()[other].next) {
+    listed |= other == id;
+    if (other != id && cache_.states.all()[other].rest == unit.rest) return "another one stands at its place";
+  }
+  return listed ? Error{} : "its anchor doesn't know it";
+}
+
+Error Check::check_states() {
+  std::int64_t cached = 0, in_use = 0;
+  for (UnitId id = 0; const StateTable::Unit& unit : cache_.states.all()) {
+    const UnitId this_id = id++;
+    if (unit.pages.empty()) continue;
+    if (Error error = check_state(this_id, unit); !error.empty()) return fmt::format("state {}: {}", this_id, error);
+    ++(users_[unit.pages.front()] == 0 ? cached : in_use);
+  }
+  if (cached != cache_.states.cached() || in_use != cache_.states.in_use()) {
+    return fmt::format("{} states are cached and {} in use, counted {} and {}", cached, in_use, cache_.states.cached(),
+                       cache_.states.in_use());
+  }
   return {};
 }
 
@@ -284,7 +351,7 @@ Error Check::check_counts() const {
 Error Check::check_order() const {
   const EvictionOrder& order = cache_.pool.order();
   std::int64_t listed = 0;
-  for (int g = 0; g < cache_.config.n_groups(); ++g) {
+  for (int g = 0; g < cache_.config.n_groups() + (cache_.states.enabled() ? 1 : 0); ++g) {
     for (std::uint32_t uses = 1; uses <= EvictionOrder::kMostUses; ++uses) {
       std::uint64_t last_use = 0;
       for (BlockId id = order.coldest_of(g, uses); id != kNullBlock; id = order.hotter(id)) {
@@ -340,6 +407,11 @@ std::string dump(const CacheView& cache) {
                        seq.cached_len, seq.computed_len, fmt::join(seq.tokens, " "), seq.reserved);
     for (const BlockTable& table : seq.tables) out += fmt::format(" |{}", fmt::join(table.ids(), " "));
     out += '\n';
+  }
+  for (const StateTable::Unit& unit : cache.states.all()) {
+    if (unit.pages.empty()) continue;
+    out += fmt::format("state {} x{} behind block {} and [{}]\n", fmt::join(unit.pages, " "),
+                       cache.pool.users(unit.pages.front()), unit.anchor, fmt::join(unit.rest, " "));
   }
   for (const auto& [id, pin] : cache.pins.pins()) {
     out += fmt::format("pin {} of '{}':", static_cast<std::uint64_t>(id), pin.owner);

@@ -9,6 +9,7 @@
 #include "kv/cache_sequence.h"
 #include "kv/pin_table.h"
 #include "kv/prefix_tree.h"
+#include "kv/state_table.h"
 
 namespace coppice::kv {
 
@@ -16,6 +17,7 @@ namespace coppice::kv {
 struct CacheView {
   const CacheConfig& config;
   const BlockPool& pool;
+  const StateTable& states;
   const PrefixTree& tree;
   const Sequences& sequences;
   const DetachedSets& detached;
@@ -23,8 +25,8 @@ struct CacheView {
   std::int64_t reserved;
 };
 
-/// Recomputes every count from its holders and checks the invariants of cache.h, budget.h, prefix_tree.h, pin_table.h and
-/// tree_node.h.
+/// Recomputes every count from its holders and checks the invariants of cache.h, budget.h, prefix_tree.h, pin_table.h,
+/// state_table.h, state_keeper.h and tree_node.h.
 /// The first violation in words, or an empty string.
 std::string check_integrity(const CacheView& cache);
 

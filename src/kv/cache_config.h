@@ -16,7 +16,9 @@ struct CacheConfig {
   int block_size = 32;              ///< 8, 16, 32 or 64 (2 in tests)
   std::int32_t num_blocks = 0;      ///< the null block included
   std::size_t bytes_per_block = 0;  ///< for the figures
-  std::vector<GroupSpec> groups;    ///< group 0 must be kFull
+  std::vector<GroupSpec> groups;    ///< group 0 must be kFull. A recurrent one comes last: checked() takes it away
+  int state_pages = 0;              ///< set by checked(): pages of one state of the recurrent layers; 0: there are none
+  std::int32_t state_stride = 0;    ///< tokens from one kept state to the next, whole blocks; 0: checked() chooses
   std::int32_t max_extend = 512;    ///< the most tokens one extend() appends to a sequence (a step's prefill chunk)
   bool share = true;                ///< false: no tree; the pool and everything else stays
   std::string model;                ///< digest of the model; part of every block's identity
@@ -38,18 +40,22 @@ struct CacheConfig {
     return std::min(blocks, blocks_for(group.window + max_extend) + 1);
   }
 
-  /// What is reserved for each sample beyond the prompt: a growth block and a fork block in each group.
-  std::int32_t spare_blocks() const { return 2 * n_groups(); }
+  /// What is reserved for each sample beyond the prompt: a growth block and a fork block in each group, and a state to write.
+  std::int32_t spare_blocks() const { return 2 * n_groups() + state_pages; }
+  /// For all samples: when they part each writes a state of its own, and the prompt's is still read.
+  std::int32_t spare_blocks_of(int n_samples) const {
+    return n_samples * spare_blocks() + (n_samples > 1 ? state_pages : 0);
+  }
 
   /// Blocks that a prompt needs at the very least, with nothing cached and nobody else about.
   std::int64_t blocks_needed(std::int32_t prompt_len, int n_samples) const {
-    std::int64_t sum = std::int64_t{n_samples} * spare_blocks();
+    std::int64_t sum = spare_blocks_of(n_samples);
     for (const GroupSpec& group : groups) sum += most_held(group, blocks_for(prompt_len));
     return sum;
   }
 };
 
-/// The config itself. Throws std::invalid_argument when it makes no sense.
+/// The config, its recurrent group turned into state_pages and state_stride. Throws std::invalid_argument when it makes no sense.
 CacheConfig checked(CacheConfig config);
 
 }  // namespace coppice::kv

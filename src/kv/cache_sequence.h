@@ -7,6 +7,7 @@
 
 #include "kv/block_table.h"
 #include "kv/digest.h"
+#include "kv/state_table.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -17,16 +18,24 @@ enum class SeqId : std::uint64_t {};
 /// Names a detached set: tokens and blocks that a sequence left behind. The set holds one reference on each block.
 enum class DetachedId : std::uint64_t {};
 
+/// The states of a sequence whose model has recurrent layers.
+struct SequenceStates {
+  StateRef now;                    // at computed_len; none at 0
+  StateRef next;                   // that the step in hand writes; none: it writes `now` in place, or there is no step
+  std::vector<std::int32_t> kept;  // positions where a state is to be kept besides every stride, whole blocks
+};
+
 struct CacheSequence {
   Namespace ns;
   std::vector<Token> tokens;       // [len]
   std::vector<BlockTable> tables;  // [n_groups]
+  SequenceStates states;
   std::int32_t cached_len = 0;
   std::int32_t computed_len = 0;
   std::int32_t published = 0;      // the first so many blocks of the tables are the tree's
   std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
   std::int32_t reserved = 0;       // blocks promised, not allocated yet; 0 in a detached set
-  std::int32_t spare = 0;          // those of them that were not for the prompt's own blocks, but for forks and growth
+  std::int32_t spare = 0;  // those of them that were not for the prompt's own blocks, but for forks, growth and states
 
   std::int32_t len() const { return static_cast<std::int32_t>(tokens.size()); }
 
@@ -34,6 +43,8 @@ struct CacheSequence {
   CacheSequence share() const {
     CacheSequence copy{.ns = ns,
                        .tokens = tokens,
+                       .tables = {},
+                       .states = {.now = states.now.share(), .next = {}, .kept = {}},
                        .cached_len = cached_len,
                        .computed_len = computed_len,
                        .published = published,

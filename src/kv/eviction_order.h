@@ -1,4 +1,4 @@
-// EvictionOrder: for each layer group, the blocks that only the tree holds, and which of them goes next. Not thread safe.
+// EvictionOrder: for each layer group (the states of recurrent layers are one more), the blocks that only the tree holds, and which of them goes next. Not thread safe.
 //
 // The rule (docs/adr/0010-eviction-policy.md): the block whose last use is longest ago goes first. But each use before the
 // last, at most two of them, makes it look younger by one typical distance between a block's first two uses. Time is counted
@@ -49,8 +49,8 @@ class EvictionOrder {
   /// ancestors have, too.
   /// REQUIRES: id is in no list (the publisher of the block behind it holds it).
   bool raise(BlockId id, std::uint32_t uses);
-  /// A sliding block takes the place of a hole in the tree.
-  void enter_hole(BlockId id) { links_[index(id)].uses = 1; }
+  /// What is no new row enters the tree: a sliding block in the place of a hole, or a page of a state.
+  void enter_aside(BlockId id) { links_[index(id)].uses = 1; }
   /// A request started on a block of the tree and on all before it. `came_back`: a sample of the full group that nobody
   /// held.
   void use(BlockId id, bool came_back);

@@ -69,8 +69,14 @@ MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const Cac
     end.why = end.evicted > 0 ? MatchStop::kEvicted : MatchStop::kNamespace;
     return end;
   }
-  end.length = tree.match(tokens, ns).length;
+  const PrefixTree::Match match = tree.match(tokens, ns);
+  end.length = match.length;
   if (static_cast<std::size_t>(end.length) == tokens.size()) return end;
+  if (match.known > match.length) {
+    end.why = MatchStop::kNoState;
+    end.stateless = match.known - match.length;
+    return end;
+  }
 
   const Walk at = walk(*root->second, tokens);
   const std::int32_t until = evicted_until(evicted, config, parent_digest(at, bs), at.known / bs, tokens);

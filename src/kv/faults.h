@@ -21,6 +21,13 @@ enum class Fault : std::uint8_t {
   kReserveNothing,        ///< admission promises blocks without counting them
   kPublishUnfilled,       ///< a block enters the tree as full with its last slot unwritten
   kPinOneShort,           ///< a pin doesn't hold its last block
+  kNoStateNeeded,         ///< a match goes on to where no state stands
+  kStateBeyondItsTokens,  ///< a state's own tokens are not compared
+  kFrozenStateWritten,    ///< a sequence goes on in a state that others hold
+  kStaleState,            ///< a sequence keeps the state from before its step
+  kStateOffByOne,         ///< a state enters the tree one token before its place
+  kStateOutlivesBlock,    ///< a state stays in the tree when the block before it goes
+  kLeakState,             ///< a finished sequence keeps its state
 };
 
 #ifdef COPPICE_KV_FAULTS

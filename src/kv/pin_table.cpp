@@ -1,5 +1,6 @@
 #include "kv/pin_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kv/faults.h"
@@ -22,13 +23,11 @@ std::expected<Pinned, NoPin> PinTable::add(const PinRequest& request) {
     id == kNullBlock ? table.push_null() : table.push(pool_.acquire(id));
   });
   if (fault(Fault::kPinOneShort)) pin.tables[0].drop(match.rows.size() - 1, Heat::kHot);
+  if (match.state != kNoUnit) pin.state = states_.acquire(match.state);
   const PinId id{++last_id_};
   const Pin& held = pins_.emplace(id, std::move(pin)).first->second;
-  for (const BlockTable& table : held.tables) {  // nothing throws from here on
-    for (const BlockId block : table.ids()) {
-      if (block != kNullBlock) blocks_ += ++pins_of_[static_cast<std::size_t>(block)] == 1;
-    }
-  }
+  // Nothing throws from here on.
+  held.for_each_held([this](BlockId block) { blocks_ += ++pins_of_[static_cast<std::size_t>(block)] == 1; });
   const PrefixTree::Place end = tree_.place(match.rows.back()[0]);
   return Pinned{
       .id = id,
@@ -39,15 +38,11 @@ std::expected<Pinned, NoPin> PinTable::add(const PinRequest& request) {
 
 void PinTable::remove(PinId id) {
   const auto pin = pins_.find(id);
-  for (const BlockTable& table : pin->second.tables) {
-    for (const BlockId block : table.ids()) {
-      if (block != kNullBlock) blocks_ -= --pins_of_[static_cast<std::size_t>(block)] == 0;
-    }
-  }
+  pin->second.for_each_held([this](BlockId block) { blocks_ -= --pins_of_[static_cast<std::size_t>(block)] == 0; });
   pins_.erase(pin);
 }
 
-// The longest match that ends with a whole block. A shorter one has other windows, and may meet other holes.
+// The longest match that ends with a whole block. A shorter one has other windows and another state, and may meet other holes.
 PrefixTree::Match PinTable::whole_match(const PinRequest& request) const {
   const auto bs = static_cast<std::size_t>(config_.block_size);
   PrefixTree::Match match;
@@ -74,22 +69,22 @@ PinTable::Growth PinTable::growth(const PrefixTree::Match& match, std::string_vi
   Growth sum;
   std::vector<bool> owned(pins_of_.size());
   const auto count = [&](BlockId id) {
-    if (id == kNullBlock || owned[static_cast<std::size_t>(id)]) return;
+    if (owned[static_cast<std::size_t>(id)]) return;
     owned[static_cast<std::size_t>(id)] = true;
     ++sum.of_owner;
   };
   for (const auto& [id, pin] : pins_) {
-    if (pin.owner != owner) continue;
-    for (const BlockTable& table : pin.tables) {
-      for (const BlockId block : table.ids()) count(block);
-    }
+    if (pin.owner == owner) pin.for_each_held(count);
   }
-  for_each_block(match, [&](int, BlockId id) {
+  const auto add = [&](BlockId id) {
     count(id);
-    if (id == kNullBlock) return;
     sum.blocks += this->count(id) == 0;
     sum.cached += pool_.users(id) == 0;
+  };
+  for_each_block(match, [&](int, BlockId id) {
+    if (id != kNullBlock) add(id);
   });
+  if (match.state != kNoUnit) std::ranges::for_each(states_.pages(match.state), add);
   return sum;
 }
 

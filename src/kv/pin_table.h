@@ -5,7 +5,8 @@
 //
 // Invariants (check_integrity() checks them):
 //  1. A pin holds whole blocks: in the full group all of its prefix; in a sliding group those that a query right behind it sees,
-//     and those that its last token saw, where the tree had them. They are the tree's, at their places.
+//     and those that its last token saw, where the tree had them; and the state at its end, if the model has such. They are the tree's, at
+//     their places.
 //  2. blocks() is the number of different blocks that pins hold.
 #pragma once
 
@@ -22,6 +23,7 @@
 #include "kv/budget.h"
 #include "kv/cache_config.h"
 #include "kv/prefix_tree.h"
+#include "kv/state_table.h"
 
 namespace coppice::kv {
 
@@ -51,9 +53,10 @@ enum class NoPin : std::uint8_t {
 
 class PinTable {
  public:
-  PinTable(const CacheConfig& config, BlockPool& pool, const PrefixTree& tree, const Budget& budget)
+  PinTable(const CacheConfig& config, BlockPool& pool, StateTable& states, const PrefixTree& tree, const Budget& budget)
       : config_(config),
         pool_(pool),
+        states_(states),
         tree_(tree),
         budget_(budget),
         pins_of_(static_cast<std::size_t>(config.num_blocks)) {}
@@ -69,6 +72,18 @@ class PinTable {
   struct Pin {
     std::string owner;
     std::vector<BlockTable> tables;  // [n_groups]
+    StateRef state;
+
+    /// Calls f(block) for each block and page that it holds.
+    template <class F>
+    void for_each_held(F&& f) const {
+      for (const BlockTable& table : tables) {
+        for (const BlockId block : table.ids()) {
+          if (block != kNullBlock) f(block);
+        }
+      }
+      for (const BlockId page : state.pages()) f(page);
+    }
   };
   const std::unordered_map<PinId, Pin>& pins() const { return pins_; }
 
@@ -86,6 +101,7 @@ class PinTable {
 
   const CacheConfig& config_;
   BlockPool& pool_;
+  StateTable& states_;
   const PrefixTree& tree_;
   const Budget& budget_;
   std::unordered_map<PinId, Pin> pins_;

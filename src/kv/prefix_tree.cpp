@@ -9,8 +9,9 @@
 
 namespace coppice::kv {
 
-PrefixTree::PrefixTree(BlockPool& pool, const CacheConfig& config)
+PrefixTree::PrefixTree(BlockPool& pool, StateTable& states, const CacheConfig& config)
     : pool_(pool),
+      states_(states),
       config_(config),
       bs_(config.block_size),
       n_groups_(config.n_groups()),
@@ -40,7 +41,8 @@ PrefixTree::Match PrefixTree::match(std::span<const Token> tokens, const Namespa
     rest = rest.subspan(common);
     node = child;
   }
-  match.length = without_holes(match.length, match.rows);
+  match.length = match.known = without_holes(match.length, match.rows);
+  if (states_.enabled()) shorten_to_state(match, tokens);
   match.rows.resize(config_.blocks_for(match.length));
   if (fault(Fault::kMatchOneLong) && match.length % bs_ != 0 &&
       static_cast<std::size_t>(match.length) < tokens.size()) {
@@ -65,6 +67,23 @@ std::int32_t PrefixTree::without_holes(std::int32_t length, const std::vector<co
     }
   }
   return length;
+}
+
+// To the longest state whose windows have no hole. Without one, nothing matches.
+void PrefixTree::shorten_to_state(Match& match, std::span<const Token> tokens) const {
+  if (fault(Fault::kNoStateNeeded)) return;
+  const std::int32_t length = std::exchange(match.length, 0);
+  for (std::int32_t b = length / bs_; b > 0 && match.state == kNoUnit; --b) {
+    const BlockId anchor = match.rows[b - 1][0];
+    if (!states_.any_behind(anchor)) continue;
+    const std::int32_t more = std::min(length - b * bs_, bs_ - 1);
+    match.state = states_.longest(anchor, tokens.subspan(b * bs_, more), [&](std::int32_t rest) {
+      return without_holes(b * bs_ + rest, match.rows) == b * bs_ + rest;
+    });
+    if (match.state == kNoUnit) continue;
+    match.length = b * bs_ + static_cast<std::int32_t>(states_.rest(match.state).size());
+    match.state_page = states_.pages(match.state).front();
+  }
 }
 
 std::int32_t blocks_in_use(const PrefixTree::Match& match, const BlockPool& pool) {
@@ -172,7 +191,7 @@ PrefixTree::Cursor PrefixTree::merge(TreeNode& node, std::int32_t i, std::span<B
     } else {
       theirs = mine;
       pool_.hold_in_tree(mine, g);
-      pool_.order().enter_hole(mine);
+      pool_.order().enter_aside(mine);
       places_[mine] = {&node, node.first_block + i};
     }
   }
@@ -250,24 +269,51 @@ void PrefixTree::warm_last_window(const TreeNode& node) {
 // --- evicting -------------------------------------------------------------------------------------------------------
 
 int PrefixTree::evict(BlockId id) {
+  const std::int64_t free = pool_.free();
   const Place at = place(id);
-  TreeNode& node = *at.node;
-  const auto row = node.row(at.block - node.first_block);
-  if (row[0] != id) return make_hole(row, static_cast<int>(std::ranges::find(row, id) - row.begin()));
-  assert(node.children.empty() && at.block == node.end_block() - 1);
-  const auto freed = std::ranges::count_if(row, [&](BlockId b) { return b != kNullBlock && pool_.users(b) == 0; });
-  if (!node.is_partial()) pool_.order().remember(id, node.digests.back(), EvictionOrder::is_sample(at.block));
-  if (node.n_blocks() > 1) {
-    drop_last_block(node);
+  if (states_.owns(id)) {
+    states_.evict(id);
+  } else if (const auto row = at.node->row(at.block - at.node->first_block); row[0] != id) {
+    make_hole(row, static_cast<int>(std::ranges::find(row, id) - row.begin()));
   } else {
-    remove_leaf(node);
+    assert(at.node->children.empty() && at.block == at.node->end_block() - 1);
+    evict_last_block(*at.node);
   }
-  return static_cast<int>(freed);
+  return static_cast<int>(pool_.free() - free);
+}
+
+void PrefixTree::evict_last_block(TreeNode& leaf) {
+  const BlockId id = leaf.row(leaf.n_blocks() - 1)[0];
+  const BlockId before = states_.enabled() ? block_before(id) : kNullBlock;
+  if (!leaf.is_partial()) {
+    pool_.order().remember(id, leaf.digests.back(), EvictionOrder::is_sample(leaf.end_block() - 1));
+  }
+  if (leaf.n_blocks() > 1) {
+    drop_last_block(leaf);
+  } else {
+    remove_leaf(leaf);
+  }
+  if (before != kNullBlock) drop_unfounded_states(before);
+}
+
+// Lets go of the states behind `anchor` whose own tokens no block has any more.
+void PrefixTree::drop_unfounded_states(BlockId anchor) {
+  states_.leave_if(anchor, [&](std::span<const Token> rest) {
+    if (rest.empty()) return false;
+    const Cursor at = after(anchor);
+    const std::int32_t common = at.blocks < at.node->n_blocks() ? common_prefix(at.node->block_tokens(at.blocks), rest)
+                                                                : at.node->best_child(rest).common;
+    return std::cmp_less(common, rest.size());
+  });
 }
 
 Cleared PrefixTree::clear() {
   Cleared cleared;
   for (BlockId next; (next = pool_.order().next()) != kNullBlock;) {
+    if (states_.owns(next)) {
+      cleared.blocks += evict(next);
+      continue;
+    }
     const Place at = place(next);
     const std::int32_t i = at.block - at.node->first_block;
     if (at.node->row(i)[0] == next) cleared.tokens += std::ssize(at.node->block_tokens(i));
@@ -277,17 +323,14 @@ Cleared PrefixTree::clear() {
 }
 
 // Groups of one window go together: without one of them the others are worth nothing.
-int PrefixTree::make_hole(std::span<BlockId> row, int group) {
-  int freed = 0;
+void PrefixTree::make_hole(std::span<BlockId> row, int group) {
   for (int g = 1; g < n_groups_; ++g) {
     if (row[g] == kNullBlock || !config_.groups[g].keeps_as(config_.groups[group])) continue;
     if (fault(Fault::kHoleInOneGroup) && g != group) continue;
     const BlockId id = std::exchange(row[g], kNullBlock);
-    freed += pool_.users(id) == 0;
     places_[id] = {};
     pool_.drop_from_tree(id);
   }
-  return freed;
 }
 
 bool PrefixTree::before_branch(BlockId id, const GroupSpec& group) const {
@@ -297,6 +340,9 @@ bool PrefixTree::before_branch(BlockId id, const GroupSpec& group) const {
 }
 
 void PrefixTree::drop_last_block(TreeNode& leaf) {
+  if (!leaf.is_partial() && !fault(Fault::kStateOutlivesBlock)) {
+    states_.leave_if(leaf.row(leaf.n_blocks() - 1)[0], [](std::span<const Token>) { return true; });
+  }
   for (const BlockId id : leaf.row(leaf.n_blocks() - 1)) {
     if (id == kNullBlock) continue;
     places_[id] = {};

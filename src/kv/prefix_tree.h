@@ -22,6 +22,7 @@
 #include "kv/block_pool.h"
 #include "kv/cache_config.h"
 #include "kv/digest.h"
+#include "kv/state_table.h"
 #include "kv/tree_node.h"
 #include "kv/types.h"
 
@@ -45,6 +46,9 @@ class PrefixTree {
   struct Match {
     std::int32_t length = 0;
     std::vector<const BlockId*> rows;
+    std::int32_t known = 0;           ///< what the length would be if states stood everywhere
+    UnitId state = kNoUnit;           ///< of recurrent layers, at `length`
+    BlockId state_page = kNullBlock;  ///< one of its pages
   };
 
   /// Where a block of the tree is.
@@ -53,10 +57,11 @@ class PrefixTree {
     std::int32_t block = 0;  // absolute index
   };
 
-  /// `pool` and `config` must outlive the tree.
-  PrefixTree(BlockPool& pool, const CacheConfig& config);
+  /// All must outlive the tree.
+  PrefixTree(BlockPool& pool, StateTable& states, const CacheConfig& config);
 
-  /// The longest known prefix of `tokens` whose sliding windows have no hole. Compares tokens, never hashes.
+  /// The longest known prefix of `tokens` whose sliding windows have no hole, and with a state of the recurrent layers if there are such.
+  /// Compares tokens, never hashes.
   Match match(std::span<const Token> tokens, const Namespace& ns) const;
 
   /// Where the first block of a namespace goes. Makes the root if need be: publish() must follow.
@@ -71,7 +76,8 @@ class PrefixTree {
   Cursor publish(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids);
 
   /// Lets go of a cached block. In the full group it is a leaf's last block, and goes with all its groups; in a sliding
-  /// group it goes with the groups of the same window, and leaves a hole. Returns the number of blocks freed.
+  /// group it goes with the groups of the same window, and leaves a hole. A state goes whole, or with the block it stands behind.
+  /// Returns the number of blocks freed.
   int evict(BlockId id);
 
   /// Evicts all that nobody holds.
@@ -109,8 +115,10 @@ class PrefixTree {
   void add_child(TreeNode& parent, TreeNode::Children::node_type child, const Block& block);
   void replace_partial(TreeNode& leaf, const Block& block);
   void split(TreeNode& node, std::int32_t blocks);
-  int make_hole(std::span<BlockId> row, int group);
+  void make_hole(std::span<BlockId> row, int group);
+  void evict_last_block(TreeNode& leaf);
   void drop_last_block(TreeNode& leaf);
+  void drop_unfounded_states(BlockId anchor);
   void remove_leaf(TreeNode& leaf);
   void remove_root(TreeNode& root);
   void absorb_only_child(TreeNode& node);
@@ -118,8 +126,10 @@ class PrefixTree {
   void raise_before(BlockId id, std::uint32_t uses);
   void warm_last_window(const TreeNode& node);
   std::int32_t without_holes(std::int32_t length, const std::vector<const BlockId*>& rows) const;
+  void shorten_to_state(Match& match, std::span<const Token> tokens) const;
 
   BlockPool& pool_;
+  StateTable& states_;
   const CacheConfig& config_;
   const int bs_;
   const int n_groups_;

@@ -25,6 +25,8 @@ std::vector<kv::GroupSpec> make_groups(Groups groups) {
       return {full, sliding(20, 1)};
     case Groups::kFullAndFiveSliding:
       return {full, sliding(12, 1), sliding(12, 2), sliding(12, 3), sliding(12, 4), sliding(12, 5)};
+    case Groups::kFullAndRecurrent:
+      return {full, {.kind = kv::GroupKind::kRecurrent, .layers = {1}, .state_pages = 3}};
   }
   std::abort();
 }
@@ -37,6 +39,8 @@ std::string name_of(const ::testing::TestParamInfo<Groups>& info) {
       return "full_and_sliding";
     case Groups::kFullAndFiveSliding:
       return "full_and_five_sliding";
+    case Groups::kFullAndRecurrent:
+      return "full_and_recurrent";
   }
   std::abort();
 }
@@ -226,10 +230,13 @@ void expect_met(const Transitions& transitions, std::int64_t least) {
 }
 
 kv::CacheConfig cache_config(const HarnessConfig& config) {
+  auto groups = make_groups(config.groups);
+  if (groups.back().kind == kv::GroupKind::kRecurrent) groups.back().state_pages = config.state_pages;
   return {.block_size = config.block_size,
           .num_blocks = config.num_blocks,
           .bytes_per_block = 128,
-          .groups = make_groups(config.groups),
+          .groups = std::move(groups),
+          .state_stride = config.state_stride > 0 ? config.state_stride : 2 * config.block_size,
           .max_extend = config.max_extend,
           .share = config.share,
           .model = "fake",

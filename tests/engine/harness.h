@@ -22,7 +22,7 @@ using kv::Token;
 using Prompt = std::vector<Token>;
 
 /// Layer groups that every engine test runs with.
-enum class Groups : std::uint8_t { kFull, kFullAndSliding, kFullAndFiveSliding };
+enum class Groups : std::uint8_t { kFull, kFullAndSliding, kFullAndFiveSliding, kFullAndRecurrent };
 std::vector<kv::GroupSpec> make_groups(Groups groups);
 std::string name_of(const ::testing::TestParamInfo<Groups>& info);
 
@@ -37,6 +37,8 @@ struct HarnessConfig {
   std::int32_t context_length = 0;
   std::size_t max_waiting = 4096;
   std::size_t max_weight = engine::EngineConfig{}.max_weight;
+  int state_pages = 3;
+  std::int32_t state_stride = 0;  ///< 0: two blocks
   bool share = true;
   bool growth_room = true;
   int patience = engine::EngineConfig{}.patience;
@@ -165,5 +167,12 @@ class PerGroups : public ::testing::TestWithParam<Groups> {};
 #define COPPICE_FOR_ALL_GROUPS(Suite) \
   INSTANTIATE_TEST_SUITE_P(           \
       Groups, Suite, ::testing::Values(Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding), name_of)
+
+/// With recurrent layers, too: for tests that don't count what is found or needed to a token or block.
+#define COPPICE_FOR_ALL_GROUPS_AND_STATES(Suite)                                                                  \
+  INSTANTIATE_TEST_SUITE_P(Groups, Suite,                                                                         \
+                           ::testing::Values(Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, \
+                                             Groups::kFullAndRecurrent),                                          \
+                           name_of)
 
 }  // namespace coppice::testing

@@ -35,7 +35,7 @@ class InFlightList : public ::testing::Test {
     list_.follow(sequence, *place);
   }
 
-  InFlight list_{8, 8};
+  InFlight list_{8, false, 8};
   std::vector<std::unique_ptr<OpenRequest>> open_;
 };
 

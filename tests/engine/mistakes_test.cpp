@@ -33,10 +33,13 @@ Seen run_with(Mistake mistake, Groups groups) {
 }
 
 TEST(Mistakes, AreSeenInTheSlotsAndInTheTokens) {
-  for (const auto groups : {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding}) {
+  for (const auto groups :
+       {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, Groups::kFullAndRecurrent}) {
     const auto none = run_with(Mistake::kNone, groups);
     EXPECT_FALSE(none.by_faults || none.by_tokens);
-    for (const auto mistake : {Mistake::kSkipCopies, Mistake::kCopyOneSlotLess, Mistake::kWrongSlot}) {
+    for (const auto mistake :
+         {Mistake::kSkipCopies, Mistake::kCopyOneSlotLess, Mistake::kWrongSlot, Mistake::kSkipState}) {
+      if (mistake == Mistake::kSkipState && groups != Groups::kFullAndRecurrent) continue;
       SCOPED_TRACE(static_cast<int>(mistake));
       const auto seen = run_with(mistake, groups);
       EXPECT_TRUE(seen.by_faults);

@@ -8,7 +8,7 @@
 
 namespace coppice::testing {
 
-Oracle::Oracle(std::vector<kv::GroupSpec> groups) : groups_(std::move(groups)) {
+Oracle::Oracle(std::vector<kv::GroupSpec> groups) : groups_(std::move(groups)), state_(kStateRoot) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     shallow_full_.push_back(g);
     deep_full_.push_back(g);
@@ -18,6 +18,7 @@ Oracle::Oracle(std::vector<kv::GroupSpec> groups) : groups_(std::move(groups)) {
 void Oracle::feed(kv::Token token) {
   const auto position = static_cast<std::uint32_t>(shallow_.size());
   shallow_.push_back(std::uint64_t{static_cast<std::uint32_t>(token)} << 32 | position);
+  state_ = mix(state_, static_cast<std::uint32_t>(token));
   deep_.push_back(attend(shallow_, shallow_full_));
   logits_ = attend(deep_, deep_full_);
 }
@@ -28,6 +29,10 @@ std::uint64_t Oracle::attend(const std::vector<std::uint64_t>& keys, std::vector
     if (groups_[g].kind == kv::GroupKind::kFull) {
       running[g] = mix(running[g], keys.back());
       all = mix(all, running[g]);
+      continue;
+    }
+    if (groups_[g].kind == kv::GroupKind::kRecurrent) {
+      all = mix(all, state_);
       continue;
     }
     const auto window = std::min(keys.size(), static_cast<std::size_t>(groups_[g].window));

@@ -25,6 +25,7 @@ class Oracle {
   std::vector<std::uint64_t> deep_;          ///< [position]: the second layer's
   std::vector<std::uint64_t> shallow_full_;  ///< [group]: all shallow keys hashed, for full groups
   std::vector<std::uint64_t> deep_full_;     ///< [group]
+  std::uint64_t state_;                      ///< of recurrent layers
   std::uint64_t logits_ = 0;
 };
 

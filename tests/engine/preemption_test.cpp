@@ -224,7 +224,7 @@ TEST_P(Preemption, TheLargestMaxTokensIsNoLimit) {
   EXPECT_EQ(run(GetParam(), INT32_MAX - 20), unlimited);
 }
 
-COPPICE_FOR_ALL_GROUPS(Preemption);
+COPPICE_FOR_ALL_GROUPS_AND_STATES(Preemption);
 
 }  // namespace
 }  // namespace coppice::testing

@@ -188,6 +188,7 @@ struct Board {
   int window;  ///< 0: full attention only
   std::size_t depth;
   bool chunked = false;
+  int state_pages = 0;  ///< > 0: recurrent layers, too; the pool has no more blocks for them
 };
 
 class CacheExhaustiveTest : public testing::TestWithParam<Board> {};
@@ -201,7 +202,12 @@ TEST_P(CacheExhaustiveTest, EverySequenceOfOperations) {
     search.config.groups.push_back(
         {.kind = kv::GroupKind::kSliding, .window = board.window, .layers = {1}, .chunked = board.chunked});
   }
-  search.config.num_blocks = 1 + board.blocks * static_cast<int>(search.config.groups.size());
+  if (board.state_pages > 0) {
+    search.config.groups.push_back(
+        {.kind = kv::GroupKind::kRecurrent, .layers = {2}, .state_pages = board.state_pages});
+    search.config.state_stride = search.config.block_size;
+  }
+  search.config.num_blocks = 1 + board.blocks * static_cast<int>(kv::n_table_groups(search.config.groups));
   search.config.bytes_per_block = 1;
   search.visit();
   fmt::print("{} sequences of up to {} operations\n", search.sequences, search.depth);
@@ -212,7 +218,9 @@ INSTANTIATE_TEST_SUITE_P(Boards, CacheExhaustiveTest,
                          testing::Values(Board{"FourBlocks", 4, 0, 9}, Board{"FiveBlocks", 5, 0, 8},
                                          Board{"SixBlocks", 6, 0, 8}, Board{"SixBlocksWindowTwo", 6, 2, 8},
                                          Board{"FiveBlocksWindowThree", 5, 3, 8},
-                                         Board{"SixBlocksChunksOfTwo", 6, 2, 8, true}),
+                                         Board{"SixBlocksChunksOfTwo", 6, 2, 8, true},
+                                         Board{"SixBlocksStates", 6, 0, 8, false, 1},
+                                         Board{"TenBlocksStatesOfTwo", 10, 0, 7, false, 2}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

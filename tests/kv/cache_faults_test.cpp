@@ -22,12 +22,11 @@ struct Deliberate {
   StoreFault store = StoreFault::kNone;
 };
 
-// Twelve short runs; the first failure, or an empty string.
+// Short runs; the first failure, or an empty string.
 std::string run_shortened(const Deliberate& fault, bool check_integrity) {
   kv::active_fault = fault.cache;
   for (const int block_size : {8, 16, 32}) {
-    for (const Groups groups :
-         {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, Groups::kFullAndChunked}) {
+    for (const Groups groups : kAllGroups) {
       const RandomReport report = run_random({.seed = 301,
                                               .groups = groups,
                                               .block_size = block_size,
@@ -111,6 +110,15 @@ constexpr Deliberate kFaults[] = {
     {"ReservationNotCounted", kv::Fault::kReserveNothing},
     {"UnfilledBlockPublished", kv::Fault::kPublishUnfilled},
     {"PinWithoutItsLastBlock", kv::Fault::kPinOneShort},
+    {"MatchWithoutAState", kv::Fault::kNoStateNeeded},
+    {"StateOfOtherTokens", kv::Fault::kStateBeyondItsTokens},
+    {"FrozenStateWritten", kv::Fault::kFrozenStateWritten},
+    {"StaleState", kv::Fault::kStaleState},
+    {"StateOffByOne", kv::Fault::kStateOffByOne},
+    {"StateOutlivesItsBlock", kv::Fault::kStateOutlivesBlock},
+    {"StateLeaked", kv::Fault::kLeakState},
+    {"StateNotWritten", {}, StoreFault::kStateLost},
+    {"StateWithoutItsLastPage", {}, StoreFault::kStatePageLost},
     {"CopySkipped", {}, StoreFault::kCopySkipped},
     {"CopyLeavesOutALastSlot", {}, StoreFault::kCopyOneShort},
     {"CopyLeavesOutALayer", {}, StoreFault::kCopyOneLayer},

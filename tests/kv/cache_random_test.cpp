@@ -19,18 +19,21 @@ std::uint64_t make_seed() {
 class CacheRandomTest : public testing::TestWithParam<int> {};
 
 TEST_P(CacheRandomTest, AgreesWithTheDouble) {
-  constexpr std::int64_t kOperations = kSanitized ? 80'000 : 110'000;  // for each of four group sets
+  constexpr std::int64_t kOperations = kSanitized ? 80'000 : 110'000;  // for each group set
   constexpr std::int64_t kMetAtLeast = kSanitized ? 350 : 500;         // as many, in proportion
-  constexpr std::int64_t kPinsMetAtLeast = kSanitized ? 700 : 1'000;
+  constexpr std::int64_t kLaterMetAtLeast = kSanitized ? 700 : 1'000;
   const std::uint64_t seed = make_seed();
   fmt::print("COPPICE_SEED={}\n", seed);
 
   TransitionCounts met{};
   std::int64_t operations = 0, quiet_episodes = 0;
-  for (const Groups groups :
-       {Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, Groups::kFullAndChunked}) {
-    const RandomReport report =
-        run_random({.seed = seed, .groups = groups, .block_size = GetParam(), .operations = kOperations});
+  for (const Groups groups : {Groups::kFullAndRecurrent, Groups::kAllKinds, Groups::kFull, Groups::kFullAndSliding,
+                              Groups::kFullAndFiveSliding, Groups::kFullAndChunked}) {
+    const bool states = groups == Groups::kFullAndRecurrent || groups == Groups::kAllKinds;
+    const RandomReport report = run_random({.seed = seed,
+                                            .groups = groups,
+                                            .block_size = GetParam(),
+                                            .operations = states ? kOperations * 3 / 2 : kOperations});
     ASSERT_EQ(report.failure, "");
     operations += report.operations;
     for (std::size_t t = 0; t < met.size(); ++t) met[t] += report.met[t];
@@ -43,8 +46,13 @@ TEST_P(CacheRandomTest, AgreesWithTheDouble) {
   for (std::size_t t = 0; t < met.size(); ++t) {
     const char* name = to_text(static_cast<Transition>(t));
     fmt::print("  {:24} {:7}\n", name, met[t]);
-    const bool of_pins = t >= static_cast<std::size_t>(Transition::kPinned);
-    EXPECT_GE(met[t], of_pins ? kPinsMetAtLeast : kMetAtLeast) << name << " was met too seldom";
+    const bool later = t >= static_cast<std::size_t>(Transition::kPinned);
+    // Only pools with room for one state and not for two meet that.
+    const bool seldom = t == static_cast<std::size_t>(Transition::kStateTaken);
+    EXPECT_GE(met[t], seldom  ? kMetAtLeast / 2
+                      : later ? kLaterMetAtLeast
+                              : kMetAtLeast)
+        << name << " was met too seldom";
   }
 }
 

@@ -42,6 +42,7 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
   info_.num_blocks = config.num_blocks;
   info_.bytes_per_block = config.bytes_per_block;
   info_.groups = config.groups;
+  state_pages_.resize(static_cast<std::size_t>(config.num_blocks));
   store_.resize(static_cast<std::size_t>(config.num_blocks) * static_cast<std::size_t>(config.block_size));
 }
 
@@ -70,10 +71,11 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
     for (const auto& op : batch.copies) copy(op);
   }
   write(batch);
+  run_states(batch);
 
   // A layer is done for all rows before the next one starts, as in a model.
-  for_each_row(batch, [&](int, const executor::BatchSequence& sequence, std::int32_t position) {
-    const std::uint64_t deep = attend(sequence, position, false);
+  for_each_row(batch, [&](int row, const executor::BatchSequence& sequence, std::int32_t position) {
+    const std::uint64_t deep = attend(sequence, row, position, false);
     for (const auto& table : sequence.tables) key(table.slot(position)).deep = deep;
   });
   logits_.resize(batch.logit_rows.size() * kFakeVocab);
@@ -84,7 +86,7 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
     const bool wanted = next < batch.logit_rows.size() && batch.logit_rows[next] == row;
     const bool hidden = next_hidden < batch.hidden_rows.size() && batch.hidden_rows[next_hidden] == row;
     if (!wanted && !hidden) return;
-    const std::uint64_t hash = attend(sequence, position, true);
+    const std::uint64_t hash = attend(sequence, row, position, true);
     if (wanted) write_hash(hash, logits.row(next++));
     if (hidden) write_hash(mix(hash, 1), std::span(hidden_states_).subspan(kFakeEmbd * next_hidden++, kFakeEmbd));
   });
@@ -95,7 +97,8 @@ void FakeExecutor::check(const executor::Batch& batch) {
   int rows = 0;
   for (const auto& sequence : batch.sequences) {
     if (sequence.n_rows < 1) fault("a sequence without rows");
-    if (sequence.tables.size() != info_.groups.size()) fault("a sequence has not one table for each group");
+    if (sequence.tables.size() != kv::n_table_groups(info_.groups))
+      fault("a sequence has not one table for each group");
     rows += sequence.n_rows;
   }
   if (rows != batch.n_rows()) fault("sequences do not cover the batch");
@@ -109,6 +112,64 @@ void FakeExecutor::check(const executor::Batch& batch) {
       if (!written.insert(slot).second) fault(fmt::format("slot {} is written twice in one step", slot));
     }
   });
+}
+
+// Nobody reads or writes what another writes.
+void FakeExecutor::check_states(const executor::Batch& batch) {
+  const auto n_pages = static_cast<std::size_t>(info_.groups.back().state_pages);
+  std::unordered_set<kv::BlockId> written;
+  for (const auto& sequence : batch.sequences) {
+    if (sequence.state_out.size() != n_pages) fault("a state to be written has another number of pages");
+    if (sequence.state_in.size() != (sequence.first_position > 0 ? n_pages : 0))
+      fault("a state to be read has another number of pages");
+    for (const auto page : sequence.state_out) {
+      if (page <= kv::kNullBlock || !written.insert(page).second)
+        fault(fmt::format("two states are written to page {}", page));
+    }
+  }
+  for (const auto& sequence : batch.sequences) {
+    if (std::ranges::equal(sequence.state_in, sequence.state_out)) continue;
+    for (const auto page : sequence.state_in)
+      if (written.contains(page)) fault(fmt::format("page {} is read by one and written by another", page));
+  }
+}
+
+void FakeExecutor::run_states(const executor::Batch& batch) {
+  if (!has_states()) return;
+  check_states(batch);
+  row_states_.resize(batch.tokens.size());
+  std::uint64_t state = 0;
+  for_each_row(batch, [&](int row, const executor::BatchSequence& sequence, std::int32_t position) {
+    if (position == sequence.first_position) state = read_state(sequence);
+    const auto at = static_cast<std::size_t>(row);
+    row_states_[at] = state = mix(state, static_cast<std::uint32_t>(batch.tokens[at]));
+  });
+  if (mistake_ == Mistake::kSkipState) return;
+  std::size_t end = 0;
+  for (const auto& sequence : batch.sequences) {
+    end += static_cast<std::size_t>(sequence.n_rows);
+    write_state(sequence.state_out, sequence.first_position + sequence.n_rows, row_states_[end - 1]);
+  }
+}
+
+std::uint64_t FakeExecutor::read_state(const executor::BatchSequence& sequence) {
+  if (sequence.state_in.empty()) return kStateRoot;
+  const auto page = [&](std::size_t i) { return state_pages_.at(static_cast<std::size_t>(sequence.state_in[i])); };
+  const std::uint64_t hash = page(0).hash;
+  for (std::size_t i = 0; i < sequence.state_in.size(); ++i) {
+    const StatePage wanted{static_cast<std::int32_t>(i), sequence.first_position, hash};
+    if (page(i) == wanted) continue;
+    fault(fmt::format("step {}: page {} of the state at {} (block {}) holds page {} of one at {}", steps_.size() - 1, i,
+                      sequence.first_position, sequence.state_in[i], page(i).index, page(i).length));
+  }
+  return hash;
+}
+
+void FakeExecutor::write_state(std::span<const kv::BlockId> pages, std::int32_t length, std::uint64_t hash) {
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    state_pages_.at(static_cast<std::size_t>(pages[i])) = {static_cast<std::int32_t>(i), length, hash};
+    for (int slot = 0; slot < info_.block_size; ++slot) key(kv::Slot{pages[i]} * info_.block_size + slot) = Key{};
+  }
 }
 
 void FakeExecutor::copy(const kv::CopyOp& op) {
@@ -125,6 +186,7 @@ void FakeExecutor::write(const executor::Batch& batch) {
   for_each_row(batch, [&](int row, const executor::BatchSequence& sequence, std::int32_t position) {
     for (std::size_t g = 0; g < sequence.tables.size(); ++g) {
       kv::Slot slot = sequence.tables[g].slot(position);
+      state_pages_[static_cast<std::size_t>(slot / info_.block_size)] = {};
       if (slot % info_.block_size == 0) {  // a fresh block: what it held before must never be read again
         for (int i = 0; i < info_.block_size; ++i) key(slot + i) = Key{};
       }
@@ -144,12 +206,17 @@ void FakeExecutor::poison(const executor::Batch& batch) {
   for_each_row(batch, [&](int, const executor::BatchSequence& sequence, std::int32_t position) {
     for (const auto& table : sequence.tables) key(table.slot(position)) = Key{};
   });
+  for (const auto& sequence : batch.sequences) write_state(sequence.state_out, -99, 99);
 }
 
-std::uint64_t FakeExecutor::attend(const executor::BatchSequence& sequence, std::int32_t position, bool deep) {
+std::uint64_t FakeExecutor::attend(const executor::BatchSequence& sequence, int row, std::int32_t position, bool deep) {
   std::uint64_t all = 0;
   for (std::size_t g = 0; g < info_.groups.size(); ++g) {
     const auto& group = info_.groups[g];
+    if (group.kind == kv::GroupKind::kRecurrent) {
+      all = mix(all, row_states_[static_cast<std::size_t>(row)]);
+      continue;
+    }
     const bool sliding = group.kind == kv::GroupKind::kSliding;
     const std::int32_t first = sliding ? std::max(0, position - group.window + 1) : 0;
     std::uint64_t seen = g;

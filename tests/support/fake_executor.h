@@ -19,6 +19,9 @@
 
 namespace coppice::testing {
 
+/// What recurrent layers make of a text is a hash over its tokens, this one before the first.
+inline constexpr std::uint64_t kStateRoot = 77;
+
 /// Logits rows hold the hash in four floats of 16 bits each; the rest of a row is zero.
 inline constexpr int kFakeVocab = 8;
 
@@ -55,7 +58,7 @@ class FakeExecutor final : public executor::Executor {
   void claim_planning(double seconds) { claimed_seconds_ = seconds; }
 
   /// Deliberate mistakes, to prove that they are seen.
-  enum class Mistake : std::uint8_t { kNone, kSkipCopies, kCopyOneSlotLess, kWrongSlot };
+  enum class Mistake : std::uint8_t { kNone, kSkipCopies, kCopyOneSlotLess, kWrongSlot, kSkipState };
   void make(Mistake mistake) { mistake_ = mistake; }
 
   struct SequenceLog {
@@ -85,17 +88,33 @@ class FakeExecutor final : public executor::Executor {
   };
   static constexpr kv::Token kPoison = INT32_MIN;
 
+  /// What a page of a state holds: which page it is, of the state behind how many tokens, and a hash of these.
+  struct StatePage {
+    std::int32_t index = -1;
+    std::int32_t length = -1;
+    std::uint64_t hash = 0;
+    friend bool operator==(const StatePage&, const StatePage&) = default;
+  };
+
   void check(const executor::Batch& batch);
+  void check_states(const executor::Batch& batch);
+  bool has_states() const { return info_.groups.back().kind == kv::GroupKind::kRecurrent; }
+  /// What the rows see of the states that they read, and what these become.
+  void run_states(const executor::Batch& batch);
+  std::uint64_t read_state(const executor::BatchSequence& sequence);
+  void write_state(std::span<const kv::BlockId> pages, std::int32_t length, std::uint64_t hash);
   void copy(const kv::CopyOp& op);
   void write(const executor::Batch& batch);
   void poison(const executor::Batch& batch);
   /// The keys of one layer that a row at `position` sees, over all groups, hashed.
-  std::uint64_t attend(const executor::BatchSequence& sequence, std::int32_t position, bool deep);
+  std::uint64_t attend(const executor::BatchSequence& sequence, int row, std::int32_t position, bool deep);
   void fault(std::string what);
   Key& key(kv::Slot slot) { return store_.at(static_cast<std::size_t>(slot)); }
 
   executor::ExecutorInfo info_;
-  std::vector<Key> store_;  ///< [num_blocks * block_size]
+  std::vector<Key> store_;                 ///< [num_blocks * block_size]
+  std::vector<StatePage> state_pages_;     ///< [num_blocks]
+  std::vector<std::uint64_t> row_states_;  ///< [rows of the step]: a hash of the tokens up to each
   std::vector<float> logits_;
   std::vector<float> hidden_states_;
   std::set<int> failures_;

@@ -44,6 +44,7 @@ KvByteStore::KvByteStore(const kv::CacheConfig& config)
       written_in_(static_cast<std::size_t>(num_blocks_) * static_cast<std::size_t>(block_size_)) {
   for (const kv::GroupSpec& group : config.groups) n_layers_.push_back(static_cast<int>(group.layers.size()));
   layers_in_page_ = std::ranges::max(n_layers_);
+  n_layers_.push_back(layers_in_page_);  // a state fills its pages
   bytes_.resize(written_in_.size() * static_cast<std::size_t>(layers_in_page_) * sizeof(Row));
 }
 
@@ -106,12 +107,56 @@ std::string KvByteStore::run(const StoreStep& step) {
     const kv::Slot slot = last && fault_ == StoreFault::kTailOffByOne ? w.slot + 1 : w.slot;
     if (std::string why = write(slot, w.row); !why.empty()) return why;
   }
+  if (std::string why = run_states(step.states); !why.empty()) return why;
   return late ? copy_all(step.copies) : "";
+}
+
+// All are read before the first is written: several may read one.
+std::string KvByteStore::run_states(const std::vector<StateWork>& states) {
+  for (const StateWork& state : states) {
+    if (state.in.empty() != (state.in_length == 0))
+      return fmt::format("a step from {} tokens reads no state", state.in_length);
+    if (std::string why = error_in_state(state.in, state.in_length, state.in_history); !why.empty()) return why;
+  }
+  for (const StateWork& state : states) {
+    if (fault_ == StoreFault::kStateLost && &state == &states.back()) break;
+    if (std::string why = write_state(state); !why.empty()) return why;
+  }
+  return "";
+}
+
+std::string KvByteStore::write_state(const StateWork& state) {
+  const std::size_t n = state.out.size() - (fault_ == StoreFault::kStatePageLost ? 1 : 0);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (int slot = 0; slot < block_size_; ++slot) {
+      const Row row{static_cast<kv::Token>(i), state.out_length, static_cast<int>(n_layers_.size()) - 1, 1,
+                    state.out_history};
+      if (std::string why = write(kv::Slot{state.out[i]} * block_size_ + slot, row); !why.empty()) return why;
+    }
+  }
+  return "";
+}
+
+std::string KvByteStore::error_in_state(std::span<const kv::BlockId> pages, std::int32_t length,
+                                        std::uint64_t history) const {
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const Row wanted{static_cast<kv::Token>(i), length, static_cast<int>(n_layers_.size()) - 1, 1, history};
+    for (int layer = 0; layer < layers_in_page_; ++layer) {
+      for (int slot = 0; slot < block_size_; ++slot) {
+        const Row stored = row(kv::Slot{pages[i]} * block_size_ + slot, layer);
+        if (stored == wanted) continue;
+        return fmt::format("page {} of a state of {} tokens (block {}): {} is stored, expected {}", i, length, pages[i],
+                           to_text(stored), to_text(wanted));
+      }
+    }
+  }
+  return "";
 }
 
 std::string KvByteStore::run_failed(const StoreStep& step) {
   StoreStep rubbish = step;
   for (RowWrite& w : rubbish.writes) w.row = Row{.token = -99, .position = -99, .group = w.row.group, .filled = 1};
+  for (StateWork& state : rubbish.states) state.out_history = 99;
   return run(rubbish);
 }
 

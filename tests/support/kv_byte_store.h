@@ -41,10 +41,19 @@ struct RowWrite {
   Row row;
 };
 
+/// What a step does for one sequence with its state: it reads one and writes one. A page of a state is full of the same row: its
+/// token is the page's index in the state, its position how many tokens the state stands for, its history theirs.
+struct StateWork {
+  std::vector<kv::BlockId> in, out;  ///< pages; `in` is empty at the start of a text
+  std::int32_t in_length = 0, out_length = 0;
+  std::uint64_t in_history = 0, out_history = 0;
+};
+
 /// A step's work on the store.
 struct StoreStep {
   std::vector<kv::CopyOp> copies;
   std::vector<RowWrite> writes;
+  std::vector<StateWork> states;
 };
 
 /// Deliberate faults of an executor, switched on by the fault test.
@@ -58,6 +67,8 @@ enum class StoreFault {
   kTailOffByOne,    ///< a step's last row is written one slot too far
   kWriteLost,       ///< a step's last row is not written
   kCopyOfLastStep,  ///< copies run one step late
+  kStateLost,       ///< a step's last state is not written
+  kStatePageLost,   ///< of every state the last page is not written
 };
 
 class KvByteStore {
@@ -74,12 +85,17 @@ class KvByteStore {
   Row row(kv::Slot slot, int layer = 0) const;
   int n_layers(int group) const { return n_layers_[static_cast<std::size_t>(group)]; }
 
+  /// What is wrong with a state that should stand for so many tokens of this history; or an empty string.
+  std::string error_in_state(std::span<const kv::BlockId> pages, std::int32_t length, std::uint64_t history) const;
+
   void set_fault(StoreFault fault) { fault_ = fault; }
 
  private:
   std::string copy(const kv::CopyOp& op);
   std::string copy_all(std::vector<kv::CopyOp> copies);
   std::string write(kv::Slot slot, const Row& row);
+  std::string run_states(const std::vector<StateWork>& states);
+  std::string write_state(const StateWork& state);
   std::size_t place(kv::Slot slot, int layer) const;
 
   std::int32_t num_blocks_;

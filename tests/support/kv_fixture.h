@@ -33,7 +33,7 @@ inline Tokens operator+(Tokens a, const Tokens& b) {
 class KvTest : public testing::TestWithParam<Shape> {
  protected:
   int bs() const { return GetParam().block_size; }
-  int n_groups() const { return static_cast<int>(make_groups(GetParam().groups, bs()).size()); }
+  int n_groups() const { return static_cast<int>(kv::n_table_groups(make_groups(GetParam().groups, bs()))); }
 
   /// A pool of `blocks` per group.
   void open(int blocks, bool verify_each = true, bool share = true) {

@@ -74,7 +74,7 @@ class Episode {
 
  private:
   void turn() {
-    const std::int64_t roll = dice_.below(107);
+    const std::int64_t roll = dice_.below(108);
     if (roll < 10) return start();
     if (roll < 52) return extend();
     if (roll < 72) return dice_.chance(4) ? fail_step() : rig_->run_step();
@@ -88,6 +88,7 @@ class Episode {
     if (roll < 100) return probe();
     if (roll < 103) return pin();
     if (roll < 105) return unpin();
+    if (roll == 107) return keep_state();
     if (roll < 106 || !dice_.chance(32)) return probe_pin();
     rig_->clear();
   }
@@ -196,6 +197,8 @@ class Episode {
         prefill ? dice_.between(1, dice_.chance(50) ? chunk_ : bs_) : dice_.between(1, dice_.chance(65) ? 2 : 2 * bs_);
     if (prefill) n = std::min<std::int64_t>(n, found->second.prompt_len - len);
     n = std::min<std::int64_t>({n, longest_ - len, chunk_});
+    // As the engine does, mostly: a step ends where a state is kept.
+    if (dice_.chance(60)) n = std::min<std::int64_t>(n, rig_->cache().next_state(seq) - len);
     while (size(script) < len + n) script.push_back(noise(1)[0]);
     const std::int64_t evictions = rig_->cache().stats().evictions;
     const bool extended =
@@ -248,7 +251,9 @@ class Episode {
     if (!admit(back.text, back.len)) return;
     waiting_.pop_front();
     if (!rig_->failure().empty()) return;
-    if (rig_->live().rbegin()->second.cached > 0) rig_->count(Transition::kPreemptAndResume);
+    if (rig_->live().rbegin()->second.cached == 0) return;
+    rig_->count(Transition::kPreemptAndResume);
+    if (rig_->cache().config().state_pages > 0) rig_->count(Transition::kStateRestored);
   }
 
   void detach() {
@@ -267,6 +272,12 @@ class Episode {
 
   void drop() {
     if (!rig_->sets().empty()) rig_->drop(dice_.one_of(rig_->sets()).first);
+  }
+
+  void keep_state() {
+    const auto* found = pick(at_rest);
+    if (found != nullptr)
+      rig_->keep_state(found->first, found->second.len() + static_cast<std::int32_t>(dice_.below(2 * bs_)));
   }
 
   void probe() {

@@ -34,12 +34,25 @@ const char* to_text(Transition t) {
       "pin refused",
       "pin ended",
       "pinned prefix found",
+      "state kept",
+      "state kept at the end",
+      "state hit",
+      "state hit in mid-block",
+      "state forked",
+      "state adopted",
+      "state taken",
+      "state restored",
+      "state evicted",
+      "state went with a block",
+      "state missing",
+      "state without room",
+      "state's step failed",
       "cache cleared"};
   return kNames[static_cast<std::size_t>(t)];
 }
 
 KvRig::KvRig(kv::CacheConfig config, bool verify_each)
-    : config_(std::move(config)),
+    : config_(checked(std::move(config))),
       cache_(config_),
       store_(config_),
       verify_each_(verify_each),
@@ -102,6 +115,7 @@ std::optional<SeqId> KvRig::admit(std::span<const Token> prompt, const kv::Names
   if (cache_.lengths(*admitted).cached_len != known) {
     fail(fmt::format("match() knows {} tokens, admit() took {}", known, cache_.lengths(*admitted).cached_len));
   }
+  note_state_hit(*admitted, story, prompt, known);
   live_.emplace(*admitted, std::move(story));
   end();
   return *admitted;
@@ -125,6 +139,7 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens) {
   const kv::CacheStats stats = cache_.stats();
   const Tables before = tables(seq);
   const std::size_t old_copies = copies_.size();
+  const bool state_stood = has_states() && story.len() > 0 && cache_.match(story.tokens, story.ns) == story.len();
   const auto n = static_cast<std::int32_t>(tokens.size());
 
   if (!cache_.extend(seq, tokens, copies_)) {
@@ -146,6 +161,9 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens) {
   }
   check_extended(seq, before, old_copies, n);
   if (failure_.empty()) plan_writes(seq, story, first);
+  if (state_stood) note_state_taken(seq, std::span(story.tokens).first(static_cast<std::size_t>(first)));
+  plan_state(seq, story, first);
+  if (cache_.stats().evictions != stats.evictions) note_lost_states();
   end();
   return true;
 }
@@ -158,7 +176,9 @@ void KvRig::run_step() {
     if (story.writes.empty()) continue;
     writers.push_back(seq);
     step.writes.insert(step.writes.end(), story.writes.begin(), story.writes.end());
+    step.states.insert(step.states.end(), story.state.begin(), story.state.end());
     story.writes.clear();
+    story.state.clear();
   }
   if (const std::string why = store_.run(step); !why.empty()) fail(why);
   for (const SeqId seq : writers) publish(seq);
@@ -173,6 +193,8 @@ void KvRig::fail_step(bool copies_done) {
     if (story.writes.empty()) continue;
     writers.push_back(seq);
     step.writes.insert(step.writes.end(), story.writes.begin(), story.writes.end());
+    step.states.insert(step.states.end(), story.state.begin(), story.state.end());
+    if (!story.state.empty()) count(Transition::kStateFailed);
   }
   if (const std::string why = store_.run_failed(step); !why.empty()) fail(why);
   for (const SeqId seq : writers) live_.at(seq).broken = true;
@@ -202,6 +224,7 @@ void KvRig::publish(SeqId seq) {
   story.published = full;
   if (config_.share) known_.add(story.ns, std::span(story.tokens).first(static_cast<std::size_t>(full)));
   check_published(seq, before, old_published);
+  note_kept_state(seq, story);
   end();
 }
 
@@ -223,7 +246,10 @@ SeqId KvRig::fork(SeqId seq) {
   --parent.forks_left;
   Story story = parent;
   story.forks_left = 0;
+  story.wanted_states.clear();
   if (tables(child) != tables(seq)) fail("a fork must stand on the same blocks");
+  if (!std::ranges::equal(cache_.state(child).in, cache_.state(seq).in)) fail("a fork must go on from the same state");
+  if (has_states()) count(Transition::kStateForked);
   const kv::CacheStats after = cache_.stats();
   if (after.free != before.free || after.in_use != before.in_use || after.reserved != before.reserved) {
     fail("fork() must copy nothing and promise nothing new");
@@ -249,8 +275,10 @@ void KvRig::finish(SeqId seq) {
   if (!begin("finish")) return;
   note_end(seq);
   const Story& story = live_.at(seq);
-  if (story.writes.empty()) publish_all(story);
+  const bool whole = story.writes.empty();
+  if (whole) publish_all(story);
   cache_.finish(seq);
+  if (whole) note_last_state(story);
   live_.erase(seq);
   end();
 }
@@ -274,11 +302,13 @@ void KvRig::abandon(SeqId seq) {
 kv::DetachedId KvRig::detach(SeqId seq) {
   if (!begin("detach")) return {};
   Story& story = live_.at(seq);
-  DetachedStory set{.story = story, .tables = tables(seq)};
+  const auto state = cache_.state(seq).in;
+  DetachedStory set{.story = story, .tables = tables(seq), .state = {state.begin(), state.end()}};
   publish_all(story);
   const kv::CacheStats before = cache_.stats();
   const kv::DetachedId id = cache_.detach(seq);
   if (cache_.stats().cow_forks != before.cow_forks) fail("detach() copied");
+  note_last_state(story);
   live_.erase(seq);
   sets_.emplace(id, std::move(set));
   end();
@@ -304,11 +334,16 @@ std::optional<SeqId> KvRig::adopt(kv::DetachedId set, int n_samples) {
       std::ranges::any_of(known.tables[0], [&](BlockId b) { return holders_[static_cast<std::size_t>(b)] > 1; });
   if (others) count(Transition::kAdoptShared);
   if (tables(*adopted) != known.tables) fail("an adopted sequence must stand on the set's blocks");
+  if (!std::ranges::equal(cache_.state(*adopted).in, known.state))
+    fail("an adopted sequence must have the set's state");
+  if (has_states()) count(Transition::kStateAdopted);
   Story story = known.story;
   story.cached = cache_.lengths(*adopted).cached_len;
   story.prompt_len = story.len();
   story.forks_left = n_samples - 1;
   story.writes.clear();
+  story.state.clear();
+  story.wanted_states.clear();
   live_.emplace(*adopted, std::move(story));
   end();
   return *adopted;
@@ -371,6 +406,7 @@ void KvRig::clear() {
     fail("clear() must leave what is held");
   }
   if (freed > 0 && after.in_use > 0) count(Transition::kCleared);
+  watched_states_.clear();
   cleared_ |= freed > 0;
   end();
 }

@@ -44,6 +44,19 @@ enum class Transition : std::uint8_t {
   kPinRefused,        ///< pin() had no room
   kPinEnded,          ///< unpin() of blocks that nobody else holds
   kPinHit,            ///< a prefix was found, after evictions, of which pins alone hold blocks
+  kStateKept,         ///< the state at the end of a step stays in the tree
+  kStateKeptAtEnd,    ///< likewise that of a sequence that ends, or is detached
+  kStateHit,          ///< a sequence started on a state
+  kStateInBlock,      ///< ... that stands inside a block
+  kStateForked,       ///< two samples go on from one state
+  kStateAdopted,      ///< a sequence goes on from a detached set's state
+  kStateTaken,        ///< without room for another, a sequence goes on in the state that stood in the tree
+  kStateRestored,     ///< a preempted sequence started again on a state
+  kStateEvicted,      ///< a kept state went before its blocks
+  kStateWentAlong,    ///< ... with its blocks
+  kStateMissing,      ///< a match was shortened for want of a state
+  kStateNoRoom,       ///< a state was not kept, without room for the next one
+  kStateFailed,       ///< a step broke that wrote a state
   kCleared,           ///< clear() threw blocks out while pins or sequences held others
   kCount
 };
@@ -62,6 +75,8 @@ struct Story {
   int forks_left = 0;
   kv::BlockId once_shared_tail = kv::kNullBlock;  ///< group 0's
   std::vector<RowWrite> writes;                   ///< of the step in hand
+  std::vector<StateWork> state;                   ///< likewise; one, or none
+  std::vector<std::int32_t> wanted_states;        ///< positions, besides every stride
 
   std::int32_t len() const { return static_cast<std::int32_t>(tokens.size()); }
 };
@@ -71,6 +86,7 @@ using Tables = std::vector<std::vector<kv::BlockId>>;  ///< [group][block index]
 struct DetachedStory {
   Story story;
   Tables tables;
+  std::vector<kv::BlockId> state;
 };
 
 struct PinStory {
@@ -99,6 +115,7 @@ class KvRig {
   void unpin(kv::PinId pin);
   void clear();
   std::int32_t match(std::span<const kv::Token> tokens, const kv::Namespace& ns = {});
+  void keep_state(kv::SeqId seq, std::int32_t position);
 
   /// Ends everything and proves that nothing leaked: one prompt then gets the whole pool.
   void drain();
@@ -143,6 +160,19 @@ class KvRig {
   void publish_all(const Story& story);
   bool window_moved(kv::SeqId seq) const;
 
+  // States of recurrent layers (kv_rig_states.cpp).
+  bool has_states() const { return config_.state_pages > 0; }
+  std::uint64_t history_at(const Story& story, std::int32_t length) const;
+  void plan_state(kv::SeqId seq, Story& story, std::int32_t first);
+  void note_state_hit(kv::SeqId seq, Story& story, std::span<const kv::Token> prompt, std::int32_t known_before);
+  void note_state_taken(kv::SeqId seq, std::span<const kv::Token> before);
+  void note_kept_state(kv::SeqId seq, const Story& story);
+  void note_last_state(const Story& story);
+  void note_lost_states();
+  std::int32_t longest_kept(std::span<const kv::Token> tokens, const kv::Namespace& ns, std::int32_t known) const;
+  void count_state_holders();
+  void verify_state(kv::SeqId seq, const Story& story);
+
   void check_match(std::int32_t length, std::span<const kv::Token> tokens, const kv::Namespace& ns);
   void check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::int32_t cached, int n_samples);
   void check_extended(kv::SeqId seq, const Tables& before, std::size_t old_copies, std::int32_t n_tokens);
@@ -167,8 +197,14 @@ class KvRig {
   bool cleared_ = false;
   std::vector<kv::CopyOp> copies_;  // of the step in hand
   KnownPrefixes known_;
-  std::unordered_set<std::uint64_t> partials_;  // history hashes at the ends of published partial tails
-  std::vector<int> holders_;                    // [num_blocks], sequences, sets and pins, as of the last verify()
+  std::unordered_set<std::uint64_t> partials_;     // history hashes at the ends of published partial tails
+  std::unordered_set<std::uint64_t> kept_states_;  // history hashes of the prefixes that states were ever kept of
+  struct WatchedState {
+    kv::Namespace ns;
+    std::vector<kv::Token> tokens;
+  };
+  std::vector<WatchedState> watched_states_;  // that stood in the tree at the last look
+  std::vector<int> holders_;                  // [num_blocks], sequences, sets and pins, as of the last verify()
   std::size_t peak_seen_ = 0;
   TransitionCounts met_{};
   std::int64_t operations_ = 0;

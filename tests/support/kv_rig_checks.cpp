@@ -41,8 +41,11 @@ void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, cons
   if (length > known) {
     return fail(fmt::format("matched {} tokens, but only {} were ever computed", length, known));
   }
-  if (length != known && !evicted()) {
-    return fail(fmt::format("matched {} of {} known tokens, and nothing was evicted", length, known));
+  const std::int32_t kept = has_states() ? longest_kept(tokens, ns, known) : known;
+  if (length > kept) return fail(fmt::format("matched {} tokens, but no state was kept there", length));
+  if (length != kept && !evicted()) {
+    return fail(
+        fmt::format("matched {} of {} known tokens, {} with a state, and nothing was evicted", length, known, kept));
   }
   // Blocks in use are never evicted: what a sequence published and a set holds is there.
   std::int32_t held = 0;
@@ -64,6 +67,7 @@ void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, cons
     }
   }
   if (length >= held) return;
+  if (has_states()) return count(Transition::kStateMissing);
   if (n_groups() == 1) return fail(fmt::format("matched {} tokens, but {} are held by a sequence", length, held));
   count(Transition::kHoleHit);
 }
@@ -85,7 +89,8 @@ void KvRig::check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::i
   const std::int32_t bs = config_.block_size;
   const std::int64_t most = (prompt_len + bs - 1) / bs - cached / bs + 2LL * n_samples;
   const std::int64_t pinned = (cached + bs - 1) / bs;
-  if (n_groups() * (most + pinned) <= room) fail(fmt::format("refused with room for {} blocks", room));
+  const std::int64_t states = config_.state_pages * (n_samples + 2);
+  if (n_groups() * (most + pinned) + states <= room) fail(fmt::format("refused with room for {} blocks", room));
 }
 
 void KvRig::check_out_of_blocks(SeqId seq, const Tables& before, std::int32_t n_tokens, const kv::CacheStats& stats) {
@@ -93,7 +98,7 @@ void KvRig::check_out_of_blocks(SeqId seq, const Tables& before, std::int32_t n_
   const std::int32_t bs = config_.block_size;
   const std::int32_t len = story.len();
   const std::int64_t grow = (len + n_tokens + bs - 1) / bs - (len + bs - 1) / bs;
-  const std::int64_t most = n_groups() * (grow + (len % bs != 0 ? 1 : 0));
+  const std::int64_t most = n_groups() * (grow + (len % bs != 0 ? 1 : 0)) + config_.state_pages;
   const std::int64_t room = stats.free + stats.cached - (stats.reserved - cache_.reserved(seq));
   if (most <= room) fail(fmt::format("OutOfBlocks with room for {} blocks and a need of at most {}", room, most));
   if (len + n_tokens <= story.prompt_len + 1) {
@@ -175,6 +180,8 @@ std::set<BlockId> KvRig::blocks_of_pins(const std::string* owner) const {
       const auto table = cache_.table(id, g).blocks;
       blocks.insert(table.begin(), table.end());
     }
+    const auto state = cache_.state(id);
+    blocks.insert(state.begin(), state.end());
   }
   blocks.erase(kNullBlock);
   return blocks;
@@ -192,7 +199,8 @@ void KvRig::check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, c
   }
   if (after.in_use - before.in_use > after.pinned - before.pinned) fail("more blocks in use than were pinned");
   const std::int32_t cached = cache_.match(request.prefix, request.ns) / bs * bs;
-  if (n_groups() == 1 && pinned.tokens != cached) fail(fmt::format("{} of {} tokens pinned", pinned.tokens, cached));
+  if (n_groups() == 1 && !has_states() && pinned.tokens != cached)
+    fail(fmt::format("{} of {} tokens pinned", pinned.tokens, cached));
   // Who asks for the prefix alone finds all of it but the last token, if its window was there.
   check_match(cache_.match(request.prefix, request.ns), request.prefix, request.ns);
 }
@@ -201,10 +209,11 @@ void KvRig::check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, cons
   const std::int32_t bs = config_.block_size;
   if (why == kv::NoPin::kNotCached) {
     const std::int32_t cached = cache_.match(request.prefix, request.ns) / bs;
-    if (n_groups() == 1 && cached > 0) fail(fmt::format("{} cached blocks could not be pinned", cached));
+    if (n_groups() == 1 && !has_states() && cached > 0)
+      fail(fmt::format("{} cached blocks could not be pinned", cached));
     return;
   }
-  const auto wanted = static_cast<std::int64_t>(request.prefix.size()) / bs * n_groups();
+  const auto wanted = static_cast<std::int64_t>(request.prefix.size()) / bs * n_groups() + config_.state_pages;
   const std::string owner(request.owner);
   const auto of_owner = static_cast<std::int64_t>(blocks_of_pins(&owner).size());
   const bool fits_owner = of_owner + wanted <= request.most_of_owner;
@@ -216,6 +225,13 @@ void KvRig::check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, cons
 void KvRig::verify_pin(kv::PinId pin, const PinStory& story) {
   const std::int32_t bs = config_.block_size;
   const auto length = static_cast<std::int32_t>(story.tokens.size());
+  if (has_states()) {
+    std::uint64_t history = history_root(story.ns);
+    for (const Token token : story.tokens) history = history_next(history, token);
+    if (cache_.state(pin).empty()) return fail("a pin has no state");
+    if (const std::string why = store_.error_in_state(cache_.state(pin), length, history); !why.empty())
+      return fail("a pin: " + why);
+  }
   for (int g = 0; g < n_groups(); ++g) {
     const kv::TableView table = cache_.table(pin, g);
     if (static_cast<std::int32_t>(table.blocks.size()) * bs != length) {
@@ -255,6 +271,7 @@ void KvRig::verify_figures() {
       for (const BlockId b : cache_.table(id, g).blocks) ++holders_[static_cast<std::size_t>(b)];
     }
   }
+  count_state_holders();
   holders_[kNullBlock] = 0;
 
   const kv::CacheStats s = cache_.stats();
@@ -330,11 +347,14 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
   }
 }
 
-// What is promised is for the blocks that its prompt lacks yet, and for one more and one fork of each group and sample.
+// What is promised is for the blocks that its prompt lacks yet, and for one more and one fork of each group and sample. And for states:
+// one for each sample, one that the others read when they part, one for a state that is kept; it is not given back if others let go of a
+// frozen state before its next step.
 void KvRig::verify_reservation(SeqId seq, const Story& story) {
   const std::int32_t bs = config_.block_size;
   const std::int32_t to_come = std::max(0, (story.prompt_len + bs - 1) / bs - (story.len() + bs - 1) / bs);
-  const std::int32_t most = n_groups() * (to_come + 2 * (1 + story.forks_left));
+  const std::int32_t most =
+      n_groups() * (to_come + 2 * (1 + story.forks_left)) + config_.state_pages * (story.forks_left + 3);
   if (cache_.reserved(seq) <= most) return;
   fail(fmt::format("sequence {}: {} blocks are promised, and {} can be of use", static_cast<std::uint64_t>(seq),
                    cache_.reserved(seq), most));
@@ -352,6 +372,7 @@ void KvRig::verify() {
   for (auto& [seq, story] : live_) {
     if (!failure_.empty()) return;
     verify_sequence(seq, story);
+    verify_state(seq, story);
     verify_reservation(seq, story);
     if (story.computed % config_.block_size == 0) continue;
     const BlockId tail = cache_.table(seq, 0).blocks[static_cast<std::size_t>(story.computed / config_.block_size)];

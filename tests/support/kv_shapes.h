@@ -23,7 +23,10 @@ inline constexpr bool kSanitized = false;
 inline constexpr bool kSanitized = false;
 #endif
 
-enum class Groups { kFull, kFullAndSliding, kFullAndFiveSliding, kFullAndChunked };
+enum class Groups { kFull, kFullAndSliding, kFullAndFiveSliding, kFullAndChunked, kFullAndRecurrent, kAllKinds };
+inline constexpr Groups kAllGroups[] = {Groups::kFull,           Groups::kFullAndSliding,   Groups::kFullAndFiveSliding,
+                                        Groups::kFullAndChunked, Groups::kFullAndRecurrent, Groups::kAllKinds};
+inline constexpr int kStatePages = 2;
 
 /// Layer groups as models have them. Windows are stated in blocks and a bit, so that they end inside blocks.
 inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
@@ -35,6 +38,10 @@ inline std::vector<kv::GroupSpec> make_groups(Groups groups, int block_size) {
   if (groups == Groups::kFullAndSliding) {  // one window, whose layers need two pages
     specs.push_back(sliding(block_size + block_size / 2, {2, 3}));
     specs.push_back(sliding(block_size + block_size / 2, {4}));
+  }
+  if (groups == Groups::kAllKinds) specs.push_back(sliding(block_size + block_size / 2, {2, 3}));
+  if (groups == Groups::kAllKinds || groups == Groups::kFullAndRecurrent) {
+    specs.push_back({.kind = kv::GroupKind::kRecurrent, .layers = {8, 9}, .state_pages = kStatePages});
   }
   if (groups == Groups::kFullAndFiveSliding) {
     // Shorter than a block, whole blocks, ends inside a block; the last two have one window; one in chunks.
@@ -76,16 +83,23 @@ inline std::string to_text(Groups groups) {
       return "FullFiveSliding";
     case Groups::kFullAndChunked:
       return "FullChunked";
+    case Groups::kFullAndRecurrent:
+      return "FullRecurrent";
+    case Groups::kAllKinds:
+      return "AllKinds";
   }
   return "";
 }
 
-/// `blocks` per group, so that tests can count in blocks of tokens.
+/// `blocks` per group, so that tests can count in blocks of tokens; and for half as many states.
 inline kv::CacheConfig make_config(const Shape& shape, int blocks) {
   kv::CacheConfig config;
   config.block_size = shape.block_size;
   config.groups = make_groups(shape.groups, shape.block_size);
-  config.num_blocks = 1 + blocks * static_cast<int>(config.groups.size());
+  const auto tables = static_cast<int>(kv::n_table_groups(config.groups));
+  const bool states = std::cmp_less(tables, config.groups.size());
+  config.num_blocks = 1 + blocks * (tables + (states ? 1 : 0));
+  if (states) config.state_stride = 2 * shape.block_size;
   config.bytes_per_block = static_cast<std::size_t>(shape.block_size) * 64;
   config.model = "model";
   config.layout = "layout";

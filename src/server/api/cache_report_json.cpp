@@ -24,6 +24,9 @@ Words words_for(engine::MatchEnded ended) {
       return {"differs", "The cached text goes on differently here."};
     case engine::MatchEnded::kEvicted:
       return {"evicted", "What follows was cached, and was evicted for room: the pool is small for its load."};
+    case engine::MatchEnded::kNoState:
+      return {"no_state",
+              "What follows is cached, but without the state that the model's recurrent layers need to go on there."};
     case engine::MatchEnded::kInFlight:
       return {"in_flight", "Another request was still computing what follows, in a block that was not full yet."};
     case engine::MatchEnded::kUnknown:

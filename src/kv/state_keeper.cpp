@@ -1,0 +1,70 @@
+#include "kv/state_keeper.h"
+
+#include <algorithm>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "kv/faults.h"
+
+namespace coppice::kv {
+
+std::int32_t StateKeeper::next(const CacheSequence& seq) const {
+  if (!states_.enabled() || !config_.share) return kNone;
+  std::int32_t next = (seq.len() / config_.state_stride + 1) * config_.state_stride;
+  for (const std::int32_t position : seq.states.kept) {
+    if (position > seq.len()) next = std::min(next, position);
+  }
+  return next;
+}
+
+void StateKeeper::keep_at(CacheSequence& seq, std::int32_t position) const {
+  if (!states_.enabled() || !config_.share) return;
+  const std::int32_t whole = position / config_.block_size * config_.block_size;
+  std::vector<std::int32_t>& kept = seq.states.kept;
+  if (whole > seq.computed_len && std::ranges::find(kept, whole) == kept.end()) kept.push_back(whole);
+}
+
+void StateKeeper::end_step(CacheSequence& seq) {
+  if (!states_.enabled()) return;
+  SequenceStates& states = seq.states;
+  if (states.next) {
+    const StateRef old = std::exchange(states.now, std::exchange(states.next, {}));
+    if (fault(Fault::kStaleState) && old) states.now = old.share();
+  }
+  const bool live = !states.now.frozen();  // else it has a unit reserved already
+  if (wanted(seq) && (!live || room()) && enter(seq) && live) budget_.reserve_spare(seq, config_.state_pages);
+  std::erase_if(states.kept, [&](std::int32_t position) { return position <= seq.computed_len; });
+}
+
+bool StateKeeper::room() const {
+  const auto growth = static_cast<std::int64_t>(sequences_.size()) * config_.n_groups();
+  return budget_.available(0) >= config_.state_pages + growth;
+}
+
+bool StateKeeper::wanted(const CacheSequence& seq) const {
+  if (!config_.share) return false;
+  if (fault(Fault::kStateOffByOne) && seq.computed_len % config_.block_size == 1) return true;
+  return seq.computed_len % config_.state_stride == 0 ||
+         std::ranges::find(seq.states.kept, seq.computed_len) != seq.states.kept.end();
+}
+
+void StateKeeper::keep_last(const CacheSequence& seq) noexcept {
+  if (states_.enabled() && config_.share && seq.states.now) enter(seq);
+}
+
+// False: there is no whole block to stand behind, the tree has this state, or memory ran out.
+bool StateKeeper::enter(const CacheSequence& seq) noexcept try {
+  const std::int32_t blocks = seq.computed_len / config_.block_size;
+  if (blocks == 0) return false;
+  const BlockId anchor = seq.tables[0][blocks - 1];
+  auto rest = std::span(seq.tokens).first(seq.computed_len).subspan(blocks * config_.block_size);
+  if (fault(Fault::kStateOffByOne)) rest = {};
+  if (states_.find(anchor, rest) != kNoUnit) return false;
+  states_.enter(seq.states.now, anchor, rest);
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+}  // namespace coppice::kv

@@ -1,0 +1,146 @@
+// States of recurrent layers: what a match finds, what eviction takes first, and what is counted. KvRig checks what is in them.
+#include "support/kv_fixture.h"
+
+namespace coppice::test {
+namespace {
+
+using kv::MatchStop;
+
+class CacheStateTest : public KvTest {
+ protected:
+  /// A prompt in steps that end where states are kept.
+  SeqId compute(const Tokens& prompt, int n_samples = 1) {
+    const SeqId seq = start(prompt, {}, n_samples);
+    const auto size = static_cast<std::int32_t>(prompt.size());
+    while (lengths(seq).len < size) {
+      const std::int32_t len = lengths(seq).len;
+      feed(seq, {prompt.begin() + len, prompt.begin() + std::min(size, rig().cache().next_state(seq))});
+    }
+    return seq;
+  }
+  Tokens pages(SeqId seq) {
+    const auto in = rig().cache().state(seq).in;
+    return {in.begin(), in.end()};
+  }
+  std::int32_t match(const Tokens& tokens) { return rig().match(tokens); }
+};
+
+TEST_P(CacheStateTest, AreKeptAtStridesBeforeThePromptsEndAndAtTheEnd) {
+  open(60);
+  const Tokens prompt = words(100, 5 * bs() + 3);
+  rig().finish(compute(prompt));
+  EXPECT_EQ(stats().states_cached, 4) << "two strides of two blocks, five blocks, the end";
+  EXPECT_EQ(stats().cached, 6 * n_groups() + 4 * kStatePages);
+  for (int length = 1; length <= 5 * bs() + 3; ++length) {
+    const int whole = length / bs();
+    const int expected = length == 5 * bs() + 3 ? length : whole == 5 ? 5 * bs() : whole / 2 * 2 * bs();
+    EXPECT_EQ(match({prompt.begin(), prompt.begin() + length}), expected) << length;
+  }
+}
+
+TEST_P(CacheStateTest, AMatchTakesOneAndWritesAnother) {
+  open(60);
+  const Tokens prompt = words(100, 2 * bs() + 1);
+  rig().finish(compute(prompt));
+  const SeqId seq = start(prompt + words(500, 10));
+  const Tokens kept = pages(seq);
+  EXPECT_EQ(stats().states_in_use, 1);
+  EXPECT_TRUE(rig().extend(seq, words(500, 3)));
+  EXPECT_EQ(stats().states_in_use, 2);
+  rig().run_step();
+  EXPECT_NE(pages(seq), kept);
+  EXPECT_EQ(stats().states_in_use, 1);
+  const Tokens own = pages(seq);
+  feed(seq, words(503, 3));
+  EXPECT_EQ(pages(seq), own) << "nobody else holds it: it is written in place";
+  EXPECT_EQ(match(prompt), 2 * bs() + 1) << "what was kept is there";
+}
+
+// A state is older than the blocks before it, which its sequence held to the end.
+TEST_P(CacheStateTest, GoesBeforeItsBlocks) {
+  if (n_groups() > 1) return;
+  open(18);
+  const Tokens prompt = words(100, 4 * bs() + 1);
+  rig().finish(compute(prompt));
+  const Tokens half(prompt.begin(), prompt.begin() + 2 * bs());
+  EXPECT_EQ(match(half), 2 * bs());
+  for (kv::Token other = 1000; match(half) > 0; other += 100) rig().finish(compute(words(other, bs() + 1)));
+  const kv::MatchEnd end = rig().cache().explain(half, {});
+  EXPECT_EQ(end.why, MatchStop::kNoState);
+  EXPECT_EQ(end.stateless, 2 * bs());
+}
+
+TEST_P(CacheStateTest, OnlyTheOneThatWasUsedStays) {
+  open(24);
+  const Tokens prompt = words(100, 4 * bs() + 1);
+  rig().finish(compute(prompt));  // states at two blocks, at four, and at the end
+  const Tokens half(prompt.begin(), prompt.begin() + 2 * bs());
+  for (kv::Token other = 1000; other < 2500; other += 100) {
+    rig().finish(compute(half + words(other, bs() + 1)));
+    EXPECT_EQ(match(half), 2 * bs()) << "it is used again and again";
+  }
+  EXPECT_GT(stats().evictions, 0);
+  EXPECT_EQ(match(prompt), 2 * bs()) << "those behind it are not";
+}
+
+// The pool holds just the longer prompt, one block to grow, one to fork and a state: no second one beside the state that matches.
+TEST_P(CacheStateTest, GoesOnInTheCachedOneWithoutRoomForAnother) {
+  if (n_groups() > 1) return;
+  open(6);
+  const Tokens prompt = words(100, 3 * bs() + 1);
+  const Tokens longer = prompt + words(500, 5 * bs() - 1);
+  ASSERT_EQ(rig().cache().blocks_needed(8 * bs(), 1), stats().total);
+  rig().finish(compute(prompt));
+  const SeqId seq = start(longer);
+  EXPECT_EQ(lengths(seq).cached_len, 3 * bs() + 1);
+  EXPECT_EQ(rig().met()[static_cast<std::size_t>(Transition::kStateTaken)], 1);
+  const Tokens taken = pages(seq);
+  feed(seq, words(500, 1));
+  EXPECT_EQ(pages(seq), taken);
+  EXPECT_LT(match(prompt), 3 * bs() + 1) << "nobody else finds it any more";
+}
+
+TEST_P(CacheStateTest, SamplesReadOneAndWriteTheirOwn) {
+  open(60);
+  const SeqId first = compute(words(100, bs() + 3), 3);
+  const Tokens prompts = pages(first);
+  const SeqId second = rig().fork(first), third = rig().fork(first);
+  EXPECT_EQ(stats().states_in_use, 1);
+  for (const SeqId seq : {first, second, third}) EXPECT_TRUE(rig().extend(seq, words(500, 1)));
+  EXPECT_EQ(stats().states_in_use, 4) << "the prompt's is still read";
+  rig().run_step();
+  EXPECT_EQ(stats().states_in_use, 3);
+  for (const SeqId seq : {first, second, third}) EXPECT_NE(pages(seq), prompts);
+}
+
+TEST_P(CacheStateTest, ADetachedSetKeepsItsState) {
+  open(60);
+  const auto set = rig().detach(compute(words(100, bs() + 3)));
+  const auto seq = rig().adopt(set);
+  ASSERT_TRUE(seq);
+  feed(*seq, words(500, 2));
+  rig().finish(*seq);
+  const auto again = rig().adopt(set);
+  ASSERT_TRUE(again);
+  feed(*again, words(600, 2));
+}
+
+// Where the pool holds fewer than 64 states, they are kept further apart.
+TEST(CacheStateConfigTest, TheStrideFollowsFromTheBudget) {
+  kv::CacheConfig config{.block_size = 32, .groups = make_groups(Groups::kFullAndRecurrent, 32)};
+  config.groups.back().state_pages = 100;
+  for (const auto& [units, stride] :
+       {std::pair{1000, 1024}, {64, 1024}, {32, 2048}, {10, 6560}, {1, 65536}, {0, 65536}}) {
+    config.num_blocks = 1 + 100 * units + 50;
+    EXPECT_EQ(kv::checked(config).state_stride, stride) << units;
+  }
+  EXPECT_EQ(kv::checked(config).n_groups(), 1);
+  config.groups.insert(config.groups.begin() + 1, config.groups.back());
+  EXPECT_THROW(kv::checked(config), std::invalid_argument);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CacheStateTest,
+                         testing::ValuesIn(shapes({Groups::kFullAndRecurrent, Groups::kAllKinds})), shape_name);
+
+}  // namespace
+}  // namespace coppice::test
