@@ -67,6 +67,16 @@ TEST_P(FamilyTest, IsTakenOrRefusedForWhatIsMissing) {
   if (why.empty()) EXPECT_THAT(kFitting, HasSubstr(model.spec.architecture));
 }
 
+TEST(Misfit, HybridsAreRefused) {
+  for (const test::FamilyModel& hybrid : test::hybrid_models()) {
+    test::TinyModel tiny = hybrid.model;
+    tiny.head_dim = 64;
+    const auto path = test::scratch_folder() / (hybrid.name + ".gguf");
+    const std::string why = misfit(model::load_model(test::write_tiny_model(tiny, path).string()));
+    EXPECT_THAT(why, AnyOf("recurrent layers", "scaled logits or residuals")) << hybrid.name;
+  }
+}
+
 /// A file with matrices of a type, and the same with the numbers that these stand for.
 struct Files {
   model::Model packed, exact;

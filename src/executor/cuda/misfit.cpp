@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <variant>
 
 #include "attention/cuda/tree_plan.h"
 
@@ -41,8 +42,9 @@ const char* of_model(const ModelSpec& spec) {
 const char* of_mixer(const model::Model& model, const LayerSpec& layer) {
   const model::AttentionSpec& mixer = layer.mixer;
   const auto width = [&](TensorId id) { return model.file->tensors()[static_cast<std::size_t>(id)].shape[0]; };
+  if (!std::holds_alternative<std::monostate>(layer.recurrent)) return "recurrent layers";
   if (!mixer.owns_kv()) return "layers that read another one's keys";
-  if (is_there(mixer.gate)) return "gated attention";
+  if (is_there(mixer.gate) || mixer.gate_in_q) return "gated attention";
   if (mixer.sinks != kNoTensor) return "attention sinks";
   if (mixer.chunked) return "attention in chunks";
   if (mixer.sharpened && model.spec.temperature.scale != 0) return "queries that are scaled by their position";
