@@ -9,7 +9,7 @@ import pytest
 
 OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 NAME = r"coppice_[a-z0-9_]+"
-SERIES = re.compile(rf"({NAME})(?:\{{([^}}]*)\}})?")
+SERIES = re.compile(rf"(?<!lib)({NAME})(?:\{{([^}}]*)\}})?")
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
 
