@@ -97,7 +97,7 @@ bool follows(const std::shared_ptr<const Grammar>& grammar, const std::string& t
 TEST(SoundRegex, RandomRegexesMeanTheSame) {
   const char* given = std::getenv("COPPICE_SEED");
   const unsigned seed = given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10))
-                                         : 1;  // some seeds let std::regex backtrack for minutes
+                                         : 1;  // 102 fails, 100 and 112 take too long: both unsolved
   std::cout << "COPPICE_SEED=" << seed << "\n";
   std::mt19937 random(seed);
   const std::vector<std::string> all = texts(4);
