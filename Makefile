@@ -83,4 +83,4 @@ lint:          ## Look for faults in changed C++ files, and for arrows upward; a
 	@scripts/lint.sh $(ARGS)
 
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-asan build-cuda build-package build-tsan build-fuzz
+	@rm -rf build build-asan build-package build-tsan build-fuzz

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# cuda.sh: builds coppice with its part for NVIDIA GPUs (libcoppice_cuda.so beside it), and the GPU's tests and benchmarks, into
-# build-cuda, where nvcc 12.4 or newer is found. Needs no GPU; on a machine with one (Hopper) it runs the tests.
+# cuda.sh: builds coppice, its part for NVIDIA GPUs (libcoppice_cuda.so beside it), and the GPU's tests and benchmarks, where nvcc 12.4 or
+# newer is found. Needs no GPU; on a machine with one (Hopper) it runs the tests. The build folder is the one of make build, which keeps the
+# part for GPUs up to date from then on.
 source "$(dirname "$0")/lib.sh"
 nvcc=$(command -v nvcc || true)
 [[ -n $nvcc ]] || nvcc=/usr/local/cuda/bin/nvcc
 [[ -x $nvcc ]] || die "No CUDA compiler found: install CUDA 12.4 or newer, or put nvcc on the PATH."
 "$repo/scripts/deps.sh"
-build="$repo/build-cuda"
+build="$repo/build"
 cd "$repo"
-logged "configuring (cuda)" "$build/configure.log" cmake --preset release -B "$build" \
+logged "configuring (cuda)" "$build/configure.log" cmake --preset release \
   -DCOPPICE_LLAMA_DIR="$(llama_build_dir)" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir)" \
   -DCOPPICE_MODEL="$pinned_model" -DCOPPICE_GEMMA3="$pinned_gemma3" -DCOPPICE_CUDA=ON \
   -DCUDAToolkit_ROOT="$(dirname "$(dirname "$(readlink -f "$nvcc")")")" || {
@@ -16,10 +17,8 @@ logged "configuring (cuda)" "$build/configure.log" cmake --preset release -B "$b
   die "The CUDA build could not be configured (log: $build/configure.log)"
 }
 tests=(tree_attention_on_gpu quant_product_on_gpu operators_on_gpu sampler_on_gpu decoder_on_gpu executor_on_gpu)
-targets=(coppice_cuda_module "${tests[@]}" attention_cuda_bench matmul_cuda_bench step_cuda_bench)
-# The program is the same with and without a part for GPUs: .ci/run has built it, and saves four minutes.
-[[ -n ${CI:-} ]] || targets+=(coppice)
-cmake --build "$build" -j "$(jobs)" --target "${targets[@]}" >&2 || die "The CUDA build failed: see above."
+cmake --build "$build" -j "$(jobs)" --target coppice coppice_cuda_module "${tests[@]}" {attention,matmul,step}_cuda_bench >&2 ||
+  die "The CUDA build failed: see above."
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
   for test in "${tests[@]}"; do "$build/tests/cuda/$test"; done
 else
