@@ -67,11 +67,22 @@ target_precompile_headers(coppice_test_headers PRIVATE
   <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <nlohmann/json.hpp> <algorithm> <array> <chrono> <cmath> <filesystem> <fstream> <functional>
   <future> <iostream> <limits> <map> <memory> <numeric> <optional> <random> <set> <span> <stdexcept> <string> <thread> <vector>
   "${PROJECT_SOURCE_DIR}/tests/support/instantiated.h")
+# The functions in these headers are compiled once, too, instead of in each test that calls them: a fifth of a test's compile time.
+target_compile_options(coppice_test_headers PRIVATE -fpch-codegen)
+set(COPPICE_TEST_PCH "${PROJECT_BINARY_DIR}/CMakeFiles/coppice_test_headers.dir/cmake_pch.hxx.pch")
+get_directory_property(sanitizers COMPILE_OPTIONS)
+list(FILTER sanitizers INCLUDE REGEX "^-[fm]")
+add_custom_command(OUTPUT test_headers_code.o
+  COMMAND ${CMAKE_CXX_COMPILER} -O1 -ffunction-sections ${sanitizers} ${COPPICE_FEWER_CHECKS} -c "${COPPICE_TEST_PCH}" -o test_headers_code.o
+  DEPENDS coppice_test_headers "${COPPICE_TEST_PCH}" VERBATIM)
+add_library(coppice_test_headers_code STATIC test_headers_code.o)
+set_target_properties(coppice_test_headers_code PROPERTIES LINKER_LANGUAGE CXX)
+target_link_options(coppice_test_headers_code INTERFACE -Wl,--gc-sections)
 function(coppice_test)
   cmake_parse_arguments(A "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${A_NAME} ${A_SRCS})
   target_include_directories(${A_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} coppice_test_headers_code GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_options(${A_NAME} PRIVATE ${COPPICE_FLAGS} -O1 ${COPPICE_FEWER_CHECKS})  # -O1: they compile for longer than they run
   target_precompile_headers(${A_NAME} REUSE_FROM coppice_test_headers)
   if(NOT A_TIMEOUT)
