@@ -1,4 +1,4 @@
-// sound_regex(): patterns hold the same texts as their author's regex, by the standard library's word.
+// sound_regex(): patterns hold the same texts as their author's regex, by sets of texts put together without them.
 #include "grammar/sound_regex.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <random>
-#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,43 +41,87 @@ TEST(SoundRegex, HoldsWhatTheAutomataLose) {
   EXPECT_FALSE(JsonPattern(sound_regex("a((cb*){2,}|(dd)*){0,}")).matches("ac"));
 }
 
-/// A random regex over a, b and c.
+/// The texts of at most four letters that a regex means.
+using Language = std::set<std::string>;
+constexpr std::size_t kLongest = 4;
+
+Language then(const Language& first, const Language& second) {
+  Language all;
+  for (const std::string& head : first) {
+    for (const std::string& tail : second)
+      if (head.size() + tail.size() <= kLongest) all.insert(head + tail);
+  }
+  return all;
+}
+
+/// `most`: so often at most; -1: any number. Beyond the longest text more of them add nothing.
+Language times(const Language& once, int least, int most) {
+  Language now = {""}, all;
+  for (int n = 0; n <= (most < 0 ? least + static_cast<int>(kLongest) : most); ++n) {
+    if (n >= least) all.insert(now.begin(), now.end());
+    now = then(now, once);
+  }
+  return all;
+}
+
+struct Regex {
+  std::string text;
+  Language language;
+};
+
+/// A random regex over a, b and c. Its language is put together of its parts' languages, without an automaton or a matcher.
 class Writer {
  public:
   explicit Writer(std::mt19937& random) : random_(random) {}
-  std::string regex(int depth) {
-    std::string out = sequence(depth);
-    for (int n = below(3); n > 1; --n) out += "|" + sequence(depth);
+  Regex regex(int depth) {
+    Regex out = sequence(depth);
+    for (int n = below(3); n > 1; --n) {
+      const Regex other = sequence(depth);
+      out.text += "|" + other.text;
+      out.language.insert(other.language.begin(), other.language.end());
+    }
     return out;
   }
 
  private:
+  struct Times {
+    const char* text;
+    int least, most;
+  };
+
   int below(int n) { return std::uniform_int_distribution<int>(0, n - 1)(random_); }
-  std::string sequence(int depth) {
-    std::string out;
-    for (int n = 1 + below(3); n > 0; --n) out += item(depth);
+  const auto& one_of(const auto& list) { return list[static_cast<std::size_t>(below(static_cast<int>(list.size())))]; }
+  Regex sequence(int depth) {
+    Regex out{.text = "", .language = {""}};
+    for (int n = 1 + below(3); n > 0; --n) {
+      const Regex next = item(depth);
+      out.text += next.text;
+      out.language = then(out.language, next.language);
+    }
     return out;
   }
-  std::string item(int depth) {
-    static const std::vector<std::string> kAtoms = {"a", "b", "c", "[ab]", "[^a]", "."};
-    static const std::vector<std::string> kTimes = {"?", "*", "+", "{0,1}", "{2}", "{1,2}", "{0,}", "{1,}", "{2,}"};
-    std::string out = depth > 0 && below(2) == 0
-                          ? "(" + regex(depth - 1) + ")"
-                          : kAtoms[static_cast<std::size_t>(below(static_cast<int>(kAtoms.size())))];
-    if (below(2) == 0) out += kTimes[static_cast<std::size_t>(below(static_cast<int>(kTimes.size())))];
+  Regex item(int depth) {
+    static const std::vector<Regex> kAtoms = {{"a", {"a"}},         {"b", {"b"}},         {"c", {"c"}},
+                                              {"[ab]", {"a", "b"}}, {"[^a]", {"b", "c"}}, {".", {"a", "b", "c"}}};
+    static const std::vector<Times> kTimes = {{"?", 0, 1},     {"*", 0, -1},    {"+", 1, -1},
+                                              {"{0,1}", 0, 1}, {"{2}", 2, 2},   {"{1,2}", 1, 2},
+                                              {"{0,}", 0, -1}, {"{1,}", 1, -1}, {"{2,}", 2, -1}};
+    Regex out;
+    if (depth > 0 && below(2) == 0) {
+      out = regex(depth - 1);
+      out.text = "(" + out.text + ")";
+    } else {
+      out = one_of(kAtoms);
+    }
+    if (below(2) == 0) {
+      const Times& n = one_of(kTimes);
+      out.text += n.text;
+      out.language = times(out.language, n.least, n.most);
+    }
     return out;
   }
   std::mt19937& random_;
 };
-
-std::vector<std::string> texts(std::size_t longest) {
-  std::vector<std::string> all = {""};
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].size() == longest) break;
-    for (const char c : {'a', 'b', 'c'}) all.push_back(all[i] + c);
-  }
-  return all;
-}
 
 const Compiler& compiler() {
   static const Compiler compiler([] {
@@ -94,26 +138,35 @@ bool follows(const std::shared_ptr<const Grammar>& grammar, const std::string& t
   return (text.empty() || matcher.accept_text(text)) && matcher.whole();
 }
 
+// XGrammar's merging of states gave "c" the successors of "a" (mended in cmake/xgrammar).
+TEST(SoundRegex, EndsOfAlternativesStayApart) {
+  EXPECT_FALSE(JsonPattern("c|a|ab{0,1}").matches("cb"));
+  EXPECT_FALSE(follows(compiler().compile({.kind = Kind::kRegex, .text = "c|a|ab{0,1}"}), "cb"));
+  const auto gbnf = compiler().compile({.kind = Kind::kGbnf, .text = R"(root ::= "c" | "a" | "a" [b] | "a" "b" "a")"});
+  EXPECT_FALSE(follows(gbnf, "cb"));
+  EXPECT_FALSE(follows(gbnf, "cba"));
+}
+
 TEST(SoundRegex, RandomRegexesMeanTheSame) {
   const char* given = std::getenv("COPPICE_SEED");
-  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10))
-                                         : 1;  // 102 fails, 100 and 112 take too long: both unsolved
+  const unsigned seed =
+      given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10)) : std::random_device()();
   std::cout << "COPPICE_SEED=" << seed << "\n";
   std::mt19937 random(seed);
-  const std::vector<std::string> all = texts(4);
+  const Language all = times({"a", "b", "c"}, 0, kLongest);
   for (int i = 0; i < 150; ++i) {
-    const std::string regex = Writer(random).regex(2);
-    const std::string sound = sound_regex(regex);
-    const std::regex judge(regex);
+    const Regex regex = Writer(random).regex(2);
+    const std::string sound = sound_regex(regex.text);
+    SCOPED_TRACE(regex.text + " as " + sound);
     const JsonPattern pattern(sound);
     const auto of_schema = compiler().compile(
         {.kind = Kind::kJsonSchema, .text = fmt::format(R"({{"type":"string","pattern":"{}"}})", sound)});
-    const auto of_regex = compiler().compile({.kind = Kind::kRegex, .text = regex});
+    const auto of_regex = compiler().compile({.kind = Kind::kRegex, .text = regex.text});
     for (const std::string& text : all) {
-      const bool wanted = std::regex_match(text, judge);
-      ASSERT_EQ(pattern.matches(text), wanted) << regex << " as " << sound << ": " << text;
-      ASSERT_EQ(follows(of_schema, '"' + text + '"'), wanted) << regex << " as " << sound << ", in a schema: " << text;
-      ASSERT_EQ(follows(of_regex, text), wanted) << regex << ", as a regex: " << text;
+      const bool wanted = regex.language.contains(text);
+      ASSERT_EQ(pattern.matches(text), wanted) << text;
+      ASSERT_EQ(follows(of_schema, '"' + text + '"'), wanted) << "in a schema: " << text;
+      ASSERT_EQ(follows(of_regex, text), wanted) << "as a regex, not written anew: " << text;
     }
   }
 }
