@@ -8,6 +8,7 @@
 #include "kv/block_pool.h"
 #include "kv/budget.h"
 #include "kv/cache_check.h"
+#include "kv/cache_dump.h"
 #include "kv/faults.h"
 #include "kv/prefix_tree.h"
 #include "kv/reserve_more.h"

@@ -1,7 +1,6 @@
 #include "kv/cache_check.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <span>
@@ -373,52 +372,10 @@ Error Check::check_order() const {
   return {};
 }
 
-std::string picture(const CacheView& cache, const TreeNode& node) {
-  int depth = 0;
-  for (const TreeNode* n = node.parent; n != nullptr; n = n->parent) ++depth;
-  std::string line(2 * depth, ' ');
-  for (std::int32_t b = 0; b < node.n_blocks(); ++b) {
-    line += fmt::format("[{}", fmt::join(node.block_tokens(b), " "));
-    for (const BlockId id : node.row(b)) {
-      line += id == kNullBlock ? " |hole" : fmt::format(" |{}x{}", id, cache.pool.users(id));
-    }
-    line += "] ";
-  }
-  return line + '\n';
-}
-
 }  // namespace
 
 std::string check_integrity(const CacheView& cache) {
   return Check(cache).run();
-}
-
-std::string dump(const CacheView& cache) {
-  std::string out;
-  for (const auto& [ns, root] : cache.tree.roots()) {
-    out += fmt::format("root salt='{}' adapter='{}'\n", ns.salt, ns.adapter);
-    for_each_node(*root, [&](const TreeNode& node) {
-      if (node.parent != nullptr) out += picture(cache, node);
-      return Error{};
-    });
-  }
-  for (const auto& [id, seq] : cache.sequences) {
-    out += fmt::format("sequence {}: {} cached, {} computed of [{}], {} reserved", static_cast<std::uint64_t>(id),
-                       seq.cached_len, seq.computed_len, fmt::join(seq.tokens, " "), seq.reserved);
-    for (const BlockTable& table : seq.tables) out += fmt::format(" |{}", fmt::join(table.ids(), " "));
-    out += '\n';
-  }
-  for (const StateTable::Unit& unit : cache.states.all()) {
-    if (unit.pages.empty()) continue;
-    out += fmt::format("state {} x{} behind block {} and [{}]\n", fmt::join(unit.pages, " "),
-                       cache.pool.users(unit.pages.front()), unit.anchor, fmt::join(unit.rest, " "));
-  }
-  for (const auto& [id, pin] : cache.pins.pins()) {
-    out += fmt::format("pin {} of '{}':", static_cast<std::uint64_t>(id), pin.owner);
-    for (const BlockTable& table : pin.tables) out += fmt::format(" |{}", fmt::join(table.ids(), " "));
-    out += '\n';
-  }
-  return out;
 }
 
 }  // namespace coppice::kv

@@ -19,76 +19,9 @@ PrefixTree::PrefixTree(BlockPool& pool, StateTable& states, const CacheConfig& c
 
 // --- matching -------------------------------------------------------------------------------------------------------
 
-PrefixTree::Match PrefixTree::match(std::span<const Token> tokens, const Namespace& ns) const {
-  Match match;
+PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& ns) const {
   const auto root = roots_.find(fault(Fault::kIgnoreSalt) ? Namespace{} : ns);
-  if (root == roots_.end()) return match;
-
-  match.rows.reserve(tokens.size() / bs_ + 1);
-  const TreeNode* node = root->second.get();
-  auto rest = tokens;
-  while (!rest.empty()) {
-    TreeNode::Candidate best = node->best_child(rest);
-    if (best.child == nullptr) break;
-    if (best.common < bs_ && n_groups_ > 1) {  // ends inside this block: then it must have no hole
-      if (const auto whole = node->best_child(rest, /*whole=*/true); whole.child != nullptr) best = whole;
-    }
-    const TreeNode* child = best.child;
-    const std::int32_t common = common_prefix(child->tokens, rest);
-    for (std::int32_t i = 0; i * bs_ < common; ++i) match.rows.push_back(child->row(i).data());
-    match.length += common;
-    if (static_cast<std::size_t>(common) < child->tokens.size() || child->is_partial()) break;
-    rest = rest.subspan(common);
-    node = child;
-  }
-  match.length = match.known = without_holes(match.length, match.rows);
-  if (states_.enabled()) shorten_to_state(match, tokens);
-  match.rows.resize(config_.blocks_for(match.length));
-  if (fault(Fault::kMatchOneLong) && match.length % bs_ != 0 &&
-      static_cast<std::size_t>(match.length) < tokens.size()) {
-    ++match.length;
-  }
-  return match;
-}
-
-// Shortens a match until no window before its end has a hole.
-std::int32_t PrefixTree::without_holes(std::int32_t length, const std::vector<const BlockId*>& rows) const {
-  if (fault(Fault::kIgnoreHole)) return length;
-  for (bool shorter = true; shorter && length > 0;) {
-    shorter = false;
-    for (int g = 1; g < n_groups_; ++g) {
-      const std::int32_t begin = config_.first_needed_block(g, length);
-      for (std::int32_t b = (length - 1) / bs_; b >= begin && length > 0; --b) {
-        if (rows[b][g] != kNullBlock) continue;
-        length = b * bs_;
-        shorter = true;
-        break;
-      }
-    }
-  }
-  return length;
-}
-
-// To the longest state whose windows have no hole. Without one, nothing matches.
-void PrefixTree::shorten_to_state(Match& match, std::span<const Token> tokens) const {
-  if (fault(Fault::kNoStateNeeded)) return;
-  const std::int32_t length = std::exchange(match.length, 0);
-  for (std::int32_t b = length / bs_; b > 0 && match.state == kNoUnit; --b) {
-    const BlockId anchor = match.rows[b - 1][0];
-    if (!states_.any_behind(anchor)) continue;
-    const std::int32_t more = std::min(length - b * bs_, bs_ - 1);
-    match.state = states_.longest(anchor, tokens.subspan(b * bs_, more), [&](std::int32_t rest) {
-      return without_holes(b * bs_ + rest, match.rows) == b * bs_ + rest;
-    });
-    if (match.state == kNoUnit) continue;
-    match.length = b * bs_ + static_cast<std::int32_t>(states_.rest(match.state).size());
-    match.state_page = states_.pages(match.state).front();
-  }
-}
-
-std::int32_t blocks_in_use(const PrefixTree::Match& match, const BlockPool& pool) {
-  const auto held = [&](const BlockId* row) { return pool.users(row[0]) > 0; };
-  return static_cast<std::int32_t>(std::ranges::partition_point(match.rows, held) - match.rows.begin());
+  return root == roots_.end() ? PrefixMatch{} : longest_match(*root->second, tokens, states_, config_);
 }
 
 void PrefixTree::count_hit(const Match& match) {

@@ -22,6 +22,7 @@
 #include "kv/block_pool.h"
 #include "kv/cache_config.h"
 #include "kv/digest.h"
+#include "kv/prefix_match.h"
 #include "kv/state_table.h"
 #include "kv/tree_node.h"
 #include "kv/types.h"
@@ -42,14 +43,7 @@ class PrefixTree {
     std::int32_t blocks = 0;
   };
 
-  /// A match of `length` tokens; rows[i] are the n_groups ids of block i, the last perhaps matched in part.
-  struct Match {
-    std::int32_t length = 0;
-    std::vector<const BlockId*> rows;
-    std::int32_t known = 0;           ///< what the length would be if states stood everywhere
-    UnitId state = kNoUnit;           ///< of recurrent layers, at `length`
-    BlockId state_page = kNullBlock;  ///< one of its pages
-  };
+  using Match = PrefixMatch;
 
   /// Where a block of the tree is.
   struct Place {
@@ -125,8 +119,6 @@ class PrefixTree {
   void set_places(TreeNode& node, std::int32_t from_block);
   void raise_before(BlockId id, std::uint32_t uses);
   void warm_last_window(const TreeNode& node);
-  std::int32_t without_holes(std::int32_t length, const std::vector<const BlockId*>& rows) const;
-  void shorten_to_state(Match& match, std::span<const Token> tokens) const;
 
   BlockPool& pool_;
   StateTable& states_;
@@ -139,8 +131,5 @@ class PrefixTree {
   std::uint64_t last_serial_ = 0;
   double now_ = 0;
 };
-
-/// Of the blocks of a match, how many a sequence holds. Sequences hold whole paths of the full group, so these come first.
-std::int32_t blocks_in_use(const PrefixTree::Match& match, const BlockPool& pool);
 
 }  // namespace coppice::kv

@@ -11,46 +11,6 @@ using kv::BlockId;
 using kv::SeqId;
 using kv::Token;
 
-const char* to_text(Transition t) {
-  static constexpr std::array<const char*, static_cast<std::size_t>(Transition::kCount)> kNames = {
-      "fork in mid-block",
-      "fork by n",
-      "last-owner write",
-      "evict in a split path",
-      "leader lost",
-      "preempt and resume",
-      "preempt with a copy",
-      "window moved before a fork",
-      "partial leaf replaced",
-      "merged at publish",
-      "hole hit by a match",
-      "out of blocks",
-      "admission refused",
-      "failed step",
-      "adopt of a shared set",
-      "hole filled in alike groups",
-      "pin taken",
-      "pins overlap",
-      "pin refused",
-      "pin ended",
-      "pinned prefix found",
-      "state kept",
-      "state kept at the end",
-      "state hit",
-      "state hit in mid-block",
-      "state forked",
-      "state adopted",
-      "state taken",
-      "state restored",
-      "state evicted",
-      "state went with a block",
-      "state missing",
-      "state without room",
-      "state's step failed",
-      "cache cleared"};
-  return kNames[static_cast<std::size_t>(t)];
-}
-
 KvRig::KvRig(kv::CacheConfig config, bool verify_each)
     : config_(checked(std::move(config))),
       cache_(config_),
@@ -353,44 +313,6 @@ void KvRig::drop(kv::DetachedId set) {
   if (!begin("drop")) return;
   cache_.drop(set);
   sets_.erase(set);
-  end();
-}
-
-std::optional<kv::Pinned> KvRig::pin(const kv::PinRequest& request) {
-  if (!begin("pin")) return std::nullopt;
-  const kv::CacheStats before = cache_.stats();
-  const std::set<BlockId> others = blocks_of_pins();
-  const auto pinned = cache_.pin(request);
-  const kv::CacheStats after = cache_.stats();
-  if (after.free != before.free || after.cow_forks != before.cow_forks || after.evictions != before.evictions ||
-      after.reserved != before.reserved) {
-    fail("pin() must take references, nothing else");
-  }
-  if (!pinned) {
-    if (after.in_use != before.in_use || after.pinned != before.pinned) fail("a refused pin() took blocks");
-    check_pin_refusal(request, pinned.error(), before);
-    if (pinned.error() != kv::NoPin::kNotCached) count(Transition::kPinRefused);
-    end();
-    return std::nullopt;
-  }
-  count(Transition::kPinned);
-  const auto table = cache_.table(pinned->id, 0).blocks;
-  if (std::ranges::any_of(table, [&](BlockId b) { return others.contains(b); })) count(Transition::kPinOverlaps);
-  const auto held = request.prefix.first(static_cast<std::size_t>(pinned->tokens));
-  pins_.emplace(pinned->id, PinStory{request.ns, std::string(request.owner), {held.begin(), held.end()}});
-  check_pin(request, *pinned, before);
-  end();
-  return *pinned;
-}
-
-void KvRig::unpin(kv::PinId pin) {
-  if (!begin("unpin")) return;
-  const kv::CacheStats before = cache_.stats();
-  cache_.unpin(pin);
-  pins_.erase(pin);
-  const kv::CacheStats after = cache_.stats();
-  if (after.free != before.free) fail("unpin() must leave its blocks cached");
-  if (after.in_use < before.in_use) count(Transition::kPinEnded);
   end();
 }
 

@@ -6,7 +6,6 @@
 // writes, publish() of each. Everything else may happen between an extend() and its run_step().
 #pragma once
 
-#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,50 +17,9 @@
 #include "kv/cache.h"
 #include "support/kv_byte_store.h"
 #include "support/kv_known_prefixes.h"
+#include "support/kv_transitions.h"
 
 namespace coppice::test {
-
-/// Transitions that are easy to get wrong; the random test counts how often it met each.
-enum class Transition : std::uint8_t {
-  kForkMidBlock,      ///< a write into a shared, partly filled block
-  kForkByN,           ///< fork(): samples share a partly filled tail
-  kLastOwnerWrite,    ///< a tail that was shared is written in place: the others left or forked
-  kEvictInSplitPath,  ///< eviction shortened a path that another path branches from
-  kLeaderLost,        ///< ended within its prompt while others stood on its blocks
-  kPreemptAndResume,  ///< finished and admitted again with the same tokens
-  kPreemptWithCopy,   ///< ended while the step in hand still held its copies
-  kWindowBeforeFork,  ///< a fork of a sequence whose window had moved
-  kPartialReplaced,   ///< a partial leaf extended by a later sequence
-  kMergedAtPublish,   ///< a block computed twice
-  kHoleHit,           ///< a match shortened by a hole
-  kOutOfBlocks,       ///< extend() refused
-  kRefused,           ///< admit() refused
-  kFailedStep,        ///< abandon() after a broken step
-  kAdoptShared,       ///< adopt() of a set that others hold too
-  kHoleFilledAlike,   ///< who computes a block again fills the holes of all groups of a window
-  kPinned,            ///< pin() took blocks
-  kPinOverlaps,       ///< ... of which other pins held some
-  kPinRefused,        ///< pin() had no room
-  kPinEnded,          ///< unpin() of blocks that nobody else holds
-  kPinHit,            ///< a prefix was found, after evictions, of which pins alone hold blocks
-  kStateKept,         ///< the state at the end of a step stays in the tree
-  kStateKeptAtEnd,    ///< likewise that of a sequence that ends, or is detached
-  kStateHit,          ///< a sequence started on a state
-  kStateInBlock,      ///< ... that stands inside a block
-  kStateForked,       ///< two samples go on from one state
-  kStateAdopted,      ///< a sequence goes on from a detached set's state
-  kStateTaken,        ///< without room for another, a sequence goes on in the state that stood in the tree
-  kStateRestored,     ///< a preempted sequence started again on a state
-  kStateEvicted,      ///< a kept state went before its blocks
-  kStateWentAlong,    ///< ... with its blocks
-  kStateMissing,      ///< a match was shortened for want of a state
-  kStateNoRoom,       ///< a state was not kept, without room for the next one
-  kStateFailed,       ///< a step broke that wrote a state
-  kCleared,           ///< clear() threw blocks out while pins or sequences held others
-  kCount
-};
-const char* to_text(Transition t);
-using TransitionCounts = std::array<std::int64_t, static_cast<std::size_t>(Transition::kCount)>;
 
 /// A sequence as the double sees it: its plain history.
 struct Story {
@@ -173,6 +131,13 @@ class KvRig {
   void count_state_holders();
   void verify_state(kv::SeqId seq, const Story& story);
 
+  // Pins (kv_rig_pins.cpp).
+  void check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, const kv::CacheStats& before);
+  void check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, const kv::CacheStats& stats);
+  std::set<kv::BlockId> blocks_of_pins(const std::string* owner = nullptr) const;
+  void verify_pin(kv::PinId pin, const PinStory& story);
+
+  // The checks (kv_rig_checks.cpp).
   void check_match(std::int32_t length, std::span<const kv::Token> tokens, const kv::Namespace& ns);
   void check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::int32_t cached, int n_samples);
   void check_extended(kv::SeqId seq, const Tables& before, std::size_t old_copies, std::int32_t n_tokens);
@@ -180,10 +145,6 @@ class KvRig {
   void check_published(kv::SeqId seq, const Tables& before, std::int32_t old_published);
   void verify_figures();
   void verify_sequence(kv::SeqId seq, const Story& story);
-  void check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, const kv::CacheStats& before);
-  void check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, const kv::CacheStats& stats);
-  std::set<kv::BlockId> blocks_of_pins(const std::string* owner = nullptr) const;
-  void verify_pin(kv::PinId pin, const PinStory& story);
   void verify_reservation(kv::SeqId seq, const Story& story);
 
   kv::CacheConfig config_;

@@ -1,0 +1,45 @@
+#include "support/kv_transitions.h"
+
+namespace coppice::test {
+
+const char* to_text(Transition t) {
+  static constexpr std::array<const char*, static_cast<std::size_t>(Transition::kCount)> kNames = {
+      "fork in mid-block",
+      "fork by n",
+      "last-owner write",
+      "evict in a split path",
+      "leader lost",
+      "preempt and resume",
+      "preempt with a copy",
+      "window moved before a fork",
+      "partial leaf replaced",
+      "merged at publish",
+      "hole hit by a match",
+      "out of blocks",
+      "admission refused",
+      "failed step",
+      "adopt of a shared set",
+      "hole filled in alike groups",
+      "pin taken",
+      "pins overlap",
+      "pin refused",
+      "pin ended",
+      "pinned prefix found",
+      "state kept",
+      "state kept at the end",
+      "state hit",
+      "state hit in mid-block",
+      "state forked",
+      "state adopted",
+      "state taken",
+      "state restored",
+      "state evicted",
+      "state went with a block",
+      "state missing",
+      "state without room",
+      "state's step failed",
+      "cache cleared"};
+  return kNames[static_cast<std::size_t>(t)];
+}
+
+}  // namespace coppice::test

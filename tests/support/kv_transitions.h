@@ -1,0 +1,52 @@
+// Transition: what happens in a cache that is easy to get wrong.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace coppice::test {
+
+/// Transitions that are easy to get wrong; the random test counts how often it met each.
+enum class Transition : std::uint8_t {
+  kForkMidBlock,      ///< a write into a shared, partly filled block
+  kForkByN,           ///< fork(): samples share a partly filled tail
+  kLastOwnerWrite,    ///< a tail that was shared is written in place: the others left or forked
+  kEvictInSplitPath,  ///< eviction shortened a path that another path branches from
+  kLeaderLost,        ///< ended within its prompt while others stood on its blocks
+  kPreemptAndResume,  ///< finished and admitted again with the same tokens
+  kPreemptWithCopy,   ///< ended while the step in hand still held its copies
+  kWindowBeforeFork,  ///< a fork of a sequence whose window had moved
+  kPartialReplaced,   ///< a partial leaf extended by a later sequence
+  kMergedAtPublish,   ///< a block computed twice
+  kHoleHit,           ///< a match shortened by a hole
+  kOutOfBlocks,       ///< extend() refused
+  kRefused,           ///< admit() refused
+  kFailedStep,        ///< abandon() after a broken step
+  kAdoptShared,       ///< adopt() of a set that others hold too
+  kHoleFilledAlike,   ///< who computes a block again fills the holes of all groups of a window
+  kPinned,            ///< pin() took blocks
+  kPinOverlaps,       ///< ... of which other pins held some
+  kPinRefused,        ///< pin() had no room
+  kPinEnded,          ///< unpin() of blocks that nobody else holds
+  kPinHit,            ///< a prefix was found, after evictions, of which pins alone hold blocks
+  kStateKept,         ///< the state at the end of a step stays in the tree
+  kStateKeptAtEnd,    ///< likewise that of a sequence that ends, or is detached
+  kStateHit,          ///< a sequence started on a state
+  kStateInBlock,      ///< ... that stands inside a block
+  kStateForked,       ///< two samples go on from one state
+  kStateAdopted,      ///< a sequence goes on from a detached set's state
+  kStateTaken,        ///< without room for another, a sequence goes on in the state that stood in the tree
+  kStateRestored,     ///< a preempted sequence started again on a state
+  kStateEvicted,      ///< a kept state went before its blocks
+  kStateWentAlong,    ///< ... with its blocks
+  kStateMissing,      ///< a match was shortened for want of a state
+  kStateNoRoom,       ///< a state was not kept, without room for the next one
+  kStateFailed,       ///< a step broke that wrote a state
+  kCleared,           ///< clear() threw blocks out while pins or sequences held others
+  kCount
+};
+const char* to_text(Transition t);
+using TransitionCounts = std::array<std::int64_t, static_cast<std::size_t>(Transition::kCount)>;
+
+}  // namespace coppice::test
