@@ -22,6 +22,7 @@ namespace {
 using kv::Token;
 using test::CachedExecutor;
 using test::FamilyModel;
+using test::random_tokens;
 using test::Row;
 
 /// Mean relative RMS of logits, at most; random models amplify what rounding costs. A wrong part is off by about 1.
@@ -33,12 +34,6 @@ struct Format {
 constexpr Format kFormats[] = {{"f16", 2e-3, 2e-3}, {"int8", 0.06, 0.015}, {"turbo4", 0.7, 0.15}};
 
 constexpr std::size_t kShared[] = {45, 61}, kOwn = 12, kDecodeSteps = 6;
-
-std::vector<Token> random_tokens(std::mt19937& random, std::size_t n) {
-  std::vector<Token> tokens(n);
-  for (Token& t : tokens) t = static_cast<Token>(random() % 320);
-  return tokens;
-}
 
 double mean_distance(std::span<const Row> rows, std::span<const Row> expected) {
   EXPECT_EQ(rows.size(), expected.size());

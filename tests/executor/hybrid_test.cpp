@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/expect_parity.h"
 #include "executor/tiny.h"
 #include "support/family_models.h"
 #include "support/libllama.h"
@@ -18,7 +19,9 @@ namespace {
 
 using kv::Token;
 using test::ExecutorRig;
+using test::expect_parity;
 using test::FamilyModel;
+using test::random_tokens;
 using test::RigPart;
 using test::RigSequence;
 using test::Row;
@@ -27,30 +30,8 @@ using test::Want;
 constexpr int kDecodeSteps = 24;
 constexpr std::uint32_t kShuffle = 20240229;
 
-std::vector<Token> random_tokens(std::mt19937& random, std::size_t n) {
-  std::vector<Token> tokens(n);
-  for (Token& t : tokens) t = static_cast<Token>(random() % 320);
-  return tokens;
-}
-
 void append(std::vector<Row>& rows, std::vector<Row> more) {
   for (Row& row : more) rows.push_back(std::move(row));
-}
-
-/// The bounds of family_test.cpp: a part that is wrong costs more than f16 keys.
-void expect_parity(std::span<const Row> rows, std::span<const Row> expected) {
-  ASSERT_EQ(rows.size(), expected.size());
-  double sum = 0, worst = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const double d = test::relative_rms(rows[i], expected[i]);
-    sum += d;
-    worst = std::max(worst, d);
-  }
-  const double mean = sum / static_cast<double>(rows.size());
-  testing::Test::RecordProperty("mean", fmt::format("{:.2e}", mean));
-  testing::Test::RecordProperty("worst", fmt::format("{:.2e}", worst));
-  EXPECT_LT(mean, 2e-3);
-  EXPECT_LT(worst, 1e-2);
 }
 
 class HybridTest : public testing::TestWithParam<std::tuple<FamilyModel, const char*>> {

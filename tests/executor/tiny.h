@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "executor/ggml/ggml_executor.h"
 #include "support/executor_rig.h"
@@ -16,6 +18,13 @@ inline std::string tiny_path(const std::string& name, const TinyModel& model) {
   const auto path = scratch_folder() / (name + ".gguf");
   if (!std::filesystem::exists(path)) write_tiny_model(model, path);
   return path.string();
+}
+
+/// Of the tiny models' vocabulary.
+inline std::vector<kv::Token> random_tokens(std::mt19937& random, std::size_t n) {
+  std::vector<kv::Token> tokens(n);
+  for (kv::Token& t : tokens) t = static_cast<kv::Token>(random() % 320);
+  return tokens;
 }
 
 /// One thread: ggml's workers spin at every node, which on a busy machine takes minutes over nothing.

@@ -1,20 +1,15 @@
 // The executor on tiny random models: what must hold for any weights, in milliseconds and without the model file.
 #include "executor/tiny.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "attention/kv_format.h"
 #include "support/executor_rig.h"
-#include "support/gguf_writer.h"
-#include "support/libllama.h"
 
 namespace coppice {
 namespace {
@@ -24,18 +19,12 @@ using executor::Executor;
 using executor::StepError;
 using test::ExecutorRig;
 using test::load;
+using test::random_tokens;
 using test::RigPart;
 using test::RigSequence;
 using test::Row;
 using test::tiny_path;
-using test::TinyModel;
 using test::Want;
-
-std::vector<kv::Token> random_tokens(std::mt19937& random, int n) {
-  std::vector<kv::Token> tokens(static_cast<std::size_t>(n));
-  for (kv::Token& t : tokens) t = static_cast<kv::Token>(random() % 320);
-  return tokens;
-}
 
 /// Logits of every token, computed alone in a fresh sequence.
 std::vector<Row> alone(ExecutorRig& rig, std::span<const kv::Token> tokens) {
@@ -251,164 +240,6 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
     refused([&](Batch& b) { b.sequences[0].tables[0].blocks = wrong; });
   }
   EXPECT_EQ(rig_.run(good), expected);
-}
-
-/// Random schedules of starts, forks, chunks and decodes: tree and gather say what dense says.
-struct Pair {
-  const char* attention;
-  const char* kv_format;
-  const char* dense_format;
-  double row, mean;  ///< differences allowed; a wrong key costs more
-};
-
-class RandomScheduleTest : public testing::TestWithParam<std::tuple<Pair, int>> {};
-
-// Against the same format, a last bit may flip a rounding: one of 4 bits, in a short context, costs 0.12. Against f16, all
-// of a format's loss shows, which short contexts of a tiny model make large. Means are twice and more of what 60 seeds gave.
-INSTANTIATE_TEST_SUITE_P(
-    Backends, RandomScheduleTest,
-    testing::Combine(testing::Values(Pair{"tree", "f16", "f16", 5e-3, 1e-3}, Pair{"gather", "f16", "f16", 5e-3, 1e-3},
-                                     Pair{"tree", "int8", "int8", 3e-2, 3e-3}, Pair{"tree", "int8", "f16", 4e-1, 6e-2},
-                                     Pair{"tree", "turbo4", "turbo4", 3e-1, 6e-3}),
-                     testing::Values(8, 16, 32, 64)),
-    [](const auto& info) {
-      const Pair& pair = std::get<0>(info.param);
-      return fmt::format("{}_{}_as_dense_{}_{}", pair.attention, pair.kv_format, pair.dense_format,
-                         std::get<1>(info.param));
-    });
-
-TEST_P(RandomScheduleTest, AgreesWithDense) {
-  const auto& [pair, block_size] = GetParam();
-  const char* env = std::getenv("COPPICE_SEED");
-  const auto seed = static_cast<std::uint32_t>(env ? std::strtoul(env, nullptr, 10) : std::random_device{}());
-  SCOPED_TRACE("replay with COPPICE_SEED=" + std::to_string(seed));
-  std::mt19937 random(seed);
-  const std::string path = tiny_path("plain", {});
-  const auto load_pool = [&](const char* attention, const char* format) {  // as many blocks whatever the format
-    return load(path, attention, block_size, 1, format,
-                (std::size_t{1} << 17) * attention::head_bytes(*attention::find_format(format), TinyModel().head_dim));
-  };
-  const auto tested = load_pool(pair.attention, pair.kv_format), dense = load_pool("dense", pair.dense_format);
-  ExecutorRig rig(*tested, seed), same(*dense, seed);  // equal seeds: equal block ids
-  std::vector<RigSequence> sequences(1);
-  double sum = 0;
-  int rows = 0;
-  for (int step = 0; step < 60; ++step) {
-    if (sequences.size() < 12 && random() % 3 == 0) {
-      const RigSequence from = sequences[random() % sequences.size()];
-      const int n = from.len == 0 ? 0 : static_cast<int>(random() % static_cast<unsigned>(from.len + 1));
-      sequences.push_back(n == 0 ? RigSequence{} : rig.fork(from, n));
-      if (n > 0) same.fork(from, n);
-    }
-    std::vector<std::vector<kv::Token>> tokens;
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      const unsigned kind = random() % 8;
-      tokens.push_back(random_tokens(random, kind == 0 ? 0 : kind == 1 ? static_cast<int>(random() % 40) + 1 : 1));
-    }
-    std::vector<RigPart> parts, same_parts;
-    std::vector<RigSequence> copy = sequences;
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      if (tokens[i].empty() || sequences[i].len + static_cast<int>(tokens[i].size()) > 400) continue;
-      parts.push_back({&sequences[i], tokens[i]});
-      same_parts.push_back({&copy[i], tokens[i]});
-    }
-    if (parts.empty()) continue;
-    const auto a = rig.step(parts), b = same.step(same_parts);
-    ASSERT_EQ(a.size(), b.size());
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      const double d = test::relative_rms(a[i], b[i]);
-      ASSERT_LT(d, pair.row) << "step " << step << " part " << i;
-      sum += d;
-      ++rows;
-    }
-  }
-  EXPECT_LT(sum / rows, pair.mean);
-}
-
-/// Every form a llama file takes: all backends against libllama.
-struct Variant {
-  const char* name;
-  TinyModel model;
-  double tolerance;
-  bool exact = false;  ///< libllama gets the same weights in f32: its products round rows coarsely for blocks of 256
-};
-
-// Quantised products round activations: a change in the last bit flips roundings, and ours on AMX round by other rules than
-// libllama's.
-constexpr double kQuantised = 7e-2;
-
-class VariantTest : public testing::TestWithParam<Variant> {};
-
-INSTANTIATE_TEST_SUITE_P(
-    Llama, VariantTest,
-    testing::Values(
-        Variant{"tied", {}, 5e-3}, Variant{"untied", {.tied = false}, 5e-3}, Variant{"biases", {.biases = true}, 5e-3},
-        Variant{"rope_factors", {.rope_factors = true}, 5e-3}, Variant{"many_kv_heads", {.n_kv_head = 4}, 5e-3},
-        Variant{"wide_heads", {.head_dim = 32}, 5e-3}, Variant{"q4_0", {.matrix_type = 2, .tied = false}, kQuantised},
-        Variant{"q4_0_tied", {.matrix_type = 2}, kQuantised}, Variant{"q8_0", {.matrix_type = 8}, kQuantised},
-        Variant{"q4_1_biases", {.matrix_type = 3, .biases = true}, kQuantised},
-        // As files of mixed quality have it: matrices that are multiplied together, and some that can't be.
-        Variant{"mixed_v_and_up",
-                {.matrix_type = 3, .other_types = {{"attn_v", 8}, {"ffn_up", 2}}, .biases = true},
-                kQuantised},
-        Variant{"mixed_q_and_gate",
-                {.matrix_type = 8, .other_types = {{"attn_q", 0}, {"ffn_gate", 3}}, .biases = true},
-                kQuantised},
-        Variant{"q5_0_where_256_does_not_fit",
-                {.matrix_type = 6, .other_types = {{"attn_v", 8}, {"ffn_down", 8}}},
-                kQuantised},
-        Variant{"q5_1_and_iq4_nl", {.matrix_type = 7, .other_types = {{"attn_k", 20}, {"ffn_up", 20}}}, kQuantised},
-        Variant{"q4_k_m",
-                {.n_embd = 256,
-                 .head_dim = 64,
-                 .n_ff = 256,
-                 .matrix_type = 12,
-                 .other_types = {{"attn_v", 14}, {"ffn_down", 14}, {"token_embd", 14}}},
-                kQuantised,
-                true},
-        Variant{"q5_k_m_biases",
-                {.n_embd = 256,
-                 .head_dim = 64,
-                 .n_ff = 512,
-                 .matrix_type = 13,
-                 .other_types = {{"attn_v", 14}, {"ffn_gate", 14}},
-                 .biases = true},
-                kQuantised,
-                true},
-        Variant{"iq4_xs_and_blocks_of_32",
-                {.n_embd = 256,
-                 .head_dim = 64,
-                 .n_ff = 256,
-                 .matrix_type = 23,
-                 .other_types = {{"attn_q", 8}, {"ffn_up", 2}},
-                 .tied = false},
-                kQuantised,
-                true}),
-    [](const auto& info) { return std::string(info.param.name); });
-
-TEST_P(VariantTest, AgreesWithLibllama) {
-  const std::string path = tiny_path(GetParam().name, GetParam().model);
-  std::mt19937 random(3);
-  const auto tokens = random_tokens(random, 90);
-  std::string exact = path;
-  if (GetParam().exact) {
-    exact = (test::scratch_folder() / "exact.gguf").string();
-    test::dequantize_gguf(path, exact);
-  }
-  test::Libllama reference(exact, false, 2);
-  const auto expected = reference.feed(tokens, 90);
-  for (const char* attention : {"dense", "gather", "tree"}) {
-    const auto e = load(path, attention, 32, 2);
-    ExecutorRig rig(*e, 5);
-    RigSequence s;
-    auto rows = rig.feed(s, std::span(tokens).first(70), 64, Want::kAll);
-    for (Row& r : rig.feed(s, std::span(tokens).subspan(70), 1, Want::kAll)) rows.push_back(std::move(r));
-    ASSERT_EQ(rows.size(), expected.size());
-    double sum = 0;
-    for (std::size_t i = 0; i < rows.size(); ++i) sum += test::relative_rms(rows[i], expected[i]);
-
-    EXPECT_LT(sum / static_cast<double>(rows.size()), GetParam().tolerance) << attention;
-  }
 }
 
 }  // namespace
