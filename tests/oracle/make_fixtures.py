@@ -27,7 +27,8 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-from cases import CASES, COMMON  # noqa: E402
+from cases import CASES  # noqa: E402
+from shapes import COMMON  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("COPPICE_CACHE", Path.home() / ".cache/coppice"))
