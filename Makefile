@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak bench-quality bench-perplexity format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak bench-quality bench-perplexity bench-hybrids format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -72,6 +72,9 @@ bench-quality: ## What the KV formats cost: perplexity and KL divergence against
 
 bench-perplexity: ## Perplexity of a novel beside llama.cpp's own tool, for eight files
 	@scripts/bench-perplexity.sh $(ARGS)
+
+bench-hybrids: ## Agents' transcripts on a hybrid in half the room they fill, against no sharing; perplexity token by token
+	@scripts/bench-hybrids.sh $(ARGS)
 
 format:        ## Format all C++ files
 	@scripts/format.sh

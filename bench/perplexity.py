@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Perplexity of a text by coppice's prompt_logprobs, beside llama.cpp's own tool on the same file and windows: in one go, a
-window a request; and token by token through the prefix cache: each request one token longer than another one, in random
-order, eight at a time. Ends with status 1 if coppice's is more than 0.3 % above. It may be further below: for K-quants
-llama.cpp rounds a row's numbers in groups of 256, coppice in groups of 32, and comes nearer to what F16 gives."""
+"""Perplexity of a text by coppice's prompt_logprobs: in one go, a window a request; and token by token through the prefix
+cache: each request one token longer than another one, in random order, eight at a time. Beside it llama.cpp's own tool on the
+same file and windows. Ends with status 1 if coppice's is more than 0.3 % above. It may be further below: for K-quants
+llama.cpp rounds a row's numbers in groups of 256, coppice in groups of 32, and comes nearer to what F16 gives.
+
+Without --reference the two ways are compared with each other, and must agree within 0.3 %. So must each single prediction, on the
+average: a model of random weights has the same perplexity whatever it read."""
 
 import argparse
 import concurrent.futures
+import itertools
 import math
 import pathlib
 import random
 import re
+import statistics
 import sys
 import tempfile
 
@@ -36,36 +41,53 @@ def read_windows(server, text):
     return [begin + tokens[at + len(begin):at + WINDOW] for at in starts]
 
 
-def loss(server, prompt, first):
-    """Of the prompt's tokens from the `first` on: the sum of -log p, in nats."""
+def losses(server, prompt, first):
+    """Of the prompt's tokens from the `first` on: -log p, in nats."""
     body = {"prompt": prompt, "max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_from": first}
     entries = server.post("/v1/completions", body, limit=600)["choices"][0]["prompt_logprobs"]
     if len(entries) != len(prompt) or any(entries[:first]) or not all(entries[first:]):
         raise Failure("the answer has other log-probabilities than were asked for")
-    return -sum(entry[str(token)]["logprob"] for token, entry in zip(prompt[first:], entries[first:]))
+    return [-entry[str(token)]["logprob"] for token, entry in zip(prompt[first:], entries[first:])]
 
 
-def perplexity(losses, n_windows):
-    return math.exp(sum(losses) / (n_windows * (WINDOW - FIRST)))
+def perplexity(of_windows):
+    return math.exp(statistics.fmean(itertools.chain(*of_windows)))
 
 
-def measure(program, reference, model, text, single_windows, threads):
+def read_both_ways(program, model, text, single_windows, threads):
+    """-log p of each window's second half, in one go; and of the first windows' token by token."""
     with tempfile.TemporaryDirectory() as folder:
         command = [program, "serve", "--model", model, "--kv-bytes", "512MiB", "--threads", threads]
         with Server(command, pathlib.Path(folder) / "log") as server:
             windows = read_windows(server, text.read_text(encoding="utf-8"))
-            whole = perplexity([loss(server, window, FIRST) for window in windows], len(windows))
-            requests = [window[:n + 1] for window in windows[:single_windows] for n in range(FIRST, WINDOW)]
-            random.shuffle(requests)
+            if len(windows) < single_windows:
+                raise Failure(f"the text has {len(windows)} windows of {WINDOW} tokens")
+            whole = [losses(server, window, FIRST) for window in windows]
+            places = [(w, n) for w in range(single_windows) for n in range(FIRST, WINDOW)]
+            random.shuffle(places)
             with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-                losses = list(pool.map(lambda prompt: loss(server, prompt, len(prompt) - 1), requests))
-            single = perplexity(losses, single_windows)
+                found = dict(zip(places, pool.map(lambda at: losses(server, windows[at[0]][:at[1] + 1], at[1])[0], places)))
             tokens = server.get("/v1/cache/stats")["tokens"]
-    theirs = by_reference(reference, model, text, threads)
-    if len(theirs) != len(windows):
-        raise Failure(f"llama.cpp's tool reads {len(theirs)} windows and coppice {len(windows)}")
     say(f"{model.name}: {tokens['cached']} of {tokens['prompt']} tokens of prompts came from the cache")
-    return len(windows), [(theirs[-1], whole), (theirs[single_windows - 1], single)]
+    return whole, [[found[w, n] for n in range(FIRST, WINDOW)] for w in range(single_windows)]
+
+
+def beside_reference(program, reference, model, text, single_windows, threads):
+    whole, single = read_both_ways(program, model, text, single_windows, threads)
+    theirs = by_reference(reference, model, text, threads)
+    if len(theirs) != len(whole):
+        raise Failure(f"llama.cpp's tool reads {len(theirs)} windows and coppice {len(whole)}")
+    return len(whole), [(theirs[-1], perplexity(whole)), (theirs[single_windows - 1], perplexity(single))]
+
+
+def beside_itself(program, model, text, single_windows, threads):
+    """A row of the table; whether the two ways agree."""
+    whole, single = read_both_ways(program, model, text, single_windows, threads)
+    one_go, by_token = perplexity(whole[:single_windows]), perplexity(single)
+    apart = statistics.fmean(abs(a - b) for a, b in zip(itertools.chain(*whole), itertools.chain(*single)))
+    row = (f"| {model.stem} | {single_windows * (WINDOW - FIRST):,} | {one_go:.4f} | {by_token:.4f} | {100 * (by_token / one_go - 1):+.4f} % "
+           f"| {apart:.1e} |")
+    return row, abs(by_token / one_go - 1) <= MOST and apart <= MOST
 
 
 def row(model, n_windows, single_windows, pairs):
@@ -78,7 +100,7 @@ def row(model, n_windows, single_windows, pairs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--coppice", type=pathlib.Path, required=True)
-    parser.add_argument("--reference", type=pathlib.Path, required=True, help="llama-perplexity")
+    parser.add_argument("--reference", type=pathlib.Path, help="llama-perplexity; without it coppice is compared with itself")
     parser.add_argument("--text", type=pathlib.Path, required=True)
     parser.add_argument("--bytes", type=int, default=24000, help="of the text; its tokens must fit into the model's context")
     parser.add_argument("--single-windows", type=int, default=6, help="that are read token by token, too")
@@ -87,20 +109,31 @@ def main():
     options = parser.parse_args()
     beyond = []
 
+    def compare(model, text):
+        if options.reference is None:
+            line, right = beside_itself(options.coppice, model, text, options.single_windows, options.threads)
+        else:
+            n_windows, pairs = beside_reference(options.coppice, options.reference, model, text, options.single_windows,
+                                                options.threads)
+            line = row(model, n_windows, options.single_windows, pairs)
+            right = all(ours / theirs - 1 <= MOST for theirs, ours in pairs)
+        print(line, flush=True)
+        if not right:
+            beyond.append(model.stem)
+
     def work():
         text = options.text.read_bytes()[:options.bytes]
-        print("| model | predictions | llama.cpp | coppice, in one go | difference | predictions | llama.cpp "
+        print("| model | predictions | in one go | token by token | difference | of one prediction, mean |\n|" + "---|" * 6
+              if options.reference is None else
+              "| model | predictions | llama.cpp | coppice, in one go | difference | predictions | llama.cpp "
               "| coppice, token by token | difference |\n|" + "---|" * 9)
         with tempfile.NamedTemporaryFile(suffix=".txt") as cut:
             cut.write(text[:text.rindex(b"\n")])
             cut.flush()
             for model in options.models:
-                n_windows, pairs = measure(options.coppice, options.reference, model, pathlib.Path(cut.name),
-                                           options.single_windows, options.threads)
-                print(row(model, n_windows, options.single_windows, pairs), flush=True)
-                beyond.extend(model.stem for theirs, ours in pairs if ours / theirs - 1 > MOST)
+                compare(model, pathlib.Path(cut.name))
         if beyond:
-            raise Failure(f"more than {100 * MOST} % above llama.cpp's: {', '.join(dict.fromkeys(beyond))}")
+            raise Failure(f"more than {100 * MOST} % off: {', '.join(beyond)}")
 
     return run_to_the_end(work)
 

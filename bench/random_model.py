@@ -52,15 +52,23 @@ SHAPES = {
                         experts=32, experts_used=4, expert_ff=2880),
     "qwen3.5-4b": dict(architecture="qwen35", embd=2560, ff=9216, layers=8, heads=16, kv_heads=4, head_size=256,
                        experts=0, experts_used=0, expert_ff=0),
+    "qwen3-next-80b-a3b": dict(architecture="qwen3next", embd=2048, ff=5120, layers=8, heads=16, kv_heads=2, head_size=256,
+                               experts=512, experts_used=10, expert_ff=512),
 }
 
 
-STATES, STATE_KEYS, STATE_SIZE, TAPS = 32, 16, 128, 4  # of Qwen 3.5's recurrent layers: states, key heads, a state's sides
+HYBRIDS = ("qwen35", "qwen3next")
+TAPS = 4  # of the convolutions of their recurrent layers
 FULL_EVERY = 4  # of so many layers the last one attends
 
 
 def is_recurrent(o, layer):
-    return o.architecture == "qwen35" and (layer + 1) % FULL_EVERY != 0
+    return o.architecture in HYBRIDS and (layer + 1) % FULL_EVERY != 0
+
+
+def is_shared(o):
+    """Whether each layer has an expert for all tokens, as wide as one of the others."""
+    return o.architecture == "qwen3next"
 
 
 def type_of(mix, name, layer, n_layer):
@@ -132,14 +140,15 @@ def random_blocks(kind, n_in, rng):
 def matrices(o, n_vocab):
     """[(name, layer or None, [n_in, n_out] or [n_in, n_out, n])]"""
     yield "token_embd", None, [o.embd, n_vocab]
-    if o.architecture == "gpt-oss":  # of the others the embedding is the output matrix, too
+    if o.architecture in ("gpt-oss", "qwen3next"):  # of the others the embedding is the output matrix, too
         yield "output", None, [o.embd, n_vocab]
     q, kv = o.heads * o.head_size, o.kv_heads * o.head_size
-    values, channels = STATES * STATE_SIZE, (STATES + 2 * STATE_KEYS) * STATE_SIZE
-    attention = (("attn_q", o.embd, 2 * q if o.architecture == "qwen35" else q), ("attn_k", o.embd, kv),
+    values, channels = o.states * o.state_size, (o.states + 2 * o.state_keys) * o.state_size
+    attention = (("attn_q", o.embd, 2 * q if o.architecture in HYBRIDS else q), ("attn_k", o.embd, kv),
                  ("attn_v", o.embd, kv), ("attn_output", q, o.embd))
-    recurrent = (("attn_qkv", o.embd, channels), ("attn_gate", o.embd, values), ("ssm_alpha", o.embd, STATES),
-                 ("ssm_beta", o.embd, STATES), ("ssm_out", values, o.embd))
+    gates = ((("ssm_ba", o.embd, 2 * o.states),) if o.architecture == "qwen3next" else
+             (("ssm_alpha", o.embd, o.states), ("ssm_beta", o.embd, o.states)))
+    recurrent = (("attn_qkv", o.embd, channels), ("attn_gate", o.embd, values), *gates, ("ssm_out", values, o.embd))
     for layer in range(o.layers):
         for name, n_in, n_out in recurrent if is_recurrent(o, layer) else attention:
             yield name, layer, [n_in, n_out]
@@ -147,26 +156,30 @@ def matrices(o, n_vocab):
         for name, n_in, n_out in (("ffn_gate", o.embd, more[1]), ("ffn_up", o.embd, more[1]),
                                   ("ffn_down", more[1], o.embd)):
             yield name + more[0], layer, [n_in, n_out] + more[2]
+            if is_shared(o):
+                yield name + "_shexp", layer, [n_in, n_out]
 
 
 def plain(o):
     """[(name with its ending, layer or None, shape, mean, spread)] of what is never quantised."""
     yield "output_norm.weight", None, [o.embd], 1, 0.3
     gpt_oss = o.architecture == "gpt-oss"
-    behind = o.architecture in ("gpt-oss", "qwen35")  # the name of the feed-forward's norm
+    behind = o.architecture in ("gpt-oss", *HYBRIDS)  # the name of the feed-forward's norm
     for layer in range(o.layers):
         for name in ("attn_norm", "post_attention_norm" if behind else "ffn_norm"):
             yield f"{name}.weight", layer, [o.embd], 1, 0.3
         if is_recurrent(o, layer):
-            yield "ssm_conv1d.weight", layer, [TAPS, (STATES + 2 * STATE_KEYS) * STATE_SIZE], 0, 0.5
-            yield "ssm_a", layer, [STATES], -0.5, 0.2
-            yield "ssm_dt.bias", layer, [STATES], 0, 1
-            yield "ssm_norm.weight", layer, [STATE_SIZE], 1, 0.3
-        elif o.architecture in ("qwen3moe", "qwen35"):
+            yield "ssm_conv1d.weight", layer, [TAPS, (o.states + 2 * o.state_keys) * o.state_size], 0, 0.5
+            yield "ssm_a", layer, [o.states], -0.5, 0.2
+            yield "ssm_dt.bias", layer, [o.states], 0, 1
+            yield "ssm_norm.weight", layer, [o.state_size], 1, 0.3
+        elif o.architecture in ("qwen3moe", *HYBRIDS):
             for name in ("attn_q_norm", "attn_k_norm"):
                 yield f"{name}.weight", layer, [o.head_size], 1, 0.3
         if o.experts:
             yield "ffn_gate_inp.weight", layer, [o.embd, o.experts], 0, 2 * o.embd**-0.5
+        if is_shared(o):
+            yield "ffn_gate_inp_shexp.weight", layer, [o.embd, 1], 0, o.embd**-0.5
         if gpt_oss:
             yield "attn_sinks.weight", layer, [o.heads], 0, 1
             for name, shape in (("attn_q", [o.heads * o.head_size]), ("attn_k", [o.kv_heads * o.head_size]),
@@ -187,11 +200,15 @@ def facts_of(o, n_vocab):
     if o.experts:
         facts |= {f"{a}.expert_count": o.experts, f"{a}.expert_used_count": o.experts_used,
                   f"{a}.expert_feed_forward_length": o.expert_ff}
+    if is_shared(o):
+        facts[f"{a}.expert_shared_feed_forward_length"] = o.expert_ff
+    if a in HYBRIDS:
+        facts |= {f"{a}.ssm.conv_kernel": TAPS, f"{a}.ssm.inner_size": o.states * o.state_size,
+                  f"{a}.ssm.state_size": o.state_size, f"{a}.ssm.time_step_rank": o.states,
+                  f"{a}.ssm.group_count": o.state_keys, f"{a}.full_attention_interval": FULL_EVERY,
+                  f"{a}.rope.dimension_count": o.head_size // 4}
     if a == "qwen35":
-        facts |= {f"{a}.ssm.conv_kernel": TAPS, f"{a}.ssm.inner_size": STATES * STATE_SIZE,
-                  f"{a}.ssm.state_size": STATE_SIZE, f"{a}.ssm.time_step_rank": STATES,
-                  f"{a}.ssm.group_count": STATE_KEYS, f"{a}.full_attention_interval": FULL_EVERY,
-                  f"{a}.rope.dimension_count": o.head_size // 4, f"{a}.rope.dimension_sections": [11, 11, 10, 0]}
+        facts[f"{a}.rope.dimension_sections"] = [11, 11, 10, 0]
     if a == "gpt-oss":
         facts |= {f"{a}.attention.sliding_window": 128, f"{a}.rope.scaling.type": "yarn",
                   f"{a}.rope.scaling.factor": 32.0, f"{a}.rope.scaling.original_context_length": 4096}
@@ -206,6 +223,9 @@ def main():
     parser.add_argument("--shape", default="llama-3.2-1b", choices=[*SHAPES], help="default llama-3.2-1b")
     for name in ("embd", "ff", "layers", "heads", "kv-heads", "head-size", "experts", "experts-used", "expert-ff"):
         parser.add_argument(f"--{name}", type=int, help="default: the shape's")
+    parser.add_argument("--states", type=int, default=32, help="of a hybrid's recurrent layers, default 32")
+    parser.add_argument("--state-keys", type=int, default=16, help="heads of keys that these share, default 16")
+    parser.add_argument("--state-size", type=int, default=128, help="sides of each, default 128")
     parser.add_argument("--context", type=int, default=8192, help="default 8192")
     parser.add_argument("--seed", type=int, default=1, help="default 1")
     o = parser.parse_args()
