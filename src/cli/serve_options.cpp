@@ -30,18 +30,21 @@ CLI::Validator minus_one_as(std::string value) {
       "");
 }
 
-/// A time from `least` to a million seconds (eleven days: more would overflow some clocks). Refuses NaN.
-CLI::Validator seconds_from(double least) {
+/// As CLI::Range, but refuses NaN, which is neither below nor above.
+CLI::Validator between(double least, double most) {
   return CLI::Validator(
-      [least](const std::string& text) {
-        constexpr double kMost = 1e6;
+      [=](const std::string& text) {
         double value = 0.0;
         const bool number = CLI::detail::lexical_cast(text, value);
-        return number && value >= least && value <= kMost
-                   ? std::string()
-                   : fmt::format("{} not in range [{} - {}]", text, least, kMost);
+        return number && value >= least && value <= most ? std::string()
+                                                         : fmt::format("{} not in range [{} - {}]", text, least, most);
       },
-      "SECONDS");
+      fmt::format("FLOAT in [{} - {}]", least, most));
+}
+
+/// A time from `least` to a million seconds (eleven days: more would overflow some clocks).
+CLI::Validator seconds_from(double least) {
+  return between(least, 1e6).description("SECONDS");
 }
 
 void add_model_options(CLI::App& command, ServeOptions& o) {
@@ -157,13 +160,13 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
           "--pin-share", o.engine.pin_share,
           "The part of the pool that pinned prefixes may hold; less where a request of the whole context needs it; "
           "0: none is pinned")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(between(0.0, 1.0))
       ->capture_default_str()
       ->group(group);
   command
       .add_option("--pin-share-of-key", o.engine.pin_share_of_key,
                   "The part of the pool that one API key's pinned prefixes may hold; without keys: one cache_salt's")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(between(0.0, 1.0))
       ->capture_default_str()
       ->group(group);
   command.add_option("--max-queue", o.engine.max_waiting, "Requests that may wait; further ones get a 429")
@@ -172,7 +175,7 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command
       .add_option("--check-every", o.engine.check_every, "Check the cache's integrity every so many steps; 0: never")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str()
       ->group(group);
 }
@@ -191,7 +194,7 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command.add_option("--max-body", s.http.max_body_bytes, "Largest request body: 16MiB, bytes")
       ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(1024.0, 1e12))
+      ->check(between(1024.0, 1e12))
       ->capture_default_str()
       ->group(group);
   command.add_option("--max-connections", s.http.max_connections, "Most open connections")
@@ -236,7 +239,7 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       .add_option("--response-store", s.api.response_store_bytes,
                   "Memory for responses that /v1/responses stores: 64MiB, bytes; 0: none is stored")
       ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(0.0, 1e15))
+      ->check(between(0.0, 1e15))
       ->capture_default_str()
       ->group(group);
   command.add_option("--request-seconds", s.api.request_seconds, "Longest time that a request may take; 0: no limit")
@@ -279,7 +282,7 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
 void add_defaults(CLI::App& command, server::GenerationDefaults& d) {
   const char* group = "For requests that don't say";
   command.add_option("--temp,--temperature", d.temperature, "Temperature")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(between(0.0, 100.0))
       ->envname("LLAMA_ARG_TEMPERATURE")
       ->group(group);
   command.add_option("--top-k", d.top_k, "Draw from so many tokens; 0: all")
@@ -287,15 +290,15 @@ void add_defaults(CLI::App& command, server::GenerationDefaults& d) {
       ->envname("LLAMA_ARG_TOP_K")
       ->group(group);
   command.add_option("--top-p", d.top_p, "Draw from the likeliest that make up this probability")
-      ->check(CLI::Range(1e-6, 1.0))
+      ->check(between(1e-6, 1.0))
       ->envname("LLAMA_ARG_TOP_P")
       ->group(group);
   command.add_option("--min-p", d.min_p, "Draw from those of at least this share of the likeliest's probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(between(0.0, 1.0))
       ->envname("LLAMA_ARG_MIN_P")
       ->group(group);
   command.add_option("--repeat-penalty", d.repeat_penalty, "Above 1: repeats become less likely")
-      ->check(CLI::Range(1e-3, 1e3))
+      ->check(between(1e-3, 1e3))
       ->group(group);
   command
       .add_option_function<std::int64_t>(

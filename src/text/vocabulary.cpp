@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <stdexcept>
 
 #include "text/llama_log.h"
 
@@ -218,9 +219,13 @@ void Vocabulary::append_part(std::string_view text, std::vector<kv::Token>& toke
 std::int32_t Vocabulary::run_tokenizer(std::string_view text, std::span<kv::Token> tokens, bool add_special) const {
   constexpr auto kMax = std::numeric_limits<std::int32_t>::max();
   if (text.size() > kMax) throw std::length_error("text too long to tokenize");
-  const std::int32_t n =
-      llama_tokenize(llama_model_get_vocab(model_.get()), text.data(), static_cast<std::int32_t>(text.size()),
-                     tokens.data(), static_cast<std::int32_t>(tokens.size()), add_special, false);
+  std::int32_t n = 0;
+  try {
+    n = llama_tokenize(llama_model_get_vocab(model_.get()), text.data(), static_cast<std::int32_t>(text.size()),
+                       tokens.data(), static_cast<std::int32_t>(tokens.size()), add_special, false);
+  } catch (const std::out_of_range&) {  // libllama looks for a byte's token with map::at()
+    throw UnknownCharacter("The model's vocabulary has no token for a character of the text, nor for its bytes.");
+  }
   if (n == std::numeric_limits<std::int32_t>::min()) throw std::length_error("text too long to tokenize");
   return n;
 }

@@ -33,6 +33,12 @@ class VocabularyError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A text has a character for which the vocabulary has neither a token nor tokens of its bytes.
+class UnknownCharacter : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class Vocabulary {
  public:
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
@@ -50,7 +56,8 @@ class Vocabulary {
   /// `most`: a text of more tokens is not read to its end; the result is then more than `most` tokens of its beginning.
   /// Byte-pair vocabularies cut a run of more than 8,192 characters of one kind (letters, digits, spaces, others) there, so
   /// a token may end early.
-  /// Throws std::length_error for plain text of 2 GiB and more between two specials.
+  /// Throws std::length_error for plain text of 2 GiB and more between two specials, and UnknownCharacter. Byte-pair vocabularies
+  /// leave such characters out, as in llama.cpp.
   std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
                                   std::size_t most = kAll) const;
 

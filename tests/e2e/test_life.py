@@ -42,6 +42,9 @@ def test_bad_command_lines():
     assert run("serve", "--model", "x", "--kv-bytes", "lots").returncode == 2
     assert run("serve", "--model", "x", "--kv-bytes", "-5").returncode == 2
     assert run("serve", "--model", "x", "--max-queue", "-1").returncode == 2
+    for option in "--temp", "--top-p", "--pin-share":
+        done = run("serve", "--model", "x", f"{option}=nan")
+        assert done.returncode == 2 and "nan not in range [" in done.stderr, done.stderr
     for seconds in ("nan", "inf", "1e10", "-1", "soon"):
         for option in ("--idle-seconds", "--write-seconds", "--request-seconds", "--ping-seconds", "--drain-seconds"):
             assert run("serve", "--model", "x", f"{option}={seconds}").returncode == 2

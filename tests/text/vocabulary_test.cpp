@@ -1,12 +1,15 @@
 #include "text/vocabulary.h"
 
 #include <fmt/format.h>
+#include <gguf.h>
 #include <gmock/gmock.h>
 #include <llama.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -131,6 +134,33 @@ TEST(Vocabulary, TwoMillionSpecialTokens) {
   std::string text;
   for (std::size_t i = 0; i < kMany; ++i) text += "<|im_end|>";
   EXPECT_EQ(test::vocabulary()->tokenize(text, true, true), std::vector<Token>(kMany, 2));
+}
+
+/// A SentencePiece vocabulary of a few pieces, and of what stands for bytes only the newline's.
+std::filesystem::path write_few_pieces() {
+  const std::vector<const char*> pieces = {"<unk>", "<s>", "</s>", "\xe2\x96\x81", "a", "b", "<0x0A>"};
+  const std::vector<float> scores(pieces.size(), 0.0F);
+  const std::vector<std::int32_t> types = {2, 3, 3, 1,
+                                           1, 1, 6};  // unknown, control, control, normal, normal, normal, byte
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("coppice-few-pieces-{}.gguf", getpid());
+  const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(gguf_init_empty(), gguf_free);
+  gguf_set_val_str(file.get(), "general.architecture", "llama");
+  gguf_set_val_str(file.get(), "tokenizer.ggml.model", "llama");
+  gguf_set_arr_str(file.get(), "tokenizer.ggml.tokens", pieces.data(), pieces.size());
+  gguf_set_arr_data(file.get(), "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, scores.data(), scores.size());
+  gguf_set_arr_data(file.get(), "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(), types.size());
+  if (!gguf_write_to_file(file.get(), path.c_str(), false)) throw std::runtime_error("cannot write " + path.string());
+  return path;
+}
+
+// libllama fails there with "unordered_map::at", which came to clients as an internal error.
+TEST(Vocabulary, CharactersWithoutTokensAreNamedAsThat) {
+  const std::filesystem::path path = write_few_pieces();
+  const Vocabulary vocabulary(path);
+  std::filesystem::remove(path);
+  EXPECT_THAT(vocabulary.tokenize("ab\n", false, false), ElementsAre(3, 4, 5, 6));
+  EXPECT_THROW(vocabulary.tokenize("abc", false, false), UnknownCharacter);
 }
 
 TEST(Vocabulary, ManyThreadsAtOnce) {

@@ -1,13 +1,12 @@
 #include "server/api/anthropic_request.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
-#include <atomic>
 #include <limits>
 #include <utility>
 
 #include "server/api/cache_control.h"
+#include "server/api/ignored_fields.h"
 #include "server/api/json_fields.h"
 #include "server/api/sampling_fields.h"
 #include "server/api/structured_output.h"
@@ -21,13 +20,7 @@ namespace {
 /// A client's own count of what it spends, other with each request: kept, no prompt would be found in the cache.
 constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
 
-/// Agents send these by default. They ask Anthropic's services for something, and change no answer here.
-constexpr const char* kIgnored[] = {"context_management", "container", "mcp_servers", "service_tier", "inference_geo"};
-
-void log_ignored(const std::string& what) {
-  static std::atomic<bool> logged = false;
-  if (!logged.exchange(true)) SPDLOG_INFO("/v1/messages: {} is ignored (said once; docs/api.md lists all)", what);
-}
+constexpr const char* kPath = "/v1/messages";
 
 /// A chat as it is read.
 struct Chat {
@@ -184,7 +177,7 @@ void parse_choice(const JsonFields& f, Tools& tools) {
 
 Tools parse_tool_list(const JsonFields& f) {
   Tools tools;
-  parse_flat_tools(f, "custom", "input_schema", log_ignored, tools);
+  parse_flat_tools(f, "custom", "input_schema", [](const std::string& tool) { log_ignored(kPath, tool); }, tools);
   parse_choice(f, tools);
   if (const Json* thinking = f.find("thinking"); thinking != nullptr && thinking->is_object())
     tools.thinks = JsonFields(thinking->get_object(), "thinking.").string("type").value_or("") != "disabled";
@@ -234,8 +227,10 @@ std::string count_reply_of(const Model& model, std::string_view body, bool keeps
 
 GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestLimits& limits, bool keeps_billing) {
   const JsonFields f(body);
-  for (const char* name : kIgnored)
-    if (f.has(name)) log_ignored(fmt::format("'{}'", name));
+  // Agents send these by default. They ask Anthropic's services for something, and change no answer here.
+  log_ignored_fields(kPath, f,
+                     {"metadata", "context_management", "container", "mcp_servers", "service_tier", "inference_geo",
+                      "output_config.effort", "thinking.budget_tokens"});
   refuse_unbuilt_samplers(f);
   refuse_openai_fields(f);
   GenerationRequest r;

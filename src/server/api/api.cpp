@@ -22,6 +22,7 @@
 #include "server/api/tokenize.h"
 #include "server/http/http_head.h"
 #include "text/utf8_stream.h"
+#include "text/vocabulary.h"
 
 namespace coppice::server {
 
@@ -157,6 +158,8 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
     metrics_.count_request(label, 200);
   } catch (const RequestError& e) {
     failure = e;
+  } catch (const text::UnknownCharacter& e) {
+    failure = RequestError(400, e.what(), "", "unknown_character");
   } catch (const boost::system::system_error&) {
     metrics_.count_client_gone();
     throw;                           // the connection's own affair

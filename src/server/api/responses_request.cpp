@@ -1,15 +1,14 @@
 #include "server/api/responses_request.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/json/parse.hpp>
 #include <limits>
 #include <set>
 #include <utility>
 
+#include "server/api/ignored_fields.h"
 #include "server/api/json_fields.h"
 #include "server/api/responses_items.h"
 #include "server/api/sampling_fields.h"
@@ -26,10 +25,7 @@ constexpr UnbuiltField kUnbuilt[] = {{"conversation"}, {"background"},     {"pro
 
 constexpr std::size_t kMaxReferences = 1024;
 
-void log_ignored(const std::string& what) {
-  static std::atomic<bool> logged = false;
-  if (!logged.exchange(true)) SPDLOG_INFO("/v1/responses: {} is ignored (said once; docs/api.md lists all)", what);
-}
+constexpr const char* kPath = "/v1/responses";
 
 Json parsed(const ConversationItem& item) {
   return boost::json::parse(item.json, {}, {.max_depth = kMaxJsonDepth});
@@ -143,7 +139,7 @@ void parse_choice(const JsonFields& f, Tools& tools) {
 
 Tools parse_tool_list(const JsonFields& f) {
   Tools tools;
-  parse_flat_tools(f, "function", "parameters", log_ignored, tools);
+  parse_flat_tools(f, "function", "parameters", [](const std::string& tool) { log_ignored(kPath, tool); }, tools);
   parse_choice(f, tools);
   tools.parallel = f.boolean("parallel_tool_calls").value_or(true) && tools.only.empty();
   const Json* reasoning = f.find("reasoning");
@@ -192,6 +188,9 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   refuse_unbuilt(f, kUnbuilt);
   refuse_unbuilt_samplers(f);
   refuse_openai_fields(f);
+  log_ignored_fields(kPath, f,
+                     {"include", "max_tool_calls", "service_tier", "user", "safety_identifier", "prompt_cache_key",
+                      "reasoning.summary", "text.verbosity"});
   if (f.string("truncation").value_or("disabled") != "disabled")
     throw RequestError::unsupported("truncation", "only \"disabled\" is supported");
   GenerationRequest r;

@@ -128,7 +128,7 @@ void parse_flat_tools(const JsonFields& f, std::string_view type, const char* sc
     if (its_type == type) {
       add_tool(parse_tool(tool, where, schema), where, to);
     } else {
-      ignore(fmt::format("the tool '{}'", its_type));
+      ignore("tool " + its_type);
     }
   }
 }
