@@ -158,8 +158,9 @@ def with_goals(load, *goals):
 
 
 def other_loads():
-    """Of other models: Gemma 3 270M, whose layers slide; and random weights in the shapes of Llama 3.2 1B in Q4_K_M, and of
-    two models with experts, cut to four layers: Qwen 3 30B-A3B in Q4_K_M, gpt-oss 20B in MXFP4."""
+    """Of other models: Gemma 3 270M, whose layers slide; and random weights in the shapes of Llama 3.2 1B in Q4_K_M, Q6_K
+    and Q8_0; of two models with experts, cut to four layers: Qwen 3 30B-A3B in Q4_K_M, gpt-oss 20B in MXFP4; and of a
+    hybrid, cut to eight: Qwen 3.5 4B in Q4_K_M."""
     def of(model, load, **changes):
         return dataclasses.replace(load, name=f"{model}-{load.name}", title=f"{load.title} ({model})", model=model, **changes)
 
@@ -170,11 +171,15 @@ def other_loads():
     engine = {load.name: load for load in engine_loads()}
     yield of("1b", with_goals(engine["engine-512"], (PREFILL, 1.5), (DECODE, 1.2)))
     yield of("1b", with_goals(engine["engine-8x400"], (DECODE, 1.8)))
+    for packed in ("q6_k", "q8_0"):
+        yield of(packed, with_goals(engine["engine-512"], (PREFILL, 1.5), (DECODE, 1)))
+        yield of(packed, with_goals(engine["engine-8x400"], (DECODE, 1.5)))
     sixteen = Engine("engine-16x200", "16 unrelated streams at depth 200", "sixteen", (
         Row(DECODE, 1.5, peer="llama-batched-bench -c 4608 -b 2048 -ub 512 -npp 200 -ntg 64 -npl 16", depth=200),), streams=16)
     for experts in ("qwen3moe", "gptoss"):
         yield of(experts, with_goals(engine["engine-512"], (PREFILL, 1.5), (DECODE, 1)))
         yield of(experts, sixteen)
+    yield of("qwen35", with_goals(engine["engine-512"], (PREFILL, 1), (DECODE, 1)))
 
 
 LOADS = {load.name: load for load in (*burst_loads(), *engine_loads(), *other_loads())}

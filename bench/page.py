@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""docs/benchmarks.md from the files of bench/results: page.py writes it anew."""
+"""docs/benchmarks.md from the files of bench/results and bench/results/cuda: page.py writes it anew."""
 
 import pathlib
 import statistics
 import sys
 
+import gpu_page
 import results
 from loads import LOADS, MEASURES, Engine, row_of
 
@@ -210,19 +211,22 @@ def _traces(content):
         yield f"| {name} | " + " | ".join(f"{rate:,.0f}" for rate in rates) + f" | ≥ {goal}, and within 2x: {reached} |"
 
 
-def text(machines):
-    """machines: the files' contents."""
+def text(machines, gpus=()):
+    """machines, gpus: the files' contents."""
     lines = [HEAD, *_short(machines), METHOD.rstrip()]
     for content in machines:
         lines += _machine(content)
     for content in machines:
         if "traces" in content:
             lines += [TRACES, *_traces(content)]
+    for content in gpus:
+        lines += gpu_page.section(content)
     return "\n".join(lines) + "\n"
 
 
 def write(folder, path):
-    pathlib.Path(path).write_text(text([results.read(file) for file in sorted(folder.glob("*.json"))]))
+    pathlib.Path(path).write_text(
+        text([results.read(file) for file in sorted(folder.glob("*.json"))], gpu_page.read(folder / "cuda")))
 
 
 if __name__ == "__main__":

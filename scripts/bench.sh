@@ -28,8 +28,11 @@ add_random() {
 }
 arguments=$*
 add_random 1b 1b-q4_k_m 900
+add_random q6_k 1b-q6_k 1100 --types q6_k
+add_random q8_0 1b-q8_0 1300 --types q8_0
 add_random qwen3moe qwen3-30b-a3b-4-layers-q4_k_m 1700 --shape qwen3-30b-a3b
 add_random gptoss gpt-oss-20b-4-layers-mxfp4 2200 --shape gpt-oss-20b --types mxfp4
+add_random qwen35 qwen3.5-4b-8-layers-q4_k_m 700 --shape qwen3.5-4b --layers 8
 if [[ -n ${builds_only:-} ]]; then exec python3 bench/run.py "${models[@]}" "$@"; fi
 
 "$repo/scripts/deps.sh" peers

@@ -10,6 +10,8 @@ REPO = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(REPO / "bench"))
 
 import bounds
+import gpu
+import gpu_page
 import loads
 import page
 import results
@@ -61,6 +63,22 @@ class TableTest(unittest.TestCase):
         self.assertNotIn("3.90–4.40", self.table("stream", "decode_tokens_per_s", rounds=1))
 
 
+class GpuPageTest(unittest.TestCase):
+    def test_goals_are_met_in_the_right_direction(self):
+        parts = {name: 1.0 for name in ("norm", "rows", "gate", "attention", *gpu_page.PRODUCTS)}
+        copy = {"case": "copy", "tb_s": 4.0}
+        content = {"device": "NVIDIA H200", "driver": "1", "date": "2026-02-02",
+                   "attention": [copy, {"case": "2,048 shared + 256, B = 8", "us": 12.0, "floor_us": 3.0}],
+                   "steps": [copy, {"weights": "bf16", "case": "8,192 shared + 256, B = 32", "us": 5000, "bound_us": 4000,
+                                    "tokens_s": 6400, "parts": parts}]}
+        page_text = "\n".join(gpu_page.section(content))
+        self.assertIn("| 12.0 | 3.0 | 25 % |  | ≤ 10: no |", page_text)
+        self.assertIn("| 6,400 | 5,000 | 4,000 | 128 | 32 | 128 | ≥ 5,500: yes |", page_text)
+
+    def test_parts_are_read_from_what_the_bench_prints(self):
+        self.assertEqual([{"norm": 1.5, "rows": 2.0}], gpu.parts_of("H200\nbf16 x 5 us\n   norm 1.50  rows 2.00\n"))
+
+
 class PageTest(unittest.TestCase):
     def test_the_page_is_what_the_results_say(self):
         files = sorted((REPO / "bench/results").glob("*.json"))
@@ -71,7 +89,7 @@ class PageTest(unittest.TestCase):
                 for name, rows in found.items():
                     for measure in rows:
                         self.assertIsNotNone(loads.row_of(name, measure), f"{name}: {measure} is no row of bench/loads.py")
-        self.assertEqual((REPO / "docs/benchmarks.md").read_text(), page.text(contents), "run bench/page.py")
+        self.assertEqual((REPO / "docs/benchmarks.md").read_text(), page.text(contents, gpu_page.read(REPO / "bench/results/cuda")), "run bench/page.py")
 
     def test_every_question_is_a_row_of_a_load(self):
         for name, measure, _ in page.QUESTIONS:

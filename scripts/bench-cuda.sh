@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# bench-cuda.sh [PROGRAMS [FOLDER [RESULTS]]]: on a machine with an NVIDIA GPU, tests its kernels and measures them, in stages of at most eight
+# minutes, then writes RESULTS/CARD.json, from which bench/page.py makes the GPU's part of docs/benchmarks.md.
+#   PROGRAMS  where the programs of make cuda lie, at any depth; default build
+#   FOLDER    where a stage leaves its output; a stage that is there is done, so a run that was broken off goes on; default build/bench-cuda
+#   RESULTS   default bench/results/cuda
+source "$(dirname "$0")/lib.sh"
+programs=$(realpath "${1:-$repo/build}")
+folder=${2:-$repo/build/bench-cuda}
+results=${3:-$repo/bench/results/cuda}
+command -v nvidia-smi >/dev/null || die "No NVIDIA driver found: run this on a machine with a GPU."
+mkdir -p "$folder" "$results"
+
+# The path of a program of make cuda.
+program() {
+  local found
+  found=$(find "$programs" -type f -perm -u+x -name "$1" -print -quit)
+  [[ -n $found ]] || die "$1 isn't under $programs: run make cuda first."
+  printf '%s\n' "$found"
+}
+# A stage: NAME PROGRAM [ARGUMENT...]; the program writes a file of JSON, kept only if it ends well.
+measured() {
+  local name=$1 path
+  path=$(program "$2")
+  [[ ! -e $folder/$name.json ]] || return 0
+  say "$name"
+  timeout 480 "$path" "${@:3}" --json "$folder/$name.part" >"$folder/$name.log" 2>&1 ||
+    die "$name failed or took over eight minutes (log: $folder/$name.log)"
+  mv "$folder/$name.part" "$folder/$name.json"
+}
+for test in tree_attention quant_product operators decoder; do
+  path=$(program "${test}_on_gpu")
+  [[ ! -e $folder/$test.passed ]] || continue
+  say "$test"
+  timeout 480 "$path" >"$folder/$test.log" 2>&1 || die "$test failed or took over eight minutes (log: $folder/$test.log)"
+  touch "$folder/$test.passed"
+done
+measured attention attention_cuda_bench
+measured products matmul_cuda_bench
+measured steps step_cuda_bench
+python3 "$repo/bench/gpu.py" "$folder" "$results"
