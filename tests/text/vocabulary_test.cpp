@@ -138,7 +138,7 @@ TEST(Vocabulary, TwoMillionSpecialTokens) {
 
 /// A SentencePiece vocabulary of a few pieces, and of what stands for bytes only the newline's.
 std::filesystem::path write_few_pieces() {
-  const std::vector<const char*> pieces = {"<unk>", "<s>", "</s>", "\xe2\x96\x81", "a", "b", "<0x0A>"};
+  std::vector<const char*> pieces = {"<unk>", "<s>", "</s>", "\xe2\x96\x81", "a", "b", "<0x0A>"};
   const std::vector<float> scores(pieces.size(), 0.0F);
   const std::vector<std::int32_t> types = {2, 3, 3, 1,
                                            1, 1, 6};  // unknown, control, control, normal, normal, normal, byte
