@@ -12,7 +12,7 @@ PRODUCTS = ("qkv", "output", "gate_up", "down")
 
 HEAD = """
 Random weights in the shape of an 8B Llama (32 layers of 32/8 heads x 128), bf16 keys and values. Measured by
-`scripts/bench-cuda.sh` inside CUDA graphs, medians; planning, sampling and the engine are not in it. A floor is the
+`scripts/bench-cuda.sh` inside CUDA graphs, medians; planning and the engine are not in it, and a step ends with greedy sampling. A floor is the
 different bytes that must be read, over the bandwidth of a copy in the same run. The nearer a row is to it, the more the
 memory bounds it; what is missing is what the columns beside it name.
 """
