@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -13,27 +12,11 @@
 
 #include "engine/batch_builder.h"
 #include "engine/make_cache_report.h"
+#include "engine/stopwatch.h"
 
 namespace coppice::engine {
 
 namespace {
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// Adds the time of its scope to a figure.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += seconds_since(start_); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& seconds_;
-  Clock::time_point start_ = Clock::now();
-};
 
 constexpr std::size_t kAnswersInStep = 2;
 constexpr std::size_t kScoredBytes = std::size_t{64} << 20;  // of logits in a step, besides those to sample from
@@ -69,6 +52,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       scheduler_(cache_, config_, figures_),
       requests_(scheduler_, figures_),
       prefixes_(cache_, config_),
+      reader_(scheduler_, requests_, figures_, config_),
       watch_(cache_, config_.check_every, config_.on_finding),
       viewer_(cache_),
       planned_before_(executor.planning_seconds()) {
@@ -317,85 +301,16 @@ void StepLoop::sample() {
   expire();  // a step may take seconds
   std::size_t row = 0, hidden = 0;
   for (Sequence* sequence : readers_) {
-    const std::size_t first = row, first_hidden = hidden;
-    row += static_cast<std::size_t>(sequence->n_logits());
-    hidden += static_cast<std::size_t>(sequence->pooled);
-    if (sequence->state == SequenceState::kEnded) continue;  // its time ran out just now
-    attempt(*sequence->request, [&] {
-      if (sequence->scored > 0) score(*sequence, first);
-      if (sequence->pooled > 0) pool(*sequence, first_hidden);
-      if (!sequence->sampled) return;
-      const auto logits = sequence->pooled > 0 ? std::span<float>() : logits_.row(row - 1);
-      sequence->n_samples > 1 ? sample_siblings(*sequence, logits) : sample_one(*sequence, logits);
-    });
-  }
-}
-
-void StepLoop::score(Sequence& sequence, std::size_t first_row) {
-  OpenRequest& open = *sequence.request;
-  const PromptScoring& asked = *open.request.scoring;
-  std::vector<sampling::PromptToken> scored;
-  {
-    const Stopwatch stopwatch(figures_.sampling_seconds);
-    for (std::size_t i = 0; std::cmp_less(i, sequence.scored); ++i) {
-      const kv::Token next = open.request.prompt[static_cast<std::size_t>(open.next_scored) + i];
-      scored.push_back(asked.scorer->score(logits_.row(first_row + i), next, asked.n_top));
+    const auto n_logits = static_cast<std::size_t>(sequence->n_logits());
+    const auto n_hidden = static_cast<std::size_t>(sequence->pooled);
+    if (sequence->state != SequenceState::kEnded) {  // else its time ran out just now
+      attempt(*sequence->request, [&] {
+        reader_.read(*sequence, {logits_.rows(row, n_logits), hidden_states_.rows(hidden, n_hidden)}, now_);
+      });
     }
+    row += n_logits;
+    hidden += n_hidden;
   }
-  open.next_scored += sequence.scored;
-  requests_.add_prompt(open, std::move(scored));
-}
-
-void StepLoop::pool(Sequence& sequence, std::size_t first_row) {
-  OpenRequest& open = *sequence.request;
-  std::vector<double>& sum = open.request.pooling->sum;
-  const Stopwatch stopwatch(figures_.sampling_seconds);
-  for (std::size_t i = 0; std::cmp_less(i, sequence.pooled); ++i)
-    std::ranges::transform(sum, hidden_states_.row(first_row + i), sum.begin(), std::plus<>());
-  open.next_pooled += sequence.pooled;
-  if (open.next_pooled < open.usage.prompt_tokens) return;
-  const double n = open.request.pooling->kind == Pooling::kMean ? open.usage.prompt_tokens : 1;
-  std::vector<float> embedding;
-  embedding.reserve(sum.size());
-  for (const double x : sum) embedding.push_back(static_cast<float>(x / n));
-  requests_.add_embedding(open, std::move(embedding));
-}
-
-void StepLoop::sample_siblings(Sequence& first, std::span<const float> logits) {
-  OpenRequest& open = *first.request;
-  const std::size_t own = open.sequences.size() - 1;  // `first` is the last, and the only live one so far
-  while (first.n_samples > 1) {
-    auto& sibling = *open.sequences.emplace_back(std::make_unique<Sequence>());
-    sibling.request = &open;
-    sibling.sample = static_cast<int>(open.sequences.size() - 1 - own);
-    scheduler_.part(first, sibling);
-  }
-  for (std::size_t i = own; i < open.sequences.size(); ++i) {
-    row_.assign(logits.begin(), logits.end());  // next() may change its row in place
-    sample_one(*open.sequences[i], row_);
-  }
-}
-
-void StepLoop::sample_one(Sequence& sequence, std::span<float> logits) {
-  OpenRequest& open = *sequence.request;
-  if (open.request.max_tokens == 0) return requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
-  auto& generation = *open.request.samples[static_cast<std::size_t>(sequence.sample)];
-  sampling::Piece piece;
-  {
-    const Stopwatch stopwatch(figures_.sampling_seconds);
-    piece = generation.next(logits);  // may throw: a grammar, say, that no token can go on with
-  }
-  if (!sequence.out.empty()) {
-    figures_.token_gap_seconds.add(std::chrono::duration<double>(now_ - sequence.last_token).count());
-  }
-  sequence.last_token = now_;
-  if (piece.token >= 0) sequence.out.push_back(piece.token);
-
-  const auto length = static_cast<std::int32_t>(sequence.out.size());
-  const bool answer_full = open.request.max_tokens && length >= *open.request.max_tokens;
-  const bool context_full = config_.context_length > 0 && open.usage.prompt_tokens + length >= config_.context_length;
-  const bool full = answer_full || context_full;
-  requests_.add(sequence, std::move(piece), full ? std::optional(sampling::Finish::kLength) : std::nullopt);
 }
 
 void StepLoop::publish_snapshot() {

@@ -8,7 +8,6 @@
 #include <exception>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "engine/prefix_table.h"
 #include "engine/rates.h"
 #include "engine/request_table.h"
+#include "engine/row_reader.h"
 #include "engine/scheduler.h"
 #include "engine/snapshot.h"
 #include "engine/viewer.h"
@@ -62,10 +62,6 @@ class StepLoop {
   void forward();
   void fail_step(const std::exception& error);
   void end_for_room(Sequence& sequence, std::string message);
-  void score(Sequence& sequence, std::size_t first_row);
-  void pool(Sequence& sequence, std::size_t first_row);
-  void sample_siblings(Sequence& first, std::span<const float> logits);
-  void sample_one(Sequence& sequence, std::span<float> logits);
   void shut_down();
 
   /// Does something for one request. What that throws fails the request and nothing else.
@@ -85,6 +81,7 @@ class StepLoop {
   Scheduler scheduler_;
   RequestTable requests_;
   PrefixTable prefixes_;
+  RowReader reader_;
   IntegrityWatch watch_;
   Viewer viewer_;
   std::deque<Question> questions_;  // without an answer so far
@@ -103,7 +100,6 @@ class StepLoop {
   std::vector<Sequence*> readers_;  // in the order of their logits and hidden states
   executor::Logits logits_;
   executor::HiddenStates hidden_states_;
-  std::vector<float> row_;  // scratch
 };
 
 }  // namespace coppice::engine

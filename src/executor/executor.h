@@ -46,6 +46,10 @@ struct Logits {
   std::span<float> row(std::size_t i) const {
     return data.subspan(i * static_cast<std::size_t>(n_vocab), static_cast<std::size_t>(n_vocab));
   }
+  Logits rows(std::size_t first, std::size_t n) const {
+    const auto width = static_cast<std::size_t>(n_vocab);
+    return {.data = data.subspan(first * width, n * width), .n_vocab = n_vocab};
+  }
 };
 
 /// Hidden states of the rows asked for, behind the model's last norm: [n_rows, n_embd], f32, in the order of
@@ -56,6 +60,10 @@ struct HiddenStates {
 
   std::span<const float> row(std::size_t i) const {
     return data.subspan(i * static_cast<std::size_t>(n_embd), static_cast<std::size_t>(n_embd));
+  }
+  HiddenStates rows(std::size_t first, std::size_t n) const {
+    const auto width = static_cast<std::size_t>(n_embd);
+    return {.data = data.subspan(first * width, n * width), .n_embd = n_embd};
   }
 };
 

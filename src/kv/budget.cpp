@@ -7,7 +7,7 @@
 
 namespace coppice::kv {
 
-Budget::Claim Budget::claim(const PrefixTree::Match& match, std::int32_t prompt_blocks) const {
+Budget::Claim Budget::claim(const PrefixMatch& match, std::int32_t prompt_blocks) const {
   const auto matched = static_cast<std::int32_t>(match.rows.size());
   Claim sum{.fresh = prompt_blocks - matched, .cached = matched - blocks_in_use(match, pool_)};
   for (int g = 1; g < config_.n_groups(); ++g) {

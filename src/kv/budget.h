@@ -32,7 +32,7 @@ class Budget {
     std::int64_t cached = 0;  ///< matched, and held by the tree only: they become blocks in use
     bool lone_state = false;  ///< of these are the pages of the matched state
   };
-  Claim claim(const PrefixTree::Match& match, std::int32_t prompt_blocks) const;
+  Claim claim(const PrefixMatch& match, std::int32_t prompt_blocks) const;
 
   /// REQUIRES: blocks <= available(seq.reserved).
   void reserve(CacheSequence& seq, std::int64_t blocks) {

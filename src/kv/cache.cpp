@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <exception>
 #include <utility>
 
 #include "kv/block_pool.h"
@@ -11,6 +10,7 @@
 #include "kv/cache_dump.h"
 #include "kv/faults.h"
 #include "kv/prefix_tree.h"
+#include "kv/publisher.h"
 #include "kv/reserve_more.h"
 #include "kv/state_keeper.h"
 #include "kv/state_table.h"
@@ -25,18 +25,15 @@ struct Cache::Impl {
         tree(pool, states, config),
         budget(config, pool, tree),
         keeper(config, states, budget, sequences),
+        publisher(config, pool, tree, budget, keeper),
         pins(config, pool, states, tree, budget) {}
 
   CacheView view() const { return {config, pool, states, tree, sequences, detached, pins, budget.reserved()}; }
 
-  void take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixTree::Match& match);
+  void take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixMatch& match);
   void count_uses(const CacheSequence& seq);
   SeqId start(CacheSequence&& seq, std::int64_t reserved);
   void fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies);
-  void publish_full_blocks(CacheSequence& seq);
-  bool publish_partial_tail(CacheSequence& seq) noexcept;
-  void publish_end(CacheSequence& seq) noexcept;
-  void drop_passed_windows(CacheSequence& seq);
   void end(SeqId id, bool keep_tail);
 
   const CacheConfig config;
@@ -45,6 +42,7 @@ struct Cache::Impl {
   PrefixTree tree;
   Budget budget;
   StateKeeper keeper;
+  Publisher publisher;
   PinTable pins;
   Sequences sequences;
   DetachedSets detached;
@@ -66,7 +64,7 @@ std::int32_t Cache::match(std::span<const Token> tokens, const Namespace& ns) co
 
 Overlap Cache::overlap(std::span<const Token> tokens, const Namespace& ns) const {
   if (!impl_->config.share) return {};
-  const PrefixTree::Match match = impl_->tree.match(tokens, ns);
+  const PrefixMatch match = impl_->tree.match(tokens, ns);
   // A pin alone is nobody who runs: its blocks must not let a request pass others in the queue.
   const auto held = [&](const BlockId* row) { return impl_->pool.users(row[0]) > impl_->pins.count(row[0]); };
   const auto end = std::ranges::partition_point(match.rows, held);
@@ -98,7 +96,7 @@ void Cache::set_time(double seconds) {
 std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   Impl& impl = *impl_;
   assert(!request.prompt.empty() && request.n_samples > 0);
-  PrefixTree::Match match;
+  PrefixMatch match;
   const std::size_t usable = std::min(request.prompt.size() - 1, request.most_cached);
   if (impl.config.share) match = impl.tree.match(request.prompt.first(usable), request.ns);
   const auto prompt_len = static_cast<std::int32_t>(request.prompt.size());
@@ -129,7 +127,7 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
 }
 
 // Takes references on the matched prefix.
-void Cache::Impl::take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixTree::Match& match) {
+void Cache::Impl::take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixMatch& match) {
   seq.tokens.assign(prompt.begin(), prompt.begin() + match.length);
   seq.cached_len = seq.computed_len = match.length;
   seq.published = match.length / config.block_size;
@@ -223,66 +221,7 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
 void Cache::publish(SeqId id) {
   CacheSequence& seq = impl_->sequences.at(id);
   seq.computed_len = seq.len();
-  if (impl_->config.share) impl_->publish_full_blocks(seq);
-  impl_->keeper.end_step(seq);
-  impl_->drop_passed_windows(seq);
-}
-
-void Cache::Impl::publish_full_blocks(CacheSequence& seq) {
-  const int bs = config.block_size;
-  const bool unfilled = fault(Fault::kPublishUnfilled) && seq.computed_len % bs == bs - 1;
-  const std::int32_t full = seq.computed_len / bs + (unfilled ? 1 : 0);
-  if (seq.published >= full) return;
-  if (unfilled) seq.tokens.push_back(0);
-
-  std::vector<BlockId> ids(config.groups.size());
-  PrefixTree::Cursor at = seq.published == 0 ? tree.root(seq.ns) : tree.after(seq.tables[0][seq.published - 1]);
-  for (; seq.published < full; ++seq.published) {
-    const std::int32_t b = seq.published;
-    for (std::size_t g = 0; g < ids.size(); ++g) ids[g] = seq.tables[g][b];
-    at = tree.publish(at, std::span(seq.tokens).subspan(b * bs, bs), ids);
-    for (std::size_t g = 0; g < ids.size(); ++g) {
-      if (ids[g] == seq.tables[g][b]) continue;
-      // The tree has this block already: use its copy and let go of ours.
-      BlockRef ours = seq.tables[g].replace(b, pool.acquire(ids[g]));
-      if (fault(Fault::kStaleTableAfterMerge)) ours = seq.tables[g].replace(b, std::move(ours));
-    }
-  }
-  if (unfilled) seq.tokens.pop_back();
-}
-
-// A sequence must be able to end in any case: if memory runs out, its tail is not kept (false).
-bool Cache::Impl::publish_partial_tail(CacheSequence& seq) noexcept {
-  const int filled = seq.computed_len % config.block_size;
-  if (!config.share || filled == 0) return true;
-  const std::int32_t b = seq.computed_len / config.block_size;
-  try {
-    std::vector<BlockId> ids(seq.tables.size());
-    std::ranges::transform(seq.tables, ids.begin(), [b](const BlockTable& table) { return table[b]; });
-    const PrefixTree::Cursor at = b == 0 ? tree.root(seq.ns) : tree.after(seq.tables[0][b - 1]);
-    tree.publish(at, std::span(seq.tokens).subspan(b * config.block_size, filled), ids);
-    return true;
-  } catch (const std::exception&) {  // bad_alloc, or OpenSSL's way of saying the same
-    return false;
-  }
-}
-
-void Cache::Impl::publish_end(CacheSequence& seq) noexcept {
-  if (publish_partial_tail(seq)) keeper.keep_last(seq);
-}
-
-void Cache::Impl::drop_passed_windows(CacheSequence& seq) {
-  std::int64_t freed = 0;
-  for (int g = 1; g < config.n_groups(); ++g) {
-    const GroupSpec& group = config.groups[g];
-    BlockTable& table = seq.tables[g];
-    // Backwards up to the first entry that was dropped before: O(blocks dropped).
-    for (auto b = config.first_kept_block(g, seq.computed_len) - 1; b >= 0 && table[b] != kNullBlock; --b) {
-      const bool keep_longer = pool.in_tree(table[b]) && tree.before_branch(table[b], group);
-      freed += table.drop(b, keep_longer ? Heat::kHot : Heat::kCold) ? 1 : 0;
-    }
-  }
-  budget.reserve_freed(seq, freed);
+  impl_->publisher.publish_step(seq);
 }
 
 // --- samples --------------------------------------------------------------------------------------------------------
@@ -305,7 +244,7 @@ SeqId Cache::fork(SeqId id) {
 
 void Cache::Impl::end(SeqId id, bool keep_tail) {
   CacheSequence& seq = sequences.at(id);
-  if (keep_tail) publish_end(seq);
+  if (keep_tail) publisher.publish_end(seq);
   if (fault(Fault::kLeakState) && seq.states.now) states.acquire(seq.states.now.unit()).leak();
   if (fault(Fault::kLeakReference) && seq.tables[0].size() > 0) pool.acquire(seq.tables[0][0]).take();
   budget.give_back(seq);
@@ -330,7 +269,7 @@ DetachedId Cache::detach(SeqId id) {
   assert(seq.len() == seq.computed_len);
   const DetachedId set{++impl.last_id};
   CacheSequence& detached = impl.detached[set];  // may throw: before anything changes
-  impl.publish_end(seq);
+  impl.publisher.publish_end(seq);
   impl.budget.give_back(seq);
   detached = std::move(seq);
   impl.sequences.erase(id);

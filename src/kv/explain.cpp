@@ -69,7 +69,7 @@ MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const Cac
     end.why = end.evicted > 0 ? MatchStop::kEvicted : MatchStop::kNamespace;
     return end;
   }
-  const PrefixTree::Match match = tree.match(tokens, ns);
+  const PrefixMatch match = tree.match(tokens, ns);
   end.length = match.length;
   if (static_cast<std::size_t>(end.length) == tokens.size()) return end;
   if (match.known > match.length) {

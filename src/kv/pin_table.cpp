@@ -9,7 +9,7 @@ namespace coppice::kv {
 
 std::expected<Pinned, NoPin> PinTable::add(const PinRequest& request) {
   if (!config_.share) return std::unexpected(NoPin::kNotCached);
-  const PrefixTree::Match match = whole_match(request);
+  const PrefixMatch match = whole_match(request);
   if (match.rows.empty()) return std::unexpected(NoPin::kNotCached);
   const Growth growth = this->growth(match, request.owner);
   if (growth.of_owner > request.most_of_owner) return std::unexpected(NoPin::kOwnersShare);
@@ -43,9 +43,9 @@ void PinTable::remove(PinId id) {
 }
 
 // The longest match that ends with a whole block. A shorter one has other windows and another state, and may meet other holes.
-PrefixTree::Match PinTable::whole_match(const PinRequest& request) const {
+PrefixMatch PinTable::whole_match(const PinRequest& request) const {
   const auto bs = static_cast<std::size_t>(config_.block_size);
-  PrefixTree::Match match;
+  PrefixMatch match;
   for (std::size_t length = request.prefix.size() / bs * bs; length > 0;) {
     match = tree_.match(request.prefix.first(length), request.ns);
     const std::size_t whole = static_cast<std::size_t>(match.length) / bs * bs;
@@ -56,7 +56,7 @@ PrefixTree::Match PinTable::whole_match(const PinRequest& request) const {
 }
 
 template <class F>
-void PinTable::for_each_block(const PrefixTree::Match& match, F&& f) const {
+void PinTable::for_each_block(const PrefixMatch& match, F&& f) const {
   for (int g = 0; g < config_.n_groups(); ++g) {
     const std::int32_t begin = config_.first_kept_block(g, match.length);
     for (std::int32_t b = 0; const BlockId* row : match.rows) {
@@ -65,7 +65,7 @@ void PinTable::for_each_block(const PrefixTree::Match& match, F&& f) const {
   }
 }
 
-PinTable::Growth PinTable::growth(const PrefixTree::Match& match, std::string_view owner) const {
+PinTable::Growth PinTable::growth(const PrefixMatch& match, std::string_view owner) const {
   Growth sum;
   std::vector<bool> owned(pins_of_.size());
   const auto count = [&](BlockId id) {

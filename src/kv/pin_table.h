@@ -93,11 +93,11 @@ class PinTable {
     std::int64_t of_owner = 0;  ///< the owner's, afterwards
     std::int64_t cached = 0;    ///< that nobody holds yet
   };
-  Growth growth(const PrefixTree::Match& match, std::string_view owner) const;
-  PrefixTree::Match whole_match(const PinRequest& request) const;
+  Growth growth(const PrefixMatch& match, std::string_view owner) const;
+  PrefixMatch whole_match(const PinRequest& request) const;
   /// Calls f(group, block) for each block that a pin of this match holds, in order; with the null block for those between.
   template <class F>
-  void for_each_block(const PrefixTree::Match& match, F&& f) const;
+  void for_each_block(const PrefixMatch& match, F&& f) const;
 
   const CacheConfig& config_;
   BlockPool& pool_;

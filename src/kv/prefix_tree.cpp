@@ -24,7 +24,7 @@ PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& ns
   return root == roots_.end() ? PrefixMatch{} : longest_match(*root->second, tokens, states_, config_);
 }
 
-void PrefixTree::count_hit(const Match& match) {
+void PrefixTree::count_hit(const PrefixMatch& match) {
   if (match.rows.empty()) return;
   for (TreeNode* node = place(match.rows.back()[0]).node; node != nullptr; node = node->parent) {
     ++node->hits;

@@ -43,8 +43,6 @@ class PrefixTree {
     std::int32_t blocks = 0;
   };
 
-  using Match = PrefixMatch;
-
   /// Where a block of the tree is.
   struct Place {
     TreeNode* node = nullptr;
@@ -56,7 +54,7 @@ class PrefixTree {
 
   /// The longest known prefix of `tokens` whose sliding windows have no hole, and with a state of the recurrent layers if there are such.
   /// Compares tokens, never hashes.
-  Match match(std::span<const Token> tokens, const Namespace& ns) const;
+  PrefixMatch match(std::span<const Token> tokens, const Namespace& ns) const;
 
   /// Where the first block of a namespace goes. Makes the root if need be: publish() must follow.
   Cursor root(const Namespace& ns);
@@ -85,7 +83,7 @@ class PrefixTree {
   // For pictures.
   void set_time(double seconds) { now_ = seconds; }
   /// A request starts on this match.
-  void count_hit(const Match& match);
+  void count_hit(const PrefixMatch& match);
 
   // For check_integrity(), dump() and explain().
   const std::map<Namespace, std::unique_ptr<TreeNode>>& roots() const { return roots_; }

@@ -1,0 +1,92 @@
+#include "engine/row_reader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "engine/stopwatch.h"
+
+namespace coppice::engine {
+
+void RowReader::read(Sequence& sequence, const Rows& rows, Clock::time_point now) {
+  now_ = now;
+  if (sequence.scored > 0) score(sequence, rows.logits);
+  if (sequence.pooled > 0) pool(sequence, rows.hidden);
+  if (!sequence.sampled) return;
+  const auto logits =
+      sequence.pooled > 0 ? std::span<float>() : rows.logits.row(static_cast<std::size_t>(sequence.scored));
+  sequence.n_samples > 1 ? sample_siblings(sequence, logits) : sample_one(sequence, logits);
+}
+
+void RowReader::score(Sequence& sequence, const executor::Logits& logits) {
+  OpenRequest& open = *sequence.request;
+  const PromptScoring& asked = *open.request.scoring;
+  std::vector<sampling::PromptToken> scored;
+  {
+    const Stopwatch stopwatch(figures_.sampling_seconds);
+    for (std::size_t i = 0; std::cmp_less(i, sequence.scored); ++i) {
+      const kv::Token next = open.request.prompt[static_cast<std::size_t>(open.next_scored) + i];
+      scored.push_back(asked.scorer->score(logits.row(i), next, asked.n_top));
+    }
+  }
+  open.next_scored += sequence.scored;
+  requests_.add_prompt(open, std::move(scored));
+}
+
+void RowReader::pool(Sequence& sequence, const executor::HiddenStates& hidden) {
+  OpenRequest& open = *sequence.request;
+  std::vector<double>& sum = open.request.pooling->sum;
+  const Stopwatch stopwatch(figures_.sampling_seconds);
+  for (std::size_t i = 0; std::cmp_less(i, sequence.pooled); ++i)
+    std::ranges::transform(sum, hidden.row(i), sum.begin(), std::plus<>());
+  open.next_pooled += sequence.pooled;
+  if (open.next_pooled < open.usage.prompt_tokens) return;
+  const double n = open.request.pooling->kind == Pooling::kMean ? open.usage.prompt_tokens : 1;
+  std::vector<float> embedding;
+  embedding.reserve(sum.size());
+  for (const double x : sum) embedding.push_back(static_cast<float>(x / n));
+  requests_.add_embedding(open, std::move(embedding));
+}
+
+void RowReader::sample_siblings(Sequence& first, std::span<const float> logits) {
+  OpenRequest& open = *first.request;
+  const std::size_t own = open.sequences.size() - 1;  // `first` is the last, and the only live one so far
+  while (first.n_samples > 1) {
+    auto& sibling = *open.sequences.emplace_back(std::make_unique<Sequence>());
+    sibling.request = &open;
+    sibling.sample = static_cast<int>(open.sequences.size() - 1 - own);
+    scheduler_.part(first, sibling);
+  }
+  for (std::size_t i = own; i < open.sequences.size(); ++i) {
+    row_.assign(logits.begin(), logits.end());  // next() may change its row in place
+    sample_one(*open.sequences[i], row_);
+  }
+}
+
+void RowReader::sample_one(Sequence& sequence, std::span<float> logits) {
+  OpenRequest& open = *sequence.request;
+  if (open.request.max_tokens == 0) return requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
+  auto& generation = *open.request.samples[static_cast<std::size_t>(sequence.sample)];
+  sampling::Piece piece;
+  {
+    const Stopwatch stopwatch(figures_.sampling_seconds);
+    piece = generation.next(logits);  // may throw: a grammar, say, that no token can go on with
+  }
+  if (!sequence.out.empty()) {
+    figures_.token_gap_seconds.add(std::chrono::duration<double>(now_ - sequence.last_token).count());
+  }
+  sequence.last_token = now_;
+  if (piece.token >= 0) sequence.out.push_back(piece.token);
+
+  const auto length = static_cast<std::int32_t>(sequence.out.size());
+  const bool answer_full = open.request.max_tokens && length >= *open.request.max_tokens;
+  const bool context_full = config_.context_length > 0 && open.usage.prompt_tokens + length >= config_.context_length;
+  const bool full = answer_full || context_full;
+  requests_.add(sequence, std::move(piece), full ? std::optional(sampling::Finish::kLength) : std::nullopt);
+}
+
+}  // namespace coppice::engine

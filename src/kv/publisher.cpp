@@ -1,0 +1,76 @@
+#include "kv/publisher.h"
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kv/faults.h"
+
+namespace coppice::kv {
+
+void Publisher::publish_step(CacheSequence& seq) {
+  if (config_.share) publish_full_blocks(seq);
+  keeper_.end_step(seq);
+  drop_passed_windows(seq);
+}
+
+void Publisher::publish_full_blocks(CacheSequence& seq) {
+  const int bs = config_.block_size;
+  const bool unfilled = fault(Fault::kPublishUnfilled) && seq.computed_len % bs == bs - 1;
+  const std::int32_t full = seq.computed_len / bs + (unfilled ? 1 : 0);
+  if (seq.published >= full) return;
+  if (unfilled) seq.tokens.push_back(0);
+
+  std::vector<BlockId> ids(config_.groups.size());
+  PrefixTree::Cursor at = seq.published == 0 ? tree_.root(seq.ns) : tree_.after(seq.tables[0][seq.published - 1]);
+  for (; seq.published < full; ++seq.published) {
+    const std::int32_t b = seq.published;
+    for (std::size_t g = 0; g < ids.size(); ++g) ids[g] = seq.tables[g][b];
+    at = tree_.publish(at, std::span(seq.tokens).subspan(b * bs, bs), ids);
+    for (std::size_t g = 0; g < ids.size(); ++g) {
+      if (ids[g] == seq.tables[g][b]) continue;
+      // The tree has this block already: use its copy and let go of ours.
+      BlockRef ours = seq.tables[g].replace(b, pool_.acquire(ids[g]));
+      if (fault(Fault::kStaleTableAfterMerge)) ours = seq.tables[g].replace(b, std::move(ours));
+    }
+  }
+  if (unfilled) seq.tokens.pop_back();
+}
+
+// A sequence must be able to end in any case: if memory runs out, its tail is not kept (false).
+bool Publisher::publish_partial_tail(CacheSequence& seq) noexcept {
+  const int filled = seq.computed_len % config_.block_size;
+  if (!config_.share || filled == 0) return true;
+  const std::int32_t b = seq.computed_len / config_.block_size;
+  try {
+    std::vector<BlockId> ids(seq.tables.size());
+    std::ranges::transform(seq.tables, ids.begin(), [b](const BlockTable& table) { return table[b]; });
+    const PrefixTree::Cursor at = b == 0 ? tree_.root(seq.ns) : tree_.after(seq.tables[0][b - 1]);
+    tree_.publish(at, std::span(seq.tokens).subspan(b * config_.block_size, filled), ids);
+    return true;
+  } catch (const std::exception&) {  // bad_alloc, or OpenSSL's way of saying the same
+    return false;
+  }
+}
+
+void Publisher::publish_end(CacheSequence& seq) noexcept {
+  if (publish_partial_tail(seq)) keeper_.keep_last(seq);
+}
+
+void Publisher::drop_passed_windows(CacheSequence& seq) {
+  std::int64_t freed = 0;
+  for (int g = 1; g < config_.n_groups(); ++g) {
+    const GroupSpec& group = config_.groups[g];
+    BlockTable& table = seq.tables[g];
+    // Backwards up to the first entry that was dropped before: O(blocks dropped).
+    for (auto b = config_.first_kept_block(g, seq.computed_len) - 1; b >= 0 && table[b] != kNullBlock; --b) {
+      const bool keep_longer = pool_.in_tree(table[b]) && tree_.before_branch(table[b], group);
+      freed += table.drop(b, keep_longer ? Heat::kHot : Heat::kCold) ? 1 : 0;
+    }
+  }
+  budget_.reserve_freed(seq, freed);
+}
+
+}  // namespace coppice::kv
