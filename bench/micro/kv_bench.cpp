@@ -47,8 +47,8 @@ std::size_t run_prompt(Cache& cache, std::span<const Token> prompt, std::vector<
   const auto cached = static_cast<std::size_t>(cache.lengths(*seq).len);
   for (std::size_t i = cached; i < prompt.size(); i += kChunk) {
     const auto chunk = prompt.subspan(i, std::min(kChunk, prompt.size() - i));
-    if (!cache.extend(*seq, chunk, copies)) throw std::runtime_error("out of blocks");
-    cache.publish(*seq);
+    if (!cache.extend(*seq, static_cast<std::int32_t>(chunk.size()), copies)) throw std::runtime_error("out of blocks");
+    cache.publish(*seq, chunk);
   }
   copies.clear();
   cache.finish(*seq);

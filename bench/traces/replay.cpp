@@ -30,8 +30,9 @@ void run(kv::Cache& cache, std::span<const kv::Token> prompt, std::vector<kv::Co
   sum.cached_tokens += static_cast<std::int64_t>(cached);
   for (std::size_t i = cached; i < prompt.size(); i += kTraceBlock) {
     const std::size_t n = std::min<std::size_t>(kTraceBlock, prompt.size() - i);
-    if (!cache.extend(*seq, prompt.subspan(i, n), copies)) throw std::logic_error("an admitted prompt found no room");
-    cache.publish(*seq);
+    if (!cache.extend(*seq, static_cast<std::int32_t>(n), copies))
+      throw std::logic_error("an admitted prompt found no room");
+    cache.publish(*seq, prompt.subspan(i, n));
   }
   copies.clear();
   cache.finish(*seq);

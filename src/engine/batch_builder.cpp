@@ -21,9 +21,8 @@ void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, exe
     part.n_rows = sequence->rows;
     part.first_position = sequence->computed;
     part.tables.resize(n_groups);
-    const auto first = static_cast<std::size_t>(sequence->computed);
-    const auto rows = cache.tokens(sequence->seq).subspan(first, static_cast<std::size_t>(sequence->rows));
-    batch.tokens.insert(batch.tokens.end(), rows.begin(), rows.end());
+    const auto tokens = sequence->row_tokens();
+    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
     if (cache.config().state_pages > 0) {
       const kv::StatePages state = cache.state(sequence->seq);
       part.state_in = state.in;

@@ -205,15 +205,11 @@ bool Scheduler::preempt_last() {
   return true;
 }
 
-// Appends the sequence's next `rows` tokens to the cache, at the cost of the youngest. Afterwards rows == 0
+// Gives the sequence's next `rows` tokens slots in the cache, at the cost of the youngest. Afterwards rows == 0
 // if it was itself the youngest; false: it is the last runner and the pool is full.
 bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
   const int rows = sequence.rows;
-  const auto next =
-      sequence.state == SequenceState::kDecode
-          ? std::span<const kv::Token>(&sequence.out.back(), 1)
-          : sequence.tokens().subspan(static_cast<std::size_t>(sequence.computed), static_cast<std::size_t>(rows));
-  while (!cache_.extend(sequence.seq, next, copies)) {
+  while (!cache_.extend(sequence.seq, rows, copies)) {
     sequence.rows = 0;  // nothing of it is in the step
     if (!preempt_last()) return false;
     if (!sequence.admitted()) return true;
@@ -303,7 +299,7 @@ Sequence* Scheduler::plan(std::vector<kv::CopyOp>& copies) {
 
 void Scheduler::computed() {
   for (Sequence* sequence : running_) {
-    if (sequence->rows > 0) cache_.publish(sequence->seq);
+    if (sequence->rows > 0) cache_.publish(sequence->seq, sequence->row_tokens());
   }
   for (Sequence* sequence : running_) {  // nothing here throws
     if (sequence->rows == 0) continue;

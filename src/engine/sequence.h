@@ -65,6 +65,8 @@ struct Sequence {
   std::span<const kv::Token> tokens() const;
   /// The beginning of tokens() that may be found there: whose logits are wanted has to be computed.
   std::span<const kv::Token> matchable() const;
+  /// The tokens of its rows in the step in hand.
+  std::span<const kv::Token> row_tokens() const;
   /// Of its next `n` rows: those whose logits foretell a token of the prompt that is to be scored.
   int scored_in(int n) const;
   /// The most of its next rows, at least 0, of which `n` are such.
@@ -129,6 +131,11 @@ struct ByArrival {
 
 inline std::span<const kv::Token> Sequence::tokens() const {
   return out.empty() ? std::span<const kv::Token>(request->request.prompt) : std::span<const kv::Token>(history);
+}
+
+inline std::span<const kv::Token> Sequence::row_tokens() const {
+  if (state == SequenceState::kDecode) return {&out.back(), static_cast<std::size_t>(rows)};
+  return tokens().subspan(static_cast<std::size_t>(computed), static_cast<std::size_t>(rows));
 }
 
 inline std::span<const kv::Token> Sequence::matchable() const {

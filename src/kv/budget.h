@@ -46,7 +46,7 @@ class Budget {
   }
   /// While a prompt is being prefilled, what its windows leave behind pays for what they will need, and for no more: a chunk
   /// leaves all its blocks at once, perhaps with one left to come. `freed`: blocks that nobody uses any more.
-  /// REQUIRES: the windows have been moved up to computed_len, and seq.len() == seq.computed_len.
+  /// REQUIRES: the windows have been moved up to computed_len.
   void reserve_freed(CacheSequence& seq, std::int64_t freed);
   void give_back(CacheSequence& seq) {
     reserved_ -= seq.reserved;

@@ -129,7 +129,7 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
 // Takes references on the matched prefix.
 void Cache::Impl::take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixMatch& match) {
   seq.tokens.assign(prompt.begin(), prompt.begin() + match.length);
-  seq.cached_len = seq.computed_len = match.length;
+  seq.cached_len = seq.computed_len = seq.len = match.length;
   seq.published = match.length / config.block_size;
   for (int g = 0; g < config.n_groups(); ++g) {
     BlockTable& table = seq.tables.emplace_back(pool);
@@ -167,16 +167,16 @@ SeqId Cache::Impl::start(CacheSequence&& seq, std::int64_t reserved) {
 
 // --- growing --------------------------------------------------------------------------------------------------------
 
-std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> tokens, std::vector<CopyOp>& copies) {
+std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::vector<CopyOp>& copies) {
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
   const CacheConfig& config = impl.config;
-  assert(seq.len() == seq.computed_len && tokens.size() <= static_cast<std::size_t>(config.max_extend));
-  if (tokens.empty()) return {};
+  assert(n >= 0 && seq.len + n - seq.computed_len <= config.max_extend);
+  assert(seq.len == seq.computed_len || config.state_pages == 0);
+  if (n == 0) return {};
 
-  const bool into_tail = seq.len() % config.block_size != 0;
-  const auto new_len = static_cast<std::int32_t>(seq.tokens.size() + tokens.size());
-  const auto blocks = static_cast<std::size_t>(config.blocks_for(new_len));
+  const bool into_tail = seq.len % config.block_size != 0;
+  const auto blocks = static_cast<std::size_t>(config.blocks_for(seq.len + n));
   std::int64_t needed = impl.keeper.to_take(seq);
   for (const BlockTable& table : seq.tables) {
     needed += static_cast<std::int64_t>(blocks - table.size());
@@ -186,7 +186,7 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> 
   if (needed > room && needed - impl.keeper.spared_in_place(seq) <= room) needed -= impl.keeper.go_on_in_place(seq);
   if (needed > room) return std::unexpected(OutOfBlocks{});
   for (BlockTable& table : seq.tables) table.reserve(blocks);
-  reserve_more(seq.tokens, tokens.size());
+  reserve_more(seq.tokens, static_cast<std::size_t>(seq.len + n - seq.computed_len));  // for publish()
   reserve_more(copies, seq.tables.size());
 
   impl.keeper.begin_step(seq);
@@ -194,12 +194,12 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::span<const Token> 
   for (BlockTable& table : seq.tables) {
     while (table.size() < blocks) table.push(impl.budget.allocate(seq));
   }
-  seq.tokens.insert(seq.tokens.end(), tokens.begin(), tokens.end());
+  seq.len += n;
   return {};
 }
 
 void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
-  const int filled = seq.len() % config.block_size;
+  const int filled = seq.len % config.block_size;
   for (int g = 0; g < config.n_groups(); ++g) {
     BlockTable& table = seq.tables[g];
     const BlockId old = table.back();
@@ -210,6 +210,7 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
                       .dst = fresh.id(),
                       .n_slots = fault(Fault::kCopyOneShort) ? filled - 1 : filled,
                       .group = fault(Fault::kCopyOtherGroup) ? 0 : g});
+    seq.tail_forked = true;
     // The old block is let go of here: copies run in order before the step's writes, so it may be reused at once.
     const BlockRef shared = table.replace(table.size() - 1, std::move(fresh));
     ++cow_forks;
@@ -218,9 +219,12 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
 
 // --- after the step -------------------------------------------------------------------------------------------------
 
-void Cache::publish(SeqId id) {
+void Cache::publish(SeqId id, std::span<const Token> tokens) {
   CacheSequence& seq = impl_->sequences.at(id);
-  seq.computed_len = seq.len();
+  assert(tokens.size() <= static_cast<std::size_t>(seq.len - seq.computed_len));
+  seq.tokens.insert(seq.tokens.end(), tokens.begin(), tokens.end());
+  seq.computed_len += static_cast<std::int32_t>(tokens.size());
+  seq.tail_forked = false;  // the oldest step has run, and only its slots can be in a fork
   impl_->publisher.publish_step(seq);
 }
 
@@ -229,7 +233,7 @@ void Cache::publish(SeqId id) {
 SeqId Cache::fork(SeqId id) {
   Impl& impl = *impl_;
   CacheSequence& parent = impl.sequences.at(id);
-  assert(parent.len() == parent.computed_len);
+  assert(parent.len == parent.computed_len);
   const std::int32_t taken_over = std::min(parent.reserved, impl.config.spare_blocks());
   const SeqId child_id{++impl.last_id};
   // The map may rehash: the parent stays where it is.
@@ -251,10 +255,8 @@ void Cache::Impl::end(SeqId id, bool keep_tail) {
   sequences.erase(id);
 }
 
-// With tokens appended but not computed, the tail block may be the target of a copy that will never run.
 void Cache::finish(SeqId id) {
-  const CacheSequence& seq = impl_->sequences.at(id);
-  impl_->end(id, seq.len() == seq.computed_len);
+  impl_->end(id, /*keep_tail=*/true);
 }
 
 void Cache::abandon(SeqId id) {
@@ -266,7 +268,7 @@ void Cache::abandon(SeqId id) {
 DetachedId Cache::detach(SeqId id) {
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
-  assert(seq.len() == seq.computed_len);
+  assert(seq.len == seq.computed_len);
   const DetachedId set{++impl.last_id};
   CacheSequence& detached = impl.detached[set];  // may throw: before anything changes
   impl.publisher.publish_end(seq);
@@ -284,8 +286,8 @@ std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
     return std::unexpected(NoRoom{needed, room, needed > impl.pool.total()});
   }
   CacheSequence seq = impl.detached.at(id).share();
-  seq.cached_len = seq.len();
-  seq.prompt_blocks = impl.config.blocks_for(seq.len());
+  seq.cached_len = seq.len;
+  seq.prompt_blocks = impl.config.blocks_for(seq.len);
   seq.spare = static_cast<std::int32_t>(needed);
   return impl.start(std::move(seq), needed);
 }
@@ -320,8 +322,7 @@ std::int64_t Cache::blocks_needed(std::int32_t prompt_len, int n_samples) const 
 
 Lengths Cache::lengths(SeqId id) const {
   const CacheSequence& seq = impl_->sequences.at(id);
-  assert(seq.cached_len <= seq.computed_len && seq.computed_len <= seq.len());
-  return {seq.cached_len, seq.computed_len, seq.len()};
+  return {seq.cached_len, seq.computed_len, seq.len};
 }
 
 std::span<const Token> Cache::tokens(SeqId id) const {

@@ -3,14 +3,18 @@
 //
 // A sequence's life
 //   admit    match the prompt in the tree, take references on what matched, reserve blocks for the rest
-//   extend   append tokens: allocate slots for them, fork a shared tail block; the caller runs copies and writes
-//   publish  the step is done: the new tokens count as computed, full blocks enter the tree, windows move
+//   extend   give it slots for more tokens, known or not, and fork a shared tail block; the caller's step copies and writes
+//   publish  the step is done: its tokens count as computed, full blocks enter the tree, windows move
 //   finish   the partial tail enters the tree, every reference is dropped; what the tree holds stays, cached
 //
 // Lengths of a sequence: cached_len <= computed_len <= len.
 //   cached_len    tokens found in the tree at admission
 //   computed_len  tokens whose keys and values are in the pool
-//   len           tokens appended, i.e. that have a slot
+//   len           tokens that have a slot: those behind computed_len are of steps that are planned or run
+//
+// A sequence may be extended again before its last step is published, so that a device always has a step to run. Steps run in the order in
+// which they were planned, each with its copies first. So a block that is let go of while a step reads it is written by a later one
+// only, and needs no fence.
 //
 // Who holds which tokens of a sequence in group g (bs = block size; W = window of g, or infinity), and who frees them
 //   [0, computed_len - W)      nobody: null block. What the last token didn't see: of chunks, what lies before its own. The
@@ -19,14 +23,15 @@
 //                              last sequence let go
 //   [published, computed_len)  the sequence; after fork() other sequences too; and the tree if the match ended inside this
 //                              block. The first writer forks. Freed with its last holder
-//   [computed_len, len)        the sequence alone: the step in hand writes it. Freed by finish() and abandon()
+//   [computed_len, len)        the sequence alone: steps in hand write it. Freed by finish() and abandon(). What they still
+//                              write then is garbage behind the tokens of a kept tail, or in free blocks
 //   its state (state_table.h)  the sequence, which may write it in place; and those it was kept for: the tree, forks, pins
 //   reserved, no block yet     nobody: counted against free + cached. Given back by finish() and abandon()
 //
 // When memory runs out (std::bad_alloc):
 //   admit, fork, detach, adopt, pin
 //                               nothing has changed
-//   extend, publish             this sequence can only be abandoned; all others are as they were
+//   extend, publish             this sequence can only be ended; all others are as they were
 //   finish, abandon, drop, unpin  never throw; finish() may not keep the partial tail
 //   clear                       what it has thrown out so far is gone
 //
@@ -35,7 +40,8 @@
 //  2. total = free + cached + in_use. The null block is none of them.
 //  3. The sum of reservations <= free + cached: a reserved block can always be had.
 //  4. cached_len <= computed_len <= len; every position that a query at computed_len or behind it sees has a block.
-//  5. A block that holds positions in [computed_len, len) of a sequence has that one holder.
+//  5. A block that holds positions in [computed_len, len) of a sequence has that one holder. So only the oldest step of a sequence that
+//     is not published can have forked its tail.
 //  6. The table's full-group blocks below `published` are the tree's blocks, node by node.
 //  7. A group's eviction order holds exactly the blocks that only the tree holds. The coldest of the full group ends a leaf.
 //  8. Groups with one window are alike (a model has several where its sliding layers don't fit into a page): a position has
@@ -148,26 +154,27 @@ class Cache {
   /// The caller extends it with prompt[cached_len, ...). Copies nothing.
   std::expected<SeqId, NoRoom> admit(const AdmitRequest& request);
 
-  /// Appends tokens: gives each a slot, evicting cold blocks as needed, and adds the forks to `copies`. On OutOfBlocks
-  /// nothing has changed.
-  /// REQUIRES: tokens.size() <= max_extend; the sequence has no unpublished tokens (len == computed_len).
-  std::expected<void, OutOfBlocks> extend(SeqId seq, std::span<const Token> tokens, std::vector<CopyOp>& copies);
+  /// Gives `n` more tokens a slot, evicting cold blocks as needed, and adds the forks to `copies`. What the tokens are need not be
+  /// known. On OutOfBlocks nothing has changed.
+  /// REQUIRES: len + n - computed_len <= max_extend; with recurrent layers len == computed_len.
+  std::expected<void, OutOfBlocks> extend(SeqId seq, std::int32_t n, std::vector<CopyOp>& copies);
 
-  /// The step that wrote [computed_len, len) is done: they count as computed, full blocks enter the tree (a block that
-  /// the tree has already is merged: the table is repointed to the tree's), blocks that left a window are dropped.
-  void publish(SeqId seq);
+  /// The step that wrote the next slots is done, and these tokens are in them: they count as computed, full blocks enter the tree (a
+  /// block that the tree has already is merged: the table is repointed to the tree's), blocks that left a window are dropped.
+  /// REQUIRES: tokens.size() <= len - computed_len.
+  void publish(SeqId seq, std::span<const Token> tokens);
 
   /// A second sequence on the same tokens and blocks: samples of one prompt. Copies nothing; takes over one growth and
   /// one fork block of the reservation (beyond n_samples: none is left, and extend() may run out).
   /// REQUIRES: len == computed_len.
   SeqId fork(SeqId seq);
 
-  /// Ends a sequence: its computed tokens stay in the tree, the partial tail included. Tokens appended but not computed
-  /// are dropped, and then the partial tail too: it may be the target of a copy that will never run. Also the way to
-  /// preempt: a later admit() of the same tokens finds them.
+  /// Ends a sequence, whatever its steps in hand are at, or came to: its computed tokens stay in the tree, the partial tail included
+  /// if that can't be the target of a copy that never runs. Also the way to preempt: a later admit() of the same tokens finds
+  /// them.
   void finish(SeqId seq);
 
-  /// Ends a sequence whose step failed: what was published stays; everything since is dropped unpublished.
+  /// Ends a sequence without its partial tail: only what was published stays.
   void abandon(SeqId seq);
 
   /// Takes a sequence's tokens and blocks away from it; the sequence ends. adopt() makes them a sequence again, without
@@ -185,7 +192,7 @@ class Cache {
   Cleared clear();
 
   Lengths lengths(SeqId seq) const;
-  std::span<const Token> tokens(SeqId seq) const;  ///< [len]
+  std::span<const Token> tokens(SeqId seq) const;  ///< [computed_len]
   TableView table(SeqId seq, int group) const;
   TableView table(PinId pin, int group) const;
   std::int32_t reserved(SeqId seq) const;

@@ -167,15 +167,15 @@ Error Check::check_alike(int group, BlockId block, BlockId first) const {
 Error Check::check_sequence(const CacheSequence& seq) {
   const CacheConfig& config = cache_.config;
   if (seq.reserved < 0) return "a negative reservation";
-  if (seq.cached_len > seq.computed_len || seq.computed_len > seq.len()) {
-    return fmt::format("lengths {} <= {} <= {} don't hold", seq.cached_len, seq.computed_len, seq.len());
+  if (seq.cached_len > seq.computed_len || seq.computed_len > seq.len) {
+    return fmt::format("lengths {} <= {} <= {} don't hold", seq.cached_len, seq.computed_len, seq.len);
   }
   if (seq.published != (config.share ? seq.computed_len / bs_ : 0)) {
     return fmt::format("{} blocks published of {} tokens", seq.published, seq.computed_len);
   }
   count(seq.states.now);
   count(seq.states.next);
-  const bool stepping = seq.len() > seq.computed_len;
+  const bool stepping = seq.len > seq.computed_len;
   if (cache_.states.enabled()) {
     if (static_cast<bool>(seq.states.now) != (seq.computed_len > 0)) return "a state without tokens, or none of them";
     const StateRef& written = seq.states.next ? seq.states.next : seq.states.now;
@@ -184,8 +184,8 @@ Error Check::check_sequence(const CacheSequence& seq) {
   }
   for (int g = 0; g < config.n_groups(); ++g) {
     const auto ids = seq.tables[g].ids();
-    if (static_cast<std::int32_t>(ids.size()) != config.blocks_for(seq.len())) {
-      return fmt::format("group {} has {} blocks for {} tokens", g, ids.size(), seq.len());
+    if (static_cast<std::int32_t>(ids.size()) != config.blocks_for(seq.len)) {
+      return fmt::format("group {} has {} blocks for {} tokens", g, ids.size(), seq.len);
     }
     const std::int32_t begin = config.first_needed_block(g, seq.computed_len);
     for (std::int32_t b = 0; b < std::ssize(ids); ++b) {

@@ -19,10 +19,11 @@ struct CacheConfig {
   std::vector<GroupSpec> groups;    ///< group 0 must be kFull. A recurrent one comes last: checked() takes it away
   int state_pages = 0;              ///< set by checked(): pages of one state of the recurrent layers; 0: there are none
   std::int32_t state_stride = 0;    ///< tokens from one kept state to the next, whole blocks; 0: checked() chooses
-  std::int32_t max_extend = 512;    ///< the most tokens one extend() appends to a sequence (a step's prefill chunk)
-  bool share = true;                ///< false: no tree; the pool and everything else stays
-  std::string model;                ///< digest of the model; part of every block's identity
-  std::string layout;               ///< how bytes lie in a block; part of every block's identity
+  std::int32_t max_extend =
+      512;  ///< the most slots of a sequence that are not published: a step's prefill chunk; of two steps where they overlap
+  bool share = true;   ///< false: no tree; the pool and everything else stays
+  std::string model;   ///< digest of the model; part of every block's identity
+  std::string layout;  ///< how bytes lie in a block; part of every block's identity
   HashFn hash = sha256;
 
   int n_groups() const { return static_cast<int>(groups.size()); }
@@ -36,7 +37,7 @@ struct CacheConfig {
   /// The most blocks of a group that a sequence holds at once while its prompt is prefilled up to `blocks` blocks.
   std::int32_t most_held(const GroupSpec& group, std::int32_t blocks) const {
     if (group.kind == GroupKind::kFull) return blocks;
-    // One step writes max_extend tokens while the window before them is still read; both ends may lie inside a block.
+    // Steps in hand write max_extend tokens while the window before them is still read; both ends may lie inside a block.
     return std::min(blocks, blocks_for(group.window + max_extend) + 1);
   }
 

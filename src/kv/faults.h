@@ -20,6 +20,7 @@ enum class Fault : std::uint8_t {
   kEvictInUse,            ///< eviction frees a block that a sequence holds
   kReserveNothing,        ///< admission promises blocks without counting them
   kPublishUnfilled,       ///< a block enters the tree as full with its last slot unwritten
+  kKeepForkedTail,        ///< a tail stays in the tree whose copy may never run
   kPinOneShort,           ///< a pin doesn't hold its last block
   kNoStateNeeded,         ///< a match goes on to where no state stands
   kStateBeyondItsTokens,  ///< a state's own tokens are not compared

@@ -39,11 +39,14 @@ void Publisher::publish_full_blocks(CacheSequence& seq) {
   if (unfilled) seq.tokens.pop_back();
 }
 
-// A sequence must be able to end in any case: if memory runs out, its tail is not kept (false).
+// A sequence must be able to end in any case: its tail is not kept (false) if memory runs out, now or when its last step was
+// published, or if the copy that makes the tail may never run. What a step in flight writes lies behind the computed tokens: whoever
+// takes the tail from the tree copies no more than these.
 bool Publisher::publish_partial_tail(CacheSequence& seq) noexcept {
   const int filled = seq.computed_len % config_.block_size;
   if (!config_.share || filled == 0) return true;
   const std::int32_t b = seq.computed_len / config_.block_size;
+  if (seq.published < b || (seq.tail_forked && !fault(Fault::kKeepForkedTail))) return false;
   try {
     std::vector<BlockId> ids(seq.tables.size());
     std::ranges::transform(seq.tables, ids.begin(), [b](const BlockTable& table) { return table[b]; });
@@ -56,7 +59,8 @@ bool Publisher::publish_partial_tail(CacheSequence& seq) noexcept {
 }
 
 void Publisher::publish_end(CacheSequence& seq) noexcept {
-  if (publish_partial_tail(seq)) keeper_.keep_last(seq);
+  const bool kept = publish_partial_tail(seq);
+  if (kept && seq.len == seq.computed_len) keeper_.keep_last(seq);  // else a step may have written it in place
 }
 
 void Publisher::drop_passed_windows(CacheSequence& seq) {

@@ -1,6 +1,6 @@
 // Publisher: how what a sequence computed enters the tree, step by step and at its end. Not thread safe.
 //
-// When memory runs out (std::bad_alloc): publish_step() leaves a sequence that can only be abandoned; publish_end() keeps less.
+// When memory runs out (std::bad_alloc): publish_step() leaves a sequence that can only end; publish_end() keeps less.
 #pragma once
 
 #include "kv/block_pool.h"
@@ -17,7 +17,7 @@ class Publisher {
   Publisher(const CacheConfig& config, BlockPool& pool, PrefixTree& tree, Budget& budget, StateKeeper& keeper)
       : config_(config), pool_(pool), tree_(tree), budget_(budget), keeper_(keeper) {}
 
-  /// computed_len has grown: full blocks enter the tree (one that the tree has already is merged: the table is repointed to the
+  /// Tokens were computed, computed_len has grown: full blocks enter the tree (one that the tree has already is merged: the table is repointed to the
   /// tree's), a state stays if it is to be kept, and blocks that left a window are dropped.
   void publish_step(CacheSequence& seq);
 

@@ -11,9 +11,9 @@ namespace coppice::kv {
 
 std::int32_t StateKeeper::next(const CacheSequence& seq) const {
   if (!states_.enabled() || !config_.share) return kNone;
-  std::int32_t next = (seq.len() / config_.state_stride + 1) * config_.state_stride;
+  std::int32_t next = (seq.len / config_.state_stride + 1) * config_.state_stride;
   for (const std::int32_t position : seq.states.kept) {
-    if (position > seq.len()) next = std::min(next, position);
+    if (position > seq.len) next = std::min(next, position);
   }
   return next;
 }

@@ -23,8 +23,8 @@ class IntegrityWatchTest : public ::testing::Test {
     ASSERT_TRUE(seq);
     std::vector<kv::CopyOp> copies;
     const auto cached = static_cast<std::size_t>(cache_.lengths(*seq).cached_len);
-    ASSERT_TRUE(cache_.extend(*seq, std::span(tokens).subspan(cached), copies));
-    cache_.publish(*seq);
+    ASSERT_TRUE(cache_.extend(*seq, static_cast<std::int32_t>(tokens.size() - cached), copies));
+    cache_.publish(*seq, std::span(tokens).subspan(cached));
     cache_.finish(*seq);
   }
 

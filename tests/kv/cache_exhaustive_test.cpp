@@ -21,6 +21,8 @@ enum class Do {
   kSpeak,    ///< the rest of the prompt, then 0
   kDiverge,  ///< one token 1
   kStep,
+  kSubmit,
+  kCollect,
   kFailStep,
   kFork,
   kFinish,
@@ -39,7 +41,7 @@ const std::array<Tokens, 3> kPrompts = {{{0, 1, 0}, {0, 1, 1, 0}, {0, 0}}};
 
 class Game {
  public:
-  explicit Game(const kv::CacheConfig& config) : rig_(config, /*verify_each=*/false) {}
+  Game(const kv::CacheConfig& config, bool ahead) : rig_(config, /*verify_each=*/false), ahead_(ahead) {}
   KvRig& rig() { return rig_; }
 
   std::vector<Move> moves() const {
@@ -51,10 +53,11 @@ class Game {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (!places_[i]) continue;
       const Story& story = rig_.live().at(*places_[i]);
-      const bool at_rest = story.writes.empty();
-      if (at_rest) {
+      if (story.writes.empty()) {
         result.push_back({Do::kSpeak, i});
         if (story.len() >= story.prompt_len) result.push_back({Do::kDiverge, i});
+      }
+      if (story.at_rest()) {
         if (free_place() && story.forks_left > 0 && story.len() > 0) result.push_back({Do::kFork, i});
         if (!set_ && story.len() > 0) result.push_back({Do::kDetach, i});
       } else {
@@ -62,10 +65,13 @@ class Game {
       }
       result.push_back({Do::kFinish, i});
     }
+    const bool flies = rig_.in_flight() > 0;
     if (rig_.step_in_hand()) {
-      result.push_back({Do::kStep});
-      result.push_back({Do::kFailStep});
+      if (!ahead_) result.push_back({Do::kStep});
+      if (ahead_ && rig_.in_flight() < 2) result.push_back({Do::kSubmit});
     }
+    if (flies) result.push_back({Do::kCollect});
+    if (flies || rig_.step_in_hand()) result.push_back({Do::kFailStep});
     if (set_) result.push_back({Do::kDrop});
     return result;
   }
@@ -83,6 +89,12 @@ class Game {
         break;
       case Do::kStep:
         rig_.run_step();
+        break;
+      case Do::kSubmit:
+        rig_.submit(/*runs_at_once=*/false);
+        break;
+      case Do::kCollect:
+        rig_.collect();
         break;
       case Do::kFailStep:
         rig_.fail_step(/*copies_done=*/false);
@@ -139,14 +151,15 @@ class Game {
   }
 
   KvRig rig_;
+  bool ahead_;  ///< steps are submitted and collected
   std::array<std::optional<SeqId>, 3> places_;
   std::array<Tokens, 3> prompts_;
   std::optional<kv::DetachedId> set_;
 };
 
 std::string to_text(const std::vector<Move>& moves) {
-  static constexpr const char* kNames[] = {"admit",  "speak",   "diverge", "step",  "fail_step", "fork",
-                                           "finish", "abandon", "detach",  "adopt", "drop"};
+  static constexpr const char* kNames[] = {"admit", "speak",  "diverge", "step",   "submit", "collect", "fail_step",
+                                           "fork",  "finish", "abandon", "detach", "adopt",  "drop"};
   std::string text;
   for (const Move& m : moves) text += fmt::format("{}({}) ", kNames[static_cast<int>(m.what)], m.which);
   return text;
@@ -154,6 +167,7 @@ std::string to_text(const std::vector<Move>& moves) {
 
 struct Search {
   kv::CacheConfig config;
+  bool ahead = false;
   std::size_t depth = 0;
   std::int64_t sequences = 0;
   std::string failure;
@@ -161,7 +175,7 @@ struct Search {
 
   // Replays the path, verifies, and goes on with every move that is possible then.
   void visit() {
-    Game game(config);
+    Game game(config, ahead);
     for (std::size_t i = 0; i < path.size(); ++i) {
       if (i + 1 == path.size()) game.rig().verify();  // the last operation is checked against fresh figures
       game.make(path[i]);
@@ -189,13 +203,14 @@ struct Board {
   std::size_t depth;
   bool chunked = false;
   int state_pages = 0;  ///< > 0: recurrent layers, too; the pool has no more blocks for them
+  bool ahead = false;   ///< a device works ahead
 };
 
 class CacheExhaustiveTest : public testing::TestWithParam<Board> {};
 
 TEST_P(CacheExhaustiveTest, EverySequenceOfOperations) {
   const Board& board = GetParam();
-  Search search{.depth = board.depth - (kSanitized ? 2 : 0)};
+  Search search{.ahead = board.ahead, .depth = board.depth - (kSanitized ? 2 : 0)};
   search.config.block_size = 2;
   search.config.groups = {{.kind = kv::GroupKind::kFull, .layers = {0}}};
   if (board.window > 0) {
@@ -220,7 +235,9 @@ INSTANTIATE_TEST_SUITE_P(Boards, CacheExhaustiveTest,
                                          Board{"FiveBlocksWindowThree", 5, 3, 8},
                                          Board{"SixBlocksChunksOfTwo", 6, 2, 8, true},
                                          Board{"SixBlocksStates", 6, 0, 8, false, 1},
-                                         Board{"TenBlocksStatesOfTwo", 10, 0, 7, false, 2}),
+                                         Board{"TenBlocksStatesOfTwo", 10, 0, 7, false, 2},
+                                         Board{"FiveBlocksAhead", 5, 0, 8, false, 0, true},
+                                         Board{"SixBlocksWindowTwoAhead", 6, 2, 8, false, 0, true}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -109,6 +109,7 @@ constexpr Deliberate kFaults[] = {
     {"EvictionOfABlockInUse", kv::Fault::kEvictInUse},
     {"ReservationNotCounted", kv::Fault::kReserveNothing},
     {"UnfilledBlockPublished", kv::Fault::kPublishUnfilled},
+    {"ForkKeptWithoutItsCopy", kv::Fault::kKeepForkedTail},
     {"PinWithoutItsLastBlock", kv::Fault::kPinOneShort},
     {"MatchWithoutAState", kv::Fault::kNoStateNeeded},
     {"StateOfOtherTokens", kv::Fault::kStateBeyondItsTokens},

@@ -19,8 +19,8 @@ std::uint64_t make_seed() {
 class CacheRandomTest : public testing::TestWithParam<int> {};
 
 TEST_P(CacheRandomTest, AgreesWithTheDouble) {
-  constexpr std::int64_t kOperations = kSanitized ? 80'000 : 110'000;  // for each group set
-  constexpr std::int64_t kMetAtLeast = kSanitized ? 350 : 500;         // as many, in proportion
+  constexpr std::int64_t kOperations = kSanitized ? 110'000 : 150'000;  // for each group set
+  constexpr std::int64_t kMetAtLeast = kSanitized ? 350 : 500;          // as many, in proportion
   constexpr std::int64_t kLaterMetAtLeast = kSanitized ? 700 : 1'000;
   const std::uint64_t seed = make_seed();
   fmt::print("COPPICE_SEED={}\n", seed);

@@ -114,9 +114,10 @@ class Script {
     std::vector<kv::CopyOp> copies;
     try {
       const Counting counting;
-      if (cache_.extend(seq, std::span(wanted).subspan(len, n), copies)) cache_.publish(seq);
+      const auto next = std::span(wanted).subspan(len, n);
+      if (cache_.extend(seq, static_cast<std::int32_t>(n), copies)) cache_.publish(seq, next);
     } catch (const std::bad_alloc&) {
-      end(seq, false);
+      end(seq, pick(0, 1) == 0);
     }
   }
 

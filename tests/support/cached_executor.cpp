@@ -30,7 +30,8 @@ kv::SeqId CachedExecutor::start(std::span<const kv::Token> prompt, int chunk, st
 
 std::vector<Row> CachedExecutor::step(const std::vector<Part>& parts) {
   executor::Batch b;
-  for (const Part& part : parts) EXPECT_TRUE(cache_.extend(part.seq, part.tokens, b.copies).has_value());
+  for (const Part& part : parts)
+    EXPECT_TRUE(cache_.extend(part.seq, static_cast<std::int32_t>(part.tokens.size()), b.copies).has_value());
   for (const Part& part : parts) {
     const std::int32_t first = cache_.lengths(part.seq).computed_len;
     executor::BatchSequence s{.n_rows = static_cast<int>(part.tokens.size()), .first_position = first};
@@ -46,7 +47,7 @@ std::vector<Row> CachedExecutor::step(const std::vector<Part>& parts) {
   const executor::Logits logits = executor_.forward(b);
   std::vector<Row> rows;
   for (std::size_t i = 0; i < b.logit_rows.size(); ++i) rows.emplace_back(logits.row(i).begin(), logits.row(i).end());
-  for (const Part& part : parts) cache_.publish(part.seq);
+  for (const Part& part : parts) cache_.publish(part.seq, part.tokens);
   EXPECT_EQ(cache_.check_integrity(), "");
   return rows;
 }

@@ -51,12 +51,13 @@ class Episode {
     const Shape shape{.groups = run.groups, .block_size = bs_, .constant_hash = dice.chance(25)};
     kv::CacheConfig config = make_config(shape, per_group);
     config.share = !dice.chance(3);
+    ahead_ = dice.chance(config.groups.back().kind == kv::GroupKind::kRecurrent ? 30 : 65);
     config.max_extend = (dice.chance(50) ? 3 : 1) * bs_;
     chunk_ = config.max_extend;
     vocabulary_ = static_cast<int>(dice.between(2, 4));
     longest_ = std::min(6, per_group) * bs_;
-    what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}", per_group, vocabulary_,
-                        config.share, shape.constant_hash);
+    what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}, ahead {}", per_group,
+                        vocabulary_, config.share, shape.constant_hash, ahead_);
     rig_.emplace(std::move(config));
     rig_->store().set_fault(run.store_fault);
     rig_->trust_integrity(run.check_integrity);
@@ -77,7 +78,7 @@ class Episode {
     const std::int64_t roll = dice_.below(108);
     if (roll < 10) return start();
     if (roll < 52) return extend();
-    if (roll < 72) return dice_.chance(4) ? fail_step() : rig_->run_step();
+    if (roll < 72) return dice_.chance(ahead_ ? 6 : 4) ? fail_step() : step();
     if (roll < 80) return fork();
     if (roll < 83) return end(false);
     if (roll < 86) return end(true);
@@ -136,7 +137,12 @@ class Episode {
     }
     return suited.empty() ? nullptr : dice_.one_of(suited);
   }
-  static bool at_rest(const Story& s) { return s.writes.empty(); }
+  static bool at_rest(const Story& s) { return s.at_rest(); }
+  // States are of one step at a time.
+  bool grows(const Story& s) const {
+    const bool has_states = rig_->cache().config().state_pages > 0;
+    return s.writes.empty() && s.len() - s.computed < chunk_ && (s.at_rest() || !has_states);
+  }
   std::optional<SeqId> any_live() {
     const auto* found = pick([](const Story&) { return true; });
     return found == nullptr ? std::nullopt : std::optional(found->first);
@@ -155,9 +161,12 @@ class Episode {
   void start() {
     if (rig_->live().size() >= 8) return end(false);
     if (!probes_.empty() && dice_.chance(60) && refill(dice_.one_of(probes_).text)) return;
-    if (!waiting_.empty() && dice_.chance(60)) return resume();
+    if (!waiting_.empty() && dice_.chance(60)) {
+      resume();
+      return;
+    }
     // A twin of somebody who runs: followers in flight, blocks computed twice.
-    if (const auto twin = any_live(); twin && dice_.chance(40)) {
+    if (const auto twin = any_live(); twin && dice_.chance(ahead_ ? 70 : 40)) {
       const Tokens script = scripts_[*twin];
       if (admit({rig_->live().at(*twin).ns, script},
                 dice_.chance(50) ? size(script) : dice_.between(1, size(script)))) {
@@ -186,17 +195,21 @@ class Episode {
   static std::int64_t size(const Tokens& tokens) { return static_cast<std::int64_t>(tokens.size()); }
 
   void extend() {
-    const auto* found = pick(at_rest);
-    if (found == nullptr) return rig_->run_step();
-    const SeqId seq = found->first;
-    const std::int32_t len = found->second.len();
+    const auto* found = pick([&](const Story& s) { return grows(s); });
+    if (found == nullptr) return ahead_ && rig_->in_flight() > 0 ? rig_->collect() : step();
+    grow(*found);
+  }
+
+  void grow(const std::pair<const SeqId, Story>& one) {
+    const SeqId seq = one.first;
+    const std::int32_t len = one.second.len();
     if (len >= longest_) return end(false);
     Tokens& script = scripts_[seq];
-    const bool prefill = len < found->second.prompt_len;
-    std::int64_t n =
-        prefill ? dice_.between(1, dice_.chance(50) ? chunk_ : bs_) : dice_.between(1, dice_.chance(65) ? 2 : 2 * bs_);
-    if (prefill) n = std::min<std::int64_t>(n, found->second.prompt_len - len);
-    n = std::min<std::int64_t>({n, longest_ - len, chunk_});
+    const bool prefill = len < one.second.prompt_len;
+    std::int64_t n = prefill ? dice_.between(1, dice_.chance(50) ? chunk_ : bs_)
+                             : dice_.between(1, dice_.chance(ahead_ ? 40 : 65) ? 2 : 2 * bs_);
+    if (prefill) n = std::min<std::int64_t>(n, one.second.prompt_len - len);
+    n = std::min<std::int64_t>({n, longest_ - len, chunk_ - (len - one.second.computed)});
     // As the engine does, mostly: a step ends where a state is kept.
     if (dice_.chance(60)) n = std::min<std::int64_t>(n, rig_->cache().next_state(seq) - len);
     while (size(script) < len + n) script.push_back(noise(1)[0]);
@@ -206,6 +219,13 @@ class Episode {
     if (!rig_->failure().empty()) return;
     if (rig_->cache().stats().evictions != evictions) after_eviction();
     if (!extended && dice_.chance(50)) preempt(rig_->live().rbegin()->first, false);  // the youngest
+  }
+
+  // In some episodes a device works ahead.
+  void step() {
+    if (!ahead_) return rig_->run_step();
+    if (rig_->in_flight() < 2 && dice_.chance(60)) return rig_->submit(dice_.chance(30));
+    if (rig_->in_flight() > 0) rig_->collect();
   }
 
   void fail_step() {
@@ -237,23 +257,30 @@ class Episode {
   }
 
   void preempt(std::optional<SeqId> seq, bool may_resume_now) {
+    const auto* flying = ahead_ && may_resume_now ? pick([](const Story& s) { return !s.at_rest(); }) : nullptr;
+    if (flying != nullptr) seq = flying->first;
     if (!seq || rig_->live().at(*seq).len() == 0) return;
     const Story& story = rig_->live().at(*seq);
     waiting_.push_back({{story.ns, scripts_[*seq]}, story.len()});
     if (size(waiting_.back().text.tokens) < story.len()) waiting_.back().text.tokens = story.tokens;
     scripts_.erase(*seq);
+    const bool flies = !story.at_rest();
     rig_->finish(*seq);
-    if (may_resume_now && dice_.chance(50)) resume();
+    if (!may_resume_now || !dice_.chance(flies ? 95 : 50)) return;
+    if (flies) std::swap(waiting_.front(), waiting_.back());
+    // While the step runs that wrote behind its tail somebody takes that.
+    if (resume() && flies && rig_->live().rbegin()->second.len() < longest_) grow(*rig_->live().rbegin());
   }
 
-  void resume() {
+  bool resume() {
     const Waiting back = waiting_.front();
-    if (!admit(back.text, back.len)) return;
+    if (!admit(back.text, back.len)) return false;
     waiting_.pop_front();
-    if (!rig_->failure().empty()) return;
-    if (rig_->live().rbegin()->second.cached == 0) return;
+    if (!rig_->failure().empty()) return false;
+    if (rig_->live().rbegin()->second.cached == 0) return true;
     rig_->count(Transition::kPreemptAndResume);
     if (rig_->cache().config().state_pages > 0) rig_->count(Transition::kStateRestored);
+    return true;
   }
 
   void detach() {
@@ -354,6 +381,7 @@ class Episode {
   int vocabulary_ = 2;
   int longest_ = 0;
   int chunk_ = 0;  ///< max_extend
+  bool ahead_ = false;
   std::optional<KvRig> rig_;
   std::string what_;
   bool quiet_ = false;

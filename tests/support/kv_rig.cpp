@@ -102,7 +102,8 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens) {
   const bool state_stood = has_states() && story.len() > 0 && cache_.match(story.tokens, story.ns) == story.len();
   const auto n = static_cast<std::int32_t>(tokens.size());
 
-  if (!cache_.extend(seq, tokens, copies_)) {
+  if (!story.at_rest()) count(Transition::kExtendedAhead);
+  if (!cache_.extend(seq, n, copies_)) {
     count(Transition::kOutOfBlocks);
     check_out_of_blocks(seq, before, n, stats);
     if (copies_.size() != old_copies) fail("OutOfBlocks, but copies were planned");
@@ -128,42 +129,6 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens) {
   return true;
 }
 
-void KvRig::run_step() {
-  if (!failure_.empty()) return;
-  StoreStep step{.copies = std::exchange(copies_, {})};
-  std::vector<SeqId> writers;
-  for (auto& [seq, story] : live_) {
-    if (story.writes.empty()) continue;
-    writers.push_back(seq);
-    step.writes.insert(step.writes.end(), story.writes.begin(), story.writes.end());
-    step.states.insert(step.states.end(), story.state.begin(), story.state.end());
-    story.writes.clear();
-    story.state.clear();
-  }
-  if (const std::string why = store_.run(step); !why.empty()) fail(why);
-  for (const SeqId seq : writers) publish(seq);
-}
-
-void KvRig::fail_step(bool copies_done) {
-  if (!failure_.empty()) return;
-  StoreStep step{.copies = std::exchange(copies_, {})};
-  if (!copies_done) step.copies.clear();
-  std::vector<SeqId> writers;
-  for (auto& [seq, story] : live_) {
-    if (story.writes.empty()) continue;
-    writers.push_back(seq);
-    step.writes.insert(step.writes.end(), story.writes.begin(), story.writes.end());
-    step.states.insert(step.states.end(), story.state.begin(), story.state.end());
-    if (!story.state.empty()) count(Transition::kStateFailed);
-  }
-  if (const std::string why = store_.run_failed(step); !why.empty()) fail(why);
-  for (const SeqId seq : writers) live_.at(seq).broken = true;
-  for (const SeqId seq : writers) {
-    count(Transition::kFailedStep);
-    abandon(seq);
-  }
-}
-
 // A partial tail that this history is about to extend in the tree.
 void KvRig::note_partials(const Story& story, std::int32_t until) {
   const auto tokens = std::span(story.tokens).first(static_cast<std::size_t>(until));
@@ -172,17 +137,20 @@ void KvRig::note_partials(const Story& story, std::int32_t until) {
   if (partials_.erase(story.history[static_cast<std::size_t>(known) - 1]) > 0) count(Transition::kPartialReplaced);
 }
 
-void KvRig::publish(SeqId seq) {
+void KvRig::publish(SeqId seq, std::int32_t n) {
   if (!begin("publish")) return;
   Story& story = live_.at(seq);
   const Tables before = tables(seq);
   const std::int32_t old_published = story.published;
-  const std::int32_t full = story.len() / config_.block_size * config_.block_size;
+  const std::int32_t computed = story.computed + n;
+  const std::int32_t full = computed / config_.block_size * config_.block_size;
   if (full > old_published) note_partials(story, full);
-  cache_.publish(seq);
-  story.computed = story.len();
+  const auto tokens = std::span(story.tokens).first(static_cast<std::size_t>(computed));
+  cache_.publish(seq, tokens.last(static_cast<std::size_t>(n)));
+  story.computed = computed;
+  story.tail_forked = false;
   story.published = full;
-  if (config_.share) known_.add(story.ns, std::span(story.tokens).first(static_cast<std::size_t>(full)));
+  if (config_.share) known_.add(story.ns, tokens.first(static_cast<std::size_t>(full)));
   check_published(seq, before, old_published);
   note_kept_state(seq, story);
   end();
@@ -230,25 +198,32 @@ void KvRig::note_end(SeqId seq) {
   if (copies && !story.writes.empty()) count(Transition::kPreemptWithCopy);
 }
 
-// With tokens in the step in hand the partial tail is not published: it may be the target of a copy that never runs.
+// The partial tail is kept unless it may be the target of a copy that never runs.
 void KvRig::finish(SeqId seq) {
   if (!begin("finish")) return;
   note_end(seq);
   const Story& story = live_.at(seq);
-  const bool whole = story.writes.empty();
-  if (whole) publish_all(story);
+  const std::int32_t tail = story.computed % config_.block_size;
+  if (tail != 0 && story.tail_forked) count(Transition::kForkUnpublished);
+  if (!story.tail_forked) {
+    if (tail != 0 &&
+        written_in_flight(cache_.table(seq, 0).blocks[static_cast<std::size_t>(story.computed / config_.block_size)]))
+      count(Transition::kEndedInFlight);
+    publish_all(story);
+  }
   cache_.finish(seq);
-  if (whole) note_last_state(story);
+  if (story.at_rest()) note_last_state(story);
   live_.erase(seq);
   end();
 }
 
 // The double's half of finish() and detach(): all computed tokens become known, the partial tail included.
 void KvRig::publish_all(const Story& story) {
-  if (!config_.share || story.len() == 0) return;
-  note_partials(story, story.len());
-  known_.add(story.ns, story.tokens);
-  if (story.len() % config_.block_size != 0) partials_.insert(story.history.back());
+  if (!config_.share || story.computed == 0) return;
+  note_partials(story, story.computed);
+  known_.add(story.ns, std::span(story.tokens).first(static_cast<std::size_t>(story.computed)));
+  if (story.computed % config_.block_size != 0)
+    partials_.insert(story.history[static_cast<std::size_t>(story.computed) - 1]);
 }
 
 void KvRig::abandon(SeqId seq) {
@@ -357,8 +332,9 @@ void KvRig::drain() {
   std::vector<kv::CopyOp> copies;
   for (std::size_t at = 0; at < prompt.size(); at += chunk) {
     const auto part = std::span(prompt).subspan(at, std::min(chunk, prompt.size() - at));
-    if (!cache_.extend(*seq, part, copies)) return fail("a prompt that was admitted alone ran out of blocks");
-    cache_.publish(*seq);
+    if (!cache_.extend(*seq, static_cast<std::int32_t>(part.size()), copies))
+      return fail("a prompt that was admitted alone ran out of blocks");
+    cache_.publish(*seq, part);
   }
   if (!copies.empty()) fail("a lone prompt forked");
   cache_.finish(*seq);

@@ -3,15 +3,18 @@
 // first thing found wrong is kept in words (failure()); later operations do nothing. Not thread safe.
 //
 // A step is what the engine makes of it: extend() any number of sequences, then run_step(): copies in order,
-// writes, publish() of each. Everything else may happen between an extend() and its run_step().
+// writes, publish() of each. Everything else may happen between an extend() and its run_step(). Or submit() and, later, collect(),
+// with other steps in between: a device runs each of them when it likes, in their order.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "kv/cache.h"
@@ -30,6 +33,7 @@ struct Story {
   std::int32_t matched = 0;     ///< at admission: what no query behind it sees was not taken
   std::int32_t prompt_len = 0;  ///< its reservation carries it here and one token further
   bool broken = false;          ///< its step failed: nothing since the last publish can be read
+  bool tail_forked = false;     ///< by a step that is not published
   int forks_left = 0;
   kv::BlockId once_shared_tail = kv::kNullBlock;  ///< group 0's
   std::vector<RowWrite> writes;                   ///< of the step in hand
@@ -37,6 +41,7 @@ struct Story {
   std::vector<std::int32_t> wanted_states;        ///< positions, besides every stride
 
   std::int32_t len() const { return static_cast<std::int32_t>(tokens.size()); }
+  bool at_rest() const { return computed == len(); }
 };
 
 using Tables = std::vector<std::vector<kv::BlockId>>;  ///< [group][block index]
@@ -60,8 +65,14 @@ class KvRig {
   // Operations of Cache, each with its checks. nullopt and false: the cache refused.
   std::optional<kv::SeqId> admit(std::span<const kv::Token> prompt, const kv::Namespace& ns = {}, int n_samples = 1);
   bool extend(kv::SeqId seq, std::span<const kv::Token> tokens);
+  /// Submits the step in hand; the device runs it at once, or just before it is collected.
+  void submit(bool runs_at_once);
+  /// Waits for the oldest step that was submitted, and publishes it. REQUIRES: in_flight() > 0.
+  void collect();
+  std::size_t in_flight() const { return flights_.size(); }
+  /// Submits the step in hand and collects all.
   void run_step();
-  /// The executor threw, before or after the copies: every sequence with tokens in the step is abandoned.
+  /// The executor threw, before or after the copies of the oldest step: every sequence with tokens in that or one behind it ends.
   void fail_step(bool copies_done);
   kv::SeqId fork(kv::SeqId seq);
   void finish(kv::SeqId seq);
@@ -102,6 +113,12 @@ class KvRig {
   std::vector<Row> stored_rows(kv::SeqId seq, int group) const;
 
  private:
+  struct Flight {
+    StoreStep step;
+    std::vector<std::pair<kv::SeqId, std::int32_t>> parts;  // tokens of each
+    bool ran = false;
+  };
+
   bool begin(const char* operation);  ///< false once something failed
   void end();
   void fail(const std::string& why);
@@ -112,11 +129,16 @@ class KvRig {
   int first_alike(int group) const;
   Tables tables(kv::SeqId seq) const;
   void plan_writes(kv::SeqId seq, Story& story, std::int32_t first);
-  void publish(kv::SeqId seq);
+  void publish(kv::SeqId seq, std::int32_t n);
   void note_partials(const Story& story, std::int32_t until);
   void note_end(kv::SeqId seq);
   void publish_all(const Story& story);
   bool window_moved(kv::SeqId seq) const;
+
+  // Steps (kv_rig_steps.cpp).
+  void run(Flight& flight);
+  bool copies_pending() const;
+  bool written_in_flight(kv::BlockId block) const;
 
   // States of recurrent layers (kv_rig_states.cpp).
   bool has_states() const { return config_.state_pages > 0; }
@@ -157,6 +179,7 @@ class KvRig {
   std::map<kv::PinId, PinStory> pins_;
   bool cleared_ = false;
   std::vector<kv::CopyOp> copies_;  // of the step in hand
+  std::deque<Flight> flights_;      // submitted, the oldest first
   KnownPrefixes known_;
   std::unordered_set<std::uint64_t> partials_;     // history hashes at the ends of published partial tails
   std::unordered_set<std::uint64_t> kept_states_;  // history hashes of the prefixes that states were ever kept of

@@ -130,6 +130,8 @@ void KvRig::check_extended(SeqId seq, const Tables& before, std::size_t old_copi
       const auto planned = std::span(copies_).subspan(old_copies);
       if (std::ranges::count(planned, wanted) != 1) return fail(fmt::format("group {}: no copy for its fork", g));
       ++expected_copies;
+      story.tail_forked = true;
+      if (g == 0 && written_in_flight(before[g][i])) count(Transition::kTailTakenAhead);
     }
     if (len % bs == 0) continue;
     const BlockId old_tail = before[g][tail];
@@ -170,6 +172,7 @@ void KvRig::check_published(SeqId seq, const Tables& before, std::int32_t old_pu
     }
   }
   if (merged) count(Transition::kMergedAtPublish);
+  if (merged && !story.at_rest()) count(Transition::kMergedAhead);
 }
 
 void KvRig::verify_figures() {
@@ -227,7 +230,8 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
     return fail(fmt::format("lengths {} <= {} <= {}, expected computed {} of {}", lengths.cached_len,
                             lengths.computed_len, lengths.len, story.computed, story.len()));
   }
-  if (!std::ranges::equal(cache_.tokens(seq), story.tokens)) return fail("the sequence's tokens changed");
+  if (!std::ranges::equal(cache_.tokens(seq), std::span(story.tokens).first(static_cast<std::size_t>(story.computed))))
+    return fail("the sequence's tokens changed");
   const std::int32_t bs = config_.block_size;
   for (int g = 0; g < n_groups(); ++g) {
     const kv::TableView table = cache_.table(seq, g);
@@ -248,7 +252,7 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
                                 there ? "held" : "dropped", start));
       }
     }
-    if (!copies_.empty() || story.broken) continue;  // contents are settled when the step is run
+    if (copies_pending() || story.broken) continue;  // contents are settled when the step is run
     for (std::int32_t p = start; p < story.computed; ++p) {
       const auto at = static_cast<std::size_t>(p);
       const Row wanted{story.tokens[at], p, g, 1, story.history[at]};

@@ -38,7 +38,13 @@ const char* to_text(Transition t) {
       "state missing",
       "state without room",
       "state's step failed",
-      "cache cleared"};
+      "cache cleared",
+      "extended ahead",
+      "merged ahead",
+      "ended in flight",
+      "fork unpublished",
+      "tail taken ahead",
+      "failed ahead"};
   return kNames[static_cast<std::size_t>(t)];
 }
 

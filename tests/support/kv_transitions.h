@@ -22,7 +22,7 @@ enum class Transition : std::uint8_t {
   kHoleHit,           ///< a match shortened by a hole
   kOutOfBlocks,       ///< extend() refused
   kRefused,           ///< admit() refused
-  kFailedStep,        ///< abandon() after a broken step
+  kFailedStep,        ///< finish() after a broken step
   kAdoptShared,       ///< adopt() of a set that others hold too
   kHoleFilledAlike,   ///< who computes a block again fills the holes of all groups of a window
   kPinned,            ///< pin() took blocks
@@ -44,6 +44,12 @@ enum class Transition : std::uint8_t {
   kStateNoRoom,       ///< a state was not kept, without room for the next one
   kStateFailed,       ///< a step broke that wrote a state
   kCleared,           ///< clear() threw blocks out while pins or sequences held others
+  kExtendedAhead,     ///< extend() while the sequence's last step was not published
+  kMergedAhead,       ///< a block was merged at publish() that a step in flight reads
+  kEndedInFlight,     ///< a tail was kept while a step in flight wrote behind it
+  kForkUnpublished,   ///< a tail was not kept: its copy was not known to have run
+  kTailTakenAhead,    ///< a copy of a tail was planned while a step in flight wrote behind that
+  kFailedAhead,       ///< a step failed, and the one behind it, with rows of one sequence in both
   kCount
 };
 const char* to_text(Transition t);
