@@ -30,7 +30,7 @@ class EngineRuns:
     def _peer(self, command, side):
         """Tokens a second."""
         program, *arguments = command
-        common = [side.program / program, "-m", self.args.model, "-t", self.args.threads, *side.options, *arguments]
+        common = [side.program / program, "-m", self.args.model, "-t", self.args.threads, *arguments, *side.options]
         if program == "llama-bench":
             return statistics.median(json.loads(output_of([*common, "-r", self.args.repeat, "-o", "json"]))[0]["samples_ts"])
         lines = output_of([*common, "--output-format", "jsonl"]).splitlines()

@@ -25,7 +25,7 @@ class Side:
 
 
 def _peer(build, folder, flash, unified, slots=0, more=""):
-    options = ("-fa", flash, *filter(None, (unified, more)))
+    options = ("-fa", flash, *filter(None, (unified, *more.split())))
     name = ", ".join(filter(None, (build, f"-fa {flash}", unified, more, f"-np {slots}" if slots else "")))
     return Side(name, folder, options, True, slots)
 
@@ -38,8 +38,8 @@ def peers_of(load, builds):
                 for unified, more in itertools.product(UNIFIED if slots > 1 else ("",), load.peer_options):
                     yield _peer(build, folder, flash, unified, slots, more)
         elif any(row.peer for row in load.rows):
-            for unified in UNIFIED if load.streams > 1 else ("",):
-                yield _peer(build, folder, flash, unified)
+            for unified, more in itertools.product(UNIFIED if load.streams > 1 else ("",), load.peer_options):
+                yield _peer(build, folder, flash, unified, more=more)
 
 
 def others_of(load, coppice, before, builds):
