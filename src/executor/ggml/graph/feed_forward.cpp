@@ -11,7 +11,7 @@ namespace coppice::executor {
 namespace {
 
 ggml_tensor* behind(GraphBuilder& b, ggml_tensor* y, model::TensorId norm) {
-  return norm == model::kNoTensor ? y : rms_norm(b, y, norm);
+  return norm == model::kNoTensor ? y : rms_norm(b, y, norm, b.parts.spec->norm_eps_behind);
 }
 
 /// What experts make of the layer's x; `read` is what the feed-forward beside them reads.
