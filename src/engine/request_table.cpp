@@ -2,17 +2,14 @@
 
 #include <algorithm>
 #include <cassert>
-#include <chrono>
 #include <iterator>
 #include <memory>
+
+#include "engine/stopwatch.h"
 
 namespace coppice::engine {
 
 namespace {
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Adds the text held back to the sample's last piece.
 void flush_into(sampling::Piece& last, sampling::Generation& generation) {

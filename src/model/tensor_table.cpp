@@ -12,7 +12,7 @@ namespace coppice::model {
 
 namespace {
 
-constexpr std::int32_t kF32 = 0;  // GGUF tensor type
+constexpr std::int32_t kTypeF32 = 0;  // GGUF tensor type
 
 /// Without the last dimensions that are 1: files have them or not.
 std::span<const std::int64_t> significant(std::span<const std::int64_t> shape) {
@@ -37,7 +37,7 @@ TensorId TensorTable::require(const std::string& name, const std::vector<std::in
 TensorId TensorTable::require_f32(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const TensorId id = require(name, shape);
   const std::int32_t type = file_.tensors()[static_cast<std::size_t>(id)].type;
-  if (type == kF32) return id;
+  if (type == kTypeF32) return id;
   throw LoadError(
       fmt::format("{}: tensor {} has the type {} where F32 is needed", file_.path(), name, tensor_type_name(type)));
 }
@@ -51,7 +51,7 @@ TensorId TensorTable::optional(const std::string& name, const std::vector<std::i
     throw LoadError(fmt::format("{}: tensor {} has the shape [{}] where [{}] is needed", file_.path(), name,
                                 fmt::join(t.shape, ", "), fmt::join(shape, ", ")));
   }
-  if (wanted.size() == 1 ? t.type != kF32 : !holds_weights(t.type)) {
+  if (wanted.size() == 1 ? t.type != kTypeF32 : !holds_weights(t.type)) {
     throw LoadError(fmt::format("{}: tensor {} has the type {} where {} is needed", file_.path(), name,
                                 tensor_type_name(t.type), wanted.size() == 1 ? "F32" : "one of weights"));
   }
@@ -66,7 +66,7 @@ LinearSpec TensorTable::linears(const std::string& name, std::int64_t n_in, std:
   const LinearSpec all{require(name + ".weight", {n_in, n_out, n}), optional(name + ".bias", {n_out, n})};
   if (all.bias == kNoTensor) return all;
   const TensorInfo& bias = file_.tensors()[static_cast<std::size_t>(all.bias)];
-  if (bias.type == kF32) return all;
+  if (bias.type == kTypeF32) return all;
   throw LoadError(fmt::format("{}: tensor {} has the type {} where F32 is needed", file_.path(), bias.name,
                               tensor_type_name(bias.type)));
 }

@@ -10,7 +10,6 @@ namespace coppice::sampling {
 
 namespace {
 
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr std::size_t kBlock = LogitScan::kBlock;
 // Sixteen floats at once: the compiler makes one, two or four registers of them. Spelled out, because it may not
 // reorder float sums and maxima itself.

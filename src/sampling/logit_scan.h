@@ -9,12 +9,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "kv/types.h"
 
 namespace coppice::sampling {
+
+inline constexpr float kNone = -std::numeric_limits<float>::infinity();  ///< the logit of a token that cannot be drawn
 
 struct Candidate {
   kv::Token token = 0;

@@ -11,7 +11,6 @@ namespace coppice::sampling {
 
 namespace {
 
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 /// Thresholds on logits are lower bounds of thresholds on weights: room for the rounding of either.
 constexpr float kSlack = 1e-3F;
 

@@ -7,14 +7,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -24,6 +22,7 @@
 #include <utility>
 
 #include "server/api/api.h"
+#include "server/http/as_tuple.h"
 #include "server/http/http_server.h"
 #include "server/http/rethrow.h"
 #include "server/jobs/event_hub.h"
@@ -35,7 +34,6 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr int kIoNice = 5;  // the engine's threads spin at barriers: a busy io thread must not stall them
 constexpr std::size_t kReservedDescriptors = 128;
 

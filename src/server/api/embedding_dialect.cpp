@@ -16,7 +16,7 @@ namespace coppice::server {
 namespace {
 
 /// Of other servers; they change the embedding, or how it comes.
-constexpr UnbuiltField kUnbuilt[] = {
+constexpr UnbuiltField kUnbuiltEmbedding[] = {
     {"stream"}, {"messages"}, {"input_type"}, {.name = "normalize", .off = 1}, {"embed_dtype"}, {"endianness"},
 };
 
@@ -42,7 +42,7 @@ GenerationRequest EmbeddingDialect::parse(const JsonObject& body, const RequestL
   if (limits.n_embd == 0)
     throw RequestError(501, "This server gives no embeddings: its executor has no hidden states.", "", "no_embeddings");
   const JsonFields f(body);
-  refuse_unbuilt(f, kUnbuilt);
+  refuse_unbuilt(f, kUnbuiltEmbedding);
   GenerationRequest r;
   r.embed = true;
   r.max_tokens = 0;

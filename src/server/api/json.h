@@ -12,6 +12,11 @@ using Json = boost::json::value;
 using JsonArray = boost::json::array;
 using JsonObject = boost::json::object;  ///< keeps the order of its fields
 
+/// Of a string.
+inline std::string to_string(const Json& string) {
+  return std::string(string.get_string());
+}
+
 /// One line; invalid UTF-8 is replaced.
 std::string dump(const Json& json);
 

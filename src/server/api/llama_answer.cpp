@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kFrameBytes = 1024;  // what goes around a choice's text, besides the settings
 constexpr std::size_t kProbBytes = 80;     // of one token's entry
 
-double finite(float logprob) {
+double finite_logprob(float logprob) {
   return std::max(static_cast<double>(logprob), static_cast<double>(std::numeric_limits<float>::lowest()));
 }
 
@@ -27,7 +27,7 @@ JsonObject token_json(const sampling::TokenLogprob& t, bool drawn) {
   if (drawn) {
     json["prob"] = std::exp(static_cast<double>(t.logprob));
   } else {
-    json["logprob"] = finite(t.logprob);
+    json["logprob"] = finite_logprob(t.logprob);
   }
   return json;
 }

@@ -15,7 +15,7 @@ namespace coppice::server {
 
 namespace {
 
-constexpr UnbuiltField kUnbuilt[] = {{"suffix"}, {"input_prefix"}};
+constexpr UnbuiltField kUnbuiltCompletion[] = {{"suffix"}, {"input_prefix"}};
 
 std::vector<std::string> parse_response_fields(const JsonFields& f) {
   const Json* field = f.find("response_fields");
@@ -60,7 +60,7 @@ GenerationRequest llama_defaults(const GenerationDefaults& operators) {
 
 GenerationRequest LlamaDialect::parse(const JsonObject& body, const RequestLimits& limits) const {
   const JsonFields f(body);
-  refuse_unbuilt(f, kUnbuilt);
+  refuse_unbuilt(f, kUnbuiltCompletion);
   refuse_unbuilt_samplers(f);
   GenerationRequest r = llama_defaults(limits.defaults);
   r.model = f.string("model").value_or("");

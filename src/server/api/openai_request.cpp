@@ -19,12 +19,8 @@ bool is_string(const Json& value, std::string_view expected) {
   return value.is_string() && std::string_view(value.get_string()) == expected;
 }
 
-std::string to_string(const Json& string) {
-  return std::string(string.get_string());
-}
-
 /// Fields whose silent loss would change what the client gets: better refused than ignored.
-constexpr UnbuiltField kUnbuilt[] = {
+constexpr UnbuiltField kUnbuiltChat[] = {
     {"functions"},     {"audio"},   {"web_search_options"},  {"documents"}, {"chat_template"}, {"mm_processor_kwargs"},
     {"prompt_embeds"}, {"n_probs"}, {"post_sampling_probs"},
 };
@@ -117,7 +113,7 @@ void parse_prompt_logprobs(const JsonFields& f, GenerationRequest& r) {
 }  // namespace
 
 void refuse_unbuilt_fields(const JsonFields& f) {
-  refuse_unbuilt(f, kUnbuilt);
+  refuse_unbuilt(f, kUnbuiltChat);
   refuse_unbuilt_samplers(f);
   if (const Json* value = f.find("function_call"); value && !is_string(*value, "none"))
     throw RequestError::unsupported("function_call", "use 'tools' and 'tool_choice'");

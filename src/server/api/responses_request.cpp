@@ -20,8 +20,8 @@ namespace coppice::server {
 
 namespace {
 
-constexpr UnbuiltField kUnbuilt[] = {{"conversation"}, {"background"},     {"prompt"},
-                                     {"messages"},     {"max_tokens", -1}, {"max_completion_tokens", -1}};
+constexpr UnbuiltField kUnbuiltResponses[] = {{"conversation"}, {"background"},     {"prompt"},
+                                              {"messages"},     {"max_tokens", -1}, {"max_completion_tokens", -1}};
 
 constexpr std::size_t kMaxReferences = 1024;
 
@@ -185,7 +185,7 @@ JsonObject repeated(const JsonFields& f) {
 
 GenerationRequest parse_responses_request(const JsonObject& body, const RequestLimits& limits, ResponseStore& store) {
   const JsonFields f(body);
-  refuse_unbuilt(f, kUnbuilt);
+  refuse_unbuilt(f, kUnbuiltResponses);
   refuse_unbuilt_samplers(f);
   refuse_openai_fields(f);
   log_ignored_fields(kPath, f,

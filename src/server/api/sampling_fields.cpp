@@ -22,10 +22,6 @@ constexpr std::size_t kMaxStops = 16;
 constexpr double kMaxTimeoutSeconds = 1e8;        // three years: it still fits the clock
 constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;  // llama-server's
 
-std::string to_string(const Json& string) {
-  return std::string(string.get_string());
-}
-
 /// OpenAI's object of token ids, llama-server's object or list of pairs: also with texts, and with false for never.
 class BiasParser {
  public:

@@ -4,13 +4,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <vector>
 
 #include "server/base/request_error.h"
+#include "server/http/as_tuple.h"
 #include "server/http/http_session.h"
 #include "server/http/rethrow.h"
 
@@ -22,7 +21,6 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::milliseconds kTick{200};
 constexpr std::size_t kTurnedAway = 64;  // connections that are told that there are too many, at a time
 constexpr int kBacklog = 4096;           // the kernel cuts it to net.core.somaxconn

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/read.hpp>
@@ -17,6 +16,7 @@
 #include <new>
 #include <utility>
 
+#include "server/http/as_tuple.h"
 #include "server/http/http_head.h"
 
 namespace coppice::server {
@@ -27,7 +27,6 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadBytes = 4096;
 constexpr std::size_t kMaxPipelined = std::size_t{64} << 10;
 constexpr std::size_t kMaxLinger = std::size_t{64} << 20;

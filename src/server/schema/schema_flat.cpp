@@ -19,7 +19,7 @@ using boost::json::value;
 
 constexpr int kMaxNodes = 20000;
 constexpr std::size_t kMaxWork = std::size_t{1} << 21;  ///< some 0.1 s; 30 schemas of the most bytes, wholly copied
-constexpr std::size_t kMaxDepth = 96;                   ///< slashes of a place
+constexpr std::size_t kMaxPlaceDepth = 96;              ///< slashes of a place
 
 /// They assert something, and nothing here enforces it.
 constexpr std::array<std::string_view, 14> kRefused = {"not",
@@ -45,10 +45,6 @@ constexpr std::array<std::string_view, 11> kNumbers = {"minLength",        "maxL
                                                        "minProperties",    "maxProperties",    "minimum",   "maximum",
                                                        "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
 
-bool has(const auto& names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 bool is_schema(const value& v) {
   return v.is_object() || v.is_bool();
 }
@@ -66,7 +62,7 @@ void refuse_unknown_assertions(const object& schema, const std::string& place) {
     const std::string_view name = field.key();
     // Without content most of them say nothing; but nothing is valid under "not": {}, and "contains": {} wants an item.
     const bool says_something = name == "not" || name == "contains" || !is_empty(field.value());
-    if (!has(kRefused, name) || !says_something) continue;
+    if (!is_listed(kRefused, name) || !says_something) continue;
     const bool idle = (name == "if" && !schema.contains("then") && !schema.contains("else")) ||
                       ((name == "then" || name == "else") && !schema.contains("if")) ||
                       (name == "unevaluatedItems" && field.value() == value(true));
@@ -119,17 +115,17 @@ void copy_items(const object& schema, object& out, const std::string& place) {
 }
 
 void copy_keyword(std::string_view name, const value& v, object& out, const std::string& place) {
-  if (has(kLists, name)) {
+  if (is_listed(kLists, name)) {
     require_form(v.is_array(), name, place, "a list");
     if (name == "required")
       require_form(std::ranges::all_of(v.get_array(), [](const value& key) { return key.is_string(); }), name, place,
                    "a list of strings");
     if (name != "required") require_form(!v.get_array().empty(), name, place, "a list that isn't empty");
-  } else if (has(kMaps, name)) {
+  } else if (is_listed(kMaps, name)) {
     require_form(v.is_object(), name, place, "an object of schemas");
-  } else if (has(kStrings, name)) {
+  } else if (is_listed(kStrings, name)) {
     require_form(v.is_string(), name, place, "a string");
-  } else if (has(kNumbers, name)) {
+  } else if (is_listed(kNumbers, name)) {
     require_form(v.is_number() || (v.is_bool() && name.starts_with("exclusive")), name, place, "a number");
   } else if (name == "additionalProperties" || name == "propertyNames" || name == "unevaluatedProperties") {
     require_form(is_schema(v), name, place, "a schema");
@@ -169,7 +165,8 @@ void SchemaWalk::count_node(const Place& place) {
   charge(bytes / 16, place);
   if (++n_nodes_ > kMaxNodes)
     throw SchemaError("$ref", place.pointer, fmt::format("more than {} schemas with all references", kMaxNodes));
-  if (static_cast<std::size_t>(std::ranges::count(place.pointer, '/')) > kMaxDepth || place.chain.size() > kMaxDepth)
+  if (static_cast<std::size_t>(std::ranges::count(place.pointer, '/')) > kMaxPlaceDepth ||
+      place.chain.size() > kMaxPlaceDepth)
     throw SchemaError("$ref", place.pointer, "nested too deep");
 }
 

@@ -10,6 +10,7 @@
 #include "grammar/source.h"
 #include "server/schema/schema_walk.h"
 #include "server/schema/search_pattern.h"
+#include "server/schema/values.h"
 
 namespace coppice::server {
 
@@ -22,10 +23,6 @@ using boost::json::value;
 constexpr std::array<std::string_view, 11> kFormats = {"email", "date",     "time", "date-time", "duration",     "ipv4",
                                                        "ipv6",  "hostname", "uuid", "uri",       "uri-reference"};
 constexpr std::int64_t kLargest = std::int64_t{1} << 53;  ///< bounds beyond it are not exact
-
-bool has(const auto& names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 std::optional<double> bound_of(const object& flat, const char* name) {
   const value* b = flat.if_contains(name);
@@ -69,7 +66,8 @@ value SchemaWalk::rewrite_string(const Object& flat, const Place& place) {
   Object out{{"type", "string"}};
   if (format != nullptr) {
     const std::string_view name = format->get_string();
-    if (!has(kFormats, name)) throw SchemaError("format", place.pointer, fmt::format("'{}' is not supported", name));
+    if (!is_listed(kFormats, name))
+      throw SchemaError("format", place.pointer, fmt::format("'{}' is not supported", name));
     if (regex != nullptr) throw SchemaError("format", place.pointer, "not together with 'pattern'");
     if (most >= 0 || least > (name == "uri-reference" ? 0 : 1))
       throw SchemaError("format", place.pointer, "not together with a length");

@@ -1,6 +1,7 @@
 // Plain questions to JSON values, as JSON Schema sees them: 1 and 1.0 are equal, and both are integers.
 #pragma once
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
@@ -31,6 +32,10 @@ bool equal_values(const boost::json::value& a, const boost::json::value& b);
 std::size_t weight(const boost::json::value& v);
 std::size_t weight(const boost::json::array& list);
 std::size_t weight(const boost::json::object& fields);
+
+bool is_listed(const auto& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 /// Of a string in UTF-8.
 std::size_t code_points(std::string_view text);
