@@ -24,6 +24,7 @@
 #include "cli/child_server.h"
 #include "cli/http_client.h"
 #include "cli/local_models.h"
+#include "cli/which_model.h"
 
 namespace coppice::cli {
 
@@ -48,9 +49,27 @@ struct ChatOptions {
   std::string where;
   std::string system;
   std::string kv_bytes;
+  std::string key;
   std::optional<double> temperature;
   int max_tokens = 1024;
 };
+
+/// A text for a terminal: without the control characters by which it could move the cursor, or tell the terminal to type.
+std::string harmless(std::string_view text) {
+  std::string shown;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const bool two =
+        c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;  // U+0080 to U+009F
+    if (two) ++i;
+    if (two || c == 0x7F || (c < 0x20 && c != '\n' && c != '\t')) {
+      shown += "\uFFFD";
+    } else {
+      shown += text[i];
+    }
+  }
+  return shown;
+}
 
 class Chat {
  public:
@@ -120,10 +139,13 @@ class Chat {
   void answer() {
     Answer answer;
     try {
-      const HttpReply reply = http_post(port_, "/v1/chat/completions", body(), [&](std::string_view stream) {
-        if (interrupted) throw Stopped{};
-        take(stream, answer);
-      });
+      const HttpReply reply = http_post(
+          port_, "/v1/chat/completions", body(),
+          [&](std::string_view stream) {
+            if (interrupted) throw Stopped{};
+            take(stream, answer);
+          },
+          options_.key);
       if (reply.status != 200) throw std::runtime_error(error_of(reply));
       if (!answer.error.empty()) throw std::runtime_error(answer.error);
     } catch (const Stopped&) {
@@ -134,31 +156,30 @@ class Chat {
     fmt::print("\n");
     messages_.emplace_back("assistant", std::move(answer.text));
     if (answer.prompt_tokens > 0)
-      say(fmt::format("{} of {} prompt tokens from the cache, first token after {:.2f} s", answer.cached_tokens,
+      say(fmt::format("{} of {} prompt tokens from the cache, first token after {:.2f} s\n", answer.cached_tokens,
                       answer.prompt_tokens, answer.first_token));
   }
 
   struct Answer {
     Clock::time_point start = Clock::now();
-    std::size_t at = 0;  ///< of the stream, what was read
+    std::size_t at = 0;     ///< of the stream, what was read
+    bool thinking = false;  ///< what was shown last is what the model thinks
     std::string text, error;
     double first_token = 0;
     std::int64_t prompt_tokens = 0, cached_tokens = 0;
   };
 
   /// The stream's whole lines that are new.
-  static void take(std::string_view stream, Answer& answer) {
+  void take(std::string_view stream, Answer& answer) const {
     for (std::size_t end = 0; (end = stream.find('\n', answer.at)) != std::string_view::npos; answer.at = end + 1) {
       const std::string_view line = stream.substr(answer.at, end - answer.at);
       if (!line.starts_with("data: {")) continue;
       const json::value event = json::parse(line.substr(6));
       json::error_code none;
-      if (const auto* content = event.find_pointer("/choices/0/delta/content", none); content && content->is_string()) {
-        if (answer.text.empty())
-          answer.first_token = std::chrono::duration<double>(Clock::now() - answer.start).count();
-        answer.text += std::string_view(content->get_string());
-        fmt::print("{}", std::string_view(content->get_string()));
-        std::fflush(stdout);
+      for (const char* part : {"/choices/0/delta/reasoning_content", "/choices/0/delta/content"}) {
+        const auto* text = event.find_pointer(part, none);
+        if (text != nullptr && text->is_string())
+          show(text->get_string(), !std::string_view(part).ends_with("/content"), answer);
       }
       if (const auto* error = event.find_pointer("/error/message", none); error && error->is_string())
         answer.error = error->get_string();
@@ -170,6 +191,22 @@ class Chat {
     }
   }
 
+  /// Thoughts are for a terminal only, where they look different.
+  void show(std::string_view text, bool thought, Answer& answer) const {
+    if (text.empty()) return;
+    if (answer.first_token == 0)
+      answer.first_token = std::chrono::duration<double>(Clock::now() - answer.start).count();
+    if (thought) {
+      say(harmless(text));
+    } else {
+      if (answer.thinking && terminal_) fmt::print("\n\n");
+      answer.text += text;
+      fmt::print("{}", terminal_ ? harmless(text) : std::string(text));
+    }
+    answer.thinking = thought;
+    std::fflush(stdout);
+  }
+
   static std::string error_of(const HttpReply& reply) {
     json::error_code none;
     const json::value told = json::parse(reply.body, none);
@@ -178,8 +215,8 @@ class Chat {
     return fmt::format("The server says {}.", reply.status);
   }
 
-  void say(const std::string& text) const {
-    if (terminal_) fmt::print(fmt::emphasis::faint, "{}\n", text);
+  void say(std::string_view text) const {
+    if (terminal_) fmt::print(fmt::emphasis::faint, "{}", text);
   }
 
   ChatOptions options_;
@@ -213,7 +250,8 @@ int chat(const ChatOptions& options) {
   if (const auto port = port_of(options.where)) {
     if (http_get(*port, "/health").status != 200)
       throw std::runtime_error(
-          fmt::format("No coppice is ready at http://127.0.0.1:{}; 'coppice chat MODEL' starts one.", *port));
+          fmt::format("No coppice is ready at http://127.0.0.1:{}; 'coppice chat MODEL' starts one. {}", *port,
+                      models_to_choose()));
     Chat(options, *port).run();
     return 0;
   }
@@ -248,6 +286,7 @@ void add_chat(CLI::App& app, int& exit_code) {
   command->add_option("--n-predict,-n", options->max_tokens, "Most tokens of an answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_option("--api-key", options->key, "Of the server, where it wants one")->envname("LLAMA_API_KEY");
   command->add_option("--kv-bytes", options->kv_bytes,
                       "Of the server that is started: size of the KV pool, such as 512MiB");
   command->callback([options, &exit_code] { exit_code = chat(*options); });

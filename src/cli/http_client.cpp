@@ -42,9 +42,10 @@ HttpReply http_get(std::uint16_t port, const std::string& path) try {
 }
 
 HttpReply http_post(std::uint16_t port, const std::string& path, const std::string& json,
-                    const std::function<void(std::string_view)>& so_far) try {
+                    const std::function<void(std::string_view)>& so_far, const std::string& key) try {
   http::request<http::string_body> request(http::verb::post, path, 11, json);
   request.set(http::field::content_type, "application/json");
+  if (!key.empty()) request.set(http::field::authorization, "Bearer " + key);
   return exchange(port, std::move(request), so_far);
 } catch (const boost::system::system_error& error) {
   throw std::runtime_error("the server broke off: " + error.code().message());

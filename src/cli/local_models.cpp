@@ -15,6 +15,8 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/which_model.h"
+
 namespace coppice::cli {
 
 namespace fs = std::filesystem;
@@ -216,8 +218,7 @@ LocalModel find_by_name(const std::string& wanted) {
   if (found.empty()) found = choices(all, [&](const LocalModel& m) { return has(lower(m.name), name); });
   if (found.size() == 1) return found.front();
   if (!found.empty()) refuse_several(wanted, found, false);
-  throw std::runtime_error(fmt::format(
-      "There is no file, folder or local model '{}'. 'coppice models' lists the models of this machine.", wanted));
+  throw std::runtime_error(fmt::format("There is no file, folder or local model '{}'. {}", wanted, models_to_choose()));
 }
 
 }  // namespace

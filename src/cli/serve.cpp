@@ -24,6 +24,7 @@
 #include "cli/free_memory.h"
 #include "cli/local_models.h"
 #include "cli/serve_options.h"
+#include "cli/which_model.h"
 #include "engine/engine.h"
 #include "kv/cache.h"
 #include "model/model.h"
@@ -247,6 +248,8 @@ server::CacheReports cache_reports(const ServeOptions& o) {
 }
 
 int serve(ServeOptions o) {
+  if (o.model.empty())
+    throw CLI::ParseError(fmt::format("Which model? {}", models_to_choose()), CLI::ExitCodes::RequiredError);
   keep_memory_flat();
   start_logging(o.server.api.verbose ? "debug" : o.log_level);
   o.server.api.isolate_keys = o.isolate == "keys";

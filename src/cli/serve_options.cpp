@@ -51,8 +51,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Model";
   command
       .add_option("--model,-m,model", o.model,
-                  "GGUF file, a folder with one, or a local model's name: see coppice models")
-      ->required()
+                  "GGUF file, a folder with one, or a local model's name; without it serve says which there are")
       ->envname("LLAMA_ARG_MODEL")
       ->group(group);
   command

@@ -1,8 +1,12 @@
 """coppice chat: a conversation through standard input and output."""
 
+import contextlib
+import json
 import os
 import re
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from coppice_process import Coppice, binary, free_port, model_path
 
@@ -60,3 +64,74 @@ def test_nobody_there():
     assert "No coppice is ready" in done.stderr
     done = talk("no-such-model", lines=["Hello"])
     assert done.returncode == 1 and "no file, folder or local model" in done.stderr
+
+
+@contextlib.contextmanager
+def made_up_server(deltas, key=""):
+    """Answers every chat with these; yields its port."""
+    class Handler(BaseHTTPRequestHandler):
+        def reply(self, status, body):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self):
+            self.reply(200, b"{}")
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if key and self.headers["Authorization"] != f"Bearer {key}":
+                return self.reply(401, b'{"error": {"message": "Incorrect API key"}}')
+            events = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+            events.append({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 5}}})
+            self.reply(200, b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n")
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield str(server.server_port)
+        finally:
+            server.shutdown()
+
+
+def in_terminal(*arguments, line):
+    """What a terminal gets to see until the prompt comes again."""
+    ours, its = os.openpty()
+    process = subprocess.Popen([binary(), "chat", *arguments], stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    os.write(ours, line.encode() + b"\n")
+    seen = b""
+    while seen.count(b"\n> ") < 2:
+        seen += os.read(ours, 4096)
+    os.write(ours, b"/quit\n")
+    assert process.wait(60) == 0
+    os.close(ours)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_shows_what_a_model_thinks():
+    with made_up_server([{"reasoning_content": "Hm, "}, {"reasoning_content": "trees."}, {"content": "They grow "}, {"content": "again."}]) as port:
+        seen = re.sub(r"\x1b\[[0-9;]*m", "|", in_terminal(port, line="Why?"))
+        assert "|Hm, ||trees.|\n\nThey grow again.\n" in seen, seen
+        assert "5 of 9 prompt tokens from the cache" in seen
+        assert talk(port, lines=["Why?"]).stdout == "They grow again.\n"  # a pipe gets the answer
+
+
+def test_an_answer_has_no_power_over_the_terminal():
+    hostile = "a\x1b]0;evil\x07b\x9b2Jc\x7fd\re\tf é ü"
+    with made_up_server([{"content": hostile}]) as port:
+        assert "a\uFFFD]0;evil\uFFFDb\uFFFD2Jc\uFFFDd\uFFFDe\tf é ü\n" in in_terminal(port, line="Be evil").replace("       f", "\tf")
+        assert talk(port, lines=["Be evil"]).stdout.replace("\n", "") == hostile.replace("\r", "")  # text mode reads \r as an end of line
+
+
+def test_a_key(monkeypatch):
+    with made_up_server([{"content": "Welcome."}], key="sk-right") as port:
+        done = talk(port, lines=["Hello"])
+        assert "Incorrect API key" in done.stderr and done.stdout.strip() == ""
+        assert talk(port, "--api-key", "sk-right", lines=["Hello"]).stdout == "Welcome.\n"
+        monkeypatch.setenv("LLAMA_API_KEY", "sk-right")
+        assert talk(port, lines=["Hello"]).stdout == "Welcome.\n"

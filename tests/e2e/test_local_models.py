@@ -103,7 +103,7 @@ def test_nothing_there(home):
     assert done.returncode == 0
     assert done.stdout.startswith("There are no models in\n")
     assert str(home.folder / ".cache/huggingface/hub") in done.stdout
-    home.refused("smol", "no file, folder or local model 'smol'", "coppice models")
+    home.refused("smol", "no file, folder or local model 'smol'", "coppice models", "hf download ", "ollama pull ")
     home.refused("./smol.gguf", "no file or folder ./smol.gguf")
     home.refused(home.folder, f"no GGUF file in the folder {home.folder}")
 
@@ -139,6 +139,25 @@ def test_variables_say_where_the_caches_are(home, small_path):
     (home.folder / ".ollama/models").rename(home.folder / "blobs-here")
     home.environment["OLLAMA_MODELS"] = str(home.folder / "blobs-here")
     assert set(home.models()) == {"alice/Wood-GGUF/Wood", "oak:latest"}
+
+
+def test_whoever_names_no_model_is_told_which_there_are(home, small, small_path):
+    said = home.coppice("serve")
+    assert said.returncode == 2 and said.stderr.startswith("Which model? No model lies in"), said.stderr
+    assert "ollama pull" in said.stderr
+    home.ollama("oak", "1b", small_path)
+    home.file(".cache/coppice/Beech.gguf", small_path)
+    home.file(".cache/coppice/broken.gguf", small.split(home.folder, "part", 3)[1])
+    for arguments, status in ((["serve"], 2), (["serve", "--model", "elm"], 1), (["chat", "1"], 1)):
+        done = home.coppice(*arguments)
+        assert done.returncode == status
+        lines = done.stderr.splitlines()
+        assert [line.split()[0] for line in lines if line.startswith("  ")] == ["Beech", "oak:1b"], done.stderr
+        assert "1 more cannot be served" in done.stderr and "coppice serve Beech" in done.stderr
+    for i in range(25):
+        home.file(f".cache/coppice/tree-{i:02}.gguf", small_path)
+    lines = [line for line in home.coppice("serve").stderr.splitlines() if line.startswith("  ")]
+    assert len(lines) == 21 and lines[-1].startswith("  and 7 more"), lines
 
 
 def test_names(home, small_path):
