@@ -57,9 +57,10 @@ export class Chat {
       for await (const event of events(reply)) {
         if (event.error) throw new Error(event.error.message);
         for (const choice of event.choices ?? []) {
-          const text = choice.delta?.content;
-          if (text) first ||= performance.now() - start;
-          answers[choice.index].content += text ?? "";
+          const { content = "", reasoning_content: thought = "" } = choice.delta ?? {};
+          if (content || thought) first ||= performance.now() - start;
+          answers[choice.index].content += content ?? "";
+          answers[choice.index].thought += thought ?? "";
         }
         if (event.usage) this.note(answers, event.usage, first);
         this.drawSoon();
@@ -104,7 +105,7 @@ export class Chat {
     const shown = [...list.children];
     path.forEach((message, i) => {
       const old = shown[i];
-      const state = `${message.parent.chosen}/${message.parent.children.length} ${message.state} ${message.note} ${message.content.length} ${Boolean(this.abort)}`;
+      const state = `${message.parent.chosen}/${message.parent.children.length} ${message.state} ${message.note} ${message.content.length} ${message.thought.length} ${Boolean(this.abort)}`;
       if (old?.message === message && old.state === state) return;
       const made = this.messageElement(message);
       made.message = message;
@@ -122,10 +123,18 @@ export class Chat {
     else if (message.content) showMarkdown(text, message.content);
     const who = message.role === "user" ? "You" : "Answer";
     const item = element("li", { className: `message ${message.role} ${message.state}` },
-      element("div", { className: "message-head" }, element("b", {}, who), this.switcher(message), this.actions(message, text)), text);
+      element("div", { className: "message-head" }, element("b", {}, who), this.switcher(message), this.actions(message, text)), this.thought(message), text);
     if (message.state === "running") item.setAttribute("aria-busy", "true");
     if (message.note) item.append(element("p", { className: "hint", role: message.state === "failed" ? "alert" : "note" }, message.note));
     return item;
+  }
+
+  /** What a model thinks before it answers: open until the answer begins, then as one wishes. */
+  thought(message) {
+    if (!message.thought) return null;
+    return element("details", { className: "thought", open: message.thoughtOpen ?? message.content === "", ontoggle: (event) => {
+      if (event.target.isConnected && message.content !== "") message.thoughtOpen = event.target.open;
+    } }, element("summary", {}, message.content === "" ? "Thinking" : "Thought"), element("p", {}, message.thought.trim()));
   }
 
   /** One of several branches. */

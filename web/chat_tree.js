@@ -6,7 +6,7 @@ export class ChatTree {
   }
 
   add(parent, role, content) {
-    const message = { role, content, parent, children: [], chosen: 0, state: "", note: "" };
+    const message = { role, content, parent, children: [], chosen: 0, state: "", note: "", thought: "" };
     parent.children.push(message);
     parent.chosen = parent.children.length - 1;
     return message;

@@ -6,6 +6,9 @@ import { change } from "./figures.js";
 const STATES = { queued: "waiting", following: "waits for a prefix", prefill: "reads its prompt", decode: "answers", ended: "ended" };
 const SHOWN = 40;
 
+/** Line breaks as signs: a snippet is one line. */
+const visible = (text) => (typeof text === "string" ? text.replace(/\n/g, "↵") : text);
+
 export class Requests {
   constructor(page) {
     this.page = page;
@@ -73,7 +76,7 @@ export class Requests {
   explain(row, report) {
     row.report = report;
     if (report.ended === "last_token") return;
-    const { before, asked, found } = report.text;
+    const { before, asked, found } = Object.fromEntries(Object.entries(report.text).map(([name, said]) => [name, visible(said)]));
     const line = element("p", { className: "why-line" }, element("b", {}, report.why), " ");
     const text = (...parts) => element("code", { className: "snippet" }, ...parts);
     if (asked) line.append(text(element("span", { className: "dim" }, before ? `…${before}` : ""), element("mark", { className: "asked", title: "the request's text" }, asked)));

@@ -57,7 +57,7 @@ export class Tree {
     if (box.width === 0) return;
     this.painter.resize(box.width, box.height);
     const slim = box.width < 560;
-    const room = { left: slim ? 8 : 28, right: box.width - (slim ? 8 : 28), top: slim ? 40 : 86, ground: box.height - 30 };
+    const room = { left: slim ? 8 : 28, right: box.width - (slim ? 8 : 28), top: slim ? 108 : 118, ground: box.height - 30 };
     const places = layout(this.nodes, room);
     for (const [id, to] of places) this.move(id, to, now, places);
     for (const [id, item] of this.items) {

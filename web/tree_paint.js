@@ -4,9 +4,12 @@
 import { ago, count } from "./format.js";
 import { curveOf, normalOn, pointOn } from "./tree_layout.js";
 
-const COLOURS = ["ink", "muted", "paper", "held", "held-deep", "idle", "idle-old", "bud", "hit", "ground", "fallen"];
+const COLOURS = ["ink", "muted", "paper", "held", "held-deep", "idle", "idle-old", "bud", "hit", "ground", "fallen", "leaf", "autumn", "grass"];
 const TAPER = 0.82;  // a stem's end, of its beginning
-const OLD_SECONDS = 300;  // an unused stem has lost its colour by then
+const OLD_SECONDS = 300;  // an unused stem has lost its colour and its leaves by then
+const CROWDED = 150;  // stems: beyond it no leaves, and few labels
+const LEAF_TOKENS = 8;
+const SLANT = -Math.PI / 3;  // of labels that have no room side by side
 
 export class Painter {
   constructor(canvas) {
@@ -34,6 +37,7 @@ export class Painter {
     this.ground(items.length > 0);
     c.lineCap = "round";
     const rank = (item) => (item.dying !== null ? -1 : item.node.holders);
+    this.leafy = items.length <= CROWDED;
     for (const item of [...items].sort((a, b) => rank(a) - rank(b))) this.stem(item, selected?.includes(item.node.id));
     for (const glow of glows) this.glow(glow);
     this.buds(buds);
@@ -53,6 +57,18 @@ export class Painter {
     c.beginPath();
     c.moveTo(10, y);
     c.quadraticCurveTo(this.width / 2, y - 8, this.width - 10, y);
+    c.stroke();
+    // Grass, in tufts that stay where they are.
+    c.strokeStyle = this.colours.grass;
+    c.lineWidth = 1.3;
+    c.beginPath();
+    for (let i = 0, x = 30; x < this.width - 30; x += 15 + (i * 37) % 29, i += 1) {
+      const u = (x - 10) / (this.width - 20), foot = y - 16 * u * (1 - u);
+      for (const lean of [-3.5, 0, 3]) {
+        c.moveTo(x + lean * 0.4, foot);
+        c.quadraticCurveTo(x + lean * 0.5, foot - 4, x + lean * 1.4, foot - 5 - ((i * 7 + lean) % 4 + 4) % 4);
+      }
+    }
     c.stroke();
   }
 
@@ -84,6 +100,7 @@ export class Painter {
     c.arc(x1, y1, width * TAPER / 2, 0, 7);
     c.fill();
     if (width > 9 && item.dying === null) this.bark(item);
+    if (this.leafy && item.to.tip) this.leaves(item);
     if (item.node.left_out > 0 && item.dying === null) {  // branches that are not shown
       c.fillStyle = this.colours.muted;
       for (const step of [-5, 0, 5]) {
@@ -93,6 +110,30 @@ export class Painter {
       }
     }
     c.restore();
+  }
+
+  /** On a tip: one for some tokens, as far as there is room. Green while it is held; then they turn, and fall one by one. */
+  leaves(item) {
+    const c = this.context, curve = curveOf(item.now), { node, now } = item;
+    const age = node.holders > 0 ? 0 : Math.min(1, node.idle_seconds / OLD_SECONDS);
+    const room = (now.y0 - now.y1 + Math.abs(now.x1 - now.x0) * 0.5) / 8;
+    const most = Math.floor(Math.min(node.tokens / LEAF_TOKENS, room, 28));
+    const size = Math.max(6, Math.min(12, item.to.slot * 0.26));
+    if (item.dying === null)
+      c.fillStyle = node.holders > 0 ? this.colours.leaf : mixed(this.colours.autumn, this.colours["idle-old"], age);
+    c.beginPath();
+    for (let i = 0; i < most; ++i) {
+      if ((i * 5 + node.id) % 8 < age * 8) continue;  // fallen
+      const t = 0.97 - (0.72 * i) / Math.max(1, most), side = i % 2 === 0 ? 1 : -1;
+      const [x, y] = pointOn(curve, t), [nx, ny] = normalOn(curve, t);
+      // 50 degrees off the stem's direction, (ny, -nx).
+      const dx = ny * 0.64 + side * nx * 0.77, dy = -nx * 0.64 + side * ny * 0.77;
+      const x0 = x + side * nx * now.width * 0.3, y0 = y + side * ny * now.width * 0.3, mx = x0 + dx * size * 0.55, my = y0 + dy * size * 0.55;
+      c.moveTo(x0, y0);
+      c.quadraticCurveTo(mx - dy * size * 0.42, my + dx * size * 0.42, x0 + dx * size * 1.25, y0 + dy * size * 1.25);
+      c.quadraticCurveTo(mx + dy * size * 0.42, my - dx * size * 0.42, x0, y0);
+    }
+    c.fill();
   }
 
   /** A light side, and a line for each block where these can be told apart. */
@@ -194,7 +235,8 @@ export class Painter {
   /** The longest texts first; one that would cover another is left out. */
   labels(items, buds) {
     const taken = buds.map(({ item }) => ({ x: item.now.x1 - 16, y: item.now.y1 - 26, w: 32, h: 26 }));
-    const order = [...items].sort((a, b) => b.node.tokens - a.node.tokens).slice(0, items.length > 150 ? 12 : 80);
+    const order = [...items].sort((a, b) => b.node.tokens - a.node.tokens).slice(0, items.length > CROWDED ? 12 : 80);
+    const points = items.flatMap((item) => [0.1, 0.3, 0.5, 0.7, 0.9, 1].map((t) => [...pointOn(curveOf(item.now), t), item.now.width / 2, item]));
     for (const item of order) {
       const { node, to } = item, { x0, y0, x1, y1, width } = item.now;
       const room = to.tip ? Math.min(to.slot - 10, 190) : 210;
@@ -205,13 +247,39 @@ export class Painter {
       const above = to.tip && { x: x1 - w / 2, y: y1 - h - (buds.some((bud) => bud.id === node.id) ? 32 : 10), w, h, align: "center" };
       const right = { x: mx + width / 2 + 10, y: my - h / 2, w, h, align: "left" };
       const left = { x: mx - width / 2 - 10 - w, y: my - h / 2, w, h, align: "right" };
-      const spot = [above, !to.tip && right, !to.tip && left].filter(Boolean).find((box) => this.free(box, taken, items, item));
+      const spot = [above, !to.tip && right, !to.tip && left].filter(Boolean).find((box) => this.free(box, taken, to.tip ? [] : points));
       if (!spot) continue;
       taken.push(spot);
       const x = spot.align === "center" ? spot.x + w / 2 : spot.align === "right" ? spot.x + w : spot.x;
       lines.forEach((line, i) => this.text(line, x, spot.y + 12 + 15 * i,
         { align: spot.align, strong: i < lines.length - 1, colour: i < lines.length - 1 ? "ink" : "muted" }));
     }
+    if (items.length > CROWDED) return;
+    for (const item of order) {
+      if (item.to.tip && item.to.slot < 72 && item.to.slot > 12) this.slanted(item, buds.some((bud) => bud.id === item.node.id), taken, points);
+    }
+  }
+
+  /** A text that goes up aslant from a tip, as far as the sky is free. */
+  slanted(item, bud, taken, points) {
+    const c = this.context, dx = Math.cos(SLANT), dy = Math.sin(SLANT), begin = bud ? 40 : 13, own = [];
+    const others = points.filter((point) => point[3] !== item);
+    let length = 0;
+    for (; length < 130; length += 10) {
+      const x = item.now.x1 + dx * (begin + length), y = item.now.y1 + dy * (begin + length);
+      const box = { x: x - 5, y: y - 5, w: 10, h: 10, near: 0 };
+      if (y < 8 || !this.free(box, taken, others)) break;
+      own.push(box);
+    }
+    if (length < 40) return;
+    const [line] = this.wrapped(label(item.node), length, 1);
+    if (!line) return;
+    taken.push(...own);
+    c.save();
+    c.translate(item.now.x1 + dx * begin, item.now.y1 + dy * begin);
+    c.rotate(SLANT);
+    this.text(line, 0, 4);
+    c.restore();
   }
 
   measure(line) {
@@ -243,18 +311,13 @@ export class Painter {
     return all.filter(Boolean).find((line) => this.measure(line) <= room) ?? "";
   }
 
-  free(box, taken, items, own) {
+  /** Whether a box meets none of the taken ones, and no stem's points. */
+  free(box, taken, points) {
     if (box.x < 2 || box.x + box.w > this.width - 2 || box.y < 2 || box.y + box.h > this.height - 14) return false;
-    const meets = (o) => box.x < o.x + o.w + 6 && o.x < box.x + box.w + 6 && box.y < o.y + o.h + 2 && o.y < box.y + box.h + 2;
+    const near = box.near ?? 6;
+    const meets = (o) => box.x < o.x + o.w + near && o.x < box.x + box.w + near && box.y < o.y + o.h + 2 && o.y < box.y + box.h + 2;
     if (taken.some(meets)) return false;
-    if (own.to.tip) return true;
-    return !items.some((item) => {
-      if (item.now.y1 > box.y + box.h || item.now.y0 < box.y) return false;
-      return [0.1, 0.3, 0.5, 0.7, 0.9].some((t) => {
-        const [x, y] = pointOn(curveOf(item.now), t), r = item.now.width / 2;
-        return x + r > box.x && x - r < box.x + box.w && y > box.y - 4 && y < box.y + box.h + 4;
-      });
-    });
+    return !points.some(([x, y, r]) => x + r > box.x && x - r < box.x + box.w && y > box.y - 4 && y < box.y + box.h + 4);
   }
 
   text(line, x, y, { align = "left", strong = false, colour = "muted" } = {}) {

@@ -19,6 +19,8 @@ SYSTEM = ("You work at the visitor desk of a small museum of clocks. Be brief an
           "Guided tours begin at eleven and at three. ") * 3
 QUESTIONS = ["When does the museum open?", "What does a ticket cost?", "May I take photographs?", "Is there a lift?",
              "Can my dog come in?", "When is the next tour?", "Who winds the clock?", "Where is the cafe?"]
+POET = ("You write short poems about trees. Rhyme where you can, be kind to children, and never use more than eight lines. Ash, oak, "
+        "hazel and alder grow in the wood behind the school, and each of them has a voice of its own. ")
 STEM_WITH_EIGHT = """() => {
   const { nodes, buds } = window.coppice.tree;
   const stem = nodes.find((node) => nodes.filter((other) => other.parent === node.id).length >= 8);
@@ -64,7 +66,8 @@ def test_an_empty_server_says_how_to_begin(visit):
 def set_the_scene(server, tab):
     """What a picture shows besides the burst: other texts that were used before, and a chat that has branched."""
     for end in ("for children", "for a gardener", "in three lines"):
-        chat(server, "You write short poems about trees.", f"Write a poem about an old ash tree, {end}.", max_tokens=40)
+        chat(server, POET, f"Write a poem about an old ash tree, {end}.", max_tokens=60)
+    chat(server, SYSTEM, "I have one hour. What should I see?", max_tokens=1)
     tab.page.click(".system summary")
     tab.page.fill("#chat-system", SYSTEM)
     tab.page.click(".system summary")
@@ -204,6 +207,25 @@ def test_a_hostile_answer_stays_text(server, visit):
     assert page.inner_text(".message.user .text") == "<b>Be evil</b>"
 
 
+def test_what_a_model_thinks_is_apart(server, visit):
+    tab = visit(server.url).live()
+    page = tab.page
+    deltas = [{"role": "assistant"}, {"reasoning_content": "Hm, <b>trees</b>. "}, {"reasoning_content": "Many."}, {"content": "They *grow*."}]
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=200, content_type="text/event-stream", body="".join(
+        f"data: {json.dumps({'choices': [{'index': 0, 'delta': delta}]})}\n\n" for delta in deltas) + "data: [DONE]\n\n"))
+    for _ in range(2):
+        page.fill("#chat-input", "Why?")
+        page.keyboard.press("Enter")
+        tab.wait("() => document.querySelector('.message.assistant:not(.running) em')")
+    answer = page.locator(".message.assistant").first
+    assert answer.locator(".text").inner_text() == "They grow."
+    assert answer.locator(".thought p").is_hidden()
+    answer.locator(".thought summary").click()
+    assert answer.locator(".thought p").inner_text() == "Hm, <b>trees</b>. Many."
+    sent = page.evaluate("window.coppice.chat.tree.path().map((message) => message.content)")
+    assert sent == ["Why?", "They *grow*."] * 2
+
+
 def test_a_page_cannot_write_markup(server, visit):
     """The policy is there if the code should ever forget."""
     tab = visit(server.url).live()
@@ -246,8 +268,11 @@ def test_accessible(server, visit, scheme, request):
 def test_a_phone(server, visit, request):
     with ThreadPoolExecutor(1) as pool:
         tab = visit(server.url, viewport={"width": 390, "height": 844}, color_scheme="dark", is_mobile=True, has_touch=True).live()
+        chat(server, SYSTEM, "On a telephone?", max_tokens=2)
         pool.submit(chat, server, SYSTEM, "On a phone?", max_tokens=2)
-        tab.wait("() => window.coppice.tree.nodes.length > 0")
+        tab.wait("() => document.querySelector('.why-line mark')")
+    # Nothing is wider than the screen; of the requests' table the figures may be, as it scrolls, but not what it explains.
+    assert tab.page.locator(".why-line").evaluate_all("(lines) => lines.every((line) => line.getBoundingClientRect().right <= innerWidth)")
     assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     if request.config.getoption("--screenshots"):
         more = burst(server)
