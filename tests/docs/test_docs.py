@@ -104,3 +104,26 @@ def test_the_version_is_the_newest_of_the_changelog():
     assert built and (commit or built[1]).startswith(built[1]), said
     headings = re.findall(r"^## \[?([^\]\s]+)", (REPO / "CHANGELOG.md").read_text(), re.M)
     assert headings[:2] == ["Unreleased", version]
+
+
+def architecture_of(model: Path) -> str:
+    """`general.architecture` of a GGUF file, whose key comes early."""
+    head = model.read_bytes()[:4096]
+    at = head.index(b"general.architecture") + len("general.architecture") + 4  # the value's type
+    size = int.from_bytes(head[at:at + 8], "little")
+    return head[at + 8:at + 8 + size].decode()
+
+
+def test_families_are_those_that_are_tested():
+    models = (REPO / "tests" / "support" / "family_models.cpp").read_text()
+    known = set(re.findall(r'Family\{"([\w.-]+)"', (REPO / "src" / "model" / "families.cpp").read_text(), re.M))
+    with_libllama = set(re.findall(r'architecture = "([\w-]+)"', models)) | {"llama"}
+    with_transformers = {architecture_of(m) for m in (REPO / "tests" / "oracle" / "fixtures").glob("*/model.gguf")}
+    text = (REPO / "docs" / "models.md").read_text().partition("\n## ")[0]
+    said = {}
+    for names, tests in re.findall(r"^\| (`[^|]+) \|.*\| ([FHT ]*) \|$", text, re.M):
+        for name in re.findall(r"`([\w.-]+)`", names):
+            said[name] = said.get(name, set()) | set(tests.split())
+    assert set(said) == known
+    assert {name for name, tests in said.items() if tests & {"F", "H"}} == with_libllama
+    assert {name for name, tests in said.items() if "T" in tests} == with_transformers
