@@ -70,10 +70,12 @@ page["settings-form"].addEventListener("submit", () => {
 
 page.burst.addEventListener("click", async () => {
   page.burst.disabled = true;
+  change(page["burst-failed"], "");
   try {
     await sendBurst();
   } catch (error) {
-    showState(error instanceof ServerError ? error : new ServerError(0, error.message));
+    if (error.status === 401) showState(error);
+    else change(page["burst-failed"], `That failed: ${error.message}`);
   }
   page.burst.disabled = false;
 });

@@ -22,7 +22,8 @@ export class Tree {
     this.selected = null;
     this.frameAsked = false;
     this.frames = { count: 0, longest: 0 };  // for the test
-    new ResizeObserver(() => this.place(performance.now())).observe(canvas.parentElement);
+    // At another size all stand where they belong at once, as the ground does.
+    new ResizeObserver(() => this.place(performance.now() - MOVE_MS)).observe(canvas.parentElement);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     canvas.addEventListener("pointermove", (event) => this.point(event));
     canvas.addEventListener("pointerleave", () => this.select(null));

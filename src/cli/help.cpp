@@ -48,7 +48,11 @@ class HelpFormatter : public CLI::Formatter {
 
 void set_help(CLI::App& app) {
   app.formatter(std::make_shared<HelpFormatter>());
-  app.footer("coppice COMMAND --help tells a command's options.");
+  app.footer(
+      "For example\n"
+      "    coppice models                # what this machine has\n"
+      "    coppice serve llama3.2:1b     # then see http://127.0.0.1:8080/\n"
+      "coppice COMMAND --help tells a command's options.");
 }
 
 }  // namespace coppice::cli

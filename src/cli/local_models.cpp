@@ -108,14 +108,19 @@ std::vector<LocalModel> hugging_face_models(const fs::path& hub) {
   return models;
 }
 
-/// The file of a manifest's layer with the weights; empty: there is none.
-fs::path ollama_blob(const fs::path& manifest, const fs::path& blobs) {
-  std::ifstream in(manifest, std::ios::binary);
+/// A file's JSON; empty: there is no file, or it holds no object.
+boost::json::object object_in(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   boost::system::error_code error;
-  const boost::json::value json = boost::json::parse(text, error);
-  if (error || !json.is_object()) return {};
-  const auto* layers = json.as_object().if_contains("layers");
+  boost::json::value json = boost::json::parse(text, error);
+  return error || !json.is_object() ? boost::json::object() : std::move(json.as_object());
+}
+
+/// The file of a manifest's layer with the weights; empty: there is none.
+fs::path ollama_blob(const fs::path& manifest, const fs::path& blobs) {
+  const boost::json::object json = object_in(manifest);
+  const auto* layers = json.if_contains("layers");
   if (layers == nullptr || !layers->is_array()) return {};
   for (const auto& layer : layers->as_array()) {
     if (!layer.is_object()) continue;
@@ -149,6 +154,25 @@ std::vector<LocalModel> ollama_models(const fs::path& folder) {
     models.push_back(std::move(model));
   }
   return models;
+}
+
+/// In its home folder, which a file may name, its settings may name another folder.
+std::vector<fs::path> lm_studio_folders() {
+  const fs::path home = variable("HOME");
+  std::vector<fs::path> homes;
+  std::string pointed;
+  if (std::getline(std::ifstream(home / ".lmstudio-home-pointer"), pointed) && !pointed.empty())
+    homes.emplace_back(pointed);
+  for (const char* usual : {".lmstudio", ".cache/lm-studio"}) homes.push_back(home / usual);
+  std::vector<fs::path> folders;
+  for (const fs::path& each : homes) {
+    const boost::json::object settings = object_in(each / "settings.json");
+    const auto* chosen = settings.if_contains("downloadsFolder");
+    if (chosen != nullptr && chosen->is_string() && !chosen->as_string().empty())
+      folders.emplace_back(std::string(chosen->as_string()));
+    folders.push_back(each / "models");
+  }
+  return folders;
 }
 
 /// PUBLISHER/REPO/FILE.
@@ -244,8 +268,7 @@ std::vector<ModelPlace> local_models() {
       hugging_face_models);
   add("Ollama", folder_by({{"OLLAMA_MODELS", ""}}, ".ollama/models"), ollama_models);
   add("Ollama", "/usr/share/ollama/.ollama/models", ollama_models);
-  for (const char* folder : {".lmstudio/models", ".cache/lm-studio/models"})
-    add("LM Studio", fs::path(variable("HOME")) / folder, lm_studio_models);
+  for (const fs::path& folder : lm_studio_folders()) add("LM Studio", folder, lm_studio_models);
   add("llama.cpp", folder_by({{"LLAMA_CACHE", ""}, {"XDG_CACHE_HOME", "llama.cpp"}}, ".cache/llama.cpp"), files);
   return places;
 }

@@ -129,12 +129,18 @@ def test_every_place_is_looked_into(home, small_path):
         assert line.split() == ["llama", "3M", mib([small_path]), "MiB", "Q8_0", "yes"], line
 
 
-def test_variables_say_where_the_caches_are(home, small_path):
+def test_variables_and_settings_say_where_the_caches_are(home, small_path):
     home.hugging_face("alice/Wood-GGUF", "Wood.gguf", small_path)
     (home.folder / ".cache/huggingface").rename(home.folder / "elsewhere")
     assert home.models() == {}
     home.environment["HF_HOME"] = str(home.folder / "elsewhere")
     assert list(home.models()) == ["alice/Wood-GGUF/Wood"]
+    home.file("studio/models/dora/Yew/Yew.gguf", small_path)
+    home.file("disk/emil/Lime/Lime.gguf", small_path)
+    (home.folder / ".lmstudio-home-pointer").write_text(f"{home.folder}/studio\n")
+    (home.folder / "studio/settings.json").write_text(json.dumps({"downloadsFolder": f"{home.folder}/disk"}))
+    assert set(home.models()) == {"alice/Wood-GGUF/Wood", "dora/Yew/Yew", "emil/Lime/Lime"}
+    (home.folder / ".lmstudio-home-pointer").unlink()
     home.ollama("oak", "latest", small_path)
     (home.folder / ".ollama/models").rename(home.folder / "blobs-here")
     home.environment["OLLAMA_MODELS"] = str(home.folder / "blobs-here")
@@ -266,5 +272,8 @@ def test_help_shows_an_example_for_each_group_and_plain_units(home):
 def test_what_is_wrong_is_said_before_listening(home, small_path):
     assert home.finds(small_path)  # the port is in use
     home.refused(home.folder / "no.gguf", "There is no file or folder")
-    (home.folder / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
-    home.refused(home.folder / "broken.gguf", "broken.gguf")
+    whole = small_path.read_bytes()
+    for name, data in {"broken": b"GGUF" + bytes(100), "empty": b"", "short": b"GGUF", "cut": whole[:-1000], "header": whole[:3000]}.items():
+        (home.folder / f"{name}.gguf").write_bytes(data)
+        said = home.refused(home.folder / f"{name}.gguf", f"{name}.gguf")
+        assert said.startswith("coppice: ") and said.count("\n") == 1, said

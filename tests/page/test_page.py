@@ -63,6 +63,21 @@ def test_an_empty_server_says_how_to_begin(visit):
         tab.close()
 
 
+def test_a_burst_that_fails_says_so(visit):
+    """And asks for no key, which is not what is wrong."""
+    with Coppice("--kv-bytes", "64MiB") as server:
+        tab = visit(server.url).live()
+        tab.page.route("**/v1/completions", lambda route: route.abort())
+        tab.page.click("#burst")
+        tab.wait("() => document.getElementById('burst-failed').textContent.startsWith('That failed: ')")
+        assert not tab.page.locator("#settings[open]").count()
+        tab.page.unroute("**/v1/completions")
+        tab.page.click("#burst")
+        tab.wait("() => window.coppice.tree.nodes.length >= 9")
+        tab.complaints.clear()  # the browser tells of the request that was aborted
+        tab.close()
+
+
 def set_the_scene(server, tab):
     """What a picture shows besides the burst: other texts that were used before, and a chat that has branched."""
     for end in ("for children", "for a gardener", "in three lines"):
@@ -253,6 +268,21 @@ def test_keys_walk_along_the_tree(server, visit):
     page.click("#toggle-outline")
     tab.wait("() => document.querySelectorAll('#outline li').length >= 3")
     assert "hits." in page.inner_text("#outline")
+
+
+def test_stems_stand_on_the_ground_at_another_size(server, visit):
+    chat(server, SYSTEM, "Do I grow?", max_tokens=2)
+    tab = visit(server.url).live()
+    tab.wait("() => window.coppice.tree.nodes.length > 0")
+    tab.page.wait_for_timeout(700)  # they have grown up
+    above = tab.page.evaluate("""async () => {
+      const { tree } = window.coppice, height = tree.painter.height;
+      document.getElementById("stage").style.minHeight = `${height + 200}px`;
+      while (tree.painter.height === height) await new Promise(requestAnimationFrame);
+      await new Promise(requestAnimationFrame);
+      return [...tree.items.values()].filter((item) => item.node.parent === null).map((item) => tree.painter.height - item.now.y0);
+    }""")
+    assert above and set(above) == {30}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
