@@ -7,6 +7,7 @@
 // and of those who compute the same node, all but at most one do so at an excepted position:
 //   p = L(i) - 1          the last token, whose logits are needed, or
 //   p < (c(i) / bs + 1) * bs   in the one block that was still being filled when i was admitted.
+// In models with recurrent layers c(i) in the last line is what was cached, even where no state let i start there.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,11 +19,22 @@ namespace coppice::testing {
 namespace {
 
 using InFlight = PerGroups;
+using InFlightAndStates = PerGroups;  // those that hold with recurrent layers, too
+
+constexpr std::int32_t kNoStride = 1 << 20;  // of states: no step ends for one but where texts part
 
 struct Computed {
   Prompt prompt;
   std::int32_t cached = 0;
+  std::int32_t lost = 0;  ///< cached, but of no use without a state
 };
+
+Computed computed_by(const Result& result) {
+  const bool stateless = result.report && result.report->ended == engine::MatchEnded::kNoState;
+  return {.prompt = result.submission.prompt,
+          .cached = result.usage.cached_tokens,
+          .lost = stateless ? result.report->lost_tokens : 0};
+}
 
 void expect_computed_once(const std::vector<Computed>& all, std::int64_t computed_tokens, int block_size) {
   struct Node {
@@ -30,13 +42,13 @@ void expect_computed_once(const std::vector<Computed>& all, std::int64_t compute
   };
   std::map<Prompt, Node> computed;
   std::set<Prompt> trie;
-  for (const auto& [prompt, cached] : all) {
+  for (const auto& [prompt, cached, lost] : all) {
     const auto length = static_cast<std::int32_t>(prompt.size());
     for (std::int32_t p = 0; p < length; ++p) {
       const Prompt prefix(prompt.begin(), prompt.begin() + p + 1);
       trie.insert(prefix);
       if (p < cached) continue;
-      const bool excepted = p == length - 1 || p < (cached / block_size + 1) * block_size;
+      const bool excepted = p == length - 1 || p < ((cached + lost) / block_size + 1) * block_size;
       ++(excepted ? computed[prefix].excepted : computed[prefix].plain);
     }
   }
@@ -52,7 +64,7 @@ void expect_computed_once(const std::vector<Computed>& all, std::int64_t compute
 std::vector<Computed> computed_by(const Harness& h) {
   std::vector<Computed> all;
   for (const auto& [id, result] : h.results()) {
-    all.push_back({.prompt = result.submission.prompt, .cached = result.usage.cached_tokens});
+    all.push_back(computed_by(result));
   }
   return all;
 }
@@ -106,7 +118,7 @@ TEST_P(InFlight, RandomSetsAreComputedOnce) {
   }
 }
 
-TEST_P(InFlight, EqualPromptsAreComputedOnce) {
+TEST_P(InFlightAndStates, EqualPromptsAreComputedOnce) {
   std::mt19937_64 random(1);
   for (const std::size_t length : {7u, 8u, 16u, 31u, 64u, 65u, 129u}) {
     SCOPED_TRACE(length);
@@ -118,7 +130,7 @@ TEST_P(InFlight, EqualPromptsAreComputedOnce) {
   }
 }
 
-TEST_P(InFlight, NestedPrefixes) {
+TEST_P(InFlightAndStates, NestedPrefixes) {
   std::mt19937_64 random(2);
   const auto longest = random_prompt(random, 200);
   for (const bool longest_first : {false, true}) {
@@ -165,7 +177,7 @@ TEST_P(InFlight, FollowersStartAsSoonAsWhatTheyShareIsThere) {
 }
 
 // Equal tokens at equal positions after another past are no shared prefix.
-TEST_P(InFlight, NobodyFollowsAnotherPast) {
+TEST_P(InFlightAndStates, NobodyFollowsAnotherPast) {
   std::mt19937_64 random(9);
   Harness h({.groups = GetParam()});
   const auto mine = random_prompt(random, 40);
@@ -181,7 +193,7 @@ TEST_P(InFlight, NobodyFollowsAnotherPast) {
   h.finish();
 }
 
-TEST_P(InFlight, FollowersHoldNothing) {
+TEST_P(InFlightAndStates, FollowersHoldNothing) {
   std::mt19937_64 random(4);
   Harness h({.groups = GetParam(), .step_tokens = 33, .max_extend = 32});
   const auto shared = random_prompt(random, 300);
@@ -206,11 +218,12 @@ void lose_leader(Groups groups, int n_steps, Lose lose) {
     SCOPED_TRACE("lost at step " + std::to_string(k));
     std::mt19937_64 random(5);
     const auto shared = random_prompt(random, 100);
-    Harness h({.groups = groups, .block_size = 8, .max_batch = 8, .step_tokens = 13});
+    Harness h({.groups = groups, .block_size = 8, .max_batch = 8, .step_tokens = 13, .state_stride = kNoStride});
     const auto leader = h.submit({.prompt = shared + random_prompt(random, 40), .max_tokens = 3});
     std::vector<engine::RequestId> followers;
     for (std::uint64_t i = 0; i < 3; ++i) {
-      followers.push_back(h.submit({.prompt = shared + random_prompt(random, 20), .max_tokens = 5, .seed = i}));
+      followers.push_back(
+          h.submit({.prompt = shared + random_prompt(random, 20), .max_tokens = 5, .seed = i, .cache_report = true}));
     }
     for (int i = 0; i < k; ++i) h.step();
     const auto following = h.snapshot().following_requests;
@@ -225,7 +238,7 @@ void lose_leader(Groups groups, int n_steps, Lose lose) {
     EXPECT_EQ(first, k == 0 ? 0 : std::min(kept, 100)) << "the oldest leads from what was published";
     std::vector<Computed> all;
     for (const auto id : followers) {
-      all.push_back({.prompt = h.result(id).submission.prompt, .cached = h.result(id).usage.cached_tokens});
+      all.push_back(computed_by(h.result(id)));
     }
     // The leader computed its first `computed` tokens, of which the block at `kept` was lost half filled.
     const auto& prompt = h.result(leader).submission.prompt;
@@ -234,19 +247,21 @@ void lose_leader(Groups groups, int n_steps, Lose lose) {
   }
 }
 
-TEST_P(InFlight, LeaderCancelledAtEveryStep) {
+TEST_P(InFlightAndStates, LeaderCancelledAtEveryStep) {
   lose_leader(GetParam(), 12, [](Harness& h, engine::RequestId leader, std::int32_t computed) {
     h.cancel(leader);
     return computed;
   });
 }
 
-TEST_P(InFlight, LeaderFailsAtEveryStep) {
+TEST_P(InFlightAndStates, LeaderFailsAtEveryStep) {
   // Up to the step that wakes the followers: later they are in the batch that fails.
   lose_leader(GetParam(), 8, [](Harness& h, engine::RequestId leader, std::int32_t computed) {
     h.executor().fail_at(static_cast<int>(h.executor().steps().size()));
     h.step();
     EXPECT_EQ(h.result(leader).refusal, engine::Refusal::kFailed);
+    // A state that was kept is as far as it came where the followers part; else its step lost the only one.
+    if (GetParam() == Groups::kFullAndRecurrent) return computed >= 96 ? 96 : 0;
     return computed / 8 * 8;
   });
 }
@@ -281,7 +296,7 @@ std::set<std::int64_t> preempt_leader(Groups groups, std::int32_t num_blocks, in
   return progress;
 }
 
-TEST_P(InFlight, LeaderPreemptedAtEveryStep) {
+TEST_P(InFlightAndStates, LeaderPreemptedAtEveryStep) {
   std::set<std::int64_t> progress;
   const auto n_groups = static_cast<std::int32_t>(make_groups(GetParam()).size());
   for (std::int32_t num_blocks = 24 + 6 * n_groups; num_blocks < 24 + 42 * n_groups; num_blocks += n_groups) {
@@ -295,7 +310,7 @@ TEST_P(InFlight, LeaderPreemptedAtEveryStep) {
   EXPECT_GE(progress.size(), 10u);
 }
 
-TEST_P(InFlight, ABudgetOfExactlyOneRequest) {
+TEST_P(InFlightAndStates, ABudgetOfExactlyOneRequest) {
   std::mt19937_64 random(7);
   const HarnessConfig probe{.groups = GetParam(), .max_extend = 16};
   const auto needed = Harness(probe).cache().blocks_needed(120, 1);
@@ -318,6 +333,7 @@ TEST_P(InFlight, ABudgetOfExactlyOneRequest) {
 }
 
 COPPICE_FOR_ALL_GROUPS(InFlight);
+COPPICE_FOR_ALL_GROUPS_AND_STATES(InFlightAndStates);
 
 }  // namespace
 }  // namespace coppice::testing

@@ -47,7 +47,9 @@ struct Probe {
 class Episode {
  public:
   Episode(const RandomRun& run, Dice& dice) : dice_(dice), bs_(run.block_size) {
-    const int per_group = static_cast<int>(dice.chance(75) ? dice.between(7, 14) : dice.between(90, 130));
+    const int per_group = static_cast<int>(run.narrow        ? dice.between(4, 5)
+                                           : dice.chance(75) ? dice.between(7, 14)
+                                                             : dice.between(90, 130));
     const Shape shape{.groups = run.groups, .block_size = bs_, .constant_hash = dice.chance(25)};
     kv::CacheConfig config = make_config(shape, per_group);
     config.share = !dice.chance(3);

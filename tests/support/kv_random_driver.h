@@ -15,6 +15,7 @@ struct RandomRun {
   Groups groups = Groups::kFull;
   int block_size = 16;
   std::int64_t operations = 0;
+  bool narrow = false;  ///< pools of four or five blocks for each group
   StoreFault store_fault = StoreFault::kNone;
   bool check_integrity = true;  ///< false: by the double and the bytes alone
 };
