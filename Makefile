@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak bench-quality bench-perplexity bench-hybrids format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak bench-quality bench-perplexity bench-hybrids format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
 
 cuda:          ## Build the GPU's kernels, their tests and benchmarks (nvcc 12.4 or newer); with a GPU, run the tests
 	@scripts/cuda.sh
+
+bench-cuda:    ## Test and measure a GPU, in resumable stages; then bench/page.py (ARGS="PROGRAMS FOLDER RESULTS")
+	@scripts/bench-cuda.sh $(ARGS)
 
 bench:         ## Measure against llama.cpp (ARGS="--only all": hours), or two builds: ARGS="--before OTHER/coppice --only engine"
 	@scripts/bench.sh $(ARGS)

@@ -58,8 +58,27 @@ def _steps(content):
                f"| {_reached(row['tokens_s'], goal, True) if weights in (None, row['weights']) else ''} |")
 
 
+def _server(content):
+    rows = content.get("server", [])
+    if not rows:
+        return
+    peers = [row for row in rows if not row["side"].startswith("coppice")]
+    yield from ("", "### The server", "",
+                "64 requests at once that share 8,192 tokens nobody has seen, 20 of their own each, 32 tokens of answer; random 8B weights in "
+                "Q4_K_M; `bench/gpu_server.py`. llama-server with fewer slots than requests lets those that wait find the shared tokens in a slot.", "",
+                "| | slowest first token, s | total, s | rounds |", "|---|---|---|---|")
+    for row in rows:
+        yield f"| {row['side']} | {row['first_s']:.2f} | {row['wall_s']:.2f} | {row['rounds']} |"
+    ours = min((row for row in rows if row not in peers), key=lambda row: row["wall_s"])
+    for words, chosen in (("llama-server's best setting", min(peers, key=lambda row: row["wall_s"])),
+                          ("a slot for each request", peers[-1])):
+        first, wall = chosen["first_s"] / ours["first_s"], chosen["wall_s"] / ours["wall_s"]
+        yield from ("", f"Against {words}: first token {first:.0f}x ({_reached(first, 30, True)}), total {wall:.0f}x ({_reached(wall, 10, True)}).")
+
+
 def section(content):
     """Lines about one card."""
     yield from ("", f"## {content['device']}", "", f"Driver {content['driver']}; {content['date']}.", *HEAD.rstrip().split("\n"), "")
     yield from _attention(content)
     yield from _steps(content)
+    yield from _server(content)

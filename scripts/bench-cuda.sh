@@ -4,6 +4,7 @@
 #   PROGRAMS  where the programs of make cuda lie, at any depth; default build
 #   FOLDER    where a stage leaves its output; a stage that is there is done, so a run that was broken off goes on; default build/bench-cuda
 #   RESULTS   default bench/results/cuda
+# With LLAMA_SERVER (llama.cpp's, built with CUDA) and MODEL (bench/gpu_server.py says which) set, the server is measured beside it, too.
 source "$(dirname "$0")/lib.sh"
 programs=$(realpath "${1:-$repo/build}")
 folder=${2:-$repo/build/bench-cuda}
@@ -38,4 +39,10 @@ done
 measured attention attention_cuda_bench
 measured products matmul_cuda_bench
 measured steps step_cuda_bench
+if [[ -n ${LLAMA_SERVER:-} && -n ${MODEL:-} && ! -e $folder/server.json ]]; then
+  say server
+  timeout 480 python3 "$repo/bench/gpu_server.py" --coppice "$(program coppice)" --llama-server "$LLAMA_SERVER" --model "$MODEL" \
+    "$folder/server.part" >&2 || die "the server's bursts failed or took over eight minutes"
+  mv "$folder/server.part" "$folder/server.json"
+fi
 python3 "$repo/bench/gpu.py" "$folder" "$results"
