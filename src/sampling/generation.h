@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kv/types.h"
+#include "sampling/sampler_spec.h"
 
 namespace coppice::sampling {
 
@@ -67,6 +68,22 @@ class Generation {
 
   /// Picks the next token. logits: [n_vocab], raw; may be changed in place. Throws Unsatisfiable.
   virtual Piece next(std::span<float> logits) = 0;
+
+  /// What there has to be for its tokens, all along.
+  enum class Needs : std::uint8_t {
+    kLogits,    ///< next() has to see the logits and draws itself
+    kLogprobs,  ///< spec() says how to draw, and take() has to see the logits
+    kToken,     ///< spec() says how to draw
+  };
+  virtual Needs needs() const { return Needs::kLogits; }
+
+  /// How the next token is drawn by a device, which next() would draw else. It may be asked for again, and a token drawn by it be
+  /// thrown away: nothing changes. Throws Unsatisfiable. REQUIRES: needs() != kLogits.
+  virtual SamplerSpec spec() { return {}; }
+
+  /// What next() would bring, with the token that was drawn by spec(); -1: none may come next. logits: as needs() says, [n_vocab], raw;
+  /// else empty. Throws Unsatisfiable. REQUIRES: needs() != kLogits.
+  virtual Piece take(kv::Token /*token*/, std::span<const float> /*logits*/) { return {}; }
 
   /// The text (and logprobs) still held back, when the engine ends the sample for a reason of its own (length).
   virtual Piece flush() = 0;

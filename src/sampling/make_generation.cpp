@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "grammar/matcher.h"
@@ -26,6 +27,16 @@ SamplingParams checked(SamplingParams params, std::int32_t n_vocab) {
   return params;
 }
 
+/// f(), where a grammar that can't be followed is the client's mistake.
+template <class F>
+std::invoke_result_t<F> guarded(F&& f) {
+  try {
+    return f();
+  } catch (const grammar::GrammarError& e) {
+    throw Unsatisfiable(e.what());
+  }
+}
+
 /// Tokens -> bytes -> whole characters (utf8_) -> text free of stop strings (stops_). Positions are byte offsets in the
 /// stream of whole characters.
 class TextGeneration final : public Generation {
@@ -45,9 +56,47 @@ class TextGeneration final : public Generation {
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
-    const std::optional<kv::Token> drawn = draw(logits);
-    if (!drawn) return dead_end();
-    const kv::Token token = *drawn;
+    const std::optional<kv::Token> drawn = guarded([&] {
+      const auto allowed = mask();
+      look(logits, allowed);
+      return sampler_.pick(logits, allowed);
+    });
+    return follow(drawn.value_or(-1), logits);
+  }
+
+  Needs needs() const override {
+    if (n_logprobs_ < 0) return Needs::kToken;
+    return params_->logprobs_of_drawn ? Needs::kLogits : Needs::kLogprobs;
+  }
+
+  SamplerSpec spec() override {
+    if (ended_) throw std::logic_error("Generation::spec() after the end");
+    return guarded([&] { return sampler_.spec(mask()); });
+  }
+
+  Piece take(kv::Token token, std::span<const float> logits) override {
+    if (ended_) throw std::logic_error("Generation::take() after the end");
+    if (token >= 0) sampler_.take(token);
+    return follow(token, logits);
+  }
+
+  Piece flush() override {
+    Piece piece;
+    if (ended_) return piece;  // nothing is held back
+    piece.text = stops_.push(utf8_.flush());
+    if (!stops_.stopped()) piece.text += stops_.flush();
+    deliver(piece);
+    for (Held& held : entries_) piece.logprobs.push_back(std::move(held.entry));
+    entries_.clear();
+    ended_ = true;
+    return piece;
+  }
+
+ private:
+  /// What a token that was drawn brings; -1: none was possible.
+  Piece follow(kv::Token token, std::span<const float> logits) {
+    const bool allowed = token >= 0 && (!grammar_ || guarded([&] { return grammar_->accept(token, *vocabulary_); }));
+    if (!allowed) return dead_end();
     ++n_tokens_;
     if (ends(token)) {
       Piece piece = flush();
@@ -71,19 +120,6 @@ class TextGeneration final : public Generation {
     return piece;
   }
 
-  Piece flush() override {
-    Piece piece;
-    if (ended_) return piece;  // nothing is held back
-    piece.text = stops_.push(utf8_.flush());
-    if (!stops_.stopped()) piece.text += stops_.flush();
-    deliver(piece);
-    for (Held& held : entries_) piece.logprobs.push_back(std::move(held.entry));
-    entries_.clear();
-    ended_ = true;
-    return piece;
-  }
-
- private:
   bool ends(kv::Token token) const {
     if (!params_->ignore_eos && vocabulary_->is_end(token)) return true;
     return std::ranges::find(params_->stop_tokens, token) != params_->stop_tokens.end();
@@ -104,21 +140,8 @@ class TextGeneration final : public Generation {
                                       : logprobs_.read(logits, token, n_logprobs_, *vocabulary_);
   }
 
-  /// None: no token may come next.
-  std::optional<kv::Token> draw(std::span<float> logits) {
-    if (!grammar_) {
-      look(logits, {});
-      return sampler_.pick(logits);
-    }
-    try {
-      const auto mask = grammar_->mask();
-      look(logits, mask);
-      const auto token = sampler_.pick(logits, mask);
-      return token && grammar_->accept(*token, *vocabulary_) ? token : std::nullopt;
-    } catch (const grammar::GrammarError& e) {
-      throw Unsatisfiable(e.what());
-    }
-  }
+  /// Of the next token, by the grammar; empty: all are allowed.
+  std::span<const std::int32_t> mask() { return grammar_ ? grammar_->mask() : std::span<const std::int32_t>(); }
 
   /// Bans or biases leave no token, or the vocabulary none that continues the text by the grammar.
   Piece dead_end() {

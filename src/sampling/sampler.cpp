@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sampling/philox.h"
+
 namespace coppice::sampling {
 
 namespace {
@@ -132,13 +134,58 @@ std::optional<kv::Token> Sampler::pick(std::span<float> logits, std::span<const 
   const kv::Token token = !possible ? -1 : greedy() ? work.scan.argmax() : draw();
   undo_edits(row);
   if (!possible) return std::nullopt;
+  take(token);
+  return token;
+}
+
+void Sampler::take(kv::Token token) {
   ++n_drawn_;
   if (max_tail_ > 0) {
     if (tail_.size() == max_tail_) tail_.erase(tail_.begin());
     tail_.push_back(token);
   }
-  if (repeat_ != 1 || frequency_ != 0 || presence_ != 0) count(token);
-  return token;
+  if (counts()) count(token);
+}
+
+SamplerSpec Sampler::spec(std::span<const std::int32_t> mask) const {
+  SamplerSpec spec{.temperature = temperature_,
+                   .top_k = static_cast<std::int32_t>(top_k_),
+                   .top_p = top_p_,
+                   .min_p = min_p_,
+                   .repeat = repeat_,
+                   .frequency = frequency_,
+                   .presence = presence_,
+                   .n_vocab = n_vocab_,
+                   .mask = {mask.begin(), mask.end()},
+                   .seed = seed_,
+                   .counter = static_cast<std::uint64_t>(n_drawn_)};
+  if (restricted()) {
+    std::vector<std::int32_t> allowed((static_cast<std::size_t>(n_vocab_) + 31) / 32);
+    for (const kv::Token token : params_->allowed_tokens) {
+      if (token < 0 || token >= n_vocab_) continue;
+      const auto word = static_cast<std::size_t>(token) / 32;
+      const auto open = mask.empty() ? ~0U : word < mask.size() ? static_cast<std::uint32_t>(mask[word]) : 0U;
+      allowed[word] |= static_cast<std::int32_t>(open & 1U << token % 32);
+    }
+    spec.mask = std::move(allowed);
+  }
+  const auto add = [&](kv::Token token, float bias) {
+    if (token >= 0 && token < n_vocab_) spec.biases.push_back({token, bias});
+  };
+  for (const auto& [token, bias] : params_->logit_bias) add(token, bias);
+  for_each_barred([&](kv::Token token) { add(token, kNone); });
+  // Of a token's biases the lowest comes first: one that bars it is alone.
+  std::ranges::sort(spec.biases, {}, [](const TokenBias& b) { return std::pair(b.token, b.bias); });
+  const auto twice = std::ranges::unique(spec.biases, {}, &TokenBias::token);
+  spec.biases.erase(twice.begin(), twice.end());
+  if (!counts()) return spec;
+  for (const auto& [token, drawn] : drawn_) spec.counts.push_back({token, drawn.times, drawn.in_prompt});
+  if (prompt_) {
+    for (const kv::Token token : *prompt_) {
+      if (!drawn_.contains(token)) spec.counts.push_back({token, 0, true});
+    }
+  }
+  return spec;
 }
 
 std::span<float> Sampler::visible(std::span<float> logits, std::span<const std::int32_t> mask) {
@@ -181,14 +228,16 @@ std::span<float> Sampler::allowed(std::span<float> logits) {
   return work.row;
 }
 
-/// Those whose beginning was just generated must not get their last token.
-void Sampler::bar_bad_words(std::span<float> logits) {
+template <class F>
+void Sampler::for_each_barred(F&& f) const {
   for (const auto& word : params_->bad_words) {
     const auto beginning = std::span(word).first(word.size() - 1);
     if (beginning.size() > tail_.size()) continue;
-    if (!std::ranges::equal(beginning, std::span(tail_).last(beginning.size()))) continue;
-    if (std::cmp_less(word.back(), logits.size())) set(logits, word.back(), kNone);
+    if (std::ranges::equal(beginning, std::span(tail_).last(beginning.size()))) f(word.back());
   }
+  for (const kv::Token token : banned_) f(token);
+  if (n_drawn_ >= params_->min_tokens) return;
+  for (const kv::Token token : ends_) f(token);
 }
 
 /// Only tokens that the request names or that were seen are touched: no pass over the vocabulary.
@@ -212,15 +261,9 @@ void Sampler::apply_edits(std::span<float> logits) {
     const float logit = drawn.in_prompt ? logits[static_cast<std::size_t>(token)] : repeated(token);
     set(logits, token, logit - (static_cast<float>(drawn.times) * frequency_ + presence_));
   }
-  bar_bad_words(logits);
-  for (const kv::Token token : banned_) {
+  for_each_barred([&](kv::Token token) {
     if (inside(token)) set(logits, token, kNone);
-  }
-  if (n_drawn_ < params_->min_tokens) {
-    for (const kv::Token token : ends_) {
-      if (inside(token)) set(logits, token, kNone);
-    }
-  }
+  });
 }
 
 void Sampler::set(std::span<float> logits, kv::Token token, float value) {
@@ -237,8 +280,7 @@ void Sampler::undo_edits(std::span<float> logits) {
 }
 
 double Sampler::uniform() {
-  if (!random_) random_ = std::make_unique<std::mt19937_64>(seed_);
-  return static_cast<double>((*random_)() >> 11) * 0x1p-53;
+  return static_cast<double>(philox_64(seed_, static_cast<std::uint64_t>(n_drawn_)) >> 11) * 0x1p-53;
 }
 
 kv::Token Sampler::draw() {

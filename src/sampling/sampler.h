@@ -1,17 +1,16 @@
-// Sampler: one sample's way from logits to a token: bias, penalties, filters, and its own random generator.
+// Sampler: one sample's way from logits to a token: bias, penalties, filters, and its own random numbers.
 //
 // Not thread safe. Scratch memory (up to some MB for a flat distribution) is the thread's, not the sample's.
 //
 // Invariants
 //   1. pick() leaves the logits as it found them, so raw log-probabilities can be read afterwards.
 //   2. What is drawn depends on the parameters, the seed, the prompt and the logits given so far, on nothing else.
-//   3. Each pick() at a temperature above greedy consumes one number of the generator.
+//   3. The n-th token takes the seed's n-th number (philox.h), on whatever device it is drawn.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <random>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "kv/types.h"
 #include "sampling/logit_scan.h"
 #include "sampling/params.h"
+#include "sampling/sampler_spec.h"
 
 namespace coppice::sampling {
 
@@ -42,6 +42,12 @@ class Sampler {
   /// Arguments: as pick()'s.
   std::vector<Candidate> distribution(std::span<float> logits, std::span<const std::int32_t> mask = {});
 
+  /// What the next pick() would do, for another device to draw. mask: as pick()'s.
+  SamplerSpec spec(std::span<const std::int32_t> mask = {}) const;
+
+  /// Counts a token that was drawn by spec().
+  void take(kv::Token token);
+
  private:
   struct Drawn {
     bool in_prompt = false;
@@ -62,9 +68,12 @@ class Sampler {
   bool restricted() const { return !params_->allowed_tokens.empty(); }
 
   void apply_edits(std::span<float> logits);
-  void bar_bad_words(std::span<float> logits);
+  /// Calls f(token) for those that must not come next: banned ones, ends before their time, last tokens of bad words.
+  template <class F>
+  void for_each_barred(F&& f) const;
   void undo_edits(std::span<float> logits);
   void set(std::span<float> logits, kv::Token token, float value);
+  bool counts() const { return repeat_ != 1 || frequency_ != 0 || presence_ != 0; }
   void count(kv::Token token);
   kv::Token draw();
   double filter();   ///< leaves what may be drawn in the candidates; the sum of their weights
@@ -84,8 +93,7 @@ class Sampler {
   std::size_t max_tail_ = 0;
   std::unordered_map<kv::Token, Drawn> drawn_;  ///< empty while no penalty is on
   std::uint64_t seed_;
-  std::unique_ptr<std::mt19937_64> random_;  ///< 2.5 KB: made at the first draw, for thousands may wait
-  std::vector<Edit> edits_;                  ///< of the pick in hand
+  std::vector<Edit> edits_;  ///< of the pick in hand
 };
 
 }  // namespace coppice::sampling

@@ -240,6 +240,43 @@ TEST(Generation, SampleIDrawsAsSeedPlusI) {
   EXPECT_NE(draw(std::nullopt, 0, flat), draw(std::nullopt, 0, flat));
 }
 
+// Who is told what a device drew brings the same pieces as who draws.
+TEST(Generation, TakesATokenThatADeviceDrew) {
+  std::mt19937_64 random = test::seeded_random();
+  std::normal_distribution<float> normal(0, 4);
+  std::vector<float> logits(static_cast<std::size_t>(vocabulary()->size()));
+  int pieces = 0, stopped = 0;
+  for (int round = 0; round < 24; ++round) {
+    SamplingParams params{.temperature = 1.5F, .top_k = 30, .repeat_penalty = 1.2F, .seed = random()};
+    params.logprobs = round % 3 - 1;
+    params.stop = {"th", "e "};
+    params.logit_bias = {{vocabulary()->end_tokens()[0], 6}};
+    const auto one = generation_of(params), other = generation_of(params);
+    EXPECT_EQ(other->needs(), params.logprobs < 0 ? Generation::Needs::kToken : Generation::Needs::kLogprobs);
+    bool ended = false;
+    for (int n = 0; !ended && n < 30; ++n) {
+      for (float& x : logits) x = normal(random);
+      EXPECT_EQ(other->spec().counter, other->spec().counter) << "asking changes nothing";
+      const Piece drawn = one->next(logits);
+      const Piece taken = other->take(drawn.token, params.logprobs < 0 ? std::span<const float>() : logits);
+      EXPECT_EQ(taken.token, drawn.token);
+      EXPECT_EQ(taken.text, drawn.text);
+      EXPECT_EQ(taken.finish, drawn.finish);
+      EXPECT_EQ(taken.stop, drawn.stop);
+      ASSERT_EQ(taken.logprobs.size(), drawn.logprobs.size());
+      for (std::size_t i = 0; i < taken.logprobs.size(); ++i)
+        EXPECT_EQ(taken.logprobs[i].chosen.logprob, drawn.logprobs[i].chosen.logprob);
+      ++pieces;
+      ended = drawn.finish.has_value();
+    }
+    if (!ended) continue;
+    ++stopped;
+    EXPECT_THROW(other->spec(), std::logic_error);
+  }
+  EXPECT_GT(pieces, 60);
+  EXPECT_GT(stopped, 3);
+}
+
 TEST(Generation, LogprobsAreOfTheRawDistribution) {
   std::mt19937_64 random = test::seeded_random();
   std::normal_distribution<float> normal(0, 4);

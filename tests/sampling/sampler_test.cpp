@@ -324,6 +324,73 @@ TEST(Sampler, TheSeedDecides) {
   EXPECT_NE(run(5), run(6));
 }
 
+/// The row that a spec's filters see, by its comments alone.
+std::vector<float> edited(const SamplerSpec& spec, std::vector<float> logits) {
+  logits.resize(static_cast<std::size_t>(spec.n_vocab));
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const bool allowed = spec.mask.empty() || (i / 32 < spec.mask.size() &&
+                                               (static_cast<std::uint32_t>(spec.mask[i / 32]) >> i % 32 & 1) != 0);
+    if (!allowed) logits[i] = -std::numeric_limits<float>::infinity();
+  }
+  for (const TokenBias& b : spec.biases) logits.at(static_cast<std::size_t>(b.token)) += b.bias;
+  for (const TokenCount& c : spec.counts) {
+    float& x = logits.at(static_cast<std::size_t>(c.token));
+    if (c.in_prompt || c.times > 0) x = x > 0 ? x / spec.repeat : x * spec.repeat;
+    if (c.times > 0) x -= static_cast<float>(c.times) * spec.frequency + spec.presence;
+  }
+  return logits;
+}
+
+// Of a row with all that a request can ask for: what the spec says, applied plainly, leaves the distribution that pick() draws from,
+// and a sampler that is only told the tokens goes on alike.
+TEST(Sampler, ASpecSaysAllThatPickDoes) {
+  std::mt19937_64 random = test::seeded_random();
+  const auto below = [&](std::size_t n) { return static_cast<Token>(test::pick_below(random, n)); };
+  int compared = 0, masked = 0, barred = 0, dead = 0;
+  for (int round = 0; round < 400; ++round) {
+    const std::size_t n_vocab = 40 + test::pick_below(random, 200);
+    SamplingParams params = random_params(random, n_vocab);
+    if (below(3) == 0) params.logit_bias[below(n_vocab)] = kNever;
+    while (below(3) == 0) params.allowed_tokens.push_back(below(n_vocab));
+    for (Token i = below(6); i > 0; --i) params.bad_words.push_back({below(n_vocab)});
+    if (below(2) == 0) params.bad_words.push_back({below(n_vocab), below(n_vocab)});
+    params.min_tokens = below(6);
+    const std::vector<Token> prompt = {below(n_vocab), below(n_vocab), below(n_vocab)};
+    const auto shared = std::make_shared<const SamplingParams>(params);
+    const auto in_prompt = std::make_shared<const PromptTokens>(prompt_tokens(prompt));
+    const std::vector<Token> banned = {below(n_vocab)}, ends = {below(n_vocab), below(n_vocab)};
+    const auto size = static_cast<std::int32_t>(n_vocab);
+    const std::uint64_t seed = random();
+    Sampler one(shared, seed, in_prompt, banned, size, ends), other = one;
+    for (std::uint64_t step = 0; step < 8; ++step) {
+      std::vector<float> logits = random_logits(random, n_vocab);
+      std::vector<std::int32_t> mask;
+      if (below(3) == 0) {
+        mask.resize((n_vocab + 31) / 32);
+        for (auto& word : mask) word = static_cast<std::int32_t>(random() & random());
+      }
+      const SamplerSpec spec = other.spec(mask);
+      EXPECT_EQ(spec.seed, seed);
+      EXPECT_EQ(spec.counter, step);
+      std::vector<float> row = edited(spec, logits);
+      Sampler plain = sampler_of(
+          {.temperature = spec.temperature, .top_k = spec.top_k, .top_p = spec.top_p, .min_p = spec.min_p}, row);
+      ASSERT_EQ(difference(normalised(one.distribution(logits, mask)), normalised(plain.distribution(row))), "");
+      ++compared;
+      masked += mask.empty() ? 0 : 1;
+      barred += std::ranges::any_of(spec.biases, [](const TokenBias& b) { return std::isinf(b.bias); }) ? 1 : 0;
+      const auto token = one.pick(logits, mask);
+      dead += token ? 0 : 1;
+      if (!token) break;
+      other.take(*token);
+    }
+  }
+  EXPECT_GT(compared, 1500);
+  EXPECT_GT(masked, 300);
+  EXPECT_GT(barred, 500);
+  EXPECT_GT(dead, 5);
+}
+
 TEST(Sampler, ExtremeTemperaturesStayInTheVocabulary) {
   std::mt19937_64 random = test::seeded_random();
   std::vector<float> logits = random_logits(random, 700);
