@@ -36,7 +36,7 @@ class Reader {
       sequence.tables.push_back({std::span(table).first(entries), block_size});
     }
     batch.sequences.push_back(std::move(sequence));
-    return executor_.forward(batch);
+    return executor_.forward(batch).logits;
   }
 
  private:

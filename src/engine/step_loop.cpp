@@ -267,8 +267,7 @@ void StepLoop::forward() {
   const double before = forward_seconds_;
   {
     const Stopwatch stopwatch(forward_seconds_);
-    logits_ = executor_.forward(batch_);
-    hidden_states_ = executor_.hidden_states();
+    result_ = executor_.forward(batch_);
   }
   rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), forward_seconds_ - before);
   scheduler_.computed();
@@ -305,7 +304,8 @@ void StepLoop::sample() {
     const auto n_hidden = static_cast<std::size_t>(sequence->pooled);
     if (sequence->state != SequenceState::kEnded) {  // else its time ran out just now
       attempt(*sequence->request, [&] {
-        reader_.read(*sequence, {logits_.rows(row, n_logits), hidden_states_.rows(hidden, n_hidden)}, now_);
+        reader_.read(*sequence, {result_.logits.rows(row, n_logits), result_.hidden_states.rows(hidden, n_hidden)},
+                     now_);
       });
     }
     row += n_logits;

@@ -85,7 +85,7 @@ class StepLoop {
   IntegrityWatch watch_;
   Viewer viewer_;
   std::deque<Question> questions_;  // without an answer so far
-  double forward_seconds_ = 0;      // inside Executor::forward, its planning included
+  double forward_seconds_ = 0;      // inside the executor, its planning included
   double planned_before_;           // by the executor, before this engine was made
   std::atomic<bool> stopped_ = false;
   mutable std::mutex published_mutex_;
@@ -98,8 +98,7 @@ class StepLoop {
   bool queue_was_empty_ = false;
   executor::Batch batch_;
   std::vector<Sequence*> readers_;  // in the order of their logits and hidden states
-  executor::Logits logits_;
-  executor::HiddenStates hidden_states_;
+  executor::Result result_;
 };
 
 }  // namespace coppice::engine

@@ -1,4 +1,4 @@
-// The executor: runs one step of the model over a ragged batch. Abstract; knows no tensor library and no scheduler.
+// The executor: runs steps of the model over ragged batches. Abstract; knows no tensor library and no scheduler.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv/types.h"
+#include "sampling/sampler_spec.h"
 
 namespace coppice::executor {
 
@@ -34,11 +35,19 @@ struct Batch {
   std::vector<std::int32_t> logit_rows;   ///< rows whose logits are wanted, ascending
   std::vector<std::int32_t> hidden_rows;  ///< rows whose hidden states are wanted, ascending
 
+  // Of executors that work ahead; else both are empty.
+  std::vector<std::int32_t>
+      sample_rows;  ///< rows behind which sample() draws a token, ascending; they may be logit_rows, too
+  struct Drawn {
+    std::int32_t row = 0;
+    std::int32_t sample = 0;  ///< of the sample_rows of the step that was submitted just before
+  };
+  std::vector<Drawn> drawn;  ///< rows whose token is what that sample gives, ascending; `tokens` has no meaning there
+
   int n_rows() const { return static_cast<int>(tokens.size()); }
 };
 
-/// Logits of the rows asked for: [n_rows, n_vocab], f32, in the order of Batch::logit_rows. Valid until the next
-/// forward().
+/// Logits of the rows asked for: [n_rows, n_vocab], f32, in the order of Batch::logit_rows.
 struct Logits {
   std::span<float> data;
   int n_vocab = 0;
@@ -53,7 +62,7 @@ struct Logits {
 };
 
 /// Hidden states of the rows asked for, behind the model's last norm: [n_rows, n_embd], f32, in the order of
-/// Batch::hidden_rows. Valid until the next forward().
+/// Batch::hidden_rows.
 struct HiddenStates {
   std::span<const float> data;
   int n_embd = 0;
@@ -65,6 +74,17 @@ struct HiddenStates {
     const auto width = static_cast<std::size_t>(n_embd);
     return {.data = data.subspan(first * width, n * width), .n_embd = n_embd};
   }
+};
+
+/// Names a step that was submitted.
+enum class Step : std::uint64_t {};
+
+/// What a step gives. Valid until the next wait().
+struct Result {
+  Logits logits;
+  HiddenStates hidden_states;
+  std::span<const kv::Token>
+      tokens;  ///< of Batch::sample_rows; -1: none was possible, and what stands on it is garbage
 };
 
 /// A step failed: the batch's new keys and values, and the states it was to write, are undefined; everything older is intact, the executor lives on.
@@ -96,24 +116,59 @@ struct KvTraffic {
 };
 
 /// Owns the weights and the KV store. Not thread safe: one thread calls it.
+///
+/// Steps run in the order in which they are submitted, each after all of the one before it. A step is submitted, its samples are told how
+/// to be drawn, and it is waited for. With depth() 1 the next one may be submitted before that wait:
+///   submit(k + 1), wait(k), sample(k + 1), submit(k + 2), ...
+/// So a device has work while the host reads step k, and how k + 1 is sampled may depend on it. Two steps ahead it could not.
 class Executor {
  public:
   virtual ~Executor() = default;
   virtual const ExecutorInfo& info() const = 0;
 
-  /// Runs the copies in order, writes the rows' keys and values into their slots, attends, and returns logits for
-  /// batch.logit_rows. Throws StepError.
-  /// REQUIRES: batch is valid as described there; no two rows are written to the same slot.
-  virtual Logits forward(const Batch& batch) = 0;
+  /// How many steps may be submitted behind one that is not waited for: 0 or 1. Callers may leave it unused. At 0 submit() may compute
+  /// the step, and gives logits only.
+  virtual int depth() const { return 0; }
 
-  /// Of the last forward(). REQUIRES: info().n_embd > 0 if that had hidden_rows.
-  virtual HiddenStates hidden_states() const { return {}; }
+  /// Begins a step: runs the copies in order, writes the rows' keys and values into their slots, attends. The batch and what it views are
+  /// needed until this returns. Throws StepError, then nothing was begun.
+  /// REQUIRES: batch is valid as described there; no two rows are written to the same slot.
+  virtual Step submit(const Batch& batch) = 0;
+
+  /// How the tokens behind the step's sample_rows are drawn: [sample_rows], needed until this returns. Once a step that has some, before
+  /// the next one is submitted. Throws nothing: wait() tells.
+  virtual void sample(Step /*step*/, std::span<const sampling::SamplerSpec> /*specs*/) {}
+
+  /// Waits until a step is done, the oldest that wasn't waited for. Throws StepError; then the step that was submitted behind it has
+  /// failed, too, and is not waited for.
+  virtual Result wait(Step step) = 0;
+
+  /// A step on its own. REQUIRES: no other is waited for.
+  Result forward(const Batch& batch) { return wait(submit(batch)); }
 
   virtual KvTraffic kv_traffic() const { return {}; }
 
-  /// Of the time in forward() since start, what went into preparing the steps: checking batches, planning attention,
+  /// Of the time in submit() and wait() since start, what went into preparing the steps: checking batches, planning attention,
   /// finding or making graphs and filling them. The model's own work is the rest.
   virtual double planning_seconds() const { return 0; }
+};
+
+/// An executor that computes a step where it is submitted.
+class BlockingExecutor : public Executor {
+ public:
+  Step submit(const Batch& batch) final {
+    result_ = run(batch);
+    return Step{++last_};
+  }
+  Result wait(Step /*step*/) final { return result_; }
+
+ protected:
+  /// Throws StepError. What it gives is valid until the next run().
+  virtual Result run(const Batch& batch) = 0;
+
+ private:
+  Result result_;
+  std::uint64_t last_ = 0;
 };
 
 }  // namespace coppice::executor

@@ -16,18 +16,19 @@ namespace coppice::testing {
 namespace {
 
 /// Its own memory, and the sink's, never runs out: other tests look at an executor that throws.
-class UncountedExecutor final : public executor::Executor {
+class UncountedExecutor final : public executor::BlockingExecutor {
  public:
   explicit UncountedExecutor(const kv::CacheConfig& config) : fake_(config) {}
   const executor::ExecutorInfo& info() const override { return fake_.info(); }
-  executor::Logits forward(const executor::Batch& batch) override {
-    const NotCounting not_counting;
-    return fake_.forward(batch);
-  }
   double planning_seconds() const override { return 0; }
   const FakeExecutor& fake() const { return fake_; }
 
  private:
+  executor::Result run(const executor::Batch& batch) override {
+    const NotCounting not_counting;
+    return fake_.forward(batch);
+  }
+
   FakeExecutor fake_;
 };
 

@@ -181,8 +181,11 @@ TEST_P(TinyTest, HiddenStatesOfTheRowsAskedForWithAndWithoutLogits) {
   Batch batch = rig_.batch(parts);
   const auto run = [&](std::vector<std::int32_t> logits, std::vector<std::int32_t> hidden) {
     batch.logit_rows = std::move(logits), batch.hidden_rows = std::move(hidden);
-    std::vector<Row> rows = rig_.run(batch);
-    const executor::HiddenStates states = executor_->hidden_states();
+    const executor::Result result = executor_->forward(batch);
+    std::vector<Row> rows;
+    for (std::size_t i = 0; i < batch.logit_rows.size(); ++i)
+      rows.emplace_back(result.logits.row(i).begin(), result.logits.row(i).end());
+    const executor::HiddenStates states = result.hidden_states;
     EXPECT_EQ(states.data.size(), batch.hidden_rows.size() * static_cast<std::size_t>(executor_->info().n_embd));
     for (std::size_t i = 0; i < batch.hidden_rows.size(); ++i)
       rows.emplace_back(states.row(i).begin(), states.row(i).end());

@@ -32,15 +32,16 @@ constexpr std::int32_t kLargePool = 400;  ///< blocks: for any request, of six g
 constexpr int kRounds = test::kSanitized ? 8 : 40;
 
 /// The fake executor with wide rows. One token in sixteen is always likely, so that penalties have something to do.
-class WideExecutor final : public executor::Executor {
+class WideExecutor final : public executor::BlockingExecutor {
  public:
   explicit WideExecutor(const kv::CacheConfig& config) : fake_(config), info_(fake_.info()) { info_.n_vocab = kLogits; }
 
   const executor::ExecutorInfo& info() const override { return info_; }
   const std::vector<std::string>& faults() const { return fake_.faults(); }
 
-  executor::Logits forward(const executor::Batch& batch) override {
-    const executor::Logits hashes = fake_.forward(batch);
+ private:
+  executor::Result run(const executor::Batch& batch) override {
+    const executor::Logits hashes = fake_.forward(batch).logits;
     data_.resize(batch.logit_rows.size() * kLogits);
     executor::Logits logits{.data = data_, .n_vocab = kLogits};
     for (std::size_t i = 0; i < batch.logit_rows.size(); ++i) {
@@ -50,10 +51,9 @@ class WideExecutor final : public executor::Executor {
         logits.row(i)[token] = likely + 4 * static_cast<float>(mix(hash, token) >> 40) * 0x1p-24F;
       }
     }
-    return logits;
+    return {.logits = logits};
   }
 
- private:
   FakeExecutor fake_;
   executor::ExecutorInfo info_;
   std::vector<float> data_;

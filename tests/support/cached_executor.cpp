@@ -44,7 +44,7 @@ std::vector<Row> CachedExecutor::step(const std::vector<Part>& parts) {
       b.tokens.push_back(t);
     }
   }
-  const executor::Logits logits = executor_.forward(b);
+  const executor::Logits logits = executor_.forward(b).logits;
   std::vector<Row> rows;
   for (std::size_t i = 0; i < b.logit_rows.size(); ++i) rows.emplace_back(logits.row(i).begin(), logits.row(i).end());
   for (const Part& part : parts) cache_.publish(part.seq, part.tokens);

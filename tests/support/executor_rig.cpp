@@ -93,7 +93,7 @@ executor::Batch ExecutorRig::batch(std::span<const RigPart> parts) {
 }
 
 std::vector<Row> ExecutorRig::run(const executor::Batch& b) {
-  const executor::Logits logits = executor_.forward(b);
+  const executor::Logits logits = executor_.forward(b).logits;
   std::vector<Row> rows;
   for (std::size_t i = 0; i < b.logit_rows.size(); ++i) rows.emplace_back(logits.row(i).begin(), logits.row(i).end());
   return rows;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
+
+#include "support/fake_generation.h"
 
 namespace coppice::testing {
 
@@ -31,7 +34,8 @@ std::uint64_t read_hash(std::span<const float> row) {
   return hash;
 }
 
-FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_length) {
+FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_length, int depth, std::uint64_t seed)
+    : depth_(depth), random_(seed) {
   info_.model_name = "fake";
   info_.architecture = "fake";
   info_.attention = "fake";
@@ -46,14 +50,13 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
   store_.resize(static_cast<std::size_t>(config.num_blocks) * static_cast<std::size_t>(config.block_size));
 }
 
-executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
-  if (hook_) hook_();
-  const int step = static_cast<int>(steps_.size());
+void FakeExecutor::log(const executor::Batch& batch) {
   auto& log = steps_.emplace_back();
   log.n_rows = batch.n_rows();
   log.n_copies = batch.copies.size();
   log.n_logits = batch.logit_rows.size();
   log.n_hidden = batch.hidden_rows.size();
+  log.n_drawn = batch.drawn.size();
   int end = 0;
   for (const auto& sequence : batch.sequences) {
     end += sequence.n_rows;
@@ -61,11 +64,104 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
                              .n_rows = sequence.n_rows,
                              .logits = std::ranges::binary_search(batch.logit_rows, end - 1)});
   }
+}
+
+executor::Step FakeExecutor::submit(const executor::Batch& batch) {
+  if (hook_) hook_();
+  log(batch);
   check(batch);
-  if (failures_.contains(step)) {
-    log.failed = true;
-    poison(batch);
+  Flight& flight = flights_.emplace_back();
+  flight.number = steps_.size() - 1;
+  if (depth_ == 0) {
+    compute(batch, flight);
+    flight.ran = true;
+    if (flight.failed) {
+      flights_.clear();
+      throw executor::StepError("the fake executor was told to fail");
+    }
+  } else {
+    if (std::cmp_greater(flights_.size(), depth_ + 1)) fault("more steps are submitted than the depth allows");
+    check_drawn(batch);
+    keep(batch, flight);
+    if (coin()) run_up_to(flight);
+  }
+  return executor::Step{flight.number};
+}
+
+void FakeExecutor::keep(const executor::Batch& batch, Flight& flight) {
+  flight.batch = batch;
+  std::size_t n = 0;
+  for (const auto& sequence : batch.sequences) n += sequence.tables.size() + 2;
+  flight.blocks.reserve(n);
+  const auto own = [&](std::span<const kv::BlockId> blocks) {
+    return std::span<const kv::BlockId>(flight.blocks.emplace_back(blocks.begin(), blocks.end()));
+  };
+  for (auto& sequence : flight.batch.sequences) {
+    for (auto& table : sequence.tables) table.blocks = own(table.blocks);
+    sequence.state_in = own(sequence.state_in);
+    sequence.state_out = own(sequence.state_out);
+  }
+  for (const auto& drawn : batch.drawn) flight.batch.tokens[static_cast<std::size_t>(drawn.row)] = kPoison;
+}
+
+void FakeExecutor::sample(executor::Step step, std::span<const sampling::SamplerSpec> specs) {
+  Flight& flight = flights_.back();
+  if (executor::Step{flight.number} != step || flight.sampled) fault("sample() of another step than the last");
+  if (specs.size() != flight.batch.sample_rows.size()) fault("not one spec for each row that is sampled");
+  flight.sampled = true;
+  flight.specs.assign(specs.begin(), specs.end());
+  if (coin()) run_up_to(flight);
+}
+
+executor::Result FakeExecutor::wait(executor::Step step) {
+  if (flights_.empty() || executor::Step{flights_.front().number} != step)
+    fault("wait() for another step than the oldest");
+  Flight& flight = flights_.front();
+  if (!flight.sampled && !flight.batch.sample_rows.empty()) fault("wait() for a step whose rows are not sampled");
+  run_up_to(flight);
+  if (flight.failed) {
+    run_up_to(flights_.back());  // into garbage
+    flights_.clear();
     throw executor::StepError("the fake executor was told to fail");
+  }
+  last_ = std::move(flight);
+  flights_.pop_front();
+  return {.logits = {.data = last_.logits, .n_vocab = kFakeVocab},
+          .hidden_states = {.data = last_.hidden_states, .n_embd = kFakeEmbd},
+          .tokens = last_.tokens};
+}
+
+void FakeExecutor::run_up_to(Flight& last) {
+  for (Flight& flight : flights_) {
+    run(flight);
+    if (&flight == &last) break;
+  }
+}
+
+void FakeExecutor::run(Flight& flight) {
+  const Flight& before = &flight == &flights_.front() ? last_ : flights_.front();
+  if (!flight.ran) {
+    flight.ran = true;
+    flight.failed = &before != &last_ && before.failed;
+    for (const auto& drawn : flight.batch.drawn) {
+      if (flight.failed) break;
+      flight.batch.tokens[static_cast<std::size_t>(drawn.row)] =
+          before.tokens.at(static_cast<std::size_t>(drawn.sample));
+    }
+    compute(flight.batch, flight);
+  }
+  if (!flight.sampled || !flight.tokens.empty() || flight.failed) return;
+  for (std::size_t i = 0; i < flight.specs.size(); ++i) {
+    const sampling::SamplerSpec& spec = flight.specs[i];
+    flight.tokens.push_back(fake_token(flight.hashes[i], spec.seed, static_cast<int>(spec.counter)));
+  }
+}
+
+void FakeExecutor::compute(const executor::Batch& batch, Flight& flight) {
+  if (flight.failed || failures_.contains(static_cast<int>(flight.number))) {
+    steps_[flight.number].failed = flight.failed = true;
+    poison(batch);
+    return;
   }
   if (mistake_ != Mistake::kSkipCopies) {
     for (const auto& op : batch.copies) copy(op);
@@ -78,19 +174,38 @@ executor::Logits FakeExecutor::forward(const executor::Batch& batch) {
     const std::uint64_t deep = attend(sequence, row, position, false);
     for (const auto& table : sequence.tables) key(table.slot(position)).deep = deep;
   });
-  logits_.resize(batch.logit_rows.size() * kFakeVocab);
-  executor::Logits logits{.data = logits_, .n_vocab = kFakeVocab};
-  hidden_states_.resize(batch.hidden_rows.size() * kFakeEmbd);
-  std::size_t next = 0, next_hidden = 0;
+  flight.logits.resize(batch.logit_rows.size() * kFakeVocab);
+  executor::Logits logits{.data = flight.logits, .n_vocab = kFakeVocab};
+  flight.hidden_states.resize(batch.hidden_rows.size() * kFakeEmbd);
+  std::size_t next = 0, next_hidden = 0, next_sample = 0;
+  const auto is_next = [](const std::vector<std::int32_t>& rows, std::size_t i, int row) {
+    return i < rows.size() && rows[i] == row;
+  };
   for_each_row(batch, [&](int row, const executor::BatchSequence& sequence, std::int32_t position) {
-    const bool wanted = next < batch.logit_rows.size() && batch.logit_rows[next] == row;
-    const bool hidden = next_hidden < batch.hidden_rows.size() && batch.hidden_rows[next_hidden] == row;
-    if (!wanted && !hidden) return;
+    const bool wanted = is_next(batch.logit_rows, next, row);
+    const bool hidden = is_next(batch.hidden_rows, next_hidden, row);
+    const bool sampled = is_next(batch.sample_rows, next_sample, row);
+    if (!wanted && !hidden && !sampled) return;
     const std::uint64_t hash = attend(sequence, row, position, true);
     if (wanted) write_hash(hash, logits.row(next++));
-    if (hidden) write_hash(mix(hash, 1), std::span(hidden_states_).subspan(kFakeEmbd * next_hidden++, kFakeEmbd));
+    if (hidden) write_hash(mix(hash, 1), std::span(flight.hidden_states).subspan(kFakeEmbd * next_hidden++, kFakeEmbd));
+    if (sampled) {
+      ++next_sample;
+      flight.hashes.push_back(hash);
+    }
   });
-  return logits;
+}
+
+void FakeExecutor::check_drawn(const executor::Batch& batch) {
+  if (!std::ranges::is_sorted(batch.sample_rows)) fault("sampled rows are not ascending");
+  const bool waited = flights_.size() < 2;
+  const Flight& before = waited ? last_ : flights_[flights_.size() - 2];
+  if (!waited && !before.sampled && !before.batch.sample_rows.empty())
+    fault("a step is submitted before the last is sampled");
+  for (const auto& drawn : batch.drawn) {
+    if (before.number + 2 != steps_.size()) fault("a row's token is of a step that is not the last");
+    if (std::cmp_greater_equal(drawn.sample, before.batch.sample_rows.size())) fault("a row's token is of no sample");
+  }
 }
 
 void FakeExecutor::check(const executor::Batch& batch) {

@@ -6,10 +6,15 @@
 // Like a model it has two layers: the second layer's key of a token depends on all that the token sees, so a
 // block that holds the right tokens after a wrong past is wrong. Logits are a hash of all keys read; what they
 // must be follows from the token history alone (tests/engine/oracle.h). Not thread safe.
+//
+// With depth 1 it is a device that works by itself: it keeps a copy of what it was told, and a seeded coin says of each step whether
+// it runs when it is submitted, sampled, or at the last moment. A step that fails leaves garbage, and so does the one behind it.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,21 +45,24 @@ std::uint64_t read_hash(std::span<const float> row);
 
 class FakeExecutor final : public executor::Executor {
  public:
-  explicit FakeExecutor(const kv::CacheConfig& config, std::int32_t context_length = 0);
+  explicit FakeExecutor(const kv::CacheConfig& config, std::int32_t context_length = 0, int depth = 0,
+                        std::uint64_t seed = 1);
 
   const executor::ExecutorInfo& info() const override { return info_; }
-  executor::Logits forward(const executor::Batch& batch) override;
+  int depth() const override { return depth_; }
+  executor::Step submit(const executor::Batch& batch) override;
+  void sample(executor::Step step, std::span<const sampling::SamplerSpec> specs) override;
+  executor::Result wait(executor::Step step) override;
 
-  executor::HiddenStates hidden_states() const override { return {.data = hidden_states_, .n_embd = kFakeEmbd}; }
-
-  /// forward() number `step` (from 0) throws StepError. Its copies are not run, its new slots hold garbage.
+  /// Step number `step` (from 0) fails: submit() throws StepError, or with depth 1 wait(). Its copies are not run, its new slots hold
+  /// garbage.
   void fail_at(int step) { failures_.insert(step); }
 
-  /// Called in each forward(): looks at the engine in mid-step, or throws what an executor should not.
+  /// Called in each submit(): looks at the engine in mid-step, or throws what an executor should not.
   void during_forward(std::function<void()> hook) { hook_ = std::move(hook); }
 
   double planning_seconds() const override { return claimed_seconds_ * static_cast<double>(steps_.size()); }
-  /// Each forward() says that it planned for so long.
+  /// Each step says that it planned for so long.
   void claim_planning(double seconds) { claimed_seconds_ = seconds; }
 
   /// Deliberate mistakes, to prove that they are seen.
@@ -72,6 +80,7 @@ class FakeExecutor final : public executor::Executor {
     std::size_t n_copies = 0;
     std::size_t n_logits = 0;  ///< rows of them
     std::size_t n_hidden = 0;  ///< rows of hidden states
+    std::size_t n_drawn = 0;   ///< rows whose token the step before it draws
     bool failed = false;
   };
   const std::vector<StepLog>& steps() const { return steps_; }
@@ -96,7 +105,27 @@ class FakeExecutor final : public executor::Executor {
     friend bool operator==(const StatePage&, const StatePage&) = default;
   };
 
+  struct Flight {
+    std::size_t number = 0;  ///< of steps_
+    executor::Batch batch;
+    std::vector<std::vector<kv::BlockId>> blocks;  ///< that its views view
+    std::vector<sampling::SamplerSpec> specs;
+    bool sampled = false, ran = false, failed = false;
+    std::vector<float> logits, hidden_states;
+    std::vector<std::uint64_t> hashes;  ///< of the rows that are sampled
+    std::vector<kv::Token> tokens;      ///< drawn
+  };
+
+  void log(const executor::Batch& batch);
+  static void keep(const executor::Batch& batch, Flight& flight);
+  /// Runs it, and before it those that were submitted before.
+  void run_up_to(Flight& last);
+  void run(Flight& flight);
+  void compute(const executor::Batch& batch, Flight& flight);
+  bool coin() { return random_() % 2 == 0; }
+
   void check(const executor::Batch& batch);
+  void check_drawn(const executor::Batch& batch);
   void check_states(const executor::Batch& batch);
   bool has_states() const { return info_.groups.back().kind == kv::GroupKind::kRecurrent; }
   /// What the rows see of the states that they read, and what these become.
@@ -115,8 +144,10 @@ class FakeExecutor final : public executor::Executor {
   std::vector<Key> store_;                 ///< [num_blocks * block_size]
   std::vector<StatePage> state_pages_;     ///< [num_blocks]
   std::vector<std::uint64_t> row_states_;  ///< [rows of the step]: a hash of the tokens up to each
-  std::vector<float> logits_;
-  std::vector<float> hidden_states_;
+  int depth_;
+  std::mt19937_64 random_;
+  std::deque<Flight> flights_;  ///< submitted and not waited for
+  Flight last_;                 ///< that was waited for
   std::set<int> failures_;
   std::function<void()> hook_;
   Mistake mistake_ = Mistake::kNone;

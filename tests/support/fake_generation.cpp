@@ -39,11 +39,25 @@ sampling::PromptToken FakeScorer::name(kv::Token token) {
   return {.entry = {.chosen = {.token = token, .bytes = fake_text(token)}}};
 }
 
-sampling::Piece FakeGeneration::next(std::span<float> logits) {
+void FakeGeneration::throw_if_told() const {
   if (n_tokens_ == throw_at_ && throw_bad_alloc_) throw std::bad_alloc();
   if (n_tokens_ == throw_at_) throw std::runtime_error("the fake generation was told to fail");
-  sampling::Piece piece{.token = fake_token(read_hash(logits), seed_, n_tokens_++)};
+}
+
+sampling::Piece FakeGeneration::next(std::span<float> logits) {
+  const kv::Token token = fake_token(read_hash(logits), seed_, n_tokens_);
   std::ranges::fill(logits, -1.0f);
+  return take(token, logits);
+}
+
+sampling::SamplerSpec FakeGeneration::spec() {
+  return {.seed = seed_, .counter = static_cast<std::uint64_t>(n_tokens_)};
+}
+
+sampling::Piece FakeGeneration::take(kv::Token token, std::span<const float> /*logits*/) {
+  throw_if_told();
+  ++n_tokens_;
+  sampling::Piece piece{.token = token};
   piece.text = std::exchange(held_, fake_text(piece.token));
   if (n_tokens_ == stop_after_) {
     piece.text += std::exchange(held_, {});

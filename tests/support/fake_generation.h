@@ -42,9 +42,14 @@ class FakeGeneration final : public sampling::Generation {
   void fail_flush() { flush_fails_ = true; }
 
   sampling::Piece next(std::span<float> logits) override;
+  Needs needs() const override { return Needs::kToken; }
+  sampling::SamplerSpec spec() override;
+  sampling::Piece take(kv::Token token, std::span<const float> logits) override;
   sampling::Piece flush() override;
 
  private:
+  void throw_if_told() const;
+
   std::uint64_t seed_;
   int stop_after_;
   int throw_at_ = -1;

@@ -67,7 +67,7 @@ struct GraphEnd {
   void operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
 };
 
-class CudaExecutor final : public Executor {
+class CudaExecutor final : public BlockingExecutor {
  public:
   CudaExecutor(model::Model model, CudaOptions options, const Progress& progress)
       : options_(std::move(options)),
@@ -103,9 +103,9 @@ class CudaExecutor final : public Executor {
   const PageLayout& layout() const { return layout_; }
   KvTraffic kv_traffic() const override { return plan_.traffic(); }
   double planning_seconds() const override { return planning_seconds_; }
-  HiddenStates hidden_states() const override { return {hidden_, info_.n_embd}; }
 
-  Logits forward(const Batch& batch) override {
+ private:
+  Result run(const Batch& batch) override {
     const auto start = Clock::now();
     check_batch(batch, limits_);
     planning_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
@@ -114,10 +114,11 @@ class CudaExecutor final : public Executor {
     make_room(n_logits * sizeof(float), host_logits_);
     hidden_.clear();
     run(batch, host_logits_.as<float>());
-    return {std::span(host_logits_.as<float>(), n_logits), info_.n_vocab};
+    return {.logits = {std::span(host_logits_.as<float>(), n_logits), info_.n_vocab},
+            .hidden_states = {hidden_, info_.n_embd},
+            .tokens = {}};
   }
 
- private:
   std::int32_t context() const { return options_.context > 0 ? options_.context : model_.spec.context_length; }
 
   void take_pool(const Progress& progress) {

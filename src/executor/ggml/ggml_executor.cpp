@@ -71,7 +71,7 @@ GgmlOptions checked(GgmlOptions o) {
   return o;
 }
 
-class GgmlExecutor final : public Executor {
+class GgmlExecutor final : public BlockingExecutor {
  public:
   GgmlExecutor(model::Model model, GgmlOptions options, const Progress& progress)
       : options_(checked(std::move(options))),
@@ -109,7 +109,8 @@ class GgmlExecutor final : public Executor {
 
   double planning_seconds() const override { return planning_seconds_; }
 
-  Logits forward(const Batch& batch) override {
+ private:
+  Result run(const Batch& batch) override {
     const auto start = Clock::now();
     check_batch(batch, limits_);
     StepGraph& graph = runner_.prepare(parts_, batch);
@@ -120,13 +121,11 @@ class GgmlExecutor final : public Executor {
     const auto rows = [](float* data, std::size_t n, int width) {
       return n > 0 ? std::span(data, n * static_cast<std::size_t>(width)) : std::span<float>();
     };
-    hidden_states_ = {rows(graph.hidden_states(), batch.hidden_rows.size(), info_.n_embd), info_.n_embd};
-    return {rows(graph.logits(), batch.logit_rows.size(), info_.n_vocab), info_.n_vocab};
+    return {.logits = {rows(graph.logits(), batch.logit_rows.size(), info_.n_vocab), info_.n_vocab},
+            .hidden_states = {rows(graph.hidden_states(), batch.hidden_rows.size(), info_.n_embd), info_.n_embd},
+            .tokens = {}};
   }
 
-  HiddenStates hidden_states() const override { return hidden_states_; }
-
- private:
   std::unique_ptr<Attention> make_attention() const {
     const AttentionConfig config{&store_, attention_groups(model_.spec, layout_.groups)};
     if (options_.attention == "dense") return make_dense_attention(config);
@@ -171,7 +170,6 @@ class GgmlExecutor final : public Executor {
   DecoderParts parts_;
   BatchLimits limits_;
   ExecutorInfo info_;
-  HiddenStates hidden_states_;  ///< of the last step
   double planning_seconds_ = 0;
 };
 
