@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "build_id.h"
+
 namespace coppice::cli {
 
 namespace {
@@ -31,8 +33,9 @@ Found open_module(const std::filesystem::path& file) {
   auto* get = reinterpret_cast<decltype(&coppice_cuda_module)>(dlsym(library, "coppice_cuda_module"));
   if (get == nullptr) return {nullptr, fmt::format("{} is no part of coppice", file.string())};
   const cuda::Module* module = get();
-  if (std::string_view(module->version) != COPPICE_VERSION) {
-    return {nullptr, fmt::format("{} is of version {}, this is {}", file.string(), module->version, COPPICE_VERSION)};
+  if (std::string_view(module->build) != COPPICE_BUILD) {
+    return {nullptr, fmt::format("{} is of build {}, this program of {}; both must come from one build", file.string(),
+                                 module->build, COPPICE_BUILD)};
   }
   return {module, {}};
 }

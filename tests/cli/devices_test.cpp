@@ -1,4 +1,4 @@
-// Which device is chosen: with the part for GPUs missing, broken, of another version, without GPUs, and with two.
+// Which device is chosen: with the part for GPUs missing, broken, of another version or build, without GPUs, and with two.
 #include "cli/devices.h"
 
 #include <fmt/format.h>
@@ -46,14 +46,15 @@ TEST_F(DevicesTest, ValuesOfTheOption) {
 }
 
 TEST_F(DevicesTest, WithoutAGpuAutoIsTheCpuAndCudaSaysWhy) {
-  for (const char* kind : {"missing", "broken", "other", "none"}) {
+  for (const char* kind : {"missing", "broken", "other", "stale", "none"}) {
     EXPECT_FALSE(choose_device("auto", {}, {}, with_module(kind)).is_gpu()) << kind;
     EXPECT_FALSE(choose_device("cpu", {}, {}, with_module(kind)).is_gpu()) << kind;
   }
   EXPECT_THAT(why_not("cuda", with_module("missing")),
               "--device cuda can't be had: the part for NVIDIA GPUs (libcoppice_cuda.so) is not installed.");
   EXPECT_THAT(why_not("cuda", with_module("broken")), HasSubstr("libcoppice_cuda.so can't be loaded"));
-  EXPECT_THAT(why_not("cuda", with_module("other")), HasSubstr("is of version 0.0"));
+  EXPECT_THAT(why_not("cuda", with_module("other")), HasSubstr("is of build 0.0, this program of "));
+  EXPECT_THAT(why_not("cuda", with_module("stale")), HasSubstr("x, this program of "));
   EXPECT_THAT(why_not("cuda:1", with_module("none")),
               "--device cuda:1 can't be had: there is no NVIDIA driver, or it is too old.");
 }

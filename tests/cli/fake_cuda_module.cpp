@@ -1,6 +1,8 @@
-// A part for GPUs that has none, another version, or two with numbers 1 and 3 that run no model called "misfit": FAKE says which.
+// A part for GPUs that has none, is of another version or of another build of this one, or has two with numbers 1 and 3 that run no model
+// called "misfit": FAKE says which.
 #include <stdexcept>
 
+#include "build_id.h"
 #include "executor/cuda/module.h"
 
 namespace {
@@ -26,6 +28,7 @@ std::unique_ptr<Executor> load(coppice::model::Model, const cuda::CudaOptions& o
 }  // namespace
 
 extern "C" const cuda::Module* coppice_cuda_module() {
-  static constexpr cuda::Module kModule = {kFake == "other" ? "0.0" : COPPICE_VERSION, find_devices, misfit, load};
+  static constexpr const char* kBuild = kFake == "other" ? "0.0" : kFake == "stale" ? COPPICE_BUILD "x" : COPPICE_BUILD;
+  static constexpr cuda::Module kModule = {kBuild, find_devices, misfit, load};
   return &kModule;
 }
