@@ -230,6 +230,10 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
                   "machine's; *: all")
       ->envname("LLAMA_ARG_CORS_ORIGINS")
       ->group(group);
+  command
+      .add_flag(
+          "--no-page,--no-ui,--no-webui", [&s](std::int64_t) { s.api.serves_page = false; }, "Leave out the page at /")
+      ->group(group);
   command.add_option("--isolate", o.isolate, "keys: requests share cached prefixes with those of the same key only")
       ->check(CLI::IsMember({"none", "keys"}))
       ->capture_default_str()
@@ -327,8 +331,7 @@ void add_needless_flags(CLI::App& command) {
   const std::string why = "Taken, and without effect: so it is here anyway";
   command
       .add_flag(
-          "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--no-webui,--no-ui,--enable-"
-          "prefix-caching,"
+          "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--enable-prefix-caching,"
           "--enable-chunked-prefill",
           why)
       ->group("Of other servers");

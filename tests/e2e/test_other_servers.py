@@ -143,6 +143,16 @@ def test_options_of_other_servers(salt):
         os.environ.update(before)
 
 
+def test_the_page_can_be_left_out():
+    """By llama-server's option; before, it was taken without effect."""
+    with Coppice("--kv-bytes", "64MiB", "--no-webui") as server:
+        for path in ("/", "/main.js"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(server.url + path)
+        with urllib.request.urlopen(server.url + "/health") as reply:
+            assert reply.status == 200
+
+
 def test_the_model_may_be_the_first_argument():
     ended = subprocess.run([binary(), "serve", model_path() + ".not-there"], capture_output=True, text=True)
     assert ended.returncode != 0 and ".not-there" in ended.stderr

@@ -12,8 +12,9 @@ import tempfile
 # What is the same here, or what coppice does anyway.
 SAME = {"--port", "--host", "--temp", "--seed", "--threads", "--batch-size", "--alias", "--api-key", "--cors-origins",
         "--chat-template-file"}
+SAME_FLAGS = {"--verbose", "--no-ui"}
 NEEDLESS = {"--offline", "--cont-batching", "--metrics", "--slots", "--no-slots", "--jinja", "--no-jinja", "--swa-full",
-            "--embedding", "--no-mmproj", "--no-ui", "--no-models-autoload", "--backend_sampling", "--no-cache-idle-slots"}
+            "--embedding", "--no-mmproj", "--no-models-autoload", "--backend_sampling", "--no-cache-idle-slots"}
 NEEDLESS_WITH_VALUE = {"--ubatch-size", "--n-gpu-layers", "-ctk", "-ctv", "-fa", "--cache-ram", "--reasoning-format",
                        "--tags", "--models-max"}
 UNKNOWN = {"--reranking": "reranking", "--lora": "LoRA", "--context-shift": "context shift",
@@ -65,7 +66,7 @@ def translate(arguments: list[str]) -> list[str]:
             refuse(UNKNOWN[name])
         elif name in NEEDLESS:
             pass
-        elif name == "--verbose":
+        elif name in SAME_FLAGS:
             out.append(name)
         elif name == "--kv-unified":
             unified = True

@@ -51,7 +51,8 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
     routes_.add({.path = std::move(path), .method = method, .action = action, .open = open});
   };
   add("/health", "GET", &Api::health, /*open=*/true);
-  for (const PageFile& file : page_files()) add(std::string(file.path), "GET", &Api::page, /*open=*/true);
+  if (config_.serves_page)
+    for (const PageFile& file : page_files()) add(std::string(file.path), "GET", &Api::page, /*open=*/true);
   add("/metrics", "GET", &Api::metrics);
   add("/v1/cache/stats", "GET", &Api::cache_stats);
   add("/v1/cache/tree", "GET", &Api::cache_tree);

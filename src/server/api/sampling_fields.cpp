@@ -124,6 +124,7 @@ constexpr UnbuiltField kUnbuiltSamplers[] = {
     {"dry_multiplier"},
     {"xtc_probability"},
     {.name = "typical_p", .off = 1},
+    {.name = "tfs_z", .off = 1},  // llama-server's once
     {.name = "top_n_sigma", .off = 0, .also = kBelow},
     {"dynatemp_range"},
     {.name = "adaptive_target", .off = -1, .also = kBelow},

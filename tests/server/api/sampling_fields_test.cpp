@@ -57,6 +57,7 @@ TEST(Unbuilt, IsRefusedUnlessItIsOff) {
                                       {"dry_multiplier", "0.0", "0.8"},
                                       {"xtc_probability", "0", "0.5"},
                                       {"typical_p", "1.0", "0.9"},
+                                      {"tfs_z", "1", "0.5"},
                                       {"top_n_sigma", "-1", "1.5"},
                                       {"dynatemp_range", "0", "0.5"},
                                       {"adaptive_target", "-1", "0.5"},
