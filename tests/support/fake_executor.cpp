@@ -70,22 +70,23 @@ executor::Step FakeExecutor::submit(const executor::Batch& batch) {
   if (hook_) hook_();
   log(batch);
   check(batch);
-  Flight& flight = flights_.emplace_back();
-  flight.number = steps_.size() - 1;
+  const std::size_t number = steps_.size() - 1;
   if (depth_ == 0) {
+    Flight flight;
+    flight.number = number;
     compute(batch, flight);
+    if (flight.failed) throw executor::StepError("the fake executor was told to fail");
     flight.ran = true;
-    if (flight.failed) {
-      flights_.clear();
-      throw executor::StepError("the fake executor was told to fail");
-    }
+    flights_.push_back(std::move(flight));
   } else {
+    Flight& flight = flights_.emplace_back();
+    flight.number = number;
     if (std::cmp_greater(flights_.size(), depth_ + 1)) fault("more steps are submitted than the depth allows");
     check_drawn(batch);
     keep(batch, flight);
     if (coin()) run_up_to(flight);
   }
-  return executor::Step{flight.number};
+  return executor::Step{number};
 }
 
 void FakeExecutor::keep(const executor::Batch& batch, Flight& flight) {
