@@ -30,11 +30,11 @@ def _reached(value, goal, higher):
 
 
 def _attention(content):
-    others = {row["case"]: min(row["decode_us"], row["tensor_cores_us"])
+    others = {row["case"]: min(us for way, us in row.items() if way != "case")
               for key, rows in content.items() if key.startswith("FlashInfer") for row in rows}
     yield from ("### Attention, one layer", "",
-                f"{content['attention'][0]['tb_s']:.2f} TB/s in copies. FlashInfer's figures are its batched decode's, the better of two "
-                "ways, from an earlier run on the same kind of card.", "",
+                f"{content['attention'][0]['tb_s']:.2f} TB/s in copies. FlashInfer's figures are of the same run, the best of four ways: "
+                "batched decode with and without tensor cores, batched prefill, two-level cascade (`bench/gpu_flashinfer.py`).", "",
                 "| | coppice, µs | floor | share of the bandwidth | FlashInfer | goal |", "|---|---|---|---|---|---|")
     for row in content["attention"][1:]:
         other = f"{others[row['case']]:.1f}" if row["case"] in others else ""

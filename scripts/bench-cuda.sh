@@ -4,7 +4,8 @@
 #   PROGRAMS  where the programs of make cuda lie, at any depth; default build
 #   FOLDER    where a stage leaves its output; a stage that is there is done, so a run that was broken off goes on; default build/bench-cuda
 #   RESULTS   default bench/results/cuda
-# With LLAMA_SERVER (llama.cpp's, built with CUDA) and MODEL (bench/gpu_server.py says which) set, the server is measured beside it, too.
+# With LLAMA_SERVER (llama.cpp's, built with CUDA) and MODEL (bench/gpu_server.py says which) set, the server is measured beside it, too; with torch
+# and flashinfer for python3, FlashInfer.
 source "$(dirname "$0")/lib.sh"
 programs=$(realpath "${1:-$repo/build}")
 folder=${2:-$repo/build/bench-cuda}
@@ -37,6 +38,12 @@ for test in tree_attention quant_product operators decoder; do
   touch "$folder/$test.passed"
 done
 measured attention attention_cuda_bench
+if [[ ! -e $folder/flashinfer.json ]] && python3 -c 'import torch, flashinfer' 2>/dev/null; then
+  say flashinfer
+  timeout 480 python3 "$repo/bench/gpu_flashinfer.py" "$folder/flashinfer.part" >"$folder/flashinfer.log" 2>&1 ||
+    die "FlashInfer's measurement failed or took over eight minutes (log: $folder/flashinfer.log)"
+  mv "$folder/flashinfer.part" "$folder/flashinfer.json"
+fi
 measured products matmul_cuda_bench
 measured steps step_cuda_bench
 if [[ -n ${LLAMA_SERVER:-} && -n ${MODEL:-} && ! -e $folder/server.json ]]; then
