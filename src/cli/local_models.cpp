@@ -66,7 +66,7 @@ std::vector<fs::path> files_below(const fs::path& folder, int depth) {
 std::string stem_of(const fs::path& file) {
   static const std::regex part("(.*)-([0-9]{5})-of-[0-9]{5}");
   if (lower(file.extension().string()) != ".gguf") return {};
-  const std::string stem = file.stem().string();
+  std::string stem = file.stem().string();
   std::smatch found;
   if (!std::regex_match(stem, found, part)) return stem;
   return found[2] == "00001" ? found[1].str() : std::string();
