@@ -36,8 +36,8 @@ struct Batch {
   std::vector<std::int32_t> hidden_rows;  ///< rows whose hidden states are wanted, ascending
 
   // Of executors that work ahead; else both are empty.
-  std::vector<std::int32_t>
-      sample_rows;  ///< rows behind which sample() draws a token, ascending; they may be logit_rows, too
+  /// Rows behind which sample() draws a token, ascending; they may be logit_rows, too.
+  std::vector<std::int32_t> sample_rows;
   struct Drawn {
     std::int32_t row = 0;
     std::int32_t sample = 0;  ///< of the sample_rows of the step that was submitted just before
@@ -83,8 +83,8 @@ enum class Step : std::uint64_t {};
 struct Result {
   Logits logits;
   HiddenStates hidden_states;
-  std::span<const kv::Token>
-      tokens;  ///< of Batch::sample_rows; -1: none was possible, and what stands on it is garbage
+  /// Of Batch::sample_rows; -1: none was possible, and what stands on it is garbage.
+  std::span<const kv::Token> tokens;
 };
 
 /// A step failed: the batch's new keys and values, and the states it was to write, are undefined; everything older is intact, the executor lives on.

@@ -34,7 +34,7 @@ void Budget::reserve_freed(CacheSequence& seq, std::int64_t freed) {
   if (freed == 0 || blocks >= seq.prompt_blocks) return;
   std::int64_t wanted = seq.spare;
   for (int g = 0; g < config_.n_groups(); ++g) {
-    const std::int32_t held = blocks - config_.first_kept_block(g, seq.computed_len);
+    const std::int32_t held = blocks - config_.first_kept_block(g, seq.computed_len());
     wanted += to_come(g, blocks, held, seq.prompt_blocks);
   }
   reserve(seq, std::clamp<std::int64_t>(wanted - seq.reserved, 0, freed));

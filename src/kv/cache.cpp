@@ -129,7 +129,7 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
 // Takes references on the matched prefix.
 void Cache::Impl::take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixMatch& match) {
   seq.tokens.assign(prompt.begin(), prompt.begin() + match.length);
-  seq.cached_len = seq.computed_len = seq.len = match.length;
+  seq.cached_len = seq.len = match.length;
   seq.published = match.length / config.block_size;
   for (int g = 0; g < config.n_groups(); ++g) {
     BlockTable& table = seq.tables.emplace_back(pool);
@@ -171,8 +171,8 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
   const CacheConfig& config = impl.config;
-  assert(n >= 0 && seq.len + n - seq.computed_len <= config.max_extend);
-  assert(seq.len == seq.computed_len || config.state_pages == 0);
+  assert(n >= 0 && seq.len + n - seq.computed_len() <= config.max_extend);
+  assert(seq.len == seq.computed_len() || config.state_pages == 0);
   if (n == 0) return {};
 
   const bool into_tail = seq.len % config.block_size != 0;
@@ -186,7 +186,7 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
   if (needed > room && needed - impl.keeper.spared_in_place(seq) <= room) needed -= impl.keeper.go_on_in_place(seq);
   if (needed > room) return std::unexpected(OutOfBlocks{});
   for (BlockTable& table : seq.tables) table.reserve(blocks);
-  reserve_more(seq.tokens, static_cast<std::size_t>(seq.len + n - seq.computed_len));  // for publish()
+  reserve_more(seq.tokens, static_cast<std::size_t>(seq.len + n - seq.computed_len()));  // for publish()
   reserve_more(copies, seq.tables.size());
 
   impl.keeper.begin_step(seq);
@@ -221,9 +221,8 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
 
 void Cache::publish(SeqId id, std::span<const Token> tokens) {
   CacheSequence& seq = impl_->sequences.at(id);
-  assert(tokens.size() <= static_cast<std::size_t>(seq.len - seq.computed_len));
+  assert(tokens.size() <= static_cast<std::size_t>(seq.len - seq.computed_len()));
   seq.tokens.insert(seq.tokens.end(), tokens.begin(), tokens.end());
-  seq.computed_len += static_cast<std::int32_t>(tokens.size());
   seq.tail_forked = false;  // the oldest step has run, and only its slots can be in a fork
   impl_->publisher.publish_step(seq);
 }
@@ -233,7 +232,7 @@ void Cache::publish(SeqId id, std::span<const Token> tokens) {
 SeqId Cache::fork(SeqId id) {
   Impl& impl = *impl_;
   CacheSequence& parent = impl.sequences.at(id);
-  assert(parent.len == parent.computed_len);
+  assert(parent.len == parent.computed_len());
   const std::int32_t taken_over = std::min(parent.reserved, impl.config.spare_blocks());
   const SeqId child_id{++impl.last_id};
   // The map may rehash: the parent stays where it is.
@@ -268,7 +267,7 @@ void Cache::abandon(SeqId id) {
 DetachedId Cache::detach(SeqId id) {
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
-  assert(seq.len == seq.computed_len);
+  assert(seq.len == seq.computed_len());
   const DetachedId set{++impl.last_id};
   CacheSequence& detached = impl.detached[set];  // may throw: before anything changes
   impl.publisher.publish_end(seq);
@@ -322,7 +321,7 @@ std::int64_t Cache::blocks_needed(std::int32_t prompt_len, int n_samples) const 
 
 Lengths Cache::lengths(SeqId id) const {
   const CacheSequence& seq = impl_->sequences.at(id);
-  return {seq.cached_len, seq.computed_len, seq.len};
+  return {seq.cached_len, seq.computed_len(), seq.len};
 }
 
 std::span<const Token> Cache::tokens(SeqId id) const {

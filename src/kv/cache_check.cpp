@@ -167,17 +167,17 @@ Error Check::check_alike(int group, BlockId block, BlockId first) const {
 Error Check::check_sequence(const CacheSequence& seq) {
   const CacheConfig& config = cache_.config;
   if (seq.reserved < 0) return "a negative reservation";
-  if (seq.cached_len > seq.computed_len || seq.computed_len > seq.len) {
-    return fmt::format("lengths {} <= {} <= {} don't hold", seq.cached_len, seq.computed_len, seq.len);
+  if (seq.cached_len > seq.computed_len() || seq.computed_len() > seq.len) {
+    return fmt::format("lengths {} <= {} <= {} don't hold", seq.cached_len, seq.computed_len(), seq.len);
   }
-  if (seq.published != (config.share ? seq.computed_len / bs_ : 0)) {
-    return fmt::format("{} blocks published of {} tokens", seq.published, seq.computed_len);
+  if (seq.published != (config.share ? seq.computed_len() / bs_ : 0)) {
+    return fmt::format("{} blocks published of {} tokens", seq.published, seq.computed_len());
   }
   count(seq.states.now);
   count(seq.states.next);
-  const bool stepping = seq.len > seq.computed_len;
+  const bool stepping = seq.len > seq.computed_len();
   if (cache_.states.enabled()) {
-    if (static_cast<bool>(seq.states.now) != (seq.computed_len > 0)) return "a state without tokens, or none of them";
+    if (static_cast<bool>(seq.states.now) != (seq.computed_len() > 0)) return "a state without tokens, or none of them";
     const StateRef& written = seq.states.next ? seq.states.next : seq.states.now;
     if (stepping && (!written || written.frozen())) return "others hold the state that its step writes";
     if (!stepping && seq.states.next) return "a state that no step writes";
@@ -187,7 +187,7 @@ Error Check::check_sequence(const CacheSequence& seq) {
     if (static_cast<std::int32_t>(ids.size()) != config.blocks_for(seq.len)) {
       return fmt::format("group {} has {} blocks for {} tokens", g, ids.size(), seq.len);
     }
-    const std::int32_t begin = config.first_needed_block(g, seq.computed_len);
+    const std::int32_t begin = config.first_needed_block(g, seq.computed_len());
     for (std::int32_t b = 0; b < std::ssize(ids); ++b) {
       const BlockId block = ids[b];
       if (Error error = check_alike(g, block, seq.tables[first_alike_[g]][b]); !error.empty()) return error;
@@ -196,7 +196,7 @@ Error Check::check_sequence(const CacheSequence& seq) {
         continue;
       }
       ++users_[block];
-      const bool writable = stepping && (b + 1) * bs_ > seq.computed_len;
+      const bool writable = stepping && (b + 1) * bs_ > seq.computed_len();
       if (const std::int32_t holders = cache_.pool.ref_count(block); writable && holders != 1) {
         return fmt::format("writable block {} has {} holders", block, holders);
       }

@@ -19,8 +19,8 @@ struct CacheConfig {
   std::vector<GroupSpec> groups;    ///< group 0 must be kFull. A recurrent one comes last: checked() takes it away
   int state_pages = 0;              ///< set by checked(): pages of one state of the recurrent layers; 0: there are none
   std::int32_t state_stride = 0;    ///< tokens from one kept state to the next, whole blocks; 0: checked() chooses
-  std::int32_t max_extend =
-      512;  ///< the most slots of a sequence that are not published: a step's prefill chunk; of two steps where they overlap
+  /// The most slots of a sequence that are not published: a step's prefill chunk; of two steps where they overlap.
+  std::int32_t max_extend = 512;
   bool share = true;   ///< false: no tree; the pool and everything else stays
   std::string model;   ///< digest of the model; part of every block's identity
   std::string layout;  ///< how bytes lie in a block; part of every block's identity

@@ -31,7 +31,7 @@ std::string dump(const CacheView& cache) {
   }
   for (const auto& [id, seq] : cache.sequences) {
     out += fmt::format("sequence {}: {} cached, {} computed of [{}], {} reserved", static_cast<std::uint64_t>(id),
-                       seq.cached_len, seq.computed_len, fmt::join(seq.tokens, " "), seq.reserved);
+                       seq.cached_len, seq.computed_len(), fmt::join(seq.tokens, " "), seq.reserved);
     for (const BlockTable& table : seq.tables) out += fmt::format(" |{}", fmt::join(table.ids(), " "));
     out += '\n';
   }

@@ -27,17 +27,18 @@ struct SequenceStates {
 
 struct CacheSequence {
   Namespace ns;
-  std::vector<Token> tokens;       // [computed_len]
+  std::vector<Token> tokens;       // computed
   std::vector<BlockTable> tables;  // [n_groups]
   SequenceStates states;
   std::int32_t cached_len = 0;
-  std::int32_t computed_len = 0;
   std::int32_t len = 0;            // slots: those behind computed_len are of steps that are not published
   bool tail_forked = false;        // the first of these slots are in a fork whose copy may never run
   std::int32_t published = 0;      // the first so many blocks of the tables are the tree's
   std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
   std::int32_t reserved = 0;       // blocks promised, not allocated yet; 0 in a detached set
   std::int32_t spare = 0;  // those of them that were not for the prompt's own blocks, but for forks, growth and states
+
+  std::int32_t computed_len() const { return static_cast<std::int32_t>(tokens.size()); }
 
   /// A second sequence on the same tokens and blocks: one more reference on each, no reservation. Copies no keys.
   /// REQUIRES: len == computed_len.
@@ -47,7 +48,6 @@ struct CacheSequence {
                        .tables = {},
                        .states = {.now = states.now.share(), .next = {}, .kept = {}},
                        .cached_len = cached_len,
-                       .computed_len = computed_len,
                        .len = len,
                        .published = published,
                        .prompt_blocks = prompt_blocks};

@@ -18,8 +18,8 @@ void Publisher::publish_step(CacheSequence& seq) {
 
 void Publisher::publish_full_blocks(CacheSequence& seq) {
   const int bs = config_.block_size;
-  const bool unfilled = fault(Fault::kPublishUnfilled) && seq.computed_len % bs == bs - 1;
-  const std::int32_t full = seq.computed_len / bs + (unfilled ? 1 : 0);
+  const bool unfilled = fault(Fault::kPublishUnfilled) && seq.computed_len() % bs == bs - 1;
+  const std::int32_t full = seq.computed_len() / bs + (unfilled ? 1 : 0);
   if (seq.published >= full) return;
   if (unfilled) seq.tokens.push_back(0);
 
@@ -43,9 +43,9 @@ void Publisher::publish_full_blocks(CacheSequence& seq) {
 // published, or if the copy that makes the tail may never run. What a step in flight writes lies behind the computed tokens: whoever
 // takes the tail from the tree copies no more than these.
 bool Publisher::publish_partial_tail(CacheSequence& seq) noexcept {
-  const int filled = seq.computed_len % config_.block_size;
+  const int filled = seq.computed_len() % config_.block_size;
   if (!config_.share || filled == 0) return true;
-  const std::int32_t b = seq.computed_len / config_.block_size;
+  const std::int32_t b = seq.computed_len() / config_.block_size;
   if (seq.published < b || (seq.tail_forked && !fault(Fault::kKeepForkedTail))) return false;
   try {
     std::vector<BlockId> ids(seq.tables.size());
@@ -60,7 +60,7 @@ bool Publisher::publish_partial_tail(CacheSequence& seq) noexcept {
 
 void Publisher::publish_end(CacheSequence& seq) noexcept {
   const bool kept = publish_partial_tail(seq);
-  if (kept && seq.len == seq.computed_len) keeper_.keep_last(seq);  // else a step may have written it in place
+  if (kept && seq.len == seq.computed_len()) keeper_.keep_last(seq);  // else a step may have written it in place
 }
 
 void Publisher::drop_passed_windows(CacheSequence& seq) {
@@ -69,7 +69,7 @@ void Publisher::drop_passed_windows(CacheSequence& seq) {
     const GroupSpec& group = config_.groups[g];
     BlockTable& table = seq.tables[g];
     // Backwards up to the first entry that was dropped before: O(blocks dropped).
-    for (auto b = config_.first_kept_block(g, seq.computed_len) - 1; b >= 0 && table[b] != kNullBlock; --b) {
+    for (auto b = config_.first_kept_block(g, seq.computed_len()) - 1; b >= 0 && table[b] != kNullBlock; --b) {
       const bool keep_longer = pool_.in_tree(table[b]) && tree_.before_branch(table[b], group);
       freed += table.drop(b, keep_longer ? Heat::kHot : Heat::kCold) ? 1 : 0;
     }

@@ -22,7 +22,7 @@ void StateKeeper::keep_at(CacheSequence& seq, std::int32_t position) const {
   if (!states_.enabled() || !config_.share) return;
   const std::int32_t whole = position / config_.block_size * config_.block_size;
   std::vector<std::int32_t>& kept = seq.states.kept;
-  if (whole > seq.computed_len && std::ranges::find(kept, whole) == kept.end()) kept.push_back(whole);
+  if (whole > seq.computed_len() && std::ranges::find(kept, whole) == kept.end()) kept.push_back(whole);
 }
 
 void StateKeeper::end_step(CacheSequence& seq) {
@@ -34,7 +34,7 @@ void StateKeeper::end_step(CacheSequence& seq) {
   }
   const bool live = !states.now.frozen();  // else it has a unit reserved already
   if (wanted(seq) && (!live || room()) && enter(seq) && live) budget_.reserve_spare(seq, config_.state_pages);
-  std::erase_if(states.kept, [&](std::int32_t position) { return position <= seq.computed_len; });
+  std::erase_if(states.kept, [&](std::int32_t position) { return position <= seq.computed_len(); });
 }
 
 bool StateKeeper::room() const {
@@ -44,9 +44,9 @@ bool StateKeeper::room() const {
 
 bool StateKeeper::wanted(const CacheSequence& seq) const {
   if (!config_.share) return false;
-  if (fault(Fault::kStateOffByOne) && seq.computed_len % config_.block_size == 1) return true;
-  return seq.computed_len % config_.state_stride == 0 ||
-         std::ranges::find(seq.states.kept, seq.computed_len) != seq.states.kept.end();
+  if (fault(Fault::kStateOffByOne) && seq.computed_len() % config_.block_size == 1) return true;
+  return seq.computed_len() % config_.state_stride == 0 ||
+         std::ranges::find(seq.states.kept, seq.computed_len()) != seq.states.kept.end();
 }
 
 void StateKeeper::keep_last(const CacheSequence& seq) noexcept {
@@ -55,10 +55,10 @@ void StateKeeper::keep_last(const CacheSequence& seq) noexcept {
 
 // False: there is no whole block to stand behind, the tree has this state, or memory ran out.
 bool StateKeeper::enter(const CacheSequence& seq) noexcept try {
-  const std::int32_t blocks = seq.computed_len / config_.block_size;
+  const std::int32_t blocks = seq.computed_len() / config_.block_size;
   if (blocks == 0) return false;
   const BlockId anchor = seq.tables[0][blocks - 1];
-  auto rest = std::span(seq.tokens).first(seq.computed_len).subspan(blocks * config_.block_size);
+  auto rest = std::span(seq.tokens).subspan(blocks * config_.block_size);
   if (fault(Fault::kStateOffByOne)) rest = {};
   if (states_.find(anchor, rest) != kNoUnit) return false;
   states_.enter(seq.states.now, anchor, rest);
