@@ -33,13 +33,19 @@ def body(number, neighbour):
     return fixed | ({"guided_json": SCHEMA} if neighbour == "schema" else {"ignore_eos": True})
 
 
-def median_gap(port, number, neighbour):
-    """Seconds; of the timed stream, while both write."""
+def burst(port, number, neighbour):
+    """The timed stream's answer and its neighbour's."""
     bodies = [body(2 * number, "plain"), body(2 * number + 1, neighbour)]
     start, received = client.receive_all(port, [client.request_bytes(port, "/v1/completions", b) for b in bodies], 120)
     timed, other = (client.answer_of(pieces, start) for pieces in received)
     if min(timed.completion_tokens, other.completion_tokens) < TOKENS:
         raise Failure(f"an answer ended after {other.completion_tokens} tokens")
+    return timed, other
+
+
+def median_gap(port, number, neighbour):
+    """Seconds; of the timed stream, while both write."""
+    timed, other = burst(port, number, neighbour)
     begin, end = max(timed.first, other.first), min(timed.last, other.last)
     whiles = [when for when in timed.texts if begin <= when <= end]
     return statistics.median(b - a for a, b in zip(whiles, whiles[1:]))
@@ -58,8 +64,8 @@ def main():
     ratios, noise = [], []
     with tempfile.TemporaryDirectory() as folder, \
             Server([coppice, "serve", "--model", model, "--kv-bytes", "256MiB"], Path(folder) / "log") as server:
-        for warm_up in ("plain", "schema"):  # the grammar is compiled, the graphs are made
-            median_gap(server.port, 10 ** 6, warm_up)
+        for warm_up in ("plain", "schema"):  # the graphs are made, the grammar is compiled: the timed stream may end before that
+            burst(server.port, 10 ** 6, warm_up)
         for i in range(rounds):
             kinds = ["plain", "schema", "plain"] if i % 2 == 0 else ["plain", "plain", "schema"]
             gaps = {"plain": [], "schema": []}
