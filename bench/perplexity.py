@@ -4,7 +4,9 @@ cache: each request one token longer than another one, in random order, eight at
 same file and windows. Ends with status 1 if coppice's is more than 0.3 % above. It may be further below: for K-quants
 llama.cpp rounds a row's numbers in groups of 256, coppice in groups of 32, and comes nearer to what F16 gives.
 
-Without --reference the two ways are compared with each other, and must agree within 0.3 %. So must each single prediction, on the
+With --against DEVICE (cpu, say) coppice on that device takes the tool's place, and must agree within 0.3 % either way.
+
+Without both the two ways are compared with each other, and must agree within 0.3 %. So must each single prediction, on the
 average: a model of random weights has the same perplexity whatever it read."""
 
 import argparse
@@ -54,10 +56,10 @@ def perplexity(of_windows):
     return math.exp(statistics.fmean(itertools.chain(*of_windows)))
 
 
-def read_both_ways(program, model, text, single_windows, threads):
+def read_both_ways(program, model, text, single_windows, threads, device="auto"):
     """-log p of each window's second half, in one go; and of the first windows' token by token."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [program, "serve", "--model", model, "--kv-bytes", "512MiB", "--threads", threads]
+        command = [program, "serve", "--model", model, "--kv-bytes", "512MiB", "--threads", threads, "--device", device]
         with Server(command, pathlib.Path(folder) / "log") as server:
             windows = read_windows(server, text.read_text(encoding="utf-8"))
             if len(windows) < single_windows:
@@ -78,6 +80,11 @@ def beside_reference(program, reference, model, text, single_windows, threads):
     if len(theirs) != len(whole):
         raise Failure(f"llama.cpp's tool reads {len(theirs)} windows and coppice {len(whole)}")
     return len(whole), [(theirs[-1], perplexity(whole)), (theirs[single_windows - 1], perplexity(single))]
+
+
+def beside_device(program, device, other, model, text, single_windows, threads):
+    theirs, ours = (read_both_ways(program, model, text, single_windows, threads, which) for which in (other, device))
+    return len(ours[0]), [(perplexity(a), perplexity(b)) for a, b in zip(theirs, ours)]
 
 
 def beside_itself(program, model, text, single_windows, threads):
@@ -101,6 +108,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--coppice", type=pathlib.Path, required=True)
     parser.add_argument("--reference", type=pathlib.Path, help="llama-perplexity; without it coppice is compared with itself")
+    parser.add_argument("--device", default="auto", help="serve's")
+    parser.add_argument("--against", metavar="DEVICE", help="compare with coppice on this device")
     parser.add_argument("--text", type=pathlib.Path, required=True)
     parser.add_argument("--bytes", type=int, default=24000, help="of the text; its tokens must fit into the model's context")
     parser.add_argument("--single-windows", type=int, default=6, help="that are read token by token, too")
@@ -110,7 +119,12 @@ def main():
     beyond = []
 
     def compare(model, text):
-        if options.reference is None:
+        if options.against is not None:
+            n_windows, pairs = beside_device(options.coppice, options.device, options.against, model, text, options.single_windows,
+                                             options.threads)
+            line = row(model, n_windows, options.single_windows, pairs)
+            right = all(abs(ours / theirs - 1) <= MOST for theirs, ours in pairs)
+        elif options.reference is None:
             line, right = beside_itself(options.coppice, model, text, options.single_windows, options.threads)
         else:
             n_windows, pairs = beside_reference(options.coppice, options.reference, model, text, options.single_windows,
@@ -123,9 +137,10 @@ def main():
 
     def work():
         text = options.text.read_bytes()[:options.bytes]
+        other = "llama.cpp" if options.against is None else options.against
         print("| model | predictions | in one go | token by token | difference | of one prediction, mean |\n|" + "---|" * 6
-              if options.reference is None else
-              "| model | predictions | llama.cpp | coppice, in one go | difference | predictions | llama.cpp "
+              if options.reference is None and options.against is None else
+              f"| model | predictions | {other} | coppice, in one go | difference | predictions | {other} "
               "| coppice, token by token | difference |\n|" + "---|" * 9)
         with tempfile.NamedTemporaryFile(suffix=".txt") as cut:
             cut.write(text[:text.rindex(b"\n")])

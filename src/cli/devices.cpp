@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -20,6 +22,7 @@ namespace {
 namespace cuda = executor::cuda;
 
 constexpr const char* kModuleFile = "libcoppice_cuda.so";
+constexpr int kLostDevice = 70;  ///< the status: EX_SOFTWARE of sysexits.h
 
 /// A module, or why there is none, as part of a sentence.
 struct Found {
@@ -86,6 +89,13 @@ std::string misfit_of_options(const executor::GgmlOptions& o) {
   return {};
 }
 
+/// Nothing of this process runs on a lost GPU any more, and what else would be done at the end may hang on it.
+void end_process(const std::string& sentence) {
+  fmt::print(stderr, "coppice: {}. The process ends.\n", sentence);
+  std::fflush(nullptr);
+  std::_Exit(kLostDevice);
+}
+
 }  // namespace
 
 std::string Device::text() const {
@@ -102,7 +112,8 @@ std::unique_ptr<executor::Executor> Device::load(model::Model model, const execu
                         .block_size = o.block_size,
                         .max_rows = o.max_rows,
                         .max_sequences = o.max_sequences,
-                        .context = o.context},
+                        .context = o.context,
+                        .lost = end_process},
                        progress);
 }
 

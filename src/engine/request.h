@@ -93,8 +93,9 @@ enum class Refusal : std::uint8_t {
   kTimeout,        ///< the deadline passed before the first token
   kUnsatisfiable,  ///< sampling::Unsatisfiable; the message says what is asked too much
   kTooHeavy,       ///< can never be let in: alone it weighs more than all requests may. Message holds the figures
+  kNoMemory,       ///< executor::OutOfMemory: it may run later. Message holds the figures
 };
-inline constexpr std::size_t kRefusals = 8;
+inline constexpr std::size_t kRefusals = 9;
 
 /// Each sample yields pieces, the last with `finish`. A request's last event has `done`, and then usage is complete.
 /// Before the first of them come the prompt's tokens, if they are to be scored: in order, each once, over several events.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/histogram.h"
+#include "executor/executor.h"
 #include "kv/cache.h"
 
 namespace coppice::engine {
@@ -31,6 +32,7 @@ struct Snapshot {
   double step_seconds = 0;                                    ///< whole steps
   double forward_seconds = 0;                                 ///< inside Executor::forward, its planning excluded
   double sampling_seconds = 0;                                ///< inside Generation::next; bookkeeping is the rest
+  executor::DeviceFigures device;                             ///< since the executor was made
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 

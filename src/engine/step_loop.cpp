@@ -32,8 +32,11 @@ EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) 
 Outcome failed(const std::exception& error) {
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   const bool asked = dynamic_cast<const sampling::Unsatisfiable*>(&error) != nullptr;
+  const bool no_room = dynamic_cast<const executor::OutOfMemory*>(&error) != nullptr;
   return {.kind = Outcome::Kind::kFailed,
-          .refusal = asked ? Refusal::kUnsatisfiable : Refusal::kFailed,
+          .refusal = asked     ? Refusal::kUnsatisfiable
+                     : no_room ? Refusal::kNoMemory
+                               : Refusal::kFailed,
           .message = memory ? "out of memory" : error.what()};
 }
 
@@ -321,6 +324,7 @@ void StepLoop::publish_snapshot() {
   figures_.following_requests = scheduler_.following();
   const double planning = executor_.planning_seconds() - planned_before_;  // it is bookkeeping, whoever does it
   figures_.forward_seconds = forward_seconds_ - planning;
+  figures_.device = executor_.device_figures();
   figures_.prefill_tokens_per_second = rates_.prefill_tokens_per_second();
   const std::lock_guard lock(published_mutex_);
   published_ = figures_;

@@ -93,6 +93,12 @@ class StepError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A step failed because a device has too little memory for it: with less work beside it, or later, it may run.
+class OutOfMemory : public StepError {
+ public:
+  using StepError::StepError;
+};
+
 /// What the rest of the server must know of the loaded model and its store.
 struct ExecutorInfo {
   std::string model_name;  ///< general.name, or the file's name
@@ -113,6 +119,17 @@ struct ExecutorInfo {
 struct KvTraffic {
   std::uint64_t bytes_read = 0;    ///< copies of the pool's bytes count again when they are read
   std::uint64_t bytes_unique = 0;  ///< 0: the backend doesn't know
+};
+
+/// Of a device with memory and time of its own; zeros elsewhere. Seconds are sums since start, by the device's clock.
+struct DeviceFigures {
+  std::uint64_t memory_bytes = 0;  ///< the device has
+  std::uint64_t memory_used = 0;   ///< by all programs; a second old at most
+  double forward_seconds = 0;      ///< from a step's first kernel to its last before sampling
+  double sampling_seconds = 0;     ///< kernels that draw tokens
+  /// Without a kernel, between a step's parts and before it, of steps that were submitted before the last one was waited for.
+  double gap_seconds = 0;
+  double ahead_seconds = 0;  ///< all three, of those steps
 };
 
 /// Owns the weights and the KV store. Not thread safe: one thread calls it.
@@ -147,6 +164,7 @@ class Executor {
   Result forward(const Batch& batch) { return wait(submit(batch)); }
 
   virtual KvTraffic kv_traffic() const { return {}; }
+  virtual DeviceFigures device_figures() const { return {}; }
 
   /// Of the time in submit() and wait() since start, what went into preparing the steps: checking batches, planning attention,
   /// finding or making graphs and filling them. The model's own work is the rest.

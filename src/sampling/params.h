@@ -12,6 +12,7 @@
 
 #include "grammar/compiler.h"
 #include "kv/types.h"
+#include "sampling/sampler_spec.h"
 
 namespace coppice::sampling {
 
@@ -69,7 +70,6 @@ struct SamplingParams {
   bool logprobs_of_drawn = false;
 };
 
-inline constexpr float kGreedyTemperature = 1e-5F;
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr std::size_t kMaxLogitBias = 1024;  ///< tokens with a bias
 inline constexpr std::size_t kMaxStopBytes = 4096;  ///< of one stop string

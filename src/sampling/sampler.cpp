@@ -287,13 +287,9 @@ kv::Token Sampler::draw() {
   const double u = uniform();
   if (!std::isfinite(work.scan.max())) return work.scan.argmax();
   if (!filtered()) return work.scan.draw(u * work.scan.sum_exp(1 / temperature_));
-  double target = u * filter();
-  for (const Candidate& c : work.candidates) {
-    target -= static_cast<double>(c.weight);
-    if (target < 0) return c.token;
-  }
-  // Rounding: the likeliest is always there.
-  return std::ranges::min(work.candidates, before).token;
+  // The likeliest first, as a GPU has them: so a number means the same token there.
+  keep_likeliest(u * filter(), [](const Candidate& c) { return static_cast<double>(c.weight); });
+  return work.candidates.back().token;
 }
 
 double Sampler::filter() {

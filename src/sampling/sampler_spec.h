@@ -10,6 +10,8 @@
 
 namespace coppice::sampling {
 
+inline constexpr float kGreedyTemperature = 1e-5F;
+
 /// What is added to a token's logit; minus infinity: it is never drawn.
 struct TokenBias {
   kv::Token token = 0;

@@ -90,5 +90,14 @@ TEST_F(DevicesTest, OptionsReachTheModule) {
   }
 }
 
+using DevicesDeathTest = DevicesTest;
+
+TEST_F(DevicesDeathTest, ALostGpuEndsTheProcessWithOneLine) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Device device = choose_device("cuda:3", {}, {}, with_module("two"));
+  EXPECT_EXIT(device.load({}, {.kv_format = "lost"}, {}), ::testing::ExitedWithCode(70),
+              "^coppice: GPU 3 is lost: its fan fell off. The process ends.\n$");
+}
+
 }  // namespace
 }  // namespace coppice::cli

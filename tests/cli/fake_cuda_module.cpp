@@ -21,6 +21,7 @@ std::string misfit(const coppice::model::Model& model) {
 }
 
 std::unique_ptr<Executor> load(coppice::model::Model, const cuda::CudaOptions& o, const Progress&) {
+  if (o.kv_format == "lost") o.lost("GPU 3 is lost: its fan fell off");
   throw std::runtime_error("GPU " + std::to_string(o.device) + ", " + o.kv_format + ", rows " +
                            std::to_string(o.max_rows));
 }

@@ -94,10 +94,15 @@ void check_embeddings(QuantType type, Run& run) {
       expected.push_back(scale * (weight.scaled() + weight.offset()));
     }
   }
-  const DeviceBytes packed(matmul::cuda::pack(type, n, n_vocab, w.bytes)), device_tokens(tokens),
+  // Some are what the step before drew.
+  std::vector<std::int32_t> last(tokens);
+  for (int row = 0; row < n_rows; ++row) {
+    if (run.coin()) tokens[static_cast<std::size_t>(row)] = -1 - row;
+  }
+  const DeviceBytes packed(matmul::cuda::pack(type, n, n_vocab, w.bytes)), device_tokens(tokens), drawn(last),
       out = poisoned(expected.size() * 4);
-  launch(executor::cuda::EmbedRows{type, n, n_rows, packed.as<std::byte>(), device_tokens.as<std::int32_t>(), scale,
-                                   out.as<float>()});
+  launch(executor::cuda::EmbedRows{type, n, n_rows, packed.as<std::byte>(), device_tokens.as<std::int32_t>(),
+                                   drawn.as<std::int32_t>(), scale, out.as<float>()});
   run.report("embeddings of type " + std::to_string(static_cast<int>(type)),
              worst(read<float>(out, expected.size()), expected, 1.0), 1e-6);
 }

@@ -265,6 +265,19 @@ TEST_P(Ending, AnyExceptionOfTheExecutorFailsTheStepOnly) {
   EXPECT_EQ(error_in(h.result(next), h.groups()), "");
 }
 
+// A device's memory that runs out may be there for the next one.
+TEST_P(Ending, TooLittleMemoryOfADeviceIsNoFailure) {
+  std::mt19937_64 random(9);
+  Harness h({.groups = GetParam()});
+  h.executor().during_forward([] { throw executor::OutOfMemory("too little GPU memory for logits"); });
+  const auto refused = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 5});
+  h.step();
+  EXPECT_EQ(h.result(refused).refusal, engine::Refusal::kNoMemory);
+  EXPECT_EQ(h.result(refused).message, "too little GPU memory for logits");
+  h.executor().during_forward(nullptr);
+  h.finish();
+}
+
 // Memory that runs out in the part of a step that its requests share fails these; so it is with each digest in turn, most
 // of which are made when a step is published.
 TEST_P(Ending, ADigestThatCannotBeHadFailsItsStepOnly) {

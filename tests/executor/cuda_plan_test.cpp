@@ -10,7 +10,9 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <utility>
 
+#include "executor/base/batch_check.h"
 #include "executor/cuda/misfit.h"
 #include "executor/cuda/packed_rows.h"
 #include "executor/cuda/step_plan.h"
@@ -150,6 +152,9 @@ Batch batch_of(const test::AttentionCase& c) {
       batch.tokens.push_back(static_cast<kv::Token>(batch.tokens.size() * 7 % 100));
       if (batch.tokens.size() % 3 == 0) batch.logit_rows.push_back(batch.n_rows() - 1);
       if (batch.tokens.size() % 5 == 0) batch.hidden_rows.push_back(batch.n_rows() - 1);
+      if (batch.tokens.size() % 7 == 0) batch.sample_rows.push_back(batch.n_rows() - 1);
+      if (batch.tokens.size() % 4 == 0)
+        batch.drawn.push_back({batch.n_rows() - 1, static_cast<std::int32_t>(batch.drawn.size() % 9)});
     }
   }
   batch.copies = {{1, 2, 3, 0}};
@@ -175,7 +180,9 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
     const StepLimits limits = step_limits(2048, 16, 1024, c.heads, std::size_t{1} << 30);
     StepPlan of_whole(limits, groups, 132), of_part(limits, groups, 132);
     ASSERT_TRUE(of_whole.plan(whole));
-    std::vector<std::int32_t> positions, slots, logit_rows, hidden_rows;
+    std::vector<std::int32_t> positions, slots, logit_rows, hidden_rows, sample_rows;
+    std::vector<std::pair<std::int32_t, std::int32_t>> drawn, all_drawn;
+    for (const Batch::Drawn& d : whole.drawn) all_drawn.emplace_back(d.row, d.sample);
     std::vector<kv::Token> tokens;
     std::size_t copies = 0;
     for (int at = 0, n = 0; at < whole.n_rows(); at += n) {
@@ -187,6 +194,8 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
       tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
       for (const std::int32_t r : part.logit_rows) logit_rows.push_back(at + r);
       for (const std::int32_t r : part.hidden_rows) hidden_rows.push_back(at + r);
+      for (const std::int32_t r : part.sample_rows) sample_rows.push_back(at + r);
+      for (const Batch::Drawn& d : part.drawn) drawn.emplace_back(at + d.row, d.sample);
       positions.insert(positions.end(), of_part.positions().begin(), of_part.positions().end());
       slots.insert(slots.end(), of_part.group(0).slots.begin(), of_part.group(0).slots.end());
     }
@@ -194,8 +203,42 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
     EXPECT_EQ(tokens, whole.tokens);
     EXPECT_EQ(logit_rows, whole.logit_rows);
     EXPECT_EQ(hidden_rows, whole.hidden_rows);
+    EXPECT_EQ(sample_rows, whole.sample_rows);
+    EXPECT_EQ(drawn, all_drawn);
     EXPECT_TRUE(std::ranges::equal(positions, of_whole.positions()));
     EXPECT_TRUE(std::ranges::equal(slots, of_whole.group(0).slots));
+  }
+}
+
+/// Tokens that the step before draws have no number yet, and there are so many of them.
+TEST(BatchCheckTest, DrawnTokens) {
+  const std::vector<kv::BlockId> blocks = {1, 2};
+  const BatchLimits limits = {.n_vocab = 100,
+                              .context = 64,
+                              .max_rows = 9,
+                              .max_sequences = 3,
+                              .block_size = 32,
+                              .num_blocks = 3,
+                              .n_groups = 1,
+                              .n_drawn = 2};
+  Batch batch;
+  batch.tokens = {5, -1, 7};
+  batch.sequences.push_back({.n_rows = 2, .first_position = 0, .tables = {{std::span(blocks).first(1), 32}}});
+  batch.sequences.push_back({.n_rows = 1, .first_position = 0, .tables = {{std::span(blocks).last(1), 32}}});
+  batch.sample_rows = {1, 2};
+  EXPECT_THROW(check_batch(batch, limits), StepError) << "no token";
+  batch.drawn = {{1, 1}};
+  EXPECT_NO_THROW(check_batch(batch, limits));
+  for (const std::vector<Batch::Drawn>& wrong :
+       {std::vector<Batch::Drawn>{{1, 2}}, {{1, -1}}, {{1, 1}, {1, 0}}, {{1, 1}, {0, 0}}, {{1, 1}, {3, 0}}}) {
+    Batch bad = batch;
+    bad.drawn = wrong;
+    EXPECT_THROW(check_batch(bad, limits), StepError);
+  }
+  for (const std::vector<std::int32_t>& wrong : {std::vector<std::int32_t>{0, 1, 2}, {2, 1}, {3}}) {
+    Batch bad = batch;
+    bad.sample_rows = wrong;
+    EXPECT_THROW(check_batch(bad, limits), StepError);
   }
 }
 

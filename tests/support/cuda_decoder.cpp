@@ -58,7 +58,9 @@ DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, 
   flags_.fill(0);
   logits_ = of_row(shape.n_vocab, 4);
   edited_ = of_row(shape.n_vocab, 4);
-  specs_ = DeviceBytes(std::vector<executor::cuda::SamplerSpec>(n_rows_, {.temperature = 0.0F}));
+  std::vector<executor::cuda::SampleRow> greedy(n_rows_, {.temperature = 0.0F, .n_vocab = shape.n_vocab});
+  for (std::size_t i = 0; i < n_rows_; ++i) greedy[i].logits = static_cast<std::int32_t>(i);
+  specs_ = DeviceBytes(greedy);
   candidates_ = DeviceBytes(n_rows_ * executor::cuda::candidate_room(shape.n_vocab) * 8);
   drawn_ = of_row(1, 4);
   attention::cuda::TreeAttention attention = attention_.args();
@@ -82,7 +84,7 @@ DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, 
   sampling_ = {.n_rows = n_rows,
                .n_vocab = shape.n_vocab,
                .logits = logits_.as<float>(),
-               .specs = specs_.as<executor::cuda::SamplerSpec>(),
+               .rows = specs_.as<executor::cuda::SampleRow>(),
                .edited = edited_.as<float>(),
                .candidates = candidates_.as<std::uint64_t>(),
                .tokens = drawn_.as<std::int32_t>()};

@@ -79,6 +79,23 @@ void check_rows(std::span<const std::int32_t> wanted, int n, std::string_view wh
   }
 }
 
+/// Those that the step before draws are looked at when they are known.
+void check_tokens(const Batch& batch, const BatchLimits& limits) {
+  std::int32_t row = 0;
+  auto drawn = batch.drawn.begin();
+  for (const kv::Token t : batch.tokens) {
+    if (drawn != batch.drawn.end() && drawn->row == row) {
+      insist(drawn->sample >= 0 && drawn->sample < limits.n_drawn, "row {} has token {} of {} that the last step draws",
+             row, drawn->sample, limits.n_drawn);
+      ++drawn;
+    } else {
+      insist(t >= 0 && t < limits.n_vocab, "token {} is outside the vocabulary of {}", t, limits.n_vocab);
+    }
+    ++row;
+  }
+  insist(drawn == batch.drawn.end(), "drawn tokens of rows that are not there, or not in order");
+}
+
 void check_copies(const Batch& batch, const BatchLimits& limits) {
   for (const kv::CopyOp& op : batch.copies) {
     insist(op.src >= 0 && op.src < limits.num_blocks && op.dst > kv::kNullBlock && op.dst < limits.num_blocks &&
@@ -95,9 +112,7 @@ void check_batch(const Batch& batch, const BatchLimits& limits) {
   insist(n >= 1 && n <= limits.max_rows, "a step of {} rows; 1 to {} are possible", n, limits.max_rows);
   insist(static_cast<int>(batch.sequences.size()) <= limits.max_sequences, "a step of {} sequences; {} are possible",
          batch.sequences.size(), limits.max_sequences);
-  for (const kv::Token t : batch.tokens) {
-    insist(t >= 0 && t < limits.n_vocab, "token {} is outside the vocabulary of {}", t, limits.n_vocab);
-  }
+  check_tokens(batch, limits);
   std::int64_t rows = 0;
   for (const BatchSequence& s : batch.sequences) {
     insist(s.n_rows >= 1, "a sequence has {} rows", s.n_rows);
@@ -109,6 +124,9 @@ void check_batch(const Batch& batch, const BatchLimits& limits) {
   check_states(batch, limits);
   check_rows(batch.logit_rows, n, "logits");
   check_rows(batch.hidden_rows, n, "hidden states");
+  check_rows(batch.sample_rows, n, "samples");
+  insist(batch.sample_rows.size() <= batch.sequences.size(), "{} samples of {} sequences", batch.sample_rows.size(),
+         batch.sequences.size());
   check_copies(batch, limits);
 }
 

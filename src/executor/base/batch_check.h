@@ -14,6 +14,7 @@ struct BatchLimits {
   std::int32_t num_blocks = 0;
   int n_groups = 0;     ///< that have tables
   int state_pages = 0;  ///< of one state; 0: no recurrent layers
+  int n_drawn = 0;      ///< tokens that the step before draws
 };
 
 /// Throws StepError that names the first thing wrong. Changes nothing.

@@ -5,8 +5,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
+#include <deque>
+#include <exception>
 #include <limits>
 #include <utility>
 
@@ -16,8 +19,9 @@
 #include "executor/cuda/device_memory.h"
 #include "executor/cuda/device_weights.h"
 #include "executor/cuda/misfit.h"
-#include "executor/cuda/step_memory.h"
 #include "executor/cuda/step_plan.h"
+#include "executor/cuda/step_runner.h"
+#include "executor/cuda/stream.h"
 
 namespace coppice::executor::cuda {
 
@@ -31,10 +35,6 @@ constexpr double kPoolShare = 0.9;
 /// Partial states of attention have room in so much memory; a step that needs more is run in parts.
 constexpr std::size_t kStateBytes = std::size_t{256} << 20;
 constexpr double kMiB = 1024.0 * 1024.0;
-
-void check_launch(const char* error) {
-  if (error != nullptr) throw std::runtime_error(fmt::format("the GPU failed: {}", error));
-}
 
 KvFormat checked_format(const CudaOptions& o) {
   const auto format = attention::find_format(o.kv_format);
@@ -60,14 +60,7 @@ int multiprocessors(const CudaOptions& o) {
   return n;
 }
 
-struct StreamEnd {
-  void operator()(CUstream_st* stream) const { cudaStreamDestroy(stream); }
-};
-struct GraphEnd {
-  void operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
-};
-
-class CudaExecutor final : public BlockingExecutor {
+class CudaExecutor final : public Executor {
  public:
   CudaExecutor(model::Model model, CudaOptions options, const Progress& progress)
       : options_(std::move(options)),
@@ -77,16 +70,12 @@ class CudaExecutor final : public BlockingExecutor {
         layout_(make_page_layout(kv_layers(model_.spec), format_, options_.block_size)),
         groups_(attention_groups(model_.spec, layout_.groups)),
         weights_(model_, progress),
-        step_limits_(step_limits(options_.max_rows, options_.max_sequences, context(), groups_[0].heads, kStateBytes)),
-        memory_(weights_.decoder().shape, step_limits_, groups_, n_workers_, format_ == KvFormat::kInt8,
-                layout_.page_bytes),
-        plan_(step_limits_, groups_, n_workers_) {
-    cudaStream_t stream = nullptr;
-    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-    stream_.reset(stream);
+        runner_(weights_.decoder().shape,
+                step_limits(options_.max_rows, options_.max_sequences, context(), groups_[0].heads, kStateBytes),
+                groups_, n_workers_, format_ == KvFormat::kInt8, layout_.page_bytes) {
     take_pool(progress);
-    decoder_ = weights_.decoder();
-    // Memory is cleared, and weights arrive, in CUDA's own stream, which this one doesn't wait for.
+    runner_.set(weights_.decoder(), {pool_.as<std::byte>(), layout_.page_bytes, layout_.groups});
+    // Memory is cleared, and weights arrive, in CUDA's own stream, which the steps' doesn't wait for.
     check(cudaDeviceSynchronize(), "loading");
     fill_info();
     limits_ = {.n_vocab = info_.n_vocab,
@@ -96,27 +85,146 @@ class CudaExecutor final : public BlockingExecutor {
                .block_size = options_.block_size,
                .num_blocks = info_.num_blocks,
                .n_groups = static_cast<int>(layout_.groups.size())};
+    look_at_memory();
   }
+  ~CudaExecutor() override { cudaStreamSynchronize(runner_.stream().get()); }
 
   const ExecutorInfo& info() const override { return info_; }
   const DeviceWeights& weights() const { return weights_; }
   const PageLayout& layout() const { return layout_; }
-  KvTraffic kv_traffic() const override { return plan_.traffic(); }
-  double planning_seconds() const override { return planning_seconds_; }
+  int depth() const override { return 1; }
+  KvTraffic kv_traffic() const override { return runner_.traffic(); }
+  double planning_seconds() const override { return checking_seconds_ + runner_.planning_seconds(); }
+  DeviceFigures device_figures() const override { return figures_; }
 
- private:
-  Result run(const Batch& batch) override {
+  Step submit(const Batch& batch) override {
     const auto start = Clock::now();
     check_batch(batch, limits_);
-    planning_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
-    check(cudaSetDevice(options_.device), "device");
-    const std::size_t n_logits = batch.logit_rows.size() * static_cast<std::size_t>(info_.n_vocab);
-    make_room(n_logits * sizeof(float), host_logits_);
+    checking_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+    if (flights_.size() > 1) throw StepError("two steps are under way already");
+    Flight flight{.step = Step{last_ + 1},
+                  .n_logits = batch.logit_rows.size(),
+                  .n_hidden = batch.hidden_rows.size(),
+                  .n_samples = batch.sample_rows.size(),
+                  .ahead = !flights_.empty()};
+    Landing& landing = landings_[(last_ + 1) % kLandings];
+    const Times& times = times_[(last_ + 1) % kTimes];
+    guarded([&] {
+      landing.make_room(batch, weights_.decoder().shape);
+      runner_.launch(batch, static_cast<int>((last_ + 1) % kStaged), times.begun, landing);
+      times.computed.record(runner_.stream());
+      times.done.record(runner_.stream());
+    });
+    ++last_;
+    limits_.n_drawn = static_cast<int>(flight.n_samples);
+    flights_.push_back(std::move(flight));
+    return Step{last_};
+  }
+
+  void sample(Step step, std::span<const sampling::SamplerSpec> specs) override {
+    Flight& flight = flights_.back();
+    if (specs.empty()) return;
+    try {
+      if (flight.step != step || specs.size() != flight.n_samples) throw StepError("other samples than were submitted");
+      const Times& times = times_[last_ % kTimes];
+      guarded([&] {
+        runner_.sample(specs, times.sampling, times.drawn, landings_[last_ % kLandings]);
+        times.done.record(runner_.stream());
+      });
+      flight.sampled = true;
+    } catch (const StepError&) {
+      flight.error = std::current_exception();
+    }
+  }
+
+  Result wait(Step step) override {
+    if (flights_.empty() || flights_.front().step != step) throw StepError("this step is not the oldest under way");
+    const Flight flight = std::move(flights_.front());
+    flights_.pop_front();
+    const auto number = static_cast<std::uint64_t>(step);
+    try {
+      if (flight.error) std::rethrow_exception(flight.error);
+      guarded([&] {
+        times_[number % kTimes].done.wait();
+        add_times(flight, number);
+      });
+    } catch (const StepError&) {
+      flights_.clear();
+      limits_.n_drawn = 0;
+      throw;
+    }
+    return result_of(flight, landings_[number % kLandings]);
+  }
+
+ private:
+  struct Flight {
+    Step step{};
+    std::size_t n_logits = 0, n_hidden = 0, n_samples = 0;
+    bool ahead = false;  ///< submitted while another one was under way
+    bool sampled = false;
+    std::exception_ptr error;
+  };
+  /// Of a step. There are three, as of landings: what a step gave is looked at while the two behind it are under way.
+  struct Times {
+    Event begun, computed, sampling, drawn, done;
+  };
+  static constexpr std::size_t kLandings = 3, kTimes = 3;
+
+  /// Runs what talks to the GPU. Throws StepError, behind a time when nothing is under way there any more.
+  template <class F>
+  void guarded(F&& f) {
+    try {
+      check(cudaSetDevice(options_.device), "device");
+      f();
+    } catch (const std::exception& error) {
+      // A fault of a kernel or of the card stays: all that follows tells it again.
+      if (const cudaError_t status = cudaDeviceSynchronize(); status != cudaSuccess) {
+        const std::string sentence =
+            fmt::format("GPU {} is lost: {} ({})", options_.device, cudaGetErrorString(status), error.what());
+        if (options_.lost) options_.lost(sentence);
+        throw StepError(sentence);
+      }
+      if (dynamic_cast<const model::LoadError*>(&error) != nullptr) throw OutOfMemory(error.what());
+      throw StepError(error.what());
+    }
+  }
+
+  void add_times(const Flight& flight, std::uint64_t number) {
+    const Times& times = times_[number % kTimes];
+    const double forward = times.computed.seconds_since(times.begun);
+    double sampling = 0, gap = 0;
+    if (flight.sampled) {
+      sampling = times.drawn.seconds_since(times.sampling);
+      gap = times.sampling.seconds_since(times.computed);
+    }
+    figures_.forward_seconds += forward;
+    figures_.sampling_seconds += sampling;
+    if (flight.ahead) {
+      const Times& before = times_[(number - 1) % kTimes];
+      gap += times.begun.seconds_since(last_sampled_ ? before.drawn : before.computed);
+      figures_.gap_seconds += gap;
+      figures_.ahead_seconds += forward + sampling + gap;
+    }
+    last_sampled_ = flight.sampled;
+    if (Clock::now() - looked_at_memory_ > std::chrono::seconds(1)) look_at_memory();
+  }
+
+  void look_at_memory() {
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "memory");
+    figures_.memory_bytes = total;
+    figures_.memory_used = total - free;
+    looked_at_memory_ = Clock::now();
+  }
+
+  Result result_of(const Flight& flight, Landing& landing) {
     hidden_.clear();
-    run(batch, host_logits_.as<float>());
-    return {.logits = {std::span(host_logits_.as<float>(), n_logits), info_.n_vocab},
+    for (std::size_t i = 0; i < flight.n_hidden * static_cast<std::size_t>(info_.n_embd); ++i)
+      hidden_.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(landing.hidden.as<std::uint16_t>()[i]) << 16));
+    const std::size_t n_logits = flight.n_logits * static_cast<std::size_t>(info_.n_vocab);
+    return {.logits = {std::span(landing.logits.as<float>(), n_logits), info_.n_vocab},
             .hidden_states = {hidden_, info_.n_embd},
-            .tokens = {}};
+            .tokens = std::span(landing.tokens.as<const kv::Token>(), flight.sampled ? flight.n_samples : 0)};
   }
 
   std::int32_t context() const { return options_.context > 0 ? options_.context : model_.spec.context_length; }
@@ -162,112 +270,6 @@ class CudaExecutor final : public BlockingExecutor {
              .layout = describe_layout(layout_, spec, order)};
   }
 
-  static void make_room(std::size_t bytes, PinnedMemory& memory) {
-    if (memory.size() >= bytes) return;
-    memory = {};
-    try {
-      memory = PinnedMemory(std::bit_ceil(bytes));
-    } catch (const std::runtime_error& e) {
-      cudaGetLastError();  // it is told
-      throw StepError(fmt::format("no room for {:.1f} MiB of logits: {}", static_cast<double>(bytes) / kMiB, e.what()));
-    }
-  }
-
-  /// Logits go to `logits`, hidden states behind those that are there. In halves, one after the other, if the plan has no room.
-  void run(const Batch& batch, float* logits) {
-    const auto start = Clock::now();
-    const bool fits = plan_.plan(batch);
-    planning_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
-    if (!fits) {
-      const int n = batch.n_rows(), half = n / 2;
-      if (half == 0) throw StepError("the plan of a single row has no room");
-      const Batch first = part_of(batch, 0, half);
-      run(first, logits);
-      run(part_of(batch, half, n - half), logits + first.logit_rows.size() * static_cast<std::size_t>(info_.n_vocab));
-      return;
-    }
-    memory_.upload(batch, plan_, stream_.get());
-    copy_blocks(batch.copies);
-    if (is_decode(batch)) {
-      check(cudaGraphLaunch(graph_of(batch.n_rows()), stream_.get()), "step");
-      read_logits(batch.n_rows(), logits);
-    } else {
-      run_launches(batch, logits);
-    }
-    check(cudaStreamSynchronize(stream_.get()), "step");
-    const int width = info_.n_embd;
-    for (std::size_t i = 0; i < batch.hidden_rows.size() * static_cast<std::size_t>(width); ++i)
-      hidden_.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(host_hidden_.as<std::uint16_t>()[i]) << 16));
-  }
-
-  /// Whether every sequence has one row, whose logits are wanted.
-  bool is_decode(const Batch& batch) const {
-    return batch.sequences.size() == batch.tokens.size() && batch.logit_rows.size() == batch.tokens.size() &&
-           batch.hidden_rows.empty() && batch.n_rows() <= memory_.most_logit_rows();
-  }
-
-  void run_launches(const Batch& batch, float* logits) {
-    const DecoderStep step = memory_.step(batch.n_rows());
-    check_launch(launch_layers(decoder_, step, stream_.get()));
-    const int n_logits = static_cast<int>(batch.logit_rows.size()),
-              n_hidden = static_cast<int>(batch.hidden_rows.size());
-    for (int at = 0; at < n_logits; at += memory_.most_logit_rows()) {
-      const int n = std::min(memory_.most_logit_rows(), n_logits - at);
-      check_launch(launch_outputs(decoder_, step, memory_.outputs(at, n, true), stream_.get()));
-      read_logits(n, logits + static_cast<std::size_t>(at) * static_cast<std::size_t>(info_.n_vocab));
-    }
-    if (n_hidden == 0) return;
-    check_launch(launch_outputs(decoder_, step, memory_.outputs(n_logits, n_hidden, false), stream_.get()));
-    const std::size_t bytes = static_cast<std::size_t>(n_hidden) * static_cast<std::size_t>(info_.n_embd) * 2;
-    make_room(bytes, host_hidden_);
-    check(cudaMemcpyAsync(host_hidden_.as<void>(), step.scratch.normed, bytes, cudaMemcpyDeviceToHost, stream_.get()),
-          "hidden states");
-  }
-
-  void read_logits(int n, float* to) {
-    const std::size_t bytes = static_cast<std::size_t>(n) * static_cast<std::size_t>(info_.n_vocab) * sizeof(float);
-    check(cudaMemcpyAsync(to, memory_.outputs(0, n, true).logits, bytes, cudaMemcpyDeviceToHost, stream_.get()),
-          "logits");
-  }
-
-  /// Whole blocks: slots behind a copy's are not seen before they are written.
-  void copy_blocks(std::span<const kv::CopyOp> copies) {
-    for (const kv::CopyOp& op : copies) {
-      if (op.n_slots == 0) continue;
-      const auto at = [&](kv::BlockId block) {
-        return pool_.as<std::byte>(static_cast<std::size_t>(block) * layout_.page_bytes);
-      };
-      const std::size_t bytes = layout_.groups[static_cast<std::size_t>(op.group)].bytes_per_token *
-                                static_cast<std::size_t>(options_.block_size);
-      if (op.src == op.dst) continue;
-      check(cudaMemcpyAsync(at(op.dst), at(op.src), bytes, cudaMemcpyDeviceToDevice, stream_.get()), "copy of a block");
-    }
-  }
-
-  /// Of a step of so many decodes, captured when it is first wanted.
-  CUgraphExec_st* graph_of(int n_rows) {
-    if (graphs_.size() <= static_cast<std::size_t>(n_rows)) graphs_.resize(static_cast<std::size_t>(n_rows) + 1);
-    auto& graph = graphs_[static_cast<std::size_t>(n_rows)];
-    if (graph == nullptr) graph.reset(capture(n_rows));
-    return graph.get();
-  }
-
-  CUgraphExec_st* capture(int n_rows) {
-    const DecoderStep step = memory_.step(n_rows);
-    check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph");
-    const char* error = launch_layers(decoder_, step, stream_.get());
-    if (error == nullptr) error = launch_outputs(decoder_, step, memory_.outputs(0, n_rows, true), stream_.get());
-    cudaGraph_t graph = nullptr;
-    const cudaError_t ended = cudaStreamEndCapture(stream_.get(), &graph);
-    check_launch(error);
-    check(ended, "graph");
-    cudaGraphExec_t made = nullptr;
-    const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
-    cudaGraphDestroy(graph);
-    check(status, "graph");
-    return made;
-  }
-
   CudaOptions options_;
   int n_workers_;
   KvFormat format_;
@@ -275,18 +277,19 @@ class CudaExecutor final : public BlockingExecutor {
   PageLayout layout_;
   std::vector<AttentionGroup> groups_;
   DeviceWeights weights_;
-  StepLimits step_limits_;
-  StepMemory memory_;
-  StepPlan plan_;
+  StepRunner runner_;
   DeviceMemory pool_;
-  Decoder decoder_;
-  std::unique_ptr<CUstream_st, StreamEnd> stream_;
-  std::vector<std::unique_ptr<CUgraphExec_st, GraphEnd>> graphs_;  ///< by rows
-  PinnedMemory host_logits_, host_hidden_;
+  std::array<Landing, kLandings> landings_;
+  std::array<Times, kTimes> times_;
+  std::deque<Flight> flights_;  ///< submitted and not waited for: two at most
+  std::uint64_t last_ = 0;      ///< number of the last step
+  bool last_sampled_ = false;   ///< of the last that was waited for
   std::vector<float> hidden_;
   ExecutorInfo info_;
   BatchLimits limits_;
-  double planning_seconds_ = 0;
+  double checking_seconds_ = 0;
+  DeviceFigures figures_;
+  Clock::time_point looked_at_memory_;
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
 // The executor on an NVIDIA GPU: weights and the KV pool lie there, and a step is launches of our own kernels; decodes as a CUDA graph. It
-// takes dense decoders (misfit.h) and gives logits on the host. Keys and values are bf16 (--kv-format f16: Gemma overflows f16) or int8.
+// works ahead (depth 1): submit() and sample() only launch. It takes dense decoders (misfit.h). Keys and values are bf16 (--kv-format f16: Gemma overflows f16) or int8.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,9 @@ struct CudaOptions {
   int max_rows = 512;             ///< of one step
   int max_sequences = 32;         ///< of one step
   std::int32_t context = 0;       ///< longest sequence; 0: the model's
+  /// Called when the GPU is lost (a fault of a kernel or of the card): nothing runs on it any more in this process, which should end.
+  /// Its argument is one sentence. If there is none, or it returns, steps fail.
+  std::function<void(const std::string&)> lost;
 };
 
 struct DeviceName {

@@ -20,6 +20,7 @@ class StepLauncher {
                           .n_rows = step_.n_rows,
                           .embeddings = decoder_.embeddings.weights,
                           .tokens = step_.tokens,
+                          .drawn = step_.drawn,
                           .scale = shape_.embedding_scale,
                           .residual = scratch_.residual},
                 stream_));

@@ -97,7 +97,8 @@ struct GroupStep {
 
 struct DecoderStep {
   int n_rows = 0;
-  const std::int32_t* tokens = nullptr;     ///< [n_rows]
+  const std::int32_t* tokens = nullptr;     ///< [n_rows] (EmbedRows)
+  const std::int32_t* drawn = nullptr;      ///< by the step before
   const std::int32_t* positions = nullptr;  ///< [n_rows]
   std::span<const GroupStep> groups;        ///< on the host
   int n_workers = 0;                        ///< launch_tree_attention's

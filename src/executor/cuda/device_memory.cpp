@@ -18,6 +18,10 @@ constexpr double kMiB = 1024.0 * 1024.0;
 
 void check(int status, const char* what) {
   if (status == cudaSuccess) return;
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is told, and would be found by the next call again
+    throw model::LoadError(fmt::format("too little memory on the GPU's side for: {}", what));
+  }
   throw std::runtime_error(
       fmt::format("the GPU failed: {}: {}", what, cudaGetErrorString(static_cast<cudaError_t>(status))));
 }

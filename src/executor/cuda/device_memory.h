@@ -7,7 +7,8 @@
 
 namespace coppice::executor::cuda {
 
-/// Throws std::runtime_error with CUDA's words if `status` (a cudaError_t) is an error: "the GPU failed: WHAT: ...".
+/// Throws std::runtime_error with CUDA's words if `status` (a cudaError_t) is an error: "the GPU failed: WHAT: ..."; where memory is
+/// missing, model::LoadError.
 void check(int status, const char* what);
 
 class DeviceMemory {

@@ -20,7 +20,8 @@ struct EmbedRows {
   int n = 0;  ///< of a row
   int n_rows = 0;
   const std::byte* embeddings = nullptr;
-  const std::int32_t* tokens = nullptr;  ///< [n_rows]
+  const std::int32_t* tokens = nullptr;  ///< [n_rows]; of a token below 0, drawn[-1 - token] is meant
+  const std::int32_t* drawn = nullptr;   ///< that the step before drew; what is below 0 there, is token 0
   float scale = 1.0F;                    ///< what all are multiplied by
   float* residual = nullptr;             ///< [n_rows][n]
 };

@@ -68,7 +68,8 @@ __global__ void embed_rows(const EmbedRows a) {
   constexpr ChunkForm kForm = matmul::cuda::chunk_form(kType);
   allow_next_launch();
   wait_for_launch_before();
-  const int row = static_cast<int>(blockIdx.x), token = a.tokens[row];
+  const int row = static_cast<int>(blockIdx.x), named = a.tokens[row];
+  const int token = named >= 0 ? named : max(0, a.drawn[-1 - named]);
   const auto* tile =
       reinterpret_cast<const unsigned char*>(a.embeddings) +
       static_cast<std::size_t>(token / 16) * static_cast<std::size_t>(a.n / kForm.inputs * kForm.bytes());

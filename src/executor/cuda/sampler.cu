@@ -31,6 +31,7 @@ struct Memory {
   Mass mass[kBins];
   Mass parts[32];
   Mass candidates[kInShared];
+  Mass found_behind;  ///< what lies before the found warp's tokens
   unsigned n_candidates, last_bin;
   int found;
 };
@@ -39,8 +40,9 @@ struct RowSampler {
   const SampleRows& a;
   Memory& m;
   int row, thread;
-  SamplerSpec spec;
+  SampleRow spec;
   const float* logits;
+  int n_vocab;                         ///< tokens that may be drawn
   float highest = 0.0F, scale = 1.0F;  ///< logit of the likeliest; 1 / temperature
 
   __device__ Mass mass_of(float logit) const { return static_cast<Mass>(kWhole * expf((logit - highest) * scale)); }
@@ -51,27 +53,23 @@ struct RowSampler {
   /// Mask, biases and penalties, into the scratch row. A block's barrier follows.
   __device__ void edit() {
     float* const edited = a.edited + static_cast<std::size_t>(row) * a.n_vocab;
-    const std::uint32_t* mask =
+    const std::int32_t* mask =
         spec.mask < 0 ? nullptr : a.masks + static_cast<std::size_t>(spec.mask) * ((a.n_vocab + 31) / 32);
-    for (int i = thread; i < a.n_vocab; i += kThreads)
+    for (int i = thread; i < n_vocab; i += kThreads)
       edited[i] = mask == nullptr || (mask[i / 32] >> (i % 32) & 1) != 0 ? logits[i] : -INFINITY;
     __syncthreads();
     for (int i = thread; i < spec.n_biases; i += kThreads) {
-      const TokenBias bias = a.biases[spec.first_bias + i];
-      if (bias.token >= 0 && bias.token < a.n_vocab) edited[bias.token] += bias.bias;
+      const sampling::TokenBias bias = a.biases[spec.first_bias + i];
+      if (bias.token >= 0 && bias.token < n_vocab) edited[bias.token] += bias.bias;
     }
     __syncthreads();
-    if (spec.counts >= 0) {
-      const std::uint32_t* counts = a.counts + static_cast<std::size_t>(spec.counts) * a.n_vocab;
-      for (int i = thread; i < a.n_vocab; i += kThreads) {
-        const std::uint32_t count = counts[i];
-        if (count == 0) continue;
-        float logit = edited[i];
-        logit = logit > 0.0F ? logit / spec.repeat : logit * spec.repeat;
-        const std::uint32_t times = count & ~kInPrompt;
-        if (times > 0) logit -= static_cast<float>(times) * spec.frequency + spec.presence;
-        edited[i] = logit;
-      }
+    for (int i = thread; i < spec.n_counts; i += kThreads) {
+      const sampling::TokenCount count = a.counts[spec.first_count + i];
+      if (count.token < 0 || count.token >= n_vocab) continue;
+      float logit = edited[count.token];
+      logit = logit > 0.0F ? logit / spec.repeat : logit * spec.repeat;
+      if (count.times > 0) logit -= static_cast<float>(count.times) * spec.frequency + spec.presence;
+      edited[count.token] = logit;
     }
     logits = edited;
     __syncthreads();
@@ -81,7 +79,7 @@ struct RowSampler {
   __device__ int find_highest() {
     Mass best = 0;
 #pragma unroll 8
-    for (int i = thread; i < a.n_vocab; i += kThreads) {
+    for (int i = thread; i < n_vocab; i += kThreads) {
       const float logit = logits[i];
       if (logit > -INFINITY) best = max(best, static_cast<Mass>(ordered(logit)) << 32 | ~static_cast<std::uint32_t>(i));
     }
@@ -123,16 +121,29 @@ struct RowSampler {
 
   __device__ Mass drawn_of(Mass total) const { return __umul64hi(sampling::philox_64(spec.seed, spec.counter), total); }
 
+  /// In the order of ids. First it is found which warp's tokens the number falls into, then all threads look there.
   __device__ int draw_from_all() {
+    const int of_warp = (n_vocab + kThreads / 32 - 1) / (kThreads / 32), lane = thread % 32, warp = thread / 32;
     Mass mine = 0, total = 0;
+    const int warp_end = min(n_vocab, (warp + 1) * of_warp);
 #pragma unroll 4
-    for (int i = thread; i < a.n_vocab; i += kThreads) mine += mass_of(logits[i]);
-    const Mass before = sum_before(mine, total), drawn = drawn_of(total);
+    for (int i = warp * of_warp + lane; i < warp_end; i += 32) mine += mass_of(logits[i]);
+    Mass before = sum_before(mine, total);
+    const Mass drawn = drawn_of(total), first = __shfl_sync(~0U, before, 0), end = __shfl_sync(~0U, before + mine, 31);
+    if (lane == 0 && drawn >= first && drawn < end) {
+      m.found = warp;
+      m.found_behind = first;
+    }
+    __syncthreads();
+    const int found_at = m.found * of_warp, found_end = min(n_vocab, found_at + of_warp);
+    const int each = (of_warp + kThreads - 1) / kThreads, at = found_at + thread * each, to = min(found_end, at + each);
+    mine = 0;
+    for (int i = at; i < to; ++i) mine += mass_of(logits[i]);
+    before = sum_before(mine, total) + m.found_behind;
     if (drawn >= before && drawn < before + mine) {
-      Mass sum = before;
-      for (int i = thread; i < a.n_vocab; i += kThreads) {
-        sum += mass_of(logits[i]);
-        if (drawn < sum) {
+      for (int i = at; i < to; ++i) {
+        before += mass_of(logits[i]);
+        if (drawn < before) {
           m.found = i;
           break;
         }
@@ -151,7 +162,7 @@ struct RowSampler {
     }
     if (thread == 0) m.last_bin = kBins - 1;
     __syncthreads();
-    for (int i = thread; i < a.n_vocab; i += kThreads) {
+    for (int i = thread; i < n_vocab; i += kThreads) {
       const Mass mass = mass_of(logits[i]);
       if (mass == 0) continue;
       const int bin = bin_of(logits[i]);
@@ -198,7 +209,7 @@ struct RowSampler {
     Mass* const list = n <= kInShared ? m.candidates : far;
     int room = 1;
     while (room < n) room *= 2;
-    for (int i = thread; i < a.n_vocab; i += kThreads) {
+    for (int i = thread; i < n_vocab; i += kThreads) {
       const float logit = logits[i];
       if (mass_of(logit) == 0 || bin_of(logit) > static_cast<int>(last_bin)) continue;
       list[atomicAdd(&m.n_candidates, 1U)] = static_cast<Mass>(~ordered(logit)) << 32 | static_cast<std::uint32_t>(i);
@@ -272,9 +283,9 @@ struct RowSampler {
   }
 
   __device__ int run() {
-    if (spec.mask >= 0 || spec.n_biases > 0 || spec.counts >= 0) edit();
+    if (spec.mask >= 0 || spec.n_biases > 0 || spec.n_counts > 0) edit();
     const int likeliest = find_highest();
-    if (likeliest < 0 || spec.temperature < kGreedy) return likeliest;
+    if (likeliest < 0 || spec.temperature < sampling::kGreedyTemperature || isinf(highest)) return likeliest;
     scale = 1.0F / spec.temperature;
     return spec.top_k > 0 || spec.top_p < 1.0F || spec.min_p > 0.0F ? draw_filtered() : draw_from_all();
   }
@@ -285,17 +296,16 @@ __global__ __launch_bounds__(kThreads) void sample_rows(const SampleRows a) {
   coppice::cuda::allow_next_launch();
   coppice::cuda::wait_for_launch_before();
   const int row = static_cast<int>(blockIdx.x);
+  const SampleRow spec = a.rows[row];
   RowSampler sampler{a,
                      memory,
                      row,
                      static_cast<int>(threadIdx.x),
-                     a.specs[row],
-                     a.logits + static_cast<std::size_t>(row) * a.n_vocab};
+                     spec,
+                     a.logits + static_cast<std::size_t>(spec.logits) * a.n_vocab,
+                     min(spec.n_vocab, a.n_vocab)};
   const int token = sampler.run();
-  if (threadIdx.x != 0) return;
-  a.tokens[row] = token;
-  if (sampler.spec.counts >= 0 && token >= 0)
-    ++a.counts[static_cast<std::size_t>(sampler.spec.counts) * a.n_vocab + token];
+  if (threadIdx.x == 0) a.tokens[row] = token;
 }
 
 }  // namespace

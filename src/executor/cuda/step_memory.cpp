@@ -20,12 +20,15 @@ constexpr std::size_t kAlignment = 256;
 
 StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
                        int n_workers, bool bytes, std::size_t page_bytes)
-    : shape_(shape), n_workers_(n_workers), most_logit_rows_(std::min(limits.max_rows, kMostLogitRows)) {
+    : shape_(shape),
+      n_workers_(n_workers),
+      most_logit_rows_(std::min(limits.max_rows, kMostLogitRows)),
+      most_samples_(std::min(limits.max_rows, limits.max_sequences)) {
   const auto rows = static_cast<std::size_t>(limits.max_rows);
   const auto count = [](int n) { return static_cast<std::size_t>(n); };
   tokens_ = place(rows * 4);
   positions_ = place(rows * 4);
-  outputs_ = place(2 * rows * 4);
+  outputs_ = place(kWanted * rows * 4);
   places_.resize(groups.size());
   for (GroupPlaces& p : places_) {
     p.slots = place(rows * 4);
@@ -38,7 +41,7 @@ StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std:
     p.merge_rows = place(count(limits.tree.merge_rows) * sizeof(MergeRow));
   }
   arena_ = DeviceMemory(end_, "a step's plan");
-  staged_ = PinnedMemory(end_);
+  staged_ = PinnedMemory(kStaged * end_);
 
   const auto scratch = [&](int n_numbers, std::size_t bytes_each) {
     return DeviceMemory(rows * count(n_numbers) * bytes_each, "a step");
@@ -57,6 +60,7 @@ StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std:
   tree_states_ = DeviceMemory(states * 2 * sizeof(float), "partial states of attention");
   tree_control_ = DeviceMemory(attention::cuda::kControlWords * sizeof(std::uint32_t), "a step");
   logits_ = DeviceMemory(count(most_logit_rows_) * count(shape.n_vocab) * sizeof(float), "logits");
+  sampled_logits_ = DeviceMemory(count(most_samples_) * count(shape.n_vocab) * sizeof(float), "logits");
 
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const attention::HeadShape& heads = groups[g].heads;
@@ -86,20 +90,22 @@ StepMemory::Place StepMemory::place(std::size_t bytes) {
 }
 
 void StepMemory::stage(const Place& place, const void* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(staged_.as<std::byte>(place.at), from, bytes);
+  if (bytes > 0) std::memcpy(staged(place.at), from, bytes);
 }
 
 void StepMemory::copy(std::size_t at, std::size_t bytes, CUstream_st* stream) {
   if (bytes == 0) return;
-  check(cudaMemcpyAsync(arena_.as<std::byte>(at), staged_.as<std::byte>(at), bytes, cudaMemcpyHostToDevice, stream),
-        "copying a step");
+  check(cudaMemcpyAsync(arena_.as<std::byte>(at), staged(at), bytes, cudaMemcpyHostToDevice, stream), "copying a step");
 }
 
-void StepMemory::upload(const Batch& batch, const StepPlan& plan, CUstream_st* stream) {
+void StepMemory::upload(const Batch& batch, const StepPlan& plan, std::span<const std::int32_t> wanted, int staging,
+                        CUstream_st* stream) {
+  staging_ = static_cast<std::size_t>(staging);
   stage(tokens_, batch.tokens.data(), batch.tokens.size() * 4);
+  auto* tokens = reinterpret_cast<std::int32_t*>(staged(tokens_.at));
+  for (const Batch::Drawn& d : batch.drawn) tokens[d.row] = -1 - d.sample;  // EmbedRows
   stage(positions_, plan.positions().data(), plan.positions().size() * 4);
-  stage(outputs_, batch.logit_rows.data(), batch.logit_rows.size() * 4);
-  stage({outputs_.at + batch.logit_rows.size() * 4, 0}, batch.hidden_rows.data(), batch.hidden_rows.size() * 4);
+  stage(outputs_, wanted.data(), wanted.size_bytes());
   for (std::size_t g = 0; g < places_.size(); ++g) {
     const StepPlan::Group& group = plan.group(g);
     const attention::cuda::TreePlan& tree = *group.tree;
@@ -133,8 +139,8 @@ DecoderStep StepMemory::step(int n_rows) const {
                       .products = {sums_.as<float>(), flags_.as<std::uint32_t>()}}};
 }
 
-OutputRows StepMemory::outputs(int first, int n, bool logits) const {
-  return {n, arena_.as<std::int32_t>(outputs_.at) + first, logits ? logits_.as<float>() : nullptr};
+OutputRows StepMemory::outputs(int first, int n, float* logits) const {
+  return {n, arena_.as<std::int32_t>(outputs_.at) + first, logits};
 }
 
 }  // namespace coppice::executor::cuda

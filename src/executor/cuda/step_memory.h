@@ -13,8 +13,10 @@
 
 namespace coppice::executor::cuda {
 
-/// Logits of so many rows have room at once.
+/// Logits that the host reads have room for so many rows at once.
 inline constexpr int kMostLogitRows = 256;
+/// A step is staged while the one before may still be copied.
+inline constexpr int kStaged = 2;
 
 class StepMemory {
  public:
@@ -24,15 +26,23 @@ class StepMemory {
   StepMemory(const StepMemory&) = delete;
   StepMemory& operator=(const StepMemory&) = delete;
 
-  /// Copies what a planned batch gives to read; the copies run on `stream`. REQUIRES: what was copied before has been read.
-  void upload(const Batch& batch, const StepPlan& plan, CUstream_st* stream);
+  /// Copies what a planned batch gives to read, and which rows something is wanted of, [at most kWanted * max_rows]; the copies run on
+  /// `stream`. staging: below kStaged. REQUIRES: what was staged there before is copied.
+  void upload(const Batch& batch, const StepPlan& plan, std::span<const std::int32_t> wanted, int staging,
+              CUstream_st* stream);
+  static constexpr int kWanted = 3;
 
   /// With pointers into this.
   DecoderStep step(int n_rows) const;
-  /// The batch's wanted rows [first, first + n): those of logits, then those of hidden states.
-  OutputRows outputs(int first, int n, bool logits) const;
+  /// Of upload()'s `wanted`, n from `first` on.
+  OutputRows outputs(int first, int n, float* logits) const;
 
+  /// [most_logit_rows()][n_vocab], for the host to read.
+  float* logits() const { return logits_.as<float>(); }
   int most_logit_rows() const { return most_logit_rows_; }
+  /// [most_samples()][n_vocab], for the device to sample from.
+  float* sampled_logits() const { return sampled_logits_.as<float>(); }
+  int most_samples() const { return most_samples_; }
 
  private:
   /// A part of arena_, and where it is staged.
@@ -45,18 +55,20 @@ class StepMemory {
   };
 
   Place place(std::size_t bytes);
+  std::byte* staged(std::size_t at) const { return staged_.as<std::byte>(staging_ * end_ + at); }
   void stage(const Place& place, const void* from, std::size_t bytes);
   void copy(std::size_t at, std::size_t bytes, CUstream_st* stream);
 
   DecoderShape shape_;
   int n_workers_;
-  int most_logit_rows_;
+  int most_logit_rows_, most_samples_;
+  std::size_t staging_ = 0;  ///< of the upload in hand
   std::size_t end_ = 0;
   Place tokens_, positions_, outputs_;
   std::size_t head_end_ = 0;  ///< all that is small lies before it, and is copied at once
   std::vector<GroupPlaces> places_;
   DeviceMemory arena_, residual_, product_, normed_, gated_, q_, attended_, sums_, flags_, tree_sums_, tree_states_,
-      tree_control_, logits_;
+      tree_control_, logits_, sampled_logits_;
   PinnedMemory staged_;
   std::vector<GroupStep> groups_;
 };

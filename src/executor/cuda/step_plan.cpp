@@ -101,6 +101,10 @@ Batch part_of(const Batch& batch, int first, int n) {
   };
   take(batch.logit_rows, part.logit_rows);
   take(batch.hidden_rows, part.hidden_rows);
+  take(batch.sample_rows, part.sample_rows);
+  for (const Batch::Drawn& d : batch.drawn) {
+    if (d.row >= first && d.row < first + n) part.drawn.push_back({d.row - first, d.sample});
+  }
   return part;
 }
 

@@ -119,6 +119,14 @@ void add_requests(Families& out, const Snapshot& s) {
   add_counter(out, "coppice_resumptions_total", "Preempted sequences that run again.", s.resumptions);
 }
 
+void add_device(Families& out, const executor::DeviceFigures& d) {
+  add_gauge(out, "coppice_device_memory_bytes", "Memory of the GPU.", d.memory_bytes);
+  add_gauge(out, "coppice_device_memory_used_bytes", "What of it is in use, by all programs.", d.memory_used);
+  add(out, MetricType::Counter, "coppice_device_seconds_total",
+      "The GPU's time, by phase; gap: without a kernel, between steps that were planned ahead.",
+      {{"forward", d.forward_seconds}, {"sampling", d.sampling_seconds}, {"gap", d.gap_seconds}}, "phase");
+}
+
 void add_engine(Families& out, const Snapshot& s) {
   add_cache(out, s.cache);
   add_tokens(out, s);
@@ -136,6 +144,7 @@ void add_engine(Families& out, const Snapshot& s) {
        {"sampling", s.sampling_seconds},
        {"bookkeeping", s.step_seconds - s.forward_seconds - s.sampling_seconds}},
       "phase");
+  if (s.device.memory_bytes > 0) add_device(out, s.device);
   add_gauge(out, "coppice_prefill_tokens_per_second", "Recent speed of prompts; 0: not known yet.",
             s.prefill_tokens_per_second);
 }
@@ -162,9 +171,9 @@ Rejection rejection_of(int status, bool draining) {
 
 std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http,
                             const ResponseStoreFigures& responses) const {
-  static constexpr std::array kReasons = {"too_long",  "too_many_samples", "queue_full", "shutdown", "failed",
-                                          "timeout",   "unsatisfiable",    "too_heavy",  "invalid",  "unauthorized",
-                                          "too_large", "too_slow",         "unavailable"};
+  static constexpr std::array kReasons = {"too_long",     "too_many_samples", "queue_full", "shutdown",   "failed",
+                                          "timeout",      "unsatisfiable",    "too_heavy",  "no_memory",  "invalid",
+                                          "unauthorized", "too_large",        "too_slow",   "unavailable"};
   static_assert(kReasons.size() == std::tuple_size_v<decltype(rejections_)>);
   Families out;
   MetricFamily requests{

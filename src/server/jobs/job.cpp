@@ -36,6 +36,9 @@ RequestError refusal_error(const engine::Event& event, const std::string& input_
     case engine::Refusal::kTimeout:
       return RequestError::server_error(504, message.empty() ? "The request ran out of time." : message,
                                         "deadline_exceeded");
+    case engine::Refusal::kNoMemory:
+      return RequestError::unavailable(message.empty() ? "The device has too little memory: try again later."
+                                                       : message);
     case engine::Refusal::kFailed:
       break;
   }

@@ -146,6 +146,7 @@ TEST_F(ApiTest, RefusalsHaveTheirStatus) {
         Case{engine::Refusal::kQueueFull, 429, "queue_full", "", ""},
         Case{engine::Refusal::kShutdown, 503, "unavailable", "", ""},
         Case{engine::Refusal::kTimeout, 504, "deadline_exceeded", "", ""},
+        Case{engine::Refusal::kNoMemory, 503, "unavailable", "", ""},
         Case{engine::Refusal::kFailed, 500, "model_failed", "", ""}}) {
     start([cause = why](const engine::Request& r) {
       return std::vector<std::vector<engine::Event>>{{refusal(r.id, cause, "figures")}};

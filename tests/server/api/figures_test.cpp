@@ -42,6 +42,20 @@ TEST_F(FiguresTest, CacheStatsHaveEveryField) {
   EXPECT_EQ(merged, stats) << stats.dump(2);
 }
 
+TEST_F(FiguresTest, MetricsOfADevice) {
+  start(words({"a"}));
+  EXPECT_EQ(get("/metrics").body.find("coppice_device"), std::string::npos) << "the CPU has none";
+  model_->snapshot_.device = {
+      .memory_bytes = 1000, .memory_used = 600, .forward_seconds = 7, .sampling_seconds = 2, .gap_seconds = 0.5};
+  const std::string body = get("/metrics").body;
+  for (const char* line :
+       {"coppice_device_memory_bytes 1000", "coppice_device_memory_used_bytes 600",
+        "coppice_device_seconds_total{phase=\"forward\"} 7", "coppice_device_seconds_total{phase=\"sampling\"} 2",
+        "coppice_device_seconds_total{phase=\"gap\"} 0.5"}) {
+    EXPECT_NE(body.find(line), std::string::npos) << line << "\n" << body;
+  }
+}
+
 TEST_F(FiguresTest, MetricsCountRequestsAndShowTheEngine) {
   start(words({"a", "b"}));
   model_->snapshot_.cached_tokens = 77;

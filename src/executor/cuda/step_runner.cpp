@@ -1,0 +1,196 @@
+#include "executor/cuda/step_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "attention/cuda/tree_plan.h"
+
+namespace coppice::executor::cuda {
+
+namespace {
+
+void check_launch(const char* error) {
+  if (error != nullptr) throw std::runtime_error(fmt::format("the GPU failed: {}", error));
+}
+
+void grow(PinnedMemory& memory, std::size_t bytes) {
+  if (memory.size() >= bytes) return;
+  memory = {};
+  memory = PinnedMemory(std::bit_ceil(bytes));
+}
+
+}  // namespace
+
+void Landing::make_room(const Batch& batch, const DecoderShape& shape) {
+  grow(logits, batch.logit_rows.size() * static_cast<std::size_t>(shape.n_vocab) * sizeof(float));
+  grow(hidden, batch.hidden_rows.size() * static_cast<std::size_t>(shape.n_embd) * sizeof(std::uint16_t));
+  grow(tokens, batch.sample_rows.size() * sizeof(kv::Token));
+}
+
+StepRunner::StepRunner(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
+                       int n_workers, bool bytes, std::size_t page_bytes)
+    : shape_(shape),
+      memory_(shape, limits, groups, n_workers, bytes, page_bytes),
+      samples_(memory_.most_samples(), shape.n_vocab),
+      plan_(limits, groups, n_workers) {}
+
+void StepRunner::set(const Decoder& decoder, Pool pool) {
+  decoder_ = decoder;
+  pool_ = std::move(pool);
+}
+
+bool StepRunner::plan(const Batch& batch) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool fits = plan_.plan(batch);
+  planning_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return fits;
+}
+
+void StepRunner::launch(const Batch& batch, int staging, const Event& begun, Landing& landing) {
+  sampled_logits_.resize(batch.sample_rows.size());
+  std::iota(sampled_logits_.begin(), sampled_logits_.end(), 0);
+  launch_part(batch, staging, begun, landing, {});
+}
+
+/// In halves, one after the other, if the plan has no room.
+void StepRunner::launch_part(const Batch& batch, int staging, const Event& begun, Landing& landing, Place place) {
+  if (!plan(batch)) {
+    const int n = batch.n_rows(), half = n / 2;
+    if (half == 0) throw StepError("the plan of a single row has no room");
+    const Batch first = part_of(batch, 0, half);
+    place.whole = false;
+    launch_part(first, staging, begun, landing, place);
+    check(cudaStreamSynchronize(stream_.get()), "step");  // what was staged is read
+    place.logits += first.logit_rows.size();
+    place.hidden += first.hidden_rows.size();
+    place.samples += first.sample_rows.size();
+    return launch_part(part_of(batch, half, n - half), staging, begun, landing, place);
+  }
+  const bool decode = place.whole && is_decode(batch);
+  wanted_ = batch.logit_rows;
+  if (decode) {
+    wanted_.resize(static_cast<std::size_t>(batch.n_rows()));
+    std::iota(wanted_.begin(), wanted_.end(), 0);
+  } else {
+    wanted_.insert(wanted_.end(), batch.hidden_rows.begin(), batch.hidden_rows.end());
+    wanted_.insert(wanted_.end(), batch.sample_rows.begin(), batch.sample_rows.end());
+  }
+  memory_.upload(batch, plan_, wanted_, staging, stream_.get());
+  if (place.logits + place.hidden + place.samples == 0) begun.record(stream_);
+  copy_blocks(batch.copies);
+  decode ? launch_decode(batch, landing) : launch_rows(batch, landing, place);
+}
+
+/// Whether every sequence has one row. Logits of rows that nobody wants cost little, and there are few.
+bool StepRunner::is_decode(const Batch& batch) const {
+  return batch.sequences.size() == batch.tokens.size() && batch.hidden_rows.empty() &&
+         batch.logit_rows.size() + batch.sample_rows.size() > 0 && batch.n_rows() <= memory_.most_samples();
+}
+
+void StepRunner::launch_decode(const Batch& batch, Landing& landing) {
+  check(cudaGraphLaunch(graph_of(batch.n_rows()), stream_.get()), "step");
+  sampled_logits_ = batch.sample_rows;
+  for (std::size_t i = 0; i < batch.logit_rows.size();) {
+    std::size_t n = 1;  // neighbours come at once
+    while (i + n < batch.logit_rows.size() && batch.logit_rows[i + n] == batch.logit_rows[i] + static_cast<int>(n)) ++n;
+    const auto row = static_cast<std::size_t>(batch.logit_rows[i]);
+    read_logits(landing, i, memory_.sampled_logits() + row * static_cast<std::size_t>(shape_.n_vocab), n);
+    i += n;
+  }
+}
+
+void StepRunner::launch_rows(const Batch& batch, Landing& landing, Place place) {
+  const DecoderStep s = step(batch.n_rows());
+  check_launch(launch_layers(decoder_, s, stream_.get()));
+  const int n_logits = static_cast<int>(batch.logit_rows.size()), n_hidden = static_cast<int>(batch.hidden_rows.size()),
+            n_samples = static_cast<int>(batch.sample_rows.size());
+  const auto output = [&](int first, int n, float* logits) {
+    check_launch(launch_outputs(decoder_, s, memory_.outputs(first, n, logits), stream_.get()));
+  };
+  for (int at = 0; at < n_logits; at += memory_.most_logit_rows()) {
+    const int n = std::min(memory_.most_logit_rows(), n_logits - at);
+    output(at, n, memory_.logits());
+    read_logits(landing, place.logits + static_cast<std::size_t>(at), memory_.logits(), static_cast<std::size_t>(n));
+  }
+  if (n_hidden > 0) {
+    output(n_logits, n_hidden, nullptr);
+    const std::size_t row_bytes = static_cast<std::size_t>(shape_.n_embd) * sizeof(std::uint16_t);
+    read(landing.hidden.as<std::byte>(place.hidden * row_bytes), s.scratch.normed,
+         static_cast<std::size_t>(n_hidden) * row_bytes);
+  }
+  if (n_samples > 0) {
+    output(n_logits + n_hidden, n_samples,
+           memory_.sampled_logits() + place.samples * static_cast<std::size_t>(shape_.n_vocab));
+  }
+}
+
+void StepRunner::read(void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_.get()), "reading a step");
+}
+
+void StepRunner::read_logits(Landing& landing, std::size_t row, const float* from, std::size_t n) {
+  const std::size_t row_bytes = static_cast<std::size_t>(shape_.n_vocab) * sizeof(float);
+  read(landing.logits.as<std::byte>(row * row_bytes), from, n * row_bytes);
+}
+
+void StepRunner::sample(std::span<const sampling::SamplerSpec> specs, const Event& begun, const Event& drawn,
+                        Landing& landing) {
+  const SampleRows rows = samples_.upload(specs, sampled_logits_, memory_.sampled_logits(), stream_.get());
+  begun.record(stream_);
+  check_launch(cuda::launch(rows, stream_.get()));
+  drawn.record(stream_);
+  read(landing.tokens.as<void>(), rows.tokens, specs.size() * sizeof(kv::Token));
+}
+
+/// Whole blocks: slots behind a copy's are not seen before they are written.
+void StepRunner::copy_blocks(std::span<const kv::CopyOp> copies) {
+  for (const kv::CopyOp& op : copies) {
+    if (op.n_slots == 0 || op.src == op.dst) continue;
+    const auto at = [&](kv::BlockId block) {
+      return pool_.memory + static_cast<std::size_t>(block) * pool_.page_bytes;
+    };
+    const std::size_t bytes = pool_.groups[static_cast<std::size_t>(op.group)].bytes_per_token *
+                              static_cast<std::size_t>(attention::cuda::kBlockSize);
+    check(cudaMemcpyAsync(at(op.dst), at(op.src), bytes, cudaMemcpyDeviceToDevice, stream_.get()), "copy of a block");
+  }
+}
+
+DecoderStep StepRunner::step(int n_rows) const {
+  DecoderStep step = memory_.step(n_rows);
+  step.drawn = samples_.drawn();
+  return step;
+}
+
+/// Of a step of so many decodes, captured when it is first wanted.
+CUgraphExec_st* StepRunner::graph_of(int n_rows) {
+  if (graphs_.size() <= static_cast<std::size_t>(n_rows)) graphs_.resize(static_cast<std::size_t>(n_rows) + 1);
+  auto& graph = graphs_[static_cast<std::size_t>(n_rows)];
+  if (graph == nullptr) graph.reset(capture(n_rows));
+  return graph.get();
+}
+
+CUgraphExec_st* StepRunner::capture(int n_rows) {
+  const DecoderStep s = step(n_rows);
+  check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph");
+  const char* error = launch_layers(decoder_, s, stream_.get());
+  if (error == nullptr) {
+    error = launch_outputs(decoder_, s, memory_.outputs(0, n_rows, memory_.sampled_logits()), stream_.get());
+  }
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream_.get(), &graph);
+  check_launch(error);
+  check(ended, "graph");
+  cudaGraphExec_t made = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "graph");
+  return made;
+}
+
+}  // namespace coppice::executor::cuda

@@ -1,0 +1,215 @@
+// The engine over the executor on a GPU: requests with one sample and with several come, are cancelled and end, in a pool that is too small
+// for all, in random order. All tokens must be those that the host draws from logits of one text alone, but for the few where rounding
+// decides. Arguments: [OPERATIONS]. COPPICE_SEED=n replays a run.
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "engine/engine.h"
+#include "executor/cuda/cuda_executor.h"
+#include "support/drawn_again.h"
+#include "support/gguf_writer.h"
+
+namespace coppice {
+namespace {
+
+using Tokens = std::vector<kv::Token>;
+
+/// Ends at a token of its own, now and then.
+class SampledText final : public sampling::Generation {
+ public:
+  SampledText(sampling::Sampler sampler, kv::Token end, bool on_host)
+      : sampler_(std::move(sampler)), end_(end), on_host_(on_host) {}
+  sampling::Piece next(std::span<float> logits) override { return piece(sampler_.pick(logits).value()); }
+  Needs needs() const override { return on_host_ ? Needs::kLogits : Needs::kToken; }
+  sampling::SamplerSpec spec() override { return sampler_.spec(); }
+  sampling::Piece take(kv::Token token, std::span<const float>) override {
+    if (token < 0) throw sampling::Unsatisfiable("no token may come");
+    sampler_.take(token);
+    return piece(token);
+  }
+  sampling::Piece flush() override { return {.token = -1}; }
+
+ private:
+  sampling::Piece piece(kv::Token token) const {
+    sampling::Piece p{.token = token};
+    if (token == end_) p.finish = sampling::Finish::kStop;
+    return p;
+  }
+  sampling::Sampler sampler_;
+  kv::Token end_;
+  bool on_host_;
+};
+
+struct Asked {
+  Tokens prompt;
+  std::shared_ptr<const sampling::SamplingParams> params;
+  std::uint64_t seed = 0;
+  std::vector<Tokens> texts;
+  bool done = false;
+  std::string message;
+};
+
+std::unique_ptr<executor::Executor> on_gpu(const std::string& path, std::size_t kv_bytes) {
+  executor::cuda::CudaOptions o;
+  o.kv_bytes = kv_bytes;
+  o.max_rows = 128;
+  o.max_sequences = 16;
+  o.context = 1024;
+  return executor::cuda::load_cuda_executor(model::load_model(path), o, {});
+}
+
+class Load {
+ public:
+  Load(executor::Executor& executor, executor::Executor& reference, std::uint64_t seed)
+      : random_(seed),
+        n_vocab_(executor.info().n_vocab),
+        reference_(reference),
+        shared_(tokens(100)),
+        engine_(kv::Cache({.block_size = executor.info().block_size,
+                           .num_blocks = executor.info().num_blocks,
+                           .bytes_per_block = executor.info().bytes_per_block,
+                           .groups = executor.info().groups,
+                           .max_extend = 256,
+                           .model = executor.info().model_digest,
+                           .layout = executor.info().layout}),
+                executor, {.max_batch = 16, .step_tokens = 128, .context_length = 1024},
+                [this](std::vector<engine::Event>&& events) {
+                  for (const engine::Event& e : events) take(e);
+                }) {}
+
+  void operate() {
+    const auto what = random_() % 10;
+    if (what == 0 && asked_.size() < 40) return submit();
+    if (what == 1 && random_() % 4 == 0 && !asked_.empty()) {
+      ++cancelled;
+      return engine_.cancel(std::next(asked_.begin(), static_cast<std::ptrdiff_t>(random_() % asked_.size()))->first);
+    }
+    step();
+  }
+  void step() {
+    more = engine_.step();
+    std::erase_if(asked_, [&](auto& entry) {
+      if (entry.second.done) check(entry.second);
+      return entry.second.done;
+    });
+  }
+
+  engine::Snapshot snapshot() const { return engine_.snapshot(); }
+  std::string fault() const { return engine_.cache().check_integrity(); }
+  test::DrawnAgain again;
+  std::map<std::string, int> messages;  ///< of requests that failed
+  int cancelled = 0, submitted = 0;
+  bool more = true;
+
+ private:
+  Tokens tokens(std::size_t n) {
+    Tokens all;
+    for (std::size_t i = 0; i < n; ++i)
+      all.push_back(static_cast<kv::Token>(random_() % static_cast<unsigned>(n_vocab_)));
+    return all;
+  }
+
+  void submit() {
+    ++submitted;
+    Asked asked{.params = test::random_params(random_), .seed = random_()};
+    if (random_() % 3 != 0)
+      asked.prompt.assign(shared_.begin(), shared_.begin() + static_cast<std::ptrdiff_t>(random_() % 101));
+    const Tokens own = tokens(1 + random_() % 60);
+    asked.prompt.insert(asked.prompt.end(), own.begin(), own.end());
+    const std::size_t n = random_() % 5 == 0 ? 3 : 1;
+    asked.texts.resize(n);
+    engine::Request request{
+        .id = engine_.next_id(), .prompt = asked.prompt, .max_tokens = 5 + static_cast<int>(random_() % 80)};
+    const auto end = random_() % 2 == 0 ? static_cast<kv::Token>(random_() % 40) : -5;
+    for (std::size_t i = 0; i < n; ++i) {
+      request.samples.push_back(std::make_unique<SampledText>(
+          test::make_sampler(asked.params, asked.seed + i, asked.prompt, n_vocab_), end, random_() % 6 == 0));
+    }
+    asked_.emplace(request.id, std::move(asked));
+    engine_.submit(std::move(request));
+  }
+
+  void take(const engine::Event& e) {
+    Asked& asked = asked_.at(e.request);
+    if (e.piece.token >= 0) asked.texts[static_cast<std::size_t>(e.sample)].push_back(e.piece.token);
+    asked.done = e.done;
+    if (e.refusal) asked.message = e.message;
+  }
+
+  void check(const Asked& asked) {
+    if (!asked.message.empty()) ++messages[asked.message];
+    for (std::size_t i = 0; i < asked.texts.size(); ++i) {
+      again.check(reference_, asked.prompt, asked.texts[i],
+                  test::make_sampler(asked.params, asked.seed + i, asked.prompt, n_vocab_));
+    }
+  }
+
+  std::mt19937_64 random_;
+  int n_vocab_;
+  executor::Executor& reference_;
+  Tokens shared_;
+  std::map<engine::RequestId, Asked> asked_;
+  engine::Engine engine_;
+};
+
+int run(int argc, char** argv) {
+  spdlog::set_level(spdlog::level::warn);
+  const int operations = argc > 1 ? std::atoi(argv[1]) : 10000;
+  const char* given = std::getenv("COPPICE_SEED");
+  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 26;
+  std::printf("COPPICE_SEED=%llu replays this test\n", static_cast<unsigned long long>(seed));
+  test::TinyModel m;
+  m.n_layer = 3;
+  m.n_embd = 256;
+  m.head_dim = 64;
+  m.n_ff = 512;
+  m.context = 2048;
+  m.qk_spread = 0.1F;
+  const std::string path = test::write_tiny_model(m, test::scratch_folder() / "tiny.gguf").string();
+  const auto device = on_gpu(path, std::size_t{3} << 20), reference = on_gpu(path, std::size_t{8} << 20);
+  Load load(*device, *reference, seed);
+  std::string fault;
+  for (int i = 0; i < operations && fault.empty(); ++i) {
+    load.operate();
+    if (i % 100 == 0) fault = load.fault();
+  }
+  for (int i = 0; i < 5000 && load.more; ++i) load.step();
+  if (fault.empty()) fault = load.fault();
+  const engine::Snapshot s = load.snapshot();
+  for (const auto& [message, n] : load.messages) std::printf("       %d requests: %s\n", n, message.c_str());
+  const bool ok = fault.empty() && load.again.good() && load.again.tokens > operations && s.cache.in_use == 0 &&
+                  s.preemptions > operations / 500 && load.messages.empty() && !load.more;
+  std::printf(
+      "%-6s %d operations: %lld steps, %d requests (%lld finished, %lld cancelled), %lld preemptions; of %lld tokens "
+      "%lld are others when the "
+      "host draws; %d blocks in use at the end; %s\n",
+      ok ? "ok" : "FAILED", operations, static_cast<long long>(s.steps), load.submitted,
+      static_cast<long long>(s.requests_finished), static_cast<long long>(s.requests_cancelled),
+      static_cast<long long>(s.preemptions), static_cast<long long>(load.again.tokens),
+      static_cast<long long>(load.again.others), static_cast<int>(s.cache.in_use), fault.c_str());
+  const executor::DeviceFigures d = device->device_figures();
+  std::printf(
+      "       %.2f s forward, %.2f s sampling, %.2f s of gaps in %.2f s of steps ahead; %.0f of %.0f MiB in use\n",
+      d.forward_seconds, d.sampling_seconds, d.gap_seconds, d.ahead_seconds,
+      static_cast<double>(d.memory_used) / 1048576, static_cast<double>(d.memory_bytes) / 1048576);
+  return ok ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace coppice
+
+int main(int argc, char** argv) {
+  try {
+    return coppice::run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}
