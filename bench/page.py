@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/benchmarks.md from the files of bench/results and bench/results/cuda: page.py writes it anew."""
+"""docs/benchmarks.md from the files of bench/results and bench/results/cuda: page.py writes it anew.
+`page.py --goals` prints more of each figure instead: the peer's setting, the goal, the bound, the run."""
 
 import pathlib
 import statistics
@@ -24,46 +25,43 @@ HEAD = """# Benchmarks
 
 <!-- Written by bench/page.py from bench/results/*.json. `make bench` measures and writes both. -->
 
-coppice against llama.cpp's `llama-server` and bench tools. Both are built from the same llama.cpp sources with the same
-compiler, run on the same cores and get the same requests from the same client. The model is SmolLM2-135M-Instruct in
-Q4_1: small enough that everybody can repeat this. A model with a billion parameters follows.
-
-## In short
-
+coppice against llama.cpp's `llama-server`, with SmolLM2-135M-Instruct in Q4_1: small enough that everybody can repeat this.
 llama-server runs here in the way that suits it best. For a burst on one new prefix that is one slot: the requests run one
-after the other, and all but the first find the prefix in the slot. With a slot for each request it computes the prefix
-in each of them, and takes three to five times as long (the rows without "peer in turn" below).
+after the other, and all but the first find the prefix in the slot. "Faster" shows the range over the rounds in brackets.
 """
 
 METHOD = """
-## How it is measured
+## All loads
 
-- Each setting of llama-server runs each load once: flash attention on and off, one KV cache for all slots ("unified") or
-  one for each ("split"), with and without AMX where there is AMX. The fastest then runs in turn with coppice, and so does
-  the second if it is within 10 %. coppice runs with its defaults.
-- A round has new prompts, the same for both. The server whose turn it isn't is stopped. Both are warmed up and have the
-  same room for keys and values. Figures are medians over the rounds; "faster" is the median of their ratios, with the range.
-- *Cold*: random text that nobody has seen. *Warm*: the shared text was served before, but not the 20 tokens that each
-  request has of its own. Answers have 32 tokens (128 for unrelated streams and one stream, 64 for 16 on one prefix).
-  *Decode* counts while all streams write. *Peer in turn*: llama-server has one or four slots; else a slot for each request.
-- *Engine*: without HTTP, `coppice bench` runs against `llama-bench` and `llama-batched-bench`. Rows that name an option of coppice as
-  the setting compare coppice with itself.
-- *Of the bound*: our share of what the machine allows, and what limits it (bench/bounds.py). A decode step reads the
-  weights and each different key and value once, or multiplies, whichever takes longer; a prefill multiplies; HTTP takes no
-  time. bench/machine_peak.c measures both around each load; the best that was ever seen counts.
-- A cold setting that takes 1.6 times as long as the best before it is given up. A burst of over 100 s runs once.
+Both programs come from the same llama.cpp sources and compiler. They run in turn on the same cores with two threads, and get the
+same new prompts. Each setting of llama-server (flash attention, one KV cache or one for each slot, AMX) was tried; the fastest
+counts. coppice runs with its defaults. Figures are medians over the rounds.
+
+| word | meaning |
+|---|---|
+| cold | random text that nobody has seen |
+| warm | the shared text was served before, but not the 20 tokens that each request has of its own |
+| peer in turn | llama-server has one or four slots; in all other rows a slot for each request |
+| decode | tokens a second while all streams write |
+| engine | without HTTP: `coppice bench` against `llama-bench` and `llama-batched-bench` |
+| against f16, against dense | coppice against itself: the second column has that option |
+| (gemma3) | Gemma 3 270M, Q4_K_M |
+| (1b), (q6_k), (q8_0) | random weights in the shape of Llama 3.2 1B: Q4_K_M, Q6_K, Q8_0 |
+| (qwen3moe), (gptoss), (qwen35) | random weights in the shapes of Qwen 3 30B-A3B and gpt-oss 20B, cut to four layers, and Qwen 3.5 4B, cut to eight |
+| \\* | other programs used over 10 % of the machine meanwhile: take the figure as noise |
+| † | one round only |
+
+Answers have 32 tokens: 64 for 16 on one prefix, 128 for unrelated streams and one stream. A cold setting of llama-server that takes
+1.6 times as long as the best before it is given up. `bench/page.py --goals` prints the settings, commits, goals and bounds.
 """
 
 TRACES = """
 ## Recorded traffic: how much comes from the cache
 
 `make bench-traces TRACES=DIR` replays two public traces (Mooncake, FAST 2025: the *.jsonl files in FAST25-release/traces
-of github.com/kvcache-ai/Mooncake, Apache-2.0) against `kv::Cache`, one request after the other, with blocks of 32
-tokens. A trace names each block of 512 prompt tokens by an id; it has no answers, so nothing is decoded. The budget is a
-share of the trace's different blocks. Figures are the share of all prompt tokens found in the cache, in per cent. LRU
-(the leaf used longest ago goes first) and the optimum (the leaf whose next use is farthest away, which needs the future)
-come from a simulator. "Closed": how far coppice is on the way from LRU to the optimum. Last column: the cache's own work
-on one core, hashing included.
+of github.com/kvcache-ai/Mooncake, Apache-2.0) against `kv::Cache`. The budget is a share of the trace's different blocks.
+Figures are the per cent of all prompt tokens that were found in the cache. LRU evicts the leaf that was used longest ago. The optimum
+evicts the one whose next use is farthest away: it needs the future.
 """
 
 
@@ -146,6 +144,34 @@ def table(loads):
     return lines
 
 
+def _found(content, name):
+    """The rows of a load on this machine, whichever model it is of."""
+    return next((loads[name] for loads in content["results"].values() if name in loads), {})
+
+
+def _cells(measure, row):
+    """Ours, the peer's, and how much faster; the unit stands in the row's title."""
+    if row is None:
+        return ["–"] * 3
+    unit = MEASURES[measure][1]
+    ours, peer = (figure(measure, row.get(side)).removesuffix(f" {unit}" if unit != "%" else "") for side in ("coppice", "peer"))
+    mark = ("\\*" if row.get("busy", 0) > QUIET else "") + ("†" if row["rounds"] == 1 else "")
+    return [ours + mark, peer, f"**{_ratio(measure, row):.2f}x**" if "peer" in row else "–"]
+
+
+def all_loads(machines):
+    """One table: a row for each figure, three columns for each machine."""
+    yield "| load | " + " | ".join(f"{head}: coppice | llama.cpp | faster" for head in _heads(machines)) + " |"
+    yield "|---|" + "---|---|---|" * len(machines)
+    for name, load in LOADS.items():
+        found = [_found(content, name) for content in machines]
+        shown = [row.measure for row in load.rows if any(row.measure in rows for rows in found)]
+        for measure in shown:
+            unit = MEASURES[measure][1]
+            cells = [cell for rows in found for cell in _cells(measure, rows.get(measure))]
+            yield f"| {title(name, measure, measure == shown[0])}{f', {unit}' if unit not in ('', '%') else ''} | " + " | ".join(cells) + " |"
+
+
 def pairs_table(loads):
     """Two builds: "before" is the other side."""
     lines = ["| load | before | after | after is faster | quartiles | range | pairs |", "|---|---|---|---|---|---|---|"]
@@ -159,16 +185,19 @@ def pairs_table(loads):
     return lines
 
 
-def _short(machines):
-    names = [content["machine"].split(",")[0].replace("(R)", "") for content in machines]
+def _heads(machines):
+    names = [content["machine"].split(",")[0].replace("(R)", "").removesuffix(" Processor") for content in machines]
     extras = ["AMX" if "AMX" in content["machine"] else "AVX-512" if "AVX-512" in content["machine"] else "" for content in machines]
-    heads = [f"{name} {extra}".strip() for name, extra in zip(names, extras)]
-    yield "| | " + " | ".join(f"{head}: coppice | llama-server | faster" for head in heads) + " |"
+    return [f"{name} {extra}".strip() for name, extra in zip(names, extras)]
+
+
+def _short(machines):
+    yield "| | " + " | ".join(f"{head}: coppice | llama-server | faster" for head in _heads(machines)) + " |"
     yield "|---|" + "---|---|---|" * len(machines)
     for load, measure, question in QUESTIONS:
         cells = []
         for content in machines:
-            row = next((loads[load][measure] for loads in content["results"].values() if load in loads), None)
+            row = _found(content, load).get(measure)
             cells += [figure(measure, row["coppice"]), figure(measure, row["peer"]), _faster(measure, row)] if row else ["–"] * 3
         yield f"| {question} | " + " | ".join(cells) + " |"
 
@@ -190,44 +219,47 @@ def _machine(content):
 
 def _traces(content):
     found = content["traces"]
-    yield from (f"{content['machine']}; {found['date']}.", "")
     for report in found["reports"]:
-        yield (f"`{report['trace']}`: {report['requests']:,} requests, {report['tokens'] / 1e6:.1f} M prompt tokens, "
-               f"{report['distinct_blocks']:,} different blocks of {report['blocks']:,}. A cache without end serves "
-               f"**{100 * report['infinite']:.1f}** %.")
-        yield from ("", "| budget | blocks of 512 | LRU | coppice | optimum | closed | M prompt tokens/s |", "|---|---|---|---|---|---|---|")
-        for row in report["rows"]:
-            closed = "–" if row["closed"] is None else f"{100 * row['closed']:.0f} %"
-            yield (f"| {row['budget_percent']:g} % | {row['budget_blocks']:,} | {100 * row['lru']:.1f} | **{100 * row['coppice']:.1f}** "
-                   f"| {100 * row['optimum']:.1f} | {closed} | {row['million_tokens_per_s']:.0f} |")
-        yield ""
-    sizes = found["tree"]["blocks"]
-    yield from ("The tree's own work, without a trace (`build/bench/kv_bench`), M tokens/s on one core:", "")
-    yield "| | " + " | ".join(f"{size:,} blocks" for size in sizes) + " | goal |"
-    yield "|" + "---|" * (len(sizes) + 2)
-    for name, goal in (("inserted, with eviction", 20), ("matched, prompts of 32,768 tokens, out of the processor's caches", 100)):
-        rates = found["tree"]["inserted" if goal == 20 else "matched"]
-        reached = "yes" if min(rates) >= goal and max(rates) <= 2 * min(rates) else "no"
-        yield f"| {name} | " + " | ".join(f"{rate:,.0f}" for rate in rates) + f" | ≥ {goal}, and within 2x: {reached} |"
+        yield (f"- `{report['trace']}`: {report['requests']:,} requests, {report['tokens'] / 1e6:.1f} M prompt tokens. A cache without end "
+               f"serves **{100 * report['infinite']:.1f}** %.")
+    yield from ("", "| budget | " + " | ".join(f"{report['trace'].removesuffix('_trace')}: LRU | coppice | optimum" for report in found["reports"]) + " |",
+                "|---|" + "---|---|---|" * len(found["reports"]))
+    for rows in zip(*(report["rows"] for report in found["reports"])):
+        yield f"| {rows[0]['budget_percent']:g} % | " + " | ".join(
+            f"{100 * row['lru']:.1f} | **{100 * row['coppice']:.1f}** | {100 * row['optimum']:.1f}" for row in rows) + " |"
+    replayed = [row["million_tokens_per_s"] for report in found["reports"] for row in report["rows"]]
+    tree = found["tree"]
+    yield from ("", f"{content['machine']}; {found['date']}. The cache's own work, on one core: {min(replayed):.0f} to {max(replayed):.0f} M prompt tokens "
+                f"a second in the replay. With {min(tree['blocks']):,} to {max(tree['blocks']):,} blocks the tree matches {min(tree['matched']):,.0f} to "
+                f"{max(tree['matched']):,.0f} M tokens a second, and takes in {min(tree['inserted']):,.0f} to {max(tree['inserted']):,.0f} M.")
 
 
 def text(machines, gpus=()):
     """machines, gpus: the files' contents."""
-    lines = [HEAD, *_short(machines), METHOD.rstrip()]
-    for content in machines:
-        lines += _machine(content)
+    lines = [HEAD, *_short(machines), *(line for content in gpus for line in gpu_page.short(content)), METHOD, *all_loads(machines)]
+    for content in gpus:
+        lines += gpu_page.section(content)
     for content in machines:
         if "traces" in content:
             lines += [TRACES, *_traces(content)]
-    for content in gpus:
-        lines += gpu_page.section(content)
     return "\n".join(lines) + "\n"
 
 
+def goals(machines, gpus=()):
+    """What the page leaves out: for whoever makes coppice faster."""
+    return "\n".join(line for part in ([*map(_machine, machines)], [gpu_page.section(content, True) for content in gpus]) for lines in part for line in lines)
+
+
+def contents(folder):
+    return [results.read(file) for file in sorted(folder.glob("*.json"))], gpu_page.read(folder / "cuda")
+
+
 def write(folder, path):
-    pathlib.Path(path).write_text(
-        text([results.read(file) for file in sorted(folder.glob("*.json"))], gpu_page.read(folder / "cuda")))
+    pathlib.Path(path).write_text(text(*contents(folder)))
 
 
 if __name__ == "__main__":
-    sys.exit(write(REPO / "bench/results", REPO / "docs/benchmarks.md"))
+    if sys.argv[1:] == ["--goals"]:
+        print(goals(*contents(REPO / "bench/results")))
+    else:
+        write(REPO / "bench/results", REPO / "docs/benchmarks.md")

@@ -71,9 +71,21 @@ class GpuPageTest(unittest.TestCase):
                    "attention": [copy, {"case": "2,048 shared + 256, B = 8", "us": 12.0, "floor_us": 3.0}],
                    "steps": [copy, {"weights": "bf16", "case": "8,192 shared + 256, B = 32", "us": 5000, "bound_us": 4000,
                                     "tokens_s": 6400, "parts": parts}]}
-        page_text = "\n".join(gpu_page.section(content))
-        self.assertIn("| 12.0 | 3.0 | 25 % |  | ≤ 10: no |", page_text)
-        self.assertIn("| 6,400 | 5,000 | 4,000 | 128 | 32 | 128 | ≥ 5,500: yes |", page_text)
+        full = "\n".join(gpu_page.section(content, True))
+        self.assertIn("| 12.0 | 3.0 | – | 25 % | ≤ 10: no |", full)
+        self.assertIn("| 6,400 | 5,000 | 4,000 | 128 | 32 | 128 | ≥ 5,500: yes |", full)
+        short = "\n".join(gpu_page.section(content))
+        self.assertIn("| 12.0 | 3.0 | – |\n", short)
+        self.assertIn("| 6,400 | 5,000 | 4,000 |", short)
+        self.assertNotIn("≥", short)
+
+    def test_the_server_is_compared_with_the_peers_best_setting_and_with_a_slot_each(self):
+        def side(name, first, wall):
+            return {"side": name, "first_s": first, "wall_s": wall, "rounds": 1}
+        content = {"device": "NVIDIA H200", "server": [side("coppice", 1, 2), side("llama-server, -np 1", 30, 18), side("llama-server, -np 64", 90, 200)]}
+        self.assertIn("against llama-server's best setting: 30x and 9x; against a slot for each request: 90x and 100x.", "\n".join(gpu_page.short(content)))
+        self.assertIn("30x (≥ 30: yes), total 9x (≥ 10: no)", "\n".join(gpu_page._server(content, True)))
+        self.assertEqual([], list(gpu_page.short({"device": "NVIDIA H200"})))
 
     def test_parts_are_read_from_what_the_bench_prints(self):
         self.assertEqual([{"norm": 1.5, "rows": 2.0}], gpu.parts_of("H200\nbf16 x 5 us\n   norm 1.50  rows 2.00\n"))
@@ -95,6 +107,22 @@ class PageTest(unittest.TestCase):
         for name, measure, _ in page.QUESTIONS:
             self.assertIsNotNone(loads.row_of(name, measure))
 
+    def test_all_loads_stand_in_one_table(self):
+        loads_of = {"cold-8-1500": {"wall_s": row(busy=0.5), "ttft_max_s": row(rounds=1)}}
+        machines = [{"machine": "Box A, 2 cores (AMX)", "results": {"m": loads_of}},
+                    {"machine": "Box B, 2 cores (AVX2)", "results": {"m": {}, "n": {"stream": {"decode_tokens_per_s": row(coppice=99.0)}}}}]
+        text = "\n".join(page.all_loads(machines))
+        self.assertIn("| 8 at once sharing 1,500 tokens, cold: total time, s | 0.50\\* | 2.00 | **4.10x** | – | – | – |", text)
+        self.assertIn("| … slowest first token, s | 0.50† | 2.00 | **4.10x** | – | – | – |", text)
+        self.assertIn("| one stream, short context: decode, tok/s | – | – | – | 99 | 2 | **4.10x** |", text)
+        own = {"engine-16-shared": {"bookkeeping": {"coppice": 0.0035, "rounds": 3}}}
+        self.assertIn("share of a step | 0.35 % | – | – |", "\n".join(page.all_loads([{"machine": "A", "results": {"m": own}}])))
+
+    def test_goals_are_printed_for_every_machine_and_card(self):
+        text = page.goals(*page.contents(REPO / "bench/results"))
+        self.assertIn("≥ 10x: ", text)
+        self.assertIn("| goal, tokens/s |", text)
+
     def test_the_summary_shows_each_machine_and_what_it_lacks(self):
         machines = [{"machine": "Box A, 2 cores (AMX)", "results": {"m": {"stream": {"decode_tokens_per_s": row(coppice=99.0)}}}},
                     {"machine": "Box B, 2 cores (AVX2)", "results": {"m": {}}}]
@@ -113,10 +141,10 @@ class TracesTest(unittest.TestCase):
                                for name, rate in rates.items() for blocks in (4, 1) for kind in ("median", "mean")])
         self.assertEqual(tree, {"blocks": [1, 4], "inserted": [40, 10], "matched": [900, 225]})
         text = "\n".join(page._traces({"machine": "m", "traces": {"date": "d", "reports": [report], "tree": tree}}))
-        self.assertIn("`chat`: 1,000 requests, 2.0 M prompt tokens, 2,000 different blocks of 4,000.", text)
-        self.assertIn("| 1 % | 20 | 10.0 | **15.0** | 30.0 | 25 % | 4 |", text)
-        self.assertIn("| 1 % | 20 | 10.0 | **15.0** | 10.0 | – | 4 |", text)
-        self.assertIn("| inserted, with eviction | 40 | 10 | ≥ 20, and within 2x: no |", text)
+        self.assertIn("`chat`: 1,000 requests, 2.0 M prompt tokens. A cache without end serves **40.0** %.", text)
+        self.assertIn("| 1 % | 10.0 | **15.0** | 30.0 |", text)
+        self.assertIn("4 to 4 M prompt tokens a second in the replay", text)
+        self.assertIn("With 1 to 4 blocks the tree matches 225 to 900 M tokens a second, and takes in 10 to 40 M.", text)
 
 
 class MissingTest(unittest.TestCase):
