@@ -1,9 +1,13 @@
 // coppice: an LLM server whose KV cache is one shared tree of blocks.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/bench.h"
 #include "cli/chat.h"
@@ -11,6 +15,7 @@
 #include "cli/generate.h"
 #include "cli/help.h"
 #include "cli/models.h"
+#include "cli/other_servers.h"
 #include "cli/serve.h"
 #include "cli/version.h"
 
@@ -35,6 +40,15 @@ void print_failure(const std::exception_ptr& failure) noexcept {
   }
 }
 
+/// As CLI11 wants them: the last first.
+std::vector<std::string> arguments_of(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  if (!arguments.empty() && arguments.front() == "serve")
+    arguments = coppice::cli::read_other_servers(std::move(arguments));
+  std::ranges::reverse(arguments);
+  return arguments;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -49,7 +63,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   for (const AddCommand add : kCommands) add(app, exit_code);
   try {
-    app.parse(argc, argv);
+    app.parse(arguments_of(argc, argv));
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   } catch (...) {

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 #ifdef __linux__
 #include <malloc.h>
 #endif
@@ -23,6 +24,7 @@
 #include "cli/devices.h"
 #include "cli/free_memory.h"
 #include "cli/local_models.h"
+#include "cli/other_servers.h"
 #include "cli/serve_options.h"
 #include "cli/which_model.h"
 #include "engine/engine.h"
@@ -248,11 +250,12 @@ server::CacheReports cache_reports(const ServeOptions& o) {
   return text ? server::CacheReports::kText : server::CacheReports::kLengths;
 }
 
-int serve(ServeOptions o) {
+int serve(ServeOptions o, const std::vector<std::string>& unread) {
   if (o.model.empty())
     throw CLI::ParseError(fmt::format("Which model? {}", models_to_choose()), CLI::ExitCodes::RequiredError);
   keep_memory_flat();
   start_logging(o.server.api.verbose ? "debug" : o.log_level);
+  for (const std::string& variable : unread) spdlog::warn("{} is set, and has no effect here", variable);
   o.server.api.isolate_keys = o.isolate == "keys";
   if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
@@ -282,7 +285,7 @@ void add_serve(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("serve", "Serve a GGUF model over HTTP, in OpenAI's and Anthropic's APIs");
   auto options = std::make_shared<ServeOptions>();
   add_serve_options(*command, *options);
-  command->callback([options, &exit_code] { exit_code = serve(*options); });
+  command->callback([options, command, &exit_code] { exit_code = serve(*options, unread_variables(*command)); });
 }
 
 }  // namespace coppice::cli

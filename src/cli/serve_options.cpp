@@ -260,9 +260,11 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--ping-seconds", s.api.ping_seconds,
+      .add_option("--ping-seconds,--sse-ping-interval", s.api.ping_seconds,
                   "Send a comment to a stream that is silent for this time; 0: never")
+      ->transform(minus_one_as("0"))
       ->check(seconds_from(0))
+      ->envname("LLAMA_ARG_SSE_PING_INTERVAL")
       ->capture_default_str()
       ->group(group);
   command
@@ -302,6 +304,7 @@ void add_defaults(CLI::App& command, server::GenerationDefaults& d) {
       ->group(group);
   command.add_option("--repeat-penalty", d.repeat_penalty, "Above 1: repeats become less likely")
       ->check(between(1e-3, 1e3))
+      ->envname("LLAMA_ARG_REPEAT_PENALTY")
       ->group(group);
   command
       .add_option_function<std::int64_t>(
@@ -331,10 +334,25 @@ void add_needless_flags(CLI::App& command) {
   const std::string why = "Taken, and without effect: so it is here anyway";
   command
       .add_flag(
-          "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--enable-prefix-caching,"
-          "--enable-chunked-prefill",
+          "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--cache-prompt,--ui,--webui,"
+          "--offline,--enable-prefix-caching,--enable-chunked-prefill,--enable-auto-tool-choice,"
+          "--enable-prompt-tokens-details,--trust-remote-code,--enforce-eager,--disable-log-requests,--disable-log-"
+          "stats",
           why)
       ->group("Of other servers");
+  const auto take = [&command](const char* names, const char* text) {
+    return command.add_option_function<std::string>(names, [](const std::string&) {}, text)->group("Of other servers");
+  };
+  take("--tool-call-parser,--reasoning-parser",
+       "Taken, and without effect: the chat template says how calls and thoughts look");
+  take("--reasoning-format", "Taken, and without effect: thoughts are kept apart unless a request says none")
+      ->check(CLI::IsMember({"auto", "deepseek"}));
+  take("--flash-attn", "Taken, and without effect: attention is always computed so")
+      ->check(CLI::IsMember({"auto", "on", "1", "true", "enabled"}));
+  take("--tensor-parallel-size,--pipeline-parallel-size,--data-parallel-size", "One device computes")
+      ->check(CLI::IsMember({"1"}));
+  take("--dtype", "Taken, and without effect: the file says how weights are stored; see --kv-format")
+      ->check(CLI::IsMember({"auto"}));
 }
 
 }  // namespace

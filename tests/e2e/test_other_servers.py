@@ -119,12 +119,15 @@ def test_the_context_error_is_known_to_gateways(client):
 
 def test_options_of_other_servers(salt):
     """vLLM's way, with llama-server's variables; an option goes before a variable."""
-    variables = {"LLAMA_ARG_N_PARALLEL": "3", "LLAMA_ARG_CTX_SIZE": "4096", "LLAMA_API_KEY": "secret"}
+    variables = {"LLAMA_ARG_N_PARALLEL": "3", "LLAMA_ARG_CTX_SIZE": "4096", "LLAMA_API_KEY": "secret",
+                 "LLAMA_ARG_N_GPU_LAYERS": "99"}
     before = dict(os.environ)
     os.environ.update(variables)
     try:
         with Coppice("--kv-bytes", "64MiB", "--max-model-len", "512", "--served-model-name", "first,second", "--seed", "7",
                      "--n-predict", "5", "--cors", "https://app.example", "--jinja") as server:
+            log = server.log.read_text()
+            assert "LLAMA_ARG_N_GPU_LAYERS is set, and has no effect here" in log and "LLAMA_ARG_CTX_SIZE is" not in log
             with openai.OpenAI(base_url=server.url + "/v1", api_key="secret", max_retries=0) as client:
                 assert [model.id for model in client.models.list()] == ["first", "second"]
                 assert client.models.list().data[0].max_model_len == 512
@@ -156,3 +159,50 @@ def test_the_page_can_be_left_out():
 def test_the_model_may_be_the_first_argument():
     ended = subprocess.run([binary(), "serve", model_path() + ".not-there"], capture_output=True, text=True)
     assert ended.returncode != 0 and ".not-there" in ended.stderr
+
+
+def refusal(*options, **variables):
+    """What `serve` says of a file that isn't there, or before that of its options."""
+    ended = subprocess.run([binary(), "serve", "/nowhere.gguf", *options], capture_output=True, text=True, env={**os.environ, **variables})
+    return ended.returncode, ended.stderr
+
+
+TAKEN = """-a name; --alias name; --served-model-name name; -c 512; --ctx-size 512; --max-model-len 512; -t 2; --threads -1; -np 4; -np=4;
+--parallel 4; --parallel -1; --max-num-seqs 4; -b 256; --batch-size 256; --max-num-batched-tokens 256; --block-size 16; --host 127.0.0.1;
+--port 8000; --api-key secret; --cors-origins *; --no-ui; --no-webui; --temp 0.5; --temperature 0.5; --top-k 40; --top-p 0.9; --min-p 0.1;
+--repeat-penalty 1.1; -s 1; --seed -1; -n 9; --predict 9; --n-predict -1; --sse-ping-interval 30; --sse-ping-interval -1; -rea off;
+--reasoning auto; --reasoning-format deepseek; --reasoning-parser qwen3; --tool-call-parser hermes; --pooling mean; -v; --verbose;
+--chat-template-kwargs {}; --default-chat-template-kwargs {}; --jinja; --metrics; --slots; -cb; --cont-batching; -kvu; -fa on;
+--flash-attn auto; --enable-prefix-caching; --enable-chunked-prefill; --enable-auto-tool-choice; --trust-remote-code; -tp 1;
+--tensor-parallel-size 1; --dtype auto; --enforce-eager; --disable-log-requests; --cache-prompt; --offline"""
+
+
+@pytest.mark.parametrize("option", [option.strip() for option in TAKEN.split(";")])
+def test_options_that_mean_the_same_are_taken(option):
+    status, said = refusal(*option.split())
+    assert status == 1 and "/nowhere.gguf" in said, said
+
+
+REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; -mg 0: --device; -ctk q8_0: --kv-format;
+--cache-type-v=q8_0: --kv-format; --kv-cache-dtype fp8: --kv-format; -ub 512: --step-tokens; -tb 4: --threads; -cram 512: --kv-bytes;
+--gpu-memory-utilization 0.9: --kv-bytes; -hf user/model: coppice models; --model-url http://a/b: coppice models;
+--no-cache-prompt: --share off; --no-enable-prefix-caching: --share off; --allowed-origins ["*"]: --cors; -to 600: --request-seconds;
+--no-jinja: Jinja; --no-slots: always; --verbosity 3: --log-level; --log-disable: --log-level; --ssl-cert-file a: proxy; --lora a: adapters;
+--enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj a: images; --reranking: rank; --models-dir a: one model;
+--context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
+--reasoning-format none: none not in; -nocb: no such option; -sps 0.5: no such option; --mirostat 2: --mirostat"""
+
+
+@pytest.mark.parametrize("case", [case.strip() for case in REFUSED.split(";")])
+def test_options_that_do_not_are_refused_and_the_error_helps(case):
+    option, _, hint = case.rpartition(": ")
+    status, said = refusal(*option.split())
+    assert status == 2 and hint in said and "/nowhere.gguf" not in said, said
+
+
+@pytest.mark.parametrize("variable", ["CTX_SIZE", "THREADS", "N_PARALLEL", "BATCH", "PORT", "TEMPERATURE", "TOP_K", "TOP_P", "MIN_P",
+                                      "REPEAT_PENALTY", "N_PREDICT", "SSE_PING_INTERVAL", "REASONING", "POOLING", "API_KEY_FILE",
+                                      "CHAT_TEMPLATE_FILE"])
+def test_variables_are_read_and_checked(variable):
+    status, said = refusal(**{"LLAMA_ARG_" + variable: "nonsense"})
+    assert status == 2 and "nonsense" in said, said

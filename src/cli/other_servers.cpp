@@ -1,0 +1,89 @@
+#include "cli/other_servers.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+namespace coppice::cli {
+namespace {
+
+struct Short {
+  std::string_view name, same;
+};
+constexpr Short kShort[] = {{"-np", "--parallel"},      {"-fa", "--flash-attn"},           {"-rea", "--reasoning"},
+                            {"-cb", "--cont-batching"}, {"-tp", "--tensor-parallel-size"}, {"-kvu", "--kv-unified"}};
+
+struct Otherwise {
+  std::string_view names, here;  ///< names: with a space before and behind each
+};
+constexpr Otherwise kOtherwise[] = {
+    {" -ngl --gpu-layers --n-gpu-layers ", "--device chooses what computes, and a GPU gets all layers"},
+    {" -dev -sm --split-mode -ts --tensor-split -mg --main-gpu ", "--device chooses what computes: one device"},
+    {" -ctk -ctv --cache-type-k --cache-type-v --kv-cache-dtype ", "--kv-format chooses f16, int8 or turbo4 for both"},
+    {" -ub --ubatch-size ", "--step-tokens alone bounds a step"},
+    {" -tb --threads-batch ", "--threads holds for prompts, too"},
+    {" -cram --cache-ram --gpu-memory-utilization --kv-cache-memory-bytes --swap-space --num-gpu-blocks-override ",
+     "--kv-bytes is the size of the KV pool"},
+    {" -hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url -dr --docker-repo --download-dir ",
+     "nothing is downloaded: --model takes a file or a local model's name, and 'coppice models' lists these"},
+    {" --no-cache-prompt --no-enable-prefix-caching ", "--share off, or a request's cache_prompt false"},
+    {" --allowed-origins ", "--cors takes the origins, separated by commas"},
+    {" -to --timeout ", "--request-seconds, --idle-seconds and --write-seconds"},
+    {" --no-jinja --skip-chat-parsing ", "chat templates are always read as Jinja"},
+    {" --no-slots --no-metrics ", "these paths are always there; --api-keys guards them"},
+    {" --presence-penalty --frequency-penalty ", "requests say these"},
+    {" --log-disable -lv --verbosity --log-verbosity --uvicorn-log-level ", "--log-level says what is logged"},
+    {" --ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile ", "use a proxy with TLS"},
+    {" --api-prefix --root-path ", "use a proxy that cuts the prefix off"},
+    {" --lora --lora-scaled --enable-lora --lora-modules ", "there are no adapters: merge them into the file"},
+    {" -md --model-draft --spec-draft-model --spec-type --speculative-config ", "there are no draft models"},
+    {" -mm --mmproj -mmu --mmproj-url ", "there are no images"},
+    {" --rerank --reranking ", "no model that can be served ranks"},
+    {" --models-dir --models-preset ", "a process serves one model"},
+    {" --context-shift ", "a text over the context is refused or cut, never shifted"},
+    {" --slot-save-path ", "there are no files of slots: equal prefixes are found in the cache"},
+};
+
+/// "-ngl", not "-1" or "--parallel" or "-c4096".
+bool is_long_short(std::string_view name) {
+  return name.size() > 2 && name[0] == '-' && name[1] != '-' &&
+         std::ranges::all_of(name.substr(1), [](unsigned char c) { return std::isalpha(c) != 0 || c == '-'; });
+}
+
+}  // namespace
+
+std::vector<std::string> read_other_servers(std::vector<std::string> arguments) {
+  for (std::string& argument : arguments) {
+    if (!argument.starts_with('-')) continue;
+    const std::string name = argument.substr(0, argument.find('='));
+    if (const auto* found = std::ranges::find(kShort, name, &Short::name); found != std::end(kShort)) {
+      argument.replace(0, name.size(), found->same);
+      continue;
+    }
+    for (const Otherwise& option : kOtherwise)
+      if (option.names.find(" " + name + " ") != std::string_view::npos)
+        throw CLI::ValidationError(name, fmt::format("not an option here; {}", option.here));
+    if (is_long_short(name)) throw CLI::ValidationError(name, "there is no such option; short ones have one letter");
+  }
+  return arguments;
+}
+
+std::vector<std::string> unread_variables(const CLI::App& command) {
+  constexpr std::string_view kOurs = "LLAMA_ARG_";
+  std::vector<std::string> unread;
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (!text.starts_with(kOurs)) continue;
+    std::string name(text.substr(0, text.find('=')));
+    const auto reads = [&](const CLI::Option* option) { return option->get_envname() == name; };
+    if (std::ranges::none_of(command.get_options(), reads)) unread.push_back(std::move(name));
+  }
+  std::ranges::sort(unread);
+  return unread;
+}
+
+}  // namespace coppice::cli
