@@ -11,6 +11,8 @@ import openai
 import pydantic
 import pytest
 
+from coppice_process import Coppice
+
 ASK = [{"role": "user", "content": "Describe a small town in JSON."}]
 TOWN = {
     "type": "object",
@@ -162,3 +164,42 @@ def test_random_schemas(client):
             ended += 1
             jsonschema.Draft202012Validator(schema).validate(json.loads(choice.message.content))
     assert ended >= 10
+
+
+# As Qwen's and DeepSeek's: the prompt opens the reasoning, unless the model is told not to think.
+THINKING = """
+{%- for message in messages -%}
+{{ '<|im_start|>' + message.role + '\\n' }}
+{%- if message.role == 'assistant' and message.reasoning_content %}{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{% endif -%}
+{{ message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{ '\\n</think>\\n\\n' }}{% endif %}{% endif %}
+"""
+
+
+def test_a_form_holds_behind_the_reasoning(tmp_path):
+    """Nearly all tokens are as likely at this temperature, and only those of "</think>", "yes" and "no" may come: a model that
+    babbles, and ends its reasoning by chance."""
+    template = tmp_path / "thinking.jinja"
+    template.write_text(THINKING)
+    with Coppice("--kv-bytes", "128MiB", "--threads", "1", "--max-batch", "16", "--chat-template", str(template)) as server:
+        def tokens(text):
+            return server.post("/tokenize", {"content": text})["tokens"]
+
+        allowed = sorted({token for text in ("</think>", "yes", "no") for token in tokens(text)})
+        asked = {"messages": [{"role": "user", "content": "Is it so?"}], "n": 16, "max_tokens": 240, "temperature": 100, "seed": 1,
+                 "allowed_token_ids": allowed, "structured_outputs": {"regex": "(yes|no){2}"}}
+        thoughtful = server.post("/v1/chat/completions", asked)["choices"]
+        ended = [choice["message"] for choice in thoughtful if choice["finish_reason"] == "stop"]
+        assert len(ended) >= 8
+        for message in ended:
+            assert re.fullmatch("(yes|no){2}", message["content"])
+        assert sum(not re.fullmatch("(yes|no)*", message["reasoning_content"]) for message in ended) >= 8, "the form isn't for these"
+        for choice in thoughtful:
+            if choice["finish_reason"] == "length":
+                assert re.fullmatch("(yes|no){0,2}", choice["message"]["content"] or "")
+        asked["chat_template_kwargs"] = {"enable_thinking": False}
+        for choice in server.post("/v1/chat/completions", asked)["choices"]:
+            assert choice["finish_reason"] == "stop" and not choice["message"].get("reasoning_content")
+            assert re.fullmatch("(yes|no){2}", choice["message"]["content"])
