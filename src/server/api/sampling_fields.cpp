@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/base/request_error.h"
@@ -57,11 +58,19 @@ class BiasParser {
     throw RequestError::bad_field("logit_bias", "must be an object of token to bias, or a list of [token, bias]",
                                   "invalid_type");
   }
+  /// vLLM reads numbers in texts, too.
+  static std::optional<double> number_in(std::string_view text) {
+    double x = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+    return error == std::errc() && end == text.data() + text.size() ? std::optional(x) : std::nullopt;
+  }
   static float bias_of(const Json& value) {
     if (value.is_bool() && !value.get_bool()) return sampling::kNever;
-    if (!value.is_number())
-      throw RequestError::bad_field("logit_bias", "a bias must be a number, or false", "invalid_type");
-    const double x = value.to_number<double>();
+    const std::optional<double> number = value.is_string()   ? number_in(value.get_string())
+                                         : value.is_number() ? std::optional(value.to_number<double>())
+                                                             : std::nullopt;
+    if (!number) throw RequestError::bad_field("logit_bias", "a bias must be a number, or false", "invalid_type");
+    const double x = *number;
     if (!(x >= -100 && x <= 100)) throw RequestError::bad_field("logit_bias", "a bias must be between -100 and 100");
     return static_cast<float>(x);
   }

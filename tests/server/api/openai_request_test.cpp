@@ -68,6 +68,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"{" MESSAGES R"(,"logit_bias":{"-1":1}})", "logit_bias"},                    //
         BadField{"{" MESSAGES R"(,"logit_bias":{"100":1}})", "logit_bias"},                   //
         BadField{"{" MESSAGES R"(,"logit_bias":{"5":101}})", "logit_bias"},                   //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"101"}})", "logit_bias"},                 //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"nan"}})", "logit_bias"},                 //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":""}})", "logit_bias", "invalid_type"},    //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"1x"}})", "logit_bias", "invalid_type"},  //
         BadField{"{" MESSAGES R"(,"logit_bias":{"5":"x"}})", "logit_bias", "invalid_type"}));
 
 INSTANTIATE_TEST_SUITE_P(

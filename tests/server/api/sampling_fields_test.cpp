@@ -121,6 +121,9 @@ TEST(SamplingFields, BiasesMayBeTextsAndPairs) {
   const auto object = chat(R"(, "logit_bias": {" sea": 3, "5": false})");
   EXPECT_EQ(object.sampling.logit_bias.at(5), sampling::kNever);
   EXPECT_EQ(object.text_bias[0].first, " sea");
+  const auto texts = chat(R"(, "logit_bias": {"5": "-2.5", "6": "1e1"})");
+  EXPECT_EQ(texts.sampling.logit_bias.at(5), -2.5F);
+  EXPECT_EQ(texts.sampling.logit_bias.at(6), 10);
 }
 
 TEST(SamplingFields, TheTurnEndsAsItIsTold) {
