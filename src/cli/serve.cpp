@@ -9,6 +9,7 @@
 #include <boost/json/parse.hpp>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -232,6 +233,12 @@ bool has_keys(const ServeOptions& o) {
   return !o.server.api.api_keys_file.empty() || !o.server.api.api_keys.empty();
 }
 
+/// vLLM's variable, where neither an option nor llama-server's says any: else the server would be open.
+void take_vllm_key(ServeOptions& o) {
+  const char* key = std::getenv("VLLM_API_KEY");
+  if (key != nullptr && *key != '\0' && !has_keys(o)) o.server.api.api_keys = {key};
+}
+
 /// Those that the operator gave, and the file's, which only those use who know it.
 server::ServedNames served_names(std::vector<std::string> given, const std::string& file) {
   server::ServedNames names;
@@ -256,6 +263,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   keep_memory_flat();
   start_logging(o.server.api.verbose ? "debug" : o.log_level);
   for (const std::string& variable : unread) spdlog::warn("{} is set, and has no effect here", variable);
+  take_vllm_key(o);
   o.server.api.isolate_keys = o.isolate == "keys";
   if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");

@@ -146,6 +146,16 @@ def test_options_of_other_servers(salt):
         os.environ.update(before)
 
 
+def test_vllms_variable_for_the_key(monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    with Coppice("--kv-bytes", "64MiB", "--threads", "1") as server:
+        assert server.get("/v1/models")[0] == 401
+    with Coppice("--kv-bytes", "64MiB", "--threads", "1", "--api-key", "another") as server:
+        request = urllib.request.Request(server.url + "/v1/models", headers={"X-Api-Key": "secret"})
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request)
+
+
 def test_the_page_can_be_left_out():
     """By llama-server's option; before, it was taken without effect."""
     with Coppice("--kv-bytes", "64MiB", "--no-webui") as server:
