@@ -86,8 +86,8 @@ class Load {
 
   void operate() {
     const auto what = random_() % 10;
-    if (what == 0 && asked_.size() < 40) return submit();
-    if (what == 1 && random_() % 4 == 0 && !asked_.empty()) {
+    if (what < 2 && asked_.size() < 40) return submit();
+    if (what == 2 && random_() % 4 == 0 && !asked_.empty()) {
       ++cancelled;
       return engine_.cancel(std::next(asked_.begin(), static_cast<std::ptrdiff_t>(random_() % asked_.size()))->first);
     }
@@ -173,7 +173,7 @@ int run(int argc, char** argv) {
   m.context = 2048;
   m.qk_spread = 0.1F;
   const std::string path = test::write_tiny_model(m, test::scratch_folder() / "tiny.gguf").string();
-  const auto device = on_gpu(path, std::size_t{3} << 20), reference = on_gpu(path, std::size_t{8} << 20);
+  const auto device = on_gpu(path, std::size_t{3} << 19), reference = on_gpu(path, std::size_t{8} << 20);
   Load load(*device, *reference, seed);
   std::string fault;
   for (int i = 0; i < operations && fault.empty(); ++i) {
@@ -184,7 +184,7 @@ int run(int argc, char** argv) {
   if (fault.empty()) fault = load.fault();
   const engine::Snapshot s = load.snapshot();
   for (const auto& [message, n] : load.messages) std::printf("       %d requests: %s\n", n, message.c_str());
-  const bool ok = fault.empty() && load.again.good() && load.again.tokens > operations && s.cache.in_use == 0 &&
+  const bool ok = fault.empty() && load.again.good() && load.again.tokens > operations / 2 && s.cache.in_use == 0 &&
                   s.preemptions > operations / 500 && load.messages.empty() && !load.more;
   std::printf(
       "%-6s %d operations: %lld steps, %d requests (%lld finished, %lld cancelled), %lld preemptions; of %lld tokens "

@@ -32,8 +32,8 @@ void SampleMemory::make_room(std::size_t bytes) {
   lists_ = {};
   staged_ = {};
   lists_ = DeviceMemory(bytes, "penalties, biases and grammars");
-  check(cudaStreamSynchronize(nullptr),
-        "sampling");  // there it is cleared, and the steps' stream doesn't wait for that one
+  // It is cleared in CUDA's own stream, which the steps' doesn't wait for.
+  check(cudaStreamSynchronize(nullptr), "sampling");
   staged_ = PinnedMemory(bytes);
 }
 
