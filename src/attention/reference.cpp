@@ -1,3 +1,6 @@
+// Another KV format: kv_format.h, this file, and in cpu/ kv_codec.cpp, kv_encode-inl.h and kv_load-inl.h. What is not f16 or int8 is taken for turbo4
+// in head_bytes(), here and in kv_encode-inl.h: look for kInt8. Its name: serve_options.cpp, bench.cpp, bench/micro/attention_bench.cpp,
+// bench/bounds.py, scripts/bench-quality.sh.
 #include "attention/reference.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Another device: a folder executor/DEVICE that implements Executor with all its operators and weights, tree attention in attention/DEVICE
+// (as cuda), and a choice here. ExecutorInfo is all that cache and server see of it. Batch checks, pages, layer groups and rotations
+// are in executor/base.
 #include "cli/devices.h"
 
 #include <dlfcn.h>

@@ -31,7 +31,7 @@
 #include "engine/engine.h"
 #include "kv/cache.h"
 #include "model/model.h"
-#include "server/api/json.h"
+#include "server/api/base/json.h"
 #include "server/jobs/engine_model.h"
 #include "server/server.h"
 #include "text/chat_template.h"

@@ -1,3 +1,5 @@
+// A new option: here, and its field in the config of the part that heeds it; what follows from several options in serve.cpp; a row in
+// docs/operations.md, which a test compares with --help. Man page and completions follow.
 #include "cli/serve_options.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Another quantised type: the table at the head of quant_matrix.h and QuantType; PackedForm::of() and with_type() (quant_kernel.h); this file; new
+// bits: quant_unpack-inl.h; packed_type() (executor/ggml/store/weights.cpp); tests/matmul/quant_weights.cpp.
 #include "matmul/quant_file.h"
 
 #include <cstring>

@@ -1,3 +1,6 @@
+// A new family: a line below with its DecoderTraits (decoder_reader.h: norms, rotation, activation, experts). What traits don't say, such as scales,
+// epsilons and windows, a finish_...() sets in ModelSpec, which has many of these already. Tests: a model in
+// tests/support/family_models.cpp, and a case in tests/oracle if transformers has the family. A row in docs/models.md.
 #include "model/families.h"
 
 #include <fmt/format.h>

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "engine/request.h"
-#include "server/api/api_config.h"
+#include "server/api/base/api_config.h"
 #include "server/http/http_limits.h"
 #include "server/jobs/model.h"
 

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "server/api/anthropic_dialect.h"
-#include "server/api/embedding_dialect.h"
-#include "server/api/llama_dialect.h"
-#include "server/api/openai_answer.h"
-#include "server/api/prefix_dialect.h"
-#include "server/api/responses_dialect.h"
+#include "server/api/anthropic/anthropic_dialect.h"
+#include "server/api/cache/prefix_dialect.h"
+#include "server/api/embeddings/embedding_dialect.h"
+#include "server/api/llama/llama_dialect.h"
+#include "server/api/openai/openai_answer.h"
+#include "server/api/responses/responses_dialect.h"
 #include "server/api/tokenize.h"
 #include "server/base/request_error.h"
 #include "server/fake_model.h"

@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-#include "server/api/json_fields.h"
-#include "server/api/openai_dialect.h"
+#include "server/api/base/json_fields.h"
+#include "server/api/openai/openai_dialect.h"
 #include "server/jobs/preparation.h"
 
 namespace coppice::testing {

@@ -1,3 +1,5 @@
+// A layer kind on GPUs: what is refused here is what is missing. The kernel goes to *_operators.cu, its place to decoder_step.cpp, its weights to
+// device_weights.cpp, a case to tests/cuda.
 #include "executor/cuda/misfit.h"
 
 #include <fmt/format.h>

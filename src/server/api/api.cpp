@@ -1,3 +1,6 @@
+// A new endpoint: a route in Api's constructor and a handler, here or in a file of its own (api_responses.cpp); what builds its JSON in
+// a file beside it (tokenize.cpp, server_info.cpp). A route that needs no key is added with `open`. Text work goes to the worker
+// by Api::prepare(); figures come from Model::snapshot(); generation is a Job of server/jobs.
 #include "server/api/api.h"
 
 #include <fmt/format.h>
@@ -11,13 +14,13 @@
 #include <optional>
 #include <utility>
 
-#include "server/api/anthropic_dialect.h"
-#include "server/api/embedding_dialect.h"
-#include "server/api/llama_dialect.h"
-#include "server/api/openai_dialect.h"
+#include "server/api/anthropic/anthropic_dialect.h"
+#include "server/api/cache/prefix_dialect.h"
+#include "server/api/embeddings/embedding_dialect.h"
+#include "server/api/llama/llama_dialect.h"
+#include "server/api/openai/openai_dialect.h"
 #include "server/api/page_files.h"
-#include "server/api/prefix_dialect.h"
-#include "server/api/responses_dialect.h"
+#include "server/api/responses/responses_dialect.h"
 #include "server/api/server_info.h"
 #include "server/api/tokenize.h"
 #include "server/http/http_head.h"

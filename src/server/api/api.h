@@ -22,14 +22,14 @@
 #include <string>
 #include <string_view>
 
-#include "server/api/api_config.h"
 #include "server/api/api_keys.h"
-#include "server/api/cache_feed.h"
-#include "server/api/cache_report_json.h"
+#include "server/api/base/api_config.h"
+#include "server/api/base/cache_report_json.h"
+#include "server/api/base/dialect.h"
+#include "server/api/cache/cache_feed.h"
 #include "server/api/cors.h"
-#include "server/api/dialect.h"
 #include "server/api/metrics.h"
-#include "server/api/response_store.h"
+#include "server/api/responses/response_store.h"
 #include "server/api/route_table.h"
 #include "server/http/http.h"
 #include "server/jobs/event_hub.h"

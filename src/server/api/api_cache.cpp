@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "server/api/api.h"
-#include "server/api/cache_view_json.h"
-#include "server/api/json.h"
+#include "server/api/base/json.h"
+#include "server/api/cache/cache_view_json.h"
 #include "server/api/page_files.h"
 #include "server/http/http_head.h"
 

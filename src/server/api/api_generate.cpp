@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "server/api/api.h"
-#include "server/api/json_fields.h"
-#include "server/api/random_name.h"
+#include "server/api/base/json_fields.h"
+#include "server/api/base/random_name.h"
 #include "server/jobs/job.h"
 #include "server/jobs/parsed_answer.h"
 #include "server/jobs/reply_loop.h"

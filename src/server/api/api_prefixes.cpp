@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "server/api/api.h"
-#include "server/api/json.h"
-#include "server/api/prefix_json.h"
+#include "server/api/base/json.h"
+#include "server/api/cache/prefix_json.h"
 #include "server/http/http_head.h"
 #include "server/jobs/engine_call.h"
 

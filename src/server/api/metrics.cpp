@@ -1,3 +1,5 @@
+// A new metric: its figure in engine/snapshot.h (counted in step_loop.cpp, scheduler.cpp or request_table.cpp), in kv::CacheStats, or in
+// metrics.h; written here, for /v1/cache/stats in cache_stats_json(); a row in docs/operations.md or docs/api.md: tests compare both.
 #include "server/api/metrics.h"
 
 #include <prometheus/metric_family.h>
@@ -7,7 +9,7 @@
 #include <sstream>
 #include <vector>
 
-#include "server/api/json.h"
+#include "server/api/base/json.h"
 
 namespace coppice::server {
 

@@ -14,7 +14,7 @@
 #include "engine/histogram.h"
 #include "engine/request.h"
 #include "engine/snapshot.h"
-#include "server/api/response_store.h"
+#include "server/api/responses/response_store.h"
 #include "server/http/http.h"
 #include "server/jobs/model.h"
 #include "server/jobs/reply_loop.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/api/dialect.h"
+#include "server/api/base/dialect.h"
 #include "server/base/reply.h"
 #include "server/http/http.h"
 

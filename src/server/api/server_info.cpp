@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "server/api/llama_dialect.h"
+#include "server/api/llama/llama_dialect.h"
 
 namespace coppice::server {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "engine/snapshot.h"
-#include "server/api/api_config.h"
-#include "server/api/json.h"
+#include "server/api/base/api_config.h"
+#include "server/api/base/json.h"
 #include "server/jobs/model.h"
 
 namespace coppice::server {

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/json_fields.h"
-#include "server/api/openai_request.h"
-#include "server/api/tool_fields.h"
+#include "server/api/base/json_fields.h"
+#include "server/api/base/tool_fields.h"
+#include "server/api/openai/openai_request.h"
 #include "server/jobs/prompt_text.h"
 #include "text/utf8_stream.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "server/api/anthropic_dialect.h"
-#include "server/api/json_fields.h"
+#include "server/api/anthropic/anthropic_dialect.h"
+#include "server/api/base/json_fields.h"
 
 namespace coppice::server {
 namespace {

@@ -1,5 +1,5 @@
 // A dialect of our own: adding one takes this file and a path, and nothing in http/, jobs/ or the engine.
-#include "server/api/dialect.h"
+#include "server/api/base/dialect.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "server/api/api.h"
-#include "server/api/json_fields.h"
+#include "server/api/base/json_fields.h"
 #include "server/collecting_writer.h"
 #include "server/fake_model.h"
 

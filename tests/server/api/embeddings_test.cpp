@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/oracle.h"
-#include "server/api/embedding_answer.h"
+#include "server/api/embeddings/embedding_answer.h"
 #include "server/base/request_error.h"
 #include "server/engine_fixture.h"
 

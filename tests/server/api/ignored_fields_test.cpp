@@ -1,5 +1,5 @@
 // What requests ask for in vain is said in the log: each field once, and no client writes lines of its own.
-#include "server/api/ignored_fields.h"
+#include "server/api/base/ignored_fields.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "server/api/anthropic_request.h"
-#include "server/api/json_fields.h"
+#include "server/api/anthropic/anthropic_request.h"
+#include "server/api/base/json_fields.h"
 
 namespace coppice::server {
 namespace {

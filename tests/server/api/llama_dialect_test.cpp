@@ -1,5 +1,5 @@
 // llama-server's /completion: its prompts, its fields, its answers, its errors.
-#include "server/api/llama_dialect.h"
+#include "server/api/llama/llama_dialect.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "server/api/json_fields.h"
-#include "server/api/llama_answer.h"
+#include "server/api/base/json_fields.h"
+#include "server/api/llama/llama_answer.h"
 #include "server/fixture.h"
 
 namespace coppice::testing {

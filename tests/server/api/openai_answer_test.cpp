@@ -1,5 +1,5 @@
 // The shapes of responses: bodies, chunks, both kinds of logprobs, usage.
-#include "server/api/openai_answer.h"
+#include "server/api/openai/openai_answer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Every field of a request: what is taken, what is refused, and by which name.
-#include "server/api/openai_request.h"
+#include "server/api/openai/openai_request.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -6,8 +6,8 @@
 #include <ostream>
 #include <string>
 
-#include "server/api/json_fields.h"
-#include "server/api/openai_request.h"
+#include "server/api/base/json_fields.h"
+#include "server/api/openai/openai_request.h"
 #include "server/base/request_error.h"
 
 #define MESSAGES R"("messages":[{"role":"user","content":"hi"}])"

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/anthropic_dialect.h"
-#include "server/api/cache_control.h"
-#include "server/api/prefix_dialect.h"
+#include "server/api/anthropic/anthropic_dialect.h"
+#include "server/api/anthropic/cache_control.h"
+#include "server/api/cache/prefix_dialect.h"
 #include "server/fake_model.h"
 #include "server/prepare.h"
 

@@ -1,5 +1,5 @@
 // What the store of responses keeps, for whom, and what goes when room is wanted.
-#include "server/api/response_store.h"
+#include "server/api/responses/response_store.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

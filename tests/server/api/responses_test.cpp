@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "server/api/json_fields.h"
-#include "server/api/responses_dialect.h"
+#include "server/api/base/json_fields.h"
+#include "server/api/responses/responses_dialect.h"
 
 namespace coppice::server {
 namespace {

@@ -1,5 +1,5 @@
 // Fields that OpenAI doesn't have, of vLLM and llama-server: what is taken, what is refused, and by which name.
-#include "server/api/sampling_fields.h"
+#include "server/api/base/sampling_fields.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The form that an answer shall have: what is taken, by which of the fields' names, and what is refused.
-#include "server/api/structured_output.h"
+#include "server/api/base/structured_output.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // Tools in OpenAI's requests, and calls in its answers.
-#include "server/api/tool_fields.h"
+#include "server/api/base/tool_fields.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "server/api/openai_answer.h"
+#include "server/api/openai/openai_answer.h"
 #include "server/api/parsed.h"
 
 namespace coppice::server {

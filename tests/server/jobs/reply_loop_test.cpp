@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "server/api/api.h"
-#include "server/api/openai_dialect.h"
+#include "server/api/openai/openai_dialect.h"
 #include "server/collecting_writer.h"
 #include "server/fake_model.h"
 

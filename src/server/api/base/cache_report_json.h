@@ -1,0 +1,30 @@
+// What a client, or the log, is told of why a prefix did not match further.
+#pragma once
+
+#include "engine/request.h"
+#include "server/api/base/api_config.h"
+#include "server/api/base/json.h"
+#include "server/jobs/answer.h"
+#include "server/jobs/model.h"
+
+namespace coppice::server {
+
+/// {"prompt_tokens", "matched_tokens", "ended", "why", "text": {"before", "asked", "found"}, "lost_tokens",
+/// "lost_seconds"}. "found" only where the text differs, and with kText.
+JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how);
+
+/// How an answer's reports become text.
+struct CacheReporting {
+  bool wanted = false;  ///< by the request
+  const Model* model = nullptr;
+  CacheReports how = CacheReports::kText;
+};
+
+/// Those of an answer's prompts: an object, or a list where there are several; null where none was asked for, and for a prompt
+/// that has none.
+Json cache_reports_json(CacheReportList reports, const CacheReporting& reporting);
+
+/// A line in the debug log: always with the texts, the log is the operator's.
+void log_cache_report(engine::RequestId id, const engine::CacheReport& report, const Model& model);
+
+}  // namespace coppice::server

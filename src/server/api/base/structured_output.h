@@ -1,0 +1,19 @@
+// What a client says about the answer's form: OpenAI's response_format, vLLM's structured_outputs (and guided_*, its older
+// names), llama-server's json_schema and grammar.
+#pragma once
+
+#include <optional>
+
+#include "grammar/source.h"
+#include "server/api/base/json_fields.h"
+
+namespace coppice::server {
+
+/// None: any text. Walks schemas, which takes up to some milliseconds: for the worker. Throws RequestError: of a wrong form, two
+/// at once, or a schema that can't be enforced.
+std::optional<grammar::Constraint> parse_structured_output(const JsonFields& f);
+
+/// A grammar for what satisfies the schema. `field`: of the request, for errors. Throws RequestError.
+grammar::Source schema_source(const Json& schema, const std::string& field);
+
+}  // namespace coppice::server

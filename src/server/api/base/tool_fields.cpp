@@ -1,0 +1,181 @@
+#include "server/api/base/tool_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "server/api/base/structured_output.h"
+#include "server/base/request_error.h"
+
+namespace coppice::server {
+
+namespace {
+
+constexpr std::size_t kMaxTools = 512, kMaxNameBytes = 128;
+
+void check_name(const std::string& name, const std::string& path) {
+  const bool good = !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.' || c == ':' || c == '/';
+  });
+  if (!good)
+    throw RequestError::bad_field(path, fmt::format("must be of letters, digits and _-.:/, {} at most", kMaxNameBytes));
+}
+
+/// {"type": "function", "function": {...}}: the object inside.
+const JsonObject& function_of(const Json& value, const std::string& path) {
+  const JsonFields f(object_of(&value, path), path + ".");
+  const std::string type = f.string("type").value_or("function");
+  if (type != "function")
+    throw RequestError::unsupported(f.path("type"), fmt::format("only \"function\" is supported, not \"{}\"", type));
+  return object_of(f.find("function"), f.path("function"));
+}
+
+/// What a grammar can't enforce is refused, by its keyword.
+void check_enforceable(const text::ToolSpec& tool, const std::string& field) {
+  schema_source(parse_body(tool.parameters), field);
+}
+
+void parse_choice(const JsonFields& f, Tools& tools) {
+  const Json* choice = f.find("tool_choice");
+  if (choice == nullptr) return;
+  if (choice->is_string()) {
+    const std::string_view name = choice->get_string();
+    if (name == "auto" || (name == "none" && tools.specs.empty())) return;
+    tools.may_call = name != "none";
+    tools.must_call = name == "required";
+    if (name != "none" && name != "required")
+      throw RequestError::bad_field("tool_choice", "must be \"auto\", \"none\", \"required\" or name a function");
+  } else {
+    tools.must_call = true;
+    tools.only = JsonFields(function_of(*choice, "tool_choice"), "tool_choice.function.").string("name").value_or("");
+  }
+}
+
+/// Variables of the template; and the ways in which clients say how much a model should think.
+void parse_variables(const JsonFields& f, Tools& tools) {
+  if (const Json* variables = f.find("chat_template_kwargs")) {
+    for (const auto& [name, value] : object_of(variables, "chat_template_kwargs"))
+      tools.variables[std::string(name)] = dump(value);
+  }
+  if (const auto format = f.string("reasoning_format")) {
+    tools.keep_thoughts = *format == "none";
+    if (*format != "none" && *format != "auto" && *format != "deepseek")
+      throw RequestError::bad_field("reasoning_format", "must be \"auto\", \"deepseek\" or \"none\"");
+  }
+  if (const auto effort = f.string("reasoning_effort")) {
+    tools.variables.try_emplace("reasoning_effort", dump(Json(*effort)));
+    if (*effort == "none") tools.thinks = false;
+  }
+  if (const auto thinks = tools.variables.find("enable_thinking"); thinks != tools.variables.end()) {
+    if (thinks->second != "true" && thinks->second != "false")
+      throw RequestError::bad_field("chat_template_kwargs.enable_thinking", "must be true or false", "invalid_type");
+    tools.thinks = thinks->second == "true";
+  }
+}
+
+/// Refuses a second tool of one name, and too many.
+void add_tool(text::ToolSpec tool, const std::string& path, Tools& to) {
+  if (to.specs.size() == kMaxTools) throw RequestError::bad_field("tools", fmt::format("at most {} tools", kMaxTools));
+  if (std::ranges::find(to.specs, tool.name, &text::ToolSpec::name) != to.specs.end())
+    throw RequestError::bad_field(path + ".name", fmt::format("\"{}\" is there twice", tool.name));
+  to.specs.push_back(std::move(tool));
+}
+
+}  // namespace
+
+text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, const char* schema) {
+  const JsonFields f(function, path + ".");
+  text::ToolSpec tool{.name = f.string("name").value_or(""),
+                      .description = f.string("description").value_or(""),
+                      .parameters = R"({"type":"object","properties":{}})"};
+  check_name(tool.name, f.path("name"));
+  if (const Json* parameters = f.find(schema)) tool.parameters = dump(object_of(parameters, f.path(schema)));
+  if (f.boolean("strict").value_or(false)) check_enforceable(tool, f.path(schema));
+  return tool;
+}
+
+void check_choice(const Tools& tools, const std::string& field, const char* schema) {
+  if (!tools.must_call) return;
+  if (tools.specs.empty()) throw RequestError::bad_field(field, "needs 'tools'");
+  bool found = false;
+  for (std::size_t i = 0; i < tools.specs.size(); ++i) {
+    if (!tools.only.empty() && tools.only != tools.specs[i].name) continue;
+    found = true;
+    check_enforceable(tools.specs[i], fmt::format("tools[{}].{}", i, schema));
+  }
+  if (!found) throw RequestError::bad_field(field, fmt::format("there is no tool \"{}\"", tools.only));
+}
+
+void settle_form(const Tools& tools, std::optional<grammar::Constraint>& form) {
+  if (!form || tools.specs.empty() || !tools.may_call) return;
+  if (!tools.must_call)
+    throw RequestError::unsupported(form->field, "not supported together with tools that may be called");
+  form.reset();
+}
+
+void parse_flat_tools(const JsonFields& f, std::string_view type, const char* schema,
+                      const std::function<void(const std::string&)>& ignore, Tools& to) {
+  const Json* value = f.find("tools");
+  if (value == nullptr) return;
+  const JsonArray& list = array_of(value, "tools");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string where = fmt::format("tools[{}]", i);
+    const JsonObject& tool = object_of(&list[i], where);
+    const std::string its_type = JsonFields(tool, where + ".").string("type").value_or(std::string(type));
+    if (its_type == type) {
+      add_tool(parse_tool(tool, where, schema), where, to);
+    } else {
+      ignore("tool " + its_type);
+    }
+  }
+}
+
+Tools parse_tools(const JsonFields& f) {
+  Tools tools;
+  if (const Json* list = f.find("tools")) {
+    const JsonArray& array = array_of(list, "tools");
+    for (std::size_t i = 0; i < array.size(); ++i) {
+      const std::string path = fmt::format("tools[{}]", i);
+      add_tool(parse_tool(function_of(array[i], path), path + ".function"), path + ".function", tools);
+    }
+  }
+  parse_choice(f, tools);
+  tools.parallel = f.boolean("parallel_tool_calls").value_or(true) && tools.only.empty();
+  parse_variables(f, tools);
+  check_choice(tools, "tool_choice", "function.parameters");
+  return tools;
+}
+
+std::string parse_arguments(const JsonFields& f) {
+  const Json* arguments = f.find("arguments");
+  if (arguments != nullptr && arguments->is_object()) return dump(*arguments);
+  std::string text = f.string("arguments").value_or("{}");
+  try {
+    parse_body(text);  // templates write them as JSON
+  } catch (const RequestError&) {
+    throw RequestError::bad_field(f.path("arguments"), "must be a JSON object, as text");
+  }
+  return text;
+}
+
+std::vector<text::ChatCall> parse_calls(const JsonFields& f) {
+  std::vector<text::ChatCall> calls;
+  const Json* list = f.find("tool_calls");
+  if (list == nullptr) return calls;
+  const JsonArray& array = array_of(list, f.path("tool_calls"));
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const std::string path = fmt::format("{}[{}]", f.path("tool_calls"), i);
+    const JsonFields function(function_of(array[i], path), path + ".function.");
+    text::ChatCall& call = calls.emplace_back();
+    call.id = JsonFields(array[i].get_object(), path + ".").string("id").value_or("");
+    call.name = function.string("name").value_or("");
+    check_name(call.name, function.path("name"));
+    call.arguments = parse_arguments(function);
+  }
+  return calls;
+}
+
+}  // namespace coppice::server

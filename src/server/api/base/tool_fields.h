@@ -1,0 +1,42 @@
+// OpenAI's tools: the request's `tools`, `tool_choice`, `parallel_tool_calls`, `chat_template_kwargs` and `reasoning_effort`, and
+// messages that make calls or answer them.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/source.h"
+#include "server/api/base/json_fields.h"
+#include "server/jobs/generation_request.h"
+
+namespace coppice::server {
+
+/// Schemas of tools that must be called, and of strict ones, are walked: for the worker. Throws RequestError.
+Tools parse_tools(const JsonFields& f);
+
+/// {"name", "description", `schema`, "strict"}. `path`: of the object, for errors.
+text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, const char* schema = "parameters");
+
+/// `tools` of APIs whose tools have their fields side by side: {"type", "name", "description", `schema`}. Those of another type
+/// than `type` run elsewhere: `ignore` hears of each.
+void parse_flat_tools(const JsonFields& f, std::string_view type, const char* schema,
+                      const std::function<void(const std::string&)>& ignore, Tools& to);
+
+/// Refuses a choice without a tool, and tools that must be called and whose schemas no grammar enforces. `field`: what names the
+/// tool; `schema`: a tool's field, for errors.
+void check_choice(const Tools& tools, const std::string& field, const char* schema);
+
+/// What becomes of a form of the answer beside tools. The form is the text's: where a tool must be called there is no text, and the form
+/// goes. Where one may be called the two are refused.
+void settle_form(const Tools& tools, std::optional<grammar::Constraint>& form);
+
+/// A call's `arguments`: JSON, as text or as it is; none: no arguments.
+std::string parse_arguments(const JsonFields& f);
+
+/// An assistant message's `tool_calls`. `f`: the message.
+std::vector<text::ChatCall> parse_calls(const JsonFields& f);
+
+}  // namespace coppice::server

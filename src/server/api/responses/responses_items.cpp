@@ -1,0 +1,132 @@
+#include "server/api/responses/responses_items.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "server/api/base/random_name.h"
+#include "server/api/base/tool_fields.h"
+#include "server/base/request_error.h"
+
+namespace coppice::server {
+
+namespace {
+
+/// A string, or parts of these types.
+std::vector<ContentPart> parts_of(const Json& content, const std::string& path) {
+  if (content.is_string()) return {{std::string(content.get_string())}};
+  const JsonArray* list = content.if_array();
+  if (list == nullptr) throw RequestError::bad_field(path, "must be a string or a list of parts", "invalid_type");
+  std::vector<ContentPart> parts;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    const JsonFields part(object_of(&(*list)[i], where), where + ".");
+    const std::string type = part.required_string("type");
+    if (type != "input_text" && type != "output_text" && type != "text" && type != "reasoning_text")
+      throw RequestError::unsupported(part.path("type"),
+                                      fmt::format("parts of the type \"{}\" are not supported", type));
+    parts.push_back({part.required_string("text")});
+  }
+  return parts;
+}
+
+std::string text_of(const Json& content, const std::string& path) {
+  std::string text;
+  for (ContentPart& part : parts_of(content, path)) text += part.text;
+  return text;
+}
+
+/// A message's content as a list of parts.
+JsonArray full_content(const Json& content, bool assistant) {
+  JsonArray parts;
+  for (ContentPart& part : parts_of(content, "")) {
+    JsonObject json = {{"type", assistant ? "output_text" : "input_text"}, {"text", std::move(part.text)}};
+    if (assistant) json["annotations"] = JsonArray();
+    parts.push_back(std::move(json));
+  }
+  return parts;
+}
+
+}  // namespace
+
+void Turns::add(const JsonFields& item) {
+  const std::string type = item.string("type").value_or("message");
+  if (type == "message") {
+    add_message(item);
+  } else if (type == "function_call") {
+    assistant(!messages_.empty() && messages_.back().role == "assistant")
+        .calls.push_back({.id = item.required_string("call_id"),
+                          .name = item.required_string("name"),
+                          .arguments = parse_arguments(item)});
+  } else if (type == "function_call_output") {
+    const Json* output = item.find("output");
+    if (output == nullptr) throw RequestError::bad_field(item.path("output"), "is required", "missing_field");
+    messages_.push_back({.role = "tool",
+                         .content = parts_of(*output, item.path("output")),
+                         .call_id = item.required_string("call_id")});
+  } else if (type == "reasoning") {
+    if (const Json* content = item.find("content")) reasoning_ += text_of(*content, item.path("content"));
+  } else {
+    throw RequestError::unsupported(item.path("type"), fmt::format("items of the type \"{}\" are not supported", type));
+  }
+}
+
+void Turns::add_text(std::string role, std::string text) {
+  messages_.push_back({.role = std::move(role), .content = {{std::move(text)}}});
+}
+
+Message& Turns::assistant(bool same_turn) {
+  if (!same_turn) messages_.push_back({.role = "assistant"});
+  messages_.back().reasoning += std::exchange(reasoning_, {});
+  return messages_.back();
+}
+
+void Turns::add_message(const JsonFields& item) {
+  const std::string role = item.required_string("role");
+  const Json* content = item.find("content");
+  if (content == nullptr) throw RequestError::bad_field(item.path("content"), "is required", "missing_field");
+  if (role != "user" && role != "assistant" && role != "system" && role != "developer")
+    throw RequestError::bad_field(item.path("role"),
+                                  fmt::format("\"{}\" is none of system, developer, user and assistant", role));
+  std::vector<ContentPart> parts = parts_of(*content, item.path("content"));
+  if (role == "assistant") {
+    assistant(false).content = std::move(parts);
+  } else {
+    messages_.push_back({.role = role == "user" ? role : "system", .content = std::move(parts)});
+  }
+}
+
+ConversationItem kept_item(const JsonObject& item) {
+  const JsonFields f(item);
+  const std::string type = f.string("type").value_or("message");
+  const char* prefix = "msg";
+  JsonObject kept = {{"id", nullptr}, {"type", type}, {"status", "completed"}};
+  if (type == "message") {
+    const std::string role = f.required_string("role");
+    kept["role"] = role;
+    kept["content"] = full_content(*f.find("content"), role == "assistant");
+  } else if (type == "function_call") {
+    prefix = "fc";
+    for (const char* name : {"call_id", "name"}) kept[name] = f.required_string(name);
+    kept["arguments"] = parse_arguments(f);
+  } else if (type == "function_call_output") {
+    prefix = "fco";
+    kept["call_id"] = f.required_string("call_id");
+    kept["output"] = text_of(*f.find("output"), "output");
+  } else {
+    prefix = "rs";
+    kept["summary"] = JsonArray();
+    if (const Json* content = f.find("content"))
+      kept["content"] = JsonArray{JsonObject{{"type", "reasoning_text"}, {"text", text_of(*content, "content")}}};
+  }
+  std::string id = f.string("id").value_or("");
+  if (id.empty()) id = fmt::format("{}_{}", prefix, random_name());
+  kept["id"] = id;
+  return {.id = std::move(id), .json = dump(std::move(kept))};
+}
+
+JsonObject text_item(std::string text) {
+  return {{"type", "message"}, {"role", "user"}, {"content", std::move(text)}};
+}
+
+}  // namespace coppice::server
