@@ -5,23 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv/explain.h"
 #include "kv/types.h"
 
 namespace coppice::engine {
 
-enum class MatchEnded : std::uint8_t {
-  kLastToken,   ///< it went as far as it can: the last token is always computed
-  kDiffers,     ///< the cached text goes on with other tokens
-  kEvicted,     ///< what follows was cached, and was given up for room
-  kNoState,     ///< what follows is cached, but no state of the model's recurrent layers stands there
-  kInFlight,    ///< another request was computing the same tokens, in a block that was not full yet
-  kUnknown,     ///< nobody computed more of it, or that was evicted and is forgotten
-  kNamespace,   ///< nothing at all was cached under this salt
-  kSharingOff,  ///< --share off
-  kScored,      ///< it went as far as it may: the next token's log-probability is wanted
-  kPooled,      ///< nothing may match: all tokens' hidden states are wanted
-  kNotAsked,    ///< the request wanted nothing from the cache
-};
+using kv::MatchEnded;
 
 struct CacheReport {
   std::int32_t prompt_tokens = 0;

@@ -10,24 +10,6 @@ namespace {
 
 constexpr std::size_t kShownTokens = 16;  // on each side: enough to recognise a date or a name
 
-MatchEnded from(kv::MatchStop stop) {
-  switch (stop) {
-    case kv::MatchStop::kComplete:
-      return MatchEnded::kLastToken;
-    case kv::MatchStop::kDiffers:
-      return MatchEnded::kDiffers;
-    case kv::MatchStop::kEvicted:
-      return MatchEnded::kEvicted;
-    case kv::MatchStop::kNoState:
-      return MatchEnded::kNoState;
-    case kv::MatchStop::kUnknown:
-      return MatchEnded::kUnknown;
-    case kv::MatchStop::kNamespace:
-      return MatchEnded::kNamespace;
-  }
-  return MatchEnded::kUnknown;
-}
-
 /// How many of these tokens some other running sequence begins with.
 std::int32_t running_overlap(const kv::Cache& cache, const Sequence& sequence, std::span<const kv::Token> tokens,
                              std::span<Sequence* const> running) {
@@ -67,16 +49,16 @@ CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, 
     return report;
   }
   kv::MatchEnd end = cache.explain(usable, sequence.request->ns);
-  report.ended = from(end.why);
+  report.ended = end.why;
   const std::int32_t in_flight = running_overlap(cache, sequence, usable, running);
   if (in_flight > matched + end.evicted + end.stateless) {
     report.ended = MatchEnded::kInFlight;
     report.lost_tokens = in_flight - matched;
-  } else if (end.why == kv::MatchStop::kEvicted) {
+  } else if (end.why == MatchEnded::kEvicted) {
     report.lost_tokens = end.evicted;
-  } else if (end.why == kv::MatchStop::kNoState) {
+  } else if (end.why == MatchEnded::kNoState) {
     report.lost_tokens = end.stateless;
-  } else if (end.why == kv::MatchStop::kDiffers) {
+  } else if (end.why == MatchEnded::kDiffers) {
     report.lost_tokens = static_cast<std::int32_t>(usable.size()) - matched;
     report.found = std::move(end.found);
   }

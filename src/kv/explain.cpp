@@ -1,3 +1,5 @@
+// A new reason why a match ends: here, or in engine/make_cache_report.cpp if only the engine knows it; its words in
+// words_for() (server/api/base/cache_report_json.cpp); a row in docs/api.md.
 #include "kv/explain.h"
 
 #include <algorithm>
@@ -66,14 +68,14 @@ MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const Cac
   if (root == tree.roots().end()) {  // it went with its last block, if there ever was one
     const Digest first = root_digest(config.hash, config.model, config.layout, ns);
     end.evicted = bs * evicted_until(evicted, config, first, 0, tokens);
-    end.why = end.evicted > 0 ? MatchStop::kEvicted : MatchStop::kNamespace;
+    end.why = end.evicted > 0 ? MatchEnded::kEvicted : MatchEnded::kNamespace;
     return end;
   }
   const PrefixMatch match = tree.match(tokens, ns);
   end.length = match.length;
   if (static_cast<std::size_t>(end.length) == tokens.size()) return end;
   if (match.known > match.length) {
-    end.why = MatchStop::kNoState;
+    end.why = MatchEnded::kNoState;
     end.stateless = match.known - match.length;
     return end;
   }
@@ -83,7 +85,7 @@ MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const Cac
   // More may be known than matched: then a window before the end has a hole.
   end.evicted = std::max(at.known, bs * until) - end.length;
   if (end.evicted > 0) {
-    end.why = MatchStop::kEvicted;
+    end.why = MatchEnded::kEvicted;
     return end;
   }
 
@@ -93,7 +95,7 @@ MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const Cac
     const auto next = children.lower_bound(tokens.subspan(at.known));
     found = (next == children.end() ? *std::prev(next) : *next)->tokens;
   }
-  end.why = found.empty() ? MatchStop::kUnknown : MatchStop::kDiffers;
+  end.why = found.empty() ? MatchEnded::kUnknown : MatchEnded::kDiffers;
   found = found.first(std::min(found.size(), kFoundTokens));
   end.found.assign(found.begin(), found.end());
   return end;

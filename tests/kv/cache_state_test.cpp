@@ -4,7 +4,7 @@
 namespace coppice::test {
 namespace {
 
-using kv::MatchStop;
+using kv::MatchEnded;
 
 class CacheStateTest : public KvTest {
  protected:
@@ -66,7 +66,7 @@ TEST_P(CacheStateTest, GoesBeforeItsBlocks) {
   EXPECT_EQ(match(half), 2 * bs());
   for (kv::Token other = 1000; match(half) > 0; other += 100) rig().finish(compute(words(other, bs() + 1)));
   const kv::MatchEnd end = rig().cache().explain(half, {});
-  EXPECT_EQ(end.why, MatchStop::kNoState);
+  EXPECT_EQ(end.why, MatchEnded::kNoState);
   EXPECT_EQ(end.stateless, 2 * bs());
 }
 

@@ -4,7 +4,7 @@
 namespace coppice::test {
 namespace {
 
-using kv::MatchStop;
+using kv::MatchEnded;
 
 class ExplainTest : public KvTest {
  protected:
@@ -19,7 +19,7 @@ TEST_P(ExplainTest, NothingInThisNamespace) {
   open(16);
   serve(words(100, 3 * bs()));
   const kv::MatchEnd end = explain(words(100, 3 * bs()), {.salt = "other"});
-  EXPECT_EQ(end.why, MatchStop::kNamespace);
+  EXPECT_EQ(end.why, MatchEnded::kNamespace);
   EXPECT_EQ(end.length, 0);
   EXPECT_TRUE(end.found.empty()) << "nothing of another namespace gets out";
 }
@@ -27,15 +27,15 @@ TEST_P(ExplainTest, NothingInThisNamespace) {
 TEST_P(ExplainTest, AllOfIt) {
   open(16);
   serve(words(100, 3 * bs() + 2));
-  EXPECT_EQ(explain(words(100, 3 * bs() + 2)).why, MatchStop::kComplete);
-  EXPECT_EQ(explain(words(100, 5)).why, MatchStop::kComplete);
+  EXPECT_EQ(explain(words(100, 3 * bs() + 2)).why, MatchEnded::kLastToken);
+  EXPECT_EQ(explain(words(100, 5)).why, MatchEnded::kLastToken);
 }
 
 TEST_P(ExplainTest, TheTreeEndsHere) {
   open(16);
   serve(words(100, 3 * bs()));
   const kv::MatchEnd end = explain(words(100, 4 * bs()));
-  EXPECT_EQ(end.why, MatchStop::kUnknown);
+  EXPECT_EQ(end.why, MatchEnded::kUnknown);
   EXPECT_EQ(end.length, 3 * bs());
 }
 
@@ -48,13 +48,13 @@ TEST_P(ExplainTest, OtherTokens) {
   for (int n = 0; n < 3 * bs(); ++n) {
     if (n == 2 * bs()) continue;  // two branches: below
     const kv::MatchEnd end = explain(words(100, n) + words(900, 4));
-    EXPECT_EQ(end.why, MatchStop::kDiffers) << n;
+    EXPECT_EQ(end.why, MatchEnded::kDiffers) << n;
     EXPECT_EQ(end.length, n);
     ASSERT_FALSE(end.found.empty()) << n;
     EXPECT_EQ(end.found, Tokens(text.begin() + n, text.begin() + n + std::ssize(end.found)));
   }
   const kv::MatchEnd end = explain(words(100, 2 * bs()) + words(900, 4));
-  EXPECT_EQ(end.why, MatchStop::kDiffers);
+  EXPECT_EQ(end.why, MatchEnded::kDiffers);
   EXPECT_TRUE(end.found.front() == 700 || end.found.front() == 100 + 2 * bs());
 }
 
@@ -64,7 +64,7 @@ TEST_P(ExplainTest, Evicted) {
   serve(text);
   for (int i = 1; i <= 3; ++i) serve(words(1000 * i, 5 * bs()));
   const kv::MatchEnd end = explain(text);
-  EXPECT_EQ(end.why, MatchStop::kEvicted) << rig().cache().dump();
+  EXPECT_EQ(end.why, MatchEnded::kEvicted) << rig().cache().dump();
   EXPECT_LT(end.length, 4 * bs());
   EXPECT_EQ(end.length + end.evicted, 4 * bs());
 }
@@ -78,7 +78,7 @@ TEST_P(ExplainTest, TheLastBlocksEvictedALittleAgo) {
   while (rig().match(text) == 4 * bs()) serve(words(1000 * i++, 2 * bs()));
   const kv::MatchEnd end = explain(text);
   if (GetParam().groups == Groups::kFull) ASSERT_GT(end.length, 0) << "only its end is gone";
-  EXPECT_EQ(end.why, MatchStop::kEvicted) << rig().cache().dump();
+  EXPECT_EQ(end.why, MatchEnded::kEvicted) << rig().cache().dump();
   EXPECT_EQ(end.length + end.evicted, 4 * bs());
 }
 
@@ -89,9 +89,9 @@ TEST_P(ExplainTest, AWholeNamespaceEvicted) {
   serve(text, {.salt = "a"});
   for (int i = 1; i <= 3; ++i) serve(words(1000 * i, 5 * bs()), {.salt = "b"});
   const kv::MatchEnd end = explain(text, {.salt = "a"});
-  EXPECT_EQ(end.why, MatchStop::kEvicted) << rig().cache().dump();
+  EXPECT_EQ(end.why, MatchEnded::kEvicted) << rig().cache().dump();
   EXPECT_EQ(end.length + end.evicted, 2 * bs());
-  EXPECT_EQ(explain(text, {.salt = "c"}).why, MatchStop::kNamespace) << "only its own past";
+  EXPECT_EQ(explain(text, {.salt = "c"}).why, MatchEnded::kNamespace) << "only its own past";
 }
 
 std::vector<Shape> told_apart() {
