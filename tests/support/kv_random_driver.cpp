@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <deque>
 #include <exception>
-#include <random>
+
+#include "support/dice.h"
 
 namespace coppice::test {
 
@@ -14,21 +15,6 @@ namespace {
 using kv::SeqId;
 using kv::Token;
 using Tokens = std::vector<Token>;
-
-class Dice {
- public:
-  explicit Dice(std::uint64_t seed) : engine_(seed) {}
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(n)); }
-  std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
-  bool chance(int percent) { return below(100) < percent; }
-  template <class C>
-  auto& one_of(C& c) {
-    return *std::next(c.begin(), below(static_cast<std::int64_t>(c.size())));
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 /// A text that was or will be asked for.
 struct Text {
