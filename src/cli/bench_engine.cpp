@@ -31,15 +31,20 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 /// Greedy as the server's samplers are, endless, textless. The peers' benchmarks don't even look at the logits.
 class Greedy final : public sampling::Generation {
  public:
+  explicit Greedy(std::int32_t n_vocab) : n_vocab_(n_vocab) {}
   sampling::Piece next(std::span<float> logits) override {
     scan_.scan(logits);
     sampling::Piece piece;
     piece.token = scan_.argmax();
     return piece;
   }
+  Needs needs() const override { return Needs::kToken; }
+  sampling::SamplerSpec spec() override { return {.temperature = 0, .n_vocab = n_vocab_}; }
+  sampling::Piece take(kv::Token token, std::span<const float> /*logits*/) override { return {.token = token}; }
   sampling::Piece flush() override { return {}; }
 
  private:
+  std::int32_t n_vocab_;
   sampling::LogitScan scan_;
 };
 
@@ -49,7 +54,7 @@ class Bench {
   Bench(executor::Executor& executor, std::uint64_t seed)
       : n_vocab_(executor.info().n_vocab),
         random_(seed),
-        engine_(kv::Cache(cache_config(executor.info(), kStepTokens)), executor,
+        engine_(kv::Cache(cache_config(executor, kStepTokens)), executor,
                 {.max_batch = 32,
                  .step_tokens = kStepTokens,
                  // Random tokens lose no meaning behind the context that the model was trained for.
@@ -70,7 +75,7 @@ class Bench {
     request.id = engine_.next_id();
     request.prompt = std::move(prompt);
     request.max_tokens = n_tokens;
-    request.samples.push_back(std::make_unique<Greedy>());
+    request.samples.push_back(std::make_unique<Greedy>(n_vocab_));
     const engine::RequestId id = request.id;
     engine_.submit(std::move(request));
     return id;

@@ -6,14 +6,15 @@
 
 namespace coppice::cli {
 
-/// max_extend: the most tokens of one sequence in a step.
-inline kv::CacheConfig cache_config(const executor::ExecutorInfo& info, std::int32_t max_extend, bool share = true) {
+/// chunk: the most tokens of one sequence in a step. It has so many slots ahead in each step that the executor may have in hand.
+inline kv::CacheConfig cache_config(const executor::Executor& executor, std::int32_t chunk, bool share = true) {
+  const executor::ExecutorInfo& info = executor.info();
   kv::CacheConfig config;
   config.block_size = info.block_size;
   config.num_blocks = info.num_blocks;
   config.bytes_per_block = info.bytes_per_block;
   config.groups = info.groups;
-  config.max_extend = max_extend;
+  config.max_extend = chunk * (1 + executor.depth());
   config.share = share;
   config.model = info.model_digest;
   config.layout = info.layout;

@@ -200,7 +200,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
 
   const executor::ExecutorInfo& info = executor->info();
   if (info.attention == "dense") o.share = "off";  // the reference shares nothing
-  kv::Cache cache(cache_config(info, o.ggml.max_rows, o.share == "on"));
+  kv::Cache cache(cache_config(*executor, o.ggml.max_rows, o.share == "on"));
   const std::int32_t fits = longest_sequence(cache, info);
   o.engine.context_length = choose_context(o.context, fits, info);
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };

@@ -1,40 +1,45 @@
 #include "engine/batch_builder.h"
 
-#include <algorithm>
+#include <cstddef>
 
 namespace coppice::engine {
 
-void build_batch(const kv::Cache& cache, std::span<Sequence* const> running, executor::Batch& batch,
-                 std::vector<Sequence*>& readers) {
+void build_batch(const kv::Cache& cache, const PlannedStep& step, executor::Batch& batch) {
   const std::size_t n_groups = cache.config().groups.size();
   batch.tokens.clear();
   batch.logit_rows.clear();
   batch.hidden_rows.clear();
-  const auto has_rows = [](const Sequence* sequence) { return sequence->rows > 0; };
-  batch.sequences.resize(static_cast<std::size_t>(std::ranges::count_if(running, has_rows)));
-  readers.clear();
+  batch.sample_rows.clear();
+  batch.drawn.clear();
+  batch.sequences.resize(step.parts.size());
 
   std::size_t next = 0;
-  for (Sequence* sequence : running) {
-    if (sequence->rows == 0) continue;
+  for (const StepPart& planned : step.parts) {
+    const Sequence* const sequence = planned.sequence;
     auto& part = batch.sequences[next++];
-    part.n_rows = sequence->rows;
-    part.first_position = sequence->computed;
+    part.n_rows = planned.rows;
+    part.first_position = planned.first;
     part.tables.resize(n_groups);
-    const auto tokens = sequence->row_tokens();
-    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
+    if (planned.token >= 0) {
+      batch.drawn.push_back({.row = batch.n_rows(), .sample = planned.token});
+      batch.tokens.push_back(0);
+    } else {
+      const auto tokens = sequence->row_tokens(planned.first, planned.rows);
+      batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
+    }
     if (cache.config().state_pages > 0) {
       const kv::StatePages state = cache.state(sequence->seq);
       part.state_in = state.in;
       part.state_out = state.out;
     }
     for (std::size_t g = 0; g < n_groups; ++g) part.tables[g] = cache.table(sequence->seq, static_cast<int>(g));
-    const auto add_last = [end = batch.n_rows()](std::vector<std::int32_t>& rows, int n) {
+    const auto add_before = [](int end, int n, std::vector<std::int32_t>& rows) {
       for (int row = end - n; row < end; ++row) rows.push_back(row);
     };
-    add_last(batch.logit_rows, sequence->n_logits());
-    add_last(batch.hidden_rows, sequence->pooled);
-    if (sequence->scored > 0 || sequence->pooled > 0 || sequence->sampled) readers.push_back(sequence);
+    const int end = batch.n_rows(), drawn = planned.draw >= 0 ? 1 : 0;
+    add_before(end - drawn, planned.n_logits(), batch.logit_rows);
+    add_before(end, planned.pooled, batch.hidden_rows);
+    add_before(end, drawn, batch.sample_rows);
   }
 }
 

@@ -4,8 +4,11 @@
 #include <cassert>
 #include <iterator>
 #include <memory>
+#include <new>
+#include <utility>
 
 #include "engine/stopwatch.h"
+#include "executor/executor.h"
 
 namespace coppice::engine {
 
@@ -20,6 +23,21 @@ void flush_into(sampling::Piece& last, sampling::Generation& generation) {
 }
 
 }  // namespace
+
+Outcome failed(const std::exception& error) {
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  const bool asked = dynamic_cast<const sampling::Unsatisfiable*>(&error) != nullptr;
+  const bool no_room = dynamic_cast<const executor::OutOfMemory*>(&error) != nullptr;
+  return {.kind = Outcome::Kind::kFailed,
+          .refusal = asked     ? Refusal::kUnsatisfiable
+                     : no_room ? Refusal::kNoMemory
+                               : Refusal::kFailed,
+          .message = memory ? "out of memory" : error.what()};
+}
+
+Outcome refused(Refusal why, std::string message) {
+  return {.kind = Outcome::Kind::kRefused, .refusal = why, .message = std::move(message)};
+}
 
 OpenRequest& RequestTable::open(OpenRequests::node_type request) {
   const auto slot = open_.insert(std::move(request));

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <set>
@@ -40,6 +41,9 @@ struct Outcome {
   double retry_seconds = 0;            ///< with kQueueFull
   Clock::time_point at{};              ///< kCancelled, kTimedOut
 };
+/// Something threw while it worked for the request.
+Outcome failed(const std::exception& error);
+Outcome refused(Refusal why, std::string message);
 
 class RequestTable {
  public:

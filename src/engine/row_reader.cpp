@@ -12,43 +12,43 @@
 
 namespace coppice::engine {
 
-void RowReader::read(Sequence& sequence, const Rows& rows, Clock::time_point now) {
+void RowReader::read(const StepPart& part, const Rows& rows, Clock::time_point now) {
   now_ = now;
-  if (sequence.scored > 0) score(sequence, rows.logits);
-  if (sequence.pooled > 0) pool(sequence, rows.hidden);
-  if (!sequence.sampled) return;
-  const auto logits =
-      sequence.pooled > 0 ? std::span<float>() : rows.logits.row(static_cast<std::size_t>(sequence.scored));
+  Sequence& sequence = *part.sequence;
+  if (part.scored > 0) score(*sequence.request, part.scored, rows.logits);
+  if (part.pooled > 0) pool(*sequence.request, part.pooled, rows.hidden);
+  if (!part.sampled) return;
+  if (part.draw >= 0)
+    return add_token(sequence, [&](sampling::Generation& generation) { return generation.take(rows.token, {}); });
+  const auto logits = part.pooled > 0 ? std::span<float>() : rows.logits.row(static_cast<std::size_t>(part.scored));
   sequence.n_samples > 1 ? sample_siblings(sequence, logits) : sample_one(sequence, logits);
 }
 
-void RowReader::score(Sequence& sequence, const executor::Logits& logits) {
-  OpenRequest& open = *sequence.request;
+void RowReader::score(OpenRequest& open, int n, const executor::Logits& logits) {
   const PromptScoring& asked = *open.request.scoring;
   std::vector<sampling::PromptToken> scored;
   {
     const Stopwatch stopwatch(figures_.sampling_seconds);
-    for (std::size_t i = 0; std::cmp_less(i, sequence.scored); ++i) {
+    for (std::size_t i = 0; std::cmp_less(i, n); ++i) {
       const kv::Token next = open.request.prompt[static_cast<std::size_t>(open.next_scored) + i];
       scored.push_back(asked.scorer->score(logits.row(i), next, asked.n_top));
     }
   }
-  open.next_scored += sequence.scored;
+  open.next_scored += n;
   requests_.add_prompt(open, std::move(scored));
 }
 
-void RowReader::pool(Sequence& sequence, const executor::HiddenStates& hidden) {
-  OpenRequest& open = *sequence.request;
+void RowReader::pool(OpenRequest& open, int n, const executor::HiddenStates& hidden) {
   std::vector<double>& sum = open.request.pooling->sum;
   const Stopwatch stopwatch(figures_.sampling_seconds);
-  for (std::size_t i = 0; std::cmp_less(i, sequence.pooled); ++i)
+  for (std::size_t i = 0; std::cmp_less(i, n); ++i)
     std::ranges::transform(sum, hidden.row(i), sum.begin(), std::plus<>());
-  open.next_pooled += sequence.pooled;
+  open.next_pooled += n;
   if (open.next_pooled < open.usage.prompt_tokens) return;
-  const double n = open.request.pooling->kind == Pooling::kMean ? open.usage.prompt_tokens : 1;
+  const double weight = open.request.pooling->kind == Pooling::kMean ? open.usage.prompt_tokens : 1;
   std::vector<float> embedding;
   embedding.reserve(sum.size());
-  for (const double x : sum) embedding.push_back(static_cast<float>(x / n));
+  for (const double x : sum) embedding.push_back(static_cast<float>(x / weight));
   requests_.add_embedding(open, std::move(embedding));
 }
 
@@ -68,13 +68,18 @@ void RowReader::sample_siblings(Sequence& first, std::span<const float> logits) 
 }
 
 void RowReader::sample_one(Sequence& sequence, std::span<float> logits) {
+  if (sequence.request->request.max_tokens == 0)
+    return requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
+  add_token(sequence, [&](sampling::Generation& generation) { return generation.next(logits); });
+}
+
+template <class Next>
+void RowReader::add_token(Sequence& sequence, Next&& next) {
   OpenRequest& open = *sequence.request;
-  if (open.request.max_tokens == 0) return requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
-  auto& generation = *open.request.samples[static_cast<std::size_t>(sequence.sample)];
   sampling::Piece piece;
   {
     const Stopwatch stopwatch(figures_.sampling_seconds);
-    piece = generation.next(logits);  // may throw: a grammar, say, that no token can go on with
+    piece = next(*open.request.samples[static_cast<std::size_t>(sequence.sample)]);  // may throw: no token can come
   }
   if (!sequence.out.empty()) {
     figures_.token_gap_seconds.add(std::chrono::duration<double>(now_ - sequence.last_token).count());
@@ -82,10 +87,7 @@ void RowReader::sample_one(Sequence& sequence, std::span<float> logits) {
   sequence.last_token = now_;
   if (piece.token >= 0) sequence.out.push_back(piece.token);
 
-  const auto length = static_cast<std::int32_t>(sequence.out.size());
-  const bool answer_full = open.request.max_tokens && length >= *open.request.max_tokens;
-  const bool context_full = config_.context_length > 0 && open.usage.prompt_tokens + length >= config_.context_length;
-  const bool full = answer_full || context_full;
+  const bool full = scheduler_.is_full(open, static_cast<std::int32_t>(sequence.out.size()));
   requests_.add(sequence, std::move(piece), full ? std::optional(sampling::Finish::kLength) : std::nullopt);
 }
 

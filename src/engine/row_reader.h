@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/config.h"
+#include "engine/planned_step.h"
 #include "engine/request_table.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -16,29 +16,32 @@ namespace coppice::engine {
 
 class RowReader {
  public:
-  RowReader(Scheduler& scheduler, RequestTable& requests, Snapshot& figures, const EngineConfig& config)
-      : scheduler_(scheduler), requests_(requests), figures_(figures), config_(config) {}
+  RowReader(Scheduler& scheduler, RequestTable& requests, Snapshot& figures)
+      : scheduler_(scheduler), requests_(requests), figures_(figures) {}
 
-  /// What the model said of one sequence's rows.
+  /// What the executor gave for one sequence's rows.
   struct Rows {
     executor::Logits logits;        ///< [n_logits()]: of those to score, then of the one to sample from
     executor::HiddenStates hidden;  ///< [pooled]
+    kv::Token token = -1;           ///< that the device drew, if it was to
   };
 
   /// Puts out what comes of a sequence's part in the step that has just been computed, and ends it if that was its last.
-  /// Throws what Generation throws.
-  void read(Sequence& sequence, const Rows& rows, Clock::time_point now);
+  /// Throws what Generation throws. REQUIRES: it has not left.
+  void read(const StepPart& part, const Rows& rows, Clock::time_point now);
 
  private:
-  void score(Sequence& sequence, const executor::Logits& logits);
-  void pool(Sequence& sequence, const executor::HiddenStates& hidden);
+  void score(OpenRequest& open, int n, const executor::Logits& logits);
+  void pool(OpenRequest& open, int n, const executor::HiddenStates& hidden);
   void sample_siblings(Sequence& first, std::span<const float> logits);
   void sample_one(Sequence& sequence, std::span<float> logits);
+  /// next() is Generation's, or take().
+  template <class Next>
+  void add_token(Sequence& sequence, Next&& next);
 
   Scheduler& scheduler_;
   RequestTable& requests_;
   Snapshot& figures_;
-  const EngineConfig& config_;
   Clock::time_point now_{};  // of the step in hand
   std::vector<float> row_;   // scratch
 };

@@ -18,11 +18,12 @@ constexpr int kPromptPartBesideDecodes = 2;
 
 }  // namespace
 
-Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures)
+Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, bool ahead)
     : cache_(cache),
       figures_(figures),
       share_(cache.config().share),
       has_states_(cache.config().state_pages > 0),
+      ahead_(ahead && !has_states_),
       max_batch_(std::max(config.max_batch, 1)),
       step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
       scored_rows_(std::max(config.scored_rows, 1)),
@@ -31,6 +32,7 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       queue_(cache, config.patience),
       in_flight_(cache.config().block_size, has_states_, max_batch_) {
   running_.reserve(static_cast<std::size_t>(max_batch_));
+  for (PlannedStep* step : {&planned_, &flying_}) step->parts.reserve(static_cast<std::size_t>(max_batch_));
 }
 
 std::optional<Scheduler::Objection> Scheduler::objection(const Request& request) const {
@@ -94,7 +96,7 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
   figures_.passes += queue_.admitted(sequence);
   sequence.seq = *seq;
   sequence.state = SequenceState::kPrefill;
-  sequence.computed = cache_.lengths(*seq).cached_len;
+  sequence.computed = sequence.planned = cache_.lengths(*seq).cached_len;
   running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);
   running_samples_ += sequence.n_samples;
   for (const PinWish& wish : sequence.request->request.pins) cache_.keep_state(*seq, wish.tokens);
@@ -119,7 +121,7 @@ std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
   const std::int32_t bs = cache_.config().block_size;
   const auto blocks_for = [bs](std::int64_t tokens) { return (tokens + bs - 1) / bs; };
   const OpenRequest& open = *sequence.request;
-  const std::int32_t length = sequence.computed;
+  const std::int32_t length = sequence.planned;
   // The last token needs no slot. max_tokens is the client's: it may be the largest there is.
   const auto& most = open.request.max_tokens;
   if (most && blocks_for(std::int64_t{open.usage.prompt_tokens} + *most - 1) <= blocks_for(length)) return 0;
@@ -135,7 +137,7 @@ std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
 
 void Scheduler::leave_running(Sequence& sequence) {
   if (share_ && sequence.state == SequenceState::kPrefill) in_flight_.leave(sequence);
-  // With rows in the step in hand its tail may be a fork whose copy has not run: that must not enter the tree.
+  // With rows that the executor didn't take, nothing behind its last whole block is kept.
   if (sequence.rows > 0) {
     cache_.abandon(sequence.seq);
   } else {
@@ -143,8 +145,11 @@ void Scheduler::leave_running(Sequence& sequence) {
   }
   std::erase(running_, &sequence);
   running_samples_ -= sequence.n_samples;
+  planned_.forget(sequence);
+  flying_.forget(sequence);
   sequence.rows = 0;
-  sequence.computed = 0;
+  sequence.computed = sequence.planned = 0;
+  sequence.draw = -1;
 }
 
 void Scheduler::release(Sequence& sequence) {
@@ -176,14 +181,6 @@ int Scheduler::running_requests() const {
   return requests;
 }
 
-int Scheduler::prompt_rows() const {
-  int rows = 0;
-  for (const Sequence* sequence : running_) {
-    if (sequence->state == SequenceState::kPrefill) rows += sequence->rows;
-  }
-  return rows;
-}
-
 // The last request, or, if it runs alone, the last of its samples.
 bool Scheduler::preempt_last() {
   if (running_.size() == 1) return false;
@@ -210,7 +207,8 @@ bool Scheduler::preempt_last() {
 bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
   const int rows = sequence.rows;
   while (!cache_.extend(sequence.seq, rows, copies)) {
-    sequence.rows = 0;  // nothing of it is in the step
+    sequence.rows = 0;                                                              // nothing of it is in the step
+    if (running_.size() == 1 && sequence.planned > sequence.computed) return true;  // what runs may free some
     if (!preempt_last()) return false;
     if (!sequence.admitted()) return true;
     sequence.rows = rows;
@@ -224,18 +222,19 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
 // them that are scored.
 void Scheduler::grant_prefill(int budget) {
   const int max_extend = cache_.config().max_extend;
+  const int chunk = ahead_ ? std::max(max_extend / 2, 1) : max_extend;
   const int block_size = cache_.config().block_size;
   const auto wanted = [&](const Sequence& sequence, int scored) {
-    const auto rest = static_cast<int>(sequence.tokens().size()) - sequence.computed;
+    const auto rest = static_cast<int>(sequence.tokens().size()) - sequence.planned;
     // A step ends where a state is kept.
-    const int to_state = has_states_ ? cache_.next_state(sequence.seq) - sequence.computed : rest;
-    return std::min({rest, max_extend, to_state, sequence.rows_with_scored(scored)});
+    const int to_state = has_states_ ? cache_.next_state(sequence.seq) - sequence.planned : rest;
+    const int slots = max_extend - (sequence.planned - sequence.computed);
+    return std::min({rest, chunk, slots, to_state, sequence.rows_with_scored(scored)});
   };
-  const auto prefills = [](const Sequence* sequence) { return sequence->state == SequenceState::kPrefill; };
-  auto behind = std::ranges::count_if(running_, prefills);
+  auto behind = std::ranges::count_if(running_, &Sequence::prefills);
   const Sequence* first_arrived = nullptr;
   for (const Sequence* sequence : running_) {
-    if (prefills(sequence) && (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)))
+    if (sequence->prefills() && (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)))
       first_arrived = sequence;
   }
   bool before_first = true;
@@ -245,7 +244,7 @@ void Scheduler::grant_prefill(int budget) {
   };
   int left = budget, left_scored = scored_rows_;
   for (Sequence* sequence : running_) {
-    if (!prefills(sequence)) continue;
+    if (!sequence->prefills()) continue;
     before_first &= sequence != first_arrived;
     --behind;
     sequence->rows = std::min(wanted(*sequence, part(left_scored, scored_rows_)), part(left, budget));
@@ -254,7 +253,7 @@ void Scheduler::grant_prefill(int budget) {
   }
   for (Sequence* sequence : running_) {
     if (left == 0) break;
-    if (!prefills(sequence)) continue;
+    if (!sequence->prefills()) continue;
     const int had = sequence->rows, had_scored = sequence->scored_in(had);
     sequence->rows = std::min(wanted(*sequence, left_scored + had_scored), had + left);
     left -= sequence->rows - had;
@@ -269,49 +268,91 @@ int Scheduler::prefill_budget(int decodes) const {
   return std::min(rest, std::max(step_tokens_ / kPromptPartBesideDecodes, cache_.config().block_size));
 }
 
+bool Scheduler::is_full(const OpenRequest& open, std::int32_t length) const {
+  const bool answer_full = open.request.max_tokens && length >= *open.request.max_tokens;
+  return answer_full || (context_length_ > 0 && open.usage.prompt_tokens + length >= context_length_);
+}
+
+// Its next token is known, or the step that runs draws it and it won't be the last.
+bool Scheduler::may_decode(const Sequence& sequence) const {
+  if (sequence.planned < sequence.known()) return true;
+  if (sequence.draw < 0 || sequence.planned - sequence.computed >= cache_.config().max_extend) return false;
+  return !is_full(*sequence.request, static_cast<std::int32_t>(sequence.out.size()) + 1);
+}
+
 Sequence* Scheduler::plan(std::vector<kv::CopyOp>& copies) {
+  planned_.clear();
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
-  for (const auto state : {SequenceState::kDecode, SequenceState::kPrefill}) {
-    if (state == SequenceState::kPrefill) grant_prefill(prefill_budget(decodes));
+  for (const bool prefills : {false, true}) {
+    if (prefills) grant_prefill(prefill_budget(decodes));
     // Preemption takes sequences off the end of running_, never before the one in hand.
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Sequence& sequence = *running_[i];
-      if (sequence.state != state) continue;
-      if (state == SequenceState::kDecode) sequence.rows = 1;
+      if (sequence.prefills() != prefills) continue;
+      if (!prefills) sequence.rows = may_decode(sequence) ? 1 : 0;
       if (sequence.rows == 0) continue;
       if (!extend(sequence, copies)) {
         release(sequence);
         return &sequence;  // nobody else runs
       }
-      if (state == SequenceState::kDecode) decodes += sequence.rows;
+      if (!prefills) decodes += sequence.rows;
     }
   }
-  for (Sequence* sequence : running_) {
-    const bool decoding = sequence->state == SequenceState::kDecode;
-    const auto end = static_cast<std::size_t>(sequence->computed + sequence->rows);
-    sequence->sampled = sequence->rows > 0 && (decoding || end == sequence->tokens().size());
-    sequence->scored = sequence->rows > 0 ? sequence->scored_in(sequence->rows) : 0;
-    sequence->pooled = sequence->rows > 0 ? sequence->pooled_in(sequence->rows) : 0;
-  }
+  make_parts();
   return nullptr;
 }
 
-void Scheduler::computed() {
+// Nothing here throws.
+void Scheduler::make_parts() {
   for (Sequence* sequence : running_) {
-    if (sequence->rows > 0) cache_.publish(sequence->seq, sequence->row_tokens());
-  }
-  for (Sequence* sequence : running_) {  // nothing here throws
+    const int drawn = std::exchange(sequence->draw, -1);
     if (sequence->rows == 0) continue;
-    const std::int32_t begin = sequence->computed;
-    sequence->computed += sequence->rows;
-    sequence->rows = 0;
+    const bool prefills = sequence->prefills();
+    StepPart part{.sequence = sequence, .first = sequence->planned, .rows = sequence->rows};
+    part.scored = sequence->scored_in(part.rows);
+    part.pooled = sequence->pooled_in(part.rows);
+    if (!prefills && sequence->planned == sequence->known()) part.token = drawn;
+    sequence->planned += part.rows;
+    part.sampled = !sequence->prefills();
+    const Request& request = sequence->request->request;
+    const bool one = sequence->n_samples == 1 && request.max_tokens != 0 && part.pooled == 0;
+    if (ahead_ && part.sampled && one) {
+      const auto needs = request.samples[static_cast<std::size_t>(sequence->sample)]->needs();
+      if (needs == sampling::Generation::Needs::kToken) part.draw = sequence->draw = planned_.draws++;
+    }
+    planned_.rows += part.rows;
+    if (prefills) planned_.prompt_rows += part.rows;
+    planned_.parts.push_back(part);
+  }
+}
+
+void Scheduler::submitted() {
+  for (Sequence* sequence : running_) sequence->rows = 0;
+}
+
+void Scheduler::launch() {
+  assert(!flying_.step);
+  std::swap(planned_, flying_);
+  planned_.clear();
+}
+
+void Scheduler::computed() {
+  for (const StepPart& part : flying_.parts) {
+    if (part.sequence == nullptr) continue;
+    cache_.publish(part.sequence->seq, part.sequence->row_tokens(part.first, part.rows));
+  }
+  for (const StepPart& part : flying_.parts) {  // nothing here throws
+    Sequence* const sequence = part.sequence;
+    if (sequence == nullptr) continue;
+    assert(sequence->computed == part.first);
+    sequence->computed += part.rows;
     assert(cache_.lengths(sequence->seq).computed_len == sequence->computed);
     if (sequence->state == SequenceState::kDecode) continue;
     // What a resumed sequence had generated counts as generated, not as computed.
     const auto prompt = static_cast<std::int32_t>(sequence->request->request.prompt.size());
-    figures_.computed_tokens += std::max(0, std::min(sequence->computed, prompt) - begin);
-    if (!sequence->sampled) continue;
+    figures_.computed_tokens += std::max(0, std::min(sequence->computed, prompt) - part.first);
+    if (!part.sampled) continue;
     if (share_) in_flight_.leave(*sequence);
     sequence->state = SequenceState::kDecode;
     sequence->history = {};
@@ -323,7 +364,7 @@ void Scheduler::part(Sequence& sequence, Sequence& sibling) {
   assert(sequence.n_samples > 1 && sequence.state == SequenceState::kDecode);
   sibling.seq = cache_.fork(sequence.seq);
   sibling.state = SequenceState::kDecode;
-  sibling.computed = sequence.computed;
+  sibling.computed = sibling.planned = sequence.computed;
   sibling.n_samples = 1;
   --sequence.n_samples;
   running_.insert(std::ranges::upper_bound(running_, &sibling, ByRank{}), &sibling);

@@ -24,6 +24,7 @@
 
 #include "engine/config.h"
 #include "engine/in_flight.h"
+#include "engine/planned_step.h"
 #include "engine/queue.h"
 #include "engine/sequence.h"
 #include "engine/snapshot.h"
@@ -33,7 +34,9 @@ namespace coppice::engine {
 
 class Scheduler {
  public:
-  Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures);
+  /// ahead: a step is planned while the one before it runs; then max_extend has to hold what a sequence has in two steps. Not with recurrent
+  /// layers, whose states have a place for one step.
+  Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, bool ahead = false);
 
   struct Objection {
     Refusal refusal = Refusal::kTooLong;
@@ -51,26 +54,39 @@ class Scheduler {
   /// NoRoom: it stays in the queue. If it will never have room (NoRoom::never) the caller ends it.
   std::expected<Turn, kv::NoRoom> admit(Sequence& sequence);
 
-  /// Decides every running sequence's `rows`, appends their tokens to the cache, preempts for room. Returns a sequence
-  /// that runs all alone and cannot grow any more; it has been released. If this throws, whoever has rows can only be
-  /// released; likewise computed().
-  Sequence* plan(std::vector<kv::CopyOp>& copies);
+  // A step: plan(), submitted(), launch(), computed(). Of those that work ahead the next plan() may come before computed().
 
-  /// The step that plan() planned was run: publishes its tokens and wakes followers.
+  /// Decides the rows of planned(), gives them slots in the cache, preempts for room. Returns a sequence
+  /// that runs all alone and cannot grow any more; it has been released. If this throws, whoever has `rows` can only be
+  /// released; likewise whoever is in flying(), of computed().
+  Sequence* plan(std::vector<kv::CopyOp>& copies);
+  PlannedStep& planned() { return planned_; }
+
+  /// The executor has planned(): nobody has `rows` any more.
+  void submitted();
+
+  /// planned() becomes flying(). REQUIRES: that one has been read.
+  void launch();
+  PlannedStep& flying() { return flying_; }
+
+  /// flying() was run: publishes its tokens and wakes followers.
   void computed();
+
+  bool ahead() const { return ahead_; }
+  /// A sample of so many tokens has all that max_tokens and the context allow.
+  bool is_full(const OpenRequest& open, std::int32_t length) const;
 
   /// `sibling`, of the same request, becomes one sample of `sequence`, whose prompt is computed: same tokens, same
   /// blocks.
   void part(Sequence& sequence, Sequence& sibling);
 
-  /// Ends a sequence in any state. What it computed stays in the tree, but for the rows of a step that did not come to
-  /// its end. Its blocks are back when this returns.
+  /// Ends a sequence in any state. What it computed stays in the tree, but for the rows of steps that did not come to
+  /// their end: it is taken out of these. Its blocks are back when this returns.
   void release(Sequence& sequence);
 
   const std::vector<Sequence*>& running() const { return running_; }
   int running_samples() const { return running_samples_; }
   int running_requests() const;
-  int prompt_rows() const;  ///< of the step that plan() planned
   int following() const { return in_flight_.followers(); }
 
  private:
@@ -79,6 +95,8 @@ class Scheduler {
   void leave_running(Sequence& sequence);
   int prefill_budget(int decodes) const;
   void grant_prefill(int budget);
+  bool may_decode(const Sequence& sequence) const;
+  void make_parts();
   bool extend(Sequence& sequence, std::vector<kv::CopyOp>& copies);
   bool preempt_last();
 
@@ -86,6 +104,7 @@ class Scheduler {
   Snapshot& figures_;
   bool share_;
   bool has_states_;
+  bool ahead_;
   int max_batch_;
   int step_tokens_;
   int scored_rows_;
@@ -95,6 +114,7 @@ class Scheduler {
   InFlight in_flight_;
   std::vector<Sequence*> running_;
   int running_samples_ = 0;
+  PlannedStep planned_, flying_;
 };
 
 }  // namespace coppice::engine

@@ -7,8 +7,8 @@
 //
 // Invariants
 //  1. kPrefill and kDecode have a live `seq` in the cache, no other state has.
-//  2. Between steps: computed_len(seq) == computed; a kDecode sequence has exactly one token, out.back(), that is not
-//     computed.
+//  2. Between steps: computed_len(seq) == computed <= planned == len(seq). The tokens between are in steps that run (planned_step.h).
+//     A kDecode sequence has at most one known token, out.back(), that is not computed: exactly one if no step runs.
 //  3. n_samples > 1 only while `out` is empty.
 //  4. Only one sequence of a request is there while next_scored is in the prompt, and then computed < next_scored: the row
 //     before that token is computed, or computed again, by whoever is to score it. Likewise for next_pooled, and then
@@ -52,10 +52,9 @@ struct Sequence {
 
   kv::SeqId seq{};            ///< kPrefill, kDecode
   std::int32_t computed = 0;  ///< tokens whose keys are in the pool
-  int rows = 0;               ///< rows in the step in hand; 0: none
-  int scored = 0;        ///< rows in the step in hand whose logits are for scoring: its last, but for a sampled one
-  int pooled = 0;        ///< rows in the step in hand whose hidden states make an embedding: its last
-  bool sampled = false;  ///< its last row in the step in hand yields logits to sample from, or an embedding
+  std::int32_t planned = 0;   ///< tokens that have a row in some step
+  int rows = 0;               ///< rows in the step that is being planned; 0: none
+  int draw = -1;  ///< the token behind `planned` is this one of those that the last planned step draws; -1: it isn't
   Clock::time_point last_token{};
 
   Sequence* leader = nullptr;  ///< kFollowing; this and `needed` are kept by InFlight
@@ -65,16 +64,20 @@ struct Sequence {
   std::span<const kv::Token> tokens() const;
   /// The beginning of tokens() that may be found there: whose logits are wanted has to be computed.
   std::span<const kv::Token> matchable() const;
-  /// The tokens of its rows in the step in hand.
-  std::span<const kv::Token> row_tokens() const;
+  /// Its tokens at positions [first, first + n). REQUIRES: they are known; of a kDecode sequence, in `out`.
+  std::span<const kv::Token> row_tokens(std::int32_t first, int n) const;
+  /// Tokens that are known: of the prompt, and drawn.
+  std::int32_t known() const;
+  /// It is admitted and has tokens() that no step has.
+  bool prefills() const {
+    return state == SequenceState::kPrefill && static_cast<std::size_t>(planned) < tokens().size();
+  }
   /// Of its next `n` rows: those whose logits foretell a token of the prompt that is to be scored.
   int scored_in(int n) const;
   /// The most of its next rows, at least 0, of which `n` are such.
   int rows_with_scored(int n) const;
   /// Of its next `n` rows: those whose hidden states are to be pooled.
   int pooled_in(int n) const;
-  /// Of its rows in the step in hand: those whose logits are wanted, its last. Nothing is drawn behind a pooled one.
-  int n_logits() const { return scored + (sampled && pooled == 0 ? 1 : 0); }
   bool admitted() const { return state == SequenceState::kPrefill || state == SequenceState::kDecode; }
 };
 
@@ -133,9 +136,14 @@ inline std::span<const kv::Token> Sequence::tokens() const {
   return out.empty() ? std::span<const kv::Token>(request->request.prompt) : std::span<const kv::Token>(history);
 }
 
-inline std::span<const kv::Token> Sequence::row_tokens() const {
-  if (state == SequenceState::kDecode) return {&out.back(), static_cast<std::size_t>(rows)};
-  return tokens().subspan(static_cast<std::size_t>(computed), static_cast<std::size_t>(rows));
+inline std::int32_t Sequence::known() const {
+  return request->usage.prompt_tokens + static_cast<std::int32_t>(out.size());
+}
+
+inline std::span<const kv::Token> Sequence::row_tokens(std::int32_t first, int n) const {
+  const bool decodes = state == SequenceState::kDecode;
+  const auto begin = static_cast<std::size_t>(decodes ? first - request->usage.prompt_tokens : first);
+  return (decodes ? std::span<const kv::Token>(out) : tokens()).subspan(begin, static_cast<std::size_t>(n));
 }
 
 inline std::span<const kv::Token> Sequence::matchable() const {
@@ -148,17 +156,18 @@ inline std::span<const kv::Token> Sequence::matchable() const {
 }
 
 inline int Sequence::scored_in(int n) const {
-  const int end = std::min(computed + n, request->usage.prompt_tokens - 1);  // the last row foretells the answer
-  return std::max(end - (request->next_scored - 1), 0);
+  const int end = std::min(planned + n, request->usage.prompt_tokens - 1);  // the last row foretells the answer
+  return std::max(end - std::max(request->next_scored - 1, planned), 0);
 }
 
 inline int Sequence::rows_with_scored(int n) const {
-  const int left = std::max(request->usage.prompt_tokens - request->next_scored, 0);
-  return left <= n ? std::numeric_limits<int>::max() : request->next_scored - 1 - computed + n;
+  const int next = std::max(request->next_scored, planned + 1);  // a step that runs may score those before
+  const int left = std::max(request->usage.prompt_tokens - next, 0);
+  return left <= n ? std::numeric_limits<int>::max() : next - 1 - planned + n;
 }
 
 inline int Sequence::pooled_in(int n) const {
-  return request->request.pooling ? std::max(computed + n - request->next_pooled, 0) : 0;
+  return request->request.pooling ? std::max(planned + n - std::max(request->next_pooled, planned), 0) : 0;
 }
 
 }  // namespace coppice::engine

@@ -10,7 +10,6 @@
 #include <optional>
 #include <utility>
 
-#include "engine/batch_builder.h"
 #include "engine/make_cache_report.h"
 #include "engine/stopwatch.h"
 
@@ -29,36 +28,21 @@ EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) 
   return config;
 }
 
-Outcome failed(const std::exception& error) {
-  const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  const bool asked = dynamic_cast<const sampling::Unsatisfiable*>(&error) != nullptr;
-  const bool no_room = dynamic_cast<const executor::OutOfMemory*>(&error) != nullptr;
-  return {.kind = Outcome::Kind::kFailed,
-          .refusal = asked     ? Refusal::kUnsatisfiable
-                     : no_room ? Refusal::kNoMemory
-                               : Refusal::kFailed,
-          .message = memory ? "out of memory" : error.what()};
-}
-
-Outcome refused(Refusal why, std::string message) {
-  return {.kind = Outcome::Kind::kRefused, .refusal = why, .message = std::move(message)};
-}
-
 }  // namespace
 
 StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink)
     : mailbox_(mailbox),
       cache_(std::move(cache)),
-      executor_(executor),
       config_(completed(std::move(config), executor.info())),
       sink_(std::move(sink)),
-      scheduler_(cache_, config_, figures_),
+      scheduler_(cache_, config_, figures_, executor.depth() > 0),
+      runner_(executor),
       requests_(scheduler_, figures_),
       prefixes_(cache_, config_),
-      reader_(scheduler_, requests_, figures_, config_),
+      reader_(scheduler_, requests_, figures_),
       watch_(cache_, config_.check_every, config_.on_finding),
-      viewer_(cache_),
-      planned_before_(executor.planning_seconds()) {
+      viewer_(cache_) {
+  specs_.reserve(static_cast<std::size_t>(std::max(config_.max_batch, 1)));
   publish_snapshot();
 }
 
@@ -67,16 +51,16 @@ bool StepLoop::step() {
   now_ = config_.now();
   if (stop) shut_down();
   if (prefixes_.expire(now_)) publish_snapshot();
-  if (stop || (commands_.empty() && requests_.size() == 0 && questions_.empty())) return false;
+  const bool idle = commands_.empty() && requests_.size() == 0 && questions_.empty() && !scheduler_.flying().step;
+  if (stop || idle) return false;
   const auto start = Clock::now();
   const std::int64_t steps = figures_.steps;
   viewer_.set_time(now_);
 
-  obey();    // new requests enter the queue, cancelled ones end
-  expire();  // so do those whose time is over
-  admit();   // the queue's first get blocks
-  if (compute())
-    sample();  // a batch of rows goes through the model; what comes of it goes to tokens, scores, embeddings
+  obey();     // new requests enter the queue, cancelled ones end
+  expire();   // so do those whose time is over
+  admit();    // the queue's first get blocks
+  compute();  // a batch of rows goes through the model; what comes of it goes to tokens, scores, embeddings
 
   const double seconds = seconds_since(start);
   figures_.step_seconds += seconds;
@@ -246,48 +230,112 @@ void StepLoop::turn_away_newcomers() {
   }
 }
 
-// The part that the step's requests share. False: there are no logits.
-bool StepLoop::compute() {
-  batch_.copies.clear();
-  Sequence* stuck = nullptr;
-  try {
-    stuck = scheduler_.plan(batch_.copies);
-    build_batch(cache_, scheduler_.running(), batch_, readers_);
-    publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
-    if (batch_.n_rows() > 0) forward();
-  } catch (const std::exception& error) {
-    fail_step(error);
-    return false;
-  }
-  if (stuck != nullptr) {
-    attempt(*stuck->request, [&] { end_for_room(*stuck, "the KV pool is too small for this prompt and one token"); });
-  }
-  return batch_.n_rows() > 0;
+// The part that the step's requests share. An executor that works ahead gets its next step before the one that it runs is collected; and is
+// told how to sample it afterwards, when the tokens before are known.
+void StepLoop::compute() {
+  begin_step();
+  if (scheduler_.flying().step) collect();
+  if (!scheduler_.planned().step) return;
+  if (scheduler_.ahead()) tell_samples();
+  scheduler_.launch();
+  if (!scheduler_.ahead()) collect();
 }
 
-void StepLoop::forward() {
-  ++figures_.steps;
-  const double before = forward_seconds_;
-  {
-    const Stopwatch stopwatch(forward_seconds_);
-    result_ = executor_.forward(batch_);
+void StepLoop::begin_step() {
+  PlannedStep& step = scheduler_.planned();
+  Sequence* stuck = nullptr;
+  try {
+    stuck = scheduler_.plan(runner_.copies());
+    runner_.build(cache_, step);
+    publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
+    if (step.rows > 0) {
+      ++figures_.steps;
+      runner_.submit(step);
+      scheduler_.submitted();
+    }
+  } catch (const std::exception& error) {
+    return fail_plan(error);
   }
-  rates_.stepped(scheduler_.prompt_rows(), batch_.n_rows(), forward_seconds_ - before);
-  scheduler_.computed();
-  for (Sequence* sequence : scheduler_.running()) {
-    take_pins(*sequence);
-    requests_.add_progress(*sequence->request, sequence->computed);
-  }
+  if (stuck != nullptr)
+    attempt(*stuck->request, [&] { end_for_room(*stuck, "the KV pool is too small for this prompt and one token"); });
 }
 
 // Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before
 // anybody had rows, the last in rank fails, or the next step would meet the same.
-void StepLoop::fail_step(const std::exception& error) {
+void StepLoop::fail_plan(const std::exception& error) {
   const auto& running = scheduler_.running();  // whoever fails leaves it
   const auto has_rows = [](const Sequence* sequence) { return sequence->rows > 0; };
   if (std::ranges::none_of(running, has_rows) && !running.empty()) return end(*running.back()->request, failed(error));
   for (auto next = running.end(); (next = std::ranges::find_if(running, has_rows)) != running.end();) {
     end(*(*next)->request, failed(error));
+  }
+}
+
+void StepLoop::fail_step(PlannedStep& step, const std::exception& error) {
+  for (const StepPart& part : step.parts) {  // ends are taken out of it
+    if (part.sequence != nullptr) end(*part.sequence->request, failed(error));
+  }
+}
+
+void StepLoop::collect() {
+  PlannedStep& step = scheduler_.flying();
+  const executor::Result* result = nullptr;
+  try {
+    result = &runner_.wait(step);
+    rates_.stepped(step.prompt_rows, step.rows, runner_.seconds_of_last());
+    scheduler_.computed();
+    for (Sequence* sequence : scheduler_.running()) {
+      take_pins(*sequence);
+      requests_.add_progress(*sequence->request, sequence->computed);
+    }
+  } catch (const std::exception& error) {
+    fail_step(step, error);
+    if (result != nullptr || !scheduler_.planned().step) return;
+    fail_step(scheduler_.planned(), error);  // it was submitted behind one that failed
+    return scheduler_.planned().clear();
+  }
+  read(*result);
+}
+
+void StepLoop::read(const executor::Result& result) {
+  now_ = config_.now();
+  expire();  // a step may take seconds
+  std::size_t row = 0, hidden = 0;
+  for (const StepPart& part : scheduler_.flying().parts) {
+    const auto n_logits = static_cast<std::size_t>(part.n_logits());
+    const auto n_hidden = static_cast<std::size_t>(part.pooled);
+    if (part.sequence != nullptr) {  // else it ended meanwhile, perhaps just now, its time being out
+      attempt(*part.sequence->request, [&] {
+        const kv::Token token = part.draw >= 0 ? result.tokens[static_cast<std::size_t>(part.draw)] : -1;
+        reader_.read(part, {result.logits.rows(row, n_logits), result.hidden_states.rows(hidden, n_hidden), token},
+                     now_);
+      });
+    }
+    row += n_logits;
+    hidden += n_hidden;
+  }
+}
+
+// Of the planned step, which runs by now. Whose sequence has ended is drawn for nothing.
+void StepLoop::tell_samples() {
+  const Stopwatch stopwatch(figures_.sampling_seconds);
+  specs_.clear();
+  for (const StepPart& part : scheduler_.planned().parts) {
+    if (part.draw < 0) continue;
+    specs_.push_back({.temperature = 0});
+    if (part.sequence == nullptr) continue;
+    OpenRequest& open = *part.sequence->request;
+    const auto sample = static_cast<std::size_t>(part.sequence->sample);
+    attempt(open, [&] { specs_.back() = open.request.samples[sample]->spec(); });
+  }
+  runner_.sample(scheduler_.planned(), specs_);
+}
+
+// The executor is left without a step in hand.
+void StepLoop::let_land() {
+  try {
+    if (scheduler_.flying().step) runner_.wait(scheduler_.flying());
+  } catch (const std::exception&) {  // nobody waits for it
   }
 }
 
@@ -298,33 +346,14 @@ void StepLoop::end_for_room(Sequence& sequence, std::string message) {
   requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
 }
 
-void StepLoop::sample() {
-  now_ = config_.now();
-  expire();  // a step may take seconds
-  std::size_t row = 0, hidden = 0;
-  for (Sequence* sequence : readers_) {
-    const auto n_logits = static_cast<std::size_t>(sequence->n_logits());
-    const auto n_hidden = static_cast<std::size_t>(sequence->pooled);
-    if (sequence->state != SequenceState::kEnded) {  // else its time ran out just now
-      attempt(*sequence->request, [&] {
-        reader_.read(*sequence, {result_.logits.rows(row, n_logits), result_.hidden_states.rows(hidden, n_hidden)},
-                     now_);
-      });
-    }
-    row += n_logits;
-    hidden += n_hidden;
-  }
-}
-
 void StepLoop::publish_snapshot() {
   figures_.cache = cache_.stats();
   figures_.running_requests = scheduler_.running_requests();
   figures_.running_sequences = scheduler_.running_samples();
   figures_.waiting_requests = static_cast<int>(requests_.size()) - figures_.running_requests;
   figures_.following_requests = scheduler_.following();
-  const double planning = executor_.planning_seconds() - planned_before_;  // it is bookkeeping, whoever does it
-  figures_.forward_seconds = forward_seconds_ - planning;
-  figures_.device = executor_.device_figures();
+  figures_.forward_seconds = runner_.forward_seconds();
+  figures_.device = runner_.device_figures();
   figures_.prefill_tokens_per_second = rates_.prefill_tokens_per_second();
   const std::lock_guard lock(published_mutex_);
   published_ = figures_;
@@ -361,6 +390,7 @@ void StepLoop::shut_down() {
   while (OpenRequest* open = requests_.any()) {
     attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
   }
+  let_land();
   publish_snapshot();
   deliver();
   stopped_ = true;

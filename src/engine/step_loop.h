@@ -20,6 +20,7 @@
 #include "engine/row_reader.h"
 #include "engine/scheduler.h"
 #include "engine/snapshot.h"
+#include "engine/step_runner.h"
 #include "engine/viewer.h"
 #include "executor/executor.h"
 #include "kv/cache.h"
@@ -29,6 +30,9 @@ namespace coppice::engine {
 class StepLoop {
  public:
   StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink);
+  ~StepLoop() { let_land(); }
+  StepLoop(const StepLoop&) = delete;
+  StepLoop& operator=(const StepLoop&) = delete;
 
   /// False: nothing to do, or it has stopped.
   bool step();
@@ -47,8 +51,7 @@ class StepLoop {
   void obey();
   void expire();
   void admit();
-  bool compute();
-  void sample();
+  void compute();
   void publish_snapshot();
   void answer();
   void deliver();
@@ -59,8 +62,13 @@ class StepLoop {
   void report(Sequence& sequence);
   void take_pins(Sequence& sequence);
   void turn_away_newcomers();
-  void forward();
-  void fail_step(const std::exception& error);
+  void begin_step();
+  void collect();
+  void read(const executor::Result& result);
+  void tell_samples();
+  void fail_plan(const std::exception& error);
+  void fail_step(PlannedStep& step, const std::exception& error);
+  void let_land();
   void end_for_room(Sequence& sequence, std::string message);
   void shut_down();
 
@@ -73,20 +81,18 @@ class StepLoop {
 
   Mailbox& mailbox_;
   kv::Cache cache_;
-  executor::Executor& executor_;
   EngineConfig config_;
   EventSink sink_;
   Snapshot figures_;  // counters; the rest is filled in by publish_snapshot()
   Rates rates_;
   Scheduler scheduler_;
+  StepRunner runner_;
   RequestTable requests_;
   PrefixTable prefixes_;
   RowReader reader_;
   IntegrityWatch watch_;
   Viewer viewer_;
   std::deque<Question> questions_;  // without an answer so far
-  double forward_seconds_ = 0;      // inside the executor, its planning included
-  double planned_before_;           // by the executor, before this engine was made
   std::atomic<bool> stopped_ = false;
   mutable std::mutex published_mutex_;
   Snapshot published_;  // guarded by it; figures_ after some step
@@ -96,9 +102,7 @@ class StepLoop {
   Commands commands_;
   std::vector<RequestId> newcomers_;  // queued in this step, in the order of arrival
   bool queue_was_empty_ = false;
-  executor::Batch batch_;
-  std::vector<Sequence*> readers_;  // in the order of their logits and hidden states
-  executor::Result result_;
+  std::vector<sampling::SamplerSpec> specs_;
 };
 
 }  // namespace coppice::engine

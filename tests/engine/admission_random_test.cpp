@@ -169,8 +169,10 @@ class Load {
     copies_.clear();
     scheduler_.plan(copies_);
     std::vector<Sequence*> sampled;
-    for (Sequence* s : scheduler_.running())
-      if (s->sampled) sampled.push_back(s);
+    scheduler_.submitted();
+    scheduler_.launch();
+    for (const engine::StepPart& part : scheduler_.flying().parts)
+      if (part.sampled) sampled.push_back(part.sequence);
     scheduler_.computed();
     for (Sequence* s : sampled) {
       OpenRequest& open = *s->request;

@@ -259,7 +259,7 @@ engine::EngineConfig engine_config(const HarnessConfig& config) {
 }
 
 Harness::Harness(const HarnessConfig& config) : config_(config), groups_(make_groups(config.groups)) {
-  executor_ = std::make_unique<FakeExecutor>(cache_config(config), config.context_length);
+  executor_ = std::make_unique<FakeExecutor>(cache_config(config), config.context_length, config.depth, config.seed);
   engine::EngineConfig with_clock = engine_config(config);
   with_clock.now = [this] { return now; };
   engine_ = std::make_unique<engine::Engine>(kv::Cache(cache_config(config)), *executor_, with_clock,

@@ -45,6 +45,8 @@ struct HarnessConfig {
   double pin_share = engine::EngineConfig{}.pin_share;
   double pin_share_of_key = engine::EngineConfig{}.pin_share_of_key;
   int check_every = 0;
+  int depth = 0;           ///< of the executor
+  std::uint64_t seed = 1;  ///< for the moments at which one of depth 1 runs its steps
   kv::HashFn hash = kv::sha256;
   engine::Pooling pooling = engine::Pooling::kLast;  ///< of a server's embeddings
 };

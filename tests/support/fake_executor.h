@@ -85,6 +85,9 @@ class FakeExecutor final : public executor::Executor {
   };
   const std::vector<StepLog>& steps() const { return steps_; }
 
+  /// Each step that was submitted was waited for.
+  bool idle() const { return flights_.empty(); }
+
   /// What went wrong so far, in words; empty: nothing.
   const std::vector<std::string>& faults() const { return faults_; }
 

@@ -1,0 +1,50 @@
+// StepRunner: gives planned steps to the executor, waits for them, and keeps the time that they take. Not thread safe; the engine's
+// thread owns it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/planned_step.h"
+#include "executor/executor.h"
+#include "kv/cache.h"
+
+namespace coppice::engine {
+
+class StepRunner {
+ public:
+  explicit StepRunner(executor::Executor& executor)
+      : executor_(executor), planned_before_(executor.planning_seconds()) {}
+
+  /// For the copies of the next step: empty.
+  std::vector<kv::CopyOp>& copies() {
+    batch_.copies.clear();
+    return batch_.copies;
+  }
+  /// The next step as a batch. REQUIRES: no part's sequence has left.
+  void build(const kv::Cache& cache, const PlannedStep& step);
+
+  /// Begins the step that was built. Throws what the executor throws; then it isn't begun.
+  void submit(PlannedStep& step);
+  /// specs: [step.draws].
+  void sample(const PlannedStep& step, std::span<const sampling::SamplerSpec> specs);
+  /// Throws what the executor throws; then the step that was submitted behind it has failed, too. What it returns is valid until the next
+  /// call.
+  const executor::Result& wait(PlannedStep& step);
+
+  double seconds_of_last() const { return seconds_of_last_; }  ///< that the last step took, beside the one before it
+  executor::DeviceFigures device_figures() const { return executor_.device_figures(); }
+  /// In submit() and wait(), without the executor's own planning: that is bookkeeping, whoever does it.
+  double forward_seconds() const { return seconds_ - (executor_.planning_seconds() - planned_before_); }
+
+ private:
+  executor::Executor& executor_;
+  executor::Batch batch_;
+  executor::Result result_;
+  double planned_before_;  // by the executor, before this was made
+  double seconds_ = 0;     // inside the executor, its planning included
+  double seconds_of_last_ = 0;
+  Clock::time_point waited_{};  // when the last step was done
+};
+
+}  // namespace coppice::engine
