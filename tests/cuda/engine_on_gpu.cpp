@@ -79,7 +79,7 @@ class Load {
                            .max_extend = 256,
                            .model = executor.info().model_digest,
                            .layout = executor.info().layout}),
-                executor, {.max_batch = 16, .step_tokens = 128, .context_length = 1024},
+                executor, {.max_batch = 16, .step_tokens = 128, .context_length = 1024, .growth_room = false},
                 [this](std::vector<engine::Event>&& events) {
                   for (const engine::Event& e : events) take(e);
                 }) {}
