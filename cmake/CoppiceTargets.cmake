@@ -59,16 +59,16 @@ function(coppice_library)
   endif()
 endfunction()
 
-# coppice_test(NAME kv_tree_test SRCS kv/tree_test.cpp DEPS coppice_kv [LABELS model|threads]): a GoogleTest program, one ctest
+# coppice_test(NAME kv_tree_test SRCS kv/tree_test.cpp DEPS coppice_kv [LABELS model|threads] [OPTIMIZED]): a GoogleTest program, one ctest
 # entry, or as many as SHARDS says, which share its cases out. model: it loads the pinned models. threads: it has threads of its
-# own, so ThreadSanitizer runs it. The target unit_tests is what AddressSanitizer runs: all but those that load models.
+# own, so ThreadSanitizer runs it. OPTIMIZED: it computes much by itself. The target unit_tests is what AddressSanitizer runs: all but those that load models.
 add_custom_target(unit_tests)
 add_custom_target(threaded_tests)
 # What nearly every test includes is parsed once for all of them: it took half of a test's compile time.
 file(WRITE "${PROJECT_BINARY_DIR}/test_headers.cpp" "")
 add_library(coppice_test_headers OBJECT "${PROJECT_BINARY_DIR}/test_headers.cpp")
 target_link_libraries(coppice_test_headers PRIVATE GTest::gtest GTest::gmock fmt::fmt)
-target_compile_options(coppice_test_headers PRIVATE ${COPPICE_FLAGS} -O1 ${COPPICE_FEWER_CHECKS})
+target_compile_options(coppice_test_headers PRIVATE ${COPPICE_FLAGS} -O0 ${COPPICE_FEWER_CHECKS})
 target_precompile_headers(coppice_test_headers PRIVATE
   <gmock/gmock.h> <gtest/gtest.h> <fmt/format.h> <nlohmann/json.hpp> <algorithm> <array> <chrono> <cmath> <filesystem> <fstream> <functional>
   <future> <iostream> <limits> <map> <memory> <numeric> <optional> <random> <set> <span> <stdexcept> <string> <thread> <vector>
@@ -79,18 +79,23 @@ set(COPPICE_TEST_PCH "${PROJECT_BINARY_DIR}/CMakeFiles/coppice_test_headers.dir/
 get_directory_property(sanitizers COMPILE_OPTIONS)
 list(FILTER sanitizers INCLUDE REGEX "^-[fm]")
 add_custom_command(OUTPUT test_headers_code.o
-  COMMAND ${CMAKE_CXX_COMPILER} -O1 -ffunction-sections ${sanitizers} ${COPPICE_FEWER_CHECKS} -c "${COPPICE_TEST_PCH}" -o test_headers_code.o
+  COMMAND ${CMAKE_CXX_COMPILER} -O0 -ffunction-sections ${sanitizers} ${COPPICE_FEWER_CHECKS} -c "${COPPICE_TEST_PCH}" -o test_headers_code.o
   DEPENDS coppice_test_headers "${COPPICE_TEST_PCH}" VERBATIM)
 add_library(coppice_test_headers_code STATIC test_headers_code.o)
 set_target_properties(coppice_test_headers_code PROPERTIES LINKER_LANGUAGE CXX)
 target_link_options(coppice_test_headers_code INTERFACE -Wl,--gc-sections)
 function(coppice_test)
-  cmake_parse_arguments(A "" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "OPTIMIZED" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${A_NAME} ${A_SRCS})
   target_include_directories(${A_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} coppice_test_headers_code GTest::gtest GTest::gmock GTest::gtest_main)
-  target_compile_options(${A_NAME} PRIVATE ${COPPICE_FLAGS} -O1 ${COPPICE_FEWER_CHECKS})  # -O1: they compile for longer than they run
-  target_precompile_headers(${A_NAME} REUSE_FROM coppice_test_headers)
+  # Tests compile for longer than they run: without optimisation it takes half of the time.
+  if(A_OPTIMIZED)
+    target_compile_options(${A_NAME} PRIVATE ${COPPICE_FLAGS} -O1 ${COPPICE_FEWER_CHECKS})
+  else()
+    target_compile_options(${A_NAME} PRIVATE ${COPPICE_FLAGS} -O0 ${COPPICE_FEWER_CHECKS})
+    target_precompile_headers(${A_NAME} REUSE_FROM coppice_test_headers)
+  endif()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
