@@ -6,7 +6,8 @@
 //  - its JSON field in parse_sampling_fields() (server/api/base/sampling_fields.cpp), for all APIs. There, delete its line in
 //    kUnbuiltSamplers, if any, and give a filter its place in check_samplers(). llama-server's echo of it: llama_settings().
 //  - an operator's default: GenerationDefaults, apply_defaults() and cli/serve_options.cpp.
-//  - the GPU's sampler (executor/cuda/sampler.*) keeps the same order. docs/api.md gets a row.
+//  - SamplerSpec (sampler_spec.h), filled in sampler.cpp, carries it to a GPU: executor/cuda/sample_memory.cpp copies it, and the
+//    sampler there (executor/cuda/sampler.*) keeps the same order. docs/api.md gets a row.
 #include "sampling/params.h"
 
 #include <fmt/format.h>
