@@ -19,8 +19,8 @@
 #include "executor/cuda/device_memory.h"
 #include "executor/cuda/device_weights.h"
 #include "executor/cuda/misfit.h"
+#include "executor/cuda/step_launcher.h"
 #include "executor/cuda/step_plan.h"
-#include "executor/cuda/step_runner.h"
 #include "executor/cuda/stream.h"
 
 namespace coppice::executor::cuda {
@@ -277,7 +277,7 @@ class CudaExecutor final : public Executor {
   PageLayout layout_;
   std::vector<AttentionGroup> groups_;
   DeviceWeights weights_;
-  StepRunner runner_;
+  StepLauncher runner_;
   DeviceMemory pool_;
   std::array<Landing, kLandings> landings_;
   std::array<Times, kTimes> times_;

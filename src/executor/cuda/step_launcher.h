@@ -1,4 +1,4 @@
-// StepRunner: puts steps into the stream of a GPU, in order, and waits for none: plan, copies, launches, and what of it comes back. Not
+// StepLauncher: puts steps into the stream of a GPU, in order, and waits for none: plan, copies, launches, and what of it comes back. Not
 // thread safe.
 #pragma once
 
@@ -22,15 +22,15 @@ struct Landing {
   void make_room(const Batch& batch, const DecoderShape& shape);
 };
 
-class StepRunner {
+class StepLauncher {
  public:
   struct Pool {
     std::byte* memory = nullptr;
     std::size_t page_bytes = 0;
     std::vector<kv::GroupSpec> groups;
   };
-  StepRunner(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers,
-             bool bytes, std::size_t page_bytes);
+  StepLauncher(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
+               int n_workers, bool bytes, std::size_t page_bytes);
 
   /// decoder and pool stay where they are. Once, before the first step.
   void set(const Decoder& decoder, Pool pool);

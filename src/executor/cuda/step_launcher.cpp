@@ -1,4 +1,4 @@
-#include "executor/cuda/step_runner.h"
+#include "executor/cuda/step_launcher.h"
 
 #include <fmt/format.h>
 
@@ -33,33 +33,33 @@ void Landing::make_room(const Batch& batch, const DecoderShape& shape) {
   grow(tokens, batch.sample_rows.size() * sizeof(kv::Token));
 }
 
-StepRunner::StepRunner(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
-                       int n_workers, bool bytes, std::size_t page_bytes)
+StepLauncher::StepLauncher(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
+                           int n_workers, bool bytes, std::size_t page_bytes)
     : shape_(shape),
       memory_(shape, limits, groups, n_workers, bytes, page_bytes),
       samples_(memory_.most_samples(), shape.n_vocab),
       plan_(limits, groups, n_workers) {}
 
-void StepRunner::set(const Decoder& decoder, Pool pool) {
+void StepLauncher::set(const Decoder& decoder, Pool pool) {
   decoder_ = decoder;
   pool_ = std::move(pool);
 }
 
-bool StepRunner::plan(const Batch& batch) {
+bool StepLauncher::plan(const Batch& batch) {
   const auto start = std::chrono::steady_clock::now();
   const bool fits = plan_.plan(batch);
   planning_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return fits;
 }
 
-void StepRunner::launch(const Batch& batch, int staging, const Event& begun, Landing& landing) {
+void StepLauncher::launch(const Batch& batch, int staging, const Event& begun, Landing& landing) {
   sampled_logits_.resize(batch.sample_rows.size());
   std::iota(sampled_logits_.begin(), sampled_logits_.end(), 0);
   launch_part(batch, staging, begun, landing, {});
 }
 
 /// In halves, one after the other, if the plan has no room.
-void StepRunner::launch_part(const Batch& batch, int staging, const Event& begun, Landing& landing, Place place) {
+void StepLauncher::launch_part(const Batch& batch, int staging, const Event& begun, Landing& landing, Place place) {
   if (!plan(batch)) {
     const int n = batch.n_rows(), half = n / 2;
     if (half == 0) throw StepError("the plan of a single row has no room");
@@ -88,12 +88,12 @@ void StepRunner::launch_part(const Batch& batch, int staging, const Event& begun
 }
 
 /// Whether every sequence has one row. Logits of rows that nobody wants cost little, and there are few.
-bool StepRunner::is_decode(const Batch& batch) const {
+bool StepLauncher::is_decode(const Batch& batch) const {
   return batch.sequences.size() == batch.tokens.size() && batch.hidden_rows.empty() &&
          batch.logit_rows.size() + batch.sample_rows.size() > 0 && batch.n_rows() <= memory_.most_samples();
 }
 
-void StepRunner::launch_decode(const Batch& batch, Landing& landing) {
+void StepLauncher::launch_decode(const Batch& batch, Landing& landing) {
   check(cudaGraphLaunch(graph_of(batch.n_rows()), stream_.get()), "step");
   sampled_logits_ = batch.sample_rows;
   for (std::size_t i = 0; i < batch.logit_rows.size();) {
@@ -105,7 +105,7 @@ void StepRunner::launch_decode(const Batch& batch, Landing& landing) {
   }
 }
 
-void StepRunner::launch_rows(const Batch& batch, Landing& landing, Place place) {
+void StepLauncher::launch_rows(const Batch& batch, Landing& landing, Place place) {
   const DecoderStep s = step(batch.n_rows());
   check_launch(launch_layers(decoder_, s, stream_.get()));
   const int n_logits = static_cast<int>(batch.logit_rows.size()), n_hidden = static_cast<int>(batch.hidden_rows.size()),
@@ -130,17 +130,17 @@ void StepRunner::launch_rows(const Batch& batch, Landing& landing, Place place) 
   }
 }
 
-void StepRunner::read(void* to, const void* from, std::size_t bytes) {
+void StepLauncher::read(void* to, const void* from, std::size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_.get()), "reading a step");
 }
 
-void StepRunner::read_logits(Landing& landing, std::size_t row, const float* from, std::size_t n) {
+void StepLauncher::read_logits(Landing& landing, std::size_t row, const float* from, std::size_t n) {
   const std::size_t row_bytes = static_cast<std::size_t>(shape_.n_vocab) * sizeof(float);
   read(landing.logits.as<std::byte>(row * row_bytes), from, n * row_bytes);
 }
 
-void StepRunner::sample(std::span<const sampling::SamplerSpec> specs, const Event& begun, const Event& drawn,
-                        Landing& landing) {
+void StepLauncher::sample(std::span<const sampling::SamplerSpec> specs, const Event& begun, const Event& drawn,
+                          Landing& landing) {
   const SampleRows rows = samples_.upload(specs, sampled_logits_, memory_.sampled_logits(), stream_.get());
   begun.record(stream_);
   check_launch(cuda::launch(rows, stream_.get()));
@@ -149,7 +149,7 @@ void StepRunner::sample(std::span<const sampling::SamplerSpec> specs, const Even
 }
 
 /// Whole blocks: slots behind a copy's are not seen before they are written.
-void StepRunner::copy_blocks(std::span<const kv::CopyOp> copies) {
+void StepLauncher::copy_blocks(std::span<const kv::CopyOp> copies) {
   for (const kv::CopyOp& op : copies) {
     if (op.n_slots == 0 || op.src == op.dst) continue;
     const auto at = [&](kv::BlockId block) {
@@ -161,21 +161,21 @@ void StepRunner::copy_blocks(std::span<const kv::CopyOp> copies) {
   }
 }
 
-DecoderStep StepRunner::step(int n_rows) const {
+DecoderStep StepLauncher::step(int n_rows) const {
   DecoderStep step = memory_.step(n_rows);
   step.drawn = samples_.drawn();
   return step;
 }
 
 /// Of a step of so many decodes, captured when it is first wanted.
-CUgraphExec_st* StepRunner::graph_of(int n_rows) {
+CUgraphExec_st* StepLauncher::graph_of(int n_rows) {
   if (graphs_.size() <= static_cast<std::size_t>(n_rows)) graphs_.resize(static_cast<std::size_t>(n_rows) + 1);
   auto& graph = graphs_[static_cast<std::size_t>(n_rows)];
   if (graph == nullptr) graph.reset(capture(n_rows));
   return graph.get();
 }
 
-CUgraphExec_st* StepRunner::capture(int n_rows) {
+CUgraphExec_st* StepLauncher::capture(int n_rows) {
   const DecoderStep s = step(n_rows);
   check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph");
   const char* error = launch_layers(decoder_, s, stream_.get());
