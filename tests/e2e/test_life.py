@@ -45,8 +45,9 @@ def test_bad_command_lines():
     for option in "--temp", "--top-p", "--pin-share":
         done = run("serve", "--model", "x", f"{option}=nan")
         assert done.returncode == 2 and "nan not in range [" in done.stderr, done.stderr
-    for seconds in ("nan", "inf", "1e10", "-1", "soon"):
-        for option in ("--idle-seconds", "--write-seconds", "--request-seconds", "--ping-seconds", "--drain-seconds"):
+    for option in ("--idle-seconds", "--write-seconds", "--request-seconds", "--ping-seconds", "--drain-seconds"):
+        # llama-server's -1 means never, for pings.
+        for seconds in ("nan", "inf", "1e10", "-2" if option == "--ping-seconds" else "-1", "soon"):
             assert run("serve", "--model", "x", f"{option}={seconds}").returncode == 2
 
 
