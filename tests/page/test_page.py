@@ -25,7 +25,8 @@ STEM_WITH_EIGHT = """() => {
   const { nodes, buds } = window.coppice.tree;
   const stem = nodes.find((node) => nodes.filter((other) => other.parent === node.id).length >= 8);
   const branches = stem ? nodes.filter((node) => node.parent === stem.id && node.holders > 0) : [];
-  return buds.length >= 8 && stem?.holders >= 8 && branches.length >= 8 ? { stem, branches } : null;
+  const decoding = document.querySelector("#requests .chip.decode");
+  return buds.length >= 8 && stem?.holders >= 8 && branches.length >= 8 && decoding ? { stem, branches } : null;
 }"""
 
 
@@ -103,7 +104,6 @@ def test_a_burst_of_eight_is_one_stem_with_eight_branches(server, visit, request
     assert len(seen["branches"]) == 8
     assert seen["stem"]["tokens"] > 300
     assert "visitor desk" in seen["stem"]["text"]
-    assert tab.page.locator("#requests .chip.decode").count() >= 1
     if screenshots:
         tab.page.mouse.move(5, 5)
         tab.page.wait_for_timeout(1200)

@@ -161,7 +161,7 @@ void mark_tools(const JsonFields& f, const Tools& tools, Chat& chat) {
   }
 }
 
-void parse_choice(const JsonFields& f, Tools& tools) {
+void parse_anthropic_choice(const JsonFields& f, Tools& tools) {
   const Json* value = f.find("tool_choice");
   if (value == nullptr) return;
   const JsonFields choice(object_of(value, "tool_choice"), "tool_choice.");
@@ -178,7 +178,7 @@ void parse_choice(const JsonFields& f, Tools& tools) {
 Tools parse_tool_list(const JsonFields& f) {
   Tools tools;
   parse_flat_tools(f, "custom", "input_schema", [](const std::string& tool) { log_ignored(kPath, tool); }, tools);
-  parse_choice(f, tools);
+  parse_anthropic_choice(f, tools);
   if (const Json* thinking = f.find("thinking"); thinking != nullptr && thinking->is_object())
     tools.thinks = JsonFields(thinking->get_object(), "thinking.").string("type").value_or("") != "disabled";
   return tools;

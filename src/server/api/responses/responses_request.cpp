@@ -118,7 +118,7 @@ std::shared_ptr<StoredResponse> parse_conversation(const JsonFields& f, const Re
   return keep ? store.begin(owner, std::move(previous), std::move(input)) : nullptr;
 }
 
-void parse_choice(const JsonFields& f, Tools& tools) {
+void parse_responses_choice(const JsonFields& f, Tools& tools) {
   const Json* choice = f.find("tool_choice");
   if (choice == nullptr) return;
   if (choice->is_string()) {
@@ -140,7 +140,7 @@ void parse_choice(const JsonFields& f, Tools& tools) {
 Tools parse_tool_list(const JsonFields& f) {
   Tools tools;
   parse_flat_tools(f, "function", "parameters", [](const std::string& tool) { log_ignored(kPath, tool); }, tools);
-  parse_choice(f, tools);
+  parse_responses_choice(f, tools);
   tools.parallel = f.boolean("parallel_tool_calls").value_or(true) && tools.only.empty();
   const Json* reasoning = f.find("reasoning");
   if (reasoning == nullptr) return tools;
