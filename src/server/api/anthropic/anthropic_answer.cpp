@@ -42,7 +42,7 @@ Json stop_sequence(const AnthropicEnd& end) {
 
 /// The three kinds of input tokens add up to the prompt's. Everything is cached, whether asked for or not: so only what was
 /// pinned is told as created.
-JsonObject usage_json(const engine::Usage& usage) {
+JsonObject anthropic_usage(const engine::Usage& usage) {
   const CacheCreation created = cache_creation(usage.pins, usage.cached_tokens);
   return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens - created.tokens()},
           {"cache_creation_input_tokens", created.tokens()},
@@ -112,7 +112,7 @@ std::string AnthropicBody::end(const engine::Usage& usage, CacheReportList) {
   json["content"] = std::move(content);
   json["stop_reason"] = stop_reason(end_);
   json["stop_sequence"] = stop_sequence(end_);
-  json["usage"] = usage_json(usage);
+  json["usage"] = anthropic_usage(usage);
   return dump(std::move(json));
 }
 
@@ -122,7 +122,7 @@ std::string AnthropicStream::open_message() {
   message["content"] = JsonArray();
   message["stop_reason"] = nullptr;
   message["stop_sequence"] = nullptr;
-  message["usage"] = usage_json({.prompt_tokens = head_.prompt_tokens});  // what was cached is told at the end
+  message["usage"] = anthropic_usage({.prompt_tokens = head_.prompt_tokens});  // what was cached is told at the end
   return event("message_start", {{"message", std::move(message)}});
 }
 
@@ -167,7 +167,7 @@ std::string AnthropicStream::end(const engine::Usage& usage, CacheReportList) {
   std::string out = open_message() + close();
   out += event("message_delta",
                {{"delta", JsonObject{{"stop_reason", stop_reason(end_)}, {"stop_sequence", stop_sequence(end_)}}},
-                {"usage", usage_json(usage)}});
+                {"usage", anthropic_usage(usage)}});
   return out + event("message_stop", {});
 }
 
