@@ -29,10 +29,10 @@ struct Snapshot {
   int waiting_requests = 0;    ///< followers included
   int following_requests = 0;  ///< waiting for a leader's blocks
   std::int64_t steps = 0;
-  double step_seconds = 0;                                    ///< whole steps
-  double forward_seconds = 0;                                 ///< inside Executor::forward, its planning excluded
-  double sampling_seconds = 0;                                ///< inside Generation::next; bookkeeping is the rest
-  executor::DeviceFigures device;                             ///< since the executor was made
+  double step_seconds = 0;         ///< whole steps
+  double forward_seconds = 0;      ///< inside Executor::submit and wait, its planning excluded
+  double sampling_seconds = 0;     ///< inside Generation, and telling a device how to draw; bookkeeping is the rest
+  executor::DeviceFigures device;  ///< since the executor was made
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 

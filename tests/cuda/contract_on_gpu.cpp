@@ -18,12 +18,12 @@
 #include <string>
 #include <utility>
 
+#include "cuda/tiny_model.h"
 #include "executor/cuda/cuda_executor.h"
 #include "executor/cuda/operators.h"
 #include "kv/cache.h"
 #include "support/cuda_step.h"
 #include "support/drawn_again.h"
-#include "support/gguf_writer.h"
 
 namespace coppice {
 namespace {
@@ -318,20 +318,9 @@ void time_steps(const std::string& path, std::size_t shared, int n, bool ahead) 
   caller.end();
 }
 
-test::TinyModel tiny_model() {
-  test::TinyModel m;
-  m.n_layer = 3;
-  m.n_embd = 256;
-  m.head_dim = 64;
-  m.n_ff = 512;
-  m.context = 2048;
-  m.qk_spread = 0.1F;
-  return m;
-}
-
 /// A kernel that reads where nothing is: no other can run after it in this process.
 int lose() {
-  const std::string path = test::write_tiny_model(tiny_model(), test::scratch_folder() / "tiny.gguf").string();
+  const std::string path = test::write_tiny_model(test::model_for_gpu(), test::scratch_folder() / "tiny.gguf").string();
   std::string told;
   executor::cuda::CudaOptions o;
   o.kv_bytes = std::size_t{16} << 20;
@@ -352,7 +341,7 @@ int lose() {
 
 /// Lists of samples grow; when the GPU has no room for them, that step fails, and the next one runs.
 int fill() {
-  const std::string path = test::write_tiny_model(tiny_model(), test::scratch_folder() / "tiny.gguf").string();
+  const std::string path = test::write_tiny_model(test::model_for_gpu(), test::scratch_folder() / "tiny.gguf").string();
   const auto device = on_gpu(path, std::size_t{16} << 20);
   const std::vector<kv::BlockId> blocks = {1};
   executor::Batch batch;
@@ -403,7 +392,7 @@ int run(int argc, char** argv) {
   const char* given = std::getenv("COPPICE_SEED");
   const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 26;
   std::printf("COPPICE_SEED=%llu replays this test\n", static_cast<unsigned long long>(seed));
-  test::TinyModel m = tiny_model();
+  test::TinyModel m = test::model_for_gpu();
   int failed = check("llama", m, steps, seed);
   m.architecture = "gemma3";
   m.qk_norm = test::TinyQkNorm::kHeads;

@@ -11,10 +11,10 @@
 #include <string>
 #include <utility>
 
+#include "cuda/tiny_model.h"
 #include "engine/engine.h"
 #include "executor/cuda/cuda_executor.h"
 #include "support/drawn_again.h"
-#include "support/gguf_writer.h"
 
 namespace coppice {
 namespace {
@@ -165,13 +165,7 @@ int run(int argc, char** argv) {
   const char* given = std::getenv("COPPICE_SEED");
   const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 26;
   std::printf("COPPICE_SEED=%llu replays this test\n", static_cast<unsigned long long>(seed));
-  test::TinyModel m;
-  m.n_layer = 3;
-  m.n_embd = 256;
-  m.head_dim = 64;
-  m.n_ff = 512;
-  m.context = 2048;
-  m.qk_spread = 0.1F;
+  const test::TinyModel m = test::model_for_gpu();
   const std::string path = test::write_tiny_model(m, test::scratch_folder() / "tiny.gguf").string();
   const auto device = on_gpu(path, std::size_t{3} << 19), reference = on_gpu(path, std::size_t{8} << 20);
   Load load(*device, *reference, seed);

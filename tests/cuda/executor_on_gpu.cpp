@@ -11,10 +11,10 @@
 #include <random>
 #include <stdexcept>
 
+#include "cuda/tiny_model.h"
 #include "executor/cuda/cuda_executor.h"
 #include "executor/ggml/ggml_executor.h"
 #include "support/executor_rig.h"
-#include "support/gguf_writer.h"
 
 namespace coppice {
 namespace {
@@ -145,13 +145,7 @@ struct TinyCase {
 
 std::vector<TinyCase> tiny_cases() {
   static constexpr int kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kQ4K = 12, kQ6K = 14;
-  test::TinyModel m;
-  m.n_layer = 3;
-  m.n_embd = 256;
-  m.head_dim = 64;
-  m.n_ff = 512;
-  m.context = 2048;
-  m.qk_spread = 0.1F;
+  const test::TinyModel m = test::model_for_gpu();
   std::vector<TinyCase> all;
   const auto add = [&](const char* name, auto change) {
     test::TinyModel changed = m;
