@@ -43,12 +43,10 @@ class BlockTable {
   /// Repoints an entry: a fork, or a merge with the tree's copy. Returns the old reference.
   BlockRef replace(std::size_t i, BlockRef ref) { return {pool_, std::exchange(ids_[i], ref.take())}; }
 
-  /// Lets go of an entry that left the window. True when nobody else uses the block.
-  bool drop(std::size_t i, Heat heat) {
+  /// Lets go of an entry that left the window.
+  void drop(std::size_t i, Heat heat) {
     const BlockId id = std::exchange(ids_[i], kNullBlock);
-    if (id == kNullBlock) return false;
-    pool_->release(id, heat);
-    return pool_->users(id) == 0;
+    if (id != kNullBlock) pool_->release(id, heat);
   }
 
   /// Lets go of the entries from `size` on, deepest first.

@@ -14,9 +14,10 @@ Budget::Claim Budget::claim(const PrefixMatch& match, std::int32_t prompt_blocks
     std::int32_t held = 0;
     for (std::int32_t b = config_.first_needed_block(g, match.length); b < matched; ++b) {
       const BlockId id = match.rows[b][g];
-      held += id != kNullBlock;
-      sum.cached += id != kNullBlock && pool_.users(id) == 0;
+      // What others use as well may stay theirs when the window has passed: it pays for nothing.
+      held += id != kNullBlock && pool_.users(id) == 0;
     }
+    sum.cached += held;
     sum.fresh += to_come(g, matched, held, prompt_blocks);
   }
   sum.lone_state = match.state != kNoUnit && pool_.users(match.state_page) == 0;
@@ -29,15 +30,15 @@ std::int32_t Budget::to_come(int g, std::int32_t blocks, std::int32_t held, std:
   return std::max(0, std::min(prompt_blocks - blocks, room));
 }
 
-void Budget::reserve_freed(CacheSequence& seq, std::int64_t freed) {
+void Budget::reserve_ahead(CacheSequence& seq) {
   const auto blocks = static_cast<std::int32_t>(seq.tables[0].size());
-  if (freed == 0 || blocks >= seq.prompt_blocks) return;
+  if (blocks >= seq.prompt_blocks) return;
   std::int64_t wanted = seq.spare;
   for (int g = 0; g < config_.n_groups(); ++g) {
     const std::int32_t held = blocks - config_.first_kept_block(g, seq.computed_len());
     wanted += to_come(g, blocks, held, seq.prompt_blocks);
   }
-  reserve(seq, std::clamp<std::int64_t>(wanted - seq.reserved, 0, freed));
+  reserve(seq, std::clamp<std::int64_t>(wanted - seq.reserved, 0, available(0)));
 }
 
 BlockRef Budget::allocate(CacheSequence& seq) {

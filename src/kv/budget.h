@@ -3,6 +3,10 @@
 // Admission reserves the blocks that a prompt will need, so that whoever was let in gets through its prompt without
 // waiting for others. A reservation is a number, not particular blocks.
 //
+// In a group with a window it counts on the blocks that the prompt will leave behind, those that others used at admission excepted.
+// Who takes a share of one later (a follower, a pin) pays nothing for it, and may hold it longer. Then a full pool can have no block
+// for a prompt in hand: extend() says OutOfBlocks, and somebody is preempted.
+//
 // Invariants:
 //  1. reserved() is the sum of all sequences' `reserved`.
 //  2. reserved() <= free + cached: a reserved block can always be had, if need be by eviction.
@@ -44,10 +48,10 @@ class Budget {
     reserve(seq, blocks);
     seq.spare += blocks;
   }
-  /// While a prompt is being prefilled, what its windows leave behind pays for what they will need, and for no more: a chunk
-  /// leaves all its blocks at once, perhaps with one left to come. `freed`: blocks that nobody uses any more.
+  /// While a prompt is being prefilled: what its windows will need next, as far as there is room. What they have left pays for it
+  /// unless others hold it still, and for no more: a chunk leaves all its blocks at once, perhaps with one left to come.
   /// REQUIRES: the windows have been moved up to computed_len.
-  void reserve_freed(CacheSequence& seq, std::int64_t freed);
+  void reserve_ahead(CacheSequence& seq);
   void give_back(CacheSequence& seq) {
     reserved_ -= seq.reserved;
     seq.reserved = 0;

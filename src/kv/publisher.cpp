@@ -64,17 +64,16 @@ void Publisher::publish_end(CacheSequence& seq) noexcept {
 }
 
 void Publisher::drop_passed_windows(CacheSequence& seq) {
-  std::int64_t freed = 0;
   for (int g = 1; g < config_.n_groups(); ++g) {
     const GroupSpec& group = config_.groups[g];
     BlockTable& table = seq.tables[g];
     // Backwards up to the first entry that was dropped before: O(blocks dropped).
     for (auto b = config_.first_kept_block(g, seq.computed_len()) - 1; b >= 0 && table[b] != kNullBlock; --b) {
       const bool keep_longer = pool_.in_tree(table[b]) && tree_.before_branch(table[b], group);
-      freed += table.drop(b, keep_longer ? Heat::kHot : Heat::kCold) ? 1 : 0;
+      table.drop(b, keep_longer ? Heat::kHot : Heat::kCold);
     }
   }
-  budget_.reserve_freed(seq, freed);
+  budget_.reserve_ahead(seq);
 }
 
 }  // namespace coppice::kv

@@ -27,6 +27,13 @@ class CacheWindowTest : public KvTest {
     }
     return sum;
   }
+  /// A step with the tokens of a prompt's block.
+  void feed_block(KvRig& rig, SeqId seq, const Tokens& prompt, int block) {
+    const auto tokens =
+        std::span(prompt).subspan(static_cast<std::size_t>(block * bs()), static_cast<std::size_t>(bs()));
+    ASSERT_TRUE(rig.extend(seq, tokens)) << rig.failure();
+    rig.run_step();
+  }
   /// The blocks of two groups with one window go together: the last eviction may take one more than are wanted.
   void expect_evictions(int wanted) {
     EXPECT_GE(stats().evictions, wanted);
@@ -192,15 +199,39 @@ TEST_P(CacheWindowTest, ALongPromptReservesWhatItHoldsAtOnce) {
   EXPECT_LT(rig.cache().blocks_needed(20 * bs(), 1), 20 * n_groups());
   const auto seq = rig.admit(prompt);
   ASSERT_TRUE(seq) << rig.failure();
-  for (int at = 0; at < 20; ++at) {
-    ASSERT_TRUE(rig.extend(
-        *seq, std::span(prompt).subspan(static_cast<std::size_t>(at * bs()), static_cast<std::size_t>(bs()))))
-        << rig.failure();
-    rig.run_step();
-  }
+  for (int at = 0; at < 20; ++at) feed_block(rig, *seq, prompt, at);
   EXPECT_EQ(rig.failure(), "");
   rig.drain();
   EXPECT_EQ(rig.failure(), "");
+}
+
+// A pin, or a sequence that stays, holds a window that a longer prompt stands on: when that prompt goes on, it gets nothing back.
+// In pools of all sizes: whoever is let in gets through.
+TEST_P(CacheWindowTest, AWindowThatOthersUsePaysForNothing) {
+  const Tokens common = words(100, 8 * bs()), prompt = common + words(900, 16 * bs());
+  kv::CacheConfig config = make_config(GetParam(), 30);
+  config.groups.resize(2);
+  config.groups[1].window *= 4;  // of more blocks than are reserved beside it
+  config.max_extend = bs();
+  for (const bool pinned : {false, true}) {
+    int admitted = 0, refused = 0;
+    for (config.num_blocks = 30; config.num_blocks < 60; ++config.num_blocks) {
+      KvRig rig(config);
+      const auto holder = rig.admit(common);
+      ASSERT_TRUE(holder);
+      for (int at = 0; at < 8; ++at) feed_block(rig, *holder, common, at);
+      if (pinned) {
+        ASSERT_TRUE(rig.pin({.prefix = common}));
+        rig.finish(*holder);
+      }
+      const auto seq = rig.admit(prompt);
+      ++(seq ? admitted : refused);
+      for (int at = 8; seq && at < 24; ++at) feed_block(rig, *seq, prompt, at);
+      ASSERT_EQ(rig.failure(), "") << config.num_blocks << " blocks, pinned: " << pinned;
+    }
+    EXPECT_GT(admitted, 0);
+    EXPECT_GT(refused, 0);
+  }
 }
 
 /// Chunks of two blocks, and of one and a half.

@@ -152,6 +152,7 @@ void KvRig::publish(SeqId seq, std::int32_t n) {
   story.published = full;
   if (config_.share) known_.add(story.ns, tokens.first(static_cast<std::size_t>(full)));
   check_published(seq, before, old_published);
+  note_left_to_others(seq, before);
   note_kept_state(seq, story);
   end();
 }

@@ -35,6 +35,7 @@ struct Story {
   bool broken = false;          ///< its step failed: nothing since the last publish can be read
   bool tail_forked = false;     ///< by a step that is not published
   int forks_left = 0;
+  std::int32_t left_to_others = 0;  ///< blocks that its windows left while others held them: they paid for no other
   kv::BlockId once_shared_tail = kv::kNullBlock;  ///< group 0's
   std::vector<RowWrite> writes;                   ///< of the step in hand
   std::vector<StateWork> state;                   ///< likewise; one, or none
@@ -165,6 +166,8 @@ class KvRig {
   void check_extended(kv::SeqId seq, const Tables& before, std::size_t old_copies, std::int32_t n_tokens);
   void check_out_of_blocks(kv::SeqId seq, const Tables& before, std::int32_t n_tokens, const kv::CacheStats& stats);
   void check_published(kv::SeqId seq, const Tables& before, std::int32_t old_published);
+  void note_left_to_others(kv::SeqId seq, const Tables& before);
+  bool is_held(kv::BlockId block) const;
   void verify_figures();
   void verify_sequence(kv::SeqId seq, const Story& story);
   void verify_reservation(kv::SeqId seq, const Story& story);
