@@ -104,6 +104,12 @@ struct Met {
   int stopped_after = 0;   ///< samples that met a stop string after a pause
   int several_pauses = 0;  ///< samples with more than one
   int in_grammar = 0;      ///< pauses of a sample that follows a grammar
+
+  bool enough(bool all) const {
+    constexpr int kLeast = kRounds / 4;
+    if (preemptions < kLeast || resumptions < kLeast || pauses < kLeast) return false;
+    return !all || (several_pauses > 0 && holding_back > 0 && in_grammar > 0 && stopped_after > 0);
+  }
 };
 
 /// Requests that run together in one pool.
@@ -308,7 +314,9 @@ using SamplerPreemption = PerGroups;
 TEST_P(SamplerPreemption, StreamsGoOnAsIfUndisturbed) {
   auto random = test::seeded_random();
   Met met;
-  for (int round = 0; round < kRounds && !HasFailure(); ++round) {
+  // Windows give room back, and a sanitizer's run is short: a seed may need more rounds until the pool was too small often enough.
+  const bool all = GetParam() == Groups::kFull && !test::kSanitized;
+  for (int round = 0; round < 20 * kRounds && !HasFailure() && (round < kRounds || !met.enough(all)); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     Round(GetParam(), random).run(met);
   }
@@ -317,14 +325,7 @@ TEST_P(SamplerPreemption, StreamsGoOnAsIfUndisturbed) {
             << " pauses, in " << met.holding_back << " of them text was held back, " << met.in_grammar
             << " in a grammar; " << met.several_pauses << " samples paused more than once, " << met.stopped_after
             << " stopped after a pause\n";
-  EXPECT_GE(met.preemptions, kRounds / 4);
-  EXPECT_GE(met.resumptions, kRounds / 4);
-  EXPECT_GE(met.pauses, kRounds / 4);
-  if (GetParam() != Groups::kFull || test::kSanitized) return;  // windows give room back: there are fewer pauses
-  EXPECT_GT(met.several_pauses, 0);
-  EXPECT_GT(met.holding_back, 0);
-  EXPECT_GT(met.in_grammar, 0);
-  EXPECT_GT(met.stopped_after, 0);
+  EXPECT_TRUE(met.enough(all));
 }
 
 COPPICE_FOR_ALL_GROUPS(SamplerPreemption);

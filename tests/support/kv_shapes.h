@@ -7,21 +7,9 @@
 #include <vector>
 
 #include "kv/cache.h"
+#include "support/sanitized.h"
 
 namespace coppice::test {
-
-/// Sanitizers make a test some fifteen times slower: long ones do less of the same then.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 enum class Groups { kFull, kFullAndSliding, kFullAndFiveSliding, kFullAndChunked, kFullAndRecurrent, kAllKinds };
 inline constexpr Groups kAllGroups[] = {Groups::kFull,           Groups::kFullAndSliding,   Groups::kFullAndFiveSliding,

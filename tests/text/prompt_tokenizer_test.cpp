@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "support/sanitized.h"
 #include "text/fixtures.h"
 
 namespace coppice::text {
@@ -14,6 +15,7 @@ namespace {
 
 using kv::Token;
 constexpr std::size_t kRoom = 1 << 20;
+constexpr int kRounds = test::kSanitized ? 3 : 20;
 
 std::string words(std::mt19937_64& random, std::size_t n) {
   std::string text;
@@ -65,7 +67,7 @@ TEST(PromptTokenizer, GivesTheVocabularysTokens) {
     PromptTokenizer tokenizer(vocabulary, kRoom);
     if (tokenizer.cuts()) cut.insert(file.stem());
     std::string text;
-    for (int round = 0; round < 20; ++round) {  // each prompt keeps some of the one before
+    for (int round = 0; round < kRounds; ++round) {  // each prompt keeps some of the one before
       text = text.substr(0, test::pick_below(random, text.size() + 1)) + random_text(random, 400);
       ASSERT_EQ(tokenizer.tokenize(text, ""), vocabulary->tokenize(text, true, true)) << text;
     }
@@ -92,7 +94,7 @@ std::string repeated(const std::string& part, std::size_t bytes) {
 
 /// What takes many bytes a token, and what takes many tokens; all of them can be cut, or none.
 std::vector<std::string> long_texts(std::mt19937_64& random) {
-  constexpr std::size_t kBytes = 30'000;
+  constexpr std::size_t kBytes = test::kSanitized ? 6'000 : 30'000;
   std::vector<std::string> texts = {words(random, 5'000), random_text(random, 6'000)};
   for (const char* part :
        {"a", " ", "=", "7", "\n", "ab", "你好", "é", "internationalization ", "<|im_end|>", "\xf0\x9f\x99\x82"})
