@@ -39,7 +39,7 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
       break;
   int n_blocks = tuning.n_tile_blocks > 0 ? tuning.n_tile_blocks : two ? 2 * n_multiprocessors : n_multiprocessors;
   n_blocks = std::min({n_blocks, (kHalf && !alone ? 2 : 1) * n_multiprocessors, grid.n_tiles * grid.n_stages});
-  grid.n_shared = grid.n_tiles % n_blocks;
+  grid.share(n_blocks);
   const int bytes = Form::bytes(launch.weight_slots, launch.row_slots);
   const LaunchShape shape = {.n_blocks = n_blocks,
                              .n_threads = kTileThreads,

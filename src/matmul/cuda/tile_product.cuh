@@ -14,7 +14,7 @@
 #include "cuda/group_product.cuh"
 #include "cuda/launch.cuh"
 #include "matmul/cuda/quant_product.h"
-#include "matmul/cuda/tile_walk.cuh"
+#include "matmul/cuda/tile_walk.h"
 #include "matmul/cuda/tile_weights.cuh"
 
 namespace coppice::matmul::cuda {
@@ -222,10 +222,8 @@ struct TileMultiplier {
   }
   /// Adds what other blocks have of a tile, in their order.
   __device__ __forceinline__ void add_parts(const Segment& s) {
-    const int end = (s.tile + 1) * launch.grid.n_stages, n_blocks = static_cast<int>(gridDim.x);
     const int first = static_cast<int>(blockIdx.x) + 1;
-    int last = first;
-    while (launch.grid.first_of(last + 1, n_blocks) < end) ++last;
+    const int last = launch.grid.last_with(s.tile, first, static_cast<int>(gridDim.x));
     for (int block = first + static_cast<int>(threadIdx.x); block <= last; block += 128 * kTileGroups) {
       std::uint32_t ready = 0;
       while (ready == 0)

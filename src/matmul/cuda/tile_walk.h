@@ -1,9 +1,11 @@
 // Which part of a product each thread block computes. A tile is 128 outputs x some rows; its stages are slices of its inputs. Whole tiles
 // go to the blocks in turn; those that would make the last round uneven come first, and their stages are shared out evenly
 // ("stream-K"; Osama et al. 2023): a block gets a run of them, across tiles, so of a tile that several share, the block with the first
-// stages finishes its run with it, while the others begin theirs with it.
+// stages finishes its run with it, while the others begin theirs with it. The first waits for the others' parts, so each must have some: no
+// run is empty. Knows no CUDA.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace coppice::matmul::cuda {
@@ -14,9 +16,20 @@ struct TileGrid {
   int n_shared;     ///< tiles 0 .. n_shared - 1 are shared out by stages
   int n_tiles;
 
+  /// Sets n_shared. Where the uneven tiles have fewer stages than there are blocks, a whole round is shared out with them.
+  /// REQUIRES: n_blocks <= n_tiles * n_stages.
+  constexpr void share(int n_blocks) {
+    n_shared = n_tiles % n_blocks;
+    if (n_shared > 0 && n_shared < n_tiles && n_shared * n_stages < n_blocks) n_shared += n_blocks;
+  }
   /// The first of the shared stages that are block b's; those of tile t are from t * n_stages on.
-  __host__ __device__ int first_of(int b, int n_blocks) const {
+  constexpr int first_of(int b, int n_blocks) const {
     return static_cast<int>(static_cast<std::int64_t>(n_shared) * n_stages * b / n_blocks);
+  }
+  /// The last block that has stages of a shared tile. REQUIRES: `block` has some.
+  constexpr int last_with(int tile, int block, int n_blocks) const {
+    while (first_of(block + 1, n_blocks) < (tile + 1) * n_stages) ++block;
+    return block;
   }
 };
 
@@ -31,18 +44,18 @@ struct TileWalk {
   int at, end;  ///< in the shared stages
   int whole;    ///< the next whole tile
 
-  __device__ TileWalk(const TileGrid& of, int block, int blocks)
+  constexpr TileWalk(const TileGrid& of, int block, int blocks)
       : grid(of),
         n_blocks(blocks),
         at(of.first_of(block, blocks)),
         end(of.first_of(block + 1, blocks)),
         whole(of.n_shared + block) {}
 
-  __device__ bool next(Segment& s) {
+  constexpr bool next(Segment& s) {
     if (at < end) {
       s.tile = at / grid.n_stages;
       s.first = at - s.tile * grid.n_stages;
-      s.end = min(grid.n_stages, s.first + end - at);
+      s.end = std::min(grid.n_stages, s.first + end - at);
       at += s.end - s.first;
       return true;
     }
