@@ -27,7 +27,7 @@ class DrainTest : public ServerTest {};
 
 TEST_F(DrainTest, DrainLetsStreamsEnd) {
   auto c = config();
-  c.drain_seconds = 10;
+  c.drain_seconds = 100;
   FakeModel& model = start({}, c);
   auto reader = client(), idle = client(), early = client(), fresh = client();
   EXPECT_EQ(idle->get("/health").status, 200);
@@ -82,7 +82,7 @@ TEST_F(DrainTest, DrainCancelsWhatTakesTooLong) {
 /// Who has sent half a request gets a moment for the rest: a silent client must not hold the end.
 TEST_F(DrainTest, DrainDoesNotWaitForHalfARequest) {
   auto c = config();
-  c.drain_seconds = 30;
+  c.drain_seconds = 300;
   FakeModel& model = start({}, c);
   auto half = client(), slow = client();
   half->send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{");
@@ -95,14 +95,15 @@ TEST_F(DrainTest, DrainDoesNotWaitForHalfARequest) {
   EXPECT_EQ(slow->receive().status, 503);
   EXPECT_EQ(half->receive().status, 503);
   server_->join();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(100));
   EXPECT_EQ(model.submitted(), 0U);
 }
 
 /// While others are waited for, too, and wherever it stopped.
 TEST_F(DrainTest, HalfARequestHasOneMomentForAllOfItsRest) {
   auto c = config();
-  c.drain_seconds = 30;
+  c.drain_seconds = 300;
+  c.http.last_request_seconds = 2;
   FakeModel& model = start({}, c);
   auto reader = client();
   const auto id = begin(*reader, model);
@@ -135,7 +136,7 @@ TEST_F(DrainTest, HalfARequestHasOneMomentForAllOfItsRest) {
     if (half.after.starts_with(asking)) half.client->read_until("100 Continue\r\n\r\n");
     EXPECT_EQ(half.client->receive().status, 503);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(100));
   model.emit({last(id, "end", Finish::kStop, {})});
   EXPECT_NE(reader->read_until("0\r\n\r\n").find("[DONE]"), std::string::npos);
 }
@@ -273,7 +274,7 @@ TEST_F(DrainTest, ModelWhoseThreadHasLeftItIsNotWaitedFor) {
 /// Nor are those who wait for its answers: nothing more will come.
 TEST_F(DrainTest, ModelWhoseThreadHasLeftItEndsItsStreamsAtOnce) {
   auto c = config();
-  c.drain_seconds = 60;
+  c.drain_seconds = 300;
   FakeModel& model = start({}, c);
   auto reader = client(), waiting = client();
   begin(*reader, model);
@@ -285,7 +286,7 @@ TEST_F(DrainTest, ModelWhoseThreadHasLeftItEndsItsStreamsAtOnce) {
   EXPECT_NE(reader->read_until("0\r\n\r\n").find("shutting down"), std::string::npos);
   EXPECT_EQ(waiting->receive().status, 503);
   server_->join();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(100));
 }
 
 TEST_F(DrainTest, ModelThatComesTooLateIsStopped) {

@@ -12,12 +12,13 @@
 
 #include "server/engine_on_fakes.h"
 #include "server/fixture.h"
+#include "support/longest_wait.h"
 
 namespace coppice::testing {
 
-/// For ten seconds at most.
+/// For a minute at most.
 inline void wait_for(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + kLongestWait;
   while (!condition() && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }

@@ -1,8 +1,9 @@
 #include "server/fake_model.h"
 
-#include <chrono>
 #include <stdexcept>
 #include <utility>
+
+#include "support/longest_wait.h"
 
 namespace coppice::testing {
 
@@ -148,7 +149,7 @@ void FakeModel::stop() {
 
 bool FakeModel::wait(auto condition) const {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::seconds(10), condition);
+  return changed_.wait_for(lock, kLongestWait, condition);
 }
 
 engine::RequestId FakeModel::wait_submitted(std::size_t nth) {

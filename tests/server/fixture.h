@@ -6,12 +6,15 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "server/fake_model.h"
 #include "server/http_client.h"
 #include "server/server.h"
+#include "support/longest_wait.h"
 
 namespace coppice::testing {
 
@@ -71,9 +74,9 @@ class ServerTest : public ::testing::Test {
     return post("/v1/completions", R"({"prompt": "hi")" + more + "}");
   }
 
-  /// Until /metrics has this line, for ten seconds at most.
+  /// Until /metrics has this line, for a minute at most.
   void wait_for_figure(const std::string& line) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto end = std::chrono::steady_clock::now() + kLongestWait;
     std::string metrics;
     do {
       metrics = get("/metrics").body;
@@ -82,9 +85,9 @@ class ServerTest : public ::testing::Test {
     FAIL() << "no '" << line << "' in " << metrics;
   }
 
-  /// Only the asking connection is left, and no body.
+  /// Only the asking connection is left, and no body; within a minute.
   void expect_deserted() {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto end = std::chrono::steady_clock::now() + kLongestWait;
     std::string metrics;
     do {
       metrics = get("/metrics").body;
@@ -92,10 +95,23 @@ class ServerTest : public ::testing::Test {
     EXPECT_TRUE(deserted(metrics)) << metrics;
   }
 
+  /// Sends next() every 20 ms, until the server closes, as it must.
+  template <class Next>
+  static void expect_cut_off(HttpClient& slow, Next&& next) {
+    const auto end = std::chrono::steady_clock::now() + kLongestWait;
+    try {
+      while (std::chrono::steady_clock::now() < end) {
+        slow.send(next());
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      ADD_FAILURE() << "nobody closed";
+    } catch (const std::runtime_error&) {
+    }
+  }
+
   std::unique_ptr<server::Server> server_;
   std::shared_ptr<FakeModel> model_;
 
- private:
   static bool deserted(const std::string& metrics) {
     return metrics.find("\ncoppice_connections 1\n") != std::string::npos &&
            metrics.find("\ncoppice_http_body_bytes 0\n") != std::string::npos;

@@ -13,12 +13,13 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
+
+#include "support/longest_wait.h"
 
 namespace coppice::testing {
 
 namespace {
-
-constexpr int kTimeoutSeconds = 60;  // only a hang may meet it, no busy machine
 
 [[noreturn]] void fail(const char* what) {
   throw std::runtime_error(fmt::format("{}: {}", what, std::strerror(errno)));
@@ -52,7 +53,7 @@ std::vector<std::string> HttpAnswer::events() const {
 
 HttpClient::HttpClient(std::uint16_t port, int receive_buffer) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   if (fd_ < 0) fail("socket");
-  const timeval timeout{kTimeoutSeconds, 0};
+  const timeval timeout{kLongestWait.count(), 0};
   ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   if (receive_buffer > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
@@ -107,6 +108,13 @@ std::string HttpClient::read_some(std::size_t most) {
   if (n < 0 && errno == ECONNRESET) return "";
   if (n < 0) fail("recv");
   return {chunk.data(), static_cast<std::size_t>(n)};
+}
+
+std::string HttpClient::read_ready(std::size_t most) {
+  std::string bytes(most, 0);
+  const ssize_t n = ::recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  return bytes;
 }
 
 std::string HttpClient::read_until(std::string_view text) {

@@ -42,6 +42,7 @@ class HttpClient {
   void send(std::string_view bytes);
   HttpAnswer receive(bool head_only = false);          ///< one response
   std::string read_some(std::size_t most = SIZE_MAX);  ///< bytes; "": the server closed
+  std::string read_ready(std::size_t most);            ///< what is there now; "": nothing, or the server closed
   std::string read_until(std::string_view text);       ///< what came so far, `text` included
   bool closed();                                       ///< waits: does the server close, sending nothing more?
   void close();                                        ///< vanish

@@ -76,10 +76,10 @@ class QueueTest : public EngineServerTest {
 };
 
 TEST_F(QueueTest, BeyondItIsA429) {
-  start_engine({.max_batch = 1, .context_length = 2000, .max_waiting = 3}, [](FakeExecutor& executor) {
+  start_engine({.max_batch = 1, .context_length = 31'000, .max_waiting = 3}, [](FakeExecutor& executor) {
     executor.during_forward([] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
   });
-  auto running = sent(body(1, 1900));
+  auto running = sent(body(1, 30'000));
   wait_for([&] { return model_->snapshot().running_requests == 1; });
   auto second = sent(body(2)), third = sent(body(3));
   wait_for_waiting(2);

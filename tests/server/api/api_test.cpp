@@ -339,7 +339,7 @@ TEST_F(ApiTest, SlowChatTemplateHoldsUpNobodyElse) {
   start(words({"x"}), config(), [&] {
     std::call_once(once, [&] {
       begun.set_value();
-      release.get_future().wait_for(std::chrono::seconds(20));
+      release.get_future().wait_for(kLongestWait);
     });
   });
   auto waiting = client();

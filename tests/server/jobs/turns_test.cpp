@@ -28,7 +28,7 @@ class TurnsTest : public ServerTest {
     model_->facts_.context_length = 100'000;
     model_->on_text_ = [this] {
       ++texts_;
-      std::call_once(once_, [this] { released_.get_future().wait_for(std::chrono::seconds(20)); });
+      std::call_once(once_, [this] { released_.get_future().wait_for(kLongestWait); });
     };
     server_->ready(model_);
     while (get("/health").status != 200) {
@@ -47,13 +47,7 @@ class TurnsTest : public ServerTest {
   }
   /// Until so many wait for the worker, or are on it.
   void wait_for_preparing(std::size_t n) {
-    const std::string line = fmt::format("\ncoppice_num_requests_preparing {}\n", n);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    std::string metrics;
-    do {
-      metrics = get("/metrics").body;
-    } while (metrics.find(line) == std::string::npos && std::chrono::steady_clock::now() < end);
-    ASSERT_NE(metrics.find(line), std::string::npos) << metrics;
+    ASSERT_NO_FATAL_FAILURE(wait_for_figure(fmt::format("coppice_num_requests_preparing {}", n)));
   }
   void expect_all_answered() {
     for (auto& c : clients_) EXPECT_EQ(c->receive().status, 200);
