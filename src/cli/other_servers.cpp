@@ -34,7 +34,7 @@ constexpr Otherwise kOtherwise[] = {
     {" --allowed-origins ", "--cors takes the origins, separated by commas"},
     {" -to --timeout ", "--request-seconds, --idle-seconds and --write-seconds"},
     {" --no-jinja --skip-chat-parsing ", "chat templates are always read as Jinja"},
-    {" --no-slots --no-metrics ", "these paths are always there; --api-keys guards them"},
+    {" --no-metrics ", "/metrics is always there; --api-keys guards it"},
     {" --presence-penalty --frequency-penalty ", "requests say these"},
     {" --log-disable -lv --verbosity --log-verbosity --uvicorn-log-level ", "--log-level says what is logged"},
     {" --ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile ", "use a proxy with TLS"},

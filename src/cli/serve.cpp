@@ -215,6 +215,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
                                  .max_waiting = o.engine.max_waiting,
                                  .share = o.share == "on",
                                  .chat_template = opened.chat_template->source(),
+                                 .continues_assistant = o.continues_assistant,
                                  .bos = opened.vocabulary->bos(),
                                  .eos = opened.vocabulary->eos()};
   server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine));

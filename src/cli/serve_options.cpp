@@ -82,6 +82,11 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_flag("--prefill-assistant", o.continues_assistant,
+                "A chat's last message goes on if it is the assistant's, unless the request says what it wants")
+      ->envname("LLAMA_ARG_PREFILL_ASSISTANT")
+      ->group(group);
+  command
       .add_option("--pooling", o.pooling,
                   "What an embedding is made from: the last token's hidden state, or the mean of all tokens' (default: "
                   "what the file says, else last)")
@@ -236,6 +241,9 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       .add_flag(
           "--no-page,--no-ui,--no-webui", [&s](std::int64_t) { s.api.serves_page = false; }, "Leave out the page at /")
       ->group(group);
+  command.add_flag(
+             "--no-slots", [&s](std::int64_t) { s.api.serves_slots = false; }, "Leave out what /slots tells")
+      ->group(group);
   command.add_option("--isolate", o.isolate, "keys: requests share cached prefixes with those of the same key only")
       ->check(CLI::IsMember({"none", "keys"}))
       ->capture_default_str()
@@ -336,7 +344,8 @@ void add_needless_flags(CLI::App& command) {
   const std::string why = "Taken, and without effect: so it is here anyway";
   command
       .add_flag(
-          "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--cache-prompt,--ui,--webui,"
+          "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--no-prefill-assistant,--"
+          "cache-prompt,--ui,--webui,"
           "--offline,--enable-prefix-caching,--enable-chunked-prefill,--enable-auto-tool-choice,"
           "--enable-prompt-tokens-details,--trust-remote-code,--enforce-eager,--disable-log-requests,--disable-log-"
           "stats",

@@ -21,6 +21,7 @@ struct ServeOptions {
   std::string chat_template;
   std::string chat_variables;  ///< JSON; empty: none
   std::string reasoning = "auto";
+  bool continues_assistant = false;
   std::string pooling;  ///< empty: the file's
   std::string share = "on";
   std::string isolate = "none";

@@ -182,7 +182,7 @@ TAKEN = """-a name; --alias name; --served-model-name name; -c 512; --ctx-size 5
 --port 8000; --api-key secret; --cors-origins *; --no-ui; --no-webui; --temp 0.5; --temperature 0.5; --top-k 40; --top-p 0.9; --min-p 0.1;
 --repeat-penalty 1.1; -s 1; --seed -1; -n 9; --predict 9; --n-predict -1; --sse-ping-interval 30; --sse-ping-interval -1; -rea off;
 --reasoning auto; --reasoning-format deepseek; --reasoning-parser qwen3; --tool-call-parser hermes; --pooling mean; -v; --verbose;
---chat-template-kwargs {}; --default-chat-template-kwargs {}; --jinja; --metrics; --slots; -cb; --cont-batching; -kvu; -fa on;
+--chat-template-kwargs {}; --default-chat-template-kwargs {}; --jinja; --metrics; --slots; --no-slots; --prefill-assistant; --no-prefill-assistant; -cb; --cont-batching; -kvu; -fa on;
 --flash-attn auto; --enable-prefix-caching; --enable-chunked-prefill; --enable-auto-tool-choice; --trust-remote-code; -tp 1;
 --tensor-parallel-size 1; --dtype auto; --enforce-eager; --disable-log-requests; --cache-prompt; --offline"""
 
@@ -197,7 +197,7 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --cache-type-v=q8_0: --kv-format; --kv-cache-dtype fp8: --kv-format; -ub 512: --step-tokens; -tb 4: --threads; -cram 512: --kv-bytes;
 --gpu-memory-utilization 0.9: --kv-bytes; -hf user/model: coppice models; --model-url http://a/b: coppice models;
 --no-cache-prompt: --share off; --no-enable-prefix-caching: --share off; --allowed-origins ["*"]: --cors; -to 600: --request-seconds;
---no-jinja: Jinja; --no-slots: always; --verbosity 3: --log-level; --log-disable: --log-level; --ssl-cert-file a: proxy; --lora a: adapters;
+--no-jinja: Jinja; --no-metrics: always; --verbosity 3: --log-level; --log-disable: --log-level; --ssl-cert-file a: proxy; --lora a: adapters;
 --enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj a: images; --reranking: rank; --models-dir a: one model;
 --context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
 --reasoning-format none: none not in; -nocb: no such option; -sps 0.5: no such option; --mirostat 2: --mirostat"""
@@ -212,7 +212,7 @@ def test_options_that_do_not_are_refused_and_the_error_helps(case):
 
 @pytest.mark.parametrize("variable", ["CTX_SIZE", "THREADS", "N_PARALLEL", "BATCH", "PORT", "TEMPERATURE", "TOP_K", "TOP_P", "MIN_P",
                                       "REPEAT_PENALTY", "N_PREDICT", "SSE_PING_INTERVAL", "REASONING", "POOLING", "API_KEY_FILE",
-                                      "CHAT_TEMPLATE_FILE"])
+                                      "CHAT_TEMPLATE_FILE", "PREFILL_ASSISTANT"])
 def test_variables_are_read_and_checked(variable):
     status, said = refusal(**{"LLAMA_ARG_" + variable: "nonsense"})
     assert status == 2 and "nonsense" in said, said

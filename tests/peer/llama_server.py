@@ -12,8 +12,8 @@ import tempfile
 # What is the same here, or what coppice does anyway.
 SAME = {"--port", "--host", "--temp", "--seed", "--threads", "--batch-size", "--alias", "--api-key", "--cors-origins",
         "--chat-template-file"}
-SAME_FLAGS = {"--verbose", "--no-ui"}
-NEEDLESS = {"--offline", "--cont-batching", "--metrics", "--slots", "--no-slots", "--jinja", "--no-jinja", "--swa-full",
+SAME_FLAGS = {"--verbose", "--no-ui", "--slots", "--no-slots"}
+NEEDLESS = {"--offline", "--cont-batching", "--metrics", "--jinja", "--no-jinja", "--swa-full",
             "--embedding", "--no-mmproj", "--no-models-autoload", "--backend_sampling", "--no-cache-idle-slots"}
 NEEDLESS_WITH_VALUE = {"--ubatch-size", "--n-gpu-layers", "-ctk", "-ctv", "-fa", "--cache-ram", "--reasoning-format",
                        "--tags", "--models-max"}
@@ -105,8 +105,9 @@ def translate(arguments: list[str]) -> list[str]:
         refuse("router")
     if context:  # llama-server divides it among its slots
         out += ["--ctx", str(context if unified else context // parallel)]
-    if not cors:  # llama-server's default
+    if not cors:  # llama-server's default, as the next
         out += ["--cors-origins", "*"]
+    out += ["--prefill-assistant"]
     if "--threads" not in out:  # so that a test takes as long on a busy machine
         out += ["--threads", "1"]
     # Its tests name models that no server has, and llama-server doesn't look.

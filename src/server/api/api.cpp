@@ -241,6 +241,7 @@ asio::awaitable<void> Api::props(HttpRequest&, ReplyWriter& out) {
 }
 
 asio::awaitable<void> Api::slots(HttpRequest&, ReplyWriter& out) {
+  if (!config_.serves_slots) throw RequestError(501, "This server's operator has switched /slots off.", "", "no_slots");
   const Model& model = ready_model();
   co_await out.send({.body = slots_json(model.facts(), model.snapshot())});
 }

@@ -21,7 +21,7 @@ std::string chat_prompt(const Model& model, const JsonFields& f) {
   if (field == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
   refuse_unbuilt_fields(f);
   std::vector<Message> messages = parse_messages(*field);
-  const text::TurnEnd end = parse_turn_end(f, messages);
+  const text::TurnEnd end = parse_turn_end(f, messages, model.facts().continues_assistant);
   return chat_text(model, std::move(messages), end, parse_tools(f), "messages").prompt;
 }
 

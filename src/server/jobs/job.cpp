@@ -164,6 +164,10 @@ void Job::add_piece(int choice, sampling::Piece&& piece) {
     if (piece.token >= 0) silent_[choice].push_back(piece.token);
     return;
   }
+  // llama-server's clients read the first entry of an event: with log-probabilities, steps don't share one.
+  if (const auto it = pending_of_.find(choice);
+      it != pending_of_.end() && !piece.logprobs.empty() && !pending_[it->second].logprobs.empty())
+    pending_of_.erase(it);
   Delta& delta = pending(choice);
   if (const auto silent = silent_.find(choice); silent != silent_.end()) {
     delta.tokens.insert(delta.tokens.end(), silent->second.begin(), silent->second.end());

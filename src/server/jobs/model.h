@@ -39,6 +39,7 @@ struct ModelFacts {
   std::size_t max_waiting = 4096;                    ///< requests
   bool share = true;
   std::string chat_template;          ///< its source
+  bool continues_assistant = false;   ///< chats whose last message is the assistant's, unless they say what they want
   std::vector<kv::Token> end_tokens;  ///< each ends an answer
   std::string bos, eos;               ///< texts of the first and the last token; empty: none
 };

@@ -70,6 +70,13 @@ TEST_F(RoutesTest, SlotsAreRunningSequences) {
   }
 }
 
+TEST_F(RoutesTest, SlotsCanBeSwitchedOff) {
+  server::ServerConfig c = config();
+  c.api.serves_slots = false;
+  start({}, c);
+  EXPECT_EQ(get("/slots").status, 501);
+}
+
 TEST_F(RoutesTest, TemplatesAreAppliedAndCounted) {
   start();
   EXPECT_EQ(post("/apply-template", kMessages + "}").json()["prompt"], "user: hi\nassistant: ");

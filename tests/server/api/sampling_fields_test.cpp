@@ -39,6 +39,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{LAST_USER R"("continue_final_message":true})", "continue_final_message"},       //
         BadField{LAST_ASSISTANT R"("continue_final_message":true,"add_generation_prompt":true})",
                  "continue_final_message"},
+        BadField{
+            R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[{"id":"a","type":"function",)"
+            R"("function":{"name":"f","arguments":"{}"}}]}],"continue_final_message":true})",
+            "continue_final_message"},
+        BadField{
+            R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning_content":"c"}],)"
+            R"("continue_final_message":true})",
+            "continue_final_message"},
         BadField{R"({"messages":[{"role":"assistant","content":"ho"}],"continue_final_message":true})",
                  "continue_final_message"},
         BadField{"{" MESSAGES R"(,"echo":true})", "echo", "unsupported_parameter"},                              //
@@ -135,6 +143,24 @@ TEST(SamplingFields, TheTurnEndsAsItIsTold) {
   EXPECT_EQ(end(LAST_ASSISTANT R"("continue_final_message":true,"add_generation_prompt":false})"),
             text::TurnEnd::kContinue);
   EXPECT_EQ(end(LAST_ASSISTANT R"("continue_final_message":true})"), text::TurnEnd::kContinue);
+  EXPECT_EQ(end(LAST_ASSISTANT R"("n":1})"), text::TurnEnd::kOpenTurn);
+}
+
+TEST(SamplingFields, TheOperatorMayLetTheAssistantsLastMessageGoOn) {
+  RequestLimits limits = kLimits;
+  limits.continues_assistant = true;
+  const auto end = [&](const char* body) {
+    return parse_openai_request(Endpoint::kChat, parse_body(body), limits).turn_end;
+  };
+  EXPECT_EQ(end(LAST_ASSISTANT R"("n":1})"), text::TurnEnd::kContinue);
+  EXPECT_EQ(end(LAST_USER R"("n":1})"), text::TurnEnd::kOpenTurn);
+  EXPECT_EQ(end(LAST_ASSISTANT R"("continue_final_message":false})"), text::TurnEnd::kOpenTurn);
+  EXPECT_EQ(end(LAST_ASSISTANT R"("add_generation_prompt":true})"), text::TurnEnd::kOpenTurn);
+  EXPECT_EQ(end(LAST_ASSISTANT R"("add_generation_prompt":false})"), text::TurnEnd::kClosed);
+  const char* two = R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+                    R"({"role":"assistant","content":"c"}])";
+  EXPECT_EQ(end((std::string(two) + R"(,"continue_final_message":false})").c_str()), text::TurnEnd::kOpenTurn);
+  EXPECT_THROW(end((std::string(two) + "}").c_str()), RequestError);
 }
 
 TEST(SamplingFields, TheOperatorsDefaultsHoldForWhoSaysNothing) {

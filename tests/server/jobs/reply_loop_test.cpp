@@ -104,6 +104,19 @@ TEST_F(ReplyTest, PendingLogprobsCountToo) {
   EXPECT_EQ(job_.error()->code(), "slow_reader");
 }
 
+/// A slow reader gets the text of several steps in one event, but no two tokens' log-probabilities.
+TEST_F(ReplyTest, StepsWithLogprobsDoNotShareAnEvent) {
+  for (const char* text : {"a", "b", "c"}) {
+    engine::Event event = piece(kId, text);
+    event.piece.logprobs.resize(1);
+    job_.on_event(std::move(event));
+  }
+  job_.on_event(piece(kId, "d"));
+  job_.on_event(last(kId, "e", Finish::kStop, {}));
+  run();
+  EXPECT_TRUE(wrote("\"a\"") && wrote("\"b\"") && wrote("\"cde\"")) << writer_.text;
+}
+
 /// Text may be held back: half a character, or what may be a stop string's beginning.
 TEST_F(ReplyTest, TheFirstTokenCountsWhetherItShowsOrNot) {
   job_.on_event(piece(kId, ""));

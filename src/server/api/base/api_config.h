@@ -58,6 +58,7 @@ struct ApiConfig {
   bool keeps_billing = false;         ///< see parse_anthropic_request()
   std::string cors_origins;           ///< see Cors
   bool serves_page = true;            ///< the page at "/" and its files
+  bool serves_slots = true;           ///< /slots
   GenerationDefaults defaults;        ///< for requests that don't say
   std::string model_path;             ///< as the operator wrote it
   std::string version = "0";          ///< of this server

@@ -43,7 +43,8 @@ struct RequestLimits {
   int max_choices = 32;  ///< of `n`: the samples of one prompt run together
   int max_prompts = kMaxPrompts;
   GenerationDefaults defaults;
-  std::string_view tenant;  ///< HttpRequest's: whose request it is
+  bool continues_assistant = false;  ///< ModelFacts'
+  std::string_view tenant;           ///< HttpRequest's: whose request it is
 };
 
 /// More prompts than can wait and run could never all be let in, however often they are sent. `most`: of the API.
@@ -55,7 +56,8 @@ inline RequestLimits request_limits(const ModelFacts& facts, int most = kMaxProm
           .n_embd = facts.n_embd,
           .max_choices = facts.max_batch,
           .max_prompts = std::min(waiting + facts.max_batch, most),
-          .defaults = defaults};
+          .defaults = defaults,
+          .continues_assistant = facts.continues_assistant};
 }
 
 /// What an answer is made of besides its deltas.

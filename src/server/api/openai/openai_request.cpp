@@ -80,11 +80,11 @@ void parse_completion_input(const JsonFields& f, const RequestLimits& limits, Ge
   r.add_special = f.boolean("add_special_tokens").value_or(true);
 }
 
-void parse_chat_input(const JsonFields& f, GenerationRequest& r) {
+void parse_chat_input(const JsonFields& f, const RequestLimits& limits, GenerationRequest& r) {
   const Json* messages = f.find("messages");
   if (messages == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
   r.messages = parse_messages(*messages);
-  r.turn_end = parse_turn_end(f, r.messages);
+  r.turn_end = parse_turn_end(f, r.messages, limits.continues_assistant);
   r.tools = parse_tools(f);
   if (r.turn_end == text::TurnEnd::kContinue && r.tools != Tools())
     throw RequestError::unsupported("continue_final_message", "not supported together with tools");
@@ -151,16 +151,20 @@ std::vector<Message> parse_messages(const Json& messages) {
   return result;
 }
 
-text::TurnEnd parse_turn_end(const JsonFields& f, std::span<const Message> messages) {
+text::TurnEnd parse_turn_end(const JsonFields& f, std::span<const Message> messages, bool continues) {
   const auto open = f.boolean("add_generation_prompt");
-  if (!f.boolean("continue_final_message").value_or(false))
+  const auto asked = f.boolean("continue_final_message");
+  const Message& last = messages.back();
+  if (!asked.value_or(continues && !open && last.role == "assistant"))
     return open.value_or(true) ? text::TurnEnd::kOpenTurn : text::TurnEnd::kClosed;
-  if (open.value_or(false))
-    throw RequestError::bad_field("continue_final_message", "and 'add_generation_prompt' exclude each other");
-  if (messages.back().role != "assistant")
-    throw RequestError::bad_field("continue_final_message", "needs a last message of the role \"assistant\"");
-  if (messages.size() < 2)
-    throw RequestError::bad_field("continue_final_message", "needs a message before the one that it continues");
+  const char* field = asked ? "continue_final_message" : "messages";
+  if (open.value_or(false)) throw RequestError::bad_field(field, "and 'add_generation_prompt' exclude each other");
+  if (last.role != "assistant") throw RequestError::bad_field(field, "needs a last message of the role \"assistant\"");
+  if (messages.size() < 2) throw RequestError::bad_field(field, "needs a message before the one that goes on");
+  if (!last.calls.empty() || !last.reasoning.empty())
+    throw RequestError::bad_field(field, "a message that goes on may hold only text");
+  if (!asked && messages[messages.size() - 2].role == "assistant")
+    throw RequestError::bad_field(field, "two messages of the assistant at the end: it is open which of them goes on");
   return text::TurnEnd::kContinue;
 }
 
@@ -174,7 +178,7 @@ GenerationRequest parse_openai_request(Endpoint endpoint, const JsonObject& body
   r.sampling.logprobs = parse_logprobs(f, endpoint);
   r.grammar = parse_structured_output(f);
   if (endpoint == Endpoint::kChat) {
-    parse_chat_input(f, r);
+    parse_chat_input(f, limits, r);
   } else {
     parse_completion_input(f, limits, r);
   }

@@ -28,7 +28,8 @@ void refuse_unbuilt_fields(const JsonFields& f);
 std::vector<Message> parse_messages(const Json& messages);
 /// A message's "content": a text, or a list of parts that are text. Throws RequestError that names `path`.
 std::vector<ContentPart> parse_content(const Json& content, const std::string& path);
-/// "add_generation_prompt" and "continue_final_message". Throws RequestError. REQUIRES: parse_messages() made them.
-text::TurnEnd parse_turn_end(const JsonFields& f, std::span<const Message> messages);
+/// "add_generation_prompt" and "continue_final_message"; `continues`: an assistant's last message goes on if the request has neither.
+/// Throws RequestError. REQUIRES: parse_messages() made them.
+text::TurnEnd parse_turn_end(const JsonFields& f, std::span<const Message> messages, bool continues);
 
 }  // namespace coppice::server
