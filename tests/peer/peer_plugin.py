@@ -30,22 +30,6 @@ utils.match_regex = lambda regex, text: isinstance(text, str)
 utils.ServerPreset.load_all = staticmethod(lambda: None)
 
 
-def without_an_end(send):
-    """Their model goes on and on; SmolLM2 may end an answer at once. So it may not, where the test has no opinion of that."""
-
-    def ask(server, method, path, data=None, *more, **named):
-        if method == "POST" and path == "/completion" and isinstance(data, dict) and not data.keys() & {"grammar", "json_schema"}:
-            data = {"ignore_eos": True, **data}
-        return send(server, method, path, data, *more, **named)
-
-    return ask
-
-
-if os.environ.get("PEER_ENDLESS", "1") == "1":
-    for name in ("make_request", "make_stream_request"):
-        setattr(utils.ServerProcess, name, without_an_end(getattr(utils.ServerProcess, name)))
-
-
 def pytest_collection_modifyitems(items):
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
