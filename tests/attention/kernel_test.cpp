@@ -11,6 +11,7 @@
 #include "attention/cpu/kv_codec.h"
 #include "attention/cpu/tree_attention.h"
 #include "attention/reference.h"
+#include "support/sanitized.h"
 #include "support/simd_targets.h"
 
 namespace coppice {
@@ -29,7 +30,7 @@ using test::kTolerance;
 TEST(KernelOnEachTarget, RandomTrees) {
   const std::uint64_t seed = test::test_seed();
   std::mt19937_64 random(seed);
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < (test::kThreadSanitizer ? 15 : 60); ++i) {
     test::RandomShape shape{.max_length = 250};
     shape.sliding = i % 3 == 0;
     AttentionCase c = test::random_case(shape, random);
@@ -50,6 +51,7 @@ TEST(KernelOnEachTarget, RandomTrees) {
 }
 
 TEST(KernelOnEachTarget, HeadSizesAndGroupings) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << "it has one worker";
   for (const int dim : {64, 80, 96, 128, 256, 512}) {
     for (const auto& [n_head, n_kv_head] : {std::pair(1, 1), {9, 3}, {8, 1}, {7, 1}, {16, 2}, {12, 12}}) {
       // Lone rows, and a prefix under more queries than a vector has lanes.
