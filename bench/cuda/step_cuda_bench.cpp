@@ -131,8 +131,13 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
   const StepScratch& scratch = step.scratch;
   std::printf(" ");
   time("norm", [&](const DecoderLayer& l, cudaStream_t stream) {
-    return launch(AddNorm{kShape.n_embd, n_rows, scratch.residual, scratch.product, nullptr, l.ff_norm, kShape.eps,
-                          scratch.normed},
+    return launch(AddNorm{.n = kShape.n_embd,
+                          .n_rows = n_rows,
+                          .residual = scratch.residual,
+                          .plus = scratch.product,
+                          .norm = l.ff_norm,
+                          .eps = kShape.eps,
+                          .out = scratch.normed},
                   stream);
   });
   time("rows", [&](const DecoderLayer& l, cudaStream_t stream) {

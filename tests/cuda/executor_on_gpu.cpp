@@ -113,8 +113,12 @@ bool report(const std::string& what, const std::vector<Row>& got, const std::vec
 
 /// Rounding to 8 bits at some ten places of a layer; a format of 8-bit keys and values adds its own.
 constexpr double kRounded = 2e-2, kRoundedBytes = 4e-2;
+/// A row whose experts are as good as equally good may take another one, and is another row then; the CPU's own packed weights do that to some
+/// rows, too (Mixtral's shape: 0.69). How many do is bounded by the mean.
+constexpr double kOtherExpert = 1.0;
 
 int check(const std::string& name, const std::string& path, const Load& load) {
+  const bool mixed = model::load_model(path).spec.layers.back().experts.n > 0;
   const std::string exact = (test::scratch_folder() / "exact.gguf").string();
   test::dequantize_gguf(path, exact);
   const std::vector<Row> expected = answers(*on_cpu(exact), kShuffle, load);
@@ -124,16 +128,16 @@ int check(const std::string& name, const std::string& path, const Load& load) {
   cpu.add(of_file, expected);
   std::printf("       %s: the CPU's own packed weights are off by %.4f, worst row %.4f\n", name.c_str(), cpu.mean(),
               cpu.max);
+  const double least_worst = mixed ? kOtherExpert : 1.5 * cpu.max;
   const auto e = on_gpu(path, "f16");
   const auto got = answers(*e, kShuffle, load);
-  failed += report(name, got, expected, kRounded, 1.5 * cpu.max) ? 0 : 1;
+  failed += report(name, got, expected, kRounded, least_worst) ? 0 : 1;
   const bool same = answers(*e, 1, load) == got && answers(*e, kShuffle, load) == got;
   std::printf("%-6s %s: the same bits again, and in other blocks\n", same ? "ok" : "FAILED", name.c_str());
   failed += same ? 0 : 1;
   failed +=
-      report(name + ", int8", answers(*on_gpu(path, "int8"), kShuffle, load), expected, kRoundedBytes, 1.5 * cpu.max)
-          ? 0
-          : 1;
+      report(name + ", int8", answers(*on_gpu(path, "int8"), kShuffle, load), expected, kRoundedBytes, least_worst) ? 0
+                                                                                                                    : 1;
   return failed;
 }
 
@@ -144,7 +148,7 @@ struct TinyCase {
 };
 
 std::vector<TinyCase> tiny_cases() {
-  static constexpr int kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kQ4K = 12, kQ6K = 14;
+  static constexpr int kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kQ4K = 12, kQ6K = 14, kMxfp4 = 39;
   const test::TinyModel m = test::model_for_gpu();
   std::vector<TinyCase> all;
   const auto add = [&](const char* name, auto change) {
@@ -168,6 +172,52 @@ std::vector<TinyCase> tiny_cases() {
     t.architecture = "gemma3", t.qk_norm = test::TinyQkNorm::kHeads, t.norms_behind = true, t.head_dim = 64;
     t.n_head = 9, t.n_kv_head = 3, t.n_embd = 192;
     t.settings = {{"attention.sliding_window", 40}};
+  });
+  add("gemma2, softcaps, heads of 256", [](auto& t) {
+    t.architecture = "gemma2", t.norms_behind = true, t.head_dim = 256, t.n_layer = 4;
+    t.settings = {
+        {"attention.sliding_window", 96}, {"attn_logit_softcapping", 3.0F}, {"final_logit_softcapping", 5.0F}};
+  });
+  add("granite, scales", [](auto& t) {
+    t.architecture = "granite";
+    t.settings = {
+        {"embedding_scale", 3.0F}, {"residual_scale", 0.4F}, {"logit_scale", 2.5F}, {"attention.scale", 0.1F}};
+  });
+  add("mistral3, sharpened queries", [](auto& t) {
+    t.architecture = "mistral3";
+    t.settings = {{"rope.scaling.type", "yarn"},
+                  {"rope.scaling.factor", 16.0F},
+                  {"rope.scaling.original_context_length", 32},
+                  {"attention.temperature_scale", 0.3F}};
+  });
+  add("exaone4, norms behind only", [](auto& t) {
+    t.architecture = "exaone4", t.qk_norm = test::TinyQkNorm::kHeads, t.norms_before = false, t.norms_behind = true;
+  });
+  add("mixtral, Q4_0", [](auto& t) { t.matrix_type = kQ4_0, t.experts = {.n = 8, .n_ff = 128}; });
+  add("qwen3moe, Q4_K, down in Q6_K", [](auto& t) {
+    t.architecture = "qwen3moe", t.qk_norm = test::TinyQkNorm::kHeads, t.head_dim = 128, t.tied = false;
+    t.matrix_type = kQ4K, t.other_types = {{"ffn_down_exps", kQ6K}}, t.experts = {.n = 32, .n_used = 4, .n_ff = 256};
+  });
+  add("glm4moe, a dense layer, a shared expert, sigmoids", [](auto& t) {
+    t.architecture = "glm4moe", t.qk_norm = test::TinyQkNorm::kHeads, t.qkv_biases = true, t.rope_dims = 32;
+    t.feed_forward_norm = "post_attention_norm", t.tied = false;
+    t.experts = {.n = 8, .n_used = 3, .first_layer = 1, .selection_bias = true, .shared_ff = 64};
+    t.settings = {{"leading_dense_block_count", 1},
+                  {"expert_shared_count", 1},
+                  {"expert_weights_scale", 1.7F},
+                  {"expert_weights_norm", true},
+                  {"expert_gating_func", 2}};
+  });
+  add("gpt-oss, sinks, biases, windows, experts in MXFP4", [](auto& t) {
+    t.architecture = "gpt-oss", t.n_layer = 4, t.biases = true, t.feed_forward_norm = "post_attention_norm";
+    t.sinks = true, t.tied = false, t.matrix_type = kQ8_0;
+    t.other_types = {{"ffn_gate_exps", kMxfp4}, {"ffn_up_exps", kMxfp4}, {"ffn_down_exps", kMxfp4}};
+    t.experts = {.n = 8, .n_used = 3, .biases = true};
+    t.settings = {{"attention.sliding_window", 96},
+                  {"rope.scaling.type", "yarn"},
+                  {"rope.scaling.factor", 4.0F},
+                  {"rope.scaling.original_context_length", 128},
+                  {"rope.freq_base", 150000.0F}};
   });
   return all;
 }

@@ -2,6 +2,7 @@
 // large. COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -117,28 +118,38 @@ void check_norm(Run& run) {
   const bool many = run.coin();  // rows: they get fewer threads each
   const int n = run.coin() || many ? 4 * run.up_to(1024) : 4 * run.up_to(4096),
             n_rows = run.up_to(6) + (many ? 512 : 0);
-  const bool adds = run.coin(), norms_plus = adds && run.coin();
+  const bool norms = run.up_to(4) > 1, adds = run.coin(), norms_plus = adds && run.coin(), biased = adds && run.coin();
+  const float plus_scale = run.coin() ? 1.0F : 0.4F;
   const float eps = 1e-5F;
   const std::vector<float> residual = run.normals(n * n_rows, 3.0F), plus = run.normals(n * n_rows),
-                           weights = run.normals(n), plus_weights = run.normals(n);
+                           weights = run.normals(n), plus_weights = run.normals(n), bias = run.normals(n);
   std::vector<double> sums(residual.begin(), residual.end()), expected;
   for (int row = 0; row < n_rows; ++row) {
     double* sum = sums.data() + row * n;
-    const std::vector<double> y(plus.begin() + row * n, plus.begin() + (row + 1) * n);
+    std::vector<double> y(plus.begin() + row * n, plus.begin() + (row + 1) * n);
+    for (std::size_t i = 0; i < y.size() && biased; ++i) y[i] += bias[i];
     const double by_plus = norms_plus ? inverse_rms(y.data(), n, eps) : 1.0;
     for (int i = 0; adds && i < n; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      sum[i] += y[at] * by_plus * (norms_plus ? plus_weights[at] : 1.0F);
+      sum[i] += plus_scale * y[at] * by_plus * (norms_plus ? plus_weights[at] : 1.0F);
     }
     const double by = inverse_rms(sum, n, eps);
-    for (int i = 0; i < n; ++i) expected.push_back(sum[i] * by * weights[static_cast<std::size_t>(i)]);
+    for (int i = 0; i < n; ++i) expected.push_back(norms ? sum[i] * by * weights[static_cast<std::size_t>(i)] : sum[i]);
   }
   const DeviceBytes device_residual(residual), device_plus(plus), device_weights(weights),
-      device_plus_weights(plus_weights), out = poisoned(expected.size() * 2);
-  launch(executor::cuda::AddNorm{n, n_rows, device_residual.as<float>(), adds ? device_plus.as<float>() : nullptr,
-                                 norms_plus ? device_plus_weights.as<float>() : nullptr, device_weights.as<float>(),
-                                 eps, out.as<void>()});
-  const std::string what = "norm of " + std::to_string(n) + (adds ? ", added" : "") + (norms_plus ? " normalised" : "");
+      device_plus_weights(plus_weights), device_bias(bias), out = poisoned(expected.size() * 2);
+  launch(executor::cuda::AddNorm{.n = n,
+                                 .n_rows = n_rows,
+                                 .residual = device_residual.as<float>(),
+                                 .plus = adds ? device_plus.as<float>() : nullptr,
+                                 .plus_bias = biased ? device_bias.as<float>() : nullptr,
+                                 .plus_norm = norms_plus ? device_plus_weights.as<float>() : nullptr,
+                                 .plus_scale = plus_scale,
+                                 .norm = norms ? device_weights.as<float>() : nullptr,
+                                 .eps = eps,
+                                 .out = out.as<void>()});
+  const std::string what = (norms ? "norm of " : "no norm of ") + std::to_string(n) + (adds ? ", added" : "") +
+                           (biased ? " with bias" : "") + (norms_plus ? " normalised" : "");
   run.report(what, worst(read_bf16(out, expected.size()), expected, 1e-3), kBf16);
   run.report(what + ", residual", worst(read<float>(device_residual, sums.size()), sums, 1.0), 1e-5);
 }
@@ -172,27 +183,70 @@ void check_norm_of_some(Run& run) {
   run.report("norm of some rows, residual", read<float>(device_residual, residual.size()) == residual ? 0.0 : 1.0, 0.0);
 }
 
+double gated(executor::cuda::Gate gate, double z, double u) {
+  switch (gate) {
+    case executor::cuda::Gate::kSilu:
+      return z / (1.0 + std::exp(-z)) * u;
+    case executor::cuda::Gate::kGelu:
+      return 0.5 * z * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (z + 0.044715 * z * z * z))) * u;
+    case executor::cuda::Gate::kClamped:
+      break;
+  }
+  z = std::min(z, 7.0);
+  return z / (1.0 + std::exp(-1.702 * z)) * (1.0 + std::clamp(u, -7.0, 7.0));
+}
+
 void check_gate(Run& run) {
-  const int n = 4 * run.up_to(3000), n_rows = run.up_to(6);
-  const bool gelu = run.coin();
-  const std::vector<float> x = run.normals(2 * n * n_rows, 2.0F);
+  const int n = 4 * run.up_to(3000), n_rows = run.up_to(6), n_parts = run.coin() ? 3 : 1;
+  const auto gate = static_cast<executor::cuda::Gate>(run.up_to(3) - 1);
+  const bool gate_biased = run.coin(), up_biased = run.coin();
+  const std::vector<float> x = run.normals(2 * n * n_rows, 4.0F), bias = run.normals(2 * n_parts * n);
+  std::vector<std::int32_t> parts;
   std::vector<double> expected;
   for (int row = 0; row < n_rows; ++row) {
+    parts.push_back(run.up_to(n_parts) - 1);
     for (int i = 0; i < n; ++i) {
-      const double z = x[static_cast<std::size_t>(row * 2 * n + i)],
-                   u = x[static_cast<std::size_t>(row * 2 * n + n + i)];
-      const double gelu_of = 0.5 * z * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (z + 0.044715 * z * z * z)));
-      expected.push_back((gelu ? gelu_of : z / (1.0 + std::exp(-z))) * u);
+      const auto of_bias = static_cast<std::size_t>(parts.back() * n + i);
+      const double z = x[static_cast<std::size_t>(row * 2 * n + i)] + (gate_biased ? bias[of_bias] : 0.0),
+                   u = x[static_cast<std::size_t>(row * 2 * n + n + i)] +
+                       (up_biased ? bias[static_cast<std::size_t>(n_parts * n) + of_bias] : 0.0);
+      expected.push_back(gated(gate, z, u));
     }
   }
-  const DeviceBytes device_x(x), out = poisoned(expected.size() * 2);
-  launch(executor::cuda::GateRows{gelu ? executor::cuda::Gate::kGelu : executor::cuda::Gate::kSilu,
-                                  n,
-                                  n_rows,
-                                  {device_x.as<float>(), 2 * n},
-                                  {device_x.as<float>() + n, 2 * n},
-                                  out.as<void>()});
-  run.report("gate of " + std::to_string(n), worst(read_bf16(out, expected.size()), expected, 1e-3), kBf16);
+  const DeviceBytes device_x(x), device_bias(bias), device_parts(parts), out = poisoned(expected.size() * 2);
+  launch(executor::cuda::GateRows{.gate = gate,
+                                  .n = n,
+                                  .n_rows = n_rows,
+                                  .from_gate = {device_x.as<float>(), 2 * n},
+                                  .from_up = {device_x.as<float>() + n, 2 * n},
+                                  .gate_bias = gate_biased ? device_bias.as<float>() : nullptr,
+                                  .up_bias = up_biased ? device_bias.as<float>() + n_parts * n : nullptr,
+                                  .parts = n_parts > 1 ? device_parts.as<std::int32_t>() : nullptr,
+                                  .out = out.as<void>()});
+  run.report("gate " + std::to_string(static_cast<int>(gate)) + " of " + std::to_string(n) +
+                 (gate_biased || up_biased ? ", biases of " + std::to_string(n_parts) : ""),
+             worst(read_bf16(out, expected.size()), expected, 1e-3), kBf16);
+}
+
+void check_logits(Run& run) {
+  const int n = run.up_to(3000), n_rows = run.up_to(5);
+  const bool biased = run.coin();
+  const float scale = run.coin() ? 1.0F : 0.3F, cap = run.coin() ? 5.0F : 0.0F;
+  const std::vector<float> x = run.normals(n * n_rows, 6.0F), bias = run.normals(n);
+  std::vector<double> expected;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double y = scale * (x[i] + (biased ? double{bias[i % static_cast<std::size_t>(n)]} : 0.0));
+    expected.push_back(cap > 0 ? cap * std::tanh(y / cap) : y);
+  }
+  const DeviceBytes logits(x), device_bias(bias);
+  launch(executor::cuda::FinishLogits{.n = n,
+                                      .n_rows = n_rows,
+                                      .logits = logits.as<float>(),
+                                      .bias = biased ? device_bias.as<float>() : nullptr,
+                                      .scale = scale,
+                                      .cap = cap});
+  run.report("logits" + std::string(biased ? ", bias" : "") + (cap > 0 ? ", softcap" : ""),
+             worst(read<float>(logits, expected.size()), expected, 1.0), 1e-6);
 }
 
 /// kv_format.h's rotation by its definition: signs, then matrices of +-1.
@@ -215,6 +269,7 @@ struct HeadsCase {
   int dim, n_head, n_kv_head, n_rows, n_turned, n_blocks;
   bool halves, norms, bytes, biases;
   float magnitude;
+  executor::cuda::Temperature temperature;
 };
 
 struct HeadsInput {
@@ -240,6 +295,10 @@ std::vector<double> expected_head(const HeadsCase& c, const HeadsInput& in, int 
       x[u] = c.magnitude * (a * std::cos(angle) - b * std::sin(angle));
       x[v] = c.magnitude * (a * std::sin(angle) + b * std::cos(angle));
     }
+  }
+  if (h < c.n_head && c.temperature.scale > 0) {
+    const int steps = (in.positions[static_cast<std::size_t>(row)] + c.temperature.offset) / c.temperature.length;
+    for (double& v : x) v *= 1.0 + c.temperature.scale * std::log1p(steps);
   }
   return c.bytes ? rotated(x) : x;
 }
@@ -280,7 +339,8 @@ void check_heads(int dim, Run& run) {
                  .norms = run.coin(),
                  .bytes = run.coin(),
                  .biases = run.coin(),
-                 .magnitude = run.coin() ? 1.0F : 1.25F};
+                 .magnitude = run.coin() ? 1.0F : 1.25F,
+                 .temperature = {.scale = run.coin() ? 0.1F : 0.0F, .length = 8192, .offset = run.up_to(2) - 1}};
   c.n_head = c.n_kv_head * run.up_to(4);
   c.n_turned = run.coin() ? dim : dim / 2;
   const int n_heads = c.n_head + 2 * c.n_kv_head;
@@ -319,6 +379,7 @@ void check_heads(int dim, Run& run) {
                                    .halves = c.halves,
                                    .frequencies = frequencies.as<float>(),
                                    .magnitude = c.magnitude,
+                                   .temperature = c.temperature,
                                    .positions = positions.as<std::int32_t>(),
                                    .slots = slots.as<std::int32_t>(),
                                    .q = q.as<void>(),
@@ -368,7 +429,8 @@ int run() {
   }
   for (int i = 0; i < 16; ++i) check_norm(run);
   for (int i = 0; i < 3; ++i) check_norm_of_some(run);
-  for (int i = 0; i < 6; ++i) check_gate(run);
+  for (int i = 0; i < 12; ++i) check_gate(run);
+  for (int i = 0; i < 6; ++i) check_logits(run);
   for (int i = 0; i < 8; ++i) {
     for (const int dim : {64, 80, 96, 128, 256}) check_heads(dim, run);
   }

@@ -50,7 +50,8 @@ struct Kind {
 
 /// A case's pool and queries, on the device as a kind of kernel wants them, and the result in double precision.
 struct Problem {
-  Problem(const test::AttentionCase& c, const Kind& kind, std::uint64_t seed) : q(test::make_queries(c, seed)) {
+  Problem(const test::AttentionCase& c, const Kind& kind, std::uint64_t seed, const std::vector<float>& sinks = {})
+      : q(test::make_queries(c, seed)) {
     test::PoolData pool(c, seed);
     for (auto* half : {&pool.keys, &pool.values}) {
       *half = rounded(std::move(*half));
@@ -65,7 +66,7 @@ struct Problem {
       for (float& x : q) x = test::from_number(kind.number, test::to_number(kind.number, x));
     }
     expected.resize(q.size());
-    attention::attend_reference(c.heads, pool.view, c.group, c.rows(), q, expected);
+    attention::attend_reference(c.heads, pool.view, c.group, c.rows(), q, expected, sinks);
     const auto head = static_cast<std::int64_t>(c.block_size) * c.heads.head_dim * 2;
     block_bytes = c.heads.n_kv_head * (kind.bytes ? head / 2 + std::int64_t{c.block_size} * 2 : head);
   }
@@ -108,12 +109,17 @@ void report(const test::AttentionCase& c, const Kind& kind, const test::CudaStep
   ++worst.run;
 }
 
-void check(const test::AttentionCase& c, const Kind& kind, const TreeCost& cost, std::uint64_t seed, Worst& worst) {
-  const Problem problem(c, kind, seed);
+/// sinks: of each head; empty: there are none.
+void check(const test::AttentionCase& c, const Kind& kind, const TreeCost& cost, std::uint64_t seed, Worst& worst,
+           const std::vector<float>& sinks = {}) {
+  const Problem problem(c, kind, seed, sinks);
+  const test::DeviceBytes device_sinks(sinks);
   test::CudaStep step(c, kind.number, cost);
   step.write_queries(problem.q);
   TreeAttention args = step.args();
   problem.set(args, kind);
+  args.softcap = c.heads.softcap;
+  args.sinks = sinks.empty() ? nullptr : device_sinks.as<float>();
   const auto attend = [&] {
     step.poison_out();
     if (const char* error = launch_tree_attention(args, cost.n_workers, nullptr)) throw std::runtime_error(error);
@@ -206,14 +212,22 @@ int run(bool small) {
     }
   }
   for (int i = 0; i < (small ? 6 : 60); ++i) {
-    const test::AttentionCase c = random_case(random, small);
+    test::AttentionCase c = random_case(random, small);
     TreeCost cost = cost_of(c);
+    if (i % 3 == 1) {
+      c.heads.softcap = 1.5F;
+      c.name += ", softcap";
+    }
+    std::vector<float> sinks;
+    std::normal_distribution<float> normal(1.0F, 2.0F);
+    for (int h = 0; h < c.heads.n_head && i % 3 == 2; ++h) sinks.push_back(normal(random));
+    if (!sinks.empty()) c.name += ", sinks";
     if (random() % 3 == 0) cost.chunk_blocks = 2 << random() % 4;
     if (random() % 3 == 0) cost.bundled_blocks = static_cast<int>(random() % 12);
     if (random() % 2 == 0) cost.n_workers = 1 + static_cast<int>(random() % 12);  // many items for each
     const Number number = random() % 4 == 0 ? Number::kF16 : Number::kBf16;
     for (const Kind& kind : {Kind{number}, Kind{number, false, true}, Kind{number, true}})
-      check(c, kind, cost, random(), worst);
+      check(c, kind, cost, random(), worst, sinks);
   }
   if (!small) {
     for (const test::AttentionCase& c : test::named_cases(attention::cuda::kBlockSize))

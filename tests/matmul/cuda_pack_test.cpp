@@ -1,11 +1,13 @@
 // The GPU's packed order, without one: each weight is where quant_pack.h says, read here lane by lane.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "matmul/cuda/quant_pack.h"
+#include "matmul/cuda/row_panels.h"
 #include "matmul/cuda/tile_walk.h"
 #include "quant_weights.h"
 #include "support/attention_cases.h"
@@ -79,6 +81,29 @@ TEST(CudaPack, HoldsEveryWeight) {
         const test::Weight& expected = w.weights[static_cast<std::size_t>(out * n_in + k)];
         ASSERT_EQ(weight_at(type, chunk, k % form.inputs, out % 16), expected.scaled() + expected.offset())
             << "type " << static_cast<int>(type) << ", output " << out << ", input " << k;
+      }
+    }
+  }
+}
+
+/// However rows are shared out among parts, and the bound is reached.
+TEST(RowPanels, HaveRoomForTheWorstCase) {
+  for (const int panel_rows : {1, 2, 3, 5}) {
+    for (int n_parts = 1; n_parts <= 4; ++n_parts) {
+      for (int n_rows = 1; n_rows <= 12; ++n_rows) {
+        // All ways, the first parts' rows as the digits of a number.
+        int most = 0, ways = 1;
+        for (int i = 1; i < n_parts; ++i) ways *= n_rows + 1;
+        for (int way = 0; way < ways; ++way) {
+          int left = n_rows, panels = 0;
+          for (int i = 1, digits = way; i < n_parts; ++i, digits /= n_rows + 1) {
+            left -= digits % (n_rows + 1);
+            panels += (digits % (n_rows + 1) + panel_rows - 1) / panel_rows;
+          }
+          if (left >= 0) most = std::max(most, panels + (left + panel_rows - 1) / panel_rows);
+        }
+        EXPECT_EQ(most_panels(n_rows, n_parts, panel_rows), most)
+            << n_rows << " rows of " << n_parts << " parts in panels of " << panel_rows;
       }
     }
   }

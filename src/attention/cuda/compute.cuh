@@ -257,6 +257,7 @@ struct Computer {
     if constexpr (kMore) start_scores(next, n + (narrow ? 2 : 1));
     if (active) {
       const int first_token = n * Shape::kTokens;
+      if (a.softcap > 0.0F) cap_scores(a, s);
       if (first_token < head.full_lo || first_token + Shape::kTokens > head.full_hi) mask(s, first_token);
       weigh(s);
     }
@@ -312,7 +313,7 @@ struct Computer {
       const bool final = row[r].slot < 0;
       const std::int64_t at =
           (static_cast<std::int64_t>(final ? row[r].row : row[r].slot) * a.n_head + h) * D + lane % 4 * 2;
-      const float factor = final ? 1.0F / sum[r] : 1.0F;
+      const float factor = final ? 1.0F / with_sink(a, h, max[r], sum[r]) : 1.0F;
 #pragma unroll
       for (int i = 0; i < D / 8; ++i) {
         const int at_x = 4 * i + 2 * r;

@@ -127,7 +127,7 @@ struct Merger {
 #pragma unroll
     for (int i = 16; i > 0; i /= 2) one.weights += __shfl_xor_sync(~0U, one.weights, i);
     if (one.n_slots == 0) return;
-    const float factor = 1.0F / one.weights;
+    const float factor = 1.0F / with_sink(a, one.h, one.max, one.weights);
     auto* out =
         reinterpret_cast<uint2*>(static_cast<T*>(a.out) + (static_cast<std::int64_t>(one.row) * a.n_head + one.h) * D);
 #pragma unroll

@@ -211,11 +211,19 @@ struct MmaComputer {
     }
     const auto* key_scales = reinterpret_cast<const __half2*>(keys + kBlockSize * Shape::kByteRow) + lane % 4;
     const auto* value_scales = reinterpret_cast<const __half2*>(values + kBlockSize * Shape::kByteRow) + lane % 4;
+    if constexpr (kBytes) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i)
+        s[i / 4][i % 4] *= i % 2 == 0 ? __low2float(key_scales[i / 4 * 4]) : __high2float(key_scales[i / 4 * 4]);
+    }
+    if (a.softcap > 0.0F) {
+#pragma unroll
+      for (auto& x : s) cap_scores(a, x);
+    }
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int token = first_token + i / 4 * 8 + lane % 4 * 2 + i % 2;
       float& x = s[i / 4][i % 4];
-      if constexpr (kBytes) x *= i % 2 == 0 ? __low2float(key_scales[i / 4 * 4]) : __high2float(key_scales[i / 4 * 4]);
       const ItemRow& r = row[i / 2 % 2];
       if (token < r.lo || token >= r.hi) x = -INFINITY;
     }
@@ -298,7 +306,7 @@ struct MmaComputer {
       const int h = kv_head * per_row + query(r) % per_row;
       const bool final = row[r].slot < 0;
       const std::int64_t first = static_cast<std::int64_t>(final ? row[r].row : row[r].slot) * a.n_head + h;
-      const float factor = final ? 1.0F / sum[r] : 1.0F;
+      const float factor = final ? 1.0F / with_sink(a, h, max[r], sum[r]) : 1.0F;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const float *low = sums[2 * step] + 2 * r, *high = sums[2 * step + 1] + 2 * r;

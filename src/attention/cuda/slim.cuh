@@ -63,6 +63,7 @@ struct SlimComputer {
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[0][i] += s[1][i];
+    if (a.softcap > 0.0F) cap_scores(a, s[0]);
     if (first_token < head.full_lo || first_token + Shape::kTokens > head.full_hi) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -176,7 +177,7 @@ struct SlimComputer {
         total.w += factor[w] * x.w;
       }
       if (final) {
-        const float f = 1.0F / weights;
+        const float f = 1.0F / with_sink(a, h, m, weights);
         *reinterpret_cast<uint2*>(static_cast<T*>(a.out) + at * D + dim) = {pack<T>(total.x * f, total.y * f),
                                                                             pack<T>(total.z * f, total.w * f)};
       } else {

@@ -26,6 +26,19 @@ static_assert(2 * kComputeRegisters + kFetchRegisters <= 3 * 168);   // else the
 inline constexpr int kGroupQueries = kItemQueries / 2;
 inline constexpr float kLog2E = 1.4426950408889634F;
 
+/// The sum of a row's weights, relative to 2^max, with what the head's sink adds to it.
+__device__ inline float with_sink(const TreeAttention& a, int head, float max, float weights) {
+  return a.sinks == nullptr ? weights : weights + exp2_fast(fmaf(a.sinks[head], kLog2E, -max));
+}
+
+/// Products of queries and keys, for which a.softcap is set, become others, whose scores are the capped ones.
+template <int kN>
+__device__ inline void cap_scores(const TreeAttention& a, float (&x)[kN]) {
+  const float to = a.softcap / a.scale, by = 2.0F * kLog2E / to;
+#pragma unroll
+  for (float& y : x) y = to * (1.0F - __fdividef(2.0F, exp2_fast(by * y) + 1.0F));
+}
+
 /// T: a 16-bit number. D: values of a head.
 template <class T, int D>
 struct Tile {

@@ -42,9 +42,11 @@ struct TreeAttention {
   bool early = true;              ///< it may begin before the launch in front of it has ended; it waits for that itself
   int head_dim = 128;             ///< 64, 80, 96, 128 or 256
   int n_head = 32, n_kv_head = 8;
-  float scale = 1.0F;               ///< scores are scale * (q . k)
-  const void* q = nullptr;          ///< [rows][n_head][head_dim]
-  void* out = nullptr;              ///< as q
+  float scale = 1.0F;            ///< scores are scale * (q . k)
+  float softcap = 0.0F;          ///< c: scores become c * tanh(score / c); 0: they don't
+  const float* sinks = nullptr;  ///< [n_head] scores that weigh in each row's softmax and have no value; nullptr: none
+  const void* q = nullptr;       ///< [rows][n_head][head_dim]
+  void* out = nullptr;           ///< as q
   const std::byte* keys = nullptr;  ///< of one layer; block b begins at b * block_bytes, in the order of block_order.h
   const std::byte* values = nullptr;
   std::int64_t block_bytes = 0;  ///< a multiple of 16

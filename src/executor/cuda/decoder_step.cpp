@@ -24,23 +24,30 @@ class StepLauncher {
                           .scale = shape_.embedding_scale,
                           .residual = scratch_.residual},
                 stream_));
-    const float *plus = nullptr, *behind = nullptr;
+    Plus plus;
     for (const DecoderLayer& layer : decoder_.layers) {
-      norm(layer.attention_norm, plus, behind);
+      norm(layer.attention_norm, plus);
       attend(layer);
-      norm(layer.ff_norm, scratch_.product, layer.attention_norm_behind);
+      norm(layer.ff_norm, {scratch_.product, layer.output_bias, layer.attention_norm_behind});
       feed_forward(layer);
-      plus = scratch_.product;
-      behind = layer.ff_norm_behind;
+      plus = behind(layer);
     }
     return error_;
   }
 
   const char* run_outputs(const OutputRows& rows) {
-    const float* behind = decoder_.layers.empty() ? nullptr : decoder_.layers.back().ff_norm_behind;
-    norm(decoder_.final_norm, decoder_.layers.empty() ? nullptr : scratch_.product, behind, &rows);
-    if (rows.logits != nullptr)
-      multiply(decoder_.logits, rows.n, scratch_.normed, shape_.n_embd, shape_.n_vocab, rows.logits);
+    norm(decoder_.final_norm, decoder_.layers.empty() ? Plus{} : behind(decoder_.layers.back()), &rows);
+    if (rows.logits == nullptr) return error_;
+    multiply(decoder_.logits, rows.n, scratch_.normed, shape_.n_embd, shape_.n_vocab, rows.logits);
+    if (decoder_.logit_bias != nullptr || shape_.logit_scale != 1.0F || shape_.logit_softcap > 0.0F) {
+      keep(launch(FinishLogits{.n = shape_.n_vocab,
+                               .n_rows = rows.n,
+                               .logits = rows.logits,
+                               .bias = decoder_.logit_bias,
+                               .scale = shape_.logit_scale,
+                               .cap = shape_.logit_softcap},
+                  stream_));
+    }
     return error_;
   }
 
@@ -49,12 +56,21 @@ class StepLauncher {
     if (error_ == nullptr) error_ = error;
   }
 
-  void norm(const float* weights, const float* plus, const float* behind, const OutputRows* rows = nullptr) {
+  /// What is added to the residual (AddNorm).
+  struct Plus {
+    const float *x = nullptr, *bias = nullptr, *norm = nullptr;
+  };
+  /// Of a layer's end.
+  Plus behind(const DecoderLayer& layer) const { return {scratch_.product, layer.down_bias, layer.ff_norm_behind}; }
+
+  void norm(const float* weights, const Plus& plus, const OutputRows* rows = nullptr) {
     keep(launch(AddNorm{.n = shape_.n_embd,
                         .n_rows = rows != nullptr ? rows->n : step_.n_rows,
                         .residual = scratch_.residual,
-                        .plus = plus,
-                        .plus_norm = behind,
+                        .plus = plus.x,
+                        .plus_bias = plus.bias,
+                        .plus_norm = plus.norm,
+                        .plus_scale = shape_.residual_scale,
                         .norm = weights,
                         .eps = shape_.eps,
                         .out = scratch_.normed,
@@ -104,6 +120,7 @@ class StepLauncher {
                           .halves = layer.rotation.halves,
                           .frequencies = layer.rotation.frequencies,
                           .magnitude = layer.rotation.magnitude,
+                          .temperature = layer.temperature,
                           .positions = step_.positions,
                           .slots = group.slots,
                           .q = scratch_.q,
@@ -115,6 +132,7 @@ class StepLauncher {
     attention::cuda::TreeAttention attention = group.attention;
     attention.early = step_.n_rows <= coppice::cuda::kMostCrowdingRows;
     attention.q = scratch_.q;
+    attention.sinks = layer.sinks;
     attention.keys = layer.keys;
     attention.values = layer.values;
     keep(launch_tree_attention(attention, step_.n_workers, stream_));
@@ -127,15 +145,32 @@ class StepLauncher {
   }
 
   void feed_forward(const DecoderLayer& layer) {
+    const ExpertsStep experts = {.shape = shape_.experts,
+                                 .n_embd = shape_.n_embd,
+                                 .n_rows = step_.n_rows,
+                                 .x = scratch_.normed,
+                                 .out = scratch_.product,
+                                 .scratch = scratch_.experts,
+                                 .products = scratch_.products};
+    const bool dense = layer.gate_up.n > 0;
+    if (layer.experts.is_there()) keep(launch_experts(layer.experts, experts, stream_));
+    if (dense) gated_unit(layer);
+    if (layer.experts.is_there()) keep(launch_experts_sum(layer.experts, experts, dense, stream_));
+  }
+
+  void gated_unit(const DecoderLayer& layer) {
+    const int n_ff = layer.gate_up.n_out() / 2;
     multiply(layer.gate_up);
     keep(launch(GateRows{.gate = shape_.gate,
-                         .n = shape_.n_ff,
+                         .n = n_ff,
                          .n_rows = step_.n_rows,
                          .from_gate = layer.gate_up.rows(scratch_.product, step_.n_rows, 0),
-                         .from_up = layer.gate_up.rows(scratch_.product, step_.n_rows, shape_.n_ff),
+                         .from_up = layer.gate_up.rows(scratch_.product, step_.n_rows, n_ff),
+                         .gate_bias = layer.gate_bias,
+                         .up_bias = layer.up_bias,
                          .out = scratch_.gated},
                 stream_));
-    multiply(layer.down, step_.n_rows, scratch_.gated, shape_.n_ff, shape_.n_embd, scratch_.product);
+    multiply(layer.down, step_.n_rows, scratch_.gated, n_ff, shape_.n_embd, scratch_.product);
   }
 
   const Decoder& decoder_;
@@ -148,17 +183,9 @@ class StepLauncher {
 
 }  // namespace
 
-ProductRows PackedMatrices::rows(const float* y, int n_rows, int first_out) const {
-  const Part* part = parts.data();
-  for (; first_out >= part->n_out; ++part) {
-    first_out -= part->n_out;
-    y += static_cast<std::size_t>(n_rows) * static_cast<std::size_t>(part->n_out);
-  }
-  return {y + first_out, part->n_out};
-}
-
 int widest_product(const DecoderShape& shape) {
-  return std::max({shape.n_embd, 2 * shape.n_ff, (shape.n_head + 2 * shape.n_kv_head) * shape.head_dim});
+  return std::max(
+      {shape.n_embd, 2 * shape.n_ff, (shape.n_head + 2 * shape.n_kv_head) * shape.head_dim, shape.experts.n});
 }
 
 const char* launch_layers(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream) {

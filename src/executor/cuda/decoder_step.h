@@ -4,47 +4,28 @@
 // Per layer: norm, q k v, rotation and write into the pool, attention over the tree, output, norm, gate and up, gated unit, down.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 
 #include "attention/cuda/tree_attention.h"
+#include "executor/cuda/experts_step.h"
 #include "executor/cuda/operators.h"
+#include "executor/cuda/packed_matrices.h"
 #include "executor/cuda/sampler.h"
 #include "matmul/cuda/quant_product.h"
 
 namespace coppice::executor::cuda {
 
 struct DecoderShape {
-  int n_embd = 0, n_head = 0, n_kv_head = 0, head_dim = 0, n_ff = 0, n_vocab = 0;
+  int n_embd = 0, n_head = 0, n_kv_head = 0, head_dim = 0;
+  int n_ff = 0;  ///< of the widest layer
+  int n_vocab = 0;
   float eps = 1e-5F;
   float embedding_scale = 1.0F;
+  float residual_scale = 1.0F;  ///< what attention and feed-forward are multiplied by before they are added
+  float logit_scale = 1.0F, logit_softcap = 0.0F;  ///< FinishLogits
   Gate gate = Gate::kSilu;
-};
-
-/// Packed; in device memory, as all pointers here.
-struct PackedMatrix {
-  matmul::QuantType type = matmul::QuantType::kBf16;
-  const std::byte* weights = nullptr;
-};
-
-/// Matrices that the same rows are multiplied by, as up to three: neighbours of one type, packed one behind the other, are one. Their
-/// products lie one behind the other, too.
-struct PackedMatrices {
-  struct Part {
-    PackedMatrix matrix;
-    int n_out = 0;
-  };
-  std::array<Part, 3> parts;
-  int n = 0;
-
-  PackedMatrices() = default;
-  PackedMatrices(std::initializer_list<Part> of) {
-    for (const Part& part : of) parts[static_cast<std::size_t>(n++)] = part;
-  }
-  /// Outputs from first_out on, of n_rows rows whose products begin at y. REQUIRES: there are so many.
-  ProductRows rows(const float* y, int n_rows, int first_out) const;
+  ExpertsShape experts;
 };
 
 /// How queries and keys turn (EnterRows).
@@ -55,16 +36,23 @@ struct Rotation {
   float magnitude = 1.0F;
 };
 
+/// All pointers are to device memory.
 struct DecoderLayer {
-  const float *attention_norm = nullptr, *ff_norm = nullptr;                ///< [n_embd]
+  const float *attention_norm = nullptr, *ff_norm = nullptr;                ///< [n_embd]; nullptr: there is none
   const float *attention_norm_behind = nullptr, *ff_norm_behind = nullptr;  ///< likewise; nullptr: there is none
   PackedMatrices qkv;                                                   ///< n_embd to (n_head + 2 n_kv_head) * head_dim
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  ///< EnterRows; nullptr: there is none
   const float *q_norm = nullptr, *k_norm = nullptr;                     ///< likewise
+  const float* sinks = nullptr;                                         ///< [n_head] (TreeAttention); nullptr: none
   PackedMatrix output;                                                  ///< n_head * head_dim to n_embd
-  PackedMatrices gate_up;                                               ///< n_embd to 2 n_ff
+  const float* output_bias = nullptr;                                   ///< [n_embd]; nullptr: there is none
+  PackedMatrices gate_up;                                               ///< n_embd to 2 n_ff; none: only experts
   PackedMatrix down;                                                    ///< n_ff to n_embd
+  const float *gate_bias = nullptr, *up_bias = nullptr;                 ///< [n_ff]; nullptr: there is none
+  const float* down_bias = nullptr;                                     ///< [n_embd], likewise; none beside experts
+  ExpertsLayer experts;                                                 ///< in place of that, or beside it
   Rotation rotation;
+  Temperature temperature;
   int group = 0;                                 ///< of DecoderStep::groups
   std::byte *keys = nullptr, *values = nullptr;  ///< the layer's part of the pool, blocks block_bytes apart
 };
@@ -74,6 +62,7 @@ struct Decoder {
   std::span<const DecoderLayer> layers;  ///< on the host
   PackedMatrix embeddings, logits;
   const float* final_norm = nullptr;  ///< [n_embd]
+  const float* logit_bias = nullptr;  ///< [n_vocab]; nullptr: there is none
 };
 
 /// Scratch for n_rows rows of a step.
@@ -83,6 +72,7 @@ struct StepScratch {
   void* normed = nullptr;     ///< [n_rows][n_embd] bf16
   void* gated = nullptr;      ///< [n_rows][n_ff] bf16
   void* q = nullptr;          ///< [n_rows][n_head][head_dim] bf16, the queries of every group's attention
+  ExpertsScratch experts;
   matmul::cuda::ProductScratch products;
 };
 /// Numbers of a row of StepScratch::product.

@@ -23,12 +23,36 @@ using model::TensorId;
 constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 
 Gate gate_of(model::Activation activation) {
-  return activation == model::Activation::kGelu ? Gate::kGelu : Gate::kSilu;
+  switch (activation) {
+    case model::Activation::kGelu:
+      return Gate::kGelu;
+    case model::Activation::kClamped:
+      return Gate::kClamped;
+    case model::Activation::kSilu:
+      break;
+  }
+  return Gate::kSilu;
+}
+
+ExpertWeights weights_of(model::Gating gating) {
+  switch (gating) {
+    case model::Gating::kSigmoid:
+      return ExpertWeights::kSigmoid;
+    case model::Gating::kSoftmaxOfChosen:
+      return ExpertWeights::kSoftmaxOfChosen;
+    case model::Gating::kSoftmax:
+      break;
+  }
+  return ExpertWeights::kSoftmax;
 }
 
 /// A file's matrix has its outputs in rows.
 std::int64_t n_out(const model::TensorInfo& tensor) {
   return tensor.shape[1];
+}
+/// Experts have a tensor for all of them.
+std::int64_t n_matrices(const model::TensorInfo& tensor) {
+  return tensor.shape.size() > 2 ? tensor.shape[2] : 1;
 }
 
 }  // namespace
@@ -40,11 +64,13 @@ DeviceWeights::DeviceWeights(const model::Model& model, const Progress& progress
             .n_head = first.mixer.heads.n_head,
             .n_kv_head = first.mixer.heads.n_kv_head,
             .head_dim = first.mixer.heads.head_dim,
-            .n_ff = static_cast<int>(n_out(info(first.feed_forward.up.weight))),
             .n_vocab = spec.n_vocab,
             .eps = spec.norm_eps,
             .embedding_scale = spec.embedding_scale,
-            .gate = gate_of(first.feed_forward.activation)};
+            .residual_scale = spec.residual_scale,
+            .logit_scale = spec.logit_scale,
+            .logit_softcap = spec.logit_softcap};
+  for (const model::LayerSpec& layer : spec.layers) add_to_shape(layer);
   check_room();
   for (const attention::Rope& rope : make_ropes(model)) {
     std::vector<float> angles;
@@ -55,11 +81,28 @@ DeviceWeights::DeviceWeights(const model::Model& model, const Progress& progress
   final_norm_ = numbers(spec.output_norm);
   embeddings_ = matrix(spec.embedding);
   logits_ = spec.output.weight == spec.embedding ? embeddings_ : matrix(spec.output.weight);
+  logit_bias_ = numbers(spec.output.bias);
   copy_pieces(progress);
 }
 
 Decoder DeviceWeights::decoder() const {
-  return {shape_, layers_, embeddings_, logits_, final_norm_};
+  return {shape_, layers_, embeddings_, logits_, final_norm_, logit_bias_};
+}
+
+/// Layers may lack a feed-forward, or experts; else they have the same, but for the feed-forward's width.
+void DeviceWeights::add_to_shape(const model::LayerSpec& layer) {
+  if (layer.feed_forward.up.weight != model::kNoTensor) {
+    shape_.n_ff = std::max(shape_.n_ff, static_cast<int>(n_out(info(layer.feed_forward.up.weight))));
+    shape_.gate = gate_of(layer.feed_forward.activation);
+  }
+  if (layer.experts.n == 0) return;
+  shape_.experts = {.n = layer.experts.n,
+                    .n_used = layer.experts.n_used,
+                    .n_ff = static_cast<int>(n_out(info(layer.experts.up.weight))),
+                    .gate = gate_of(layer.experts.activation),
+                    .weights = weights_of(layer.experts.gating),
+                    .normalised = layer.experts.normalised,
+                    .scale = layer.experts.scale};
 }
 
 const model::TensorInfo& DeviceWeights::info(TensorId id) const {
@@ -74,7 +117,10 @@ void DeviceWeights::check_room() const {
   const auto doubles = std::ranges::unique(ids);
   ids.erase(doubles.begin(), doubles.end());
   std::size_t wanted = 0;
-  for (const TensorId id : ids) wanted += packed_bytes(packed_type(info(id)), info(id).shape[0], n_out(info(id)));
+  for (const TensorId id : ids) {
+    wanted += static_cast<std::size_t>(n_matrices(info(id))) *
+              packed_bytes(packed_type(info(id)), info(id).shape[0], n_out(info(id)));
+  }
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   if (const std::size_t free = free_bytes(); wanted > free) {
     throw model::LoadError(fmt::format("too little GPU memory: the weights of {} take {:.2f} GiB, {:.2f} GiB are free",
@@ -96,13 +142,13 @@ const float* DeviceWeights::numbers(TensorId id) {
   return memory_.emplace_back(values.data(), values.size() * sizeof(float), "weights").as<float>();
 }
 
-void DeviceWeights::add_pieces(TensorId id, std::byte* to) {
+void DeviceWeights::add_pieces(TensorId id, std::int64_t matrix, std::byte* to) {
   const model::TensorInfo& tensor = info(id);
   const std::size_t of_tile = packed_bytes(packed_type(tensor), tensor.shape[0], matmul::cuda::kTileOutputs);
   const auto tiles = static_cast<std::int64_t>(std::max<std::size_t>(1, kPieceBytes / of_tile));
   const std::int64_t step = tiles * matmul::cuda::kTileOutputs;
   for (std::int64_t at = 0; at < n_out(tensor); at += step) {
-    pieces_.push_back({id, at, std::min(step, n_out(tensor) - at), to});
+    pieces_.push_back({id, matrix, at, std::min(step, n_out(tensor) - at), to});
     to += static_cast<std::size_t>(tiles) * of_tile;
   }
 }
@@ -118,12 +164,18 @@ PackedMatrices DeviceWeights::joined(std::initializer_list<TensorId> ids) {
     const auto end = std::find_if(id, ids.end(), [&](TensorId other) { return packed_type(info(other)) != type; });
     std::int64_t outputs = 0;
     for (auto i = id; i != end; ++i) outputs += n_out(info(*i));
-    std::byte* to = take(packed_bytes(type, info(*id).shape[0], outputs));
-    matrices.parts[static_cast<std::size_t>(matrices.n++)] = {{type, to}, static_cast<int>(outputs)};
-    for (; id != end; ++id) {
-      add_pieces(*id, to);
-      to += packed_bytes(type, info(*id).shape[0], n_out(info(*id)));
+    const std::int64_t n = n_matrices(info(*id));
+    const std::size_t bytes = packed_bytes(type, info(*id).shape[0], outputs);
+    std::byte* to = take(static_cast<std::size_t>(n) * bytes);
+    matrices.parts[static_cast<std::size_t>(matrices.n++)] = {{type, to, static_cast<std::int64_t>(bytes)},
+                                                              static_cast<int>(outputs)};
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (auto one = id; one != end; ++one) {
+        add_pieces(*one, i, to);
+        to += packed_bytes(type, info(*one).shape[0], n_out(info(*one)));
+      }
     }
+    id = end;
   }
   return matrices;
 }
@@ -135,9 +187,16 @@ Rotation DeviceWeights::rotation(const model::AttentionSpec& mixer, std::span<co
   return {rope.dims, rope.halves, frequencies[at].as<float>(), rope.magnitude};
 }
 
+Temperature DeviceWeights::temperature(const model::AttentionSpec& mixer) const {
+  const model::TemperatureSpec& t = model_.spec.temperature;
+  if (!mixer.sharpened || t.scale == 0) return {};
+  return {t.scale, t.length, t.offset};
+}
+
 void DeviceWeights::add_layer(const model::LayerSpec& layer, std::span<const DeviceMemory> frequencies) {
   const model::AttentionSpec& mixer = layer.mixer;
   const model::GatedSpec& ff = layer.feed_forward;
+  const bool dense = ff.up.weight != model::kNoTensor;
   layers_.push_back({.attention_norm = numbers(layer.mixer_norms.before),
                      .ff_norm = numbers(layer.feed_forward_norms.before),
                      .attention_norm_behind = numbers(layer.mixer_norms.behind),
@@ -148,10 +207,30 @@ void DeviceWeights::add_layer(const model::LayerSpec& layer, std::span<const Dev
                      .v_bias = numbers(mixer.v.bias),
                      .q_norm = numbers(mixer.q_norm),
                      .k_norm = numbers(mixer.k_norm),
+                     .sinks = numbers(mixer.sinks),
                      .output = matrix(mixer.o.weight),
-                     .gate_up = joined({ff.gate.weight, ff.up.weight}),
-                     .down = matrix(ff.down.weight),
-                     .rotation = rotation(mixer, frequencies)});
+                     .output_bias = numbers(mixer.o.bias),
+                     .gate_up = dense ? joined({ff.gate.weight, ff.up.weight}) : PackedMatrices(),
+                     .down = dense ? matrix(ff.down.weight) : PackedMatrix(),
+                     .gate_bias = numbers(ff.gate.bias),
+                     .up_bias = numbers(ff.up.bias),
+                     .down_bias = numbers(ff.down.bias),
+                     .experts = experts(layer.experts),
+                     .rotation = rotation(mixer, frequencies),
+                     .temperature = temperature(mixer)});
+}
+
+ExpertsLayer DeviceWeights::experts(const model::ExpertsSpec& spec) {
+  if (spec.n == 0) return {};
+  return {.router = matrix(spec.router.weight),
+          .router_bias = numbers(spec.router.bias),
+          .selection_bias = numbers(spec.selection_bias),
+          .scales = numbers(spec.scales),
+          .gate_up = joined({spec.gate.weight, spec.up.weight}),
+          .down = matrix(spec.down.weight),
+          .gate_bias = numbers(spec.gate.bias),
+          .up_bias = numbers(spec.up.bias),
+          .down_bias = numbers(spec.down.bias)};
 }
 
 /// Each thread packs a piece and copies it, while others pack theirs.
@@ -166,7 +245,8 @@ void DeviceWeights::copy_pieces(const Progress& progress) {
       check(cudaSetDevice(device), "device");
       for (std::size_t i = next++; i < pieces_.size(); i = next++) {
         const Piece& piece = pieces_[i];
-        const std::vector<std::byte> packed = pack_rows(*model_.file, info(piece.tensor), piece.first, piece.n);
+        const std::vector<std::byte> packed =
+            pack_rows(*model_.file, info(piece.tensor), piece.matrix, piece.first, piece.n);
         check(cudaMemcpy(piece.to, packed.data(), packed.size(), cudaMemcpyHostToDevice), "weights");
         ++done;
       }

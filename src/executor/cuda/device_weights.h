@@ -27,10 +27,10 @@ class DeviceWeights {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  /// Rows of a matrix that a thread packs and copies at once.
+  /// Rows of a matrix, of several the one with this number, that a thread packs and copies at once.
   struct Piece {
     model::TensorId tensor = model::kNoTensor;
-    std::int64_t first = 0, n = 0;
+    std::int64_t matrix = 0, first = 0, n = 0;
     std::byte* to = nullptr;
   };
 
@@ -39,11 +39,14 @@ class DeviceWeights {
   PackedMatrix matrix(model::TensorId id);
   PackedMatrices joined(std::initializer_list<model::TensorId> ids);
   std::byte* take(std::size_t bytes);
-  void add_pieces(model::TensorId id, std::byte* to);
+  void add_pieces(model::TensorId id, std::int64_t matrix, std::byte* to);
+  ExpertsLayer experts(const model::ExpertsSpec& spec);
   Rotation rotation(const model::AttentionSpec& mixer, std::span<const DeviceMemory> frequencies) const;
+  Temperature temperature(const model::AttentionSpec& mixer) const;
   void add_layer(const model::LayerSpec& layer, std::span<const DeviceMemory> frequencies);
   void copy_pieces(const Progress& progress);
   void check_room() const;
+  void add_to_shape(const model::LayerSpec& layer);
 
   const model::Model& model_;
   DecoderShape shape_;
@@ -51,7 +54,7 @@ class DeviceWeights {
   std::vector<DecoderLayer> layers_;
   std::vector<Piece> pieces_;
   PackedMatrix embeddings_, logits_;
-  const float* final_norm_ = nullptr;
+  const float *final_norm_ = nullptr, *logit_bias_ = nullptr;
   std::size_t bytes_ = 0;
 };
 

@@ -45,6 +45,12 @@ struct Head {
     __syncwarp();
   }
 
+  __device__ void sharpen(const Temperature& t, int position) const {
+    const float by = fmaf(t.scale, log1pf(static_cast<float>((position + t.offset) / t.length)), 1.0F);
+    for (int i = lane; i < dim; i += 32) x[i] *= by;
+    __syncwarp();
+  }
+
   /// Normalised Walsh-Hadamard transforms of its pieces (kv_format.h).
   __device__ void transform() const {
     for (int first = 0; first < dim;) {
@@ -137,6 +143,7 @@ __global__ __launch_bounds__(32 * kWarps) void enter_rows(const EnterRows a) {
   const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
   if (norm != nullptr) h.normalise(norm, a.eps);
   if (!is_v) h.turn(a, turns);
+  if (is_q && a.temperature.scale != 0.0F) h.sharpen(a.temperature, a.positions[row]);
   if (a.bytes) h.rotate();
   if (is_q) {
     h.write_numbers(static_cast<std::byte*>(a.q) + (static_cast<std::size_t>(row) * a.n_head + head) * a.head_dim * 2);

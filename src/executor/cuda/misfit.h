@@ -12,7 +12,7 @@ std::string misfit(const model::Model& model);
 
 /// The models that it can run, for an error's sentence.
 inline constexpr const char* kFitting =
-    "dense decoders without softcaps of the families llama (Llama, Mistral, SmolLM, ...), qwen2, qwen3, gemma, gemma3, "
-    "glm4, phi3, smollm3, seed_oss, internlm2, ernie4_5";
+    "decoders of the families llama (Llama, Mistral, Mixtral, SmolLM, ...), mistral3, qwen2, qwen3, qwen3moe, gpt-oss, "
+    "gemma, gemma2, gemma3, glm4, glm4moe, granite, granite_swa, phi3, smollm3, seed_oss, internlm2, ernie4_5, exaone4";
 
 }  // namespace coppice::executor::cuda

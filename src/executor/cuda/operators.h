@@ -27,13 +27,15 @@ struct EmbedRows {
 };
 const char* launch(const EmbedRows& args, CUstream_st* stream);
 
-/// residual += plus, or += plus normalised; out = residual / sqrt(mean of residual^2 + eps) * norm, in bf16.
+/// residual += plus_scale * (plus + plus_bias), this normalised or not; out = residual / sqrt(mean of residual^2 + eps) * norm, in bf16.
 struct AddNorm {
   int n = 0, n_rows = 0;             ///< n: a multiple of 4, at most kMostNormed
   float* residual = nullptr;         ///< [n_rows][n]
   const float* plus = nullptr;       ///< likewise; nullptr: nothing is added
+  const float* plus_bias = nullptr;  ///< [n], added to plus first; nullptr: nothing is
   const float* plus_norm = nullptr;  ///< [n]; nullptr: plus is added as it is
-  const float* norm = nullptr;       ///< [n]
+  float plus_scale = 1.0F;
+  const float* norm = nullptr;  ///< [n]; nullptr: out is the residual
   float eps = 0.0F;
   void* out = nullptr;  ///< [n_rows][n] bf16
   /// [n_rows] Which rows of residual and plus are read; the residual stays as it is. nullptr: all in order.
@@ -48,22 +50,29 @@ struct ProductRows {
   int stride = 0;
 };
 
+/// Queries at position p are multiplied by 1 + scale * ln(1 + floor((p + offset) / length)).
+struct Temperature {
+  float scale = 0.0F;  ///< 0: they aren't
+  int length = 1, offset = 0;
+};
+
 /// From a product's q, k and v: queries for attention, keys and values in the pool.
 struct EnterRows {
   int n_rows = 0;
   int n_head = 0, n_kv_head = 0;
-  int head_dim = 0;                         ///< a multiple of 16, at most 256
-  ProductRows from_q, from_k, from_v;       ///< [heads][head_dim] each
-  const float* q_bias = nullptr;            ///< [n_head][head_dim], added first; nullptr: nothing is
-  const float* k_bias = nullptr;            ///< [n_kv_head][head_dim], likewise
-  const float* v_bias = nullptr;            ///< likewise
-  const float* q_norm = nullptr;            ///< [head_dim]; nullptr: queries are not normalised
-  const float* k_norm = nullptr;            ///< likewise
-  float eps = 0.0F;                         ///< of these norms
-  int n_turned = 0;                         ///< values of a head that turn, from the start
-  bool halves = false;                      ///< pair i is values i and i + n_turned / 2; else 2 i and 2 i + 1
-  const float* frequencies = nullptr;       ///< [n_turned / 2], radians a token
-  float magnitude = 1.0F;                   ///< what turned values are multiplied by
+  int head_dim = 0;                    ///< a multiple of 16, at most 256
+  ProductRows from_q, from_k, from_v;  ///< [heads][head_dim] each
+  const float* q_bias = nullptr;       ///< [n_head][head_dim], added first; nullptr: nothing is
+  const float* k_bias = nullptr;       ///< [n_kv_head][head_dim], likewise
+  const float* v_bias = nullptr;       ///< likewise
+  const float* q_norm = nullptr;       ///< [head_dim]; nullptr: queries are not normalised
+  const float* k_norm = nullptr;       ///< likewise
+  float eps = 0.0F;                    ///< of these norms
+  int n_turned = 0;                    ///< values of a head that turn, from the start
+  bool halves = false;                 ///< pair i is values i and i + n_turned / 2; else 2 i and 2 i + 1
+  const float* frequencies = nullptr;  ///< [n_turned / 2], radians a token
+  float magnitude = 1.0F;              ///< what turned values are multiplied by
+  Temperature temperature;
   const std::int32_t* positions = nullptr;  ///< [n_rows]
   const std::int32_t* slots = nullptr;  ///< [n_rows] of the pool: block * block size + slot in it; below 0: not written
   void* q = nullptr;                    ///< [n_rows][n_head][head_dim] bf16
@@ -81,15 +90,29 @@ struct RotateBack {
 };
 const char* launch(const RotateBack& args, CUstream_st* stream);
 
-enum class Gate : std::uint8_t { kSilu, kGelu };  ///< kGelu: its approximation by tanh
+/// kGelu: its approximation by tanh. kClamped: z / (1 + exp(-1.702 z)) of z = min(from_gate, 7), times 1 + from_up, clamped to 7 (gpt-oss).
+enum class Gate : std::uint8_t { kSilu, kGelu, kClamped };
 
 /// A gated linear unit: out = gate(from_gate) * from_up.
 struct GateRows {
   Gate gate = Gate::kSilu;
-  int n = 0, n_rows = 0;           ///< n: a multiple of 4
-  ProductRows from_gate, from_up;  ///< [n] each
-  void* out = nullptr;             ///< [n_rows][n] bf16
+  int n = 0, n_rows = 0;                ///< n: a multiple of 4
+  ProductRows from_gate, from_up;       ///< [n] each
+  const float* gate_bias = nullptr;     ///< [parts][n], added first; nullptr: nothing is
+  const float* up_bias = nullptr;       ///< likewise
+  const std::int32_t* parts = nullptr;  ///< [n_rows] which bias each row gets; nullptr: the first
+  void* out = nullptr;                  ///< [n_rows][n] bf16
 };
 const char* launch(const GateRows& args, CUstream_st* stream);
+
+/// What a model does to its logits: x = scale * (x + bias), then cap * tanh(x / cap).
+struct FinishLogits {
+  int n = 0, n_rows = 0;
+  float* logits = nullptr;      ///< [n_rows][n]
+  const float* bias = nullptr;  ///< [n]; nullptr: there is none
+  float scale = 1.0F;
+  float cap = 0.0F;  ///< 0: there is none
+};
+const char* launch(const FinishLogits& args, CUstream_st* stream);
 
 }  // namespace coppice::executor::cuda

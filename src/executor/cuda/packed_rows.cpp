@@ -58,11 +58,14 @@ std::size_t packed_bytes(QuantType type, std::int64_t n_in, std::int64_t n_out) 
   return static_cast<std::size_t>(n_tiles * (n_in / form.inputs) * form.bytes());
 }
 
-std::vector<std::byte> pack_rows(const model::GgufFile& file, const model::TensorInfo& tensor, std::int64_t first,
-                                 std::int64_t n) {
+std::vector<std::byte> pack_rows(const model::GgufFile& file, const model::TensorInfo& tensor, std::int64_t matrix,
+                                 std::int64_t first, std::int64_t n) {
   const auto n_in = static_cast<std::size_t>(tensor.shape[0]), n_rows = static_cast<std::size_t>(n);
   const std::size_t row_bytes = ggml_row_size(static_cast<ggml_type>(tensor.type), tensor.shape[0]);
-  const auto bytes = file.tensor_bytes(tensor).subspan(static_cast<std::size_t>(first) * row_bytes, n_rows * row_bytes);
+  const std::size_t of_matrix =
+      tensor.stride > 0 ? tensor.stride : static_cast<std::size_t>(tensor.shape[1]) * row_bytes;
+  const auto bytes = file.tensor_bytes(tensor).subspan(
+      static_cast<std::size_t>(matrix) * of_matrix + static_cast<std::size_t>(first) * row_bytes, n_rows * row_bytes);
   const QuantType type = packed_type(tensor);
   const auto pack = [&](std::span<const std::byte> rows) {
     return matmul::cuda::pack(type, static_cast<int>(n_in), static_cast<int>(n), rows);
@@ -77,7 +80,9 @@ std::vector<std::byte> pack_rows(const model::GgufFile& file, const model::Tenso
 }
 
 std::vector<float> plain_numbers(const model::GgufFile& file, const model::TensorInfo& tensor) {
-  return numbers(tensor, file.tensor_bytes(tensor).data(), static_cast<std::size_t>(tensor.shape[0]));
+  std::size_t n = 1;
+  for (const std::int64_t size : tensor.shape) n *= static_cast<std::size_t>(size);
+  return numbers(tensor, file.tensor_bytes(tensor).data(), n);
 }
 
 }  // namespace coppice::executor::cuda

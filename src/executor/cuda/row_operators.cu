@@ -82,6 +82,7 @@ __global__ void embed_rows(const EmbedRows a) {
 
 constexpr int kNormThreads = 1024, kMostFours = kMostNormed / 4 / kNormThreads;
 constexpr int kManyRows = 512;
+constexpr int kMostBlocksY = 65535;
 
 __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
   __shared__ float parts[32];
@@ -104,8 +105,13 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
   auto* residual = reinterpret_cast<float4*>(a.residual) + first;
   of_each([&](int i, int at) { x[i] = residual[at]; });
   if (a.plus != nullptr) {
-    of_each([&](int i, int at) { y[i] = reinterpret_cast<const float4*>(a.plus)[first + at]; });
-    const float by = a.plus_norm != nullptr ? normal(y) : 1.0F;
+    of_each([&](int i, int at) {
+      y[i] = reinterpret_cast<const float4*>(a.plus)[first + at];
+      if (a.plus_bias == nullptr) return;
+      const float4 b = reinterpret_cast<const float4*>(a.plus_bias)[at];
+      y[i] = {y[i].x + b.x, y[i].y + b.y, y[i].z + b.z, y[i].w + b.w};
+    });
+    const float by = a.plus_scale * (a.plus_norm != nullptr ? normal(y) : 1.0F);
     of_each([&](int i, int at) {
       const float4 w =
           a.plus_norm != nullptr ? reinterpret_cast<const float4*>(a.plus_norm)[at] : make_float4(1, 1, 1, 1);
@@ -116,9 +122,9 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
       if (a.rows == nullptr) residual[at] = x[i];
     });
   }
-  const float by = normal(x);
+  const float by = a.norm != nullptr ? normal(x) : 1.0F;
   of_each([&](int i, int at) {
-    const float4 w = reinterpret_cast<const float4*>(a.norm)[at];
+    const float4 w = a.norm != nullptr ? reinterpret_cast<const float4*>(a.norm)[at] : make_float4(1, 1, 1, 1);
     static_cast<uint2*>(a.out)[to + at] =
         to_bf16({x[i].x * by * w.x, x[i].y * by * w.y, x[i].z * by * w.z, x[i].w * by * w.w});
   });
@@ -126,6 +132,10 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
 
 template <Gate kGate>
 __device__ float gated(float z, float x) {
+  if constexpr (kGate == Gate::kClamped) {
+    z = fminf(z, 7.0F);
+    return z / (1.0F + __expf(-1.702F * z)) * (1.0F + fminf(fmaxf(x, -7.0F), 7.0F));
+  }
   if constexpr (kGate == Gate::kSilu) return z / (1.0F + __expf(-z)) * x;
   constexpr float kRoot = 0.7978845608F;  // of 2 / pi
   return 0.5F * z * (1.0F + tanhf(kRoot * fmaf(0.044715F * z * z, z, z))) * x;
@@ -135,15 +145,31 @@ template <Gate kGate>
 __global__ void gate_rows(const GateRows a) {
   allow_next_launch();
   wait_for_launch_before();
-  const int n_fours = a.n / 4, row = static_cast<int>(blockIdx.y);
+  const int n_fours = a.n / 4;
   const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (at >= n_fours) return;
-  const auto four_of = [&](const ProductRows& from) {
-    return reinterpret_cast<const float4*>(from.x + static_cast<std::size_t>(row) * from.stride)[at];
-  };
-  const float4 z = four_of(a.from_gate), u = four_of(a.from_up);
-  static_cast<uint2*>(a.out)[static_cast<std::size_t>(row) * n_fours + at] =
-      to_bf16({gated<kGate>(z.x, u.x), gated<kGate>(z.y, u.y), gated<kGate>(z.z, u.z), gated<kGate>(z.w, u.w)});
+  for (int row = static_cast<int>(blockIdx.y); row < a.n_rows; row += static_cast<int>(gridDim.y)) {
+    const int part = a.parts != nullptr ? a.parts[row] : 0;
+    const auto four_of = [&](const ProductRows& from, const float* bias) {
+      float4 x = reinterpret_cast<const float4*>(from.x + static_cast<std::size_t>(row) * from.stride)[at];
+      if (bias == nullptr) return x;
+      const float4 b = reinterpret_cast<const float4*>(bias)[static_cast<std::size_t>(part) * n_fours + at];
+      return make_float4(x.x + b.x, x.y + b.y, x.z + b.z, x.w + b.w);
+    };
+    const float4 z = four_of(a.from_gate, a.gate_bias), u = four_of(a.from_up, a.up_bias);
+    static_cast<uint2*>(a.out)[static_cast<std::size_t>(row) * n_fours + at] =
+        to_bf16({gated<kGate>(z.x, u.x), gated<kGate>(z.y, u.y), gated<kGate>(z.z, u.z), gated<kGate>(z.w, u.w)});
+  }
+}
+
+__global__ void finish_logits(const FinishLogits a) {
+  allow_next_launch();
+  wait_for_launch_before();
+  const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (at >= a.n) return;
+  float& logit = a.logits[static_cast<std::size_t>(blockIdx.y) * a.n + at];
+  const float x = a.scale * (logit + (a.bias != nullptr ? a.bias[at] : 0.0F));
+  logit = a.cap > 0.0F ? a.cap * tanhf(x / a.cap) : x;
 }
 
 template <QuantType kType>
@@ -190,9 +216,25 @@ const char* launch(const AddNorm& args, CUstream_st* stream) {
 const char* launch(const GateRows& args, CUstream_st* stream) {
   const coppice::cuda::LaunchShape shape = {.n_blocks = (args.n / 4 + 255) / 256,
                                             .n_threads = 256,
+                                            .n_blocks_y = std::min(args.n_rows, kMostBlocksY),
+                                            .early = args.n_rows <= kMostEarlyRows};
+  switch (args.gate) {
+    case Gate::kSilu:
+      return launch_early(gate_rows<Gate::kSilu>, shape, stream, args);
+    case Gate::kGelu:
+      return launch_early(gate_rows<Gate::kGelu>, shape, stream, args);
+    case Gate::kClamped:
+      return launch_early(gate_rows<Gate::kClamped>, shape, stream, args);
+  }
+  return "no such gate";
+}
+
+const char* launch(const FinishLogits& args, CUstream_st* stream) {
+  const coppice::cuda::LaunchShape shape = {.n_blocks = (args.n + 255) / 256,
+                                            .n_threads = 256,
                                             .n_blocks_y = args.n_rows,
                                             .early = args.n_rows <= kMostEarlyRows};
-  return launch_early(args.gate == Gate::kSilu ? gate_rows<Gate::kSilu> : gate_rows<Gate::kGelu>, shape, stream, args);
+  return launch_early(finish_logits, shape, stream, args);
 }
 
 }  // namespace coppice::executor::cuda

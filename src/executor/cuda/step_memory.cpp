@@ -50,7 +50,8 @@ StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std:
   residual_ = scratch(shape.n_embd, 4);
   product_ = scratch(widest_product(shape), 4);
   normed_ = scratch(shape.n_embd, 2);
-  gated_ = scratch(shape.n_ff, 2);
+  if (shape.n_ff > 0) gated_ = scratch(shape.n_ff, 2);
+  experts_ = ExpertsMemory(shape.experts, shape.n_embd, limits.max_rows);
   q_ = scratch(n_q, 2);
   attended_ = scratch(n_q, 2);
   sums_ = DeviceMemory(matmul::cuda::product_scratch_sums() * sizeof(float), "a step");
@@ -72,6 +73,7 @@ StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std:
           .n_head = heads.n_head,
           .n_kv_head = heads.n_kv_head,
           .scale = heads.scale,
+          .softcap = heads.softcap,
           .q = q_.as<void>(),
           .out = attended_.as<void>(),
           .block_bytes = static_cast<std::int64_t>(page_bytes),
@@ -136,6 +138,7 @@ DecoderStep StepMemory::step(int n_rows) const {
                       .normed = normed_.as<void>(),
                       .gated = gated_.as<void>(),
                       .q = q_.as<void>(),
+                      .experts = experts_.scratch(),
                       .products = {sums_.as<float>(), flags_.as<std::uint32_t>()}}};
 }
 

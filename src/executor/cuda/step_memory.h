@@ -9,6 +9,7 @@
 
 #include "executor/cuda/decoder_step.h"
 #include "executor/cuda/device_memory.h"
+#include "executor/cuda/experts_memory.h"
 #include "executor/cuda/step_plan.h"
 
 namespace coppice::executor::cuda {
@@ -69,6 +70,7 @@ class StepMemory {
   std::vector<GroupPlaces> places_;
   DeviceMemory arena_, residual_, product_, normed_, gated_, q_, attended_, sums_, flags_, tree_sums_, tree_states_,
       tree_control_, logits_, sampled_logits_;
+  ExpertsMemory experts_;
   PinnedMemory staged_;
   std::vector<GroupStep> groups_;
 };

@@ -13,16 +13,17 @@ namespace coppice::matmul::cuda {
 /// Rings of half a multiprocessor's memory, so that two blocks work at once or the next launch's fetches its weights already; tiles of
 /// many rows need all of it. From kMostCrowdingRows on a block that has a multiprocessor for itself takes more than half, so that two of an
 /// early launch can't meet on one while another has none.
-template <QuantType kType, int kRows>
-const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
+template <QuantType kType, int kRows, bool kParts = false>
+const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream,
+                            const PartRows& parts = {}) {
   using Form = TileForm<kType, kRows>;
   static const cudaError_t ready = cudaFuncSetAttribute(
-      multiply_tiles<kType, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
+      multiply_tiles<kType, kRows, kParts>, cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
   if (ready != cudaSuccess) return cudaGetErrorString(ready);
   CUtensorMap map;
   if (const char* error = coppice::cuda::describe_rows(map, p.x, p.n_rows, p.n_in, kRows)) return error;
   constexpr bool kHalf = tile_blocks(kRows) == 2;
-  TileLaunch launch{};
+  TileLaunch launch{.parts = parts};
   TileGrid& grid = launch.grid;
   grid.n_stages = (p.n_in + Form::kStage - 1) / Form::kStage;
   grid.n_row_tiles = (p.n_rows + kRows - 1) / kRows;
@@ -45,7 +46,8 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
                              .n_threads = kTileThreads,
                              .shared_bytes = alone ? std::max(bytes, device().half() + 1024) : bytes,
                              .early = p.n_rows <= coppice::cuda::kMostEarlyRows};
-  return launch_early(multiply_tiles<kType, kRows>, shape, stream, p, launch, map);
+  if (kParts) grid.n_tiles /= grid.n_row_tiles;  // the kernel multiplies by the panels, which are as many at least
+  return launch_early(multiply_tiles<kType, kRows, kParts>, shape, stream, p, launch, map);
 }
 
 template <QuantType kType>
@@ -57,6 +59,13 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
   const auto rows_with = [&](int tile) { return (p.n_rows + tile - 1) / tile * tile; };
   if (rows_with(128) * 9 / 8 <= rows_with(256)) return launch_tiles_of<kType, 128>(p, tuning, stream);
   return launch_tiles_of<kType, 256>(p, tuning, stream);
+}
+
+template <QuantType kType>
+const char* launch_part_tiles_of(const QuantProduct& p, const PartRows& parts, cudaStream_t stream) {
+  if (parts.panel_rows == 64) return launch_tiles_of<kType, 64, true>(p, {}, stream, parts);
+  if (parts.panel_rows == 128) return launch_tiles_of<kType, 128, true>(p, {}, stream, parts);
+  return "no product of panels of this size";
 }
 
 }  // namespace coppice::matmul::cuda

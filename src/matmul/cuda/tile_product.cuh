@@ -13,7 +13,7 @@
 #include "cuda/barrier.cuh"
 #include "cuda/group_product.cuh"
 #include "cuda/launch.cuh"
-#include "matmul/cuda/quant_product.h"
+#include "matmul/cuda/part_product.h"
 #include "matmul/cuda/tile_walk.h"
 #include "matmul/cuda/tile_weights.cuh"
 
@@ -43,8 +43,23 @@ struct TileForm {
 
 /// How a kernel is launched.
 struct TileLaunch {
-  TileGrid grid;
+  TileGrid grid;  ///< with parts: what of it is known on the host
   int weight_slots, row_slots;
+  PartRows parts;  ///< panels of these are row tiles
+
+  /// On the device the number of panels is known.
+  __device__ void complete(int n_blocks) {
+    grid.n_row_tiles = *parts.n_panels;
+    grid.n_tiles *= grid.n_row_tiles;
+    grid.share(n_blocks);
+  }
+  /// The rows of a tile of kRows.
+  template <int kRows, bool kParts>
+  __device__ RowPanel rows_of(int tile, int n_rows) const {
+    if constexpr (kParts) return parts.panels[tile % grid.n_row_tiles];
+    const int first = tile % grid.n_row_tiles * kRows;
+    return {0, first, n_rows - first};
+  }
 };
 
 /// One thread block's rings; what is fetched and what is computed go through them in the same order.
@@ -92,7 +107,7 @@ struct RingPlace {
   }
 };
 
-template <QuantType kType, int kRows>
+template <QuantType kType, int kRows, bool kParts>
 struct TileFetcher {
   using Form = TileForm<kType, kRows>;
   const QuantProduct& p;
@@ -108,6 +123,7 @@ struct TileFetcher {
     for (Segment s; walk.next(s);) {
       const int piece = min(s.tile / launch.grid.n_row_tiles * Form::kPieces + lane, last);
       const std::byte* from = p.weights + static_cast<std::size_t>(piece) * static_cast<std::size_t>(tile_bytes);
+      if constexpr (kParts) from += launch.rows_of<kRows, true>(s.tile, p.n_rows).part * launch.parts.part_bytes;
       for (int stage = s.first; stage < s.end; ++stage, at.advance(rings.weight_slots)) {
         const int bytes = min(Form::kPieceBytes, tile_bytes - stage * Form::kPieceBytes);
         const Barrier full = rings.weights_full(at.slot);
@@ -127,7 +143,7 @@ struct TileFetcher {
     TileWalk walk(launch.grid, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
     RingPlace at;
     for (Segment s; walk.next(s);) {
-      const int row = s.tile % launch.grid.n_row_tiles * kRows;
+      const int row = launch.rows_of<kRows, kParts>(s.tile, p.n_rows).first;
       const int end = min(s.end * Form::kStage, (p.n_in + 127) / 128 * 128);
       for (int input = s.first * Form::kStage; input < end; input += 64, at.advance(rings.row_slots)) {
         const Barrier full = rings.rows_full(at.slot);
@@ -140,7 +156,7 @@ struct TileFetcher {
 };
 
 /// A thread of a computing warpgroup.
-template <QuantType kType, int kRows>
+template <QuantType kType, int kRows, bool kParts>
 struct TileMultiplier {
   using Form = TileForm<kType, kRows>;
   static constexpr int kSums = kRows / 2;  ///< of a lane: [8 rows][2 outputs][2 rows]
@@ -255,12 +271,13 @@ struct TileMultiplier {
   }
 
   __device__ __forceinline__ void write(const Segment& s) const {
-    const int first_row = s.tile % launch.grid.n_row_tiles * kRows + lane % 4 * 2;
+    const RowPanel rows_of_tile = launch.rows_of<kRows, kParts>(s.tile, p.n_rows);
+    const int first_row = rows_of_tile.first + lane % 4 * 2, end_row = rows_of_tile.first + rows_of_tile.n;
     const int first_out = s.tile / launch.grid.n_row_tiles * kTileHeight + group * 64 + warp * 16 + lane / 4;
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const int row = first_row + i / 4 * 8 + i % 2, out = first_out + i % 4 / 2 * 8;
-      if (row < p.n_rows && out < p.n_out) p.y[static_cast<std::size_t>(row) * p.n_out + out] = sums[i];
+      if (row < end_row && out < p.n_out) p.y[static_cast<std::size_t>(row) * p.n_out + out] = sums[i];
     }
   }
 
@@ -278,18 +295,23 @@ struct TileMultiplier {
   }
 };
 
-template <QuantType kType, int kRows>
+template <QuantType kType, int kRows, bool kParts>
 __global__ __launch_bounds__(kTileThreads,
-                             tile_blocks(kRows)) void multiply_tiles(const QuantProduct p, const TileLaunch launch,
+                             tile_blocks(kRows)) void multiply_tiles(const QuantProduct p, const TileLaunch of_host,
                                                                      const __grid_constant__ CUtensorMap map) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
+  TileLaunch launch = of_host;
   const TileRings<kType, kRows> rings(memory, launch);
   if (threadIdx.x == 0) rings.init();
   __syncthreads();
   allow_next_launch();
+  if constexpr (kParts) {
+    wait_for_launch_before();
+    launch.complete(static_cast<int>(gridDim.x));
+  }
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const TileFetcher<kType, kRows> fetcher{p, launch, rings};
+  const TileFetcher<kType, kRows, kParts> fetcher{p, launch, rings};
   if (warp >= 4 * kTileGroups) {
     shrink_registers<24>();
     if (warp == 4 * kTileGroups) {
@@ -302,7 +324,7 @@ __global__ __launch_bounds__(kTileThreads,
   } else {
     grow_registers<tile_blocks(kRows) == 1 ? 240 : 104>();  // what the fetching ones gave, and no more
     wait_for_launch_before();
-    TileMultiplier<kType, kRows>{p, launch, rings, warp / 4, warp % 4, lane}.run();
+    TileMultiplier<kType, kRows, kParts>{p, launch, rings, warp / 4, warp % 4, lane}.run();
   }
 #endif
 }

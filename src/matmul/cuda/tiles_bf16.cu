@@ -7,4 +7,9 @@ const char* launch_tiles<QuantType::kBf16>(const QuantProduct& p, const ProductT
   return launch_tiles_of<QuantType::kBf16>(p, tuning, stream);
 }
 
+template <>
+const char* launch_part_tiles<QuantType::kBf16>(const QuantProduct& p, const PartRows& parts, CUstream_st* stream) {
+  return launch_part_tiles_of<QuantType::kBf16>(p, parts, stream);
+}
+
 }  // namespace coppice::matmul::cuda

@@ -7,4 +7,9 @@ const char* launch_tiles<QuantType::kQ4_0>(const QuantProduct& p, const ProductT
   return launch_tiles_of<QuantType::kQ4_0>(p, tuning, stream);
 }
 
+template <>
+const char* launch_part_tiles<QuantType::kQ4_0>(const QuantProduct& p, const PartRows& parts, CUstream_st* stream) {
+  return launch_part_tiles_of<QuantType::kQ4_0>(p, parts, stream);
+}
+
 }  // namespace coppice::matmul::cuda

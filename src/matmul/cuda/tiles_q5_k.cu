@@ -7,4 +7,9 @@ const char* launch_tiles<QuantType::kQ5K>(const QuantProduct& p, const ProductTu
   return launch_tiles_of<QuantType::kQ5K>(p, tuning, stream);
 }
 
+template <>
+const char* launch_part_tiles<QuantType::kQ5K>(const QuantProduct& p, const PartRows& parts, CUstream_st* stream) {
+  return launch_part_tiles_of<QuantType::kQ5K>(p, parts, stream);
+}
+
 }  // namespace coppice::matmul::cuda
