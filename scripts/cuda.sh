@@ -16,7 +16,7 @@ logged "configuring (cuda)" "$build/configure.log" cmake --preset release \
   grep -A 6 'CMake Error' "$build/configure.log" >&2 || true
   die "The CUDA build could not be configured (log: $build/configure.log)"
 }
-tests=(tree_attention_on_gpu quant_product_on_gpu operators_on_gpu experts_on_gpu sampler_on_gpu decoder_on_gpu executor_on_gpu)
+tests=(tree_attention_on_gpu quant_product_on_gpu part_product_on_gpu operators_on_gpu experts_on_gpu sampler_on_gpu decoder_on_gpu executor_on_gpu)
 cmake --build "$build" -j "$(jobs)" --target coppice coppice_cuda_module "${tests[@]}" {attention,matmul,step}_cuda_bench >&2 ||
   die "The CUDA build failed: see above."
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then

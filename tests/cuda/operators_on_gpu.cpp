@@ -12,10 +12,10 @@
 
 #include "attention/cuda/block_order.h"
 #include "attention/kv_format.h"
+#include "cuda/gpu_run.h"
 #include "executor/cuda/operators.h"
 #include "matmul/cuda/quant_pack.h"
 #include "matmul/quant_weights.h"
-#include "support/cuda_step.h"
 
 namespace coppice {
 namespace {
@@ -23,52 +23,22 @@ namespace {
 using attention::cuda::Number;
 using matmul::QuantType;
 using test::DeviceBytes;
+using test::GpuRun;
+using test::poisoned;
+using test::read;
 
 constexpr double kBf16 = 1.0 / 256;  ///< relative to a number: half a last place, and a little
 constexpr int kBlockSize = 32;
 
-struct Run {
-  std::mt19937 random;
-  int failed = 0, n = 0;
-
-  explicit Run(std::uint64_t seed) : random(static_cast<std::mt19937::result_type>(seed)) {}
-  int up_to(int most) { return 1 + static_cast<int>(random() % static_cast<unsigned>(most)); }
-  bool coin() { return random() % 2 == 0; }
-  std::vector<float> normals(int n_numbers, float scale = 1.0F) {
-    std::normal_distribution<float> normal;
-    std::vector<float> x;
-    for (int i = 0; i < n_numbers; ++i) x.push_back(scale * normal(random));
-    return x;
-  }
-  void report(const std::string& what, double error, double tolerance) {
-    const bool ok = error <= tolerance;  // NaN is not
-    std::printf("%-6s %s: error %.1e\n", ok ? "ok" : "FAILED", what.c_str(), error);
-    failed += ok ? 0 : 1;
-    ++n;
-  }
-};
-
 template <class Args>
 void launch(const Args& args) {
-  if (const char* error = executor::cuda::launch(args, nullptr)) throw std::runtime_error(error);
-  test::check_cuda(cudaDeviceSynchronize(), "operator");
+  test::finish(executor::cuda::launch(args, nullptr));
 }
 
-template <class T>
-std::vector<T> read(const DeviceBytes& from, std::size_t n) {
-  std::vector<T> to(n);
-  test::check_cuda(cudaMemcpy(to.data(), from.as<void>(), n * sizeof(T), cudaMemcpyDeviceToHost), "copy");
-  return to;
-}
 std::vector<double> read_bf16(const DeviceBytes& from, std::size_t n) {
   std::vector<double> to;
   for (const std::uint16_t bits : read<std::uint16_t>(from, n)) to.push_back(test::from_number(Number::kBf16, bits));
   return to;
-}
-DeviceBytes poisoned(std::size_t bytes) {
-  DeviceBytes made(bytes);
-  made.fill(0xff);
-  return made;
 }
 
 /// The largest |got - expected| / (|expected| + floor).
@@ -82,7 +52,7 @@ double worst(const std::vector<T>& got, const std::vector<double>& expected, dou
   return most;
 }
 
-void check_embeddings(QuantType type, Run& run) {
+void check_embeddings(QuantType type, GpuRun& run) {
   const int n = 256 * run.up_to(6), n_vocab = run.up_to(100), n_rows = run.up_to(20);
   const test::QuantWeights w = test::random_weights(type, n, n_vocab, run.random);
   std::vector<std::int32_t> tokens;
@@ -101,7 +71,7 @@ void check_embeddings(QuantType type, Run& run) {
     if (run.coin()) tokens[static_cast<std::size_t>(row)] = -1 - row;
   }
   const DeviceBytes packed(matmul::cuda::pack(type, n, n_vocab, w.bytes)), device_tokens(tokens), drawn(last),
-      out = poisoned(expected.size() * 4);
+      out = poisoned<std::byte>(expected.size() * 4);
   launch(executor::cuda::EmbedRows{type, n, n_rows, packed.as<std::byte>(), device_tokens.as<std::int32_t>(),
                                    drawn.as<std::int32_t>(), scale, out.as<float>()});
   run.report("embeddings of type " + std::to_string(static_cast<int>(type)),
@@ -114,7 +84,7 @@ double inverse_rms(const double* x, int n, double eps) {
   return 1.0 / std::sqrt(squares / n + eps);
 }
 
-void check_norm(Run& run) {
+void check_norm(GpuRun& run) {
   const bool many = run.coin();  // rows: they get fewer threads each
   const int n = run.coin() || many ? 4 * run.up_to(1024) : 4 * run.up_to(4096),
             n_rows = run.up_to(6) + (many ? 512 : 0);
@@ -137,7 +107,7 @@ void check_norm(Run& run) {
     for (int i = 0; i < n; ++i) expected.push_back(norms ? sum[i] * by * weights[static_cast<std::size_t>(i)] : sum[i]);
   }
   const DeviceBytes device_residual(residual), device_plus(plus), device_weights(weights),
-      device_plus_weights(plus_weights), device_bias(bias), out = poisoned(expected.size() * 2);
+      device_plus_weights(plus_weights), device_bias(bias), out = poisoned<std::byte>(expected.size() * 2);
   launch(executor::cuda::AddNorm{.n = n,
                                  .n_rows = n_rows,
                                  .residual = device_residual.as<float>(),
@@ -155,7 +125,7 @@ void check_norm(Run& run) {
 }
 
 /// Of some rows, in another order and one twice: they are read, and the residual stays as it is.
-void check_norm_of_some(Run& run) {
+void check_norm_of_some(GpuRun& run) {
   const int n = 4 * run.up_to(1024), n_rows = 7;
   const std::vector<std::int32_t> rows = {5, 0, 3, 5};
   const std::vector<float> residual = run.normals(n * n_rows, 3.0F), plus = run.normals(n * n_rows),
@@ -170,7 +140,7 @@ void check_norm_of_some(Run& run) {
       expected.push_back(sum[static_cast<std::size_t>(i)] * by * weights[static_cast<std::size_t>(i)]);
   }
   const DeviceBytes device_residual(residual), device_plus(plus), device_weights(weights), device_rows(rows),
-      out = poisoned(expected.size() * 2);
+      out = poisoned<std::byte>(expected.size() * 2);
   launch(executor::cuda::AddNorm{.n = n,
                                  .n_rows = 4,
                                  .residual = device_residual.as<float>(),
@@ -196,7 +166,7 @@ double gated(executor::cuda::Gate gate, double z, double u) {
   return z / (1.0 + std::exp(-1.702 * z)) * (1.0 + std::clamp(u, -7.0, 7.0));
 }
 
-void check_gate(Run& run) {
+void check_gate(GpuRun& run) {
   const int n = 4 * run.up_to(3000), n_rows = run.up_to(6), n_parts = run.coin() ? 3 : 1;
   const auto gate = static_cast<executor::cuda::Gate>(run.up_to(3) - 1);
   const bool gate_biased = run.coin(), up_biased = run.coin();
@@ -213,7 +183,7 @@ void check_gate(Run& run) {
       expected.push_back(gated(gate, z, u));
     }
   }
-  const DeviceBytes device_x(x), device_bias(bias), device_parts(parts), out = poisoned(expected.size() * 2);
+  const DeviceBytes device_x(x), device_bias(bias), device_parts(parts), out = poisoned<std::byte>(expected.size() * 2);
   launch(executor::cuda::GateRows{.gate = gate,
                                   .n = n,
                                   .n_rows = n_rows,
@@ -228,7 +198,7 @@ void check_gate(Run& run) {
              worst(read_bf16(out, expected.size()), expected, 1e-3), kBf16);
 }
 
-void check_logits(Run& run) {
+void check_logits(GpuRun& run) {
   const int n = run.up_to(3000), n_rows = run.up_to(5);
   const bool biased = run.coin();
   const float scale = run.coin() ? 1.0F : 0.3F, cap = run.coin() ? 5.0F : 0.0F;
@@ -330,7 +300,7 @@ double pool_error(const HeadsCase& c, const std::vector<std::byte>& pool, std::s
   return most;
 }
 
-void check_heads(int dim, Run& run) {
+void check_heads(int dim, GpuRun& run) {
   HeadsCase c = {.dim = dim,
                  .n_kv_head = run.up_to(4),
                  .n_rows = run.up_to(9),
@@ -360,8 +330,9 @@ void check_heads(int dim, Run& run) {
   const std::size_t pool_bytes = 10 * block_bytes, n_queries = static_cast<std::size_t>(c.n_rows * c.n_head * dim);
   const int n_q = c.n_head * dim, n_kv = c.n_kv_head * dim;  // of a row
   const DeviceBytes qkv(in.qkv), bias(in.bias), q_norm(in.q_norm), k_norm(in.k_norm), frequencies(in.frequencies),
-      positions(in.positions), slots(in.slots), q = poisoned(n_queries * 2), keys = poisoned(pool_bytes),
-                                                values = poisoned(pool_bytes);
+      positions(in.positions), slots(in.slots), q = poisoned<std::byte>(n_queries * 2),
+                                                keys = poisoned<std::byte>(pool_bytes),
+                                                values = poisoned<std::byte>(pool_bytes);
   launch(executor::cuda::EnterRows{.n_rows = c.n_rows,
                                    .n_head = c.n_head,
                                    .n_kv_head = c.n_kv_head,
@@ -421,7 +392,7 @@ void check_heads(int dim, Run& run) {
 }
 
 int run() {
-  Run run(test::test_seed());
+  GpuRun run(test::test_seed());
   for (int i = 0; i < 3; ++i) {
     for (const QuantType type : {QuantType::kBf16, QuantType::kQ8_0, QuantType::kQ4_0, QuantType::kQ4K, QuantType::kQ5K,
                                  QuantType::kQ6K, QuantType::kMxfp4})
@@ -434,8 +405,7 @@ int run() {
   for (int i = 0; i < 8; ++i) {
     for (const int dim : {64, 80, 96, 128, 256}) check_heads(dim, run);
   }
-  std::printf("%d of %d failed\n", run.failed, run.n);
-  return run.failed == 0 ? 0 : 1;
+  return run.end();
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ struct ExpertsStep {
   ExpertsShape shape;
   int n_embd = 0, n_rows = 0;
   const void* x = nullptr;  ///< [n_rows][n_embd] bf16: what router and experts read
-  float* out = nullptr;     ///< [n_rows][n_embd], at least n of a row: scores first, then results
+  float* out = nullptr;     ///< [n_rows] of n_embd or n, whichever is more: scores first; [n_rows][n_embd] the sum
   ExpertsScratch scratch;
   matmul::cuda::ProductScratch products;
 };

@@ -47,7 +47,6 @@ const char* of_mixer(const model::Model& model, const LayerSpec& layer) {
   if (!mixer.owns_kv()) return "layers that read another one's keys";
   if (is_there(mixer.gate) || mixer.gate_in_q) return "gated attention";
   if (mixer.chunked) return "attention in chunks";
-
   if (!is_there(mixer.v) || mixer.v_norm != kNoTensor) return "normalised values";
   for (const TensorId norm : {mixer.q_norm, mixer.k_norm}) {
     if (norm != kNoTensor && (!has_weights(norm) || width(norm) != mixer.heads.head_dim))
