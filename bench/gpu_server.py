@@ -27,9 +27,9 @@ ANY_TOKEN = (1000, 49000)
 
 
 def sides(o):
-    """(name, command, rounds): ours with two sizes of a step; theirs with a slot for each request, and with fewer, so that those who wait
+    """(name, command, rounds): ours with three sizes of a step; theirs with a slot for each request, and with fewer, so that those who wait
     find the shared tokens in a slot."""
-    for step in (512, 2048):
+    for step in (512, 2048, 4096):
         yield f"coppice, {step:,} tokens a step", [o.coppice, "serve", "--model", o.model, "--device", o.device, "--max-batch", REQUESTS,
                                                    "--step-tokens", step], o.rounds
     for slots in (1, 4, 16, REQUESTS):

@@ -278,6 +278,19 @@ TEST(StepPlanTest, OneRowAlwaysFits) {
   EXPECT_TRUE(StepPlan(step_limits(300, 8, 40000, c.heads, std::size_t{1} << 30), one_group(c), 132).plan(whole));
 }
 
+/// Else the GPU waits for the host between them.
+TEST(StepPlanTest, StepsOfALongPromptFitWhole) {
+  const attention::HeadShape heads = {.n_head = 32, .n_kv_head = 8, .head_dim = 128, .scale = 0.1F};
+  for (const auto& [rows, gpu_gib] : {std::pair{2048, 24}, std::pair{4096, 79}}) {
+    test::AttentionCase c =
+        test::make_case("prompt", std::vector<test::Path>{{.length = 8192, .n_rows = rows}}, 32, {}, 1);
+    c.heads = heads;
+    const StepLimits limits = step_limits(4096, 64, 16384, heads, state_bytes(static_cast<std::size_t>(gpu_gib) << 30));
+    StepPlan plan(limits, one_group(c), 132);
+    EXPECT_TRUE(plan.plan(batch_of(c))) << rows << " rows on " << gpu_gib << " GiB";
+  }
+}
+
 TEST(StepPlanTest, CountsSharedBytesOnce) {
   const test::AttentionCase c = test::make_case("shared",
                                                 std::vector<test::Path>{{.length = 64, .reads = false},

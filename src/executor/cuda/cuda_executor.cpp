@@ -32,8 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Of the memory that weights and steps leave free: the driver wants some for graphs.
 constexpr double kPoolShare = 0.9;
-/// Partial states of attention have room in so much memory; a step that needs more is run in parts.
-constexpr std::size_t kStateBytes = std::size_t{256} << 20;
+
 constexpr double kMiB = 1024.0 * 1024.0;
 
 KvFormat checked_format(const CudaOptions& o) {
@@ -71,7 +70,8 @@ class CudaExecutor final : public Executor {
         groups_(attention_groups(model_.spec, layout_.groups)),
         weights_(model_, progress),
         runner_(weights_.decoder().shape,
-                step_limits(options_.max_rows, options_.max_sequences, context(), groups_[0].heads, kStateBytes),
+                step_limits(options_.max_rows, options_.max_sequences, context(), groups_[0].heads,
+                            state_bytes(total_bytes())),
                 groups_, n_workers_, format_ == KvFormat::kInt8, layout_.page_bytes) {
     take_pool(progress);
     runner_.set(weights_.decoder(), {pool_.as<std::byte>(), layout_.page_bytes, layout_.groups});

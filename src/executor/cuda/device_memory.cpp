@@ -32,6 +32,12 @@ std::size_t free_bytes() {
   return free;
 }
 
+std::size_t total_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "memory");
+  return total;
+}
+
 DeviceMemory::DeviceMemory(std::size_t bytes, const char* what) {
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 16));

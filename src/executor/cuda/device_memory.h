@@ -50,7 +50,8 @@ class PinnedMemory {
   std::unique_ptr<std::byte, Free> memory_;
 };
 
-/// Free on the current GPU.
+/// Free on the current GPU, and all that it has.
 std::size_t free_bytes();
+std::size_t total_bytes();
 
 }  // namespace coppice::executor::cuda

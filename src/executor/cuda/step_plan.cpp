@@ -41,6 +41,10 @@ StepLimits step_limits(int max_rows, int max_sequences, int context, const atten
   return {max_rows, max_sequences, limits};
 }
 
+std::size_t state_bytes(std::size_t gpu_bytes) {
+  return std::max(std::size_t{256} << 20, gpu_bytes / 128);
+}
+
 StepPlan::StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers)
     : max_rows_(limits.max_rows) {
   for (const AttentionGroup& g : groups) {

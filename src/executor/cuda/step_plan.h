@@ -24,6 +24,9 @@ struct StepLimits {
 StepLimits step_limits(int max_rows, int max_sequences, int context, const attention::HeadShape& heads,
                        std::size_t state_bytes);
 
+/// Memory for partial states on a GPU of so much: so that the steps of a long prompt fit whole, up to 4,096 rows where the card has 80 GB.
+std::size_t state_bytes(std::size_t gpu_bytes);
+
 class StepPlan {
  public:
   /// The plan of attention of a layer group.
