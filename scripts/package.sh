@@ -22,6 +22,7 @@ if [[ $what == --check ]]; then
   exit
 fi
 
+"$repo/scripts/packages.sh" dpkg-dev file  # what cpack finds the package's dependencies with
 "$repo/scripts/build.sh" package coppice
 build="$repo/build-package"
 
