@@ -156,8 +156,9 @@ def test_random_schemas(client):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
-    ended = 0
-    for _ in range(25):
+    ended = rounds = 0
+    while rounds < 25 or (ended < 10 and rounds < 250):  # a seed may need more until enough have ended
+        rounds += 1
         schema = {"type": "object", "properties": {"v": random_schema(rng)}, "required": ["v"]}
         choice = ask(client, response_format=schema_format(schema), max_tokens=150, seed=rng.randrange(1000)).choices[0]
         if choice.finish_reason == "stop":

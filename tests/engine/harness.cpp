@@ -31,8 +31,8 @@ std::vector<kv::GroupSpec> make_groups(Groups groups) {
   std::abort();
 }
 
-std::string name_of(const ::testing::TestParamInfo<Groups>& info) {
-  switch (info.param) {
+static std::string name_of(Groups groups) {
+  switch (groups) {
     case Groups::kFull:
       return "full";
     case Groups::kFullAndSliding:
@@ -43,6 +43,14 @@ std::string name_of(const ::testing::TestParamInfo<Groups>& info) {
       return "full_and_recurrent";
   }
   std::abort();
+}
+
+std::string name_of(const ::testing::TestParamInfo<Groups>& info) {
+  return name_of(info.param);
+}
+
+std::string name_of_both(const ::testing::TestParamInfo<std::tuple<Groups, int>>& info) {
+  return name_of(std::get<0>(info.param)) + (std::get<1>(info.param) > 0 ? "_ahead" : "");
 }
 
 void collect(Result& result, const engine::Event& event) {
@@ -220,6 +228,10 @@ std::uint64_t test_seed(std::uint64_t fallback) {
 std::int64_t operations_wanted(std::int64_t fallback) {
   const char* given = std::getenv("COPPICE_OPERATIONS");
   return given != nullptr ? std::strtoll(given, nullptr, 10) : fallback;
+}
+
+bool all_met(const Transitions& transitions, std::int64_t least) {
+  return std::ranges::all_of(transitions, [least](const auto& each) { return each.second >= least; });
 }
 
 void expect_met(const Transitions& transitions, std::int64_t least) {

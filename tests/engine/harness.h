@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/engine.h"
@@ -121,6 +122,7 @@ std::int64_t operations_wanted(std::int64_t fallback);
 
 /// How often a load met what it is for.
 using Transitions = std::map<std::string, std::int64_t>;
+bool all_met(const Transitions& transitions, std::int64_t least);
 /// Prints them. Each must have been met `least` times.
 void expect_met(const Transitions& transitions, std::int64_t least);
 
@@ -166,6 +168,14 @@ class Harness {
 
 class PerGroups : public ::testing::TestWithParam<Groups> {};
 
+/// Over an executor that works one step ahead, too: a token is known a step later, and all else holds.
+class PerDepth : public ::testing::TestWithParam<std::tuple<Groups, int>> {
+ protected:
+  static Groups groups() { return std::get<0>(GetParam()); }
+  static int depth() { return std::get<1>(GetParam()); }
+};
+std::string name_of_both(const ::testing::TestParamInfo<std::tuple<Groups, int>>& info);
+
 #define COPPICE_FOR_ALL_GROUPS(Suite) \
   INSTANTIATE_TEST_SUITE_P(           \
       Groups, Suite, ::testing::Values(Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding), name_of)
@@ -176,5 +186,13 @@ class PerGroups : public ::testing::TestWithParam<Groups> {};
                            ::testing::Values(Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, \
                                              Groups::kFullAndRecurrent),                                          \
                            name_of)
+
+#define COPPICE_FOR_ALL_DEPTHS(Suite)                                                                           \
+  INSTANTIATE_TEST_SUITE_P(                                                                                     \
+      Depths, Suite,                                                                                            \
+      ::testing::Combine(::testing::Values(Groups::kFull, Groups::kFullAndSliding, Groups::kFullAndFiveSliding, \
+                                           Groups::kFullAndRecurrent),                                          \
+                         ::testing::Values(0, 1)),                                                              \
+      name_of_both)
 
 }  // namespace coppice::testing

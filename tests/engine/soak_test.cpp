@@ -197,7 +197,8 @@ TEST_P(Soak, EveryStreamIsRight) {
   const std::int64_t wanted = part(of_all) * (GetParam() == Groups::kFullAndRecurrent ? 6 : 3) / 2;
   const std::int64_t least = part(of_all / 1000);
   Met met;
-  for (std::uint64_t round = 0; met.operations < wanted; ++round) {
+  for (std::uint64_t round = 0;
+       met.operations < wanted || (!all_met(met.transitions, least) && met.operations < 3 * wanted); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     Round(GetParam(), static_cast<int>(round % 2), seed + round * 1000).run(met);
     if (HasFailure()) return;

@@ -237,13 +237,16 @@ TEST_P(ServerThreads, EveryoneGetsWhatIsTheirs) {
   const std::int64_t wanted = operations_wanted(2 * kClients * kRequestsEach) / 2;
   std::int64_t operations = 0;
   Transitions met;
-  for (std::uint64_t i = 0; operations < wanted && !HasFailure(); ++i) {
+  const auto least = [&] { return (operations + 999) / 1000; };
+  // How the threads fall into step decides what a round meets: a machine may need more of them.
+  for (std::uint64_t i = 0;
+       (operations < wanted || (!all_met(met, least()) && operations < 20 * wanted)) && !HasFailure(); ++i) {
     SCOPED_TRACE("round " + std::to_string(i));
     round(seed + 1000 * i, met);
     operations += kClients * kRequestsEach;
   }
   std::cout << operations << " operations\n";
-  expect_met(met, (operations + 999) / 1000);
+  expect_met(met, least());
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, ServerThreads, ::testing::Values(Groups::kFull, Groups::kFullAndSliding), name_of);
