@@ -9,13 +9,13 @@
 namespace coppice::testing {
 namespace {
 
-using Fairness = PerGroups;
+using Fairness = PerDepth;
 
 constexpr std::int32_t kNoStride = 1 << 20;  // of states: no step ends for one but where texts part
 
 TEST_P(Fairness, LowerPriorityNumbersGoFirst) {
   std::mt19937_64 random(1);
-  Harness h({.groups = GetParam(), .max_batch = 1});
+  Harness h({.groups = groups(), .max_batch = 1, .depth = depth()});
   const auto running = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4, .priority = 5});
   h.step();
   const auto last = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 4, .priority = 1});
@@ -32,15 +32,16 @@ TEST_P(Fairness, LowerPriorityNumbersGoFirst) {
 
 TEST_P(Fairness, TheLeastImportantIsPreemptedFirst) {
   int met = 0;
-  const auto n_groups = static_cast<std::int32_t>(make_groups(GetParam()).size());
+  const auto n_groups = static_cast<std::int32_t>(make_groups(groups()).size());
   for (int blocks = 5; blocks < 30; ++blocks) {
     SCOPED_TRACE(blocks);
     std::mt19937_64 random(2);
-    Harness h({.groups = GetParam(),
+    Harness h({.groups = groups(),
                .num_blocks = n_groups * blocks + 1,
                .max_batch = 8,
                .max_extend = 8,
-               .growth_room = false});
+               .growth_room = false,
+               .depth = depth()});
     const auto lesser = h.submit({.prompt = random_prompt(random, 24), .max_tokens = 60, .priority = 3});
     while (h.result(lesser).first_step < 0 && h.step()) {
     }
@@ -64,9 +65,9 @@ struct Passed {
   std::int64_t passes = 0;  // that were admitted sooner
   int submitted_after = 0;
 };
-Passed pass_one(Groups groups, int patience, std::int32_t priority = 0) {
+Passed pass_one(Groups groups, int depth, int patience, std::int32_t priority = 0) {
   std::mt19937_64 random(3);
-  Harness h({.groups = groups, .max_batch = 3, .patience = patience});
+  Harness h({.groups = groups, .max_batch = 3, .patience = patience, .depth = depth});
   const auto shared = random_prompt(random, 64);
   h.submit({.prompt = shared, .max_tokens = 2000});  // so that it is in use all the time
   const auto hot = [&] {
@@ -90,21 +91,21 @@ Passed pass_one(Groups groups, int patience, std::int32_t priority = 0) {
 }
 
 TEST_P(Fairness, HotRequestsPassOthersButNotForEver) {
-  EXPECT_EQ(pass_one(GetParam(), 0).ahead, 0) << "in the order of arrival";
+  EXPECT_EQ(pass_one(groups(), depth(), 0).ahead, 0) << "in the order of arrival";
   for (const int bound : {1, 5, 32}) {
     SCOPED_TRACE(bound);
-    const auto passed = pass_one(GetParam(), bound);
+    const auto passed = pass_one(groups(), depth(), bound);
     EXPECT_LT(passed.passes, bound);
     if (bound == 32) EXPECT_GT(passed.passes, 10);
     EXPECT_LE(passed.ahead, bound + 2) << "those admitted together with it may be quicker through their prefill";
     EXPECT_LT(passed.submitted_after, 300);
   }
-  EXPECT_EQ(pass_one(GetParam(), 32, -1).ahead, 0) << "no lower priority passes";
+  EXPECT_EQ(pass_one(groups(), depth(), 32, -1).ahead, 0) << "no lower priority passes";
 }
 
 TEST_P(Fairness, RefusedRequestsTakeNoPlacesBetweenOthers) {
   std::mt19937_64 random(4);
-  Harness h({.groups = GetParam(), .max_batch = 2, .context_length = 100, .patience = 8});
+  Harness h({.groups = groups(), .max_batch = 2, .context_length = 100, .patience = 8, .depth = depth()});
   const auto shared = random_prompt(random, 64);
   h.submit({.prompt = shared, .max_tokens = 30});
   h.submit({.prompt = random_prompt(random, 10), .max_tokens = 8});
@@ -121,7 +122,12 @@ TEST_P(Fairness, RefusedRequestsTakeNoPlacesBetweenOthers) {
 
 TEST_P(Fairness, ABurstOnALongPrefixIsAdmittedInOneStep) {
   std::mt19937_64 random(5);
-  Harness h({.groups = GetParam(), .num_blocks = 8000, .max_batch = 32, .step_tokens = 512, .max_extend = 512});
+  Harness h({.groups = groups(),
+             .num_blocks = 8000,
+             .max_batch = 32,
+             .step_tokens = 512,
+             .max_extend = 512,
+             .depth = depth()});
   const auto shared = random_prompt(random, 7000);
   h.submit({.prompt = shared, .max_tokens = 2});
   h.finish();
@@ -130,7 +136,7 @@ TEST_P(Fairness, ABurstOnALongPrefixIsAdmittedInOneStep) {
   }
   h.step();
   // With states one computes the prefix's last block again, and the others start behind it.
-  if (GetParam() == Groups::kFullAndRecurrent) h.step();
+  if (groups() == Groups::kFullAndRecurrent) h.step();
   EXPECT_EQ(h.snapshot().running_requests, 32);
   h.finish();
 }
@@ -140,7 +146,7 @@ TEST_P(Fairness, AStreamOfMoreImportantOnesKeepsNobodyOut) {
   for (const int bound : {0, 1, 5, 32}) {
     SCOPED_TRACE(bound);
     std::mt19937_64 random(6);
-    Harness h({.groups = GetParam(), .max_batch = 2, .patience = bound});
+    Harness h({.groups = groups(), .max_batch = 2, .patience = bound, .depth = depth()});
     std::vector<engine::RequestId> stream;
     const auto supply = [&] {
       stream.push_back(
@@ -173,7 +179,7 @@ TEST_P(Fairness, AStreamOfMoreImportantOnesKeepsNobodyOut) {
 // Room in the batch for all, and prompts of which each step could be full.
 TEST_P(Fairness, AStreamOfMoreImportantPromptsLeavesEachStepAPart) {
   std::mt19937_64 random(7);
-  Harness h({.groups = GetParam(), .max_batch = 16});
+  Harness h({.groups = groups(), .max_batch = 16, .depth = depth()});
   const auto lesser = h.submit({.prompt = random_prompt(random, 200), .max_tokens = 20, .priority = 5});
   int supplied = 0;
   while (!h.result(lesser).done && supplied < 1000) {
@@ -191,7 +197,7 @@ TEST_P(Fairness, AStreamOfMoreImportantPromptsLeavesEachStepAPart) {
 // it. Whoever shares its prompt, but is as important as the supply, does not wait for it.
 TEST_P(Fairness, NobodyFollowsTheLessImportant) {
   std::mt19937_64 random(5);
-  Harness h({.groups = GetParam(), .max_batch = 16, .state_stride = kNoStride});
+  Harness h({.groups = groups(), .max_batch = 16, .state_stride = kNoStride, .depth = depth()});
   const auto shared = random_prompt(random, 600);
   const auto lesser = h.submit({.prompt = shared, .max_tokens = 4, .priority = 10});
   h.step();
@@ -219,12 +225,13 @@ TEST_P(Fairness, NobodyFollowsTheLessImportant) {
 TEST_P(Fairness, RequestsOnOnePrefixRunTogether) {
   const auto run = [&](int patience) {
     std::mt19937_64 random(4);
-    const auto n_groups = static_cast<std::int32_t>(make_groups(GetParam()).size());
-    Harness h({.groups = GetParam(),
+    const auto n_groups = static_cast<std::int32_t>(make_groups(groups()).size());
+    Harness h({.groups = groups(),
                .num_blocks = 39 + 14 * (n_groups - 1),
                .max_batch = 4,
                .max_extend = 32,
-               .patience = patience});
+               .patience = patience,
+               .depth = depth()});
     const std::vector<Prompt> shared = {random_prompt(random, 200), random_prompt(random, 200)};
     for (std::size_t i = 0; i < 24; ++i) {
       h.submit({.prompt = shared[i % 2] + random_prompt(random, 8),
@@ -243,7 +250,7 @@ TEST_P(Fairness, RequestsOnOnePrefixRunTogether) {
   EXPECT_LT(hot.computed_tokens, strict.computed_tokens);
 }
 
-COPPICE_FOR_ALL_GROUPS_AND_STATES(Fairness);
+COPPICE_FOR_ALL_DEPTHS(Fairness);
 
 // What the order saves on a deep queue of requests on several prefixes, at random: docs/adr/0017-admission-order.md.
 TEST(FairnessInFigures, RunningTogetherSavesComputingPrefixesAgain) {

@@ -16,26 +16,33 @@ namespace coppice::testing {
 namespace {
 
 /// Its own memory, and the sink's, never runs out: other tests look at an executor that throws.
-class UncountedExecutor final : public executor::BlockingExecutor {
+class UncountedExecutor final : public executor::Executor {
  public:
-  explicit UncountedExecutor(const kv::CacheConfig& config) : fake_(config) {}
+  UncountedExecutor(const kv::CacheConfig& config, int depth) : fake_(config, 0, depth) {}
   const executor::ExecutorInfo& info() const override { return fake_.info(); }
-  double planning_seconds() const override { return 0; }
+  int depth() const override { return fake_.depth(); }
+  executor::Step submit(const executor::Batch& batch) override {
+    const NotCounting not_counting;
+    return fake_.submit(batch);
+  }
+  void sample(executor::Step step, std::span<const sampling::SamplerSpec> specs) override {
+    const NotCounting not_counting;
+    fake_.sample(step, specs);
+  }
+  executor::Result wait(executor::Step step) override {
+    const NotCounting not_counting;
+    return fake_.wait(step);
+  }
   const FakeExecutor& fake() const { return fake_; }
 
  private:
-  executor::Result run(const executor::Batch& batch) override {
-    const NotCounting not_counting;
-    return fake_.forward(batch);
-  }
-
   FakeExecutor fake_;
 };
 
 /// Preemptions, shared prefixes, samples that part, cancellations, deadlines, requests that are turned away.
 class Script {
  public:
-  explicit Script(Groups groups)
+  Script(Groups groups, int depth)
       : config_{.groups = groups,
                 .num_blocks = 1 + 13 * static_cast<std::int32_t>(make_groups(groups).size()),
                 .max_batch = 5,
@@ -43,7 +50,7 @@ class Script {
                 .max_extend = 16,
                 .max_waiting = 5,
                 .growth_room = false},
-        executor_(cache_config(config_)),
+        executor_(cache_config(config_), depth),
         engine_(kv::Cache(cache_config(config_)), executor_, engine_config(config_),
                 [this](std::vector<engine::Event>&& events) {
                   const NotCounting not_counting;
@@ -125,13 +132,15 @@ class Script {
   engine::Engine engine_;
 };
 
-TEST(OutOfMemory, AtEveryAllocation) {
+class OutOfMemory : public ::testing::TestWithParam<int> {};  // depth: with 1 a step is in flight nearly always
+
+TEST_P(OutOfMemory, AtEveryAllocation) {
   for (const Groups groups : {Groups::kFull, Groups::kFullAndSliding}) {
     std::int64_t n = 0;
     do {
       SCOPED_TRACE("allocation " + std::to_string(++n));
       fail_allocation(n);
-      Script script(groups);
+      Script script(groups, GetParam());
       script.go();
       script.expect_all_well();
       if (HasFailure()) return;
@@ -142,8 +151,8 @@ TEST(OutOfMemory, AtEveryAllocation) {
 }
 
 /// Destructors cancel.
-TEST(OutOfMemory, CancellingTakesNone) {
-  Harness h({.max_batch = 1});
+TEST_P(OutOfMemory, CancellingTakesNone) {
+  Harness h({.max_batch = 1, .depth = GetParam()});
   const auto running = h.submit({.prompt = {1, 2, 3}, .max_tokens = 100});
   const auto waiting = h.submit({.prompt = {4, 5, 6}, .max_tokens = 100});
   h.step();
@@ -158,6 +167,8 @@ TEST(OutOfMemory, CancellingTakesNone) {
   h.finish();
   EXPECT_EQ(h.snapshot().requests_cancelled, 3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Depths, OutOfMemory, ::testing::Values(0, 1));
 
 }  // namespace
 }  // namespace coppice::testing

@@ -94,16 +94,18 @@ TEST_P(Pool, WhatIsComputedServesOthers) {
 // A preempted prompt comes back behind what it has pooled, or computes it again without counting it twice.
 TEST_P(Pool, PreemptedPromptsCountEachTokenOnce) {
   std::int64_t preemptions = 0, resumptions = 0;
-  for (unsigned run = 0; run < 40; ++run) {
-    const int blocks = 14 + static_cast<int>(run / 2);
-    SCOPED_TRACE(blocks);
+  for (unsigned run = 0; run < 80; ++run) {
+    const int blocks = 14 + static_cast<int>(run / 4), depth = static_cast<int>(run / 2 % 2);
+    SCOPED_TRACE(::testing::Message() << blocks << " blocks, depth " << depth);
     std::mt19937_64 random(9 + run % 2);
     Harness h({.groups = GetParam(),
                .num_blocks = blocks * static_cast<std::int32_t>(make_groups(GetParam()).size()) + 1,
                .max_batch = 8,
                .step_tokens = 20,
                .max_extend = 8,
-               .growth_room = false});
+               .growth_room = false,
+               .depth = depth,
+               .seed = run});
     const Prompt shared = random_prompt(random, 20);
     for (std::uint64_t i = 0; i < 8; ++i) {
       const Prompt prompt = shared + random_prompt(random, 10 + 7 * i);
@@ -114,9 +116,10 @@ TEST_P(Pool, PreemptedPromptsCountEachTokenOnce) {
     for (const auto& [id, result] : h.results()) {
       if (result.submission.pooling) wanted += result.submission.pooling == kMean ? result.submission.prompt.size() : 1;
     }
-    while (h.step()) pooled += h.last().n_hidden;
     h.finish();
-    EXPECT_EQ(pooled, wanted);
+    for (const auto& step : h.executor().steps()) pooled += step.n_hidden;
+    if (depth == 0) EXPECT_EQ(pooled, wanted);
+    EXPECT_GE(pooled, wanted) << "what a preempted one has in flight is thrown away";
     EXPECT_EQ(h.snapshot().requests_finished, 8);
     preemptions += h.snapshot().preemptions;
     resumptions += h.snapshot().resumptions;
@@ -140,7 +143,9 @@ TEST_P(Pool, RandomEnds) {
                .max_batch = 6,
                .step_tokens = pick(8, 40),
                .max_extend = 16,
-               .growth_room = false});
+               .growth_room = false,
+               .depth = static_cast<int>(round % 2),
+               .seed = random()});
     const std::vector<Prompt> prompts = {random_prompt(random, 40), random_prompt(random, 90)};
     for (int i = 0; i < 25; ++i) {
       const Prompt& base = prompts[random() % 2];

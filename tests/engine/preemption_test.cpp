@@ -10,7 +10,7 @@ namespace coppice::testing {
 namespace {
 
 using sampling::Finish;
-using Preemption = PerGroups;
+using Preemption = PerDepth;
 
 std::int32_t scaled(Groups groups, int blocks) {
   return blocks * static_cast<std::int32_t>(make_groups(groups).size()) + 1;
@@ -21,7 +21,11 @@ TEST_P(Preemption, StreamsGoOnWithoutRepeatedOrMissingTokens) {
   for (int blocks = 10; blocks < 40; ++blocks) {
     SCOPED_TRACE(blocks);
     std::mt19937_64 random(1);
-    Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), blocks), .max_batch = 8, .max_extend = 8});
+    Harness h({.groups = groups(),
+               .num_blocks = scaled(groups(), blocks),
+               .max_batch = 8,
+               .max_extend = 8,
+               .depth = depth()});
     for (std::uint64_t i = 0; i < 6; ++i) {
       h.submit({.prompt = random_prompt(random, 20), .max_tokens = 40, .n = i % 3 == 1 ? 2 : 1, .seed = 10 * i});
     }
@@ -38,11 +42,12 @@ TEST_P(Preemption, TheYoungestYieldsAndTheOldestNeverPauses) {
   for (int blocks = 8; blocks < 30; ++blocks) {
     SCOPED_TRACE(blocks);
     std::mt19937_64 random(2);
-    Harness h({.groups = GetParam(),
-               .num_blocks = scaled(GetParam(), blocks),
+    Harness h({.groups = groups(),
+               .num_blocks = scaled(groups(), blocks),
                .max_batch = 8,
                .max_extend = 8,
-               .growth_room = false});
+               .growth_room = false,
+               .depth = depth()});
     std::vector<engine::RequestId> ids;
     for (std::uint64_t i = 0; i < 4; ++i) {
       ids.push_back(h.submit({.prompt = random_prompt(random, 24), .max_tokens = 60, .seed = i}));
@@ -67,7 +72,12 @@ TEST_P(Preemption, ThePreemptedComesBackBeforeThoseWhoCameLater) {
   for (std::int32_t num_blocks = 20; num_blocks < 100; ++num_blocks) {
     SCOPED_TRACE(num_blocks);
     std::mt19937_64 random(3);
-    Harness h({.groups = GetParam(), .num_blocks = num_blocks, .max_batch = 8, .max_extend = 8, .growth_room = false});
+    Harness h({.groups = groups(),
+               .num_blocks = num_blocks,
+               .max_batch = 8,
+               .max_extend = 8,
+               .growth_room = false,
+               .depth = depth()});
     h.submit({.prompt = random_prompt(random, 30), .max_tokens = 70});
     const auto second = h.submit({.prompt = random_prompt(random, 30), .max_tokens = 70, .seed = 2});
     while (h.snapshot().preemptions == 0 && h.step()) {
@@ -88,7 +98,7 @@ TEST_P(Preemption, ThePreemptedComesBackBeforeThoseWhoCameLater) {
 
 TEST_P(Preemption, ResumesThroughTheTree) {
   std::mt19937_64 random(4);
-  Harness h({.groups = Groups::kFull, .num_blocks = 41, .max_batch = 8, .max_extend = 8});
+  Harness h({.groups = Groups::kFull, .num_blocks = 41, .max_batch = 8, .max_extend = 8, .depth = depth()});
   // The older one ends soon after it has taken a few blocks, so most of the younger one's are still cached.
   h.submit({.prompt = random_prompt(random, 150), .max_tokens = 30});
   const auto young = h.submit({.prompt = random_prompt(random, 100), .max_tokens = 60, .n = 2, .seed = 5});
@@ -104,7 +114,8 @@ TEST_P(Preemption, ResumesThroughTheTree) {
 TEST_P(Preemption, ALoneRunnerGoesAsFarAsThePoolGoes) {
   std::mt19937_64 random(5);
   for (int n = 1; n <= 3; ++n) {
-    Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), 24), .max_batch = 4, .max_extend = 8});
+    Harness h(
+        {.groups = groups(), .num_blocks = scaled(groups(), 24), .max_batch = 4, .max_extend = 8, .depth = depth()});
     const auto id = h.submit({.prompt = random_prompt(random, 20), .n = n});
     h.finish();
     if (n == 1) EXPECT_EQ(h.snapshot().preemptions, 0) << "a lone sample is never preempted";
@@ -112,7 +123,7 @@ TEST_P(Preemption, ALoneRunnerGoesAsFarAsThePoolGoes) {
       EXPECT_EQ(sample.finish, Finish::kLength);
       EXPECT_GT(sample.tokens.size(), 1u);
       // 24 blocks of 8, and the last token needs no slot.
-      if (GetParam() == Groups::kFull) EXPECT_EQ(sample.tokens.size(), 24u * 8 - 20 + 1) << n;
+      if (groups() == Groups::kFull) EXPECT_EQ(sample.tokens.size(), 24u * 8 - 20 + 1) << n;
     }
   }
 }
@@ -120,16 +131,18 @@ TEST_P(Preemption, ALoneRunnerGoesAsFarAsThePoolGoes) {
 // The samples of a request that runs alone give way to each other: none is cut because all together have no room.
 TEST_P(Preemption, SamplesThatFitOneByOneAllGetWhatWasAskedFor) {
   std::mt19937_64 random(7);
-  Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), 24), .max_batch = 4, .max_extend = 8});
+  Harness h(
+      {.groups = groups(), .num_blocks = scaled(groups(), 24), .max_batch = 4, .max_extend = 8, .depth = depth()});
   const auto id = h.submit({.prompt = random_prompt(random, 20), .max_tokens = 100, .n = 4});
   h.finish();
   for (const auto& sample : h.result(id).samples) EXPECT_EQ(sample.tokens.size(), 100U);
-  if (GetParam() == Groups::kFull) EXPECT_GT(h.snapshot().preemptions, 0);
+  if (groups() == Groups::kFull) EXPECT_GT(h.snapshot().preemptions, 0);
 }
 
 TEST_P(Preemption, APoolLimitedRequestLetsTheNextOneIn) {
   std::mt19937_64 random(6);
-  Harness h({.groups = GetParam(), .num_blocks = scaled(GetParam(), 12), .max_batch = 4, .max_extend = 8});
+  Harness h(
+      {.groups = groups(), .num_blocks = scaled(groups(), 12), .max_batch = 4, .max_extend = 8, .depth = depth()});
   for (std::uint64_t i = 0; i < 5; ++i) {
     h.submit({.prompt = random_prompt(random, 20), .n = 1 + static_cast<int>(i % 2), .seed = i});
   }
@@ -146,10 +159,14 @@ struct Thrash {
   int steps = 0;
 };
 
-Thrash thrash(Groups groups, bool growth_room, std::int32_t num_blocks, std::uint64_t seed) {
+Thrash thrash(Groups groups, int depth, bool growth_room, std::int32_t num_blocks, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  Harness h(
-      {.groups = groups, .num_blocks = num_blocks, .max_batch = 16, .max_extend = 16, .growth_room = growth_room});
+  Harness h({.groups = groups,
+             .num_blocks = num_blocks,
+             .max_batch = 16,
+             .max_extend = 16,
+             .growth_room = growth_room,
+             .depth = depth});
   std::int64_t needed = 0;
   for (std::uint64_t i = 0; i < 60; ++i) {
     const int length = 10 + static_cast<int>(random() % 30), n = i % 5 == 0 ? 2 : 1;
@@ -182,13 +199,13 @@ Thrash thrash(Groups groups, bool growth_room, std::int32_t num_blocks, std::uin
 
 TEST_P(Preemption, GrowthRoomKeepsItFromThrashing) {
   constexpr int kBlockSize = 8;
-  const int n_groups = static_cast<int>(make_groups(GetParam()).size());
+  const int n_groups = static_cast<int>(make_groups(groups()).size());
   Thrash all_without, all_with;  // over all loads: in a single one chance decides what is evicted and who is preempted
   for (const int blocks : {20, 30, 45}) {
     for (std::uint64_t seed = 7; seed < 11; ++seed) {
       SCOPED_TRACE(std::to_string(blocks) + " blocks, seed " + std::to_string(seed));
-      const auto without = thrash(GetParam(), false, blocks * n_groups + 1, seed);
-      const auto with = thrash(GetParam(), true, blocks * n_groups + 1, seed);
+      const auto without = thrash(groups(), depth(), false, blocks * n_groups + 1, seed);
+      const auto with = thrash(groups(), depth(), true, blocks * n_groups + 1, seed);
       std::cout << blocks << " blocks a group: preemptions per 1,000 tokens " << 1000 * without.preemptions_per_token
                 << " -> " << 1000 * with.preemptions_per_token << ", computed again " << without.recomputed << " -> "
                 << with.recomputed << ", steps " << without.steps << " -> " << with.steps
@@ -209,8 +226,12 @@ TEST_P(Preemption, GrowthRoomKeepsItFromThrashing) {
 TEST_P(Preemption, TheLargestMaxTokensIsNoLimit) {
   const auto run = [](Groups groups, std::int32_t max_tokens) {
     std::mt19937_64 random(8);
-    Harness h(
-        {.groups = groups, .num_blocks = scaled(groups, 30), .max_batch = 8, .max_extend = 16, .context_length = 120});
+    Harness h({.groups = groups,
+               .num_blocks = scaled(groups, 30),
+               .max_batch = 8,
+               .max_extend = 16,
+               .context_length = 120,
+               .depth = depth()});
     for (std::uint64_t i = 0; i < 12; ++i) {
       h.submit({.prompt = random_prompt(random, 10 + random() % 30), .max_tokens = max_tokens, .seed = i});
     }
@@ -219,12 +240,12 @@ TEST_P(Preemption, TheLargestMaxTokensIsNoLimit) {
     for (const auto& [id, result] : h.results()) course.insert(course.end(), {result.first_step, result.done_step});
     return course;
   };
-  const auto unlimited = run(GetParam(), 0);
-  EXPECT_EQ(run(GetParam(), INT32_MAX), unlimited);
-  EXPECT_EQ(run(GetParam(), INT32_MAX - 20), unlimited);
+  const auto unlimited = run(groups(), 0);
+  EXPECT_EQ(run(groups(), INT32_MAX), unlimited);
+  EXPECT_EQ(run(groups(), INT32_MAX - 20), unlimited);
 }
 
-COPPICE_FOR_ALL_GROUPS_AND_STATES(Preemption);
+COPPICE_FOR_ALL_DEPTHS(Preemption);
 
 }  // namespace
 }  // namespace coppice::testing

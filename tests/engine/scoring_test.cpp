@@ -170,16 +170,18 @@ TEST_P(Scoring, NobodyStarves) {
 
 TEST_P(Scoring, PreemptedPromptsAreScoredOnce) {
   std::int64_t in_prompts = 0;
-  for (unsigned run = 0; run < 72; ++run) {
-    const int blocks = 14 + static_cast<int>(run / 2);
-    SCOPED_TRACE(blocks);
+  for (unsigned run = 0; run < 144; ++run) {
+    const int blocks = 14 + static_cast<int>(run / 4), depth = static_cast<int>(run / 2 % 2);
+    SCOPED_TRACE(::testing::Message() << blocks << " blocks, depth " << depth);
     std::mt19937_64 random(9 + run % 2);
     Harness h({.groups = GetParam(),
                .num_blocks = scaled(GetParam(), blocks),
                .max_batch = 8,
                .step_tokens = 20,
                .max_extend = 8,
-               .growth_room = false});
+               .growth_room = false,
+               .depth = depth,
+               .seed = run});
     const Prompt shared = random_prompt(random, 20);
     for (std::uint64_t i = 0; i < 8; ++i) {
       h.submit({.prompt = shared + random_prompt(random, 10 + 7 * i),
@@ -220,7 +222,9 @@ TEST_P(Scoring, RandomEnds) {
                .step_tokens = pick(8, 40),
                .scored_rows = pick(1, 20),
                .max_extend = 16,
-               .growth_room = false});
+               .growth_room = false,
+               .depth = static_cast<int>(round % 2),
+               .seed = random()});
     std::vector<Prompt> prompts = {random_prompt(random, 40), random_prompt(random, 90)};
     for (int i = 0; i < 25; ++i) {
       const Prompt& base = prompts[random() % 2];
