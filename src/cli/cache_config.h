@@ -1,12 +1,13 @@
 // The cache that fits an executor.
 #pragma once
 
+#include "engine/steps_in_hand.h"
 #include "executor/executor.h"
 #include "kv/cache.h"
 
 namespace coppice::cli {
 
-/// chunk: the most tokens of one sequence in a step. It has so many slots ahead in each step that the executor may have in hand.
+/// chunk: the most tokens of one sequence in a step.
 inline kv::CacheConfig cache_config(const executor::Executor& executor, std::int32_t chunk, bool share = true) {
   const executor::ExecutorInfo& info = executor.info();
   kv::CacheConfig config;
@@ -14,7 +15,8 @@ inline kv::CacheConfig cache_config(const executor::Executor& executor, std::int
   config.num_blocks = info.num_blocks;
   config.bytes_per_block = info.bytes_per_block;
   config.groups = info.groups;
-  config.max_extend = chunk * (1 + executor.depth());
+  const bool has_states = kv::n_table_groups(info.groups) < info.groups.size();
+  config.max_extend = chunk * engine::steps_in_hand(has_states, executor.depth());
   config.share = share;
   config.model = info.model_digest;
   config.layout = info.layout;

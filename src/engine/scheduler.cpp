@@ -6,6 +6,8 @@
 #include <cassert>
 #include <utility>
 
+#include "engine/steps_in_hand.h"
+
 namespace coppice::engine {
 
 namespace {
@@ -18,12 +20,12 @@ constexpr int kPromptPartBesideDecodes = 2;
 
 }  // namespace
 
-Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, bool ahead)
+Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, int depth)
     : cache_(cache),
       figures_(figures),
       share_(cache.config().share),
       has_states_(cache.config().state_pages > 0),
-      ahead_(ahead && !has_states_),
+      steps_in_hand_(steps_in_hand(has_states_, depth)),
       max_batch_(std::max(config.max_batch, 1)),
       step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
       scored_rows_(std::max(config.scored_rows, 1)),
@@ -222,7 +224,7 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
 // them that are scored.
 void Scheduler::grant_prefill(int budget) {
   const int max_extend = cache_.config().max_extend;
-  const int chunk = ahead_ ? std::max(max_extend / 2, 1) : max_extend;
+  const int chunk = std::max(max_extend / steps_in_hand_, 1);
   const int block_size = cache_.config().block_size;
   const auto wanted = [&](const Sequence& sequence, int scored) {
     const auto rest = static_cast<int>(sequence.tokens().size()) - sequence.planned;
@@ -317,7 +319,7 @@ void Scheduler::make_parts() {
     part.sampled = !sequence->prefills();
     const Request& request = sequence->request->request;
     const bool one = sequence->n_samples == 1 && request.max_tokens != 0 && part.pooled == 0;
-    if (ahead_ && part.sampled && one) {
+    if (ahead() && part.sampled && one) {
       const auto needs = request.samples[static_cast<std::size_t>(sequence->sample)]->needs();
       if (needs == sampling::Generation::Needs::kToken) part.draw = sequence->draw = planned_.draws++;
     }

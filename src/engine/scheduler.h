@@ -34,9 +34,9 @@ namespace coppice::engine {
 
 class Scheduler {
  public:
-  /// ahead: a step is planned while the one before it runs; then max_extend has to hold what a sequence has in two steps. Not with recurrent
-  /// layers, whose states have a place for one step.
-  Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, bool ahead = false);
+  /// depth: the executor's. Where two steps may be in hand, one is planned while the one before it runs, and a chunk is half of the
+  /// cache's max_extend.
+  Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, int depth = 0);
 
   struct Objection {
     Refusal refusal = Refusal::kTooLong;
@@ -72,7 +72,7 @@ class Scheduler {
   /// flying() was run: publishes its tokens and wakes followers.
   void computed();
 
-  bool ahead() const { return ahead_; }
+  bool ahead() const { return steps_in_hand_ > 1; }
   /// A sample of so many tokens has all that max_tokens and the context allow.
   bool is_full(const OpenRequest& open, std::int32_t length) const;
 
@@ -104,7 +104,7 @@ class Scheduler {
   Snapshot& figures_;
   bool share_;
   bool has_states_;
-  bool ahead_;
+  int steps_in_hand_;
   int max_batch_;
   int step_tokens_;
   int scored_rows_;

@@ -35,7 +35,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       cache_(std::move(cache)),
       config_(completed(std::move(config), executor.info())),
       sink_(std::move(sink)),
-      scheduler_(cache_, config_, figures_, executor.depth() > 0),
+      scheduler_(cache_, config_, figures_, executor.depth()),
       runner_(executor),
       requests_(scheduler_, figures_),
       prefixes_(cache_, config_),

@@ -2,10 +2,12 @@
 // away, and what becomes of steps that run when something ends. tests/engine/soak_test.cpp has all of it at random.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "engine/harness.h"
 #include "engine/oracle.h"
+#include "engine/steps_in_hand.h"
 
 namespace coppice::testing {
 namespace {
@@ -149,6 +151,22 @@ TEST_P(Ahead, StoppingWaitsForTheStepThatRuns) {
 }
 
 COPPICE_FOR_ALL_GROUPS(Ahead);
+
+// Who makes a cache for chunks of a length gets chunks of that length.
+class Chunks : public PerDepth {};
+
+TEST_P(Chunks, AreAsLongAsTheCacheWasMadeFor) {
+  constexpr int kChunk = 16;
+  const int max_extend = kChunk * engine::steps_in_hand(groups() == Groups::kFullAndRecurrent, depth());
+  Harness h({.groups = groups(), .max_extend = max_extend, .state_stride = 1 << 20, .depth = depth()});
+  h.submit({.prompt = counting(0, 150), .max_tokens = 2});
+  h.finish();
+  int longest = 0;
+  for (const auto& step : h.executor().steps()) longest = std::max(longest, step.n_rows);
+  EXPECT_EQ(longest, kChunk);
+}
+
+COPPICE_FOR_ALL_DEPTHS(Chunks);
 
 }  // namespace
 }  // namespace coppice::testing
