@@ -94,7 +94,7 @@ std::string repeated(const std::string& part, std::size_t bytes) {
 
 /// What takes many bytes a token, and what takes many tokens; all of them can be cut, or none.
 std::vector<std::string> long_texts(std::mt19937_64& random) {
-  constexpr std::size_t kBytes = test::kSanitized ? 6'000 : 30'000;
+  constexpr std::size_t kBytes = 30'000;
   std::vector<std::string> texts = {words(random, 5'000), random_text(random, 6'000)};
   for (const char* part :
        {"a", " ", "=", "7", "\n", "ab", "你好", "é", "internationalization ", "<|im_end|>", "\xf0\x9f\x99\x82"})
