@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include "cuda/run_program.h"
 #include "cuda/tiny_model.h"
 #include "executor/cuda/cuda_executor.h"
 #include "executor/cuda/operators.h"
@@ -407,12 +408,9 @@ int run(int argc, char** argv) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  try {
+  return coppice::test::run_program([&] {
     const int failed = coppice::run(argc, argv);
     std::printf("%d failed\n", failed);
     return failed == 0 ? 0 : 1;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  });
 }

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 
 #include "attention/cuda/block_order.h"
+#include "cuda/run_program.h"
 #include "matmul/cuda/quant_pack.h"
 #include "matmul/quant_weights.h"
 #include "support/cuda_decoder.h"
@@ -280,10 +280,5 @@ int run() {
 }  // namespace coppice
 
 int main() {
-  try {
-    return coppice::run();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return coppice::test::run_program(coppice::run);
 }

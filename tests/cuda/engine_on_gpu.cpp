@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "cuda/run_program.h"
 #include "cuda/tiny_model.h"
 #include "engine/engine.h"
 #include "executor/cuda/cuda_executor.h"
@@ -200,10 +201,5 @@ int run(int argc, char** argv) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  try {
-    return coppice::run(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return coppice::test::run_program([&] { return coppice::run(argc, argv); });
 }

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <random>
 #include <stdexcept>
 
+#include "cuda/run_program.h"
 #include "cuda/tiny_model.h"
 #include "executor/cuda/cuda_executor.h"
 #include "executor/ggml/ggml_executor.h"
@@ -241,12 +241,9 @@ int run(int argc, char** argv) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  try {
+  return coppice::test::run_program([&] {
     const int failed = coppice::run(argc, argv);
     std::printf("%d failed\n", failed);
     return failed == 0 ? 0 : 1;
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  });
 }

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <exception>
 #include <numeric>
 #include <utility>
 
 #include "cuda/gpu_run.h"
+#include "cuda/run_program.h"
 #include "executor/cuda/expert_operators.h"
 
 namespace coppice {
@@ -251,10 +250,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  try {
-    return coppice::run(argc > 1 && std::strcmp(argv[1], "--small") == 0);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <string>
 
 #include "attention/cuda/block_order.h"
 #include "attention/kv_format.h"
 #include "cuda/gpu_run.h"
+#include "cuda/run_program.h"
 #include "executor/cuda/operators.h"
 #include "matmul/cuda/quant_pack.h"
 #include "matmul/quant_weights.h"
@@ -412,10 +412,5 @@ int run() {
 }  // namespace coppice
 
 int main() {
-  try {
-    return coppice::run();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return coppice::test::run_program(coppice::run);
 }

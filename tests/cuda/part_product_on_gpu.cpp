@@ -4,10 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <exception>
 #include <numeric>
 
 #include "cuda/gpu_run.h"
+#include "cuda/run_program.h"
 #include "matmul/cuda/part_product.h"
 #include "matmul/quant_weights.h"
 
@@ -171,10 +171,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  try {
-    return coppice::run(argc > 1 && std::strcmp(argv[1], "--small") == 0);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

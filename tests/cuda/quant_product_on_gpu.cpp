@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 
+#include "cuda/run_program.h"
 #include "matmul/cuda/quant_product.h"
 #include "matmul/quant_weights.h"
 #include "support/cuda_step.h"
@@ -153,10 +153,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  try {
-    return coppice::run(argc > 1 && std::strcmp(argv[1], "--small") == 0);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <limits>
 #include <memory>
 #include <string>
 
+#include "cuda/run_program.h"
 #include "executor/cuda/sample_memory.h"
 #include "sampling/philox.h"
 #include "sampling/sampler.h"
@@ -289,10 +289,5 @@ int run() {
 }  // namespace coppice
 
 int main() {
-  try {
-    return coppice::run();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
-  }
+  return coppice::test::run_program(coppice::run);
 }
