@@ -6,7 +6,6 @@
 #include <chrono>
 #include <iterator>
 #include <memory>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -194,17 +193,17 @@ void StepLoop::begin(Sequence& sequence) {
   requests_.add_prompt(open, std::move(unscored));
 }
 
-// A request fails if its report can't be made; one for who watches is only left out.
+// A request that asked for its report fails without it.
 void StepLoop::report(Sequence& sequence) {
   OpenRequest& open = *sequence.request;
   if (!open.request.cache_report && !viewer_.watched()) return;
-  try {
+  const auto make = [&] {
     open.watched_report = std::make_shared<const CacheReport>(make_cache_report(
         cache_, sequence, sequence.computed, scheduler_.running(), rates_.prefill_tokens_per_second()));
-  } catch (const std::exception&) {
-    if (open.request.cache_report) throw;
-  }
-  if (open.request.cache_report) open.report = open.watched_report;
+  };
+  if (!open.request.cache_report) return spare(make);
+  make();
+  open.report = open.watched_report;
 }
 
 // What is computed by now of the beginnings that are to stay. At once: windows go on, and leave them to eviction.
@@ -364,16 +363,13 @@ void StepLoop::answer() {
   for (std::size_t n = std::min(questions_.size(), kAnswersInStep); n > 0; --n) {
     const Question question = std::move(questions_.front());
     questions_.pop_front();
-    try {
-      requests_.add_view(question.id, std::make_shared<const View>(viewer_.answer(question, requests_)));
-    } catch (const std::bad_alloc&) {  // who asked hears nothing, and asks again
-    }
+    spare([&] { requests_.add_view(question.id, std::make_shared<const View>(viewer_.answer(question, requests_))); });
   }
 }
 
 void StepLoop::deliver() {
   for (const auto& [id, ended] : requests_.deliver(sink_)) {
-    viewer_.remember(ended);
+    spare([&] { viewer_.remember(ended); });
     mailbox_.give_back(ended);
   }
 }

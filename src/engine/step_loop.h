@@ -75,6 +75,12 @@ class StepLoop {
   /// Does something for one request. What that throws fails the request and nothing else.
   template <class F>
   void attempt(OpenRequest& open, F&& f);
+  /// Does something for who watches. It is left out if it throws.
+  template <class F>
+  static void spare(F&& f) try {
+    f();
+  } catch (const std::exception&) {  // memory is short, or OpenSSL's
+  }
   void end(OpenRequest& open, Outcome outcome);
   Outcome queue_full(std::string message) const;
   std::size_t waiting() const { return requests_.size() - static_cast<std::size_t>(scheduler_.running_requests()); }

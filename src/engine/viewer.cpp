@@ -1,7 +1,6 @@
 #include "engine/viewer.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 namespace coppice::engine {
@@ -81,17 +80,14 @@ View Viewer::answer(const Question& question, const RequestTable& requests) {
   return view;
 }
 
-void Viewer::remember(const OpenRequest& ended) noexcept {
-  try {
-    RequestView view = describe(ended);
-    view.stage = RequestStage::kEnded;
-    view.answered = ended.all_ended() && ended.streamed();
-    view.total_seconds = view.seconds;
-    view.stands_on.clear();
-    ended_.push_front({.salt = ended.request.cache_salt, .view = std::move(view), .at = now_});
-    if (ended_.size() > kMostEnded) ended_.pop_back();
-  } catch (const std::bad_alloc&) {
-  }
+void Viewer::remember(const OpenRequest& ended) {
+  RequestView view = describe(ended);
+  view.stage = RequestStage::kEnded;
+  view.answered = ended.all_ended() && ended.streamed();
+  view.total_seconds = view.seconds;
+  view.stands_on.clear();
+  ended_.push_front({.salt = ended.request.cache_salt, .view = std::move(view), .at = now_});
+  if (ended_.size() > kMostEnded) ended_.pop_back();
 }
 
 }  // namespace coppice::engine

@@ -21,8 +21,8 @@ class Viewer {
   /// Somebody asked within the last seconds: reports of who is admitted are of interest.
   bool watched() const { return now_ - last_asked_ < kWatching; }
   View answer(const Question& question, const RequestTable& requests);
-  /// Never throws: if memory runs out, the request is forgotten.
-  void remember(const OpenRequest& ended) noexcept;
+  /// If it throws, nothing has changed.
+  void remember(const OpenRequest& ended);
 
  private:
   static constexpr std::chrono::seconds kWatching{5};
