@@ -8,14 +8,16 @@
 #include <stdexcept>
 #include <string>
 
+#include "cli/cache_config.h"
 #include "executor/ggml/ggml_executor.h"
 #include "support/executor_rig.h"
+#include "support/fake_executor.h"
 #include "support/gguf_writer.h"
 
 namespace coppice::cli {
 namespace {
 
-class BenchEngineTest : public testing::Test {
+class BenchEngineTest : public ::testing::Test {
  protected:
   static std::unique_ptr<executor::Executor> load(std::size_t kv_bytes) {
     const auto path = test::scratch_folder() / "engine.gguf";
@@ -63,6 +65,19 @@ TEST_F(BenchEngineTest, StreamsOfTheSharedCaseStandOnOnePrefix) {
   const double alone = read("depth"), together = read("shared");
   EXPECT_GT(together, alone);
   EXPECT_LT(together, 2 * alone);
+}
+
+// A device that works by itself has the next step in hand when a prompt's last one is done.
+TEST_F(BenchEngineTest, PromptsOfADeviceThatWorksAheadEndWhereTheyShould) {
+  const auto shape = load(std::size_t{64} << 20);
+  kv::CacheConfig config = cache_config(*shape, 512);
+  for (const std::string_view name : {"stream", "depth", "shared", "gaps"}) {
+    testing::FakeExecutor ahead(config, 0, 1);
+    const Figures list = run_case(named(name), ahead, 1);
+    const std::map<std::string, double> figures(list.begin(), list.end());
+    EXPECT_EQ(figures.contains("prefill_tokens_per_s"), named(name).prefill_depth >= 0) << name;
+    EXPECT_GT(figures.at(name == "gaps" ? "count" : "decode_tokens_per_s"), 0) << name;
+  }
 }
 
 TEST_F(BenchEngineTest, APoolThatIsTooSmallIsAnError) {
