@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "support/dice.h"
+#include "support/kv_random_texts.h"
 
 namespace coppice::test {
 
@@ -14,20 +15,6 @@ namespace {
 
 using kv::SeqId;
 using kv::Token;
-using Tokens = std::vector<Token>;
-
-/// A text that was or will be asked for.
-struct Text {
-  kv::Namespace ns;
-  Tokens tokens;
-};
-
-/// A published history that is watched for what eviction takes of it.
-struct Probe {
-  Text text;
-  std::int32_t last_match = 0;
-  bool branches = false;  ///< another probe leaves its path at or after a whole block
-};
 
 /// One cache from empty to drained.
 class Episode {
@@ -42,10 +29,11 @@ class Episode {
     ahead_ = dice.chance(config.groups.back().kind == kv::GroupKind::kRecurrent ? 30 : 65);
     config.max_extend = (dice.chance(50) ? 3 : 1) * bs_;
     chunk_ = config.max_extend;
-    vocabulary_ = static_cast<int>(dice.between(2, 4));
+    const int vocabulary = static_cast<int>(dice.between(2, 4));
     longest_ = std::min(6, per_group) * bs_;
-    what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}, ahead {}", per_group,
-                        vocabulary_, config.share, shape.constant_hash, ahead_);
+    texts_.emplace(dice_, bs_, vocabulary, longest_);
+    what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}, ahead {}", per_group, vocabulary,
+                        config.share, shape.constant_hash, ahead_);
     rig_.emplace(std::move(config));
     rig_->store().set_fault(run.store_fault);
     rig_->trust_integrity(run.check_integrity);
@@ -82,38 +70,6 @@ class Episode {
     rig_->clear();
   }
 
-  // ---- texts
-
-  Tokens noise(std::int64_t n) {
-    Tokens tokens;
-    for (std::int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<Token>(dice_.below(vocabulary_)));
-    return tokens;
-  }
-
-  // Mostly an old text, cut somewhere, with a new end: so that prefixes meet at every depth.
-  Text make_text() {
-    static const std::vector<kv::Namespace> kNamespaces = {{}, {}, {}, {.salt = "tenant"}, {.adapter = "lora"}};
-    Text text{.ns = dice_.one_of(kNamespaces)};
-    if (!texts_.empty() && dice_.chance(85)) {
-      text = dice_.one_of(texts_);
-      const auto size = static_cast<std::int64_t>(text.tokens.size());
-      const std::int64_t cut = dice_.chance(30) ? size / bs_ * bs_ : dice_.chance(40) ? size : dice_.below(size + 1);
-      text.tokens.resize(static_cast<std::size_t>(cut));
-      if (dice_.chance(5)) text.ns = dice_.one_of(kNamespaces);
-    }
-    const Tokens tail = noise(dice_.between(0, 2 * bs_));
-    text.tokens.insert(text.tokens.end(), tail.begin(), tail.end());
-    if (text.tokens.empty()) text.tokens = noise(1);
-    if (static_cast<int>(text.tokens.size()) > longest_) text.tokens.resize(static_cast<std::size_t>(longest_));
-    remember(text);
-    return text;
-  }
-
-  void remember(const Text& text) {
-    if (texts_.size() >= 20) texts_.pop_front();
-    texts_.push_back(text);
-  }
-
   // ---- who
 
   // nullptr when nobody suits.
@@ -148,7 +104,7 @@ class Episode {
 
   void start() {
     if (rig_->live().size() >= 8) return end(false);
-    if (!probes_.empty() && dice_.chance(60) && refill(dice_.one_of(probes_).text)) return;
+    if (!probes_.empty() && dice_.chance(60) && refill(dice_.one_of(probes_.all()).text)) return;
     if (!waiting_.empty() && dice_.chance(60)) {
       resume();
       return;
@@ -161,7 +117,7 @@ class Episode {
         return;
       }
     }
-    const Text text = make_text();
+    const Text text = texts_->make();
     admit(text, dice_.chance(20) ? size(text.tokens) : dice_.between(1, size(text.tokens)));
   }
 
@@ -179,8 +135,6 @@ class Episode {
     }
     return true;
   }
-
-  static std::int64_t size(const Tokens& tokens) { return static_cast<std::int64_t>(tokens.size()); }
 
   void extend() {
     const auto* found = pick([&](const Story& s) { return grows(s); });
@@ -200,12 +154,13 @@ class Episode {
     n = std::min<std::int64_t>({n, longest_ - len, chunk_ - (len - one.second.computed)});
     // As the engine does, mostly: a step ends where a state is kept.
     if (dice_.chance(60)) n = std::min<std::int64_t>(n, rig_->cache().next_state(seq) - len);
-    while (size(script) < len + n) script.push_back(noise(1)[0]);
+    while (size(script) < len + n) script.push_back(texts_->noise(1)[0]);
     const std::int64_t evictions = rig_->cache().stats().evictions;
     const bool extended =
         rig_->extend(seq, std::span(script).subspan(static_cast<std::size_t>(len), static_cast<std::size_t>(n)));
     if (!rig_->failure().empty()) return;
-    if (rig_->cache().stats().evictions != evictions) after_eviction();
+    if (rig_->cache().stats().evictions != evictions && probes_.lost_a_branch(rig_->cache()))
+      rig_->count(Transition::kEvictInSplitPath);
     if (!extended && dice_.chance(50)) preempt(rig_->live().rbegin()->first, false);  // the youngest
   }
 
@@ -240,8 +195,8 @@ class Episode {
     if (story.computed == 0) return;
     Text text{story.ns, story.tokens};
     text.tokens.resize(static_cast<std::size_t>(story.computed));
-    remember(text);
-    watch(text);
+    texts_->remember(text);
+    probes_.watch(text, rig_->cache());
   }
 
   void preempt(std::optional<SeqId> seq, bool may_resume_now) {
@@ -296,14 +251,14 @@ class Episode {
   }
 
   void probe() {
-    const Text text = make_text();
+    const Text text = texts_->make();
     rig_->match(text.tokens, text.ns);
   }
 
   // Of what runs, of what came and went, or of a text of which little is known.
   void pin() {
     if (rig_->pins().size() >= 4) return unpin();
-    Text text = texts_.empty() || dice_.chance(10) ? make_text() : dice_.one_of(texts_);
+    Text text = texts_->known().empty() || dice_.chance(10) ? texts_->make() : dice_.one_of(texts_->known());
     if (const auto seq = any_live(); seq && dice_.chance(50)) {
       const Story& story = rig_->live().at(*seq);
       text = {story.ns, story.tokens};
@@ -325,7 +280,7 @@ class Episode {
   void probe_pin() {
     if (rig_->pins().empty()) return pin();
     const PinStory& story = dice_.one_of(rig_->pins()).second;
-    const Tokens tail = noise(dice_.between(0, bs_));
+    const Tokens tail = texts_->noise(dice_.between(0, bs_));
     Tokens tokens = story.tokens;
     tokens.insert(tokens.end(), tail.begin(), tail.end());
     rig_->match(tokens, story.ns);
@@ -335,30 +290,6 @@ class Episode {
     std::erase_if(scripts_, [&](const auto& s) { return !rig_->live().contains(s.first); });
   }
 
-  // ---- what eviction takes
-
-  void watch(const Text& text) {
-    Probe probe{.text = text, .last_match = rig_->cache().match(text.tokens, text.ns)};
-    for (Probe& other : probes_) {
-      if (other.text.ns != text.ns) continue;
-      const std::int32_t common = common_prefix(text.tokens, other.text.tokens);
-      if (common < bs_ || common == size(text.tokens) || common == size(other.text.tokens)) continue;
-      probe.branches = other.branches = true;
-    }
-    if (probes_.size() >= 8) probes_.pop_front();
-    probes_.push_back(std::move(probe));
-  }
-
-  void after_eviction() {
-    bool met = false;
-    for (Probe& p : probes_) {
-      const std::int32_t now = rig_->cache().match(p.text.tokens, p.text.ns);
-      met = met || (p.branches && now < p.last_match);
-      p.last_match = now;
-    }
-    if (met) rig_->count(Transition::kEvictInSplitPath);
-  }
-
   struct Waiting {
     Text text;
     std::int32_t len = 0;
@@ -366,16 +297,15 @@ class Episode {
 
   Dice& dice_;
   const int bs_;
-  int vocabulary_ = 2;
   int longest_ = 0;
   int chunk_ = 0;  ///< max_extend
   bool ahead_ = false;
   std::optional<KvRig> rig_;
   std::string what_;
   bool quiet_ = false;
-  std::deque<Text> texts_;
+  std::optional<Texts> texts_;
   std::deque<Waiting> waiting_;
-  std::deque<Probe> probes_;
+  Probes probes_;
   std::map<SeqId, Tokens> scripts_;  // what each sequence will say, as far as known
 };
 
