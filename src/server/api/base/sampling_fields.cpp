@@ -144,6 +144,7 @@ constexpr UnbuiltField kUnbuiltSamplers[] = {
     {.name = "t_max_predict_ms", .off = 0, .also = kBelow},
     {"lora"},
     {.name = "reasoning_budget_tokens", .off = -1},
+    {.name = "thinking_budget_tokens", .off = -1},  // its other name in chats
     {"use_beam_search"},
     {.name = "length_penalty", .off = 1},
     {"include_stop_str_in_output"},
@@ -153,6 +154,7 @@ constexpr UnbuiltField kUnbuiltSamplers[] = {
     {"kv_transfer_params"},
     {"vllm_xargs"},
     {"thinking_token_budget"},
+    {"repetition_detection"},
 };
 
 /// Our order is fixed; the shorter name is this server's own.

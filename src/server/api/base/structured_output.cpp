@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/base/sampling_fields.h"
 #include "server/base/request_error.h"
 #include "server/schema/json_schema.h"
 
@@ -27,12 +28,11 @@ std::string string_value(const Json& value, const std::string& field) {
   return std::string(value.get_string());
 }
 
-/// Nothing is said: absent, null, "" or []. An empty object is a schema that allows everything.
+/// Nothing is said: absent, null or "". An empty object is a schema that allows everything; an empty list is no form.
 bool is_blank(const Json* value) {
   if (value == nullptr) return true;
-  if (const auto* text = value->if_string()) return text->empty();
-  const JsonArray* array = value->if_array();
-  return array != nullptr && array->empty();
+  const auto* text = value->if_string();
+  return text != nullptr && text->empty();
 }
 
 /// Clients send a schema as JSON, or as text that holds it.
@@ -53,6 +53,7 @@ grammar::Source any_object(const std::string& field) {
 grammar::Source choice_of(const Json& value, const std::string& field) {
   const JsonArray* list = value.if_array();
   if (list == nullptr) throw RequestError::bad_field(field, "must be a list of strings", "invalid_type");
+  if (list->empty()) throw RequestError::bad_field(field, "must name at least one choice");
   if (list->size() > kMaxChoices) throw RequestError::bad_field(field, fmt::format("at most {} choices", kMaxChoices));
   std::vector<std::string> texts;
   for (const Json& text : *list) texts.push_back(string_value(text, field));
@@ -130,7 +131,8 @@ void structured_outputs(const JsonFields& f, Collector& found) {
   if (inner.boolean("json_object").value_or(false))
     found.add(any_object(inner.path("json_object")), inner.path("json_object"));
   for (const char* name : {"structural_tag", "whitespace_pattern"})
-    if (!is_blank(inner.find(name))) throw RequestError::unsupported(inner.path(name));
+    if (const Json* unbuilt = inner.find(name); unbuilt && !is_empty(*unbuilt))
+      throw RequestError::unsupported(inner.path(name));
   // Asked to be stricter than by default. Objects with properties are strict already.
   if (inner.boolean("disable_any_whitespace").value_or(false))
     throw RequestError::unsupported(inner.path("disable_any_whitespace"));
@@ -160,7 +162,7 @@ std::optional<grammar::Constraint> parse_structured_output(const JsonFields& f) 
   }
   structured_outputs(f, found);
   for (const char* name : {"grammar_triggers", "guided_whitespace_pattern"})
-    if (!is_blank(f.find(name))) throw RequestError::unsupported(name);
+    if (const Json* value = f.find(name); value && !is_empty(*value)) throw RequestError::unsupported(name);
   if (const auto lazy = f.find("grammar_lazy"); lazy && *lazy == Json(true))
     throw RequestError::unsupported("grammar_lazy");
   return found.take();

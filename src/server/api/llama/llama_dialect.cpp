@@ -105,7 +105,7 @@ std::string LlamaDialect::error(const RequestError& error) const {
 std::string llama_error(const RequestError& error) {
   JsonObject json = {{"code", error.status()}, {"message", error.what()}, {"type", error_type(error)}};
   if (const auto& sizes = error.sizes()) {
-    json["message"] = fmt::format("request ({} tokens) exceeds the available context size ({} tokens): {}",
+    json["message"] = fmt::format("request (at least {} tokens) exceeds the available context size ({} tokens): {}",
                                   sizes->tokens, sizes->context, error.what());
     json["n_prompt_tokens"] = sizes->tokens;
     json["n_ctx"] = sizes->context;
