@@ -67,11 +67,22 @@ void finish_phi3(const Metadata& m, ModelSpec& spec) {
   for (LayerSpec& layer : spec.layers) layer.mixer.window = window;
 }
 
-void finish_granite(const Metadata& m, ModelSpec& spec) {
-  spec.embedding_scale = m.factor("embedding_scale", 1.0F);
-  spec.residual_scale = m.factor("residual_scale", 1.0F);
-  spec.logit_scale = 1.0F / m.factor("logit_scale", 1.0F);
+/// What the file says, else these. Logits are divided by theirs.
+void set_scales(const Metadata& m, ModelSpec& spec, float embedding, float residual, float logits) {
+  spec.embedding_scale = m.factor("embedding_scale", embedding);
+  spec.residual_scale = m.factor("residual_scale", residual);
+  spec.logit_scale = 1.0F / m.factor("logit_scale", logits);
   if (!std::isfinite(spec.logit_scale)) m.refuse("logits divided by {} make no sense", m.number("logit_scale"));
+}
+
+/// Old files don't state their scales.
+void finish_minicpm(const Metadata& m, ModelSpec& spec) {
+  const float depth = std::sqrt(static_cast<float>(spec.layers.size()));
+  set_scales(m, spec, 12.0F, 1.4F / depth, static_cast<float>(spec.n_embd) / 256.0F);
+}
+
+void finish_granite(const Metadata& m, ModelSpec& spec) {
+  set_scales(m, spec, 1.0F, 1.0F, 1.0F);
   if (m.truth("rope.scaling.finetuned", true)) return;
   for (LayerSpec& layer : spec.layers) layer.mixer.rope = AttentionSpec::kNoRope;
 }
@@ -233,6 +244,7 @@ constexpr std::array kFamilies{
            {.experts = ExpertTraits{.gating = Gating::kSigmoid, .normalised = false, .weighs_inputs = true}},
            finish_llama4},
     Family{"phi3", {.rope_halves = true}, finish_phi3},
+    Family{"minicpm", {}, finish_minicpm},
     Family{"granite", {}, finish_granite},
     Family{"granitehybrid", {.experts = ExpertTraits{}, .recurrent = RecurrentKind::kMamba2}, finish_granite},
     Family{"granite_swa", {}, finish_granite_swa},

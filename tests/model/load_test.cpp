@@ -107,6 +107,13 @@ TEST(LoadModel, LayersMayReadTheKeysAndValuesOfOthers) {
   expect_complaint(tiny("broken", orphan), "out of range");
 }
 
+TEST(LoadModel, OldFilesOfMiniCpmHaveItsScales) {  // hidden states are divided by width / 256, as in the authors' code
+  const ModelSpec spec = load_model(tiny("minicpm", {.architecture = "minicpm", .n_layer = 4})).spec;
+  EXPECT_FLOAT_EQ(spec.embedding_scale, 12);
+  EXPECT_FLOAT_EQ(spec.residual_scale, 0.7F);
+  EXPECT_FLOAT_EQ(spec.logit_scale, 4);
+}
+
 TEST(LoadModel, MatricesInOnePieceAreSplit) {
   const TinyModel phi = tiny_family("phi3");
   const Model m = load_model(tiny("phi3", phi));

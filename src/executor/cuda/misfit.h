@@ -13,6 +13,7 @@ std::string misfit(const model::Model& model);
 /// The models that it can run, for an error's sentence.
 inline constexpr const char* kFitting =
     "decoders of the families llama (Llama, Mistral, Mixtral, SmolLM, ...), mistral3, qwen2, qwen3, qwen3moe, gpt-oss, "
-    "gemma, gemma2, gemma3, glm4, glm4moe, granite, granite_swa, phi3, smollm3, seed_oss, internlm2, ernie4_5, exaone4";
+    "gemma, gemma2, gemma3, glm4, glm4moe, granite, granite_swa, minicpm, phi3, smollm3, seed_oss, internlm2, "
+    "ernie4_5, exaone4";
 
 }  // namespace coppice::executor::cuda
