@@ -1,3 +1,5 @@
+// How models write calls and reasoning: llama.cpp's chat library learns it from the template (tool_chat.h). What it doesn't know:
+// a form of calls, kPlainForm; tags of reasoning, find_thoughts(), read by thought_splitter.h.
 #include "text/tool_chat.h"
 
 #include <chat.h>

@@ -1,4 +1,6 @@
 // What a client may take of the server: for the command line and for connections.
+//
+// A new limit: here; who heeds it: http_server.cpp, http_session.cpp or timed_socket.h; if operators may set it, cli/serve_options.cpp.
 #pragma once
 
 #include <algorithm>
