@@ -35,7 +35,7 @@ constexpr Otherwise kOtherwise[] = {
     {" -to --timeout ", "--request-seconds, --idle-seconds and --write-seconds"},
     {" --no-jinja --skip-chat-parsing ", "chat templates are always read as Jinja"},
     {" --no-metrics ", "/metrics is always there; --api-keys guards it"},
-    {" --presence-penalty --frequency-penalty ", "requests say these"},
+    {" --mlock ", "weights are not locked in memory; without swap they stay there"},
     {" --log-disable -lv --verbosity --log-verbosity --uvicorn-log-level ", "--log-level says what is logged"},
     {" --ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile ", "use a proxy with TLS"},
     {" --api-prefix --root-path ", "use a proxy that cuts the prefix off"},

@@ -2,52 +2,19 @@
 // docs/operations.md, which a test compares with --help. Man page and completions follow.
 #include "cli/serve_options.h"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cli/devices.h"
+#include "cli/option_checks.h"
 
 namespace coppice::cli {
 namespace {
-
-/// For unsigned numbers, which would read "-5" as a huge one.
-CLI::Validator not_negative() {
-  return CLI::Validator(
-      [](const std::string& text) { return text.starts_with('-') ? text + " is negative" : std::string(); }, "");
-}
-
-/// llama-server's -1 for "as it suits".
-CLI::Validator minus_one_as(std::string value) {
-  return CLI::Validator(
-      [value = std::move(value)](std::string& text) {
-        if (text == "-1") text = value;
-        return std::string();
-      },
-      "");
-}
-
-/// As CLI::Range, but refuses NaN, which is neither below nor above.
-CLI::Validator between(double least, double most) {
-  return CLI::Validator(
-      [=](const std::string& text) {
-        double value = 0.0;
-        const bool number = CLI::detail::lexical_cast(text, value);
-        return number && value >= least && value <= most ? std::string()
-                                                         : fmt::format("{} not in range [{} - {}]", text, least, most);
-      },
-      fmt::format("FLOAT in [{} - {}]", least, most));
-}
-
-/// A time from `least` to a million seconds (eleven days: more would overflow some clocks).
-CLI::Validator seconds_from(double least) {
-  return between(least, 1e6).description("SECONDS");
-}
 
 void add_model_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Model";
@@ -82,6 +49,16 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_option_function<int>(
+          "--reasoning-budget",
+          [&o](int tokens) {
+            if (tokens == 0) o.reasoning = "off";
+          },
+          "0: the same as --reasoning off; -1: no limit, as it is without")
+      ->check(CLI::IsMember({-1, 0}))
+      ->envname("LLAMA_ARG_THINK_BUDGET")
+      ->group(group);
+  command
       .add_flag("--prefill-assistant", o.continues_assistant,
                 "A chat's last message goes on if it is the assistant's, unless the request says what it wants")
       ->envname("LLAMA_ARG_PREFILL_ASSISTANT")
@@ -96,7 +73,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--ctx,-c,--ctx-size,--max-model-len", o.context,
                   "Tokens of one request, answer included (default: the model's, as far as the pool holds)")
-      ->check(CLI::IsMember({0}) | CLI::Range(2, 1 << 30))  // one for the prompt, one for the answer
+      ->check(whole_from(2, {0}))  // one for the prompt, one for the answer
       ->envname("LLAMA_ARG_CTX_SIZE")
       ->group(group);
   command
@@ -235,6 +212,7 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       .add_option("--cors,--cors-origins", s.api.cors_origins,
                   "Web pages that may call from a browser: their origins, separated by commas; localhost: this "
                   "machine's; *: all")
+      ->check(origins())
       ->envname("LLAMA_ARG_CORS_ORIGINS")
       ->group(group);
   command
@@ -316,6 +294,14 @@ void add_defaults(CLI::App& command, server::GenerationDefaults& d) {
       ->check(between(1e-3, 1e3))
       ->envname("LLAMA_ARG_REPEAT_PENALTY")
       ->group(group);
+  command.add_option("--presence-penalty", d.presence_penalty, "Above 0: tokens that came before become less likely")
+      ->check(between(-2.0, 2.0))
+      ->envname("LLAMA_ARG_PRESENCE_PENALTY")
+      ->group(group);
+  command.add_option("--frequency-penalty", d.frequency_penalty, "The same, for each time that they came")
+      ->check(between(-2.0, 2.0))
+      ->envname("LLAMA_ARG_FREQUENCY_PENALTY")
+      ->group(group);
   command
       .add_option_function<std::int64_t>(
           "--seed,-s",
@@ -334,7 +320,7 @@ void add_defaults(CLI::App& command, server::GenerationDefaults& d) {
             if (n > 0) d.max_tokens = n;
           },
           "Tokens of an answer; -1: as far as the context goes, the default")
-      ->check(CLI::IsMember({-1, -2}) | CLI::Range(1, 1 << 30))
+      ->check(whole_from(1, {-1, -2}))
       ->envname("LLAMA_ARG_N_PREDICT")
       ->group(group);
 }
@@ -346,13 +332,19 @@ void add_needless_flags(CLI::App& command) {
       .add_flag(
           "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--no-prefill-assistant,--"
           "cache-prompt,--ui,--webui,"
-          "--offline,--enable-prefix-caching,--enable-chunked-prefill,--enable-auto-tool-choice,"
-          "--enable-prompt-tokens-details,--trust-remote-code,--enforce-eager,--disable-log-requests,--disable-log-"
-          "stats",
+          "--offline,--no-context-shift,--mmap,--no-mmap,--warmup,--no-warmup,--log-prefix,--log-timestamps,"
+          "--enable-prefix-caching,--enable-chunked-prefill,--enable-auto-tool-choice,--enable-prompt-tokens-details,"
+          "--trust-remote-code,--enforce-eager,--async-scheduling,--disable-log-requests,--no-enable-log-requests,"
+          "--disable-uvicorn-access-log,--disable-log-stats",
           why)
       ->group("Of other servers");
   const auto take = [&command](const char* names, const char* text) {
-    return command.add_option_function<std::string>(names, [](const std::string&) {}, text)->group("Of other servers");
+    return command.add_option_function<std::vector<std::string>>(
+                      names, [](const std::vector<std::string>&) {}, text)
+        ->take_all()  // by each of its names
+        ->allow_extra_args(false)
+        ->type_name("TEXT")
+        ->group("Of other servers");
   };
   take("--tool-call-parser,--reasoning-parser",
        "Taken, and without effect: the chat template says how calls and thoughts look");

@@ -180,11 +180,13 @@ def refusal(*options, **variables):
 TAKEN = """-a name; --alias name; --served-model-name name; -c 512; --ctx-size 512; --max-model-len 512; -t 2; --threads -1; -np 4; -np=4;
 --parallel 4; --parallel -1; --max-num-seqs 4; -b 256; --batch-size 256; --max-num-batched-tokens 256; --block-size 16; --host 127.0.0.1;
 --port 8000; --api-key secret; --cors-origins *; --no-ui; --no-webui; --temp 0.5; --temperature 0.5; --top-k 40; --top-p 0.9; --min-p 0.1;
---repeat-penalty 1.1; -s 1; --seed -1; -n 9; --predict 9; --n-predict -1; --sse-ping-interval 30; --sse-ping-interval -1; -rea off;
---reasoning auto; --reasoning-format deepseek; --reasoning-parser qwen3; --tool-call-parser hermes; --pooling mean; -v; --verbose;
+--repeat-penalty 1.1; --presence-penalty 1.5; --frequency-penalty -0.5; -s 1; --seed -1; -n 9; --predict 9; --n-predict -1; --sse-ping-interval 30; --sse-ping-interval -1; -rea off;
+--reasoning auto; --reasoning-format deepseek; --reasoning-parser qwen3; --tool-call-parser hermes --reasoning-parser qwen3; --pooling mean; --reasoning-budget 0;
+--reasoning-budget -1; --no-context-shift; --no-mmap; --no-warmup; --log-timestamps --log-prefix; --async-scheduling; --no-enable-log-requests;
+--cors https://a.example,localhost; -v; --verbose;
 --chat-template-kwargs {}; --default-chat-template-kwargs {}; --jinja; --metrics; --slots; --no-slots; --prefill-assistant; --no-prefill-assistant; -cb; --cont-batching; -kvu; -fa on;
---flash-attn auto; --enable-prefix-caching; --enable-chunked-prefill; --enable-auto-tool-choice; --trust-remote-code; -tp 1;
---tensor-parallel-size 1; --dtype auto; --enforce-eager; --disable-log-requests; --cache-prompt; --offline"""
+--flash-attn auto; --enable-prefix-caching; --enable-chunked-prefill; --enable-auto-tool-choice; --trust-remote-code; -tp 1 --pipeline-parallel-size 1;
+--tensor-parallel-size 1; --ctx 0; --dtype auto; --enforce-eager; --disable-log-requests; --cache-prompt; --offline"""
 
 
 @pytest.mark.parametrize("option", [option.strip() for option in TAKEN.split(";")])
@@ -200,7 +202,8 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --no-jinja: Jinja; --no-metrics: always; --verbosity 3: --log-level; --log-disable: --log-level; --ssl-cert-file a: proxy; --lora a: adapters;
 --enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj a: images; --reranking: rank; --models-dir a: one model;
 --context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
---reasoning-format none: none not in; -nocb: no such option; -sps 0.5: no such option; --mirostat 2: --mirostat"""
+--reasoning-format none: none not in; -nocb: no such option; -sps 0.5: no such option; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;
+--reasoning-budget 512: 512 not in; --mlock: memory; --ctx 1: at least 2; --ctx much: much is not 0; -n 0: at least 1; --cors a.example: https://"""
 
 
 @pytest.mark.parametrize("case", [case.strip() for case in REFUSED.split(";")])
@@ -211,7 +214,7 @@ def test_options_that_do_not_are_refused_and_the_error_helps(case):
 
 
 @pytest.mark.parametrize("variable", ["CTX_SIZE", "THREADS", "N_PARALLEL", "BATCH", "PORT", "TEMPERATURE", "TOP_K", "TOP_P", "MIN_P",
-                                      "REPEAT_PENALTY", "N_PREDICT", "SSE_PING_INTERVAL", "REASONING", "POOLING", "API_KEY_FILE",
+                                      "REPEAT_PENALTY", "PRESENCE_PENALTY", "FREQUENCY_PENALTY", "THINK_BUDGET", "N_PREDICT", "SSE_PING_INTERVAL", "REASONING", "POOLING", "API_KEY_FILE",
                                       "CHAT_TEMPLATE_FILE", "PREFILL_ASSISTANT"])
 def test_variables_are_read_and_checked(variable):
     status, said = refusal(**{"LLAMA_ARG_" + variable: "nonsense"})

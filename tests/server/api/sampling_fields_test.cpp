@@ -172,6 +172,8 @@ TEST(SamplingFields, TheOperatorsDefaultsHoldForWhoSaysNothing) {
                      .top_p = 0.75F,
                      .min_p = 0.25F,
                      .repeat_penalty = 1.5F,
+                     .presence_penalty = 0.5F,
+                     .frequency_penalty = -0.5F,
                      .top_k = 7,
                      .seed = 42,
                      .max_tokens = 12};
@@ -183,6 +185,8 @@ TEST(SamplingFields, TheOperatorsDefaultsHoldForWhoSaysNothing) {
   EXPECT_EQ(r.sampling.top_p, 0.75F);
   EXPECT_EQ(r.sampling.min_p, 0.25F);
   EXPECT_EQ(r.sampling.repeat_penalty, 1.5F);
+  EXPECT_EQ(r.sampling.presence_penalty, 0.5F);
+  EXPECT_EQ(r.sampling.frequency_penalty, -0.5F);
   EXPECT_EQ(r.sampling.top_k, 7);
   EXPECT_EQ(r.sampling.seed, 42U);
   EXPECT_EQ(r.max_tokens, 12);

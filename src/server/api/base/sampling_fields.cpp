@@ -190,6 +190,8 @@ void apply_defaults(const GenerationDefaults& defaults, GenerationRequest& r) {
   p.top_p = defaults.top_p.value_or(p.top_p);
   p.min_p = defaults.min_p.value_or(p.min_p);
   p.repeat_penalty = defaults.repeat_penalty.value_or(p.repeat_penalty);
+  p.presence_penalty = defaults.presence_penalty.value_or(p.presence_penalty);
+  p.frequency_penalty = defaults.frequency_penalty.value_or(p.frequency_penalty);
   if (defaults.seed) p.seed = defaults.seed;
 }
 

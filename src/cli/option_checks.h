@@ -1,0 +1,28 @@
+// What a value of an option must be. The checks of CLI11 with plainer errors, or that it lacks.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace coppice::cli {
+
+/// For unsigned numbers, which would read "-5" as a huge one.
+CLI::Validator not_negative();
+
+/// llama-server's -1 for "as it suits".
+CLI::Validator minus_one_as(std::string value);
+
+/// As CLI::Range, but refuses NaN, which is neither below nor above.
+CLI::Validator between(double least, double most);
+
+/// A whole number: at least `least`, or one of `others`, which mean something else.
+CLI::Validator whole_from(int least, std::vector<int> others);
+
+/// A time from `least` to a million seconds (eleven days: more would overflow some clocks).
+CLI::Validator seconds_from(double least);
+
+/// Web pages' origins, separated by commas; "*", "localhost", "null". Without a scheme one would never match what a browser sends.
+CLI::Validator origins();
+
+}  // namespace coppice::cli
