@@ -76,7 +76,7 @@ export class Requests {
   explain(row, report) {
     row.report = report;
     if (report.ended === "last_token") return;
-    const { before, asked, found } = Object.fromEntries(Object.entries(report.text).map(([name, said]) => [name, visible(said)]));
+    const { before, asked, found } = Object.fromEntries(Object.entries(report.text || {}).map(([name, said]) => [name, visible(said)]));
     const line = element("p", { className: "why-line" }, element("b", {}, report.why), " ");
     const text = (...parts) => element("code", { className: "snippet" }, ...parts);
     if (asked) line.append(text(element("span", { className: "dim" }, before ? `…${before}` : ""), element("mark", { className: "asked", title: "the request's text" }, asked)));

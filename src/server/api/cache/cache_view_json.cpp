@@ -74,7 +74,11 @@ JsonArray requests_json(const engine::View& view, const Model& model, CacheRepor
                        {"total_seconds", rounded(r.total_seconds)},
                        {"answered", r.answered},
                        {"nodes", std::move(nodes)}};
-    if (r.report && reports != CacheReports::kOff) json["report"] = cache_report_json(*r.report, model, reports);
+    if (r.report && reports != CacheReports::kOff) {
+      JsonObject report = cache_report_json(*r.report, model, reports);
+      if (reports != CacheReports::kText) report.erase("text");  // who watches need not be who asked
+      json["report"] = std::move(report);
+    }
     requests.push_back(std::move(json));
   }
   return requests;

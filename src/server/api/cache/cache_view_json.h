@@ -12,7 +12,7 @@ namespace coppice::server {
 /// `reports`: whether the nodes' texts may be shown.
 std::string tree_json(const engine::View& view, const Model& model, CacheReports reports);
 
-/// All that the page shows.
+/// All that the page shows. Prompts' texts, in nodes and in reports, only if `config` lets them out to others.
 std::string frame_json(const engine::View& view, const engine::Snapshot& figures, const Model& model,
                        const ApiConfig& config);
 

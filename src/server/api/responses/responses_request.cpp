@@ -190,7 +190,7 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   refuse_openai_fields(f);
   log_ignored_fields(kPath, f,
                      {"include", "max_tool_calls", "service_tier", "user", "safety_identifier", "prompt_cache_key",
-                      "reasoning.summary", "text.verbosity"});
+                      "prompt_cache_retention", "reasoning.summary", "text.verbosity", "context_management"});
   if (f.string("truncation").value_or("disabled") != "disabled")
     throw RequestError::unsupported("truncation", "only \"disabled\" is supported");
   GenerationRequest r;
