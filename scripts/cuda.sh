@@ -17,8 +17,11 @@ logged "configuring (cuda)" "$build/configure.log" cmake --preset release \
   die "The CUDA build could not be configured (log: $build/configure.log)"
 }
 tests=(tree_attention_on_gpu quant_product_on_gpu part_product_on_gpu operators_on_gpu experts_on_gpu sampler_on_gpu decoder_on_gpu executor_on_gpu)
-cmake --build "$build" -j "$(jobs)" --target coppice coppice_cuda_module "${tests[@]}" {attention,matmul,step}_cuda_bench >&2 ||
-  die "The CUDA build failed: see above."
+cmake --build "$build" -j "$(jobs)" --target coppice coppice_cuda_module "${tests[@]}" {attention,matmul,step}_cuda_bench 2>&1 |
+  tee "$build/cuda.log" >&2 || die "The CUDA build failed: see above."
+# Then a kernel is right, and half as fast: no test would see it.
+! grep -q 'wgmma.mma_async instructions are serialized' "$build/cuda.log" ||
+  die "The CUDA compiler lets products on the tensor cores wait for each other (log: $build/cuda.log)"
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
   for test in "${tests[@]}"; do "$build/tests/cuda/$test"; done
 else

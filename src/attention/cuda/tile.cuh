@@ -31,12 +31,13 @@ __device__ inline float with_sink(const TreeAttention& a, int head, float max, f
   return a.sinks == nullptr ? weights : weights + exp2_fast(fmaf(a.sinks[head], kLog2E, -max));
 }
 
-/// Products of queries and keys, for which a.softcap is set, become others, whose scores are the capped ones.
+/// Products of queries and keys, for which a.softcap is set, become others, whose scores are the capped ones. By index: a loop over references
+/// isn't unrolled in time, so x would lie in memory, and then ptxas lets no product of the kernel overlap with anything (C7514).
 template <int kN>
 __device__ inline void cap_scores(const TreeAttention& a, float (&x)[kN]) {
   const float to = a.softcap / a.scale, by = 2.0F * kLog2E / to;
 #pragma unroll
-  for (float& y : x) y = to * (1.0F - __fdividef(2.0F, exp2_fast(by * y) + 1.0F));
+  for (int i = 0; i < kN; ++i) x[i] = to * (1.0F - __fdividef(2.0F, exp2_fast(by * x[i]) + 1.0F));
 }
 
 /// T: a 16-bit number. D: values of a head.
