@@ -163,9 +163,10 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
 }
 
-void add_network_options(CLI::App& command, ServeOptions& o) {
-  const char* group = "Network";
-  server::ServerConfig& s = o.server;
+constexpr const char* kNetwork = "Network";  // a heading of --help
+
+void add_network_options(CLI::App& command, server::ServerConfig& s) {
+  const char* group = kNetwork;
   command.add_option("--host", s.host, "Address to listen on")
       ->envname("LLAMA_ARG_HOST")
       ->capture_default_str()
@@ -184,6 +185,12 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
+}
+
+/// Who may call, and what they are shown and kept apart from.
+void add_access_options(CLI::App& command, ServeOptions& o) {
+  const char* group = kNetwork;
+  server::ServerConfig& s = o.server;
   command
       .add_option("--api-keys,--api-key-file", s.api.api_keys_file,
                   "File with the keys that clients may use, one a line")
@@ -233,6 +240,10 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->check(between(0.0, 1e15))
       ->capture_default_str()
       ->group(group);
+}
+
+void add_time_options(CLI::App& command, server::ServerConfig& s) {
+  const char* group = kNetwork;
   command.add_option("--request-seconds", s.api.request_seconds, "Longest time that a request may take; 0: no limit")
       ->check(seconds_from(0))
       ->capture_default_str()
@@ -260,6 +271,10 @@ void add_network_options(CLI::App& command, ServeOptions& o) {
       ->check(seconds_from(0))
       ->capture_default_str()
       ->group(group);
+}
+
+void add_log_options(CLI::App& command, ServeOptions& o) {
+  const char* group = kNetwork;
   command
       .add_flag("--verbose,-v", o.server.api.verbose,
                 "Log at level debug, and say in chats' answers which prompt the model got (__verbose)")
@@ -363,7 +378,10 @@ void add_needless_flags(CLI::App& command) {
 void add_serve_options(CLI::App& command, ServeOptions& options) {
   add_model_options(command, options);
   add_cache_options(command, options);
-  add_network_options(command, options);
+  add_network_options(command, options.server);
+  add_access_options(command, options);
+  add_time_options(command, options.server);
+  add_log_options(command, options);
   add_defaults(command, options.server.api.defaults);
   add_needless_flags(command);
 }
