@@ -38,6 +38,16 @@ elseif(COPPICE_SANITIZE STREQUAL "fuzz")  # as address, with libFuzzer's view of
   add_link_options(-fsanitize=address,undefined)
 endif()
 
+# With COPPICE_UNITY a dozen files of a target are compiled as one: headers, and what they instantiate, are most of the work. Highway's
+# files compile themselves for each instruction set and stay alone, and so does what nvcc compiles.
+function(coppice_compile_together target)
+  get_target_property(libraries ${target} LINK_LIBRARIES)
+  get_target_property(sources ${target} SOURCES)
+  if(COPPICE_UNITY AND NOT "hwy::hwy" IN_LIST libraries AND NOT sources MATCHES "\\.cu(;|$)")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+  endif()
+endfunction()
+
 # coppice_library(NAME kv SRCS ... DEPS ... PRIVATE_DEPS ...): target coppice_kv; without SRCS, header-only.
 function(coppice_library)
   cmake_parse_arguments(A "" "NAME" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
@@ -47,11 +57,7 @@ function(coppice_library)
     target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}/src")
     target_link_libraries(${target} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS})
     target_compile_options(${target} PRIVATE ${COPPICE_FLAGS})
-    # With sanitizers, a dozen files are compiled as one: a third of the time, as headers are most of it. Highway's files compile
-    # themselves for each instruction set and stay alone.
-    if(COPPICE_SANITIZE AND NOT "hwy::hwy" IN_LIST A_PRIVATE_DEPS AND NOT "hwy::hwy" IN_LIST A_DEPS)
-      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
-    endif()
+    coppice_compile_together(${target})
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE "${PROJECT_SOURCE_DIR}/src")
@@ -59,8 +65,8 @@ function(coppice_library)
   endif()
 endfunction()
 
-# coppice_test(NAME kv_tree_test SRCS kv/tree_test.cpp DEPS coppice_kv [LABELS model|threads] [OPTIMIZED]): a GoogleTest program, one ctest
-# entry, or as many as SHARDS says, which share its cases out. model: it loads the pinned models. threads: it has threads of its
+# coppice_test(NAME kv_test SRCS cache_test.cpp ... DEPS coppice_kv [LABELS model|threads] [OPTIMIZED]): a GoogleTest program of one or
+# more files, one ctest entry, or as many as SHARDS says, which share its cases out. model: it loads the pinned models. threads: it has threads of its
 # own, so ThreadSanitizer runs it. OPTIMIZED: it computes much by itself. The target unit_tests is what AddressSanitizer runs: all but those that load models.
 add_custom_target(unit_tests)
 add_custom_target(threaded_tests)
@@ -89,6 +95,7 @@ function(coppice_test)
   add_executable(${A_NAME} ${A_SRCS})
   target_include_directories(${A_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} coppice_test_headers_code GTest::gtest GTest::gmock GTest::gtest_main)
+  coppice_compile_together(${A_NAME})
   # Tests compile for longer than they run: without optimisation it takes half of the time.
   if(A_OPTIMIZED)
     target_compile_options(${A_NAME} PRIVATE ${COPPICE_FLAGS} -O1 ${COPPICE_FEWER_CHECKS})

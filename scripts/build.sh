@@ -16,12 +16,7 @@ build="$repo/build"
 need_disk "$build" 700 "the $preset build"
 jobs=$(jobs)
 cd "$repo"
-logged "configuring ($preset)" "$build/configure.log" cmake --preset "$preset" \
-  -DCOPPICE_LLAMA_DIR="$llama" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir)" \
-  -DCOPPICE_MODEL="$pinned_model" -DCOPPICE_GEMMA3="$pinned_gemma3" || {
-  grep -A 6 'CMake Error' "$build/configure.log" >&2 || true
-  die "The build could not be configured (log: $build/configure.log)"
-}
+configure "$preset" "$build" "$llama"
 targets=()
 (($# == 0)) || targets=(--target "$@")
 cmake --build --preset "$preset" -j "$jobs" "${targets[@]}" >&2 || die "The $preset build failed: see above."

@@ -135,6 +135,18 @@ build_llama() {
   build_foreign llama "$build" "$what, about 4 minutes" LLAMA_SOURCE_DIR="$cache/llama.cpp-$llama_version" "$flags" "$@"
 }
 
+# configure PRESET FOLDER LLAMA_FOLDER [CMAKE OPTION...]
+configure() {
+  local preset=$1 build=$2 llama=$3
+  shift 3
+  logged "configuring ($preset)" "$build/configure.log" cmake --preset "$preset" -B "$build" \
+    -DCOPPICE_LLAMA_DIR="$llama" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir)" \
+    -DCOPPICE_MODEL="$pinned_model" -DCOPPICE_GEMMA3="$pinned_gemma3" "$@" || {
+    grep -A 6 'CMake Error' "$build/configure.log" >&2 || true
+    die "The build could not be configured (log: $build/configure.log)"
+  }
+}
+
 # python_env FOLDER REQUIREMENTS WHAT: a Python environment build/FOLDER, made anew when its requirements change.
 python_env() {
   local venv=$repo/build/$1 requirements=$repo/$2 what=$3 log=$repo/build/$1.log python=/usr/bin/python3

@@ -17,15 +17,17 @@ def git(*args):
 
 
 def write_commands():
-    """Our own files only, each once: a source that is built into two targets would be looked at twice."""
-    entries = {entry["file"]: entry for entry in json.loads((repo / "build/compile_commands.json").read_text())}
+    """Our own files only, each once: a source that is built into two targets would be looked at twice. What build/lint would have to
+    make first (headers that are compiled or written) is there in build."""
+    commands = (repo / "build/lint/compile_commands.json").read_text().replace(str(repo / "build/lint"), str(repo / "build"))
+    entries = {entry["file"]: entry for entry in json.loads(commands)}
     ours = {
         str(path): entry
         for file, entry in entries.items()
         if (path := Path(file)).is_relative_to(repo) and path.relative_to(repo).parts[0] in folders
     }
-    (repo / "build/lint").mkdir(exist_ok=True)
-    (repo / "build/lint/compile_commands.json").write_text(json.dumps(list(ours.values())))
+    (repo / "build/lint/ours").mkdir(exist_ok=True)
+    (repo / "build/lint/ours/compile_commands.json").write_text(json.dumps(list(ours.values())))
     return {str(Path(file).relative_to(repo)) for file in ours}
 
 
@@ -69,7 +71,7 @@ def main():
     def lint(file):
         if time.monotonic() > end:
             return None
-        command = ["clang-tidy-19", "-p", "build/lint", "--quiet", file]
+        command = ["clang-tidy-19", "-p", "build/lint/ours", "--quiet", file]
         run = subprocess.run(command, cwd=repo, capture_output=True, text=True)
         if run.returncode != 0:
             print(run.stdout or run.stderr, flush=True)

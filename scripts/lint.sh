@@ -9,7 +9,9 @@ source "$(dirname "$0")/lib.sh"
 "$repo/scripts/packages.sh"
 cd "$repo"
 scripts/check_includes.py || die "src/ includes what it may not: see above."
-[[ -e build/compile_commands.json ]] || scripts/build.sh release coppice_kv  # any target: configuring is what counts
+[[ -e build/compile_commands.json ]] || scripts/build.sh release coppice_kv
+# The build compiles files a dozen at a time; here each needs a command of its own.
+configure release "$repo/build/lint" "$(llama_build_dir)" -DCOPPICE_UNITY=OFF
 
 scope=(--base HEAD~1)
 if base=$(git merge-base HEAD origin/main 2>/dev/null) && [[ $base != "$(git rev-parse HEAD)" ]]; then

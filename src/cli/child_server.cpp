@@ -92,9 +92,9 @@ void ChildServer::start(std::vector<std::string> arguments, const std::filesyste
 }
 
 void ChildServer::wait_ready(const std::filesystem::path& log, const Progress& progress) {
-  using Clock = std::chrono::steady_clock;
+  using std::chrono::steady_clock;
   static constexpr auto kPatience = std::chrono::minutes(2);
-  auto limit = Clock::now() + kPatience;
+  auto limit = steady_clock::now() + kPatience;
   std::string told;
   for (HttpReply health; (health = http_get(port_, "/health")).status != 200;) {
     if (::waitpid(pid_, nullptr, WNOHANG) != 0) {
@@ -102,11 +102,12 @@ void ChildServer::wait_ready(const std::filesystem::path& log, const Progress& p
       throw std::runtime_error("the server ended while starting: " + last_line(log));
     }
     if (health.body != told) {
-      limit = Clock::now() + kPatience;
+      limit = steady_clock::now() + kPatience;
       told = health.body;
       if (progress) tell(told, progress);
     }
-    if (Clock::now() > limit) throw std::runtime_error("the server got no further for two minutes: " + last_line(log));
+    if (steady_clock::now() > limit)
+      throw std::runtime_error("the server got no further for two minutes: " + last_line(log));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

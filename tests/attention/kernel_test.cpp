@@ -30,7 +30,7 @@ using test::kTolerance;
 TEST(KernelOnEachTarget, RandomTrees) {
   const std::uint64_t seed = test::test_seed();
   std::mt19937_64 random(seed);
-  for (int i = 0; i < (test::kThreadSanitizer ? 15 : 60); ++i) {
+  for (int i = 0; i < (test::kThreadSanitizer || test::kEmulated ? 15 : 60); ++i) {
     test::RandomShape shape{.max_length = 250};
     shape.sliding = i % 3 == 0;
     AttentionCase c = test::random_case(shape, random);

@@ -12,6 +12,7 @@
 
 #include "engine/harness.h"
 #include "engine/scheduler.h"
+#include "support/sanitized.h"
 
 namespace coppice::testing {
 namespace {
@@ -211,7 +212,10 @@ using Admission = PerGroups;
 TEST_P(Admission, NobodyIsPassedForEver) {
   const auto seed = test_seed(20240603);
   Met met;
-  const std::uint64_t rounds = GetParam() == Groups::kFullAndRecurrent ? 400 : 100;  // fewer prefixes are hot there
+  constexpr int kPart =
+      test::kSanitized ? 4 : 1;  // of all rounds, and of what must be met: memory's faults need no statistics
+  const std::uint64_t rounds =
+      (GetParam() == Groups::kFullAndRecurrent ? 400 : 100) / kPart;  // fewer prefixes are hot there
   for (std::uint64_t round = 0; round < rounds; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     Load(GetParam(), seed + round * 1000).run(met);
@@ -219,11 +223,11 @@ TEST_P(Admission, NobodyIsPassedForEver) {
   }
   std::cout << met.admissions << " admissions, " << met.preemptions << " preemptions, " << met.passes << " hot passes, "
             << met.followed << " followed, " << met.due << " first arrivals ahead of more important ones\n";
-  EXPECT_GE(met.admissions, 3000);
-  EXPECT_GE(met.preemptions, 100);
-  EXPECT_GE(met.passes, 100);
-  EXPECT_GE(met.followed, 100);
-  EXPECT_GE(met.due, 100);
+  EXPECT_GE(met.admissions, 3000 / kPart);
+  EXPECT_GE(met.preemptions, 100 / kPart);
+  EXPECT_GE(met.passes, 100 / kPart);
+  EXPECT_GE(met.followed, 100 / kPart);
+  EXPECT_GE(met.due, 100 / kPart);
 }
 
 COPPICE_FOR_ALL_GROUPS_AND_STATES(Admission);

@@ -11,8 +11,6 @@ namespace {
 
 using Fairness = PerDepth;
 
-constexpr std::int32_t kNoStride = 1 << 20;  // of states: no step ends for one but where texts part
-
 TEST_P(Fairness, LowerPriorityNumbersGoFirst) {
   std::mt19937_64 random(1);
   Harness h({.groups = groups(), .max_batch = 1, .depth = depth()});

@@ -27,6 +27,9 @@ enum class Groups : std::uint8_t { kFull, kFullAndSliding, kFullAndFiveSliding, 
 std::vector<kv::GroupSpec> make_groups(Groups groups);
 std::string name_of(const ::testing::TestParamInfo<Groups>& info);
 
+/// A `state_stride` with which no step ends for a state but where texts part, and states are kept at ends and branches only.
+inline constexpr std::int32_t kNoStride = 1 << 20;
+
 struct HarnessConfig {
   Groups groups = Groups::kFull;
   int block_size = 8;

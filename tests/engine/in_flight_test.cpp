@@ -21,8 +21,6 @@ namespace {
 using InFlight = PerGroups;
 using InFlightAndStates = PerGroups;  // those that hold with recurrent layers, too
 
-constexpr std::int32_t kNoStride = 1 << 20;  // of states: no step ends for one but where texts part
-
 struct Computed {
   Prompt prompt;
   std::int32_t cached = 0;

@@ -16,7 +16,7 @@ namespace {
 using engine::MatchEnded;
 using engine::Refusal;
 using sampling::Finish;
-using Pool = PerGroups;
+using Pooling = PerGroups;
 
 constexpr auto kLast = engine::Pooling::kLast, kMean = engine::Pooling::kMean;
 
@@ -24,7 +24,7 @@ Submission embed(Prompt prompt, engine::Pooling pooling) {
   return {.prompt = std::move(prompt), .only_prompt = true, .pooling = pooling};
 }
 
-TEST_P(Pool, WhateverTheChunksAndTheCompany) {
+TEST_P(Pooling, WhateverTheChunksAndTheCompany) {
   for (const int step_tokens : {9, 23, 64}) {
     SCOPED_TRACE(step_tokens);
     std::mt19937_64 random(1);
@@ -41,7 +41,7 @@ TEST_P(Pool, WhateverTheChunksAndTheCompany) {
   }
 }
 
-TEST_P(Pool, OnlyTheWantedHiddenStatesAndNoLogits) {
+TEST_P(Pooling, OnlyTheWantedHiddenStatesAndNoLogits) {
   for (const auto [kind, wanted] : {std::pair(kLast, 1U), std::pair(kMean, 200U)}) {
     std::mt19937_64 random(2);
     Harness h({.groups = GetParam()});
@@ -59,7 +59,7 @@ TEST_P(Pool, OnlyTheWantedHiddenStatesAndNoLogits) {
   }
 }
 
-TEST_P(Pool, TheLastTokensStandsOnTheCacheAndAMeanDoesNot) {
+TEST_P(Pooling, TheLastTokensStandsOnTheCacheAndAMeanDoesNot) {
   std::mt19937_64 random(3);
   Harness h({.groups = GetParam()});
   const Prompt prompt = random_prompt(random, 100);
@@ -75,7 +75,7 @@ TEST_P(Pool, TheLastTokensStandsOnTheCacheAndAMeanDoesNot) {
   EXPECT_EQ(h.result(of_last).report->ended, MatchEnded::kLastToken);
 }
 
-TEST_P(Pool, WhatIsComputedServesOthers) {
+TEST_P(Pooling, WhatIsComputedServesOthers) {
   for (const auto kind : {kLast, kMean}) {
     std::mt19937_64 random(4);
     Harness h({.groups = GetParam(), .step_tokens = 20});
@@ -92,7 +92,7 @@ TEST_P(Pool, WhatIsComputedServesOthers) {
 }
 
 // A preempted prompt comes back behind what it has pooled, or computes it again without counting it twice.
-TEST_P(Pool, PreemptedPromptsCountEachTokenOnce) {
+TEST_P(Pooling, PreemptedPromptsCountEachTokenOnce) {
   std::int64_t preemptions = 0, resumptions = 0;
   for (unsigned run = 0; run < 80; ++run) {
     const int blocks = 14 + static_cast<int>(run / 4), depth = static_cast<int>(run / 2 % 2);
@@ -130,7 +130,7 @@ TEST_P(Pool, PreemptedPromptsCountEachTokenOnce) {
 }
 
 // Cancelled, out of time, failed, preempted: at any moment.
-TEST_P(Pool, RandomEnds) {
+TEST_P(Pooling, RandomEnds) {
   const std::uint64_t seed = test_seed(10);
   std::mt19937_64 random(seed);
   const auto pick = [&](int from, int to) {
@@ -175,7 +175,7 @@ TEST_P(Pool, RandomEnds) {
   expect_met(met, 10);
 }
 
-COPPICE_FOR_ALL_GROUPS(Pool);
+COPPICE_FOR_ALL_GROUPS(Pooling);
 
 // Sums and the embedding on its way to the client count, from the moment the request comes.
 TEST(PoolWeight, CountsWhatIsSummedAndSent) {

@@ -9,8 +9,6 @@
 namespace coppice::testing {
 namespace {
 
-constexpr std::int32_t kNoStride = 1 << 20;  // of states: only those at ends and branches are kept
-
 HarnessConfig hybrid() {
   return {.groups = Groups::kFullAndRecurrent, .state_stride = kNoStride};
 }

@@ -33,7 +33,7 @@ struct Format {
 };
 constexpr Format kFormats[] = {{"f16", 2e-3, 2e-3}, {"int8", 0.06, 0.015}, {"turbo4", 0.7, 0.15}};
 
-constexpr std::size_t kShared[] = {45, 61}, kOwn = 12, kDecodeSteps = 6;
+constexpr std::size_t kShared[] = {45, 61}, kOwn = 12, kSteps = 6;
 
 double mean_distance(std::span<const Row> rows, std::span<const Row> expected) {
   EXPECT_EQ(rows.size(), expected.size());
@@ -49,7 +49,7 @@ class FamilyFormatTest : public testing::TestWithParam<std::tuple<FamilyModel, F
     first_ = random_tokens(random, 70);
     for (const std::size_t shared : kShared) {
       auto& text = texts_.emplace_back(first_.begin(), first_.begin() + static_cast<std::ptrdiff_t>(shared));
-      for (const Token t : random_tokens(random, kOwn + kDecodeSteps)) text.push_back(t);
+      for (const Token t : random_tokens(random, kOwn + kSteps)) text.push_back(t);
     }
   }
 
@@ -65,10 +65,10 @@ class FamilyFormatTest : public testing::TestWithParam<std::tuple<FamilyModel, F
       sequences.push_back(cached.start(std::span(texts_[i]).first(kShared[i] + kOwn), 5, &rows[i]));
       EXPECT_EQ(rows[i].size(), kOwn) << "the prefix was not shared";
     }
-    for (std::size_t step = 0; step < kDecodeSteps; ++step) {
+    for (std::size_t step = 0; step < kSteps; ++step) {
       std::vector<CachedExecutor::Part> parts;
       for (std::size_t i = 0; i < texts_.size(); ++i)
-        parts.push_back({sequences[i], std::span(texts_[i]).last(kDecodeSteps - step).first(1)});
+        parts.push_back({sequences[i], std::span(texts_[i]).last(kSteps - step).first(1)});
       const std::vector<Row> out = cached.step(parts);
       for (std::size_t i = 0; i < texts_.size(); ++i) rows[i].push_back(out[i]);
     }
@@ -83,7 +83,7 @@ class FamilyFormatTest : public testing::TestWithParam<std::tuple<FamilyModel, F
     std::vector<Row> all;
     for (const auto& text : texts_) {
       l.clear();
-      for (Row& row : l.feed(text, kOwn + kDecodeSteps)) all.push_back(std::move(row));
+      for (Row& row : l.feed(text, kOwn + kSteps)) all.push_back(std::move(row));
     }
     return all;
   }

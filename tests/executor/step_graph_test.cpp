@@ -17,7 +17,7 @@ namespace {
 
 using attention::KvFormat;
 
-constexpr int kBlockSize = 32;
+constexpr int kGraphBlock = 32;
 constexpr std::size_t kPool = std::size_t{1} << 20;
 
 /// A decoder of plain f32 matrices, which ggml multiplies.
@@ -28,7 +28,7 @@ class StepGraphTest : public testing::Test {
     if (!std::filesystem::exists(path)) test::write_tiny_model({}, path);
     return model::load_model(path.string());
   }
-  PageLayout layout(KvFormat format) const { return make_page_layout(kv_layers(model_.spec), format, kBlockSize); }
+  PageLayout layout(KvFormat format) const { return make_page_layout(kv_layers(model_.spec), format, kGraphBlock); }
   AttentionConfig attention(const KvStore& store) const {
     return {&store, attention_groups(model_.spec, store.layout().groups)};
   }
@@ -40,7 +40,7 @@ class StepGraphTest : public testing::Test {
   Batch batch(int first_position, int n_rows, const std::vector<kv::BlockId>& table) const {
     Batch b;
     b.tokens.assign(static_cast<std::size_t>(n_rows), 1);
-    b.sequences.push_back({n_rows, first_position, {{table, kBlockSize}}});
+    b.sequences.push_back({n_rows, first_position, {{table, kGraphBlock}}});
     b.logit_rows = {n_rows - 1};
     return b;
   }
@@ -105,14 +105,14 @@ int nodes_of(const test::TinyModel& tiny, const std::string& name) {
   test::write_tiny_model(tiny, path);
   const model::Model model = model::load_model(path.string());
   const Weights weights(model, {});
-  const KvStore store(make_page_layout(kv_layers(model.spec), KvFormat::kF16, kBlockSize), kPool);
+  const KvStore store(make_page_layout(kv_layers(model.spec), KvFormat::kF16, kGraphBlock), kPool);
   const auto tree = make_tree_attention({&store, attention_groups(model.spec, store.layout().groups)}, 1);
   const std::vector<attention::Rope> ropes{attention::Rope({.dims = model.spec.ropes[0].dims})};
   const DecoderParts parts{&model.spec, &weights, &store, tree.get(), &ropes, {{0, 0}, {0, 1}}};
   const std::vector<kv::BlockId> table = {3, 1};
   Batch b;
   b.tokens.assign(4, 1);
-  b.sequences.push_back({4, 40, {{table, kBlockSize}}});
+  b.sequences.push_back({4, 40, {{table, kGraphBlock}}});
   b.logit_rows = {3};
   return ggml_graph_n_nodes(StepGraph(parts, b, {4, 1}).graph());
 }

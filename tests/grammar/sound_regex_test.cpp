@@ -123,7 +123,7 @@ class Writer {
   std::mt19937& random_;
 };
 
-const Compiler& compiler() {
+const Compiler& bytes_compiler() {
   static const Compiler compiler([] {
     Words words{.ends = {0}};
     for (int byte = 0; byte < 256; ++byte) words.pieces.emplace_back(1, static_cast<char>(byte));
@@ -141,8 +141,9 @@ bool follows(const std::shared_ptr<const Grammar>& grammar, const std::string& t
 // XGrammar's merging of states gave "c" the successors of "a" (mended in cmake/xgrammar).
 TEST(SoundRegex, EndsOfAlternativesStayApart) {
   EXPECT_FALSE(JsonPattern("c|a|ab{0,1}").matches("cb"));
-  EXPECT_FALSE(follows(compiler().compile({.kind = Kind::kRegex, .text = "c|a|ab{0,1}"}), "cb"));
-  const auto gbnf = compiler().compile({.kind = Kind::kGbnf, .text = R"(root ::= "c" | "a" | "a" [b] | "a" "b" "a")"});
+  EXPECT_FALSE(follows(bytes_compiler().compile({.kind = Kind::kRegex, .text = "c|a|ab{0,1}"}), "cb"));
+  const auto gbnf =
+      bytes_compiler().compile({.kind = Kind::kGbnf, .text = R"(root ::= "c" | "a" | "a" [b] | "a" "b" "a")"});
   EXPECT_FALSE(follows(gbnf, "cb"));
   EXPECT_FALSE(follows(gbnf, "cba"));
 }
@@ -159,9 +160,9 @@ TEST(SoundRegex, RandomRegexesMeanTheSame) {
     const std::string sound = sound_regex(regex.text);
     SCOPED_TRACE(regex.text + " as " + sound);
     const JsonPattern pattern(sound);
-    const auto of_schema = compiler().compile(
+    const auto of_schema = bytes_compiler().compile(
         {.kind = Kind::kJsonSchema, .text = fmt::format(R"({{"type":"string","pattern":"{}"}})", sound)});
-    const auto of_regex = compiler().compile({.kind = Kind::kRegex, .text = regex.text});
+    const auto of_regex = bytes_compiler().compile({.kind = Kind::kRegex, .text = regex.text});
     for (const std::string& text : all) {
       const bool wanted = regex.language.contains(text);
       ASSERT_EQ(pattern.matches(text), wanted) << text;

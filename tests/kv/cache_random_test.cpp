@@ -19,8 +19,8 @@ std::uint64_t make_seed() {
 class CacheRandomTest : public testing::TestWithParam<int> {};
 
 TEST_P(CacheRandomTest, AgreesWithTheDouble) {
-  constexpr std::int64_t kOperations = kSanitized ? 110'000 : 150'000;  // for each group set
-  constexpr std::int64_t kMetAtLeast = kSanitized ? 700 : 1'000;        // as many, in proportion
+  constexpr std::int64_t kOperations = kSanitized ? 30'000 : 150'000;  // for each group set
+  constexpr std::int64_t kMetAtLeast = kSanitized ? 120 : 1'000;       // fewer, with room for chance
   const std::uint64_t seed = make_seed();
   fmt::print("COPPICE_SEED={}\n", seed);
 

@@ -20,17 +20,17 @@ fs::path scratch(const std::string& name) {
   return test::scratch_folder() / name;
 }
 
-std::string tiny(const std::string& name, const test::TinyModel& model = {}) {
+std::string split_tiny(const std::string& name, const test::TinyModel& model = {}) {
   return test::write_tiny_model(model, scratch(name + ".gguf")).string();
 }
 
-void expect_complaint(const std::string& path, const std::vector<std::string>& words) {
+void expect_words(const std::string& path, const std::vector<std::string>& words) {
   const std::string said = complaint(path);
   for (const std::string& word : words) EXPECT_NE(said.find(word), std::string::npos) << word << " in: " << said;
 }
 
 TEST(SplitModel, HasAllTensorsOfTheWholeFile) {
-  const std::string path = tiny("whole");
+  const std::string path = split_tiny("whole");
   const Model whole = load_model(path);
   for (const bool first_has_tensors : {true, false}) {
     const auto parts = test::split_gguf(path, scratch("split"), {.parts = 4, .first_has_tensors = first_has_tensors});
@@ -57,8 +57,8 @@ TEST(SplitModel, HasAllTensorsOfTheWholeFile) {
 }
 
 TEST(SplitModel, DigestKnowsEveryPart) {
-  const auto parts = test::split_gguf(tiny("digest"), scratch("one"));
-  const auto others = test::split_gguf(tiny("other", {.seed = 2}), scratch("two"));
+  const auto parts = test::split_gguf(split_tiny("digest"), scratch("one"));
+  const auto others = test::split_gguf(split_tiny("other", {.seed = 2}), scratch("two"));
   const std::string digest = load_model(parts[0]).digest;
   EXPECT_EQ(load_model(parts[0]).digest, digest);
   fs::copy_file(others[2], parts[2], fs::copy_options::overwrite_existing);  // nothing in the headers tells them apart
@@ -66,50 +66,51 @@ TEST(SplitModel, DigestKnowsEveryPart) {
 }
 
 TEST(SplitModel, WantsTheFirstPart) {
-  const auto parts = test::split_gguf(tiny("whole"), scratch("split"));
-  expect_complaint(parts[1], {"split-00002-of-00003.gguf is part 2 of 3", "first part", "-00001-of-00003.gguf"});
+  const auto parts = test::split_gguf(split_tiny("whole"), scratch("split"));
+  expect_words(parts[1], {"split-00002-of-00003.gguf is part 2 of 3", "first part", "-00001-of-00003.gguf"});
 }
 
 TEST(SplitModel, WantsEveryPart) {
-  const auto parts = test::split_gguf(tiny("whole"), scratch("gap"));
+  const auto parts = test::split_gguf(split_tiny("whole"), scratch("gap"));
   fs::remove(parts[1]);
-  expect_complaint(parts[0], {"part 2 of 3", "missing", "gap-00002-of-00003.gguf"});
+  expect_words(parts[0], {"part 2 of 3", "missing", "gap-00002-of-00003.gguf"});
 }
 
 TEST(SplitModel, FindsPartsByTheirNamesOnly) {
-  const auto parts = test::split_gguf(tiny("whole"), scratch("split"));
+  const auto parts = test::split_gguf(split_tiny("whole"), scratch("split"));
   fs::rename(parts[0], scratch("renamed.gguf"));
-  expect_complaint(scratch("renamed.gguf").string(), {"renamed.gguf", "first of 3 parts", "-00001-of-00003.gguf"});
+  expect_words(scratch("renamed.gguf").string(), {"renamed.gguf", "first of 3 parts", "-00001-of-00003.gguf"});
 }
 
 TEST(SplitModel, PartsWithWrongNumbersAreErrors) {
-  const auto parts = test::split_gguf(tiny("whole"), scratch("mixed_up"));
+  const auto parts = test::split_gguf(split_tiny("whole"), scratch("mixed_up"));
   fs::copy_file(parts[2], parts[1], fs::copy_options::overwrite_existing);
-  expect_complaint(parts[0], {"mixed_up-00002-of-00003.gguf is part 3 of 3", "part 2 of 3 is needed"});
-  const auto halves = test::split_gguf(tiny("whole"), scratch("halves"), {.parts = 2});
+  expect_words(parts[0], {"mixed_up-00002-of-00003.gguf is part 3 of 3", "part 2 of 3 is needed"});
+  const auto halves = test::split_gguf(split_tiny("whole"), scratch("halves"), {.parts = 2});
   fs::copy_file(halves[1], parts[1], fs::copy_options::overwrite_existing);
-  expect_complaint(parts[0], {"part 2 of 2", "part 2 of 3 is needed"});
-  fs::copy_file(tiny("whole"), parts[1], fs::copy_options::overwrite_existing);
-  expect_complaint(parts[0], {"part 1 of 1", "part 2 of 3 is needed"});
+  expect_words(parts[0], {"part 2 of 2", "part 2 of 3 is needed"});
+  fs::copy_file(split_tiny("whole"), parts[1], fs::copy_options::overwrite_existing);
+  expect_words(parts[0], {"part 1 of 1", "part 2 of 3 is needed"});
 }
 
 TEST(SplitModel, PartsOfAnotherModelAreErrors) {
-  const auto parts = test::split_gguf(tiny("whole"), scratch("split"));
-  const auto large = test::split_gguf(tiny("large", {.n_layer = 3}), scratch("large"));
-  const auto wide = test::split_gguf(tiny("wide", {.n_embd = 32, .n_ff = 64}), scratch("wide"));
-  const auto shifted = test::split_gguf(tiny("whole"), scratch("shifted"), {.parts = 3, .first_has_tensors = false});
+  const auto parts = test::split_gguf(split_tiny("whole"), scratch("split"));
+  const auto large = test::split_gguf(split_tiny("large", {.n_layer = 3}), scratch("large"));
+  const auto wide = test::split_gguf(split_tiny("wide", {.n_embd = 32, .n_ff = 64}), scratch("wide"));
+  const auto shifted =
+      test::split_gguf(split_tiny("whole"), scratch("shifted"), {.parts = 3, .first_has_tensors = false});
   const auto with = [&](int part, const std::string& other) {
-    test::split_gguf(tiny("whole"), scratch("split"));
+    test::split_gguf(split_tiny("whole"), scratch("split"));
     fs::copy_file(other, parts[static_cast<std::size_t>(part)], fs::copy_options::overwrite_existing);
   };
   with(1, large[1]);
-  expect_complaint(parts[0], {"split-00002-of-00003.gguf is a part of another model"});
+  expect_words(parts[0], {"split-00002-of-00003.gguf is a part of another model"});
   with(1, wide[1]);
-  expect_complaint(parts[0], {"tensor blk.", "has the shape"});
+  expect_words(parts[0], {"tensor blk.", "has the shape"});
   with(1, shifted[1]);
-  expect_complaint(parts[0], {"in two of its parts"});
+  expect_words(parts[0], {"in two of its parts"});
   with(2, shifted[2]);
-  expect_complaint(parts[0], {"another model's?"});
+  expect_words(parts[0], {"another model's?"});
 }
 
 TEST(SplitModel, NumbersThatMakeNoSenseAreNone) {
@@ -120,18 +121,18 @@ TEST(SplitModel, NumbersThatMakeNoSenseAreNone) {
   const std::string start = std::string("GGUF\x03\0\0\0", 8) + number(0) + number(2);
   for (const std::uint64_t n : {~0ULL >> 1, ~0ULL, 1ULL << 63}) {
     std::ofstream(scratch("mad.gguf"), std::ios::binary) << start << key("split.no", n) << key("split.count", n);
-    expect_complaint(scratch("mad.gguf").string(), {"mad.gguf", "architecture"});
+    expect_words(scratch("mad.gguf").string(), {"mad.gguf", "architecture"});
     std::ofstream(scratch("mad.gguf"), std::ios::binary) << start << key("split.no", n) << key("split.count", 3);
-    expect_complaint(scratch("mad.gguf").string(), {"mad.gguf is the first of 3 parts, but its name"});
+    expect_words(scratch("mad.gguf").string(), {"mad.gguf is the first of 3 parts, but its name"});
   }
 }
 
 TEST(SplitModel, DamageInAnyPartIsAnErrorOfThatPart) {
-  const auto parts = test::split_gguf(tiny("whole"), scratch("cut"));
+  const auto parts = test::split_gguf(split_tiny("whole"), scratch("cut"));
   fs::resize_file(parts[2], fs::file_size(parts[2]) - 1000);
-  expect_complaint(parts[0], {"cut-00003-of-00003.gguf is truncated"});
+  expect_words(parts[0], {"cut-00003-of-00003.gguf is truncated"});
   fs::resize_file(parts[1], 40);
-  expect_complaint(parts[0], {"cut-00002-of-00003.gguf ends in the middle of its header"});
+  expect_words(parts[0], {"cut-00002-of-00003.gguf ends in the middle of its header"});
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-std::vector<float> random_logits(std::mt19937_64& random, std::size_t n) {
+std::vector<float> normal_logits(std::mt19937_64& random, std::size_t n) {
   std::normal_distribution<float> normal(0, 3);
   std::vector<float> logits(n);
   for (float& x : logits) x = normal(random);
@@ -51,7 +51,7 @@ TEST(LogitScan, ArgmaxIsTheFirstOfEquals) {
 TEST(LogitScan, SumsAndTopEqualTheNaiveOnes) {
   std::mt19937_64 random = test::seeded_random();
   for (int round = 0; round < 300; ++round) {
-    const std::vector<float> logits = random_logits(random, 1 + test::pick_below(random, 3000));
+    const std::vector<float> logits = normal_logits(random, 1 + test::pick_below(random, 3000));
     LogitScan scan;
     scan.scan(logits);
     const float max = *std::ranges::max_element(logits);
@@ -73,7 +73,7 @@ TEST(LogitScan, SumsAndTopEqualTheNaiveOnes) {
 TEST(LogitScan, RankCountsTheLikelierOnes) {
   std::mt19937_64 random = test::seeded_random();
   for (int round = 0; round < 300; ++round) {
-    std::vector<float> logits = random_logits(random, 1 + test::pick_below(random, 1000));
+    std::vector<float> logits = normal_logits(random, 1 + test::pick_below(random, 1000));
     if (round % 2 == 0)
       for (float& x : logits) x = std::round(x);  // many ties
     LogitScan scan;
@@ -94,7 +94,7 @@ TEST(LogitScan, RankCountsTheLikelierOnes) {
 TEST(LogitScan, DrawFindsTheTokenOfTheRunningSum) {
   std::mt19937_64 random = test::seeded_random();
   for (int round = 0; round < 300; ++round) {
-    std::vector<float> logits = random_logits(random, 1 + test::pick_below(random, 1000));
+    std::vector<float> logits = normal_logits(random, 1 + test::pick_below(random, 1000));
     for (float& x : logits) {
       if (test::pick_below(random, 10) == 0) x = kNone;
     }

@@ -18,7 +18,7 @@ namespace {
 using boost::json::parse;
 
 /// With single quotes for double ones.
-std::string json(std::string text) {
+std::string double_quoted(std::string text) {
   for (char& c : text) c = c == '\'' ? '"' : c;
   return text;
 }
@@ -34,7 +34,7 @@ class RefusedSchemas : public ::testing::TestWithParam<Refused> {};
 TEST_P(RefusedSchemas, NameTheKeywordAndThePlace) {
   const auto& [schema, keyword, place] = GetParam();
   try {
-    FAIL() << "became " << enforceable_schema(parse(json(schema)));
+    FAIL() << "became " << enforceable_schema(parse(double_quoted(schema)));
   } catch (const SchemaError& e) {
     EXPECT_EQ(e.keyword(), keyword) << e.what();
     EXPECT_EQ(e.place(), place) << e.what();
@@ -94,7 +94,7 @@ void PrintTo(const Written& written, std::ostream* out) {
 class Schemas : public ::testing::TestWithParam<Written> {};
 TEST_P(Schemas, BecomeWhatIsEnforced) {
   const auto& [schema, becomes] = GetParam();
-  EXPECT_EQ(parse(enforceable_schema(parse(json(schema)))), parse(json(becomes)));
+  EXPECT_EQ(parse(enforceable_schema(parse(double_quoted(schema)))), parse(double_quoted(becomes)));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -162,10 +162,11 @@ TEST(SearchPattern, TakesLengthsWhereOneCharacterIsRepeated) {
 
 TEST(Schema, HasAtMostSoManyPatterns) {
   std::string properties;
-  const auto schema = [&properties] { return parse(json("{'properties':{" + properties + "}}")); };
-  for (int i = 0; i < 32; ++i) properties += (i ? "," : "") + json(fmt::format("'p{0}':{{'pattern':'^a{{{0}}}$'}}", i));
+  const auto schema = [&properties] { return parse(double_quoted("{'properties':{" + properties + "}}")); };
+  for (int i = 0; i < 32; ++i)
+    properties += (i ? "," : "") + double_quoted(fmt::format("'p{0}':{{'pattern':'^a{{{0}}}$'}}", i));
   EXPECT_NO_THROW(enforceable_schema(schema()));
-  properties += json(",'q':{'pattern':'^b$'}");
+  properties += double_quoted(",'q':{'pattern':'^b$'}");
   EXPECT_THROW(enforceable_schema(schema()), SchemaError);
 }
 
@@ -200,7 +201,7 @@ TEST(Schema, WorkIsBounded) {
        }) {
     ASSERT_LE(schema.size(), std::size_t{64} << 10);
     try {
-      EXPECT_FALSE(enforceable_schema(parse(json(schema))).empty());
+      EXPECT_FALSE(enforceable_schema(parse(double_quoted(schema))).empty());
       ADD_FAILURE() << "taken: " << schema.substr(0, 80);
     } catch (const SchemaError& e) {
       EXPECT_EQ(e.keyword(), "schema") << e.what();
@@ -219,7 +220,7 @@ TEST(Schema, LargeOnesOfTheUsualKindAreTaken) {
   for (int i = 0; i < 300; ++i) schema += fmt::format("'country-{}',", i);
   schema += "'none']}}}";
   ASSERT_LE(schema.size(), std::size_t{64} << 10);
-  EXPECT_NO_THROW(enforceable_schema(parse(json(schema))));
+  EXPECT_NO_THROW(enforceable_schema(parse(double_quoted(schema))));
 }
 
 TEST(Schema, ManyReferencesToEachOtherEnd) {
@@ -231,7 +232,7 @@ TEST(Schema, ManyReferencesToEachOtherEnd) {
             "'}]}, ";
   }
   text += "'40': {'type': 'null'}}, '$ref': '#/$defs/0', 'minLength': 1}";
-  EXPECT_THROW(enforceable_schema(parse(json(text))), SchemaError);
+  EXPECT_THROW(enforceable_schema(parse(double_quoted(text))), SchemaError);
 }
 
 }  // namespace

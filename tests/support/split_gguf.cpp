@@ -10,16 +10,16 @@
 namespace coppice::test {
 
 std::vector<std::string> split_gguf(const std::filesystem::path& from, const std::filesystem::path& stem, Split split) {
-  using Gguf = std::unique_ptr<gguf_context, decltype(&gguf_free)>;
+  using GgufPtr = std::unique_ptr<gguf_context, decltype(&gguf_free)>;
   ggml_context* raw = nullptr;
-  const Gguf in(gguf_init_from_file(from.c_str(), {.no_alloc = false, .ctx = &raw}), gguf_free);
+  const GgufPtr in(gguf_init_from_file(from.c_str(), {.no_alloc = false, .ctx = &raw}), gguf_free);
   if (!in) throw std::runtime_error("cannot read " + from.string());
   const std::unique_ptr<ggml_context, decltype(&ggml_free)> data(raw, ggml_free);
   const std::int64_t n = gguf_get_n_tensors(in.get());
   const int empty = split.first_has_tensors ? 0 : 1;
   std::vector<std::string> paths;
   for (int part = 0; part < split.parts; ++part) {
-    const Gguf out(gguf_init_empty(), gguf_free);
+    const GgufPtr out(gguf_init_empty(), gguf_free);
     if (part == 0) gguf_set_kv(out.get(), in.get());
     gguf_set_val_u16(out.get(), "split.no", static_cast<std::uint16_t>(part));
     gguf_set_val_u16(out.get(), "split.count", static_cast<std::uint16_t>(split.parts));

@@ -7,6 +7,7 @@
 
 #include "server/api/anthropic/anthropic_dialect.h"
 #include "server/api/base/json_fields.h"
+#include "server/api/parsed.h"
 
 namespace coppice::server {
 namespace {
@@ -14,9 +15,7 @@ namespace {
 using nlohmann::json;
 using sampling::Finish;
 
-constexpr RequestLimits kLimits{.n_vocab = 100, .max_choices = 8};
-
-GenerationRequest parsed(const std::string& more) {
+GenerationRequest anthropic_request(const std::string& more) {
   return parse_anthropic_request(
       parse_body(R"({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}])" + more + "}"), kLimits);
 }
@@ -49,13 +48,13 @@ TEST(AnthropicRequest, ReadsTurnsOfTools) {
 TEST(AnthropicRequest, ReadsToolsAndTheirChoice) {
   const std::string tools =
       R"(, "tools": [{"name": "a", "input_schema": {"type": "object"}}, {"type": "web_search_20250305", "name": "web_search"}])";
-  EXPECT_EQ(parsed(tools).tools.specs.size(), 1U) << "what Anthropic hosts is left out";
-  EXPECT_TRUE(parsed(tools + R"(, "tool_choice": {"type": "any"})").tools.must_call);
-  EXPECT_FALSE(parsed(tools + R"(, "tool_choice": {"type": "none"})").tools.may_call);
-  EXPECT_FALSE(
-      parsed(tools + R"(, "tool_choice": {"type": "auto", "disable_parallel_tool_use": true})").tools.parallel);
-  EXPECT_EQ(parsed(tools + R"(, "tool_choice": {"type": "tool", "name": "a"})").tools.only, "a");
-  EXPECT_EQ(parsed(R"(, "thinking": {"type": "disabled"})").tools.thinks, false);
+  EXPECT_EQ(anthropic_request(tools).tools.specs.size(), 1U) << "what Anthropic hosts is left out";
+  EXPECT_TRUE(anthropic_request(tools + R"(, "tool_choice": {"type": "any"})").tools.must_call);
+  EXPECT_FALSE(anthropic_request(tools + R"(, "tool_choice": {"type": "none"})").tools.may_call);
+  EXPECT_FALSE(anthropic_request(tools + R"(, "tool_choice": {"type": "auto", "disable_parallel_tool_use": true})")
+                   .tools.parallel);
+  EXPECT_EQ(anthropic_request(tools + R"(, "tool_choice": {"type": "tool", "name": "a"})").tools.only, "a");
+  EXPECT_EQ(anthropic_request(R"(, "thinking": {"type": "disabled"})").tools.thinks, false);
 }
 
 TEST(AnthropicRequest, AnAnswerThatHasBegunGoesOn) {
@@ -68,14 +67,14 @@ TEST(AnthropicRequest, AnAnswerThatHasBegunGoesOn) {
 
 TEST(AnthropicRequest, IgnoresWhatAgentsSendByDefault) {
   EXPECT_EQ(
-      parsed(
+      anthropic_request(
           R"(, "metadata": {"user_id": "u"}, "context_management": {"edits": []}, "output_config": {"effort": "low"}, "service_tier": "auto",
     "stop_sequences": ["x"], "stream": true)")
           .sampling.stop,
       std::vector<std::string>{"x"});
   const std::string form = R"(, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}})";
-  EXPECT_TRUE(parsed(form).grammar);
-  EXPECT_FALSE(parsed(form + R"(, "tools": [{"name": "a"}], "tool_choice": {"type": "any"})").grammar)
+  EXPECT_TRUE(anthropic_request(form).grammar);
+  EXPECT_FALSE(anthropic_request(form + R"(, "tools": [{"name": "a"}], "tool_choice": {"type": "any"})").grammar)
       << "a forced call leaves no text to have a form";
 }
 
@@ -107,12 +106,12 @@ TEST(AnthropicRequest, NamesWhatIsWrong) {
   EXPECT_EQ(beside(R"("mirostat": 0, "n": 1, "logprobs": false)"), "taken") << "they are off";
 }
 
-AnswerHead head() {
+AnswerHead anthropic_head() {
   return {.id = "msg_1", .created = 1, .model = "m", .fingerprint = "b", .prompt_tokens = 10};
 }
 
 TEST(AnthropicAnswer, ABodyHasAllKindsOfBlocks) {
-  AnthropicBody body(head());
+  AnthropicBody body(anthropic_head());
   body.delta({.text = "so", .reasoning = "hm"});
   body.delta({.calls = {{.index = 0, .id = "t", .name = "add", .arguments = "{\"a\""},
                         {.index = 0, .id = {}, .name = {}, .arguments = ":1}"}},
@@ -127,7 +126,7 @@ TEST(AnthropicAnswer, ABodyHasAllKindsOfBlocks) {
 }
 
 TEST(AnthropicAnswer, AStreamOpensAndClosesEachBlock) {
-  AnthropicStream stream(head());
+  AnthropicStream stream(anthropic_head());
   std::string events = stream.delta({.text = "s", .reasoning = "hm"});
   events += stream.delta({.text = "o"});
   events += stream.delta({.calls = {{.index = 0, .id = "t", .name = "add", .arguments = "{}"},

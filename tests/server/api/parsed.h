@@ -45,7 +45,7 @@ inline void expect_refused(Endpoint endpoint, const BadField& bad) {
   }
 }
 
-/// Of chats.
+/// Of chats; openai_request_test.cpp has what is done with each.
 class BadFields : public ::testing::TestWithParam<BadField> {};
 
 }  // namespace coppice::server

@@ -14,14 +14,14 @@ namespace {
 using nlohmann::json;
 using sampling::Finish;
 
-GenerationRequest parsed(const std::string& fields) {
+GenerationRequest responses_request(const std::string& fields) {
   static ResponseStore none(0);
   return parse_responses_request(parse_body("{" + fields + "}"), {.n_vocab = 100, .max_choices = 8}, none);
 }
 
 std::string field_of(const std::string& fields) {
   try {
-    parsed(fields);
+    responses_request(fields);
   } catch (const RequestError& e) {
     return e.field();
   }
@@ -29,7 +29,7 @@ std::string field_of(const std::string& fields) {
 }
 
 TEST(ResponsesRequest, ItemsOfOneTurnAreOneMessage) {
-  const auto r = parsed(R"("instructions": "Be brief.", "input": [
+  const auto r = responses_request(R"("instructions": "Be brief.", "input": [
     {"role": "developer", "content": "now"},
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
     {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
@@ -54,17 +54,19 @@ TEST(ResponsesRequest, ItemsOfOneTurnAreOneMessage) {
 TEST(ResponsesRequest, ReadsToolsEffortAndForm) {
   const std::string tools =
       R"("input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}, {"type": "web_search"}])";
-  EXPECT_EQ(parsed(tools).tools.specs.size(), 1U) << "what OpenAI hosts is left out";
-  EXPECT_TRUE(parsed(tools + R"(, "tool_choice": "required")").tools.must_call);
-  EXPECT_EQ(parsed(tools + R"(, "tool_choice": {"type": "function", "name": "f"})").tools.only, "f");
-  EXPECT_EQ(parsed(R"("input": "x", "reasoning": {"effort": "none"})").tools.thinks, false);
+  EXPECT_EQ(responses_request(tools).tools.specs.size(), 1U) << "what OpenAI hosts is left out";
+  EXPECT_TRUE(responses_request(tools + R"(, "tool_choice": "required")").tools.must_call);
+  EXPECT_EQ(responses_request(tools + R"(, "tool_choice": {"type": "function", "name": "f"})").tools.only, "f");
+  EXPECT_EQ(responses_request(R"("input": "x", "reasoning": {"effort": "none"})").tools.thinks, false);
   EXPECT_TRUE(
-      parsed(R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})")
+      responses_request(
+          R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})")
           .grammar);
-  EXPECT_FALSE(parsed(tools + R"(, "tool_choice": "required", "text": {"format": {"type": "json_object"}})").grammar)
+  EXPECT_FALSE(
+      responses_request(tools + R"(, "tool_choice": "required", "text": {"format": {"type": "json_object"}})").grammar)
       << "a forced call leaves no text to have a form";
   EXPECT_EQ(field_of(tools + R"(, "text": {"format": {"type": "json_object"}})"), "text.format");
-  EXPECT_EQ(parsed(R"("input": "x", "max_output_tokens": 7)").max_tokens, 7);
+  EXPECT_EQ(responses_request(R"("input": "x", "max_output_tokens": 7)").max_tokens, 7);
 }
 
 TEST(ResponsesRequest, NamesWhatIsWrong) {

@@ -13,10 +13,6 @@
 namespace coppice::server {
 namespace {
 
-TEST_P(BadFields, AreRefusedByName) {
-  expect_refused(Endpoint::kChat, GetParam());
-}
-
 #define LAST_USER R"({"messages":[{"role":"user","content":"hi"}],)"
 #define LAST_ASSISTANT R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}],)"
 

@@ -12,10 +12,6 @@
 namespace coppice::server {
 namespace {
 
-TEST_P(BadFields, AreRefusedByName) {
-  expect_refused(Endpoint::kChat, GetParam());
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Forms, BadFields,
     ::testing::Values(

@@ -110,12 +110,12 @@ TEST(ToolFields, MessagesCallAndAnswer) {
                RequestError);
 }
 
-AnswerHead head() {
+AnswerHead tools_head() {
   return {.id = "an-id", .created = 1, .model = "m", .fingerprint = "b1"};
 }
 
 TEST(ToolCalls, AreInABody) {
-  OpenAiBody body(Endpoint::kChat, head(), false);
+  OpenAiBody body(Endpoint::kChat, tools_head(), false);
   body.delta({.reasoning = "h\"m", .calls = {{.index = 0, .id = "i0", .name = "add", .arguments = "{\"a\":"}}});
   body.delta({.calls = {{.index = 0, .id = {}, .name = {}, .arguments = "1}"},
                         {.index = 1, .id = "i1", .name = "now", .arguments = "{}"}},
@@ -129,7 +129,7 @@ TEST(ToolCalls, AreInABody) {
 }
 
 TEST(ToolCalls, AreInAStream) {
-  OpenAiStream stream(Endpoint::kChat, head(), false, false);
+  OpenAiStream stream(Endpoint::kChat, tools_head(), false, false);
   std::string events = stream.delta({.calls = {{.index = 0, .id = "i0", .name = "add", .arguments = ""}}});
   events += stream.delta({.calls = {{.index = 0, .id = {}, .name = {}, .arguments = "{}"}}, .finish = Finish::kStop});
   std::vector<json> deltas;
