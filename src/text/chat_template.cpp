@@ -35,6 +35,7 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
     throw TemplateError(fmt::format("chat template: {}",
                                     parse_error(override_source.empty() && own != nullptr ? own : override_source)));
   }
+  impl_->assumed = override_source.empty() && llama_model_chat_template(vocabulary_->model(), nullptr) == nullptr;
   find_thoughts();
 }
 

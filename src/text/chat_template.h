@@ -52,7 +52,8 @@ struct ToolPrompt;
 
 class ChatTemplate {
  public:
-  /// `override_source`: a Jinja template to use in place of the file's. A file without one gets ChatML.
+  /// `override_source`: a Jinja template to use in place of the file's. A file without one gets ChatML, whose
+  /// "<|im_end|>" then ends answers as a stop string.
   /// Throws TemplateError when the template does not parse.
   explicit ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source = "",
                         ChatDefaults defaults = {});

@@ -207,11 +207,14 @@ ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
         knows_tools ? prompt_of(chat.messages, chat.tools) : prompt_of(in_plain_form(chat.messages, chat.tools), {});
     ToolPrompt result;
     result.prompt = prompt.prompt;
+    // Of a vocabulary that may not have it as a token: an answer would go on behind it.
+    if (impl_->assumed) result.stops.emplace_back("<|im_end|>");
+    const auto add_stops = [&](const auto& more) { result.stops.insert(result.stops.end(), more.begin(), more.end()); };
     if (chat.tools.empty() || !chat.may_call) {
       if (chat.end != TurnEnd::kOpenTurn) return result;
       if (impl_->marked) {
         result.format = format_of(prompt);
-        result.stops = prompt.additional_stops;
+        add_stops(prompt.additional_stops);
       } else {
         add_thoughts(prompt.generation_prompt, impl_->thoughts, result);
       }
@@ -225,7 +228,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
     const common_chat_params params =
         common_chat_templates_apply(form, inputs_of(chat.messages, chat, defaults_, callable));
     result.format = format_of(params);
-    result.stops = params.additional_stops;
+    add_stops(params.additional_stops);
     add_grammar(chat, params, result);
     return result;
   } catch (const std::exception& e) {

@@ -52,6 +52,15 @@ TEST(ChatTemplate, ManyThreadsAtOnce) {
   EXPECT_THAT(wrong, testing::Each(0));
 }
 
+TEST(ChatTemplate, WhereItIsAssumedItsEndStopsAnswers) {
+  const auto without = std::make_shared<const Vocabulary>(std::string(COPPICE_VOCABULARIES) + "/ggml-vocab-gpt-2.gguf");
+  const std::vector<ChatMessage> messages = {{"user", "hi"}};
+  const ToolChat chat{.messages = messages, .end = TurnEnd::kOpenTurn};
+  EXPECT_THAT(ChatTemplate(without).render(chat).stops, testing::ElementsAre("<|im_end|>"));
+  EXPECT_THAT(ChatTemplate(without, "{{ messages[0].content }}").render(chat).stops, testing::IsEmpty());
+  EXPECT_THAT(ChatTemplate(test::vocabulary()).render(chat).stops, testing::IsEmpty());
+}
+
 TEST(ChatTemplate, AnOverrideTakesThePlaceOfTheFiles) {
   const ChatTemplate chat(test::vocabulary(), "{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}");
   const std::vector<ChatMessage> messages = {{"user", "hi"}, {"assistant", "ho"}};
