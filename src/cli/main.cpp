@@ -17,6 +17,7 @@
 #include "cli/generate.h"
 #include "cli/help.h"
 #include "cli/models.h"
+#include "cli/option_text.h"
 #include "cli/other_servers.h"
 #include "cli/serve.h"
 #include "cli/version.h"
@@ -51,6 +52,16 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
   return arguments;
 }
 
+/// CLI11 says only that a subcommand is required, also of one that is mistyped. `arguments`: the last first.
+void check_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const std::string given = arguments.empty() ? "" : arguments.back();
+  std::vector<std::string> names;
+  for (const CLI::App* command : coppice::cli::commands_of(app)) names.push_back(command->get_name());
+  if (given.starts_with('-') || std::ranges::find(names, given) != names.end()) return;
+  const std::string wrong = given.empty() ? "Which command?" : "There is no command '" + given + "'.";
+  throw CLI::ParseError(wrong + " These are there: " + CLI::detail::join(names, ", "), CLI::ExitCodes::RequiredError);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -65,7 +76,9 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   for (const AddCommand add : kCommands) add(app, exit_code);
   try {
-    app.parse(arguments_of(argc, argv));
+    std::vector<std::string> arguments = arguments_of(argc, argv);
+    check_command(app, arguments);
+    app.parse(arguments);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   } catch (...) {

@@ -259,6 +259,12 @@ def test_ollamas_name_is_what_answers_say(tmp_path, small_path, monkeypatch):
         assert server.post("/v1/completions", {"model": "oak:1b", "prompt": "a", "max_tokens": 2})["model"] == "oak:1b"
 
 
+@pytest.mark.parametrize("arguments,wrong", [((), "Which command?"), (("serv", "x.gguf"), "no command 'serv'")])
+def test_a_command_that_is_not_there(home, arguments, wrong):
+    done = home.coppice(*arguments)
+    assert done.returncode == 2 and wrong in done.stderr and "serve, chat, models" in done.stderr, done.stderr
+
+
 def test_help_shows_an_example_for_each_group_and_plain_units(home):
     said = home.coppice("serve", "--help").stdout
     for group in ("Model", "Cache and scheduling", "Network", "For requests that don't say"):
