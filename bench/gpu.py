@@ -4,7 +4,7 @@
 The file: {"device", "driver", "date", "attention": [row], "products": [row], "steps": [row]}; the first row of each list is
 {"case": "copy", "tb_s"}, the bandwidth of a device-to-device copy in that run. The others have "case", "us" and "floor_us" or
 "bound_us": the different bytes that must be read over that bandwidth. A step has "parts", too: microseconds of one launch of each
-kind. "server" and "FlashInfer VERSION", where they were measured, have the rows of gpu_server.py and gpu_flashinfer.py. Other lists of a
+kind. "server", "experts" and "FlashInfer VERSION", where they were measured, have the rows of gpu_server.py, gpu_experts.py and gpu_flashinfer.py. Other lists of a
 file that is there (other head sizes, other programs) were measured apart and stay.
 """
 
@@ -33,8 +33,9 @@ def joined(folder):
                             capture_output=True, text=True).stdout.strip()
     found = {"device": devices.pop(), "driver": driver, "date": datetime.date.today().isoformat()}
     found |= {stage: part[stage] for stage, part in zip(STAGES, parts)}
-    if (server := folder / "server.json").exists():
-        found["server"] = json.loads(server.read_text())
+    for beside in ("server", "experts"):
+        if (file := folder / f"{beside}.json").exists():
+            found[beside] = json.loads(file.read_text())
     if (other := folder / "flashinfer.json").exists():
         measured = json.loads(other.read_text())
         found[f"FlashInfer {measured['version']}"] = measured["rows"]

@@ -83,6 +83,16 @@ def _server(content, full):
         yield from ("", f"Against {words}: first token {first:.0f}x ({_reached(first, 30, True)}), total {wall:.0f}x ({_reached(wall, 10, True)}).")
 
 
+def _experts(content):
+    if not content.get("experts"):
+        return
+    yield from ("", "### Mixtures of experts, tokens a second", "", "Random weights in the models' shapes; both servers over HTTP in the same run, "
+                "llama-server with a slot for each stream (`bench/gpu_experts.py`).", "")
+    yield from _table(["model", "load", "coppice", "llama-server", "faster"], [
+        [row["model"], row["load"], f"{row['coppice']:,.0f}", f"{row['llama-server']:,.0f}", f"**{row['coppice'] / row['llama-server']:.2f}x**"]
+        for row in content["experts"]], 5)
+
+
 def short(content):
     """The card's lines for the head of the page."""
     if content.get("server"):
@@ -97,3 +107,4 @@ def section(content, full=False):
     yield from _attention(content, full)
     yield from _steps(content, full)
     yield from _server(content, full)
+    yield from _experts(content)

@@ -4,8 +4,8 @@
 #   PROGRAMS  where the programs of make cuda lie, at any depth; default build
 #   FOLDER    where a stage leaves its output; a stage that is there is done, so a run that was broken off goes on; default build/bench-cuda
 #   RESULTS   default bench/results/cuda
-# With LLAMA_SERVER (llama.cpp's, built with CUDA) and MODEL (bench/gpu_server.py says which) set, the server is measured beside it, too; with torch
-# and flashinfer for python3, FlashInfer.
+# With LLAMA_SERVER (llama.cpp's, built with CUDA) set, the server is measured beside it, too, on MODEL (bench/gpu_server.py says which), and
+# on EXPERTS: NAME=PATH;NAME=PATH of mixtures of experts (bench/gpu_experts.py); with torch and flashinfer for python3, FlashInfer.
 source "$(dirname "$0")/lib.sh"
 programs=$(realpath "${1:-$repo/build}")
 folder=${2:-$repo/build/bench-cuda}
@@ -51,5 +51,12 @@ if [[ -n ${LLAMA_SERVER:-} && -n ${MODEL:-} && ! -e $folder/server.json ]]; then
   timeout 480 python3 "$repo/bench/gpu_server.py" --coppice "$(program coppice)" --llama-server "$LLAMA_SERVER" --model "$MODEL" \
     "$folder/server.part" >&2 || die "the server's bursts failed or took over eight minutes"
   mv "$folder/server.part" "$folder/server.json"
+fi
+if [[ -n ${LLAMA_SERVER:-} && -n ${EXPERTS:-} && ! -e $folder/experts.json ]]; then
+  say experts
+  mapfile -t models < <(tr ';' '\n' <<<"$EXPERTS" | sed 's/^/--model=/')
+  timeout 480 python3 "$repo/bench/gpu_experts.py" --coppice "$(program coppice)" --llama-server "$LLAMA_SERVER" "${models[@]}" \
+    "$folder/experts.part" >&2 || die "the mixtures of experts failed or took over eight minutes"
+  mv "$folder/experts.part" "$folder/experts.json"
 fi
 python3 "$repo/bench/gpu.py" "$folder" "$results"

@@ -87,6 +87,11 @@ class GpuPageTest(unittest.TestCase):
         self.assertIn("30x (≥ 30: yes), total 9x (≥ 10: no)", "\n".join(gpu_page._server(content, True)))
         self.assertEqual([], list(gpu_page.short({"device": "NVIDIA H200"})))
 
+    def test_mixtures_of_experts_stand_beside_the_peer(self):
+        row = {"model": "Qwen 3", "load": "a prompt of 512", "coppice": 26000.4, "llama-server": 10400}
+        self.assertIn("| Qwen 3 | a prompt of 512 | 26,000 | 10,400 | **2.50x** |", list(gpu_page._experts({"experts": [row]})))
+        self.assertEqual([], list(gpu_page._experts({})))
+
     def test_parts_are_read_from_what_the_bench_prints(self):
         self.assertEqual([{"norm": 1.5, "rows": 2.0}], gpu.parts_of("H200\nbf16 x 5 us\n   norm 1.50  rows 2.00\n"))
 

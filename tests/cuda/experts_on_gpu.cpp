@@ -159,6 +159,7 @@ void check_order(GpuRun& run) {
   std::vector<std::uint16_t> x;
   for (int i = 0; i < n_rows * n_embd; ++i) x.push_back(static_cast<std::uint16_t>(run.random()));
   const int most = matmul::cuda::most_panels(n_pairs, n, panel_rows);
+  const bool apart = run.coin();  // rows are brought by a launch of their own
   const DeviceBytes device_experts(experts), device_x(x),
       positions = poisoned<std::int32_t>(pairs), sorted = poisoned<std::int32_t>(pairs),
       parts = poisoned<std::int32_t>(pairs),
@@ -174,10 +175,19 @@ void check_order(GpuRun& run) {
                                           .positions = positions.as<std::int32_t>(),
                                           .sorted_pairs = sorted.as<std::int32_t>(),
                                           .sorted_experts = parts.as<std::int32_t>(),
-                                          .sorted_x = sorted_x.as<void>(),
+                                          .sorted_x = apart ? nullptr : sorted_x.as<void>(),
                                           .panels = panels.as<RowPanel>(),
                                           .n_panels = n_panels.as<std::int32_t>()},
                 nullptr));
+  if (apart) {
+    finish(launch(executor::cuda::BringRows{.n_used = n_used,
+                                            .n_rows = n_rows,
+                                            .n_embd = n_embd,
+                                            .sorted_pairs = sorted.as<std::int32_t>(),
+                                            .x = device_x.as<void>(),
+                                            .sorted_x = sorted_x.as<void>()},
+                  nullptr));
+  }
   std::vector<std::int32_t> order(pairs);
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, {},

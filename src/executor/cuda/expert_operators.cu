@@ -204,7 +204,18 @@ __global__ __launch_bounds__(kSortThreads) void sort_pairs(const SortPairs a) {
   sorter.count();
   sorter.cut_panels();
   sorter.list();
-  sorter.bring_rows();
+  if (a.sorted_x != nullptr) sorter.bring_rows();
+}
+
+/// A thread block a pair.
+__global__ __launch_bounds__(kSortThreads) void bring_rows(const BringRows a) {
+  allow_next_launch();
+  wait_for_launch_before();
+  const int pieces = a.n_embd / 8, pair = static_cast<int>(blockIdx.x);  // of 16 bytes
+  const auto* from =
+      static_cast<const uint4*>(a.x) + static_cast<std::size_t>(a.sorted_pairs[pair] / a.n_used) * pieces;
+  auto* to = static_cast<uint4*>(a.sorted_x) + static_cast<std::size_t>(pair) * pieces;
+  for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kSortThreads) to[i] = from[i];
 }
 
 __global__ void sum_experts(const SumExperts a) {
@@ -246,6 +257,13 @@ const char* launch(const SortPairs& args, CUstream_st* stream) {
   return launch_early(sort_pairs,
                       {.n_blocks = args.n, .n_threads = kSortThreads, .early = args.n_rows <= kMostEarlyRows}, stream,
                       args);
+}
+
+const char* launch(const BringRows& args, CUstream_st* stream) {
+  return launch_early(
+      bring_rows,
+      {.n_blocks = args.n_rows * args.n_used, .n_threads = kSortThreads, .early = args.n_rows <= kMostEarlyRows},
+      stream, args);
 }
 
 const char* launch(const SumExperts& args, CUstream_st* stream) {

@@ -41,7 +41,8 @@ struct ChooseExperts {
 };
 const char* launch(const ChooseExperts& args, CUstream_st* stream);
 
-/// Sorts pairs by expert, those of one in their order, and brings each its row.
+/// Sorts pairs by expert, those of one in their order, and brings each its row, if sorted_x is there: for few rows. A thread block has all
+/// of an expert, which takes long where many rows choose the same one: then BringRows does that.
 struct SortPairs {
   int n = 0, n_used = 0, n_rows = 0;
   int n_embd = 0;                            ///< a multiple of 8
@@ -51,11 +52,20 @@ struct SortPairs {
   std::int32_t* positions = nullptr;         ///< [pairs] where each is among the sorted ones
   std::int32_t* sorted_pairs = nullptr;      ///< [pairs] which pair is there
   std::int32_t* sorted_experts = nullptr;    ///< [pairs] and its expert
-  void* sorted_x = nullptr;                  ///< [pairs][n_embd] bf16
+  void* sorted_x = nullptr;                  ///< [pairs][n_embd] bf16; nullptr: no rows are brought
   matmul::cuda::RowPanel* panels = nullptr;  ///< [most_panels()]
   std::int32_t* n_panels = nullptr;
 };
 const char* launch(const SortPairs& args, CUstream_st* stream);
+
+/// Brings each sorted pair its row.
+struct BringRows {
+  int n_used = 0, n_rows = 0, n_embd = 0;      ///< as in SortPairs
+  const std::int32_t* sorted_pairs = nullptr;  ///< [pairs]
+  const void* x = nullptr;                     ///< [n_rows][n_embd] bf16
+  void* sorted_x = nullptr;                    ///< [pairs][n_embd] bf16
+};
+const char* launch(const BringRows& args, CUstream_st* stream);
 
 /// out = beside + the sum of weight * (part + bias of its expert) over a row's pairs.
 struct SumExperts {

@@ -49,6 +49,8 @@ class ExpertsLauncher {
   }
 
   void sort() {
+    constexpr int kFew = 8;
+    const bool few = step_.n_rows <= kFew;
     keep(launch(SortPairs{.n = shape_.n,
                           .n_used = shape_.n_used,
                           .n_rows = step_.n_rows,
@@ -59,9 +61,17 @@ class ExpertsLauncher {
                           .positions = scratch_.positions,
                           .sorted_pairs = scratch_.sorted_pairs,
                           .sorted_experts = scratch_.sorted_experts,
-                          .sorted_x = scratch_.x,
+                          .sorted_x = few ? scratch_.x : nullptr,
                           .panels = scratch_.panels,
                           .n_panels = scratch_.n_panels},
+                stream_));
+    if (few) return;
+    keep(launch(BringRows{.n_used = shape_.n_used,
+                          .n_rows = step_.n_rows,
+                          .n_embd = step_.n_embd,
+                          .sorted_pairs = scratch_.sorted_pairs,
+                          .x = step_.x,
+                          .sorted_x = scratch_.x},
                 stream_));
   }
 

@@ -16,6 +16,7 @@
 #include "matmul/cuda/byte_parts.cuh"
 #include "matmul/cuda/device.h"
 #include "matmul/cuda/quant_product.h"
+#include "matmul/cuda/tile_weights.cuh"
 #include "matmul/cuda/unpack.cuh"
 
 namespace coppice::matmul::cuda {
@@ -28,51 +29,12 @@ constexpr int stage_bytes(QuantType type, int tiles, int n_rows) {
   return tiles * stage_weights(type) + n_rows * kRowBytes;
 }
 
-/// A lane's scales of 64 inputs, for its two outputs: [16 inputs][output], and what is added for each of 32 inputs times their sum:
-/// m * t, less what the weights are too large.
-template <QuantType kType>
-__device__ inline void read_scales(const unsigned char* chunks, int quarter, int lane, float (&s)[4][2],
-                                   float (&t)[2][2]) {
-  constexpr ChunkForm kForm = chunk_form(kType);
-#pragma unroll
-  for (int upper = 0; upper < 2; ++upper) {
-    const int out = lane / 4 + 8 * upper;
-    if constexpr (kType == QuantType::kBf16) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[i][upper] = 1.0F;
-    } else if constexpr (kType == QuantType::kMxfp4) {
-      const unsigned char* d = chunks + quarter * kForm.bytes() + kForm.deltas_at() + out;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[i][upper] = power_of_two(d[i / 2 * 16]);
-    } else if constexpr (kForm.inputs == 64) {
-      const auto* d = reinterpret_cast<const __half*>(chunks + quarter * kForm.bytes() + kForm.deltas_at()) + out;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[i][upper] = __half2float(d[i / 2 * 16]);
-    } else if constexpr (kType == QuantType::kQ6K) {
-      const float d = __half2float(reinterpret_cast<const __half*>(chunks + kForm.deltas_at())[out]);
-      const char4 of = *reinterpret_cast<const char4*>(chunks + kForm.scales_at() + out * 16 + quarter * 4);
-      s[0][upper] = d * static_cast<float>(of.x);
-      s[1][upper] = d * static_cast<float>(of.y);
-      s[2][upper] = d * static_cast<float>(of.z);
-      s[3][upper] = d * static_cast<float>(of.w);
-    } else {
-      const float2 dm = __half22float2(reinterpret_cast<const __half2*>(chunks + kForm.deltas_at())[out]);
-      const unsigned char* scales = chunks + kForm.scales_at() + out * 16 + 2 * quarter;
-      const uchar2 of_s = *reinterpret_cast<const uchar2*>(scales);
-      const uchar2 of_t = *reinterpret_cast<const uchar2*>(scales + 8);
-      s[0][upper] = s[1][upper] = dm.x * static_cast<float>(of_s.x);
-      s[2][upper] = s[3][upper] = dm.x * static_cast<float>(of_s.y);
-      t[0][upper] = fmaf(-128.0F, s[0][upper], dm.y * static_cast<float>(of_t.x));
-      t[1][upper] = fmaf(-128.0F, s[2][upper], dm.y * static_cast<float>(of_t.y));
-    }
-  }
-}
-
 template <QuantType kType, int kTiles, int kRowTiles>
 struct Multiplier {
   static constexpr bool kAdds = kType == QuantType::kQ4K || kType == QuantType::kQ5K;
   static constexpr bool kBy16 = kType == QuantType::kQ6K;
   static constexpr ChunkForm kForm = chunk_form(kType);
+  using Scales = StageScales<kType>;
   const QuantProduct& p;
   unsigned char* ring;  ///< of this warp
   int first_tile, warp, lane;
@@ -102,8 +64,22 @@ struct Multiplier {
       copy_16(shared_address(to + row * kRowBytes), x + static_cast<std::size_t>(row) * p.n_in * 2);
   }
 
-  /// 64 inputs.
-  __device__ void compute(const unsigned char* stage, int quarter) {
+  /// Of 16 inputs of an output what sums are multiplied by, and for each 32 what the sum of x is: m * t, less what weights are too large.
+  template <int kQuarter, int i>
+  __device__ __forceinline__ void scales_of(const Scales& scales, const unsigned char* chunks, int quarter, int upper,
+                                            float (&s)[4][2], float (&t)[2][2]) const {
+    if constexpr (kType == QuantType::kBf16) {
+      s[i][upper] = 1.0F;
+    } else {
+      const float2 of = scales.template of<kQuarter, i>(chunks, quarter, lane, upper);
+      s[i][upper] = of.x;
+      if constexpr (kAdds) t[i / 2][upper] = of.y;
+    }
+  }
+
+  /// 64 inputs. kQuarter: which quarter, where a stage's scales are kept.
+  template <int kQuarter>
+  __device__ __forceinline__ void compute(const Scales (&scales)[kTiles], const unsigned char* stage, int quarter) {
     const unsigned char* rows = stage + kTiles * stage_weights(kType) + quarter * 128 + lane / 8 * 16;
     uint2 x[kRowTiles][4];
     float x_sums[kRowTiles][2][4] = {};
@@ -125,9 +101,15 @@ struct Multiplier {
     for (int tile = 0; tile < kTiles; ++tile) {
       const unsigned char* chunks = stage + tile * stage_weights(kType);
       std::uint32_t a[4][4];
-      float s[4][2], t[2][2];
+      float s[4][2] = {}, t[2][2] = {};
       unpack<kType>(chunks, quarter, lane, a);
-      read_scales<kType>(chunks, quarter, lane, s, t);
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        scales_of<kQuarter, 0>(scales[tile], chunks, quarter, upper, s, t);
+        scales_of<kQuarter, 1>(scales[tile], chunks, quarter, upper, s, t);
+        scales_of<kQuarter, 2>(scales[tile], chunks, quarter, upper, s, t);
+        scales_of<kQuarter, 3>(scales[tile], chunks, quarter, upper, s, t);
+      }
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
         constexpr int kAtOnce = kBy16 ? 1 : 2;
@@ -146,6 +128,21 @@ struct Multiplier {
     }
   }
 
+  __device__ __forceinline__ void compute_stage(const unsigned char* stage, int n_inputs) {
+    Scales scales[kTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) scales[tile].read(stage + tile * stage_weights(kType), lane);
+    if constexpr (kForm.inputs == kStageInputs) {
+      compute<0>(scales, stage, 0);
+      compute<1>(scales, stage, 1);
+      compute<2>(scales, stage, 2);
+      compute<3>(scales, stage, 3);
+    } else {
+#pragma unroll 4
+      for (int quarter = 0; quarter < n_inputs / 64; ++quarter) compute<0>(scales, stage, quarter);
+    }
+  }
+
   __device__ void run(int n_warps) {
     fetch_weights(warp, 0);
     wait_for_launch_before();
@@ -158,9 +155,7 @@ struct Multiplier {
       commit_copies();
       wait_for_copies<1>();
       __syncwarp();
-      const int quarters = min(kStageInputs, p.n_in - stage * kStageInputs) / 64;
-#pragma unroll 4
-      for (int quarter = 0; quarter < quarters; ++quarter) compute(ring + slot * bytes, quarter);
+      compute_stage(ring + slot * bytes, min(kStageInputs, p.n_in - stage * kStageInputs));
       __syncwarp();
     }
     wait_for_copies<0>();

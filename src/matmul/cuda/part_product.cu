@@ -10,7 +10,7 @@ namespace coppice::matmul::cuda {
 
 namespace {
 
-constexpr int kFewRows = 16, kTiles = 2;
+constexpr int kRowTile = 8, kFewRows = 2 * kRowTile, kTiles = 2;
 
 /// A panel for each blockIdx.y.
 template <QuantType kType, int kRowTiles>
@@ -50,7 +50,7 @@ const char* launch_few(const QuantProduct& p, const PartRows& parts, cudaStream_
 
 template <QuantType kType>
 const char* launch(const QuantProduct& p, const PartRows& parts, cudaStream_t stream) {
-  if (parts.panel_rows <= 8) return launch_few<kType, 1>(p, parts, stream);
+  if (parts.panel_rows <= kRowTile) return launch_few<kType, 1>(p, parts, stream);
   if (parts.panel_rows <= kFewRows) return launch_few<kType, 2>(p, parts, stream);
   return launch_part_tiles<kType>(p, parts, stream);
 }
@@ -59,6 +59,8 @@ const char* launch(const QuantProduct& p, const PartRows& parts, cudaStream_t st
 
 int panel_rows(int n_rows, int n_parts, int most) {
   const int mean = (n_rows + n_parts - 1) / n_parts;
+  // Of eight rows where few parts have more: rows that aren't there cost as much as others.
+  if (mean <= kRowTile / 2 + 1) return std::min(kRowTile, most);
   if (!device().is_hopper || mean <= kFewRows) return std::min(kFewRows, most);
   return mean <= 64 ? 64 : 128;
 }
