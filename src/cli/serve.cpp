@@ -169,6 +169,7 @@ struct Opened {
 Opened open_files(ServeOptions& o) {
   Opened opened{.model = model::load_model(o.model)};
   opened.device = choose_device(o.device, opened.model, o.ggml);
+  o.engine.step_tokens = o.step_tokens.value_or(opened.device.step_tokens());
   if (!opened.device.is_gpu()) settle_memory(o, opened.model.file->size());
   opened.vocabulary = std::make_shared<const text::Vocabulary>(o.model);
   if (opened.vocabulary->size() > opened.model.spec.n_vocab) {

@@ -125,11 +125,10 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--step-tokens,-b,--batch-size,--max-num-batched-tokens", o.engine.step_tokens,
-                  "Most tokens computed in one step; while streams decode, prompts get half of it")
+      .add_option("--step-tokens,-b,--batch-size,--max-num-batched-tokens", o.step_tokens,
+                  "Most tokens computed in one step; while streams decode, prompts get half of it; default: 512, 2048 on a GPU")
       ->check(CLI::Range(1, 65536))
       ->envname("LLAMA_ARG_BATCH")
-      ->capture_default_str()
       ->group(group);
   command
       .add_option(
