@@ -282,7 +282,7 @@ def test_stems_stand_on_the_ground_at_another_size(server, visit):
       await new Promise(requestAnimationFrame);
       return [...tree.items.values()].filter((item) => item.node.parent === null).map((item) => tree.painter.height - item.now.y0);
     }""")
-    assert above and set(above) == {30}
+    assert above and all(abs(y - 30) < 0.5 for y in above), above  # they may be growing still, by less than anybody sees
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
