@@ -125,8 +125,9 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--step-tokens,-b,--batch-size,--max-num-batched-tokens", o.step_tokens,
-                  "Most tokens computed in one step; while streams decode, prompts get half of it; default: 512, 2048 on a GPU")
+      .add_option(
+          "--step-tokens,-b,--batch-size,--max-num-batched-tokens", o.step_tokens,
+          "Most tokens computed in one step; while streams decode, prompts get half of it; default: 512, 2048 on a GPU")
       ->check(CLI::Range(1, 65536))
       ->envname("LLAMA_ARG_BATCH")
       ->group(group);
