@@ -33,8 +33,6 @@ using Clock = std::chrono::steady_clock;
 /// Of the memory that weights and steps leave free: the driver wants some for graphs.
 constexpr double kPoolShare = 0.9;
 
-constexpr double kMiB = 1024.0 * 1024.0;
-
 KvFormat checked_format(const CudaOptions& o) {
   const auto format = attention::find_format(o.kv_format);
   if (format == KvFormat::kF16 || format == KvFormat::kInt8) return *format;

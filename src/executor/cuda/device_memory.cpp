@@ -10,11 +10,7 @@
 
 namespace coppice::executor::cuda {
 
-namespace {
-
-constexpr double kMiB = 1024.0 * 1024.0;
-
-}  // namespace
+namespace {}  // namespace
 
 void check(int status, const char* what) {
   if (status == cudaSuccess) return;

@@ -7,6 +7,10 @@
 
 namespace coppice::executor::cuda {
 
+inline constexpr double kMiB = 1024.0 * 1024.0;
+/// Bytes, of an array among others in one range of memory, as of cudaMalloc's.
+inline constexpr std::size_t kAlignment = 256;
+
 /// Throws std::runtime_error with CUDA's words if `status` (a cudaError_t) is an error: "the GPU failed: WHAT: ..."; where memory is
 /// missing, model::LoadError.
 void check(int status, const char* what);

@@ -10,7 +10,7 @@ namespace coppice::executor::cuda {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256, kFirstBytes = std::size_t{1} << 20;
+constexpr std::size_t kFirstBytes = std::size_t{1} << 20;
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -14,8 +14,6 @@ using attention::cuda::ItemRow;
 using attention::cuda::MergeRow;
 using attention::cuda::TreeCounts;
 
-constexpr std::size_t kAlignment = 256;
-
 }  // namespace
 
 StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
