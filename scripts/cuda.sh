@@ -9,13 +9,7 @@ nvcc=$(command -v nvcc || true)
 "$repo/scripts/deps.sh"
 build="$repo/build"
 cd "$repo"
-logged "configuring (cuda)" "$build/configure.log" cmake --preset release \
-  -DCOPPICE_LLAMA_DIR="$(llama_build_dir)" -DCOPPICE_XGRAMMAR_DIR="$(xgrammar_build_dir)" \
-  -DCOPPICE_MODEL="$pinned_model" -DCOPPICE_GEMMA3="$pinned_gemma3" -DCOPPICE_CUDA=ON \
-  -DCUDAToolkit_ROOT="$(dirname "$(dirname "$(readlink -f "$nvcc")")")" || {
-  grep -A 6 'CMake Error' "$build/configure.log" >&2 || true
-  die "The CUDA build could not be configured (log: $build/configure.log)"
-}
+configure release "$build" "$(llama_build_dir)" -DCOPPICE_CUDA=ON -DCUDAToolkit_ROOT="$(dirname "$(dirname "$(readlink -f "$nvcc")")")"
 tests=(tree_attention_on_gpu quant_product_on_gpu part_product_on_gpu operators_on_gpu experts_on_gpu sampler_on_gpu decoder_on_gpu executor_on_gpu)
 cmake --build "$build" -j "$(jobs)" --target coppice coppice_cuda_module "${tests[@]}" {attention,matmul,step}_cuda_bench 2>&1 |
   tee "$build/cuda.log" >&2 || die "The CUDA build failed: see above."

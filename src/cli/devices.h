@@ -19,9 +19,6 @@ class Device {
       : module_(&module), gpu_(std::move(gpu)) {}
 
   bool is_gpu() const { return module_ != nullptr; }
-  /// A step's tokens unless the operator says how many: a GPU wants many to be busy (64 prompts at once: the slowest first token comes
-  /// after 0.33 s instead of 0.38), and on a CPU streams would wait for them.
-  int step_tokens() const { return is_gpu() ? 2048 : 512; }
   /// "the CPU", "GPU 0 (NVIDIA H200)".
   std::string text() const;
 

@@ -30,7 +30,7 @@ struct ServeOptions {
   std::string log_level = "info";
   std::string device = "auto";
   std::int32_t context = 0;        ///< 0: the model's, as far as the pool holds
-  std::optional<int> step_tokens;  ///< none: what suits the device
+  std::optional<int> step_tokens;  ///< engine.step_tokens; none: what suits the device
   executor::GgmlOptions ggml;
   engine::EngineConfig engine;
   server::ServerConfig server;

@@ -10,8 +10,6 @@
 
 namespace coppice::executor::cuda {
 
-namespace {}  // namespace
-
 void check(int status, const char* what) {
   if (status == cudaSuccess) return;
   if (status == cudaErrorMemoryAllocation) {

@@ -8,8 +8,11 @@
 namespace coppice::executor::cuda {
 
 inline constexpr double kMiB = 1024.0 * 1024.0;
-/// Bytes, of an array among others in one range of memory, as of cudaMalloc's.
-inline constexpr std::size_t kAlignment = 256;
+/// Up to where the next array in the same range of memory may begin: as cudaMalloc aligns them.
+constexpr std::size_t aligned(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 256;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 /// Throws std::runtime_error with CUDA's words if `status` (a cudaError_t) is an error: "the GPU failed: WHAT: ..."; where memory is
 /// missing, model::LoadError.

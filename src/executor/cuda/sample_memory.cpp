@@ -12,10 +12,6 @@ namespace {
 
 constexpr std::size_t kFirstBytes = std::size_t{1} << 20;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 }  // namespace
 
 SampleMemory::SampleMemory(int most_rows, int n_vocab) : n_vocab_(n_vocab) {

@@ -85,7 +85,7 @@ StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std:
 
 StepMemory::Place StepMemory::place(std::size_t bytes) {
   const Place p{end_, bytes};
-  end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  end_ += aligned(bytes);
   return p;
 }
 
