@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <random>
 
@@ -20,7 +21,9 @@ class CacheRandomTest : public testing::TestWithParam<int> {};
 
 TEST_P(CacheRandomTest, AgreesWithTheDouble) {
   constexpr std::int64_t kOperations = kSanitized ? 30'000 : 150'000;  // for each group set
-  constexpr std::int64_t kMetAtLeast = kSanitized ? 120 : 1'000;       // fewer, with room for chance
+  constexpr std::int64_t kMetAtLeast = kSanitized ? 120 : 1'000;
+  constexpr std::int64_t kQuietEpisodes = 10;  // every match in them is predicted exactly
+  constexpr std::uint64_t kRounds = 5;
   const std::uint64_t seed = make_seed();
   fmt::print("COPPICE_SEED={}\n", seed);
 
@@ -35,28 +38,33 @@ TEST_P(CacheRandomTest, AgreesWithTheDouble) {
                report.operations, report.episodes, report.quiet_episodes);
     quiet_episodes += report.quiet_episodes;
   };
-  for (const Groups groups : {Groups::kFullAndRecurrent, Groups::kAllKinds, Groups::kFull, Groups::kFullAndSliding,
-                              Groups::kFullAndFiveSliding, Groups::kFullAndChunked}) {
-    const bool states = groups == Groups::kFullAndRecurrent || groups == Groups::kAllKinds;
-    const bool plain = groups == Groups::kFull || groups == Groups::kFullAndChunked;
-    RandomRun run{.seed = seed,
-                  .groups = groups,
-                  .block_size = GetParam(),
-                  .operations = plain ? kOperations : kOperations * 3 / 2};
-    play(run);
-    // Pools with room for one state and not for two, where a sequence goes on in the state that stood in the tree.
-    run.operations = kSanitized ? kOperations : 3 * kOperations;
-    run.narrow = true;
-    if (states) play(run);
-    if (HasFatalFailure()) return;
+  const auto met_enough = [&] {
+    return quiet_episodes >= kQuietEpisodes && std::ranges::all_of(met, [](auto n) { return n >= kMetAtLeast; });
+  };
+  // What a round meets is chance: one nearly always meets enough, and further ones make up for what it lacked.
+  for (std::uint64_t round = 0; round < kRounds && !met_enough(); ++round) {
+    for (const Groups groups : {Groups::kFullAndRecurrent, Groups::kAllKinds, Groups::kFull, Groups::kFullAndSliding,
+                                Groups::kFullAndFiveSliding, Groups::kFullAndChunked}) {
+      const bool states = groups == Groups::kFullAndRecurrent || groups == Groups::kAllKinds;
+      const bool plain = groups == Groups::kFull || groups == Groups::kFullAndChunked;
+      RandomRun run{.seed = seed + round,
+                    .groups = groups,
+                    .block_size = GetParam(),
+                    .operations = plain ? kOperations : kOperations * 3 / 2};
+      play(run);
+      // Pools with room for one state and not for two, where a sequence goes on in the state that stood in the tree.
+      run.operations = kSanitized ? kOperations : 3 * kOperations;
+      run.narrow = true;
+      if (states) play(run);
+      if (HasFatalFailure()) return;
+    }
   }
   EXPECT_GE(operations, 200'000);
-  EXPECT_GE(quiet_episodes, 10) << "too few episodes in which every match is predicted exactly";
+  EXPECT_GE(quiet_episodes, kQuietEpisodes) << "too few episodes in which every match is predicted exactly";
   for (std::size_t t = 0; t < met.size(); ++t) {
     const char* name = to_text(static_cast<Transition>(t));
     fmt::print("  {:24} {:7}\n", name, met[t]);
-    const bool seldom = kSanitized && t == static_cast<std::size_t>(Transition::kStateTaken);
-    EXPECT_GE(met[t], seldom ? kMetAtLeast / 3 : kMetAtLeast) << name << " was met too seldom";
+    EXPECT_GE(met[t], kMetAtLeast) << name << " was met too seldom";
   }
 }
 
