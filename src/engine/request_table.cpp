@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cassert>
+#include <chrono>
 #include <iterator>
 #include <memory>
 #include <new>
 #include <utility>
 
-#include "engine/stopwatch.h"
 #include "executor/executor.h"
 
 namespace coppice::engine {
@@ -61,6 +61,10 @@ OpenRequest* RequestTable::overdue(Clock::time_point now) {
   return &open_.at(deadlines_.begin()->second);
 }
 
+double RequestTable::seconds_since_admission(const OpenRequest& open) const {
+  return std::chrono::duration<double>(config_.now() - open.admitted_at).count();
+}
+
 void RequestTable::add(Sequence& sequence, sampling::Piece piece, std::optional<sampling::Finish> cut) {
   OpenRequest& open = *sequence.request;
   if (cut && !piece.finish) {
@@ -89,7 +93,7 @@ void RequestTable::add_progress(OpenRequest& open, std::int32_t computed) {
   open.told = computed;
   Event& event = events_.emplace_back(Event{.request = open.request.id, .piece = {.token = -1}});
   Progress& progress = event.progress.emplace(Progress{.computed = computed, .usage = open.usage});
-  if (computed > open.usage.cached_tokens) progress.usage.prompt_seconds = seconds_since(open.admitted_at);
+  if (computed > open.usage.cached_tokens) progress.usage.prompt_seconds = seconds_since_admission(open);
   event.report = std::exchange(open.report, nullptr);
 }
 
@@ -137,13 +141,13 @@ void RequestTable::put(OpenRequest& open, int sample, sampling::Piece piece, con
       Event{.request = open.request.id, .sample = sample, .piece = std::move(piece), .message = message});
   event.report = std::exchange(open.report, nullptr);
   if (event.piece.token >= 0) {  // counted when it is sure to go out
-    if (!open.streamed()) open.usage.prompt_seconds = seconds_since(open.admitted_at);
+    if (!open.streamed()) open.usage.prompt_seconds = seconds_since_admission(open);
     ++open.usage.completion_tokens;
     ++figures_.generated_tokens;
   }
   const bool told = open.request.progress && event.piece.token >= 0;
   if (open.streamed() && (told || event.piece.finish))
-    open.usage.decode_seconds = seconds_since(open.admitted_at) - open.usage.prompt_seconds;
+    open.usage.decode_seconds = seconds_since_admission(open) - open.usage.prompt_seconds;
   if (told) event.usage = open.usage;
   if (!event.piece.finish) return;
   open.ended[static_cast<std::size_t>(sample)] = true;

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/config.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -47,7 +48,8 @@ Outcome refused(Refusal why, std::string message);
 
 class RequestTable {
  public:
-  RequestTable(Scheduler& scheduler, Snapshot& figures) : scheduler_(scheduler), figures_(figures) {}
+  RequestTable(Scheduler& scheduler, const EngineConfig& config, Snapshot& figures)
+      : scheduler_(scheduler), config_(config), figures_(figures) {}
 
   /// Takes no memory. REQUIRES: the id is not open.
   OpenRequest& open(OpenRequests::node_type request);
@@ -97,8 +99,10 @@ class RequestTable {
   void put_refusal(OpenRequest& open, const Outcome& outcome);
   void end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message);
   void count(const OpenRequest& open, const Outcome& outcome);
+  double seconds_since_admission(const OpenRequest& open) const;
 
   Scheduler& scheduler_;
+  const EngineConfig& config_;
   Snapshot& figures_;
   OpenRequests open_;
   OpenRequests ended_;  // in this step

@@ -36,7 +36,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       sink_(std::move(sink)),
       scheduler_(cache_, config_, figures_, executor.depth()),
       runner_(executor),
-      requests_(scheduler_, figures_),
+      requests_(scheduler_, config_, figures_),
       prefixes_(cache_, config_),
       reader_(scheduler_, requests_, figures_),
       watch_(cache_, config_.check_every, config_.on_finding),

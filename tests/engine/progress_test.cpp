@@ -1,6 +1,8 @@
 // How far a prompt is: told after each step to who asks.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "engine/harness.h"
 
 namespace coppice::testing {
@@ -13,22 +15,25 @@ TEST_P(Progress, TellsWhatIsCachedAndThenEachStep) {
   Harness h({.groups = GetParam(), .step_tokens = 64});
   const auto prompt = random_prompt(random, 150);
   const auto id = h.submit({.prompt = prompt, .max_tokens = 5, .n = 2, .progress = true});
+  while (h.step()) h.now += std::chrono::seconds(1);
   h.finish();
   const Result& result = h.result(id);
   std::vector<std::int32_t> computed;
-  double seconds = -1;
+  std::vector<double> seconds;
   for (const engine::Progress& progress : result.progress) {
     computed.push_back(progress.computed);
     EXPECT_EQ(progress.usage.prompt_tokens, 150);
     EXPECT_EQ(progress.usage.cached_tokens, 0);
     EXPECT_EQ(progress.usage.completion_tokens, 0);
-    EXPECT_GE(progress.usage.prompt_seconds, seconds) << "no clock goes back";
-    seconds = progress.usage.prompt_seconds;
+    seconds.push_back(progress.usage.prompt_seconds);
   }
   EXPECT_EQ(computed, (std::vector<std::int32_t>{0, 64, 128, 150}));
+  EXPECT_EQ(seconds, (std::vector<double>{0, 0, 1, 2})) << "by the engine's clock: the first step takes no time";
   ASSERT_EQ(result.so_far.size(), 10u) << "with each token";
   EXPECT_EQ(result.so_far.front().completion_tokens, 1);
   EXPECT_EQ(result.so_far.back().completion_tokens, 10);
+  EXPECT_EQ(result.usage.prompt_seconds, 2);
+  EXPECT_EQ(result.usage.decode_seconds, 4);
   EXPECT_EQ(result.so_far.back().prompt_seconds, result.usage.prompt_seconds);
 
   const auto again = h.submit({.prompt = prompt, .max_tokens = 1, .progress = true});
