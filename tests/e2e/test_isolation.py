@@ -18,7 +18,8 @@ OTHERS = [("sk-alice", "s"), ("sk-bob", ""), ("sk-bob", "s")]
 def server(tmp_path_factory):
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text("alice sk-alice\nbob sk-bob\n")
-    with Coppice("--api-keys", str(keys), "--isolate", "keys", "--ctx", "1024", "--alias", "smol") as server:
+    options = ["--kv-bytes", "128MiB", "--ctx", "1024", "--alias", "smol"]
+    with Coppice(*options, "--api-keys", str(keys), "--isolate", "keys") as server:
         yield server
 
 
