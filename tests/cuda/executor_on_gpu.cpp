@@ -1,7 +1,7 @@
 // The executor on the GPU against the one on the CPU: logits of prompts, of decodes one by one and of many at once, over shared and forked
 // blocks in shuffled order. Weights of the CPU's are f32 copies of the file's, so what is measured is rounding: the GPU's rows are bf16
-// between operators. Prints a line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models;
-// --small: two of these, and few rows, for compute-sanitizer.
+// between operators. Prints a line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models.
+// Of these --small takes some, and few rows, for compute-sanitizer; --only TEXT those that have it in their name.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -30,6 +30,7 @@ constexpr int kChunk = 256;
 
 struct Load {
   int longest = 300, decode_steps = 24, streams = 11;
+  int cpu_threads = 1;  ///< more only wait for each other where a model is tiny
 };
 
 /// Of relative errors of rows.
@@ -91,11 +92,11 @@ std::unique_ptr<Executor> on_gpu(const std::string& path, const std::string& kv_
   return executor::cuda::load_cuda_executor(model::load_model(path), o, {});
 }
 
-std::unique_ptr<Executor> on_cpu(const std::string& path) {
+std::unique_ptr<Executor> on_cpu(const std::string& path, const Load& load) {
   executor::GgmlOptions o;
   o.attention = "tree";
   o.kv_bytes = std::size_t{256} << 20;
-  o.n_threads = 4;
+  o.n_threads = load.cpu_threads;
   return executor::load_ggml_executor(model::load_model(path), o, {});
 }
 
@@ -121,9 +122,9 @@ int check(const std::string& name, const std::string& path, const Load& load) {
   const bool mixed = model::load_model(path).spec.layers.back().experts.n > 0;
   const std::string exact = (test::scratch_folder() / "exact.gguf").string();
   test::dequantize_gguf(path, exact);
-  const std::vector<Row> expected = answers(*on_cpu(exact), kShuffle, load);
+  const std::vector<Row> expected = answers(*on_cpu(exact, load), kShuffle, load);
   int failed = 0;
-  const auto of_file = answers(*on_cpu(path), kShuffle, load);
+  const auto of_file = answers(*on_cpu(path, load), kShuffle, load);
   Spread cpu;
   cpu.add(of_file, expected);
   std::printf("       %s: the CPU's own packed weights are off by %.4f, worst row %.4f\n", name.c_str(), cpu.mean(),
@@ -154,7 +155,7 @@ std::vector<TinyCase> tiny_cases() {
   const auto add = [&](const char* name, auto change) {
     test::TinyModel changed = m;
     change(changed);
-    all.push_back({name, changed, changed.matrix_type == kQ4K || changed.n_head == 9});
+    all.push_back({name, changed, changed.matrix_type == kQ4K || changed.n_head == 9 || changed.n_layer == 4});
   };
   add("llama, f32", [](auto&) {});
   add("llama, Q4_0, untied", [](auto& t) { t.matrix_type = kQ4_0, t.tied = false; });
@@ -219,17 +220,51 @@ std::vector<TinyCase> tiny_cases() {
                   {"rope.scaling.original_context_length", 128},
                   {"rope.freq_base", 150000.0F}};
   });
+  add("qwen2moe, Q8_0, a gated shared expert", [](auto& t) {
+    t.architecture = "qwen2moe", t.qkv_biases = true, t.tied = false, t.matrix_type = kQ8_0, t.n_layer = 4;
+    t.experts = {.n = 12, .n_used = 4, .shared_ff = 128, .shared_gate = true};
+  });
+  add("olmo2, norms over all heads, 9 on 3", [](auto& t) {
+    t.architecture = "olmo2", t.qk_norm = test::TinyQkNorm::kWhole, t.norms_before = false, t.norms_behind = true;
+    t.n_head = 9, t.n_kv_head = 3, t.n_embd = 192, t.n_layer = 5, t.tied = false;
+    t.settings = {{"attention.sliding_window", 96},
+                  {"attention.sliding_window_pattern", std::vector{true, true, false, true, false}},
+                  {"rope.scaling.type", "yarn"},
+                  {"rope.scaling.factor", 4.0F},
+                  {"rope.scaling.original_context_length", 128}};
+  });
+  add("llama4, chunks, weighted inputs of experts", [](auto& t) {
+    t.architecture = "llama4", t.n_layer = 4, t.tied = false, t.matrix_type = kQ8_0;
+    t.experts = {.n = 6, .n_used = 1, .every = 2, .shared_ff = 64};
+    t.settings = {{"interleave_moe_layer_step", 2},
+                  {"attention.sliding_window", 96},
+                  {"attention.scale", 0.06F},
+                  {"attention.temperature_scale", 0.3F},
+                  {"attention.temperature_length", 64}};
+  });
+  add("spark2_5, a gate for each head", [](auto& t) {
+    t.architecture = "spark2_5", t.n_layer = 4, t.rope_dims = 32, t.slides = {true, false, true, false};
+    t.gate = test::TinyGate::kHeads;
+    t.settings = {{"attention.sliding_window", 96}, {"rope.dimension_count_swa", 48}, {"rope.freq_base_swa", 500.0F}};
+  });
+  add("muse-glimmer, a gate for each value, normalised embeddings", [](auto& t) {
+    t.architecture = "muse-glimmer", t.n_layer = 4, t.qk_norm = test::TinyQkNorm::kHeads, t.norms_behind = true;
+    t.gate = test::TinyGate::kValues, t.tied = false, t.matrix_type = kQ4K, t.other_types = {{"attn_v", kQ6K}};
+    t.settings = {{"attention.sliding_window", 96}, {"logit_scale", 0.4F}, {"final_logit_softcapping", 5.0F}};
+  });
   return all;
 }
 
 int run(int argc, char** argv) {
   spdlog::set_level(spdlog::level::warn);
   int failed = 0;
-  const bool small = argc > 1 && std::strcmp(argv[1], "--small") == 0;
-  for (int i = 1; i < argc && !small; ++i) failed += check(argv[i], argv[i], {.longest = 700});
-  if (argc > 1 && !small) return failed;
+  const bool small = test::is_small(argc, argv);
+  if (small) --argc, ++argv;
+  const std::string only = argc == 3 && std::strcmp(argv[1], "--only") == 0 ? argv[2] : "";
+  for (int i = 1; i < argc && only.empty(); ++i) failed += check(argv[i], argv[i], {.longest = 700, .cpu_threads = 4});
+  if (argc > 1 && only.empty()) return failed;
   for (const TinyCase& c : tiny_cases()) {
-    if (small && !c.in_small) continue;
+    if ((small && !c.in_small) || std::string(c.name).find(only) == std::string::npos) continue;
     const auto path = test::scratch_folder() / "tiny.gguf";
     const Load load = small ? Load{.longest = 50, .decode_steps = 6, .streams = 4} : Load{};
     failed += check(c.name, test::write_tiny_model(c.model, path).string(), load);

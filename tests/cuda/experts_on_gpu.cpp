@@ -13,6 +13,7 @@
 namespace coppice {
 namespace {
 
+using attention::cuda::Number;
 using executor::cuda::ExpertWeights;
 using matmul::cuda::RowPanel;
 using test::DeviceBytes;
@@ -25,6 +26,9 @@ struct Choice {
   executor::cuda::ExpertsShape shape;
   int n_rows;
   std::vector<float> scores, bias, selection_bias, scales;  ///< the last three: empty where there is none
+  int n_embd = 0;
+  std::vector<std::uint16_t> x;
+  std::vector<float> beside_gate;  ///< likewise
 };
 
 Choice random_choice(GpuRun& run) {
@@ -38,6 +42,9 @@ Choice random_choice(GpuRun& run) {
   if (run.coin()) c.bias = run.normals(c.shape.n);
   if (run.coin()) c.selection_bias = run.normals(c.shape.n);
   if (run.coin()) c.scales = run.normals(c.shape.n);
+  c.n_embd = 64 * run.up_to(40);
+  for (const float x : run.normals(c.n_rows * c.n_embd)) c.x.push_back(test::to_number(Number::kBf16, x));
+  if (run.coin()) c.beside_gate = run.normals(c.n_embd, 2.0F / std::sqrt(static_cast<float>(c.n_embd)));
   return c;
 }
 
@@ -89,12 +96,23 @@ DeviceBytes or_none(const std::vector<float>& values) {
   return values.empty() ? DeviceBytes() : DeviceBytes(values);
 }
 
+/// The weight of what is beside a row's experts.
+double weight_beside(const Choice& c, int row) {
+  double sum = 0.0;
+  for (int i = 0; i < c.n_embd; ++i) {
+    const std::uint16_t x = c.x[static_cast<std::size_t>(row * c.n_embd + i)];
+    sum += static_cast<double>(test::from_number(Number::kBf16, x)) * c.beside_gate[static_cast<std::size_t>(i)];
+  }
+  return 1.0 / (1.0 + std::exp(-sum));
+}
+
 void check_choice(GpuRun& run) {
   const Choice c = random_choice(run);
   const auto n_pairs = static_cast<std::size_t>(c.n_rows * c.shape.n_used);
   const DeviceBytes scores(c.scores), bias = or_none(c.bias), selection = or_none(c.selection_bias),
-                                      scales = or_none(c.scales), experts = poisoned<std::int32_t>(n_pairs),
-                                      weights = poisoned<float>(n_pairs);
+                                      scales = or_none(c.scales), x(c.x), gate = or_none(c.beside_gate),
+                                      beside = poisoned<float>(static_cast<std::size_t>(c.n_rows)),
+                                      experts = poisoned<std::int32_t>(n_pairs), weights = poisoned<float>(n_pairs);
   finish(launch(executor::cuda::ChooseExperts{.shape = c.shape,
                                               .n_rows = c.n_rows,
                                               .scores = scores.as<float>(),
@@ -102,7 +120,11 @@ void check_choice(GpuRun& run) {
                                               .selection_bias = selection.as<float>(),
                                               .scales = scales.as<float>(),
                                               .experts = experts.as<std::int32_t>(),
-                                              .weights = weights.as<float>()},
+                                              .weights = weights.as<float>(),
+                                              .n_embd = c.n_embd,
+                                              .x = x.as<void>(),
+                                              .beside_gate = gate.as<float>(),
+                                              .beside_weights = beside.as<float>()},
                 nullptr));
   const auto got = read<std::int32_t>(experts, n_pairs);
   const auto got_weights = read<float>(weights, n_pairs);
@@ -128,6 +150,14 @@ void check_choice(GpuRun& run) {
                  std::to_string(static_cast<int>(c.shape.weights)) + (c.bias.empty() ? "" : ", bias") +
                  (c.selection_bias.empty() ? "" : ", selection bias") + ", " + std::to_string(others) + " others",
              others == 0 ? worst : INFINITY, 2e-4);
+  if (c.beside_gate.empty()) return;
+  double worst_beside = 0.0;
+  const auto got_beside = read<float>(beside, static_cast<std::size_t>(c.n_rows));
+  for (int row = 0; row < c.n_rows; ++row) {
+    const double error = std::abs(got_beside[static_cast<std::size_t>(row)] - weight_beside(c, row));
+    worst_beside = error <= worst_beside ? worst_beside : error;
+  }
+  run.report("the weight beside them, of " + std::to_string(c.n_embd), worst_beside, 2e-6);
 }
 
 /// Of pairs sorted by expert.
@@ -215,38 +245,46 @@ void check_order(GpuRun& run) {
       std::to_string(n_rows) + " rows, " + std::to_string(n_used) + " of " + std::to_string(n) + " experts";
   run.report("order of " + what + " in panels of " + std::to_string(panel_rows), wrong, 0.0);
 
-  const bool biased = run.coin(), beside = run.coin();
+  const bool biased = run.coin(), beside = run.coin(), weighted = run.up_to(4) > 1, beside_weighted = run.coin();
   const std::vector<float> y = run.normals(n_pairs * n_embd), bias = run.normals(n * n_embd),
-                           weights = run.normals(n_pairs), before = run.normals(n_rows * n_embd);
-  const DeviceBytes device_y(y), device_bias(bias), device_weights(weights), out(before);
-  finish(launch(executor::cuda::SumExperts{.n = n_embd,
-                                           .n_used = n_used,
-                                           .n_rows = n_rows,
-                                           .parts = device_y.as<float>(),
-                                           .bias = biased ? device_bias.as<float>() : nullptr,
-                                           .experts = device_experts.as<std::int32_t>(),
-                                           .positions = positions.as<std::int32_t>(),
-                                           .weights = device_weights.as<float>(),
-                                           .beside = beside ? out.as<float>() : nullptr,
-                                           .out = out.as<float>()},
-                nullptr));
+                           weights = run.normals(n_pairs), before = run.normals(n_rows * n_embd),
+                           before_weights = run.normals(n_rows);
+  const DeviceBytes device_y(y), device_bias(bias), device_weights(weights), device_before_weights(before_weights),
+      out(before);
+  finish(
+      launch(executor::cuda::SumExperts{.n = n_embd,
+                                        .n_used = n_used,
+                                        .n_rows = n_rows,
+                                        .parts = device_y.as<float>(),
+                                        .bias = biased ? device_bias.as<float>() : nullptr,
+                                        .experts = device_experts.as<std::int32_t>(),
+                                        .positions = positions.as<std::int32_t>(),
+                                        .weights = weighted ? device_weights.as<float>() : nullptr,
+                                        .beside = beside ? out.as<float>() : nullptr,
+                                        .beside_weights = beside_weighted ? device_before_weights.as<float>() : nullptr,
+                                        .out = out.as<float>()},
+             nullptr));
   const auto got = read<float>(out, before.size());
   double worst = 0.0;
   for (int row = 0; row < n_rows; ++row) {
     for (int i = 0; i < n_embd; ++i) {
       const auto at = static_cast<std::size_t>(row * n_embd + i);
       double sum = beside ? before[at] : 0.0;
+      if (beside_weighted) sum *= before_weights[static_cast<std::size_t>(row)];
       for (int pair = row * n_used; pair < (row + 1) * n_used; ++pair) {
         const auto p = static_cast<std::size_t>(pair);
         const auto to = static_cast<std::size_t>(std::ranges::find(order, pair) - order.begin());
         const double b = biased ? bias[static_cast<std::size_t>(experts[p] * n_embd + i)] : 0.0;
-        sum += weights[p] * (y[to * static_cast<std::size_t>(n_embd) + static_cast<std::size_t>(i)] + b);
+        sum += (weighted ? weights[p] : 1.0) *
+               (y[to * static_cast<std::size_t>(n_embd) + static_cast<std::size_t>(i)] + b);
       }
       const double error = std::abs(got[at] - sum);
       worst = error <= worst ? worst : error;
     }
   }
-  run.report("sum of " + what + (biased ? ", bias" : "") + (beside ? ", beside" : ""), worst, 1e-5);
+  run.report("sum of " + what + (biased ? ", bias" : "") + (beside ? ", beside" : "") +
+                 (beside && beside_weighted ? ", weighted" : ""),
+             worst, 1e-5);
 }
 
 int run(bool small) {

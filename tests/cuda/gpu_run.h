@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cmath>
 #include <cstdio>
 #include <random>
 #include <stdexcept>
@@ -59,6 +60,32 @@ DeviceBytes poisoned(std::size_t n) {
   DeviceBytes made(n * sizeof(T));
   made.fill(0xff);
   return made;
+}
+
+inline constexpr double kBf16 = 1.0 / 256;  ///< relative to a number: half a last place, and a little
+
+inline std::vector<double> read_bf16(const DeviceBytes& from, std::size_t n) {
+  std::vector<double> to;
+  for (const std::uint16_t bits : read<std::uint16_t>(from, n))
+    to.push_back(from_number(attention::cuda::Number::kBf16, bits));
+  return to;
+}
+
+/// The largest |got - expected| / (|expected| + floor).
+template <class T>
+double worst(const std::vector<T>& got, const std::vector<double>& expected, double floor) {
+  double most = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::abs(static_cast<double>(got[i]) - expected[i]) / (std::abs(expected[i]) + floor);
+    most = error <= most ? most : error;
+  }
+  return most;
+}
+
+inline double inverse_rms(const double* x, int n, double eps) {
+  double squares = 0.0;
+  for (int i = 0; i < n; ++i) squares += x[i] * x[i];
+  return 1.0 / std::sqrt(squares / n + eps);
 }
 
 }  // namespace coppice::test

@@ -67,7 +67,7 @@ std::vector<FamilyModel> mixtures() {
             .n_layer = 3,
             .qkv_biases = true,
             .tied = false,
-            .experts = {.n = 12, .n_used = 4, .shared_ff = 96, .shared_gate = true}}},
+            .experts = {.n = 12, .n_used = 4, .shared_ff = 128, .shared_gate = true}}},
           {"qwen3moe",
            {.architecture = "qwen3moe",
             .n_layer = 3,

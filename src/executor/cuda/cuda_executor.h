@@ -1,5 +1,5 @@
 // The executor on an NVIDIA GPU: weights and the KV pool lie there, and a step is launches of our own kernels; decodes as a CUDA graph. It
-// works ahead (depth 1): submit() and sample() only launch. It takes dense decoders (misfit.h). Keys and values are bf16 (--kv-format f16: Gemma overflows f16) or int8.
+// works ahead (depth 1): submit() and sample() only launch. misfit.h says which models it takes. Keys and values are bf16 (--kv-format f16: Gemma overflows f16) or int8.
 #pragma once
 
 #include <cstddef>

@@ -22,6 +22,8 @@ class StepLauncher {
                           .tokens = step_.tokens,
                           .drawn = step_.drawn,
                           .scale = shape_.embedding_scale,
+                          .norm = decoder_.embedding_norm,
+                          .eps = shape_.eps,
                           .residual = scratch_.residual},
                 stream_));
     Plus plus;
@@ -70,6 +72,7 @@ class StepLauncher {
                         .plus = plus.x,
                         .plus_bias = plus.bias,
                         .plus_norm = plus.norm,
+                        .plus_eps = shape_.eps_behind,
                         .plus_scale = shape_.residual_scale,
                         .norm = weights,
                         .eps = shape_.eps,
@@ -115,6 +118,7 @@ class StepLauncher {
                           .v_bias = layer.v_bias,
                           .q_norm = layer.q_norm,
                           .k_norm = layer.k_norm,
+                          .whole_norms = layer.whole_norms,
                           .eps = shape_.eps,
                           .n_turned = layer.rotation.n_turned,
                           .halves = layer.rotation.halves,
@@ -140,6 +144,15 @@ class StepLauncher {
       keep(launch(
           RotateBack{.n_heads = step_.n_rows * shape_.n_head, .head_dim = shape_.head_dim, .heads = attention.out},
           stream_));
+    }
+    if (const int n_gates = layer.qkv.n_out() - n_q - 2 * n_kv; n_gates > 0) {
+      keep(launch(GateHeads{.n = n_q,
+                            .n_rows = step_.n_rows,
+                            .n_gates = n_gates,
+                            .gates = from(n_q + 2 * n_kv),
+                            .bias = layer.attention_gate_bias,
+                            .heads = attention.out},
+                  stream_));
     }
     multiply(layer.output, step_.n_rows, attention.out, n_q, shape_.n_embd, scratch_.product);
   }
@@ -184,8 +197,8 @@ class StepLauncher {
 }  // namespace
 
 int widest_product(const DecoderShape& shape) {
-  return std::max(
-      {shape.n_embd, 2 * shape.n_ff, (shape.n_head + 2 * shape.n_kv_head) * shape.head_dim, shape.experts.n});
+  const int n_qkv = (shape.n_head + 2 * shape.n_kv_head) * shape.head_dim;
+  return std::max({shape.n_embd, 2 * shape.n_ff, n_qkv + shape.n_gates, shape.experts.n});
 }
 
 const char* launch_layers(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream) {

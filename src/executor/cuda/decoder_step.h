@@ -1,7 +1,7 @@
 // A step of a Llama-shaped decoder on an NVIDIA GPU: launches only, no memory of its own, so that a CUDA graph can capture it. What changes
 // from step to step (tokens, positions, slots, the attention's plans, sampling) is read from device memory.
 //
-// Per layer: norm, q k v, rotation and write into the pool, attention over the tree, output, norm, gate and up, gated unit, down.
+// Per layer: norm, q k v, rotation and write into the pool, attention over the tree, its gates, output, norm, gate and up, gated unit, down.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,11 @@ namespace coppice::executor::cuda {
 
 struct DecoderShape {
   int n_embd = 0, n_head = 0, n_kv_head = 0, head_dim = 0;
-  int n_ff = 0;  ///< of the widest layer
+  int n_gates = 0;  ///< behind attention, of the layer that has most (DecoderLayer::qkv)
+  int n_ff = 0;     ///< of the widest layer
   int n_vocab = 0;
   float eps = 1e-5F;
+  float eps_behind = 1e-5F;  ///< of norms behind attention and feed-forward
   float embedding_scale = 1.0F;
   float residual_scale = 1.0F;  ///< what attention and feed-forward are multiplied by before they are added
   float logit_scale = 1.0F, logit_softcap = 0.0F;  ///< FinishLogits
@@ -40,9 +42,12 @@ struct Rotation {
 struct DecoderLayer {
   const float *attention_norm = nullptr, *ff_norm = nullptr;                ///< [n_embd]; nullptr: there is none
   const float *attention_norm_behind = nullptr, *ff_norm_behind = nullptr;  ///< likewise; nullptr: there is none
-  PackedMatrices qkv;                                                   ///< n_embd to (n_head + 2 n_kv_head) * head_dim
+  /// n_embd to (n_head + 2 n_kv_head) * head_dim; behind these gates of what attention gives (GateHeads), if there are any
+  PackedMatrices qkv;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  ///< EnterRows; nullptr: there is none
-  const float *q_norm = nullptr, *k_norm = nullptr;                     ///< likewise
+  const float* attention_gate_bias = nullptr;                           ///< GateHeads, likewise
+  const float *q_norm = nullptr, *k_norm = nullptr;                     ///< EnterRows, likewise
+  bool whole_norms = false;                                             ///< likewise
   const float* sinks = nullptr;                                         ///< [n_head] (TreeAttention); nullptr: none
   PackedMatrix output;                                                  ///< n_head * head_dim to n_embd
   const float* output_bias = nullptr;                                   ///< [n_embd]; nullptr: there is none
@@ -61,8 +66,9 @@ struct Decoder {
   DecoderShape shape;
   std::span<const DecoderLayer> layers;  ///< on the host
   PackedMatrix embeddings, logits;
-  const float* final_norm = nullptr;  ///< [n_embd]
-  const float* logit_bias = nullptr;  ///< [n_vocab]; nullptr: there is none
+  const float* final_norm = nullptr;      ///< [n_embd]
+  const float* logit_bias = nullptr;      ///< [n_vocab]; nullptr: there is none
+  const float* embedding_norm = nullptr;  ///< [n_embd]; nullptr: there is none
 };
 
 /// Scratch for n_rows rows of a step.

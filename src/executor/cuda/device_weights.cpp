@@ -66,6 +66,7 @@ DeviceWeights::DeviceWeights(const model::Model& model, const Progress& progress
             .head_dim = first.mixer.heads.head_dim,
             .n_vocab = spec.n_vocab,
             .eps = spec.norm_eps,
+            .eps_behind = spec.norm_eps_behind,
             .embedding_scale = spec.embedding_scale,
             .residual_scale = spec.residual_scale,
             .logit_scale = spec.logit_scale,
@@ -78,7 +79,8 @@ DeviceWeights::DeviceWeights(const model::Model& model, const Progress& progress
     frequencies_.emplace_back(angles.data(), angles.size() * sizeof(float), "rotations");
   }
   for (const model::LayerSpec& layer : spec.layers) add_layer(layer, frequencies_);
-  final_norm_ = numbers(spec.output_norm);
+  final_norm_ = norm(spec.output_norm, spec.n_embd);
+  embedding_norm_ = norm(spec.embedding_norm, spec.n_embd);
   embeddings_ = matrix(spec.embedding);
   logits_ = spec.output.weight == spec.embedding ? embeddings_ : matrix(spec.output.weight);
   logit_bias_ = numbers(spec.output.bias);
@@ -86,11 +88,13 @@ DeviceWeights::DeviceWeights(const model::Model& model, const Progress& progress
 }
 
 Decoder DeviceWeights::decoder() const {
-  return {shape_, layers_, embeddings_, logits_, final_norm_, logit_bias_};
+  return {shape_, layers_, embeddings_, logits_, final_norm_, logit_bias_, embedding_norm_};
 }
 
 /// Layers may lack a feed-forward, or experts; else they have the same, but for the feed-forward's width.
 void DeviceWeights::add_to_shape(const model::LayerSpec& layer) {
+  if (const TensorId gate = layer.mixer.gate.weight; gate != model::kNoTensor)
+    shape_.n_gates = std::max(shape_.n_gates, static_cast<int>(n_out(info(gate))));
   if (layer.feed_forward.up.weight != model::kNoTensor) {
     shape_.n_ff = std::max(shape_.n_ff, static_cast<int>(n_out(info(layer.feed_forward.up.weight))));
     shape_.gate = gate_of(layer.feed_forward.activation);
@@ -102,7 +106,8 @@ void DeviceWeights::add_to_shape(const model::LayerSpec& layer) {
                     .gate = gate_of(layer.experts.activation),
                     .weights = weights_of(layer.experts.gating),
                     .normalised = layer.experts.normalised,
-                    .scale = layer.experts.scale};
+                    .scale = layer.experts.scale,
+                    .weighs_inputs = layer.experts.weighs_inputs};
 }
 
 const model::TensorInfo& DeviceWeights::info(TensorId id) const {
@@ -137,7 +142,15 @@ std::byte* DeviceWeights::take(std::size_t bytes) {
 /// nullptr for kNoTensor.
 const float* DeviceWeights::numbers(TensorId id) {
   if (id == model::kNoTensor) return nullptr;
-  const std::vector<float> values = plain_numbers(*model_.file, info(id));
+  return keep(plain_numbers(*model_.file, info(id)));
+}
+
+/// Of n values.
+const float* DeviceWeights::norm(TensorId id, int n) {
+  return id == model::kUnitNorm ? keep(std::vector<float>(static_cast<std::size_t>(n), 1.0F)) : numbers(id);
+}
+
+const float* DeviceWeights::keep(const std::vector<float>& values) {
   bytes_ += values.size() * sizeof(float);
   return memory_.emplace_back(values.data(), values.size() * sizeof(float), "weights").as<float>();
 }
@@ -157,7 +170,9 @@ PackedMatrix DeviceWeights::matrix(TensorId id) {
   return joined({id}).parts[0].matrix;
 }
 
-PackedMatrices DeviceWeights::joined(std::initializer_list<TensorId> ids) {
+/// Those that are there.
+PackedMatrices DeviceWeights::joined(std::vector<TensorId> ids) {
+  std::erase(ids, model::kNoTensor);
   PackedMatrices matrices;
   for (auto id = ids.begin(); id != ids.end();) {
     const matmul::QuantType type = packed_type(info(*id));
@@ -197,16 +212,20 @@ void DeviceWeights::add_layer(const model::LayerSpec& layer, std::span<const Dev
   const model::AttentionSpec& mixer = layer.mixer;
   const model::GatedSpec& ff = layer.feed_forward;
   const bool dense = ff.up.weight != model::kNoTensor;
-  layers_.push_back({.attention_norm = numbers(layer.mixer_norms.before),
-                     .ff_norm = numbers(layer.feed_forward_norms.before),
-                     .attention_norm_behind = numbers(layer.mixer_norms.behind),
-                     .ff_norm_behind = numbers(layer.feed_forward_norms.behind),
-                     .qkv = joined({mixer.q.weight, mixer.k.weight, mixer.v.weight}),
+  const int n_embd = shape_.n_embd, head_dim = shape_.head_dim;
+  const bool whole_norms = mixer.q_norm >= 0 && info(mixer.q_norm).shape[0] != head_dim;
+  layers_.push_back({.attention_norm = norm(layer.mixer_norms.before, n_embd),
+                     .ff_norm = norm(layer.feed_forward_norms.before, n_embd),
+                     .attention_norm_behind = norm(layer.mixer_norms.behind, n_embd),
+                     .ff_norm_behind = norm(layer.feed_forward_norms.behind, n_embd),
+                     .qkv = joined({mixer.q.weight, mixer.k.weight, mixer.v.weight, mixer.gate.weight}),
                      .q_bias = numbers(mixer.q.bias),
                      .k_bias = numbers(mixer.k.bias),
                      .v_bias = numbers(mixer.v.bias),
-                     .q_norm = numbers(mixer.q_norm),
-                     .k_norm = numbers(mixer.k_norm),
+                     .attention_gate_bias = numbers(mixer.gate.bias),
+                     .q_norm = norm(mixer.q_norm, head_dim),
+                     .k_norm = norm(mixer.k_norm, head_dim),
+                     .whole_norms = whole_norms,
                      .sinks = numbers(mixer.sinks),
                      .output = matrix(mixer.o.weight),
                      .output_bias = numbers(mixer.o.bias),
@@ -230,7 +249,8 @@ ExpertsLayer DeviceWeights::experts(const model::ExpertsSpec& spec) {
           .down = matrix(spec.down.weight),
           .gate_bias = numbers(spec.gate.bias),
           .up_bias = numbers(spec.up.bias),
-          .down_bias = numbers(spec.down.bias)};
+          .down_bias = numbers(spec.down.bias),
+          .beside_gate = numbers(spec.shared_gate)};
 }
 
 /// Each thread packs a piece and copies it, while others pack theirs.

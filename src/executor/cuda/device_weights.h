@@ -36,8 +36,10 @@ class DeviceWeights {
 
   const model::TensorInfo& info(model::TensorId id) const;
   const float* numbers(model::TensorId id);
+  const float* norm(model::TensorId id, int n);
+  const float* keep(const std::vector<float>& values);
   PackedMatrix matrix(model::TensorId id);
-  PackedMatrices joined(std::initializer_list<model::TensorId> ids);
+  PackedMatrices joined(std::vector<model::TensorId> ids);
   std::byte* take(std::size_t bytes);
   void add_pieces(model::TensorId id, std::int64_t matrix, std::byte* to);
   ExpertsLayer experts(const model::ExpertsSpec& spec);
@@ -54,7 +56,7 @@ class DeviceWeights {
   std::vector<DecoderLayer> layers_;
   std::vector<Piece> pieces_;
   PackedMatrix embeddings_, logits_;
-  const float *final_norm_ = nullptr, *logit_bias_ = nullptr;
+  const float *final_norm_ = nullptr, *logit_bias_ = nullptr, *embedding_norm_ = nullptr;
   std::size_t bytes_ = 0;
 };
 

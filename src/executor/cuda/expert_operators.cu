@@ -1,3 +1,5 @@
+#include <cuda_bf16.h>
+
 #include <cmath>
 
 #include "cuda/launch.cuh"
@@ -88,7 +90,26 @@ struct Chooser {
     return expert;
   }
 
+  __device__ void weigh_beside() const {
+    const auto* x = static_cast<const uint4*>(a.x) + static_cast<std::size_t>(row) * (a.n_embd / 8);
+    const auto* gate = reinterpret_cast<const float4*>(a.beside_gate);
+    float sum = 0.0F;
+    for (int i = lane; i < a.n_embd / 8; i += 32) {
+      const uint4 eight = x[i];
+      const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&eight);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float4 w = gate[2 * i + half];
+        const float2 u = __bfloat1622float2(pairs[2 * half]), v = __bfloat1622float2(pairs[2 * half + 1]);
+        sum += u.x * w.x + u.y * w.y + v.x * w.z + v.y * w.w;
+      }
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) a.beside_weights[row] = 1.0F / (1.0F + expf(-sum));
+  }
+
   __device__ void run() {
+    if (a.beside_gate != nullptr) weigh_beside();
     read();
     float mine = 0.0F;
     int expert = 0;
@@ -229,8 +250,12 @@ __global__ void sum_experts(const SumExperts a) {
     return reinterpret_cast<const float4*>(rows)[static_cast<std::size_t>(i) * n_fours + at];
   };
   float4 sum = a.beside != nullptr ? reinterpret_cast<const float4*>(a.beside)[to] : make_float4(0, 0, 0, 0);
+  if (a.beside_weights != nullptr) {
+    const float w = a.beside_weights[row];
+    sum = {w * sum.x, w * sum.y, w * sum.z, w * sum.w};
+  }
   for (int pair = row * a.n_used; pair < (row + 1) * a.n_used; ++pair) {
-    const float w = a.weights[pair];
+    const float w = a.weights != nullptr ? a.weights[pair] : 1.0F;
     float4 x = of(a.parts, a.positions[pair]);
     if (a.bias != nullptr) {
       const float4 b = of(a.bias, a.experts[pair]);

@@ -23,12 +23,13 @@ struct ExpertsShape {
   int n_ff = 0;
   Gate gate = Gate::kSilu;
   ExpertWeights weights = ExpertWeights::kSoftmax;
-  bool normalised = false;  ///< weights are divided by their sum
-  float scale = 1.0F;       ///< and multiplied by this
+  bool normalised = false;     ///< weights are divided by their sum
+  float scale = 1.0F;          ///< and multiplied by this
+  bool weighs_inputs = false;  ///< weights multiply what experts read, not what they give
 };
 
 /// The n_used experts of each row with the largest scores; of equal ones the first. With selection_bias, with the largest weights, this
-/// added, which is forgotten then.
+/// added, which is forgotten then. And the weight of the feed-forward beside them, where it has a gate: sigmoid(x . gate).
 struct ChooseExperts {
   ExpertsShape shape;
   int n_rows = 0;
@@ -38,6 +39,10 @@ struct ChooseExperts {
   const float* scales = nullptr;          ///< [n], weights are multiplied by; nullptr: they aren't
   std::int32_t* experts = nullptr;        ///< [pairs]
   float* weights = nullptr;               ///< [pairs]
+  int n_embd = 0;                         ///< a multiple of 8
+  const void* x = nullptr;                ///< [n_rows][n_embd] bf16
+  const float* beside_gate = nullptr;     ///< [n_embd]; nullptr: there is none
+  float* beside_weights = nullptr;        ///< [n_rows]
 };
 const char* launch(const ChooseExperts& args, CUstream_st* stream);
 
@@ -67,15 +72,16 @@ struct BringRows {
 };
 const char* launch(const BringRows& args, CUstream_st* stream);
 
-/// out = beside + the sum of weight * (part + bias of its expert) over a row's pairs.
+/// out = beside, weighted, + the sum of weight * (part + bias of its expert) over a row's pairs.
 struct SumExperts {
   int n = 0, n_used = 0, n_rows = 0;        ///< n: of a row, a multiple of 4
   const float* parts = nullptr;             ///< [pairs][n], sorted
   const float* bias = nullptr;              ///< [experts][n]; nullptr: there is none
   const std::int32_t* experts = nullptr;    ///< [pairs]
   const std::int32_t* positions = nullptr;  ///< [pairs]
-  const float* weights = nullptr;           ///< [pairs]
+  const float* weights = nullptr;           ///< [pairs]; nullptr: 1
   const float* beside = nullptr;            ///< [n_rows][n], may be `out`; nullptr: nothing is
+  const float* beside_weights = nullptr;    ///< [n_rows]; nullptr: 1
   float* out = nullptr;                     ///< [n_rows][n]
 };
 const char* launch(const SumExperts& args, CUstream_st* stream);

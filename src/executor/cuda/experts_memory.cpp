@@ -4,7 +4,7 @@ namespace coppice::executor::cuda {
 
 namespace {
 
-constexpr std::size_t kArrays = 5;  ///< of a number for each pair: ExpertsScratch's first ones
+constexpr std::size_t kArrays = 6;  ///< of a number for each pair: ExpertsScratch's first ones
 
 }  // namespace
 
@@ -31,6 +31,7 @@ ExpertsScratch ExpertsMemory::scratch() const {
           .sorted_pairs = array(2),
           .sorted_experts = array(3),
           .weights = reinterpret_cast<float*>(array(4)),
+          .beside_weights = reinterpret_cast<float*>(array(5)),
           .panels = panels,
           .n_panels = reinterpret_cast<std::int32_t*>(panels + n_pairs_),
           .x = x_.as<void>(),

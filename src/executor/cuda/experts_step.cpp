@@ -44,7 +44,11 @@ class ExpertsLauncher {
                               .selection_bias = layer_.selection_bias,
                               .scales = layer_.scales,
                               .experts = scratch_.experts,
-                              .weights = scratch_.weights},
+                              .weights = scratch_.weights,
+                              .n_embd = step_.n_embd,
+                              .x = step_.x,
+                              .beside_gate = layer_.beside_gate,
+                              .beside_weights = scratch_.beside_weights},
                 stream_));
   }
 
@@ -105,6 +109,8 @@ class ExpertsLauncher {
                          .n_rows = n_pairs(),
                          .from_gate = both.rows(scratch_.product, n_pairs(), 0),
                          .from_up = both.rows(scratch_.product, n_pairs(), shape_.n_ff),
+                         .weights = shape_.weighs_inputs ? scratch_.weights : nullptr,
+                         .pairs = scratch_.sorted_pairs,
                          .gate_bias = layer_.gate_bias,
                          .up_bias = layer_.up_bias,
                          .parts = scratch_.sorted_experts,
@@ -139,8 +145,9 @@ const char* launch_experts_sum(const ExpertsLayer& layer, const ExpertsStep& ste
                            .bias = layer.down_bias,
                            .experts = step.scratch.experts,
                            .positions = step.scratch.positions,
-                           .weights = step.scratch.weights,
+                           .weights = step.shape.weighs_inputs ? nullptr : step.scratch.weights,
                            .beside = beside ? step.out : nullptr,
+                           .beside_weights = layer.beside_gate != nullptr ? step.scratch.beside_weights : nullptr,
                            .out = step.out},
                 stream);
 }

@@ -19,6 +19,7 @@ struct ExpertsLayer {
   PackedMatrix down;       ///< n_ff to n_embd, likewise
   const float *gate_bias = nullptr, *up_bias = nullptr;  ///< [n][n_ff]; nullptr: there is none
   const float* down_bias = nullptr;                      ///< [n][n_embd], likewise
+  const float* beside_gate = nullptr;                    ///< [n_embd] (ChooseExperts); nullptr: there is none
 
   bool is_there() const { return router.weights != nullptr; }
 };
@@ -28,6 +29,7 @@ struct ExpertsScratch {
   std::int32_t *experts = nullptr, *positions = nullptr;            ///< [pairs] (SortPairs)
   std::int32_t *sorted_pairs = nullptr, *sorted_experts = nullptr;  ///< likewise
   float* weights = nullptr;                                         ///< [pairs]
+  float* beside_weights = nullptr;                                  ///< [n_rows]
   matmul::cuda::RowPanel* panels = nullptr;                         ///< [pairs], more than there can be
   std::int32_t* n_panels = nullptr;                                 ///< [1]
   void* x = nullptr;                                                ///< [pairs][n_embd] bf16

@@ -25,10 +25,12 @@ struct Head {
   float* x;
   int dim, lane;
 
-  __device__ void normalise(const float* weights, float eps) const {
+  __device__ float inverse_rms(float eps) const {
     float squares = 0.0F;
     for (int i = lane; i < dim; i += 32) squares += x[i] * x[i];
-    const float by = rsqrtf(warp_sum(squares) / static_cast<float>(dim) + eps);
+    return rsqrtf(warp_sum(squares) / static_cast<float>(dim) + eps);
+  }
+  __device__ void multiply(const float* weights, float by) const {
     for (int i = lane; i < dim; i += 32) x[i] *= by * weights[i];
     __syncwarp();
   }
@@ -119,16 +121,36 @@ __device__ void find_turns(const EnterRows& a, int position, float2* turns) {
   __syncthreads();
 }
 
+/// Of all heads of a kind in a row. By all threads of a thread block.
+__device__ float inverse_rms(const float* from, const float* bias, int n, float eps, float* parts) {
+  float squares = 0.0F;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 32 * kWarps) {
+    const float x = from[i] + (bias != nullptr ? bias[i] : 0.0F);
+    squares += x * x;
+  }
+  return rsqrtf(block_sum(squares, parts) / static_cast<float>(n) + eps);
+}
+
 /// A warp a head: of a row first the queries, then keys, then values.
 __global__ __launch_bounds__(32 * kWarps) void enter_rows(const EnterRows a) {
   __shared__ float memory[kWarps][kMostDim];
   __shared__ float2 turns[kMostDim / 2];
+  __shared__ float parts[32];
   allow_next_launch();
   wait_for_launch_before();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_heads = a.n_head + 2 * a.n_kv_head;
   const int head = static_cast<int>(blockIdx.x) * kWarps + warp, row = static_cast<int>(blockIdx.y);
   find_turns(a, a.positions[row], turns);
+  const auto values_of = [&](const ProductRows& rows) { return rows.x + static_cast<std::size_t>(row) * rows.stride; };
+  float of_queries = 0.0F, of_keys = 0.0F;
+  if (a.whole_norms) {  // each thread block for its own heads
+    const int first = static_cast<int>(blockIdx.x) * kWarps, n_q = a.n_head * a.head_dim,
+              n_k = a.n_kv_head * a.head_dim;
+    if (first < a.n_head) of_queries = inverse_rms(values_of(a.from_q), a.q_bias, n_q, a.eps, parts);
+    if (first + kWarps > a.n_head && first < a.n_head + a.n_kv_head)
+      of_keys = inverse_rms(values_of(a.from_k), a.k_bias, n_k, a.eps, parts);
+  }
   if (head >= n_heads) return;
   const bool is_q = head < a.n_head, is_v = head >= a.n_head + a.n_kv_head;
   const int slot = a.slots[row];
@@ -137,11 +159,12 @@ __global__ __launch_bounds__(32 * kWarps) void enter_rows(const EnterRows a) {
   const ProductRows& rows = is_q ? a.from_q : is_v ? a.from_v : a.from_k;
   const float* bias = is_q ? a.q_bias : is_v ? a.v_bias : a.k_bias;
   const int of_its_kind = (is_q ? head : (head - a.n_head) % a.n_kv_head) * a.head_dim;
-  const float* from = rows.x + static_cast<std::size_t>(row) * rows.stride + of_its_kind;
+  const float* from = values_of(rows) + of_its_kind;
   for (int i = lane; i < a.head_dim; i += 32) h.x[i] = from[i] + (bias != nullptr ? bias[of_its_kind + i] : 0.0F);
   __syncwarp();
   const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
-  if (norm != nullptr) h.normalise(norm, a.eps);
+  if (norm != nullptr && a.whole_norms) h.multiply(norm + of_its_kind, is_q ? of_queries : of_keys);
+  if (norm != nullptr && !a.whole_norms) h.multiply(norm, h.inverse_rms(a.eps));
   if (!is_v) h.turn(a, turns);
   if (is_q && a.temperature.scale != 0.0F) h.sharpen(a.temperature, a.positions[row]);
   if (a.bytes) h.rotate();
@@ -176,6 +199,22 @@ __global__ __launch_bounds__(32 * kWarps) void rotate_back(const RotateBack a) {
   h.write_numbers(reinterpret_cast<std::byte*>(heads));
 }
 
+/// Two values a thread.
+__global__ void gate_heads(const GateHeads a) {
+  allow_next_launch();
+  wait_for_launch_before();
+  const int at = 2 * static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), row = static_cast<int>(blockIdx.y);
+  if (at >= a.n) return;
+  const float* gates = a.gates.x + static_cast<std::size_t>(row) * a.gates.stride;
+  const auto open = [&](int i) {
+    const int gate = i / (a.n / a.n_gates);
+    return 1.0F / (1.0F + __expf(-(gates[gate] + (a.bias != nullptr ? a.bias[gate] : 0.0F))));
+  };
+  auto* two = static_cast<__nv_bfloat162*>(a.heads) + (static_cast<std::size_t>(row) * a.n + at) / 2;
+  const float2 x = __bfloat1622float2(*two);
+  *two = __floats2bfloat162_rn(x.x * open(at), x.y * open(at + 1));
+}
+
 }  // namespace
 
 const char* launch(const EnterRows& args, CUstream_st* stream) {
@@ -186,6 +225,15 @@ const char* launch(const EnterRows& args, CUstream_st* stream) {
                                             .n_blocks_y = args.n_rows,
                                             .early = args.n_rows <= kMostEarlyRows};
   return launch_early(enter_rows, shape, stream, args);
+}
+
+const char* launch(const GateHeads& args, CUstream_st* stream) {
+  if (args.n % 2 != 0 || args.n_gates <= 0 || args.n % args.n_gates != 0) return "no such gates of heads";
+  const coppice::cuda::LaunchShape shape = {.n_blocks = (args.n / 2 + 255) / 256,
+                                            .n_threads = 256,
+                                            .n_blocks_y = args.n_rows,
+                                            .early = args.n_rows <= kMostEarlyRows};
+  return launch_early(gate_heads, shape, stream, args);
 }
 
 const char* launch(const RotateBack& args, CUstream_st* stream) {

@@ -19,48 +19,30 @@ using model::kNoTensor;
 using model::LayerSpec;
 using model::LinearSpec;
 using model::ModelSpec;
-using model::TensorId;
 
 constexpr std::array kHeadSizes = {64, 80, 96, 128, 256};  // launch_tree_attention's
 constexpr int kMostNormed = 16384;                         // operators.h
 constexpr int kMostExperts = 512, kMostUsedExperts = 32;   // expert_operators.h
 constexpr int kUnit = 64;                                  // inputs of a matrix come in such pieces: quant_pack.h
 
-bool has_weights(TensorId norm) {
-  return norm >= 0;  // neither kNoTensor nor kUnitNorm
-}
 bool is_there(const LinearSpec& linear) {
   return linear.weight != kNoTensor;
 }
 
-const char* of_model(const ModelSpec& spec) {
-  if (spec.embedding_norm != kNoTensor) return "a norm of embeddings";
-  if (spec.token_inputs.width > 0) return "embeddings of each layer";
-  if (!has_weights(spec.output_norm)) return "a last norm without weights";
-  return nullptr;
-}
-
-const char* of_mixer(const model::Model& model, const LayerSpec& layer) {
+const char* of_mixer(const LayerSpec& layer) {
   const model::AttentionSpec& mixer = layer.mixer;
-  const auto width = [&](TensorId id) { return model.file->tensors()[static_cast<std::size_t>(id)].shape[0]; };
   if (!std::holds_alternative<std::monostate>(layer.recurrent)) return "recurrent layers";
   if (!mixer.owns_kv()) return "layers that read another one's keys";
-  if (is_there(mixer.gate) || mixer.gate_in_q) return "gated attention";
-  if (mixer.chunked) return "attention in chunks";
+  if (mixer.gate_in_q) return "gates among queries";
   if (!is_there(mixer.v) || mixer.v_norm != kNoTensor) return "normalised values";
-  for (const TensorId norm : {mixer.q_norm, mixer.k_norm}) {
-    if (norm != kNoTensor && (!has_weights(norm) || width(norm) != mixer.heads.head_dim))
-      return "norms over all heads at once";
-  }
   return nullptr;
 }
 
 const char* of_experts(const model::ExpertsSpec& experts) {
   if (experts.n > kMostExperts || experts.n_used > kMostUsedExperts) return "more experts than a row can choose from";
-  if (experts.shared_gate != kNoTensor || experts.shared_norm != kNoTensor) return "gated experts that all rows share";
-  if (experts.router_norm != kNoTensor || experts.norms.before != kNoTensor || experts.norms.behind != kNoTensor)
+  if (experts.router_norm != kNoTensor || experts.norms.before != kNoTensor || experts.norms.behind != kNoTensor ||
+      experts.shared_norm != kNoTensor)
     return "experts with norms of their own";
-  if (experts.weighs_inputs) return "experts whose inputs are weighted";
   return nullptr;
 }
 
@@ -76,16 +58,6 @@ const char* of_feed_forward(const LayerSpec& layer) {
   return nullptr;
 }
 
-const char* of_norms(const LayerSpec& layer, const ModelSpec& spec) {
-  for (const model::NormsSpec& norms : {layer.mixer_norms, layer.feed_forward_norms}) {
-    if (norms.before == model::kUnitNorm) return "norms before layers without weights";
-    if (norms.behind == kNoTensor) continue;
-    if (!has_weights(norms.behind) || spec.norm_eps_behind != spec.norm_eps)
-      return "norms behind layers of another kind";
-  }
-  return nullptr;
-}
-
 std::int64_t n_out(const model::Model& model, const LinearSpec& linear) {
   return model.file->tensors()[static_cast<std::size_t>(linear.weight)].shape[1];
 }
@@ -93,7 +65,8 @@ std::int64_t n_out(const model::Model& model, const LinearSpec& linear) {
 /// What a step has once for all layers.
 bool are_alike(const model::Model& model, const model::ExpertsSpec& a, const model::ExpertsSpec& b) {
   return a.n == b.n && a.n_used == b.n_used && a.gating == b.gating && a.normalised == b.normalised &&
-         a.scale == b.scale && a.activation == b.activation && n_out(model, a.up) == n_out(model, b.up);
+         a.scale == b.scale && a.weighs_inputs == b.weighs_inputs && a.activation == b.activation &&
+         n_out(model, a.up) == n_out(model, b.up);
 }
 
 bool are_alike(const model::Model& model, std::span<const LayerSpec> layers) {
@@ -143,9 +116,9 @@ std::string of_sizes(const model::Model& model) {
 }  // namespace
 
 std::string misfit(const model::Model& model) {
-  if (const char* why = of_model(model.spec)) return why;
+  if (model.spec.token_inputs.width > 0) return "embeddings of each layer";
   for (const LayerSpec& layer : model.spec.layers) {
-    for (const char* why : {of_feed_forward(layer), of_mixer(model, layer), of_norms(layer, model.spec)}) {
+    for (const char* why : {of_feed_forward(layer), of_mixer(layer)}) {
       if (why != nullptr) return why;
     }
   }

@@ -23,6 +23,8 @@ struct EmbedRows {
   const std::int32_t* tokens = nullptr;  ///< [n_rows]; of a token below 0, drawn[-1 - token] is meant
   const std::int32_t* drawn = nullptr;   ///< that the step before drew; what is below 0 there, is token 0
   float scale = 1.0F;                    ///< what all are multiplied by
+  const float* norm = nullptr;           ///< [n], of the scaled ones; nullptr: they are not normalised
+  float eps = 0.0F;                      ///< of this norm
   float* residual = nullptr;             ///< [n_rows][n]
 };
 const char* launch(const EmbedRows& args, CUstream_st* stream);
@@ -34,6 +36,7 @@ struct AddNorm {
   const float* plus = nullptr;       ///< likewise; nullptr: nothing is added
   const float* plus_bias = nullptr;  ///< [n], added to plus first; nullptr: nothing is
   const float* plus_norm = nullptr;  ///< [n]; nullptr: plus is added as it is
+  float plus_eps = 0.0F;             ///< of this norm
   float plus_scale = 1.0F;
   const float* norm = nullptr;  ///< [n]; nullptr: out is the residual
   float eps = 0.0F;
@@ -44,7 +47,7 @@ struct AddNorm {
 inline constexpr int kMostNormed = 16384;
 const char* launch(const AddNorm& args, CUstream_st* stream);
 
-/// Numbers that a product gave: row i begins `stride` numbers behind row i - 1. x and stride: multiples of 4 numbers.
+/// Numbers that a product gave: row i begins `stride` numbers behind row i - 1.
 struct ProductRows {
   const float* x = nullptr;
   int stride = 0;
@@ -67,9 +70,10 @@ struct EnterRows {
   const float* v_bias = nullptr;       ///< likewise
   const float* q_norm = nullptr;       ///< [head_dim]; nullptr: queries are not normalised
   const float* k_norm = nullptr;       ///< likewise
-  float eps = 0.0F;                    ///< of these norms
-  int n_turned = 0;                    ///< values of a head that turn, from the start
-  bool halves = false;                 ///< pair i is values i and i + n_turned / 2; else 2 i and 2 i + 1
+  bool whole_norms = false;  ///< they are of a row's heads together: [n_head][head_dim], [n_kv_head][head_dim]
+  float eps = 0.0F;          ///< of these norms
+  int n_turned = 0;          ///< values of a head that turn, from the start
+  bool halves = false;       ///< pair i is values i and i + n_turned / 2; else 2 i and 2 i + 1
   const float* frequencies = nullptr;  ///< [n_turned / 2], radians a token
   float magnitude = 1.0F;              ///< what turned values are multiplied by
   Temperature temperature;
@@ -90,15 +94,27 @@ struct RotateBack {
 };
 const char* launch(const RotateBack& args, CUstream_st* stream);
 
+/// heads *= sigmoid(gates + bias): a gate for each value of a row, or for neighbours, such as a head.
+struct GateHeads {
+  int n = 0, n_rows = 0;        ///< n: of a row, even
+  int n_gates = 0;              ///< of a row; divides n
+  ProductRows gates;            ///< [n_gates]
+  const float* bias = nullptr;  ///< likewise; nullptr: nothing is added
+  void* heads = nullptr;        ///< [n_rows][n] bf16
+};
+const char* launch(const GateHeads& args, CUstream_st* stream);
+
 /// kGelu: its approximation by tanh. kClamped: z / (1 + exp(-1.702 z)) of z = min(from_gate, 7), times 1 + from_up, clamped to 7 (gpt-oss).
 enum class Gate : std::uint8_t { kSilu, kGelu, kClamped };
 
-/// A gated linear unit: out = gate(from_gate) * from_up.
+/// A gated linear unit: out = gate(from_gate) * from_up. n, and where products' rows begin: multiples of 4 numbers.
 struct GateRows {
   Gate gate = Gate::kSilu;
-  int n = 0, n_rows = 0;                ///< n: a multiple of 4
+  int n = 0, n_rows = 0;
   ProductRows from_gate, from_up;       ///< [n] each
-  const float* gate_bias = nullptr;     ///< [parts][n], added first; nullptr: nothing is
+  const float* weights = nullptr;       ///< row i of both is multiplied by weights[pairs[i]] first; nullptr: it isn't
+  const std::int32_t* pairs = nullptr;  ///< [n_rows]
+  const float* gate_bias = nullptr;     ///< [parts][n], added then; nullptr: nothing is
   const float* up_bias = nullptr;       ///< likewise
   const std::int32_t* parts = nullptr;  ///< [n_rows] which bias each row gets; nullptr: the first
   void* out = nullptr;                  ///< [n_rows][n] bf16

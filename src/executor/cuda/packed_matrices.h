@@ -18,14 +18,14 @@ struct PackedMatrix {
   std::int64_t bytes = 0;  ///< where it is the first of several (experts): from one to the next
 };
 
-/// Matrices that the same rows are multiplied by, as up to three: neighbours of one type, packed one behind the other, are one. Their
+/// Matrices that the same rows are multiplied by, as up to four: neighbours of one type, packed one behind the other, are one. Their
 /// products lie one behind the other, too.
 struct PackedMatrices {
   struct Part {
     PackedMatrix matrix;
     int n_out = 0;
   };
-  std::array<Part, 3> parts;
+  std::array<Part, 4> parts;
   int n = 0;
 
   PackedMatrices() = default;

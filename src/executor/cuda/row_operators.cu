@@ -66,6 +66,7 @@ __device__ float weight_at(const unsigned char* chunk, int k, int out) {
 template <QuantType kType>
 __global__ void embed_rows(const EmbedRows a) {
   constexpr ChunkForm kForm = matmul::cuda::chunk_form(kType);
+  __shared__ float parts[32];
   allow_next_launch();
   wait_for_launch_before();
   const int row = static_cast<int>(blockIdx.x), named = a.tokens[row];
@@ -73,11 +74,18 @@ __global__ void embed_rows(const EmbedRows a) {
   const auto* tile =
       reinterpret_cast<const unsigned char*>(a.embeddings) +
       static_cast<std::size_t>(token / 16) * static_cast<std::size_t>(a.n / kForm.inputs * kForm.bytes());
-  for (int k = static_cast<int>(threadIdx.x); k < a.n; k += static_cast<int>(blockDim.x)) {
-    const unsigned char* chunk = tile + k / kForm.inputs * kForm.bytes();
-    a.residual[static_cast<std::size_t>(row) * a.n + k] =
-        a.scale * weight_at<kType>(chunk, k % kForm.inputs, token % 16);
-  }
+  const auto of_each = [&](auto act) {
+    for (int k = static_cast<int>(threadIdx.x); k < a.n; k += static_cast<int>(blockDim.x)) {
+      const unsigned char* chunk = tile + k / kForm.inputs * kForm.bytes();
+      act(k, a.scale * weight_at<kType>(chunk, k % kForm.inputs, token % 16));
+    }
+  };
+  float* residual = a.residual + static_cast<std::size_t>(row) * a.n;
+  if (a.norm == nullptr) return of_each([&](int k, float x) { residual[k] = x; });
+  float squares = 0.0F;
+  of_each([&](int, float x) { squares += x * x; });
+  const float by = rsqrtf(block_sum(squares, parts) / static_cast<float>(a.n) + a.eps);
+  of_each([&](int k, float x) { residual[k] = x * by * a.norm[k]; });
 }
 
 constexpr int kNormThreads = 1024, kMostFours = kMostNormed / 4 / kNormThreads;
@@ -93,10 +101,10 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
     for (int i = 0; i < kMostFours; ++i)
       if (thread + i * n_threads < n_fours) act(i, thread + i * n_threads);
   };
-  const auto normal = [&](const float4(&v)[kMostFours]) {
+  const auto normal = [&](const float4(&v)[kMostFours], float eps) {
     float squares = 0.0F;
     of_each([&](int i, int) { squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w; });
-    return rsqrtf(block_sum(squares, parts) / static_cast<float>(a.n) + a.eps);
+    return rsqrtf(block_sum(squares, parts) / static_cast<float>(a.n) + eps);
   };
   allow_next_launch();
   wait_for_launch_before();
@@ -111,7 +119,7 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
       const float4 b = reinterpret_cast<const float4*>(a.plus_bias)[at];
       y[i] = {y[i].x + b.x, y[i].y + b.y, y[i].z + b.z, y[i].w + b.w};
     });
-    const float by = a.plus_scale * (a.plus_norm != nullptr ? normal(y) : 1.0F);
+    const float by = a.plus_scale * (a.plus_norm != nullptr ? normal(y, a.plus_eps) : 1.0F);
     of_each([&](int i, int at) {
       const float4 w =
           a.plus_norm != nullptr ? reinterpret_cast<const float4*>(a.plus_norm)[at] : make_float4(1, 1, 1, 1);
@@ -122,7 +130,7 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
       if (a.rows == nullptr) residual[at] = x[i];
     });
   }
-  const float by = a.norm != nullptr ? normal(x) : 1.0F;
+  const float by = a.norm != nullptr ? normal(x, a.eps) : 1.0F;
   of_each([&](int i, int at) {
     const float4 w = a.norm != nullptr ? reinterpret_cast<const float4*>(a.norm)[at] : make_float4(1, 1, 1, 1);
     static_cast<uint2*>(a.out)[to + at] =
@@ -150,8 +158,10 @@ __global__ void gate_rows(const GateRows a) {
   if (at >= n_fours) return;
   for (int row = static_cast<int>(blockIdx.y); row < a.n_rows; row += static_cast<int>(gridDim.y)) {
     const int part = a.parts != nullptr ? a.parts[row] : 0;
+    const float w = a.weights != nullptr ? a.weights[a.pairs[row]] : 1.0F;
     const auto four_of = [&](const ProductRows& from, const float* bias) {
       float4 x = reinterpret_cast<const float4*>(from.x + static_cast<std::size_t>(row) * from.stride)[at];
+      x = make_float4(w * x.x, w * x.y, w * x.z, w * x.w);
       if (bias == nullptr) return x;
       const float4 b = reinterpret_cast<const float4*>(bias)[static_cast<std::size_t>(part) * n_fours + at];
       return make_float4(x.x + b.x, x.y + b.y, x.z + b.z, x.w + b.w);
