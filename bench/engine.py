@@ -5,14 +5,15 @@ import json
 import statistics
 import tempfile
 
+from kept import Kept
 from process import Failure, output_of
 
 KERNEL_CASE = "8b/16k/batch16/unrelated"  # of attention_bench: its keys and values of one layer are 1 GiB
 
 
 class EngineRuns:
-    def __init__(self, args):
-        self.args = args
+    def __init__(self, args, kept=None):
+        self.args, self.kept = args, kept or Kept()
 
     def figures(self, load, side):
         """The load's figures by their measures, as `side` reaches them."""
@@ -52,9 +53,10 @@ class EngineRuns:
         return {"unique_gb_per_s": rate, "bandwidth_share": rate / float(row["bandwidth_gb_per_s"])}
 
     def search(self, load, sides):
-        return {side: self.figures(load, side) for side in sides}
+        return {side: self.kept.get(load, side.name, lambda side=side: self.figures(load, side)) for side in sides}
 
     def rounds(self, load, sides, count):
         """A round's figures by side. Every other round goes backwards, so that a drift of the machine cancels out."""
         for number in range(count):
-            yield {side: self.figures(load, side) for side in sides[::-1 if number % 2 else 1]}
+            yield {side: self.kept.get(load, f"{side.name}, round {number}", lambda side=side: self.figures(load, side))
+                   for side in sides[::-1 if number % 2 else 1]}

@@ -33,25 +33,26 @@ def file_name():
 
 
 def commit():
-    """The commit of this checkout, "+" behind it when sources were changed since."""
-    here = pathlib.Path(__file__).resolve().parent.parent
+    """The last commit of the program's sources, "+" behind it when they were changed since. Others, of documents or results,
+    change no figure."""
+    here, sources = pathlib.Path(__file__).resolve().parent.parent, ("src", "cmake", "CMakeLists.txt")
 
     def git(*arguments):
         return subprocess.run(["git", "-C", here, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               check=True).stdout.strip()
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "cmake", "CMakeLists.txt")
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", *sources)
+        return git("log", "-1", "--abbrev=12", "--format=%h", "--", *sources) + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):  # no git, or sources without it
         return "unknown"
 
 
 class OthersShare:
     """How much of the machine others used since construction: all processor time but this program's and its children's.
-    Only children that have ended are known, so ask between children."""
+    Only children that have ended are known, so ask between children. before: seconds() of an earlier part of the work."""
 
-    def __init__(self):
-        self.begin = self._times()
+    def __init__(self, before=(0, 0)):
+        self.before, self.begin = before, self._times()
 
     @staticmethod
     def _times():
@@ -61,6 +62,11 @@ class OthersShare:
         return ((sum(fields) - fields[3] - fields[4]) / ticks,  # 3, 4: idle, waiting for a disk
                 ours.user + ours.system + ours.children_user + ours.children_system, sum(fields) / ticks)
 
-    def share(self):
+    def seconds(self):
+        """Processor time that others used, and all there was."""
         used, ours, total = (now - before for now, before in zip(self._times(), self.begin))
-        return max(0.0, (used - ours) / total) if total > 0 else 0.0
+        return self.before[0] + max(0.0, used - ours), self.before[1] + total
+
+    def share(self):
+        others, total = self.seconds()
+        return others / total if total > 0 else 0.0

@@ -3,7 +3,7 @@
 docs/benchmarks.md. With --before, it compares two builds of coppice instead, and writes nothing there.
 
     make bench                                    the engine and the demo, some minutes
-    make bench ARGS="--only all"                  everything: hours; --resume goes on with the same commit's
+    make bench ARGS="--only all"                  everything: hours; --resume goes on where it was cut off
     make bench ARGS="--only cold-8 --rounds 1"    some loads, by name or by the beginning of the name
     make bench ARGS="--only gemma3,1b"            loads of other models
     make bench ARGS="--before /path/to/coppice --pairs 10 --only engine"
@@ -22,6 +22,7 @@ import results
 from bounds import Bounds
 from engine import EngineRuns
 from gguf import read_model
+from kept import Kept
 from loads import LOADS, Burst, chosen
 from machine import OthersShare, commit, file_name, machine
 from process import Failure, run_to_the_end, say
@@ -32,13 +33,13 @@ REPO = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Bench:
-    def __init__(self, args):
+    def __init__(self, args, kept=None):
         self.args = args
         self.builds = {"": args.peers}
         if args.peers_no_amx:
             self.builds = {"AMX": args.peers, "no AMX": args.peers_no_amx}
         self.model = read_model(args.model)
-        self.engine, self.bursts = EngineRuns(args), BurstRuns(args, self.model)
+        self.engine, self.bursts = EngineRuns(args, kept), BurstRuns(args, self.model, kept)
 
     def rounds(self, load, count):
         """Each round's figures by side."""
@@ -56,8 +57,10 @@ class Bench:
         return found
 
 
-def is_of(rows, commit_name):
-    return bool(rows) and all(row["commit"] == commit_name for row in rows.values())
+def is_done(load, rows, commit_name, rounds):
+    """Whether the commit's rows are there. An engine load that had fewer rounds goes on with those that it lacks."""
+    return bool(rows) and all(row["commit"] == commit_name and (isinstance(load, Burst) or row["rounds"] >= rounds)
+                              for row in rows.values())
 
 
 def by_model(args, loads):
@@ -76,18 +79,22 @@ def measure_all(args, loads):
     content = results.read(path)
     if content and (content["machine"], content["threads"]) != (machine(), args.threads):
         raise Failure(f"{path} is of another machine or number of threads: choose a name with --name")
-    bench, now = Bench(args), {"date": datetime.date.today().isoformat(), "commit": commit()}
+    now = {"date": datetime.date.today().isoformat(), "commit": commit()}
+    kept = Kept(args.logs / "bench-kept.json", [now["commit"], args.threads, args.repeat])
+    if not args.resume:
+        kept.forget(loads)
+    bench = Bench(args, kept)
     content |= {"machine": machine(), "threads": args.threads}
     bounds = Bounds(bench.model, args.threads, args.machine_peak, content.setdefault("bounds", {}))
     known = content.setdefault("results", {}).setdefault(args.model.stem, {})
     if args.resume:
-        loads = [load for load in loads if not is_of(known.get(load.name), now["commit"])]
+        loads = [load for load in loads if not is_done(load, known.get(load.name), now["commit"], args.rounds)]
     for index, load in enumerate(loads, 1):
         if isinstance(load, Burst) and load.prompt + load.out > bench.model.context:
             say(f"{load.name} left out: it needs {load.prompt + load.out} tokens, the model has {bench.model.context}")
             continue
         say(f"{load.name} ({index} of {len(loads)})")
-        others = OthersShare()
+        others = OthersShare(kept.seconds(load))
         with bounds.measured(load):
             rows = results.summaries(load, bench.rounds(load, args.rounds))
         busy = round(others.share(), 3)
@@ -142,7 +149,7 @@ def main():
     add("--model", type=pathlib.Path, required=True, help="GGUF file")
     add("--also", action="append", default=[], metavar="NAME=FILE", help="the model of the loads that begin with NAME-")
     add("--coppice", type=pathlib.Path, default=REPO / "build/coppice", help="the build that is measured")
-    add("--resume", action="store_true", help="leave out loads that this commit's results have already")
+    add("--resume", action="store_true", help="leave out what this commit has measured already")
     add("--no-save", dest="save", action="store_false", help="print the table, and leave results and page as they are")
     add("--name", help="of the file of results; default: by the processor")
     for name, default in (("peers", ""), ("peers-no-amx", None), ("machine-peak", "build/machine_peak"),

@@ -9,6 +9,7 @@ import re
 import tempfile
 
 import client
+from kept import Kept
 from process import Failure, Server, output_of, say
 from text import Text, usable_words
 
@@ -17,8 +18,8 @@ LONG = 100     # seconds: a cold burst that takes the peer longer runs in one ro
 
 
 class BurstRuns:
-    def __init__(self, args, model):
-        self.args, self.model = args, model
+    def __init__(self, args, model, kept=None):
+        self.args, self.model, self.kept = args, model, kept or Kept()
         self.text = None
         self.hopeless = set()  # settings that were given up on a cold burst of shared prompts
 
@@ -103,20 +104,30 @@ class BurstRuns:
             say(f"  search: {side.name}")
             limit = best * GIVE_UP + 5 if best and gives_up else 1800
             try:
-                with self.ready(load, [side]) as (servers, heads):
-                    servers[side].resume()
-                    found[side] = self.burst(servers[side], load, self.prompts(load, heads), load.out, limit)
-                if load.warm and found[side]["cached_tokens"] < 0.9 * load.requests * load.shared:
-                    raise Failure(f"only {found.pop(side)['cached_tokens']} prompt tokens were in the slots")
-                best = min(best or limit, found[side]["wall_s"])
-            except client.TooSlow:
-                if remembers:
-                    self.hopeless.add(side.kind)
+                figures = self.kept.get(load, side.name, lambda side=side, limit=limit: self.one_setting(load, side, limit))
             except Failure as error:
                 say(f"  {side.name}: {error}")
+                continue
+            if figures:
+                found[side] = figures
+                best = min(best or limit, figures["wall_s"])
+            elif remembers:
+                self.hopeless.add(side.kind)
         if not found:
             raise Failure(f"no setting of llama-server could run {load.name}")
         return found
+
+    def one_setting(self, load, side, limit):
+        """Its figures; None if it took longer than `limit`."""
+        try:
+            with self.ready(load, [side]) as (servers, heads):
+                servers[side].resume()
+                figures = self.burst(servers[side], load, self.prompts(load, heads), load.out, limit)
+        except client.TooSlow:
+            return None
+        if load.warm and figures["cached_tokens"] < 0.9 * load.requests * load.shared:
+            raise Failure(f"only {figures['cached_tokens']} prompt tokens were in the slots")
+        return figures
 
     def rounds(self, load, sides, count):
         """A round's figures by side; its prompts are the same for all. Every other round goes backwards."""

@@ -13,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "
 
 import client
 import engine
+import kept
 import loads
 import machine
 import results
@@ -32,7 +33,8 @@ class Bursts(serving.BurstRuns):
     """Settings take as long as `walls` says, in the order in which they are tried."""
 
     def __init__(self, walls):
-        self.hopeless, self.text, self.walls, self.tried = set(), mock.Mock(), walls, []
+        super().__init__(None, None)
+        self.text, self.walls, self.tried = mock.Mock(), walls, []
 
     def ready(self, load, of):
         found = mock.MagicMock()
@@ -214,7 +216,7 @@ class KeepTest(unittest.TestCase):
         class Bench:
             model = argparse.Namespace(context=8192)
 
-            def __init__(self, _):
+            def __init__(self, *_):
                 pass
 
             def rounds(_, load, count):
@@ -224,7 +226,7 @@ class KeepTest(unittest.TestCase):
 
         self.ran = []
         args = {"results": folder, "name": "box", "threads": 2, "machine_peak": "", "model": pathlib.Path("tiny.gguf"),
-                "resume": False, "rounds": 3, "save": True, "page": folder / "page.md"} | changes
+                "resume": False, "rounds": 3, "repeat": 1, "save": True, "page": folder / "page.md", "logs": folder} | changes
         of = args.pop("of", "new")
         with mock.patch.multiple(run, Bounds=Bounds, Bench=Bench, commit=lambda: of, machine=lambda: "m"), \
                 mock.patch("builtins.print"), mock.patch.object(run.page, "write") as page:
@@ -243,9 +245,10 @@ class KeepTest(unittest.TestCase):
 
     def test_resume_leaves_out_what_the_commit_has(self):
         with tempfile.TemporaryDirectory() as name:
-            for resume, of, ran in ((False, "a", 1), (True, "a", 0), (False, "a", 1), (True, "b", 1)):
-                self.measure(pathlib.Path(name), resume=resume, of=of)
-                self.assertEqual(len(self.ran), ran, (resume, of))
+            for resume, of, rounds, ran in ((False, "a", 3, 1), (True, "a", 3, 0), (True, "a", 4, 1), (False, "a", 3, 1),
+                                            (True, "b", 3, 1)):
+                self.measure(pathlib.Path(name), resume=resume, of=of, rounds=rounds)
+                self.assertEqual(len(self.ran), ran, (resume, of, rounds))
 
     def test_nothing_is_written_without_save_or_over_another_machines_file(self):
         with tempfile.TemporaryDirectory() as name:
@@ -255,6 +258,69 @@ class KeepTest(unittest.TestCase):
             self.assertTrue(self.wrote_page)
             with self.assertRaises(Failure):
                 self.measure(pathlib.Path(name), threads=1)
+
+
+class ResumeTest(unittest.TestCase):
+    """Runs that are cut off, one after the other, with the same file of what is kept."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "kept.json"
+
+    def kept(self, of="a"):
+        return kept.Kept(self.path, of)
+
+    def engine_runs(self, cut_off_after, of="a"):
+        runs, self.ran = engine.EngineRuns(EngineTest.args, self.kept(of)), []
+
+        def figures(_, side):
+            if len(self.ran) == cut_off_after:
+                raise KeyboardInterrupt
+            self.ran.append(side.name)
+            return {"decode_tokens_per_s": 10.0 + len(self.ran)}
+
+        runs.figures = figures
+        return runs
+
+    def test_an_engine_load_goes_on_with_the_program_that_was_cut_off(self):
+        load = loads.LOADS["engine-8x400"]
+        with self.assertRaises(KeyboardInterrupt):
+            self.engine_runs(3).search(load, settings(load))
+        runs = self.engine_runs(2)
+        found = runs.search(load, settings(load))
+        self.assertEqual([found[side]["decode_tokens_per_s"] for side in settings(load)], [11, 12, 13, 11])
+        with self.assertRaises(KeyboardInterrupt):
+            list(runs.rounds(load, [COPPICE, settings(load)[0]], 2))
+        self.assertEqual(self.ran, ["-fa off, --no-kv-unified", "coppice"])
+        self.assertEqual(len(list(self.engine_runs(3).rounds(load, [COPPICE, settings(load)[0]], 2))), 2)
+        self.assertEqual(self.ran, ["-fa on, --kv-unified", "-fa on, --kv-unified", "coppice"])
+
+    def test_a_setting_that_was_given_up_stays_so(self):
+        load = loads.LOADS["cold-8-1500"]
+        for walls, tried in (([10, 100, 12, 9], 4), ([], 0)):
+            bursts = Bursts(walls)
+            bursts.kept = self.kept()
+            self.assertEqual(len(bursts.search(load, settings(load))), 3)
+            self.assertEqual((len(bursts.tried), len(bursts.hopeless)), (tried, 1))
+
+    def test_nothing_is_kept_of_another_commit_or_of_what_begins_anew(self):
+        load = loads.LOADS["engine-8x400"]
+        self.engine_runs(4).search(load, settings(load))
+        for changes, ran in (({}, 0), ({"of": "b"}, 4), ({"of": "b"}, 0)):
+            self.engine_runs(4, **changes).search(load, settings(load))
+            self.assertEqual(len(self.ran), ran)
+        again = self.engine_runs(4, "b")
+        again.kept.forget([load])
+        again.search(load, settings(load))
+        self.assertEqual(len(self.ran), 4)
+
+    def test_what_others_used_before_the_cut_counts(self):
+        load = loads.LOADS["engine-8x400"]
+        with mock.patch.object(machine.OthersShare, "_times", side_effect=[(0, 0, 0), (9, 4, 10), (20, 0, 20), (30, 5, 30)]):
+            self.kept().get(load, "coppice", dict)
+            others = machine.OthersShare(self.kept().seconds(load))
+            self.assertEqual(others.share(), 0.5)  # 5 of 10 s, then 5 of 10
 
 
 class ModelsTest(unittest.TestCase):
