@@ -12,6 +12,7 @@
 #include "executor/ggml/ggml_executor.h"
 #include "support/executor_rig.h"
 #include "support/fake_executor.h"
+#include "support/family_models.h"
 #include "support/gguf_writer.h"
 
 namespace coppice::cli {
@@ -19,9 +20,10 @@ namespace {
 
 class BenchEngineTest : public ::testing::Test {
  protected:
-  static std::unique_ptr<executor::Executor> load(std::size_t kv_bytes) {
-    const auto path = test::scratch_folder() / "engine.gguf";
-    if (!std::filesystem::exists(path)) test::write_tiny_model({}, path);
+  static std::unique_ptr<executor::Executor> load(std::size_t kv_bytes,
+                                                  const test::FamilyModel& what = {"engine", {}}) {
+    const auto path = test::scratch_folder() / (what.name + ".gguf");
+    if (!std::filesystem::exists(path)) test::write_tiny_model(what.model, path);
     executor::GgmlOptions o;
     o.kv_bytes = kv_bytes;
     o.n_threads = 1;
@@ -77,6 +79,18 @@ TEST_F(BenchEngineTest, PromptsOfADeviceThatWorksAheadEndWhereTheyShould) {
     const std::map<std::string, double> figures(list.begin(), list.end());
     EXPECT_EQ(figures.contains("prefill_tokens_per_s"), named(name).prefill_depth >= 0) << name;
     EXPECT_GT(figures.at(name == "gaps" ? "count" : "decode_tokens_per_s"), 0) << name;
+  }
+}
+
+// A prompt's last state is kept at its last block boundary: a step ends there, before the prompt does.
+TEST_F(BenchEngineTest, PromptsOfHybridsTakeAsManyStepsAsTheirStatesAsk) {
+  const auto hybrids = test::hybrid_models();
+  const auto executor = load(std::size_t{64} << 20, *std::ranges::find(hybrids, "qwen35", &test::FamilyModel::name));
+  for (const std::string_view name : {"stream", "depth"}) {
+    const Figures list = run_case(named(name), *executor, 1);
+    const std::map<std::string, double> figures(list.begin(), list.end());
+    EXPECT_GT(figures.at("prefill_tokens_per_s"), 0) << name;
+    EXPECT_GT(figures.at("decode_tokens_per_s"), 0) << name;
   }
 }
 
