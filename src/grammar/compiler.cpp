@@ -1,6 +1,7 @@
 #include "grammar/compiler.h"
 
 #include <fmt/format.h>
+#include <grammar_builder.h>
 #include <grammar_functor.h>
 #include <grammar_impl.h>
 #include <xgrammar/compiler.h>
@@ -68,6 +69,19 @@ int longest_piece(const Words& words) {
   return most;
 }
 
+/// The rules that are JSON schemas get these. Around values one blank is enough, as the text has it around the rules.
+xgrammar::Grammar with_schemas(const xgrammar::Grammar& text, const std::map<std::string, std::string>& schemas) {
+  xgrammar::GrammarBuilder builder(text);
+  for (const auto& [rule, schema] : schemas) {
+    const std::int32_t id = builder.GetRuleId(rule);
+    if (id < 0) throw GrammarError(fmt::format("there is no rule '{}'", rule));
+    const auto grammar = xgrammar::Grammar::FromJSONSchema(schema, true, std::nullopt, std::nullopt, true, 1);
+    const std::int32_t part = builder.AddRuleRef(xgrammar::SubGrammarAdder::Apply(&builder, grammar));
+    builder.UpdateRuleBody(id, builder.AddChoices({builder.AddSequence({part})}));
+  }
+  return builder.Get(text->GetRootRuleId());
+}
+
 xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo& info) {
   switch (source.kind) {
     case Kind::kJsonSchema:
@@ -83,7 +97,8 @@ xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo&
     case Kind::kGbnf:
       break;
   }
-  return xgrammar::Grammar::FromEBNF(source.text);
+  const auto grammar = xgrammar::Grammar::FromEBNF(source.text);
+  return source.schemas.empty() ? grammar : with_schemas(grammar, source.schemas);
 }
 
 struct States {
@@ -124,7 +139,19 @@ std::optional<xgrammar::Grammar> checked(const Source& source, const xgrammar::T
     throw GrammarError(
         fmt::format("it is too large: {} states, {} of them with many ways to go on; {} and {} are the most", n.all,
                     n.wide, kMaxStates, kMaxWideStates));
+  if (!better && !source.schemas.empty()) return grammar;
   return better;
+}
+
+/// Throws GrammarError: too long, nested too deep, and so on.
+void check(const Source& source) {
+  check_size(source.text, source.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes, source.kind);
+  std::size_t bytes = source.text.size();
+  for (const auto& [rule, schema] : source.schemas) {
+    check_size(schema, kMaxSourceBytes - std::min(bytes, kMaxSourceBytes), Kind::kJsonSchema);
+    bytes += schema.size();
+  }
+  if (source.kind == Kind::kGbnf) refuse_extensions(source.text);
 }
 
 }  // namespace
@@ -149,7 +176,9 @@ struct Compiler::Impl {
   using Entry = std::pair<std::string, std::shared_ptr<const Grammar>>;
 
   static std::string key_of(const Source& source) {
-    return static_cast<char>('0' + static_cast<int>(source.kind)) + source.text;
+    std::string key = static_cast<char>('0' + static_cast<int>(source.kind)) + source.text;
+    for (const auto& [rule, schema] : source.schemas) key += fmt::format("\n{} ::= {}", rule, schema);
+    return key;
   }
 
   std::shared_ptr<const Grammar> find(const std::string& key) {
@@ -193,7 +222,7 @@ struct Compiler::Impl {
 
   /// Some repeated patterns have no name in XGrammar's cache of rules (0.2.8), and fail there. Without it they work, slowly.
   xgrammar::CompiledGrammar compile(const Source& source, const std::optional<xgrammar::Grammar>& better) {
-    const bool is_json = source.kind == Kind::kJsonSchema;
+    const bool is_json = source.kind == Kind::kJsonSchema || !source.schemas.empty();
     xgrammar::GrammarCompiler& compiler = is_json ? json_compiler : plain_compiler;
     try {
       return compile(source, better, compiler);
@@ -226,10 +255,10 @@ std::shared_ptr<const Grammar> Compiler::find(const Source& source) const {
 std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
   std::string key = Impl::key_of(written);
   if (auto known = impl_->find(key)) return known;
-  check_size(written.text, written.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes, written.kind);
-  if (written.kind == Kind::kGbnf) refuse_extensions(written.text);
+  check(written);
   const Source source{.kind = written.kind,
-                      .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text};
+                      .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text,
+                      .schemas = written.schemas};
   try {
     const std::optional<xgrammar::Grammar> better = checked(source, impl_->plain, impl_->longest);
     xgrammar::CompiledGrammar compiled = impl_->compile(source, better);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,8 @@ enum class Kind : std::uint8_t {
 struct Source {
   Kind kind = Kind::kGbnf;
   std::string text;
+  /// Of kGbnf: its rules, by name, that JSON schemas hold, which are as kJsonSchema's. What the text says of these counts for nothing.
+  std::map<std::string, std::string> schemas = {};
 
   bool operator==(const Source&) const = default;
 };

@@ -110,6 +110,42 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
   return inputs;
 }
 
+/// A schema of one text, which the library writes into its grammar; and the rule that goes there.
+std::string mark_of(std::size_t tool) {
+  return fmt::format("the arguments of tool {}", tool);
+}
+std::string rule_of(std::size_t tool) {
+  return fmt::format("arguments-of-{}", tool);
+}
+
+/// The library's own grammar of a schema leaves out most of what schemas say (llama.cpp 0.3.36: allOf, most patterns and formats, numbers'
+/// limits). So it gets a mark in place of each schema that can be held, and the mark becomes a rule. Not where the model writes each
+/// argument by itself: the library must know them, and finds no place for marks.
+common_chat_params params_of(const common_chat_templates* form, common_chat_templates_inputs inputs,
+                             std::span<const ToolSpec> tools, std::map<std::string, std::string>& schemas) {
+  common_chat_templates_inputs marked = inputs;
+  for (std::size_t i = 0; i < tools.size(); ++i)
+    if (!tools[i].held.empty()) marked.tools[i].parameters = common_json({{"const", mark_of(i)}}).dump();
+  try {
+    common_chat_params params = common_chat_templates_apply(form, marked);
+    std::string rules;
+    for (std::size_t i = 0; i < tools.size(); ++i) {
+      if (tools[i].held.empty()) continue;
+      const std::string mark = fmt::format(R"("\"{}\"")", mark_of(i));
+      const std::size_t at = params.grammar.find(mark);
+      if (at == std::string::npos) return common_chat_templates_apply(form, inputs);
+      params.grammar.replace(at, mark.size(), rule_of(i));
+      rules += fmt::format("\n{} ::= [{{]", rule_of(i));
+      schemas[rule_of(i)] = tools[i].held;
+    }
+    params.grammar += rules;
+    return params;
+  } catch (const std::exception&) {  // it takes the schemas apart
+    schemas.clear();
+    return common_chat_templates_apply(form, inputs);
+  }
+}
+
 std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params) {
   auto impl = std::make_unique<AnswerFormat::Impl>();
   impl->params = common_chat_parser_params(params);
@@ -225,11 +261,13 @@ ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
     if (!knows_tools && !impl_->plain_form)
       impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
     const common_chat_templates* form = knows_tools ? own : impl_->plain_form.get();
+    std::map<std::string, std::string> schemas;
     const common_chat_params params =
-        common_chat_templates_apply(form, inputs_of(chat.messages, chat, defaults_, callable));
+        params_of(form, inputs_of(chat.messages, chat, defaults_, callable), callable, schemas);
     result.format = format_of(params);
     add_stops(params.additional_stops);
     add_grammar(chat, params, result);
+    if (!result.grammar.empty()) result.schemas = std::move(schemas);
     return result;
   } catch (const std::exception& e) {
     throw TemplateError(fmt::format("chat template: {}", e.what()));

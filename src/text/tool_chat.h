@@ -20,6 +20,8 @@ namespace coppice::text {
 struct ToolSpec {
   std::string name, description;
   std::string parameters;  ///< a JSON schema
+  std::string held =
+      {};  ///< the same, as a grammar can hold a call to it (grammar::Kind::kJsonSchema); empty: it can't
 
   bool operator==(const ToolSpec&) const = default;
 };
@@ -41,6 +43,7 @@ struct ToolPrompt {
   std::string prompt;
   std::shared_ptr<const AnswerFormat> format;  ///< null: the answer is text
   std::string grammar;                         ///< of calls, in GBNF; empty: none
+  std::map<std::string, std::string> schemas;  ///< rules of the grammar that stand for tools' `held`
   std::string from;                            ///< the grammar begins with this text, wherever it comes; empty: at once
   std::string begun;                           ///< the part of a grammar's text that is already there when it begins
   std::vector<std::string> stops;              ///< that end an answer besides the client's

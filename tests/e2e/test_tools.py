@@ -37,6 +37,28 @@ def test_a_forced_call_validates(client, seed):
         check(choice.message.tool_calls[0])
 
 
+HELD = {
+    "pattern": {"type": "string", "pattern": r"^\d{3}-\d{4}$"},
+    "format": {"type": "string", "format": "ipv4"},
+    "allOf": {"allOf": [{"type": "string", "minLength": 5}, {"maxLength": 6}]},
+    "multipleOf": {"type": "integer", "minimum": 0, "maximum": 100, "multipleOf": 7},
+    "maxProperties": {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}, "maxProperties": 1},
+    "prefixItems": {"type": "array", "prefixItems": [{"type": "boolean"}], "items": False, "minItems": 1},
+}
+
+
+@pytest.mark.parametrize("keyword", HELD)
+def test_a_forced_call_is_held_to_all_of_its_schema(client, keyword):
+    schema = {"type": "object", "properties": {"value": HELD[keyword]}, "required": ["value"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    answer = ask(client, tools=tools, tool_choice="required", parallel_tool_calls=False, n=8, temperature=1.5, seed=1, max_tokens=100)
+    ended = [choice for choice in answer.choices if choice.finish_reason == "tool_calls"]
+    assert ended
+    for choice in ended:
+        jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()).validate(
+            json.loads(choice.message.tool_calls[0].function.arguments))
+
+
 def test_a_named_tool_is_called(client):
     calls = ask(client, tool_choice={"type": "function", "function": {"name": "add_numbers"}}).choices[0].message.tool_calls
     assert [call.function.name for call in calls] == ["add_numbers"]

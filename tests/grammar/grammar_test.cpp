@@ -146,6 +146,36 @@ TEST(Grammar, StructuralTagsBeginInTheMiddle) {
   EXPECT_FALSE(matches(Kind::kStructuralTag, tag, "so <call>x</call>"));
 }
 
+TEST(Grammar, RulesMayBeSchemas) {
+  const auto at = [](const std::string& schema, const std::string& text) {
+    Matcher m(compiler().compile({.kind = Kind::kGbnf,
+                                  .text = "root ::= \"<a>\" a \"</a>\" b?\na ::= [{]\nb ::= \"x\"",
+                                  .schemas = {{"a", schema}, {"b", R"({"const":"b"})"}}}));
+    return m.accept_text(text) && m.whole();
+  };
+  const std::string range =
+      R"({"type":"object","properties":{"n":{"type":"integer","minimum":5,"maximum":7}},"required":["n"]})";
+  EXPECT_TRUE(at(range, R"(<a>{"n": 6}</a>)"));
+  EXPECT_TRUE(at(range, R"(<a>{"n": 6}</a>"b")"));
+  EXPECT_FALSE(at(range, R"(<a>{"n": 8}</a>)"));
+  EXPECT_FALSE(at(range, R"(<a>{"n":  6}</a>)")) << "one blank, or a model may never come to an end";
+  EXPECT_FALSE(at(R"({"const":"a"})", R"(<a>{"n": 6}</a>)")) << "the text is the same, and not the schema";
+  Matcher bounded(compiler().compile({.kind = Kind::kGbnf,
+                                      .text = "root ::= a\na ::= [{]",
+                                      .schemas = {{"a", R"({"type":"string","maxLength":5})"}}}));
+  EXPECT_TRUE(bounded.accept_text("\"a"));
+  EXPECT_TRUE(allows(bounded, 'b'));
+  EXPECT_FALSE(allows(bounded, '\t'));
+  EXPECT_THROW(
+      compiler().compile({.kind = Kind::kGbnf, .text = "root ::= \"a\"", .schemas = {{"b", R"({"const":1})"}}}),
+      GrammarError);
+  const std::string half = R"({"const":")" + std::string(kMaxSourceBytes / 2, 'x') + "\"}";
+  EXPECT_THROW(
+      compiler().compile(
+          {.kind = Kind::kGbnf, .text = "root ::= a\na ::= b\nb ::= [{]", .schemas = {{"a", half}, {"b", half}}}),
+      GrammarError);
+}
+
 TEST(Grammar, StringsOfBoundedLengthHoldNoControlCharacters) {
   // XGrammar lets a tab through here, which JSON doesn't.
   const std::string schema = R"({"type": "string", "maxLength": 5})";

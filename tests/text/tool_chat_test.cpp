@@ -54,7 +54,8 @@ const grammar::Compiler& bytes_compiler() {
 
 /// A text that the grammar allows, behind what has begun; empty: it came to no end.
 std::string walk(const ToolPrompt& prompt, std::mt19937_64& random) {
-  grammar::Matcher matcher(bytes_compiler().compile({.kind = grammar::Kind::kGbnf, .text = prompt.grammar}));
+  grammar::Matcher matcher(
+      bytes_compiler().compile({.kind = grammar::Kind::kGbnf, .text = prompt.grammar, .schemas = prompt.schemas}));
   EXPECT_TRUE(prompt.begun.empty() || matcher.accept_text(prompt.begun)) << prompt.begun;
   std::string text;
   while (text.size() < 4000) {
@@ -192,6 +193,40 @@ TEST_P(OfTemplate, WhatTheGrammarAllowsIsRead) {
                                  << (pieces.calls.empty() ? "" : pieces.calls[0].name + pieces.calls[0].arguments);
   }
   EXPECT_EQ(ended, 10);
+}
+
+/// The library's grammar of schemas would let any text be a city here.
+TEST_P(OfTemplate, ASchemaThatCanBeHeldIsHeld) {
+  std::mt19937_64 random = test::seeded_random();
+  const std::string city =
+      R"({"type":"object","properties":{"city":{"type":"string","pattern":"^\\d{3}$"}},"required":["city"]})";
+  const std::string pair = R"({"type":"object","properties":{"p":{"type":"array","maxItems":1}}})";
+  const std::vector<ToolSpec> held = {{"get_weather", "Weather of a city", city, city}, {"pair", "A pair", pair, pair}};
+  const ToolPrompt prompt =
+      chat_.render(ToolChat{.messages = question(), .tools = held, .must_call = true, .parallel = false});
+  ASSERT_EQ(prompt.schemas.size(), 2U);
+  int cities = 0;
+  for (int i = 0; i < 2000 && cities < 3; ++i) {
+    const std::string text = walk(prompt, random);
+    const Read all = read(prompt.format, text, 5);
+    if (text.empty() || all.calls.empty() || all.calls[0].name != "get_weather") continue;
+    ++cities;
+    const json arguments = json::parse(all.calls[0].arguments, nullptr, false);
+    ASSERT_TRUE(arguments.is_object()) << text;
+    EXPECT_EQ(arguments["city"].get<std::string>().find_first_not_of("0123456789"), std::string::npos) << text;
+    EXPECT_EQ(arguments["city"].get<std::string>().size(), 3U) << text;
+  }
+  EXPECT_EQ(cities, 3);
+}
+
+/// Each argument has tags of its own: the library's grammar names them.
+TEST(HeldSchemas, AreTheLibrarysWhereArgumentsAreWrittenOneByOne) {
+  std::vector<ToolSpec> held = tools();
+  for (ToolSpec& tool : held) tool.held = tool.parameters;
+  const ChatTemplate chat(test::vocabulary(), source("Qwen3-Coder.jinja"));
+  const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .tools = held, .must_call = true});
+  EXPECT_TRUE(prompt.schemas.empty());
+  EXPECT_THAT(prompt.grammar, HasSubstr("days"));
 }
 
 TEST_P(OfTemplate, OtherTextIsContent) {

@@ -179,11 +179,12 @@ void Preparation::render_chat() {
   for (std::string& stop : chat.stops) asked_.sampling.stop.push_back(std::move(stop));
   if (asked_.grammar) return begin_behind(chat.thoughts, *asked_.grammar);
   if (chat.grammar.empty()) return;
-  asked_.grammar = grammar::Constraint{.source = {.kind = grammar::Kind::kGbnf, .text = std::move(chat.grammar)},
-                                       .after = std::move(chat.from),
-                                       .begun = std::move(chat.begun),
-                                       .field = "tools",
-                                       .optional = !asked_.tools.must_call};
+  asked_.grammar = grammar::Constraint{
+      .source = {.kind = grammar::Kind::kGbnf, .text = std::move(chat.grammar), .schemas = std::move(chat.schemas)},
+      .after = std::move(chat.from),
+      .begun = std::move(chat.begun),
+      .field = "tools",
+      .optional = !asked_.tools.must_call};
 }
 
 bool Preparation::step() {

@@ -55,6 +55,7 @@ TEST(AnthropicRequest, ReadsToolsAndTheirChoice) {
                    .tools.parallel);
   EXPECT_EQ(anthropic_request(tools + R"(, "tool_choice": {"type": "tool", "name": "a"})").tools.only, "a");
   EXPECT_EQ(anthropic_request(R"(, "thinking": {"type": "disabled"})").tools.thinks, false);
+  EXPECT_EQ(anthropic_request(R"(, "chat_template_kwargs": {"enable_thinking": false})").tools.thinks, false);
 }
 
 TEST(AnthropicRequest, AnAnswerThatHasBegunGoesOn) {

@@ -58,6 +58,7 @@ TEST(ResponsesRequest, ReadsToolsEffortAndForm) {
   EXPECT_TRUE(responses_request(tools + R"(, "tool_choice": "required")").tools.must_call);
   EXPECT_EQ(responses_request(tools + R"(, "tool_choice": {"type": "function", "name": "f"})").tools.only, "f");
   EXPECT_EQ(responses_request(R"("input": "x", "reasoning": {"effort": "none"})").tools.thinks, false);
+  EXPECT_EQ(responses_request(R"("input": "x", "chat_template_kwargs": {"a": [1]})").tools.variables.at("a"), "[1]");
   EXPECT_TRUE(
       responses_request(
           R"("input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}})")

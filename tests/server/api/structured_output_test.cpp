@@ -31,6 +31,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"{" MESSAGES R"(,"structured_outputs":{"choice":[""]}})", "structured_outputs.choice"},
         BadField{"{" MESSAGES R"(,"structured_outputs":{"regex":"a","json":{}}})", "structured_outputs.regex"},
         BadField{"{" MESSAGES R"(,"response_format":{"type":"json_object"},"grammar":"root ::= \"a\""})", "grammar"},
+        BadField{"{" MESSAGES R"(,"structured_outputs":{"jsn":{"type":"object"}}})", "structured_outputs.jsn",
+                 "unsupported_parameter"},
         BadField{"{" MESSAGES R"(,"structured_outputs":{"structural_tag":"x"}})", "structured_outputs.structural_tag",
                  "unsupported_parameter"}));
 

@@ -21,7 +21,9 @@ using sampling::Finish;
 TEST(ToolFields, AreRead) {
   const Tools tools = chat(TOOLS).tools;
   ASSERT_EQ(tools.specs.size(), 2U);
-  EXPECT_EQ(tools.specs[0], (text::ToolSpec{"add", "Adds", R"({"type":"object"})"}));
+  EXPECT_EQ(tools.specs[0].name, "add");
+  EXPECT_EQ(tools.specs[0].description, "Adds");
+  EXPECT_EQ(tools.specs[0].parameters, R"({"type":"object"})");
   EXPECT_EQ(tools.specs[1].parameters, R"({"type":"object","properties":{}})") << "it takes nothing";
   EXPECT_TRUE(tools.may_call && !tools.must_call && tools.parallel);
   EXPECT_FALSE(chat(TOOLS R"(,"parallel_tool_calls":false)").tools.parallel);
@@ -85,8 +87,25 @@ INSTANTIATE_TEST_SUITE_P(
                  "tools[0].function.parameters", "invalid_json_schema"}));
 
 TEST(ToolFields, SchemasThatNoGrammarEnforcesAreTakenWhereNoneHoldsThem) {
-  EXPECT_EQ(chat(R"(,"tools":[{"function":{"name":"f","parameters":{"not":{"type":"null"}}}}])").tools.specs.size(),
-            1U);
+  const Tools tools =
+      chat(R"(,"tools":[{"function":{"name":"f","parameters":{"not":{"type":"null"}}}},{"function":{"name":"g"}}])")
+          .tools;
+  ASSERT_EQ(tools.specs.size(), 2U);
+  EXPECT_EQ(tools.specs[0].held, "");
+  EXPECT_NE(tools.specs[1].held, "");
+}
+
+TEST(ToolFields, SchemasAreHeldAsFarAsTheyFitIntoAGrammar) {
+  const auto tool = [](const std::string& name) {
+    return R"({"function":{"name":")" + name + R"(","parameters":{"type":"object","properties":{"x":{"const":")" +
+           std::string(40000, 'x') + R"("}}}}})";
+  };
+  const std::string both = R"(,"tools":[)" + tool("f") + "," + tool("g") + "]";
+  const Tools tools = chat(both).tools;
+  EXPECT_NE(tools.specs[0].held, "");
+  EXPECT_EQ(tools.specs[1].held, "");
+  const Tools named = chat(both + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})").tools;
+  EXPECT_NE(named.specs[1].held, "") << "it is the only one in the grammar";
 }
 
 TEST(ToolFields, MessagesCallAndAnswer) {

@@ -179,6 +179,7 @@ Tools parse_tool_list(const JsonFields& f) {
   Tools tools;
   parse_flat_tools(f, "custom", "input_schema", [](const std::string& tool) { log_ignored(kPath, tool); }, tools);
   parse_anthropic_choice(f, tools);
+  parse_variables(f, tools);
   if (const Json* thinking = f.find("thinking"); thinking != nullptr && thinking->is_object())
     tools.thinks = JsonFields(thinking->get_object(), "thinking.").string("type").value_or("") != "disabled";
   return tools;

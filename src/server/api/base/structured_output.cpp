@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -104,6 +106,16 @@ constexpr Way kPlain[] = {{"json_schema", schema_of}, {"grammar", gbnf_of},     
                           {"guided_regex", regex_of}, {"guided_choice", choice_of}, {"guided_grammar", gbnf_of}};
 constexpr Way kNested[] = {{"json", schema_of}, {"regex", regex_of}, {"choice", choice_of}, {"grammar", gbnf_of}};
 
+/// Another name would go unseen, and the answer have no form.
+constexpr std::string_view kNestedNames[] = {"json",
+                                             "regex",
+                                             "choice",
+                                             "grammar",
+                                             "json_object",
+                                             "disable_any_whitespace",
+                                             "disable_additional_properties",
+                                             "disable_fallback"};
+
 class Collector {
  public:
   void add(grammar::Source source, std::string field) {
@@ -130,9 +142,10 @@ void structured_outputs(const JsonFields& f, Collector& found) {
   }
   if (inner.boolean("json_object").value_or(false))
     found.add(any_object(inner.path("json_object")), inner.path("json_object"));
-  for (const char* name : {"structural_tag", "whitespace_pattern"})
-    if (const Json* unbuilt = inner.find(name); unbuilt && !is_empty(*unbuilt))
-      throw RequestError::unsupported(inner.path(name));
+  for (const auto& [name, wanted] : *object) {
+    if (std::ranges::find(kNestedNames, std::string_view(name)) == std::end(kNestedNames) && !is_empty(wanted))
+      throw RequestError::unsupported(inner.path(std::string(name).c_str()));
+  }
   // Asked to be stricter than by default. Objects with properties are strict already.
   if (inner.boolean("disable_any_whitespace").value_or(false))
     throw RequestError::unsupported(inner.path("disable_any_whitespace"));

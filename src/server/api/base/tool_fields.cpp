@@ -34,8 +34,19 @@ const JsonObject& function_of(const Json& value, const std::string& path) {
 }
 
 /// What a grammar can't enforce is refused, by its keyword.
-void check_enforceable(const text::ToolSpec& tool, const std::string& field) {
-  schema_source(parse_body(tool.parameters), field);
+std::string held_schema(const text::ToolSpec& tool, const std::string& field) {
+  return schema_source(parse_body(tool.parameters), field).text;
+}
+
+/// A grammar holds calls to the schemas that can be enforced, as many as fit into one.
+void hold(text::ToolSpec& tool, const Tools& others) {
+  std::size_t bytes = tool.parameters.size();
+  for (const text::ToolSpec& other : others.specs) bytes += other.parameters.size();
+  if (bytes > grammar::kMaxSourceBytes) return;
+  try {
+    tool.held = held_schema(tool, "parameters");
+  } catch (const RequestError&) {  // only a call that is forced needs it
+  }
 }
 
 void parse_choice(const JsonFields& f, Tools& tools) {
@@ -54,7 +65,17 @@ void parse_choice(const JsonFields& f, Tools& tools) {
   }
 }
 
-/// Variables of the template; and the ways in which clients say how much a model should think.
+/// Refuses a second tool of one name, and too many.
+void add_tool(text::ToolSpec tool, const std::string& path, Tools& to) {
+  if (to.specs.size() == kMaxTools) throw RequestError::bad_field("tools", fmt::format("at most {} tools", kMaxTools));
+  if (std::ranges::find(to.specs, tool.name, &text::ToolSpec::name) != to.specs.end())
+    throw RequestError::bad_field(path + ".name", fmt::format("\"{}\" is there twice", tool.name));
+  hold(tool, to);
+  to.specs.push_back(std::move(tool));
+}
+
+}  // namespace
+
 void parse_variables(const JsonFields& f, Tools& tools) {
   if (const Json* variables = f.find("chat_template_kwargs")) {
     for (const auto& [name, value] : object_of(variables, "chat_template_kwargs"))
@@ -76,16 +97,6 @@ void parse_variables(const JsonFields& f, Tools& tools) {
   }
 }
 
-/// Refuses a second tool of one name, and too many.
-void add_tool(text::ToolSpec tool, const std::string& path, Tools& to) {
-  if (to.specs.size() == kMaxTools) throw RequestError::bad_field("tools", fmt::format("at most {} tools", kMaxTools));
-  if (std::ranges::find(to.specs, tool.name, &text::ToolSpec::name) != to.specs.end())
-    throw RequestError::bad_field(path + ".name", fmt::format("\"{}\" is there twice", tool.name));
-  to.specs.push_back(std::move(tool));
-}
-
-}  // namespace
-
 text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, const char* schema) {
   const JsonFields f(function, path + ".");
   text::ToolSpec tool{.name = f.string("name").value_or(""),
@@ -93,18 +104,19 @@ text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, c
                       .parameters = R"({"type":"object","properties":{}})"};
   check_name(tool.name, f.path("name"));
   if (const Json* parameters = f.find(schema)) tool.parameters = dump(object_of(parameters, f.path(schema)));
-  if (f.boolean("strict").value_or(false)) check_enforceable(tool, f.path(schema));
+  if (f.boolean("strict").value_or(false)) held_schema(tool, f.path(schema));
   return tool;
 }
 
-void check_choice(const Tools& tools, const std::string& field, const char* schema) {
+void check_choice(Tools& tools, const std::string& field, const char* schema) {
   if (!tools.must_call) return;
   if (tools.specs.empty()) throw RequestError::bad_field(field, "needs 'tools'");
   bool found = false;
   for (std::size_t i = 0; i < tools.specs.size(); ++i) {
     if (!tools.only.empty() && tools.only != tools.specs[i].name) continue;
     found = true;
-    check_enforceable(tools.specs[i], fmt::format("tools[{}].{}", i, schema));
+    if (text::ToolSpec& tool = tools.specs[i]; tool.held.empty())
+      tool.held = held_schema(tool, fmt::format("tools[{}].{}", i, schema));
   }
   if (!found) throw RequestError::bad_field(field, fmt::format("there is no tool \"{}\"", tools.only));
 }

@@ -17,6 +17,10 @@ namespace coppice::server {
 /// Schemas of tools that must be called, and of strict ones, are walked: for the worker. Throws RequestError.
 Tools parse_tools(const JsonFields& f);
 
+/// Variables of the template, and the ways in which clients say how much a model should think: `chat_template_kwargs`, `reasoning_format`
+/// and `reasoning_effort`.
+void parse_variables(const JsonFields& f, Tools& tools);
+
 /// {"name", "description", `schema`, "strict"}. `path`: of the object, for errors.
 text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, const char* schema = "parameters");
 
@@ -27,7 +31,7 @@ void parse_flat_tools(const JsonFields& f, std::string_view type, const char* sc
 
 /// Refuses a choice without a tool, and tools that must be called and whose schemas no grammar enforces. `field`: what names the
 /// tool; `schema`: a tool's field, for errors.
-void check_choice(const Tools& tools, const std::string& field, const char* schema);
+void check_choice(Tools& tools, const std::string& field, const char* schema);
 
 /// What becomes of a form of the answer beside tools. The form is the text's: where a tool must be called there is no text, and the form
 /// goes. Where one may be called the two are refused.

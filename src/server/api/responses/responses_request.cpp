@@ -142,6 +142,7 @@ Tools parse_tool_list(const JsonFields& f) {
   parse_flat_tools(f, "function", "parameters", [](const std::string& tool) { log_ignored(kPath, tool); }, tools);
   parse_responses_choice(f, tools);
   tools.parallel = f.boolean("parallel_tool_calls").value_or(true) && tools.only.empty();
+  parse_variables(f, tools);
   const Json* reasoning = f.find("reasoning");
   if (reasoning == nullptr) return tools;
   if (const auto effort = JsonFields(object_of(reasoning, "reasoning"), "reasoning.").string("effort")) {
