@@ -22,6 +22,8 @@ using boost::json::value;
 /// XGrammar has a regex for each of them. Its others (json-pointer, uri-template) let quotes through.
 constexpr std::array<std::string_view, 11> kFormats = {"email", "date",     "time", "date-time", "duration",     "ipv4",
                                                        "ipv6",  "hostname", "uuid", "uri",       "uri-reference"};
+constexpr std::string_view kIpv4 =  // XGrammar's lets leading zeros through
+    R"(((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9]))";
 constexpr std::int64_t kLargest = std::int64_t{1} << 53;  ///< bounds beyond it are not exact
 
 std::optional<double> bound_of(const object& flat, const char* name) {
@@ -71,7 +73,12 @@ value SchemaWalk::rewrite_string(const Object& flat, const Place& place) {
     if (regex != nullptr) throw SchemaError("format", place.pointer, "not together with 'pattern'");
     if (most >= 0 || least > (name == "uri-reference" ? 0 : 1))
       throw SchemaError("format", place.pointer, "not together with a length");
-    out["format"] = name;
+    if (name == "ipv4") {
+      pattern(std::string(kIpv4), "format", place);
+      out["pattern"] = kIpv4;
+    } else {
+      out["format"] = name;
+    }
     return out;
   }
   if (regex != nullptr) {
