@@ -131,7 +131,7 @@ States count_states(const xgrammar::Grammar& grammar) {
 /// to compile, if there are better ones.
 std::optional<xgrammar::Grammar> checked(const Source& source, const xgrammar::TokenizerInfo& info, int longest) {
   const Warnings warnings;
-  const xgrammar::Grammar grammar = converted(source, info);
+  xgrammar::Grammar grammar = converted(source, info);
   if (!warnings.first().empty()) throw GrammarError(warnings.first());
   auto better = source.kind == Kind::kStructuralTag ? std::nullopt : unfolded(grammar, longest);
   const States n = count_states(xgrammar::GrammarOptimizer::Apply(better.value_or(grammar)));

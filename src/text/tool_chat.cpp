@@ -121,7 +121,7 @@ std::string rule_of(std::size_t tool) {
 /// The library's own grammar of a schema leaves out most of what schemas say (llama.cpp 0.3.36: allOf, most patterns and formats, numbers'
 /// limits). So it gets a mark in place of each schema that can be held, and the mark becomes a rule. Not where the model writes each
 /// argument by itself: the library must know them, and finds no place for marks.
-common_chat_params params_of(const common_chat_templates* form, common_chat_templates_inputs inputs,
+common_chat_params params_of(const common_chat_templates* form, const common_chat_templates_inputs& inputs,
                              std::span<const ToolSpec> tools, std::map<std::string, std::string>& schemas) {
   common_chat_templates_inputs marked = inputs;
   for (std::size_t i = 0; i < tools.size(); ++i)
