@@ -104,13 +104,12 @@ class Bench {
 
   struct Result {
     Timing time;
-    std::size_t items = 0;
-    int slots = 0;
+    int items = 0, slots = 0;
   };
   Result time(const Options& options) const {
     test::CudaStep step(c_, Number::kBf16, options.cost);
     step.write_queries(q_);
-    const attention::cuda::TreeCounts unmerged = {static_cast<std::int32_t>(step.plan().items.size()), 0};
+    const attention::cuda::TreeCounts unmerged = {step.plan().n_items, 0};
     const DeviceBytes counts(std::vector<attention::cuda::TreeCounts>{unmerged});
     Graph graph([&](int pool, cudaStream_t stream) {
       attention::cuda::TreeAttention args = step.args();
@@ -124,14 +123,14 @@ class Bench {
         throw std::runtime_error(error);
       check_cuda(cudaGetLastError(), "launch");
     });
-    return {graph.time(options.replays), step.plan().items.size(), step.plan().n_slots};
+    return {graph.time(options.replays), step.plan().n_items, step.plan().n_slots};
   }
 
   void report(const Options& options, double bandwidth, std::FILE* json) const {
     const Result r = time(options);
     const double bytes = static_cast<double>(c_.unique_slots() * block_bytes_ / c_.block_size * 2);
     const double floor = bytes / bandwidth * 1e6;
-    std::printf("%-42s %7.1f us (least %.1f), floor %.1f, %4.0f GB/s, %zu items, %d slots\n", c_.name.c_str(),
+    std::printf("%-42s %7.1f us (least %.1f), floor %.1f, %4.0f GB/s, %d items, %d slots\n", c_.name.c_str(),
                 r.time.median, r.time.least, floor, bytes / r.time.median * 1e-3, r.items, r.slots);
     std::fflush(stdout);
     if (json != nullptr) {

@@ -98,9 +98,9 @@ void report(const test::AttentionCase& c, const Kind& kind, const test::CudaStep
             Worst& worst) {
   const bool is_bf16 = kind.number == Number::kBf16;
   const bool ok = same && error < kTolerance[is_bf16 ? 0 : 1];  // NaN is not ok
-  std::printf("%-6s %s%s%s %2d/%d x %3d, %4d rows, %4zu items, %5d slots: error %.2e%s  %s\n", ok ? "ok" : "FAILED",
+  std::printf("%-6s %s%s%s %2d/%d x %3d, %4d rows, %4d items, %5d slots: error %.2e%s  %s\n", ok ? "ok" : "FAILED",
               is_bf16 ? "bf16" : "f16 ", kind.bytes ? " int8" : "", kind.plain ? " plain" : "", c.heads.n_head,
-              c.heads.n_kv_head, c.heads.head_dim, c.n_rows(), step.plan().items.size(), step.plan().n_slots, error,
+              c.heads.n_kv_head, c.heads.head_dim, c.n_rows(), step.plan().n_items, step.plan().n_slots, error,
               same ? "" : ", other bits the second time", c.name.c_str());
   std::fflush(stdout);
   double& largest = is_bf16 ? worst.bf16 : worst.f16;
@@ -230,8 +230,12 @@ int run(bool small) {
       check(c, kind, cost, random(), worst, sinks);
   }
   if (!small) {
-    for (const test::AttentionCase& c : test::named_cases(attention::cuda::kBlockSize))
+    for (const test::AttentionCase& c : test::named_cases(attention::cuda::kBlockSize)) {
+      TreeCost whole = cost_of(c);  // runs of thousands of tokens in one item
+      whole.chunk_blocks = 1 << 10;
       for (const Kind& kind : {Kind{}, Kind{.plain = true}, Kind{.bytes = true}}) check(c, kind, cost_of(c), 1, worst);
+      for (const Kind& kind : {Kind{}, Kind{.bytes = true}}) check(c, kind, whole, 1, worst);
+    }
   }
   if (!small) {
     for (const Kind& kind : {Kind{}, Kind{.plain = true}, Kind{.bytes = true}}) replay(random, kind, workers, worst);

@@ -150,8 +150,7 @@ void CudaStep::put(const AttentionCase& c) {
   attention::SharePlanner sharing(c.group);
   plan_ = planner_->plan(sharing.plan(rows));
   if (plan_ == nullptr) throw std::runtime_error("the plan does not fit");
-  const attention::cuda::TreeCounts counts = {static_cast<std::int32_t>(plan_->items.size()),
-                                              static_cast<std::int32_t>(plan_->merge_rows.size())};
+  const attention::cuda::TreeCounts counts = {plan_->n_items, static_cast<std::int32_t>(plan_->merge_rows.size())};
   counts_.write(&counts, sizeof counts);
   items_.write(plan_->items.data(), plan_->items.size() * sizeof(attention::cuda::Item));
   rows_.write(plan_->rows.data(), plan_->rows.size() * sizeof(attention::cuda::ItemRow));

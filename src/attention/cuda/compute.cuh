@@ -36,7 +36,7 @@ struct Computer {
   int n_queries = 0;
   bool narrow = false, active = false;  ///< active: this warp has queries
   int half = 0;                         ///< of the queries' memory, for this warpgroup
-  int seen = 0;                         ///< Item::seen of the block with this lane's number
+  int seen = 0;                         ///< Item::seen with this lane's number
   int query[2] = {};
   ItemRow row[2] = {};
   float max[2], sum[2];
@@ -112,14 +112,20 @@ struct Computer {
       for (int step = 0; step < kSteps; ++step) load_matrices(q[step], query_at(step));
       release_queries();
     }
-    seen = lane < head.n_blocks ? a.items[head.item].seen[lane] : 0;
+    seen = a.items[head.item].seen[lane];
   }
 
-  /// Whether a stage has slots that nobody sees.
+  /// Whether a stage has slots that nobody sees. A long run has them at its end only.
   __device__ bool is_ragged(int n) const {
     constexpr std::uint32_t kMask = (1U << Shape::kBlocks) - 1;
-    const int first_block = n * Shape::kBlocks;
-    return (head.ragged >> first_block & kMask) != 0 || first_block + Shape::kBlocks > head.n_blocks;
+    const int first_block = n * Shape::kBlocks, in_tail = first_block - tail_of(head.n_blocks);
+    return first_block + Shape::kBlocks > head.n_blocks || (in_tail >= 0 && (head.ragged >> in_tail & kMask) != 0);
+  }
+  /// Of a block's slots.
+  __device__ int seen_of(int block) const {
+    const int in_tail = block - tail_of(head.n_blocks);
+    if (in_tail < 0) return kBlockSize;
+    return block < head.n_blocks ? __shfl_sync(~0U, seen, in_tail) : 0;
   }
 
   /// Slots behind the last that anyone sees may hold anything, NaN too, and weights of 0 would not hide that.
@@ -129,8 +135,7 @@ struct Computer {
     const int threads = narrow ? kGroupThreads : 2 * kGroupThreads;
     const int thread = (narrow ? 0 : group * kGroupThreads) + warp * 32 + lane;
     for (int b = 0; b < Shape::kBlocks; ++b) {
-      const int block = first_block + b;
-      const int of_block = block < head.n_blocks ? __shfl_sync(~0U, seen, block) : 0;
+      const int of_block = seen_of(first_block + b);
       clear_slots<T, D>(values, b * kBlockSize + of_block, kBlockSize - of_block, thread, threads);
     }
     fence_stores();
@@ -355,14 +360,14 @@ struct Computer {
       slim.row[i] = {-1, 0, 0, -1};
       if (lane % 4 * 2 + i < n_queries) slim.row[i] = a.rows[head.first_row + row_of(lane % 4 * 2 + i)];
     }
-    seen = lane < head.n_blocks ? a.items[head.item].seen[lane] : 0;
+    seen = a.items[head.item].seen[lane];
     for (int n = 0; n < n_stages; ++n) {
       if (n % 2 != group) {
         skip_stage(n);
         continue;
       }
       wait_for_stage(n);
-      if (is_ragged(n)) slim.clear_unseen(shared.values_of(stage_of(n)), __shfl_sync(~0U, seen, 2 * n + warp / 2));
+      if (is_ragged(n)) slim.clear_unseen(shared.values_of(stage_of(n)), seen_of(2 * n + warp / 2));
       slim.compute(shared.keys(stage_of(n)), shared.values(stage_of(n)), n * Shape::kTokens);
       release_stage(n, true);
     }

@@ -18,7 +18,7 @@ struct Fetcher {
 
   __device__ int claim() const { return lane == 0 ? static_cast<int>(atomicAdd(a.scratch.control + kClaimed, 1U)) : 0; }
 
-  /// Blocks [first, +n) of the item, whose ids the lanes hold.
+  /// n blocks, whose ids the lanes hold from `first` on.
   __device__ void fetch_stage(int block, int first, int n, int kv_head) {
     shared.empty(ring.stage).wait(ring.parity ^ 1);
     const Barrier full = shared.full(ring.stage);
@@ -38,7 +38,7 @@ struct Fetcher {
     ring.next();
   }
 
-  /// What the lanes hold of an item: its head, block ids, and the rows of queries lane, lane + 32, ...
+  /// What the lanes hold of an item: its head, first block ids, and the rows of queries lane, lane + 32, ...
   struct Ahead {
     int unit = 0, word = 0, block = 0;
     int row[kItemQueries / 32] = {};
@@ -102,6 +102,8 @@ struct Fetcher {
           static_cast<std::uint32_t>(word(5))};
       const int n_stages = (head.n_blocks + Shape::kBlocks - 1) / Shape::kBlocks, when = max(0, n_stages - 4);
       if (!is_first) fetch_queries(head, ahead);
+      const Item* more = a.items + word(6);
+      int block = ahead.block, next_block = 0;
       Ahead later;
       int claimed = 0;
       const auto prepare = [&](int step) {
@@ -114,8 +116,12 @@ struct Fetcher {
       };
       for (int n = 0; n < n_stages; ++n) {
         prepare(n - when);
-        const int first = n * Shape::kBlocks;
-        fetch_stage(ahead.block, first, min(Shape::kBlocks, head.n_blocks - first), head.kv_head);
+        const int first = n * Shape::kBlocks, in_list = first % kItemBlocks;
+        if (in_list == 0) {
+          if (n > 0) block = next_block;
+          if (first + kItemBlocks < head.n_blocks) next_block = more[first / kItemBlocks].blocks[lane];
+        }
+        fetch_stage(block, in_list, min(Shape::kBlocks, head.n_blocks - first), head.kv_head);
         if (is_first && n == 0) fetch_queries(head, ahead);
       }
       for (int step = n_stages - when; step < 3; ++step) prepare(step);

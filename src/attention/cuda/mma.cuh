@@ -63,6 +63,14 @@ struct MmaComputer {
     return memory + (n / Shape::kRound % 2 * Shape::kRound + n % Shape::kRound) * Shape::kBlockBytes;
   }
   __device__ unsigned char* queries() const { return memory + Shape::kRingBytes; }
+  __device__ kv::BlockId block_id(int n) const {
+    const Item* list = n < kItemBlocks ? item : a.items + item->more + n / kItemBlocks - 1;
+    return list->blocks[n % kItemBlocks];
+  }
+  __device__ int seen_of(int n) const {
+    const int tail = tail_of(item->n_blocks);
+    return n < tail ? kBlockSize : item->seen[n - tail];
+  }
   __device__ int query(int r) const { return tile * 16 + lane / 4 + 8 * r; }
 
   /// By all threads: round `round` of blocks.
@@ -72,7 +80,7 @@ struct MmaComputer {
     const int first = round * Shape::kRound, n = min(Shape::kRound, item->n_blocks - first);
     for (int i = static_cast<int>(threadIdx.x); i < 2 * n * kPieces; i += kMmaThreads) {
       const int b = i / (2 * kPieces), is_value = i / kPieces % 2, piece = i % kPieces;
-      const std::byte* from = (is_value != 0 ? a.values : a.keys) + item->blocks[first + b] * a.block_bytes +
+      const std::byte* from = (is_value != 0 ? a.values : a.keys) + block_id(first + b) * a.block_bytes +
                               static_cast<std::int64_t>(kv_head) * kHead + piece * 16;
       int to = piece * 16;
       if (kBytes)
@@ -120,9 +128,10 @@ struct MmaComputer {
   __device__ void clear_unseen(int round) const {
     if constexpr (kBytes) return;
     const int first = round * Shape::kRound, n = min(Shape::kRound, item->n_blocks - first);
-    if ((item->ragged >> first & ((1U << Shape::kRound) - 1)) == 0) return;
+    const int in_tail = first - tail_of(item->n_blocks);  // below 0: of a long run, and not its end
+    if (in_tail < 0 || (item->ragged >> in_tail & ((1U << Shape::kRound) - 1)) == 0) return;
     for (int b = first; b < first + n; ++b) {
-      const int seen = item->seen[b];
+      const int seen = seen_of(b);
       for (int i = static_cast<int>(threadIdx.x); i < (kBlockSize - seen) * D; i += kMmaThreads) {
         *reinterpret_cast<std::uint16_t*>(block_at(b) + Shape::kHalfBytes +
                                           offset_in_head(D, kBlockSize, seen + i / D, i % D)) = 0;
@@ -337,7 +346,7 @@ struct MmaComputer {
       clear_unseen(round);
       const int end = min(item->n_blocks, (round + 1) * Shape::kRound);
       for (int b = round * Shape::kRound; b < end; ++b) {
-        if (b % share == part && tile * 16 < n_queries) compute(block_at(b), b * kBlockSize, item->seen[b]);
+        if (b % share == part && tile * 16 < n_queries) compute(block_at(b), b * kBlockSize, seen_of(b));
       }
       __syncthreads();
     }

@@ -83,6 +83,11 @@ struct ItemHead {
   std::uint32_t ragged;
 };
 
+/// The block from which on Item::ragged and Item::seen speak.
+__device__ inline int tail_of(int n_blocks) {
+  return n_blocks > kItemBlocks ? n_blocks - kItemBlocks : 0;
+}
+
 /// Addresses in shared memory, in its order.
 template <class T, int D>
 struct Shared {

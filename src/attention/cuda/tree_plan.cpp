@@ -10,7 +10,7 @@ namespace coppice::attention::cuda {
 namespace {
 
 /// Chunks that are tried, in blocks, the longest first. Multiples of the two blocks that the kernel computes at a time.
-constexpr std::array kChunks = {32, 28, 24, 22, 20, 16, 14, 12, 10, 8, 6, 4, 2};
+constexpr std::array kChunks = {1024, 512, 384, 256, 192, 128, 96, 64, 48, 32, 28, 24, 22, 20, 16, 14, 12, 10, 8, 6, 4, 2};
 /// The longest runs that are bundled, in blocks; tried likewise.
 constexpr std::array kBundled = {2, 8};
 /// Runs up to this long are bundled with many others.
@@ -52,8 +52,7 @@ const TreePlan* TreePlanner::plan(const SharePlan& plan) {
       const int tried_chunk = cost_.chunk_blocks > 0 ? cost_.chunk_blocks : chunk_blocks;
       const int tried_bundled = cost_.bundled_blocks >= 0 ? cost_.bundled_blocks : bundled_blocks;
       cut(tried_chunk, tried_bundled);
-      if (std::ssize(groups_) > plan_.limits.items || n_item_rows_ > plan_.limits.item_rows)
-        break;                                   // shorter ones are more
+      if (n_lists_ > plan_.limits.items || n_item_rows_ > plan_.limits.item_rows) break;  // shorter ones are more
       if (groups_.size() == n_before) continue;  // most likely the same
       n_before = groups_.size();
       const double cost = estimate();
@@ -95,13 +94,13 @@ void TreePlanner::find_bands(const SharePlan& plan) {
 void TreePlanner::cut(int chunk_blocks, int bundled_blocks) {
   pieces_.clear();
   groups_.clear();
-  n_item_rows_ = 0;
+  n_lists_ = n_item_rows_ = 0;
   for (const Piece& band : bands_) {
     n_item_rows_ += std::int64_t{band.n_rows} * ceil_div(band.n_blocks, chunk_blocks);
     const int n_queries = band.n_rows * cost_.heads_per_kv;
     const int most = band.n_blocks <= kShortBlocks ? kItemQueries / 4 : kSlimQueries;
     if (band.n_blocks <= std::min(bundled_blocks, chunk_blocks) && n_queries <= most) {
-      open_bundle(band, chunk_blocks);
+      open_bundle(band, std::min(chunk_blocks, kItemBlocks));
       continue;
     }
     const int n = ceil_div(band.n_blocks, chunk_blocks);
@@ -113,6 +112,7 @@ void TreePlanner::cut(int chunk_blocks, int bundled_blocks) {
       piece.first_block += from;
       piece.offset += from * kBlockSize;
       piece.n_blocks = to - from;
+      n_lists_ += ceil_div(piece.n_blocks, kItemBlocks);
       groups_.push_back({static_cast<std::int32_t>(pieces_.size()), 1, piece.n_blocks, n_queries});
       pieces_.push_back(piece);
     }
@@ -136,6 +136,7 @@ void TreePlanner::open_bundle(const Piece& band, int chunk_blocks) {
 
 void TreePlanner::close_bundle() {
   if (bundle_.empty()) return;
+  ++n_lists_;
   groups_.push_back({static_cast<std::int32_t>(pieces_.size()), static_cast<std::int32_t>(bundle_.size()),
                      bundle_blocks_, bundle_rows_ * cost_.heads_per_kv});
   pieces_.insert(pieces_.end(), bundle_.begin(), bundle_.end());
@@ -168,16 +169,19 @@ double TreePlanner::estimate() {
 bool TreePlanner::write(const SharePlan& plan) {
   plan_.items.clear();
   plan_.rows.clear();
+  more_.clear();
   for (const Group& group : groups_) {
     if (!write_item(plan, group)) return false;
   }
+  plan_.n_items = static_cast<std::int32_t>(plan_.items.size());
+  for (Item& item : plan_.items) item.more += plan_.n_items;
+  plan_.items.insert(plan_.items.end(), more_.begin(), more_.end());
   return number_slots(plan);
 }
 
 /// False if the arrays are full.
 bool TreePlanner::write_item(const SharePlan& plan, const Group& group) {
-  if (std::ssize(plan_.items) == plan_.limits.items) return false;
-  Item item{.first_row = static_cast<std::int32_t>(plan_.rows.size())};
+  Item item{.first_row = static_cast<std::int32_t>(plan_.rows.size()), .more = static_cast<std::int32_t>(more_.size())};
   std::int32_t full_lo = 0, full_hi = std::numeric_limits<std::int32_t>::max();
   for (int p = group.first; p < group.first + group.n; ++p) {
     const Piece& piece = pieces_[static_cast<std::size_t>(p)];
@@ -193,19 +197,22 @@ bool TreePlanner::write_item(const SharePlan& plan, const Group& group) {
       seen = std::max(seen, hi);
       ++item.n_rows;
     }
-    for (int b = 0; b < piece.n_blocks; ++b) {
-      item.blocks[item.n_blocks] = plan.blocks[static_cast<std::size_t>(piece.first_block + b)];
-      const int of_block = std::clamp(seen - b * kBlockSize, 0, kBlockSize);
-      item.seen[item.n_blocks] = static_cast<std::uint8_t>(of_block);
-      if (of_block < kBlockSize) item.ragged |= 1U << item.n_blocks;
-      ++item.n_blocks;
+    const int n_blocks = ceil_div(seen, kBlockSize), tail = std::max(0, item.n_blocks + n_blocks - kItemBlocks);
+    for (int b = 0; b < n_blocks; ++b, ++item.n_blocks) {
+      const int at = item.n_blocks % kItemBlocks;
+      if (at == 0 && item.n_blocks > 0) more_.emplace_back();
+      (item.n_blocks < kItemBlocks ? item : more_.back()).blocks[at] = plan.blocks[static_cast<std::size_t>(piece.first_block + b)];
+      if (item.n_blocks < tail) continue;
+      const int of_block = std::min(seen - b * kBlockSize, kBlockSize);
+      item.seen[item.n_blocks - tail] = static_cast<std::uint8_t>(of_block);
+      if (of_block < kBlockSize) item.ragged |= 1U << (item.n_blocks - tail);
     }
   }
   if (item.n_rows == 0) return true;  // between the windows of the band's first and last rows
   item.full_lo = full_lo;
   item.full_hi = std::max(full_lo, full_hi);
   plan_.items.push_back(item);
-  return true;
+  return std::ssize(plan_.items) + std::ssize(more_) <= plan_.limits.items;
 }
 
 /// Rows in several items get a slot in each. False if there are more than the limits allow.

@@ -1,4 +1,4 @@
-// TreePlan: a SharePlan cut into work items for a GPU. An item is up to 32 blocks times up to 128 queries (rows x
+// TreePlan: a SharePlan cut into work items for a GPU. An item is some blocks times up to 128 queries (rows x
 // query heads of one key head); the kernel computes each item once for every key head. A row that lies in one item only
 // gets its output from there; a row that lies in several has one partial state ("slot") for each, merged afterwards.
 //
@@ -11,7 +11,8 @@
 // Invariants
 //  1. Each (row, visible token) pair lies in exactly one item, inside that item's interval of the row.
 //  2. Every row of an item sees at least one token of it.
-//  3. An item has 1 .. 32 blocks and 1 .. 128 queries. A row may be listed twice, for two bundled runs.
+//  3. An item has 1 .. 128 queries, and blocks of one run, or up to 32 of several: only the last of a run's may have slots that nobody
+//     sees. A row may be listed twice, for two bundled runs.
 //  4. Slots [MergeRow::first_slot, +n_slots) belong to one row, in the order of its items, and each slot to one (item, row).
 //  5. Equal inputs give equal plans: the kernel adds in the plan's order, so the same batch gives the same bits.
 #pragma once
@@ -24,7 +25,7 @@
 
 namespace coppice::attention::cuda {
 
-inline constexpr int kItemBlocks = 32;    ///< at most, in an item
+inline constexpr int kItemBlocks = 32;    ///< that an Item lists
 inline constexpr int kItemQueries = 128;  ///< at most: two warpgroups of 64
 inline constexpr int kSlimQueries = 8;    ///< up to so many have a way of computing of their own
 inline constexpr int kBlockSize = 32;     ///< slots; the only size that the kernel knows
@@ -37,15 +38,17 @@ struct ItemRow {
   std::int32_t slot = -1;
 };
 
-/// Rows [first_row, +n_rows) of TreePlan::rows. All of them see tokens [full_lo, full_hi), so nothing is masked there.
+/// Rows [first_row, +n_rows) of TreePlan::rows. All of them see tokens [full_lo, full_hi), so nothing is masked there. The first blocks are
+/// listed here, the others by the Items `more`, `more` + 1 ..., 32 each, of which nothing else counts.
 struct Item {
   std::int32_t first_row = 0, n_rows = 0;
   std::int32_t n_blocks = 0;
   std::int32_t full_lo = 0, full_hi = 0;
-  std::uint32_t ragged = 0;  ///< bit b: block b has slots behind the last that anyone sees, which may hold anything
-  std::int32_t unused[2] = {};
+  std::uint32_t ragged = 0;  ///< of the last 32 blocks, bit b: block b of these has slots that nobody sees, which may hold anything
+  std::int32_t more = 0;
+  std::int32_t unused = 0;
   kv::BlockId blocks[kItemBlocks] = {};
-  std::uint8_t seen[kItemBlocks] = {};  ///< of each block: slots up to the last that some row sees
+  std::uint8_t seen[kItemBlocks] = {};  ///< of each of the last 32 blocks: slots up to the last that some row sees
 };
 static_assert(sizeof(Item) == 192);
 
@@ -80,13 +83,14 @@ struct TreeCost {
   OfItem narrow = {1.2, 0.95};  ///< up to half of kItemQueries
   OfItem wide = {2.7, 1.27};
   double slot = 0.009;      ///< writing and merging the partial states of a row, all heads
-  int chunk_blocks = 0;     ///< the longest chunk, even and at most kItemBlocks; 0: what costs least
+  int chunk_blocks = 0;     ///< the longest chunk, even; 0: what costs least
   int bundled_blocks = -1;  ///< runs up to this long may share an item; 0: none; -1: what costs least
 };
 
 struct TreePlan {
   TreeLimits limits;
-  std::vector<Item> items;  ///< in the order in which workers take them
+  std::int32_t n_items = 0;
+  std::vector<Item> items;  ///< n_items, in the order in which workers take them; behind them those that list more blocks of these
   std::vector<ItemRow> rows;
   std::vector<MergeRow> merge_rows;
   std::int32_t n_slots = 0;
@@ -134,7 +138,8 @@ class TreePlanner {
   std::vector<Group> groups_;
   std::vector<Piece> bundle_;
   std::int32_t bundle_blocks_ = 0, bundle_rows_ = 0;
-  std::int64_t n_item_rows_ = 0;            ///< of the cut that is being looked at
+  std::vector<Item> more_;
+  std::int64_t n_lists_ = 0, n_item_rows_ = 0;  ///< TreePlan::items and rows of the cut that is being looked at
   std::vector<double> loads_;               ///< [groups of workers]
   std::vector<std::int32_t> slots_of_row_;  ///< [rows], then where the next one goes
 };

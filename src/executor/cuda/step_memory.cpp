@@ -109,8 +109,7 @@ void StepMemory::upload(const Batch& batch, const StepPlan& plan, std::span<cons
   for (std::size_t g = 0; g < places_.size(); ++g) {
     const StepPlan::Group& group = plan.group(g);
     const attention::cuda::TreePlan& tree = *group.tree;
-    const TreeCounts counts = {static_cast<std::int32_t>(tree.items.size()),
-                               static_cast<std::int32_t>(tree.merge_rows.size())};
+    const TreeCounts counts = {tree.n_items, static_cast<std::int32_t>(tree.merge_rows.size())};
     stage(places_[g].slots, group.slots.data(), group.slots.size_bytes());
     stage(places_[g].counts, &counts, sizeof counts);
     const auto large = [&](const Place& place, const auto& values) {
