@@ -67,6 +67,10 @@ std::vector<test::AttentionCase> cases() {
   all.push_back(decodes("8,192 shared + 1, B = 64", 8192, 1, 64));
   all.push_back(decodes("one decode at 8,192", 0, 8192, 1));
   all.push_back(step("prefill 2,048 at depth 0", {{.length = 2048, .n_rows = 2048}}));
+  all.push_back(step("prefill 2,048 at depth 6,144", {{.length = 8192, .n_rows = 2048}}));
+  std::vector<test::Path> burst = {{.length = 8192, .reads = false}};
+  for (int i = 0; i < 64; ++i) burst.push_back({.parent = 0, .shared = 8192, .length = 8192 + 20, .n_rows = 20});
+  all.push_back(step("8,192 shared + 20 new each, B = 64", burst));
   std::vector<test::Path> mixed = {{.length = 2048 + 512, .n_rows = 512}};
   for (int i = 0; i < 32; ++i) mixed.push_back({.parent = 0, .shared = 2048, .length = 2048 + 256});
   all.push_back(step("prefill 512 at 2,048 + 32 decodes on it", mixed));
@@ -143,7 +147,7 @@ class Bench {
   void sweep(Options options) const {
     for (const int bundled : {2, 8}) {
       std::printf("  runs up to %d blocks bundled; us by chunk:", bundled);
-      for (const int chunk : {4, 6, 8, 10, 12, 14, 16, 20, 22, 24, 28, 32}) {
+      for (const int chunk : {4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64}) {
         Options other = options;
         other.cost.bundled_blocks = bundled;
         other.cost.chunk_blocks = chunk;
@@ -190,6 +194,7 @@ void run(Options options) {
   cudaDeviceProp device{};
   check_cuda(cudaGetDeviceProperties(&device, 0), "device");
   options.cost.n_workers = device.multiProcessorCount;
+  if (options.plain || options.bytes) options.cost.use_plain_kernel();
   const double bandwidth = bench::copy_bandwidth();
   std::printf("%s, %d multiprocessors, copies at %.2f TB/s; an empty launch %.1f us\n", device.name,
               device.multiProcessorCount, bandwidth * 1e-12, empty_launch(options));

@@ -57,6 +57,11 @@ __device__ inline void sync_named(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+/// For the others of `threads` threads, which wait.
+__device__ inline void arrive_named(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 /// Copies bytes (a multiple of 16) from device to shared memory; `done` counts them.
 __device__ inline void bulk_copy(std::uint32_t to, const void* from, int bytes, Barrier done) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

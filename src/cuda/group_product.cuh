@@ -19,12 +19,22 @@ __device__ inline void wait_for_products() {
 }
 
 /// Describes a matrix in shared memory whose rows are kRowBytes = 32, 64 or 128 bytes and swizzled so; eight rows make a group.
-/// kPanelBytes: from one panel to the next, where a product spans several.
-template <int kRowBytes, int kPanelBytes = 16>
+/// kPanelBytes: from one panel to the next, where a product spans several. kGroupBytes: from one group to the next.
+template <int kRowBytes, int kPanelBytes = 16, int kGroupBytes = 8 * kRowBytes>
 __device__ inline std::uint64_t describe(std::uint32_t at) {
   constexpr std::uint64_t kSwizzle = kRowBytes == 128 ? 1 : kRowBytes == 64 ? 2 : 3;
-  constexpr std::uint64_t kGroup = 8 * kRowBytes / 16, kPanel = kPanelBytes / 16;
+  constexpr std::uint64_t kGroup = kGroupBytes / 16, kPanel = kPanelBytes / 16;
   return kSwizzle << 62 | kGroup << 32 | kPanel << 16 | ((at & 0x3FFFF) >> 4);
+}
+
+/// The same for a matrix that begins so many bytes behind a described one.
+__device__ inline std::uint64_t behind(std::uint64_t described, std::uint32_t bytes) {
+  const std::uint32_t low = static_cast<std::uint32_t>(described) + (bytes >> 4);  // no carry: shared memory is smaller
+  return (described & 0xFFFFFFFF00000000) | low;
+}
+/// The same in all lanes, and known to be so by the compiler: descriptions then cost a warp's instructions, not its lanes'.
+__device__ inline std::uint32_t uniform(std::uint32_t x) {
+  return __shfl_sync(~0U, x, 0);
 }
 
 // One product of a warpgroup, D (+)= A * B: A 64 x 16 in registers, B 16 x n in shared memory, D 64 x n in n / 2 registers.
@@ -103,6 +113,52 @@ __device__ __forceinline__ void multiply(float (&d)[kRegisters], const std::uint
     }
   }
 }
+
+// The same with A in shared memory, too.
+#define COPPICE_WGMMA_SHARED(n, type, list, a_at, b_at, scale, ...)                                                   \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " scale ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type \
+               "." type " {" list "}, " a_at ", " b_at ", p, 1, 1, 0, 0;\n}\n"                                        \
+               : __VA_ARGS__                                                                                          \
+               : "l"(a), "l"(b), "r"(add))
+#define COPPICE_WGMMA_SHARED32(type) \
+  COPPICE_WGMMA_SHARED(32, type, COPPICE_L16, "%16", "%17", "%18", COPPICE_R8(d, 0), COPPICE_R8(d, 8))
+#define COPPICE_WGMMA_SHARED64(type)                                                                   \
+  COPPICE_WGMMA_SHARED(64, type, COPPICE_L32, "%32", "%33", "%34", COPPICE_R8(d, 0), COPPICE_R8(d, 8), \
+                       COPPICE_R8(d, 16), COPPICE_R8(d, 24))
+#define COPPICE_WGMMA_SHARED128(type)                                                                                 \
+  COPPICE_WGMMA_SHARED(128, type, COPPICE_L64, "%64", "%65", "%66", COPPICE_R8(d, 0), COPPICE_R8(d, 8),               \
+                       COPPICE_R8(d, 16), COPPICE_R8(d, 24), COPPICE_R8(d, 32), COPPICE_R8(d, 40), COPPICE_R8(d, 48), \
+                       COPPICE_R8(d, 56))
+
+/// A: described like keys.
+template <class T, int kRegisters>
+__device__ __forceinline__ void multiply(float (&d)[kRegisters], std::uint64_t a, std::uint64_t b, int add) {
+  constexpr bool kBf16 = __is_same(T, __nv_bfloat16);
+  static_assert(kRegisters == 16 || kRegisters == 32 || kRegisters == 64);
+  if constexpr (kRegisters == 16) {
+    if constexpr (kBf16) {
+      COPPICE_WGMMA_SHARED32("bf16");
+    } else {
+      COPPICE_WGMMA_SHARED32("f16");
+    }
+  } else if constexpr (kRegisters == 32) {
+    if constexpr (kBf16) {
+      COPPICE_WGMMA_SHARED64("bf16");
+    } else {
+      COPPICE_WGMMA_SHARED64("f16");
+    }
+  } else {
+    if constexpr (kBf16) {
+      COPPICE_WGMMA_SHARED128("bf16");
+    } else {
+      COPPICE_WGMMA_SHARED128("f16");
+    }
+  }
+}
+#undef COPPICE_WGMMA_SHARED128
+#undef COPPICE_WGMMA_SHARED64
+#undef COPPICE_WGMMA_SHARED32
+#undef COPPICE_WGMMA_SHARED
 #undef COPPICE_WGMMA256
 #undef COPPICE_L128
 #undef COPPICE_WGMMA128

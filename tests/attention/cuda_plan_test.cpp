@@ -48,7 +48,8 @@ std::vector<Seen> planned(const TreePlan& plan, int n_rows) {
     for (int i = item.first_row; i < item.first_row + item.n_rows; ++i) {
       const ItemRow& r = plan.rows.at(static_cast<std::size_t>(i));
       for (std::int32_t t = r.lo; t < r.hi; ++t) {
-        ++seen.at(static_cast<std::size_t>(r.row))[kv::Slot{block_of(plan, item, t / kBlockSize)} * kBlockSize + t % kBlockSize];
+        ++seen.at(static_cast<std::size_t>(
+            r.row))[kv::Slot{block_of(plan, item, t / kBlockSize)} * kBlockSize + t % kBlockSize];
       }
     }
   }

@@ -222,12 +222,21 @@ int run(bool small) {
     std::normal_distribution<float> normal(1.0F, 2.0F);
     for (int h = 0; h < c.heads.n_head && i % 3 == 2; ++h) sinks.push_back(normal(random));
     if (!sinks.empty()) c.name += ", sinks";
-    if (random() % 3 == 0) cost.chunk_blocks = 2 << random() % 4;
+    if (random() % 3 == 0) cost.chunk_blocks = 4 << random() % 4;
     if (random() % 3 == 0) cost.bundled_blocks = static_cast<int>(random() % 12);
     if (random() % 2 == 0) cost.n_workers = 1 + static_cast<int>(random() % 12);  // many items for each
     const Number number = random() % 4 == 0 ? Number::kF16 : Number::kBf16;
     for (const Kind& kind : {Kind{number}, Kind{number, false, true}, Kind{number, true}})
       check(c, kind, cost, random(), worst, sinks);
+  }
+  for (const int dim : {128, 64, 80, 96, 256}) {  // many rows on a run that is one item for each of their bands
+    test::AttentionCase c =
+        test::make_case("prefill 300 at depth 1,500", std::vector<test::Path>{{.length = 1800, .n_rows = 300}},
+                        attention::cuda::kBlockSize, {}, 1);
+    c.heads = {.n_head = 8, .n_kv_head = 2, .head_dim = dim, .scale = 0.1F};
+    TreeCost whole = cost_of(c);
+    whole.chunk_blocks = 1 << 10;
+    if (!small) check(c, {}, whole, 1, worst);
   }
   if (!small) {
     for (const test::AttentionCase& c : test::named_cases(attention::cuda::kBlockSize)) {

@@ -6,6 +6,7 @@
 
 #include "attention/cuda/partial_state.cuh"
 #include "attention/cuda/slim.cuh"
+#include "attention/cuda/softmax.cuh"
 #include "attention/cuda/tile.cuh"
 #include "cuda/group_product.cuh"
 
@@ -15,11 +16,9 @@ template <class T, int D>
 struct Computer {
   using Shape = Tile<T, D>;
   static constexpr int kSteps = D / 16;                          ///< products of a score
-  static constexpr int kKeySteps = Shape::kTokens / 16;          ///< products of a weighted sum
   static constexpr int kAtOnce = D % 128 == 0 ? 2 : 1;           ///< panels of values in one product
   static constexpr int kParts = Shape::kPanels / kAtOnce;        ///< products that make a row of sums
   static constexpr int kPartSums = kAtOnce * Shape::kPanel / 2;  ///< registers
-  using Scores = float[Shape::kTokens / 2];
 
   const TreeAttention& a;
   Shared<T, D> shared;
@@ -41,8 +40,6 @@ struct Computer {
   ItemRow row[2] = {};
   float max[2], sum[2];
   float sums[kParts][kPartSums];
-  std::uint32_t q[Shape::kQueriesInRegisters ? kSteps : 1]
-                 [4];  ///< as the tensor cores take them, else read at each use
 
   __device__ int stage_of(int n) const {
     return static_cast<int>((first_stage + static_cast<std::uint32_t>(n)) % Shape::kStages);
@@ -64,15 +61,13 @@ struct Computer {
     return static_cast<int>(static_cast<std::uint32_t>(query) * reciprocal >> 16);
   }
 
-  __device__ std::uint32_t query_at(int step) const {
-    return shared.queries(half) +
-           static_cast<std::uint32_t>((warp * 16 + lane % 16) * Shape::kQueryBytes + step * 32 + lane / 16 * 16);
-  }
-
   /// Waits for the next item's queries. False: there are no more.
   __device__ bool next_item() {
     shared.queries_full(turns.turn).wait(turns.parity(turns.turn));
-    head = *shared.head(turns.turn);
+    const auto word = [&](int i) {
+      return static_cast<std::int32_t>(uniform(reinterpret_cast<const std::uint32_t*>(shared.head(turns.turn))[i]));
+    };
+    head = {word(0), word(1), word(2), word(3), word(4), word(5), word(6), static_cast<std::uint32_t>(word(7))};
     if (head.item < 0) return false;
     n_queries = head.n_rows * (a.n_head / a.n_kv_head);
     narrow = n_queries <= kGroupQueries;
@@ -89,6 +84,17 @@ struct Computer {
   }
 
   __device__ void begin_item() {
+    unsigned char* const queries = shared.queries(half);
+    const auto own_lane = static_cast<unsigned>(lane);
+    if (narrow) {  // each warp some of what both groups read
+      swizzle_queries<T, D>(queries, group * 4 + warp, own_lane);
+      sync_named(kBothGroups, 2 * kGroupThreads);
+    } else {
+      swizzle_queries<T, D>(queries, 2 * warp, own_lane);
+      swizzle_queries<T, D>(queries, 2 * warp + 1, own_lane);
+      sync_named(kOneGroup + group, kGroupThreads);
+    }
+    seen = a.items[head.item].seen[lane];
     const int first = (narrow ? 0 : group * kGroupQueries) + warp * 16;
     active = first < n_queries;
 #pragma unroll
@@ -107,15 +113,9 @@ struct Computer {
 #pragma unroll
       for (float& x : part) x = 0.0F;
     }
-    if constexpr (Shape::kQueriesInRegisters) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) load_matrices(q[step], query_at(step));
-      release_queries();
-    }
-    seen = a.items[head.item].seen[lane];
   }
 
-  /// Whether a stage has slots that nobody sees. A long run has them at its end only.
+  /// Whether a step has slots that nobody sees. A long run has them at its end only.
   __device__ bool is_ragged(int n) const {
     constexpr std::uint32_t kMask = (1U << Shape::kBlocks) - 1;
     const int first_block = n * Shape::kBlocks, in_tail = first_block - tail_of(head.n_blocks);
@@ -130,95 +130,51 @@ struct Computer {
 
   /// Slots behind the last that anyone sees may hold anything, NaN too, and weights of 0 would not hide that.
   __device__ void clear_unseen(int n) {
-    const int first_block = n * Shape::kBlocks;
-    unsigned char* values = shared.values_of(stage_of(n));
+    wait_for_stage(2 * n + 1);
+    unsigned char* const values = shared.stage(stage_of(2 * n + 1));
+    const int mine = narrow ? Shape::kBlocks / 2 : Shape::kBlocks, first = narrow ? group * mine : 0;
     const int threads = narrow ? kGroupThreads : 2 * kGroupThreads;
     const int thread = (narrow ? 0 : group * kGroupThreads) + warp * 32 + lane;
-    for (int b = 0; b < Shape::kBlocks; ++b) {
-      const int of_block = seen_of(first_block + b);
+    for (int b = first; b < first + mine; ++b) {
+      const int of_block = seen_of(n * Shape::kBlocks + b);
       clear_slots<T, D>(values, b * kBlockSize + of_block, kBlockSize - of_block, thread, threads);
     }
     fence_stores();
-    if (narrow) {
-      sync_named(1 + group, kGroupThreads);
-    } else {
-      sync_named(3, 2 * kGroupThreads);
-    }
+    sync_named(narrow ? kOneGroup + group : kBothGroups, threads);
   }
 
-  /// Keeps the compiler from moving uses of a product's registers to where the tensor cores still write them.
-  template <int kN>
-  __device__ static void pin(float (&x)[kN]) {
-#pragma unroll
-    for (float& y : x) asm volatile("" : "+f"(y)::"memory");
-  }
-
-  /// The keys' half of a product: columns [16 step, +16) of the stage's keys.
-  __device__ static std::uint64_t keys_at(std::uint32_t keys, int step) {
+  /// The factors of a product of a score, columns [16 step, +16) of queries and keys.
+  __device__ static std::uint32_t column(int step, int panel_bytes) {
     const int panel = step * 16 / Shape::kPanel, inside = step * 16 % Shape::kPanel;
-    return describe<Shape::kPanelRow>(keys + static_cast<std::uint32_t>(panel * Shape::kPanelBytes + inside * 2));
+    return static_cast<std::uint32_t>(panel * panel_bytes + inside * 2);
   }
 
-  /// Leaves the products in flight where the queries are in registers.
-  __device__ void start_scores(Scores& s, int n) {
-    wait_for_stage(n);
-    if (is_ragged(n)) clear_unseen(n);
-    const std::uint32_t keys = shared.keys(stage_of(n));
-    if constexpr (Shape::kQueriesInRegisters) {
-      begin_products();
+  /// Leaves the products in flight. `tokens`: where this group's begin in a stage.
+  template <int kN>
+  __device__ void start_scores(float (&s)[kN], int n, int tokens) {
+    wait_for_stage(2 * n);
+    const std::uint64_t queries = describe<Shape::kPanelRow, 16, 8 * Shape::kQueryBytes>(
+                            uniform(shared_address(shared.queries(half)))),
+                        keys = describe<Shape::kPanelRow>(
+                            uniform(shared_address(shared.stage(stage_of(2 * n)) + tokens * Shape::kPanelRow)));
+    begin_products();
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) multiply<T, false>(s, q[step], keys_at(keys, step), step > 0);
-      commit_products();
-    } else {
-#pragma unroll
-      for (int first = 0; first < kSteps; first += 4) {
-        std::uint32_t part[4][4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) load_matrices(part[i], query_at(first + i));
-        begin_products();
-#pragma unroll
-        for (int i = 0; i < 4; ++i) multiply<T, false>(s, part[i], keys_at(keys, first + i), first + i > 0);
-        commit_products();
-        wait_for_products();
-        pin(s);
-      }
+    for (int step = 0; step < kSteps; ++step) {
+      multiply<T>(s, behind(queries, column(step, 8 * Shape::kPanelRow)),
+                  behind(keys, column(step, Shape::kPanelBytes)), step > 0);
     }
+    commit_products();
   }
 
-  __device__ void mask(Scores& s, int first_token) const {
-#pragma unroll
-    for (int i = 0; i < Shape::kTokens / 2; ++i) {
-      const int token = first_token + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      const ItemRow& r = row[i / 2 % 2];
-      if (token < r.lo || token >= r.hi) s[i] = -INFINITY;
-    }
+  template <int kN>
+  __device__ void finish_scores(float (&s)[kN], int first_token, float (&factor)[2]) {
+    if (!active) return;
+    if (a.softcap > 0.0F) cap_scores(a, s);
+    if (first_token < head.full_lo || first_token + 2 * kN > head.full_hi) mask_scores(s, row, first_token, lane);
+    weigh(s, scale, max, sum, factor);
   }
 
-  /// Scores become weights; sums follow the new maximum.
-  __device__ void weigh(Scores& s) {
-    float factor[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float m = -INFINITY;
-#pragma unroll
-      for (int i = 0; i < Shape::kTokens / 8; ++i) m = fmaxf(m, fmaxf(s[4 * i + 2 * r], s[4 * i + 2 * r + 1]));
-      m = fmaxf(m, __shfl_xor_sync(~0U, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(~0U, m, 2));
-      m = fmaxf(max[r], m * scale);
-      const float base = m == -INFINITY ? 0.0F : m;
-      factor[r] = exp2_fast(max[r] - base);
-      max[r] = m;
-      float added = 0.0F;
-#pragma unroll
-      for (int i = 0; i < Shape::kTokens / 8; ++i) {
-#pragma unroll
-        for (int e = 4 * i + 2 * r; e < 4 * i + 2 * r + 2; ++e) {
-          s[e] = exp2_fast(fmaf(s[e], scale, -base));
-          added += s[e];
-        }
-      }
-      sum[r] = sum[r] * factor[r] + added;
-    }
+  __device__ void scale_sums(const float (&factor)[2]) {
     if (!__any_sync(~0U, factor[0] != 1.0F || factor[1] != 1.0F)) return;
 #pragma unroll
     for (auto& part : sums) {
@@ -227,14 +183,11 @@ struct Computer {
     }
   }
 
-  __device__ void start_values(const Scores& s, int n) {
-    std::uint32_t p[kKeySteps][4];
-#pragma unroll
-    for (int step = 0; step < kKeySteps; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) p[step][i] = pack<T>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
-    }
-    const std::uint32_t values = shared.values(stage_of(n));
+  template <int kKeySteps>
+  __device__ void start_values(const std::uint32_t (&p)[kKeySteps][4], int n, int tokens) {
+    wait_for_stage(2 * n + 1);
+    const std::uint64_t values = describe<Shape::kPanelRow, Shape::kPanelBytes>(
+        uniform(shared_address(shared.stage(stage_of(2 * n + 1)) + tokens * Shape::kPanelRow)));
     for (auto& part : sums) pin(part);
     begin_products();
 #pragma unroll
@@ -243,53 +196,65 @@ struct Computer {
       for (int part = 0; part < kParts; ++part) {
         const auto offset =
             static_cast<std::uint32_t>(part * kAtOnce * Shape::kPanelBytes + step * 16 * Shape::kPanelRow);
-        multiply<T, true>(sums[part], p[step], describe<Shape::kPanelRow, Shape::kPanelBytes>(values + offset), 1);
+        multiply<T, true>(sums[part], p[step], behind(values, offset), 1);
       }
     }
     commit_products();
   }
 
-  __device__ void skip_stage(int n) const {
-    wait_for_stage(n);
-    release_stage(n, false);
+  __device__ void skip_step(int n) const {
+    for (int stage = 2 * n; stage < 2 * n + 2; ++stage) {
+      wait_for_stage(stage);
+      release_stage(stage, false);
+    }
   }
 
-  /// The item's stage n, whose scores are in `s`. kMore: stage n + stride follows; its scores are on their way into `next` while
-  /// this one's softmax is computed.
-  template <bool kMore>
-  __device__ void compute_stage(Scores& s, Scores& next, int n, int n_stages) {
-    if (narrow && n + 1 < n_stages) skip_stage(n + 1);
-    if constexpr (kMore) start_scores(next, n + (narrow ? 2 : 1));
-    if (active) {
-      const int first_token = n * Shape::kTokens;
-      if (a.softcap > 0.0F) cap_scores(a, s);
-      if (first_token < head.full_lo || first_token + Shape::kTokens > head.full_hi) mask(s, first_token);
-      weigh(s);
+  /// kTokens: of a step, for this group. While a step's weights are computed, the tensor cores multiply those of the step before. In wide
+  /// items the groups give them work in turn, so that one computes weights while the other's products are under way.
+  template <int kTokens>
+  __device__ void compute_item(int n_steps) {
+    constexpr bool is_wide = kTokens == Shape::kTokens;
+    const int tokens = is_wide ? 0 : group * kTokens;
+    const bool has_end = (n_steps - 1) * Shape::kTokens + tokens < head.n_blocks * kBlockSize;
+    const int end = has_end ? n_steps : n_steps - 1;
+    float s[kTokens / 2], factor[2] = {1.0F, 1.0F};
+    std::uint32_t p[kTokens / 16][4];
+    if (end > 0) {
+      start_scores(s, 0, tokens);
+      wait_for_products();
+      pin(s);
+      release_stage(0, false);
+      finish_scores(s, tokens, factor);
+      pack_weights<T>(p, s);
     }
-    start_values(s, n);
-    wait_for_products();
-    for (auto& part : sums) pin(part);
-    if constexpr (kMore) pin(next);
-    release_stage(n, is_ragged(n));
-  }
-
-  __device__ void compute_item(int n_stages) {
-    const int stride = narrow ? 2 : 1;
-    int n = narrow ? group : 0;
-    if (n == 1) skip_stage(0);
-    if (n >= n_stages) return;
-    Scores even, odd;
-    start_scores(even, n);
-    wait_for_products();
-    pin(even);
-    for (;;) {
-      if (n + stride >= n_stages) return compute_stage<false>(even, odd, n, n_stages);
-      compute_stage<true>(even, odd, n, n_stages);
-      n += stride;
-      if (n + stride >= n_stages) return compute_stage<false>(odd, even, n, n_stages);
-      compute_stage<true>(odd, even, n, n_stages);
-      n += stride;
+    for (int n = 1; n < end; ++n) {
+      const bool ragged = is_ragged(n - 1);
+      if (ragged) clear_unseen(n - 1);
+      if (is_wide) sync_named(kTurn + group, 2 * kGroupThreads);
+      start_scores(s, n, tokens);
+      start_values(p, n - 1, tokens);
+      if (is_wide) arrive_named(kTurn + (group ^ 1), 2 * kGroupThreads);
+      wait_for_products<1>();
+      pin(s);
+      release_stage(2 * n, false);
+      finish_scores(s, n * Shape::kTokens + tokens, factor);
+      wait_for_products();
+      for (auto& part : sums) pin(part);
+      release_stage(2 * n - 1, ragged);
+      scale_sums(factor);
+      pin(s);
+      pack_weights<T>(p, s);
     }
+    release_queries();
+    if (end > 0) {
+      const bool ragged = is_ragged(end - 1);
+      if (ragged) clear_unseen(end - 1);
+      start_values(p, end - 1, tokens);
+      wait_for_products();
+      for (auto& part : sums) pin(part);
+      release_stage(2 * end - 1, ragged);
+    }
+    if (!has_end) skip_step(end);
   }
 
   /// The second warpgroup hands its states of a narrow item to the first.
@@ -336,23 +301,23 @@ struct Computer {
     }
   }
 
-  __device__ void finish_item(int n_stages) {
+  __device__ void finish_item() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(~0U, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0U, sum[r], 2);
     }
-    if (narrow && n_stages > 1) join();
+    if (narrow && head.n_blocks > Shape::kBlocks / 2) join();
     if (active && (!narrow || group == 0)) write();
   }
 
-  /// An item of few queries. The groups take turns at the stages.
-  __device__ void compute_slim(int n_stages) {
-    // Or the compiler computes what depends on them before the first item, and keeps it in memory.
-    int own_warp = warp, own_lane = lane;
+  /// An item of few queries.
+  __device__ void compute_slim(int n_steps) {
+    // As in swizzle_queries().
+    int own_warp = group * 4 + warp, own_lane = lane;
     asm volatile("" : "+r"(own_warp), "+r"(own_lane));
-    SlimComputer<T, D> slim{a, shared, head, group, own_warp, own_lane, n_queries, scale};
-    slim.read_queries(shared.queries(half));
+    SlimComputer<T, D> slim{a, shared, head, own_warp, own_lane, n_queries, scale};
+    slim.read_queries(shared_address(shared.queries(half)));
     release_queries();
     shared.join_empty().wait(join_parity ^ 1);  // of a narrow item before this one
 #pragma unroll
@@ -361,15 +326,21 @@ struct Computer {
       if (lane % 4 * 2 + i < n_queries) slim.row[i] = a.rows[head.first_row + row_of(lane % 4 * 2 + i)];
     }
     seen = a.items[head.item].seen[lane];
-    for (int n = 0; n < n_stages; ++n) {
-      if (n % 2 != group) {
-        skip_stage(n);
+    for (int n = 0; n < n_steps; ++n) {
+      const int block = n * Shape::kBlocks + own_warp / 2;  // two warps have one
+      if (block >= head.n_blocks) {
+        skip_step(n);
         continue;
       }
-      wait_for_stage(n);
-      if (is_ragged(n)) slim.clear_unseen(shared.values_of(stage_of(n)), seen_of(2 * n + warp / 2));
-      slim.compute(shared.keys(stage_of(n)), shared.values(stage_of(n)), n * Shape::kTokens);
-      release_stage(n, true);
+      float s[2][4] = {};
+      wait_for_stage(2 * n);
+      slim.compute_scores(s, shared_address(shared.stage(stage_of(2 * n))), n * Shape::kTokens);
+      release_stage(2 * n, true);
+      unsigned char* const values = shared.stage(stage_of(2 * n + 1));
+      wait_for_stage(2 * n + 1);
+      if (is_ragged(n)) slim.clear_unseen(values, seen_of(block));
+      slim.add_values(s[0], shared_address(values));
+      release_stage(2 * n + 1, true);
     }
     slim.join_and_write(slim_parity);
     slim_parity ^= 1;
@@ -377,25 +348,25 @@ struct Computer {
 
   /// Computes what is fetched, then counts it as done.
   __device__ void run(std::uint32_t* done) {
+    if (group == 1) arrive_named(kTurn, 2 * kGroupThreads);  // the first turn is group 0's
     while (next_item()) {
-      if constexpr (SlimComputer<T, D>::kCan) {
-        if (n_queries <= kSlimQueries) {
-          const int n_stages = (head.n_blocks + Shape::kBlocks - 1) / Shape::kBlocks;
-          compute_slim(n_stages);
-          first_stage += static_cast<std::uint32_t>(n_stages);
-          ++n_done;
-          continue;
+      const int n = n_steps<Shape>(head);
+      if (Shape::kHasSlim && n_queries <= kSlimQueries) {
+        if constexpr (Shape::kHasSlim) compute_slim(n);
+        ++n_done;
+      } else {
+        begin_item();
+        if (narrow) {
+          compute_item<Shape::kTokens / 2>(n);
+        } else {
+          compute_item<Shape::kTokens>(n);
         }
+        finish_item();
+        n_done += narrow ? (group == 0 ? 2 : 0) : 1;
       }
-      begin_item();
-      const int n_stages = (head.n_blocks + Shape::kBlocks - 1) / Shape::kBlocks;
-      compute_item(n_stages);
-      first_stage += static_cast<std::uint32_t>(n_stages);
-      if constexpr (!Shape::kQueriesInRegisters) release_queries();
-      finish_item(n_stages);
-      n_done += narrow ? (group == 0 ? 2 : 0) : 1;
+      first_stage += 2 * static_cast<std::uint32_t>(n);
     }
-    sync_named(1 + group, kGroupThreads);
+    sync_named(kOneGroup + group, kGroupThreads);
     if (warp == 0 && lane == 0 && n_done > 0) {
       __threadfence();  // for the whole group: the barrier before it orders their stores
       atomicAdd(done, n_done);

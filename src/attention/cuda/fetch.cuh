@@ -18,27 +18,24 @@ struct Fetcher {
 
   __device__ int claim() const { return lane == 0 ? static_cast<int>(atomicAdd(a.scratch.control + kClaimed, 1U)) : 0; }
 
-  /// n blocks, whose ids the lanes hold from `first` on.
-  __device__ void fetch_stage(int block, int first, int n, int kv_head) {
+  /// The keys, or values, of n blocks whose ids the lanes hold from `first` on.
+  __device__ void fetch_stage(const std::byte* of_layer, int block, int first, int n, int kv_head) {
     shared.empty(ring.stage).wait(ring.parity ^ 1);
     const Barrier full = shared.full(ring.stage);
-    if (lane == 0) full.arrive_expecting(n * 2 * D * 2 * kBlockSize);
+    if (lane == 0) full.arrive_expecting(n * D * 2 * kBlockSize);
     __syncwarp();
-    const int b = lane % n, part = lane / n;  // one copy a lane: a block's part of a panel of the keys or of the values
+    const int b = lane % n, panel = lane / n;  // one copy a lane: a block's part of a panel
     const int id = __shfl_sync(~0U, block, first + b);
-    if (part < 2 * Shape::kPanels) {
-      const bool is_value = part >= Shape::kPanels;
-      const int panel = is_value ? part - Shape::kPanels : part;
-      const std::byte* from = (is_value ? a.values : a.keys) + id * a.block_bytes + kv_head * (kBlockSize * D * 2) +
-                              panel * Shape::kCopyBytes;
-      const std::uint32_t to = (is_value ? shared.values(ring.stage) : shared.keys(ring.stage)) +
-                               static_cast<std::uint32_t>(panel * Shape::kPanelBytes + b * Shape::kCopyBytes);
-      bulk_copy(to, from, Shape::kCopyBytes, full);
+    if (panel < Shape::kPanels) {
+      const std::byte* from =
+          of_layer + id * a.block_bytes + kv_head * (kBlockSize * D * 2) + panel * Shape::kCopyBytes;
+      bulk_copy(shared_address(shared.stage(ring.stage) + panel * Shape::kPanelBytes + b * Shape::kCopyBytes), from,
+                Shape::kCopyBytes, full);
     }
     ring.next();
   }
 
-  /// What the lanes hold of an item: its head, first block ids, and the rows of queries lane, lane + 32, ...
+  /// What the lanes hold of an item: its head, first block ids, and rows lane, lane + 32, ...
   struct Ahead {
     int unit = 0, word = 0, block = 0;
     int row[kItemQueries / 32] = {};
@@ -50,10 +47,10 @@ struct Fetcher {
     ahead.block = item->blocks[lane];
   }
   __device__ void look_at_rows(Ahead& ahead) const {
-    const int first_row = __shfl_sync(~0U, ahead.word, 0), n = __shfl_sync(~0U, ahead.word, 1) * per_row;
+    const int first_row = __shfl_sync(~0U, ahead.word, 0), n = __shfl_sync(~0U, ahead.word, 1);
 #pragma unroll
     for (int i = 0; i < kItemQueries / 32; ++i) {
-      if (lane + 32 * i < n) ahead.row[i] = a.rows[first_row + (lane + 32 * i) / per_row].row;
+      if (lane + 32 * i < n) ahead.row[i] = a.rows[first_row + lane + 32 * i].row;
     }
   }
 
@@ -63,25 +60,30 @@ struct Fetcher {
     const int turn = turns.turn;
     shared.queries_empty(turn).wait(turns.parity(turn) ^ 1);
     if (!narrow) shared.queries_empty(turn ^ 1).wait(turns.parity(turn ^ 1) ^ 1);
+    const Barrier full = shared.queries_full(turn);
     if (lane == 0) {
       *shared.head(turn) = head;
-      if (narrow) {
-        shared.queries_full(turn).arrive_expecting(n * 2 * D);
-      } else {
-        shared.queries_full(0).arrive_expecting(kGroupQueries * 2 * D);
-        shared.queries_full(1).arrive_expecting((n - kGroupQueries) * 2 * D);
-      }
+      full.arrive_expecting(n * 2 * D);
+      if (!narrow) shared.queries_full(turn ^ 1).arrive();
     }
     __syncwarp();
+    unsigned char* const to = shared.queries(narrow ? turn : 0);
+    const auto query_of = [&](int row) {  // a row's first
+      return static_cast<const T*>(a.q) + (static_cast<std::int64_t>(row) * a.n_head + head.kv_head * per_row) * D;
+    };
+    if (Shape::kHasSlim && n <= kSlimQueries) {
+      const int row = __shfl_sync(~0U, ahead.row[0], lane / per_row);
+      if (lane < n) {
+        bulk_copy(shared_address(to + lane * Shape::kSlimQueryBytes), query_of(row) + lane % per_row * D, 2 * D, full);
+      }
+    } else {
 #pragma unroll
-    for (int i = 0; i < kItemQueries / 32; ++i) {
-      const int query = lane + 32 * i, half = narrow ? turn : query / kGroupQueries;
-      if (query >= n) continue;
-      const T* from =
-          static_cast<const T*>(a.q) +
-          (static_cast<std::int64_t>(ahead.row[i]) * a.n_head + head.kv_head * per_row + query % per_row) * D;
-      bulk_copy(shared.queries(half) + static_cast<std::uint32_t>(query % kGroupQueries * Shape::kQueryBytes), from,
-                2 * D, shared.queries_full(half));
+      for (int i = 0; i < kItemQueries / 32; ++i) {
+        const int at = lane + 32 * i;
+        if (at >= head.n_rows) continue;
+        bulk_copy(shared_address(to + at * per_row * Shape::kQueryBytes), query_of(ahead.row[i]), per_row * 2 * D,
+                  full);
+      }
     }
     turns.next(narrow);
   }
@@ -95,14 +97,13 @@ struct Fetcher {
     const int n_units = a.counts->items * a.n_kv_head;
     if (ahead.unit < n_units) look_at_rows(ahead);
     wait_for_launch_before();
-    for (bool is_first = true; ahead.unit < n_units; is_first = false) {
+    while (ahead.unit < n_units) {
       const auto word = [&](int i) { return __shfl_sync(~0U, ahead.word, i); };
       const ItemHead head = {
           ahead.unit / a.n_kv_head,           ahead.unit % a.n_kv_head, word(0), word(1), word(2), word(3), word(4),
           static_cast<std::uint32_t>(word(5))};
-      const int n_stages = (head.n_blocks + Shape::kBlocks - 1) / Shape::kBlocks, when = max(0, n_stages - 4);
-      if (!is_first) fetch_queries(head, ahead);
       const Item* more = a.items + word(6);
+      const int n_stages = 2 * n_steps<Shape>(head), when = max(0, n_stages - 4);
       int block = ahead.block, next_block = 0;
       Ahead later;
       int claimed = 0;
@@ -116,13 +117,14 @@ struct Fetcher {
       };
       for (int n = 0; n < n_stages; ++n) {
         prepare(n - when);
-        const int first = n * Shape::kBlocks, in_list = first % kItemBlocks;
-        if (in_list == 0) {
+        const int first = n / 2 * Shape::kBlocks, in_list = first % kItemBlocks;
+        if (n % 2 == 0 && in_list == 0) {
           if (n > 0) block = next_block;
           if (first + kItemBlocks < head.n_blocks) next_block = more[first / kItemBlocks].blocks[lane];
         }
-        fetch_stage(block, in_list, min(Shape::kBlocks, head.n_blocks - first), head.kv_head);
-        if (is_first && n == 0) fetch_queries(head, ahead);
+        fetch_stage(n % 2 == 0 ? a.keys : a.values, block, in_list, min(Shape::kBlocks, head.n_blocks - first),
+                    head.kv_head);
+        if (n == 0) fetch_queries(head, ahead);
       }
       for (int step = n_stages - when; step < 3; ++step) prepare(step);
       ahead = later;

@@ -159,7 +159,7 @@ __device__ void merge_rows(const TreeAttention& a, int warp, int lane) {
     const auto wait = [&] {
       if (warp == 0 && lane == 0)
         wait_until_done(a.scratch.control + kDone, 2U * static_cast<std::uint32_t>(a.counts->items * a.n_kv_head));
-      sync_named(3, 32 * kComputeWarps);
+      sync_named(kBothGroups, 32 * kComputeWarps);
     };
     const int first = static_cast<int>(blockIdx.x) * kComputeWarps + warp,
               stride = static_cast<int>(gridDim.x) * kComputeWarps;
@@ -171,7 +171,7 @@ __device__ void merge_rows(const TreeAttention& a, int warp, int lane) {
       merge_from<T, D, 1>(a, first, stride, n, lane, wait);
     }
   } else {
-    sync_named(3, 32 * kComputeWarps);  // both warpgroups have counted
+    sync_named(kBothGroups, 32 * kComputeWarps);  // both warpgroups have counted
   }
   if (warp == 0 && lane == 0) {
     __threadfence();

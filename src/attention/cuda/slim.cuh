@@ -1,6 +1,6 @@
 // Items of at most eight queries on Hopper: a warpgroup's product would have 64 rows for them. Here tokens are the rows and queries the
-// eight columns of the warps' own `mma`: a warp has 16 tokens of a stage, a warpgroup the stage, and the groups take turns. Each
-// warp keeps states of its own; at the end they are joined in shared memory, a query by a warp.
+// eight columns of the warps' own `mma`: each of the eight warps has 16 tokens of a step, and states of its own; at the end they are
+// joined in shared memory, a query by a warp.
 #pragma once
 
 #include "attention/cuda/tile.cuh"
@@ -18,13 +18,12 @@ template <class T, int D>
 struct SlimComputer {
   using Shape = Tile<T, D>;
   static constexpr int kSteps = D / 16;
-  static constexpr bool kCan = Shape::kTokens == 64;  ///< 16 for each warp of a group
   static constexpr int kSpread =
       D % 32 == 0 ? 24 : 8;  ///< of a dim's bits, that queries change so that lanes meet other banks
   const TreeAttention& a;
   const Shared<T, D>& shared;
   const ItemHead& head;
-  int group, warp, lane, n_queries;
+  int warp, lane, n_queries;  ///< warp: of eight
   float scale;
   ItemRow row[2];  ///< of this lane's queries, 2 (lane % 4) and the next
   std::uint32_t q[kSteps][2];
@@ -36,7 +35,7 @@ struct SlimComputer {
     for (int step = 0; step < kSteps; step += 2) {
       std::uint32_t x[4];
       const int dim = step * 16 + lane / 8 * 8;
-      load_matrices(x, queries + static_cast<std::uint32_t>(lane % 8 * Shape::kQueryBytes + min(dim, D - 8) * 2));
+      load_matrices(x, queries + static_cast<std::uint32_t>(lane % 8 * Shape::kSlimQueryBytes + min(dim, D - 8) * 2));
       q[step][0] = x[0];
       q[step][1] = x[1];
       if (step + 1 < kSteps) {
@@ -51,10 +50,9 @@ struct SlimComputer {
     return static_cast<std::uint32_t>(offset_in_head(D, Shape::kTokens, slot, dim));
   }
 
-  /// 16 tokens of a stage whose first token in the item is `first_token`.
-  __device__ void compute(std::uint32_t keys, std::uint32_t values, int first_token) {
+  /// The weights of the warp's tokens, of a step whose first token in the item is `first_token`.
+  __device__ void compute_scores(float (&s)[2][4], std::uint32_t keys, int first_token) {
     const int slice = warp * 16;
-    float s[2][4] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       std::uint32_t k[4];
@@ -72,7 +70,11 @@ struct SlimComputer {
       }
     }
     weigh(s[0]);
-    const std::uint32_t p0 = transposed(pack<T>(s[0][0], s[0][1])), p1 = transposed(pack<T>(s[0][2], s[0][3]));
+  }
+
+  __device__ void add_values(const float (&s)[4], std::uint32_t values) {
+    const int slice = warp * 16;
+    const std::uint32_t p0 = transposed(pack<T>(s[0], s[1])), p1 = transposed(pack<T>(s[2], s[3]));
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       std::uint32_t v[4];
@@ -126,7 +128,6 @@ struct SlimComputer {
 
   /// By both groups. The barriers: nobody reads what a slim item before has left there; all is there.
   __device__ void join_and_write(std::uint32_t parity) {
-    const int number = group * 4 + warp;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -136,17 +137,17 @@ struct SlimComputer {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int query = lane % 4 * 2 + i;
-      float* const to = sums_of(number, query);
+      float* const to = sums_of(warp, query);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         to[place(query, step * 16 + lane / 4)] = sums[step][i];
         to[place(query, step * 16 + lane / 4 + 8)] = sums[step][2 + i];
       }
-      if (lane < 4) shared.join_states()[number * kSlimQueries + query] = {max[i], sum[i]};
+      if (lane < 4) shared.join_states()[warp * kSlimQueries + query] = {max[i], sum[i]};
     }
     shared.slim_full().arrive();
     shared.slim_full().wait(parity);
-    if (number < n_queries) write(number);
+    if (warp < n_queries) write(warp);
     shared.slim_empty().arrive();
   }
 

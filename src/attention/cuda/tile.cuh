@@ -1,9 +1,9 @@
 // What a thread block of the tree kernel has in shared memory, and who waits for whom there.
 //
-// Three warpgroups: two compute, and one warp of the third fetches. The fetching warp fills a ring of stages (the keys and values of two
-// blocks of one key head) and, item by item, the queries; it runs ahead across items. A wide item (more than 64 queries) gives each
-// warpgroup 64 queries and both compute every stage; in a narrow one both have the same queries and take turns at the stages,
-// and their states are joined at the end.
+// Three warpgroups: two compute, and one warp of the third fetches. The fetching warp fills a ring of stages (of four blocks of one key head
+// the keys, then the values) and, item by item, the queries; it runs ahead across items. A wide item (more than 64 queries) gives
+// each warpgroup 64 queries; in a narrow one both have the same queries, each computes with half of a stage's tokens, and their
+// states are joined at the end.
 #pragma once
 
 #include "attention/cuda/block_order.h"
@@ -24,6 +24,8 @@ inline constexpr int kThreads = 3 * kGroupThreads;
 inline constexpr int kComputeRegisters = 224, kFetchRegisters = 56;  ///< of a thread; the launch gives 168 to each
 static_assert(2 * kComputeRegisters + kFetchRegisters <= 3 * 168);   // else they wait for registers for ever
 inline constexpr int kGroupQueries = kItemQueries / 2;
+/// Named barriers: of a group (two), of both, and of a group's turn (two).
+inline constexpr int kOneGroup = 1, kBothGroups = 3, kTurn = 4;
 inline constexpr float kLog2E = 1.4426950408889634F;
 
 /// The sum of a row's weights, relative to 2^max, with what the head's sink adds to it.
@@ -46,21 +48,22 @@ struct Tile {
   static constexpr int kPanel = panel_width(D);
   static constexpr int kPanels = D / kPanel;
   static constexpr int kPanelRow = 2 * kPanel;               ///< bytes
-  static constexpr int kBlocks = D > 128 ? 1 : 2;            ///< of a stage
+  static constexpr int kBlocks = D > 128 ? 2 : 4;            ///< of a stage
   static constexpr int kTokens = kBlocks * kBlockSize;       ///< of a stage
   static constexpr int kPanelBytes = kTokens * kPanelRow;    ///< of a stage
   static constexpr int kCopyBytes = kBlockSize * kPanelRow;  ///< one block's part of a panel
-  static constexpr int kHalfBytes = kTokens * D * 2;         ///< keys, or values, of a stage
-  static constexpr int kQueryBytes = 2 * D + 16;             ///< 16 more, or ldmatrix meets one bank eight times
+  static constexpr int kStageBytes = kTokens * D * 2;
+  static constexpr bool kHasSlim =
+      kTokens == 16 * kComputeWarps;  ///< items of few queries are computed as slim.cuh does
+  static constexpr int kQueryBytes = 2 * D;
+  static constexpr int kSlimQueryBytes = 2 * D + 16;  ///< 16 more, or ldmatrix meets one bank eight times
   static constexpr int kJoinBytes = kGroupQueries * D * 4 + kGroupQueries * 8;
   static constexpr int kFixedBytes = kItemQueries * kQueryBytes + kJoinBytes + 256;
   static constexpr int kMostBytes = 227 * 1024;
-  static constexpr int kFit = (kMostBytes - kFixedBytes) / (2 * kHalfBytes);
+  static constexpr int kFit = (kMostBytes - kFixedBytes) / kStageBytes;
   static constexpr int kStages = kFit < 8 ? kFit : 8;
-  static constexpr int kSharedBytes = kStages * 2 * kHalfBytes + kFixedBytes;
-  /// For D = 64 ptxas 13.0 reuses the registers after an item's first stage, so they are read again for each there.
-  static constexpr bool kQueriesInRegisters = D > 64 && D <= 128;
-  static_assert(kStages >= 2 && kSharedBytes <= kMostBytes);
+  static constexpr int kSharedBytes = kStages * kStageBytes + kFixedBytes;
+  static_assert(kStages >= 3 && kSharedBytes <= kMostBytes);
 };
 
 /// Zeroes pieces of 16 bytes, `first` and every `stride`-th after it, of n slots of a stage's values from `slot` on.
@@ -75,6 +78,30 @@ __device__ inline void clear_slots(unsigned char* values, int slot, int n, int f
   }
 }
 
+/// By a warp: queries 8 i ... 8 i + 7 came as rows. The tensor cores want their panels one behind the other, swizzled.
+template <class T, int D>
+__device__ inline void swizzle_queries(unsigned char* queries, int i, unsigned lane) {
+  constexpr unsigned kPieces = D, kOfLane = (kPieces + 31) / 32;  // of 16 bytes: of the queries, of a lane
+  unsigned char* const rows = queries + i * 8 * Tile<T, D>::kQueryBytes;
+  asm volatile(
+      ""
+      : "+r"(lane));  // or the compiler computes what depends on it before the first item, and keeps it in memory
+  int4 x[kOfLane];
+#pragma unroll
+  for (unsigned k = 0; k < kOfLane; ++k) {
+    const unsigned piece = lane + 32 * k;
+    if (kPieces % 32 == 0 || piece < kPieces) x[k] = *reinterpret_cast<const int4*>(rows + 16 * piece);
+  }
+  __syncwarp();
+#pragma unroll
+  for (unsigned k = 0; k < kOfLane; ++k) {
+    const unsigned piece = lane + 32 * k, query = piece / (D / 8), dim = piece % (D / 8) * 8;
+    if (kPieces % 32 == 0 || piece < kPieces)
+      *reinterpret_cast<int4*>(rows + offset_in_head(D, 8, static_cast<int>(query), static_cast<int>(dim))) = x[k];
+  }
+  fence_stores();
+}
+
 /// What the computing warps must know of an item.
 struct ItemHead {
   std::int32_t item;  ///< -1: there are no more
@@ -82,6 +109,12 @@ struct ItemHead {
   std::int32_t first_row, n_rows, n_blocks, full_lo, full_hi;
   std::uint32_t ragged;
 };
+
+/// Steps of an item: a stage of keys and one of values each.
+template <class Shape>
+__device__ inline int n_steps(const ItemHead& head) {
+  return (head.n_blocks + Shape::kBlocks - 1) / Shape::kBlocks;
+}
 
 /// The block from which on Item::ragged and Item::seen speak.
 __device__ inline int tail_of(int n_blocks) {
@@ -94,17 +127,11 @@ struct Shared {
   using Shape = Tile<T, D>;
   unsigned char* base;
 
-  __device__ std::uint32_t keys(int stage) const {
-    return shared_address(base) + static_cast<std::uint32_t>(stage * 2 * Shape::kHalfBytes);
+  __device__ unsigned char* stage(int i) const { return base + i * Shape::kStageBytes; }
+  __device__ unsigned char* queries(int half) const {
+    return stage(Shape::kStages) + half * kGroupQueries * Shape::kQueryBytes;
   }
-  __device__ std::uint32_t values(int stage) const { return keys(stage) + Shape::kHalfBytes; }
-  __device__ unsigned char* values_of(int stage) const { return base + (2 * stage + 1) * Shape::kHalfBytes; }
-  __device__ std::uint32_t queries(int half) const {
-    return keys(Shape::kStages) + static_cast<std::uint32_t>(half * kGroupQueries * Shape::kQueryBytes);
-  }
-  __device__ float* join_sums() const {
-    return reinterpret_cast<float*>(base + Shape::kStages * 2 * Shape::kHalfBytes + kItemQueries * Shape::kQueryBytes);
-  }
+  __device__ float* join_sums() const { return reinterpret_cast<float*>(queries(2)); }
   __device__ float2* join_states() const { return reinterpret_cast<float2*>(join_sums() + kGroupQueries * D); }
   __device__ ItemHead* head(int turn) const {
     return reinterpret_cast<ItemHead*>(join_states() + kGroupQueries) + turn;

@@ -20,7 +20,7 @@ __global__ __launch_bounds__(kThreads, 1) void attend_tree(const TreeAttention a
 #if COPPICE_HAS_KERNEL
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared<T, D> shared{memory};
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(uniform(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x) % 32;
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
   allow_next_launch();

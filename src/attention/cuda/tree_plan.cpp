@@ -9,8 +9,10 @@ namespace coppice::attention::cuda {
 
 namespace {
 
-/// Chunks that are tried, in blocks, the longest first. Multiples of the two blocks that the kernel computes at a time.
-constexpr std::array kChunks = {1024, 512, 384, 256, 192, 128, 96, 64, 48, 32, 28, 24, 22, 20, 16, 14, 12, 10, 8, 6, 4, 2};
+/// Blocks that the kernel computes at a time.
+constexpr int kStepBlocks = 4;
+/// Chunks that are tried, in blocks, the longest first.
+constexpr std::array kChunks = {1024, 512, 384, 256, 192, 128, 96, 64, 48, 40, 32, 28, 24, 20, 16, 12, 8, 4};
 /// The longest runs that are bundled, in blocks; tried likewise.
 constexpr std::array kBundled = {2, 8};
 /// Runs up to this long are bundled with many others.
@@ -53,7 +55,7 @@ const TreePlan* TreePlanner::plan(const SharePlan& plan) {
       const int tried_bundled = cost_.bundled_blocks >= 0 ? cost_.bundled_blocks : bundled_blocks;
       cut(tried_chunk, tried_bundled);
       if (n_lists_ > plan_.limits.items || n_item_rows_ > plan_.limits.item_rows) break;  // shorter ones are more
-      if (groups_.size() == n_before) continue;  // most likely the same
+      if (groups_.size() == n_before) continue;                                           // most likely the same
       n_before = groups_.size();
       const double cost = estimate();
       if (cost >= least) continue;
@@ -104,9 +106,9 @@ void TreePlanner::cut(int chunk_blocks, int bundled_blocks) {
       continue;
     }
     const int n = ceil_div(band.n_blocks, chunk_blocks);
-    const int pairs = ceil_div(band.n_blocks, 2);
-    for (int i = 0; i < n; ++i) {  // even shares, in pairs of blocks
-      const int from = 2 * (pairs * i / n), to = std::min(band.n_blocks, 2 * (pairs * (i + 1) / n));
+    const int steps = ceil_div(band.n_blocks, kStepBlocks);
+    for (int i = 0; i < n; ++i) {  // even shares, in steps
+      const int from = kStepBlocks * (steps * i / n), to = std::min(band.n_blocks, kStepBlocks * (steps * (i + 1) / n));
       if (from >= to) continue;
       Piece piece = band;
       piece.first_block += from;
@@ -151,7 +153,7 @@ double TreePlanner::estimate() {
   double last = 0.0;
   const auto cost_of = [&](const Group& g) {
     const TreeCost::OfItem& of = g.is_wide() ? cost_.wide : g.n_queries > kSlimQueries ? cost_.narrow : cost_.slim;
-    return of.item + of.step * ceil_div(g.n_blocks, 2);
+    return of.item + of.step * ceil_div(g.n_blocks, kStepBlocks);
   };
   if (groups_.size() > teams * kManyItems) {
     for (const Group& g : groups_) last += cost_of(g) * cost_.n_kv_head / cost_.n_workers;
@@ -201,7 +203,8 @@ bool TreePlanner::write_item(const SharePlan& plan, const Group& group) {
     for (int b = 0; b < n_blocks; ++b, ++item.n_blocks) {
       const int at = item.n_blocks % kItemBlocks;
       if (at == 0 && item.n_blocks > 0) more_.emplace_back();
-      (item.n_blocks < kItemBlocks ? item : more_.back()).blocks[at] = plan.blocks[static_cast<std::size_t>(piece.first_block + b)];
+      (item.n_blocks < kItemBlocks ? item : more_.back()).blocks[at] =
+          plan.blocks[static_cast<std::size_t>(piece.first_block + b)];
       if (item.n_blocks < tail) continue;
       const int of_block = std::min(seen - b * kBlockSize, kBlockSize);
       item.seen[item.n_blocks - tail] = static_cast<std::uint8_t>(of_block);

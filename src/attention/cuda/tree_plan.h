@@ -44,7 +44,8 @@ struct Item {
   std::int32_t first_row = 0, n_rows = 0;
   std::int32_t n_blocks = 0;
   std::int32_t full_lo = 0, full_hi = 0;
-  std::uint32_t ragged = 0;  ///< of the last 32 blocks, bit b: block b of these has slots that nobody sees, which may hold anything
+  std::uint32_t ragged =
+      0;  ///< of the last 32 blocks, bit b: block b of these has slots that nobody sees, which may hold anything
   std::int32_t more = 0;
   std::int32_t unused = 0;
   kv::BlockId blocks[kItemBlocks] = {};
@@ -77,20 +78,29 @@ struct TreeCost {
   int n_kv_head = 8;     ///< items are computed once for each
   int heads_per_kv = 4;  ///< queries of a row in an item
   struct OfItem {
-    double item, step;  ///< whatever it holds; two blocks
+    double item, step;  ///< whatever it holds; four blocks, or what is left of them
   };
-  OfItem slim = {0.75, 0.83};   ///< up to kSlimQueries
-  OfItem narrow = {1.2, 0.95};  ///< up to half of kItemQueries
-  OfItem wide = {2.7, 1.27};
-  double slot = 0.009;      ///< writing and merging the partial states of a row, all heads
-  int chunk_blocks = 0;     ///< the longest chunk, even; 0: what costs least
+  OfItem slim = {1.3, 1.5};    ///< up to kSlimQueries
+  OfItem narrow = {2.9, 1.4};  ///< up to half of kItemQueries
+  OfItem wide = {2.6, 1.95};
+  double slot = 0.007;      ///< writing and merging the partial states of a row, all heads
+  int chunk_blocks = 0;     ///< the longest chunk, a multiple of four; 0: what costs least
   int bundled_blocks = -1;  ///< runs up to this long may share an item; 0: none; -1: what costs least
+
+  /// The kernel for int8 blocks, and for GPUs without wgmma, takes longer: from an H100's timings of 13 steps, by hand.
+  void use_plain_kernel() {
+    slim = {1.5, 3.0};
+    narrow = {2.0, 3.5};
+    wide = {3.0, 8.0};
+    slot = 0.009;
+  }
 };
 
 struct TreePlan {
   TreeLimits limits;
   std::int32_t n_items = 0;
-  std::vector<Item> items;  ///< n_items, in the order in which workers take them; behind them those that list more blocks of these
+  std::vector<Item>
+      items;  ///< n_items, in the order in which workers take them; behind them those that list more blocks of these
   std::vector<ItemRow> rows;
   std::vector<MergeRow> merge_rows;
   std::int32_t n_slots = 0;
@@ -140,8 +150,8 @@ class TreePlanner {
   std::int32_t bundle_blocks_ = 0, bundle_rows_ = 0;
   std::vector<Item> more_;
   std::int64_t n_lists_ = 0, n_item_rows_ = 0;  ///< TreePlan::items and rows of the cut that is being looked at
-  std::vector<double> loads_;               ///< [groups of workers]
-  std::vector<std::int32_t> slots_of_row_;  ///< [rows], then where the next one goes
+  std::vector<double> loads_;                   ///< [groups of workers]
+  std::vector<std::int32_t> slots_of_row_;      ///< [rows], then where the next one goes
 };
 
 }  // namespace coppice::attention::cuda

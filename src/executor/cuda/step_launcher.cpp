@@ -38,7 +38,7 @@ StepLauncher::StepLauncher(const DecoderShape& shape, const StepLimits& limits, 
     : shape_(shape),
       memory_(shape, limits, groups, n_workers, bytes, page_bytes),
       samples_(memory_.most_samples(), shape.n_vocab),
-      plan_(limits, groups, n_workers) {}
+      plan_(limits, groups, n_workers, bytes) {}
 
 void StepLauncher::set(const Decoder& decoder, Pool pool) {
   decoder_ = decoder;
