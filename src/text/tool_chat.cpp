@@ -5,6 +5,8 @@
 #include <chat.h>
 #include <fmt/format.h>
 
+#include <map>
+#include <optional>
 #include <regex>
 #include <utility>
 
@@ -118,6 +120,21 @@ std::string rule_of(std::size_t tool) {
   return fmt::format("arguments-of-{}", tool);
 }
 
+/// Puts rules where the grammar has marks. Returns the rules' schemas, by name; nullopt: a mark is not there.
+std::optional<std::map<std::string, std::string>> put_rules(std::span<const ToolSpec> tools, std::string& grammar) {
+  std::map<std::string, std::string> schemas;
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    if (tools[i].held.empty()) continue;
+    const std::string mark = fmt::format(R"("\"{}\"")", mark_of(i)), rule = rule_of(i);
+    std::size_t at = grammar.find(mark);
+    if (at == std::string::npos) return std::nullopt;
+    for (; at != std::string::npos; at = grammar.find(mark, at)) grammar.replace(at, mark.size(), rule);
+    grammar += fmt::format("\n{} ::= [{{]", rule);
+    schemas[rule] = tools[i].held;
+  }
+  return schemas;
+}
+
 /// The library's own grammar of a schema leaves out most of what schemas say (llama.cpp 0.3.36: allOf, most patterns and formats, numbers'
 /// limits). So it gets a mark in place of each schema that can be held, and the mark becomes a rule. Not where the model writes each
 /// argument by itself: the library must know them, and finds no place for marks.
@@ -128,22 +145,13 @@ common_chat_params params_of(const common_chat_templates* form, const common_cha
     if (!tools[i].held.empty()) marked.tools[i].parameters = common_json({{"const", mark_of(i)}}).dump();
   try {
     common_chat_params params = common_chat_templates_apply(form, marked);
-    std::string rules;
-    for (std::size_t i = 0; i < tools.size(); ++i) {
-      if (tools[i].held.empty()) continue;
-      const std::string mark = fmt::format(R"("\"{}\"")", mark_of(i));
-      const std::size_t at = params.grammar.find(mark);
-      if (at == std::string::npos) return common_chat_templates_apply(form, inputs);
-      params.grammar.replace(at, mark.size(), rule_of(i));
-      rules += fmt::format("\n{} ::= [{{]", rule_of(i));
-      schemas[rule_of(i)] = tools[i].held;
+    if (auto put = put_rules(tools, params.grammar)) {
+      schemas = std::move(*put);
+      return params;
     }
-    params.grammar += rules;
-    return params;
   } catch (const std::exception&) {  // it takes the schemas apart
-    schemas.clear();
-    return common_chat_templates_apply(form, inputs);
   }
+  return common_chat_templates_apply(form, inputs);
 }
 
 std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params) {

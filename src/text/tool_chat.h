@@ -20,8 +20,7 @@ namespace coppice::text {
 struct ToolSpec {
   std::string name, description;
   std::string parameters;  ///< a JSON schema
-  std::string held =
-      {};  ///< the same, as a grammar can hold a call to it (grammar::Kind::kJsonSchema); empty: it can't
+  std::string held = {};   ///< the same as a grammar can hold it (grammar::Kind::kJsonSchema); empty: it can't
 
   bool operator==(const ToolSpec&) const = default;
 };

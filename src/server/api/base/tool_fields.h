@@ -30,7 +30,7 @@ void parse_flat_tools(const JsonFields& f, std::string_view type, const char* sc
                       const std::function<void(const std::string&)>& ignore, Tools& to);
 
 /// Refuses a choice without a tool, and tools that must be called and whose schemas no grammar enforces. `field`: what names the
-/// tool; `schema`: a tool's field, for errors.
+/// tool; `schema`: a tool's field, for errors. Holds each tool that must be called (ToolSpec::held), whatever the others take.
 void check_choice(Tools& tools, const std::string& field, const char* schema);
 
 /// What becomes of a form of the answer beside tools. The form is the text's: where a tool must be called there is no text, and the form
