@@ -30,7 +30,7 @@ measured() {
     die "$name failed or took over eight minutes (log: $folder/$name.log)"
   mv "$folder/$name.part" "$folder/$name.json"
 }
-for test in tree_attention quant_product part_product operators experts decoder; do
+for test in tree_attention quant_product part_product operators heads experts decoder; do
   path=$(program "${test}_on_gpu")
   [[ ! -e $folder/$test.passed ]] || continue
   say "$test"

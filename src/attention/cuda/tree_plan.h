@@ -44,8 +44,7 @@ struct Item {
   std::int32_t first_row = 0, n_rows = 0;
   std::int32_t n_blocks = 0;
   std::int32_t full_lo = 0, full_hi = 0;
-  std::uint32_t ragged =
-      0;  ///< of the last 32 blocks, bit b: block b of these has slots that nobody sees, which may hold anything
+  std::uint32_t ragged = 0;  ///< bit b: block b of the last 32 has slots that nobody sees, which may hold anything
   std::int32_t more = 0;
   std::int32_t unused = 0;
   kv::BlockId blocks[kItemBlocks] = {};
@@ -99,8 +98,7 @@ struct TreeCost {
 struct TreePlan {
   TreeLimits limits;
   std::int32_t n_items = 0;
-  std::vector<Item>
-      items;  ///< n_items, in the order in which workers take them; behind them those that list more blocks of these
+  std::vector<Item> items;  ///< n_items, in the order in which workers take them, then those that list more blocks
   std::vector<ItemRow> rows;
   std::vector<MergeRow> merge_rows;
   std::int32_t n_slots = 0;
