@@ -60,6 +60,11 @@ void InFlight::leave(Sequence& leader) {
   wake_if([&](const Sequence& follower) { return follower.leader == &leader; });
 }
 
+bool InFlight::near() const {
+  return std::ranges::any_of(followers_,
+                             [](const Sequence* follower) { return follower->needed <= follower->leader->planned; });
+}
+
 void InFlight::wake() {
   wake_if([](const Sequence& follower) { return follower.needed <= follower.leader->computed; });
 }

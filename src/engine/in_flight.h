@@ -46,6 +46,9 @@ class InFlight {
   /// Leaders have computed more. Wakes those whose blocks are all there.
   void wake();
 
+  /// Whether what leaders have in planned steps has all the blocks that somebody waits for.
+  bool near() const;
+
   int followers() const { return static_cast<int>(followers_.size()); }
 
  private:

@@ -88,6 +88,9 @@ class Scheduler {
   int running_samples() const { return running_samples_; }
   int running_requests() const;
   int following() const { return in_flight_.followers(); }
+  /// Followers wait for blocks of flying(). They join the next step if that is planned when this one is through; else its leader gets a step
+  /// for the few tokens that are its own, and reads all weights for them.
+  bool flying_wakes() const { return flying_.step && in_flight_.near(); }
 
  private:
   std::int64_t growth_room() const;

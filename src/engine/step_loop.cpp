@@ -56,9 +56,10 @@ bool StepLoop::step() {
   const std::int64_t steps = figures_.steps;
   viewer_.set_time(now_);
 
-  obey();     // new requests enter the queue, cancelled ones end
-  expire();   // so do those whose time is over
-  admit();    // the queue's first get blocks
+  obey();                                    // new requests enter the queue, cancelled ones end
+  expire();                                  // so do those whose time is over
+  if (scheduler_.flying_wakes()) collect();  // those who wait for its blocks come with the next one
+  admit();                                   // the queue's first get blocks
   compute();  // a batch of rows goes through the model; what comes of it goes to tokens, scores, embeddings
 
   const double seconds = seconds_since(start);

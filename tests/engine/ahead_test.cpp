@@ -129,6 +129,17 @@ TEST_P(Ahead, APreemptedOneDrawsTheSameToken) {
   EXPECT_GE(preemptions, 3);
 }
 
+// In a step of its own behind that the leader's last tokens would hold them up.
+TEST_P(Ahead, FollowersJoinTheStepBehindTheirBlocks) {
+  Harness h(config());
+  const Prompt shared = counting(0, 64);
+  for (int i = 0; i < 4; ++i) h.submit({.prompt = shared + counting(100 * (i + 1), 5), .max_tokens = 1});
+  h.finish();
+  std::vector<int> rows;
+  for (const auto& step : h.executor().steps()) rows.push_back(step.n_rows);
+  EXPECT_EQ(rows, (std::vector<int>{32, 32, 4 * 5}));
+}
+
 TEST_P(Ahead, SamplesAndScoresOfOneStepAreRight) {
   Harness h(config());
   const auto samples = h.submit({.prompt = counting(0, 40), .max_tokens = 15, .n = 3});
