@@ -10,7 +10,7 @@ namespace {
 
 // Most tokens of prompts that one step matches against the tree: a burst of long prompts must not stall those who
 // decode. What is left over goes on in the next step. A sequence counts kOverhead tokens more than it has.
-constexpr std::size_t kTokensPerStep = std::size_t{1} << 18;
+constexpr std::size_t kTokensPerStep = std::size_t{1} << 20;
 constexpr std::size_t kOverhead = 256;
 
 bool is_ready(const Sequence* sequence) {

@@ -140,6 +140,22 @@ TEST_P(Ahead, FollowersJoinTheStepBehindTheirBlocks) {
   EXPECT_EQ(rows, (std::vector<int>{32, 32, 4 * 5}));
 }
 
+// What a step looks at in the queue has a limit, which must not part them.
+TEST_P(Ahead, SixtyFourWithALongPastComeInOneStep) {
+  constexpr int kStep = 2048, kSteps = 4;
+  HarnessConfig c = config();
+  c.block_size = 32;
+  c.max_batch = 64;
+  c.step_tokens = kStep;
+  c.max_extend = 2 * kStep;
+  Harness h(c);
+  const Prompt shared = counting(0, kSteps * kStep);
+  for (int i = 0; i < 64; ++i) h.submit({.prompt = shared + counting(100 * (i + 1), 20), .max_tokens = 1});
+  h.finish();
+  ASSERT_EQ(h.executor().steps().size(), static_cast<std::size_t>(kSteps) + 1);
+  EXPECT_EQ(h.executor().steps().back().n_rows, 64 * 20);
+}
+
 TEST_P(Ahead, SamplesAndScoresOfOneStepAreRight) {
   Harness h(config());
   const auto samples = h.submit({.prompt = counting(0, 40), .max_tokens = 15, .n = 3});
