@@ -54,7 +54,7 @@ def _steps(content, full):
         weights, goal = GOALS_TOKENS.get(row["case"], (None, None))
         parts = row["parts"]  # timed alone, one launch behind the other: their sum isn't the step's time
         products = LAYERS * sum(parts[name] for name in PRODUCTS)
-        between = LAYERS * (2 * parts["norm"] + parts["rows"] + parts["gate"])
+        between = LAYERS * (2 * parts["norm"] + parts["rows"] + parts.get("gate", 0))  # runs before ADR 0055 have gates
         rows.append([row["weights"], row["case"], f"{row['tokens_s']:,}", f"{row['us']:,}", f"{row['bound_us']:,}", f"{products:,.0f}",
                      f"{LAYERS * parts['attention']:,.0f}", f"{between:,.0f}",
                      _reached(row["tokens_s"], goal, True) if weights in (None, row["weights"]) else ""])

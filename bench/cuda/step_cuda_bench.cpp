@@ -164,14 +164,6 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
     attention.values = l.values;
     return launch_tree_attention(attention, step.n_workers, stream);
   });
-  time("gate", [&](const DecoderLayer&, cudaStream_t stream) {
-    return launch(GateRows{.n = kShape.n_ff,
-                           .n_rows = n_rows,
-                           .from_gate = {scratch.product, 2 * kShape.n_ff},
-                           .from_up = {scratch.product + kShape.n_ff, 2 * kShape.n_ff},
-                           .out = scratch.gated},
-                  stream);
-  });
   time("sampler", [&](const DecoderLayer&, cudaStream_t stream) { return launch(memory.sampling(), stream); });
   const auto product = [&](const char* name, auto matrix_of, const void* x, int n_in, int n_out) {
     time(name, [&](const DecoderLayer& l, cudaStream_t stream) {
@@ -184,9 +176,18 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
       "qkv", [](const DecoderLayer& l) { return l.qkv.parts[0].matrix; }, scratch.normed, kShape.n_embd,
       n_q + 2 * n_kv);
   product("output", [](const DecoderLayer& l) { return l.output; }, group.attention.out, n_q, kShape.n_embd);
-  product(
-      "gate_up", [](const DecoderLayer& l) { return l.gate_up.parts[0].matrix; }, scratch.normed, kShape.n_embd,
-      2 * kShape.n_ff);
+  time("gate_up", [&](const DecoderLayer& l, cudaStream_t stream) {
+    const PackedMatrix m = l.gate_up.parts[0].matrix;
+    return matmul::cuda::launch_quant_product({.type = m.type,
+                                               .n_in = kShape.n_embd,
+                                               .n_out = 2 * kShape.n_ff,
+                                               .n_rows = n_rows,
+                                               .weights = m.weights,
+                                               .x = scratch.normed,
+                                               .scratch = scratch.products,
+                                               .gated = {.out = scratch.gated}},
+                                              stream);
+  });
   product("down", [](const DecoderLayer& l) { return l.down; }, scratch.gated, kShape.n_ff, kShape.n_embd);
   std::printf("\n");
   std::fflush(stdout);

@@ -65,7 +65,7 @@ class TableTest(unittest.TestCase):
 
 class GpuPageTest(unittest.TestCase):
     def test_goals_are_met_in_the_right_direction(self):
-        parts = {name: 1.0 for name in ("norm", "rows", "gate", "attention", *gpu_page.PRODUCTS)}
+        parts = {name: 1.0 for name in ("norm", "rows", "attention", *gpu_page.PRODUCTS)}
         copy = {"case": "copy", "tb_s": 4.0}
         content = {"device": "NVIDIA H200", "driver": "1", "date": "2026-02-02",
                    "attention": [copy, {"case": "2,048 shared + 256, B = 8", "us": 12.0, "floor_us": 3.0}],
@@ -73,7 +73,7 @@ class GpuPageTest(unittest.TestCase):
                                     "tokens_s": 6400, "parts": parts}]}
         full = "\n".join(gpu_page.section(content, True))
         self.assertIn("| 12.0 | 3.0 | – | 25 % | ≤ 10: no |", full)
-        self.assertIn("| 6,400 | 5,000 | 4,000 | 128 | 32 | 128 | ≥ 5,500: yes |", full)
+        self.assertIn("| 6,400 | 5,000 | 4,000 | 128 | 32 | 96 | ≥ 5,500: yes |", full)
         short = "\n".join(gpu_page.section(content))
         self.assertIn("| 12.0 | 3.0 | – |\n", short)
         self.assertIn("| 6,400 | 5,000 | 4,000 |", short)

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <span>
 
 #include "attention/cuda/block_order.h"
 #include "cuda/run_program.h"
@@ -33,11 +34,20 @@ struct Matrix {
   Doubles weights;
   QuantType type;
   DeviceBytes packed;
+  std::size_t packed_bytes = 0;
 
-  Matrix(QuantType of_type, int in, int out, std::mt19937& random) : n_in(in), n_out(out), type(of_type) {
+  /// pairs: of the first half of the outputs and the other one.
+  Matrix(QuantType of_type, int in, int out, std::mt19937& random, bool pairs = false)
+      : n_in(in), n_out(out), type(of_type) {
     const test::QuantWeights w = test::random_weights(type, in, out, random);
     for (const test::Weight& weight : w.weights) weights.push_back(weight.scaled() + weight.offset());
-    packed = DeviceBytes(matmul::cuda::pack(type, in, out, w.bytes));
+    const std::span<const std::byte> bytes = w.bytes;
+    const std::size_t half = bytes.size() / 2;
+    const std::vector<std::byte> on_host =
+        pairs ? matmul::cuda::pack_pairs(type, in, out / 2, bytes.first(half), bytes.subspan(half))
+              : matmul::cuda::pack(type, in, out, bytes);
+    packed = DeviceBytes(on_host);
+    packed_bytes = on_host.size();
   }
   executor::cuda::PackedMatrix device() const { return {type, packed.as<std::byte>()}; }
   /// Weights of a norm whose product is about 1, as in a trained model: else softmax makes much of little.
@@ -74,18 +84,27 @@ Doubles normed(const Doubles& x, const std::vector<float>& weights, double eps) 
 }
 
 struct Layer {
+  bool pairs;  ///< gate and up are one product
   Matrix qkv, output, gate_up, down;
   Vector attention_norm, ff_norm;
   DeviceBytes keys, values;
   Doubles key_slots, value_slots;  ///< [slot][kv head][dim]
 
-  Layer(const DecoderShape& s, QuantType type, std::mt19937& random)
-      : qkv(type, s.n_embd, (s.n_head + 2 * s.n_kv_head) * s.head_dim, random),
+  Layer(const DecoderShape& s, QuantType type, bool are_pairs, std::mt19937& random)
+      : pairs(are_pairs),
+        qkv(type, s.n_embd, (s.n_head + 2 * s.n_kv_head) * s.head_dim, random),
         output(type, s.n_head * s.head_dim, s.n_embd, random),
-        gate_up(type, s.n_embd, 2 * s.n_ff, random),
+        gate_up(type, s.n_embd, 2 * s.n_ff, random, pairs),
         down(type, s.n_ff, s.n_embd, random),
         attention_norm(s.n_embd, qkv.norm_for_ones(), random),
         ff_norm(s.n_embd, gate_up.norm_for_ones(), random) {}
+
+  executor::cuda::PackedMatrices gate_and_up() const {
+    if (pairs) return {{gate_up.device(), gate_up.n_out}};
+    executor::cuda::PackedMatrix up = gate_up.device();
+    up.weights += gate_up.packed_bytes / 2;
+    return {{gate_up.device(), gate_up.n_out / 2}, {up, gate_up.n_out / 2}};
+  }
 
   /// Random numbers in all slots.
   void fill_pool(const DecoderShape& s, int n_blocks, std::mt19937& random) {
@@ -210,7 +229,8 @@ bool check(QuantType type, std::mt19937& random) {
   test::AttentionCase c = test::make_case("decoder", paths, 32, {}, random());
   c.heads = {.n_head = 8, .n_kv_head = 2, .head_dim = 64, .scale = 0.125F};
   std::vector<Layer> layers;
-  for (int i = 0; i < kLayers; ++i) layers.emplace_back(shape, type, random).fill_pool(shape, c.n_blocks, random);
+  for (int i = 0; i < kLayers; ++i)
+    layers.emplace_back(shape, type, i != 1, random).fill_pool(shape, c.n_blocks, random);
   const Matrix embeddings(type, shape.n_embd, shape.n_vocab, random),
       logits(QuantType::kQ6K, shape.n_embd, shape.n_vocab, random);
   const Vector final_norm(shape.n_embd, logits.norm_for_ones(), random);
@@ -226,7 +246,7 @@ bool check(QuantType type, std::mt19937& random) {
                          .ff_norm = l.ff_norm.device.as<float>(),
                          .qkv = {{l.qkv.device(), l.qkv.n_out}},
                          .output = l.output.device(),
-                         .gate_up = {{l.gate_up.device(), l.gate_up.n_out}},
+                         .gate_up = l.gate_and_up(),
                          .down = l.down.device(),
                          .rotation = {shape.head_dim, false, device_frequencies.as<float>()},
                          .keys = l.keys.as<std::byte>(),

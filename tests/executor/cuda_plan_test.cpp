@@ -97,6 +97,27 @@ TEST(PackedRowsTest, PiecesOfAMatrixAreTheWholeOne) {
   }
 }
 
+TEST(PackedRowsTest, PiecesOfPairsAreTheWhole) {
+  for (const int type : {kF32, kF16, kQ4_0, kQ4K}) {
+    const Files files = files_of(type);
+    const model::GatedSpec& ff = files.packed.spec.layers[0].feed_forward;
+    const model::GgufFile& file = *files.packed.file;
+    const auto info = [&](const model::LinearSpec& linear) {
+      return file.tensors()[static_cast<std::size_t>(linear.weight)];
+    };
+    const auto whole = pack_pair_rows(file, info(ff.gate), info(ff.up), 0, 512);
+    EXPECT_EQ(whole.size(), packed_bytes(packed_type(info(ff.up)), 256, 1024)) << type;
+    std::vector<std::byte> joined;
+    for (const auto& [first, n] : {std::pair{0, 8}, std::pair{8, 128}, std::pair{136, 376}}) {
+      const auto piece = pack_pair_rows(file, info(ff.gate), info(ff.up), first, n);
+      joined.insert(joined.end(), piece.begin(), piece.end());
+    }
+    EXPECT_EQ(joined, whole) << type;
+    const auto other = pack_pair_rows(file, info(ff.up), info(ff.gate), 0, 512);
+    EXPECT_NE(other, whole) << type;
+  }
+}
+
 /// Each expert's matrices are packed as one's alone, also where gate and up are one tensor in the file.
 TEST(PackedRowsTest, EachExpertIsPackedByItself) {
   for (const test::FamilyModel& family : test::family_models()) {

@@ -83,5 +83,29 @@ TEST(CudaPack, HoldsEveryWeight) {
   }
 }
 
+/// So a lane that has output i of a tile's first half has output i of its other half, too.
+TEST(CudaPack, PairsAreTilesOfEightAndEight) {
+  std::mt19937 random(static_cast<std::mt19937::result_type>(test::test_seed()));
+  for (const QuantType type : {QuantType::kQ4K, QuantType::kMxfp4, QuantType::kBf16}) {
+    const int n_in = 256, n = 40, chunks = n_in / chunk_form(type).inputs;
+    const test::QuantWeights gate = test::random_weights(type, n_in, n, random),
+                             up = test::random_weights(type, n_in, n, random);
+    const std::vector<std::byte> packed = pack_pairs(type, n_in, n, gate.bytes, up.bytes);
+    ASSERT_EQ(std::ssize(packed), n / 8 * chunks * chunk_form(type).bytes());
+    for (int i = 0; i < n; ++i) {
+      for (const bool of_up : {false, true}) {
+        for (int k = 0; k < n_in; ++k) {
+          const std::byte* chunk =
+              packed.data() + (i / 8 * chunks + k / chunk_form(type).inputs) * chunk_form(type).bytes();
+          const test::Weight& expected = (of_up ? up : gate).weights[static_cast<std::size_t>(i * n_in + k)];
+          ASSERT_EQ(weight_at(type, chunk, k % chunk_form(type).inputs, i % 8 + (of_up ? 8 : 0)),
+                    expected.scaled() + expected.offset())
+              << "type " << static_cast<int>(type) << ", output " << i << ", input " << k;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace coppice::matmul::cuda

@@ -81,7 +81,8 @@ class StepLauncher {
                 stream_));
   }
 
-  void multiply(const PackedMatrix& matrix, int n_rows, const void* x, int n_in, int n_out, float* y) {
+  void multiply(const PackedMatrix& matrix, int n_rows, const void* x, int n_in, int n_out, float* y,
+                const matmul::cuda::GatedOutput& gated = {}) {
     keep(matmul::cuda::launch_quant_product({.type = matrix.type,
                                              .n_in = n_in,
                                              .n_out = n_out,
@@ -89,7 +90,8 @@ class StepLauncher {
                                              .weights = matrix.weights,
                                              .x = x,
                                              .y = y,
-                                             .scratch = scratch_.products},
+                                             .scratch = scratch_.products,
+                                             .gated = gated},
                                             stream_));
   }
   void multiply(const PackedMatrices& matrices) {
@@ -173,16 +175,21 @@ class StepLauncher {
 
   void gated_unit(const DecoderLayer& layer) {
     const int n_ff = layer.gate_up.n_out() / 2;
-    multiply(layer.gate_up);
-    keep(launch(GateRows{.gate = shape_.gate,
-                         .n = n_ff,
-                         .n_rows = step_.n_rows,
-                         .from_gate = layer.gate_up.rows(scratch_.product, step_.n_rows, 0),
-                         .from_up = layer.gate_up.rows(scratch_.product, step_.n_rows, n_ff),
-                         .gate_bias = layer.gate_bias,
-                         .up_bias = layer.up_bias,
-                         .out = scratch_.gated},
-                stream_));
+    if (layer.gate_up.n == 1) {
+      multiply(layer.gate_up.parts[0].matrix, step_.n_rows, scratch_.normed, shape_.n_embd, 2 * n_ff, nullptr,
+               {shape_.gate, layer.gate_bias, layer.up_bias, scratch_.gated});
+    } else {
+      multiply(layer.gate_up);
+      keep(launch(GateRows{.gate = shape_.gate,
+                           .n = n_ff,
+                           .n_rows = step_.n_rows,
+                           .from_gate = layer.gate_up.rows(scratch_.product, step_.n_rows, 0),
+                           .from_up = layer.gate_up.rows(scratch_.product, step_.n_rows, n_ff),
+                           .gate_bias = layer.gate_bias,
+                           .up_bias = layer.up_bias,
+                           .out = scratch_.gated},
+                  stream_));
+    }
     multiply(layer.down, step_.n_rows, scratch_.gated, n_ff, shape_.n_embd, scratch_.product);
   }
 

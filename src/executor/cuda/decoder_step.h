@@ -51,11 +51,11 @@ struct DecoderLayer {
   const float* sinks = nullptr;                                         ///< [n_head] (TreeAttention); nullptr: none
   PackedMatrix output;                                                  ///< n_head * head_dim to n_embd
   const float* output_bias = nullptr;                                   ///< [n_embd]; nullptr: there is none
-  PackedMatrices gate_up;                                               ///< n_embd to 2 n_ff; none: only experts
-  PackedMatrix down;                                                    ///< n_ff to n_embd
-  const float *gate_bias = nullptr, *up_bias = nullptr;                 ///< [n_ff]; nullptr: there is none
-  const float* down_bias = nullptr;                                     ///< [n_embd], likewise; none beside experts
-  ExpertsLayer experts;                                                 ///< in place of that, or beside it
+  PackedMatrices gate_up;                                ///< n_embd to 2 n_ff: pairs, or two; none: only experts
+  PackedMatrix down;                                     ///< n_ff to n_embd
+  const float *gate_bias = nullptr, *up_bias = nullptr;  ///< [n_ff]; nullptr: there is none
+  const float* down_bias = nullptr;                      ///< [n_embd], likewise; none beside experts
+  ExpertsLayer experts;                                  ///< in place of that, or beside it
   Rotation rotation;
   Temperature temperature;
   int group = 0;                                 ///< of DecoderStep::groups

@@ -155,13 +155,13 @@ const float* DeviceWeights::keep(const std::vector<float>& values) {
   return memory_.emplace_back(values.data(), values.size() * sizeof(float), "weights").as<float>();
 }
 
-void DeviceWeights::add_pieces(TensorId id, std::int64_t matrix, std::byte* to) {
+void DeviceWeights::add_pieces(TensorId id, std::int64_t matrix, std::byte* to, TensorId pair) {
   const model::TensorInfo& tensor = info(id);
   const std::size_t of_tile = packed_bytes(packed_type(tensor), tensor.shape[0], matmul::cuda::kTileOutputs);
   const auto tiles = static_cast<std::int64_t>(std::max<std::size_t>(1, kPieceBytes / of_tile));
-  const std::int64_t step = tiles * matmul::cuda::kTileOutputs;
+  const std::int64_t step = tiles * (pair == model::kNoTensor ? matmul::cuda::kTileOutputs : matmul::cuda::kTilePairs);
   for (std::int64_t at = 0; at < n_out(tensor); at += step) {
-    pieces_.push_back({id, matrix, at, std::min(step, n_out(tensor) - at), to});
+    pieces_.push_back({id, pair, matrix, at, std::min(step, n_out(tensor) - at), to});
     to += static_cast<std::size_t>(tiles) * of_tile;
   }
 }
@@ -193,6 +193,18 @@ PackedMatrices DeviceWeights::joined(std::vector<TensorId> ids) {
     id = end;
   }
   return matrices;
+}
+
+/// Of one type they are pairs; else there are two products.
+PackedMatrices DeviceWeights::gate_up(const model::GatedSpec& spec) {
+  const TensorId gate = spec.gate.weight, up = spec.up.weight;
+  const matmul::QuantType type = packed_type(info(gate));
+  if (packed_type(info(up)) != type) return joined({gate, up});
+  const std::int64_t outputs = 2 * n_out(info(gate));
+  const std::size_t bytes = packed_bytes(type, info(gate).shape[0], outputs);
+  std::byte* to = take(bytes);
+  add_pieces(gate, 0, to, up);
+  return {{{type, to, static_cast<std::int64_t>(bytes)}, static_cast<int>(outputs)}};
 }
 
 Rotation DeviceWeights::rotation(const model::AttentionSpec& mixer, std::span<const DeviceMemory> frequencies) const {
@@ -229,7 +241,7 @@ void DeviceWeights::add_layer(const model::LayerSpec& layer, std::span<const Dev
                      .sinks = numbers(mixer.sinks),
                      .output = matrix(mixer.o.weight),
                      .output_bias = numbers(mixer.o.bias),
-                     .gate_up = dense ? joined({ff.gate.weight, ff.up.weight}) : PackedMatrices(),
+                     .gate_up = dense ? gate_up(ff) : PackedMatrices(),
                      .down = dense ? matrix(ff.down.weight) : PackedMatrix(),
                      .gate_bias = numbers(ff.gate.bias),
                      .up_bias = numbers(ff.up.bias),
@@ -253,6 +265,13 @@ ExpertsLayer DeviceWeights::experts(const model::ExpertsSpec& spec) {
           .beside_gate = numbers(spec.shared_gate)};
 }
 
+std::vector<std::byte> DeviceWeights::packed(const Piece& piece) const {
+  const model::TensorInfo& tensor = info(piece.tensor);
+  if (piece.pair != model::kNoTensor)
+    return pack_pair_rows(*model_.file, tensor, info(piece.pair), piece.first, piece.n);
+  return pack_rows(*model_.file, tensor, piece.matrix, piece.first, piece.n);
+}
+
 /// Each thread packs a piece and copies it, while others pack theirs.
 void DeviceWeights::copy_pieces(const Progress& progress) {
   int device = 0;
@@ -265,9 +284,8 @@ void DeviceWeights::copy_pieces(const Progress& progress) {
       check(cudaSetDevice(device), "device");
       for (std::size_t i = next++; i < pieces_.size(); i = next++) {
         const Piece& piece = pieces_[i];
-        const std::vector<std::byte> packed =
-            pack_rows(*model_.file, info(piece.tensor), piece.matrix, piece.first, piece.n);
-        check(cudaMemcpy(piece.to, packed.data(), packed.size(), cudaMemcpyHostToDevice), "weights");
+        const std::vector<std::byte> bytes = packed(piece);
+        check(cudaMemcpy(piece.to, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "weights");
         ++done;
       }
     } catch (...) {

@@ -27,9 +27,9 @@ class DeviceWeights {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  /// Rows of a matrix, of several the one with this number, that a thread packs and copies at once.
+  /// Rows of a matrix, of several the one with this number, that a thread packs and copies at once; or of one and its pair (pack_pair_rows).
   struct Piece {
-    model::TensorId tensor = model::kNoTensor;
+    model::TensorId tensor = model::kNoTensor, pair = model::kNoTensor;
     std::int64_t matrix = 0, first = 0, n = 0;
     std::byte* to = nullptr;
   };
@@ -41,7 +41,9 @@ class DeviceWeights {
   PackedMatrix matrix(model::TensorId id);
   PackedMatrices joined(std::vector<model::TensorId> ids);
   std::byte* take(std::size_t bytes);
-  void add_pieces(model::TensorId id, std::int64_t matrix, std::byte* to);
+  PackedMatrices gate_up(const model::GatedSpec& spec);
+  void add_pieces(model::TensorId id, std::int64_t matrix, std::byte* to, model::TensorId pair = model::kNoTensor);
+  std::vector<std::byte> packed(const Piece& piece) const;
   ExpertsLayer experts(const model::ExpertsSpec& spec);
   Rotation rotation(const model::AttentionSpec& mixer, std::span<const DeviceMemory> frequencies) const;
   Temperature temperature(const model::AttentionSpec& mixer) const;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/gate.h"
 #include "matmul/quant_matrix.h"
 
 struct CUstream_st;
@@ -104,8 +105,7 @@ struct GateHeads {
 };
 const char* launch(const GateHeads& args, CUstream_st* stream);
 
-/// kGelu: its approximation by tanh. kClamped: z / (1 + exp(-1.702 z)) of z = min(from_gate, 7), times 1 + from_up, clamped to 7 (gpt-oss).
-enum class Gate : std::uint8_t { kSilu, kGelu, kClamped };
+using coppice::cuda::Gate;
 
 /// A gated linear unit: out = gate(from_gate) * from_up. n, and where products' rows begin: multiples of 4 numbers.
 struct GateRows {

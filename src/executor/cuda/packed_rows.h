@@ -20,6 +20,11 @@ std::size_t packed_bytes(matmul::QuantType type, std::int64_t n_in, std::int64_t
 std::vector<std::byte> pack_rows(const model::GgufFile& file, const model::TensorInfo& tensor, std::int64_t matrix,
                                  std::int64_t first, std::int64_t n);
 
+/// Outputs [first, first + n) of both of a gated unit's matrices, as pairs (matmul/cuda/quant_pack.h).
+/// REQUIRES: both have the same shape and packed_type(); first and n are multiples of kTilePairs.
+std::vector<std::byte> pack_pair_rows(const model::GgufFile& file, const model::TensorInfo& gate,
+                                      const model::TensorInfo& up, std::int64_t first, std::int64_t n);
+
 /// A tensor of one dimension (a norm, a bias), or of two (biases of experts), as numbers.
 std::vector<float> plain_numbers(const model::GgufFile& file, const model::TensorInfo& tensor);
 

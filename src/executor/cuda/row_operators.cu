@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/gated.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/warp_product.cuh"
 #include "executor/cuda/operators.h"
@@ -138,24 +139,13 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
   });
 }
 
-template <Gate kGate>
-__device__ float gated(float z, float x) {
-  if constexpr (kGate == Gate::kClamped) {
-    z = fminf(z, 7.0F);
-    return z / (1.0F + __expf(-1.702F * z)) * (1.0F + fminf(fmaxf(x, -7.0F), 7.0F));
-  }
-  if constexpr (kGate == Gate::kSilu) return z / (1.0F + __expf(-z)) * x;
-  constexpr float kRoot = 0.7978845608F;  // of 2 / pi
-  return 0.5F * z * (1.0F + tanhf(kRoot * fmaf(0.044715F * z * z, z, z))) * x;
-}
-
-template <Gate kGate>
 __global__ void gate_rows(const GateRows a) {
   allow_next_launch();
   wait_for_launch_before();
   const int n_fours = a.n / 4;
   const int at = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (at >= n_fours) return;
+  const coppice::cuda::GateForm gate(a.gate);
   for (int row = static_cast<int>(blockIdx.y); row < a.n_rows; row += static_cast<int>(gridDim.y)) {
     const int part = a.parts != nullptr ? a.parts[row] : 0;
     const float w = a.weights != nullptr ? a.weights[a.pairs[row]] : 1.0F;
@@ -168,7 +158,7 @@ __global__ void gate_rows(const GateRows a) {
     };
     const float4 z = four_of(a.from_gate, a.gate_bias), u = four_of(a.from_up, a.up_bias);
     static_cast<uint2*>(a.out)[static_cast<std::size_t>(row) * n_fours + at] =
-        to_bf16({gated<kGate>(z.x, u.x), gated<kGate>(z.y, u.y), gated<kGate>(z.z, u.z), gated<kGate>(z.w, u.w)});
+        to_bf16({gate(z.x, u.x), gate(z.y, u.y), gate(z.z, u.z), gate(z.w, u.w)});
   }
 }
 
@@ -228,15 +218,7 @@ const char* launch(const GateRows& args, CUstream_st* stream) {
                                             .n_threads = 256,
                                             .n_blocks_y = std::min(args.n_rows, kMostBlocksY),
                                             .early = args.n_rows <= kMostEarlyRows};
-  switch (args.gate) {
-    case Gate::kSilu:
-      return launch_early(gate_rows<Gate::kSilu>, shape, stream, args);
-    case Gate::kGelu:
-      return launch_early(gate_rows<Gate::kGelu>, shape, stream, args);
-    case Gate::kClamped:
-      return launch_early(gate_rows<Gate::kClamped>, shape, stream, args);
-  }
-  return "no such gate";
+  return launch_early(gate_rows, shape, stream, args);
 }
 
 const char* launch(const FinishLogits& args, CUstream_st* stream) {

@@ -16,6 +16,7 @@
 
 #include "cuda/launch.cuh"
 #include "matmul/cuda/byte_parts.cuh"
+#include "matmul/cuda/gated_unit.cuh"
 #include "matmul/cuda/quant_product.h"
 #include "matmul/cuda/unpack.cuh"
 
@@ -329,8 +330,13 @@ struct ByteMultiplier {
     for (int r = 0; r < kRowTiles; ++r) {
       float sum = 0.0F;
       for (int w = 0; w < n_warps; ++w) sum += parts(n, w)[r * 32 + lane];
-      const int row = 2 * r + lane / kTileOutputs, out = tile * kTileOutputs + lane % kTileOutputs;
-      if (row < p.n_rows && out < p.n_out) p.y[static_cast<std::size_t>(row) * p.n_out + out] = sum;
+      const int row = 2 * r + lane / kTileOutputs, of_tile = lane % kTileOutputs, out = tile * kTileOutputs + of_tile;
+      if (p.y != nullptr) {
+        if (row < p.n_rows && out < p.n_out) p.y[static_cast<std::size_t>(row) * p.n_out + out] = sum;
+      } else {
+        const float up = __shfl_down_sync(~0U, sum, kTilePairs);
+        if (row < p.n_rows && of_tile < kTilePairs) write_gated(p, row, tile * kTilePairs + of_tile, sum, up);
+      }
     }
     parts_empty(n).arrive();
   }

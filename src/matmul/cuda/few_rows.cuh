@@ -15,6 +15,7 @@
 #include "cuda/warp_product.cuh"
 #include "matmul/cuda/byte_parts.cuh"
 #include "matmul/cuda/device.h"
+#include "matmul/cuda/gated_unit.cuh"
 #include "matmul/cuda/quant_product.h"
 #include "matmul/cuda/tile_weights.cuh"
 #include "matmul/cuda/unpack.cuh"
@@ -178,13 +179,22 @@ __device__ void multiply_few(const QuantProduct& p, unsigned char* memory) {
   for (int i = 0; i < kSums / 32; ++i)
     parts[warp * kSums + i * 32 + lane] = m.sums[i / 4 / kRowTiles][i / 4 % kRowTiles][i % 4];
   __syncthreads();
+  const auto sum_at = [&](int at) {
+    float sum = 0.0F;
+    for (int w = 0; w < n_warps; ++w) sum += parts[w * kSums + at];
+    return sum;
+  };
   for (int at = static_cast<int>(threadIdx.x); at < kSums; at += static_cast<int>(blockDim.x)) {
     const int from = at % 32, i = at / 32, tile = i / 4 / kRowTiles;
     const int row = i / 4 % kRowTiles * 8 + from % 4 * 2 + i % 2;
     const int out = (static_cast<int>(blockIdx.x) * kTiles + tile) * kTileOutputs + from / 4 + i % 4 / 2 * 8;
-    float sum = 0.0F;
-    for (int w = 0; w < n_warps; ++w) sum += parts[w * kSums + at];
-    if (row < p.n_rows && out < p.n_out) p.y[static_cast<std::size_t>(row) * p.n_out + out] = sum;
+    if (row >= p.n_rows || out >= p.n_out) continue;
+    const float sum = sum_at(at);
+    if (p.y != nullptr) {
+      p.y[static_cast<std::size_t>(row) * p.n_out + out] = sum;
+    } else if (i % 4 / 2 == 0) {
+      write_gated(p, row, out / kTileOutputs * kTilePairs + from / 4, sum, sum_at(at + 64));  // two registers on: up's
+    }
   }
 }
 

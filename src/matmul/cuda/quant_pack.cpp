@@ -102,4 +102,18 @@ std::vector<std::byte> pack(QuantType type, int n_in, int n_out, std::span<const
   return packed;
 }
 
+std::vector<std::byte> pack_pairs(QuantType type, int n_in, int n, std::span<const std::byte> gate,
+                                  std::span<const std::byte> up) {
+  const std::size_t of_tile = gate.size() / static_cast<std::size_t>(n) * kTilePairs;
+  std::vector<std::byte> rows;
+  rows.reserve(2 * gate.size());
+  for (std::size_t at = 0; at < gate.size(); at += of_tile) {
+    for (const std::span<const std::byte> from : {gate, up}) {
+      const auto some = from.subspan(at, of_tile);
+      rows.insert(rows.end(), some.begin(), some.end());
+    }
+  }
+  return pack(type, n_in, 2 * n, rows);
+}
+
 }  // namespace coppice::matmul::cuda

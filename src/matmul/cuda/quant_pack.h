@@ -28,6 +28,7 @@
 namespace coppice::matmul::cuda {
 
 inline constexpr int kTileOutputs = 16;
+inline constexpr int kTilePairs = kTileOutputs / 2;
 
 /// Of a chunk; offsets and sizes in bytes.
 struct ChunkForm {
@@ -68,5 +69,10 @@ constexpr ChunkForm chunk_form(QuantType type) {
 /// blocks: n_out rows of n_in weights, as the file has them.
 /// REQUIRES: has_product(type); n_in is a multiple of chunk_form(type).inputs.
 std::vector<std::byte> pack(QuantType type, int n_in, int n_out, std::span<const std::byte> blocks);
+
+/// A gated unit's two matrices as one of 2 n outputs: those of a tile are the next kTilePairs of `gate`, then the same ones of `up`, so that
+/// a lane has the sums of both (GatedOutput). REQUIRES: as pack(), for n rows of each; n is a multiple of kTilePairs.
+std::vector<std::byte> pack_pairs(QuantType type, int n_in, int n, std::span<const std::byte> gate,
+                                  std::span<const std::byte> up);
 
 }  // namespace coppice::matmul::cuda

@@ -96,7 +96,12 @@ const char* launch_16(QuantProduct p, cudaStream_t stream) {
     const char* error = p.n_rows <= 8 ? launch<kType, 2, 1>(p, stream) : launch<kType, 2, 2>(p, stream);
     if (error != nullptr) return error;
     p.x = static_cast<const std::byte*>(p.x) + std::size_t{16} * static_cast<std::size_t>(p.n_in) * 2;
-    p.y += std::size_t{16} * static_cast<std::size_t>(p.n_out);
+    const std::size_t n_sums = std::size_t{16} * static_cast<std::size_t>(p.n_out);
+    if (p.y != nullptr) {
+      p.y += n_sums;
+    } else {
+      p.gated.out = static_cast<__nv_bfloat16*>(p.gated.out) + n_sums / 2;
+    }
   }
   return nullptr;
 }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/gate.h"
 #include "matmul/cuda/quant_pack.h"
 
 struct CUstream_st;
@@ -26,6 +27,14 @@ inline constexpr int kProductFlags = 1024;
 /// Numbers, on the device that is current.
 std::size_t product_scratch_sums();
 
+/// What a product of a gate and an up matrix, packed as pairs (pack_pairs), gives: gate(its sum + gate_bias) * (up's sum + up_bias).
+/// REQUIRES: n_out is a multiple of kTileOutputs.
+struct GatedOutput {
+  coppice::cuda::Gate gate = coppice::cuda::Gate::kSilu;
+  const float *gate_bias = nullptr, *up_bias = nullptr;  ///< [n_out / 2]; nullptr: nothing is added
+  void* out = nullptr;                                   ///< [n_rows, n_out / 2] bf16
+};
+
 /// All pointers are to device memory, 16-byte aligned.
 struct QuantProduct {
   QuantType type = QuantType::kQ4K;
@@ -33,8 +42,9 @@ struct QuantProduct {
   int n_rows = 0;
   const std::byte* weights = nullptr;  ///< packed
   const void* x = nullptr;             ///< [n_rows, n_in] bf16
-  float* y = nullptr;                  ///< [n_rows, n_out]
+  float* y = nullptr;                  ///< [n_rows, n_out]; nullptr: `gated` is wanted instead
   ProductScratch scratch;
+  GatedOutput gated;
 };
 
 /// For measurements and tests.

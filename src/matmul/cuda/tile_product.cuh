@@ -13,6 +13,7 @@
 #include "cuda/barrier.cuh"
 #include "cuda/group_product.cuh"
 #include "cuda/launch.cuh"
+#include "matmul/cuda/gated_unit.cuh"
 #include "matmul/cuda/part_product.h"
 #include "matmul/cuda/tile_walk.h"
 #include "matmul/cuda/tile_weights.cuh"
@@ -274,10 +275,34 @@ struct TileMultiplier {
     const RowPanel rows_of_tile = launch.rows_of<kRows, kParts>(s.tile, p.n_rows);
     const int first_row = rows_of_tile.first + lane % 4 * 2, end_row = rows_of_tile.first + rows_of_tile.n;
     const int first_out = s.tile / launch.grid.n_row_tiles * kTileHeight + group * 64 + warp * 16 + lane / 4;
+    if constexpr (!kParts) {
+      if (p.y == nullptr) return write_gated(first_row, end_row, (first_out - lane / 4) / 2 + lane / 4);
+    }
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const int row = first_row + i / 4 * 8 + i % 2, out = first_out + i % 4 / 2 * 8;
       if (row < end_row && out < p.n_out) p.y[static_cast<std::size_t>(row) * p.n_out + out] = sums[i];
+    }
+  }
+
+  /// A lane has an output of two neighbouring rows, and writes two outputs of one of them: the lane with the other output has the other row.
+  __device__ __forceinline__ void write_gated(int first_row, int end_row, int output) const {
+    if (output >= p.n_out / 2) return;  // as the warp's other lanes
+    const GatedUnit unit(p.gated, output);
+    const int upper = lane / 4 % 2, row = first_row + upper;
+    const auto n_words = static_cast<unsigned>(p.n_out / 4);
+    std::uint32_t* to = static_cast<std::uint32_t*>(p.gated.out) + static_cast<std::size_t>(row) * n_words + output / 2;
+    std::uint32_t words[kSums / 4];
+#pragma unroll
+    for (int i = 0; i < kSums; i += 4) {
+      const float here = unit(sums[i], sums[i + 2]), there = unit(sums[i + 1], sums[i + 3]);
+      const float others = __shfl_xor_sync(~0U, upper == 0 ? there : here, 4);
+      words[i / 4] = upper == 0 ? coppice::cuda::pack<__nv_bfloat16>(here, others)
+                                : coppice::cuda::pack<__nv_bfloat16>(others, there);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kSums / 4; ++i) {
+      if (row + 8 * static_cast<int>(i) < end_row) to[8 * i * n_words] = words[i];
     }
   }
 
