@@ -1,7 +1,7 @@
 // A step of a Llama-shaped decoder on an NVIDIA GPU: launches only, no memory of its own, so that a CUDA graph can capture it. What changes
 // from step to step (tokens, positions, slots, the attention's plans, sampling) is read from device memory.
 //
-// Per layer: norm, q k v, rotation and write into the pool, attention over the tree, its gates, output, norm, gate and up, gated unit, down.
+// Per layer: norm, q k v, rotation and write into the pool, attention over the tree, its gates, output, norm, gate and up with the gated unit, down.
 #pragma once
 
 #include <cstdint>

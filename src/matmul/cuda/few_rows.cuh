@@ -164,7 +164,7 @@ struct Multiplier {
 };
 
 /// A thread block's two tiles. memory: n_warps * few_rows_bytes() of it, shared.
-template <QuantType kType, int kTiles, int kRowTiles>
+template <QuantType kType, int kTiles, int kRowTiles, bool kGated>
 __device__ void multiply_few(const QuantProduct& p, unsigned char* memory) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_warps = static_cast<int>(blockDim.x) / 32;
@@ -188,12 +188,12 @@ __device__ void multiply_few(const QuantProduct& p, unsigned char* memory) {
     const int from = at % 32, i = at / 32, tile = i / 4 / kRowTiles;
     const int row = i / 4 % kRowTiles * 8 + from % 4 * 2 + i % 2;
     const int out = (static_cast<int>(blockIdx.x) * kTiles + tile) * kTileOutputs + from / 4 + i % 4 / 2 * 8;
-    if (row >= p.n_rows || out >= p.n_out) continue;
-    const float sum = sum_at(at);
-    if (p.y != nullptr) {
-      p.y[static_cast<std::size_t>(row) * p.n_out + out] = sum;
-    } else if (i % 4 / 2 == 0) {
-      write_gated(p, row, out / kTileOutputs * kTilePairs + from / 4, sum, sum_at(at + 64));  // two registers on: up's
+    if constexpr (kGated) {
+      if (i % 4 / 2 == 0 && row < p.n_rows && out < p.n_out)  // up's sum is two of the lane's on
+        write_gated(p, row, out / kTileOutputs * kTilePairs + from / 4, sum_at(at), sum_at(at + 64));
+    } else {
+      const float sum = sum_at(at);
+      if (row < p.n_rows && out < p.n_out) p.y[static_cast<std::size_t>(row) * p.n_out + out] = sum;
     }
   }
 }

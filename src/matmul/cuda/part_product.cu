@@ -27,7 +27,7 @@ __global__ __launch_bounds__(32 * kMostWarps) void multiply_panels(const QuantPr
   p.x =
       static_cast<const std::byte*>(p.x) + static_cast<std::size_t>(panel.first) * static_cast<std::size_t>(p.n_in) * 2;
   p.y += static_cast<std::size_t>(panel.first) * static_cast<std::size_t>(p.n_out);
-  multiply_few<kType, kTiles, kRowTiles>(p, memory);
+  multiply_few<kType, kTiles, kRowTiles, false>(p, memory);
 }
 
 template <QuantType kType, int kRowTiles>

@@ -13,17 +13,18 @@ namespace coppice::matmul::cuda {
 
 namespace {
 
-template <QuantType kType, int kTiles, int kRowTiles>
+template <QuantType kType, int kTiles, int kRowTiles, bool kGated>
 __global__ __launch_bounds__(32 * kMostWarps) void multiply_quantised(const QuantProduct p) {
   extern __shared__ __align__(16) unsigned char memory[];
   allow_next_launch();
-  multiply_few<kType, kTiles, kRowTiles>(p, memory);
+  multiply_few<kType, kTiles, kRowTiles, kGated>(p, memory);
 }
 
-template <QuantType kType, int kTiles, int kRowTiles>
+template <QuantType kType, int kTiles, int kRowTiles, bool kGated>
 const char* launch(const QuantProduct& p, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      multiply_quantised<kType, kTiles, kRowTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(multiply_quantised<kType, kTiles, kRowTiles, kGated>,
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
   if (ready != cudaSuccess) return cudaGetErrorString(ready);
   const int of_warp = few_rows_bytes<kType, kTiles, kRowTiles>(p.n_rows);
   const int n_blocks = ((p.n_out + kTileOutputs - 1) / kTileOutputs + kTiles - 1) / kTiles;
@@ -32,7 +33,13 @@ const char* launch(const QuantProduct& p, cudaStream_t stream) {
                              .n_threads = 32 * n_warps,
                              .shared_bytes = n_warps * of_warp,
                              .early = p.n_rows <= coppice::cuda::kMostCrowdingRows};
-  return launch_early(multiply_quantised<kType, kTiles, kRowTiles>, shape, stream, p);
+  return launch_early(multiply_quantised<kType, kTiles, kRowTiles, kGated>, shape, stream, p);
+}
+template <QuantType kType, int kRowTiles>
+const char* launch_few(const QuantProduct& p, cudaStream_t stream) {
+  constexpr int kTiles = 2;
+  return p.y != nullptr ? launch<kType, kTiles, kRowTiles, false>(p, stream)
+                        : launch<kType, kTiles, kRowTiles, true>(p, stream);
 }
 
 /// Thread blocks of a product in whole numbers; n_slots 0: better in bf16, or its digits have no room.
@@ -93,7 +100,7 @@ const char* launch_16(QuantProduct p, cudaStream_t stream) {
   const int n_rows = p.n_rows;
   for (int row = 0; row < n_rows; row += 16) {
     p.n_rows = std::min(16, n_rows - row);
-    const char* error = p.n_rows <= 8 ? launch<kType, 2, 1>(p, stream) : launch<kType, 2, 2>(p, stream);
+    const char* error = p.n_rows <= 8 ? launch_few<kType, 1>(p, stream) : launch_few<kType, 2>(p, stream);
     if (error != nullptr) return error;
     p.x = static_cast<const std::byte*>(p.x) + std::size_t{16} * static_cast<std::size_t>(p.n_in) * 2;
     const std::size_t n_sums = std::size_t{16} * static_cast<std::size_t>(p.n_out);

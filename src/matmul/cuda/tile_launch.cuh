@@ -13,12 +13,12 @@ namespace coppice::matmul::cuda {
 /// Rings of half a multiprocessor's memory, so that two blocks work at once or the next launch's fetches its weights already; tiles of
 /// many rows need all of it. From kMostCrowdingRows on a block that has a multiprocessor for itself takes more than half, so that two of an
 /// early launch can't meet on one while another has none.
-template <QuantType kType, int kRows, bool kParts = false>
+template <QuantType kType, int kRows, bool kParts, bool kGated>
 const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream,
                             const PartRows& parts = {}) {
   using Form = TileForm<kType, kRows>;
   static const cudaError_t ready = cudaFuncSetAttribute(
-      multiply_tiles<kType, kRows, kParts>, cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
+      multiply_tiles<kType, kRows, kParts, kGated>, cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
   if (ready != cudaSuccess) return cudaGetErrorString(ready);
   CUtensorMap map;
   if (const char* error = coppice::cuda::describe_rows(map, p.x, p.n_rows, p.n_in, kRows)) return error;
@@ -47,7 +47,13 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
                              .shared_bytes = alone ? std::max(bytes, device().half() + 1024) : bytes,
                              .early = p.n_rows <= coppice::cuda::kMostEarlyRows};
   if (kParts) grid.n_tiles /= grid.n_row_tiles;  // the kernel multiplies by the panels, which are as many at least
-  return launch_early(multiply_tiles<kType, kRows, kParts>, shape, stream, p, launch, map);
+  return launch_early(multiply_tiles<kType, kRows, kParts, kGated>, shape, stream, p, launch, map);
+}
+
+template <QuantType kType, int kRows>
+const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
+  return p.y != nullptr ? launch_tiles_of<kType, kRows, false, false>(p, tuning, stream)
+                        : launch_tiles_of<kType, kRows, false, true>(p, tuning, stream);
 }
 
 template <QuantType kType>
@@ -63,8 +69,8 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
 
 template <QuantType kType>
 const char* launch_part_tiles_of(const QuantProduct& p, const PartRows& parts, cudaStream_t stream) {
-  if (parts.panel_rows == 64) return launch_tiles_of<kType, 64, true>(p, {}, stream, parts);
-  if (parts.panel_rows == 128) return launch_tiles_of<kType, 128, true>(p, {}, stream, parts);
+  if (parts.panel_rows == 64) return launch_tiles_of<kType, 64, true, false>(p, {}, stream, parts);
+  if (parts.panel_rows == 128) return launch_tiles_of<kType, 128, true, false>(p, {}, stream, parts);
   return "no product of panels of this size";
 }
 

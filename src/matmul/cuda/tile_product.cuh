@@ -157,7 +157,7 @@ struct TileFetcher {
 };
 
 /// A thread of a computing warpgroup.
-template <QuantType kType, int kRows, bool kParts>
+template <QuantType kType, int kRows, bool kParts, bool kGated>
 struct TileMultiplier {
   using Form = TileForm<kType, kRows>;
   static constexpr int kSums = kRows / 2;  ///< of a lane: [8 rows][2 outputs][2 rows]
@@ -275,9 +275,7 @@ struct TileMultiplier {
     const RowPanel rows_of_tile = launch.rows_of<kRows, kParts>(s.tile, p.n_rows);
     const int first_row = rows_of_tile.first + lane % 4 * 2, end_row = rows_of_tile.first + rows_of_tile.n;
     const int first_out = s.tile / launch.grid.n_row_tiles * kTileHeight + group * 64 + warp * 16 + lane / 4;
-    if constexpr (!kParts) {
-      if (p.y == nullptr) return write_gated(first_row, end_row, (first_out - lane / 4) / 2 + lane / 4);
-    }
+    if constexpr (kGated) return write_gated(first_row, end_row, (first_out - lane / 4) / 2 + lane / 4);
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const int row = first_row + i / 4 * 8 + i % 2, out = first_out + i % 4 / 2 * 8;
@@ -320,7 +318,7 @@ struct TileMultiplier {
   }
 };
 
-template <QuantType kType, int kRows, bool kParts>
+template <QuantType kType, int kRows, bool kParts, bool kGated>
 __global__ __launch_bounds__(kTileThreads,
                              tile_blocks(kRows)) void multiply_tiles(const QuantProduct p, const TileLaunch of_host,
                                                                      const __grid_constant__ CUtensorMap map) {
@@ -349,7 +347,7 @@ __global__ __launch_bounds__(kTileThreads,
   } else {
     grow_registers<tile_blocks(kRows) == 1 ? 240 : 104>();  // what the fetching ones gave, and no more
     wait_for_launch_before();
-    TileMultiplier<kType, kRows, kParts>{p, launch, rings, warp / 4, warp % 4, lane}.run();
+    TileMultiplier<kType, kRows, kParts, kGated>{p, launch, rings, warp / 4, warp % 4, lane}.run();
   }
 #endif
 }
