@@ -2,11 +2,13 @@
 // weights, made here. Beside each its
 // bound: the bytes of all weights and of the keys and values that some row sees, over the bandwidth that a device-to-device copy
 // reaches in this run.
-//   step_cuda_bench [--json FILE]
+//   step_cuda_bench [--json FILE] [--only TEXT]    TEXT: steps that have it in "weights, step"
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <string>
 
 #include "cuda/random_packed.h"
 #include "cuda/replay.h"
@@ -193,7 +195,7 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
   std::fflush(stdout);
 }
 
-void run(const char* json_path) {
+void run(const char* json_path, const char* only) {
   cudaDeviceProp device{};
   test::check_cuda(cudaGetDeviceProperties(&device, 0), "device");
   const double bandwidth = bench::copy_bandwidth();
@@ -209,13 +211,15 @@ void run(const char* json_path) {
   for (const Weights& w :
        {Weights{"bf16", QuantType::kBf16, QuantType::kBf16}, Weights{"Q8_0", QuantType::kQ8_0, QuantType::kQ8_0},
         Weights{"Q4_K, logits Q6_K", QuantType::kQ4K, QuantType::kQ6K}}) {
-    RandomDecoder decoder(w.layers, w.logits);
+    std::unique_ptr<RandomDecoder> decoder;
     for (const test::AttentionCase& c :
          {decodes("depth 2,048, B = 1", 0, 2048, 1), decodes("2,048 shared + 256, B = 8", 2048, 256, 8),
           decodes("8,192 shared + 256, B = 32", 8192, 256, 32), decodes("8,192 shared + 256, B = 64", 8192, 256, 64),
           prompt("prompt of 2,048", 2048)}) {
+      if ((std::string(w.name) + ", " + c.name).find(only) == std::string::npos) continue;
+      if (decoder == nullptr) decoder = std::make_unique<RandomDecoder>(w.layers, w.logits);
       const bool is_prompt = c.sequences.size() == 1 && c.n_rows() > 1;
-      const executor::cuda::Decoder on_device = decoder.on(c);
+      const executor::cuda::Decoder on_device = decoder->on(c);
       std::vector<std::int32_t> tokens;
       for (int i = 0; i < c.n_rows(); ++i) tokens.push_back(1000 + 7 * i);
       const test::DecoderStepMemory memory(kShape, c, tokens);
@@ -226,7 +230,7 @@ void run(const char* json_path) {
           1);
       const bench::Timing time = graph.time(20);
       const double kv = static_cast<double>(c.unique_slots()) * kShape.n_kv_head * kShape.head_dim * 4.0 * kLayers;
-      const double bound = (decoder.bytes() + kv) / bandwidth * 1e6;
+      const double bound = (decoder->bytes() + kv) / bandwidth * 1e6;
       std::printf("%-18s %-28s %8.0f us (least %.0f), bound %.0f, %7.0f tokens/s\n", w.name, c.name.c_str(),
                   time.median, time.least, bound, 1e6 * c.n_rows() / time.median);
       std::fflush(stdout);
@@ -249,8 +253,13 @@ void run(const char* json_path) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
+  const char *json = nullptr, *only = "";
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--json") == 0) json = argv[i + 1];
+    if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
+  }
   try {
-    coppice::run(argc > 2 && std::strcmp(argv[1], "--json") == 0 ? argv[2] : nullptr);
+    coppice::run(json, only);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

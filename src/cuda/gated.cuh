@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
+
 #include "cuda/gate.h"
 #include "cuda/warp_product.cuh"
 
