@@ -112,13 +112,15 @@ void check_norm(GpuRun& run) {
   run.report(what + ", residual", worst(read<float>(device_residual, sums.size()), sums, 1.0), 1e-5);
 }
 
-/// Of some rows, in another order and one twice: they are read, and the residual stays as it is.
+/// Of some rows, in another order and one twice, with slices to add: they are read, and the residual stays as it is.
 void check_norm_of_some(GpuRun& run) {
   const int n = 4 * run.up_to(1024), n_rows = 7;
   const std::vector<std::int32_t> rows = {5, 0, 3, 5};
-  const std::vector<float> residual = run.normals(n * n_rows, 3.0F), plus = run.normals(n * n_rows),
+  constexpr int kSlices = 3;
+  const std::vector<float> residual = run.normals(n * n_rows, 3.0F), slices = run.normals(kSlices * n * n_rows),
                            weights = run.normals(n);
-  std::vector<double> expected;
+  std::vector<double> plus(residual.size()), expected;
+  for (std::size_t i = 0; i < slices.size(); ++i) plus[i % plus.size()] += slices[i];
   for (const std::int32_t row : rows) {
     std::vector<double> sum;
     for (int i = row * n; i < (row + 1) * n; ++i)
@@ -127,12 +129,14 @@ void check_norm_of_some(GpuRun& run) {
     for (int i = 0; i < n; ++i)
       expected.push_back(sum[static_cast<std::size_t>(i)] * by * weights[static_cast<std::size_t>(i)]);
   }
-  const DeviceBytes device_residual(residual), device_plus(plus), device_weights(weights), device_rows(rows),
+  const DeviceBytes device_residual(residual), device_plus(slices), device_weights(weights), device_rows(rows),
       out = poisoned<std::byte>(expected.size() * 2);
   launch(executor::cuda::AddNorm{.n = n,
                                  .n_rows = 4,
                                  .residual = device_residual.as<float>(),
                                  .plus = device_plus.as<float>(),
+                                 .plus_slices = kSlices,
+                                 .plus_stride = std::int64_t{n_rows} * n,
                                  .norm = device_weights.as<float>(),
                                  .eps = 1e-5F,
                                  .out = out.as<void>(),

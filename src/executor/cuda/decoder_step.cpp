@@ -30,7 +30,7 @@ class StepLauncher {
     for (const DecoderLayer& layer : decoder_.layers) {
       norm(layer.attention_norm, plus);
       attend(layer);
-      norm(layer.ff_norm, {scratch_.product, layer.output_bias, layer.attention_norm_behind});
+      norm(layer.ff_norm, {scratch_.product, layer.output_bias, layer.attention_norm_behind, output_slices()});
       feed_forward(layer);
       plus = behind(layer);
     }
@@ -61,15 +61,29 @@ class StepLauncher {
   /// What is added to the residual (AddNorm).
   struct Plus {
     const float *x = nullptr, *bias = nullptr, *norm = nullptr;
+    int n_slices = 1;
   };
   /// Of a layer's end.
-  Plus behind(const DecoderLayer& layer) const { return {scratch_.product, layer.down_bias, layer.ff_norm_behind}; }
+  Plus behind(const DecoderLayer& layer) const {
+    return {scratch_.product, layer.down_bias, layer.ff_norm_behind, down_slices(layer)};
+  }
+  /// Slices of a product that a norm adds (QuantProduct); no more than scratch has room for.
+  int slices(int n_in) const {
+    const int n = matmul::cuda::product_slices(n_in, shape_.n_embd, step_.n_rows);
+    return n * shape_.n_embd <= widest_product(shape_) ? n : 1;
+  }
+  int output_slices() const { return slices(shape_.n_head * shape_.head_dim); }
+  int down_slices(const DecoderLayer& layer) const {
+    return layer.experts.is_there() || layer.gate_up.n == 0 ? 1 : slices(layer.gate_up.n_out() / 2);
+  }
 
   void norm(const float* weights, const Plus& plus, const OutputRows* rows = nullptr) {
     keep(launch(AddNorm{.n = shape_.n_embd,
                         .n_rows = rows != nullptr ? rows->n : step_.n_rows,
                         .residual = scratch_.residual,
                         .plus = plus.x,
+                        .plus_slices = plus.n_slices,
+                        .plus_stride = static_cast<std::int64_t>(step_.n_rows) * shape_.n_embd,
                         .plus_bias = plus.bias,
                         .plus_norm = plus.norm,
                         .plus_eps = shape_.eps_behind,
@@ -81,7 +95,7 @@ class StepLauncher {
                 stream_));
   }
 
-  void multiply(const PackedMatrix& matrix, int n_rows, const void* x, int n_in, int n_out, float* y,
+  void multiply(const PackedMatrix& matrix, int n_rows, const void* x, int n_in, int n_out, float* y, int n_slices = 1,
                 const matmul::cuda::GatedOutput& gated = {}) {
     keep(matmul::cuda::launch_quant_product({.type = matrix.type,
                                              .n_in = n_in,
@@ -91,6 +105,7 @@ class StepLauncher {
                                              .x = x,
                                              .y = y,
                                              .scratch = scratch_.products,
+                                             .n_slices = n_slices,
                                              .gated = gated},
                                             stream_));
   }
@@ -156,7 +171,7 @@ class StepLauncher {
                             .heads = attention.out},
                   stream_));
     }
-    multiply(layer.output, step_.n_rows, attention.out, n_q, shape_.n_embd, scratch_.product);
+    multiply(layer.output, step_.n_rows, attention.out, n_q, shape_.n_embd, scratch_.product, output_slices());
   }
 
   void feed_forward(const DecoderLayer& layer) {
@@ -176,7 +191,7 @@ class StepLauncher {
   void gated_unit(const DecoderLayer& layer) {
     const int n_ff = layer.gate_up.n_out() / 2;
     if (layer.gate_up.n == 1) {
-      multiply(layer.gate_up.parts[0].matrix, step_.n_rows, scratch_.normed, shape_.n_embd, 2 * n_ff, nullptr,
+      multiply(layer.gate_up.parts[0].matrix, step_.n_rows, scratch_.normed, shape_.n_embd, 2 * n_ff, nullptr, 1,
                {shape_.gate, layer.gate_bias, layer.up_bias, scratch_.gated});
     } else {
       multiply(layer.gate_up);
@@ -190,7 +205,7 @@ class StepLauncher {
                            .out = scratch_.gated},
                   stream_));
     }
-    multiply(layer.down, step_.n_rows, scratch_.gated, n_ff, shape_.n_embd, scratch_.product);
+    multiply(layer.down, step_.n_rows, scratch_.gated, n_ff, shape_.n_embd, scratch_.product, down_slices(layer));
   }
 
   const Decoder& decoder_;

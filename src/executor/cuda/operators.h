@@ -32,9 +32,11 @@ const char* launch(const EmbedRows& args, CUstream_st* stream);
 
 /// residual += plus_scale * (plus + plus_bias), this normalised or not; out = residual / sqrt(mean of residual^2 + eps) * norm, in bf16.
 struct AddNorm {
-  int n = 0, n_rows = 0;             ///< n: a multiple of 4, at most kMostNormed
-  float* residual = nullptr;         ///< [n_rows][n]
-  const float* plus = nullptr;       ///< likewise; nullptr: nothing is added
+  int n = 0, n_rows = 0;        ///< n: a multiple of 4, at most kMostNormed
+  float* residual = nullptr;    ///< [n_rows][n]
+  const float* plus = nullptr;  ///< likewise, the sum of slices; nullptr: nothing is added
+  int plus_slices = 1;
+  std::int64_t plus_stride = 0;      ///< numbers from a slice to the next one; a multiple of 4
   const float* plus_bias = nullptr;  ///< [n], added to plus first; nullptr: nothing is
   const float* plus_norm = nullptr;  ///< [n]; nullptr: plus is added as it is
   float plus_eps = 0.0F;             ///< of this norm

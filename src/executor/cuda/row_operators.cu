@@ -115,7 +115,13 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
   of_each([&](int i, int at) { x[i] = residual[at]; });
   if (a.plus != nullptr) {
     of_each([&](int i, int at) {
-      y[i] = reinterpret_cast<const float4*>(a.plus)[first + at];
+      const auto* plus = reinterpret_cast<const float4*>(a.plus) + first + at;
+      y[i] = *plus;
+#pragma unroll 4
+      for (int slice = 1; slice < a.plus_slices; ++slice) {
+        const float4 more = plus[slice * (a.plus_stride / 4)];
+        y[i] = {y[i].x + more.x, y[i].y + more.y, y[i].z + more.z, y[i].w + more.w};
+      }
       if (a.plus_bias == nullptr) return;
       const float4 b = reinterpret_cast<const float4*>(a.plus_bias)[at];
       y[i] = {y[i].x + b.x, y[i].y + b.y, y[i].z + b.z, y[i].w + b.w};

@@ -115,6 +115,7 @@ const char* launch_16(QuantProduct p, cudaStream_t stream) {
 
 template <QuantType kType>
 const char* launch(const QuantProduct& p, const ProductTuning& tuning, cudaStream_t stream) {
+  if (p.n_slices > 1) return device().is_hopper ? launch_tiles<kType>(p, tuning, stream) : "no product in slices";
   if (!device().is_hopper || tuning.plain) return launch_16<kType>(p, stream);
   if constexpr (kType != QuantType::kMxfp4 &&
                 kType != QuantType::kBf16) {  // MXFP4's numbers cost more to make than that saves
@@ -137,6 +138,17 @@ const char* launch(const QuantProduct& p, const ProductTuning& tuning, cudaStrea
 int least_tile_rows(int n_in, int n_out) {
   const std::int64_t n_weights = static_cast<std::int64_t>(n_in) * n_out;
   return n_weights > 1 << 26 ? 5 : n_weights > 1 << 24 ? 9 : 17;
+}
+
+int product_slices(int n_in, int n_out, int n_rows) {
+  constexpr int kLeastRows = 17, kMostRows = 64, kMostSlices = 4;
+  constexpr int kTile = 128, kStage = 256;  // outputs and, at most, inputs
+  if (!device().is_hopper || n_rows < kLeastRows || n_rows > kMostRows) return 1;
+  // Of tiles that all blocks share evenly, none may have more to do than then.
+  const int n_tiles = (n_out + kTile - 1) / kTile, n_stages = n_in / kStage, n_blocks = device().n_multiprocessors;
+  const int n = std::min({kMostSlices, n_blocks / n_tiles, n_stages});
+  if (n < 2 || (n_stages + n - 1) / n > (n_tiles * n_stages + n_blocks - 1) / n_blocks) return 1;
+  return n;
 }
 
 std::size_t product_scratch_sums() {

@@ -42,8 +42,10 @@ struct QuantProduct {
   int n_rows = 0;
   const std::byte* weights = nullptr;  ///< packed
   const void* x = nullptr;             ///< [n_rows, n_in] bf16
-  float* y = nullptr;                  ///< [n_rows, n_out]; nullptr: `gated` is wanted instead
+  /// [n_slices][n_rows, n_out]: sums over slices of the inputs, for the reader to add; nullptr: `gated` is wanted instead
+  float* y = nullptr;
   ProductScratch scratch;
+  int n_slices = 1;  ///< product_slices() or fewer: thread blocks then don't wait for each other. Of `gated` one
   GatedOutput gated;
 };
 
@@ -60,6 +62,9 @@ struct ProductTuning {
 
 /// From so many rows on, on Hopper, weights are rounded to bf16: what is faster for a matrix of this size (docs/adr/0032).
 int least_tile_rows(int n_in, int n_out);
+
+/// How many slices pay, where the reader can add them.
+int product_slices(int n_in, int n_out, int n_rows);
 
 /// Launches on `stream`; nullptr or why not. REQUIRES: as pack().
 const char* launch_quant_product(const QuantProduct& product, CUstream_st* stream, const ProductTuning& tuning = {});

@@ -31,8 +31,10 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
   // A block shall have a few stages at least, or its start and its end take longer than they do.
   constexpr int kFewInputs = 2600;
   const int n_multiprocessors = device().n_multiprocessors;
-  const bool two = kHalf && static_cast<std::int64_t>(grid.n_tiles) * p.n_in >= 2LL * n_multiprocessors * kFewInputs;
-  const bool alone = !two && p.n_rows > coppice::cuda::kMostCrowdingRows;
+  const bool many = kHalf && static_cast<std::int64_t>(grid.n_tiles) * p.n_in >= 2LL * n_multiprocessors * kFewInputs;
+  // Two blocks unpack more at once. Numbers that are there already only have to come: longer rings and fewer parts are better.
+  const bool two = many && (kType != QuantType::kBf16 || kParts) && p.n_slices == 1;
+  const bool alone = kHalf && !two && (many || p.n_rows > coppice::cuda::kMostCrowdingRows || p.n_slices > 1);
   launch.row_slots = kRows < 64 ? 8 : kHalf && alone ? 6 : 4;
   for (launch.weight_slots = 6; launch.weight_slots > 2; --launch.weight_slots)
     if (Form::bytes(launch.weight_slots, launch.row_slots) <=
@@ -40,6 +42,15 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
       break;
   int n_blocks = tuning.n_tile_blocks > 0 ? tuning.n_tile_blocks : two ? 2 * n_multiprocessors : n_multiprocessors;
   n_blocks = std::min({n_blocks, (kHalf && !alone ? 2 : 1) * n_multiprocessors, grid.n_tiles * grid.n_stages});
+  if (p.n_slices > 1) {
+    n_blocks = grid.n_tiles * p.n_slices;
+    if (kParts || grid.n_row_tiles > 1 || n_blocks > n_multiprocessors || p.n_slices > grid.n_stages)
+      return "no product of so many slices";
+  } else if (!kParts && alone &&
+             grid.n_tiles <= n_blocks) {  // no more blocks than it takes for none to have more stages
+    const int n_stages = grid.n_tiles * grid.n_stages, most = (n_stages + n_blocks - 1) / n_blocks;
+    n_blocks = (n_stages + most - 1) / most;
+  }
   grid.share(n_blocks);
   const int bytes = Form::bytes(launch.weight_slots, launch.row_slots);
   const LaunchShape shape = {.n_blocks = n_blocks,

@@ -272,6 +272,8 @@ struct TileMultiplier {
   }
 
   __device__ __forceinline__ void write(const Segment& s) const {
+    // A tile's blocks follow each other: each has a slice.
+    float* y = p.y + static_cast<std::size_t>(static_cast<int>(blockIdx.x) % p.n_slices * p.n_rows) * p.n_out;
     const RowPanel rows_of_tile = launch.rows_of<kRows, kParts>(s.tile, p.n_rows);
     const int first_row = rows_of_tile.first + lane % 4 * 2, end_row = rows_of_tile.first + rows_of_tile.n;
     const int first_out = s.tile / launch.grid.n_row_tiles * kTileHeight + group * 64 + warp * 16 + lane / 4;
@@ -279,7 +281,7 @@ struct TileMultiplier {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const int row = first_row + i / 4 * 8 + i % 2, out = first_out + i % 4 / 2 * 8;
-      if (row < end_row && out < p.n_out) p.y[static_cast<std::size_t>(row) * p.n_out + out] = sums[i];
+      if (row < end_row && out < p.n_out) y[static_cast<std::size_t>(row) * p.n_out + out] = sums[i];
     }
   }
 
@@ -308,10 +310,10 @@ struct TileMultiplier {
     TileWalk walk(launch.grid, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
     for (Segment s; walk.next(s);) {
       compute(s);
-      if (s.first > 0) {
+      if (s.first > 0 && p.n_slices == 1) {
         put_part();
       } else {
-        if (s.end < launch.grid.n_stages) add_parts(s);
+        if (s.end < launch.grid.n_stages && p.n_slices == 1) add_parts(s);
         write(s);
       }
     }
