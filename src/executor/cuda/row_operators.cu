@@ -93,6 +93,7 @@ constexpr int kNormThreads = 1024, kMostFours = kMostNormed / 4 / kNormThreads;
 constexpr int kManyRows = 512;
 constexpr int kMostBlocksY = 65535;
 
+template <bool kSlices>
 __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
   __shared__ float parts[32];
   const int n_fours = a.n / 4, thread = static_cast<int>(threadIdx.x), n_threads = static_cast<int>(blockDim.x);
@@ -117,10 +118,12 @@ __global__ __launch_bounds__(kNormThreads) void add_norm(const AddNorm a) {
     of_each([&](int i, int at) {
       const auto* plus = reinterpret_cast<const float4*>(a.plus) + first + at;
       y[i] = *plus;
+      if constexpr (kSlices) {
 #pragma unroll 4
-      for (int slice = 1; slice < a.plus_slices; ++slice) {
-        const float4 more = plus[slice * (a.plus_stride / 4)];
-        y[i] = {y[i].x + more.x, y[i].y + more.y, y[i].z + more.z, y[i].w + more.w};
+        for (int slice = 1; slice < a.plus_slices; ++slice) {
+          const float4 more = plus[slice * (a.plus_stride / 4)];
+          y[i] = {y[i].x + more.x, y[i].y + more.y, y[i].z + more.z, y[i].w + more.w};
+        }
       }
       if (a.plus_bias == nullptr) return;
       const float4 b = reinterpret_cast<const float4*>(a.plus_bias)[at];
@@ -214,7 +217,7 @@ const char* launch(const AddNorm& args, CUstream_st* stream) {
   const int of_thread = args.n_rows > kManyRows ? kMostFours : 1;
   const int of_threads = (args.n / 4 + of_thread - 1) / of_thread;
   const int n_threads = std::min(kNormThreads, (of_threads + 31) / 32 * 32);
-  return launch_early(add_norm,
+  return launch_early(args.plus_slices > 1 ? add_norm<true> : add_norm<false>,
                       {.n_blocks = args.n_rows, .n_threads = n_threads, .early = args.n_rows <= kMostEarlyRows}, stream,
                       args);
 }
