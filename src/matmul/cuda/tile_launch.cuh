@@ -10,6 +10,14 @@
 
 namespace coppice::matmul::cuda {
 
+/// A last round of so many tiles of many rows is left whole (TileGrid::share()): what was fastest (docs/adr/0032). Weights of 16 bits that are
+/// read at different times don't stay in L2.
+template <QuantType kType, int kRows>
+int even_round(int n_blocks) {
+  if (kRows < 128) return n_blocks;
+  return kType == QuantType::kBf16 ? n_blocks / 2 : n_blocks * 7 / 8;
+}
+
 /// Rings of half a multiprocessor's memory, so that two blocks work at once or the next launch's fetches its weights already; tiles of
 /// many rows need all of it. From kMostCrowdingRows on a block that has a multiprocessor for itself takes more than half, so that two of an
 /// early launch can't meet on one while another has none.
@@ -51,7 +59,7 @@ const char* launch_tiles_of(const QuantProduct& p, const ProductTuning& tuning, 
     const int n_stages = grid.n_tiles * grid.n_stages, most = (n_stages + n_blocks - 1) / n_blocks;
     n_blocks = (n_stages + most - 1) / most;
   }
-  grid.share(n_blocks);
+  grid.share(n_blocks, even_round<kType, kRows>(n_blocks));
   const int bytes = Form::bytes(launch.weight_slots, launch.row_slots);
   const LaunchShape shape = {.n_blocks = n_blocks,
                              .n_threads = kTileThreads,

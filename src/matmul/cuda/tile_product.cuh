@@ -52,7 +52,7 @@ struct TileLaunch {
   __device__ void complete(int n_blocks) {
     grid.n_row_tiles = *parts.n_panels;
     grid.n_tiles *= grid.n_row_tiles;
-    grid.share(n_blocks);
+    grid.share(n_blocks, n_blocks);
   }
   /// The rows of a tile of kRows.
   template <int kRows, bool kParts>

@@ -16,10 +16,12 @@ struct TileGrid {
   int n_shared;     ///< tiles 0 .. n_shared - 1 are shared out by stages
   int n_tiles;
 
-  /// Sets n_shared. Where the uneven tiles have fewer stages than there are blocks, a whole round is shared out with them.
+  /// Sets n_shared. A last round of `even` tiles or more is even enough to be left whole: then blocks that meet the same weights do so at the same
+  /// time, and these come from memory once. Where the uneven tiles have fewer stages than there are blocks, a whole round is shared out with them.
   /// REQUIRES: n_blocks <= n_tiles * n_stages.
-  constexpr void share(int n_blocks) {
+  constexpr void share(int n_blocks, int even) {
     n_shared = n_tiles % n_blocks;
+    if (n_shared >= even) n_shared = 0;
     if (n_shared > 0 && n_shared < n_tiles && n_shared * n_stages < n_blocks) n_shared += n_blocks;
   }
   /// The first of the shared stages that are block b's; those of tile t are from t * n_stages on.
