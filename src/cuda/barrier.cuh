@@ -69,6 +69,11 @@ __device__ inline void bulk_copy(std::uint32_t to, const void* from, int bytes, 
                : "memory");
 }
 
+/// Brings bytes (a multiple of 16) into the L2 cache, where a later store to them is seen.
+__device__ inline void bulk_prefetch(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /// Copies the box that begins at (column, row) of a matrix to shared memory (tensor_map.h; `map`: the CUtensorMap, a kernel's
 /// __grid_constant__ parameter); `done` counts its bytes, those outside of the matrix, too.
 __device__ inline void copy_box(std::uint32_t to, const void* map, int column, int row, Barrier done) {

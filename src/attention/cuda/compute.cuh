@@ -25,7 +25,6 @@ struct Computer {
   int group, warp, lane;  ///< of the block's two warpgroups; of the group's four warps
   float scale = a.scale * kLog2E;
   std::uint32_t first_stage = 0;  ///< of the item in hand, counted from the launch's first
-  std::uint32_t n_done = 0;       ///< warpgroups' shares of units
   std::uint32_t reciprocal = 65536U / static_cast<std::uint32_t>(a.n_head / a.n_kv_head) + 1;
   Turns turns{};
   std::uint32_t join_parity = 0, slim_parity = 0;
@@ -346,14 +345,13 @@ struct Computer {
     slim_parity ^= 1;
   }
 
-  /// Computes what is fetched, then counts it as done.
-  __device__ void run(std::uint32_t* done) {
+  /// Computes what is fetched.
+  __device__ void run() {
     if (group == 1) arrive_named(kTurn, 2 * kGroupThreads);  // the first turn is group 0's
     while (next_item()) {
       const int n = n_steps<Shape>(head);
       if (Shape::kHasSlim && n_queries <= kSlimQueries) {
         if constexpr (Shape::kHasSlim) compute_slim(n);
-        ++n_done;
       } else {
         begin_item();
         if (narrow) {
@@ -362,14 +360,8 @@ struct Computer {
           compute_item<Shape::kTokens>(n);
         }
         finish_item();
-        n_done += narrow ? (group == 0 ? 2 : 0) : 1;
       }
       first_stage += 2 * static_cast<std::uint32_t>(n);
-    }
-    sync_named(kOneGroup + group, kGroupThreads);
-    if (warp == 0 && lane == 0 && n_done > 0) {
-      __threadfence();  // for the whole group: the barrier before it orders their stores
-      atomicAdd(done, n_done);
     }
   }
 };

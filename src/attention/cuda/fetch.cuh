@@ -12,9 +12,16 @@ struct Fetcher {
   const TreeAttention& a;
   Shared<T, D> shared;
   int lane;
+  /// What the lanes hold of an item: its head, first block ids, and rows lane, lane + 32, ...
+  struct Ahead {
+    int unit = 0, word = 0, block = 0;
+    int row[kItemQueries / 32] = {};
+  };
   Ring<Shape::kStages> ring{};
   Turns turns{};
   int per_row = a.n_head / a.n_kv_head;  ///< queries
+  int n_units = 0;                       ///< items, for each key head
+  Ahead ahead{};                         ///< the item in hand
 
   __device__ int claim() const { return lane == 0 ? static_cast<int>(atomicAdd(a.scratch.control + kClaimed, 1U)) : 0; }
 
@@ -35,26 +42,37 @@ struct Fetcher {
     ring.next();
   }
 
-  /// What the lanes hold of an item: its head, first block ids, and rows lane, lane + 32, ...
-  struct Ahead {
-    int unit = 0, word = 0, block = 0;
-    int row[kItemQueries / 32] = {};
-  };
-  __device__ void look_at(Ahead& ahead, int unit) const {
+  __device__ void look_at(Ahead& at, int unit) const {
     const Item* item = a.items + unit / a.n_kv_head;
-    ahead.unit = unit;
-    ahead.word = lane < 8 ? reinterpret_cast<const std::int32_t*>(item)[lane] : 0;
-    ahead.block = item->blocks[lane];
+    at.unit = unit;
+    at.word = lane < 8 ? reinterpret_cast<const std::int32_t*>(item)[lane] : 0;
+    at.block = item->blocks[lane];
   }
-  __device__ void look_at_rows(Ahead& ahead) const {
-    const int first_row = __shfl_sync(~0U, ahead.word, 0), n = __shfl_sync(~0U, ahead.word, 1);
+  __device__ void look_at_rows(Ahead& at) const {
+    const int first_row = __shfl_sync(~0U, at.word, 0), n = __shfl_sync(~0U, at.word, 1);
 #pragma unroll
     for (int i = 0; i < kItemQueries / 32; ++i) {
-      if (lane + 32 * i < n) ahead.row[i] = a.rows[first_row + lane + 32 * i].row;
+      if (lane + 32 * i < n) at.row[i] = a.rows[first_row + lane + 32 * i].row;
     }
   }
 
-  __device__ void fetch_queries(const ItemHead& head, const Ahead& ahead) {
+  /// Before the barriers are ready: begins to read the first item, for the plan is older than the launch before.
+  __device__ void look_ahead() {
+    look_at(ahead, static_cast<int>(blockIdx.x));
+    n_units = a.counts->items * a.n_kv_head;
+  }
+
+  /// Brings the first step's blocks into L2, where what the launch before may still store to them is seen. More of them would delay the
+  /// copies behind them.
+  __device__ void prefetch_step() const {
+    constexpr int kHeadBytes = kBlockSize * D * 2;
+    if (lane >= min(Shape::kBlocks, __shfl_sync(~0U, ahead.word, 2))) return;
+    const std::int64_t at = ahead.block * a.block_bytes + ahead.unit % a.n_kv_head * kHeadBytes;
+    bulk_prefetch(a.keys + at, kHeadBytes);
+    bulk_prefetch(a.values + at, kHeadBytes);
+  }
+
+  __device__ void fetch_queries(const ItemHead& head) {
     const int n = head.n_rows * per_row;
     const bool narrow = n <= kGroupQueries;
     const int turn = turns.turn;
@@ -92,10 +110,10 @@ struct Fetcher {
   /// the end of the one in hand: later, and the ring runs dry while claim, item and rows are read; earlier, and units wait here that
   /// another thread block could begin.
   __device__ void run() {
-    Ahead ahead;
-    look_at(ahead, static_cast<int>(blockIdx.x));  // the plan is older than the launch before
-    const int n_units = a.counts->items * a.n_kv_head;
-    if (ahead.unit < n_units) look_at_rows(ahead);
+    if (ahead.unit < n_units) {
+      look_at_rows(ahead);
+      if (a.early) prefetch_step();
+    }
     wait_for_launch_before();
     while (ahead.unit < n_units) {
       const auto word = [&](int i) { return __shfl_sync(~0U, ahead.word, i); };
@@ -103,12 +121,12 @@ struct Fetcher {
           ahead.unit / a.n_kv_head,           ahead.unit % a.n_kv_head, word(0), word(1), word(2), word(3), word(4),
           static_cast<std::uint32_t>(word(5))};
       const Item* more = a.items + word(6);
-      const int n_stages = 2 * n_steps<Shape>(head), when = max(0, n_stages - 4);
+      const int n_stages = 2 * n_steps<Shape>(head), when = max(0, n_stages - 5);
       int block = ahead.block, next_block = 0;
       Ahead later;
       int claimed = 0;
       const auto prepare = [&](int step) {
-        if (step == 0) claimed = claim();
+        if (step == 0 && n_units > static_cast<int>(gridDim.x)) claimed = claim();  // else there is none
         if (step == 1) {
           later.unit = static_cast<int>(gridDim.x) + __shfl_sync(~0U, claimed, 0);
           if (later.unit < n_units) look_at(later, later.unit);
@@ -116,7 +134,6 @@ struct Fetcher {
         if (step == 2 && later.unit < n_units) look_at_rows(later);
       };
       for (int n = 0; n < n_stages; ++n) {
-        prepare(n - when);
         const int first = n / 2 * Shape::kBlocks, in_list = first % kItemBlocks;
         if (n % 2 == 0 && in_list == 0) {
           if (n > 0) block = next_block;
@@ -124,7 +141,8 @@ struct Fetcher {
         }
         fetch_stage(n % 2 == 0 ? a.keys : a.values, block, in_list, min(Shape::kBlocks, head.n_blocks - first),
                     head.kv_head);
-        if (n == 0) fetch_queries(head, ahead);
+        if (n == 0) fetch_queries(head);
+        prepare(n - when);
       }
       for (int step = n_stages - when; step < 3; ++step) prepare(step);
       ahead = later;

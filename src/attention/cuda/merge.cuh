@@ -5,12 +5,26 @@
 
 namespace coppice::attention::cuda {
 
-/// Waits until `n` has been counted.
-__device__ inline void wait_until_done(const std::uint32_t* done, std::uint32_t n) {
-  std::uint32_t seen = 0;
-  do {
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(seen) : "l"(done) : "memory");
-  } while (seen < n);
+/// What a thread block counts when its items are done. All shares add up to 2^31: when the last block has arrived the highest bit has
+/// turned and the others are as before the launch, so nothing need be zeroed.
+__device__ inline std::uint32_t share_of_block() {
+  return blockIdx.x == 0 ? (1U << 31) - (gridDim.x - 1) : 1U;
+}
+/// After all threads of the block have stored what others will read. Gives what was counted before.
+__device__ inline std::uint32_t arrive(std::uint32_t* arrived) {
+  std::uint32_t before = 0;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(arrived), "r"(share_of_block())
+               : "memory");
+  return before;
+}
+/// Until all thread blocks have arrived. before: what arrive() gave.
+__device__ inline void wait_for_all(const std::uint32_t* arrived, std::uint32_t before) {
+  std::uint32_t seen = before + share_of_block();
+  while (((seen ^ before) >> 31) == 0) {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrived) : "memory");
+  }
 }
 
 /// The outputs of up to kN rows and heads from their partial states, in the order of their slots. By one warp; its loads for all of
@@ -151,35 +165,30 @@ __device__ void merge_from(const TreeAttention& a, int i, int stride, int n, int
   }
 }
 
-/// By the computing warps. The last thread block to leave zeroes the control words for the next launch.
+/// By the computing warps, when their items are done.
 template <class T, int D>
 __device__ void merge_rows(const TreeAttention& a, int warp, int lane) {
+  const bool is_first = warp == 0 && lane == 0;
+  std::uint32_t* const arrived = a.scratch.control + kArrived;
+  sync_named(kBothGroups, 32 * kComputeWarps);
+  const std::uint32_t before = is_first ? arrive(arrived) : 0;
+  const auto wait = [&] {
+    if (is_first) wait_for_all(arrived, before);
+    sync_named(kBothGroups, 32 * kComputeWarps);
+  };
   const int n = a.counts->merge_rows * a.n_head;
-  if (n > 0) {
-    const auto wait = [&] {
-      if (warp == 0 && lane == 0)
-        wait_until_done(a.scratch.control + kDone, 2U * static_cast<std::uint32_t>(a.counts->items * a.n_kv_head));
-      sync_named(kBothGroups, 32 * kComputeWarps);
-    };
-    const int first = static_cast<int>(blockIdx.x) * kComputeWarps + warp,
-              stride = static_cast<int>(gridDim.x) * kComputeWarps;
-    if (n > 2 * stride) {
-      merge_from<T, D, 4>(a, first, stride, n, lane, wait);
-    } else if (n > stride) {
-      merge_from<T, D, 2>(a, first, stride, n, lane, wait);
-    } else {
-      merge_from<T, D, 1>(a, first, stride, n, lane, wait);
-    }
-  } else {
-    sync_named(kBothGroups, 32 * kComputeWarps);  // both warpgroups have counted
+  const int first = static_cast<int>(blockIdx.x) * kComputeWarps + warp,
+            stride = static_cast<int>(gridDim.x) * kComputeWarps;
+  if (n > 2 * stride) {
+    merge_from<T, D, 4>(a, first, stride, n, lane, wait);
+  } else if (n > stride) {
+    merge_from<T, D, 2>(a, first, stride, n, lane, wait);
+  } else if (n > 0) {
+    merge_from<T, D, 1>(a, first, stride, n, lane, wait);
+  } else if (blockIdx.x == 0) {
+    wait();
   }
-  if (warp == 0 && lane == 0) {
-    __threadfence();
-    if (atomicInc(a.scratch.control + kGone, gridDim.x - 1) == gridDim.x - 1) {
-      a.scratch.control[kClaimed] = 0;
-      a.scratch.control[kDone] = 0;
-    }
-  }
+  if (is_first && blockIdx.x == 0) a.scratch.control[kClaimed] = 0;  // who has arrived claims no more
 }
 
 }  // namespace coppice::attention::cuda

@@ -14,18 +14,12 @@ __global__ __launch_bounds__(kMmaThreads, 1) void attend_with_mma(const TreeAtte
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n_units = a.counts->items * a.n_kv_head;
   MmaComputer<T, D, kBytes> computer{a, memory, warp, lane};
-  std::uint32_t n_done = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < n_units;) {
     computer.run(unit);
-    n_done += 2;  // as the other kernel counts: by warpgroups
     if (threadIdx.x == 0) claimed = static_cast<int>(gridDim.x + atomicAdd(a.scratch.control + kClaimed, 1U));
     __syncthreads();
     unit = claimed;
     __syncthreads();
-  }
-  if (threadIdx.x == 0 && n_done > 0) {
-    __threadfence();  // for the whole block: the barrier before it orders their stores
-    atomicAdd(a.scratch.control + kDone, n_done);
   }
   merge_rows<T, D>(a, warp, lane);
 }

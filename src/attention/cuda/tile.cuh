@@ -15,8 +15,8 @@ namespace coppice::attention::cuda {
 
 using namespace coppice::cuda;  // the instructions
 
-/// Words of TreeScratch::control.
-enum ControlWord { kClaimed, kDone, kGone };
+/// Words of TreeScratch::control: claimed units, but for each thread block's first; and what arrive() counts.
+enum ControlWord { kClaimed, kArrived };
 
 inline constexpr int kGroupThreads = 128;  ///< of a warpgroup
 inline constexpr int kComputeWarps = 8;

@@ -21,16 +21,18 @@ __global__ __launch_bounds__(kThreads, 1) void attend_tree(const TreeAttention a
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared<T, D> shared{memory};
   const int warp = static_cast<int>(uniform(threadIdx.x / 32)), lane = static_cast<int>(threadIdx.x) % 32;
+  Fetcher<T, D> fetcher{a, shared, lane};
   if (threadIdx.x == 0) shared.init();
+  if (warp == kComputeWarps) fetcher.look_ahead();
   __syncthreads();
   allow_next_launch();
   if (warp >= kComputeWarps) {
     shrink_registers<kFetchRegisters>();
-    if (warp == kComputeWarps) Fetcher<T, D>{a, shared, lane}.run();
+    if (warp == kComputeWarps) fetcher.run();
   } else {
     grow_registers<kComputeRegisters>();
     wait_for_launch_before();
-    Computer<T, D>{a, shared, warp / 4, warp % 4, lane}.run(a.scratch.control + kDone);
+    Computer<T, D>{a, shared, warp / 4, warp % 4, lane}.run();
     merge_rows<T, D>(a, warp, lane);
   }
 #endif
@@ -77,8 +79,12 @@ bool has_wgmma() {
 
 }  // namespace
 
+bool takes_plain_kernel(bool bytes) {
+  return bytes || !has_wgmma();
+}
+
 const char* launch_tree_attention(const TreeAttention& args, int n_workers, CUstream_st* stream) {
-  if (args.bytes || args.plain || !has_wgmma()) return launch_with_mma(args, n_workers, stream);
+  if (args.plain || takes_plain_kernel(args.bytes)) return launch_with_mma(args, n_workers, stream);
   if (args.number == Number::kBf16) return launch<__nv_bfloat16>(args, n_workers, stream);
   return launch<__half>(args, n_workers, stream);
 }

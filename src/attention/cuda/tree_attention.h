@@ -26,13 +26,13 @@ struct TreeCounts {
   std::int32_t merge_rows = 0;
 };
 
-/// Device memory that launches share one after the other. `control`: zeroed once, when allocated; each launch leaves it zeroed.
+/// Device memory that launches share one after the other. `control`: zeroed once, when allocated; launches keep it in order.
 struct TreeScratch {
   float* sums = nullptr;             ///< [limits.slots][n_head][head_dim]
   float* states = nullptr;           ///< [limits.slots][n_head][2]: maximum (base 2, scaled), sum of weights
   std::uint32_t* control = nullptr;  ///< [kControlWords]
 };
-inline constexpr int kControlWords = 3;
+inline constexpr int kControlWords = 2;
 
 /// All pointers are to device memory, 16-byte aligned.
 struct TreeAttention {
@@ -56,6 +56,9 @@ struct TreeAttention {
   const MergeRow* merge_rows = nullptr;
   TreeScratch scratch;
 };
+
+/// Whether such blocks take the kernel that needs no wgmma on this GPU; a plan is cut by its costs then (TreeCost::use_plain_kernel).
+bool takes_plain_kernel(bool bytes);
 
 /// Launches on `stream`; nullptr or why not.
 /// n_workers: thread blocks; at most as many as run at once, one for each multiprocessor (TreeCost::n_workers): they wait for each
