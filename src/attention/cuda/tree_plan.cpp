@@ -146,8 +146,8 @@ void TreePlanner::close_bundle() {
   bundle_blocks_ = bundle_rows_ = 0;
 }
 
-/// When the last worker is through, if each takes the next item as soon as it is free. All key heads of an item cost the
-/// same, so groups of n_kv_head workers stand for single ones.
+/// When the last worker is through, if each takes the next item as soon as it is free, but no sooner than the memory allows. All key
+/// heads of an item cost the same, so groups of n_kv_head workers stand for single ones.
 double TreePlanner::estimate() {
   const auto teams = static_cast<std::size_t>(std::max(1, cost_.n_workers / cost_.n_kv_head));
   double last = 0.0;
@@ -165,7 +165,9 @@ double TreePlanner::estimate() {
       std::ranges::push_heap(loads_, std::greater{});
     }
   }
-  return last + cost_.slot * static_cast<double>(n_item_rows_);
+  double reading = 0.0;
+  for (const Group& g : groups_) reading += cost_.memory * cost_.n_kv_head * ceil_div(g.n_blocks, kStepBlocks);
+  return std::max(last, reading) + cost_.slot * static_cast<double>(n_item_rows_);
 }
 
 bool TreePlanner::write(const SharePlan& plan) {

@@ -71,7 +71,8 @@ struct TreeLimits {
 /// however they share.
 TreeLimits worst_case(int max_rows, int max_sequences, int max_context);
 
-/// What the kernel costs, in microseconds; defaults measured on an H200 (docs/adr/0023).
+/// What the kernel costs, in microseconds: fitted so that the cheapest cut of an H100's steps is at most a few hundredths slower than the
+/// fastest that was timed (docs/adr/0023).
 struct TreeCost {
   int n_workers = 132;   ///< thread blocks that run at once
   int n_kv_head = 8;     ///< items are computed once for each
@@ -79,19 +80,21 @@ struct TreeCost {
   struct OfItem {
     double item, step;  ///< whatever it holds; four blocks, or what is left of them
   };
-  OfItem slim = {1.3, 1.5};    ///< up to kSlimQueries
-  OfItem narrow = {2.9, 1.4};  ///< up to half of kItemQueries
-  OfItem wide = {2.6, 1.95};
-  double slot = 0.007;      ///< writing and merging the partial states of a row, all heads
+  OfItem slim = {0.8, 0.8};    ///< up to kSlimQueries
+  OfItem narrow = {4.0, 1.0};  ///< up to half of kItemQueries
+  OfItem wide = {4.3, 2.0};
+  double memory = 0.017;    ///< a step's blocks of a head, if the memory is all that limits
+  double slot = 0.019;      ///< writing and merging the partial states of a row, all heads
   int chunk_blocks = 0;     ///< the longest chunk, a multiple of four; 0: what costs least
   int bundled_blocks = -1;  ///< runs up to this long may share an item; 0: none; -1: what costs least
 
-  /// The kernel for int8 blocks, and for GPUs without wgmma, takes longer: from an H100's timings of 13 steps, by hand.
+  /// The kernel for int8 blocks, and for GPUs without wgmma, takes longer.
   void use_plain_kernel() {
-    slim = {1.5, 3.0};
-    narrow = {2.0, 3.5};
-    wide = {3.0, 8.0};
-    slot = 0.009;
+    slim = {3.0, 2.8};
+    narrow = {3.9, 3.4};
+    wide = {12.6, 7.8};
+    memory = 0.011;
+    slot = 0.012;
   }
 };
 

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "attention/cuda/tree_plan.h"
+#include "attention/cuda/tree_attention.h"
 
 namespace coppice::executor::cuda {
 
@@ -38,7 +38,7 @@ StepLauncher::StepLauncher(const DecoderShape& shape, const StepLimits& limits, 
     : shape_(shape),
       memory_(shape, limits, groups, n_workers, bytes, page_bytes),
       samples_(memory_.most_samples(), shape.n_vocab),
-      plan_(limits, groups, n_workers, bytes) {}
+      plan_(limits, groups, n_workers, attention::cuda::takes_plain_kernel(bytes)) {}
 
 void StepLauncher::set(const Decoder& decoder, Pool pool) {
   decoder_ = decoder;

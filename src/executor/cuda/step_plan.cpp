@@ -45,12 +45,12 @@ std::size_t state_bytes(std::size_t gpu_bytes) {
   return std::max(std::size_t{256} << 20, gpu_bytes / 128);
 }
 
-StepPlan::StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers, bool bytes)
+StepPlan::StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers, bool plain_kernel)
     : max_rows_(limits.max_rows) {
   for (const AttentionGroup& g : groups) {
     attention::cuda::TreeCost cost = {
         .n_workers = n_workers, .n_kv_head = g.heads.n_kv_head, .heads_per_kv = g.heads.heads_per_kv()};
-    if (bytes) cost.use_plain_kernel();
+    if (plain_kernel) cost.use_plain_kernel();
     planners_.push_back(
         {attention::SharePlanner(g.kv), attention::cuda::TreePlanner(limits.tree, cost), g.bytes_per_token(), {}});
   }

@@ -35,8 +35,8 @@ class StepPlan {
     const attention::cuda::TreePlan* tree = nullptr;
   };
 
-  /// bytes: the pool holds int8 blocks.
-  StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers, bool bytes = false);
+  /// plain_kernel: attention takes the kernel that needs no wgmma.
+  StepPlan(const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers, bool plain_kernel = false);
 
   /// False: it doesn't fit into the limits, and nothing of the plan holds. Valid until the next call. REQUIRES: the batch is checked.
   bool plan(const Batch& batch);
