@@ -14,6 +14,7 @@
 #include <exception>
 #include <random>
 
+#include "cuda/early_rows.h"
 #include "cuda/replay.h"
 #include "support/cuda_step.h"
 
@@ -122,6 +123,7 @@ class Bench {
       args.block_bytes = block_bytes_;
       args.plain = options.plain;
       args.bytes = options.bytes;
+      args.early = c_.n_rows() <= cuda::kMostEarlyRows;  // as in a step
       if (!options.merges) args.counts = counts.as<attention::cuda::TreeCounts>();
       if (const char* error = launch_tree_attention(args, options.cost.n_workers, stream))
         throw std::runtime_error(error);

@@ -5,7 +5,7 @@ namespace coppice::cuda {
 
 /// Those of so many rows. A prompt gains nothing.
 inline constexpr int kMostEarlyRows = 64;
-/// Those of so many rows of kernels whose thread blocks don't keep apart: when they come while others are still there, they crowd on some
+/// Those of so many rows of other kernels than attention whose thread blocks don't keep apart: when they come while others are still there, they crowd on some
 /// multiprocessors, and a step of 64 rows took up to 15 % longer (docs/adr/0041).
 inline constexpr int kMostCrowdingRows = 8;
 

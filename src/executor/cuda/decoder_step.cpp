@@ -151,7 +151,7 @@ class StepLauncher {
                           .block_bytes = group.attention.block_bytes},
                 stream_));
     attention::cuda::TreeAttention attention = group.attention;
-    attention.early = step_.n_rows <= coppice::cuda::kMostCrowdingRows;
+    attention.early = step_.n_rows <= coppice::cuda::kMostEarlyRows;
     attention.q = scratch_.q;
     attention.sinks = layer.sinks;
     attention.keys = layer.keys;
