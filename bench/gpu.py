@@ -4,8 +4,8 @@
 The file: {"device", "driver", "date", "attention": [row], "products": [row], "steps": [row]}; the first row of each list is
 {"case": "copy", "tb_s"}, the bandwidth of a device-to-device copy in that run. The others have "case", "us" and "floor_us" or
 "bound_us": the different bytes that must be read over that bandwidth. A step has "parts", too: microseconds of one launch of each
-kind. "server", "experts" and "FlashInfer VERSION", where they were measured, have the rows of gpu_server.py, gpu_experts.py and gpu_flashinfer.py. Other lists of a
-file that is there (other head sizes, other programs) were measured apart and stay.
+kind. "server", "experts", "FlashInfer VERSION" and "PAT VERSION", where they were measured, have the rows of gpu_server.py, gpu_experts.py,
+gpu_flashinfer.py and gpu_pat.py. Other lists of a file that is there (other head sizes, other programs) were measured apart and stay.
 """
 
 import datetime
@@ -36,9 +36,10 @@ def joined(folder):
     for beside in ("server", "experts"):
         if (file := folder / f"{beside}.json").exists():
             found[beside] = json.loads(file.read_text())
-    if (other := folder / "flashinfer.json").exists():
-        measured = json.loads(other.read_text())
-        found[f"FlashInfer {measured['version']}"] = measured["rows"]
+    for name in ("FlashInfer", "PAT"):
+        if (other := folder / f"{name.lower()}.json").exists():
+            measured = json.loads(other.read_text())
+            found[f"{name} {measured['version']}"] = measured["rows"]
     for row, times in zip(found["steps"][1:], parts_of((folder / "steps.log").read_text()), strict=True):
         row["parts"] = times
     return found

@@ -10,6 +10,10 @@ GOALS_TOKENS = {"2,048 shared + 256, B = 8": ("bf16", 1500), "8,192 shared + 256
 LAYERS = 32
 PRODUCTS = ("qkv", "output", "gate_up", "down")
 SERVER = "64 requests at once share 8,192 tokens that nobody has seen, with 20 of their own each and 32 tokens of answer; random 8B weights in Q4_K_M"
+OTHERS = {
+    "FlashInfer": "FlashInfer: the best of decode with and without tensor cores, prefill and cascade, in the same run (`bench/gpu_flashinfer.py`).",
+    "PAT": "PAT: the best packing by its own scheduler, over pages of 32 to 128 tokens, in the same run (`bench/gpu_pat.py`).",
+}
 
 HEAD = """
 Random weights in the shape of an 8B Llama (32 layers of 32/8 heads x 128), bf16 keys and values; medians inside CUDA graphs,
@@ -36,15 +40,20 @@ def _table(head, rows, shown):
         yield "| " + " | ".join(cells[:shown]) + " |"
 
 
+def _best_of(content, other):
+    """{case: µs} of another program's attention, its fastest way each."""
+    return {row["case"]: min(us for way, us in row.items() if way != "case")
+            for key, rows in content.items() if key.startswith(f"{other} ") for row in rows if len(row) > 1}
+
+
 def _attention(content, full):
-    others = {row["case"]: min(us for way, us in row.items() if way != "case")
-              for key, rows in content.items() if key.startswith("FlashInfer") for row in rows}
-    yield from ("### Attention, one layer, µs", "",
-                "FlashInfer: the best of decode with and without tensor cores, prefill and cascade, in the same run (`bench/gpu_flashinfer.py`).", "")
-    yield from _table(["step", "coppice", "floor", "FlashInfer", "share of the bandwidth", "goal"], [
-        [row["case"], f"{row['us']:.1f}", f"{row['floor_us']:.1f}", f"{others[row['case']]:.1f}" if row["case"] in others else "–",
+    others = {name: best for name in OTHERS if (best := _best_of(content, name)) or name == "FlashInfer"}
+    yield from ("### Attention, one layer, µs", "", *(OTHERS[name] for name in others), "")
+    yield from _table(["step", "coppice", "floor", *others, "share of the bandwidth", "goal"], [
+        [row["case"], f"{row['us']:.1f}", f"{row['floor_us']:.1f}",
+         *(f"{best[row['case']]:.1f}" if row["case"] in best else "–" for best in others.values()),
          f"{100 * row['floor_us'] / row['us']:.0f} %", _reached(row["us"], GOALS_US.get(row["case"]), False)]
-        for row in content["attention"][1:]], 6 if full else 4)
+        for row in content["attention"][1:]], 5 + len(others) if full else 3 + len(others))
 
 
 def _steps(content, full):

@@ -5,7 +5,8 @@
 #   FOLDER    where a stage leaves its output; a stage that is there is done, so a run that was broken off goes on; default build/bench-cuda
 #   RESULTS   default bench/results/cuda
 # With LLAMA_SERVER (llama.cpp's, built with CUDA) set, the server is measured beside it, too, on MODEL (bench/gpu_server.py says which), and
-# on EXPERTS: NAME=PATH;NAME=PATH of mixtures of experts (bench/gpu_experts.py); with torch and flashinfer for python3, FlashInfer.
+# on EXPERTS: NAME=PATH;NAME=PATH of mixtures of experts (bench/gpu_experts.py); with torch and flashinfer or prefix_attn (PAT's module) for
+# python3, these.
 source "$(dirname "$0")/lib.sh"
 programs=$(realpath "${1:-$repo/build}")
 folder=${2:-$repo/build/bench-cuda}
@@ -38,12 +39,14 @@ for test in tree_attention quant_product part_product operators heads experts de
   touch "$folder/$test.passed"
 done
 measured attention attention_cuda_bench
-if [[ ! -e $folder/flashinfer.json ]] && python3 -c 'import torch, flashinfer' 2>/dev/null; then
-  say flashinfer
-  timeout 480 python3 "$repo/bench/gpu_flashinfer.py" "$folder/flashinfer.part" >"$folder/flashinfer.log" 2>&1 ||
-    die "FlashInfer's measurement failed or took over eight minutes (log: $folder/flashinfer.log)"
-  mv "$folder/flashinfer.part" "$folder/flashinfer.json"
-fi
+for peer in flashinfer:flashinfer pat:prefix_attn; do
+  name=${peer%:*}
+  if [[ -e $folder/$name.json ]] || ! python3 -c "import torch, ${peer#*:}" 2>/dev/null; then continue; fi
+  say "$name"
+  timeout 480 python3 "$repo/bench/gpu_$name.py" "$folder/$name.part" >"$folder/$name.log" 2>&1 ||
+    die "$name's measurement failed or took over eight minutes (log: $folder/$name.log)"
+  mv "$folder/$name.part" "$folder/$name.json"
+done
 measured products matmul_cuda_bench
 measured steps step_cuda_bench
 if [[ -n ${LLAMA_SERVER:-} && -n ${MODEL:-} && ! -e $folder/server.json ]]; then

@@ -79,6 +79,17 @@ class GpuPageTest(unittest.TestCase):
         self.assertIn("| 6,400 | 5,000 | 4,000 |", short)
         self.assertNotIn("≥", short)
 
+    def test_other_programs_attention_stands_beside_ours_where_it_was_measured(self):
+        copy, case = {"case": "copy", "tb_s": 4.0}, "2,048 shared + 256, B = 8"
+        content = {"attention": [copy, {"case": case, "us": 12.0, "floor_us": 3.0}, {"case": "one decode", "us": 9.0, "floor_us": 1.0}],
+                   "FlashInfer 1": [{"case": case, "decode_us": 32.0, "cascade_us": 18.5}]}
+        self.assertIn(f"| {case} | 12.0 | 3.0 | 18.5 |", list(gpu_page._attention(content, False)))
+        self.assertNotIn("PAT", "\n".join(gpu_page._attention(content, False)))
+        content["PAT 2"] = [{"case": case, "as_it_is_us": 30.5, "cut_finer_us": 25.0}, {"case": "failed"}]
+        self.assertIn("| step | coppice | floor | FlashInfer | PAT |", list(gpu_page._attention(content, False)))
+        self.assertIn(f"| {case} | 12.0 | 3.0 | 18.5 | 25.0 | 25 % | ≤ 10: no |", list(gpu_page._attention(content, True)))
+        self.assertIn("| one decode | 9.0 | 1.0 | – | – |", list(gpu_page._attention(content, False)))
+
     def test_the_server_is_compared_with_the_peers_best_setting_and_with_a_slot_each(self):
         def side(name, first, wall):
             return {"side": name, "first_s": first, "wall_s": wall, "rounds": 1}
