@@ -24,16 +24,16 @@ program() {
 # A stage: NAME PROGRAM [ARGUMENT...]; the program writes a file of JSON, kept only if it ends well.
 measured() {
   local name=$1 path
-  path=$(program "$2")
   [[ ! -e $folder/$name.json ]] || return 0
+  path=$(program "$2")
   say "$name"
   timeout 480 "$path" "${@:3}" --json "$folder/$name.part" >"$folder/$name.log" 2>&1 ||
     die "$name failed or took over eight minutes (log: $folder/$name.log)"
   mv "$folder/$name.part" "$folder/$name.json"
 }
 for test in tree_attention quant_product part_product operators heads experts decoder; do
-  path=$(program "${test}_on_gpu")
   [[ ! -e $folder/$test.passed ]] || continue
+  path=$(program "${test}_on_gpu")
   say "$test"
   timeout 480 "$path" >"$folder/$test.log" 2>&1 || die "$test failed or took over eight minutes (log: $folder/$test.log)"
   touch "$folder/$test.passed"

@@ -96,6 +96,8 @@ class GpuPageTest(unittest.TestCase):
         content = {"device": "NVIDIA H200", "server": [side("coppice", 1, 2), side("llama-server, -np 1", 30, 18), side("llama-server, -np 64", 90, 200)]}
         self.assertIn("against llama-server's best setting: 30x and 9x; against a slot for each request: 90x and 100x.", "\n".join(gpu_page.short(content)))
         self.assertIn("30x (≥ 30: yes), total 9x (≥ 10: no)", "\n".join(gpu_page._server(content, True)))
+        del content["server"][2]
+        self.assertIn("setting: 30x and 9x.", "\n".join(gpu_page.short(content)))
         self.assertEqual([], list(gpu_page.short({"device": "NVIDIA H200"})))
 
     def test_mixtures_of_experts_stand_beside_the_peer(self):
