@@ -22,8 +22,8 @@ struct PartRows {
 /// The size of panels for so many rows, of which no part has more than `most`; on the device that is current.
 int panel_rows(int n_rows, int n_parts, int most);
 
-/// product: `weights` is the first part's, n_out a part's outputs, n_rows those of all parts; without `gated`. As launch_quant_product; plain as in
-/// ProductTuning. REQUIRES: panels have at most 16 rows, or 64 or 128 on Hopper.
+/// product: `weights` is the first part's, n_out a part's outputs, n_rows those of all parts. As launch_quant_product; plain as in
+/// ProductTuning. REQUIRES: not `gated`, one slice; panels have at most 16 rows, or 64 or 128 on Hopper.
 const char* launch_part_product(const QuantProduct& product, const PartRows& parts, CUstream_st* stream);
 
 }  // namespace coppice::matmul::cuda

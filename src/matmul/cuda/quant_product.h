@@ -45,7 +45,8 @@ struct QuantProduct {
   /// [n_slices][n_rows, n_out]: sums over slices of the inputs, for the reader to add; nullptr: `gated` is wanted instead
   float* y = nullptr;
   ProductScratch scratch;
-  int n_slices = 1;  ///< product_slices() or fewer: thread blocks then don't wait for each other. Of `gated` one
+  int n_slices =
+      1;  ///< product_slices() or fewer: thread blocks then don't wait for each other. REQUIRES: 1 with `gated`
   GatedOutput gated;
 };
 
