@@ -3,12 +3,13 @@
 source "$(dirname "$0")/lib.sh"
 preset=${1:?preset}
 shift
-llama=$(llama_build_dir)
+# A folder's name has the compiler's version in it: it can be told once the compiler is installed.
 if [[ $preset == package ]]; then
   "$repo/scripts/deps.sh" package
   llama=$(llama_build_dir portable)
 else
   "$repo/scripts/deps.sh"
+  llama=$(llama_build_dir)
 fi
 
 build="$repo/build"

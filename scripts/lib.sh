@@ -101,8 +101,12 @@ cpu_key() {
 }
 
 # The folders of foreign archives: one for each version, recipe and compiler, and for each CPU where they are built for it.
-# llama_build_dir portable: for any CPU, as the package has it.
-recipe_key() { { cat "$repo/cmake/$1/CMakeLists.txt"; clang++-19 --version | head -n 1; } | sha256sum | cut -c1-8; }
+# llama_build_dir portable: for any CPU, as the package has it. REQUIRES: packages.sh has run, so that there is a compiler.
+recipe_key() {
+  local compiler
+  compiler=$(clang++-19 --version 2>&1) || die "The compiler clang++-19 is missing or broken: $compiler"
+  { cat "$repo/cmake/$1/CMakeLists.txt"; head -n 1 <<<"$compiler"; } | sha256sum | cut -c1-8
+}
 llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-${1:-$(cpu_key)}"; }
 xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)"; }
 
