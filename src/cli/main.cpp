@@ -8,6 +8,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "cli/other_servers.h"
 #include "cli/serve.h"
 #include "cli/version.h"
+#include "port/process.h"
 
 namespace {
 
@@ -36,6 +38,14 @@ void print_failure(const std::exception_ptr& failure) noexcept {
     std::rethrow_exception(failure);
   } catch (const std::bad_alloc&) {
     std::fputs("coppice: out of memory\n", stderr);
+  } catch (const std::system_error& e) {
+    if (e.code() == std::errc::resource_unavailable_try_again) {  // of a thread's constructor
+      std::fputs(
+          "coppice: Cannot start a thread: the limit of this user or container is reached (ulimit -u, pids.max).\n",
+          stderr);
+    } else {
+      std::fprintf(stderr, "coppice: %s\n", e.what());
+    }
   } catch (const std::exception& e) {
     std::fprintf(stderr, "coppice: %s\n", e.what());
   } catch (...) {
@@ -65,6 +75,7 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
 }  // namespace
 
 int main(int argc, char** argv) {
+  coppice::port::open_standard_descriptors();
   std::set_terminate([] {  // an exception that nobody caught, on whichever thread
     if (const auto failure = std::current_exception()) print_failure(failure);
     std::abort();

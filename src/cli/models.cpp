@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "cli/free_memory.h"
 #include "cli/local_models.h"
+#include "cli/size_text.h"
 #include "model/summary.h"
+#include "port/memory.h"
 
 namespace coppice::cli {
 
@@ -41,7 +42,7 @@ void print(const std::vector<LocalModel>& models) {
   for (const LocalModel& model : models) width = std::max(width, model.name.size());
   fmt::print("  {:{}}  {:12} {:>10} {:>9}  {:8} can be served\n", "name", width, "family", "parameters", "size",
              "format");
-  const std::size_t free = free_memory();
+  const std::size_t free = port::free_memory();
   for (const LocalModel& model : models) {
     const model::Summary summary = model::summarize(model.path.string());
     fmt::print("  {:{}}  {:12} {:>10} {:>9}  {:8} {}\n", model.name, width, known(summary.family),

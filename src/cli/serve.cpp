@@ -1,14 +1,12 @@
 #include "cli/serve.h"
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/json/parse.hpp>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -23,14 +21,20 @@
 
 #include "cli/cache_config.h"
 #include "cli/devices.h"
-#include "cli/free_memory.h"
+#include "cli/first_step.h"
 #include "cli/local_models.h"
 #include "cli/other_servers.h"
 #include "cli/serve_options.h"
+#include "cli/serve_signals.h"
+#include "cli/size_text.h"
 #include "cli/which_model.h"
 #include "engine/engine.h"
 #include "kv/cache.h"
+#include "log/stderr_sink.h"
 #include "model/model.h"
+#include "port/memory.h"
+#include "port/process.h"
+#include "port/signals.h"
 #include "server/api/base/json.h"
 #include "server/jobs/engine_model.h"
 #include "server/server.h"
@@ -44,6 +48,9 @@ namespace {
 /// Leaves the loader when the server was told to end.
 struct Interrupted {};
 
+/// Of the main thread, which runs the engine, and of all others: recursions over what clients send have limits that fit into it.
+constexpr std::size_t kStackBytes = std::size_t{8} << 20;
+
 /// When a large block is freed, glibc raises the size from which it maps blocks one by one, up to 32 MiB. A few large
 /// request bodies are enough: later ones come from its arenas, which keep the memory for good. Fixed thresholds give it back
 /// to the system. No step allocates blocks of this size.
@@ -54,11 +61,8 @@ void keep_memory_flat() {
 #endif
 }
 
-/// Log lines that can't be written (full disk, closed pipe) are lost, and the server goes on: spdlog's sink ignores the
-/// result, and SIGPIPE is ignored here. Sockets never raise it.
 void start_logging(const std::string& level) {
-  std::signal(SIGPIPE, SIG_IGN);
-  spdlog::set_default_logger(spdlog::stderr_color_mt("coppice"));
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("coppice", std::make_shared<log::StderrSink>()));
   spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(spdlog::level::from_str(level == "warn" ? "warning" : level));
 }
@@ -87,7 +91,7 @@ text::ChatDefaults chat_defaults(const ServeOptions& o) {
 
 /// Checks what can be checked before anything large is allocated, and fills in the pool's size.
 void settle_memory(ServeOptions& o, std::size_t file_bytes) {
-  const std::size_t free = free_memory();
+  const std::size_t free = port::free_memory();
   if (o.ggml.kv_bytes == 0) {
     if (free == 0) throw std::runtime_error("Cannot tell how much memory is free: choose --kv-bytes.");
     o.ggml.kv_bytes = free / 4;
@@ -202,6 +206,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   const engine::Pooling pooling = choose_pooling(o.pooling, opened.model.spec.pooling);
   const auto executor = opened.device.load(std::move(opened.model), o.ggml, progress);
   progress("starting", 1);
+  try_first_step(*executor);
 
   const executor::ExecutorInfo& info = executor->info();
   if (info.attention == "dense") o.share = "off";  // the reference shares nothing
@@ -239,6 +244,10 @@ bool has_keys(const ServeOptions& o) {
   return !o.server.api.api_keys_file.empty() || !o.server.api.api_keys.empty();
 }
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
+}
+
 /// vLLM's variable, where neither an option nor llama-server's says any: else the server would be open.
 void take_vllm_key(ServeOptions& o) {
   const char* key = std::getenv("VLLM_API_KEY");
@@ -266,8 +275,17 @@ server::CacheReports cache_reports(const ServeOptions& o) {
 int serve(ServeOptions o, const std::vector<std::string>& unread) {
   if (o.model.empty())
     throw CLI::ParseError(fmt::format("Which model? {}", models_to_choose()), CLI::ExitCodes::RequiredError);
+  port::hold_signals();
+  if (o.server.api.api_keys_file.empty() && o.server.api.operator_keys_file.empty()) port::release_hangup();
+  port::ensure_stack(kStackBytes);
+  port::forbid_dumps();
+  port::explain_lost_pages(
+      "coppice: The model's file was changed or cut while it was served, or its disk fails. To replace a file, write "
+      "the new one beside "
+      "it and rename that (mv).\n");
   keep_memory_flat();
   start_logging(o.server.api.verbose ? "debug" : o.log_level);
+  ServeSignals signals(o.server.drain_seconds);
   for (const std::string& variable : unread) spdlog::warn("{} is set, and has no effect here", variable);
   take_vllm_key(o);
   o.server.api.isolate_keys = o.isolate == "keys";
@@ -279,10 +297,15 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   o.server.api.names = served_names(o.names, found.served.empty() ? opened.model.file->name() : found.served);
   o.server.api.model_path = o.model;
   o.server.api.version = COPPICE_VERSION;
-  o.server.handle_signals = true;
+  o.server.owns_process = true;
   o.server.api.cache_reports = cache_reports(o);
   server::Server server(o.server);
+  if (!has_keys(o) && !is_loopback(o.server.host)) {
+    spdlog::warn("anybody who reaches {} may use this server: give keys with --api-keys, or listen on 127.0.0.1",
+                 o.server.host);
+  }
   server.start();
+  const ServeSignals::Attached attached(signals, server);
   spdlog::info("listening on {}, loading {} for {}", server.url(), o.model, opened.device.text());
   try {
     load_and_run(o, std::move(opened), server);

@@ -167,7 +167,10 @@ constexpr const char* kNetwork = "Network";  // a heading of --help
 
 void add_network_options(CLI::App& command, server::ServerConfig& s) {
   const char* group = kNetwork;
-  command.add_option("--host", s.host, "Address to listen on")
+  command.add_option("--host", s.host, "Address to listen on, or a name: all of its addresses")
+      ->check([](const std::string& host) {
+        return host.empty() ? "it is empty, which would be all addresses: say 0.0.0.0 or :: for these" : "";
+      })
       ->envname("LLAMA_ARG_HOST")
       ->capture_default_str()
       ->group(group);

@@ -8,9 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/free_memory.h"
 #include "cli/local_models.h"
+#include "cli/size_text.h"
 #include "model/summary.h"
+#include "port/memory.h"
 
 namespace coppice::cli {
 
@@ -32,7 +33,7 @@ std::string models_to_choose() {
   std::vector<Line> lines;
   std::set<std::string> names;
   std::size_t left_out = 0, unfit = 0, width = 0;
-  const std::size_t free = free_memory();
+  const std::size_t free = port::free_memory();
   for (const ModelPlace& place : local_models()) {
     for (const LocalModel& model : place.models) {
       if (!names.insert(model.name).second) continue;

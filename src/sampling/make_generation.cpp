@@ -1,6 +1,7 @@
 #include "sampling/make_generation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <stdexcept>
 #include <type_traits>
@@ -61,6 +62,8 @@ class TextGeneration final : public Generation {
       look(logits, allowed);
       return sampler_.pick(logits, allowed);
     });
+    if (!drawn && std::ranges::any_of(logits, [](float logit) { return std::isnan(logit); }))
+      throw std::runtime_error("the model gave no numbers: its weights are damaged");
     return follow(drawn.value_or(-1), logits);
   }
 

@@ -11,10 +11,8 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
@@ -63,8 +61,6 @@ struct Server::Impl {
         hub(io),
         api(config.api, hub, worker, compiling),
         http(io, config.http, api),
-        signals(io),
-        hangup(io),
         drain_timer(io) {
     api.set_http_figures([this] { return http.figures(); });
     http.listen(config.host, config.port);
@@ -79,8 +75,6 @@ struct Server::Impl {
   void run();
   bool run_io();
   void begin_drain();
-  asio::awaitable<void> wait_for_signal();
-  asio::awaitable<void> wait_for_hangup();
   asio::awaitable<void> drain();
   void end();
   asio::awaitable<void> wait_until(auto done, double seconds);
@@ -94,12 +88,9 @@ struct Server::Impl {
   EventHub hub;
   Api api;
   HttpServer http;
-  asio::signal_set signals;
-  asio::signal_set hangup;
   asio::steady_timer drain_timer;
   std::shared_ptr<Model> model;  ///< io thread; null: not yet or no longer there
   bool draining = false;         ///< io thread
-  bool closed = false;           ///< io thread: drain() is over
   std::atomic<bool> ending = false;
   std::thread thread;
 };
@@ -108,10 +99,6 @@ struct Server::Impl {
 void Server::Impl::run() try {
   lower_priority();
   http.start();
-  if (config.handle_signals) {
-    asio::co_spawn(io, wait_for_signal(), kRethrow);
-    if (!config.api.api_keys_file.empty()) asio::co_spawn(io, wait_for_hangup(), kRethrow);
-  }
   while (!run_io()) {
   }
 } catch (const std::exception& e) {
@@ -132,26 +119,6 @@ bool Server::Impl::run_io() {
     spdlog::debug("connection closed: {}", e.what());
   }
   return false;
-}
-
-asio::awaitable<void> Server::Impl::wait_for_signal() {
-  if (closed) co_return;  // drain() came before this began: nobody would end the wait
-  const auto [error, number] = co_await signals.async_wait(kTuple);
-  if (error) co_return;
-  SPDLOG_INFO("signal {}: finishing what runs, for {} s at most; once more to end at once", number,
-              config.drain_seconds);
-  begin_drain();
-  if (closed) co_return;  // nothing ran, so that was all
-  const auto [again_error, again] = co_await signals.async_wait(kTuple);
-  if (!again_error) std::_Exit(128 + again);
-}
-
-asio::awaitable<void> Server::Impl::wait_for_hangup() {
-  while (!closed) {
-    const auto [error, number] = co_await hangup.async_wait(kTuple);
-    if (error) co_return;
-    api.reload_keys();
-  }
 }
 
 void Server::Impl::begin_drain() {
@@ -184,7 +151,7 @@ asio::awaitable<void> Server::Impl::drain() {
   if (model) model->stop();
   co_await wait_until(all_ended, kClosingSeconds);
   // Neither a worker nor a step can be interrupted. The others would wait for them; a process that was told to end must not.
-  if (!all_ended() && config.handle_signals) {
+  if (!all_ended() && config.owns_process) {
     SPDLOG_WARN("a request is still being tokenized, or a step computed: ending without it");
     spdlog::default_logger()->flush();
     std::_Exit(EXIT_SUCCESS);
@@ -195,10 +162,6 @@ asio::awaitable<void> Server::Impl::drain() {
 void Server::Impl::end() {
   http.close();
   if (model) model->stop();
-  signals.cancel();
-  hangup.cancel();
-  signals.clear();  // should the loader hang, a signal ends the process
-  closed = true;
   work.reset();
 }
 
@@ -226,11 +189,6 @@ engine::EventSink Server::sink() {
 }
 
 void Server::start() {
-  if (impl_->config.handle_signals) {  // before the caller says that we are there: a signal waits until it is asked for
-    impl_->signals.add(SIGINT);
-    impl_->signals.add(SIGTERM);
-    if (!impl_->config.api.api_keys_file.empty()) impl_->hangup.add(SIGHUP);
-  }
   impl_->thread = std::thread([this] { impl_->run(); });
 }
 
@@ -256,6 +214,10 @@ void Server::model_ended() {
 
 void Server::drain() {
   asio::post(impl_->io, [impl = impl_.get()] { impl->begin_drain(); });
+}
+
+void Server::reload_keys() {
+  asio::post(impl_->io, [impl = impl_.get()] { impl->api.reload_keys(); });
 }
 
 bool Server::ending() const {

@@ -6,8 +6,8 @@
 //   construct  binds and listens, raises the descriptor limit
 //   start      the io thread answers: /health says 503 with the progress, everything else that it is loading
 //   ready      the model is there
-//   drain      (SIGINT, SIGTERM, or a call) new requests get a 503, running ones drain_seconds, then they are
-//              cancelled; then Model::stop(), and the io thread ends. A second signal ends the process at once.
+//   drain      new requests get a 503, running ones drain_seconds, then they are cancelled; then Model::stop(), and
+//              the io thread ends
 //   join       waits for that
 #pragma once
 
@@ -29,7 +29,7 @@ struct ServerConfig {
   HttpLimits http;
   ApiConfig api;
   double drain_seconds = 25;
-  bool handle_signals = false;
+  bool owns_process = false;  ///< what cannot be interrupted when all is to end is left behind: the process ends
 };
 
 class Server {
@@ -55,7 +55,9 @@ class Server {
   /// will come. So drain() waits for nothing that runs.
   void model_ended();
   void drain();
-  bool ending() const;  ///< drain() was called, or a signal came
+  bool ending() const;  ///< drain() was called
+  /// Reads the files of keys again. A file that can't be used leaves the keys as they were, and the log says why.
+  void reload_keys();
   void join();
 
  private:

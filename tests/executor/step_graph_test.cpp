@@ -10,6 +10,8 @@
 
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/graph/graph_runner.h"
+#include "executor/ggml/store/ggml_abort.h"
+#include "executor/ggml/store/ggml_ptr.h"
 #include "support/gguf_writer.h"
 
 namespace coppice::executor {
@@ -125,6 +127,25 @@ TEST(MixedTypes, TakeNoMoreNodesThanOneType) {
   EXPECT_EQ(nodes_of(tiny, "mixed_types"), nodes);
   tiny.other_types = {{"attn_v", GGML_TYPE_F32}};  // or this test would count something else
   EXPECT_GT(nodes_of(tiny, "not_packed"), nodes);
+}
+
+/// It aborts the process by default, and calls a debugger.
+TEST(GgmlAbortTest, WhatGgmlGivesUpOnFailsTheStepAndNotTheProcess) {
+  take_ggml_aborts();
+  const auto ask_for_too_much = [] {
+    const GgmlThrows throws;
+    const ContextPtr context(ggml_init({.mem_size = std::size_t{1} << 60, .mem_buffer = nullptr, .no_alloc = true}));
+  };
+  EXPECT_THROW(ask_for_too_much(), StepError);
+  EXPECT_THROW(ask_for_too_much(), StepError) << "no lock is held";
+  const ContextPtr context = make_context(8);
+  EXPECT_NE(ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, 8), nullptr);
+}
+
+TEST(GgmlAbortTest, OutsideOfAStepItEndsTheProcessWithALine) {
+  take_ggml_aborts();
+  EXPECT_EXIT(GGML_ABORT("no %s", "way"), ::testing::ExitedWithCode(1),
+              "coppice: The tensor library cannot go on: .*no way");
 }
 
 }  // namespace

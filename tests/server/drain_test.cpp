@@ -4,7 +4,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <future>
 #include <memory>
@@ -212,7 +211,7 @@ TEST(HttpServerTest, FinishIsNoMatterForWhoWasRefused) {
 /// would never end.
 TEST_F(DrainTest, DrainMayComeBeforeTheFirstMoment) {
   auto c = config();
-  c.handle_signals = true;
+  c.owns_process = true;
   server_ = std::make_unique<server::Server>(c);
   server_->drain();
   server_->start();
@@ -221,11 +220,11 @@ TEST_F(DrainTest, DrainMayComeBeforeTheFirstMoment) {
 }
 
 /// The worker cannot be interrupted: the process ends without it.
-TEST_F(DrainTest, SignalEndsTheProcessThoughATokenizerHangs) {
+TEST_F(DrainTest, DrainEndsTheProcessThoughATokenizerHangs) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [this] {
     auto c = config();
-    c.handle_signals = true;
+    c.owns_process = true;
     std::promise<void> begun;
     start({}, c, [&] {
       begun.set_value();
@@ -235,7 +234,7 @@ TEST_F(DrainTest, SignalEndsTheProcessThoughATokenizerHangs) {
     auto waiting = client();
     waiting->send(post_request("/tokenize", R"({"content": "hi"})"));
     begun.get_future().wait();
-    std::raise(SIGTERM);
+    server_->drain();
     server_->join();
     std::_Exit(4);
   };
@@ -243,13 +242,13 @@ TEST_F(DrainTest, SignalEndsTheProcessThoughATokenizerHangs) {
 }
 
 /// Neither can a step.
-TEST_F(DrainTest, SignalEndsTheProcessThoughAStepTakesLong) {
+TEST_F(DrainTest, DrainEndsTheProcessThoughAStepTakesLong) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [this] {
     auto c = config();
-    c.handle_signals = true;
+    c.owns_process = true;
     start({}, c).never_ends_ = true;
-    std::raise(SIGTERM);
+    server_->drain();
     server_->join();
     std::_Exit(4);
   };
@@ -261,7 +260,7 @@ TEST_F(DrainTest, ModelWhoseThreadHasLeftItIsNotWaitedFor) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto run = [this] {
     auto c = config();
-    c.handle_signals = true;
+    c.owns_process = true;
     start({}, c).never_ends_ = true;
     server_->model_ended();
     server_->drain();

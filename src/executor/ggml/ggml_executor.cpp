@@ -16,6 +16,7 @@
 #include "executor/ggml/graph/graph_runner.h"
 #include "executor/ggml/graph/state_step.h"
 #include "executor/ggml/store/cpu_device.h"
+#include "executor/ggml/store/ggml_abort.h"
 #include "simd/target.h"
 
 namespace coppice::executor {
@@ -182,6 +183,7 @@ void log_instructions() {
 
 std::unique_ptr<Executor> load_ggml_executor(model::Model model, const GgmlOptions& options, const Progress& progress) {
   route_ggml_log();
+  take_ggml_aborts();
   log_instructions();
   const auto start = Clock::now();
   if (progress) progress("weights", 0.0);

@@ -25,6 +25,11 @@ constexpr std::chrono::milliseconds kTick{200};
 constexpr std::size_t kTurnedAway = 64;  // connections that are told that there are too many, at a time
 constexpr int kBacklog = 4096;           // the kernel cuts it to net.core.somaxconn
 
+/// This machine has no such address.
+bool is_lacking(const error_code& error) {
+  return error == std::errc::address_not_available || error == std::errc::address_family_not_supported;
+}
+
 RequestError too_many_connections() {
   return RequestError::unavailable("Too many connections.");
 }
@@ -32,53 +37,69 @@ RequestError too_many_connections() {
 }  // namespace
 
 HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler& handler)
-    : io_(io),
-      limits_(limits),
-      bodies_(limits.body_budget(), limits.small_body_bytes),
-      handler_(handler),
-      acceptor_(io),
-      tick_(io),
-      accept_pause_(io) {}
+    : io_(io), limits_(limits), bodies_(limits.body_budget(), limits.small_body_bytes), handler_(handler), tick_(io) {}
 
 HttpServer::~HttpServer() = default;
 
 void HttpServer::listen(const std::string& host, std::uint16_t port) {
   error_code error;
   tcp::resolver resolver(io_);
-  const auto found = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
-  if (error || found.empty())
+  const bool bracketed = host.starts_with('[') && host.ends_with(']');
+  const std::string name = bracketed ? host.substr(1, host.size() - 2) : host;
+  const auto found = resolver.resolve(name, std::to_string(port), tcp::resolver::passive, error);
+  if (error || found.empty() || name.empty())
     throw ListenError(fmt::format("Cannot resolve the host '{}': {}.", host, error.message()));
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(kBacklog, error);
+  for (const auto& address : found) {
+    tcp::endpoint endpoint = address.endpoint();
+    if (!listeners_.empty()) endpoint.port(this->port());
+    error_code failed;
+    listen(endpoint, failed);
+    if (failed) error = failed;
+    if (failed && !is_lacking(failed)) break;
+  }
+  if (!error || (!listeners_.empty() && is_lacking(error))) return;
   if (error == asio::error::address_in_use)
     throw ListenError(fmt::format("Port {} on {} is already in use: choose another one with --port.", port, host));
-  if (error) throw ListenError(fmt::format("Cannot listen on {}:{}: {}.", host, port, error.message()));
+  throw ListenError(fmt::format("Cannot listen on {}:{}: {}.", host, port, error.message()));
+}
+
+/// Adds a listener when there is no error.
+void HttpServer::listen(const tcp::endpoint& endpoint, error_code& error) {
+  const auto is_ours = [&](const Listener& listener) { return listener.acceptor.local_endpoint() == endpoint; };
+  if (std::ranges::any_of(listeners_, is_ours)) return;  // a host may have an address twice
+  Listener listener{tcp::acceptor(io_), asio::steady_timer(io_)};
+  listener.acceptor.open(endpoint.protocol(), error);
+  if (!error) listener.acceptor.set_option(asio::socket_base::reuse_address(true), error);
+  // Else the address :: takes those of version 4, too, and a host with both could not have them.
+  if (!error && endpoint.address().is_v6() && !endpoint.address().is_unspecified())
+    listener.acceptor.set_option(asio::ip::v6_only(true), error);
+  if (!error) listener.acceptor.bind(endpoint, error);
+  if (!error) listener.acceptor.listen(kBacklog, error);
+  if (!error) listeners_.push_back(std::move(listener));
 }
 
 std::uint16_t HttpServer::port() const {
-  return acceptor_.local_endpoint().port();
+  return listeners_.front().acceptor.local_endpoint().port();
 }
 
 void HttpServer::start() {
-  asio::co_spawn(io_, accept(), kRethrow);
+  for (std::size_t i = 0; i < listeners_.size(); ++i) asio::co_spawn(io_, accept(i), kRethrow);
   asio::co_spawn(io_, watch_deadlines(), kRethrow);
 }
 
-asio::awaitable<void> HttpServer::accept() {
-  while (acceptor_.is_open()) {
-    auto [error, socket] = co_await acceptor_.async_accept(kTuple);
-    if (!acceptor_.is_open()) co_return;
+asio::awaitable<void> HttpServer::accept(std::size_t listener) {
+  auto& [acceptor, pause] = listeners_[listener];
+  while (acceptor.is_open()) {
+    auto [error, socket] = co_await acceptor.async_accept(kTuple);
+    if (!acceptor.is_open()) co_return;
     if (!error) {
       take(std::move(socket));
       continue;
     }
     SPDLOG_WARN("accept: {}", error.message());
     // Out of descriptors, most likely. Those who wait stay in the backlog.
-    accept_pause_.expires_after(kTick);
-    co_await accept_pause_.async_wait(kTuple);
+    pause.expires_after(kTick);
+    co_await pause.async_wait(kTuple);
   }
 }
 
@@ -136,9 +157,11 @@ bool HttpServer::lingering() const {
 void HttpServer::close() {
   closed_ = true;
   error_code ignored;
-  acceptor_.close(ignored);
+  for (auto& [acceptor, pause] : listeners_) {
+    acceptor.close(ignored);
+    pause.cancel();
+  }
   tick_.cancel();
-  accept_pause_.cancel();
   for (HttpSession* session : sessions_) session->close();
 }
 

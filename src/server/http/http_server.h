@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "server/http/http.h"
 #include "server/http/http_limits.h"
@@ -38,7 +39,8 @@ class HttpServer {
   HttpServer(boost::asio::io_context& io, HttpLimits limits, HttpHandler& handler);
   ~HttpServer();
 
-  /// Binds and listens; connections wait until start(). Port 0 picks a free one. Throws ListenError.
+  /// Binds and listens on each address of the host ("[::1]" is one, too); connections wait until start(). Port 0 picks a free one, the
+  /// same for all. An address that this machine lacks is left out while another is there. Throws ListenError.
   void listen(const std::string& host, std::uint16_t port);
   std::uint16_t port() const;
 
@@ -55,7 +57,8 @@ class HttpServer {
   HttpFigures figures() const { return {.connections = sessions_.size(), .body_bytes = bodies_.used()}; }
 
  private:
-  boost::asio::awaitable<void> accept();
+  void listen(const boost::asio::ip::tcp::endpoint& endpoint, boost::system::error_code& error);
+  boost::asio::awaitable<void> accept(std::size_t listener);
   void take(boost::asio::ip::tcp::socket socket);
   boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session, bool welcome);
   boost::asio::awaitable<void> watch_deadlines();
@@ -64,8 +67,13 @@ class HttpServer {
   HttpLimits limits_;
   BodyBudget bodies_;
   HttpHandler& handler_;
-  boost::asio::ip::tcp::acceptor acceptor_;
-  boost::asio::steady_timer tick_, accept_pause_;
+  /// One an address. Its timer is for pauses when descriptors are out.
+  struct Listener {
+    boost::asio::ip::tcp::acceptor acceptor;
+    boost::asio::steady_timer pause;
+  };
+  std::vector<Listener> listeners_;
+  boost::asio::steady_timer tick_;
   std::unordered_set<HttpSession*> sessions_;
   bool finishing_ = false, closed_ = false;
 };

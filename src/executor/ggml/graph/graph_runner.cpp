@@ -8,6 +8,7 @@
 
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/store/cpu_device.h"
+#include "executor/ggml/store/ggml_abort.h"
 
 namespace coppice::executor {
 
@@ -41,6 +42,7 @@ StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
     return *graphs_.front();
   }
   const auto start = std::chrono::steady_clock::now();
+  const GgmlThrows throws;
   auto graph = std::make_unique<StepGraph>(parts, batch, shape);
   const std::size_t before = ggml_gallocr_get_buffer_size(allocator_.get(), 0);
   if (!ggml_gallocr_reserve(allocator_.get(), graph->graph()) ||

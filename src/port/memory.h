@@ -1,0 +1,14 @@
+// How much memory there is to take.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+
+namespace coppice::port {
+
+/// Bytes that this process may take without swapping: what the kernel reckons to be available, within the limits of its control
+/// groups and their parents, version 1 and 2. Pages of files that the kernel would drop count as free. 0: unknown.
+/// `root`: where /proc and /sys are looked for, another one in tests.
+std::size_t free_memory(const std::filesystem::path& root = "/");
+
+}  // namespace coppice::port

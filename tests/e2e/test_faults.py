@@ -1,0 +1,190 @@
+"""Faults of the system around the process: files that change, memory, pipes that nobody reads, signals, limits, descriptors."""
+
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+import pytest
+
+from coppice_process import TIMEOUT_S, Coppice, binary, free_port, model_path
+
+SMALL = ("--kv-bytes", "64MiB")
+
+
+def serve(*arguments: str, model=None, **options) -> subprocess.CompletedProcess:
+    command = [binary(), "serve", "--model", str(model or model_path()), "--port", "0", *SMALL, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, **options)
+
+
+def test_a_model_that_is_cut_while_it_serves(tmp_path):
+    model = tmp_path / "model.gguf"
+    shutil.copy(model_path(), model)
+    with Coppice(*SMALL, model=str(model)) as server:
+        os.truncate(model, 4096)
+        # The tokens' embeddings are read from the mapping.
+        try:
+            server.post("/v1/completions", {"prompt": list(range(20000, 20100)), "max_tokens": 1})
+        except OSError:
+            pass
+        assert server.process.wait(TIMEOUT_S) == 1
+        assert "The model's file was changed or cut while it was served" in server.log.read_text()
+
+
+def test_a_model_that_is_deleted_or_replaced_by_rename(tmp_path):
+    model = tmp_path / "model.gguf"
+    shutil.copy(model_path(), model)
+    with Coppice(*SMALL, model=str(model)) as server:
+        (tmp_path / "new.gguf").write_text("another one")
+        os.rename(tmp_path / "new.gguf", model)
+        server.post("/v1/completions", {"prompt": list(range(20000, 20100)), "max_tokens": 1})
+
+
+def test_weights_that_are_no_numbers(tmp_path):
+    model = tmp_path / "model.gguf"
+    shutil.copy(model_path(), model)
+    with model.open("r+b") as file:  # all scales become NaN
+        size = file.seek(0, os.SEEK_END)
+        file.seek(size // 8)
+        file.write(b"\xff" * (size - size // 8))
+    done = serve(model=model)
+    assert done.returncode == 1 and "gives no numbers" in done.stderr.splitlines()[-1], done.stderr
+    assert "ready" not in done.stderr
+
+
+def test_a_log_that_nobody_reads():
+    reading, writing = os.pipe()
+    with Coppice(*SMALL, "--verbose", log_to=writing) as server:
+        for i in range(200):  # far more than a pipe holds
+            server.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "x" * 1000 + str(i): 1})
+        assert server.get("/health")[0] == 200
+        assert server.end() == 0
+    os.close(writing)
+    with os.fdopen(reading, "rb") as log:
+        assert len(log.read()) < 200_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_any_time_ends_in_good_order(number):
+    seed = int(os.environ.get("COPPICE_SEED", random.randrange(2**32)))
+    draw = random.Random(seed)
+    for _ in range(6):
+        process = subprocess.Popen([binary(), "serve", "--model", model_path(), "--port", "0", *SMALL],
+                                   stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(0.03, 0.6))
+        process.send_signal(number)
+        assert process.wait(TIMEOUT_S) == 0, f"seed {seed}"
+
+
+def test_a_hangup_at_any_time_ends_nothing_where_there_are_keys(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("key-a\n")
+    seed = int(os.environ.get("COPPICE_SEED", random.randrange(2**32)))
+    draw = random.Random(seed)
+    for _ in range(5):
+        with Coppice(*SMALL, "--api-keys", str(keys), log_to=subprocess.DEVNULL, wait_ready=False) as server:
+            time.sleep(draw.uniform(0.03, 0.3))
+            server.process.send_signal(signal.SIGHUP)
+            server.wait(server._healthy)
+            assert server.process.poll() is None, f"seed {seed}"
+
+
+def test_a_second_signal_ends_it_though_nothing_else_moves():
+    """The first one waits for the stream, whose reader doesn't read."""
+    with Coppice(*SMALL, "--drain-seconds", "100") as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            body = b'{"prompt": [1], "max_tokens": 100000, "stream": true, "ignore_eos": true}'
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            assert client.recv(1) == b"H"
+            server.process.send_signal(signal.SIGTERM)
+            server.wait(lambda: "signal 15" in server.log.read_text())
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(TIMEOUT_S) == 128 + 15
+
+
+def test_a_full_file_system_for_the_log_ends_nothing():
+    with Coppice(*SMALL) as server:
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (0, 0))
+        server.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "no such field": 1})
+        assert server.get("/health")[0] == 200
+
+
+def test_hosts():
+    done = serve("--host", "")
+    assert done.returncode == 2 and "0.0.0.0" in done.stderr, done.stderr
+    done = serve("--host", "no-such-host.invalid")
+    assert done.returncode == 1 and "no-such-host.invalid" in done.stderr.splitlines()[-1], done.stderr
+    with Coppice(*SMALL, "--host", "0.0.0.0") as server:
+        assert "anybody who reaches 0.0.0.0" in server.log.read_text()
+    if not socket.has_ipv6:
+        return
+    with Coppice(*SMALL, "--host", "[::1]", log_to=subprocess.DEVNULL, wait_ready=False) as server:
+        server.url = f"http://[::1]:{server.port}"
+        server.wait(server._healthy)
+
+
+def test_a_name_with_two_addresses_is_listened_on_at_both():
+    addresses = {info[4][0] for info in socket.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)}
+    with Coppice(*SMALL, "--host", "localhost") as server:
+        for address in addresses:
+            with socket.create_connection((address, server.port), timeout=TIMEOUT_S):
+                pass
+
+
+def test_a_model_that_is_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "model.gguf")
+    done = serve(model=tmp_path / "model.gguf")
+    assert done.returncode == 1 and "model.gguf" in done.stderr.splitlines()[-1], done.stderr
+
+
+def with_stack(soft: int, hard: int):
+    return lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+
+def test_a_small_stack():
+    process = subprocess.Popen([binary(), "serve", "--model", model_path(), "--port", str(port := free_port()), *SMALL],
+                               stderr=subprocess.DEVNULL, preexec_fn=with_stack(256 << 10, resource.RLIM_INFINITY))
+    try:
+        nested = b'{"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": %s}}, ' \
+                 b'"max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]}' % (
+                     b'{"type": "array", "items": ' * 20 + b"{}" + b"}" * 20)
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end and process.poll() is None:
+            try:
+                request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", nested)
+                assert urllib.request.urlopen(request, timeout=TIMEOUT_S).status == 200
+                break
+            except OSError:
+                time.sleep(0.05)
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        assert process.wait(TIMEOUT_S) == 0
+    done = serve(preexec_fn=with_stack(256 << 10, 512 << 10))
+    assert done.returncode == 1 and "ulimit -s" in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_closed_descriptors(tmp_path):
+    """Sockets and files would get their numbers, and the log would be written into them."""
+    def close_all():
+        for fd in (0, 1, 2):
+            os.close(fd)
+
+    port = free_port()
+    process = subprocess.Popen([binary(), "serve", "--model", model_path(), "--port", str(port), *SMALL],
+                               preexec_fn=close_all)
+    try:
+        for fd in (0, 1, 2):
+            end = time.monotonic() + TIMEOUT_S
+            while not os.path.exists(f"/proc/{process.pid}/fd/{fd}") and time.monotonic() < end:
+                time.sleep(0.02)
+            assert re.match(r"/dev/null", os.readlink(f"/proc/{process.pid}/fd/{fd}"))
+    finally:
+        process.terminate()
+        assert process.wait(TIMEOUT_S) == 0
