@@ -1,8 +1,8 @@
 #include "engine/in_flight.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "check/assert.h"
 #include "kv/common_prefix.h"
 
 namespace coppice::engine {
@@ -30,7 +30,7 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
 }
 
 void InFlight::follow(Sequence& follower, const Place& place) {
-  assert(follower.leader == nullptr);
+  COPPICE_ASSERT(follower.leader == nullptr);
   followers_.push_back(&follower);
   follower.leader = place.leader;
   follower.needed = place.needed;
@@ -52,6 +52,7 @@ void InFlight::unfollow(Sequence& follower) {
 }
 
 void InFlight::lead(Sequence& sequence) {
+  COPPICE_ASSERT(sequence.state == SequenceState::kPrefill && std::ranges::find(leaders_, &sequence) == leaders_.end());
   leaders_.insert(std::ranges::upper_bound(leaders_, &sequence, ByRank{}), &sequence);
 }
 

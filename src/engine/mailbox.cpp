@@ -3,8 +3,9 @@
 // Texts of another salt must not be shown.
 #include "engine/mailbox.h"
 
-#include <cassert>
 #include <utility>
+
+#include "check/assert.h"
 
 namespace coppice::engine {
 
@@ -65,7 +66,7 @@ void Mailbox::stop() {
 
 void Mailbox::give_back(const OpenRequest& ended) {
   const std::lock_guard lock(mutex_);
-  assert(ended.charge <= weight_);
+  COPPICE_ASSERT(ended.charge <= weight_);
   weight_ -= ended.charge;
   const auto share = ended.charge == 0 ? shared_.end() : shared_.find(ended.request.shared.what.get());
   if (share != shared_.end() && --share->second == 0) {
@@ -76,7 +77,7 @@ void Mailbox::give_back(const OpenRequest& ended) {
 }
 
 bool Mailbox::drain(Commands& out) {
-  assert(out.empty());
+  COPPICE_ASSERT(out.empty());
   const std::lock_guard lock(mutex_);
   std::swap(out, commands_);
   return stopped_;

@@ -1,13 +1,13 @@
 #include "engine/request_table.h"
 
 #include <algorithm>
-#include <cassert>
 #include <chrono>
 #include <iterator>
 #include <memory>
 #include <new>
 #include <utility>
 
+#include "check/assert.h"
 #include "executor/executor.h"
 
 namespace coppice::engine {
@@ -41,7 +41,7 @@ Outcome refused(Refusal why, std::string message) {
 
 OpenRequest& RequestTable::open(OpenRequests::node_type request) {
   const auto slot = open_.insert(std::move(request));
-  assert(slot.inserted);
+  COPPICE_ASSERT(slot.inserted);
   OpenRequest& open = slot.position->second;
   open.arrival = ++arrivals_;
   return open;
@@ -66,6 +66,7 @@ double RequestTable::seconds_since_admission(const OpenRequest& open) const {
 }
 
 void RequestTable::add(Sequence& sequence, sampling::Piece piece, std::optional<sampling::Finish> cut) {
+  COPPICE_ASSERT(sequence.n_samples == 1);
   OpenRequest& open = *sequence.request;
   if (cut && !piece.finish) {
     flush_into(piece, *open.request.samples[static_cast<std::size_t>(sequence.sample)]);

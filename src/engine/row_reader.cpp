@@ -8,11 +8,13 @@
 #include <optional>
 #include <utility>
 
+#include "check/assert.h"
 #include "engine/stopwatch.h"
 
 namespace coppice::engine {
 
 void RowReader::read(const StepPart& part, const Rows& rows, Clock::time_point now) {
+  COPPICE_ASSERT(part.sequence != nullptr);
   now_ = now;
   Sequence& sequence = *part.sequence;
   if (part.scored > 0) score(*sequence.request, part.scored, rows.logits);

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
+#include "check/assert.h"
 #include "engine/steps_in_hand.h"
 
 namespace coppice::engine {
@@ -334,7 +334,7 @@ void Scheduler::submitted() {
 }
 
 void Scheduler::launch() {
-  assert(!flying_.step);
+  COPPICE_ASSERT(!flying_.step);
   std::swap(planned_, flying_);
   planned_.clear();
 }
@@ -347,9 +347,9 @@ void Scheduler::computed() {
   for (const StepPart& part : flying_.parts) {  // nothing here throws
     Sequence* const sequence = part.sequence;
     if (sequence == nullptr) continue;
-    assert(sequence->computed == part.first);
+    COPPICE_ASSERT(sequence->computed == part.first);
     sequence->computed += part.rows;
-    assert(cache_.lengths(sequence->seq).computed_len == sequence->computed);
+    COPPICE_ASSERT(cache_.lengths(sequence->seq).computed_len == sequence->computed);
     if (sequence->state == SequenceState::kDecode) continue;
     // What a resumed sequence had generated counts as generated, not as computed.
     const auto prompt = static_cast<std::int32_t>(sequence->request->request.prompt.size());
@@ -363,7 +363,7 @@ void Scheduler::computed() {
 }
 
 void Scheduler::part(Sequence& sequence, Sequence& sibling) {
-  assert(sequence.n_samples > 1 && sequence.state == SequenceState::kDecode);
+  COPPICE_ASSERT(sequence.n_samples > 1 && sequence.state == SequenceState::kDecode);
   sibling.seq = cache_.fork(sequence.seq);
   sibling.state = SequenceState::kDecode;
   sibling.computed = sibling.planned = sequence.computed;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "check/assert.h"
 #include "kv/faults.h"
 
 namespace coppice::kv {
@@ -26,7 +27,7 @@ void BlockPool::change_users(Count& count, int delta) {
 }
 
 BlockRef BlockPool::allocate() {
-  assert(!free_.empty());
+  COPPICE_ASSERT(!free_.empty());
   const BlockId id = free_.back();
   change_users(blocks_[index(id)], +1);
   free_.pop_back();
@@ -35,7 +36,7 @@ BlockRef BlockPool::allocate() {
 
 BlockRef BlockPool::acquire(BlockId id) {
   Count& count = blocks_[index(id)];
-  assert(ref_count(id) > 0);
+  COPPICE_ASSERT(ref_count(id) > 0);
   change_users(count, +1);
   if (count.users == 1) order_.remove(id);
   return {this, id};
@@ -44,7 +45,7 @@ BlockRef BlockPool::acquire(BlockId id) {
 void BlockPool::release(BlockId id, Heat heat) {
   Count& count = blocks_[index(id)];
   if (kFaultBuild && count.users == 0) return;  // a deliberate fault was found already; let the destructors run
-  assert(count.users > 0);
+  COPPICE_ASSERT(count.users > 0);
   change_users(count, -1);
   if (count.users > 0) return;
   if (count.group >= 0) {
@@ -55,12 +56,12 @@ void BlockPool::release(BlockId id, Heat heat) {
 }
 
 void BlockPool::hold_in_tree(BlockId id, int group) {
-  assert(!in_tree(id) && users(id) > 0);
+  COPPICE_ASSERT(!in_tree(id) && users(id) > 0);
   blocks_[index(id)].group = group;
 }
 
 void BlockPool::drop_from_tree(BlockId id) {
-  assert(in_tree(id));
+  COPPICE_ASSERT(in_tree(id));
   Count& count = blocks_[index(id)];
   count.group = -1;
   if (count.users > 0) return;

@@ -9,7 +9,6 @@
 // Invariant: total() = free() + cached() + in_use(). The null block is none of them and has no count.
 #pragma once
 
-#include <cassert>
 #include <cstdint>
 #include <utility>
 #include <vector>

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "check/assert.h"
 #include "kv/block_pool.h"
 #include "kv/cache_config.h"
 #include "kv/cache_sequence.h"
@@ -40,6 +41,7 @@ class Budget {
 
   /// REQUIRES: blocks <= available(seq.reserved).
   void reserve(CacheSequence& seq, std::int64_t blocks) {
+    COPPICE_ASSERT(blocks <= available(seq.reserved));
     seq.reserved += static_cast<std::int32_t>(blocks);
     reserved_ += blocks;
   }

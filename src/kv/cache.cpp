@@ -1,9 +1,9 @@
 #include "kv/cache.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
+#include "check/assert.h"
 #include "kv/block_pool.h"
 #include "kv/budget.h"
 #include "kv/cache_check.h"
@@ -95,7 +95,7 @@ void Cache::set_time(double seconds) {
 // freshly used, and the eviction order would learn from that.
 std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   Impl& impl = *impl_;
-  assert(!request.prompt.empty() && request.n_samples > 0);
+  COPPICE_ASSERT(!request.prompt.empty() && request.n_samples > 0);
   PrefixMatch match;
   const std::size_t usable = std::min(request.prompt.size() - 1, request.most_cached);
   if (impl.config.share) match = impl.tree.match(request.prompt.first(usable), request.ns);
@@ -171,8 +171,8 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
   const CacheConfig& config = impl.config;
-  assert(n >= 0 && seq.len + n - seq.computed_len() <= config.max_extend);
-  assert(seq.len == seq.computed_len() || config.state_pages == 0);
+  COPPICE_ASSERT(n >= 0 && seq.len + n - seq.computed_len() <= config.max_extend);
+  COPPICE_ASSERT(seq.len == seq.computed_len() || config.state_pages == 0);
   if (n == 0) return {};
 
   const bool into_tail = seq.len % config.block_size != 0;
@@ -221,7 +221,7 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
 
 void Cache::publish(SeqId id, std::span<const Token> tokens) {
   CacheSequence& seq = impl_->sequences.at(id);
-  assert(tokens.size() <= static_cast<std::size_t>(seq.len - seq.computed_len()));
+  COPPICE_ASSERT(tokens.size() <= static_cast<std::size_t>(seq.len - seq.computed_len()));
   seq.tokens.insert(seq.tokens.end(), tokens.begin(), tokens.end());
   seq.tail_forked = false;  // the oldest step has run, and only its slots can be in a fork
   impl_->publisher.publish_step(seq);
@@ -232,7 +232,7 @@ void Cache::publish(SeqId id, std::span<const Token> tokens) {
 SeqId Cache::fork(SeqId id) {
   Impl& impl = *impl_;
   CacheSequence& parent = impl.sequences.at(id);
-  assert(parent.len == parent.computed_len());
+  COPPICE_ASSERT(parent.len == parent.computed_len());
   const std::int32_t taken_over = std::min(parent.reserved, impl.config.spare_blocks());
   const SeqId child_id{++impl.last_id};
   // The map may rehash: the parent stays where it is.
@@ -267,7 +267,7 @@ void Cache::abandon(SeqId id) {
 DetachedId Cache::detach(SeqId id) {
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
-  assert(seq.len == seq.computed_len());
+  COPPICE_ASSERT(seq.len == seq.computed_len());
   const DetachedId set{++impl.last_id};
   CacheSequence& detached = impl.detached[set];  // may throw: before anything changes
   impl.publisher.publish_end(seq);

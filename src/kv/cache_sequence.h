@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "check/assert.h"
 #include "kv/block_table.h"
 #include "kv/digest.h"
 #include "kv/state_table.h"
@@ -43,6 +44,7 @@ struct CacheSequence {
   /// A second sequence on the same tokens and blocks: one more reference on each, no reservation. Copies no keys.
   /// REQUIRES: len == computed_len.
   CacheSequence share() const {
+    COPPICE_ASSERT(len == computed_len());
     CacheSequence copy{.ns = ns,
                        .tokens = tokens,
                        .tables = {},

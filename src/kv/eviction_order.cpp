@@ -4,8 +4,9 @@
 #include "kv/eviction_order.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
+
+#include "check/assert.h"
 
 namespace coppice::kv {
 
@@ -23,7 +24,7 @@ std::uint32_t EvictionOrder::enter(std::span<const BlockId> row, const Digest* d
 }
 
 bool EvictionOrder::raise(BlockId id, std::uint32_t uses) {
-  assert(!contains(id));
+  COPPICE_ASSERT(!contains(id));
   Link& link = links_[index(id)];
   if (link.uses >= uses) return false;
   link.uses = static_cast<std::uint8_t>(uses);
@@ -49,6 +50,7 @@ void EvictionOrder::learn_distance(std::uint64_t distance) {
 }
 
 void EvictionOrder::add(BlockId id, int group, Heat heat) {
+  COPPICE_ASSERT(!contains(id));
   Link& link = links_[index(id)];
   const int level = heat == Heat::kHot ? link.uses - 1 : 0;
   link.list = static_cast<std::int16_t>(group * static_cast<int>(kMostUses) + level);

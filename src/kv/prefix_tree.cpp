@@ -1,9 +1,9 @@
 #include "kv/prefix_tree.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
+#include "check/assert.h"
 #include "kv/common_prefix.h"
 #include "kv/faults.h"
 
@@ -62,7 +62,7 @@ PrefixTree::Cursor PrefixTree::root(const Namespace& wanted) {
 
 PrefixTree::Cursor PrefixTree::after(BlockId id) const {
   const Place at = place(id);
-  assert(at.node != nullptr);
+  COPPICE_ASSERT(at.node != nullptr);
   return {at.node, at.block - at.node->first_block + 1};
 }
 
@@ -77,6 +77,7 @@ PrefixTree::Cursor PrefixTree::publish(Cursor at, std::span<const Token> tokens,
 
 PrefixTree::Cursor PrefixTree::publish_block(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids) {
   const auto size = static_cast<std::int32_t>(tokens.size());
+  COPPICE_ASSERT(size > 0 && size <= config_.block_size);
   TreeNode& node = *at.node;
 
   // Where the tree goes on here: in this node, or in the child that shares the most.
@@ -175,7 +176,7 @@ void PrefixTree::replace_partial(TreeNode& leaf, const Block& block) {
 
 // Cuts a node in two: it keeps its first `blocks`, a new only child gets the rest. The caller adds another child.
 void PrefixTree::split(TreeNode& node, std::int32_t blocks) {
-  assert(blocks > 0 && blocks < node.n_blocks());
+  COPPICE_ASSERT(blocks > 0 && blocks < node.n_blocks());
   auto handle = make_child();
   TreeNode& lower = *handle.value();
   lower.make_room(node.n_blocks() - blocks);
@@ -209,7 +210,7 @@ int PrefixTree::evict(BlockId id) {
   } else if (const auto row = at.node->row(at.block - at.node->first_block); row[0] != id) {
     make_hole(row, static_cast<int>(std::ranges::find(row, id) - row.begin()));
   } else {
-    assert(at.node->children.empty() && at.block == at.node->end_block() - 1);
+    COPPICE_ASSERT(at.node->children.empty() && at.block == at.node->end_block() - 1);
     evict_last_block(*at.node);
   }
   return static_cast<int>(pool_.free() - free);

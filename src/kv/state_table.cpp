@@ -1,7 +1,8 @@
 #include "kv/state_table.h"
 
 #include <algorithm>
-#include <cassert>
+
+#include "check/assert.h"
 
 namespace coppice::kv {
 
@@ -17,7 +18,7 @@ StateTable::StateTable(const CacheConfig& config, BlockPool& pool) : config_(con
 // --- holders --------------------------------------------------------------------------------------------------------
 
 StateRef StateTable::make(std::span<BlockRef> pages) {
-  assert(std::ssize(pages) == config_.state_pages && !free_.empty());
+  COPPICE_ASSERT(std::ssize(pages) == config_.state_pages && !free_.empty());
   const UnitId unit = free_.back();
   at(unit).pages.reserve(pages.size());  // may throw: before anything changes
   free_.pop_back();
@@ -61,7 +62,7 @@ UnitId StateTable::find(BlockId anchor, std::span<const Token> rest) const {
 
 void StateTable::enter(const StateRef& state, BlockId anchor, std::span<const Token> rest) {
   Unit& unit = at(state.unit());
-  assert(unit.anchor == kNullBlock && find(anchor, rest) == kNoUnit);
+  COPPICE_ASSERT(unit.anchor == kNullBlock && find(anchor, rest) == kNoUnit);
   unit.rest.assign(rest.begin(), rest.end());  // may throw
   unit.anchor = anchor;
   unit.next = std::exchange(first_behind_[index(anchor)], state.unit());

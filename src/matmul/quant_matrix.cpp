@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cstring>
 #include <new>
 #include <utility>
 
+#include "check/assert.h"
 #include "matmul/quant_file.h"
 #include "matmul/quant_kernel.h"
 #include "simd/target.h"
@@ -102,10 +102,10 @@ void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows
 QuantProducts cut_products(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows,
                            const Gate* gate, int n_workers) {
   const QuantMatrix& first = *products.front().matrix;
-  assert(std::ranges::all_of(products, [&](const QuantMatrix::Product& p) {
+  COPPICE_ASSERT(std::ranges::all_of(products, [&](const QuantMatrix::Product& p) {
     return p.matrix->n_in() == first.n_in() && p.matrix->n_parts() == first.n_parts() && !(p.plus && p.bias);
   }));
-  assert(rows.begin || first.n_parts() == 1);
+  COPPICE_ASSERT(rows.begin || first.n_parts() == 1);
   const bool amx = amx_pays(rows, first.n_parts());
   QuantProducts p{.n_in = first.n_in(),
                   .products = products,
@@ -152,8 +152,8 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
   const auto n_chunks = static_cast<std::size_t>(n_in / file_block(type));
   const std::size_t matrix_bytes = n_chunks * static_cast<std::size_t>(n_out) * from_bytes;
   if (stride == 0) stride = matrix_bytes;
-  assert(n_in % file_block(type) == 0);
-  assert(blocks.size() == static_cast<std::size_t>(n_parts - 1) * stride + matrix_bytes);
+  COPPICE_ASSERT(n_in % file_block(type) == 0);
+  COPPICE_ASSERT(blocks.size() == static_cast<std::size_t>(n_parts - 1) * stride + matrix_bytes);
   const std::size_t tile_bytes = n_chunks * to_bytes, part_bytes = static_cast<std::size_t>(n_tiles()) * tile_bytes;
   bytes_ = static_cast<std::size_t>(n_parts) * part_bytes;
   if (memory) {
@@ -185,7 +185,7 @@ void QuantMatrix::multiply(std::span<const Product> products, const Rows& rows, 
 
 void QuantMatrix::multiply_gated(Gate gate, const Product& gates, const Product& up, const Rows& rows, Claims& claims,
                                  int n_workers) {
-  assert(gates.matrix->n_out_ == up.matrix->n_out_ && !gates.plus && !up.plus);
+  COPPICE_ASSERT(gates.matrix->n_out_ == up.matrix->n_out_ && !gates.plus && !up.plus);
   const std::array both = {gates, up};
   run(both, rows, &gate, claims, n_workers);
 }

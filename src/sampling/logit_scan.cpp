@@ -1,10 +1,13 @@
 #include "sampling/logit_scan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
+
+#include "check/assert.h"
 
 namespace coppice::sampling {
 
@@ -131,6 +134,7 @@ kv::Token LogitScan::argmax() const {
 }
 
 double LogitScan::sum_exp(float inv_temperature) {
+  COPPICE_ASSERT(std::isfinite(max_));
   inv_temperature_ = inv_temperature;
   const std::size_t n_whole = logits_.size() / kBlock;
   sums_.resize(maxima_.size());
@@ -164,6 +168,7 @@ kv::Token LogitScan::draw(double target) const {
 }
 
 float LogitScan::bound_of_kth(std::size_t k) {
+  COPPICE_ASSERT(k > 0);
   if (k > maxima_.size()) return std::numeric_limits<float>::lowest();
   // k blocks have a maximum of at least this: so have k logits.
   scratch_ = maxima_;

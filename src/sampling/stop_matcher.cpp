@@ -1,10 +1,10 @@
 #include "sampling/stop_matcher.h"
 
 #include <algorithm>
-#include <cassert>
 #include <limits>
 #include <utility>
 
+#include "check/assert.h"
 #include "sampling/params.h"
 
 namespace coppice::sampling {
@@ -12,7 +12,7 @@ namespace coppice::sampling {
 StopStrings::StopStrings(std::span<const std::string> stops) {
   for (const std::string& stop : stops) {
     static_assert(kMaxStopBytes <= std::numeric_limits<std::uint16_t>::max());
-    assert(!stop.empty() && stop.size() <= kMaxStopBytes);
+    COPPICE_ASSERT(!stop.empty() && stop.size() <= kMaxStopBytes);
     Automaton automaton{stop, std::vector<std::uint16_t>(stop.size(), 0)};
     for (std::size_t i = 1, border = 0; i < stop.size(); ++i) {
       while (border > 0 && stop[i] != stop[border]) border = automaton.fallback[border - 1];
@@ -32,7 +32,7 @@ StopMatcher::StopMatcher(std::shared_ptr<const StopStrings> stops)
     : stops_(std::move(stops)), matched_(stops_->automata_.size(), 0) {}
 
 std::string StopMatcher::push(std::string_view piece) {
-  assert(!stopped_);
+  COPPICE_ASSERT(!stopped_);
   if (matched_.empty()) return std::string(piece);
   std::size_t claimed = 0;  // longest suffix of the text that begins a stop string
   for (std::size_t i = 0; i < piece.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <ostream>
@@ -65,8 +66,14 @@ class KvTest : public testing::TestWithParam<Shape> {
     EXPECT_TRUE(rig().extend(seq, tokens)) << rig().failure();
     rig().run_step();
   }
-  /// What the cache lacks of a prompt, in one step.
-  void prefill(SeqId seq, const Tokens& prompt) { feed(seq, {prompt.begin() + lengths(seq).len, prompt.end()}); }
+  /// What the cache lacks of a prompt, in as few steps as it may take.
+  void prefill(SeqId seq, const Tokens& prompt) {
+    for (auto at = prompt.begin() + lengths(seq).len; at != prompt.end();) {
+      const auto end = at + std::min<std::ptrdiff_t>(rig().max_extend(), prompt.end() - at);
+      feed(seq, {at, end});
+      at = end;
+    }
+  }
   /// A request that was admitted and prefilled.
   SeqId run(const Tokens& prompt, const kv::Namespace& ns = {}, int n_samples = 1) {
     const SeqId seq = start(prompt, ns, n_samples);

@@ -66,6 +66,7 @@ class KvRig {
   // Operations of Cache, each with its checks. nullopt and false: the cache refused.
   std::optional<kv::SeqId> admit(std::span<const kv::Token> prompt, const kv::Namespace& ns = {}, int n_samples = 1);
   bool extend(kv::SeqId seq, std::span<const kv::Token> tokens);
+  std::int32_t max_extend() const { return config_.max_extend; }  ///< tokens
   /// Submits the step in hand; the device runs it at once, or just before it is collected.
   void submit(bool runs_at_once);
   /// Waits for the oldest step that was submitted, and publishes it. REQUIRES: in_flight() > 0.

@@ -1,7 +1,6 @@
 #include "attention/cpu/tile_kernel.h"
 
 #include <algorithm>
-#include <cassert>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -14,6 +13,7 @@
 #include "attention/cpu/many_float-inl.h"
 #include "attention/cpu/many_whole-inl.h"
 #include "attention/cpu/rotate-inl.h"
+#include "check/assert.h"
 #include "simd/kernel-inl.h"
 #include "simd/target.h"
 
@@ -111,7 +111,7 @@ std::size_t padded(std::size_t n) {
 }  // namespace
 
 TileScratch::TileScratch(const HeadShape& heads, int block_size) {
-  assert(heads.head_dim % kMaxLanes == 0 && block_size % kKeysAtOnce == 0 && block_size <= kMaxSlots);
+  COPPICE_ASSERT(heads.head_dim % kMaxLanes == 0 && block_size % kKeysAtOnce == 0 && block_size <= kMaxSlots);
   const auto dim = static_cast<std::size_t>(heads.head_dim), slots = static_cast<std::size_t>(block_size);
   // Many queries: one key head at a time. Few: all heads, fewer queries than lanes each.
   const std::size_t columns = std::max<std::size_t>(kMaxQueries, static_cast<std::size_t>(heads.n_kv_head) * kMaxLanes);

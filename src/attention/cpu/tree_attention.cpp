@@ -1,9 +1,9 @@
 #include "attention/cpu/tree_attention.h"
 
 #include <algorithm>
-#include <cassert>
 
 #include "attention/cpu/tile_kernel.h"
+#include "check/assert.h"
 
 namespace coppice::attention {
 
@@ -23,7 +23,7 @@ std::string TreeAttention::misfit(const HeadShape& heads, int block_size) {
 }
 
 TreeAttention::TreeAttention(const HeadShape& heads, int block_size, int n_workers) : heads_(heads) {
-  assert(misfit(heads, block_size).empty());
+  COPPICE_ASSERT(misfit(heads, block_size).empty());
   workers_.reserve(static_cast<std::size_t>(n_workers));
   for (int i = 0; i < n_workers; ++i) workers_.push_back({TileScratch(heads, block_size)});
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "check/assert.h"
+
 namespace coppice::executor {
 
 namespace {
@@ -58,6 +60,7 @@ std::size_t largest_part(std::span<const StateLayer> layers) {
 }
 
 StateLayout make_state_layout(std::span<const StateLayer> layers, std::size_t page_bytes) {
+  COPPICE_ASSERT(page_bytes >= largest_part(layers));
   StateLayout layout;
   if (largest_part(layers) == 0) return layout;
   layout.layers.resize(layers.size());

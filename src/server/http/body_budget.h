@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "check/assert.h"
+
 namespace coppice::server {
 
 class BodyBudget {
@@ -45,6 +47,7 @@ class BodyBudget {
     /// Raises the charge to `bytes`. False, and nothing changed: there is no room.
     /// REQUIRES: made of a budget; `bytes` is not less than before.
     bool raise(std::size_t bytes) {
+      COPPICE_ASSERT(budget_ != nullptr && bytes >= bytes_);
       const std::size_t more = budget_->limited(bytes) - budget_->limited(bytes_);
       if (more > budget_->limit_ - budget_->limited_) return false;
       budget_->limited_ += more;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "check/assert.h"
 #include "kv/common_prefix.h"
 #include "server/base/request_error.h"
 #include "server/jobs/prompt_text.h"
@@ -188,6 +189,7 @@ void Preparation::render_chat() {
 }
 
 bool Preparation::step() {
+  COPPICE_ASSERT(!wants_grammar());
   if (asked_.beginning) add(beginning());
   for (std::size_t bytes = 0; prepared_.requests.size() < asked_.prompts.size();) {
     if (bytes >= kStepBytes) return false;

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "check/assert.h"
+
 namespace coppice::server {
 
 namespace asio = boost::asio;
@@ -34,6 +36,7 @@ class Stopwatch {
   }
   /// REQUIRES: job.done().
   void end() {
+    COPPICE_ASSERT(job_.done());
     if (job_.refusal()) observer_.count_rejected(*job_.refusal());
     if (job_.error()) return;
     const auto now = engine::Clock::now();

@@ -14,6 +14,8 @@
 #include <exception>
 #include <utility>
 
+#include "check/assert.h"
+
 namespace coppice::server {
 
 namespace asio = boost::asio;
@@ -68,6 +70,7 @@ void WorkQueue::serve() {
 
 /// The work whose turn it is, alone. REQUIRES: something waits.
 WorkQueue::Line WorkQueue::take() {
+  COPPICE_ASSERT(n_waiting_ > 0);
   Line* smallest = nullptr;
   Line* oldest = nullptr;  // a line's first is its oldest
   for (Line& line : lines_) {

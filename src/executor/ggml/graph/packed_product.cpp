@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
+
+#include "check/assert.h"
 
 namespace coppice::executor {
 
@@ -48,7 +49,7 @@ ggml_custom_op_t runner(bool norm) {
 
 ggml_tensor* add_node(GraphBuilder& b, PackedMatrices matrices, std::int64_t ne0, std::int64_t ne1, Rows rows,
                       ggml_tensor* plus, bool gated) {
-  assert(matrices.size() <= kMostTogether);
+  COPPICE_ASSERT(matrices.size() <= kMostTogether);
   ggml_tensor* norm = b.parts.weights->plain(rows.norm);
   std::array<ggml_tensor*, 3> sources = {rows.x};
   int n = 1;
