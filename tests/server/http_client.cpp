@@ -42,6 +42,10 @@ std::string HttpAnswer::code() const {
 std::vector<std::string> HttpAnswer::events() const {
   std::vector<std::string> data;
   for (std::size_t at = 0; at < body.size();) {
+    if (body.compare(at, 7, "event: ") == 0 || body[at] == ':') {  // its name, or a comment: a line by itself
+      at = std::min(body.find('\n', at), body.size() - 1) + 1;
+      continue;
+    }
     const std::size_t end = body.find("\n\n", at);
     if (end == std::string::npos || body.compare(at, 6, "data: ") != 0)
       throw std::runtime_error("not an event: " + body.substr(at));

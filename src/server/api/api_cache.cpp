@@ -91,7 +91,7 @@ asio::awaitable<void> Api::cache_events(HttpRequest& request, ReplyWriter& out) 
         co_await out.write(*sent);
         last = now;
       } else if (now - last > kPing) {
-        co_await out.write(": keep-alive\n\n");
+        co_await out.write(": keep-alive\n");
         last = now;
       }
     }

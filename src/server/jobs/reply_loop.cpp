@@ -17,7 +17,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr std::string_view kPing = ": keep-alive\n\n";  // a comment: clients of server-sent events skip it
+// A comment. No empty line follows it: to some clients that would be the end of an event without data.
+constexpr std::string_view kPing = ": keep-alive\n";
 
 double seconds(engine::Clock::duration d) {
   return std::chrono::duration<double>(d).count();

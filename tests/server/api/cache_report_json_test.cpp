@@ -42,6 +42,31 @@ TEST_F(CacheReportTest, AreToldToThoseWhoAsk) {
   EXPECT_NE(stream.find(R"("choices":[],"cache_report":{"prompt_tokens":9)"), std::string::npos) << stream;
 }
 
+TEST_F(CacheReportTest, AreToldInEachApi) {
+  start([](const engine::Request& r) {
+    auto event = last(r.id, "x", Finish::kStop, {9, 4, 1});
+    if (!r.pins.empty()) event.usage.pins.push_back({.prefix = engine::PrefixInfo{.id = "prefix_1"}});
+    if (r.cache_report) event.report = std::make_shared<const engine::CacheReport>(a_report());
+    return std::vector<std::vector<engine::Event>>{{event}};
+  });
+  const std::string messages = R"({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}])";
+  for (const auto& [path, body] : {std::pair<std::string, std::string>{"/v1/responses", R"({"input": "hi")"},
+                                   {"/v1/messages", messages},
+                                   {"/v1/cache/prefixes", R"({"text": "hi")"},
+                                   {"/completion", R"({"prompt": "hi")"}}) {
+    const json answer = post(path, body + R"(, "cache_report": true})").json();
+    ASSERT_TRUE(answer.contains("cache_report")) << path << answer;
+    EXPECT_EQ(answer["cache_report"]["matched_tokens"], 4) << path;
+    EXPECT_FALSE(post(path, body + "}").json().contains("cache_report")) << path;
+  }
+  const std::string stream = R"(, "cache_report": true, "stream": true})";
+  const auto of_responses = post("/v1/responses", R"({"input": "hi")" + stream).events();
+  EXPECT_EQ(json::parse(of_responses.back())["response"]["cache_report"]["matched_tokens"], 4);
+  const auto of_messages = post("/v1/messages", messages + stream).events();
+  ASSERT_GE(of_messages.size(), 2U);
+  EXPECT_EQ(json::parse(of_messages[of_messages.size() - 2])["cache_report"]["matched_tokens"], 4);
+}
+
 TEST_F(CacheReportTest, OnePromptWithoutOneLeavesThoseOfOthers) {
   int n = 0;
   start([&](const engine::Request& r) {

@@ -33,7 +33,7 @@ TEST(LlamaRequest, HasLlamaServersDefaults) {
   EXPECT_EQ(r.sampling.min_p, 0.05F);
   EXPECT_FALSE(r.max_tokens || r.sampling.seed || r.stream);
   EXPECT_EQ(r.sampling.logprobs, -1);
-  EXPECT_EQ(parse(R"("prompt": "hi", "n_predict": -1)", {.max_tokens = 9}).max_tokens, 9);
+  EXPECT_EQ(parse(R"("prompt": "hi", "n_predict": -1)", {.max_tokens = 9}).max_tokens, std::nullopt);
   EXPECT_EQ(parse(R"("prompt": "hi", "n_predict": 0)", {.max_tokens = 9}).max_tokens, 0);
 }
 

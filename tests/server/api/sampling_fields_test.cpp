@@ -191,6 +191,17 @@ TEST(SamplingFields, TheOperatorsDefaultsHoldForWhoSaysNothing) {
   EXPECT_EQ(own.sampling.top_k, 0);
   EXPECT_EQ(own.sampling.seed, 1U);
   EXPECT_EQ(own.max_tokens, 3);
+  EXPECT_EQ(of(R"({"prompt": "hi", "max_tokens": -1})").max_tokens, std::nullopt) << "said: no limit";
+}
+
+TEST(SamplingFields, WholeNumbersMayHaveAPoint) {
+  const GenerationRequest r = complete(R"(, "n": 2.0, "max_tokens": 7e0, "seed": 1e3, "stop_token_ids": [4.0])");
+  EXPECT_EQ(r.n, 2);
+  EXPECT_EQ(r.max_tokens, 7);
+  EXPECT_EQ(r.sampling.seed, 1000U);
+  EXPECT_EQ(r.sampling.stop_tokens, std::vector<kv::Token>{4});
+  for (const char* wrong : {R"(, "n": 1.5)", R"(, "seed": 1e19)", R"(, "stop_token_ids": [0.5])"})
+    EXPECT_THROW(complete(wrong), RequestError) << wrong;
 }
 
 }  // namespace

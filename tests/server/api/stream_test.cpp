@@ -74,12 +74,12 @@ TEST_F(StreamTest, SilenceIsFilledWithComments) {
   waiting->send(post_request("/v1/completions", kStreamBody));
   whole->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
   const auto id = model.wait_submitted(0), other = model.wait_submitted(1);
-  EXPECT_NE(waiting->read_until("keep-alive\n\n\r\n").find("text/event-stream"), std::string::npos);
-  EXPECT_EQ(waiting->read_until("keep-alive\n\n\r\n"), "e\r\n: keep-alive\n\n\r\n") << "before the first token";
+  EXPECT_NE(waiting->read_until("keep-alive\n\r\n").find("text/event-stream"), std::string::npos);
+  EXPECT_EQ(waiting->read_until("keep-alive\n\r\n"), "d\r\n: keep-alive\n\r\n") << "before the first token";
   model.emit({piece(id, "a")});
   waiting->read_until("\"a\"");
   waiting->read_until("\n\n\r\n");
-  EXPECT_EQ(waiting->read_until("\n\n\r\n"), "e\r\n: keep-alive\n\n\r\n") << "between tokens";
+  EXPECT_EQ(waiting->read_until("keep-alive\n\r\n"), "d\r\n: keep-alive\n\r\n") << "between tokens";
   model.emit({last(id, "b", Finish::kStop, {}), last(other, "c", Finish::kStop, {})});
   EXPECT_NE(waiting->read_until("0\r\n\r\n").find("[DONE]"), std::string::npos);
   EXPECT_EQ(whole->receive().json()["choices"][0]["text"], "c") << "an answer that is no stream has none";

@@ -61,6 +61,11 @@ std::string event(const char* type, JsonObject data) {
   return fmt::format("event: {}\ndata: {}\n\n", type, dump(std::move(data)));
 }
 
+void add_report(JsonObject& to, CacheReportList reports, const AnswerHead& head) {
+  if (Json report = cache_reports_json(reports, head.reporting); !report.is_null())
+    to["cache_report"] = std::move(report);
+}
+
 /// What a model wrote as a call's input; a text that was cut off is no JSON.
 Json input_json(const std::string& arguments) {
   try {
@@ -100,7 +105,7 @@ std::string AnthropicBody::delta(Delta&& delta) {
   return "";
 }
 
-std::string AnthropicBody::end(const engine::Usage& usage, CacheReportList) {
+std::string AnthropicBody::end(const engine::Usage& usage, CacheReportList reports) {
   JsonArray content;
   if (!reasoning_.empty())
     content.push_back(JsonObject{{"type", "thinking"}, {"thinking", reasoning_}, {"signature", ""}});
@@ -113,6 +118,7 @@ std::string AnthropicBody::end(const engine::Usage& usage, CacheReportList) {
   json["stop_reason"] = stop_reason(end_);
   json["stop_sequence"] = stop_sequence(end_);
   json["usage"] = anthropic_usage(usage);
+  add_report(json, reports, head_);
   return dump(std::move(json));
 }
 
@@ -163,12 +169,11 @@ std::string AnthropicStream::delta(Delta&& delta) {
   return out;
 }
 
-std::string AnthropicStream::end(const engine::Usage& usage, CacheReportList) {
-  std::string out = open_message() + close();
-  out += event("message_delta",
-               {{"delta", JsonObject{{"stop_reason", stop_reason(end_)}, {"stop_sequence", stop_sequence(end_)}}},
-                {"usage", anthropic_usage(usage)}});
-  return out + event("message_stop", {});
+std::string AnthropicStream::end(const engine::Usage& usage, CacheReportList reports) {
+  JsonObject last = {{"delta", JsonObject{{"stop_reason", stop_reason(end_)}, {"stop_sequence", stop_sequence(end_)}}},
+                     {"usage", anthropic_usage(usage)}};
+  add_report(last, reports, head_);
+  return open_message() + close() + event("message_delta", std::move(last)) + event("message_stop", {});
 }
 
 std::string AnthropicStream::error(const RequestError& error) const {

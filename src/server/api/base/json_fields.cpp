@@ -70,11 +70,11 @@ std::size_t error_position(std::string_view body) {
   return at;
 }
 
-/// Those that 64 bits cannot hold are doubles for the parser; a double of that size is an integer.
+/// 2.0 is one, too: some clients write all numbers so.
 bool is_integer(const Json& value) {
   const double* number = value.if_double();
   return value.is_int64() || value.is_uint64() ||
-         (number != nullptr && std::isfinite(*number) && std::abs(*number) >= 0x1p63);
+         (number != nullptr && std::isfinite(*number) && *number == std::trunc(*number));
 }
 
 std::string range_text(auto min, auto max, auto lowest, auto highest) {
@@ -111,6 +111,13 @@ JsonObject parse_body(std::string_view body, const JsonLimits& limits) {
   return std::move(value.get_object());
 }
 
+std::optional<std::int64_t> whole_number(const Json& value) {
+  if (const std::int64_t* n = value.if_int64()) return *n;  // the parser's type for all that it can hold
+  const double* number = value.if_double();
+  if (number == nullptr || !is_integer(value) || std::abs(*number) >= 0x1p63) return std::nullopt;
+  return static_cast<std::int64_t>(*number);
+}
+
 const Json* JsonFields::find(const char* name) const {
   const Json* value = object_.if_contains(name);
   return value == nullptr || value->is_null() ? nullptr : value;
@@ -122,9 +129,9 @@ std::optional<std::int64_t> JsonFields::integer(const char* name, std::int64_t m
   if (!is_integer(*value)) throw RequestError::bad_field(path(name), "must be an integer", "invalid_type");
   constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t* n = value->if_int64();  // the parser's type for all that it can hold
-  if (n == nullptr || *n < min || *n > max) throw RequestError::bad_field(path(name), range_text(min, max, kMin, kMax));
-  return *n;
+  const auto n = whole_number(*value);
+  if (!n || *n < min || *n > max) throw RequestError::bad_field(path(name), range_text(min, max, kMin, kMax));
+  return n;
 }
 
 std::optional<double> JsonFields::number(const char* name, double min, double max) const {
@@ -184,8 +191,8 @@ std::vector<kv::Token> token_array(const Json& value, const std::string& path, s
   tokens.reserve(array->size());
   for (const Json& element : *array) {
     if (!is_integer(element)) throw RequestError::bad_field(path, "a token id must be an integer", "invalid_type");
-    const std::int64_t* token = element.if_int64();
-    if (token == nullptr || *token < 0 || *token >= n_vocab)
+    const auto token = whole_number(element);
+    if (!token || *token < 0 || *token >= n_vocab)
       throw RequestError::bad_field(path, fmt::format("a token id must be in [0, {})", n_vocab));
     tokens.push_back(static_cast<kv::Token>(*token));
   }

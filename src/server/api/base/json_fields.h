@@ -31,6 +31,10 @@ JsonLimits json_limits(std::int32_t context_length, int prompts = 1);
 JsonObject parse_body(std::string_view body, const JsonLimits& limits = {});
 inline constexpr int kMaxJsonDepth = 64;
 
+/// Of an integer, which may be written as 2.0: some clients write all numbers so. None: it is something else, or 64 bits
+/// cannot hold it.
+std::optional<std::int64_t> whole_number(const Json& value);
+
 class JsonFields {
  public:
   /// `path` goes before the names in messages: "messages[0].".

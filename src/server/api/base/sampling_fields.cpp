@@ -45,7 +45,7 @@ class BiasParser {
       if (pair == nullptr || pair->size() != 2) refuse_form();
       const Json& token = pair->front();
       const float bias = bias_of(pair->back());
-      if (const std::int64_t* id = token.if_int64()) {
+      if (const auto id = whole_number(token)) {
         add(*id, bias);
       } else if (token.is_string()) {
         add(std::string_view(token.get_string()), bias);
@@ -193,6 +193,7 @@ void apply_defaults(const GenerationDefaults& defaults, GenerationRequest& r) {
   p.presence_penalty = defaults.presence_penalty.value_or(p.presence_penalty);
   p.frequency_penalty = defaults.frequency_penalty.value_or(p.frequency_penalty);
   if (defaults.seed) p.seed = defaults.seed;
+  r.max_tokens = defaults.max_tokens;
 }
 
 void refuse_unbuilt(const JsonFields& f, std::span<const UnbuiltField> fields) {
@@ -273,8 +274,8 @@ void parse_sampling_fields(const JsonFields& f, const RequestLimits& limits, Gen
   check_penalty_window(f, p);
 }
 
-std::optional<std::int32_t> parse_max_tokens(const JsonFields& f, std::initializer_list<const char*> names,
-                                             std::int64_t least) {
+void parse_max_tokens(const JsonFields& f, std::initializer_list<const char*> names, std::int64_t least,
+                      GenerationRequest& r) {
   std::optional<std::int64_t> first;
   for (const char* name : names) {
     const auto value = f.integer(name, -1, kMaxInt);
@@ -282,8 +283,9 @@ std::optional<std::int32_t> parse_max_tokens(const JsonFields& f, std::initializ
       throw RequestError::bad_field(f.path(name), fmt::format("must be at least {}, or -1", least));
     if (!first) first = value;
   }
-  if (!first || *first == -1) return std::nullopt;
-  return static_cast<std::int32_t>(*first);
+  if (!first) return;
+  r.max_tokens.reset();
+  if (*first >= 0) r.max_tokens = static_cast<std::int32_t>(*first);
 }
 
 std::vector<Prompt> parse_prompts(const JsonFields& f, const RequestLimits& limits) {

@@ -41,10 +41,10 @@ void refuse_openai_fields(const JsonFields& f);
 /// {} and [] and "".
 bool is_empty(const Json& value);
 
-/// The first of these that is there: a number of tokens of the answer; -1, and none of them: as far as the context goes.
-/// `least`: 0 where the prompt alone makes an answer.
-std::optional<std::int32_t> parse_max_tokens(const JsonFields& f, std::initializer_list<const char*> names,
-                                             std::int64_t least);
+/// The first of these that is there: a number of tokens of the answer; -1: as far as the context goes, whatever the operator's
+/// default. None of them: `r` keeps that. `least`: 0 where the prompt alone makes an answer.
+void parse_max_tokens(const JsonFields& f, std::initializer_list<const char*> names, std::int64_t least,
+                      GenerationRequest& r);
 
 /// "prompt": a text, a list of texts, tokens, or a list of such lists.
 std::vector<Prompt> parse_prompts(const JsonFields& f, const RequestLimits& limits);

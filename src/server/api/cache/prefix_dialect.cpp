@@ -1,6 +1,7 @@
 #include "server/api/cache/prefix_dialect.h"
 
 #include <chrono>
+#include <utility>
 
 #include "server/api/base/json_fields.h"
 #include "server/api/base/sampling_fields.h"
@@ -53,13 +54,15 @@ GenerationRequest parse_prefix_request(const JsonObject& body, const RequestLimi
   return r;
 }
 
-std::string PrefixBody::end(const engine::Usage& usage, CacheReportList) {
+std::string PrefixBody::end(const engine::Usage& usage, CacheReportList reports) {
   const bool share = head_.reporting.model == nullptr || head_.reporting.model->facts().share;
   if (usage.pins.empty()) throw pin_error(engine::PinRefusal::kNoRoom, share);
   const engine::PinOutcome& outcome = usage.pins.front();
   if (!outcome.prefix) throw pin_error(outcome.refusal, share);
   JsonObject json = prefix_json(*outcome.prefix);
   json["cached_tokens"] = usage.cached_tokens;
+  if (Json report = cache_reports_json(reports, head_.reporting); !report.is_null())
+    json["cache_report"] = std::move(report);
   return dump(std::move(json));
 }
 

@@ -54,7 +54,6 @@ GenerationRequest llama_defaults(const GenerationDefaults& operators) {
   r.sampling.top_p = 0.95F;
   r.sampling.min_p = 0.05F;
   apply_defaults(operators, r);
-  r.max_tokens = operators.max_tokens;
   return r;
 }
 
@@ -70,8 +69,7 @@ GenerationRequest LlamaDialect::parse(const JsonObject& body, const RequestLimit
     if (const auto n = f.integer(name, 0, sampling::kMaxTopLogprobs))
       r.sampling.logprobs = *n > 0 ? static_cast<int>(*n) : -1;
   r.sampling.logprobs_of_drawn = f.boolean("post_sampling_probs").value_or(false);
-  const auto most = parse_max_tokens(f, {"n_predict", "max_completion_tokens", "max_tokens"}, 0);
-  if (most) r.max_tokens = most;
+  parse_max_tokens(f, {"n_predict", "max_completion_tokens", "max_tokens"}, 0, r);
   for (const char* name : {"n", "n_cmpl"}) r.n = static_cast<int>(f.integer(name, 1, limits.max_choices).value_or(r.n));
   LlamaForm form;
   const Json* prompt = f.find("prompt");

@@ -187,9 +187,8 @@ GenerationRequest parse_openai_request(Endpoint endpoint, const JsonObject& body
     throw RequestError::unsupported("best_of", "only a value equal to 'n' is supported");
   parse_stream(f, r);
   parse_prompt_logprobs(f, r);
-  r.max_tokens = parse_max_tokens(f, {"max_completion_tokens", "max_tokens", "n_predict"},
-                                  r.echo || r.prompt_logprobs >= 0 ? 0 : 1);
-  if (!r.max_tokens) r.max_tokens = limits.defaults.max_tokens;
+  parse_max_tokens(f, {"max_completion_tokens", "max_tokens", "n_predict"}, r.echo || r.prompt_logprobs >= 0 ? 0 : 1,
+                   r);
   if (r.max_tokens && r.sampling.min_tokens > *r.max_tokens)
     throw RequestError::bad_field("min_tokens", fmt::format("must be at most 'max_tokens', {}", *r.max_tokens));
   r.prompt_text = f.boolean("verbose").value_or(false);

@@ -14,8 +14,8 @@ namespace coppice::server {
 namespace {
 
 kv::Token parse_token(const Json& value, const std::string& path, std::int32_t n_vocab) {
-  const std::int64_t* id = value.if_int64();
-  if (id == nullptr) throw RequestError::bad_field(path, "must hold texts and token ids", "invalid_type");
+  const auto id = whole_number(value);
+  if (!id) throw RequestError::bad_field(path, "must hold texts and token ids", "invalid_type");
   if (*id < 0 || *id >= n_vocab)
     throw RequestError::bad_field(path, fmt::format("a token id must be in [0, {})", n_vocab));
   return static_cast<kv::Token>(*id);

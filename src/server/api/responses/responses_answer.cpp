@@ -148,7 +148,7 @@ bool ResponsesAnswer::keep(const JsonObject& response) {
   return store_(head_.id, dump(std::move(body)), std::move(output));
 }
 
-std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList) {
+std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList reports) {
   std::string out = begin() + close();
   const bool whole = finish_ == sampling::Finish::kStop;
   JsonObject json = response(whole ? "completed" : "incomplete");
@@ -159,6 +159,8 @@ std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList) {
                              {"output_tokens_details", JsonObject{{"reasoning_tokens", 0}}},
                              {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
   if (store_) json["store"] = keep(json);
+  if (Json report = cache_reports_json(reports, head_.reporting); !report.is_null())
+    json["cache_report"] = std::move(report);
   if (!stream_) {
     add_timings(json, so_far_, telemetry_);
     return dump(std::move(json));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/json/parse.hpp>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -203,9 +202,7 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   r.telemetry = parse_telemetry(f);
   r.tools = parse_tool_list(f);
   parse_form(f, r);
-  if (const auto most = f.integer("max_output_tokens", 1, std::numeric_limits<std::int32_t>::max()))
-    r.max_tokens = static_cast<std::int32_t>(*most);
-  if (!r.max_tokens) r.max_tokens = limits.defaults.max_tokens;
+  parse_max_tokens(f, {"max_output_tokens"}, 1, r);
   r.stream = f.boolean("stream").value_or(false);
   auto stored = parse_conversation(f, {std::string(limits.tenant), r.cache_salt}, store, r);
   r.own = std::make_shared<const ResponseTerms>(repeated(f), std::move(stored));
