@@ -227,7 +227,10 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
                                  .chat_template = opened.chat_template->source(),
                                  .continues_assistant = o.continues_assistant,
                                  .bos = opened.vocabulary->bos(),
-                                 .eos = opened.vocabulary->eos()};
+                                 .eos = opened.vocabulary->eos(),
+                                 .pad = opened.vocabulary->pad(),
+                                 .adds_bos = opened.vocabulary->adds_before(),
+                                 .adds_eos = opened.vocabulary->adds_after()};
   server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine));
   const ServerEnd server_end{server};
   log_ready(server, o, info, fits);

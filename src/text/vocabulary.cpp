@@ -251,6 +251,10 @@ std::string Vocabulary::eos() const {
   return piece(llama_vocab_eos(llama_model_get_vocab(model_.get())), true);
 }
 
+std::string Vocabulary::pad() const {
+  return piece(llama_vocab_pad(llama_model_get_vocab(model_.get())), true);
+}
+
 bool Vocabulary::is_end(kv::Token token) const {
   return token >= 0 && token < size() && ends_[static_cast<std::size_t>(token)];
 }

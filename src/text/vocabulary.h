@@ -80,9 +80,13 @@ class Vocabulary {
   /// All of them, ascending.
   std::span<const kv::Token> end_tokens() const { return end_tokens_; }
 
-  /// The texts of the tokens that begin and end a text; empty: none.
+  /// The texts of the tokens that begin and end a text, and fill a batch; empty: none.
   std::string bos() const;
   std::string eos() const;
+  std::string pad() const;
+  /// Does add_special put a token before a text, or behind it?
+  bool adds_before() const { return !before_.empty(); }
+  bool adds_after() const { return !after_.empty(); }
 
   /// Whether it splits text into words and merges the bytes of each pair by pair, as GPT-2 does.
   bool is_byte_pairs() const;

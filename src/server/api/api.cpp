@@ -53,7 +53,8 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
   const auto add = [this](std::string path, const char* method, Route::Action action, bool open = false) {
     routes_.add({.path = std::move(path), .method = method, .action = action, .open = open});
   };
-  add("/health", "GET", &Api::health, /*open=*/true);
+  for (const char* path : {"/health", "/v1/health"}) add(path, "GET", &Api::health, /*open=*/true);
+  add("/version", "GET", &Api::version);
   if (config_.serves_page)
     for (const PageFile& file : page_files()) add(std::string(file.path), "GET", &Api::page, /*open=*/true);
   add("/metrics", "GET", &Api::metrics);
@@ -67,6 +68,7 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
   add_dialect("/v1/cache/prefixes", std::make_unique<PrefixDialect>());
   add("/props", "GET", &Api::props);
   add("/slots", "GET", &Api::slots);
+  add("/tokenizer_info", "GET", &Api::tokenizer_info);
   add("/tokenize", "POST", &Api::convert<tokenize_reply>);
   add("/detokenize", "POST", &Api::convert<detokenize_reply>);
   add("/apply-template", "POST", &Api::convert<template_reply>);
@@ -76,6 +78,7 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
     add(root + "/chat/completions/input_tokens", "POST", &Api::convert<count_reply>);
     add_dialect(root + "/chat/completions", std::make_unique<OpenAiDialect>(Endpoint::kChat));
     add_dialect(root + "/responses", std::make_unique<ResponsesDialect>(responses_));
+    add(root + "/responses/input_tokens", "POST", &Api::count_response_input);
     add(root + "/responses/{id}", "GET", &Api::get_response);
     add(root + "/responses/{id}", "DELETE", &Api::delete_response);
     add(root + "/responses/{id}/input_items", "GET", &Api::response_input);
@@ -120,12 +123,17 @@ void Api::check_key(HttpRequest& request) const {
 Reply Api::refuse(const RequestError& error, std::string_view path) {
   metrics_.count_rejected(rejection_of(error.status(), draining_));
   metrics_.count_request(kOtherPath, error.status());
-  return error_reply(error, routes_.find(path));
+  return error_reply(error, path);
 }
 
-Reply Api::error_reply(const RequestError& error, const Route* route) const {
-  const bool has_dialect = route != nullptr && route->dialect;
-  Reply reply{.status = error.status(), .body = (has_dialect ? route->dialect : default_dialect_)->error(error)};
+Reply Api::error_reply(const RequestError& error, std::string_view path) const {
+  const Route* route = routes_.find(path);
+  while ((route == nullptr || !route->dialect) && path.contains('/')) {
+    path = path.substr(0, path.rfind('/'));
+    route = routes_.find(path);
+  }
+  const Dialect& words = route != nullptr && route->dialect ? *route->dialect : *default_dialect_;
+  Reply reply{.status = error.status(), .body = words.error(error)};
   if (const auto seconds = error.retry_after_s()) reply.headers.emplace_back("Retry-After", std::to_string(*seconds));
   if (error.status() == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
   return reply;
@@ -180,7 +188,7 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   spdlog::debug("{} {} of {}: {} {}", request.method, request.path, request.client.empty() ? "?" : request.client,
                 failure->status(), failure->what());
   if (!out.begun()) {
-    Reply reply = error_reply(*failure, route);
+    Reply reply = error_reply(*failure, request.path);
     if (failure->status() == 405) reply.headers.emplace_back("Allow", routes_.methods(request.path));
     co_await out.send(std::move(reply));
   } else if (out.streaming() && answer) {
@@ -223,6 +231,10 @@ asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
   co_await out.send(std::move(reply));
 }
 
+asio::awaitable<void> Api::version(HttpRequest&, ReplyWriter& out) {
+  co_await out.send({.body = dump(JsonObject{{"version", config_.version}})});
+}
+
 asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
   const ModelFacts* facts = model_ ? &model_->facts() : nullptr;
   std::string_view path = request.path;
@@ -244,6 +256,10 @@ asio::awaitable<void> Api::slots(HttpRequest&, ReplyWriter& out) {
   if (!config_.serves_slots) throw RequestError(501, "This server's operator has switched /slots off.", "", "no_slots");
   const Model& model = ready_model();
   co_await out.send({.body = slots_json(model.facts(), model.snapshot())});
+}
+
+asio::awaitable<void> Api::tokenizer_info(HttpRequest&, ReplyWriter& out) {
+  co_await out.send({.body = tokenizer_info_json(ready_model().facts())});
 }
 
 asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {

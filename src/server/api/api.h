@@ -9,7 +9,7 @@
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or
 //      OpenAI's.
-//   2. Where keys are wanted, everything but /health, the page's own files and a browser's preflight wants one: figures tell
+//   2. Where keys are wanted, everything but /health and /v1/health, the page's own files and a browser's preflight wants one: figures tell
 //      about other people's requests, too.
 //   3. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
 #pragma once
@@ -63,18 +63,21 @@ class Api final : public HttpHandler {
   void set_http_figures(std::function<HttpFigures()> figures) { http_figures_ = std::move(figures); }
 
  private:
-  /// In the route's dialect. `route`: null: none.
-  Reply error_reply(const RequestError& error, const Route* route) const;
+  /// In the words of what is at the path, or else above it.
+  Reply error_reply(const RequestError& error, std::string_view path) const;
 
   boost::asio::awaitable<void> health(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> version(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> models(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> props(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> slots(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> tokenizer_info(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> metrics(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> cache_stats(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> get_response(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> response_input(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> delete_response(HttpRequest& request, ReplyWriter& out);
+  boost::asio::awaitable<void> count_response_input(HttpRequest& request, ReplyWriter& out);
   /// The one that the path names. Throws RequestError (404).
   std::shared_ptr<const StoredResponse> stored_response(const HttpRequest& request);
   boost::asio::awaitable<void> cache_tree(HttpRequest& request, ReplyWriter& out);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/api/api.h"
+#include "server/api/responses/responses_request.h"
 #include "server/http/http_head.h"
 #include "text/utf8_stream.h"
 
@@ -109,6 +110,17 @@ asio::awaitable<void> Api::get_response(HttpRequest& request, ReplyWriter& out) 
 asio::awaitable<void> Api::response_input(HttpRequest& request, ReplyWriter& out) {
   const Page page = page_of(request.query);
   co_await out.send({.body = items_json(*stored_response(request), page)});
+}
+
+asio::awaitable<void> Api::count_response_input(HttpRequest& request, ReplyWriter& out) {
+  const Model& model = ready_model();
+  std::string body;
+  co_await prepare(worker_, request.body.size(), engine::Clock::now(), [&] {
+    body = response_count_reply(model, request.body, request.tenant, responses_);
+    return true;
+  });
+  request.drop_body();
+  co_await out.send({.body = std::move(body)});
 }
 
 asio::awaitable<void> Api::delete_response(HttpRequest& request, ReplyWriter& out) {

@@ -46,6 +46,20 @@ std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot
   return dump(std::move(slots));
 }
 
+std::string tokenizer_info_json(const ModelFacts& facts) {
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
+  return dump(JsonObject{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                         {"bos_token", or_null(facts.bos)},
+                         {"eos_token", or_null(facts.eos)},
+                         {"pad_token", or_null(facts.pad.empty() ? facts.eos : facts.pad)},
+                         {"add_bos_token", facts.adds_bos},
+                         {"add_eos_token", facts.adds_eos},
+                         {"vocab_size", facts.n_vocab},
+                         {"model_max_length", facts.context_length},
+                         {"clean_up_tokenization_spaces", false},
+                         {"chat_template", or_null(facts.chat_template)}});
+}
+
 std::string fingerprint(const ApiConfig& config, const ModelFacts& facts) {
   const std::string all = fmt::format("{}|{}|{}|{}|{}|{}", config.version, config.names.id, config.model_path,
                                       facts.attention, facts.kv_format, facts.n_vocab);

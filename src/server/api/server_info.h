@@ -1,4 +1,4 @@
-// What is told of the server besides answers: its models, llama-server's /props and /slots, its fingerprint.
+// What is told of the server besides answers: its models, llama-server's /props and /slots, vLLM's /tokenizer_info, its fingerprint.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,9 @@ std::string models_json(const ServedNames& names, std::int64_t created, const Mo
 std::string props_json(const ApiConfig& config, const ModelFacts& facts);
 /// One entry for each sequence that can run at once: [{"id", "n_ctx", "speculative", "is_processing"}].
 std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot);
+
+/// vLLM's: what a client needs to use the tokenizer and the chat template from afar, in the words of Hugging Face's configuration.
+std::string tokenizer_info_json(const ModelFacts& facts);
 
 /// Changes with all that may change what a seed gives: version, model, backend, KV format.
 std::string fingerprint(const ApiConfig& config, const ModelFacts& facts);

@@ -41,7 +41,8 @@ struct ModelFacts {
   std::string chat_template;          ///< its source
   bool continues_assistant = false;   ///< chats whose last message is the assistant's, unless they say what they want
   std::vector<kv::Token> end_tokens;  ///< each ends an answer
-  std::string bos, eos;               ///< texts of the first and the last token; empty: none
+  std::string bos, eos, pad;          ///< texts of the first and the last token, and of the one that fills; empty: none
+  bool adds_bos = false, adds_eos = false;  ///< to texts
 };
 
 class Model {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "server/base/request_error.h"
@@ -10,6 +12,9 @@
 namespace coppice::server {
 
 namespace {
+
+/// Contexts that a text which doesn't fit is counted up to.
+constexpr int kCountedContexts = 4;
 
 /// In the words by which gateways and agents know it. `count`: tokens, at least.
 RequestError too_long(const ModelFacts& facts, const std::string& what, std::size_t count, const std::string& field) {
@@ -39,7 +44,8 @@ text::ChatMessage as_text(Message&& message) {
 }
 
 /// Refuses, by its size alone, text that cannot fit: rendering and tokenizing it might take seconds.
-void check_bytes(const ModelFacts& facts, std::size_t bytes, const std::string& field, int times = 1) {
+void check_bytes(const ModelFacts& facts, std::size_t bytes, const std::string& field, int times) {
+  if (times == kAnyLength) return;
   const std::size_t longest = facts.max_token_bytes;
   if (bytes <= longest * static_cast<std::size_t>(facts.context_length) * static_cast<std::size_t>(times)) return;
   const std::size_t least = (bytes + longest - 1) / longest;
@@ -63,19 +69,22 @@ void check_prompt(const ModelFacts& facts, std::size_t count, const std::string&
 
 std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,
                                    const std::function<std::vector<kv::Token>(std::size_t)>& tokenize, int times) {
+  if (times == kAnyLength) return tokenize(std::numeric_limits<std::int32_t>::max());
   check_bytes(facts, text.size(), field, times);
-  const auto most = static_cast<std::size_t>(facts.context_length) * static_cast<std::size_t>(times);
-  std::vector<kv::Token> tokens = tokenize(most);
-  if (tokens.size() <= most) return tokens;
-  throw too_long(facts, fmt::format("there are more than {} tokens in {} bytes", most, text.size()), tokens.size(),
-                 field);
+  const auto context = static_cast<std::size_t>(facts.context_length);
+  const std::size_t counted = context * static_cast<std::size_t>(std::max(times, kCountedContexts));
+  std::vector<kv::Token> tokens = tokenize(counted);
+  if (tokens.size() <= context * static_cast<std::size_t>(times)) return tokens;
+  const char* least = tokens.size() > counted ? "at least " : "";
+  throw too_long(facts, fmt::format("your prompt has {}{} tokens", least, tokens.size()), tokens.size(), field);
 }
 
 text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
-                           const std::string& field) {
+                           const std::string& field, int times) {
   const ModelFacts& facts = model.facts();
-  if (std::ssize(messages) > std::ptrdiff_t{facts.context_length})
-    throw too_long(facts, fmt::format("there are {} messages", messages.size()), messages.size(), field);
+  if (times != kAnyLength && std::ssize(messages) > std::ptrdiff_t{facts.context_length})
+    throw too_long(facts, fmt::format("your {} messages are as many tokens at least", messages.size()), messages.size(),
+                   field);
   std::vector<text::ChatMessage> chat;
   chat.reserve(messages.size());
   std::size_t bytes = 0;
@@ -85,7 +94,7 @@ text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, te
     for (const text::ChatCall& call : to.calls) bytes += call.arguments.size();
   }
   for (const text::ToolSpec& tool : tools.specs) bytes += tool.description.size() + tool.parameters.size();
-  check_bytes(facts, bytes, field);
+  check_bytes(facts, bytes, field, times);
   try {
     return model.render({.messages = chat,
                          .end = end,

@@ -22,11 +22,15 @@ void check_count(const ModelFacts& facts, std::size_t count, const std::string& 
 /// does (Scheduler::objection()).
 void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field, bool answers);
 
-/// The chat as the model's template has it.
-text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
-                           const std::string& field);
+/// How many contexts long a text may be: of what is only counted, as long as a body can be.
+inline constexpr int kAnyLength = 0;
 
-/// `tokenize`: called with the most tokens that are wanted, as Model::tokenize(). `times`: so many contexts long it may be.
+/// The chat as the model's template has it. `times`: 1 or kAnyLength.
+text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
+                           const std::string& field, int times = 1);
+
+/// `tokenize`: called with the most tokens that are wanted, as Model::tokenize(). `times`: so many contexts long the text may be,
+/// or kAnyLength. What is a little too long is counted all the same, since clients want to know by how much.
 std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,
                                    const std::function<std::vector<kv::Token>(std::size_t)>& tokenize, int times = 1);
 

@@ -114,7 +114,7 @@ TEST_F(ApiTest, PromptOverTheContextIsRefused) {
     EXPECT_EQ(over.code(), "context_length_exceeded");
     EXPECT_NE(
         over.body.find(
-            "This model's maximum context length is 100 tokens. However, there are more than 100 tokens in 300 bytes"),
+            "This model's maximum context length is 100 tokens. However, your prompt has 300 tokens. Please reduce"),
         std::string::npos)
         << over.body;
   }
@@ -329,7 +329,7 @@ TEST_F(ApiTest, TextThatCannotFitIsNeitherRenderedNorTokenized) {
   EXPECT_EQ(texts, 0);
   EXPECT_EQ(model.submitted(), 0U);
   const std::string longest = fmt::format(R"({{"prompt": "{}"}})", big.substr(1));
-  EXPECT_NE(post("/v1/completions", longest).body.find("more than 100 tokens"), std::string::npos)
+  EXPECT_NE(post("/v1/completions", longest).body.find("at least 401 tokens"), std::string::npos)
       << "a text of the longest tokens might fill the context";
 }
 

@@ -92,6 +92,78 @@ TEST_F(RoutesTest, TemplatesAreAppliedAndCounted) {
   EXPECT_EQ(post("/tokenize", prefill).json()["count"], 22);
 }
 
+TEST_F(RoutesTest, CountsAreToldOfWhatIsLongerThanTheContext) {
+  start();  // 100 tokens
+  const std::string text(300, 'a');
+  const std::string messages = R"({"messages": [{"role": "user", "content": ")" + text + R"("}])";
+  EXPECT_EQ(post("/v1/messages/count_tokens", messages + "}").json()["input_tokens"], 318);
+  EXPECT_EQ(post("/v1/chat/completions/input_tokens", messages + "}").json()["input_tokens"], 318);
+  const std::string input = R"({"input": ")" + text + R"(", "instructions": "Be brief.")";
+  const json count = post("/v1/responses/input_tokens", input + "}").json();
+  EXPECT_EQ(count["object"], "response.input_tokens");
+  EXPECT_EQ(count["input_tokens"], 318 + std::string("system: Be brief.\n").size());
+  EXPECT_EQ(get("/v1/responses/input_tokens").code(), "response_not_found") << "as ever";
+}
+
+TEST_F(RoutesTest, ErrorsAreInTheWordsOfTheNearestApi) {
+  server::ServerConfig c = config();
+  c.api.api_keys = {"secret"};
+  start({}, c);
+  const auto type = [&](const std::string& path) {
+    return exchange(post_request(path, "{", "Authorization: Bearer secret\r\n")).json().value("type", "");
+  };
+  EXPECT_EQ(type("/v1/messages/count_tokens"), "error") << "Anthropic's";
+  EXPECT_EQ(type("/v1/messages/batches"), "error");
+  EXPECT_EQ(type("/v1/responses/input_tokens"), "");
+  EXPECT_EQ(type("/v1/nothing"), "");
+  EXPECT_EQ(post("/v1/messages/count_tokens", "{}").json()["error"]["type"], "authentication_error");
+}
+
+TEST_F(RoutesTest, AFullContextIsSaidInTheWordsOfEachApi) {
+  start();
+  const std::string text(300, 'a');
+  const std::string messages = R"({"max_tokens": 9, "messages": [{"role": "user", "content": ")" + text + R"("}]})";
+  const auto said = [&](const char* path, const std::string& body) {
+    return post(path, body).json()["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(said("/v1/messages", messages), "prompt is too long: 318 tokens > 100 maximum");
+  for (const auto& [path, body] : {std::pair{"/v1/chat/completions", messages},
+                                   {"/v1/completions", R"({"prompt": ")" + text + std::string(18, 'a') + R"("})"}}) {
+    const std::string message = said(path, body);
+    EXPECT_TRUE(
+        message.starts_with("This model's maximum context length is 100 tokens. However, your prompt has 318 tokens."))
+        << message;
+  }
+  EXPECT_EQ(said("/v1/messages",
+                 R"({"max_tokens": 9, "messages": [{"role": "user", "content": ")" + std::string(82, 'a') + R"("}]})"),
+            "prompt is too long: 100 tokens > 99 maximum")
+      << "the answer needs one";
+  EXPECT_EQ(said("/v1/messages", R"({"max_tokens": 9, "messages": [{"role": "user", "content": ")" +
+                                     std::string(5000, 'a') + R"("}]})"),
+            "prompt is too long: 401 tokens > 100 maximum")
+      << "at least: no more of it is read";
+}
+
+TEST_F(RoutesTest, TellsOfItselfAsVllmDoes) {
+  server::ServerConfig c = config();
+  c.api.version = "1.2.3";
+  start_loading(c);
+  model_ = std::make_shared<FakeModel>(server_->sink());
+  model_->facts_.chat_template = "{{ messages }}";
+  model_->facts_.bos = "<s>";
+  model_->facts_.eos = "</s>";
+  model_->facts_.adds_bos = true;
+  server_->ready(model_);
+  while (get("/v1/health").status != 200) {
+  }
+  EXPECT_EQ(get("/v1/health").json(), get("/health").json());
+  EXPECT_EQ(get("/version").json(), json::parse(R"({"version": "1.2.3"})"));
+  EXPECT_EQ(get("/tokenizer_info").json(), json::parse(R"({"tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>", "add_bos_token": true, "add_eos_token": false,
+    "vocab_size": 256, "model_max_length": 100, "clean_up_tokenization_spaces": false,
+    "chat_template": "{{ messages }}"})"));
+}
+
 TEST_F(RoutesTest, AVerboseServerTellsThePrompt) {
   server::ServerConfig c = config();
   c.api.verbose = true;

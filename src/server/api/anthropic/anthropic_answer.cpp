@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "server/api/anthropic/cache_control.h"
@@ -28,6 +29,14 @@ const char* error_type(const RequestError& error) {
     default:
       return error.status() < 500 ? "invalid_request_error" : "api_error";
   }
+}
+
+/// Agents know a full context by Anthropic's own words, and read the two numbers.
+std::string message_of(const RequestError& error) {
+  const auto& sizes = error.sizes();
+  if (!sizes) return error.what();
+  return fmt::format("prompt is too long: {} tokens > {} maximum", sizes->tokens,
+                     std::min(sizes->context, sizes->tokens - 1));
 }
 
 const char* stop_reason(const AnthropicEnd& end) {
@@ -78,8 +87,8 @@ Json input_json(const std::string& arguments) {
 }  // namespace
 
 std::string anthropic_error(const RequestError& error) {
-  return dump(
-      JsonObject{{"type", "error"}, {"error", JsonObject{{"type", error_type(error)}, {"message", error.what()}}}});
+  return dump(JsonObject{{"type", "error"},
+                         {"error", JsonObject{{"type", error_type(error)}, {"message", message_of(error)}}}});
 }
 
 void AnthropicEnd::take(const Delta& delta) {

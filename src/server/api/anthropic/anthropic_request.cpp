@@ -218,9 +218,9 @@ std::string count_reply_of(const Model& model, std::string_view body, bool keeps
   const JsonObject json = parse_body(body, json_limits(facts.context_length));
   GenerationRequest r;
   parse_chat(JsonFields(json), keeps_billing, r);
-  const std::string text = chat_text(model, std::move(r.messages), r.turn_end, r.tools, "messages").prompt;
-  const auto tokens =
-      text_tokens(facts, text, "messages", [&](std::size_t most) { return model.tokenize(text, true, true, most); });
+  const std::string text = chat_text(model, std::move(r.messages), r.turn_end, r.tools, "messages", kAnyLength).prompt;
+  const auto tokens = text_tokens(
+      facts, text, "messages", [&](std::size_t most) { return model.tokenize(text, true, true, most); }, kAnyLength);
   return dump(JsonObject{{"input_tokens", tokens.size()}});
 }
 

@@ -14,6 +14,7 @@
 #include "server/api/base/telemetry.h"
 #include "server/api/base/tool_fields.h"
 #include "server/api/responses/responses_items.h"
+#include "server/jobs/prompt_text.h"
 
 namespace coppice::server {
 
@@ -207,6 +208,21 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   auto stored = parse_conversation(f, {std::string(limits.tenant), r.cache_salt}, store, r);
   r.own = std::make_shared<const ResponseTerms>(repeated(f), std::move(stored));
   return r;
+}
+
+std::string response_count_reply(const Model& model, std::string_view body, std::string_view tenant,
+                                 ResponseStore& store) {
+  const ModelFacts& facts = model.facts();
+  JsonObject json = parse_body(body, json_limits(facts.context_length));
+  json["store"] = false;
+  RequestLimits limits = request_limits(facts);
+  limits.tenant = tenant;
+  GenerationRequest r = parse_responses_request(json, limits, store);
+  const std::string text =
+      chat_text(model, std::move(r.messages), r.turn_end, r.tools, r.input_field, kAnyLength).prompt;
+  const auto tokens = text_tokens(
+      facts, text, r.input_field, [&](std::size_t most) { return model.tokenize(text, true, true, most); }, kAnyLength);
+  return dump(JsonObject{{"object", "response.input_tokens"}, {"input_tokens", tokens.size()}});
 }
 
 }  // namespace coppice::server

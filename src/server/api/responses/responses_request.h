@@ -2,10 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "server/api/base/dialect.h"
 #include "server/api/responses/response_store.h"
 #include "server/jobs/generation_request.h"
+#include "server/jobs/model.h"
 
 namespace coppice::server {
 
@@ -18,5 +21,9 @@ struct ResponseTerms {
 /// The result's `own` is a ResponseTerms. Throws RequestError that names the field. Tools that OpenAI hosts are left out, and
 /// logged once.
 GenerationRequest parse_responses_request(const JsonObject& body, const RequestLimits& limits, ResponseStore& store);
+
+/// {"object", "input_tokens"}: of the input as the model gets it, however long it is. `body`: a request; nothing of it is stored.
+std::string response_count_reply(const Model& model, std::string_view body, std::string_view tenant,
+                                 ResponseStore& store);
 
 }  // namespace coppice::server
