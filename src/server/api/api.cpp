@@ -6,9 +6,11 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <boost/beast/core/string.hpp>
 #include <boost/system/system_error.hpp>
 #include <ctime>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -35,6 +37,27 @@ namespace {
 
 constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
+
+/// Of a request whose key is none of ours. It quotes nothing of the field.
+const char* key_complaint(const std::string& authorization) {
+  if (authorization.empty()) return "An API key is wanted: send the field 'Authorization: Bearer KEY', once.";
+  if (!boost::beast::iequals(authorization.substr(0, authorization.find(' ')), "Bearer"))
+    return "The field 'Authorization' must have the word Bearer before the key: 'Authorization: Bearer KEY'.";
+  return "Incorrect API key provided.";
+}
+
+/// What a client with a wrong base URL should know; empty: nothing. `found`: is there something at a path?
+std::string base_url_hint(std::string_view path, const std::function<bool(std::string_view)>& found) {
+  constexpr std::string_view kVersion = "/v1";
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  if (path == kVersion)
+    return " It is the base URL for OpenAI's clients, which ask for paths below it, such as /v1/chat/completions and "
+           "/v1/models.";
+  if (path.starts_with("/v1/v1")) return " The client adds /v1 to its base URL by itself: leave it out there.";
+  if (const std::string longer = std::string(kVersion) + std::string(path); found(longer))
+    return fmt::format(" There is {}: the client's base URL should end with /v1.", longer);
+  return "";
+}
 
 }  // namespace
 
@@ -110,12 +133,7 @@ void Api::check_key(HttpRequest& request) const {
   if (!keys_.wanted()) return;
   const ApiKey* key = keys_.find(request.authorization);
   if (key == nullptr) key = operator_keys_.find(request.authorization);
-  if (key == nullptr)
-    throw RequestError(401,
-                       request.authorization.empty()
-                           ? "An API key is wanted: send the field 'Authorization: Bearer KEY', once."
-                           : "Incorrect API key provided.",
-                       "", "invalid_api_key");
+  if (key == nullptr) throw RequestError(401, key_complaint(request.authorization), "", "invalid_api_key");
   request.client = key->name;
   request.tenant = tenant_salt(*key);
 }
@@ -136,6 +154,7 @@ Reply Api::error_reply(const RequestError& error, std::string_view path) const {
   Reply reply{.status = error.status(), .body = words.error(error)};
   if (const auto seconds = error.retry_after_s()) reply.headers.emplace_back("Retry-After", std::to_string(*seconds));
   if (error.status() == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.status() == 415) reply.headers.emplace_back("Accept-Encoding", "identity");
   return reply;
 }
 
@@ -159,7 +178,12 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
   if (cors_.is_preflight(request)) co_return co_await out.send(cors_.preflight(request));
   try {
     if (route == nullptr)
-      throw RequestError(404, fmt::format("There is nothing at {}.", request.path), "", "not_found");
+      throw RequestError(
+          404,
+          fmt::format(
+              "There is nothing at {}.{}", text::to_utf8(request.path),
+              base_url_hint(request.path, [this](std::string_view path) { return routes_.find(path) != nullptr; })),
+          "", "not_found");
     if (request.method != route->method)
       throw RequestError(
           405, fmt::format("{} wants {}, not {}.", request.path, routes_.methods(request.path), request.method), "",

@@ -40,6 +40,11 @@ void check(const http::request_header<>& head, const HttpLimits& limits) {
   const auto hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11))
     throw RequestError(400, "An HTTP/1.1 request must have one Host field.", "", "bad_http");
+  const std::string_view encoding = head[http::field::content_encoding];
+  if (!encoding.empty() && !boost::beast::iequals(encoding, "identity"))
+    throw RequestError(
+        415, fmt::format("Bodies are not taken in the Content-Encoding '{}': send them as they are.", encoding), "",
+        "unsupported_encoding");
   if (!has_clear_end(head))
     throw RequestError(400, "The only Transfer-Encoding taken here is 'chunked', with HTTP/1.1.", "", "bad_http");
 }

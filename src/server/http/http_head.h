@@ -13,7 +13,7 @@
 
 namespace coppice::server {
 
-/// All of a request but its body. Throws RequestError (400 or 431): it is not one that we take.
+/// All of a request but its body. Throws RequestError (400, 415 or 431): it is not one that we take.
 HttpRequest read_head(const boost::beast::http::request_header<>& head, const HttpLimits& limits);
 
 /// RFC 3986, 2.1. What isn't encoded rightly stays as it is.

@@ -224,6 +224,35 @@ TEST_F(RoutesTest, VerboseAnswersShowThePrompt) {
   EXPECT_FALSE(chat().json().contains("__verbose"));
 }
 
+TEST_F(RoutesTest, AWrongBaseUrlIsNoticed) {
+  start();
+  const auto message = [&](const std::string& path) {
+    return post(path, "{}").json()["error"]["message"].get<std::string>();
+  };
+  for (const auto& [path, hint] : {std::pair{"/v1/v1/chat/completions", "adds /v1 to its base URL by itself"},
+                                   {"/v1/v1/messages", "adds /v1 to its base URL by itself"},
+                                   {"/v1", "the base URL for OpenAI's clients"},
+                                   {"/v1/", "the base URL for OpenAI's clients"},
+                                   {"/messages", "There is /v1/messages: the client's base URL should end with /v1"}})
+    EXPECT_NE(message(path).find(hint), std::string::npos) << path << message(path);
+  EXPECT_EQ(message("/nothing"), "There is nothing at /nothing.");
+}
+
+TEST_F(RoutesTest, AKeyWithoutBearerIsSaidToBeSo) {
+  server::ServerConfig c = config();
+  c.api.api_keys = {"secret"};
+  start({}, c);
+  const auto message = [&](const std::string& field) {
+    const HttpAnswer answer = exchange(get_request("/v1/models", "Authorization: " + field + "\r\n"));
+    EXPECT_EQ(answer.status, 401);
+    EXPECT_EQ(answer.body.find("secret"), std::string::npos);
+    return answer.json()["error"]["message"].get<std::string>();
+  };
+  for (const char* field : {"secret", "Basic secret", "Token secret"})
+    EXPECT_NE(message(field).find("must have the word Bearer before the key"), std::string::npos) << field;
+  EXPECT_EQ(message("Bearer other"), "Incorrect API key provided.");
+}
+
 TEST_F(RoutesTest, AnthropicsClientsHaveAnotherFieldForTheKey) {
   server::ServerConfig c = config();
   c.api.api_keys = {"secret", "other"};

@@ -125,6 +125,18 @@ TEST_F(HttpHeadTest, TargetsMayBeAbsolute) {
   EXPECT_EQ(exchange(post_request("http://x/v1/completions", R"({"prompt": "hi"})")).status, 200);
 }
 
+TEST_F(HttpHeadTest, CompressedBodiesAre415) {
+  start();
+  for (const char* encoding : {"gzip", "br", "identity, gzip"}) {
+    const HttpAnswer answer =
+        exchange(post_request("/tokenize", "\x1f\x8b", fmt::format("Content-Encoding: {}\r\n", encoding)));
+    EXPECT_EQ(answer.status, 415) << encoding;
+    EXPECT_EQ(answer.code(), "unsupported_encoding");
+    EXPECT_EQ(answer.headers.at("accept-encoding"), "identity");
+  }
+  EXPECT_EQ(exchange(post_request("/tokenize", R"({"content": "a"})", "Content-Encoding: Identity\r\n")).status, 200);
+}
+
 TEST_F(HttpHeadTest, TooManyHeaderFieldsAre431) {
   start();
   const auto fields = [](int n) {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <boost/json/monotonic_resource.hpp>
 #include <boost/json/parser.hpp>
-#include <boost/json/stream_parser.hpp>
 #include <cmath>
 #include <limits>
 
+#include "server/api/base/json_fault.h"
 #include "server/base/request_error.h"
 
 namespace coppice::server {
@@ -53,23 +53,6 @@ void check_size(std::string_view body, const JsonLimits& limits) {
                        "", "too_many_values");
 }
 
-/// Bytes before the one that cannot be. The parser forgets where it was, so it reads the body again, in small bites.
-std::size_t error_position(std::string_view body) {
-  std::size_t at = 0;
-  for (const std::size_t bite : {std::size_t{4096}, std::size_t{1}}) {
-    boost::json::stream_parser parser({}, kOptions);
-    boost::system::error_code error;
-    parser.write(body.data(), at, error);
-    while (at < body.size()) {
-      const std::size_t n = std::min(bite, body.size() - at);
-      parser.write(body.data() + at, n, error);
-      if (error) break;
-      at += n;
-    }
-  }
-  return at;
-}
-
 /// 2.0 is one, too: some clients write all numbers so.
 bool is_integer(const Json& value) {
   const double* number = value.if_double();
@@ -96,6 +79,8 @@ JsonLimits json_limits(std::int32_t context_length, int prompts) {
 }
 
 JsonObject parse_body(std::string_view body, const JsonLimits& limits) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // some editors and shells put it before a text
+  if (body.starts_with(kByteOrderMark)) body.remove_prefix(kByteOrderMark.size());
   check_size(body, limits);
   // All values in a few large pieces of memory, which are freed as such.
   boost::json::parser parser({}, kOptions);
@@ -103,11 +88,11 @@ JsonObject parse_body(std::string_view body, const JsonLimits& limits) {
   boost::system::error_code error;
   parser.write(body.data(), body.size(), error);
   if (error)
-    throw RequestError(
-        400, fmt::format("The body is not valid JSON in UTF-8: {} at byte {}.", error.message(), error_position(body)),
-        "", "invalid_json");
+    throw RequestError(400, fmt::format("The body is not valid JSON: {}.", json_fault(body, kMaxJsonDepth)), "",
+                       "invalid_json");
   Json value = parser.release();
-  if (!value.is_object()) throw RequestError(400, "The body must be a JSON object.", "", "invalid_json");
+  if (!value.is_object())
+    throw RequestError(400, "The body must be a JSON object, {\"like\": \"this\"}.", "", "invalid_json");
   return std::move(value.get_object());
 }
 
