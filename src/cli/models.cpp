@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -71,14 +72,28 @@ int list(const std::string& folder) {
   return 0;
 }
 
+/// A file, or the local model of this name. Throws std::runtime_error: there is none.
+int describe(const std::string& wanted) {
+  LocalModel model = find_model(wanted);
+  if (model.name.empty()) model.name = model.path.stem().string();
+  fmt::print("File, {}\n", model.path.string());
+  print({model});
+  return 0;
+}
+
 }  // namespace
 
 void add_models(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("models", "List the models of this machine, and whether they can be served");
-  auto folder = std::make_shared<std::string>();
-  command->add_option("folder", *folder, "Look into this folder, instead of the usual places")
-      ->check(CLI::ExistingDirectory);
-  command->callback([folder, &exit_code] { exit_code = list(*folder); });
+  auto place = std::make_shared<std::string>();
+  command->add_option(
+      "place", *place,
+      "A folder to look into, instead of the usual places; or a file or a model's name, to describe it");
+  command->callback([place, &exit_code] {
+    std::error_code ignored;
+    const bool folder = place->empty() || std::filesystem::is_directory(*place, ignored);
+    exit_code = folder ? list(*place) : describe(*place);
+  });
 }
 
 }  // namespace coppice::cli

@@ -148,8 +148,8 @@ void log_ready(const server::Server& server, const ServeOptions& o, const execut
   spdlog::info("KV pool: {} bytes ({}), {} blocks of {} tokens, {} tokens of one text; {} per request; sharing {}",
                blocks * info.bytes_per_block, size_text(blocks * info.bytes_per_block), blocks, info.block_size, fits,
                o.engine.context_length, o.share);
-  spdlog::info("ready: {} serves {} at {}/v1; its page: {}/", info.attention, o.server.api.names.id, server.url(),
-               server.url());
+  spdlog::info("ready: {} is served at {}/v1 ({} attention); its page: {}/", o.server.api.names.id, server.url(),
+               info.attention, server.url());
 }
 
 /// Ends the server's thread before the engine that it asks goes. Lives on the engine's thread, after Engine::run().

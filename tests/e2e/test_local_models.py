@@ -212,6 +212,18 @@ def test_a_folder(home, small, small_path):
     assert set(home.models(folder)) == {"Wood-Q8_0", "mmproj-Wood-F16", "more/Yew"}
 
 
+def test_a_file_is_described(home, small_path):
+    path = home.file("models/Wood-Q8_0.gguf", small_path)
+    done = home.coppice("models", str(path))
+    assert done.returncode == 0 and str(path) in done.stdout, done.stderr
+    assert home.models(path)["Wood-Q8_0"].endswith("yes")
+    note = home.folder / "note.txt"
+    note.write_text("no model")
+    assert "no: is not a GGUF file" in home.models(note)["note"]
+    gone = home.coppice("models", str(home.folder / "gone.gguf"))
+    assert gone.returncode == 1 and "There is no file or folder" in gone.stderr
+
+
 def test_a_split_model_is_one_model(home, small):
     folder = home.folder / ".lmstudio/models/dora/Yew"
     folder.mkdir(parents=True)
