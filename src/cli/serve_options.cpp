@@ -283,6 +283,10 @@ void add_log_options(CLI::App& command, ServeOptions& o) {
                 "Log at level debug, and say in chats' answers which prompt the model got (__verbose)")
       ->envname("LLAMA_ARG_VERBOSE")
       ->group(group);
+  command
+      .add_option("--request-log", o.server.api.request_log,
+                  "Add a line of JSON for each request to this file; -: to standard output")
+      ->group(group);
   command.add_option("--log-level", o.log_level, "What is logged")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str()

@@ -8,6 +8,7 @@
 
 #include <boost/beast/core/string.hpp>
 #include <boost/system/system_error.hpp>
+#include <chrono>
 #include <ctime>
 #include <exception>
 #include <functional>
@@ -37,6 +38,45 @@ namespace {
 
 constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
+
+void log_failure(std::string_view method, std::string_view path, std::string_view client, const RequestError& error) {
+  constexpr std::size_t kMost = 200;  // bytes of a path
+  spdlog::info("{} {} of {}: {} {} ({})", method.empty() ? "request" : method, path.substr(0, kMost),
+               client.empty() ? "?" : client, error.status(), error.what(), error.request_id());
+}
+
+/// A request's line in the request log, written when this ends: also when the client has left, and the coroutine with it.
+class LoggedRequest {
+ public:
+  /// `quiet`: a success has no line.
+  LoggedRequest(RequestLog& log, const HttpRequest& request, bool quiet) : log_(log), quiet_(quiet) {
+    record.id = request.id;
+    record.method = request.method;
+    record.route = kOtherPath;
+    record.key = request.client;
+    record.status = kClientGone;
+  }
+  LoggedRequest(const LoggedRequest&) = delete;
+  LoggedRequest& operator=(const LoggedRequest&) = delete;
+  ~LoggedRequest() {
+    if (quiet_ && record.status == 200) return;
+    if (record.status == kClientGone) record.end = "client_gone";
+    record.total_seconds = std::chrono::duration<double>(engine::Clock::now() - start_).count();
+    try {
+      log_.write(record);
+    } catch (const std::exception&) {  // no memory for a line: it is lost
+    }
+  }
+
+  RequestRecord record;
+
+ private:
+  static constexpr int kClientGone = 499;  // as other servers log it; nobody gets such a reply
+
+  RequestLog& log_;
+  bool quiet_;
+  engine::Clock::time_point start_ = engine::Clock::now();
+};
 
 /// Of a request whose key is none of ours. It quotes nothing of the field.
 const char* key_complaint(const std::string& authorization) {
@@ -69,6 +109,7 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
       hub_(hub),
       worker_(worker),
       compiling_(compiling),
+      request_log_(config_.request_log),
       responses_(config_.response_store_bytes),
       feed_(hub),
       default_dialect_(std::make_unique<OpenAiDialect>(Endpoint::kChat)),
@@ -141,6 +182,12 @@ void Api::check_key(HttpRequest& request) const {
 Reply Api::refuse(const RequestError& error, std::string_view path) {
   metrics_.count_rejected(rejection_of(error.status(), draining_));
   metrics_.count_request(kOtherPath, error.status());
+  log_failure("", path, "", error);
+  const Route* const route = routes_.find(path);
+  request_log_.write({.id = error.request_id(),
+                      .route = route == nullptr ? kOtherPath : route->path,
+                      .status = error.status(),
+                      .end = error.code()});
   return error_reply(error, path);
 }
 
@@ -170,53 +217,70 @@ void Api::reload_keys() {
   }
 }
 
-asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
-  std::optional<RequestError> failure;
-  std::unique_ptr<Answer> answer;
-  const Route* const route = routes_.find(request.path, request.method);
-  const char* label = kOtherPath;
-  if (cors_.is_preflight(request)) co_return co_await out.send(cors_.preflight(request));
+asio::awaitable<void> Api::answer(const Route* route, HttpRequest& request, ReplyWriter& out,
+                                  std::unique_ptr<Answer>& begun, RequestRecord& record) {
+  if (route == nullptr)
+    throw RequestError(
+        404,
+        fmt::format(
+            "There is nothing at {}.{}", text::to_utf8(request.path),
+            base_url_hint(request.path, [this](std::string_view path) { return routes_.find(path) != nullptr; })),
+        "", "not_found");
+  if (request.method != route->method)
+    throw RequestError(405,
+                       fmt::format("{} wants {}, not {}.", request.path, routes_.methods(request.path), request.method),
+                       "", "method_not_allowed");
+  record.route = route->path;
+  if (request.method == "GET") request.drop_body();  // nobody looks at it
+  co_await (route->dialect ? generate(*route->dialect, request, out, begun, record)
+                           : (this->*route->action)(request, out));
+}
+
+RequestError Api::failure_of(const HttpRequest& request) {
   try {
-    if (route == nullptr)
-      throw RequestError(
-          404,
-          fmt::format(
-              "There is nothing at {}.{}", text::to_utf8(request.path),
-              base_url_hint(request.path, [this](std::string_view path) { return routes_.find(path) != nullptr; })),
-          "", "not_found");
-    if (request.method != route->method)
-      throw RequestError(
-          405, fmt::format("{} wants {}, not {}.", request.path, routes_.methods(request.path), request.method), "",
-          "method_not_allowed");
-    label = route->path.c_str();
-    if (request.method == "GET") request.drop_body();  // nobody looks at it
-    co_await (route->dialect ? generate(*route->dialect, request, out, answer) : (this->*route->action)(request, out));
-    metrics_.count_request(label, 200);
+    throw;
   } catch (const RequestError& e) {
-    failure = e;
+    return e;
   } catch (const text::UnknownCharacter& e) {
-    failure = RequestError(400, e.what(), "", "unknown_character");
+    return {400, e.what(), "", "unknown_character"};
   } catch (const boost::system::system_error&) {
     metrics_.count_client_gone();
-    throw;                           // the connection's own affair
+    throw;
   } catch (const std::bad_alloc&) {  // on this thread, or in the request's work on the worker
     SPDLOG_ERROR("{} {}: out of memory", request.method, request.path);
-    failure = RequestError::unavailable("The server is out of memory.");
+    return RequestError::unavailable("The server is out of memory.");
   } catch (const std::exception& e) {
     SPDLOG_ERROR("{} {}: {}", request.method, request.path, e.what());
-    failure = RequestError::server_error(500, "An internal error: see the server's log.", "internal_error");
+    return RequestError::server_error(500, "An internal error: see the server's log.", "internal_error");
+  }
+}
+
+asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
+  if (cors_.is_preflight(request)) co_return co_await out.send(cors_.preflight(request));
+  const Route* const route = routes_.find(request.path, request.method);
+  LoggedRequest logged(request_log_, request, route != nullptr && (route->open || route->path == "/metrics"));
+  std::optional<RequestError> failure;
+  std::unique_ptr<Answer> begun;
+  try {
+    co_await answer(route, request, out, begun, logged.record);
+    logged.record.status = 200;
+    metrics_.count_request(logged.record.route, 200);
+  } catch (...) {
+    failure = failure_of(request);
   }
   if (!failure) co_return;
+  failure->set_request_id(request.id);
   request.drop_body();  // a client that takes the answer slowly must not hold it meanwhile
-  metrics_.count_request(label, failure->status());
-  spdlog::debug("{} {} of {}: {} {}", request.method, request.path, request.client.empty() ? "?" : request.client,
-                failure->status(), failure->what());
+  metrics_.count_request(logged.record.route, failure->status());
+  log_failure(request.method, request.path, request.client, *failure);
+  logged.record.status = out.begun() ? 200 : failure->status();
+  logged.record.end = failure->code().empty() ? "error" : failure->code();
   if (!out.begun()) {
     Reply reply = error_reply(*failure, request.path);
     if (failure->status() == 405) reply.headers.emplace_back("Allow", routes_.methods(request.path));
     co_await out.send(std::move(reply));
-  } else if (out.streaming() && answer) {
-    co_await out.write(answer->error(*failure));
+  } else if (out.streaming() && begun) {
+    co_await out.write(begun->error(*failure));
     co_await out.end_stream();
   } else {
     throw *failure;  // in the middle of something: only closing is understood

@@ -29,6 +29,7 @@
 #include "server/api/cache/cache_feed.h"
 #include "server/api/cors.h"
 #include "server/api/metrics.h"
+#include "server/api/request_log.h"
 #include "server/api/responses/response_store.h"
 #include "server/api/route_table.h"
 #include "server/http/http.h"
@@ -41,7 +42,7 @@ namespace coppice::server {
 
 class Api final : public HttpHandler {
  public:
-  /// Throws KeyFileError.
+  /// Throws KeyFileError, and std::runtime_error if the request log cannot be written.
   Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling);
 
   /// Generations in this dialect, at POST `path`. REQUIRES: nothing else is there, and no request has come yet.
@@ -95,9 +96,14 @@ class Api final : public HttpHandler {
   template <std::string (*make_reply)(const Model&, std::string_view)>
   boost::asio::awaitable<void> convert(HttpRequest& request, ReplyWriter& out);
 
-  /// `answer`: set when it begins, for what is to be said if it breaks off.
+  /// What admit() let through. Throws what handle() answers for.
+  boost::asio::awaitable<void> answer(const Route* route, HttpRequest& request, ReplyWriter& out,
+                                      std::unique_ptr<Answer>& begun, RequestRecord& record);
+  /// The error that the exception in hand is to the client. Throws what is the connection's own affair.
+  RequestError failure_of(const HttpRequest& request);
+  /// `answer`: set when it begins, for what is to be said if it breaks off. `record`: gets what the log is to tell.
   boost::asio::awaitable<void> generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
-                                        std::unique_ptr<Answer>& answer);
+                                        std::unique_ptr<Answer>& answer, RequestRecord& record);
   /// What the engine gets for it, counted if it is refused.
   boost::asio::awaitable<Prepared> take_in(const Dialect& dialect, HttpRequest& request,
                                            engine::Clock::time_point asked_at);
@@ -118,6 +124,7 @@ class Api final : public HttpHandler {
   WorkQueue& worker_;
   WorkQueue& compiling_;  ///< for grammars
   Metrics metrics_;
+  RequestLog request_log_;
   ResponseStore responses_;
   CacheFeed feed_;
   RouteTable routes_;

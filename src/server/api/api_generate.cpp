@@ -15,7 +15,7 @@
 
 #include "server/api/api.h"
 #include "server/api/base/json_fields.h"
-#include "server/api/base/random_name.h"
+#include "server/base/random_name.h"
 #include "server/jobs/job.h"
 #include "server/jobs/parsed_answer.h"
 #include "server/jobs/reply_loop.h"
@@ -61,6 +61,31 @@ void check_echoes(const Prepared& prepared, std::size_t max_bytes) {
   throw RequestError(400, fmt::format("the prompts that the answers repeat have over {} bytes together", max_bytes),
                      prepared.echoes.empty() ? prepared.terms.input_field : "echo", "answer_too_large");
 }
+
+/// Puts a job's figures into its record, however it ends.
+class Tally {
+ public:
+  Tally(const Job& job, engine::Clock::time_point start, RequestRecord& record)
+      : job_(job), start_(start), record_(record) {}
+  Tally(const Tally&) = delete;
+  Tally& operator=(const Tally&) = delete;
+  ~Tally() {
+    if (job_.first_token())
+      record_.first_token_seconds = std::chrono::duration<double>(*job_.first_token() - start_).count();
+    record_.queue_seconds = job_.queue_seconds();
+    if (!job_.done() || job_.error()) return;
+    record_.cached_tokens = job_.usage().cached_tokens;
+    record_.completion_tokens = job_.usage().completion_tokens;
+    if (!job_.finish()) return;
+    const bool late = *job_.finish() == sampling::Finish::kTimeout;
+    record_.end = *job_.finish() == sampling::Finish::kStop ? "stop" : late ? "timeout" : "length";
+  }
+
+ private:
+  const Job& job_;
+  engine::Clock::time_point start_;
+  RequestRecord& record_;
+};
 
 }  // namespace
 
@@ -135,7 +160,7 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
 }
 
 asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request, ReplyWriter& out,
-                                    std::unique_ptr<Answer>& answer) {
+                                    std::unique_ptr<Answer>& answer, RequestRecord& record) {
   const auto start = engine::Clock::now();
   Prepared prepared = co_await take_in(dialect, request, start);
   const GenerationTerms& asked = prepared.terms;
@@ -151,6 +176,9 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
     prompt_tokens += static_cast<int>(r.prompt.size());
     job.submit(std::move(r));
   }
+  record.model = asked.model;
+  record.prompt_tokens = prompt_tokens;
+  const Tally tally(job, start, record);
   AnswerHead head{.id = std::string(dialect.id_prefix()) + random_name(),
                   .created = std::time(nullptr),
                   .model = asked.model,
@@ -170,7 +198,8 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   if (prepared.format)
     answer = std::make_unique<ParsedAnswer>(std::move(answer), prepared.format, n_choices, std::move(name));
   prepared.sampling = nullptr;  // the samples have it as long as they need it, and slow readers may stay for long
-  ReplyTerms terms{.stream = asked.stream, .start = start, .max_answer_bytes = config_.max_answer_bytes};
+  ReplyTerms terms{
+      .stream = asked.stream, .request_id = request.id, .start = start, .max_answer_bytes = config_.max_answer_bytes};
   if (config_.ping_seconds > 0) terms.ping = clock_duration(config_.ping_seconds);
   co_await reply_with(job, *answer, terms, metrics_, out);
 }

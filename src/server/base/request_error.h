@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace coppice::server {
 
@@ -48,13 +49,16 @@ class RequestError : public std::runtime_error {
   };
   const std::optional<Sizes>& sizes() const { return sizes_; }
   void set_sizes(Sizes sizes) { sizes_ = sizes; }
+  /// Of the request that it ends, as its reply's head has it; empty: not known.
+  const std::string& request_id() const { return request_id_; }
+  void set_request_id(std::string id) { request_id_ = std::move(id); }
   /// When it is worth asking again.
   std::optional<int> retry_after_s() const { return retry_after_s_; }
 
  private:
   int status_;
   Kind kind_;
-  std::string field_, code_;
+  std::string field_, code_, request_id_;
   std::optional<int> retry_after_s_;
   std::optional<Sizes> sizes_;
 };

@@ -13,6 +13,7 @@
 namespace coppice::server {
 
 struct HttpRequest {
+  std::string id;                ///< its client's, or one of ours; visible ASCII. The reply's head has it
   std::string method;            ///< "GET"; HEAD comes as GET, its body is dropped on the way out
   std::string path;              ///< without the query
   std::string query;             ///< what is behind the '?', as it was sent
@@ -40,8 +41,8 @@ class HttpHandler {
   virtual void admit(HttpRequest& request) = 0;
   /// Answers an admitted request.
   virtual boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) = 0;
-  /// The reply to a request or a connection that is refused before it comes to handle(). `path`: as HttpRequest's; empty: the
-  /// head was not read.
+  /// The reply to a request or a connection that is refused before it comes to handle(); the error knows its id. `path`: as
+  /// HttpRequest's; empty: the head was not read.
   virtual Reply refuse(const RequestError& error, std::string_view path) = 0;
 
  protected:

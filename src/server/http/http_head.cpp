@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/base/random_name.h"
+
 namespace coppice::server {
 
 namespace http = boost::beast::http;
@@ -50,6 +52,17 @@ void check(const http::request_header<>& head, const HttpLimits& limits) {
 }
 
 }  // namespace
+
+std::string new_request_id() {
+  return "req_" + random_name();
+}
+
+std::string request_id(const http::request_header<>& head) {
+  constexpr std::size_t kMost = 128;
+  const std::string_view id = head["X-Request-Id"];
+  const auto visible = [](char c) { return c > ' ' && c <= '~'; };
+  return !id.empty() && id.size() <= kMost && std::ranges::all_of(id, visible) ? std::string(id) : new_request_id();
+}
 
 HttpRequest read_head(const http::request_header<>& head, const HttpLimits& limits) {
   check(head, limits);

@@ -13,6 +13,11 @@
 
 namespace coppice::server {
 
+/// Of a request whose client names none.
+std::string new_request_id();
+/// What the client calls the request (X-Request-Id), if that is visible ASCII of 128 characters at most; else a new name.
+std::string request_id(const boost::beast::http::request_header<>& head);
+
 /// All of a request but its body. Throws RequestError (400, 415 or 431): it is not one that we take.
 HttpRequest read_head(const boost::beast::http::request_header<>& head, const HttpLimits& limits);
 

@@ -93,6 +93,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   head_only_ = false;
   path_.clear();
   fields_.clear();
+  id_.clear();
   skip_empty_lines();
   if (buffer_.size() == 0 && !co_await wait_for_request()) co_return false;
   busy_ = true;
@@ -143,8 +144,10 @@ asio::awaitable<std::expected<HttpRequest, std::optional<RequestError>>> HttpSes
   http10_ = head.version() < 11;
 
   HttpRequest request;
+  id_ = request_id(head);
   try {
     request = read_head(head, limits_);
+    request.id = id_;
     path_ = request.path;
     handler_.admit(request);
     fields_ = std::move(request.reply_fields);
@@ -189,7 +192,10 @@ asio::awaitable<std::expected<void, std::optional<RequestError>>> HttpSession::r
 asio::awaitable<void> HttpSession::refuse(const RequestError& error) {
   keep_alive_ = false;
   begun_ = streaming_ = complete_ = false;
-  co_await send(handler_.refuse(error, path_));
+  if (id_.empty()) id_ = new_request_id();
+  RequestError named = error;
+  named.set_request_id(id_);
+  co_await send(handler_.refuse(named, path_));
   rest();
   co_await linger();
 }
@@ -248,7 +254,7 @@ std::string HttpSession::head(int status, std::string_view content_type, const R
     out += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
     if (!http10_) out += "Transfer-Encoding: chunked\r\n";
   }
-  out += fields_;
+  out += fmt::format("X-Request-Id: {0}\r\nRequest-Id: {0}\r\n", id_) + fields_;  // OpenAI's name, Anthropic's
   const bool stays = keep_alive_ && !finishing_;
   return out + (stays ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -69,7 +70,8 @@ void Job::submit(engine::Request request) {
   open_.emplace(id, Open{.first_choice = next_choice_,
                          .n_choices = n,
                          .index = reports_.size(),
-                         .scored = request.scoring.has_value()});
+                         .scored = request.scoring.has_value(),
+                         .submitted = engine::Clock::now()});
   requests_.push_back(id);
   reports_.emplace_back();
   hub_.add(id, *this);
@@ -131,6 +133,9 @@ void Job::on_event(engine::Event&& event) {
   }
   if (event.done) {
     pending(it->second.first_choice + event.sample).usage = event.usage;
+    const double took = std::chrono::duration<double>(engine::Clock::now() - it->second.submitted).count();
+    const double waited = took - event.usage.prompt_seconds - event.usage.decode_seconds;
+    queue_seconds_ = std::max({queue_seconds_.value_or(0), waited, 0.0});
     usage_.prompt_tokens += event.usage.prompt_tokens;
     usage_.cached_tokens += event.usage.cached_tokens;
     usage_.completion_tokens += event.usage.completion_tokens;
@@ -180,7 +185,7 @@ void Job::add_piece(int choice, sampling::Piece&& piece) {
   delta.logprobs.insert(delta.logprobs.end(), std::make_move_iterator(piece.logprobs.begin()),
                         std::make_move_iterator(piece.logprobs.end()));
   if (piece.finish) {
-    delta.finish = piece.finish;
+    delta.finish = finish_ = piece.finish;
     delta.stop = std::move(piece.stop);
   }
 }

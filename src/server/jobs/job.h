@@ -54,6 +54,10 @@ class Job final : public EventListener {
   const std::vector<engine::RequestId>& requests() const { return requests_; }  ///< in the order of submit()
   /// When the first token's news came, of whichever choice. Its text may be held back for long, or never be shown.
   const std::optional<engine::Clock::time_point>& first_token() const { return first_token_; }
+  /// How the choice ended that ended last; none: none has.
+  const std::optional<sampling::Finish>& finish() const { return finish_; }
+  /// Seconds in the engine's queue: of the request that waited longest, of those that are done. None: none is.
+  const std::optional<double>& queue_seconds() const { return queue_seconds_; }
   const engine::Usage& usage() const { return usage_; }  ///< summed; complete when done()
   int n_choices() const { return next_choice_; }
   /// One for each request, in the order of submit(), null where none was asked for or time ran out in the queue; complete when
@@ -80,6 +84,7 @@ class Job final : public EventListener {
     int first_choice = 0, n_choices = 0;
     std::size_t index = 0;  ///< of its report
     bool scored = false;    ///< its prompt is
+    engine::Clock::time_point submitted;
   };
   std::unordered_map<engine::RequestId, Open> open_;
   std::vector<engine::RequestId> requests_;
@@ -91,6 +96,8 @@ class Job final : public EventListener {
   std::size_t pending_bytes_ = 0;
   engine::Usage usage_;
   std::optional<engine::Clock::time_point> first_token_;
+  std::optional<sampling::Finish> finish_;
+  std::optional<double> queue_seconds_;
   std::optional<RequestError> error_;
   std::optional<engine::Refusal> refusal_;
 };

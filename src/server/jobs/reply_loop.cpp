@@ -52,10 +52,9 @@ class Stopwatch {
   bool told_ = false;  // the first token's time
 };
 
-asio::awaitable<void> stream(Job& job, Answer& answer, Stopwatch watch, engine::Clock::duration ping,
-                             ReplyWriter& out) {
+asio::awaitable<void> stream(Job& job, Answer& answer, Stopwatch watch, const ReplyTerms& terms, ReplyWriter& out) {
   while (true) {
-    const bool news = co_await job.wait(ping);
+    const bool news = co_await job.wait(terms.ping);
     watch.look();
     if (!news) {
       if (!out.begun()) co_await out.begin_stream();
@@ -67,8 +66,10 @@ asio::awaitable<void> stream(Job& job, Answer& answer, Stopwatch watch, engine::
     for (Delta& delta : job.take()) bytes += answer.delta(std::move(delta));
     if (last) watch.end();
     if (job.error()) {
-      if (!out.begun()) throw RequestError(*job.error());
-      bytes += answer.error(*job.error());
+      RequestError error = *job.error();
+      if (!out.begun()) throw RequestError(error);
+      error.set_request_id(terms.request_id);
+      bytes += answer.error(error);
     } else if (last) {
       bytes += answer.end(job.usage(), job.reports());
     }
@@ -111,7 +112,7 @@ asio::awaitable<void> reply_with(Job& job, Answer& answer, ReplyTerms terms, Rep
                                  ReplyWriter& out) {
   const Stopwatch watch(job, terms.start, observer);
   if (terms.stream) {
-    co_await stream(job, answer, watch, terms.ping, out);
+    co_await stream(job, answer, watch, terms, out);
   } else {
     Reply reply;
     reply.body = co_await whole(job, answer, watch, terms.max_answer_bytes);

@@ -4,6 +4,7 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <cstddef>
+#include <string>
 
 #include "engine/request.h"
 #include "server/base/reply.h"
@@ -27,6 +28,7 @@ class ReplyObserver {
 
 struct ReplyTerms {
   bool stream = false;
+  std::string request_id{};                                       ///< for errors in mid-stream
   engine::Clock::time_point start;                                ///< when the request came
   engine::Clock::duration ping = engine::Clock::duration::max();  ///< a stream's longest silence
   std::size_t max_answer_bytes = static_cast<std::size_t>(-1);    ///< of a whole answer; a stream may be of any length

@@ -87,8 +87,10 @@ Json input_json(const std::string& arguments) {
 }  // namespace
 
 std::string anthropic_error(const RequestError& error) {
-  return dump(JsonObject{{"type", "error"},
-                         {"error", JsonObject{{"type", error_type(error)}, {"message", message_of(error)}}}});
+  JsonObject json = {{"type", "error"},
+                     {"error", JsonObject{{"type", error_type(error)}, {"message", message_of(error)}}}};
+  json["request_id"] = error.request_id().empty() ? Json(nullptr) : Json(error.request_id());
+  return dump(std::move(json));
 }
 
 void AnthropicEnd::take(const Delta& delta) {

@@ -64,6 +64,7 @@ struct ApiConfig {
   std::string version = "0";          ///< of this server
   bool isolate_keys = false;          ///< no key's requests share the cache with another's
   CacheReports cache_reports = CacheReports::kText;
+  std::string request_log;  ///< see RequestLog; empty: none
   bool verbose = false;  ///< chats' answers say their prompts
 };
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "server/api/base/random_name.h"
+#include "server/base/random_name.h"
 #include "server/api/base/tool_fields.h"
 #include "server/base/request_error.h"
 

@@ -1,4 +1,4 @@
-#include "server/api/base/random_name.h"
+#include "server/base/random_name.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-// Names that nobody can guess: of answers, and of what is kept of them.
+// Names that nobody can guess: of requests and answers, and of what is kept of them.
 #pragma once
 
 #include <string>
