@@ -36,6 +36,7 @@
 #include "port/process.h"
 #include "port/signals.h"
 #include "server/api/base/json.h"
+#include "server/api/browser_guard.h"
 #include "server/jobs/engine_model.h"
 #include "server/server.h"
 #include "text/chat_template.h"
@@ -247,10 +248,6 @@ bool has_keys(const ServeOptions& o) {
   return !o.server.api.api_keys_file.empty() || !o.server.api.api_keys.empty();
 }
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host.starts_with("127.") || host == "::1" || host == "[::1]";
-}
-
 /// vLLM's variable, where neither an option nor llama-server's says any: else the server would be open.
 void take_vllm_key(ServeOptions& o) {
   const char* key = std::getenv("VLLM_API_KEY");
@@ -303,7 +300,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   o.server.owns_process = true;
   o.server.api.cache_reports = cache_reports(o);
   server::Server server(o.server);
-  if (!has_keys(o) && !is_loopback(o.server.host)) {
+  if (!has_keys(o) && !server::is_loopback(o.server.host)) {
     spdlog::warn("anybody who reaches {} may use this server: give keys with --api-keys, or listen on 127.0.0.1",
                  o.server.host);
   }

@@ -226,6 +226,11 @@ void add_access_options(CLI::App& command, ServeOptions& o) {
       ->envname("LLAMA_ARG_CORS_ORIGINS")
       ->group(group);
   command
+      .add_option(
+          "--hosts", s.api.hosts,
+          "Without keys: names of this server that requests may use besides its addresses and localhost; *: any")
+      ->group(group);
+  command
       .add_flag(
           "--no-page,--no-ui,--no-webui", [&s](std::int64_t) { s.api.serves_page = false; }, "Leave out the page at /")
       ->group(group);

@@ -68,6 +68,7 @@ struct Server::Impl {
   }
 
   static ServerConfig limited(ServerConfig c) {
+    c.api.host = c.host;
     c.http.max_connections = std::min(c.http.max_connections, raise_descriptor_limit());
     return c;
   }

@@ -31,7 +31,7 @@ def test_thirty_two_at_once(client, server):
 
 def post_bytes(body: dict) -> bytes:
     data = json.dumps(body).encode()
-    return b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+    return b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data
 
 
 def generation(stream: bool, **more) -> bytes:

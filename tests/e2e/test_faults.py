@@ -100,7 +100,7 @@ def test_a_second_signal_ends_it_though_nothing_else_moves():
     with Coppice(*SMALL, "--drain-seconds", "100") as server:
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             body = b'{"prompt": [1], "max_tokens": 100000, "stream": true, "ignore_eos": true}'
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             assert client.recv(1) == b"H"
             server.process.send_signal(signal.SIGTERM)
             server.wait(lambda: "signal 15" in server.log.read_text())

@@ -25,6 +25,7 @@ class ServerTest : public ::testing::Test {
   static server::ServerConfig config() {
     server::ServerConfig c;
     c.port = 0;
+    c.api.hosts = "x";
     c.api.names = {"the-model", "the-alias"};
     c.drain_seconds = 0.2;
     c.api.ping_seconds = 0;

@@ -132,7 +132,7 @@ async def send_until_closed(connection, pieces):
 async def huge_body(world, rng):
     """Announced, and then sent or not."""
     async with Connection(world.port) as connection:
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: soak\r\nContent-Length: {rng.choice((17 << 20, 1 << 40))}\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {rng.choice((17 << 20, 1 << 40))}\r\n"
         key = world.key(rng)
         head += f"Authorization: Bearer {key}\r\n\r\n" if key else "\r\n"
         await connection.send(head.encode())
@@ -145,7 +145,7 @@ async def endless_body(world, rng):
     async with Connection(world.port) as connection:
         key = world.key(rng)
         more = (f"Authorization: Bearer {key}\r\n" if key else "") + "Transfer-Encoding: chunked\r\n"
-        await connection.send(f"POST {CHAT} HTTP/1.1\r\nHost: soak\r\n{more}\r\n".encode())
+        await connection.send(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode())
         reply = asyncio.ensure_future(answer_or_close(connection, 413, 503))
         chunk = b"10000\r\n" + b"[" * 65536 + b"\r\n"
         await send_until_closed(connection, (chunk for _ in range(300) if not reply.done()))
@@ -192,8 +192,8 @@ async def mutated(world, rng):
 
 async def garbage(world, rng):
     data = rng.choice((rng.randbytes(rng.randrange(1, 3000)), b"\r\n\r\n", b"GET /\r\n\r\n", b"\x16\x03\x01\x02\x00" + rng.randbytes(200),
-                       b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-                       b"GET /health HTTP/1.1\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"))
+                       b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+                       b"GET /health HTTP/1.1\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"))
     async with Connection(world.port) as connection:
         try:
             await connection.send(data)
@@ -207,7 +207,7 @@ async def long_head(world, rng):
     async with Connection(world.port) as connection:
         lines = b"".join(b"X-%d: %s\r\n" % (i, b"y" * 100) for i in range(1000))
         try:
-            await connection.send(b"GET /health HTTP/1.1\r\nHost: a\r\n" + lines)
+            await connection.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + lines)
         except OSError:
             return "closed"
         return await answer_or_close(connection, 431)

@@ -115,7 +115,7 @@ class Connection:
 def request_bytes(method, path, body=b"", key=None, more=""):
     authorization = f"Authorization: Bearer {key}\r\n" if key else ""
     length = f"Content-Length: {len(body)}\r\n" if body or method == "POST" else ""
-    return f"{method} {path} HTTP/1.1\r\nHost: soak\r\n{authorization}{length}{more}\r\n".encode() + body
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}{length}{more}\r\n".encode() + body
 
 
 def post_bytes(path, body, key=None):

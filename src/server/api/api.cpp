@@ -106,6 +106,7 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
       keys_(config_.api_keys_file, config_.api_keys),
       operator_keys_(config_.operator_keys_file),
       cors_(config_.cors_origins),
+      guard_(config_.host, config_.hosts),
       hub_(hub),
       worker_(worker),
       compiling_(compiling),
@@ -165,7 +166,9 @@ void Api::add_dialect(std::string path, std::unique_ptr<Dialect> dialect) {
 void Api::admit(HttpRequest& request) {
   request.reply_fields = cors_.fields(request.origin);
   const Route* const route = routes_.find(request.path);
-  if ((route != nullptr && route->open) || cors_.is_preflight(request)) return;
+  const bool open = route != nullptr && route->open;
+  if (!keys_.wanted()) guard_.check(request, open, cors_);
+  if (open || cors_.is_preflight(request)) return;
   check_key(request);
   if (draining_ && request.method == "POST") throw RequestError::shutting_down();
 }

@@ -26,6 +26,7 @@
 #include "server/api/base/api_config.h"
 #include "server/api/base/cache_report_json.h"
 #include "server/api/base/dialect.h"
+#include "server/api/browser_guard.h"
 #include "server/api/cache/cache_feed.h"
 #include "server/api/cors.h"
 #include "server/api/metrics.h"
@@ -120,6 +121,7 @@ class Api final : public HttpHandler {
   ApiKeys keys_;
   ApiKeys operator_keys_;
   Cors cors_;
+  BrowserGuard guard_;
   EventHub& hub_;
   WorkQueue& worker_;
   WorkQueue& compiling_;  ///< for grammars

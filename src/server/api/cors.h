@@ -17,6 +17,9 @@ class Cors {
   /// Origins ("https://app.example.com") separated by commas; "*": all; "localhost": this machine's, at any port. Empty: none.
   explicit Cors(std::string_view origins = "");
 
+  bool allows(std::string_view origin) const;
+  bool allows_all() const { return all_; }
+
   /// Lines of a reply's head; empty: the page may not read it.
   std::string fields(std::string_view origin) const;
 
@@ -25,8 +28,6 @@ class Cors {
   Reply preflight(const HttpRequest& request) const;
 
  private:
-  bool allows(std::string_view origin) const;
-
   std::vector<std::string> origins_;
   bool all_ = false, local_ = false;
 };

@@ -13,13 +13,16 @@
 namespace coppice::server {
 
 struct HttpRequest {
-  std::string id;                ///< its client's, or one of ours; visible ASCII. The reply's head has it
-  std::string method;            ///< "GET"; HEAD comes as GET, its body is dropped on the way out
-  std::string path;              ///< without the query
-  std::string query;             ///< what is behind the '?', as it was sent
-  std::string authorization;     ///< the field's value, or an X-Api-Key as such; empty: none, or more than one
-  std::string origin;            ///< of the web page whose request it is, as its browser says; empty: none
-  std::string asked_fields;      ///< Access-Control-Request-Headers; empty: none
+  std::string id;             ///< its client's, or one of ours; visible ASCII. The reply's head has it
+  std::string method;         ///< "GET"; HEAD comes as GET, its body is dropped on the way out
+  std::string path;           ///< without the query
+  std::string query;          ///< what is behind the '?', as it was sent
+  std::string authorization;  ///< the field's value, or an X-Api-Key as such; empty: none, or more than one
+  std::string host;    ///< the name or address that the client used, with a port if it has one; empty: it says none
+  std::string origin;  ///< of the web page whose request it is, as its browser says; empty: none
+  std::string asked_fields;  ///< Access-Control-Request-Headers; empty: none
+  /// Its browser says that a page of another origin sent it; such a one may have no `origin`.
+  bool from_other_page = false;
   bool asks_for_method = false;  ///< there is an Access-Control-Request-Method
   std::string reply_fields;      ///< set by HttpHandler::admit(), also if it throws: lines for the head of the reply
   std::string client;            ///< set by HttpHandler::admit(), for the log: whose key it is

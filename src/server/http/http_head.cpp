@@ -51,6 +51,12 @@ void check(const http::request_header<>& head, const HttpLimits& limits) {
     throw RequestError(400, "The only Transfer-Encoding taken here is 'chunked', with HTTP/1.1.", "", "bad_http");
 }
 
+/// A link that a user follows is none of these.
+bool is_from_other_page(const http::request_header<>& head) {
+  const std::string_view site = head["Sec-Fetch-Site"];
+  return (site == "cross-site" || site == "same-site") && head["Sec-Fetch-Mode"] != "navigate";
+}
+
 }  // namespace
 
 std::string new_request_id() {
@@ -77,6 +83,8 @@ HttpRequest read_head(const http::request_header<>& head, const HttpLimits& limi
     request.authorization = std::string_view(first->value());
   else if (const std::string_view key = head["X-Api-Key"]; first == last && !key.empty())  // Anthropic's clients
     request.authorization = fmt::format("Bearer {}", key);
+  request.host = std::string_view(head[http::field::host]);
+  request.from_other_page = is_from_other_page(head);
   request.origin = std::string_view(head[http::field::origin]);
   request.asked_fields = std::string_view(head[http::field::access_control_request_headers]);
   request.asks_for_method = head.count(http::field::access_control_request_method) > 0;

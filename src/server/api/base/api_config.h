@@ -57,6 +57,8 @@ struct ApiConfig {
                                       ///< are other keys, else everybody
   bool keeps_billing = false;         ///< see parse_anthropic_request()
   std::string cors_origins;           ///< see Cors
+  std::string host = "127.0.0.1";     ///< what the server listens on
+  std::string hosts;                  ///< see BrowserGuard
   bool serves_page = true;            ///< the page at "/" and its files
   bool serves_slots = true;           ///< /slots
   GenerationDefaults defaults;        ///< for requests that don't say
@@ -65,7 +67,7 @@ struct ApiConfig {
   bool isolate_keys = false;          ///< no key's requests share the cache with another's
   CacheReports cache_reports = CacheReports::kText;
   std::string request_log;  ///< see RequestLog; empty: none
-  bool verbose = false;  ///< chats' answers say their prompts
+  bool verbose = false;     ///< chats' answers say their prompts
 };
 
 }  // namespace coppice::server

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "server/base/random_name.h"
 #include "server/api/base/tool_fields.h"
+#include "server/base/random_name.h"
 #include "server/base/request_error.h"
 
 namespace coppice::server {
