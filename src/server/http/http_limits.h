@@ -26,6 +26,9 @@ struct HttpLimits {
   double slowest_reader = 16 << 10;   ///< a second more for so many bytes of it
   int send_buffer_bytes = 0;          ///< per socket; 0: the system's choice
 
+  /// Connections of one address that may wait for a request or its end. A proxy may bring everybody from one address.
+  std::size_t most_waiting_of_address() const { return std::max(max_connections / 2, std::size_t{64}); }
+
   /// For all bodies that are arriving or wait to be prepared, besides the first small_body_bytes of each: so a few large ones
   /// cannot keep all others out.
   std::size_t body_budget() const { return std::max(max_bodies_bytes, 4 * max_body_bytes); }

@@ -22,8 +22,9 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::chrono::milliseconds kTick{200};
-constexpr std::size_t kTurnedAway = 64;  // connections that are told that there are too many, at a time
-constexpr int kBacklog = 4096;           // the kernel cuts it to net.core.somaxconn
+constexpr std::size_t kTurnedAway = 64;              // connections that are told that there are too many, at a time
+constexpr std::chrono::milliseconds kHeadTime{250};  // nobody loses a connection sooner
+constexpr int kBacklog = 4096;                       // the kernel cuts it to net.core.somaxconn
 
 /// This machine has no such address.
 bool is_lacking(const error_code& error) {
@@ -104,21 +105,34 @@ asio::awaitable<void> HttpServer::accept(std::size_t listener) {
 }
 
 void HttpServer::take(tcp::socket socket) try {
-  const bool welcome = sessions_.size() < limits_.max_connections;
-  if (sessions_.size() >= limits_.max_connections + kTurnedAway) {
+  const bool welcome = sessions_.size() < limits_.max_connections || make_room();
+  if (!welcome && sessions_.size() >= limits_.max_connections + kTurnedAway) {
     handler_.refuse(too_many_connections(), "");  // counts it; nobody reads the reply
     return;
   }
-  const std::shared_ptr<HttpSession> session(new HttpSession(std::move(socket), limits_, bodies_, handler_),
+  const std::shared_ptr<HttpSession> session(new HttpSession(std::move(socket), limits_, bodies_, waiting_, handler_),
                                              [this](HttpSession* ended) {
                                                sessions_.erase(ended);
                                                delete ended;
                                              });
   sessions_.insert(session.get());
+  give_up(waiting_.one_too_many(session->place(), limits_.most_waiting_of_address(),
+                                HttpSession::Clock::now() - kHeadTime));
   if (finishing_) session->finish();
   asio::co_spawn(io_, serve(session, welcome), kRethrow);
 } catch (const std::bad_alloc&) {
   SPDLOG_ERROR("a connection is closed: out of memory");
+}
+
+bool HttpServer::make_room() {
+  return give_up(waiting_.longest_owing(HttpSession::Clock::now() - kHeadTime));
+}
+
+bool HttpServer::give_up(HttpSession* session) {
+  if (session == nullptr) return false;
+  handler_.refuse(too_many_connections(), "");  // counts it; nobody reads the reply
+  session->close();
+  return true;
 }
 
 /// Owns the session.

@@ -4,8 +4,8 @@
 //
 // Invariants
 //   1. `sessions_` holds exactly the sessions that live; each is owned by its coroutine, serve().
-//   2. At most limits.max_connections of them serve. A few more are told that there are too many; all others are closed at
-//      once.
+//   2. At most limits.max_connections of them serve. When there are as many, a new one takes the place of the one that has owed
+//      the head of a request for longest. Else a few more are told that there are too many; all others are closed at once.
 //   3. Bodies that are not prepared yet take at most limits.body_budget() bytes together, besides limits.small_body_bytes
 //      each. A client that sends more gets a 503.
 #pragma once
@@ -22,6 +22,7 @@
 
 #include "server/http/http.h"
 #include "server/http/http_limits.h"
+#include "server/http/waiting_list.h"
 
 namespace coppice::server {
 
@@ -60,12 +61,17 @@ class HttpServer {
   void listen(const boost::asio::ip::tcp::endpoint& endpoint, boost::system::error_code& error);
   boost::asio::awaitable<void> accept(std::size_t listener);
   void take(boost::asio::ip::tcp::socket socket);
+  /// Closes the connection that has owed the head of a request for longest. False: there is none.
+  bool make_room();
+  /// Closes it. False: it is null.
+  bool give_up(HttpSession* session);
   boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session, bool welcome);
   boost::asio::awaitable<void> watch_deadlines();
 
   boost::asio::io_context& io_;
   HttpLimits limits_;
   BodyBudget bodies_;
+  WaitingList waiting_;
   HttpHandler& handler_;
   /// One an address. Its timer is for pauses when descriptors are out.
   struct Listener {

@@ -50,13 +50,20 @@ void notice_dead_peer(int fd, double write_seconds) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(write_seconds, 1e6) * 1000));
 }
 
+/// Of a client that is gone already: none in particular.
+asio::ip::address remote_address(const asio::ip::tcp::socket& socket) {
+  error_code error;
+  return socket.remote_endpoint(error).address();
+}
+
 }  // namespace
 
 HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies,
-                         HttpHandler& handler)
+                         WaitingList& waiting, HttpHandler& handler)
     : socket_(std::move(socket)),
       limits_(limits),
       bodies_(bodies),
+      place_(waiting, *this, remote_address(socket_.socket())),
       handler_(handler),
       // A head that is too long, or a chunk's, must not fill the memory before anybody sees its end.
       buffer_(std::max(limits.max_header_bytes, kMaxPipelined) + kReadBytes) {
@@ -97,6 +104,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   skip_empty_lines();
   if (buffer_.size() == 0 && !co_await wait_for_request()) co_return false;
   busy_ = true;
+  place_.owe_head();
   fresh_ = false;
   begun_ = streaming_ = complete_ = false;
 
@@ -109,6 +117,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
     co_return false;
   }
 
+  place_.leave();
   using namespace asio::experimental::awaitable_operators;
   co_await (respond(*request) || watch());
   co_return complete_&& keep_alive_;
@@ -150,6 +159,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<RequestError>>> HttpSes
     request.id = id_;
     path_ = request.path;
     handler_.admit(request);
+    place_.wait();
     fields_ = std::move(request.reply_fields);
   } catch (const RequestError& e) {
     fields_ = std::move(request.reply_fields);
@@ -314,6 +324,7 @@ void HttpSession::skip_empty_lines() {
 void HttpSession::rest() {
   busy_ = false;
   idle_since_ = Clock::now();
+  if (!fresh_) place_.wait();
 }
 
 double HttpSession::idle_seconds(Clock::time_point now) const {
@@ -327,6 +338,7 @@ void HttpSession::finish() {
 }
 
 void HttpSession::close() {
+  place_.leave();
   error_code ignored;
   socket_.socket().close(ignored);
 }

@@ -24,6 +24,7 @@
 #include "server/http/http.h"
 #include "server/http/http_limits.h"
 #include "server/http/timed_socket.h"
+#include "server/http/waiting_list.h"
 
 namespace coppice::server {
 
@@ -31,8 +32,9 @@ class HttpSession final : public ReplyWriter {
  public:
   using Clock = TimedSocket::Clock;
 
-  /// `limits`, `bodies` and `handler` outlive the session.
-  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies, HttpHandler& handler);
+  /// `limits`, `bodies`, `waiting` and `handler` outlive the session.
+  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies, WaitingList& waiting,
+              HttpHandler& handler);
 
   /// Serves until either side closes. Never throws. REQUIRES: this lives as long as the coroutine.
   boost::asio::awaitable<void> run();
@@ -53,6 +55,7 @@ class HttpSession final : public ReplyWriter {
   bool lingering() const { return lingering_; }
   /// Closes at once.
   void close();
+  const WaitingList::Place& place() const { return place_; }
 
   boost::asio::awaitable<void> send(Reply reply) override;
   boost::asio::awaitable<void> begin_stream() override;
@@ -86,6 +89,7 @@ class HttpSession final : public ReplyWriter {
   TimedSocket socket_;
   const HttpLimits& limits_;
   BodyBudget& bodies_;
+  WaitingList::Place place_;
   HttpHandler& handler_;
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet; has a largest size
   Clock::time_point idle_since_ = Clock::now();

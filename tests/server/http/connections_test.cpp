@@ -1,6 +1,8 @@
 // How many connections there may be, and how long idle ones stay.
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/fixture.h"
@@ -70,7 +72,10 @@ TEST_F(ConnectionsTest, IdleConnectionsGiveWay) {
   busy->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
   const auto id = model.wait_submitted(0);
   std::vector<std::unique_ptr<HttpClient>> idle;
-  for (int i = 0; i < 7; ++i) idle.push_back(client());
+  for (int i = 0; i < 7; ++i) {
+    idle.push_back(client());
+    ASSERT_EQ(idle.back()->get("/health").status, 200);
+  }
   const auto full = client()->receive();
   EXPECT_EQ(full.status, 503);
   EXPECT_EQ(full.headers.at("retry-after"), "1");
@@ -78,6 +83,49 @@ TEST_F(ConnectionsTest, IdleConnectionsGiveWay) {
   EXPECT_EQ(get("/health").status, 200);
   model.emit({last(id, "done", sampling::Finish::kStop, {})});
   EXPECT_EQ(busy->receive().status, 200);
+}
+
+/// Of one client, which has no key.
+TEST_F(ConnectionsTest, HalfHeadsGiveWay) {
+  auto c = config();
+  c.http.max_connections = 8;
+  c.http.idle_seconds = c.http.header_seconds = c.http.crowded_idle_seconds = 60;
+  FakeModel& model = start({}, c);
+  expect_deserted();
+  auto busy = client();
+  const auto id = begin(*busy, model);
+  std::vector<std::unique_ptr<HttpClient>> half;
+  for (int i = 0; i < 7; ++i) {
+    half.push_back(client());
+    if (i > 0) half.back()->send("GET /health HTTP/1.1\r\nX");
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a head may take a quarter of a second
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(get("/health").status, 200);
+  EXPECT_TRUE(half[0]->closed()) << "the first one, which says nothing at all";
+  half.back()->send(": y\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(half.back()->receive().status, 200) << "the last one is let be";
+  model.emit({last(id, "done", sampling::Finish::kStop, {})});
+  busy->read_until("[DONE]");
+}
+
+/// Whatever they wait for: their first request, the next, or the rest of a body.
+TEST_F(ConnectionsTest, OneAddressHasALimit) {
+  auto c = config();
+  c.http.max_connections = 200;
+  c.http.idle_seconds = c.http.header_seconds = c.http.crowded_idle_seconds = 60;
+  start({}, c);
+  expect_deserted();
+  std::vector<std::unique_ptr<HttpClient>> waiting;
+  for (int i = 0; i < 100; ++i) {
+    waiting.push_back(client());
+    if (i % 4 == 1) waiting.back()->send("GET /hea");
+    if (i % 4 == 2) waiting.back()->send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n");
+    if (i % 4 == 3) EXPECT_EQ(waiting.back()->get("/health").status, 200);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  for (int i = 0; i < 4; ++i) waiting.push_back(client());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(waiting[static_cast<std::size_t>(i)]->closed()) << i;
+  EXPECT_EQ(waiting[99]->get("/health").status, 200);
 }
 
 /// Closing with unread bytes makes the kernel send a reset, which destroys the answer on its way.

@@ -1,0 +1,62 @@
+// WaitingList: the connections that nobody answers just now, by address, and among them those that owe the head of a request.
+//
+// Belongs to the io thread. Outlives its places.
+//
+// Invariant: a place that waits is in the list of its address; one that owes a head is also in the list of these. Both lists have the
+// longest waiting first.
+#pragma once
+
+#include <boost/asio/ip/address.hpp>
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <string>
+#include <unordered_map>
+
+namespace coppice::server {
+
+class HttpSession;
+
+class WaitingList {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// A connection's.
+  class Place {
+   public:
+    /// Waits for the head of the first request.
+    Place(WaitingList& list, HttpSession& session, const boost::asio::ip::address& address);
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    ~Place() { leave(); }
+
+    /// From now on. One that owed a head already has done so since then.
+    void owe_head();
+    /// For the next request's first byte, or for the rest of one whose head was taken.
+    void wait();
+    /// An answer is under way, or the connection ends.
+    void leave();
+
+   private:
+    friend class WaitingList;
+    void enter(bool owes_head);
+
+    WaitingList& list_;
+    HttpSession& session_;
+    std::string address_;
+    bool waits_ = false, owes_head_ = false;
+    Clock::time_point since_;
+    std::list<Place*>::iterator of_address_, of_heads_;
+  };
+
+  /// Who has owed a head for longest, from before `latest`; null: nobody.
+  HttpSession* longest_owing(Clock::time_point latest) const;
+  /// If over `most` of this one's address wait: who does so for longest, from before `latest`; else null.
+  HttpSession* one_too_many(const Place& place, std::size_t most, Clock::time_point latest) const;
+
+ private:
+  std::unordered_map<std::string, std::list<Place*>> by_address_;
+  std::list<Place*> heads_;
+};
+
+}  // namespace coppice::server
