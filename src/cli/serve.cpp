@@ -78,7 +78,7 @@ std::string read_file(const std::string& path) {
 
 /// What the template is told where requests say nothing.
 text::ChatDefaults chat_defaults(const ServeOptions& o) {
-  text::ChatDefaults defaults{.thinks = o.reasoning != "off"};
+  text::ChatDefaults defaults{.thinks = o.reasoning != "off", .names_in_content = o.names_in_content};
   if (o.chat_variables.empty()) return defaults;
   boost::system::error_code error;
   const auto given = boost::json::parse(o.chat_variables, error);

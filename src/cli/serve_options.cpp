@@ -64,6 +64,10 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->envname("LLAMA_ARG_PREFILL_ASSISTANT")
       ->group(group);
   command
+      .add_flag("--special-tokens-in-content", o.names_in_content,
+                "Names of special tokens in messages' contents become these tokens; without, they are text")
+      ->group(group);
+  command
       .add_option("--pooling", o.pooling,
                   "What an embedding is made from: the last token's hidden state, or the mean of all tokens' (default: "
                   "what the file says, else last)")

@@ -23,6 +23,7 @@ struct ServeOptions {
   std::string chat_variables;  ///< JSON; empty: none
   std::string reasoning = "auto";
   bool continues_assistant = false;
+  bool names_in_content = false;
   std::string pooling;  ///< empty: the file's
   std::string share = "on";
   std::string isolate = "none";

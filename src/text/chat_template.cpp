@@ -36,6 +36,7 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
                                     parse_error(override_source.empty() && own != nullptr ? own : override_source)));
   }
   impl_->assumed = override_source.empty() && llama_model_chat_template(vocabulary_->model(), nullptr) == nullptr;
+  impl_->writer = std::make_unique<const PromptWriter>(*vocabulary_, *impl_->templates, defaults_.names_in_content);
   find_thoughts();
 }
 

@@ -39,6 +39,7 @@ enum class TurnEnd : std::uint8_t {
 struct ChatDefaults {
   bool thinks = true;                            ///< false: models that can do without are told not to
   std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
+  bool names_in_content = false;                 ///< names of special tokens are these in contents, too
 };
 
 /// The template refuses the messages, or is itself broken; what() holds its reason, fit for a client's eyes.

@@ -3,15 +3,18 @@
 
 #include <chat.h>
 
+#include <memory>
 #include <mutex>
 
 #include "text/chat_template.h"
+#include "text/prompt_writer.h"
 #include "text/thought_splitter.h"
 
 namespace coppice::text {
 
 struct ChatTemplate::Impl {
   common_chat_templates_ptr templates;
+  std::unique_ptr<const PromptWriter> writer;
   common_chat_templates_ptr plain_form;  ///< of calls, where the template knows none; made when it is wanted
   ThoughtTags thoughts;                  ///< around reasoning before plain text
   bool marked = false;                   ///< answers are marked otherwise: the library reads them, without tools, too

@@ -62,7 +62,7 @@ bool PromptTokenizer::find_out_whether_it_cuts() const {
   return true;
 }
 
-std::vector<kv::Token> PromptTokenizer::tokenize(std::string_view text, std::string_view salt, std::size_t most) {
+std::vector<kv::Token> PromptTokenizer::tokenize(const MarkedView& text, std::string_view salt, std::size_t most) {
   return vocabulary_->tokenize(text, true, true, most, [&](std::string_view plain, std::vector<kv::Token>& tokens) {
     append(plain, salt, most, tokens);
   });

@@ -11,7 +11,8 @@
 //   1. The result is that of Vocabulary::tokenize(). Only a text of too many tokens may be left at another place.
 //   2. A piece is found only with the salt that it was remembered with: how long tokenizing takes tells nothing about the
 //      prompts of others.
-//   3. What is remembered takes at most the budget, in bytes.
+//   3. Pieces are of plain text: a name in one is no special token, wherever the piece is from. A name that is one is in no piece.
+//   4. What is remembered takes at most the budget, in bytes.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,7 @@ class PromptTokenizer {
   PromptTokenizer(std::shared_ptr<const Vocabulary> vocabulary, std::size_t budget_bytes);
 
   /// As Vocabulary::tokenize() with add_special and parse_special.
-  std::vector<kv::Token> tokenize(std::string_view text, std::string_view salt, std::size_t most = Vocabulary::kAll);
+  std::vector<kv::Token> tokenize(const MarkedView& text, std::string_view salt, std::size_t most = Vocabulary::kAll);
 
   /// Whether this vocabulary's texts can be cut.
   bool cuts() const { return cuts_; }

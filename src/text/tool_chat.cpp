@@ -230,37 +230,40 @@ void ChatTemplate::find_thoughts() {
 }
 
 ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
-  if (chat.end == TurnEnd::kContinue) {
-    ToolChat before = chat;
-    before.messages = chat.messages.first(chat.messages.size() - 1);
-    before.end = TurnEnd::kOpenTurn;
-    return {.prompt = render(before).prompt + chat.messages.back().content};
-  }
   try {
     const std::lock_guard lock(impl_->mutex);
     const common_chat_templates* own = impl_->templates.get();
     auto caps = common_chat_templates_get_caps(own);
     const bool knows_tools = caps["supports_tools"] && caps["supports_tool_calls"];
-    const auto prompt_of = [&](std::span<const ChatMessage> messages, std::span<const ToolSpec> tools) {
-      auto inputs = inputs_of(messages, chat, defaults_, tools);
-      // Where only the prompt is wanted: making a parser for calls out of the template would take six times as long.
-      inputs.force_pure_content = tools.empty() && !impl_->marked;
-      return common_chat_templates_apply(own, inputs);
-    };
-    const common_chat_params prompt =
-        knows_tools ? prompt_of(chat.messages, chat.tools) : prompt_of(in_plain_form(chat.messages, chat.tools), {});
+    const std::vector<ChatMessage> plain =
+        knows_tools ? std::vector<ChatMessage>() : in_plain_form(chat.messages, chat.tools);
+    common_chat_templates_inputs inputs =
+        knows_tools ? inputs_of(chat.messages, chat, defaults_, chat.tools) : inputs_of(plain, chat, defaults_, {});
+    inputs.force_pure_content = inputs.tools.empty() && !impl_->marked;
     ToolPrompt result;
-    result.prompt = prompt.prompt;
     // Of a vocabulary that may not have it as a token: an answer would go on behind it.
     if (impl_->assumed) result.stops.emplace_back("<|im_end|>");
     const auto add_stops = [&](const auto& more) { result.stops.insert(result.stops.end(), more.begin(), more.end()); };
+    const auto take = [&](MarkedText&& prompt) {
+      result.prompt = std::move(prompt.text);
+      result.plain = std::move(prompt.plain);
+    };
+    if (chat.end == TurnEnd::kContinue) {
+      PromptWriter::Continued continued = impl_->writer->write_continued(inputs);
+      take(std::move(continued.prompt));
+      if (continued.opening.find(impl_->thoughts.begin) != std::string::npos)
+        add_thoughts(continued.opening, impl_->thoughts, result);
+      return result;
+    }
+    take(impl_->writer->write(inputs));
     if (chat.tools.empty() || !chat.may_call) {
       if (chat.end != TurnEnd::kOpenTurn) return result;
       if (impl_->marked) {
-        result.format = format_of(prompt);
-        add_stops(prompt.additional_stops);
-      } else {
-        add_thoughts(prompt.generation_prompt, impl_->thoughts, result);
+        const common_chat_params params = common_chat_templates_apply(own, inputs);
+        result.format = format_of(params);
+        add_stops(params.additional_stops);
+      } else if (!impl_->thoughts.end.empty()) {
+        add_thoughts(impl_->writer->opening(inputs, result.prompt), impl_->thoughts, result);
       }
       return result;
     }

@@ -13,6 +13,7 @@
 
 #include "text/answer_format.h"
 #include "text/chat_template.h"
+#include "text/marked_text.h"
 #include "text/thought_splitter.h"
 
 namespace coppice::text {
@@ -28,7 +29,7 @@ struct ToolSpec {
 /// What ChatTemplate::render() takes besides messages.
 struct ToolChat {
   std::span<const ChatMessage> messages;  ///< at least one
-  TurnEnd end = TurnEnd::kOpenTurn;       ///< kContinue: without tools
+  TurnEnd end = TurnEnd::kOpenTurn;       ///< kContinue: tools are only told of
   std::span<const ToolSpec> tools;
   bool may_call = true;  ///< false: tools are only told of
   bool must_call = false;
@@ -40,6 +41,7 @@ struct ToolChat {
 
 struct ToolPrompt {
   std::string prompt;
+  std::vector<TextSpan> plain;                 ///< of the prompt (MarkedText::plain)
   std::shared_ptr<const AnswerFormat> format;  ///< null: the answer is text
   std::string grammar;                         ///< of calls, in GBNF; empty: none
   std::map<std::string, std::string> schemas;  ///< rules of the grammar that stand for tools' `held`

@@ -128,7 +128,8 @@ void Vocabulary::learn_specials() {
     if (!users && !hidden) continue;
     const SpecialNames::Special special{.token = token,
                                         .strips_left = has(token, LLAMA_TOKEN_ATTR_LSTRIP),
-                                        .strips_right = has(token, LLAMA_TOKEN_ATTR_RSTRIP)};
+                                        .strips_right = has(token, LLAMA_TOKEN_ATTR_RSTRIP),
+                                        .in_text = !hidden};
     const char* name = llama_vocab_get_text(vocab, token);
     specials_.add(name, special);
     if (!hidden) user_defined_.add(name, special);
@@ -139,26 +140,29 @@ bool Vocabulary::is_byte_pairs() const {
   return llama_vocab_type(llama_model_get_vocab(model_.get())) == LLAMA_VOCAB_TYPE_BPE;
 }
 
-std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special,
+std::vector<kv::Token> Vocabulary::tokenize(const MarkedView& text, bool add_special, bool parse_special,
                                             std::size_t most) const {
   return tokenize(text, add_special, parse_special, most,
                   [&](std::string_view plain, std::vector<kv::Token>& tokens) { append_plain(plain, tokens, most); });
 }
 
-std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_special, bool parse_special,
+std::vector<kv::Token> Vocabulary::tokenize(const MarkedView& marked, bool add_special, bool parse_special,
                                             std::size_t most, const AppendPlain& append) const {
   // llama_tokenize() would find the names itself, but for each one walks over all it has found before: half a megabyte of
   // names takes seconds.
   const SpecialNames& names = parse_special ? specials_ : user_defined_;
+  const std::string_view text = marked.text;
+  std::span<const TextSpan> plain = marked.plain;
   std::vector<kv::Token> tokens;
   if (add_special) tokens = before_;
   for (std::size_t at = 0;;) {
-    const auto name = names.find(text, at);
+    while (!plain.empty() && plain.front().end <= at) plain = plain.subspan(1);
+    const auto name = names.find(text, at, plain);
     std::size_t end = name ? name->begin : text.size();
     if (name && name->special.strips_left) {
       while (end > at && is_space(text[end - 1])) --end;
     }
-    append(text.substr(at, end - at), tokens);
+    append_between({text, plain}, at, end, append, tokens);
     if (tokens.size() > most) return tokens;
     if (!name) break;
     tokens.push_back(name->special.token);
@@ -169,6 +173,40 @@ std::vector<kv::Token> Vocabulary::tokenize(std::string_view text, bool add_spec
   }
   if (add_special) tokens.insert(tokens.end(), after_.begin(), after_.end());
   return tokens;
+}
+
+/// libllama finds user-defined tokens in any text. So a name of one that is only text is cut behind its first character; what else
+/// lies between two special tokens stays in one piece.
+void Vocabulary::append_between(const MarkedView& marked, std::size_t begin, std::size_t end, const AppendPlain& append,
+                                std::vector<kv::Token>& tokens) const {
+  bool first = true;
+  const auto append_to = [&](std::size_t cut) {
+    const std::string_view piece = marked.text.substr(begin, cut - begin);
+    first ? append(piece, tokens) : append_rest(piece, append, tokens);
+    first = false;
+    begin = cut;
+  };
+  for (const TextSpan& span : marked.plain) {
+    if (span.begin >= end) break;
+    if (span.begin < begin || span.end > end) continue;
+    const auto name = user_defined_.find(marked.text.substr(0, span.end), span.begin);
+    if (!name || name->begin != span.begin) continue;
+    std::size_t cut = span.begin + 1;
+    while (cut < span.end && continues(marked.text[cut])) ++cut;
+    append_to(cut);
+  }
+  append_to(end);
+}
+
+/// More of a text that was cut. Where a vocabulary puts a space before each text, as before each word, a line's end goes first, and
+/// its tokens are left out.
+void Vocabulary::append_rest(std::string_view text, const AppendPlain& append, std::vector<kv::Token>& tokens) const {
+  if (is_byte_pairs()) return append(text, tokens);
+  std::vector<kv::Token> line, both;
+  append_part("\n", line);
+  append_part("\n" + std::string(text), both);
+  if (!std::ranges::equal(line, std::span(both).first(std::min(line.size(), both.size())))) return append(text, tokens);
+  tokens.insert(tokens.end(), both.begin() + static_cast<std::ptrdiff_t>(line.size()), both.end());
 }
 
 /// A long text is counted in pieces first. Cut anywhere, they have as many tokens as the text, give or take a few at each

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kv/types.h"
+#include "text/marked_text.h"
 #include "text/special_names.h"
 
 struct llama_model;
@@ -50,7 +51,8 @@ class Vocabulary {
   Vocabulary& operator=(const Vocabulary&) = delete;
 
   /// add_special: put the model's beginning (and end) tokens around the text, if it is trained with them.
-  /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens, else it is plain text.
+  /// parse_special: the text of special tokens ("<|im_start|>") becomes these tokens where the text has no mark, else it is plain
+  /// text.
   /// Rendered chat prompts want both true. Where names overlap, the leftmost counts, then the longest, as in the
   /// `tokenizers` package.
   /// `most`: a text of more tokens is not read to its end; the result is then more than `most` tokens of its beginning.
@@ -58,12 +60,12 @@ class Vocabulary {
   /// a token may end early.
   /// Throws std::length_error for plain text of 2 GiB and more between two specials, and UnknownCharacter. Byte-pair vocabularies
   /// leave such characters out, as in llama.cpp.
-  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+  std::vector<kv::Token> tokenize(const MarkedView& text, bool add_special, bool parse_special,
                                   std::size_t most = kAll) const;
 
   /// The same with another way to tokenize what lies between special tokens: it appends the tokens of a text.
   using AppendPlain = std::function<void(std::string_view text, std::vector<kv::Token>& tokens)>;
-  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special, std::size_t most,
+  std::vector<kv::Token> tokenize(const MarkedView& text, bool add_special, bool parse_special, std::size_t most,
                                   const AppendPlain& append) const;
   /// What the first tokenize() does with plain text: no text is special here. `most`: of `tokens`, as above.
   void append_plain(std::string_view text, std::vector<kv::Token>& tokens, std::size_t most = kAll) const;
@@ -71,6 +73,9 @@ class Vocabulary {
   /// The token's bytes, not always valid UTF-8 on their own. Special (control, unknown) tokens are empty
   /// unless `special`.
   std::string piece(kv::Token token, bool special = false) const;
+
+  /// The names that tokenize() looks for with parse_special.
+  const SpecialNames& specials() const { return specials_; }
 
   /// Joined pieces, not always valid UTF-8 (Utf8Stream repairs that).
   std::string detokenize(std::span<const kv::Token> tokens, bool special = false) const;
@@ -102,6 +107,9 @@ class Vocabulary {
   };
 
   void learn_specials();
+  void append_between(const MarkedView& text, std::size_t begin, std::size_t end, const AppendPlain& append,
+                      std::vector<kv::Token>& tokens) const;
+  void append_rest(std::string_view text, const AppendPlain& append, std::vector<kv::Token>& tokens) const;
   void append_whole(std::string_view text, std::vector<kv::Token>& tokens) const;
   void append_part(std::string_view text, std::vector<kv::Token>& tokens) const;
   std::int32_t run_tokenizer(std::string_view text, std::span<kv::Token> tokens, bool add_special) const;

@@ -26,11 +26,12 @@ class EngineOnFakes final : public server::Model {
   std::string expected_text(const Prompt& prompt, std::uint64_t seed, int n_tokens) const;
 
   const server::ModelFacts& facts() const override { return facts_; }
-  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+  std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
                                   std::size_t most) const override {
     return texts_.tokenize(text, add_special, parse_special, most);
   }
-  std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view, std::size_t most) const override {
+  std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view,
+                                       std::size_t most) const override {
     return texts_.tokenize(text, true, true, most);
   }
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {

@@ -21,14 +21,14 @@ FakeModel::FakeModel(engine::EventSink sink, Script script) : sink_(std::move(si
   facts_ = {.attention = "none", .kv_format = "f16", .n_vocab = 256, .context_length = 100, .max_batch = 4};
 }
 
-std::vector<kv::Token> FakeModel::tokenize(std::string_view text, bool, bool, std::size_t most) const {
+std::vector<kv::Token> FakeModel::tokenize(const text::MarkedView& text, bool, bool, std::size_t most) const {
   on_text_();
   std::vector<kv::Token> tokens;
-  for (const char c : text.substr(0, most + 1)) tokens.push_back(static_cast<unsigned char>(c));
+  for (const char c : text.text.substr(0, most + 1)) tokens.push_back(static_cast<unsigned char>(c));
   return tokens;
 }
 
-std::vector<kv::Token> FakeModel::prompt_tokens(std::string_view text, std::string_view cache_salt,
+std::vector<kv::Token> FakeModel::prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
                                                 std::size_t most) const {
   {
     const std::lock_guard lock(mutex_);

@@ -24,9 +24,9 @@ class FakeModel final : public server::Model {
   explicit FakeModel(engine::EventSink sink, Script script = {});
 
   const server::ModelFacts& facts() const override { return facts_; }
-  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+  std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
                                   std::size_t most) const override;
-  std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view cache_salt,
+  std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
                                        std::size_t most) const override;
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override;
   text::ToolPrompt render(

@@ -50,6 +50,14 @@ std::string random_text(std::mt19937_64& random, std::size_t n) {
   return text;
 }
 
+/// Some of the names in a text.
+std::vector<TextSpan> random_marks(std::mt19937_64& random, const Vocabulary& vocabulary, const std::string& text) {
+  std::vector<TextSpan> marks;
+  for (std::size_t at = 0; const auto name = vocabulary.specials().find(text, at); at = name->end)
+    if (test::pick_below(random, 2) == 0) marks.push_back({name->begin, name->end});
+  return marks;
+}
+
 std::vector<std::filesystem::path> vocabularies() {
   std::vector<std::filesystem::path> files = {test::model_path()};
   for (const auto& entry : std::filesystem::directory_iterator(COPPICE_VOCABULARIES)) {
@@ -70,6 +78,8 @@ TEST(PromptTokenizer, GivesTheVocabularysTokens) {
     for (int round = 0; round < kRounds; ++round) {  // each prompt keeps some of the one before
       text = text.substr(0, test::pick_below(random, text.size() + 1)) + random_text(random, 400);
       ASSERT_EQ(tokenizer.tokenize(text, ""), vocabulary->tokenize(text, true, true)) << text;
+      const auto marks = random_marks(random, *vocabulary, text);  // the same text again, with names that are only text
+      ASSERT_EQ(tokenizer.tokenize({text, marks}, ""), vocabulary->tokenize({text, marks}, true, true)) << text;
     }
     // Prose is remembered wherever texts can be cut. (Random text need not be: GPT-NeoX has special tokens of two and more
     // spaces, which leave pieces too short to keep.)

@@ -33,6 +33,19 @@ TEST(SpecialNames, LeftmostThenLongest) {
   EXPECT_EQ(matches(some, "<c\xff"), "0-2:3 2-3:4 ");
 }
 
+TEST(SpecialNames, WhatSharesAByteWithPlainTextDoesNotCount) {
+  const SpecialNames some = names({"<a>", "<a><b>", "<c>"});
+  const auto first = [&](const std::vector<TextSpan>& plain) {
+    const auto match = some.find("<a><b><c>", 0, plain);
+    return match ? std::to_string(match->begin) + "-" + std::to_string(match->end) : "";
+  };
+  EXPECT_EQ(first({}), "0-6");
+  EXPECT_EQ(first({{3, 6}}), "0-3");
+  EXPECT_EQ(first({{2, 3}}), "6-9");
+  EXPECT_EQ(first({{0, 1}, {0, 3}, {8, 9}}), "");
+  EXPECT_EQ(some.longest(), 6U);
+}
+
 TEST(SpecialNames, EmptyAndRepeatedNames) {
   EXPECT_EQ(matches(names({}), "text"), "");
   EXPECT_EQ(matches(names({"", "x", "x"}), "xx"), "0-1:1 1-2:1 ");

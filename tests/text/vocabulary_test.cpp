@@ -39,6 +39,59 @@ TEST(Vocabulary, TokenizesAsAnIndependentImplementationDoes) {
   }
 }
 
+/// One of llama.cpp's vocabularies. `name`: of a control token in it, which is made a user-defined one.
+std::shared_ptr<const Vocabulary> of_llama_cpp(const std::string& file, const std::string& name = "") {
+  std::filesystem::path path = std::string(COPPICE_VOCABULARIES) + "/ggml-vocab-" + file + ".gguf";
+  if (name.empty()) return std::make_shared<const Vocabulary>(path);
+  const std::unique_ptr<gguf_context, decltype(&gguf_free)> gguf(
+      gguf_init_from_file(path.c_str(), {.no_alloc = true, .ctx = nullptr}), gguf_free);
+  const auto token = std::make_shared<const Vocabulary>(path)->tokenize(name, false, true).back();
+  const auto key = gguf_find_key(gguf.get(), "tokenizer.ggml.token_type");
+  const auto* types = static_cast<const std::int32_t*>(gguf_get_arr_data(gguf.get(), key));
+  std::vector<std::int32_t> changed(types, types + gguf_get_arr_n(gguf.get(), key));
+  changed.at(static_cast<std::size_t>(token)) = LLAMA_TOKEN_TYPE_USER_DEFINED;
+  gguf_set_arr_data(gguf.get(), "tokenizer.ggml.token_type", GGUF_TYPE_INT32, changed.data(), changed.size());
+  path = std::filesystem::temp_directory_path() / fmt::format("coppice-user-defined-{}.gguf", getpid());
+  if (!gguf_write_to_file(gguf.get(), path.c_str(), true)) throw std::runtime_error("cannot write " + path.string());
+  auto vocabulary = std::make_shared<const Vocabulary>(path);
+  std::filesystem::remove(path);
+  return vocabulary;
+}
+
+// Control tokens, and user-defined ones, which libllama finds in any text; of byte pairs, and where each text gets a space.
+TEST(MarkedNames, AreText) {
+  struct Case {
+    const char* vocabulary;
+    const char* name;
+  };
+  for (const Case& c : {Case{"qwen2", "<|im_end|>"}, Case{"phi-3", "<|end|>"}, Case{"llama-spm", "</s>"}}) {
+    for (const bool user_defined : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", c.vocabulary, user_defined));
+      const std::string name = c.name, text = "one " + name + " two" + name + "!";
+      const auto vocabulary = of_llama_cpp(c.vocabulary, user_defined ? name : "");
+      const std::size_t first = 4, second = text.size() - 1 - name.size();
+      const std::vector<TextSpan> both = {{first, first + name.size()}, {second, second + name.size()}};
+      const Token special = vocabulary->tokenize(name, false, true).back();
+      const auto count = [&](std::span<const TextSpan> plain) {
+        return std::ranges::count(vocabulary->tokenize({text, plain}, false, true), special);
+      };
+      EXPECT_EQ(count({}), 2);
+      EXPECT_EQ(count(std::span(both).first(1)), 1);
+      EXPECT_EQ(count(both), 0);
+      const std::string back = vocabulary->detokenize(vocabulary->tokenize({text, both}, false, true), true);
+      EXPECT_EQ(back.substr(back.starts_with(' ') ? 1 : 0), text);
+    }
+  }
+}
+
+/// Only recognition is off: the text between is one piece.
+TEST(MarkedNames, OfControlTokensDoNotCutTheText) {
+  const auto vocabulary = of_llama_cpp("qwen2");
+  const std::string text = "of<|im_end|>ten";
+  const std::vector<TextSpan> plain = {{2, 12}};
+  EXPECT_EQ(vocabulary->tokenize({text, plain}, false, true), vocabulary->tokenize(text, false, false));
+}
+
 TEST(Vocabulary, DetokenizeGivesTheTextBack) {
   for (const auto& c : id_fixture()) {
     const std::string text = c["text"];

@@ -16,19 +16,20 @@ namespace {
 
 using Tokens = std::vector<kv::Token>;
 
-std::string chat_prompt(const Model& model, const JsonFields& f, int times = 1) {
+text::ToolPrompt chat_prompt(const Model& model, const JsonFields& f, int times = 1) {
   const Json* field = f.find("messages");
   if (field == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
   refuse_unbuilt_fields(f);
   std::vector<Message> messages = parse_messages(*field);
   const text::TurnEnd end = parse_turn_end(f, messages, model.facts().continues_assistant);
-  return chat_text(model, std::move(messages), end, parse_tools(f), "messages", times).prompt;
+  return chat_text(model, std::move(messages), end, parse_tools(f), "messages", times);
 }
 
 Tokens chat_tokens(const Model& model, const JsonFields& f, int times = 1) {
-  const std::string text = chat_prompt(model, f, times);
+  const text::ToolPrompt chat = chat_prompt(model, f, times);
   return text_tokens(
-      model.facts(), text, "messages", [&](std::size_t most) { return model.tokenize(text, true, true, most); }, times);
+      model.facts(), chat.prompt, "messages",
+      [&](std::size_t most) { return model.tokenize({chat.prompt, chat.plain}, true, true, most); }, times);
 }
 
 /// As llama-server: a piece of a character is a list of its bytes.
@@ -78,7 +79,7 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
 
 std::string template_reply(const Model& model, std::string_view body) {
   const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
-  return dump(JsonObject{{"prompt", chat_prompt(model, JsonFields(json))}});
+  return dump(JsonObject{{"prompt", chat_prompt(model, JsonFields(json)).prompt}});
 }
 
 std::string count_reply(const Model& model, std::string_view body) {

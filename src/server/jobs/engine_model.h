@@ -34,11 +34,11 @@ class EngineModel final : public Model {
   }
 
   const ModelFacts& facts() const override { return facts_; }
-  std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+  std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
                                   std::size_t most) const override {
     return vocabulary_->tokenize(text, add_special, parse_special, most);
   }
-  std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view cache_salt,
+  std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
                                        std::size_t most) const override {
     return prompt_tokenizer_.tokenize(text, cache_salt, most);
   }

@@ -16,6 +16,7 @@
 #include "kv/types.h"
 #include "sampling/params.h"
 #include "text/chat_template.h"
+#include "text/marked_text.h"
 #include "text/tool_chat.h"
 
 namespace coppice::server {
@@ -61,8 +62,8 @@ struct PinMark {
 /// Texts among token ids: the first part has the model's beginning token if it is a text.
 using PromptParts = std::vector<std::variant<std::string, kv::Token>>;
 
-/// Text, or token ids that are taken as they are, or both.
-using Prompt = std::variant<std::string, std::vector<kv::Token>, PromptParts>;
+/// Text, or token ids that are taken as they are, or both, or a chat as its template writes it.
+using Prompt = std::variant<std::string, std::vector<kv::Token>, PromptParts, text::MarkedText>;
 
 /// Figures that an answer tells besides its usage.
 struct Telemetry {

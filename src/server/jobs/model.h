@@ -19,6 +19,7 @@
 #include "sampling/generation.h"
 #include "sampling/make_generation.h"
 #include "text/chat_template.h"
+#include "text/marked_text.h"
 #include "text/tool_chat.h"
 
 namespace coppice::server {
@@ -51,11 +52,11 @@ class Model {
   virtual const ModelFacts& facts() const = 0;
 
   /// A text of more than `most` tokens need not be read to its end: the result is then more than `most` of its first tokens.
-  virtual std::vector<kv::Token> tokenize(std::string_view text, bool add_special, bool parse_special,
+  virtual std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
                                           std::size_t most) const = 0;
   /// The same for a prompt, with special tokens added and parsed. Tokens of its text may be remembered for prompts with the
   /// same salt.
-  virtual std::vector<kv::Token> prompt_tokens(std::string_view text, std::string_view cache_salt,
+  virtual std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
                                                std::size_t most) const = 0;
   /// Joined bytes, not always valid UTF-8. special: show special tokens too.
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;

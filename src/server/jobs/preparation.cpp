@@ -29,6 +29,7 @@ constexpr int kCutContexts = 16;
 
 std::size_t bytes_of(const Prompt& prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt)) return text->size();
+  if (const auto* chat = std::get_if<text::MarkedText>(&prompt)) return chat->text.size();
   if (const auto* tokens = std::get_if<Tokens>(&prompt)) return tokens->size() * sizeof(kv::Token);
   std::size_t bytes = 0;
   for (const auto& part : std::get<PromptParts>(prompt))
@@ -141,7 +142,7 @@ Tokens Preparation::beginning() const {
   const auto with = [&](const char* text) {
     std::vector<Message> messages = asked_.messages;
     messages.push_back({.role = next, .content = {{text}}});
-    return tokens_of(render(std::move(messages), asked_.tools, text::TurnEnd::kClosed).prompt);
+    return tokens_of(render(std::move(messages), asked_.tools, text::TurnEnd::kClosed));
   };
   Tokens tokens = with("0");
   tokens.resize(static_cast<std::size_t>(kv::common_prefix(tokens, with("x"))));
@@ -160,8 +161,8 @@ std::vector<engine::PinWish> Preparation::pin_wishes(std::span<const kv::Token> 
     tools.must_call &= !tools.specs.empty();
     wish.tokens = 0;
     try {
-      const std::string text = render(up_to(mark, marked_), tools, text::TurnEnd::kClosed).prompt;
-      wish.tokens = kv::common_prefix(tokens_of(text), prompt);
+      const text::ToolPrompt chat = render(up_to(mark, marked_), tools, text::TurnEnd::kClosed);
+      wish.tokens = kv::common_prefix(tokens_of(chat), prompt);
     } catch (const RequestError&) {  // a template that refuses such a part of the chat: it stays unpinned
     }
   }
@@ -174,7 +175,7 @@ void Preparation::render_chat() {
   text::ToolPrompt chat =
       chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.tools, asked_.input_field);
   asked_.messages.clear();
-  asked_.prompts.emplace_back(std::move(chat.prompt));
+  asked_.prompts.emplace_back(text::MarkedText{std::move(chat.prompt), std::move(chat.plain)});
   if (!asked_.tools.keep_thoughts || !chat.grammar.empty()) prepared_.format = std::move(chat.format);
   asked_.sampling.show_special |= prepared_.format != nullptr;  // calls are often marked by special tokens
   for (std::string& stop : chat.stops) asked_.sampling.stop.push_back(std::move(stop));
@@ -196,8 +197,9 @@ bool Preparation::step() {
     const Prompt& prompt = asked_.prompts[prepared_.requests.size()];
     const auto* text = std::get_if<std::string>(&prompt);
     const auto* parts = std::get_if<PromptParts>(&prompt);
+    const auto* chat = std::get_if<text::MarkedText>(&prompt);
     bytes += bytes_of(prompt);
-    add(text ? tokens_of(*text) : parts ? tokens_of(*parts) : std::get<Tokens>(prompt));
+    add(text ? tokens_of(*text) : chat ? tokens_of(*chat) : parts ? tokens_of(*parts) : std::get<Tokens>(prompt));
     const bool whole = text && !asked_.keep_last;
     if (asked_.echo) prepared_.echoes.push_back(whole ? *text : text_of(prepared_.requests.back().prompt));
   }
@@ -209,14 +211,18 @@ Prepared Preparation::take() {
   return std::move(prepared_);
 }
 
-/// Names of special tokens count as these: whoever brings a chat template of their own writes them into the
-/// prompt (llama-server and vLLM do the same).
-Tokens Preparation::tokens_of(std::string_view text) const {
+/// Names of special tokens count as these where no mark says otherwise: whoever brings a chat template of their own writes them
+/// into the prompt (llama-server and vLLM do the same).
+Tokens Preparation::tokens_of(const text::MarkedView& text) const {
   const auto tokenize = [&](std::size_t most) {
     return asked_.add_special ? model_.prompt_tokens(text, asked_.cache_salt, most)
                               : model_.tokenize(text, false, true, most);
   };
-  return text_tokens(model_.facts(), text, asked_.input_field, tokenize, asked_.keep_last ? kCutContexts : 1);
+  return text_tokens(model_.facts(), text.text, asked_.input_field, tokenize, asked_.keep_last ? kCutContexts : 1);
+}
+
+Tokens Preparation::tokens_of(const text::ToolPrompt& chat) const {
+  return tokens_of(text::MarkedView(chat.prompt, chat.plain));
 }
 
 Tokens Preparation::tokens_of(const PromptParts& parts) const {

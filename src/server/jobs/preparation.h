@@ -63,7 +63,8 @@ class Preparation {
   text::ToolPrompt render(std::vector<Message> messages, const Tools& tools, text::TurnEnd end) const;
   std::vector<kv::Token> beginning() const;
   std::vector<engine::PinWish> pin_wishes(std::span<const kv::Token> prompt) const;
-  std::vector<kv::Token> tokens_of(std::string_view text) const;
+  std::vector<kv::Token> tokens_of(const text::MarkedView& text) const;
+  std::vector<kv::Token> tokens_of(const text::ToolPrompt& chat) const;
   std::vector<kv::Token> tokens_of(const PromptParts& parts) const;
   std::string text_of(std::span<const kv::Token> tokens) const;
   void add(std::vector<kv::Token> tokens);

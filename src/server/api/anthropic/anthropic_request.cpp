@@ -218,9 +218,10 @@ std::string count_reply_of(const Model& model, std::string_view body, bool keeps
   const JsonObject json = parse_body(body, json_limits(facts.context_length));
   GenerationRequest r;
   parse_chat(JsonFields(json), keeps_billing, r);
-  const std::string text = chat_text(model, std::move(r.messages), r.turn_end, r.tools, "messages", kAnyLength).prompt;
+  const text::ToolPrompt chat = chat_text(model, std::move(r.messages), r.turn_end, r.tools, "messages", kAnyLength);
   const auto tokens = text_tokens(
-      facts, text, "messages", [&](std::size_t most) { return model.tokenize(text, true, true, most); }, kAnyLength);
+      facts, chat.prompt, "messages",
+      [&](std::size_t most) { return model.tokenize({chat.prompt, chat.plain}, true, true, most); }, kAnyLength);
   return dump(JsonObject{{"input_tokens", tokens.size()}});
 }
 

@@ -1,0 +1,58 @@
+// MarkedTemplate: a chat template that tells which bytes of a rendered prompt are from a client.
+//
+// llama.cpp's Jinja engine marks strings as input, and keeps the marks of what it joins, cuts and strips. Some of what it offers
+// loses them: tojson, join, split. So the template's program is changed: such a step's result is looked through for names of
+// special tokens, and one that the template's own texts don't have keeps the mark. The program is also made one statement, which
+// sets the marks before it runs, and keeps the parts that it made: the library returns a prompt as one text.
+//
+// Thread safety: none; render() is called by one thread at a time.
+#pragma once
+
+#include <chat.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "text/marked_text.h"
+#include "text/special_names.h"
+
+namespace coppice::text {
+
+/// Whose strings are marked.
+enum class Origin : std::uint8_t {
+  kClient,         ///< contents of messages but the assistant's, calls' arguments, tools, documents
+  kLastContent,    ///< the last message's content
+  kLastReasoning,  ///< the last message's reasoning
+};
+
+class MarkedTemplate {
+ public:
+  /// `names`: those whose marks must not be lost. Throws as common_chat_template does.
+  MarkedTemplate(const std::string& source, const std::string& bos, const std::string& eos, SpecialNames names);
+  ~MarkedTemplate();
+  MarkedTemplate(const MarkedTemplate&) = delete;
+  MarkedTemplate& operator=(const MarkedTemplate&) = delete;
+
+  struct Rendered {
+    std::string text;
+    std::vector<TextSpan> marked;  ///< ascending, disjoint
+  };
+  using Library = std::function<std::string(const common_chat_template&)>;
+  /// `library`: renders the template that it gets, first of all the prompt that it returns, at most with another beginning or end,
+  /// or one other change. Throws what it throws.
+  Rendered render(Origin origin, const Library& library) const;
+
+  const common_chat_template& plain() const { return template_; }
+  const SpecialNames& names() const { return names_; }
+
+ private:
+  class Program;
+
+  SpecialNames names_;
+  common_chat_template template_;
+  Program* program_ = nullptr;  ///< of template_
+};
+
+}  // namespace coppice::text
