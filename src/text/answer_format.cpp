@@ -48,10 +48,11 @@ struct AnswerReader::State {
     if (calls.size() < now.tool_calls.size()) calls.resize(now.tool_calls.size());
     for (std::size_t i = 0; i < now.tool_calls.size(); ++i) {
       const common_chat_tool_call& call = now.tool_calls[i];
-      CallPart part{.index = i, .name = {}, .arguments = more_of(calls[i].arguments, call.arguments)};
+      CallPart part{.index = i, .id = {}, .name = {}, .arguments = more_of(calls[i].arguments, call.arguments)};
       if (!calls[i].named) {
         if (call.name.empty() || (part.arguments.empty() && i + 1 == now.tool_calls.size() && !whole)) continue;
         part.name = call.name;
+        part.id = call.id;
         calls[i].named = true;
       }
       if (!part.name.empty() || !part.arguments.empty()) parts.calls.push_back(std::move(part));

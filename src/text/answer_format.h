@@ -14,6 +14,7 @@ namespace coppice::text {
 /// More of a call. Its name comes whole, and before its arguments.
 struct CallPart {
   std::size_t index = 0;  ///< of the answer's calls
+  std::string id;         ///< with the name, if the model wrote one before the arguments
   std::string name;       ///< empty: it came before
   std::string arguments;  ///< more of the JSON
 };

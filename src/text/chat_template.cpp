@@ -38,6 +38,7 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
   impl_->assumed = override_source.empty() && llama_model_chat_template(vocabulary_->model(), nullptr) == nullptr;
   impl_->writer = std::make_unique<const PromptWriter>(*vocabulary_, *impl_->templates, defaults_.names_in_content);
   find_thoughts();
+  find_call_ids();
 }
 
 ChatTemplate::~ChatTemplate() = default;

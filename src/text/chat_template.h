@@ -17,7 +17,8 @@ namespace coppice::text {
 
 struct ChatCall {
   std::string id, name;
-  std::string arguments;  ///< JSON
+  std::string arguments;  ///< a JSON object, unless
+  bool cut = false;       ///< they are only text: the call was cut off, or its maker wrote no JSON
 };
 
 struct ChatMessage {
@@ -26,6 +27,13 @@ struct ChatMessage {
   std::vector<ChatCall> calls;  ///< that the assistant made
   std::string reasoning;        ///< what the assistant thought before
   std::string call_id;          ///< of the call that a tool's message answers
+};
+
+/// Which ids of calls a template takes.
+enum class CallIds : std::uint8_t {
+  kAny,
+  kNine,      ///< nine letters and digits: Mistral's
+  kFunction,  ///< any, but models write functions.NAME:N themselves, N counting a conversation's calls: Kimi K2's
 };
 
 /// How a chat's prompt ends.
@@ -75,6 +83,7 @@ class ChatTemplate {
  private:
   struct Impl;
   void find_thoughts();
+  void find_call_ids();
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   ChatDefaults defaults_;

@@ -16,10 +16,11 @@ struct ChatTemplate::Impl {
   common_chat_templates_ptr templates;
   std::unique_ptr<const PromptWriter> writer;
   common_chat_templates_ptr plain_form;  ///< of calls, where the template knows none; made when it is wanted
-  ThoughtTags thoughts;                  ///< around reasoning before plain text
-  bool marked = false;                   ///< answers are marked otherwise: the library reads them, without tools, too
-  bool assumed = false;                  ///< the file has no template: it is ChatML
-  std::mutex mutex;                      ///< the interpreter promises nothing about threads
+  CallIds call_ids = CallIds::kAny;
+  ThoughtTags thoughts;  ///< around reasoning before plain text
+  bool marked = false;   ///< answers are marked otherwise: the library reads them, without tools, too
+  bool assumed = false;  ///< the file has no template: it is ChatML
+  std::mutex mutex;      ///< the interpreter promises nothing about threads
 };
 
 }  // namespace coppice::text

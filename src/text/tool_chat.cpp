@@ -1,5 +1,5 @@
 // How models write calls and reasoning: llama.cpp's chat library learns it from the template (tool_chat.h). What it doesn't know:
-// a form of calls, kPlainForm; tags of reasoning, find_thoughts(), read by thought_splitter.h.
+// a form of calls, kPlainForm (in prompts chat_history.h writes it); tags of reasoning, find_thoughts(), read by thought_splitter.h.
 #include "text/tool_chat.h"
 
 #include <chat.h>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "text/answer_format_impl.h"
+#include "text/chat_history.h"
 #include "text/chat_template_impl.h"
 
 namespace coppice::text {
@@ -39,53 +40,6 @@ constexpr const char* kPlainForm = R"({%- if tools -%}
 {%- if add_generation_prompt -%}
 <|im_start|>assistant
 {% endif -%})";
-
-std::string quoted(const std::string& text) {
-  return common_json(text).dump();
-}
-
-std::string call_text(const ChatCall& call) {
-  return fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>", quoted(call.name),
-                     call.arguments);
-}
-
-std::string tools_text(std::span<const ToolSpec> tools) {
-  std::string text =
-      "You can call functions. To call one, write its name and its arguments as JSON between these tags:\n"
-      "<tool_call>\n{\"name\": NAME, \"arguments\": ARGUMENTS}\n</tool_call>\n"
-      "The functions, each with a JSON schema of its arguments:";
-  for (const ToolSpec& tool : tools) {
-    text += fmt::format("\n{{\"name\": {}, \"description\": {}, \"parameters\": {}}}", quoted(tool.name),
-                        quoted(tool.description), tool.parameters);
-  }
-  return text;
-}
-
-/// For a template that knows neither tools nor calls: both become text. Results of tools are the user's words, those of one
-/// turn in one message, as many templates want the roles in turn.
-std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, std::span<const ToolSpec> tools) {
-  std::vector<ChatMessage> plain;
-  bool results = false;  // the last message holds some
-  if (!tools.empty() && messages.front().role != "system")
-    plain.push_back({.role = "system", .content = tools_text(tools)});
-  for (const ChatMessage& message : messages) {
-    if (message.role == "tool") {
-      const std::string text = fmt::format("<tool_response>\n{}\n</tool_response>", message.content);
-      if (results) {
-        plain.back().content += "\n" + text;
-      } else {
-        plain.push_back({.role = "user", .content = text});
-      }
-      results = true;
-      continue;
-    }
-    results = false;
-    ChatMessage& to = plain.emplace_back(ChatMessage{.role = message.role, .content = message.content});
-    if (!tools.empty() && plain.size() == 1) to.content += (to.content.empty() ? "" : "\n\n") + tools_text(tools);
-    for (const ChatCall& call : message.calls) to.content += (to.content.empty() ? "" : "\n") + call_text(call);
-  }
-  return plain;
-}
 
 common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, const ToolChat& chat,
                                        const ChatDefaults& defaults, std::span<const ToolSpec> tools) {
@@ -229,18 +183,55 @@ void ChatTemplate::find_thoughts() {
   }
 }
 
-ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
+namespace {
+
+/// Does it hear of tools, calls and results from the library?
+bool knows_tools(const common_chat_templates* its) {
+  auto caps = common_chat_templates_get_caps(its);
+  return caps["supports_tools"] && caps["supports_tool_calls"];
+}
+
+bool needs_objects(const common_chat_templates* its) {
+  return common_chat_templates_get_caps(its)["supports_object_arguments"];
+}
+
+}  // namespace
+
+/// By a conversation with one call, whose id is of one form and then of the other.
+void ChatTemplate::find_call_ids() {
+  if (source().find("<|tool_calls_section_begin|>") != std::string::npos) impl_->call_ids = CallIds::kFunction;
+  if (!knows_tools(impl_->templates.get())) return;
+  const std::vector<ToolSpec> tools = {{"f", "A function", R"({"type":"object","properties":{}})"}};
+  const auto takes = [&](const char* id) {
+    const std::vector<ChatMessage> messages = {{.role = "user", .content = "?"},
+                                               {.role = "assistant", .content = "", .calls = {{id, "f", "{}"}}},
+                                               {.role = "tool", .content = "!", .call_id = id}};
+    try {
+      impl_->writer->write(inputs_of(messages, {.messages = messages, .tools = tools}, {}, tools));
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  if (!takes("call_0123456789") && takes("012345678")) impl_->call_ids = CallIds::kNine;
+}
+
+ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
   try {
     const std::lock_guard lock(impl_->mutex);
     const common_chat_templates* own = impl_->templates.get();
-    auto caps = common_chat_templates_get_caps(own);
-    const bool knows_tools = caps["supports_tools"] && caps["supports_tool_calls"];
-    const std::vector<ChatMessage> plain =
-        knows_tools ? std::vector<ChatMessage>() : in_plain_form(chat.messages, chat.tools);
+    const bool knows = knows_tools(own);
+    std::vector<ChatMessage> messages =
+        fitted(asked.messages, {.objects = !knows || needs_objects(own), .ids = impl_->call_ids});
+    if (!knows) messages = in_plain_form(messages, asked.tools);
+    ToolChat chat = asked;
+    chat.messages = messages;
     common_chat_templates_inputs inputs =
-        knows_tools ? inputs_of(chat.messages, chat, defaults_, chat.tools) : inputs_of(plain, chat, defaults_, {});
+        inputs_of(messages, chat, defaults_, knows ? chat.tools : std::span<const ToolSpec>());
     inputs.force_pure_content = inputs.tools.empty() && !impl_->marked;
     ToolPrompt result;
+    result.call_ids = impl_->call_ids;
+    for (const ChatMessage& message : asked.messages) result.calls_before += message.calls.size();
     // Of a vocabulary that may not have it as a token: an answer would go on behind it.
     if (impl_->assumed) result.stops.emplace_back("<|im_end|>");
     const auto add_stops = [&](const auto& more) { result.stops.insert(result.stops.end(), more.begin(), more.end()); };
@@ -269,9 +260,8 @@ ToolPrompt ChatTemplate::render(const ToolChat& chat) const {
     }
     std::vector<ToolSpec> callable(chat.tools.begin(), chat.tools.end());
     if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
-    if (!knows_tools && !impl_->plain_form)
-      impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
-    const common_chat_templates* form = knows_tools ? own : impl_->plain_form.get();
+    if (!knows && !impl_->plain_form) impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
+    const common_chat_templates* form = knows ? own : impl_->plain_form.get();
     std::map<std::string, std::string> schemas;
     const common_chat_params params =
         params_of(form, inputs_of(chat.messages, chat, defaults_, callable), callable, schemas);

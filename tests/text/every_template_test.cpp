@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 #include <set>
 
@@ -226,6 +228,28 @@ TEST_P(EveryTemplate, AClientMakesNoSpecialToken) {
   }
   EXPECT_GE(rendered, 1);
   EXPECT_EQ(forged, rendered);
+}
+
+// Beginnings of answers from the jinja2 package (tests/fixtures/make_continued_prompts.py).
+TEST_P(EveryTemplate, AnAnswerGoesOnWhereJinja2EndsIt) {
+  static const nlohmann::json cases = [] {
+    std::ifstream in = test::open_fixture("continued_prompts.json");
+    return nlohmann::json::parse(in);
+  }();
+  const std::string question = "Weather in Paris?";
+  std::optional<ChatTemplate> chat;
+  for (const auto& c : cases) {
+    if (c["template"] != GetParam() + ".jinja") continue;
+    // llama.cpp strips StepFun's contents, whose models stumble over white space.
+    if (GetParam() == "StepFun3.5-Flash" && c["content"].get<std::string>().ends_with(' ')) continue;
+    if (!chat) chat.emplace(test::vocabulary(), source_);
+    const std::vector<ChatMessage> messages = {
+        {.role = "user", .content = question},
+        {.role = "assistant", .content = c["content"], .calls = {}, .reasoning = c["reasoning"]}};
+    const std::string prompt = chat->render(messages, TurnEnd::kContinue);
+    EXPECT_EQ(prompt.substr(prompt.rfind(question) + question.size()), c["tail"].get<std::string>())
+        << "content '" << c["content"] << "', reasoning '" << c["reasoning"] << "'";
+  }
 }
 
 std::string test_name(const testing::TestParamInfo<std::string>& param) {

@@ -4,11 +4,13 @@
 
 #include <utility>
 
+#include "text/chat_history.h"
+
 namespace coppice::server {
 
 ParsedAnswer::ParsedAnswer(std::unique_ptr<Answer> answer, const std::shared_ptr<const text::AnswerFormat>& format,
-                           int n_choices, std::string name)
-    : answer_(std::move(answer)), name_(std::move(name)) {
+                           int n_choices, Ids ids)
+    : answer_(std::move(answer)), ids_(std::move(ids)) {
   for (int i = 0; i < n_choices; ++i) readers_.emplace_back(format);
 }
 
@@ -27,10 +29,17 @@ void ParsedAnswer::add(text::AnswerParts&& parts, Delta& to) const {
   for (text::CallPart& part : parts.calls) {
     CallDelta& call = to.calls.emplace_back();
     call.index = part.index;
-    if (!part.name.empty()) call.id = fmt::format("call_{}_{}_{}", name_, to.choice, part.index);
+    if (!part.name.empty()) call.id = id_of(part, to.choice);
     call.name = std::move(part.name);
     call.arguments = std::move(part.arguments);
   }
+}
+
+/// The model's own, unless it is a bare number: a place in its turn, which the next turn's calls have, too.
+std::string ParsedAnswer::id_of(const text::CallPart& part, int choice) const {
+  if (part.id.find_first_not_of("0123456789") != std::string::npos) return part.id;
+  const std::string own = fmt::format("call_{}_{}_{}", ids_.name, choice, part.index);
+  return text::call_id(ids_.form, own, part.name, ids_.before + part.index);
 }
 
 }  // namespace coppice::server

@@ -10,14 +10,20 @@
 
 #include "server/jobs/answer.h"
 #include "text/answer_format.h"
+#include "text/chat_template.h"
 
 namespace coppice::server {
 
 class ParsedAnswer final : public Answer {
  public:
-  /// name: calls' ids begin with it; no other answer's do.
+  /// What calls' ids are made of, where the model writes none.
+  struct Ids {
+    text::CallIds form = text::CallIds::kAny;
+    std::size_t before = 0;  ///< calls in the chat
+    std::string name;        ///< no other answer has it
+  };
   ParsedAnswer(std::unique_ptr<Answer> answer, const std::shared_ptr<const text::AnswerFormat>& format, int n_choices,
-               std::string name);
+               Ids ids);
 
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override { return answer_->end(usage, reports); }
@@ -27,10 +33,11 @@ class ParsedAnswer final : public Answer {
 
  private:
   void add(text::AnswerParts&& parts, Delta& to) const;
+  std::string id_of(const text::CallPart& part, int choice) const;
 
   std::unique_ptr<Answer> answer_;
   std::vector<text::AnswerReader> readers_;  ///< of each choice
-  std::string name_;
+  Ids ids_;
   std::size_t bytes_ = 0;
 };
 

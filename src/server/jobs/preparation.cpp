@@ -175,6 +175,8 @@ void Preparation::render_chat() {
   text::ToolPrompt chat =
       chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.tools, asked_.input_field);
   asked_.messages.clear();
+  prepared_.call_ids = chat.call_ids;
+  prepared_.calls_before = chat.calls_before;
   asked_.prompts.emplace_back(text::MarkedText{std::move(chat.prompt), std::move(chat.plain)});
   if (!asked_.tools.keep_thoughts || !chat.grammar.empty()) prepared_.format = std::move(chat.format);
   asked_.sampling.show_special |= prepared_.format != nullptr;  // calls are often marked by special tokens

@@ -30,6 +30,8 @@ struct Prepared {
   std::vector<engine::Request> requests;                   ///< one per prompt; ids are set
   std::vector<std::string> echoes;                         ///< one per prompt, when asked for
   std::vector<std::string> prompt_texts;                   ///< of all of its tokens; one per prompt, when asked for
+  text::CallIds call_ids = text::CallIds::kAny;            ///< of the answers' calls
+  std::size_t calls_before = 0;                            ///< in the chat
   std::shared_ptr<const text::AnswerFormat> format;        ///< of answers with reasoning or calls; null: they are text
 };
 
