@@ -45,6 +45,26 @@ TEST(AnthropicRequest, ReadsTurnsOfTools) {
   EXPECT_EQ(r.messages[3].call_id, "t1");
 }
 
+TEST(AnthropicRequest, TakesWhatIsNoTextInAResultAndCallsThatWereCutOff) {
+  const auto r = parse_anthropic_request(parse_body(R"({"max_tokens": 9, "messages": [
+      {"role": "user", "content": ["a", {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": "{\"a\": \"cu"},
+        {"type": "tool_use", "id": "t2", "name": "f", "input": []}, {"type": "tool_use", "id": "t3", "name": "f", "input": null}]},
+      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}, {"type": "document"}]}]},
+      {"role": "assistant", "content": null}, {"role": "user", "content": "c"}]})"),
+                                         kLimits);
+  EXPECT_EQ(text_of(r.messages[0]), "ab");
+  EXPECT_TRUE(r.messages[1].calls.at(0).cut);
+  EXPECT_EQ(r.messages[1].calls.at(0).arguments, R"({"a": "cu)");
+  EXPECT_EQ(r.messages[1].calls.at(1).arguments, "{}");
+  EXPECT_EQ(r.messages[1].calls.at(2).arguments, "{}");
+  EXPECT_EQ(text_of(r.messages[2]),
+            "[An image was here. It is left out: only text can be read.]"
+            "[Something that is no text was here. It is left out.]");
+  EXPECT_EQ(text_of(r.messages[3]), "");
+}
+
 TEST(AnthropicRequest, ReadsToolsAndTheirChoice) {
   const std::string tools =
       R"(, "tools": [{"name": "a", "input_schema": {"type": "object"}}, {"type": "web_search_20250305", "name": "web_search"}])";

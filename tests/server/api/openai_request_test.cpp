@@ -20,16 +20,19 @@ TEST_P(BadFields, AreRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(
     Fields, BadFields,
     ::testing::Values(
-        BadField{"{}", "messages", "missing_field"},                                                               //
-        BadField{R"({"messages":null})", "messages", "missing_field"},                                             //
-        BadField{R"({"messages":"hi"})", "messages", "invalid_type"},                                              //
-        BadField{R"({"messages":[]})", "messages"},                                                                //
-        BadField{R"({"messages":["hi"]})", "messages[0]", "invalid_type"},                                         //
-        BadField{R"({"messages":[{"content":"hi"}]})", "messages[0].role", "missing_field"},                       //
-        BadField{R"({"messages":[{"role":7,"content":"hi"}]})", "messages[0].role", "invalid_type"},               //
-        BadField{R"({"messages":[{"role":"user"}]})", "messages[0].content", "missing_field"},                     //
-        BadField{R"({"messages":[{"role":"user","content":7}]})", "messages[0].content", "invalid_type"},          //
-        BadField{R"({"messages":[{"role":"user","content":["hi"]}]})", "messages[0].content[0]", "invalid_type"},  //
+        BadField{"{}", "messages", "missing_field"},                                                            //
+        BadField{R"({"messages":null})", "messages", "missing_field"},                                          //
+        BadField{R"({"messages":"hi"})", "messages", "invalid_type"},                                           //
+        BadField{R"({"messages":[]})", "messages"},                                                             //
+        BadField{R"({"messages":["hi"]})", "messages[0]", "invalid_type"},                                      //
+        BadField{R"({"messages":[{"content":"hi"}]})", "messages[0].role", "missing_field"},                    //
+        BadField{R"({"messages":[{"role":7,"content":"hi"}]})", "messages[0].role", "invalid_type"},            //
+        BadField{R"({"messages":[{"role":"user"}]})", "messages[0].content", "missing_field"},                  //
+        BadField{R"({"messages":[{"role":"user","content":7}]})", "messages[0].content", "invalid_type"},       //
+        BadField{R"({"messages":[{"role":"user","content":null}]})", "messages[0].content", "missing_field"},   //
+        BadField{R"({"messages":[{"role":"user","content":[7]}]})", "messages[0].content[0]", "invalid_type"},  //
+        BadField{R"({"messages":[{"role":"user","content":[{"type":"refusal","refusal":"no"}]}]})",
+                 "messages[0].content[0].type", "unsupported_parameter"},
         BadField{R"({"messages":[{"role":"user","content":[{"text":"hi"}]}]})", "messages[0].content[0].type",
                  "missing_field"},
         BadField{R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content[0].text",
@@ -246,6 +249,34 @@ TEST(Request, ContentIsTextOrTextParts) {
   EXPECT_EQ(messages[0].role, "system");
   ASSERT_EQ(messages[1].content.size(), 2U);
   EXPECT_EQ(messages[1].content[0].text + messages[1].content[1].text, "ab");
+}
+
+Message message_of(const std::string& json) {
+  return parse_messages(parse_body("{\"m\": [" + json + "]}").at("m")).at(0);
+}
+std::string text_of(const std::string& json) {
+  std::string text;
+  for (const ContentPart& part : message_of(json).content) text += part.text;
+  return text;
+}
+
+TEST(Request, ContentMayBeMissingWhereOthersWroteIt) {
+  EXPECT_EQ(text_of(R"({"role": "assistant", "content": null})"), "");
+  EXPECT_EQ(message_of(R"({"role": "assistant", "content": null, "reasoning_content": "hm"})").reasoning, "hm");
+  EXPECT_EQ(text_of(R"({"role": "tool", "tool_call_id": "c", "content": null})"), "");
+  EXPECT_EQ(text_of(R"({"role": "tool", "tool_call_id": "c"})"), "");
+}
+
+TEST(Request, PartsOfOtherKinds) {
+  EXPECT_EQ(text_of(R"({"role": "user", "content": ["a", {"type": "text", "text": "b"}]})"), "ab");
+  EXPECT_EQ(text_of(R"({"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]})"), "No.");
+  const Message thoughtful = message_of(R"({"role": "assistant", "content": [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, "m"]}, {"type": "text", "text": "So."}]})");
+  EXPECT_EQ(thoughtful.reasoning, "hm");
+  EXPECT_EQ(thoughtful.content.at(0).text, "So.");
+  EXPECT_EQ(text_of(R"({"role": "tool", "content": [{"type": "text", "text": "a: "},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]})"),
+            "a: [An image was here. It is left out: only text can be read.]");
 }
 
 TEST(Request, TakesAllFourFormsOfPrompt) {

@@ -51,6 +51,20 @@ TEST(ResponsesRequest, ItemsOfOneTurnAreOneMessage) {
   EXPECT_EQ(r.messages[4].call_id, "c1");
 }
 
+TEST(ResponsesRequest, TakesOddPartsAndCallsThatWereCutOff) {
+  const auto r = responses_request(R"("input": [
+    {"role": "user", "content": ["a", {"type": "input_text", "text": "b"}]},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+    {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"a\": \"cu"},
+    {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_image", "image_url": "x"}]},
+    {"role": "assistant", "content": null}])");
+  ASSERT_EQ(r.messages.size(), 4U);
+  EXPECT_EQ(r.messages[0].content.size(), 2U);
+  EXPECT_EQ(r.messages[1].content.at(0).text, "No.");
+  EXPECT_TRUE(r.messages[1].calls.at(0).cut);
+  EXPECT_EQ(r.messages[2].content.at(0).text, "[An image was here. It is left out: only text can be read.]");
+}
+
 TEST(ResponsesRequest, ReadsToolsEffortAndForm) {
   const std::string tools =
       R"("input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}, {"type": "web_search"}])";
@@ -74,7 +88,7 @@ TEST(ResponsesRequest, NamesWhatIsWrong) {
   EXPECT_EQ(field_of(R"("model": "m")"), "input");
   EXPECT_EQ(field_of(R"("input": "x", "previous_response_id": "r")"), "previous_response_id");
   EXPECT_EQ(field_of(R"("input": "x", "background": true)"), "background");
-  EXPECT_EQ(field_of(R"("input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}])"),
+  EXPECT_EQ(field_of(R"("input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": 7}])"),
             "input[0].arguments");
   EXPECT_EQ(field_of(R"("input": "x", "store": true, "include": [], "background": false, "prompt_cache_key": "k")"),
             "taken");

@@ -39,10 +39,9 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[{"id":"a","type":"function",)"
             R"("function":{"name":"f","arguments":"{}"}}]}],"continue_final_message":true})",
             "continue_final_message"},
-        BadField{
-            R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning_content":"c"}],)"
-            R"("continue_final_message":true})",
-            "continue_final_message"},
+        BadField{LAST_ASSISTANT
+                 R"("continue_final_message":true,"tools":[{"type":"function","function":{"name":"f"}}]})",
+                 "continue_final_message", "unsupported_parameter"},
         BadField{R"({"messages":[{"role":"assistant","content":"ho"}],"continue_final_message":true})",
                  "continue_final_message"},
         BadField{"{" MESSAGES R"(,"echo":true})", "echo", "unsupported_parameter"},                              //
@@ -142,6 +141,12 @@ TEST(SamplingFields, TheTurnEndsAsItIsTold) {
   EXPECT_EQ(end(LAST_ASSISTANT R"("continue_final_message":true,"add_generation_prompt":false})"),
             text::TurnEnd::kContinue);
   EXPECT_EQ(end(LAST_ASSISTANT R"("continue_final_message":true})"), text::TurnEnd::kContinue);
+  EXPECT_EQ(end(LAST_ASSISTANT R"("continue_final_message":true,"chat_template_kwargs":{"enable_thinking":false}})"),
+            text::TurnEnd::kContinue);
+  EXPECT_EQ(
+      end(R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning_content":"c"}],)"
+          R"("continue_final_message":true})"),
+      text::TurnEnd::kContinue);
   EXPECT_EQ(end(LAST_ASSISTANT R"("n":1})"), text::TurnEnd::kOpenTurn);
 }
 

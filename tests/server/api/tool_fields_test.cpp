@@ -123,10 +123,29 @@ TEST(ToolFields, MessagesCallAndAnswer) {
   EXPECT_EQ(messages[1].calls[1].arguments, "{}");
   EXPECT_EQ(messages[1].reasoning, "easy");
   EXPECT_EQ(messages[2].call_id, "c1");
-  EXPECT_THROW(parse_messages(parse_body(R"({"m": [{"role": "assistant", "tool_calls": [
-    {"id": "c", "function": {"name": "add", "arguments": "{\"a\""}}]}]})")
-                                  .at("m")),
-               RequestError);
+}
+
+/// Of a call whose arguments are this JSON.
+text::ChatCall call_with(const std::string& arguments) {
+  return parse_messages(
+             parse_body(
+                 R"({"m": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": )" +
+                 arguments + "}}]}]}")
+                 .at("m"))
+      .at(0)
+      .calls.at(0);
+}
+
+TEST(ToolFields, CallsThatWereCutOffAreTaken) {
+  for (const char* none : {R"("")", R"(" \n")", "null", R"("null")", "[]", R"("[]")", "{}", R"("{}")"}) {
+    EXPECT_EQ(call_with(none).arguments, "{}") << none;
+    EXPECT_FALSE(call_with(none).cut) << none;
+  }
+  for (const char* cut : {R"("{\"a\": \"cu")", R"("plain words")", R"("[1]")", R"("7")"})
+    EXPECT_TRUE(call_with(cut).cut) << cut;
+  EXPECT_EQ(call_with(R"("{\"a\": \"cu")").arguments, R"({"a": "cu)");
+  EXPECT_THROW(call_with("7"), RequestError);
+  EXPECT_THROW(call_with("[1]"), RequestError);
 }
 
 AnswerHead tools_head() {

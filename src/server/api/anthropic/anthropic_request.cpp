@@ -8,6 +8,7 @@
 #include "server/api/anthropic/cache_control.h"
 #include "server/api/base/ignored_fields.h"
 #include "server/api/base/json_fields.h"
+#include "server/api/base/left_out.h"
 #include "server/api/base/sampling_fields.h"
 #include "server/api/base/structured_output.h"
 #include "server/api/base/tool_fields.h"
@@ -42,6 +43,10 @@ void each_block(const Json& content, const std::string& path, Text&& on_text, Bl
   if (list == nullptr) throw RequestError::bad_field(path, "must be a string or a list of blocks", "invalid_type");
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
+    if ((*list)[i].is_string()) {
+      on_text(std::string((*list)[i].get_string()), nullptr);
+      continue;
+    }
     const JsonFields block(object_of(&(*list)[i], where), where + ".");
     const std::string type = block.required_string("type");
     if (type == "text") {
@@ -52,11 +57,14 @@ void each_block(const Json& content, const std::string& path, Text&& on_text, Bl
   }
 }
 
-std::vector<ContentPart> texts_of(const Json& content, const std::string& path) {
+/// A tool's result.
+std::vector<ContentPart> result_of(const Json& content, const std::string& path) {
   std::vector<ContentPart> parts;
   each_block(
       content, path, [&](std::string text, const JsonFields*) { parts.push_back({std::move(text)}); },
-      [](const JsonFields&, const std::string& type, const std::string& where) { refuse_block(where, type); });
+      [&](const JsonFields&, const std::string& type, const std::string&) {
+        parts.push_back({left_out(kPath, type)});
+      });
   return parts;
 }
 
@@ -80,17 +88,14 @@ void add_system(const Json& content, const std::string& path, Chat& chat) {
 }
 
 text::ChatCall parse_tool_use(const JsonFields& block) {
-  const Json* input = block.find("input");
-  if (input != nullptr && !input->is_object())
-    throw RequestError::bad_field(block.path("input"), "must be an object", "invalid_type");
-  return {.id = block.string("id").value_or(""),
-          .name = block.required_string("name"),
-          .arguments = input == nullptr ? "{}" : dump(*input)};
+  text::ChatCall call{.id = block.string("id").value_or(""), .name = block.required_string("name"), .arguments = {}};
+  parse_arguments(block, "input", call);
+  return call;
 }
 
 Message parse_tool_result(const JsonFields& block) {
   Message message{.role = "tool", .call_id = block.required_string("tool_use_id")};
-  if (const Json* content = block.find("content")) message.content = texts_of(*content, block.path("content"));
+  if (const Json* content = block.find("content")) message.content = result_of(*content, block.path("content"));
   if (block.boolean("is_error").value_or(false)) message.content.insert(message.content.begin(), {"Error: "});
   return message;
 }
@@ -99,7 +104,9 @@ Message parse_tool_result(const JsonFields& block) {
 void add_turn(const JsonFields& f, Chat& chat) {
   std::vector<Message>& to = chat.messages;
   Message message{.role = f.required_string("role")};
+  const Json nothing = "";
   const Json* content = f.find("content");
+  if (content == nullptr && message.role == "assistant") content = &nothing;
   if (content == nullptr) throw RequestError::bad_field(f.path("content"), "is required", "missing_field");
   if (message.role == "system") return add_system(*content, f.path("content"), chat);
   const bool assistant = message.role == "assistant";
@@ -208,7 +215,7 @@ void parse_chat(const JsonFields& f, bool keeps_billing, GenerationRequest& r) {
   // An answer that has begun goes on.
   if (r.messages.back().role == "assistant" && r.messages.size() > 1 && r.messages.back().calls.empty()) {
     r.turn_end = text::TurnEnd::kContinue;
-    if (r.tools != Tools())
+    if (!r.tools.specs.empty() && r.tools.may_call)
       throw RequestError::unsupported("messages", "an answer that has begun can't go on where there are tools");
   }
 }

@@ -161,16 +161,27 @@ Tools parse_tools(const JsonFields& f) {
   return tools;
 }
 
-std::string parse_arguments(const JsonFields& f) {
-  const Json* arguments = f.find("arguments");
-  if (arguments != nullptr && arguments->is_object()) return dump(*arguments);
-  std::string text = f.string("arguments").value_or("{}");
-  try {
-    parse_body(text);  // templates write them as JSON
-  } catch (const RequestError&) {
-    throw RequestError::bad_field(f.path("arguments"), "must be a JSON object, as text");
+void parse_arguments(const JsonFields& f, const char* name, text::ChatCall& to) {
+  const Json* arguments = f.find(name);
+  to.arguments = "{}";
+  if (arguments == nullptr || (arguments->is_array() && arguments->get_array().empty())) return;
+  if (!arguments->is_object() && !arguments->is_string())
+    throw RequestError::bad_field(f.path(name), "must be a JSON object, or its text", "invalid_type");
+  if (arguments->is_object()) {
+    to.arguments = dump(*arguments);
+    return;
   }
-  return text;
+  std::string text(arguments->get_string());
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos) return;
+  const std::string bare = text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+  if (bare == "null" || bare == "[]") return;
+  to.arguments = std::move(text);
+  try {
+    parse_body(to.arguments);
+  } catch (const RequestError&) {
+    to.cut = true;
+  }
 }
 
 std::vector<text::ChatCall> parse_calls(const JsonFields& f) {
@@ -185,7 +196,7 @@ std::vector<text::ChatCall> parse_calls(const JsonFields& f) {
     call.id = JsonFields(array[i].get_object(), path + ".").string("id").value_or("");
     call.name = function.string("name").value_or("");
     check_name(call.name, function.path("name"));
-    call.arguments = parse_arguments(function);
+    parse_arguments(function, "arguments", call);
   }
   return calls;
 }

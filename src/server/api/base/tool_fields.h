@@ -37,8 +37,9 @@ void check_choice(Tools& tools, const std::string& field, const char* schema);
 /// goes. Where one may be called the two are refused.
 void settle_form(const Tools& tools, std::optional<grammar::Constraint>& form);
 
-/// A call's `arguments`: JSON, as text or as it is; none: no arguments.
-std::string parse_arguments(const JsonFields& f);
+/// A call's arguments, under this name: JSON, as text or as it is. None, blanks, null and an empty list are no arguments. Text that is no
+/// object's stays text: the call was cut off, perhaps by this server.
+void parse_arguments(const JsonFields& f, const char* name, text::ChatCall& to);
 
 /// An assistant message's `tool_calls`. `f`: the message.
 std::vector<text::ChatCall> parse_calls(const JsonFields& f);

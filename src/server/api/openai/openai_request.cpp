@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "server/api/base/json_fields.h"
+#include "server/api/base/left_out.h"
 #include "server/api/base/sampling_fields.h"
 #include "server/api/base/structured_output.h"
 #include "server/api/base/telemetry.h"
@@ -47,8 +48,8 @@ Message parse_message(const JsonObject& message, const std::string& where) {
     result.call_id = f.string("tool_call_id").value_or("");
   }
   const Json* content = f.find("content");
-  if (content != nullptr) result.content = parse_content(*content, where + ".content");
-  if (content == nullptr && result.calls.empty())
+  if (content != nullptr) parse_content(*content, where + ".content", result);
+  if (content == nullptr && (result.role == "user" || result.role == "system"))
     throw RequestError::bad_field(where + ".content", "is required", "missing_field");
   return result;
 }
@@ -86,8 +87,8 @@ void parse_chat_input(const JsonFields& f, const RequestLimits& limits, Generati
   r.messages = parse_messages(*messages);
   r.turn_end = parse_turn_end(f, r.messages, limits.continues_assistant);
   r.tools = parse_tools(f);
-  if (r.turn_end == text::TurnEnd::kContinue && r.tools != Tools())
-    throw RequestError::unsupported("continue_final_message", "not supported together with tools");
+  if (r.turn_end == text::TurnEnd::kContinue && !r.tools.specs.empty() && r.tools.may_call)
+    throw RequestError::unsupported("continue_final_message", "not supported together with tools that may be called");
   settle_form(r.tools, r.grammar);
   // The template writes these tokens.
   if (f.boolean("add_special_tokens").value_or(false))
@@ -122,21 +123,53 @@ void refuse_unbuilt_fields(const JsonFields& f) {
   if (f.string("suffix").value_or("") != "") throw RequestError::unsupported("suffix");
 }
 
+namespace {
+
+/// A string, or parts of text: Mistral's `thinking`.
+std::string thinking_of(const JsonFields& part) {
+  const Json* thinking = part.find("thinking");
+  if (thinking == nullptr) return "";
+  std::string text;
+  for (const ContentPart& piece : parse_content(*thinking, part.path("thinking"))) text += piece.text;
+  return text;
+}
+
+}  // namespace
+
 std::vector<ContentPart> parse_content(const Json& content, const std::string& path) {
-  if (content.is_string()) return {{to_string(content)}};
+  Message message;
+  parse_content(content, path, message);
+  return std::move(message.content);
+}
+
+void parse_content(const Json& content, const std::string& path, Message& to) {
+  if (content.is_string()) {
+    to.content.push_back({to_string(content)});
+    return;
+  }
   const JsonArray* parts = content.if_array();
   if (parts == nullptr) throw RequestError::bad_field(path, "must be a string or a list of parts", "invalid_type");
-  std::vector<ContentPart> result;
   for (std::size_t i = 0; i < parts->size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
+    if ((*parts)[i].is_string()) {
+      to.content.push_back({to_string((*parts)[i])});
+      continue;
+    }
     const JsonFields part(object_of(&(*parts)[i], where), where + ".");
     const std::string type = part.required_string("type");
-    if (type != "text")
+    if (type == "text") {
+      to.content.push_back({part.required_string("text")});
+    } else if (type == "refusal" && to.role == "assistant") {
+      to.content.push_back({part.required_string("refusal")});
+    } else if (type == "thinking" && to.role == "assistant") {
+      to.reasoning += thinking_of(part);
+    } else if (to.role == "tool") {
+      to.content.push_back({left_out("/v1/chat/completions", type)});
+    } else {
       throw RequestError::unsupported(where + ".type",
                                       fmt::format("only \"text\" parts are supported, not \"{}\"", type));
-    result.push_back({part.required_string("text")});
+    }
   }
-  return result;
 }
 
 std::vector<Message> parse_messages(const Json& messages) {
@@ -161,8 +194,7 @@ text::TurnEnd parse_turn_end(const JsonFields& f, std::span<const Message> messa
   if (open.value_or(false)) throw RequestError::bad_field(field, "and 'add_generation_prompt' exclude each other");
   if (last.role != "assistant") throw RequestError::bad_field(field, "needs a last message of the role \"assistant\"");
   if (messages.size() < 2) throw RequestError::bad_field(field, "needs a message before the one that goes on");
-  if (!last.calls.empty() || !last.reasoning.empty())
-    throw RequestError::bad_field(field, "a message that goes on may hold only text");
+  if (!last.calls.empty()) throw RequestError::bad_field(field, "a message that goes on may hold no calls");
   if (!asked && messages[messages.size() - 2].role == "assistant")
     throw RequestError::bad_field(field, "two messages of the assistant at the end: it is open which of them goes on");
   return text::TurnEnd::kContinue;

@@ -28,6 +28,10 @@ void refuse_unbuilt_fields(const JsonFields& f);
 std::vector<Message> parse_messages(const Json& messages);
 /// A message's "content": a text, or a list of parts that are text. Throws RequestError that names `path`.
 std::vector<ContentPart> parse_content(const Json& content, const std::string& path);
+
+/// The same of a message. The assistant's may be a `refusal`, which is its text, or `thinking`, which is added to its reasoning; what a tool's
+/// result holds besides text is left out (left_out.h).
+void parse_content(const Json& content, const std::string& path, Message& to);
 /// "add_generation_prompt" and "continue_final_message"; `continues`: an assistant's last message goes on if the request has neither.
 /// Throws RequestError. REQUIRES: parse_messages() made them.
 text::TurnEnd parse_turn_end(const JsonFields& f, std::span<const Message> messages, bool continues);

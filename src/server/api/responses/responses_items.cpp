@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "server/api/base/left_out.h"
 #include "server/api/base/tool_fields.h"
 #include "server/base/random_name.h"
 #include "server/base/request_error.h"
@@ -12,27 +13,37 @@ namespace coppice::server {
 
 namespace {
 
-/// A string, or parts of these types.
-std::vector<ContentPart> parts_of(const Json& content, const std::string& path) {
+/// A string, or parts of these types. `result`: of a tool's; what is no text is left out (left_out.h).
+std::vector<ContentPart> parts_of(const Json& content, const std::string& path, bool result = false) {
   if (content.is_string()) return {{std::string(content.get_string())}};
   const JsonArray* list = content.if_array();
   if (list == nullptr) throw RequestError::bad_field(path, "must be a string or a list of parts", "invalid_type");
   std::vector<ContentPart> parts;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
+    if ((*list)[i].is_string()) {
+      parts.push_back({std::string((*list)[i].get_string())});
+      continue;
+    }
     const JsonFields part(object_of(&(*list)[i], where), where + ".");
     const std::string type = part.required_string("type");
-    if (type != "input_text" && type != "output_text" && type != "text" && type != "reasoning_text")
+    if (type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text") {
+      parts.push_back({part.required_string("text")});
+    } else if (type == "refusal") {
+      parts.push_back({part.required_string("refusal")});
+    } else if (result) {
+      parts.push_back({left_out("/v1/responses", type)});
+    } else {
       throw RequestError::unsupported(part.path("type"),
                                       fmt::format("parts of the type \"{}\" are not supported", type));
-    parts.push_back({part.required_string("text")});
+    }
   }
   return parts;
 }
 
-std::string text_of(const Json& content, const std::string& path) {
+std::string text_of(const Json& content, const std::string& path, bool result = false) {
   std::string text;
-  for (ContentPart& part : parts_of(content, path)) text += part.text;
+  for (ContentPart& part : parts_of(content, path, result)) text += part.text;
   return text;
 }
 
@@ -54,16 +65,13 @@ void Turns::add(const JsonFields& item) {
   if (type == "message") {
     add_message(item);
   } else if (type == "function_call") {
-    assistant(!messages_.empty() && messages_.back().role == "assistant")
-        .calls.push_back({.id = item.required_string("call_id"),
-                          .name = item.required_string("name"),
-                          .arguments = parse_arguments(item)});
+    text::ChatCall call{.id = item.required_string("call_id"), .name = item.required_string("name"), .arguments = {}};
+    parse_arguments(item, "arguments", call);
+    assistant(!messages_.empty() && messages_.back().role == "assistant").calls.push_back(std::move(call));
   } else if (type == "function_call_output") {
-    const Json* output = item.find("output");
-    if (output == nullptr) throw RequestError::bad_field(item.path("output"), "is required", "missing_field");
-    messages_.push_back({.role = "tool",
-                         .content = parts_of(*output, item.path("output")),
-                         .call_id = item.required_string("call_id")});
+    messages_.push_back({.role = "tool", .call_id = item.required_string("call_id")});
+    if (const Json* output = item.find("output"))
+      messages_.back().content = parts_of(*output, item.path("output"), /*result=*/true);
   } else if (type == "reasoning") {
     if (const Json* content = item.find("content")) reasoning_ += text_of(*content, item.path("content"));
   } else {
@@ -83,7 +91,9 @@ Message& Turns::assistant(bool same_turn) {
 
 void Turns::add_message(const JsonFields& item) {
   const std::string role = item.required_string("role");
+  const Json nothing = "";
   const Json* content = item.find("content");
+  if (content == nullptr && role == "assistant") content = &nothing;
   if (content == nullptr) throw RequestError::bad_field(item.path("content"), "is required", "missing_field");
   if (role != "user" && role != "assistant" && role != "system" && role != "developer")
     throw RequestError::bad_field(item.path("role"),
@@ -104,15 +114,20 @@ ConversationItem kept_item(const JsonObject& item) {
   if (type == "message") {
     const std::string role = f.required_string("role");
     kept["role"] = role;
-    kept["content"] = full_content(*f.find("content"), role == "assistant");
+    const Json nothing = "";
+    const Json* content = f.find("content");
+    kept["content"] = full_content(content == nullptr ? nothing : *content, role == "assistant");
   } else if (type == "function_call") {
     prefix = "fc";
     for (const char* name : {"call_id", "name"}) kept[name] = f.required_string(name);
-    kept["arguments"] = parse_arguments(f);
+    text::ChatCall call;
+    parse_arguments(f, "arguments", call);
+    kept["arguments"] = call.arguments;
   } else if (type == "function_call_output") {
     prefix = "fco";
     kept["call_id"] = f.required_string("call_id");
-    kept["output"] = text_of(*f.find("output"), "output");
+    const Json* output = f.find("output");
+    kept["output"] = output == nullptr ? "" : text_of(*output, "output", /*result=*/true);
   } else {
     prefix = "rs";
     kept["summary"] = JsonArray();
