@@ -143,6 +143,28 @@ std::int32_t choose_context(std::int32_t wanted, std::int32_t fits, const execut
   return context;
 }
 
+/// Says once what pins can't have, where that isn't the operator's wish.
+void log_pins(const kv::Cache& cache, const ServeOptions& o) {
+  const double share = std::min(o.engine.pin_share, o.engine.pin_share_of_key);
+  if (o.share != "on" || share <= 0) return;
+  const std::int64_t total = cache.stats().total;
+  const auto most = static_cast<std::int64_t>(o.engine.pin_share * static_cast<double>(total));
+  const auto most_of_key = static_cast<std::int64_t>(share * static_cast<double>(total));
+  const std::int64_t least = cache.config().n_groups() + cache.config().state_pages;
+  if (most_of_key < least) {
+    spdlog::warn(
+        "nothing can be pinned: one key's pinned prefixes may hold {} blocks of the cache, and the shortest takes {}; "
+        "raise "
+        "--kv-bytes or --pin-share-of-key",
+        most_of_key, least);
+    return;
+  }
+  const std::int64_t beside = total - cache.blocks_needed(o.engine.context_length, 1);
+  if (beside < most)
+    spdlog::info("pinned prefixes may hold {} blocks; beyond {} they give way to a request of the whole context", most,
+                 beside);
+}
+
 void log_ready(const server::Server& server, const ServeOptions& o, const executor::ExecutorInfo& info,
                std::int32_t fits) {
   const auto blocks = static_cast<std::size_t>(info.num_blocks - 1);
@@ -215,6 +237,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   const std::int32_t fits = longest_sequence(cache, info);
   o.engine.context_length = choose_context(o.context, fits, info);
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };
+  log_pins(cache, o);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
   const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,

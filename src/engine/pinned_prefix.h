@@ -33,7 +33,7 @@ struct PrefixInfo {
   std::int32_t tokens = 0;         ///< of the prefix
   std::int32_t pinned_tokens = 0;  ///< those in whole blocks
   std::int64_t blocks = 0;         ///< other pins may hold them, too
-  std::int64_t hits = 0;           ///< requests that began with the pinned tokens and found them
+  std::int64_t hits = 0;           ///< requests that began with all pinned tokens and found some
   std::int64_t saved_tokens = 0;   ///< that these did not have to compute
   std::chrono::seconds ttl{0};
   std::chrono::steady_clock::time_point since, expires;  ///< when it was pinned first, and when its time is over
@@ -42,15 +42,18 @@ struct PrefixInfo {
 /// Why there is no pin.
 enum class PinRefusal : std::uint8_t {
   kTooShort,     ///< not a whole block is cached
-  kOwnersShare,  ///< the owner's share of the pool is used up
-  kNoRoom,       ///< the share of all pins is, or what is cached is promised to requests
+  kOwnersShare,  ///< with it the owner's pins would hold `needed` blocks, of `most`
+  kShare,        ///< with it all pins would
+  kPromised,     ///< of the `needed` blocks that nobody holds all but `most` are promised to requests that run
   kTooMany,      ///< prefixes
+  kNoMemory,     ///< of the process
 };
 
 struct PinOutcome {
   std::chrono::seconds asked_ttl{0};
   std::optional<PrefixInfo> prefix;  ///< none: refused
   PinRefusal refusal = PinRefusal::kTooShort;
+  std::int64_t needed = 0, most = 0;  ///< blocks, as the refusal says
 };
 
 /// A question or an order about pinned prefixes; the answer is an Event.

@@ -6,6 +6,7 @@
 #include <exception>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace coppice::engine {
 
@@ -18,32 +19,34 @@ std::string id_of(const kv::Digest& digest) {
   return id;
 }
 
-PinRefusal refusal_of(kv::NoPin why) {
+PinRefusal refusal_of(kv::NoPin::Why why) {
   switch (why) {
-    case kv::NoPin::kNotCached:
+    case kv::NoPin::Why::kNotCached:
       return PinRefusal::kTooShort;
-    case kv::NoPin::kOwnersShare:
+    case kv::NoPin::Why::kOwnersShare:
       return PinRefusal::kOwnersShare;
-    case kv::NoPin::kNoRoom:
+    case kv::NoPin::Why::kShare:
+      return PinRefusal::kShare;
+    case kv::NoPin::Why::kPromised:
       break;
   }
-  return PinRefusal::kNoRoom;
+  return PinRefusal::kPromised;
 }
 
 }  // namespace
 
 PrefixTable::PrefixTable(kv::Cache& cache, const EngineConfig& config) : cache_(cache) {
-  const std::int64_t total = cache.stats().total;
-  const auto part = [total](double share) { return static_cast<std::int64_t>(share * static_cast<double>(total)); };
-  const std::int64_t room = total - cache.blocks_needed(config.context_length, std::max(config.max_batch, 1));
-  most_ = std::clamp<std::int64_t>(room, 0, part(config.pin_share));
+  const auto part = [total = static_cast<double>(cache.stats().total)](double share) {
+    return static_cast<std::int64_t>(share * total);
+  };
+  most_ = part(config.pin_share);
   most_of_payer_ = part(config.pin_share_of_key);
 }
 
 PinOutcome PrefixTable::pin(const Request& request, const PinWish& wish, Clock::time_point now) noexcept try {
   return add(request, wish, now);
 } catch (const std::exception&) {
-  return {.asked_ttl = wish.ttl, .refusal = PinRefusal::kNoRoom};
+  return {.asked_ttl = wish.ttl, .refusal = PinRefusal::kNoMemory};
 }
 
 PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::time_point now) {
@@ -53,7 +56,10 @@ PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::
                                   .owner = payer,
                                   .most = most_,
                                   .most_of_owner = most_of_payer_});
-  if (!pinned) return {.asked_ttl = wish.ttl, .refusal = refusal_of(pinned.error())};
+  if (!pinned) {
+    const kv::NoPin& no = pinned.error();
+    return {.asked_ttl = wish.ttl, .prefix = {}, .refusal = refusal_of(no.why), .needed = no.needed, .most = no.most};
+  }
   // Until the table has it, an exception would leave a pin that nobody can end.
   struct Guard {
     kv::Cache& cache;
@@ -88,22 +94,47 @@ PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::
     info.object = true;
     info.name = wish.name;
   }
+  ++changes_;
   outcome.prefix = info;
   return outcome;
 }
 
-void PrefixTable::count_hits(const Request& request, kv::SeqId seq, std::int32_t cached, Clock::time_point now) {
-  const auto table = cache_.table(seq, 0).blocks;
+// The blocks that the request took don't tell: its last one may agree in part, and be a sibling of the pinned one.
+void PrefixTable::count_hits(const Request& request, std::int32_t cached, Clock::time_point now) {
+  if (entries_.empty() || cached == 0) return;
+  const std::vector<kv::BlockId> known =
+      cache_.whole_blocks(request.prompt, {.salt = request.cache_salt, .adapter = {}});
   for (auto& [key, entry] : entries_) {
-    if (std::get<1>(key) != request.cache_salt) continue;
-    const auto blocks = cache_.table(entry.pin, 0).blocks;
-    // What stands on a prefix's last block stands on all of it.
-    if (blocks.size() > table.size() || table[blocks.size() - 1] != blocks.back()) continue;
+    if (!begins_with(known, entry)) continue;
     PrefixInfo& info = entry.info;
     ++info.hits;
     info.saved_tokens += std::min(info.pinned_tokens, cached);
     if (!info.object) info.expires = std::max(info.expires, now + info.ttl);
   }
+}
+
+bool PrefixTable::begins_with(std::span<const kv::BlockId> known, const Entry& entry) const {
+  const auto blocks = cache_.table(entry.pin, 0).blocks;
+  return blocks.size() <= known.size() && known[blocks.size() - 1] == blocks.back();
+}
+
+bool PrefixTable::give_way(const Request& request, std::int64_t blocks) {
+  const std::vector<kv::BlockId> known =
+      cache_.whole_blocks(request.prompt, {.salt = request.cache_salt, .adapter = {}});
+  using Rank = std::tuple<bool, bool, Clock::time_point>;
+  std::vector<std::pair<Rank, Entries::iterator>> order;
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    const PrefixInfo& info = it->second.info;
+    order.emplace_back(Rank{begins_with(known, it->second), info.object, info.expires}, it);
+  }
+  std::ranges::sort(order, {}, &decltype(order)::value_type::first);
+  const std::int64_t enough = cache_.stats().pinned - blocks;
+  for (const auto& [rank, entry] : order) {
+    end(entry);
+    ++given_up_;
+    if (cache_.stats().pinned <= enough) break;
+  }
+  return !order.empty();
 }
 
 bool PrefixTable::expire(Clock::time_point now) {
@@ -128,6 +159,7 @@ PrefixAnswer PrefixTable::obey(const PrefixCommand& command) {
     answer.ended = static_cast<std::int64_t>(entries_.size());
     for (auto it = entries_.begin(); it != entries_.end();) it = end(it);
     const kv::Cleared cleared = cache_.clear();
+    ++changes_;
     answer.blocks = cleared.blocks;
     answer.tokens = cleared.tokens;
     return answer;
@@ -149,6 +181,7 @@ std::size_t PrefixTable::count_of(const std::string& payer) const {
 
 PrefixTable::Entries::iterator PrefixTable::end(Entries::iterator entry) {
   cache_.unpin(entry->second.pin);
+  ++changes_;
   return entries_.erase(entry);
 }
 

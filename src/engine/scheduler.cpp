@@ -294,10 +294,7 @@ Sequence* Scheduler::plan(std::vector<kv::CopyOp>& copies) {
       if (sequence.prefills() != prefills) continue;
       if (!prefills) sequence.rows = may_decode(sequence) ? 1 : 0;
       if (sequence.rows == 0) continue;
-      if (!extend(sequence, copies)) {
-        release(sequence);
-        return &sequence;  // nobody else runs
-      }
+      if (!extend(sequence, copies)) return &sequence;  // nobody else runs
       if (!prefills) decodes += sequence.rows;
     }
   }

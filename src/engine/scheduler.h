@@ -57,7 +57,7 @@ class Scheduler {
   // A step: plan(), submitted(), launch(), computed(). Of those that work ahead the next plan() may come before computed().
 
   /// Decides the rows of planned(), gives them slots in the cache, preempts for room. Returns a sequence
-  /// that runs all alone and cannot grow any more; it has been released. If this throws, whoever has `rows` can only be
+  /// that runs all alone and cannot grow any more: nothing is planned, and it is to be released, or gets room and another plan(). If this throws, whoever has `rows` can only be
   /// released; likewise whoever is in flying(), of computed().
   Sequence* plan(std::vector<kv::CopyOp>& copies);
   PlannedStep& planned() { return planned_; }

@@ -36,6 +36,8 @@ struct Snapshot {
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 
+  std::int64_t pin_changes = 0, pins_given_up = 0;  ///< PrefixTable's
+
   Histogram queue_seconds{kRequestBounds};    ///< from arrival to first admission, or to the end of who never ran
   Histogram token_gap_seconds{kTokenBounds};  ///< between a sample's tokens, pauses by preemption included
   Histogram step_duration_seconds{kTokenBounds};

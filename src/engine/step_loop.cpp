@@ -27,6 +27,10 @@ EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) 
   return config;
 }
 
+std::int64_t missing(const kv::NoRoom& why) {
+  return why.needed - why.available;
+}
+
 }  // namespace
 
 StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& executor, EngineConfig config, EventSink sink)
@@ -154,7 +158,9 @@ void StepLoop::admit() {
 
 // False: it has to wait for room, and so do all behind it.
 bool StepLoop::admit_next(Sequence& sequence) {
-  const auto turn = scheduler_.admit(sequence);
+  auto turn = scheduler_.admit(sequence);
+  while (!turn && turn.error().never && prefixes_.give_way(sequence.request->request, missing(turn.error())))
+    turn = scheduler_.admit(sequence);
   if (turn) {
     if (*turn == Scheduler::Turn::kRuns) begin(sequence);
     return true;
@@ -183,7 +189,7 @@ void StepLoop::begin(Sequence& sequence) {
   if (const double speed = rates_.prefill_tokens_per_second(); speed > 0)
     figures_.saved_seconds += sequence.computed / speed;
   const bool asks_for_object = std::ranges::any_of(open.request.pins, &PinWish::object);  // it uses nothing
-  if (!asks_for_object) prefixes_.count_hits(open.request, sequence.seq, sequence.computed, now_);
+  if (!asks_for_object) spare([&] { prefixes_.count_hits(open.request, sequence.computed, now_); });
   take_pins(sequence);
   report(sequence);
   requests_.add_progress(open, sequence.computed);
@@ -245,7 +251,9 @@ void StepLoop::begin_step() {
   PlannedStep& step = scheduler_.planned();
   Sequence* stuck = nullptr;
   try {
-    stuck = scheduler_.plan(runner_.copies());
+    do {
+      stuck = scheduler_.plan(runner_.copies());
+    } while (stuck != nullptr && prefixes_.give_way(stuck->request->request, 1));
     runner_.build(cache_, step);
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
     if (step.rows > 0) {
@@ -256,8 +264,9 @@ void StepLoop::begin_step() {
   } catch (const std::exception& error) {
     return fail_plan(error);
   }
-  if (stuck != nullptr)
-    attempt(*stuck->request, [&] { end_for_room(*stuck, "the KV pool is too small for this prompt and one token"); });
+  if (stuck == nullptr) return;
+  scheduler_.release(*stuck);
+  attempt(*stuck->request, [&] { end_for_room(*stuck, "the KV pool is too small for this prompt and one token"); });
 }
 
 // Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before
@@ -348,6 +357,8 @@ void StepLoop::end_for_room(Sequence& sequence, std::string message) {
 
 void StepLoop::publish_snapshot() {
   figures_.cache = cache_.stats();
+  figures_.pin_changes = prefixes_.changes();
+  figures_.pins_given_up = prefixes_.given_up();
   figures_.running_requests = scheduler_.running_requests();
   figures_.running_sequences = scheduler_.running_samples();
   figures_.waiting_requests = static_cast<int>(requests_.size()) - figures_.running_requests;

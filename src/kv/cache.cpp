@@ -72,6 +72,10 @@ Overlap Cache::overlap(std::span<const Token> tokens, const Namespace& ns) const
   return {match.length, std::min(match.length, in_use)};
 }
 
+std::vector<BlockId> Cache::whole_blocks(std::span<const Token> tokens, const Namespace& ns) const {
+  return impl_->tree.whole_blocks(tokens, ns);
+}
+
 MatchEnd Cache::explain(std::span<const Token> tokens, const Namespace& ns) const {
   return kv::explain(impl_->tree, impl_->pool.order(), impl_->config, tokens, ns);
 }

@@ -137,6 +137,10 @@ class Cache {
   std::int32_t match(std::span<const Token> tokens, const Namespace& ns) const;
   Overlap overlap(std::span<const Token> tokens, const Namespace& ns) const;
 
+  /// The full group's ids of the whole blocks at the beginning of `tokens` that the tree has: who begins with a pin's tokens has its
+  /// last block there, at its place.
+  std::vector<BlockId> whole_blocks(std::span<const Token> tokens, const Namespace& ns) const;
+
   /// match(), and why it ends there. For people: it hashes and allocates.
   MatchEnd explain(std::span<const Token> tokens, const Namespace& ns) const;
 

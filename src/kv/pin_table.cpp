@@ -8,13 +8,17 @@
 namespace coppice::kv {
 
 std::expected<Pinned, NoPin> PinTable::add(const PinRequest& request) {
-  if (!config_.share) return std::unexpected(NoPin::kNotCached);
+  using enum NoPin::Why;
+  const auto refuse = [](NoPin::Why why, std::int64_t needed = 0, std::int64_t most = 0) {
+    return std::unexpected(NoPin{why, needed, most});
+  };
+  if (!config_.share) return refuse(kNotCached);
   const PrefixMatch match = whole_match(request);
-  if (match.rows.empty()) return std::unexpected(NoPin::kNotCached);
+  if (match.rows.empty()) return refuse(kNotCached);
   const Growth growth = this->growth(match, request.owner);
-  if (growth.of_owner > request.most_of_owner) return std::unexpected(NoPin::kOwnersShare);
-  if (blocks_ + growth.blocks > request.most || growth.cached > budget_.available(0))
-    return std::unexpected(NoPin::kNoRoom);
+  if (growth.of_owner > request.most_of_owner) return refuse(kOwnersShare, growth.of_owner, request.most_of_owner);
+  if (blocks_ + growth.blocks > request.most) return refuse(kShare, blocks_ + growth.blocks, request.most);
+  if (growth.cached > budget_.available(0)) return refuse(kPromised, growth.cached, budget_.available(0));
 
   Pin pin{.owner = std::string(request.owner)};
   for (int g = 0; g < config_.n_groups(); ++g) pin.tables.emplace_back(pool_);

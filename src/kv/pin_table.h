@@ -45,10 +45,15 @@ struct Pinned {
 };
 
 /// Why there is no pin.
-enum class NoPin : std::uint8_t {
-  kNotCached,    ///< not even a first block of the prefix
-  kOwnersShare,  ///< beyond `most_of_owner`
-  kNoRoom,       ///< beyond `most`, or what is cached is promised to sequences
+struct NoPin {
+  enum class Why : std::uint8_t {
+    kNotCached,    ///< not even a first block of the prefix
+    kOwnersShare,  ///< the owner's pins would hold `needed` blocks, of `most_of_owner`
+    kShare,        ///< all pins would hold `needed` blocks, of `most`
+    kPromised,  ///< it would take `needed` blocks that nobody holds, and but `most` of those aren't promised to sequences
+  };
+  Why why = Why::kNotCached;
+  std::int64_t needed = 0, most = 0;  ///< blocks
 };
 
 class PinTable {

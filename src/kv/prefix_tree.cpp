@@ -24,6 +24,22 @@ PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& ns
   return root == roots_.end() ? PrefixMatch{} : longest_match(*root->second, tokens, states_, config_);
 }
 
+std::vector<BlockId> PrefixTree::whole_blocks(std::span<const Token> tokens, const Namespace& ns) const {
+  std::vector<BlockId> ids;
+  const auto root = roots_.find(ns);
+  const TreeNode* node = root == roots_.end() ? nullptr : root->second.get();
+  while (node != nullptr && tokens.size() >= static_cast<std::size_t>(bs_)) {
+    const auto child = node->children.find(tokens.first(bs_));
+    if (child == node->children.end()) break;
+    node = child->get();
+    const std::int32_t whole = common_prefix(node->tokens, tokens) / bs_;
+    for (std::int32_t i = 0; i < whole; ++i) ids.push_back(node->row(i)[0]);
+    if (whole < node->n_blocks()) break;
+    tokens = tokens.subspan(static_cast<std::size_t>(whole) * bs_);
+  }
+  return ids;
+}
+
 void PrefixTree::count_hit(const PrefixMatch& match) {
   if (match.rows.empty()) return;
   for (TreeNode* node = place(match.rows.back()[0]).node; node != nullptr; node = node->parent) {

@@ -56,6 +56,9 @@ class PrefixTree {
   /// Compares tokens, never hashes.
   PrefixMatch match(std::span<const Token> tokens, const Namespace& ns) const;
 
+  /// The full group's ids of the whole blocks at the beginning of `tokens` that the tree has, whatever windows and states are there.
+  std::vector<BlockId> whole_blocks(std::span<const Token> tokens, const Namespace& ns) const;
+
   /// Where the first block of a namespace goes. Makes the root if need be: publish() must follow.
   Cursor root(const Namespace& ns);
   /// The place right after a block of the tree.

@@ -316,3 +316,55 @@ def test_windows_at_the_end_of_a_pinned_prefix_survive():
         assert server.idle_stats()["evictions"] > 300
         answer = ok(server, "POST", "/v1/completions", {"prompt": prompt[:896] + [2] * 9, "max_tokens": 1})
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 896
+
+
+def test_a_pool_that_limits_the_context_holds_pins_until_a_request_needs_it_all():
+    with Coppice("--kv-bytes", "128MiB", "--alias", "smol") as server:
+        log = server.log.read_text()
+        stats = ok(server, "GET", "/v1/cache/stats")
+        assert stats["context_length"] > stats["blocks"]["total"] * 32 * 9 // 10, "the pool limits the context"
+        assert "beyond 0 they give way" in log
+        assert pin(server, messages=SYSTEM, name="manual")["pinned_tokens"] > 200
+        marked = [{"type": "text", "text": "Marked. " + MANUAL, "cache_control": {"type": "ephemeral"}}]
+        answer = ok(server, "POST", "/v1/messages", {"system": marked, "messages": [ASK], "max_tokens": 1})
+        assert answer["usage"]["cache_creation_input_tokens"] > 0
+        assert len(pins(server)) == 2
+        flood(server, tokens=600, prompts=12)
+        assert cached(server, SYSTEM + [ASK]) > 200
+        assert len(pins(server)) == 2
+        status, refusal = call(server, "POST", "/v1/cache/prefixes", {"prompt": [7] * 2000})
+        assert status == 409 and "would hold" in refusal["error"]["message"], refusal
+        assert f"may hold {stats['blocks']['total'] // 4}" in refusal["error"]["message"]
+        ok(server, "POST", "/v1/completions", {"prompt": [5] * (stats["context_length"] - 1), "max_tokens": 1})
+        assert pins(server) == []
+
+
+def next_frame(stream, wanted):
+    """The first frame that is `wanted`."""
+    for line in stream:
+        if line.startswith(b"data: ") and wanted(frame := json.loads(line[6:])):
+            return frame
+    raise AssertionError("the feed ended")
+
+
+def test_the_feed_shows_on_an_idle_server_that_pins_end_and_a_reset(server):
+    ok(server, "POST", "/v1/cache/reset")
+    with urllib.request.urlopen(server.url + "/v1/cache/events", timeout=20) as stream:
+        first = pin(server, messages=SYSTEM)
+        next_frame(stream, lambda frame: frame["blocks"]["in_use"] > 0)
+        ok(server, "DELETE", "/v1/cache/prefixes/" + first["id"])
+        next_frame(stream, lambda frame: frame["blocks"]["in_use"] == 0)
+        pin(server, messages=SYSTEM, ttl=1)
+        next_frame(stream, lambda frame: frame["blocks"]["in_use"] > 0)
+        next_frame(stream, lambda frame: frame["blocks"]["in_use"] == 0)
+        ok(server, "POST", "/v1/cache/reset")
+        assert next_frame(stream, lambda frame: frame["blocks"]["cached"] == 0)["tree"]["nodes"] == []
+
+
+def test_half_of_a_pinned_block_is_no_hit(server):
+    ok(server, "POST", "/v1/cache/reset")
+    text = [100 + i for i in range(64)]
+    pin(server, prompt=text, add_special_tokens=False)
+    for prompt, hits in ((text[:50] + [9, 9, 9], 0), (text[:63] + [8], 0), (text, 1), (text + [1], 2)):
+        ok(server, "POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1, "add_special_tokens": False})
+        assert pins(server)[0]["hits"] == hits

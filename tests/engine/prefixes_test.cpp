@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "engine/harness.h"
 
@@ -200,6 +202,8 @@ TEST(PrefixTable, SharesAreHeld) {
   const auto refused = h.pin(second, object(second.size()), "", "a");
   EXPECT_FALSE(refused.prefix);
   EXPECT_EQ(refused.refusal, PinRefusal::kOwnersShare);
+  EXPECT_EQ(refused.needed, 16);
+  EXPECT_EQ(refused.most, 15);
   EXPECT_TRUE(h.pin(first + random_prompt(random, 4 * kBlock), object(10 * kBlock), "", "a").prefix);
   EXPECT_EQ(h.snapshot().cache.pinned, 10) << "the blocks that two pins share count once";
   for (const char* owner : {"b", "c"}) {
@@ -209,7 +213,9 @@ TEST(PrefixTable, SharesAreHeld) {
   EXPECT_EQ(h.snapshot().cache.pinned, 28);
   const auto full = h.pin(second, object(second.size()), "", "d");
   EXPECT_FALSE(full.prefix);
-  EXPECT_EQ(full.refusal, PinRefusal::kNoRoom);
+  EXPECT_EQ(full.refusal, PinRefusal::kShare);
+  EXPECT_EQ(full.needed, 38);
+  EXPECT_EQ(full.most, 30);
   EXPECT_EQ(h.snapshot().cache.pins, 4) << "no old one was ended for it";
   EXPECT_TRUE(h.pin(first, object(first.size()), "", "d").prefix) << "what is pinned takes no more room";
 }
@@ -240,6 +246,156 @@ TEST_P(Prefixes, ARequestOfTheWholeContextAlwaysFits) {
       for (const auto& sample : h.result(id).samples) EXPECT_EQ(sample.tokens.size(), 3U);
     }
   }
+}
+
+// A pool that holds one request of the whole context and no block more: its default, where it limits the context.
+TEST_P(Prefixes, APoolThatLimitsTheContextHoldsPins) {
+  std::mt19937_64 random(20);
+  HarnessConfig config = small(GetParam(), 15);
+  config.context_length = 0;
+  for (const auto total = config.num_blocks - 1;
+       kv::Cache(cache_config(config)).blocks_needed(config.context_length + 1, 1) <= total;)
+    ++config.context_length;
+  Pool h(config);
+  const auto prompt = random_prompt(random, 2 * kBlock);
+  ASSERT_TRUE(h.pin(prompt, mark(prompt.size(), 60)).prefix);
+  h.flood(random);
+  EXPECT_EQ(h.cached(prompt + Prompt{1}), 2 * kBlock) << "requests that have room beside it leave it alone";
+  EXPECT_EQ(h.snapshot().pins_given_up, 0);
+  const auto whole = static_cast<std::size_t>(config.context_length);
+  const auto all = h.submit({.prompt = random_prompt(random, whole - 1), .max_tokens = 1});
+  h.finish();
+  EXPECT_FALSE(h.result(all).refusal) << h.result(all).message;
+  EXPECT_EQ(h.snapshot().cache.pins, 0);
+  EXPECT_EQ(h.snapshot().pins_given_up, 1);
+}
+
+TEST_P(Prefixes, AnAnswerThatGrowsIsNotCutForAPin) {
+  std::mt19937_64 random(21);
+  HarnessConfig config = small(GetParam(), 12);
+  config.pin_share = config.pin_share_of_key = 1;
+  for (const int depth : {0, 1}) {
+    config.depth = depth;
+    Pool h(config);
+    for (int i = 0; i < 3; ++i) {
+      const auto prompt = random_prompt(random, 3 * kBlock);
+      ASSERT_TRUE(h.pin(prompt, object(prompt.size())).prefix);
+    }
+    const auto id = h.submit({.prompt = random_prompt(random, 5), .max_tokens = 10 * kBlock - 5});
+    h.finish();
+    ASSERT_FALSE(h.result(id).refusal) << h.result(id).message;
+    EXPECT_EQ(h.result(id).samples[0].tokens.size(), 10 * kBlock - 5U) << "depth " << depth;
+    if (GetParam() == Groups::kFull) EXPECT_GT(h.snapshot().pins_given_up, 0) << "the pool is too large for this test";
+  }
+}
+
+// Marks before objects, the first to end before others, and what the request itself stands on last.
+TEST(PrefixTable, WhichPinsGiveWay) {
+  std::mt19937_64 random(22);
+  HarnessConfig config = small(Groups::kFull, 16);
+  config.pin_share = config.pin_share_of_key = 1;
+  config.context_length = 15 * kBlock;
+  Pool h(config);
+  const auto own = random_prompt(random, 2 * kBlock);
+  h.pin(own, mark(own.size(), 1));
+  h.pin(random_prompt(random, 2 * kBlock), object(2 * kBlock, 50, "soon"));
+  h.pin(random_prompt(random, 2 * kBlock), object(2 * kBlock, 90, "late"));
+  h.pin(random_prompt(random, 2 * kBlock), mark(2 * kBlock, 99));
+  const auto names = [&] {
+    std::vector<std::string> names;
+    for (const auto& prefix : h.list())
+      names.push_back(prefix.object ? prefix.name : prefix.ttl == seconds(1) ? "own" : "mark");
+    std::ranges::sort(names);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  for (const auto& [blocks, left] : {std::pair(8U, Names{"late", "mark", "own", "soon"}),
+                                     {9, {"late", "own", "soon"}},
+                                     {11, {"late", "own"}},
+                                     {14, {"own"}}}) {
+    const auto id = h.submit({.prompt = own + random_prompt(random, (blocks - 2) * kBlock - 1), .max_tokens = 1});
+    h.finish();
+    EXPECT_FALSE(h.result(id).refusal) << h.result(id).message;
+    EXPECT_EQ(names(), left) << blocks << " blocks";
+  }
+  EXPECT_EQ(h.snapshot().pins_given_up, 3);
+}
+
+// All that decides is whether the request begins with the pin's tokens: a hundred trees of random texts of few letters, whose blocks are
+// one another's siblings and agree in part.
+TEST_P(Prefixes, AHitIsARequestThatBeginsWithAllPinnedTokens) {
+  std::mt19937_64 random(test_seed(24));
+  const auto draw = [&](std::size_t n) { return random_prompt(random, n, 2); };
+  for (int round = 0; round < 30; ++round) {
+    HarnessConfig config = small(GetParam(), 200);
+    config.pin_share = config.pin_share_of_key = 1;
+    Pool h(config);
+    std::vector<Prompt> texts = {draw(3 * kBlock)};
+    const auto next = [&] {  // a beginning of another text, and something of its own
+      const Prompt& other = texts[random() % texts.size()];
+      const std::size_t kept = random() % (other.size() + 1);
+      return Prompt(other.begin(), other.begin() + static_cast<std::ptrdiff_t>(kept)) + draw(1 + random() % 9);
+    };
+    std::map<std::string, std::pair<Prompt, std::int64_t>> hits;  // by pin: its tokens, and how many began so
+    for (int i = 0; i < 40; ++i) {
+      Prompt text = random() % 4 == 0 ? texts[random() % texts.size()] : next();
+      if (text.size() > 9 * kBlock) text.resize(9 * kBlock);
+      texts.push_back(text);
+      if (random() % 4 == 0 && text.size() >= kBlock) {
+        const auto outcome = h.pin(text, object(text.size()));
+        ASSERT_TRUE(outcome.prefix);
+        text.resize(static_cast<std::size_t>(outcome.prefix->pinned_tokens));
+        hits.try_emplace(outcome.prefix->id, text, 0);
+        continue;
+      }
+      h.cached(text);
+      for (auto& [id, pin] : hits) {
+        pin.second += text.size() >= pin.first.size() && std::equal(pin.first.begin(), pin.first.end(), text.begin());
+      }
+    }
+    for (const auto& prefix : h.list()) EXPECT_EQ(prefix.hits, hits.at(prefix.id).second) << prefix.id;
+    if (HasFailure()) return;
+  }
+}
+
+// The smallest: half of a pinned block agrees; and all of it, but a sibling's half was found first.
+TEST(PrefixTable, APartOfAPinnedBlockIsNoHit) {
+  Pool h(small(Groups::kFull));
+  const Prompt pinned(2 * kBlock, 3);
+  h.pin(pinned, mark(pinned.size(), 60));
+  h.now += seconds(50);
+  h.cached(Prompt(2 * kBlock - 4, 3) + Prompt{7, 8, 9});
+  ASSERT_EQ(h.list().size(), 1U);
+  EXPECT_EQ(h.list()[0].hits, 0);
+  EXPECT_EQ(h.list()[0].expires - h.now, seconds(10)) << "and it is not renewed";
+  h.cached(Prompt(2 * kBlock - 1, 3) + Prompt{2, 2});
+  h.cached(pinned);
+  EXPECT_EQ(h.list()[0].hits, 1);
+  EXPECT_EQ(h.list()[0].saved_tokens, 2 * kBlock - 1);
+  EXPECT_EQ(h.list()[0].expires - h.now, seconds(60));
+}
+
+// Whoever watches must be told, though nothing runs.
+TEST(PrefixTable, ItsChangesAreCounted) {
+  Pool h(small(Groups::kFull));
+  const Prompt prompt(2 * kBlock, 3);
+  auto last = h.snapshot().pin_changes;
+  const auto changed = [&] { return std::exchange(last, h.snapshot().pin_changes) != last; };
+  h.cached(prompt);
+  EXPECT_FALSE(changed());
+  const auto pin = h.pin(prompt, object(prompt.size(), 60));
+  EXPECT_TRUE(changed());
+  h.list();
+  EXPECT_FALSE(changed()) << "a question";
+  h.ask({.kind = Kind::kEnd, .owner = {}, .prefix = pin.prefix->id});
+  EXPECT_TRUE(changed());
+  h.pin(prompt, object(prompt.size(), 60));
+  EXPECT_TRUE(changed());
+  h.now += seconds(60);
+  h.step();
+  EXPECT_TRUE(changed()) << "its time is over";
+  h.ask({.kind = Kind::kReset});
+  EXPECT_TRUE(changed()) << "a reset without pins";
 }
 
 TEST_P(Prefixes, ResetLeavesWhatRuns) {

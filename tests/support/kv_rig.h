@@ -157,7 +157,7 @@ class KvRig {
 
   // Pins (kv_rig_pins.cpp).
   void check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, const kv::CacheStats& before);
-  void check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, const kv::CacheStats& stats);
+  void check_pin_refusal(const kv::PinRequest& request, const kv::NoPin& no_pin, const kv::CacheStats& stats);
   std::set<kv::BlockId> blocks_of_pins(const std::string* owner = nullptr) const;
   void verify_pin(kv::PinId pin, const PinStory& story);
 

@@ -24,7 +24,7 @@ std::optional<kv::Pinned> KvRig::pin(const kv::PinRequest& request) {
   if (!pinned) {
     if (after.in_use != before.in_use || after.pinned != before.pinned) fail("a refused pin() took blocks");
     check_pin_refusal(request, pinned.error(), before);
-    if (pinned.error() != kv::NoPin::kNotCached) count(Transition::kPinRefused);
+    if (pinned.error().why != kv::NoPin::Why::kNotCached) count(Transition::kPinRefused);
     end();
     return std::nullopt;
   }
@@ -82,9 +82,10 @@ void KvRig::check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, c
   check_match(cache_.match(request.prefix, request.ns), request.prefix, request.ns);
 }
 
-void KvRig::check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, const kv::CacheStats& stats) {
+void KvRig::check_pin_refusal(const kv::PinRequest& request, const kv::NoPin& no_pin, const kv::CacheStats& stats) {
   const std::int32_t bs = config_.block_size;
-  if (why == kv::NoPin::kNotCached) {
+  using enum kv::NoPin::Why;
+  if (no_pin.why == kNotCached) {
     const std::int32_t cached = cache_.match(request.prefix, request.ns) / bs;
     if (n_groups() == 1 && !has_states() && cached > 0)
       fail(fmt::format("{} cached blocks could not be pinned", cached));
@@ -93,9 +94,15 @@ void KvRig::check_pin_refusal(const kv::PinRequest& request, kv::NoPin why, cons
   const auto wanted = static_cast<std::int64_t>(request.prefix.size()) / bs * n_groups() + config_.state_pages;
   const std::string owner(request.owner);
   const auto of_owner = static_cast<std::int64_t>(blocks_of_pins(&owner).size());
-  const bool fits_owner = of_owner + wanted <= request.most_of_owner;
-  const bool fits = stats.pinned + wanted <= request.most && wanted <= stats.free + stats.cached - stats.reserved;
-  if (why == kv::NoPin::kOwnersShare ? fits_owner : fits) fail("a pin was refused that there is room for");
+  const bool of_owners = no_pin.why == kOwnersShare, of_all = no_pin.why == kShare;
+  const std::int64_t had = of_owners ? of_owner : of_all ? stats.pinned : 0;
+  const std::int64_t most = of_owners ? request.most_of_owner
+                            : of_all  ? request.most
+                                      : stats.free + stats.cached - stats.reserved;
+  if (no_pin.needed <= no_pin.most || no_pin.needed > had + wanted || no_pin.most != most) {
+    fail(fmt::format("a pin was refused for {} blocks of {}; there were {} of {}, and {} more at most", no_pin.needed,
+                     no_pin.most, had, most, wanted));
+  }
 }
 
 // A pin's blocks hold what was computed for its tokens, whatever has been evicted meanwhile.

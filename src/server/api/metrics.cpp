@@ -67,7 +67,8 @@ void add_histogram(Families& out, const char* name, const char* help, const engi
   out.push_back(std::move(family));
 }
 
-void add_cache(Families& out, const kv::CacheStats& c) {
+void add_cache(Families& out, const engine::Snapshot& s) {
+  const kv::CacheStats& c = s.cache;
   add(out, MetricType::Gauge, "coppice_kv_blocks", "Blocks of the pool by state; they sum to the pool's size.",
       {{"free", num(c.free)}, {"cached", num(c.cached)}, {"in_use", num(c.in_use)}}, "state");
   add_gauge(out, "coppice_kv_cache_usage_perc", "Blocks held by sequences; 1 is all of them.",
@@ -75,6 +76,8 @@ void add_cache(Families& out, const kv::CacheStats& c) {
   add_gauge(out, "coppice_kv_blocks_shared", "Blocks held by two sequences or pins, or more.", c.shared);
   add_gauge(out, "coppice_kv_blocks_pinned", "Blocks in use that pinned prefixes hold.", c.pinned);
   add_gauge(out, "coppice_pinned_prefixes", "Pinned prefixes.", c.pins);
+  add_counter(out, "coppice_pinned_prefixes_given_up_total",
+              "Pinned prefixes that ended early, since a request had no room beside them.", s.pins_given_up);
   add_gauge(out, "coppice_kv_states_in_use", "States of recurrent layers in use.", c.states_in_use);
   add_gauge(out, "coppice_kv_states_cached", "States of recurrent layers that are only cached.", c.states_cached);
   add_gauge(out, "coppice_kv_state_blocks", "Blocks that one state of recurrent layers takes; 0: the model has none.",
@@ -130,7 +133,7 @@ void add_device(Families& out, const executor::DeviceFigures& d) {
 }
 
 void add_engine(Families& out, const Snapshot& s) {
-  add_cache(out, s.cache);
+  add_cache(out, s);
   add_tokens(out, s);
   add_requests(out, s);
   add_histogram(out, "coppice_request_queue_time_seconds",

@@ -148,13 +148,16 @@ TEST(PinnedPrefix, DrawsNoTokenAndIsAnObject) {
 TEST(PinnedPrefix, ARefusalIsAnError) {
   using engine::PinRefusal;
   for (const auto& [why, status] : {std::pair(PinRefusal::kTooShort, 400), std::pair(PinRefusal::kOwnersShare, 409),
-                                    std::pair(PinRefusal::kNoRoom, 409), std::pair(PinRefusal::kTooMany, 409)}) {
+                                    std::pair(PinRefusal::kShare, 409), std::pair(PinRefusal::kPromised, 409),
+                                    std::pair(PinRefusal::kTooMany, 409), std::pair(PinRefusal::kNoMemory, 503)}) {
     server::PrefixBody body({});
     try {
-      body.end({.pins = {{.refusal = why}}}, {});
+      body.end({.pins = {{.refusal = why, .needed = 4711, .most = 42}}}, {});
       ADD_FAILURE() << "no error";
     } catch (const server::RequestError& e) {
       EXPECT_EQ(e.status(), status);
+      const bool figures = why == PinRefusal::kOwnersShare || why == PinRefusal::kShare || why == PinRefusal::kPromised;
+      EXPECT_EQ(std::string(e.what()).contains("4711"), figures) << e.what();
     }
   }
 }

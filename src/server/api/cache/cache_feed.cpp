@@ -17,7 +17,7 @@ constexpr std::chrono::seconds kLongestStep{60};
 /// Grows with everything that a View may show.
 std::int64_t stamp_of(const engine::Snapshot& s) {
   return s.steps + s.requests_submitted + s.admissions + s.requests_finished + s.requests_cancelled +
-         s.requests_refused + s.requests_failed + s.requests_timed_out + s.cache.evictions;
+         s.requests_refused + s.requests_failed + s.requests_timed_out + s.pin_changes + s.cache.evictions;
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ GenerationRequest parse_prefix_request(const JsonObject& body, const RequestLimi
 
 std::string PrefixBody::end(const engine::Usage& usage, CacheReportList reports) {
   const bool share = head_.reporting.model == nullptr || head_.reporting.model->facts().share;
-  if (usage.pins.empty()) throw pin_error(engine::PinRefusal::kNoRoom, share);
+  if (usage.pins.empty()) throw pin_error({.refusal = engine::PinRefusal::kNoMemory}, share);
   const engine::PinOutcome& outcome = usage.pins.front();
-  if (!outcome.prefix) throw pin_error(outcome.refusal, share);
+  if (!outcome.prefix) throw pin_error(outcome, share);
   JsonObject json = prefix_json(*outcome.prefix);
   json["cached_tokens"] = usage.cached_tokens;
   if (Json report = cache_reports_json(reports, head_.reporting); !report.is_null())

@@ -1,5 +1,7 @@
 #include "server/api/cache/prefix_json.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstdint>
 #include <utility>
@@ -45,23 +47,37 @@ std::string cache_reset_json(const engine::PrefixAnswer& answer) {
       {"object", "cache.reset"}, {"prefixes", answer.ended}, {"blocks", answer.blocks}, {"tokens", answer.tokens}});
 }
 
-RequestError pin_error(engine::PinRefusal why, bool share) {
+RequestError pin_error(const engine::PinOutcome& refused, bool share) {
   if (!share) return RequestError::unsupported("", "this server runs without sharing: nothing can be pinned");
-  switch (why) {
+  constexpr const char* kHint = "Delete one, wait until one ends, or raise";
+  const auto beyond = [&](const char* whose, const char* option) {
+    return RequestError(
+        409,
+        fmt::format("With this prefix {} would hold {} blocks of the cache, and they may hold {}. {} {}.", whose,
+                    refused.needed, refused.most, kHint, option),
+        "", "pin_share_exhausted");
+  };
+  switch (refused.refusal) {
     case engine::PinRefusal::kTooShort:
       return {400, "The prefix is shorter than a block of the cache: there is nothing to pin.", "", "prefix_too_short"};
     case engine::PinRefusal::kOwnersShare:
+      return beyond("this key's pinned prefixes", "--pin-share-of-key or --kv-bytes");
+    case engine::PinRefusal::kShare:
+      return beyond("all pinned prefixes together", "--pin-share or --kv-bytes");
+    case engine::PinRefusal::kPromised:
       return {
           409,
-          "This key's pinned prefixes have the share of the cache that it may pin: delete one, or wait until one ends.",
-          "", "pin_share_exhausted"};
+          fmt::format("The prefix takes {} blocks of the cache, and all but {} are promised to running requests: try "
+                      "again when fewer run.",
+                      refused.needed, refused.most),
+          "", "pin_no_room"};
     case engine::PinRefusal::kTooMany:
       return {409, "There are too many pinned prefixes: delete one, or wait until one ends.", "",
               "pin_share_exhausted"};
-    case engine::PinRefusal::kNoRoom:
+    case engine::PinRefusal::kNoMemory:
       break;
   }
-  return {409, "The part of the cache that may be pinned is used up.", "", "pin_share_exhausted"};
+  return RequestError::unavailable("The server has too little memory to pin a prefix: try again later.");
 }
 
 }  // namespace coppice::server

@@ -14,6 +14,6 @@ std::string prefix_list_json(const engine::PrefixAnswer& answer);
 std::string cache_reset_json(const engine::PrefixAnswer& answer);
 
 /// Why a prefix was not pinned. `share`: whether requests share prefixes at all.
-RequestError pin_error(engine::PinRefusal why, bool share);
+RequestError pin_error(const engine::PinOutcome& refused, bool share);
 
 }  // namespace coppice::server
