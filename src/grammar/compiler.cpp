@@ -17,8 +17,10 @@
 
 #include "grammar/gbnf.h"
 #include "grammar/impl.h"
+#include "grammar/memory.h"
 #include "grammar/source_check.h"
 #include "grammar/unfold.h"
+#include "grammar/work.h"
 #include "grammar/xgrammar_log.h"
 
 namespace coppice::grammar {
@@ -127,20 +129,18 @@ States count_states(const xgrammar::Grammar& grammar) {
   return n;
 }
 
-/// The compiler can't be stopped, and keeps what fails for good: whatever can be known before is known here. Returns other rules
-/// to compile, if there are better ones.
-std::optional<xgrammar::Grammar> checked(const Source& source, const xgrammar::TokenizerInfo& info, int longest) {
+/// The rules to compile, written as masks are fast with. Throws GrammarError for what would take too long or hold less than it says.
+xgrammar::Grammar checked(const Source& source, const xgrammar::TokenizerInfo& info, int longest) {
   const Warnings warnings;
   xgrammar::Grammar grammar = converted(source, info);
   if (!warnings.first().empty()) throw GrammarError(warnings.first());
-  auto better = source.kind == Kind::kStructuralTag ? std::nullopt : unfolded(grammar, longest);
-  const States n = count_states(xgrammar::GrammarOptimizer::Apply(better.value_or(grammar)));
+  if (source.kind != Kind::kStructuralTag) grammar = unfolded(grammar, longest).value_or(grammar);
+  const States n = count_states(xgrammar::GrammarOptimizer::Apply(grammar));
   if (n.all > kMaxStates || n.wide > kMaxWideStates)
     throw GrammarError(
         fmt::format("it is too large: {} states, {} of them with many ways to go on; {} and {} are the most", n.all,
                     n.wide, kMaxStates, kMaxWideStates));
-  if (!better && !source.schemas.empty()) return grammar;
-  return better;
+  return grammar;
 }
 
 /// Throws GrammarError: too long, nested too deep, and so on.
@@ -163,6 +163,27 @@ std::size_t Grammar::bytes() const {
   return impl_->bytes;
 }
 
+/// XGrammar's masks that grammars have in common. It counts a mask's tokens and not the entry, so that a million small masks count
+/// for nothing: entries are counted here, and all are forgotten when they are too many.
+struct MaskCache {
+  // It takes a third for masks, the rest for a cache of grammars that stays empty (cmake/xgrammar).
+  MaskCache(const xgrammar::TokenizerInfo& info, std::size_t bytes)
+      : compiler(info, 1, true, static_cast<std::int64_t>(bytes / 4 * 3)) {}
+
+  void forget_if_many(std::size_t n_new, std::size_t most_bytes) {
+    // Each is entered for up to two contexts; some were there already.
+    entry_bytes += n_new * 2 * kMaskEntryBytes;
+    if (entry_bytes > most_bytes) forget();
+  }
+  void forget() {
+    compiler.ClearCache();
+    entry_bytes = 0;
+  }
+
+  xgrammar::GrammarCompiler compiler;
+  std::size_t entry_bytes = 0;
+};
+
 struct Compiler::Impl {
   Impl(const Words& words, std::size_t bytes)
       : n_vocab(static_cast<std::int32_t>(words.pieces.size())),
@@ -170,10 +191,15 @@ struct Compiler::Impl {
         longest(longest_piece(words)),
         plain(tokenizer_info(words, false)),
         json(tokenizer_info(words, true)),
-        plain_compiler(plain, 1, true, static_cast<std::int64_t>(bytes)),
-        json_compiler(json, 1, true, static_cast<std::int64_t>(bytes)) {}
+        plain_masks(plain, bytes),
+        json_masks(json, bytes) {}
 
   using Entry = std::pair<std::string, std::shared_ptr<const Grammar>>;
+
+  static std::size_t entry_bytes(const std::string& key, const Grammar& grammar) {
+    constexpr std::size_t kNodes = 256;  // of the list and the map, with malloc's own bytes
+    return kNodes + key.size() + grammar.bytes();
+  }
 
   static std::string key_of(const Source& source) {
     std::string key = static_cast<char>('0' + static_cast<int>(source.kind)) + source.text;
@@ -190,7 +216,7 @@ struct Compiler::Impl {
   }
 
   void remember(std::string key, std::shared_ptr<const Grammar> grammar) {
-    const std::size_t size = key.size() + grammar->bytes();
+    const std::size_t size = entry_bytes(key, *grammar);
     const std::lock_guard lock(mutex);
     if (size > cache_bytes || entries.contains(key)) return;
     cached += size;
@@ -198,38 +224,26 @@ struct Compiler::Impl {
     entries.emplace(recent.front().first, recent.begin());
     while (cached > cache_bytes) {
       const Entry& oldest = recent.back();
-      cached -= oldest.first.size() + oldest.second->bytes();
+      cached -= entry_bytes(oldest.first, *oldest.second);
       entries.erase(oldest.first);
       recent.pop_back();
     }
   }
 
-  static xgrammar::CompiledGrammar compile(const Source& source, const std::optional<xgrammar::Grammar>& better,
-                                           xgrammar::GrammarCompiler& compiler) {
-    if (better) return compiler.CompileGrammar(*better);
-    switch (source.kind) {
-      case Kind::kJsonSchema:
-        return compiler.CompileJSONSchema(source.text);
-      case Kind::kRegex:
-        return compiler.CompileRegex(source.text);
-      case Kind::kStructuralTag:
-        return compiler.CompileStructuralTag(source.text);
-      case Kind::kGbnf:
-        break;
-    }
-    return compiler.CompileGrammar(source.text);
-  }
-
-  /// Some repeated patterns have no name in XGrammar's cache of rules (0.2.8), and fail there. Without it they work, slowly.
-  xgrammar::CompiledGrammar compile(const Source& source, const std::optional<xgrammar::Grammar>& better) {
-    const bool is_json = source.kind == Kind::kJsonSchema || !source.schemas.empty();
-    xgrammar::GrammarCompiler& compiler = is_json ? json_compiler : plain_compiler;
+  /// Some repeated patterns have no name in XGrammar's cache of masks (0.2.8), and fail there. Without it they work, slowly.
+  xgrammar::CompiledGrammar compile(const xgrammar::Grammar& grammar, bool is_json) {
+    MaskCache& masks = is_json ? json_masks : plain_masks;
     try {
-      return compile(source, better, compiler);
+      auto compiled = masks.compiler.CompileGrammar(grammar);
+      masks.forget_if_many(n_masks(compiled), cache_bytes / 4);
+      return compiled;
+    } catch (const WorkError&) {
+      masks.forget();
+      throw;
     } catch (const GrammarError&) {
-      compiler.ClearCache();  // it remembers failures, and never forgets one
+      masks.forget();
       xgrammar::GrammarCompiler simple(is_json ? json : plain, 1, false);
-      return compile(source, better, simple);
+      return simple.CompileGrammar(grammar);
     }
   }
 
@@ -237,7 +251,8 @@ struct Compiler::Impl {
   std::size_t cache_bytes;
   int longest;  ///< characters of a piece
   xgrammar::TokenizerInfo plain, json;
-  xgrammar::GrammarCompiler plain_compiler, json_compiler;
+  MaskCache plain_masks, json_masks;  ///< the second guard: see compiling
+  std::mutex compiling;               ///< guards the masks' caches
 
   std::mutex mutex;  ///< guards the rest
   std::list<Entry> recent;
@@ -260,9 +275,12 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
                       .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text,
                       .schemas = written.schemas};
   try {
-    const std::optional<xgrammar::Grammar> better = checked(source, impl_->plain, impl_->longest);
-    xgrammar::CompiledGrammar compiled = impl_->compile(source, better);
-    const std::size_t bytes = compiled.MemorySizeBytes();
+    const std::lock_guard lock(impl_->compiling);
+    const WorkLimit limit(kMaxCompileSeconds);
+    const xgrammar::Grammar rules = checked(source, impl_->plain, impl_->longest);
+    xgrammar::CompiledGrammar compiled =
+        impl_->compile(rules, source.kind == Kind::kJsonSchema || !source.schemas.empty());
+    const std::size_t bytes = memory_of(compiled);
     auto grammar = std::make_shared<const Grammar>(
         std::make_unique<const Grammar::Impl>(Grammar::Impl{std::move(compiled), impl_->n_vocab, bytes}));
     impl_->remember(std::move(key), grammar);

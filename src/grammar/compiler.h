@@ -1,8 +1,8 @@
 // Compiler: sources become Grammars, which matchers follow token by token. The engine behind it is XGrammar
 // (docs/adr/0027-grammars.md); its headers stay in this folder's .cpp files.
 //
-// Thread safety: every method may be called by any thread. compile() takes milliseconds, seconds at worst: not for the
-// engine's thread. Nothing can stop it once it runs; kMaxSourceBytes and the checks before it bound the work.
+// Thread safety: every method may be called by any thread. compile() takes milliseconds, kMaxCompileSeconds at worst: not
+// for the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ struct Words {
 
 class Compiler {
  public:
-  /// Takes some 60 ms for 50,000 words. cache_bytes: of compiled grammars, about, and half as much for what grammars have
+  /// Takes some 60 ms for 50,000 words. cache_bytes: of compiled grammars, about, and as much again for what grammars have
   /// in common.
   explicit Compiler(const Words& words, std::size_t cache_bytes = std::size_t{64} << 20);
   ~Compiler();

@@ -2,12 +2,12 @@
 
 #include <xgrammar/matcher.h>
 
-#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "grammar/impl.h"
+#include "grammar/work.h"
 
 namespace coppice::grammar {
 
@@ -16,13 +16,6 @@ namespace {
 // What a text may cost: JSON takes microseconds a token. The parser keeps all ways to read a text, so that an ambiguous grammar
 // (root ::= root root | "a") takes the square of the text's length for each byte more.
 constexpr double kSeconds = 0.5, kSecondsPerToken = 0.001;
-
-/// Of the calling thread.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 }  // namespace
 
