@@ -71,13 +71,19 @@ int longest_piece(const Words& words) {
   return most;
 }
 
-/// The rules that are JSON schemas get these. Around values one blank is enough, as the text has it around the rules.
+/// White space without a bound would let a model write nothing else.
+xgrammar::Grammar schema_rules(const std::string& schema, bool spaced) {
+  return spaced ? xgrammar::Grammar::FromJSONSchema(schema, false)
+                : xgrammar::Grammar::FromJSONSchema(schema, true, std::nullopt, std::nullopt, true, 1);
+}
+
+/// The rules that are JSON schemas get these.
 xgrammar::Grammar with_schemas(const xgrammar::Grammar& text, const std::map<std::string, std::string>& schemas) {
   xgrammar::GrammarBuilder builder(text);
   for (const auto& [rule, schema] : schemas) {
     const std::int32_t id = builder.GetRuleId(rule);
     if (id < 0) throw GrammarError(fmt::format("there is no rule '{}'", rule));
-    const auto grammar = xgrammar::Grammar::FromJSONSchema(schema, true, std::nullopt, std::nullopt, true, 1);
+    const auto grammar = schema_rules(schema, false);
     const std::int32_t part = builder.AddRuleRef(xgrammar::SubGrammarAdder::Apply(&builder, grammar));
     builder.UpdateRuleBody(id, builder.AddChoices({builder.AddSequence({part})}));
   }
@@ -87,7 +93,7 @@ xgrammar::Grammar with_schemas(const xgrammar::Grammar& text, const std::map<std
 xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo& info) {
   switch (source.kind) {
     case Kind::kJsonSchema:
-      return xgrammar::Grammar::FromJSONSchema(source.text);
+      return schema_rules(source.text, source.spaced);
     case Kind::kRegex:
       return xgrammar::Grammar::FromRegex(source.text);
     case Kind::kStructuralTag: {
@@ -203,6 +209,7 @@ struct Compiler::Impl {
 
   static std::string key_of(const Source& source) {
     std::string key = static_cast<char>('0' + static_cast<int>(source.kind)) + source.text;
+    if (source.spaced) key += '\n';
     for (const auto& [rule, schema] : source.schemas) key += fmt::format("\n{} ::= {}", rule, schema);
     return key;
   }
@@ -273,7 +280,8 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
   check(written);
   const Source source{.kind = written.kind,
                       .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text,
-                      .schemas = written.schemas};
+                      .schemas = written.schemas,
+                      .spaced = written.spaced};
   try {
     const std::lock_guard lock(impl_->compiling);
     const WorkLimit limit(kMaxCompileSeconds);

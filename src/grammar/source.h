@@ -25,6 +25,10 @@ struct Source {
   /// Of kGbnf: its rules, by name, that JSON schemas hold, which are as kJsonSchema's. What the text says of these counts for nothing.
   std::map<std::string, std::string> schemas = {};
 
+  /// Of kJsonSchema: one blank behind each comma and colon, and no white space elsewhere. Else a blank, a tab or a line's end may stand
+  /// wherever JSON allows white space, one at a time.
+  bool spaced = false;
+
   bool operator==(const Source&) const = default;
 };
 

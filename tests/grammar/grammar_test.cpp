@@ -184,6 +184,20 @@ TEST(Grammar, StringsOfBoundedLengthHoldNoControlCharacters) {
   EXPECT_FALSE(matches(Kind::kJsonSchema, schema, "\"abcdef\""));
 }
 
+TEST(Grammar, JsonHasNoEndlessBlanks) {
+  const std::string schema =
+      R"({"type":"object","properties":{"a":{"type":"array"},"b":{}},"required":["a","b"],"additionalProperties":false})";
+  EXPECT_TRUE(matches(Kind::kJsonSchema, schema, "{\n\"a\" : [ 1 , 2 ] , \"b\" : { \"c\" : null } }"));
+  for (const char* text : {"{  ", "{\"a\":  ", "{\"a\": [  ", "{\"a\": [1  ", "{\"a\": [],  ", "{\"a\": [], \"b\": {  ",
+                           "{\"a\": [], \"b\": {\"c\":  ", "{\"a\": [], \"b\": [[1,  "})
+    EXPECT_FALSE(matcher(Kind::kJsonSchema, schema).accept_text(text)) << text;
+  Matcher spaced(compiler().compile({.kind = Kind::kJsonSchema, .text = schema, .spaced = true}));
+  EXPECT_FALSE(spaced.clone().accept_text("{ "));
+  EXPECT_FALSE(spaced.clone().accept_text("{\"a\":["));
+  EXPECT_TRUE(spaced.accept_text("{\"a\": [1, 2], \"b\": {\"c\": null}}"));
+  EXPECT_TRUE(spaced.whole());
+}
+
 TEST(Grammar, BadSourcesAreRefusedWithAReason) {
   EXPECT_THAT(error_of(Kind::kRegex, "(a"), HasSubstr("parenthesis"));
   EXPECT_THAT(error_of(Kind::kRegex, "a(?=b)"), HasSubstr("ookahead"));

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/pattern.h"
+#include "grammar/sound_regex.h"
 #include "server/api/base/sampling_fields.h"
 #include "server/base/request_error.h"
 #include "server/schema/json_schema.h"
@@ -113,6 +115,7 @@ constexpr std::string_view kNestedNames[] = {"json",
                                              "grammar",
                                              "json_object",
                                              "disable_any_whitespace",
+                                             "whitespace_pattern",
                                              "disable_additional_properties",
                                              "disable_fallback"};
 
@@ -124,11 +127,36 @@ class Collector {
                                     fmt::format("only one form can be asked for, and '{}' is another", found_->field));
     found_ = Constraint{.source = std::move(source), .field = std::move(field)};
   }
+  /// White space only behind commas and colons.
+  void space() {
+    if (found_ && found_->source.kind == Kind::kJsonSchema) found_->source.spaced = true;
+  }
   std::optional<Constraint> take() { return std::move(found_); }
 
  private:
   std::optional<Constraint> found_;
 };
+
+/// Is a pattern of white space there? One blank behind commas and colons and none elsewhere is what most allow; others are refused.
+bool takes_blanks(const JsonFields& f, const char* name) {
+  const Json* value = f.find(name);
+  if (is_blank(value)) return false;
+  std::string regex;
+  for (const char c : string_value(*value, f.path(name))) {
+    if (c == '\n' || c == '\t' || c == '\r') {
+      regex += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+    } else {
+      regex += c;
+    }
+  }
+  try {
+    const grammar::JsonPattern pattern(grammar::sound_regex(regex));
+    if (pattern.matches("") && pattern.matches(" ")) return true;
+  } catch (const grammar::GrammarError& e) {
+    throw RequestError::bad_field(f.path(name), e.what());
+  }
+  throw RequestError::unsupported(f.path(name), "must allow no white space, and a single blank");
+}
 
 void structured_outputs(const JsonFields& f, Collector& found) {
   const Json* value = f.find("structured_outputs");
@@ -146,9 +174,9 @@ void structured_outputs(const JsonFields& f, Collector& found) {
     if (std::ranges::find(kNestedNames, std::string_view(name)) == std::end(kNestedNames) && !is_empty(wanted))
       throw RequestError::unsupported(inner.path(std::string(name).c_str()));
   }
+  if (inner.boolean("disable_any_whitespace").value_or(false)) found.space();
+  if (takes_blanks(inner, "whitespace_pattern")) found.space();
   // Asked to be stricter than by default. Objects with properties are strict already.
-  if (inner.boolean("disable_any_whitespace").value_or(false))
-    throw RequestError::unsupported(inner.path("disable_any_whitespace"));
   inner.boolean("disable_additional_properties");
 }
 
@@ -174,8 +202,9 @@ std::optional<grammar::Constraint> parse_structured_output(const JsonFields& f) 
     if (const Json* value = f.find(way.name); !is_blank(value)) found.add(way.parse(*value, way.name), way.name);
   }
   structured_outputs(f, found);
-  for (const char* name : {"grammar_triggers", "guided_whitespace_pattern"})
-    if (const Json* value = f.find(name); value && !is_empty(*value)) throw RequestError::unsupported(name);
+  if (takes_blanks(f, "guided_whitespace_pattern")) found.space();
+  if (const Json* value = f.find("grammar_triggers"); value && !is_empty(*value))
+    throw RequestError::unsupported("grammar_triggers");
   if (const auto lazy = f.find("grammar_lazy"); lazy && *lazy == Json(true))
     throw RequestError::unsupported("grammar_lazy");
   return found.take();
