@@ -65,6 +65,23 @@ function(coppice_library)
   endif()
 endfunction()
 
+# coppice_emulated_amx(matmul): target coppice_matmul_emulated_amx, the library again with emulated tiles (simd/amx_emulated-inl.h), compiled
+# for no more than tiles need.
+function(coppice_emulated_amx name)
+  set(from coppice_${name})
+  set(target ${from}_emulated_amx)
+  get_target_property(sources ${from} SOURCES)
+  add_library(${target} STATIC EXCLUDE_FROM_ALL ${sources})
+  foreach(property INCLUDE_DIRECTORIES COMPILE_OPTIONS COMPILE_DEFINITIONS LINK_LIBRARIES)
+    get_target_property(value ${from} ${property})
+    if(value)
+      set_target_properties(${target} PROPERTIES ${property} "${value}")
+    endif()
+  endforeach()
+  target_compile_definitions(${target} PRIVATE COPPICE_AMX_EMULATED
+    "HWY_DISABLED_TARGETS=(HWY_AVX3 | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3)")
+endfunction()
+
 # coppice_test(NAME kv_test SRCS cache_test.cpp ... DEPS coppice_kv [LABELS model|threads] [OPTIMIZED]): a GoogleTest program of one or
 # more files, one ctest entry, or as many as SHARDS says, which share its cases out. model: it loads the pinned models. threads: it has threads of its
 # own, so ThreadSanitizer runs it. OPTIMIZED: it computes much by itself. The target unit_tests is what AddressSanitizer runs: all but those that load models.
@@ -132,6 +149,22 @@ function(coppice_test)
   foreach(src ${A_SRCS})
     set_property(GLOBAL APPEND PROPERTY COPPICE_TEST_SOURCES "${CMAKE_CURRENT_SOURCE_DIR}/${src}")
   endforeach()
+endfunction()
+
+# coppice_emulated_amx_test(matmul_quant_matrix_test [FILTER tests] [DEPS what it links beside GoogleTest]): a test program's objects, linked
+# with emulated tiles in place of the processor's, as MATMUL_QUANT_MATRIX_TEST_emulated_amx. FILTER: as GTEST_FILTER.
+function(coppice_emulated_amx_test test)
+  cmake_parse_arguments(A "" "FILTER" "" ${ARGN})
+  set(name ${test}_emulated_amx)
+  get_target_property(libraries ${test} LINK_LIBRARIES)
+  add_executable(${name} $<TARGET_OBJECTS:${test}>)
+  # They come first, and whole: what is there is not looked for in the libraries that they stand for.
+  target_link_libraries(${name} PRIVATE
+    "$<LINK_LIBRARY:WHOLE_ARCHIVE,coppice_simd_emulated_amx,coppice_matmul_emulated_amx,coppice_attention_cpu_emulated_amx>" ${libraries})
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 COST 300 ENVIRONMENT
+    "GTEST_FILTER=${A_FILTER};COPPICE_MODEL=${COPPICE_MODEL};COPPICE_GEMMA3=${COPPICE_GEMMA3}")
+  add_dependencies(unit_tests ${name})
 endfunction()
 
 # A test file that nobody builds is a test that cannot fail: refuse to configure. (Without llama.cpp, folders that need it

@@ -29,6 +29,10 @@ namespace coppice::matmul::HWY_NAMESPACE {
 namespace {
 
 using simd::HWY_NAMESPACE::kTileRow;
+using simd::HWY_NAMESPACE::load_tile;
+using simd::HWY_NAMESPACE::multiply_tiles;
+using simd::HWY_NAMESPACE::store_tile;
+using simd::HWY_NAMESPACE::zero_tile;
 
 constexpr int kTileRows = 16;                             ///< of x in an AMX tile
 constexpr int kMostRowTiles = kAmxPanelRows / kTileRows;  ///< as many sums as leave room for weights and x
@@ -48,8 +52,7 @@ inline void fill_panel(const QuantProducts& p, const UnitPart& part, AmxPanel& p
     for (; row < part.n_rows; ++row, to += kBlock) {
       alignas(64) float buffer[kBlock];
       const float* x = block_of_row(p, part.first_row + row, part.first_block + b, factors[row], buffer);
-      const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + kBlock / 2), _mm512_loadu_ps(x));
-      _mm512_store_si512(to, reinterpret_cast<__m512i>(rounded));
+      _mm512_store_si512(to, simd::HWY_NAMESPACE::bf16_of(_mm512_loadu_ps(x + kBlock / 2), _mm512_loadu_ps(x)));
     }
     for (; row % kTileRows != 0; ++row, to += kBlock) _mm512_store_si512(to, _mm512_setzero_si512());
   }
@@ -144,31 +147,31 @@ class BlockReader {
 /// AMX tiles 0 to RowTiles - 1 += rows times a block's weights.
 template <int RowTiles>
 HWY_INLINE void multiply_block(const std::uint16_t* x, const std::uint16_t* weights) {
-  _tile_loadd(4, weights, kTileRow);
-  _tile_loadd(5, x, kTileRow);
-  _tile_dpbf16ps(0, 5, 4);
+  load_tile<4>(weights, kTileRow);
+  load_tile<5>(x, kTileRow);
+  multiply_tiles<0, 5, 4>();
   if constexpr (RowTiles > 1) {
-    _tile_loadd(6, x + kTileSize, kTileRow);
-    _tile_dpbf16ps(1, 6, 4);
+    load_tile<6>(x + kTileSize, kTileRow);
+    multiply_tiles<1, 6, 4>();
   }
   if constexpr (RowTiles > 2) {
-    _tile_loadd(7, x + 2 * kTileSize, kTileRow);
-    _tile_dpbf16ps(2, 7, 4);
+    load_tile<7>(x + 2 * kTileSize, kTileRow);
+    multiply_tiles<2, 7, 4>();
   }
   if constexpr (RowTiles > 3) {
-    _tile_loadd(5, x + 3 * kTileSize, kTileRow);
-    _tile_dpbf16ps(3, 5, 4);
+    load_tile<5>(x + 3 * kTileSize, kTileRow);
+    multiply_tiles<3, 5, 4>();
   }
 }
 
 /// Where the sums of a row tile are loaded from and stored to: AMX tile I.
 template <int I>
 HWY_INLINE void load_sums(const float* from, std::ptrdiff_t stride) {
-  _tile_loadd(I, from + I * kTileRows * stride, stride * sizeof(float));
+  load_tile<I>(from + I * kTileRows * stride, stride * std::ptrdiff_t{sizeof(float)});
 }
 template <int I>
 HWY_INLINE void store_sums(float* to, std::ptrdiff_t stride) {
-  _tile_stored(I, to + I * kTileRows * stride, stride * sizeof(float));
+  store_tile<I>(to + I * kTileRows * stride, stride * std::ptrdiff_t{sizeof(float)});
 }
 
 /// y[RowTiles * 16][16] = `plus` + the panel times a tile's blocks. Strides: floats between rows. plus may be y or nullptr.
@@ -183,10 +186,10 @@ void multiply_tile(const std::byte* tile, int n_blocks, const AmxPanel& panel, c
     if constexpr (RowTiles > 2) load_sums<2>(plus, plus_stride);
     if constexpr (RowTiles > 3) load_sums<3>(plus, plus_stride);
   } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    zero_tile<0>();
+    zero_tile<1>();
+    zero_tile<2>();
+    zero_tile<3>();
   }
   blocks.next(weights[0]);
   for (int b = 1; b < n_blocks; ++b) {
@@ -249,7 +252,7 @@ namespace coppice::matmul {
 
 void run_amx([[maybe_unused]] const QuantProducts& products, [[maybe_unused]] Claims& claims,
              [[maybe_unused]] int n_workers) {
-#if (HWY_TARGETS & HWY_AVX3_DL) != 0 && defined(__clang__)
+#if (HWY_TARGETS & HWY_AVX3_DL) != 0 && (defined(__clang__) || defined(COPPICE_AMX_EMULATED))
   N_AVX3_DL::run_on_amx(products, claims, n_workers);
 #else
   std::abort();  // never called: simd::amx()

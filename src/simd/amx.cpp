@@ -1,7 +1,17 @@
 #include "simd/amx.h"
 
+#ifdef COPPICE_AMX_EMULATED
+
+namespace coppice::simd {
+
+bool request_amx() {
+  return true;
+}
+
+}  // namespace coppice::simd
+
 // g++ 12 loads tiles' shapes wrong (docs/adr/0001-compiler.md).
-#if defined(__x86_64__) && defined(__linux__) && defined(__clang__)
+#elif defined(__x86_64__) && defined(__linux__) && defined(__clang__)
 
 #include <cpuid.h>
 #include <sys/syscall.h>

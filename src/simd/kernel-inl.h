@@ -5,6 +5,7 @@
 //   - code for AMX and bf16 runs only where simd::amx();
 //   - products of 16-bit numbers in 128- or 256-bit vectors are written so that clang can't make AVX-VNNI's of them
 //     (add_products() of attention/cpu/kv_load-inl.h). A test looks for those in the objects.
+// With COPPICE_AMX_EMULATED code for AMX and bf16 is compiled for AVX512-VNNI alone (simd/amx_emulated-inl.h), for tests.
 //
 // Included once for each instruction set. Highway's own part of it comes first.
 
@@ -21,7 +22,10 @@
 
 #undef COPPICE_SIMD_AMX  // whether code for AMX is compiled
 #undef COPPICE_SIMD_AMX_STR
-#if HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
+#if HWY_TARGET == HWY_AVX3_DL && defined(COPPICE_AMX_EMULATED)
+#define COPPICE_SIMD_AMX 1
+#define COPPICE_SIMD_AMX_STR ""
+#elif HWY_TARGET == HWY_AVX3_DL && defined(__clang__)
 #define COPPICE_SIMD_AMX 1
 #define COPPICE_SIMD_AMX_STR ",avx512bf16,amx-tile,amx-bf16"
 #else

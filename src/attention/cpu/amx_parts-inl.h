@@ -27,6 +27,10 @@ namespace coppice::attention::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using simd::HWY_NAMESPACE::kTileRow;
 using simd::HWY_NAMESPACE::kTileRows;
+using simd::HWY_NAMESPACE::load_tile;
+using simd::HWY_NAMESPACE::multiply_tiles;
+using simd::HWY_NAMESPACE::store_tile;
+using simd::HWY_NAMESPACE::zero_tile;
 
 constexpr int kStep = AmxScratch::kStep, kTileSize = AmxScratch::kTileSize;
 
@@ -78,33 +82,33 @@ HWY_INLINE void store_loaded(__m512 a, __m512 b, std::uint16_t* tiles, int row) 
 /// AMX tiles 0 to N - 1 := 0.
 template <int N>
 HWY_INLINE void clear_tiles() {
-  _tile_zero(0);
-  if constexpr (N > 1) _tile_zero(1);
-  if constexpr (N > 2) _tile_zero(2);
+  zero_tile<0>();
+  if constexpr (N > 1) zero_tile<1>();
+  if constexpr (N > 2) zero_tile<2>();
 }
 
 /// AMX tile T += shared * own (or own * shared, where `Left`), whose parts are multiplied; `shared` is in tiles 3 and 4 and
 /// may lack its low part. Tiles 5 and 6 are lost.
 template <int T, bool Left, bool SharedLow>
 HWY_INLINE void multiply(const std::uint16_t* own) {
-  _tile_loadd(5, own, kTileRow);
-  _tile_loadd(6, own + kTileSize, kTileRow);
+  load_tile<5>(own, kTileRow);
+  load_tile<6>(own + kTileSize, kTileRow);
   if constexpr (Left) {
-    _tile_dpbf16ps(T, 5, 3);
-    if constexpr (SharedLow) _tile_dpbf16ps(T, 5, 4);
-    _tile_dpbf16ps(T, 6, 3);
+    multiply_tiles<T, 5, 3>();
+    if constexpr (SharedLow) multiply_tiles<T, 5, 4>();
+    multiply_tiles<T, 6, 3>();
   } else {
-    _tile_dpbf16ps(T, 3, 5);
-    if constexpr (SharedLow) _tile_dpbf16ps(T, 4, 5);
-    _tile_dpbf16ps(T, 3, 6);
+    multiply_tiles<T, 3, 5>();
+    if constexpr (SharedLow) multiply_tiles<T, 4, 5>();
+    multiply_tiles<T, 3, 6>();
   }
 }
 
 /// The same for AMX tiles 0 to N - 1: own(i) belongs to tile i.
 template <int N, bool Left, bool SharedLow, class Own>
 HWY_INLINE void multiply_shared(const std::uint16_t* shared, Own&& own) {
-  _tile_loadd(3, shared, kTileRow);
-  if constexpr (SharedLow) _tile_loadd(4, shared + kTileSize, kTileRow);
+  load_tile<3>(shared, kTileRow);
+  if constexpr (SharedLow) load_tile<4>(shared + kTileSize, kTileRow);
   multiply<0, Left, SharedLow>(own(0));
   if constexpr (N > 1) multiply<1, Left, SharedLow>(own(1));
   if constexpr (N > 2) multiply<2, Left, SharedLow>(own(2));
@@ -113,9 +117,9 @@ HWY_INLINE void multiply_shared(const std::uint16_t* shared, Own&& own) {
 /// AMX tile i to `to` + i * stride.
 template <int N>
 HWY_INLINE void store_tiles(float* to, std::ptrdiff_t stride) {
-  _tile_stored(0, to, kTileRow);
-  if constexpr (N > 1) _tile_stored(1, to + stride, kTileRow);
-  if constexpr (N > 2) _tile_stored(2, to + 2 * stride, kTileRow);
+  store_tile<0>(to, kTileRow);
+  if constexpr (N > 1) store_tile<1>(to + stride, kTileRow);
+  if constexpr (N > 2) store_tile<2>(to + 2 * stride, kTileRow);
 }
 
 }  // namespace coppice::attention::HWY_NAMESPACE
