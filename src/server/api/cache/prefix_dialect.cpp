@@ -14,7 +14,7 @@ namespace coppice::server {
 namespace {
 
 constexpr std::int64_t kUsualSeconds = 3600, kMostSeconds = 30 * 24 * 3600;
-constexpr std::size_t kMaxNameBytes = 256;
+constexpr std::size_t kMaxPrefixNameBytes = 256;
 
 void parse_input(const JsonFields& f, const RequestLimits& limits, GenerationRequest& r) {
   if (f.has("messages") + f.has("prompt") + f.has("text") != 1)
@@ -48,7 +48,7 @@ GenerationRequest parse_prefix_request(const JsonObject& body, const RequestLimi
   parse_engine_fields(f, r);
   const auto ttl = std::chrono::seconds(f.integer("ttl", 1, kMostSeconds).value_or(kUsualSeconds));
   std::string name = f.string("name").value_or("");
-  if (name.size() > kMaxNameBytes) throw RequestError::bad_field("name", "must be at most 256 bytes");
+  if (name.size() > kMaxPrefixNameBytes) throw RequestError::bad_field("name", "must be at most 256 bytes");
   r.pins.push_back({.whole = true, .wish = {.ttl = ttl, .object = true, .name = std::move(name)}});
   r.max_tokens = 0;
   return r;
