@@ -159,7 +159,7 @@ def test_vllms_variable_for_the_key(monkeypatch):
 def test_the_page_can_be_left_out():
     """By llama-server's option; before, it was taken without effect."""
     with Coppice("--kv-bytes", "64MiB", "--no-webui") as server:
-        for path in ("/", "/main.js"):
+        for path in ("/", "/page/main.js"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(server.url + path)
         with urllib.request.urlopen(server.url + "/health") as reply:

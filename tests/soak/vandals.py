@@ -243,10 +243,22 @@ async def cut(world, rng):
         return await answer_or_close(connection, *(HARMLESS - {200}))
 
 
+async def page(world, rng):
+    """Who looks at the page: a file of it comes to the end and without a key, or the client leaves in the middle."""
+    async with Connection(world.port) as connection:
+        await connection.send(request_bytes("GET", rng.choice(("/", "/page/main.js"))))
+        if rng.random() < 0.2:
+            return await leave(connection, rng)
+        response = await connection.response()
+        hold(response.status == 200 and response.headers["content-type"].startswith("text/"), "no page:", response.status, response.headers)
+        hold(response.body.strip(), "an empty page")
+    return "answered"
+
+
 async def lost(world, rng):
     async with Connection(world.port) as connection:
         method = rng.choice(("GET", "DELETE", "PUT", "OPTIONS", "POST"))
-        path = rng.choice(("/", "/v1/nothing", "/v1/completions/..", "/%00", "/" + "p" * 5000, "/metrics/x"))
+        path = rng.choice(("/main.jsx", "/v1/nothing", "/v1/completions/..", "/%00", "/" + "p" * 5000, "/metrics/x"))
         await connection.send(request_bytes(method, path, key=world.key(rng)))
         error_form(await connection.response(), 404, 405)
         return "refused"
@@ -258,4 +270,5 @@ def acts():
             "vanish together": (vanish_together, 0.3), "half close": (half_close, 2), "silent": (silent, 1),
             "slow reader": (slow_reader, 1), "never reads": (never_reads, 1), "slowloris": (slowloris, 1), "huge body": (huge_body, 1),
             "endless body": (endless_body, 0.3), "large body": (large_body, 0.5), "bad JSON": (bad_json, 3), "mutated": (mutated, 3),
-            "garbage": (garbage, 3), "long head": (long_head, 1), "pipelined": (pipelined, 2), "cut": (cut, 4), "lost": (lost, 2)}
+            "garbage": (garbage, 3), "long head": (long_head, 1), "pipelined": (pipelined, 2), "cut": (cut, 4), "page": (page, 1),
+            "lost": (lost, 2)}
