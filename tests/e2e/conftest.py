@@ -1,4 +1,5 @@
 import itertools
+import os
 
 import openai
 import pytest
@@ -6,6 +7,10 @@ import pytest
 from coppice_process import Coppice, assert_nothing_held
 
 _salts = itertools.count()
+
+# Tests run on all cores at once (CMakeLists.txt), each with servers of its own. Threads that compute spin while they wait: more than
+# one of a server would take the others' cores.
+os.environ.setdefault("LLAMA_ARG_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

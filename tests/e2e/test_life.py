@@ -172,7 +172,7 @@ def test_drain_is_bounded():
 
 
 @pytest.mark.parametrize("arguments", [("--share", "off"), ("--attention", "dense"), ("--block-size", "16"),
-                                       ("--kv-format", "int8"), ("--kv-format", "turbo4")])
+                                       ("--kv-format", "int8"), ("--kv-format", "turbo4"), ("--threads", "3")])
 def test_other_settings(arguments):
     with Coppice("--kv-bytes", "128MiB", *arguments) as server:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
