@@ -30,6 +30,9 @@ gemma3_part_sha256s=(2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425
 gemma3_sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
 pinned_gemma3="$cache/gemma-3-270m-q4_k_m.gguf"
 
+# A bare Debian 12 as debootstrap makes it, which scripts/bare.sh and package.sh copy.
+pristine_debian="$cache/bare/bookworm"
+
 say() { printf '==> %s\n' "$*" >&2; }
 # Status 3 means that the sentence is said: a script that called the failing one adds nothing.
 die() {

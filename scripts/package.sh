@@ -58,5 +58,5 @@ say "$(basename "$build"/coppice_*.deb): $(($(stat -c %s "$build/coppice.deb") /
 ((EUID == 0)) || die "The package is built. Its test makes a bare Debian in a folder, and needs root for that."
 more=(debootstrap qemu-user-static systemd-container)
 "$repo/scripts/build.sh" release coppice
-COPPICE_PACKAGE="$build/coppice.deb" COPPICE_BARE="$build/bare" COPPICE_BINARY="$repo/build/coppice" run_tests \
-  "$repo/tests/package" "$@"
+COPPICE_PACKAGE="$build/coppice.deb" COPPICE_BARE="$build/bare" COPPICE_BOOKWORM="$pristine_debian" COPPICE_BINARY="$repo/build/coppice" \
+  run_tests "$repo/tests/package" "$@"

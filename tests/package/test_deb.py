@@ -18,13 +18,14 @@ from coppice_process import Coppice, free_port
 
 PACKAGE = Path(os.environ["COPPICE_PACKAGE"])
 BARE = Path(os.environ["COPPICE_BARE"])  # a folder
+PRISTINE = Path(os.environ["COPPICE_BOOKWORM"])  # the bare Debian that is copied; made when it is missing
 MODEL = Path(os.environ["COPPICE_MODEL"])
 PROMPT = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
 
 
 @pytest.fixture(scope="session")
 def installed():
-    debian = BareDebian(make_bare(BARE / "bookworm"), BARE / "installed")
+    debian = BareDebian(make_bare(PRISTINE), BARE / "installed")
     debian.follow_containerfile(PACKAGE)
     (debian.root / "models").mkdir()
     shutil.copy(MODEL, debian.root / "models")
@@ -167,7 +168,7 @@ class Booted:
 
 @pytest.fixture
 def with_systemd():
-    debian = BareDebian(make_bare(BARE / "bookworm"), BARE / "systemd")
+    debian = BareDebian(make_bare(PRISTINE), BARE / "systemd")
     debian.environment["DEBIAN_FRONTEND"] = "noninteractive"
     debian.run("sh", "-c", "apt-get update && apt-get install -y --no-install-recommends systemd systemd-sysv dbus")
     shutil.copy(PACKAGE, debian.root / "tmp/coppice.deb")

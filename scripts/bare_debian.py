@@ -1,0 +1,158 @@
+"""A bare Debian 12 in a folder, and commands in it. Needs root. Commands there see this machine's network (its mirrors, proxies and
+certificates, too), and nothing else of it but what is mounted for them."""
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CONTAINERFILE = Path(__file__).resolve().parents[1] / "packaging" / "Containerfile"
+SUITES = ("bookworm", "bookworm-updates", "bookworm-security")
+NETWORK = re.compile(r"(?i:(https?|no|all)_proxy)|PIP_(CERT|PROXY|RETRIES|TRUSTED_HOST|DEFAULT_TIMEOUT|(EXTRA_)?INDEX_URL)|"
+                     r"SSL_CERT_(FILE|DIR)|GIT_SSL_CAINFO|CURL_CA_BUNDLE|REQUESTS_CA_BUNDLE")
+
+
+def mirrors() -> dict[str, str]:
+    """Where this machine has Debian 12 from: suite -> address. Nothing where it is another system."""
+    sources = Path("/etc/apt")
+    found = {}
+    for file in [sources / "sources.list", *sources.glob("sources.list.d/*.list"), *sources.glob("sources.list.d/*.sources")]:
+        text = file.read_text() if file.exists() else ""
+        entries = re.findall(r"^deb (?:\[.*?\] *)?(\S+) +(\S+) +(.*)$", text, re.M)
+        for paragraph in re.split(r"\n\s*\n", text):
+            fields = dict(re.findall(r"^(URIs|Suites|Components):\s*(.*)$", paragraph, re.M))
+            if len(fields) == 3:
+                entries += [(fields["URIs"].split()[0], suite, fields["Components"]) for suite in fields["Suites"].split()]
+        found |= {suite: uri for uri, suite, parts in entries if suite in SUITES and "main" in parts.split() and suite not in found}
+    return found
+
+
+def make_bare(folder: Path) -> Path:
+    """What debootstrap brings, without recommendations; made once, as it takes a minute."""
+    done = folder / ".complete"
+    if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        mirror = [mirrors()["bookworm"]] if "bookworm" in mirrors() else []
+        subprocess.run(["debootstrap", "--variant=minbase", "bookworm", folder, *mirror], check=True, stdout=subprocess.DEVNULL)
+        done.touch()
+    return folder
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class BareDebian:
+    """A copy of a bare Debian."""
+
+    def __init__(self, bare: Path, folder: Path):
+        self.root = folder
+        self.environment = {}
+        self.mounts = {}  # a path there -> a folder of this machine
+        self.user = "0:0"
+        self.entry = []
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", bare, folder], check=True)
+        self.take_network()
+
+    def take_network(self):
+        """This machine's names, mirrors, proxies and certificates, without which a machine in its place would not get far."""
+        for file in ("/etc/resolv.conf", "/etc/pip.conf"):
+            if Path(file).exists():
+                shutil.copy(file, f"{self.root}{file}")
+        if found := mirrors():
+            (self.root / "etc/apt/sources.list").write_text("".join(f"deb {found[suite]} {suite} main\n" for suite in SUITES if suite in found))
+            settings = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
+            wanted = re.findall(r"^Acquire::(?:https?|Check-[\w-]+|Retries)\b.*$", settings, re.M)
+            (self.root / "etc/apt/apt.conf.d/90network").write_text("\n".join(wanted) + "\n")
+        certificates = Path("/usr/local/share/ca-certificates")
+        if certificates.is_dir():
+            shutil.copytree(certificates, f"{self.root}{certificates}", dirs_exist_ok=True)
+        self.environment |= {name: value for name, value in os.environ.items() if NETWORK.fullmatch(name)}
+
+    def command(self, *words: str) -> list[str]:
+        """Runs it in namespaces of its own, so that nothing stays mounted."""
+        root = shlex.quote(str(self.root))
+        steps = [f"mount -t proc proc {root}/proc", f"mount --rbind /sys {root}/sys",
+                 f"mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts {root}/dev/pts"]
+        for inner, outer in self.mounts.items():
+            Path(f"{self.root}{inner}").mkdir(parents=True, exist_ok=True)
+            steps.append(f"mount --bind {shlex.quote(str(outer))} {root}{shlex.quote(inner)}")
+        return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-ec", "; ".join([*steps, 'exec "$@"']), "sh", "chroot",
+                f"--userspec={self.user}", str(self.root), "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+                *(f"{name}={value}" for name, value in self.environment.items()), *words]
+
+    def run(self, *words: str, ok=True) -> str:
+        done = subprocess.run(self.command(*words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600)
+        assert done.returncode == 0 or not ok, (words, done.stdout[-4000:])
+        return done.stdout
+
+    @staticmethod
+    def end(process: subprocess.Popen):
+        """Of a command that runs. It is the first process of its namespace: with it all others go."""
+        while process.poll() is None:
+            for child in children_of(process.pid):
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def follow_containerfile(self, package: Path):
+        """The steps of its last stage, as an engine would take them. What this doesn't know is an error."""
+        last_stage = re.split(r"^FROM .*\n", CONTAINERFILE.read_text(), flags=re.M)[-1]
+        self.environment["DEBIAN_FRONTEND"] = "noninteractive"
+        for step in last_stage.replace("\\\n", " ").splitlines():
+            word, _, rest = step.partition(" ")
+            if word == "COPY":
+                source, target = rest.split()[-2:]
+                assert rest.startswith("--from=build ") and source.endswith("/build-package/coppice.deb"), rest
+                shutil.copy(package, f"{self.root}{target}")
+            elif word == "RUN":
+                self.run("sh", "-c", rest)
+            elif word == "ENV":
+                self.environment |= dict(each.split("=", 1) for each in shlex.split(rest))
+            elif word == "USER":
+                self.user = rest
+            elif word == "ENTRYPOINT":
+                self.entry = [each.strip('" ') for each in rest.strip("[]").split(",")]
+            else:
+                assert word == "EXPOSE" or not step.strip(), f"{CONTAINERFILE}: {step}"
+
+
+def newcomers_machine(pristine: Path, folder: Path, repo: Path, mounts: dict[str, str]) -> BareDebian:
+    """With git, make and a clone. It lies where REPO lies here, and so does the home folder: compilers write paths down, and their cache
+    knows files by what is in them."""
+    debian = BareDebian(make_bare(pristine), folder)
+    debian.environment |= {"HOME": str(Path.home()), "LANG": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    debian.mounts = mounts
+    debian.run("apt-get", "-q", "update")
+    debian.run("apt-get", "-qy", "install", "--no-install-recommends", "git", "make", "ca-certificates")
+    subprocess.run(["git", "clone", "-q", "--no-hardlinks", repo, f"{folder}{repo}"], check=True)
+    return debian
+
+
+def main():
+    parser = argparse.ArgumentParser(description="A command in a fresh clone on a newcomer's machine: scripts/bare.sh.")
+    parser.add_argument("--pristine", type=Path, help="the folder of the bare Debian that is copied; made when it is missing")
+    parser.add_argument("--machine", type=Path, help="the folder of the copy, made anew")
+    parser.add_argument("--repo", type=Path, help="what is cloned")
+    parser.add_argument("--download", type=Path, action="append", default=[], help="a file that lies in coppice's cache folder there")
+    parser.add_argument("--mount", action="append", default=[], help="PATH=FOLDER: a folder of this machine under a path there")
+    parser.add_argument("command", nargs="+")
+    args = parser.parse_args()
+    debian = newcomers_machine(args.pristine, args.machine, args.repo, dict(mount.split("=", 1) for mount in args.mount))
+    cache = Path(f"{debian.root}{Path.home()}/.cache/coppice")
+    cache.mkdir(parents=True)
+    for file in args.download:
+        subprocess.run(["cp", "--reflink=auto", file, cache], check=True)
+    sys.exit(subprocess.run(debian.command("sh", "-c", 'cd "$0" && exec "$@"', str(args.repo), *args.command), check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()
