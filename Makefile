@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak bench-quality bench-perplexity bench-hybrids format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -79,6 +79,12 @@ bench-perplexity: ## Perplexity of a novel beside llama.cpp's own tool, for eigh
 bench-hybrids: ## Agents' transcripts on a hybrid in half the room they fill, against no sharing; perplexity token by token
 	@scripts/bench-hybrids.sh $(ARGS)
 
+bare:          ## make demo in a fresh clone on a bare Debian 12, as a newcomer would; another command: ARGS="make test"
+	@scripts/bare.sh $(ARGS)
+
+everything:    ## Every target in its shortest form, before a release, some hours: DATA= SCHEMAS= TRACES= as above; some: ARGS="soak fuzz"
+	@DATA="$(DATA)" SCHEMAS="$(SCHEMAS)" TRACES="$(TRACES)" scripts/everything.sh $(ARGS)
+
 format:        ## Format all C++ files
 	@scripts/format.sh
 
@@ -89,4 +95,4 @@ lint:          ## Look for faults in changed C++ files, and for arrows upward; a
 	@scripts/lint.sh $(ARGS)
 
 clean:         ## Delete the build folders (the cache folder stays)
-	@rm -rf build build-asan build-package build-tsan build-fuzz
+	@rm -rf build build-asan build-bare build-package build-tsan build-fuzz

@@ -90,6 +90,14 @@ def test_cache_figures_are_those_of_the_server():
         assert described == leaves(server.stats())
 
 
+def test_every_target_of_the_makefile_is_run_before_a_release():
+    listed = subprocess.run([REPO / "scripts" / "everything.sh", "--list"], capture_output=True, text=True, check=True).stdout
+    rows = [[cell.strip() for cell in line.split("|")] for line in listed.splitlines()]
+    targets = re.findall(r"^([\w-]+):", (REPO / "Makefile").read_text(), re.M)
+    assert sorted(row[0] for row in rows) == sorted(set(targets) - {"everything"})
+    assert all(len(row) == 4 and bool(row[1]) == bool(row[2]) for row in rows), "what a target needs is said in words"
+
+
 def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]*)(?:#[^)]*)?\)", page.read_text()):

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# everything.sh [TARGET...]: runs every target of the Makefile, or these, in its shortest form, and sums up which passed: due before each
+# release. Goes on after a failure. What needs data or a machine that isn't there is skipped, and the summary says what it needs.
+# everything.sh --list: the table, for tests.
+source "$(dirname "$0")/lib.sh"
+source "$repo/scripts/stages.sh"
+cd "$repo"
+trap - ERR # a stage may fail
+
+# TARGET | what it needs: a test command, or nothing | the words for it | the shortest form, if it isn't make TARGET
+table() {
+  cat <<'END'
+help             |                                  |                                            |
+check-format     |                                  |                                            |
+format           |                                  |                                            | format_changes_nothing
+deps             |                                  |                                            |
+build            |                                  |                                            |
+test             |                                  |                                            |
+demo             |                                  |                                            |
+serve            |                                  |                                            | serve_once
+page             |                                  |                                            |
+lint             |                                  |                                            | make lint ARGS="--commits 20 --seconds 60"
+neon             |                                  |                                            |
+asan             |                                  |                                            |
+tsan             |                                  |                                            |
+fuzz             |                                  |                                            | make fuzz SECONDS=5
+soak             |                                  |                                            | make soak MINUTES=1
+bare             |                                  |                                            |
+package          | ((EUID == 0))                    | root, for a bare Debian                    |
+agents           |                                  |                                            |
+clients          |                                  |                                            | make clients ARGS="-k litellm"
+peer-tests       |                                  |                                            | make peer-tests ARGS="unit/test_basic.py"
+bench            |                                  |                                            | make bench ARGS="--before build/coppice --pairs 1 --only engine-512 --repeat 1"
+bench-quality    |                                  |                                            | make bench-quality ARGS="--tokens 4096"
+bench-perplexity |                                  |                                            | make bench-perplexity ARGS="--bytes 9000"
+bench-hybrids    |                                  |                                            | make bench-hybrids ARGS="--sessions 2 --turns 10"
+bench-tools      | compgen -G "$DATA/BFCL_v4_*.json" | DATA=folder of BFCL_v4_*.json              | make bench-tools DATA="$DATA"
+bench-structured | compgen -G "$SCHEMAS/*.json"     | SCHEMAS=folder of JSONSchemaBench's *.json | make bench-structured SCHEMAS="$SCHEMAS"
+bench-traces     | compgen -G "$TRACES/*.jsonl"     | TRACES=folder of *.jsonl                   | make bench-traces TRACES="$TRACES"
+cuda             | has_nvcc                         | CUDA's compiler                            |
+bench-cuda       | has_nvcc && nvidia-smi           | an NVIDIA GPU                              |
+clean            |                                  |                                            | clean_a_clone
+END
+}
+DATA=${DATA:-} SCHEMAS=${SCHEMAS:-} TRACES=${TRACES:-}
+has_nvcc() { command -v nvcc || [[ -x /usr/local/cuda/bin/nvcc ]]; }
+
+# A tree that is formatted stays as it is.
+format_changes_nothing() {
+  local before
+  make check-format || return 1
+  before=$(git diff | sha256sum)
+  make format && [[ $(git diff | sha256sum) == "$before" ]]
+}
+
+# One answer, and an orderly end.
+serve_once() {
+  local log url pid status=0
+  log=$(mktemp)
+  make serve ARGS="--port 0 --kv-bytes 64MiB" >"$log" 2>&1 &
+  pid=$!
+  while url=$(grep -oE 'listening on http://[^,]+' "$log" | cut -d' ' -f3) || true; [[ -z $url ]]; do
+    kill -0 "$pid" 2>/dev/null || { cat "$log"; return 1; }
+    sleep 0.2
+  done
+  curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null "$url/health" &&
+    curl -fsS "$url/v1/completions" -H 'Content-Type: application/json' -d '{"prompt": "One, two,", "max_tokens": 4}' || status=1
+  kill "$(tr -d ' ' <"/proc/$pid/task/$pid/children")" || status=1 # make's child is the server
+  wait "$pid" || status=1
+  cat "$log"
+  rm -f "$log"
+  return "$status"
+}
+
+# It deletes builds: not those of this folder.
+clean_a_clone() {
+  local clone status=0
+  clone=$(mktemp -d)
+  git clone -q "$repo" "$clone" && mkdir "$clone"/build{,-asan,-bare,-fuzz,-package,-tsan} && make -C "$clone" clean || status=1
+  ! compgen -G "$clone/build*" || status=1
+  rm -rf "$clone"
+  return "$status"
+}
+
+trim() { sed 's/^ *//; s/ *$//' <<<"$1"; }
+if [[ ${1:-} == --list ]]; then
+  table
+  exit
+fi
+"$repo/scripts/packages.sh"
+wanted=" $* "
+while IFS='|' read -r -u 3 target needs words form; do
+  target=$(trim "$target") needs=$(trim "$needs") form=$(trim "$form")
+  [[ $wanted == "  " || $wanted == *" $target "* ]] || continue
+  if ! eval "${needs:-true}" >/dev/null 2>&1; then
+    skipped "$target" "it needs $(trim "$words")"
+  else
+    eval "stage $target ${form:-make $target}" || true
+  fi
+done 3< <(table)
+finish
