@@ -84,8 +84,9 @@ void cut_panels(QuantProducts& p, int n_workers) {
   p.cuts = std::min(p.n_tiles, (per_worker * n_workers + last - 1) / last);
 }
 
-/// Whether AMX is the faster one: by the rows that a part has on average, if it has any.
+/// Whether AMX is the faster one, or wanted for its roundings: by the rows that a part has on average, if it has any.
 bool amx_pays(const QuantMatrix::Rows& rows, int n_parts) {
+  if (rows.alike) return simd::amx();
   int parts = 0;
   for (int i = 0; rows.begin && i < n_parts; ++i) parts += rows.begin[i + 1] > rows.begin[i] ? 1 : 0;
   return rows.n >= kAmxRows * std::max(parts, 1) && simd::amx();

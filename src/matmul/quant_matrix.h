@@ -19,8 +19,8 @@
 //   BF16     the weights themselves; GPUs only (cuda/quant_pack.h)
 // x is rounded to 8 bits with one f16 scale for each 32 values, as ggml does for the first six. A block's part of an output is
 //   d * s * d_x * (sum of q * q_x - zero * sum of q_x) + m * t * d_x * sum of q_x
-// where the sums are exact in whole numbers. With AMX, products of 13 rows and more take weights and x as bf16 instead:
-// 8 bits of every value.
+// where the sums are exact in whole numbers. With AMX, products of 13 rows and more, and those that are to be
+// alike for any number of rows, take weights and x as bf16 instead: 8 bits of every value.
 //
 // Packed order: tiles of 16 outputs, one after the other; a tile's chunks along n_in: 32 inputs, or 256 where d has 256. A
 // chunk has
@@ -150,6 +150,8 @@ class QuantMatrix {
     const std::int32_t* order = nullptr;  ///< [n]: row i is row order[i] of x
     const std::int32_t* begin =
         nullptr;  ///< [n_parts + 1]: rows [begin[i], begin[i + 1]) are part i's; rising from 0 to n
+    /// A row's result doesn't hang on how many others there are: AMX also takes rows that are sooner multiplied without it.
+    bool alike = false;
   };
   /// y = W x, or W x + plus, or W x + bias. REQUIRES: not both.
   struct Product {

@@ -24,7 +24,7 @@ inline double mean_relative_rms(std::span<const Row> rows, std::span<const Row> 
 }
 
 /// Logits of all tokens of a file may be as far from those of exact products as libllama's own are, and half as much again. Of ours, over
-/// libllama's: 0.97 to 1.08 without AMX (gpt_oss 1.41), 0.37 to 0.67 with it (gpt_oss 0.97). These are 0.007 to 0.13; a wrong part is
+/// libllama's: 0.97 to 1.08 without AMX (gpt_oss 1.41), 0.37 to 0.67 with it (gpt_oss 1.06). These are 0.007 to 0.13; a wrong part is
 /// about 1.
 inline void expect_no_worse_than_libllama(const std::string& name, const std::string& path,
                                           std::span<const kv::Token> tokens, std::span<const Row> rows) {

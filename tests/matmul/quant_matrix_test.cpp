@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <random>
+#include <span>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -350,6 +351,32 @@ TEST(QuantMatrix, IsNearTheExactProduct) {
     }
     EXPECT_LT(std::sqrt(away / size), simd::amx() ? 4e-3 : 1e-2) << static_cast<int>(type);
     EXPECT_NEAR(along / size, 1.0, 5e-4) << static_cast<int>(type);
+  }
+}
+
+/// As embeddings want it: one of few rows, which AMX leaves to other instructions, isn't rounded by other rules than one of many.
+TEST(QuantMatrix, RowsThatAreToBeAlikeDoNotHangOnTheirNumber) {
+  if (!QuantMatrix::supported()) GTEST_SKIP() << "no instruction set of this CPU multiplies packed weights";
+  constexpr int kIn = 256, kOut = 40, kRows = 20;
+  for (const QuantType type : {QuantType::kQ4_1, QuantType::kQ8_0, QuantType::kQ4K}) {
+    std::mt19937 random(13);
+    const Rows rows({{type, type, type}, kIn, kOut, kRows, 1}, random);
+    const QuantMatrix packed(type, kIn, kOut, test::random_weights(type, kIn, kOut, random).bytes);
+    matmul::Claims claims;
+    const auto multiply = [&](int n) {
+      std::vector<float> y(static_cast<std::size_t>(kOut) * static_cast<std::size_t>(n));
+      const QuantMatrix::Product product{&packed, y.data()};
+      QuantMatrix::Rows some = rows.of(false, n);
+      some.alike = true;
+      QuantMatrix::multiply({&product, 1}, some, claims, 1);
+      return y;
+    };
+    const std::vector<float> all = multiply(kRows);
+    for (const int n : {1, 12, 13}) {
+      const std::vector<float> few = multiply(n);
+      EXPECT_TRUE(std::ranges::equal(few, std::span(all).first(few.size())))
+          << n << " rows, type " << static_cast<int>(type);
+    }
   }
 }
 

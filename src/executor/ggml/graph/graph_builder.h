@@ -36,6 +36,7 @@ struct StepInputs {
   std::vector<ggml_tensor*> slots;      ///< [n_groups] i64 [n_rows]: the store's rows for keys and values
   ggml_tensor* output_rows = nullptr;   ///< i32 [n_logits + n_hidden], in this order; nullptr: nothing is wanted
   int n_logits = 0;                     ///< rows whose logits are wanted
+  bool alike = false;                   ///< packed products round a row alike, however many there are
   ggml_tensor* temperatures = nullptr;  ///< f32 [1, n_rows]: what queries are multiplied by; nullptr: nothing
 };
 

@@ -57,6 +57,7 @@ struct ProductNode {
   const QuantMatrix* matrix;
   const QuantMatrix* up = nullptr;  ///< nullptr: nothing is gated
   matmul::Gate gate = {};
+  bool alike = false;
   int bias = 0, up_bias = 0;  ///< sources; 0: there is none
   matmul::Claims claims = {};
 };
@@ -68,7 +69,7 @@ void run_product(ggml_tensor* dst, int, int n_workers, void* userdata) {
   const auto bias = [&](int i) { return i > 0 ? source(i) : nullptr; };
   const std::int64_t n_pairs = ggml_nelements(dst) / node.matrix->n_out() / (node.up ? 2 : 1);
   const SortedPairs pairs(dst->src[1], n_pairs);
-  QuantMatrix::Rows rows{.x = source(0), .n = static_cast<int>(n_pairs), .begin = pairs.begin};
+  QuantMatrix::Rows rows{.x = source(0), .n = static_cast<int>(n_pairs), .begin = pairs.begin, .alike = node.alike};
   if (node.up) rows.order = pairs.rows;
   auto* y = static_cast<float*>(dst->data);
   const QuantMatrix::Product first{.matrix = node.matrix, .y = y, .bias = bias(node.bias)};
@@ -118,10 +119,11 @@ PackedExperts packed_experts(GraphBuilder& b, const model::ExpertsSpec& spec, gg
   ggml_tensor* ids = choice.ids;
   ggml_tensor* pairs = ggml_custom_4d(b.context, GGML_TYPE_I32, 2 * n_pairs + spec.n + 1, 1, 1, 1, &ids, 1, run_sort,
                                       GGML_N_TASKS_MAX, &sort);
-  ProductNode& gates = b.keep<ProductNode>(matrix(spec.gate), matrix(spec.up), gate_of(spec.activation));
+  ProductNode& gates =
+      b.keep<ProductNode>(matrix(spec.gate), matrix(spec.up), gate_of(spec.activation), b.inputs.alike);
   ggml_tensor* both = add_product_node(b, gates, x, pairs, 2 * n_pairs, spec.gate.bias, spec.up.bias);
   ggml_tensor* gated = ggml_view_2d(b.context, both, both->ne[0], n_pairs, both->nb[1], 0);
-  ProductNode& down = b.keep<ProductNode>(matrix(spec.down));
+  ProductNode& down = b.keep<ProductNode>(matrix(spec.down), nullptr, matmul::Gate{}, b.inputs.alike);
   ggml_tensor* parts = add_product_node(b, down, gated, pairs, n_pairs, spec.down.bias, model::kNoTensor);
   return {parts, ggml_view_1d(b.context, pairs, n_pairs, static_cast<std::size_t>(n_pairs) * sizeof(std::int32_t))};
 }

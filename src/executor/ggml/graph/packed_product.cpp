@@ -15,6 +15,7 @@ constexpr std::size_t kMostTogether = 4;
 struct PackedNode {
   PackedMatrices matrices;
   float norm_eps;
+  bool alike;
   matmul::Claims claims = {};
 };
 
@@ -34,7 +35,8 @@ void run_packed(ggml_tensor* dst, int, int n_workers, void* userdata) {
     products[i] = {node.matrices[i], y, plus};
     y += std::ptrdiff_t{node.matrices[i]->n_out()} * n_rows;
   }
-  const matmul::QuantMatrix::Rows rows{source(0), n_rows, Norm ? source(1) : nullptr, node.norm_eps};
+  const matmul::QuantMatrix::Rows rows{source(0), n_rows,    Norm ? source(1) : nullptr, node.norm_eps, nullptr,
+                                       nullptr,   node.alike};
   if (What == Then::kGated) {
     matmul::QuantMatrix::multiply_gated(matmul::Gate::kSilu, products[0], products[1], rows, node.claims, n_workers);
   } else {
@@ -56,7 +58,7 @@ ggml_tensor* add_node(GraphBuilder& b, PackedMatrices matrices, std::int64_t ne0
   if (norm) sources[static_cast<std::size_t>(n++)] = norm;
   if (plus) sources[static_cast<std::size_t>(n++)] = plus;
   const auto run = gated ? runner<Then::kGated>(norm) : plus ? runner<Then::kPlus>(norm) : runner<Then::kNothing>(norm);
-  PackedNode& node = b.keep<PackedNode>(std::move(matrices), b.parts.spec->norm_eps);
+  PackedNode& node = b.keep<PackedNode>(std::move(matrices), b.parts.spec->norm_eps, b.inputs.alike);
   return ggml_custom_4d(b.context, GGML_TYPE_F32, ne0, ne1, 1, 1, sources.data(), n, run, GGML_N_TASKS_MAX, &node);
 }
 

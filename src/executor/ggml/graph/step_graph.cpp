@@ -30,11 +30,11 @@ T* data(ggml_tensor* t) {
 
 StepShape shape_of(const Batch& batch, const Attention& attention) {
   const StepShape exact{batch.n_rows(), static_cast<int>(batch.logit_rows.size()),
-                        static_cast<int>(batch.hidden_rows.size())};
+                        static_cast<int>(batch.hidden_rows.size()), !batch.hidden_rows.empty()};
   if (!attention.reuses_graphs()) return exact;
   const int n_rows = padded_rows(exact.n_rows);
   const auto padded = [n_rows](int n) { return std::min(padded_rows(n), n_rows); };
-  return {n_rows, padded(exact.n_logits), padded(exact.n_hidden)};
+  return {n_rows, padded(exact.n_logits), padded(exact.n_hidden), exact.alike};
 }
 
 StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepShape& shape)
@@ -54,6 +54,7 @@ StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepSh
   ggml_build_forward_expand(graph_, inputs_.positions);  // gets its memory even where no layer turns
   if (shape.n_outputs() > 0) inputs_.output_rows = input(GGML_TYPE_I32, shape.n_outputs());
   inputs_.n_logits = shape.n_logits;
+  inputs_.alike = shape.alike;
   if (parts.spec->temperature.scale != 0) {
     inputs_.temperatures = ggml_new_tensor_2d(c, GGML_TYPE_F32, 1, shape.n_rows);
     ggml_set_input(inputs_.temperatures);

@@ -17,8 +17,9 @@ namespace coppice::executor {
 /// What decides a graph. No block id, token or position.
 struct StepShape {
   int n_rows = 0;
-  int n_logits = 0;  ///< rows whose logits are computed
-  int n_hidden = 0;  ///< rows whose hidden states are
+  int n_logits = 0;    ///< rows whose logits are computed
+  int n_hidden = 0;    ///< rows whose hidden states are
+  bool alike = false;  ///< rows are rounded alike, however many there are: vectors are made from them
   int n_outputs() const { return n_logits + n_hidden; }
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
