@@ -18,6 +18,7 @@
 #include "grammar/gbnf.h"
 #include "grammar/impl.h"
 #include "grammar/memory.h"
+#include "grammar/sound_regex.h"
 #include "grammar/source_check.h"
 #include "grammar/unfold.h"
 #include "grammar/work.h"
@@ -149,14 +150,22 @@ xgrammar::Grammar checked(const Source& source, const xgrammar::TokenizerInfo& i
   return grammar;
 }
 
+/// The text as XGrammar reads it rightly.
+std::string spelled(const Source& source) {
+  if (source.kind == Kind::kGbnf) return with_empty_strings(source.text);
+  return source.kind == Kind::kRegex ? with_known_escapes(source.text) : source.text;
+}
+
 /// Throws GrammarError: too long, nested too deep, and so on.
 void check(const Source& source) {
   check_size(source.text, source.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes, source.kind);
-  std::size_t bytes = source.text.size();
+  std::size_t bytes = 0;
   for (const auto& [rule, schema] : source.schemas) {
-    check_size(schema, kMaxSourceBytes - std::min(bytes, kMaxSourceBytes), Kind::kJsonSchema);
+    check_size(schema, kMaxSourceBytes, Kind::kJsonSchema);
     bytes += schema.size();
   }
+  if (bytes > kMaxSchemasBytes)
+    throw GrammarError(fmt::format("its schemas have {} bytes, and {} is the most", bytes, kMaxSchemasBytes));
   if (source.kind == Kind::kGbnf) refuse_extensions(source.text);
 }
 
@@ -278,10 +287,8 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
   std::string key = Impl::key_of(written);
   if (auto known = impl_->find(key)) return known;
   check(written);
-  const Source source{.kind = written.kind,
-                      .text = written.kind == Kind::kGbnf ? with_empty_strings(written.text) : written.text,
-                      .schemas = written.schemas,
-                      .spaced = written.spaced};
+  const Source source{
+      .kind = written.kind, .text = spelled(written), .schemas = written.schemas, .spaced = written.spaced};
   try {
     const std::lock_guard lock(impl_->compiling);
     const WorkLimit limit(kMaxCompileSeconds);

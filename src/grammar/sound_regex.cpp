@@ -1,6 +1,7 @@
 #include "grammar/sound_regex.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -118,6 +119,31 @@ class Rewriter {
 
 std::string sound_regex(std::string_view regex) {
   return Rewriter(regex).run();
+}
+
+std::string with_known_escapes(std::string_view regex) {
+  constexpr std::string_view kKnown = "^$.*+?\\()[]{}|/-";
+  constexpr std::string_view kControls = "\n\r\t\v\f", kNames = "nrtvf";
+  std::string out;
+  bool in_class = false;
+  for (std::size_t i = 0; i < regex.size(); ++i) {
+    if (regex[i] != '\\' || i + 1 == regex.size()) {
+      in_class = regex[i] == '[' || (in_class && regex[i] != ']');
+      out += regex[i];
+      continue;
+    }
+    const char c = regex[++i];
+    const auto byte = static_cast<unsigned char>(c);
+    if (const std::size_t at = kControls.find(c); at != std::string_view::npos) {
+      out += {'\\', kNames[at]};
+    } else if ((byte < 0x80 && std::isalnum(byte) != 0) ||
+               (kKnown.find(c) != std::string_view::npos && (c != '-' || in_class))) {
+      out += {'\\', c};
+    } else {
+      out += c;
+    }
+  }
+  return out;
 }
 
 }  // namespace coppice::grammar

@@ -12,4 +12,8 @@ namespace coppice::grammar {
 /// What isn't well formed comes back as it is: whoever compiles it says why.
 std::string sound_regex(std::string_view regex);
 
+/// Without backslashes before signs that mean themselves, as Python's re.escape() writes them ("a\ b", "\#"): XGrammar's reader of plain
+/// regexes warns of these.
+std::string with_known_escapes(std::string_view regex);
+
 }  // namespace coppice::grammar

@@ -53,11 +53,13 @@ class GrammarError : public std::runtime_error {
 };
 
 inline constexpr std::size_t kMaxSourceBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kMaxSchemasBytes = std::size_t{1}
+                                                << 20;  ///< of all Source::schemas; each has kMaxSourceBytes
 inline constexpr std::size_t kMaxRegexBytes = std::size_t{8}
                                               << 10;  ///< "a?a?a?..." takes the square of its length, or more
 inline constexpr int kMaxStates = 100000;             ///< of the automata that it becomes
 inline constexpr int kMaxWideStates = 3000;           ///< where many characters may follow: these take up to 3 ms each
-inline constexpr double kMaxCompileSeconds = 5;       ///< of CPU time
+inline constexpr double kMaxCompileSeconds = 10;      ///< of CPU time
 inline constexpr int kMaxSourceDepth = 128;           ///< open brackets; the parsers recurse
 
 /// One of these texts, and nothing else. REQUIRES: at least one.

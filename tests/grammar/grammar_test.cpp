@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <string>
 #include <vector>
 
@@ -117,6 +118,31 @@ TEST(Grammar, RegexesAreOfTheWholeText) {
   EXPECT_TRUE(matches(Kind::kRegex, "(\\w+@)?example\\.com", "me@example.com"));
 }
 
+/// As Python's re.escape() writes them, and more.
+TEST(Grammar, RegexesEscapeWhatTheyLike) {
+  for (int c = 1; c < 128; ++c) {
+    const bool control = c < ' ' && (c < '\t' || c > '\r');
+    if (std::isalnum(c) != 0 || c == '_' || c == 0x7f || control) continue;
+    const std::string sign(1, static_cast<char>(c));
+    EXPECT_TRUE(matches(Kind::kRegex, "a\\" + sign + "b", "a" + sign + "b")) << sign;
+    EXPECT_TRUE(matches(Kind::kRegex, "[a\\" + sign + "]{2}", sign + "a")) << sign;
+  }
+  EXPECT_TRUE(matches(Kind::kRegex, "\\é[\\é]", "éé"));
+  EXPECT_THAT(error_of(Kind::kRegex, "\\q"), HasSubstr("not recognized")) << "it may mean something elsewhere";
+}
+
+TEST(Grammar, ManyToolsFitTogether) {
+  Source source{.text = "root ::= \"a\""};
+  for (int i = 0; i < 128; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    source.text += " | " + name;
+    source.schemas[name] = R"({"const":")" + std::string(600, 'x') + name + "\"}";
+  }
+  for (const auto& [name, schema] : source.schemas) source.text += "\n" + name + " ::= \"\"";
+  Matcher m(compiler().compile(source));
+  EXPECT_TRUE(m.accept_text('"' + std::string(600, 'x') + "t127\""));
+}
+
 TEST(Grammar, KnowsGbnf) {
   // As llama.cpp's own grammars write it.
   const std::string list =
@@ -169,11 +195,9 @@ TEST(Grammar, RulesMayBeSchemas) {
   EXPECT_THROW(
       compiler().compile({.kind = Kind::kGbnf, .text = "root ::= \"a\"", .schemas = {{"b", R"({"const":1})"}}}),
       GrammarError);
-  const std::string half = R"({"const":")" + std::string(kMaxSourceBytes / 2, 'x') + "\"}";
-  EXPECT_THROW(
-      compiler().compile(
-          {.kind = Kind::kGbnf, .text = "root ::= a\na ::= b\nb ::= [{]", .schemas = {{"a", half}, {"b", half}}}),
-      GrammarError);
+  const std::string long_one = R"({"const":")" + std::string(kMaxSourceBytes, 'x') + "\"}";
+  EXPECT_THROW(compiler().compile({.kind = Kind::kGbnf, .text = "root ::= a\na ::= [{]", .schemas = {{"a", long_one}}}),
+               GrammarError);
 }
 
 TEST(Grammar, StringsOfBoundedLengthHoldNoControlCharacters) {
