@@ -115,7 +115,7 @@ def test_parse_with_pydantic(client):
 
 @pytest.mark.parametrize("fields, param, word", [
     ({"response_format": schema_format({"not": {"type": "null"}})}, "response_format", "'not' at '#'"),
-    ({"json_schema": {"properties": {"a": {"type": "array", "uniqueItems": True}}}}, "json_schema", "'uniqueItems' at '#/properties/a'"),
+    ({"json_schema": {"properties": {"a": {"type": "array", "contains": {"type": "null"}}}}}, "json_schema", "'contains' at '#/properties/a'"),
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "parenthesis"),
     ({"grammar": "root ::= nothing"}, "grammar", "nothing"),
     ({"grammar": "just text"}, "grammar", "GBNF"),

@@ -29,7 +29,8 @@ class SchemaError : public std::runtime_error {
 
 /// The schema as compact JSON for grammar::Kind::kJsonSchema. Throws SchemaError, also where finding out would take too long:
 /// any schema of up to grammar::kMaxSourceBytes takes some 0.1 s and 100 MB at most.
+/// Formats that aren't known are annotations. uniqueItems is one, too, unless `strict`.
 /// REQUIRES: nested no deeper than 64.
-std::string enforceable_schema(const boost::json::value& schema);
+std::string enforceable_schema(const boost::json::value& schema, bool strict = false);
 
 }  // namespace coppice::server

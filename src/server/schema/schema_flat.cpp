@@ -68,6 +68,9 @@ void refuse_unknown_assertions(const object& schema, const std::string& place) {
                       (name == "unevaluatedItems" && field.value() == value(true));
     if (!idle) throw SchemaError(std::string(name), place, "not supported");
   }
+}
+
+void refuse_unique(const object& schema, const std::string& place) {
   if (const value* unique = schema.if_contains("uniqueItems"); unique != nullptr && *unique == value(true)) {
     const value* most = schema.if_contains("maxItems");
     if (most == nullptr || !most->is_number() || most->to_number<double>() > 1)
@@ -173,6 +176,7 @@ void SchemaWalk::count_node(const Place& place) {
 SchemaWalk::Object SchemaWalk::flat_itself(const Object& schema, const Place& place) {
   charge(weight(schema), place);
   refuse_unknown_assertions(schema, place.pointer);
+  if (strict_) refuse_unique(schema, place.pointer);
   refuse_embedded(schema, place.pointer);
   Object out;
   for (const auto& field : schema) copy_keyword(field.key(), field.value(), out, place.pointer);

@@ -65,11 +65,10 @@ value SchemaWalk::rewrite_string(const Object& flat, const Place& place) {
              most = count_of(flat, "maxLength", -1, place.pointer);
   if (most >= 0 && least > most) throw UnsatisfiableError("minLength", place.pointer, "is above maxLength");
   const Value *regex = flat.if_contains("pattern"), *format = flat.if_contains("format");
+  if (format != nullptr && !is_listed(kFormats, format->get_string())) format = nullptr;  // an annotation
   Object out{{"type", "string"}};
   if (format != nullptr) {
     const std::string_view name = format->get_string();
-    if (!is_listed(kFormats, name))
-      throw SchemaError("format", place.pointer, fmt::format("'{}' is not supported", name));
     if (regex != nullptr) throw SchemaError("format", place.pointer, "not together with 'pattern'");
     if (most >= 0 || least > (name == "uri-reference" ? 0 : 1))
       throw SchemaError("format", place.pointer, "not together with a length");

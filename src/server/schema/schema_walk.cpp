@@ -63,8 +63,8 @@ SchemaError::SchemaError(std::string keyword, std::string place, const std::stri
       keyword_(std::move(keyword)),
       place_(std::move(place)) {}
 
-std::string enforceable_schema(const value& schema) {
-  return boost::json::serialize(SchemaWalk(schema).run());
+std::string enforceable_schema(const value& schema, bool strict) {
+  return boost::json::serialize(SchemaWalk(schema, strict).run());
 }
 
 std::uint8_t types_of(const object& flat) {

@@ -32,7 +32,7 @@ class UnsatisfiableError : public SchemaError {
 
 class SchemaWalk {
  public:
-  explicit SchemaWalk(const boost::json::value& root) : root_(root), refs_(root) {}
+  SchemaWalk(const boost::json::value& root, bool strict) : root_(root), strict_(strict), refs_(root) {}
   boost::json::value run();
 
  private:
@@ -84,6 +84,7 @@ class SchemaWalk {
   bool strangers(const Object& written, const Object& schema, const Place& place, int depth);
 
   const Value& root_;
+  bool strict_;
   SchemaRefs refs_;
   std::map<std::string, std::string> names_;  ///< of the targets of $ref by their place
   Object definitions_;

@@ -21,7 +21,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"{" MESSAGES
                  R"(,"response_format":{"type":"json_schema","json_schema":{"schema":{"not":{"type":"null"}}}}})",
                  "response_format", "invalid_json_schema"},
-        BadField{"{" MESSAGES R"(,"json_schema":{"uniqueItems":true}})", "json_schema", "invalid_json_schema"},
+        BadField{"{" MESSAGES R"(,"json_schema":{"contains":{"const":1}}})", "json_schema", "invalid_json_schema"},
+        BadField{"{" MESSAGES R"(,"structured_outputs":{"json":{},"whitespace_pattern":"  "}})",
+                 "structured_outputs.whitespace_pattern", "unsupported_parameter"},
+        BadField{
+            "{" MESSAGES
+            R"(,"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":{"uniqueItems":true}}}})",
+            "response_format", "invalid_json_schema"},
         BadField{"{" MESSAGES R"(,"guided_json":"{"})", "guided_json"},
         BadField{"{" MESSAGES R"(,"grammar":"[a-z]"})", "grammar", "invalid_grammar"},
         BadField{"{" MESSAGES R"(,"grammar":7})", "grammar", "invalid_type"},
@@ -50,6 +56,10 @@ TEST(StructuredOutput, TellsTheFormOfTheAnswer) {
   EXPECT_EQ(source(R"("structured_outputs": {"json": {"type": "null"}})"), null);
   EXPECT_EQ(source(R"("structured_outputs": {"json": "{\"type\": \"null\"}"})"), null);
   EXPECT_EQ(source(R"("structured_outputs": {"json_object": true})"), object);
+  for (const char* more : {R"("disable_any_whitespace": true)", R"("whitespace_pattern": "[\n\t ]*")"}) {
+    const auto spaced = source(R"("structured_outputs": {"json": {"type": "null"}, )" + std::string(more) + "}");
+    EXPECT_EQ(spaced, (grammar::Source{.kind = Kind::kJsonSchema, .text = null.text, .spaced = true}));
+  }
   EXPECT_EQ(source(R"("guided_json": {"type": "null"})"), null);
   EXPECT_EQ(source(R"("structured_outputs": {"regex": "a+"})"), (grammar::Source{Kind::kRegex, "a+"}));
   EXPECT_EQ(source(R"("guided_regex": "a+")"), (grammar::Source{Kind::kRegex, "a+"}));

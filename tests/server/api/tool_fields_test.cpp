@@ -91,8 +91,24 @@ TEST(ToolFields, SchemasThatNoGrammarEnforcesAreTakenWhereNoneHoldsThem) {
       chat(R"(,"tools":[{"function":{"name":"f","parameters":{"not":{"type":"null"}}}},{"function":{"name":"g"}}])")
           .tools;
   ASSERT_EQ(tools.specs.size(), 2U);
-  EXPECT_EQ(tools.specs[0].held, "");
+  EXPECT_EQ(tools.specs[0].held, R"({"type":"object","additionalProperties":true})");
   EXPECT_NE(tools.specs[1].held, "");
+}
+
+/// One of these failed every request that had the tool.
+TEST(ToolFields, OddSchemasAreOfferedAsTheyAre) {
+  for (const char* schema :
+       {R"({"type":"object","properties":null})", R"({"properties":{"a":{"enum":null}}})",
+        R"({"properties":{"a":{"type":"any"}}})", R"({"properties":{"a":{"$ref":"https://example.com/a"}}})",
+        R"({"properties":{"a":{"type":"array","items":null}}})", R"({"properties":[]})", R"({"type":"function"})",
+        R"({"properties":{"a":null}})", R"({"required":"a"})", R"({"anyOf":{}})"}) {
+    const std::string tools =
+        R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + std::string(schema) + "}}]";
+    const Tools taken = chat("," + tools).tools;
+    EXPECT_EQ(taken.specs.at(0).held, R"({"type":"object","additionalProperties":true})") << schema;
+    EXPECT_EQ(taken.specs.at(0).parameters, schema);
+    EXPECT_THROW(chat("," + tools + R"(,"tool_choice":"required")"), RequestError) << schema;
+  }
 }
 
 TEST(ToolFields, SchemasAreHeldAsFarAsTheyFitIntoAGrammar) {
@@ -102,8 +118,8 @@ TEST(ToolFields, SchemasAreHeldAsFarAsTheyFitIntoAGrammar) {
   };
   const std::string both = R"(,"tools":[)" + tool("f") + "," + tool("g") + "]";
   const Tools tools = chat(both).tools;
-  EXPECT_NE(tools.specs[0].held, "");
-  EXPECT_EQ(tools.specs[1].held, "");
+  EXPECT_NE(tools.specs[0].held, R"({"type":"object","additionalProperties":true})");
+  EXPECT_EQ(tools.specs[1].held, R"({"type":"object","additionalProperties":true})");
   const Tools named = chat(both + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})").tools;
   EXPECT_NE(named.specs[1].held, "") << "it is the only one in the grammar";
 }

@@ -40,10 +40,10 @@ bool is_blank(const Json* value) {
 }
 
 /// Clients send a schema as JSON, or as text that holds it.
-grammar::Source schema_of(const Json& value, const std::string& field) {
-  if (!value.is_string()) return schema_source(value, field);
+grammar::Source schema_of(const Json& value, const std::string& field, bool strict = false) {
+  if (!value.is_string()) return schema_source(value, field, strict);
   try {
-    return schema_source(parse_body(value.get_string()), field);
+    return schema_source(parse_body(value.get_string()), field, strict);
   } catch (const RequestError& e) {
     if (e.field() == field) throw;
     throw RequestError::bad_field(field, e.what());
@@ -93,10 +93,15 @@ std::optional<grammar::Source> response_format(const Json& format) {
                                     "only the types \"text\", \"json_object\" and \"json_schema\" are supported");
   const Json* wrapped = object->if_contains("json_schema");
   if (wrapped != nullptr && wrapped->is_object()) {
-    if (const Json* schema = wrapped->get_object().if_contains("schema")) return schema_of(*schema, kName);
+    if (const Json* schema = wrapped->get_object().if_contains("schema"))
+      return schema_of(*schema, kName, is_strict(wrapped->get_object()));
   }
   if (is_blank(direct)) throw RequestError::bad_field(kName, "'json_schema.schema' is required", "missing_field");
   return schema_of(*direct, kName);
+}
+
+grammar::Source plain_schema(const Json& value, const std::string& field) {
+  return schema_of(value, field);
 }
 
 using Parse = grammar::Source (*)(const Json&, const std::string&);
@@ -104,9 +109,9 @@ struct Way {
   const char* name;
   Parse parse;
 };
-constexpr Way kPlain[] = {{"json_schema", schema_of}, {"grammar", gbnf_of},         {"guided_json", schema_of},
-                          {"guided_regex", regex_of}, {"guided_choice", choice_of}, {"guided_grammar", gbnf_of}};
-constexpr Way kNested[] = {{"json", schema_of}, {"regex", regex_of}, {"choice", choice_of}, {"grammar", gbnf_of}};
+constexpr Way kPlain[] = {{"json_schema", plain_schema}, {"grammar", gbnf_of},         {"guided_json", plain_schema},
+                          {"guided_regex", regex_of},    {"guided_choice", choice_of}, {"guided_grammar", gbnf_of}};
+constexpr Way kNested[] = {{"json", plain_schema}, {"regex", regex_of}, {"choice", choice_of}, {"grammar", gbnf_of}};
 
 /// Another name would go unseen, and the answer have no form.
 constexpr std::string_view kNestedNames[] = {"json",
@@ -182,12 +187,17 @@ void structured_outputs(const JsonFields& f, Collector& found) {
 
 }  // namespace
 
-grammar::Source schema_source(const Json& schema, const std::string& field) {
+bool is_strict(const JsonObject& fields) {
+  const Json* strict = fields.if_contains("strict");
+  return strict != nullptr && *strict == Json(true);
+}
+
+grammar::Source schema_source(const Json& schema, const std::string& field, bool strict) {
   // Before the walk, which compares values with each other.
   if (dump(schema).size() > grammar::kMaxSourceBytes)
     throw RequestError::bad_field(field, fmt::format("a schema has at most {} bytes", grammar::kMaxSourceBytes));
   try {
-    return {.kind = Kind::kJsonSchema, .text = enforceable_schema(schema)};
+    return {.kind = Kind::kJsonSchema, .text = enforceable_schema(schema, strict)};
   } catch (const SchemaError& e) {
     throw RequestError::bad_field(field, e.what(), "invalid_json_schema");
   }

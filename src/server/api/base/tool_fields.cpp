@@ -34,14 +34,18 @@ const JsonObject& function_of(const Json& value, const std::string& path) {
 }
 
 /// What a grammar can't enforce is refused, by its keyword.
-std::string held_schema(const text::ToolSpec& tool, const std::string& field) {
-  return schema_source(parse_body(tool.parameters), field).text;
+std::string held_schema(const text::ToolSpec& tool, const std::string& field, bool strict = false) {
+  return schema_source(parse_body(tool.parameters), field, strict).text;
 }
 
-/// A grammar holds calls to the schemas that can be enforced, as many as fit into one.
+/// What is held where a schema can't be: it never reaches the library that writes grammars for calls, which throws on odd ones.
+constexpr const char* kAnyObject = R"({"type":"object","additionalProperties":true})";
+
+/// A grammar holds calls to the schemas that can be enforced, as many as fit into one. Of the others calls are objects.
 void hold(text::ToolSpec& tool, const Tools& others) {
   std::size_t bytes = tool.parameters.size();
   for (const text::ToolSpec& other : others.specs) bytes += other.parameters.size();
+  tool.held = kAnyObject;
   if (bytes > grammar::kMaxSourceBytes) return;
   try {
     tool.held = held_schema(tool, "parameters");
@@ -104,7 +108,7 @@ text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, c
                       .parameters = R"({"type":"object","properties":{}})"};
   check_name(tool.name, f.path("name"));
   if (const Json* parameters = f.find(schema)) tool.parameters = dump(object_of(parameters, f.path(schema)));
-  if (f.boolean("strict").value_or(false)) held_schema(tool, f.path(schema));
+  if (f.boolean("strict").value_or(false)) held_schema(tool, f.path(schema), true);
   return tool;
 }
 
@@ -115,7 +119,7 @@ void check_choice(Tools& tools, const std::string& field, const char* schema) {
   for (std::size_t i = 0; i < tools.specs.size(); ++i) {
     if (!tools.only.empty() && tools.only != tools.specs[i].name) continue;
     found = true;
-    if (text::ToolSpec& tool = tools.specs[i]; tool.held.empty())
+    if (text::ToolSpec& tool = tools.specs[i]; tool.held == kAnyObject)
       tool.held = held_schema(tool, fmt::format("tools[{}].{}", i, schema));
   }
   if (!found) throw RequestError::bad_field(field, fmt::format("there is no tool \"{}\"", tools.only));

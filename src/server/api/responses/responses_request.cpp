@@ -167,7 +167,8 @@ void parse_form(const JsonFields& f, GenerationRequest& r) {
     throw RequestError::unsupported("text.format.type",
                                     "only \"text\", \"json_object\" and \"json_schema\" are supported");
   if (schema == nullptr) throw RequestError::bad_field("text.format.schema", "is required", "missing_field");
-  r.grammar = grammar::Constraint{.source = schema_source(*schema, "text.format"), .field = "text.format"};
+  r.grammar = grammar::Constraint{.source = schema_source(*schema, "text.format", is_strict(format->get_object())),
+                                  .field = "text.format"};
   settle_form(r.tools, r.grammar);
 }
 
