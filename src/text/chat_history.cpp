@@ -83,6 +83,19 @@ std::string result_text(const std::string& name, std::size_t nth, const std::str
   return fmt::format("{}>\n{}\n</tool_response>", tag, content);
 }
 
+/// Is it JSON, perhaps, of more levels than anybody needs? A stack holds some ten thousand.
+bool is_deep(std::string_view text) {
+  constexpr int kMost = 256;
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos || (text[begin] != '[' && text[begin] != '{')) return false;
+  int depth = 0;
+  for (const char c : text) {
+    depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    if (depth > kMost) return true;
+  }
+  return false;
+}
+
 void add_line(std::string& text, const std::string& more) {
   if (!text.empty()) text += '\n';
   text += more;
@@ -111,6 +124,7 @@ std::vector<ChatMessage> fitted(std::span<const ChatMessage> messages, const His
     if (needs.objects) write_out_cut_calls(own, cut);
     const auto name = own.role == "tool" ? cut.find(own.call_id) : cut.end();
     if (name != cut.end()) own = {.role = "user", .content = result_text(name->second, 0, message.content)};
+    if (needs.reads_results && own.role == "tool" && is_deep(own.content)) own.content.insert(0, "Text: ");
     if (joins && own.role == "user") {
       add_line(all.back().content, own.content);
       joins = name != cut.end();

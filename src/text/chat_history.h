@@ -19,6 +19,7 @@ namespace coppice::text {
 struct HistoryNeeds {
   bool objects = false;  ///< calls' arguments are objects; else it writes any text
   CallIds ids = CallIds::kAny;
+  bool reads_results = false;  ///< the library reads tools' results as JSON, and calls itself for each level of that
 };
 
 /// The same conversation. A call whose arguments are no object becomes the assistant's text where the template needs one, and its

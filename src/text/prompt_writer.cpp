@@ -80,9 +80,10 @@ const MarkedTemplate& PromptWriter::template_for(const common_chat_templates_inp
   return for_tools_ && !inputs.tools.empty() ? *for_tools_ : *own_;
 }
 
-MarkedTemplate::Rendered PromptWriter::render(const common_chat_templates_inputs& inputs, Origin origin) const {
+MarkedTemplate::Rendered PromptWriter::render(const common_chat_templates_inputs& inputs, Origin origin,
+                                              std::optional<common_chat_params>* special) const {
   return template_for(inputs).render(origin, [&](const common_chat_template& its_template) {
-    return template_prompt(its_template, inputs, adds_bos_, adds_eos_);
+    return template_prompt(its_template, inputs, adds_bos_, adds_eos_, special);
   });
 }
 
@@ -92,8 +93,9 @@ MarkedText PromptWriter::marked(const common_chat_templates_inputs& inputs, Mark
   return prompt;
 }
 
-MarkedText PromptWriter::write(const common_chat_templates_inputs& inputs) const {
-  return marked(inputs, render(inputs, Origin::kClient));
+MarkedText PromptWriter::write(const common_chat_templates_inputs& inputs,
+                               std::optional<common_chat_params>* special) const {
+  return marked(inputs, render(inputs, Origin::kClient, special));
 }
 
 PromptWriter::Continued PromptWriter::write_continued(const common_chat_templates_inputs& inputs) const {

@@ -7,6 +7,7 @@
 #include <chat.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "text/marked_text.h"
@@ -20,7 +21,9 @@ class PromptWriter {
   /// Those of the library. `names_in_content`: names of special tokens are these wherever they stand.
   PromptWriter(const Vocabulary& vocabulary, const common_chat_templates& templates, bool names_in_content);
 
-  MarkedText write(const common_chat_templates_inputs& inputs) const;
+  /// `special`: as template_prompt() has it.
+  MarkedText write(const common_chat_templates_inputs& inputs,
+                   std::optional<common_chat_params>* special = nullptr) const;
 
   struct Continued {
     MarkedText prompt;
@@ -34,7 +37,8 @@ class PromptWriter {
   std::string opening(common_chat_templates_inputs inputs, const std::string& prompt) const;
 
  private:
-  MarkedTemplate::Rendered render(const common_chat_templates_inputs& inputs, Origin origin) const;
+  MarkedTemplate::Rendered render(const common_chat_templates_inputs& inputs, Origin origin,
+                                  std::optional<common_chat_params>* special = nullptr) const;
   MarkedText marked(const common_chat_templates_inputs& inputs, MarkedTemplate::Rendered rendered) const;
   const MarkedTemplate& template_for(const common_chat_templates_inputs& inputs) const;
 

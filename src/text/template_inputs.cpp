@@ -83,7 +83,7 @@ common_json context_of(const common_chat_templates_inputs& inputs) {
 }  // namespace
 
 std::string template_prompt(const common_chat_template& its_template, const common_chat_templates_inputs& inputs,
-                            bool adds_bos, bool adds_eos) {
+                            bool adds_bos, bool adds_eos, std::optional<common_chat_params>* special) {
   autoparser::generation_params params;
   params.messages = messages_of(its_template, inputs.messages);
   params.tools = common_chat_tools_to_json_oaicompat(inputs.tools);
@@ -97,9 +97,13 @@ std::string template_prompt(const common_chat_template& its_template, const comm
   params.add_bos = adds_bos;
   params.add_eos = adds_eos;
   params.mark_input = false;  // it would mark everything
-  if (!inputs.force_pure_content)
-    if (auto special = common_chat_try_specialized_template(its_template, its_template.src, params))
-      return special->prompt;
+  if (!inputs.force_pure_content) {
+    if (auto known = common_chat_try_specialized_template(its_template, its_template.src, params)) {
+      std::string prompt = known->prompt;
+      if (special != nullptr) *special = std::move(known);
+      return prompt;
+    }
+  }
   return common_chat_template_direct_apply(its_template, params);
 }
 

@@ -131,7 +131,7 @@ class KeptStep : public jinja::expression {
   }
   std::string type() const override { return step_->type(); }
   jinja::value execute_impl(jinja::context& context) const override {
-    const jinja::value result = step_->execute(context);
+    jinja::value result = step_->execute(context);
     if (is_val<jinja::value_string>(result)) return is_named(result) ? repaired(result, operands(context)) : result;
     if (!is_val<jinja::value_array>(result) || std::ranges::none_of(result->as_array(), named())) return result;
     auto list = jinja::mk_val<jinja::value_array>();
@@ -215,8 +215,8 @@ constexpr const char* kKept = "kept";
 struct KeptFunction final : jinja::expression {
   explicit KeptFunction(jinja::statement_ptr its_step) : step(std::move(its_step)) { pos = step->pos; }
   jinja::value execute_impl(jinja::context& context) const override {
-    const jinja::value result = step->execute(context);
-    return jinja::mk_val<jinja::value_func>(kKept, [result](const jinja::func_args&) { return result; });
+    return jinja::mk_val<jinja::value_func>(
+        kKept, [result = step->execute(context)](const jinja::func_args&) -> jinja::value { return result; });
   }
   jinja::statement_ptr step;
 };
@@ -278,7 +278,7 @@ void keep_marks(jinja::member_expression& step, const SpecialNames& names) {
 /// Changes all steps of a program that lose marks, those inside first.
 void keep_marks(const jinja::statements& body, const SpecialNames& names) {
   jinja::context walk;
-  walk.visitor = [&](bool, const jinja::statement* node, std::vector<jinja::visitor_pair> children) {
+  walk.visitor = [&](bool, const jinja::statement* node, const std::vector<jinja::visitor_pair>& children) {
     const auto visit = [&](const jinja::statement* child) {
       if (child != nullptr) child->visit(walk);
     };

@@ -222,7 +222,9 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     const common_chat_templates* own = impl_->templates.get();
     const bool knows = knows_tools(own);
     std::vector<ChatMessage> messages =
-        fitted(asked.messages, {.objects = !knows || needs_objects(own), .ids = impl_->call_ids});
+        fitted(asked.messages, {.objects = !knows || needs_objects(own),
+                                .ids = impl_->call_ids,
+                                .reads_results = source().find("'<|tool_call>call:'") != std::string::npos});
     if (!knows) messages = in_plain_form(messages, asked.tools);
     ToolChat chat = asked;
     chat.messages = messages;
@@ -246,11 +248,12 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
         add_thoughts(continued.opening, impl_->thoughts, result);
       return result;
     }
-    take(impl_->writer->write(inputs));
+    std::optional<common_chat_params> special;
+    take(impl_->writer->write(inputs, &special));
     if (chat.tools.empty() || !chat.may_call) {
       if (chat.end != TurnEnd::kOpenTurn) return result;
       if (impl_->marked) {
-        const common_chat_params params = common_chat_templates_apply(own, inputs);
+        const common_chat_params params = special ? *std::move(special) : common_chat_templates_apply(own, inputs);
         result.format = format_of(params);
         add_stops(params.additional_stops);
       } else if (!impl_->thoughts.end.empty()) {

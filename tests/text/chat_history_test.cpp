@@ -114,6 +114,14 @@ INSTANTIATE_TEST_SUITE_P(Some, EveryHistory,
                                          "google-gemma-2-2b-it.jinja", "google-gemma-4-31B-it.jinja",
                                          "deepseek-ai-DeepSeek-V3.1.jinja"));
 
+/// The library reads it as JSON here: such a result ended the process.
+TEST(Results, OfManyLevelsAreText) {
+  const ChatTemplate chat = chat_of("google-gemma-4-31B-it-interleaved.jinja");
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const std::vector<ChatMessage> messages = {user("?"), calls({{"c1", "w", "{}"}}), result("c1", deep)};
+  EXPECT_THAT(chat.render(ToolChat{.messages = messages, .tools = tools()}).prompt, HasSubstr(deep));
+}
+
 TEST(PlainForm, ResultsSayWhoseTheyAre) {
   const std::vector<ChatMessage> one = {user("?"), calls({{"c1", "w", "{}"}}), result("c1", "sun")};
   EXPECT_EQ(in_plain_form(one, {}).back().content, "<tool_response name=\"w\">\nsun\n</tool_response>");
