@@ -1,5 +1,5 @@
-// A conversation's calls and results, as a chat template can take them: their ids, calls that were cut off, and text in place of
-// both where the template knows none.
+// A conversation's calls and results, as a chat template can take them: their ids, calls that were cut off, and text in
+// place of both where the template knows none.
 //
 // Pure functions; any thread.
 #pragma once
@@ -22,17 +22,18 @@ struct HistoryNeeds {
   bool reads_results = false;  ///< the library reads tools' results as JSON, and calls itself for each level of that
 };
 
-/// The same conversation. A call whose arguments are no object becomes the assistant's text where the template needs one, and its
-/// result a user's message. Ids that a strict template refuses become others, by their text alone: an id has the same one in each
-/// turn. Where two would have the same in one conversation, the later one takes another.
+/// The same conversation. A call whose arguments are no object becomes the assistant's text where the template needs
+/// one, and its result a user's message. Ids that a strict template refuses become others, by their text alone: an id
+/// has the same one in each turn. Where two would have the same in one conversation, the later one takes another.
 std::vector<ChatMessage> fitted(std::span<const ChatMessage> messages, const HistoryNeeds& needs);
 
-/// For a template that knows neither tools nor calls: both become text. Results of tools are the user's words, those of one
-/// turn in one message, as many templates want the roles in turn; each names its call. `messages`: fitted, with objects.
+/// For a template that knows neither tools nor calls: both become text. Results of tools are the user's words, those of
+/// one turn in one message, as many templates want the roles in turn; each names its call. `messages`: fitted, with
+/// objects.
 std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, std::span<const ToolSpec> tools);
 
-/// An id for a call that has none: `own`, which no other call has, in the template's form. `name`: of the tool; `nth`: of the
-/// conversation's calls.
+/// An id for a call that has none: `own`, which no other call has, in the template's form. `name`: of the tool; `nth`:
+/// of the conversation's calls.
 std::string call_id(CallIds form, const std::string& own, const std::string& name, std::size_t nth);
 
 }  // namespace coppice::text

@@ -1,5 +1,5 @@
-// MarkedText: a prompt's text, and where in it names of special tokens are only text: what came from a client, and not from the
-// chat template.
+// MarkedText: a prompt's text, and where in it names of special tokens are only text: what came from a client, and not
+// from the chat template.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ struct TextSpan {
 
 struct MarkedText {
   std::string text;
-  /// In ascending order of their beginnings; they may overlap. A name that shares a byte with one is only text. Empty: all names
-  /// of special tokens become these.
+  /// In ascending order of their beginnings; they may overlap. A name that shares a byte with one is only text. Empty:
+  /// all names of special tokens become these.
   std::vector<TextSpan> plain;
 
   bool operator==(const MarkedText&) const = default;

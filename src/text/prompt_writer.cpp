@@ -16,8 +16,8 @@ namespace {
 /// The vertical bar of East Asian width, in which DeepSeek writes names of tokens.
 constexpr std::string_view kWideBar = "\xef\xbd\x9c";
 
-/// Does it look like a mark? Some vocabularies have tokens of plain text (runs of blanks, tags of HTML), which are found in any
-/// text.
+/// Does it look like a mark? Some vocabularies have tokens of plain text (runs of blanks, tags of HTML), which are
+/// found in any text.
 bool looks_like_mark(std::string_view name) {
   const auto is_sign = [](char c) { return std::ispunct(static_cast<unsigned char>(c)) != 0; };
   const bool begins = is_sign(name.front()) || name.starts_with(kWideBar);

@@ -1,5 +1,5 @@
-// PromptWriter: a chat's prompt through the model's template, and which names of special tokens in it are only text, as a client
-// wrote them.
+// PromptWriter: a chat's prompt through the model's template, and which names of special tokens in it are only text, as
+// a client wrote them.
 //
 // Thread safety: none; one thread at a time.
 #pragma once
@@ -29,8 +29,8 @@ class PromptWriter {
     MarkedText prompt;
     std::string opening;  ///< what of the prompt stands behind the client's last text: the assistant's turn up to here
   };
-  /// The prompt ends where the last message's text does: its content, or its reasoning where it has no content. As the template
-  /// writes a whole message, without the end of one. `inputs` ask for no generation prompt.
+  /// The prompt ends where the last message's text does: its content, or its reasoning where it has no content. As the
+  /// template writes a whole message, without the end of one. `inputs` ask for no generation prompt.
   Continued write_continued(const common_chat_templates_inputs& inputs) const;
 
   /// What the template adds for the assistant's turn. `prompt`: what write() made of the same inputs, with it.

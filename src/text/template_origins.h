@@ -1,9 +1,10 @@
 // MarkedTemplate: a chat template that tells which bytes of a rendered prompt are from a client.
 //
-// llama.cpp's Jinja engine marks strings as input, and keeps the marks of what it joins, cuts and strips. Some of what it offers
-// loses them: tojson, join, split. So the template's program is changed: such a step's result is looked through for names of
-// special tokens, and one that the template's own texts don't have keeps the mark. The program is also made one statement, which
-// sets the marks before it runs, and keeps the parts that it made: the library returns a prompt as one text.
+// llama.cpp's Jinja engine marks strings as input, and keeps the marks of what it joins, cuts and strips. Some of what
+// it offers loses them: tojson, join, split. So the template's program is changed: such a step's result is looked
+// through for names of special tokens, and one that the template's own texts don't have keeps the mark. The program is
+// also made one statement, which sets the marks before it runs, and keeps the parts that it made: the library returns a
+// prompt as one text (ADR 0056).
 //
 // Thread safety: none; render() is called by one thread at a time.
 #pragma once
@@ -40,8 +41,8 @@ class MarkedTemplate {
     std::vector<TextSpan> marked;  ///< ascending, disjoint
   };
   using Library = std::function<std::string(const common_chat_template&)>;
-  /// `library`: renders the template that it gets, first of all the prompt that it returns, at most with another beginning or end,
-  /// or one other change. Throws what it throws.
+  /// `library`: renders the template that it gets, first of all the prompt that it returns, at most with another
+  /// beginning or end, or one other change. Throws what it throws.
   Rendered render(Origin origin, const Library& library) const;
 
   const common_chat_template& plain() const { return template_; }
