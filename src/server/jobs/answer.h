@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,8 +26,9 @@ struct CallDelta {
 /// News of one choice (a sample of a prompt), of one step or of several.
 struct Delta {
   int choice = 0;
-  std::string text;       ///< valid UTF-8
-  std::string reasoning;  ///< what comes before the text, where the model's format tells them apart
+  std::string text;                   ///< valid UTF-8
+  std::string reasoning;              ///< what comes before the text, where the model's format tells them apart
+  std::int64_t reasoning_tokens = 0;  ///< with `finish`: how many of the choice's tokens that was, its mark included
   std::vector<CallDelta> calls;
   std::vector<kv::Token> tokens;  ///< whose text that is, and those without any
   std::vector<sampling::LogprobEntry> logprobs;

@@ -11,15 +11,18 @@ namespace coppice::server {
 ParsedAnswer::ParsedAnswer(std::unique_ptr<Answer> answer, const std::shared_ptr<const text::AnswerFormat>& format,
                            int n_choices, Ids ids)
     : answer_(std::move(answer)), ids_(std::move(ids)) {
-  for (int i = 0; i < n_choices; ++i) readers_.emplace_back(format);
+  for (int i = 0; i < n_choices; ++i) choices_.push_back({text::AnswerReader(format)});
 }
 
 std::string ParsedAnswer::delta(Delta&& delta) {
-  text::AnswerReader& reader = readers_.at(static_cast<std::size_t>(delta.choice));
+  Choice& choice = choices_.at(static_cast<std::size_t>(delta.choice));
+  choice.thoughts.push(delta.text, delta.tokens.size());
   const std::string text = std::exchange(delta.text, {});
   bytes_ += text.size();
-  add(reader.push(text), delta);
-  if (delta.finish) add(reader.finish(), delta);
+  add(choice.reader.push(text), delta);
+  if (delta.finish) add(choice.reader.finish(), delta);
+  choice.thoughts.read(delta.reasoning, !delta.text.empty() || !delta.calls.empty());
+  if (delta.finish) delta.reasoning_tokens = choice.thoughts.tokens();
   return answer_->delta(std::move(delta));
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/jobs/answer.h"
+#include "server/jobs/thought_count.h"
 #include "text/answer_format.h"
 #include "text/chat_template.h"
 
@@ -32,11 +33,15 @@ class ParsedAnswer final : public Answer {
   std::size_t bytes() const override { return answer_->bytes() + bytes_; }
 
  private:
+  struct Choice {
+    text::AnswerReader reader;
+    ThoughtCount thoughts{};
+  };
   void add(text::AnswerParts&& parts, Delta& to) const;
   std::string id_of(const text::CallPart& part, int choice) const;
 
   std::unique_ptr<Answer> answer_;
-  std::vector<text::AnswerReader> readers_;  ///< of each choice
+  std::vector<Choice> choices_;
   Ids ids_;
   std::size_t bytes_ = 0;
 };

@@ -61,8 +61,8 @@ std::vector<json> parse_events(const std::string& text) {
 TEST(OpenAiBody, ChatHasTheWholeShape) {
   OpenAiBody body(kChat, head(2), false);
   body.delta({.choice = 1, .text = "b"});
-  body.delta({.choice = 0, .text = "a", .finish = Finish::kStop});
-  body.delta({.choice = 1, .text = "c", .finish = Finish::kLength});
+  body.delta({.choice = 0, .text = "a", .reasoning_tokens = 2, .finish = Finish::kStop});
+  body.delta({.choice = 1, .text = "c", .reasoning_tokens = 3, .finish = Finish::kLength});
   EXPECT_EQ(json::parse(body.end({10, 4, 3}, {})), json::parse(R"({
     "id": "an-id", "object": "chat.completion", "created": 1234, "model": "m",
     "system_fingerprint": "b1", "choices": [
@@ -71,7 +71,7 @@ TEST(OpenAiBody, ChatHasTheWholeShape) {
       {"index": 1, "message": {"role": "assistant", "content": "bc", "refusal": null}, "logprobs": null,
        "finish_reason": "length"}],
     "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13,
-              "prompt_tokens_details": {"cached_tokens": 4}}})"));
+              "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 5}}})"));
 }
 
 TEST(OpenAiBody, CompletionsHaveTextAndEcho) {

@@ -149,7 +149,37 @@ TEST(ResponsesAnswer, ABodyHasItsItemsAndItsEnd) {
   EXPECT_EQ(body["status"], "incomplete");
   EXPECT_EQ(body["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(body["output"][0]["content"][0]["text"], "ab");
+  EXPECT_EQ(body["output"][0]["status"], "incomplete") << "it was cut";
   EXPECT_EQ(body["usage"]["input_tokens_details"]["cached_tokens"], 3);
+}
+
+TEST(ResponsesAnswer, OnlyTheCutItemIsIncomplete) {
+  for (const bool stream : {false, true}) {
+    ResponsesAnswer answer({.id = "resp_1", .model = "m"}, stream, {});
+    std::string events = answer.delta({.text = "so", .reasoning = "hm"});
+    events +=
+        answer.delta({.calls = {{.index = 0, .id = "c", .name = "f", .arguments = "{\"a"}}, .finish = Finish::kLength});
+    events += answer.delta({.reasoning_tokens = 7});
+    events += answer.end({.prompt_tokens = 10, .completion_tokens = 9}, {});
+    const std::size_t last = stream ? events.rfind("data: ") + 6 : 0;
+    json body = json::parse(events.substr(last));
+    if (stream) {
+      const std::size_t done = events.rfind("event: response.output_item.done");
+      EXPECT_NE(events.find(R"("status":"incomplete")", done), std::string::npos);
+      body = body["response"];
+    }
+    EXPECT_EQ(body["output"][0]["status"], "completed");
+    EXPECT_EQ(body["output"][1]["status"], "completed");
+    EXPECT_EQ(body["output"][2]["status"], "incomplete");
+    EXPECT_EQ(body["usage"]["output_tokens_details"]["reasoning_tokens"], 7);
+  }
+}
+
+TEST(ResponsesAnswer, AFailedStreamsLastItemIsIncomplete) {
+  ResponsesAnswer answer({.id = "resp_1", .model = "m"}, true, {});
+  answer.delta({.text = "so"});
+  const std::string event = answer.error(RequestError(500, "broken"));
+  EXPECT_EQ(json::parse(event.substr(event.find("data: ") + 6))["response"]["output"][0]["status"], "incomplete");
 }
 
 }  // namespace

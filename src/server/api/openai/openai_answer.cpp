@@ -100,6 +100,12 @@ JsonObject usage_json(const engine::Usage& u) {
           {"prompt_tokens_details", JsonObject{{"cached_tokens", u.cached_tokens}}}};
 }
 
+JsonObject chat_usage_json(const engine::Usage& usage, std::int64_t reasoning_tokens) {
+  JsonObject json = usage_json(usage);
+  json["completion_tokens_details"] = JsonObject{{"reasoning_tokens", reasoning_tokens}};
+  return json;
+}
+
 OpenAiBody::OpenAiBody(Endpoint endpoint, AnswerHead head, bool with_logprobs, PromptLogprobs of_prompt,
                        Telemetry telemetry)
     : endpoint_(endpoint),
@@ -159,6 +165,7 @@ std::string OpenAiBody::delta(Delta&& delta) {
   add_calls(choice, delta.calls);
   if (!delta.logprobs.empty()) append_items(choice.logprobs, logprobs_json(endpoint_, delta.logprobs, choice.offset));
   if (delta.finish) choice.finish = delta.finish;
+  reasoning_tokens_ += delta.reasoning_tokens;
   if (delta.usage) of_last_prompt_ = std::move(delta.usage);
   return "";
 }
@@ -231,7 +238,8 @@ std::string OpenAiBody::end(const engine::Usage& usage, CacheReportList reports)
   json += "]";
   if (endpoint_ == Endpoint::kChat && of_prompt_.in_list >= 0)
     json += R"(,"prompt_logprobs":[)" + prompts_.front().list + "]";
-  json += R"(,"usage":)" + dump(usage_json(usage));
+  const bool chat = endpoint_ == Endpoint::kChat;
+  json += R"(,"usage":)" + dump(chat ? chat_usage_json(usage, reasoning_tokens_) : usage_json(usage));
   if (!cache_report.is_null()) json += R"(,"cache_report":)" + dump(cache_report);
   if (!head_.prompts.empty()) json += R"(,"__verbose":)" + dump(verbose_json(head_));
   JsonObject timings;
@@ -287,6 +295,7 @@ std::string OpenAiStream::delta(Delta&& delta) {
   }
   for (const CallDelta& call : delta.calls) out += chunk(delta.choice, call_json(call));
   choice.calls |= !delta.calls.empty();
+  reasoning_tokens_ += delta.reasoning_tokens;
   if (delta.finish)
     out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr, finish_name(delta.finish, choice.calls));
   if (delta.usage) of_last_prompt_ = std::move(delta.usage);
@@ -314,7 +323,8 @@ std::string OpenAiStream::end(const engine::Usage& usage, CacheReportList report
   JsonObject json = head_json(head_, endpoint_ == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
   json["choices"] = JsonArray();
   const std::size_t n_fields = json.size();
-  if (with_usage_) json["usage"] = usage_json(usage);
+  if (with_usage_)
+    json["usage"] = endpoint_ == Endpoint::kChat ? chat_usage_json(usage, reasoning_tokens_) : usage_json(usage);
   if (!cache_report.is_null()) json["cache_report"] = cache_report;
   if (!head_.prompts.empty()) json["__verbose"] = verbose_json(head_);
   if (head_.n_prompts == 1) add_timings(json, of_last_prompt_, telemetry_);

@@ -27,6 +27,8 @@ namespace coppice::server {
 std::string openai_error(const RequestError& error);
 
 JsonObject usage_json(const engine::Usage& usage);
+/// With how many of the answers' tokens were reasoning.
+JsonObject chat_usage_json(const engine::Usage& usage, std::int64_t reasoning_tokens);
 
 /// What an answer tells of its prompts' tokens: as many alternatives to each; -1: nothing.
 struct PromptLogprobs {
@@ -83,6 +85,7 @@ class OpenAiBody final : public Answer {
   PromptLogprobs of_prompt_;
   Telemetry telemetry_;
   std::optional<engine::Usage> of_last_prompt_;
+  std::int64_t reasoning_tokens_ = 0;  ///< of all choices
   std::vector<Choice> choices_;
   std::vector<Prompt> prompts_;
   std::size_t bytes_ = 0;
@@ -114,6 +117,7 @@ class OpenAiStream final : public Answer {
   bool with_logprobs_, with_usage_;
   Telemetry telemetry_;
   std::optional<engine::Usage> of_last_prompt_;
+  std::int64_t reasoning_tokens_ = 0;  ///< of all choices
   std::vector<Choice> choices_;
 };
 

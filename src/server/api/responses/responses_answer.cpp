@@ -27,7 +27,7 @@ JsonObject ResponsesAnswer::part_json(const Item& item) {
 
 /// whole: with its content.
 JsonObject ResponsesAnswer::item_json(const Item& item, bool whole) {
-  JsonObject json = {{"id", item.id}, {"status", whole ? "completed" : "in_progress"}};
+  JsonObject json = {{"id", item.id}, {"status", !whole ? "in_progress" : item.cut ? "incomplete" : "completed"}};
   if (item.kind == Kind::kCall) {
     json["type"] = "function_call";
     json["call_id"] = item.call_id;
@@ -136,6 +136,7 @@ std::string ResponsesAnswer::delta(Delta&& delta) {
   if (!delta.text.empty()) out += add(Kind::kText, nullptr, delta.text);
   for (const CallDelta& call : delta.calls) out += add(Kind::kCall, &call, call.arguments);
   if (delta.finish) finish_ = delta.finish;
+  reasoning_tokens_ += delta.reasoning_tokens;
   if (delta.usage) so_far_ = std::move(delta.usage);
   return out;
 }
@@ -149,14 +150,15 @@ bool ResponsesAnswer::keep(const JsonObject& response) {
 }
 
 std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList reports) {
-  std::string out = begin() + close();
   const bool whole = finish_ == sampling::Finish::kStop;
+  if (open_) items_.back().cut = !whole;
+  std::string out = begin() + close();
   JsonObject json = response(whole ? "completed" : "incomplete");
   if (!whole) json["incomplete_details"] = JsonObject{{"reason", "max_output_tokens"}};
   json["usage"] = JsonObject{{"input_tokens", usage.prompt_tokens},
                              {"input_tokens_details", JsonObject{{"cached_tokens", usage.cached_tokens}}},
                              {"output_tokens", usage.completion_tokens},
-                             {"output_tokens_details", JsonObject{{"reasoning_tokens", 0}}},
+                             {"output_tokens_details", JsonObject{{"reasoning_tokens", reasoning_tokens_}}},
                              {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
   if (store_) json["store"] = keep(json);
   if (Json report = cache_reports_json(reports, head_.reporting); !report.is_null())
@@ -173,6 +175,7 @@ std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList rep
 std::string ResponsesAnswer::error(const RequestError& error) const {
   if (!stream_) return openai_error(error);
   JsonObject json = response("failed");
+  if (open_) json["output"].get_array().back().get_object()["status"] = "incomplete";
   json["error"] = JsonObject{{"code", error.code().empty() ? "server_error" : error.code()}, {"message", error.what()}};
   return event("response.failed", {{"response", std::move(json)}});
 }

@@ -44,6 +44,7 @@ class ResponsesAnswer final : public Answer {
     std::string id;
     std::string call_id, name;  ///< of a call
     std::string text;           ///< or a call's arguments
+    bool cut = false;           ///< the answer ended in the middle of it
   };
 
   std::string add(Kind kind, const CallDelta* call, const std::string& text);
@@ -68,6 +69,7 @@ class ResponsesAnswer final : public Answer {
   std::vector<Item> items_;
   bool begun_ = false, open_ = false;  ///< the last item is
   std::optional<sampling::Finish> finish_;
+  std::int64_t reasoning_tokens_ = 0;
   std::size_t bytes_;
   mutable std::int64_t n_events_ = 0;
 };
