@@ -152,15 +152,21 @@ void add_grammar(const ToolChat& chat, const common_chat_params& params, ToolPro
   to.from = to.begun = trigger.value;
 }
 
-/// How an answer without calls is read. `opening`: the prompt's end, which opens the assistant's turn; it may have closed the
-/// reasoning already.
-void add_thoughts(const std::string& opening, const ThoughtTags& tags, ToolPrompt& to) {
-  if (tags.end.empty()) return;
+/// `opening`: the prompt's end, which opens the assistant's turn; it may have closed the reasoning already.
+ThoughtTags thoughts_behind(const std::string& opening, const ThoughtTags& tags) {
+  if (tags.end.empty()) return {};
   const std::size_t begun = opening.rfind(tags.begin);
   const bool open = begun != std::string::npos;
-  if (open && opening.find(tags.end, begun) != std::string::npos) return;
-  to.thoughts = tags;
-  to.thoughts.open = open;
+  if (open && opening.find(tags.end, begun) != std::string::npos) return {};
+  ThoughtTags thoughts = tags;
+  thoughts.open = open;
+  return thoughts;
+}
+
+/// How an answer without calls is read.
+void add_thoughts(const std::string& opening, const ThoughtTags& tags, ToolPrompt& to) {
+  to.thoughts = thoughts_behind(opening, tags);
+  if (to.thoughts.end.empty()) return;
   auto impl = std::make_unique<AnswerFormat::Impl>();
   impl->thoughts = to.thoughts;
   to.format = std::make_shared<const AnswerFormat>(std::move(impl));
@@ -263,12 +269,19 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     }
     std::vector<ToolSpec> callable(chat.tools.begin(), chat.tools.end());
     if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
+    if (!chat.allowed.empty())
+      std::erase_if(callable, [&](const ToolSpec& tool) {
+        return std::ranges::find(chat.allowed, tool.name) == chat.allowed.end();
+      });
     if (!knows && !impl_->plain_form) impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
     const common_chat_templates* form = knows ? own : impl_->plain_form.get();
     std::map<std::string, std::string> schemas;
     const common_chat_params params =
         params_of(form, inputs_of(chat.messages, chat, defaults_, callable), callable, schemas);
     result.format = format_of(params);
+    if (!impl_->marked && !impl_->thoughts.end.empty())
+      result.thoughts = thoughts_behind(
+          knows ? params.generation_prompt : impl_->writer->opening(inputs, result.prompt), impl_->thoughts);
     add_stops(params.additional_stops);
     add_grammar(chat, params, result);
     if (!result.grammar.empty()) result.schemas = std::move(schemas);

@@ -33,9 +33,10 @@ struct ToolChat {
   std::span<const ToolSpec> tools;
   bool may_call = true;  ///< false: tools are only told of
   bool must_call = false;
-  std::string only;            ///< with must_call: the tool that must be called; empty: any
-  bool parallel = false;       ///< there may be several calls in an answer
-  std::optional<bool> thinks;  ///< false: models that can do without are told not to; unset: the default
+  std::string only;                        ///< with must_call: the tool that must be called; empty: any
+  std::span<const std::string> allowed{};  ///< calls are restricted to these tools; empty: to all. The prompt stays
+  bool parallel = false;                   ///< there may be several calls in an answer
+  std::optional<bool> thinks;              ///< false: models that can do without are told not to; unset: the default
   std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
 };
 
@@ -48,7 +49,7 @@ struct ToolPrompt {
   std::string from;                            ///< the grammar begins with this text, wherever it comes; empty: at once
   std::string begun;                           ///< the part of a grammar's text that is already there when it begins
   std::vector<std::string> stops;              ///< that end an answer besides the client's
-  ThoughtTags thoughts;                        ///< where they stand before plain text
+  ThoughtTags thoughts;                        ///< where they stand before plain text, or text beside calls
   CallIds call_ids = CallIds::kAny;            ///< that the answer's calls are to have
   std::size_t calls_before = 0;                ///< in the chat
 };

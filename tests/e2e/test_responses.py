@@ -73,7 +73,7 @@ def test_the_form_of_an_answer(client):
     ({"conversation": "conv_1"}, "conversation"),
     ({"background": True}, "background"),
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
-    ({"truncation": "auto"}, "truncation"),
+    ({"truncation": "all"}, "truncation"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type"),
     ({"input": [{"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}}]}, "input[0].type"),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice"),

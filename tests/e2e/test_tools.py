@@ -103,11 +103,44 @@ def test_stop_strings_logprobs_and_streams_without_a_call(client):
     assert word not in (ask(client, max_tokens=20, stop=[word]).choices[0].message.content or "")
 
 
+def test_calls_are_restricted_to_what_is_allowed(client):
+    def allowed(mode, name):
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": name}}]}}
+
+    free = ask(client, max_tokens=1).usage.prompt_tokens
+    for name in SCHEMAS:
+        answer = ask(client, tool_choice=allowed("required", name), n=3, temperature=1, seed=1, parallel_tool_calls=False)
+        for choice in answer.choices:
+            assert choice.message.tool_calls[0].function.name == name
+            check(choice.message.tool_calls[0])
+        assert answer.usage.prompt_tokens == free, "the prompt tells of all"
+    assert ask(client, tool_choice=allowed("auto", "add_numbers"), max_tokens=9).usage.prompt_tokens == free
+
+
+def test_beside_a_form_the_answer_is_a_call_or_of_it(client):
+    """A word that is likely to begin a call begins one as often as the form lets it."""
+    form = {"type": "json_schema", "json_schema": {"name": "sum", "schema": {
+        "type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["sum"]}}}
+    kinds = set()
+    for bias in ({}, {"logit_bias": [["<tool_call>", 50]]}):
+        answer = ask(client, response_format=form, n=4, temperature=1, seed=3, parallel_tool_calls=False, extra_body=bias)
+        for choice in answer.choices:
+            if choice.message.tool_calls:
+                check(choice.message.tool_calls[0])
+                kinds.add("call")
+            elif choice.finish_reason == "stop":
+                assert set(json.loads(choice.message.content)) == {"sum"}
+                kinds.add("form")
+    assert kinds == {"call", "form"}
+
+
 @pytest.mark.parametrize("fields, param", [
     ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}]},
      "tools[0].function.parameters"),
     ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"extra_body": {"guided_regex": "a+"}}, "guided_regex"),
+    ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "nobody"}}]}}},
+     "tool_choice.allowed_tools.tools[0]"),
 ])
 def test_what_cannot_be_held_is_refused(client, fields, param):
     with pytest.raises(openai.BadRequestError) as caught:

@@ -54,7 +54,12 @@ text::ToolPrompt FakeModel::render(const text::ToolChat& chat) const {
   }
   if (chat.end == text::TurnEnd::kContinue) out.pop_back();
   if (chat.end == text::TurnEnd::kOpenTurn) out += "assistant: ";
-  return {.prompt = std::move(out)};
+  text::ToolPrompt prompt{.prompt = std::move(out)};
+  if (!chat.tools.empty() && chat.may_call && !calls_.empty()) {
+    prompt.grammar = calls_;
+    prompt.from = prompt.begun = "<call>";
+  }
+  return prompt;
 }
 
 namespace {

@@ -67,6 +67,7 @@ class FakeModel final : public server::Model {
   std::atomic<bool> never_ends_ = false;  ///< stop() or not
   engine::Snapshot snapshot_;
   std::function<void()> on_text_ = [] {};  ///< called by render() and tokenize(); change before the server has it
+  std::string calls_;                      ///< GBNF of calls, which begin with "<call>"; likewise
   engine::View view_;                      ///< what questions are answered with; likewise
 
  private:

@@ -195,6 +195,24 @@ TEST_P(OfTemplate, WhatTheGrammarAllowsIsRead) {
   EXPECT_EQ(ended, 10);
 }
 
+TEST_P(OfTemplate, CallsAreRestrictedToWhatIsAllowed) {
+  std::mt19937_64 random = test::seeded_random();
+  const std::vector<std::string> allowed = {"add_numbers"};
+  ToolChat chat{.messages = question(), .tools = tools(), .must_call = true};
+  const ToolPrompt all = chat_.render(chat);
+  chat.allowed = allowed;
+  const ToolPrompt prompt = chat_.render(chat);
+  EXPECT_EQ(prompt.prompt, all.prompt) << "it shares its cache with other turns";
+  int ended = 0;
+  for (int i = 0; i < 2000 && ended < 3; ++i) {
+    const std::string text = walk(prompt, random);
+    if (text.empty()) continue;
+    ++ended;
+    for (const auto& call : read(prompt.format, text, text.size()).calls) EXPECT_EQ(call.name, "add_numbers") << text;
+  }
+  EXPECT_EQ(ended, 3);
+}
+
 /// The library's grammar of schemas would let any text be a city here.
 TEST_P(OfTemplate, ASchemaThatCanBeHeldIsHeld) {
   std::mt19937_64 random = test::seeded_random();

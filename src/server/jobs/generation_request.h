@@ -39,10 +39,11 @@ struct Tools {
   std::vector<text::ToolSpec> specs;
   bool may_call = true;  ///< false: they are told of, but not called
   bool must_call = false;
-  std::string only;            ///< with must_call: the tool that must be called; empty: any
-  bool parallel = true;        ///< an answer may call several
-  std::optional<bool> thinks;  ///< false: models that can do without are told not to; unset: as the operator says
-  bool keep_thoughts = false;  ///< reasoning stays in the text, tags and all, where nothing is called
+  std::string only;                  ///< with must_call: the tool that must be called; empty: any
+  std::vector<std::string> allowed;  ///< calls are restricted to these; empty: to all. The prompt tells of all
+  bool parallel = true;              ///< an answer may call several
+  std::optional<bool> thinks;        ///< false: models that can do without are told not to; unset: as the operator says
+  bool keep_thoughts = false;        ///< reasoning stays in the text, tags and all, where nothing is called
   std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
 
   bool operator==(const Tools&) const = default;

@@ -1,6 +1,8 @@
 #include "server/jobs/preparation.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -45,6 +47,24 @@ std::shared_ptr<const grammar::Grammar> compiled(const Model& model, const gramm
     if (constraint.optional) return nullptr;
     throw RequestError::bad_field(constraint.field, e.what(), "invalid_grammar");
   }
+}
+
+/// The answer is of the form, or calls: the grammar of these begins with the text by which the model marks one.
+/// REQUIRES: the form is JSON.
+void put_beside_calls(const text::ToolPrompt& chat, grammar::Constraint& form) {
+  if (chat.grammar.empty())
+    throw RequestError::unsupported(
+        form.field,
+        "not supported together with tools that may be called: this model doesn't mark where a call begins");
+  const std::string root = "root ::=";
+  std::string calls = "\n" + chat.grammar;
+  const std::size_t at = calls.find("\n" + root);
+  if (at != std::string::npos) calls.replace(at + 1, root.size(), "the-calls ::=");
+  std::map<std::string, std::string> schemas = chat.schemas;
+  schemas["the-form"] = std::move(form.source.text);
+  form.source = {.kind = grammar::Kind::kGbnf,
+                 .text = root + " the-form | the-calls\nthe-form ::= [{]" + calls,
+                 .schemas = std::move(schemas)};
 }
 
 /// The chat up to a mark. Something stands behind system messages: some templates put them into the next one.
@@ -181,7 +201,10 @@ void Preparation::render_chat() {
   if (!asked_.tools.keep_thoughts || !chat.grammar.empty()) prepared_.format = std::move(chat.format);
   asked_.sampling.show_special |= prepared_.format != nullptr;  // calls are often marked by special tokens
   for (std::string& stop : chat.stops) asked_.sampling.stop.push_back(std::move(stop));
-  if (asked_.grammar) return begin_behind(chat.thoughts, *asked_.grammar);
+  if (asked_.grammar) {
+    if (!asked_.tools.specs.empty() && asked_.tools.may_call) put_beside_calls(chat, *asked_.grammar);
+    return begin_behind(chat.thoughts, *asked_.grammar);
+  }
   if (chat.grammar.empty()) return;
   asked_.grammar = grammar::Constraint{
       .source = {.kind = grammar::Kind::kGbnf, .text = std::move(chat.grammar), .schemas = std::move(chat.schemas)},

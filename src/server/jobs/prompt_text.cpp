@@ -102,6 +102,7 @@ text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, te
                          .may_call = tools.may_call,
                          .must_call = tools.must_call,
                          .only = tools.only,
+                         .allowed = tools.allowed,
                          .parallel = tools.parallel,
                          .thinks = tools.thinks,
                          .variables = tools.variables});

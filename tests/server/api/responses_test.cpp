@@ -71,6 +71,20 @@ TEST(ResponsesRequest, ReadsToolsEffortAndForm) {
   EXPECT_EQ(responses_request(tools).tools.specs.size(), 1U) << "what OpenAI hosts is left out";
   EXPECT_TRUE(responses_request(tools + R"(, "tool_choice": "required")").tools.must_call);
   EXPECT_EQ(responses_request(tools + R"(, "tool_choice": {"type": "function", "name": "f"})").tools.only, "f");
+  const Tools allowed =
+      responses_request(tools + R"(, "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [
+        {"type": "function", "name": "f"}, {"type": "web_search"}]})")
+          .tools;
+  EXPECT_EQ(allowed.allowed, std::vector<std::string>{"f"});
+  EXPECT_TRUE(allowed.must_call);
+  EXPECT_FALSE(responses_request(tools + R"(, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+        {"type": "web_search"}]})")
+                   .tools.may_call)
+      << "what is left runs elsewhere";
+  EXPECT_TRUE(responses_request(tools + R"(, "text": {"format": {"type": "json_object"}})").grammar) << "beside calls";
+  for (const char* taken : {"auto", "disabled"})
+    EXPECT_EQ(field_of(std::string(R"("input": "x", "truncation": ")") + taken + "\""), "taken");
+  EXPECT_EQ(field_of(R"("input": "x", "truncation": "all")"), "truncation");
   EXPECT_EQ(responses_request(R"("input": "x", "reasoning": {"effort": "none"})").tools.thinks, false);
   EXPECT_EQ(responses_request(R"("input": "x", "chat_template_kwargs": {"a": [1]})").tools.variables.at("a"), "[1]");
   EXPECT_TRUE(
@@ -80,7 +94,6 @@ TEST(ResponsesRequest, ReadsToolsEffortAndForm) {
   EXPECT_FALSE(
       responses_request(tools + R"(, "tool_choice": "required", "text": {"format": {"type": "json_object"}})").grammar)
       << "a forced call leaves no text to have a form";
-  EXPECT_EQ(field_of(tools + R"(, "text": {"format": {"type": "json_object"}})"), "text.format");
   EXPECT_EQ(responses_request(R"("input": "x", "max_output_tokens": 7)").max_tokens, 7);
 }
 

@@ -45,6 +45,24 @@ TEST(ToolFields, AFormIsTheTextsAndGoesWhereAToolMustBeCalled) {
   EXPECT_FALSE(chat(form + R"("required")").grammar);
   EXPECT_FALSE(chat(form + R"({"type":"function","function":{"name":"now"}})").grammar);
   EXPECT_TRUE(chat(form + R"("none")").grammar);
+  EXPECT_TRUE(chat(form + R"("auto")").grammar) << "the answer is a call or of the form";
+}
+
+TEST(ToolFields, SomeToolsMayBeAllowed) {
+  const auto allowed = [](const std::string& mode, const std::string& tools) {
+    return chat(TOOLS R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":")" + mode + R"(","tools":[)" +
+                tools + "]}}")
+        .tools;
+  };
+  const std::string now = R"({"type":"function","function":{"name":"now"}})";
+  const Tools one = allowed("auto", now);
+  EXPECT_EQ(one.allowed, std::vector<std::string>{"now"});
+  EXPECT_EQ(one.specs.size(), 2U) << "the prompt tells of all";
+  EXPECT_TRUE(one.may_call && !one.must_call && one.parallel);
+  EXPECT_TRUE(allowed("required", now).must_call);
+  EXPECT_THROW(allowed("any", now), RequestError);
+  EXPECT_THROW(allowed("auto", ""), RequestError);
+  EXPECT_THROW(allowed("auto", R"({"type":"function","function":{"name":"gone"}})"), RequestError);
 }
 
 TEST(ToolFields, TheTemplateHearsOfThinking) {
@@ -73,8 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"{" MESSAGES TOOLS R"(,"tool_choice":"maybe"})", "tool_choice"},
         BadField{"{" MESSAGES TOOLS R"(,"tool_choice":{"type":"function","function":{"name":"x"}}})", "tool_choice"},
         BadField{"{" MESSAGES R"(,"tool_choice":"required"})", "tool_choice"},
-        BadField{"{" MESSAGES TOOLS R"(,"response_format":{"type":"json_object"}})", "response_format",
-                 "unsupported_parameter"},
+        BadField{"{" MESSAGES TOOLS R"(,"guided_regex":"a"})", "guided_regex", "unsupported_parameter"},
         BadField{"{" MESSAGES R"(,"tools":[{"function":{"name":"f"}},{"function":{"name":"f"}}]})",
                  "tools[1].function.name"},
         // Only what must be called is held to a grammar.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "grammar/matcher.h"
 #include "server/api/tokenize.h"
 #include "server/base/request_error.h"
 #include "server/fake_model.h"
@@ -52,6 +53,26 @@ TEST(Preparation, TemplatesGetCallsReasoningAndTools) {
   EXPECT_EQ(step({}), "assistant: ab\nassistant: ");
   EXPECT_EQ(step({.calls = {{"1", "f", "{}"}}, .reasoning = "hm"}), "assistant: (hm) f{} ab\nassistant: ");
   EXPECT_EQ(step({}, {.specs = {{"g", "", "{}"}}}), "g\nassistant: ab\nassistant: ");
+}
+
+TEST(Preparation, AFormBesideToolsAllowsCallsToo) {
+  FakeModel model([](std::vector<engine::Event>&&) {});
+  const std::string body = R"({"messages": [{"role": "user", "content": "hi"}],
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema":
+      {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}}})";
+  const auto takes = [&](const std::string& more, const std::string& text) {
+    const auto prepared = prepare(model, server::Endpoint::kChat, body + more + "}");
+    grammar::Matcher matcher(prepared.sampling->params.grammar.grammar);
+    return matcher.accept_text(text) && matcher.whole();
+  };
+  EXPECT_THROW(takes("", ""), server::RequestError) << "nothing marks where a call begins";
+  model.calls_ = "root ::= \"<call>\" name\nname ::= \"f\" | \"g\"";
+  EXPECT_TRUE(takes("", R"({"a":true})"));
+  EXPECT_TRUE(takes("", "<call>f"));
+  EXPECT_FALSE(takes("", "I call f"));
+  EXPECT_FALSE(takes("", R"({"a":1})"));
+  EXPECT_FALSE(takes(R"(, "tool_choice": "none")", "<call>f"));
 }
 
 std::string text_of(const std::vector<kv::Token>& tokens) {

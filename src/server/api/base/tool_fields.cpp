@@ -63,6 +63,17 @@ void parse_choice(const JsonFields& f, Tools& tools) {
     tools.must_call = name == "required";
     if (name != "none" && name != "required")
       throw RequestError::bad_field("tool_choice", "must be \"auto\", \"none\", \"required\" or name a function");
+  } else if (const JsonFields f_choice(object_of(choice, "tool_choice"), "tool_choice.");
+             f_choice.string("type") == "allowed_tools") {
+    const JsonFields allowed(object_of(f_choice.find("allowed_tools"), "tool_choice.allowed_tools"),
+                             "tool_choice.allowed_tools.");
+    allow_tools(
+        allowed,
+        [](const JsonFields& tool) {
+          return JsonFields(object_of(tool.find("function"), tool.path("function")), tool.path("function."))
+              .required_string("name");
+        },
+        tools);
   } else {
     tools.must_call = true;
     tools.only = JsonFields(function_of(*choice, "tool_choice"), "tool_choice.function.").string("name").value_or("");
@@ -118,6 +129,8 @@ void check_choice(Tools& tools, const std::string& field, const char* schema) {
   bool found = false;
   for (std::size_t i = 0; i < tools.specs.size(); ++i) {
     if (!tools.only.empty() && tools.only != tools.specs[i].name) continue;
+    if (!tools.allowed.empty() && std::ranges::find(tools.allowed, tools.specs[i].name) == tools.allowed.end())
+      continue;
     found = true;
     if (text::ToolSpec& tool = tools.specs[i]; tool.held == kAnyObject)
       tool.held = held_schema(tool, fmt::format("tools[{}].{}", i, schema));
@@ -125,11 +138,32 @@ void check_choice(Tools& tools, const std::string& field, const char* schema) {
   if (!found) throw RequestError::bad_field(field, fmt::format("there is no tool \"{}\"", tools.only));
 }
 
+void allow_tools(const JsonFields& choice, const std::function<std::string(const JsonFields&)>& name_of, Tools& tools) {
+  const std::string mode = choice.required_string("mode");
+  if (mode != "auto" && mode != "required")
+    throw RequestError::bad_field(choice.path("mode"), "must be \"auto\" or \"required\"");
+  tools.must_call = mode == "required";
+  const JsonArray& list = array_of(choice.find("tools"), choice.path("tools"));
+  if (list.empty()) throw RequestError::bad_field(choice.path("tools"), "must not be empty");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", choice.path("tools"), i);
+    const std::string name = name_of(JsonFields(object_of(&list[i], where), where + "."));
+    if (name.empty()) continue;
+    if (std::ranges::find(tools.specs, name, &text::ToolSpec::name) == tools.specs.end())
+      throw RequestError::bad_field(where, fmt::format("there is no tool \"{}\"", name));
+    tools.allowed.push_back(name);
+  }
+  // All of them run elsewhere: nothing is left that could be called here.
+  if (tools.allowed.empty()) tools.may_call = tools.must_call = false;
+}
+
 void settle_form(const Tools& tools, std::optional<grammar::Constraint>& form) {
   if (!form || tools.specs.empty() || !tools.may_call) return;
-  if (!tools.must_call)
-    throw RequestError::unsupported(form->field, "not supported together with tools that may be called");
-  form.reset();
+  if (tools.must_call) {
+    form.reset();
+  } else if (form->source.kind != grammar::Kind::kJsonSchema) {
+    throw RequestError::unsupported(form->field, "only JSON is supported together with tools that may be called");
+  }
 }
 
 void parse_flat_tools(const JsonFields& f, std::string_view type, const char* schema,

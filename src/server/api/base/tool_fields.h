@@ -33,8 +33,12 @@ void parse_flat_tools(const JsonFields& f, std::string_view type, const char* sc
 /// tool; `schema`: a tool's field, for errors. Holds each tool that must be called (ToolSpec::held), whatever the others take.
 void check_choice(Tools& tools, const std::string& field, const char* schema);
 
+/// {"mode": "auto" | "required", "tools": [...]}: calls are restricted to those tools. `name_of`: of one of them, as the API names it; empty: it
+/// runs elsewhere. Throws RequestError.
+void allow_tools(const JsonFields& choice, const std::function<std::string(const JsonFields&)>& name_of, Tools& tools);
+
 /// What becomes of a form of the answer beside tools. The form is the text's: where a tool must be called there is no text, and the form
-/// goes. Where one may be called the two are refused.
+/// goes. Where one may be called the answer is a call or JSON of that form; other forms are refused.
 void settle_form(const Tools& tools, std::optional<grammar::Constraint>& form);
 
 /// A call's arguments, under this name: JSON, as text or as it is. None, blanks, null and an empty list are no arguments. Text that is no

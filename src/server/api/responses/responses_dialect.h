@@ -29,7 +29,6 @@ class ResponsesDialect final : public Dialect {
     settings["top_p"] = sampling.top_p;
     settings["max_output_tokens"] = terms.max_tokens ? Json(*terms.max_tokens) : Json(nullptr);
     settings["store"] = own->stored != nullptr;
-    settings["truncation"] = "disabled";
     ResponsesAnswer::Store store;
     if (own->stored) {
       store = [&store = store_, response = own->stored](std::string id, std::string body,

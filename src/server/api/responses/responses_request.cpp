@@ -129,10 +129,20 @@ void parse_responses_choice(const JsonFields& f, Tools& tools) {
     tools.must_call = name == "required";
   } else {
     const JsonFields named(object_of(choice, "tool_choice"), "tool_choice.");
-    if (named.required_string("type") != "function")
-      throw RequestError::unsupported("tool_choice.type", "only \"function\" is supported");
-    tools.must_call = true;
-    tools.only = named.required_string("name");
+    const std::string type = named.required_string("type");
+    if (type == "allowed_tools") {
+      allow_tools(
+          named,
+          [](const JsonFields& tool) {
+            return tool.string("type").value_or("function") == "function" ? tool.required_string("name") : "";
+          },
+          tools);
+    } else if (type == "function") {
+      tools.must_call = true;
+      tools.only = named.required_string("name");
+    } else {
+      throw RequestError::unsupported("tool_choice.type", "only \"function\" and \"allowed_tools\" are supported");
+    }
   }
   check_choice(tools, "tool_choice", "parameters");
 }
@@ -174,10 +184,15 @@ void parse_form(const JsonFields& f, GenerationRequest& r) {
 
 /// What the answer tells of its request.
 JsonObject repeated(const JsonFields& f) {
-  JsonObject json = {{"instructions", nullptr},     {"metadata", JsonObject()},
-                     {"parallel_tool_calls", true}, {"previous_response_id", nullptr},
-                     {"tool_choice", "auto"},       {"tools", JsonArray()},
-                     {"reasoning", nullptr},        {"text", JsonObject{{"format", JsonObject{{"type", "text"}}}}}};
+  JsonObject json = {{"instructions", nullptr},
+                     {"metadata", JsonObject()},
+                     {"parallel_tool_calls", true},
+                     {"previous_response_id", nullptr},
+                     {"truncation", "disabled"},
+                     {"tool_choice", "auto"},
+                     {"tools", JsonArray()},
+                     {"reasoning", nullptr},
+                     {"text", JsonObject{{"format", JsonObject{{"type", "text"}}}}}};
   for (auto& field : json)
     if (const Json* value = f.find(std::string(field.key()).c_str())) field.value() = *value;
   return json;
@@ -193,8 +208,10 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   log_ignored_fields(kPath, f,
                      {"include", "max_tool_calls", "service_tier", "user", "safety_identifier", "prompt_cache_key",
                       "prompt_cache_retention", "reasoning.summary", "text.verbosity", "context_management"});
-  if (f.string("truncation").value_or("disabled") != "disabled")
-    throw RequestError::unsupported("truncation", "only \"disabled\" is supported");
+  // Nothing is ever left out of the input: "auto" is taken as long as that is not needed, and is the usual error then.
+  const std::string truncation = f.string("truncation").value_or("disabled");
+  if (truncation != "disabled" && truncation != "auto")
+    throw RequestError::bad_field("truncation", "must be \"auto\" or \"disabled\"");
   GenerationRequest r;
   r.input_field = "input";
   r.model = f.string("model").value_or("");
