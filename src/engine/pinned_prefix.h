@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,7 @@ enum class PinRefusal : std::uint8_t {
   kPromised,     ///< of the `needed` blocks that nobody holds all but `most` are promised to requests that run
   kTooMany,      ///< prefixes
   kNoMemory,     ///< of the process
+  kRevoked,      ///< the owner may pin no more: its key is gone
 };
 
 struct PinOutcome {
@@ -59,14 +61,16 @@ struct PinOutcome {
 /// A question or an order about pinned prefixes; the answer is an Event.
 struct PrefixCommand {
   enum class Kind : std::uint8_t {
-    kList,   ///< the owner's; with an id only that one
-    kEnd,    ///< the owner's one with that id
-    kReset,  ///< throws out all that no request holds, and all pins
+    kList,        ///< the owner's; with an id only that one
+    kEnd,         ///< the owner's one with that id
+    kReset,       ///< throws out all that no request holds, and all pins
+    kKeepPayers,  ///< ends the pins of all but `payers`. From now on nobody else may pin, be the request here already
   };
   std::uint64_t id = 0;  ///< Engine::next_id()
   Kind kind = Kind::kList;
   PrefixOwner owner;
-  std::string prefix;  ///< an id
+  std::string prefix;            ///< an id
+  std::set<std::string> payers;  ///< of kKeepPayers
 };
 
 struct PrefixAnswer {

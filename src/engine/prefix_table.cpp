@@ -51,6 +51,7 @@ PinOutcome PrefixTable::pin(const Request& request, const PinWish& wish, Clock::
 
 PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::time_point now) {
   const std::string& payer = request.pin_payer;
+  if (payers_ && !payers_->contains(payer)) return {.asked_ttl = wish.ttl, .refusal = PinRefusal::kRevoked};
   const auto pinned = cache_.pin({.prefix = std::span(request.prompt).first(static_cast<std::size_t>(wish.tokens)),
                                   .ns = {.salt = request.cache_salt},
                                   .owner = payer,
@@ -162,6 +163,12 @@ PrefixAnswer PrefixTable::obey(const PrefixCommand& command) {
     ++changes_;
     answer.blocks = cleared.blocks;
     answer.tokens = cleared.tokens;
+    return answer;
+  }
+  if (command.kind == PrefixCommand::Kind::kKeepPayers) {
+    payers_ = command.payers;
+    for (auto it = entries_.begin(); it != entries_.end();)
+      it = payers_->contains(std::get<0>(it->first)) ? std::next(it) : end(it);
     return answer;
   }
   const auto& [payer, salt] = command.owner;

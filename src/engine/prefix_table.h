@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -71,6 +72,7 @@ class PrefixTable {
   std::int64_t most_of_payer_;
   Entries entries_;
   std::int64_t changes_ = 0, given_up_ = 0;
+  std::optional<std::set<std::string>> payers_;  ///< who may pin; none: everybody
 };
 
 }  // namespace coppice::engine

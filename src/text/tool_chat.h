@@ -21,7 +21,8 @@ namespace coppice::text {
 struct ToolSpec {
   std::string name, description;
   std::string parameters;  ///< a JSON schema
-  std::string held = {};   ///< the same as a grammar can hold it (grammar::Kind::kJsonSchema); empty: it can't be, and the library sees the schema
+  std::string held =
+      {};  ///< the same as a grammar can hold it (grammar::Kind::kJsonSchema); empty: it can't be, and the library sees the schema
 
   bool operator==(const ToolSpec&) const = default;
 };

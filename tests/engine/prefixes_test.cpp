@@ -422,6 +422,20 @@ TEST_P(Prefixes, ResetLeavesWhatRuns) {
 }
 
 // Pins are nobody who runs: without this, whoever pins a prefix would pass others in the queue.
+TEST(PrefixTable, PinsEndWithTheirPayer) {
+  std::mt19937_64 random(1);
+  Pool h(small(Groups::kFull));
+  const auto first = random_prompt(random, 5 * kBlock), second = random_prompt(random, 5 * kBlock);
+  EXPECT_TRUE(h.pin(first, object(first.size()), "", "gone").prefix);
+  EXPECT_TRUE(h.pin(second, object(second.size()), "", "stays").prefix);
+  h.ask({.kind = Kind::kKeepPayers, .payers = {"stays"}});
+  EXPECT_TRUE(h.list("gone").empty());
+  EXPECT_EQ(h.list("stays").size(), 1U);
+  EXPECT_FALSE(h.pin(first, object(first.size()), "", "gone").prefix) << "of a request that was there before";
+  EXPECT_TRUE(h.list("gone").empty());
+  EXPECT_TRUE(h.pin(first, object(first.size()), "", "stays").prefix);
+}
+
 TEST(PrefixTable, APinLetsNobodyPass) {
   std::mt19937_64 random(11);
   HarnessConfig config = small(Groups::kFull);

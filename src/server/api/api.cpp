@@ -210,14 +210,25 @@ Reply Api::error_reply(const RequestError& error, std::string_view path) const {
 
 void Api::reload_keys() {
   try {
-    keys_.reload();
-    if (operator_keys_.wanted()) operator_keys_.reload();
-    responses_.keep_tenants(
-        [this](const std::string& tenant) { return keys_.has_tenant(tenant) || operator_keys_.has_tenant(tenant); });
+    std::vector<ApiKey> keys = keys_.read(), operator_keys = operator_keys_.read();
+    keys_.replace(std::move(keys));
+    operator_keys_.replace(std::move(operator_keys));
+    if (keys_.wanted()) end_revoked();
     SPDLOG_INFO("{} API keys in '{}'", keys_.size(), keys_.path());
   } catch (const std::exception& e) {
     SPDLOG_ERROR("{} The keys stay as they were.", e.what());
   }
+}
+
+void Api::end_revoked() {
+  ++key_generation_;
+  std::set<std::string> tenants;
+  keys_.add_tenants(tenants);
+  operator_keys_.add_tenants(tenants);
+  responses_.keep_tenants(tenants);
+  if (!model_) return;
+  model_->ask(
+      {.id = model_->next_id(), .kind = engine::PrefixCommand::Kind::kKeepPayers, .payers = std::move(tenants)});
 }
 
 asio::awaitable<void> Api::answer(const Route* route, HttpRequest& request, ReplyWriter& out,

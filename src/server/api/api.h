@@ -116,6 +116,8 @@ class Api final : public HttpHandler {
                                        std::function<bool()> step);
   Model& ready_model() const;
   void check_key(HttpRequest& request) const;
+  /// What belongs to keys that are there no more: pins, stored responses, open feeds.
+  void end_revoked();
 
   ApiConfig config_;
   ApiKeys keys_;
@@ -133,6 +135,7 @@ class Api final : public HttpHandler {
   std::unique_ptr<Dialect> default_dialect_;  ///< for errors where no route has another
   std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };
   std::shared_ptr<Model> model_;
+  int key_generation_ = 0;   ///< another one when keys have gone
   std::string fingerprint_;  ///< once there is a model
   std::string stage_ = "starting";
   double fraction_ = 0;

@@ -76,6 +76,7 @@ asio::awaitable<void> Api::cache_events(HttpRequest& request, ReplyWriter& out) 
   asio::steady_timer tick(co_await asio::this_coro::executor);
   std::shared_ptr<const std::string> sent;
   std::string loading;
+  int generation = key_generation_;
   auto last = engine::Clock::now();
   co_await out.begin_stream();
   while (!draining_) {
@@ -86,6 +87,9 @@ asio::awaitable<void> Api::cache_events(HttpRequest& request, ReplyWriter& out) 
       if (text != loading || now - last > kPing) co_await out.write(loading = text), last = now;
     } else {
       co_await feed_.refresh(frame, *model_, question, make);
+      if (std::exchange(generation, key_generation_) != key_generation_ && !keys_.has_tenant(request.tenant) &&
+          !operator_keys_.has_tenant(request.tenant))
+        break;
       if (frame->text && frame->text != sent) {
         sent = frame->text;
         co_await out.write(*sent);

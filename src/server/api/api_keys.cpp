@@ -70,14 +70,15 @@ std::vector<ApiKey> parse(const std::string& text) {
 ApiKeys::ApiKeys(std::string path, const std::vector<std::string>& more) : path_(std::move(path)) {
   for (const std::string& key : more) more_.push_back(parse_line({key}));
   keys_ = more_;
-  if (!path_.empty()) reload();
+  if (!path_.empty()) keys_ = read();
 }
 
-void ApiKeys::reload() {
+std::vector<ApiKey> ApiKeys::read() const {
+  if (path_.empty()) return more_;
   try {
     std::vector<ApiKey> keys = parse(read_file(path_));
     keys.insert(keys.end(), more_.begin(), more_.end());
-    keys_ = std::move(keys);
+    return keys;
   } catch (const KeyFileError& e) {
     throw KeyFileError(fmt::format("Cannot use the API keys in '{}': {}.", path_, e.what()));
   }
@@ -96,6 +97,10 @@ const ApiKey* ApiKeys::find(std::string_view authorization) const {
 
 bool ApiKeys::has_tenant(std::string_view salt) const {
   return std::ranges::any_of(keys_, [&](const ApiKey& key) { return tenant_salt(key) == salt; });
+}
+
+void ApiKeys::add_tenants(std::set<std::string>& tenants) const {
+  for (const ApiKey& key : keys_) tenants.insert(tenant_salt(key));
 }
 
 std::string tenant_salt(const ApiKey& key) {

@@ -7,13 +7,15 @@
 //
 // Invariants
 //   1. A search compares with every key, in constant time: how long it takes tells nothing about the keys.
-//   2. A file that cannot be used leaves the keys as they were.
+//   2. A file that cannot be used leaves the keys as they were: reading them and replacing them are two steps.
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kv/digest.h"
@@ -36,17 +38,19 @@ class ApiKeys {
   /// `more`: keys besides the file's. Neither a path nor keys: everybody may come in. Throws KeyFileError.
   explicit ApiKeys(std::string path = "", const std::vector<std::string>& more = {});
 
-  /// Reads the file again. Throws KeyFileError.
-  void reload();
+  /// What the file holds now, for replace(). Throws KeyFileError.
+  std::vector<ApiKey> read() const;
+  void replace(std::vector<ApiKey> keys) noexcept { keys_ = std::move(keys); }
 
   bool wanted() const { return !path_.empty() || !more_.empty(); }
   const std::string& path() const { return path_; }
   std::size_t size() const { return keys_.size(); }
 
-  /// The key of an Authorization field ("Bearer ..."); null: none of ours. Valid until reload().
+  /// The key of an Authorization field ("Bearer ..."); null: none of ours. Valid until replace().
   const ApiKey* find(std::string_view authorization) const;
   /// Is it some key's tenant_salt()?
   bool has_tenant(std::string_view salt) const;
+  void add_tenants(std::set<std::string>& tenants) const;
 
  private:
   std::string path_;

@@ -18,9 +18,9 @@ using server::KeyFileError;
 
 class KeyFile {
  public:
-  explicit KeyFile(const std::string& text = "")
+  explicit KeyFile(const std::string& text = "", const std::string& name = "keys")
       : path_(std::filesystem::path(::testing::TempDir()) /
-              fmt::format("keys-{}-{}", ::getpid(), ::testing::UnitTest::GetInstance()->random_seed())) {
+              fmt::format("{}-{}-{}", name, ::getpid(), ::testing::UnitTest::GetInstance()->random_seed())) {
     write(text);
   }
   ~KeyFile() { std::filesystem::remove(path_); }
@@ -66,10 +66,10 @@ TEST(ApiKeysTest, BadFileLeavesTheKeys) {
   const KeyFile file("one\n");
   ApiKeys keys(file.path());
   file.write("two words here\n");
-  EXPECT_THROW(keys.reload(), KeyFileError);
+  EXPECT_THROW(keys.read(), KeyFileError);
   EXPECT_NE(keys.find("Bearer one"), nullptr);
   file.write("two\n");
-  keys.reload();
+  keys.replace(keys.read());
   EXPECT_EQ(keys.find("Bearer one"), nullptr);
   EXPECT_NE(keys.find("Bearer two"), nullptr);
 }
@@ -214,6 +214,43 @@ TEST_F(KeysTest, ReloadReadsTheFileAgain) {
 
   model.emit({last(id, "done", sampling::Finish::kStop, {})});
   EXPECT_EQ(running->receive().status, 200) << "what was let in goes on";
+}
+
+/// Of two files: one that can't be used leaves the keys of both, whichever it is.
+TEST_F(KeysTest, ReloadTakesBothFilesOrNone) {
+  const KeyFile operators("operator-1\n", "operators");
+  auto c = with_keys();
+  c.api.operator_keys_file = operators.path();
+  start({}, c);
+  const auto status_of = [&](const char* key) { return get_as("/v1/models", bearer(key)).status; };
+  const auto reload = [&](const std::string& keys, const std::string& operator_keys) {
+    file_.write(keys);
+    operators.write(operator_keys);
+    server_->reload_keys();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  reload("key-c\n", "three words here\n");
+  EXPECT_EQ(status_of("key-a"), 200);
+  EXPECT_EQ(status_of("key-c"), 401);
+  reload("three words here\n", "operator-2\n");
+  EXPECT_EQ(status_of("operator-1"), 200);
+  EXPECT_EQ(status_of("operator-2"), 401);
+  reload("key-c\n", "operator-2\n");
+  for (const char* key : {"key-c", "operator-2"}) EXPECT_EQ(status_of(key), 200) << key;
+  for (const char* key : {"key-a", "operator-1"}) EXPECT_EQ(status_of(key), 401) << key;
+}
+
+TEST_F(KeysTest, AnOpenFeedEndsWithItsKey) {
+  start({}, with_keys());
+  auto gone = client(), kept = client();
+  gone->send(get_request("/v1/cache/events", bearer("key-a")));
+  gone->read_until("data: ");
+  kept->send(get_request("/v1/cache/events", bearer("key-b")));
+  kept->read_until("data: ");
+  file_.write("key-b\n");
+  server_->reload_keys();
+  gone->read_until("\r\n0\r\n\r\n");
+  EXPECT_FALSE(kept->read_until("\n\n").empty());
 }
 
 TEST_F(KeysTest, ServerDoesNotStartWithoutTheFile) {

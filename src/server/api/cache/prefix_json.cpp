@@ -74,6 +74,8 @@ RequestError pin_error(const engine::PinOutcome& refused, bool share) {
     case engine::PinRefusal::kTooMany:
       return {409, "There are too many pinned prefixes: delete one, or wait until one ends.", "",
               "pin_share_exhausted"};
+    case engine::PinRefusal::kRevoked:
+      return {403, "The key of this request is no longer valid.", "", "revoked"};
     case engine::PinRefusal::kNoMemory:
       break;
   }

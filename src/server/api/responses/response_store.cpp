@@ -113,6 +113,7 @@ bool ResponseStore::finish(const std::shared_ptr<StoredResponse>& response, std:
   const std::size_t bytes = 2 * id.size() + body.size() + size_of(output);
   if (response->bytes_before_ + response->bytes_ + bytes > budget_) return false;
   const std::scoped_lock lock(mutex_);
+  if (kept_ && !kept_->contains(response->owner.tenant)) return false;
   response->id = std::move(id);
   response->body = std::move(body);
   response->output = std::move(output);
@@ -134,10 +135,11 @@ bool ResponseStore::remove(const std::string& id, const ResponseOwner& owner) {
   return found != nullptr;
 }
 
-void ResponseStore::keep_tenants(const std::function<bool(const std::string&)>& keep) {
+void ResponseStore::keep_tenants(std::set<std::string> tenants) {
   const std::scoped_lock lock(mutex_);
+  kept_ = std::move(tenants);
   for (auto& [name, tenant] : tenants_)
-    while (!keep(name) && !tenant.used.empty()) unlist(*tenant.used.back());
+    while (!kept_->contains(name) && !tenant.used.empty()) unlist(*tenant.used.back());
   std::erase_if(tenants_, [](const auto& t) { return t.second.used.empty() && *t.second.bytes == 0; });
 }
 

@@ -19,11 +19,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -93,8 +94,8 @@ class ResponseStore {
 
   /// Returns false if there is none, or it is somebody else's.
   bool remove(const std::string& id, const ResponseOwner& owner);
-  /// Removes what belongs to other tenants than those of which `keep` says yes.
-  void keep_tenants(const std::function<bool(const std::string& tenant)>& keep);
+  /// Removes what belongs to other tenants than these. From now on nothing of others is stored, be it begun already.
+  void keep_tenants(std::set<std::string> tenants);
 
   ResponseStoreFigures figures() const;
 
@@ -115,6 +116,7 @@ class ResponseStore {
   std::map<std::string, Tenant> tenants_;
   std::unordered_map<std::string, StoredResponse*> by_id_;
   std::int64_t evictions_ = 0;
+  std::optional<std::set<std::string>> kept_;  ///< see keep_tenants(); none: everybody's
 };
 
 /// From the first turn to this one, which is the last.
