@@ -5,12 +5,12 @@
 #include <chat.h>
 #include <fmt/format.h>
 
-#include <map>
-#include <optional>
+#include <algorithm>
 #include <regex>
 #include <utility>
 
 #include "text/answer_format_impl.h"
+#include "text/call_grammar.h"
 #include "text/chat_history.h"
 #include "text/chat_template_impl.h"
 
@@ -66,46 +66,24 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
   return inputs;
 }
 
-/// A schema of one text, which the library writes into its grammar; and the rule that goes there.
-std::string mark_of(std::size_t tool) {
-  return fmt::format("the arguments of tool {}", tool);
-}
-std::string rule_of(std::size_t tool) {
-  return fmt::format("arguments-of-{}", tool);
-}
-
-/// Puts rules where the grammar has marks. Returns the rules' schemas, by name; nullopt: a mark is not there.
-std::optional<std::map<std::string, std::string>> put_rules(std::span<const ToolSpec> tools, std::string& grammar) {
-  std::map<std::string, std::string> schemas;
-  for (std::size_t i = 0; i < tools.size(); ++i) {
-    if (tools[i].held.empty()) continue;
-    const std::string mark = fmt::format(R"("\"{}\"")", mark_of(i)), rule = rule_of(i);
-    std::size_t at = grammar.find(mark);
-    if (at == std::string::npos) return std::nullopt;
-    for (; at != std::string::npos; at = grammar.find(mark, at)) grammar.replace(at, mark.size(), rule);
-    grammar += fmt::format("\n{} ::= [{{]", rule);
-    schemas[rule] = tools[i].held;
-  }
-  return schemas;
+/// The library takes schemas apart where each argument is written by itself, and refuses some: names alone are enough then.
+std::string names_of(const std::string& parameters) {
+  common_json names = {{"type", "object"}, {"properties", common_json::object()}};
+  const common_json all = common_json::parse_no_throw(parameters);
+  if (all.is_object() && all.contains("properties") && all.at("properties").is_object())
+    for (const auto& property : all.at("properties").items())
+      names["properties"][property.key()] = common_json::object();
+  return names.dump();
 }
 
-/// The library's own grammar of a schema leaves out most of what schemas say (llama.cpp 0.3.36: allOf, most patterns and formats, numbers'
-/// limits). So it gets a mark in place of each schema that can be held, and the mark becomes a rule. Not where the model writes each
-/// argument by itself: the library must know them, and finds no place for marks.
-common_chat_params params_of(const common_chat_templates* form, const common_chat_templates_inputs& inputs,
-                             std::span<const ToolSpec> tools, std::map<std::string, std::string>& schemas) {
-  common_chat_templates_inputs marked = inputs;
-  for (std::size_t i = 0; i < tools.size(); ++i)
-    if (!tools[i].held.empty()) marked.tools[i].parameters = common_json({{"const", mark_of(i)}}).dump();
+/// The parser of answers with calls of these tools.
+common_chat_params params_of(const common_chat_templates* form, common_chat_templates_inputs inputs) {
   try {
-    common_chat_params params = common_chat_templates_apply(form, marked);
-    if (auto put = put_rules(tools, params.grammar)) {
-      schemas = std::move(*put);
-      return params;
-    }
-  } catch (const std::exception&) {  // it takes the schemas apart
+    return common_chat_templates_apply(form, inputs);
+  } catch (const std::exception&) {
+    for (common_chat_tool& tool : inputs.tools) tool.parameters = names_of(tool.parameters);
+    return common_chat_templates_apply(form, inputs);
   }
-  return common_chat_templates_apply(form, inputs);
 }
 
 std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params) {
@@ -116,40 +94,21 @@ std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params) 
   return std::make_shared<const AnswerFormat>(std::move(impl));
 }
 
-/// The library lets any text go before a call that is asked for, in its rules until-N: a small model would never come to it.
-std::string without_text_before(const std::string& grammar) {
-  static const std::regex root(R"((^|\n)(root ::= [^\n]*?) until-[0-9]+\?)");
-  return std::regex_replace(grammar, root, "$1$2");
-}
-
-/// And where calls have tags of their own, it lets any number of them follow.
-std::string with_one_call(const std::string& grammar) {
-  static const std::regex calls(R"((^|\n)(tool-calls ::= \(tool-call\?? space\))\+)");
-  return std::regex_replace(grammar, calls, "$1$2");
-}
-
-/// The library's rule for white space allows twenty blanks, and stands twice in a row at many places: the text between two
-/// signs then has hundreds of readings, more with each sign. One blank at most is enough for calls.
-std::string with_one_blank(const std::string& grammar) {
-  static const std::regex space(R"((^|\n)space ::= [^\n]*)");
-  return std::regex_replace(grammar, space, "$1space ::= \" \"?");
-}
-
 /// What comes of the grammar of calls: from the beginning where one must be made, else from where the model begins one.
-void add_grammar(const ToolChat& chat, const common_chat_params& params, ToolPrompt& to) {
-  if (params.grammar.empty()) return;
-  const std::string spaced = with_one_blank(params.grammar);
-  const std::string grammar = chat.parallel ? spaced : with_one_call(spaced);
-  if (chat.must_call) {
-    to.grammar = without_text_before(grammar);
-    to.begun = params.generation_prompt;
-    return;
-  }
-  if (params.grammar_triggers.size() != 1) return;  // without: the model calls as it can
-  const common_grammar_trigger& trigger = params.grammar_triggers.front();
-  if (trigger.type != COMMON_GRAMMAR_TRIGGER_TYPE_WORD) return;
-  to.grammar = grammar;
-  to.from = to.begun = trigger.value;
+void add_grammar(const ToolChat& chat, const common_chat_params& params, std::span<const ToolSpec> tools,
+                 ToolPrompt& to) {
+  if (params.parser.empty()) return;
+  const auto trigger =
+      std::ranges::find(params.grammar_triggers, COMMON_GRAMMAR_TRIGGER_TYPE_WORD, &common_grammar_trigger::type);
+  if (!chat.must_call && trigger == params.grammar_triggers.end()) return;  // the model calls as it can
+  common_peg_arena parser;
+  parser.load(params.parser);
+  CallGrammar grammar = call_grammar(parser, tools, chat.must_call, chat.parallel);
+  to.grammar = std::move(grammar.text);
+  to.schemas = std::move(grammar.schemas);
+  if (to.grammar.empty()) return;
+  if (!chat.must_call) to.from = trigger->value;
+  to.begun = chat.must_call ? params.generation_prompt : trigger->value;
 }
 
 /// `opening`: the prompt's end, which opens the assistant's turn; it may have closed the reasoning already.
@@ -275,16 +234,13 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       });
     if (!knows && !impl_->plain_form) impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
     const common_chat_templates* form = knows ? own : impl_->plain_form.get();
-    std::map<std::string, std::string> schemas;
-    const common_chat_params params =
-        params_of(form, inputs_of(chat.messages, chat, defaults_, callable), callable, schemas);
+    const common_chat_params params = params_of(form, inputs_of(chat.messages, chat, defaults_, callable));
     result.format = format_of(params);
     if (!impl_->marked && !impl_->thoughts.end.empty())
       result.thoughts = thoughts_behind(
           knows ? params.generation_prompt : impl_->writer->opening(inputs, result.prompt), impl_->thoughts);
     add_stops(params.additional_stops);
-    add_grammar(chat, params, result);
-    if (!result.grammar.empty()) result.schemas = std::move(schemas);
+    add_grammar(chat, params, callable, result);
     return result;
   } catch (const std::exception& e) {
     throw TemplateError(fmt::format("chat template: {}", e.what()));

@@ -1,0 +1,404 @@
+#include "text/call_grammar.h"
+
+#include <chat-peg-parser.h>
+#include <fmt/format.h>
+#include <json.h>
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "text/argument_list.h"
+#include "text/dict_form.h"
+#include "text/gbnf_text.h"
+#include "text/held_schema.h"
+#include "text/parser_view.h"
+
+namespace coppice::text {
+
+namespace {
+
+using Tags = common_chat_peg_builder;
+using M3 = common_chat_peg_minimax_m3_mapper;
+using Id = ParserView::Id;
+
+/// Between marks. The parsers allow any number of blanks, twice in a row at many places: a text then has hundreds of readings.
+constexpr const char* kSpace = R"("" | " " | "\n" | "\n\n")";
+/// In a mark, where the parser reads anything: attributes, names of receivers.
+constexpr const char* kFiller = R"([a-zA-Z0-9_=\"'.: -]{0,32})";
+constexpr const char* kString = R"(([^"\\\u0000-\u001f] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))*)";
+constexpr const char *kAnyJson = "{}", *kAnyObject = R"({"type":"object","additionalProperties":true})";
+constexpr int kMostMarks = 24;  ///< letters of one word in a mark
+
+/// Where a part stands: in the call of this tool (-1: in none), in a value of this schema (null: it isn't known).
+struct Place {
+  int tool = -1;
+  const common_json* schema = nullptr;
+  bool thoughts = false;
+  auto operator<=>(const Place&) const = default;
+};
+
+/// GBNF that stands in a row with others; empty: nothing.
+struct Piece {
+  std::string text;
+  bool space_first = false, space_last = false;
+  bool open_first = false;  ///< it begins with any text
+  bool peeks = false;       ///< the parser wants to see right behind it what follows
+};
+
+class CallWriter {
+ public:
+  CallWriter(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel)
+      : view_(parser), tools_(tools), whole_(whole), parallel_(parallel) {
+    for (const ToolSpec& tool : tools) held_.emplace_back(tool);
+  }
+
+  CallGrammar write() {
+    const Id root = view_.arena().root();
+    if (!view_.has(root, Tags::TOOL_NAME)) return {};
+    std::string text;
+    if (whole_) {
+      text = piece(root, {}).text;
+    } else {
+      for (const Id trigger : view_.triggers()) {
+        if (!view_.has(trigger, Tags::TOOL_NAME)) continue;
+        text += (text.empty() ? "" : " | ") + piece(trigger, {}).text;
+      }
+    }
+    if (text.empty()) return {};
+    return {.text = rules_.text(text), .schemas = std::move(schemas_)};
+  }
+
+ private:
+  // --- what stands where ---
+
+  bool calls(Id id) { return view_.has(id, Tags::TOOL_NAME); }
+
+  Place narrowed(Id id, Place place) {
+    if (place.tool >= 0) return place;
+    const auto& names = view_.names(id, Tags::TOOL_NAME);
+    if (names.size() != 1) return place;
+    for (std::size_t i = 0; i < tools_.size(); ++i) {
+      if (tools_[i].name != *names.begin()) continue;
+      place.tool = static_cast<int>(i);
+      place.schema = held_[i].root();
+    }
+    return place;
+  }
+
+  Piece piece(Id id, const Place& outer) {
+    const Place place = narrowed(id, outer);
+    return std::visit([&](const auto& part) { return of(id, part, place); }, view_.arena().get(id));
+  }
+
+  // --- parts without parts ---
+
+  Piece of(Id, const common_peg_epsilon_parser&, const Place&) { return {}; }
+  Piece of(Id, const common_peg_start_parser&, const Place&) { return {}; }
+  Piece of(Id, const common_peg_end_parser&, const Place&) { return {}; }
+  Piece of(Id, const common_peg_and_parser&, const Place&) { return {.text = {}, .peeks = true}; }
+  Piece of(Id, const common_peg_not_parser& part, const Place&) {
+    const auto* literal = view_.as<common_peg_literal_parser>(view_.bare(part.child));
+    shunned_ = literal != nullptr ? literal->literal : "";
+    return {};
+  }
+  Piece of(Id, const common_peg_any_parser&, const Place&) { return {.text = "[^\\u0000]", .open_first = true}; }
+  Piece of(Id, const common_peg_space_parser&, const Place&) {
+    return {.text = rules_.add(kSpace), .space_first = true, .space_last = true};
+  }
+  Piece of(Id, const common_peg_literal_parser& part, const Place&) {
+    return {.text = part.literal.empty() ? "" : gbnf_literal(part.literal)};
+  }
+  Piece of(Id, const common_peg_chars_parser& part, const Place&) {
+    const int most =
+        part.max_count < 0 ? std::max(part.min_count, part.pattern == "[0-9]" ? 2 : kMostMarks) : part.max_count;
+    return {.text = fmt::format("{}{{{},{}}}", part.pattern, part.min_count, most)};
+  }
+  Piece of(Id, const common_peg_string_parser&, const Place&) {
+    return {.text = rules_.add(kString), .open_first = true};
+  }
+  Piece of(Id, const common_peg_until_parser& part, const Place& place) {
+    if (!place.thoughts) return {.text = rules_.add(kFiller)};
+    return until(part.delimiters, false);
+  }
+  Piece of(Id, const common_peg_schema_parser&, const Place& place) { return json(place.schema, kAnyJson); }
+
+  Piece until(const std::vector<std::string>& delimiters, bool closed) {
+    const std::string not_first = std::exchange(shunned_, {});
+    return {.text = rules_.until(delimiters, closed, not_first), .open_first = true};
+  }
+
+  // --- shells ---
+
+  Piece of(Id, const common_peg_atomic_parser& part, const Place& place) { return piece(part.child, place); }
+  Piece of(Id, const common_peg_ref_parser& part, const Place& place) {
+    return piece(view_.arena().get_rule(part.name), place);
+  }
+  /// The library's own word for what the part's grammar is: nothing, or another rule.
+  Piece of(Id, const common_peg_gbnf_parser& part, const Place& place) {
+    if (part.grammar.empty()) return {};
+    const bool rule = view_.arena().has_rule(part.grammar);
+    return piece(rule ? view_.arena().get_rule(part.grammar) : part.child, place);
+  }
+  /// Text up to a delimiter, and that.
+  Piece of(Id, const common_peg_ac_parser& part, const Place& place) {
+    if (!place.thoughts && !HeldSchema::choices(place.schema).empty()) return piece(part.child, place);
+    return until(part.delimiters, true);
+  }
+
+  Piece of(Id id, const common_peg_rule_parser& part, const Place& place) {
+    const auto [at, is_new] = named_.try_emplace({id, place});
+    if (!is_new) return at->second;
+    const std::string name = rules_.reserve();
+    at->second.text = name;
+    Piece body = piece(part.child, place);
+    Piece& known = named_[{id, place}];
+    rules_.define(name, body.text);
+    if (!body.text.empty()) body.text = name;
+    return known = body;
+  }
+
+  Piece of(Id, const common_peg_tag_parser& part, Place place) {
+    if (part.tag == Tags::CONTENT) return {};
+    place.thoughts = place.thoughts || part.tag == Tags::REASONING;
+    const HeldSchema* held = place.tool < 0 ? nullptr : &held_[static_cast<std::size_t>(place.tool)];
+    if (part.tag == Tags::TOOL_ID) return id_piece(part.child, place);
+    if (part.tag == Tags::TOOL_ARG_VALUE) return json(place.schema, kAnyJson);
+    if (part.tag == Tags::TOOL_ARG_STRING_VALUE) return string_value(part.child, place);
+    if (part.tag == Tags::TOOL_ARGS && view_.as<common_peg_schema_parser>(view_.bare(part.child)) != nullptr)
+      return json(place.schema, kAnyObject);
+    if (part.tag == Tags::TOOL_ARGS && held != nullptr && is_dict(part.child)) return dict(*held);
+    if (part.tag == Tags::TOOL_ARG && held != nullptr) {
+      const auto& names = view_.names(part.child, Tags::TOOL_ARG_NAME);
+      // An object's own name comes first of those in it.
+      const auto own = view_.outermost(part.child, Tags::TOOL_ARG_NAME);
+      const std::string name = names.size() == 1 ? *names.begin()
+                               : own.empty()     ? ""
+                                                 : *view_.names(own.front(), Tags::TOOL_ARG_NAME).begin();
+      place.schema = held->property(place.schema, name);
+    }
+    if (part.tag == M3::TOOL_ARG_ITEM && held != nullptr) place.schema = held->items(place.schema);
+    return piece(part.child, place);
+  }
+
+  /// An id that is a number.
+  bool is_numbered(Id id) const {
+    const auto* tag = view_.as<common_peg_tag_parser>(view_.bare(id, Tags::TOOL_ID));
+    const auto* rule = tag == nullptr ? nullptr : view_.as<common_peg_rule_parser>(tag->child);
+    return rule != nullptr && rule->name == "json-number";
+  }
+
+  /// One that the model makes up. Mistral's templates want nine letters and digits.
+  Piece id_piece(Id id, const Place& place) {
+    if (calls(id)) return piece(id, place);
+    return {.text = "[a-zA-Z0-9]{9}"};
+  }
+
+  // --- values ---
+
+  bool is_dict(Id id) const {
+    const auto* rule = view_.as<common_peg_rule_parser>(id);
+    if (view_.as<common_peg_ref_parser>(id) != nullptr) return is_dict(view_.children(id).front());
+    return rule != nullptr && rule->name == "gemma4-dict";
+  }
+
+  Piece dict(const HeldSchema& held) {
+    const auto rule = [&](const char* name) { return piece(view_.arena().get_rule(name), {.tool = 0}).text; };
+    if (held.root() == nullptr || !held.root()->contains("properties")) return {.text = rule("gemma4-dict")};
+    if (!dicts_)
+      dicts_.emplace(rules_, [&](const common_json* s) { return json(s, kAnyJson).text; }, rule("gemma4-value"));
+    return {.text = dicts_->value(held, held.root())};
+  }
+
+  Piece json(const common_json* schema, const char* otherwise) {
+    std::string text = otherwise;
+    if (schema != nullptr) {
+      const auto held = std::ranges::find_if(held_, [&](const HeldSchema& each) { return each.owns(schema); });
+      text = held == held_.end() ? schema->dump() : held->text_of(*schema);
+    }
+    std::string& rule = json_rules_[text];
+    if (rule.empty()) {
+      rule = rules_.reserve();
+      rules_.define(rule, "[{]");
+      schemas_[rule] = text;
+    }
+    return {.text = rule};
+  }
+
+  /// Text as it is, up to what ends it.
+  Piece string_value(Id id, const Place& place) {
+    const std::vector<std::string> delimiters = view_.delimiters(id);
+    std::string body;
+    for (const std::string& text : HeldSchema::choices(place.schema)) {
+      const bool ends =
+          std::ranges::any_of(delimiters, [&](const std::string& d) { return text.find(d) != text.npos; });
+      if (!ends) body += (body.empty() ? "" : " | ") + gbnf_literal(text);
+    }
+    if (!body.empty()) return {.text = rules_.add(body)};
+    return until(delimiters, false);
+  }
+
+  // --- parts of parts ---
+
+  Piece of(Id, const common_peg_sequence_parser& part, const Place& place) {
+    Row row(rules_.add(kSpace));
+    for (std::size_t i = 0; i < part.children.size(); ++i) {
+      // The receiver of a message is the tool.
+      const auto* literal = view_.as<common_peg_literal_parser>(part.children[i]);
+      if (place.tool >= 0 && literal != nullptr && literal->literal.ends_with(" to=") && i + 1 < part.children.size() &&
+          view_.as<common_peg_until_parser>(part.children[i + 1]) != nullptr) {
+        row.add({.text = gbnf_literal(literal->literal + tools_[static_cast<std::size_t>(place.tool)].name)});
+        ++i;
+        continue;
+      }
+      // "a=1, b=2": the first of a list, then the rest.
+      if (i + 1 < part.children.size()) {
+        ArgumentList list = first_and_rest(view_, part.children[i], part.children[i + 1]);
+        if (!list.items.empty()) {
+          row.add({.text = arguments(list, place)});
+          ++i;
+          continue;
+        }
+      }
+      row.add(piece(part.children[i], place));
+    }
+    return std::move(row).done();
+  }
+
+  /// Pieces in a row: never two spaces, none before any text, nor where the parser wants to see what follows.
+  class Row {
+   public:
+    explicit Row(std::string space) : space_(std::move(space)) {}
+    void add(const Piece& more) {
+      if (more.text.empty()) {
+        all_.peeks |= more.peeks;
+        return;
+      }
+      if (more.text == space_) {
+        pending_ = !all_.peeks;
+        return;
+      }
+      const bool first = all_.text.empty();
+      if (pending_ && !more.space_first && !more.open_first && !all_.space_last) {
+        append(space_);
+        all_.space_first |= first;
+      }
+      if (first && !pending_) {
+        all_.space_first = more.space_first;
+        all_.open_first = more.open_first;
+      }
+      append(more.text);
+      pending_ = false;
+      all_.space_last = more.space_last;
+      all_.peeks = more.peeks;
+    }
+    Piece done() && {
+      if (pending_ && !all_.space_last) {
+        all_.space_first |= all_.text.empty();
+        append(space_);
+        all_.space_last = true;
+      }
+      return std::move(all_);
+    }
+
+   private:
+    void append(const std::string& text) { all_.text += (all_.text.empty() ? "" : " ") + text; }
+    std::string space_;
+    Piece all_;
+    bool pending_ = false;
+  };
+
+  Piece of(Id, const common_peg_choice_parser& part, const Place& place) {
+    Piece all{.space_first = true, .space_last = true};
+    std::string body;
+    const std::vector<Id> kept = alternatives(part.children);
+    for (const Id id : kept) {
+      Piece one = piece(id, place);
+      shunned_.clear();
+      if (kept.size() == 1) return one;
+      body += (body.empty() ? "" : " | ") + (one.text.empty() ? "\"\"" : one.text);
+      all.space_first &= one.space_first;
+      all.space_last &= one.space_last;
+      all.open_first |= one.open_first;
+      all.peeks |= one.peeks;
+    }
+    if (!body.empty() && body != "\"\"") all.text = rules_.add(body);
+    return all;
+  }
+
+  /// Those with a call, if there are; rather without content; and none that only looks ahead.
+  std::vector<Id> alternatives(std::vector<Id> all) {
+    const auto prefer = [&](auto&& wanted) {
+      if (std::ranges::any_of(all, wanted)) std::erase_if(all, [&](Id id) { return !wanted(id); });
+    };
+    prefer([&](Id id) { return calls(id); });
+    if (std::ranges::none_of(all, [&](Id id) { return calls(id) && view_.has(id, Tags::REASONING); }))
+      prefer([&](Id id) { return !view_.has(id, Tags::CONTENT); });
+    prefer([&](Id id) { return view_.as<common_peg_and_parser>(view_.bare(id)) == nullptr; });
+    prefer([&](Id id) { return !is_numbered(id); });
+    return all;
+  }
+
+  Piece of(Id id, const common_peg_repetition_parser& part, const Place& place) {
+    int least = part.min_count, most = part.max_count;
+    const bool call = calls(part.child);
+    if (!call && least == 0 && view_.has(part.child, Tags::CONTENT)) return {};
+    if (ArgumentList list = repeated(view_, id); !list.items.empty()) return {.text = arguments(list, place)};
+    if (call) {
+      const bool further = least == 0 && most < 0;  // behind a first one
+      if (!parallel_ && further) return {};
+      if (!further) least = 1;
+      if (!parallel_) most = 1;
+    } else if (most < 0 && view_.has(part.child, Tags::REASONING)) {
+      most = std::max(least, 1);
+    }
+    Piece one = piece(part.child, place);
+    if (one.text.empty() || (least == 1 && most == 1)) return one;
+    return {.text = fmt::format("({}){}", one.text, times(least, most)), .peeks = one.peeks && least > 0};
+  }
+
+  static std::string times(int least, int most) {
+    if (most < 0) return least == 0 ? "*" : least == 1 ? "+" : fmt::format("{{{},}}", least);
+    return least == 0 && most == 1 ? "?" : fmt::format("{{{},{}}}", least, most);
+  }
+
+  /// Each argument once: the required ones always, the others or not.
+  std::string arguments(const ArgumentList& list, const Place& place) {
+    const auto row = [&](const std::vector<Id>& ids) {
+      Row all(rules_.add(kSpace));
+      for (const Id id : ids) all.add(piece(id, place));
+      return std::move(all).done().text;
+    };
+    ArgumentTexts texts{.before = row(list.before), .behind = row(list.behind), .between_only = list.between_only};
+    for (const Id item : list.items) {
+      const auto& names = view_.names(view_.outermost(item, Tags::TOOL_ARG).front(), Tags::TOOL_ARG_NAME);
+      const bool required = place.tool >= 0 && names.size() == 1 &&
+                            held_[static_cast<std::size_t>(place.tool)].requires_argument(*names.begin());
+      texts.items.push_back({.text = piece(item, place).text, .required = required});
+    }
+    return arguments_rule(texts, rules_);
+  }
+
+  ParserView view_;
+  std::span<const ToolSpec> tools_;
+  bool whole_, parallel_;
+  std::vector<HeldSchema> held_;
+  GbnfRules rules_;
+  std::map<std::string, std::string> schemas_, json_rules_;
+  std::map<std::pair<Id, Place>, Piece> named_;
+  std::optional<DictForm> dicts_;
+  std::string shunned_;  ///< with which the next text may not begin
+};
+
+}  // namespace
+
+CallGrammar call_grammar(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel) {
+  return CallWriter(parser, tools, whole, parallel).write();
+}
+
+}  // namespace coppice::text

@@ -1,0 +1,34 @@
+// Gemma 4's arguments: {city:<|"|>Paris<|"|>,days:3}. Names stand bare, strings between marks of their own.
+//
+// For this folder's .cpp files.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "text/gbnf_text.h"
+#include "text/held_schema.h"
+
+namespace coppice::text {
+
+class DictForm {
+ public:
+  /// `json`: the rule of a value that is written as JSON. `any`: the rule of any value.
+  DictForm(GbnfRules& rules, std::function<std::string(const common_json*)> json, std::string any)
+      : rules_(rules), json_(std::move(json)), any_(std::move(any)) {}
+
+  /// The rule of values of a schema; nullptr: of any.
+  std::string value(const HeldSchema& held, const common_json* schema);
+
+ private:
+  std::string body(const HeldSchema& held, const common_json& schema);
+  std::string object(const HeldSchema& held, const common_json& schema);
+
+  GbnfRules& rules_;
+  std::function<std::string(const common_json*)> json_;
+  std::string any_;
+  std::map<const common_json*, std::string> known_;
+};
+
+}  // namespace coppice::text

@@ -1,0 +1,45 @@
+// HeldSchema: what a tool's schema says of its arguments, one by one (ToolSpec::held, whose references all go to "$defs").
+//
+// Immutable. For this folder's .cpp files.
+#pragma once
+
+#include <json.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "text/tool_chat.h"
+
+namespace coppice::text {
+
+class HeldSchema {
+ public:
+  explicit HeldSchema(const ToolSpec& tool);
+
+  /// Of all arguments; nullptr: nothing is held. This and all below live as long as the HeldSchema.
+  const common_json* root() const { return root_.get(); }
+  /// Of an object's property, or an array's items; nullptr: it isn't known. `schema` may be nullptr.
+  const common_json* property(const common_json* schema, const std::string& name) const;
+  const common_json* items(const common_json* schema) const;
+  bool requires_argument(const std::string& name) const { return required_.contains(name); }
+  /// One that root(), property() or items() returned, but for nullptr.
+  bool owns(const common_json* schema) const { return known_.contains(schema); }
+
+  /// The schema by itself, as JSON, with what it refers to.
+  std::string text_of(const common_json& schema) const;
+
+  /// The texts that a schema of an enumeration allows: strings as they are, other values as JSON. Empty: it is none, or nullptr.
+  static std::vector<std::string> choices(const common_json* schema);
+
+  /// Where its reference leads; nullptr: nowhere.
+  const common_json* resolved(const common_json* schema) const;
+
+ private:
+  std::unique_ptr<const common_json> root_;
+  std::set<std::string> required_;
+  mutable std::set<const common_json*> known_;
+};
+
+}  // namespace coppice::text

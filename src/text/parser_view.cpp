@@ -1,0 +1,108 @@
+#include "text/parser_view.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <variant>
+
+namespace coppice::text {
+
+namespace {
+
+template <typename T>
+concept Parent = requires(const T& part) { part.children; };
+template <typename T>
+concept Shell = requires(const T& part) { part.child; };
+
+}  // namespace
+
+std::vector<ParserView::Id> ParserView::children(Id id) const {
+  return std::visit(
+      [&](const auto& part) -> std::vector<Id> {
+        using Part = std::decay_t<decltype(part)>;
+        if constexpr (Parent<Part>) return {part.children.begin(), part.children.end()};
+        if constexpr (Shell<Part>) return {part.child};
+        if constexpr (std::is_same_v<Part, common_peg_ref_parser>) return {arena_.get_rule(part.name)};
+        return {};
+      },
+      arena_.get(id));
+}
+
+ParserView::Id ParserView::bare(Id id, std::string_view kept) const {
+  for (;;) {
+    const auto* tag = as<common_peg_tag_parser>(id);
+    const bool shell = (tag != nullptr && tag->tag != kept) || as<common_peg_atomic_parser>(id) != nullptr ||
+                       as<common_peg_rule_parser>(id) != nullptr || as<common_peg_ref_parser>(id) != nullptr;
+    if (!shell) return id;
+    id = children(id).front();
+  }
+}
+
+void ParserView::learn(Id id, std::set<Id>& seen, Facts& facts) const {
+  if (!seen.insert(id).second) return;
+  if (const auto* tag = as<common_peg_tag_parser>(id)) {
+    facts.tags.insert(tag->tag);
+    if (const auto* literal = as<common_peg_literal_parser>(bare(tag->child)))
+      facts.names[tag->tag].insert(literal->literal);
+  }
+  for (const Id child : children(id)) learn(child, seen, facts);
+}
+
+const ParserView::Facts& ParserView::facts(Id id) {
+  Facts& facts = facts_[id];
+  if (facts.known) return facts;
+  facts.known = true;
+  std::set<Id> seen;
+  learn(id, seen, facts);
+  return facts;
+}
+
+bool ParserView::has(Id id, const std::string& tag) {
+  return facts(id).tags.contains(tag);
+}
+
+const std::set<std::string>& ParserView::names(Id id, const std::string& tag) {
+  static const std::set<std::string> none;
+  const auto& names = facts(id).names;
+  const auto found = names.find(tag);
+  return found == names.end() ? none : found->second;
+}
+
+std::vector<ParserView::Id> ParserView::outermost(Id id, const std::string& tag) const {
+  std::vector<Id> found, open = {id};
+  std::set<Id> seen;
+  while (!open.empty()) {
+    const Id next = open.back();
+    open.pop_back();
+    if (!seen.insert(next).second) continue;
+    if (const auto* tagged = as<common_peg_tag_parser>(next); tagged != nullptr && tagged->tag == tag) {
+      found.push_back(next);
+      continue;
+    }
+    std::vector<Id> parts = children(next);
+    open.insert(open.end(), parts.rbegin(), parts.rend());
+  }
+  return found;
+}
+
+std::vector<std::string> ParserView::delimiters(Id id) const {
+  std::vector<Id> open = {id};
+  std::set<Id> seen;
+  while (!open.empty()) {
+    const Id next = open.back();
+    open.pop_back();
+    if (!seen.insert(next).second) continue;
+    if (const auto* until = as<common_peg_until_parser>(next)) return until->delimiters;
+    std::vector<Id> parts = children(next);
+    open.insert(open.end(), parts.rbegin(), parts.rend());
+  }
+  return {};
+}
+
+std::vector<ParserView::Id> ParserView::triggers() const {
+  std::vector<Id> found;
+  for (Id id = 0; id < arena_.size(); ++id)
+    if (const auto* rule = as<common_peg_rule_parser>(id); rule != nullptr && rule->trigger) found.push_back(id);
+  return found;
+}
+
+}  // namespace coppice::text
