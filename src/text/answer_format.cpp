@@ -22,6 +22,11 @@ std::string more_of(std::string& told, const std::string& now) {
   return more;
 }
 
+bool is_object(const std::string& text) {
+  const common_json value = common_json::parse_no_throw(text);
+  return !value.is_discarded() && value.is_object();
+}
+
 }  // namespace
 
 AnswerFormat::AnswerFormat(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -41,10 +46,21 @@ struct AnswerReader::State {
   std::string content, reasoning;
   std::vector<Call> calls;
 
+  /// Those that are ones, each whole. False: one isn't.
+  bool whole_calls(const common_chat_msg& now, bool whole, AnswerParts& parts) {
+    for (std::size_t i = calls.size(); i < now.tool_calls.size(); ++i) {
+      const common_chat_tool_call& call = now.tool_calls[i];
+      if (!whole && i + 1 == now.tool_calls.size()) return true;
+      if (call.name.empty() || !is_object(call.arguments)) return false;
+      calls.push_back({.named = true, .arguments = call.arguments});
+      parts.calls.push_back({.index = i, .id = call.id, .name = call.name, .arguments = call.arguments});
+    }
+    return true;
+  }
+
   /// A name may still grow until something follows it.
   AnswerParts more(const common_chat_msg& now, bool whole) {
-    AnswerParts parts{
-        .content = more_of(content, now.content), .reasoning = more_of(reasoning, now.reasoning_content), .calls = {}};
+    AnswerParts parts = texts(now);
     if (calls.size() < now.tool_calls.size()) calls.resize(now.tool_calls.size());
     for (std::size_t i = 0; i < now.tool_calls.size(); ++i) {
       const common_chat_tool_call& call = now.tool_calls[i];
@@ -57,12 +73,18 @@ struct AnswerReader::State {
       }
       if (!part.name.empty() || !part.arguments.empty()) parts.calls.push_back(std::move(part));
     }
+    parts.cut = whole && !calls.empty() && !is_object(calls.back().arguments);
     return parts;
+  }
+
+  AnswerParts texts(const common_chat_msg& now) {
+    return {
+        .content = more_of(content, now.content), .reasoning = more_of(reasoning, now.reasoning_content), .calls = {}};
   }
 };
 
-AnswerReader::AnswerReader(std::shared_ptr<const AnswerFormat> format)
-    : format_(std::move(format)), state_(std::make_unique<State>(format_->impl().thoughts)) {}
+AnswerReader::AnswerReader(std::shared_ptr<const AnswerFormat> format, bool held)
+    : format_(std::move(format)), state_(std::make_unique<State>(format_->impl().thoughts)), held_(held) {}
 AnswerReader::~AnswerReader() = default;
 AnswerReader::AnswerReader(AnswerReader&&) noexcept = default;
 
@@ -81,11 +103,29 @@ AnswerParts AnswerReader::finish() {
 
 AnswerParts AnswerReader::read(bool whole) {
   try {
-    return state_->more(common_chat_parse(text_, !whole, format_->impl().params), whole);
+    const common_chat_msg now = common_chat_parse(text_, !whole, format_->impl().params);
+    if (held_) return state_->more(now, whole);
+    AnswerParts parts = state_->texts(now);
+    if (!state_->whole_calls(now, whole, parts) && whole) parts.content += unread();
+    return parts;
   } catch (const std::exception&) {  // no such form
-    if (!whole || !state_->calls.empty()) return {};
+    if (!whole) return {};
+    if (!state_->calls.empty()) return {.content = {}, .reasoning = {}, .calls = {}, .cut = held_};
     return {.content = more_of(state_->content, text_), .reasoning = {}, .calls = {}};
   }
+}
+
+/// What stands behind the texts and calls that were told, as far as these are found in the text.
+std::string AnswerReader::unread() const {
+  std::size_t from = 0;
+  const auto skip = [&](const std::string& told) {
+    if (const std::size_t at = told.empty() ? text_.npos : text_.find(told, from); at != text_.npos)
+      from = at + told.size();
+  };
+  skip(state_->reasoning);
+  skip(state_->content);
+  for (const State::Call& call : state_->calls) skip(call.arguments);
+  return text_.substr(from);
 }
 
 }  // namespace coppice::text

@@ -23,6 +23,7 @@ struct CallPart {
 struct AnswerParts {
   std::string content, reasoning;
   std::vector<CallPart> calls;
+  bool cut = false;  ///< by finish(): the last call's arguments are no JSON
 };
 
 class AnswerFormat {
@@ -43,7 +44,9 @@ class AnswerFormat {
 /// answer of n bytes takes n log n, and its last part is held back for a moment. Text that is no valid call stays text.
 class AnswerReader {
  public:
-  explicit AnswerReader(std::shared_ptr<const AnswerFormat> format);
+  /// `held`: a grammar holds calls, so that their arguments are passed on as they come. Else a call comes whole, once it is one: its
+  /// arguments are an object. What isn't is text.
+  explicit AnswerReader(std::shared_ptr<const AnswerFormat> format, bool held = true);
   ~AnswerReader();
   AnswerReader(AnswerReader&&) noexcept;
 
@@ -55,9 +58,11 @@ class AnswerReader {
  private:
   struct State;
   AnswerParts read(bool whole);
+  std::string unread() const;
 
   std::shared_ptr<const AnswerFormat> format_;
   std::unique_ptr<State> state_;
+  bool held_;
   std::string text_;
   std::size_t next_ = 1;  ///< bytes at which it is read again
 };

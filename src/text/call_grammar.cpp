@@ -347,14 +347,15 @@ class CallWriter {
   Piece of(Id id, const common_peg_repetition_parser& part, const Place& place) {
     int least = part.min_count, most = part.max_count;
     const bool call = calls(part.child);
-    if (!call && least == 0 && view_.has(part.child, Tags::CONTENT)) return {};
+    const bool thoughts = view_.has(part.child, Tags::REASONING);
+    if (!call && !thoughts && least == 0 && view_.has(part.child, Tags::CONTENT)) return {};
     if (ArgumentList list = repeated(view_, id); !list.items.empty()) return {.text = arguments(list, place)};
     if (call) {
       const bool further = least == 0 && most < 0;  // behind a first one
       if (!parallel_ && further) return {};
       if (!further) least = 1;
       if (!parallel_) most = 1;
-    } else if (most < 0 && view_.has(part.child, Tags::REASONING)) {
+    } else if (most < 0 && thoughts) {
       most = std::max(least, 1);
     }
     Piece one = piece(part.child, place);

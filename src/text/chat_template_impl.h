@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "text/chat_template.h"
+#include "text/own_forms.h"
 #include "text/prompt_writer.h"
 #include "text/thought_splitter.h"
 
@@ -15,9 +16,11 @@ namespace coppice::text {
 struct ChatTemplate::Impl {
   common_chat_templates_ptr templates;
   std::unique_ptr<const PromptWriter> writer;
-  common_chat_templates_ptr plain_form;  ///< of calls, where the template knows none; made when it is wanted
+  CallForm form = CallForm::kPlain;
+  bool parallel = true;  ///< it takes several calls of one turn back
   CallIds call_ids = CallIds::kAny;
   ThoughtTags thoughts;  ///< around reasoning before plain text
+  ThoughtTags marks;     ///< around reasoning of any form
   bool marked = false;   ///< answers are marked otherwise: the library reads them, without tools, too
   bool assumed = false;  ///< the file has no template: it is ChatML
   std::mutex mutex;      ///< the interpreter promises nothing about threads

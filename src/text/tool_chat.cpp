@@ -1,5 +1,6 @@
 // How models write calls and reasoning: llama.cpp's chat library learns it from the template (tool_chat.h). What it doesn't know:
-// a form of calls, kPlainForm (in prompts chat_history.h writes it); tags of reasoning, find_thoughts(), read by thought_splitter.h.
+// some forms of calls (own_forms.h; in prompts chat_history.h writes the plain one); tags of reasoning, find_thoughts(), read by
+// thought_splitter.h. What a model may write that must call is call_grammar.h's.
 #include "text/tool_chat.h"
 
 #include <chat.h>
@@ -13,33 +14,11 @@
 #include "text/call_grammar.h"
 #include "text/chat_history.h"
 #include "text/chat_template_impl.h"
+#include "text/own_forms.h"
 
 namespace coppice::text {
 
 namespace {
-
-/// A template that knows tools, from which the library learns the form of calls for templates that know none.
-constexpr const char* kPlainForm = R"({%- if tools -%}
-<|im_start|>system
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}<|im_end|>
-{% endif -%}
-{%- for message in messages -%}
-<|im_start|>{{ message.role }}
-{% if message.content %}{{ message.content }}{% endif -%}
-{%- if message.tool_calls -%}
-{%- for call in message.tool_calls %}
-<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>
-{%- endfor -%}
-{%- endif -%}
-<|im_end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}
-<|im_start|>assistant
-{% endif -%})";
 
 common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, const ToolChat& chat,
                                        const ChatDefaults& defaults, std::span<const ToolSpec> tools) {
@@ -111,21 +90,19 @@ void add_grammar(const ToolChat& chat, const common_chat_params& params, std::sp
   to.begun = chat.must_call ? params.generation_prompt : trigger->value;
 }
 
-/// `opening`: the prompt's end, which opens the assistant's turn; it may have closed the reasoning already.
-ThoughtTags thoughts_behind(const std::string& opening, const ThoughtTags& tags) {
-  if (tags.end.empty()) return {};
-  const std::size_t begun = opening.rfind(tags.begin);
-  const bool open = begun != std::string::npos;
-  if (open && opening.find(tags.end, begun) != std::string::npos) return {};
-  ThoughtTags thoughts = tags;
-  thoughts.open = open;
-  return thoughts;
+/// The tags as they stand behind `opening`, the prompt's end, which opens the assistant's turn: it may have begun the reasoning.
+/// Without an end: it has closed it.
+ThoughtTags tags_behind(const std::string& opening, ThoughtTags tags) {
+  const std::size_t begun = tags.end.empty() ? opening.npos : opening.rfind(tags.begin);
+  tags.open = begun != opening.npos;
+  return tags.open && opening.find(tags.end, begun) != opening.npos ? ThoughtTags() : tags;
 }
 
 /// How an answer without calls is read.
 void add_thoughts(const std::string& opening, const ThoughtTags& tags, ToolPrompt& to) {
-  to.thoughts = thoughts_behind(opening, tags);
-  if (to.thoughts.end.empty()) return;
+  const ThoughtTags behind = tags_behind(opening, tags);
+  if (behind.end.empty()) return;
+  to.thoughts = to.marks = behind;
   auto impl = std::make_unique<AnswerFormat::Impl>();
   impl->thoughts = to.thoughts;
   to.format = std::make_shared<const AnswerFormat>(std::move(impl));
@@ -143,17 +120,25 @@ void ChatTemplate::find_thoughts() {
     if (!params.supports_thinking) return;
     const std::string& begin = params.thinking_start_tag;
     impl_->marked = !std::regex_match(begin, tag);
-    if (!impl_->marked) impl_->thoughts = {.begin = begin, .end = begin.substr(0, 1) + "/" + begin.substr(1)};
+    if (impl_->marked && !begin.empty() && !params.thinking_end_tags.empty())
+      impl_->marks = {.begin = begin, .end = params.thinking_end_tags.front()};
+    if (!impl_->marked)
+      impl_->marks = impl_->thoughts = {.begin = begin, .end = begin.substr(0, 1) + "/" + begin.substr(1)};
   } catch (const std::exception&) {  // it refuses the question, or the library cannot read its answers
   }
 }
 
 namespace {
 
-/// Does it hear of tools, calls and results from the library?
-bool knows_tools(const common_chat_templates* its) {
+/// In which form it hears of tools, and calls.
+CallForm form_of_template(const common_chat_templates* its) {
   auto caps = common_chat_templates_get_caps(its);
-  return caps["supports_tools"] && caps["supports_tool_calls"];
+  return call_form(common_chat_templates_source(its), caps["supports_tools"], caps["supports_tool_calls"]);
+}
+
+/// Does the template write calls and their results?
+bool writes_calls(CallForm form) {
+  return form == CallForm::kLibrary || form == CallForm::kMistral;
 }
 
 bool needs_objects(const common_chat_templates* its) {
@@ -162,15 +147,18 @@ bool needs_objects(const common_chat_templates* its) {
 
 }  // namespace
 
-/// By a conversation with one call, whose id is of one form and then of the other.
+/// By a conversation with one call, whose id is of one form and then of the other; and by one with two calls in a turn.
 void ChatTemplate::find_call_ids() {
+  impl_->form = form_of_template(impl_->templates.get());
   if (source().find("<|tool_calls_section_begin|>") != std::string::npos) impl_->call_ids = CallIds::kFunction;
-  if (!knows_tools(impl_->templates.get())) return;
+  if (!writes_calls(impl_->form)) return;
   const std::vector<ToolSpec> tools = {{"f", "A function", R"({"type":"object","properties":{}})"}};
-  const auto takes = [&](const char* id) {
-    const std::vector<ChatMessage> messages = {{.role = "user", .content = "?"},
-                                               {.role = "assistant", .content = "", .calls = {{id, "f", "{}"}}},
-                                               {.role = "tool", .content = "!", .call_id = id}};
+  const auto takes = [&](const std::vector<std::string>& ids) {
+    std::vector<ChatMessage> messages = {{.role = "user", .content = "?"}, {.role = "assistant", .content = ""}};
+    for (const std::string& id : ids) {
+      messages[1].calls.push_back({id, "f", "{}"});
+      messages.push_back({.role = "tool", .content = "!", .call_id = id});
+    }
     try {
       impl_->writer->write(inputs_of(messages, {.messages = messages, .tools = tools}, {}, tools));
       return true;
@@ -178,23 +166,26 @@ void ChatTemplate::find_call_ids() {
       return false;
     }
   };
-  if (!takes("call_0123456789") && takes("012345678")) impl_->call_ids = CallIds::kNine;
+  if (!takes({"call_0123456789"}) && takes({"012345678"})) impl_->call_ids = CallIds::kNine;
+  impl_->parallel = !takes({"012345678"}) || takes({"012345678", "123456789"});
 }
 
 ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
   try {
     const std::lock_guard lock(impl_->mutex);
     const common_chat_templates* own = impl_->templates.get();
-    const bool knows = knows_tools(own);
+    const CallForm form = impl_->form;
+    const bool knows = writes_calls(form), lists = form != CallForm::kPlain;
     std::vector<ChatMessage> messages =
         fitted(asked.messages, {.objects = !knows || needs_objects(own),
                                 .ids = impl_->call_ids,
                                 .reads_results = source().find("'<|tool_call>call:'") != std::string::npos});
-    if (!knows) messages = in_plain_form(messages, asked.tools);
+    if (!knows) messages = lists ? with_written_calls(form, messages) : in_plain_form(messages, asked.tools);
     ToolChat chat = asked;
+    chat.parallel = asked.parallel && impl_->parallel;
     chat.messages = messages;
     common_chat_templates_inputs inputs =
-        inputs_of(messages, chat, defaults_, knows ? chat.tools : std::span<const ToolSpec>());
+        inputs_of(messages, chat, defaults_, lists ? chat.tools : std::span<const ToolSpec>());
     inputs.force_pure_content = inputs.tools.empty() && !impl_->marked;
     ToolPrompt result;
     result.call_ids = impl_->call_ids;
@@ -220,6 +211,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       if (impl_->marked) {
         const common_chat_params params = special ? *std::move(special) : common_chat_templates_apply(own, inputs);
         result.format = format_of(params);
+        result.marks = tags_behind(params.generation_prompt, impl_->marks);
         add_stops(params.additional_stops);
       } else if (!impl_->thoughts.end.empty()) {
         add_thoughts(impl_->writer->opening(inputs, result.prompt), impl_->thoughts, result);
@@ -232,13 +224,18 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       std::erase_if(callable, [&](const ToolSpec& tool) {
         return std::ranges::find(chat.allowed, tool.name) == chat.allowed.end();
       });
-    if (!knows && !impl_->plain_form) impl_->plain_form = common_chat_templates_init(vocabulary_->model(), kPlainForm);
-    const common_chat_templates* form = knows ? own : impl_->plain_form.get();
-    const common_chat_params params = params_of(form, inputs_of(chat.messages, chat, defaults_, callable));
+    common_chat_templates_inputs calls = inputs_of(chat.messages, chat, defaults_, callable);
+    common_chat_params params;
+    if (form == CallForm::kLibrary || form == CallForm::kLfm2) {
+      params = params_of(own, std::move(calls));
+      result.marks = tags_behind(params.generation_prompt, impl_->marks);
+      if (!impl_->marked) result.thoughts = tags_behind(params.generation_prompt, impl_->thoughts);
+    } else {
+      if (!impl_->thoughts.end.empty())
+        add_thoughts(impl_->writer->opening(inputs, result.prompt), impl_->thoughts, result);
+      params = own_params(form, calls.tools, result.thoughts, chat.must_call, chat.parallel);
+    }
     result.format = format_of(params);
-    if (!impl_->marked && !impl_->thoughts.end.empty())
-      result.thoughts = thoughts_behind(
-          knows ? params.generation_prompt : impl_->writer->opening(inputs, result.prompt), impl_->thoughts);
     add_stops(params.additional_stops);
     add_grammar(chat, params, callable, result);
     return result;

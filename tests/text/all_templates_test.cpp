@@ -155,6 +155,7 @@ struct Row {
   std::string forced, history, parallel;
   int ended = 0;
   bool thought = false;
+  bool two = false;  ///< there may be two calls in an answer
 };
 
 std::string history_fault(const ChatTemplate& chat, const std::vector<ChatCall>& calls) {
@@ -181,6 +182,9 @@ Row look_at(const std::string& name, std::mt19937_64& random) {
   row.history = history_fault(chat, {{"call00001", "get_weather", R"({"city":"Paris","days":1})"}});
   row.parallel =
       history_fault(chat, {{"call00001", "get_weather", R"({"city":"Paris","days":1})"}, {"call00002", "now", "{}"}});
+  const ToolPrompt several =
+      chat.render(ToolChat{.messages = messages, .tools = tools, .must_call = true, .parallel = true});
+  row.two = several.grammar != chat.render(ToolChat{.messages = messages, .tools = tools, .must_call = true}).grammar;
   for (const bool thinks : {true, false}) {
     std::string text;
     try {
@@ -189,7 +193,7 @@ Row look_at(const std::string& name, std::mt19937_64& random) {
       if (prompt.grammar.empty()) return row.forced = "no grammar", row;
       Walker walker(prompt, source, random);
       int ended = 0;
-      for (int i = 0; i < 400 && ended < 12; ++i) {
+      for (int i = 0; i < 200 && ended < 5; ++i) {
         text = walker.walk();
         if (text.empty()) continue;
         ++ended;
@@ -209,7 +213,7 @@ Row look_at(const std::string& name, std::mt19937_64& random) {
         }
       }
       row.ended += ended;
-      if (ended < 6) row.forced = "walks that ended: " + std::to_string(ended);
+      if (ended < 3) row.forced = "walks that ended: " + std::to_string(ended);
     } catch (const std::exception& e) {
       row.forced = (thinks ? "thinking: " : "not thinking: ") + std::string(e.what()).substr(0, 400);
       return row;
@@ -220,11 +224,76 @@ Row look_at(const std::string& name, std::mt19937_64& random) {
 
 TEST(AllTemplates, AForcedCallIsOneThatIsReadAndTakenBack) {
   std::mt19937_64 random = test::seeded_random();
+  int thinking = 0;
   for (const std::string& name : all_templates()) {
     const Row row = look_at(name, random);
     EXPECT_EQ(row.forced, "") << name;
     EXPECT_EQ(row.history, "") << name;
+    EXPECT_TRUE(row.parallel.empty() || !row.two) << name << ": " << row.parallel;
+    thinking += row.thought ? 1 : 0;
+    std::printf("| %s | %s | %s |\n", name.c_str(), row.two ? "yes" : "one", row.thought ? "yes" : "");
   }
+  if (std::getenv("COPPICE_TEMPLATE") == nullptr) EXPECT_GE(thinking, 43);
+}
+
+/// Two calls come where the template takes two back, and one where one is asked for.
+TEST(AllTemplates, AnAnswerHasAsManyCallsAsAreAskedFor) {
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Weather in Paris?"}};
+  const auto tools = weather_tools();
+  std::mt19937_64 random = test::seeded_random();
+  for (const std::string& name : all_templates()) {
+    const std::string source = text_of_template(name);
+    const ChatTemplate chat(test::vocabulary(), source);
+    const ToolPrompt prompt =
+        chat.render(ToolChat{.messages = messages, .tools = tools, .must_call = true, .parallel = false});
+    Walker walker(prompt, source, random);
+    for (int i = 0, ended = 0; i < 100 && ended < 3; ++i) {
+      const std::string text = walker.walk();
+      if (text.empty()) continue;
+      ++ended;
+      EXPECT_EQ(read_answer(prompt.format, text, 9).calls.size(), 1U) << name << ": " << text;
+    }
+  }
+}
+
+AnswerParts read_all(const std::shared_ptr<const AnswerFormat>& format, const std::string& text, bool held) {
+  AnswerReader reader(format, held);
+  AnswerParts all = reader.push(text);
+  AnswerParts rest = reader.finish();
+  all.content += rest.content;
+  for (CallPart& call : rest.calls) all.calls.push_back(std::move(call));
+  all.cut = rest.cut;
+  return all;
+}
+
+/// Where no grammar holds a call, what is none is text.
+TEST(AnswerReader, PassesOnOnlyArgumentsThatAreJson) {
+  const ChatTemplate chat(test::vocabulary(), text_of_template("GLM-4.6"));
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Weather in Paris?"}};
+  const auto tools = weather_tools();
+  const ToolPrompt prompt = chat.render(ToolChat{.messages = messages, .tools = tools});
+  const std::string begin = "\nLook.<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n";
+  const std::string days = "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n";
+  const AnswerParts good = read_all(prompt.format, begin + days + "</tool_call>", false);
+  ASSERT_EQ(good.calls.size(), 1U);
+  EXPECT_EQ(good.calls[0].arguments, R"({"city":"Paris","days":3})");
+  for (const std::string& end : {days + " </tool_call>", days, std::string("<arg_key>da")}) {
+    const AnswerParts bad = read_all(prompt.format, begin + end, false);
+    EXPECT_TRUE(bad.calls.empty()) << end;
+    EXPECT_NE(bad.content.find("<arg_value>Paris"), bad.content.npos) << end << ": " << bad.content;
+  }
+}
+
+/// Where one does, they come as they are written, and it is told that the last one has no end.
+TEST(AnswerReader, SaysThatACallWasCut) {
+  const ChatTemplate chat(test::vocabulary(), text_of_template("Qwen-Qwen3-0.6B"));
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Weather in Paris?"}};
+  const auto tools = weather_tools();
+  const ToolPrompt prompt = chat.render(ToolChat{.messages = messages, .tools = tools, .must_call = true});
+  const std::string call =
+      "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}";
+  EXPECT_TRUE(read_all(prompt.format, call.substr(0, call.size() - 10), true).cut);
+  EXPECT_FALSE(read_all(prompt.format, call + "\n</tool_call>", true).cut);
 }
 
 }  // namespace

@@ -198,7 +198,8 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   if (prepared.format)
     answer = std::make_unique<ParsedAnswer>(
         std::move(answer), prepared.format, n_choices,
-        ParsedAnswer::Ids{.form = prepared.call_ids, .before = prepared.calls_before, .name = std::move(name)});
+        ParsedAnswer::Ids{.form = prepared.call_ids, .before = prepared.calls_before, .name = std::move(name)},
+        prepared.sampling->params.grammar.grammar != nullptr);
   prepared.sampling = nullptr;  // the samples have it as long as they need it, and slow readers may stay for long
   ReplyTerms terms{
       .stream = asked.stream, .request_id = request.id, .start = start, .max_answer_bytes = config_.max_answer_bytes};

@@ -38,6 +38,7 @@ struct Delta {
   std::optional<engine::Usage> so_far;     ///< of the prompt's samples, if progress was asked for: with the last token
   std::optional<sampling::Finish> finish;  ///< kStop, kLength or kTimeout: other ends are errors of the whole job
   std::string stop;                        ///< with kStop: the stop string that was met; empty: a token ended it
+  bool cut_call = false;                   ///< with `finish`: the last call's arguments have no end
   std::optional<engine::Usage> usage;      ///< with the last end of a prompt's samples: of all of them
 };
 

@@ -9,9 +9,9 @@
 namespace coppice::server {
 
 ParsedAnswer::ParsedAnswer(std::unique_ptr<Answer> answer, const std::shared_ptr<const text::AnswerFormat>& format,
-                           int n_choices, Ids ids)
+                           int n_choices, Ids ids, bool held)
     : answer_(std::move(answer)), ids_(std::move(ids)) {
-  for (int i = 0; i < n_choices; ++i) choices_.push_back({text::AnswerReader(format)});
+  for (int i = 0; i < n_choices; ++i) choices_.push_back({text::AnswerReader(format, held)});
 }
 
 std::string ParsedAnswer::delta(Delta&& delta) {
@@ -29,6 +29,7 @@ std::string ParsedAnswer::delta(Delta&& delta) {
 void ParsedAnswer::add(text::AnswerParts&& parts, Delta& to) const {
   to.text += parts.content;
   to.reasoning += parts.reasoning;
+  to.cut_call |= parts.cut;
   for (text::CallPart& part : parts.calls) {
     CallDelta& call = to.calls.emplace_back();
     call.index = part.index;

@@ -23,8 +23,9 @@ class ParsedAnswer final : public Answer {
     std::size_t before = 0;  ///< calls in the chat
     std::string name;        ///< no other answer has it
   };
+  /// `held`: a grammar holds the calls (text::AnswerReader).
   ParsedAnswer(std::unique_ptr<Answer> answer, const std::shared_ptr<const text::AnswerFormat>& format, int n_choices,
-               Ids ids);
+               Ids ids, bool held);
 
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override { return answer_->end(usage, reports); }

@@ -75,12 +75,12 @@ void add_report(JsonObject& to, CacheReportList reports, const AnswerHead& head)
     to["cache_report"] = std::move(report);
 }
 
-/// What a model wrote as a call's input; a text that was cut off is no JSON.
-Json input_json(const std::string& arguments) {
+/// A call's block; as text where it was cut off, so that nobody runs it.
+JsonObject call_json(const std::string& id, const std::string& name, const std::string& arguments) {
   try {
-    return parse_body(arguments);
+    return {{"type", "tool_use"}, {"id", id}, {"name", name}, {"input", parse_body(arguments)}};
   } catch (const RequestError&) {
-    return JsonObject();
+    return {{"type", "text"}, {"text", name + " " + arguments}};
   }
 }
 
@@ -97,6 +97,7 @@ void AnthropicEnd::take(const Delta& delta) {
   calls |= !delta.calls.empty();
   if (!delta.finish) return;
   finish = delta.finish;
+  calls &= !delta.cut_call;
   stop = delta.stop;
 }
 
@@ -121,9 +122,7 @@ std::string AnthropicBody::end(const engine::Usage& usage, CacheReportList repor
   if (!reasoning_.empty())
     content.push_back(JsonObject{{"type", "thinking"}, {"thinking", reasoning_}, {"signature", ""}});
   if (!text_.empty()) content.push_back(JsonObject{{"type", "text"}, {"text", text_}});
-  for (const Call& call : calls_)
-    content.push_back(
-        JsonObject{{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", input_json(call.arguments)}});
+  for (const Call& call : calls_) content.push_back(call_json(call.id, call.name, call.arguments));
   JsonObject json = message_json(head_);
   json["content"] = std::move(content);
   json["stop_reason"] = stop_reason(end_);

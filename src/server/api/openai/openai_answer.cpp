@@ -163,6 +163,7 @@ std::string OpenAiBody::delta(Delta&& delta) {
   append(choice.text, inside(dump(Json(delta.text))));
   if (!delta.reasoning.empty()) append(choice.reasoning, inside(dump(Json(delta.reasoning))));
   add_calls(choice, delta.calls);
+  choice.cut_call |= delta.cut_call;
   if (!delta.logprobs.empty()) append_items(choice.logprobs, logprobs_json(endpoint_, delta.logprobs, choice.offset));
   if (delta.finish) choice.finish = delta.finish;
   reasoning_tokens_ += delta.reasoning_tokens;
@@ -222,7 +223,8 @@ void OpenAiBody::append_choice(std::string& json, std::size_t index) const {
     json += "null";
   }
   if (!chat && of_prompt_.in_list >= 0) json += R"(,"prompt_logprobs":[)" + prompt.list + "]";
-  json += R"(,"finish_reason":)" + dump(or_null(finish_name(choice.finish, !choice.calls.empty()))) + "}";
+  json += R"(,"finish_reason":)" +
+          dump(or_null(finish_name(choice.finish, !choice.calls.empty() && !choice.cut_call))) + "}";
 }
 
 std::string OpenAiBody::end(const engine::Usage& usage, CacheReportList reports) {
@@ -297,7 +299,8 @@ std::string OpenAiStream::delta(Delta&& delta) {
   choice.calls |= !delta.calls.empty();
   reasoning_tokens_ += delta.reasoning_tokens;
   if (delta.finish)
-    out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr, finish_name(delta.finish, choice.calls));
+    out += chunk(delta.choice, chat ? Json(JsonObject()) : Json(""), nullptr,
+                 finish_name(delta.finish, choice.calls && !delta.cut_call));
   if (delta.usage) of_last_prompt_ = std::move(delta.usage);
   return out;
 }

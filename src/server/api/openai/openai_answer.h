@@ -64,6 +64,7 @@ class OpenAiBody final : public Answer {
     std::vector<List> logprobs;
     std::int64_t offset = 0;  ///< characters so far, for text_offset
     std::optional<sampling::Finish> finish;
+    bool cut_call = false;
   };
   struct Prompt {
     TokenPlaces places;
