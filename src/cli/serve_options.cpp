@@ -53,9 +53,12 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
           "--reasoning-budget",
           [&o](int tokens) {
             if (tokens == 0) o.reasoning = "off";
+            if (tokens >= 0) o.server.api.defaults.thought_budget = tokens;
           },
-          "0: the same as --reasoning off; -1: no limit, as it is without")
-      ->check(CLI::IsMember({-1, 0}))
+          "Tokens that a chat's answer may think; then the end of thoughts follows. 0: also --reasoning off; -1: no "
+          "limit, as it is "
+          "without")
+      ->check(CLI::Range(-1, std::numeric_limits<int>::max()))
       ->envname("LLAMA_ARG_THINK_BUDGET")
       ->group(group);
   command

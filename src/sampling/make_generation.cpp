@@ -12,6 +12,7 @@
 #include "sampling/logprobs.h"
 #include "sampling/sampler.h"
 #include "sampling/stop_matcher.h"
+#include "sampling/thought_budget.h"
 #include "text/utf8_stream.h"
 
 namespace coppice::sampling {
@@ -52,11 +53,17 @@ class TextGeneration final : public Generation {
         params_(shared, &shared->params),
         n_logprobs_(shared->params.logprobs),
         logprobs_of_end_(shared->params.logprobs_of_end && n_logprobs_ >= 0) {
+    if (shared->params.thoughts.budget >= 0) thoughts_ = std::make_unique<ThoughtBudget>(shared->params.thoughts);
     if (shared->params.grammar.grammar) grammar_ = std::make_unique<GrammarState>(shared->params.grammar);
   }
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
+    if (const auto token = forced()) {
+      drawable_ = {{.token = *token, .weight = 1}};
+      sampler_.take(*token);
+      return follow(*token, logits);
+    }
     const std::optional<kv::Token> drawn = guarded([&] {
       const auto allowed = mask();
       look(logits, allowed);
@@ -74,6 +81,7 @@ class TextGeneration final : public Generation {
 
   SamplerSpec spec() override {
     if (ended_) throw std::logic_error("Generation::spec() after the end");
+    if (const auto token = forced()) return only(*token);
     return guarded([&] { return sampler_.spec(mask()); });
   }
 
@@ -111,6 +119,7 @@ class TextGeneration final : public Generation {
     const std::size_t begin = n_characters_;
     const std::string characters = utf8_.push(vocabulary_->piece(token, params_->show_special));
     n_characters_ += characters.size();
+    if (thoughts_) thoughts_->take(vocabulary_->piece(token, true), utf8_.pending() == 0);
     if (n_logprobs_ >= 0) {
       // Half a character at the end: the token is out when at least one byte more is out.
       const std::size_t end = n_characters_ + (utf8_.pending() > 0 ? 1 : 0);
@@ -121,6 +130,15 @@ class TextGeneration final : public Generation {
     piece.text = n_tokens_ > params_->min_tokens ? stops_.push(characters) : characters;
     deliver(piece);
     return piece;
+  }
+
+  std::optional<kv::Token> forced() const { return thoughts_ ? thoughts_->forced() : std::nullopt; }
+
+  SamplerSpec only(kv::Token token) const {
+    SamplerSpec spec{.temperature = 0, .n_vocab = vocabulary_->size()};
+    spec.mask.resize((static_cast<std::size_t>(spec.n_vocab) + 31) / 32);
+    spec.mask[static_cast<std::size_t>(token) / 32] = static_cast<std::int32_t>(1U << token % 32);
+    return spec;
   }
 
   bool ends(kv::Token token) const {
@@ -183,7 +201,8 @@ class TextGeneration final : public Generation {
   text::Utf8Stream utf8_;
   StopMatcher stops_;
   std::shared_ptr<const SamplingParams> params_;
-  std::unique_ptr<GrammarState> grammar_;  ///< null: none
+  std::unique_ptr<GrammarState> grammar_;    ///< null: none
+  std::unique_ptr<ThoughtBudget> thoughts_;  ///< null: no bound
   int n_logprobs_;
   bool logprobs_of_end_;
   bool ended_ = false;

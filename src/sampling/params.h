@@ -36,6 +36,14 @@ struct GrammarParams {
   std::string begun;  ///< counts as its first text: the prompt's end, or `after` itself
 };
 
+/// Thoughts before an answer that are bounded (thought_budget.h).
+struct ThoughtParams {
+  std::int32_t budget = -1;  ///< tokens of thoughts, their marks not counted; -1: no bound
+  std::string begin, end;    ///< marks of thoughts, as the vocabulary writes them. REQUIRES with a budget: not empty
+  bool open = false;         ///< the prompt has begun them
+  std::vector<kv::Token> close;  ///< `end`. REQUIRES with a budget: not empty
+};
+
 /// Applied in this order: the grammar's mask, allowed tokens and logit bias (on the raw logits), penalties, bad words, temperature, top-k, top-p, min-p; each
 /// filter sees the distribution that the one before it left, renormalised (the order of vLLM and
 /// Transformers; llama.cpp applies temperature last).
@@ -64,6 +72,7 @@ struct SamplingParams {
   bool show_special = false;          ///< special tokens have a text
   int logprobs = -1;                  ///< -1: none; n >= 0: the chosen token's and the n most likely ones'
   GrammarParams grammar;
+  ThoughtParams thoughts;
   bool logprobs_of_end = false;  ///< with logprobs: an end token has an entry, too
   /// With logprobs: of the distribution that the token was drawn from, behind masks, penalties and filters. What cannot be
   /// drawn isn't among the likeliest.

@@ -102,7 +102,7 @@ ThoughtTags tags_behind(const std::string& opening, ThoughtTags tags) {
 void add_thoughts(const std::string& opening, const ThoughtTags& tags, ToolPrompt& to) {
   const ThoughtTags behind = tags_behind(opening, tags);
   if (behind.end.empty()) return;
-  to.thoughts = to.marks = behind;
+  to.thoughts = to.marks = to.bounded = behind;
   auto impl = std::make_unique<AnswerFormat::Impl>();
   impl->thoughts = to.thoughts;
   to.format = std::make_shared<const AnswerFormat>(std::move(impl));
@@ -238,6 +238,11 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     result.format = format_of(params);
     add_stops(params.additional_stops);
     add_grammar(chat, params, callable, result);
+    // A grammar that holds from the beginning has its own say on thoughts.
+    if (!impl_->marked && (result.grammar.empty() || !result.from.empty()))
+      result.bounded = tags_behind(impl_->writer->opening(inputs, result.prompt), impl_->thoughts);
+    else
+      result.bounded = {};
     return result;
   } catch (const std::exception& e) {
     throw TemplateError(fmt::format("chat template: {}", e.what()));

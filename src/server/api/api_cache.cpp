@@ -71,8 +71,7 @@ asio::awaitable<void> Api::cache_events(HttpRequest& request, ReplyWriter& out) 
     return fmt::format("data: {}\n\n", frame_json(view, figures, *model_, config_));
   };
   const auto frame =
-      feed_.frame(fmt::format("{} {} {}", question.limits.nodes, question.limits.depth, question.limits.head_tokens) +
-                  question.salt);
+      feed_.frame({question.limits.nodes, question.limits.depth, question.limits.head_tokens, question.salt});
   asio::steady_timer tick(co_await asio::this_coro::executor);
   std::shared_ptr<const std::string> sent;
   std::string loading;

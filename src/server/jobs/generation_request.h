@@ -110,6 +110,9 @@ struct GenerationRequest : GenerationTerms {
   std::optional<std::int32_t>
       keep_last;  ///< only so many of a prompt's last tokens, >= 1; 0: as many as the context holds
 
+  std::optional<std::int32_t> thought_budget;  ///< messages: tokens that a sample may think; none, -1: no bound
+  std::string thought_budget_field;            ///< what the client calls it
+
   sampling::SamplingParams sampling;                     ///< and, in texts, what becomes part of it:
   std::vector<std::pair<std::string, float>> text_bias;  ///< for each token of each text, tokenized by itself
   std::vector<std::string> bad_words;

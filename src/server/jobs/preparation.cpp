@@ -84,6 +84,9 @@ std::vector<Message> up_to(const PinMark& mark, std::vector<Message> messages) {
 Preparation::Preparation(Model& model, GenerationRequest request) : model_(model), asked_(std::move(request)) {
   if (asked_.messages.empty() && asked_.prompts.empty())
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
+  if (asked_.messages.empty() && asked_.thought_budget.value_or(-1) >= 0 && !asked_.thought_budget_field.empty())
+    throw RequestError::unsupported(asked_.thought_budget_field,
+                                    "bounds the thoughts of chats; a prompt's template is not known");
   add_text_params();
   if (std::ranges::find(asked_.pins, false, &PinMark::whole) != asked_.pins.end()) marked_ = asked_.messages;
   if (asked_.beginning) {
@@ -190,6 +193,17 @@ std::vector<engine::PinWish> Preparation::pin_wishes(std::span<const kv::Token> 
   return wishes;
 }
 
+/// A template that doesn't think has nothing to bound.
+void Preparation::bound_thoughts(const text::ThoughtTags& thoughts) {
+  const std::int32_t budget = asked_.thought_budget.value_or(-1);
+  if (budget < 0 || thoughts.end.empty()) return;
+  asked_.sampling.thoughts = {.budget = budget,
+                              .begin = thoughts.begin,
+                              .end = thoughts.end,
+                              .open = thoughts.open,
+                              .close = model_.tokenize(thoughts.end, false, true, thoughts.end.size() + 1)};
+}
+
 /// What the template makes of a chat decides on sampling, too: stop strings, the grammar of calls, where a grammar begins.
 void Preparation::render_chat() {
   text::ToolPrompt chat =
@@ -201,6 +215,7 @@ void Preparation::render_chat() {
   if (!asked_.tools.keep_thoughts || !chat.grammar.empty()) prepared_.format = std::move(chat.format);
   asked_.sampling.show_special |= prepared_.format != nullptr;  // calls are often marked by special tokens
   for (std::string& stop : chat.stops) asked_.sampling.stop.push_back(std::move(stop));
+  bound_thoughts(chat.bounded);
   if (asked_.grammar) {
     if (!asked_.tools.specs.empty() && asked_.tools.may_call) put_beside_calls(chat, *asked_.grammar);
     return begin_behind(chat.thoughts, *asked_.grammar);

@@ -67,8 +67,6 @@ TEST(Unbuilt, IsRefusedUnlessItIsOff) {
                                       {"min_keep", "0", "3"},
                                       {"n_indent", "0", "2"},
                                       {"t_max_predict_ms", "-1", "100"},
-                                      {"reasoning_budget_tokens", "-1", "0"},
-                                      {"thinking_budget_tokens", "-1", "512"},
                                       {"lora", "[]", R"([{"id": 0, "scale": 1}])"},
                                       {"post_sampling_probs", "false", "true"},
                                       {"use_beam_search", "false", "true"},

@@ -192,6 +192,17 @@ Tools parse_tool_list(const JsonFields& f) {
   return tools;
 }
 
+/// "thinking": {"type": "enabled", "budget_tokens": n}
+void parse_thought_budget(const JsonFields& f, GenerationRequest& r) {
+  const Json* thinking = f.find("thinking");
+  if (thinking == nullptr || !thinking->is_object()) return;
+  const JsonFields fields(thinking->get_object(), "thinking.");
+  const auto budget = fields.integer("budget_tokens", 0, std::numeric_limits<std::int32_t>::max());
+  if (!budget) return;
+  r.thought_budget = static_cast<std::int32_t>(*budget);
+  r.thought_budget_field = "thinking.budget_tokens";
+}
+
 /// {"type": "json_schema", "schema": {}}
 void parse_form(const JsonFields& f, GenerationRequest& r) {
   const Json* format = f.find("output_format");
@@ -239,7 +250,7 @@ GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestL
   // Agents send these by default. They ask Anthropic's services for something, and change no answer here.
   log_ignored_fields(kPath, f,
                      {"metadata", "context_management", "container", "mcp_servers", "service_tier", "inference_geo",
-                      "output_config.effort", "thinking.budget_tokens"});
+                      "output_config.effort"});
   refuse_unbuilt_samplers(f);
   refuse_openai_fields(f);
   GenerationRequest r;
@@ -248,6 +259,7 @@ GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestL
   parse_sampling_fields(f, limits, r);
   for (std::string& stop : parse_stops(f, "stop_sequences")) r.sampling.stop.push_back(std::move(stop));
   parse_chat(f, keeps_billing, r);
+  parse_thought_budget(f, r);
   parse_form(f, r);
   settle_form(r.tools, r.grammar);
   const auto most = f.integer("max_tokens", 1, std::numeric_limits<std::int32_t>::max());

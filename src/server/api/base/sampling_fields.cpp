@@ -143,8 +143,6 @@ constexpr UnbuiltField kUnbuiltSamplers[] = {
     {.name = "n_indent", .off = 0, .also = kBelow},
     {.name = "t_max_predict_ms", .off = 0, .also = kBelow},
     {"lora"},
-    {.name = "reasoning_budget_tokens", .off = -1},
-    {.name = "thinking_budget_tokens", .off = -1},  // its other name in chats
     {"use_beam_search"},
     {.name = "length_penalty", .off = 1},
     {"include_stop_str_in_output"},
@@ -153,7 +151,6 @@ constexpr UnbuiltField kUnbuiltSamplers[] = {
     {"return_token_ids"},
     {"kv_transfer_params"},
     {"vllm_xargs"},
-    {"thinking_token_budget"},
     {"repetition_detection"},
 };
 
@@ -194,6 +191,7 @@ void apply_defaults(const GenerationDefaults& defaults, GenerationRequest& r) {
   p.frequency_penalty = defaults.frequency_penalty.value_or(p.frequency_penalty);
   if (defaults.seed) p.seed = defaults.seed;
   r.max_tokens = defaults.max_tokens;
+  r.thought_budget = defaults.thought_budget;
 }
 
 void refuse_unbuilt(const JsonFields& f, std::span<const UnbuiltField> fields) {
@@ -253,6 +251,12 @@ void parse_sampling_fields(const JsonFields& f, const RequestLimits& limits, Gen
     set(p.repeat_penalty, name, 0, kInf);
     if (f.has(name) && !(p.repeat_penalty >= 1e-3F && p.repeat_penalty <= 1e3F))
       throw RequestError::bad_field(name, "must be between 0.001 and 1000");
+  }
+  for (const char* name : {"reasoning_budget_tokens", "thinking_budget_tokens", "thinking_token_budget"}) {
+    if (const auto budget = f.integer(name, -1, kMaxInt)) {
+      r.thought_budget = static_cast<std::int32_t>(*budget);
+      r.thought_budget_field = name;
+    }
   }
   // -1 is vLLM's "off", 0 llama-server's.
   p.top_k = static_cast<int>(f.integer("top_k", -1, kMaxInt).value_or(p.top_k));

@@ -47,9 +47,9 @@ asio::awaitable<std::shared_ptr<const engine::View>> CacheFeed::ask(Model& model
   co_return waiting.view;
 }
 
-std::shared_ptr<CacheFeed::Frame> CacheFeed::frame(const std::string& salt) {
+std::shared_ptr<CacheFeed::Frame> CacheFeed::frame(const FrameKey& key) {
   std::erase_if(frames_, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Frame>& known = frames_[salt];
+  std::weak_ptr<Frame>& known = frames_[key];
   std::shared_ptr<Frame> frame = known.lock();
   if (!frame) known = frame = std::make_shared<Frame>();
   return frame;

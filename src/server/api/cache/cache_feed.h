@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 
 #include "engine/view.h"
@@ -39,7 +40,9 @@ class CacheFeed final : public EventListener {
     bool making = false;
   };
   using MakeText = std::function<std::string(const engine::View&, const engine::Snapshot&)>;
-  std::shared_ptr<Frame> frame(const std::string& salt);
+  /// Nodes, depth and tokens of a node's text that it shows; the namespace's salt.
+  using FrameKey = std::tuple<int, int, int, std::string>;
+  std::shared_ptr<Frame> frame(const FrameKey& key);
   /// Brings a frame up to date, unless it is younger than a tick or somebody else does it just now.
   boost::asio::awaitable<void> refresh(std::shared_ptr<Frame> frame, Model& model, engine::Question question,
                                        const MakeText& make);
@@ -54,7 +57,7 @@ class CacheFeed final : public EventListener {
   };
   EventHub& hub_;
   std::unordered_map<engine::RequestId, Waiting*> waiting_;
-  std::map<std::string, std::weak_ptr<Frame>> frames_;  ///< by salt
+  std::map<FrameKey, std::weak_ptr<Frame>> frames_;
   bool ended_ = false;
 };
 

@@ -1,0 +1,43 @@
+// ThoughtBudget: bounds what one sample thinks before its answer. When so many tokens of thoughts are drawn, the end of thoughts follows,
+// token by token, whatever the logits say; what comes behind it is the model's again.
+//
+// Not thread safe. A model may leave thoughts out: then nothing is bounded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kv/types.h"
+#include "sampling/params.h"
+
+namespace coppice::sampling {
+
+class ThoughtBudget {
+ public:
+  /// `params` outlives this.
+  explicit ThoughtBudget(const ThoughtParams& params);
+
+  /// What the next token has to be; none: it may be any.
+  std::optional<kv::Token> forced() const {
+    return state_ == State::kClosing ? std::optional(params_.close[closed_]) : std::nullopt;
+  }
+
+  /// A token was drawn, or the forced one was taken. bytes: its text, also of a special one. whole: no character is cut in two behind it.
+  void take(std::string_view bytes, bool whole);
+
+ private:
+  enum class State : std::uint8_t { kBefore, kThinking, kClosing, kDone };
+  void begin(std::string_view rest);
+  void look_for_end();
+
+  const ThoughtParams& params_;
+  State state_;
+  std::int32_t used_ = 0;   ///< tokens of thoughts
+  std::size_t closed_ = 0;  ///< tokens of the end that are out
+  std::string text_;        ///< before thoughts all of it, then what may be a part of the end
+};
+
+}  // namespace coppice::sampling
