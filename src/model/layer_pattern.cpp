@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <ranges>
 #include <span>
 
@@ -28,9 +29,18 @@ void check_rope(const Metadata& m, const RopeSpec& rope, const HeadsSpec& heads,
     m.refuse("{} values of a head turn in layer {}, whose heads have {}", rope.dims, layer, heads.head_dim);
   }
   if (rope.freq_factors == kNoTensor) return;
-  const std::int64_t factors = m.file().tensors()[static_cast<std::size_t>(rope.freq_factors)].shape[0];
+  const TensorInfo& tensor = m.file().tensors()[static_cast<std::size_t>(rope.freq_factors)];
+  const std::int64_t factors = tensor.shape[0];
   if (factors != rope.dims / 2) {
     m.refuse("{} values of a head turn in layer {}, but the file has factors for {} pairs", rope.dims, layer, factors);
+  }
+  const auto bytes = m.file().tensor_bytes(tensor);
+  if (bytes.size() != static_cast<std::size_t>(factors) * sizeof(float)) m.refuse("tensor {} is not f32", tensor.name);
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(float)) {
+    float factor = 0;
+    std::memcpy(&factor, &bytes[i], sizeof(factor));
+    // They divide angles: all answers would be NaN.
+    if (!(factor > 0) || !std::isfinite(factor)) m.refuse("tensor {} has the factor {}", tensor.name, factor);
   }
 }
 

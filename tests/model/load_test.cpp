@@ -195,6 +195,11 @@ TEST(LoadModel, RopeFactorsFitEachLayersRope) {
   EXPECT_EQ(spec.ropes.at(1).freq_factors, spec.ropes.at(0).freq_factors);
 }
 
+TEST(LoadModel, RopeFactorsAreNumbersAboveNull) {
+  for (const float factor : {-3.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+    expect_complaint(tiny("broken", {.rope_factors = true, .rope_factor = factor}), "rope_freqs.weight has the factor");
+}
+
 TEST(LoadModel, LayersThatSeeTheSamePositionsHaveTheSameHeads) {
   TinyModel wide = tiny_family("gemma4");
   wide.settings["attention.sliding_window"] = 512;  // the model's whole context: no layer slides, but heads differ

@@ -103,7 +103,7 @@ class TinyWriter {
     matrix("token_embd", m_.n_embd, m_.n_vocab, 1.0F, false);
     norm(m_.output_norm, m_.n_embd);
     if (!m_.tied) matrix("output", m_.n_embd, m_.n_vocab, 0.2F, m_.output_bias);
-    if (m_.rope_factors) vector("rope_freqs.weight", rope_dims() / 2, 1.5F, 0.4F);
+    if (m_.rope_factors) vector("rope_freqs.weight", rope_dims() / 2, m_.rope_factor, 0.4F);
     if (m_.long_and_short) {
       vector("rope_factors_long.weight", rope_dims() / 2, 3.0F, 0.4F);
       vector("rope_factors_short.weight", rope_dims() / 2, 1.2F, 0.2F);

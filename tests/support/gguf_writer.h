@@ -68,6 +68,7 @@ struct TinyModel {
   bool qkv_biases = false;                      ///< of queries, keys and values only
   bool output_bias = false;
   bool rope_factors = false;    ///< rope_freqs
+  float rope_factor = 1.5F;     ///< about so much each
   bool long_and_short = false;  ///< rope_factors_long and rope_factors_short
   int rope_dims = 0;            ///< 0: the whole head
   TinyQkNorm qk_norm = TinyQkNorm::kNone;
