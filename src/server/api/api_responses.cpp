@@ -18,8 +18,12 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr int kIdSegment = 2;  // of "/v1/responses/{id}"
 constexpr int kMostItems = 100, kUsualItems = 20;
+
+/// Of "/v1/responses/{id}", "/responses/{id}", and what is below.
+std::string id_of(const HttpRequest& request) {
+  return path_segment(request.path, request.path.starts_with("/v1/") ? 2 : 1);
+}
 
 ResponseOwner owner_of(const HttpRequest& request) {
   return {.tenant = request.tenant, .salt = query_value(request.query, "cache_salt").value_or("")};
@@ -91,7 +95,7 @@ std::string items_json(const StoredResponse& response, const Page& page) {
 }  // namespace
 
 std::shared_ptr<const StoredResponse> Api::stored_response(const HttpRequest& request) {
-  const std::string id = path_segment(request.path, kIdSegment);
+  const std::string id = id_of(request);
   auto response = responses_.find(id, owner_of(request));
   if (!response) throw no_response(id);
   return response;
@@ -124,7 +128,7 @@ asio::awaitable<void> Api::count_response_input(HttpRequest& request, ReplyWrite
 }
 
 asio::awaitable<void> Api::delete_response(HttpRequest& request, ReplyWriter& out) {
-  const std::string id = path_segment(request.path, kIdSegment);
+  const std::string id = id_of(request);
   if (!responses_.remove(id, owner_of(request))) throw no_response(id);
   co_await out.send({.body = dump({{"id", id}, {"object", "response"}, {"deleted", true}})});
 }

@@ -1,4 +1,5 @@
 // OpenAI's Responses API: requests and the events of answers. What its client makes of them: tests/e2e/test_responses.py.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -63,6 +64,23 @@ TEST(ResponsesRequest, TakesOddPartsAndCallsThatWereCutOff) {
   EXPECT_EQ(r.messages[1].content.at(0).text, "No.");
   EXPECT_TRUE(r.messages[1].calls.at(0).cut);
   EXPECT_EQ(r.messages[2].content.at(0).text, "[An image was here. It is left out: only text can be read.]");
+}
+
+TEST(ResponsesRequest, MetadataIsAsSmallAsOpenAis) {
+  const auto pairs = [](int n, std::size_t name, std::size_t value) {
+    std::string list;
+    for (int i = 0; i < n; ++i)
+      list += fmt::format(R"({}"{:0>{}}": "{}")", i == 0 ? "" : ",", i, name, std::string(value, 'x'));
+    return R"("input": "x", "metadata": {)" + list + "}";
+  };
+  EXPECT_TRUE(responses_request(pairs(16, 64, 512)).own);
+  for (const std::string& bad :
+       {pairs(17, 2, 1), pairs(1, 65, 1), pairs(1, 1, 513), std::string(R"("input": "x", "metadata": {"a": 1})"),
+        std::string(R"("input": "x", "metadata": ["a"])")})
+    EXPECT_EQ(field_of(bad), "metadata") << bad;
+  std::string umlauts;
+  for (int i = 0; i < 512; ++i) umlauts += "ä";
+  EXPECT_TRUE(responses_request(R"("input": "x", "metadata": {"a": ")" + umlauts + "\"}").own) << "characters count";
 }
 
 TEST(ResponsesRequest, ReadsToolsEffortAndForm) {

@@ -48,6 +48,8 @@ TEST_F(StoredResponsesTest, AreToldAgainAndDeleted) {
   const std::string path = "/v1/responses/" + answer["id"].get<std::string>();
   EXPECT_EQ(get(path).json(), answer);
   EXPECT_EQ(get(path + "/").json(), answer);
+  EXPECT_EQ(get(path.substr(3)).json(), answer) << "without /v1";
+  EXPECT_EQ(get(path.substr(3) + "/input_items").json()["data"].size(), 1U);
   EXPECT_EQ(get(path + "?stream=true").param(), "stream");
   EXPECT_EQ(exchange("PUT " + path + " HTTP/1.1\r\nHost: x\r\n\r\n").headers.at("allow"), "GET, DELETE");
   EXPECT_EQ(send("DELETE", path).json(), (json{{"id", answer["id"]}, {"object", "response"}, {"deleted", true}}));
@@ -235,7 +237,7 @@ TEST_F(StoredResponsesTest, TheAnswerSaysIfThereIsNoRoom) {
   c.api.response_store_bytes = 4000;
   start(words({"x"}), c);
   EXPECT_EQ(ask(R"("input": "a")").json()["store"], true);
-  const std::string large = R"("input": "a", "metadata": {"k": ")" + std::string(5000, 'v') + "\"}";
+  const std::string large = R"("input": "a", "text": {"verbosity": ")" + std::string(5000, 'v') + "\"}";
   EXPECT_EQ(ask(large).json()["store"], false);
   EXPECT_EQ(
       ask(R"("input": [{"role": "user", "content": "a", "id": ")" + std::string(5000, 'i') + "\"}]").json()["store"],

@@ -76,6 +76,23 @@ TEST(ToolFields, TheTemplateHearsOfThinking) {
   EXPECT_TRUE(chat(R"(,"reasoning_format":"none")").tools.keep_thoughts);
 }
 
+/// 45,000 variables took the worker 8 s.
+TEST(ToolFields, VariablesOfTheTemplateAreFewAndNotReserved) {
+  const auto variables = [](int n, std::size_t bytes) {
+    std::string list;
+    for (int i = 0; i < n; ++i)
+      list += (i == 0 ? "\"a" : ",\"a") + std::to_string(i) + R"(":")" + std::string(bytes, 'x') + '"';
+    return R"(,"chat_template_kwargs":{)" + list + "}";
+  };
+  EXPECT_EQ(chat(variables(64, 1000)).tools.variables.size(), 64U);
+  for (const std::string& bad : {variables(65, 1), variables(1, 65536), variables(60, 1100)})
+    expect_refused(Endpoint::kChat, {"{" MESSAGES + bad + "}", "chat_template_kwargs"});
+  for (const std::string name : {"messages", "tools", "add_generation_prompt", "bos_token", "range"}) {
+    const std::string body = "{" MESSAGES R"(,"chat_template_kwargs":{")" + name + R"(":[]}})";
+    expect_refused(Endpoint::kChat, {body, ("chat_template_kwargs." + name).c_str()});
+  }
+}
+
 class BadTools : public testing::TestWithParam<BadField> {};
 TEST_P(BadTools, AreRefusedByName) {
   expect_refused(Endpoint::kChat, GetParam());

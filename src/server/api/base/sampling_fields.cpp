@@ -25,6 +25,26 @@ constexpr std::size_t kMaxStops = 16;
 constexpr double kMaxTimeoutSeconds = 1e8;        // three years: it still fits the clock
 constexpr std::int64_t kRandomSeed = 0xFFFFFFFF;  // llama-server's
 
+constexpr std::size_t kMaxWordBytes = 4096;  // of a text that stands for tokens, as sampling::kMaxStopBytes
+constexpr std::size_t kMaxWordsBytes = std::size_t{64} << 10;  // of all of one field
+
+/// The words of one field: all are tokenized in one turn of the worker.
+class WordLimit {
+ public:
+  explicit WordLimit(const char* field) : field_(field) {}
+  void add(std::string_view word) {
+    bytes_ += word.size();
+    if (word.size() > kMaxWordBytes)
+      throw RequestError::bad_field(field_, fmt::format("a text has at most {} bytes", kMaxWordBytes));
+    if (bytes_ > kMaxWordsBytes)
+      throw RequestError::bad_field(field_, fmt::format("all texts together have at most {} bytes", kMaxWordsBytes));
+  }
+
+ private:
+  const char* field_;
+  std::size_t bytes_ = 0;
+};
+
 /// OpenAI's object of token ids, llama-server's object or list of pairs: also with texts, and with false for never.
 class BiasParser {
  public:
@@ -87,12 +107,14 @@ class BiasParser {
     if (!text.empty() && end == text.data() + text.size()) {
       add(error == std::errc() ? token : -1, bias);
     } else {
+      limit_.add(text);
       r_.text_bias.emplace_back(text, bias);
     }
   }
 
   std::int32_t n_vocab_;
   GenerationRequest& r_;
+  WordLimit limit_{"logit_bias"};
 };
 
 std::vector<std::string> parse_bad_words(const JsonFields& f) {
@@ -103,10 +125,12 @@ std::vector<std::string> parse_bad_words(const JsonFields& f) {
   if (list->size() > sampling::kMaxBadWords / 2)
     throw RequestError::bad_field("bad_words", fmt::format("at most {} words", sampling::kMaxBadWords / 2));
   std::vector<std::string> words;
+  WordLimit limit("bad_words");
   for (const Json& word : *list) {
     if (!word.is_string()) throw RequestError::bad_field("bad_words", "must hold strings only", "invalid_type");
     if (std::string_view(word.get_string()).find_first_not_of(' ') == std::string_view::npos)
       throw RequestError::bad_field("bad_words", "a word must not be empty");
+    limit.add(std::string_view(word.get_string()));
     words.push_back(to_string(word));
   }
   return words;

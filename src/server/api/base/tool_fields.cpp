@@ -89,13 +89,47 @@ void add_tool(text::ToolSpec tool, const std::string& path, Tools& to) {
   to.specs.push_back(std::move(tool));
 }
 
+constexpr std::size_t kMaxVariables = 64, kMaxVariablesBytes = std::size_t{64} << 10;
+
+/// What the request's other fields say, and what templates call.
+constexpr std::string_view kReservedNames[] = {"messages",
+                                               "tools",
+                                               "functions",
+                                               "add_generation_prompt",
+                                               "continue_final_message",
+                                               "bos_token",
+                                               "eos_token",
+                                               "raise_exception",
+                                               "strftime_now",
+                                               "namespace",
+                                               "range",
+                                               "loop",
+                                               "chat_template",
+                                               "tokenize",
+                                               "tojson"};
+
+void parse_template_variables(const JsonObject& variables, Tools& tools) {
+  constexpr const char* kField = "chat_template_kwargs";
+  if (variables.size() > kMaxVariables)
+    throw RequestError::bad_field(kField, fmt::format("has at most {} variables", kMaxVariables));
+  std::size_t bytes = 0;
+  for (const auto& [name, value] : variables) {
+    if (std::ranges::find(kReservedNames, std::string_view(name)) != std::end(kReservedNames))
+      throw RequestError::bad_field(fmt::format("{}.{}", kField, std::string_view(name)),
+                                    "is not a variable that a request may set");
+    std::string json = dump(value);
+    bytes += name.size() + json.size();
+    if (bytes > kMaxVariablesBytes)
+      throw RequestError::bad_field(kField, fmt::format("has at most {} bytes of JSON", kMaxVariablesBytes));
+    tools.variables[std::string(name)] = std::move(json);
+  }
+}
+
 }  // namespace
 
 void parse_variables(const JsonFields& f, Tools& tools) {
-  if (const Json* variables = f.find("chat_template_kwargs")) {
-    for (const auto& [name, value] : object_of(variables, "chat_template_kwargs"))
-      tools.variables[std::string(name)] = dump(value);
-  }
+  if (const Json* variables = f.find("chat_template_kwargs"))
+    parse_template_variables(object_of(variables, "chat_template_kwargs"), tools);
   if (const auto format = f.string("reasoning_format")) {
     tools.keep_thoughts = *format == "none";
     if (*format != "none" && *format != "auto" && *format != "deepseek")

@@ -182,6 +182,27 @@ void parse_form(const JsonFields& f, GenerationRequest& r) {
   settle_form(r.tools, r.grammar);
 }
 
+constexpr std::size_t kMaxPairs = 16, kMaxNameCharacters = 64, kMaxValueCharacters = 512;  // OpenAI's
+
+/// It is stored, and told with each answer.
+void check_metadata(const JsonFields& f) {
+  const Json* field = f.find("metadata");
+  if (field == nullptr) return;
+  const JsonObject* pairs = field->if_object();
+  if (pairs == nullptr) throw RequestError::bad_field("metadata", "must be an object", "invalid_type");
+  if (pairs->size() > kMaxPairs)
+    throw RequestError::bad_field("metadata", fmt::format("has at most {} pairs", kMaxPairs));
+  const auto characters = [](std::string_view text) {
+    return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+  };
+  for (const auto& [name, value] : *pairs) {
+    if (!value.is_string()) throw RequestError::bad_field("metadata", "must hold strings only", "invalid_type");
+    if (characters(name) > kMaxNameCharacters || characters(std::string_view(value.get_string())) > kMaxValueCharacters)
+      throw RequestError::bad_field("metadata", fmt::format("names have at most {} characters, values {}",
+                                                            kMaxNameCharacters, kMaxValueCharacters));
+  }
+}
+
 /// What the answer tells of its request.
 JsonObject repeated(const JsonFields& f) {
   JsonObject json = {{"instructions", nullptr},
@@ -212,6 +233,7 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   const std::string truncation = f.string("truncation").value_or("disabled");
   if (truncation != "disabled" && truncation != "auto")
     throw RequestError::bad_field("truncation", "must be \"auto\" or \"disabled\"");
+  check_metadata(f);
   GenerationRequest r;
   r.input_field = "input";
   r.model = f.string("model").value_or("");
