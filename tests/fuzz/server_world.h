@@ -67,7 +67,8 @@ struct ServerWorld {
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds.data()) != 0) finding("no socket");
     boost::asio::ip::tcp::socket socket(io);
     socket.assign(boost::asio::ip::tcp::v4(), fds[0]);
-    const auto session = std::make_shared<server::HttpSession>(std::move(socket), limits, bodies, waiting, api);
+    const auto session = std::make_shared<server::HttpSession>(
+        std::move(socket), limits, server::HttpSession::Shared{bodies, replies, waiting}, api);
     auto ended = std::make_shared<bool>(false);
     boost::asio::co_spawn(io, session->run(), [session, ended](const std::exception_ptr& failure) {
       if (failure) finding("run() threw");
@@ -83,6 +84,7 @@ struct ServerWorld {
   server::Api api;
   server::HttpLimits limits;
   server::BodyBudget bodies{std::size_t{1} << 20, 1024};
+  server::BodyBudget replies{std::size_t{1} << 20, 1024};
   server::WaitingList waiting;
 };
 

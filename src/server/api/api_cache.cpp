@@ -110,7 +110,6 @@ asio::awaitable<void> Api::page(HttpRequest& request, ReplyWriter& out) {
   Reply reply{.body = std::string(file.bytes), .content_type = std::string(file.type), .headers = {}};
   reply.headers.emplace_back("Cache-Control", "no-cache");
   reply.headers.emplace_back("Content-Security-Policy", kPagePolicy);
-  reply.headers.emplace_back("X-Content-Type-Options", "nosniff");
   reply.headers.emplace_back("Referrer-Policy", "no-referrer");
   co_await out.send(std::move(reply));
 }

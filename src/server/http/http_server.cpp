@@ -38,7 +38,12 @@ RequestError too_many_connections() {
 }  // namespace
 
 HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler& handler)
-    : io_(io), limits_(limits), bodies_(limits.body_budget(), limits.small_body_bytes), handler_(handler), tick_(io) {}
+    : io_(io),
+      limits_(limits),
+      bodies_(limits.body_budget(), limits.small_body_bytes),
+      replies_(limits.max_replies_bytes, limits.small_body_bytes),
+      handler_(handler),
+      tick_(io) {}
 
 HttpServer::~HttpServer() = default;
 
@@ -110,11 +115,11 @@ void HttpServer::take(tcp::socket socket) try {
     handler_.refuse(too_many_connections(), "");  // counts it; nobody reads the reply
     return;
   }
-  const std::shared_ptr<HttpSession> session(new HttpSession(std::move(socket), limits_, bodies_, waiting_, handler_),
-                                             [this](HttpSession* ended) {
-                                               sessions_.erase(ended);
-                                               delete ended;
-                                             });
+  const std::shared_ptr<HttpSession> session(
+      new HttpSession(std::move(socket), limits_, {bodies_, replies_, waiting_}, handler_), [this](HttpSession* ended) {
+        sessions_.erase(ended);
+        delete ended;
+      });
   sessions_.insert(session.get());
   give_up(waiting_.one_too_many(session->place(), limits_.most_waiting_of_address(),
                                 HttpSession::Clock::now() - kHeadTime));

@@ -8,6 +8,8 @@
 //      the head of a request for longest. Else a few more are told that there are too many; all others are closed at once.
 //   3. Bodies that are not prepared yet take at most limits.body_budget() bytes together, besides limits.small_body_bytes
 //      each. A client that sends more gets a 503.
+//   4. What clients have not taken of their replies has at most limits.max_replies_bytes together, besides the first
+//      limits.small_body_bytes of each. Where there is no room for a reply its client gets a 503, or its stream ends.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -71,6 +73,7 @@ class HttpServer {
   boost::asio::io_context& io_;
   HttpLimits limits_;
   BodyBudget bodies_;
+  BodyBudget replies_;
   WaitingList waiting_;
   HttpHandler& handler_;
   /// One an address. Its timer is for pauses when descriptors are out.

@@ -58,12 +58,13 @@ asio::ip::address remote_address(const asio::ip::tcp::socket& socket) {
 
 }  // namespace
 
-HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies,
-                         WaitingList& waiting, HttpHandler& handler)
+HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits, const Shared& shared,
+                         HttpHandler& handler)
     : socket_(std::move(socket)),
       limits_(limits),
-      bodies_(bodies),
-      place_(waiting, *this, remote_address(socket_.socket())),
+      bodies_(shared.bodies),
+      replies_(shared.replies),
+      place_(shared.waiting, *this, remote_address(socket_.socket())),
       handler_(handler),
       // A head that is too long, or a chunk's, must not fill the memory before anybody sees its end.
       buffer_(std::max(limits.max_header_bytes, kMaxPipelined) + kReadBytes) {
@@ -254,8 +255,9 @@ asio::awaitable<void> HttpSession::write_all(std::string_view bytes) {
 }
 
 std::string HttpSession::head(int status, std::string_view content_type, const Reply* reply) const {
-  std::string out = fmt::format("HTTP/1.1 {} {}\r\nServer: coppice\r\nDate: {}\r\n", status,
-                                std::string(http::obsolete_reason(static_cast<http::status>(status))), http_date());
+  std::string out =
+      fmt::format("HTTP/1.1 {} {}\r\nServer: coppice\r\nDate: {}\r\nX-Content-Type-Options: nosniff\r\n", status,
+                  std::string(http::obsolete_reason(static_cast<http::status>(status))), http_date());
   if (!content_type.empty()) out += fmt::format("Content-Type: {}\r\n", content_type);
   if (reply != nullptr) {
     out += fmt::format("Content-Length: {}\r\n", reply->body.size());
@@ -270,6 +272,9 @@ std::string HttpSession::head(int status, std::string_view content_type, const R
 }
 
 asio::awaitable<void> HttpSession::send(Reply reply) {
+  BodyBudget::Charge charge(replies_);
+  if (!charge.raise(reply.body.size()))
+    throw RequestError::unavailable("Replies that others don't read take all the room there is.");
   std::string bytes = head(reply.status, reply.content_type, &reply);
   if (!head_only_) bytes += reply.body;
   std::string().swap(reply.body);  // a slow reader's is held once
@@ -287,6 +292,9 @@ asio::awaitable<void> HttpSession::begin_stream() {
 
 asio::awaitable<void> HttpSession::write(std::string_view events) {
   if (events.empty() || head_only_) co_return;  // an empty chunk would end the stream
+  BodyBudget::Charge charge(replies_);
+  if (!charge.raise(events.size()))
+    throw RequestError::unavailable("Replies that others don't read take all the room there is.");
   streaming_ = false;
   co_await write_all(http10_ ? std::string(events) : fmt::format("{:x}\r\n{}\r\n", events.size(), events));
   streaming_ = true;

@@ -32,8 +32,14 @@ class HttpSession final : public ReplyWriter {
  public:
   using Clock = TimedSocket::Clock;
 
-  /// `limits`, `bodies`, `waiting` and `handler` outlive the session.
-  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, BodyBudget& bodies, WaitingList& waiting,
+  /// What all connections share. Outlives them.
+  struct Shared {
+    BodyBudget& bodies;   ///< that arrive
+    BodyBudget& replies;  ///< that clients haven't taken
+    WaitingList& waiting;
+  };
+  /// `limits` and `handler` outlive the session.
+  HttpSession(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, const Shared& shared,
               HttpHandler& handler);
 
   /// Serves until either side closes. Never throws. REQUIRES: this lives as long as the coroutine.
@@ -89,6 +95,7 @@ class HttpSession final : public ReplyWriter {
   TimedSocket socket_;
   const HttpLimits& limits_;
   BodyBudget& bodies_;
+  BodyBudget& replies_;
   WaitingList::Place place_;
   HttpHandler& handler_;
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet; has a largest size

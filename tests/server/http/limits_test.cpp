@@ -172,5 +172,32 @@ TEST_F(LimitsTest, PortInUseIsOneSentence) {
   EXPECT_THROW(server::Server{c}, server::ListenError);
 }
 
+/// Who doesn't read must not fill the memory; small replies always find room.
+TEST_F(LimitsTest, RepliesThatNobodyReadsHaveABudget) {
+  auto c = config();
+  c.http.max_replies_bytes = std::size_t{2} << 20;
+  c.http.send_buffer_bytes = 4096;
+  start(words({"x"}), c);
+  const HttpAnswer stored =
+      post("/v1/responses", R"({"input": "a", "text": {"verbosity": ")" + std::string(900000, 'v') + "\"}}");
+  ASSERT_EQ(stored.status, 200);
+  const std::string request = get_request("/v1/responses/" + stored.json()["id"].get<std::string>());
+  std::vector<std::unique_ptr<HttpClient>> lazy;
+  for (int i = 0; i < 2; ++i) {
+    lazy.push_back(client(4096));
+    lazy.back()->send(request);
+    lazy.back()->read_some(1);
+  }
+  const HttpAnswer third = exchange(request);
+  EXPECT_EQ(third.status, 503);
+  EXPECT_EQ(third.headers.at("x-content-type-options"), "nosniff");
+  EXPECT_EQ(get("/health").status, 200);
+  lazy.clear();
+  const auto end = std::chrono::steady_clock::now() + kLongestWait;
+  while (exchange(request).status != 200 && std::chrono::steady_clock::now() < end) {
+  }
+  EXPECT_EQ(exchange(request).status, 200);
+}
+
 }  // namespace
 }  // namespace coppice::testing
