@@ -33,6 +33,7 @@ constexpr const char* kSpace = R"("" | " " | "\n" | "\n\n")";
 constexpr const char* kFiller = R"([a-zA-Z0-9_=\"'.: -]{0,32})";
 constexpr const char* kString = R"(([^"\\\u0000-\u001f] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))*)";
 constexpr const char *kAnyJson = "{}", *kAnyObject = R"({"type":"object","additionalProperties":true})";
+constexpr int kMostCalls = 8;   ///< of an answer that must call: a small model would repeat one without end
 constexpr int kMostMarks = 24;  ///< letters of one word in a mark
 
 /// Where a part stands: in the call of this tool (-1: in none), in a value of this schema (null: it isn't known).
@@ -355,6 +356,7 @@ class CallWriter {
       if (!parallel_ && further) return {};
       if (!further) least = 1;
       if (!parallel_) most = 1;
+      if (whole_ && most < 0) most = further ? kMostCalls - 1 : kMostCalls;
     } else if (most < 0 && thoughts) {
       most = std::max(least, 1);
     }
