@@ -55,13 +55,14 @@ std::string names_of(const std::string& parameters) {
   return names.dump();
 }
 
-/// The parser of answers with calls of these tools.
-common_chat_params params_of(const common_chat_templates* form, common_chat_templates_inputs inputs) {
+/// make(tools), which gives the parser of answers with calls of these tools.
+template <class Make>
+common_chat_params params_of(std::vector<common_chat_tool>& tools, Make&& make) {
   try {
-    return common_chat_templates_apply(form, inputs);
+    return make();
   } catch (const std::exception&) {
-    for (common_chat_tool& tool : inputs.tools) tool.parameters = names_of(tool.parameters);
-    return common_chat_templates_apply(form, inputs);
+    for (common_chat_tool& tool : tools) tool.parameters = names_of(tool.parameters);
+    return make();
   }
 }
 
@@ -227,13 +228,14 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     common_chat_templates_inputs calls = inputs_of(chat.messages, chat, defaults_, callable);
     common_chat_params params;
     if (form == CallForm::kLibrary || form == CallForm::kLfm2) {
-      params = params_of(own, std::move(calls));
+      params = params_of(calls.tools, [&] { return common_chat_templates_apply(own, calls); });
       result.marks = tags_behind(params.generation_prompt, impl_->marks);
       if (!impl_->marked) result.thoughts = tags_behind(params.generation_prompt, impl_->thoughts);
     } else {
       if (!impl_->thoughts.end.empty())
         add_thoughts(impl_->writer->opening(inputs, result.prompt), impl_->thoughts, result);
-      params = own_params(form, calls.tools, result.thoughts, chat.must_call, chat.parallel);
+      params = params_of(calls.tools,
+                         [&] { return own_params(form, calls.tools, result.thoughts, chat.must_call, chat.parallel); });
     }
     result.format = format_of(params);
     add_stops(params.additional_stops);

@@ -203,7 +203,7 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj a: images; --reranking: rank; --models-dir a: one model;
 --context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
 --reasoning-format none: none not in; -nocb: no such option; -sps 0.5: no such option; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;
---reasoning-budget 512: 512 not in; --mlock: memory; --ctx 1: at least 2; --ctx much: much is not 0; -n 0: at least 1; --cors a.example: https://"""
+--reasoning-budget -2: -2; --mlock: memory; --ctx 1: at least 2; --ctx much: much is not 0; -n 0: at least 1; --cors a.example: https://"""
 
 
 @pytest.mark.parametrize("case", [case.strip() for case in REFUSED.split(";")])

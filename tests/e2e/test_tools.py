@@ -135,7 +135,7 @@ def test_beside_a_form_the_answer_is_a_call_or_of_it(client):
 
 
 @pytest.mark.parametrize("fields, param", [
-    ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}]},
+    ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}}}]},
      "tools[0].function.parameters"),
     ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
     ({"extra_body": {"guided_regex": "a+"}}, "guided_regex"),

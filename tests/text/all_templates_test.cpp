@@ -193,7 +193,8 @@ Row look_at(const std::string& name, std::mt19937_64& random) {
       if (prompt.grammar.empty()) return row.forced = "no grammar", row;
       Walker walker(prompt, source, random);
       int ended = 0;
-      for (int i = 0; i < 200 && ended < 5; ++i) {
+      // A walk may leave thoughts out: some more until one has them.
+      for (int i = 0; i < 200 && ended < (thinks && !row.thought ? 20 : 5); ++i) {
         text = walker.walk();
         if (text.empty()) continue;
         ++ended;
