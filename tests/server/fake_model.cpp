@@ -233,7 +233,7 @@ engine::Event last(engine::RequestId id, std::string text, sampling::Finish fini
   engine::Event event = piece(id, std::move(text), sample);
   event.piece.finish = finish;
   event.done = true;
-  event.usage = usage;
+  event.usage = std::move(usage);
   return event;
 }
 
