@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <future>
-#include <optional>
+#include <memory>
 #include <random>
 #include <string>
 
@@ -17,7 +17,8 @@ namespace {
 class WorkQueueTest : public ::testing::Test {
  protected:
   WorkQueueTest() {
-    queue_.emplace([begun = begin_.get_future().share()] { begun.wait(); });
+    owner_ = std::make_unique<WorkQueue>([begun = begin_.get_future().share()] { begun.wait(); });
+    queue_ = owner_.get();
   }
 
   /// `each_turn` is told how many turns are left. While the worker runs, only the worker may call this.
@@ -31,7 +32,7 @@ class WorkQueueTest : public ::testing::Test {
   /// The names in the order of their turns.
   std::string run() {
     begin_.set_value();
-    queue_.reset();
+    owner_.reset();
     return order_;
   }
 
@@ -39,7 +40,8 @@ class WorkQueueTest : public ::testing::Test {
 
  private:
   std::promise<void> begin_;
-  std::optional<WorkQueue> queue_;
+  std::unique_ptr<WorkQueue> owner_;
+  WorkQueue* queue_ = nullptr;  ///< the same, also while its destructor works off what is left
 };
 
 TEST_F(WorkQueueTest, SmallWorkGoesFirst) {
