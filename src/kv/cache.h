@@ -213,7 +213,7 @@ class Cache {
   CacheStats stats() const;
 
   /// Recomputes every count from its holders and checks the invariants above. Returns the first violation in words, or
-  /// an empty string. O(pool + tree): tests after each step, debug builds when idle.
+  /// an empty string. O(pool + tree): tests call it after each step, --check-every every so many.
   std::string check_integrity() const;
 
   /// The tree as text, one node a line: for people and for tests' failure messages.

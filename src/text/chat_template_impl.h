@@ -20,7 +20,6 @@ struct ChatTemplate::Impl {
   bool parallel = true;  ///< it takes several calls of one turn back
   CallIds call_ids = CallIds::kAny;
   ThoughtTags thoughts;  ///< around reasoning before plain text
-  ThoughtTags marks;     ///< around reasoning of any form
   bool marked = false;   ///< answers are marked otherwise: the library reads them, without tools, too
   bool assumed = false;  ///< the file has no template: it is ChatML
   std::mutex mutex;      ///< the interpreter promises nothing about threads

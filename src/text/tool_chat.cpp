@@ -103,7 +103,7 @@ ThoughtTags tags_behind(const std::string& opening, ThoughtTags tags) {
 void add_thoughts(const std::string& opening, const ThoughtTags& tags, ToolPrompt& to) {
   const ThoughtTags behind = tags_behind(opening, tags);
   if (behind.end.empty()) return;
-  to.thoughts = to.marks = to.bounded = behind;
+  to.thoughts = to.bounded = behind;
   auto impl = std::make_unique<AnswerFormat::Impl>();
   impl->thoughts = to.thoughts;
   to.format = std::make_shared<const AnswerFormat>(std::move(impl));
@@ -121,10 +121,7 @@ void ChatTemplate::find_thoughts() {
     if (!params.supports_thinking) return;
     const std::string& begin = params.thinking_start_tag;
     impl_->marked = !std::regex_match(begin, tag);
-    if (impl_->marked && !begin.empty() && !params.thinking_end_tags.empty())
-      impl_->marks = {.begin = begin, .end = params.thinking_end_tags.front()};
-    if (!impl_->marked)
-      impl_->marks = impl_->thoughts = {.begin = begin, .end = begin.substr(0, 1) + "/" + begin.substr(1)};
+    if (!impl_->marked) impl_->thoughts = {.begin = begin, .end = begin.substr(0, 1) + "/" + begin.substr(1)};
   } catch (const std::exception&) {  // it refuses the question, or the library cannot read its answers
   }
 }
@@ -212,7 +209,6 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       if (impl_->marked) {
         const common_chat_params params = special ? *std::move(special) : common_chat_templates_apply(own, inputs);
         result.format = format_of(params);
-        result.marks = tags_behind(params.generation_prompt, impl_->marks);
         add_stops(params.additional_stops);
       } else if (!impl_->thoughts.end.empty()) {
         add_thoughts(impl_->writer->opening(inputs, result.prompt), impl_->thoughts, result);
@@ -229,7 +225,6 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     common_chat_params params;
     if (form == CallForm::kLibrary || form == CallForm::kLfm2) {
       params = params_of(calls.tools, [&] { return common_chat_templates_apply(own, calls); });
-      result.marks = tags_behind(params.generation_prompt, impl_->marks);
       if (!impl_->marked) result.thoughts = tags_behind(params.generation_prompt, impl_->thoughts);
     } else {
       if (!impl_->thoughts.end.empty())

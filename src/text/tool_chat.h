@@ -51,10 +51,9 @@ struct ToolPrompt {
   std::string begun;                           ///< the part of a grammar's text that is already there when it begins
   std::vector<std::string> stops;              ///< that end an answer besides the client's
   ThoughtTags thoughts;                        ///< where they stand before plain text, or text beside calls
-  ThoughtTags marks;    ///< around thoughts of any form, for a budget of these; end empty: unknown, or closed
-  ThoughtTags bounded;  ///< where they stand before whatever comes, and may be ended early
-  CallIds call_ids = CallIds::kAny;  ///< that the answer's calls are to have
-  std::size_t calls_before = 0;      ///< in the chat
+  ThoughtTags bounded;                         ///< where they stand before whatever comes, and may be ended early
+  CallIds call_ids = CallIds::kAny;            ///< that the answer's calls are to have
+  std::size_t calls_before = 0;                ///< in the chat
 };
 
 }  // namespace coppice::text

@@ -16,6 +16,7 @@
 #include "grammar/compiler.h"
 #include "grammar/matcher.h"
 #include "text/fixtures.h"
+#include "text/read_answer.h"
 #include "text/tool_chat.h"
 
 namespace coppice::text {
@@ -127,28 +128,6 @@ class Walker {
   std::unique_ptr<grammar::Compiler> compiler_;
   std::shared_ptr<const grammar::Grammar> grammar_;
 };
-
-struct Answer {
-  std::string content, reasoning;
-  std::vector<CallPart> calls;
-};
-
-Answer read_answer(const std::shared_ptr<const AnswerFormat>& format, const std::string& text, std::size_t piece) {
-  AnswerReader reader(format);
-  Answer all;
-  const auto take = [&](AnswerParts&& parts) {
-    all.content += parts.content;
-    all.reasoning += parts.reasoning;
-    for (CallPart& part : parts.calls) {
-      if (part.index >= all.calls.size()) all.calls.resize(part.index + 1);
-      all.calls[part.index].name += part.name;
-      all.calls[part.index].arguments += part.arguments;
-    }
-  };
-  for (std::size_t at = 0; at < text.size(); at += piece) take(reader.push(text.substr(at, piece)));
-  take(reader.finish());
-  return all;
-}
 
 /// What a template can do; each empty where it can.
 struct Row {

@@ -13,6 +13,7 @@
 #include "grammar/compiler.h"
 #include "grammar/matcher.h"
 #include "text/fixtures.h"
+#include "text/read_answer.h"
 
 namespace coppice::text {
 namespace {
@@ -80,34 +81,6 @@ std::string walk(const ToolPrompt& prompt, std::mt19937_64& random) {
   return "";
 }
 
-struct Read {
-  std::string content, reasoning;
-  std::vector<CallPart> calls;
-  bool operator==(const Read& other) const {
-    return content == other.content && calls.size() == other.calls.size() &&
-           std::ranges::equal(calls, other.calls, [](const CallPart& a, const CallPart& b) {
-             return a.name == b.name && a.arguments == b.arguments;
-           });
-  }
-};
-
-Read read(const std::shared_ptr<const AnswerFormat>& format, const std::string& text, std::size_t piece) {
-  AnswerReader reader(format);
-  Read all;
-  const auto take = [&](AnswerParts&& parts) {
-    all.content += parts.content;
-    all.reasoning += parts.reasoning;
-    for (CallPart& part : parts.calls) {
-      if (part.index >= all.calls.size()) all.calls.resize(part.index + 1);
-      all.calls[part.index].name += part.name;
-      all.calls[part.index].arguments += part.arguments;
-    }
-  };
-  for (std::size_t at = 0; at < text.size(); at += piece) take(reader.push(text.substr(at, piece)));
-  take(reader.finish());
-  return all;
-}
-
 class OfTemplate : public testing::TestWithParam<const char*> {
  protected:
   ChatTemplate chat_{test::vocabulary(), source(GetParam())};
@@ -134,7 +107,7 @@ TEST(Thoughts, AreFoundInTheTemplate) {
     EXPECT_EQ(prompt.thoughts, c.tags) << c.name << ": " << prompt.thoughts.begin << prompt.thoughts.open;
     EXPECT_EQ(prompt.format != nullptr, !c.tags.end.empty()) << c.name;
     if (!prompt.format) continue;
-    const Read all = read(prompt.format, (c.tags.open ? "" : c.tags.begin) + "\nHm.\n</think>\n\nRain.", 3);
+    const Answer all = read_answer(prompt.format, (c.tags.open ? "" : c.tags.begin) + "\nHm.\n</think>\n\nRain.", 3);
     EXPECT_EQ(all.reasoning, "Hm.") << c.name;
     EXPECT_EQ(all.content, "Rain.") << c.name;
   }
@@ -145,7 +118,7 @@ TEST(Thoughts, OfOtherMarksAreRead) {
   const ChatTemplate chat(test::vocabulary(), source("openai-gpt-oss-120b.jinja"));
   const ToolPrompt prompt = chat.render(ToolChat{.messages = question()});
   ASSERT_NE(prompt.format, nullptr);
-  const Read all = read(
+  const Answer all = read_answer(
       prompt.format, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Rain.", 4);
   EXPECT_EQ(all.reasoning, "Hm.");
   EXPECT_EQ(all.content, "Rain.");
@@ -159,7 +132,8 @@ TEST_P(OfTemplate, TellsOfTools) {
   const ToolPrompt mute = chat_.render(ToolChat{.messages = question(), .tools = tools(), .may_call = false});
   EXPECT_THAT(mute.prompt, HasSubstr("get_weather"));
   if (mute.format == nullptr) return;  // one that reads reasoning finds no calls
-  EXPECT_TRUE(read(mute.format, R"(<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>)", 9).calls.empty());
+  EXPECT_TRUE(
+      read_answer(mute.format, R"(<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>)", 9).calls.empty());
 }
 
 TEST_P(OfTemplate, TellsOfCallsAndResults) {
@@ -182,13 +156,13 @@ TEST_P(OfTemplate, WhatTheGrammarAllowsIsRead) {
     const std::string text = walk(prompt, random);
     if (text.empty()) continue;
     ++ended;
-    const Read whole = read(prompt.format, text, text.size());
+    const Answer whole = read_answer(prompt.format, text, text.size());
     ASSERT_EQ(whole.calls.size(), 1U) << text;
     EXPECT_EQ(whole.calls[0].name, "get_weather") << text;
     const json arguments = json::parse(whole.calls[0].arguments, nullptr, false);
     ASSERT_TRUE(arguments.is_object()) << text << "\n" << whole.calls[0].arguments;
     EXPECT_TRUE(arguments.contains("city") && arguments["days"].is_number_integer()) << text;
-    const Read pieces = read(prompt.format, text, 1 + random() % 7);
+    const Answer pieces = read_answer(prompt.format, text, 1 + random() % 7);
     EXPECT_TRUE(whole == pieces) << text << "\nwhole: " << whole.content << "\nin pieces: " << pieces.content << " and "
                                  << pieces.calls.size() << " calls: " << whole.calls[0].arguments << " and "
                                  << (pieces.calls.empty() ? "" : pieces.calls[0].name + pieces.calls[0].arguments);
@@ -209,7 +183,8 @@ TEST_P(OfTemplate, CallsAreRestrictedToWhatIsAllowed) {
     const std::string text = walk(prompt, random);
     if (text.empty()) continue;
     ++ended;
-    for (const auto& call : read(prompt.format, text, text.size()).calls) EXPECT_EQ(call.name, "add_numbers") << text;
+    for (const auto& call : read_answer(prompt.format, text, text.size()).calls)
+      EXPECT_EQ(call.name, "add_numbers") << text;
   }
   EXPECT_EQ(ended, 3);
 }
@@ -226,7 +201,7 @@ TEST_P(OfTemplate, ASchemaThatCanBeHeldIsHeld) {
   int cities = 0;
   for (int i = 0; i < 2000 && cities < 3; ++i) {
     const std::string text = walk(prompt, random);
-    const Read all = read(prompt.format, text, 5);
+    const Answer all = read_answer(prompt.format, text, 5);
     if (text.empty() || all.calls.empty() || all.calls[0].name != "get_weather") continue;
     ++cities;
     const json arguments = json::parse(all.calls[0].arguments, nullptr, false);
@@ -251,7 +226,7 @@ TEST(HeldSchemas, AreOfEachArgumentWhereTheseAreWrittenOneByOne) {
 
 TEST_P(OfTemplate, OtherTextIsContent) {
   const ToolPrompt prompt = chat_.render(ToolChat{.messages = question(), .tools = tools()});
-  const Read plain = read(prompt.format, "It is sunny there.", 3);
+  const Answer plain = read_answer(prompt.format, "It is sunny there.", 3);
   EXPECT_EQ(plain.content, "It is sunny there.");
   EXPECT_TRUE(plain.calls.empty());
 }
