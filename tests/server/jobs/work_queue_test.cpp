@@ -22,7 +22,7 @@ class WorkQueueTest : public ::testing::Test {
   }
 
   /// `each_turn` is told how many turns are left. While the worker runs, only the worker may call this.
-  void add(char name, std::size_t bytes, int turns = 1, std::function<void(int)> each_turn = [](int) {}) {
+  void add(char name, std::size_t bytes, int turns = 1, const std::function<void(int)>& each_turn = [](int) {}) {
     queue_->push(bytes, [this, name, left = turns, each_turn]() mutable {
       order_ += name;
       each_turn(--left);
