@@ -25,7 +25,7 @@ test:          ## Build and run all tests; some: ARGS="-R kv_"
 bench-tools:   ## Forced calls of 200 functions of BFCL, validated: DATA=folder of BFCL_v4_*.json
 	@scripts/bench-tools.sh "$(DATA)"
 
-peer-tests:    ## llama.cpp's own server tests against coppice, some ten minutes: ARGS="unit/test_basic.py"
+peer-tests:    ## llama.cpp's own server tests against coppice, some three minutes: ARGS="unit/test_basic.py"
 	@scripts/peer-tests.sh $(ARGS)
 
 page:          ## Look at the page in Debian's Chromium; renew docs/page*.png: ARGS="--screenshots"

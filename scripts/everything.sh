@@ -29,7 +29,7 @@ bare             |                                  |                           
 package          | ((EUID == 0))                    | root, for a bare Debian                    |
 agents           |                                  |                                            |
 clients          |                                  |                                            | make clients ARGS="-k litellm"
-peer-tests       |                                  |                                            | make peer-tests ARGS="unit/test_basic.py"
+peer-tests       |                                  |                                            |
 bench            |                                  |                                            | make bench ARGS="--before build/coppice --pairs 1 --only engine-512 --repeat 1"
 bench-quality    |                                  |                                            | make bench-quality ARGS="--tokens 4096"
 bench-perplexity |                                  |                                            | make bench-perplexity ARGS="--bytes 9000"

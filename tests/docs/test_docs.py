@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,17 @@ def test_every_target_of_the_makefile_is_run_before_a_release():
     targets = re.findall(r"^([\w-]+):", (REPO / "Makefile").read_text(), re.M)
     assert sorted(row[0] for row in rows) == sorted(set(targets) - {"everything"})
     assert all(len(row) == 4 and bool(row[1]) == bool(row[2]) for row in rows), "what a target needs is said in words"
+
+
+def test_a_peers_test_that_fails_is_explained_or_fails_the_target():
+    sys.path.insert(0, str(REPO / "tests" / "peer"))
+    from summary import unexplained
+
+    readme = "`test_e` |\n## What doesn't, and why\n\n| tests | why |\n|---|---|\n| `test_a[…64…]`, `test_b` | `test_c` |\n| `test_d_*` | |\n"
+    names = ["u/f.py::test_a[x-64-y]", "u/f.py::test_b", "u/f.py::test_b[1]", "u/test_b.py::test_x", "u/f.py::test_d_1[x]",
+             "u/f.py::test_a[x-65-y]", "u/f.py::test_bb", "u/f.py::test_c", "u/f.py::test_e", "u/test_d.py::test_f"]
+    assert unexplained({name: {"outcome": "failed"} for name in names}, readme) == names[5:]
+    assert not unexplained({"u/f.py::test_z": {"outcome": "passed"}, "u/f.py::test_y": {"outcome": "skipped"}}, readme)
 
 
 def test_links_lead_somewhere():
