@@ -6,6 +6,7 @@ source "$(dirname "$0")/lib.sh"
 source "$repo/scripts/stages.sh"
 cd "$repo"
 trap - ERR # a stage may fail
+unset ARGS MAKEFLAGS MFLAGS # or make passes its ARGS on to each target
 
 # TARGET | what it needs: a test command, or nothing | the words for it | the shortest form, if it isn't make TARGET
 table() {

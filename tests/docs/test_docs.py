@@ -1,6 +1,7 @@
 """What README.md and docs/ tell a reader to type works, and what they name exists."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,18 @@ def test_every_target_of_the_makefile_is_run_before_a_release():
     targets = re.findall(r"^([\w-]+):", (REPO / "Makefile").read_text(), re.M)
     assert sorted(row[0] for row in rows) == sorted(set(targets) - {"everything"})
     assert all(len(row) == 4 and bool(row[1]) == bool(row[2]) for row in rows), "what a target needs is said in words"
+
+
+def test_a_targets_name_is_no_argument_of_it(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    for name in ("everything.sh", "lib.sh", "stages.sh"):
+        shutil.copy(REPO / "scripts" / name, tmp_path / "scripts")
+    (tmp_path / "scripts" / "packages.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "scripts" / "packages.sh").chmod(0o755)
+    everything = re.search(r"^everything:.*\n(?:\t.*\n)+", (REPO / "Makefile").read_text(), re.M).group()
+    (tmp_path / "Makefile").write_text(f"{everything}page:\n\t@echo 'page with <$(ARGS)>'\n")
+    ran = subprocess.run(["make", "-C", tmp_path, "everything", "ARGS=page"], capture_output=True, text=True)
+    assert ran.returncode == 0 and "page with <>\n" in ran.stdout and "passed  page" in ran.stdout, ran
 
 
 def test_a_peers_test_that_fails_is_explained_or_fails_the_target():
