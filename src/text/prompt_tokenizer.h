@@ -1,9 +1,9 @@
 // PromptTokenizer: tokenizes prompts, and remembers the tokens of pieces of text. Prompts of agents and chats begin alike,
 // and libllama takes 3 us a token each time: for a long prompt that is more than the step that computes its new end.
 //
-// Plain text (what lies between special tokens) is cut into pieces where no token reaches across, so the tokens of the
-// pieces, joined, are the tokens of the text. That holds for byte-pair vocabularies in which no token has a letter before a
-// space. With others nothing is cut, and nothing remembered. The least recently used pieces go first.
+// Plain text (what lies between special tokens) is cut into pieces where no token reaches across (TextCuts), so the tokens of the
+// pieces, joined, are the tokens of the text. Where a vocabulary's texts cannot be cut, nothing is remembered. The least recently
+// used pieces go first.
 //
 // Thread safety: any number of threads at once.
 //
@@ -25,14 +25,19 @@
 #include <vector>
 
 #include "kv/types.h"
+#include "text/text_cuts.h"
 #include "text/vocabulary.h"
 
 namespace coppice::text {
 
 class PromptTokenizer {
  public:
-  /// The least bytes of a piece. Shorter text, and what is left at the end, is not remembered.
+  /// The least bytes of a piece that more text follows.
   static constexpr std::size_t kPieceBytes = 512;
+  /// What is left before a special token, and shorter, is not remembered.
+  static constexpr std::size_t kLeastPiece = 64;
+  /// The most. What follows a longer stretch without a cut (encoded bytes, say) is not remembered.
+  static constexpr std::size_t kLongestPiece = 16 * kPieceBytes;
 
   PromptTokenizer(std::shared_ptr<const Vocabulary> vocabulary, std::size_t budget_bytes);
 
@@ -40,7 +45,7 @@ class PromptTokenizer {
   std::vector<kv::Token> tokenize(const MarkedView& text, std::string_view salt, std::size_t most = Vocabulary::kAll);
 
   /// Whether this vocabulary's texts can be cut.
-  bool cuts() const { return cuts_; }
+  bool cuts() const { return cuts_.any(); }
 
   struct Counts {
     std::size_t hits = 0, misses = 0;  ///< pieces
@@ -55,14 +60,13 @@ class PromptTokenizer {
     std::size_t bytes;
   };
 
-  bool find_out_whether_it_cuts() const;
   void append(std::string_view text, std::string_view salt, std::size_t most, std::vector<kv::Token>& tokens);
   bool append_known(const std::string& key, std::vector<kv::Token>& tokens);
   void remember(std::string key, std::vector<kv::Token> tokens);
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::size_t budget_bytes_;
-  bool cuts_;
+  TextCuts cuts_;
   mutable std::mutex mutex_;
   std::map<std::string, Piece> pieces_;  ///< by salt and text; a tree, as clients choose the keys
   std::list<const std::string*> uses_;   ///< keys, the last used first

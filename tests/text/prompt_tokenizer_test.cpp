@@ -1,6 +1,7 @@
 // Compared with the vocabulary itself, for every vocabulary that comes with llama.cpp's sources.
 #include "text/prompt_tokenizer.h"
 
+#include <fmt/printf.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -30,11 +31,62 @@ std::string words(std::mt19937_64& random, std::size_t n) {
 
 /// What text is made of; words more often than anything else.
 std::string random_text(std::mt19937_64& random, std::size_t n) {
-  static const std::vector<std::string> parts = {
-      " ",    "  ", "\n",  "\n\n",         "\t",   " \n ",    "   ",   ".",    ",",
-      "!?",   "'s", "'ll", "don't",        " I'm", " 12345",  " 3.14", "007",  "-",
-      "_",    "/",  "()",  "{ x; }",       "==",   "é",       "naïve", "你好", " 世界",
-      " мир", "🙂", "ﬁ",   "\xC2\xA0word", "\r\n", " a b c ", "X Y",   "<|",   "<|im_start|>"};
+  static const std::vector<std::string> parts = {" ",
+                                                 "  ",
+                                                 "\n",
+                                                 "\n\n",
+                                                 "\t",
+                                                 " \n ",
+                                                 "   ",
+                                                 ".",
+                                                 ",",
+                                                 "!?",
+                                                 "'s",
+                                                 "'ll",
+                                                 "don't",
+                                                 " I'm",
+                                                 " 12345",
+                                                 " 3.14",
+                                                 "007",
+                                                 "-",
+                                                 "_",
+                                                 "/",
+                                                 "()",
+                                                 "{ x; }",
+                                                 "==",
+                                                 "é",
+                                                 "naïve",
+                                                 "你好",
+                                                 " 世界",
+                                                 " мир",
+                                                 "🙂",
+                                                 "ﬁ",
+                                                 "\xC2\xA0word",
+                                                 "\r\n",
+                                                 " a b c ",
+                                                 "X Y",
+                                                 "<|",
+                                                 "<|im_start|>",
+                                                 "\"a\":",
+                                                 "x(",
+                                                 "b)",
+                                                 "[c]",
+                                                 "{d",
+                                                 "e}",
+                                                 "f=",
+                                                 "，",
+                                                 "世，",
+                                                 "界。\n",
+                                                 "дом ",
+                                                 "été(",
+                                                 "か\n",
+                                                 "한 글",
+                                                 ";\n",
+                                                 ".\"",
+                                                 ",\n  ",
+                                                 "://",
+                                                 "\xE3\x80\x80",
+                                                 "e\xCC\x81 a"};
   std::string text;
   for (std::size_t i = 0; i < n; ++i) {
     if (test::pick_below(random, 4) == 0) {
@@ -66,6 +118,20 @@ std::vector<std::filesystem::path> vocabularies() {
   return files;
 }
 
+/// At all cuts at once, and not only some in each piece's length.
+void expect_that_parts_join(const Vocabulary& vocabulary, std::string_view text) {
+  const TextCuts cuts(vocabulary);
+  std::vector<Token> whole, joined;
+  vocabulary.append_plain(text, whole);
+  std::string shown;
+  for (std::size_t from = 0, end = 0; from < text.size(); from = end) {
+    end = cuts.next(text, from + 1);
+    shown.append(text.substr(from, end - from)).append("¦");
+    vocabulary.append_plain(text.substr(from, end - from), joined);
+  }
+  ASSERT_EQ(joined, whole) << shown;
+}
+
 TEST(PromptTokenizer, GivesTheVocabularysTokens) {
   std::mt19937_64 random = test::seeded_random();
   std::set<std::string> cut;
@@ -78,6 +144,7 @@ TEST(PromptTokenizer, GivesTheVocabularysTokens) {
     for (int round = 0; round < kRounds; ++round) {  // each prompt keeps some of the one before
       text = text.substr(0, test::pick_below(random, text.size() + 1)) + random_text(random, 400);
       ASSERT_EQ(tokenizer.tokenize(text, ""), vocabulary->tokenize(text, true, true)) << text;
+      if (round % 4 == 0) ASSERT_NO_FATAL_FAILURE(expect_that_parts_join(*vocabulary, text));
       const auto marks = random_marks(random, *vocabulary, text);  // the same text again, with names that are only text
       ASSERT_EQ(tokenizer.tokenize({text, marks}, ""), vocabulary->tokenize({text, marks}, true, true)) << text;
     }
@@ -94,6 +161,22 @@ TEST(PromptTokenizer, GivesTheVocabularysTokens) {
     EXPECT_TRUE(cut.contains(common)) << common << " is not cut: its prompts are tokenized whole each time";
   }
   EXPECT_TRUE(cut.contains(std::filesystem::path(test::model_path()).stem()));
+}
+
+// What agents send. Each is one line without a blank, and repeated with numbers that differ.
+TEST(PromptTokenizer, RemembersCodeAndOtherScripts) {
+  for (const char* part :
+       {R"({"name":"get_weather","arguments":{"city":"Paris"},"id":%d})", "if(a.b(c%d)){return d[e];}\n",
+        "字符串的第%d个，世界。你好\n", "https://example.com/some/path/%d?query=text&more=yes\n"}) {
+    std::string text;
+    for (int i = 0; text.size() < 20'000; ++i) text += fmt::sprintf(part, i);
+    PromptTokenizer tokenizer(test::vocabulary(), kRoom);
+    tokenizer.tokenize(text, "");
+    EXPECT_GT(tokenizer.counts().bytes, text.size()) << part;
+    const auto before = tokenizer.counts();
+    EXPECT_EQ(tokenizer.tokenize(text + "!", ""), test::vocabulary()->tokenize(text + "!", true, true));
+    EXPECT_LE(tokenizer.counts().misses, before.misses + 1) << part;
+  }
 }
 
 std::string repeated(const std::string& part, std::size_t bytes) {
