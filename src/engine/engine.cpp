@@ -35,12 +35,12 @@ void Engine::cancel(RequestId id) noexcept {
   impl_->mailbox.cancel(id);
 }
 
-void Engine::ask(Question question) {
-  impl_->mailbox.ask(std::move(question));
+bool Engine::ask(Question question) {
+  return impl_->mailbox.ask(std::move(question));
 }
 
-void Engine::ask(PrefixCommand command) {
-  impl_->mailbox.push(std::move(command));
+bool Engine::ask(PrefixCommand command) {
+  return impl_->mailbox.push(std::move(command));
 }
 
 Snapshot Engine::snapshot() const {

@@ -4,7 +4,7 @@
 //
 // Memory: what clients can make the engine hold is counted when it comes in: EngineConfig::max_waiting and max_weight.
 // An exception, std::bad_alloc among them, is caught in two places: around the work for one request, which then fails; and
-// around the part of a step that its requests share, which then all fail. What isn't needed is left out if memory fails for
+// around the part of a step that its requests share, which then all fail. An order about prefixes is answered as failed. What isn't needed is left out if memory fails for
 // it: what the page shows (StepLoop::spare()), a pin (PrefixTable), a place ahead in the queue (Queue). Beyond these, and if
 // memory fails for their endings too, it leaves step() and run(), and the engine can only be destroyed.
 #pragma once
@@ -29,10 +29,11 @@ class Engine {
 
   // Any thread.
   RequestId next_id();
-  void submit(Request request);        ///< throws std::bad_alloc: the request is gone
-  void cancel(RequestId id) noexcept;  ///< unknown or finished ids are ignored
-  void ask(Question question);         ///< the answer is an Event; none comes after stop()
-  void ask(PrefixCommand command);     ///< likewise
+  void submit(Request request);  ///< throws std::bad_alloc: the request is gone
+  void cancel(
+      RequestId id) noexcept;       ///< also of a question or a list of prefixes; unknown or finished ids are ignored
+  bool ask(Question question);      ///< the answer is an Event; none comes after stop(). False: too many wait
+  bool ask(PrefixCommand command);  ///< likewise
   Snapshot snapshot() const;
   void stop();         ///< run() returns after the step in hand; all open requests end kCancelled
   bool ended() const;  ///< no step is under way, and none will come

@@ -3,6 +3,8 @@
 // Texts of another salt must not be shown.
 #include "engine/mailbox.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "check/assert.h"
@@ -43,19 +45,29 @@ void Mailbox::push(Request&& request) {
 void Mailbox::cancel(RequestId id) noexcept {
   const std::lock_guard lock(mutex_);
   commands_.cancelled.insert(open_.extract(id));
+  std::erase_if(commands_.questions, [&](const Question& question) { return question.id == id; });
+  std::erase_if(commands_.prefixes, [&](const PrefixCommand& command) {
+    return command.id == id && command.kind == PrefixCommand::Kind::kList;
+  });
   changed_.notify_one();
 }
 
-void Mailbox::ask(Question question) {
+bool Mailbox::ask(Question question) {
   const std::lock_guard lock(mutex_);
+  if (commands_.questions.size() >= kMostQuestions) return false;
   commands_.questions.push_back(std::move(question));
   changed_.notify_one();
+  return true;
 }
 
-void Mailbox::push(PrefixCommand command) {
+bool Mailbox::push(PrefixCommand command) {
+  const bool urgent = command.kind == PrefixCommand::Kind::kKeepPayers;
   const std::lock_guard lock(mutex_);
-  commands_.prefixes.push_back(std::move(command));
+  auto& orders = commands_.prefixes;
+  if (!urgent && orders.size() >= kMostOrders) return false;
+  orders.insert(urgent ? orders.begin() : orders.end(), std::move(command));
   changed_.notify_one();
+  return true;
 }
 
 void Mailbox::stop() {
@@ -76,10 +88,16 @@ void Mailbox::give_back(const OpenRequest& ended) {
   open_.erase(ended.request.id);
 }
 
-bool Mailbox::drain(Commands& out) {
+bool Mailbox::drain(Commands& out, bool question) {
   COPPICE_ASSERT(out.empty());
+  const auto take_first = [](auto& to, auto& from, std::ptrdiff_t most) {
+    to.splice(to.end(), from, from.begin(), std::next(from.begin(), std::min(std::ssize(from), most)));
+  };
   const std::lock_guard lock(mutex_);
-  std::swap(out, commands_);
+  std::swap(out.requests, commands_.requests);
+  std::swap(out.cancelled, commands_.cancelled);
+  take_first(out.prefixes, commands_.prefixes, kOrdersInStep);
+  take_first(out.questions, commands_.questions, question ? 1 : 0);
   return stopped_;
 }
 

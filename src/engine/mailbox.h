@@ -3,6 +3,7 @@
 //
 // What clients can make the engine hold is counted here, before the engine's thread sees it: all open requests together
 // weigh at most `max_weight`. Of a request beyond that only its frame is kept. What several of them share weighs once.
+// Questions and orders wait here, too, at most kMostQuestions and kMostOrders of them, and the engine takes a few in a step.
 //
 // Memory: push() takes all that a request needs to be opened and to be cancelled. So only push() throws, in the thread
 // of whoever has a request; nothing of it is left then.
@@ -12,6 +13,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -54,11 +56,17 @@ inline std::size_t weight(const Request& request) {
          shared_weight(request);
 }
 
+/// Without an answer so far; the engine takes one in a step, or none.
+inline constexpr std::size_t kMostQuestions = 64;
+/// Orders about prefixes that wait, and that a step takes.
+inline constexpr std::size_t kMostOrders = 64;
+inline constexpr std::ptrdiff_t kOrdersInStep = 4;
+
 struct Commands {
   std::vector<OpenRequests::node_type> requests;  ///< charge 0: it was too much, and all but its id is gone
   std::set<RequestId> cancelled;                  ///< pushed before, at the latest in `requests`
-  std::vector<Question> questions;
-  std::vector<PrefixCommand> prefixes;
+  std::list<Question> questions;
+  std::list<PrefixCommand> prefixes;
   bool empty() const { return requests.empty() && cancelled.empty() && questions.empty() && prefixes.empty(); }
 };
 
@@ -67,18 +75,19 @@ class Mailbox {
   explicit Mailbox(std::size_t max_weight) : max_weight_(max_weight) {}
 
   void push(Request&& request);
-  /// Ignores ids that are not open.
+  /// A request ends; a question or a list of prefixes that still waits is dropped. Ignores all other ids.
   void cancel(RequestId id) noexcept;
-  // REQUIRES: few of both at a time; they are not counted.
-  void ask(Question question);
-  void push(PrefixCommand command);
+  /// False: too many wait, and this one is gone. kKeepPayers always finds room, and comes before all others.
+  bool ask(Question question);
+  bool push(PrefixCommand command);
   void stop();
 
   /// A request has ended.
   void give_back(const OpenRequest& ended);
 
-  /// Swaps `out`, which must be empty, for all commands. Returns whether stop() was called.
-  bool drain(Commands& out);
+  /// Fills `out`, which must be empty: all requests and cancellations, up to kOrdersInStep orders, and a question if one is
+  /// wanted. Returns whether stop() was called. Takes no memory.
+  bool drain(Commands& out, bool question = true);
 
   /// Sleeps until there is a command or stop(), or until then.
   void wait(std::optional<Clock::time_point> until = std::nullopt);
@@ -89,7 +98,7 @@ class Mailbox {
   const std::size_t max_weight_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  Commands commands_;
+  Commands commands_;                          ///< that nobody has drained
   std::set<RequestId> open_;                   ///< pushed, not given back; cancel() moves them on
   std::size_t weight_ = 0;                     ///< of open requests, and of what they share
   std::map<const void*, std::size_t> shared_;  ///< how many of them hold it; each has it alive

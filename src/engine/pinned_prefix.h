@@ -78,6 +78,7 @@ struct PrefixAnswer {
   std::int64_t ended = 0;            ///< kReset: pins
   std::int64_t blocks = 0;           ///< kReset: thrown out
   std::int64_t tokens = 0;           ///< kReset: thrown out
+  bool failed = false;               ///< memory is short: perhaps nothing was done
 };
 
 }  // namespace coppice::engine

@@ -154,7 +154,7 @@ std::optional<Clock::time_point> PrefixTable::next_expiry() const {
   return first;
 }
 
-PrefixAnswer PrefixTable::obey(const PrefixCommand& command) {
+PrefixAnswer PrefixTable::obey(PrefixCommand&& command) {
   PrefixAnswer answer;
   if (command.kind == PrefixCommand::Kind::kReset) {
     answer.ended = static_cast<std::int64_t>(entries_.size());
@@ -166,7 +166,7 @@ PrefixAnswer PrefixTable::obey(const PrefixCommand& command) {
     return answer;
   }
   if (command.kind == PrefixCommand::Kind::kKeepPayers) {
-    payers_ = command.payers;
+    payers_ = std::move(command.payers);
     for (auto it = entries_.begin(); it != entries_.end();)
       it = payers_->contains(std::get<0>(it->first)) ? std::next(it) : end(it);
     return answer;

@@ -43,7 +43,8 @@ class PrefixTable {
   /// When the first one's time is over.
   std::optional<Clock::time_point> next_expiry() const;
 
-  PrefixAnswer obey(const PrefixCommand& command);
+  /// kKeepPayers takes no memory: what a revoked key pinned goes in any case.
+  PrefixAnswer obey(PrefixCommand&& command);
 
   std::int64_t changes() const {
     return changes_;

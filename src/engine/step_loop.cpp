@@ -16,7 +16,7 @@ namespace coppice::engine {
 
 namespace {
 
-constexpr std::size_t kAnswersInStep = 2;
+constexpr int kAnswersPart = 20;  // of the engine's time, answers to those who watch take one such part at most
 constexpr std::size_t kScoredBytes = std::size_t{64} << 20;  // of logits in a step, besides those to sample from
 
 EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) {
@@ -50,11 +50,11 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
 }
 
 bool StepLoop::step() {
-  const bool stop = mailbox_.drain(commands_);
   now_ = config_.now();
+  const bool stop = mailbox_.drain(commands_, requests_.size() == 0 || now_ >= next_answer_);
   if (stop) shut_down();
   if (prefixes_.expire(now_)) publish_snapshot();
-  const bool idle = commands_.empty() && requests_.size() == 0 && questions_.empty() && !scheduler_.flying().step;
+  const bool idle = commands_.empty() && requests_.size() == 0 && !scheduler_.flying().step;
   if (stop || idle) return false;
   const auto start = Clock::now();
   const std::int64_t steps = figures_.steps;
@@ -100,9 +100,18 @@ void StepLoop::obey() {
     OpenRequest* open = requests_.find(id);
     if (open != nullptr) attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
   }
-  std::ranges::move(commands_.questions, std::back_inserter(questions_));
-  for (const PrefixCommand& command : commands_.prefixes) requests_.add_answer(command.id, prefixes_.obey(command));
-  commands_ = {};
+  for (PrefixCommand& command : commands_.prefixes) obey(command);
+  commands_.requests.clear();
+  commands_.cancelled.clear();
+  commands_.prefixes.clear();
+}
+
+void StepLoop::obey(PrefixCommand& command) {
+  try {
+    requests_.add_answer(command.id, prefixes_.obey(std::move(command)));
+  } catch (const std::exception&) {
+    spare([&] { requests_.add_answer(command.id, {.failed = true}); });
+  }
 }
 
 void StepLoop::open(OpenRequest& open) {
@@ -370,13 +379,15 @@ void StepLoop::publish_snapshot() {
   published_ = figures_;
 }
 
-// A few in a step: however many ask, those whose text is computed wait for milliseconds at most.
+// However many ask, and however large their pictures are, those whose text is computed hardly wait for them.
 void StepLoop::answer() {
-  for (std::size_t n = std::min(questions_.size(), kAnswersInStep); n > 0; --n) {
-    const Question question = std::move(questions_.front());
-    questions_.pop_front();
-    spare([&] { requests_.add_view(question.id, std::make_shared<const View>(viewer_.answer(question, requests_))); });
-  }
+  if (commands_.questions.empty()) return;
+  const auto begin = config_.now();
+  const Question& question = commands_.questions.front();
+  spare([&] { requests_.add_view(question.id, std::make_shared<const View>(viewer_.answer(question, requests_))); });
+  commands_.questions.clear();
+  const auto end = config_.now();
+  next_answer_ = end + (kAnswersPart - 1) * (end - begin);
 }
 
 void StepLoop::deliver() {
@@ -393,7 +404,7 @@ void StepLoop::shut_down() {
       attempt(late, [&] { end(late, refused(Refusal::kShutdown, "the server is shutting down")); });
     }
     commands_ = {};
-    mailbox_.drain(commands_);
+    mailbox_.drain(commands_);  // questions and orders are dropped: their askers are told by the server
   } while (!commands_.empty());
   while (OpenRequest* open = requests_.any()) {
     attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -49,6 +48,7 @@ class StepLoop {
  private:
   // The stages of a step.
   void obey();
+  void obey(PrefixCommand& command);
   void expire();
   void admit();
   void compute();
@@ -98,7 +98,7 @@ class StepLoop {
   RowReader reader_;
   IntegrityWatch watch_;
   Viewer viewer_;
-  std::deque<Question> questions_;  // without an answer so far
+  Clock::time_point next_answer_{};  // no question is answered before
   std::atomic<bool> stopped_ = false;
   mutable std::mutex published_mutex_;
   Snapshot published_;  // guarded by it; figures_ after some step

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/harness.h"
+#include "engine/mailbox.h"
 
 namespace coppice::testing {
 namespace {
@@ -20,7 +21,7 @@ class Watched {
     config.groups = groups;
     executor_ = std::make_unique<FakeExecutor>(cache_config(config));
     engine::EngineConfig engine = engine_config(config);
-    engine.now = [this] { return now; };
+    engine.now = [this] { return now += per_look; };
     engine_ = std::make_unique<engine::Engine>(kv::Cache(cache_config(config)), *executor_, engine,
                                                [this](std::vector<engine::Event>&& events) {
                                                  for (auto& event : events) take(std::move(event));
@@ -48,14 +49,18 @@ class Watched {
   engine::Engine& engine() { return *engine_; }
   int events() const { return events_; }
   std::size_t views() const { return views_.size(); }
+  const std::vector<engine::RequestId>& answered() const { return answered_; }  ///< orders about prefixes
 
   engine::Clock::time_point now{std::chrono::hours(1)};
+  engine::Clock::duration per_look{0};  ///< that passes between two looks at the clock
 
  private:
   void take(engine::Event&& event) {
     if (event.view) {
       EXPECT_TRUE(event.done);
       views_[event.request] = event.view;
+    } else if (event.prefixes) {
+      answered_.push_back(event.request);
     } else {
       ++events_;
     }
@@ -64,6 +69,7 @@ class Watched {
   std::unique_ptr<FakeExecutor> executor_;
   std::unique_ptr<engine::Engine> engine_;
   std::map<engine::RequestId, std::shared_ptr<const View>> views_;
+  std::vector<engine::RequestId> answered_;
   int events_ = 0;
 };
 
@@ -190,8 +196,71 @@ TEST_P(Watching, ManyQuestionsTakeManySteps) {
   for (int i = 0; i < 7; ++i) w.engine().ask({.id = w.engine().next_id(), .salt = {}, .limits = {}});
   int steps = 0;
   while (w.step()) ++steps;
-  EXPECT_EQ(steps, 4);
+  EXPECT_EQ(steps, 7);
   EXPECT_EQ(w.views(), 7U);
+}
+
+TEST_P(Watching, QuestionsAreCountedAndDroppedWithTheirAsker) {
+  Watched w(GetParam());
+  const auto ask = [&] {
+    const auto id = w.engine().next_id();
+    return w.engine().ask({.id = id, .salt = {}, .limits = {}}) ? id : 0;
+  };
+  for (int i = 0; i < 10'000; ++i) {
+    const auto id = ask();
+    ASSERT_NE(id, 0U) << i;
+    w.engine().cancel(id);
+  }
+  EXPECT_FALSE(w.step()) << "nobody asks any more";
+  for (std::size_t i = 0; i < engine::kMostQuestions; ++i) EXPECT_NE(ask(), 0U) << i;
+  EXPECT_EQ(ask(), 0U);
+  w.run();
+  EXPECT_EQ(w.views(), engine::kMostQuestions);
+  EXPECT_NE(ask(), 0U);
+}
+
+TEST_P(Watching, OrdersAboutPrefixesAreCountedAndAFewAreObeyedInAStep) {
+  using Kind = engine::PrefixCommand::Kind;
+  Watched w(GetParam());
+  const auto order = [&](Kind kind) {
+    const auto id = w.engine().next_id();
+    return w.engine().ask({.id = id, .kind = kind}) ? id : 0;
+  };
+  for (int i = 0; i < 10'000; ++i) {
+    const auto id = order(Kind::kList);
+    ASSERT_NE(id, 0U) << i;
+    w.engine().cancel(id);
+  }
+  EXPECT_FALSE(w.step()) << "nobody asks any more";
+  for (std::size_t i = 0; i < engine::kMostOrders; ++i) {
+    const auto id = order(Kind::kEnd);
+    EXPECT_NE(id, 0U) << i;
+    w.engine().cancel(id);  // what was ordered is done, though nobody waits for the answer
+  }
+  EXPECT_EQ(order(Kind::kEnd), 0U);
+  const auto urgent = order(Kind::kKeepPayers);
+  EXPECT_NE(urgent, 0U) << "a key that goes is not to stay for want of room";
+  EXPECT_TRUE(w.step());
+  EXPECT_EQ(w.answered().size(), 4U);
+  EXPECT_EQ(w.answered().front(), urgent);
+  w.run();
+  EXPECT_EQ(w.answered().size(), engine::kMostOrders + 1);
+}
+
+/// However many ask without end: of the time that passes between the first answer and the last a twentieth goes to answers.
+TEST_P(Watching, AnswersTakeASmallPartOfTheTimeOfThoseWhoRun) {
+  Watched w(GetParam());
+  w.per_look = std::chrono::milliseconds(1);  // so an answer takes one
+  w.submit({.prompt = Prompt{1, 2, 3}, .max_tokens = 400});
+  const auto start = w.now;
+  while (w.step()) {
+    while (w.engine().ask({.id = w.engine().next_id(), .salt = {}, .limits = {}})) {
+    }
+    if (w.engine().snapshot().running_requests == 0 && w.events() > 0) break;
+  }
+  const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(w.now - start).count();
+  EXPECT_GT(w.views(), 10U);
+  EXPECT_LE(w.views(), static_cast<std::size_t>(passed / 20 + 2));
 }
 
 /// The same load with and without somebody who looks after each step: the same answers.

@@ -49,8 +49,8 @@ class EngineOnFakes final : public server::Model {
   engine::RequestId next_id() override { return engine_.next_id(); }
   void submit(engine::Request request) override { engine_.submit(std::move(request)); }
   void cancel(engine::RequestId id) noexcept override { engine_.cancel(id); }
-  void ask(engine::Question question) override { engine_.ask(std::move(question)); }
-  void ask(engine::PrefixCommand command) override { engine_.ask(std::move(command)); }
+  bool ask(engine::Question question) override { return engine_.ask(std::move(question)); }
+  bool ask(engine::PrefixCommand command) override { return engine_.ask(std::move(command)); }
   engine::Snapshot snapshot() const override { return engine_.snapshot(); }
   void stop() override { engine_.stop(); }
   bool ended() const override { return engine_.ended(); }

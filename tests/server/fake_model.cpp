@@ -119,7 +119,7 @@ std::vector<engine::Question> FakeModel::asked() const {
   return asked_;
 }
 
-void FakeModel::ask(engine::Question question) {
+bool FakeModel::ask(engine::Question question) {
   {
     const std::lock_guard lock(mutex_);
     asked_.push_back(question);
@@ -127,12 +127,14 @@ void FakeModel::ask(engine::Question question) {
   std::vector<engine::Event> events(1);
   events[0] = {.request = question.id, .done = true, .view = std::make_shared<const engine::View>(view_)};
   emit(std::move(events));
+  return true;
 }
 
-void FakeModel::ask(engine::PrefixCommand command) {
+bool FakeModel::ask(engine::PrefixCommand command) {
   std::vector<engine::Event> events(1);
   events[0] = {.request = command.id, .done = true, .prefixes = std::make_shared<const engine::PrefixAnswer>()};
   emit(std::move(events));
+  return true;
 }
 
 engine::Snapshot FakeModel::snapshot() const {

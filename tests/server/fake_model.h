@@ -40,8 +40,8 @@ class FakeModel final : public server::Model {
   engine::RequestId next_id() override;
   void submit(engine::Request request) override;
   void cancel(engine::RequestId id) noexcept override;
-  void ask(engine::Question question) override;
-  void ask(engine::PrefixCommand command) override;  ///< no engine here: there are no prefixes
+  bool ask(engine::Question question) override;
+  bool ask(engine::PrefixCommand command) override;  ///< no engine here: there are no prefixes
   engine::Snapshot snapshot() const override;
   void stop() override;
   bool ended() const override;

@@ -17,16 +17,19 @@ EngineCall::EngineCall(EventHub& hub, Model& model, const asio::any_io_executor&
 
 EngineCall::~EngineCall() {
   hub_.remove(id_);
+  if (!answer_) model_.cancel(id_);
 }
 
 asio::awaitable<engine::PrefixAnswer> EngineCall::ask(engine::PrefixCommand command) {
   command.id = id_;
-  model_.ask(std::move(command));
+  if (!model_.ask(std::move(command)))
+    throw RequestError::queue_full("Too many requests about the cache wait for the engine.");
   while (!answer_ && !ended_) {
     boost::system::error_code ignored;
     co_await news_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
   if (!answer_) throw RequestError::shutting_down();
+  if (answer_->failed) throw RequestError::unavailable("The server is out of memory.");
   co_return *answer_;
 }
 

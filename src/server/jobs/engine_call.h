@@ -21,7 +21,8 @@ class EngineCall final : public EventListener {
   EngineCall(const EngineCall&) = delete;
   EngineCall& operator=(const EngineCall&) = delete;
 
-  /// Called once. Throws RequestError if the server ends before there is an answer.
+  /// Called once. Throws RequestError if too many wait for the engine, if its memory is short, or if the server ends before there
+  /// is an answer.
   boost::asio::awaitable<engine::PrefixAnswer> ask(engine::PrefixCommand command);
 
   void on_event(engine::Event&& event) override;

@@ -77,9 +77,9 @@ class Model {
   virtual engine::RequestId next_id() = 0;
   virtual void submit(engine::Request request) = 0;
   virtual void cancel(engine::RequestId id) noexcept = 0;
-  // The answers come through the sink, too.
-  virtual void ask(engine::Question question) = 0;
-  virtual void ask(engine::PrefixCommand command) = 0;
+  // The answers come through the sink, too. False: too many wait for theirs. cancel() drops what isn't begun.
+  virtual bool ask(engine::Question question) = 0;
+  virtual bool ask(engine::PrefixCommand command) = 0;
   virtual engine::Snapshot snapshot() const = 0;
   virtual void stop() = 0;
   /// After stop(): no step is under way, and none will come.

@@ -32,15 +32,17 @@ asio::awaitable<std::shared_ptr<const engine::View>> CacheFeed::ask(Model& model
   const engine::RequestId id = question.id = model.next_id();
   struct Place {
     CacheFeed& feed;
+    Model& model;
     engine::RequestId id;
     ~Place() {
       feed.hub_.remove(id);
+      model.cancel(id);
       feed.waiting_.erase(id);
     }
-  } const place{*this, id};
+  } const place{*this, model, id};
   hub_.add(id, *this);
   waiting_.emplace(id, &waiting);
-  model.ask(std::move(question));
+  if (!model.ask(std::move(question))) co_return nullptr;
   waiting.news.expires_after(kLongestStep);
   boost::system::error_code ignored;
   co_await waiting.news.async_wait(asio::redirect_error(asio::use_awaitable, ignored));

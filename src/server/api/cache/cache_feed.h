@@ -29,7 +29,7 @@ class CacheFeed final : public EventListener {
   CacheFeed(const CacheFeed&) = delete;
   CacheFeed& operator=(const CacheFeed&) = delete;
 
-  /// Null: the engine gave no answer, as the server ends. Between two steps it answers at once.
+  /// Null: the engine gave no answer, as the server ends, or as too many ask. Between two steps it answers at once.
   boost::asio::awaitable<std::shared_ptr<const engine::View>> ask(Model& model, engine::Question question);
 
   /// A namespace's frame, shared by its pages; it goes with the last of them.
