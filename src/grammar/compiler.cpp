@@ -60,6 +60,21 @@ std::vector<std::string> useful_pieces(const Words& words, bool json) {
   return pieces;
 }
 
+/// What a token without a text is to XGrammar: bytes that are in no text. No string, class or regex lets it in.
+std::string bytes_of_mark(kv::Token token) {
+  std::string bytes = "\xff";
+  for (int i = 0; i < 5; ++i) bytes += static_cast<char>(0x80 | (token >> 7 * i & 0x7f));
+  return bytes;
+}
+
+/// The same words, and tokens without a text as marks.
+xgrammar::TokenizerInfo with_marks(const xgrammar::TokenizerInfo& info) {
+  std::vector<std::string> pieces = info.GetDecodedVocab();
+  for (const std::int32_t token : info.GetSpecialTokenIds())
+    pieces.at(static_cast<std::size_t>(token)) = bytes_of_mark(token);
+  return {pieces, xgrammar::VocabType::RAW, info.GetVocabSize(), info.GetStopTokenIds()};
+}
+
 xgrammar::TokenizerInfo tokenizer_info(const Words& words, bool json) {
   const auto n_vocab = static_cast<int>(words.pieces.size());
   return {useful_pieces(words, json), xgrammar::VocabType::RAW, n_vocab,
@@ -78,16 +93,17 @@ xgrammar::Grammar schema_rules(const std::string& schema, bool spaced) {
                 : xgrammar::Grammar::FromJSONSchema(schema, true, std::nullopt, std::nullopt, true, 1);
 }
 
-/// The rules that are JSON schemas get these.
-xgrammar::Grammar with_schemas(const xgrammar::Grammar& text, const std::map<std::string, std::string>& schemas) {
+/// The rules that are JSON schemas, or tokens, get these.
+xgrammar::Grammar with_parts(const xgrammar::Grammar& text, const Source& source) {
   xgrammar::GrammarBuilder builder(text);
-  for (const auto& [rule, schema] : schemas) {
+  const auto fill = [&](const std::string& rule, std::int32_t part) {
     const std::int32_t id = builder.GetRuleId(rule);
     if (id < 0) throw GrammarError(fmt::format("there is no rule '{}'", rule));
-    const auto grammar = schema_rules(schema, false);
-    const std::int32_t part = builder.AddRuleRef(xgrammar::SubGrammarAdder::Apply(&builder, grammar));
     builder.UpdateRuleBody(id, builder.AddChoices({builder.AddSequence({part})}));
-  }
+  };
+  for (const auto& [rule, schema] : source.schemas)
+    fill(rule, builder.AddRuleRef(xgrammar::SubGrammarAdder::Apply(&builder, schema_rules(schema, false))));
+  for (const auto& [rule, token] : source.tokens) fill(rule, builder.AddByteString(bytes_of_mark(token)));
   return builder.Get(text->GetRootRuleId());
 }
 
@@ -107,7 +123,7 @@ xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo&
       break;
   }
   const auto grammar = xgrammar::Grammar::FromEBNF(source.text);
-  return source.schemas.empty() ? grammar : with_schemas(grammar, source.schemas);
+  return source.schemas.empty() && source.tokens.empty() ? grammar : with_parts(grammar, source);
 }
 
 struct States {
@@ -182,8 +198,8 @@ std::size_t Grammar::bytes() const {
 /// for nothing: entries are counted here, and all are forgotten when they are too many.
 struct MaskCache {
   // It takes a third for masks, the rest for a cache of grammars that stays empty (cmake/xgrammar).
-  MaskCache(const xgrammar::TokenizerInfo& info, std::size_t bytes)
-      : compiler(info, 1, true, static_cast<std::int64_t>(bytes / 4 * 3)) {}
+  MaskCache(const xgrammar::TokenizerInfo& its_info, std::size_t bytes)
+      : info(its_info), compiler(info, 1, true, static_cast<std::int64_t>(bytes / 4 * 3)) {}
 
   void forget_if_many(std::size_t n_new, std::size_t most_bytes) {
     // Each is entered for up to two contexts; some were there already.
@@ -195,6 +211,7 @@ struct MaskCache {
     entry_bytes = 0;
   }
 
+  xgrammar::TokenizerInfo info;
   xgrammar::GrammarCompiler compiler;
   std::size_t entry_bytes = 0;
 };
@@ -204,10 +221,8 @@ struct Compiler::Impl {
       : n_vocab(static_cast<std::int32_t>(words.pieces.size())),
         cache_bytes(bytes),
         longest(longest_piece(words)),
-        plain(tokenizer_info(words, false)),
-        json(tokenizer_info(words, true)),
-        plain_masks(plain, bytes),
-        json_masks(json, bytes) {}
+        plain_masks(tokenizer_info(words, false), bytes),
+        json_masks(tokenizer_info(words, true), bytes) {}
 
   using Entry = std::pair<std::string, std::shared_ptr<const Grammar>>;
 
@@ -220,6 +235,7 @@ struct Compiler::Impl {
     std::string key = static_cast<char>('0' + static_cast<int>(source.kind)) + source.text;
     if (source.spaced) key += '\n';
     for (const auto& [rule, schema] : source.schemas) key += fmt::format("\n{} ::= {}", rule, schema);
+    for (const auto& [rule, token] : source.tokens) key += fmt::format("\n{} := {}", rule, token);
     return key;
   }
 
@@ -246,9 +262,18 @@ struct Compiler::Impl {
     }
   }
 
+  /// REQUIRES: the caller holds `compiling`.
+  MaskCache& masks_for(const Source& source) {
+    if (!source.tokens.empty()) {
+      if (!marked_masks) marked_masks.emplace(with_marks(json_masks.info), cache_bytes);
+      return *marked_masks;
+    }
+    return source.kind == Kind::kJsonSchema || !source.schemas.empty() ? json_masks : plain_masks;
+  }
+
   /// Some repeated patterns have no name in XGrammar's cache of masks (0.2.8), and fail there. Without it they work, slowly.
-  xgrammar::CompiledGrammar compile(const xgrammar::Grammar& grammar, bool is_json) {
-    MaskCache& masks = is_json ? json_masks : plain_masks;
+  xgrammar::CompiledGrammar compile(const xgrammar::Grammar& grammar, const Source& source) {
+    MaskCache& masks = masks_for(source);
     try {
       auto compiled = masks.compiler.CompileGrammar(grammar);
       masks.forget_if_many(n_masks(compiled), cache_bytes / 4);
@@ -258,17 +283,17 @@ struct Compiler::Impl {
       throw;
     } catch (const GrammarError&) {
       masks.forget();
-      xgrammar::GrammarCompiler simple(is_json ? json : plain, 1, false);
+      xgrammar::GrammarCompiler simple(masks.info, 1, false);
       return simple.CompileGrammar(grammar);
     }
   }
 
   std::int32_t n_vocab;
   std::size_t cache_bytes;
-  int longest;  ///< characters of a piece
-  xgrammar::TokenizerInfo plain, json;
-  MaskCache plain_masks, json_masks;  ///< the second guard: see compiling
-  std::mutex compiling;               ///< guards the masks' caches
+  int longest;                            ///< characters of a piece
+  MaskCache plain_masks, json_masks;      ///< the second guard: see compiling
+  std::optional<MaskCache> marked_masks;  ///< made for the first grammar with tokens: it takes time and memory
+  std::mutex compiling;                   ///< guards the masks' caches
 
   std::mutex mutex;  ///< guards the rest
   std::list<Entry> recent;
@@ -287,14 +312,13 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
   std::string key = Impl::key_of(written);
   if (auto known = impl_->find(key)) return known;
   check(written);
-  const Source source{
-      .kind = written.kind, .text = spelled(written), .schemas = written.schemas, .spaced = written.spaced};
+  Source source = written;
+  source.text = spelled(written);
   try {
     const std::lock_guard lock(impl_->compiling);
     const WorkLimit limit(kMaxCompileSeconds);
-    const xgrammar::Grammar rules = checked(source, impl_->plain, impl_->longest);
-    xgrammar::CompiledGrammar compiled =
-        impl_->compile(rules, source.kind == Kind::kJsonSchema || !source.schemas.empty());
+    const xgrammar::Grammar rules = checked(source, impl_->plain_masks.info, impl_->longest);
+    xgrammar::CompiledGrammar compiled = impl_->compile(rules, source);
     const std::size_t bytes = memory_of(compiled);
     auto grammar = std::make_shared<const Grammar>(
         std::make_unique<const Grammar::Impl>(Grammar::Impl{std::move(compiled), impl_->n_vocab, bytes}));

@@ -34,8 +34,9 @@ class Grammar {
 
 /// A model's words, as grammars see them.
 struct Words {
-  std::vector<std::string> pieces;  ///< bytes of each token; empty: never part of a grammar (control tokens)
-  std::vector<kv::Token> ends;      ///< these end a text; their pieces don't count
+  std::vector<std::string>
+      pieces;  ///< bytes of each token; empty: it has none, and only Source::tokens name it (control tokens)
+  std::vector<kv::Token> ends;  ///< these end a text; their pieces don't count
 };
 
 class Compiler {

@@ -24,6 +24,8 @@ struct Source {
   std::string text;
   /// Of kGbnf: its rules, by name, that JSON schemas hold, which are as kJsonSchema's. What the text says of these counts for nothing.
   std::map<std::string, std::string> schemas = {};
+  /// Of kGbnf: rules that are one token, which has no text of its own (Words): a mark.
+  std::map<std::string, kv::Token> tokens = {};
 
   /// Of kJsonSchema: one blank behind each comma and colon, and no white space elsewhere. Else a blank, a tab or a line's end may stand
   /// wherever JSON allows white space, one at a time.

@@ -54,8 +54,9 @@ struct Piece {
 
 class CallWriter {
  public:
-  CallWriter(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel)
-      : view_(parser), tools_(tools), whole_(whole), parallel_(parallel) {
+  CallWriter(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel,
+             const SpecialNames& marks)
+      : view_(parser), tools_(tools), whole_(whole), parallel_(parallel), rules_(marks) {
     for (const ToolSpec& tool : tools) held_.emplace_back(tool);
   }
 
@@ -72,7 +73,7 @@ class CallWriter {
       }
     }
     if (text.empty()) return {};
-    return {.text = rules_.text(text), .schemas = std::move(schemas_)};
+    return {.text = rules_.text(text), .schemas = std::move(schemas_), .tokens = rules_.tokens()};
   }
 
  private:
@@ -113,7 +114,7 @@ class CallWriter {
     return {.text = rules_.add(kSpace), .space_first = true, .space_last = true};
   }
   Piece of(Id, const common_peg_literal_parser& part, const Place&) {
-    return {.text = part.literal.empty() ? "" : gbnf_literal(part.literal)};
+    return {.text = part.literal.empty() ? "" : rules_.literal(part.literal)};
   }
   Piece of(Id, const common_peg_chars_parser& part, const Place&) {
     const int most =
@@ -253,7 +254,7 @@ class CallWriter {
       const auto* literal = view_.as<common_peg_literal_parser>(part.children[i]);
       if (place.tool >= 0 && literal != nullptr && literal->literal.ends_with(" to=") && i + 1 < part.children.size() &&
           view_.as<common_peg_until_parser>(part.children[i + 1]) != nullptr) {
-        row.add({.text = gbnf_literal(literal->literal + tools_[static_cast<std::size_t>(place.tool)].name)});
+        row.add({.text = rules_.literal(literal->literal + tools_[static_cast<std::size_t>(place.tool)].name)});
         ++i;
         continue;
       }
@@ -267,6 +268,12 @@ class CallWriter {
         }
       }
       row.add(piece(part.children[i], place));
+      // The parser reads on where the end of thoughts is left out.
+      if (i + 1 < part.children.size() && view_.has(part.children[i], Tags::REASONING)) {
+        const std::string end = view_.optional_end(part.children[i], part.children[i + 1]);
+        if (!end.empty()) row.add({.text = rules_.literal(end)});
+        i += end.empty() ? 0 : 1;
+      }
     }
     return std::move(row).done();
   }
@@ -400,8 +407,9 @@ class CallWriter {
 
 }  // namespace
 
-CallGrammar call_grammar(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel) {
-  return CallWriter(parser, tools, whole, parallel).write();
+CallGrammar call_grammar(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel,
+                         const SpecialNames& marks) {
+  return CallWriter(parser, tools, whole, parallel, marks).write();
 }
 
 }  // namespace coppice::text

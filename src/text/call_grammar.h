@@ -21,10 +21,12 @@ namespace coppice::text {
 struct CallGrammar {
   std::string text;                            ///< GBNF; empty: the parser knows no calls
   std::map<std::string, std::string> schemas;  ///< rules that stand for JSON of a schema
+  std::map<std::string, kv::Token> tokens;     ///< rules that are one token without a text: a mark
 };
 
 /// `parser`: of an answer with calls of these tools. `whole`: of all of the answer, in which a call must come; else only of what a
-/// call begins with and all behind it. `parallel`: several calls may come.
-CallGrammar call_grammar(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel);
+/// call begins with and all behind it. `parallel`: several calls may come. `marks`: names of tokens without a text.
+CallGrammar call_grammar(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel,
+                         const SpecialNames& marks);
 
 }  // namespace coppice::text

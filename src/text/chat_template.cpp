@@ -37,6 +37,8 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
   }
   impl_->assumed = override_source.empty() && llama_model_chat_template(vocabulary_->model(), nullptr) == nullptr;
   impl_->writer = std::make_unique<const PromptWriter>(*vocabulary_, *impl_->templates, defaults_.names_in_content);
+  impl_->marks =
+      vocabulary_->specials().only([](std::string_view, const SpecialNames::Special& s) { return !s.in_text; });
   find_thoughts();
   find_call_ids();
 }

@@ -9,6 +9,7 @@
 #include "text/chat_template.h"
 #include "text/own_forms.h"
 #include "text/prompt_writer.h"
+#include "text/special_names.h"
 #include "text/thought_splitter.h"
 
 namespace coppice::text {
@@ -20,6 +21,7 @@ struct ChatTemplate::Impl {
   bool parallel = true;  ///< it takes several calls of one turn back
   CallIds call_ids = CallIds::kAny;
   ThoughtTags thoughts;  ///< around reasoning before plain text
+  SpecialNames marks;    ///< of tokens without a text: grammars name them
   bool marked = false;   ///< answers are marked otherwise: the library reads them, without tools, too
   bool assumed = false;  ///< the file has no template: it is ChatML
   std::mutex mutex;      ///< the interpreter promises nothing about threads

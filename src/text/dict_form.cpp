@@ -13,10 +13,6 @@ namespace {
 
 constexpr const char* kQuote = R"(<|"|>)";
 
-std::string quoted_text(const std::string& text) {
-  return gbnf_literal(kQuote + text + kQuote);
-}
-
 }  // namespace
 
 std::string DictForm::value(const HeldSchema& held, const common_json* schema) {
@@ -31,10 +27,12 @@ std::string DictForm::value(const HeldSchema& held, const common_json* schema) {
 std::string DictForm::body(const HeldSchema& held, const common_json& schema) {
   if (schema.contains("enum")) {
     std::string some;
+    const std::string quote = rules_.literal(kQuote);
     for (const common_json& one : schema.at("enum")) {
       if (one.is_object() || one.is_array()) return any_;
       some += (some.empty() ? "" : " | ") +
-              (one.is_string() ? quoted_text(one.get<std::string>()) : gbnf_literal(one.dump()));
+              (one.is_string() ? fmt::format("{0} {1} {0}", quote, gbnf_literal(one.get<std::string>()))
+                               : gbnf_literal(one.dump()));
     }
     return some;
   }
@@ -45,7 +43,7 @@ std::string DictForm::body(const HeldSchema& held, const common_json& schema) {
   }
   const std::string type =
       schema.contains("type") && schema.at("type").is_string() ? schema.at("type").get<std::string>() : "";
-  if (type == "string") return fmt::format("{} {}", gbnf_literal(kQuote), rules_.until({kQuote}, true));
+  if (type == "string") return fmt::format("{} {}", rules_.literal(kQuote), rules_.until({kQuote}, true));
   if (type == "integer" || type == "number" || type == "boolean" || type == "null") return json_(&schema);
   if (type == "array" && !schema.contains("prefixItems")) {
     const std::string item = value(held, schema.contains("items") ? &schema.at("items") : nullptr);

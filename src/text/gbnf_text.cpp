@@ -96,6 +96,38 @@ std::string GbnfRules::add(const std::string& body) {
   return name;
 }
 
+std::string GbnfRules::token(const SpecialNames::Match& mark) {
+  std::string& name = names_[fmt::format("token {}", mark.special.token)];
+  if (name.empty()) {
+    name = reserve();
+    bodies_[name] = "[{]";
+    tokens_[name] = mark.special.token;
+  }
+  return name;
+}
+
+/// Empty: without `spelled`, there is no mark in the text.
+std::string GbnfRules::marked(std::string_view text, bool spelled) {
+  std::string row;
+  const auto add = [&](const std::string& part) { row += (row.empty() ? "" : " ") + part; };
+  std::size_t at = 0;
+  while (const auto mark = marks_.find(text, at)) {
+    if (mark->begin > at) add(gbnf_literal(text.substr(at, mark->begin - at)));
+    const std::string rule = token(*mark);
+    add(spelled ? GbnfRules::add(
+                      fmt::format("{} | {}", gbnf_literal(text.substr(mark->begin, mark->end - mark->begin)), rule))
+                : rule);
+    at = mark->end;
+  }
+  if (at == 0 && !spelled) return "";
+  if (at < text.size() || row.empty()) add(gbnf_literal(text.substr(at)));
+  return row;
+}
+
+std::string GbnfRules::literal(std::string_view text) {
+  return marked(text, true);
+}
+
 std::string GbnfRules::until(const std::vector<std::string>& delimiters, bool closed, const std::string& not_first) {
   std::string key = fmt::format("{} {}", closed ? "with" : "before", gbnf_literal(not_first));
   for (const std::string& delimiter : delimiters) key += " " + gbnf_literal(delimiter);
@@ -105,6 +137,10 @@ std::string GbnfRules::until(const std::vector<std::string>& delimiters, bool cl
   std::map<Letters, std::string> rules;
   for (const Letters& state : automaton.states())
     if (!automaton.ended(state)) rules[state] = reserve();
+  std::string marks;
+  for (const std::string& delimiter : delimiters)
+    if (const std::string mark = closed ? marked(delimiter, false) : ""; !mark.empty())
+      marks += (marks.empty() ? "" : " | ") + mark;
   // What goes on from a state with the letters but for `skipped`, which is led elsewhere.
   const auto body = [&](const Letters& state, const std::string& skipped, const std::string& elsewhere) {
     std::string text = closed ? "" : "\"\"";
@@ -122,6 +158,7 @@ std::string GbnfRules::until(const std::vector<std::string>& delimiters, bool cl
     for (const auto& [to, letters] : moves) or_else(char_class(letters, false) + " " + rules.at(to));
     or_else(char_class(others, true) + " " + rules.at({}));
     if (!elsewhere.empty()) or_else(gbnf_literal(skipped) + " " + elsewhere);
+    if (!marks.empty()) or_else(marks);
     return text;
   };
   for (const auto& [state, rule] : rules) bodies_[rule] = body(state, "", "");

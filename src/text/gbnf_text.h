@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "kv/types.h"
+#include "text/special_names.h"
+
 namespace coppice::text {
 
 /// As a literal, quoted. `text`: UTF-8.
@@ -18,13 +21,21 @@ std::string gbnf_literal(std::string_view text);
 /// Rules by number, each with a name of its own: "r0", "r1" ...
 class GbnfRules {
  public:
+  /// `marks`: names of tokens that have no text. Outlives this.
+  explicit GbnfRules(const SpecialNames& marks) : marks_(marks) {}
+
+  /// A literal in which names of marks may come as these tokens, or spelled by others.
+  std::string literal(std::string_view text);
+  /// The rules that stand for marks.
+  const std::map<std::string, kv::Token>& tokens() const { return tokens_; }
+
   /// The name of a new rule, which has no body yet.
   std::string reserve();
   void define(const std::string& rule, std::string body) { bodies_[rule] = std::move(body); }
   /// One rule for each body that is the same.
   std::string add(const std::string& body);
 
-  /// All texts in which no delimiter stands, or (`closed`) those that end with the first one. `not_first`: with which no text
+  /// All texts in which no delimiter stands, or (`closed`) those that end with the first one, as literal() has it. `not_first`: with which no text
   /// begins; empty: with any. The rules are right-recursive: one for each beginning of a delimiter.
   /// REQUIRES: no delimiter is empty.
   std::string until(const std::vector<std::string>& delimiters, bool closed, const std::string& not_first = {});
@@ -33,6 +44,11 @@ class GbnfRules {
   std::string text(const std::string& root) const;
 
  private:
+  std::string token(const SpecialNames::Match& mark);
+  std::string marked(std::string_view text, bool spelled);
+
+  const SpecialNames& marks_;
+  std::map<std::string, kv::Token> tokens_;
   std::map<std::string, std::string> bodies_;
   std::map<std::string, std::string> names_;  ///< by body, or by what it was made of
 };

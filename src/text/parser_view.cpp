@@ -98,6 +98,16 @@ std::vector<std::string> ParserView::delimiters(Id id) const {
   return {};
 }
 
+std::string ParserView::optional_end(Id text, Id next) const {
+  const auto* until = as<common_peg_until_parser>(bare(text));
+  const auto* may = as<common_peg_repetition_parser>(next);
+  if (until == nullptr || may == nullptr || may->min_count != 0 || may->max_count != 1) return "";
+  const auto* literal = as<common_peg_literal_parser>(bare(may->child));
+  const bool ends =
+      literal != nullptr && std::ranges::find(until->delimiters, literal->literal) != until->delimiters.end();
+  return ends ? literal->literal : "";
+}
+
 std::vector<ParserView::Id> ParserView::triggers() const {
   std::vector<Id> found;
   for (Id id = 0; id < arena_.size(); ++id)

@@ -76,16 +76,17 @@ std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params) 
 
 /// What comes of the grammar of calls: from the beginning where one must be made, else from where the model begins one.
 void add_grammar(const ToolChat& chat, const common_chat_params& params, std::span<const ToolSpec> tools,
-                 ToolPrompt& to) {
+                 const SpecialNames& marks, ToolPrompt& to) {
   if (params.parser.empty()) return;
   const auto trigger =
       std::ranges::find(params.grammar_triggers, COMMON_GRAMMAR_TRIGGER_TYPE_WORD, &common_grammar_trigger::type);
   if (!chat.must_call && trigger == params.grammar_triggers.end()) return;  // the model calls as it can
   common_peg_arena parser;
   parser.load(params.parser);
-  CallGrammar grammar = call_grammar(parser, tools, chat.must_call, chat.parallel);
+  CallGrammar grammar = call_grammar(parser, tools, chat.must_call, chat.parallel, marks);
   to.grammar = std::move(grammar.text);
   to.schemas = std::move(grammar.schemas);
+  to.tokens = std::move(grammar.tokens);
   if (to.grammar.empty()) return;
   if (!chat.must_call) to.from = trigger->value;
   to.begun = chat.must_call ? params.generation_prompt : trigger->value;
@@ -234,7 +235,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     }
     result.format = format_of(params);
     add_stops(params.additional_stops);
-    add_grammar(chat, params, callable, result);
+    add_grammar(chat, params, callable, impl_->marks, result);
     // A grammar that holds from the beginning has its own say on thoughts.
     if (!impl_->marked && (result.grammar.empty() || !result.from.empty()))
       result.bounded = tags_behind(impl_->writer->opening(inputs, result.prompt), impl_->thoughts);

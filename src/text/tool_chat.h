@@ -47,6 +47,7 @@ struct ToolPrompt {
   std::shared_ptr<const AnswerFormat> format;  ///< null: the answer is text
   std::string grammar;                         ///< of calls, in GBNF; empty: none
   std::map<std::string, std::string> schemas;  ///< rules of the grammar that stand for tools' `held`
+  std::map<std::string, kv::Token> tokens;     ///< and that stand for tokens without a text (grammar::Source)
   std::string from;                            ///< the grammar begins with this text, wherever it comes; empty: at once
   std::string begun;                           ///< the part of a grammar's text that is already there when it begins
   std::vector<std::string> stops;              ///< that end an answer besides the client's

@@ -172,6 +172,35 @@ TEST(Grammar, StructuralTagsBeginInTheMiddle) {
   EXPECT_FALSE(matches(Kind::kStructuralTag, tag, "so <call>x</call>"));
 }
 
+/// A token without a text comes where its rule stands, and in no text.
+TEST(Grammar, RulesMayBeTokens) {
+  Words with_two = words();
+  with_two.pieces.emplace_back("");
+  const kv::Token mark = kControl, other = static_cast<kv::Token>(with_two.pieces.size()) - 1;
+  const Compiler compiler(with_two);
+  const Source marked{.kind = Kind::kGbnf,
+                      .text = "root ::= a b* (\"<e>\" | t)\nt ::= [{]\na ::= [{]\nb ::= [^<]",
+                      .schemas = {{"a", R"({"type":"string"})"}},
+                      .tokens = {{"t", mark}}};
+  Matcher m(compiler.compile(marked));
+  EXPECT_TRUE(m.accept_text("\"x"));
+  EXPECT_FALSE(allows(m, mark)) << "a string has no mark";
+  EXPECT_TRUE(m.accept_text("y\" free"));
+  EXPECT_TRUE(allows(m, mark));
+  EXPECT_FALSE(allows(m, other));
+  EXPECT_FALSE(m.accept(other));
+  EXPECT_TRUE(m.accept(mark));
+  EXPECT_TRUE(m.whole());
+  Source otherwise = marked;
+  otherwise.tokens["t"] = other;
+  Matcher second(compiler.compile(otherwise));
+  EXPECT_TRUE(second.accept_text("\"\""));
+  EXPECT_FALSE(allows(second, mark)) << "another grammar, though the text is the same";
+  EXPECT_TRUE(second.accept(other));
+  Matcher free(compiler.compile({.kind = Kind::kGbnf, .text = "root ::= [^<]*"}));
+  EXPECT_FALSE(allows(free, mark));
+}
+
 TEST(Grammar, RulesMayBeSchemas) {
   const auto at = [](const std::string& schema, const std::string& text) {
     Matcher m(compiler().compile({.kind = Kind::kGbnf,

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -16,6 +17,7 @@
 #include "grammar/compiler.h"
 #include "grammar/matcher.h"
 #include "text/fixtures.h"
+#include "text/mark_vocabulary.h"
 #include "text/read_answer.h"
 #include "text/tool_chat.h"
 
@@ -63,7 +65,9 @@ std::string fault_of(const json& arguments) {
 /// Bytes, and the marks that the template and the grammar speak of: a walk through bytes alone would never write one.
 class Walker {
  public:
-  Walker(const ToolPrompt& prompt, const std::string& source, std::mt19937_64& random)
+  /// `vocabulary`: that the prompt was made for.
+  Walker(const ToolPrompt& prompt, const std::string& source, std::mt19937_64& random,
+         const Vocabulary& vocabulary = *test::vocabulary())
       : prompt_(prompt), random_(random) {
     for (int byte = 0; byte < 256; ++byte) words_.pieces.emplace_back(1, static_cast<char>(byte));
     words_.pieces.emplace_back("");
@@ -87,8 +91,15 @@ class Walker {
       marks.insert(it->str());
     for (const std::string& mark : marks)
       if (mark.size() > 1) words_.pieces.push_back(mark);
+    std::map<std::string, kv::Token> tokens;
+    for (const auto& [rule, token] : prompt.tokens) {
+      tokens[rule] = static_cast<kv::Token>(words_.pieces.size());
+      names_[words_.pieces.size()] = vocabulary.piece(token, true);
+      words_.pieces.emplace_back("");
+    }
     compiler_ = std::make_unique<grammar::Compiler>(words_);
-    grammar_ = compiler_->compile({.kind = grammar::Kind::kGbnf, .text = prompt.grammar, .schemas = prompt.schemas});
+    grammar_ = compiler_->compile(
+        {.kind = grammar::Kind::kGbnf, .text = prompt.grammar, .schemas = prompt.schemas, .tokens = tokens});
   }
 
   /// Empty: it came to no end. Throws where the grammar doesn't go on behind what has begun.
@@ -103,20 +114,22 @@ class Walker {
       const auto allowed = [&](std::size_t token) {
         return mask.empty() || (static_cast<unsigned>(mask[token / 32]) >> (token % 32) & 1U) != 0;
       };
-      std::vector<std::size_t> letters, marks, ends;
+      std::vector<std::size_t> letters, marks, ends, named;
       for (std::size_t token = 0; token < words_.pieces.size(); ++token) {
         if (!allowed(token)) continue;
-        if (token > 256) marks.push_back(token);
+        if (names_.contains(token)) named.push_back(token);
+        if (token > 256 && !names_.contains(token)) marks.push_back(token);
         if (token == '\n' || (token >= ' ' && token < 127 && token != '\\')) letters.push_back(token);
         if (token == '"' || token == '}' || token == ',' || token == '\'') ends.push_back(token);
       }
-      const auto& some = !marks.empty() && (letters.empty() || random_() % 3 != 0) ? marks
-                         : !ends.empty() && random_() % 2 == 0                     ? ends
-                                                                                   : letters;
+      const auto& some = !named.empty() && (letters.empty() || random_() % 8 != 0)      ? named
+                         : !marks.empty() && (letters.size() < 2 || random_() % 3 != 0) ? marks
+                         : !ends.empty() && random_() % 2 == 0                          ? ends
+                                                                                        : letters;
       if (some.empty()) return matcher.whole() ? text : "";
       const std::size_t token = some[random_() % some.size()];
       EXPECT_TRUE(matcher.accept(static_cast<kv::Token>(token)));
-      text += words_.pieces[token];
+      text += names_.contains(token) ? names_.at(token) : words_.pieces[token];
     }
     return "";
   }
@@ -125,6 +138,7 @@ class Walker {
   const ToolPrompt& prompt_;
   std::mt19937_64& random_;
   grammar::Words words_;
+  std::map<std::size_t, std::string> names_;  ///< of words that are control tokens
   std::unique_ptr<grammar::Compiler> compiler_;
   std::shared_ptr<const grammar::Grammar> grammar_;
 };
@@ -133,6 +147,7 @@ class Walker {
 struct Row {
   std::string forced, history, parallel;
   int ended = 0;
+  std::size_t tokens = 0;  ///< that the grammars name
   bool thought = false;
   bool two = false;  ///< there may be two calls in an answer
 };
@@ -152,10 +167,12 @@ std::string history_fault(const ChatTemplate& chat, const std::vector<ChatCall>&
   }
 }
 
-Row look_at(const std::string& name, std::mt19937_64& random) {
+/// `marked`: the template's marks are control tokens.
+Row look_at(const std::string& name, std::mt19937_64& random, bool marked = false) {
   Row row;
   const std::string source = text_of_template(name);
-  const ChatTemplate chat(test::vocabulary(), source);
+  const auto vocabulary = marked ? test::mark_vocabulary(test::marks_in(source)) : test::vocabulary();
+  const ChatTemplate chat(vocabulary, source);
   const std::vector<ChatMessage> messages = {{.role = "user", .content = "Weather in Paris?"}};
   const auto tools = weather_tools();
   row.history = history_fault(chat, {{"call00001", "get_weather", R"({"city":"Paris","days":1})"}});
@@ -170,10 +187,11 @@ Row look_at(const std::string& name, std::mt19937_64& random) {
       const ToolPrompt prompt = chat.render(
           ToolChat{.messages = messages, .tools = tools, .must_call = true, .only = "get_weather", .thinks = thinks});
       if (prompt.grammar.empty()) return row.forced = "no grammar", row;
-      Walker walker(prompt, source, random);
+      Walker walker(prompt, source, random, *vocabulary);
+      row.tokens += prompt.tokens.size();
       int ended = 0;
       // A walk may leave thoughts out: some more until one has them.
-      for (int i = 0; i < 200 && ended < (thinks && !row.thought ? 20 : 5); ++i) {
+      for (int i = 0; i < 200 && ended < (thinks && !row.thought ? 20 : marked ? 3 : 5); ++i) {
         text = walker.walk();
         if (text.empty()) continue;
         ++ended;
@@ -214,6 +232,18 @@ TEST(AllTemplates, AForcedCallIsOneThatIsReadAndTakenBack) {
     std::printf("| %s | %s | %s |\n", name.c_str(), row.two ? "yes" : "one", row.thought ? "yes" : "");
   }
   if (std::getenv("COPPICE_TEMPLATE") == nullptr) EXPECT_GE(thinking, 43);
+}
+
+/// A model writes its marks as the tokens that they are.
+TEST(AllTemplates, MarksOfACallMayBeTokens) {
+  std::mt19937_64 random = test::seeded_random();
+  int with_tokens = 0;
+  for (const std::string& name : all_templates()) {
+    const Row row = look_at(name, random, true);
+    EXPECT_EQ(row.forced, "") << name;
+    with_tokens += row.tokens > 0 ? 1 : 0;
+  }
+  if (std::getenv("COPPICE_TEMPLATE") == nullptr) EXPECT_GE(with_tokens, 60);
 }
 
 /// Two calls come where the template takes two back, and one where one is asked for.

@@ -56,8 +56,8 @@ const grammar::Compiler& bytes_compiler() {
 
 /// A text that the grammar allows, behind what has begun; empty: it came to no end.
 std::string walk(const ToolPrompt& prompt, std::mt19937_64& random) {
-  grammar::Matcher matcher(
-      bytes_compiler().compile({.kind = grammar::Kind::kGbnf, .text = prompt.grammar, .schemas = prompt.schemas}));
+  grammar::Matcher matcher(bytes_compiler().compile(
+      {.kind = grammar::Kind::kGbnf, .text = prompt.grammar, .schemas = prompt.schemas, .tokens = prompt.tokens}));
   EXPECT_TRUE(prompt.begun.empty() || matcher.accept_text(prompt.begun)) << prompt.begun;
   std::string text;
   while (text.size() < 4000) {

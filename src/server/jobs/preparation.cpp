@@ -64,7 +64,8 @@ void put_beside_calls(const text::ToolPrompt& chat, grammar::Constraint& form) {
   schemas["the-form"] = std::move(form.source.text);
   form.source = {.kind = grammar::Kind::kGbnf,
                  .text = root + " the-form | the-calls\nthe-form ::= [{]" + calls,
-                 .schemas = std::move(schemas)};
+                 .schemas = std::move(schemas),
+                 .tokens = chat.tokens};
 }
 
 /// The chat up to a mark. Something stands behind system messages: some templates put them into the next one.
@@ -221,12 +222,14 @@ void Preparation::render_chat() {
     return begin_behind(chat.thoughts, *asked_.grammar);
   }
   if (chat.grammar.empty()) return;
-  asked_.grammar = grammar::Constraint{
-      .source = {.kind = grammar::Kind::kGbnf, .text = std::move(chat.grammar), .schemas = std::move(chat.schemas)},
-      .after = std::move(chat.from),
-      .begun = std::move(chat.begun),
-      .field = "tools",
-      .optional = !asked_.tools.must_call};
+  asked_.grammar = grammar::Constraint{.source = {.kind = grammar::Kind::kGbnf,
+                                                  .text = std::move(chat.grammar),
+                                                  .schemas = std::move(chat.schemas),
+                                                  .tokens = std::move(chat.tokens)},
+                                       .after = std::move(chat.from),
+                                       .begun = std::move(chat.begun),
+                                       .field = "tools",
+                                       .optional = !asked_.tools.must_call};
 }
 
 bool Preparation::step() {
