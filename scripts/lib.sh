@@ -108,7 +108,7 @@ cpu_key() {
 recipe_key() {
   local compiler
   compiler=$(clang++-19 --version 2>&1) || die "The compiler clang++-19 is missing or broken: $compiler"
-  { cat "$repo/cmake/$1/CMakeLists.txt"; head -n 1 <<<"$compiler"; } | sha256sum | cut -c1-8
+  { cat "$repo/cmake/$1"/*; head -n 1 <<<"$compiler"; } | sha256sum | cut -c1-8
 }
 llama_build_dir() { echo "$cache/llama-$llama_version-$(recipe_key llama)-${1:-$(cpu_key)}"; }
 xgrammar_build_dir() { echo "$xgrammar_sources-$(recipe_key xgrammar)"; }
@@ -124,7 +124,7 @@ build_foreign() {
   # The cache folder outlives a checkout and serves several: the recipe, which the folder's name tells, is copied there.
   if [[ ! -e $build/build.ninja ]]; then
     mkdir -p "$build/recipe"
-    cp "$repo/cmake/$recipe/CMakeLists.txt" "$build/recipe"
+    cp "$repo/cmake/$recipe"/* "$build/recipe"
     logged "configuring" "$log-configure.log" cmake -G Ninja -S "$build/recipe" -B "$build" \
       "-D$sources" "${build_options[@]}" -DCMAKE_BUILD_TYPE=Release \
       -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" \

@@ -62,8 +62,7 @@ GgmlOptions checked(GgmlOptions o) {
   if (o.n_threads <= 0) o.n_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   if (o.n_threads > GGML_MAX_N_THREADS) o.n_threads = GGML_MAX_N_THREADS;
   if (const unsigned cores = std::thread::hardware_concurrency(); cores > 0 && o.n_threads > static_cast<int>(cores)) {
-    spdlog::warn("{} threads on {} cores: they spin while they wait for each other, so a step takes many times as long",
-                 o.n_threads, cores);
+    spdlog::warn("{} threads on {} cores: they wait for each other, so fewer are faster", o.n_threads, cores);
   }
   if (o.max_rows < 1 || o.max_sequences < 1 || o.context < 0) {
     throw model::LoadError(fmt::format("limits of {} rows, {} sequences and {} tokens of context make no sense",

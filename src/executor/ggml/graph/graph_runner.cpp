@@ -9,6 +9,7 @@
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/store/cpu_device.h"
 #include "executor/ggml/store/ggml_abort.h"
+#include "port/pause.h"
 
 namespace coppice::executor {
 
@@ -20,6 +21,9 @@ using FreeThreads = decltype(&ggml_threadpool_free);
 using UseThreads = decltype(&ggml_backend_cpu_set_threadpool);
 using SetThreads = ggml_backend_set_n_threads_t;
 
+/// How long a thread spins before it sleeps: it takes some 5 us to sleep and be woken again, where a core is free.
+constexpr std::chrono::microseconds kSpin{50};
+
 }  // namespace
 
 GraphRunner::GraphRunner(int n_threads)
@@ -27,6 +31,8 @@ GraphRunner::GraphRunner(int n_threads)
       cpu_(ggml_backend_dev_init(cpu_device(), nullptr)),
       allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
   ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
+  // Above 100: pauses before a thread sleeps (cmake/llama/phases.h).
+  params.poll = static_cast<std::uint32_t>(std::max(101, port::pauses_in(kSpin)));
   threadpool_.reset(cpu_function<NewThreads>("ggml_threadpool_new")(&params));
   if (!threadpool_ || !cpu_) throw model::LoadError(fmt::format("cannot start {} worker threads", n_threads));
   cpu_function<SetThreads>("ggml_backend_set_n_threads")(cpu_.get(), n_threads);

@@ -1,0 +1,179 @@
+// Phases: how the threads of ggml's pool share the nodes of a graph, in place of a barrier at which each waits for all others.
+//
+// A node is a phase of some parts. Threads claim parts until none is left, and who finishes the last one opens the next phase. So a phase
+// needs no thread in particular: one that the system lets wait holds the others up only while it has a part, and a late one joins the
+// phase that is open then. Nobody waits by spinning for longer than some tens of microseconds: then it sleeps on a futex.
+//
+// C and C++: ggml-cpu.c includes this (graph_phases.h), and so does a test. Thread safe as the functions say.
+//
+// Invariants
+//  1. A part is claimed once, and a phase ends when all of its parts are finished. What was written before a part was finished is seen by
+//     all parts of later phases.
+//  2. `node` and `n_parts` change only between two phases, by the thread that opens the next one.
+//  3. Where a part waits at a barrier inside its node, no part of the node ends before each has a thread of its own: those that have one wait.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+/// Four cache lines: what claims write must not be what waiting threads read.
+struct coppice_phases {
+  __attribute__((aligned(64))) uint32_t state;  ///< parts << 21 | claimed << 10 | finished; no parts: the graph is done
+  __attribute__((aligned(64))) uint32_t phase;  ///< counts; waiting threads read it, and sleep on it
+  uint32_t stop;
+  int32_t n_active;       ///< threads [0, n_active) take part in the graph
+  uint32_t spins;         ///< pauses before a thread sleeps; 0: phases aren't used
+  int32_t node, n_parts;  ///< of the phase
+  __attribute__((aligned(64))) int32_t sleepers;  ///< of those that take part
+  // The barrier inside a node.
+  __attribute__((aligned(64))) int32_t arrived;
+  uint32_t round;
+  int32_t round_sleepers;
+};
+
+enum {
+  COPPICE_MOST_PARTS = 512,
+  COPPICE_PARTS_SHIFT = 21,
+  COPPICE_CLAIM = 1 << 10,
+  COPPICE_COUNT = (1 << 11) - 1,     ///< of claimed: parts, and two claims in vain of each thread
+  COPPICE_FINISHED = (1 << 10) - 1,  ///< of finished
+  COPPICE_IDLE = 4,                  ///< so many times longer between graphs
+  COPPICE_ALL = INT32_MAX  ///< to wake: as many as there are
+};
+
+static inline uint32_t coppice_parts_of(uint32_t state) {
+  return state >> COPPICE_PARTS_SHIFT;
+}
+static inline uint32_t coppice_claimed_of(uint32_t state) {
+  return state >> 10 & COPPICE_COUNT;
+}
+
+static inline void coppice_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
+/// Each of the first 31 threads has a bit of its own, so that those that don't take part aren't woken.
+static inline uint32_t coppice_bit(int thread) {
+  return 1U << (thread < 31 ? thread : 31);
+}
+static inline uint32_t coppice_bits(int n_threads) {
+  return n_threads > 31 ? UINT32_MAX : (1U << n_threads) - 1;
+}
+
+static inline void coppice_sleep(uint32_t* word, uint32_t value, uint32_t bits) {
+#if defined(__linux__)
+  syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, value, (void*)0, (void*)0, bits);
+#else
+  (void)word, (void)value, (void)bits;
+  coppice_pause();
+#endif
+}
+
+static inline void coppice_wake(uint32_t* word, int n, uint32_t bits) {
+#if defined(__linux__)
+  syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, n, (void*)0, (void*)0, bits);
+#else
+  (void)word, (void)n, (void)bits;
+#endif
+}
+
+/// Waits until *word is no longer `value`: `spins` pauses, then asleep, counted in *sleepers unless that is null.
+static inline void coppice_wait(uint32_t* word, uint32_t value, uint32_t spins, int32_t* sleepers, uint32_t bits) {
+  for (uint32_t i = 0; i < spins; ++i) {
+    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return;
+    coppice_pause();
+  }
+  // Who changes the word looks at the sleepers afterwards, and the system looks at the word before it lets us sleep.
+  if (sleepers) __atomic_fetch_add(sleepers, 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) coppice_sleep(word, value, bits);
+  if (sleepers) __atomic_fetch_sub(sleepers, 1, __ATOMIC_RELAXED);
+}
+
+/// Before any other function, once. spins: pauses before a thread sleeps.
+static inline void coppice_begin(struct coppice_phases* p, uint32_t spins) {
+  __builtin_memset(p, 0, sizeof *p);
+  p->spins = spins;
+}
+
+/// Opens a phase of n parts, all of `node`; n = 0: the graph is done. REQUIRES: the phase before is over; n <= COPPICE_MOST_PARTS.
+static inline void coppice_open(struct coppice_phases* p, int node, int n) {
+  // The graph may be over, and another one begun, before this thread looks whom to wake: it reads that first. At the end only the first
+  // thread is waited for.
+  const uint32_t bits = n == 0 ? coppice_bit(0) : coppice_bits(p->n_active);
+  p->node = node;
+  p->n_parts = n;
+  __atomic_store_n(&p->state, (uint32_t)n << COPPICE_PARTS_SHIFT, __ATOMIC_RELEASE);
+  __atomic_fetch_add(&p->phase, 1, __ATOMIC_SEQ_CST);
+  // It takes a part itself.
+  if (__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST) > 0) coppice_wake(&p->phase, n == 0 ? 1 : n - 1, bits);
+}
+
+/// How many threads take part from now on, by the first thread. REQUIRES: no phase is open. True: they have changed, and
+/// coppice_rouse() is due after the next phase was opened.
+static inline bool coppice_take(struct coppice_phases* p, int n_threads) {
+  if (p->n_active == n_threads) return false;
+  __atomic_store_n(&p->n_active, n_threads, __ATOMIC_RELAXED);
+  return true;
+}
+
+/// Wakes everybody, so that each sees whether it takes part.
+static inline void coppice_rouse(struct coppice_phases* p) {
+  coppice_wake(&p->phase, COPPICE_ALL, UINT32_MAX);
+}
+
+/// The threads' next claims end with -1. REQUIRES: no phase is open.
+static inline void coppice_stop(struct coppice_phases* p) {
+  __atomic_store_n(&p->stop, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&p->phase, 1, __ATOMIC_SEQ_CST);
+  coppice_rouse(p);
+}
+
+/// The number of a part that is this thread's now; waits for one. -1: the graph is done (thread 0), or there will be no other one. Each part
+/// that is claimed must be finished.
+static inline int coppice_claim(struct coppice_phases* p, int thread) {
+  for (;;) {
+    const uint32_t phase = __atomic_load_n(&p->phase, __ATOMIC_ACQUIRE);
+    const uint32_t state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
+    const uint32_t n = coppice_parts_of(state);
+    if (thread == 0 ? n == 0 : __atomic_load_n(&p->stop, __ATOMIC_RELAXED) != 0) return -1;
+    const bool takes_part = thread < __atomic_load_n(&p->n_active, __ATOMIC_RELAXED);
+    if (takes_part && coppice_claimed_of(state) < n) {
+      const uint32_t before = __atomic_fetch_add(&p->state, COPPICE_CLAIM, __ATOMIC_ACQ_REL);
+      if (coppice_claimed_of(before) < coppice_parts_of(before)) return (int)coppice_claimed_of(before);
+    }
+    const uint32_t spins = takes_part ? (n == 0 ? COPPICE_IDLE * p->spins : p->spins) : 0;
+    coppice_wait(&p->phase, phase, spins, takes_part ? &p->sleepers : (int32_t*)0, coppice_bit(thread));
+  }
+}
+
+/// True: it was the phase's last part, and this thread opens the next phase.
+static inline bool coppice_finish(struct coppice_phases* p) {
+  const uint32_t before = __atomic_fetch_add(&p->state, 1, __ATOMIC_ACQ_REL);
+  return (before & COPPICE_FINISHED) + 1 == coppice_parts_of(before);
+}
+
+/// The barrier inside a node: waits for all of its parts.
+static inline void coppice_meet(struct coppice_phases* p) {
+  const int n = p->n_parts;
+  if (n <= 1) return;
+  const uint32_t round = __atomic_load_n(&p->round, __ATOMIC_ACQUIRE);
+  if (__atomic_fetch_add(&p->arrived, 1, __ATOMIC_ACQ_REL) == n - 1) {
+    __atomic_store_n(&p->arrived, 0, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&p->round, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&p->round_sleepers, __ATOMIC_SEQ_CST) > 0) {
+      coppice_wake(&p->round, COPPICE_ALL, UINT32_MAX);
+    }
+    return;
+  }
+  coppice_wait(&p->round, round, p->spins, &p->round_sleepers, UINT32_MAX);
+}

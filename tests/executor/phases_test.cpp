@@ -1,0 +1,232 @@
+// The phases in which ggml's threads share a graph (cmake/llama/phases.h), with threads of the test's own, so that ThreadSanitizer sees them.
+#include "phases.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <random>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace coppice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+/// A node: cell i of it is the sum of all cells of the node before, + 1. A pair meets in the middle: its second half reads the first's.
+struct Node {
+  int n_parts;
+  bool pair = false;
+  std::vector<std::int64_t> cells, seconds;
+  std::vector<int> runs;  ///< of each part: not atomic, so that a part that two threads have is a race
+};
+
+using Stall = std::function<void(int thread)>;
+
+/// What graph_phases.h does with ggml's nodes.
+class Pool {
+ public:
+  Pool(int n_threads, std::uint32_t spins, Stall stall) : phases_(new coppice_phases), stall_(std::move(stall)) {
+    coppice_begin(phases_.get(), spins);
+    for (int i = 1; i < n_threads; ++i) threads_.emplace_back([this, i] { work(i); });
+  }
+  ~Pool() {
+    coppice_stop(phases_.get());
+    for (std::thread& t : threads_) t.join();
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  void run(std::vector<Node>& graph, int n_threads) {
+    graph_ = &graph;
+    const bool others = coppice_take(phases_.get(), n_threads);
+    go_on(0);
+    if (others) coppice_rouse(phases_.get());
+    work(0);
+  }
+
+ private:
+  void go_on(int i) {
+    for (; i < static_cast<int>(graph_->size()); ++i) {
+      const int n = (*graph_)[static_cast<std::size_t>(i)].n_parts;
+      if (n > 1) return coppice_open(phases_.get(), i, n);
+      phases_->n_parts = 1;
+      compute(i, 0);
+    }
+    coppice_open(phases_.get(), i, 0);
+  }
+
+  void work(int thread) {
+    while (true) {
+      stall_(thread);
+      const int part = coppice_claim(phases_.get(), thread);
+      if (part < 0) return;
+      const int node = phases_->node;
+      stall_(thread);
+      compute(node, part);
+      stall_(thread);
+      if (coppice_finish(phases_.get())) go_on(node + 1);
+    }
+  }
+
+  void compute(int i, int part) {
+    Node& node = (*graph_)[static_cast<std::size_t>(i)];
+    std::int64_t sum = 1;
+    if (i > 0) {
+      const Node& before = (*graph_)[static_cast<std::size_t>(i - 1)];
+      for (const std::int64_t cell : before.cells) sum += cell;
+      for (const std::int64_t cell : before.seconds) sum += cell;
+    }
+    ++node.runs[static_cast<std::size_t>(part)];
+    node.cells[static_cast<std::size_t>(part)] = sum % 1'000'003;
+    if (!node.pair) return;
+    coppice_meet(phases_.get());
+    std::int64_t all = 0;
+    for (const std::int64_t cell : node.cells) all += cell;
+    coppice_meet(phases_.get());
+    node.seconds[static_cast<std::size_t>(part)] = all % 1'000'003;
+  }
+
+  std::unique_ptr<coppice_phases> phases_;
+  Stall stall_;
+  std::vector<Node>* graph_ = nullptr;
+  std::vector<std::thread> threads_;
+};
+
+/// For n_threads: every third node for one of them.
+std::vector<Node> random_graph(std::mt19937& random, int n_nodes, int n_threads) {
+  std::vector<Node> graph;
+  for (int i = 0; i < n_nodes; ++i) {
+    const int n = random() % 3 == 0 ? 1 : n_threads;
+    const auto size = static_cast<std::size_t>(n);
+    const bool pair = random() % 3 == 0;
+    graph.push_back({.n_parts = n,
+                     .pair = pair,
+                     .cells = std::vector<std::int64_t>(size),
+                     .seconds = {},
+                     .runs = std::vector<int>(size)});
+    if (pair) graph.back().seconds.resize(size);
+  }
+  return graph;
+}
+
+void expect_each_once(const std::vector<Node>& graph) {
+  std::int64_t before = 0;
+  for (const Node& node : graph) {
+    std::int64_t sum = 0, cells = 0;
+    for (std::size_t i = 0; i < node.runs.size(); ++i) {
+      ASSERT_EQ(node.runs[i], 1);
+      ASSERT_EQ(node.cells[i], (before + 1) % 1'000'003);
+      cells += node.cells[i];
+    }
+    sum = cells;
+    for (const std::int64_t second : node.seconds) {
+      ASSERT_EQ(second, cells % 1'000'003);
+      sum += second;
+    }
+    before = sum;
+  }
+}
+
+/// Graphs for any number of the pool's threads, stalls of all lengths around every step, spins that end soon or late.
+TEST(Phases, EachPartRunsOnceBetweenRandomStalls) {
+  const char* given = std::getenv("COPPICE_SEED");
+  const auto seed = given ? static_cast<std::uint32_t>(std::stoul(given)) : std::random_device{}();
+  SCOPED_TRACE("COPPICE_SEED=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 12; ++round) {
+    const int n_threads = 1 + static_cast<int>(random() % 6);
+    const auto spins = static_cast<std::uint32_t>(1 + random() % 3 * 200);
+    std::atomic<std::uint32_t> stalls = static_cast<std::uint32_t>(random());
+    Pool pool(n_threads, spins, [&](int) {
+      // A generator that threads may share: what each draws is up to their order.
+      const std::uint32_t drawn = stalls.fetch_add(0x9E3779B9U, std::memory_order_relaxed) * 0x85EBCA6BU >> 16;
+      if (drawn % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(drawn % 1500));
+      if (drawn % 8 == 0) std::this_thread::yield();
+    });
+    for (int i = 0; i < 8; ++i) {
+      const int n = 1 + static_cast<int>(random() % static_cast<unsigned>(n_threads));
+      auto graph = random_graph(random, 20, n);
+      pool.run(graph, n);
+      ASSERT_NO_FATAL_FAILURE(expect_each_once(graph));
+      if (random() % 4 == 0) std::this_thread::sleep_for(1ms);  // all fall asleep
+    }
+  }
+}
+
+/// Three of four threads never come, as if the system didn't run them: the graph ends without them. They join the next one.
+TEST(Phases, NoGraphWaitsForAThreadThatHasNoPart) {
+  std::counting_semaphore<> gate(0);
+  std::atomic<bool> shut = true;
+  std::atomic<int> joined = 0;
+  Pool pool(4, 100, [&](int thread) {
+    if (thread == 0) return;
+    if (shut) gate.acquire();
+    ++joined;
+  });
+  std::mt19937 random(1);
+  auto graph = random_graph(random, 50, 4);
+  for (Node& node : graph) node.pair = false, node.seconds.clear();
+  pool.run(graph, 4);
+  expect_each_once(graph);
+  EXPECT_EQ(joined, 0);
+  shut = false;
+  gate.release(3);
+  auto next = random_graph(random, 50, 4);  // with pairs, which need all four
+  pool.run(next, 4);
+  expect_each_once(next);
+  EXPECT_GE(joined, 3);
+}
+
+/// A thread that is late for a phase finds the one that is open: the others don't wait for its stall more than once.
+TEST(Phases, ALateThreadJoinsThePhaseThatIsOpen) {
+  std::atomic<int> stalls = 0;
+  Pool pool(3, 100, [&](int thread) {
+    if (thread != 2 || stalls.fetch_add(1) % 3 != 0) return;  // before a claim, so that it has no part meanwhile
+    std::this_thread::sleep_for(20ms);
+  });
+  std::mt19937 random(2);
+  auto graph = random_graph(random, 500, 3);
+  for (Node& node : graph) node.pair = false, node.seconds.clear();
+  const auto start = Clock::now();
+  pool.run(graph, 3);
+  EXPECT_LT(Clock::now() - start, 2s);  // 500 times 20 ms if each phase waited
+  expect_each_once(graph);
+}
+
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+TEST(Phases, ThreadsThatWaitUseNoProcessor) {
+  std::atomic<bool> slow = false;
+  Pool pool(4, 1000, [&](int thread) {
+    if (slow && thread == 0) std::this_thread::sleep_for(300ms);
+  });
+  std::mt19937 random(3);
+  auto graph = random_graph(random, 20, 4);
+  pool.run(graph, 4);
+  std::this_thread::sleep_for(50ms);
+  double before = cpu_seconds();
+  std::this_thread::sleep_for(300ms);
+  EXPECT_LT(cpu_seconds() - before, 0.03) << "between graphs";
+  slow = true;
+  before = cpu_seconds();
+  std::vector<Node> long_part = {
+      {.n_parts = 4, .pair = true, .cells = {0, 0, 0, 0}, .seconds = {0, 0, 0, 0}, .runs = {0, 0, 0, 0}}};
+  pool.run(long_part, 4);
+  EXPECT_LT(cpu_seconds() - before, 0.03) << "at a barrier for a slow part";
+}
+
+}  // namespace
+}  // namespace coppice
