@@ -41,6 +41,7 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
       vocabulary_->specials().only([](std::string_view, const SpecialNames::Special& s) { return !s.in_text; });
   find_thoughts();
   find_call_ids();
+  find_untyped();
 }
 
 ChatTemplate::~ChatTemplate() = default;

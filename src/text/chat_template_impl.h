@@ -20,11 +20,12 @@ struct ChatTemplate::Impl {
   CallForm form = CallForm::kPlain;
   bool parallel = true;  ///< it takes several calls of one turn back
   CallIds call_ids = CallIds::kAny;
-  ThoughtTags thoughts;  ///< around reasoning before plain text
-  SpecialNames marks;    ///< of tokens without a text: grammars name them
-  bool marked = false;   ///< answers are marked otherwise: the library reads them, without tools, too
-  bool assumed = false;  ///< the file has no template: it is ChatML
-  std::mutex mutex;      ///< the interpreter promises nothing about threads
+  bool asks_types = false;  ///< it fails where a tool's property has no type
+  ThoughtTags thoughts;     ///< around reasoning before plain text
+  SpecialNames marks;       ///< of tokens without a text: grammars name them
+  bool marked = false;      ///< answers are marked otherwise: the library reads them, without tools, too
+  bool assumed = false;     ///< the file has no template: it is ChatML
+  std::mutex mutex;         ///< the interpreter promises nothing about threads
 };
 
 }  // namespace coppice::text

@@ -15,6 +15,7 @@
 #include "text/chat_history.h"
 #include "text/chat_template_impl.h"
 #include "text/own_forms.h"
+#include "text/typed_properties.h"
 
 namespace coppice::text {
 
@@ -52,7 +53,7 @@ std::string names_of(const std::string& parameters) {
   if (all.is_object() && all.contains("properties") && all.at("properties").is_object())
     for (const auto& property : all.at("properties").items())
       names["properties"][property.key()] = common_json::object();
-  return names.dump();
+  return with_types(names.dump(), true);
 }
 
 /// make(tools), which gives the parser of answers with calls of these tools.
@@ -146,6 +147,22 @@ bool needs_objects(const common_chat_templates* its) {
 
 }  // namespace
 
+/// By a tool without properties, and by one whose property has no type.
+void ChatTemplate::find_untyped() {
+  const std::vector<ChatMessage> question = {{.role = "user", .content = "?"}};
+  const auto takes = [&](const char* properties) {
+    const std::vector<ToolSpec> tools = {
+        {"f", "A function", fmt::format(R"({{"type":"object","properties":{}}})", properties)}};
+    try {
+      impl_->writer->write(inputs_of(question, {.messages = question, .tools = tools}, {}, tools));
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  impl_->asks_types = !takes(R"({"a":{}})") && takes("{}");
+}
+
 /// By a conversation with one call, whose id is of one form and then of the other; and by one with two calls in a turn.
 void ChatTemplate::find_call_ids() {
   impl_->form = form_of_template(impl_->templates.get());
@@ -183,6 +200,12 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     ToolChat chat = asked;
     chat.parallel = asked.parallel && impl_->parallel;
     chat.messages = messages;
+    std::vector<ToolSpec> typed;
+    if (impl_->asks_types) {
+      typed.assign(chat.tools.begin(), chat.tools.end());
+      for (ToolSpec& tool : typed) tool.parameters = with_types(tool.parameters, false);
+      chat.tools = typed;
+    }
     common_chat_templates_inputs inputs =
         inputs_of(messages, chat, defaults_, lists ? chat.tools : std::span<const ToolSpec>());
     inputs.force_pure_content = inputs.tools.empty() && !impl_->marked;
@@ -216,7 +239,9 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       }
       return result;
     }
-    std::vector<ToolSpec> callable(chat.tools.begin(), chat.tools.end());
+    std::vector<ToolSpec> callable(asked.tools.begin(), asked.tools.end());
+    if (impl_->asks_types)
+      for (ToolSpec& tool : callable) tool.parameters = with_types(tool.parameters, true);
     if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
     if (!chat.allowed.empty())
       std::erase_if(callable, [&](const ToolSpec& tool) {

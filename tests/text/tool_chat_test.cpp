@@ -224,6 +224,24 @@ TEST(HeldSchemas, AreOfEachArgumentWhereTheseAreWrittenOneByOne) {
   EXPECT_THAT(prompt.grammar, HasSubstr(R"("C" | "F")"));
 }
 
+/// Seed-OSS's template compares each property's type, and fails where there is none, or where it is a list.
+TEST(Tools, PropertiesWithoutATypeAreTaken) {
+  const std::string schema =
+      R"({"type":"object","properties":{"any":{},"kind":{"const":"trip"},"n":{"anyOf":[{"type":"integer"},{"type":"null"}]},)"
+      R"("to":{"type":["string","null"]},"p":{"description":"no schema"},"x":true},"required":["kind"]})";
+  const std::string any = R"({"type":"object","additionalProperties":true})";
+  const std::vector<ToolSpec> odd = {{"plan", "Plans", schema, any}, {"now", "The time", R"({"type":"object"})", any}};
+  const ChatTemplate chat(test::vocabulary(), source("ByteDance-Seed-OSS.jinja"));
+  for (const bool forced : {false, true}) {
+    const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .tools = odd, .must_call = forced});
+    EXPECT_THAT(prompt.prompt, HasSubstr("- any (Any)"));
+    EXPECT_THAT(prompt.prompt, HasSubstr("- kind (str)"));
+    EXPECT_THAT(prompt.prompt, HasSubstr("- n (int)"));
+    EXPECT_THAT(prompt.prompt, HasSubstr("- to (str)"));
+    EXPECT_NE(prompt.format, nullptr);
+  }
+}
+
 TEST_P(OfTemplate, OtherTextIsContent) {
   const ToolPrompt prompt = chat_.render(ToolChat{.messages = question(), .tools = tools()});
   const Answer plain = read_answer(prompt.format, "It is sunny there.", 3);

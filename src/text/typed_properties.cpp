@@ -1,0 +1,68 @@
+#include "text/typed_properties.h"
+
+#include <json.h>
+
+#include <set>
+#include <vector>
+
+namespace coppice::text {
+
+namespace {
+
+using Types = std::set<std::string>;
+
+Types all_types() {
+  return {"array", "boolean", "number", "object", "string"};
+}
+
+std::string type_of(const common_json& value) {
+  return value.is_string()           ? "string"
+         : value.is_number_integer() ? "integer"
+         : value.is_number()         ? "number"
+         : value.is_boolean()        ? "boolean"
+         : value.is_array()          ? "array"
+         : value.is_object()         ? "object"
+                                     : "null";
+}
+
+Types types_of(const common_json& schema, int depth) {
+  constexpr int kMostDepth = 8;
+  if (!schema.is_object() || depth > kMostDepth) return all_types();
+  if (schema.contains("const")) return {type_of(schema.at("const"))};
+  Types types;
+  if (schema.contains("type")) {
+    const common_json& type = schema.at("type");
+    if (type.is_string()) return {type.get<std::string>()};
+    if (!type.is_array()) return all_types();
+    for (const common_json& one : type)
+      if (one.is_string()) types.insert(one.get<std::string>());
+  } else if (schema.contains("enum") && schema.at("enum").is_array()) {
+    for (const common_json& value : schema.at("enum")) types.insert(type_of(value));
+  } else {
+    for (const char* name : {"anyOf", "oneOf"})
+      if (schema.contains(name) && schema.at(name).is_array())
+        for (const common_json& one : schema.at(name)) types.merge(types_of(one, depth + 1));
+  }
+  return types.empty() ? all_types() : types;
+}
+
+}  // namespace
+
+std::string with_types(const std::string& parameters, bool real) {
+  common_json all = common_json::parse_no_throw(parameters);
+  if (!all.is_object()) all = common_json::object();
+  if (!all.contains("properties") || !all.at("properties").is_object()) all["properties"] = common_json::object();
+  std::vector<std::string> names;
+  for (const auto& property : all.at("properties").items()) names.push_back(property.key());
+  for (const std::string& name : names) {
+    common_json& schema = all["properties"][name];
+    if (!schema.is_object()) schema = common_json::object();
+    Types types = types_of(schema, 0);
+    types.erase("null");
+    if (types.size() > 1 && !real) types = {"any"};
+    schema["type"] = types.empty() ? "null" : types.contains("string") ? "string" : *types.begin();
+  }
+  return all.dump();
+}
+
+}  // namespace coppice::text
