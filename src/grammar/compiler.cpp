@@ -15,6 +15,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "grammar/bare_text.h"
 #include "grammar/gbnf.h"
 #include "grammar/impl.h"
 #include "grammar/memory.h"
@@ -93,7 +94,7 @@ xgrammar::Grammar schema_rules(const std::string& schema, bool spaced) {
                 : xgrammar::Grammar::FromJSONSchema(schema, true, std::nullopt, std::nullopt, true, 1);
 }
 
-/// The rules that are JSON schemas, or tokens, get these.
+/// The rules that are JSON schemas, bare texts or tokens get these.
 xgrammar::Grammar with_parts(const xgrammar::Grammar& text, const Source& source) {
   xgrammar::GrammarBuilder builder(text);
   const auto fill = [&](const std::string& rule, std::int32_t part) {
@@ -101,8 +102,12 @@ xgrammar::Grammar with_parts(const xgrammar::Grammar& text, const Source& source
     if (id < 0) throw GrammarError(fmt::format("there is no rule '{}'", rule));
     builder.UpdateRuleBody(id, builder.AddChoices({builder.AddSequence({part})}));
   };
-  for (const auto& [rule, schema] : source.schemas)
-    fill(rule, builder.AddRuleRef(xgrammar::SubGrammarAdder::Apply(&builder, schema_rules(schema, false))));
+  const auto json = [&](const std::string& schema) {
+    return xgrammar::SubGrammarAdder::Apply(&builder, schema_rules(schema, source.spaced));
+  };
+  for (const auto& [rule, schema] : source.schemas) fill(rule, builder.AddRuleRef(json(schema)));
+  for (const auto& [rule, bare] : source.bare)
+    if (!may_hold_end(bare)) fill(rule, between_quotes(builder, json(bare.schema)));
   for (const auto& [rule, token] : source.tokens) fill(rule, builder.AddByteString(bytes_of_mark(token)));
   return builder.Get(text->GetRootRuleId());
 }
@@ -123,7 +128,8 @@ xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo&
       break;
   }
   const auto grammar = xgrammar::Grammar::FromEBNF(source.text);
-  return source.schemas.empty() && source.tokens.empty() ? grammar : with_parts(grammar, source);
+  const bool parts = !source.schemas.empty() || !source.bare.empty() || !source.tokens.empty();
+  return parts ? with_parts(grammar, source) : grammar;
 }
 
 struct States {
@@ -176,10 +182,12 @@ std::string spelled(const Source& source) {
 void check(const Source& source) {
   check_size(source.text, source.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes, source.kind);
   std::size_t bytes = 0;
-  for (const auto& [rule, schema] : source.schemas) {
+  const auto count = [&](const std::string& schema) {
     check_size(schema, kMaxSourceBytes, Kind::kJsonSchema);
     bytes += schema.size();
-  }
+  };
+  for (const auto& [rule, schema] : source.schemas) count(schema);
+  for (const auto& [rule, bare] : source.bare) count(bare.schema);
   if (bytes > kMaxSchemasBytes)
     throw GrammarError(fmt::format("its schemas have {} bytes, and {} is the most", bytes, kMaxSchemasBytes));
   if (source.kind == Kind::kGbnf) refuse_extensions(source.text);
@@ -236,6 +244,10 @@ struct Compiler::Impl {
     if (source.spaced) key += '\n';
     for (const auto& [rule, schema] : source.schemas) key += fmt::format("\n{} ::= {}", rule, schema);
     for (const auto& [rule, token] : source.tokens) key += fmt::format("\n{} := {}", rule, token);
+    for (const auto& [rule, bare] : source.bare) {
+      key += fmt::format("\n{} ::= bare {}", rule, bare.schema);
+      for (const std::string& end : bare.ends) key += fmt::format(" {}:{}", end.size(), end);
+    }
     return key;
   }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "kv/types.h"
 
@@ -19,6 +20,15 @@ enum class Kind : std::uint8_t {
   kStructuralTag,  ///< XGrammar's JSON: free text with parts that follow a grammar from a tag on
 };
 
+/// A string without its quotes: what stands between them in JSON of a schema.
+struct BareText {
+  std::string schema;             ///< of a string with a pattern or a format: such a string has no escapes
+  std::string pattern;            ///< the schema's; empty: it has none
+  std::vector<std::string> ends;  ///< texts that must not stand in it
+
+  bool operator==(const BareText&) const = default;
+};
+
 struct Source {
   Kind kind = Kind::kGbnf;
   std::string text;
@@ -27,7 +37,10 @@ struct Source {
   /// Of kGbnf: rules that are one token, which has no text of its own (Words): a mark.
   std::map<std::string, kv::Token> tokens = {};
 
-  /// Of kJsonSchema: one blank behind each comma and colon, and no white space elsewhere. Else a blank, a tab or a line's end may stand
+  /// Of kGbnf: its rules that are bare texts. What the text says of these counts where one of `ends` might stand in the string.
+  std::map<std::string, BareText> bare = {};
+
+  /// Of JSON: one blank behind each comma and colon, and no white space elsewhere. Else a blank, a tab or a line's end may stand
   /// wherever JSON allows white space, one at a time.
   bool spaced = false;
 

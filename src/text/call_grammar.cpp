@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "text/argument_list.h"
+#include "text/bare_strings.h"
 #include "text/dict_form.h"
 #include "text/gbnf_text.h"
 #include "text/held_schema.h"
 #include "text/parser_view.h"
+#include "text/piece_row.h"
 
 namespace coppice::text {
 
@@ -27,8 +29,6 @@ using Tags = common_chat_peg_builder;
 using M3 = common_chat_peg_minimax_m3_mapper;
 using Id = ParserView::Id;
 
-/// Between marks. The parsers allow any number of blanks, twice in a row at many places: a text then has hundreds of readings.
-constexpr const char* kSpace = R"("" | " " | "\n" | "\n\n")";
 /// In a mark, where the parser reads anything: attributes, names of receivers.
 constexpr const char* kFiller = R"([a-zA-Z0-9_=\"'.: -]{0,32})";
 constexpr const char* kString = R"(([^"\\\u0000-\u001f] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))*)";
@@ -42,14 +42,6 @@ struct Place {
   const common_json* schema = nullptr;
   bool thoughts = false;
   auto operator<=>(const Place&) const = default;
-};
-
-/// GBNF that stands in a row with others; empty: nothing.
-struct Piece {
-  std::string text;
-  bool space_first = false, space_last = false;
-  bool open_first = false;  ///< it begins with any text
-  bool peeks = false;       ///< the parser wants to see right behind it what follows
 };
 
 class CallWriter {
@@ -73,11 +65,23 @@ class CallWriter {
       }
     }
     if (text.empty()) return {};
-    return {.text = rules_.text(text), .schemas = std::move(schemas_), .tokens = rules_.tokens()};
+    // Where values may be Python's, no blank may stand before a list's comma.
+    const bool python = std::ranges::any_of(std::vector{"python-value", "python-or-json-value"},
+                                            [&](const char* rule) { return view_.arena().has_rule(rule); });
+    return {.text = rules_.text(text),
+            .schemas = std::move(schemas_),
+            .tokens = rules_.tokens(),
+            .bare = std::move(strings_).take_rules(),
+            .spaced = python};
   }
 
  private:
   // --- what stands where ---
+
+  /// nullptr: it stands in no tool's call.
+  const HeldSchema* held_of(const Place& place) const {
+    return place.tool < 0 ? nullptr : &held_[static_cast<std::size_t>(place.tool)];
+  }
 
   bool calls(Id id) { return view_.has(id, Tags::TOOL_NAME); }
 
@@ -149,8 +153,9 @@ class CallWriter {
   }
   /// Text up to a delimiter, and that.
   Piece of(Id, const common_peg_ac_parser& part, const Place& place) {
-    if (!place.thoughts && !HeldSchema::choices(place.schema).empty()) return piece(part.child, place);
-    return until(part.delimiters, true);
+    const HeldSchema* held = held_of(place);
+    if (place.thoughts || held == nullptr) return until(part.delimiters, true);
+    return string_of(*held, place, {.texts = part.delimiters, .closed = true});
   }
 
   Piece of(Id id, const common_peg_rule_parser& part, const Place& place) {
@@ -168,7 +173,7 @@ class CallWriter {
   Piece of(Id, const common_peg_tag_parser& part, Place place) {
     if (part.tag == Tags::CONTENT) return {};
     place.thoughts = place.thoughts || part.tag == Tags::REASONING;
-    const HeldSchema* held = place.tool < 0 ? nullptr : &held_[static_cast<std::size_t>(place.tool)];
+    const HeldSchema* held = held_of(place);
     if (part.tag == Tags::TOOL_ID) return id_piece(part.child, place);
     if (part.tag == Tags::TOOL_ARG_VALUE) return json(place.schema, kAnyJson);
     if (part.tag == Tags::TOOL_ARG_STRING_VALUE) return string_value(part.child, place);
@@ -213,7 +218,8 @@ class CallWriter {
     const auto rule = [&](const char* name) { return piece(view_.arena().get_rule(name), {.tool = 0}).text; };
     if (held.root() == nullptr || !held.root()->contains("properties")) return {.text = rule("gemma4-dict")};
     if (!dicts_)
-      dicts_.emplace(rules_, [&](const common_json* s) { return json(s, kAnyJson).text; }, rule("gemma4-value"));
+      dicts_.emplace(
+          rules_, strings_, [&](const common_json* s) { return json(s, kAnyJson).text; }, rule("gemma4-value"));
     return {.text = dicts_->value(held, held.root())};
   }
 
@@ -234,21 +240,20 @@ class CallWriter {
 
   /// Text as it is, up to what ends it.
   Piece string_value(Id id, const Place& place) {
-    const std::vector<std::string> delimiters = view_.delimiters(id);
-    std::string body;
-    for (const std::string& text : HeldSchema::choices(place.schema)) {
-      const bool ends =
-          std::ranges::any_of(delimiters, [&](const std::string& d) { return text.find(d) != text.npos; });
-      if (!ends) body += (body.empty() ? "" : " | ") + gbnf_literal(text);
-    }
-    if (!body.empty()) return {.text = rules_.add(body)};
-    return until(delimiters, false);
+    const std::vector<std::string> ends = view_.delimiters(id);
+    const HeldSchema* held = held_of(place);
+    return held == nullptr ? until(ends, false) : string_of(*held, place, {.texts = ends});
+  }
+
+  Piece string_of(const HeldSchema& held, const Place& place, BareStrings::Ends&& ends) {
+    ends.not_first = std::exchange(shunned_, {});
+    return {.text = strings_.rule(held, place.schema, ends), .open_first = true};
   }
 
   // --- parts of parts ---
 
   Piece of(Id, const common_peg_sequence_parser& part, const Place& place) {
-    Row row(rules_.add(kSpace));
+    PieceRow row(rules_.add(kSpace));
     for (std::size_t i = 0; i < part.children.size(); ++i) {
       // The receiver of a message is the tool.
       const auto* literal = view_.as<common_peg_literal_parser>(part.children[i]);
@@ -277,49 +282,6 @@ class CallWriter {
     }
     return std::move(row).done();
   }
-
-  /// Pieces in a row: never two spaces, none before any text, nor where the parser wants to see what follows.
-  class Row {
-   public:
-    explicit Row(std::string space) : space_(std::move(space)) {}
-    void add(const Piece& more) {
-      if (more.text.empty()) {
-        all_.peeks |= more.peeks;
-        return;
-      }
-      if (more.text == space_) {
-        pending_ = !all_.peeks;
-        return;
-      }
-      const bool first = all_.text.empty();
-      if (pending_ && !more.space_first && !more.open_first && !all_.space_last) {
-        append(space_);
-        all_.space_first |= first;
-      }
-      if (first && !pending_) {
-        all_.space_first = more.space_first;
-        all_.open_first = more.open_first;
-      }
-      append(more.text);
-      pending_ = false;
-      all_.space_last = more.space_last;
-      all_.peeks = more.peeks;
-    }
-    Piece done() && {
-      if (pending_ && !all_.space_last) {
-        all_.space_first |= all_.text.empty();
-        append(space_);
-        all_.space_last = true;
-      }
-      return std::move(all_);
-    }
-
-   private:
-    void append(const std::string& text) { all_.text += (all_.text.empty() ? "" : " ") + text; }
-    std::string space_;
-    Piece all_;
-    bool pending_ = false;
-  };
 
   Piece of(Id, const common_peg_choice_parser& part, const Place& place) {
     Piece all{.space_first = true, .space_last = true};
@@ -367,6 +329,11 @@ class CallWriter {
     } else if (most < 0 && thoughts) {
       most = std::max(least, 1);
     }
+    if (place.schema != nullptr && view_.outermost(part.child, M3::TOOL_ARG_ITEM).size() == 1) {
+      least = std::max(least, place.schema->value("minItems", 0));
+      if (place.schema->contains("maxItems")) most = std::max(place.schema->value("maxItems", 0), 0);
+      if (most == 0) return {};
+    }
     Piece one = piece(part.child, place);
     if (one.text.empty() || (least == 1 && most == 1)) return one;
     return {.text = fmt::format("({}){}", one.text, times(least, most)), .peeks = one.peeks && least > 0};
@@ -380,7 +347,7 @@ class CallWriter {
   /// Each argument once: the required ones always, the others or not.
   std::string arguments(const ArgumentList& list, const Place& place) {
     const auto row = [&](const std::vector<Id>& ids) {
-      Row all(rules_.add(kSpace));
+      PieceRow all(rules_.add(kSpace));
       for (const Id id : ids) all.add(piece(id, place));
       return std::move(all).done().text;
     };
@@ -399,6 +366,7 @@ class CallWriter {
   bool whole_, parallel_;
   std::vector<HeldSchema> held_;
   GbnfRules rules_;
+  BareStrings strings_{rules_};
   std::map<std::string, std::string> schemas_, json_rules_;
   std::map<std::pair<Id, Place>, Piece> named_;
   std::optional<DictForm> dicts_;

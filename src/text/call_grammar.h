@@ -22,6 +22,8 @@ struct CallGrammar {
   std::string text;                            ///< GBNF; empty: the parser knows no calls
   std::map<std::string, std::string> schemas;  ///< rules that stand for JSON of a schema
   std::map<std::string, kv::Token> tokens;     ///< rules that are one token without a text: a mark
+  std::map<std::string, BareText> bare;        ///< rules that stand for strings as they are
+  bool spaced = false;                         ///< ToolPrompt::spaced
 };
 
 /// `parser`: of an answer with calls of these tools. `whole`: of all of the answer, in which a call must come; else only of what a

@@ -43,7 +43,9 @@ std::string DictForm::body(const HeldSchema& held, const common_json& schema) {
   }
   const std::string type =
       schema.contains("type") && schema.at("type").is_string() ? schema.at("type").get<std::string>() : "";
-  if (type == "string") return fmt::format("{} {}", rules_.literal(kQuote), rules_.until({kQuote}, true));
+  if (type == "string")
+    return fmt::format("{} {}", rules_.literal(kQuote),
+                       strings_.rule(held, &schema, {.texts = {kQuote}, .closed = true}));
   if (type == "integer" || type == "number" || type == "boolean" || type == "null") return json_(&schema);
   if (type == "array" && !schema.contains("prefixItems")) {
     const std::string item = value(held, schema.contains("items") ? &schema.at("items") : nullptr);

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "text/bare_strings.h"
 #include "text/gbnf_text.h"
 #include "text/held_schema.h"
 
@@ -15,8 +16,8 @@ namespace coppice::text {
 class DictForm {
  public:
   /// `json`: the rule of a value that is written as JSON. `any`: the rule of any value.
-  DictForm(GbnfRules& rules, std::function<std::string(const common_json*)> json, std::string any)
-      : rules_(rules), json_(std::move(json)), any_(std::move(any)) {}
+  DictForm(GbnfRules& rules, BareStrings& strings, std::function<std::string(const common_json*)> json, std::string any)
+      : rules_(rules), strings_(strings), json_(std::move(json)), any_(std::move(any)) {}
 
   /// The rule of values of a schema; nullptr: of any.
   std::string value(const HeldSchema& held, const common_json* schema);
@@ -26,6 +27,7 @@ class DictForm {
   std::string object(const HeldSchema& held, const common_json& schema);
 
   GbnfRules& rules_;
+  BareStrings& strings_;
   std::function<std::string(const common_json*)> json_;
   std::string any_;
   std::map<const common_json*, std::string> known_;

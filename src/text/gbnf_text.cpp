@@ -9,16 +9,6 @@ namespace coppice::text {
 
 namespace {
 
-/// UTF-8, character by character.
-std::vector<std::string> characters(std::string_view text) {
-  std::vector<std::string> all;
-  for (const char c : text) {
-    if ((static_cast<unsigned char>(c) & 0xc0U) != 0x80 || all.empty()) all.emplace_back();
-    all.back() += c;
-  }
-  return all;
-}
-
 std::string escaped(const std::string& character, std::string_view marks) {
   if (character == "\n") return "\\n";
   if (character == "\r") return "\\r";
@@ -29,11 +19,24 @@ std::string escaped(const std::string& character, std::string_view marks) {
   return marks.contains(character.front()) ? "\\" + character : character;
 }
 
+}  // namespace
+
+std::vector<std::string> characters(std::string_view text) {
+  std::vector<std::string> all;
+  for (const char c : text) {
+    if ((static_cast<unsigned char>(c) & 0xc0U) != 0x80 || all.empty()) all.emplace_back();
+    all.back() += c;
+  }
+  return all;
+}
+
 std::string char_class(const std::set<std::string>& some, bool but) {
   std::string text = but ? "[^" : "[";
   for (const std::string& character : some) text += escaped(character, R"(\[]-)");
   return text + "]";
 }
+
+namespace {
 
 using Letters = std::vector<std::string>;
 
@@ -128,22 +131,32 @@ std::string GbnfRules::literal(std::string_view text) {
   return marked(text, true);
 }
 
-std::string GbnfRules::until(const std::vector<std::string>& delimiters, bool closed, const std::string& not_first) {
-  std::string key = fmt::format("{} {}", closed ? "with" : "before", gbnf_literal(not_first));
+std::string GbnfRules::until(const std::vector<std::string>& delimiters, bool closed, const std::string& not_first,
+                             std::size_t least) {
+  std::string key = fmt::format("{} {} {}", closed ? "with" : "before", gbnf_literal(not_first), least);
   for (const std::string& delimiter : delimiters) key += " " + gbnf_literal(delimiter);
   if (const auto known = names_.find(key); known != names_.end()) return known->second;
 
   const Automaton automaton(delimiters);
-  std::map<Letters, std::string> rules;
-  for (const Letters& state : automaton.states())
-    if (!automaton.ended(state)) rules[state] = reserve();
+  const std::size_t bare_least = least;
+  if (closed && least > 0) {  // the last letter of a delimiter comes no earlier
+    std::size_t longest = 0;
+    for (const std::string& delimiter : delimiters) longest = std::max(longest, characters(delimiter).size());
+    least += longest - 1;
+  }
+  // By how many of the least characters have come.
+  std::vector<std::map<Letters, std::string>> rules(least + 1);
+  for (auto& some : rules)
+    for (const Letters& state : automaton.states())
+      if (!automaton.ended(state)) some[state] = reserve();
   std::string marks;
   for (const std::string& delimiter : delimiters)
     if (const std::string mark = closed ? marked(delimiter, false) : ""; !mark.empty())
       marks += (marks.empty() ? "" : " | ") + mark;
   // What goes on from a state with the letters but for `skipped`, which is led elsewhere.
-  const auto body = [&](const Letters& state, const std::string& skipped, const std::string& elsewhere) {
-    std::string text = closed ? "" : "\"\"";
+  const auto body = [&](std::size_t n, const Letters& state, const std::string& skipped, const std::string& elsewhere) {
+    const auto& next = rules[std::min(n + 1, least)];
+    std::string text = closed || n < least ? "" : "\"\"";
     const auto or_else = [&](const std::string& more) { text += (text.empty() ? "" : " | ") + more; };
     std::map<Letters, std::set<std::string>> moves;
     std::set<std::string> others = automaton.alphabet(), ending;
@@ -154,15 +167,16 @@ std::string GbnfRules::until(const std::vector<std::string>& delimiters, bool cl
     }
     others.insert(skipped);
     others.erase("");
-    if (closed && !ending.empty()) or_else(char_class(ending, false));
-    for (const auto& [to, letters] : moves) or_else(char_class(letters, false) + " " + rules.at(to));
-    or_else(char_class(others, true) + " " + rules.at({}));
+    if (closed && n == least && !ending.empty()) or_else(char_class(ending, false));
+    for (const auto& [to, letters] : moves) or_else(char_class(letters, false) + " " + next.at(to));
+    or_else(char_class(others, true) + " " + next.at({}));
     if (!elsewhere.empty()) or_else(gbnf_literal(skipped) + " " + elsewhere);
-    if (!marks.empty()) or_else(marks);
+    if (!marks.empty() && n >= bare_least) or_else(marks);
     return text;
   };
-  for (const auto& [state, rule] : rules) bodies_[rule] = body(state, "", "");
-  std::string first = rules.at({});
+  for (std::size_t n = 0; n <= least; ++n)
+    for (const auto& [state, rule] : rules[n]) bodies_[rule] = body(n, state, "", "");
+  std::string first = rules[0].at({});
   // A chain of rules along `not_first`, the last of which leaves its last letter out.
   const Letters shunned = characters(not_first);
   for (std::size_t i = shunned.size(); i-- > 0;) {
@@ -170,7 +184,7 @@ std::string GbnfRules::until(const std::vector<std::string>& delimiters, bool cl
     for (std::size_t k = 0; k < i; ++k) state = automaton.next(state, shunned[k]);
     const std::string elsewhere = i + 1 == shunned.size() ? "" : first;
     first = reserve();
-    bodies_[first] = body(state, shunned[i], elsewhere);
+    bodies_[first] = body(std::min(i, least), state, shunned[i], elsewhere);
   }
   names_[key] = first;
   return first;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,12 @@
 #include "text/special_names.h"
 
 namespace coppice::text {
+
+/// UTF-8, character by character.
+std::vector<std::string> characters(std::string_view text);
+
+/// One of these characters, or (`but`) any other.
+std::string char_class(const std::set<std::string>& some, bool but);
 
 /// As a literal, quoted. `text`: UTF-8.
 std::string gbnf_literal(std::string_view text);
@@ -35,10 +42,12 @@ class GbnfRules {
   /// One rule for each body that is the same.
   std::string add(const std::string& body);
 
-  /// All texts in which no delimiter stands, or (`closed`) those that end with the first one, as literal() has it. `not_first`: with which no text
-  /// begins; empty: with any. The rules are right-recursive: one for each beginning of a delimiter.
+  /// All texts in which no delimiter stands, or (`closed`) those that end with the first one, as literal() has it. `not_first`: with
+  /// which no text begins; empty: with any. `least`: characters that each text has, its delimiter not counted. The rules are
+  /// right-recursive: one for each beginning of a delimiter, and for each of the first `least` characters.
   /// REQUIRES: no delimiter is empty.
-  std::string until(const std::vector<std::string>& delimiters, bool closed, const std::string& not_first = {});
+  std::string until(const std::vector<std::string>& delimiters, bool closed, const std::string& not_first = {},
+                    std::size_t least = 0);
 
   /// "root ::= ..." and all others.
   std::string text(const std::string& root) const;

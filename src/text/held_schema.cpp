@@ -52,11 +52,11 @@ std::string HeldSchema::text_of(const common_json& schema) const {
   return with.dump();
 }
 
-std::vector<std::string> HeldSchema::choices(const common_json* schema) {
+std::vector<std::string> HeldSchema::texts(const common_json* schema) {
   std::vector<std::string> texts;
   if (schema == nullptr || !schema->contains("enum") || !schema->at("enum").is_array()) return texts;
   for (const common_json& value : schema->at("enum"))
-    texts.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+    if (value.is_string()) texts.push_back(value.get<std::string>());
   return texts;
 }
 

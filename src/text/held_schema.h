@@ -30,8 +30,8 @@ class HeldSchema {
   /// The schema by itself, as JSON, with what it refers to.
   std::string text_of(const common_json& schema) const;
 
-  /// The texts that a schema of an enumeration allows: strings as they are, other values as JSON. Empty: it is none, or nullptr.
-  static std::vector<std::string> choices(const common_json* schema);
+  /// The strings that a schema of an enumeration allows. Empty: there are none, or it is none, or nullptr.
+  static std::vector<std::string> texts(const common_json* schema);
 
   /// Where its reference leads; nullptr: nowhere.
   const common_json* resolved(const common_json* schema) const;

@@ -88,6 +88,8 @@ void add_grammar(const ToolChat& chat, const common_chat_params& params, std::sp
   to.grammar = std::move(grammar.text);
   to.schemas = std::move(grammar.schemas);
   to.tokens = std::move(grammar.tokens);
+  to.bare = std::move(grammar.bare);
+  to.spaced = grammar.spaced;
   if (to.grammar.empty()) return;
   if (!chat.must_call) to.from = trigger->value;
   to.begun = chat.must_call ? params.generation_prompt : trigger->value;

@@ -27,6 +27,15 @@ struct ToolSpec {
   bool operator==(const ToolSpec&) const = default;
 };
 
+/// A rule of a grammar: a string as it is, without quotes (grammar::BareText).
+struct BareText {
+  std::string schema;   ///< of the string
+  std::string pattern;  ///< that the schema has; empty: it has a format
+  std::vector<std::string> ends;
+
+  bool operator==(const BareText&) const = default;
+};
+
 /// What ChatTemplate::render() takes besides messages.
 struct ToolChat {
   std::span<const ChatMessage> messages;  ///< at least one
@@ -48,13 +57,15 @@ struct ToolPrompt {
   std::string grammar;                         ///< of calls, in GBNF; empty: none
   std::map<std::string, std::string> schemas;  ///< rules of the grammar that stand for tools' `held`
   std::map<std::string, kv::Token> tokens;     ///< and that stand for tokens without a text (grammar::Source)
-  std::string from;                            ///< the grammar begins with this text, wherever it comes; empty: at once
-  std::string begun;                           ///< the part of a grammar's text that is already there when it begins
-  std::vector<std::string> stops;              ///< that end an answer besides the client's
-  ThoughtTags thoughts;                        ///< where they stand before plain text, or text beside calls
-  ThoughtTags bounded;                         ///< where they stand before whatever comes, and may be ended early
-  CallIds call_ids = CallIds::kAny;            ///< that the answer's calls are to have
-  std::size_t calls_before = 0;                ///< in the chat
+  std::map<std::string, BareText> bare;        ///< rules that stand for strings that the schemas bound
+  bool spaced = false;               ///< the schemas' JSON has a blank behind commas and colons, and no others
+  std::string from;                  ///< the grammar begins with this text, wherever it comes; empty: at once
+  std::string begun;                 ///< the part of a grammar's text that is already there when it begins
+  std::vector<std::string> stops;    ///< that end an answer besides the client's
+  ThoughtTags thoughts;              ///< where they stand before plain text, or text beside calls
+  ThoughtTags bounded;               ///< where they stand before whatever comes, and may be ended early
+  CallIds call_ids = CallIds::kAny;  ///< that the answer's calls are to have
+  std::size_t calls_before = 0;      ///< in the chat
 };
 
 }  // namespace coppice::text

@@ -6,6 +6,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "grammar/compiler.h"
 #include "grammar/matcher.h"
 #include "text/fixtures.h"
+#include "text/grammar_walk.h"
 #include "text/read_answer.h"
 
 namespace coppice::text {
@@ -56,8 +58,7 @@ const grammar::Compiler& bytes_compiler() {
 
 /// A text that the grammar allows, behind what has begun; empty: it came to no end.
 std::string walk(const ToolPrompt& prompt, std::mt19937_64& random) {
-  grammar::Matcher matcher(bytes_compiler().compile(
-      {.kind = grammar::Kind::kGbnf, .text = prompt.grammar, .schemas = prompt.schemas, .tokens = prompt.tokens}));
+  grammar::Matcher matcher(bytes_compiler().compile(source_of(prompt)));
   EXPECT_TRUE(prompt.begun.empty() || matcher.accept_text(prompt.begun)) << prompt.begun;
   std::string text;
   while (text.size() < 4000) {
@@ -240,6 +241,39 @@ TEST(Tools, PropertiesWithoutATypeAreTaken) {
     EXPECT_THAT(prompt.prompt, HasSubstr("- to (str)"));
     EXPECT_NE(prompt.format, nullptr);
   }
+}
+
+/// Strings stand without quotes there: what a schema bounds is held, and a long text may still have any character.
+TEST(HeldSchemas, StringsWithoutQuotesAreHeld) {
+  const std::string schema =
+      R"({"type":"object","properties":{"code":{"type":"string","pattern":"[A-Z]{2}-[0-9]{3}"},)"
+      R"("day":{"type":"string","format":"date"},"to":{"type":"string","format":"email"},)"
+      R"("title":{"type":"string","minLength":2,"maxLength":5},"text":{"type":"string","minLength":1},)"
+      R"("mixed":{"enum":["a",1,null]}},"required":["code","day","to","title","text","mixed"]})";
+  const std::vector<ToolSpec> held = {{"plan", "Plans", schema, schema}};
+  const ChatTemplate chat(test::vocabulary(), source("Qwen3-Coder.jinja"));
+  const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .tools = held, .must_call = true});
+  const auto grammar = bytes_compiler().compile(source_of(prompt));
+  std::map<std::string, std::string> good = {{"code", "AB-123"},  {"day", "2026-11-27"},           {"to", "a.b@c.de"},
+                                             {"title", "<b>é\""}, {"text", "<a>\n\t</parameter>"}, {"mixed", "a"}};
+  const auto takes = [&](const std::string& name, const std::string& value) {
+    std::string text = "<tool_call>\n<function=plan>\n";
+    for (const char* argument : {"code", "day", "to", "title", "text", "mixed"})
+      text += std::string("<parameter=") + argument + ">\n" + (name == argument ? value : good.at(argument)) +
+              "\n</parameter>\n";
+    text += "</function>\n</tool_call>";
+    grammar::Matcher matcher(grammar);
+    if (!matcher.accept_text(prompt.begun + text) || !matcher.whole()) return false;
+    const Answer all = read_answer(prompt.format, text, 7);
+    EXPECT_EQ(all.calls.size(), 1U) << text;
+    EXPECT_EQ(json::parse(all.calls.at(0).arguments).at(name), value);
+    return true;
+  };
+  for (const auto& [name, value] : good) EXPECT_TRUE(takes(name, value)) << name;
+  const std::pair<const char*, const char*> bad[] = {
+      {"code", "AB-12"}, {"code", "AB-123 "}, {"day", "2026-13-01"}, {"day", ""},    {"to", "a.b"},
+      {"title", "a"},    {"title", "abcdef"}, {"text", ""},          {"mixed", "1"}, {"mixed", "null"}};
+  for (const auto& [name, value] : bad) EXPECT_FALSE(takes(name, value)) << name << ": " << value;
 }
 
 TEST_P(OfTemplate, OtherTextIsContent) {

@@ -49,23 +49,35 @@ std::shared_ptr<const grammar::Grammar> compiled(const Model& model, const gramm
   }
 }
 
+/// What holds calls.
+grammar::Source source_of(text::ToolPrompt& chat) {
+  grammar::Source source{.kind = grammar::Kind::kGbnf,
+                         .text = std::move(chat.grammar),
+                         .schemas = std::move(chat.schemas),
+                         .tokens = std::move(chat.tokens),
+                         .spaced = chat.spaced};
+  for (auto& [rule, text] : chat.bare)
+    source.bare[rule] = {
+        .schema = std::move(text.schema), .pattern = std::move(text.pattern), .ends = std::move(text.ends)};
+  return source;
+}
+
 /// The answer is of the form, or calls: the grammar of these begins with the text by which the model marks one.
 /// REQUIRES: the form is JSON.
-void put_beside_calls(const text::ToolPrompt& chat, grammar::Constraint& form) {
+void put_beside_calls(text::ToolPrompt& chat, grammar::Constraint& form) {
   if (chat.grammar.empty())
     throw RequestError::unsupported(
         form.field,
         "not supported together with tools that may be called: this model doesn't mark where a call begins");
   const std::string root = "root ::=";
-  std::string calls = "\n" + chat.grammar;
+  grammar::Source both = source_of(chat);
+  std::string calls = "\n" + both.text;
   const std::size_t at = calls.find("\n" + root);
   if (at != std::string::npos) calls.replace(at + 1, root.size(), "the-calls ::=");
-  std::map<std::string, std::string> schemas = chat.schemas;
-  schemas["the-form"] = std::move(form.source.text);
-  form.source = {.kind = grammar::Kind::kGbnf,
-                 .text = root + " the-form | the-calls\nthe-form ::= [{]" + calls,
-                 .schemas = std::move(schemas),
-                 .tokens = chat.tokens};
+  both.text = root + " the-form | the-calls\nthe-form ::= [{]" + calls;
+  both.schemas["the-form"] = std::move(form.source.text);
+  both.spaced |= form.source.spaced;
+  form.source = std::move(both);
 }
 
 /// The chat up to a mark. Something stands behind system messages: some templates put them into the next one.
@@ -222,10 +234,7 @@ void Preparation::render_chat() {
     return begin_behind(chat.thoughts, *asked_.grammar);
   }
   if (chat.grammar.empty()) return;
-  asked_.grammar = grammar::Constraint{.source = {.kind = grammar::Kind::kGbnf,
-                                                  .text = std::move(chat.grammar),
-                                                  .schemas = std::move(chat.schemas),
-                                                  .tokens = std::move(chat.tokens)},
+  asked_.grammar = grammar::Constraint{.source = source_of(chat),
                                        .after = std::move(chat.from),
                                        .begun = std::move(chat.begun),
                                        .field = "tools",
