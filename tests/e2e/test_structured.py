@@ -141,7 +141,7 @@ def random_schema(rng, depth=0):
         schema |= rng.choice([{"maxLength": rng.randint(0, 8)}, {"minLength": 2, "maxLength": 6}, {"pattern": "^[a-f]{1,4}$"},
                               {"format": "date"}, {"pattern": "^x|y$", }])
     if kind in ("integer", "number"):
-        low = rng.randint(-50, 50)
+        low = rng.randint(-50, 50) + rng.choice([0, 0, -(1 << 63) + 60, (1 << 63) - 60, (1 << 53)] if kind == "integer" else [0])
         schema |= rng.choice([{}, {"minimum": low}, {"minimum": low, "maximum": low + 7}, {"exclusiveMaximum": low}])
     if kind == "array":
         schema |= {"items": random_schema(rng, depth + 1), "maxItems": rng.randint(0, 3)}

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -24,11 +25,30 @@ constexpr std::array<std::string_view, 11> kFormats = {"email", "date",     "tim
                                                        "ipv6",  "hostname", "uuid", "uri",       "uri-reference"};
 constexpr std::string_view kIpv4 =  // XGrammar's lets leading zeros through
     R"(((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9]))";
-constexpr std::int64_t kLargest = std::int64_t{1} << 53;  ///< bounds beyond it are not exact
+constexpr std::uint64_t kMostMultiples = 10'000;  ///< XGrammar lists those between two bounds
+using Integers = std::numeric_limits<std::int64_t>;
 
 std::optional<double> bound_of(const object& flat, const char* name) {
   const value* b = flat.if_contains(name);
   return b == nullptr ? std::nullopt : std::optional(b->to_number<double>());
+}
+
+/// The least integer of 64 bits that a lower bound leaves, the greatest that an upper one does; nullopt: there is none.
+std::optional<std::int64_t> whole_bound(const value& b, bool lower, bool exclusive) {
+  std::int64_t whole = 0;
+  if (const auto* known = b.if_int64()) {
+    whole = *known;
+  } else {
+    constexpr double kBeyond = 0x1p63;  // the first double above all int64; its negative is the least of them
+    const double exact = b.to_number<double>(), rounded = lower ? std::ceil(exact) : std::floor(exact);
+    if (rounded >= kBeyond) return lower ? std::nullopt : std::optional(Integers::max());
+    if (rounded < -kBeyond) return lower ? std::optional(Integers::min()) : std::nullopt;
+    whole = static_cast<std::int64_t>(rounded);
+    exclusive = exclusive && rounded == exact;
+  }
+  if (!exclusive) return whole;
+  if (whole == (lower ? Integers::max() : Integers::min())) return std::nullopt;
+  return lower ? whole + 1 : whole - 1;
 }
 
 }  // namespace
@@ -112,30 +132,28 @@ value SchemaWalk::rewrite_number(const Object& flat, bool integer, const Place& 
     if (*step > 1) out["multipleOf"] = static_cast<std::int64_t>(*step);
   }
   out["type"] = integer ? "integer" : "number";
-  for (const char* name : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
-    const auto b = bound_of(flat, name);
-    if (!b) continue;
-    const bool lower = std::string_view(name).ends_with("inimum");
+  for (const std::string_view name : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+    const Value* bound = flat.if_contains(name);
+    if (bound == nullptr) continue;
     if (!integer) {
-      out[name] = *b;
+      out[name] = bound->to_number<double>();
       continue;
     }
-    if (!(std::abs(*b) <= static_cast<double>(kLargest))) {
-      // Far below or above all numbers that are written: no bound. The other way round nothing is left.
-      if ((*b < 0) == lower) continue;
-      throw SchemaError(name, place.pointer, "is beyond the integers that are exact");
-    }
-    const auto whole = static_cast<std::int64_t>(lower ? std::ceil(*b) : std::floor(*b));
-    const bool fraction = static_cast<double>(whole) != *b;
-    const bool exclusive = std::string_view(name).starts_with("exclusive") && !fraction;
-    const char* plain = lower ? "minimum" : "maximum";
-    const std::int64_t limit = exclusive ? whole + (lower ? 1 : -1) : whole;
+    const bool lower = name.ends_with("inimum");
+    const auto limit = whole_bound(*bound, lower, name.starts_with("exclusive"));
+    if (!limit) throw SchemaError(std::string(name), place.pointer, "is beyond the integers of 64 bits");
+    const std::string_view plain = lower ? "minimum" : "maximum";
     const Value* known = out.if_contains(plain);
-    if (known == nullptr || (lower ? known->get_int64() < limit : known->get_int64() > limit)) out[plain] = limit;
+    if (known == nullptr || (lower ? known->get_int64() < *limit : known->get_int64() > *limit)) out[plain] = *limit;
   }
   if (integer && out.contains("minimum") && out.contains("maximum") &&
       out.at("minimum").get_int64() > out.at("maximum").get_int64())
     throw UnsatisfiableError("minimum", place.pointer, "is above maximum");
+  if (out.contains("multipleOf") && (out.contains("minimum") || out.contains("maximum"))) {
+    const auto bound = [&](const char* name) { return static_cast<std::uint64_t>(out.at(name).get_int64()); };
+    if (!out.contains("minimum") || !out.contains("maximum") || bound("maximum") - bound("minimum") >= kMostMultiples)
+      throw SchemaError("multipleOf", place.pointer, "with a bound, two must leave at most 10,000 integers");
+  }
   return out;
 }
 
