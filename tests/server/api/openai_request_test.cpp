@@ -371,6 +371,10 @@ TEST(Body, ErrorsSayWhy) {
            {R"({"a": "\ud800"})", "half of a pair"},
            {R"({"a": "\u12x4"})", "without four hexadecimal digits"},
            {"{\"a\": \"\xff\"}", "no UTF-8"},
+           {"{\"a\": \"\xe9\"}", "bytes that are no UTF-8 (line 1, column 8)"},
+           {"{\"a\": \"\u00e9\xe9t\xe9\"}", "bytes that are no UTF-8 (line 1, column 9)"},
+           {"{\"a\": \"\u00e9\" 1}", "no comma between two values (line 1, column 11)"},
+           {"\xff\xfe{\0", "UTF-16"},
            {"{\xe2\x80\x9c"
             "a\xe2\x80\x9d: 1}",
             "typographic quotes"},

@@ -37,6 +37,13 @@ Place find_place(std::string_view text, std::size_t max_depth) {
       place.at += n;
     }
   }
+  // The parser sees that a character isn't UTF-8 at its second byte or behind it.
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, place.at); ++back) {
+    const auto first = static_cast<unsigned char>(text[place.at - back]);
+    const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 0;
+    if (length > back) place.at -= back;
+    if (length != 0) break;
+  }
   return place;
 }
 
@@ -80,6 +87,7 @@ std::string whole_cause(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(kBlanks);
   if (begin == text.npos) return "it is empty";
   if (text.starts_with("\x1f\x8b")) return "it is compressed: send it as it is";
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) return "it is UTF-16: send UTF-8";
   if (text.starts_with("--") && text.contains("Content-Disposition"))
     return "it is form data: send JSON, with 'Content-Type: application/json'";
   const auto in_field = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '%' || c == '.'; };
