@@ -24,6 +24,20 @@ std::string parse_error(const std::string& source) {
 
 }  // namespace
 
+TemplateError template_fault(std::string_view engine_says) {
+  constexpr std::string_view kRefusal = "Jinja Exception: ", kFault = "\nError: ", kWhere = " at line ",
+                             kSource = " in source";
+  if (const auto at = engine_says.rfind(kRefusal); at != engine_says.npos) {
+    const std::string_view reason = engine_says.substr(at + kRefusal.size());
+    return TemplateError(reason.empty() ? "it gives no reason" : std::string(reason));
+  }
+  const auto fault = engine_says.rfind(kFault), where = engine_says.find(kWhere), source = engine_says.find(kSource);
+  if (fault == engine_says.npos || where == engine_says.npos || source == engine_says.npos || source < where)
+    return TemplateError(fmt::format("chat template: {}", engine_says));
+  return TemplateError(fmt::format("chat template: {} ({})", engine_says.substr(fault + kFault.size()),
+                                   engine_says.substr(where + 4, source - where - 4)));
+}
+
 ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source,
                            ChatDefaults defaults)
     : vocabulary_(std::move(vocabulary)), defaults_(std::move(defaults)), impl_(std::make_unique<Impl>()) {
@@ -32,8 +46,7 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
     impl_->templates = common_chat_templates_init(vocabulary_->model(), override_source);
   } catch (const std::exception&) {
     const char* own = llama_model_chat_template(vocabulary_->model(), nullptr);
-    throw TemplateError(fmt::format("chat template: {}",
-                                    parse_error(override_source.empty() && own != nullptr ? own : override_source)));
+    throw template_fault(parse_error(override_source.empty() && own != nullptr ? own : override_source));
   }
   impl_->assumed = override_source.empty() && llama_model_chat_template(vocabulary_->model(), nullptr) == nullptr;
   impl_->writer = std::make_unique<const PromptWriter>(*vocabulary_, *impl_->templates, defaults_.names_in_content);

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string_view>
 
 #include "text/chat_template.h"
 #include "text/own_forms.h"
@@ -27,5 +28,9 @@ struct ChatTemplate::Impl {
   bool assumed = false;     ///< the file has no template: it is ChatML
   std::mutex mutex;         ///< the interpreter promises nothing about threads
 };
+
+/// What a client or an operator gets of the template engine's words, which quote the template over several lines: a template's own
+/// refusal alone; of other faults what is wrong, and where.
+TemplateError template_fault(std::string_view engine_says);
 
 }  // namespace coppice::text

@@ -4,7 +4,6 @@
 #include "text/tool_chat.h"
 
 #include <chat.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <regex>
@@ -270,7 +269,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       result.bounded = {};
     return result;
   } catch (const std::exception& e) {
-    throw TemplateError(fmt::format("chat template: {}", e.what()));
+    throw template_fault(e.what());
   }
 }
 

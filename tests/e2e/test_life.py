@@ -98,7 +98,7 @@ def test_the_debug_log_has_a_line_for_a_refused_request(tmp_path):
             urllib.request.urlopen(server.url + "/nowhere", timeout=30)
         assert server.end() == 0
         log.seek(0)
-        assert "GET /nowhere of ?: 404" in log.read()
+        assert "GET /nowhere: 404" in log.read()
 
 
 @pytest.mark.parametrize("broken_log", [full_disk, pipe_without_reader])

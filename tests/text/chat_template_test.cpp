@@ -12,6 +12,7 @@ namespace coppice::text {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<ChatMessage> messages_of(const nlohmann::json& c) {
   std::vector<ChatMessage> messages;
@@ -98,7 +99,20 @@ TEST(ChatTemplate, TheTemplatesOwnErrorReachesTheCaller) {
     chat.render(bad, TurnEnd::kClosed);
     FAIL() << "rendered";
   } catch (const TemplateError& e) {
-    EXPECT_THAT(e.what(), HasSubstr("Only user and assistant roles are supported!"));
+    EXPECT_STREQ(e.what(), "Only user and assistant roles are supported!");
+  }
+}
+
+TEST(ChatTemplate, AFaultOfTheTemplateSaysWhere) {
+  const ChatTemplate chat(test::vocabulary(),
+                          "{% for m in messages %}{{ m.content }}{% endfor %}\n{{ messages | nothing }}");
+  try {
+    chat.render(std::vector<ChatMessage>{{"user", "hi"}}, TurnEnd::kClosed);
+    FAIL() << "rendered";
+  } catch (const TemplateError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("nothing"));
+    EXPECT_THAT(e.what(), HasSubstr("(line 2, column"));
+    EXPECT_THAT(e.what(), Not(HasSubstr("\n")));
   }
 }
 

@@ -41,8 +41,8 @@ constexpr const char* kOtherPath = "other";  // unknown paths must not become la
 
 void log_failure(std::string_view method, std::string_view path, std::string_view client, const RequestError& error) {
   constexpr std::size_t kMost = 200;  // bytes of a path
-  spdlog::info("{} {} of {}: {} {} ({})", method.empty() ? "request" : method, path.substr(0, kMost),
-               client.empty() ? "?" : client, error.status(), error.what(), error.request_id());
+  spdlog::info("{} {}{}: {} {} ({})", method.empty() ? "request" : method, path.substr(0, kMost),
+               client.empty() ? "" : fmt::format(" of {}", client), error.status(), error.what(), error.request_id());
 }
 
 /// A request's line in the request log, written when this ends: also when the client has left, and the coroutine with it.
