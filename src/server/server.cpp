@@ -33,6 +33,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr int kIoNice = 5;  // the engine's threads spin at barriers: a busy io thread must not stall them
+constexpr int kViewingNice = 10;
 constexpr std::size_t kReservedDescriptors = 128;
 
 /// Thousands of streams need a descriptor each. Returns how many connections fit.
@@ -46,9 +47,17 @@ std::size_t raise_descriptor_limit() {
 }
 
 /// On Linux a nice value belongs to a thread.
-void lower_priority() {
-  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kIoNice) != 0)
+void set_nice(int nice) {
+  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice) != 0)
     SPDLOG_WARN("a thread of the server keeps its priority: setpriority failed");
+}
+
+void lower_priority() {
+  set_nice(kIoNice);
+}
+
+void step_back() {
+  set_nice(kViewingNice);
 }
 
 }  // namespace
@@ -59,7 +68,7 @@ struct Server::Impl {
   explicit Impl(ServerConfig c)
       : config(limited(std::move(c))),
         hub(io),
-        api(config.api, hub, worker, compiling),
+        api(config.api, hub, worker, compiling, viewing),
         http(io, config.http, api),
         drain_timer(io) {
     api.set_http_figures([this] { return http.figures(); });
@@ -84,6 +93,7 @@ struct Server::Impl {
   std::uint16_t port = 0;
   WorkQueue worker{lower_priority};
   WorkQueue compiling{lower_priority};  ///< grammars: one may take a second, and others' prompts must not wait for it
+  WorkQueue viewing{step_back};         ///< JSON of what is kept, for those who look: prompts must not wait for it
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);  ///< until end()
   EventHub hub;

@@ -32,7 +32,8 @@ class ErrorsAreFindings final : public spdlog::sinks::base_sink<std::mutex> {
 };
 
 struct ServerWorld {
-  ServerWorld() : api({.names = {"the-model", "alias"}, .ping_seconds = 0, .hosts = "*"}, hub, worker, compiling) {
+  ServerWorld()
+      : api({.names = {"the-model", "alias"}, .ping_seconds = 0, .hosts = "*"}, hub, worker, compiling, viewing) {
     spdlog::set_default_logger(std::make_shared<spdlog::logger>("fuzz", std::make_shared<ErrorsAreFindings>()));
     spdlog::set_level(spdlog::level::err);
     limits.max_body_bytes = 32768;
@@ -43,7 +44,7 @@ struct ServerWorld {
   void settle() {
     for (int idle_rounds = 0; idle_rounds < 2;) {
       idle_rounds = io.poll() == 0 ? idle_rounds + 1 : 0;
-      for (server::WorkQueue* queue : {&worker, &compiling}) {
+      for (server::WorkQueue* queue : {&worker, &compiling, &viewing}) {
         std::promise<void> done;
         queue->push(std::numeric_limits<std::size_t>::max(), [&done] {
           done.set_value();
@@ -77,7 +78,7 @@ struct ServerWorld {
     return {fds[1], ended};
   }
 
-  server::WorkQueue worker, compiling;
+  server::WorkQueue worker, compiling, viewing;
   boost::asio::io_context io{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work = boost::asio::make_work_guard(io);
   server::EventHub hub{io};

@@ -38,6 +38,7 @@ std::vector<kv::Token> FakeModel::prompt_tokens(const text::MarkedView& text, st
 }
 
 std::string FakeModel::detokenize(std::span<const kv::Token> tokens, bool) const {
+  on_detokenize_();
   return {tokens.begin(), tokens.end()};
 }
 
@@ -124,6 +125,8 @@ bool FakeModel::ask(engine::Question question) {
     const std::lock_guard lock(mutex_);
     asked_.push_back(question);
   }
+  changed_.notify_all();
+  if (keeps_questions_) return true;
   std::vector<engine::Event> events(1);
   events[0] = {.request = question.id, .done = true, .view = std::make_shared<const engine::View>(view_)};
   emit(std::move(events));

@@ -66,9 +66,11 @@ class FakeModel final : public server::Model {
   server::ModelFacts facts_;              ///< change before the server has it
   std::atomic<bool> never_ends_ = false;  ///< stop() or not
   engine::Snapshot snapshot_;
-  std::function<void()> on_text_ = [] {};  ///< called by render() and tokenize(); change before the server has it
-  std::string calls_;                      ///< GBNF of calls, which begin with "<call>"; likewise
-  engine::View view_;                      ///< what questions are answered with; likewise
+  std::function<void()> on_text_ = [] {};        ///< called by render() and tokenize(); change before the server has it
+  std::function<void()> on_detokenize_ = [] {};  ///< likewise
+  std::atomic<bool> keeps_questions_ = false;    ///< the test answers them
+  std::string calls_;                            ///< GBNF of calls, which begin with "<call>"; likewise
+  engine::View view_;                            ///< what questions are answered with; likewise
 
  private:
   bool wait(auto condition) const;

@@ -101,7 +101,7 @@ std::string base_url_hint(std::string_view path, const std::function<bool(std::s
 
 }  // namespace
 
-Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling)
+Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling, WorkQueue& viewing)
     : config_(std::move(config)),
       keys_(config_.api_keys_file, config_.api_keys),
       operator_keys_(config_.operator_keys_file),
@@ -110,9 +110,10 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
       hub_(hub),
       worker_(worker),
       compiling_(compiling),
+      viewing_(viewing),
       request_log_(config_.request_log),
       responses_(config_.response_store_bytes),
-      feed_(hub),
+      feed_(hub, viewing),
       default_dialect_(std::make_unique<OpenAiDialect>(Endpoint::kChat)),
       started_(std::time(nullptr)) {
   const auto add = [this](std::string path, const char* method, Route::Action action, bool open = false) {
@@ -375,6 +376,15 @@ asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {
 asio::awaitable<void> Api::cache_stats(HttpRequest&, ReplyWriter& out) {
   if (!model_) ready_model();  // throws; while draining the figures are still of interest
   co_await out.send({.body = cache_stats_json(model_->snapshot(), model_->facts(), config_.names.id)});
+}
+
+asio::awaitable<void> Api::send_made(std::function<std::string()> make, ReplyWriter& out) {
+  std::string body;
+  co_await viewing_.run(0, [&] {
+    body = make();
+    return true;
+  });
+  co_await out.send({.body = std::move(body)});
 }
 
 template <std::string (*make_reply)(const Model&, std::string_view)>

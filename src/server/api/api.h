@@ -4,7 +4,7 @@
 // those to pinned prefixes, api.cpp the rest.
 //
 // Belongs to the io thread. Bodies are parsed, rendered and tokenized on the worker, grammars compiled on
-// another; nothing else leaves the thread.
+// another, and JSON of what is kept (the tree, pins, stored responses) is made on a third; nothing else leaves the thread.
 //
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or
@@ -44,7 +44,7 @@ namespace coppice::server {
 class Api final : public HttpHandler {
  public:
   /// Throws KeyFileError, and std::runtime_error if the request log cannot be written.
-  Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling);
+  Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling, WorkQueue& viewing);
 
   /// Generations in this dialect, at POST `path`. REQUIRES: nothing else is there, and no request has come yet.
   void add_dialect(std::string path, std::unique_ptr<Dialect> dialect);
@@ -114,6 +114,8 @@ class Api final : public HttpHandler {
   /// a request is over, which counts from `asked_at`, however many works the request becomes.
   boost::asio::awaitable<void> prepare(WorkQueue& worker, std::size_t bytes, engine::Clock::time_point asked_at,
                                        std::function<bool()> step);
+  /// A reply that is made in one turn of viewing_.
+  boost::asio::awaitable<void> send_made(std::function<std::string()> make, ReplyWriter& out);
   Model& ready_model() const;
   void check_key(HttpRequest& request) const;
   /// What belongs to keys that are there no more: pins, stored responses, open feeds.
@@ -127,6 +129,7 @@ class Api final : public HttpHandler {
   EventHub& hub_;
   WorkQueue& worker_;
   WorkQueue& compiling_;  ///< for grammars
+  WorkQueue& viewing_;    ///< for JSON of what is kept
   Metrics metrics_;
   RequestLog request_log_;
   ResponseStore responses_;

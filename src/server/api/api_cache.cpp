@@ -55,28 +55,25 @@ engine::Question question_of(const HttpRequest& request, bool isolate, const kv:
 
 asio::awaitable<void> Api::cache_tree(HttpRequest& request, ReplyWriter& out) {
   Model& model = ready_model();
-  const auto view = co_await feed_.ask(model, question_of(request, config_.isolate_keys, kv::PictureLimits{}));
+  engine::Question question = question_of(request, config_.isolate_keys, kv::PictureLimits{});
+  const auto place = feed_.enter(request.tenant);
+  const auto view = co_await feed_.ask(model, std::move(question), request.tenant);
   if (!view) throw RequestError::unavailable("The engine gives no answer.");
-  std::string body;
-  co_await prepare(worker_, 0, engine::Clock::now(), [&] {
-    body = tree_json(*view, model, config_.cache_reports);
-    return true;
-  });
-  co_await out.send({.body = std::move(body)});
+  co_await send_made([&] { return tree_json(*view, model, config_.cache_reports); }, out);
 }
 
 asio::awaitable<void> Api::cache_events(HttpRequest& request, ReplyWriter& out) {
-  const engine::Question question = question_of(request, config_.isolate_keys, kPage);
+  engine::Question question = question_of(request, config_.isolate_keys, kPage);
+  const auto place = feed_.enter(request.tenant);
+  const auto frame = feed_.frame(std::move(question), request.tenant);
   const auto make = [this](const engine::View& view, const engine::Snapshot& figures) {
     return fmt::format("data: {}\n\n", frame_json(view, figures, *model_, config_));
   };
-  const auto frame =
-      feed_.frame({question.limits.nodes, question.limits.depth, question.limits.head_tokens, question.salt});
   asio::steady_timer tick(co_await asio::this_coro::executor);
-  std::shared_ptr<const std::string> sent;
+  std::int64_t sent = 0;  // the frame's version
   std::string loading;
   int generation = key_generation_;
-  auto last = engine::Clock::now();
+  auto last = engine::Clock::now(), next = last;
   co_await out.begin_stream();
   while (!draining_) {
     const auto now = engine::Clock::now();
@@ -85,14 +82,16 @@ asio::awaitable<void> Api::cache_events(HttpRequest& request, ReplyWriter& out) 
           "data: {}\n\n", dump(JsonObject{{"loading", JsonObject{{"stage", stage_}, {"progress", fraction_}}}}));
       if (text != loading || now - last > kPing) co_await out.write(loading = text), last = now;
     } else {
-      co_await feed_.refresh(frame, *model_, question, make);
+      if (now >= next) co_await feed_.refresh(frame, *model_, make);
       if (std::exchange(generation, key_generation_) != key_generation_ && !keys_.has_tenant(request.tenant) &&
           !operator_keys_.has_tenant(request.tenant))
         break;
-      if (frame->text && frame->text != sent) {
-        sent = frame->text;
-        co_await out.write(*sent);
+      if (now >= next && frame->version != sent) {
+        sent = frame->version;
+        const std::shared_ptr<const std::string> text = frame->text;
+        co_await out.write(*text);
         last = now;
+        next = engine::Clock::now() + feed_.pause(text->size()) - CacheFeed::kTick;
       } else if (now - last > kPing) {
         co_await out.write(": keep-alive\n");
         last = now;

@@ -39,11 +39,13 @@ engine::PrefixOwner Api::named_owner(const HttpRequest& request) const {
 }
 
 asio::awaitable<void> Api::list_prefixes(HttpRequest& request, ReplyWriter& out) {
+  const auto place = feed_.enter(request.tenant);
   const auto answer = co_await ask_engine({.kind = engine::PrefixCommand::Kind::kList, .owner = named_owner(request)});
-  co_await out.send({.body = prefix_list_json(answer)});
+  co_await send_made([&] { return prefix_list_json(answer); }, out);
 }
 
 asio::awaitable<void> Api::get_prefix(HttpRequest& request, ReplyWriter& out) {
+  const auto place = feed_.enter(request.tenant);
   const std::string id = path_segment(request.path, 3);
   const auto answer =
       co_await ask_engine({.kind = engine::PrefixCommand::Kind::kList, .owner = named_owner(request), .prefix = id});
@@ -52,6 +54,7 @@ asio::awaitable<void> Api::get_prefix(HttpRequest& request, ReplyWriter& out) {
 }
 
 asio::awaitable<void> Api::delete_prefix(HttpRequest& request, ReplyWriter& out) {
+  const auto place = feed_.enter(request.tenant);
   const std::string id = path_segment(request.path, 3);
   const auto answer =
       co_await ask_engine({.kind = engine::PrefixCommand::Kind::kEnd, .owner = named_owner(request), .prefix = id});

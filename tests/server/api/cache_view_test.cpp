@@ -2,8 +2,12 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
+#include <latch>
 #include <string>
+#include <thread>
 
+#include "server/api/cache/cache_feed.h"
 #include "server/fixture.h"
 
 namespace coppice::testing {
@@ -188,6 +192,95 @@ TEST_F(CacheViewTest, PagesOfANamespaceShareOneQuestion) {
     pages.back()->read_until("\n\n\r\n");
   }
   EXPECT_EQ(model.asked().size(), 1U) << "nothing has happened since the first";
+}
+
+/// What the JSON of a view takes, however long, holds neither the connections nor others' prompts.
+TEST_F(CacheViewTest, NobodyElseWaitsForTheJsonOfAView) {
+  start_loading(config());
+  model_ = std::make_shared<FakeModel>(server_->sink(), words({"hi"}));
+  model_->view_ = small_view();
+  std::latch all_tried(1);
+  std::atomic<int> held = 0;
+  model_->on_detokenize_ = [&] {
+    ++held;
+    all_tried.wait();
+  };
+  server_->ready(model_);
+  while (client()->get("/health").status != 200) {
+  }
+  auto page = client(), tree = client();
+  page->send(get_request("/v1/cache/events"));
+  tree->send(get_request("/v1/cache/tree"));
+  while (held == 0) std::this_thread::yield();
+  EXPECT_EQ(get("/health").status, 200);
+  EXPECT_EQ(complete().status, 200);
+  all_tried.count_down();
+  EXPECT_EQ(tree->receive().status, 200);
+  page->read_until("\n\n\r\n");
+}
+
+TEST_F(CacheViewTest, WhoAsksTheSameSharesAnAnswerAndWhoLeavesTakesTheQuestionAlong) {
+  FakeModel& model = start_with(small_view());
+  model.keeps_questions_ = true;
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 20; ++i) clients.push_back(client()), clients.back()->send(get_request("/v1/cache/tree"));
+  clients.push_back(client());
+  clients.back()->send(get_request("/v1/cache/tree?nodes=3"));
+  const auto end = std::chrono::steady_clock::now() + kLongestWait;
+  while (model.asked().size() < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  wait_for_figure("coppice_connections 22");
+  ASSERT_EQ(model.asked().size(), 2U);
+  const engine::Question shared = model.asked()[0], other = model.asked()[1];
+  clients.pop_back();
+  EXPECT_TRUE(model.wait_cancelled(other.id));
+  clients.erase(clients.begin());
+  wait_for_figure("coppice_connections 20");
+  EXPECT_FALSE(model.cancelled(shared.id)) << "others wait for it";
+  std::vector<engine::Event> events(1);
+  events[0] = {.request = shared.id, .done = true, .view = std::make_shared<const engine::View>(small_view())};
+  model.emit(std::move(events));
+  for (auto& c : clients) EXPECT_EQ(c->receive().status, 200);
+  EXPECT_EQ(model.asked().size(), 2U);
+}
+
+TEST_F(CacheViewTest, EachKeyMayLookInSoManyWays) {
+  using server::CacheFeed;
+  start({}, with_keys(true));
+  const std::string one = "Authorization: Bearer sk-one\r\n", two = "Authorization: Bearer sk-two\r\n";
+  std::vector<std::unique_ptr<HttpClient>> pages;
+  const auto open = [&](const std::string& query, const std::string& key) {
+    auto page = client();
+    page->send(get_request("/v1/cache/events" + query, key));
+    const std::string head = page->read_until("\r\n");
+    if (head.starts_with("HTTP/1.1 200")) pages.push_back(std::move(page));
+    return head.substr(9, 3);
+  };
+  const auto nth = [](std::size_t n) { return fmt::format("?nodes={}", n + 1); };
+  for (std::size_t i = 0; i < CacheFeed::kFrames.of_key; ++i) EXPECT_EQ(open(nth(i), one), "200");
+  EXPECT_EQ(open(nth(CacheFeed::kFrames.of_key), one), "429");
+  while (pages.size() < CacheFeed::kLookers.of_key) ASSERT_EQ(open(nth(0), one), "200") << "it is there already";
+  EXPECT_EQ(open(nth(0), one), "429");
+  for (const char* path : {"/v1/cache/tree", "/v1/cache/prefixes", "/v1/cache/prefixes/prefix_1"})
+    EXPECT_EQ(exchange(get_request(path, one)).status, 429) << path;
+  EXPECT_EQ(open("", two), "200") << "another key doesn't notice";
+  EXPECT_EQ(get_as("sk-two", "/v1/cache/tree").status, 200);
+  pages.clear();
+  const auto end = std::chrono::steady_clock::now() + kLongestWait;
+  while (open("?nodes=99", one) != "200" && std::chrono::steady_clock::now() < end) {
+  }
+  EXPECT_EQ(pages.size(), 1U) << "they gave their room back";
+}
+
+/// A token may have many bytes.
+TEST_F(CacheViewTest, TextsOfAllNodesHaveABound) {
+  engine::View view;
+  for (std::uint64_t i = 0; i < 100; ++i)
+    view.tree.nodes.push_back({.serial = i, .tokens = 1, .head = std::vector<kv::Token>(50'000, 'x')});
+  start_with(view);
+  const HttpAnswer answer = get("/v1/cache/tree?nodes=100&text=1");
+  EXPECT_LT(answer.body.size(), std::size_t{2} << 20);
+  EXPECT_TRUE(answer.json()["nodes"][0].contains("text"));
+  EXPECT_FALSE(answer.json()["nodes"][99].contains("text"));
 }
 
 TEST_F(CacheViewTest, FramesSayHowFarLoadingIs) {

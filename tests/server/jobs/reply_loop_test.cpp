@@ -148,9 +148,9 @@ TEST(Api, WhileItAnswersItHoldsNoBody) {
                                      {"GET", "/health"},
                                      {"GET", "/v1/models"}}) {
     asio::io_context io;
-    server::WorkQueue worker, compiling;
+    server::WorkQueue worker, compiling, viewing;
     server::EventHub hub(io);
-    server::Api api({.names = {"the-model", ""}}, hub, worker, compiling);
+    server::Api api({.names = {"the-model", ""}}, hub, worker, compiling, viewing);
     server::BodyBudget bodies(1000, 0);
     server::HttpRequest request;
     request.method = method;

@@ -1,9 +1,15 @@
 #include "server/api/cache/cache_feed.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <list>
 #include <utility>
+
+#include "server/base/request_error.h"
 
 namespace coppice::server {
 
@@ -20,45 +26,96 @@ std::int64_t stamp_of(const engine::Snapshot& s) {
          s.requests_refused + s.requests_failed + s.requests_timed_out + s.pin_changes + s.cache.evictions;
 }
 
+RequestError too_many(const char* what) {
+  return RequestError::queue_full(fmt::format("Too many {} at once.", what));
+}
+
 }  // namespace
 
+/// A question that the engine has, and who waits for its answer. It is dropped with the last of them.
+struct CacheFeed::Asked {
+  Asked(CacheFeed& f, Model& m, KeyQuota::Place p) : feed(f), model(m), place(std::move(p)) {}
+  Asked(const Asked&) = delete;
+  Asked& operator=(const Asked&) = delete;
+  ~Asked() {
+    if (view) return;
+    forget();
+    model.cancel(id);
+  }
+  void forget() {
+    feed.hub_.remove(id);
+    feed.waiting_.erase(id);
+    feed.asked_.erase(subject);
+  }
+  void wake() const {
+    for (asio::steady_timer* const news : waiting) news->cancel();
+  }
+
+  CacheFeed& feed;
+  Model& model;
+  KeyQuota::Place place;
+  engine::RequestId id = 0;
+  Subject subject;
+  View view;
+  std::list<asio::steady_timer*> waiting;
+};
+
 CacheFeed::~CacheFeed() {
-  for (const auto& [id, waiting] : waiting_) hub_.remove(id);
+  for (const auto& [id, asked] : waiting_) hub_.remove(id);
 }
 
-asio::awaitable<std::shared_ptr<const engine::View>> CacheFeed::ask(Model& model, engine::Question question) {
+KeyQuota::Place CacheFeed::enter(const std::string& key) {
+  auto place = lookers_.take(key);
+  if (!place) throw too_many("requests look into the cache");
+  return *std::move(place);
+}
+
+CacheFeed::Subject CacheFeed::subject_of(const engine::Question& question) {
+  const kv::PictureLimits& limits = question.limits;
+  return {.salt = question.salt, .nodes = limits.nodes, .depth = limits.depth, .head_tokens = limits.head_tokens};
+}
+
+std::shared_ptr<CacheFeed::Asked> CacheFeed::asked(Model& model, engine::Question question, const std::string& key) {
+  Subject subject = subject_of(question);
+  if (const auto known = asked_.find(subject); known != asked_.end()) return known->second.lock();
+  auto place = question_places_.take(key);
+  if (!place) throw too_many("questions about the cache");
+  auto asked = std::make_shared<Asked>(*this, model, *std::move(place));
+  asked->id = question.id = model.next_id();
+  asked->subject = subject;
+  asked_.emplace(std::move(subject), asked);
+  waiting_.emplace(asked->id, asked.get());
+  hub_.add(asked->id, *this);
+  if (!model.ask(std::move(question))) throw too_many("questions about the cache");
+  return asked;
+}
+
+asio::awaitable<CacheFeed::View> CacheFeed::ask(Model& model, engine::Question question, const std::string& key) {
   if (ended_) co_return nullptr;
-  Waiting waiting{.news = asio::steady_timer(co_await asio::this_coro::executor), .view = nullptr};
-  const engine::RequestId id = question.id = model.next_id();
-  struct Place {
-    CacheFeed& feed;
-    Model& model;
-    engine::RequestId id;
-    ~Place() {
-      feed.hub_.remove(id);
-      model.cancel(id);
-      feed.waiting_.erase(id);
-    }
-  } const place{*this, model, id};
-  hub_.add(id, *this);
-  waiting_.emplace(id, &waiting);
-  if (!model.ask(std::move(question))) co_return nullptr;
-  waiting.news.expires_after(kLongestStep);
+  const auto asked = this->asked(model, std::move(question), key);
+  asio::steady_timer news(co_await asio::this_coro::executor, kLongestStep);
+  struct Waiting {
+    std::list<asio::steady_timer*>& all;
+    std::list<asio::steady_timer*>::iterator place;
+    ~Waiting() { all.erase(place); }
+  } const waiting{asked->waiting, asked->waiting.insert(asked->waiting.end(), &news)};
   boost::system::error_code ignored;
-  co_await waiting.news.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
-  co_return waiting.view;
+  co_await news.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  co_return asked->view;
 }
 
-std::shared_ptr<CacheFeed::Frame> CacheFeed::frame(const FrameKey& key) {
+std::shared_ptr<CacheFeed::Frame> CacheFeed::frame(engine::Question question, const std::string& key) {
   std::erase_if(frames_, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<Frame>& known = frames_[key];
-  std::shared_ptr<Frame> frame = known.lock();
-  if (!frame) known = frame = std::make_shared<Frame>();
+  Subject subject = subject_of(question);
+  if (const auto known = frames_.find(subject); known != frames_.end()) return known->second.lock();
+  auto place = frame_places_.take(key);
+  if (!place) throw too_many("feeds of the cache with different parameters");
+  auto frame = std::make_shared<Frame>(std::move(question), key, *std::move(place));
+  frames_.emplace(std::move(subject), frame);
   return frame;
 }
 
-asio::awaitable<void> CacheFeed::refresh(std::shared_ptr<Frame> frame, Model& model, engine::Question question,
-                                         const MakeText& make) {
+asio::awaitable<void> CacheFeed::refresh(std::shared_ptr<Frame> frame, Model& model, const MakeText& make) {
   const auto now = std::chrono::steady_clock::now();
   const engine::Snapshot before = model.snapshot();
   const bool fresh = frame->text && (now - frame->made < kTick / 2 || frame->stamp == stamp_of(before));
@@ -67,23 +124,42 @@ asio::awaitable<void> CacheFeed::refresh(std::shared_ptr<Frame> frame, Model& mo
     bool& making;
     ~Making() { making = false; }
   } const mark{frame->making = true};
-  const auto view = co_await ask(model, std::move(question));
+  View view;
+  try {
+    view = co_await ask(model, frame->question, frame->key);
+  } catch (const RequestError&) {  // too many ask: the next tick may find room
+  }
   if (!view) co_return;
-  frame->text = std::make_shared<const std::string>(make(*view, model.snapshot()));
+  const engine::Snapshot figures = model.snapshot();
+  std::string text;
+  co_await worker_.run(0, [&] {
+    text = make(*view, figures);
+    return true;
+  });
+  frame->text = std::make_shared<const std::string>(std::move(text));
+  ++frame->version;
   frame->made = std::chrono::steady_clock::now();
   frame->stamp = stamp_of(before);
+}
+
+std::chrono::steady_clock::duration CacheFeed::pause(std::size_t bytes) const {
+  const double seconds = static_cast<double>(bytes * lookers_.used()) / static_cast<double>(kBytesPerSecond);
+  return std::max<std::chrono::steady_clock::duration>(
+      kTick, std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds)));
 }
 
 void CacheFeed::on_event(engine::Event&& event) {
   const auto found = waiting_.find(event.request);
   if (found == waiting_.end()) return;
-  found->second->view = std::move(event.view);
-  found->second->news.cancel();
+  Asked& asked = *found->second;
+  asked.view = std::move(event.view);
+  if (asked.view) asked.forget();  // whoever asks from now on is to see what happens from now on
+  asked.wake();
 }
 
 void CacheFeed::on_shutdown() {
   ended_ = true;
-  for (const auto& [id, waiting] : waiting_) waiting->news.cancel();
+  for (const auto& [id, asked] : waiting_) asked->wake();
 }
 
 }  // namespace coppice::server

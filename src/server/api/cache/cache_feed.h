@@ -1,63 +1,92 @@
-// CacheFeed: what those see who watch the cache: it asks the engine, and makes one frame for all pages of a namespace.
+// CacheFeed: what those see who look into the cache: it asks the engine, and makes one frame for all pages of a namespace.
 //
 // Belongs to the io thread. However many pages are open, the engine is asked at most once a kTick for each namespace, and not
-// at all while nothing happens.
+// at all while nothing happens. Who asks the same at the same time shares one answer. JSON of views is made on `worker`, which
+// nobody else waits for.
+//
+// Those who look, the frames that are kept for them and the questions that wait are counted, by key and in all.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 
 #include "engine/view.h"
+#include "server/base/key_quota.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/model.h"
+#include "server/jobs/work_queue.h"
 
 namespace coppice::server {
 
 class CacheFeed final : public EventListener {
  public:
   static constexpr std::chrono::milliseconds kTick{250};
+  static constexpr KeyQuota::Limits kLookers{.all = 256, .of_key = 32};
+  static constexpr KeyQuota::Limits kFrames{.all = 32, .of_key = 8};
+  static constexpr KeyQuota::Limits kQuestions{.all = 32, .of_key = 4};
+  static constexpr std::size_t kBytesPerSecond = std::size_t{64} << 20;  ///< of frames, to all pages together
 
-  explicit CacheFeed(EventHub& hub) : hub_(hub) {}
+  CacheFeed(EventHub& hub, WorkQueue& worker) : hub_(hub), worker_(worker) {}
   ~CacheFeed();
   CacheFeed(const CacheFeed&) = delete;
   CacheFeed& operator=(const CacheFeed&) = delete;
 
-  /// Null: the engine gave no answer, as the server ends, or as too many ask. Between two steps it answers at once.
-  boost::asio::awaitable<std::shared_ptr<const engine::View>> ask(Model& model, engine::Question question);
+  /// For as long as somebody looks. `key`: its tenant, here and below. Throws RequestError (429).
+  KeyQuota::Place enter(const std::string& key);
+
+  using View = std::shared_ptr<const engine::View>;
+  /// Null: the engine gave no answer, as the server ends. Between two steps it answers soon. Throws RequestError (429).
+  boost::asio::awaitable<View> ask(Model& model, engine::Question question, const std::string& key);
 
   /// A namespace's frame, shared by its pages; it goes with the last of them.
   struct Frame {
-    std::shared_ptr<const std::string> text;  ///< null: none yet. Another object whenever something has changed
+    const engine::Question question;
+    const std::string key;  ///< of who looked first, who pays for it
+    const KeyQuota::Place place;
+    std::shared_ptr<const std::string> text;  ///< null: none yet
+    std::int64_t version = 0;                 ///< another one whenever something has changed
     std::chrono::steady_clock::time_point made;
     std::int64_t stamp = -1;  ///< of the engine's figures: the same if nothing has happened
     bool making = false;
   };
   using MakeText = std::function<std::string(const engine::View&, const engine::Snapshot&)>;
-  /// Nodes, depth and tokens of a node's text that it shows; the namespace's salt.
-  using FrameKey = std::tuple<int, int, int, std::string>;
-  std::shared_ptr<Frame> frame(const FrameKey& key);
-  /// Brings a frame up to date, unless it is younger than a tick or somebody else does it just now.
-  boost::asio::awaitable<void> refresh(std::shared_ptr<Frame> frame, Model& model, engine::Question question,
-                                       const MakeText& make);
+  /// Throws RequestError (429).
+  std::shared_ptr<Frame> frame(engine::Question question, const std::string& key);
+  /// Brings a frame up to date, unless it is younger than a tick, somebody else does it just now, or too many ask. `make` is
+  /// called on the worker.
+  boost::asio::awaitable<void> refresh(std::shared_ptr<Frame> frame, Model& model, const MakeText& make);
+  /// Between two frames of so many bytes to one page.
+  std::chrono::steady_clock::duration pause(std::size_t bytes) const;
 
   void on_event(engine::Event&& event) override;
   void on_shutdown() override;
 
  private:
-  struct Waiting {
-    boost::asio::steady_timer news;
-    std::shared_ptr<const engine::View> view;
+  /// What a question asks for.
+  struct Subject {
+    std::string salt;
+    int nodes = 0, depth = 0, head_tokens = 0;
+    auto operator<=>(const Subject&) const = default;
   };
+  static Subject subject_of(const engine::Question& question);
+  struct Asked;
+  std::shared_ptr<Asked> asked(Model& model, engine::Question question, const std::string& key);
+
   EventHub& hub_;
-  std::unordered_map<engine::RequestId, Waiting*> waiting_;
-  std::map<FrameKey, std::weak_ptr<Frame>> frames_;
+  WorkQueue& worker_;
+  KeyQuota lookers_{kLookers}, frame_places_{kFrames}, question_places_{kQuestions};
+  std::map<Subject, std::weak_ptr<Asked>> asked_;          ///< without an answer so far
+  std::unordered_map<engine::RequestId, Asked*> waiting_;  ///< the same
+  std::map<Subject, std::weak_ptr<Frame>> frames_;
   bool ended_ = false;
 };
 

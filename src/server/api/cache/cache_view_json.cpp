@@ -32,7 +32,11 @@ const char* name_of(engine::RequestStage stage) {
   return "ended";
 }
 
+/// Of all nodes: a token may have many bytes, and what a sibling has in common is shown whole.
+constexpr std::size_t kMostTextBytes = std::size_t{1} << 20;
+
 JsonArray nodes_json(const engine::View& view, const Model& model, CacheReports reports) {
+  std::size_t text_bytes = 0;
   JsonArray nodes;
   nodes.reserve(view.tree.nodes.size());
   for (const kv::PictureNode& node : view.tree.nodes) {
@@ -45,11 +49,13 @@ JsonArray nodes_json(const engine::View& view, const Model& model, CacheReports 
                        {"idle_seconds", rounded(std::max(0.0, view.now - node.last_used))},
                        {"left_out", node.left_out}};
     if (node.parent >= 0) json["parent"] = view.tree.nodes[static_cast<std::size_t>(node.parent)].serial;
-    if (reports == CacheReports::kText) {
+    if (reports == CacheReports::kText && text_bytes < kMostTextBytes) {
       const std::span<const kv::Token> head = node.head;
-      json["text"] = model.detokenize(head, true);
-      if (node.common > 0)
-        json["own_text"] = model.detokenize(head.subspan(static_cast<std::size_t>(node.common)), true);
+      std::string text = model.detokenize(head, true), own_text;
+      if (node.common > 0) own_text = model.detokenize(head.subspan(static_cast<std::size_t>(node.common)), true);
+      text_bytes += text.size() + own_text.size();
+      json["text"] = std::move(text);
+      if (node.common > 0) json["own_text"] = std::move(own_text);
     }
     nodes.push_back(std::move(json));
   }
