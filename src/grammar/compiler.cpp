@@ -12,15 +12,16 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "grammar/bare_text.h"
 #include "grammar/gbnf.h"
 #include "grammar/impl.h"
 #include "grammar/memory.h"
+#include "grammar/name_tree.h"
 #include "grammar/sound_regex.h"
 #include "grammar/source_check.h"
+#include "grammar/state_count.h"
 #include "grammar/unfold.h"
 #include "grammar/work.h"
 #include "grammar/xgrammar_log.h"
@@ -132,39 +133,16 @@ xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo&
   return parts ? with_parts(grammar, source) : grammar;
 }
 
-struct States {
-  int all = 0, wide = 0;
-};
-
-/// The compiler walks the vocabulary for each state in which a character is read: only a little of it, where few characters
-/// go on; all of it, where many do.
-States count_states(const xgrammar::Grammar& grammar) {
-  constexpr int kMany = 64;
-  States n;
-  for (const auto& rule : grammar->per_rule_fsms) {
-    if (!rule) continue;
-    const auto& fsm = rule->GetFsm();
-    std::unordered_set<int> reachable;
-    fsm.GetReachableStates(&reachable);
-    for (const int state : reachable) {
-      if (!fsm.IsScanableState(state)) continue;
-      int n_bytes = 0;
-      for (const auto& edge : fsm.GetFsm().GetEdges(state))
-        n_bytes += edge.IsCharRange() ? edge.max - edge.min + 1 : kMany;
-      ++n.all;
-      n.wide += n_bytes >= kMany ? 1 : 0;
-    }
-  }
-  return n;
-}
-
 /// The rules to compile, written as masks are fast with. Throws GrammarError for what would take too long or hold less than it says.
 xgrammar::Grammar checked(const Source& source, const xgrammar::TokenizerInfo& info, int longest) {
   const Warnings warnings;
   xgrammar::Grammar grammar = converted(source, info);
   if (!warnings.first().empty()) throw GrammarError(warnings.first());
-  if (source.kind != Kind::kStructuralTag) grammar = unfolded(grammar, longest).value_or(grammar);
-  const States n = count_states(xgrammar::GrammarOptimizer::Apply(grammar));
+  if (source.kind != Kind::kStructuralTag) {
+    grammar = with_name_trees(grammar).value_or(grammar);
+    grammar = unfolded(grammar, longest).value_or(grammar);
+  }
+  const StateCount n = count_states(xgrammar::GrammarOptimizer::Apply(grammar));
   if (n.all > kMaxStates || n.wide > kMaxWideStates)
     throw GrammarError(
         fmt::format("it is too large: {} states, {} of them with many ways to go on; {} and {} are the most", n.all,

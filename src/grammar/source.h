@@ -73,8 +73,8 @@ inline constexpr std::size_t kMaxSchemasBytes = std::size_t{1}
 inline constexpr std::size_t kMaxRegexBytes = std::size_t{8}
                                               << 10;  ///< "a?a?a?..." takes the square of its length, or more
 inline constexpr int kMaxStates = 100000;             ///< of the automata that it becomes
-inline constexpr int kMaxWideStates = 3000;           ///< where many characters may follow: these take up to 3 ms each
-inline constexpr double kMaxCompileSeconds = 10;      ///< of CPU time
+inline constexpr int kMaxWideStates = 6000;           ///< where many characters may follow: these take up to 3 ms each
+inline constexpr double kMaxCompileSeconds = 3;       ///< of CPU time
 inline constexpr int kMaxSourceDepth = 128;           ///< open brackets; the parsers recurse
 
 /// One of these texts, and nothing else. REQUIRES: at least one.

@@ -1,0 +1,18 @@
+// How many places a grammar has, by what a mask for each costs. For this folder's .cpp files only.
+#pragma once
+
+#include <xgrammar/grammar.h>
+
+namespace coppice::grammar {
+
+/// States in which a byte is read.
+struct StateCount {
+  int all = 0;
+  int wide =
+      0;  ///< those where many bytes go on: the compiler walks all of the vocabulary for them, else only a little of it
+};
+
+/// REQUIRES: the grammar is optimized (xgrammar::GrammarOptimizer).
+StateCount count_states(const xgrammar::Grammar& grammar);
+
+}  // namespace coppice::grammar
