@@ -46,6 +46,12 @@ std::size_t raise_descriptor_limit() {
   return limit.rlim_cur > 2 * kReservedDescriptors ? limit.rlim_cur - kReservedDescriptors : limit.rlim_cur / 2;
 }
 
+/// Threads that parse, render and tokenize bodies. Half of the cores: the engine's threads need them, too. More than eight gain nothing
+/// where templates, which are rendered one at a time, bound them.
+int n_preparing() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
+}
+
 /// On Linux a nice value belongs to a thread.
 void set_nice(int nice) {
   if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice) != 0)
@@ -91,7 +97,7 @@ struct Server::Impl {
 
   const ServerConfig config;
   std::uint16_t port = 0;
-  WorkQueue worker{lower_priority};
+  WorkQueue worker{lower_priority, n_preparing()};
   WorkQueue compiling{lower_priority};  ///< grammars: one may take a second, and others' prompts must not wait for it
   WorkQueue viewing{step_back};         ///< JSON of what is kept, for those who look: prompts must not wait for it
   asio::io_context io{1};

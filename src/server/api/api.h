@@ -3,8 +3,8 @@
 // api_generate.cpp has what generations need, api_responses.cpp the routes to stored responses, api_prefixes.cpp
 // those to pinned prefixes, api.cpp the rest.
 //
-// Belongs to the io thread. Bodies are parsed, rendered and tokenized on the worker, grammars compiled on
-// another, and JSON of what is kept (the tree, pins, stored responses) is made on a third; nothing else leaves the thread.
+// Belongs to the io thread. Bodies are parsed, rendered and tokenized on workers, grammars compiled on
+// another, and JSON of what is kept (the tree, pins, stored responses) is made on one more; nothing else leaves the thread.
 //
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or

@@ -1,9 +1,9 @@
 // Preparation: from a GenerationRequest to engine requests: checks, renders the chat template, tokenizes.
 //
-// It changes nothing but what the model keeps: its next id, and the tokens of prompts' pieces. The server runs it on the worker:
+// It changes nothing but what the model keeps: its next id, and the tokens of prompts' pieces. The server runs it on a worker:
 // even a small chat may wait long for the template, which renders one chat at a time, and on the io thread that would hold up
 // everybody's streams. A text is read only as far as the context goes, and many prompts are prepared in steps, so that others'
-// turns on the worker come soon.
+// turns on a worker come soon.
 #pragma once
 
 #include <cstddef>

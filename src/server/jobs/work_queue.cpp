@@ -26,19 +26,22 @@ constexpr std::size_t kSmall = 1024;  // bytes; smaller works count as one size:
 
 }  // namespace
 
-WorkQueue::WorkQueue(std::function<void()> begin)
-    : thread_([this, begin = std::move(begin)] {
-        begin();
-        serve();
-      }) {}
+WorkQueue::WorkQueue(const std::function<void()>& begin, int n_workers) {
+  COPPICE_ASSERT(n_workers > 0);
+  for (int i = 0; i < n_workers; ++i)
+    threads_.emplace_back([this, begin] {
+      begin();
+      serve();
+    });
+}
 
 WorkQueue::~WorkQueue() {
   {
     const std::scoped_lock lock(mutex_);
     ending_ = true;
   }
-  changed_.notify_one();
-  thread_.join();
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void WorkQueue::push(std::size_t bytes, Step step) {
@@ -61,11 +64,17 @@ void WorkQueue::serve() {
     const bool done = turn.front().step();
     if (done) turn.clear();  // what the step holds goes without the lock
     lock.lock();
-    if (done) continue;
-    Line& line = lines_[turn.front().line];
-    line.splice(line.begin(), turn);
-    ++n_waiting_;
+    if (!done) put_back(std::move(turn));
   }
+}
+
+/// Whoever serves takes the next turn at once, so nobody needs to be woken.
+void WorkQueue::put_back(Line turn) {
+  Line& line = lines_[turn.front().line];
+  auto place = line.begin();
+  while (place != line.end() && place->number < turn.front().number) ++place;  // past works of other workers only
+  line.splice(place, turn);
+  ++n_waiting_;
 }
 
 /// The work whose turn it is, alone. REQUIRES: something waits.

@@ -1,4 +1,4 @@
-// WorkQueue: one worker thread, and the work that waits for it. A work takes one turn or several.
+// WorkQueue: worker threads, and the work that waits for them. A work takes one turn or several, one at a time.
 //
 // Small work goes first, so that a few large bodies do not hold up everybody. Sizes are told apart by powers of two; among
 // works of about one size the first to come is served first.
@@ -6,10 +6,10 @@
 // Thread safety: push() may be called by any thread.
 //
 // Invariants
-//   1. Of kMostPasses + 1 turns in a row at least one goes to the work that has waited longest. So later work delays a work by
-//      a bounded time: if it and those that were there when it came need n turns, it is done after (kMostPasses + 1) * n
-//      turns at most.
-//   2. Of works of one size at most one is begun and not done.
+//   1. Of kMostPasses + 1 turns that begin in a row at least one goes to the work that has waited longest of those that wait. So
+//      later work delays a work by a bounded time: if it and those that were there when it came need n turns, it is done after
+//      (kMostPasses + 1) * n turns at most.
+//   2. Of works of one size at most as many are begun and not done as there are workers.
 #pragma once
 
 #include <array>
@@ -22,6 +22,7 @@
 #include <list>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace coppice::server {
 
@@ -29,11 +30,11 @@ class WorkQueue {
  public:
   static constexpr int kMostPasses = 31;
 
-  /// One turn of a work, on the worker. Returns true when the work is done. Must not throw.
+  /// One turn of a work, on a worker. Returns true when the work is done. Must not throw.
   using Step = std::move_only_function<bool()>;
 
-  /// `begin`: what the worker's thread does first.
-  explicit WorkQueue(std::function<void()> begin = [] {});
+  /// `begin`: what each worker's thread does first.
+  explicit WorkQueue(const std::function<void()>& begin = [] {}, int n_workers = 1);
   /// Waits until all is done.
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
@@ -57,16 +58,17 @@ class WorkQueue {
 
   void serve();
   Line take();
+  void put_back(Line turn);
 
-  std::mutex mutex_;  ///< guards all below but the thread
+  std::mutex mutex_;  ///< guards all below but the threads
   std::condition_variable changed_;
-  /// By size, each in order of arrival. The work that has its turn is in none, and comes back as the first of its line.
+  /// By size, each in order of arrival. A work that has its turn is in none, and comes back to its place.
   std::array<Line, std::numeric_limits<std::size_t>::digits + 1> lines_;
   std::size_t n_waiting_ = 0;
   std::uint64_t last_number_ = 0;
   int passes_ = 0;  ///< turns since the work that has waited longest had one
   bool ending_ = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace coppice::server

@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <future>
+#include <latch>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 
 namespace coppice::server {
 namespace {
@@ -107,6 +110,43 @@ TEST_F(WorkQueueTest, KeepsItsPromiseToEverybody) {
   EXPECT_EQ(to_come, 0);
   EXPECT_EQ(needed, 0U);
   EXPECT_EQ(late, 0);
+}
+
+/// Each waits in its turn until all have begun.
+TEST(WorkQueue, WorkersWorkAtOnce) {
+  constexpr int kWorkers = 4;
+  std::latch all(kWorkers);
+  WorkQueue queue([] {}, kWorkers);
+  for (int i = 0; i < kWorkers; ++i)
+    queue.push(1, [&] {
+      all.arrive_and_wait();
+      return true;
+    });
+}
+
+TEST(WorkQueue, SeveralWorkersKeepTheTurnsOfAWorkApart) {
+  constexpr int kWorkers = 4, kWorks = 400, kTurns = 5;
+  std::atomic<int> done = 0, at_once = 0, begun = 0, most_begun = 0;
+  {
+    WorkQueue queue([] {}, kWorkers);
+    for (int i = 0; i < kWorks; ++i)
+      queue.push(1, [&, left = kTurns, busy = std::make_shared<std::atomic<bool>>(false)]() mutable {
+        if (busy->exchange(true)) ++at_once;
+        if (left == kTurns) {
+          const int now = ++begun;
+          for (int most = most_begun; most < now && !most_begun.compare_exchange_weak(most, now);) {
+          }
+        }
+        std::this_thread::yield();
+        busy->store(false);
+        if (--left > 0) return false;
+        --begun, ++done;
+        return true;
+      });
+  }
+  EXPECT_EQ(done, kWorks);
+  EXPECT_EQ(at_once, 0);
+  EXPECT_LE(most_begun, kWorkers);
 }
 
 }  // namespace

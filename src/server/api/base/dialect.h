@@ -5,7 +5,7 @@
 // constructor. Neither http/, jobs/ nor the engine know dialects, so none of them changes. tests/server/api/dialect_test.cpp adds a
 // tiny one.
 //
-// Thread safety: const methods may be called by any thread; parse() is called on the worker, the rest on the io thread.
+// Thread safety: const methods may be called by any thread; parse() is called on workers, several at once; the rest on the io thread.
 #pragma once
 
 #include <algorithm>
