@@ -103,7 +103,8 @@ AnswerParts AnswerReader::finish() {
 
 AnswerParts AnswerReader::read(bool whole) {
   try {
-    const common_chat_msg now = common_chat_parse(text_, !whole, format_->impl().params);
+    common_chat_msg now = common_chat_parse(text_, !whole, format_->impl().params);
+    if (const bool second = now.tool_calls.size() > 1; second && format_->impl().one_call) now.tool_calls.resize(1);
     if (held_) return state_->more(now, whole);
     AnswerParts parts = state_->texts(now);
     if (!state_->whole_calls(now, whole, parts) && whole) parts.content += unread();

@@ -10,7 +10,8 @@ namespace coppice::text {
 
 struct AnswerFormat::Impl {
   common_chat_parser_params params;
-  ThoughtTags thoughts;  ///< with an end: there is nothing to read but these, and no parser
+  bool one_call = false;  ///< of several the first one counts
+  ThoughtTags thoughts;   ///< with an end: there is nothing to read but these, and no parser
 };
 
 }  // namespace coppice::text

@@ -52,7 +52,7 @@ CallForm call_form(const std::string& source, bool lists, bool writes) {
 }
 
 common_chat_params own_params(CallForm form, const std::vector<common_chat_tool>& tools, const ThoughtTags& thoughts,
-                              bool must_call, bool parallel) {
+                              bool must_call) {
   const common_json json = common_chat_tools_to_json_oaicompat(tools);
   const char* begin = form == CallForm::kPlain     ? kPlainBegin
                       : form == CallForm::kMistral ? kMistralBegin
@@ -70,9 +70,9 @@ common_chat_params own_params(CallForm form, const std::vector<common_chat_tool>
     const common_peg_parser call = form == CallForm::kMistral
                                        ? mistral_calls(p, json)
                                        : p.standard_json_tools(begin, form == CallForm::kPlain ? kPlainEnd : "", json,
-                                                               form == CallForm::kGranite && parallel, true, "", "",
+                                                               form == CallForm::kGranite, true, "", "",
                                                                /*array_wrapped=*/form == CallForm::kGranite);
-    const bool several = parallel && form != CallForm::kGranite;
+    const bool several = form != CallForm::kGranite;
     const common_peg_parser calls =
         p.trigger_rule("calls", several ? p.one_or_more(call + p.space()) : call + p.space());
     return reasoning + p.optional(p.content(p.until(begin))) + (must_call ? calls : p.optional(calls)) + p.end();

@@ -29,7 +29,7 @@ CallForm call_form(const std::string& source, bool lists, bool writes);
 /// The parser of answers, and how a call begins. `tools`: that may be called. `thoughts`: where they stand before the answer.
 /// REQUIRES: form is neither kLibrary nor kLfm2.
 common_chat_params own_params(CallForm form, const std::vector<common_chat_tool>& tools, const ThoughtTags& thoughts,
-                              bool must_call, bool parallel);
+                              bool must_call);
 
 /// Calls as the assistant's text, for a template that tells of tools, but writes no calls. `messages`: with objects as arguments.
 std::vector<ChatMessage> with_written_calls(CallForm form, std::span<const ChatMessage> messages);

@@ -66,8 +66,9 @@ common_chat_params params_of(std::vector<common_chat_tool>& tools, Make&& make) 
   }
 }
 
-std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params) {
+std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params, bool one_call = false) {
   auto impl = std::make_unique<AnswerFormat::Impl>();
+  impl->one_call = one_call;
   impl->params = common_chat_parser_params(params);
   impl->params.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
   if (!params.parser.empty()) impl->params.parser.load(params.parser);
@@ -249,6 +250,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
         return std::ranges::find(chat.allowed, tool.name) == chat.allowed.end();
       });
     common_chat_templates_inputs calls = inputs_of(chat.messages, chat, defaults_, callable);
+    calls.parallel_tool_calls = true;  // all are read; the grammar writes no more than are asked for
     common_chat_params params;
     if (form == CallForm::kLibrary || form == CallForm::kLfm2) {
       params = params_of(calls.tools, [&] { return common_chat_templates_apply(own, calls); });
@@ -256,10 +258,9 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     } else {
       if (!impl_->thoughts.end.empty())
         add_thoughts(impl_->writer->opening(inputs, result.prompt), impl_->thoughts, result);
-      params = params_of(calls.tools,
-                         [&] { return own_params(form, calls.tools, result.thoughts, chat.must_call, chat.parallel); });
+      params = params_of(calls.tools, [&] { return own_params(form, calls.tools, result.thoughts, chat.must_call); });
     }
-    result.format = format_of(params);
+    result.format = format_of(params, !chat.parallel);
     add_stops(params.additional_stops);
     add_grammar(chat, params, callable, impl_->marks, result);
     // A grammar that holds from the beginning has its own say on thoughts.

@@ -33,6 +33,37 @@ TEST(AllTemplates, AnAnswerHasAsManyCallsAsAreAskedFor) {
   }
 }
 
+/// A model that may choose writes two calls, and no grammar holds them: the first one counts.
+TEST(AllTemplates, TheFirstOfTwoCallsIsKeptWhereOneIsAskedFor) {
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Weather in Paris?"}};
+  const auto tools = weather_tools();
+  std::mt19937_64 random = test::seeded_random();
+  int looked_at = 0;
+  for (const std::string& name : template_names()) {
+    const std::string source = text_of_template(name);
+    const ChatTemplate chat(test::vocabulary(), source);
+    const ToolPrompt several = chat.render(
+        ToolChat{.messages = messages, .tools = tools, .must_call = true, .parallel = true, .thinks = false});
+    const ToolPrompt one = chat.render(ToolChat{.messages = messages, .tools = tools, .thinks = false});
+    GrammarWalk walker(several, source, random);
+    for (int i = 0; i < 40; ++i) {
+      const std::string text = walker.walk();
+      const Answer all = read_answer(several.format, text, text.size() + 1);
+      if (all.calls.size() < 2) continue;
+      ++looked_at;
+      AnswerReader reader(one.format, false);
+      AnswerParts parts = reader.push(text), rest = reader.finish();
+      for (CallPart& call : rest.calls) parts.calls.push_back(std::move(call));
+      ASSERT_EQ(parts.calls.size(), 1U) << name << ": " << text << "\ncontent: " << parts.content << rest.content;
+      EXPECT_EQ(parts.calls[0].name, all.calls[0].name) << name;
+      EXPECT_EQ(parts.calls[0].arguments, all.calls[0].arguments) << name;
+      EXPECT_EQ(parts.content + rest.content, all.content) << name;
+      break;
+    }
+  }
+  if (std::getenv("COPPICE_TEMPLATE") == nullptr) EXPECT_GE(looked_at, 40);
+}
+
 AnswerParts read_all(const std::shared_ptr<const AnswerFormat>& format, const std::string& text, bool held) {
   AnswerReader reader(format, held);
   AnswerParts all = reader.push(text);
