@@ -11,6 +11,7 @@
 #pragma once
 
 #include <boost/json/value.hpp>
+#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -29,8 +30,9 @@ class SchemaError : public std::runtime_error {
 
 /// The schema as compact JSON for grammar::Kind::kJsonSchema. Throws SchemaError, also where finding out would take too long:
 /// any schema of up to grammar::kMaxSourceBytes takes some 0.1 s and 100 MB at most.
-/// Formats that aren't known are annotations. uniqueItems is one, too, unless `strict`.
+/// Formats that aren't known are annotations. uniqueItems is one, too, unless `strict`. `unheld`: if not null, gets these, as "format 'phone'".
 /// REQUIRES: nested no deeper than 64.
-std::string enforceable_schema(const boost::json::value& schema, bool strict = false);
+std::string enforceable_schema(const boost::json::value& schema, bool strict = false,
+                               std::set<std::string>* unheld = nullptr);
 
 }  // namespace coppice::server

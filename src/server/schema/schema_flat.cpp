@@ -70,12 +70,10 @@ void refuse_unknown_assertions(const object& schema, const std::string& place) {
   }
 }
 
-void refuse_unique(const object& schema, const std::string& place) {
-  if (const value* unique = schema.if_contains("uniqueItems"); unique != nullptr && *unique == value(true)) {
-    const value* most = schema.if_contains("maxItems");
-    if (most == nullptr || !most->is_number() || most->to_number<double>() > 1)
-      throw SchemaError("uniqueItems", place, "not supported for more than one item");
-  }
+bool wants_unique(const object& schema) {
+  const value *unique = schema.if_contains("uniqueItems"), *most = schema.if_contains("maxItems");
+  if (unique == nullptr || *unique != value(true)) return false;
+  return most == nullptr || !most->is_number() || most->to_number<double>() > 1;
 }
 
 /// Draft 4 wrote `minimum: 5, exclusiveMinimum: true`.
@@ -176,7 +174,10 @@ void SchemaWalk::count_node(const Place& place) {
 SchemaWalk::Object SchemaWalk::flat_itself(const Object& schema, const Place& place) {
   charge(weight(schema), place);
   refuse_unknown_assertions(schema, place.pointer);
-  if (strict_) refuse_unique(schema, place.pointer);
+  if (wants_unique(schema)) {
+    if (strict_) throw SchemaError("uniqueItems", place.pointer, "not supported for more than one item");
+    unheld_.insert("uniqueItems");
+  }
   refuse_embedded(schema, place.pointer);
   Object out;
   for (const auto& field : schema) copy_keyword(field.key(), field.value(), out, place.pointer);

@@ -85,7 +85,10 @@ value SchemaWalk::rewrite_string(const Object& flat, const Place& place) {
              most = count_of(flat, "maxLength", -1, place.pointer);
   if (most >= 0 && least > most) throw UnsatisfiableError("minLength", place.pointer, "is above maxLength");
   const Value *regex = flat.if_contains("pattern"), *format = flat.if_contains("format");
-  if (format != nullptr && !is_listed(kFormats, format->get_string())) format = nullptr;  // an annotation
+  if (format != nullptr && !is_listed(kFormats, format->get_string())) {  // an annotation
+    unheld_.insert(fmt::format("format '{}'", std::string_view(format->get_string())));
+    format = nullptr;
+  }
   Object out{{"type", "string"}};
   if (format != nullptr) {
     const std::string_view name = format->get_string();

@@ -63,8 +63,11 @@ SchemaError::SchemaError(std::string keyword, std::string place, const std::stri
       keyword_(std::move(keyword)),
       place_(std::move(place)) {}
 
-std::string enforceable_schema(const value& schema, bool strict) {
-  return boost::json::serialize(SchemaWalk(schema, strict).run());
+std::string enforceable_schema(const value& schema, bool strict, std::set<std::string>* unheld) {
+  SchemaWalk walk(schema, strict);
+  std::string text = boost::json::serialize(walk.run());
+  if (unheld != nullptr) *unheld = std::move(walk).take_unheld();
+  return text;
 }
 
 std::uint8_t types_of(const object& flat) {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,8 @@ class SchemaWalk {
  public:
   SchemaWalk(const boost::json::value& root, bool strict) : root_(root), strict_(strict), refs_(root) {}
   boost::json::value run();
+  /// Annotations that assert something.
+  std::set<std::string> take_unheld() && { return std::move(unheld_); }
 
  private:
   using Value = boost::json::value;
@@ -85,6 +88,7 @@ class SchemaWalk {
 
   const Value& root_;
   bool strict_;
+  std::set<std::string> unheld_;
   SchemaRefs refs_;
   std::map<std::string, std::string> names_;  ///< of the targets of $ref by their place
   Object definitions_;

@@ -16,6 +16,7 @@
 namespace coppice::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -58,6 +59,21 @@ TEST_F(IgnoredFields, ClientsWordsAreBounded) {
   EXPECT_LT(lines().front().size(), 250U);
   EXPECT_THAT(lines().front(), HasSubstr("'x2026 a line of mine"));
   for (int i = 0; i < 200; ++i) log_ignored("/a", "tool " + std::to_string(i));
+  EXPECT_LE(lines().size(), 64U);
+}
+
+TEST_F(IgnoredFields, SchemasThatAreNotHeldAreSaidOnceEach) {
+  const std::string odd = R"(, "tools": [{"name": "odd", "input_schema": {"type": "object", "not": {"type": "string"}}},
+    {"name": "dial", "input_schema": {"type": "object", "properties": {
+      "number": {"type": "string", "format": "phone\n"}, "day": {"type": "string", "format": "date"},
+      "all": {"type": "array", "items": {"type": "integer", "format": "int32"}, "uniqueItems": true}}}}])";
+  ask(odd);
+  ask(odd);
+  EXPECT_THAT(lines(), ElementsAre(AllOf(HasSubstr("tool 'odd': its schema ("), HasSubstr("'not' at '#'")),
+                                   HasSubstr("tool 'dial': format 'phone' is not held (said once)"),
+                                   HasSubstr("tool 'dial': uniqueItems is not held")));
+  for (int i = 0; i < 100; ++i)
+    ask(R"(, "tools": [{"name": "odd)" + std::to_string(i) + R"(", "input_schema": {"not": {}}}])");
   EXPECT_LE(lines().size(), 64U);
 }
 

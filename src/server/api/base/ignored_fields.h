@@ -14,7 +14,10 @@ namespace coppice::server {
 /// different ones are said, each cut to its first 80 bytes, in quotes.
 void log_ignored(const std::string& path, std::string what);
 
-/// The same for those fields that the request has; "a.b": field b of the object a.
+/// Likewise of what is taken and no grammar holds: a schema's keyword, or all of it. `where`: whose it is.
+void log_not_held(const std::string& where, std::string what);
+
+/// As log_ignored() for those fields that the request has; "a.b": field b of the object a.
 void log_ignored_fields(const std::string& path, const JsonFields& request, std::initializer_list<const char*> names);
 
 }  // namespace coppice::server

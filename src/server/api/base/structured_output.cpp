@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "grammar/pattern.h"
 #include "grammar/sound_regex.h"
+#include "server/api/base/ignored_fields.h"
 #include "server/api/base/sampling_fields.h"
 #include "server/base/request_error.h"
 #include "server/schema/json_schema.h"
@@ -192,12 +194,15 @@ bool is_strict(const JsonObject& fields) {
   return strict != nullptr && *strict == Json(true);
 }
 
-grammar::Source schema_source(const Json& schema, const std::string& field, bool strict) {
+grammar::Source schema_source(const Json& schema, const std::string& field, bool strict, const std::string& whose) {
   // Before the walk, which compares values with each other.
   if (dump(schema).size() > grammar::kMaxSourceBytes)
     throw RequestError::bad_field(field, fmt::format("a schema has at most {} bytes", grammar::kMaxSourceBytes));
   try {
-    return {.kind = Kind::kJsonSchema, .text = enforceable_schema(schema, strict)};
+    std::set<std::string> unheld;
+    grammar::Source source{.kind = Kind::kJsonSchema, .text = enforceable_schema(schema, strict, &unheld)};
+    for (const std::string& keyword : unheld) log_not_held(whose.empty() ? field : whose, keyword);
+    return source;
   } catch (const SchemaError& e) {
     throw RequestError::bad_field(field, e.what(), "invalid_json_schema");
   }

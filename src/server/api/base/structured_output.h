@@ -13,9 +13,10 @@ namespace coppice::server {
 /// at once, or a schema that can't be enforced.
 std::optional<grammar::Constraint> parse_structured_output(const JsonFields& f);
 
-/// A grammar for what satisfies the schema. `field`: of the request, for errors; `strict`: as in enforceable_schema(). Throws
-/// RequestError.
-grammar::Source schema_source(const Json& schema, const std::string& field, bool strict = false);
+/// A grammar for what satisfies the schema. `field`: of the request, for errors; `strict`: as in enforceable_schema(); `whose`: for the
+/// log, which says what isn't held; empty: the field. Throws RequestError.
+grammar::Source schema_source(const Json& schema, const std::string& field, bool strict = false,
+                              const std::string& whose = {});
 
 /// The `strict` beside a schema.
 bool is_strict(const JsonObject& fields);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/api/base/ignored_fields.h"
 #include "server/api/base/structured_output.h"
 #include "server/base/request_error.h"
 
@@ -35,7 +36,7 @@ const JsonObject& function_of(const Json& value, const std::string& path) {
 
 /// What a grammar can't enforce is refused, by its keyword.
 std::string held_schema(const text::ToolSpec& tool, const std::string& field, bool strict = false) {
-  return schema_source(parse_body(tool.parameters), field, strict).text;
+  return schema_source(parse_body(tool.parameters), field, strict, fmt::format("tool '{}'", tool.name)).text;
 }
 
 /// What is held where a schema can't be: it never reaches the library that writes grammars for calls, which throws on odd ones.
@@ -46,10 +47,15 @@ void hold(text::ToolSpec& tool, const Tools& others) {
   std::size_t bytes = tool.parameters.size();
   for (const text::ToolSpec& other : others.specs) bytes += other.parameters.size();
   tool.held = kAnyObject;
-  if (bytes > grammar::kMaxSourceBytes) return;
+  const auto say = [&](const std::string& why) {
+    log_not_held(fmt::format("tool '{}'", tool.name), fmt::format("its schema ({})", why));
+  };
+  if (bytes > grammar::kMaxSourceBytes)
+    return say(fmt::format("all tools' have over {} bytes", grammar::kMaxSourceBytes));
   try {
     tool.held = held_schema(tool, "parameters");
-  } catch (const RequestError&) {  // only a call that is forced needs it
+  } catch (const RequestError& e) {  // only a call that is forced needs it
+    say(e.what());
   }
 }
 
