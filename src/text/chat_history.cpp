@@ -107,6 +107,7 @@ void write_out_cut_calls(ChatMessage& message, std::map<std::string, std::string
     if (!call.cut) continue;
     add_line(message.content, fmt::format("{{\"name\": {}, \"arguments\": {}", quoted(call.name), call.arguments));
     cut[call.id] = call.name;
+    message.quoted.push_back(call.arguments);
   }
   std::erase_if(message.calls, [](const ChatCall& call) { return call.cut; });
 }
@@ -197,7 +198,11 @@ std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, st
     ChatMessage& to = plain.emplace_back(ChatMessage{.role = message.role, .content = message.content});
     if (&message == &messages.back()) to.reasoning = message.reasoning;  // it may be what goes on
     if (!tools.empty() && plain.size() == 1) to.content += (to.content.empty() ? "" : "\n\n") + tools_text(tools);
-    for (const ChatCall& call : message.calls) add_line(to.content, call_text(call));
+    to.quoted = message.quoted;
+    for (const ChatCall& call : message.calls) {
+      add_line(to.content, call_text(call));
+      to.quoted.push_back(call.arguments);
+    }
   }
   return plain;
 }

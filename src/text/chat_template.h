@@ -27,6 +27,8 @@ struct ChatMessage {
   std::vector<ChatCall> calls;  ///< that the assistant made
   std::string reasoning;        ///< what the assistant thought before
   std::string call_id;          ///< of the call that a tool's message answers
+  /// Texts of the content that are no words of the assistant, although the message is: arguments of calls that became text.
+  std::vector<std::string> quoted;
 };
 
 /// Which ids of calls a template takes.

@@ -32,11 +32,11 @@ std::string json_call(const ChatCall& call) {
   return fmt::format(R"({{"name": {}, "arguments": {}}})", common_json(call.name).dump(), call.arguments);
 }
 
-std::string python_call(const ChatCall& call) {
+std::string python_arguments(const std::string& json) {
   std::string arguments;
-  for (const auto& argument : common_json::parse(call.arguments).items())
+  for (const auto& argument : common_json::parse(json).items())
     arguments += fmt::format("{}{}={}", arguments.empty() ? "" : ", ", argument.key(), argument.value().dump());
-  return fmt::format("{}({})", call.name, arguments);
+  return arguments;
 }
 
 }  // namespace
@@ -85,8 +85,12 @@ std::vector<ChatMessage> with_written_calls(CallForm form, std::span<const ChatM
   std::vector<ChatMessage> written(messages.begin(), messages.end());
   for (ChatMessage& message : written) {
     std::string calls;
-    for (const ChatCall& call : message.calls)
-      calls += (calls.empty() ? "" : ", ") + (form == CallForm::kLfm2 ? python_call(call) : json_call(call));
+    for (const ChatCall& call : message.calls) {
+      const bool python = form == CallForm::kLfm2;
+      message.quoted.push_back(python ? python_arguments(call.arguments) : call.arguments);
+      calls += calls.empty() ? "" : ", ";
+      calls += python ? fmt::format("{}({})", call.name, message.quoted.back()) : json_call(call);
+    }
     if (calls.empty()) continue;
     message.content += form == CallForm::kLfm2 ? fmt::format("<|tool_call_start|>[{}]<|tool_call_end|>", calls)
                                                : fmt::format("{}[{}]", kGraniteBegin, calls);

@@ -81,10 +81,12 @@ const MarkedTemplate& PromptWriter::template_for(const common_chat_templates_inp
 }
 
 MarkedTemplate::Rendered PromptWriter::render(const common_chat_templates_inputs& inputs, Origin origin,
+                                              std::span<const std::string> quoted,
                                               std::optional<common_chat_params>* special) const {
-  return template_for(inputs).render(origin, [&](const common_chat_template& its_template) {
+  const auto library = [&](const common_chat_template& its_template) {
     return template_prompt(its_template, inputs, adds_bos_, adds_eos_, special);
-  });
+  };
+  return template_for(inputs).render(origin, library, quoted);
 }
 
 MarkedText PromptWriter::marked(const common_chat_templates_inputs& inputs, MarkedTemplate::Rendered rendered) const {
@@ -93,12 +95,13 @@ MarkedText PromptWriter::marked(const common_chat_templates_inputs& inputs, Mark
   return prompt;
 }
 
-MarkedText PromptWriter::write(const common_chat_templates_inputs& inputs,
+MarkedText PromptWriter::write(const common_chat_templates_inputs& inputs, std::span<const std::string> quoted,
                                std::optional<common_chat_params>* special) const {
-  return marked(inputs, render(inputs, Origin::kClient, special));
+  return marked(inputs, render(inputs, Origin::kClient, quoted, special));
 }
 
-PromptWriter::Continued PromptWriter::write_continued(const common_chat_templates_inputs& inputs) const {
+PromptWriter::Continued PromptWriter::write_continued(const common_chat_templates_inputs& inputs,
+                                                      std::span<const std::string> quoted) const {
   const common_chat_msg& last = inputs.messages.back();
   Origin origin = is_blank(last.content) ? Origin::kLastReasoning : Origin::kLastContent;
   common_chat_templates_inputs whole = inputs;
@@ -111,7 +114,7 @@ PromptWriter::Continued PromptWriter::write_continued(const common_chat_template
     if (text.empty()) throw std::runtime_error("the message that goes on is not in its prompt");
     end = text.front().begin;
   }
-  MarkedTemplate::Rendered rendered = render(whole, Origin::kClient);
+  MarkedTemplate::Rendered rendered = render(whole, Origin::kClient, quoted);
   std::size_t begin = 0;
   for (const TextSpan& span : rendered.marked)
     if (span.end <= end) begin = span.end;

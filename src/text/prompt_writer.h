@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "text/marked_text.h"
@@ -21,8 +22,8 @@ class PromptWriter {
   /// Those of the library. `names_in_content`: names of special tokens are these wherever they stand.
   PromptWriter(const Vocabulary& vocabulary, const common_chat_templates& templates, bool names_in_content);
 
-  /// `special`: as template_prompt() has it.
-  MarkedText write(const common_chat_templates_inputs& inputs,
+  /// `quoted`: as MarkedTemplate::render() has it. `special`: as template_prompt() has it.
+  MarkedText write(const common_chat_templates_inputs& inputs, std::span<const std::string> quoted = {},
                    std::optional<common_chat_params>* special = nullptr) const;
 
   struct Continued {
@@ -31,13 +32,14 @@ class PromptWriter {
   };
   /// The prompt ends where the last message's text does: its content, or its reasoning where it has no content. As the
   /// template writes a whole message, without the end of one. `inputs` ask for no generation prompt.
-  Continued write_continued(const common_chat_templates_inputs& inputs) const;
+  Continued write_continued(const common_chat_templates_inputs& inputs, std::span<const std::string> quoted = {}) const;
 
   /// What the template adds for the assistant's turn. `prompt`: what write() made of the same inputs, with it.
   std::string opening(common_chat_templates_inputs inputs, const std::string& prompt) const;
 
  private:
   MarkedTemplate::Rendered render(const common_chat_templates_inputs& inputs, Origin origin,
+                                  std::span<const std::string> quoted = {},
                                   std::optional<common_chat_params>* special = nullptr) const;
   MarkedText marked(const common_chat_templates_inputs& inputs, MarkedTemplate::Rendered rendered) const;
   const MarkedTemplate& template_for(const common_chat_templates_inputs& inputs) const;

@@ -1,6 +1,7 @@
 #include "text/template_origins.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -40,11 +41,38 @@ bool is_assistant(const jinja::value& message) {
   return false;
 }
 
+/// The texts wherever they stand in strings.
+void mark_texts(const jinja::value& value, std::span<const std::string> texts) {
+  if (is_val<jinja::value_array>(value)) {
+    for (const jinja::value& item : value->as_array()) mark_texts(item, texts);
+  } else if (is_val<jinja::value_object>(value)) {
+    for (const auto& [key, item] : value->as_ordered_object()) mark_texts(item, texts);
+  } else if (is_val<jinja::value_string>(value)) {
+    for (const std::string& text : texts) {
+      jinja::string parts;
+      for (const jinja::string_part& part : value->val_str.parts) {
+        std::size_t at = 0;
+        const auto add = [&](std::size_t end, bool input) {
+          if (end > at) parts.parts.push_back({part.is_input || input, part.val.substr(at, end - at)});
+          at = end;
+        };
+        for (std::size_t next = 0; !text.empty() && (next = part.val.find(text, at)) != std::string::npos;) {
+          add(next, false);
+          add(next + text.size(), true);
+        }
+        add(part.val.size(), false);
+      }
+      value->val_str = parts;
+    }
+  }
+}
+
 /// Roles stay unmarked: templates make names of special tokens of them.
-void mark_message(const jinja::value& message) {
+void mark_message(const jinja::value& message, std::span<const std::string> quoted) {
   const bool assistant = is_assistant(message);
   for (const auto& field : message->as_ordered_object()) {
     const std::string key = key_of(field);
+    if (assistant && key == "content") mark_texts(field.second, quoted);
     if (assistant ? key == "tool_calls" || key == "tool_responses" : key != "role") mark(field.second);
   }
 }
@@ -57,13 +85,13 @@ void mark_last(const jinja::value& message, bool reasoning) {
   }
 }
 
-void mark_origin(jinja::context& context, Origin origin) {
+void mark_origin(jinja::context& context, Origin origin, std::span<const std::string> quoted) {
   const jinja::value messages = context.get_val("messages");
   if (is_val<jinja::value_array>(messages)) {
     const auto& list = messages->as_array();
     for (const jinja::value& message : list) {
       if (!is_val<jinja::value_object>(message)) continue;
-      if (origin == Origin::kClient) mark_message(message);
+      if (origin == Origin::kClient) mark_message(message, quoted);
       if (origin != Origin::kClient && &message == &list.back()) mark_last(message, origin == Origin::kLastReasoning);
     }
   }
@@ -329,15 +357,17 @@ class MarkedTemplate::Program final : public jinja::statement {
  public:
   explicit Program(jinja::statements body) : body_(std::move(body)) { pos = 0; }
 
-  void expect(Origin origin) {
+  /// `quoted` outlives the runs.
+  void expect(Origin origin, std::span<const std::string> quoted) {
     origin_ = origin;
+    quoted_ = quoted;
     recorded_ = false;
     text_.clear();
     spans_.clear();
   }
   std::string type() const override { return "Program"; }
   jinja::value execute_impl(jinja::context& context) const override {
-    mark_origin(context, origin_);
+    mark_origin(context, origin_, quoted_);
     auto results = jinja::mk_val<jinja::value_array>();
     for (const auto& step : body_) results->push_back(step->execute(context));
     auto parts = jinja::runtime::gather_string_parts(results);
@@ -360,6 +390,7 @@ class MarkedTemplate::Program final : public jinja::statement {
 
   jinja::statements body_;
   Origin origin_ = Origin::kClient;
+  std::span<const std::string> quoted_;
   mutable bool recorded_ = false;  // the engine runs programs as const
   mutable std::string text_;
   mutable std::vector<TextSpan> spans_;
@@ -377,8 +408,11 @@ MarkedTemplate::MarkedTemplate(const std::string& source, const std::string& bos
 
 MarkedTemplate::~MarkedTemplate() = default;
 
-MarkedTemplate::Rendered MarkedTemplate::render(Origin origin, const Library& library) const {
-  program_->expect(origin);
+MarkedTemplate::Rendered MarkedTemplate::render(Origin origin, const Library& library,
+                                                std::span<const std::string> quoted) const {
+  std::vector<std::string> naming;  // the others need no marks
+  std::ranges::copy_if(quoted, std::back_inserter(naming), [&](const std::string& s) { return !!names_.find(s, 0); });
+  program_->expect(origin, naming);
   Rendered rendered{.text = library(template_), .marked = {}};
   rendered.marked = moved(program_->spans(), program_->text(), rendered.text);
   return rendered;

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,10 @@ class MarkedTemplate {
     std::vector<TextSpan> marked;  ///< ascending, disjoint
   };
   using Library = std::function<std::string(const common_chat_template&)>;
+  /// `quoted`: texts that are a client's in the assistant's contents, too, wherever they stand there.
   /// `library`: renders the template that it gets, first of all the prompt that it returns, at most with another
   /// beginning or end, or one other change. Throws what it throws.
-  Rendered render(Origin origin, const Library& library) const;
+  Rendered render(Origin origin, const Library& library, std::span<const std::string> quoted = {}) const;
 
   const common_chat_template& plain() const { return template_; }
   const SpecialNames& names() const { return names_; }

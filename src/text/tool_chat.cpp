@@ -211,6 +211,9 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     common_chat_templates_inputs inputs =
         inputs_of(messages, chat, defaults_, lists ? chat.tools : std::span<const ToolSpec>());
     inputs.force_pure_content = inputs.tools.empty() && !impl_->marked;
+    std::vector<std::string> quoted;
+    for (const ChatMessage& message : messages)
+      quoted.insert(quoted.end(), message.quoted.begin(), message.quoted.end());
     ToolPrompt result;
     result.call_ids = impl_->call_ids;
     for (const ChatMessage& message : asked.messages) result.calls_before += message.calls.size();
@@ -222,14 +225,14 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       result.plain = std::move(prompt.plain);
     };
     if (chat.end == TurnEnd::kContinue) {
-      PromptWriter::Continued continued = impl_->writer->write_continued(inputs);
+      PromptWriter::Continued continued = impl_->writer->write_continued(inputs, quoted);
       take(std::move(continued.prompt));
       if (continued.opening.find(impl_->thoughts.begin) != std::string::npos)
         add_thoughts(continued.opening, impl_->thoughts, result);
       return result;
     }
     std::optional<common_chat_params> special;
-    take(impl_->writer->write(inputs, &special));
+    take(impl_->writer->write(inputs, quoted, &special));
     if (chat.tools.empty() || !chat.may_call) {
       if (chat.end != TurnEnd::kOpenTurn) return result;
       if (impl_->marked) {

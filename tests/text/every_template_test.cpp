@@ -213,12 +213,6 @@ TEST_P(EveryTemplate, AClientMakesNoSpecialToken) {
     } catch (const TemplateError&) {
       continue;
     }
-    // Where the template knows no calls, they are the assistant's text.
-    const bool plain_calls = hostile.prompt.find("<tool_call>\n{\"name\": \"get_weather\"") != std::string::npos;
-    if (plain_calls && source_.find("<tool_call>") == std::string::npos) continue;
-    // So they are where it tells of tools and writes no calls.
-    if (hostile.prompt.find("<|tool_call_start|>[get_weather(city=\"hello") != std::string::npos) continue;
-    if (hostile.prompt.find("<|tool_call|>[{\"name\": \"get_weather\", \"arguments\"") != std::string::npos) continue;
     ++rendered;
     EXPECT_TRUE(plain.plain.empty());
     EXPECT_EQ(vocabulary.tokenize({plain.prompt, plain.plain}, true, true),
