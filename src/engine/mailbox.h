@@ -52,8 +52,8 @@ inline std::size_t weight(const Request& request) {
   constexpr std::size_t kFrame = 64;  // the request itself
   const std::size_t scored = request.scoring ? scored_weight(request.scoring->n_top) : 0;
   const std::size_t pooled = request.pooling ? pooled_weight(request.pooling->sum.size()) : 0;
-  return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + pooled + kFrame +
-         shared_weight(request);
+  return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + pooled +
+         request.held_bytes / sizeof(kv::Token) + kFrame + shared_weight(request);
 }
 
 /// Without an answer so far; the engine takes one in a step, or none.

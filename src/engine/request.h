@@ -57,6 +57,7 @@ struct Request {
   SharedMemory shared;                                         ///< what they hold with others
   std::string cache_salt;                                      ///< isolates tenants; added to the namespace
   std::vector<PinWish> pins;                                   ///< the shortest first; none longer than the prompt
+  std::size_t held_bytes = 0;                                  ///< that whoever asks keeps for the answer until its end
   std::string pin_payer;                                       ///< see PrefixOwner
   std::int32_t priority = 0;                                   ///< lower goes first
   std::optional<PromptScoring> scoring;                        ///< Event::prompt

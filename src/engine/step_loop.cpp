@@ -118,7 +118,8 @@ void StepLoop::open(OpenRequest& open) {
   if (open.weight > config_.max_weight) {
     return end(open, refused(Refusal::kTooHeavy,
                              fmt::format("the request counts as {} tokens, with its prompt, {} for each sample and "
-                                         "what its grammar, log-probabilities of the prompt or its embedding take; "
+                                         "what its grammar, log-probabilities of the prompt, its embedding or what its "
+                                         "answer repeats take; "
                                          "all requests together may have {}",
                                          open.weight, kSampleWeight, config_.max_weight)));
   }

@@ -49,6 +49,12 @@ TEST(Accounting, PromptsTogetherFillTheirLimitAndNoMore) {
   EXPECT_EQ(h.snapshot().requests_submitted, 4);
 }
 
+TEST(Accounting, WhatTheAnswerRepeatsWeighs) {
+  engine::Request request = make_request(1, {});
+  request.held_bytes = 4000;
+  EXPECT_EQ(engine::weight(request), kNoPrompt + 1000);
+}
+
 // "The queue is full, ask again" would be a lie: it never gets in, not into an empty queue either.
 TEST(Accounting, WhoIsTooHeavyAloneIsRefusedForGood) {
   const std::size_t limit = 100 + kNoPrompt;

@@ -195,6 +195,7 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   const int n_choices = head.n_choices;
   std::string name = head.id.substr(dialect.id_prefix().size());
   answer = dialect.begin(asked, prepared.sampling->params, std::move(head));
+  prepared.terms.own = nullptr;  // the answer has of it what it needs, as long as it needs it
   if (prepared.format)
     answer = std::make_unique<ParsedAnswer>(
         std::move(answer), prepared.format, n_choices,

@@ -71,7 +71,19 @@ std::vector<std::reference_wrapper<const ConversationItem>> input_of(const Store
   return items;
 }
 
-std::string items_json(const StoredResponse& response, const Page& page) {
+std::size_t size_of(const auto& items) {
+  std::size_t bytes = 0;
+  for (const ConversationItem& item : items) bytes += item.json.size() + 1;
+  return bytes;
+}
+
+struct Items {
+  std::vector<std::reference_wrapper<const ConversationItem>> shown;
+  bool more = false;
+};
+
+/// Throws RequestError.
+Items items_of(const StoredResponse& response, const Page& page) {
   auto items = input_of(response);
   if (page.newest_first) std::ranges::reverse(items);
   auto from = items.begin();
@@ -82,8 +94,11 @@ std::string items_json(const StoredResponse& response, const Page& page) {
     ++from;
   }
   const bool more = std::cmp_greater(items.end() - from, page.limit);
-  const std::vector<std::reference_wrapper<const ConversationItem>> shown(
-      from, more ? from + static_cast<std::ptrdiff_t>(page.limit) : items.end());
+  return {.shown = {from, more ? from + static_cast<std::ptrdiff_t>(page.limit) : items.end()}, .more = more};
+}
+
+std::string items_json(const Items& items) {
+  const auto& [shown, more] = items;
   const auto id = [&](bool last) {
     if (shown.empty()) return std::string("null");
     return dump(Json((last ? shown.back() : shown.front()).get().id));
@@ -105,15 +120,21 @@ asio::awaitable<void> Api::get_response(HttpRequest& request, ReplyWriter& out) 
   if (query_value(request.query, "stream").value_or("false") != "false")
     throw RequestError::unsupported("stream", "a stored response is not told again as a stream");
   const auto response = stored_response(request);
-  std::string body = response->body;
-  body.pop_back();  // the object's end
-  body += fmt::format(R"(,"output":[{}]}})", joined(response->output));
-  co_await out.send({.body = std::move(body)});
+  out.reserve(response->body.size() + size_of(response->output));
+  const auto make = [&] {
+    std::string body = response->body;
+    body.pop_back();  // the object's end
+    return body += fmt::format(R"(,"output":[{}]}})", joined(response->output));
+  };
+  co_await send_made(make, out);
 }
 
 asio::awaitable<void> Api::response_input(HttpRequest& request, ReplyWriter& out) {
   const Page page = page_of(request.query);
-  co_await out.send({.body = items_json(*stored_response(request), page)});
+  const auto response = stored_response(request);
+  const Items items = items_of(*response, page);
+  out.reserve(size_of(items.shown));
+  co_await send_made([&] { return items_json(items); }, out);
 }
 
 asio::awaitable<void> Api::count_response_input(HttpRequest& request, ReplyWriter& out) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,6 +23,8 @@ class ReplyWriter {
  public:
   /// A whole reply. REQUIRES: nothing was sent yet.
   virtual boost::asio::awaitable<void> send(Reply reply) = 0;
+  /// Room for a whole reply of about so many bytes, before it is made. Throws RequestError: others take it all.
+  virtual void reserve(std::size_t) {}
   /// The head of a stream of server-sent events. REQUIRES: nothing was sent yet.
   virtual boost::asio::awaitable<void> begin_stream() = 0;
   virtual boost::asio::awaitable<void> write(std::string_view events) = 0;

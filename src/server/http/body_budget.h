@@ -44,6 +44,8 @@ class BodyBudget {
       budget_->limited_ -= budget_->limited(bytes_);
     }
 
+    std::size_t bytes() const { return bytes_; }
+
     /// Raises the charge to `bytes`. False, and nothing changed: there is no room.
     /// REQUIRES: made of a budget; `bytes` is not less than before.
     bool raise(std::size_t bytes) {

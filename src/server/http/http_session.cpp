@@ -10,6 +10,7 @@
 #include <array>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/status.hpp>
 #include <ctime>
@@ -108,6 +109,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   place_.owe_head();
   fresh_ = false;
   begun_ = streaming_ = complete_ = false;
+  reserved_.reset();
 
   auto request = co_await read_request();
   socket_.disarm();
@@ -121,6 +123,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   place_.leave();
   using namespace asio::experimental::awaitable_operators;
   co_await (respond(*request) || watch());
+  reserved_.reset();
   co_return complete_&& keep_alive_;
 }
 
@@ -246,11 +249,12 @@ asio::awaitable<void> HttpSession::watch() {
   spdlog::debug("connection closed: over {} bytes sent ahead of their turn", kMaxPipelined);
 }
 
-asio::awaitable<void> HttpSession::write_all(std::string_view bytes) {
-  // One limit for all of it: a client that takes a byte now and then would hold it for ever.
-  socket_.arm(limits_.write_seconds + static_cast<double>(bytes.size()) / limits_.slowest_reader);
-  while (!bytes.empty())
-    bytes.remove_prefix(co_await socket_.async_write_some(asio::buffer(bytes), asio::use_awaitable));
+// Who takes a byte now and then would hold it for ever without the limit.
+asio::awaitable<void> HttpSession::write_all(std::string_view bytes, std::string_view more, std::string_view end) {
+  const std::array buffers{asio::buffer(bytes), asio::buffer(more), asio::buffer(end)};
+  if (asio::buffer_size(buffers) == 0) co_return;
+  socket_.arm(limits_.write_seconds + static_cast<double>(asio::buffer_size(buffers)) / limits_.slowest_reader);
+  co_await asio::async_write(socket_, buffers, asio::use_awaitable);
   socket_.disarm();
 }
 
@@ -271,15 +275,17 @@ std::string HttpSession::head(int status, std::string_view content_type, const R
   return out + (stays ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n");
 }
 
-asio::awaitable<void> HttpSession::send(Reply reply) {
-  BodyBudget::Charge charge(replies_);
-  if (!charge.raise(reply.body.size()))
+void HttpSession::reserve(std::size_t bytes) {
+  if (!reserved_) reserved_.emplace(replies_);
+  if (!reserved_->raise(bytes))
     throw RequestError::unavailable("Replies that others don't read take all the room there is.");
-  std::string bytes = head(reply.status, reply.content_type, &reply);
-  if (!head_only_) bytes += reply.body;
-  std::string().swap(reply.body);  // a slow reader's is held once
+}
+
+asio::awaitable<void> HttpSession::send(Reply reply) {
+  reserve(std::max(reserved_ ? reserved_->bytes() : 0, reply.body.size()));
+  const std::string head = this->head(reply.status, reply.content_type, &reply);
   begun_ = true;
-  co_await write_all(bytes);
+  co_await write_all(head, head_only_ ? std::string_view() : reply.body);
   complete_ = true;
 }
 
@@ -296,7 +302,8 @@ asio::awaitable<void> HttpSession::write(std::string_view events) {
   if (!charge.raise(events.size()))
     throw RequestError::unavailable("Replies that others don't read take all the room there is.");
   streaming_ = false;
-  co_await write_all(http10_ ? std::string(events) : fmt::format("{:x}\r\n{}\r\n", events.size(), events));
+  const std::string size = http10_ ? "" : fmt::format("{:x}\r\n", events.size());
+  co_await write_all(size, events, http10_ ? "" : "\r\n");
   streaming_ = true;
 }
 

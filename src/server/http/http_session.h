@@ -64,6 +64,7 @@ class HttpSession final : public ReplyWriter {
   const WaitingList::Place& place() const { return place_; }
 
   boost::asio::awaitable<void> send(Reply reply) override;
+  void reserve(std::size_t bytes) override;
   boost::asio::awaitable<void> begin_stream() override;
   boost::asio::awaitable<void> write(std::string_view events) override;
   boost::asio::awaitable<void> end_stream() override;
@@ -84,7 +85,8 @@ class HttpSession final : public ReplyWriter {
   boost::asio::awaitable<void> refuse(const RequestError& error);
   boost::asio::awaitable<void> respond(HttpRequest& request);
   boost::asio::awaitable<void> watch();
-  boost::asio::awaitable<void> write_all(std::string_view bytes);
+  /// One after the other, without a copy. A client has one time limit for all of it.
+  boost::asio::awaitable<void> write_all(std::string_view bytes, std::string_view more = "", std::string_view end = "");
   boost::asio::awaitable<void> linger();
   std::string head(int status, std::string_view content_type, const Reply* reply) const;
   void arm_reading(double seconds);  ///< for a part of a request
@@ -97,6 +99,7 @@ class HttpSession final : public ReplyWriter {
   BodyBudget& bodies_;
   BodyBudget& replies_;
   WaitingList::Place place_;
+  std::optional<BodyBudget::Charge> reserved_;  ///< of the reply in hand
   HttpHandler& handler_;
   boost::beast::flat_buffer buffer_;  ///< read, not parsed yet; has a largest size
   Clock::time_point idle_since_ = Clock::now();

@@ -96,6 +96,7 @@ struct GenerationTerms {
   std::string pin_payer;                  ///< whose share of the pool pins take
 
   std::shared_ptr<const void> own;  ///< what the dialect that made this keeps for its answer
+  std::size_t own_bytes = 0;        ///< of that
 };
 
 struct GenerationRequest : GenerationTerms {

@@ -253,7 +253,9 @@ bool Preparation::step() {
     bytes += bytes_of(prompt);
     add(text ? tokens_of(*text) : chat ? tokens_of(*chat) : parts ? tokens_of(*parts) : std::get<Tokens>(prompt));
     const bool whole = text && !asked_.keep_last;
-    if (asked_.echo) prepared_.echoes.push_back(whole ? *text : text_of(prepared_.requests.back().prompt));
+    if (!asked_.echo) continue;
+    engine::Request& request = prepared_.requests.back();
+    request.held_bytes += prepared_.echoes.emplace_back(whole ? *text : text_of(request.prompt)).size();
   }
   return true;
 }
@@ -318,7 +320,8 @@ void Preparation::add(Tokens tokens) {
   request.progress = asked_.stream && (asked_.telemetry.progress || asked_.telemetry.timings);
   request.pins = pin_wishes(tokens);
   request.pin_payer = asked_.pin_payer;
-  if (asked_.prompt_text) prepared_.prompt_texts.push_back(text_of(tokens));
+  request.held_bytes = std::exchange(asked_.own_bytes, 0);  // once for all prompts
+  if (asked_.prompt_text) request.held_bytes += prepared_.prompt_texts.emplace_back(text_of(tokens)).size();
   const int n_top = std::max(asked_.prompt_logprobs, asked_.echo ? prepared_.sampling->params.logprobs : -1);
   if (n_top >= 0) request.scoring = {.scorer = model_.scorer(), .from = asked_.logprobs_from, .n_top = n_top};
   if (asked_.embed) {

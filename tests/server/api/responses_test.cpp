@@ -66,6 +66,21 @@ TEST(ResponsesRequest, TakesOddPartsAndCallsThatWereCutOff) {
   EXPECT_EQ(r.messages[2].content.at(0).text, "[An image was here. It is left out: only text can be read.]");
 }
 
+TEST(ResponsesRequest, WhatTheAnswerRepeatsIsKeptAsTextAndCounted) {
+  const auto bytes = [](const std::string& fields) { return responses_request(R"("input": "x")" + fields).own_bytes; };
+  const std::size_t none = bytes("");
+  EXPECT_LT(none, 400U);
+  const std::string junk(10'000, 'x');
+  for (const std::string& field :
+       {R"("instructions": ")" + junk + "\"", R"("text": {"junk": ")" + junk + "\"}",
+        R"("reasoning": {"junk": ")" + junk + "\"}",
+        R"("tools": [{"type": "function", "name": "f", "parameters": {}, "description": ")" + junk + "\"}]"}) {
+    const std::size_t more = bytes(", " + field) - none;
+    EXPECT_GE(more + 100, junk.size()) << field.substr(0, 20);
+    EXPECT_LT(more, junk.size() + 200) << field.substr(0, 20);
+  }
+}
+
 TEST(ResponsesRequest, MetadataIsAsSmallAsOpenAis) {
   const auto pairs = [](int n, std::size_t name, std::size_t value) {
     std::string list;
@@ -162,9 +177,12 @@ TEST(ResponsesAnswer, AStreamOpensAndClosesEachItem) {
 
 TEST(ResponsesAnswer, TellsProgressAndTimingsToWhoAsks) {
   const engine::Usage usage{.prompt_tokens = 10, .completion_tokens = 1, .prompt_seconds = 0.5};
-  ResponsesAnswer answer({.id = "resp_1", .model = "m"}, true, {}, {}, {.progress = true, .timings = true});
+  ResponsesAnswer answer({.id = "resp_1", .model = "m"}, true, {}, R"("instructions":"Be brief.")", {},
+                         {.progress = true, .timings = true});
   std::string events = answer.delta({.progress = {{.computed = 6, .usage = usage}}});
   EXPECT_EQ(kinds_of(events), (std::vector<std::string>{"created", "in_progress", "in_progress"}));
+  EXPECT_EQ(events.find("Be brief."), events.find(R"("instructions")") + 16);
+  EXPECT_LT(events.rfind("Be brief."), events.find("prompt_progress")) << "there may be many of these";
   EXPECT_NE(events.find(R"("prompt_progress":{"total":10,"cache":0,"processed":6)"), std::string::npos) << events;
   events = answer.delta({.text = "so", .so_far = usage, .finish = Finish::kStop, .usage = usage});
   const std::size_t delta = events.find("output_text.delta");

@@ -7,10 +7,27 @@
 
 namespace coppice::server {
 
-std::string ResponsesAnswer::event(const char* type, JsonObject data) const {
+namespace {
+
+/// `object`: JSON of one that isn't empty.
+std::string with_fields(std::string object, std::string_view fields) {
+  if (fields.empty()) return object;
+  object.back() = ',';
+  return object.append(fields) += '}';
+}
+
+}  // namespace
+
+std::string ResponsesAnswer::event(const char* type, JsonObject data, const std::string& response) const {
   data["type"] = type;
   data["sequence_number"] = n_events_++;
-  return fmt::format("event: {}\ndata: {}\n\n", type, dump(std::move(data)));
+  std::string json = dump(std::move(data));
+  if (!response.empty()) json = with_fields(std::move(json), "\"response\":" + response);
+  return fmt::format("event: {}\ndata: {}\n\n", type, json);
+}
+
+std::string ResponsesAnswer::whole(const JsonObject& response) const {
+  return with_fields(dump(response), repeated_);
 }
 
 std::string ResponsesAnswer::item_event(const char* type, JsonObject data) const {
@@ -62,8 +79,8 @@ JsonObject ResponsesAnswer::response(const char* status) const {
 
 std::string ResponsesAnswer::begin() {
   if (!stream_ || std::exchange(begun_, true)) return "";
-  return event("response.created", {{"response", response("in_progress")}}) +
-         event("response.in_progress", {{"response", response("in_progress")}});
+  const std::string so_far = whole(response("in_progress"));
+  return event("response.created", {}, so_far) + event("response.in_progress", {}, so_far);
 }
 
 std::string ResponsesAnswer::open(Kind kind, const CallDelta* call) {
@@ -117,7 +134,7 @@ std::string ResponsesAnswer::add(Kind kind, const CallDelta* call, const std::st
   return out + item_event("response.function_call_arguments.delta", {{"delta", text}});
 }
 
-/// Events of how far it is, as llama-server has them.
+/// Events of how far it is, as llama-server has them. There may be many: they don't repeat the request.
 std::string ResponsesAnswer::about_prompt(const Delta& delta) const {
   std::string out;
   if (!stream_ || !telemetry_.progress) return out;
@@ -146,15 +163,15 @@ bool ResponsesAnswer::keep(const JsonObject& response) {
   for (const Item& item : items_) output.push_back({.id = item.id, .json = dump(item_json(item, true))});
   JsonObject body = response;
   body.erase("output");
-  return store_(head_.id, dump(std::move(body)), std::move(output));
+  return store_(head_.id, whole(body), std::move(output));
 }
 
 std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList reports) {
-  const bool whole = finish_ == sampling::Finish::kStop;
-  if (open_) items_.back().cut = !whole;
+  const bool finished = finish_ == sampling::Finish::kStop;
+  if (open_) items_.back().cut = !finished;
   std::string out = begin() + close();
-  JsonObject json = response(whole ? "completed" : "incomplete");
-  if (!whole) json["incomplete_details"] = JsonObject{{"reason", "max_output_tokens"}};
+  JsonObject json = response(finished ? "completed" : "incomplete");
+  if (!finished) json["incomplete_details"] = JsonObject{{"reason", "max_output_tokens"}};
   json["usage"] = JsonObject{{"input_tokens", usage.prompt_tokens},
                              {"input_tokens_details", JsonObject{{"cached_tokens", usage.cached_tokens}}},
                              {"output_tokens", usage.completion_tokens},
@@ -165,11 +182,11 @@ std::string ResponsesAnswer::end(const engine::Usage& usage, CacheReportList rep
     json["cache_report"] = std::move(report);
   if (!stream_) {
     add_timings(json, so_far_, telemetry_);
-    return dump(std::move(json));
+    return whole(json);
   }
-  JsonObject last = {{"response", std::move(json)}};
+  JsonObject last;
   add_timings(last, so_far_, telemetry_);
-  return out + event(whole ? "response.completed" : "response.incomplete", std::move(last));
+  return out + event(finished ? "response.completed" : "response.incomplete", std::move(last), whole(json));
 }
 
 std::string ResponsesAnswer::error(const RequestError& error) const {
@@ -177,7 +194,7 @@ std::string ResponsesAnswer::error(const RequestError& error) const {
   JsonObject json = response("failed");
   if (open_) json["output"].get_array().back().get_object()["status"] = "incomplete";
   json["error"] = JsonObject{{"code", error.code().empty() ? "server_error" : error.code()}, {"message", error.what()}};
-  return event("response.failed", {{"response", std::move(json)}});
+  return event("response.failed", {}, whole(json));
 }
 
 }  // namespace coppice::server

@@ -23,14 +23,17 @@ class ResponsesAnswer final : public Answer {
   /// Keeps a response under its id: as JSON without its output, and the output. Returns false if there is no room.
   using Store = std::move_only_function<bool(std::string id, std::string body, std::vector<ConversationItem> output)>;
 
-  /// settings: what the answer repeats of its request. store: called once, at the end; empty: it is not to be stored.
-  ResponsesAnswer(AnswerHead head, bool stream, JsonObject settings, Store store = {}, Telemetry telemetry = {})
+  /// settings: what it was drawn with. repeated: ResponseTerms::repeated. store: called once, at the end; empty: it is not to be
+  /// stored.
+  ResponsesAnswer(AnswerHead head, bool stream, JsonObject settings, std::string repeated = "", Store store = {},
+                  Telemetry telemetry = {})
       : head_(std::move(head)),
         stream_(stream),
         settings_(std::move(settings)),
+        repeated_(std::move(repeated)),
         store_(std::move(store)),
         telemetry_(telemetry),
-        bytes_(dump(settings_).size()) {}
+        bytes_(repeated_.size()) {}
 
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override;
@@ -52,10 +55,13 @@ class ResponsesAnswer final : public Answer {
   std::string close();
   std::string begin();
   std::string about_prompt(const Delta& delta) const;
-  /// With the number and the item's place.
-  std::string event(const char* type, JsonObject data) const;
+  /// With the number. `response`: a further field, as JSON; empty: none.
+  std::string event(const char* type, JsonObject data, const std::string& response = "") const;
+  /// With the item's place, too.
   std::string item_event(const char* type, JsonObject data) const;
   JsonObject response(const char* status) const;
+  /// As JSON, with what is repeated of the request.
+  std::string whole(const JsonObject& response) const;
   bool keep(const JsonObject& response);
   static JsonObject item_json(const Item& item, bool whole);
   static JsonObject part_json(const Item& item);
@@ -63,6 +69,7 @@ class ResponsesAnswer final : public Answer {
   AnswerHead head_;
   bool stream_;
   JsonObject settings_;
+  std::string repeated_;
   Store store_;
   Telemetry telemetry_;
   std::optional<engine::Usage> so_far_;  ///< of the delta in hand

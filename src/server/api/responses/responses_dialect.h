@@ -24,7 +24,7 @@ class ResponsesDialect final : public Dialect {
   std::unique_ptr<Answer> begin(const GenerationTerms& terms, const sampling::SamplingParams& sampling,
                                 AnswerHead head) const override {
     const auto own = std::static_pointer_cast<const ResponseTerms>(terms.own);
-    JsonObject settings = own->repeated;
+    JsonObject settings;
     settings["temperature"] = sampling.temperature;
     settings["top_p"] = sampling.top_p;
     settings["max_output_tokens"] = terms.max_tokens ? Json(*terms.max_tokens) : Json(nullptr);
@@ -36,8 +36,8 @@ class ResponsesDialect final : public Dialect {
         return store.finish(response, std::move(id), std::move(body), std::move(output));
       };
     }
-    return std::make_unique<ResponsesAnswer>(std::move(head), terms.stream, std::move(settings), std::move(store),
-                                             terms.telemetry);
+    return std::make_unique<ResponsesAnswer>(std::move(head), terms.stream, std::move(settings), own->repeated,
+                                             std::move(store), terms.telemetry);
   }
   std::string_view id_prefix() const override { return "resp_"; }
   std::string error(const RequestError& error) const override { return openai_error(error); }

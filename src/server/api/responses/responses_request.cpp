@@ -203,8 +203,8 @@ void check_metadata(const JsonFields& f) {
   }
 }
 
-/// What the answer tells of its request.
-JsonObject repeated(const JsonFields& f) {
+/// What the answer tells of its request, see ResponseTerms. As text: values may take many times as much.
+std::string repeated(const JsonFields& f) {
   JsonObject json = {{"instructions", nullptr},
                      {"metadata", JsonObject()},
                      {"parallel_tool_calls", true},
@@ -216,7 +216,8 @@ JsonObject repeated(const JsonFields& f) {
                      {"text", JsonObject{{"format", JsonObject{{"type", "text"}}}}}};
   for (auto& field : json)
     if (const Json* value = f.find(std::string(field.key()).c_str())) field.value() = *value;
-  return json;
+  const std::string object = dump(std::move(json));
+  return object.substr(1, object.size() - 2);
 }
 
 }  // namespace
@@ -246,7 +247,9 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   parse_max_tokens(f, {"max_output_tokens"}, 1, r);
   r.stream = f.boolean("stream").value_or(false);
   auto stored = parse_conversation(f, {std::string(limits.tenant), r.cache_salt}, store, r);
-  r.own = std::make_shared<const ResponseTerms>(repeated(f), std::move(stored));
+  auto own = std::make_shared<const ResponseTerms>(repeated(f), std::move(stored));
+  r.own_bytes = own->repeated.size();
+  r.own = std::move(own);
   return r;
 }
 

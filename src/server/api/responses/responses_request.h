@@ -14,7 +14,7 @@ namespace coppice::server {
 
 /// What the answer needs of its request.
 struct ResponseTerms {
-  JsonObject repeated;                     ///< what it tells of the request
+  std::string repeated;  ///< what it tells of the request: an object's fields as JSON, without the braces
   std::shared_ptr<StoredResponse> stored;  ///< to be finished; null: it is not to be stored, or there is no room
 };
 
