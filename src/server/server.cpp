@@ -97,7 +97,7 @@ struct Server::Impl {
 
   const ServerConfig config;
   std::uint16_t port = 0;
-  WorkQueue worker{lower_priority, n_preparing()};
+  WorkQueue worker{lower_priority, config.preparing_threads > 0 ? config.preparing_threads : n_preparing()};
   WorkQueue compiling{lower_priority};  ///< grammars: one may take a second, and others' prompts must not wait for it
   WorkQueue viewing{step_back};         ///< JSON of what is kept, for those who look: prompts must not wait for it
   asio::io_context io{1};

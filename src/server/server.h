@@ -29,6 +29,7 @@ struct ServerConfig {
   HttpLimits http;
   ApiConfig api;
   double drain_seconds = 25;
+  int preparing_threads = 0;  ///< that parse, render and tokenize bodies; 0: as many as the machine allows
   bool owns_process = false;  ///< what cannot be interrupted when all is to end is left behind: the process ends
 };
 

@@ -305,7 +305,9 @@ TEST_F(ClientsTest, EverybodyElseIsServedBesideThem) {
 /// The worker does not work for those who no longer wait.
 TEST_F(ClientsTest, WhoLeavesBeforeItsTurnIsNotTokenized) {
   std::promise<void> begun, go_on;
-  FakeModel& model = start(words({"x"}), config(), [&, first = true]() mutable {
+  server::ServerConfig one_thread = config();
+  one_thread.preparing_threads = 1;
+  FakeModel& model = start(words({"x"}), one_thread, [&, first = true]() mutable {
     if (!std::exchange(first, false)) return;
     begun.set_value();
     go_on.get_future().wait();

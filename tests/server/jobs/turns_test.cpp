@@ -23,7 +23,9 @@ class TurnsTest : public ServerTest {
  protected:
   /// The first text that is tokenized waits for release().
   FakeModel& start_held() {
-    start_loading(config());
+    server::ServerConfig one_thread = config();
+    one_thread.preparing_threads = 1;
+    start_loading(one_thread);
     model_ = std::make_shared<FakeModel>(server_->sink(), words({"x"}));
     model_->facts_.context_length = 100'000;
     model_->on_text_ = [this] {
