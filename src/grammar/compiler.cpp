@@ -7,6 +7,7 @@
 #include <xgrammar/compiler.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <list>
 #include <mutex>
@@ -30,12 +31,6 @@ namespace coppice::grammar {
 
 namespace {
 
-/// Strings of bounded length would let control characters through, which JSON forbids there (XGrammar 0.2.8). Around values a
-/// newline and spaces are enough.
-bool has_control(const std::string& piece) {
-  return std::ranges::any_of(piece, [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\n'; });
-}
-
 int count_characters(const std::string& piece) {
   return static_cast<int>(
       std::ranges::count_if(piece, [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80; }));
@@ -54,11 +49,10 @@ bool is_needless(const std::string& piece) {
 }
 
 /// What grammars see of a model's words.
-std::vector<std::string> useful_pieces(const Words& words, bool json) {
+std::vector<std::string> useful_pieces(const Words& words) {
   std::vector<std::string> pieces = words.pieces;
-  for (std::string& piece : pieces) {
-    if (is_needless(piece) || (json && has_control(piece))) piece.clear();
-  }
+  for (std::string& piece : pieces)
+    if (is_needless(piece)) piece.clear();
   return pieces;
 }
 
@@ -77,22 +71,38 @@ xgrammar::TokenizerInfo with_marks(const xgrammar::TokenizerInfo& info) {
   return {pieces, xgrammar::VocabType::RAW, info.GetVocabSize(), info.GetStopTokenIds()};
 }
 
-xgrammar::TokenizerInfo tokenizer_info(const Words& words, bool json) {
+xgrammar::TokenizerInfo tokenizer_info(const Words& words) {
   const auto n_vocab = static_cast<int>(words.pieces.size());
-  return {useful_pieces(words, json), xgrammar::VocabType::RAW, n_vocab,
+  return {useful_pieces(words), xgrammar::VocabType::RAW, n_vocab,
           std::vector<std::int32_t>(words.ends.begin(), words.ends.end())};
 }
 
 int longest_piece(const Words& words) {
   int most = 1;
-  for (const std::string& piece : useful_pieces(words, false)) most = std::max(most, count_characters(piece));
+  for (const std::string& piece : useful_pieces(words)) most = std::max(most, count_characters(piece));
   return most;
+}
+
+/// Strings of bounded length let control characters through, which JSON forbids there (XGrammar 0.2.8): their sign is any but a quote, a
+/// backslash, \r and \n.
+void forbid_control(const xgrammar::Grammar& grammar) {
+  constexpr std::array<std::int32_t, 9> kSign = {1, '"', '"', '\\', '\\', '\r', '\r', '\n', '\n'};
+  constexpr int kReturn = 5;
+  for (int i = 0; i < grammar->NumGrammarExprs(); ++i) {
+    auto expr = grammar->GetGrammarExpr(i);
+    if (expr.type != xgrammar::Grammar::Impl::GrammarExprType::kCharacterClass || !std::ranges::equal(expr, kSign))
+      continue;
+    expr.SetData(kReturn, 0);
+    expr.SetData(kReturn + 1, 0x1f);
+  }
 }
 
 /// White space without a bound would let a model write nothing else.
 xgrammar::Grammar schema_rules(const std::string& schema, bool spaced) {
-  return spaced ? xgrammar::Grammar::FromJSONSchema(schema, false)
-                : xgrammar::Grammar::FromJSONSchema(schema, true, std::nullopt, std::nullopt, true, 1);
+  auto grammar = spaced ? xgrammar::Grammar::FromJSONSchema(schema, false)
+                        : xgrammar::Grammar::FromJSONSchema(schema, true, std::nullopt, std::nullopt, true, 1);
+  forbid_control(grammar);
+  return grammar;
 }
 
 /// The rules that are JSON schemas, bare texts or tokens get these.
@@ -207,8 +217,7 @@ struct Compiler::Impl {
       : n_vocab(static_cast<std::int32_t>(words.pieces.size())),
         cache_bytes(bytes),
         longest(longest_piece(words)),
-        plain_masks(tokenizer_info(words, false), bytes),
-        json_masks(tokenizer_info(words, true), bytes) {}
+        plain_masks(tokenizer_info(words), bytes) {}
 
   using Entry = std::pair<std::string, std::shared_ptr<const Grammar>>;
 
@@ -255,10 +264,10 @@ struct Compiler::Impl {
   /// REQUIRES: the caller holds `compiling`.
   MaskCache& masks_for(const Source& source) {
     if (!source.tokens.empty()) {
-      if (!marked_masks) marked_masks.emplace(with_marks(json_masks.info), cache_bytes);
+      if (!marked_masks) marked_masks.emplace(with_marks(plain_masks.info), cache_bytes);
       return *marked_masks;
     }
-    return source.kind == Kind::kJsonSchema || !source.schemas.empty() ? json_masks : plain_masks;
+    return plain_masks;
   }
 
   /// Some repeated patterns have no name in XGrammar's cache of masks (0.2.8), and fail there. Without it they work, slowly.
@@ -281,7 +290,7 @@ struct Compiler::Impl {
   std::int32_t n_vocab;
   std::size_t cache_bytes;
   int longest;                            ///< characters of a piece
-  MaskCache plain_masks, json_masks;      ///< the second guard: see compiling
+  MaskCache plain_masks;                  ///< the second guard: see compiling
   std::optional<MaskCache> marked_masks;  ///< made for the first grammar with tokens: it takes time and memory
   std::mutex compiling;                   ///< guards the masks' caches
 

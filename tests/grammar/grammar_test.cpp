@@ -201,6 +201,19 @@ TEST(Grammar, RulesMayBeTokens) {
   EXPECT_FALSE(allows(free, mark));
 }
 
+/// JSON has none in its strings, and other text beside it may have any: a model writes code there.
+TEST(Grammar, ControlCharactersStandInTextBesideSchemas) {
+  const Source source{.kind = Kind::kGbnf,
+                      .text = "root ::= [^<]* \"<\" a\na ::= [{]",
+                      .schemas = {{"a", R"({"type":"array","items":{"type":"string","maxLength":5}})"}}};
+  Matcher m(compiler().compile(source));
+  for (const char c : {'\t', '\r', '\n', '\v'}) EXPECT_TRUE(allows(m, static_cast<kv::Token>(c))) << int{c};
+  EXPECT_TRUE(m.accept('\t'));
+  EXPECT_TRUE(m.accept_text("<[\""));
+  for (const char c : {'\t', '\r', '\n', '\v'}) EXPECT_FALSE(allows(m, static_cast<kv::Token>(c))) << int{c};
+  EXPECT_TRUE(allows(m, 'x'));
+}
+
 TEST(Grammar, RulesMayBeSchemas) {
   const auto at = [](const std::string& schema, const std::string& text) {
     Matcher m(compiler().compile({.kind = Kind::kGbnf,
