@@ -141,7 +141,11 @@ class CudaExecutor final : public Executor {
     flights_.pop_front();
     const auto number = static_cast<std::uint64_t>(step);
     try {
-      if (flight.error) std::rethrow_exception(flight.error);
+      if (flight.error) {
+        // A step that was submitted behind it may still read what was staged for it, which the next one writes over.
+        guarded([&] { check(cudaStreamSynchronize(runner_.stream().get()), "the step behind one that failed"); });
+        std::rethrow_exception(flight.error);
+      }
       guarded([&] {
         times_[number % kTimes].done.wait();
         add_times(flight, number);
