@@ -33,17 +33,18 @@ clients          |                                  |                           
 peer-tests       |                                  |                                            |
 bench            |                                  |                                            | make bench ARGS="--before build/coppice --pairs 1 --only engine-512 --repeat 1"
 bench-quality    |                                  |                                            | make bench-quality ARGS="--tokens 4096"
-bench-perplexity |                                  |                                            | make bench-perplexity ARGS="--bytes 9000"
+bench-perplexity |                                  |                                            | make bench-perplexity ARGS="--bytes 9000 --single-windows 2"
 bench-hybrids    |                                  |                                            | make bench-hybrids ARGS="--sessions 2 --turns 10"
-bench-tools      | compgen -G "$DATA/BFCL_v4_*.json" | DATA=folder of BFCL_v4_*.json              | make bench-tools DATA="$DATA"
-bench-structured | compgen -G "$SCHEMAS/*.json"     | SCHEMAS=folder of JSONSchemaBench's *.json | make bench-structured SCHEMAS="$SCHEMAS"
-bench-traces     | compgen -G "$TRACES/*.jsonl"     | TRACES=folder of *.jsonl                   | make bench-traces TRACES="$TRACES"
+bench-tools      | there "$DATA" "BFCL_v4_*.json"    | DATA=folder of BFCL_v4_*.json              | make bench-tools DATA="$DATA"
+bench-structured | there "$SCHEMAS" "*.json"        | SCHEMAS=folder of JSONSchemaBench's *.json | make bench-structured SCHEMAS="$SCHEMAS"
+bench-traces     | there "$TRACES" "*.jsonl"        | TRACES=folder of *.jsonl                   | make bench-traces TRACES="$TRACES"
 cuda             | has_nvcc                         | CUDA's compiler                            |
 bench-cuda       | has_nvcc && nvidia-smi           | an NVIDIA GPU                              |
 clean            |                                  |                                            | clean_a_clone
 END
 }
 DATA=${DATA:-} SCHEMAS=${SCHEMAS:-} TRACES=${TRACES:-}
+there() { [[ -n $1 ]] && compgen -G "$1/$2"; }
 has_nvcc() { command -v nvcc || [[ -x /usr/local/cuda/bin/nvcc ]]; }
 
 # A tree that is formatted stays as it is.
