@@ -52,9 +52,10 @@ int n_preparing() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
 }
 
-/// On Linux a nice value belongs to a thread.
-void set_nice(int nice) {
-  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice) != 0)
+/// Makes this thread nicer than the process was when it started. On Linux a nice value belongs to a thread.
+void set_nice(int more) {
+  static const int started = getpriority(PRIO_PROCESS, 0);  // nobody has become nicer before the first call
+  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), started + more) != 0)
     SPDLOG_WARN("a thread of the server keeps its priority: setpriority failed");
 }
 

@@ -4,9 +4,11 @@ import concurrent.futures
 import os
 import signal
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import openai
 import pytest
@@ -89,6 +91,23 @@ def pipe_without_reader():
     reader, writer = os.pipe()
     os.close(reader)
     return open(writer, "wb")
+
+
+def test_threads_that_serve_are_nicer_than_those_that_compute_however_it_was_started():
+    servers = []
+
+    def start():  # a thread has a nice value of its own, and so has what it starts
+        os.nice(7)
+        servers.append(Coppice("--kv-bytes", "64MiB", "--threads", "1"))
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    starter.join()
+    started = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 7)
+    with servers[0] as server:
+        values = {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in Path(f"/proc/{server.process.pid}/task").iterdir()}
+        assert min(values) == started and min(19, started + 5) in values
+        assert "keeps its priority" not in server.log.read_text()
 
 
 def test_the_debug_log_has_a_line_for_a_refused_request(tmp_path):
