@@ -6,6 +6,7 @@
 
 #include "text/chat_template_impl.h"
 #include "text/llama_log.h"
+#include "text/template_limits.h"
 #include "text/tool_chat.h"
 
 namespace coppice::text {
@@ -19,6 +20,19 @@ std::string parse_error(const std::string& source) {
     return "the template cannot be used";
   } catch (const std::exception& e) {
     return e.what();
+  }
+}
+
+/// Those that will be parsed.
+void check_sources(const llama_model* model, const std::string& override_source) {
+  std::vector<std::string> sources = {override_source};
+  if (override_source.empty())
+    for (const char* variant : {static_cast<const char*>(nullptr), "tool_use"})
+      if (const char* own = llama_model_chat_template(model, variant)) sources.emplace_back(own);
+  try {
+    for (const std::string& source : sources) check_template(source);
+  } catch (const std::exception& e) {
+    throw TemplateError(fmt::format("chat template: {}", e.what()));
   }
 }
 
@@ -42,10 +56,13 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
                            ChatDefaults defaults)
     : vocabulary_(std::move(vocabulary)), defaults_(std::move(defaults)), impl_(std::make_unique<Impl>()) {
   route_llama_log();
+  check_sources(vocabulary_->model(), override_source);
+  const TemplateWork work(TemplateWork::At::kLoad);
   try {
     impl_->templates = common_chat_templates_init(vocabulary_->model(), override_source);
   } catch (const std::exception&) {
     const char* own = llama_model_chat_template(vocabulary_->model(), nullptr);
+    if (work.ended() != nullptr) throw TemplateError(fmt::format("chat template: {}", work.ended()));
     throw template_fault(parse_error(override_source.empty() && own != nullptr ? own : override_source));
   }
   impl_->assumed = override_source.empty() && llama_model_chat_template(vocabulary_->model(), nullptr) == nullptr;
@@ -55,6 +72,8 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
   find_thoughts();
   find_call_ids();
   find_untyped();
+  // It was tried with many a conversation, and what failed was passed over.
+  if (work.ended() != nullptr) throw TemplateError(fmt::format("chat template: {}", work.ended()));
 }
 
 ChatTemplate::~ChatTemplate() = default;

@@ -14,6 +14,7 @@
 #include "text/chat_history.h"
 #include "text/chat_template_impl.h"
 #include "text/own_forms.h"
+#include "text/template_limits.h"
 #include "text/typed_properties.h"
 
 namespace coppice::text {
@@ -188,9 +189,28 @@ void ChatTemplate::find_call_ids() {
   impl_->parallel = !takes({"012345678"}) || takes({"012345678", "123456789"});
 }
 
+namespace {
+
+/// Bytes that the template is given; a message or call is more than its texts.
+std::size_t size_of(const ToolChat& chat) {
+  constexpr std::size_t kEach = 1024;
+  std::size_t bytes = 0;
+  for (const ChatMessage& message : chat.messages) {
+    bytes += message.role.size() + message.content.size() + message.reasoning.size() + message.call_id.size() + kEach;
+    for (const ChatCall& call : message.calls)
+      bytes += call.id.size() + call.name.size() + call.arguments.size() + kEach;
+  }
+  for (const ToolSpec& tool : chat.tools) bytes += tool.name.size() + tool.description.size() + tool.parameters.size();
+  for (const auto& [name, value] : chat.variables) bytes += name.size() + value.size();
+  return bytes;
+}
+
+}  // namespace
+
 ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
+  const std::lock_guard lock(impl_->mutex);
+  const TemplateWork work(TemplateWork::At::kRequest, size_of(asked));
   try {
-    const std::lock_guard lock(impl_->mutex);
     const common_chat_templates* own = impl_->templates.get();
     const CallForm form = impl_->form;
     const bool knows = writes_calls(form), lists = form != CallForm::kPlain;
@@ -273,6 +293,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       result.bounded = {};
     return result;
   } catch (const std::exception& e) {
+    if (work.ended() != nullptr) throw TemplateError(fmt::format("chat template: {}", work.ended()));
     throw template_fault(e.what());
   }
 }
