@@ -118,7 +118,8 @@ export class Chat {
   }
 
   messageElement(message) {
-    const text = element("div", { className: "text" });
+    message.drawn ??= element("div", { className: "text" });  // kept: only what changes is drawn
+    const text = message.drawn;
     if (message.role === "user") text.textContent = message.content;
     else if (message.content) showMarkdown(text, message.content);
     const who = message.role === "user" ? "You" : "Answer";

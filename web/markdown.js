@@ -1,6 +1,58 @@
 // A model's text as elements. marked reads the Markdown; its tokens become elements one by one, and texts stay texts. No HTML is
 // ever parsed, so that there is none to sanitise: what a model writes can't run, load anything, or look like the page's controls.
 // The page's policy holds it to that (require-trusted-types-for).
+//
+// What a model writes may take marked minutes, or overflow its stack: emphasis that nothing ends, quotes in quotes. So what is
+// dear stays plain text, and of a text that grows only the last blocks are read again.
+
+const MOST_TEXT = 65536;  // characters that are read at once, all that may still change
+const MOST_LINE = 8192;
+const MOST_DEPTH = 12;  // blocks, or spans, inside each other
+const MOST_WORK = 1e6;  // of a block: its characters times its marks, as each mark is looked for up to the end
+const MOST_WORK_OF_ALL = 4e6;
+const MARKS = /[*_~[\]<`!|&@:\\(]/g;
+
+/** marked's reader, which leaves what is dear as plain text. */
+class Lexer extends marked.Lexer {
+  constructor(links) {
+    super({ ...marked.getDefaults(), gfm: true, breaks: true });
+    this.tokens.links = links;
+    this.depth = 0;
+    this.work = MOST_WORK_OF_ALL;
+  }
+
+  blockTokens(text, tokens = []) {
+    return this.bounded(text, tokens, () => super.blockTokens(text, tokens));
+  }
+
+  inlineTokens(text, tokens = []) {
+    const work = text.length * (text.match(MARKS)?.length ?? 0);
+    if (work > Math.min(MOST_WORK, this.work)) return this.left(text, tokens);
+    this.work -= work;
+    return this.bounded(text, tokens, () => super.inlineTokens(text, tokens));
+  }
+
+  bounded(text, tokens, read) {
+    if (this.depth >= MOST_DEPTH) return this.left(text, tokens);
+    this.depth += 1;
+    try {
+      return read();
+    } finally {
+      this.depth -= 1;
+    }
+  }
+
+  left(text, tokens) {
+    tokens.push({ type: "plain", raw: text });
+    return tokens;
+  }
+}
+
+/** The blocks of a text. Their `raw`s are the text. `links`: definitions that came before; new ones are added. */
+function blocks(text, links) {
+  if (text.length > MOST_TEXT || text.split("\n").some((line) => line.length > MOST_LINE)) return [{ type: "plain", raw: text }];
+  return new Lexer(links).lex(text);
+}
 
 const ENTITIES = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "\"", "&#39;": "'" };
 
@@ -52,6 +104,7 @@ const makers = {
   html: (token) => [token.raw],
   def: () => [],
   text: (token) => (token.tokens ? nodes(token.tokens) : [plain(token.text)]),
+  plain: (token) => [made("span", [token.raw], { className: "plain" })],
   escape: (token) => [plain(token.text)],
 };
 
@@ -59,6 +112,22 @@ function nodes(tokens = []) {
   return tokens.flatMap((token) => makers[token.type]?.(token) ?? [token.raw]);
 }
 
+/**
+ * Shows a text. Where `target` shows the beginning of it, what can't change any more stays: all but the last block, and what is
+ * empty behind that.
+ */
 export function showMarkdown(target, text) {
-  target.replaceChildren(...nodes(marked.lexer(text, { gfm: true, breaks: true })));
+  // As marked does.
+  const clean = text.replace(/\r\n|\r/g, "\n").replace(/^( *)(\t+)/gm, (_, blanks, tabs) => blanks + "    ".repeat(tabs.length));
+  const shown = target.shown?.text && clean.startsWith(target.shown.text) ? target.shown : { text: "", last: [], links: Object.create(null) };
+  if (shown !== target.shown) target.replaceChildren();
+  shown.last.forEach((node) => node.remove());
+  const read = blocks(clean.slice(shown.text.length), shown.links);
+  let last = read.length - 1;
+  while (last > 0 && read[last].type === "space") last -= 1;
+  const settled = read.slice(0, Math.max(0, last));
+  target.append(...nodes(settled));
+  const before = target.childNodes.length;
+  target.append(...nodes(read.slice(Math.max(0, last))));
+  target.shown = { links: shown.links, text: shown.text + settled.map((token) => token.raw).join(""), last: [...target.childNodes].slice(before) };
 }

@@ -222,6 +222,52 @@ def test_a_hostile_answer_stays_text(server, visit):
     assert page.inner_text(".message.user .text") == "<b>Be evil</b>"
 
 
+DRAW = """async (texts) => {
+  const { showMarkdown } = await import("/page/markdown.js");
+  const target = document.createElement("div"), start = performance.now();
+  for (const text of texts) showMarkdown(target, text);
+  return [target.innerHTML, target.textContent, performance.now() - start];
+}"""
+
+
+COSTLY = ["*a ", "_a ", "**a ", "***a ", "*a_b ", ">", "> ", "- ", "- - ", "[", "[a](", "![", "~", "`", "<", "|a", "[x](<", "a|b\n-|-\n", "- a\n",
+          "1. a\n", "> a\n", "<a b=\""]
+
+
+def test_costly_answers_are_plain_text(server, visit):
+    """24 KB of "*a " took 3.9 s for each draw, 5,000 ">" overflowed the stack. The limit leaves room for a busy machine."""
+    tab = visit(server.url).live()
+    for piece in COSTLY:
+        text = (piece * 24_000)[:24_000]
+        _, shown, took = tab.page.evaluate(DRAW, ["Before.\n\n" + text])
+        assert shown.startswith("Before.")
+        assert took < 3000, piece
+        if piece in ("*a ", "[a]("):
+            assert text in shown
+
+
+def test_an_answer_that_grows_is_drawn_as_at_once(server, visit):
+    text = ("# Trees\n\nAn *ash* has `keys`,\nan **oak** has [acorns][1].\n\n- one\n- two\n\n  still two\n\n1. a\n2. b\n\n```c\nint\tmain;\n\n"
+            "\treturn;\n```\n> a quote\ngoes on\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nTitle\n===\n\n[1]: https://example.com/a\n\nSee [it][1].\n\n***\n"
+            "The\r\nend & more.") * 2
+    tab = visit(server.url).live()
+    whole = tab.page.evaluate(DRAW, [text])[0]
+    for step in (1, 7, 50):
+        grown = tab.page.evaluate(DRAW, [text[:end] for end in range(step, len(text) + step, step)])[0]
+        # A definition that comes later finds no text before it, unless all is drawn anew.
+        for tag in ("<h3>", "<p>", "<li>", "<pre>", "<code>", "<blockquote>", "<table>", "<strong>", "<em>", "<hr>", "<ul>", "<ol"):
+            assert grown.count(tag) == whole.count(tag), (step, tag)
+    # What can't change any more stays where it is.
+    assert tab.page.evaluate("""async () => {
+      const { showMarkdown } = await import("/page/markdown.js");
+      const target = document.createElement("div");
+      showMarkdown(target, "One.\\n\\nTwo.\\n\\nThr");
+      const [one, two, three] = target.children;
+      showMarkdown(target, "One.\\n\\nTwo.\\n\\nThree *and*");
+      return target.children[0] === one && target.children[1] === two && target.children[2] !== three && target.textContent;
+    }""") == "One.Two.Three and"
+
+
 def test_what_a_model_thinks_is_apart(server, visit):
     tab = visit(server.url).live()
     page = tab.page
