@@ -226,14 +226,19 @@ struct Compiler::Impl {
     return kNodes + key.size() + grammar.bytes();
   }
 
+  /// Of equal sources only it is the same: each text stands behind its length.
   static std::string key_of(const Source& source) {
-    std::string key = static_cast<char>('0' + static_cast<int>(source.kind)) + source.text;
-    if (source.spaced) key += '\n';
-    for (const auto& [rule, schema] : source.schemas) key += fmt::format("\n{} ::= {}", rule, schema);
-    for (const auto& [rule, token] : source.tokens) key += fmt::format("\n{} := {}", rule, token);
+    std::string key = fmt::format("{}{}", static_cast<int>(source.kind), source.spaced ? '+' : '-');
+    const auto add = [&key](const std::string& text) { key += fmt::format("{}:{}", text.size(), text); };
+    const auto add_count = [&key](std::size_t n) { key += fmt::format("#{}:", n); };
+    add(source.text);
+    add_count(source.schemas.size());
+    for (const auto& [rule, schema] : source.schemas) add(rule), add(schema);
+    add_count(source.tokens.size());
+    for (const auto& [rule, token] : source.tokens) add(rule), add(fmt::to_string(token));
     for (const auto& [rule, bare] : source.bare) {
-      key += fmt::format("\n{} ::= bare {}", rule, bare.schema);
-      for (const std::string& end : bare.ends) key += fmt::format(" {}:{}", end.size(), end);
+      add(rule), add(bare.schema), add_count(bare.ends.size());
+      for (const std::string& end : bare.ends) add(end);
     }
     return key;
   }

@@ -85,6 +85,17 @@ TEST(Grammar, SaysWhatMayComeNext) {
   EXPECT_FALSE(m.accept('a')) << "after the end";
 }
 
+/// Each has a name of its own in the memory of compiled ones, whatever their texts are.
+TEST(Grammar, IsNotMistakenForAnother) {
+  const Compiler compiler(words());
+  const std::string text = "root ::= r\nr ::= \"\"", schema = R"({"type":"null"})";
+  const Source with_schema{.text = text, .schemas = {{"r", schema}}};
+  const Source as_text{.text = text + "\nr ::= " + schema};
+  compiler.compile(with_schema);
+  EXPECT_TRUE(compiler.find(with_schema));
+  EXPECT_FALSE(compiler.find(as_text));
+}
+
 TEST(Grammar, LongTokensCountByTheirBytes) {
   Matcher m = matcher(Kind::kJsonSchema, R"({"type": "boolean"})");
   EXPECT_TRUE(allows(m, kTrue));

@@ -196,6 +196,11 @@ std::string FakeModel::salt(std::size_t nth) const {
   return requests_.at(nth).cache_salt;
 }
 
+std::string FakeModel::payer(std::size_t nth) const {
+  const std::lock_guard lock(mutex_);
+  return requests_.at(nth).pin_payer;
+}
+
 std::vector<std::string> FakeModel::tokenized_salts() const {
   const std::lock_guard lock(mutex_);
   return tokenized_salts_;

@@ -55,6 +55,7 @@ class FakeModel final : public server::Model {
   std::vector<engine::Question> asked() const;
   std::vector<kv::Token> prompt(std::size_t nth) const;
   std::string salt(std::size_t nth) const;
+  std::string payer(std::size_t nth) const;
   std::vector<std::string> tokenized_salts() const;  ///< of prompt_tokens()
   std::int32_t priority(std::size_t nth) const;
   std::optional<engine::Clock::time_point> deadline(std::size_t nth) const;

@@ -30,8 +30,8 @@ asio::awaitable<engine::PrefixAnswer> Api::ask_engine(engine::PrefixCommand comm
 
 engine::PrefixOwner Api::prefix_owner(const HttpRequest& request, std::string cache_salt) const {
   if (config_.isolate_keys) cache_salt.insert(0, request.tenant);
-  std::string payer = request.tenant.empty() ? cache_salt : request.tenant;
-  return {.payer = std::move(payer), .salt = std::move(cache_salt)};
+  return {.payer = request.tenant,
+          .salt = std::move(cache_salt)};  // without keys all pay together: a salt is soon made
 }
 
 engine::PrefixOwner Api::named_owner(const HttpRequest& request) const {

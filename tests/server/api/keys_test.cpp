@@ -259,5 +259,24 @@ TEST_F(KeysTest, ServerDoesNotStartWithoutTheFile) {
   EXPECT_THROW(server::Server{c}, KeyFileError);
 }
 
+/// Who pays for pins is the key. Without keys all pay together: a client has as many salts as it likes.
+TEST_F(KeysTest, NewSaltsBringNoNewShareOfPins) {
+  for (const bool keys : {false, true}) {
+    server::ServerConfig c = config();
+    if (keys) c.api.api_keys = {"sk-one", "sk-two"};
+    FakeModel& model = start(words({"x"}), c);
+    const auto pay = [&](const std::string& key, const std::string& salt) {
+      const auto nth = model.submitted();
+      exchange(post_request("/v1/completions", R"({"prompt": "hi", "cache_salt": ")" + salt + "\"}",
+                            key.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", key)));
+      model.wait_submitted(nth);
+      return model.payer(nth);
+    };
+    const std::string one = keys ? "sk-one" : "", two = keys ? "sk-two" : "";
+    EXPECT_EQ(pay(one, "a"), pay(one, "b"));
+    EXPECT_EQ(pay(one, "a") == pay(two, "a"), !keys);
+  }
+}
+
 }  // namespace
 }  // namespace coppice::testing
