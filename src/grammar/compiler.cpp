@@ -63,9 +63,11 @@ std::string bytes_of_mark(kv::Token token) {
   return bytes;
 }
 
-/// The same words, and tokens without a text as marks.
+/// The same words, and tokens without a text as marks. No bytes spell these.
 xgrammar::TokenizerInfo with_marks(const xgrammar::TokenizerInfo& info) {
   std::vector<std::string> pieces = info.GetDecodedVocab();
+  for (std::string& piece : pieces)
+    if (piece.find('\xff') != piece.npos) piece.clear();
   for (const std::int32_t token : info.GetSpecialTokenIds())
     pieces.at(static_cast<std::size_t>(token)) = bytes_of_mark(token);
   return {pieces, xgrammar::VocabType::RAW, info.GetVocabSize(), info.GetStopTokenIds()};
@@ -105,8 +107,10 @@ xgrammar::Grammar schema_rules(const std::string& schema, bool spaced) {
   return grammar;
 }
 
-/// The rules that are JSON schemas, bare texts or tokens get these.
-xgrammar::Grammar with_parts(const xgrammar::Grammar& text, const Source& source) {
+xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo& info);
+
+/// The rules that are JSON schemas, bare texts, other forms or tokens get these.
+xgrammar::Grammar with_parts(const xgrammar::Grammar& text, const Source& source, const xgrammar::TokenizerInfo& info) {
   xgrammar::GrammarBuilder builder(text);
   const auto fill = [&](const std::string& rule, std::int32_t part) {
     const std::int32_t id = builder.GetRuleId(rule);
@@ -119,6 +123,10 @@ xgrammar::Grammar with_parts(const xgrammar::Grammar& text, const Source& source
   for (const auto& [rule, schema] : source.schemas) fill(rule, builder.AddRuleRef(json(schema)));
   for (const auto& [rule, bare] : source.bare)
     if (!may_hold_end(bare)) fill(rule, between_quotes(builder, json(bare.schema)));
+  for (const auto& [rule, form] : source.forms) {
+    const auto part = converted({.kind = form.kind, .text = form.text, .spaced = form.spaced}, info);
+    fill(rule, builder.AddRuleRef(xgrammar::SubGrammarAdder::Apply(&builder, part)));
+  }
   for (const auto& [rule, token] : source.tokens) fill(rule, builder.AddByteString(bytes_of_mark(token)));
   return builder.Get(text->GetRootRuleId());
 }
@@ -139,8 +147,8 @@ xgrammar::Grammar converted(const Source& source, const xgrammar::TokenizerInfo&
       break;
   }
   const auto grammar = xgrammar::Grammar::FromEBNF(source.text);
-  const bool parts = !source.schemas.empty() || !source.bare.empty() || !source.tokens.empty();
-  return parts ? with_parts(grammar, source) : grammar;
+  const bool parts = !source.schemas.empty() || !source.bare.empty() || !source.tokens.empty() || !source.forms.empty();
+  return parts ? with_parts(grammar, source, info) : grammar;
 }
 
 /// The rules to compile, written as masks are fast with. Throws GrammarError for what would take too long or hold less than it says.
@@ -161,14 +169,20 @@ xgrammar::Grammar checked(const Source& source, const xgrammar::TokenizerInfo& i
 }
 
 /// The text as XGrammar reads it rightly.
-std::string spelled(const Source& source) {
-  if (source.kind == Kind::kGbnf) return with_empty_strings(source.text);
-  return source.kind == Kind::kRegex ? with_known_escapes(source.text) : source.text;
+std::string spelled(Kind kind, const std::string& text) {
+  if (kind == Kind::kGbnf) return with_empty_strings(text);
+  return kind == Kind::kRegex ? with_known_escapes(text) : text;
+}
+
+void check(Kind kind, const std::string& text) {
+  check_size(text, kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes, kind);
+  if (kind == Kind::kGbnf) refuse_extensions(text);
 }
 
 /// Throws GrammarError: too long, nested too deep, and so on.
 void check(const Source& source) {
-  check_size(source.text, source.kind == Kind::kRegex ? kMaxRegexBytes : kMaxSourceBytes, source.kind);
+  check(source.kind, source.text);
+  for (const auto& [rule, form] : source.forms) check(form.kind, form.text);
   std::size_t bytes = 0;
   const auto count = [&](const std::string& schema) {
     check_size(schema, kMaxSourceBytes, Kind::kJsonSchema);
@@ -178,7 +192,6 @@ void check(const Source& source) {
   for (const auto& [rule, bare] : source.bare) count(bare.schema);
   if (bytes > kMaxSchemasBytes)
     throw GrammarError(fmt::format("its schemas have {} bytes, and {} is the most", bytes, kMaxSchemasBytes));
-  if (source.kind == Kind::kGbnf) refuse_extensions(source.text);
 }
 
 }  // namespace
@@ -234,6 +247,9 @@ struct Compiler::Impl {
     add(source.text);
     add_count(source.schemas.size());
     for (const auto& [rule, schema] : source.schemas) add(rule), add(schema);
+    add_count(source.forms.size());
+    for (const auto& [rule, form] : source.forms)
+      add(rule), add(fmt::format("{}{}", static_cast<int>(form.kind), form.spaced ? '+' : '-')), add(form.text);
     add_count(source.tokens.size());
     for (const auto& [rule, token] : source.tokens) add(rule), add(fmt::to_string(token));
     for (const auto& [rule, bare] : source.bare) {
@@ -317,7 +333,8 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
   if (auto known = impl_->find(key)) return known;
   check(written);
   Source source = written;
-  source.text = spelled(written);
+  source.text = spelled(source.kind, source.text);
+  for (auto& [rule, form] : source.forms) form.text = spelled(form.kind, form.text);
   try {
     const std::lock_guard lock(impl_->compiling);
     const WorkLimit limit(kMaxCompileSeconds);

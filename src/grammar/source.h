@@ -29,6 +29,15 @@ struct BareText {
   bool operator==(const BareText&) const = default;
 };
 
+/// A form that stands in another one.
+struct InnerForm {
+  Kind kind = Kind::kJsonSchema;
+  std::string text;
+  bool spaced = false;  ///< as Source::spaced
+
+  bool operator==(const InnerForm&) const = default;
+};
+
 struct Source {
   Kind kind = Kind::kGbnf;
   std::string text;
@@ -36,6 +45,8 @@ struct Source {
   std::map<std::string, std::string> schemas = {};
   /// Of kGbnf: rules that are one token, which has no text of its own (Words): a mark.
   std::map<std::string, kv::Token> tokens = {};
+  /// Of kGbnf: rules that are forms of other kinds.
+  std::map<std::string, InnerForm> forms = {};
 
   /// Of kGbnf: its rules that are bare texts. What the text says of these counts where one of `ends` might stand in the string.
   std::map<std::string, BareText> bare = {};

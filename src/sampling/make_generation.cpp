@@ -132,7 +132,16 @@ class TextGeneration final : public Generation {
     return piece;
   }
 
-  std::optional<kv::Token> forced() const { return thoughts_ ? thoughts_->forced() : std::nullopt; }
+  /// What the budget of thoughts wants next. Where the grammar wants something else, the text only looks like thoughts.
+  std::optional<kv::Token> forced() {
+    const auto token = thoughts_ ? thoughts_->forced() : std::nullopt;
+    if (!token || !grammar_) return token;
+    const auto mask = guarded([&] { return grammar_->mask(); });
+    const auto word = static_cast<std::size_t>(*token) / 32;
+    if (mask.empty() || (static_cast<std::uint32_t>(mask[word]) >> *token % 32 & 1U) != 0) return token;
+    thoughts_.reset();
+    return {};
+  }
 
   SamplerSpec only(kv::Token token) const {
     SamplerSpec spec{.temperature = 0, .n_vocab = vocabulary_->size()};

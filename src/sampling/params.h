@@ -41,7 +41,9 @@ struct ThoughtParams {
   std::int32_t budget = -1;  ///< tokens of thoughts, their marks not counted; -1: no bound
   std::string begin, end;    ///< marks of thoughts, as the vocabulary writes them. REQUIRES with a budget: not empty
   bool open = false;         ///< the prompt has begun them
-  std::vector<kv::Token> close;  ///< `end`. REQUIRES with a budget: not empty
+  std::vector<kv::Token> close;  ///< `end`, and what must follow. REQUIRES with a budget: not empty
+  std::vector<kv::Token>
+      last;  ///< the same for thoughts that begin again behind it; empty: they come only before the answer
 };
 
 /// Applied in this order: the grammar's mask, allowed tokens and logit bias (on the raw logits), penalties, bad words, temperature, top-k, top-p, min-p; each

@@ -22,22 +22,29 @@ class ThoughtBudget {
 
   /// What the next token has to be; none: it may be any.
   std::optional<kv::Token> forced() const {
-    return state_ == State::kClosing ? std::optional(params_.close[closed_]) : std::nullopt;
+    return state_ == State::kClosing ? std::optional(end()[closed_]) : std::nullopt;
   }
 
-  /// A token was drawn, or the forced one was taken. bytes: its text, also of a special one. whole: no character is cut in two behind it.
+  /// A token was drawn, or the forced one was taken. bytes: its text, also of a special one. whole: no character is cut
+  /// in two behind it.
   void take(std::string_view bytes, bool whole);
 
  private:
   enum class State : std::uint8_t { kBefore, kThinking, kClosing, kDone };
+  const std::vector<kv::Token>& end() const { return was_closed_ ? params_.last : params_.close; }
+  void look_for_begin();
   void begin(std::string_view rest);
   void look_for_end();
+  void close();
+  void over();
 
   const ThoughtParams& params_;
   State state_;
-  std::int32_t used_ = 0;   ///< tokens of thoughts
-  std::size_t closed_ = 0;  ///< tokens of the end that are out
-  std::string text_;        ///< before thoughts all of it, then what may be a part of the end
+  std::int32_t used_ = 0;    ///< tokens of thoughts
+  std::size_t closed_ = 0;   ///< tokens of the end that are out
+  bool was_closed_ = false;  ///< once, to the last token
+  /// Before thoughts all of it, or what may be a part of their beginning; then what may be a part of their end.
+  std::string text_;
 };
 
 }  // namespace coppice::sampling

@@ -11,6 +11,7 @@
 #include "text/own_forms.h"
 #include "text/prompt_writer.h"
 #include "text/special_names.h"
+#include "text/thought_marks.h"
 #include "text/thought_splitter.h"
 
 namespace coppice::text {
@@ -23,10 +24,11 @@ struct ChatTemplate::Impl {
   CallIds call_ids = CallIds::kAny;
   bool asks_types = false;  ///< it fails where a tool's property has no type
   ThoughtTags thoughts;     ///< around reasoning before plain text
-  SpecialNames marks;       ///< of tokens without a text: grammars name them
-  bool marked = false;      ///< answers are marked otherwise: the library reads them, without tools, too
-  bool assumed = false;     ///< the file has no template: it is ChatML
-  std::mutex mutex;         ///< the interpreter promises nothing about threads
+  ThoughtMarks thought_marks;
+  SpecialNames marks;    ///< of tokens without a text: grammars name them
+  bool marked = false;   ///< answers are marked otherwise: the library reads them, without tools, too
+  bool assumed = false;  ///< the file has no template: it is ChatML
+  std::mutex mutex;      ///< the interpreter promises nothing about threads
 };
 
 /// What a client or an operator gets of the template engine's words, which quote the template over several lines: a template's own

@@ -108,7 +108,7 @@ ThoughtTags tags_behind(const std::string& opening, ThoughtTags tags) {
 void add_thoughts(const std::string& opening, const ThoughtTags& tags, ToolPrompt& to) {
   const ThoughtTags behind = tags_behind(opening, tags);
   if (behind.end.empty()) return;
-  to.thoughts = to.bounded = behind;
+  to.thoughts = behind;
   auto impl = std::make_unique<AnswerFormat::Impl>();
   impl->thoughts = to.thoughts;
   to.format = std::make_shared<const AnswerFormat>(std::move(impl));
@@ -118,7 +118,7 @@ void add_thoughts(const std::string& opening, const ThoughtTags& tags, ToolPromp
 
 /// Tags around thoughts, with plain text behind them. Other marks are left to the library's parser.
 void ChatTemplate::find_thoughts() {
-  static const std::regex tag(R"([<\[](\w+:)?think[>\]])", std::regex::icase);
+  static const std::regex tag(R"([<\[](\w+:)?think(:\w+)?[>\]])", std::regex::icase);
   const std::vector<ChatMessage> question = {{.role = "user", .content = "?"}};
   try {
     const common_chat_params params =
@@ -126,7 +126,13 @@ void ChatTemplate::find_thoughts() {
     if (!params.supports_thinking) return;
     const std::string& begin = params.thinking_start_tag;
     impl_->marked = !std::regex_match(begin, tag);
-    if (!impl_->marked) impl_->thoughts = {.begin = begin, .end = begin.substr(0, 1) + "/" + begin.substr(1)};
+    const std::vector<std::string>& ends = params.thinking_end_tags;
+    std::string end = ends.empty() ? "" : ends.front();
+    if (!impl_->marked) {
+      end = begin.substr(0, 1) + "/" + begin.substr(1);
+      impl_->thoughts = {.begin = begin, .end = end};
+    }
+    impl_->thought_marks = thought_marks(source(), begin, end);
   } catch (const std::exception&) {  // it refuses the question, or the library cannot read its answers
   }
 }
@@ -247,20 +253,26 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     if (chat.end == TurnEnd::kContinue) {
       PromptWriter::Continued continued = impl_->writer->write_continued(inputs, quoted);
       take(std::move(continued.prompt));
-      if (continued.opening.find(impl_->thoughts.begin) != std::string::npos)
+      if (continued.opening.find(impl_->thoughts.begin) != std::string::npos) {
         add_thoughts(continued.opening, impl_->thoughts, result);
+        if (!result.thoughts.end.empty())
+          result.bounded = thought_bounds(continued.opening, impl_->thought_marks, false);
+      }
       return result;
     }
     std::optional<common_chat_params> special;
     take(impl_->writer->write(inputs, quoted, &special));
     if (chat.tools.empty() || !chat.may_call) {
       if (chat.end != TurnEnd::kOpenTurn) return result;
+      const std::string opening = impl_->writer->opening(inputs, result.prompt);
+      result.bounded = thought_bounds(opening, impl_->thought_marks, false);
       if (impl_->marked) {
+        result.frame = form_frame(opening, impl_->thought_marks, impl_->marks);
         const common_chat_params params = special ? *std::move(special) : common_chat_templates_apply(own, inputs);
         result.format = format_of(params);
         add_stops(params.additional_stops);
       } else if (!impl_->thoughts.end.empty()) {
-        add_thoughts(impl_->writer->opening(inputs, result.prompt), impl_->thoughts, result);
+        add_thoughts(opening, impl_->thoughts, result);
       }
       return result;
     }
@@ -275,22 +287,19 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     common_chat_templates_inputs calls = inputs_of(chat.messages, chat, defaults_, callable);
     calls.parallel_tool_calls = true;  // all are read; the grammar writes no more than are asked for
     common_chat_params params;
+    const std::string opening = impl_->writer->opening(inputs, result.prompt);
     if (form == CallForm::kLibrary || form == CallForm::kLfm2) {
       params = params_of(calls.tools, [&] { return common_chat_templates_apply(own, calls); });
       if (!impl_->marked) result.thoughts = tags_behind(params.generation_prompt, impl_->thoughts);
     } else {
-      if (!impl_->thoughts.end.empty())
-        add_thoughts(impl_->writer->opening(inputs, result.prompt), impl_->thoughts, result);
+      if (!impl_->thoughts.end.empty()) add_thoughts(opening, impl_->thoughts, result);
       params = params_of(calls.tools, [&] { return own_params(form, calls.tools, result.thoughts, chat.must_call); });
     }
     result.format = format_of(params, !chat.parallel);
     add_stops(params.additional_stops);
     add_grammar(chat, params, callable, impl_->marks, result);
-    // A grammar that holds from the beginning has its own say on thoughts.
-    if (!impl_->marked && (result.grammar.empty() || !result.from.empty()))
-      result.bounded = tags_behind(impl_->writer->opening(inputs, result.prompt), impl_->thoughts);
-    else
-      result.bounded = {};
+    result.bounded = thought_bounds(opening, impl_->thought_marks, true);
+    if (chat.must_call) result.bounded.last.clear();  // the grammar has thoughts once
     return result;
   } catch (const std::exception& e) {
     if (work.ended() != nullptr) throw TemplateError(fmt::format("chat template: {}", work.ended()));

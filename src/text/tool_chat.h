@@ -14,6 +14,7 @@
 #include "text/answer_format.h"
 #include "text/chat_template.h"
 #include "text/marked_text.h"
+#include "text/thought_marks.h"
 #include "text/thought_splitter.h"
 
 namespace coppice::text {
@@ -63,7 +64,8 @@ struct ToolPrompt {
   std::string begun;                 ///< the part of a grammar's text that is already there when it begins
   std::vector<std::string> stops;    ///< that end an answer besides the client's
   ThoughtTags thoughts;              ///< where they stand before plain text, or text beside calls
-  ThoughtTags bounded;               ///< where they stand before whatever comes, and may be ended early
+  ThoughtBounds bounded;             ///< what ends them early
+  FormFrame frame;                   ///< around a form of the answer; without one the form stands behind `thoughts`
   CallIds call_ids = CallIds::kAny;  ///< that the answer's calls are to have
   std::size_t calls_before = 0;      ///< in the chat
 };

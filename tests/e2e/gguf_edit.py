@@ -14,6 +14,10 @@ ALIGNMENT = 32
 UINT16, INT32 = 2, 5
 
 
+def text(name):
+    return struct.pack("<Q", len(name.encode())) + name.encode()
+
+
 class Gguf:
     """facts: {key: type and value as they stand in the file}; tensors: {name: [shape, type, bytes]}."""
 
@@ -49,12 +53,15 @@ class Gguf:
             kind, number = value
             self.facts[key] = struct.pack("<I", kind) + struct.pack(SCALARS[kind], number)
 
+    def rename_tokens(self, names):
+        """{old: new}"""
+        for old, new in names.items():
+            tokens = self.facts["tokenizer.ggml.tokens"]
+            assert tokens.count(text(old)) == 1, old
+            self.facts["tokenizer.ggml.tokens"] = tokens.replace(text(old), text(new))
+
     def write(self, path):
         head, data = io.BytesIO(), io.BytesIO()
-
-        def text(name):
-            return struct.pack("<Q", len(name.encode())) + name.encode()
-
         head.write(b"GGUF" + struct.pack("<IQQ", 3, len(self.tensors), len(self.facts)))
         for key, value in self.facts.items():
             head.write(text(key) + value)

@@ -1,8 +1,12 @@
 """A budget bounds what a chat's answer thinks, and the answer follows."""
 
+import os
+from pathlib import Path
+
 import pytest
 
-from coppice_process import Coppice
+from coppice_process import Coppice, model_path
+from gguf_edit import Gguf
 from test_structured import THINKING
 
 ASK = [{"role": "user", "content": "Name a colour."}]
@@ -45,3 +49,73 @@ def test_messages(thinking):
             "output_config": {"format": {"type": "json_schema", "schema": FORM["json_schema"]["schema"]}}}
     answer = thinking.post("/v1/messages", body)
     assert answer["content"][-1]["text"].replace(" ", "").replace("\n", "") == '{"c":"red"}', answer
+
+
+TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": {
+    "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}}}
+NAMES = ["<repo_name>", "<reponame>", "<file_sep>", "<filename>", "<gh_stars>", "<issue_start>", "<issue_comment>"]
+HARMONY = ["<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>", "<|return|>", "<|call|>"]
+MINISTRAL = ["[INST]", "[/INST]", "[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "[SYSTEM_PROMPT]"]
+
+
+def template(name):
+    return str(Path(os.environ["COPPICE_TEMPLATES"]) / f"{name}.jinja")
+
+
+def with_marks(folder, marks):
+    """The model with the marks as tokens, in place of some that it doesn't need."""
+    model = Gguf(model_path())
+    model.rename_tokens(dict(zip(NAMES, marks)))
+    return model.write(folder / "marks.gguf")
+
+
+def thinker(server, word, **fields):
+    """It likes the first token most, then the second and so on, and thinks of nothing else."""
+    tokens = server.post("/tokenize", {"content": word, "parse_special": True})["tokens"]
+    bias = {str(token): 100 - 10 * i for i, token in enumerate(tokens)}
+    return chat(server, logit_bias=bias, max_tokens=200, **fields)["choices"][0]
+
+
+def thoughts(choice):
+    return choice["message"].get("reasoning_content") or ""
+
+
+def test_channels(tmp_path):
+    with Coppice("--kv-bytes", "128MiB", "--chat-template-file", template("openai-gpt-oss-120b"), model=with_marks(tmp_path, HARMONY)) as server:
+        word = "analysis<|channel|><|message|>"
+        for budget in (0, 12):
+            form = thinker(server, word, reasoning_budget_tokens=budget, response_format=FORM)
+            assert thoughts(form) == "analysis" * budget
+            assert "".join(form["message"]["content"].split()) == '{"c":"red"}', form
+            assert form["finish_reason"] == "stop"
+            call = thinker(server, word, reasoning_budget_tokens=budget, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+            assert thoughts(call) == "analysis" * budget
+            assert [c["function"]["name"] for c in call["message"]["tool_calls"]] == ["get_weather"]
+            assert call["finish_reason"] == "tool_calls"
+        unbounded = thinker(server, word, tools=[TOOL], tool_choice="required")
+        assert unbounded["finish_reason"] == "length" and not unbounded["message"].get("tool_calls")
+
+
+def test_marks_that_are_control_tokens(tmp_path):
+    """In a forced call they come as these tokens."""
+    name = "mistralai-Ministral-3-14B-Reasoning-2512"
+    with Coppice("--kv-bytes", "128MiB", "--chat-template-file", template(name), model=with_marks(tmp_path, MINISTRAL)) as server:
+        for budget in (0, 9):
+            call = thinker(server, "analysis[THINK][TOOL_CALLS][ARGS]", reasoning_budget_tokens=budget, tools=[TOOL], tool_choice="required",
+                           parallel_tool_calls=False, logprobs=True)
+            assert thoughts(call) == "analysis" * budget
+            assert [c["function"]["name"] for c in call["message"]["tool_calls"]] == ["get_weather"]
+            tokens = [entry["token"] for entry in call["logprobs"]["content"]]
+            assert tokens[:budget + 2] == ["[THINK]", *["analysis"] * budget, "[/THINK]"]
+            assert "[TOOL_CALLS]" in tokens and "[ARGS]" in tokens
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-4B", "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"])
+def test_forced_calls_think_first(name):
+    with Coppice("--kv-bytes", "128MiB", "--chat-template-file", template(name)) as server:
+        for budget in (0, 6):
+            answer = chat(server, tools=[TOOL], tool_choice="required", parallel_tool_calls=False, max_tokens=100, thinking_token_budget=budget)
+            message = answer["choices"][0]["message"]
+            assert bool(message.get("reasoning_content")) == (budget > 0), answer
+            assert [c["function"]["name"] for c in message["tool_calls"]] == ["get_weather"]
+            assert answer["choices"][0]["finish_reason"] == "tool_calls"

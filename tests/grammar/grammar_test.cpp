@@ -200,6 +200,7 @@ TEST(Grammar, RulesMayBeTokens) {
   EXPECT_TRUE(allows(m, mark));
   EXPECT_FALSE(allows(m, other));
   EXPECT_FALSE(m.accept(other));
+  for (kv::Token byte = 0x80; byte < 0x100; ++byte) EXPECT_EQ(allows(m, byte), byte >= 0xc2 && byte < 0xf5) << byte;
   EXPECT_TRUE(m.accept(mark));
   EXPECT_TRUE(m.whole());
   Source otherwise = marked;

@@ -211,5 +211,13 @@ TEST(DrawnProbabilities, AreThoseOfTheDrawsBehindMaskAndFilters) {
   for (const auto& [token, p] : told) EXPECT_NEAR(drawn[token], p, 5 * std::sqrt(p * (1 - p) / kRounds)) << token;
 }
 
+/// A text that only looks like thoughts, as in a string of a call's arguments, isn't ended where the grammar wants something else.
+TEST(Grammar, GoesBeforeABudgetOfThoughts) {
+  SamplingParams params = following("say <t>yes");
+  const auto end = vocabulary()->tokenize("</t>", false, true);
+  params.thoughts = {.budget = 0, .begin = "<t>", .end = "</t>", .close = end, .last = end};
+  EXPECT_EQ(play(*generations(params).front()).text, "say <t>yes");
+}
+
 }  // namespace
 }  // namespace coppice::sampling

@@ -67,6 +67,29 @@ TEST(ThoughtBudget, IsWhatTheWholeTextSays) {
   }
 }
 
+/// Channels: thoughts may come behind other parts, and again; all count.
+TEST(ThoughtBudget, CountsThoughtsThatComeAgain) {
+  const ThoughtParams params{.budget = 3, .begin = " <t>", .end = "</t>", .open = false, .close = {1}, .last = {2, 3}};
+  ThoughtBudget budget(params);
+  const auto take = [&](std::initializer_list<const char*> pieces) {
+    for (const char* piece : pieces) {
+      EXPECT_FALSE(budget.forced()) << piece;
+      budget.take(piece, true);
+    }
+  };
+  const auto forced = [&](Token token) {
+    EXPECT_EQ(budget.forced(), token);
+    budget.take("</t>", true);
+  };
+  take({"said", "<t", ">", "a", "</t>", "more", "<t>", "b"});
+  forced(1);
+  take({"and", " <t>"});
+  forced(2);
+  forced(3);
+  take({"<t>"});
+  forced(2);
+}
+
 TEST(ThoughtBudget, ACharacterIsNotCutInTwo) {
   const ThoughtParams params{.budget = 1, .begin = "<t>", .end = "</t>", .open = true, .close = {1}};
   ThoughtBudget budget(params);

@@ -16,7 +16,7 @@
 
 namespace coppice::testing {
 
-class FakeModel final : public server::Model {
+class FakeModel : public server::Model {
  public:
   /// Steps of events that answer a request; each inner vector is one call of the sink.
   using Script = std::function<std::vector<std::vector<engine::Event>>(const engine::Request&)>;

@@ -20,6 +20,7 @@
 #include "grammar/compiler.h"
 #include "grammar/matcher.h"
 #include "text/fixtures.h"
+#include "text/mark_vocabulary.h"
 #include "text/tool_chat.h"
 
 namespace coppice::text {
@@ -73,18 +74,8 @@ class GrammarWalk {
     if (source.contains("]<]minimax[>["))
       for (const std::string& name : arguments) marks.insert("]<]minimax[>[</" + name + ">");
     if (source.contains("\uff5cDSML\uff5c")) marks.insert("</\uff5cDSML\uff5cparameter>");
-    static const std::regex literal(R"re("((?:[^"\\\n]|\\.)+)")re"),
-        tag(R"(</?[^\s<>{}'"]{1,30}>|<[^\s<>{}'"]{1,30}>|\[/?[A-Z_]+\])");
-    for (auto it = std::sregex_iterator(prompt.grammar.begin(), prompt.grammar.end(), literal);
-         it != std::sregex_iterator(); ++it) {
-      std::string text;
-      for (std::size_t i = 0; i < it->str(1).size(); ++i) {
-        char c = it->str(1)[i];
-        if (c == '\\') c = it->str(1)[++i] == 'n' ? '\n' : it->str(1)[i];
-        text += c;
-      }
-      marks.insert(text);
-    }
+    static const std::regex tag(R"(</?[^\s<>{}'"]{1,30}>|<[^\s<>{}'"]{1,30}>|\[/?[A-Z_]+\])");
+    marks.merge(test::words_of(prompt.grammar));
     for (auto it = std::sregex_iterator(source.begin(), source.end(), tag); it != std::sregex_iterator(); ++it)
       marks.insert(it->str());
     for (const std::string& mark : marks)

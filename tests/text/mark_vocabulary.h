@@ -17,6 +17,22 @@
 
 namespace coppice::test {
 
+/// The literals of a grammar in GBNF that have more than a letter.
+inline std::set<std::string> words_of(const std::string& grammar) {
+  static const std::regex literal(R"re("((?:[^"\\\n]|\\.)+)")re");
+  std::set<std::string> words;
+  for (auto it = std::sregex_iterator(grammar.begin(), grammar.end(), literal); it != std::sregex_iterator(); ++it) {
+    std::string text;
+    for (std::size_t i = 0; i < it->str(1).size(); ++i) {
+      char c = it->str(1)[i];
+      if (c == '\\') c = it->str(1)[++i] == 'n' ? '\n' : it->str(1)[i];
+      text += c;
+    }
+    if (text.size() > 1) words.insert(text);
+  }
+  return words;
+}
+
 /// What in a template looks like the name of a token.
 inline std::set<std::string> marks_in(const std::string& source) {
   static const std::regex mark(
@@ -28,8 +44,10 @@ inline std::set<std::string> marks_in(const std::string& source) {
   return marks;
 }
 
-inline std::shared_ptr<const text::Vocabulary> mark_vocabulary(const std::set<std::string>& marks) {
-  enum : std::int32_t { kUnknown = 2, kControl = 3, kByte = 6 };
+/// `words`: tokens with a text.
+inline std::shared_ptr<const text::Vocabulary> mark_vocabulary(const std::set<std::string>& marks,
+                                                               const std::set<std::string>& words = {}) {
+  enum : std::int32_t { kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6 };
   std::vector<std::string> names = {"<unk>", "<s>", "</s>"};
   std::vector<std::int32_t> types = {kUnknown, kControl, kControl};
   for (int byte = 0; byte < 256; ++byte) {
@@ -39,6 +57,11 @@ inline std::shared_ptr<const text::Vocabulary> mark_vocabulary(const std::set<st
   for (const std::string& mark : marks) {
     names.push_back(mark);
     types.push_back(kControl);
+  }
+  for (const std::string& word : words) {
+    if (marks.contains(word)) continue;
+    names.push_back(word);
+    types.push_back(kUserDefined);
   }
   std::vector<const char*> texts;
   for (const std::string& name : names) texts.push_back(name.c_str());

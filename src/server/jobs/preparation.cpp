@@ -80,6 +80,14 @@ void put_beside_calls(text::ToolPrompt& chat, grammar::Constraint& form) {
   form.source = std::move(both);
 }
 
+/// The answer's text is of the form.
+void put_into(text::FormFrame frame, grammar::Source& form) {
+  form = {.kind = grammar::Kind::kGbnf,
+          .text = std::move(frame.grammar),
+          .tokens = std::move(frame.tokens),
+          .forms = {{text::FormFrame::kForm, {form.kind, std::move(form.text), form.spaced}}}};
+}
+
 /// The chat up to a mark. Something stands behind system messages: some templates put them into the next one.
 std::vector<Message> up_to(const PinMark& mark, std::vector<Message> messages) {
   messages.resize(std::min(mark.messages, messages.size()));
@@ -207,14 +215,16 @@ std::vector<engine::PinWish> Preparation::pin_wishes(std::span<const kv::Token> 
 }
 
 /// A template that doesn't think has nothing to bound.
-void Preparation::bound_thoughts(const text::ThoughtTags& thoughts) {
+void Preparation::bound_thoughts(const text::ThoughtBounds& thoughts) {
   const std::int32_t budget = asked_.thought_budget.value_or(-1);
   if (budget < 0 || thoughts.end.empty()) return;
+  const auto tokens = [&](const std::string& text) { return model_.tokenize(text, false, true, text.size() + 1); };
   asked_.sampling.thoughts = {.budget = budget,
                               .begin = thoughts.begin,
                               .end = thoughts.end,
                               .open = thoughts.open,
-                              .close = model_.tokenize(thoughts.end, false, true, thoughts.end.size() + 1)};
+                              .close = tokens(thoughts.close),
+                              .last = tokens(thoughts.last)};
 }
 
 /// What the template makes of a chat decides on sampling, too: stop strings, the grammar of calls, where a grammar begins.
@@ -231,6 +241,7 @@ void Preparation::render_chat() {
   bound_thoughts(chat.bounded);
   if (asked_.grammar) {
     if (!asked_.tools.specs.empty() && asked_.tools.may_call) put_beside_calls(chat, *asked_.grammar);
+    if (!chat.frame.grammar.empty()) return put_into(std::move(chat.frame), asked_.grammar->source);
     return begin_behind(chat.thoughts, *asked_.grammar);
   }
   if (chat.grammar.empty()) return;

@@ -61,7 +61,7 @@ class Preparation {
   void share_sampling();
   void add_text_params();
   void render_chat();
-  void bound_thoughts(const text::ThoughtTags& thoughts);
+  void bound_thoughts(const text::ThoughtBounds& thoughts);
   void begin_behind(const text::ThoughtTags& thoughts, grammar::Constraint& constraint) const;
   text::ToolPrompt render(std::vector<Message> messages, const Tools& tools, text::TurnEnd end) const;
   std::vector<kv::Token> beginning() const;
