@@ -121,6 +121,11 @@ std::string sound_regex(std::string_view regex) {
   return Rewriter(regex).run();
 }
 
+bool opens_quantifier(std::string_view brace) {
+  const std::size_t end = brace.find_first_not_of("0123456789,", 1);
+  return end != std::string_view::npos && end > 1 && brace[end] == '}';
+}
+
 std::string with_known_escapes(std::string_view regex) {
   constexpr std::string_view kKnown = "^$.*+?\\()[]{}|/-";
   constexpr std::string_view kControls = "\n\r\t\v\f", kNames = "nrtvf";
@@ -128,6 +133,7 @@ std::string with_known_escapes(std::string_view regex) {
   bool in_class = false;
   for (std::size_t i = 0; i < regex.size(); ++i) {
     if (regex[i] != '\\' || i + 1 == regex.size()) {
+      if (regex[i] == '{' && !in_class && !opens_quantifier(regex.substr(i))) out += '\\';
       in_class = regex[i] == '[' || (in_class && regex[i] != ']');
       out += regex[i];
       continue;

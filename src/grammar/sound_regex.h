@@ -12,8 +12,11 @@ namespace coppice::grammar {
 /// What isn't well formed comes back as it is: whoever compiles it says why.
 std::string sound_regex(std::string_view regex);
 
+/// Of a text that begins with a brace outside of a class: it opens a quantifier, and is no sign as in "{x}".
+bool opens_quantifier(std::string_view brace);
+
 /// Without backslashes before signs that mean themselves, as Python's re.escape() writes them ("a\ b", "\#"): XGrammar's reader of plain
-/// regexes warns of these.
+/// regexes warns of these. With one before a brace that is a sign.
 std::string with_known_escapes(std::string_view regex);
 
 }  // namespace coppice::grammar

@@ -142,6 +142,12 @@ TEST(Grammar, RegexesEscapeWhatTheyLike) {
   EXPECT_THAT(error_of(Kind::kRegex, "\\q"), HasSubstr("not recognized")) << "it may mean something elsewhere";
 }
 
+TEST(Grammar, BracesThatOpenNothingAreSigns) {
+  EXPECT_TRUE(matches(Kind::kRegex, "{x}", "{x}"));
+  EXPECT_TRUE(matches(Kind::kRegex, "\\[[{0-9]{2}]{}", "[{1]{}"));
+  EXPECT_TRUE(matches(Kind::kRegex, "a{x{2}", "a{xx"));
+}
+
 TEST(Grammar, ManyToolsFitTogether) {
   Source source{.text = "root ::= \"a\""};
   for (int i = 0; i < 128; ++i) {

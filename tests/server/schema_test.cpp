@@ -172,6 +172,11 @@ TEST(SearchPattern, BecomesOneOfTheWholeString) {
   EXPECT_EQ(whole_pattern("^caf\xc3\xa9$"), "caf\\u{e9}");
 }
 
+TEST(SearchPattern, BracesThatOpenNothingAreSigns) {
+  EXPECT_EQ(whole_pattern("^\\[[0-9]+]$"), "\\[[0-9]+\\]");
+  EXPECT_EQ(whole_pattern("^{x}[{\\]]{2,3}$"), "\\{x}[{\\]]{2,3}");
+}
+
 TEST(SearchPattern, TakesLengthsWhereOneCharacterIsRepeated) {
   EXPECT_EQ(with_lengths("[a-z]+", 0, 5), "[a-z]{1,5}");
   EXPECT_EQ(with_lengths("\\d*", 2, -1), "\\d{2,}");

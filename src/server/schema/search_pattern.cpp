@@ -97,6 +97,10 @@ std::vector<Alternative> alternatives(std::string_view regex) {
     } else if (c == '|' && depth == 0) {
       all.emplace_back();
       ++i;
+    } else if (c == ']' ||
+               (c == '{' && !grammar::opens_quantifier(regex.substr(i)))) {  // a sign, to Python and to browsers
+      now.body += {'\\', c};
+      ++i;
     } else {
       depth += c == '(' ? 1 : c == ')' ? -1 : 0;
       now.body += c;
