@@ -87,7 +87,7 @@ std::string template_prompt(const common_chat_template& its_template, const comm
   autoparser::generation_params params;
   params.messages = messages_of(its_template, inputs.messages);
   params.tools = common_chat_tools_to_json_oaicompat(inputs.tools);
-  params.tool_choice = inputs.tool_choice;
+  params.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;  // prompts don't depend on it, and no grammar is made
   params.parallel_tool_calls = inputs.parallel_tool_calls;
   params.reasoning_format = inputs.reasoning_format;
   params.add_generation_prompt = inputs.add_generation_prompt;

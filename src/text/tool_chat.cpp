@@ -4,6 +4,7 @@
 #include "text/tool_chat.h"
 
 #include <chat.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <regex>
@@ -54,6 +55,20 @@ std::string names_of(const std::string& parameters) {
     for (const auto& property : all.at("properties").items())
       names["properties"][property.key()] = common_json::object();
   return with_types(names.dump(), true);
+}
+
+/// Without patterns at any depth: the library holds nothing here, and names those that it can't read on standard error.
+void drop_patterns(common_json& schema) {
+  if (schema.is_object() && schema.contains("pattern") && schema.at("pattern").is_string()) schema.erase("pattern");
+  if (schema.is_object() || schema.is_array())
+    for (common_json& part : schema) drop_patterns(part);
+}
+
+std::string without_patterns(const std::string& parameters) {
+  if (parameters.find("\"pattern\"") == parameters.npos) return parameters;
+  common_json all = common_json::parse_no_throw(parameters);
+  drop_patterns(all);
+  return all.dump();
 }
 
 /// make(tools), which gives the parser of answers with calls of these tools.
@@ -277,8 +292,10 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       return result;
     }
     std::vector<ToolSpec> callable(asked.tools.begin(), asked.tools.end());
-    if (impl_->asks_types)
-      for (ToolSpec& tool : callable) tool.parameters = with_types(tool.parameters, true);
+    for (ToolSpec& tool : callable) {
+      tool.parameters = without_patterns(tool.parameters);
+      if (impl_->asks_types) tool.parameters = with_types(tool.parameters, true);
+    }
     if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
     if (!chat.allowed.empty())
       std::erase_if(callable, [&](const ToolSpec& tool) {

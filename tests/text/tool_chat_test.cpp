@@ -276,6 +276,22 @@ TEST(HeldSchemas, StringsWithoutQuotesAreHeld) {
   for (const auto& [name, value] : bad) EXPECT_FALSE(takes(name, value)) << name << ": " << value;
 }
 
+/// Of patterns that it can't read the library writes lines of its own to standard error, with the client's words in them.
+TEST(Tools, PatternsAreNoneOfTheLibrarysBusiness) {
+  const std::string schema =
+      R"({"type":"object","properties":{"pattern":{"type":"array","items":{"type":"string","pattern":"^\\d\n$"}}},"required":["pattern"]})";
+  const std::vector<ToolSpec> held = {{"find", "Finds", schema, schema}};
+  for (const char* name :
+       {"Qwen-Qwen3-0.6B.jinja", "Qwen3-Coder.jinja", "google-gemma-2-2b-it.jinja", "openai-gpt-oss-120b.jinja",
+        "Kimi-K2-Instruct.jinja", "LFM2-8B-A1B.jinja", "Kimi-K3.jinja"}) {
+    const ChatTemplate chat(test::vocabulary(), source(name));
+    testing::internal::CaptureStderr();
+    const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .tools = held, .must_call = true});
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << name;
+    EXPECT_THAT(prompt.prompt + prompt.grammar, HasSubstr("pattern"));
+  }
+}
+
 TEST_P(OfTemplate, OtherTextIsContent) {
   const ToolPrompt prompt = chat_.render(ToolChat{.messages = question(), .tools = tools()});
   const Answer plain = read_answer(prompt.format, "It is sunny there.", 3);
