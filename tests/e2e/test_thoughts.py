@@ -119,3 +119,18 @@ def test_forced_calls_think_first(name):
             assert bool(message.get("reasoning_content")) == (budget > 0), answer
             assert [c["function"]["name"] for c in message["tool_calls"]] == ["get_weather"]
             assert answer["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_thoughts_that_go_on_are_bounded():
+    """Only new tokens count."""
+    begun = [*ASK, {"role": "assistant", "content": "", "reasoning_content": "I think of Paris"}]
+    with Coppice("--kv-bytes", "128MiB", "--chat-template-file", template("Qwen3.5-4B")) as server:
+        texts = {}
+        for budget in (0, 4, -1):
+            answer = chat(server, messages=begun, continue_final_message=True, add_generation_prompt=False, response_format=FORM,
+                          reasoning_budget_tokens=budget)
+            texts[budget] = answer["choices"][0]
+        assert thoughts(texts[-1]) and not texts[-1]["message"]["content"]
+        assert not thoughts(texts[0]) and thoughts(texts[4]) and thoughts(texts[-1]).startswith(thoughts(texts[4]))
+        for budget in (0, 4):
+            assert "".join(texts[budget]["message"]["content"].split()) == '{"c":"red"}'

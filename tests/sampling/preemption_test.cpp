@@ -1,7 +1,7 @@
 // The real sampler through preemptions: requests with a temperature, penalties, stop strings and log-probabilities share a
 // pool that is too small for them, on the real engine and cache. Each of their samples must have the tokens, the text and
 // the log-probabilities that it has alone in a large pool. Random generators, counts of drawn tokens, half characters,
-// half stop strings and places in a grammar must all survive.
+// half stop strings, places in a grammar and budgets of thoughts must all survive.
 //
 // The fake executor's logits depend on the tokens before, nothing else; here they are spread over a vocabulary.
 #include <gtest/gtest.h>
@@ -104,11 +104,12 @@ struct Met {
   int stopped_after = 0;   ///< samples that met a stop string after a pause
   int several_pauses = 0;  ///< samples with more than one
   int in_grammar = 0;      ///< pauses of a sample that follows a grammar
+  int in_thoughts = 0;     ///< pauses of a sample that has a budget left
 
   bool enough(bool all) const {
     constexpr int kLeast = kRounds / 4;
     if (preemptions < kLeast || resumptions < kLeast || pauses < kLeast) return false;
-    return !all || (several_pauses > 0 && holding_back > 0 && in_grammar > 0 && stopped_after > 0);
+    return !all || (several_pauses > 0 && holding_back > 0 && in_grammar > 0 && in_thoughts > 0 && stopped_after > 0);
   }
 };
 
@@ -131,7 +132,10 @@ class Run {
     request.samples = sampling::make_generations(
         vocabulary(), std::make_shared<const SharedParams>(asked.params, vocabulary()->size()), asked.n, asked.prompt);
     answers_[request.id].resize(static_cast<std::size_t>(asked.n));
-    for (Stream& stream : answers_[request.id]) stream.in_grammar = asked.params.grammar.grammar != nullptr;
+    for (Stream& stream : answers_[request.id]) {
+      stream.in_grammar = asked.params.grammar.grammar != nullptr;
+      stream.end = asked.params.thoughts.end;
+    }
     engine_.submit(std::move(request));
   }
 
@@ -170,6 +174,7 @@ class Run {
         met.stopped_after += stream.pauses > 0 && stream.sample.finish == Finish::kStop;
         met.several_pauses += stream.pauses > 1;
         met.in_grammar += stream.in_grammar ? stream.pauses : 0;
+        met.in_thoughts += stream.pauses_in_thoughts;
       }
     }
   }
@@ -179,7 +184,8 @@ class Run {
     Sample sample;
     int last_step = 0;  ///< that brought a token
     bool holds_back = false, in_grammar = false;
-    int pauses = 0, pauses_holding_back = 0;
+    int pauses = 0, pauses_holding_back = 0, pauses_in_thoughts = 0;
+    std::string end;  ///< of thoughts; empty: they have no bound
   };
 
   void take(engine::Event&& event) {
@@ -192,6 +198,7 @@ class Run {
     if (!sample.tokens.empty() && step_ > stream.last_step + 1) {
       ++stream.pauses;
       stream.pauses_holding_back += stream.holds_back;
+      stream.pauses_in_thoughts += !stream.end.empty() && !sample.text.contains(stream.end);
     }
     stream.last_step = step_;
     stream.holds_back = event.piece.text.empty() && !vocabulary()->piece(event.piece.token).empty();
@@ -261,14 +268,29 @@ class Round {
                     .ignore_eos = pick(0, 1) == 0,
                     .logprobs = pick(0, 2) == 0 ? 1 : -1};
     if (pick(0, 2) == 0) asked.params.top_p = 0.9F;
+    if (pick(0, 2) == 0) {
+      const auto close = vocabulary()->tokenize("~", false, false) + vocabulary()->tokenize("t", false, false);
+      asked.params.thoughts = {.budget = pick(0, 40), .begin = "<", .end = "~t", .open = true, .close = close};
+      if (pick(0, 1) == 0) asked.params.thoughts.last = close;
+    }
     if (pick(0, 1) == 0) return asked;
     asked.params.grammar.grammar = grammars()[pick_below(random_, grammars().size())];
     if (pick(0, 2) == 0) asked.params.grammar.after = "e";
+    if (!asked.params.thoughts.end.empty()) asked.params.grammar.after = asked.params.thoughts.end;
     asked.params.ignore_eos = false;
     return asked;
   }
 
+  /// Half a character may have four more tokens.
+  static void expect_bounded(const sampling::ThoughtParams& thoughts, const Sample& sample) {
+    const std::size_t most = static_cast<std::size_t>(thoughts.budget) + 4 + thoughts.close.size();
+    if (thoughts.budget < 0 || sample.tokens.size() < most) return;
+    const std::string text = vocabulary()->detokenize(std::span(sample.tokens).first(most));
+    EXPECT_TRUE(text.contains(thoughts.end)) << text;
+  }
+
   static void expect_valid(const SamplingParams& params, const Sample& sample) {
+    expect_bounded(params.thoughts, sample);
     if (!params.grammar.grammar || sample.text.contains("\xEF\xBF\xBD")) return;  // half a character at the end
     std::string_view text = sample.text;
     if (const std::string& after = params.grammar.after; !after.empty()) {
@@ -323,8 +345,8 @@ TEST_P(SamplerPreemption, StreamsGoOnAsIfUndisturbed) {
   if (HasFailure()) return;
   std::cout << met.preemptions << " preemptions, " << met.resumptions << " resumptions; " << met.pauses
             << " pauses, in " << met.holding_back << " of them text was held back, " << met.in_grammar
-            << " in a grammar; " << met.several_pauses << " samples paused more than once, " << met.stopped_after
-            << " stopped after a pause\n";
+            << " in a grammar, " << met.in_thoughts << " in thoughts; " << met.several_pauses
+            << " samples paused more than once, " << met.stopped_after << " stopped after a pause\n";
   EXPECT_TRUE(met.enough(all));
 }
 
