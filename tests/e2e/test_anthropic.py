@@ -44,6 +44,22 @@ def test_a_stream_equals_the_whole_answer(claude):
     assert (final.stop_reason, tokens(final.usage), final.usage.output_tokens) == (whole.stop_reason, tokens(whole.usage), whole.usage.output_tokens)
 
 
+def test_a_call_that_is_cut_off_is_not_run(claude):
+    """Anthropic's package reads the beginning of its JSON, and ends there."""
+    asked = {"model": "smol", "messages": ASK, "tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather"}}
+    whole = claude.messages.create(**asked, max_tokens=200)
+    assert whole.stop_reason == "tool_use"
+    for most in range(whole.usage.output_tokens - 1, 3, -1):
+        cut = claude.messages.create(**asked, max_tokens=most)
+        if cut.stop_reason == "max_tokens" and cut.content[-1].type == "text":
+            break
+    assert cut.content[-1].text.startswith("get_weather {"), cut
+    with claude.messages.stream(**asked, max_tokens=most) as stream:
+        final = stream.get_final_message()
+    assert final.stop_reason == "max_tokens"
+    assert final.content[-1].type == "tool_use" and isinstance(final.content[-1].input, dict)
+
+
 def test_a_stop_sequence_is_named(claude):
     word = ask(claude).content[0].text.split()[2]
     answer = ask(claude, stop_sequences=[word])

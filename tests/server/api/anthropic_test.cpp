@@ -172,6 +172,38 @@ TEST(AnthropicAnswer, AStreamOpensAndClosesEachBlock) {
                                       "content_block_stop3", "message_delta", "message_stop"}));
 }
 
+/// A call that max_tokens or a stop string cut: text, so that nobody runs it.
+TEST(AnthropicAnswer, ACutCallIsText) {
+  for (const bool stopped : {false, true}) {
+    AnthropicBody body(anthropic_head());
+    body.delta({.calls = {{.index = 0, .id = "t", .name = "now", .arguments = "{}"},
+                          {.index = 1, .id = "u", .name = "add", .arguments = R"({"a": "cu)"}}});
+    body.delta({.finish = stopped ? Finish::kStop : Finish::kLength, .stop = stopped ? "t" : "", .cut_call = true});
+    const json message = json::parse(body.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {}));
+    EXPECT_EQ(message["stop_reason"], stopped ? "stop_sequence" : "max_tokens");
+    EXPECT_EQ(message["stop_sequence"], stopped ? json("t") : json());
+    EXPECT_EQ(message["content"][0]["type"], "tool_use");
+    EXPECT_EQ(message["content"][1], (json{{"type", "text"}, {"text", R"(add {"a": "cu)"}}));
+  }
+}
+
+/// A stream has begun the call before it is cut. Its JSON comes as far as it was written, as Anthropic's own does.
+TEST(AnthropicAnswer, AStreamEndsInACutCall) {
+  for (const bool stopped : {false, true}) {
+    AnthropicStream stream(anthropic_head());
+    std::string events = stream.delta({.calls = {{.index = 0, .id = "u", .name = "add", .arguments = R"({"a": "cu)"}}});
+    events += stream.delta(
+        {.finish = stopped ? Finish::kStop : Finish::kLength, .stop = stopped ? "t" : "", .cut_call = true});
+    events += stream.end({.prompt_tokens = 10, .cached_tokens = 3, .completion_tokens = 4}, {});
+    EXPECT_NE(events.find(R"("partial_json":"{\"a\": \"cu")"), events.npos) << events;
+    EXPECT_NE(events.find("content_block_stop"), events.npos);
+    EXPECT_NE(events.find(stopped ? R"("stop_reason":"stop_sequence","stop_sequence":"t")"
+                                  : R"("stop_reason":"max_tokens","stop_sequence":null)"),
+              events.npos)
+        << events;
+  }
+}
+
 TEST(AnthropicAnswer, ErrorsHaveItsNames) {
   const auto type = [](int status) {
     return json::parse(anthropic_error(RequestError(status, "no")))["error"]["type"].get<std::string>();

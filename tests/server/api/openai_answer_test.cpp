@@ -74,6 +74,23 @@ TEST(OpenAiBody, ChatHasTheWholeShape) {
               "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 5}}})"));
 }
 
+/// A stop string or max_tokens in a call's JSON: there is no call to run.
+TEST(OpenAiAnswer, ACutCallIsNoReasonToEnd) {
+  for (const auto& [finish, reason] : {std::pair{Finish::kStop, "stop"}, std::pair{Finish::kLength, "length"}}) {
+    const Delta cut{.calls = {{.index = 0, .id = "t", .name = "add", .arguments = R"({"a": "cu)"}},
+                    .finish = finish,
+                    .stop = "t",
+                    .cut_call = true};
+    OpenAiBody body(kChat, head(1), false);
+    body.delta(Delta(cut));
+    const json whole = json::parse(body.end({}, {}));
+    EXPECT_EQ(whole["choices"][0]["finish_reason"], reason);
+    EXPECT_EQ(whole["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": "cu)");
+    OpenAiStream stream(kChat, head(1), false, false);
+    EXPECT_EQ(parse_events(stream.delta(Delta(cut))).back()["choices"][0]["finish_reason"], reason);
+  }
+}
+
 TEST(OpenAiBody, CompletionsHaveTextAndEcho) {
   OpenAiBody body(kText, head(4, {"hello \"you\"", "bye"}), false);
   for (int choice = 0; choice < 4; ++choice) body.delta({.choice = choice, .text = "\n", .finish = Finish::kStop});
