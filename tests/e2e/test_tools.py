@@ -1,10 +1,13 @@
 """Tools: forced calls validate, streams equal whole answers, and a conversation goes on behind a result."""
 
 import json
+import urllib.request
 
 import jsonschema
 import openai
 import pytest
+
+from coppice_process import Coppice
 
 TOWN = {"type": "object",
         "properties": {"city": {"type": "string", "minLength": 1, "maxLength": 20},
@@ -167,3 +170,20 @@ def test_a_conversation_with_a_cut_call_goes_on(client, arguments):
                {"role": "tool", "tool_call_id": "c", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]},
                {"role": "user", "content": "Go on."}]
     assert ask(client, history, max_tokens=4).choices
+
+
+def test_the_request_log_tells_calls_from_texts(tmp_path):
+    log = tmp_path / "requests.jsonl"
+    with Coppice("--kv-bytes", "128MiB", "--request-log", str(log)) as server:
+        asked = {"messages": ASK, "tools": TOOLS, "temperature": 0, "parallel_tool_calls": False}
+        forced = asked | {"tool_choice": "required"}
+        for stream in (False, True):
+            fields = {"max_tokens": 200, "stream": stream}
+            for body in (forced | fields, forced | fields | {"max_tokens": 12}, forced | fields | {"stop": "city"},
+                         asked | fields | {"tool_choice": "none", "max_tokens": 2}):
+                request = urllib.request.Request(server.url + "/v1/chat/completions", json.dumps(body).encode())
+                with urllib.request.urlopen(request, timeout=100) as answer:
+                    answer.read()
+        server.wait(lambda: len(log.read_text().splitlines()) == 8)
+        ends = [json.loads(line)["end"] for line in log.read_text().splitlines()]
+        assert ends == ["tool_calls", "length", "stop", "length"] * 2

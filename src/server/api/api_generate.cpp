@@ -65,8 +65,9 @@ void check_echoes(const Prepared& prepared, std::size_t max_bytes) {
 /// Puts a job's figures into its record, however it ends.
 class Tally {
  public:
-  Tally(const Job& job, engine::Clock::time_point start, RequestRecord& record)
-      : job_(job), start_(start), record_(record) {}
+  /// `answer`: null until it begins. All outlive this.
+  Tally(const Job& job, engine::Clock::time_point start, const std::unique_ptr<Answer>& answer, RequestRecord& record)
+      : job_(job), start_(start), answer_(answer), record_(record) {}
   Tally(const Tally&) = delete;
   Tally& operator=(const Tally&) = delete;
   ~Tally() {
@@ -77,13 +78,18 @@ class Tally {
     record_.cached_tokens = job_.usage().cached_tokens;
     record_.completion_tokens = job_.usage().completion_tokens;
     if (!job_.finish()) return;
-    const bool late = *job_.finish() == sampling::Finish::kTimeout;
-    record_.end = *job_.finish() == sampling::Finish::kStop ? "stop" : late ? "timeout" : "length";
+    record_.end = end(*job_.finish());
   }
 
  private:
+  const char* end(sampling::Finish finish) const {
+    if (finish != sampling::Finish::kStop) return finish == sampling::Finish::kTimeout ? "timeout" : "length";
+    return answer_ && answer_->calls() ? "tool_calls" : "stop";
+  }
+
   const Job& job_;
   engine::Clock::time_point start_;
+  const std::unique_ptr<Answer>& answer_;
   RequestRecord& record_;
 };
 
@@ -178,7 +184,7 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
   }
   record.model = asked.model;
   record.prompt_tokens = prompt_tokens;
-  const Tally tally(job, start, record);
+  const Tally tally(job, start, answer, record);
   AnswerHead head{.id = std::string(dialect.id_prefix()) + random_name(),
                   .created = std::time(nullptr),
                   .model = asked.model,

@@ -18,7 +18,8 @@ struct RequestRecord {
   std::string model;  ///< empty: none was asked for, or it was not read
   std::string key;    ///< the key's name, never the key; empty: it has none
   int status = 0;
-  std::string end;  ///< stop, length, timeout; an error's code; client_gone; empty: an answer that isn't generated
+  std::string
+      end;  ///< stop, tool_calls, length, timeout; an error's code; client_gone; empty: an answer that isn't generated
   std::optional<std::int64_t> prompt_tokens, cached_tokens, completion_tokens;
   std::optional<double> queue_seconds, first_token_seconds;  ///< the latter since the request was read
   double total_seconds = 0;

@@ -70,12 +70,17 @@ std::string request_id(const http::request_header<>& head) {
   return !id.empty() && id.size() <= kMost && std::ranges::all_of(id, visible) ? std::string(id) : new_request_id();
 }
 
+std::string request_path(const http::request_header<>& head) {
+  const std::string_view target = origin_form(head.target());
+  const std::string_view path = target.substr(0, target.find('?'));
+  return path.empty() ? "/" : std::string(path);
+}
+
 HttpRequest read_head(const http::request_header<>& head, const HttpLimits& limits) {
   check(head, limits);
   HttpRequest request;
   const std::string_view target = origin_form(head.target());
-  request.path = target.substr(0, target.find('?'));
-  if (request.path.empty()) request.path = "/";
+  request.path = request_path(head);
   if (const auto mark = target.find('?'); mark != target.npos) request.query = target.substr(mark + 1);
   request.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string());
   if (const auto [first, last] = head.equal_range(http::field::authorization);

@@ -18,6 +18,9 @@ std::string new_request_id();
 /// What the client calls the request (X-Request-Id), if that is visible ASCII of 128 characters at most; else a new name.
 std::string request_id(const boost::beast::http::request_header<>& head);
 
+/// The path that a request is for. Of a request that isn't taken, too.
+std::string request_path(const boost::beast::http::request_header<>& head);
+
 /// All of a request but its body. Throws RequestError (400, 415 or 431): it is not one that we take.
 HttpRequest read_head(const boost::beast::http::request_header<>& head, const HttpLimits& limits);
 

@@ -151,17 +151,18 @@ asio::awaitable<std::expected<HttpRequest, std::optional<RequestError>>> HttpSes
   parser.header_limit(static_cast<std::uint32_t>(limits_.max_header_bytes));
   parser.body_limit(limits_.max_body_bytes);
   const auto [error, n] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
-  if (error) co_return std::unexpected(protocol_error(error, socket_.overdue(), limits_));
   const auto& head = parser.get();
+  // Of one that is refused, too: the refusal is in its API's form.
+  path_ = request_path(head);
+  id_ = request_id(head);
+  if (error) co_return std::unexpected(protocol_error(error, socket_.overdue(), limits_));
   head_only_ = head.method() == http::verb::head;
   http10_ = head.version() < 11;
 
   HttpRequest request;
-  id_ = request_id(head);
   try {
     request = read_head(head, limits_);
     request.id = id_;
-    path_ = request.path;
     handler_.admit(request);
     place_.wait();
     fields_ = std::move(request.reply_fields);

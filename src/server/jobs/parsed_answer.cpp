@@ -22,7 +22,11 @@ std::string ParsedAnswer::delta(Delta&& delta) {
   add(choice.reader.push(text), delta);
   if (delta.finish) add(choice.reader.finish(), delta);
   choice.thoughts.read(delta.reasoning, !delta.text.empty() || !delta.calls.empty());
-  if (delta.finish) delta.reasoning_tokens = choice.thoughts.tokens();
+  choice.calls |= !delta.calls.empty();
+  if (delta.finish) {
+    delta.reasoning_tokens = choice.thoughts.tokens();
+    calls_ = choice.calls && !delta.cut_call;
+  }
   return answer_->delta(std::move(delta));
 }
 

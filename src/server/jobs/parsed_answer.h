@@ -30,6 +30,7 @@ class ParsedAnswer final : public Answer {
   std::string delta(Delta&& delta) override;
   std::string end(const engine::Usage& usage, CacheReportList reports) override { return answer_->end(usage, reports); }
   std::string error(const RequestError& error) const override { return answer_->error(error); }
+  bool calls() const override { return calls_; }
   /// With the texts that are read.
   std::size_t bytes() const override { return answer_->bytes() + bytes_; }
 
@@ -37,6 +38,7 @@ class ParsedAnswer final : public Answer {
   struct Choice {
     text::AnswerReader reader;
     ThoughtCount thoughts{};
+    bool calls = false;
   };
   void add(text::AnswerParts&& parts, Delta& to) const;
   std::string id_of(const text::CallPart& part, int choice) const;
@@ -45,6 +47,7 @@ class ParsedAnswer final : public Answer {
   std::vector<Choice> choices_;
   Ids ids_;
   std::size_t bytes_ = 0;
+  bool calls_ = false;
 };
 
 }  // namespace coppice::server

@@ -91,6 +91,41 @@ TEST_F(RequestLogTest, AnthropicsErrorsNameIt) {
   EXPECT_NE(c->read_until("0\r\n\r\n").find(R"("request_id":"mine")"), std::string::npos);
 }
 
+/// Whatever is wrong, and wherever it is found: also in HTTP alone.
+TEST_F(RequestLogTest, AllErrorsOfMessagesAreInAnthropicsForm) {
+  server::ServerConfig c = config();
+  c.http.max_body_bytes = 1000;
+  c.http.max_header_bytes = 4096;
+  start({}, c);
+  const std::string id = "X-Request-Id: mine\r\n";
+  for (const std::string path :
+       {"/v1/messages", "/v1/messages/count_tokens", "/v1/messages?beta=true", "/v1/messages/"}) {
+    SCOPED_TRACE(path);
+    const auto expect = [&](const std::string& request, int status, const char* type, bool named = true) {
+      const HttpAnswer answer = exchange(request);
+      EXPECT_EQ(answer.status, status);
+      const json body = json::parse(answer.body);
+      EXPECT_EQ(body["type"], "error") << body;
+      EXPECT_EQ(body["error"]["type"], type);
+      EXPECT_EQ(body["request_id"], answer.headers.at("request-id"));
+      if (named) EXPECT_EQ(body["request_id"], "mine");
+    };
+    expect(post_request(path, "{", id), 400, "invalid_request_error");
+    expect(post_request(path, "{}", id + "Content-Encoding: gzip\r\n"), 415, "invalid_request_error");
+    expect(post_request(path, std::string(2000, ' '), id), 413, "request_too_large");
+    expect(get_request(path, id), 405, "invalid_request_error");
+    expect(post_request(path, "{}", id + "Transfer-Encoding: gzip\r\n"), 400, "invalid_request_error");
+    expect(post_request(path, "{}", id + "X-Long: " + std::string(5000, 'x') + "\r\n"), 431, "invalid_request_error",
+           false);
+  }
+  const HttpAnswer none = exchange(post_request("/v1/messages/batches", "{}", id));
+  EXPECT_EQ(none.status, 404);
+  EXPECT_EQ(none.json()["error"]["type"], "not_found_error");
+  EXPECT_EQ(none.json()["request_id"], "mine");
+  const HttpAnswer other = exchange(post_request("/v1/completions", "{}", "Content-Encoding: gzip\r\n"));
+  EXPECT_EQ(other.json()["error"]["code"], "unsupported_encoding") << "OpenAI's form";
+}
+
 TEST_F(RequestLogTest, EachRequestHasALine) {
   server::ServerConfig c = logging();
   c.api.api_keys_file = path_ + ".keys";
