@@ -17,11 +17,9 @@ TASKS = pathlib.Path(__file__).resolve().parent / "tasks"
 NATS = 0.25
 
 
-@pytest.fixture(scope="module")
-def results(server, tokenizer, tmp_path_factory):
-    """What the command writes: {"results": ..., "samples": {task: [...]}}."""
-    out = tmp_path_factory.mktemp("lm-eval")
-    place = f"model=smol,base_url={server.url}/v1/completions,tokenizer={tokenizer},num_concurrent=4,max_retries=1"
+def evaluate(server, tokens, out):
+    """What the command writes: {"results": ..., "samples": {task: [...]}}. tokens: who makes them."""
+    place = f"model=smol,base_url={server.url}/v1/completions,{tokens},num_concurrent=4,max_retries=1"
     command = [sys.executable, "-m", "lm_eval", "run", "--model", "local-completions", "--model_args", place, "--include_path", str(TASKS),
                "--tasks", "capitals_write,capitals_choice,capitals_text", "--log_samples", "--output_path", str(out)]
     done = subprocess.run(command, cwd=TASKS, capture_output=True, text=True, timeout=300)
@@ -31,6 +29,11 @@ def results(server, tokenizer, tmp_path_factory):
                for task in told["results"]}
     assert {task: len(found) for task, found in samples.items()} == {"capitals_write": 8, "capitals_choice": 8, "capitals_text": 8}
     return told | {"samples": samples}
+
+
+@pytest.fixture(scope="module")
+def results(server, tokenizer, tmp_path_factory):
+    return evaluate(server, f"tokenizer={tokenizer}", tmp_path_factory.mktemp("lm-eval"))
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +85,16 @@ def test_rolling_likelihoods_are_numpys(results, score, tokenizer):
         assert told == pytest.approx(expected, abs=NATS * math.sqrt(tokens)), text
         total, words = total + told, words + len(text.split())
     assert results["results"]["capitals_text"]["word_perplexity,none"] == pytest.approx(math.exp(-total / words))
+
+
+def test_the_servers_own_tokenizer_gives_the_same(results, server, tmp_path):
+    """GET /tokenizer_info, POST /tokenize and /detokenize: no tokenizer is here."""
+    remote = evaluate(server, "tokenizer_backend=remote", tmp_path)
+    for task, samples in results["samples"].items():
+        for one, other in zip(samples, remote["samples"][task], strict=True):
+            assert one["arguments"] == other["arguments"]
+            if task == "capitals_write":
+                assert one["resps"] == other["resps"]
+                continue
+            for told, again in zip(one["resps"], other["resps"], strict=True):
+                assert float(told[0][0]) == pytest.approx(float(again[0][0]), abs=NATS), "prompts come from the cache now"

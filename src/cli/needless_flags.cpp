@@ -1,0 +1,41 @@
+#include "cli/needless_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace coppice::cli {
+
+void add_needless_flags(CLI::App& command) {
+  const std::string why = "Taken, and without effect: so it is here anyway";
+  command
+      .add_flag(
+          "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--no-prefill-assistant,--"
+          "cache-prompt,--ui,--webui,"
+          "--offline,--no-context-shift,--mmap,--no-mmap,--warmup,--no-warmup,--log-prefix,--log-timestamps,"
+          "--enable-prefix-caching,--enable-chunked-prefill,--enable-auto-tool-choice,--enable-prompt-tokens-details,"
+          "--trust-remote-code,--enforce-eager,--async-scheduling,--disable-log-requests,--no-enable-log-requests,"
+          "--disable-uvicorn-access-log,--disable-log-stats",
+          why)
+      ->group("Of other servers");
+  const auto take = [&command](const char* names, const char* text) {
+    return command.add_option_function<std::vector<std::string>>(
+                      names, [](const std::vector<std::string>&) {}, text)
+        ->take_all()  // by each of its names
+        ->allow_extra_args(false)
+        ->type_name("TEXT")
+        ->group("Of other servers");
+  };
+  take("--tool-call-parser,--reasoning-parser",
+       "Taken, and without effect: the chat template says how calls and thoughts look");
+  take("--reasoning-format", "Taken, and without effect: thoughts are kept apart unless a request says none")
+      ->check(CLI::IsMember({"auto", "deepseek"}));
+  take("--flash-attn", "Taken, and without effect: attention is always computed so")
+      ->check(CLI::IsMember({"auto", "on", "1", "true", "enabled"}));
+  take("--tensor-parallel-size,--pipeline-parallel-size,--data-parallel-size", "One device computes")
+      ->check(CLI::IsMember({"1"}));
+  take("--dtype", "Taken, and without effect: the file says how weights are stored; see --kv-format")
+      ->check(CLI::IsMember({"auto"}));
+}
+
+}  // namespace coppice::cli
