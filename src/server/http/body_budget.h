@@ -1,16 +1,20 @@
 // BodyBudget: the memory that bodies of requests may take, over all connections. A body is charged as its bytes arrive, not as
-// its head announces them, so an announcement takes nothing from others. The first bytes of each body are free, so small
-// requests find room whatever the large ones take.
+// its head announces them, so an announcement takes nothing from others. The first bytes of each body have room of their own, so
+// small requests find some whatever the large ones take; of that room nobody gets more than half.
 //
 // Belongs to the io thread. Outlives its charges.
 //
 // Invariants
 //   1. used() is the sum of the charges.
-//   2. What the charges have beyond their free bytes is, together, at most the limit.
+//   2. What the charges have beyond their first bytes is, together, at most the limit; their first bytes at most `small`, and those of
+//      one payer half of that.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "check/assert.h"
@@ -19,8 +23,9 @@ namespace coppice::server {
 
 class BodyBudget {
  public:
-  /// `limit`: bytes for all bodies together, but for the first `free` bytes of each.
-  BodyBudget(std::size_t limit, std::size_t free) : limit_(limit), free_(free) {}
+  /// `limit`: bytes for all bodies together, but for the first `first` bytes of each, which share `small`.
+  BodyBudget(std::size_t limit, std::size_t first, std::size_t small = std::numeric_limits<std::size_t>::max())
+      : limit_(limit), first_(first), small_(small) {}
   BodyBudget(const BodyBudget&) = delete;
   BodyBudget& operator=(const BodyBudget&) = delete;
 
@@ -30,18 +35,20 @@ class BodyBudget {
   class Charge {
    public:
     Charge() = default;
-    explicit Charge(BodyBudget& budget) : budget_(&budget) {}
+    /// `payer`: a key's tenant or an address.
+    Charge(BodyBudget& budget, std::string payer) : budget_(&budget), payer_(std::move(payer)) {}
     Charge(Charge&& other) noexcept
-        : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+        : budget_(std::exchange(other.budget_, nullptr)),
+          payer_(std::move(other.payer_)),
+          bytes_(std::exchange(other.bytes_, 0)) {}
     Charge& operator=(Charge&& other) noexcept {
       std::swap(budget_, other.budget_);
+      std::swap(payer_, other.payer_);
       std::swap(bytes_, other.bytes_);
       return *this;
     }
     ~Charge() {
-      if (budget_ == nullptr) return;
-      budget_->used_ -= bytes_;
-      budget_->limited_ -= budget_->limited(bytes_);
+      if (budget_ != nullptr) budget_->give_back(payer_, bytes_);
     }
 
     std::size_t bytes() const { return bytes_; }
@@ -50,26 +57,51 @@ class BodyBudget {
     /// REQUIRES: made of a budget; `bytes` is not less than before.
     bool raise(std::size_t bytes) {
       COPPICE_ASSERT(budget_ != nullptr && bytes >= bytes_);
-      const std::size_t more = budget_->limited(bytes) - budget_->limited(bytes_);
-      if (more > budget_->limit_ - budget_->limited_) return false;
-      budget_->limited_ += more;
-      budget_->used_ += bytes - bytes_;
+      if (!budget_->take(payer_, bytes_, bytes)) return false;
       bytes_ = bytes;
       return true;
     }
 
    private:
     BodyBudget* budget_ = nullptr;
+    std::string payer_;
     std::size_t bytes_ = 0;
   };
 
  private:
-  /// What of a body's bytes counts against the limit.
-  std::size_t limited(std::size_t bytes) const { return bytes - std::min(bytes, free_); }
+  std::size_t first(std::size_t bytes) const { return std::min(bytes, first_); }
 
-  std::size_t limit_, free_;
+  bool take(const std::string& payer, std::size_t from, std::size_t to) {
+    const std::size_t more_small = first(to) - first(from), more = to - from - more_small;
+    if (more > limit_ - limited_ || more_small > small_ - small_used_) return false;
+    if (more_small > 0) {
+      const auto of_payer = of_payer_.try_emplace(payer, 0).first;
+      if (of_payer->second + more_small > small_ / 2) {
+        if (of_payer->second == 0) of_payer_.erase(of_payer);
+        return false;
+      }
+      of_payer->second += more_small;
+    }
+    small_used_ += more_small;
+    limited_ += more;
+    used_ += to - from;
+    return true;
+  }
+  void give_back(const std::string& payer, std::size_t bytes) {
+    if (const auto of_payer = of_payer_.find(payer); of_payer != of_payer_.end()) {
+      of_payer->second -= first(bytes);
+      if (of_payer->second == 0) of_payer_.erase(of_payer);
+    }
+    small_used_ -= first(bytes);
+    limited_ -= bytes - first(bytes);
+    used_ -= bytes;
+  }
+
+  const std::size_t limit_, first_, small_;
   std::size_t used_ = 0;
-  std::size_t limited_ = 0;  ///< what of used_ counts against the limit
+  std::size_t small_used_ = 0;
+  std::size_t limited_ = 0;                                ///< what of used_ counts against the limit
+  std::unordered_map<std::string, std::size_t> of_payer_;  ///< of small_used_; none has 0
 };
 
 }  // namespace coppice::server

@@ -16,6 +16,9 @@ struct HttpLimits {
   std::size_t small_body_bytes = std::size_t{64} << 10;  ///< of each body: free of the budget and of a least rate
   std::size_t max_replies_bytes = std::size_t{128}
                                   << 20;  ///< that clients haven't taken, but for small_body_bytes of each
+  std::size_t max_small_bytes = std::size_t{256}
+                                << 20;  ///< those first bytes of all bodies, and of all replies; of one key or
+                                        ///< address half of it
   std::size_t max_connections = 16384;
   double idle_seconds = 75;         ///< between requests of one connection
   double crowded_idle_seconds = 5;  ///< the same when most of max_connections are open

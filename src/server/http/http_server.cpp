@@ -40,8 +40,8 @@ RequestError too_many_connections() {
 HttpServer::HttpServer(asio::io_context& io, HttpLimits limits, HttpHandler& handler)
     : io_(io),
       limits_(limits),
-      bodies_(limits.body_budget(), limits.small_body_bytes),
-      replies_(limits.max_replies_bytes, limits.small_body_bytes),
+      bodies_(limits.body_budget(), limits.small_body_bytes, limits.max_small_bytes),
+      replies_(limits.max_replies_bytes, limits.small_body_bytes, limits.max_small_bytes),
       handler_(handler),
       tick_(io) {}
 

@@ -100,6 +100,7 @@ asio::awaitable<void> HttpSession::turn_away(RequestError error) {
 
 asio::awaitable<bool> HttpSession::serve_one() {
   head_only_ = false;
+  payer_ = place_.address();
   path_.clear();
   fields_.clear();
   id_.clear();
@@ -164,6 +165,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<RequestError>>> HttpSes
     request = read_head(head, limits_);
     request.id = id_;
     handler_.admit(request);
+    if (!request.tenant.empty()) payer_ = request.tenant;
     place_.wait();
     fields_ = std::move(request.reply_fields);
   } catch (const RequestError& e) {
@@ -173,7 +175,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<RequestError>>> HttpSes
 
   if (!http10_ && boost::beast::iequals(head[http::field::expect], "100-continue"))
     co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
-  request.body_charge = BodyBudget::Charge(bodies_);
+  request.body_charge = BodyBudget::Charge(bodies_, payer_);
   if (const auto body = co_await read_body(parser, request.body_charge); !body) co_return std::unexpected(body.error());
 
   auto message = parser.release();
@@ -242,12 +244,13 @@ asio::awaitable<void> HttpSession::respond(HttpRequest& request) {
 
 /// Returns when the client is gone, or sends so much ahead of its turn that we could not read on to see it go.
 asio::awaitable<void> HttpSession::watch() {
-  while (buffer_.size() < kMaxPipelined) {
+  BodyBudget::Charge ahead(bodies_, payer_);
+  while (buffer_.size() < kMaxPipelined && ahead.raise(std::max(ahead.bytes(), buffer_.size()))) {
     const auto [error, n] = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), kTuple);
     buffer_.commit(n);
     if (error) co_return;
   }
-  spdlog::debug("connection closed: over {} bytes sent ahead of their turn", kMaxPipelined);
+  spdlog::debug("connection closed: {} bytes sent ahead of their turn", buffer_.size());
 }
 
 // Who takes a byte now and then would hold it for ever without the limit.
@@ -277,7 +280,7 @@ std::string HttpSession::head(int status, std::string_view content_type, const R
 }
 
 void HttpSession::reserve(std::size_t bytes) {
-  if (!reserved_) reserved_.emplace(replies_);
+  if (!reserved_) reserved_.emplace(replies_, payer_);
   if (!reserved_->raise(bytes))
     throw RequestError::unavailable("Replies that others don't read take all the room there is.");
 }
@@ -299,7 +302,7 @@ asio::awaitable<void> HttpSession::begin_stream() {
 
 asio::awaitable<void> HttpSession::write(std::string_view events) {
   if (events.empty() || head_only_) co_return;  // an empty chunk would end the stream
-  BodyBudget::Charge charge(replies_);
+  BodyBudget::Charge charge(replies_, payer_);
   if (!charge.raise(events.size()))
     throw RequestError::unavailable("Replies that others don't read take all the room there is.");
   streaming_ = false;

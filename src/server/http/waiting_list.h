@@ -36,6 +36,8 @@ class WaitingList {
     void wait();
     /// An answer is under way, or the connection ends.
     void leave();
+    /// The connection's: four bytes of IPv4, or eight of the network's.
+    const std::string& address() const { return address_; }
 
    private:
     friend class WaitingList;

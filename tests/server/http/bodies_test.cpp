@@ -26,6 +26,16 @@ class BodiesTest : public ServerTest {
     const std::string body = R"({"prompt": "hi", "user": ""})";
     return std::string(body).insert(body.size() - 2, static_cast<std::size_t>(bytes) - body.size(), 'a');
   }
+  /// The same where a key is wanted.
+  void wait_for_metrics(int bytes, const std::string& key) {
+    const auto end = std::chrono::steady_clock::now() + kLongestWait;
+    std::string metrics;
+    do {
+      metrics = exchange(get_request("/metrics", fmt::format("Authorization: Bearer {}\r\n", key))).body;
+    } while (metrics.find(fmt::format("\ncoppice_http_body_bytes {}\n", bytes)) == std::string::npos &&
+             std::chrono::steady_clock::now() < end);
+    EXPECT_NE(metrics.find(fmt::format("\ncoppice_http_body_bytes {}\n", bytes)), std::string::npos) << metrics;
+  }
   void wait_for_bytes(int bytes) {
     ASSERT_NO_FATAL_FAILURE(wait_for_figure(fmt::format("coppice_http_body_bytes {}", bytes)));
   }
@@ -67,6 +77,41 @@ TEST_F(BodiesTest, TogetherTheyHaveALimit) {
   slow[1]->close();
   wait_for_bytes(kBudget - 2 * kBody - 200);
   EXPECT_EQ(post("/v1/completions", padded(kBody)).status, 200);
+}
+
+/// Many connections with a little each: together they have a limit, and who sends them leaves half of it to others.
+TEST_F(BodiesTest, SmallOnesAndWhatIsPipelinedHaveALimitByKey) {
+  auto c = small();
+  c.http.max_small_bytes = 800;
+  c.api.api_keys = {"sk-one", "sk-two"};
+  FakeModel& model = start({}, c);
+  const auto request = [](const std::string& key) {
+    return post_request("/v1/completions",
+                        R"({"prompt": "hi", "stream": true, "user": ")" + std::string(50, 'a') + "\"}",
+                        fmt::format("Authorization: Bearer {}\r\n", key));
+  };
+  const std::string whole = request("sk-one");
+  const auto bytes = static_cast<int>(whole.size() - whole.find("\r\n\r\n") - 4);
+  ASSERT_LE(bytes, kSmall);
+  auto running = client();
+  running->send(whole);
+  const auto id = model.wait_submitted(0);
+  running->send(std::string(200, 'x'));  // ahead of its turn
+  wait_for_metrics(200, "sk-two");
+  std::vector<std::unique_ptr<HttpClient>> slow;
+  for (int i = 1; i <= 3; ++i) {
+    slow.push_back(client());
+    slow.back()->send(whole.substr(0, whole.size() - 1));
+    wait_for_metrics(200 + i * (bytes - 1), "sk-two");
+  }
+  EXPECT_EQ(exchange(whole).status, 503) << "one has had its half";
+  auto other = client();
+  other->send(request("sk-two"));
+  const auto others = model.wait_submitted(1);
+  model.emit({last(others, "x", sampling::Finish::kStop, {})});
+  other->read_until("data: [DONE]");
+  model.emit({last(id, "x", sampling::Finish::kStop, {})});
+  running->read_until("data: [DONE]");
 }
 
 TEST_F(BodiesTest, LargeOnesMustKeepComing) {

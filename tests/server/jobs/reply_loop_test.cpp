@@ -156,7 +156,7 @@ TEST(Api, WhileItAnswersItHoldsNoBody) {
     request.method = method;
     request.path = path;
     request.body.assign(100, 'x');
-    request.body_charge = server::BodyBudget::Charge(bodies);
+    request.body_charge = server::BodyBudget::Charge(bodies, "");
     ASSERT_TRUE(request.body_charge.raise(100));
     CollectingWriter writer;
     std::size_t held = 1;
