@@ -1,7 +1,5 @@
 #include "engine/step_loop.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "engine/make_cache_report.h"
+#include "engine/refusals.h"
 #include "engine/stopwatch.h"
 
 namespace coppice::engine {
@@ -115,20 +114,8 @@ void StepLoop::obey(PrefixCommand& command) {
 }
 
 void StepLoop::open(OpenRequest& open) {
-  if (open.weight > config_.max_weight) {
-    return end(open, refused(Refusal::kTooHeavy,
-                             fmt::format("the request counts as {} tokens, with its prompt, {} for each sample and "
-                                         "what its grammar, log-probabilities of the prompt, its embedding or what its "
-                                         "answer repeats take; "
-                                         "all requests together may have {}",
-                                         open.weight, kSampleWeight, config_.max_weight)));
-  }
-  if (open.charge == 0) {
-    return end(open,
-               queue_full(fmt::format("the queue is full: all requests together may have {} tokens of prompts, and "
-                                      "each sample counts as {}",
-                                      config_.max_weight, kSampleWeight)));
-  }
+  if (open.weight > config_.max_weight) return end(open, too_heavy(open, config_.max_weight));
+  if (open.charge == 0) return end(open, with_retry(no_weight_left(config_.max_weight)));
   if (auto objection = scheduler_.objection(open.request)) {
     return end(open, refused(objection->refusal, std::move(objection->message)));
   }
@@ -137,22 +124,14 @@ void StepLoop::open(OpenRequest& open) {
   scheduler_.enqueue(*open.sequences.front());
 }
 
-Outcome StepLoop::queue_full(std::string message) const {
-  Outcome outcome = refused(Refusal::kQueueFull, std::move(message));
-  outcome.retry_seconds = rates_.drain_seconds(std::min(waiting(), config_.max_waiting), now_);
-  return outcome;
+/// By then the queue should have drained.
+Outcome StepLoop::with_retry(Outcome queue_full) const {
+  queue_full.retry_seconds = rates_.drain_seconds(std::min(waiting(), config_.max_waiting), now_);
+  return queue_full;
 }
 
 void StepLoop::expire() {
-  while (OpenRequest* open = requests_.overdue(now_)) {
-    const double seconds = std::chrono::duration<double>(now_ - open->request.submitted).count();
-    attempt(*open, [&] {
-      end(*open, {.kind = Outcome::Kind::kTimedOut,
-                  .refusal = Refusal::kTimeout,
-                  .message = fmt::format("the request ran out of time: after {:.1f} s it {}", std::max(seconds, 0.0),
-                                         open->admitted_before ? "had no token yet" : "was still in the queue")});
-    });
-  }
+  while (OpenRequest* open = requests_.overdue(now_)) attempt(*open, [&] { end(*open, out_of_time(*open, now_)); });
 }
 
 void StepLoop::admit() {
@@ -177,8 +156,7 @@ bool StepLoop::admit_next(Sequence& sequence) {
   }
   const kv::NoRoom& why = turn.error();
   if (!why.never) return false;
-  end_for_room(sequence,
-               fmt::format("the request needs {} KV blocks and at most {} can be had", why.needed, why.available));
+  end_for_room(sequence, no_blocks(why.needed, why.available));
   return true;
 }
 
@@ -240,9 +218,7 @@ void StepLoop::turn_away_newcomers() {
   for (; waiting() > config_.max_waiting && !newcomers_.empty(); newcomers_.pop_back()) {
     OpenRequest* open = requests_.find(newcomers_.back());
     if (open == nullptr || open->admitted_before) continue;
-    attempt(*open, [&] {
-      end(*open, queue_full(fmt::format("the queue is full: {} requests are waiting", config_.max_waiting)));
-    });
+    attempt(*open, [&] { end(*open, with_retry(queue_full(config_.max_waiting))); });
   }
 }
 
@@ -276,7 +252,9 @@ void StepLoop::begin_step() {
   }
   if (stuck == nullptr) return;
   scheduler_.release(*stuck);
-  attempt(*stuck->request, [&] { end_for_room(*stuck, "the KV pool is too small for this prompt and one token"); });
+  attempt(*stuck->request, [&] {
+    end_for_room(*stuck, refused(Refusal::kTooLong, "the KV pool is too small for this prompt and one token"));
+  });
 }
 
 // Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before
@@ -359,9 +337,9 @@ void StepLoop::let_land() {
 }
 
 // There will never be room for its next token.
-void StepLoop::end_for_room(Sequence& sequence, std::string message) {
+void StepLoop::end_for_room(Sequence& sequence, Outcome too_long) {
   OpenRequest& open = *sequence.request;
-  if (!open.streamed()) return end(open, refused(Refusal::kTooLong, std::move(message)));
+  if (!open.streamed()) return end(open, std::move(too_long));
   requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
 }
 

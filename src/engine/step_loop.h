@@ -69,7 +69,7 @@ class StepLoop {
   void fail_plan(const std::exception& error);
   void fail_step(PlannedStep& step, const std::exception& error);
   void let_land();
-  void end_for_room(Sequence& sequence, std::string message);
+  void end_for_room(Sequence& sequence, Outcome too_long);
   void shut_down();
 
   /// Does something for one request. What that throws fails the request and nothing else.
@@ -82,7 +82,7 @@ class StepLoop {
   } catch (const std::exception&) {  // memory is short, or OpenSSL's
   }
   void end(OpenRequest& open, Outcome outcome);
-  Outcome queue_full(std::string message) const;
+  Outcome with_retry(Outcome queue_full) const;
   std::size_t waiting() const { return requests_.size() - static_cast<std::size_t>(scheduler_.running_requests()); }
 
   Mailbox& mailbox_;

@@ -8,6 +8,7 @@
 #include "kv/budget.h"
 #include "kv/cache_check.h"
 #include "kv/cache_dump.h"
+#include "kv/cache_stats.h"
 #include "kv/faults.h"
 #include "kv/prefix_tree.h"
 #include "kv/publisher.h"
@@ -366,30 +367,11 @@ std::int32_t Cache::state_to_take(SeqId id) const {
 }
 
 CacheStats Cache::stats() const {
-  const BlockPool& pool = impl_->pool;
-  const std::size_t block_bytes = impl_->config.bytes_per_block;
-  return {.block_size = impl_->config.block_size,
-          .total = pool.total(),
-          .free = pool.free(),
-          .in_use = pool.in_use(),
-          .cached = pool.cached(),
-          .shared = pool.shared(),
-          .max_refs = pool.max_users(),
-          .spared = pool.references() - pool.in_use(),
-          .reserved = impl_->budget.reserved(),
-          .pinned = impl_->pins.blocks(),
-          .pins = impl_->pins.size(),
-          .state_pages = impl_->config.state_pages,
-          .states_in_use = impl_->states.in_use(),
-          .states_cached = impl_->states.cached(),
-          .bytes_budget = pool.total() * block_bytes,
-          .bytes_in_use = pool.in_use() * block_bytes,
-          .bytes_peak = pool.peak_in_use() * block_bytes,
-          .cow_forks = impl_->cow_forks,
-          .evictions = impl_->budget.evictions(),
-          .reused = impl_->reused,
-          .tree_nodes = impl_->tree.node_count(),
-          .sequences = static_cast<std::int64_t>(impl_->sequences.size())};
+  CacheStats stats = stats_of(impl_->view());
+  stats.cow_forks = impl_->cow_forks;
+  stats.evictions = impl_->budget.evictions();
+  stats.reused = impl_->reused;
+  return stats;
 }
 
 std::string Cache::check_integrity() const {
