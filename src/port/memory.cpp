@@ -5,7 +5,8 @@
 #include <fstream>
 #include <optional>
 #include <string>
-#include <string_view>
+
+#include "port/control_groups.h"
 
 namespace coppice::port {
 
@@ -57,36 +58,11 @@ std::size_t left_in(const fs::path& folder, const Names& names) {
   return *limit > held ? *limit - held : 0;
 }
 
-/// Over the group and its parents up to `mount`. In a container `group` may be its path on the host: then the mount is the group itself.
-std::size_t left_above(const fs::path& mount, const std::string& group, const Names& names) {
-  std::error_code error;
-  fs::path folder = mount / fs::path(group).relative_path();
-  if (!fs::is_directory(folder, error)) folder = mount;
-  std::size_t left = left_in(mount, names);
-  for (; folder != mount && folder.has_relative_path() && folder != folder.parent_path(); folder = folder.parent_path())
-    left = std::min(left, left_in(folder, names));
-  return left;
-}
-
-/// A line of /proc/self/cgroup is ID:CONTROLLERS:PATH. ID 0 is version 2.
 std::size_t left_in_groups(const fs::path& root) {
-  const fs::path mounts = root / "sys/fs/cgroup";
-  std::error_code error;
-  const fs::path unified = mounts / "unified";
   std::size_t left = SIZE_MAX;
-  std::ifstream in(root / "proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    const auto first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    std::string path = line.substr(second + 1);
-    while (path.ends_with('/')) path.pop_back();
-    if (line.starts_with("0::")) {
-      left = std::min(left, left_above(fs::is_directory(unified, error) ? unified : mounts, path, kVersion2));
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      left = std::min(left, left_above(mounts / "memory", path, kVersion1));
-    }
-  }
+  for_each_group(root, "memory", [&left](const fs::path& folder, int version) {
+    left = std::min(left, left_in(folder, version == 1 ? kVersion1 : kVersion2));
+  });
   return left;
 }
 

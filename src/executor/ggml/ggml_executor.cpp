@@ -8,7 +8,6 @@
 #include <chrono>
 #include <limits>
 #include <ranges>
-#include <thread>
 
 #include "executor/base/batch_check.h"
 #include "executor/base/ropes.h"
@@ -17,6 +16,7 @@
 #include "executor/ggml/graph/state_step.h"
 #include "executor/ggml/store/cpu_device.h"
 #include "executor/ggml/store/ggml_abort.h"
+#include "port/processors.h"
 #include "simd/target.h"
 
 namespace coppice::executor {
@@ -59,11 +59,6 @@ GgmlOptions checked(GgmlOptions o) {
   if (o.block_size != 8 && o.block_size != 16 && o.block_size != 32 && o.block_size != 64) {
     throw model::LoadError(fmt::format("a block size of {} is not possible; 8, 16, 32 or 64 are", o.block_size));
   }
-  if (o.n_threads <= 0) o.n_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  if (o.n_threads > GGML_MAX_N_THREADS) o.n_threads = GGML_MAX_N_THREADS;
-  if (const unsigned cores = std::thread::hardware_concurrency(); cores > 0 && o.n_threads > static_cast<int>(cores)) {
-    spdlog::warn("{} threads on {} cores: they wait for each other, so fewer are faster", o.n_threads, cores);
-  }
   if (o.max_rows < 1 || o.max_sequences < 1 || o.context < 0) {
     throw model::LoadError(fmt::format("limits of {} rows, {} sequences and {} tokens of context make no sense",
                                        o.max_rows, o.max_sequences, o.context));
@@ -71,19 +66,35 @@ GgmlOptions checked(GgmlOptions o) {
   return o;
 }
 
+/// How many threads compute at most. The log says why.
+int choose_threads(int wanted) {
+  const port::Processors found = port::find_processors();
+  if (wanted <= 0) {
+    const int n = std::min(found.threads(), GGML_MAX_N_THREADS);
+    spdlog::info("up to {} thread{} compute ({}), fewer where a step is small or other programs run", n,
+                 n == 1 ? "" : "s", found.reason());
+    return n;
+  }
+  const int n = std::min(wanted, GGML_MAX_N_THREADS);
+  spdlog::info("{} thread{} compute, as --threads says ({})", n, n == 1 ? "" : "s", found.reason());
+  if (n > found.usable) spdlog::warn("more threads than processors: they wait for each other, so fewer are faster");
+  return n;
+}
+
 class GgmlExecutor final : public BlockingExecutor {
  public:
   GgmlExecutor(model::Model model, GgmlOptions options, const Progress& progress)
       : options_(checked(std::move(options))),
         format_(checked_format(options_)),
+        n_threads_(choose_threads(options_.n_threads)),
         model_(std::move(model)),
         layout_(make_page_layout(kv_layers(model_.spec), format_, options_.block_size, state_layers(model_.spec))),
         weights_(model_, progress),
-        store_(layout_, options_.kv_bytes, options_.n_threads, progress),
+        store_(layout_, options_.kv_bytes, n_threads_, progress),
         attention_(make_attention()),
         ropes_(make_ropes(model_)),
-        states_(options_.n_threads),
-        runner_(options_.n_threads) {
+        states_(n_threads_),
+        runner_(n_threads_, /*governed=*/options_.n_threads <= 0) {
     fill_info();
     parts_ = {.spec = &model_.spec,
               .weights = &weights_,
@@ -131,7 +142,7 @@ class GgmlExecutor final : public BlockingExecutor {
     if (options_.attention == "dense") return make_dense_attention(config);
     if (options_.attention == "gather") return make_gather_attention(config);
     const std::string misfit = tree_attention_misfit(config.groups, options_.block_size);
-    if (misfit.empty()) return make_tree_attention(config, options_.n_threads);
+    if (misfit.empty()) return make_tree_attention(config, n_threads_);
     if (options_.attention == "auto" && format_ == KvFormat::kF16) {
       SPDLOG_WARN("attention: gather, because the tree kernel can't serve {}: slower where prefixes are shared",
                   misfit);
@@ -159,6 +170,7 @@ class GgmlExecutor final : public BlockingExecutor {
 
   GgmlOptions options_;
   KvFormat format_;
+  int n_threads_;
   model::Model model_;
   PageLayout layout_;
   Weights weights_;

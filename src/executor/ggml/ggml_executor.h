@@ -19,7 +19,7 @@ struct GgmlOptions {
   std::string kv_format = "f16";   ///< f16, int8, turbo4
   std::size_t kv_bytes = 0;        ///< the pool's budget
   int block_size = 32;             ///< 8, 16, 32 or 64
-  int n_threads = 0;               ///< 0: one for each core
+  int n_threads = 0;               ///< 0: up to one for each core that is free
   int max_rows = 512;              ///< of one step
   int max_sequences = 32;          ///< of one step
   std::int32_t context = 0;        ///< longest sequence; 0: the model's

@@ -62,7 +62,7 @@ ggml_tensor* turns(GraphBuilder& b, std::size_t index) {
     ggml_tensor* positions = b.inputs.positions;
     b.turns[index] =
         ggml_custom_4d(b.context, GGML_TYPE_F32, static_cast<std::int64_t>(rope.turn_size()), positions->ne[0], 1, 1,
-                       &positions, 1, run_turns, GGML_N_TASKS_MAX, const_cast<attention::Rope*>(&rope));
+                       &positions, 1, run_turns, parts_for(16 * positions->ne[0]), const_cast<attention::Rope*>(&rope));
   }
   return b.turns[index];
 }
@@ -81,7 +81,7 @@ EnteredRows enter_in_one_node(GraphBuilder& b, const LayerRows& rows, const mode
   ggml_tensor* q = others.empty()
                        ? rows.q
                        : ggml_custom_inplace(b.context, rows.q, others.data(), static_cast<int>(others.size()),
-                                             run_enter, GGML_N_TASKS_MAX, &node);
+                                             run_enter, parts_for(ggml_nelements(rows.q)), &node);
   return {ggml_reshape_3d(b.context, q, spec.heads.head_dim, spec.heads.n_head, q->ne[1]), keys, values};
 }
 
@@ -107,7 +107,7 @@ ggml_tensor* turned(GraphBuilder& b, ggml_tensor* x, const model::AttentionSpec&
     const attention::Rope& rope = (*b.parts.ropes)[static_cast<std::size_t>(spec.rope)];
     ggml_tensor* positions = b.inputs.positions;
     ggml_tensor* factors = ggml_custom_4d(b.context, GGML_TYPE_F32, r.dims / 2, 1, 1, 1, &positions, 1, run_factors,
-                                          GGML_N_TASKS_MAX, const_cast<attention::Rope*>(&rope));
+                                          /*n_tasks=*/1, const_cast<attention::Rope*>(&rope));
     return ggml_rope_ext(b.context, x, positions, factors, r.dims, mode, 0, r.base, 1.0F, 0.0F, r.magnitude, 0.0F,
                          0.0F);
   }

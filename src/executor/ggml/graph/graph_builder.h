@@ -46,6 +46,11 @@ struct Rows {
   model::TensorId norm = model::kNoTensor;
 };
 
+/// Into how many parts a custom node of so many values may be cut: handing out what takes some microseconds takes longer than that.
+inline int parts_for(std::int64_t n_values) {
+  return n_values <= 4096 ? 1 : GGML_N_TASKS_MAX;
+}
+
 /// Owns nothing; lives while a StepGraph is made.
 struct GraphBuilder {
   const DecoderParts& parts;

@@ -24,28 +24,74 @@ using SetThreads = ggml_backend_set_n_threads_t;
 /// How long a thread spins before it sleeps: it takes some 5 us to sleep and be woken again, where a core is free.
 constexpr std::chrono::microseconds kSpin{50};
 
+/// Nodes that threads share: the others are views, or soon done.
+int count_shared(ggml_cgraph* graph) {
+  int n = 0;
+  for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+    const ggml_op op = ggml_graph_node(graph, i)->op;
+    n += op == GGML_OP_CUSTOM || op == GGML_OP_MUL_MAT || op == GGML_OP_MUL_MAT_ID ? 1 : 0;
+  }
+  return n;
+}
+
+double seconds_of(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+double now() {
+  return seconds_of(std::chrono::steady_clock::now().time_since_epoch());
+}
+
 }  // namespace
 
-GraphRunner::GraphRunner(int n_threads)
-    : threadpool_(nullptr, cpu_function<FreeThreads>("ggml_threadpool_free")),
+GraphRunner::GraphRunner(int n_threads, bool governed)
+    : n_threads_(n_threads),
+      threadpool_(nullptr, cpu_function<FreeThreads>("ggml_threadpool_free")),
       cpu_(ggml_backend_dev_init(cpu_device(), nullptr)),
+      set_threads_(cpu_function<SetThreads>("ggml_backend_set_n_threads")),
       allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
   ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
   // Above 100: pauses before a thread sleeps (cmake/llama/phases.h).
   params.poll = static_cast<std::uint32_t>(std::max(101, port::pauses_in(kSpin)));
+  std::vector<int> before = port::thread_ids();
   threadpool_.reset(cpu_function<NewThreads>("ggml_threadpool_new")(&params));
   if (!threadpool_ || !cpu_) throw model::LoadError(fmt::format("cannot start {} worker threads", n_threads));
-  cpu_function<SetThreads>("ggml_backend_set_n_threads")(cpu_.get(), n_threads);
   cpu_function<UseThreads>("ggml_backend_cpu_set_threadpool")(cpu_.get(), threadpool_.get());
+  if (!governed) return;
+  workers_ = port::thread_ids();
+  std::erase_if(workers_, [&before](int id) { return std::ranges::find(before, id) != before.end(); });
+  governor_.emplace(n_threads, [this] { return delays(); });
+}
+
+int GraphRunner::count_threads() const {
+  return governor_ ? std::min(governor_->n_threads(), graphs_.front().cost.threads(n_threads_)) : n_threads_;
+}
+
+double GraphRunner::delays() {
+  if (const int caller = port::this_thread_id(); caller != caller_) {
+    caller_ = caller;
+    std::vector<int> all = workers_;
+    all.push_back(caller);
+    delays_.emplace(all);
+  }
+  return seconds_of(delays_->sum());
+}
+
+void GraphRunner::learn(double seconds, int n_threads) {
+  MadeGraph& made = graphs_.front();
+  made.cost.ran(n_threads, seconds);
+  if (governor_->ran(now(), seconds, made.graph->shape().n_rows)) {
+    spdlog::debug("{} threads from now on, of {}", governor_->n_threads(), n_threads_);
+  }
 }
 
 StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
   if (!parts.attention->reuses_graphs()) graphs_.clear();
   const StepShape shape = shape_of(batch, *parts.attention);
-  const auto found = std::ranges::find_if(graphs_, [&](const auto& g) { return g->shape() == shape; });
+  const auto found = std::ranges::find_if(graphs_, [&](const auto& g) { return g.graph->shape() == shape; });
   if (found != graphs_.end()) {
     graphs_.splice(graphs_.begin(), graphs_, found);
-    return *graphs_.front();
+    return *graphs_.front().graph;
   }
   const auto start = std::chrono::steady_clock::now();
   const GgmlThrows throws;
@@ -57,18 +103,23 @@ StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
     throw StepError("not enough memory for a step of this size");
   }
   if (ggml_gallocr_get_buffer_size(allocator_.get(), 0) != before) graphs_.clear();
-  graphs_.push_front(std::move(graph));
+  const StepCost cost(count_shared(graph->graph()));
+  graphs_.push_front({std::move(graph), cost});
   if (graphs_.size() > kMaxGraphs) graphs_.pop_back();
   spdlog::debug("a graph of {} rows and {} nodes, made in {:.2f} ms", shape.n_rows,
-                ggml_graph_n_nodes(graphs_.front()->graph()),
+                ggml_graph_n_nodes(graphs_.front().graph->graph()),
                 std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
-  return *graphs_.front();
+  return *graphs_.front().graph;
 }
 
 void GraphRunner::run(StepGraph& graph) {
+  const int n_threads = count_threads();
+  set_threads_(cpu_.get(), n_threads);
+  const double start = now();
   if (const ggml_status status = ggml_backend_graph_compute(cpu_.get(), graph.graph()); status != GGML_STATUS_SUCCESS) {
     throw StepError(fmt::format("the step failed in ggml: {}", ggml_status_to_string(status)));
   }
+  if (governor_) learn(now() - start, n_threads);
 }
 
 }  // namespace coppice::executor

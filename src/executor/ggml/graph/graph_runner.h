@@ -1,5 +1,7 @@
 // GraphRunner: memory and threads for step graphs, and the graphs made so far.
 //
+// Governed, a step gets as many threads as it is worth (step_cost.h) and as there are processors free for (thread_governor.h).
+//
 // Owns a persistent thread pool, one compute buffer that all graphs share, and the most recently used graphs. Not
 // thread safe; the executor's thread owns it.
 //
@@ -9,9 +11,14 @@
 
 #include <list>
 #include <memory>
+#include <optional>
+#include <vector>
 
+#include "executor/ggml/graph/step_cost.h"
 #include "executor/ggml/graph/step_graph.h"
+#include "executor/ggml/graph/thread_governor.h"
 #include "executor/ggml/store/ggml_ptr.h"
+#include "port/run_delays.h"
 
 namespace coppice::executor {
 
@@ -19,8 +26,8 @@ class GraphRunner {
  public:
   static constexpr std::size_t kMaxGraphs = 32;
 
-  /// Throws model::LoadError when threads can't be had.
-  explicit GraphRunner(int n_threads);
+  /// governed: n_threads is the most, not what each step gets. Throws model::LoadError when threads can't be had.
+  explicit GraphRunner(int n_threads, bool governed = false);
 
   /// A graph for the batch, with memory; one made before where the attention backend reuses graphs. Valid until the next
   /// call. Throws StepError.
@@ -30,10 +37,27 @@ class GraphRunner {
   void run(StepGraph& graph);
 
  private:
+  struct MadeGraph {
+    std::unique_ptr<StepGraph> graph;
+    StepCost cost;
+  };
+
+  /// Of the step that runs next.
+  int count_threads() const;
+  /// Seconds that the threads have waited for a processor.
+  double delays();
+  void learn(double seconds, int n_threads);
+
+  int n_threads_;
+  std::vector<int> workers_;  ///< their ids, and of threads that began at the same time
+  int caller_ = 0;            ///< that of the thread that ran the last step
+  std::optional<port::RunDelays> delays_;
+  std::optional<ThreadGovernor> governor_;
   std::unique_ptr<ggml_threadpool, void (*)(ggml_threadpool*)> threadpool_;
   BackendPtr cpu_;
+  ggml_backend_set_n_threads_t set_threads_;
   GraphAllocatorPtr allocator_;
-  std::list<std::unique_ptr<StepGraph>> graphs_;  ///< most recently used first
+  std::list<MadeGraph> graphs_;  ///< most recently used first
 };
 
 }  // namespace coppice::executor

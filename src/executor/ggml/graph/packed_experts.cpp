@@ -118,7 +118,7 @@ PackedExperts packed_experts(GraphBuilder& b, const model::ExpertsSpec& spec, gg
   SortNode& sort = b.keep<SortNode>(spec.n, ggml_nelements(x) / x->ne[0] == n_pairs);
   ggml_tensor* ids = choice.ids;
   ggml_tensor* pairs = ggml_custom_4d(b.context, GGML_TYPE_I32, 2 * n_pairs + spec.n + 1, 1, 1, 1, &ids, 1, run_sort,
-                                      GGML_N_TASKS_MAX, &sort);
+                                      /*n_tasks=*/1, &sort);
   ProductNode& gates =
       b.keep<ProductNode>(matrix(spec.gate), matrix(spec.up), gate_of(spec.activation), b.inputs.alike);
   ggml_tensor* both = add_product_node(b, gates, x, pairs, 2 * n_pairs, spec.gate.bias, spec.up.bias);

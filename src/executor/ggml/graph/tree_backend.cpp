@@ -92,7 +92,7 @@ class TreeBackend final : public Attention {
         ggml_custom_4d(b.context, GGML_TYPE_F32, 1, 1, 1, 1, read, 3, run_partials, GGML_N_TASKS_MAX, g);
     ggml_tensor* merged[] = {partials, sinks};
     return ggml_custom_4d(b.context, GGML_TYPE_F32, rows.q->ne[0] * rows.q->ne[1], rows.q->ne[2], 1, 1, merged,
-                          sinks ? 2 : 1, run_merge, GGML_N_TASKS_MAX, g);
+                          sinks ? 2 : 1, run_merge, rows.q->ne[2] == 1 ? 1 : parts_for(ggml_nelements(rows.q)), g);
   }
 
   void fill(const Batch& batch) override {

@@ -1,0 +1,61 @@
+// ThreadGovernor: how many threads steps get while other programs want the same processors.
+//
+// A step waits for whoever has a part of it. So a thread whose processor is another program's half of the time halves the speed of all, and
+// without it the others would be faster. What tells is how long threads wait for a processor (port/run_delays.h): when that is much, some
+// fewer threads are tried, and one more now and then when it is little. A trial lasts a window of steps and stands if they were as fast as
+// expected, else one of twice as many threads less follows. Where every processor is taken none is faster, and all threads are kept.
+//
+// Plain arithmetic, without a clock or threads of its own. Not thread safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+
+namespace coppice::executor {
+
+class ThreadGovernor {
+ public:
+  static constexpr double kWindow = 0.020;  ///< seconds of steps between two decisions
+
+  /// Threads that wait for a processor at any one time, on average: more are a neighbour, fewer are none.
+  static constexpr double kMuch = 0.25, kLittle = 0.12;
+
+  /// delays: seconds that all threads together have waited since some time; called once a window, and after each step of a trial.
+  ThreadGovernor(int most, std::function<double()> delays);
+
+  int n_threads() const { return n_; }
+
+  /// After a step that began with n_threads(). now: seconds of any steady clock; kind: steps of one kind take about the same time.
+  /// True: n_threads() has changed.
+  bool ran(double now, double seconds, int kind);
+
+ private:
+  struct Window {
+    double seconds = 0, expected = 0;
+    double delays = 0;  ///< when it began
+  };
+  struct Trial {
+    int from;
+    double waiting, speed;  ///< before it
+    bool more() const { return step > 0; }
+    int step;  ///< threads more, or fewer
+  };
+
+  void decide(double now, double waiting, double speed);
+  void judge(double now, double waiting, double speed);
+  void try_out(int step, double waiting, double speed);
+  void give_up(double now);
+
+  int most_, n_;
+  std::function<double()> delays_;
+  std::map<int, double> usual_;  ///< seconds of a step of each kind; as it was while a trial lasts
+  Window window_;
+  std::optional<Trial> trial_;
+  double last_ = 0;           ///< step's end
+  int more_ = 1, fewer_ = 1;  ///< threads in the next trial, at least
+  double next_more_ = 0, next_fewer_ = 0;
+  double wait_more_, wait_fewer_;  ///< after a trial that failed
+};
+
+}  // namespace coppice::executor

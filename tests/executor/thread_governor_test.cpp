@@ -1,0 +1,144 @@
+#include "executor/ggml/graph/thread_governor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <string>
+
+#include "executor/ggml/graph/step_cost.h"
+
+namespace coppice::executor {
+namespace {
+
+/// A machine whose steps take 40 ms of one thread. A thread on a busy processor waits half of the time, and all wait for it.
+class Machine {
+ public:
+  explicit Machine(int n_processors, std::uint32_t seed = 1)
+      : n_processors_(n_processors), random_(seed), governor_(n_processors, [this] { return delays_; }) {}
+
+  int busy = 0;         ///< processors that other programs hold, for as long as nobody else wants them
+  double noise = 0.02;  ///< of a step's time
+
+  void run(double seconds) {
+    for (const double end = now_ + seconds; now_ < end;) step();
+  }
+  void pause(double seconds) { now_ += seconds; }
+  int n() const { return governor_.n_threads(); }
+
+  /// Of the last run, in steps of one thread a second.
+  double speed_of(double seconds) {
+    const double start = now_;
+    const int before = n_steps_;
+    run(seconds);
+    return (n_steps_ - before) / (now_ - start);
+  }
+
+ private:
+  void step() {
+    const int n = governor_.n_threads(), free = n_processors_ - busy;
+    const int shared = std::max(n - free, 0);
+    const double quiet = 0.040 / n * (1 + noise * std::uniform_real_distribution(-1.0, 1.0)(random_));
+    // With one shared processor half of the speed; with many all of them are seldom there at once.
+    const double seconds = shared == 0 ? quiet : quiet * (2 + 0.1 * shared);
+    // Whoever is waited for waits itself, the others sleep.
+    delays_ += shared == 0 ? 0.01 * seconds : std::min<double>(shared, 1 + 0.2 * shared) * 0.5 * seconds;
+    now_ += seconds;
+    ++n_steps_;
+    governor_.ran(now_, seconds, /*kind=*/1);
+  }
+
+  int n_processors_;
+  std::mt19937 random_;
+  double delays_ = 0, now_ = 100;
+  int n_steps_ = 0;
+  ThreadGovernor governor_;
+};
+
+TEST(ThreadGovernor, AllThreadsWhereNobodyElseRuns) {
+  Machine machine(16);
+  for (int i = 0; i < 50; ++i) {
+    machine.run(0.1);
+    EXPECT_EQ(machine.n(), 16);
+  }
+}
+
+TEST(ThreadGovernor, StepsDownToTheFreeProcessors) {
+  for (const int busy : {1, 4, 8, 10}) {
+    Machine machine(16);
+    machine.run(0.5);
+    machine.busy = busy;
+    machine.run(1.0);
+    EXPECT_NEAR(machine.n(), 16 - busy, 1) << busy;
+    const double alone = (16 - busy) / 0.040;
+    EXPECT_GT(machine.speed_of(10), 0.9 * alone) << busy;
+  }
+}
+
+TEST(ThreadGovernor, TakesThemBackWithinTwoSeconds) {
+  Machine machine(16);
+  machine.busy = 8;
+  machine.run(20);
+  ASSERT_LE(machine.n(), 9);
+  machine.busy = 0;
+  machine.run(2);
+  EXPECT_EQ(machine.n(), 16);
+}
+
+TEST(ThreadGovernor, AfterAPauseItTriesAtOnce) {
+  Machine machine(8);
+  machine.busy = 4;
+  machine.run(20);
+  machine.busy = 0;
+  machine.pause(5);
+  machine.run(0.5);
+  EXPECT_EQ(machine.n(), 8);
+}
+
+/// Fewer are no faster then.
+TEST(ThreadGovernor, KeepsMostWhereAllProcessorsAreTaken) {
+  Machine machine(4);
+  machine.busy = 4;
+  EXPECT_GT(machine.speed_of(10), 0.9 * 4 / 0.040 / 2.4);
+}
+
+TEST(ThreadGovernor, OneThreadStaysOne) {
+  Machine machine(1);
+  machine.busy = 1;
+  machine.run(2);
+  EXPECT_EQ(machine.n(), 1);
+}
+
+/// Whatever it is told, there is a thread, and no more than there are.
+TEST(ThreadGovernor, NeverLeavesItsBounds) {
+  const char* given = std::getenv("COPPICE_SEED");
+  const auto seed = given ? static_cast<std::uint32_t>(std::stoul(given)) : std::random_device{}();
+  SCOPED_TRACE("COPPICE_SEED=" + std::to_string(seed));
+  std::mt19937 random(seed);
+  double delays = 0, now = 0;
+  ThreadGovernor governor(6, [&] { return delays; });
+  for (int i = 0; i < 20'000; ++i) {
+    const double seconds = std::uniform_real_distribution(1e-5, 0.03)(random);
+    if (random() % 3 != 0) delays += seconds * std::uniform_real_distribution(0.0, 6.0)(random);
+    now += seconds + (random() % 500 == 0 ? 3 : 0);
+    governor.ran(now, seconds, static_cast<int>(random() % 4));
+    ASSERT_GE(governor.n_threads(), 1);
+    ASSERT_LE(governor.n_threads(), 6);
+  }
+}
+
+TEST(StepCost, ASmallStepIsWorthFewThreads) {
+  StepCost small(200), large(200), unknown(200);
+  for (int i = 0; i < 20; ++i) {
+    small.ran(8, 0.004 / 8 + 200 * StepCost::kShare * 8);
+    large.ran(8, 0.4 / 8 + 200 * StepCost::kShare * 8);
+  }
+  EXPECT_NEAR(small.threads(16), 8, 1);  // the root of 4,000 us / 70 us
+  EXPECT_EQ(large.threads(16), 16);
+  EXPECT_EQ(unknown.threads(16), 16);
+  EXPECT_EQ(small.threads(2), 2);
+}
+
+}  // namespace
+}  // namespace coppice::executor
