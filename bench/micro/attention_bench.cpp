@@ -55,14 +55,14 @@ void measure(Step& step, int repetitions, std::size_t enough_bytes, Row& row) {
   attention::SharePlanner planner(what.group);
   attention::TreeAttention attention(what.heads, what.block_size, row.threads);
   attention::TreeStep tree{.plan = &planner.plan(what.rows()), .schedule = {}};
-  attention::make_schedule(*tree.plan, row.threads, attention.cost_model(), tree.schedule);
+  attention::make_schedule(*tree.plan, attention.cost_model(), tree.schedule);
   attention.prepare(tree.schedule);
   std::atomic<std::int32_t> next_job = 0;
   std::fill(step.out.begin(), step.out.end(), 0.0F);
   row.layers = layers_to_run(step, enough_bytes);
   row.samples.append(time_step(row.threads, repetitions, [&](int worker, Barrier& barrier) {
     for (std::size_t layer = 0; layer < row.layers; ++layer) {
-      attention.partials(tree, {.pool = step.layers[layer], .q = step.q.data()}, next_job, worker);
+      attention.partials(tree, {.pool = step.layers[layer], .q = step.q.data()}, next_job, worker, row.threads);
       barrier.wait();
       if (worker == 0) next_job = 0;
       attention.merge(tree, step.c.format, step.out.data(), what.n_rows(), worker, row.threads);

@@ -76,10 +76,11 @@ enum class Gate : std::uint8_t {
 
 /// Who does what of a product. The units are cut into shares of neighbours. A worker goes through one that is its own, so that
 /// what it fetches ahead is what it takes next; then it helps with the others', so that nobody waits long for a core that is
-/// slow, or busy with something else. Ready for the next product when every worker has been told that nothing is left.
+/// slow, or busy with something else. Ready for the next product when every worker has been told that nothing is left. A worker here is a
+/// part of the work, not a thread: where one thread comes late, another one is told in its place.
 class Claims {
  public:
-  static constexpr int kMostShares = 16;
+  static constexpr int kMostShares = 64;
 
   /// One worker's way through a product's units.
   class Turn {

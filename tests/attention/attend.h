@@ -32,7 +32,7 @@ inline Attended attend(const AttentionCase& c, const PoolData& pool, std::span<c
   attention::TreeStep step;
   const auto rows = c.rows();
   step.plan = &planner.plan(rows);
-  make_schedule(*step.plan, n_workers, kernel.cost_model(), step.schedule);
+  make_schedule(*step.plan, kernel.cost_model(), step.schedule);
   kernel.prepare(step.schedule);
   Attended a;
   a.out.assign(q.size(), NAN);
@@ -40,7 +40,7 @@ inline Attended attend(const AttentionCase& c, const PoolData& pool, std::span<c
   std::barrier node(n_workers);
   const auto work = [&](int worker) {
     for (int layer = 0; layer < 2; ++layer) {
-      kernel.partials(step, {pool.view, q.data()}, next_job, worker);
+      kernel.partials(step, {pool.view, q.data()}, next_job, worker, n_workers);
       node.arrive_and_wait();
       if (worker == 0) next_job = 0;
       kernel.merge(step, pool.view.format, a.out.data(), c.n_rows(), worker, n_workers, sinks);

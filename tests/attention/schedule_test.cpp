@@ -153,10 +153,12 @@ double total_cost(const Schedule& s) {
   return std::accumulate(s.jobs.begin(), s.jobs.end(), 0.0, [](double sum, const Job& j) { return sum + j.cost; });
 }
 
-/// The busiest worker's load over the mean, if each claims the next job as soon as it is free.
-double imbalance(const Schedule& s, int n_workers) {
+/// The busiest worker's load over the mean, if each claims the next of a job's key heads as soon as it is free.
+double imbalance(const Schedule& s, int n_workers, int n_kv_head = 1) {
   std::vector<double> loads(static_cast<std::size_t>(n_workers), 0.0);
-  for (const Job& job : s.jobs) *std::ranges::min_element(loads) += job.cost;
+  for (const Job& job : s.jobs) {
+    for (int i = 0; i < n_kv_head; ++i) *std::ranges::min_element(loads) += job.cost / n_kv_head;
+  }
   return std::ranges::max(loads) * n_workers / total_cost(s);
 }
 
@@ -178,12 +180,10 @@ TEST(ScheduleTest, RandomTreesKeepTheInvariants) {
     const CostModel cost{.block = 0.5 + static_cast<double>(random() % 10),
                          .row = 0.1 * static_cast<double>(random() % 20),
                          .overhead = static_cast<double>(random() % 10),
-                         .max_tile_rows = 1 + static_cast<int>(random() % 64),
-                         .jobs_per_worker = 1 + static_cast<int>(random() % 4)};
-    const int n_workers = 1 + static_cast<int>(random() % 20);
-    make_schedule(plan, n_workers, cost, schedule);
-    ASSERT_EQ(check(plan, schedule, cost), "") << "case " << i << ", " << n_workers << " workers";
-    ASSERT_LE(std::ssize(schedule.jobs), n_workers * cost.jobs_per_worker);
+                         .state = 0.1 * static_cast<double>(random() % 20),
+                         .max_tile_rows = 1 + static_cast<int>(random() % 64)};
+    make_schedule(plan, cost, schedule);
+    ASSERT_EQ(check(plan, schedule, cost), "") << "case " << i;
     split += schedule.tiles.size() > plan.runs.size() ? 1 : 0;
   }
   EXPECT_GE(split, 1000);
@@ -195,10 +195,10 @@ TEST(ScheduleTest, LoadsAreEven) {
     for (const AttentionCase& c : test::named_cases(block_size)) {
       SharePlanner planner(c.group);
       const SharePlan& plan = planner.plan(c.rows());
-      for (const int n_workers : {1, 2, 4, 16, 64}) {
-        Schedule s;
-        make_schedule(plan, n_workers, cost, s);
-        ASSERT_EQ(check(plan, s, cost), "") << c.name << ", " << n_workers << " workers";
+      Schedule s;
+      make_schedule(plan, cost, s);
+      ASSERT_EQ(check(plan, s, cost), "") << c.name;
+      for (const int n_workers : {1, 2, 4, 16}) {
         // What can't be split: one block under as many rows as a tile may have.
         int most_rows = 1;
         for (const attention::Run& r : plan.runs)
@@ -209,21 +209,23 @@ TEST(ScheduleTest, LoadsAreEven) {
         fmt::print(
             "{:48} {:2} workers: {:4} runs {:4} tiles {:4} jobs, mean {:8.0f} ({:6.1f} atoms), max/mean {:.3f}\n",
             c.name, n_workers, plan.runs.size(), s.tiles.size(), s.jobs.size(), mean, mean / atom,
-            imbalance(s, n_workers));
-        if (big) EXPECT_LE(imbalance(s, n_workers), 1.25) << c.name << ", " << n_workers << " workers";
+            imbalance(s, n_workers, 3));
+        if (big)
+          EXPECT_LE(imbalance(s, n_workers, 3), n_workers <= 4 ? 1.25 : 1.6)
+              << c.name << ", " << n_workers << " workers";
       }
     }
   }
 }
 
-/// There is work for one and a half jobs a worker: one each is better than two for some.
+/// There is work for some more than eight pieces: eight are better, for two, four and eight workers.
 TEST(ScheduleTest, WorkersGetEquallyManyJobs) {
   const AttentionCase c = test::make_case("", std::vector<test::Path>{{.length = 2400}}, 32, {}, 1);
   SharePlanner planner(c.group);
   Schedule s;
-  make_schedule(planner.plan(c.rows()), 16, {}, s);
-  EXPECT_EQ(s.jobs.size(), 16U);
-  EXPECT_LE(imbalance(s, 16), 1.1);
+  make_schedule(planner.plan(c.rows()), {}, s);
+  EXPECT_EQ(s.jobs.size(), 8U);
+  for (const int n : {2, 4, 8}) EXPECT_LE(imbalance(s, n), 1.1) << n;
 }
 
 TEST(ScheduleTest, DecodingLoadsEachBlockOnce) {
@@ -231,11 +233,9 @@ TEST(ScheduleTest, DecodingLoadsEachBlockOnce) {
     if (c.n_rows() > 64 + 16) continue;  // chunks; the deep case has 16 rows on its prefix, 60 alone
     SharePlanner planner(c.group);
     const SharePlan& plan = planner.plan(c.rows());
-    for (const int n_workers : {1, 2, 16}) {
-      Schedule s;
-      make_schedule(plan, n_workers, {}, s);
-      EXPECT_EQ(loaded_blocks(s), c.unique_blocks()) << c.name;
-    }
+    Schedule s;
+    make_schedule(plan, {}, s);
+    EXPECT_EQ(loaded_blocks(s), c.unique_blocks()) << c.name;
   }
 }
 
@@ -243,7 +243,7 @@ TEST(ScheduleTest, ACausalChunksEarlyRowsLoadNoLaterBlocks) {
   const AttentionCase c = test::named_case("prefill 512 at depth 0");  // 16 blocks
   SharePlanner planner(c.group);
   Schedule s;
-  make_schedule(planner.plan(c.rows()), 1, {.jobs_per_worker = 1}, s);
+  make_schedule(planner.plan(c.rows()), {.overhead = 1e6}, s);
   ASSERT_EQ(s.tiles.size(), 8U);
   EXPECT_EQ(loaded_blocks(s), 2 + 4 + 6 + 8 + 10 + 12 + 14 + 16);
 }
@@ -253,7 +253,7 @@ TEST(ScheduleTest, AWindowsLaterRowsLoadNoEarlierBlocks) {
   const AttentionCase c = test::make_case("", std::vector<test::Path>{{.length = 512, .n_rows = 512}}, 32, window, 1);
   SharePlanner planner(c.group);
   Schedule s;
-  make_schedule(planner.plan(c.rows()), 1, {.jobs_per_worker = 1}, s);
+  make_schedule(planner.plan(c.rows()), {.overhead = 1e6}, s);
   ASSERT_EQ(s.tiles.size(), 8U);
   EXPECT_EQ(loaded_blocks(s), 2 + 7 * 4);  // 64 rows see the two blocks that they are in and the two before
 }
@@ -264,33 +264,24 @@ TEST(ScheduleTest, NothingIsSplitWithoutNeed) {
     const SharePlan& plan = planner.plan(c.rows());
     std::int64_t least = 0;
     for (const attention::Run& r : plan.runs) least += (r.n_rows + 63) / 64;
-    for (const int n_workers : {1, 2, 4, 16, 64}) {
-      Schedule s;
-      make_schedule(plan, n_workers, {}, s);
-      EXPECT_LE(std::ssize(s.tiles), least + std::ssize(s.jobs) - 1) << c.name;
-      EXPECT_GE(total_cost(s) / static_cast<double>(s.jobs.size()), 2 * CostModel{}.overhead) << c.name;
-      if (n_workers == 1) EXPECT_EQ(s.jobs.size(), 1U);
-    }
+    Schedule s;
+    make_schedule(plan, {}, s);
+    EXPECT_LE(std::ssize(s.tiles), least + std::ssize(s.jobs) - 1) << c.name;
+    EXPECT_GE(total_cost(s) / static_cast<double>(s.jobs.size()), 2 * CostModel{}.overhead) << c.name;
   }
-  // 8 equal streams under 2 workers: cuts fall on the borders.
+  // 8 equal streams: cuts fall on the borders.
   AttentionCase c = test::named_case("8 unrelated at 400");
   SharePlanner planner(c.group);
   Schedule s;
-  make_schedule(planner.plan(c.rows()), 2, {}, s);
+  make_schedule(planner.plan(c.rows()), {}, s);
   EXPECT_EQ(s.tiles.size(), 8U);
-  EXPECT_EQ(s.jobs.size(), 4U);
-  // So do they if the streams are nearly equal.
-  const std::vector<test::Path> streams = {{.length = 400}, {.length = 430}, {.length = 370}, {.length = 410}};
-  const AttentionCase uneven = test::make_case("", streams, 8, {}, 1);
-  make_schedule(planner.plan(uneven.rows()), 2, {}, s);
-  EXPECT_EQ(s.tiles.size(), 4U);
-  EXPECT_EQ(s.jobs.size(), 4U);
+  EXPECT_EQ(s.jobs.size(), 8U);
   // A short stream alone isn't worth a second worker.
   c.sequences = {{20, 1, {1}}};
-  make_schedule(planner.plan(c.rows()), 64, {}, s);
+  make_schedule(planner.plan(c.rows()), {}, s);
   EXPECT_EQ(s.tiles.size(), 1U);
   EXPECT_EQ(s.jobs.size(), 1U);
-  make_schedule(planner.plan({}), 2, {}, s);
+  make_schedule(planner.plan({}), {}, s);
   EXPECT_TRUE(s.tiles.empty() && s.jobs.empty() && s.partials.empty());
 }
 
@@ -306,7 +297,7 @@ TEST(ScheduleTest, StepsInTheSteadyStateAllocateNothing) {
   for (int step = 0; step < 200; ++step) {
     if (step == 100) before = allocations;  // everything has been rebuilt at least once by now
     for (SequenceRows& s : rows) ++s.first_position;
-    make_schedule(planner.plan(rows), 4, {}, schedule);
+    make_schedule(planner.plan(rows), {}, schedule);
   }
   EXPECT_GT(planner.rebuilt(), 3);
   EXPECT_EQ(allocations, before);
@@ -374,7 +365,7 @@ TEST(ScheduleTest, TilesAddUpToTheReference) {
     SharePlanner planner(c.group);
     const SharePlan& plan = planner.plan(c.rows());
     Schedule schedule;
-    make_schedule(plan, 1 + static_cast<int>(random() % 8), {.overhead = 0.5, .max_tile_rows = 10}, schedule);
+    make_schedule(plan, {.overhead = 0.5, .max_tile_rows = 10}, schedule);
     std::vector<float> expected(q.size());
     attend_reference(c.heads, pool.view, c.group, c.rows(), q, expected);
     const std::vector<float> out = attend_tiles(c, plan, schedule, pool, q);

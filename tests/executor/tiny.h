@@ -27,7 +27,6 @@ inline std::vector<kv::Token> random_tokens(std::mt19937& random, std::size_t n)
   return tokens;
 }
 
-/// One thread: ggml's workers spin at every node, which on a busy machine takes minutes over nothing.
 inline std::unique_ptr<executor::Executor> load(const std::string& path, const std::string& attention,
                                                 int block_size = 32, int n_threads = 1,
                                                 const std::string& kv_format = "f16",

@@ -25,7 +25,8 @@ class TileView {
 
   const HeadShape& heads() const { return t_.heads; }
   int head_dim() const { return t_.heads.head_dim; }
-  int n_kv_head() const { return t_.heads.n_kv_head; }
+  /// Of this tile: they are numbered from its first one on.
+  int n_kv_head() const { return t_.n_kv_heads; }
   int block_size() const { return t_.pool.block_size; }
   int n_queries() const { return static_cast<int>(t_.rows.size()) * per_kv_; }
   std::size_t bytes_of_head() const { return head_bytes_; }  ///< in a slot's row
@@ -57,13 +58,13 @@ class TileView {
 
  private:
   std::ptrdiff_t head_of(std::int32_t row, int kv_head, int query) const {
-    return std::ptrdiff_t{row} * t_.heads.n_head + kv_head * per_kv_ + query % per_kv_;
+    return std::ptrdiff_t{row} * t_.heads.n_head + (t_.first_kv_head + kv_head) * per_kv_ + query % per_kv_;
   }
   const std::byte* at(const std::byte* pool, int block, int kv_head) const {
     const auto i = static_cast<std::size_t>(block);
     if (i >= t_.blocks.size()) return nullptr;
     return pool + t_.pool.block_stride * static_cast<std::size_t>(t_.blocks[i]) +
-           head_bytes_ * static_cast<std::size_t>(kv_head);
+           head_bytes_ * static_cast<std::size_t>(t_.first_kv_head + kv_head);
   }
 
   const TileInput& t_;

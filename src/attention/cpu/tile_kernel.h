@@ -1,4 +1,4 @@
-// One tile of tree attention: some rows over a stretch of blocks, all heads. Compiled for each instruction set that the
+// One tile of tree attention: some rows over a stretch of blocks, some key heads. Compiled for each instruction set that the
 // compiler knows; the best one is chosen at run time.
 //
 // A tile leaves a partial state for each of its rows and heads, {acc[head_dim], max, sum}: the largest scaled score, the
@@ -28,6 +28,8 @@ struct TileInput {
   std::int32_t run_offset = 0;        ///< the tile's first slot, counted from its run's
   const float* q = nullptr;           ///< [all rows of the step][n_head][head_dim]
   float* states = nullptr;            ///< [rows][n_head][head_dim + 2]: acc, max, sum
+  int first_kv_head = 0;              ///< key heads [first, first + n) are attended to
+  int n_kv_heads = heads.n_kv_head;
 };
 
 /// A worker's memory for one tile at a time. FewTile and ManyTile share it and decide what lies where. Sizes are the larger

@@ -31,7 +31,7 @@ TreeAttention::TreeAttention(const HeadShape& heads, int block_size, int n_worke
 TreeAttention::~TreeAttention() = default;
 
 CostModel TreeAttention::cost_model() const {
-  return {.block = 4.0, .row = 1.0, .overhead = 8.0, .max_tile_rows = max_tile_rows(heads_)};
+  return {.max_tile_rows = max_tile_rows(heads_)};
 }
 
 void TreeAttention::prepare(const Schedule& schedule) {
@@ -40,25 +40,35 @@ void TreeAttention::prepare(const Schedule& schedule) {
   if (states_.size() < n) states_.resize(n);
 }
 
-void TreeAttention::partials(const TreeStep& step, const TreeCall& call, std::atomic<std::int32_t>& next_job,
-                             int worker) {
+void TreeAttention::partials(const TreeStep& step, const TreeCall& call, std::atomic<std::int32_t>& next_unit,
+                             int worker, int n_workers) {
   Worker& w = workers_[static_cast<std::size_t>(worker)];
   const Schedule& schedule = step.schedule;
   const std::size_t state = static_cast<std::size_t>(heads_.n_head) * static_cast<std::size_t>(heads_.head_dim + 2);
+  // Heads that are attended to one by one take a quarter longer: not for fewer workers than jobs.
+  const auto n_jobs = static_cast<int>(schedule.jobs.size());
+  int n_groups = 1;  // of key heads, all of the same size
+  while (n_groups < heads_.n_kv_head && (n_jobs * n_groups < n_workers || heads_.n_kv_head % n_groups != 0)) ++n_groups;
   for (;;) {
-    const auto i = static_cast<std::size_t>(next_job.fetch_add(1, std::memory_order_relaxed));
-    if (i >= schedule.jobs.size()) return;
-    const Job& job = schedule.jobs[i];
+    const int i = next_unit.fetch_add(1, std::memory_order_relaxed);
+    if (i >= n_jobs * n_groups) return;
+    const Job& job = schedule.jobs[static_cast<std::size_t>(i / n_groups)];
+    const int n_heads = heads_.n_kv_head / n_groups;
     for (int t = job.first_tile; t < job.first_tile + job.n_tiles; ++t) {
       const Tile& tile = schedule.tiles[static_cast<std::size_t>(t)];
       const auto first_block = static_cast<std::size_t>(tile.first_block);
       const auto first_row = static_cast<std::size_t>(tile.first_row);
-      w.bytes_read +=
-          attend_tile({heads_, call.pool,
-                       std::span(step.plan->blocks).subspan(first_block, static_cast<std::size_t>(tile.n_blocks)),
-                       std::span(step.plan->rows).subspan(first_row, static_cast<std::size_t>(tile.n_rows)),
-                       tile.run_offset, call.q, states_.data() + static_cast<std::size_t>(tile.first_partial) * state},
-                      w.scratch);
+      w.bytes_read += attend_tile(
+          {.heads = heads_,
+           .pool = call.pool,
+           .blocks = std::span(step.plan->blocks).subspan(first_block, static_cast<std::size_t>(tile.n_blocks)),
+           .rows = std::span(step.plan->rows).subspan(first_row, static_cast<std::size_t>(tile.n_rows)),
+           .run_offset = tile.run_offset,
+           .q = call.q,
+           .states = states_.data() + static_cast<std::size_t>(tile.first_partial) * state,
+           .first_kv_head = i % n_groups * n_heads,
+           .n_kv_heads = n_heads},
+          w.scratch);
     }
   }
 }

@@ -49,8 +49,10 @@ class TreeAttention {
   /// Sizes the partial states for a schedule. Before the step's first call.
   void prepare(const Schedule& schedule);
 
-  /// Claims jobs from next_job, 0 at first, until none is left.
-  void partials(const TreeStep& step, const TreeCall& call, std::atomic<std::int32_t>& next_job, int worker);
+  /// Claims jobs from next_unit, 0 at first, until none is left; where there are few for n_workers, some key heads of one at a time. A
+  /// head's states don't depend on that.
+  void partials(const TreeStep& step, const TreeCall& call, std::atomic<std::int32_t>& next_unit, int worker,
+                int n_workers);
   /// out: [n_rows, n_head, head_dim]; rows behind the plan's become zeros. format: the pool's. sinks: as merge_row's.
   void merge(const TreeStep& step, KvFormat format, float* out, int n_rows, int worker, int n_workers,
              const float* sinks = nullptr) const;

@@ -7,10 +7,10 @@ namespace coppice::attention {
 
 namespace {
 
-/// A job that costs less than so many tiles' overheads isn't worth handing to another worker.
-constexpr double kLeastJob = 2.0;
-/// A cut moves to a tile's border that is nearer than this part of a job.
-constexpr double kSnap = 1.0 / 16.0;
+/// A piece of a band costs at least so many times what the cut costs.
+constexpr double kWorth = 2.0;
+/// All together make about so many jobs, where there is enough to do.
+constexpr double kJobs = 8.0;
 
 /// Some rows of a run and the blocks that they see, before it is split along its blocks.
 struct Band {
@@ -22,12 +22,10 @@ struct Band {
 
 class Scheduler {
  public:
-  Scheduler(const SharePlan& plan, int n_workers, const CostModel& cost, Schedule& out)
-      : plan_(plan), cost_(cost), out_(out) {
+  Scheduler(const SharePlan& plan, const CostModel& cost, Schedule& out) : plan_(plan), cost_(cost), out_(out) {
     double total = 0.0;
     for_each_band([&](const Band& band) { total += band.cost; });
-    n_jobs_ = count_jobs(total, n_workers);
-    share_ = total / n_jobs_;
+    share_ = total / kJobs;
   }
 
   void lay_out() {
@@ -36,7 +34,7 @@ class Scheduler {
     out_.n_partials = 0;
     for_each_band([&](const Band& band) { lay_out(band); });
     end_job();
-    // Ties in the line's order, so that equal plans give equal schedules.
+    // Ties in the order of tiles, so that equal plans give equal schedules.
     std::ranges::sort(out_.jobs, [](const Job& a, const Job& b) {
       return a.cost != b.cost ? a.cost > b.cost : a.first_tile < b.first_tile;
     });
@@ -67,13 +65,12 @@ class Scheduler {
     return std::span(plan_.rows).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
   }
 
-  /// All workers get the same number of equal jobs, or there are fewer jobs than workers.
-  int count_jobs(double total, int n_workers) const {
-    if (n_workers == 1) return 1;
-    const double worth = total / std::max(kLeastJob * cost_.overhead, cost_.block);
-    const int most = n_workers * std::max(1, cost_.jobs_per_worker);
-    const int n = std::clamp(static_cast<int>(std::min(worth, 1e6)), 1, most);
-    return n > n_workers ? n - n % n_workers : n;
+  /// 1, 2, 4 and so on: 2, 4, 8 or more workers get equally many.
+  int count_pieces(const Band& band) const {
+    const double least = std::max(share_, kWorth * (cost_.overhead + cost_.state * band.n_rows));
+    int n = 1;
+    while (2 * n * least <= band.cost && 2 * n <= band.n_blocks) n *= 2;
+    return n;
   }
 
   /// Calls f(band) for all runs' bands of at most max_tile_rows rows.
@@ -115,25 +112,21 @@ class Scheduler {
     return cost_.block * (end - begin) + cost_.row * static_cast<double>(seen) / plan_.block_size;
   }
 
-  /// The band lies on the line at [line_, line_ + cost).
+  /// Each piece of a band that is cut is a job; small bands make one together.
   void lay_out(const Band& band) {
+    const int n = count_pieces(band);
+    if (n > 1 || band.cost >= share_) end_job();
     std::int32_t begin = 0;
-    for (; cuts_ + 1 < n_jobs_ && share_ * (cuts_ + 1) < line_ + band.cost; ++cuts_) {
-      const std::int32_t at = std::max(begin, cut_at(band, share_ * (cuts_ + 1) - line_));
-      add_tile(band, begin, at);
-      end_job();
-      begin = at;
+    for (int i = 1; i <= n; ++i) {
+      const std::int32_t end = i == n ? band.n_blocks : cut_at(band, (band.cost - cost_.overhead) * i / n);
+      add_tile(band, begin, end);
+      if (n > 1 || job_.cost >= std::max(share_, kWorth * cost_.overhead)) end_job();
+      begin = end;
     }
-    add_tile(band, begin, band.n_blocks);
-    line_ += band.cost;
   }
 
-  /// The border between blocks that is nearest to `target`, in cost from the band's begin; preferably one of its ends.
+  /// The border between blocks that is nearest to `target`, in cost from the band's begin, overhead left out.
   std::int32_t cut_at(const Band& band, double target) const {
-    const double near = cost_.overhead + kSnap * share_;
-    if (target < near) return 0;
-    if (band.cost - target < near) return band.n_blocks;
-    target -= cost_.overhead;
     std::int32_t below = 0, above = band.n_blocks;  // cost_of(0, below) <= target < cost_of(0, above)
     while (below + 1 < above) {
       const std::int32_t middle = below + (above - below) / 2;
@@ -173,17 +166,14 @@ class Scheduler {
   const SharePlan& plan_;
   const CostModel& cost_;
   Schedule& out_;
-  int n_jobs_ = 1;
-  double share_ = 0.0;  ///< a job's part of the line
-  double line_ = 0.0;   ///< where the next band begins
-  int cuts_ = 0;        ///< made so far
+  double share_ = 0.0;  ///< about what a job costs
   Job job_;             ///< being filled
 };
 
 }  // namespace
 
-void make_schedule(const SharePlan& plan, int n_workers, const CostModel& cost, Schedule& schedule) {
-  Scheduler scheduler(plan, n_workers, cost, schedule);
+void make_schedule(const SharePlan& plan, const CostModel& cost, Schedule& schedule) {
+  Scheduler scheduler(plan, cost, schedule);
   scheduler.lay_out();
   scheduler.list_partials();
 }

@@ -3,11 +3,13 @@
 // were cut into several tiles are merged afterwards. Plain data; knows no tensor library.
 //
 // Workers claim *jobs*, lists of neighbouring tiles of about equal cost, dearest first, from a shared counter: a long
-// run is split until all workers can share it, tiny ones are bundled. The arrays keep their capacity between steps.
+// run is split so that many workers can share it, tiny ones are bundled. The arrays keep their capacity between steps.
 //
-// How it is cut (McNaughton's wrap-around rule): all tiles are laid end to end on a line as long as they cost, and the
-// line is cut into equal jobs. A cut that falls on a border, or near one, splits nothing; so there are at most
-// jobs - 1 splits, however the runs lie, and each split costs its rows one more partial state.
+// The cuts depend on the plan alone and never on the number of workers, so the same rows give the same bits on any number.
+//
+// How it is cut: a run that costs much is cut into 2, 4, 8 or more pieces, none so small that the cut would cost more than half of it, and
+// all together make some 8 jobs. Where workers are many they share a job's key heads. (An even cut of the whole, by
+// McNaughton's rule, splits more.)
 //
 // Invariants
 //  1. Tiles of a run cover each (block, row) pair of it that holds a visible token exactly once; a tile in which a row
@@ -44,11 +46,11 @@ struct Job {
 /// What a tile costs, in any unit: n_blocks * (block + n_rows * row) + overhead. Visible keys only are counted for rows
 /// (a causal chunk's early rows cost less).
 struct CostModel {
-  double block = 4.0;       ///< loading and converting a block
-  double row = 1.0;         ///< one row's attention over a block
-  double overhead = 8.0;    ///< of a tile, whatever it holds
-  int max_tile_rows = 64;   ///< the kernel's bound
-  int jobs_per_worker = 2;  ///< more even out workers of unequal speed, and cost more partial states
+  double block = 4.0;     ///< loading and converting a block
+  double row = 1.0;       ///< one row's attention over a block
+  double overhead = 8.0;  ///< of a tile, whatever it holds
+  double state = 5.0;     ///< one row's partial state, written and merged: what a cut costs for each row that it splits
+  int max_tile_rows = 64;  ///< the kernel's bound
 };
 
 struct Schedule {
@@ -66,8 +68,8 @@ struct Schedule {
 };
 
 /// Refills `schedule`. Runs are split along their rows only where they have more than max_tile_rows: a block that is
-/// loaded once more costs more than a partial state. They are split along their blocks as far as n_workers need.
-/// REQUIRES: n_workers >= 1; all costs >= 0, block > 0.
-void make_schedule(const SharePlan& plan, int n_workers, const CostModel& cost, Schedule& schedule);
+/// loaded once more costs more than a partial state.
+/// REQUIRES: all costs >= 0, block > 0.
+void make_schedule(const SharePlan& plan, const CostModel& cost, Schedule& schedule);
 
 }  // namespace coppice::attention

@@ -11,6 +11,7 @@
 #include "executor/ggml/store/ggml_ptr.h"
 #include "executor/ggml/store/kv_store.h"
 #include "executor/ggml/store/weights.h"
+#include "matmul/quant_matrix.h"
 #include "model/model.h"
 
 namespace coppice::executor {
@@ -24,9 +25,10 @@ struct DecoderParts {
   const Weights* weights = nullptr;
   const KvStore* store = nullptr;
   Attention* attention = nullptr;
-  const std::vector<attention::Rope>* ropes = nullptr;  ///< as spec->ropes
-  std::vector<LayerPlace> places;                       ///< [n_layers]
-  StateStep* states = nullptr;                          ///< nullptr: no layer is recurrent
+  const std::vector<attention::Rope>* ropes = nullptr;                          ///< as spec->ropes
+  std::vector<LayerPlace> places;                                               ///< [n_layers]
+  StateStep* states = nullptr;                                                  ///< nullptr: no layer is recurrent
+  std::shared_ptr<matmul::Claims> claims = std::make_shared<matmul::Claims>();  ///< of one node after the other
 };
 
 /// A graph's inputs. They are filled before each run.

@@ -54,12 +54,12 @@ void run_sort(ggml_tensor* dst, int worker, int, void* userdata) {
 }
 
 struct ProductNode {
+  matmul::Claims* claims;
   const QuantMatrix* matrix;
   const QuantMatrix* up = nullptr;  ///< nullptr: nothing is gated
   matmul::Gate gate = {};
   bool alike = false;
   int bias = 0, up_bias = 0;  ///< sources; 0: there is none
-  matmul::Claims claims = {};
 };
 
 /// Sources: x; sorted pairs; biases. Gated, the products of `up` lie behind the result.
@@ -73,9 +73,9 @@ void run_product(ggml_tensor* dst, int, int n_workers, void* userdata) {
   if (node.up) rows.order = pairs.rows;
   auto* y = static_cast<float*>(dst->data);
   const QuantMatrix::Product first{.matrix = node.matrix, .y = y, .bias = bias(node.bias)};
-  if (!node.up) return QuantMatrix::multiply({&first, 1}, rows, node.claims, n_workers);
+  if (!node.up) return QuantMatrix::multiply({&first, 1}, rows, *node.claims, n_workers);
   const QuantMatrix::Product up{.matrix = node.up, .y = y + n_pairs * node.matrix->n_out(), .bias = bias(node.up_bias)};
-  QuantMatrix::multiply_gated(node.gate, first, up, rows, node.claims, n_workers);
+  QuantMatrix::multiply_gated(node.gate, first, up, rows, *node.claims, n_workers);
 }
 
 matmul::Gate gate_of(model::Activation activation) {
@@ -119,11 +119,12 @@ PackedExperts packed_experts(GraphBuilder& b, const model::ExpertsSpec& spec, gg
   ggml_tensor* ids = choice.ids;
   ggml_tensor* pairs = ggml_custom_4d(b.context, GGML_TYPE_I32, 2 * n_pairs + spec.n + 1, 1, 1, 1, &ids, 1, run_sort,
                                       /*n_tasks=*/1, &sort);
-  ProductNode& gates =
-      b.keep<ProductNode>(matrix(spec.gate), matrix(spec.up), gate_of(spec.activation), b.inputs.alike);
+  ProductNode& gates = b.keep<ProductNode>(b.parts.claims.get(), matrix(spec.gate), matrix(spec.up),
+                                           gate_of(spec.activation), b.inputs.alike);
   ggml_tensor* both = add_product_node(b, gates, x, pairs, 2 * n_pairs, spec.gate.bias, spec.up.bias);
   ggml_tensor* gated = ggml_view_2d(b.context, both, both->ne[0], n_pairs, both->nb[1], 0);
-  ProductNode& down = b.keep<ProductNode>(matrix(spec.down), nullptr, matmul::Gate{}, b.inputs.alike);
+  ProductNode& down =
+      b.keep<ProductNode>(b.parts.claims.get(), matrix(spec.down), nullptr, matmul::Gate{}, b.inputs.alike);
   ggml_tensor* parts = add_product_node(b, down, gated, pairs, n_pairs, spec.down.bias, model::kNoTensor);
   return {parts, ggml_view_1d(b.context, pairs, n_pairs, static_cast<std::size_t>(n_pairs) * sizeof(std::int32_t))};
 }

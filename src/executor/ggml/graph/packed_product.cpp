@@ -13,10 +13,10 @@ constexpr std::size_t kMostTogether = 4;
 
 /// What a node points to.
 struct PackedNode {
+  matmul::Claims* claims;
   PackedMatrices matrices;
   float norm_eps;
   bool alike;
-  matmul::Claims claims = {};
 };
 
 /// What becomes of products.
@@ -38,9 +38,9 @@ void run_packed(ggml_tensor* dst, int, int n_workers, void* userdata) {
   const matmul::QuantMatrix::Rows rows{source(0), n_rows,    Norm ? source(1) : nullptr, node.norm_eps, nullptr,
                                        nullptr,   node.alike};
   if (What == Then::kGated) {
-    matmul::QuantMatrix::multiply_gated(matmul::Gate::kSilu, products[0], products[1], rows, node.claims, n_workers);
+    matmul::QuantMatrix::multiply_gated(matmul::Gate::kSilu, products[0], products[1], rows, *node.claims, n_workers);
   } else {
-    matmul::QuantMatrix::multiply(std::span(products).first(node.matrices.size()), rows, node.claims, n_workers);
+    matmul::QuantMatrix::multiply(std::span(products).first(node.matrices.size()), rows, *node.claims, n_workers);
   }
 }
 
@@ -58,7 +58,8 @@ ggml_tensor* add_node(GraphBuilder& b, PackedMatrices matrices, std::int64_t ne0
   if (norm) sources[static_cast<std::size_t>(n++)] = norm;
   if (plus) sources[static_cast<std::size_t>(n++)] = plus;
   const auto run = gated ? runner<Then::kGated>(norm) : plus ? runner<Then::kPlus>(norm) : runner<Then::kNothing>(norm);
-  PackedNode& node = b.keep<PackedNode>(std::move(matrices), b.parts.spec->norm_eps, b.inputs.alike);
+  PackedNode& node =
+      b.keep<PackedNode>(b.parts.claims.get(), std::move(matrices), b.parts.spec->norm_eps, b.inputs.alike);
   return ggml_custom_4d(b.context, GGML_TYPE_F32, ne0, ne1, 1, 1, sources.data(), n, run, GGML_N_TASKS_MAX, &node);
 }
 

@@ -88,7 +88,7 @@ struct LinearNode {
   StateNode state;
   recurrent::LinearShape shape;
   recurrent::LinearRows weights;  ///< without the rows
-  matmul::Claims claims = {};
+  matmul::Claims* claims = nullptr;
 };
 
 /// Sources: q, k, v; z; beta, or what stands for both gates or for the only one; alpha where that is another tensor. Workers claim heads
@@ -107,7 +107,7 @@ void run_linear(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   rows.gate_stride = static_cast<std::ptrdiff_t>(dst->src[2]->nb[1] / sizeof(float));
   rows.y = static_cast<float*>(dst->data);
   const int n = static_cast<int>(sequences.size()) * node.shape.n_heads;
-  matmul::Claims::Turn turn(node.claims, n, /*n_shares=*/1, n_workers);
+  matmul::Claims::Turn turn(*node.claims, n, /*n_shares=*/1, n_workers);
   for (int i; (i = turn.next()) < n;) {
     const StateStep::Sequence& s = sequences[static_cast<std::size_t>(i / node.shape.n_heads)];
     const int head = i % node.shape.n_heads;
@@ -127,6 +127,7 @@ ggml_tensor* whole(GraphBuilder& b, ggml_tensor* x) {
 LinearNode& linear_node(GraphBuilder& b, const model::LinearAttentionSpec& spec, std::size_t layer) {
   const auto weights = [&b](model::TensorId id) { return data_of(b.parts.weights->plain(id)); };
   LinearNode& node = b.keep<LinearNode>();
+  node.claims = b.parts.claims.get();
   const bool delta = spec.rule == model::StateRule::kDelta;
   node.state = state_node(b, layer);
   node.shape = {.delta = delta,

@@ -51,10 +51,10 @@ std::uint64_t visible_slots(const attention::SharePlan& plan) {
 }
 
 /// Sources: q, k, v. The result carries no data: partial states lie in the kernel's own memory.
-void run_partials(ggml_tensor* dst, int worker, int, void* userdata) {
+void run_partials(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   auto& group = *static_cast<TreeGroup*>(userdata);
   const TreeCall call{pool_view(*group.store, dst->src[1], dst->src[2]), static_cast<const float*>(dst->src[0]->data)};
-  group.kernel->partials(group.step, call, group.next_job, worker);
+  group.kernel->partials(group.step, call, group.next_job, worker, n_workers);
 }
 
 /// Sources: the partials' node, then sinks if there are any.
@@ -68,7 +68,7 @@ void run_merge(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
 
 class TreeBackend final : public Attention {
  public:
-  TreeBackend(const AttentionConfig& config, int n_threads) : n_threads_(n_threads) {
+  TreeBackend(const AttentionConfig& config, int n_threads) {
     for (const AttentionGroup& g : config.groups) {
       const auto alike = std::ranges::find_if(groups_, [&g](const auto& other) { return other->heads == g.heads; });
       auto kernel = alike != groups_.end() ? (*alike)->kernel
@@ -105,7 +105,7 @@ class TreeBackend final : public Attention {
         row += s.n_rows;
       }
       g.step.plan = &g.planner.plan(g.sequences);
-      attention::make_schedule(*g.step.plan, n_threads_, g.kernel->cost_model(), g.step.schedule);
+      attention::make_schedule(*g.step.plan, g.kernel->cost_model(), g.step.schedule);
       g.kernel->prepare(g.step.schedule);
       g.next_job = 0;
       bytes_unique_ += visible_slots(*g.step.plan) * g.bytes_per_token;
@@ -119,7 +119,6 @@ class TreeBackend final : public Attention {
   }
 
  private:
-  int n_threads_;
   std::uint64_t bytes_unique_ = 0;
   std::vector<std::unique_ptr<TreeGroup>> groups_;
   std::vector<const attention::TreeAttention*> kernels_;  ///< of the groups, each once
