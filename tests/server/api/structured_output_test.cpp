@@ -1,6 +1,7 @@
 // The form that an answer shall have: what is taken, by which of the fields' names, and what is refused.
 #include "server/api/base/structured_output.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -71,6 +72,11 @@ TEST(StructuredOutput, TellsTheFormOfTheAnswer) {
   EXPECT_EQ(chat(R"(, "json_schema": {"type": "null"})").grammar.value().field, "json_schema");
   const std::string large(grammar::kMaxSourceBytes, 'x');  // refused before anything is compared
   EXPECT_THROW(chat(R"(, "json_schema": {"const": ")" + large + "\"}"), RequestError);
+  try {
+    FAIL() << chat(R"(, "guided_json": "{'type': 'null'}")").grammar->source.text;
+  } catch (const RequestError& e) {  // of what it speaks
+    EXPECT_THAT(e.what(), ::testing::StartsWith("'guided_json': the schema's text is not valid JSON: single quotes"));
+  }
   EXPECT_EQ(chat(R"(, "response_format": {"type": "text"}, "grammar": "", "structured_outputs": {})").grammar,
             std::nullopt);
 }

@@ -78,7 +78,7 @@ JsonLimits json_limits(std::int32_t context_length, int prompts) {
   return limits;
 }
 
-JsonObject parse_body(std::string_view body, const JsonLimits& limits) {
+JsonObject parse_body(std::string_view body, const JsonLimits& limits, std::string_view what) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // some editors and shells put it before a text
   if (body.starts_with(kByteOrderMark)) body.remove_prefix(kByteOrderMark.size());
   check_size(body, limits);
@@ -88,11 +88,11 @@ JsonObject parse_body(std::string_view body, const JsonLimits& limits) {
   boost::system::error_code error;
   parser.write(body.data(), body.size(), error);
   if (error)
-    throw RequestError(400, fmt::format("The body is not valid JSON: {}.", json_fault(body, kMaxJsonDepth)), "",
+    throw RequestError(400, fmt::format("{} is not valid JSON: {}.", what, json_fault(body, kMaxJsonDepth)), "",
                        "invalid_json");
   Json value = parser.release();
   if (!value.is_object())
-    throw RequestError(400, "The body must be a JSON object, {\"like\": \"this\"}.", "", "invalid_json");
+    throw RequestError(400, fmt::format("{} must be a JSON object, {{\"like\": \"this\"}}.", what), "", "invalid_json");
   return std::move(value.get_object());
 }
 

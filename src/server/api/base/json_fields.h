@@ -27,8 +27,8 @@ struct JsonLimits {
 JsonLimits json_limits(std::int32_t context_length, int prompts = 1);
 
 /// Parses a request body. Throws RequestError (400) unless it is a JSON object, in UTF-8, within `limits` and nested no deeper
-/// than kMaxJsonDepth.
-JsonObject parse_body(std::string_view body, const JsonLimits& limits = {});
+/// than kMaxJsonDepth. `what`: its name in errors.
+JsonObject parse_body(std::string_view body, const JsonLimits& limits = {}, std::string_view what = "The body");
 inline constexpr int kMaxJsonDepth = 64;
 
 /// Of an integer, which may be written as 2.0: some clients write all numbers so. None: it is something else, or 64 bits

@@ -45,7 +45,7 @@ bool is_blank(const Json* value) {
 grammar::Source schema_of(const Json& value, const std::string& field, bool strict = false) {
   if (!value.is_string()) return schema_source(value, field, strict);
   try {
-    return schema_source(parse_body(value.get_string()), field, strict);
+    return schema_source(parse_body(value.get_string(), {}, "the schema's text"), field, strict);
   } catch (const RequestError& e) {
     if (e.field() == field) throw;
     throw RequestError::bad_field(field, e.what());
