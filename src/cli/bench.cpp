@@ -128,7 +128,9 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--device", options->device, "As serve's")
       ->check(CLI::Validator(check_device, ""))
       ->capture_default_str();
-  command->add_option("--threads,-t", options->ggml.n_threads, "Threads that compute (default: one for each core that is free)")
+  command
+      ->add_option("--threads,-t", options->ggml.n_threads,
+                   "Threads that compute (default: one for each core that is free)")
       ->check(CLI::Range(1, 512));
   command->add_option("--attention", options->ggml.attention, "Attention backend")
       ->check(CLI::IsMember({"auto", "tree", "gather", "dense"}))

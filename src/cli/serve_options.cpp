@@ -90,7 +90,8 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->check(CLI::Validator(check_device, ""))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core that is free)")
+  command
+      .add_option("--threads,-t", o.ggml.n_threads, "Threads that compute (default: one for each core that is free)")
       ->transform(minus_one_as("0"))
       ->check(CLI::Range(0, 512))
       ->envname("LLAMA_ARG_THREADS")
