@@ -3,7 +3,12 @@
 // the texts.
 //
 //   build/bench/grammar_bench MODEL.gguf TEXTS TOKENS <schemas.jsonl >results.jsonl
+//
+// Or compiles so many different grammars, regexes, choices and schemas in turn, and says how much memory the process has then:
+//
+//   build/bench/grammar_bench MODEL.gguf many GRAMMARS
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -11,9 +16,12 @@
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -166,6 +174,38 @@ int run(const std::string& gguf, int n_texts, int n_tokens) {
   return 0;
 }
 
+/// Bytes that the process has in memory.
+std::size_t resident() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t all = 0, here = 0;
+  file >> all >> here;
+  return here * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+int run_many(const std::string& gguf, int n) {
+  const text::Vocabulary vocabulary(gguf);
+  const grammar::Compiler compiler(words_of(vocabulary));
+  const auto source = [](int i) -> grammar::Source {
+    if (i % 3 == 0) return {.kind = grammar::Kind::kRegex, .text = fmt::format("[a-z]{{3}}-{}", i)};
+    if (i % 3 == 1)
+      return grammar::choice_of(std::vector<std::string>{fmt::format("yes{}", i), fmt::format("no{}", i)});
+    return {.kind = grammar::Kind::kJsonSchema,
+            .text = fmt::format(R"({{"type":"object","properties":{{"p{}":{{"type":"string"}}}}}})", i)};
+  };
+  const double mib = 1 << 20;
+  const int step = std::max(n / 10, 1);
+  const auto start = Clock::now();
+  for (int i = 0; i <= n; ++i) {
+    compiler.compile(source(i));
+    if (i % step == 0)
+      fmt::print("{:8} grammars: RSS {:4.0f} MiB, cached {:3.0f} MiB, {:4.0f} s of CPU\n", i,
+                 static_cast<double>(resident()) / mib, static_cast<double>(compiler.cached_bytes()) / mib,
+                 micros_since(start) / 1e6);
+    if (i % step == 0) std::fflush(stdout);
+  }
+  return 0;
+}
+
 }  // namespace
 }  // namespace coppice
 
@@ -174,5 +214,6 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: grammar_bench MODEL.gguf TEXTS TOKENS <schemas.jsonl\n");
     return 2;
   }
+  if (std::string(argv[2]) == "many") return coppice::run_many(argv[1], std::atoi(argv[3]));
   return coppice::run(argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
 }

@@ -49,6 +49,10 @@ Snapshot Engine::snapshot() const {
   return snapshot;
 }
 
+void Engine::wake() noexcept {
+  impl_->mailbox.wake();
+}
+
 void Engine::stop() {
   impl_->mailbox.stop();
 }

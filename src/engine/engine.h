@@ -35,8 +35,9 @@ class Engine {
   bool ask(Question question);      ///< the answer is an Event; none comes after stop(). False: too many wait
   bool ask(PrefixCommand command);  ///< likewise
   Snapshot snapshot() const;
-  void stop();         ///< run() returns after the step in hand; all open requests end kCancelled
-  bool ended() const;  ///< no step is under way, and none will come
+  void wake() noexcept;  ///< samples may be ready that were not (sampling::Generation::ready())
+  void stop();           ///< run() returns after the step in hand; all open requests end kCancelled
+  bool ended() const;    ///< no step is under way, and none will come
 
   // The engine's thread.
   void run();                      ///< steps until stop(); sleeps when there is nothing to do

@@ -76,6 +76,12 @@ void Mailbox::stop() {
   changed_.notify_one();
 }
 
+void Mailbox::wake() noexcept {
+  const std::lock_guard lock(mutex_);
+  woken_ = true;
+  changed_.notify_one();
+}
+
 void Mailbox::give_back(const OpenRequest& ended) {
   const std::lock_guard lock(mutex_);
   COPPICE_ASSERT(ended.charge <= weight_);
@@ -98,11 +104,12 @@ bool Mailbox::drain(Commands& out, bool question) {
   std::swap(out.cancelled, commands_.cancelled);
   take_first(out.prefixes, commands_.prefixes, kOrdersInStep);
   take_first(out.questions, commands_.questions, question ? 1 : 0);
+  woken_ = false;
   return stopped_;
 }
 
 void Mailbox::wait(std::optional<Clock::time_point> until) {
-  const auto called = [this] { return stopped_ || !commands_.empty(); };
+  const auto called = [this] { return stopped_ || woken_ || !commands_.empty(); };
   std::unique_lock lock(mutex_);
   until ? static_cast<void>(changed_.wait_until(lock, *until, called)) : changed_.wait(lock, called);
 }

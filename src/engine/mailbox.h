@@ -81,6 +81,8 @@ class Mailbox {
   bool ask(Question question);
   bool push(PrefixCommand command);
   void stop();
+  /// Ends a wait(), or the next one.
+  void wake() noexcept;
 
   /// A request has ended.
   void give_back(const OpenRequest& ended);
@@ -103,7 +105,7 @@ class Mailbox {
   std::size_t weight_ = 0;                     ///< of open requests, and of what they share
   std::map<const void*, std::size_t> shared_;  ///< how many of them hold it; each has it alive
   std::atomic<std::int64_t> submitted_ = 0;
-  bool stopped_ = false;
+  bool stopped_ = false, woken_ = false;
 };
 
 }  // namespace coppice::engine

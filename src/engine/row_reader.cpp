@@ -23,7 +23,17 @@ void RowReader::read(const StepPart& part, const Rows& rows, Clock::time_point n
   if (part.draw >= 0)
     return add_token(sequence, [&](sampling::Generation& generation) { return generation.take(rows.token, {}); });
   const auto logits = part.pooled > 0 ? std::span<float>() : rows.logits.row(static_cast<std::size_t>(part.scored));
-  sequence.n_samples > 1 ? sample_siblings(sequence, logits) : sample_one(sequence, logits);
+  Kept kept;
+  sequence.n_samples > 1 ? sample_siblings(sequence, logits) : sample_one(sequence, logits, kept);
+}
+
+void RowReader::resume(Sequence& sequence, Clock::time_point now) {
+  if (!sequence.logits || !sequence.request->request.samples[static_cast<std::size_t>(sequence.sample)]->ready())
+    return;
+  now_ = now;
+  row_ = *sequence.logits;  // siblings may wait with the same ones
+  sequence.logits.reset();
+  add_token(sequence, [&](sampling::Generation& generation) { return generation.next(row_); });
 }
 
 void RowReader::score(OpenRequest& open, int n, const executor::Logits& logits) {
@@ -63,15 +73,21 @@ void RowReader::sample_siblings(Sequence& first, std::span<const float> logits) 
     sibling.sample = static_cast<int>(open.sequences.size() - 1 - own);
     scheduler_.part(first, sibling);
   }
+  Kept kept;
   for (std::size_t i = own; i < open.sequences.size(); ++i) {
     row_.assign(logits.begin(), logits.end());  // next() may change its row in place
-    sample_one(*open.sequences[i], row_);
+    sample_one(*open.sequences[i], row_, kept);
   }
 }
 
-void RowReader::sample_one(Sequence& sequence, std::span<float> logits) {
+void RowReader::sample_one(Sequence& sequence, std::span<float> logits, Kept& kept) {
   if (sequence.request->request.max_tokens == 0)
     return requests_.add(sequence, {.token = -1}, sampling::Finish::kLength);
+  if (!sequence.request->request.samples[static_cast<std::size_t>(sequence.sample)]->ready()) {
+    if (!kept) kept = std::make_shared<const std::vector<float>>(logits.begin(), logits.end());
+    sequence.logits = kept;
+    return;
+  }
   add_token(sequence, [&](sampling::Generation& generation) { return generation.next(logits); });
 }
 

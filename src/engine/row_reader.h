@@ -2,6 +2,7 @@
 // the engine's thread owns it.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -28,13 +29,18 @@ class RowReader {
 
   /// Puts out what comes of a sequence's part in the step that has just been computed, and ends it if that was its last.
   /// Throws what Generation throws. REQUIRES: it has not left.
+  /// Where a sample isn't ready its row waits: Sequence::logits.
   void read(const StepPart& part, const Rows& rows, Clock::time_point now);
+
+  /// Draws the token of a row that waits, if its sample is ready by now. Throws what Generation throws.
+  void resume(Sequence& sequence, Clock::time_point now);
 
  private:
   void score(OpenRequest& open, int n, const executor::Logits& logits);
   void pool(OpenRequest& open, int n, const executor::HiddenStates& hidden);
   void sample_siblings(Sequence& first, std::span<const float> logits);
-  void sample_one(Sequence& sequence, std::span<float> logits);
+  using Kept = std::shared_ptr<const std::vector<float>>;
+  void sample_one(Sequence& sequence, std::span<float> logits, Kept& kept);
   /// next() is Generation's, or take().
   template <class Next>
   void add_token(Sequence& sequence, Next&& next);

@@ -152,6 +152,7 @@ void Scheduler::leave_running(Sequence& sequence) {
   sequence.rows = 0;
   sequence.computed = sequence.planned = 0;
   sequence.draw = -1;
+  sequence.logits.reset();
 }
 
 void Scheduler::release(Sequence& sequence) {

@@ -8,7 +8,8 @@
 // Invariants
 //  1. kPrefill and kDecode have a live `seq` in the cache, no other state has.
 //  2. Between steps: computed_len(seq) == computed <= planned == len(seq). The tokens between are in steps that run (planned_step.h).
-//     A kDecode sequence has at most one known token, out.back(), that is not computed: exactly one if no step runs.
+//     A kDecode sequence has at most one known token, out.back(), that is not computed: exactly one if no step runs and it has no
+//     `logits`, none if it has.
 //  3. n_samples > 1 only while `out` is empty.
 //  4. Only one sequence of a request is there while next_scored is in the prompt, and then computed < next_scored: the row
 //     before that token is computed, or computed again, by whoever is to score it. Likewise for next_pooled, and then
@@ -56,6 +57,8 @@ struct Sequence {
   int rows = 0;               ///< rows in the step that is being planned; 0: none
   int draw = -1;  ///< the token behind `planned` is this one of those that the last planned step draws; -1: it isn't
   Clock::time_point last_token{};
+  /// kDecode: those that the next token is drawn from, which waits until its sample is ready. Null: it doesn't. Siblings share them.
+  std::shared_ptr<const std::vector<float>> logits;
 
   Sequence* leader = nullptr;  ///< kFollowing; this and `needed` are kept by InFlight
   std::int32_t needed = 0;     ///< tokens that the leader has to compute first

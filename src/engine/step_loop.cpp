@@ -61,6 +61,7 @@ bool StepLoop::step() {
 
   obey();                                    // new requests enter the queue, cancelled ones end
   expire();                                  // so do those whose time is over
+  resume();                                  // rows that waited for their samples get their tokens
   if (scheduler_.flying_wakes()) collect();  // those who wait for its blocks come with the next one
   admit();                                   // the queue's first get blocks
   compute();  // a batch of rows goes through the model; what comes of it goes to tokens, scores, embeddings
@@ -72,7 +73,10 @@ bool StepLoop::step() {
   publish_snapshot();
   answer();   // who watches is shown what the step has left
   deliver();  // the step's events go out
-  return true;
+  const bool only_waits =
+      figures_.steps == steps && !scheduler_.flying().step && questions_.empty() &&
+      std::ranges::any_of(scheduler_.running(), [](const Sequence* s) { return s->logits != nullptr; });
+  return !only_waits;
 }
 
 template <class F>
@@ -132,6 +136,15 @@ Outcome StepLoop::with_retry(Outcome queue_full) const {
 
 void StepLoop::expire() {
   while (OpenRequest* open = requests_.overdue(now_)) attempt(*open, [&] { end(*open, out_of_time(*open, now_)); });
+}
+
+void StepLoop::resume() {
+  std::vector<Sequence*> waiting;  // whoever ends leaves the list of those that run
+  for (Sequence* sequence : scheduler_.running())
+    if (sequence->logits) waiting.push_back(sequence);
+  for (Sequence* sequence : waiting) {
+    if (sequence->logits) attempt(*sequence->request, [&] { reader_.resume(*sequence, now_); });
+  }
 }
 
 void StepLoop::admit() {
@@ -244,6 +257,7 @@ void StepLoop::begin_step() {
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
     if (step.rows > 0) {
       ++figures_.steps;
+      prepare_samples();
       runner_.submit(step);
       scheduler_.submitted();
     }
@@ -255,6 +269,17 @@ void StepLoop::begin_step() {
   attempt(*stuck->request, [&] {
     end_for_room(*stuck, refused(Refusal::kTooLong, "the KV pool is too small for this prompt and one token"));
   });
+}
+
+// What they need besides logits is made while the step runs.
+void StepLoop::prepare_samples() {
+  for (const StepPart& part : scheduler_.planned().parts) {
+    if (!part.sampled || part.pooled > 0) continue;
+    const Sequence& sequence = *part.sequence;
+    if (sequence.request->request.max_tokens == 0) continue;
+    for (int i = 0; i < sequence.n_samples; ++i)
+      sequence.request->request.samples[static_cast<std::size_t>(sequence.sample + i)]->prepare();
+  }
 }
 
 // Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before

@@ -50,6 +50,7 @@ class StepLoop {
   void obey();
   void obey(PrefixCommand& command);
   void expire();
+  void resume();
   void admit();
   void compute();
   void publish_snapshot();
@@ -63,6 +64,7 @@ class StepLoop {
   void take_pins(Sequence& sequence);
   void turn_away_newcomers();
   void begin_step();
+  void prepare_samples();
   void collect();
   void read(const executor::Result& result);
   void tell_samples();

@@ -2,6 +2,7 @@
 
 #include <xgrammar/matcher.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,7 @@ namespace {
 
 // What a text may cost: JSON takes microseconds a token. The parser keeps all ways to read a text, so that an ambiguous grammar
 // (root ::= root root | "a") takes the square of the text's length for each byte more.
-constexpr double kSeconds = 0.5, kSecondsPerToken = 0.001;
+constexpr double kSeconds = 0.5, kSecondsPerToken = 0.001, kSecondsAtOnce = 0.1;
 
 }  // namespace
 
@@ -26,12 +27,15 @@ struct Matcher::Impl {
   int n_tokens = 0;
 
   auto timed(auto&& f) {
-    const double start = cpu_seconds();
-    auto result = f();
-    spent += cpu_seconds() - start;
-    if (spent > kSeconds + kSecondsPerToken * n_tokens)
+    try {
+      const double start = cpu_seconds(), left = kSeconds + kSecondsPerToken * n_tokens - spent;
+      const WorkLimit limit(std::min(left, kSecondsAtOnce));
+      auto result = f();
+      spent += cpu_seconds() - start;
+      return result;
+    } catch (const WorkError&) {
       throw GrammarError("the grammar is too ambiguous: to follow it takes too long");
-    return result;
+    }
   }
 };
 

@@ -1,6 +1,6 @@
 // Matcher: one sample's place in a grammar. Says which tokens may come next.
 //
-// Not thread safe; the engine's thread calls it.
+// Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class Matcher {
   Matcher(Matcher&& other) noexcept;
   Matcher& operator=(Matcher&& other) noexcept;
 
-  // mask() and the two after it throw GrammarError once the grammar has cost too much CPU time: half a second, and a
-  // millisecond more for each token.
+  // mask() and the two after it throw GrammarError once the grammar has cost too much CPU time: 0.1 s at once, or half a second
+  // in all, and a millisecond more for each token. Then the matcher can only be destroyed.
 
   /// Bit i % 32 of word i / 32: token i may come next. Empty: every token may. An end token may where the text is whole.
   /// Valid until the thread's next call, of whichever matcher.

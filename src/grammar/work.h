@@ -1,4 +1,4 @@
-// A compilation's limit: XGrammar counts its steps (cmake/xgrammar), and is stopped by an exception. For this folder's .cpp files only.
+// A limit of CPU time: XGrammar counts its steps (cmake/xgrammar), and is stopped by an exception.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ class WorkError : public GrammarError {
   using GrammarError::GrammarError;
 };
 
-/// This thread's compilations may take so much CPU time while it lives; beyond it they throw WorkError. They don't nest.
+/// What XGrammar does on this thread may take so much CPU time while it lives; beyond it that throws WorkError. They don't nest.
 class WorkLimit {
  public:
   explicit WorkLimit(double seconds);

@@ -66,10 +66,15 @@ class Generation {
  public:
   virtual ~Generation() = default;
 
+  /// Begins what next() needs besides logits, on other threads.
+  virtual void prepare() {}
+  /// next() and spec() have nothing to wait for. Else somebody is told when they have (MaskPool).
+  virtual bool ready() { return true; }
+
   /// Picks the next token. logits: [n_vocab], raw; may be changed in place. Throws Unsatisfiable.
   virtual Piece next(std::span<float> logits) = 0;
 
-  /// What there has to be for its tokens, all along.
+  /// What there has to be for its next tokens. It may come to need more.
   enum class Needs : std::uint8_t {
     kLogits,    ///< next() has to see the logits and draws itself
     kLogprobs,  ///< spec() says how to draw, and take() has to see the logits

@@ -44,7 +44,7 @@ std::invoke_result_t<F> guarded(F&& f) {
 class TextGeneration final : public Generation {
  public:
   TextGeneration(std::shared_ptr<const text::Vocabulary> vocabulary, const std::shared_ptr<const SharedParams>& shared,
-                 std::uint64_t seed, std::shared_ptr<const PromptTokens> prompt)
+                 std::uint64_t seed, std::shared_ptr<const PromptTokens> prompt, std::shared_ptr<MaskPool> pool)
       : vocabulary_(std::move(vocabulary)),
         sampler_({shared, &shared->params}, seed, std::move(prompt),
                  shared->params.ignore_eos ? vocabulary_->end_tokens() : std::span<const kv::Token>(),
@@ -54,8 +54,14 @@ class TextGeneration final : public Generation {
         n_logprobs_(shared->params.logprobs),
         logprobs_of_end_(shared->params.logprobs_of_end && n_logprobs_ >= 0) {
     if (shared->params.thoughts.budget >= 0) thoughts_ = std::make_unique<ThoughtBudget>(shared->params.thoughts);
-    if (shared->params.grammar.grammar) grammar_ = std::make_unique<GrammarState>(shared->params.grammar);
+    if (shared->params.grammar.grammar)
+      grammar_ = std::make_unique<GrammarState>(shared->params.grammar, std::move(pool));
   }
+
+  void prepare() override {
+    if (grammar_ && !forced()) grammar_->prepare();
+  }
+  bool ready() override { return !grammar_ || forced() || grammar_->ready(); }
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
@@ -75,6 +81,7 @@ class TextGeneration final : public Generation {
   }
 
   Needs needs() const override {
+    if (grammar_ && !grammar_->quick()) return Needs::kLogits;
     if (n_logprobs_ < 0) return Needs::kToken;
     return params_->logprobs_of_drawn ? Needs::kLogits : Needs::kLogprobs;
   }
@@ -106,10 +113,11 @@ class TextGeneration final : public Generation {
  private:
   /// What a token that was drawn brings; -1: none was possible.
   Piece follow(kv::Token token, std::span<const float> logits) {
-    const bool allowed = token >= 0 && (!grammar_ || guarded([&] { return grammar_->accept(token, *vocabulary_); }));
-    if (!allowed) return dead_end();
+    if (token < 0) return dead_end();
+    const bool last = ends(token);
+    if (!last && grammar_ && !guarded([&] { return grammar_->accept(token, *vocabulary_); })) return dead_end();
     ++n_tokens_;
-    if (ends(token)) {
+    if (last) {
       Piece piece = flush();
       if (logprobs_of_end_) piece.logprobs.push_back(entry_of(logits, token));
       piece.token = token;
@@ -229,14 +237,15 @@ SharedParams::SharedParams(SamplingParams p, std::int32_t n_vocab)
 
 std::vector<std::unique_ptr<Generation>> make_generations(const std::shared_ptr<const text::Vocabulary>& vocabulary,
                                                           const std::shared_ptr<const SharedParams>& shared, int n,
-                                                          std::span<const kv::Token> prompt) {
+                                                          std::span<const kv::Token> prompt,
+                                                          const std::shared_ptr<MaskPool>& pool) {
   const SamplingParams& params = shared->params;
   std::shared_ptr<const PromptTokens> tokens;
   if (params.repeat_penalty != 1) tokens = std::make_shared<const PromptTokens>(prompt_tokens(prompt));
   std::vector<std::unique_ptr<Generation>> generations;
   for (int i = 0; i < n; ++i) {
     const std::uint64_t seed = params.seed ? *params.seed + static_cast<std::uint64_t>(i) : random_seed();
-    generations.push_back(std::make_unique<TextGeneration>(vocabulary, shared, seed, tokens));
+    generations.push_back(std::make_unique<TextGeneration>(vocabulary, shared, seed, tokens, pool));
   }
   return generations;
 }

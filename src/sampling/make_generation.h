@@ -9,6 +9,7 @@
 
 #include "kv/types.h"
 #include "sampling/generation.h"
+#include "sampling/mask_pool.h"
 #include "sampling/params.h"
 #include "sampling/stop_matcher.h"
 #include "text/vocabulary.h"
@@ -30,8 +31,10 @@ struct SharedParams {
 ///
 /// An end token ends the sample with kStop; it has no text, and no logprobs entry unless that is asked for. Of the tokens that make up a stop string,
 /// those that also brought text before it have an entry, the others none.
+/// `pool`: it makes the masks of grammars; null: next() does.
 std::vector<std::unique_ptr<Generation>> make_generations(const std::shared_ptr<const text::Vocabulary>& vocabulary,
                                                           const std::shared_ptr<const SharedParams>& shared, int n,
-                                                          std::span<const kv::Token> prompt);
+                                                          std::span<const kv::Token> prompt,
+                                                          const std::shared_ptr<MaskPool>& pool = nullptr);
 
 }  // namespace coppice::sampling

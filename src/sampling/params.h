@@ -34,6 +34,7 @@ struct GrammarParams {
   kv::Token opens =
       -1;  ///< with `after`: the first token must be this one, or it holds from the beginning; -1: any may be
   std::string begun;  ///< counts as its first text: the prompt's end, or `after` itself
+  std::string payer;  ///< whose turn it is where masks are computed (mask_pool.h)
 };
 
 /// Thoughts before an answer that are bounded (thought_budget.h).

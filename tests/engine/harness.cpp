@@ -199,6 +199,7 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   for (int i = 0; i < submission.n; ++i) {
     auto generation =
         std::make_unique<FakeGeneration>(submission.seed + static_cast<std::uint64_t>(i), submission.stop_after);
+    generation->be_late(submission.late);
     if (i == 0) generation->throw_at(submission.throw_at, submission.throw_bad_alloc);
     if (i == 0 && submission.fail_flush) generation->fail_flush();
     request.samples.push_back(std::move(generation));
@@ -330,7 +331,8 @@ bool Harness::step() {
 
 void Harness::run(int limit) {
   for (int i = 0; i < limit; ++i) {
-    if (!step()) return;
+    const bool rests = !step();
+    if (rests && snapshot().running_requests + snapshot().waiting_requests == 0) return;
     if (::testing::Test::HasFatalFailure()) return;
     if (check_faults && ::testing::Test::HasNonfatalFailure()) return;  // one report is enough
   }

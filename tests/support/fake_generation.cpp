@@ -44,6 +44,10 @@ void FakeGeneration::throw_if_told() const {
   if (n_tokens_ == throw_at_) throw std::runtime_error("the fake generation was told to fail");
 }
 
+bool FakeGeneration::ready() {
+  return asked_++ >= late_;
+}
+
 sampling::Piece FakeGeneration::next(std::span<float> logits) {
   const kv::Token token = fake_token(read_hash(logits), seed_, n_tokens_);
   std::ranges::fill(logits, -1.0f);
@@ -57,6 +61,7 @@ sampling::SamplerSpec FakeGeneration::spec() {
 sampling::Piece FakeGeneration::take(kv::Token token, std::span<const float> /*logits*/) {
   throw_if_told();
   ++n_tokens_;
+  asked_ = 0;
   sampling::Piece piece{.token = token};
   piece.text = std::exchange(held_, fake_text(piece.token));
   if (n_tokens_ == stop_after_) {

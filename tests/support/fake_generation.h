@@ -41,8 +41,12 @@ class FakeGeneration final : public sampling::Generation {
   /// flush() throws std::runtime_error.
   void fail_flush() { flush_fails_ = true; }
 
+  /// Each token is ready only when it was asked for so many times without being so.
+  void be_late(int times) { late_ = times; }
+
+  bool ready() override;
   sampling::Piece next(std::span<float> logits) override;
-  Needs needs() const override { return Needs::kToken; }
+  Needs needs() const override { return late_ > 0 ? Needs::kLogits : Needs::kToken; }
   sampling::SamplerSpec spec() override;
   sampling::Piece take(kv::Token token, std::span<const float> logits) override;
   sampling::Piece flush() override;
@@ -55,6 +59,7 @@ class FakeGeneration final : public sampling::Generation {
   int throw_at_ = -1;
   bool throw_bad_alloc_ = false;
   bool flush_fails_ = false;
+  int late_ = 0, asked_ = 0;
   int n_tokens_ = 0;
   std::string held_;
 };

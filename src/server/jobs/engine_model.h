@@ -12,6 +12,7 @@
 
 #include "sampling/logprobs.h"
 #include "sampling/make_generation.h"
+#include "sampling/mask_pool.h"
 #include "server/jobs/model.h"
 #include "text/chat_template.h"
 #include "text/prompt_tokenizer.h"
@@ -28,10 +29,16 @@ class EngineModel final : public Model {
         template_(std::move(chat_template)),
         engine_(engine),
         prompt_tokenizer_(vocabulary_, kRememberedBytes),
-        scorer_(std::make_shared<sampling::VocabularyScorer>(vocabulary_)) {
+        scorer_(std::make_shared<sampling::VocabularyScorer>(vocabulary_)),
+        masks_(std::make_shared<sampling::MaskPool>([&engine] { engine.wake(); })) {
     facts_.max_token_bytes = longest_token();
     facts_.end_tokens.assign(vocabulary_->end_tokens().begin(), vocabulary_->end_tokens().end());
   }
+
+  /// Samples that are left in the engine make their own masks.
+  ~EngineModel() override { masks_->close(); }
+  EngineModel(const EngineModel&) = delete;
+  EngineModel& operator=(const EngineModel&) = delete;
 
   const ModelFacts& facts() const override { return facts_; }
   std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
@@ -60,7 +67,7 @@ class EngineModel final : public Model {
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,
       std::span<const kv::Token> prompt) const override {
-    return sampling::make_generations(vocabulary_, shared, n, prompt);
+    return sampling::make_generations(vocabulary_, shared, n, prompt, masks_);
   }
   std::shared_ptr<sampling::Scorer> scorer() const override { return scorer_; }
   engine::RequestId next_id() override { return engine_.next_id(); }
@@ -95,6 +102,7 @@ class EngineModel final : public Model {
   engine::Engine& engine_;
   mutable text::PromptTokenizer prompt_tokenizer_;
   std::shared_ptr<sampling::Scorer> scorer_;
+  std::shared_ptr<sampling::MaskPool> masks_;
   mutable std::once_flag compiler_made_;
   mutable std::unique_ptr<const grammar::Compiler> compiler_;  ///< made for the first grammar: it takes time and memory
   mutable std::atomic<const grammar::Compiler*> ready_compiler_ = nullptr;  ///< who only looks doesn't wait for it

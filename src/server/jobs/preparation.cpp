@@ -131,7 +131,8 @@ void Preparation::follow(std::shared_ptr<const grammar::Grammar> grammar) {
     asked_.sampling.grammar = {.grammar = std::move(grammar),
                                .after = std::move(asked_.grammar->after),
                                .opens = asked_.grammar->opens,
-                               .begun = std::move(asked_.grammar->begun)};
+                               .begun = std::move(asked_.grammar->begun),
+                               .payer = asked_.pin_payer};
   asked_.grammar.reset();
   share_sampling();
 }

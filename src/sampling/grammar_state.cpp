@@ -1,0 +1,107 @@
+#include "sampling/grammar_state.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "grammar/work.h"
+
+namespace coppice::sampling {
+
+GrammarState::~GrammarState() {
+  if (work_) work_->give_up();
+}
+
+/// `work` changes the place, and the next mask is made behind it.
+void GrammarState::start(std::function<void(Place&)> work) {
+  if (work_) work_->wait();
+  was_quick_ = place_->quick;
+  place_->known = false;
+  const auto run = [place = place_, work = std::move(work)] {
+    if (place->error) return;
+    try {
+      const double start = grammar::cpu_seconds();
+      work(*place);
+      const auto mask = place->matcher->mask();
+      place->mask.assign(mask.begin(), mask.end());
+      place->quick = grammar::cpu_seconds() - start < kQuickSeconds;
+    } catch (...) {
+      place->error = std::current_exception();
+    }
+    place->known = true;
+  };
+  work_ = std::make_shared<MaskWork>(run);
+  if (pool_) pool_->push(params_.payer, was_quick_, work_);
+}
+
+void GrammarState::begin(std::string rest) {
+  began_ = true;
+  start([grammar = params_.grammar, begun = params_.begun, rest = std::move(rest)](Place& place) {
+    place.matcher.emplace(grammar);
+    if (!begun.empty()) place.matcher->accept_text(begun);
+    // If the grammar can't begin like that, it begins behind it.
+    if (!rest.empty()) place.matcher->accept_text(rest);
+  });
+}
+
+void GrammarState::prepare() {
+  if (!began_ && (params_.after.empty() || may_open_)) begin({});
+}
+
+bool GrammarState::ready() {
+  prepare();
+  return !work_ || work_->done() || !pool_;
+}
+
+std::span<const std::int32_t> GrammarState::mask() {
+  prepare();
+  if (!began_) return {};
+  work_->wait();
+  if (place_->error) std::rethrow_exception(place_->error);
+  return may_open_ ? with_opening(place_->mask) : place_->mask;
+}
+
+bool GrammarState::accept(kv::Token token, const text::Vocabulary& vocabulary) {
+  if (std::exchange(may_open_, false) && token == params_.opens) {
+    if (work_) work_->wait();
+    place_->matcher.reset();
+    began_ = false;
+  }
+  if (began_) {
+    if (work_) work_->wait();
+    const auto word = static_cast<std::size_t>(token) / 32;
+    const std::vector<std::int32_t>& mask = place_->mask;
+    const bool allowed =
+        mask.empty() || (word < mask.size() && (static_cast<std::uint32_t>(mask[word]) >> (token % 32) & 1U) != 0);
+    if (place_->error) std::rethrow_exception(place_->error);
+    if (!allowed) return false;
+    start([token](Place& place) {
+      if (!place.matcher->accept(token)) throw grammar::GrammarError("the grammar refuses a token that it allowed");
+    });
+    return true;
+  }
+  // What must come first is looked for in the bytes, special tokens' names among them.
+  const std::size_t seen = before_.size();
+  before_ += vocabulary.piece(token, true);
+  const std::size_t from = seen - std::min(seen, params_.after.size() - 1);
+  const std::size_t at = before_.find(params_.after, from);
+  if (at != std::string::npos) {
+    // A token may bring the first characters of the text, too.
+    begin(before_.substr(at + params_.after.size()));
+    before_ = {};
+  } else if (before_.size() > 2 * params_.after.size()) {
+    before_.erase(0, before_.size() - params_.after.size());
+  }
+  return true;
+}
+
+/// The grammar's first tokens, and the one that puts it off.
+std::span<const std::int32_t> GrammarState::with_opening(std::span<const std::int32_t> mask) {
+  first_.assign(mask.begin(), mask.end());
+  const auto token = static_cast<std::size_t>(params_.opens);
+  if (token / 32 < first_.size()) first_[token / 32] |= static_cast<std::int32_t>(1U << token % 32);
+  return first_;
+}
+
+}  // namespace coppice::sampling
