@@ -68,6 +68,22 @@ def test_options_are_those_of_help():
         assert default in ("", described[name]), name
 
 
+# Options with a number that bound nothing that a client may take.
+NO_BOUNDS = {"--threads", "--block-size", "--check-every", "--port", "--ping-seconds", "--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty",
+             "--presence-penalty", "--frequency-penalty", "--seed"}
+
+
+def test_every_bound_is_in_the_table_of_limits():
+    """What a client meets there is said there. An option with a number is a bound, unless it is named above."""
+    numbers = {line.split()[0].split(",")[1 if re.match(r"\S\w,|-\w,", line.split()[0]) else 0]
+               for line in re.findall(r"^  (-.*)$", help_of("serve"), re.M) if re.search(r"^\S+ (?:N|SIZE|SECONDS|NUMBER)\b", line)}
+    assert numbers >= NO_BOUNDS - {"--block-size"} and len(numbers) > 20, numbers
+    named = {name for row in table(OPERATIONS, "Limits") for name in re.findall(r"`(--[a-z-]+)`", row[1])}
+    assert named == numbers - NO_BOUNDS
+    for row in table(OPERATIONS, "Limits"):
+        assert len(row) == 3 and row[0].strip() and row[2].strip(), row
+
+
 @pytest.mark.parametrize("page", [README, OPERATIONS, API], ids=lambda page: page.name)
 def test_no_option_is_named_that_is_not_there(page):
     commands = re.findall(r"^  (\w+)", help_of().partition("Subcommands:")[2], re.M)
