@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ package:       ## Build a .deb for any x86-64 machine and test it in a bare Debi
 
 soak:          ## All kinds of load at once, MINUTES=60, and what must hold at the end; again: ARGS="--seed N"
 	@scripts/soak.sh --minutes $(or $(MINUTES),60) $(ARGS)
+
+hostile:       ## One key sends hostile requests, another short chats that must not suffer: ARGS="--seconds 3600 --seed N --judge"
+	@scripts/soak.sh hostile $(ARGS)
 
 asan:          ## All tests but parity, end-to-end and benchmarks under AddressSanitizer and UBSan
 	@scripts/test.sh asan $(ARGS)

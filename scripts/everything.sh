@@ -26,6 +26,7 @@ asan             |                                  |                           
 tsan             |                                  |                                            |
 fuzz             |                                  |                                            | make fuzz SECONDS=5
 soak             |                                  |                                            | make soak MINUTES=1
+hostile          |                                  |                                            | make hostile ARGS="--seconds 60"
 bare             |                                  |                                            |
 package          | ((EUID == 0))                    | root, for a bare Debian                    |
 agents           |                                  |                                            |

@@ -1,0 +1,24 @@
+"""The test of the hostile neighbour (tests/soak/hostile.py) finds faults that are planted: without that, its passing says nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOSTILE = Path(__file__).resolve().parents[1] / "soak" / "hostile.py"
+
+
+def hostile(tmp_path, *options):
+    done = subprocess.run([sys.executable, HOSTILE, "--quiet", "1", "--seed", "1", "--out", tmp_path, *options], capture_output=True, text=True, timeout=280)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("options, finding", [
+    (("--plant", "crash", "--seconds", "3"), "the process ended with status -11"),
+    (("--plant", "stall", "--seconds", "3"), "a short chat took"),
+    (("--budget-mib", "-100000", "--seconds", "1"), "too much memory"),
+])
+def test_a_planted_fault_is_found(tmp_path, options, finding):
+    status, output = hostile(tmp_path, *options)
+    assert status == 1 and f"FINDING {finding}" in output, output

@@ -1,0 +1,253 @@
+"""The hostile neighbour: one key sends hostile requests (hostile_requests.py), another short chats. Whatever the first does, the second waits
+little longer than alone, the process lives, and its memory stays inside its budgets.
+
+`make hostile ARGS="--seconds 3600 --seed N"`; the seed repeats what each attacker draws, not how they interleave. The last line is one
+sentence with the figures, the exit status 0 only when nothing was found. Chats are judged by their 99th percentile only with --judge: a
+machine that does other things breaks it. Otherwise a chat that stalls for seconds is a finding."""
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "e2e"))
+import hostile_requests  # noqa: E402
+from coppice_process import Coppice  # noqa: E402
+from memory import resident_mib  # noqa: E402
+from wire import Broken, Connection, ask, request_bytes  # noqa: E402
+
+ATTACKERS = 12        # at once, each with one request or one crowd of them
+PATIENCE_S = 60       # an attacker's
+WAITS_LONGER_S = 0.25
+STALL_S = 8           # longer than alone: no machine is that busy
+# What docs/operations.md lets clients take with the options below: connections 49 MiB, bodies 64 and what parsing makes of one, 75 of biases,
+# 128 that isn't read, logits 64, stored responses 16, texts 16, and what the allocator keeps.
+BUDGET_MIB = 640
+# Room and places for all, and short prompts: admission and the computing of prompts go by arrival, not by key (docs/operations.md, "Under
+# pressure"), and are not what is tried here. What prompts cost before they are refused as too long is.
+OPTIONS = ["--kv-bytes", "512MiB", "--max-connections", "256", "--max-body", "4MiB", "--response-store", "16MiB", "--max-queue", "1024",
+           "--max-batch", "256", "--step-tokens", "64", "--ctx", "512", "--isolate", "keys"]
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+class Attack:
+    """Runs in a process of its own, so that what it takes to make requests is not the victim's time."""
+
+    def __init__(self, port, args, last):
+        self.port, self.seed, self.last = port, args.seed, last  # last: folder for what each attacker sent last
+        self.without = set(filter(None, args.without.split(",")))
+        self.tally = collections.Counter()
+
+    async def send(self, connection, rng, data):
+        """At once, in drips, only half of it, or with a half-closed end."""
+        how = rng.random()
+        if how < 0.8:
+            await connection.send(data)
+        elif how < 0.9:
+            await connection.send(data[:rng.randrange(1, len(data))])
+            await asyncio.sleep(rng.random() * 3)
+            return False
+        elif how < 0.95:
+            await connection.send(data)
+            connection.shut_sending()
+        else:
+            cuts = sorted(rng.randrange(len(data)) for _ in range(5))
+            for begin, end in zip([0, *cuts], [*cuts, len(data)]):
+                await connection.send(data[begin:end])
+                await asyncio.sleep(rng.random())
+        return True
+
+    async def one(self, rng, worker, data):
+        async with Connection(self.port, receive_buffer=rng.choice((None, None, None, 2048))) as connection:
+            if not await self.send(connection, rng, data):
+                return "left"
+            how = rng.random()
+            if how < 0.1:
+                await asyncio.sleep(rng.random() * 2)
+                connection.reset()
+                return "left"
+            if how < 0.15:
+                await asyncio.sleep(rng.random() * 10)
+                return "unread"
+            response = await connection.head()
+            with contextlib.suppress(Broken):
+                async for _ in connection.pieces(response):
+                    pass
+            return str(response.status)
+
+    async def work(self, worker):
+        rng = random.Random(f"{self.seed}/{worker}")
+        while True:
+            path, body = hostile_requests.request(rng, self.without)
+            data = (request_bytes("GET", path, key="hostile") if body is None else
+                    request_bytes("POST", path, body, "hostile", "Content-Type: application/json\r\n"))
+            (self.last / str(worker)).write_bytes(data)
+            often = rng.choice((1, 1, 1, 1, 1, 4))
+            draws = [random.Random(rng.random()) for _ in range(often)]
+            done = await asyncio.gather(*(asyncio.wait_for(self.one(draw, worker, data), PATIENCE_S) for draw in draws), return_exceptions=True)
+            for result in done:
+                self.tally[result if isinstance(result, str) else type(result).__name__] += 1
+            await asyncio.sleep(0.01)
+
+    async def run(self, seconds):
+        tasks = [asyncio.create_task(self.work(worker)) for worker in range(ATTACKERS)]
+        await asyncio.sleep(seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        print("attackers: " + ", ".join(f"{count} {what}" for what, count in self.tally.most_common()), flush=True)
+
+
+def attack(port, args, last):
+    asyncio.run(Attack(port, args, last).run(args.seconds))
+
+
+class Neighbour:
+    """Who sends short chats, and looks at /health, and how long both take."""
+
+    def __init__(self, server, find):
+        self.server, self.find = server, find
+        self.chats, self.looks = [], []  # seconds
+        self.peak_mib = 0.0
+
+    async def chat(self, i):
+        body = {"messages": [{"role": "user", "content": f"Name tree number {i % 7}."}], "max_tokens": 2, "temperature": 0}
+        start = time.monotonic()
+        response = await ask(self.server.port, "POST", "/v1/chat/completions", body, "neighbour")
+        self.chats.append(time.monotonic() - start)
+        if response.status != 200:
+            self.find(f"a short chat got {response.status}: {response.body[:300]!r}")
+
+    async def look(self):
+        while True:
+            start = time.monotonic()
+            with contextlib.suppress(OSError, Broken):
+                if (await ask(self.server.port, "GET", "/health")).status == 200:
+                    self.looks.append(time.monotonic() - start)
+            with contextlib.suppress(OSError):
+                self.peak_mib = max(self.peak_mib, resident_mib(self.server.process.pid)[1])
+            await asyncio.sleep(0.1)
+
+    async def live(self, seconds, stall):
+        """Chats for so long; the process's end, or a chat that takes `stall` s, is a finding."""
+        self.chats, self.looks = [], []
+        look = asyncio.create_task(self.look())
+        end, i = time.monotonic() + seconds, 0
+        while time.monotonic() < end and self.server.process.poll() is None:
+            try:
+                await asyncio.wait_for(self.chat(i), 120)
+            except (OSError, Broken, asyncio.TimeoutError) as error:
+                self.find(f"a short chat failed: {type(error).__name__} {error}")
+                self.chats.append(120)
+                await asyncio.sleep(0.5)
+            if self.chats and self.chats[-1] > stall:
+                self.find(f"a short chat took {self.chats[-1]:.1f} s")
+            i += 1
+            await asyncio.sleep(0.05)
+        look.cancel()
+        if self.server.process.poll() is not None:
+            self.find(f"the process ended with status {self.server.process.returncode}: {self.server.log.read_text(errors='replace')[-500:]}")
+
+
+async def plant(fault, pid):
+    """A fault that the test must find."""
+    await asyncio.sleep(1)
+    if fault == "crash":
+        os.kill(pid, signal.SIGSEGV)
+    else:  # everybody stands still, as when a bound on work is missing
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(STALL_S + 4)
+        os.kill(pid, signal.SIGCONT)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--quiet", type=float, default=15, help="seconds in which the neighbour is alone")
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("COPPICE_SEED", random.randrange(1 << 30))))
+    parser.add_argument("--judge", action="store_true", help="the 99th percentile, too: on a machine that does nothing else")
+    parser.add_argument("--without", default="", help="fields that no request has, with commas: to look behind what is known")
+    parser.add_argument("--plant", choices=("crash", "stall"), help="a fault that must be found")
+    parser.add_argument("--budget-mib", type=int, default=BUDGET_MIB, help="memory that clients may take; the pool is there from the start")
+    parser.add_argument("--out", type=Path, help="folder for the log, and what each attacker sent last")
+    parser.add_argument("server", nargs="*", help="more options of coppice serve, after --")
+    return parser.parse_args()
+
+
+async def run(args, server, findings):
+    def find(what):
+        findings.append(what)
+        print(f"FINDING {what}", flush=True)
+
+    neighbour = Neighbour(server, find)
+    await neighbour.chat(0)
+    await neighbour.live(args.quiet, STALL_S)
+    alone, alone_looks, rss = neighbour.chats, neighbour.looks, neighbour.peak_mib
+    slowest = max(alone)
+    last = args.out / "hostile-last"
+    last.mkdir(parents=True, exist_ok=True)
+    attackers = multiprocessing.Process(target=attack, args=(server.port, args, last))
+    attackers.start()
+    planted = asyncio.create_task(plant(args.plant, server.process.pid)) if args.plant else None
+    await neighbour.live(args.seconds, slowest + STALL_S)
+    if planted:
+        await planted
+    attackers.join(30)
+    if attackers.is_alive():
+        attackers.terminate()
+    under, looks = neighbour.chats, neighbour.looks
+    if neighbour.peak_mib > rss + args.budget_mib:
+        find(f"too much memory: {neighbour.peak_mib:.0f} MiB, alone {rss:.0f}, and {args.budget_mib} more are allowed")
+    before, after = percentile(alone, 0.99), percentile(under, 0.99) if under else float("inf")
+    if args.judge and after > before + WAITS_LONGER_S:
+        find(f"the 99th percentile of short chats is {after:.2f} s, alone {before:.2f} s")
+    if server.process.poll() is None:
+        try:
+            for _ in range(300):  # what attackers left behind ends
+                stats = (await ask(server.port, "GET", "/v1/cache/stats", key="neighbour")).json()
+                if stats["requests"]["running"] == stats["requests"]["waiting"] == 0:
+                    break
+                await asyncio.sleep(0.2)
+            else:
+                find(f"requests go on without clients: {json.dumps(stats['requests'])}")
+            if stats["requests"]["failed"]:
+                find(f"{stats['requests']['failed']} requests failed in the engine")
+        except (OSError, Broken) as error:
+            find(f"at the end: {error!r}")
+    print(f"hostile {'failed' if findings else 'passed'}: {args.seconds:.0f} s with seed {args.seed}, {len(under)} short chats took "
+          f"{percentile(under, 0.5) if under else 0:.2f} s in the median, {after:.2f} s at the 99th percentile, {max(under, default=0):.2f} s at most (alone "
+          f"{percentile(alone, 0.5):.2f}, {before:.2f}, {max(alone):.2f}); /health {percentile(looks or [0], 0.99):.2f} s at the 99th percentile, "
+          f"{max(looks, default=0):.2f} s at most (alone {max(alone_looks, default=0):.2f}); {neighbour.peak_mib:.0f} MiB of its own at most (alone {rss:.0f}).")
+
+
+def main():
+    args = arguments()
+    findings = []
+    with tempfile.TemporaryDirectory(prefix="coppice-hostile-") as folder:
+        args.out = args.out or Path(folder)
+        keys = Path(folder) / "keys"
+        keys.write_text("hostile hostile\nneighbour neighbour\n")
+        options = [*OPTIONS, "--api-keys", str(keys), "--threads", str(max(1, os.cpu_count() - 1)), *args.server]
+        print(f"seed {args.seed}; coppice serve {' '.join(options)}", flush=True)
+        with Coppice(*options) as server:
+            try:
+                asyncio.run(run(args, server, findings))
+            finally:
+                (args.out / "hostile-server.log").write_bytes(server.log.read_bytes())
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
