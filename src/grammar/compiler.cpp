@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <list>
 #include <mutex>
@@ -222,7 +223,7 @@ struct MaskCache {
 
   xgrammar::TokenizerInfo info;
   xgrammar::GrammarCompiler compiler;
-  std::size_t entry_bytes = 0;
+  std::atomic<std::size_t> entry_bytes = 0;  ///< about: several compilations may be under way
 };
 
 struct Compiler::Impl {
@@ -282,10 +283,9 @@ struct Compiler::Impl {
     }
   }
 
-  /// REQUIRES: the caller holds `compiling`.
   MaskCache& masks_for(const Source& source) {
     if (!source.tokens.empty()) {
-      if (!marked_masks) marked_masks.emplace(with_marks(plain_masks.info), cache_bytes);
+      std::call_once(marked_made, [this] { marked_masks.emplace(with_marks(plain_masks.info), cache_bytes); });
       return *marked_masks;
     }
     return plain_masks;
@@ -311,9 +311,9 @@ struct Compiler::Impl {
   std::int32_t n_vocab;
   std::size_t cache_bytes;
   int longest;                            ///< characters of a piece
-  MaskCache plain_masks;                  ///< the second guard: see compiling
+  MaskCache plain_masks;                  ///< it has locks of its own
+  std::once_flag marked_made;             ///< guards the making of the next
   std::optional<MaskCache> marked_masks;  ///< made for the first grammar with tokens: it takes time and memory
-  std::mutex compiling;                   ///< guards the masks' caches
 
   std::mutex mutex;  ///< guards the rest
   std::list<Entry> recent;
@@ -328,7 +328,7 @@ std::shared_ptr<const Grammar> Compiler::find(const Source& source) const {
   return impl_->find(Impl::key_of(source));
 }
 
-std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
+std::shared_ptr<const Grammar> Compiler::compile(const Source& written, double seconds) const {
   std::string key = Impl::key_of(written);
   if (auto known = impl_->find(key)) return known;
   check(written);
@@ -336,8 +336,7 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
   source.text = spelled(source.kind, source.text);
   for (auto& [rule, form] : source.forms) form.text = spelled(form.kind, form.text);
   try {
-    const std::lock_guard lock(impl_->compiling);
-    const WorkLimit limit(kMaxCompileSeconds);
+    const WorkLimit limit(seconds);
     const xgrammar::Grammar rules = checked(source, impl_->plain_masks.info, impl_->longest);
     xgrammar::CompiledGrammar compiled = impl_->compile(rules, source);
     const std::size_t bytes = memory_of(compiled);
@@ -346,6 +345,8 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written) const {
     impl_->remember(std::move(key), grammar);
     return grammar;
   } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const WorkError&) {
     throw;
   } catch (const std::exception& e) {
     throw GrammarError(reason_of(e));

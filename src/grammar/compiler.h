@@ -48,8 +48,8 @@ class Compiler {
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
-  /// Throws GrammarError. A source compiled lately comes from the cache.
-  std::shared_ptr<const Grammar> compile(const Source& source) const;
+  /// Throws GrammarError; WorkError (work.h) if it takes more CPU time than that. A source compiled lately comes from the cache.
+  std::shared_ptr<const Grammar> compile(const Source& source, double seconds = kMaxCompileSeconds) const;
 
   /// One compiled lately; null: it isn't in the cache. Takes microseconds, and waits for no compile().
   std::shared_ptr<const Grammar> find(const Source& source) const;

@@ -75,7 +75,7 @@ struct Server::Impl {
   explicit Impl(ServerConfig c)
       : config(limited(std::move(c))),
         hub(io),
-        api(config.api, hub, worker, compiling, viewing),
+        api(config.api, hub, worker, {compiling, compiling_slowly}, viewing),
         http(io, config.http, api),
         drain_timer(io) {
     api.set_http_figures([this] { return http.figures(); });
@@ -99,8 +99,10 @@ struct Server::Impl {
   const ServerConfig config;
   std::uint16_t port = 0;
   WorkQueue worker{lower_priority, config.preparing_threads > 0 ? config.preparing_threads : n_preparing()};
-  WorkQueue compiling{lower_priority};  ///< grammars: one may take a second, and others' prompts must not wait for it
-  WorkQueue viewing{step_back};         ///< JSON of what is kept, for those who look: prompts must not wait for it
+  WorkQueue compiling{lower_priority};  ///< grammars: others' prompts must not wait for them
+  /// Those that take more than a moment, for which other grammars must not wait.
+  WorkQueue compiling_slowly{lower_priority};
+  WorkQueue viewing{step_back};  ///< JSON of what is kept, for those who look: prompts must not wait for it
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);  ///< until end()
   EventHub hub;

@@ -33,7 +33,7 @@ class ErrorsAreFindings final : public spdlog::sinks::base_sink<std::mutex> {
 
 struct ServerWorld {
   ServerWorld()
-      : api({.names = {"the-model", "alias"}, .ping_seconds = 0, .hosts = "*"}, hub, worker, compiling, viewing) {
+      : api({.names = {"the-model", "alias"}, .ping_seconds = 0, .hosts = "*"}, hub, worker, {compiling, compiling}, viewing) {
     spdlog::set_default_logger(std::make_shared<spdlog::logger>("fuzz", std::make_shared<ErrorsAreFindings>()));
     spdlog::set_level(spdlog::level::err);
     limits.max_body_bytes = 32768;
@@ -46,7 +46,7 @@ struct ServerWorld {
       idle_rounds = io.poll() == 0 ? idle_rounds + 1 : 0;
       for (server::WorkQueue* queue : {&worker, &compiling, &viewing}) {
         std::promise<void> done;
-        queue->push(std::numeric_limits<std::size_t>::max(), [&done] {
+        queue->push({}, std::numeric_limits<std::size_t>::max(), [&done] {
           done.set_value();
           return true;
         });

@@ -38,7 +38,7 @@ class EngineOnFakes final : public server::Model {
     return texts_.detokenize(tokens, special);
   }
   text::ToolPrompt render(const text::ToolChat& chat) const override { return texts_.render(chat); }
-  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source&) const override {
+  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source&, double) const override {
     throw grammar::GrammarError("no grammars here");
   }
   std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source&) const override { return nullptr; }

@@ -76,8 +76,8 @@ const grammar::Compiler& byte_compiler() {
 
 }  // namespace
 
-std::shared_ptr<const grammar::Grammar> FakeModel::compile(const grammar::Source& source) const {
-  return byte_compiler().compile(source);
+std::shared_ptr<const grammar::Grammar> FakeModel::compile(const grammar::Source& source, double seconds) const {
+  return byte_compiler().compile(source, seconds);
 }
 
 std::shared_ptr<const grammar::Grammar> FakeModel::compiled(const grammar::Source& source) const {

@@ -31,7 +31,7 @@ class FakeModel : public server::Model {
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override;
   text::ToolPrompt render(
       const text::ToolChat& chat) const override;  ///< tools' names, then messages, with thoughts and calls
-  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override;
+  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source, double seconds) const override;
   std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source& source) const override;
   std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n,

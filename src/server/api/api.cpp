@@ -101,7 +101,7 @@ std::string base_url_hint(std::string_view path, const std::function<bool(std::s
 
 }  // namespace
 
-Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling, WorkQueue& viewing)
+Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, Compilers compilers, WorkQueue& viewing)
     : config_(std::move(config)),
       keys_(config_.api_keys_file, config_.api_keys),
       operator_keys_(config_.operator_keys_file),
@@ -109,7 +109,7 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compilin
       guard_(config_.host, config_.hosts),
       hub_(hub),
       worker_(worker),
-      compiling_(compiling),
+      compilers_(compilers),
       viewing_(viewing),
       request_log_(config_.request_log),
       responses_(config_.response_store_bytes),
@@ -391,7 +391,7 @@ template <std::string (*make_reply)(const Model&, std::string_view)>
 asio::awaitable<void> Api::convert(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
   std::string body;
-  co_await prepare(worker_, request.body.size(), engine::Clock::now(), [&] {
+  co_await prepare(worker_, request.tenant, request.body.size(), engine::Clock::now(), [&] {
     body = make_reply(model, request.body);
     return true;
   });

@@ -44,7 +44,12 @@ namespace coppice::server {
 class Api final : public HttpHandler {
  public:
   /// Throws KeyFileError, and std::runtime_error if the request log cannot be written.
-  Api(ApiConfig config, EventHub& hub, WorkQueue& worker, WorkQueue& compiling, WorkQueue& viewing);
+  /// The threads for grammars: one for what takes a moment, one for what takes more.
+  struct Compilers {
+    WorkQueue& quick;
+    WorkQueue& slow;
+  };
+  Api(ApiConfig config, EventHub& hub, WorkQueue& worker, Compilers compilers, WorkQueue& viewing);
 
   /// Generations in this dialect, at POST `path`. REQUIRES: nothing else is there, and no request has come yet.
   void add_dialect(std::string path, std::unique_ptr<Dialect> dialect);
@@ -112,8 +117,8 @@ class Api final : public HttpHandler {
   GenerationRequest parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const;
   /// As WorkQueue::run(), measured. Before each turn throws RequestError if the server drains or the operator's time for
   /// a request is over, which counts from `asked_at`, however many works the request becomes.
-  boost::asio::awaitable<void> prepare(WorkQueue& worker, std::size_t bytes, engine::Clock::time_point asked_at,
-                                       std::function<bool()> step);
+  boost::asio::awaitable<void> prepare(WorkQueue& worker, const std::string& key, std::size_t bytes,
+                                       engine::Clock::time_point asked_at, std::function<bool()> step);
   /// A reply that is made in one turn of viewing_.
   boost::asio::awaitable<void> send_made(std::function<std::string()> make, ReplyWriter& out);
   Model& ready_model() const;
@@ -128,8 +133,8 @@ class Api final : public HttpHandler {
   BrowserGuard guard_;
   EventHub& hub_;
   WorkQueue& worker_;
-  WorkQueue& compiling_;  ///< for grammars
-  WorkQueue& viewing_;    ///< for JSON of what is kept
+  Compilers compilers_;
+  WorkQueue& viewing_;  ///< for JSON of what is kept
   Metrics metrics_;
   RequestLog request_log_;
   ResponseStore responses_;

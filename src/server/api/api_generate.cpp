@@ -95,8 +95,8 @@ class Tally {
 
 }  // namespace
 
-asio::awaitable<void> Api::prepare(WorkQueue& worker, std::size_t bytes, engine::Clock::time_point asked_at,
-                                   std::function<bool()> step) {
+asio::awaitable<void> Api::prepare(WorkQueue& worker, const std::string& key, std::size_t bytes,
+                                   engine::Clock::time_point asked_at, std::function<bool()> step) {
   const auto start = engine::Clock::now();
   const auto deadline = deadline_of(asked_at, config_.request_seconds, std::nullopt);
   const auto turn = [&] {
@@ -110,7 +110,7 @@ asio::awaitable<void> Api::prepare(WorkQueue& worker, std::size_t bytes, engine:
     ~Measure() { metrics.end_preparation(std::chrono::duration<double>(engine::Clock::now() - start).count()); }
   } const measure{metrics_, start};
   metrics_.begin_preparation();
-  co_await worker.run(bytes, turn);
+  co_await worker.run(key, bytes, turn);
 }
 
 GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, const HttpRequest& request) const {
@@ -138,18 +138,21 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
     Model& model = ready_model();
     std::optional<Preparation> preparation;
     const std::size_t bytes = request.body.size();
-    co_await prepare(worker_, bytes, asked_at, [&] {
+    co_await prepare(worker_, request.tenant, bytes, asked_at, [&] {
       if (preparation) return preparation->wants_grammar() || preparation->step();
       preparation.emplace(model, parse(dialect, model.facts(), request));
       std::string().swap(request.body);
       return false;
     });
     if (preparation->wants_grammar()) {
-      co_await prepare(compiling_, bytes, asked_at, [&] {
-        preparation->compile_grammar();
-        return true;
-      });
-      co_await prepare(worker_, bytes, asked_at, [&] { return preparation->step(); });
+      for (const bool quickly : {true, false}) {
+        if (!preparation->wants_grammar()) break;
+        co_await prepare(quickly ? compilers_.quick : compilers_.slow, request.tenant, bytes, asked_at, [&] {
+          preparation->compile_grammar(quickly);
+          return true;
+        });
+      }
+      co_await prepare(worker_, request.tenant, bytes, asked_at, [&] { return preparation->step(); });
     }
     request.drop_body();
     ready_model();  // throws if it drains by now

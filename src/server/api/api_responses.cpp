@@ -140,7 +140,7 @@ asio::awaitable<void> Api::response_input(HttpRequest& request, ReplyWriter& out
 asio::awaitable<void> Api::count_response_input(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
   std::string body;
-  co_await prepare(worker_, request.body.size(), engine::Clock::now(), [&] {
+  co_await prepare(worker_, request.tenant, request.body.size(), engine::Clock::now(), [&] {
     body = response_count_reply(model, request.body, request.tenant, responses_);
     return true;
   });

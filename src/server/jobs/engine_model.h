@@ -53,12 +53,12 @@ class EngineModel final : public Model {
     return vocabulary_->detokenize(tokens, special);
   }
   text::ToolPrompt render(const text::ToolChat& chat) const override { return template_->render(chat); }
-  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override {
+  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source, double seconds) const override {
     std::call_once(compiler_made_, [this] {
       compiler_ = std::make_unique<const grammar::Compiler>(words());
       ready_compiler_ = compiler_.get();
     });
-    return compiler_->compile(source);
+    return compiler_->compile(source, seconds);
   }
   std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source& source) const override {
     const grammar::Compiler* compiler = ready_compiler_;

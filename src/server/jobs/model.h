@@ -62,8 +62,8 @@ class Model {
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
   /// The chat's prompt. Throws text::TemplateError.
   virtual text::ToolPrompt render(const text::ToolChat& chat) const = 0;
-  /// Takes milliseconds, seconds at worst. Throws grammar::GrammarError.
-  virtual std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const = 0;
+  /// Takes milliseconds, seconds at worst. Throws grammar::GrammarError; WorkError if it takes more CPU time than that.
+  virtual std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source, double seconds) const = 0;
   /// One compiled lately, else null. Takes microseconds.
   virtual std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source& source) const = 0;
   /// Of n samples of one prompt.

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "check/assert.h"
+#include "grammar/work.h"
 #include "kv/common_prefix.h"
 #include "server/base/request_error.h"
 #include "server/jobs/prompt_text.h"
@@ -39,10 +40,18 @@ std::size_t bytes_of(const Prompt& prompt) {
   return bytes;
 }
 
-/// Null: none, which the constraint allows.
-std::shared_ptr<const grammar::Grammar> compiled(const Model& model, const grammar::Constraint& constraint) {
+/// Most take less. Those that take more wait on another thread, for each other only.
+constexpr double kQuickCompileSeconds = 0.1;
+
+/// Null: none, which the constraint allows. Throws WorkError if `seconds` of CPU time were not enough, and more are allowed.
+std::shared_ptr<const grammar::Grammar> compiled(const Model& model, const grammar::Constraint& constraint,
+                                                 double seconds) {
   try {
-    return model.compile(constraint.source);
+    return model.compile(constraint.source, seconds);
+  } catch (const grammar::WorkError& e) {
+    if (seconds < grammar::kMaxCompileSeconds) throw;
+    if (constraint.optional) return nullptr;
+    throw RequestError::bad_field(constraint.field, e.what(), "invalid_grammar");
   } catch (const grammar::GrammarError& e) {
     if (constraint.optional) return nullptr;
     throw RequestError::bad_field(constraint.field, e.what(), "invalid_grammar");
@@ -122,8 +131,9 @@ Preparation::Preparation(Model& model, GenerationRequest request) : model_(model
   }
 }
 
-void Preparation::compile_grammar() {
-  follow(compiled(model_, *asked_.grammar));
+void Preparation::compile_grammar(bool quickly) try {
+  follow(compiled(model_, *asked_.grammar, quickly ? kQuickCompileSeconds : grammar::kMaxCompileSeconds));
+} catch (const grammar::WorkError&) {  // only if quickly: else it is the client's error
 }
 
 void Preparation::follow(std::shared_ptr<const grammar::Grammar> grammar) {

@@ -45,11 +45,11 @@ class Preparation {
   /// REQUIRES: !wants_grammar().
   bool step();
 
-  /// compile_grammar() must be called first. It takes milliseconds, seconds at worst. Not wanted where the grammar was
-  /// compiled before.
+  /// compile_grammar() must be called first. Not wanted where the grammar was compiled before.
   bool wants_grammar() const { return asked_.grammar.has_value(); }
-  /// Throws RequestError.
-  void compile_grammar();
+  /// `quickly`: it takes kQuickCompileSeconds of CPU time at most, and if that isn't enough the grammar is wanted still. Else it may take
+  /// seconds. Throws RequestError.
+  void compile_grammar(bool quickly = false);
 
   /// REQUIRES: step() returned true.
   Prepared take();

@@ -92,7 +92,7 @@ class DialectTest : public ::testing::Test {
   boost::asio::io_context io_;
   server::WorkQueue worker_, compiling_, viewing_;
   server::EventHub hub_{io_};
-  server::Api api_{{.names = {"the-model", ""}, .ping_seconds = 0}, hub_, worker_, compiling_, viewing_};
+  server::Api api_{{.names = {"the-model", ""}, .ping_seconds = 0}, hub_, worker_, {compiling_, compiling_}, viewing_};
   std::shared_ptr<FakeModel> model_;
 };
 

@@ -150,7 +150,7 @@ TEST(Api, WhileItAnswersItHoldsNoBody) {
     asio::io_context io;
     server::WorkQueue worker, compiling, viewing;
     server::EventHub hub(io);
-    server::Api api({.names = {"the-model", ""}}, hub, worker, compiling, viewing);
+    server::Api api({.names = {"the-model", ""}}, hub, worker, {compiling, compiling}, viewing);
     server::BodyBudget bodies(1000, 0);
     server::HttpRequest request;
     request.method = method;

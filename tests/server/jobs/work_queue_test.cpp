@@ -25,8 +25,10 @@ class WorkQueueTest : public ::testing::Test {
   }
 
   /// `each_turn` is told how many turns are left. While the worker runs, only the worker may call this.
-  void add(char name, std::size_t bytes, int turns = 1, const std::function<void(int)>& each_turn = [](int) {}) {
-    queue_->push(bytes, [this, name, left = turns, each_turn]() mutable {
+  void add(
+      char name, std::size_t bytes, int turns = 1, const std::function<void(int)>& each_turn = [](int) {},
+      const std::string& key = {}) {
+    queue_->push(key, bytes, [this, name, left = turns, each_turn]() mutable {
       order_ += name;
       each_turn(--left);
       return left == 0;
@@ -46,6 +48,15 @@ class WorkQueueTest : public ::testing::Test {
   std::unique_ptr<WorkQueue> owner_;
   WorkQueue* queue_ = nullptr;  ///< the same, also while its destructor works off what is left
 };
+
+TEST_F(WorkQueueTest, KeysTakeTurns) {
+  const auto none = [](int) {};
+  for (const char name : {'a', 'b', 'c', 'd'}) add(name, 10, 1, none, "one");
+  add('X', 10, 2, none, "two");
+  add('Y', 10, 1, none, "two");
+  add('3', 10, 1, none, "three");
+  EXPECT_EQ(run(), "aXX3bYcd");
+}
 
 TEST_F(WorkQueueTest, SmallWorkGoesFirst) {
   add('L', 1 << 20);
@@ -118,7 +129,7 @@ TEST(WorkQueue, WorkersWorkAtOnce) {
   std::latch all(kWorkers);
   WorkQueue queue([] {}, kWorkers);
   for (int i = 0; i < kWorkers; ++i)
-    queue.push(1, [&] {
+    queue.push({}, 1, [&] {
       all.arrive_and_wait();
       return true;
     });
@@ -130,7 +141,7 @@ TEST(WorkQueue, SeveralWorkersKeepTheTurnsOfAWorkApart) {
   {
     WorkQueue queue([] {}, kWorkers);
     for (int i = 0; i < kWorks; ++i)
-      queue.push(1, [&, left = kTurns, busy = std::make_shared<std::atomic<bool>>(false)]() mutable {
+      queue.push({}, 1, [&, left = kTurns, busy = std::make_shared<std::atomic<bool>>(false)]() mutable {
         if (busy->exchange(true)) ++at_once;
         if (left == kTurns) {
           const int now = ++begun;
