@@ -110,10 +110,11 @@ void StepLoop::obey() {
 }
 
 void StepLoop::obey(PrefixCommand& command) {
+  const RequestId id = command.id;
   try {
-    requests_.add_answer(command.id, prefixes_.obey(std::move(command)));
+    requests_.add_answer(id, prefixes_.obey(std::move(command)));
   } catch (const std::exception&) {
-    spare([&] { requests_.add_answer(command.id, {.failed = true}); });
+    spare([&] { requests_.add_answer(id, {.failed = true}); });
   }
 }
 
