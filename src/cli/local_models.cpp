@@ -41,10 +41,6 @@ std::string lower(std::string text) {
   return text;
 }
 
-bool has(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 /// Files below a folder, sorted. Links to folders are followed; the depth bounds loops.
 std::vector<fs::path> files_below(const fs::path& folder, int depth) {
   std::vector<fs::path> files;
@@ -130,7 +126,7 @@ fs::path ollama_blob(const fs::path& manifest, const fs::path& blobs) {
       continue;
     std::string name(digest->as_string());
     std::ranges::replace(name, ':', '-');
-    if (!has(name, "/")) return blobs / name;
+    if (!name.contains("/")) return blobs / name;
   }
   return {};
 }
@@ -201,7 +197,7 @@ std::vector<LocalModel> plain_models(const fs::path& folder, int depth) {
 /// "publisher/repo:Q4_K_M": the one of the repository's files that has this in its name.
 bool is_in_repo(const LocalModel& model, const std::string& wanted) {
   const auto colon = wanted.rfind(':');
-  if (colon == std::string::npos || !has(lower(model.served), wanted.substr(colon + 1))) return false;
+  if (colon == std::string::npos || !lower(model.served).contains(wanted.substr(colon + 1))) return false;
   return std::ranges::any_of(model.aliases, [&](const auto& a) { return lower(a) == wanted.substr(0, colon); });
 }
 
@@ -216,7 +212,7 @@ std::vector<LocalModel> choices(const std::vector<LocalModel>& models, auto fits
   std::vector<LocalModel> chosen;
   std::set<fs::path> seen;
   for (const LocalModel& model : models) {
-    if (has(lower(model.served), "mmproj") || !fits(model)) continue;
+    if (lower(model.served).contains("mmproj") || !fits(model)) continue;
     std::error_code error;
     const fs::path file = fs::canonical(model.path, error);
     if (seen.insert(error ? model.path : file).second) chosen.push_back(model);
@@ -239,7 +235,7 @@ LocalModel find_by_name(const std::string& wanted) {
   std::string name = lower(wanted);
   if (name.ends_with(".gguf")) name.resize(name.size() - std::string_view(".gguf").size());
   std::vector<LocalModel> found = choices(all, [&](const LocalModel& m) { return is_called(m, name); });
-  if (found.empty()) found = choices(all, [&](const LocalModel& m) { return has(lower(m.name), name); });
+  if (found.empty()) found = choices(all, [&](const LocalModel& m) { return lower(m.name).contains(name); });
   if (found.size() == 1) return found.front();
   if (!found.empty()) refuse_several(wanted, found, false);
   throw std::runtime_error(fmt::format("There is no file, folder or local model '{}'. {}", wanted, models_to_choose()));

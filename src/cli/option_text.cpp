@@ -25,14 +25,10 @@ constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"generate", "coppice generate man | man -l -"},
 };
 
-bool has(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
 /// CLI11 writes types and checks: "UINT:SIZE [b, kb(=1000b), ...]", "TEXT:{on,off}". Those of a set:
 std::vector<std::string> choices_in(const std::string& type) {
   const auto open = type.find('{'), close = type.find('}');
-  if (open == std::string::npos || close == std::string::npos || has(type, " in [")) return {};
+  if (open == std::string::npos || close == std::string::npos || type.contains(" in [")) return {};
   std::vector<std::string> choices = CLI::detail::split(type.substr(open + 1, close - open - 1), ',');
   for (std::string& choice : choices) choice = choice.substr(0, choice.find("->"));  // "on->1": what a name stands for
   return choices;
@@ -41,7 +37,7 @@ std::vector<std::string> choices_in(const std::string& type) {
 std::string unit_in(const std::string& type, const std::vector<std::string>& choices) {
   if (!choices.empty()) return fmt::format("{}", fmt::join(choices, "|"));
   for (const char* unit : {"SECONDS", "SIZE", "FILE", "DIR"}) {
-    if (has(type, unit)) return unit;
+    if (type.contains(unit)) return unit;
   }
   if (type.starts_with("INT") || type.starts_with("UINT")) return "N";
   return type.starts_with("FLOAT") ? "NUMBER" : "TEXT";

@@ -74,7 +74,7 @@ bool StepLoop::step() {
   answer();   // who watches is shown what the step has left
   deliver();  // the step's events go out
   const bool only_waits =
-      figures_.steps == steps && !scheduler_.flying().step && questions_.empty() &&
+      figures_.steps == steps && !scheduler_.flying().step &&
       std::ranges::any_of(scheduler_.running(), [](const Sequence* s) { return s->logits != nullptr; });
   return !only_waits;
 }

@@ -380,7 +380,7 @@ asio::awaitable<void> Api::cache_stats(HttpRequest&, ReplyWriter& out) {
 
 asio::awaitable<void> Api::send_made(std::function<std::string()> make, ReplyWriter& out) {
   std::string body;
-  co_await viewing_.run(0, [&] {
+  co_await viewing_.run({}, 0, [&] {
     body = make();
     return true;
   });

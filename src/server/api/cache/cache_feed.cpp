@@ -132,7 +132,7 @@ asio::awaitable<void> CacheFeed::refresh(std::shared_ptr<Frame> frame, Model& mo
   if (!view) co_return;
   const engine::Snapshot figures = model.snapshot();
   std::string text;
-  co_await worker_.run(0, [&] {
+  co_await worker_.run({}, 0, [&] {
     text = make(*view, figures);
     return true;
   });
