@@ -11,6 +11,7 @@
 
 #include "fuzz/fuzz.h"
 #include "fuzz/server_world.h"
+#include "fuzz/watchdog.h"
 #include "server/fake_model.h"
 
 namespace coppice::testing {
@@ -29,6 +30,7 @@ void read_replies(int fd, bool& first) {
 
 void connection(ServerWorld& world, std::string_view bytes, std::size_t piece) {
   world.api.set_ready(std::make_shared<FakeModel>(world.hub.sink(), words({"one", "two"})));
+  const Watchdog watchdog;
   const ServerWorld::Peer peer = world.connect();
 
   bool first = true;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
+#include "fuzz/watchdog.h"
 #include "server/api/anthropic/anthropic_dialect.h"
 #include "server/api/cache/prefix_dialect.h"
 #include "server/api/embeddings/embedding_dialect.h"
@@ -21,6 +22,15 @@
 
 namespace coppice::testing {
 namespace {
+
+class ExcusedModel final : public FakeModel {
+ public:
+  using FakeModel::FakeModel;
+  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source, double seconds) const override {
+    const Watchdog::Excuse excuse;
+    return FakeModel::compile(source, seconds);
+  }
+};
 
 void check(const FakeModel& model, const server::Prepared& prepared) {
   const server::ModelFacts& facts = model.facts();
@@ -85,7 +95,8 @@ void check_responses(FakeModel& model, std::string_view body) {
 constexpr int kEndpoints = 11;
 
 void run(int what, std::string_view body) {
-  static FakeModel model([](std::vector<engine::Event>&&) {});
+  static ExcusedModel model([](std::vector<engine::Event>&&) {});
+  const Watchdog watchdog;
   model.facts_.n_embd = 4;
   const auto check_reply = [&](std::string (*reply)(const server::Model&, std::string_view)) {
     if (!nlohmann::json::accept(reply(model, body))) finding("a reply that is not JSON");

@@ -14,9 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "grammar/compiler.h"
-#include "server/fake_model.h"
 #include "server/prepare.h"
+#include "server/template_model.h"
 #include "text/fixtures.h"
 #include "text/mark_vocabulary.h"
 #include "text/read_answer.h"
@@ -26,42 +25,6 @@ namespace coppice::testing {
 namespace {
 
 using nlohmann::json;
-
-/// With a real template and vocabulary.
-class TemplateModel final : public FakeModel {
- public:
-  TemplateModel(std::shared_ptr<const text::Vocabulary> vocabulary, const std::string& source)
-      : FakeModel([](std::vector<engine::Event>&&) {}),
-        vocabulary_(std::move(vocabulary)),
-        template_(vocabulary_, source),
-        compiler_([this] {
-          grammar::Words words;
-          for (kv::Token t = 0; t < vocabulary_->size(); ++t) words.pieces.push_back(vocabulary_->piece(t));
-          words.ends.assign(vocabulary_->end_tokens().begin(), vocabulary_->end_tokens().end());
-          return words;
-        }()) {
-    facts_.n_vocab = vocabulary_->size();
-    facts_.context_length = 100000;
-  }
-  std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
-                                  std::size_t most) const override {
-    return vocabulary_->tokenize(text, add_special, parse_special, most);
-  }
-  text::ToolPrompt render(const text::ToolChat& chat) const override { return template_.render(chat); }
-  std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source) const override {
-    return compiler_.compile(source);
-  }
-  std::shared_ptr<const grammar::Grammar> compiled(const grammar::Source& source) const override {
-    return compiler_.find(source);
-  }
-  const text::Vocabulary& vocabulary() const { return *vocabulary_; }
-  std::shared_ptr<const text::Vocabulary> shared_vocabulary() const { return vocabulary_; }
-
- private:
-  std::shared_ptr<const text::Vocabulary> vocabulary_;
-  text::ChatTemplate template_;
-  grammar::Compiler compiler_;
-};
 
 /// Begins to think whenever it may, never ends it by itself, and then writes what the grammar has, or "Hi".
 class Thinker {
