@@ -59,9 +59,9 @@ class TextGeneration final : public Generation {
   }
 
   void prepare() override {
-    if (grammar_ && !forced()) grammar_->prepare();
+    if (grammar_) grammar_->prepare();
   }
-  bool ready() override { return !grammar_ || forced() || grammar_->ready(); }
+  bool ready() override { return !grammar_ || grammar_->ready(); }
 
   Piece next(std::span<float> logits) override {
     if (ended_) throw std::logic_error("Generation::next() after the end");
