@@ -143,9 +143,13 @@ std::int32_t choose_context(std::int32_t wanted, std::int32_t fits, const execut
   return context;
 }
 
+bool has_keys(const ServeOptions& o) {
+  return !o.server.api.api_keys_file.empty() || !o.server.api.api_keys.empty();
+}
+
 /// Says once what pins can't have, where that isn't the operator's wish.
 void log_pins(const kv::Cache& cache, const ServeOptions& o) {
-  const double share = std::min(o.engine.pin_share, o.engine.pin_share_of_key);
+  const double share = has_keys(o) ? std::min(o.engine.pin_share, o.engine.pin_share_of_key) : o.engine.pin_share;
   if (o.share != "on" || share <= 0) return;
   const std::int64_t total = cache.stats().total;
   const auto most = static_cast<std::int64_t>(o.engine.pin_share * static_cast<double>(total));
@@ -153,10 +157,9 @@ void log_pins(const kv::Cache& cache, const ServeOptions& o) {
   const std::int64_t least = cache.config().n_groups() + cache.config().state_pages;
   if (most_of_key < least) {
     spdlog::warn(
-        "nothing can be pinned: one key's pinned prefixes may hold {} blocks of the cache, and the shortest takes {}; "
-        "raise "
-        "--kv-bytes or --pin-share-of-key",
-        most_of_key, least);
+        "nothing can be pinned: pinned prefixes{} may hold {} blocks of the cache, and the shortest takes {}; raise "
+        "--kv-bytes or --pin-share{}",
+        has_keys(o) ? " of a key" : "", most_of_key, least, has_keys(o) ? "-of-key" : "");
     return;
   }
   const std::int64_t beside = total - cache.blocks_needed(o.engine.context_length, 1);
@@ -265,10 +268,6 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
     spdlog::critical("the engine cannot go on: {}", e.what());
     throw std::runtime_error(fmt::format("The engine cannot go on: {}.", e.what()));
   }
-}
-
-bool has_keys(const ServeOptions& o) {
-  return !o.server.api.api_keys_file.empty() || !o.server.api.api_keys.empty();
 }
 
 /// vLLM's variable, where neither an option nor llama-server's says any: else the server would be open.

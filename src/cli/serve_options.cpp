@@ -157,7 +157,7 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command
       .add_option("--pin-share-of-key", o.engine.pin_share_of_key,
-                  "The part of the pool that one API key's pinned prefixes may hold; without keys: all together")
+                  "The part of the pool that one API key's pinned prefixes may hold")
       ->check(between(0.0, 1.0))
       ->capture_default_str()
       ->group(group);

@@ -56,7 +56,7 @@ PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::
                                   .ns = {.salt = request.cache_salt},
                                   .owner = payer,
                                   .most = most_,
-                                  .most_of_owner = most_of_payer_});
+                                  .most_of_owner = payer.empty() ? most_ : most_of_payer_});
   if (!pinned) {
     const kv::NoPin& no = pinned.error();
     return {.asked_ttl = wish.ttl, .prefix = {}, .refusal = refusal_of(no.why), .needed = no.needed, .most = no.most};

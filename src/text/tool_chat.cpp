@@ -277,9 +277,14 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     }
     std::optional<common_chat_params> special;
     take(impl_->writer->write(inputs, quoted, &special));
+    // It takes as long as the prompt itself.
+    const auto opening_of_turn = [&] {
+      const bool needed = impl_->marked || !impl_->thoughts.end.empty() || !impl_->thought_marks.end.empty();
+      return needed ? impl_->writer->opening(inputs, result.prompt) : std::string();
+    };
     if (chat.tools.empty() || !chat.may_call) {
       if (chat.end != TurnEnd::kOpenTurn) return result;
-      const std::string opening = impl_->writer->opening(inputs, result.prompt);
+      const std::string opening = opening_of_turn();
       result.bounded = thought_bounds(opening, impl_->thought_marks, false);
       if (impl_->marked) {
         result.frame = form_frame(opening, impl_->thought_marks, impl_->marks);
@@ -304,7 +309,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     common_chat_templates_inputs calls = inputs_of(chat.messages, chat, defaults_, callable);
     calls.parallel_tool_calls = true;  // all are read; the grammar writes no more than are asked for
     common_chat_params params;
-    const std::string opening = impl_->writer->opening(inputs, result.prompt);
+    const std::string opening = opening_of_turn();
     if (form == CallForm::kLibrary || form == CallForm::kLfm2) {
       params = params_of(calls.tools, [&] { return common_chat_templates_apply(own, calls); });
       if (!impl_->marked) result.thoughts = tags_behind(params.generation_prompt, impl_->thoughts);

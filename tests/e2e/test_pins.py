@@ -11,8 +11,8 @@ import pytest
 
 from coppice_process import TIMEOUT_S, Coppice
 
-# 61 blocks of 32 tokens. Of these a request of the whole context with as many answers as may run needs 20; pins may hold 30, and
-# those of one key 15.
+# 61 blocks of 32 tokens. Of these a request of the whole context with as many answers as may run needs 20; pins may hold 30,
+# without keys whoever they are of, and those of one key 15.
 POOL = ("--kv-bytes", str(62 * 32 * 23040), "--ctx", "512", "--max-batch", "2", "--alias", "smol")
 MANUAL = " ".join(f"Rule {i}: turn knob {i} to the left before you open valve {i + 1}." for i in range(18))
 SYSTEM = [{"role": "system", "content": MANUAL}]
@@ -258,10 +258,11 @@ def test_marks_in_the_conversation_with_both_times(server):
 
 
 def test_beyond_the_share_it_is_unpinned_and_says_so(server):
-    pin(server, prompt=[7] * 416)
+    for token in (7, 8):
+        pin(server, prompt=[token] * 416)
     usage = message(server, system=[block(MANUAL)])
     assert (usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (0, 0) and usage["input_tokens"] > 200
-    assert len(pins(server)) == 1
+    assert len(pins(server)) == 2
 
 
 def test_a_stream_tells_it_at_the_end(server):
@@ -332,9 +333,9 @@ def test_a_pool_that_limits_the_context_holds_pins_until_a_request_needs_it_all(
         flood(server, tokens=600, prompts=12)
         assert cached(server, SYSTEM + [ASK]) > 200
         assert len(pins(server)) == 2
-        status, refusal = call(server, "POST", "/v1/cache/prefixes", {"prompt": [7] * 2000})
+        status, refusal = call(server, "POST", "/v1/cache/prefixes", {"prompt": [7] * 2800})
         assert status == 409 and "would hold" in refusal["error"]["message"], refusal
-        assert f"may hold {stats['blocks']['total'] // 4}" in refusal["error"]["message"]
+        assert f"may hold {stats['blocks']['total'] // 2}" in refusal["error"]["message"]
         ok(server, "POST", "/v1/completions", {"prompt": [5] * (stats["context_length"] - 1), "max_tokens": 1})
         assert pins(server) == []
 
