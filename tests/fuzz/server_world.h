@@ -33,7 +33,8 @@ class ErrorsAreFindings final : public spdlog::sinks::base_sink<std::mutex> {
 
 struct ServerWorld {
   ServerWorld()
-      : api({.names = {"the-model", "alias"}, .ping_seconds = 0, .hosts = "*"}, hub, worker, {compiling, compiling}, viewing) {
+      : api({.names = {"the-model", "alias"}, .ping_seconds = 0, .hosts = "*"}, hub, worker, {compiling, compiling},
+            viewing) {
     spdlog::set_default_logger(std::make_shared<spdlog::logger>("fuzz", std::make_shared<ErrorsAreFindings>()));
     spdlog::set_level(spdlog::level::err);
     limits.max_body_bytes = 32768;

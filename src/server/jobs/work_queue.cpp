@@ -78,7 +78,8 @@ void WorkQueue::put_back(Works turn) {
   Works& works = lines_[turn.front().line].works;
   const auto place_of = [](const Work& work) { return std::pair(work.round, work.number); };
   auto place = works.begin();
-  while (place != works.end() && place_of(*place) < place_of(turn.front())) ++place;  // past works of other workers only
+  while (place != works.end() && place_of(*place) < place_of(turn.front()))
+    ++place;  // past works of other workers only
   works.splice(place, turn);
   ++n_waiting_;
 }
