@@ -2,8 +2,6 @@
 //
 // An input's first byte picks the endpoint. What stands between the two '~' of the rest is repeated until the body has a mebibyte; a '#'
 // in it becomes the number of the repetition.
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,6 +18,7 @@
 #include "server/prepare.h"
 #include "server/template_model.h"
 #include "text/mark_vocabulary.h"
+#include "text/templates.h"
 
 namespace coppice::testing {
 namespace {
@@ -42,8 +41,7 @@ class ExcusedModel final : public TemplateModel {
 
 ExcusedModel& model() {
   static ExcusedModel made = [] {
-    std::ifstream in(std::string(COPPICE_TEMPLATES) + "/Qwen-Qwen3-0.6B.jinja");
-    const std::string source{std::istreambuf_iterator<char>(in), {}};
+    const std::string source = text::text_of_template("Qwen-Qwen3-0.6B");
     return ExcusedModel(test::mark_vocabulary(test::marks_in(source)), source);
   }();
   made.facts_.n_embd = 4;

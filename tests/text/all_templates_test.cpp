@@ -8,6 +8,7 @@
 #include "text/fixtures.h"
 #include "text/grammar_walk.h"
 #include "text/read_answer.h"
+#include "text/templates.h"
 #include "text/tool_chat.h"
 
 namespace coppice::text {

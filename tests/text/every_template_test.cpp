@@ -3,9 +3,8 @@
 #include <chat.h>
 #include <gmock/gmock.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
@@ -14,23 +13,11 @@
 #include "text/fixtures.h"
 #include "text/template_inputs.h"
 #include "text/template_origins.h"
+#include "text/templates.h"
 #include "text/tool_chat.h"
 
 namespace coppice::text {
 namespace {
-
-std::vector<std::string> all_templates() {
-  std::vector<std::string> names;
-  for (const auto& file : std::filesystem::directory_iterator(COPPICE_TEMPLATES))
-    if (file.path().extension() == ".jinja") names.push_back(file.path().stem());
-  std::ranges::sort(names);
-  return names;
-}
-
-std::string source_of(const std::string& name) {
-  std::ifstream in(std::string(COPPICE_TEMPLATES) + "/" + name + ".jinja");
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// Conversations with `word` at all places where a client writes.
 struct Conversation {
@@ -100,7 +87,7 @@ std::string cause(const std::exception& e) {
 
 class EveryTemplate : public testing::TestWithParam<std::string> {
  protected:
-  std::string source_ = source_of(GetParam());
+  std::string source_ = text_of_template(GetParam());
 };
 
 TEST_P(EveryTemplate, PromptsAreTheLibrarys) {
@@ -255,7 +242,7 @@ std::string test_name(const testing::TestParamInfo<std::string>& param) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Pinned, EveryTemplate, testing::ValuesIn(all_templates()), test_name);
+INSTANTIATE_TEST_SUITE_P(Pinned, EveryTemplate, testing::ValuesIn(template_names()), test_name);
 
 }  // namespace
 }  // namespace coppice::text

@@ -1,13 +1,8 @@
-// The templates in llama.cpp's sources, and random texts that the grammar of a call allows.
+// Random texts that the grammar of a call allows.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -24,23 +19,6 @@
 #include "text/tool_chat.h"
 
 namespace coppice::text {
-
-/// Without ".jinja", in order. COPPICE_TEMPLATE=name: only that one.
-inline std::vector<std::string> template_names() {
-  std::vector<std::string> names;
-  const char* one = std::getenv("COPPICE_TEMPLATE");
-  for (const auto& entry : std::filesystem::directory_iterator(COPPICE_TEMPLATES)) {
-    const std::string name = entry.path().stem().string();
-    if (entry.path().extension() == ".jinja" && (one == nullptr || name == one)) names.push_back(name);
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
-inline std::string text_of_template(const std::string& name) {
-  std::ifstream in(std::string(COPPICE_TEMPLATES) + "/" + name + ".jinja");
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// What holds the calls.
 inline grammar::Source source_of(const ToolPrompt& prompt) {

@@ -21,6 +21,7 @@
 #include "text/grammar_walk.h"
 #include "text/mark_vocabulary.h"
 #include "text/read_answer.h"
+#include "text/templates.h"
 #include "text/tool_chat.h"
 
 namespace coppice::text {

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -19,6 +17,7 @@
 #include "text/fixtures.h"
 #include "text/mark_vocabulary.h"
 #include "text/read_answer.h"
+#include "text/templates.h"
 #include "text/tool_chat.h"
 
 namespace coppice::testing {
@@ -133,17 +132,6 @@ std::vector<Kind> kinds() {
           {"auto", tools}};
 }
 
-std::vector<std::string> all_templates() {
-  std::vector<std::string> names;
-  const char* one = std::getenv("COPPICE_TEMPLATE");
-  for (const auto& entry : std::filesystem::directory_iterator(COPPICE_TEMPLATES)) {
-    const std::string name = entry.path().stem().string();
-    if (entry.path().extension() == ".jinja" && (one == nullptr || name == one)) names.push_back(name);
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
 std::string fault_of(const std::string& kind, const text::Answer& answer) {
   std::string content = answer.content;
   if (kind == "schema" && json::parse(content, nullptr, false) != json{{"c", "red"}}) return "no form: " + content;
@@ -159,9 +147,8 @@ std::string fault_of(const std::string& kind, const text::Answer& answer) {
 TEST(Thoughts, EndWhereTheirBudgetIsUsedUp) {
   std::mt19937_64 random = test::seeded_random();
   std::map<std::string, int> thinking;
-  for (const std::string& name : all_templates()) {
-    std::ifstream in(std::string(COPPICE_TEMPLATES) + "/" + name + ".jinja");
-    const std::string source{std::istreambuf_iterator<char>(in), {}};
+  for (const std::string& name : text::template_names()) {
+    const std::string source = text::text_of_template(name);
     const std::string asked = R"("messages": [{"role": "user", "content": "Weather in Paris?"}], "temperature": 0)";
     const std::vector<text::ChatMessage> question = {{.role = "user", .content = "Weather in Paris?"}};
     const std::vector<text::ToolSpec> tools = {
