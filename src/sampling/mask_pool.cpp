@@ -29,7 +29,7 @@ void MaskWork::give_up() {
   state_ = kDone;
 }
 
-MaskPool::MaskPool(std::function<void()> done, std::function<void()> begin) : done_(std::move(done)) {
+MaskPool::MaskPool(std::function<void()> done, const std::function<void()>& begin) : done_(std::move(done)) {
   for (const Kind last : {kQuick, kSlow}) {
     threads_.emplace_back([this, begin, last] {
       begin();

@@ -47,7 +47,7 @@ class MaskWork {
 class MaskPool {
  public:
   /// `done` is called by the pool's threads behind each work. `begin`: what they do first.
-  explicit MaskPool(std::function<void()> done, std::function<void()> begin = [] {});
+  explicit MaskPool(std::function<void()> done, const std::function<void()>& begin = [] {});
   ~MaskPool() { close(); }
   MaskPool(const MaskPool&) = delete;
   MaskPool& operator=(const MaskPool&) = delete;
