@@ -54,8 +54,8 @@ JsonArray nodes_json(const engine::View& view, const Model& model, CacheReports 
       std::string text = model.detokenize(head, true), own_text;
       if (node.common > 0) own_text = model.detokenize(head.subspan(static_cast<std::size_t>(node.common)), true);
       text_bytes += text.size() + own_text.size();
-      json["text"] = std::move(text);
-      if (node.common > 0) json["own_text"] = std::move(own_text);
+      json["text"] = text;
+      if (node.common > 0) json["own_text"] = own_text;
     }
     nodes.push_back(std::move(json));
   }
