@@ -122,8 +122,12 @@ std::string HttpClient::read_ready(std::size_t most) {
 }
 
 std::string HttpClient::read_until(std::string_view text) {
+  const auto begin = std::chrono::steady_clock::now();
   std::size_t at = 0;
   while ((at = buffer_.find(text)) == std::string::npos) {
+    // A server that sends comments never lets a single read time out.
+    if (std::chrono::steady_clock::now() - begin > kLongestWait)
+      throw std::runtime_error("did not come: " + std::string(text) + "; but: " + buffer_.substr(0, 2000));
     const std::string more = read_some();
     if (more.empty()) throw std::runtime_error("the server closed after: " + buffer_);
     buffer_ += more;

@@ -72,8 +72,9 @@ TEST_F(StreamTest, SilenceIsFilledWithComments) {
   FakeModel& model = start({}, c);
   auto waiting = client(), whole = client();
   waiting->send(post_request("/v1/completions", kStreamBody));
+  const auto id = model.wait_submitted(0);  // requests are prepared side by side: the second could overtake it
   whole->send(post_request("/v1/completions", R"({"prompt": "hi"})"));
-  const auto id = model.wait_submitted(0), other = model.wait_submitted(1);
+  const auto other = model.wait_submitted(1);
   EXPECT_NE(waiting->read_until("keep-alive\n\r\n").find("text/event-stream"), std::string::npos);
   EXPECT_EQ(waiting->read_until("keep-alive\n\r\n"), "d\r\n: keep-alive\n\r\n") << "before the first token";
   model.emit({piece(id, "a")});
