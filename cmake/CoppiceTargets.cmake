@@ -8,7 +8,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 set(COPPICE_SANITIZE "" CACHE STRING "address, thread, fuzz, or empty")
-set(COPPICE_FLAGS -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers)
+set(COPPICE_FLAGS -Wall -Wextra -Wpedantic -Werror -Wshadow -Wthread-safety -Wnon-virtual-dtor -Wno-missing-field-initializers)
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")  # ccache knows a precompiled header by its bytes
 if(COPPICE_SANITIZE)  # -O2 takes minutes for instrumented kernels; a stack trace needs lines, not variables
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -gline-tables-only -D_GLIBCXX_ASSERTIONS")

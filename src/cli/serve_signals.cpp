@@ -15,13 +15,13 @@ ServeSignals::ServeSignals(double drain_seconds)
     : drain_seconds_(drain_seconds), thread_([this](int number) { on_signal(number); }) {}
 
 void ServeSignals::attach(server::Server* server) {
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   server_ = server;
 }
 
 /// Without memory for that there is no way to end in good order, and a process that was told to end must.
 void ServeSignals::on_signal(int number) try {
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   if (number == SIGHUP) {
     if (server_ != nullptr) server_->reload_keys();
     return;

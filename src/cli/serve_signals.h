@@ -1,8 +1,7 @@
 // What signals do to a server: SIGINT and SIGTERM let what runs finish, a second one ends the process at once, SIGHUP reads the keys again.
 #pragma once
 
-#include <mutex>
-
+#include "check/mutex.h"
 #include "port/signals.h"
 
 namespace coppice::server {
@@ -34,9 +33,9 @@ class ServeSignals {
   void on_signal(int number);
 
   const double drain_seconds_;
-  std::mutex mutex_;
-  server::Server* server_ = nullptr;
-  bool ending_ = false;
+  check::Mutex mutex_;
+  server::Server* server_ COPPICE_GUARDED_BY(mutex_) = nullptr;
+  bool ending_ COPPICE_GUARDED_BY(mutex_) = false;
   port::SignalThread thread_;  ///< last: it calls the others
 };
 

@@ -23,7 +23,7 @@ void Mailbox::push(Request&& request) {
   if (what != nullptr) share.emplace(what, 0);
   Request too_much;  // goes without the lock
   {
-    const std::lock_guard lock(mutex_);
+    const check::Lock lock(mutex_);
     auto& node = commands_.requests.emplace_back();  // nothing throws from here on
     const std::size_t more = own + (shared_.contains(what) ? 0 : shared);
     if (more <= max_weight_ - weight_) {
@@ -43,7 +43,7 @@ void Mailbox::push(Request&& request) {
 }
 
 void Mailbox::cancel(RequestId id) noexcept {
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   commands_.cancelled.insert(open_.extract(id));
   std::erase_if(commands_.questions, [&](const Question& question) { return question.id == id; });
   std::erase_if(commands_.prefixes, [&](const PrefixCommand& command) {
@@ -53,7 +53,7 @@ void Mailbox::cancel(RequestId id) noexcept {
 }
 
 bool Mailbox::ask(Question question) {
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   if (commands_.questions.size() >= kMostQuestions) return false;
   commands_.questions.push_back(std::move(question));
   changed_.notify_one();
@@ -62,7 +62,7 @@ bool Mailbox::ask(Question question) {
 
 bool Mailbox::push(PrefixCommand command) {
   const bool urgent = command.kind == PrefixCommand::Kind::kKeepPayers;
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   auto& orders = commands_.prefixes;
   if (!urgent && orders.size() >= kMostOrders) return false;
   orders.insert(urgent ? orders.begin() : orders.end(), std::move(command));
@@ -71,19 +71,19 @@ bool Mailbox::push(PrefixCommand command) {
 }
 
 void Mailbox::stop() {
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   stopped_ = true;
   changed_.notify_one();
 }
 
 void Mailbox::wake() noexcept {
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   woken_ = true;
   changed_.notify_one();
 }
 
 void Mailbox::give_back(const OpenRequest& ended) {
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   COPPICE_ASSERT(ended.charge <= weight_);
   weight_ -= ended.charge;
   const auto share = ended.charge == 0 ? shared_.end() : shared_.find(ended.request.shared.what.get());
@@ -99,7 +99,7 @@ bool Mailbox::drain(Commands& out, bool question) {
   const auto take_first = [](auto& to, auto& from, std::ptrdiff_t most) {
     to.splice(to.end(), from, from.begin(), std::next(from.begin(), std::min(std::ssize(from), most)));
   };
-  const std::lock_guard lock(mutex_);
+  const check::Lock lock(mutex_);
   std::swap(out.requests, commands_.requests);
   std::swap(out.cancelled, commands_.cancelled);
   take_first(out.prefixes, commands_.prefixes, kOrdersInStep);
@@ -109,9 +109,13 @@ bool Mailbox::drain(Commands& out, bool question) {
 }
 
 void Mailbox::wait(std::optional<Clock::time_point> until) {
-  const auto called = [this] { return stopped_ || woken_ || !commands_.empty(); };
-  std::unique_lock lock(mutex_);
-  until ? static_cast<void>(changed_.wait_until(lock, *until, called)) : changed_.wait(lock, called);
+  check::Lock lock(mutex_);
+  while (!stopped_ && !woken_ && commands_.empty()) {
+    if (!until)
+      changed_.wait(lock);
+    else if (!changed_.wait_until(lock, *until))
+      return;
+  }
 }
 
 }  // namespace coppice::engine

@@ -10,16 +10,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <vector>
 
+#include "check/mutex.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
 
@@ -98,14 +97,15 @@ class Mailbox {
 
  private:
   const std::size_t max_weight_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Commands commands_;                          ///< that nobody has drained
-  std::set<RequestId> open_;                   ///< pushed, not given back; cancel() moves them on
-  std::size_t weight_ = 0;                     ///< of open requests, and of what they share
-  std::map<const void*, std::size_t> shared_;  ///< how many of them hold it; each has it alive
+  check::Mutex mutex_;
+  check::Condition changed_;
+  Commands commands_ COPPICE_GUARDED_BY(mutex_);         ///< that nobody has drained
+  std::set<RequestId> open_ COPPICE_GUARDED_BY(mutex_);  ///< pushed, not given back; cancel() moves them on
+  std::size_t weight_ COPPICE_GUARDED_BY(mutex_) = 0;    ///< of open requests, and of what they share
+  /// How many of them hold it; each has it alive.
+  std::map<const void*, std::size_t> shared_ COPPICE_GUARDED_BY(mutex_);
   std::atomic<std::int64_t> submitted_ = 0;
-  bool stopped_ = false, woken_ = false;
+  bool stopped_ COPPICE_GUARDED_BY(mutex_) = false, woken_ COPPICE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace coppice::engine

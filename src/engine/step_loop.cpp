@@ -49,6 +49,7 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
 }
 
 bool StepLoop::step() {
+  COPPICE_ASSERT(engine_thread_.mine());
   now_ = config_.now();
   const bool stop = mailbox_.drain(commands_, requests_.size() == 0 || now_ >= next_answer_);
   if (stop) shut_down();
@@ -380,7 +381,7 @@ void StepLoop::publish_snapshot() {
   figures_.forward_seconds = runner_.forward_seconds();
   figures_.device = runner_.device_figures();
   figures_.prefill_tokens_per_second = rates_.prefill_tokens_per_second();
-  const std::lock_guard lock(published_mutex_);
+  const check::Lock lock(published_mutex_);
   published_ = figures_;
 }
 

@@ -5,11 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "check/mutex.h"
+#include "check/thread_role.h"
 #include "engine/config.h"
 #include "engine/integrity_watch.h"
 #include "engine/mailbox.h"
@@ -37,7 +38,7 @@ class StepLoop {
   bool step();
   bool stopped() const { return stopped_; }
   Snapshot snapshot() const {
-    const std::lock_guard lock(published_mutex_);
+    const check::Lock lock(published_mutex_);
     return published_;
   }
   const EngineConfig& config() const { return config_; }
@@ -87,6 +88,7 @@ class StepLoop {
   Outcome with_retry(Outcome queue_full) const;
   std::size_t waiting() const { return requests_.size() - static_cast<std::size_t>(scheduler_.running_requests()); }
 
+  check::ThreadRole engine_thread_;
   Mailbox& mailbox_;
   kv::Cache cache_;
   EngineConfig config_;
@@ -102,8 +104,8 @@ class StepLoop {
   Viewer viewer_;
   Clock::time_point next_answer_{};  // no question is answered before
   std::atomic<bool> stopped_ = false;
-  mutable std::mutex published_mutex_;
-  Snapshot published_;  // guarded by it; figures_ after some step
+  mutable check::Mutex published_mutex_;
+  Snapshot published_ COPPICE_GUARDED_BY(published_mutex_);  // figures_ after some step
 
   // The step in hand.
   Clock::time_point now_{};

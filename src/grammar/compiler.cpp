@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "check/mutex.h"
 #include "grammar/bare_text.h"
 #include "grammar/gbnf.h"
 #include "grammar/impl.h"
@@ -261,7 +262,7 @@ struct Compiler::Impl {
   }
 
   std::shared_ptr<const Grammar> find(const std::string& key) {
-    const std::lock_guard lock(mutex);
+    const check::Lock lock(mutex);
     const auto it = entries.find(key);
     if (it == entries.end()) return nullptr;
     recent.splice(recent.begin(), recent, it->second);
@@ -270,7 +271,7 @@ struct Compiler::Impl {
 
   void remember(std::string key, std::shared_ptr<const Grammar> grammar) {
     const std::size_t size = entry_bytes(key, *grammar);
-    const std::lock_guard lock(mutex);
+    const check::Lock lock(mutex);
     if (size > cache_bytes || entries.contains(key)) return;
     cached += size;
     recent.emplace_front(std::move(key), std::move(grammar));
@@ -315,10 +316,11 @@ struct Compiler::Impl {
   std::once_flag marked_made;             ///< guards the making of the next
   std::optional<MaskCache> marked_masks;  ///< made for the first grammar with tokens: it takes time and memory
 
-  std::mutex mutex;  ///< guards the rest
-  std::list<Entry> recent;
-  std::unordered_map<std::string_view, std::list<Entry>::iterator> entries;  ///< keys: recent's
-  std::size_t cached = 0;
+  check::Mutex mutex;
+  std::list<Entry> recent COPPICE_GUARDED_BY(mutex);
+  /// Keys: recent's.
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> entries COPPICE_GUARDED_BY(mutex);
+  std::size_t cached COPPICE_GUARDED_BY(mutex) = 0;
 };
 
 Compiler::Compiler(const Words& words, std::size_t cache_bytes) : impl_(std::make_unique<Impl>(words, cache_bytes)) {}
@@ -354,7 +356,7 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written, double s
 }
 
 std::size_t Compiler::cached_bytes() const {
-  const std::lock_guard lock(impl_->mutex);
+  const check::Lock lock(impl_->mutex);
   return impl_->cached;
 }
 

@@ -5,35 +5,36 @@
 #include <new>
 #include <stdexcept>
 #include <unordered_set>
+#include <utility>
 
 namespace coppice::server {
 
 engine::EventSink EventHub::sink() {
   return [shared = shared_](std::vector<engine::Event>&& events) {
     if (events.empty()) return;
-    bool was_empty = false;
-    {
-      const std::lock_guard lock(shared->mutex);
-      was_empty = shared->queue.empty();
-      if (was_empty) {
-        shared->queue = std::move(events);
-      } else {
-        shared->queue.insert(shared->queue.end(), std::make_move_iterator(events.begin()),
-                             std::make_move_iterator(events.end()));
-      }
-    }
-    if (was_empty) boost::asio::post(shared->io, [shared] { drain(*shared); });
+    if (shared->push(std::move(events))) boost::asio::post(shared->io, [shared] { drain(*shared); });
   };
+}
+
+bool EventHub::Shared::push(std::vector<engine::Event>&& events) {
+  const check::Lock lock(mutex);
+  const bool was_empty = queue.empty();
+  if (was_empty)
+    queue = std::move(events);
+  else
+    queue.insert(queue.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
+  return was_empty;
+}
+
+std::vector<engine::Event> EventHub::Shared::take() {
+  const check::Lock lock(mutex);
+  return std::exchange(queue, {});
 }
 
 /// A lost event would leave its stream waiting for ever: no memory here ends the process.
 void EventHub::drain(Shared& shared) try {
-  std::vector<engine::Event> events;
-  {
-    const std::lock_guard lock(shared.mutex);
-    events.swap(shared.queue);
-  }
-  for (engine::Event& event : events) {
+  COPPICE_ASSERT(shared.io_thread.mine());
+  for (engine::Event& event : shared.take()) {
     if (event.report && shared.on_report) shared.on_report(event.request, *event.report);
     const auto it = shared.listeners.find(event.request);
     if (it != shared.listeners.end()) it->second->on_event(std::move(event));

@@ -12,11 +12,13 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "check/assert.h"
+#include "check/mutex.h"
+#include "check/thread_role.h"
 #include "engine/request.h"
 
 namespace coppice::server {
@@ -39,8 +41,8 @@ class EventHub {
   /// May outlive the hub; must not be called when the io_context is gone.
   engine::EventSink sink();
 
-  void add(engine::RequestId id, EventListener& listener) { shared_->listeners.emplace(id, &listener); }
-  void remove(engine::RequestId id) { shared_->listeners.erase(id); }
+  void add(engine::RequestId id, EventListener& listener) { own().listeners.emplace(id, &listener); }
+  void remove(engine::RequestId id) { own().listeners.erase(id); }
   std::size_t open() const { return shared_->listeners.size(); }
 
   /// Called with each report, before the request's listener has it.
@@ -53,13 +55,23 @@ class EventHub {
  private:
   struct Shared {
     explicit Shared(boost::asio::io_context& context) : io(context) {}
+    /// False: a drain is on its way.
+    bool push(std::vector<engine::Event>&& events);
+    std::vector<engine::Event> take();
+
     boost::asio::io_context& io;
-    std::mutex mutex;
-    std::vector<engine::Event> queue;  ///< guarded by mutex
+    check::Mutex mutex;
+    std::vector<engine::Event> queue COPPICE_GUARDED_BY(mutex);
+    check::ThreadRole io_thread;  ///< the rest is its own
     std::unordered_map<engine::RequestId, EventListener*> listeners;
     ReportListener on_report;
   };
   static void drain(Shared& shared);
+  /// What only the io thread may touch.
+  Shared& own() {
+    COPPICE_ASSERT(shared_->io_thread.mine());
+    return *shared_;
+  }
 
   std::shared_ptr<Shared> shared_;
 };

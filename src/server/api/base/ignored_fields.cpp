@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <mutex>
 #include <set>
 #include <utility>
+
+#include "check/mutex.h"
 
 namespace coppice::server {
 
@@ -22,14 +23,14 @@ class Said {
     // Control characters would let a client write lines of its own into the log.
     std::erase_if(what, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
     if (what.size() > most_bytes_) what.resize(most_bytes_);
-    const std::lock_guard lock(mutex_);
+    const check::Lock lock(mutex_);
     return lines_.size() < kMostLines && lines_.emplace(where, what).second;
   }
 
  private:
   std::size_t most_bytes_;
-  std::mutex mutex_;
-  std::set<std::pair<std::string, std::string>> lines_;
+  check::Mutex mutex_;
+  std::set<std::pair<std::string, std::string>> lines_ COPPICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -1,0 +1,52 @@
+"""Taking a lock out must break the build: each source file is compiled with locks of another mutex in place of those that it takes, and the
+compiler must complain in each of the places."""
+import json
+import os
+import re
+import shlex
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+BUILD = Path(os.environ["COPPICE_BUILD"])
+LOCK = re.compile(r"^ *(const )?check::Lock lock\(.*\);$")
+WRONG = "check::Mutex other; check::Lock lock(other);"
+WARNING = re.compile(r":(\d+):\d+: error: .*\[-Werror,-Wthread-safety-")
+
+FILES = sorted(path for path in SOURCE.rglob("*.cpp") if any(LOCK.match(line) for line in path.read_text().splitlines()))
+
+
+def command_like(source: Path) -> list[str]:
+    """How the build compiles a file of the nearest target, without what names that file, its output and precompiled headers."""
+    entries = [shlex.split(entry["command"]) for entry in json.loads((BUILD / "compile_commands.json").read_text())]
+    for folder in source.relative_to(SOURCE).parents:
+        for words in entries:
+            if words[words.index("-o") + 1].startswith(f"src/{folder}/CMakeFiles/"):
+                compiler = next(at for at, word in enumerate(words) if "clang" in Path(word).name)
+                options = [word for word in words if re.match(r"-(I|D|m|std|W)", word)]
+                system = [word for before, word in pairwise(words) if before == "-isystem"]
+                return [words[compiler], *options, *(f"-isystem{folder}" for folder in system), "-fsyntax-only", "-ferror-limit=0",
+                        "-x", "c++", "-"]
+    raise LookupError(f"nothing near {source} is in compile_commands.json")
+
+
+def test_there_are_locks():
+    assert len(FILES) > 5
+
+
+@pytest.mark.parametrize("source", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_the_compiler_misses_each_lock(source):
+    lines = source.read_text().splitlines()
+    taken = [number for number, line in enumerate(lines, 1) if LOCK.match(line)]
+    without = [WRONG if LOCK.match(line) else line for line in lines]
+    command = command_like(source)
+    whole = subprocess.run(command, input="\n".join(lines), text=True, capture_output=True, cwd=BUILD)
+    assert whole.returncode == 0, whole.stderr
+    run = subprocess.run(command, input="\n".join(without), text=True, capture_output=True, cwd=BUILD)
+    complaints = [int(match[1]) for match in map(WARNING.search, run.stderr.splitlines()) if match]
+    for number, following in zip(taken, [*taken[1:], len(lines)]):
+        assert any(number < place <= following for place in complaints), (
+            f"{source}:{number}: without this lock the compiler says nothing. What it guards needs COPPICE_GUARDED_BY.\n" + run.stderr)
