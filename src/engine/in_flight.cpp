@@ -15,7 +15,7 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
   for (Sequence* leader : leaders_) {
     if (leader->request->request.priority > sequence.request->request.priority) break;  // less important, as all behind
     const auto have = leader->tokens();
-    if (leader->request->ns != sequence.request->ns || have.size() <= start) continue;
+    if (leader->request->request.ns != sequence.request->request.ns || have.size() <= start) continue;
     // Beyond what matched first: unrelated prompts differ there at once, however long the common past is.
     const std::int32_t common = matched + kv::common_prefix(wanted.subspan(start), have.subspan(start));
     // A part of one more block helps only who needs no state there.

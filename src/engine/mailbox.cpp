@@ -1,6 +1,6 @@
 // A new question to the tree or the scheduler: about one request, a field of Request, answered in its events (cache_report). Any other: a
 // const method of kv::Cache (explain()) and a command here, which Model and Engine pass on, StepLoop::obey() obeys, an Event answers.
-// Texts of another salt must not be shown.
+// Texts of another namespace must not be shown.
 #include "engine/mailbox.h"
 
 #include <algorithm>

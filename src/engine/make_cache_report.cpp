@@ -15,7 +15,7 @@ std::int32_t running_overlap(const kv::Cache& cache, const Sequence& sequence, s
                              std::span<Sequence* const> running) {
   std::int32_t longest = 0;
   for (const Sequence* other : running) {
-    if (other == &sequence || other->request->ns != sequence.request->ns) continue;
+    if (other == &sequence || other->request->request.ns != sequence.request->request.ns) continue;
     const auto theirs = other->state == SequenceState::kPrefill ? other->tokens() : cache.tokens(other->seq);
     longest = std::max(longest, kv::common_prefix(tokens, theirs));
   }
@@ -48,7 +48,7 @@ CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, 
     }
     return report;
   }
-  kv::MatchEnd end = cache.explain(usable, sequence.request->ns);
+  kv::MatchEnd end = cache.explain(usable, sequence.request->request.ns);
   report.ended = end.why;
   const std::int32_t in_flight = running_overlap(cache, sequence, usable, running);
   if (in_flight > matched + end.evicted + end.stateless) {

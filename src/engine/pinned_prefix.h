@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "kv/namespace.h"
+
 namespace coppice::engine {
 
 /// Whose a pinned prefix is. Nobody else sees it, or ends it.
 struct PrefixOwner {
   std::string payer;  ///< whose share of the pool it takes
-  std::string salt;   ///< its namespace
+  kv::Namespace ns;
   friend bool operator==(const PrefixOwner&, const PrefixOwner&) = default;
 };
 

@@ -53,7 +53,7 @@ PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::
   const std::string& payer = request.pin_payer;
   if (payers_ && !payers_->contains(payer)) return {.asked_ttl = wish.ttl, .refusal = PinRefusal::kRevoked};
   const auto pinned = cache_.pin({.prefix = std::span(request.prompt).first(static_cast<std::size_t>(wish.tokens)),
-                                  .ns = {.salt = request.cache_salt},
+                                  .ns = request.ns,
                                   .owner = payer,
                                   .most = most_,
                                   .most_of_owner = payer.empty() ? most_ : most_of_payer_});
@@ -71,7 +71,7 @@ PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::
   } guard{cache_, pinned->id};
 
   PinOutcome outcome{.asked_ttl = wish.ttl, .refusal = PinRefusal::kTooMany};
-  const Key key{payer, request.cache_salt, id_of(pinned->digest)};
+  const Key key{payer, request.ns, id_of(pinned->digest)};
   auto at = entries_.find(key);
   const bool fresh = at == entries_.end();
   if (fresh) {
@@ -103,8 +103,7 @@ PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::
 // The blocks that the request took don't tell: its last one may agree in part, and be a sibling of the pinned one.
 void PrefixTable::count_hits(const Request& request, std::int32_t cached, Clock::time_point now) {
   if (entries_.empty() || cached == 0) return;
-  const std::vector<kv::BlockId> known =
-      cache_.whole_blocks(request.prompt, {.salt = request.cache_salt, .adapter = {}});
+  const std::vector<kv::BlockId> known = cache_.whole_blocks(request.prompt, request.ns);
   for (auto& [key, entry] : entries_) {
     if (!begins_with(known, entry)) continue;
     PrefixInfo& info = entry.info;
@@ -120,8 +119,7 @@ bool PrefixTable::begins_with(std::span<const kv::BlockId> known, const Entry& e
 }
 
 bool PrefixTable::give_way(const Request& request, std::int64_t blocks) {
-  const std::vector<kv::BlockId> known =
-      cache_.whole_blocks(request.prompt, {.salt = request.cache_salt, .adapter = {}});
+  const std::vector<kv::BlockId> known = cache_.whole_blocks(request.prompt, request.ns);
   using Rank = std::tuple<bool, bool, Clock::time_point>;
   std::vector<std::pair<Rank, Entries::iterator>> order;
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
@@ -171,10 +169,10 @@ PrefixAnswer PrefixTable::obey(PrefixCommand&& command) {
       it = payers_->contains(std::get<0>(it->first)) ? std::next(it) : end(it);
     return answer;
   }
-  const auto& [payer, salt] = command.owner;
-  for (auto it = entries_.lower_bound({payer, salt, command.prefix}); it != entries_.end();) {
-    const auto& [its_payer, its_salt, id] = it->first;
-    if (its_payer != payer || its_salt != salt || (!command.prefix.empty() && id != command.prefix)) break;
+  const auto& [payer, ns] = command.owner;
+  for (auto it = entries_.lower_bound({payer, ns, command.prefix}); it != entries_.end();) {
+    const auto& [its_payer, its_ns, id] = it->first;
+    if (its_payer != payer || its_ns != ns || (!command.prefix.empty() && id != command.prefix)) break;
     answer.prefixes.push_back(it->second.info);
     it = command.kind == PrefixCommand::Kind::kEnd ? end(it) : std::next(it);
   }

@@ -58,8 +58,8 @@ class PrefixTable {
     kv::PinId pin{};
     PrefixInfo info;
   };
-  /// Payer, salt, id: the order in which an owner's stand together.
-  using Key = std::tuple<std::string, std::string, std::string>;
+  /// Payer, namespace, id: the order in which an owner's stand together.
+  using Key = std::tuple<std::string, kv::Namespace, std::string>;
   using Entries = std::map<Key, Entry>;
 
   /// `known`: Cache::whole_blocks() of a text that may begin with all that the entry holds.

@@ -78,7 +78,7 @@ bool Queue::is_hot(const Sequence& sequence) const noexcept try {
   if (!cache_.config().share) return false;
   const auto tokens = sequence.tokens();
   const auto usable = static_cast<std::int32_t>(sequence.matchable().size()) + 1;
-  const std::int32_t in_use = std::min(cache_.overlap(tokens, sequence.request->ns).in_use, usable);
+  const std::int32_t in_use = std::min(cache_.overlap(tokens, sequence.request->request.ns).in_use, usable);
   return in_use >= cache_.config().block_size && 2 * static_cast<std::size_t>(in_use) >= tokens.size();
 } catch (const std::bad_alloc&) {
   return false;

@@ -13,6 +13,7 @@
 #include "engine/cache_report.h"
 #include "engine/pinned_prefix.h"
 #include "engine/view.h"
+#include "kv/namespace.h"
 #include "kv/types.h"
 #include "sampling/generation.h"
 
@@ -55,7 +56,7 @@ struct Request {
   std::optional<std::int32_t> max_tokens;  ///< per sample; none: as far as context and pool go; 0: only the prompt
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
   SharedMemory shared;                                         ///< what they hold with others
-  std::string cache_salt;                                      ///< isolates tenants; added to the namespace
+  kv::Namespace ns;                                            ///< nothing is shared with requests of another
   std::vector<PinWish> pins;                                   ///< the shortest first; none longer than the prompt
   std::size_t held_bytes = 0;                                  ///< that whoever asks keeps for the answer until its end
   std::string pin_payer;                                       ///< see PrefixOwner

@@ -76,7 +76,7 @@ Sequence* Scheduler::next() {
 
 std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) {
   const auto tokens = sequence.tokens();
-  const kv::Namespace& ns = sequence.request->ns;
+  const kv::Namespace& ns = sequence.request->request.ns;
   if (share_) {
     const std::int32_t matched = cache_.match(sequence.matchable(), ns);
     if (const auto place = in_flight_.find(sequence, matched)) {

@@ -86,8 +86,7 @@ struct Sequence {
 
 struct OpenRequest {
   /// With one sequence, not in the queue yet, that stands for all samples.
-  explicit OpenRequest(Request r)
-      : request(std::move(r)), ns{.salt = request.cache_salt}, ended(request.samples.size()) {
+  explicit OpenRequest(Request r) : request(std::move(r)), ended(request.samples.size()) {
     usage.prompt_tokens = next_scored = static_cast<std::int32_t>(request.prompt.size());
     usage.pins.reserve(request.pins.size());
     if (request.scoring) next_scored = std::min(next_scored, std::max(request.scoring->from, 1));
@@ -104,7 +103,6 @@ struct OpenRequest {
   std::size_t charge =
       0;  ///< what the mailbox counts for it, without what it shares; 0: it is beyond the limit, and to be declined
   std::uint64_t arrival = 0;  ///< its place in the queue for good, also after a preemption
-  kv::Namespace ns;
   Usage usage;
   std::int32_t told = -1;        ///< the last Event::progress: so many tokens were computed
   std::int32_t next_scored = 0;  ///< the first token of the prompt whose log-probability is to go out; its length: none

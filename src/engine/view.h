@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "engine/cache_report.h"
+#include "kv/namespace.h"
 #include "kv/tree_picture.h"
 
 namespace coppice::engine {
@@ -46,7 +46,7 @@ struct View {
 /// Asks for a View, which comes as an Event::view of this id.
 struct Question {
   std::uint64_t id = 0;  ///< Engine::next_id()
-  std::string salt;      ///< of the namespace
+  kv::Namespace ns;      ///< whose tree and requests are wanted
   kv::PictureLimits limits;
 };
 

@@ -62,10 +62,9 @@ RequestView Viewer::describe(const OpenRequest& open) const {
 
 View Viewer::answer(const Question& question, const RequestTable& requests) {
   last_asked_ = now_;
-  const kv::Namespace ns{.salt = question.salt, .adapter = {}};
-  View view{.tree = cache_.picture(ns, question.limits), .now = seconds(now_), .requests = {}, .left_out = 0};
+  View view{.tree = cache_.picture(question.ns, question.limits), .now = seconds(now_), .requests = {}, .left_out = 0};
   requests.for_each([&](const OpenRequest& open) {
-    if (open.ns != ns) return true;
+    if (open.request.ns != question.ns) return true;
     if (view.requests.size() < kMostOpen) {
       view.requests.push_back(describe(open));
       return true;
@@ -73,7 +72,7 @@ View Viewer::answer(const Question& question, const RequestTable& requests) {
     return std::cmp_less(++view.left_out, kMostOpen);
   });
   for (const Ended& ended : ended_) {
-    if (ended.salt != question.salt) continue;
+    if (ended.ns != question.ns) continue;
     view.requests.push_back(ended.view);
     view.requests.back().seconds = between(ended.at, now_);
   }
@@ -86,7 +85,7 @@ void Viewer::remember(const OpenRequest& ended) {
   view.answered = ended.all_ended() && ended.streamed();
   view.total_seconds = view.seconds;
   view.stands_on.clear();
-  ended_.push_front({.salt = ended.request.cache_salt, .view = std::move(view), .at = now_});
+  ended_.push_front({.ns = ended.request.ns, .view = std::move(view), .at = now_});
   if (ended_.size() > kMostEnded) ended_.pop_back();
 }
 

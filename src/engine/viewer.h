@@ -3,7 +3,6 @@
 #pragma once
 
 #include <deque>
-#include <string>
 
 #include "engine/request_table.h"
 #include "engine/sequence.h"
@@ -29,7 +28,7 @@ class Viewer {
   static constexpr std::size_t kMostOpen = 96, kMostEnded = 48;  ///< requests in a View
 
   struct Ended {
-    std::string salt;
+    kv::Namespace ns;
     RequestView view;
     Clock::time_point at;
   };

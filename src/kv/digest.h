@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "kv/namespace.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -20,13 +21,6 @@ using HashFn = std::function<Digest(std::span<const std::byte>)>;
 
 /// SHA-256 (OpenSSL EVP, uses SHA-NI). Throws std::runtime_error when the library refuses.
 Digest sha256(std::span<const std::byte> bytes);
-
-/// Everything besides its tokens that decides a block's keys and values. Different namespaces never share.
-struct Namespace {
-  std::string salt;     ///< cache_salt of the request, added to the API key's own
-  std::string adapter;  ///< LoRA and rope overrides; empty: none
-  friend auto operator<=>(const Namespace&, const Namespace&) = default;
-};
 
 /// The parent of a namespace's first block.
 Digest root_digest(const HashFn& hash, const std::string& model, const std::string& layout, const Namespace& ns);

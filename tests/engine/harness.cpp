@@ -188,7 +188,7 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
   if (submission.scored_from)
     request.scoring = {std::make_shared<FakeScorer>(), *submission.scored_from, submission.n_top};
   if (submission.pooling) request.pooling = {*submission.pooling, std::vector<double>(kFakeEmbd)};
-  request.cache_salt = submission.salt;
+  request.ns = {.salt = submission.salt, .adapter = submission.adapter};
   request.priority = submission.priority;
   request.cache_report = submission.cache_report;
   request.progress = submission.progress;

@@ -25,6 +25,10 @@ using Prompt = std::vector<Token>;
 /// Layer groups that every engine test runs with.
 enum class Groups : std::uint8_t { kFull, kFullAndSliding, kFullAndFiveSliding, kFullAndRecurrent };
 std::vector<kv::GroupSpec> make_groups(Groups groups);
+/// A pool of so many blocks for each of the groups, and the null block.
+inline std::int32_t scaled(Groups groups, int blocks) {
+  return blocks * static_cast<std::int32_t>(make_groups(groups).size()) + 1;
+}
 std::string name_of(const ::testing::TestParamInfo<Groups>& info);
 
 /// A `state_stride` with which no step ends for a state but where texts part, and states are kept at ends and branches only.
@@ -69,7 +73,7 @@ struct Submission {
   bool throw_bad_alloc = false;  ///< that, and not a runtime_error
   int late = 0;                  ///< how often a token's sample isn't ready when the engine looks
   bool fail_flush = false;       ///< the sampler of sample 0 throws instead of giving the text it holds back
-  std::string salt;
+  std::string salt, adapter;
   std::int32_t priority = 0;
   bool cache_report = false;
   bool progress = false;

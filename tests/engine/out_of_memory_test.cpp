@@ -177,10 +177,10 @@ TEST_P(OutOfMemory, AtEveryAllocationOfOrdersAndQuestions) {
     }
     ASSERT_GT(engine.snapshot().cache.pinned, 0);
     const auto pinned = engine.snapshot().cache.pinned;
-    engine.ask({.id = engine.next_id(), .kind = Kind::kList, .owner = {.payer = "gone", .salt = "gone"}});
+    engine.ask({.id = engine.next_id(), .kind = Kind::kList, .owner = {.payer = "gone", .ns = {.salt = "gone"}}});
     engine.ask(
         {.id = engine.next_id(), .kind = Kind::kKeepPayers, .payers = {"stays", "a name too long to be in place"}});
-    engine.ask(engine::Question{.id = engine.next_id(), .salt = "stays", .limits = {}});
+    engine.ask(engine::Question{.id = engine.next_id(), .ns = {.salt = "stays"}, .limits = {}});
     fail_allocation(n);
     EXPECT_NO_THROW({
       const Counting counting;

@@ -61,7 +61,7 @@ class Pool : public Harness {
     finish();
   }
   std::vector<engine::PrefixInfo> list(const std::string& payer = "", const std::string& salt = "") {
-    return ask({.kind = Kind::kList, .owner = {.payer = payer, .salt = salt}}).prefixes;
+    return ask({.kind = Kind::kList, .owner = {.payer = payer, .ns = {.salt = salt}}}).prefixes;
   }
 };
 

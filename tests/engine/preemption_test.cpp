@@ -12,10 +12,6 @@ namespace {
 using sampling::Finish;
 using Preemption = PerDepth;
 
-std::int32_t scaled(Groups groups, int blocks) {
-  return blocks * static_cast<std::int32_t>(make_groups(groups).size()) + 1;
-}
-
 TEST_P(Preemption, StreamsGoOnWithoutRepeatedOrMissingTokens) {
   bool resumed = false;
   for (int blocks = 10; blocks < 40; ++blocks) {

@@ -109,14 +109,15 @@ TEST_P(Prefixes, OnlyItsOwnerSeesAndEndsIt) {
   const auto mine = h.pin(prompt, object(prompt.size()), "", "me");
   ASSERT_TRUE(mine.prefix);
   const std::string& id = mine.prefix->id;
-  for (const engine::PrefixOwner& other : {engine::PrefixOwner{"you", ""}, {"me", "salt"}, {"", ""}}) {
+  for (const engine::PrefixOwner& other :
+       {engine::PrefixOwner{"you", {}}, {"me", {.salt = "salt"}}, {"me", {.adapter = "lora"}}, {"", {}}}) {
     EXPECT_TRUE(h.ask({.kind = Kind::kList, .owner = other}).prefixes.empty());
     EXPECT_TRUE(h.ask({.kind = Kind::kList, .owner = other, .prefix = id}).prefixes.empty());
     EXPECT_TRUE(h.ask({.kind = Kind::kEnd, .owner = other, .prefix = id}).prefixes.empty());
   }
-  EXPECT_EQ(h.ask({.kind = Kind::kList, .owner = {"me", ""}, .prefix = id}).prefixes.size(), 1U);
-  EXPECT_TRUE(h.ask({.kind = Kind::kList, .owner = {"me", ""}, .prefix = "prefix_"}).prefixes.empty());
-  EXPECT_EQ(h.ask({.kind = Kind::kEnd, .owner = {"me", ""}, .prefix = id}).prefixes.size(), 1U);
+  EXPECT_EQ(h.ask({.kind = Kind::kList, .owner = {"me", {}}, .prefix = id}).prefixes.size(), 1U);
+  EXPECT_TRUE(h.ask({.kind = Kind::kList, .owner = {"me", {}}, .prefix = "prefix_"}).prefixes.empty());
+  EXPECT_EQ(h.ask({.kind = Kind::kEnd, .owner = {"me", {}}, .prefix = id}).prefixes.size(), 1U);
   EXPECT_TRUE(h.list("me").empty());
   EXPECT_EQ(h.snapshot().cache.pinned, 0);
 }
@@ -130,7 +131,7 @@ TEST_P(Prefixes, OfOneTextEachOwnerHasAPinOfTheSameBlocks) {
   h.pin(prompt, object(prompt.size()), "", "you");
   EXPECT_EQ(h.snapshot().cache.pinned, blocks);
   EXPECT_EQ(h.snapshot().cache.pins, 2);
-  h.ask({.kind = Kind::kEnd, .owner = {"me", ""}, .prefix = mine.prefix->id});
+  h.ask({.kind = Kind::kEnd, .owner = {"me", {}}, .prefix = mine.prefix->id});
   EXPECT_EQ(h.snapshot().cache.pinned, blocks) << "the other one holds them";
   h.flood(random);
   EXPECT_EQ(h.cached(prompt + Prompt{1}), 3 * kBlock);

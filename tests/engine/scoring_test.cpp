@@ -17,10 +17,6 @@ using engine::Refusal;
 using sampling::Finish;
 using Scoring = PerGroups;
 
-std::int32_t scaled(Groups groups, int blocks) {
-  return blocks * static_cast<std::int32_t>(make_groups(groups).size()) + 1;
-}
-
 TEST_P(Scoring, EveryTokenOfThePromptOnceWhateverTheChunks) {
   for (const int step_tokens : {9, 23, 64}) {
     for (const int scored_rows : {1, 3, 8, 0}) {

@@ -115,7 +115,7 @@ class Round {
 
   void look_at_prefixes(Met& met) {
     using Kind = engine::PrefixCommand::Kind;
-    const engine::PrefixOwner owner{.payer = "", .salt = ""};
+    const engine::PrefixOwner owner{};
     const auto list = h_.ask({.kind = Kind::kList, .owner = owner}).prefixes;
     for (const auto& prefix : list) met.transitions["requests that began with a pinned prefix"] += prefix.hits;
     if (pick(0, 19) == 0) {

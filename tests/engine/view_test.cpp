@@ -39,9 +39,9 @@ class Watched {
   }
   bool step() { return engine_->step(); }
   /// Takes a step, if anybody runs.
-  View look(const std::string& salt = "", kv::PictureLimits limits = {.nodes = 99, .depth = 99, .head_tokens = 99}) {
+  View look(kv::Namespace ns = {}, kv::PictureLimits limits = {.nodes = 99, .depth = 99, .head_tokens = 99}) {
     const auto id = engine_->next_id();
-    engine_->ask({.id = id, .salt = salt, .limits = limits});
+    engine_->ask({.id = id, .ns = std::move(ns), .limits = limits});
     EXPECT_TRUE(engine_->step());
     EXPECT_TRUE(views_.contains(id));
     return views_.contains(id) ? *views_.at(id) : View{};
@@ -152,12 +152,30 @@ TEST_P(Watching, NobodySeesAnotherNamespace) {
   const auto ended = w.submit({.prompt = random_prompt(random, 40), .max_tokens = 1, .salt = "mine"});
   for (int i = 0; i < 3; ++i) w.step();
   EXPECT_TRUE(w.look().requests.empty());
-  EXPECT_TRUE(w.look("min").tree.nodes.empty());
-  const View view = w.look("mine");
+  EXPECT_TRUE(w.look({.salt = "min"}).tree.nodes.empty());
+  const View view = w.look({.salt = "mine"});
   EXPECT_EQ(view.requests.size(), 2U);
   EXPECT_EQ(row(view, mine).stage, RequestStage::kDecode);
   EXPECT_EQ(row(view, ended).stage, RequestStage::kEnded);
   EXPECT_FALSE(view.tree.nodes.empty());
+}
+
+TEST_P(Watching, AnAdapterIsANamespaceOfItsOwn) {
+  std::mt19937_64 random(3);
+  Watched w(GetParam());
+  const kv::Namespace plain{.salt = "mine"}, lora{.salt = "mine", .adapter = "lora"};
+  const auto prompt = random_prompt(random, 40);
+  const auto runs = w.submit({.prompt = prompt, .max_tokens = 30, .salt = "mine"});
+  const auto of_lora = w.submit({.prompt = prompt, .max_tokens = 1, .salt = "mine", .adapter = "lora"});
+  for (int i = 0; i < 3; ++i) w.step();
+  const View without = w.look(plain), with = w.look(lora);
+  ASSERT_EQ(without.requests.size(), 1U);
+  EXPECT_EQ(without.requests[0].id, runs);
+  ASSERT_EQ(with.requests.size(), 1U);
+  EXPECT_EQ(with.requests[0].id, of_lora);
+  EXPECT_EQ(with.requests[0].stage, RequestStage::kEnded);
+  EXPECT_EQ(with.tree.nodes.size(), 1U);
+  EXPECT_TRUE(w.look({.salt = "mine", .adapter = "lor"}).tree.nodes.empty());
 }
 
 // Reports cost a hash of the prompt: they are made for those who watch, and for nobody else.
@@ -193,7 +211,7 @@ TEST_P(Watching, ManyRequestsAreCutShort) {
 
 TEST_P(Watching, ManyQuestionsTakeManySteps) {
   Watched w(GetParam());
-  for (int i = 0; i < 7; ++i) w.engine().ask({.id = w.engine().next_id(), .salt = {}, .limits = {}});
+  for (int i = 0; i < 7; ++i) w.engine().ask({.id = w.engine().next_id(), .ns = {}, .limits = {}});
   int steps = 0;
   while (w.step()) ++steps;
   EXPECT_EQ(steps, 7);
@@ -204,7 +222,7 @@ TEST_P(Watching, QuestionsAreCountedAndDroppedWithTheirAsker) {
   Watched w(GetParam());
   const auto ask = [&] {
     const auto id = w.engine().next_id();
-    return w.engine().ask({.id = id, .salt = {}, .limits = {}}) ? id : 0;
+    return w.engine().ask({.id = id, .ns = {}, .limits = {}}) ? id : 0;
   };
   for (int i = 0; i < 10'000; ++i) {
     const auto id = ask();
@@ -254,7 +272,7 @@ TEST_P(Watching, AnswersTakeASmallPartOfTheTimeOfThoseWhoRun) {
   w.submit({.prompt = Prompt{1, 2, 3}, .max_tokens = 400});
   const auto start = w.now;
   while (w.step()) {
-    while (w.engine().ask({.id = w.engine().next_id(), .salt = {}, .limits = {}})) {
+    while (w.engine().ask({.id = w.engine().next_id(), .ns = {}, .limits = {}})) {
     }
     if (w.engine().snapshot().running_requests == 0 && w.events() > 0) break;
   }

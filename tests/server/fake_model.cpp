@@ -193,7 +193,7 @@ std::vector<kv::Token> FakeModel::prompt(std::size_t nth) const {
 
 std::string FakeModel::salt(std::size_t nth) const {
   const std::lock_guard lock(mutex_);
-  return requests_.at(nth).cache_salt;
+  return requests_.at(nth).ns.salt;
 }
 
 std::string FakeModel::payer(std::size_t nth) const {

@@ -48,7 +48,7 @@ engine::Question question_of(const HttpRequest& request, bool isolate, const kv:
       .head_tokens = number_field(request.query, "text", otherwise.head_tokens, 0, kMostText)};
   if (limits.nodes * limits.head_tokens > kMostTexts)
     throw RequestError::bad_field("text", fmt::format("times 'nodes' must be at most {}", kMostTexts));
-  return {.id = 0, .salt = (isolate ? request.tenant : "") + salt, .limits = limits};
+  return {.id = 0, .ns = {.salt = (isolate ? request.tenant : "") + salt}, .limits = limits};
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, co
   parsed.prompt_text |= config_.verbose;
   check(parsed);
   engine::PrefixOwner owner = prefix_owner(request, std::move(parsed.cache_salt));
-  parsed.cache_salt = std::move(owner.salt);
+  parsed.cache_salt = std::move(owner.ns.salt);
   parsed.pin_payer = std::move(owner.payer);
   const ServedNames& names = config_.names;
   if (!names.known(parsed.model))

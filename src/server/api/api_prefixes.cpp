@@ -31,7 +31,7 @@ asio::awaitable<engine::PrefixAnswer> Api::ask_engine(engine::PrefixCommand comm
 engine::PrefixOwner Api::prefix_owner(const HttpRequest& request, std::string cache_salt) const {
   if (config_.isolate_keys) cache_salt.insert(0, request.tenant);
   return {.payer = request.tenant,
-          .salt = std::move(cache_salt)};  // without keys all pay together: a salt is soon made
+          .ns = {.salt = std::move(cache_salt)}};  // without keys all pay together: a salt is soon made
 }
 
 engine::PrefixOwner Api::named_owner(const HttpRequest& request) const {

@@ -335,7 +335,7 @@ void Preparation::add(Tokens tokens) {
   engine::Request& request = prepared_.requests.emplace_back();
   request.id = model_.next_id();
   request.max_tokens = asked_.max_tokens;
-  request.cache_salt = asked_.cache_salt;
+  request.ns = {.salt = asked_.cache_salt};
   request.priority = asked_.priority;
   request.cache_report = asked_.cache_report;
   request.match_cache = asked_.match_cache;

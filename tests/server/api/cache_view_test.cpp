@@ -101,7 +101,7 @@ TEST_F(CacheViewTest, LimitsAndNamespaceAreTheCallers) {
   EXPECT_EQ(model.asked()[0].limits.nodes, 12);
   EXPECT_EQ(model.asked()[0].limits.depth, 3);
   EXPECT_EQ(model.asked()[0].limits.head_tokens, 5);
-  EXPECT_EQ(model.asked()[0].salt, "a b&");
+  EXPECT_EQ(model.asked()[0].ns.salt, "a b&");
 }
 
 TEST_F(CacheViewTest, ABadFieldIsNamed) {
@@ -128,10 +128,10 @@ TEST_F(CacheViewTest, EachKeySeesItsOwnWhereKeysAreKeptApart) {
   for (const char* key : {"sk-one", "sk-two"}) EXPECT_EQ(get_as(key, "/v1/cache/tree?cache_salt=s").status, 200);
   frame("Authorization: Bearer sk-two\r\n");
   ASSERT_EQ(model.asked().size(), 3U);
-  const std::string one = model.asked()[0].salt, two = model.asked()[1].salt;
+  const std::string one = model.asked()[0].ns.salt, two = model.asked()[1].ns.salt;
   EXPECT_NE(one, two);
   EXPECT_TRUE(one.ends_with("s") && one.size() > 16);
-  EXPECT_EQ(model.asked()[2].salt, two.substr(0, two.size() - 1));
+  EXPECT_EQ(model.asked()[2].ns.salt, two.substr(0, two.size() - 1));
   // It is the namespace that the key's requests are in.
   auto c = client();
   c->send(

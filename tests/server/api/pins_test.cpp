@@ -140,7 +140,7 @@ TEST(PinnedPrefix, DrawsNoTokenAndIsAnObject) {
       prepare(model, PrefixDialect(), R"({"text": "Once", "name": "n", "cache_salt": "s"})");
   const engine::Request& request = prepared.requests.front();
   EXPECT_EQ(request.max_tokens, 0);
-  EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.ns.salt, "s");
   EXPECT_TRUE(request.pins.at(0).object);
   EXPECT_EQ(request.pins.at(0).name, "n");
 }

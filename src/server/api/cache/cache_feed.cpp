@@ -72,7 +72,7 @@ KeyQuota::Place CacheFeed::enter(const std::string& key) {
 
 CacheFeed::Subject CacheFeed::subject_of(const engine::Question& question) {
   const kv::PictureLimits& limits = question.limits;
-  return {.salt = question.salt, .nodes = limits.nodes, .depth = limits.depth, .head_tokens = limits.head_tokens};
+  return {.ns = question.ns, .nodes = limits.nodes, .depth = limits.depth, .head_tokens = limits.head_tokens};
 }
 
 std::shared_ptr<CacheFeed::Asked> CacheFeed::asked(Model& model, engine::Question question, const std::string& key) {

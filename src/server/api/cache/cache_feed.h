@@ -73,7 +73,7 @@ class CacheFeed final : public EventListener {
  private:
   /// What a question asks for.
   struct Subject {
-    std::string salt;
+    kv::Namespace ns;
     int nodes = 0, depth = 0, head_tokens = 0;
     auto operator<=>(const Subject&) const = default;
   };
