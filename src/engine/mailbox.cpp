@@ -32,7 +32,8 @@ void Mailbox::push(Request&& request) {
       shared_.merge(share);
       if (what != nullptr) ++shared_[what];
     } else {
-      too_much = std::exchange(open.request, {.id = id, .submitted = open.request.submitted});
+      too_much = std::exchange(open.request,
+                               {.id = id, .ns = std::move(open.request.ns), .submitted = open.request.submitted});
       open.sequences.clear();
     }
     node = opened.extract(id);

@@ -178,6 +178,15 @@ TEST_P(Watching, AnAdapterIsANamespaceOfItsOwn) {
   EXPECT_TRUE(w.look({.salt = "mine", .adapter = "lor"}).tree.nodes.empty());
 }
 
+// What is kept of it besides says little, but not to others.
+TEST_P(Watching, WhoIsTooHeavyStaysInItsNamespace) {
+  Watched w(GetParam(), {.max_weight = 400});
+  const auto declined = w.submit({.prompt = Prompt(1000, 1), .max_tokens = 1, .salt = "mine"});
+  w.step();
+  EXPECT_TRUE(w.look().requests.empty());
+  EXPECT_EQ(row(w.look({.salt = "mine"}), declined).stage, RequestStage::kEnded);
+}
+
 // Reports cost a hash of the prompt: they are made for those who watch, and for nobody else.
 TEST_P(Watching, SaysWhyAPrefixMissed) {
   std::mt19937_64 random(4);
