@@ -1,7 +1,7 @@
 // BlockPool: who holds which block. Counts in one array, a free list, everything O(1); it knows ids, not bytes.
 // Not thread safe.
 //
-// A block has users (sequences and detached sets, one reference each) and perhaps the tree's reference.
+// A block has users (sequences and pins, one reference each) and perhaps the tree's reference.
 //   free     no users, not in the tree; on the free list
 //   cached   no users, in the tree; in the eviction order of its group
 //   in use   one user or more

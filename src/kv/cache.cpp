@@ -29,7 +29,7 @@ struct Cache::Impl {
         publisher(config, pool, tree, budget, keeper),
         pins(config, pool, states, tree, budget) {}
 
-  CacheView view() const { return {config, pool, states, tree, sequences, detached, pins, budget.reserved()}; }
+  CacheView view() const { return {config, pool, states, tree, sequences, pins, budget.reserved()}; }
 
   void take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixMatch& match);
   void count_uses(const CacheSequence& seq);
@@ -46,7 +46,6 @@ struct Cache::Impl {
   Publisher publisher;
   PinTable pins;
   Sequences sequences;
-  DetachedSets detached;
   std::uint64_t last_id = 0;
   std::int64_t cow_forks = 0;
   std::int64_t reused = 0;
@@ -265,39 +264,6 @@ void Cache::finish(SeqId id) {
 
 void Cache::abandon(SeqId id) {
   impl_->end(id, false);
-}
-
-// --- detached sets --------------------------------------------------------------------------------------------------
-
-DetachedId Cache::detach(SeqId id) {
-  Impl& impl = *impl_;
-  CacheSequence& seq = impl.sequences.at(id);
-  COPPICE_ASSERT(seq.len == seq.computed_len());
-  const DetachedId set{++impl.last_id};
-  CacheSequence& detached = impl.detached[set];  // may throw: before anything changes
-  impl.publisher.publish_end(seq);
-  impl.budget.give_back(seq);
-  detached = std::move(seq);
-  impl.sequences.erase(id);
-  return set;
-}
-
-std::expected<SeqId, NoRoom> Cache::adopt(DetachedId id, int n_samples) {
-  Impl& impl = *impl_;
-  const std::int64_t needed = impl.config.spare_blocks_of(n_samples);
-  const std::int64_t room = impl.budget.available(0);  // the set holds its blocks
-  if (needed > room && !fault(Fault::kReserveNothing)) {
-    return std::unexpected(NoRoom{needed, room, needed > impl.pool.total()});
-  }
-  CacheSequence seq = impl.detached.at(id).share();
-  seq.cached_len = seq.len;
-  seq.prompt_blocks = impl.config.blocks_for(seq.len);
-  seq.spare = static_cast<std::int32_t>(needed);
-  return impl.start(std::move(seq), needed);
-}
-
-void Cache::drop(DetachedId id) {
-  impl_->detached.erase(id);
 }
 
 // --- pins -----------------------------------------------------------------------------------------------------------

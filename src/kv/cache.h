@@ -29,14 +29,13 @@
 //   reserved, no block yet     nobody: counted against free + cached. Given back by finish() and abandon()
 //
 // When memory runs out (std::bad_alloc):
-//   admit, fork, detach, adopt, pin
-//                               nothing has changed
+//   admit, fork, pin            nothing has changed
 //   extend, publish             this sequence can only be ended; all others are as they were
-//   finish, abandon, drop, unpin  never throw; finish() may not keep the partial tail
+//   finish, abandon, unpin      never throw; finish() may not keep the partial tail
 //   clear                       what it has thrown out so far is gone
 //
 // Invariants (check_integrity() recomputes all of them from the holders)
-//  1. A block's count = references of sequences' tables and states + of the tree + of detached sets + of pins. It is free exactly at 0.
+//  1. A block's count = references of sequences' tables and states + of the tree + of pins. It is free exactly at 0.
 //  2. total = free + cached + in_use. The null block is none of them.
 //  3. The sum of reservations <= free + cached: a reserved block can always be had.
 //  4. cached_len <= computed_len <= len; every position that a query at computed_len or behind it sees has a block.
@@ -85,7 +84,7 @@ struct AdmitRequest {
 /// What of a prompt is in the tree.
 struct Overlap {
   std::int32_t cached = 0;  ///< the longest known prefix, in tokens
-  std::int32_t in_use = 0;  ///< those of them in blocks that sequences or detached sets hold
+  std::int32_t in_use = 0;  ///< those of them in blocks that sequences hold
 };
 
 /// Why admit() took nothing. `needed` blocks over `available` (free + cached - reserved - keep_free).
@@ -102,8 +101,8 @@ struct OutOfBlocks {};
 struct CacheStats {
   int block_size = 0;
   std::int64_t total = 0, free = 0, in_use = 0, cached = 0;
-  std::int64_t shared = 0;    ///< held by two sequences, detached sets or pins, or more
-  std::int64_t max_refs = 0;  ///< most sequences, detached sets and pins on one block
+  std::int64_t shared = 0;    ///< held by two sequences or pins, or more
+  std::int64_t max_refs = 0;  ///< most sequences and pins on one block
   std::int64_t spared = 0;    ///< more that there would have to be if no two held the same
   std::int64_t reserved = 0;
   std::int64_t pinned = 0, pins = 0;  ///< of in_use: blocks that pins hold; and the pins
@@ -180,13 +179,6 @@ class Cache {
 
   /// Ends a sequence without its partial tail: only what was published stays.
   void abandon(SeqId seq);
-
-  /// Takes a sequence's tokens and blocks away from it; the sequence ends. adopt() makes them a sequence again, without
-  /// copying, any number of times; drop() lets go of them.
-  /// REQUIRES: len == computed_len.
-  DetachedId detach(SeqId seq);
-  std::expected<SeqId, NoRoom> adopt(DetachedId set, int n_samples = 1);
-  void drop(DetachedId set);
 
   /// Keeps what is cached of a prefix from eviction until unpin(), whole blocks of it.
   std::expected<Pinned, NoPin> pin(const PinRequest& request);

@@ -75,13 +75,6 @@ Error Check::run() {
     }
     reserved += seq.reserved;
   }
-  for (const auto& [id, set] : cache_.detached) {
-    if (set.reserved != 0) return "a detached set has a reservation";
-    count(set.states.now);
-    for (const BlockTable& table : set.tables) {
-      for (const BlockId block : table.ids()) users_[block] += block != kNullBlock;
-    }
-  }
   if (Error error = check_pins(); !error.empty()) return error;
   if (Error error = check_states(); !error.empty()) return error;
   if (reserved != cache_.reserved) return fmt::format("reserved {}, sequences say {}", cache_.reserved, reserved);

@@ -1,4 +1,4 @@
-// CacheSequence: what the cache knows of one running sample, or of a detached set. Plain data; the rules are in cache.h.
+// CacheSequence: what the cache knows of one running sample. Plain data; the rules are in cache.h.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,6 @@ namespace coppice::kv {
 
 /// Names a sequence in the cache. Never reused.
 enum class SeqId : std::uint64_t {};
-
-/// Names a detached set: tokens and blocks that a sequence left behind. The set holds one reference on each block.
-enum class DetachedId : std::uint64_t {};
 
 /// The states of a sequence whose model has recurrent layers.
 struct SequenceStates {
@@ -36,7 +33,7 @@ struct CacheSequence {
   bool tail_forked = false;        // the first of these slots are in a fork whose copy may never run
   std::int32_t published = 0;      // the first so many blocks of the tables are the tree's
   std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
-  std::int32_t reserved = 0;       // blocks promised, not allocated yet; 0 in a detached set
+  std::int32_t reserved = 0;       // blocks promised, not allocated yet
   std::int32_t spare = 0;  // those of them that were not for the prompt's own blocks, but for forks, growth and states
 
   std::int32_t computed_len() const { return static_cast<std::int32_t>(tokens.size()); }
@@ -59,6 +56,5 @@ struct CacheSequence {
 };
 
 using Sequences = std::unordered_map<SeqId, CacheSequence>;
-using DetachedSets = std::unordered_map<DetachedId, CacheSequence>;
 
 }  // namespace coppice::kv

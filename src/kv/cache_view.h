@@ -19,7 +19,6 @@ struct CacheView {
   const StateTable& states;
   const PrefixTree& tree;
   const Sequences& sequences;
-  const DetachedSets& detached;
   const PinTable& pins;
   std::int64_t reserved;
 };

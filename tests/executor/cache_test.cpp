@@ -1,5 +1,5 @@
-// The cache and the executor together: sets of blocks that are detached from their sequence and adopted by others keep
-// their keys and values, in every format, whoever writes behind them. Two workers write and read the pool's rows.
+// The cache and the executor together: blocks that several sequences stand on keep their keys and values, in every
+// format, whoever writes behind them. Two workers write and read the pool's rows.
 #include "kv/cache.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, CacheOnExecutorTest,
                                          Setup{"dense", "turbo4", 1e-2}),
                          [](const auto& info) { return std::string(info.param.attention) + "_" + info.param.format; });
 
-TEST_P(CacheOnExecutorTest, WhatWasDetachedIsReadByAllThatAdoptIt) {
+TEST_P(CacheOnExecutorTest, WhatIsSharedIsReadByAllWhoForkIt) {
   std::mt19937 random(17);
   const auto random_tokens = [&](std::size_t n) {
     std::vector<Token> tokens(n);
@@ -56,16 +56,14 @@ TEST_P(CacheOnExecutorTest, WhatWasDetachedIsReadByAllThatAdoptIt) {
   test::CachedExecutor cached(*executor);
   test::ExecutorRig rig(*other);          // the same texts, each computed alone
   const auto prompt = random_tokens(75);  // two blocks and a part of the third
-  const auto set = cached.cache().detach(cached.start(prompt));
 
-  // Two write behind the set in the same step; a third one later, when the set is gone.
+  // Two write behind the prompt in the same step; a third one later, when it alone holds the tail.
   std::vector<std::vector<Token>> tails;
   for (int i = 0; i < 3; ++i) tails.push_back(random_tokens(30));  // into a block of their own
-  std::vector<SeqId> adopted;
-  for (int i = 0; i < 3; ++i) adopted.push_back(cached.cache().adopt(set).value());
-  auto rows = cached.step({{adopted[0], tails[0]}, {adopted[1], tails[1]}});
-  cached.cache().drop(set);
-  for (Row& row : cached.step({{adopted[2], tails[2]}})) rows.push_back(std::move(row));
+  std::vector<SeqId> forks = {cached.start(prompt)};
+  for (int i = 1; i < 3; ++i) forks.push_back(cached.cache().fork(forks[0]));
+  auto rows = cached.step({{forks[0], tails[0]}, {forks[1], tails[1]}});
+  for (Row& row : cached.step({{forks[2], tails[2]}})) rows.push_back(std::move(row));
   EXPECT_EQ(cached.cache().stats().cow_forks, 2);
 
   ASSERT_EQ(rows.size(), 90U);

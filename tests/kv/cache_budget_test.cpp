@@ -173,22 +173,6 @@ TEST_P(CacheBudgetTest, APathIsEvictedFromItsEnd) {
   }
 }
 
-TEST_P(CacheBudgetTest, ADetachedSetIsNotEvicted) {
-  open(6);
-  const SeqId seq = run(words(100, bs() + 1));
-  const kv::DetachedId set = rig().detach(seq);
-  EXPECT_EQ(stats().in_use, per_group(2));
-  const SeqId hungry = run(words(900, bs()));
-  while (rig().extend(hungry, words(200, bs()))) rig().run_step();
-  EXPECT_EQ(stats().in_use + stats().cached + stats().free, stats().total);
-  rig().finish(hungry);
-  const auto back = rig().adopt(set);
-  ASSERT_TRUE(back) << rig().failure();
-  feed(*back, {7});
-  rig().drop(set);
-  EXPECT_EQ(rig().match(words(100, bs() + 1)), bs() + 1);
-}
-
 // The failed step wrote behind the published tail, into slots that nobody reads.
 TEST_P(CacheBudgetTest, AFailedStepLeavesWhatWasPublished) {
   open(8);

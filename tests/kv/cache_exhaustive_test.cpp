@@ -27,9 +27,6 @@ enum class Do {
   kFork,
   kFinish,
   kAbandon,
-  kDetach,
-  kAdopt,
-  kDrop,
 };
 
 struct Move {
@@ -48,7 +45,6 @@ class Game {
     std::vector<Move> result;
     if (free_place()) {
       for (std::size_t p = 0; p < kPrompts.size(); ++p) result.push_back({Do::kAdmit, p});
-      if (set_) result.push_back({Do::kAdopt});
     }
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (!places_[i]) continue;
@@ -59,7 +55,6 @@ class Game {
       }
       if (story.at_rest()) {
         if (free_place() && story.forks_left > 0 && story.len() > 0) result.push_back({Do::kFork, i});
-        if (!set_ && story.len() > 0) result.push_back({Do::kDetach, i});
       } else {
         result.push_back({Do::kAbandon, i});
       }
@@ -72,7 +67,6 @@ class Game {
     }
     if (flies) result.push_back({Do::kCollect});
     if (flies || rig_.step_in_hand()) result.push_back({Do::kFailStep});
-    if (set_) result.push_back({Do::kDrop});
     return result;
   }
 
@@ -111,16 +105,6 @@ class Game {
       case Do::kAbandon:
         rig_.abandon(leave(move));
         break;
-      case Do::kDetach:
-        set_ = rig_.detach(leave(move));
-        break;
-      case Do::kAdopt:
-        take(rig_.adopt(*set_), rig_.sets().at(*set_).story.tokens);
-        break;
-      case Do::kDrop:
-        rig_.drop(*set_);
-        set_.reset();
-        break;
     }
   }
 
@@ -154,12 +138,11 @@ class Game {
   bool ahead_;  ///< steps are submitted and collected
   std::array<std::optional<SeqId>, 3> places_;
   std::array<Tokens, 3> prompts_;
-  std::optional<kv::DetachedId> set_;
 };
 
 std::string to_text(const std::vector<Move>& moves) {
-  static constexpr const char* kNames[] = {"admit", "speak",  "diverge", "step",   "submit", "collect", "fail_step",
-                                           "fork",  "finish", "abandon", "detach", "adopt",  "drop"};
+  static constexpr const char* kNames[] = {"admit",   "speak",     "diverge", "step",   "submit",
+                                           "collect", "fail_step", "fork",    "finish", "abandon"};
   std::string text;
   for (const Move& m : moves) text += fmt::format("{}({}) ", kNames[static_cast<int>(m.what)], m.which);
   return text;

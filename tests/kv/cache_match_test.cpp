@@ -211,37 +211,6 @@ TEST_P(CacheMatchTest, APreemptedSequenceResumesThroughTheTree) {
   feed(again, words(800, 4));
 }
 
-TEST_P(CacheMatchTest, DetachAndAdoptCopyNothing) {
-  open(24);
-  const Tokens text = words(100, 2 * bs() + 5);
-  const SeqId seq = run(text);
-  std::vector<Tokens> before;
-  for (int g = 0; g < n_groups(); ++g) before.push_back(blocks_of(seq, g));
-  const std::int64_t free = stats().free;
-  const kv::DetachedId set = rig().detach(seq);
-  EXPECT_EQ(stats().free, free);
-  EXPECT_EQ(stats().sequences, 0);
-  EXPECT_GT(stats().in_use, 0) << "a detached set holds its blocks";
-
-  const auto one = rig().adopt(set), two = rig().adopt(set);
-  ASSERT_TRUE(one && two);
-  for (int g = 0; g < n_groups(); ++g) {
-    EXPECT_EQ(blocks_of(*one, g), before[static_cast<std::size_t>(g)]);
-    EXPECT_EQ(blocks_of(*two, g), before[static_cast<std::size_t>(g)]);
-  }
-  EXPECT_EQ(stats().free, free);
-  EXPECT_EQ(stats().cow_forks, 0);
-  EXPECT_EQ(stats().max_refs, 3);
-
-  feed(*one, words(700, 3));  // the set's tail stays as it was
-  EXPECT_EQ(stats().cow_forks, n_groups());
-  const auto three = rig().adopt(set);
-  ASSERT_TRUE(three);
-  feed(*three, words(800, 3));
-  rig().drop(set);
-  feed(*two, words(900, 3));
-}
-
 INSTANTIATE_TEST_SUITE_P(Shapes, CacheMatchTest, testing::ValuesIn(all_shapes()), shape_name);
 
 // A system prompt that ends inside a block: every user's next block is a child of one node.

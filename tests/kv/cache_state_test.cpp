@@ -113,18 +113,6 @@ TEST_P(CacheStateTest, SamplesReadOneAndWriteTheirOwn) {
   for (const SeqId seq : {first, second, third}) EXPECT_NE(pages(seq), prompts);
 }
 
-TEST_P(CacheStateTest, ADetachedSetKeepsItsState) {
-  open(60);
-  const auto set = rig().detach(compute(words(100, bs() + 3)));
-  const auto seq = rig().adopt(set);
-  ASSERT_TRUE(seq);
-  feed(*seq, words(500, 2));
-  rig().finish(*seq);
-  const auto again = rig().adopt(set);
-  ASSERT_TRUE(again);
-  feed(*again, words(600, 2));
-}
-
 // Where the pool holds fewer than 64 states, they are kept further apart.
 TEST(CacheStateConfigTest, TheStrideFollowsFromTheBudget) {
   kv::CacheConfig config{.block_size = 32, .groups = make_groups(Groups::kFullAndRecurrent, 32)};

@@ -33,8 +33,6 @@ class Script {
         const auto at = std::next(live_.begin(), pick(0, static_cast<int>(live_.size()) - 1));
         if (dice == 8 && live_.size() < 4) {
           fork(at->first);
-        } else if (dice == 7 && pick(0, 1) == 0) {
-          detach_and_adopt(at->first);
         } else if (dice == 9) {
           end(at->first, pick(0, 1) == 0);
         } else {
@@ -82,28 +80,6 @@ class Script {
     } catch (const std::bad_alloc&) {
       EXPECT_EQ(cache_.stats().sequences, before.sequences);
     }
-  }
-
-  /// The sequence goes on under another name; or it stays, if it could not be detached; or it ends with its set.
-  void detach_and_adopt(SeqId seq) {
-    const auto before = cache_.lengths(seq);
-    std::optional<kv::DetachedId> set;
-    std::optional<SeqId> adopted;
-    try {
-      const Counting counting;
-      set = cache_.detach(seq);
-      if (const auto result = cache_.adopt(*set)) adopted = *result;
-    } catch (const std::bad_alloc&) {
-      if (!set) {
-        EXPECT_EQ(cache_.lengths(seq).len, before.len);
-        EXPECT_EQ(cache_.table(seq, 0).blocks.size(), static_cast<std::size_t>((before.len + 7) / 8));
-        return;
-      }
-    }
-    if (adopted) live_[*adopted] = live_[seq];
-    live_.erase(seq);
-    const Counting counting;
-    cache_.drop(*set);
   }
 
   void grow(SeqId seq) {

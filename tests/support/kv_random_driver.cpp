@@ -51,22 +51,19 @@ class Episode {
 
  private:
   void turn() {
-    const std::int64_t roll = dice_.below(108);
+    const std::int64_t roll = dice_.below(101);
     if (roll < 10) return start();
     if (roll < 52) return extend();
     if (roll < 72) return dice_.chance(ahead_ ? 6 : 4) ? fail_step() : step();
     if (roll < 80) return fork();
     if (roll < 83) return end(false);
     if (roll < 86) return end(true);
-    if (roll < 88) return detach();
-    if (roll < 91) return adopt();
-    if (roll < 93) return drop();
-    if (roll < 97) return preempt(any_live(), true);
-    if (roll < 100) return probe();
-    if (roll < 103) return pin();
-    if (roll < 105) return unpin();
-    if (roll == 107) return keep_state();
-    if (roll < 106 || !dice_.chance(32)) return probe_pin();
+    if (roll < 90) return preempt(any_live(), true);
+    if (roll < 93) return probe();
+    if (roll < 96) return pin();
+    if (roll < 98) return unpin();
+    if (roll == 100) return keep_state();
+    if (roll < 99 || !dice_.chance(32)) return probe_pin();
     rig_->clear();
   }
 
@@ -224,24 +221,6 @@ class Episode {
     rig_->count(Transition::kPreemptAndResume);
     if (rig_->cache().config().state_pages > 0) rig_->count(Transition::kStateRestored);
     return true;
-  }
-
-  void detach() {
-    const auto* found = pick([](const Story& s) { return at_rest(s) && s.len() > 0; });
-    if (found == nullptr || rig_->sets().size() >= 3) return;
-    scripts_.erase(found->first);
-    rig_->detach(found->first);
-  }
-
-  void adopt() {
-    if (rig_->sets().empty() || rig_->live().size() >= 8) return detach();
-    const auto& [set, known] = dice_.one_of(rig_->sets());
-    const Tokens tokens = known.story.tokens;
-    if (const auto seq = rig_->adopt(set, static_cast<int>(dice_.between(1, 2)))) scripts_[*seq] = tokens;
-  }
-
-  void drop() {
-    if (!rig_->sets().empty()) rig_->drop(dice_.one_of(rig_->sets()).first);
   }
 
   void keep_state() {

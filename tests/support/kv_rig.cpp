@@ -218,7 +218,7 @@ void KvRig::finish(SeqId seq) {
   end();
 }
 
-// The double's half of finish() and detach(): all computed tokens become known, the partial tail included.
+// The double's half of finish(): all computed tokens become known, the partial tail included.
 void KvRig::publish_all(const Story& story) {
   if (!config_.share || story.computed == 0) return;
   note_partials(story, story.computed);
@@ -232,63 +232,6 @@ void KvRig::abandon(SeqId seq) {
   note_end(seq);
   cache_.abandon(seq);
   live_.erase(seq);
-  end();
-}
-
-kv::DetachedId KvRig::detach(SeqId seq) {
-  if (!begin("detach")) return {};
-  Story& story = live_.at(seq);
-  const auto state = cache_.state(seq).in;
-  DetachedStory set{.story = story, .tables = tables(seq), .state = {state.begin(), state.end()}};
-  publish_all(story);
-  const kv::CacheStats before = cache_.stats();
-  const kv::DetachedId id = cache_.detach(seq);
-  if (cache_.stats().cow_forks != before.cow_forks) fail("detach() copied");
-  note_last_state(story);
-  live_.erase(seq);
-  sets_.emplace(id, std::move(set));
-  end();
-  return id;
-}
-
-std::optional<SeqId> KvRig::adopt(kv::DetachedId set, int n_samples) {
-  if (!begin("adopt")) return std::nullopt;
-  const DetachedStory& known = sets_.at(set);
-  const kv::CacheStats before = cache_.stats();
-  const auto adopted = cache_.adopt(set, n_samples);
-  const kv::CacheStats after = cache_.stats();
-  if (after.free != before.free || after.cow_forks != before.cow_forks || after.in_use != before.in_use) {
-    fail("adopt() must take references and promises, nothing else");
-  }
-  if (!adopted) {
-    count(Transition::kRefused);
-    check_refusal(adopted.error(), known.story.len(), known.story.len(), n_samples);
-    end();
-    return std::nullopt;
-  }
-  const bool others =
-      std::ranges::any_of(known.tables[0], [&](BlockId b) { return holders_[static_cast<std::size_t>(b)] > 1; });
-  if (others) count(Transition::kAdoptShared);
-  if (tables(*adopted) != known.tables) fail("an adopted sequence must stand on the set's blocks");
-  if (!std::ranges::equal(cache_.state(*adopted).in, known.state))
-    fail("an adopted sequence must have the set's state");
-  if (has_states()) count(Transition::kStateAdopted);
-  Story story = known.story;
-  story.cached = cache_.lengths(*adopted).cached_len;
-  story.prompt_len = story.len();
-  story.forks_left = n_samples - 1;
-  story.writes.clear();
-  story.state.clear();
-  story.wanted_states.clear();
-  live_.emplace(*adopted, std::move(story));
-  end();
-  return *adopted;
-}
-
-void KvRig::drop(kv::DetachedId set) {
-  if (!begin("drop")) return;
-  cache_.drop(set);
-  sets_.erase(set);
   end();
 }
 
@@ -318,7 +261,6 @@ std::int32_t KvRig::match(std::span<const Token> tokens, const kv::Namespace& ns
 
 void KvRig::drain() {
   while (!live_.empty() && failure_.empty()) finish(live_.begin()->first);
-  while (!sets_.empty() && failure_.empty()) drop(sets_.begin()->first);
   while (!pins_.empty() && failure_.empty()) unpin(pins_.begin()->first);
   if (failure_.empty()) run_step();  // copies of sequences that are gone
   if (!failure_.empty()) return;

@@ -47,12 +47,6 @@ struct Story {
 
 using Tables = std::vector<std::vector<kv::BlockId>>;  ///< [group][block index]
 
-struct DetachedStory {
-  Story story;
-  Tables tables;
-  std::vector<kv::BlockId> state;
-};
-
 struct PinStory {
   kv::Namespace ns;
   std::string owner;
@@ -79,9 +73,6 @@ class KvRig {
   kv::SeqId fork(kv::SeqId seq);
   void finish(kv::SeqId seq);
   void abandon(kv::SeqId seq);
-  kv::DetachedId detach(kv::SeqId seq);
-  std::optional<kv::SeqId> adopt(kv::DetachedId set, int n_samples = 1);
-  void drop(kv::DetachedId set);
   std::optional<kv::Pinned> pin(const kv::PinRequest& request);
   void unpin(kv::PinId pin);
   void clear();
@@ -99,7 +90,6 @@ class KvRig {
   KvByteStore& store() { return store_; }
   const std::string& failure() const { return failure_; }
   const std::map<kv::SeqId, Story>& live() const { return live_; }
-  const std::map<kv::DetachedId, DetachedStory>& sets() const { return sets_; }
   const std::map<kv::PinId, PinStory>& pins() const { return pins_; }
   /// Whether something that was published may be gone.
   bool evicted() const { return cleared_ || cache_.stats().evictions > 0; }
@@ -179,7 +169,6 @@ class KvRig {
   bool verify_each_;
   bool check_integrity_ = true;
   std::map<kv::SeqId, Story> live_;
-  std::map<kv::DetachedId, DetachedStory> sets_;
   std::map<kv::PinId, PinStory> pins_;
   bool cleared_ = false;
   std::vector<kv::CopyOp> copies_;  // of the step in hand
@@ -192,7 +181,7 @@ class KvRig {
     std::vector<kv::Token> tokens;
   };
   std::vector<WatchedState> watched_states_;  // that stood in the tree at the last look
-  std::vector<int> holders_;                  // [num_blocks], sequences, sets and pins, as of the last verify()
+  std::vector<int> holders_;                  // [num_blocks], sequences and pins, as of the last verify()
   std::size_t peak_seen_ = 0;
   TransitionCounts met_{};
   std::int64_t operations_ = 0;

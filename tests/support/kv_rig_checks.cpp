@@ -56,7 +56,6 @@ void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, cons
       held = std::max(held, common_prefix(tokens, published));
     };
     for (const auto& [seq, story] : live_) hold(story);
-    for (const auto& [id, set] : sets_) hold(set.story);
     for (const auto& [id, pin] : pins_) {
       if (pin.ns != ns) continue;
       const std::int32_t common = common_prefix(tokens, pin.tokens);
@@ -83,8 +82,7 @@ void KvRig::check_refusal(const kv::NoRoom& why, std::int32_t prompt_len, std::i
       why.never != (cache_.blocks_needed(prompt_len, n_samples) > stats.total)) {
     return fail(fmt::format("never = {} with needed {} of {} blocks", why.never, why.needed, stats.total));
   }
-  if (!why.never && live_.empty() && sets_.empty() && pins_.empty())
-    return fail("refused by an idle pool: would wait for ever");
+  if (!why.never && live_.empty() && pins_.empty()) return fail("refused by an idle pool: would wait for ever");
   // Truly out: the most it can need, on top of the cached blocks that its match pins.
   const std::int32_t bs = config_.block_size;
   const std::int64_t most = (prompt_len + bs - 1) / bs - cached / bs + 2LL * n_samples;
@@ -191,9 +189,6 @@ bool KvRig::is_held(BlockId block) const {
     for (const auto& [seq, story] : live_) {
       if (in(cache_.table(seq, g).blocks)) return true;
     }
-    for (const auto& [set, story] : sets_) {
-      if (in(story.tables[static_cast<std::size_t>(g)])) return true;
-    }
     for (const auto& [pin, story] : pins_) {
       if (in(cache_.table(pin, g).blocks)) return true;
     }
@@ -206,11 +201,6 @@ void KvRig::verify_figures() {
   for (const auto& [seq, story] : live_) {
     for (int g = 0; g < n_groups(); ++g) {
       for (const BlockId b : cache_.table(seq, g).blocks) ++holders_[static_cast<std::size_t>(b)];
-    }
-  }
-  for (const auto& [id, set] : sets_) {
-    for (const auto& table : set.tables) {
-      for (const BlockId b : table) ++holders_[static_cast<std::size_t>(b)];
     }
   }
   for (const auto& [id, pin] : pins_) {

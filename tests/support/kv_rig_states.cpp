@@ -136,7 +136,6 @@ void KvRig::count_state_holders() {
     hold(out);
     if (!in.empty() && in.front() != out.front()) hold(in);
   }
-  for (const auto& [id, set] : sets_) hold(set.state);
   for (const auto& [id, pin] : pins_) hold(cache_.state(id));
 }
 

@@ -23,7 +23,6 @@ enum class Transition : std::uint8_t {
   kOutOfBlocks,       ///< extend() refused
   kRefused,           ///< admit() refused
   kFailedStep,        ///< finish() after a broken step
-  kAdoptShared,       ///< adopt() of a set that others hold too
   kHoleFilledAlike,   ///< who computes a block again fills the holes of all groups of a window
   kPinned,            ///< pin() took blocks
   kPinOverlaps,       ///< ... of which other pins held some
@@ -31,11 +30,10 @@ enum class Transition : std::uint8_t {
   kPinEnded,          ///< unpin() of blocks that nobody else holds
   kPinHit,            ///< a prefix was found, after evictions, of which pins alone hold blocks
   kStateKept,         ///< the state at the end of a step stays in the tree
-  kStateKeptAtEnd,    ///< likewise that of a sequence that ends, or is detached
+  kStateKeptAtEnd,    ///< likewise that of a sequence that ends
   kStateHit,          ///< a sequence started on a state
   kStateInBlock,      ///< ... that stands inside a block
   kStateForked,       ///< two samples go on from one state
-  kStateAdopted,      ///< a sequence goes on from a detached set's state
   kStateTaken,        ///< without room for another, a sequence goes on in the state that stood in the tree
   kStateRestored,     ///< a preempted sequence started again on a state
   kStateEvicted,      ///< a kept state went before its blocks
