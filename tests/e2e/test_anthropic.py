@@ -34,6 +34,14 @@ def test_text_usage_and_the_count_of_tokens(claude):
     assert first.stop_reason == ("max_tokens" if first.usage.output_tokens == 40 else "end_turn")
 
 
+def test_models(claude):
+    [model] = claude.models.list(limit=1)
+    assert (model.id, model.type, model.display_name) == ("smol", "model", "smol") and model.created_at.year > 2000
+    assert claude.models.retrieve("smol") == model
+    with pytest.raises(anthropic.NotFoundError):
+        claude.models.retrieve("claude")
+
+
 def test_a_stream_equals_the_whole_answer(claude):
     whole = ask(claude)
     with claude.messages.stream(model="smol", max_tokens=40, messages=ASK, extra_body={"temperature": 0}) as stream:

@@ -2,22 +2,54 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
 #include <utility>
+#include <vector>
 
 #include "server/api/llama/llama_dialect.h"
 
 namespace coppice::server {
 
+namespace {
+
+/// "2026-11-27T05:00:00Z"
+std::string rfc3339(std::int64_t seconds) {
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm utc{};
+  gmtime_r(&time, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                     utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
+}  // namespace
+
 JsonObject model_json(const std::string& id, const std::string& root, std::int64_t created, const ModelFacts* facts) {
-  JsonObject json = {{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "coppice"}, {"root", root}};
-  if (facts != nullptr) json["max_model_len"] = facts->context_length;
+  JsonObject json = {{"id", id},
+                     {"object", "model"},
+                     {"created", created},
+                     {"owned_by", "coppice"},
+                     {"root", root},
+                     {"type", "model"},
+                     {"display_name", id},
+                     {"created_at", rfc3339(created)},
+                     {"lifecycle", "active"}};
+  if (facts != nullptr) {
+    json["max_model_len"] = facts->context_length;
+    json["max_input_tokens"] = facts->context_length - 1;  // the last is for an answer
+    json["max_tokens"] = facts->context_length - 1;
+  }
   return json;
 }
 
 std::string models_json(const ServedNames& names, std::int64_t created, const ModelFacts* facts) {
+  const std::vector<std::string> listed = names.list();
   JsonArray data;
-  for (const std::string& name : names.list()) data.push_back(model_json(name, names.id, created, facts));
-  return dump(JsonObject{{"object", "list"}, {"data", std::move(data)}});
+  for (const std::string& name : listed) data.push_back(model_json(name, names.id, created, facts));
+  return dump(JsonObject{{"object", "list"},
+                         {"data", std::move(data)},
+                         {"first_id", listed.front()},
+                         {"last_id", listed.back()},
+                         {"has_more", false}});
 }
 
 std::string props_json(const ApiConfig& config, const ModelFacts& facts) {

@@ -11,9 +11,10 @@
 
 namespace coppice::server {
 
+/// OpenAI's fields, vLLM's `root` and `max_model_len`, and Anthropic's, which clash with none of them. `created`: seconds since 1970.
 /// `facts`: null while the model is loading.
 JsonObject model_json(const std::string& id, const std::string& root, std::int64_t created, const ModelFacts* facts);
-/// {"object": "list", "data": [...]}
+/// {"object": "list", "data": [...], "first_id", "last_id", "has_more"}: all names, on one page.
 std::string models_json(const ServedNames& names, std::int64_t created, const ModelFacts* facts);
 
 /// {"default_generation_settings", "total_slots", "model_path", "model_alias", "chat_template", "modalities", ...}

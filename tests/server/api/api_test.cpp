@@ -99,6 +99,26 @@ TEST_F(ApiTest, ModelsListsIdAndAlias) {
     EXPECT_EQ(get(std::string("/v1/models/") + none).status, 404) << none;
 }
 
+TEST_F(ApiTest, ModelsHaveAnthropicsFieldsToo) {
+  start();
+  const json list = get("/v1/models").json();
+  EXPECT_EQ(list["first_id"], "the-model");
+  EXPECT_EQ(list["last_id"], "the-alias");
+  EXPECT_EQ(list["has_more"], false);
+  for (const json& model : {list["data"][1], get("/v1/models/the-alias").json()}) {
+    EXPECT_EQ(model["type"], "model");
+    EXPECT_EQ(model["object"], "model");
+    EXPECT_EQ(model["display_name"], "the-alias");
+    EXPECT_EQ(model["lifecycle"], "active");
+    EXPECT_EQ(model["max_input_tokens"], 99);
+    EXPECT_EQ(model["max_tokens"], 99);
+    std::tm utc{};
+    const auto created_at = model["created_at"].get<std::string>();
+    ASSERT_NE(strptime(created_at.c_str(), "%Y-%m-%dT%H:%M:%SZ", &utc), nullptr) << created_at;
+    EXPECT_EQ(timegm(&utc), model["created"].get<std::time_t>());
+  }
+}
+
 TEST_F(ApiTest, PromptOverTheContextIsRefused) {
   FakeModel& model = start();
   const HttpAnswer answer = post("/v1/completions", fmt::format(R"({{"prompt": "{}"}})", std::string(100, 'a')));
