@@ -18,6 +18,7 @@
 #include "cli/generate.h"
 #include "cli/help.h"
 #include "cli/models.h"
+#include "cli/option_errors.h"
 #include "cli/option_text.h"
 #include "cli/other_servers.h"
 #include "cli/serve.h"
@@ -53,9 +54,15 @@ void print_failure(const std::exception_ptr& failure) noexcept {
   }
 }
 
-/// As CLI11 wants them: the last first.
+/// As CLI11 wants them: the last first. "help serve" and "version" are what people try first.
 std::vector<std::string> arguments_of(int argc, char** argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  if (!arguments.empty() && arguments.front() == "help") {
+    arguments.erase(arguments.begin());
+    arguments.emplace_back("--help");
+  } else if (arguments == std::vector<std::string>{"version"}) {
+    arguments = {"--version"};
+  }
   if (!arguments.empty() && arguments.front() == "serve")
     arguments = coppice::cli::read_other_servers(std::move(arguments));
   std::ranges::reverse(arguments);
@@ -83,6 +90,9 @@ int main(int argc, char** argv) {
   CLI::App app("coppice: serves GGUF models from one shared tree of KV blocks", "coppice");
   app.set_version_flag("--version", coppice::cli::version_text, "Print version, commit and instruction sets, and exit");
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // scripts append to their defaults
+  app.failure_message(
+      [](const CLI::App* all, const CLI::Error& error) { return coppice::cli::error_text(*all, error); });
   coppice::cli::set_help(app);
   int exit_code = 0;
   for (const AddCommand add : kCommands) add(app, exit_code);

@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <boost/json/parse.hpp>
+#include <cmath>
+#include <cstdint>
 #include <ranges>
 #include <string_view>
 #include <utility>
@@ -13,6 +16,29 @@ namespace coppice::cli {
 CLI::Validator not_negative() {
   return CLI::Validator(
       [](const std::string& text) { return text.starts_with('-') ? text + " is negative" : std::string(); }, "");
+}
+
+CLI::Validator size() {
+  return CLI::Validator(
+      [](std::string& text) {
+        constexpr std::string_view kUnits = "kmgtpe";
+        constexpr double kMost = 9e18;  // fits 64 bits with a sign
+        const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+        std::string unit = CLI::detail::to_lower(CLI::detail::trim_copy(text.substr(digits)));
+        double bytes = 0;
+        bool fits = digits > 0 && CLI::detail::lexical_cast(text.substr(0, digits), bytes);
+        if (unit.ends_with('b')) unit.pop_back();
+        const double step = unit.size() == 2 && unit[1] == 'i' ? 1024 : 1000;
+        if (!unit.empty()) {
+          const std::size_t power = kUnits.find(unit[0]);
+          fits = fits && power != kUnits.npos && (unit.size() == 1 || step == 1024);
+          if (fits) bytes *= std::pow(step, static_cast<double>(power + 1));
+        }
+        if (!fits || bytes > kMost) return text + " is no size, as 512MiB, 1.5GB or a number of bytes are";
+        text = fmt::format("{}", static_cast<std::uint64_t>(bytes));
+        return std::string();
+      },
+      "SIZE");
 }
 
 CLI::Validator minus_one_as(std::string value) {
@@ -48,6 +74,16 @@ CLI::Validator whole_from(int least, std::vector<int> others) {
 
 CLI::Validator seconds_from(double least) {
   return between(least, 1e6).description("SECONDS");
+}
+
+CLI::Validator json_object() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        boost::system::error_code error;
+        const auto value = boost::json::parse(text, error);
+        return !error && value.is_object() ? std::string() : text + " is no JSON object";
+      },
+      "");
 }
 
 CLI::Validator origins() {

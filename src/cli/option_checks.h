@@ -10,6 +10,9 @@ namespace coppice::cli {
 /// For unsigned numbers, which would read "-5" as a huge one.
 CLI::Validator not_negative();
 
+/// Bytes, also in units: "512MiB", "1.5GB", "2g". Those with an i, such as GiB, are powers of 1024, others of 1000.
+CLI::Validator size();
+
 /// llama-server's -1 for "as it suits".
 CLI::Validator minus_one_as(std::string value);
 
@@ -21,6 +24,9 @@ CLI::Validator whole_from(int least, std::vector<int> others);
 
 /// A time from `least` to a million seconds (eleven days: more would overflow some clocks).
 CLI::Validator seconds_from(double least);
+
+/// The text of a JSON object.
+CLI::Validator json_object();
 
 /// Web pages' origins, separated by commas; "*", "localhost", "null". Without a scheme one would never match what a browser sends.
 CLI::Validator origins();

@@ -21,7 +21,8 @@ struct Otherwise {
   std::string_view names, here;  ///< names: with a space before and behind each
 };
 constexpr Otherwise kOtherwise[] = {
-    {" -ngl --gpu-layers --n-gpu-layers ", "--device chooses what computes, and a GPU gets all layers"},
+    {" -ngl --gpu-layers --n-gpu-layers -cmoe --cpu-moe -ncmoe --n-cpu-moe -ot --override-tensor ",
+     "--device chooses what computes, and a GPU gets all layers"},
     {" -dev -sm --split-mode -ts --tensor-split -mg --main-gpu ", "--device chooses what computes: one device"},
     {" -ctk -ctv --cache-type-k --cache-type-v --kv-cache-dtype ", "--kv-format chooses f16, int8 or turbo4 for both"},
     {" -ub --ubatch-size ", "--step-tokens alone bounds a step"},
@@ -40,12 +41,24 @@ constexpr Otherwise kOtherwise[] = {
     {" --ssl-key-file --ssl-cert-file --ssl-keyfile --ssl-certfile ", "use a proxy with TLS"},
     {" --api-prefix --root-path ", "use a proxy that cuts the prefix off"},
     {" --lora --lora-scaled --enable-lora --lora-modules ", "there are no adapters: merge them into the file"},
-    {" -md --model-draft --spec-draft-model --spec-type --speculative-config ", "there are no draft models"},
+    {" -md --model-draft --draft --draft-n --draft-max --draft-min --spec-draft-model --spec-type "
+     "--speculative-config ",
+     "there are no draft models"},
     {" -mm --mmproj -mmu --mmproj-url ", "there are no images"},
     {" --rerank --reranking ", "no model that can be served ranks"},
     {" --models-dir --models-preset ", "a process serves one model"},
     {" --context-shift ", "a text over the context is refused or cut, never shifted"},
     {" --slot-save-path ", "there are no files of slots: equal prefixes are found in the cache"},
+    {" -sps --slot-prompt-similarity --cache-reuse ", "equal prefixes are found in the cache, whoever computed them"},
+    {" --samplers --sampling-seq --mirostat --typical --xtc-probability --dry-multiplier --dynatemp-range ",
+     "this sampler is not built; docs/api.md lists those that are"},
+    {" --repeat-last-n ", "penalties count all of a text"},
+    {" --grammar --grammar-file -j --json-schema -jf --json-schema-file ", "each request says the form of its answer"},
+    {" -q --quantization --rope-scaling --rope-scale --rope-freq-base --override-kv --hf-overrides ",
+     "the file says it"},
+    {" --tokenizer --tokenizer-mode --load-format --revision ", "a GGUF file has all of a model"},
+    {" --generation-config ", "--temp, --top-p and so on hold for requests that don't say"},
+    {" --log-file ", "the log goes to standard error, a line of each request to --request-log"},
 };
 
 /// "-ngl", not "-1" or "--parallel" or "-c4096".

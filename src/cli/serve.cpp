@@ -80,11 +80,8 @@ std::string read_file(const std::string& path) {
 text::ChatDefaults chat_defaults(const ServeOptions& o) {
   text::ChatDefaults defaults{.thinks = o.reasoning != "off", .names_in_content = o.names_in_content};
   if (o.chat_variables.empty()) return defaults;
-  boost::system::error_code error;
-  const auto given = boost::json::parse(o.chat_variables, error);
-  const auto* variables = error ? nullptr : given.if_object();
-  if (variables == nullptr) throw std::runtime_error("--chat-template-kwargs must be a JSON object.");
-  for (const auto& [name, value] : *variables) defaults.variables[name] = server::dump(value);
+  for (const auto& [name, value] : boost::json::parse(o.chat_variables).as_object())
+    defaults.variables[name] = server::dump(value);
   if (const auto thinks = defaults.variables.find("enable_thinking"); thinks != defaults.variables.end())
     defaults.thinks = thinks->second != "false";
   return defaults;

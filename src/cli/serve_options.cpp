@@ -22,6 +22,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--model,-m,model", o.model,
                   "GGUF file, a folder with one, or a local model's name; without it serve says which there are")
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw)  // it may be the first argument, too: which one is meant?
       ->envname("LLAMA_ARG_MODEL")
       ->group(group);
   command
@@ -40,6 +41,7 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--chat-template-kwargs,--default-chat-template-kwargs", o.chat_variables,
                   "Variables of the template, as a JSON object; a request's own go first")
+      ->check(json_object())
       ->envname("LLAMA_ARG_CHAT_TEMPLATE_KWARGS")
       ->group(group);
   command
@@ -109,8 +111,7 @@ void add_cache_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--kv-bytes", o.ggml.kv_bytes,
                   "Size of the KV pool: 512MiB, 2GB, bytes (default: a quarter of free memory; of a GPU's most)")
-      ->transform(not_negative())
-      ->transform(CLI::AsSizeValue(true))
+      ->transform(size())
       ->group(group);
   command
       .add_option("--kv-format", o.ggml.kv_format,
@@ -189,12 +190,12 @@ void add_network_options(CLI::App& command, server::ServerConfig& s) {
       ->capture_default_str()
       ->group(group);
   command.add_option("--max-body", s.http.max_body_bytes, "Largest request body: 16MiB, bytes")
-      ->transform(CLI::AsSizeValue(true))
+      ->transform(size())
       ->check(between(1024.0, 1e12))
       ->capture_default_str()
       ->group(group);
   command.add_option("--max-connections", s.http.max_connections, "Most open connections")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str()
       ->group(group);
 }
@@ -253,7 +254,7 @@ void add_access_options(CLI::App& command, ServeOptions& o) {
   command
       .add_option("--response-store", s.api.response_store_bytes,
                   "Memory for responses that /v1/responses stores: 64MiB, bytes; 0: none is stored")
-      ->transform(CLI::AsSizeValue(true))
+      ->transform(size())
       ->check(between(0.0, 1e15))
       ->capture_default_str()
       ->group(group);

@@ -183,7 +183,7 @@ TAKEN = """-a name; --alias name; --served-model-name name; -c 512; --ctx-size 5
 --repeat-penalty 1.1; --presence-penalty 1.5; --frequency-penalty -0.5; -s 1; --seed -1; -n 9; --predict 9; --n-predict -1; --sse-ping-interval 30; --sse-ping-interval -1; -rea off;
 --reasoning auto; --reasoning-format deepseek; --reasoning-parser qwen3; --tool-call-parser hermes --reasoning-parser qwen3; --pooling mean; --reasoning-budget 0;
 --reasoning-budget -1; --no-context-shift; --no-mmap; --no-warmup; --log-timestamps --log-prefix; --async-scheduling; --no-enable-log-requests;
---cors https://a.example,localhost; -v; --verbose;
+--cors https://a.example,localhost; -v; --verbose; --kv-bytes 1.5GiB; --kv-bytes 2g; --kv-bytes 512mib; -c 512 --ctx 1024; --kv-bytes 0;
 --chat-template-kwargs {}; --default-chat-template-kwargs {}; --jinja; --metrics; --slots; --no-slots; --prefill-assistant; --no-prefill-assistant; -cb; --cont-batching; -kvu; -fa on;
 --flash-attn auto; --enable-prefix-caching; --enable-chunked-prefill; --enable-auto-tool-choice; --trust-remote-code; -tp 1 --pipeline-parallel-size 1;
 --tensor-parallel-size 1; --ctx 0; --dtype auto; --enforce-eager; --disable-log-requests; --cache-prompt; --offline"""
@@ -202,7 +202,12 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --no-jinja: Jinja; --no-metrics: always; --verbosity 3: --log-level; --log-disable: --log-level; --ssl-cert-file a: proxy; --lora a: adapters;
 --enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj a: images; --reranking: rank; --models-dir a: one model;
 --context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
---reasoning-format none: none not in; -nocb: no such option; -sps 0.5: no such option; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;
+--reasoning-format none: none not in; -nocb: no such option; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: cache;
+--grammar a: request; --repeat-last-n 64: penalties; --log-file a: standard error; --tokenizer a: GGUF; --generation-config vllm: --temp;
+--kv-byte 1GiB: did you mean --kv-bytes?; --threads-http 4: no such option; --kv-bytes 1XB: 1XB is no size;
+--kv-bytes 1.5.5GB: is no size; --kv-bytes GiB: is no size; --kv-bytes 1kiloB: is no size; --kv-bytes 99999999TB: is no size; --kv-bytes -5: -5 is no size;
+--port: its value is missing; one-more: one-more is one argument too many; --model b: --model; --max-connections 0: 0 not in range 1 to;
+--chat-template-kwargs {x: {x is no JSON object; --chat-template-kwargs []: [] is no JSON object; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;
 --reasoning-budget -2: -2; --mlock: memory; --ctx 1: at least 2; --ctx much: much is not 0; -n 0: at least 1; --cors a.example: https://"""
 
 

@@ -1,0 +1,81 @@
+#include "cli/option_errors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/option_text.h"
+
+namespace coppice::cli {
+
+namespace {
+
+/// How many letters must be put in, left out or replaced to make `b` of `a`.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0U);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t corner = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = corner + (a[i] == b[j] ? 0 : 1);
+      corner = std::exchange(row[j + 1], std::min({replaced, row[j] + 1, row[j + 1] + 1}));
+    }
+  }
+  return row.back();
+}
+
+/// The command's options that may have been meant, the nearest first: mistyped, cut short, or with more words.
+std::vector<std::string> nearest(const CLI::App& command, const std::string& wrong) {
+  constexpr std::size_t kMost = 3;
+  std::vector<std::pair<std::size_t, std::string>> found;
+  for (const OptionText& option : options_of(command)) {
+    for (const std::string& name : option.names) {
+      const std::size_t letters = distance(wrong, name);
+      const std::size_t shorter = std::min(wrong.size(), name.size());
+      const bool begins = shorter > 4 && wrong.compare(0, shorter, name, 0, shorter) == 0;
+      if (shorter > 2 && (letters * 4 <= shorter || begins)) found.emplace_back(letters, name);
+    }
+  }
+  std::ranges::sort(found);
+  std::vector<std::string> names;
+  for (auto& [letters, name] : found)
+    if (names.size() < kMost) names.push_back(std::move(name));
+  return names;
+}
+
+std::string unknown_text(const CLI::App& command) {
+  const std::vector<std::string> extras = command.remaining();
+  const auto option = std::ranges::find_if(extras, [](const std::string& e) { return e.size() > 1 && e[0] == '-'; });
+  if (option == extras.end())
+    return fmt::format("{} is one argument too many", extras.empty() ? "something" : extras.front());
+  const std::string name = option->substr(0, option->find('='));
+  const std::vector<std::string> near = nearest(command, name);
+  std::string text = fmt::format("{}: {} has no such option", name, command.get_name());
+  if (!near.empty()) text += fmt::format("; did you mean {}?", fmt::join(near, ", or "));
+  return text;
+}
+
+}  // namespace
+
+std::string error_text(const CLI::App& app, const CLI::Error& error) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands(nullptr);
+  const auto parsed = std::ranges::find_if(commands, [](const CLI::App* command) { return command->parsed(); });
+  std::string text = error.what();
+  std::string help = "Run with --help for more information.";
+  if (parsed != commands.end()) {
+    help = fmt::format("'coppice {} --help' tells all options.", (*parsed)->get_name());
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) text = unknown_text(**parsed);
+  }
+  // "--port: 1 required UINT:INT in [0 - 65535] missing"
+  if (const auto colon = text.find(": 1 required "); error.get_name() == "ArgumentMismatch" && colon != text.npos)
+    text = text.substr(0, colon) + ": its value is missing";
+  return fmt::format("{}\n{}\n", text, help);
+}
+
+}  // namespace coppice::cli

@@ -1,0 +1,13 @@
+// What is said of a command line that CLI11 can't read, in plainer words than its own.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace coppice::cli {
+
+/// The lines for standard error. An option that a command doesn't have is named with those that it is nearest to.
+/// `app`: the whole program, after its parse() threw `error`.
+std::string error_text(const CLI::App& app, const CLI::Error& error);
+
+}  // namespace coppice::cli
