@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/json/error.hpp>
+#include <boost/json/parse.hpp>
 #include <boost/json/stream_parser.hpp>
 #include <cctype>
 #include <cstddef>
@@ -122,6 +123,13 @@ std::string word_at(std::string_view text, std::size_t at) {
   return std::string(text.substr(begin, end - begin));
 }
 
+/// Is it a number, true, false or null?
+bool is_scalar(const std::string& word) {
+  boost::system::error_code error;
+  boost::json::parse(word, error);
+  return !error;
+}
+
 std::string word_cause(const std::string& word, bool name_wanted) {
   std::string lower = word;
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -146,12 +154,16 @@ std::string outer_cause(std::string_view text, std::size_t at, const Before& bef
     return "typographic quotes: JSON's strings stand in plain double quotes";
   if ((c == '}' || c == ']') && before.last == ',') return fmt::format("a comma before the '{}'", c);
   if (c == '/' || c == '#') return "a comment: JSON has none";
-  const bool after_value = before.last == '"' || before.last == '}' || before.last == ']';
+  const bool apart = kBlanks.contains(text[at - std::min<std::size_t>(at, 1)]) || c == '"' || c == '{' || c == '[';
+  const bool after_word = apart && !kBlanks.contains(c) && std::isalnum(static_cast<unsigned char>(before.last)) != 0;
+  const bool after_value = after_word || before.last == '"' || before.last == '}' || before.last == ']';
   if (after_value && object && before.name && before.last == '"') return "no colon behind a name";
   if (after_value && c != ':' && c != '}' && c != ']') return "no comma between two values";
   const bool name_wanted = object && (before.last == '{' || before.last == ',');
-  if (const std::string word = word_at(text, at); !word.empty()) return word_cause(word, name_wanted);
-  return "";
+  const std::string word = word_at(text, at);
+  if (!word.empty() && (std::isalnum(static_cast<unsigned char>(c)) != 0 || !is_scalar(word)))
+    return word_cause(word, name_wanted);
+  return c > ' ' && c <= '~' ? fmt::format("a '{}' can't stand here", c) : "";
 }
 
 std::string cause(std::string_view text, const Place& place) {
