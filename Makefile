@@ -5,7 +5,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help deps build demo serve test asan tsan neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
 
 help:          ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s  %s\n", $$1, $$2}' Makefile
 
 deps:          ## Install the packages, fetch and check the pinned sources and models, build llama.cpp and XGrammar
 	@scripts/deps.sh

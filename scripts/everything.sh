@@ -90,6 +90,9 @@ if [[ ${1:-} == --list ]]; then
   table
   exit
 fi
+for target in "$@"; do
+  table | grep -q "^$target *|" || die "There is no target '$target'. These are there: $(table | cut -d '|' -f 1 | xargs)."
+done
 "$repo/scripts/packages.sh"
 wanted=" $* "
 while IFS='|' read -r -u 3 target needs words form; do

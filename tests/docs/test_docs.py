@@ -135,6 +135,12 @@ def test_a_targets_name_is_no_argument_of_it(everything):
     assert "page with <>\n" in said and "passed  page" in said
 
 
+def test_a_mistyped_target_fails(everything):
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        everything("page", "sok")
+    assert "no target 'sok'" in failed.value.stderr and "soak" in failed.value.stderr
+
+
 def test_targets_without_their_data_are_skipped(everything):
     said = everything("bench-tools", "bench-structured", "bench-traces")
     assert re.findall(r"^skipped (\S+): it needs [A-Z]+=folder of", said, re.M) == ["bench-tools", "bench-structured", "bench-traces"]
