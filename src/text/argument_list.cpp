@@ -20,8 +20,10 @@ using Id = ParserView::Id;
 std::vector<Id> choice_of_arguments(const ParserView& view, Id id) {
   const auto* choice = view.as<common_peg_choice_parser>(view.bare(id, Tags::TOOL_ARG));
   if (choice == nullptr) return {};
-  const bool single =
-      std::ranges::all_of(choice->children, [&](Id one) { return view.outermost(one, Tags::TOOL_ARG).size() == 1; });
+  // Calls of tools with one argument each are no arguments.
+  const bool single = std::ranges::all_of(choice->children, [&](Id one) {
+    return view.outermost(one, Tags::TOOL_ARG).size() == 1 && view.outermost(one, Tags::TOOL_NAME).empty();
+  });
   return single ? choice->children : std::vector<Id>();
 }
 

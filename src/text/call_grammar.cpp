@@ -8,6 +8,7 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -149,6 +150,12 @@ class CallWriter {
   Piece of(Id, const common_peg_gbnf_parser& part, const Place& place) {
     if (part.grammar.empty()) return {};
     const bool rule = view_.arena().has_rule(part.grammar);
+    // "JSON, else a string", of which the library's grammar keeps the string.
+    const auto* choice = view_.as<common_peg_choice_parser>(view_.bare(part.child));
+    if (const HeldSchema* held = held_of(place); rule && choice != nullptr && held != nullptr &&
+                                                 view_.has(part.child, Tags::TOOL_ARG_VALUE) &&
+                                                 !held->allows_text(place.schema))
+      return piece(choice->children.front(), place);
     return piece(rule ? view_.arena().get_rule(part.grammar) : part.child, place);
   }
   /// Text up to a delimiter, and that.
@@ -216,10 +223,11 @@ class CallWriter {
 
   Piece dict(const HeldSchema& held) {
     const auto rule = [&](const char* name) { return piece(view_.arena().get_rule(name), {.tool = 0}).text; };
-    if (held.root() == nullptr || !held.root()->contains("properties")) return {.text = rule("gemma4-dict")};
+    if (held.root() == nullptr) return {.text = rule("gemma4-dict")};
     if (!dicts_)
       dicts_.emplace(
-          rules_, strings_, [&](const common_json* s) { return json(s, kAnyJson).text; }, rule("gemma4-value"));
+          rules_, strings_, [&](const common_json* s) { return json(s, kAnyJson).text; }, rule("gemma4-value"),
+          rule("gemma4-dict"));
     return {.text = dicts_->value(held, held.root())};
   }
 
@@ -344,8 +352,25 @@ class CallWriter {
     return least == 0 && most == 1 ? "?" : fmt::format("{{{},{}}}", least, most);
   }
 
-  /// Each argument once: the required ones always, the others or not.
+  /// Of one of the alternatives that the object's schema has.
   std::string arguments(const ArgumentList& list, const Place& place) {
+    const HeldSchema* held = held_of(place);
+    const auto objects = held == nullptr ? std::vector<const common_json*>() : held->alternatives(place.schema);
+    std::string body;
+    for (const common_json* object : objects)
+      if (const std::string some = arguments_of(list, place, object); !some.empty())
+        body += (body.empty() ? "" : " | ") + some;
+    if (body.empty() && whole_ && !objects.empty())
+      throw std::runtime_error(fmt::format("it can't write what the schema of '{}' asks for",
+                                           tools_[static_cast<std::size_t>(place.tool)].name));
+    if (body.empty()) return arguments_of(list, place, nullptr);
+    return objects.size() == 1 ? body : rules_.add(body);
+  }
+
+  /// Each argument once: the required ones always, the others or not. `object`: the schema; nullptr: it isn't known. Empty: one that is
+  /// required can't be written.
+  std::string arguments_of(const ArgumentList& list, Place place, const common_json* object) {
+    if (object != nullptr) place.schema = object;
     const auto row = [&](const std::vector<Id>& ids) {
       PieceRow all(rules_.add(kSpace));
       for (const Id id : ids) all.add(piece(id, place));
@@ -353,12 +378,24 @@ class CallWriter {
     };
     ArgumentTexts texts{.before = row(list.before), .behind = row(list.behind), .between_only = list.between_only};
     for (const Id item : list.items) {
-      const auto& names = view_.names(view_.outermost(item, Tags::TOOL_ARG).front(), Tags::TOOL_ARG_NAME);
-      const bool required = place.tool >= 0 && names.size() == 1 &&
-                            held_[static_cast<std::size_t>(place.tool)].requires_argument(*names.begin());
+      const Id argument = view_.outermost(item, Tags::TOOL_ARG).front();
+      const auto& names = view_.names(argument, Tags::TOOL_ARG_NAME);
+      const std::string name = names.size() == 1 ? *names.begin() : "";
+      if (object != nullptr && !name.empty() && !HeldSchema::may_have(*object, name)) continue;
+      const bool required = object != nullptr && HeldSchema::is_required(*object, name);
+      if (object != nullptr && !is_writable(argument, held_of(place)->property(object, name), *held_of(place))) {
+        if (required) return {};
+        continue;
+      }
       texts.items.push_back({.text = piece(item, place).text, .required = required});
     }
     return arguments_rule(texts, rules_);
+  }
+
+  /// Where the parser reads nothing but a string, there is no other value.
+  bool is_writable(Id argument, const common_json* schema, const HeldSchema& held) {
+    return !view_.has(argument, Tags::TOOL_ARG_STRING_VALUE) || view_.has(argument, Tags::TOOL_ARG_VALUE) ||
+           held.allows_text(schema);
   }
 
   ParserView view_;

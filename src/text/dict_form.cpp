@@ -57,7 +57,9 @@ std::string DictForm::body(const HeldSchema& held, const common_json& schema) {
            : least > 0                      ? fmt::format("\"[\" {} \"]\"", some)
                                             : fmt::format("\"[\" ({})? \"]\"", some);
   }
-  return type == "object" && schema.contains("properties") ? object(held, schema) : any_;
+  if (type != "object") return any_;
+  if (schema.contains("properties")) return object(held, schema);
+  return schema.contains("additionalProperties") && schema.at("additionalProperties") == false ? "\"{}\"" : any_object_;
 }
 
 std::string DictForm::object(const HeldSchema& held, const common_json& schema) {

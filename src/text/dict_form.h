@@ -15,9 +15,14 @@ namespace coppice::text {
 
 class DictForm {
  public:
-  /// `json`: the rule of a value that is written as JSON. `any`: the rule of any value.
-  DictForm(GbnfRules& rules, BareStrings& strings, std::function<std::string(const common_json*)> json, std::string any)
-      : rules_(rules), strings_(strings), json_(std::move(json)), any_(std::move(any)) {}
+  /// `json`: the rule of a value that is written as JSON. `any`, `any_object`: the rules of any value, and of any object.
+  DictForm(GbnfRules& rules, BareStrings& strings, std::function<std::string(const common_json*)> json, std::string any,
+           std::string any_object)
+      : rules_(rules),
+        strings_(strings),
+        json_(std::move(json)),
+        any_(std::move(any)),
+        any_object_(std::move(any_object)) {}
 
   /// The rule of values of a schema; nullptr: of any.
   std::string value(const HeldSchema& held, const common_json* schema);
@@ -29,7 +34,7 @@ class DictForm {
   GbnfRules& rules_;
   BareStrings& strings_;
   std::function<std::string(const common_json*)> json_;
-  std::string any_;
+  std::string any_, any_object_;
   std::map<const common_json*, std::string> known_;
 };
 

@@ -9,10 +9,50 @@ HeldSchema::HeldSchema(const ToolSpec& tool) {
     root_ = std::make_unique<const common_json>(common_json::parse(tool.held));
     known_.insert(root_.get());
   }
-  const common_json all = common_json::parse_no_throw(tool.held.empty() ? tool.parameters : tool.held);
-  if (!all.is_object() || !all.contains("required") || !all.at("required").is_array()) return;
-  for (const common_json& name : all.at("required"))
-    if (name.is_string()) required_.insert(name.get<std::string>());
+}
+
+void HeldSchema::add_alternatives(const common_json* schema, int depth, std::vector<const common_json*>& to) const {
+  constexpr int kMostDepth = 8;
+  constexpr std::size_t kMostAlternatives = 256;
+  const common_json* own = resolved(schema);
+  if (own == nullptr || depth > kMostDepth || to.size() > kMostAlternatives) return;
+  if (own->contains("anyOf") && own->at("anyOf").is_array()) {
+    for (const common_json& one : own->at("anyOf")) add_alternatives(&one, depth + 1, to);
+  } else if (own->contains("properties") || (own->contains("type") && own->at("type") == "object")) {
+    to.push_back(own);
+  }
+}
+
+std::vector<const common_json*> HeldSchema::alternatives(const common_json* schema) const {
+  std::vector<const common_json*> all;
+  add_alternatives(schema, 0, all);
+  return all;
+}
+
+bool HeldSchema::is_required(const common_json& object, const std::string& name) {
+  if (!object.contains("required") || !object.at("required").is_array()) return false;
+  for (const common_json& one : object.at("required"))
+    if (one.is_string() && one.get<std::string>() == name) return true;
+  return false;
+}
+
+bool HeldSchema::may_have(const common_json& object, const std::string& name) {
+  if (object.contains("properties") && object.at("properties").contains(name)) return true;
+  return object.contains("additionalProperties") ? object.at("additionalProperties") != false
+                                                 : !object.contains("properties");
+}
+
+bool HeldSchema::allows_text(const common_json* schema, int depth) const {
+  constexpr int kMostDepth = 8;
+  const common_json* own = resolved(schema);
+  if (own == nullptr || depth > kMostDepth) return true;
+  if (own->contains("anyOf") && own->at("anyOf").is_array()) {
+    for (const common_json& one : own->at("anyOf"))
+      if (allows_text(&one, depth + 1)) return true;
+    return false;
+  }
+  if (own->contains("enum")) return !texts(own).empty();
+  return !own->contains("type") || own->at("type") == "string";
 }
 
 const common_json* HeldSchema::resolved(const common_json* schema) const {
@@ -29,8 +69,10 @@ const common_json* HeldSchema::resolved(const common_json* schema) const {
 
 const common_json* HeldSchema::property(const common_json* schema, const std::string& name) const {
   const common_json* object = resolved(schema);
-  if (object == nullptr || !object->contains("properties") || !object->at("properties").contains(name)) return nullptr;
-  const common_json* found = resolved(&object->at("properties").at(name));
+  if (object == nullptr) return nullptr;
+  const bool named = object->contains("properties") && object->at("properties").contains(name);
+  if (!named && !object->contains("additionalProperties")) return nullptr;
+  const common_json* found = resolved(named ? &object->at("properties").at(name) : &object->at("additionalProperties"));
   if (found != nullptr) known_.insert(found);
   return found;
 }

@@ -20,10 +20,11 @@ class HeldSchema {
 
   /// Of all arguments; nullptr: nothing is held. This and all below live as long as the HeldSchema.
   const common_json* root() const { return root_.get(); }
-  /// Of an object's property, or an array's items; nullptr: it isn't known. `schema` may be nullptr.
+  /// Of an object's property, named or not, or an array's items; nullptr: it isn't known. `schema` may be nullptr.
   const common_json* property(const common_json* schema, const std::string& name) const;
   const common_json* items(const common_json* schema) const;
-  bool requires_argument(const std::string& name) const { return required_.contains(name); }
+  /// The schemas of objects among which a schema chooses: itself, if it is one. `schema` may be nullptr.
+  std::vector<const common_json*> alternatives(const common_json* schema) const;
   /// One that root(), property() or items() returned, but for nullptr.
   bool owns(const common_json* schema) const { return known_.contains(schema); }
 
@@ -33,12 +34,19 @@ class HeldSchema {
   /// The strings that a schema of an enumeration allows. Empty: there are none, or it is none, or nullptr.
   static std::vector<std::string> texts(const common_json* schema);
 
+  /// Do an object's values have this property always, may they have it?
+  static bool is_required(const common_json& object, const std::string& name);
+  static bool may_have(const common_json& object, const std::string& name);
+  /// May a value of the schema be a string? nullptr: it may.
+  bool allows_text(const common_json* schema, int depth = 0) const;
+
   /// Where its reference leads; nullptr: nowhere.
   const common_json* resolved(const common_json* schema) const;
 
  private:
+  void add_alternatives(const common_json* schema, int depth, std::vector<const common_json*>& to) const;
+
   std::unique_ptr<const common_json> root_;
-  std::set<std::string> required_;
   mutable std::set<const common_json*> known_;
 };
 

@@ -15,6 +15,7 @@
 #include "text/chat_history.h"
 #include "text/chat_template_impl.h"
 #include "text/own_forms.h"
+#include "text/parser_parameters.h"
 #include "text/template_limits.h"
 #include "text/typed_properties.h"
 
@@ -45,30 +46,6 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
   inputs.chat_template_kwargs = chat.variables;
   inputs.chat_template_kwargs.insert(defaults.variables.begin(), defaults.variables.end());
   return inputs;
-}
-
-/// The library takes schemas apart where each argument is written by itself, and refuses some: names alone are enough then.
-std::string names_of(const std::string& parameters) {
-  common_json names = {{"type", "object"}, {"properties", common_json::object()}};
-  const common_json all = common_json::parse_no_throw(parameters);
-  if (all.is_object() && all.contains("properties") && all.at("properties").is_object())
-    for (const auto& property : all.at("properties").items())
-      names["properties"][property.key()] = common_json::object();
-  return with_types(names.dump(), true);
-}
-
-/// Without patterns at any depth: the library holds nothing here, and names those that it can't read on standard error.
-void drop_patterns(common_json& schema) {
-  if (schema.is_object() && schema.contains("pattern") && schema.at("pattern").is_string()) schema.erase("pattern");
-  if (schema.is_object() || schema.is_array())
-    for (common_json& part : schema) drop_patterns(part);
-}
-
-std::string without_patterns(const std::string& parameters) {
-  if (parameters.find("\"pattern\"") == parameters.npos) return parameters;
-  common_json all = common_json::parse_no_throw(parameters);
-  drop_patterns(all);
-  return all.dump();
 }
 
 /// make(tools), which gives the parser of answers with calls of these tools.
@@ -298,7 +275,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     }
     std::vector<ToolSpec> callable(asked.tools.begin(), asked.tools.end());
     for (ToolSpec& tool : callable) {
-      tool.parameters = without_patterns(tool.parameters);
+      tool.parameters = parser_parameters(tool);
       if (impl_->asks_types) tool.parameters = with_types(tool.parameters, true);
     }
     if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });

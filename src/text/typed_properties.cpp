@@ -1,7 +1,7 @@
 #include "text/typed_properties.h"
 
-#include <json.h>
-
+#include <algorithm>
+#include <cstddef>
 #include <set>
 #include <vector>
 
@@ -25,9 +25,13 @@ std::string type_of(const common_json& value) {
                                      : "null";
 }
 
-Types types_of(const common_json& schema, int depth) {
+Types types_of(const common_json& root, const common_json& schema, int depth) {
   constexpr int kMostDepth = 8;
   if (!schema.is_object() || depth > kMostDepth) return all_types();
+  if (schema.contains("$ref")) {
+    const common_json* target = referred(root, schema);
+    return target == nullptr ? all_types() : types_of(root, *target, depth + 1);
+  }
   if (schema.contains("const")) return {type_of(schema.at("const"))};
   Types types;
   if (schema.contains("type")) {
@@ -41,12 +45,27 @@ Types types_of(const common_json& schema, int depth) {
   } else {
     for (const char* name : {"anyOf", "oneOf"})
       if (schema.contains(name) && schema.at(name).is_array())
-        for (const common_json& one : schema.at(name)) types.merge(types_of(one, depth + 1));
+        for (const common_json& one : schema.at(name)) types.merge(types_of(root, one, depth + 1));
   }
   return types.empty() ? all_types() : types;
 }
 
 }  // namespace
+
+const common_json* referred(const common_json& root, const common_json& schema) {
+  if (!schema.at("$ref").is_string()) return nullptr;
+  const std::string ref = schema.at("$ref").get<std::string>();
+  if (!ref.starts_with("#/")) return nullptr;
+  const common_json* target = &root;
+  for (std::size_t at = 1; at < ref.size();) {
+    const std::size_t end = std::min(ref.find('/', at + 1), ref.size());
+    const std::string name = ref.substr(at + 1, end - at - 1);
+    if (!target->is_object() || !target->contains(name)) return nullptr;
+    target = &target->at(name);
+    at = end;
+  }
+  return target;
+}
 
 std::string with_types(const std::string& parameters, bool real) {
   common_json all = common_json::parse_no_throw(parameters);
@@ -57,12 +76,36 @@ std::string with_types(const std::string& parameters, bool real) {
   for (const std::string& name : names) {
     common_json& schema = all["properties"][name];
     if (!schema.is_object()) schema = common_json::object();
-    Types types = types_of(schema, 0);
+    Types types = types_of(common_json(all), schema, 0);
     types.erase("null");
     if (types.size() > 1 && !real) types = {"any"};
     schema["type"] = types.empty() ? "null" : types.contains("string") ? "string" : *types.begin();
   }
   return all.dump();
+}
+
+void add_types_of_values(common_json& parameters) {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const auto& property : parameters.at("properties").items()) {
+    const common_json& schema = property.value();
+    if (!schema.is_object() || (schema.contains("type") && schema.at("type").is_string())) continue;
+    Types types = types_of(parameters, schema, 0);
+    if (types.contains("string")) continue;
+    if (types.size() > 1) types.erase("null");
+    if (!types.empty()) found.emplace_back(property.key(), *types.begin());
+  }
+  for (const auto& [name, type] : found) {
+    common_json& schema = parameters["properties"][name];
+    if (schema.contains("type") && !schema.contains("anyOf") && !schema.contains("oneOf")) {
+      common_json alternatives = common_json::array();
+      for (const common_json& one : schema.at("type")) {
+        alternatives.push_back(schema);
+        alternatives.back()["type"] = one;
+      }
+      schema = {{"anyOf", std::move(alternatives)}};
+    }
+    schema["type"] = type;
+  }
 }
 
 }  // namespace coppice::text

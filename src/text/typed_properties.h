@@ -1,7 +1,10 @@
-// Types for properties of tools that name none, for templates that ask each property for one (Seed-OSS's).
+// Types for properties of tools that name none: for templates that ask each property for one (Seed-OSS's), and for the library's parsers
+// that take a value without a type for a string (Kimi K3's).
 //
-// Pure function; any thread.
+// Pure functions; any thread.
 #pragma once
+
+#include <json.h>
 
 #include <string>
 
@@ -10,5 +13,11 @@ namespace coppice::text {
 /// `parameters`: a JSON schema. It gets properties, if it has none, and each of these one type: its own, or that of its constant,
 /// enumeration or alternatives, null left out. Where there may be several: "any", or (`real`) one of these, rather a string.
 std::string with_types(const std::string& parameters, bool real);
+
+/// Where the schema of a property leads by its references within `root`; nullptr: nowhere.
+const common_json* referred(const common_json& root, const common_json& schema);
+
+/// `parameters`: an object with properties. Each that is never a string gets one of its types beside what it says.
+void add_types_of_values(common_json& parameters);
 
 }  // namespace coppice::text

@@ -35,4 +35,9 @@ class SchemaError : public std::runtime_error {
 std::string enforceable_schema(const boost::json::value& schema, bool strict = false,
                                std::set<std::string>* unheld = nullptr);
 
+/// The same of a tool's arguments, which are an object whatever the schema says: it becomes a schema of objects, or of alternatives
+/// that are ones. Throws SchemaError, too, where it allows none.
+std::string enforceable_arguments(const boost::json::value& schema, bool strict = false,
+                                  std::set<std::string>* unheld = nullptr);
+
 }  // namespace coppice::server

@@ -50,6 +50,31 @@ const value* only_reference(const value& schema) {
              : nullptr;
 }
 
+/// Objects that are listed whole become alternatives whose properties have one value each.
+void spell_out_objects(value& schema) {
+  object& fields = schema.get_object();
+  if (value* alternatives = fields.if_contains("anyOf")) {
+    for (value& one : alternatives->get_array()) spell_out_objects(one);
+    return;
+  }
+  const value* values = fields.if_contains("enum");
+  if (values == nullptr) return;
+  boost::json::array all;
+  for (const value& one : values->get_array()) {
+    object properties;
+    boost::json::array names;
+    for (const auto& field : one.get_object()) {
+      properties[field.key()] = object{{"enum", boost::json::array{field.value()}}};
+      names.emplace_back(field.key());
+    }
+    all.push_back(object{{"type", "object"},
+                         {"properties", std::move(properties)},
+                         {"required", std::move(names)},
+                         {"additionalProperties", false}});
+  }
+  schema = all.size() == 1 ? value(all[0]) : value(object{{"anyOf", std::move(all)}});
+}
+
 object without(const object& flat, std::string_view keyword) {
   object rest = flat;
   rest.erase(keyword);
@@ -66,6 +91,13 @@ SchemaError::SchemaError(std::string keyword, std::string place, const std::stri
 std::string enforceable_schema(const value& schema, bool strict, std::set<std::string>* unheld) {
   SchemaWalk walk(schema, strict);
   std::string text = boost::json::serialize(walk.run());
+  if (unheld != nullptr) *unheld = std::move(walk).take_unheld();
+  return text;
+}
+
+std::string enforceable_arguments(const value& schema, bool strict, std::set<std::string>* unheld) {
+  SchemaWalk walk(schema, strict);
+  std::string text = boost::json::serialize(walk.run_object());
   if (unheld != nullptr) *unheld = std::move(walk).take_unheld();
   return text;
 }
@@ -118,7 +150,20 @@ long count_of(const object& flat, const char* keyword, long otherwise, const std
 }
 
 value SchemaWalk::run() {
-  Value root = rewrite(root_, {});
+  return with_definitions(rewrite(root_, {}));
+}
+
+value SchemaWalk::run_object() {
+  try {
+    Value root = rewrite_flat(merge(flat(root_, {}), Object{{"type", Array{"object"}}}, {}), {});
+    spell_out_objects(root);
+    return with_definitions(std::move(root));
+  } catch (const UnsatisfiableError& e) {
+    throw SchemaError(e.keyword(), e.place(), "it allows no object, and a tool's arguments are one");
+  }
+}
+
+value SchemaWalk::with_definitions(Value root) {
   if (!definitions_.empty()) {
     if (!root.is_object() || root.get_object().contains("$ref")) root = Object{{"anyOf", Array{std::move(root)}}};
     root.get_object()["$defs"] = std::move(definitions_);

@@ -35,6 +35,8 @@ class SchemaWalk {
  public:
   SchemaWalk(const boost::json::value& root, bool strict) : root_(root), strict_(strict), refs_(root) {}
   boost::json::value run();
+  /// Of the objects among what the schema allows. References to the root itself lead to all that it allows.
+  boost::json::value run_object();
   /// Annotations that assert something.
   std::set<std::string> take_unheld() && { return std::move(unheld_); }
 
@@ -50,6 +52,7 @@ class SchemaWalk {
     Place inside(std::string_view name) const { return {under(pointer, name), {}}; }
   };
 
+  Value with_definitions(Value root);
   Value rewrite(const Value& schema, const Place& place);
   Value rewrite_flat(const Object& flat, const Place& place);
   Value reference(const Value& ref, const Place& place);

@@ -1,7 +1,7 @@
 // Tools in OpenAI's requests, and calls in its answers.
 #include "server/api/base/tool_fields.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -142,6 +142,40 @@ TEST(ToolFields, OddSchemasAreOfferedAsTheyAre) {
     EXPECT_EQ(taken.specs.at(0).held, R"({"type":"object","additionalProperties":true})") << schema;
     EXPECT_EQ(taken.specs.at(0).parameters, schema);
     EXPECT_THROW(chat("," + tools + R"(,"tool_choice":"required")"), RequestError) << schema;
+  }
+}
+
+/// Whatever stands on top: a call's arguments are an object.
+TEST(ToolFields, ArgumentsAreObjectsOfTheSchema) {
+  const auto held = [](const std::string& schema, const std::string& choice) {
+    return parse_body(
+        chat(R"(,"tools":[{"type":"function","function":{"name":"f","parameters":)" + schema + "}}]" + choice)
+            .tools.specs.at(0)
+            .held);
+  };
+  const std::string forced = R"(,"tool_choice":"required")", any = R"({"type":"object","additionalProperties":true})";
+  const std::string a =
+      R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"],"additionalProperties":false})";
+  for (const std::string& choice : {std::string(), forced}) {
+    EXPECT_EQ(held("{}", choice), parse_body(any));
+    EXPECT_EQ(held("true", choice), held(R"({"type":"object","properties":{}})", choice));
+    EXPECT_EQ(held(R"({"properties":{"a":{"type":"null"}},"required":["a"]})", choice), parse_body(a));
+    EXPECT_EQ(held(R"({"type":["object","null"],"properties":{"a":{"type":"null"}},"required":["a"]})", choice),
+              parse_body(a));
+    EXPECT_EQ(held(R"({"$ref":"#/definitions/x","definitions":{"x":)" + a + "}}", choice), parse_body(a));
+    EXPECT_EQ(held(R"({"allOf":[{"properties":{"a":{"type":"null"}}},{"required":["a"]}]})", choice), parse_body(a));
+    EXPECT_EQ(held(R"({"anyOf":[{"type":"null"},)" + a + "]}", choice), parse_body(a));
+    EXPECT_EQ(held(R"({"anyOf":[)" + a + "," + any + "]}", choice), parse_body(R"({"anyOf":[)" + a + "," + any + "]}"));
+  }
+  for (const char* none :
+       {R"({"type":"string"})", R"({"enum":[1]})", R"({"anyOf":[{"type":"null"},{"type":"array"}]})"}) {
+    EXPECT_EQ(held(none, ""), parse_body(any)) << none;
+    try {
+      held(none, forced);
+      ADD_FAILURE() << none;
+    } catch (const RequestError& e) {
+      EXPECT_THAT(e.what(), ::testing::HasSubstr("it allows no object")) << none;
+    }
   }
 }
 

@@ -194,18 +194,33 @@ bool is_strict(const JsonObject& fields) {
   return strict != nullptr && *strict == Json(true);
 }
 
-grammar::Source schema_source(const Json& schema, const std::string& field, bool strict, const std::string& whose) {
+namespace {
+
+/// enforce(schema, strict, unheld): which text is held.
+template <class Enforce>
+grammar::Source source_by(Enforce&& enforce, const Json& schema, const std::string& field, bool strict,
+                          const std::string& whose) {
   // Before the walk, which compares values with each other.
   if (dump(schema).size() > grammar::kMaxSourceBytes)
     throw RequestError::bad_field(field, fmt::format("a schema has at most {} bytes", grammar::kMaxSourceBytes));
   try {
     std::set<std::string> unheld;
-    grammar::Source source{.kind = Kind::kJsonSchema, .text = enforceable_schema(schema, strict, &unheld)};
-    for (const std::string& keyword : unheld) log_not_held(whose.empty() ? field : whose, keyword);
+    grammar::Source source{.kind = Kind::kJsonSchema, .text = enforce(schema, strict, &unheld)};
+    for (const std::string& keyword : unheld) log_not_held(whose, keyword);
     return source;
   } catch (const SchemaError& e) {
     throw RequestError::bad_field(field, e.what(), "invalid_json_schema");
   }
+}
+
+}  // namespace
+
+grammar::Source schema_source(const Json& schema, const std::string& field, bool strict) {
+  return source_by(enforceable_schema, schema, field, strict, field);
+}
+
+grammar::Source arguments_source(const Json& schema, const std::string& field, bool strict, const std::string& whose) {
+  return source_by(enforceable_arguments, schema, field, strict, whose);
 }
 
 std::optional<grammar::Constraint> parse_structured_output(const JsonFields& f) {

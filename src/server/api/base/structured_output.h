@@ -13,10 +13,12 @@ namespace coppice::server {
 /// at once, or a schema that can't be enforced.
 std::optional<grammar::Constraint> parse_structured_output(const JsonFields& f);
 
-/// A grammar for what satisfies the schema. `field`: of the request, for errors; `strict`: as in enforceable_schema(); `whose`: for the
-/// log, which says what isn't held; empty: the field. Throws RequestError.
-grammar::Source schema_source(const Json& schema, const std::string& field, bool strict = false,
-                              const std::string& whose = {});
+/// A grammar for what satisfies the schema. `field`: of the request, for errors and for the log, which says what isn't held; `strict`: as
+/// in enforceable_schema(). Throws RequestError.
+grammar::Source schema_source(const Json& schema, const std::string& field, bool strict = false);
+
+/// The same of a tool's arguments (enforceable_arguments()). `whose`: for the log.
+grammar::Source arguments_source(const Json& schema, const std::string& field, bool strict, const std::string& whose);
 
 /// The `strict` beside a schema.
 bool is_strict(const JsonObject& fields);

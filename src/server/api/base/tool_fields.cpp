@@ -36,7 +36,7 @@ const JsonObject& function_of(const Json& value, const std::string& path) {
 
 /// What a grammar can't enforce is refused, by its keyword.
 std::string held_schema(const text::ToolSpec& tool, const std::string& field, bool strict = false) {
-  return schema_source(parse_body(tool.parameters), field, strict, fmt::format("tool '{}'", tool.name)).text;
+  return arguments_source(parse_body(tool.parameters), field, strict, fmt::format("tool '{}'", tool.name)).text;
 }
 
 /// What is held where a schema can't be: it never reaches the library that writes grammars for calls, which throws on odd ones.
@@ -158,7 +158,9 @@ text::ToolSpec parse_tool(const JsonObject& function, const std::string& path, c
                       .description = f.string("description").value_or(""),
                       .parameters = R"({"type":"object","properties":{}})"};
   check_name(tool.name, f.path("name"));
-  if (const Json* parameters = f.find(schema)) tool.parameters = dump(object_of(parameters, f.path(schema)));
+  // `true` is a schema: of any object.
+  if (const Json* parameters = f.find(schema); parameters != nullptr && *parameters != Json(true))
+    tool.parameters = dump(object_of(parameters, f.path(schema)));
   if (f.boolean("strict").value_or(false)) held_schema(tool, f.path(schema), true);
   return tool;
 }
