@@ -16,9 +16,9 @@
 
 namespace {
 
+using coppice::kv::BlockOp;
 using coppice::kv::Cache;
 using coppice::kv::CacheConfig;
-using coppice::kv::CopyOp;
 using coppice::kv::Token;
 
 constexpr std::size_t kChunk = 512;
@@ -41,7 +41,7 @@ std::vector<Token> random_tokens(std::size_t n, std::mt19937_64& rng) {
 }
 
 /// Prefills what isn't cached and finishes. Returns the tokens inserted.
-std::size_t run_prompt(Cache& cache, std::span<const Token> prompt, std::vector<CopyOp>& copies) {
+std::size_t run_prompt(Cache& cache, std::span<const Token> prompt, std::vector<BlockOp>& copies) {
   const auto seq = cache.admit({prompt, {}, 1});
   if (!seq) throw std::runtime_error("the pool is too small for this benchmark");
   const auto cached = static_cast<std::size_t>(cache.lengths(*seq).len);
@@ -78,7 +78,7 @@ struct FullTree {
   std::vector<Token> system;
   std::size_t user_tokens;
   std::unique_ptr<Cache> cache;
-  std::vector<CopyOp> copies;
+  std::vector<BlockOp> copies;
 };
 
 void insert_with_eviction(benchmark::State& state) {

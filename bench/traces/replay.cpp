@@ -20,7 +20,7 @@ void append_tokens(std::int32_t id, std::vector<kv::Token>& prompt) {
   std::iota(prompt.end() - kTraceBlock, prompt.end(), id * kTraceBlock);
 }
 
-void run(kv::Cache& cache, std::span<const kv::Token> prompt, std::vector<kv::CopyOp>& copies, Replayed& sum) {
+void run(kv::Cache& cache, std::span<const kv::Token> prompt, std::vector<kv::BlockOp>& copies, Replayed& sum) {
   const auto seq = cache.admit({.prompt = prompt, .ns = {}, .n_samples = 1});
   if (!seq) {
     ++sum.refused;
@@ -55,7 +55,7 @@ Replayed replay(const Trace& trace, std::int32_t budget, int block_size) {
 
   Replayed sum;
   std::vector<kv::Token> prompt;
-  std::vector<kv::CopyOp> copies;
+  std::vector<kv::BlockOp> copies;
   std::clock_t work = 0;
   for (const TraceRequest& request : trace.requests) {
     prompt.clear();

@@ -207,9 +207,9 @@ bool Scheduler::preempt_last() {
 
 // Gives the sequence's next `rows` tokens slots in the cache, at the cost of the youngest. Afterwards rows == 0
 // if it was itself the youngest; false: it is the last runner and the pool is full.
-bool Scheduler::extend(Sequence& sequence, std::vector<kv::CopyOp>& copies) {
+bool Scheduler::extend(Sequence& sequence, std::vector<kv::BlockOp>& ops) {
   const int rows = sequence.rows;
-  while (!cache_.extend(sequence.seq, rows, copies)) {
+  while (!cache_.extend(sequence.seq, rows, ops)) {
     sequence.rows = 0;                                                              // nothing of it is in the step
     if (running_.size() == 1 && sequence.planned > sequence.computed) return true;  // what runs may free some
     if (!preempt_last()) return false;
@@ -283,7 +283,7 @@ bool Scheduler::may_decode(const Sequence& sequence) const {
   return !is_full(*sequence.request, static_cast<std::int32_t>(sequence.out.size()) + 1);
 }
 
-Sequence* Scheduler::plan(std::vector<kv::CopyOp>& copies) {
+Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops) {
   planned_.clear();
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
@@ -295,7 +295,7 @@ Sequence* Scheduler::plan(std::vector<kv::CopyOp>& copies) {
       if (sequence.prefills() != prefills) continue;
       if (!prefills) sequence.rows = may_decode(sequence) ? 1 : 0;
       if (sequence.rows == 0) continue;
-      if (!extend(sequence, copies)) return &sequence;  // nobody else runs
+      if (!extend(sequence, ops)) return &sequence;  // nobody else runs
       if (!prefills) decodes += sequence.rows;
     }
   }

@@ -59,7 +59,7 @@ class Scheduler {
   /// Decides the rows of planned(), gives them slots in the cache, preempts for room. Returns a sequence
   /// that runs all alone and cannot grow any more: nothing is planned, and it is to be released, or gets room and another plan(). If this throws, whoever has `rows` can only be
   /// released; likewise whoever is in flying(), of computed().
-  Sequence* plan(std::vector<kv::CopyOp>& copies);
+  Sequence* plan(std::vector<kv::BlockOp>& ops);
   PlannedStep& planned() { return planned_; }
 
   /// The executor has planned(): nobody has `rows` any more.
@@ -100,7 +100,7 @@ class Scheduler {
   void grant_prefill(int budget);
   bool may_decode(const Sequence& sequence) const;
   void make_parts();
-  bool extend(Sequence& sequence, std::vector<kv::CopyOp>& copies);
+  bool extend(Sequence& sequence, std::vector<kv::BlockOp>& ops);
   bool preempt_last();
 
   kv::Cache& cache_;

@@ -253,7 +253,7 @@ void StepLoop::begin_step() {
   Sequence* stuck = nullptr;
   try {
     do {
-      stuck = scheduler_.plan(runner_.copies());
+      stuck = scheduler_.plan(runner_.block_ops());
     } while (stuck != nullptr && prefixes_.give_way(stuck->request->request, 1));
     runner_.build(cache_, step);
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds

@@ -16,10 +16,10 @@ class StepRunner {
   explicit StepRunner(executor::Executor& executor)
       : executor_(executor), planned_before_(executor.planning_seconds()) {}
 
-  /// For the copies of the next step: empty.
-  std::vector<kv::CopyOp>& copies() {
-    batch_.copies.clear();
-    return batch_.copies;
+  /// For the block operations of the next step: empty.
+  std::vector<kv::BlockOp>& block_ops() {
+    batch_.block_ops.clear();
+    return batch_.block_ops;
   }
   /// The next step as a batch. REQUIRES: no part's sequence has left.
   void build(const kv::Cache& cache, const PlannedStep& step);

@@ -29,8 +29,8 @@ struct BatchSequence {
 /// Invariants: the first sequence's rows come first, then the second one's, and so on: n_rows() in all. A page of a state_out is
 /// in no other sequence's state_out or state_in; several sequences may read one state_in.
 struct Batch {
-  std::vector<kv::CopyOp> copies;  ///< run in order before the first write
-  std::vector<kv::Token> tokens;   ///< [n_rows]
+  std::vector<kv::BlockOp> block_ops;  ///< run in order before the first write
+  std::vector<kv::Token> tokens;       ///< [n_rows]
   std::vector<BatchSequence> sequences;
   std::vector<std::int32_t> logit_rows;   ///< rows whose logits are wanted, ascending
   std::vector<std::int32_t> hidden_rows;  ///< rows whose hidden states are wanted, ascending
@@ -113,6 +113,7 @@ struct ExecutorInfo {
   std::vector<kv::GroupSpec> groups;  ///< the recurrent one last, if there is one
   std::string model_digest;           ///< hex; metadata, tensor table, a sample of each tensor
   std::string layout;                 ///< KV format, order in a block, block size, groups, rope
+  bool moves_blocks = false;          ///< it runs block operations that store and load; else it refuses them
 };
 
 /// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step.
@@ -147,7 +148,7 @@ class Executor {
   /// the step, and gives logits only.
   virtual int depth() const { return 0; }
 
-  /// Begins a step: runs the copies in order, writes the rows' keys and values into their slots, attends. The batch and what it views are
+  /// Begins a step: runs the block operations in order, writes the rows' keys and values into their slots, attends. The batch and what it views are
   /// needed until this returns. Throws StepError, then nothing was begun.
   /// REQUIRES: batch is valid as described there; no two rows are written to the same slot.
   virtual Step submit(const Batch& batch) = 0;

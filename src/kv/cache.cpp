@@ -34,7 +34,7 @@ struct Cache::Impl {
   void take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixMatch& match);
   void count_uses(const CacheSequence& seq);
   SeqId start(CacheSequence&& seq, std::int64_t reserved);
-  void fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies);
+  void fork_tail(CacheSequence& seq, std::vector<BlockOp>& ops);
   void end(SeqId id, bool keep_tail);
 
   const CacheConfig config;
@@ -171,7 +171,7 @@ SeqId Cache::Impl::start(CacheSequence&& seq, std::int64_t reserved) {
 
 // --- growing --------------------------------------------------------------------------------------------------------
 
-std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::vector<CopyOp>& copies) {
+std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::vector<BlockOp>& ops) {
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
   const CacheConfig& config = impl.config;
@@ -191,10 +191,10 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
   if (needed > room) return std::unexpected(OutOfBlocks{});
   for (BlockTable& table : seq.tables) table.reserve(blocks);
   reserve_more(seq.tokens, static_cast<std::size_t>(seq.len + n - seq.computed_len()));  // for publish()
-  reserve_more(copies, seq.tables.size());
+  reserve_more(ops, seq.tables.size());
 
   impl.keeper.begin_step(seq);
-  if (into_tail && !fault(Fault::kSkipFork)) impl.fork_tail(seq, copies);
+  if (into_tail && !fault(Fault::kSkipFork)) impl.fork_tail(seq, ops);
   for (BlockTable& table : seq.tables) {
     while (table.size() < blocks) table.push(impl.budget.allocate(seq));
   }
@@ -202,7 +202,7 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
   return {};
 }
 
-void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
+void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<BlockOp>& ops) {
   const int filled = seq.len % config.block_size;
   for (int g = 0; g < config.n_groups(); ++g) {
     BlockTable& table = seq.tables[g];
@@ -210,12 +210,12 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<CopyOp>& copies) {
     if (pool.ref_count(old) == 1) continue;  // the last owner writes in place
     BlockRef fresh = budget.allocate(seq);
     if (seq.spare > 0) --seq.spare;
-    copies.push_back({.src = old,
-                      .dst = fresh.id(),
-                      .n_slots = fault(Fault::kCopyOneShort) ? filled - 1 : filled,
-                      .group = fault(Fault::kCopyOtherGroup) ? 0 : g});
+    ops.push_back({.src = old,
+                   .dst = fresh.id(),
+                   .n_slots = fault(Fault::kCopyOneShort) ? filled - 1 : filled,
+                   .group = fault(Fault::kCopyOtherGroup) ? 0 : g});
     seq.tail_forked = true;
-    // The old block is let go of here: copies run in order before the step's writes, so it may be reused at once.
+    // The old block is let go of here: operations run in order before the step's writes, so it may be reused at once.
     const BlockRef shared = table.replace(table.size() - 1, std::move(fresh));
     ++cow_forks;
   }

@@ -1,9 +1,9 @@
-// Cache: the one door to the unified KV cache. It moves ids and counts, never bytes: a fork is a CopyOp for the next
+// Cache: the one door to the unified KV cache. It moves ids and counts, never bytes: a fork is a BlockOp for the next
 // step. Not thread safe; the engine's thread owns it.
 //
 // A sequence's life
 //   admit    match the prompt in the tree, take references on what matched, reserve blocks for the rest
-//   extend   give it slots for more tokens, known or not, and fork a shared tail block; the caller's step copies and writes
+//   extend   give it slots for more tokens, known or not, and fork a shared tail block; the caller's step runs the operations and writes
 //   publish  the step is done: its tokens count as computed, full blocks enter the tree, windows move
 //   finish   the partial tail enters the tree, every reference is dropped; what the tree holds stays, cached
 //
@@ -13,7 +13,7 @@
 //   len           tokens that have a slot: those behind computed_len are of steps that are planned or run
 //
 // A sequence may be extended again before its last step is published, so that a device always has a step to run. Steps run in the order in
-// which they were planned, each with its copies first. So a block that is let go of while a step reads it is written by a later one
+// which they were planned, each with its block operations first. So a block that is let go of while a step reads it is written by a later one
 // only, and needs no fence.
 //
 // Who holds which tokens of a sequence in group g (bs = block size; W = window of g, or infinity), and who frees them
@@ -157,10 +157,10 @@ class Cache {
   /// The caller extends it with prompt[cached_len, ...). Copies nothing.
   std::expected<SeqId, NoRoom> admit(const AdmitRequest& request);
 
-  /// Gives `n` more tokens a slot, evicting cold blocks as needed, and adds the forks to `copies`. What the tokens are need not be
+  /// Gives `n` more tokens a slot, evicting cold blocks as needed, and adds the forks to `ops`. What the tokens are need not be
   /// known. On OutOfBlocks nothing has changed.
   /// REQUIRES: len + n - computed_len <= max_extend; with recurrent layers len == computed_len.
-  std::expected<void, OutOfBlocks> extend(SeqId seq, std::int32_t n, std::vector<CopyOp>& copies);
+  std::expected<void, OutOfBlocks> extend(SeqId seq, std::int32_t n, std::vector<BlockOp>& ops);
 
   /// The step that wrote the next slots is done, and these tokens are in them: they count as computed, full blocks enter the tree (a
   /// block that the tree has already is merged: the table is repointed to the tree's), blocks that left a window are dropped.

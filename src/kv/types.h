@@ -69,17 +69,25 @@ inline std::size_t n_table_groups(std::span<const GroupSpec> groups) {
   return groups.size() - (!groups.empty() && groups.back().kind == GroupKind::kRecurrent ? 1 : 0);
 }
 
-/// Copies slots [0, n_slots) of block `src` to block `dst`, in each layer of their group: the data half of a fork.
+/// What happens to the bytes of a block, in each layer of its group. kv plans copies, the data half of a fork; stores and loads are for
+/// a second place that keeps what the pool gives up.
 ///
-/// A step's copies are run in list order, before the step's first write. Contents change only inside a step, so
+/// A step's operations are run in list order, before the step's first write. Contents change only inside a step, so
 /// running them there equals running each at the moment it was planned: a source that was freed, or a destination that
 /// was reused, between planning and running corrupts nothing (docs/adr/0003-copies-in-order.md).
-struct CopyOp {
+struct BlockOp {
+  enum class Kind : std::uint8_t {
+    kCopy,   ///< slots [0, n_slots) of block `src` to those of block `dst`
+    kStore,  ///< ... to `outside`
+    kLoad,   ///< slots [0, n_slots) of block `dst` from `outside`
+  };
+  Kind kind = Kind::kCopy;
   BlockId src = kNullBlock;
   BlockId dst = kNullBlock;
   int n_slots = 0;
   int group = 0;
-  friend bool operator==(const CopyOp&, const CopyOp&) = default;
+  std::uint64_t outside = 0;  ///< names a place outside of the pool, as whoever plans stores counts them
+  friend bool operator==(const BlockOp&, const BlockOp&) = default;
 };
 
 /// A sequence's blocks of one group. Positions are absolute; entries that left a sliding window are kNullBlock. Valid

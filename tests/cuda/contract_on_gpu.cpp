@@ -148,7 +148,7 @@ class Caller {
                                                          : 0,
                                        load_.chunk, kMostRows - batch_.n_rows()});
       if (n == 0) continue;
-      if (!cache_.extend(*talk->seq, n, batch_.copies)) throw std::runtime_error("the pool is too small");
+      if (!cache_.extend(*talk->seq, n, batch_.block_ops)) throw std::runtime_error("the pool is too small");
       if (known > 0) {
         batch_.tokens.insert(batch_.tokens.end(), tokens.begin() + talk->planned, tokens.begin() + talk->planned + n);
       } else {

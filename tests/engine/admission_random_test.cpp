@@ -204,7 +204,7 @@ class Load {
   std::map<Place, Wait> waits_;
   std::vector<Place> followers_;  ///< after the last admissions
   std::int64_t in_a_row_ = 0;
-  std::vector<kv::CopyOp> copies_;
+  std::vector<kv::BlockOp> copies_;
 };
 
 using Admission = PerGroups;

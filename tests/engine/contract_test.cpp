@@ -85,7 +85,7 @@ class Caller {
       const auto known = static_cast<std::int32_t>(tokens.size()) - talk->planned;
       const std::int32_t n = std::min(known > 0 ? known : talk->draw >= 0 ? 1 : 0, kChunk);
       if (n == 0) continue;
-      EXPECT_TRUE(cache_.extend(*talk->seq, n, batch_.copies));
+      EXPECT_TRUE(cache_.extend(*talk->seq, n, batch_.block_ops));
       if (known > 0) {
         batch_.tokens.insert(batch_.tokens.end(), tokens.begin() + talk->planned, tokens.begin() + talk->planned + n);
       } else {

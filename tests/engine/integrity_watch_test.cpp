@@ -21,7 +21,7 @@ class IntegrityWatchTest : public ::testing::Test {
     const std::vector<kv::Token> tokens(20, 7);
     const auto seq = cache_.admit({.prompt = tokens});
     ASSERT_TRUE(seq);
-    std::vector<kv::CopyOp> copies;
+    std::vector<kv::BlockOp> copies;
     const auto cached = static_cast<std::size_t>(cache_.lengths(*seq).cached_len);
     ASSERT_TRUE(cache_.extend(*seq, static_cast<std::int32_t>(tokens.size() - cached), copies));
     cache_.publish(*seq, std::span(tokens).subspan(cached));

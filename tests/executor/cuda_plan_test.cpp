@@ -190,7 +190,7 @@ Batch batch_of(const test::AttentionCase& c) {
         batch.drawn.push_back({batch.n_rows() - 1, static_cast<std::int32_t>(batch.drawn.size() % 9)});
     }
   }
-  batch.copies = {{1, 2, 3, 0}};
+  batch.block_ops = {{.src = 1, .dst = 2, .n_slots = 3}};
   return batch;
 }
 
@@ -223,7 +223,7 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
       const Batch part = part_of(whole, at, n);
       ASSERT_TRUE(of_part.plan(part));
       ASSERT_EQ(part.n_rows(), n);
-      copies += part.copies.size();
+      copies += part.block_ops.size();
       tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
       for (const std::int32_t r : part.logit_rows) logit_rows.push_back(at + r);
       for (const std::int32_t r : part.hidden_rows) hidden_rows.push_back(at + r);

@@ -109,7 +109,7 @@ TEST_P(KvStoreTest, AForkOfAPartlyFilledBlockHasItsGroupsBytesAndNoOthers) {
   std::mt19937 random(1);
   for (std::byte& b : page(7)) b = static_cast<std::byte>(random());
   const std::vector<std::byte> before(page(7).begin(), page(7).end());
-  const std::vector<kv::CopyOp> copies = {{7, 3, kFilled, kGroup}};
+  const std::vector<kv::BlockOp> copies = {{.src = 7, .dst = 3, .n_slots = kFilled, .group = kGroup}};
   store_.copy(copies);
   std::vector<std::byte> expected(layout_.page_bytes);
   for (const int layer : layout_.groups[kGroup].layers) {

@@ -127,8 +127,8 @@ TEST_P(TinyTest, CopiesRunInListOrderAndBeforeTheStepsWrites) {
   RigSequence b = a;
   const kv::BlockId middle = rig_.take();
   b.blocks.back() = rig_.take();
-  rig_.add_copy({a.blocks.back(), middle, 13});
-  rig_.add_copy({middle, b.blocks.back(), 13});
+  rig_.add_copy({.src = a.blocks.back(), .dst = middle, .n_slots = 13});
+  rig_.add_copy({.src = middle, .dst = b.blocks.back(), .n_slots = 13});
   RigSequence thief;
   const RigPart parts[] = {{&b, std::span(tokens).subspan(45)}, {&thief, other, Want::kNone}};
   const Batch batch = rig_.batch(parts);
@@ -234,9 +234,11 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
   refused([](Batch& b) { b.sequences[0].n_rows = 0; });
   refused([](Batch& b) { b.sequences[0].tables[0].blocks = b.sequences[0].tables[0].blocks.first(1); });
   refused([](Batch& b) { b.sequences[0].tables[0].block_size = 16; });
-  refused([](Batch& b) { b.copies.push_back({1, kv::kNullBlock, 3}); });
-  refused([](Batch& b) { b.copies.push_back({1, 1 << 20, 3}); });
-  refused([](Batch& b) { b.copies.push_back({1, 2, 33}); });
+  refused([](Batch& b) { b.block_ops.push_back({.src = 1, .dst = kv::kNullBlock, .n_slots = 3}); });
+  refused([](Batch& b) { b.block_ops.push_back({.src = 1, .dst = 1 << 20, .n_slots = 3}); });
+  refused([](Batch& b) { b.block_ops.push_back({.src = 1, .dst = 2, .n_slots = 33}); });
+  refused([](Batch& b) { b.block_ops.push_back({.kind = kv::BlockOp::Kind::kStore, .src = 1, .n_slots = 3}); });
+  refused([](Batch& b) { b.block_ops.push_back({.kind = kv::BlockOp::Kind::kLoad, .dst = 2, .n_slots = 3}); });
   refused([](Batch& b) { b = Batch{}; });
   for (const kv::BlockId id : {kv::BlockId{-1}, executor_->info().num_blocks, kv::kNullBlock, s.blocks[1]}) {
     const std::vector<kv::BlockId> wrong = {id, s.blocks[1]};

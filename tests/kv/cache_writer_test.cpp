@@ -103,7 +103,7 @@ TEST_P(CacheWriterTest, FortyFiveSharedTokensAreFortyFiveCachedTokens) {
 
   ASSERT_TRUE(rig().extend(seq, words(700, 9)));
   EXPECT_EQ(rig().copies_in_hand().size(), static_cast<std::size_t>(n_groups()));
-  for (const kv::CopyOp& op : rig().copies_in_hand()) EXPECT_EQ(op.n_slots, 45 % bs());
+  for (const kv::BlockOp& op : rig().copies_in_hand()) EXPECT_EQ(op.n_slots, 45 % bs());
   rig().run_step();
   // The one whose block was forked still reads its own bytes.
   const SeqId again = start(shared + words(500, 8));

@@ -87,7 +87,7 @@ class Script {
     Tokens& wanted = live_[seq];
     while (wanted.size() <= len) wanted.push_back(pick(0, 1));
     const auto n = std::min(wanted.size() - len, static_cast<std::size_t>(pick(1, 20)));
-    std::vector<kv::CopyOp> copies;
+    std::vector<kv::BlockOp> copies;
     try {
       const Counting counting;
       const auto next = std::span(wanted).subspan(len, n);

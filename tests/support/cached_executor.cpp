@@ -31,7 +31,7 @@ kv::SeqId CachedExecutor::start(std::span<const kv::Token> prompt, int chunk, st
 std::vector<Row> CachedExecutor::step(const std::vector<Part>& parts) {
   executor::Batch b;
   for (const Part& part : parts)
-    EXPECT_TRUE(cache_.extend(part.seq, static_cast<std::int32_t>(part.tokens.size()), b.copies).has_value());
+    EXPECT_TRUE(cache_.extend(part.seq, static_cast<std::int32_t>(part.tokens.size()), b.block_ops).has_value());
   for (const Part& part : parts) {
     const std::int32_t first = cache_.lengths(part.seq).computed_len;
     executor::BatchSequence s{.n_rows = static_cast<int>(part.tokens.size()), .first_position = first};

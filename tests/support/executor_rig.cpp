@@ -60,7 +60,7 @@ RigSequence ExecutorRig::fork(const RigSequence& from, int n) {
   for (int group = 0; std::vector<kv::BlockId> * blocks : tables(s)) {
     blocks->resize(static_cast<std::size_t>((n + block_size_ - 1) / block_size_));
     if (const int filled = n % block_size_; filled > 0) {
-      copies_.push_back({blocks->back(), take(), filled, group});
+      copies_.push_back({.src = blocks->back(), .dst = take(), .n_slots = filled, .group = group});
       blocks->back() = copies_.back().dst;
     }
     ++group;
@@ -70,7 +70,7 @@ RigSequence ExecutorRig::fork(const RigSequence& from, int n) {
 
 executor::Batch ExecutorRig::batch(std::span<const RigPart> parts) {
   executor::Batch b;
-  b.copies = std::exchange(copies_, {});
+  b.block_ops = std::exchange(copies_, {});
   for (const RigPart& part : parts) {
     RigSequence& s = *part.sequence;
     executor::BatchSequence bs;

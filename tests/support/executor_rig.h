@@ -36,13 +36,13 @@ class ExecutorRig {
   /// shuffle_seed 0: blocks in order.
   explicit ExecutorRig(executor::Executor& executor, std::uint32_t shuffle_seed = 0);
 
-  /// A sequence on the first n tokens of another: whole blocks shared, a partial one forked by a CopyOp that runs in
+  /// A sequence on the first n tokens of another: whole blocks shared, a partial one forked by a BlockOp that runs in
   /// the next step; the state at n shared. REQUIRES: a step of `from` ended at n, if the model has recurrent layers.
   RigSequence fork(const RigSequence& from, int n);
 
   /// A block that nobody has.
   kv::BlockId take();
-  void add_copy(kv::CopyOp op) { copies_.push_back(op); }
+  void add_copy(kv::BlockOp op) { copies_.push_back(op); }
 
   /// The batch of a step; grows the sequences. REQUIRES: run it, the sequences count its tokens as written.
   executor::Batch batch(std::span<const RigPart> parts);
@@ -65,7 +65,7 @@ class ExecutorRig {
   executor::Executor& executor_;
   int block_size_;
   std::vector<kv::BlockId> free_;  ///< taken from the back
-  std::vector<kv::CopyOp> copies_;
+  std::vector<kv::BlockOp> copies_;
 };
 
 /// Root mean square of a - b over that of b.

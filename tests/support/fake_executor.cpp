@@ -46,6 +46,7 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
   info_.num_blocks = config.num_blocks;
   info_.bytes_per_block = config.bytes_per_block;
   info_.groups = config.groups;
+  info_.moves_blocks = true;
   state_pages_.resize(static_cast<std::size_t>(config.num_blocks));
   store_.resize(static_cast<std::size_t>(config.num_blocks) * static_cast<std::size_t>(config.block_size));
 }
@@ -53,7 +54,7 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
 void FakeExecutor::log(const executor::Batch& batch) {
   auto& log = steps_.emplace_back();
   log.n_rows = batch.n_rows();
-  log.n_copies = batch.copies.size();
+  log.n_copies = batch.block_ops.size();
   log.n_logits = batch.logit_rows.size();
   log.n_hidden = batch.hidden_rows.size();
   log.n_drawn = batch.drawn.size();
@@ -165,7 +166,7 @@ void FakeExecutor::compute(const executor::Batch& batch, Flight& flight) {
     return;
   }
   if (mistake_ != Mistake::kSkipCopies) {
-    for (const auto& op : batch.copies) copy(op);
+    for (const auto& op : batch.block_ops) run_op(op);
   }
   write(batch);
   run_states(batch);
@@ -288,13 +289,24 @@ void FakeExecutor::write_state(std::span<const kv::BlockId> pages, std::int32_t 
   }
 }
 
-void FakeExecutor::copy(const kv::CopyOp& op) {
-  if (op.dst == kv::kNullBlock || op.src == kv::kNullBlock) fault("the null block is copied");
-  if (key(kv::Slot{op.src} * info_.block_size).group != op.group) fault("a copy names another group than its block's");
-  const int n_slots = op.n_slots - (mistake_ == Mistake::kCopyOneSlotLess ? 1 : 0);
-  for (int i = 0; i < info_.block_size; ++i) {
-    const kv::Slot to = kv::Slot{op.dst} * info_.block_size + i;
-    key(to) = i < n_slots ? key(kv::Slot{op.src} * info_.block_size + i) : Key{};
+void FakeExecutor::run_op(const kv::BlockOp& op) {
+  using enum kv::BlockOp::Kind;
+  const auto bs = static_cast<std::size_t>(info_.block_size);
+  const auto slots_of = [&](kv::BlockId block) { return std::span(&key(kv::Slot{block} * info_.block_size), bs); };
+  const bool reads = op.kind != kLoad, writes = op.kind != kStore;
+  if ((reads && op.src == kv::kNullBlock) || (writes && op.dst == kv::kNullBlock))
+    return fault("an operation on the null block");
+  if (op.kind == kLoad && !outside_.contains(op.outside))
+    return fault(fmt::format("nothing was stored at {}, and it is loaded", op.outside));
+  const std::span<const Key> from = reads ? slots_of(op.src) : std::span<const Key>(outside_.at(op.outside));
+  if (from[0].group != op.group) fault("a block operation names another group than its block's");
+  const auto n = static_cast<std::size_t>(op.n_slots - (mistake_ == Mistake::kCopyOneSlotLess ? 1 : 0));
+  std::vector<Key> keys(bs);
+  std::ranges::copy(from.first(n), keys.begin());
+  if (writes) {
+    std::ranges::copy(keys, slots_of(op.dst).begin());
+  } else {
+    outside_[op.outside] = std::move(keys);
   }
 }
 
@@ -316,7 +328,8 @@ void FakeExecutor::write(const executor::Batch& batch) {
 }
 
 void FakeExecutor::poison(const executor::Batch& batch) {
-  for (const auto& op : batch.copies) {
+  for (const auto& op : batch.block_ops) {
+    if (op.kind == kv::BlockOp::Kind::kStore) continue;
     for (int i = 0; i < info_.block_size; ++i) key(kv::Slot{op.dst} * info_.block_size + i) = Key{};
   }
   for_each_row(batch, [&](int, const executor::BatchSequence& sequence, std::int32_t position) {

@@ -1,6 +1,6 @@
 // FakeExecutor: an executor whose "keys" say which token at which position they belong to, so that every read
 // of a wrong, stale or unwritten slot is seen: at once as a fault in words, and again as a wrong token in the
-// generated text. It has a real store: copies are run in order, rows are written to their slots, and each row
+// generated text. It has a real store: block operations are run in order, rows are written to their slots, and each row
 // reads every position that it may see back through the tables.
 //
 // Like a model it has two layers: the second layer's key of a token depends on all that the token sees, so a
@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -135,7 +136,7 @@ class FakeExecutor final : public executor::Executor {
   void run_states(const executor::Batch& batch);
   std::uint64_t read_state(const executor::BatchSequence& sequence);
   void write_state(std::span<const kv::BlockId> pages, std::int32_t length, std::uint64_t hash);
-  void copy(const kv::CopyOp& op);
+  void run_op(const kv::BlockOp& op);
   void write(const executor::Batch& batch);
   void poison(const executor::Batch& batch);
   /// The keys of one layer that a row at `position` sees, over all groups, hashed.
@@ -144,9 +145,10 @@ class FakeExecutor final : public executor::Executor {
   Key& key(kv::Slot slot) { return store_.at(static_cast<std::size_t>(slot)); }
 
   executor::ExecutorInfo info_;
-  std::vector<Key> store_;                 ///< [num_blocks * block_size]
-  std::vector<StatePage> state_pages_;     ///< [num_blocks]
-  std::vector<std::uint64_t> row_states_;  ///< [rows of the step]: a hash of the tokens up to each
+  std::vector<Key> store_;                             ///< [num_blocks * block_size]
+  std::map<std::uint64_t, std::vector<Key>> outside_;  ///< [block_size] each: blocks that were stored
+  std::vector<StatePage> state_pages_;                 ///< [num_blocks]
+  std::vector<std::uint64_t> row_states_;              ///< [rows of the step]: a hash of the tokens up to each
   int depth_;
   std::mt19937_64 random_;
   std::deque<Flight> flights_;  ///< submitted and not waited for

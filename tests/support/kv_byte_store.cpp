@@ -53,7 +53,8 @@ std::size_t KvByteStore::place(kv::Slot slot, int layer) const {
   return static_cast<std::size_t>(row) * sizeof(Row);
 }
 
-std::string KvByteStore::copy(const kv::CopyOp& op) {
+std::string KvByteStore::copy(const kv::BlockOp& op) {
+  if (op.kind != kv::BlockOp::Kind::kCopy) return "an operation that kv does not plan";
   const bool in_pool = op.src > 0 && op.src < num_blocks_ && op.dst > 0 && op.dst < num_blocks_;
   if (!in_pool || op.src == op.dst || op.n_slots < 1 || op.n_slots > block_size_) {
     return fmt::format("bad copy: {} slots of block {} to block {}", op.n_slots, op.src, op.dst);
@@ -70,11 +71,11 @@ std::string KvByteStore::copy(const kv::CopyOp& op) {
   return "";
 }
 
-std::string KvByteStore::copy_all(std::vector<kv::CopyOp> copies) {
+std::string KvByteStore::copy_all(std::vector<kv::BlockOp> copies) {
   if (fault_ == StoreFault::kCopyOfLastStep) std::swap(copies, late_);
   if (fault_ == StoreFault::kCopiesReversed) std::reverse(copies.begin(), copies.end());
   if (fault_ == StoreFault::kCopySkipped && !copies.empty()) copies.pop_back();
-  for (const kv::CopyOp& op : copies) {
+  for (const kv::BlockOp& op : copies) {
     if (std::string why = copy(op); !why.empty()) return why;
   }
   return "";

@@ -51,7 +51,7 @@ struct StateWork {
 
 /// A step's work on the store.
 struct StoreStep {
-  std::vector<kv::CopyOp> copies;
+  std::vector<kv::BlockOp> copies;
   std::vector<RowWrite> writes;
   std::vector<StateWork> states;
 };
@@ -91,8 +91,8 @@ class KvByteStore {
   void set_fault(StoreFault fault) { fault_ = fault; }
 
  private:
-  std::string copy(const kv::CopyOp& op);
-  std::string copy_all(std::vector<kv::CopyOp> copies);
+  std::string copy(const kv::BlockOp& op);
+  std::string copy_all(std::vector<kv::BlockOp> copies);
   std::string write(kv::Slot slot, const Row& row);
   std::string run_states(const std::vector<StateWork>& states);
   std::string write_state(const StateWork& state);
@@ -106,7 +106,7 @@ class KvByteStore {
   std::vector<std::uint32_t> written_in_;  // [num_blocks, block_size], the step that last wrote the slot
   std::uint32_t step_ = 0;
   StoreFault fault_ = StoreFault::kNone;
-  std::vector<kv::CopyOp> late_;  // kCopyOfLastStep
+  std::vector<kv::BlockOp> late_;  // kCopyOfLastStep
 };
 
 }  // namespace coppice::test

@@ -195,7 +195,7 @@ void KvRig::note_end(SeqId seq) {
       std::ranges::any_of(table, [&](BlockId b) { return holders_[static_cast<std::size_t>(b)] > 1; });
   if (story.computed < story.prompt_len && followed) count(Transition::kLeaderLost);
   const bool copies = std::ranges::any_of(
-      copies_, [&](const kv::CopyOp& op) { return std::ranges::find(table, op.dst) != table.end(); });
+      copies_, [&](const kv::BlockOp& op) { return std::ranges::find(table, op.dst) != table.end(); });
   if (copies && !story.writes.empty()) count(Transition::kPreemptWithCopy);
 }
 
@@ -272,7 +272,7 @@ void KvRig::drain() {
   const auto seq = cache_.admit({.prompt = prompt, .ns = {.salt = "drain"}});
   if (!seq) return fail("a prompt that just fits an idle pool was refused");
   const auto chunk = static_cast<std::size_t>(config_.max_extend);
-  std::vector<kv::CopyOp> copies;
+  std::vector<kv::BlockOp> copies;
   for (std::size_t at = 0; at < prompt.size(); at += chunk) {
     const auto part = std::span(prompt).subspan(at, std::min(chunk, prompt.size() - at));
     if (!cache_.extend(*seq, static_cast<std::int32_t>(part.size()), copies))

@@ -93,7 +93,7 @@ class KvRig {
   const std::map<kv::PinId, PinStory>& pins() const { return pins_; }
   /// Whether something that was published may be gone.
   bool evicted() const { return cleared_ || cache_.stats().evictions > 0; }
-  const std::vector<kv::CopyOp>& copies_in_hand() const { return copies_; }
+  const std::vector<kv::BlockOp>& copies_in_hand() const { return copies_; }
   const TransitionCounts& met() const { return met_; }
   void count(Transition t) { ++met_[static_cast<std::size_t>(t)]; }
   std::int64_t operations() const { return operations_; }
@@ -171,8 +171,8 @@ class KvRig {
   std::map<kv::SeqId, Story> live_;
   std::map<kv::PinId, PinStory> pins_;
   bool cleared_ = false;
-  std::vector<kv::CopyOp> copies_;  // of the step in hand
-  std::deque<Flight> flights_;      // submitted, the oldest first
+  std::vector<kv::BlockOp> copies_;  // of the step in hand
+  std::deque<Flight> flights_;       // submitted, the oldest first
   KnownPrefixes known_;
   std::unordered_set<std::uint64_t> partials_;     // history hashes at the ends of published partial tails
   std::unordered_set<std::uint64_t> kept_states_;  // history hashes of the prefixes that states were ever kept of

@@ -125,7 +125,8 @@ void KvRig::check_extended(SeqId seq, const Tables& before, std::size_t old_copi
     for (std::size_t i = 0; i < before[g].size(); ++i) {
       if (after[g][i] == before[g][i]) continue;
       if (i != tail || len % bs == 0) return fail(fmt::format("group {}: extend() moved block {}", g, i));
-      const kv::CopyOp wanted{before[g][i], after[g][i], len % bs, static_cast<int>(g)};
+      const kv::BlockOp wanted{
+          .src = before[g][i], .dst = after[g][i], .n_slots = len % bs, .group = static_cast<int>(g)};
       const auto planned = std::span(copies_).subspan(old_copies);
       if (std::ranges::count(planned, wanted) != 1) return fail(fmt::format("group {}: no copy for its fork", g));
       ++expected_copies;

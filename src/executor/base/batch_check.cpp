@@ -96,12 +96,16 @@ void check_tokens(const Batch& batch, const BatchLimits& limits) {
   insist(drawn == batch.drawn.end(), "drawn tokens of rows that are not there, or not in order");
 }
 
-void check_copies(const Batch& batch, const BatchLimits& limits) {
-  for (const kv::CopyOp& op : batch.copies) {
-    insist(op.src >= 0 && op.src < limits.num_blocks && op.dst > kv::kNullBlock && op.dst < limits.num_blocks &&
-               op.n_slots >= 0 && op.n_slots <= limits.block_size && op.group >= 0 && op.group < limits.n_groups,
-           "a copy of {} slots of group {} from block {} to block {} is not possible", op.n_slots, op.group, op.src,
-           op.dst);
+void check_block_ops(const Batch& batch, const BatchLimits& limits) {
+  using enum kv::BlockOp::Kind;
+  for (const kv::BlockOp& op : batch.block_ops) {
+    insist(op.kind == kCopy || limits.moves_blocks, "blocks can be copied here, not stored or loaded");
+    const bool reads = op.kind != kLoad, writes = op.kind != kStore;
+    insist((!reads || (op.src >= 0 && op.src < limits.num_blocks)) &&
+               (!writes || (op.dst > kv::kNullBlock && op.dst < limits.num_blocks)) && op.n_slots >= 0 &&
+               op.n_slots <= limits.block_size && op.group >= 0 && op.group < limits.n_groups,
+           "an operation on {} slots of group {} from block {} to block {} is not possible", op.n_slots, op.group,
+           op.src, op.dst);
   }
 }
 
@@ -127,7 +131,7 @@ void check_batch(const Batch& batch, const BatchLimits& limits) {
   check_rows(batch.sample_rows, n, "samples");
   insist(batch.sample_rows.size() <= batch.sequences.size(), "{} samples of {} sequences", batch.sample_rows.size(),
          batch.sequences.size());
-  check_copies(batch, limits);
+  check_block_ops(batch, limits);
 }
 
 }  // namespace coppice::executor

@@ -12,9 +12,10 @@ struct BatchLimits {
   int max_sequences = 0;
   int block_size = 0;
   std::int32_t num_blocks = 0;
-  int n_groups = 0;     ///< that have tables
-  int state_pages = 0;  ///< of one state; 0: no recurrent layers
-  int n_drawn = 0;      ///< tokens that the step before draws
+  int n_groups = 0;           ///< that have tables
+  int state_pages = 0;        ///< of one state; 0: no recurrent layers
+  int n_drawn = 0;            ///< tokens that the step before draws
+  bool moves_blocks = false;  ///< ExecutorInfo's
 };
 
 /// Throws StepError that names the first thing wrong. Changes nothing.

@@ -83,7 +83,7 @@ void StepLauncher::launch_part(const Batch& batch, int staging, const Event& beg
   }
   memory_.upload(batch, plan_, wanted_, staging, stream_.get());
   if (place.logits + place.hidden + place.samples == 0) begun.record(stream_);
-  copy_blocks(batch.copies);
+  copy_blocks(batch.block_ops);
   decode ? launch_decode(batch, landing) : launch_rows(batch, landing, place);
 }
 
@@ -149,8 +149,8 @@ void StepLauncher::sample(std::span<const sampling::SamplerSpec> specs, const Ev
 }
 
 /// Whole blocks: slots behind a copy's are not seen before they are written.
-void StepLauncher::copy_blocks(std::span<const kv::CopyOp> copies) {
-  for (const kv::CopyOp& op : copies) {
+void StepLauncher::copy_blocks(std::span<const kv::BlockOp> copies) {
+  for (const kv::BlockOp& op : copies) {
     if (op.n_slots == 0 || op.src == op.dst) continue;
     const auto at = [&](kv::BlockId block) {
       return pool_.memory + static_cast<std::size_t>(block) * pool_.page_bytes;

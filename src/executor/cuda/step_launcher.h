@@ -63,7 +63,7 @@ class StepLauncher {
   void launch_rows(const Batch& batch, Landing& landing, Place place);
   void read(void* to, const void* from, std::size_t bytes);
   void read_logits(Landing& landing, std::size_t row, const float* from, std::size_t n);
-  void copy_blocks(std::span<const kv::CopyOp> copies);
+  void copy_blocks(std::span<const kv::BlockOp> copies);
   DecoderStep step(int n_rows) const;
   CUgraphExec_st* graph_of(int n_rows);
   CUgraphExec_st* capture(int n_rows);

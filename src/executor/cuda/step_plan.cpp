@@ -87,7 +87,7 @@ bool StepPlan::plan(const Batch& batch) {
 
 Batch part_of(const Batch& batch, int first, int n) {
   Batch part;
-  if (first == 0) part.copies = batch.copies;
+  if (first == 0) part.block_ops = batch.block_ops;
   part.tokens.assign(batch.tokens.begin() + first, batch.tokens.begin() + first + n);
   int row = 0;
   for (const BatchSequence& s : batch.sequences) {

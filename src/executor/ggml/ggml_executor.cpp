@@ -127,7 +127,7 @@ class GgmlExecutor final : public BlockingExecutor {
     StepGraph& graph = runner_.prepare(parts_, batch);
     graph.fill(batch);
     planning_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
-    store_.copy(batch.copies);
+    store_.copy(batch.block_ops);
     runner_.run(graph);
     const auto rows = [](float* data, std::size_t n, int width) {
       return n > 0 ? std::span(data, n * static_cast<std::size_t>(width)) : std::span<float>();

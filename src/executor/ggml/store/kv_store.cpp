@@ -58,8 +58,8 @@ void KvStore::add_tensors(const PageLayout::Layer& layer) {
   }
 }
 
-void KvStore::copy(std::span<const kv::CopyOp> copies) {
-  for (const kv::CopyOp& op : copies) {
+void KvStore::copy(std::span<const kv::BlockOp> copies) {
+  for (const kv::BlockOp& op : copies) {
     const std::byte* src = memory_.data() + static_cast<std::size_t>(op.src) * layout_.page_bytes;
     std::byte* dst = memory_.data() + static_cast<std::size_t>(op.dst) * layout_.page_bytes;
     for (const int i : layout_.groups[static_cast<std::size_t>(op.group)].layers) {

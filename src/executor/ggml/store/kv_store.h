@@ -57,7 +57,7 @@ class KvStore {
 
   /// Runs copies in list order, each over all layers of its group.
   /// REQUIRES: ids inside the pool, dst not the null block, 0 <= n_slots <= block_size, groups of the layout.
-  void copy(std::span<const kv::CopyOp> copies);
+  void copy(std::span<const kv::BlockOp> copies);
 
  private:
   /// How many rows lie from one block to the next, and from one slot to the next: 1, unless pages are no whole number of rows.
