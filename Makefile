@@ -55,6 +55,9 @@ tsan:          ## The tests whose threads meet in ways of their own, under Threa
 fuzz:          ## Fuzz cancellations, hang-ups, HTTP, model files, requests, schemas and templates, each for a minute; longer: SECONDS=1800
 	@scripts/fuzz.sh $(SECONDS)
 
+libcxx:        ## Compile kv, engine, model and server with clang's own standard library, which other systems have
+	@scripts/libcxx.sh $(ARGS)
+
 neon:          ## Run the attention kernel's tests on 64-bit ARM, under qemu
 	@scripts/neon.sh
 

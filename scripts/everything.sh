@@ -21,6 +21,7 @@ demo             |                                  |                           
 serve            |                                  |                                            | serve_once
 page             |                                  |                                            |
 lint             |                                  |                                            | make lint ARGS="--commits 20 --seconds 60"
+libcxx           |                                  |                                            |
 neon             |                                  |                                            |
 asan             |                                  |                                            |
 tsan             |                                  |                                            |

@@ -50,7 +50,7 @@ objects="$repo/build/neon"
 flags=(--target=aarch64-linux-gnu --sysroot="$arm/sysroot" -std=c++23 -O2 -Isrc -Itests)
 # The longest first, or one core waits for them at the end.
 sources=(src/attention/cpu/tile_kernel.cpp src/matmul/quant_kernel.cpp tests/attention/{kernel,kernel_extremes,merge,kv_codec,new_rows}_test.cpp
-  tests/support/attention_cases.cpp src/{attention/cpu,attention,attention/plan,simd,matmul}/*.cpp)
+  tests/support/attention_cases.cpp src/port/mapping.cpp src/{attention/cpu,attention,attention/plan,simd,matmul}/*.cpp)
 compile() { # each source once, one job a core
   rm -rf "$objects"
   mkdir -p "$objects"

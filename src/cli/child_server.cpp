@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include <thread>
 
 #include "cli/http_client.h"
+#include "port/process.h"
 
 namespace coppice::cli {
 namespace {
@@ -32,9 +32,9 @@ std::uint16_t free_port() {
 
 /// In the child, between fork and exec: only async-signal-safe calls.
 [[noreturn]] void become_server(pid_t parent, int log, char* const* argv) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  port::end_with_parent();
   ::setpgid(0, 0);                        // Ctrl-C is the parent's affair
-  if (::getppid() != parent) ::_exit(1);  // the parent died before prctl
+  if (::getppid() != parent) ::_exit(1);  // the parent died before that
   ::dup2(log, STDOUT_FILENO);
   ::dup2(log, STDERR_FILENO);
   ::execv("/proc/self/exe", argv);

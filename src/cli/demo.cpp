@@ -14,6 +14,7 @@
 #include "cli/demo_burst.h"
 #include "cli/demo_text.h"
 #include "cli/devices.h"
+#include "port/process.h"
 
 namespace coppice::cli {
 namespace {
@@ -27,7 +28,7 @@ struct DemoOptions {
 
 BurstResult run_once(const DemoOptions& options, bool share) {
   const std::string_view name = share ? "on" : "off";
-  const auto log = std::filesystem::read_symlink("/proc/self/exe").replace_filename(fmt::format("demo-{}.log", name));
+  const auto log = port::program_path().replace_filename(fmt::format("demo-{}.log", name));
   std::vector<std::string> arguments = {"--model",    options.model, "--share",  std::string(name),
                                         "--kv-bytes", "512MiB",      "--device", options.device};
   if (options.threads > 0) arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});

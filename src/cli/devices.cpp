@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "build_id.h"
+#include "port/process.h"
 
 namespace coppice::cli {
 
@@ -47,8 +48,8 @@ Found open_module(const std::filesystem::path& file) {
 }
 
 Found find_module(std::filesystem::path folder) {
+  if (folder.empty()) folder = port::program_path().parent_path();
   std::error_code error;
-  if (folder.empty()) folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   for (const std::filesystem::path& file : {folder / kModuleFile, folder / ".." / "lib" / "coppice" / kModuleFile}) {
     if (std::filesystem::exists(file, error)) return open_module(file);
   }

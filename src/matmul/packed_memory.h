@@ -5,9 +5,10 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <vector>
+
+#include "port/mapping.h"
 
 namespace coppice::matmul {
 
@@ -19,12 +20,7 @@ class PackedMemory {
   std::span<std::byte> take(std::size_t bytes);
 
  private:
-  struct Unmap {
-    std::size_t size;
-    void operator()(std::byte* memory) const;
-  };
-
-  std::vector<std::unique_ptr<std::byte[], Unmap>> pieces_;
+  std::vector<port::Mapping> pieces_;
   std::span<std::byte> left_;  ///< of the last piece
 };
 

@@ -9,7 +9,9 @@
 #endif
 
 #include <cerrno>
+#include <csignal>
 #include <string>
+#include <system_error>
 
 namespace coppice::port {
 
@@ -36,6 +38,34 @@ void ensure_stack(std::size_t bytes) {
   pthread_attr_init(&threads);
   if (pthread_attr_setstacksize(&threads, bytes) == 0) pthread_setattr_default_np(&threads);
   pthread_attr_destroy(&threads);
+#endif
+}
+
+std::filesystem::path program_path() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error);
+}
+
+std::size_t raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  rlimit raised = limit;
+  raised.rlim_cur = raised.rlim_max;
+  return setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
+}
+
+bool make_thread_nicer(int steps) {
+  static const int started = getpriority(PRIO_PROCESS, 0);
+#ifdef __linux__  // a nice value belongs to a thread
+  return setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), started + steps) == 0;
+#else
+  return true;
+#endif
+}
+
+void end_with_parent() {
+#ifdef __linux__
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
 #endif
 }
 

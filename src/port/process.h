@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <stdexcept>
 
 namespace coppice::port {
@@ -19,6 +20,18 @@ void open_standard_descriptors();
 /// The stack of this thread may grow to `bytes`, and threads that start from now on have that many, whatever `ulimit -s` says.
 /// Throws SystemLimit when the hard limit is less.
 void ensure_stack(std::size_t bytes);
+
+/// The file of the running program, which may have been replaced since. Empty: the system doesn't tell.
+std::filesystem::path program_path();
+
+/// Raises the number of descriptors that this process may have to what it is allowed, and returns it. 0: unknown.
+std::size_t raise_descriptor_limit();
+
+/// Makes this thread nicer than the process was at the first call, by so many steps. False: the system refuses.
+bool make_thread_nicer(int steps);
+
+/// This process gets SIGTERM when its parent ends, where the system can do that. Async-signal-safe.
+void end_with_parent();
 
 /// No core file of this process, which would hold prompts and keys, and no debugger of the same user may attach.
 void forbid_dumps();

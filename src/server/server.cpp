@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "port/process.h"
 #include "server/api/api.h"
 #include "server/http/as_tuple.h"
 #include "server/http/http_server.h"
@@ -37,13 +36,10 @@ constexpr int kViewingNice = 10;
 constexpr std::size_t kReservedDescriptors = 128;
 
 /// Thousands of streams need a descriptor each. Returns how many connections fit.
-std::size_t raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 512;
-  rlimit raised = limit;
-  raised.rlim_cur = raised.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  return limit.rlim_cur > 2 * kReservedDescriptors ? limit.rlim_cur - kReservedDescriptors : limit.rlim_cur / 2;
+std::size_t make_room_for_connections() {
+  const std::size_t limit = port::raise_descriptor_limit();
+  if (limit == 0) return 512;
+  return limit > 2 * kReservedDescriptors ? limit - kReservedDescriptors : limit / 2;
 }
 
 /// Threads that parse, render and tokenize bodies. Half of the cores: the engine's threads need them, too. More than eight gain nothing
@@ -52,11 +48,8 @@ int n_preparing() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
 }
 
-/// Makes this thread nicer than the process was when it started. On Linux a nice value belongs to a thread.
 void set_nice(int more) {
-  static const int started = getpriority(PRIO_PROCESS, 0);  // nobody has become nicer before the first call
-  if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), started + more) != 0)
-    SPDLOG_WARN("a thread of the server keeps its priority: setpriority failed");
+  if (!port::make_thread_nicer(more)) SPDLOG_WARN("a thread of the server keeps its priority: setpriority failed");
 }
 
 void lower_priority() {
@@ -85,7 +78,7 @@ struct Server::Impl {
 
   static ServerConfig limited(ServerConfig c) {
     c.api.host = c.host;
-    c.http.max_connections = std::min(c.http.max_connections, raise_descriptor_limit());
+    c.http.max_connections = std::min(c.http.max_connections, make_room_for_connections());
     return c;
   }
 

@@ -1,10 +1,7 @@
 #include "server/http/http_session.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <spdlog/spdlog.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +14,7 @@
 #include <new>
 #include <utility>
 
+#include "port/sockets.h"
 #include "server/http/as_tuple.h"
 #include "server/http/http_head.h"
 
@@ -41,16 +39,6 @@ std::string http_date() {
   return {text.data(), n};
 }
 
-/// A client whose machine or network is gone says nothing: the kernel must ask, and give up what isn't acknowledged.
-void notice_dead_peer(int fd, double write_seconds) {
-  const auto set = [fd](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof(value)); };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 15);  // seconds; 15 + 3 * 5 until it counts as gone
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(write_seconds, 1e6) * 1000));
-}
-
 /// Of a client that is gone already: none in particular.
 asio::ip::address remote_address(const asio::ip::tcp::socket& socket) {
   error_code error;
@@ -72,7 +60,7 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits,
   error_code ignored;
   auto& raw = socket_.socket();
   raw.set_option(asio::ip::tcp::no_delay(true), ignored);
-  notice_dead_peer(raw.native_handle(), limits_.write_seconds);
+  port::notice_dead_peer(raw.native_handle(), limits_.write_seconds);
   if (limits_.send_buffer_bytes > 0)
     raw.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), ignored);
 }

@@ -27,6 +27,8 @@
 #include <thread>
 #include <vector>
 
+#include "port/move_only_function.h"
+
 namespace coppice::server {
 
 class WorkQueue {
@@ -34,7 +36,7 @@ class WorkQueue {
   static constexpr int kMostPasses = 31;
 
   /// One turn of a work, on a worker. Returns true when the work is done. Must not throw.
-  using Step = std::move_only_function<bool()>;
+  using Step = port::MoveOnlyFunction<bool()>;
 
   /// `begin`: what each worker's thread does first.
   explicit WorkQueue(const std::function<void()>& begin = [] {}, int n_workers = 1);

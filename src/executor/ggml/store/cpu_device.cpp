@@ -4,9 +4,9 @@
 
 #include <filesystem>
 #include <string_view>
-#include <system_error>
 
 #include "model/load_error.h"
+#include "port/process.h"
 
 namespace coppice::executor {
 
@@ -14,9 +14,7 @@ namespace {
 
 ggml_backend_dev_t find_cpu() {
   if (ggml_backend_dev_t linked = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) return linked;
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const auto folder = (program.parent_path() / "../lib/coppice").lexically_normal();
+  const auto folder = (port::program_path().parent_path() / "../lib/coppice").lexically_normal();
   ggml_log_callback log = nullptr;
   void* log_data = nullptr;
   ggml_log_get(&log, &log_data);

@@ -6,9 +6,9 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 
 #include "executor/base/progress.h"
+#include "port/mapping.h"
 
 namespace coppice::executor {
 
@@ -19,16 +19,11 @@ class PoolMemory {
   /// with the first write all the same. Throws model::LoadError when memory is refused, std::system_error when threads are.
   PoolMemory(std::size_t size, int n_threads, const Progress& progress);
 
-  std::byte* data() const { return memory_.get(); }  ///< page aligned
-  std::size_t size() const { return memory_.get_deleter().size; }
+  std::byte* data() const { return memory_.data(); }  ///< page aligned
+  std::size_t size() const { return memory_.size(); }
 
  private:
-  struct Unmap {
-    std::size_t size;
-    void operator()(std::byte* memory) const;
-  };
-
-  std::unique_ptr<std::byte, Unmap> memory_;
+  port::Mapping memory_;
 };
 
 }  // namespace coppice::executor

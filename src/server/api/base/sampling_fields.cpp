@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json/parse.hpp>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -82,9 +83,9 @@ class BiasParser {
   }
   /// vLLM reads numbers in texts, too.
   static std::optional<double> number_in(std::string_view text) {
-    double x = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
-    return error == std::errc() && end == text.data() + text.size() ? std::optional(x) : std::nullopt;
+    boost::system::error_code error;
+    const Json number = boost::json::parse(text, error);
+    return !error && number.is_number() ? std::optional(number.to_number<double>()) : std::nullopt;
   }
   static float bias_of(const Json& value) {
     if (value.is_bool() && !value.get_bool()) return sampling::kNever;

@@ -5,12 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "port/move_only_function.h"
 #include "server/api/base/dialect.h"
 #include "server/api/responses/response_store.h"
 #include "server/jobs/answer.h"
@@ -21,7 +21,7 @@ namespace coppice::server {
 class ResponsesAnswer final : public Answer {
  public:
   /// Keeps a response under its id: as JSON without its output, and the output. Returns false if there is no room.
-  using Store = std::move_only_function<bool(std::string id, std::string body, std::vector<ConversationItem> output)>;
+  using Store = port::MoveOnlyFunction<bool(std::string id, std::string body, std::vector<ConversationItem> output)>;
 
   /// settings: what it was drawn with. repeated: ResponseTerms::repeated. store: called once, at the end; empty: it is not to be
   /// stored.
