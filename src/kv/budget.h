@@ -12,12 +12,14 @@
 //  2. reserved() <= free + cached: a reserved block can always be had, if need be by eviction.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "check/assert.h"
 #include "kv/block_pool.h"
 #include "kv/cache_config.h"
 #include "kv/cache_sequence.h"
+#include "kv/faults.h"
 #include "kv/prefix_tree.h"
 
 namespace coppice::kv {
@@ -63,6 +65,18 @@ class Budget {
   /// is free.
   /// REQUIRES: available(seq.reserved) > 0.
   BlockRef allocate(CacheSequence& seq);
+  /// ... for slots behind computed_len, which rewind() may take back.
+  BlockRef allocate_slots(CacheSequence& seq) {
+    seq.unpromised += seq.reserved == 0;
+    return allocate(seq);
+  }
+  /// So many of these blocks were given back, the last first: those that its reservation paid for are promised again.
+  /// REQUIRES: nobody holds them.
+  void take_back(CacheSequence& seq, std::int32_t blocks) {
+    const std::int32_t unpromised = std::min(seq.unpromised, blocks);
+    seq.unpromised -= unpromised;
+    if (!fault(Fault::kRewindBreaksPromise)) reserve(seq, blocks - unpromised);
+  }
   /// Likewise the pages of a state. REQUIRES: as many are available.
   StateRef allocate_state(CacheSequence& seq, StateTable& states);
 

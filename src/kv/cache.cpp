@@ -171,7 +171,7 @@ SeqId Cache::Impl::start(CacheSequence&& seq, std::int64_t reserved) {
 
 // --- growing --------------------------------------------------------------------------------------------------------
 
-std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::vector<BlockOp>& ops) {
+std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::vector<BlockOp>& ops, bool draft) {
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
   const CacheConfig& config = impl.config;
@@ -181,22 +181,23 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
 
   const bool into_tail = seq.len % config.block_size != 0;
   const auto blocks = static_cast<std::size_t>(config.blocks_for(seq.len + n));
-  std::int64_t needed = impl.keeper.to_take(seq);
+  std::int64_t needed = impl.keeper.to_take(seq, draft);
   for (const BlockTable& table : seq.tables) {
     needed += static_cast<std::int64_t>(blocks - table.size());
     if (into_tail) needed += impl.pool.ref_count(table.back()) > 1;
   }
   const std::int64_t room = impl.budget.available(seq.reserved);
-  if (needed > room && needed - impl.keeper.spared_in_place(seq) <= room) needed -= impl.keeper.go_on_in_place(seq);
+  if (needed > room && !draft && needed - impl.keeper.spared_in_place(seq) <= room)
+    needed -= impl.keeper.go_on_in_place(seq);
   if (needed > room) return std::unexpected(OutOfBlocks{});
   for (BlockTable& table : seq.tables) table.reserve(blocks);
   reserve_more(seq.tokens, static_cast<std::size_t>(seq.len + n - seq.computed_len()));  // for publish()
   reserve_more(ops, seq.tables.size());
 
-  impl.keeper.begin_step(seq);
+  impl.keeper.begin_step(seq, draft);
   if (into_tail && !fault(Fault::kSkipFork)) impl.fork_tail(seq, ops);
   for (BlockTable& table : seq.tables) {
-    while (table.size() < blocks) table.push(impl.budget.allocate(seq));
+    while (table.size() < blocks) table.push(impl.budget.allocate_slots(seq));
   }
   seq.len += n;
   return {};
@@ -225,10 +226,31 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<BlockOp>& ops) {
 
 void Cache::publish(SeqId id, std::span<const Token> tokens) {
   CacheSequence& seq = impl_->sequences.at(id);
-  COPPICE_ASSERT(tokens.size() <= static_cast<std::size_t>(seq.len - seq.computed_len()));
+  const auto written = static_cast<std::size_t>(seq.len - seq.computed_len());
+  COPPICE_ASSERT(tokens.size() <= written);
+  COPPICE_ASSERT(impl_->config.state_pages == 0 || tokens.size() == written || tokens.empty());
   seq.tokens.insert(seq.tokens.end(), tokens.begin(), tokens.end());
   seq.tail_forked = false;  // the oldest step has run, and only its slots can be in a fork
+  if (tokens.empty()) return;
   impl_->publisher.publish_step(seq);
+  const auto behind = impl_->config.blocks_for(seq.len) - impl_->config.blocks_for(seq.computed_len());
+  seq.unpromised = std::min(seq.unpromised, behind * impl_->config.n_groups());
+}
+
+void Cache::rewind(SeqId id, std::int32_t len) {
+  Impl& impl = *impl_;
+  CacheSequence& seq = impl.sequences.at(id);
+  COPPICE_ASSERT(len >= seq.computed_len() && len <= seq.len);
+  if (len == seq.len) return;
+  COPPICE_ASSERT(len > seq.computed_len() ? impl.config.state_pages == 0 : !seq.tail_forked);
+  const std::int32_t blocks = impl.config.blocks_for(len), before = impl.config.blocks_for(seq.len);
+  for (BlockTable& table : seq.tables) {
+    const bool one_long = fault(Fault::kRewindOneLong) && before > blocks;
+    table.resize_down(static_cast<std::size_t>(blocks + (one_long ? 1 : 0)));
+  }
+  if (!fault(Fault::kRewindOneLong)) impl.budget.take_back(seq, (before - blocks) * impl.config.n_groups());
+  impl.keeper.rewind(seq);
+  seq.len = len;
 }
 
 // --- samples --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 //   admit    match the prompt in the tree, take references on what matched, reserve blocks for the rest
 //   extend   give it slots for more tokens, known or not, and fork a shared tail block; the caller's step runs the operations and writes
 //   publish  the step is done: its tokens count as computed, full blocks enter the tree, windows move
+//   rewind   some of the tokens were guesses, and wrong: it goes on before these
 //   finish   the partial tail enters the tree, every reference is dropped; what the tree holds stays, cached
 //
 // Lengths of a sequence: cached_len <= computed_len <= len.
@@ -23,15 +24,15 @@
 //                              last sequence let go
 //   [published, computed_len)  the sequence; after fork() other sequences too; and the tree if the match ended inside this
 //                              block. The first writer forks. Freed with its last holder
-//   [computed_len, len)        the sequence alone: steps in hand write it. Freed by finish() and abandon(). What they still
-//                              write then is garbage behind the tokens of a kept tail, or in free blocks
+//   [computed_len, len)        the sequence alone: steps in hand write it. Freed by rewind(), finish() and abandon(). What they
+//                              still write then is garbage behind the tokens of a kept tail, or in free blocks
 //   its state (state_table.h)  the sequence, which may write it in place; and those it was kept for: the tree, forks, pins
-//   reserved, no block yet     nobody: counted against free + cached. Given back by finish() and abandon()
+//   reserved, no block yet     nobody: counted against free + cached. Given back by finish() and abandon(), restored by rewind()
 //
 // When memory runs out (std::bad_alloc):
 //   admit, fork, pin            nothing has changed
 //   extend, publish             this sequence can only be ended; all others are as they were
-//   finish, abandon, unpin      never throw; finish() may not keep the partial tail
+//   rewind, finish, abandon, unpin  never throw; finish() may not keep the partial tail
 //   clear                       what it has thrown out so far is gone
 //
 // Invariants (check_integrity() recomputes all of them from the holders)
@@ -158,14 +159,23 @@ class Cache {
   std::expected<SeqId, NoRoom> admit(const AdmitRequest& request);
 
   /// Gives `n` more tokens a slot, evicting cold blocks as needed, and adds the forks to `ops`. What the tokens are need not be
-  /// known. On OutOfBlocks nothing has changed.
+  /// known. On OutOfBlocks nothing has changed. `draft`: of a model with recurrent layers rewind() may take the step back; it takes a state's
+  /// blocks more, which come back with publish() or rewind().
   /// REQUIRES: len + n - computed_len <= max_extend; with recurrent layers len == computed_len.
-  std::expected<void, OutOfBlocks> extend(SeqId seq, std::int32_t n, std::vector<BlockOp>& ops);
+  std::expected<void, OutOfBlocks> extend(SeqId seq, std::int32_t n, std::vector<BlockOp>& ops, bool draft = false);
 
   /// The step that wrote the next slots is done, and these tokens are in them: they count as computed, full blocks enter the tree (a
   /// block that the tree has already is merged: the table is repointed to the tree's), blocks that left a window are dropped.
-  /// REQUIRES: tokens.size() <= len - computed_len.
+  /// What of the step's rows was a guess and isn't accepted is left out, perhaps all, and taken back by rewind().
+  /// REQUIRES: tokens.size() <= len - computed_len; with recurrent layers: all of them or none.
   void publish(SeqId seq, std::span<const Token> tokens);
+
+  /// Takes slots back: the next tokens get theirs at `len`. Blocks behind it are free again, and promised again as far as they were.
+  /// What steps in hand write there is garbage that nobody reads, like what finish() leaves. A step that is wholly taken back before it
+  /// was published is not published any more.
+  /// REQUIRES: computed_len <= len <= the sequence's len. Down to computed_len: the oldest step was published, perhaps without tokens, or
+  /// has not forked the tail. With recurrent layers: len == computed_len, and the step is a draft.
+  void rewind(SeqId seq, std::int32_t len);
 
   /// A second sequence on the same tokens and blocks: samples of one prompt. Copies nothing; takes over one growth and
   /// one fork block of the reservation (beyond n_samples: none is left, and extend() may run out).

@@ -166,6 +166,10 @@ Error Check::check_sequence(const CacheSequence& seq) {
   if (seq.published != (config.share ? seq.computed_len() / bs_ : 0)) {
     return fmt::format("{} blocks published of {} tokens", seq.published, seq.computed_len());
   }
+  const auto behind = config.blocks_for(seq.len) - config.blocks_for(seq.computed_len());
+  if (seq.unpromised < 0 || seq.unpromised > behind * config.n_groups()) {
+    return fmt::format("{} of {} blocks behind the computed ones were not promised", seq.unpromised, behind);
+  }
   count(seq.states.now);
   count(seq.states.next);
   const bool stepping = seq.len > seq.computed_len();

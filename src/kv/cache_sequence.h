@@ -20,6 +20,8 @@ enum class SeqId : std::uint64_t {};
 struct SequenceStates {
   StateRef now;                    // at computed_len; none at 0
   StateRef next;                   // that the step in hand writes; none: it writes `now` in place, or there is no step
+  std::int32_t promised = 0;       // of `next`'s pages: those taken from the reservation
+  std::int32_t spare = 0;          // ... and of these, from `CacheSequence::spare`
   std::vector<std::int32_t> kept;  // positions where a state is to be kept besides every stride, whole blocks
 };
 
@@ -31,6 +33,7 @@ struct CacheSequence {
   std::int32_t cached_len = 0;
   std::int32_t len = 0;            // slots: those behind computed_len are of steps that are not published
   bool tail_forked = false;        // the first of these slots are in a fork whose copy may never run
+  std::int32_t unpromised = 0;     // of the blocks that hold only these slots: those that no reservation paid for
   std::int32_t published = 0;      // the first so many blocks of the tables are the tree's
   std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
   std::int32_t reserved = 0;       // blocks promised, not allocated yet
@@ -45,7 +48,7 @@ struct CacheSequence {
     CacheSequence copy{.ns = ns,
                        .tokens = tokens,
                        .tables = {},
-                       .states = {.now = states.now.share(), .next = {}, .kept = {}},
+                       .states = {.now = states.now.share(), .next = {}, .promised = 0, .spare = 0, .kept = {}},
                        .cached_len = cached_len,
                        .len = len,
                        .published = published,

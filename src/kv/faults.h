@@ -29,6 +29,9 @@ enum class Fault : std::uint8_t {
   kStateOffByOne,         ///< a state enters the tree one token before its place
   kStateOutlivesBlock,    ///< a state stays in the tree when the block before it goes
   kLeakState,             ///< a finished sequence keeps its state
+  kRewindOneLong,         ///< a sequence that is rewound keeps a block too many
+  kRewindBreaksPromise,   ///< ... doesn't get its reservation back
+  kDraftInPlace,          ///< a draft step writes its state over the one it may have to go back to
 };
 
 #ifdef COPPICE_KV_FAULTS

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "check/assert.h"
 #include "kv/faults.h"
 
 namespace coppice::kv {
@@ -25,12 +26,38 @@ void StateKeeper::keep_at(CacheSequence& seq, std::int32_t position) const {
   if (whole > seq.computed_len() && std::ranges::find(kept, whole) == kept.end()) kept.push_back(whole);
 }
 
+void StateKeeper::begin_step(CacheSequence& seq, bool draft) {
+  if (to_take(seq, draft) == 0) return;
+  const std::int32_t reserved = seq.reserved, spare = seq.spare;
+  seq.states.next = budget_.allocate_state(seq, states_);
+  seq.states.promised = reserved - seq.reserved;
+  seq.states.spare = spare - seq.spare;
+}
+
+void StateKeeper::rewind(CacheSequence& seq) {
+  if (!states_.enabled()) return;
+  COPPICE_ASSERT(seq.states.next || fault(Fault::kDraftInPlace));
+  seq.states.next = {};
+  promise_again(seq);
+}
+
+// The unit that the step took is given back, or the one in whose place it has come.
+void StateKeeper::promise_again(CacheSequence& seq) {
+  budget_.reserve(seq, std::exchange(seq.states.promised, 0));
+  seq.spare += std::exchange(seq.states.spare, 0);
+}
+
 void StateKeeper::end_step(CacheSequence& seq) {
   if (!states_.enabled()) return;
   SequenceStates& states = seq.states;
   if (states.next) {
-    const StateRef old = std::exchange(states.now, std::exchange(states.next, {}));
-    if (fault(Fault::kStaleState) && old) states.now = old.share();
+    const bool stays = !states.now || states.now.frozen();  // or there was none
+    {
+      const StateRef old = std::exchange(states.now, std::exchange(states.next, {}));
+      if (fault(Fault::kStaleState) && old) states.now = old.share();
+    }
+    if (!stays) promise_again(seq);
+    states.promised = states.spare = 0;
   }
   const bool live = !states.now.frozen();  // else it has a unit reserved already
   if (wanted(seq) && (!live || room()) && enter(seq) && live) budget_.reserve_spare(seq, config_.state_pages);

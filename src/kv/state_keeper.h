@@ -34,10 +34,11 @@ class StateKeeper {
   /// The last whole block at or before `position` shall have one, if the sequence has not passed it.
   void keep_at(CacheSequence& seq, std::int32_t position) const;
 
-  /// Pages that the sequence's next step takes to write its state.
-  std::int32_t to_take(const CacheSequence& seq) const {
+  /// Pages that the sequence's next step takes to write its state. Of a draft step the state before it stays as it is.
+  std::int32_t to_take(const CacheSequence& seq, bool draft = false) const {
     const bool frozen = seq.states.now.frozen() && !fault(Fault::kFrozenStateWritten);
-    return !seq.states.now || frozen ? config_.state_pages : 0;
+    const bool stays = draft && !fault(Fault::kDraftInPlace);
+    return !seq.states.now || frozen || stays ? config_.state_pages : 0;
   }
   /// So many fewer if it goes on in its own state, that only the tree holds besides; and to do so. No other request finds that any more.
   std::int32_t spared_in_place(const CacheSequence& seq) const {
@@ -49,15 +50,16 @@ class StateKeeper {
     return config_.state_pages;
   }
   /// A step begins: takes them. REQUIRES: to_take() can be had.
-  void begin_step(CacheSequence& seq) {
-    if (to_take(seq) > 0) seq.states.next = budget_.allocate_state(seq, states_);
-  }
+  void begin_step(CacheSequence& seq, bool draft);
+  /// The step's tokens are all taken back: the state before it is the sequence's.
+  void rewind(CacheSequence& seq);
   /// The step is done, its full blocks are in the tree: keeps the state if it is to be kept.
   void end_step(CacheSequence& seq);
   /// The sequence is about to end, and all it computed is in the tree: its state stays, too.
   void keep_last(const CacheSequence& seq) noexcept;
 
  private:
+  void promise_again(CacheSequence& seq);
   bool room() const;
   bool wanted(const CacheSequence& seq) const;
   bool enter(const CacheSequence& seq) noexcept;

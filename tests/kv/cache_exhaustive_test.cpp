@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -20,7 +21,10 @@ enum class Do {
   kAdmit,    ///< which: the prompt; takes the first free place
   kSpeak,    ///< the rest of the prompt, then 0
   kDiverge,  ///< one token 1
+  kGuess,    ///< two tokens 1, which may be taken back
+  kRewind,
   kStep,
+  kAccept,  ///< a step, of whose guesses only the first token is accepted; with states none
   kSubmit,
   kCollect,
   kFailStep,
@@ -32,6 +36,7 @@ enum class Do {
 struct Move {
   Do what;
   std::size_t which = 0;  ///< a prompt or a place
+  std::int32_t to = 0;    ///< kRewind: the length
 };
 
 const std::array<Tokens, 3> kPrompts = {{{0, 1, 0}, {0, 1, 1, 0}, {0, 0}}};
@@ -51,8 +56,13 @@ class Game {
       const Story& story = rig_.live().at(*places_[i]);
       if (story.writes.empty()) {
         result.push_back({Do::kSpeak, i});
-        if (story.len() >= story.prompt_len) result.push_back({Do::kDiverge, i});
+        if (story.len() >= story.prompt_len) {
+          result.push_back({Do::kDiverge, i});
+          if (story.at_rest()) result.push_back({Do::kGuess, i});
+        }
       }
+      for (const std::int32_t len : story.draft ? rig_.rewinds(*places_[i]) : std::vector<std::int32_t>{})
+        result.push_back({Do::kRewind, i, len});
       if (story.at_rest()) {
         if (free_place() && story.forks_left > 0 && story.len() > 0) result.push_back({Do::kFork, i});
       } else {
@@ -63,6 +73,7 @@ class Game {
     const bool flies = rig_.in_flight() > 0;
     if (rig_.step_in_hand()) {
       if (!ahead_) result.push_back({Do::kStep});
+      if (!ahead_ && guesses()) result.push_back({Do::kAccept});
       if (ahead_ && rig_.in_flight() < 2) result.push_back({Do::kSubmit});
     }
     if (flies) result.push_back({Do::kCollect});
@@ -81,6 +92,17 @@ class Game {
       case Do::kDiverge:
         rig_.extend(seq(move), Tokens{1});
         break;
+      case Do::kGuess:
+        rig_.extend(seq(move), Tokens{1, 1}, /*draft=*/true);
+        break;
+      case Do::kRewind:
+        rig_.rewind(seq(move), move.to);
+        break;
+      case Do::kAccept: {
+        const std::int32_t first = rig_.cache().config().state_pages > 0 ? 0 : 1;
+        rig_.run_step([first](const Story& story, std::int32_t rows) { return story.draft ? first : rows; });
+        break;
+      }
       case Do::kStep:
         rig_.run_step();
         break;
@@ -109,6 +131,9 @@ class Game {
   }
 
  private:
+  bool guesses() const {
+    return std::ranges::any_of(rig_.live(), [](const auto& s) { return s.second.draft && !s.second.writes.empty(); });
+  }
   std::optional<std::size_t> free_place() const {
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (!places_[i]) return i;
@@ -141,10 +166,10 @@ class Game {
 };
 
 std::string to_text(const std::vector<Move>& moves) {
-  static constexpr const char* kNames[] = {"admit",   "speak",     "diverge", "step",   "submit",
-                                           "collect", "fail_step", "fork",    "finish", "abandon"};
+  static constexpr const char* kNames[] = {"admit",  "speak",   "diverge",   "guess", "rewind", "step",   "accept",
+                                           "submit", "collect", "fail_step", "fork",  "finish", "abandon"};
   std::string text;
-  for (const Move& m : moves) text += fmt::format("{}({}) ", kNames[static_cast<int>(m.what)], m.which);
+  for (const Move& m : moves) text += fmt::format("{}({},{}) ", kNames[static_cast<int>(m.what)], m.which, m.to);
   return text;
 }
 

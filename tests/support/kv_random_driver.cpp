@@ -51,7 +51,7 @@ class Episode {
 
  private:
   void turn() {
-    const std::int64_t roll = dice_.below(101);
+    const std::int64_t roll = dice_.below(107);
     if (roll < 10) return start();
     if (roll < 52) return extend();
     if (roll < 72) return dice_.chance(ahead_ ? 6 : 4) ? fail_step() : step();
@@ -63,6 +63,7 @@ class Episode {
     if (roll < 96) return pin();
     if (roll < 98) return unpin();
     if (roll == 100) return keep_state();
+    if (roll > 100) return rewind();
     if (roll < 99 || !dice_.chance(32)) return probe_pin();
     rig_->clear();
   }
@@ -135,7 +136,7 @@ class Episode {
 
   void extend() {
     const auto* found = pick([&](const Story& s) { return grows(s); });
-    if (found == nullptr) return ahead_ && rig_->in_flight() > 0 ? rig_->collect() : step();
+    if (found == nullptr) return ahead_ && rig_->in_flight() > 0 ? rig_->collect(accept_) : step();
     grow(*found);
   }
 
@@ -154,7 +155,8 @@ class Episode {
     while (size(script) < len + n) script.push_back(texts_->noise(1)[0]);
     const std::int64_t evictions = rig_->cache().stats().evictions;
     const bool extended =
-        rig_->extend(seq, std::span(script).subspan(static_cast<std::size_t>(len), static_cast<std::size_t>(n)));
+        rig_->extend(seq, std::span(script).subspan(static_cast<std::size_t>(len), static_cast<std::size_t>(n)),
+                     /*draft=*/dice_.chance(40));
     if (!rig_->failure().empty()) return;
     if (rig_->cache().stats().evictions != evictions && probes_.lost_a_branch(rig_->cache()))
       rig_->count(Transition::kEvictInSplitPath);
@@ -163,9 +165,27 @@ class Episode {
 
   // In some episodes a device works ahead.
   void step() {
-    if (!ahead_) return rig_->run_step();
+    if (!ahead_) return rig_->run_step(accept_);
     if (rig_->in_flight() < 2 && dice_.chance(60)) return rig_->submit(dice_.chance(30));
-    if (rig_->in_flight() > 0) rig_->collect();
+    if (rig_->in_flight() > 0) rig_->collect(accept_);
+  }
+
+  // Of a step that may be taken back, mostly all. Who is rewound goes on with other words, or the same.
+  std::int32_t accepted(const Story& story, std::int32_t rows) {
+    const bool has_states = rig_->cache().config().state_pages > 0;
+    if (dice_.chance(75) || (has_states && !story.draft)) return rows;
+    return has_states ? 0 : static_cast<std::int32_t>(dice_.below(rows + 1));
+  }
+
+  void rewind() {
+    const auto* found = pick([](const Story& s) { return !s.at_rest(); });
+    if (found == nullptr) return extend();
+    const SeqId seq = found->first;
+    const auto lengths = rig_->rewinds(seq);
+    if (lengths.empty()) return step();
+    const std::int32_t len = dice_.one_of(lengths);
+    rig_->rewind(seq, len);
+    if (len > 0 && dice_.chance(50)) scripts_[seq].resize(static_cast<std::size_t>(len));
   }
 
   void fail_step() {
@@ -285,6 +305,7 @@ class Episode {
   std::optional<Texts> texts_;
   std::deque<Waiting> waiting_;
   Probes probes_;
+  KvRig::Accept accept_ = [this](const Story& story, std::int32_t rows) { return accepted(story, rows); };
   std::map<SeqId, Tokens> scripts_;  // what each sequence will say, as far as known
 };
 

@@ -93,7 +93,7 @@ void KvRig::plan_writes(SeqId seq, Story& story, std::int32_t first) {
   }
 }
 
-bool KvRig::extend(SeqId seq, std::span<const Token> tokens) {
+bool KvRig::extend(SeqId seq, std::span<const Token> tokens, bool draft) {
   if (!begin("extend")) return false;
   Story& story = live_.at(seq);
   const kv::CacheStats stats = cache_.stats();
@@ -103,7 +103,8 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens) {
   const auto n = static_cast<std::int32_t>(tokens.size());
 
   if (!story.at_rest()) count(Transition::kExtendedAhead);
-  if (!cache_.extend(seq, n, copies_)) {
+  const std::int32_t promised = cache_.reserved(seq);
+  if (!cache_.extend(seq, n, copies_, draft)) {
     count(Transition::kOutOfBlocks);
     check_out_of_blocks(seq, before, n, stats);
     if (copies_.size() != old_copies) fail("OutOfBlocks, but copies were planned");
@@ -111,6 +112,8 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens) {
     return false;
   }
   if (window_moved(seq) && copies_.size() != old_copies) count(Transition::kWindowBeforeFork);
+  if (story.at_rest()) story.promised = copies_.size() != old_copies ? -1 : promised;
+  story.draft = draft;
   const std::int32_t first = story.len();
   std::uint64_t h = first == 0 ? history_root(story.ns) : story.history.back();
   for (const Token t : tokens) {
@@ -149,11 +152,66 @@ void KvRig::publish(SeqId seq, std::int32_t n) {
   cache_.publish(seq, tokens.last(static_cast<std::size_t>(n)));
   story.computed = computed;
   story.tail_forked = false;
+  if (n == 0) return end();
+  story.promised = -1;
   story.published = full;
   if (config_.share) known_.add(story.ns, tokens.first(static_cast<std::size_t>(full)));
   check_published(seq, before, old_published);
   note_left_to_others(seq, before);
   note_kept_state(seq, story);
+  end();
+}
+
+std::vector<std::int32_t> KvRig::rewinds(SeqId seq) const {
+  const Story& story = live_.at(seq);
+  std::vector<std::int32_t> lengths;
+  if (!story.at_rest() && !story.tail_forked && (story.draft || !has_states())) lengths.push_back(story.computed);
+  for (std::int32_t len = story.computed + 1; len < story.len() && !has_states(); ++len) lengths.push_back(len);
+  return lengths;
+}
+
+// What the slots behind `len` held is forgotten: of steps in flight they hold garbage.
+void KvRig::rewind(SeqId seq, std::int32_t len) {
+  if (!begin("rewind")) return;
+  Story& story = live_.at(seq);
+  const Tables before = tables(seq);
+  const kv::CacheStats stats = cache_.stats();
+  const auto [in, out] = cache_.state(seq);
+  const bool state = has_states() && (in.empty() || in.front() != out.front());
+  const std::vector<BlockId> kept(in.begin(), in.end());
+  cache_.rewind(seq, len);
+  const Tables after = tables(seq);
+  std::int64_t given_back = state ? config_.state_pages : 0;
+  for (std::size_t g = 0; g < after.size(); ++g) {
+    if (!std::ranges::equal(after[g], std::span(before[g]).first(after[g].size()))) fail("rewind() moved a block");
+    given_back += std::ssize(before[g]) - std::ssize(after[g]);
+  }
+  if (cache_.stats().free != stats.free + given_back)
+    fail(fmt::format("rewind() gave back {} blocks of {}", cache_.stats().free - stats.free, given_back));
+  if (cache_.stats().cached != stats.cached || cache_.stats().cow_forks != stats.cow_forks)
+    fail("rewind() must give back slots, nothing else");
+  if (has_states() && !std::ranges::equal(cache_.state(seq).in, kept))
+    fail("rewind() must leave the state before the step");
+  if (len == story.computed && story.promised >= 0 && cache_.reserved(seq) != story.promised)
+    fail(fmt::format("{} blocks were promised, and {} are after rewind()", story.promised, cache_.reserved(seq)));
+  if (given_back > 0) count(Transition::kRewound);
+  if (state) count(Transition::kStateRewound);
+  if (std::ranges::any_of(flights_, [](const Flight& flight) { return !flight.ran; }) && story.writes.empty())
+    count(Transition::kRewoundAhead);
+
+  story.tokens.resize(static_cast<std::size_t>(len));
+  story.history.resize(static_cast<std::size_t>(len));
+  std::erase_if(story.writes, [len](const RowWrite& w) { return w.row.position >= len; });
+  story.state.clear();
+  std::int32_t left = len - story.computed;
+  for (Flight& flight : flights_) {
+    for (auto& [who, n] : flight.parts) {
+      if (who != seq) continue;
+      n = std::min(n, left);
+      left -= n;
+    }
+    std::erase_if(flight.parts, [](const auto& part) { return part.second == 0; });
+  }
   end();
 }
 

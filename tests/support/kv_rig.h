@@ -8,6 +8,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,8 +33,11 @@ struct Story {
   std::int32_t cached = 0, computed = 0, published = 0;
   std::int32_t matched = 0;     ///< at admission: what no query behind it sees was not taken
   std::int32_t prompt_len = 0;  ///< its reservation carries it here and one token further
-  bool broken = false;          ///< its step failed: nothing since the last publish can be read
-  bool tail_forked = false;     ///< by a step that is not published
+  bool draft = false;           ///< its last extension may be taken back, states and all
+  std::int32_t promised =
+      -1;               ///< reserved before the first extension that is not published; -1: it may have changed since
+  bool broken = false;  ///< its step failed: nothing since the last publish can be read
+  bool tail_forked = false;  ///< by a step that is not published
   int forks_left = 0;
   std::int32_t left_to_others = 0;  ///< blocks that its windows left while others held them: they paid for no other
   kv::BlockId once_shared_tail = kv::kNullBlock;  ///< group 0's
@@ -59,15 +63,20 @@ class KvRig {
 
   // Operations of Cache, each with its checks. nullopt and false: the cache refused.
   std::optional<kv::SeqId> admit(std::span<const kv::Token> prompt, const kv::Namespace& ns = {}, int n_samples = 1);
-  bool extend(kv::SeqId seq, std::span<const kv::Token> tokens);
+  bool extend(kv::SeqId seq, std::span<const kv::Token> tokens, bool draft = false);
+  /// The lengths that a sequence can be rewound to now.
+  std::vector<std::int32_t> rewinds(kv::SeqId seq) const;
+  void rewind(kv::SeqId seq, std::int32_t len);
   std::int32_t max_extend() const { return config_.max_extend; }  ///< tokens
   /// Submits the step in hand; the device runs it at once, or just before it is collected.
   void submit(bool runs_at_once);
-  /// Waits for the oldest step that was submitted, and publishes it. REQUIRES: in_flight() > 0.
-  void collect();
+  /// How many of a sequence's rows in a step are accepted; the others are taken back.
+  using Accept = std::function<std::int32_t(const Story&, std::int32_t rows)>;
+  /// Waits for the oldest step that was submitted, and publishes it; `accept`: in part. REQUIRES: in_flight() > 0.
+  void collect(const Accept& accept = {});
   std::size_t in_flight() const { return flights_.size(); }
   /// Submits the step in hand and collects all.
-  void run_step();
+  void run_step(const Accept& accept = {});
   /// The executor threw, before or after the copies of the oldest step: every sequence with tokens in that or one behind it ends.
   void fail_step(bool copies_done);
   kv::SeqId fork(kv::SeqId seq);

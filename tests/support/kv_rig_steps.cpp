@@ -44,19 +44,25 @@ void KvRig::run(Flight& flight) {
   if (const std::string why = store_.run(flight.step); !why.empty()) fail(why);
 }
 
-void KvRig::collect() {
+void KvRig::collect(const Accept& accept) {
   if (!failure_.empty()) return;
   run(flights_.front());
   const Flight flight = std::move(flights_.front());
   flights_.pop_front();
   for (const auto& [seq, n] : flight.parts) {
-    if (live_.contains(seq)) publish(seq, n);
+    if (!live_.contains(seq)) continue;
+    const Story& story = live_.at(seq);
+    const std::int32_t accepted = accept ? accept(story, n) : n;
+    publish(seq, accepted);
+    if (accepted == n || !failure_.empty()) continue;
+    count(Transition::kAcceptedInPart);
+    rewind(seq, story.computed);
   }
 }
 
-void KvRig::run_step() {
+void KvRig::run_step(const Accept& accept) {
   submit(/*runs_at_once=*/true);
-  while (failure_.empty() && !flights_.empty()) collect();
+  while (failure_.empty() && !flights_.empty()) collect(accept);
 }
 
 void KvRig::fail_step(bool copies_done) {

@@ -42,6 +42,10 @@ const char* to_text(Transition t) {
       "ended in flight",
       "fork unpublished",
       "tail taken ahead",
+      "rewound",
+      "rewound ahead",
+      "state rewound",
+      "accepted in part",
       "failed ahead"};
   return kNames[static_cast<std::size_t>(t)];
 }

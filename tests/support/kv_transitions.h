@@ -47,6 +47,10 @@ enum class Transition : std::uint8_t {
   kEndedInFlight,     ///< a tail was kept while a step in flight wrote behind it
   kForkUnpublished,   ///< a tail was not kept: its copy was not known to have run
   kTailTakenAhead,    ///< a copy of a tail was planned while a step in flight wrote behind that
+  kRewound,           ///< rewind() gave back blocks
+  kRewoundAhead,      ///< ... while a step in flight was to write them
+  kStateRewound,      ///< a draft's state was dropped, and the one before it is the sequence's again
+  kAcceptedInPart,    ///< a step's rows were published in part, and the others taken back
   kFailedAhead,       ///< a step failed, and the one behind it, with rows of one sequence in both
   kCount
 };
