@@ -185,7 +185,7 @@ TEST_F(DrainTest, WhoWasRefusedMaySendOnForAMoment) {
 struct Refusing final : server::HttpHandler {
   void admit(server::HttpRequest&) override { throw server::RequestError::unavailable("No."); }
   boost::asio::awaitable<void> handle(server::HttpRequest&, server::ReplyWriter&) override { co_return; }
-  server::Reply refuse(const server::RequestError& error, std::string_view) override {
+  server::Reply refuse(const server::RequestError& error, std::string_view, std::string_view) override {
     return {.status = error.status()};
   }
 };

@@ -37,7 +37,7 @@ struct ShortAtFirst final : server::HttpHandler {
     if (std::exchange(first, false)) throw std::bad_alloc();
   }
   boost::asio::awaitable<void> handle(server::HttpRequest&, server::ReplyWriter& out) override { return out.send({}); }
-  server::Reply refuse(const server::RequestError& error, std::string_view) override {
+  server::Reply refuse(const server::RequestError& error, std::string_view, std::string_view) override {
     return {.status = error.status()};
   }
   bool first = true;

@@ -183,12 +183,13 @@ void Api::check_key(HttpRequest& request) const {
   request.tenant = tenant_salt(*key);
 }
 
-Reply Api::refuse(const RequestError& error, std::string_view path) {
+Reply Api::refuse(const RequestError& error, std::string_view method, std::string_view path) {
   metrics_.count_rejected(rejection_of(error.status(), draining_));
   metrics_.count_request(kOtherPath, error.status());
-  log_failure("", path, "", error);
+  log_failure(method, path, "", error);
   const Route* const route = routes_.find(path);
   request_log_.write({.id = error.request_id(),
+                      .method = std::string(method),
                       .route = route == nullptr ? kOtherPath : route->path,
                       .status = error.status(),
                       .end = error.code()});

@@ -56,7 +56,7 @@ class Api final : public HttpHandler {
 
   void admit(HttpRequest& request) override;
   boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) override;
-  Reply refuse(const RequestError& error, std::string_view path) override;
+  Reply refuse(const RequestError& error, std::string_view method, std::string_view path) override;
 
   /// Says in the log how it went. Requests that were admitted go on.
   void reload_keys();

@@ -50,7 +50,7 @@ std::string utc_text(std::chrono::system_clock::time_point time) {
 std::string record_json(const RequestRecord& record, std::chrono::system_clock::time_point now) {
   return dump(JsonObject{{"time", utc_text(now)},
                          {"id", record.id},
-                         {"method", record.method},
+                         {"method", text_or_null(record.method)},
                          {"route", record.route},
                          {"status", record.status},
                          {"model", text_or_null(record.model)},

@@ -44,9 +44,9 @@ class HttpHandler {
   virtual void admit(HttpRequest& request) = 0;
   /// Answers an admitted request.
   virtual boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) = 0;
-  /// The reply to a request or a connection that is refused before it comes to handle(); the error knows its id. `path`: as
-  /// HttpRequest's; empty: the head was not read.
-  virtual Reply refuse(const RequestError& error, std::string_view path) = 0;
+  /// The reply to a request or a connection that is refused before it comes to handle(); the error knows its id.
+  /// `method`, `path`: as HttpRequest's; empty: the head was not read.
+  virtual Reply refuse(const RequestError& error, std::string_view method, std::string_view path) = 0;
 
  protected:
   ~HttpHandler() = default;

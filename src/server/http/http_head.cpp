@@ -70,6 +70,10 @@ std::string request_id(const http::request_header<>& head) {
   return !id.empty() && id.size() <= kMost && std::ranges::all_of(id, visible) ? std::string(id) : new_request_id();
 }
 
+std::string request_method(const http::request_header<>& head) {
+  return head.method() == http::verb::head ? "GET" : std::string(head.method_string());
+}
+
 std::string request_path(const http::request_header<>& head) {
   const std::string_view target = origin_form(head.target());
   const std::string_view path = target.substr(0, target.find('?'));
@@ -82,7 +86,7 @@ HttpRequest read_head(const http::request_header<>& head, const HttpLimits& limi
   const std::string_view target = origin_form(head.target());
   request.path = request_path(head);
   if (const auto mark = target.find('?'); mark != target.npos) request.query = target.substr(mark + 1);
-  request.method = head.method() == http::verb::head ? "GET" : std::string(head.method_string());
+  request.method = request_method(head);
   if (const auto [first, last] = head.equal_range(http::field::authorization);
       first != last && std::next(first) == last)
     request.authorization = std::string_view(first->value());

@@ -18,6 +18,8 @@ std::string new_request_id();
 /// What the client calls the request (X-Request-Id), if that is visible ASCII of 128 characters at most; else a new name.
 std::string request_id(const boost::beast::http::request_header<>& head);
 
+/// HttpRequest's method. Of a request that isn't taken, too; empty: its first line was not read.
+std::string request_method(const boost::beast::http::request_header<>& head);
 /// The path that a request is for. Of a request that isn't taken, too.
 std::string request_path(const boost::beast::http::request_header<>& head);
 

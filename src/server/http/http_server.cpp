@@ -112,7 +112,7 @@ asio::awaitable<void> HttpServer::accept(std::size_t listener) {
 void HttpServer::take(tcp::socket socket) try {
   const bool welcome = sessions_.size() < limits_.max_connections || make_room();
   if (!welcome && sessions_.size() >= limits_.max_connections + kTurnedAway) {
-    handler_.refuse(too_many_connections(), "");  // counts it; nobody reads the reply
+    handler_.refuse(too_many_connections(), "", "");  // counts it; nobody reads the reply
     return;
   }
   const std::shared_ptr<HttpSession> session(
@@ -135,7 +135,7 @@ bool HttpServer::make_room() {
 
 bool HttpServer::give_up(HttpSession* session) {
   if (session == nullptr) return false;
-  handler_.refuse(too_many_connections(), "");  // counts it; nobody reads the reply
+  handler_.refuse(too_many_connections(), "", "");  // counts it; nobody reads the reply
   session->close();
   return true;
 }

@@ -89,6 +89,7 @@ asio::awaitable<void> HttpSession::turn_away(RequestError error) {
 asio::awaitable<bool> HttpSession::serve_one() {
   head_only_ = false;
   payer_ = place_.address();
+  method_.clear();
   path_.clear();
   fields_.clear();
   id_.clear();
@@ -142,6 +143,7 @@ asio::awaitable<std::expected<HttpRequest, std::optional<RequestError>>> HttpSes
   const auto [error, n] = co_await http::async_read_header(socket_, buffer_, parser, kTuple);
   const auto& head = parser.get();
   // Of one that is refused, too: the refusal is in its API's form.
+  method_ = request_method(head);
   path_ = request_path(head);
   id_ = request_id(head);
   if (error) co_return std::unexpected(protocol_error(error, socket_.overdue(), limits_));
@@ -200,7 +202,7 @@ asio::awaitable<void> HttpSession::refuse(const RequestError& error) {
   if (id_.empty()) id_ = new_request_id();
   RequestError named = error;
   named.set_request_id(id_);
-  co_await send(handler_.refuse(named, path_));
+  co_await send(handler_.refuse(named, method_, path_));
   rest();
   co_await linger();
 }

@@ -106,6 +106,7 @@ class HttpSession final : public ReplyWriter {
   /// For the request that arrives when the server ends.
   std::optional<Clock::time_point> last_moment_;
   std::string payer_;        ///< of the request in hand: its key's tenant, or else its address
+  std::string method_;       ///< of the request in hand; empty until its head was read
   std::string path_;         ///< of the request in hand; empty until its head was read
   std::string id_;           ///< its HttpRequest::id; empty until its head was read, or it is refused
   std::string fields_;       ///< its HttpRequest::reply_fields

@@ -151,8 +151,8 @@ TEST_F(DialectTest, KeepsToTheLimitsOfAllDialects) {
 /// By the connection, which knows no dialects: a body that is too large, for instance.
 TEST_F(DialectTest, WordsWhatIsRefusedBeforeItsBodyIsThere) {
   const server::RequestError error(413, "too large", "", "body_too_large");
-  EXPECT_EQ(api_.refuse(error, "/plain").body, "sorry: too large\n");
-  EXPECT_EQ(api_.refuse(error, "/nowhere").body, api_.refuse(error, "/v1/completions").body);
+  EXPECT_EQ(api_.refuse(error, "POST", "/plain").body, "sorry: too large\n");
+  EXPECT_EQ(api_.refuse(error, "POST", "/nowhere").body, api_.refuse(error, "POST", "/v1/completions").body);
 }
 
 }  // namespace

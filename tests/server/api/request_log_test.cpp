@@ -160,6 +160,7 @@ TEST_F(RequestLogTest, EachRequestHasALine) {
   EXPECT_EQ(all[2]["end"], "invalid_json");
   EXPECT_EQ(all[2]["prompt_tokens"], nullptr);
   EXPECT_EQ(all[3]["status"], 401);
+  EXPECT_EQ(all[3]["method"], "POST") << "its body was not taken, but its head was read";
   EXPECT_EQ(all[3]["route"], "/v1/completions");
   EXPECT_EQ(all[4]["route"], "other");
   EXPECT_EQ(all[5]["route"], "/v1/models");
