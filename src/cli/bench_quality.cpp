@@ -27,7 +27,7 @@ class Reader {
   executor::Logits read(std::span<const kv::Token> tokens, std::int32_t first_position) {
     const int block_size = executor_.info().block_size;
     executor::Batch batch;
-    batch.tokens.assign(tokens.begin(), tokens.end());
+    batch.rows.assign(tokens.begin(), tokens.end());
     for (int i = 0; i < batch.n_rows(); ++i) batch.logit_rows.push_back(i);
     executor::BatchSequence sequence{.n_rows = batch.n_rows(), .first_position = first_position};
     const int covered = first_position + batch.n_rows();

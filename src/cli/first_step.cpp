@@ -19,7 +19,7 @@ void try_first_step(executor::Executor& executor) {
   std::iota(blocks.begin(), blocks.end(), kv::BlockId{1});
 
   executor::Batch batch;
-  batch.tokens = {0};
+  batch.rows = {0};
   batch.logit_rows = {0};
   executor::BatchSequence& sequence = batch.sequences.emplace_back();
   sequence.n_rows = 1;

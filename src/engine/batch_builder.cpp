@@ -6,11 +6,10 @@ namespace coppice::engine {
 
 void build_batch(const kv::Cache& cache, const PlannedStep& step, executor::Batch& batch) {
   const std::size_t n_groups = cache.config().groups.size();
-  batch.tokens.clear();
+  batch.rows.clear();
   batch.logit_rows.clear();
   batch.hidden_rows.clear();
   batch.sample_rows.clear();
-  batch.drawn.clear();
   batch.sequences.resize(step.parts.size());
 
   std::size_t next = 0;
@@ -21,11 +20,10 @@ void build_batch(const kv::Cache& cache, const PlannedStep& step, executor::Batc
     part.first_position = planned.first;
     part.tables.resize(n_groups);
     if (planned.token >= 0) {
-      batch.drawn.push_back({.row = batch.n_rows(), .sample = planned.token});
-      batch.tokens.push_back(0);
+      batch.rows.push_back(executor::RowSource::drawn(planned.token));
     } else {
       const auto tokens = sequence->row_tokens(planned.first, planned.rows);
-      batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
+      batch.rows.insert(batch.rows.end(), tokens.begin(), tokens.end());
     }
     if (cache.config().state_pages > 0) {
       const kv::StatePages state = cache.state(sequence->seq);

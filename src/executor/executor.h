@@ -13,8 +13,35 @@
 
 namespace coppice::executor {
 
-/// One sequence's part in a step. Its i-th row has the position first_position + i, and its keys and values are written
-/// to tables[g].slot(position).
+/// What a row computes. A token converts to one.
+struct RowSource {
+  enum class Kind : std::uint8_t {
+    kToken,  ///< `number`: of the vocabulary
+    kDrawn,  ///< the token that a sample of the step submitted just before gives; `number`: of that step's sample_rows
+    kEmbedding,  ///< no token, but values in its place; `number`: of Batch::embeddings
+  };
+  Kind kind = Kind::kToken;
+  std::int32_t number = 0;
+
+  RowSource() = default;
+  RowSource(kv::Token token) : number(token) {}  // NOLINT(google-explicit-constructor): most rows are tokens
+  static RowSource drawn(std::int32_t sample) { return {Kind::kDrawn, sample}; }
+  static RowSource embedding(std::int32_t index) { return {Kind::kEmbedding, index}; }
+  friend bool operator==(const RowSource&, const RowSource&) = default;
+
+ private:
+  RowSource(Kind k, std::int32_t n) : kind(k), number(n) {}
+};
+
+/// What a model rotates a row's heads by that knows more than a running number: in pictures time, height and width. It decides nothing
+/// about slots and what a row sees: that is its index in the sequence, and the cache knows no other.
+struct RopePosition {
+  std::int32_t time = 0, height = 0, width = 0;
+  friend bool operator==(const RopePosition&, const RopePosition&) = default;
+};
+
+/// One sequence's part in a step. Its i-th row has the index first_position + i in the sequence, and its keys and values are written
+/// to tables[g].slot(first_position + i).
 struct BatchSequence {
   int n_rows = 0;                     ///< at least 1
   std::int32_t first_position = 0;    ///< absolute; the sequence has this many keys already
@@ -25,26 +52,24 @@ struct BatchSequence {
   std::span<const kv::BlockId> state_in, state_out;
 };
 
-/// A step's work, plain data. A row is a token.
+/// A step's work, plain data.
 /// Invariants: the first sequence's rows come first, then the second one's, and so on: n_rows() in all. A page of a state_out is
 /// in no other sequence's state_out or state_in; several sequences may read one state_in.
 struct Batch {
   std::vector<kv::BlockOp> block_ops;  ///< run in order before the first write
-  std::vector<kv::Token> tokens;       ///< [n_rows]
+  std::vector<RowSource> rows;         ///< [n_rows]
+  /// [n_embd] each, of rows that have one. Needed until submit() returns.
+  std::vector<std::span<const float>> embeddings;
+  std::vector<RopePosition> positions;  ///< [n_rows]; empty: each row's index in its sequence, three times
   std::vector<BatchSequence> sequences;
   std::vector<std::int32_t> logit_rows;   ///< rows whose logits are wanted, ascending
   std::vector<std::int32_t> hidden_rows;  ///< rows whose hidden states are wanted, ascending
 
-  // Of executors that work ahead; else both are empty.
+  /// Of executors that work ahead; else it is empty, and no row is drawn.
   /// Rows behind which sample() draws a token, ascending; they may be logit_rows, too.
   std::vector<std::int32_t> sample_rows;
-  struct Drawn {
-    std::int32_t row = 0;
-    std::int32_t sample = 0;  ///< of the sample_rows of the step that was submitted just before
-  };
-  std::vector<Drawn> drawn;  ///< rows whose token is what that sample gives, ascending; `tokens` has no meaning there
 
-  int n_rows() const { return static_cast<int>(tokens.size()); }
+  int n_rows() const { return static_cast<int>(rows.size()); }
 };
 
 /// Logits of the rows asked for: [n_rows, n_vocab], f32, in the order of Batch::logit_rows.

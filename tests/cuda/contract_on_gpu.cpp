@@ -150,10 +150,9 @@ class Caller {
       if (n == 0) continue;
       if (!cache_.extend(*talk->seq, n, batch_.block_ops)) throw std::runtime_error("the pool is too small");
       if (known > 0) {
-        batch_.tokens.insert(batch_.tokens.end(), tokens.begin() + talk->planned, tokens.begin() + talk->planned + n);
+        batch_.rows.insert(batch_.rows.end(), tokens.begin() + talk->planned, tokens.begin() + talk->planned + n);
       } else {
-        batch_.drawn.push_back({batch_.n_rows(), talk->draw});
-        batch_.tokens.push_back(-7);
+        batch_.rows.push_back(executor::RowSource::drawn(talk->draw));
         ++drawn;
       }
       const bool sampled = n >= known;
@@ -173,8 +172,7 @@ class Caller {
   /// What the executor doesn't take leaves the step under way as it is.
   void refuse() {
     executor::Batch bad = batch_;
-    bad.tokens.back() = n_vocab_;
-    bad.drawn.clear();
+    bad.rows.back() = n_vocab_;
     try {
       device_.submit(bad);
     } catch (const executor::StepError&) {
@@ -346,7 +344,7 @@ int fill() {
   const auto device = on_gpu(path, std::size_t{16} << 20);
   const std::vector<kv::BlockId> blocks = {1};
   executor::Batch batch;
-  batch.tokens = {5};
+  batch.rows = {5};
   batch.sequences.push_back({.n_rows = 1, .first_position = 0, .tables = {{blocks, device->info().block_size}}});
   batch.sample_rows = {0};
   sampling::SamplerSpec small{.temperature = 0, .n_vocab = 320}, large = small;

@@ -87,10 +87,9 @@ class Caller {
       if (n == 0) continue;
       EXPECT_TRUE(cache_.extend(*talk->seq, n, batch_.block_ops));
       if (known > 0) {
-        batch_.tokens.insert(batch_.tokens.end(), tokens.begin() + talk->planned, tokens.begin() + talk->planned + n);
+        batch_.rows.insert(batch_.rows.end(), tokens.begin() + talk->planned, tokens.begin() + talk->planned + n);
       } else {
-        batch_.drawn.push_back({batch_.n_rows(), talk->draw});
-        batch_.tokens.push_back(0);
+        batch_.rows.push_back(executor::RowSource::drawn(talk->draw));
         ++drawn;
       }
       const bool sampled = n >= known;
@@ -106,7 +105,7 @@ class Caller {
       batch_.sequences.push_back(std::move(s));
       at += static_cast<std::size_t>(part.n);
     }
-    EXPECT_EQ(at, batch_.tokens.size());
+    EXPECT_EQ(at, batch_.rows.size());
     return next;
   }
 

@@ -85,7 +85,7 @@ class DraftVerifier {
     part.state_out = state.out;
     for (const Token token : rows) {
       batch.logit_rows.push_back(batch.n_rows());
-      batch.tokens.push_back(token);
+      batch.rows.push_back(token);
     }
     batch.sequences.push_back(std::move(part));
   }

@@ -13,6 +13,8 @@
 namespace coppice::testing {
 namespace {
 
+using executor::RopePosition;
+using executor::RowSource;
 using kv::BlockId;
 using kv::BlockOp;
 using Hashes = std::vector<std::uint64_t>;
@@ -23,24 +25,28 @@ class ByHand {
   struct Part {
     std::vector<BlockId> blocks;
     std::int32_t first = 0;
-    std::vector<kv::Token> tokens;
+    std::vector<RowSource> rows;
+    std::vector<RopePosition> positions = {};
   };
 
-  /// What the last row of each part gives.
+  /// What each row gives, of each part in turn.
   Hashes step(const std::vector<Part>& parts, std::vector<BlockOp> ops = {}) {
     executor::Batch batch{.block_ops = std::move(ops)};
     for (const Part& part : parts) {
-      batch.tokens.insert(batch.tokens.end(), part.tokens.begin(), part.tokens.end());
-      batch.sequences.push_back({.n_rows = static_cast<int>(part.tokens.size()),
+      batch.rows.insert(batch.rows.end(), part.rows.begin(), part.rows.end());
+      batch.positions.insert(batch.positions.end(), part.positions.begin(), part.positions.end());
+      batch.sequences.push_back({.n_rows = static_cast<int>(part.rows.size()),
                                  .first_position = part.first,
                                  .tables = {{.blocks = part.blocks, .block_size = kSlots}}});
-      batch.logit_rows.push_back(batch.n_rows() - 1);
     }
+    for (int row = 0; row < batch.n_rows(); ++row) batch.logit_rows.push_back(row);
+    batch.embeddings.assign(embeddings.begin(), embeddings.end());
     const executor::Result result = executor_.forward(batch);
     Hashes hashes;
-    for (std::size_t i = 0; i < parts.size(); ++i) hashes.push_back(read_hash(result.logits.row(i)));
+    for (std::size_t i = 0; i < batch.rows.size(); ++i) hashes.push_back(read_hash(result.logits.row(i)));
     return hashes;
   }
+  std::vector<std::vector<float>> embeddings;  ///< that rows may have
   const std::vector<std::string>& faults() const { return executor_.faults(); }
 
  private:
@@ -50,7 +56,7 @@ class ByHand {
 };
 
 TEST(FakeExecutor, RunsBlockOperationsInTheirOrder) {
-  const std::vector<kv::Token> a = {1, 2, 3, 4}, b = {5, 6, 7, 8};
+  const std::vector<RowSource> a = {1, 2, 3, 4}, b = {5, 6, 7, 8};
   ByHand plain, moved;
   for (ByHand* one : {&plain, &moved}) one->step({{{1}, 0, a}, {{2}, 0, b}});
   // Block 1 is stored before b is copied over it, and a comes back elsewhere.
@@ -62,6 +68,38 @@ TEST(FakeExecutor, RunsBlockOperationsInTheirOrder) {
   EXPECT_EQ(moved.faults(), std::vector<std::string>{});
   moved.step({{{6, 8}, 4, {9}}}, {{.kind = BlockOp::Kind::kLoad, .dst = 6, .n_slots = 4, .outside = 8}});
   EXPECT_FALSE(moved.faults().empty()) << "nothing was stored there";
+}
+
+// A picture's rows among tokens: what follows depends on their values, not on which step or batch had them, or where they lay.
+TEST(FakeExecutor, RowsMayBeEmbeddings) {
+  const auto picture = [](int i) { return RowSource::embedding(i); };
+  ByHand whole, cut, other;
+  whole.embeddings = {{1, 2, 3, 4}, {5, 6, 7, 8}};
+  cut.embeddings = {{5, 6, 7, 8}, {1, 2, 3, 4}};
+  other.embeddings = {{1, 2, 3, 4}, {5, 6, 7, 9}};
+  const Hashes hashes = whole.step({{{1, 2}, 0, {7, picture(0), picture(1), 8, 9}}});
+  ASSERT_EQ(hashes.size(), 5U);
+  cut.step({{{1}, 0, {7, picture(1)}}});
+  EXPECT_EQ(cut.step({{{1, 2}, 2, {picture(0), 8, 9}}}), Hashes(hashes.begin() + 2, hashes.end()));
+  const Hashes others = other.step({{{1, 2}, 0, {7, picture(0), picture(1), 8, 9}}});
+  EXPECT_EQ(others[1], hashes[1]);
+  for (const std::size_t row : {2U, 3U, 4U}) EXPECT_NE(others[row], hashes[row]);
+  for (ByHand* one : {&whole, &cut, &other}) EXPECT_EQ(one->faults(), std::vector<std::string>{});
+  whole.step({{{3}, 0, {picture(2)}}});
+  EXPECT_FALSE(whole.faults().empty()) << "there is no such embedding";
+}
+
+// What rows are rotated by is one thing, which slots they have and what they see another.
+TEST(FakeExecutor, RowsMayHavePositionsOfTheirOwn) {
+  const std::vector<RowSource> rows = {1, 2, 3};
+  ByHand plain, rotated, again;
+  const Hashes without = plain.step({{{1, 2}, 0, rows}});
+  const Hashes with = rotated.step({{{1, 2}, 0, rows, {{0, 0, 0}, {1, 1, 1}, {1, 1, 2}}}});
+  EXPECT_NE(with[2], without[2]);
+  EXPECT_EQ(again.step({{{1, 2}, 0, rows, {{0, 0, 0}, {1, 1, 1}, {1, 1, 2}}}}), with);
+  EXPECT_EQ(rotated.faults(), std::vector<std::string>{});
+  rotated.step({{{3}, 0, {1, 2}, {{0, 0, 0}}}});
+  EXPECT_FALSE(rotated.faults().empty()) << "two rows, one position";
 }
 
 }  // namespace

@@ -182,12 +182,12 @@ Batch batch_of(const test::AttentionCase& c) {
   for (const test::CaseSequence& s : c.sequences) {
     batch.sequences.push_back({s.n_rows, s.first_position, {{s.table, c.block_size}}});
     for (int i = 0; i < s.n_rows; ++i) {
-      batch.tokens.push_back(static_cast<kv::Token>(batch.tokens.size() * 7 % 100));
-      if (batch.tokens.size() % 3 == 0) batch.logit_rows.push_back(batch.n_rows() - 1);
-      if (batch.tokens.size() % 5 == 0) batch.hidden_rows.push_back(batch.n_rows() - 1);
-      if (batch.tokens.size() % 7 == 0) batch.sample_rows.push_back(batch.n_rows() - 1);
-      if (batch.tokens.size() % 4 == 0)
-        batch.drawn.push_back({batch.n_rows() - 1, static_cast<std::int32_t>(batch.drawn.size() % 9)});
+      batch.rows.push_back(static_cast<kv::Token>(batch.rows.size() * 7 % 100));
+      batch.positions.push_back({.time = batch.n_rows(), .height = i, .width = 3});
+      if (batch.rows.size() % 3 == 0) batch.logit_rows.push_back(batch.n_rows() - 1);
+      if (batch.rows.size() % 5 == 0) batch.hidden_rows.push_back(batch.n_rows() - 1);
+      if (batch.rows.size() % 7 == 0) batch.sample_rows.push_back(batch.n_rows() - 1);
+      if (batch.rows.size() % 4 == 0) batch.rows.back() = RowSource::drawn(batch.n_rows() % 9);
     }
   }
   batch.block_ops = {{.src = 1, .dst = 2, .n_slots = 3}};
@@ -214,9 +214,8 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
     StepPlan of_whole(limits, groups, 132), of_part(limits, groups, 132);
     ASSERT_TRUE(of_whole.plan(whole));
     std::vector<std::int32_t> positions, slots, logit_rows, hidden_rows, sample_rows;
-    std::vector<std::pair<std::int32_t, std::int32_t>> drawn, all_drawn;
-    for (const Batch::Drawn& d : whole.drawn) all_drawn.emplace_back(d.row, d.sample);
-    std::vector<kv::Token> tokens;
+    std::vector<RowSource> rows;
+    std::vector<RopePosition> places;
     std::size_t copies = 0;
     for (int at = 0, n = 0; at < whole.n_rows(); at += n) {
       n = std::min(1 + static_cast<int>(random() % 20), whole.n_rows() - at);
@@ -224,23 +223,61 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
       ASSERT_TRUE(of_part.plan(part));
       ASSERT_EQ(part.n_rows(), n);
       copies += part.block_ops.size();
-      tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+      rows.insert(rows.end(), part.rows.begin(), part.rows.end());
+      places.insert(places.end(), part.positions.begin(), part.positions.end());
       for (const std::int32_t r : part.logit_rows) logit_rows.push_back(at + r);
       for (const std::int32_t r : part.hidden_rows) hidden_rows.push_back(at + r);
       for (const std::int32_t r : part.sample_rows) sample_rows.push_back(at + r);
-      for (const Batch::Drawn& d : part.drawn) drawn.emplace_back(at + d.row, d.sample);
       positions.insert(positions.end(), of_part.positions().begin(), of_part.positions().end());
       slots.insert(slots.end(), of_part.group(0).slots.begin(), of_part.group(0).slots.end());
     }
     EXPECT_EQ(copies, 1U);
-    EXPECT_EQ(tokens, whole.tokens);
+    EXPECT_EQ(rows, whole.rows);
+    EXPECT_EQ(places, whole.positions);
     EXPECT_EQ(logit_rows, whole.logit_rows);
     EXPECT_EQ(hidden_rows, whole.hidden_rows);
     EXPECT_EQ(sample_rows, whole.sample_rows);
-    EXPECT_EQ(drawn, all_drawn);
     EXPECT_TRUE(std::ranges::equal(positions, of_whole.positions()));
     EXPECT_TRUE(std::ranges::equal(slots, of_whole.group(0).slots));
   }
+}
+
+/// Where they are allowed, embeddings and positions must be whole.
+TEST(BatchCheckTest, EmbeddingsAndPositions) {
+  const std::vector<kv::BlockId> blocks = {1};
+  BatchLimits limits = {.n_vocab = 100,
+                        .context = 64,
+                        .max_rows = 9,
+                        .max_sequences = 3,
+                        .block_size = 32,
+                        .num_blocks = 3,
+                        .n_groups = 1,
+                        .n_embd = 4,
+                        .positions = true};
+  const std::vector<float> four(4), five(5);
+  Batch batch;
+  batch.rows = {5, RowSource::embedding(0), RowSource::embedding(1)};
+  batch.embeddings = {four, four};
+  batch.positions = {{0, 0, 0}, {1, 0, 0}, {1, 0, 1}};
+  batch.sequences.push_back({.n_rows = 3, .first_position = 0, .tables = {{blocks, 32}}});
+  batch.logit_rows = {0, 1, 2};
+  EXPECT_NO_THROW(check_batch(batch, limits)) << "several rows of a sequence may be wanted";
+  const auto refused = [&](auto&& spoil) {
+    Batch bad = batch;
+    spoil(bad);
+    EXPECT_THROW(check_batch(bad, limits), StepError);
+  };
+  refused([&](Batch& b) { b.embeddings[1] = five; });
+  refused([](Batch& b) { b.embeddings.pop_back(); });
+  refused([](Batch& b) { b.rows[1] = RowSource::embedding(-1); });
+  refused([](Batch& b) { b.positions.pop_back(); });
+  refused([](Batch& b) { b.positions[2].width = -1; });
+  limits.positions = false;
+  refused([](Batch&) {});
+  batch.positions.clear();
+  EXPECT_NO_THROW(check_batch(batch, limits));
+  limits.n_embd = 0;
+  refused([](Batch&) {});
 }
 
 /// Tokens that the step before draws have no number yet, and there are so many of them.
@@ -255,17 +292,16 @@ TEST(BatchCheckTest, DrawnTokens) {
                               .n_groups = 1,
                               .n_drawn = 2};
   Batch batch;
-  batch.tokens = {5, -1, 7};
+  batch.rows = {5, -1, 7};
   batch.sequences.push_back({.n_rows = 2, .first_position = 0, .tables = {{std::span(blocks).first(1), 32}}});
   batch.sequences.push_back({.n_rows = 1, .first_position = 0, .tables = {{std::span(blocks).last(1), 32}}});
   batch.sample_rows = {1, 2};
   EXPECT_THROW(check_batch(batch, limits), StepError) << "no token";
-  batch.drawn = {{1, 1}};
+  batch.rows[1] = RowSource::drawn(1);
   EXPECT_NO_THROW(check_batch(batch, limits));
-  for (const std::vector<Batch::Drawn>& wrong :
-       {std::vector<Batch::Drawn>{{1, 2}}, {{1, -1}}, {{1, 1}, {1, 0}}, {{1, 1}, {0, 0}}, {{1, 1}, {3, 0}}}) {
+  for (const RowSource wrong : {RowSource::drawn(2), RowSource::drawn(-1), RowSource::embedding(0)}) {
     Batch bad = batch;
-    bad.drawn = wrong;
+    bad.rows[1] = wrong;
     EXPECT_THROW(check_batch(bad, limits), StepError);
   }
   for (const std::vector<std::int32_t>& wrong : {std::vector<std::int32_t>{0, 1, 2}, {2, 1}, {3}}) {

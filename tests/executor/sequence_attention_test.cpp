@@ -35,7 +35,7 @@ std::vector<float> attend(const test::AttentionCase& c, const test::PoolData& po
   for (const test::CaseSequence& s : c.sequences) {
     batch.sequences.push_back({s.n_rows, s.first_position, {{s.table, c.block_size}}});
   }
-  batch.tokens.resize(static_cast<std::size_t>(c.n_rows()));
+  batch.rows.resize(static_cast<std::size_t>(c.n_rows()));
   kv::GroupSpec group = c.group;
   group.layers = {0};
   const AttentionConfig attention_config{&store, {{group, c.heads, 1}}};
@@ -49,7 +49,7 @@ std::vector<float> attend(const test::AttentionCase& c, const test::PoolData& po
   GraphBuilder b{.parts = parts, .context = context.get(), .graph = graph, .inputs = inputs, .node_data = node_data};
   backend->begin(b, batch);
   ggml_tensor* q =
-      ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, c.heads.head_dim, c.heads.n_head, std::ssize(batch.tokens));
+      ggml_new_tensor_3d(context.get(), GGML_TYPE_F32, c.heads.head_dim, c.heads.n_head, std::ssize(batch.rows));
   ggml_set_input(q);
   ggml_tensor* sinking = nullptr;
   if (!sinks.empty()) {

@@ -41,7 +41,7 @@ class StepGraphTest : public testing::Test {
   /// Rows of one sequence on the blocks of `table`; the logits of the last one are wanted.
   Batch batch(int first_position, int n_rows, const std::vector<kv::BlockId>& table) const {
     Batch b;
-    b.tokens.assign(static_cast<std::size_t>(n_rows), 1);
+    b.rows.assign(static_cast<std::size_t>(n_rows), 1);
     b.sequences.push_back({n_rows, first_position, {{table, kGraphBlock}}});
     b.logit_rows = {n_rows - 1};
     return b;
@@ -113,7 +113,7 @@ int nodes_of(const test::TinyModel& tiny, const std::string& name) {
   const DecoderParts parts{&model.spec, &weights, &store, tree.get(), &ropes, {{0, 0}, {0, 1}}};
   const std::vector<kv::BlockId> table = {3, 1};
   Batch b;
-  b.tokens.assign(4, 1);
+  b.rows.assign(4, 1);
   b.sequences.push_back({4, 40, {{table, kGraphBlock}}});
   b.logit_rows = {3};
   return ggml_graph_n_nodes(StepGraph(parts, b, {4, 1}).graph());

@@ -214,14 +214,14 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
     spoil(bad);
     EXPECT_THROW(executor_->forward(bad), StepError);
   };
-  refused([](Batch& b) { b.tokens[3] = 320; });
-  refused([](Batch& b) { b.tokens[3] = -1; });
+  refused([](Batch& b) { b.rows[3] = 320; });
+  refused([](Batch& b) { b.rows[3] = -1; });
   refused([](Batch& b) { b.sequences[0].first_position = -1; });
   refused([](Batch& b) { b.sequences[0].first_position = 25; });
   refused([](Batch& b) { b.sequences[0].first_position = std::numeric_limits<std::int32_t>::max(); });
   refused([](Batch& b) { b.sequences[0].tables.clear(); });
   refused([](Batch& b) {  // the same rows once more
-    b.tokens.insert(b.tokens.end(), b.tokens.begin(), b.tokens.begin() + 40);
+    b.rows.insert(b.rows.end(), b.rows.begin(), b.rows.begin() + 40);
     b.sequences.push_back(b.sequences[0]);
   });
   refused([](Batch& b) { b.logit_rows = {40}; });
@@ -229,6 +229,13 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
   refused([](Batch& b) { b.hidden_rows = {40}; });
   refused([](Batch& b) { b.hidden_rows = {5, 5}; });
   refused([](Batch& b) { b.sequences.clear(); });
+  refused([](Batch& b) { b.rows[3] = executor::RowSource::drawn(0); });
+  const std::vector<float> values(static_cast<std::size_t>(executor_->info().n_embd), 1.0F);
+  refused([&](Batch& b) {
+    b.rows[3] = executor::RowSource::embedding(0);
+    b.embeddings = {values};
+  });
+  refused([](Batch& b) { b.positions.resize(b.rows.size()); });
   refused([](Batch& b) { b.sequences[0].n_rows = 39; });
   refused([](Batch& b) { b.sequences[0].n_rows = 41; });
   refused([](Batch& b) { b.sequences[0].n_rows = 0; });

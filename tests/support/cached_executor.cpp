@@ -41,7 +41,7 @@ std::vector<Row> CachedExecutor::step(const std::vector<Part>& parts) {
     b.sequences.push_back(std::move(s));
     for (const kv::Token t : part.tokens) {
       b.logit_rows.push_back(b.n_rows());
-      b.tokens.push_back(t);
+      b.rows.push_back(t);
     }
   }
   const executor::Logits logits = executor_.forward(b).logits;

@@ -81,7 +81,7 @@ executor::Batch ExecutorRig::batch(std::span<const RigPart> parts) {
       for (std::vector<kv::BlockId>* blocks : tables(s)) {
         if (s.len % block_size_ == 0) blocks->push_back(take());
       }
-      b.tokens.push_back(t);
+      b.rows.push_back(t);
       ++s.len;
       if (part.want == Want::kAll) b.logit_rows.push_back(b.n_rows() - 1);
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <unordered_set>
 #include <utility>
 
@@ -19,6 +20,27 @@ void for_each_row(const executor::Batch& batch, Visit&& visit) {
   for (const auto& sequence : batch.sequences) {
     for (int i = 0; i < sequence.n_rows; ++i, ++row) visit(row, sequence, sequence.first_position + i);
   }
+}
+
+using SourceKind = executor::RowSource::Kind;
+
+/// A row's token; of an embedding a number that no token is.
+kv::Token symbol_of(const executor::Batch& batch, int row) {
+  const executor::RowSource source = batch.rows[static_cast<std::size_t>(row)];
+  if (source.kind != SourceKind::kEmbedding) return source.number;
+  std::uint64_t hash = 5;
+  if (std::cmp_greater_equal(source.number, batch.embeddings.size())) return -2;  // check() tells
+  for (const float value : batch.embeddings[static_cast<std::size_t>(source.number)])
+    hash = mix(hash, std::bit_cast<std::uint32_t>(value));
+  return -2 - static_cast<kv::Token>(hash & 0x3fffffff);
+}
+
+/// 0: that of its index.
+std::uint64_t rotation_of(const executor::Batch& batch, int row) {
+  if (batch.positions.empty()) return 0;
+  const executor::RopePosition& p = batch.positions[static_cast<std::size_t>(row)];
+  const auto at = [](std::int32_t x) { return static_cast<std::uint64_t>(x); };
+  return mix(mix(mix(1, at(p.time)), at(p.height)), at(p.width)) | 1;
 }
 
 }  // namespace
@@ -57,7 +79,8 @@ void FakeExecutor::log(const executor::Batch& batch) {
   log.n_copies = batch.block_ops.size();
   log.n_logits = batch.logit_rows.size();
   log.n_hidden = batch.hidden_rows.size();
-  log.n_drawn = batch.drawn.size();
+  log.n_drawn =
+      static_cast<std::size_t>(std::ranges::count(batch.rows, SourceKind::kDrawn, &executor::RowSource::kind));
   int end = 0;
   for (const auto& sequence : batch.sequences) {
     end += sequence.n_rows;
@@ -103,7 +126,10 @@ void FakeExecutor::keep(const executor::Batch& batch, Flight& flight) {
     sequence.state_in = own(sequence.state_in);
     sequence.state_out = own(sequence.state_out);
   }
-  for (const auto& drawn : batch.drawn) flight.batch.tokens[static_cast<std::size_t>(drawn.row)] = kPoison;
+  for (auto& embedding : flight.batch.embeddings) {
+    const auto& values = flight.embeddings.emplace_back(embedding.begin(), embedding.end());
+    embedding = values;
+  }
 }
 
 void FakeExecutor::sample(executor::Step step, std::span<const sampling::SamplerSpec> specs) {
@@ -145,10 +171,9 @@ void FakeExecutor::run(Flight& flight) {
   if (!flight.ran) {
     flight.ran = true;
     flight.failed = &before != &last_ && before.failed;
-    for (const auto& drawn : flight.batch.drawn) {
+    for (auto& source : flight.batch.rows) {
       if (flight.failed) break;
-      flight.batch.tokens[static_cast<std::size_t>(drawn.row)] =
-          before.tokens.at(static_cast<std::size_t>(drawn.sample));
+      if (source.kind == SourceKind::kDrawn) source = before.tokens.at(static_cast<std::size_t>(source.number));
     }
     compute(flight.batch, flight);
   }
@@ -204,9 +229,10 @@ void FakeExecutor::check_drawn(const executor::Batch& batch) {
   const Flight& before = waited ? last_ : flights_[flights_.size() - 2];
   if (!waited && !before.sampled && !before.batch.sample_rows.empty())
     fault("a step is submitted before the last is sampled");
-  for (const auto& drawn : batch.drawn) {
+  for (const auto& source : batch.rows) {
+    if (source.kind != SourceKind::kDrawn) continue;
     if (before.number + 2 != steps_.size()) fault("a row's token is of a step that is not the last");
-    if (std::cmp_greater_equal(drawn.sample, before.batch.sample_rows.size())) fault("a row's token is of no sample");
+    if (std::cmp_greater_equal(source.number, before.batch.sample_rows.size())) fault("a row's token is of no sample");
   }
 }
 
@@ -219,6 +245,15 @@ void FakeExecutor::check(const executor::Batch& batch) {
     rows += sequence.n_rows;
   }
   if (rows != batch.n_rows()) fault("sequences do not cover the batch");
+  if (!batch.positions.empty() && std::cmp_not_equal(batch.positions.size(), rows))
+    fault("not one position for each row");
+  for (const auto& source : batch.rows) {
+    if (source.kind == SourceKind::kDrawn && depth_ == 0) fault("a row is drawn, and nothing is drawn here");
+    if (source.kind == SourceKind::kEmbedding &&
+        (std::cmp_greater_equal(source.number, batch.embeddings.size()) ||
+         batch.embeddings[static_cast<std::size_t>(source.number)].size() != kFakeEmbd))
+      fault("a row without its embedding");
+  }
   if (!std::ranges::is_sorted(batch.logit_rows)) fault("logit rows are not ascending");
   if (!std::ranges::is_sorted(batch.hidden_rows)) fault("hidden rows are not ascending");
   std::unordered_set<kv::Slot> written;
@@ -254,12 +289,12 @@ void FakeExecutor::check_states(const executor::Batch& batch) {
 void FakeExecutor::run_states(const executor::Batch& batch) {
   if (!has_states()) return;
   check_states(batch);
-  row_states_.resize(batch.tokens.size());
+  row_states_.resize(batch.rows.size());
   std::uint64_t state = 0;
   for_each_row(batch, [&](int row, const executor::BatchSequence& sequence, std::int32_t position) {
     if (position == sequence.first_position) state = read_state(sequence);
     const auto at = static_cast<std::size_t>(row);
-    row_states_[at] = state = mix(state, static_cast<std::uint32_t>(batch.tokens[at]));
+    row_states_[at] = state = mix(state, static_cast<std::uint32_t>(symbol_of(batch, row)));
   });
   if (mistake_ == Mistake::kSkipState) return;
   std::size_t end = 0;
@@ -319,9 +354,10 @@ void FakeExecutor::write(const executor::Batch& batch) {
         for (int i = 0; i < info_.block_size; ++i) key(slot + i) = Key{};
       }
       if (mistake_ == Mistake::kWrongSlot && position % 7 == 6) slot ^= 1;
-      key(slot) = Key{.token = batch.tokens[static_cast<std::size_t>(row)],
+      key(slot) = Key{.token = symbol_of(batch, row),
                       .position = position,
                       .group = static_cast<std::int32_t>(g),
+                      .rotation = rotation_of(batch, row),
                       .deep = 0};
     }
   });
@@ -361,6 +397,7 @@ std::uint64_t FakeExecutor::attend(const executor::BatchSequence& sequence, int 
       const auto token = static_cast<std::uint32_t>(k.token);
       const auto place = static_cast<std::uint32_t>(k.position);
       seen = mix(seen, deep ? k.deep : (std::uint64_t{token} << 32 | place));
+      if (!deep && k.rotation != 0) seen = mix(seen, k.rotation);
     }
     all = mix(all, seen);
   }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <random>
 #include <set>
@@ -97,7 +98,8 @@ class FakeExecutor final : public executor::Executor {
     kv::Token token = kPoison;
     std::int32_t position = -1;
     std::int32_t group = -1;
-    std::uint64_t deep = 0;  ///< the second layer's key
+    std::uint64_t rotation = 0;  ///< by another position than its own
+    std::uint64_t deep = 0;      ///< the second layer's key
   };
   static constexpr kv::Token kPoison = INT32_MIN;
 
@@ -113,6 +115,7 @@ class FakeExecutor final : public executor::Executor {
     std::size_t number = 0;  ///< of steps_
     executor::Batch batch;
     std::vector<std::vector<kv::BlockId>> blocks;  ///< that its views view
+    std::list<std::vector<float>> embeddings;      ///< likewise
     std::vector<sampling::SamplerSpec> specs;
     bool sampled = false, ran = false, failed = false;
     std::vector<float> logits, hidden_states;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace coppice::executor {
@@ -61,7 +62,7 @@ void check_states(const Batch& batch, const BatchLimits& limits) {
 /// REQUIRES: the sequences have been checked.
 void check_written_slots(const Batch& batch, std::size_t group, const BatchLimits& limits) {
   std::vector<kv::Slot> slots;
-  slots.reserve(batch.tokens.size());
+  slots.reserve(batch.rows.size());
   for (const BatchSequence& s : batch.sequences) {
     for (int r = 0; r < s.n_rows; ++r) slots.push_back(s.tables[group].slot(std::int64_t{s.first_position} + r));
   }
@@ -79,21 +80,32 @@ void check_rows(std::span<const std::int32_t> wanted, int n, std::string_view wh
   }
 }
 
-/// Those that the step before draws are looked at when they are known.
-void check_tokens(const Batch& batch, const BatchLimits& limits) {
-  std::int32_t row = 0;
-  auto drawn = batch.drawn.begin();
-  for (const kv::Token t : batch.tokens) {
-    if (drawn != batch.drawn.end() && drawn->row == row) {
-      insist(drawn->sample >= 0 && drawn->sample < limits.n_drawn, "row {} has token {} of {} that the last step draws",
-             row, drawn->sample, limits.n_drawn);
-      ++drawn;
-    } else {
-      insist(t >= 0 && t < limits.n_vocab, "token {} is outside the vocabulary of {}", t, limits.n_vocab);
-    }
-    ++row;
+void check_source(const Batch& batch, RowSource source, const BatchLimits& limits) {
+  switch (source.kind) {
+    case RowSource::Kind::kToken:
+      return insist(source.number >= 0 && source.number < limits.n_vocab, "token {} is outside the vocabulary of {}",
+                    source.number, limits.n_vocab);
+    case RowSource::Kind::kDrawn:  // looked at when it is known
+      return insist(source.number >= 0 && source.number < limits.n_drawn,
+                    "a row has token {} of {} that the last step draws", source.number, limits.n_drawn);
+    case RowSource::Kind::kEmbedding:
+      break;
   }
-  insist(drawn == batch.drawn.end(), "drawn tokens of rows that are not there, or not in order");
+  insist(limits.n_embd > 0, "rows can be tokens here, not embeddings");
+  insist(source.number >= 0 && std::cmp_less(source.number, batch.embeddings.size()), "a row has embedding {} of {}",
+         source.number, batch.embeddings.size());
+  const std::size_t n = batch.embeddings[static_cast<std::size_t>(source.number)].size();
+  insist(std::cmp_equal(n, limits.n_embd), "an embedding has {} values, not {}", n, limits.n_embd);
+}
+
+void check_positions(const Batch& batch, const BatchLimits& limits) {
+  if (batch.positions.empty()) return;
+  insist(limits.positions, "rows have no positions here but their indices");
+  insist(batch.positions.size() == batch.rows.size(), "{} rows have {} positions", batch.n_rows(),
+         batch.positions.size());
+  for (const RopePosition& p : batch.positions)
+    insist(p.time >= 0 && p.height >= 0 && p.width >= 0, "a row has the position ({}, {}, {})", p.time, p.height,
+           p.width);
 }
 
 void check_block_ops(const Batch& batch, const BatchLimits& limits) {
@@ -116,7 +128,8 @@ void check_batch(const Batch& batch, const BatchLimits& limits) {
   insist(n >= 1 && n <= limits.max_rows, "a step of {} rows; 1 to {} are possible", n, limits.max_rows);
   insist(static_cast<int>(batch.sequences.size()) <= limits.max_sequences, "a step of {} sequences; {} are possible",
          batch.sequences.size(), limits.max_sequences);
-  check_tokens(batch, limits);
+  for (const RowSource source : batch.rows) check_source(batch, source, limits);
+  check_positions(batch, limits);
   std::int64_t rows = 0;
   for (const BatchSequence& s : batch.sequences) {
     insist(s.n_rows >= 1, "a sequence has {} rows", s.n_rows);

@@ -89,7 +89,7 @@ void StepLauncher::launch_part(const Batch& batch, int staging, const Event& beg
 
 /// Whether every sequence has one row. Logits of rows that nobody wants cost little, and there are few.
 bool StepLauncher::is_decode(const Batch& batch) const {
-  return batch.sequences.size() == batch.tokens.size() && batch.hidden_rows.empty() &&
+  return std::cmp_equal(batch.sequences.size(), batch.n_rows()) && batch.hidden_rows.empty() &&
          batch.logit_rows.size() + batch.sample_rows.size() > 0 && batch.n_rows() <= memory_.most_samples();
 }
 

@@ -14,6 +14,11 @@ using attention::cuda::ItemRow;
 using attention::cuda::MergeRow;
 using attention::cuda::TreeCounts;
 
+/// As EmbedRows reads it. REQUIRES: it is no embedding.
+std::int32_t word_of(RowSource source) {
+  return source.kind == RowSource::Kind::kToken ? source.number : -1 - source.number;
+}
+
 }  // namespace
 
 StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
@@ -101,9 +106,7 @@ void StepMemory::copy(std::size_t at, std::size_t bytes, CUstream_st* stream) {
 void StepMemory::upload(const Batch& batch, const StepPlan& plan, std::span<const std::int32_t> wanted, int staging,
                         CUstream_st* stream) {
   staging_ = static_cast<std::size_t>(staging);
-  stage(tokens_, batch.tokens.data(), batch.tokens.size() * 4);
-  auto* tokens = reinterpret_cast<std::int32_t*>(staged(tokens_.at));
-  for (const Batch::Drawn& d : batch.drawn) tokens[d.row] = -1 - d.sample;  // EmbedRows
+  std::ranges::transform(batch.rows, reinterpret_cast<std::int32_t*>(staged(tokens_.at)), word_of);
   stage(positions_, plan.positions().data(), plan.positions().size() * 4);
   stage(outputs_, wanted.data(), wanted.size_bytes());
   for (std::size_t g = 0; g < places_.size(); ++g) {

@@ -88,7 +88,10 @@ bool StepPlan::plan(const Batch& batch) {
 Batch part_of(const Batch& batch, int first, int n) {
   Batch part;
   if (first == 0) part.block_ops = batch.block_ops;
-  part.tokens.assign(batch.tokens.begin() + first, batch.tokens.begin() + first + n);
+  part.rows.assign(batch.rows.begin() + first, batch.rows.begin() + first + n);
+  part.embeddings = batch.embeddings;
+  if (!batch.positions.empty())
+    part.positions.assign(batch.positions.begin() + first, batch.positions.begin() + first + n);
   int row = 0;
   for (const BatchSequence& s : batch.sequences) {
     const int from = std::max(first, row), to = std::min(first + n, row + s.n_rows);
@@ -107,9 +110,6 @@ Batch part_of(const Batch& batch, int first, int n) {
   take(batch.logit_rows, part.logit_rows);
   take(batch.hidden_rows, part.hidden_rows);
   take(batch.sample_rows, part.sample_rows);
-  for (const Batch::Drawn& d : batch.drawn) {
-    if (d.row >= first && d.row < first + n) part.drawn.push_back({d.row - first, d.sample});
-  }
   return part;
 }
 

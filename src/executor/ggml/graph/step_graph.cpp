@@ -73,7 +73,7 @@ StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepSh
 }
 
 void StepGraph::fill(const Batch& batch) {
-  std::ranges::copy(batch.tokens, data<std::int32_t>(inputs_.tokens));
+  std::ranges::transform(batch.rows, data<std::int32_t>(inputs_.tokens), &RowSource::number);  // all are tokens
   auto* positions = data<std::int32_t>(inputs_.positions);
   int row = 0;
   for (const BatchSequence& s : batch.sequences) {
