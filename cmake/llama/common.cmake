@@ -1,4 +1,4 @@
-# llama.cpp's library "common", and with it the tools that need it, is compiled from a copy, which jinja.cmake mends.
+# llama.cpp's library "common", and with it the tools that need it, is compiled from a copy, which jinja.cmake and chat.cmake mend.
 set(common "${CMAKE_CURRENT_BINARY_DIR}/mended/llama/common")
 file(REMOVE_RECURSE "${CMAKE_CURRENT_BINARY_DIR}/mended/llama")
 file(COPY "${LLAMA_SOURCE_DIR}/common" DESTINATION "${CMAKE_CURRENT_BINARY_DIR}/mended/llama")
@@ -14,6 +14,7 @@ function(mend_common file old new what)
   file(WRITE "${common}/${file}" "${better}")
 endfunction()
 include("${CMAKE_CURRENT_LIST_DIR}/jinja.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/chat.cmake")
 
 # What llama.cpp's own CMakeLists.txt has set for these folders.
 foreach(variable LLAMA_VERSION_BASE LLAMA_VERSION_MAJOR CMAKE_RUNTIME_OUTPUT_DIRECTORY CMAKE_LIBRARY_OUTPUT_DIRECTORY)

@@ -104,13 +104,4 @@ std::string parser_parameters(const ToolSpec& tool) {
   return all.dump();
 }
 
-std::string names_of(const std::string& parameters) {
-  common_json names = {{"type", "object"}, {"properties", common_json::object()}};
-  const common_json all = common_json::parse_no_throw(parameters);
-  if (all.is_object() && all.contains("properties") && all.at("properties").is_object())
-    for (const auto& property : all.at("properties").items())
-      names["properties"][property.key()] = common_json::object();
-  return with_types(names.dump(), true);
-}
-
 }  // namespace coppice::text

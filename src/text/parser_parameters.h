@@ -15,7 +15,4 @@ namespace coppice::text {
 /// alternatives. Patterns are left out: the library holds none, and names those that it can't read on standard error.
 std::string parser_parameters(const ToolSpec& tool);
 
-/// Names alone, for schemas that the library refuses.
-std::string names_of(const std::string& parameters);
-
 }  // namespace coppice::text

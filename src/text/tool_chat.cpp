@@ -5,12 +5,14 @@
 
 #include <chat.h>
 #include <fmt/format.h>
+#include <json-schema-to-grammar.h>
 
 #include <algorithm>
 #include <regex>
 #include <utility>
 
 #include "text/answer_format_impl.h"
+#include "text/bounded_schemas.h"
 #include "text/call_grammar.h"
 #include "text/chat_history.h"
 #include "text/chat_template_impl.h"
@@ -22,6 +24,9 @@
 namespace coppice::text {
 
 namespace {
+
+/// Ours come from call_grammar.h.
+const bool kOwnGrammars = (common_builds_grammars = false, true);
 
 common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, const ToolChat& chat,
                                        const ChatDefaults& defaults, std::span<const ToolSpec> tools) {
@@ -48,13 +53,13 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
   return inputs;
 }
 
-/// make(tools), which gives the parser of answers with calls of these tools.
+/// make(tools), which gives the parser of answers with calls of these tools. The library refuses some schemas: names alone are enough then.
 template <class Make>
 common_chat_params params_of(std::vector<common_chat_tool>& tools, Make&& make) {
   try {
     return make();
   } catch (const std::exception&) {
-    for (common_chat_tool& tool : tools) tool.parameters = names_of(tool.parameters);
+    for (common_chat_tool& tool : tools) tool.parameters = with_types(names_alone(tool.parameters), true);
     return make();
   }
 }
@@ -274,15 +279,16 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       return result;
     }
     std::vector<ToolSpec> callable(asked.tools.begin(), asked.tools.end());
-    for (ToolSpec& tool : callable) {
-      tool.parameters = parser_parameters(tool);
-      if (impl_->asks_types) tool.parameters = with_types(tool.parameters, true);
-    }
     if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
     if (!chat.allowed.empty())
       std::erase_if(callable, [&](const ToolSpec& tool) {
         return std::ranges::find(chat.allowed, tool.name) == chat.allowed.end();
       });
+    bound_schemas(callable);
+    for (ToolSpec& tool : callable) {
+      tool.parameters = parser_parameters(tool);
+      if (impl_->asks_types) tool.parameters = with_types(tool.parameters, true);
+    }
     common_chat_templates_inputs calls = inputs_of(chat.messages, chat, defaults_, callable);
     calls.parallel_tool_calls = true;  // all are read; the grammar writes no more than are asked for
     common_chat_params params;

@@ -2,8 +2,10 @@
 // understands, however the text is cut into pieces. COPPICE_SEED=n replays a run.
 #include "text/tool_chat.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -13,6 +15,8 @@
 
 #include "grammar/compiler.h"
 #include "grammar/matcher.h"
+#include "support/sanitized.h"
+#include "text/bounded_schemas.h"
 #include "text/fixtures.h"
 #include "text/grammar_walk.h"
 #include "text/read_answer.h"
@@ -290,6 +294,61 @@ TEST(Tools, PatternsAreNoneOfTheLibrarysBusiness) {
     EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << name;
     EXPECT_THAT(prompt.prompt + prompt.grammar, HasSubstr("pattern"));
   }
+}
+
+std::string with_properties(int n) {
+  json properties = json::object();
+  for (int i = 0; i < n; ++i) properties[fmt::format("k{}", i)] = json::object();
+  return json{{"type", "object"}, {"properties", std::move(properties)}}.dump();
+}
+
+/// The library's own grammar of 3,000 took a minute, and then all of the stack.
+TEST(Tools, OfManyPropertiesTakeMoments) {
+  for (const char* name : {"Qwen-Qwen3-0.6B.jinja", "openai-gpt-oss-120b.jinja", "Kimi-K2-Instruct.jinja",
+                           "google-gemma-4-31B-it.jinja", "LFM2-8B-A1B.jinja"}) {
+    const ChatTemplate chat(test::vocabulary(), source(name));
+    const std::string any = R"({"type":"object","additionalProperties":true})";
+    const std::vector<ToolSpec> many = {{"find", "Finds", with_properties(3000), any}};
+    const std::clock_t begin = std::clock();
+    try {
+      EXPECT_THAT(chat.render(ToolChat{.messages = question(), .tools = many}).prompt, HasSubstr("k2999")) << name;
+    } catch (const TemplateError& e) {  // the template itself takes too much
+      EXPECT_THAT(e.what(), HasSubstr("the template makes too many")) << name;
+    }
+    const auto seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    EXPECT_LT(seconds, test::kSanitized ? 60 : 5) << name;
+  }
+}
+
+TEST(Tools, OfAThousandPropertiesAreReadOneByOne) {
+  const ChatTemplate chat(test::vocabulary(), source("Qwen3-Coder.jinja"));
+  const std::string schema = with_properties(1000);
+  const std::vector<ToolSpec> many = {{"find", "Finds", schema, schema}};
+  const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .tools = many});
+  const Answer answer = read_answer(
+      prompt.format, "<tool_call>\n<function=find>\n<parameter=k999>\n1\n</parameter>\n</function>\n</tool_call>", 5);
+  ASSERT_EQ(answer.calls.size(), 1U);
+  EXPECT_EQ(json::parse(answer.calls[0].arguments), json({{"k999", 1}}));
+}
+
+TEST(BoundedSchemas, LoseAllButNamesAndThenThese) {
+  constexpr int kMost = static_cast<int>(SchemaBounds::kProperties);
+  const std::string large =
+      json{{"type", "object"}, {"properties", {{"a", {{"enum", std::vector<int>(SchemaBounds::kValues)}}}}}}.dump();
+  const std::string small = R"({"type":"object","properties":{"b":{"type":"string"}},"required":["b"]})";
+  std::vector<ToolSpec> tools = {{"small", "", small},
+                                 {"large", "", large},
+                                 {"longest", "", std::string(SchemaBounds::kBytes, ' ') + small},
+                                 {"many", "", with_properties(kMost + 10)},
+                                 {"late", "", small},
+                                 {"none", "", R"({"type":"object"})"}};
+  bound_schemas(tools);
+  EXPECT_EQ(tools[0].parameters, small);
+  EXPECT_EQ(json::parse(tools[1].parameters), json::parse(R"({"type":"object","properties":{"a":{}}})"));
+  EXPECT_EQ(json::parse(tools[2].parameters), json::parse(R"({"type":"object","properties":{}})"));
+  EXPECT_EQ(json::parse(tools[3].parameters).at("properties").size(), SchemaBounds::kProperties - 2);
+  EXPECT_EQ(json::parse(tools[4].parameters), json::parse(R"({"type":"object","properties":{}})"));
+  EXPECT_EQ(tools[5].parameters, R"({"type":"object"})");
 }
 
 TEST_P(OfTemplate, OtherTextIsContent) {

@@ -201,8 +201,9 @@ template <class Enforce>
 grammar::Source source_by(Enforce&& enforce, const Json& schema, const std::string& field, bool strict,
                           const std::string& whose) {
   // Before the walk, which compares values with each other.
-  if (dump(schema).size() > grammar::kMaxSourceBytes)
-    throw RequestError::bad_field(field, fmt::format("a schema has at most {} bytes", grammar::kMaxSourceBytes));
+  if (const std::size_t bytes = dump(schema).size(); bytes > grammar::kMaxSourceBytes)
+    throw RequestError::bad_field(
+        field, fmt::format("a schema has at most {} bytes, and this one has {}", grammar::kMaxSourceBytes, bytes));
   try {
     std::set<std::string> unheld;
     grammar::Source source{.kind = Kind::kJsonSchema, .text = enforce(schema, strict, &unheld)};
