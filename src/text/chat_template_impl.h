@@ -4,7 +4,6 @@
 #include <chat.h>
 
 #include <memory>
-#include <mutex>
 #include <string_view>
 
 #include "text/chat_template.h"
@@ -28,7 +27,6 @@ struct ChatTemplate::Impl {
   SpecialNames marks;    ///< of tokens without a text: grammars name them
   bool marked = false;   ///< answers are marked otherwise: the library reads them, without tools, too
   bool assumed = false;  ///< the file has no template: it is ChatML
-  std::mutex mutex;      ///< the interpreter promises nothing about threads
 };
 
 /// What a client or an operator gets of the template engine's words, which quote the template over several lines: a template's own

@@ -8,10 +8,13 @@
 #include <array>
 #include <ctime>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <string_view>
 #include <vector>
 
 #include "check/assert.h"
+#include "port/turn.h"
 #include "text/chat_template.h"
 
 namespace coppice::text {
@@ -30,6 +33,18 @@ std::size_t resident() {
   std::size_t all = 0, pages = 0;
   in >> all >> pages;
   return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+/// Those that live.
+struct WorksUnderWay {
+  std::mutex mutex;
+  std::set<TemplateWork*> works;
+  std::size_t resident = 0;  ///< when none of them had made much yet
+};
+
+WorksUnderWay& under_way() {
+  static WorksUnderWay all;
+  return all;
 }
 
 [[noreturn]] void refuse(std::string_view what, std::size_t most) {
@@ -140,17 +155,25 @@ thread_local TemplateWork* TemplateWork::current = nullptr;
 const bool TemplateWork::kInstalled = (jinja::on_work = &TemplateWork::take, true);
 
 TemplateWork::TemplateWork(At at, std::size_t input_bytes)
-    : left_(at == At::kLoad ? TemplateLimits::kWorkAtLoad
+    : most_(at == At::kLoad ? TemplateLimits::kWorkAtLoad
                             : TemplateLimits::kWork + TemplateLimits::kWorkPerByte * input_bytes),
-      most_resident_(resident() + TemplateLimits::kMemory + TemplateLimits::kMemoryPerByte * input_bytes),
+      input_(input_bytes),
+      left_(most_),
       base_(static_cast<const char*>(__builtin_frame_address(0))),
       until_(thread_time() + TemplateLimits::kTime) {
   COPPICE_ASSERT(current == nullptr);
+  {
+    const std::scoped_lock lock(under_way().mutex);
+    under_way().works.insert(this);
+  }
+  has_most_of_too_much();
   current = this;
 }
 
 TemplateWork::~TemplateWork() {
   current = nullptr;
+  const std::scoped_lock lock(under_way().mutex);
+  under_way().works.erase(this);
 }
 
 void TemplateWork::check() const {
@@ -166,6 +189,22 @@ void TemplateWork::take(std::size_t bytes) {
   if (current != nullptr) current->add(bytes);
 }
 
+/// The process has grown by too much, and by this work more than by the others.
+bool TemplateWork::has_most_of_too_much() {
+  constexpr std::size_t kMuch = std::size_t{16} << 20U;
+  const std::size_t now = resident();
+  WorksUnderWay& all = under_way();
+  const std::scoped_lock lock(all.mutex);
+  made_ = most_ - left_;
+  std::size_t most_made = 0, most = TemplateLimits::kMemory;
+  for (const TemplateWork* work : all.works) {
+    most_made = std::max(most_made, work->made_);
+    most += TemplateLimits::kMemoryPerByte * work->input_;
+  }
+  if (most_made < kMuch) all.resident = now;
+  return now > all.resident + most && made_ == most_made;
+}
+
 void TemplateWork::add(std::size_t bytes) {
   constexpr std::size_t kStep = 16;  // a step that makes nothing takes time, too
   constexpr std::size_t kLook = std::size_t{1} << 20U;
@@ -179,7 +218,8 @@ void TemplateWork::add(std::size_t bytes) {
   if (unlooked_ < kLook) return;
   unlooked_ = 0;
   if (thread_time() > until_) end("the template takes too much time");
-  if (resident() > most_resident_) end("the template takes too much memory");
+  if (has_most_of_too_much()) end("the template takes too much memory");
+  port::between_steps();
 }
 
 }  // namespace coppice::text

@@ -20,9 +20,10 @@ struct TemplateLimits {
   static constexpr std::size_t kWorkAtLoad = std::size_t{256} << 20U;  ///< bytes of texts and values, all that are made
   static constexpr std::size_t kWork = std::size_t{256} << 20U;        ///< the same at a request, and ...
   static constexpr std::size_t kWorkPerByte = 4000;                    ///< ... so many more for each byte of the chat
-  static constexpr std::size_t kMemory = std::size_t{512} << 20U;  ///< by which the process may grow meanwhile, and ...
-  static constexpr std::size_t kMemoryPerByte = 64;                ///< ... so many more for each byte of the chat
-  static constexpr std::chrono::seconds kTime{5};                  ///< of the thread's own time
+  static constexpr std::size_t kMemory = std::size_t{512}
+                                         << 20U;     ///< by which the process may grow while any render, and ...
+  static constexpr std::size_t kMemoryPerByte = 64;  ///< ... so many more for each byte of the chat
+  static constexpr std::chrono::seconds kTime{5};    ///< of the thread's own time
 };
 
 /// Throws TemplateError where a template is too large or nested too deeply to be parsed, and jinja's own errors. To be asked before
@@ -30,7 +31,8 @@ struct TemplateLimits {
 void check_template(const std::string& source);
 
 /// While it lives, templates that this thread runs take no more than the limits. They end with an error then. Whatever a
-/// library makes of that, from then on all end so.
+/// library makes of that, from then on all end so. Several may live at once, of as many threads: they share kMemory, and where that is
+/// not enough the one ends that has made most. Between two steps others have their turns (port/turn.h).
 /// Thread safety: each belongs to the thread that made it. REQUIRES: the thread has no other.
 class TemplateWork {
  public:
@@ -50,13 +52,16 @@ class TemplateWork {
  private:
   static void take(std::size_t bytes);
   void add(std::size_t bytes);
+  bool has_most_of_too_much();
   [[noreturn]] void end(const char* reason);
 
   static thread_local TemplateWork* current;
   static const bool kInstalled;
 
-  std::size_t left_, most_resident_, unlooked_ = 0;  ///< bytes
-  const char* base_;                                 ///< where the stack was
+  const std::size_t most_, input_;   ///< bytes
+  std::size_t left_, unlooked_ = 0;  ///< bytes
+  std::size_t made_ = 0;             ///< bytes; the others read it
+  const char* base_;                 ///< where the stack was
   std::chrono::nanoseconds until_;
   const char* ended_ = nullptr;
 };

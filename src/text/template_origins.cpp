@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "check/assert.h"
 #include "text/origin_marks.h"
 
 namespace coppice::text {
@@ -278,43 +279,54 @@ class MarkedTemplate::Program final : public jinja::statement {
  public:
   explicit Program(jinja::statements body) : body_(std::move(body)) { pos = 0; }
 
-  /// `quoted` outlives the runs.
-  void expect(Origin origin, std::span<const std::string> quoted) {
-    origin_ = origin;
-    quoted_ = quoted;
-    recorded_ = false;
-    text_.clear();
-    spans_.clear();
-  }
+  /// What a thread's runs mark, and what the first of them writes. While it lives, the thread's runs have it.
+  class Recording {
+   public:
+    /// `quoted` outlives it.
+    Recording(Origin origin, std::span<const std::string> quoted) : origin_(origin), quoted_(quoted) {
+      COPPICE_ASSERT(current == nullptr);
+      current = this;
+    }
+    ~Recording() { current = nullptr; }
+    Recording(const Recording&) = delete;
+    Recording& operator=(const Recording&) = delete;
+
+    const std::string& text() const { return text_; }
+    const std::vector<TextSpan>& spans() const { return spans_; }
+
+   private:
+    friend Program;
+    void record(const jinja::string& parts) {
+      if (std::exchange(recorded_, true)) return;
+      for (const jinja::string_part& part : parts.parts) {
+        if (part.is_input && !part.val.empty()) spans_.push_back({text_.size(), text_.size() + part.val.size()});
+        text_ += part.val;
+      }
+    }
+
+    static inline thread_local Recording* current = nullptr;
+    Origin origin_;
+    std::span<const std::string> quoted_;
+    bool recorded_ = false;
+    std::string text_;
+    std::vector<TextSpan> spans_;
+  };
+
   std::string type() const override { return "Program"; }
+  /// REQUIRES: the thread has a Recording.
   jinja::value execute_impl(jinja::context& context) const override {
-    mark_origin(context, origin_, quoted_);
+    Recording* const recording = Recording::current;
+    COPPICE_ASSERT(recording != nullptr);
+    mark_origin(context, recording->origin_, recording->quoted_);
     auto results = jinja::mk_val<jinja::value_array>();
     for (const auto& step : body_) results->push_back(step->execute(context));
     auto parts = jinja::runtime::gather_string_parts(results);
-    if (!recorded_) record(parts->val_str);
+    recording->record(parts->val_str);
     return parts;
   }
 
-  // Of the first run.
-  const std::string& text() const { return text_; }
-  const std::vector<TextSpan>& spans() const { return spans_; }
-
  private:
-  void record(const jinja::string& parts) const {
-    recorded_ = true;
-    for (const jinja::string_part& part : parts.parts) {
-      if (part.is_input && !part.val.empty()) spans_.push_back({text_.size(), text_.size() + part.val.size()});
-      text_ += part.val;
-    }
-  }
-
   jinja::statements body_;
-  Origin origin_ = Origin::kClient;
-  std::span<const std::string> quoted_;
-  mutable bool recorded_ = false;  // the engine runs programs as const
-  mutable std::string text_;
-  mutable std::vector<TextSpan> spans_;
 };
 
 MarkedTemplate::MarkedTemplate(const std::string& source, const std::string& bos, const std::string& eos,
@@ -322,7 +334,6 @@ MarkedTemplate::MarkedTemplate(const std::string& source, const std::string& bos
     : names_(std::move(names)), template_(source, bos, eos) {
   keep_marks(template_.prog.body, names_);
   auto program = std::make_unique<Program>(std::move(template_.prog.body));
-  program_ = program.get();
   template_.prog.body.clear();
   template_.prog.body.push_back(std::move(program));
 }
@@ -333,9 +344,9 @@ MarkedTemplate::Rendered MarkedTemplate::render(Origin origin, const Library& li
                                                 std::span<const std::string> quoted) const {
   std::vector<std::string> naming;  // the others need no marks
   std::ranges::copy_if(quoted, std::back_inserter(naming), [&](const std::string& s) { return !!names_.find(s, 0); });
-  program_->expect(origin, naming);
+  const Program::Recording recording(origin, naming);
   Rendered rendered{.text = library(template_), .marked = {}};
-  rendered.marked = moved(program_->spans(), program_->text(), rendered.text);
+  rendered.marked = moved(recording.spans(), recording.text(), rendered.text);
   return rendered;
 }
 

@@ -6,7 +6,7 @@
 // also made one statement, which sets the marks before it runs, and keeps the parts that it made: the library returns a
 // prompt as one text (ADR 0056).
 //
-// Thread safety: none; render() is called by one thread at a time.
+// Thread safety: render() may be called by any number of threads at once.
 #pragma once
 
 #include <chat.h>
@@ -47,7 +47,6 @@ class MarkedTemplate {
   /// beginning or end, or one other change. Throws what it throws.
   Rendered render(Origin origin, const Library& library, std::span<const std::string> quoted = {}) const;
 
-  const common_chat_template& plain() const { return template_; }
   const SpecialNames& names() const { return names_; }
 
  private:
@@ -55,7 +54,6 @@ class MarkedTemplate {
 
   SpecialNames names_;
   common_chat_template template_;
-  Program* program_ = nullptr;  ///< of template_
 };
 
 }  // namespace coppice::text

@@ -211,7 +211,6 @@ std::size_t size_of(const ToolChat& chat) {
 }  // namespace
 
 ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
-  const std::lock_guard lock(impl_->mutex);
   const TemplateWork work(TemplateWork::At::kRequest, size_of(asked));
   try {
     const common_chat_templates* own = impl_->templates.get();

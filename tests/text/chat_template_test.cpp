@@ -2,9 +2,15 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "port/turn.h"
 #include "text/fixtures.h"
 #include "text/tool_chat.h"
 
@@ -51,6 +57,39 @@ TEST(ChatTemplate, ManyThreadsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(wrong, testing::Each(0));
+}
+
+/// Between two steps of its own, a long one lets a short one render.
+class WaitsForAnother final : public port::Turn {
+ public:
+  explicit WaitsForAnother(const ChatTemplate& chat) : chat_(chat) { port::set_turn(this); }
+  ~WaitsForAnother() override { port::set_turn(nullptr); }
+  void between_steps() noexcept override {
+    if (std::exchange(asked_, true)) return;
+    std::promise<std::string> made;
+    std::future<std::string> prompt = made.get_future();
+    other_ = std::jthread([&chat = chat_, made = std::move(made)]() mutable {
+      const std::vector<ChatMessage> short_one = {{"user", "hi"}};
+      made.set_value(chat.render(short_one, TurnEnd::kClosed));
+    });
+    if (prompt.wait_for(std::chrono::seconds(20)) == std::future_status::ready) got = prompt.get();
+  }
+  std::string got;
+
+ private:
+  const ChatTemplate& chat_;
+  bool asked_ = false;
+  std::jthread other_;
+};
+
+TEST(ChatTemplate, ALongRenderHoldsUpNoneAtOnce) {
+  const ChatTemplate chat(test::vocabulary());
+  const std::vector<ChatMessage> messages(10000, {"user", "word"}), short_one = {{"user", "hi"}};
+  const std::string alone = chat.render(messages, TurnEnd::kClosed);
+  WaitsForAnother turn(chat);
+  EXPECT_EQ(chat.render(messages, TurnEnd::kClosed), alone);
+  EXPECT_THAT(turn.got, testing::HasSubstr("hi"));
+  EXPECT_EQ(turn.got, chat.render(short_one, TurnEnd::kClosed));
 }
 
 TEST(ChatTemplate, WhereItIsAssumedItsEndStopsAnswers) {

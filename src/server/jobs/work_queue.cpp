@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "check/assert.h"
+#include "port/turn.h"
 
 namespace coppice::server {
 
@@ -27,85 +28,164 @@ constexpr std::size_t kSmall = 1024;  // bytes; smaller works count as one size:
 
 }  // namespace
 
-WorkQueue::WorkQueue(const std::function<void()>& begin, int n_workers) {
+/// A worker's thread, and the turn that is under way there.
+class WorkQueue::OnThread final : public port::Turn {
+ public:
+  explicit OnThread(WorkQueue& queue) : queue_(queue) { port::set_turn(this); }
+  ~OnThread() override { port::set_turn(nullptr); }
+  OnThread(const OnThread&) = delete;
+  OnThread& operator=(const OnThread&) = delete;
+
+  void between_steps() noexcept override {
+    if (turn != nullptr && Clock::now() - turn->begin >= kTurn) queue_.pause(*this, *turn);
+  }
+
+  TurnOf* turn = nullptr;
+  std::condition_variable goes_on;
+  bool may_go_on = false;
+
+ private:
+  WorkQueue& queue_;
+};
+
+WorkQueue::WorkQueue(std::function<void()> begin, int n_workers) : begin_(std::move(begin)), n_workers_(n_workers) {
   COPPICE_ASSERT(n_workers > 0);
-  for (int i = 0; i < n_workers; ++i)
-    threads_.emplace_back([this, begin] {
-      begin();
-      serve();
-    });
+  const std::scoped_lock lock(mutex_);
+  for (int i = 0; i < n_workers; ++i) add_thread();
 }
 
 WorkQueue::~WorkQueue() {
-  {
-    const std::scoped_lock lock(mutex_);
-    ending_ = true;
-  }
+  std::unique_lock lock(mutex_);
+  ending_ = true;
+  done_.wait(lock, [this] { return n_open_ == 0; });  // from now on there are no new threads
+  lock.unlock();
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+}
+
+/// Throws std::system_error if the system has no more.
+void WorkQueue::add_thread() {
+  threads_.emplace_back([this] {
+    begin_();
+    serve();
+  });
 }
 
 void WorkQueue::push(const std::string& key, std::size_t bytes, Step step) {
   {
     const std::scoped_lock lock(mutex_);
-    const auto size = static_cast<std::size_t>(std::bit_width(bytes / kSmall));
-    Line& line = lines_[size];
-    const auto [own, is_new] = line.rounds.try_emplace(key, line.round);
-    if (!is_new) own->second = std::max(own->second + 1, line.round);
-    const auto later = std::ranges::upper_bound(line.works, own->second, {}, &Work::round);
-    line.works.insert(later, {std::move(step), size, ++last_number_, key, own->second});
-    ++n_waiting_;
+    Works work(1);
+    work.front() = {.step = std::move(step),
+                    .size = static_cast<std::size_t>(std::bit_width(bytes / kSmall)),
+                    .number = ++last_number_};
+    const auto [owner, fresh] = keys_.try_emplace(key);
+    if (fresh) {
+      owner->second.used = reached_;
+      owner->second.since = last_number_;
+    }
+    ++owner->second.n_open;
+    ++n_open_;
+    put_back({.key = owner, .work = std::move(work), .begin = {}});
   }
   changed_.notify_one();
 }
 
 void WorkQueue::serve() {
+  OnThread self(*this);
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return n_waiting_ > 0 || ending_; });
-    if (n_waiting_ == 0) return;
-    Works turn = take();
+    changed_.wait(lock, [this] { return may_begin() || (ending_ && n_open_ == 0); });
+    if (!may_begin()) return;
+    ++busy_;
+    TurnOf turn = take();
+    if (OnThread* other = std::exchange(turn.work.front().paused_on, nullptr)) {
+      *other->turn = std::move(turn);
+      other->may_go_on = true;
+      other->goes_on.notify_one();
+      continue;
+    }
+    self.turn = &turn;
     lock.unlock();
-    const bool done = turn.front().step();
-    if (done) turn.front().step = nullptr;  // what it holds goes without the lock
+    const bool done = turn.work.front().step();
+    self.turn = nullptr;
+    if (done) turn.work.front().step = nullptr;  // what it holds goes without the lock
     lock.lock();
-    done ? forget(turn.front()) : put_back(std::move(turn));
+    --busy_;
+    charge(turn);
+    done ? end(turn) : put_back(std::move(turn));
   }
 }
 
-/// Whoever serves takes the next turn at once, so nobody needs to be woken.
-void WorkQueue::put_back(Works turn) {
-  Works& works = lines_[turn.front().line].works;
-  const auto place_of = [](const Work& work) { return std::pair(work.round, work.number); };
-  auto place = works.begin();
-  while (place != works.end() && place_of(*place) < place_of(turn.front()))
-    ++place;  // past works of other workers only
-  works.splice(place, turn);
+/// In the middle of a turn. It goes on at once if nobody is before it, or there are too many that pause.
+void WorkQueue::pause(OnThread& thread, TurnOf& turn) {
+  std::unique_lock lock(mutex_);
+  charge(turn);
+  if (n_waiting_ == 0 || paused_ == kMostPaused) return;
+  const auto next = next_key();
+  if (next != turn.key && next->second.place() > turn.key->second.place()) return;
+  try {
+    if (std::ssize(threads_) < n_workers_ + paused_ + 1) add_thread();
+  } catch (const std::exception&) {  // no more threads, or memory for one
+    return;
+  }
+  ++paused_;
+  --busy_;
+  turn.work.front().paused_on = &thread;
+  put_back(std::move(turn));
+  changed_.notify_one();
+  thread.goes_on.wait(lock, [&] { return std::exchange(thread.may_go_on, false); });
+  --paused_;
+}
+
+/// The turn counts as far as it has come.
+void WorkQueue::charge(TurnOf& turn) {
+  const auto now = Clock::now();
+  Key& key = turn.key->second;
+  key.used += std::max<Clock::duration>(now - turn.begin, kLeast);
+  key.since = ++last_number_;
+  turn.begin = now;
+}
+
+/// To its place. Takes no memory. Whoever serves takes the next turn at once, so nobody needs to be woken.
+void WorkQueue::put_back(TurnOf&& turn) {
+  Key& key = turn.key->second;
+  Works& line = key.lines[turn.work.front().size];
+  line.splice(std::ranges::upper_bound(line, turn.work.front().number, {}, &Work::number), turn.work);
+  ++key.n_waiting;
   ++n_waiting_;
 }
 
 /// A key without works begins anew.
-void WorkQueue::forget(const Work& done) {
-  auto& rounds = lines_[done.line].rounds;
-  const auto last = rounds.find(done.key);
-  if (last != rounds.end() && last->second == done.round) rounds.erase(last);
+void WorkQueue::end(TurnOf& turn) {
+  if (--turn.key->second.n_open == 0) keys_.erase(turn.key);
+  if (--n_open_ == 0) done_.notify_all();
 }
 
-/// The work whose turn it is, alone. REQUIRES: something waits.
-WorkQueue::Works WorkQueue::take() {
-  COPPICE_ASSERT(n_waiting_ > 0);
-  Line* smallest = nullptr;
-  Line* oldest = nullptr;  // by its first
-  for (Line& line : lines_) {
-    if (line.works.empty()) continue;
+/// REQUIRES: something waits.
+WorkQueue::Keys::iterator WorkQueue::next_key() {
+  auto next = keys_.end();
+  for (auto key = keys_.begin(); key != keys_.end(); ++key)
+    if (key->second.n_waiting > 0 && (next == keys_.end() || key->second.place() < next->second.place())) next = key;
+  COPPICE_ASSERT(next != keys_.end());
+  return next;
+}
+
+/// The work whose turn it is. REQUIRES: something waits.
+WorkQueue::TurnOf WorkQueue::take() {
+  TurnOf turn{.key = next_key(), .work = {}, .begin = Clock::now()};
+  Key& key = turn.key->second;
+  reached_ = key.used;
+  Works* smallest = nullptr;
+  Works* oldest = nullptr;  // by its first
+  for (Works& line : key.lines) {
+    if (line.empty()) continue;
     if (smallest == nullptr) smallest = &line;
-    if (oldest == nullptr || line.works.front().number < oldest->works.front().number) oldest = &line;
+    if (oldest == nullptr || line.front().number < oldest->front().number) oldest = &line;
   }
-  Line& chosen = passes_ < kMostPasses ? *smallest : *oldest;
-  passes_ = &chosen == oldest ? 0 : passes_ + 1;
-  chosen.round = chosen.works.front().round;
-  Works turn;
-  turn.splice(turn.begin(), chosen.works, chosen.works.begin());
+  Works& chosen = key.passes < kMostPasses ? *smallest : *oldest;
+  key.passes = &chosen == oldest ? 0 : key.passes + 1;
+  turn.work.splice(turn.work.begin(), chosen, chosen.begin());
+  --key.n_waiting;
   --n_waiting_;
   return turn;
 }

@@ -1,20 +1,26 @@
-// WorkQueue: worker threads, and the work that waits for them. A work takes one turn or several, one at a time.
+// WorkQueue: worker threads, and the work that waits for them.
 //
-// Small work goes first, so that a few large bodies do not hold up everybody. Sizes are told apart by powers of two; among
-// works of about one size keys take turns, and of one key the first to come is served first.
+// Keys take turns: the next turn is that of the key whose works have taken least time since it began to wait. Among works of one key
+// small ones go first, so that a few large bodies do not hold up the others; sizes are told apart by powers of two, and of about one
+// size the first to come is served first.
+//
+// A work takes one turn or several, one at a time. Where a turn is long, the work calls port::between_steps(): after kTurn it then
+// pauses there, on its thread, and goes on when its turn comes again. Another thread works meanwhile.
 //
 // Thread safety: push() may be called by any thread.
 //
 // Invariants
-//   1. Of kMostPasses + 1 turns that begin in a row at least one goes to the work that has waited longest of those that are next among
-//      their size. So later work delays a work by a bounded time: with one key, if it and those that were there when it came need n
-//      turns, it is done after (kMostPasses + 1) * n turns at most. Of each other key with works of its size one may come before
-//      it for each of its own key's.
-//   2. Of works of one size at most as many are begun and not done as there are workers.
+//   1. As many turns are under way as there are workers, at most. Beside their threads there are those of works that pause, kMostPaused
+//      at most: beyond that works go on.
+//   2. Of kMostPasses + 1 turns of a key that begin in a row at least one goes to the work that has waited longest of those that are
+//      next among their size. So later works of its own key delay a work by a bounded time: if it and those that were there when it
+//      came need n turns, it is done after (kMostPasses + 1) * n turns of that key at most.
+//   3. Of works of one key and size at most as many are begun and not done as there are workers.
 #pragma once
 
 #include <array>
 #include <boost/asio/awaitable.hpp>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +31,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "port/move_only_function.h"
@@ -33,13 +40,18 @@ namespace coppice::server {
 
 class WorkQueue {
  public:
+  using Clock = std::chrono::steady_clock;
   static constexpr int kMostPasses = 31;
+  static constexpr int kMostPaused = 64;
+  static constexpr std::chrono::milliseconds kTurn{25};
+  /// What a turn counts at least.
+  static constexpr std::chrono::milliseconds kLeast{1};
 
   /// One turn of a work, on a worker. Returns true when the work is done. Must not throw.
   using Step = port::MoveOnlyFunction<bool()>;
 
   /// `begin`: what each worker's thread does first.
-  explicit WorkQueue(const std::function<void()>& begin = [] {}, int n_workers = 1);
+  explicit WorkQueue(std::function<void()> begin = [] {}, int n_workers = 1);
   /// Waits until all is done.
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
@@ -55,33 +67,53 @@ class WorkQueue {
   boost::asio::awaitable<void> run(const std::string& key, std::size_t bytes, std::function<bool()> step);
 
  private:
+  class OnThread;
   struct Work {
     Step step;
-    std::size_t line;      ///< its place in lines_
-    std::uint64_t number;  ///< in order of arrival
-    std::string key;
-    std::uint64_t round;  ///< in which it has its turn
+    std::size_t size = 0;           ///< its line
+    std::uint64_t number = 0;       ///< in order of arrival
+    OnThread* paused_on = nullptr;  ///< where it stands in the middle of a turn; null: nowhere
   };
   using Works = std::list<Work>;
-  /// Works of one size, by round and arrival. A key has one in each round.
-  struct Line {
-    Works works;
-    std::uint64_t round = 0;                      ///< of the last that was taken
-    std::map<std::string, std::uint64_t> rounds;  ///< of keys' last works that are not done
+  struct Key {
+    /// Works that wait, by size.
+    std::array<Works, std::numeric_limits<std::size_t>::digits + 1> lines;
+    std::size_t n_waiting = 0;
+    std::size_t n_open = 0;   ///< works that are not done
+    Clock::duration used{};   ///< by turns; it begins with what the key had that was next when it came
+    std::uint64_t since = 0;  ///< of equals who waits for longer goes first
+    int passes = 0;           ///< turns since the work that has waited longest had one
+    auto place() const { return std::pair(used, since); }
   };
-
+  using Keys = std::map<std::string, Key>;
+  /// A work that has its turn is in no line, and comes back to its place.
+  struct TurnOf {
+    Keys::iterator key;
+    Works work;  ///< one
+    Clock::time_point begin;
+  };
   void serve();
-  Works take();
-  void put_back(Works turn);
-  void forget(const Work& done);
+  void add_thread();
+  bool may_begin() const { return n_waiting_ > 0 && busy_ < n_workers_; }
+  Keys::iterator next_key();
+  TurnOf take();
+  void put_back(TurnOf&& turn);
+  void charge(TurnOf& turn);
+  void end(TurnOf& turn);
+  void pause(OnThread& thread, TurnOf& turn);
 
-  std::mutex mutex_;  ///< guards all below but the threads
-  std::condition_variable changed_;
-  /// By size. A work that has its turn is in none, and comes back to its place.
-  std::array<Line, std::numeric_limits<std::size_t>::digits + 1> lines_;
-  std::size_t n_waiting_ = 0;
+  const std::function<void()> begin_;
+  const int n_workers_;
+  std::mutex mutex_;                 ///< guards all below
+  std::condition_variable changed_;  ///< may_begin()
+  std::condition_variable done_;
+  Keys keys_;                  ///< that have works
+  Clock::duration reached_{};  ///< what the key had used that was next
   std::uint64_t last_number_ = 0;
-  int passes_ = 0;  ///< turns since the work that has waited longest had one
+  std::size_t n_waiting_ = 0;
+  std::size_t n_open_ = 0;  ///< works that are not done
+  int busy_ = 0;            ///< turns under way
+  int paused_ = 0;
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <future>
@@ -13,6 +14,8 @@
 #include <random>
 #include <string>
 #include <thread>
+
+#include "port/turn.h"
 
 namespace coppice::server {
 namespace {
@@ -55,7 +58,7 @@ TEST_F(WorkQueueTest, KeysTakeTurns) {
   add('X', 10, 2, none, "two");
   add('Y', 10, 1, none, "two");
   add('3', 10, 1, none, "three");
-  EXPECT_EQ(run(), "aXX3bYcd");
+  EXPECT_EQ(run(), "aX3bXcYd");
 }
 
 TEST_F(WorkQueueTest, SmallWorkGoesFirst) {
@@ -121,6 +124,63 @@ TEST_F(WorkQueueTest, KeepsItsPromiseToEverybody) {
   EXPECT_EQ(to_come, 0);
   EXPECT_EQ(needed, 0U);
   EXPECT_EQ(late, 0);
+}
+
+/// One with long turns doesn't get as many.
+TEST_F(WorkQueueTest, KeysShareTheTime) {
+  const auto none = [](int) {};
+  add('L', 10, 2, [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }, "one");
+  for (const char name : {'a', 'b', 'c'}) add(name, 10, 2, none, "two");
+  EXPECT_EQ(run(), "LaabbccL");
+}
+
+/// Works in one turn until `done`, or until that takes too long: then false.
+bool works_until(const std::atomic<bool>& done) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!done && std::chrono::steady_clock::now() < end) port::between_steps();
+  return done;
+}
+
+TEST(WorkQueue, OthersPassBetweenTheStepsOfALongTurn) {
+  for (const bool same_key : {false, true}) {
+    std::atomic<bool> done = false, passed = false;
+    {
+      WorkQueue queue;
+      queue.push("one", 1 << 20, [&] {
+        passed = works_until(done);
+        return true;
+      });
+      queue.push(same_key ? "one" : "two", 1, [&] { return done = true; });
+    }
+    EXPECT_TRUE(passed) << same_key;
+  }
+}
+
+TEST(WorkQueue, WorksThatPauseGoOnWhereTheyWere) {
+  constexpr int kWorks = 90;  // more than may pause
+  std::atomic<int> done = 0, under_way = 0, most = 0, elsewhere = 0;
+  {
+    WorkQueue queue([] {}, 2);
+    for (int i = 0; i < kWorks; ++i)
+      queue.push(std::to_string(i), 1, [&] {
+        const auto self = std::this_thread::get_id();
+        const auto end = std::chrono::steady_clock::now() + 2 * WorkQueue::kTurn;
+        while (std::chrono::steady_clock::now() < end) {
+          const int now = ++under_way;
+          for (int old = most; old < now && !most.compare_exchange_weak(old, now);) {
+          }
+          std::this_thread::yield();
+          --under_way;
+          port::between_steps();
+          if (std::this_thread::get_id() != self) ++elsewhere;
+        }
+        ++done;
+        return true;
+      });
+  }
+  EXPECT_EQ(done, kWorks);
+  EXPECT_EQ(elsewhere, 0);
+  EXPECT_LE(most, 2);
 }
 
 /// Each waits in its turn until all have begun.
