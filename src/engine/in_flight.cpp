@@ -16,6 +16,7 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
     if (leader->request->request.priority > sequence.request->request.priority) break;  // less important, as all behind
     const auto have = leader->tokens();
     if (leader->request->request.ns != sequence.request->request.ns || have.size() <= start) continue;
+    if (leader->request->key() != sequence.request->key() && !is_first_of_key(*leader)) continue;
     // Beyond what matched first: unrelated prompts differ there at once, however long the common past is.
     const std::int32_t common = matched + kv::common_prefix(wanted.subspan(start), have.subspan(start));
     // A part of one more block helps only who needs no state there.
@@ -27,6 +28,11 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
     best = Place{.leader = leader, .needed = needed};
   }
   return best;
+}
+
+bool InFlight::is_first_of_key(const Sequence& leader) const {
+  const auto same = [&](const Sequence* other) { return other->request->key() == leader.request->key(); };
+  return *std::ranges::find_if(leaders_, same) == &leader;
 }
 
 void InFlight::follow(Sequence& follower, const Place& place) {

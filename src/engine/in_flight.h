@@ -6,7 +6,8 @@
 //  1. Only admitted, prefilling sequences lead; a follower leads nobody.
 //  2. A follower needs more tokens than its leader has published, and at most the leader's prompt: so it is woken at
 //     the latest when the leader's prefill ends.
-//  3. Nobody follows the less important: more important prompts can leave those a few rows a step.
+//  3. Nobody follows the less important, nor any but the first of another key: more important prompts, and the first ones of keys, can
+//     leave those a few rows a step.
 #pragma once
 
 #include <cstddef>
@@ -52,6 +53,7 @@ class InFlight {
   int followers() const { return static_cast<int>(followers_.size()); }
 
  private:
+  bool is_first_of_key(const Sequence& leader) const;
   template <class Predicate>
   void wake_if(Predicate predicate);
 

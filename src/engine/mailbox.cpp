@@ -21,14 +21,18 @@ void Mailbox::push(Request&& request) {
   const void* const what = open.request.shared.what.get();
   std::map<const void*, std::size_t> share;
   if (what != nullptr) share.emplace(what, 0);
+  const std::string key = open.key();
+  std::map<std::string, std::size_t> fresh{{key, 0}};
   Request too_much;  // goes without the lock
   {
     const check::Lock lock(mutex_);
     auto& node = commands_.requests.emplace_back();  // nothing throws from here on
     const std::size_t more = own + (shared_.contains(what) ? 0 : shared);
-    if (more <= max_weight_ - weight_) {
+    if (more <= max_weight_ - weight_ && is_fair(key, own, max_weight_ - weight_ - more)) {
       open.charge = own;
       weight_ += more;
+      weights_.merge(fresh);
+      weights_.find(key)->second += own;
       shared_.merge(share);
       if (what != nullptr) ++shared_[what];
     } else {
@@ -41,6 +45,12 @@ void Mailbox::push(Request&& request) {
     ++submitted_;
   }
   changed_.notify_one();
+}
+
+/// Without keys, and for one that has nothing: yes.
+bool Mailbox::is_fair(const std::string& key, std::size_t more, std::size_t rest) const {
+  const auto own = weights_.find(key);
+  return key.empty() || own == weights_.end() || own->second + more <= kMostOfRest * rest;
 }
 
 void Mailbox::cancel(RequestId id) noexcept {
@@ -87,6 +97,8 @@ void Mailbox::give_back(const OpenRequest& ended) {
   const check::Lock lock(mutex_);
   COPPICE_ASSERT(ended.charge <= weight_);
   weight_ -= ended.charge;
+  const auto own = ended.charge == 0 ? weights_.end() : weights_.find(ended.key());
+  if (own != weights_.end() && (own->second -= ended.charge) == 0) weights_.erase(own);
   const auto share = ended.charge == 0 ? shared_.end() : shared_.find(ended.request.shared.what.get());
   if (share != shared_.end() && --share->second == 0) {
     shared_.erase(share);

@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "check/mutex.h"
@@ -55,6 +56,8 @@ inline std::size_t weight(const Request& request) {
          request.held_bytes / sizeof(kv::Token) + kFrame + shared_weight(request);
 }
 
+inline constexpr std::size_t kMostOfRest = 7;
+
 /// Without an answer so far; the engine takes one in a step, or none.
 inline constexpr std::size_t kMostQuestions = 64;
 /// Orders about prefixes that wait, and that a step takes.
@@ -73,6 +76,7 @@ class Mailbox {
  public:
   explicit Mailbox(std::size_t max_weight) : max_weight_(max_weight) {}
 
+  /// A key may have kMostOfRest times as much weight as is then left, so that others find some.
   void push(Request&& request);
   /// A request ends; a question or a list of prefixes that still waits is dropped. Ignores all other ids.
   void cancel(RequestId id) noexcept;
@@ -96,12 +100,16 @@ class Mailbox {
   std::int64_t submitted() const { return submitted_; }  ///< requests pushed since start
 
  private:
+  bool is_fair(const std::string& key, std::size_t more, std::size_t rest) const COPPICE_REQUIRES(mutex_);
+
   const std::size_t max_weight_;
   check::Mutex mutex_;
   check::Condition changed_;
   Commands commands_ COPPICE_GUARDED_BY(mutex_);         ///< that nobody has drained
   std::set<RequestId> open_ COPPICE_GUARDED_BY(mutex_);  ///< pushed, not given back; cancel() moves them on
   std::size_t weight_ COPPICE_GUARDED_BY(mutex_) = 0;    ///< of open requests, and of what they share
+  /// Of keys' open requests, alone; none is 0.
+  std::map<std::string, std::size_t> weights_ COPPICE_GUARDED_BY(mutex_);
   /// How many of them hold it; each has it alive.
   std::map<const void*, std::size_t> shared_ COPPICE_GUARDED_BY(mutex_);
   std::atomic<std::int64_t> submitted_ = 0;

@@ -1,10 +1,11 @@
 // Queue: the sequences that wait, and which of them is next. Not thread safe; the engine's thread owns it. Owns no
 // sequence: a sequence leaves the queue before its request ends.
 //
-// The order is priority (lower first), then arrival, with two exceptions (docs/adr/0017-admission-order.md):
+// The order is priority (lower first), then turns of keys (key_turns.h), then arrival. With one key, turns are arrivals. Two exceptions
+// (docs/adr/0017-admission-order.md):
 //  - A sequence at least half of whose prompt lies in blocks that are in use counts as if it had come `patience`
-//    arrivals earlier, so that those who share a prefix run together. One that was preempted counts so, too: none of
-//    those gets ahead of it. So nobody is passed by `patience` or more later requests of its priority.
+//    turns earlier among those of its key, so that those who share a prefix run together. One that was preempted counts so, too: none of
+//    those gets ahead of it. So nobody is passed by `patience` or more later requests of its priority and key.
 //  - Every (patience + 1)th admission goes to the first arrival, whatever the priorities. So a sequence with k earlier
 //    ones in the queue is among the next (patience + 1) * (k + 1) admitted; earlier ones that are preempted and come
 //    back count in k, and while it follows another one it waits for that.
@@ -14,6 +15,7 @@
 // Memory: only add() throws. Whose prefix cannot be looked at for want of memory keeps its place by arrival.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -40,6 +42,17 @@ class Queue {
 
   /// A step begins: there is a limit to what next() may look at in one.
   void begin_step();
+  /// The first in rank that is ready and that f(const Sequence&) takes; nullptr: there is none.
+  Sequence* first_of(auto&& f) const {
+    const auto found =
+        std::ranges::find_if(waiting_, [&](const Sequence* s) { return s->state == SequenceState::kReady && f(*s); });
+    return found == waiting_.end() ? nullptr : *found;
+  }
+  /// The last in rank that f(const Sequence&) takes; nullptr: there is none.
+  Sequence* last_of(auto&& f) const {
+    const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const Sequence* s) { return f(*s); });
+    return found == waiting_.rend() ? nullptr : *found;
+  }
   /// Whose turn it is; nullptr: nobody's in this step. Whoever it names is admitted, follows or ends before the next
   /// call.
   Sequence* next();
@@ -47,14 +60,16 @@ class Queue {
  private:
   struct Candidate {
     Sequence* sequence = nullptr;
-    std::int64_t arrival = 0;  ///< what it counts as
+    std::int64_t turn = 0;  ///< what it counts as
+    bool ahead = false;     ///< it shares a prefix, or was preempted
     auto key() const {
       const OpenRequest& open = *sequence->request;
-      return std::tuple(open.request.priority, arrival, open.arrival, sequence->sample);
+      return std::tuple(open.request.priority, turn, open.arrival, sequence->sample);
     }
   };
   Sequence* first_arrival();
   bool look();
+  std::int64_t turn_ahead(const Candidate& candidate) const;
   bool may_look_at(const Sequence& sequence);
   bool is_hot(const Sequence& sequence) const noexcept;
 

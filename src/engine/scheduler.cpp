@@ -34,6 +34,8 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       queue_(cache, config.patience),
       in_flight_(cache.config().block_size, has_states_, max_batch_) {
   running_.reserve(static_cast<std::size_t>(max_batch_));
+  prefills_.reserve(static_cast<std::size_t>(max_batch_));
+  tried_.reserve(static_cast<std::size_t>(max_batch_));
   for (PlannedStep* step : {&planned_, &flying_}) step->parts.reserve(static_cast<std::size_t>(max_batch_));
 }
 
@@ -71,7 +73,56 @@ void Scheduler::enqueue(Sequence& fresh) {
 Sequence* Scheduler::next() {
   if (running_samples_ >= max_batch_) return nullptr;
   Sequence* sequence = queue_.next();
-  return sequence != nullptr && running_samples_ + sequence->n_samples <= max_batch_ ? sequence : nullptr;
+  return sequence != nullptr && has_place(*sequence) ? sequence : nullptr;
+}
+
+int Scheduler::samples_of(const std::string& key) const {
+  int samples = 0;
+  for (const Sequence* sequence : running_)
+    if (sequence->request->key() == key) samples += sequence->n_samples;
+  return samples;
+}
+
+Sequence* Scheduler::next_without_running() {
+  if (tried_.size() == tried_.capacity()) return nullptr;
+  Sequence* next = queue_.first_of([&](const Sequence& waiting) {
+    const std::string& key = waiting.request->key();
+    const auto same = [&](const OpenRequest* other) { return other->key() == key; };
+    return samples_of(key) == 0 && std::ranges::none_of(tried_, same);
+  });
+  if (next != nullptr) tried_.push_back(next->request);
+  return next;
+}
+
+void Scheduler::begin_step() {
+  queue_.begin_step();
+  tried_.clear();
+}
+
+OpenRequest* Scheduler::last_never_admitted(std::string_view key) const {
+  const Sequence* last = queue_.last_of(
+      [&](const Sequence& waiting) { return waiting.request->key() == key && !waiting.request->admitted_before; });
+  return last == nullptr ? nullptr : last->request;
+}
+
+bool Scheduler::make_way(const Sequence& sequence) {
+  if (sequence.request->made_way) return false;
+  const Sequence* last = nullptr;  // of the key that runs most
+  int most = 0;
+  for (const Sequence* running : running_) {
+    const int samples = samples_of(running->request->key());
+    if (samples < most) continue;
+    if (samples > most || running->request->key() == last->request->key()) last = running;
+    most = samples;
+  }
+  if (last == nullptr || running_samples_ + sequence.n_samples > max_batch_ + most - 1) return false;
+  const OpenRequest& open = *last->request;
+  int its_samples = 0;
+  for (const Sequence* running : running_)
+    if (running->request == &open) its_samples += running->n_samples;
+  if (its_samples == most) return false;
+  preempt(open);
+  return true;
 }
 
 std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) {
@@ -187,22 +238,32 @@ int Scheduler::running_requests() const {
 // The last request, or, if it runs alone, the last of its samples.
 bool Scheduler::preempt_last() {
   if (running_.size() == 1) return false;
-  const OpenRequest* last = running_.back()->request;
-  auto victims = std::ranges::find(running_, last, &Sequence::request);
-  if (victims == running_.begin()) victims = running_.end() - 1;
-  for (auto n = running_.end() - victims; n > 0; --n) {
-    Sequence& sequence = *running_.back();
-    if (sequence.state == SequenceState::kDecode) {
-      std::vector<kv::Token> history = sequence.request->request.prompt;
-      history.insert(history.end(), sequence.out.begin(), sequence.out.end());
-      sequence.history = std::move(history);
-    }
-    queue_.add(sequence);  // before anything changes: it takes memory
-    leave_running(sequence);
-    sequence.state = SequenceState::kReady;
+  const OpenRequest& last = *running_.back()->request;
+  if (running_.front()->request == &last) {
+    preempt_one(*running_.back());
+    ++figures_.preemptions;
+  } else {
+    preempt(last);
   }
-  ++figures_.preemptions;
   return true;
+}
+
+void Scheduler::preempt(const OpenRequest& last) {
+  // From the last of its sequences on.
+  for (std::size_t i = running_.size(); i > 0; --i)
+    if (running_[i - 1]->request == &last) preempt_one(*running_[i - 1]);
+  ++figures_.preemptions;
+}
+
+void Scheduler::preempt_one(Sequence& sequence) {
+  if (sequence.state == SequenceState::kDecode) {
+    std::vector<kv::Token> history = sequence.request->request.prompt;
+    history.insert(history.end(), sequence.out.begin(), sequence.out.end());
+    sequence.history = std::move(history);
+  }
+  queue_.add(sequence);  // before anything changes: it takes memory
+  leave_running(sequence);
+  sequence.state = SequenceState::kReady;
 }
 
 // Gives the sequence's next `rows` tokens slots in the cache, at the cost of the youngest. Afterwards rows == 0
@@ -219,8 +280,22 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::BlockOp>& ops) {
   return true;
 }
 
+// The first of each key, then the second of each, and so on, each time in rank. Takes no memory.
+void Scheduler::order_prefills() {
+  prefills_.clear();
+  for (Sequence* sequence : running_) {
+    if (!sequence->prefills()) continue;
+    const OpenRequest& open = *sequence->request;
+    const auto before = std::ranges::count_if(
+        prefills_, [&](const PrefillPlace& other) { return other.sequence->request->key() == open.key(); });
+    prefills_.push_back(
+        {.nth = static_cast<int>(before), .place = static_cast<int>(prefills_.size()), .sequence = sequence});
+  }
+  std::ranges::sort(prefills_, {}, [](const PrefillPlace& p) { return std::pair(p.nth, p.place); });
+}
+
 // Shares the step's prefill rows out: the first in rank takes up to three quarters of what is left, the next three
-// quarters of the rest, and so on, so that a short prompt gets through behind a long one; what nobody wants
+// quarters of the rest, and so on (keys take turns, order_prefills()), so that a short prompt gets through behind a long one; what nobody wants
 // goes to the first again. Nobody gets rows beyond where its next state is kept. Those before the first to arrive leave it its part: invariant 3. So it is with the rows among
 // them that are scored.
 void Scheduler::grant_prefill(int budget) {
@@ -234,11 +309,11 @@ void Scheduler::grant_prefill(int budget) {
     const int slots = max_extend - (sequence.planned - sequence.computed);
     return std::min({rest, chunk, slots, to_state, sequence.rows_with_scored(scored)});
   };
-  auto behind = std::ranges::count_if(running_, &Sequence::prefills);
+  order_prefills();
+  auto behind = std::ssize(prefills_);
   const Sequence* first_arrived = nullptr;
-  for (const Sequence* sequence : running_) {
-    if (sequence->prefills() && (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)))
-      first_arrived = sequence;
+  for (const auto& [nth, place, sequence] : prefills_) {
+    if (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)) first_arrived = sequence;
   }
   bool before_first = true;
   const auto part = [&](int left, int all) {
@@ -246,17 +321,15 @@ void Scheduler::grant_prefill(int budget) {
     return left - std::max(kept_back, before_first ? std::min(block_size, (all + 3) / 4) : 0);
   };
   int left = budget, left_scored = scored_rows_;
-  for (Sequence* sequence : running_) {
-    if (!sequence->prefills()) continue;
+  for (const auto& [nth, place, sequence] : prefills_) {
     before_first &= sequence != first_arrived;
     --behind;
     sequence->rows = std::min(wanted(*sequence, part(left_scored, scored_rows_)), part(left, budget));
     left -= sequence->rows;
     left_scored -= sequence->scored_in(sequence->rows);
   }
-  for (Sequence* sequence : running_) {
+  for (const auto& [nth, place, sequence] : prefills_) {
     if (left == 0) break;
-    if (!sequence->prefills()) continue;
     const int had = sequence->rows, had_scored = sequence->scored_in(had);
     sequence->rows = std::min(wanted(*sequence, left_scored + had_scored), had + left);
     left -= sequence->rows - had;

@@ -9,8 +9,8 @@
 //  3. A step has a row for every decoding sequence, then prefill chunks up to the budget. Beside decodes prompts get
 //     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
 //     max_batch + 1, so that decodes cannot keep a prefill out for ever. Nor can more important prompts: of those who
-//     prefill the first to arrive has a block's rows, or a quarter of the prompts' if that is less. The rows whose logits
-//     score prompts' tokens are shared out likewise, from a budget of their own: logits take memory.
+//     prefill the first to arrive has a block's rows, or a quarter of the prompts' if that is less. Keys take turns, whatever
+//     the priorities. The rows whose logits score prompts' tokens are shared out likewise, from a budget of their own: logits take memory.
 //  4. Beside others a request is admitted only if afterwards every running sample can still grow by a block. So no
 //     preemption follows an admission within block_size steps: a preempted request comes back when there is room, not as
 //     soon as it just fits. Who runs alone needs no such room.
@@ -20,6 +20,7 @@
 #include <expected>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/config.h"
@@ -47,12 +48,24 @@ class Scheduler {
 
   // Admission: begin_step(), then admit() whom next() names, as long as it names somebody and there is room.
   void enqueue(Sequence& fresh);
-  void begin_step() { queue_.begin_step(); }
+  void begin_step();
   /// nullptr: nobody waits, or the batch has no place for who is next.
   Sequence* next();
   enum class Turn : std::uint8_t { kRuns, kFollows };
   /// NoRoom: it stays in the queue. If it will never have room (NoRoom::never) the caller ends it.
   std::expected<Turn, kv::NoRoom> admit(Sequence& sequence);
+
+  // Before that: a key of which nothing runs comes first, and may have place and room of others.
+
+  /// The first in rank of a key of which nothing runs; nullptr: there is none. Each key once in a step.
+  Sequence* next_without_running();
+  /// The last in rank of a key's requests in the queue that were never admitted; nullptr: there is none.
+  OpenRequest* last_never_admitted(std::string_view key) const;
+  /// Are there places in the batch for it?
+  bool has_place(const Sequence& sequence) const { return running_samples_ + sequence.n_samples <= max_batch_; }
+  /// Preempts the last request of the key that runs most, for one that next_without_running() named. False: no key runs so many that some are
+  /// left, or it would not do, or others made way for it before (OpenRequest::made_way).
+  bool make_way(const Sequence& sequence);
 
   // A step: plan(), submitted(), launch(), computed(). Of those that work ahead the next plan() may come before computed().
 
@@ -101,6 +114,10 @@ class Scheduler {
   bool may_decode(const Sequence& sequence) const;
   void make_parts();
   bool extend(Sequence& sequence, std::vector<kv::BlockOp>& ops);
+  int samples_of(const std::string& key) const;
+  void order_prefills();
+  void preempt(const OpenRequest& last);
+  void preempt_one(Sequence& sequence);
   bool preempt_last();
 
   kv::Cache& cache_;
@@ -117,6 +134,12 @@ class Scheduler {
   InFlight in_flight_;
   std::vector<Sequence*> running_;
   int running_samples_ = 0;
+  struct PrefillPlace {
+    int nth = 0, place = 0;  ///< of its key's, and of all, in rank
+    Sequence* sequence = nullptr;
+  };
+  std::vector<const OpenRequest*> tried_;  ///< by next_without_running() in this step
+  std::vector<PrefillPlace> prefills_;     ///< in the order in which they get rows
   PlannedStep planned_, flying_;
 };
 

@@ -102,7 +102,10 @@ struct OpenRequest {
   std::size_t weight = 0;  ///< mailbox.h
   std::size_t charge =
       0;  ///< what the mailbox counts for it, without what it shares; 0: it is beyond the limit, and to be declined
-  std::uint64_t arrival = 0;  ///< its place in the queue for good, also after a preemption
+  std::uint64_t arrival = 0;  ///< in which order it came
+  std::uint64_t turn = 0;     ///< key_turns.h; with `arrival` its place in the queue for good, also after a preemption
+  bool has_turn = false;      ///< it was counted there
+  bool made_way = false;      ///< others made way for it, or could not; not a second time
   Usage usage;
   std::int32_t told = -1;        ///< the last Event::progress: so many tokens were computed
   std::int32_t next_scored = 0;  ///< the first token of the prompt whose log-probability is to go out; its length: none
@@ -115,14 +118,18 @@ struct OpenRequest {
 
   std::shared_ptr<const CacheReport> watched_report;  ///< the same, for who watches; null: nobody did
 
+  const std::string& key() const { return request.pin_payer; }
   bool streamed() const { return usage.completion_tokens > 0; }  ///< a token went out
   bool all_ended() const { return std::ranges::find(ended, false) == ended.end(); }
 };
 using OpenRequests = std::map<RequestId, OpenRequest>;
 
-/// The order of the queue and, backwards, of preemption: by priority, then first arrival, then sample.
+/// The order of the queue and, backwards, of preemption: by priority, then turns of keys, then first arrival, then sample.
 struct ByRank {
-  static auto rank(const Sequence& s) { return std::tuple(s.request->request.priority, s.request->arrival, s.sample); }
+  static auto rank(const Sequence& s) {
+    const OpenRequest& open = *s.request;
+    return std::tuple(open.request.priority, open.turn, open.arrival, s.sample);
+  }
   bool operator()(const Sequence* a, const Sequence* b) const { return rank(*a) < rank(*b); }
 };
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "engine/make_cache_report.h"
@@ -125,6 +127,7 @@ void StepLoop::open(OpenRequest& open) {
   if (auto objection = scheduler_.objection(open.request)) {
     return end(open, refused(objection->refusal, std::move(objection->message)));
   }
+  requests_.take_turn(open);
   requests_.watch_deadline(open);
   newcomers_.push_back(open.request.id);
   scheduler_.enqueue(*open.sequences.front());
@@ -152,12 +155,25 @@ void StepLoop::resume() {
 void StepLoop::admit() {
   queue_was_empty_ = waiting() <= newcomers_.size();
   scheduler_.begin_step();
+  make_way();
   for (bool room = true; room;) {
     Sequence* next = scheduler_.next();
     if (next == nullptr) break;
     attempt(*next->request, [&] { room = admit_next(*next); });
   }
-  turn_away_newcomers();
+  turn_away();
+}
+
+// For keys of which nothing runs. They come first, or would take the place of somebody just admitted.
+void StepLoop::make_way() {
+  if (requests_.keys() < 2) return;
+  while (Sequence* next = scheduler_.next_without_running()) {
+    attempt(*next->request, [&] {
+      while (!scheduler_.has_place(*next) || !admit_next(*next))
+        if (!scheduler_.make_way(*next)) break;
+      next->request->made_way = true;
+    });
+  }
 }
 
 // False: it has to wait for room, and so do all behind it.
@@ -182,6 +198,7 @@ void StepLoop::begin(Sequence& sequence) {
     return;
   }
   open.admitted_before = true;
+  requests_.admitted(open);
   open.admitted_at = now_;
   open.usage.cached_tokens = sequence.computed;
   ++figures_.admissions;
@@ -228,11 +245,19 @@ void StepLoop::take_pins(Sequence& sequence) {
   }
 }
 
-// Only those who have just come are turned away: whoever was let in stays, and preempted requests may stretch the queue.
-void StepLoop::turn_away_newcomers() {
+// For those who have just come, at most: preempted requests may stretch the queue. One goes of the key that has most in the queue: a newcomer, or
+// else the last that was let in.
+void StepLoop::turn_away() {
+  std::map<std::string_view, int> counts;
+  if (waiting() > config_.max_waiting && requests_.keys() > 1) spare([&] { counts = requests_.never_admitted(); });
   for (; waiting() > config_.max_waiting && !newcomers_.empty(); newcomers_.pop_back()) {
     OpenRequest* open = requests_.find(newcomers_.back());
     if (open == nullptr || open->admitted_before) continue;
+    const auto most = std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; });
+    if (most != counts.end() && counts[open->key()] < most->second) {
+      if (OpenRequest* last = scheduler_.last_never_admitted(most->first)) open = last;
+    }
+    if (most != counts.end()) --counts[open->key()];
     attempt(*open, [&] { end(*open, with_retry(queue_full(config_.max_waiting))); });
   }
 }

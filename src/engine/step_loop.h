@@ -63,7 +63,8 @@ class StepLoop {
   void begin(Sequence& sequence);
   void report(Sequence& sequence);
   void take_pins(Sequence& sequence);
-  void turn_away_newcomers();
+  void make_way();
+  void turn_away();
   void begin_step();
   void prepare_samples();
   void collect();

@@ -87,7 +87,7 @@ class Load {
     ++arrivals_;
     if (scheduler_.objection(request)) return;
     auto& open = *open_.emplace_back(std::make_unique<OpenRequest>(std::move(request)));
-    open.arrival = arrivals_;
+    open.arrival = open.turn = arrivals_;
     scheduler_.enqueue(*open.sequences.front());
   }
 

@@ -18,7 +18,7 @@ class InFlightList : public ::testing::Test {
     request.prompt.assign(static_cast<std::size_t>(shared), 0);
     request.prompt.insert(request.prompt.end(), static_cast<std::size_t>(own), static_cast<kv::Token>(arrival));
     auto& open = *open_.emplace_back(std::make_unique<OpenRequest>(std::move(request)));
-    open.arrival = arrival;
+    open.arrival = open.turn = arrival;
     auto& sequence = *open.sequences.front();
     sequence.computed = computed;
     return sequence;

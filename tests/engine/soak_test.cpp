@@ -174,6 +174,7 @@ class Round {
     s.stop_after = pick(0, 3) == 0 ? pick(1, longest_ / 3) : 0;
     s.salt = pick(0, 5) == 0 ? "other" : "";
     if (pick(0, 3) == 0) s.priority = pick(-1, 1);
+    if (pick(0, 1) == 0) s.payer = pick(0, 2) == 0 ? "few" : "many";
     if (pick(0, 2) == 0) s.deadline = h_.now + std::chrono::milliseconds(pick(0, 100));
     s.cache_report = pick(0, 3) == 0;
     ids_.push_back(h_.submit(std::move(s)));
