@@ -19,8 +19,9 @@ void build_batch(const kv::Cache& cache, const PlannedStep& step, executor::Batc
     part.n_rows = planned.rows;
     part.first_position = planned.first;
     part.tables.resize(n_groups);
-    if (planned.token >= 0) {
-      batch.rows.push_back(executor::RowSource::drawn(planned.token));
+    const std::int32_t begin = batch.n_rows();
+    if (planned.drawn >= 0) {
+      batch.rows.push_back(executor::RowSource::drawn(planned.drawn));
     } else {
       const auto tokens = sequence->row_tokens(planned.first, planned.rows);
       batch.rows.insert(batch.rows.end(), tokens.begin(), tokens.end());
@@ -31,13 +32,12 @@ void build_batch(const kv::Cache& cache, const PlannedStep& step, executor::Batc
       part.state_out = state.out;
     }
     for (std::size_t g = 0; g < n_groups; ++g) part.tables[g] = cache.table(sequence->seq, static_cast<int>(g));
-    const auto add_before = [](int end, int n, std::vector<std::int32_t>& rows) {
-      for (int row = end - n; row < end; ++row) rows.push_back(row);
-    };
-    const int end = batch.n_rows(), drawn = planned.draw >= 0 ? 1 : 0;
-    add_before(end - drawn, planned.n_logits(), batch.logit_rows);
-    add_before(end, planned.pooled, batch.hidden_rows);
-    add_before(end, drawn, batch.sample_rows);
+    for (const WantedRows& wanted : planned.wanted) {
+      auto& rows = wanted.purpose == Purpose::kPool ? batch.hidden_rows
+                   : wanted.draw >= 0               ? batch.sample_rows
+                                                    : batch.logit_rows;
+      for (int i = 0; i < wanted.n; ++i) rows.push_back(begin + wanted.first + i);
+    }
   }
 }
 

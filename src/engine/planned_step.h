@@ -8,6 +8,7 @@
 
 #include "engine/request.h"
 #include "engine/sequence.h"
+#include "engine/wanted_rows.h"
 #include "executor/executor.h"
 
 namespace coppice::engine {
@@ -17,14 +18,23 @@ struct StepPart {
   Sequence* sequence = nullptr;  ///< null: it has left
   std::int32_t first = 0;        ///< position of its first row
   int rows = 0;                  ///< at least 1
-  int scored = 0;                ///< rows whose logits are for scoring: its last, but for a sampled one
-  int pooled = 0;                ///< rows whose hidden states make an embedding: its last
-  bool sampled = false;          ///< its last row gives the next token, or an embedding
-  int draw = -1;                 ///< that token is this one of those that the device draws; -1: the host draws it
-  int token = -1;                ///< its row's token is this one of those that the step before draws; -1: it is known
+  int drawn = -1;                ///< its row's token: of the samples of the step before; -1: its tokens are known
+  bool completes = false;        ///< with it all that is known of the sequence's text is computed
+  WantedList wanted;
 
-  /// Rows whose logits are wanted: its last, but for one behind which the device draws. Nothing is drawn behind a pooled one.
-  int n_logits() const { return scored + (sampled && pooled == 0 && draw < 0 ? 1 : 0); }
+  int n_logits() const {  ///< rows of them, for the host
+    int n = 0;
+    for (const WantedRows& each : wanted) n += each.purpose == Purpose::kPool || each.draw >= 0 ? 0 : each.n;
+    return n;
+  }
+  int n_hidden() const {
+    const WantedRows* const pooled = wanted.find(Purpose::kPool);
+    return pooled == nullptr ? 0 : pooled->n;
+  }
+  int draw() const {  ///< WantedRows::draw; -1: the device draws nothing behind it
+    const WantedRows* const sampled = wanted.find(Purpose::kSample);
+    return sampled == nullptr ? -1 : sampled->draw;
+  }
 };
 
 struct PlannedStep {

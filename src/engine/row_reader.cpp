@@ -17,12 +17,28 @@ void RowReader::read(const StepPart& part, const Rows& rows, Clock::time_point n
   COPPICE_ASSERT(part.sequence != nullptr);
   now_ = now;
   Sequence& sequence = *part.sequence;
-  if (part.scored > 0) score(*sequence.request, part.scored, rows.logits);
-  if (part.pooled > 0) pool(*sequence.request, part.pooled, rows.hidden);
-  if (!part.sampled) return;
-  if (part.draw >= 0)
-    return add_token(sequence, [&](sampling::Generation& generation) { return generation.take(rows.token, {}); });
-  const auto logits = part.pooled > 0 ? std::span<float>() : rows.logits.row(static_cast<std::size_t>(part.scored));
+  std::size_t row = 0;
+  for (const WantedRows& wanted : part.wanted) {
+    const auto n = static_cast<std::size_t>(wanted.n);
+    switch (wanted.purpose) {
+      case Purpose::kScore:
+        score(*sequence.request, wanted.n, rows.logits.rows(row, n));
+        row += n;
+        break;
+      case Purpose::kPool:
+        pool(*sequence.request, wanted.n, rows.hidden);
+        if (part.completes) return end_prompt(sequence, {});
+        break;
+      case Purpose::kSample:
+        if (wanted.draw < 0) return end_prompt(sequence, rows.logits.row(row));
+        return add_token(sequence, [&](sampling::Generation& generation) { return generation.take(rows.token, {}); });
+      case Purpose::kVerify:
+        COPPICE_ASSERT(wanted.purpose != Purpose::kVerify);
+    }
+  }
+}
+
+void RowReader::end_prompt(Sequence& sequence, std::span<float> logits) {
   Kept kept;
   sequence.n_samples > 1 ? sample_siblings(sequence, logits) : sample_one(sequence, logits, kept);
 }

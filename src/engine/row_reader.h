@@ -22,8 +22,8 @@ class RowReader {
 
   /// What the executor gave for one sequence's rows.
   struct Rows {
-    executor::Logits logits;        ///< [n_logits()]: of those to score, then of the one to sample from
-    executor::HiddenStates hidden;  ///< [pooled]
+    executor::Logits logits;        ///< [n_logits()], in the order of StepPart::wanted
+    executor::HiddenStates hidden;  ///< [n_hidden()]
     kv::Token token = -1;           ///< that the device drew, if it was to
   };
 
@@ -38,6 +38,8 @@ class RowReader {
  private:
   void score(OpenRequest& open, int n, const executor::Logits& logits);
   void pool(OpenRequest& open, int n, const executor::HiddenStates& hidden);
+  /// All that is known is computed, and a token of each sample is due; without logits: the end of those that want none.
+  void end_prompt(Sequence& sequence, std::span<float> logits);
   void sample_siblings(Sequence& first, std::span<const float> logits);
   using Kept = std::shared_ptr<const std::vector<float>>;
   void sample_one(Sequence& sequence, std::span<float> logits, Kept& kept);

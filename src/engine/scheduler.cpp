@@ -376,6 +376,14 @@ Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops) {
   return nullptr;
 }
 
+// Of the tokens that the device draws in the planned step, which one is the sequence's; -1: the host draws it, or nobody.
+int Scheduler::next_draw(const Sequence& sequence) {
+  const Request& request = sequence.request->request;
+  if (!ahead() || sequence.n_samples > 1 || request.max_tokens == 0) return -1;
+  const auto needs = request.samples[static_cast<std::size_t>(sequence.sample)]->needs();
+  return needs == sampling::Generation::Needs::kToken ? planned_.draws++ : -1;
+}
+
 // Nothing here throws.
 void Scheduler::make_parts() {
   for (Sequence* sequence : running_) {
@@ -383,17 +391,15 @@ void Scheduler::make_parts() {
     if (sequence->rows == 0) continue;
     const bool prefills = sequence->prefills();
     StepPart part{.sequence = sequence, .first = sequence->planned, .rows = sequence->rows};
-    part.scored = sequence->scored_in(part.rows);
-    part.pooled = sequence->pooled_in(part.rows);
-    if (!prefills && sequence->planned == sequence->known()) part.token = drawn;
+    const int scored = sequence->scored_in(part.rows), pooled = sequence->pooled_in(part.rows);
+    if (!prefills && sequence->planned == sequence->known()) part.drawn = drawn;
     sequence->planned += part.rows;
-    part.sampled = !sequence->prefills();
-    const Request& request = sequence->request->request;
-    const bool one = sequence->n_samples == 1 && request.max_tokens != 0 && part.pooled == 0;
-    if (ahead() && part.sampled && one) {
-      const auto needs = request.samples[static_cast<std::size_t>(sequence->sample)]->needs();
-      if (needs == sampling::Generation::Needs::kToken) part.draw = sequence->draw = planned_.draws++;
-    }
+    part.completes = !sequence->prefills();
+    const int last = part.rows - 1;
+    part.wanted.add({.purpose = Purpose::kScore, .first = last + (part.completes ? 0 : 1) - scored, .n = scored});
+    part.wanted.add({.purpose = Purpose::kPool, .first = last + 1 - pooled, .n = pooled});
+    if (part.completes && pooled == 0)
+      part.wanted.add({.purpose = Purpose::kSample, .first = last, .draw = sequence->draw = next_draw(*sequence)});
     planned_.rows += part.rows;
     if (prefills) planned_.prompt_rows += part.rows;
     planned_.parts.push_back(part);
@@ -425,7 +431,7 @@ void Scheduler::computed() {
     // What a resumed sequence had generated counts as generated, not as computed.
     const auto prompt = static_cast<std::int32_t>(sequence->request->request.prompt.size());
     figures_.computed_tokens += std::max(0, std::min(sequence->computed, prompt) - part.first);
-    if (!part.sampled) continue;
+    if (!part.completes) continue;
     if (share_) in_flight_.leave(*sequence);
     sequence->state = SequenceState::kDecode;
     sequence->history = {};

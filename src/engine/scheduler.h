@@ -112,6 +112,7 @@ class Scheduler {
   int prefill_budget(int decodes) const;
   void grant_prefill(int budget);
   bool may_decode(const Sequence& sequence) const;
+  int next_draw(const Sequence& sequence);
   void make_parts();
   bool extend(Sequence& sequence, std::vector<kv::BlockOp>& ops);
   int samples_of(const std::string& key) const;

@@ -301,7 +301,7 @@ void StepLoop::begin_step() {
 // What they need besides logits is made while the step runs.
 void StepLoop::prepare_samples() {
   for (const StepPart& part : scheduler_.planned().parts) {
-    if (!part.sampled || part.pooled > 0) continue;
+    if (part.wanted.find(Purpose::kSample) == nullptr) continue;
     const Sequence& sequence = *part.sequence;
     if (sequence.request->request.max_tokens == 0) continue;
     for (int i = 0; i < sequence.n_samples; ++i)
@@ -352,10 +352,11 @@ void StepLoop::read(const executor::Result& result) {
   std::size_t row = 0, hidden = 0;
   for (const StepPart& part : scheduler_.flying().parts) {
     const auto n_logits = static_cast<std::size_t>(part.n_logits());
-    const auto n_hidden = static_cast<std::size_t>(part.pooled);
+    const auto n_hidden = static_cast<std::size_t>(part.n_hidden());
     if (part.sequence != nullptr) {  // else it ended meanwhile, perhaps just now, its time being out
       attempt(*part.sequence->request, [&] {
-        const kv::Token token = part.draw >= 0 ? result.tokens[static_cast<std::size_t>(part.draw)] : -1;
+        const int draw = part.draw();
+        const kv::Token token = draw >= 0 ? result.tokens[static_cast<std::size_t>(draw)] : -1;
         reader_.read(part, {result.logits.rows(row, n_logits), result.hidden_states.rows(hidden, n_hidden), token},
                      now_);
       });
@@ -370,7 +371,7 @@ void StepLoop::tell_samples() {
   const Stopwatch stopwatch(figures_.sampling_seconds);
   specs_.clear();
   for (const StepPart& part : scheduler_.planned().parts) {
-    if (part.draw < 0) continue;
+    if (part.draw() < 0) continue;
     specs_.push_back({.temperature = 0});
     if (part.sequence == nullptr) continue;
     OpenRequest& open = *part.sequence->request;

@@ -173,7 +173,7 @@ class Load {
     scheduler_.submitted();
     scheduler_.launch();
     for (const engine::StepPart& part : scheduler_.flying().parts)
-      if (part.sampled) sampled.push_back(part.sequence);
+      if (part.completes) sampled.push_back(part.sequence);
     scheduler_.computed();
     for (Sequence* s : sampled) {
       OpenRequest& open = *s->request;
