@@ -72,12 +72,28 @@ int list(const std::string& folder) {
   return 0;
 }
 
+/// What a line of print() has no room for; of a model that can be loaded.
+void print_sizes(const model::Summary& summary) {
+  if (summary.n_layers == 0) return;
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  fmt::print("\nIt has {} layers, and was trained for texts of {} tokens.\n", summary.n_layers, summary.context_length);
+  if (summary.token_bytes > 0)
+    fmt::print("A token takes {} bytes of the KV pool (--kv-bytes) in f16: 1 GiB holds about {}.\n", summary.token_bytes,
+               kGiB / summary.token_bytes);
+  if (summary.window_token_bytes > 0)
+    fmt::print("Layers with a window take {} bytes more for each token in it.\n", summary.window_token_bytes);
+  if (summary.n_recurrent > 0)
+    fmt::print("{} recurrent layers keep states of texts there, too.\n", summary.n_recurrent);
+  fmt::print("It has {} chat template.\n", summary.has_chat_template ? "a" : "no");
+}
+
 /// A file, or the local model of this name. Throws std::runtime_error: there is none.
 int describe(const std::string& wanted) {
   LocalModel model = find_model(wanted);
   if (model.name.empty()) model.name = model.path.stem().string();
   fmt::print("File, {}\n", model.path.string());
   print({model});
+  print_sizes(model::summarize(model.path.string()));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <string_view>
+#include <variant>
 
 #include "model/families.h"
 #include "model/gguf_file.h"
@@ -44,6 +45,18 @@ std::int64_t parameters_of(const GgufFile& file) {
   return sum;
 }
 
+void add_sizes(const ModelSpec& spec, Summary& summary) {
+  constexpr std::size_t kF16Bytes = 2;
+  summary.context_length = spec.context_length;
+  summary.n_layers = static_cast<int>(spec.layers.size());
+  for (const LayerSpec& layer : spec.layers) {
+    if (!std::holds_alternative<std::monostate>(layer.recurrent)) ++summary.n_recurrent;
+    if (!layer.mixer.owns_kv()) continue;
+    const auto values = static_cast<std::size_t>(layer.mixer.heads.n_kv_head) * layer.mixer.heads.head_dim;
+    (layer.mixer.window == 0 ? summary.token_bytes : summary.window_token_bytes) += 2 * values * kF16Bytes;
+  }
+}
+
 }  // namespace
 
 Summary summarize(const std::string& path) {
@@ -62,7 +75,8 @@ Summary summarize(const std::string& path) {
     } else if (std::ranges::find(known, summary.family) == known.end()) {
       summary.complaint = fmt::format("the family '{}' is not known", summary.family);
     } else {
-      read_spec(file);
+      add_sizes(read_spec(file), summary);
+      summary.has_chat_template = file.text("tokenizer.chat_template").has_value();
     }
   } catch (const LoadError& e) {
     summary.complaint = e.what();

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -217,6 +218,10 @@ def test_a_file_is_described(home, small_path):
     done = home.coppice("models", str(path))
     assert done.returncode == 0 and str(path) in done.stdout, done.stderr
     assert home.models(path)["Wood-Q8_0"].endswith("yes")
+    assert re.search(r"It has \d+ layers, and was trained for texts of \d+ tokens\.", done.stdout), done.stdout
+    assert "It has a chat template" in done.stdout
+    held = re.search(r"A token takes (\d+) bytes of the KV pool .* 1 GiB holds about (\d+)\.", done.stdout)
+    assert int(held[2]) == 2**30 // int(held[1])
     note = home.folder / "note.txt"
     note.write_text("no model")
     assert "no: is not a GGUF file" in home.models(note)["note"]
