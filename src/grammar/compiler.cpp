@@ -22,6 +22,7 @@
 #include "grammar/impl.h"
 #include "grammar/memory.h"
 #include "grammar/name_tree.h"
+#include "grammar/regex_dialect.h"
 #include "grammar/sound_regex.h"
 #include "grammar/source_check.h"
 #include "grammar/state_count.h"
@@ -173,7 +174,7 @@ xgrammar::Grammar checked(const Source& source, const xgrammar::TokenizerInfo& i
 /// The text as XGrammar reads it rightly.
 std::string spelled(Kind kind, const std::string& text) {
   if (kind == Kind::kGbnf) return with_empty_strings(text);
-  return kind == Kind::kRegex ? with_known_escapes(text) : text;
+  return kind == Kind::kRegex ? with_known_escapes(plain_regex(text, false)) : text;
 }
 
 void check(Kind kind, const std::string& text) {

@@ -28,12 +28,25 @@ def value(draw):
     if kind == 1:
         return {"enum": list({text(draw) for _ in range(draw.randint(1, 3))})}
     if kind == 2:
-        return {"const": draw.choice([text(draw), draw.randrange(100), None, [text(draw)], {text(draw): True}])}
+        return {"const": draw.choice([text(draw), draw.randrange(100), draw.randrange(99) / 10, 1e23, None, [text(draw)], {text(draw): True}])}
+    if kind == 3 and draw.randrange(2):
+        return {"type": "string", "pattern": pattern(draw)}
     if kind == 3:
         return {"type": "string", "pattern": f"^[{draw.choice(['é-ü', 'a-f', '一-三'])}]{{1,3}}{draw.choice(['', 'é', '0', 'x°'])}$"}
     if kind == 4:
-        return {"type": "integer", "minimum": 0, "maximum": draw.randrange(1, 50)}
+        bounds = draw.choice([{"minimum": 3, "maximum": 50}, {"minimum": -30000, "maximum": 70000}])
+        return {"type": "integer", "multipleOf": draw.randrange(1, 40)} | bounds if draw.randrange(2) else {"type": "integer", "minimum": 0, "maximum": 50}
     return form(draw, 1)
+
+
+def pattern(draw):
+    """In words of Python's own."""
+    parts = draw.choices(["a", r"\d", "[^\\W\\d]", "(?i:kS)", "(?P<n>x|yz)", r"\x2d", r"\u00e9", "(?#why)b", r"[\D7]", r"[a-c\s]"], k=draw.randint(1, 4))
+    times = draw.choices(["", "", "?", "{1,2}", "{2}"], k=len(parts))
+    if parts.count("(?P<n>x|yz)") > 1:
+        parts = [part for part in parts if part != "(?P<n>x|yz)"]
+    whole = "".join(part + n for part, n in zip(parts, times))
+    return draw.choice(["^", r"\A"]) + whole + "0" + draw.choice(["$", r"\Z"])
 
 
 def form(draw, depth=0):

@@ -142,6 +142,15 @@ TEST(Grammar, RegexesEscapeWhatTheyLike) {
   EXPECT_THAT(error_of(Kind::kRegex, "\\q"), HasSubstr("not recognized")) << "it may mean something elsewhere";
 }
 
+TEST(Grammar, RegexesOfOtherDialects) {
+  EXPECT_TRUE(matches(Kind::kRegex, "\\A(?P<n>a)(?i:b)(?#c)\\Z", "aB"));
+  EXPECT_FALSE(matches(Kind::kRegex, "\\A(?P<n>a)(?i:b)(?#c)\\Z", "AB"));
+  EXPECT_TRUE(matches(Kind::kRegex, "\\u00e9[\\u{e0}-\\u{e9}]\\x2d", "\u00e9\u00e0-"));
+  EXPECT_TRUE(matches(Kind::kRegex, "(?i)[a-c]\\S", "B\u4e2d"));
+  EXPECT_FALSE(matches(Kind::kRegex, "\\S", "\u3000"));
+  EXPECT_FALSE(matches(Kind::kRegex, "(?i)[^k]", "\u212a"));
+}
+
 TEST(Grammar, BracesThatOpenNothingAreSigns) {
   EXPECT_TRUE(matches(Kind::kRegex, "{x}", "{x}"));
   EXPECT_TRUE(matches(Kind::kRegex, "\\[[{0-9]{2}]{}", "[{1]{}"));

@@ -68,9 +68,13 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"{'type': 'integer', 'exclusiveMinimum': 9223372036854775807}", "exclusiveMinimum", ""},
         Refused{"{'type': 'integer', 'exclusiveMaximum': -9223372036854775808}", "exclusiveMaximum", ""},
         Refused{"{'type': 'integer', 'maximum': -1e20}", "maximum", ""},
-        Refused{"{'multipleOf': 7, 'minimum': 0}", "multipleOf", ""},
-        Refused{"{'multipleOf': 7, 'minimum': 0, 'maximum': 10000}", "multipleOf", ""},
-        Refused{"{'type': 'integer', 'multipleOf': 2, 'minimum': -1e30, 'maximum': 1e30}", "multipleOf", ""},
+        Refused{"{'multipleOf': 1000, 'minimum': 100000}", "multipleOf", ""},
+        Refused{"{'multipleOf': 300, 'minimum': -1e30, 'maximum': 1e30}", "multipleOf", ""},
+        Refused{"{'const': 18446744073709551615}", "enum", ""}, Refused{"{'enum': [{'a': [1e400]}]}", "enum", ""},
+        Refused{"{'type': 'number', 'minimum': 1e400}", "minimum", ""},
+        Refused{"{'pattern': '\\\\p{L}'}", "pattern", ""}, Refused{"{'pattern': '(a)\\\\1'}", "pattern", ""},
+        Refused{"{'pattern': '(?x)a b'}", "pattern", ""}, Refused{"{'pattern': 'a++'}", "pattern", ""},
+        Refused{"{'pattern': '(?>a|b)c'}", "pattern", ""}, Refused{"{'pattern': 'a\\\\Ab'}", "pattern", ""},
         Refused{"{'oneOf': [{'type': 'integer'}, {'type': 'number'}]}", "oneOf", ""},
         Refused{"{'oneOf': [{'properties': {'a': {}}}, {'properties': {'a': {}, 'b': {}}}]}", "oneOf", ""},
         Refused{"{'type': 'object', 'minProperties': 2, 'additionalProperties': true}", "minProperties", ""},
@@ -129,6 +133,8 @@ INSTANTIATE_TEST_SUITE_P(
         Written{"{'multipleOf': 7, 'minimum': 0, 'maximum': 9999}",
                 "{'multipleOf': 7, 'type': 'integer', 'minimum': 0, 'maximum': 9999}"},
         Written{"{'type': 'number', 'multipleOf': 5}", "{'multipleOf': 5, 'type': 'integer'}"},
+        Written{"{'multipleOf': 7, 'minimum': 0}", "{'multipleOf': 7, 'type': 'integer', 'minimum': 0}"},
+        Written{"{'type': 'string', 'pattern': '\\\\Aab\\\\Z'}", "{'type': 'string', 'pattern': 'ab'}"},
         Written{"{'items': [{'type': 'null'}], 'additionalItems': false}",
                 "{'type': 'array', 'prefixItems': [{'type': 'null'}], 'items': false}"},
         Written{"{'type': 'object', 'required': ['a'], 'additionalProperties': {'type': 'null'}}",
@@ -170,6 +176,24 @@ TEST(SearchPattern, BecomesOneOfTheWholeString) {
   EXPECT_EQ(whole_pattern("^(a|b)$"), "(a|b)");
   EXPECT_EQ(whole_pattern("(^a|b$)"), "(a.*|.*b)");
   EXPECT_EQ(whole_pattern("^caf\xc3\xa9$"), "caf\\u{e9}");
+}
+
+/// As Python, JavaScript and Perl write them.
+TEST(SearchPattern, TakesOtherDialects) {
+  EXPECT_EQ(whole_pattern("\\A[a-z]+\\Z"), "[a-z]+");
+  EXPECT_EQ(whole_pattern("^a\\z"), "a");
+  EXPECT_EQ(whole_pattern("^a(?#why (b)*$"), "a*");
+  EXPECT_EQ(whole_pattern("^(?P<y>\\d{4})-(?<m>\\d\\d)$"), "(?:\\d{4})-(?:\\d\\d)");
+  EXPECT_EQ(whole_pattern("^(?i:ab)c$"), "(?:[Aa][Bb])c");
+  EXPECT_EQ(whole_pattern("(?i)^[a-c-]$"), "[\\x2dA-Ca-c]");
+  EXPECT_EQ(whole_pattern("^(?i:a(?-i:b))c$"), "(?:[Aa](?:b))c");
+  EXPECT_EQ(whole_pattern("^\\x41\\u00e9\\u{1f600}\\ud83d\\ude00\\U0001F600$"),
+            "A\\u{e9}\\u{1f600}\\u{1f600}\\u{1f600}");
+  EXPECT_EQ(whole_pattern("^(?s)a(?m:b)$"), "a(?:b)");
+  EXPECT_EQ(whole_pattern("^[^\\W\\d_]+\\w$"), "[^\\W\\d_]+\\w") << "known as it is";
+  for (const char* refused :
+       {"\\p{Lu}", "\\P{L}", "a++", "(?>a)", "(?(1)a|b)", "(?x)a", "\\ud83d", "\\xg0", "(?#", "[^\\p{L}]", "\\G"})
+    EXPECT_THROW(whole_pattern(refused), grammar::GrammarError) << refused;
 }
 
 TEST(SearchPattern, BracesThatOpenNothingAreSigns) {

@@ -26,6 +26,7 @@ constexpr std::array<std::string_view, 11> kFormats = {"email", "date",     "tim
 constexpr std::string_view kIpv4 =  // XGrammar's lets leading zeros through
     R"(((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9]))";
 constexpr std::uint64_t kMostMultiples = 10'000;  ///< XGrammar lists those between two bounds
+constexpr std::int64_t kMostRests = 4096;         ///< rules of multiples in a wider range: 0.1 s
 using Integers = std::numeric_limits<std::int64_t>;
 
 std::optional<double> bound_of(const object& flat, const char* name) {
@@ -49,6 +50,20 @@ std::optional<std::int64_t> whole_bound(const value& b, bool lower, bool exclusi
   if (!exclusive) return whole;
   if (whole == (lower ? Integers::max() : Integers::min())) return std::nullopt;
   return lower ? whole + 1 : whole - 1;
+}
+
+/// Rules that multiples in the range take, about (grammar/multiples.cpp): one for each rest and place of a digit.
+std::int64_t n_rests(const object& number) {
+  const auto bound = [&](const char* name) { return number.if_contains(name) ? number.at(name).if_int64() : nullptr; };
+  const auto *least = bound("minimum"), *most = bound("maximum");
+  if (least == nullptr && most == nullptr) return 0;
+  if (least != nullptr && most != nullptr &&
+      static_cast<std::uint64_t>(*most) - static_cast<std::uint64_t>(*least) < kMostMultiples)
+    return 0;
+  std::size_t digits = 0;
+  for (const auto* one : {least, most})
+    if (one != nullptr) digits = std::max(digits, fmt::to_string(*one).size());
+  return number.at("multipleOf").get_int64() * static_cast<std::int64_t>(digits + 1);
 }
 
 }  // namespace
@@ -139,6 +154,8 @@ value SchemaWalk::rewrite_number(const Object& flat, bool integer, const Place& 
     const Value* bound = flat.if_contains(name);
     if (bound == nullptr) continue;
     if (!integer) {
+      if (!std::isfinite(bound->to_number<double>()))
+        throw SchemaError(std::string(name), place.pointer, "is no number of 64 bits");
       out[name] = bound->to_number<double>();
       continue;
     }
@@ -152,11 +169,9 @@ value SchemaWalk::rewrite_number(const Object& flat, bool integer, const Place& 
   if (integer && out.contains("minimum") && out.contains("maximum") &&
       out.at("minimum").get_int64() > out.at("maximum").get_int64())
     throw UnsatisfiableError("minimum", place.pointer, "is above maximum");
-  if (out.contains("multipleOf") && (out.contains("minimum") || out.contains("maximum"))) {
-    const auto bound = [&](const char* name) { return static_cast<std::uint64_t>(out.at(name).get_int64()); };
-    if (!out.contains("minimum") || !out.contains("maximum") || bound("maximum") - bound("minimum") >= kMostMultiples)
-      throw SchemaError("multipleOf", place.pointer, "with a bound, two must leave at most 10,000 integers");
-  }
+  if (out.contains("multipleOf") && n_rests(out) > kMostRests)
+    throw SchemaError("multipleOf", place.pointer,
+                      fmt::format("with such bounds it takes more than {} rules", kMostRests));
   return out;
 }
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <boost/json/serialize.hpp>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -73,6 +75,19 @@ void spell_out_objects(value& schema) {
                          {"additionalProperties", false}});
   }
   schema = all.size() == 1 ? value(all[0]) : value(object{{"anyOf", std::move(all)}});
+}
+
+/// Why the grammar can't have the value as it is; nullptr: it can.
+const char* unwritable(const value& v) {
+  if (const auto* whole = v.if_uint64(); whole != nullptr && *whole > std::numeric_limits<std::int64_t>::max())
+    return "a number is beyond the integers of 64 bits";
+  if (v.is_double() && !std::isfinite(v.get_double())) return "a number is too large";
+  const char* fault = nullptr;
+  if (const auto* list = v.if_array())
+    for (const value& one : *list) fault = fault != nullptr ? fault : unwritable(one);
+  if (const auto* fields = v.if_object())
+    for (const auto& field : *fields) fault = fault != nullptr ? fault : unwritable(field.value());
+  return fault;
 }
 
 object without(const object& flat, std::string_view keyword) {
@@ -242,6 +257,8 @@ value SchemaWalk::rewrite_enum(const Object& flat, const Place& place) {
     kept.push_back(v);
     types |= type_of(v);
   }
+  for (const Value& v : kept)
+    if (const char* fault = unwritable(v)) throw SchemaError("enum", place.pointer, fault);
   const auto refuse = [&](const auto& keywords) {
     for (const std::string_view name : keywords)
       if (flat.contains(name)) throw SchemaError(std::string(name), place.pointer, "not together with enum or const");

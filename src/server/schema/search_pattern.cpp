@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "grammar/regex_dialect.h"
 #include "grammar/sound_regex.h"
 #include "grammar/source.h"
 
@@ -75,8 +76,9 @@ std::vector<Alternative> alternatives(std::string_view regex) {
     } else if (c == '\\' && i + 1 < regex.size() && static_cast<unsigned char>(regex[i + 1]) >= 0x80) {
       ++i;
     } else if (c == '\\') {
-      now.body += regex.substr(i, 2);
-      i += 2;
+      const std::size_t end = regex.substr(i).starts_with("\\u{") ? regex.find('}', i) + 1 : i + 2;
+      now.body += regex.substr(i, end - i);
+      i = end;
     } else if (c == '[') {
       const std::size_t end = class_end(regex, i);
       while (i < end) {
@@ -124,7 +126,9 @@ std::size_t one_character(std::string_view regex) {
 
 }  // namespace
 
-std::string whole_pattern(std::string_view regex) {
+std::string whole_pattern(std::string_view client_regex) {
+  const std::string plain = grammar::plain_regex(client_regex, true);
+  std::string_view regex = plain;
   for (std::string_view inner = without_group(regex); inner.size() < regex.size(); inner = without_group(regex))
     regex = inner;
   const std::vector<Alternative> all = alternatives(regex);
