@@ -92,9 +92,9 @@ struct Server::Impl {
   const ServerConfig config;
   std::uint16_t port = 0;
   WorkQueue worker{lower_priority, config.preparing_threads > 0 ? config.preparing_threads : n_preparing()};
-  WorkQueue compiling{lower_priority};  ///< grammars: others' prompts must not wait for them
+  WorkQueue compiling{lower_priority, 2};  ///< grammars: others' prompts must not wait for them
   /// Those that take more than a moment, for which other grammars must not wait.
-  WorkQueue compiling_slowly{lower_priority};
+  WorkQueue compiling_slowly{lower_priority, 2};
   WorkQueue viewing{step_back};  ///< JSON of what is kept, for those who look: prompts must not wait for it
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);  ///< until end()

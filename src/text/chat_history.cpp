@@ -10,6 +10,8 @@
 #include <optional>
 #include <set>
 
+#include "port/turn.h"
+
 namespace coppice::text {
 
 namespace {
@@ -121,6 +123,7 @@ std::vector<ChatMessage> fitted(std::span<const ChatMessage> messages, const His
   std::size_t calls = 0;
   bool joins = false;  // the last message holds results of calls that are text; the user's next words go with them
   for (const ChatMessage& message : messages) {
+    port::between_steps();
     ChatMessage own = message;
     if (needs.objects) write_out_cut_calls(own, cut);
     const auto name = own.role == "tool" ? cut.find(own.call_id) : cut.end();

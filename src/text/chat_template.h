@@ -18,7 +18,8 @@ namespace coppice::text {
 struct ChatCall {
   std::string id, name;
   std::string arguments;  ///< a JSON object, unless
-  bool cut = false;       ///< they are only text: the call was cut off, or its maker wrote no JSON
+  bool cut =
+      false;  ///< they are only text: the call was cut off, its maker wrote no JSON, or objects of too many fields
 };
 
 struct ChatMessage {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "port/turn.h"
+
 namespace coppice::text {
 
 namespace {
@@ -27,6 +29,7 @@ std::vector<kv::Token> PromptTokenizer::tokenize(const MarkedView& text, std::st
 void PromptTokenizer::append(std::string_view text, std::string_view salt, std::size_t most,
                              std::vector<kv::Token>& tokens) {
   while (cuts() && text.size() >= kLeastPiece && tokens.size() <= most) {
+    port::between_steps();
     const std::size_t end = cuts_.next(text, kPieceBytes);
     if (end > kLongestPiece) break;
     std::string key = key_of(salt, text.substr(0, end));

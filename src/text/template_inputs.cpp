@@ -7,6 +7,8 @@
 #include <chrono>
 #include <ctime>
 
+#include "port/turn.h"
+
 namespace coppice::text {
 
 namespace {
@@ -59,6 +61,7 @@ common_json messages_of(const common_chat_template& t, const std::vector<common_
   std::string system;  // of a template that has none: it goes before the next message's text
   bool joined = false;
   for (const common_chat_msg& message : messages) {
+    port::between_steps();
     const bool first = &message == &messages.front();
     if (first && !t.caps.supports_system_role && (message.role == "system" || message.role == "developer")) {
       system = wants_trimmed(t) ? trimmed(message.content) : message.content;

@@ -8,6 +8,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "port/turn.h"
 #include "text/llama_log.h"
 
 namespace coppice::text {
@@ -156,6 +157,7 @@ std::vector<kv::Token> Vocabulary::tokenize(const MarkedView& marked, bool add_s
   std::vector<kv::Token> tokens;
   if (add_special) tokens = before_;
   for (std::size_t at = 0;;) {
+    port::between_steps();
     while (!plain.empty() && plain.front().end <= at) plain = plain.subspan(1);
     const auto name = names.find(text, at, plain);
     std::size_t end = name ? name->begin : text.size();
@@ -219,6 +221,7 @@ void Vocabulary::append_plain(std::string_view text, std::vector<kv::Token>& tok
   if (text.size() / kFewBytes > room) {
     std::vector<kv::Token> pieces;
     for (std::string_view rest = text; !rest.empty() && pieces.size() / 2 <= room;) {
+      port::between_steps();
       const std::string_view piece = beginning(rest, kPieceBytes);
       append_whole(piece, pieces);
       rest.remove_prefix(piece.size());

@@ -1,11 +1,14 @@
-// Watchdog: ends the process with a finding where an input takes more CPU time of this thread than threads that all requests share may
-// give to one.
+// Watchdog: ends the process with a finding where an input takes more CPU time of this thread, without a pause, than threads that all
+// requests share may give to one.
 #pragma once
 
 #include <fmt/format.h>
 #include <time.h>
 
+#include <algorithm>
+
 #include "fuzz/fuzz.h"
+#include "port/turn.h"
 #include "support/sanitized.h"
 
 namespace coppice::testing {
@@ -16,18 +19,27 @@ inline double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-class Watchdog {
+class Watchdog final : public port::Turn {
  public:
-  /// Of an input of a mebibyte. Sanitizers take most of the time that they see.
-  static constexpr double kMostSeconds = test::kSanitized ? 15 : 1;
+  /// Of an input of a mebibyte, between two steps. Sanitizers take most of the time that they see.
+  static constexpr double kMostSeconds = test::kSanitized ? 5 : 0.25;
 
-  Watchdog() = default;
+  Watchdog() { port::set_turn(this); }
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
-  ~Watchdog() {
-    const double seconds = thread_seconds() - begin_ - (excused_ - excused_before_);
-    if (seconds > kMostSeconds) finding(fmt::format("an input took {:.1f} s of a thread that all share", seconds));
+  ~Watchdog() override {
+    between_steps();
+    port::set_turn(nullptr);
+    if (longest_ > kMostSeconds)
+      finding(fmt::format("an input took {:.2f} s of a thread that all share, without a pause", longest_));
   }
+
+  void between_steps() noexcept override {
+    const double now = thread_seconds() - excused_;
+    longest_ = std::max(longest_, now - begin_);
+    begin_ = now;
+  }
+  double longest() const { return longest_; }
 
   /// What has a limit of its own, and another thread: compiling.
   class Excuse {
@@ -43,7 +55,7 @@ class Watchdog {
 
  private:
   static inline thread_local double excused_ = 0;
-  double begin_ = thread_seconds(), excused_before_ = excused_;
+  double begin_ = thread_seconds() - excused_, longest_ = 0;
 };
 
 }  // namespace coppice::testing

@@ -96,8 +96,8 @@ void WorkQueue::serve() {
   while (true) {
     changed_.wait(lock, [this] { return may_begin() || (ending_ && n_open_ == 0); });
     if (!may_begin()) return;
-    ++busy_;
     TurnOf turn = take();
+    count_busy(turn, 1);
     if (OnThread* other = std::exchange(turn.work.front().paused_on, nullptr)) {
       *other->turn = std::move(turn);
       other->may_go_on = true;
@@ -110,7 +110,7 @@ void WorkQueue::serve() {
     self.turn = nullptr;
     if (done) turn.work.front().step = nullptr;  // what it holds goes without the lock
     lock.lock();
-    --busy_;
+    count_busy(turn, -1);
     charge(turn);
     done ? end(turn) : put_back(std::move(turn));
   }
@@ -121,15 +121,16 @@ void WorkQueue::pause(OnThread& thread, TurnOf& turn) {
   std::unique_lock lock(mutex_);
   charge(turn);
   if (n_waiting_ == 0 || paused_ == kMostPaused) return;
+  count_busy(turn, -1);
   const auto next = next_key();
-  if (next != turn.key && next->second.place() > turn.key->second.place()) return;
+  bool waits = next == turn.key || (next != keys_.end() && next->second.place() < turn.key->second.place());
   try {
-    if (std::ssize(threads_) < n_workers_ + paused_ + 1) add_thread();
+    if (waits && std::ssize(threads_) < n_workers_ + paused_ + 1) add_thread();
   } catch (const std::exception&) {  // no more threads, or memory for one
-    return;
+    waits = false;
   }
+  if (!waits) return count_busy(turn, 1);
   ++paused_;
-  --busy_;
   turn.work.front().paused_on = &thread;
   put_back(std::move(turn));
   changed_.notify_one();
@@ -161,18 +162,26 @@ void WorkQueue::end(TurnOf& turn) {
   if (--n_open_ == 0) done_.notify_all();
 }
 
-/// REQUIRES: something waits.
+void WorkQueue::count_busy(const TurnOf& turn, int more) {
+  busy_ += more;
+  turn.key->second.busy += more;
+}
+
+/// The end: none that may begin a turn.
 WorkQueue::Keys::iterator WorkQueue::next_key() {
   auto next = keys_.end();
-  for (auto key = keys_.begin(); key != keys_.end(); ++key)
-    if (key->second.n_waiting > 0 && (next == keys_.end() || key->second.place() < next->second.place())) next = key;
-  COPPICE_ASSERT(next != keys_.end());
+  for (auto it = keys_.begin(); it != keys_.end(); ++it) {
+    const auto& [name, key] = *it;
+    const bool leaves_one = name.empty() || n_workers_ == 1 || key.busy < n_workers_ - 1;
+    if (key.n_waiting > 0 && leaves_one && (next == keys_.end() || key.place() < next->second.place())) next = it;
+  }
   return next;
 }
 
-/// The work whose turn it is. REQUIRES: something waits.
+/// The work whose turn it is. REQUIRES: may_begin().
 WorkQueue::TurnOf WorkQueue::take() {
   TurnOf turn{.key = next_key(), .work = {}, .begin = Clock::now()};
+  COPPICE_ASSERT(turn.key != keys_.end());
   Key& key = turn.key->second;
   reached_ = key.used;
   Works* smallest = nullptr;

@@ -15,7 +15,8 @@
 //   2. Of kMostPasses + 1 turns of a key that begin in a row at least one goes to the work that has waited longest of those that are
 //      next among their size. So later works of its own key delay a work by a bounded time: if it and those that were there when it
 //      came need n turns, it is done after (kMostPasses + 1) * n turns of that key at most.
-//   3. Of works of one key and size at most as many are begun and not done as there are workers.
+//   3. Where there are several workers, one is left to other keys. Not where there are no keys: theirs is "".
+//   4. Of works of one key and size at most as many are begun and not done as there are workers.
 #pragma once
 
 #include <array>
@@ -80,6 +81,7 @@ class WorkQueue {
     std::array<Works, std::numeric_limits<std::size_t>::digits + 1> lines;
     std::size_t n_waiting = 0;
     std::size_t n_open = 0;   ///< works that are not done
+    int busy = 0;             ///< turns under way
     Clock::duration used{};   ///< by turns; it begins with what the key had that was next when it came
     std::uint64_t since = 0;  ///< of equals who waits for longer goes first
     int passes = 0;           ///< turns since the work that has waited longest had one
@@ -94,8 +96,9 @@ class WorkQueue {
   };
   void serve();
   void add_thread();
-  bool may_begin() const { return n_waiting_ > 0 && busy_ < n_workers_; }
+  bool may_begin() { return n_waiting_ > 0 && busy_ < n_workers_ && next_key() != keys_.end(); }
   Keys::iterator next_key();
+  void count_busy(const TurnOf& turn, int more);
   TurnOf take();
   void put_back(TurnOf&& turn);
   void charge(TurnOf& turn);

@@ -1,6 +1,7 @@
 // Tools in OpenAI's requests, and calls in its answers.
 #include "server/api/base/tool_fields.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -190,6 +191,37 @@ TEST(ToolFields, SchemasAreHeldAsFarAsTheyFitIntoAGrammar) {
   EXPECT_EQ(tools.specs[1].held, R"({"type":"object","additionalProperties":true})");
   const Tools named = chat(both + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})").tools;
   EXPECT_NE(named.specs[1].held, "") << "it is the only one in the grammar";
+}
+
+/// The library looks for a field among all of its object.
+TEST(ToolFields, ObjectsOfTooManyFieldsAreRefused) {
+  const auto tools = [](int n_tools, int n_fields) {
+    json list = json::array();
+    for (int t = 0; t < n_tools; ++t) {
+      json properties = json::object();
+      for (int i = 0; i < n_fields; ++i) properties[fmt::format("k{}", i)] = true;
+      list.push_back({{"type", "function"},
+                      {"function",
+                       {{"name", fmt::format("f{}", t)},
+                        {"parameters", {{"type", "object"}, {"properties", std::move(properties)}}}}}});
+    }
+    return R"(,"tools":)" + list.dump();
+  };
+  const auto read = [&](int n_tools, int n_fields) {
+    const std::string body = "{" MESSAGES + tools(n_tools, n_fields) + "}";
+    return parse_openai_request(Endpoint::kChat, parse_body(body, json_limits(8192, 1)), kLimits);
+  };
+  EXPECT_EQ(read(1, 4000).tools.specs.size(), 1U);
+  EXPECT_EQ(read(10, 1000).tools.specs.size(), 10U);
+  for (const auto& [n_tools, n_fields] : {std::pair(1, 4200), std::pair(20, 1000)}) {
+    try {
+      read(n_tools, n_fields);
+      ADD_FAILURE() << n_tools;
+    } catch (const RequestError& e) {
+      EXPECT_EQ(e.status(), 400);
+      EXPECT_NE(std::string(e.what()).find("at most 16777216"), std::string::npos) << e.what();
+    }
+  }
 }
 
 TEST(ToolFields, MessagesCallAndAnswer) {

@@ -156,6 +156,26 @@ TEST(WorkQueue, OthersPassBetweenTheStepsOfALongTurn) {
   }
 }
 
+/// Although turns of the one never pause.
+TEST(WorkQueue, AKeyLeavesAWorkerToOthers) {
+  std::promise<void> other;
+  std::shared_future<void> done = other.get_future().share();
+  std::atomic<int> in_time = 0;
+  {
+    WorkQueue queue([] {}, 2);
+    for (int i = 0; i < 3; ++i)
+      queue.push("one", 1, [&] {
+        in_time += done.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+        return true;
+      });
+    queue.push("two", 1 << 20, [&] {
+      other.set_value();
+      return true;
+    });
+  }
+  EXPECT_EQ(in_time, 3);
+}
+
 TEST(WorkQueue, WorksThatPauseGoOnWhereTheyWere) {
   constexpr int kWorks = 90;  // more than may pause
   std::atomic<int> done = 0, under_way = 0, most = 0, elsewhere = 0;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "port/turn.h"
 #include "server/api/anthropic/cache_control.h"
 #include "server/api/base/ignored_fields.h"
 #include "server/api/base/json_fields.h"
@@ -161,6 +162,7 @@ void mark_tools(const JsonFields& f, const Tools& tools, Chat& chat) {
   std::size_t known = 0;  // those that run elsewhere are left out
   const JsonArray& array = array_of(list, "tools");
   for (std::size_t i = 0; i < array.size(); ++i) {
+    port::between_steps();
     const std::string where = fmt::format("tools[{}].", i);
     const JsonFields tool(object_of(&array[i], where), where);
     known += known < tools.specs.size() && tool.string("name").value_or("") == tools.specs[known].name ? 1 : 0;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "port/turn.h"
 #include "server/api/base/ignored_fields.h"
 #include "server/api/base/structured_output.h"
 #include "server/base/request_error.h"
@@ -23,6 +24,30 @@ void check_name(const std::string& name, const std::string& path) {
   });
   if (!good)
     throw RequestError::bad_field(path, fmt::format("must be of letters, digits and _-.:/, {} at most", kMaxNameBytes));
+}
+
+/// The library finds a field of an object by looking at all: pairs of fields of one object, of all in the value.
+std::size_t field_pairs(const Json& value) {
+  std::size_t pairs = 0;
+  if (const JsonObject* object = value.if_object()) {
+    pairs = object->size() * object->size();
+    for (const auto& field : *object) pairs += field_pairs(field.value());
+  } else if (const JsonArray* array = value.if_array()) {
+    for (const Json& item : *array) pairs += field_pairs(item);
+  }
+  return pairs;
+}
+
+/// One of 4,096 fields, or many that have fewer.
+constexpr std::size_t kMostFieldPairs = std::size_t{1} << 24;
+
+void check_fields(const Json& value, const std::string& field, std::size_t& pairs) {
+  pairs += field_pairs(value);
+  if (pairs > kMostFieldPairs)
+    throw RequestError::bad_field(
+        field,
+        fmt::format("has objects of too many fields: the sum of their squares is {} so far, at most {} are taken",
+                    pairs, kMostFieldPairs));
 }
 
 /// {"type": "function", "function": {...}}: the object inside.
@@ -118,11 +143,12 @@ void parse_template_variables(const JsonObject& variables, Tools& tools) {
   constexpr const char* kField = "chat_template_kwargs";
   if (variables.size() > kMaxVariables)
     throw RequestError::bad_field(kField, fmt::format("has at most {} variables", kMaxVariables));
-  std::size_t bytes = 0;
+  std::size_t bytes = 0, pairs = 0;
   for (const auto& [name, value] : variables) {
     if (std::ranges::find(kReservedNames, std::string_view(name)) != std::end(kReservedNames))
       throw RequestError::bad_field(fmt::format("{}.{}", kField, std::string_view(name)),
                                     "is not a variable that a request may set");
+    check_fields(value, fmt::format("{}.{}", kField, std::string_view(name)), pairs);
     std::string json = dump(value);
     bytes += name.size() + json.size();
     if (bytes > kMaxVariablesBytes)
@@ -213,7 +239,10 @@ void parse_flat_tools(const JsonFields& f, std::string_view type, const char* sc
   const Json* value = f.find("tools");
   if (value == nullptr) return;
   const JsonArray& list = array_of(value, "tools");
+  std::size_t pairs = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {
+    port::between_steps();
+    check_fields(list[i], fmt::format("tools[{}].{}", i, schema), pairs);
     const std::string where = fmt::format("tools[{}]", i);
     const JsonObject& tool = object_of(&list[i], where);
     const std::string its_type = JsonFields(tool, where + ".").string("type").value_or(std::string(type));
@@ -229,7 +258,10 @@ Tools parse_tools(const JsonFields& f) {
   Tools tools;
   if (const Json* list = f.find("tools")) {
     const JsonArray& array = array_of(list, "tools");
+    std::size_t pairs = 0;
     for (std::size_t i = 0; i < array.size(); ++i) {
+      port::between_steps();
+      check_fields(array[i], fmt::format("tools[{}].function.parameters", i), pairs);
       const std::string path = fmt::format("tools[{}]", i);
       add_tool(parse_tool(function_of(array[i], path), path + ".function"), path + ".function", tools);
     }
@@ -249,6 +281,7 @@ void parse_arguments(const JsonFields& f, const char* name, text::ChatCall& to) 
     throw RequestError::bad_field(f.path(name), "must be a JSON object, or its text", "invalid_type");
   if (arguments->is_object()) {
     to.arguments = dump(*arguments);
+    to.cut = field_pairs(*arguments) > kMostFieldPairs;
     return;
   }
   std::string text(arguments->get_string());
@@ -258,7 +291,7 @@ void parse_arguments(const JsonFields& f, const char* name, text::ChatCall& to) 
   if (bare == "null" || bare == "[]") return;
   to.arguments = std::move(text);
   try {
-    parse_body(to.arguments);
+    to.cut = field_pairs(Json(parse_body(to.arguments))) > kMostFieldPairs;
   } catch (const RequestError&) {
     to.cut = true;
   }

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "port/turn.h"
 #include "server/api/base/json_fields.h"
 #include "server/api/base/left_out.h"
 #include "server/api/base/sampling_fields.h"
@@ -178,6 +179,7 @@ std::vector<Message> parse_messages(const Json& messages) {
   if (list->empty()) throw RequestError::bad_field("messages", "must not be empty");
   std::vector<Message> result;
   for (std::size_t i = 0; i < list->size(); ++i) {
+    port::between_steps();
     const std::string where = fmt::format("messages[{}]", i);
     result.push_back(parse_message(object_of(&(*list)[i], where), where));
   }

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "port/turn.h"
 #include "server/api/base/ignored_fields.h"
 #include "server/api/base/json_fields.h"
 #include "server/api/base/sampling_fields.h"
@@ -75,6 +76,7 @@ std::vector<ConversationItem> add_input(const JsonFields& f, bool keep, const Re
   std::vector<ConversationItem> kept;
   std::set<std::string> seen;
   for (std::size_t i = 0; i < items->size(); ++i) {
+    port::between_steps();
     const std::string where = fmt::format("input[{}]", i);
     const JsonObject& item = object_of(&(*items)[i], where);
     const JsonFields fields(item, where + ".");
