@@ -198,8 +198,10 @@ void RequestTable::count(const OpenRequest& open, const Outcome& outcome) {
   figures_.requests_finished += kind == Kind::kFinished;
   figures_.requests_cancelled += kind == Kind::kCancelled;
   figures_.requests_timed_out += kind == Kind::kTimedOut;
-  figures_.requests_failed += kind == Kind::kFailed;
-  figures_.requests_refused += kind == Kind::kRefused;
+  // What no token can satisfy is the client's fault.
+  const bool asked_too_much = kind == Kind::kFailed && outcome.refusal == Refusal::kUnsatisfiable;
+  figures_.requests_failed += kind == Kind::kFailed && !asked_too_much;
+  figures_.requests_refused += kind == Kind::kRefused || asked_too_much;
   // Who gives up in the queue has waited, too: without them, the longer the queue the better its figures.
   const bool gave_up = kind == Kind::kCancelled || kind == Kind::kTimedOut;
   if (gave_up && !open.admitted_before)

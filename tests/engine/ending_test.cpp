@@ -359,6 +359,19 @@ TEST_P(Ending, ASamplerThatThrowsFailsItsRequestOnly) {
   }
 }
 
+TEST_P(Ending, WhatNoTokenSatisfiesIsNoFailure) {
+  std::mt19937_64 random(9);
+  for (const int tokens : {0, 5}) {
+    Harness h({.groups = GetParam()});
+    const auto id =
+        h.submit({.prompt = random_prompt(random, 30), .max_tokens = 9, .throw_at = tokens, .unsatisfiable = true});
+    h.finish();
+    EXPECT_EQ(h.result(id).message, "no token is allowed");
+    EXPECT_EQ(h.snapshot().requests_failed, 0);
+    EXPECT_EQ(h.snapshot().requests_refused, 1);
+  }
+}
+
 // The text so far is the answer of who runs out of time; without its end it is none.
 TEST_P(Ending, WhoseTextCannotBeHadFails) {
   std::mt19937_64 random(10);

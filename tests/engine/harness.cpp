@@ -201,6 +201,7 @@ engine::Request make_request(engine::RequestId id, const Submission& submission)
         std::make_unique<FakeGeneration>(submission.seed + static_cast<std::uint64_t>(i), submission.stop_after);
     generation->be_late(submission.late);
     if (i == 0) generation->throw_at(submission.throw_at, submission.throw_bad_alloc);
+    if (i == 0 && submission.unsatisfiable) generation->be_unsatisfiable();
     if (i == 0 && submission.fail_flush) generation->fail_flush();
     request.samples.push_back(std::move(generation));
   }

@@ -71,6 +71,7 @@ struct Submission {
   int stop_after = 0;            ///< each sample ends with kStop at this token; 0: never
   int throw_at = -1;             ///< the sampler of sample 0 throws after so many tokens; -1: never
   bool throw_bad_alloc = false;  ///< that, and not a runtime_error
+  bool unsatisfiable = false;    ///< that, and not a runtime_error
   int late = 0;                  ///< how often a token's sample isn't ready when the engine looks
   bool fail_flush = false;       ///< the sampler of sample 0 throws instead of giving the text it holds back
   std::string salt, adapter;

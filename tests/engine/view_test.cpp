@@ -290,6 +290,19 @@ TEST_P(Watching, AnswersTakeASmallPartOfTheTimeOfThoseWhoRun) {
   EXPECT_LE(w.views(), static_cast<std::size_t>(passed / 20 + 2));
 }
 
+/// However long they take: whoever asked gives up after a minute.
+TEST_P(Watching, AnswersComeEverySecond) {
+  Watched w(GetParam());
+  w.per_look = std::chrono::milliseconds(500);
+  w.submit({.prompt = Prompt{1, 2, 3}, .max_tokens = 400});
+  const auto start = w.now;
+  for (int i = 0; i < 10; ++i) w.engine().ask({.id = w.engine().next_id(), .salt = {}, .limits = {}});
+  while (w.views() < 10 && w.step()) w.now += std::chrono::milliseconds(10);
+  EXPECT_EQ(w.views(), 10U);
+  EXPECT_LE(w.now - start, std::chrono::seconds(40));
+  w.run();
+}
+
 /// The same load with and without somebody who looks after each step: the same answers.
 TEST_P(Watching, ChangesNothing) {
   const auto play = [&](bool watched) {

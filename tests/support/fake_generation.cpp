@@ -41,6 +41,7 @@ sampling::PromptToken FakeScorer::name(kv::Token token) {
 
 void FakeGeneration::throw_if_told() const {
   if (n_tokens_ == throw_at_ && throw_bad_alloc_) throw std::bad_alloc();
+  if (n_tokens_ == throw_at_ && unsatisfiable_) throw sampling::Unsatisfiable("no token is allowed");
   if (n_tokens_ == throw_at_) throw std::runtime_error("the fake generation was told to fail");
 }
 

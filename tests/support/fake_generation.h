@@ -38,6 +38,9 @@ class FakeGeneration final : public sampling::Generation {
     throw_bad_alloc_ = bad_alloc;
   }
 
+  /// Then it throws sampling::Unsatisfiable instead.
+  void be_unsatisfiable() { unsatisfiable_ = true; }
+
   /// flush() throws std::runtime_error.
   void fail_flush() { flush_fails_ = true; }
 
@@ -58,6 +61,7 @@ class FakeGeneration final : public sampling::Generation {
   int stop_after_;
   int throw_at_ = -1;
   bool throw_bad_alloc_ = false;
+  bool unsatisfiable_ = false;
   bool flush_fails_ = false;
   int late_ = 0, asked_ = 0;
   int n_tokens_ = 0;
