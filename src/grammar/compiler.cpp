@@ -10,7 +10,9 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <iterator>
 #include <list>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -235,12 +237,12 @@ struct Compiler::Impl {
         longest(longest_piece(words)),
         plain_masks(tokenizer_info(words), bytes) {}
 
-  using Entry = std::pair<std::string, std::shared_ptr<const Grammar>>;
-
-  static std::size_t entry_bytes(const std::string& key, const Grammar& grammar) {
-    constexpr std::size_t kNodes = 256;  // of the list and the map, with malloc's own bytes
-    return kNodes + key.size() + grammar.bytes();
-  }
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const Grammar> grammar;
+    std::string payer;      ///< Source::payer of who compiled it
+    std::size_t bytes = 0;  ///< about
+  };
 
   /// Of equal sources only it is the same: each text stands behind its length.
   static std::string key_of(const Source& source) {
@@ -267,22 +269,31 @@ struct Compiler::Impl {
     const auto it = entries.find(key);
     if (it == entries.end()) return nullptr;
     recent.splice(recent.begin(), recent, it->second);
-    return it->second->second;
+    return it->second->grammar;
   }
 
-  void remember(std::string key, std::shared_ptr<const Grammar> grammar) {
-    const std::size_t size = entry_bytes(key, *grammar);
+  void remember(std::string key, std::shared_ptr<const Grammar> grammar, const std::string& payer) {
+    constexpr std::size_t kNodes = 256;  // of the list and the map, with malloc's own bytes
+    const std::size_t size = kNodes + key.size() + payer.size() + grammar->bytes();
     const check::Lock lock(mutex);
     if (size > cache_bytes || entries.contains(key)) return;
     cached += size;
-    recent.emplace_front(std::move(key), std::move(grammar));
-    entries.emplace(recent.front().first, recent.begin());
-    while (cached > cache_bytes) {
-      const Entry& oldest = recent.back();
-      cached -= entry_bytes(oldest.first, *oldest.second);
-      entries.erase(oldest.first);
-      recent.pop_back();
-    }
+    held[payer] += size;
+    recent.push_front({std::move(key), std::move(grammar), payer, size});
+    entries.emplace(recent.front().key, recent.begin());
+    while (cached > cache_bytes) forget_one();
+  }
+
+  /// What was not used for longest by whose grammars take most. REQUIRES: there is one.
+  void forget_one() COPPICE_REQUIRES(mutex) {
+    const auto most = std::ranges::max_element(held, {}, [](const auto& entry) { return entry.second; });
+    const auto oldest = std::prev(std::find_if(recent.rbegin(), recent.rend(), [&](const Entry& entry) {
+                                    return entry.payer == most->first;
+                                  }).base());
+    cached -= oldest->bytes;
+    if ((most->second -= oldest->bytes) == 0) held.erase(most);
+    entries.erase(oldest->key);
+    recent.erase(oldest);
   }
 
   MaskCache& masks_for(const Source& source) {
@@ -321,6 +332,8 @@ struct Compiler::Impl {
   std::list<Entry> recent COPPICE_GUARDED_BY(mutex);
   /// Keys: recent's.
   std::unordered_map<std::string_view, std::list<Entry>::iterator> entries COPPICE_GUARDED_BY(mutex);
+  /// Bytes of each payer's; none is 0.
+  std::map<std::string, std::size_t> held COPPICE_GUARDED_BY(mutex);
   std::size_t cached COPPICE_GUARDED_BY(mutex) = 0;
 };
 
@@ -345,7 +358,7 @@ std::shared_ptr<const Grammar> Compiler::compile(const Source& written, double s
     const std::size_t bytes = memory_of(compiled);
     auto grammar = std::make_shared<const Grammar>(
         std::make_unique<const Grammar::Impl>(Grammar::Impl{std::move(compiled), impl_->n_vocab, bytes}));
-    impl_->remember(std::move(key), grammar);
+    impl_->remember(std::move(key), grammar, written.payer);
     return grammar;
   } catch (const std::bad_alloc&) {
     throw;

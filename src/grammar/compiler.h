@@ -48,7 +48,8 @@ class Compiler {
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
-  /// Throws GrammarError; WorkError (work.h) if it takes more CPU time than that. A source compiled lately comes from the cache.
+  /// Throws GrammarError; WorkError (work.h) if it takes more CPU time than that. A source compiled lately comes from the cache, whoever
+  /// pays for it; where that is full, it loses what the payer of most used least recently.
   std::shared_ptr<const Grammar> compile(const Source& source, double seconds = kMaxCompileSeconds) const;
 
   /// One compiled lately; null: it isn't in the cache. Takes microseconds, and waits for no compile().

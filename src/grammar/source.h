@@ -55,6 +55,9 @@ struct Source {
   /// wherever JSON allows white space, one at a time.
   bool spaced = false;
 
+  /// Who pays for it where it is remembered. Two that differ in nothing else are one grammar.
+  std::string payer = {};
+
   bool operator==(const Source&) const = default;
 };
 

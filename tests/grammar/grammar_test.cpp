@@ -340,6 +340,16 @@ TEST(Grammar, TheCacheKeepsWhatWasUsedLast) {
   EXPECT_NE(small.compile({.kind = Kind::kRegex, .text = "a"}), first) << "evicted, and compiled anew";
 }
 
+TEST(Grammar, TheCacheKeepsThoseOfAKeyThatHasFew) {
+  const Compiler small(words(), 20000);
+  const auto first = small.compile({.kind = Kind::kRegex, .text = "a", .payer = "few"});
+  for (int i = 0; i < 100; ++i) {
+    small.compile({.kind = Kind::kRegex, .text = "b{" + std::to_string(i + 1) + "}", .payer = "many"});
+    EXPECT_LE(small.cached_bytes(), 20000U);
+  }
+  EXPECT_EQ(small.compile({.kind = Kind::kRegex, .text = "a", .payer = "other"}), first);
+}
+
 TEST(Grammar, SameTextOfAnotherKindIsAnother) {
   EXPECT_NE(compiler().compile({.kind = Kind::kRegex, .text = "root ::= \"a\""}),
             compiler().compile({.kind = Kind::kGbnf, .text = "root ::= \"a\""}));

@@ -128,6 +128,8 @@ Preparation::Preparation(Model& model, GenerationRequest request) : model_(model
     share_sampling();
   } else if (auto known = model_.compiled(asked_.grammar->source)) {
     follow(std::move(known));
+  } else {
+    asked_.grammar->source.payer = asked_.pin_payer;
   }
 }
 
