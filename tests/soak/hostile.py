@@ -33,10 +33,10 @@ STALL_S = 8           # longer than alone: no machine is that busy
 # What docs/operations.md lets clients take with the options below: connections 49 MiB, bodies 64 and what parsing makes of one, 75 of biases,
 # 128 that isn't read, logits 64, stored responses 16, texts 16, and what the allocator keeps.
 BUDGET_MIB = 640
-# Room and places for all, and short prompts: admission and the computing of prompts go by arrival, not by key (docs/operations.md, "Under
-# pressure"), and are not what is tried here. What prompts cost before they are refused as too long is.
+# Short prompts: how long a step of a large model takes is not what is tried here. What prompts cost before they are refused as too long is.
+# Fewer places than the attackers can fill: keys share them (docs/operations.md, "Under pressure").
 OPTIONS = ["--kv-bytes", "512MiB", "--max-connections", "256", "--max-body", "4MiB", "--response-store", "16MiB", "--max-queue", "1024",
-           "--max-batch", "256", "--step-tokens", "64", "--ctx", "512", "--isolate", "keys"]
+           "--max-batch", "16", "--step-tokens", "64", "--ctx", "512", "--isolate", "keys"]
 
 
 def percentile(values, share):
