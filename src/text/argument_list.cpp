@@ -1,11 +1,9 @@
 #include "text/argument_list.h"
 
 #include <chat-peg-parser.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <utility>
 
@@ -34,37 +32,56 @@ class ListWriter {
  public:
   ListWriter(const ArgumentTexts& texts, GbnfRules& rules) : texts_(texts), rules_(rules) {}
 
-  /// `left`: those that may still come, by bit. `first`: none has come.
-  std::string rule(std::uint64_t left, bool first) {
-    if (!texts_.between_only) first = false;
+  std::string rule() {
+    const std::size_t n = texts_.items.size();
+    return n <= kMostInAnyOrder ? any_order((1U << n) - 1, texts_.between_only) : in_order();
+  }
+
+ private:
+  /// `left`: those that may still come, by bit. `first`: one must, and nothing stands before it.
+  std::string any_order(unsigned left, bool first) {
     std::string& name = names_[{left, first}];
     if (!name.empty()) return name;
     std::string body;
     bool may_end = !first;
     for (std::size_t i = 0; i < texts_.items.size(); ++i) {
       if ((left >> i & 1U) == 0) continue;
-      const ArgumentTexts::Item& item = texts_.items[i];
-      const std::uint64_t behind = any_order() ? left & ~(1ULL << i) : left >> (i + 1) << (i + 1);
-      std::string one;
-      const auto add = [&](const std::string& text) { one += text.empty() ? "" : (one.empty() ? "" : " ") + text; };
-      if (!first) add(texts_.before);
-      add(item.text);
-      add(texts_.behind);
-      if (behind != 0) add(rule(behind, false));
-      body += (body.empty() ? "" : " | ") + one;
-      may_end &= !item.required;
-      if (!any_order() && item.required) break;
+      const unsigned behind = left & ~(1U << i);
+      body += (body.empty() ? "" : " | ") + with(i, first, behind == 0 ? "" : any_order(behind, false));
+      may_end &= !texts_.items[i].required;
     }
     if (may_end) body = "\"\" | " + body;
     return names_[{left, first}] = rules_.add(body);
   }
 
- private:
-  bool any_order() const { return texts_.items.size() <= kMostInAnyOrder; }
+  /// A rule for each: it comes and then the next ones, or only these. From the last one on.
+  std::string in_order() {
+    std::string next, next_first;  // where none has come; empty: there is no such list
+    bool last = true;
+    for (std::size_t i = texts_.items.size(); i-- > 0; last = false) {
+      const bool may_lack = !texts_.items[i].required;
+      std::string body = with(i, false, next), first = with(i, true, next);
+      if (may_lack) body = (last ? "\"\"" : next) + " | " + body;
+      if (may_lack && !next_first.empty()) first = next_first + " | " + first;
+      next = rules_.add(body);
+      if (texts_.between_only) next_first = rules_.add(first);
+    }
+    return texts_.between_only ? next_first : next;
+  }
+
+  std::string with(std::size_t i, bool first, const std::string& then) const {
+    std::string one;
+    const auto add = [&](const std::string& text) { one += text.empty() ? "" : (one.empty() ? "" : " ") + text; };
+    if (!first) add(texts_.before);
+    add(texts_.items[i].text);
+    add(texts_.behind);
+    add(then);
+    return one;
+  }
 
   const ArgumentTexts& texts_;
   GbnfRules& rules_;
-  std::map<std::pair<std::uint64_t, bool>, std::string> names_;
+  std::map<std::pair<unsigned, bool>, std::string> names_;
 };
 
 }  // namespace
@@ -95,13 +112,7 @@ ArgumentList first_and_rest(const ParserView& view, Id first, Id rest) {
 }
 
 std::string arguments_rule(const ArgumentTexts& texts, GbnfRules& rules) {
-  constexpr std::size_t kBits = 63;
-  if (texts.items.size() > kBits) {  // no tool has so many: in any order and number
-    std::string choice;
-    for (const auto& item : texts.items) choice += (choice.empty() ? "" : " | ") + item.text;
-    return rules.add(fmt::format("({} ({}) {})*", texts.before, choice, texts.behind));
-  }
-  return ListWriter(texts, rules).rule((1ULL << texts.items.size()) - 1, true);
+  return texts.items.empty() ? "" : ListWriter(texts, rules).rule();
 }
 
 }  // namespace coppice::text

@@ -33,7 +33,7 @@ struct ArgumentTexts {
   bool between_only = false;
 };
 
-/// Up to five of them in any order, more in their own. The rule's name.
+/// Up to five of them in any order, more in their own. The rule's name; empty: there are none.
 std::string arguments_rule(const ArgumentTexts& texts, GbnfRules& rules);
 
 }  // namespace coppice::text

@@ -356,20 +356,22 @@ class CallWriter {
   std::string arguments(const ArgumentList& list, const Place& place) {
     const HeldSchema* held = held_of(place);
     const auto objects = held == nullptr ? std::vector<const common_json*>() : held->alternatives(place.schema);
-    std::string body;
+    std::vector<std::string> texts;
     for (const common_json* object : objects)
-      if (const std::string some = arguments_of(list, place, object); !some.empty())
-        body += (body.empty() ? "" : " | ") + some;
-    if (body.empty() && whole_ && !objects.empty())
+      if (auto some = arguments_of(list, place, object)) texts.push_back(std::move(*some));
+    if (texts.empty() && whole_ && !objects.empty())
       throw std::runtime_error(fmt::format("it can't write what the schema of '{}' asks for",
                                            tools_[static_cast<std::size_t>(place.tool)].name));
-    if (body.empty()) return arguments_of(list, place, nullptr);
-    return objects.size() == 1 ? body : rules_.add(body);
+    if (texts.empty()) return arguments_of(list, place, nullptr).value_or("");
+    if (texts.size() == 1) return texts[0];
+    std::string body;
+    for (const std::string& text : texts) body += (body.empty() ? "" : " | ") + (text.empty() ? "\"\"" : text);
+    return rules_.add(body);
   }
 
-  /// Each argument once: the required ones always, the others or not. `object`: the schema; nullptr: it isn't known. Empty: one that is
-  /// required can't be written.
-  std::string arguments_of(const ArgumentList& list, Place place, const common_json* object) {
+  /// Each argument once: the required ones always, the others or not. `object`: the schema; nullptr: it isn't known. nullopt: one that is
+  /// required can't be written, or there must be one and there is none.
+  std::optional<std::string> arguments_of(const ArgumentList& list, Place place, const common_json* object) {
     if (object != nullptr) place.schema = object;
     const auto row = [&](const std::vector<Id>& ids) {
       PieceRow all(rules_.add(kSpace));
@@ -384,11 +386,12 @@ class CallWriter {
       if (object != nullptr && !name.empty() && !HeldSchema::may_have(*object, name)) continue;
       const bool required = object != nullptr && HeldSchema::is_required(*object, name);
       if (object != nullptr && !is_writable(argument, held_of(place)->property(object, name), *held_of(place))) {
-        if (required) return {};
+        if (required) return std::nullopt;
         continue;
       }
       texts.items.push_back({.text = piece(item, place).text, .required = required});
     }
+    if (texts.items.empty() && texts.between_only) return std::nullopt;
     return arguments_rule(texts, rules_);
   }
 

@@ -98,6 +98,25 @@ std::string fault_of(const ChatTemplate& chat, const std::string& source, const 
   return ended < 3 ? "walks that ended: " + std::to_string(ended) : "";
 }
 
+/// More arguments than bits: each once, the required ones always.
+TEST(TopSchemas, ManyArgumentsAreHeld) {
+  json schema = {{"type", "object"}, {"properties", json::object()}, {"additionalProperties", false}};
+  for (int i = 0; i < 150; ++i) schema["properties"]["a" + std::to_string(i)] = {{"type", "boolean"}};
+  // Alternatives, so that the library's parser asks for none.
+  schema["anyOf"] = {{{"required", {"a70", "a149"}}}};
+  const TopSchema many{"many", "", [](const json& call) { return call.contains("a70") && call.contains("a149"); }};
+  const std::string text = schema.dump();
+  std::mt19937_64 random = test::seeded_random();
+  for (const std::string name : {"Qwen3-Coder", "GLM-4.6", "LFM2-8B-A1B", "google-gemma-4-31B-it"}) {
+    const std::string source = text_of_template(name);
+    const ChatTemplate chat(test::vocabulary(), source);
+    TopSchema one = many;
+    one.schema = text.c_str();
+    const std::string fault = fault_of(chat, source, one, random);
+    EXPECT_TRUE(fault.empty()) << name << ": " << fault;
+  }
+}
+
 TEST(TopSchemas, AreHeldByEveryTemplate) {
   std::mt19937_64 random = test::seeded_random();
   for (const std::string& name : template_names()) {
