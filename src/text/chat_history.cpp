@@ -210,6 +210,23 @@ std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, st
   return plain;
 }
 
+std::vector<ChatMessage> in_turns(std::vector<ChatMessage> messages) {
+  std::vector<ChatMessage> all;
+  for (ChatMessage& message : messages) {
+    const std::string before = all.empty() ? "" : all.back().role;
+    const bool speaks = message.role == "user" || (message.role == "assistant" && message.calls.empty());
+    if (speaks && message.role == before && all.back().calls.empty()) {
+      all.back().content += "\n\n" + message.content;
+      all.back().reasoning += message.reasoning;
+      all.back().quoted.insert(all.back().quoted.end(), message.quoted.begin(), message.quoted.end());
+      continue;
+    }
+    if (message.role == "user" && before == "tool") all.push_back({.role = "assistant", .content = "OK."});
+    all.push_back(std::move(message));
+  }
+  return all;
+}
+
 std::string call_id(CallIds form, const std::string& own, const std::string& name, std::size_t nth) {
   switch (form) {
     case CallIds::kNine:

@@ -32,6 +32,10 @@ std::vector<ChatMessage> fitted(std::span<const ChatMessage> messages, const His
 /// objects.
 std::vector<ChatMessage> in_plain_form(std::span<const ChatMessage> messages, std::span<const ToolSpec> tools);
 
+/// For a template that wants the user and the assistant in turn: messages of one in a row become one, and behind tools' results
+/// the assistant says a word before the user does.
+std::vector<ChatMessage> in_turns(std::vector<ChatMessage> messages);
+
 /// An id for a call that has none: `own`, which no other call has, in the template's form. `name`: of the tool; `nth`:
 /// of the conversation's calls.
 std::string call_id(CallIds form, const std::string& own, const std::string& name, std::size_t nth);

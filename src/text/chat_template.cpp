@@ -71,6 +71,7 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
       vocabulary_->specials().only([](std::string_view, const SpecialNames::Special& s) { return !s.in_text; });
   find_thoughts();
   find_call_ids();
+  find_turns();
   find_untyped();
   // It was tried with many a conversation, and what failed was passed over.
   if (work.ended() != nullptr) throw TemplateError(fmt::format("chat template: {}", work.ended()));

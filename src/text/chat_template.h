@@ -87,6 +87,7 @@ class ChatTemplate {
   struct Impl;
   void find_thoughts();
   void find_call_ids();
+  void find_turns();
   void find_untyped();
 
   std::shared_ptr<const Vocabulary> vocabulary_;

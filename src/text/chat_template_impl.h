@@ -19,10 +19,12 @@ struct ChatTemplate::Impl {
   common_chat_templates_ptr templates;
   std::unique_ptr<const PromptWriter> writer;
   CallForm form = CallForm::kPlain;
-  bool parallel = true;  ///< it takes several calls of one turn back
+  bool parallel = true;     ///< it takes several calls of one turn back
+  bool alternates = false;  ///< it refuses two messages of the user in a row
   CallIds call_ids = CallIds::kAny;
-  bool asks_types = false;  ///< it fails where a tool's property has no type
-  ThoughtTags thoughts;     ///< around reasoning before plain text
+  bool asks_types = false;   ///< it fails where a tool's property has no type
+  bool plain_types = false;  ///< it fails where a tool's property is a list or an object
+  ThoughtTags thoughts;      ///< around reasoning before plain text
   ThoughtMarks thought_marks;
   SpecialNames marks;    ///< of tokens without a text: grammars name them
   bool marked = false;   ///< answers are marked otherwise: the library reads them, without tools, too

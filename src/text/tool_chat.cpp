@@ -153,7 +153,7 @@ bool needs_objects(const common_chat_templates* its) {
 
 }  // namespace
 
-/// By a tool without properties, and by one whose property has no type.
+/// By a tool without properties, by one whose property has no type, and by one with a list and an object.
 void ChatTemplate::find_untyped() {
   const std::vector<ChatMessage> question = {{.role = "user", .content = "?"}};
   const auto takes = [&](const char* properties) {
@@ -167,6 +167,9 @@ void ChatTemplate::find_untyped() {
     }
   };
   impl_->asks_types = !takes(R"({"a":{}})") && takes("{}");
+  impl_->plain_types =
+      !takes(R"({"a":{"type":"array","items":{"type":"string"}},"b":{"type":"object","properties":{}}})") &&
+      takes(R"({"a":{"type":null,"description":"?"}})");
 }
 
 /// By a conversation with one call, whose id is of one form and then of the other; and by one with two calls in a turn.
@@ -190,6 +193,20 @@ void ChatTemplate::find_call_ids() {
   };
   if (!takes({"call_0123456789"}) && takes({"012345678"})) impl_->call_ids = CallIds::kNine;
   impl_->parallel = !takes({"012345678"}) || takes({"012345678", "123456789"});
+}
+
+/// By a conversation of two messages in a row.
+void ChatTemplate::find_turns() {
+  const ChatMessage user{.role = "user", .content = "?"}, assistant{.role = "assistant", .content = "!"};
+  const auto takes = [&](const std::vector<ChatMessage>& messages) {
+    try {
+      impl_->writer->write(inputs_of(messages, {.messages = messages}, {}, {}));
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  impl_->alternates = !takes({user, user}) && takes({user, assistant, user});
 }
 
 namespace {
@@ -221,13 +238,15 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
                                 .ids = impl_->call_ids,
                                 .reads_results = source().find("'<|tool_call>call:'") != std::string::npos});
     if (!knows) messages = lists ? with_written_calls(form, messages) : in_plain_form(messages, asked.tools);
+    if (impl_->alternates) messages = in_turns(std::move(messages));
     ToolChat chat = asked;
     chat.parallel = asked.parallel && impl_->parallel;
     chat.messages = messages;
     std::vector<ToolSpec> typed;
-    if (impl_->asks_types) {
+    if (impl_->asks_types || impl_->plain_types) {
       typed.assign(chat.tools.begin(), chat.tools.end());
-      for (ToolSpec& tool : typed) tool.parameters = with_types(tool.parameters, false);
+      for (ToolSpec& tool : typed)
+        tool.parameters = impl_->asks_types ? with_types(tool.parameters, false) : with_plain_types(tool.parameters);
       chat.tools = typed;
     }
     common_chat_templates_inputs inputs =

@@ -84,6 +84,30 @@ std::string with_types(const std::string& parameters, bool real) {
   return all.dump();
 }
 
+std::string with_plain_types(const std::string& parameters) {
+  common_json all = common_json::parse_no_throw(parameters);
+  if (!all.is_object() || !all.contains("properties") || !all.at("properties").is_object()) return parameters;
+  common_json properties = common_json::object();
+  for (const auto& property : all.at("properties").items()) {
+    const common_json& schema = property.value();
+    const std::string type = schema.is_object() && schema.contains("type") && schema.at("type").is_string()
+                                 ? schema.at("type").get<std::string>()
+                                 : "";
+    if (type == "string" || type == "number" || type == "integer" || type == "boolean") {
+      properties[property.key()] = schema;
+      continue;
+    }
+    const bool told = schema.is_object() && schema.contains("description") && schema.at("description").is_string();
+    common_json plain = common_json::object();
+    plain["type"] = nullptr;
+    plain["description"] =
+        (told ? schema.at("description").get<std::string>() + " " : std::string()) + "JSON schema: " + schema.dump();
+    properties[property.key()] = std::move(plain);
+  }
+  all["properties"] = std::move(properties);
+  return all.dump();
+}
+
 void add_types_of_values(common_json& parameters) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const auto& property : parameters.at("properties").items()) {

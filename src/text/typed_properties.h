@@ -14,6 +14,10 @@ namespace coppice::text {
 /// enumeration or alternatives, null left out. Where there may be several: "any", or (`real`) one of these, rather a string.
 std::string with_types(const std::string& parameters, bool real);
 
+/// For templates that fail where a property is a list or an object (Command R+'s): each whose type is none of the plain ones has null for it,
+/// and its schema stands in its description.
+std::string with_plain_types(const std::string& parameters);
+
 /// Where the schema of a property leads by its references within `root`; nullptr: nowhere.
 const common_json* referred(const common_json& root, const common_json& schema);
 

@@ -114,6 +114,39 @@ INSTANTIATE_TEST_SUITE_P(Some, EveryHistory,
                                          "google-gemma-2-2b-it.jinja", "google-gemma-4-31B-it.jinja",
                                          "deepseek-ai-DeepSeek-V3.1.jinja"));
 
+/// The user speaks behind a tool's result, or twice, and the template wants roles in turn.
+class EveryTurn : public testing::TestWithParam<const char*> {};
+TEST_P(EveryTurn, IsRendered) {
+  const ChatTemplate chat = chat_of(GetParam());
+  const std::vector<ChatMessage> messages = {user("one"),
+                                             calls({{"c1", "w", "{}"}}),
+                                             result("c1", "sun"),
+                                             user("two"),
+                                             user("three"),
+                                             {.role = "assistant", .content = "four"},
+                                             {.role = "assistant", .content = "five"},
+                                             user("six")};
+  const std::string prompt = chat.render(ToolChat{.messages = messages, .tools = tools()}).prompt;
+  std::size_t at = 0;
+  for (const char* text : {"one", "sun", "two", "three", "four", "five", "six"}) {
+    at = prompt.find(text, at);
+    ASSERT_NE(at, prompt.npos) << text << " in " << prompt;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Strict, EveryTurn,
+                         testing::Values("google-gemma-2-2b-it.jinja", "mistralai-Mistral-Nemo-Instruct-2407.jinja",
+                                         "Mistral-Small-3.2-24B-Instruct-2506.jinja",
+                                         "mistralai-Ministral-3-14B-Reasoning-2512.jinja", "Qwen-Qwen3-0.6B.jinja"));
+
+/// Only where the template asks for it is anything changed.
+TEST(Turns, AreJoinedByRole) {
+  const auto all = in_turns({user("a"), user("b"), calls({{"c", "w", "{}"}}), result("c", "d"), user("e")});
+  ASSERT_EQ(all.size(), 5U);
+  EXPECT_EQ(all[0].content, "a\n\nb");
+  EXPECT_EQ(all[3].role, "assistant");
+  EXPECT_EQ(all[4].content, "e");
+}
+
 /// The library reads it as JSON here: such a result ended the process.
 TEST(Results, OfManyLevelsAreText) {
   const ChatTemplate chat = chat_of("google-gemma-4-31B-it-interleaved.jinja");

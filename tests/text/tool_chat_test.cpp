@@ -247,6 +247,21 @@ TEST(Tools, PropertiesWithoutATypeAreTaken) {
   }
 }
 
+/// Command R+'s template fails with lists and objects: what they are is told in words.
+TEST(Tools, ListsAndObjectsAreTakenWhereTheTemplateFailsWithThem) {
+  const std::string schema =
+      R"({"type":"object","properties":{"days":{"type":"array","items":{"type":"integer"},"description":"When."},"city":{"type":"string"},)"
+      R"("to":{"anyOf":[{"type":"object","properties":{"x":{"type":"boolean"}}},{"type":"null"}]}},"required":["days"]})";
+  const std::vector<ToolSpec> held = {{"plan", "Plans", schema, schema}};
+  const ChatTemplate chat(test::vocabulary(), source("CohereForAI-c4ai-command-r-plus-tool_use.jinja"));
+  for (const bool forced : {false, true}) {
+    const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .tools = held, .must_call = forced});
+    EXPECT_THAT(prompt.prompt, HasSubstr(R"(When. JSON schema: {"type":"array")"));
+    EXPECT_THAT(prompt.prompt, HasSubstr(R"("x":{"type":"boolean"})"));
+    EXPECT_NE(prompt.format, nullptr);
+  }
+}
+
 /// Strings stand without quotes there: what a schema bounds is held, and a long text may still have any character.
 TEST(HeldSchemas, StringsWithoutQuotesAreHeld) {
   const std::string schema =
