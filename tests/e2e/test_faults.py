@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,19 @@ def test_a_log_that_nobody_reads():
         assert len(log.read()) < 200_000
 
 
+def wait_until_held(process: subprocess.Popen, number: int):
+    """Until the signal is blocked, to be waited for: a busy machine may take seconds to start the process. It must be one of its first deeds."""
+    proc = Path(f"/proc/{process.pid}")
+    end = time.monotonic() + TIMEOUT_S
+    while process.poll() is None and time.monotonic() < end:
+        held = int(re.search(r"SigBlk:\s*(\w+)", (proc / "status").read_text())[1], 16)
+        if held >> (number - 1) & 1 and (proc / "comm").read_text() == "coppice\n":
+            break
+        time.sleep(0.001)
+    ticks = (proc / "stat").read_text().rpartition(")")[2].split()[11:13]
+    assert sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") < 0.3, "seconds of CPU before"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_at_any_time_ends_in_good_order(number):
     seed = int(os.environ.get("COPPICE_SEED", random.randrange(2**32)))
@@ -77,7 +91,8 @@ def test_a_signal_at_any_time_ends_in_good_order(number):
     for _ in range(6):
         process = subprocess.Popen([binary(), "serve", "--model", model_path(), "--port", "0", *SMALL],
                                    stderr=subprocess.DEVNULL)
-        time.sleep(draw.uniform(0.03, 0.6))
+        wait_until_held(process, number)
+        time.sleep(draw.uniform(0, 0.6))
         process.send_signal(number)
         assert process.wait(TIMEOUT_S) == 0, f"seed {seed}"
 
@@ -89,7 +104,8 @@ def test_a_hangup_at_any_time_ends_nothing_where_there_are_keys(tmp_path):
     draw = random.Random(seed)
     for _ in range(5):
         with Coppice(*SMALL, "--api-keys", str(keys), log_to=subprocess.DEVNULL, wait_ready=False) as server:
-            time.sleep(draw.uniform(0.03, 0.3))
+            wait_until_held(server.process, signal.SIGHUP)
+            time.sleep(draw.uniform(0, 0.3))
             server.process.send_signal(signal.SIGHUP)
             server.wait(server._healthy)
             assert server.process.poll() is None, f"seed {seed}"
@@ -130,7 +146,10 @@ def test_hosts():
 
 
 def test_a_name_with_two_addresses_is_listened_on_at_both():
-    addresses = {info[4][0] for info in socket.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)}
+    try:
+        addresses = {info[4][0] for info in socket.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)}
+    except socket.gaierror:
+        pytest.skip("this machine has no /etc/hosts, as a bare Debian: nothing is named localhost")
     with Coppice(*SMALL, "--host", "localhost") as server:
         for address in addresses:
             with socket.create_connection((address, server.port), timeout=TIMEOUT_S):
