@@ -365,7 +365,7 @@ TEST_P(Ending, WhatNoTokenSatisfiesIsNoFailure) {
     Harness h({.groups = GetParam()});
     const auto id =
         h.submit({.prompt = random_prompt(random, 30), .max_tokens = 9, .throw_at = tokens, .unsatisfiable = true});
-    h.finish();
+    h.run();
     EXPECT_EQ(h.result(id).message, "no token is allowed");
     EXPECT_EQ(h.snapshot().requests_failed, 0);
     EXPECT_EQ(h.snapshot().requests_refused, 1);

@@ -296,7 +296,7 @@ TEST_P(Watching, AnswersComeEverySecond) {
   w.per_look = std::chrono::milliseconds(500);
   w.submit({.prompt = Prompt{1, 2, 3}, .max_tokens = 400});
   const auto start = w.now;
-  for (int i = 0; i < 10; ++i) w.engine().ask({.id = w.engine().next_id(), .salt = {}, .limits = {}});
+  for (int i = 0; i < 10; ++i) w.engine().ask({.id = w.engine().next_id(), .ns = {}, .limits = {}});
   while (w.views() < 10 && w.step()) w.now += std::chrono::milliseconds(10);
   EXPECT_EQ(w.views(), 10U);
   EXPECT_LE(w.now - start, std::chrono::seconds(40));
