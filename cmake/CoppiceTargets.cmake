@@ -127,9 +127,6 @@ function(coppice_test)
   else()
     set(A_TIMEOUT 1000)
   endif()
-  if(COPPICE_SANITIZE)
-    math(EXPR A_TIMEOUT "${A_TIMEOUT} * 4")
-  endif()
   if(NOT A_SHARDS)
     set(A_SHARDS 1)
   endif()
@@ -164,7 +161,7 @@ function(coppice_emulated_amx_test test)
   add_executable(${name} $<TARGET_OBJECTS:${test}>)
   # They come first, and whole: what is there is not looked for in the libraries that they stand for.
   target_link_libraries(${name} PRIVATE
-    "$<LINK_LIBRARY:WHOLE_ARCHIVE,coppice_simd_emulated_amx,coppice_matmul_emulated_amx,coppice_attention_cpu_emulated_amx>" ${libraries})
+    "$<LINK_LIBRARY:WHOLE_ARCHIVE,coppice_simd_emulated_amx,coppice_matmul_emulated_amx,coppice_attention_cpu_emulated_amx>" ${libraries} coppice_port)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 1000 COST 300 ENVIRONMENT
     "GTEST_FILTER=${A_FILTER};COPPICE_MODEL=${COPPICE_MODEL};COPPICE_GEMMA3=${COPPICE_GEMMA3}")
