@@ -78,8 +78,8 @@ void print_sizes(const model::Summary& summary) {
   constexpr std::size_t kGiB = std::size_t{1} << 30;
   fmt::print("\nIt has {} layers, and was trained for texts of {} tokens.\n", summary.n_layers, summary.context_length);
   if (summary.token_bytes > 0)
-    fmt::print("A token takes {} bytes of the KV pool (--kv-bytes) in f16: 1 GiB holds about {}.\n", summary.token_bytes,
-               kGiB / summary.token_bytes);
+    fmt::print("A token takes {} bytes of the KV pool (--kv-bytes) in f16: 1 GiB holds about {}.\n",
+               summary.token_bytes, kGiB / summary.token_bytes);
   if (summary.window_token_bytes > 0)
     fmt::print("Layers with a window take {} bytes more for each token in it.\n", summary.window_token_bytes);
   if (summary.n_recurrent > 0)

@@ -40,7 +40,7 @@ MaskPool::MaskPool(std::function<void()> done, const std::function<void()>& begi
 
 void MaskPool::close() {
   {
-    const std::scoped_lock lock(mutex_);
+    const check::Lock lock(mutex_);
     closed_ = true;
   }
   changed_.notify_all();
@@ -50,7 +50,7 @@ void MaskPool::close() {
 
 void MaskPool::push(const std::string& key, bool quick, std::shared_ptr<MaskWork> work) {
   {
-    const std::scoped_lock lock(mutex_);
+    const check::Lock lock(mutex_);
     if (closed_) return;
     Line& line = lines_.at(quick ? kQuick : kSlow);
     Works& works = line.works[key];
@@ -60,7 +60,7 @@ void MaskPool::push(const std::string& key, bool quick, std::shared_ptr<MaskWork
   changed_.notify_all();
 }
 
-/// Null: nothing waits. REQUIRES: the lock is held.
+/// Null: nothing waits.
 std::shared_ptr<MaskWork> MaskPool::take(Kind last) {
   for (Line& line : lines_) {
     if (!line.turns.empty()) {
@@ -81,7 +81,7 @@ std::shared_ptr<MaskWork> MaskPool::take(Kind last) {
 }
 
 void MaskPool::serve(Kind last) {
-  std::unique_lock lock(mutex_);
+  check::Lock lock(mutex_);
   while (!closed_) {
     std::shared_ptr<MaskWork> work = take(last);
     if (!work) {

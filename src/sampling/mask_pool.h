@@ -7,17 +7,17 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "check/mutex.h"
 
 namespace coppice::sampling {
 
@@ -68,13 +68,13 @@ class MaskPool {
   enum Kind : std::uint8_t { kQuick, kSlow };
 
   void serve(Kind last);
-  std::shared_ptr<MaskWork> take(Kind last);
+  std::shared_ptr<MaskWork> take(Kind last) COPPICE_REQUIRES(mutex_);
 
   std::function<void()> done_;
-  std::mutex mutex_;  ///< guards what follows but the threads
-  std::condition_variable changed_;
-  std::array<Line, 2> lines_;
-  bool closed_ = false;
+  check::Mutex mutex_;
+  check::Condition changed_;
+  std::array<Line, 2> lines_ COPPICE_GUARDED_BY(mutex_);
+  bool closed_ COPPICE_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

@@ -44,7 +44,7 @@ void PromptTokenizer::append(std::string_view text, std::string_view salt, std::
 }
 
 bool PromptTokenizer::append_known(const std::string& key, std::vector<kv::Token>& tokens) {
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   const auto piece = pieces_.find(key);
   ++(piece == pieces_.end() ? counts_.misses : counts_.hits);
   if (piece == pieces_.end()) return false;
@@ -57,7 +57,7 @@ void PromptTokenizer::remember(std::string key, std::vector<kv::Token> tokens) {
   constexpr std::size_t kNodes = 192;  // what the tree and the list take for each
   const std::size_t bytes = key.size() + tokens.size() * sizeof(kv::Token) + kNodes;
   if (bytes > budget_bytes_) return;
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   while (counts_.bytes + bytes > budget_bytes_) {
     const auto oldest = pieces_.find(*uses_.back());
     counts_.bytes -= oldest->second.bytes;
@@ -74,7 +74,7 @@ void PromptTokenizer::remember(std::string key, std::vector<kv::Token> tokens) {
 }
 
 PromptTokenizer::Counts PromptTokenizer::counts() const {
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   return counts_;
 }
 

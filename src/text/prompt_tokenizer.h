@@ -19,11 +19,11 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "check/mutex.h"
 #include "kv/types.h"
 #include "text/text_cuts.h"
 #include "text/vocabulary.h"
@@ -67,10 +67,11 @@ class PromptTokenizer {
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::size_t budget_bytes_;
   TextCuts cuts_;
-  mutable std::mutex mutex_;
-  std::map<std::string, Piece> pieces_;  ///< by salt and text; a tree, as clients choose the keys
-  std::list<const std::string*> uses_;   ///< keys, the last used first
-  Counts counts_;
+  mutable check::Mutex mutex_;
+  /// By salt and text; a tree, as clients choose the keys.
+  std::map<std::string, Piece> pieces_ COPPICE_GUARDED_BY(mutex_);
+  std::list<const std::string*> uses_ COPPICE_GUARDED_BY(mutex_);  ///< keys, the last used first
+  Counts counts_ COPPICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace coppice::text

@@ -8,12 +8,12 @@
 #include <array>
 #include <ctime>
 #include <fstream>
-#include <mutex>
 #include <set>
 #include <string_view>
 #include <vector>
 
 #include "check/assert.h"
+#include "check/mutex.h"
 #include "port/turn.h"
 #include "text/chat_template.h"
 
@@ -37,9 +37,18 @@ std::size_t resident() {
 
 /// Those that live.
 struct WorksUnderWay {
-  std::mutex mutex;
-  std::set<TemplateWork*> works;
-  std::size_t resident = 0;  ///< when none of them had made much yet
+  void add(TemplateWork& work) {
+    const check::Lock lock(mutex);
+    works.insert(&work);
+  }
+  void remove(TemplateWork& work) {
+    const check::Lock lock(mutex);
+    works.erase(&work);
+  }
+
+  check::Mutex mutex;
+  std::set<TemplateWork*> works COPPICE_GUARDED_BY(mutex);
+  std::size_t resident COPPICE_GUARDED_BY(mutex) = 0;  ///< when none of them had made much yet
 };
 
 WorksUnderWay& under_way() {
@@ -162,18 +171,14 @@ TemplateWork::TemplateWork(At at, std::size_t input_bytes)
       base_(static_cast<const char*>(__builtin_frame_address(0))),
       until_(thread_time() + TemplateLimits::kTime) {
   COPPICE_ASSERT(current == nullptr);
-  {
-    const std::scoped_lock lock(under_way().mutex);
-    under_way().works.insert(this);
-  }
+  under_way().add(*this);
   has_most_of_too_much();
   current = this;
 }
 
 TemplateWork::~TemplateWork() {
   current = nullptr;
-  const std::scoped_lock lock(under_way().mutex);
-  under_way().works.erase(this);
+  under_way().remove(*this);
 }
 
 void TemplateWork::check() const {
@@ -194,7 +199,7 @@ bool TemplateWork::has_most_of_too_much() {
   constexpr std::size_t kMuch = std::size_t{16} << 20U;
   const std::size_t now = resident();
   WorksUnderWay& all = under_way();
-  const std::scoped_lock lock(all.mutex);
+  const check::Lock lock(all.mutex);
   made_ = most_ - left_;
   std::size_t most_made = 0, most = TemplateLimits::kMemory;
   for (const TemplateWork* work : all.works) {

@@ -45,7 +45,7 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
       finding("a wrong number of samples");
     if (request.max_tokens.value_or(0) < 0) finding("negative max_tokens");
     // A tenant's salt begins with a byte that is in no UTF-8 text, and nobody else's may.
-    if (!text::is_utf8(request.cache_salt)) finding("a salt that is not UTF-8");
+    if (!text::is_utf8(request.ns.salt)) finding("a salt that is not UTF-8");
     std::int32_t before = 0;
     for (const engine::PinWish& pin : request.pins) {
       if (pin.tokens < before || pin.tokens > std::ssize(request.prompt) || pin.ttl.count() <= 0)

@@ -41,7 +41,7 @@ class WorkQueue::OnThread final : public port::Turn {
   }
 
   TurnOf* turn = nullptr;
-  std::condition_variable goes_on;
+  check::Condition goes_on;
   bool may_go_on = false;
 
  private:
@@ -50,17 +50,25 @@ class WorkQueue::OnThread final : public port::Turn {
 
 WorkQueue::WorkQueue(std::function<void()> begin, int n_workers) : begin_(std::move(begin)), n_workers_(n_workers) {
   COPPICE_ASSERT(n_workers > 0);
-  const std::scoped_lock lock(mutex_);
-  for (int i = 0; i < n_workers; ++i) add_thread();
+  start();
+}
+
+void WorkQueue::start() {
+  const check::Lock lock(mutex_);
+  for (int i = 0; i < n_workers_; ++i) add_thread();
 }
 
 WorkQueue::~WorkQueue() {
-  std::unique_lock lock(mutex_);
+  for (std::thread& thread : finish()) thread.join();
+}
+
+/// Waits until all is done. From then on there are no new threads.
+std::vector<std::thread> WorkQueue::finish() {
+  check::Lock lock(mutex_);
   ending_ = true;
-  done_.wait(lock, [this] { return n_open_ == 0; });  // from now on there are no new threads
-  lock.unlock();
+  while (n_open_ > 0) done_.wait(lock);
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  return std::move(threads_);
 }
 
 /// Throws std::system_error if the system has no more.
@@ -73,7 +81,7 @@ void WorkQueue::add_thread() {
 
 void WorkQueue::push(const std::string& key, std::size_t bytes, Step step) {
   {
-    const std::scoped_lock lock(mutex_);
+    const check::Lock lock(mutex_);
     Works work(1);
     work.front() = {.step = std::move(step),
                     .size = static_cast<std::size_t>(std::bit_width(bytes / kSmall)),
@@ -92,9 +100,9 @@ void WorkQueue::push(const std::string& key, std::size_t bytes, Step step) {
 
 void WorkQueue::serve() {
   OnThread self(*this);
-  std::unique_lock lock(mutex_);
+  check::Lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return may_begin() || (ending_ && n_open_ == 0); });
+    while (!may_begin() && !(ending_ && n_open_ == 0)) changed_.wait(lock);
     if (!may_begin()) return;
     TurnOf turn = take();
     count_busy(turn, 1);
@@ -118,7 +126,7 @@ void WorkQueue::serve() {
 
 /// In the middle of a turn. It goes on at once if nobody is before it, or there are too many that pause.
 void WorkQueue::pause(OnThread& thread, TurnOf& turn) {
-  std::unique_lock lock(mutex_);
+  check::Lock lock(mutex_);
   charge(turn);
   if (n_waiting_ == 0 || paused_ == kMostPaused) return;
   count_busy(turn, -1);
@@ -134,7 +142,7 @@ void WorkQueue::pause(OnThread& thread, TurnOf& turn) {
   turn.work.front().paused_on = &thread;
   put_back(std::move(turn));
   changed_.notify_one();
-  thread.goes_on.wait(lock, [&] { return std::exchange(thread.may_go_on, false); });
+  while (!std::exchange(thread.may_go_on, false)) thread.goes_on.wait(lock);
   --paused_;
 }
 

@@ -22,19 +22,18 @@
 #include <array>
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <list>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "check/mutex.h"
 #include "port/move_only_function.h"
 
 namespace coppice::server {
@@ -94,31 +93,35 @@ class WorkQueue {
     Works work;  ///< one
     Clock::time_point begin;
   };
+  void start();
+  std::vector<std::thread> finish();
   void serve();
-  void add_thread();
-  bool may_begin() { return n_waiting_ > 0 && busy_ < n_workers_ && next_key() != keys_.end(); }
-  Keys::iterator next_key();
-  void count_busy(const TurnOf& turn, int more);
-  TurnOf take();
-  void put_back(TurnOf&& turn);
-  void charge(TurnOf& turn);
-  void end(TurnOf& turn);
+  void add_thread() COPPICE_REQUIRES(mutex_);
+  bool may_begin() COPPICE_REQUIRES(mutex_) {
+    return n_waiting_ > 0 && busy_ < n_workers_ && next_key() != keys_.end();
+  }
+  Keys::iterator next_key() COPPICE_REQUIRES(mutex_);
+  void count_busy(const TurnOf& turn, int more) COPPICE_REQUIRES(mutex_);
+  TurnOf take() COPPICE_REQUIRES(mutex_);
+  void put_back(TurnOf&& turn) COPPICE_REQUIRES(mutex_);
+  void charge(TurnOf& turn) COPPICE_REQUIRES(mutex_);
+  void end(TurnOf& turn) COPPICE_REQUIRES(mutex_);
   void pause(OnThread& thread, TurnOf& turn);
 
   const std::function<void()> begin_;
   const int n_workers_;
-  std::mutex mutex_;                 ///< guards all below
-  std::condition_variable changed_;  ///< may_begin()
-  std::condition_variable done_;
-  Keys keys_;                  ///< that have works
-  Clock::duration reached_{};  ///< what the key had used that was next
-  std::uint64_t last_number_ = 0;
-  std::size_t n_waiting_ = 0;
-  std::size_t n_open_ = 0;  ///< works that are not done
-  int busy_ = 0;            ///< turns under way
-  int paused_ = 0;
-  bool ending_ = false;
-  std::vector<std::thread> threads_;
+  check::Mutex mutex_;
+  check::Condition changed_;  ///< may_begin()
+  check::Condition done_;
+  Keys keys_ COPPICE_GUARDED_BY(mutex_);                  ///< that have works
+  Clock::duration reached_ COPPICE_GUARDED_BY(mutex_){};  ///< what the key had used that was next
+  std::uint64_t last_number_ COPPICE_GUARDED_BY(mutex_) = 0;
+  std::size_t n_waiting_ COPPICE_GUARDED_BY(mutex_) = 0;
+  std::size_t n_open_ COPPICE_GUARDED_BY(mutex_) = 0;  ///< works that are not done
+  int busy_ COPPICE_GUARDED_BY(mutex_) = 0;            ///< turns under way
+  int paused_ COPPICE_GUARDED_BY(mutex_) = 0;
+  bool ending_ COPPICE_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ COPPICE_GUARDED_BY(mutex_);
 };
 
 }  // namespace coppice::server

@@ -43,38 +43,38 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{R"({"messages":[{"role":"function","content":"4"}]})", "messages[0].role", "unsupported_parameter"},
         BadField{R"({"messages":[{"role":"assistant","content":"","tool_calls":[{}]}]})",
                  "messages[0].tool_calls[0].function", "missing_field"},
-        BadField{"{" MESSAGES R"(,"model":7})", "model", "invalid_type"},                     //
-        BadField{"{" MESSAGES R"(,"n":0})", "n"},                                             //
-        BadField{"{" MESSAGES R"(,"n":9})", "n"},                                             //
-        BadField{"{" MESSAGES R"(,"n":1.5})", "n", "invalid_type"},                           //
-        BadField{"{" MESSAGES R"(,"n":"2"})", "n", "invalid_type"},                           //
-        BadField{"{" MESSAGES R"(,"max_tokens":-2})", "max_tokens"},                          //
-        BadField{"{" MESSAGES R"(,"max_tokens":0})", "max_tokens"},                           //
-        BadField{"{" MESSAGES R"(,"max_tokens":true})", "max_tokens", "invalid_type"},        //
-        BadField{"{" MESSAGES R"(,"max_tokens":18446744073709551615})", "max_tokens"},        //
-        BadField{"{" MESSAGES R"(,"max_completion_tokens":-5})", "max_completion_tokens"},    //
-        BadField{"{" MESSAGES R"(,"temperature":-0.1})", "temperature"},                      //
-        BadField{"{" MESSAGES R"(,"temperature":"hot"})", "temperature", "invalid_type"},     //
-        BadField{"{" MESSAGES R"(,"top_p":0})", "top_p"},                                     //
-        BadField{"{" MESSAGES R"(,"top_p":1.1})", "top_p"},                                   //
-        BadField{"{" MESSAGES R"(,"top_k":-2})", "top_k"},                                    //
-        BadField{"{" MESSAGES R"(,"min_p":2})", "min_p"},                                     //
-        BadField{"{" MESSAGES R"(,"presence_penalty":2.5})", "presence_penalty"},             //
-        BadField{"{" MESSAGES R"(,"frequency_penalty":-2.5})", "frequency_penalty"},          //
-        BadField{"{" MESSAGES R"(,"repetition_penalty":0})", "repetition_penalty"},           //
-        BadField{"{" MESSAGES R"(,"logit_bias":7})", "logit_bias", "invalid_type"},           //
-        BadField{"{" MESSAGES R"(,"logit_bias":[7]})", "logit_bias", "invalid_type"},         //
-        BadField{"{" MESSAGES R"(,"logit_bias":[[7]]})", "logit_bias", "invalid_type"},       //
-        BadField{"{" MESSAGES R"(,"logit_bias":[[true,7]]})", "logit_bias", "invalid_type"},  //
-        BadField{"{" MESSAGES R"(,"logit_bias":[[5,true]]})", "logit_bias", "invalid_type"},  //
-        BadField{"{" MESSAGES R"(,"logit_bias":[[100,1]]})", "logit_bias"},                   //
-        BadField{"{" MESSAGES R"(,"logit_bias":{"-1":1}})", "logit_bias"},                    //
-        BadField{"{" MESSAGES R"(,"logit_bias":{"100":1}})", "logit_bias"},                   //
-        BadField{"{" MESSAGES R"(,"logit_bias":{"5":101}})", "logit_bias"},                   //
-        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"101"}})", "logit_bias"},                 //
-        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"nan"}})", "logit_bias"},                 //
-        BadField{"{" MESSAGES R"(,"logit_bias":{"5":""}})", "logit_bias", "invalid_type"},    //
-        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"1x"}})", "logit_bias", "invalid_type"},  //
+        BadField{"{" MESSAGES R"(,"model":7})", "model", "invalid_type"},                      //
+        BadField{"{" MESSAGES R"(,"n":0})", "n"},                                              //
+        BadField{"{" MESSAGES R"(,"n":9})", "n"},                                              //
+        BadField{"{" MESSAGES R"(,"n":1.5})", "n", "invalid_type"},                            //
+        BadField{"{" MESSAGES R"(,"n":"2"})", "n", "invalid_type"},                            //
+        BadField{"{" MESSAGES R"(,"max_tokens":-2})", "max_tokens"},                           //
+        BadField{"{" MESSAGES R"(,"max_tokens":0})", "max_tokens"},                            //
+        BadField{"{" MESSAGES R"(,"max_tokens":true})", "max_tokens", "invalid_type"},         //
+        BadField{"{" MESSAGES R"(,"max_tokens":18446744073709551615})", "max_tokens"},         //
+        BadField{"{" MESSAGES R"(,"max_completion_tokens":-5})", "max_completion_tokens"},     //
+        BadField{"{" MESSAGES R"(,"temperature":-0.1})", "temperature"},                       //
+        BadField{"{" MESSAGES R"(,"temperature":"hot"})", "temperature", "invalid_type"},      //
+        BadField{"{" MESSAGES R"(,"top_p":0})", "top_p"},                                      //
+        BadField{"{" MESSAGES R"(,"top_p":1.1})", "top_p"},                                    //
+        BadField{"{" MESSAGES R"(,"top_k":-2})", "top_k"},                                     //
+        BadField{"{" MESSAGES R"(,"min_p":2})", "min_p"},                                      //
+        BadField{"{" MESSAGES R"(,"presence_penalty":2.5})", "presence_penalty"},              //
+        BadField{"{" MESSAGES R"(,"frequency_penalty":-2.5})", "frequency_penalty"},           //
+        BadField{"{" MESSAGES R"(,"repetition_penalty":0})", "repetition_penalty"},            //
+        BadField{"{" MESSAGES R"(,"logit_bias":7})", "logit_bias", "invalid_type"},            //
+        BadField{"{" MESSAGES R"(,"logit_bias":[7]})", "logit_bias", "invalid_type"},          //
+        BadField{"{" MESSAGES R"(,"logit_bias":[[7]]})", "logit_bias", "invalid_type"},        //
+        BadField{"{" MESSAGES R"(,"logit_bias":[[true,7]]})", "logit_bias", "invalid_type"},   //
+        BadField{"{" MESSAGES R"(,"logit_bias":[[5,true]]})", "logit_bias", "invalid_type"},   //
+        BadField{"{" MESSAGES R"(,"logit_bias":[[100,1]]})", "logit_bias"},                    //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"-1":1}})", "logit_bias"},                     //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"100":1}})", "logit_bias"},                    //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":101}})", "logit_bias"},                    //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"101"}})", "logit_bias"},                  //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"nan"}})", "logit_bias", "invalid_type"},  //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":""}})", "logit_bias", "invalid_type"},     //
+        BadField{"{" MESSAGES R"(,"logit_bias":{"5":"1x"}})", "logit_bias", "invalid_type"},   //
         BadField{"{" MESSAGES R"(,"logit_bias":{"5":"x"}})", "logit_bias", "invalid_type"}));
 
 INSTANTIATE_TEST_SUITE_P(

@@ -82,7 +82,7 @@ bool ResponseStore::make_room() {
 }
 
 std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& id, const ResponseOwner& owner) {
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   const StoredResponse* const found = lookup(id, owner);
   if (found == nullptr) return nullptr;
   use(*found);
@@ -100,7 +100,7 @@ std::shared_ptr<StoredResponse> ResponseStore::begin(ResponseOwner owner,
   response->input = std::move(input);
   const std::size_t bytes = kResponseBytes + response->owner.salt.size() + size_of(response->input);
   if (response->bytes_before_ + bytes > budget_) return nullptr;  // before others go for nothing
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   response->tenant_bytes_ = tenants_[response->owner.tenant].bytes;
   response->charge(bytes);
   return make_room() ? response : nullptr;
@@ -112,7 +112,7 @@ bool ResponseStore::finish(const std::shared_ptr<StoredResponse>& response, std:
   trim(output);
   const std::size_t bytes = 2 * id.size() + body.size() + size_of(output);
   if (response->bytes_before_ + response->bytes_ + bytes > budget_) return false;
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   if (kept_ && !kept_->contains(response->owner.tenant)) return false;
   response->id = std::move(id);
   response->body = std::move(body);
@@ -129,14 +129,14 @@ bool ResponseStore::finish(const std::shared_ptr<StoredResponse>& response, std:
 }
 
 bool ResponseStore::remove(const std::string& id, const ResponseOwner& owner) {
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   StoredResponse* const found = lookup(id, owner);
   if (found != nullptr) unlist(*found);
   return found != nullptr;
 }
 
 void ResponseStore::keep_tenants(std::set<std::string> tenants) {
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   kept_ = std::move(tenants);
   for (auto& [name, tenant] : tenants_)
     while (!kept_->contains(name) && !tenant.used.empty()) unlist(*tenant.used.back());
@@ -144,7 +144,7 @@ void ResponseStore::keep_tenants(std::set<std::string> tenants) {
 }
 
 ResponseStoreFigures ResponseStore::figures() const {
-  const std::scoped_lock lock(mutex_);
+  const check::Lock lock(mutex_);
   return {.responses = by_id_.size(), .bytes = bytes(), .evictions = evictions_};
 }
 

@@ -22,12 +22,13 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include "check/mutex.h"
 
 namespace coppice::server {
 
@@ -105,18 +106,19 @@ class ResponseStore {
     std::list<std::shared_ptr<StoredResponse>> used;  ///< its responses, the most recently used first
   };
 
-  StoredResponse* lookup(const std::string& id, const ResponseOwner& owner) const;
-  void use(const StoredResponse& response);
-  void unlist(StoredResponse& response);
-  bool make_room();
-  std::size_t bytes() const;
+  StoredResponse* lookup(const std::string& id, const ResponseOwner& owner) const COPPICE_REQUIRES(mutex_);
+  void use(const StoredResponse& response) COPPICE_REQUIRES(mutex_);
+  void unlist(StoredResponse& response) COPPICE_REQUIRES(mutex_);
+  bool make_room() COPPICE_REQUIRES(mutex_);
+  std::size_t bytes() const COPPICE_REQUIRES(mutex_);
 
   const std::size_t budget_;
-  mutable std::mutex mutex_;  ///< guards all below
-  std::map<std::string, Tenant> tenants_;
-  std::unordered_map<std::string, StoredResponse*> by_id_;
-  std::int64_t evictions_ = 0;
-  std::optional<std::set<std::string>> kept_;  ///< see keep_tenants(); none: everybody's
+  mutable check::Mutex mutex_;
+  std::map<std::string, Tenant> tenants_ COPPICE_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, StoredResponse*> by_id_ COPPICE_GUARDED_BY(mutex_);
+  std::int64_t evictions_ COPPICE_GUARDED_BY(mutex_) = 0;
+  /// See keep_tenants(); none: everybody's.
+  std::optional<std::set<std::string>> kept_ COPPICE_GUARDED_BY(mutex_);
 };
 
 /// From the first turn to this one, which is the last.
