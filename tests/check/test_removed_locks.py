@@ -43,8 +43,6 @@ def test_the_compiler_misses_each_lock(source):
     taken = [number for number, line in enumerate(lines, 1) if LOCK.match(line)]
     without = [WRONG if LOCK.match(line) else line for line in lines]
     command = command_like(source)
-    whole = subprocess.run(command, input="\n".join(lines), text=True, capture_output=True, cwd=BUILD)
-    assert whole.returncode == 0, whole.stderr
     run = subprocess.run(command, input="\n".join(without), text=True, capture_output=True, cwd=BUILD)
     complaints = [int(match[1]) for match in map(WARNING.search, run.stderr.splitlines()) if match]
     for number, following in zip(taken, [*taken[1:], len(lines)]):
