@@ -28,13 +28,12 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       steps_in_hand_(steps_in_hand(has_states_, depth)),
       max_batch_(std::max(config.max_batch, 1)),
       step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
-      scored_rows_(std::max(config.scored_rows, 1)),
       growth_room_(config.growth_room),
       context_length_(config.context_length),
       queue_(cache, config.patience),
-      in_flight_(cache.config().block_size, has_states_, max_batch_) {
+      in_flight_(cache.config().block_size, has_states_, max_batch_),
+      prefill_shares_(cache, steps_in_hand_, std::max(config.scored_rows, 1), max_batch_) {
   running_.reserve(static_cast<std::size_t>(max_batch_));
-  prefills_.reserve(static_cast<std::size_t>(max_batch_));
   tried_.reserve(static_cast<std::size_t>(max_batch_));
   for (PlannedStep* step : {&planned_, &flying_}) step->parts.reserve(static_cast<std::size_t>(max_batch_));
 }
@@ -280,63 +279,6 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::BlockOp>& ops) {
   return true;
 }
 
-// The first of each key, then the second of each, and so on, each time in rank. Takes no memory.
-void Scheduler::order_prefills() {
-  prefills_.clear();
-  for (Sequence* sequence : running_) {
-    if (!sequence->prefills()) continue;
-    const OpenRequest& open = *sequence->request;
-    const auto before = std::ranges::count_if(
-        prefills_, [&](const PrefillPlace& other) { return other.sequence->request->key() == open.key(); });
-    prefills_.push_back(
-        {.nth = static_cast<int>(before), .place = static_cast<int>(prefills_.size()), .sequence = sequence});
-  }
-  std::ranges::sort(prefills_, {}, [](const PrefillPlace& p) { return std::pair(p.nth, p.place); });
-}
-
-// Shares the step's prefill rows out: the first in rank takes up to three quarters of what is left, the next three
-// quarters of the rest, and so on (keys take turns, order_prefills()), so that a short prompt gets through behind a long one; what nobody wants
-// goes to the first again. Nobody gets rows beyond where its next state is kept. Those before the first to arrive leave it its part: invariant 3. So it is with the rows among
-// them that are scored.
-void Scheduler::grant_prefill(int budget) {
-  const int max_extend = cache_.config().max_extend;
-  const int chunk = std::max(max_extend / steps_in_hand_, 1);
-  const int block_size = cache_.config().block_size;
-  const auto wanted = [&](const Sequence& sequence, int scored) {
-    const auto rest = static_cast<int>(sequence.tokens().size()) - sequence.planned;
-    // A step ends where a state is kept.
-    const int to_state = has_states_ ? cache_.next_state(sequence.seq) - sequence.planned : rest;
-    const int slots = max_extend - (sequence.planned - sequence.computed);
-    return std::min({rest, chunk, slots, to_state, sequence.rows_with_scored(scored)});
-  };
-  order_prefills();
-  auto behind = std::ssize(prefills_);
-  const Sequence* first_arrived = nullptr;
-  for (const auto& [nth, place, sequence] : prefills_) {
-    if (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)) first_arrived = sequence;
-  }
-  bool before_first = true;
-  const auto part = [&](int left, int all) {
-    const int kept_back = behind > 0 ? std::min(left / 4, left - std::min(left, block_size)) : 0;
-    return left - std::max(kept_back, before_first ? std::min(block_size, (all + 3) / 4) : 0);
-  };
-  int left = budget, left_scored = scored_rows_;
-  for (const auto& [nth, place, sequence] : prefills_) {
-    before_first &= sequence != first_arrived;
-    --behind;
-    sequence->rows = std::min(wanted(*sequence, part(left_scored, scored_rows_)), part(left, budget));
-    left -= sequence->rows;
-    left_scored -= sequence->scored_in(sequence->rows);
-  }
-  for (const auto& [nth, place, sequence] : prefills_) {
-    if (left == 0) break;
-    const int had = sequence->rows, had_scored = sequence->scored_in(had);
-    sequence->rows = std::min(wanted(*sequence, left_scored + had_scored), had + left);
-    left -= sequence->rows - had;
-    left_scored -= sequence->scored_in(sequence->rows) - had_scored;
-  }
-}
-
 // Rows for prompts in a step that has `decodes` rows of decoding sequences. At least one: invariant 3.
 int Scheduler::prefill_budget(int decodes) const {
   const int rest = step_tokens_ - decodes;
@@ -361,7 +303,7 @@ Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops) {
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
   for (const bool prefills : {false, true}) {
-    if (prefills) grant_prefill(prefill_budget(decodes));
+    if (prefills) prefill_shares_.grant(running_, prefill_budget(decodes));
     // Preemption takes sequences off the end of running_, never before the one in hand.
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Sequence& sequence = *running_[i];

@@ -26,6 +26,7 @@
 #include "engine/config.h"
 #include "engine/in_flight.h"
 #include "engine/planned_step.h"
+#include "engine/prefill_shares.h"
 #include "engine/queue.h"
 #include "engine/sequence.h"
 #include "engine/snapshot.h"
@@ -110,13 +111,11 @@ class Scheduler {
   std::int64_t next_blocks(const Sequence& sequence) const;
   void leave_running(Sequence& sequence);
   int prefill_budget(int decodes) const;
-  void grant_prefill(int budget);
   bool may_decode(const Sequence& sequence) const;
   int next_draw(const Sequence& sequence);
   void make_parts();
   bool extend(Sequence& sequence, std::vector<kv::BlockOp>& ops);
   int samples_of(const std::string& key) const;
-  void order_prefills();
   void preempt(const OpenRequest& last);
   void preempt_one(Sequence& sequence);
   bool preempt_last();
@@ -128,19 +127,14 @@ class Scheduler {
   int steps_in_hand_;
   int max_batch_;
   int step_tokens_;
-  int scored_rows_;
   bool growth_room_;
   std::int32_t context_length_;
   Queue queue_;
   InFlight in_flight_;
+  PrefillShares prefill_shares_;
   std::vector<Sequence*> running_;
   int running_samples_ = 0;
-  struct PrefillPlace {
-    int nth = 0, place = 0;  ///< of its key's, and of all, in rank
-    Sequence* sequence = nullptr;
-  };
   std::vector<const OpenRequest*> tried_;  ///< by next_without_running() in this step
-  std::vector<PrefillPlace> prefills_;     ///< in the order in which they get rows
   PlannedStep planned_, flying_;
 };
 

@@ -1,0 +1,44 @@
+// PrefillShares: how a step's rows for prompts are shared out.
+//
+// Keys take turns: the first of each key, then the second of each, and so on, each time in rank. The first takes up to three quarters of
+// what is left, the next three quarters of the rest, and so on, so that a short prompt gets through behind a long one; what nobody wants goes to the
+// first again. Those before the first to arrive leave it its part: the Scheduler's invariant 3. So it is with the rows among them that are
+// scored. Nobody gets rows beyond where its next state is kept.
+//
+// Not thread safe; the engine's thread owns it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "engine/sequence.h"
+#include "kv/cache.h"
+
+namespace coppice::engine {
+
+class PrefillShares {
+ public:
+  /// scored_rows: of a step, those whose logits score prompts' tokens, at most. max_batch: sequences that run, at most.
+  PrefillShares(const kv::Cache& cache, int steps_in_hand, int scored_rows, int max_batch)
+      : cache_(cache), steps_in_hand_(steps_in_hand), scored_rows_(scored_rows) {
+    places_.reserve(static_cast<std::size_t>(max_batch));
+  }
+
+  /// Sets `rows` of those that prefill among `running`, which are in rank: `budget` together at most. Takes no memory.
+  void grant(std::span<Sequence* const> running, int budget);
+
+ private:
+  void order(std::span<Sequence* const> running);
+
+  const kv::Cache& cache_;
+  int steps_in_hand_;
+  int scored_rows_;
+  struct Place {
+    int nth = 0, place = 0;  ///< of its key's, and of all, in rank
+    Sequence* sequence = nullptr;
+  };
+  std::vector<Place> places_;  ///< in the order in which they get rows
+};
+
+}  // namespace coppice::engine
