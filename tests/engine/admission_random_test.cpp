@@ -215,7 +215,7 @@ TEST_P(Admission, NobodyIsPassedForEver) {
   constexpr int kPart =
       test::kSanitized ? 4 : 1;  // of all rounds, and of what must be met: memory's faults need no statistics
   const std::uint64_t rounds =
-      (GetParam() == Groups::kFullAndRecurrent ? 400 : 100) / kPart;  // fewer prefixes are hot there
+      (GetParam() == Groups::kFullAndRecurrent ? 600 : 100) / kPart;  // fewer prefixes are hot there
   for (std::uint64_t round = 0; round < rounds; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     Load(GetParam(), seed + round * 1000).run(met);

@@ -37,7 +37,7 @@ kv::Token symbol_of(const executor::Batch& batch, int row) {
 
 /// 0: that of its index.
 std::uint64_t rotation_of(const executor::Batch& batch, int row) {
-  if (batch.positions.empty()) return 0;
+  if (std::cmp_greater_equal(row, batch.positions.size())) return 0;  // none, or too few, which is a fault of the batch
   const executor::RopePosition& p = batch.positions[static_cast<std::size_t>(row)];
   const auto at = [](std::int32_t x) { return static_cast<std::uint64_t>(x); };
   return mix(mix(mix(1, at(p.time)), at(p.height)), at(p.width)) | 1;
