@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
-#include <future>
+#include <condition_variable>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -66,19 +67,25 @@ class WaitsForAnother final : public port::Turn {
   ~WaitsForAnother() override { port::set_turn(nullptr); }
   void between_steps() noexcept override {
     if (std::exchange(asked_, true)) return;
-    std::promise<std::string> made;
-    std::future<std::string> prompt = made.get_future();
-    other_ = std::jthread([&chat = chat_, made = std::move(made)]() mutable {
+    other_ = std::jthread([this] {
       const std::vector<ChatMessage> short_one = {{"user", "hi"}};
-      made.set_value(chat.render(short_one, TurnEnd::kClosed));
+      std::string prompt = chat_.render(short_one, TurnEnd::kClosed);
+      const std::scoped_lock lock(mutex_);
+      made_ = std::move(prompt);
+      changed_.notify_all();
     });
-    if (prompt.wait_for(std::chrono::seconds(20)) == std::future_status::ready) got = prompt.get();
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [this] { return !made_.empty(); });
+    got = made_;
   }
   std::string got;
 
  private:
   const ChatTemplate& chat_;
   bool asked_ = false;
+  std::mutex mutex_;  // no future: ThreadSanitizer doesn't see what its standard library waits for
+  std::condition_variable changed_;
+  std::string made_;
   std::jthread other_;
 };
 
