@@ -98,7 +98,7 @@ TEST(PinMarks, WhatTheTemplateRefusesStaysUnpinned) {
               ElementsAre(Pair("", 300)));
 }
 
-std::vector<engine::PinOutcome> outcomes(std::vector<std::pair<int, int>> tokens_and_ttls) {
+std::vector<engine::PinOutcome> outcomes(const std::vector<std::pair<int, int>>& tokens_and_ttls) {
   std::vector<engine::PinOutcome> pins;
   for (const auto& [tokens, ttl] : tokens_and_ttls) {
     engine::PinOutcome& pin = pins.emplace_back();
@@ -108,8 +108,8 @@ std::vector<engine::PinOutcome> outcomes(std::vector<std::pair<int, int>> tokens
   return pins;
 }
 
-std::pair<int, int> created(std::vector<std::pair<int, int>> pins, int cached) {
-  const auto sum = server::cache_creation(outcomes(std::move(pins)), cached);
+std::pair<int, int> created(const std::vector<std::pair<int, int>>& pins, int cached) {
+  const auto sum = server::cache_creation(outcomes(pins), cached);
   EXPECT_EQ(sum.tokens(), sum.five_minutes + sum.one_hour);
   return {sum.five_minutes, sum.one_hour};
 }
