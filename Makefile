@@ -2,7 +2,7 @@
 # so that a laptop and CI run the same. ARGS are passed on:  make serve ARGS="--port 9000 --max-batch 8"
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo serve test asan tsan neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
+.PHONY: help deps build demo serve test asan tsan libcxx neon cuda bench-cuda bench fuzz bench-traces bench-structured bench-tools peer-tests page agents clients package soak hostile bench-quality bench-perplexity bench-hybrids bare everything format check-format lint clean
 
 help:          ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s  %s\n", $$1, $$2}' Makefile

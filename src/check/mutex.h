@@ -1,9 +1,10 @@
-// Mutex, Lock, Condition: the standard's, and the compiler checks (-Wthread-safety, an error) that what GUARDED_BY names a mutex for is
-// touched under its lock only. The standard library's own types carry no such marks.
+// Mutex, Lock, Condition: the standard's, and the compiler checks (-Wthread-safety, an error) that what COPPICE_GUARDED_BY names a mutex
+// for is touched under its lock only. The standard library's own types carry no such marks.
 //
 // A predicate given to a wait would be a function of its own, which the compiler thinks to run without the lock: callers loop.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 

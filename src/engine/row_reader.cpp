@@ -33,7 +33,7 @@ void RowReader::read(const StepPart& part, const Rows& rows, Clock::time_point n
         if (wanted.draw < 0) return end_prompt(sequence, rows.logits.row(row));
         return add_token(sequence, [&](sampling::Generation& generation) { return generation.take(rows.token, {}); });
       case Purpose::kVerify:
-        COPPICE_ASSERT(wanted.purpose != Purpose::kVerify);
+        COPPICE_ASSERT(wanted.purpose != Purpose::kVerify && "nobody plans such rows yet");
     }
   }
 }

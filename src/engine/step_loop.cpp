@@ -18,8 +18,8 @@ namespace coppice::engine {
 namespace {
 
 constexpr int kAnswersPart = 20;  // of the engine's time, answers to those who watch take one such part at most
-constexpr std::chrono::seconds kLongestPause{
-    1};  // between two of them: on a busy machine one took 0.3 s, and the next came 6 s later
+/// Between two of them: on a busy machine one took 0.3 s, and the next came 6 s later.
+constexpr std::chrono::seconds kLongestPause{1};
 constexpr std::size_t kScoredBytes = std::size_t{64} << 20;  // of logits in a step, besides those to sample from
 
 EngineConfig completed(EngineConfig config, const executor::ExecutorInfo& info) {

@@ -1,5 +1,7 @@
 #include "port/memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -70,6 +72,13 @@ std::size_t left_in_groups(const fs::path& root) {
 
 std::size_t free_memory(const fs::path& root) {
   return std::min(available(root / "proc/meminfo"), left_in_groups(root));
+}
+
+std::size_t resident_memory() {
+  std::ifstream in("/proc/self/statm");
+  std::size_t all = 0, pages = 0;
+  in >> all >> pages;
+  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace coppice::port

@@ -11,4 +11,7 @@ namespace coppice::port {
 /// `root`: where /proc and /sys are looked for, another one in tests.
 std::size_t free_memory(const std::filesystem::path& root = "/");
 
+/// Bytes of memory that this process holds. 0: unknown.
+std::size_t resident_memory();
+
 }  // namespace coppice::port

@@ -1,4 +1,4 @@
-// What a process needs before it does anything else.
+// What a process or a thread asks of the system for itself: its limits, its priority, its program.
 #pragma once
 
 #include <cstddef>

@@ -31,7 +31,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr int kIoNice = 5;  // the engine's threads spin at barriers: a busy io thread must not stall them
+constexpr int kIoNice = 5;  // the engine's threads wait for each other: a busy io thread must not stall one
 constexpr int kViewingNice = 10;
 constexpr std::size_t kReservedDescriptors = 128;
 
@@ -42,8 +42,7 @@ std::size_t make_room_for_connections() {
   return limit > 2 * kReservedDescriptors ? limit - kReservedDescriptors : limit / 2;
 }
 
-/// Threads that parse, render and tokenize bodies. Half of the cores: the engine's threads need them, too. More than eight gain nothing
-/// where templates, which are rendered one at a time, bound them.
+/// Threads that parse, render and tokenize bodies. Half of the cores: the engine's threads need them, too.
 int n_preparing() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
 }

@@ -2,18 +2,17 @@
 
 #include <chat.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <ctime>
-#include <fstream>
 #include <set>
 #include <string_view>
 #include <vector>
 
 #include "check/assert.h"
 #include "check/mutex.h"
+#include "port/memory.h"
 #include "port/turn.h"
 #include "text/chat_template.h"
 
@@ -25,14 +24,6 @@ std::chrono::nanoseconds thread_time() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
-}
-
-/// Bytes of memory that the process holds.
-std::size_t resident() {
-  std::ifstream in("/proc/self/statm");
-  std::size_t all = 0, pages = 0;
-  in >> all >> pages;
-  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
 /// Those that live.
@@ -197,7 +188,7 @@ void TemplateWork::take(std::size_t bytes) {
 /// The process has grown by too much, and by this work more than by the others.
 bool TemplateWork::has_most_of_too_much() {
   constexpr std::size_t kMuch = std::size_t{16} << 20U;
-  const std::size_t now = resident();
+  const std::size_t now = port::resident_memory();
   WorksUnderWay& all = under_way();
   const check::Lock lock(all.mutex);
   made_ = most_ - left_;

@@ -20,10 +20,10 @@ struct TemplateLimits {
   static constexpr std::size_t kWorkAtLoad = std::size_t{256} << 20U;  ///< bytes of texts and values, all that are made
   static constexpr std::size_t kWork = std::size_t{256} << 20U;        ///< the same at a request, and ...
   static constexpr std::size_t kWorkPerByte = 4000;                    ///< ... so many more for each byte of the chat
-  static constexpr std::size_t kMemory = std::size_t{512}
-                                         << 20U;     ///< by which the process may grow while any render, and ...
-  static constexpr std::size_t kMemoryPerByte = 64;  ///< ... so many more for each byte of the chat
-  static constexpr std::chrono::seconds kTime{5};    ///< of the thread's own time
+  /// By which the process may grow while any render, and so many more for each byte of their chats.
+  static constexpr std::size_t kMemory = std::size_t{512} << 20U;
+  static constexpr std::size_t kMemoryPerByte = 64;
+  static constexpr std::chrono::seconds kTime{5};  ///< of the thread's own time
 };
 
 /// Throws TemplateError where a template is too large or nested too deeply to be parsed, and jinja's own errors. To be asked before
