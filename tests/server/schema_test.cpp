@@ -42,6 +42,15 @@ TEST_P(RefusedSchemas, NameTheKeywordAndThePlace) {
   }
 }
 
+TEST(SchemaErrors, NamesMayHaveZeroBytes) {
+  try {
+    enforceable_schema(parse(R"({"properties": {"a\u0000b": {"not": {}}}})"));
+    FAIL();
+  } catch (const SchemaError& e) {
+    EXPECT_STREQ(e.what(), "the schema's 'not' at '#/properties/a\\u0000b': not supported");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Keywords, RefusedSchemas,
     ::testing::Values(

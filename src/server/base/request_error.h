@@ -13,6 +13,9 @@
 
 namespace coppice::server {
 
+/// With zero bytes spelled, as a name may have them: an exception's what() would end there.
+std::string without_zeros(std::string text);
+
 class RequestError : public std::runtime_error {
  public:
   enum class Kind : std::uint8_t {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/base/request_error.h"
 #include "server/schema/schema_merge.h"
 #include "server/schema/values.h"
 
@@ -99,7 +100,7 @@ object without(const object& flat, std::string_view keyword) {
 }  // namespace
 
 SchemaError::SchemaError(std::string keyword, std::string place, const std::string& reason)
-    : std::runtime_error(fmt::format("the schema's '{}' at '#{}': {}", keyword, place, reason)),
+    : std::runtime_error(without_zeros(fmt::format("the schema's '{}' at '#{}': {}", keyword, place, reason))),
       keyword_(std::move(keyword)),
       place_(std::move(place)) {}
 

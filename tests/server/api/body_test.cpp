@@ -42,6 +42,12 @@ TEST(Body, ErrorsSayWhere) {
     EXPECT_THAT(body_error(body), ::testing::HasSubstr(place));
 }
 
+TEST(Body, ErrorsQuoteNamesWithZeroBytes) {
+  using namespace std::string_literals;
+  EXPECT_STREQ(RequestError::bad_field("a\0b"s, "no").what(), "'a\\u0000b': no");
+  EXPECT_STREQ(RequestError::bad_field("a", "there is no tool \"x\0\""s).what(), "'a': there is no tool \"x\\u0000\"");
+}
+
 TEST(Body, ErrorsSayWhy) {
   for (const auto& [body, why] : {
            std::pair<std::string, const char*>{R"({'a': 1})", "single quotes"},
