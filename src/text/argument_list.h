@@ -3,6 +3,9 @@
 // For this folder's .cpp files.
 #pragma once
 
+#include <json.h>
+
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -31,9 +34,16 @@ struct ArgumentTexts {
   std::vector<Item> items;
   std::string before, behind;
   bool between_only = false;
+  std::size_t least = 0, most = kAnyNumber;  ///< of them, in all
+  static constexpr std::size_t kAnyNumber = static_cast<std::size_t>(-1);
 };
 
-/// Up to five of them in any order, more in their own. The rule's name; empty: there are none.
+/// minProperties and maxProperties of an object's schema, less the `elsewhere` properties that are always written in another place.
+void count_as(const common_json& object, std::size_t elsewhere, ArgumentTexts& texts);
+/// Some number of them that is allowed holds all that are required.
+bool may_come(const ArgumentTexts& texts);
+
+/// Up to five of them in any order, more in their own. The rule's name; empty: there are none. REQUIRES: may_come().
 std::string arguments_rule(const ArgumentTexts& texts, GbnfRules& rules);
 
 }  // namespace coppice::text

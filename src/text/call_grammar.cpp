@@ -391,7 +391,12 @@ class CallWriter {
       }
       texts.items.push_back({.text = piece(item, place).text, .required = required});
     }
-    if (texts.items.empty() && texts.between_only) return std::nullopt;
+    if (object != nullptr) {
+      const auto n = static_cast<std::size_t>(std::ranges::count(texts.items, true, &ArgumentTexts::Item::required));
+      const std::size_t required = HeldSchema::n_required(*object);  // some parsers have these before the list
+      count_as(*object, required - std::min(required, n), texts);
+    }
+    if (!may_come(texts)) return std::nullopt;
     return arguments_rule(texts, rules_);
   }
 

@@ -76,7 +76,9 @@ std::string DictForm::object(const HeldSchema& held, const common_json& schema) 
     texts.items.push_back(
         {.text = fmt::format("{} {}", gbnf_literal(name + ":"), value(held, &property.value())), .required = must});
   }
-  if (texts.items.empty()) return "\"{}\"";
+  count_as(schema, 0, texts);
+  may_be_empty &= texts.least == 0;
+  if (!may_come(texts)) return "\"{}\"";
   return fmt::format("\"{{\" {}{} \"}}\"", arguments_rule(texts, rules_), may_be_empty ? "?" : "");
 }
 

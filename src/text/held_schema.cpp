@@ -36,6 +36,14 @@ bool HeldSchema::is_required(const common_json& object, const std::string& name)
   return false;
 }
 
+std::size_t HeldSchema::n_required(const common_json& object) {
+  std::set<std::string> names;
+  if (object.contains("required") && object.at("required").is_array())
+    for (const common_json& one : object.at("required"))
+      if (one.is_string()) names.insert(one.get<std::string>());
+  return names.size();
+}
+
 bool HeldSchema::may_have(const common_json& object, const std::string& name) {
   if (object.contains("properties") && object.at("properties").contains(name)) return true;
   return object.contains("additionalProperties") ? object.at("additionalProperties") != false

@@ -5,6 +5,7 @@
 
 #include <json.h>
 
+#include <cstddef>
 #include <memory>
 #include <set>
 #include <string>
@@ -36,6 +37,7 @@ class HeldSchema {
 
   /// Do an object's values have this property always, may they have it?
   static bool is_required(const common_json& object, const std::string& name);
+  static std::size_t n_required(const common_json& object);
   static bool may_have(const common_json& object, const std::string& name);
   /// May a value of the schema be a string? nullptr: it may.
   bool allows_text(const common_json* schema, int depth = 0) const;

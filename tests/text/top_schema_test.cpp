@@ -69,6 +69,17 @@ const std::vector<TopSchema>& top_schemas() {
          return call.size() == 3 && (call["a"].is_null() || call["a"].is_number()) && call["b"].is_array() &&
                 call["b"].size() <= 2 && call["c"] == 7;
        }},
+      {"two of three",
+       R"({"properties":{"n":{"type":"boolean"},"to":{"type":"boolean"},"by":{"type":"boolean"}},"minProperties":2,"maxProperties":2})",
+       [](const json& call) { return call.size() == 2; }},
+      {"at most three of seven, one required",
+       R"({"properties":{"n":{"type":"boolean"},"to":{"type":"boolean"},"by":{"type":"boolean"},"a":{"type":"boolean"},)"
+       R"("b":{"type":"boolean"},"c":{"type":"boolean"},"key":{"type":"boolean"}},"required":["b"],"minProperties":2,"maxProperties":3})",
+       [](const json& call) { return call.contains("b") && call.size() >= 2 && call.size() <= 3; }},
+      {"two of three in an object",
+       R"({"properties":{"a":{"type":"object","properties":{"n":{"type":"boolean"},"to":{"type":"boolean"},"by":{"type":"boolean"}},)"
+       R"("minProperties":2,"maxProperties":2}},"required":["a"]})",
+       [](const json& call) { return call.contains("a") && call["a"].is_object() && call["a"].size() == 2; }},
   };
   return all;
 }
