@@ -127,7 +127,7 @@ class TextGeneration final : public Generation {
     const std::size_t begin = n_characters_;
     const std::string characters = utf8_.push(vocabulary_->piece(token, params_->show_special));
     n_characters_ += characters.size();
-    if (thoughts_) thoughts_->take(vocabulary_->piece(token, true), utf8_.pending() == 0);
+    if (thoughts_) thoughts_->take(token, vocabulary_->piece(token, true), utf8_.pending() == 0);
     if (n_logprobs_ >= 0) {
       // Half a character at the end: the token is out when at least one byte more is out.
       const std::size_t end = n_characters_ + (utf8_.pending() > 0 ? 1 : 0);
@@ -153,8 +153,7 @@ class TextGeneration final : public Generation {
 
   SamplerSpec only(kv::Token token) const {
     SamplerSpec spec{.temperature = 0, .n_vocab = vocabulary_->size()};
-    spec.mask.resize((static_cast<std::size_t>(spec.n_vocab) + 31) / 32);
-    spec.mask[static_cast<std::size_t>(token) / 32] = static_cast<std::int32_t>(1U << token % 32);
+    spec.mask = mask_of({&token, 1});
     return spec;
   }
 
@@ -178,8 +177,21 @@ class TextGeneration final : public Generation {
                                       : logprobs_.read(logits, token, n_logprobs_, *vocabulary_);
   }
 
-  /// Of the next token, by the grammar; empty: all are allowed.
-  std::span<const std::int32_t> mask() { return grammar_ ? grammar_->mask() : std::span<const std::int32_t>(); }
+  /// Of the next token, by the grammar, or without one by the budget of thoughts; empty: all are allowed.
+  std::span<const std::int32_t> mask() {
+    if (grammar_) return grammar_->mask();
+    const auto choice = thoughts_ ? thoughts_->choice() : std::vector<kv::Token>();
+    if (choice.empty()) return {};
+    choice_ = mask_of(choice);
+    return choice_;
+  }
+
+  std::vector<std::int32_t> mask_of(std::span<const kv::Token> tokens) const {
+    std::vector<std::int32_t> mask((static_cast<std::size_t>(vocabulary_->size()) + 31) / 32);
+    for (const kv::Token token : tokens)
+      mask[static_cast<std::size_t>(token) / 32] |= static_cast<std::int32_t>(1U << token % 32);
+    return mask;
+  }
 
   /// Bans or biases leave no token, or the vocabulary none that continues the text by the grammar.
   Piece dead_end() {
@@ -220,6 +232,7 @@ class TextGeneration final : public Generation {
   std::shared_ptr<const SamplingParams> params_;
   std::unique_ptr<GrammarState> grammar_;    ///< null: none
   std::unique_ptr<ThoughtBudget> thoughts_;  ///< null: no bound
+  std::vector<std::int32_t> choice_;         ///< its mask
   int n_logprobs_;
   bool logprobs_of_end_;
   bool ended_ = false;

@@ -45,6 +45,8 @@ struct ThoughtParams {
   std::vector<kv::Token> close;  ///< `end`, and what must follow. REQUIRES with a budget: not empty
   std::vector<kv::Token>
       last;  ///< the same for thoughts that begin again behind it; empty: they come only before the answer
+  std::vector<std::vector<kv::Token>>
+      ways;  ///< behind `close` one of these follows; none is empty. None: any token does
 };
 
 /// Applied in this order: the grammar's mask, allowed tokens and logit bias (on the raw logits), penalties, bad words, temperature, top-k, top-p, min-p; each

@@ -1,6 +1,7 @@
 #include "sampling/thought_budget.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace coppice::sampling {
 
@@ -56,11 +57,31 @@ void ThoughtBudget::over() {
 
 void ThoughtBudget::close() {
   if (++closed_ < end().size()) return;
-  was_closed_ = true;
+  const bool first = !std::exchange(was_closed_, true);
   over();
+  if (!first || params_.ways.empty()) return;
+  state_ = State::kChoosing;
+  for (const auto& way : params_.ways) ways_.push_back(&way);
 }
 
-void ThoughtBudget::take(std::string_view bytes, bool whole) {
+std::vector<kv::Token> ThoughtBudget::choice() const {
+  std::vector<kv::Token> tokens;
+  if (state_ != State::kChoosing) return tokens;
+  for (const auto* way : ways_) tokens.push_back((*way)[on_way_]);
+  std::ranges::sort(tokens);
+  const auto again = std::ranges::unique(tokens);
+  tokens.erase(again.begin(), again.end());
+  return tokens;
+}
+
+/// The first way that is at its end was the one.
+void ThoughtBudget::choose(kv::Token token) {
+  std::erase_if(ways_, [&](const auto* way) { return (*way)[on_way_] != token; });
+  ++on_way_;
+  if (ways_.empty() || std::ranges::any_of(ways_, [&](const auto* way) { return way->size() == on_way_; })) over();
+}
+
+void ThoughtBudget::take(kv::Token token, std::string_view bytes, bool whole) {
   switch (state_) {
     case State::kBefore:
       text_ += bytes;
@@ -76,6 +97,9 @@ void ThoughtBudget::take(std::string_view bytes, bool whole) {
       break;
     case State::kClosing:
       close();
+      break;
+    case State::kChoosing:
+      choose(token);
       break;
     case State::kDone:
       break;

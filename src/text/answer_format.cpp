@@ -22,6 +22,13 @@ std::string more_of(std::string& told, const std::string& now) {
   return more;
 }
 
+/// Bytes of the longest beginning of `mark` with which the text ends.
+std::size_t begun_at_end(std::string_view text, std::string_view mark) {
+  std::size_t n = std::min(mark.size(), text.size());
+  while (!text.ends_with(mark.substr(0, n))) --n;
+  return n;
+}
+
 bool is_object(const std::string& text) {
   const common_json value = common_json::parse_no_throw(text);
   return !value.is_discarded() && value.is_object();
@@ -33,15 +40,25 @@ AnswerFormat::AnswerFormat(std::unique_ptr<const Impl> impl) : impl_(std::move(i
 AnswerFormat::~AnswerFormat() = default;
 
 struct AnswerReader::State {
-  explicit State(const ThoughtTags& tags) {
-    if (!tags.end.empty()) thoughts.emplace(tags);
+  explicit State(const AnswerFormat::Impl& format) {
+    if (!format.thoughts.end.empty()) thoughts.emplace(format.thoughts);
+    if (format.continued) skip_begun(format);
+    marks = {format.text, format.text_end};
+  }
+
+  void skip_begun(const AnswerFormat::Impl& format) try {
+    const common_chat_msg begun = common_chat_parse("", true, format.params);
+    content = begun.content;
+    reasoning = begun.reasoning_content;
+  } catch (const std::exception&) {  // it can't be told
   }
 
   struct Call {
     bool named = false;
     std::string arguments;
   };
-  std::optional<ThoughtSplitter> thoughts;  ///< in place of the parser
+  std::optional<ThoughtSplitter> thoughts;
+  std::pair<std::string, std::string> marks;  ///< around the text
   // What was passed on so far.
   std::string content, reasoning;
   std::vector<Call> calls;
@@ -60,7 +77,7 @@ struct AnswerReader::State {
 
   /// A name may still grow until something follows it.
   AnswerParts more(const common_chat_msg& now, bool whole) {
-    AnswerParts parts = texts(now);
+    AnswerParts parts = texts(now, whole);
     if (calls.size() < now.tool_calls.size()) calls.resize(now.tool_calls.size());
     for (std::size_t i = 0; i < now.tool_calls.size(); ++i) {
       const common_chat_tool_call& call = now.tool_calls[i];
@@ -77,19 +94,34 @@ struct AnswerReader::State {
     return parts;
   }
 
-  AnswerParts texts(const common_chat_msg& now) {
-    return {
-        .content = more_of(content, now.content), .reasoning = more_of(reasoning, now.reasoning_content), .calls = {}};
+  AnswerParts texts(const common_chat_msg& now, bool whole) {
+    return {.content = more_of(content, without_marks(now.content, whole)),
+            .reasoning = more_of(reasoning, now.reasoning_content),
+            .calls = {}};
+  }
+
+  /// Not `whole`: without what may become a mark, too.
+  std::string without_marks(std::string text, bool whole) const {
+    const auto& [begin, end] = marks;
+    if (begin.empty()) return text;
+    if (text.starts_with(begin)) {
+      text.erase(0, begin.size());
+    } else if (!whole && begin.starts_with(text)) {
+      text.clear();
+    }
+    const std::size_t n = begun_at_end(text, end);
+    if (n == end.size() || !whole) text.resize(text.size() - n);
+    return text;
   }
 };
 
 AnswerReader::AnswerReader(std::shared_ptr<const AnswerFormat> format, bool held)
-    : format_(std::move(format)), state_(std::make_unique<State>(format_->impl().thoughts)), held_(held) {}
+    : format_(std::move(format)), state_(std::make_unique<State>(format_->impl())), held_(held) {}
 AnswerReader::~AnswerReader() = default;
 AnswerReader::AnswerReader(AnswerReader&&) noexcept = default;
 
 AnswerParts AnswerReader::push(std::string_view text) {
-  if (state_->thoughts) return state_->thoughts->push(text);
+  if (state_->thoughts) return read_behind(state_->thoughts->push(text), false);
   text_ += text;
   if (text_.size() < next_) return {};
   next_ = text_.size() + std::max<std::size_t>(1, text_.size() / kPart);
@@ -97,8 +129,19 @@ AnswerParts AnswerReader::push(std::string_view text) {
 }
 
 AnswerParts AnswerReader::finish() {
-  if (state_->thoughts) return state_->thoughts->finish();
+  if (state_->thoughts) return read_behind(state_->thoughts->finish(), true);
   return read(true);
+}
+
+/// The parser reads what the thoughts leave.
+AnswerParts AnswerReader::read_behind(AnswerParts&& split, bool whole) {
+  if (format_->impl().params.parser.empty()) return std::move(split);
+  text_ += split.content;
+  if (!whole && text_.size() < next_) return {.content = {}, .reasoning = std::move(split.reasoning), .calls = {}};
+  next_ = text_.size() + std::max<std::size_t>(1, text_.size() / kPart);
+  AnswerParts parts = read(whole);
+  parts.reasoning.insert(0, split.reasoning);
+  return parts;
 }
 
 AnswerParts AnswerReader::read(bool whole) {
@@ -106,7 +149,7 @@ AnswerParts AnswerReader::read(bool whole) {
     common_chat_msg now = common_chat_parse(text_, !whole, format_->impl().params);
     if (const bool second = now.tool_calls.size() > 1; second && format_->impl().one_call) now.tool_calls.resize(1);
     if (held_) return state_->more(now, whole);
-    AnswerParts parts = state_->texts(now);
+    AnswerParts parts = state_->texts(now, whole);
     if (!state_->whole_calls(now, whole, parts) && whole) parts.content += unread();
     return parts;
   } catch (const std::exception&) {  // no such form

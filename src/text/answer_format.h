@@ -58,6 +58,7 @@ class AnswerReader {
  private:
   struct State;
   AnswerParts read(bool whole);
+  AnswerParts read_behind(AnswerParts&& split, bool whole);
   std::string unread() const;
 
   std::shared_ptr<const AnswerFormat> format_;

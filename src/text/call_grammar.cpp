@@ -17,7 +17,6 @@
 #include "text/argument_list.h"
 #include "text/bare_strings.h"
 #include "text/dict_form.h"
-#include "text/gbnf_text.h"
 #include "text/held_schema.h"
 #include "text/parser_view.h"
 #include "text/piece_row.h"
@@ -34,7 +33,9 @@ using Id = ParserView::Id;
 constexpr const char* kFiller = R"([a-zA-Z0-9_=\"'.: -]{0,32})";
 constexpr const char* kString = R"(([^"\\\u0000-\u001f] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4}))*)";
 constexpr const char *kAnyJson = "{}", *kAnyObject = R"({"type":"object","additionalProperties":true})";
-constexpr int kMostCalls = 8;   ///< of an answer that must call: a small model would repeat one without end
+constexpr int kMostCalls = 8;  ///< of an answer that must call: a small model would repeat one without end
+/// What gpt-oss writes before a channel by mistake. The bound of thoughts would not see that these have begun.
+constexpr const char* kStray = "<|channel|>commentary";
 constexpr int kMostMarks = 24;  ///< letters of one word in a mark
 
 /// Where a part stands: in the call of this tool (-1: in none), in a value of this schema (null: it isn't known).
@@ -53,7 +54,8 @@ class CallWriter {
     for (const ToolSpec& tool : tools) held_.emplace_back(tool);
   }
 
-  CallGrammar write() {
+  CallGrammar write(const std::function<std::string(GbnfRules&)>& beside) {
+    must_call_ = whole_ && !beside;
     const Id root = view_.arena().root();
     if (!view_.has(root, Tags::TOOL_NAME)) return {};
     std::string text;
@@ -66,6 +68,7 @@ class CallWriter {
       }
     }
     if (text.empty()) return {};
+    if (beside) text = fmt::format("({}) | {}", beside(rules_), text);
     // Where values may be Python's, no blank may stand before a list's comma.
     const bool python = std::ranges::any_of(std::vector{"python-value", "python-or-json-value"},
                                             [&](const char* rule) { return view_.arena().has_rule(rule); });
@@ -207,9 +210,10 @@ class CallWriter {
     return rule != nullptr && rule->name == "json-number";
   }
 
-  /// One that the model makes up. Mistral's templates want nine letters and digits.
+  /// One that the model makes up. Mistral's templates want nine letters and digits, Solar's ten.
   Piece id_piece(Id id, const Place& place) {
     if (calls(id)) return piece(id, place);
+    if (view_.delimiters(id) == std::vector<std::string>{"<|tool_call:name|>"}) return {.text = "[a-z0-9]{10}"};
     return {.text = "[a-zA-Z0-9]{9}"};
   }
 
@@ -324,6 +328,7 @@ class CallWriter {
 
   Piece of(Id id, const common_peg_repetition_parser& part, const Place& place) {
     int least = part.min_count, most = part.max_count;
+    if (least == 0 && most == 1 && view_.begins_with(part.child, kStray)) return {};
     const bool call = calls(part.child);
     const bool thoughts = view_.has(part.child, Tags::REASONING);
     if (!call && !thoughts && least == 0 && view_.has(part.child, Tags::CONTENT)) return {};
@@ -359,7 +364,7 @@ class CallWriter {
     std::vector<std::string> texts;
     for (const common_json* object : objects)
       if (auto some = arguments_of(list, place, object)) texts.push_back(std::move(*some));
-    if (texts.empty() && whole_ && !objects.empty())
+    if (texts.empty() && must_call_ && !objects.empty())
       throw std::runtime_error(fmt::format("it can't write what the schema of '{}' asks for",
                                            tools_[static_cast<std::size_t>(place.tool)].name));
     if (texts.empty()) return arguments_of(list, place, nullptr).value_or("");
@@ -409,6 +414,7 @@ class CallWriter {
   ParserView view_;
   std::span<const ToolSpec> tools_;
   bool whole_, parallel_;
+  bool must_call_ = false;
   std::vector<HeldSchema> held_;
   GbnfRules rules_;
   BareStrings strings_{rules_};
@@ -421,8 +427,8 @@ class CallWriter {
 }  // namespace
 
 CallGrammar call_grammar(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel,
-                         const SpecialNames& marks) {
-  return CallWriter(parser, tools, whole, parallel, marks).write();
+                         const SpecialNames& marks, const std::function<std::string(GbnfRules&)>& beside) {
+  return CallWriter(parser, tools, whole, parallel, marks).write(beside);
 }
 
 }  // namespace coppice::text

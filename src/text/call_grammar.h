@@ -10,10 +10,12 @@
 
 #include <peg-parser.h>
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 
+#include "text/gbnf_text.h"
 #include "text/tool_chat.h"
 
 namespace coppice::text {
@@ -28,7 +30,8 @@ struct CallGrammar {
 
 /// `parser`: of an answer with calls of these tools. `whole`: of all of the answer, in which a call must come; else only of what a
 /// call begins with and all behind it. `parallel`: several calls may come. `marks`: names of tokens without a text.
+/// `beside`: adds rules for what may come in place of calls, and returns their body; null: nothing may.
 CallGrammar call_grammar(const common_peg_arena& parser, std::span<const ToolSpec> tools, bool whole, bool parallel,
-                         const SpecialNames& marks);
+                         const SpecialNames& marks, const std::function<std::string(GbnfRules&)>& beside = {});
 
 }  // namespace coppice::text

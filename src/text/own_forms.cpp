@@ -9,6 +9,7 @@ namespace {
 
 constexpr const char *kPlainBegin = "<tool_call>", *kPlainEnd = "</tool_call>";
 constexpr const char *kMistralBegin = "[TOOL_CALLS]", *kMistralId = "[CALL_ID]", *kMistralArguments = "[ARGS]";
+constexpr const char *kSolarBegin = "<|tool_calls|>", *kSolarName = "<|tool_call:name|>";
 constexpr const char* kGraniteBegin = "<|tool_call|>";
 
 bool has(const std::string& source, const char* text) {
@@ -28,6 +29,21 @@ common_peg_parser mistral_calls(common_chat_peg_builder& p, const common_json& t
   return p.literal(kMistralBegin) + some;
 }
 
+common_peg_parser solar_calls(common_chat_peg_builder& p, const common_json& tools) {
+  common_peg_parser some = p.choice();
+  for (const common_json& tool : tools) {
+    const common_json& function = tool.at("function");
+    const std::string name = function.at("name").get<std::string>();
+    const auto open =
+        p.tool_open(p.literal("<|tool_call:begin|>") + p.tool_id(p.until(kSolarName)) + p.literal(kSolarName) +
+                    p.tool_name(p.literal(name)) + p.literal("<|tool_call:args|>"));
+    const auto arguments =
+        p.tool_args(p.schema(p.json(), "tool-" + name + "-schema", common_chat_tool_parameters(function)));
+    some |= p.rule("tool-" + name, p.tool(open + arguments + p.tool_close(p.literal("<|tool_call:end|>"))));
+  }
+  return p.literal(kSolarBegin) + p.one_or_more(some) + p.optional(p.literal("<|calls|>"));
+}
+
 std::string json_call(const ChatCall& call) {
   return fmt::format(R"({{"name": {}, "arguments": {}}})", common_json(call.name).dump(), call.arguments);
 }
@@ -44,6 +60,7 @@ std::string python_arguments(const std::string& json) {
 CallForm call_form(const std::string& source, bool lists, bool writes) {
   if (lists && writes) {
     const bool mistral = has(source, kMistralBegin) && has(source, kMistralId) && has(source, kMistralArguments);
+    if (has(source, kSolarBegin) && has(source, kSolarName)) return CallForm::kSolar;
     return mistral ? CallForm::kMistral : CallForm::kLibrary;
   }
   if (lists && has(source, kGraniteBegin)) return CallForm::kGranite;
@@ -56,6 +73,7 @@ common_chat_params own_params(CallForm form, const std::vector<common_chat_tool>
   const common_json json = common_chat_tools_to_json_oaicompat(tools);
   const char* begin = form == CallForm::kPlain     ? kPlainBegin
                       : form == CallForm::kMistral ? kMistralBegin
+                      : form == CallForm::kSolar   ? kSolarBegin
                                                    : kGraniteBegin;
   common_chat_params params;
   params.format = COMMON_CHAT_FORMAT_PEG_NATIVE;
@@ -67,12 +85,13 @@ common_chat_params own_params(CallForm form, const std::vector<common_chat_tool>
       reasoning = p.optional(p.literal(thoughts.begin) + p.space() + p.reasoning(p.until(thoughts.end)) +
                              p.literal(thoughts.end)) +
                   p.space();
-    const common_peg_parser call = form == CallForm::kMistral
-                                       ? mistral_calls(p, json)
+    const common_peg_parser call = form == CallForm::kMistral ? mistral_calls(p, json)
+                                   : form == CallForm::kSolar
+                                       ? solar_calls(p, json)
                                        : p.standard_json_tools(begin, form == CallForm::kPlain ? kPlainEnd : "", json,
                                                                form == CallForm::kGranite, true, "", "",
                                                                /*array_wrapped=*/form == CallForm::kGranite);
-    const bool several = form != CallForm::kGranite;
+    const bool several = form == CallForm::kPlain || form == CallForm::kMistral;
     const common_peg_parser calls =
         p.trigger_rule("calls", several ? p.one_or_more(call + p.space()) : call + p.space());
     return reasoning + p.optional(p.content(p.until(begin))) + (must_call ? calls : p.optional(calls)) + p.end();

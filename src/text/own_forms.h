@@ -19,6 +19,7 @@ enum class CallForm : std::uint8_t {
   kLibrary,  ///< the library knows it
   kPlain,    ///< ours, for templates that know no tools: JSON between <tool_call> and </tool_call>
   kMistral,  ///< Mistral Small 3.2: [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}
+  kSolar,  ///< Solar Open: <|tool_call:begin|>id<|tool_call:name|>name<|tool_call:args|>{...}. The library knows but one id
   kGranite,  ///< Granite 3.3: <|tool_call|>[{"name": ..., "arguments": {...}}]. Its template writes no calls
   kLfm2,  ///< LFM2: <|tool_call_start|>[name(a="b")]<|tool_call_end|>. The library reads it, but its template writes no calls
 };

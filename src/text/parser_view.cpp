@@ -98,6 +98,14 @@ std::vector<std::string> ParserView::delimiters(Id id) const {
   return {};
 }
 
+bool ParserView::begins_with(Id id, std::string_view text) const {
+  const Id part = bare(id);
+  if (const auto* row = as<common_peg_sequence_parser>(part))
+    return !row->children.empty() && begins_with(row->children.front(), text);
+  const auto* literal = as<common_peg_literal_parser>(part);
+  return literal != nullptr && literal->literal == text;
+}
+
 std::string ParserView::optional_end(Id text, Id next) const {
   const auto* until = as<common_peg_until_parser>(bare(text));
   const auto* may = as<common_peg_repetition_parser>(next);

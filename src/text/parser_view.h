@@ -40,6 +40,8 @@ class ParserView {
   std::vector<Id> outermost(Id id, const std::string& tag) const;
   /// The first text that ends one of "until" in it; empty: none.
   std::vector<std::string> delimiters(Id id) const;
+  /// The part is a literal of this text, or a row that begins with one.
+  bool begins_with(Id id, std::string_view text) const;
   /// The literal that `next` may be, if it ends `text`; empty: there is none.
   std::string optional_end(Id text, Id next) const;
   /// Rules by which lazy grammars begin.

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "text/gbnf_text.h"
-
 namespace coppice::text {
 
 namespace {
@@ -19,6 +17,14 @@ Place place_of(const std::string& opening, const ThoughtMarks& marks) {
 
 }  // namespace
 
+ThoughtTags unknown_tags(const std::string& source) {
+  const auto has = [&](const char* text) { return source.find(text) != source.npos; };
+  if (has("<|inner_prefix|>") && has("<|inner_suffix|>"))
+    return {.begin = "<|inner_prefix|>", .end = "<|inner_suffix|>"};
+  if (has("<|begin|>assistant<|think|>")) return {.begin = "<|think|>", .end = "<|end|><|begin|>assistant"};
+  return {};
+}
+
 ThoughtMarks thought_marks(const std::string& source, const std::string& begin, const std::string& end) {
   const auto has = [&](const char* text) { return source.find(text) != source.npos; };
   ThoughtMarks marks{.begin = begin, .end = end};
@@ -26,12 +32,14 @@ ThoughtMarks thought_marks(const std::string& source, const std::string& begin, 
     marks.between = "<|start|>assistant";
     marks.text = "<|channel|>final<|message|>";
     marks.again = true;
+    marks.calls = {{"<|channel|>commentary to=functions.", ""}, {" to=functions.", "<|channel|>commentary"}};
   } else if (begin.empty() && has("to=self") && has("<|eom|>")) {  // Muse Glimmer
     marks = {.begin = " to=self<|message|>",
              .end = "<|eom|>",
              .between = "<|start|>assistant",
              .text = " to=user<|message|>",
-             .again = true};
+             .again = true,
+             .calls = {{" to=", "<|message|>"}}};
   } else if (begin == "<|START_THINKING|>") {  // Command R7B, North Code
     const bool text = has("<|START_TEXT|>");
     marks.text = text ? "<|START_TEXT|>" : "<|START_RESPONSE|>";
@@ -39,6 +47,9 @@ ThoughtMarks thought_marks(const std::string& source, const std::string& begin, 
   } else if (begin == "<|open|>think<|sep|>") {  // Kimi K3
     marks.text = "<|open|>response<|sep|>";
     marks.text_end = "<|close|>response<|sep|>";
+  } else if (begin == "<|think|>") {  // Solar Open
+    marks.text = "<|content|>";
+    marks.text_end = "<|end|>";
   } else if (begin == "<|channel>thought") {  // Gemma 4
     marks.again = true;
   }
@@ -46,21 +57,26 @@ ThoughtMarks thought_marks(const std::string& source, const std::string& begin, 
   return marks;
 }
 
-ThoughtBounds thought_bounds(const std::string& opening, const ThoughtMarks& marks, bool calls) {
+ThoughtBounds thought_bounds(const std::string& opening, const ThoughtMarks& marks,
+                             std::span<const std::string> callable) {
   if (marks.end.empty()) return {};
   const Place place = place_of(opening, marks);
   if (place == Place::kBehind && !marks.again) return {};
   const std::string to_text = marks.end + marks.between + marks.text;
-  return {.begin = marks.begin,
-          .end = marks.end,
-          .open = place == Place::kIn,
-          .close = calls ? marks.end + marks.between : to_text,
-          .last = marks.again ? to_text : ""};
+  ThoughtBounds bounds{.begin = marks.begin,
+                       .end = marks.end,
+                       .open = place == Place::kIn,
+                       .close = callable.empty() ? to_text : marks.end + marks.between,
+                       .last = marks.again ? to_text : ""};
+  if (!callable.empty() && !marks.calls.empty()) bounds.ways.push_back(marks.text);
+  for (const std::string& name : callable)
+    for (const auto& [before, behind] : marks.calls) bounds.ways.push_back(before + name + behind);
+  return bounds;
 }
 
-FormFrame form_frame(const std::string& opening, const ThoughtMarks& marks, const SpecialNames& names) {
-  if (marks.end.empty()) return {};
-  GbnfRules rules(names);
+std::string framed_form(const std::string& opening, const ThoughtMarks& marks, GbnfRules& rules) {
+  rules.define(FormFrame::kForm, "[{]");
+  if (marks.end.empty()) return FormFrame::kForm;
   const auto literal = [&](const std::string& text) { return text.empty() ? text : rules.literal(text) + " "; };
   const Place place = place_of(opening, marks);
   const std::string rest = rules.until({marks.end}, true) + " " + literal(marks.between);
@@ -69,7 +85,13 @@ FormFrame form_frame(const std::string& opening, const ThoughtMarks& marks, cons
   if (place == Place::kBefore) root = fmt::format("({}{})? ", literal(marks.begin), rest);
   root += literal(marks.text) + FormFrame::kForm;
   if (!marks.text_end.empty()) root += fmt::format(" ({})?", rules.literal(marks.text_end));
-  rules.define(FormFrame::kForm, "[{]");
+  return root;
+}
+
+FormFrame form_frame(const std::string& opening, const ThoughtMarks& marks, const SpecialNames& names) {
+  if (marks.end.empty()) return {};
+  GbnfRules rules(names);
+  const std::string root = framed_form(opening, marks, rules);
   return {.grammar = rules.text(root), .tokens = rules.tokens()};
 }
 

@@ -8,6 +8,7 @@
 #include <json-schema-to-grammar.h>
 
 #include <algorithm>
+#include <functional>
 #include <regex>
 #include <utility>
 
@@ -64,33 +65,44 @@ common_chat_params params_of(std::vector<common_chat_tool>& tools, Make&& make) 
   }
 }
 
-std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params, bool one_call = false) {
+std::shared_ptr<const AnswerFormat> format_of(const common_chat_params& params, OwnMarks own, bool one_call = false,
+                                              bool continued = false) {
   auto impl = std::make_unique<AnswerFormat::Impl>();
+  impl->thoughts = std::move(own.thoughts);
+  impl->text = std::move(own.text);
+  impl->text_end = std::move(own.text_end);
   impl->one_call = one_call;
+  impl->continued = continued;
   impl->params = common_chat_parser_params(params);
   impl->params.reasoning_format = COMMON_REASONING_FORMAT_DEEPSEEK;
   if (!params.parser.empty()) impl->params.parser.load(params.parser);
   return std::make_shared<const AnswerFormat>(std::move(impl));
 }
 
-/// What comes of the grammar of calls: from the beginning where one must be made, else from where the model begins one.
-void add_grammar(const ToolChat& chat, const common_chat_params& params, std::span<const ToolSpec> tools,
-                 const SpecialNames& marks, ToolPrompt& to) {
-  if (params.parser.empty()) return;
+/// The text by which the model begins a call; empty: there is none.
+std::string trigger_of(const common_chat_params& params) {
   const auto trigger =
       std::ranges::find(params.grammar_triggers, COMMON_GRAMMAR_TRIGGER_TYPE_WORD, &common_grammar_trigger::type);
-  if (!chat.must_call && trigger == params.grammar_triggers.end()) return;  // the model calls as it can
+  return trigger == params.grammar_triggers.end() ? "" : trigger->value;
+}
+
+/// What comes of the grammar of calls: of all of the answer (`whole`), else from where the model begins one. `beside`: call_grammar()'s.
+void add_grammar(const ToolChat& chat, const common_chat_params& params, std::span<const ToolSpec> tools, bool whole,
+                 const SpecialNames& marks, const std::function<std::string(GbnfRules&)>& beside, ToolPrompt& to) {
+  const std::string trigger = trigger_of(params);
+  if (params.parser.empty() || (!whole && trigger.empty())) return;  // the model calls as it can
   common_peg_arena parser;
   parser.load(params.parser);
-  CallGrammar grammar = call_grammar(parser, tools, chat.must_call, chat.parallel, marks);
+  CallGrammar grammar = call_grammar(parser, tools, whole, chat.parallel, marks, beside);
   to.grammar = std::move(grammar.text);
   to.schemas = std::move(grammar.schemas);
   to.tokens = std::move(grammar.tokens);
   to.bare = std::move(grammar.bare);
   to.spaced = grammar.spaced;
   if (to.grammar.empty()) return;
-  if (!chat.must_call) to.from = trigger->value;
-  to.begun = chat.must_call ? params.generation_prompt : trigger->value;
+  if (!whole) to.from = trigger;
+  to.begun = whole ? params.generation_prompt : trigger;
+  to.holds_form = beside != nullptr;
 }
 
 /// The tags as they stand behind `opening`, the prompt's end, which opens the assistant's turn: it may have begun the reasoning.
@@ -120,6 +132,12 @@ void ChatTemplate::find_thoughts() {
   try {
     const common_chat_params params =
         common_chat_templates_apply(impl_->templates.get(), inputs_of(question, {.messages = question}, {}, {}));
+    if (const ThoughtTags own = unknown_tags(source()); !params.supports_thinking && !own.end.empty()) {
+      impl_->own_thoughts = true;
+      impl_->thoughts = own;
+      impl_->thought_marks = thought_marks(source(), own.begin, own.end);
+      impl_->marked = !impl_->thought_marks.text.empty();
+    }
     if (!params.supports_thinking) return;
     const std::string& begin = params.thinking_start_tag;
     impl_->marked = !std::regex_match(begin, tag);
@@ -144,7 +162,7 @@ CallForm form_of_template(const common_chat_templates* its) {
 
 /// Does the template write calls and their results?
 bool writes_calls(CallForm form) {
-  return form == CallForm::kLibrary || form == CallForm::kMistral;
+  return form == CallForm::kLibrary || form == CallForm::kMistral || form == CallForm::kSolar;
 }
 
 bool needs_objects(const common_chat_templates* its) {
@@ -225,16 +243,109 @@ std::size_t size_of(const ToolChat& chat) {
   return bytes;
 }
 
+void add_stops(const std::vector<std::string>& more, ToolPrompt& to) {
+  to.stops.insert(to.stops.end(), more.begin(), more.end());
+}
+
+/// Those that may be called, as the library is told of them.
+std::vector<ToolSpec> callable_tools(const ToolChat& chat, std::span<const ToolSpec> tools, bool asks_types) {
+  std::vector<ToolSpec> callable(tools.begin(), tools.end());
+  if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
+  if (!chat.allowed.empty())
+    std::erase_if(callable, [&](const ToolSpec& tool) {
+      return std::ranges::find(chat.allowed, tool.name) == chat.allowed.end();
+    });
+  bound_schemas(callable);
+  for (ToolSpec& tool : callable) {
+    tool.parameters = parser_parameters(tool);
+    if (asks_types) tool.parameters = with_types(tool.parameters, true);
+  }
+  return callable;
+}
+
 }  // namespace
+
+OwnMarks ChatTemplate::Impl::own_marks(const std::string& opening) const {
+  if (!own_thoughts) return {};
+  return {tags_behind(opening, thoughts), thought_marks.text, thought_marks.text_end};
+}
+
+void ChatTemplate::Impl::read_continued(common_chat_templates_inputs inputs, const std::string& opening,
+                                        ToolPrompt& to) const {
+  if (marked) {
+    to.bounded = thought_bounds(opening, thought_marks);
+    if (to.bounded.open) to.frame = form_frame(opening, thought_marks, marks);
+    inputs.tools.clear();
+    inputs.continue_final_message =
+        to.bounded.open ? COMMON_CHAT_CONTINUATION_REASONING : COMMON_CHAT_CONTINUATION_CONTENT;
+    const common_chat_params params = common_chat_templates_apply(templates.get(), inputs);
+    to.format = format_of(params, own_marks(opening), false, true);
+    add_stops(params.additional_stops, to);
+  } else if (opening.find(thoughts.begin) != std::string::npos) {
+    add_thoughts(opening, thoughts, to);
+    if (!to.thoughts.end.empty()) to.bounded = thought_bounds(opening, thought_marks);
+  }
+}
+
+void ChatTemplate::Impl::read_text(const common_chat_templates_inputs& inputs,
+                                   std::optional<common_chat_params>&& known, const std::string& opening,
+                                   ToolPrompt& to) const {
+  to.bounded = thought_bounds(opening, thought_marks);
+  if (marked) {
+    to.frame = form_frame(opening, thought_marks, marks);
+    const common_chat_params params = known ? *std::move(known) : common_chat_templates_apply(templates.get(), inputs);
+    to.format = format_of(params, own_marks(opening));
+    add_stops(params.additional_stops, to);
+  } else if (!thoughts.end.empty()) {
+    add_thoughts(opening, thoughts, to);
+  }
+}
+
+void ChatTemplate::Impl::read_calls(const ToolChat& chat, const ChatDefaults& defaults, std::span<const ToolSpec> tools,
+                                    const std::string& opening, ToolPrompt& to) const {
+  const std::vector<ToolSpec> callable = callable_tools(chat, tools, asks_types);
+  common_chat_templates_inputs calls = inputs_of(chat.messages, chat, defaults, callable);
+  calls.parallel_tool_calls = true;  // all are read; the grammar writes no more than are asked for
+  const bool librarys = form == CallForm::kLibrary || form == CallForm::kLfm2;
+  if (!librarys && !thoughts.end.empty()) add_thoughts(opening, thoughts, to);
+  const auto params_for = [&](bool must_call) {
+    if (must_call) calls.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    return params_of(calls.tools, [&] {
+      return librarys ? common_chat_templates_apply(templates.get(), calls)
+                      : own_params(form, calls.tools, to.thoughts, must_call);
+    });
+  };
+  const common_chat_params params = params_for(chat.must_call);
+  if (librarys && !marked) to.thoughts = tags_behind(params.generation_prompt, thoughts);
+  OwnMarks own = own_marks(opening);
+  if (!librarys) own.thoughts = {};  // own_params() has these
+  if (chat.must_call || (chat.forms && marked)) to.ahead = own.thoughts;
+  to.format = format_of(params, std::move(own), !chat.parallel);
+  add_stops(params.additional_stops, to);
+  const bool beside_form = chat.forms && !chat.must_call;
+  if (!beside_form || !marked) add_grammar(chat, params, callable, chat.must_call, marks, {}, to);
+  if (beside_form && to.grammar.empty()) {  // no text tells a call from the form
+    const auto framed = [&](GbnfRules& rules) {
+      const std::string& begun = params.generation_prompt;
+      const std::string before = !to.ahead.end.empty() ? thought_marks.begin + thought_marks.end : opening;
+      return (begun.empty() ? "" : rules.literal(begun) + " ") + framed_form(before, thought_marks, rules);
+    };
+    add_grammar(chat, params_for(true), callable, true, marks, framed, to);
+  }
+  std::vector<std::string> names;
+  for (const ToolSpec& tool : callable) names.push_back(tool.name);
+  to.bounded = thought_bounds(opening, thought_marks, names);
+  if (!to.grammar.empty()) to.bounded.ways.clear();
+  if (chat.must_call || to.holds_form) to.bounded.last.clear();  // the grammar has thoughts once
+}
 
 ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
   const TemplateWork work(TemplateWork::At::kRequest, size_of(asked));
   try {
-    const common_chat_templates* own = impl_->templates.get();
     const CallForm form = impl_->form;
     const bool knows = writes_calls(form), lists = form != CallForm::kPlain;
     std::vector<ChatMessage> messages =
-        fitted(asked.messages, {.objects = !knows || needs_objects(own),
+        fitted(asked.messages, {.objects = !knows || needs_objects(impl_->templates.get()),
                                 .ids = impl_->call_ids,
                                 .reads_results = source().find("'<|tool_call>call:'") != std::string::npos});
     if (!knows) messages = lists ? with_written_calls(form, messages) : in_plain_form(messages, asked.tools);
@@ -260,7 +371,6 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     for (const ChatMessage& message : asked.messages) result.calls_before += message.calls.size();
     // Of a vocabulary that may not have it as a token: an answer would go on behind it.
     if (impl_->assumed) result.stops.emplace_back("<|im_end|>");
-    const auto add_stops = [&](const auto& more) { result.stops.insert(result.stops.end(), more.begin(), more.end()); };
     const auto take = [&](MarkedText&& prompt) {
       result.prompt = std::move(prompt.text);
       result.plain = std::move(prompt.plain);
@@ -268,11 +378,7 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
     if (chat.end == TurnEnd::kContinue) {
       PromptWriter::Continued continued = impl_->writer->write_continued(inputs, quoted);
       take(std::move(continued.prompt));
-      if (continued.opening.find(impl_->thoughts.begin) != std::string::npos) {
-        add_thoughts(continued.opening, impl_->thoughts, result);
-        if (!result.thoughts.end.empty())
-          result.bounded = thought_bounds(continued.opening, impl_->thought_marks, false);
-      }
+      impl_->read_continued(std::move(inputs), continued.opening, result);
       return result;
     }
     std::optional<common_chat_params> special;
@@ -282,47 +388,11 @@ ToolPrompt ChatTemplate::render(const ToolChat& asked) const {
       const bool needed = impl_->marked || !impl_->thoughts.end.empty() || !impl_->thought_marks.end.empty();
       return needed ? impl_->writer->opening(inputs, result.prompt) : std::string();
     };
-    if (chat.tools.empty() || !chat.may_call) {
-      if (chat.end != TurnEnd::kOpenTurn) return result;
-      const std::string opening = opening_of_turn();
-      result.bounded = thought_bounds(opening, impl_->thought_marks, false);
-      if (impl_->marked) {
-        result.frame = form_frame(opening, impl_->thought_marks, impl_->marks);
-        const common_chat_params params = special ? *std::move(special) : common_chat_templates_apply(own, inputs);
-        result.format = format_of(params);
-        add_stops(params.additional_stops);
-      } else if (!impl_->thoughts.end.empty()) {
-        add_thoughts(opening, impl_->thoughts, result);
-      }
-      return result;
+    if (!chat.tools.empty() && chat.may_call) {
+      impl_->read_calls(chat, defaults_, asked.tools, opening_of_turn(), result);
+    } else if (chat.end == TurnEnd::kOpenTurn) {
+      impl_->read_text(inputs, std::move(special), opening_of_turn(), result);
     }
-    std::vector<ToolSpec> callable(asked.tools.begin(), asked.tools.end());
-    if (!chat.only.empty()) std::erase_if(callable, [&](const ToolSpec& tool) { return tool.name != chat.only; });
-    if (!chat.allowed.empty())
-      std::erase_if(callable, [&](const ToolSpec& tool) {
-        return std::ranges::find(chat.allowed, tool.name) == chat.allowed.end();
-      });
-    bound_schemas(callable);
-    for (ToolSpec& tool : callable) {
-      tool.parameters = parser_parameters(tool);
-      if (impl_->asks_types) tool.parameters = with_types(tool.parameters, true);
-    }
-    common_chat_templates_inputs calls = inputs_of(chat.messages, chat, defaults_, callable);
-    calls.parallel_tool_calls = true;  // all are read; the grammar writes no more than are asked for
-    common_chat_params params;
-    const std::string opening = opening_of_turn();
-    if (form == CallForm::kLibrary || form == CallForm::kLfm2) {
-      params = params_of(calls.tools, [&] { return common_chat_templates_apply(own, calls); });
-      if (!impl_->marked) result.thoughts = tags_behind(params.generation_prompt, impl_->thoughts);
-    } else {
-      if (!impl_->thoughts.end.empty()) add_thoughts(opening, impl_->thoughts, result);
-      params = params_of(calls.tools, [&] { return own_params(form, calls.tools, result.thoughts, chat.must_call); });
-    }
-    result.format = format_of(params, !chat.parallel);
-    add_stops(params.additional_stops);
-    add_grammar(chat, params, callable, impl_->marks, result);
-    result.bounded = thought_bounds(opening, impl_->thought_marks, true);
-    if (chat.must_call) result.bounded.last.clear();  // the grammar has thoughts once
     return result;
   } catch (const std::exception& e) {
     if (work.ended() != nullptr) throw TemplateError(fmt::format("chat template: {}", work.ended()));

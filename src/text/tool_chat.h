@@ -47,6 +47,7 @@ struct ToolChat {
   std::string only;                        ///< with must_call: the tool that must be called; empty: any
   std::span<const std::string> allowed{};  ///< calls are restricted to these tools; empty: to all. The prompt stays
   bool parallel = false;                   ///< there may be several calls in an answer
+  bool forms = false;                      ///< an answer that calls nothing is to have a form
   std::optional<bool> thinks;              ///< false: models that can do without are told not to; unset: the default
   std::map<std::string, std::string> variables;  ///< of the template, by name: JSON
 };
@@ -60,7 +61,9 @@ struct ToolPrompt {
   std::map<std::string, kv::Token> tokens;     ///< and that stand for tokens without a text (grammar::Source)
   std::map<std::string, BareText> bare;        ///< rules that stand for strings that the schemas bound
   bool spaced = false;               ///< the schemas' JSON has a blank behind commas and colons, and no others
+  bool holds_form = false;           ///< ToolChat::forms: the grammar is of all of the answer, with FormFrame::kForm
   std::string from;                  ///< the grammar begins with this text, wherever it comes; empty: at once
+  ThoughtTags ahead;                 ///< that may come before the grammar, which doesn't have them
   std::string begun;                 ///< the part of a grammar's text that is already there when it begins
   std::vector<std::string> stops;    ///< that end an answer besides the client's
   ThoughtTags thoughts;              ///< where they stand before plain text, or text beside calls

@@ -62,7 +62,7 @@ TEST(ThoughtBudget, IsWhatTheWholeTextSays) {
       const auto forced = budget.forced();
       ASSERT_EQ(forced.has_value(), forces(pieces, params.open, params.budget)) << "round " << round;
       pieces.push_back(forced ? std::string(1, static_cast<char>(*forced)) : words[random() % words.size()]);
-      budget.take(pieces.back(), true);
+      budget.take(-1, pieces.back(), true);
     }
   }
 }
@@ -74,12 +74,12 @@ TEST(ThoughtBudget, CountsThoughtsThatComeAgain) {
   const auto take = [&](std::initializer_list<const char*> pieces) {
     for (const char* piece : pieces) {
       EXPECT_FALSE(budget.forced()) << piece;
-      budget.take(piece, true);
+      budget.take(-1, piece, true);
     }
   };
   const auto forced = [&](Token token) {
     EXPECT_EQ(budget.forced(), token);
-    budget.take("</t>", true);
+    budget.take(-1, "</t>", true);
   };
   take({"said", "<t", ">", "a", "</t>", "more", "<t>", "b"});
   forced(1);
@@ -90,17 +90,46 @@ TEST(ThoughtBudget, CountsThoughtsThatComeAgain) {
   forced(2);
 }
 
+/// Behind the end one of some ways, until it is told which.
+TEST(ThoughtBudget, LeavesTheChoiceBetweenWays) {
+  const ThoughtParams params{.budget = 1,
+                             .begin = "<t>",
+                             .end = "</t>",
+                             .open = true,
+                             .close = {1, 2},
+                             .last = {9},
+                             .ways = {{3, 4, 5}, {3, 6}, {7}}};
+  for (const std::vector<Token>& way : params.ways) {
+    ThoughtBudget budget(params);
+    const auto take = [&](Token token) { budget.take(token, "a", true); };
+    take(8);
+    EXPECT_TRUE(budget.choice().empty());
+    take(*budget.forced());
+    take(*budget.forced());
+    for (std::size_t i = 0; i < way.size(); ++i) {
+      EXPECT_FALSE(budget.forced());
+      EXPECT_EQ(budget.choice(), i == 0   ? (std::vector<Token>{3, 7})
+                                 : i == 1 ? (std::vector<Token>{4, 6})
+                                          : std::vector<Token>{5});
+      take(way[i]);
+    }
+    EXPECT_TRUE(budget.choice().empty());
+    budget.take(-1, "<t>", true);
+    EXPECT_EQ(budget.forced(), 9);
+  }
+}
+
 TEST(ThoughtBudget, ACharacterIsNotCutInTwo) {
   const ThoughtParams params{.budget = 1, .begin = "<t>", .end = "</t>", .open = true, .close = {1}};
   ThoughtBudget budget(params);
-  budget.take("\xe2", false);
+  budget.take(-1, "\xe2", false);
   EXPECT_FALSE(budget.forced());
-  budget.take("\x82", false);
+  budget.take(-1, "\x82", false);
   EXPECT_FALSE(budget.forced());
-  budget.take("\xac", true);
+  budget.take(-1, "\xac", true);
   EXPECT_EQ(budget.forced(), 1);
   ThoughtBudget endless(params);
-  for (int i = 0; i < 5; ++i) endless.take("\xe2", false);
+  for (int i = 0; i < 5; ++i) endless.take(-1, "\xe2", false);
   EXPECT_EQ(endless.forced(), 1);
 }
 

@@ -73,8 +73,9 @@ class GrammarWalk {
     grammar::Matcher matcher(grammar_);
     if (!prompt_.begun.empty() && !matcher.accept_text(prompt_.begun))
       throw std::runtime_error("begun: " + prompt_.begun);
-    if (!beginning.empty() && !matcher.accept_text(beginning)) return "";
-    std::string text = beginning;
+    const bool ahead = !beginning.empty() && !prompt_.ahead.end.empty();
+    if (!beginning.empty() && !ahead && !matcher.accept_text(beginning)) return "";
+    std::string text = beginning + (ahead ? prompt_.ahead.end : "");
     while (text.size() < 3000) {
       if (matcher.whole() && random_() % 2 == 0) return text;
       const auto mask = matcher.mask();

@@ -88,7 +88,8 @@ std::string fault_of_walks(const Model& model, int n, bool asked, std::mt19937_6
   if (prompt.grammar.empty()) return "no grammar";
   to.tokens += prompt.tokens.size();
   GrammarWalk walker(prompt, model.source, random, *model.vocabulary);
-  const std::optional<std::string> thoughts = asked ? first_thoughts(model) : std::nullopt;
+  std::optional<std::string> thoughts = asked ? first_thoughts(model) : std::nullopt;
+  if (thoughts && !prompt.ahead.end.empty()) thoughts = prompt.ahead.begin + "Hm,";
   int ended = 0;
   for (int i = 0; i < 200 && ended < (thoughts && !to.thinks ? (thoughts->empty() ? 60 : 8) : n); ++i) {
     const std::string text = walker.walk(i % 2 == 0 ? "" : thoughts.value_or(""));

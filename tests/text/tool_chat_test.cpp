@@ -366,6 +366,49 @@ TEST(BoundedSchemas, LoseAllButNamesAndThenThese) {
   EXPECT_EQ(tools[5].parameters, R"({"type":"object"})");
 }
 
+/// What bounds thoughts looks for them at the answer's beginning.
+TEST(Tools, NothingStandsBeforeTheThoughtsOfAForcedCall) {
+  std::mt19937_64 random = test::seeded_random();
+  const std::string text = source("openai-gpt-oss-120b.jinja");
+  const ChatTemplate chat(test::vocabulary(), text);
+  const ToolPrompt prompt = chat.render(ToolChat{.messages = question(), .tools = tools(), .must_call = true});
+  GrammarWalk walker(prompt, text, random);
+  EXPECT_NE(walker.walk("<|channel|>analysis<|message|>Hm.<|end|>"), "");
+  EXPECT_EQ(walker.walk("<|channel|>commentary<|channel|>"), "");
+}
+
+/// Their templates write no thoughts back, and so the library doesn't know of them.
+TEST(Tools, ThoughtsThatTheLibraryDoesNotKnowAreRead) {
+  const std::string arguments = R"({"city":"Paris","days":1})";
+  struct Known {
+    std::string name, thoughts, text, call;
+  };
+  for (const Known& known :
+       {Known{"Apertus-8B-Instruct.jinja", "<|inner_prefix|>Hm.<|inner_suffix|>", "Sunny.",
+              R"(<|tools_prefix|>[{"get_weather": )" + arguments + "}]<|tools_suffix|>"},
+        Known{"upstage-Solar-Open-100B.jinja", "<|think|>Hm.<|end|><|begin|>assistant", "<|content|>Sunny.<|end|>",
+              "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather<|tool_call:args|>" + arguments +
+                  "<|tool_call:end|>"}}) {
+    SCOPED_TRACE(known.name);
+    const ChatTemplate chat(test::vocabulary(), source(known.name));
+    for (const bool with_tools : {false, true}) {
+      const ToolPrompt prompt = chat.render(
+          ToolChat{.messages = question(), .tools = with_tools ? tools() : std::vector<ToolSpec>(), .thinks = true});
+      for (const std::size_t piece : {1UL, 7UL, 1000UL}) {
+        const Answer text = read_answer(prompt.format, known.thoughts + known.text, piece);
+        EXPECT_EQ(text.reasoning, "Hm.");
+        EXPECT_EQ(text.content, "Sunny.");
+        if (!with_tools) continue;
+        const Answer call = read_answer(prompt.format, known.thoughts + known.call, piece);
+        EXPECT_EQ(call.reasoning, "Hm.");
+        EXPECT_EQ(call.content, "");
+        ASSERT_EQ(call.calls.size(), 1U);
+        EXPECT_EQ(json::parse(call.calls[0].arguments), json::parse(arguments));
+      }
+    }
+  }
+}
+
 TEST_P(OfTemplate, OtherTextIsContent) {
   const ToolPrompt prompt = chat_.render(ToolChat{.messages = question(), .tools = tools()});
   const Answer plain = read_answer(prompt.format, "It is sunny there.", 3);

@@ -42,6 +42,7 @@ struct Tools {
   std::string only;                  ///< with must_call: the tool that must be called; empty: any
   std::vector<std::string> allowed;  ///< calls are restricted to these; empty: to all. The prompt tells of all
   bool parallel = true;              ///< an answer may call several
+  bool forms = false;                ///< an answer that calls nothing is to have a form: Preparation knows
   std::optional<bool> thinks;        ///< false: models that can do without are told not to; unset: as the operator says
   bool keep_thoughts = false;        ///< reasoning stays in the text, tags and all, where nothing is called
   std::map<std::string, std::string> variables;  ///< of the template, by name: JSON

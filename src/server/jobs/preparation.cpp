@@ -89,6 +89,14 @@ void put_beside_calls(text::ToolPrompt& chat, grammar::Constraint& form) {
   form.source = std::move(both);
 }
 
+/// The answer is what the chat's grammar says, in which the form stands.
+void put_among_calls(text::ToolPrompt& chat, grammar::Constraint& form) {
+  grammar::Source both = source_of(chat);
+  both.forms = {{text::FormFrame::kForm, {form.source.kind, std::move(form.source.text), form.source.spaced}}};
+  form.source = std::move(both);
+  form.begun = std::move(chat.begun);
+}
+
 /// The answer's text is of the form.
 void put_into(text::FormFrame frame, grammar::Source& form) {
   form = {.kind = grammar::Kind::kGbnf,
@@ -238,10 +246,12 @@ void Preparation::bound_thoughts(const text::ThoughtBounds& thoughts) {
                               .open = thoughts.open,
                               .close = tokens(thoughts.close),
                               .last = tokens(thoughts.last)};
+  for (const std::string& way : thoughts.ways) asked_.sampling.thoughts.ways.push_back(tokens(way));
 }
 
 /// What the template makes of a chat decides on sampling, too: stop strings, the grammar of calls, where a grammar begins.
 void Preparation::render_chat() {
+  asked_.tools.forms = asked_.grammar.has_value();
   text::ToolPrompt chat =
       chat_text(model_, std::move(asked_.messages), asked_.turn_end, asked_.tools, asked_.input_field);
   asked_.messages.clear();
@@ -253,6 +263,10 @@ void Preparation::render_chat() {
   for (std::string& stop : chat.stops) asked_.sampling.stop.push_back(std::move(stop));
   bound_thoughts(chat.bounded);
   if (asked_.grammar) {
+    if (chat.holds_form) {
+      put_among_calls(chat, *asked_.grammar);
+      return begin_behind(chat.ahead, *asked_.grammar);
+    }
     if (!asked_.tools.specs.empty() && asked_.tools.may_call) put_beside_calls(chat, *asked_.grammar);
     if (!chat.frame.grammar.empty()) return put_into(std::move(chat.frame), asked_.grammar->source);
     return begin_behind(chat.thoughts, *asked_.grammar);
@@ -263,6 +277,7 @@ void Preparation::render_chat() {
                                        .begun = std::move(chat.begun),
                                        .field = "tools",
                                        .optional = !asked_.tools.must_call};
+  begin_behind(chat.ahead, *asked_.grammar);
 }
 
 bool Preparation::step() {

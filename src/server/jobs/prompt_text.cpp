@@ -104,6 +104,7 @@ text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, te
                          .only = tools.only,
                          .allowed = tools.allowed,
                          .parallel = tools.parallel,
+                         .forms = tools.forms,
                          .thinks = tools.thinks,
                          .variables = tools.variables});
   } catch (const text::TemplateError& e) {
