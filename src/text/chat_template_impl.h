@@ -15,6 +15,7 @@
 #include "text/special_names.h"
 #include "text/thought_marks.h"
 #include "text/thought_splitter.h"
+#include "text/tool_chat.h"
 
 namespace coppice::text {
 

@@ -24,13 +24,13 @@ class Watchdog final : public port::Turn {
   /// Of an input of a mebibyte, between two steps. Sanitizers take most of the time that they see.
   static constexpr double kMostSeconds = test::kSanitized ? 5 : 0.25;
 
-  Watchdog() { port::set_turn(this); }
+  explicit Watchdog(double most_seconds = kMostSeconds) : most_(most_seconds) { port::set_turn(this); }
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog() override {
     between_steps();
     port::set_turn(nullptr);
-    if (longest_ > kMostSeconds)
+    if (longest_ > most_)
       finding(fmt::format("an input took {:.2f} s of a thread that all share, without a pause", longest_));
   }
 
@@ -55,6 +55,7 @@ class Watchdog final : public port::Turn {
 
  private:
   static inline thread_local double excused_ = 0;
+  double most_;
   double begin_ = thread_seconds() - excused_, longest_ = 0;
 };
 
