@@ -37,14 +37,17 @@ void PrefillShares::grant(std::span<Sequence* const> running, int budget) {
     if (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)) first_arrived = sequence;
   }
   bool before_first = true;
+  auto keys = std::ranges::count(places_, 0, &Place::nth);  // whose first has had none yet
   const auto part = [&](int left, int all) {
-    const int kept_back = behind > 0 ? std::min(left / 4, left - std::min(left, block_size)) : 0;
+    int kept_back = behind > 0 ? std::min(left / 4, left - std::min(left, block_size)) : 0;
+    if (keys > 0) kept_back = std::max(kept_back, static_cast<int>(left * keys / (keys + 1)));
     return left - std::max(kept_back, before_first ? std::min(block_size, (all + 3) / 4) : 0);
   };
   int left = budget, left_scored = scored_rows_;
   for (const auto& [nth, place, sequence] : places_) {
     before_first &= sequence != first_arrived;
     --behind;
+    keys -= nth == 0 ? 1 : 0;
     sequence->rows = std::min(wanted(*sequence, part(left_scored, scored_rows_)), part(left, budget));
     left -= sequence->rows;
     left_scored -= sequence->scored_in(sequence->rows);

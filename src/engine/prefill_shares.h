@@ -1,8 +1,8 @@
 // PrefillShares: how a step's rows for prompts are shared out.
 //
-// Keys take turns: the first of each key, then the second of each, and so on, each time in rank. The first takes up to three quarters of
-// what is left, the next three quarters of the rest, and so on, so that a short prompt gets through behind a long one; what nobody wants goes to the
-// first again. Those before the first to arrive leave it its part: the Scheduler's invariant 3. So it is with the rows among them that are
+// Keys take turns: the first of each key, then the second of each, and so on, each time in rank. The first of each get equal parts, however few
+// rows there are. Of what is left the next takes up to three quarters, the next three quarters of the rest, and so on, so that a short prompt gets
+// through behind a long one; what nobody wants goes to the first again. Those before the first to arrive leave it its part: the Scheduler's invariant 3. So it is with the rows among them that are
 // scored. Nobody gets rows beyond where its next state is kept.
 //
 // Not thread safe; the engine's thread owns it.

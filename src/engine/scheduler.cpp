@@ -106,9 +106,9 @@ OpenRequest* Scheduler::last_never_admitted(std::string_view key) const {
 
 bool Scheduler::make_way(const Sequence& sequence) {
   if (sequence.request->made_way) return false;
-  const Sequence* last = nullptr;  // of the key that runs most
+  Sequence* last = nullptr;  // of the key that runs most
   int most = 0;
-  for (const Sequence* running : running_) {
+  for (Sequence* running : running_) {
     const int samples = samples_of(running->request->key());
     if (samples < most) continue;
     if (samples > most || running->request->key() == last->request->key()) last = running;
@@ -119,9 +119,19 @@ bool Scheduler::make_way(const Sequence& sequence) {
   int its_samples = 0;
   for (const Sequence* running : running_)
     if (running->request == &open) its_samples += running->n_samples;
-  if (its_samples == most) return false;
-  preempt(open);
+  if (its_samples < most) {
+    preempt(open);
+    return true;
+  }
+  if (most == 1 && !holds_most(*last)) return false;
+  preempt_one(*last);
+  ++figures_.preemptions;
   return true;
+}
+
+bool Scheduler::holds_most(const Sequence& sequence) const {
+  const auto length = std::max(static_cast<std::int32_t>(sequence.tokens().size()), sequence.planned);
+  return 2 * cache_.blocks_needed(length, 1) > cache_.stats().total;
 }
 
 std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) {
@@ -280,10 +290,11 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::BlockOp>& ops) {
 }
 
 // Rows for prompts in a step that has `decodes` rows of decoding sequences. At least one: invariant 3.
-int Scheduler::prefill_budget(int decodes) const {
-  const int rest = step_tokens_ - decodes;
+int Scheduler::prefill_budget(int decodes, int prompt_rows) const {
+  const int rest = std::min(step_tokens_ - decodes, prompt_rows);
   if (decodes == 0) return rest;
-  return std::min(rest, std::max(step_tokens_ / kPromptPartBesideDecodes, cache_.config().block_size));
+  return std::min(rest,
+                  std::max(std::min(step_tokens_, prompt_rows) / kPromptPartBesideDecodes, cache_.config().block_size));
 }
 
 bool Scheduler::is_full(const OpenRequest& open, std::int32_t length) const {
@@ -298,12 +309,12 @@ bool Scheduler::may_decode(const Sequence& sequence) const {
   return !is_full(*sequence.request, static_cast<std::int32_t>(sequence.out.size()) + 1);
 }
 
-Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops) {
+Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, int prompt_rows) {
   planned_.clear();
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
   for (const bool prefills : {false, true}) {
-    if (prefills) prefill_shares_.grant(running_, prefill_budget(decodes));
+    if (prefills) prefill_shares_.grant(running_, prefill_budget(decodes, prompt_rows));
     // Preemption takes sequences off the end of running_, never before the one in hand.
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Sequence& sequence = *running_[i];

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <expected>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -64,16 +65,17 @@ class Scheduler {
   OpenRequest* last_never_admitted(std::string_view key) const;
   /// Are there places in the batch for it?
   bool has_place(const Sequence& sequence) const { return running_samples_ + sequence.n_samples <= max_batch_; }
-  /// Preempts the last request of the key that runs most, for one that next_without_running() named. False: no key runs so many that some are
-  /// left, or it would not do, or others made way for it before (OpenRequest::made_way).
+  /// Preempts the last request of the key that runs most, for one that next_without_running() named; of its only request the last sample, or
+  /// all of it if it has but one and holds more than half of the pool. False: there is none of these, or it would not do, or others made way
+  /// for it before (OpenRequest::made_way).
   bool make_way(const Sequence& sequence);
 
   // A step: plan(), submitted(), launch(), computed(). Of those that work ahead the next plan() may come before computed().
 
-  /// Decides the rows of planned(), gives them slots in the cache, preempts for room. Returns a sequence
+  /// Decides the rows of planned(), `prompt_rows` of prompts at most, gives them slots in the cache, preempts for room. Returns a sequence
   /// that runs all alone and cannot grow any more: nothing is planned, and it is to be released, or gets room and another plan(). If this throws, whoever has `rows` can only be
   /// released; likewise whoever is in flying(), of computed().
-  Sequence* plan(std::vector<kv::BlockOp>& ops);
+  Sequence* plan(std::vector<kv::BlockOp>& ops, int prompt_rows = std::numeric_limits<int>::max());
   PlannedStep& planned() { return planned_; }
 
   /// The executor has planned(): nobody has `rows` any more.
@@ -110,12 +112,13 @@ class Scheduler {
   std::int64_t growth_room() const;
   std::int64_t next_blocks(const Sequence& sequence) const;
   void leave_running(Sequence& sequence);
-  int prefill_budget(int decodes) const;
+  int prefill_budget(int decodes, int prompt_rows) const;
   bool may_decode(const Sequence& sequence) const;
   int next_draw(const Sequence& sequence);
   void make_parts();
   bool extend(Sequence& sequence, std::vector<kv::BlockOp>& ops);
   int samples_of(const std::string& key) const;
+  bool holds_most(const Sequence& sequence) const;
   void preempt(const OpenRequest& last);
   void preempt_one(Sequence& sequence);
   bool preempt_last();

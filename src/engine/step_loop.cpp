@@ -129,6 +129,7 @@ void StepLoop::open(OpenRequest& open) {
   if (auto objection = scheduler_.objection(open.request)) {
     return end(open, refused(objection->refusal, std::move(objection->message)));
   }
+  shared_steps_.came(open.key(), now_);
   requests_.take_turn(open);
   requests_.watch_deadline(open);
   newcomers_.push_back(open.request.id);
@@ -278,9 +279,10 @@ void StepLoop::compute() {
 void StepLoop::begin_step() {
   PlannedStep& step = scheduler_.planned();
   Sequence* stuck = nullptr;
+  const int prompt_rows = shared_steps_.most_rows(rates_.prefill_tokens_per_second(), now_);
   try {
     do {
-      stuck = scheduler_.plan(runner_.block_ops());
+      stuck = scheduler_.plan(runner_.block_ops(), prompt_rows);
     } while (stuck != nullptr && prefixes_.give_way(stuck->request->request, 1));
     runner_.build(cache_, step);
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds

@@ -19,6 +19,7 @@
 #include "engine/request_table.h"
 #include "engine/row_reader.h"
 #include "engine/scheduler.h"
+#include "engine/shared_steps.h"
 #include "engine/snapshot.h"
 #include "engine/step_runner.h"
 #include "engine/viewer.h"
@@ -96,6 +97,7 @@ class StepLoop {
   EventSink sink_;
   Snapshot figures_;  // counters; the rest is filled in by publish_snapshot()
   Rates rates_;
+  SharedSteps shared_steps_;
   Scheduler scheduler_;
   StepRunner runner_;
   RequestTable requests_;

@@ -2,11 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <limits>
+#include <thread>
 #include <vector>
 
 #include "engine/harness.h"
 #include "engine/mailbox.h"
+#include "engine/shared_steps.h"
 
 namespace coppice::testing {
 namespace {
@@ -93,6 +97,34 @@ TEST_P(Keys, TakeRoomOfTheKeyThatHasMost) {
   h.finish();
 }
 
+/// One request takes all places.
+TEST_P(Keys, TakeAPlaceOfAKeysOnlyRequest) {
+  for (const int steps : {1, 20}) {  // its prompt is under way, or its samples are
+    Harness h({.groups = groups(), .max_batch = 4, .step_tokens = 16, .depth = depth()});
+    const auto all = h.submit({.prompt = random_prompt(random_, 60), .max_tokens = 300, .n = 4, .payer = "flood"});
+    for (int i = 0; i < steps; ++i) h.step();
+    for (int i = 0; i < 3; ++i) {
+      const auto own = h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 5, .payer = "victim"});
+      EXPECT_LE(steps_to_first(h, own), 10) << steps;
+      while (!h.result(own).done) h.step();
+    }
+    EXPECT_GT(h.snapshot().preemptions, 0);
+    h.finish();
+    EXPECT_TRUE(h.result(all).done && !h.result(all).refusal);
+  }
+}
+
+/// One request takes most of the pool.
+TEST_P(Keys, TakeRoomOfAKeysOnlyRequest) {
+  const auto n_groups = static_cast<std::int32_t>(make_groups(groups()).size());
+  Harness h({.groups = groups(), .num_blocks = n_groups * 40 + 1, .depth = depth()});
+  h.submit({.prompt = random_prompt(random_, 280), .max_tokens = 30, .payer = "flood"});
+  for (int i = 0; i < 5; ++i) h.step();
+  const auto own = h.submit({.prompt = random_prompt(random_, 60), .max_tokens = 5, .payer = "victim"});
+  EXPECT_LE(steps_to_first(h, own), 10);
+  h.finish();
+}
+
 /// What runs alone of its key stays.
 TEST_P(Keys, LeaveEachOtherOne) {
   Harness h({.groups = groups(), .max_batch = 2, .depth = depth()});
@@ -105,14 +137,57 @@ TEST_P(Keys, LeaveEachOtherOne) {
   h.finish();
 }
 
+/// However few there are: of blocks' size, or fewer.
 TEST_P(Keys, ShareTheRowsOfAStep) {
-  Harness h({.groups = groups(), .max_batch = 32, .step_tokens = 64, .depth = depth()});
-  flood(h, 20, {.prompt = random_prompt(random_, 2000), .max_tokens = 2});
-  for (int i = 0; i < 10; ++i) h.step();
-  const auto own = h.submit({.prompt = random_prompt(random_, 40), .max_tokens = 2, .payer = "victim"});
-  EXPECT_LE(steps_to_first(h, own), 12);
-  for (const auto& [id, result] : h.results()) h.cancel(id);
+  for (const int step_tokens : {64, 16}) {
+    Harness h({.groups = groups(), .max_batch = step_tokens / 2, .step_tokens = step_tokens, .depth = depth()});
+    flood(h, 1, {.prompt = random_prompt(random_, 5), .max_tokens = 1000});  // prompts get half beside it
+    flood(h, 20, {.prompt = random_prompt(random_, 2000), .max_tokens = 2});
+    for (int i = 0; i < 10; ++i) h.step();
+    const auto own = h.submit({.prompt = random_prompt(random_, 40), .max_tokens = 2, .payer = "victim"});
+    EXPECT_LE(steps_to_first(h, own), 12 * 64 / step_tokens) << step_tokens;
+    for (const auto& [id, result] : h.results()) h.cancel(id);
+    h.finish();
+  }
+}
+
+/// On a slow device.
+TEST_P(Keys, GetShortStepsWhereSeveralCome) {
+  Harness h({.groups = groups(), .step_tokens = 512, .max_extend = 512, .state_stride = kNoStride, .depth = depth()});
+  h.executor().during_forward([] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+  const auto most_rows = [&](int steps) {
+    int most = 0;
+    for (int i = 0; i < steps; ++i) {
+      h.step();
+      most = std::max(most, h.last().n_rows);
+    }
+    return most;
+  };
+  h.submit({.prompt = random_prompt(random_, 40), .max_tokens = 1, .payer = "victim"});
+  h.run();
+  const auto first = flood(h, 2, {.prompt = random_prompt(random_, 1500), .max_tokens = 1});
+  EXPECT_LE(most_rows(3), engine::SharedSteps::kLeastRows);
+  for (const auto id : first) h.cancel(id);
+  h.now += engine::SharedSteps::kLately;
+  h.executor().during_forward([] {});
+  flood(h, 2, {.prompt = random_prompt(random_, 1500), .max_tokens = 1});
+  EXPECT_EQ(most_rows(2), 512) << "nobody else comes";
   h.finish();
+}
+
+TEST(SharedSteps, TakeATimeWhileSeveralKeysCome) {
+  engine::SharedSteps steps;
+  const engine::Clock::time_point now{std::chrono::hours(1)};
+  constexpr int kAny = std::numeric_limits<int>::max();
+  steps.came("a", now);
+  steps.came("a", now);
+  EXPECT_EQ(steps.most_rows(1000, now), kAny);
+  steps.came("b", now);
+  EXPECT_EQ(steps.most_rows(1000, now), 80);
+  EXPECT_EQ(steps.most_rows(10, now), engine::SharedSteps::kLeastRows);
+  EXPECT_EQ(steps.most_rows(0, now), engine::SharedSteps::kLeastRows);
+  EXPECT_EQ(steps.most_rows(1e12, now), kAny);
+  EXPECT_EQ(steps.most_rows(1000, now + engine::SharedSteps::kLately), kAny);
 }
 
 TEST_P(Keys, FindAPlaceInAFullQueue) {
