@@ -5,6 +5,8 @@
 
 #include <ctime>
 
+#include "port/turn.h"
+
 namespace coppice::grammar {
 
 namespace {
@@ -33,6 +35,7 @@ void WorkLimit::count(int steps) {
   unchecked_ += steps;
   if (unchecked_ < kStepsBetween) return;
   unchecked_ = 0;
+  port::between_steps();
   if (cpu_seconds() > until_)
     throw WorkError(fmt::format("it takes too much work: more than {:g} s to compile", seconds_));
 }

@@ -9,6 +9,8 @@
 
 #include "grammar/compiler.h"
 #include "grammar/matcher.h"
+#include "grammar/work.h"
+#include "port/turn.h"
 
 namespace coppice::grammar {
 namespace {
@@ -167,6 +169,30 @@ TEST(Grammar, ManyToolsFitTogether) {
   for (const auto& [name, schema] : source.schemas) source.text += "\n" + name + " ::= \"\"";
   Matcher m(compiler().compile(source, 60));  // sanitizers make it slow
   EXPECT_TRUE(m.accept_text('"' + std::string(600, 'x') + "t127\""));
+}
+
+/// A thread that works in turns.
+class CountedTurns final : public port::Turn {
+ public:
+  CountedTurns() { port::set_turn(this); }
+  ~CountedTurns() override { port::set_turn(nullptr); }
+  CountedTurns(const CountedTurns&) = delete;
+  CountedTurns& operator=(const CountedTurns&) = delete;
+  void between_steps() noexcept override { ++n; }
+  int n = 0;
+};
+
+TEST(Grammar, CompilesInTurns) {
+  std::string items;
+  for (int i = 0; i < 24; ++i)
+    items += std::string(i == 0 ? "" : ",") + R"({"type":"integer","multipleOf":)" + std::to_string(970 + i) + "}";
+  const Source source{.kind = Kind::kJsonSchema, .text = R"({"type":"array","prefixItems":[)" + items + "]}"};
+  CountedTurns turns;
+  try {
+    compiler().compile(source);
+  } catch (const WorkError&) {  // where sanitizers make it slow
+  }
+  EXPECT_GT(turns.n, 1000);
 }
 
 TEST(Grammar, KnowsGbnf) {

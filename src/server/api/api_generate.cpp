@@ -147,7 +147,8 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
     if (preparation->wants_grammar()) {
       for (const bool quickly : {true, false}) {
         if (!preparation->wants_grammar()) break;
-        co_await prepare(quickly ? compilers_.quick : compilers_.slow, request.tenant, bytes, asked_at, [&] {
+        // Of one size: few of a key's are begun at once, each of which takes memory.
+        co_await prepare(quickly ? compilers_.quick : compilers_.slow, request.tenant, 0, asked_at, [&] {
           preparation->compile_grammar(quickly);
           return true;
         });
