@@ -1,13 +1,14 @@
 // BodyBudget: the memory that bodies of requests may take, over all connections. A body is charged as its bytes arrive, not as
 // its head announces them, so an announcement takes nothing from others. The first bytes of each body have room of their own, so
-// small requests find some whatever the large ones take; of that room nobody gets more than half.
+// small requests find some whatever the large ones take; of that room nobody gets more than half. Of the other nobody gets more than seven
+// times of what is left: so whoever comes finds some, however much a few take.
 //
 // Belongs to the io thread. Outlives its charges.
 //
 // Invariants
 //   1. used() is the sum of the charges.
 //   2. What the charges have beyond their first bytes is, together, at most the limit; their first bytes at most `small`, and those of
-//      one payer half of that.
+//      one payer half of that. When a charge is raised beyond its first bytes, its payer's have kMostOfRest times of what is left at most.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +24,8 @@ namespace coppice::server {
 
 class BodyBudget {
  public:
+  static constexpr std::size_t kMostOfRest = 7;
+
   /// `limit`: bytes for all bodies together, but for the first `first` bytes of each, which share `small`.
   BodyBudget(std::size_t limit, std::size_t first, std::size_t small = std::numeric_limits<std::size_t>::max())
       : limit_(limit), first_(first), small_(small) {}
@@ -69,19 +72,28 @@ class BodyBudget {
   };
 
  private:
+  /// What one payer has.
+  struct Share {
+    std::size_t first = 0, rest = 0;
+    bool none() const { return first == 0 && rest == 0; }
+  };
+
   std::size_t first(std::size_t bytes) const { return std::min(bytes, first_); }
 
   bool take(const std::string& payer, std::size_t from, std::size_t to) {
     const std::size_t more_small = first(to) - first(from), more = to - from - more_small;
     if (more > limit_ - limited_ || more_small > small_ - small_used_) return false;
-    if (more_small > 0) {
-      const auto of_payer = of_payer_.try_emplace(payer, 0).first;
-      if (of_payer->second + more_small > small_ / 2) {
-        if (of_payer->second == 0) of_payer_.erase(of_payer);
-        return false;
-      }
-      of_payer->second += more_small;
+    if (to == from) return true;
+    const auto of_payer = of_payer_.try_emplace(payer).first;
+    Share& share = of_payer->second;
+    const bool fair = share.first + more_small <= small_ / 2 &&
+                      (more == 0 || (share.rest + more + kMostOfRest - 1) / kMostOfRest <= limit_ - limited_ - more);
+    if (!fair) {
+      if (share.none()) of_payer_.erase(of_payer);
+      return false;
     }
+    share.first += more_small;
+    share.rest += more;
     small_used_ += more_small;
     limited_ += more;
     used_ += to - from;
@@ -89,8 +101,9 @@ class BodyBudget {
   }
   void give_back(const std::string& payer, std::size_t bytes) {
     if (const auto of_payer = of_payer_.find(payer); of_payer != of_payer_.end()) {
-      of_payer->second -= first(bytes);
-      if (of_payer->second == 0) of_payer_.erase(of_payer);
+      of_payer->second.first -= first(bytes);
+      of_payer->second.rest -= bytes - first(bytes);
+      if (of_payer->second.none()) of_payer_.erase(of_payer);
     }
     small_used_ -= first(bytes);
     limited_ -= bytes - first(bytes);
@@ -100,8 +113,8 @@ class BodyBudget {
   const std::size_t limit_, first_, small_;
   std::size_t used_ = 0;
   std::size_t small_used_ = 0;
-  std::size_t limited_ = 0;                                ///< what of used_ counts against the limit
-  std::unordered_map<std::string, std::size_t> of_payer_;  ///< of small_used_; none has 0
+  std::size_t limited_ = 0;                          ///< what of used_ counts against the limit
+  std::unordered_map<std::string, Share> of_payer_;  ///< none has nothing
 };
 
 }  // namespace coppice::server

@@ -47,10 +47,11 @@ TEST_F(BodiesTest, TogetherTheyHaveALimit) {
   const std::string request = post_request("/v1/completions", padded(kBody));
   for (int i = 0; i < 4; ++i) {
     slow.push_back(client());
-    slow.back()->send(request.substr(0, request.size() - 100));
+    slow.back()->send(request.substr(0, request.size() - (i < 3 ? 100 : 5100)));
   }
-  wait_for_bytes(kBudget - 400);
-  // Their first kSmall bytes don't count.
+  constexpr int kHeld = 4 * kBody - 5400;
+  wait_for_bytes(kHeld);
+  // Their first kSmall bytes don't count. An eighth is left to other addresses.
   EXPECT_EQ(post("/v1/completions", padded(900)).status, 200) << "what is left may be used";
   for (const bool chunked : {false, true}) {
     auto late = client();
@@ -63,20 +64,39 @@ TEST_F(BodiesTest, TogetherTheyHaveALimit) {
     EXPECT_TRUE(answer.headers.contains("retry-after"));
     EXPECT_EQ(answer.headers.at("connection"), "close");
   }
-  wait_for_bytes(kBudget - 400);
+  wait_for_bytes(kHeld);
   auto last = client();
   const std::string rest = post_request("/v1/completions", padded(901));
   last->send(rest.substr(0, rest.size() - 1));
-  wait_for_bytes(kBudget - 400 + 900);
+  wait_for_bytes(kHeld + 900);
   EXPECT_EQ(post("/v1/completions", padded(kSmall)).status, 200) << "small ones find room beside any";
   EXPECT_EQ(post("/v1/completions", padded(kSmall + 1)).status, 503);
   last.reset();
-  wait_for_bytes(kBudget - 400);
+  wait_for_bytes(kHeld);
   slow[0]->send(request.substr(request.size() - 100));
   EXPECT_EQ(slow[0]->receive().status, 200);
   slow[1]->close();
-  wait_for_bytes(kBudget - 2 * kBody - 200);
+  wait_for_bytes(kHeld - 2 * kBody + 200);
   EXPECT_EQ(post("/v1/completions", padded(kBody)).status, 200);
+}
+
+/// Whoever takes all that it can leaves something to others.
+TEST_F(BodiesTest, LargeOnesLeaveRoomToOtherKeys) {
+  auto c = small();
+  c.api.api_keys = {"sk-one", "sk-two"};
+  start(words({"x"}), c);
+  const auto request = [](const std::string& key, int bytes) {
+    return post_request("/v1/completions", padded(bytes), fmt::format("Authorization: Bearer {}\r\n", key));
+  };
+  std::vector<std::unique_ptr<HttpClient>> slow;
+  for (const int bytes : {kBody, kBody, kBody, kBody / 2}) {
+    slow.push_back(client());
+    const std::string whole = request("sk-one", bytes);
+    slow.back()->send(whole.substr(0, whole.size() - 1));
+  }
+  wait_for_metrics(3 * kBody + kBody / 2 - 4, "sk-two");
+  EXPECT_EQ(exchange(request("sk-one", kBody / 5)).status, 503);
+  EXPECT_EQ(exchange(request("sk-two", kBody / 5)).status, 200);
 }
 
 /// Many connections with a little each: together they have a limit, and who sends them leaves half of it to others.
