@@ -2,8 +2,8 @@
 // and libllama takes 3 us a token each time: for a long prompt that is more than the step that computes its new end.
 //
 // Plain text (what lies between special tokens) is cut into pieces where no token reaches across (TextCuts), so the tokens of the
-// pieces, joined, are the tokens of the text. Where a vocabulary's texts cannot be cut, nothing is remembered. The least recently
-// used pieces go first.
+// pieces, joined, are the tokens of the text. Where a vocabulary's texts cannot be cut, nothing is remembered. Where there is no room, what was
+// not used for longest goes, of the pieces whose payer has most: so one key's texts don't push out another's.
 //
 // Thread safety: any number of threads at once.
 //
@@ -41,8 +41,9 @@ class PromptTokenizer {
 
   PromptTokenizer(std::shared_ptr<const Vocabulary> vocabulary, std::size_t budget_bytes);
 
-  /// As Vocabulary::tokenize() with add_special and parse_special.
-  std::vector<kv::Token> tokenize(const MarkedView& text, std::string_view salt, std::size_t most = Vocabulary::kAll);
+  /// As Vocabulary::tokenize() with add_special and parse_special. `payer`: a key, whoever's pieces are remembered.
+  std::vector<kv::Token> tokenize(const MarkedView& text, std::string_view salt, std::size_t most = Vocabulary::kAll,
+                                  const std::string& payer = {});
 
   /// Whether this vocabulary's texts can be cut.
   bool cuts() const { return cuts_.any(); }
@@ -54,15 +55,26 @@ class PromptTokenizer {
   Counts counts() const;
 
  private:
+  struct Payer {
+    std::list<const std::string*> uses;  ///< keys of its pieces, the last used first; not empty
+    std::size_t bytes = 0;
+  };
+  using Payers = std::map<std::string, Payer>;
   struct Piece {
     std::vector<kv::Token> tokens;
+    Payers::iterator payer;
     std::list<const std::string*>::iterator use;
     std::size_t bytes;
   };
+  struct Asker {
+    std::string_view salt;
+    const std::string& payer;
+  };
 
-  void append(std::string_view text, std::string_view salt, std::size_t most, std::vector<kv::Token>& tokens);
+  void append(std::string_view text, const Asker& asker, std::size_t most, std::vector<kv::Token>& tokens);
   bool append_known(const std::string& key, std::vector<kv::Token>& tokens);
-  void remember(std::string key, std::vector<kv::Token> tokens);
+  void remember(std::string key, std::vector<kv::Token> tokens, const std::string& payer);
+  void forget_one() COPPICE_REQUIRES(mutex_);
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::size_t budget_bytes_;
@@ -70,7 +82,7 @@ class PromptTokenizer {
   mutable check::Mutex mutex_;
   /// By salt and text; a tree, as clients choose the keys.
   std::map<std::string, Piece> pieces_ COPPICE_GUARDED_BY(mutex_);
-  std::list<const std::string*> uses_ COPPICE_GUARDED_BY(mutex_);  ///< keys, the last used first
+  Payers payers_ COPPICE_GUARDED_BY(mutex_);  ///< that have pieces
   Counts counts_ COPPICE_GUARDED_BY(mutex_);
 };
 

@@ -30,7 +30,7 @@ class EngineOnFakes final : public server::Model {
                                   std::size_t most) const override {
     return texts_.tokenize(text, add_special, parse_special, most);
   }
-  std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view,
+  std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view, const std::string&,
                                        std::size_t most) const override {
     return texts_.tokenize(text, true, true, most);
   }

@@ -29,7 +29,7 @@ std::vector<kv::Token> FakeModel::tokenize(const text::MarkedView& text, bool, b
 }
 
 std::vector<kv::Token> FakeModel::prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
-                                                std::size_t most) const {
+                                                const std::string&, std::size_t most) const {
   {
     const std::lock_guard lock(mutex_);
     tokenized_salts_.emplace_back(cache_salt);

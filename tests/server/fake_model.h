@@ -27,7 +27,7 @@ class FakeModel : public server::Model {
   std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
                                   std::size_t most) const override;
   std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
-                                       std::size_t most) const override;
+                                       const std::string& payer, std::size_t most) const override;
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override;
   text::ToolPrompt render(
       const text::ToolChat& chat) const override;  ///< tools' names, then messages, with thoughts and calls

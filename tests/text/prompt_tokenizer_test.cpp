@@ -267,6 +267,20 @@ TEST(PromptTokenizer, KeepsToItsBudgetAndToWhatWasUsedLast) {
   EXPECT_EQ(none.counts().bytes, 0U);
 }
 
+TEST(PromptTokenizer, PayersDontPushOutEachOthersPieces) {
+  std::mt19937_64 random = test::seeded_random();
+  PromptTokenizer tokenizer(test::vocabulary(), 64 << 10);
+  const std::string kept = random_text(random, 1000);
+  tokenizer.tokenize(kept, "", Vocabulary::kAll, "few");
+  const auto pieces = tokenizer.counts().misses;
+  for (int round = 0; round < 100; ++round)
+    tokenizer.tokenize(random_text(random, 1000), std::to_string(round), Vocabulary::kAll, "many");
+  const auto before = tokenizer.counts();
+  EXPECT_GT(before.bytes, 32 << 10);
+  tokenizer.tokenize(kept, "", Vocabulary::kAll, "few");
+  EXPECT_EQ(tokenizer.counts().hits, before.hits + pieces);
+}
+
 TEST(PromptTokenizer, ServesThreadsAtOnce) {
   std::mt19937_64 random = test::seeded_random();
   PromptTokenizer tokenizer(test::vocabulary(), 32 << 10);

@@ -46,8 +46,8 @@ class EngineModel final : public Model {
     return vocabulary_->tokenize(text, add_special, parse_special, most);
   }
   std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
-                                       std::size_t most) const override {
-    return prompt_tokenizer_.tokenize(text, cache_salt, most);
+                                       const std::string& payer, std::size_t most) const override {
+    return prompt_tokenizer_.tokenize(text, cache_salt, most, payer);
   }
   std::string detokenize(std::span<const kv::Token> tokens, bool special) const override {
     return vocabulary_->detokenize(tokens, special);

@@ -55,9 +55,9 @@ class Model {
   virtual std::vector<kv::Token> tokenize(const text::MarkedView& text, bool add_special, bool parse_special,
                                           std::size_t most) const = 0;
   /// The same for a prompt, with special tokens added and parsed. Tokens of its text may be remembered for prompts with the
-  /// same salt.
+  /// same salt, at the cost of `payer`, a key.
   virtual std::vector<kv::Token> prompt_tokens(const text::MarkedView& text, std::string_view cache_salt,
-                                               std::size_t most) const = 0;
+                                               const std::string& payer, std::size_t most) const = 0;
   /// Joined bytes, not always valid UTF-8. special: show special tokens too.
   virtual std::string detokenize(std::span<const kv::Token> tokens, bool special) const = 0;
   /// The chat's prompt. Throws text::TemplateError.

@@ -308,7 +308,7 @@ Prepared Preparation::take() {
 /// into the prompt (llama-server and vLLM do the same).
 Tokens Preparation::tokens_of(const text::MarkedView& text) const {
   const auto tokenize = [&](std::size_t most) {
-    return asked_.add_special ? model_.prompt_tokens(text, asked_.cache_salt, most)
+    return asked_.add_special ? model_.prompt_tokens(text, asked_.cache_salt, asked_.pin_payer, most)
                               : model_.tokenize(text, false, true, most);
   };
   return text_tokens(model_.facts(), text.text, asked_.input_field, tokenize, asked_.keep_last ? kCutContexts : 1);
