@@ -8,11 +8,13 @@
 #include <boost/json/parse.hpp>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 #ifdef __linux__
@@ -68,11 +70,15 @@ void start_logging(const std::string& level) {
   spdlog::set_level(spdlog::level::from_str(level == "warn" ? "warning" : level));
 }
 
+/// A pipe that nobody writes to would never end, nor a device.
 std::string read_file(const std::string& path) {
   if (path.empty()) return "";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error))
+    throw std::runtime_error(fmt::format("Cannot read '{}': {}.", path, error ? error.message() : "it is no file"));
   std::ifstream in(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (text.empty()) throw std::runtime_error(fmt::format("'{}' is empty.", path));
+  if (text.empty()) throw std::runtime_error(fmt::format("'{}' is empty, or can't be read.", path));
   return text;
 }
 

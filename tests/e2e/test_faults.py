@@ -166,6 +166,13 @@ def with_stack(soft: int, hard: int):
     return lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
 
 
+@pytest.mark.parametrize("path", ["pipe", "/dev/zero"])
+def test_a_chat_template_that_never_ends(tmp_path, path):
+    os.mkfifo(tmp_path / "pipe")
+    done = serve("--chat-template", str(tmp_path / path))
+    assert done.returncode == 1 and "it is no file" in done.stderr.splitlines()[-1], done.stderr
+
+
 def test_a_small_stack():
     process = subprocess.Popen([binary(), "serve", "--model", model_path(), "--port", str(port := free_port()), *SMALL],
                                stderr=subprocess.DEVNULL, preexec_fn=with_stack(256 << 10, resource.RLIM_INFINITY))
