@@ -37,6 +37,8 @@ BUDGET_MIB = 640
 # Fewer places than the attackers can fill: keys share them (docs/operations.md, "Under pressure").
 OPTIONS = ["--kv-bytes", "512MiB", "--max-connections", "256", "--max-body", "4MiB", "--response-store", "16MiB", "--max-queue", "1024",
            "--max-batch", "16", "--step-tokens", "64", "--ctx", "512", "--isolate", "keys"]
+# Bounds that are taken out: of a body's size; of what one key gets where others want something, since without keys all are one.
+UNBOUND = {"bodies": ["--max-body", "1TiB"], "keys": []}
 
 
 def percentile(values, share):
@@ -70,9 +72,23 @@ class Attack:
                 await asyncio.sleep(rng.random())
         return True
 
-    async def one(self, rng, worker, data):
+    @staticmethod
+    async def send_padded(connection, data, padding):
+        """Until the server closes, or has all."""
+        head, _, body = data.partition(b"\r\n\r\n")
+        with contextlib.suppress(OSError):
+            await connection.send(head + b"\r\n\r\n")
+            while padding:
+                piece = min(padding, 1 << 20)
+                await connection.send(b" " * piece)
+                padding -= piece
+            await connection.send(body)
+
+    async def one(self, rng, data, padding):
         async with Connection(self.port, receive_buffer=rng.choice((None, None, None, 2048))) as connection:
-            if not await self.send(connection, rng, data):
+            if padding:
+                await self.send_padded(connection, data, padding)
+            elif not await self.send(connection, rng, data):
                 return "left"
             how = rng.random()
             if how < 0.1:
@@ -92,12 +108,13 @@ class Attack:
         rng = random.Random(f"{self.seed}/{worker}")
         while True:
             path, body = hostile_requests.request(rng, self.without)
+            padding = 0 if body is None else hostile_requests.padding(rng)
             data = (request_bytes("GET", path, key="hostile") if body is None else
-                    request_bytes("POST", path, body, "hostile", "Content-Type: application/json\r\n"))
+                    request_bytes("POST", path, body, "hostile", "Content-Type: application/json\r\n", padding))
             (self.last / str(worker)).write_bytes(data)
-            often = rng.choice((1, 1, 1, 1, 1, 4))
+            often = 1 if padding else rng.choice((1, 1, 1, 1, 1, 4))
             draws = [random.Random(rng.random()) for _ in range(often)]
-            done = await asyncio.gather(*(asyncio.wait_for(self.one(draw, worker, data), PATIENCE_S) for draw in draws), return_exceptions=True)
+            done = await asyncio.gather(*(asyncio.wait_for(self.one(draw, data, padding), PATIENCE_S) for draw in draws), return_exceptions=True)
             for result in done:
                 self.tally[result if isinstance(result, str) else type(result).__name__] += 1
             await asyncio.sleep(0.01)
@@ -180,7 +197,7 @@ def arguments():
     parser.add_argument("--seed", type=int, default=int(os.environ.get("COPPICE_SEED", random.randrange(1 << 30))))
     parser.add_argument("--judge", action="store_true", help="the 99th percentile, too: on a machine that does nothing else")
     parser.add_argument("--without", default="", help="fields that no request has, with commas: to look behind what is known")
-    parser.add_argument("--plant", choices=("crash", "stall"), help="a fault that must be found")
+    parser.add_argument("--plant", choices=("crash", "stall", *UNBOUND), help="a fault that must be found")
     parser.add_argument("--budget-mib", type=int, default=BUDGET_MIB, help="memory that clients may take; the pool is there from the start")
     parser.add_argument("--out", type=Path, help="folder for the log, and what each attacker sent last")
     parser.add_argument("server", nargs="*", help="more options of coppice serve, after --")
@@ -201,7 +218,7 @@ async def run(args, server, findings):
     last.mkdir(parents=True, exist_ok=True)
     attackers = multiprocessing.Process(target=attack, args=(server.port, args, last))
     attackers.start()
-    planted = asyncio.create_task(plant(args.plant, server.process.pid)) if args.plant else None
+    planted = asyncio.create_task(plant(args.plant, server.process.pid)) if args.plant in ("crash", "stall") else None
     await neighbour.live(args.seconds, slowest + STALL_S)
     if planted:
         await planted
@@ -241,7 +258,9 @@ def main():
         args.out = args.out or Path(folder)
         keys = Path(folder) / "keys"
         keys.write_text("hostile hostile\nneighbour neighbour\n")
-        options = [*OPTIONS, "--api-keys", str(keys), "--threads", str(max(1, os.cpu_count() - 1)), *args.server]
+        options = [*OPTIONS, "--threads", str(max(1, os.cpu_count() - 1)), *UNBOUND.get(args.plant, []), *args.server]
+        if args.plant != "keys":
+            options += ["--api-keys", str(keys)]
         print(f"seed {args.seed}; coppice serve {' '.join(options)}", flush=True)
         with Coppice(*options) as server:
             try:

@@ -177,6 +177,11 @@ def get_path(rng):
                        "/v1/cache/prefixes", "/health?" + "a=b&" * size(rng, 3000)))
 
 
+def padding(rng):
+    """Blanks before a body: now and then it is larger than any server takes."""
+    return rng.choice((1 << 16, 1 << 20, 1 << 24, 1 << 30)) if rng.random() < 0.03 else 0
+
+
 def request(rng, without=()):
     """(path, body as bytes or None: a GET). `without`: fields that it doesn't have."""
     if rng.random() < 0.12:

@@ -112,9 +112,10 @@ class Connection:
         return response
 
 
-def request_bytes(method, path, body=b"", key=None, more=""):
+def request_bytes(method, path, body=b"", key=None, more="", padding=0):
+    """padding: so many bytes come between head and body."""
     authorization = f"Authorization: Bearer {key}\r\n" if key else ""
-    length = f"Content-Length: {len(body)}\r\n" if body or method == "POST" else ""
+    length = f"Content-Length: {len(body) + padding}\r\n" if body or method == "POST" else ""
     return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}{length}{more}\r\n".encode() + body
 
 
