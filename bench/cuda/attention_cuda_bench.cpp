@@ -116,7 +116,7 @@ class Bench {
     step.write_queries(q_);
     const attention::cuda::TreeCounts unmerged = {step.plan().n_items, 0};
     const DeviceBytes counts(std::vector<attention::cuda::TreeCounts>{unmerged});
-    Graph graph([&](int pool, cudaStream_t stream) {
+    Graph graph([&](int pool, const cuda::Gpu& gpu) {
       attention::cuda::TreeAttention args = step.args();
       args.keys = pools_.as<std::byte>() + 2 * half_ * static_cast<std::size_t>(pool);
       args.values = args.keys + half_;
@@ -125,8 +125,7 @@ class Bench {
       args.bytes = options.bytes;
       args.early = c_.n_rows() <= cuda::kMostEarlyRows;  // as in a step
       if (!options.merges) args.counts = counts.as<attention::cuda::TreeCounts>();
-      if (const char* error = launch_tree_attention(args, options.cost.n_workers, stream))
-        throw std::runtime_error(error);
+      if (const char* error = launch_tree_attention(args, options.cost.n_workers, gpu)) throw std::runtime_error(error);
       check_cuda(cudaGetLastError(), "launch");
     });
     return {graph.time(options.replays), step.plan().n_items, step.plan().n_slots};
@@ -188,7 +187,7 @@ double empty_launch(const Options& options) {
   counts.fill(0);
   attention::cuda::TreeAttention args = step.args();
   args.counts = counts.as<attention::cuda::TreeCounts>();
-  Graph graph([&](int, cudaStream_t stream) { launch_tree_attention(args, options.cost.n_workers, stream); });
+  Graph graph([&](int, const cuda::Gpu& gpu) { launch_tree_attention(args, options.cost.n_workers, gpu); });
   return graph.time(options.replays).median;
 }
 

@@ -48,7 +48,7 @@ class Matrices {
       x[i] = i < kDrawn ? test::to_number(attention::cuda::Number::kBf16, normal(random)) : x[i - kDrawn];
     rows_ = DeviceBytes(x);
     y_ = DeviceBytes(static_cast<std::size_t>(kMostRows) * static_cast<std::size_t>(shape.n_out) * 4);
-    sums_ = DeviceBytes(matmul::cuda::product_scratch_sums() * sizeof(float));
+    sums_ = DeviceBytes(matmul::cuda::product_scratch_sums(test::current_gpu()) * sizeof(float));
     flags_ = DeviceBytes(matmul::cuda::kProductFlags * sizeof(std::uint32_t));
     flags_.fill(0);
   }
@@ -57,7 +57,7 @@ class Matrices {
 
   double time(int n_rows, const matmul::cuda::ProductTuning& tuning, int replays) const {
     bench::Graph graph(
-        [&](int i, cudaStream_t stream) {
+        [&](int i, const cuda::Gpu& gpu) {
           const char* error = matmul::cuda::launch_quant_product({type_.type,
                                                                   shape_.n_in,
                                                                   shape_.n_out,
@@ -66,7 +66,7 @@ class Matrices {
                                                                   rows_.as<void>(),
                                                                   y_.as<float>(),
                                                                   {sums_.as<float>(), flags_.as<std::uint32_t>()}},
-                                                                 stream, tuning);
+                                                                 gpu, tuning);
           if (error != nullptr) throw std::runtime_error(error);
         },
         n_rows > 256 ? bench::kPools : n_);

@@ -17,14 +17,15 @@ struct Timing {
   double median = 0.0, least = 0.0;  ///< microseconds a launch
 };
 
-/// launch(pool, stream) for each of n pools, captured once.
+/// launch(pool, gpu) for each of n pools, captured once.
 class Graph {
  public:
   template <class Launch>
   explicit Graph(Launch launch, int n = kPools) : n_(n) {
     test::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
     test::check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int pool = 0; pool < n; ++pool) launch(pool, stream_);
+    const cuda::Gpu gpu = test::current_gpu(stream_);
+    for (int pool = 0; pool < n; ++pool) launch(pool, gpu);
     cudaGraph_t graph = nullptr;
     test::check_cuda(cudaStreamEndCapture(stream_, &graph), "capture");
     test::check_cuda(cudaGraphInstantiate(&graph_, graph, 0), "graph");

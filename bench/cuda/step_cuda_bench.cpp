@@ -121,8 +121,8 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
   const executor::cuda::GroupStep& group = step.groups[0];
   const auto time = [&](const char* name, auto launch) {
     bench::Graph graph(
-        [&](int layer, cudaStream_t stream) {
-          if (const char* error = launch(decoder.layers[static_cast<std::size_t>(layer)], stream))
+        [&](int layer, const cuda::Gpu& gpu) {
+          if (const char* error = launch(decoder.layers[static_cast<std::size_t>(layer)], gpu))
             throw std::runtime_error(error);
         },
         kLayers);
@@ -132,7 +132,7 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
   const int n_rows = step.n_rows, n_q = kShape.n_head * kShape.head_dim, n_kv = kShape.n_kv_head * kShape.head_dim;
   const StepScratch& scratch = step.scratch;
   std::printf(" ");
-  time("norm", [&](const DecoderLayer& l, cudaStream_t stream) {
+  time("norm", [&](const DecoderLayer& l, const cuda::Gpu& gpu) {
     return launch(AddNorm{.n = kShape.n_embd,
                           .n_rows = n_rows,
                           .residual = scratch.residual,
@@ -140,9 +140,9 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
                           .norm = l.ff_norm,
                           .eps = kShape.eps,
                           .out = scratch.normed},
-                  stream);
+                  gpu);
   });
-  time("rows", [&](const DecoderLayer& l, cudaStream_t stream) {
+  time("rows", [&](const DecoderLayer& l, const cuda::Gpu& gpu) {
     return launch(EnterRows{.n_rows = n_rows,
                             .n_head = kShape.n_head,
                             .n_kv_head = kShape.n_kv_head,
@@ -158,27 +158,27 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
                             .keys = l.keys,
                             .values = l.values,
                             .block_bytes = group.attention.block_bytes},
-                  stream);
+                  gpu);
   });
-  time("attention", [&](const DecoderLayer& l, cudaStream_t stream) {
+  time("attention", [&](const DecoderLayer& l, const cuda::Gpu& gpu) {
     attention::cuda::TreeAttention attention = group.attention;
     attention.keys = l.keys;
     attention.values = l.values;
-    return launch_tree_attention(attention, step.n_workers, stream);
+    return launch_tree_attention(attention, gpu.n_multiprocessors(), gpu);
   });
-  time("sampler", [&](const DecoderLayer&, cudaStream_t stream) { return launch(memory.sampling(), stream); });
+  time("sampler", [&](const DecoderLayer&, const cuda::Gpu& gpu) { return launch(memory.sampling(), gpu); });
   const auto product = [&](const char* name, auto matrix_of, const void* x, int n_in, int n_out) {
-    time(name, [&](const DecoderLayer& l, cudaStream_t stream) {
+    time(name, [&](const DecoderLayer& l, const cuda::Gpu& gpu) {
       const PackedMatrix m = matrix_of(l);
       return matmul::cuda::launch_quant_product(
-          {m.type, n_in, n_out, n_rows, m.weights, x, scratch.product, scratch.products}, stream);
+          {m.type, n_in, n_out, n_rows, m.weights, x, scratch.product, scratch.products}, gpu);
     });
   };
   product(
       "qkv", [](const DecoderLayer& l) { return l.qkv.parts[0].matrix; }, scratch.normed, kShape.n_embd,
       n_q + 2 * n_kv);
   product("output", [](const DecoderLayer& l) { return l.output; }, group.attention.out, n_q, kShape.n_embd);
-  time("gate_up", [&](const DecoderLayer& l, cudaStream_t stream) {
+  time("gate_up", [&](const DecoderLayer& l, const cuda::Gpu& gpu) {
     const PackedMatrix m = l.gate_up.parts[0].matrix;
     return matmul::cuda::launch_quant_product({.type = m.type,
                                                .n_in = kShape.n_embd,
@@ -188,7 +188,7 @@ void time_parts(const executor::cuda::Decoder& decoder, const test::DecoderStepM
                                                .x = scratch.normed,
                                                .scratch = scratch.products,
                                                .gated = {.out = scratch.gated}},
-                                              stream);
+                                              gpu);
   });
   product("down", [](const DecoderLayer& l) { return l.down; }, scratch.gated, kShape.n_ff, kShape.n_embd);
   std::printf("\n");
@@ -224,8 +224,8 @@ void run(const char* json_path, const char* only) {
       for (int i = 0; i < c.n_rows(); ++i) tokens.push_back(1000 + 7 * i);
       const test::DecoderStepMemory memory(kShape, c, tokens);
       bench::Graph graph(
-          [&](int, cudaStream_t stream) {
-            is_prompt ? memory.launch_prompt(on_device, stream) : memory.launch(on_device, stream);
+          [&](int, const cuda::Gpu& gpu) {
+            is_prompt ? memory.launch_prompt(on_device, gpu) : memory.launch(on_device, gpu);
           },
           1);
       const bench::Timing time = graph.time(20);

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/early_rows.h"
+#include "cuda/gpu.h"
 
 namespace coppice::cuda {
 
@@ -27,10 +28,11 @@ struct LaunchShape {
   bool early = true;
 };
 
-/// nullptr or why not. The kernel calls wait_for_launch_before() before it reads what others write.
+/// nullptr or why not. A kernel that may begin early calls wait_for_launch_before() before it reads what others write.
 template <class... Parameters, class... Arguments>
-const char* launch_early(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
+const char* launch_early(void (*kernel)(Parameters...), const LaunchShape& shape, const Gpu& gpu,
                          const Arguments&... arguments) {
+  if (const char* error = gpu.allow_shared(reinterpret_cast<const void*>(kernel), shape.shared_bytes)) return error;
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = shape.early ? 1 : 0;
@@ -38,7 +40,7 @@ const char* launch_early(void (*kernel)(Parameters...), const LaunchShape& shape
   config.gridDim = dim3(static_cast<unsigned>(shape.n_blocks), static_cast<unsigned>(shape.n_blocks_y));
   config.blockDim = static_cast<unsigned>(shape.n_threads);
   config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
-  config.stream = stream;
+  config.stream = gpu.stream();
   config.attrs = &early;
   config.numAttrs = 1;
   const cudaError_t launched = cudaLaunchKernelEx(&config, kernel, arguments...);

@@ -25,7 +25,7 @@ Encode find_encode() {
 }  // namespace
 
 const char* describe_rows(CUtensorMap& map, const void* numbers, int rows, int columns, int box_rows) {
-  static const Encode encode = find_encode();
+  static const Encode encode = find_encode();  // the driver's, of no GPU
   if (encode == nullptr) return "the driver has no tensor maps";
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(columns) * 2};

@@ -328,7 +328,7 @@ int lose() {
   Caller caller(*device, {}, 1);
   for (int i = 0; i < 20; ++i) caller.step();
   int failed = report("all is well: " + told, told.empty());
-  launch(executor::cuda::EmbedRows{.n = 256, .n_rows = 1}, nullptr);
+  launch(executor::cuda::EmbedRows{.n = 256, .n_rows = 1}, test::current_gpu());
   std::string thrown;
   try {
     for (int i = 0; i < 5; ++i) caller.step();

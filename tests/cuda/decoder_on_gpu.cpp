@@ -255,7 +255,7 @@ bool check(QuantType type, std::mt19937& random) {
   const executor::cuda::Decoder decoder = {shape, on_device, embeddings.device(), logits.device(),
                                            final_norm.device.as<float>()};
   const test::DecoderStepMemory memory(shape, c, tokens);
-  memory.launch(decoder, nullptr);
+  memory.launch(decoder, test::current_gpu());
   const std::vector<float> got = memory.logits();
   const std::vector<std::int32_t> drawn = memory.drawn();
 
@@ -300,5 +300,5 @@ int run() {
 }  // namespace coppice
 
 int main() {
-  return coppice::test::run_program(coppice::run);
+  return coppice::test::run_on_each_gpu(coppice::run);
 }

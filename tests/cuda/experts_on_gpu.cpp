@@ -125,7 +125,7 @@ void check_choice(GpuRun& run) {
                                               .x = x.as<void>(),
                                               .beside_gate = gate.as<float>(),
                                               .beside_weights = beside.as<float>()},
-                nullptr));
+                test::current_gpu()));
   const auto got = read<std::int32_t>(experts, n_pairs);
   const auto got_weights = read<float>(weights, n_pairs);
   double worst = 0.0;
@@ -208,7 +208,7 @@ void check_order(GpuRun& run) {
                                           .sorted_x = apart ? nullptr : sorted_x.as<void>(),
                                           .panels = panels.as<RowPanel>(),
                                           .n_panels = n_panels.as<std::int32_t>()},
-                nullptr));
+                test::current_gpu()));
   if (apart) {
     finish(launch(executor::cuda::BringRows{.n_used = n_used,
                                             .n_rows = n_rows,
@@ -216,7 +216,7 @@ void check_order(GpuRun& run) {
                                             .sorted_pairs = sorted.as<std::int32_t>(),
                                             .x = device_x.as<void>(),
                                             .sorted_x = sorted_x.as<void>()},
-                  nullptr));
+                  test::current_gpu()));
   }
   std::vector<std::int32_t> order(pairs);
   std::iota(order.begin(), order.end(), 0);
@@ -263,7 +263,7 @@ void check_order(GpuRun& run) {
                                         .beside = beside ? out.as<float>() : nullptr,
                                         .beside_weights = beside_weighted ? device_before_weights.as<float>() : nullptr,
                                         .out = out.as<float>()},
-             nullptr));
+             test::current_gpu()));
   const auto got = read<float>(out, before.size());
   double worst = 0.0;
   for (int row = 0; row < n_rows; ++row) {
@@ -298,5 +298,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
+  return coppice::test::run_on_each_gpu([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

@@ -30,7 +30,7 @@ constexpr int kBlockSize = 32;
 
 template <class Args>
 void launch(const Args& args) {
-  test::finish(executor::cuda::launch(args, nullptr));
+  test::finish(executor::cuda::launch(args, test::current_gpu()));
 }
 
 /// kv_format.h's rotation by its definition: signs, then matrices of +-1.
@@ -258,5 +258,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
+  return coppice::test::run_on_each_gpu([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

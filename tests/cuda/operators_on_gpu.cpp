@@ -28,7 +28,7 @@ using test::worst;
 
 template <class Args>
 void launch(const Args& args) {
-  test::finish(executor::cuda::launch(args, nullptr));
+  test::finish(executor::cuda::launch(args, test::current_gpu()));
 }
 
 void check_embeddings(QuantType type, GpuRun& run) {
@@ -238,5 +238,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
+  return coppice::test::run_on_each_gpu([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

@@ -87,7 +87,7 @@ double part_error(const Product& c, const test::QuantWeights& w, const std::vect
 }
 
 struct Scratch {
-  DeviceBytes sums{matmul::cuda::product_scratch_sums() * sizeof(float)};
+  DeviceBytes sums{matmul::cuda::product_scratch_sums(test::current_gpu()) * sizeof(float)};
   DeviceBytes flags{matmul::cuda::kProductFlags * sizeof(std::uint32_t)};
   Scratch() {
     sums.fill(0xff);
@@ -132,7 +132,7 @@ void check_product(const Product& c, const Scratch& scratch, GpuRun& run) {
                                               .panels = device_panels.as<RowPanel>(),
                                               .n_panels = n_panels.as<std::int32_t>(),
                                               .part_bytes = static_cast<std::int64_t>(part_bytes)},
-                                             nullptr));
+                                             test::current_gpu()));
     y.push_back(read<float>(out, static_cast<std::size_t>(c.n_rows() * c.n_out)));
   }
   double error = fits && std::memcmp(y[0].data(), y[1].data(), y[0].size() * sizeof(float)) == 0 ? 0.0 : INFINITY;
@@ -175,5 +175,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
+  return coppice::test::run_on_each_gpu([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

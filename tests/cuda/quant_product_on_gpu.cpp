@@ -42,7 +42,7 @@ struct Product {
 
 /// Shared by all products, as in use.
 struct Scratch {
-  test::DeviceBytes sums{matmul::cuda::product_scratch_sums() * sizeof(float)};
+  test::DeviceBytes sums{matmul::cuda::product_scratch_sums(test::current_gpu()) * sizeof(float)};
   test::DeviceBytes flags{matmul::cuda::kProductFlags * sizeof(std::uint32_t)};
   Scratch() {
     sums.fill(0xff);
@@ -163,7 +163,7 @@ std::vector<double> launched(const Product& c, const Numbers& numbers, const Scr
   }
   for (std::vector<std::byte>* to : {&first, &again}) {
     out.fill(0xff);
-    if (const char* error = matmul::cuda::launch_quant_product(product, nullptr, c.tuning))
+    if (const char* error = matmul::cuda::launch_quant_product(product, test::current_gpu(), c.tuning))
       throw std::runtime_error(error);
     test::check_cuda(cudaDeviceSynchronize(), "product");
     test::check_cuda(cudaMemcpy(to->data(), out.as<void>(), to->size(), cudaMemcpyDeviceToHost), "copy");
@@ -268,5 +268,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
+  return coppice::test::run_on_each_gpu([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

@@ -58,7 +58,8 @@ std::vector<std::int32_t> sample(const std::vector<Request>& requests) {
   const DeviceBytes device_logits(logits);
   executor::cuda::SampleMemory memory(static_cast<int>(n_rows), static_cast<int>(n_vocab));
   test::check_cuda(cudaDeviceSynchronize(), "memory");
-  const char* error = executor::cuda::launch(memory.upload(specs, rows, device_logits.as<float>(), nullptr), nullptr);
+  const char* error =
+      executor::cuda::launch(memory.upload(specs, rows, device_logits.as<float>(), nullptr), test::current_gpu());
   if (error != nullptr) throw std::runtime_error(error);
   test::check_cuda(cudaDeviceSynchronize(), "sampler");
   std::vector<std::int32_t> out(n_rows);
@@ -289,5 +290,5 @@ int run() {
 }  // namespace coppice
 
 int main() {
-  return coppice::test::run_program(coppice::run);
+  return coppice::test::run_on_each_gpu(coppice::run);
 }

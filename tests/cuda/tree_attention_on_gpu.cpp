@@ -26,12 +26,6 @@ struct Worst {
   int failed = 0, run = 0;
 };
 
-int n_workers() {
-  int n = 0;
-  test::check_cuda(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0), "device");
-  return n;
-}
-
 std::vector<std::byte> rounded(std::vector<std::byte> half_pool) {
   for (std::size_t i = 0; i < half_pool.size(); i += 2) {
     std::uint16_t bits = 0;
@@ -122,7 +116,8 @@ void check(const test::AttentionCase& c, const Kind& kind, const TreeCost& cost,
   args.sinks = sinks.empty() ? nullptr : device_sinks.as<float>();
   const auto attend = [&] {
     step.poison_out();
-    if (const char* error = launch_tree_attention(args, cost.n_workers, nullptr)) throw std::runtime_error(error);
+    if (const char* error = launch_tree_attention(args, cost.n_workers, test::current_gpu()))
+      throw std::runtime_error(error);
     test::check_cuda(cudaGetLastError(), "launch");
     return step.out();
   };
@@ -168,7 +163,8 @@ void replay(std::mt19937_64& random, const Kind& kind, int n_workers, Worst& wor
   cudaStream_t stream = nullptr;
   test::check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   test::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  if (const char* error = launch_tree_attention(args, n_workers, stream)) throw std::runtime_error(error);
+  if (const char* error = launch_tree_attention(args, n_workers, test::current_gpu(stream)))
+    throw std::runtime_error(error);
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;
   test::check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
@@ -196,7 +192,7 @@ void replay(std::mt19937_64& random, const Kind& kind, int n_workers, Worst& wor
 
 int run(bool small) {
   Worst worst;
-  const int workers = n_workers();
+  const int workers = test::current_gpu().n_multiprocessors();
   std::mt19937_64 random(test::test_seed());
   const auto cost_of = [&](const test::AttentionCase& c) {
     return TreeCost{.n_workers = workers, .n_kv_head = c.heads.n_kv_head, .heads_per_kv = c.heads.heads_per_kv()};
@@ -257,5 +253,5 @@ int run(bool small) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
+  return coppice::test::run_on_each_gpu([&] { return coppice::run(coppice::test::is_small(argc, argv)); });
 }

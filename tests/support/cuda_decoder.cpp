@@ -19,12 +19,6 @@ std::vector<T> read(const DeviceBytes& from, std::size_t n) {
 
 }  // namespace
 
-int n_multiprocessors() {
-  int n = 0;
-  check_cuda(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0), "device");
-  return n;
-}
-
 RowPlaces::RowPlaces(const AttentionCase& c) {
   for (const attention::SequenceRows& s : c.rows()) {
     for (int i = 0; i < s.n_rows; ++i) {
@@ -35,11 +29,11 @@ RowPlaces::RowPlaces(const AttentionCase& c) {
 }
 
 DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, const AttentionCase& c,
-                                     std::vector<std::int32_t> tokens)
+                                     const std::vector<std::int32_t>& tokens)
     : n_logits_(tokens.size() * static_cast<std::size_t>(shape.n_vocab)),
       n_rows_(tokens.size()),
       attention_(c, attention::cuda::Number::kBf16,
-                 {.n_workers = n_multiprocessors(),
+                 {.n_workers = current_gpu().n_multiprocessors(),
                   .n_kv_head = shape.n_kv_head,
                   .heads_per_kv = shape.n_head / shape.n_kv_head}) {
   const RowPlaces places(c);
@@ -53,7 +47,7 @@ DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, 
   product_ = of_row(executor::cuda::widest_product(shape), 4);
   normed_ = of_row(shape.n_embd, 2);
   gated_ = of_row(shape.n_ff, 2);
-  sums_ = DeviceBytes(matmul::cuda::product_scratch_sums() * sizeof(float));
+  sums_ = DeviceBytes(matmul::cuda::product_scratch_sums(current_gpu()) * sizeof(float));
   flags_ = DeviceBytes(matmul::cuda::kProductFlags * sizeof(std::uint32_t));
   flags_.fill(0);
   logits_ = of_row(shape.n_vocab, 4);
@@ -74,7 +68,6 @@ DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, 
            .tokens = tokens_.as<std::int32_t>(),
            .positions = positions_.as<std::int32_t>(),
            .groups = std::span(&group_, 1),
-           .n_workers = n_multiprocessors(),
            .scratch = {.residual = residual_.as<float>(),
                        .product = product_.as<float>(),
                        .normed = normed_.as<void>(),
@@ -90,17 +83,17 @@ DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, 
                .tokens = drawn_.as<std::int32_t>()};
 }
 
-void DecoderStepMemory::launch(const executor::cuda::Decoder& decoder, CUstream_st* stream) const {
+void DecoderStepMemory::launch(const executor::cuda::Decoder& decoder, const cuda::Gpu& gpu) const {
   const executor::cuda::OutputRows outputs = {step_.n_rows, all_rows_.as<std::int32_t>(), logits_.as<float>()};
-  for (const char* error : {launch_layers(decoder, step_, stream), launch_outputs(decoder, step_, outputs, stream),
-                            executor::cuda::launch(sampling_, stream)}) {
+  for (const char* error : {launch_layers(decoder, step_, gpu), launch_outputs(decoder, step_, outputs, gpu),
+                            executor::cuda::launch(sampling_, gpu)}) {
     if (error != nullptr) throw std::runtime_error(error);
   }
 }
 
-void DecoderStepMemory::launch_prompt(const executor::cuda::Decoder& decoder, CUstream_st* stream) const {
+void DecoderStepMemory::launch_prompt(const executor::cuda::Decoder& decoder, const cuda::Gpu& gpu) const {
   const executor::cuda::OutputRows last = {1, all_rows_.as<std::int32_t>() + step_.n_rows - 1, logits_.as<float>()};
-  for (const char* error : {launch_layers(decoder, step_, stream), launch_outputs(decoder, step_, last, stream)}) {
+  for (const char* error : {launch_layers(decoder, step_, gpu), launch_outputs(decoder, step_, last, gpu)}) {
     if (error != nullptr) throw std::runtime_error(error);
   }
 }

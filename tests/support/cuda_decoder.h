@@ -14,16 +14,16 @@ class DecoderStepMemory {
  public:
   /// Greedy sampling.
   DecoderStepMemory(const executor::cuda::DecoderShape& shape, const AttentionCase& c,
-                    std::vector<std::int32_t> tokens);
+                    const std::vector<std::int32_t>& tokens);
   DecoderStepMemory(const DecoderStepMemory&) = delete;  // the step points to its group
   DecoderStepMemory& operator=(const DecoderStepMemory&) = delete;
 
   const executor::cuda::DecoderStep& step() const { return step_; }
   const executor::cuda::SampleRows& sampling() const { return sampling_; }
   /// From tokens to tokens, of all rows.
-  void launch(const executor::cuda::Decoder& decoder, CUstream_st* stream) const;
+  void launch(const executor::cuda::Decoder& decoder, const cuda::Gpu& gpu) const;
   /// A prompt's: from tokens to the logits of the last row.
-  void launch_prompt(const executor::cuda::Decoder& decoder, CUstream_st* stream) const;
+  void launch_prompt(const executor::cuda::Decoder& decoder, const cuda::Gpu& gpu) const;
   std::vector<float> logits() const;
   std::vector<std::int32_t> drawn() const;
 
@@ -42,7 +42,5 @@ struct RowPlaces {
   std::vector<std::int32_t> slots, positions;
   explicit RowPlaces(const AttentionCase& c);
 };
-
-int n_multiprocessors();
 
 }  // namespace coppice::test

@@ -36,6 +36,12 @@ void check_cuda(int status, const char* what) {
   throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(static_cast<cudaError_t>(status)));
 }
 
+cuda::Gpu current_gpu(CUstream_st* stream) {
+  int number = 0;
+  check_cuda(cudaGetDevice(&number), "device");
+  return cuda::Gpu(number, stream);
+}
+
 DeviceBytes::DeviceBytes(std::size_t n) : n_(std::max<std::size_t>(n, 16)) {
   void* p = nullptr;
   check_cuda(cudaMalloc(&p, n_), "cudaMalloc");

@@ -8,12 +8,16 @@
 #include <vector>
 
 #include "attention/cuda/tree_attention.h"
+#include "cuda/gpu.h"
 #include "support/attention_cases.h"
 
 namespace coppice::test {
 
 /// Throws std::runtime_error with CUDA's words if `status` (a cudaError_t) is an error.
 void check_cuda(int status, const char* what);
+
+/// The GPU that is current on this thread.
+cuda::Gpu current_gpu(CUstream_st* stream = nullptr);
 
 /// Owns device memory; not copied.
 class DeviceBytes {

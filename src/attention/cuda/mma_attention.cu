@@ -2,6 +2,7 @@
 #include "attention/cuda/merge.cuh"
 #include "attention/cuda/mma.cuh"
 #include "attention/cuda/tree_attention.h"
+#include "cuda/launch.cuh"
 
 namespace coppice::attention::cuda {
 
@@ -25,29 +26,27 @@ __global__ __launch_bounds__(kMmaThreads, 1) void attend_with_mma(const TreeAtte
 }
 
 template <class T, int D, bool kBytes>
-const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream) {
-  constexpr int kBytesShared = MmaTile<T, D, kBytes>::kSharedBytes;
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(attend_with_mma<T, D, kBytes>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytesShared);
-  if (ready != cudaSuccess) return cudaGetErrorString(ready);
-  attend_with_mma<T, D, kBytes><<<static_cast<unsigned>(n_workers), kMmaThreads, kBytesShared, stream>>>(args);
-  const cudaError_t launched = cudaGetLastError();
-  return launched == cudaSuccess ? nullptr : cudaGetErrorString(launched);
+const char* launch(const TreeAttention& args, int n_workers, const Gpu& gpu) {
+  const LaunchShape shape = {.n_blocks = n_workers,
+                             .n_threads = kMmaThreads,
+                             .shared_bytes = MmaTile<T, D, kBytes>::kSharedBytes,
+                             .early = false};
+  return launch_early(attend_with_mma<T, D, kBytes>, shape, gpu, args);
 }
 
 template <class T, bool kBytes>
-const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream) {
+const char* launch(const TreeAttention& args, int n_workers, const Gpu& gpu) {
   switch (args.head_dim) {
     case 64:
-      return launch<T, 64, kBytes>(args, n_workers, stream);
+      return launch<T, 64, kBytes>(args, n_workers, gpu);
     case 80:
-      return launch<T, 80, kBytes>(args, n_workers, stream);
+      return launch<T, 80, kBytes>(args, n_workers, gpu);
     case 96:
-      return launch<T, 96, kBytes>(args, n_workers, stream);
+      return launch<T, 96, kBytes>(args, n_workers, gpu);
     case 128:
-      return launch<T, 128, kBytes>(args, n_workers, stream);
+      return launch<T, 128, kBytes>(args, n_workers, gpu);
     case 256:
-      return launch<T, 256, kBytes>(args, n_workers, stream);
+      return launch<T, 256, kBytes>(args, n_workers, gpu);
     default:
       return "no tree attention for heads of this size";
   }
@@ -55,11 +54,11 @@ const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream
 
 }  // namespace
 
-const char* launch_with_mma(const TreeAttention& args, int n_workers, CUstream_st* stream) {
+const char* launch_with_mma(const TreeAttention& args, int n_workers, const Gpu& gpu) {
   if (args.number == Number::kBf16)
-    return args.bytes ? launch<__nv_bfloat16, true>(args, n_workers, stream)
-                      : launch<__nv_bfloat16, false>(args, n_workers, stream);
-  return args.bytes ? launch<__half, true>(args, n_workers, stream) : launch<__half, false>(args, n_workers, stream);
+    return args.bytes ? launch<__nv_bfloat16, true>(args, n_workers, gpu)
+                      : launch<__nv_bfloat16, false>(args, n_workers, gpu);
+  return args.bytes ? launch<__half, true>(args, n_workers, gpu) : launch<__half, false>(args, n_workers, gpu);
 }
 
 }  // namespace coppice::attention::cuda

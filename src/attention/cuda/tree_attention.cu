@@ -39,54 +39,40 @@ __global__ __launch_bounds__(kThreads, 1) void attend_tree(const TreeAttention a
 }
 
 template <class T, int D>
-const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream) {
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(attend_tree<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile<T, D>::kSharedBytes);
-  if (ready != cudaSuccess) return cudaGetErrorString(ready);
+const char* launch(const TreeAttention& args, int n_workers, const Gpu& gpu) {
   const LaunchShape shape = {
       .n_blocks = n_workers, .n_threads = kThreads, .shared_bytes = Tile<T, D>::kSharedBytes, .early = args.early};
-  return launch_early(attend_tree<T, D>, shape, stream, args);
+  return launch_early(attend_tree<T, D>, shape, gpu, args);
 }
 
 template <class T>
-const char* launch(const TreeAttention& args, int n_workers, cudaStream_t stream) {
+const char* launch(const TreeAttention& args, int n_workers, const Gpu& gpu) {
   switch (args.head_dim) {
     case 64:
-      return launch<T, 64>(args, n_workers, stream);
+      return launch<T, 64>(args, n_workers, gpu);
     case 80:
-      return launch<T, 80>(args, n_workers, stream);
+      return launch<T, 80>(args, n_workers, gpu);
     case 96:
-      return launch<T, 96>(args, n_workers, stream);
+      return launch<T, 96>(args, n_workers, gpu);
     case 128:
-      return launch<T, 128>(args, n_workers, stream);
+      return launch<T, 128>(args, n_workers, gpu);
     case 256:
-      return launch<T, 256>(args, n_workers, stream);
+      return launch<T, 256>(args, n_workers, gpu);
     default:
       return "no tree attention for heads of this size";
   }
 }
 
-/// Of the device that is current first: a process uses one.
-bool has_wgmma() {
-  static const bool has = [] {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9;
-  }();
-  return has;
-}
-
 }  // namespace
 
-bool takes_plain_kernel(bool bytes) {
-  return bytes || !has_wgmma();
+bool takes_plain_kernel(const Gpu& gpu, bool bytes) {
+  return bytes || !gpu.is_hopper();
 }
 
-const char* launch_tree_attention(const TreeAttention& args, int n_workers, CUstream_st* stream) {
-  if (args.plain || takes_plain_kernel(args.bytes)) return launch_with_mma(args, n_workers, stream);
-  if (args.number == Number::kBf16) return launch<__nv_bfloat16>(args, n_workers, stream);
-  return launch<__half>(args, n_workers, stream);
+const char* launch_tree_attention(const TreeAttention& args, int n_workers, const Gpu& gpu) {
+  if (args.plain || takes_plain_kernel(gpu, args.bytes)) return launch_with_mma(args, n_workers, gpu);
+  if (args.number == Number::kBf16) return launch<__nv_bfloat16>(args, n_workers, gpu);
+  return launch<__half>(args, n_workers, gpu);
 }
 
 }  // namespace coppice::attention::cuda

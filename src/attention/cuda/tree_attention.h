@@ -13,8 +13,7 @@
 #include <cstdint>
 
 #include "attention/cuda/tree_plan.h"
-
-struct CUstream_st;
+#include "cuda/gpu.h"
 
 namespace coppice::attention::cuda {
 
@@ -57,14 +56,14 @@ struct TreeAttention {
   TreeScratch scratch;
 };
 
-/// Whether such blocks take the kernel that needs no wgmma on this GPU; a plan is cut by its costs then (TreeCost::use_plain_kernel).
-bool takes_plain_kernel(bool bytes);
+/// Whether such blocks take the kernel that needs no wgmma on a GPU; a plan is cut by its costs then (TreeCost::use_plain_kernel).
+bool takes_plain_kernel(const coppice::cuda::Gpu& gpu, bool bytes);
 
-/// Launches on `stream`; nullptr or why not.
+/// nullptr or why not.
 /// n_workers: thread blocks; at most as many as run at once, one for each multiprocessor (TreeCost::n_workers): they wait for each
-/// other before they merge. For the same reason two such launches must not run on one device at the same time.
+/// other before they merge. For the same reason two such launches must not run on one GPU at the same time.
 /// REQUIRES: n_head / n_kv_head <= kItemQueries; scale > 0; `items` has memory for n_workers / n_kv_head + 1 items at least, valid
 /// or not.
-const char* launch_tree_attention(const TreeAttention& args, int n_workers, CUstream_st* stream);
+const char* launch_tree_attention(const TreeAttention& args, int n_workers, const coppice::cuda::Gpu& gpu);
 
 }  // namespace coppice::attention::cuda

@@ -47,30 +47,28 @@ model::Model checked_model(model::Model model) {
   return model;
 }
 
-/// Makes the device current on this thread; what it has.
-int multiprocessors(const CudaOptions& o) {
+/// Makes the GPU current on this thread.
+Gpu gpu_of(const CudaOptions& o) {
   if (o.block_size != attention::cuda::kBlockSize)
     throw model::LoadError(fmt::format("--device cuda has blocks of {} tokens only", attention::cuda::kBlockSize));
-  int n = 0;
   check(cudaSetDevice(o.device), "device");
-  check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, o.device), "device");
-  return n;
+  return Gpu(o.device);
 }
 
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor(model::Model model, CudaOptions options, const Progress& progress)
       : options_(std::move(options)),
-        n_workers_(multiprocessors(options_)),
+        gpu_(gpu_of(options_)),
         format_(checked_format(options_)),
         model_(checked_model(std::move(model))),
         layout_(make_page_layout(kv_layers(model_.spec), format_, options_.block_size)),
         groups_(attention_groups(model_.spec, layout_.groups)),
-        weights_(model_, progress),
-        runner_(weights_.decoder().shape,
+        weights_(gpu_, model_, progress),
+        runner_(gpu_, weights_.decoder().shape,
                 step_limits(options_.max_rows, options_.max_sequences, context(), groups_[0].heads,
                             state_bytes(total_bytes())),
-                groups_, n_workers_, format_ == KvFormat::kInt8, layout_.page_bytes) {
+                groups_, format_ == KvFormat::kInt8, layout_.page_bytes) {
     take_pool(progress);
     runner_.set(weights_.decoder(), {pool_.as<std::byte>(), layout_.page_bytes, layout_.groups});
     // Memory is cleared, and weights arrive, in CUDA's own stream, which the steps' doesn't wait for.
@@ -176,13 +174,13 @@ class CudaExecutor final : public Executor {
   template <class F>
   void guarded(F&& f) {
     try {
-      check(cudaSetDevice(options_.device), "device");
+      check(cudaSetDevice(gpu_.number()), "device");
       f();
     } catch (const std::exception& error) {
       // A fault of a kernel or of the card stays: all that follows tells it again.
       if (const cudaError_t status = cudaDeviceSynchronize(); status != cudaSuccess) {
         const std::string sentence =
-            fmt::format("GPU {} is lost: {} ({})", options_.device, cudaGetErrorString(status), error.what());
+            fmt::format("GPU {} is lost: {} ({})", gpu_.number(), cudaGetErrorString(status), error.what());
         if (options_.lost) options_.lost(sentence);
         throw StepError(sentence);
       }
@@ -273,7 +271,7 @@ class CudaExecutor final : public Executor {
   }
 
   CudaOptions options_;
-  int n_workers_;
+  Gpu gpu_;
   KvFormat format_;
   model::Model model_;
   PageLayout layout_;

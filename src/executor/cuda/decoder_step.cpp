@@ -9,10 +9,10 @@ namespace coppice::executor::cuda {
 namespace {
 
 /// Launches one after the other, until one fails.
-class StepLauncher {
+class LayerLaunches {
  public:
-  StepLauncher(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream)
-      : decoder_(decoder), shape_(decoder.shape), step_(step), scratch_(step.scratch), stream_(stream) {}
+  LayerLaunches(const Decoder& decoder, const DecoderStep& step, const Gpu& gpu)
+      : decoder_(decoder), shape_(decoder.shape), step_(step), scratch_(step.scratch), gpu_(gpu) {}
 
   const char* run_layers() {
     keep(launch(EmbedRows{.type = decoder_.embeddings.type,
@@ -25,7 +25,7 @@ class StepLauncher {
                           .norm = decoder_.embedding_norm,
                           .eps = shape_.eps,
                           .residual = scratch_.residual},
-                stream_));
+                gpu_));
     Plus plus;
     for (const DecoderLayer& layer : decoder_.layers) {
       norm(layer.attention_norm, plus);
@@ -48,7 +48,7 @@ class StepLauncher {
                                .bias = decoder_.logit_bias,
                                .scale = shape_.logit_scale,
                                .cap = shape_.logit_softcap},
-                  stream_));
+                  gpu_));
     }
     return error_;
   }
@@ -69,7 +69,7 @@ class StepLauncher {
   }
   /// Slices of a product that a norm adds (QuantProduct); no more than scratch has room for.
   int slices(int n_in) const {
-    const int n = matmul::cuda::product_slices(n_in, shape_.n_embd, step_.n_rows);
+    const int n = matmul::cuda::product_slices(gpu_, n_in, shape_.n_embd, step_.n_rows);
     return n * shape_.n_embd <= widest_product(shape_) ? n : 1;
   }
   int output_slices() const { return slices(shape_.n_head * shape_.head_dim); }
@@ -92,7 +92,7 @@ class StepLauncher {
                         .eps = shape_.eps,
                         .out = scratch_.normed,
                         .rows = rows != nullptr ? rows->rows : nullptr},
-                stream_));
+                gpu_));
   }
 
   void multiply(const PackedMatrix& matrix, int n_rows, const void* x, int n_in, int n_out, float* y, int n_slices = 1,
@@ -107,7 +107,7 @@ class StepLauncher {
                                              .scratch = scratch_.products,
                                              .n_slices = n_slices,
                                              .gated = gated},
-                                            stream_));
+                                            gpu_));
   }
   void multiply(const PackedMatrices& matrices) {
     float* y = scratch_.product;
@@ -149,18 +149,18 @@ class StepLauncher {
                           .keys = layer.keys,
                           .values = layer.values,
                           .block_bytes = group.attention.block_bytes},
-                stream_));
+                gpu_));
     attention::cuda::TreeAttention attention = group.attention;
     attention.early = step_.n_rows <= coppice::cuda::kMostEarlyRows;
     attention.q = scratch_.q;
     attention.sinks = layer.sinks;
     attention.keys = layer.keys;
     attention.values = layer.values;
-    keep(launch_tree_attention(attention, step_.n_workers, stream_));
+    keep(launch_tree_attention(attention, gpu_.n_multiprocessors(), gpu_));
     if (attention.bytes) {
       keep(launch(
           RotateBack{.n_heads = step_.n_rows * shape_.n_head, .head_dim = shape_.head_dim, .heads = attention.out},
-          stream_));
+          gpu_));
     }
     if (const int n_gates = layer.qkv.n_out() - n_q - 2 * n_kv; n_gates > 0) {
       keep(launch(GateHeads{.n = n_q,
@@ -169,7 +169,7 @@ class StepLauncher {
                             .gates = from(n_q + 2 * n_kv),
                             .bias = layer.attention_gate_bias,
                             .heads = attention.out},
-                  stream_));
+                  gpu_));
     }
     multiply(layer.output, step_.n_rows, attention.out, n_q, shape_.n_embd, scratch_.product, output_slices());
   }
@@ -183,9 +183,9 @@ class StepLauncher {
                                  .scratch = scratch_.experts,
                                  .products = scratch_.products};
     const bool dense = layer.gate_up.n > 0;
-    if (layer.experts.is_there()) keep(launch_experts(layer.experts, experts, stream_));
+    if (layer.experts.is_there()) keep(launch_experts(layer.experts, experts, gpu_));
     if (dense) gated_unit(layer);
-    if (layer.experts.is_there()) keep(launch_experts_sum(layer.experts, experts, dense, stream_));
+    if (layer.experts.is_there()) keep(launch_experts_sum(layer.experts, experts, dense, gpu_));
   }
 
   void gated_unit(const DecoderLayer& layer) {
@@ -203,7 +203,7 @@ class StepLauncher {
                            .gate_bias = layer.gate_bias,
                            .up_bias = layer.up_bias,
                            .out = scratch_.gated},
-                  stream_));
+                  gpu_));
     }
     multiply(layer.down, step_.n_rows, scratch_.gated, n_ff, shape_.n_embd, scratch_.product, down_slices(layer));
   }
@@ -212,7 +212,7 @@ class StepLauncher {
   const DecoderShape& shape_;
   const DecoderStep& step_;
   const StepScratch& scratch_;
-  CUstream_st* stream_;
+  const Gpu& gpu_;
   const char* error_ = nullptr;
 };
 
@@ -223,13 +223,12 @@ int widest_product(const DecoderShape& shape) {
   return std::max({shape.n_embd, 2 * shape.n_ff, n_qkv + shape.n_gates, shape.experts.n});
 }
 
-const char* launch_layers(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream) {
-  return StepLauncher(decoder, step, stream).run_layers();
+const char* launch_layers(const Decoder& decoder, const DecoderStep& step, const Gpu& gpu) {
+  return LayerLaunches(decoder, step, gpu).run_layers();
 }
 
-const char* launch_outputs(const Decoder& decoder, const DecoderStep& step, const OutputRows& rows,
-                           CUstream_st* stream) {
-  return StepLauncher(decoder, step, stream).run_outputs(rows);
+const char* launch_outputs(const Decoder& decoder, const DecoderStep& step, const OutputRows& rows, const Gpu& gpu) {
+  return LayerLaunches(decoder, step, gpu).run_outputs(rows);
 }
 
 }  // namespace coppice::executor::cuda

@@ -97,7 +97,6 @@ struct DecoderStep {
   const std::int32_t* drawn = nullptr;      ///< by the step before
   const std::int32_t* positions = nullptr;  ///< [n_rows]
   std::span<const GroupStep> groups;        ///< on the host
-  int n_workers = 0;                        ///< launch_tree_attention's
   StepScratch scratch;
 };
 
@@ -108,10 +107,9 @@ struct OutputRows {
   float* logits = nullptr;  ///< [n][n_vocab]; nullptr: none. Hidden states lie in StepScratch::normed, either way
 };
 
-/// Launches all layers on `stream`; nullptr or why not.
-const char* launch_layers(const Decoder& decoder, const DecoderStep& step, CUstream_st* stream);
+/// Launches all layers; nullptr or why not.
+const char* launch_layers(const Decoder& decoder, const DecoderStep& step, const Gpu& gpu);
 /// Behind that: the last norm, and logits. May follow more than once, for different rows.
-const char* launch_outputs(const Decoder& decoder, const DecoderStep& step, const OutputRows& rows,
-                           CUstream_st* stream);
+const char* launch_outputs(const Decoder& decoder, const DecoderStep& step, const OutputRows& rows, const Gpu& gpu);
 
 }  // namespace coppice::executor::cuda

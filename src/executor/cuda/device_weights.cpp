@@ -57,7 +57,7 @@ std::int64_t n_matrices(const model::TensorInfo& tensor) {
 
 }  // namespace
 
-DeviceWeights::DeviceWeights(const model::Model& model, const Progress& progress) : model_(model) {
+DeviceWeights::DeviceWeights(const Gpu& gpu, const model::Model& model, const Progress& progress) : model_(model) {
   const model::ModelSpec& spec = model.spec;
   const model::LayerSpec& first = spec.layers.front();
   shape_ = {.n_embd = spec.n_embd,
@@ -84,7 +84,7 @@ DeviceWeights::DeviceWeights(const model::Model& model, const Progress& progress
   embeddings_ = matrix(spec.embedding);
   logits_ = spec.output.weight == spec.embedding ? embeddings_ : matrix(spec.output.weight);
   logit_bias_ = numbers(spec.output.bias);
-  copy_pieces(progress);
+  copy_pieces(gpu, progress);
 }
 
 Decoder DeviceWeights::decoder() const {
@@ -273,15 +273,13 @@ std::vector<std::byte> DeviceWeights::packed(const Piece& piece) const {
 }
 
 /// Each thread packs a piece and copies it, while others pack theirs.
-void DeviceWeights::copy_pieces(const Progress& progress) {
-  int device = 0;
-  check(cudaGetDevice(&device), "device");
+void DeviceWeights::copy_pieces(const Gpu& gpu, const Progress& progress) {
   std::atomic<std::size_t> next = 0, done = 0;
   std::exception_ptr failure;
   std::mutex failing;
   const auto work = [&] {
     try {
-      check(cudaSetDevice(device), "device");
+      check(cudaSetDevice(gpu.number()), "device");
       for (std::size_t i = next++; i < pieces_.size(); i = next++) {
         const Piece& piece = pieces_[i];
         const std::vector<std::byte> bytes = packed(piece);

@@ -14,9 +14,9 @@ namespace coppice::executor::cuda {
 
 class DeviceWeights {
  public:
-  /// Packs and copies on all cores; gives the file's pages back. Tells stage "weights" of the progress, whose exceptions end it. Throws
+  /// On the GPU that is current. Packs and copies on all cores; gives the file's pages back. Tells stage "weights" of the progress, whose exceptions end it. Throws
   /// model::LoadError when the GPU has too little memory. REQUIRES: misfit(model) is empty.
-  DeviceWeights(const model::Model& model, const Progress& progress);
+  DeviceWeights(const Gpu& gpu, const model::Model& model, const Progress& progress);
   DeviceWeights(const DeviceWeights&) = delete;
   DeviceWeights& operator=(const DeviceWeights&) = delete;
 
@@ -48,7 +48,7 @@ class DeviceWeights {
   Rotation rotation(const model::AttentionSpec& mixer, std::span<const DeviceMemory> frequencies) const;
   Temperature temperature(const model::AttentionSpec& mixer) const;
   void add_layer(const model::LayerSpec& layer, std::span<const DeviceMemory> frequencies);
-  void copy_pieces(const Progress& progress);
+  void copy_pieces(const Gpu& gpu, const Progress& progress);
   void check_room() const;
   void add_to_shape(const model::LayerSpec& layer);
 

@@ -268,35 +268,34 @@ __global__ void sum_experts(const SumExperts a) {
 
 }  // namespace
 
-const char* launch(const ChooseExperts& args, CUstream_st* stream) {
+const char* launch(const ChooseExperts& args, const Gpu& gpu) {
   const ExpertsShape& s = args.shape;
   if (s.n > kMostExperts || s.n_used > kMostUsedExperts || s.n_used > s.n) return "no choice of so many experts";
   return launch_early(choose_experts,
                       {.n_blocks = (args.n_rows + kChooseWarps - 1) / kChooseWarps,
                        .n_threads = 32 * kChooseWarps,
                        .early = args.n_rows <= kMostEarlyRows},
-                      stream, args);
+                      gpu, args);
 }
 
-const char* launch(const SortPairs& args, CUstream_st* stream) {
-  return launch_early(sort_pairs,
-                      {.n_blocks = args.n, .n_threads = kSortThreads, .early = args.n_rows <= kMostEarlyRows}, stream,
-                      args);
+const char* launch(const SortPairs& args, const Gpu& gpu) {
+  return launch_early(
+      sort_pairs, {.n_blocks = args.n, .n_threads = kSortThreads, .early = args.n_rows <= kMostEarlyRows}, gpu, args);
 }
 
-const char* launch(const BringRows& args, CUstream_st* stream) {
+const char* launch(const BringRows& args, const Gpu& gpu) {
   return launch_early(
       bring_rows,
-      {.n_blocks = args.n_rows * args.n_used, .n_threads = kSortThreads, .early = args.n_rows <= kMostEarlyRows},
-      stream, args);
+      {.n_blocks = args.n_rows * args.n_used, .n_threads = kSortThreads, .early = args.n_rows <= kMostEarlyRows}, gpu,
+      args);
 }
 
-const char* launch(const SumExperts& args, CUstream_st* stream) {
+const char* launch(const SumExperts& args, const Gpu& gpu) {
   const coppice::cuda::LaunchShape shape = {.n_blocks = (args.n / 4 + 255) / 256,
                                             .n_threads = 256,
                                             .n_blocks_y = args.n_rows,
                                             .early = args.n_rows <= kMostEarlyRows};
-  return launch_early(sum_experts, shape, stream, args);
+  return launch_early(sum_experts, shape, gpu, args);
 }
 
 }  // namespace coppice::executor::cuda

@@ -44,7 +44,7 @@ struct ChooseExperts {
   const float* beside_gate = nullptr;     ///< [n_embd]; nullptr: there is none
   float* beside_weights = nullptr;        ///< [n_rows]
 };
-const char* launch(const ChooseExperts& args, CUstream_st* stream);
+const char* launch(const ChooseExperts& args, const Gpu& gpu);
 
 /// Sorts pairs by expert, those of one in their order, and brings each its row, if sorted_x is there: for few rows. A thread block has all
 /// of an expert, which takes long where many rows choose the same one: then BringRows does that.
@@ -61,7 +61,7 @@ struct SortPairs {
   matmul::cuda::RowPanel* panels = nullptr;  ///< [most_panels()]
   std::int32_t* n_panels = nullptr;
 };
-const char* launch(const SortPairs& args, CUstream_st* stream);
+const char* launch(const SortPairs& args, const Gpu& gpu);
 
 /// Brings each sorted pair its row.
 struct BringRows {
@@ -70,7 +70,7 @@ struct BringRows {
   const void* x = nullptr;                     ///< [n_rows][n_embd] bf16
   void* sorted_x = nullptr;                    ///< [pairs][n_embd] bf16
 };
-const char* launch(const BringRows& args, CUstream_st* stream);
+const char* launch(const BringRows& args, const Gpu& gpu);
 
 /// out = beside, weighted, + the sum of weight * (part + bias of its expert) over a row's pairs.
 struct SumExperts {
@@ -84,6 +84,6 @@ struct SumExperts {
   const float* beside_weights = nullptr;    ///< [n_rows]; nullptr: 1
   float* out = nullptr;                     ///< [n_rows][n]
 };
-const char* launch(const SumExperts& args, CUstream_st* stream);
+const char* launch(const SumExperts& args, const Gpu& gpu);
 
 }  // namespace coppice::executor::cuda

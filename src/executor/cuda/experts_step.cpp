@@ -9,8 +9,8 @@ namespace {
 /// Launches one after the other, until one fails.
 class ExpertsLauncher {
  public:
-  ExpertsLauncher(const ExpertsLayer& layer, const ExpertsStep& step, CUstream_st* stream)
-      : layer_(layer), step_(step), shape_(step.shape), scratch_(step.scratch), stream_(stream) {}
+  ExpertsLauncher(const ExpertsLayer& layer, const ExpertsStep& step, const Gpu& gpu)
+      : layer_(layer), step_(step), shape_(step.shape), scratch_(step.scratch), gpu_(gpu) {}
 
   const char* run() {
     choose();
@@ -25,7 +25,7 @@ class ExpertsLauncher {
   }
   int n_pairs() const { return step_.n_rows * shape_.n_used; }
   /// A row takes an expert once.
-  int panel_rows() const { return matmul::cuda::panel_rows(n_pairs(), shape_.n, step_.n_rows); }
+  int panel_rows() const { return matmul::cuda::panel_rows(gpu_, n_pairs(), shape_.n, step_.n_rows); }
 
   void choose() {
     keep(matmul::cuda::launch_quant_product({.type = layer_.router.type,
@@ -36,7 +36,7 @@ class ExpertsLauncher {
                                              .x = step_.x,
                                              .y = step_.out,
                                              .scratch = step_.products},
-                                            stream_));
+                                            gpu_));
     keep(launch(ChooseExperts{.shape = shape_,
                               .n_rows = step_.n_rows,
                               .scores = step_.out,
@@ -49,7 +49,7 @@ class ExpertsLauncher {
                               .x = step_.x,
                               .beside_gate = layer_.beside_gate,
                               .beside_weights = scratch_.beside_weights},
-                stream_));
+                gpu_));
   }
 
   void sort() {
@@ -68,7 +68,7 @@ class ExpertsLauncher {
                           .sorted_x = few ? scratch_.x : nullptr,
                           .panels = scratch_.panels,
                           .n_panels = scratch_.n_panels},
-                stream_));
+                gpu_));
     if (few) return;
     keep(launch(BringRows{.n_used = shape_.n_used,
                           .n_rows = step_.n_rows,
@@ -76,7 +76,7 @@ class ExpertsLauncher {
                           .sorted_pairs = scratch_.sorted_pairs,
                           .x = step_.x,
                           .sorted_x = scratch_.x},
-                stream_));
+                gpu_));
   }
 
   void multiply(const PackedMatrix& matrix, int n_in, int n_out, const void* x, float* y) {
@@ -93,7 +93,7 @@ class ExpertsLauncher {
                                             .panels = scratch_.panels,
                                             .n_panels = scratch_.n_panels,
                                             .part_bytes = matrix.bytes},
-                                           stream_));
+                                           gpu_));
   }
 
   void multiply() {
@@ -115,7 +115,7 @@ class ExpertsLauncher {
                          .up_bias = layer_.up_bias,
                          .parts = scratch_.sorted_experts,
                          .out = scratch_.gated},
-                stream_));
+                gpu_));
     multiply(layer_.down, shape_.n_ff, step_.n_embd, scratch_.gated, scratch_.product);
   }
 
@@ -123,7 +123,7 @@ class ExpertsLauncher {
   const ExpertsStep& step_;
   const ExpertsShape& shape_;
   const ExpertsScratch& scratch_;
-  CUstream_st* stream_;
+  const Gpu& gpu_;
   const char* error_ = nullptr;
 };
 
@@ -133,11 +133,11 @@ int widest_expert_product(const ExpertsShape& shape, int n_embd) {
   return std::max(2 * shape.n_ff, n_embd);
 }
 
-const char* launch_experts(const ExpertsLayer& layer, const ExpertsStep& step, CUstream_st* stream) {
-  return ExpertsLauncher(layer, step, stream).run();
+const char* launch_experts(const ExpertsLayer& layer, const ExpertsStep& step, const Gpu& gpu) {
+  return ExpertsLauncher(layer, step, gpu).run();
 }
 
-const char* launch_experts_sum(const ExpertsLayer& layer, const ExpertsStep& step, bool beside, CUstream_st* stream) {
+const char* launch_experts_sum(const ExpertsLayer& layer, const ExpertsStep& step, bool beside, const Gpu& gpu) {
   return launch(SumExperts{.n = step.n_embd,
                            .n_used = step.shape.n_used,
                            .n_rows = step.n_rows,
@@ -149,7 +149,7 @@ const char* launch_experts_sum(const ExpertsLayer& layer, const ExpertsStep& ste
                            .beside = beside ? step.out : nullptr,
                            .beside_weights = layer.beside_gate != nullptr ? step.scratch.beside_weights : nullptr,
                            .out = step.out},
-                stream);
+                gpu);
 }
 
 }  // namespace coppice::executor::cuda

@@ -49,8 +49,8 @@ struct ExpertsStep {
 };
 
 /// All but the sum; `out` may be used in between. Nullptr or why not.
-const char* launch_experts(const ExpertsLayer& layer, const ExpertsStep& step, CUstream_st* stream);
+const char* launch_experts(const ExpertsLayer& layer, const ExpertsStep& step, const Gpu& gpu);
 /// Behind that: out = the sum; beside: out += the sum.
-const char* launch_experts_sum(const ExpertsLayer& layer, const ExpertsStep& step, bool beside, CUstream_st* stream);
+const char* launch_experts_sum(const ExpertsLayer& layer, const ExpertsStep& step, bool beside, const Gpu& gpu);
 
 }  // namespace coppice::executor::cuda

@@ -217,28 +217,28 @@ __global__ void gate_heads(const GateHeads a) {
 
 }  // namespace
 
-const char* launch(const EnterRows& args, CUstream_st* stream) {
+const char* launch(const EnterRows& args, const Gpu& gpu) {
   if (args.head_dim > kMostDim || args.head_dim % 16 != 0) return "no heads of this size";
   const int n_heads = args.n_head + 2 * args.n_kv_head;
   const coppice::cuda::LaunchShape shape = {.n_blocks = (n_heads + kWarps - 1) / kWarps,
                                             .n_threads = 32 * kWarps,
                                             .n_blocks_y = args.n_rows,
                                             .early = args.n_rows <= kMostEarlyRows};
-  return launch_early(enter_rows, shape, stream, args);
+  return launch_early(enter_rows, shape, gpu, args);
 }
 
-const char* launch(const GateHeads& args, CUstream_st* stream) {
+const char* launch(const GateHeads& args, const Gpu& gpu) {
   if (args.n % 2 != 0 || args.n_gates <= 0 || args.n % args.n_gates != 0) return "no such gates of heads";
   const coppice::cuda::LaunchShape shape = {.n_blocks = (args.n / 2 + 255) / 256,
                                             .n_threads = 256,
                                             .n_blocks_y = args.n_rows,
                                             .early = args.n_rows <= kMostEarlyRows};
-  return launch_early(gate_heads, shape, stream, args);
+  return launch_early(gate_heads, shape, gpu, args);
 }
 
-const char* launch(const RotateBack& args, CUstream_st* stream) {
+const char* launch(const RotateBack& args, const Gpu& gpu) {
   if (args.head_dim > kMostDim || args.head_dim % 16 != 0) return "no heads of this size";
-  return launch_early(rotate_back, {.n_blocks = (args.n_heads + kWarps - 1) / kWarps, .n_threads = 32 * kWarps}, stream,
+  return launch_early(rotate_back, {.n_blocks = (args.n_heads + kWarps - 1) / kWarps, .n_threads = 32 * kWarps}, gpu,
                       args);
 }
 

@@ -9,11 +9,12 @@
 #include <cstdint>
 
 #include "cuda/gate.h"
+#include "cuda/gpu.h"
 #include "matmul/quant_matrix.h"
 
-struct CUstream_st;
-
 namespace coppice::executor::cuda {
+
+using coppice::cuda::Gpu;
 
 /// Rows of packed embeddings (matmul/cuda/quant_pack.h) as numbers.
 struct EmbedRows {
@@ -28,7 +29,7 @@ struct EmbedRows {
   float eps = 0.0F;                      ///< of this norm
   float* residual = nullptr;             ///< [n_rows][n]
 };
-const char* launch(const EmbedRows& args, CUstream_st* stream);
+const char* launch(const EmbedRows& args, const Gpu& gpu);
 
 /// residual += plus_scale * (plus + plus_bias), this normalised or not; out = residual / sqrt(mean of residual^2 + eps) * norm, in bf16.
 struct AddNorm {
@@ -48,7 +49,7 @@ struct AddNorm {
   const std::int32_t* rows = nullptr;
 };
 inline constexpr int kMostNormed = 16384;
-const char* launch(const AddNorm& args, CUstream_st* stream);
+const char* launch(const AddNorm& args, const Gpu& gpu);
 
 /// Numbers that a product gave: row i begins `stride` numbers behind row i - 1.
 struct ProductRows {
@@ -87,7 +88,7 @@ struct EnterRows {
   std::byte *keys = nullptr, *values = nullptr;  ///< of a layer
   std::int64_t block_bytes = 0;
 };
-const char* launch(const EnterRows& args, CUstream_st* stream);
+const char* launch(const EnterRows& args, const Gpu& gpu);
 
 /// Attention over byte-rows gives rotated heads: turns them back.
 struct RotateBack {
@@ -95,7 +96,7 @@ struct RotateBack {
   int head_dim = 0;
   void* heads = nullptr;  ///< [n_heads][head_dim] bf16
 };
-const char* launch(const RotateBack& args, CUstream_st* stream);
+const char* launch(const RotateBack& args, const Gpu& gpu);
 
 /// heads *= sigmoid(gates + bias): a gate for each value of a row, or for neighbours, such as a head.
 struct GateHeads {
@@ -105,7 +106,7 @@ struct GateHeads {
   const float* bias = nullptr;  ///< likewise; nullptr: nothing is added
   void* heads = nullptr;        ///< [n_rows][n] bf16
 };
-const char* launch(const GateHeads& args, CUstream_st* stream);
+const char* launch(const GateHeads& args, const Gpu& gpu);
 
 using coppice::cuda::Gate;
 
@@ -121,7 +122,7 @@ struct GateRows {
   const std::int32_t* parts = nullptr;  ///< [n_rows] which bias each row gets; nullptr: the first
   void* out = nullptr;                  ///< [n_rows][n] bf16
 };
-const char* launch(const GateRows& args, CUstream_st* stream);
+const char* launch(const GateRows& args, const Gpu& gpu);
 
 /// What a model does to its logits: x = scale * (x + bias), then cap * tanh(x / cap).
 struct FinishLogits {
@@ -131,6 +132,6 @@ struct FinishLogits {
   float scale = 1.0F;
   float cap = 0.0F;  ///< 0: there is none
 };
-const char* launch(const FinishLogits& args, CUstream_st* stream);
+const char* launch(const FinishLogits& args, const Gpu& gpu);
 
 }  // namespace coppice::executor::cuda

@@ -182,60 +182,59 @@ __global__ void finish_logits(const FinishLogits a) {
 }
 
 template <QuantType kType>
-const char* launch_embed(const EmbedRows& args, cudaStream_t stream) {
+const char* launch_embed(const EmbedRows& args, const Gpu& gpu) {
   return launch_early(embed_rows<kType>,
-                      {.n_blocks = args.n_rows, .n_threads = 256, .early = args.n_rows <= kMostEarlyRows}, stream,
-                      args);
+                      {.n_blocks = args.n_rows, .n_threads = 256, .early = args.n_rows <= kMostEarlyRows}, gpu, args);
 }
 
 }  // namespace
 
-const char* launch(const EmbedRows& args, CUstream_st* stream) {
+const char* launch(const EmbedRows& args, const Gpu& gpu) {
   switch (args.type) {
     case QuantType::kBf16:
-      return launch_embed<QuantType::kBf16>(args, stream);
+      return launch_embed<QuantType::kBf16>(args, gpu);
     case QuantType::kQ8_0:
-      return launch_embed<QuantType::kQ8_0>(args, stream);
+      return launch_embed<QuantType::kQ8_0>(args, gpu);
     case QuantType::kQ4_0:
-      return launch_embed<QuantType::kQ4_0>(args, stream);
+      return launch_embed<QuantType::kQ4_0>(args, gpu);
     case QuantType::kQ4K:
-      return launch_embed<QuantType::kQ4K>(args, stream);
+      return launch_embed<QuantType::kQ4K>(args, gpu);
     case QuantType::kQ5K:
-      return launch_embed<QuantType::kQ5K>(args, stream);
+      return launch_embed<QuantType::kQ5K>(args, gpu);
     case QuantType::kQ6K:
-      return launch_embed<QuantType::kQ6K>(args, stream);
+      return launch_embed<QuantType::kQ6K>(args, gpu);
     case QuantType::kMxfp4:
-      return launch_embed<QuantType::kMxfp4>(args, stream);
+      return launch_embed<QuantType::kMxfp4>(args, gpu);
     default:
       return "no embeddings of this type";
   }
 }
 
-const char* launch(const AddNorm& args, CUstream_st* stream) {
+const char* launch(const AddNorm& args, const Gpu& gpu) {
   if (args.n > kMostNormed || args.n % 4 != 0) return "no norm of so many values";
   // Few rows: as many threads as there is work for. Many: more rows at once.
   const int of_thread = args.n_rows > kManyRows ? kMostFours : 1;
   const int of_threads = (args.n / 4 + of_thread - 1) / of_thread;
   const int n_threads = std::min(kNormThreads, (of_threads + 31) / 32 * 32);
   return launch_early(args.plus_slices > 1 ? add_norm<true> : add_norm<false>,
-                      {.n_blocks = args.n_rows, .n_threads = n_threads, .early = args.n_rows <= kMostEarlyRows}, stream,
+                      {.n_blocks = args.n_rows, .n_threads = n_threads, .early = args.n_rows <= kMostEarlyRows}, gpu,
                       args);
 }
 
-const char* launch(const GateRows& args, CUstream_st* stream) {
+const char* launch(const GateRows& args, const Gpu& gpu) {
   const coppice::cuda::LaunchShape shape = {.n_blocks = (args.n / 4 + 255) / 256,
                                             .n_threads = 256,
                                             .n_blocks_y = std::min(args.n_rows, kMostBlocksY),
                                             .early = args.n_rows <= kMostEarlyRows};
-  return launch_early(gate_rows, shape, stream, args);
+  return launch_early(gate_rows, shape, gpu, args);
 }
 
-const char* launch(const FinishLogits& args, CUstream_st* stream) {
+const char* launch(const FinishLogits& args, const Gpu& gpu) {
   const coppice::cuda::LaunchShape shape = {.n_blocks = (args.n + 255) / 256,
                                             .n_threads = 256,
                                             .n_blocks_y = args.n_rows,
                                             .early = args.n_rows <= kMostEarlyRows};
-  return launch_early(finish_logits, shape, stream, args);
+  return launch_early(finish_logits, shape, gpu, args);
 }
 
 }  // namespace coppice::executor::cuda

@@ -310,11 +310,11 @@ __global__ __launch_bounds__(kThreads) void sample_rows(const SampleRows a) {
 
 }  // namespace
 
-const char* launch(const SampleRows& args, CUstream_st* stream) {
+const char* launch(const SampleRows& args, const Gpu& gpu) {
   return coppice::cuda::launch_early(
       sample_rows,
-      {.n_blocks = args.n_rows, .n_threads = kThreads, .early = args.n_rows <= coppice::cuda::kMostCrowdingRows},
-      stream, args);
+      {.n_blocks = args.n_rows, .n_threads = kThreads, .early = args.n_rows <= coppice::cuda::kMostCrowdingRows}, gpu,
+      args);
 }
 
 }  // namespace coppice::executor::cuda

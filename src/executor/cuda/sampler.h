@@ -11,11 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/gpu.h"
 #include "sampling/sampler_spec.h"
 
-struct CUstream_st;
-
 namespace coppice::executor::cuda {
+
+using coppice::cuda::Gpu;
 
 /// A sampling::SamplerSpec whose lists lie in arrays that all rows share.
 struct SampleRow {
@@ -49,6 +50,6 @@ constexpr std::size_t candidate_room(int n_vocab) {
 }
 
 /// nullptr or why not.
-const char* launch(const SampleRows& args, CUstream_st* stream);
+const char* launch(const SampleRows& args, const Gpu& gpu);
 
 }  // namespace coppice::executor::cuda

@@ -33,12 +33,13 @@ void Landing::make_room(const Batch& batch, const DecoderShape& shape) {
   grow(tokens, batch.sample_rows.size() * sizeof(kv::Token));
 }
 
-StepLauncher::StepLauncher(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
-                           int n_workers, bool bytes, std::size_t page_bytes)
-    : shape_(shape),
-      memory_(shape, limits, groups, n_workers, bytes, page_bytes),
+StepLauncher::StepLauncher(const Gpu& gpu, const DecoderShape& shape, const StepLimits& limits,
+                           std::span<const AttentionGroup> groups, bool bytes, std::size_t page_bytes)
+    : gpu_(gpu.number(), stream_.get()),
+      shape_(shape),
+      memory_(gpu_, shape, limits, groups, bytes, page_bytes),
       samples_(memory_.most_samples(), shape.n_vocab),
-      plan_(limits, groups, n_workers, attention::cuda::takes_plain_kernel(bytes)) {}
+      plan_(limits, groups, gpu_.n_multiprocessors(), attention::cuda::takes_plain_kernel(gpu_, bytes)) {}
 
 void StepLauncher::set(const Decoder& decoder, Pool pool) {
   decoder_ = decoder;
@@ -107,11 +108,11 @@ void StepLauncher::launch_decode(const Batch& batch, Landing& landing) {
 
 void StepLauncher::launch_rows(const Batch& batch, Landing& landing, Place place) {
   const DecoderStep s = step(batch.n_rows());
-  check_launch(launch_layers(decoder_, s, stream_.get()));
+  check_launch(launch_layers(decoder_, s, gpu_));
   const int n_logits = static_cast<int>(batch.logit_rows.size()), n_hidden = static_cast<int>(batch.hidden_rows.size()),
             n_samples = static_cast<int>(batch.sample_rows.size());
   const auto output = [&](int first, int n, float* logits) {
-    check_launch(launch_outputs(decoder_, s, memory_.outputs(first, n, logits), stream_.get()));
+    check_launch(launch_outputs(decoder_, s, memory_.outputs(first, n, logits), gpu_));
   };
   for (int at = 0; at < n_logits; at += memory_.most_logit_rows()) {
     const int n = std::min(memory_.most_logit_rows(), n_logits - at);
@@ -143,7 +144,7 @@ void StepLauncher::sample(std::span<const sampling::SamplerSpec> specs, const Ev
                           Landing& landing) {
   const SampleRows rows = samples_.upload(specs, sampled_logits_, memory_.sampled_logits(), stream_.get());
   begun.record(stream_);
-  check_launch(cuda::launch(rows, stream_.get()));
+  check_launch(cuda::launch(rows, gpu_));
   drawn.record(stream_);
   read(landing.tokens.as<void>(), rows.tokens, specs.size() * sizeof(kv::Token));
 }
@@ -178,9 +179,9 @@ CUgraphExec_st* StepLauncher::graph_of(int n_rows) {
 CUgraphExec_st* StepLauncher::capture(int n_rows) {
   const DecoderStep s = step(n_rows);
   check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "graph");
-  const char* error = launch_layers(decoder_, s, stream_.get());
+  const char* error = launch_layers(decoder_, s, gpu_);
   if (error == nullptr) {
-    error = launch_outputs(decoder_, s, memory_.outputs(0, n_rows, memory_.sampled_logits()), stream_.get());
+    error = launch_outputs(decoder_, s, memory_.outputs(0, n_rows, memory_.sampled_logits()), gpu_);
   }
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream_.get(), &graph);

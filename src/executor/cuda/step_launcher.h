@@ -29,8 +29,9 @@ class StepLauncher {
     std::size_t page_bytes = 0;
     std::vector<kv::GroupSpec> groups;
   };
-  StepLauncher(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
-               int n_workers, bool bytes, std::size_t page_bytes);
+  /// On a GPU, which is current, in a stream of its own there. The others: StepMemory's.
+  StepLauncher(const Gpu& gpu, const DecoderShape& shape, const StepLimits& limits,
+               std::span<const AttentionGroup> groups, bool bytes, std::size_t page_bytes);
 
   /// decoder and pool stay where they are. Once, before the first step.
   void set(const Decoder& decoder, Pool pool);
@@ -68,13 +69,14 @@ class StepLauncher {
   CUgraphExec_st* graph_of(int n_rows);
   CUgraphExec_st* capture(int n_rows);
 
+  Stream stream_;
+  Gpu gpu_;  ///< with this stream
   DecoderShape shape_;
   StepMemory memory_;
   SampleMemory samples_;
   StepPlan plan_;
   Decoder decoder_;
   Pool pool_;
-  Stream stream_;
   std::vector<std::unique_ptr<CUgraphExec_st, GraphEnd>> graphs_;  ///< by rows
   std::vector<std::int32_t> wanted_;
   std::vector<std::int32_t>

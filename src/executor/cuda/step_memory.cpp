@@ -21,10 +21,9 @@ std::int32_t word_of(RowSource source) {
 
 }  // namespace
 
-StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups,
-                       int n_workers, bool bytes, std::size_t page_bytes)
+StepMemory::StepMemory(const Gpu& gpu, const DecoderShape& shape, const StepLimits& limits,
+                       std::span<const AttentionGroup> groups, bool bytes, std::size_t page_bytes)
     : shape_(shape),
-      n_workers_(n_workers),
       most_logit_rows_(std::min(limits.max_rows, kMostLogitRows)),
       most_samples_(std::min(limits.max_rows, limits.max_sequences)) {
   const auto rows = static_cast<std::size_t>(limits.max_rows);
@@ -39,7 +38,8 @@ StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std:
   }
   head_end_ = end_;
   for (GroupPlaces& p : places_) {
-    p.items = place((count(limits.tree.items) + count(n_workers) + 1) * sizeof(Item));  // a launch reads ahead
+    p.items =
+        place((count(limits.tree.items) + count(gpu.n_multiprocessors()) + 1) * sizeof(Item));  // a launch reads ahead
     p.rows = place(count(limits.tree.item_rows) * sizeof(ItemRow));
     p.merge_rows = place(count(limits.tree.merge_rows) * sizeof(MergeRow));
   }
@@ -57,7 +57,7 @@ StepMemory::StepMemory(const DecoderShape& shape, const StepLimits& limits, std:
   experts_ = ExpertsMemory(shape.experts, shape.n_embd, limits.max_rows);
   q_ = scratch(n_q, 2);
   attended_ = scratch(n_q, 2);
-  sums_ = DeviceMemory(matmul::cuda::product_scratch_sums() * sizeof(float), "a step");
+  sums_ = DeviceMemory(matmul::cuda::product_scratch_sums(gpu) * sizeof(float), "a step");
   flags_ = DeviceMemory(matmul::cuda::kProductFlags * sizeof(std::uint32_t), "a step");
   const std::size_t states = count(limits.tree.slots) * count(shape.n_head);
   tree_sums_ = DeviceMemory(states * count(shape.head_dim) * sizeof(float), "partial states of attention");
@@ -132,7 +132,6 @@ DecoderStep StepMemory::step(int n_rows) const {
           .tokens = arena_.as<std::int32_t>(tokens_.at),
           .positions = arena_.as<std::int32_t>(positions_.at),
           .groups = groups_,
-          .n_workers = n_workers_,
           .scratch = {.residual = residual_.as<float>(),
                       .product = product_.as<float>(),
                       .normed = normed_.as<void>(),

@@ -22,8 +22,8 @@ inline constexpr int kStaged = 2;
 class StepMemory {
  public:
   /// bytes: the pool holds signed bytes (TreeAttention::bytes). page_bytes: from one block of the pool to the next.
-  StepMemory(const DecoderShape& shape, const StepLimits& limits, std::span<const AttentionGroup> groups, int n_workers,
-             bool bytes, std::size_t page_bytes);
+  StepMemory(const Gpu& gpu, const DecoderShape& shape, const StepLimits& limits,
+             std::span<const AttentionGroup> groups, bool bytes, std::size_t page_bytes);
   StepMemory(const StepMemory&) = delete;
   StepMemory& operator=(const StepMemory&) = delete;
 
@@ -61,7 +61,6 @@ class StepMemory {
   void copy(std::size_t at, std::size_t bytes, CUstream_st* stream);
 
   DecoderShape shape_;
-  int n_workers_;
   int most_logit_rows_, most_samples_;
   std::size_t staging_ = 0;  ///< of the upload in hand
   std::size_t end_ = 0;

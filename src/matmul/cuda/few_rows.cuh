@@ -14,7 +14,6 @@
 #include "cuda/launch.cuh"
 #include "cuda/warp_product.cuh"
 #include "matmul/cuda/byte_parts.cuh"
-#include "matmul/cuda/device.h"
 #include "matmul/cuda/gated_unit.cuh"
 #include "matmul/cuda/quant_product.h"
 #include "matmul/cuda/tile_weights.cuh"
@@ -205,9 +204,9 @@ constexpr int few_rows_bytes(int n_rows) {
 }
 
 /// Of a thread block: all of them shall run at once if they can, with about 16 warps on a multiprocessor.
-inline int choose_warps(int n_blocks, int n_stages, int bytes_of_warp) {
-  const int together = std::min(4, (n_blocks + device().n_multiprocessors - 1) / device().n_multiprocessors);
-  const int fit = device().shared_bytes / together / bytes_of_warp;
+inline int choose_warps(const Gpu& gpu, int n_blocks, int n_stages, int bytes_of_warp) {
+  const int together = std::min(4, (n_blocks + gpu.n_multiprocessors() - 1) / gpu.n_multiprocessors());
+  const int fit = gpu.shared_bytes() / together / bytes_of_warp;
   return std::max(1, std::min({kMostWarps / together, fit, n_stages}));
 }
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "cuda/launch.cuh"
-#include "matmul/cuda/device.h"
 #include "matmul/cuda/few_rows.cuh"
 #include "matmul/cuda/part_product.h"
 #include "matmul/cuda/tile_types.h"
@@ -31,57 +30,54 @@ __global__ __launch_bounds__(32 * kMostWarps) void multiply_panels(const QuantPr
 }
 
 template <QuantType kType, int kRowTiles>
-const char* launch_few(const QuantProduct& p, const PartRows& parts, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      multiply_panels<kType, kRowTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, device().shared_bytes);
-  if (ready != cudaSuccess) return cudaGetErrorString(ready);
+const char* launch_few(const QuantProduct& p, const PartRows& parts, const Gpu& gpu) {
   const int of_warp = few_rows_bytes<kType, kTiles, kRowTiles>(parts.panel_rows);
   const int n_blocks = ((p.n_out + kTileOutputs - 1) / kTileOutputs + kTiles - 1) / kTiles;
   const int n_panels = most_panels(p.n_rows, parts.n_parts, parts.panel_rows);
-  const int n_warps =
-      choose_warps(n_blocks * std::min(n_panels, parts.n_parts), (p.n_in + kStageInputs - 1) / kStageInputs, of_warp);
+  const int n_warps = choose_warps(gpu, n_blocks * std::min(n_panels, parts.n_parts),
+                                   (p.n_in + kStageInputs - 1) / kStageInputs, of_warp);
   const LaunchShape shape = {.n_blocks = n_blocks,
                              .n_threads = 32 * n_warps,
                              .shared_bytes = n_warps * of_warp,
                              .n_blocks_y = n_panels,
                              .early = parts.panel_rows <= coppice::cuda::kMostCrowdingRows};
-  return launch_early(multiply_panels<kType, kRowTiles>, shape, stream, p, parts);
+  return launch_early(multiply_panels<kType, kRowTiles>, shape, gpu, p, parts);
 }
 
 template <QuantType kType>
-const char* launch(const QuantProduct& p, const PartRows& parts, cudaStream_t stream) {
-  if (parts.panel_rows <= kRowTile) return launch_few<kType, 1>(p, parts, stream);
-  if (parts.panel_rows <= kFewRows) return launch_few<kType, 2>(p, parts, stream);
-  return launch_part_tiles<kType>(p, parts, stream);
+const char* launch(const QuantProduct& p, const PartRows& parts, const Gpu& gpu) {
+  if (parts.panel_rows <= kRowTile) return launch_few<kType, 1>(p, parts, gpu);
+  if (parts.panel_rows <= kFewRows) return launch_few<kType, 2>(p, parts, gpu);
+  return launch_part_tiles<kType>(p, parts, gpu);
 }
 
 }  // namespace
 
-int panel_rows(int n_rows, int n_parts, int most) {
+int panel_rows(const Gpu& gpu, int n_rows, int n_parts, int most) {
   const int mean = (n_rows + n_parts - 1) / n_parts;
   // Of eight rows where few parts have more: rows that aren't there cost as much as others.
   if (mean <= kRowTile / 2 + 1) return std::min(kRowTile, most);
-  if (!device().is_hopper || mean <= kFewRows) return std::min(kFewRows, most);
+  if (!gpu.is_hopper() || mean <= kFewRows) return std::min(kFewRows, most);
   return mean <= 64 ? 64 : 128;
 }
 
-const char* launch_part_product(const QuantProduct& p, const PartRows& parts, CUstream_st* stream) {
+const char* launch_part_product(const QuantProduct& p, const PartRows& parts, const Gpu& gpu) {
   if (p.n_rows < 1) return "no product of so few rows";
   switch (p.type) {
     case QuantType::kQ4_0:
-      return launch<QuantType::kQ4_0>(p, parts, stream);
+      return launch<QuantType::kQ4_0>(p, parts, gpu);
     case QuantType::kQ8_0:
-      return launch<QuantType::kQ8_0>(p, parts, stream);
+      return launch<QuantType::kQ8_0>(p, parts, gpu);
     case QuantType::kQ4K:
-      return launch<QuantType::kQ4K>(p, parts, stream);
+      return launch<QuantType::kQ4K>(p, parts, gpu);
     case QuantType::kQ5K:
-      return launch<QuantType::kQ5K>(p, parts, stream);
+      return launch<QuantType::kQ5K>(p, parts, gpu);
     case QuantType::kQ6K:
-      return launch<QuantType::kQ6K>(p, parts, stream);
+      return launch<QuantType::kQ6K>(p, parts, gpu);
     case QuantType::kMxfp4:
-      return launch<QuantType::kMxfp4>(p, parts, stream);
+      return launch<QuantType::kMxfp4>(p, parts, gpu);
     case QuantType::kBf16:
-      return launch<QuantType::kBf16>(p, parts, stream);
+      return launch<QuantType::kBf16>(p, parts, gpu);
     default:
       return "no product for weights of this type";
   }

@@ -19,11 +19,11 @@ struct PartRows {
   std::int64_t part_bytes = 0;  ///< from the packed weights of a part to those of the next one; a multiple of 16
 };
 
-/// The size of panels for so many rows, of which no part has more than `most`; on the device that is current.
-int panel_rows(int n_rows, int n_parts, int most);
+/// The size of panels for so many rows, of which no part has more than `most`.
+int panel_rows(const Gpu& gpu, int n_rows, int n_parts, int most);
 
 /// product: `weights` is the first part's, n_out a part's outputs, n_rows those of all parts. As launch_quant_product; plain as in
 /// ProductTuning. REQUIRES: not `gated`, one slice; panels have at most 16 rows, or 64 or 128 on Hopper.
-const char* launch_part_product(const QuantProduct& product, const PartRows& parts, CUstream_st* stream);
+const char* launch_part_product(const QuantProduct& product, const PartRows& parts, const Gpu& gpu);
 
 }  // namespace coppice::matmul::cuda

@@ -11,11 +11,12 @@
 #include <cstdint>
 
 #include "cuda/gate.h"
+#include "cuda/gpu.h"
 #include "matmul/cuda/quant_pack.h"
 
-struct CUstream_st;
-
 namespace coppice::matmul::cuda {
+
+using coppice::cuda::Gpu;
 
 /// Device memory of which a launch may use all; launches share it one after the other. flags: zeroed once, when allocated; each launch
 /// leaves them zeroed.
@@ -24,8 +25,8 @@ struct ProductScratch {
   std::uint32_t* flags = nullptr;  ///< [kProductFlags]
 };
 inline constexpr int kProductFlags = 1024;
-/// Numbers, on the device that is current.
-std::size_t product_scratch_sums();
+/// Numbers.
+std::size_t product_scratch_sums(const Gpu& gpu);
 
 /// What a product of a gate and an up matrix, packed as pairs (pack_pairs), gives: gate(its sum + gate_bias) * (up's sum + up_bias).
 /// REQUIRES: n_out is a multiple of kTileOutputs.
@@ -65,9 +66,9 @@ struct ProductTuning {
 int least_tile_rows(int n_in, int n_out);
 
 /// How many slices pay, where the reader can add them.
-int product_slices(int n_in, int n_out, int n_rows);
+int product_slices(const Gpu& gpu, int n_in, int n_out, int n_rows);
 
-/// Launches on `stream`; nullptr or why not. REQUIRES: as pack().
-const char* launch_quant_product(const QuantProduct& product, CUstream_st* stream, const ProductTuning& tuning = {});
+/// nullptr or why not. REQUIRES: as pack().
+const char* launch_quant_product(const QuantProduct& product, const Gpu& gpu, const ProductTuning& tuning = {});
 
 }  // namespace coppice::matmul::cuda

@@ -3,13 +3,13 @@
 namespace coppice::matmul::cuda {
 
 template <>
-const char* launch_tiles<QuantType::kQ8_0>(const QuantProduct& p, const ProductTuning& tuning, CUstream_st* stream) {
-  return launch_tiles_of<QuantType::kQ8_0>(p, tuning, stream);
+const char* launch_tiles<QuantType::kQ8_0>(const QuantProduct& p, const ProductTuning& tuning, const Gpu& gpu) {
+  return launch_tiles_of<QuantType::kQ8_0>(p, tuning, gpu);
 }
 
 template <>
-const char* launch_part_tiles<QuantType::kQ8_0>(const QuantProduct& p, const PartRows& parts, CUstream_st* stream) {
-  return launch_part_tiles_of<QuantType::kQ8_0>(p, parts, stream);
+const char* launch_part_tiles<QuantType::kQ8_0>(const QuantProduct& p, const PartRows& parts, const Gpu& gpu) {
+  return launch_part_tiles_of<QuantType::kQ8_0>(p, parts, gpu);
 }
 
 }  // namespace coppice::matmul::cuda
