@@ -96,7 +96,7 @@ is_sha256 "$pinned_gemma3" "$gemma3_sha256" ||
 
 what=${1:-libraries}
 build=$(llama_build_dir)
-targets=(llama-common)
+targets=(llama-common mtmd)
 [[ $what != peers ]] || targets+=(llama-server llama-bench llama-batched-bench)
 if [[ $what == package ]]; then
   build=$(llama_build_dir portable)

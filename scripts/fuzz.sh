@@ -7,7 +7,7 @@ seconds=${1:-60}
 shift $(($# > 0 ? 1 : 0))
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || die "SECONDS must be a positive number, not '$seconds'."
 targets=("$@")
-((${#targets[@]})) || targets=(cancel hangup http model request schema stretch template)
+((${#targets[@]})) || targets=(cancel hangup http image model request schema stretch template)
 "$repo/scripts/build.sh" fuzz "${targets[@]/#/fuzz_}"
 
 build="$repo/build-fuzz"
