@@ -28,6 +28,10 @@ void on_log(ggml_log_level level, const char* text, void*) {
 
 }  // namespace
 
+void pass_llama_log(int level, const char* text) {
+  on_log(static_cast<ggml_log_level>(level), text, nullptr);
+}
+
 void LlamaErrorCapture::keep(std::string_view line) {
   if (capture != nullptr && capture->first_.empty()) capture->first_ = line;
 }

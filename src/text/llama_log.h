@@ -9,6 +9,9 @@ namespace coppice::text {
 /// Routes the process-wide log of libllama, ggml and llama-common. Any thread, any number of times.
 void route_llama_log();
 
+/// For libraries of llama.cpp with a hook of their own: a piece of a line. level: a ggml_log_level.
+void pass_llama_log(int level, const char* text);
+
 /// Keeps the errors that libllama logs on this thread while it lives: the C API returns null without a reason.
 /// REQUIRES: one at a time on a thread.
 class LlamaErrorCapture {

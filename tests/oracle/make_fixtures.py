@@ -112,14 +112,15 @@ def run(model, tokens):
     return logits.float().numpy().astype("<f4")
 
 
-def dummy_vocabulary(converter):
+def dummy_vocabulary(converter, markers=()):
+    """markers: the texts of further special tokens, from 3 on."""
     writer, n = converter.gguf_writer, COMMON["vocab_size"]
-    special = ["<unk>", "<s>", "</s>"]
+    special = ["<unk>", "<s>", "</s>", *markers]
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(special + [f"w{i}" for i in range(len(special), n)])
     writer.add_token_scores([0.0] * n)
-    writer.add_token_types([2, 3, 3] + [1] * (n - len(special)))
+    writer.add_token_types([2] + [3] * (len(special) - 1) + [1] * (n - len(special)))
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)

@@ -1,0 +1,107 @@
+#include "vision/projector.h"
+
+#include <fmt/format.h>
+#include <mtmd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "kv/digest.h"
+#include "model/gguf_file.h"
+#include "model/load_error.h"
+#include "model/metadata.h"
+#include "text/llama_log.h"
+#include "text/vocabulary.h"
+
+namespace coppice::vision {
+namespace {
+
+using model::LoadError;
+
+/// What the file says of itself is compared with the model: libmtmd can't, as it is given a model that has no more than a vocabulary.
+kv::Digest checked_digest(const std::filesystem::path& path, int n_embd, const ProjectorOptions& options) {
+  const model::GgufFile file(path.string());
+  const model::Metadata metadata(file);
+  if (metadata.architecture() != "clip")
+    metadata.refuse("is a model of the architecture '{}', and no projector (mmproj)", metadata.architecture());
+  if (!metadata.truth("has_vision_encoder", false)) metadata.refuse("is a projector for no pictures");
+  if (file.parts() != 1) metadata.refuse("is a projector in several files");
+  const int width = metadata.size("vision.projection_dim", 1 << 20);
+  if (width != n_embd) {
+    metadata.refuse("is another model's projector: its rows have {} values, and the model's have {}", width, n_embd);
+  }
+  struct Named {
+    kv::Digest file;
+    std::int32_t min_rows, max_rows;
+  };
+  const Named named[] = {{kv::sha256(file.bytes(0)), options.min_rows.value_or(-1), options.max_rows.value_or(-1)}};
+  return kv::sha256(std::as_bytes(std::span(named)));
+}
+
+void log(ggml_log_level level, const char* text, void* /*data*/) {
+  text::pass_llama_log(level, text);
+}
+
+struct FreeChunks {
+  void operator()(mtmd_input_chunks* chunks) const { mtmd_input_chunks_free(chunks); }
+};
+
+}  // namespace
+
+void Projector::Free::operator()(mtmd_context* context) const {
+  mtmd_free(context);
+}
+
+Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int n_embd,
+                     const ProjectorOptions& options)
+    : n_embd_(n_embd), digest_(checked_digest(file, n_embd, options)) {
+  text::route_llama_log();
+  mtmd_log_set(log, nullptr);
+  mtmd_context_params params = mtmd_context_params_default();
+  params.use_gpu = false;
+  params.print_timings = false;
+  params.n_threads = options.n_threads;
+  params.warmup = false;
+  if (options.min_rows) params.image_min_tokens = *options.min_rows;
+  if (options.max_rows) params.image_max_tokens = *options.max_rows;
+  const text::LlamaErrorCapture errors;
+  context_.reset(mtmd_init_from_file(file.c_str(), vocabulary.model(), params));
+  if (!context_) throw LoadError(fmt::format("{}: {}", file.string(), errors.reason("cannot be read as a projector")));
+}
+
+Projector::~Projector() = default;
+
+std::optional<Parts> Projector::prepare(const image::Pixels& pixels) const {
+  const mtmd::bitmap bitmap(pixels.width, pixels.height, pixels.rgb.data());
+  const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.ptr.get()};
+  const mtmd_input_part* parts[] = {&part};
+  const std::unique_ptr<mtmd_input_chunks, FreeChunks> chunks(mtmd_input_chunks_init());
+  if (mtmd_tokenize_from_parts(context_.get(), chunks.get(), parts, 1, false) != 0) return std::nullopt;
+  Parts prepared;
+  for (std::size_t i = 0; i < mtmd_input_chunks_size(chunks.get()); ++i) {
+    const mtmd_input_chunk* chunk = mtmd_input_chunks_get(chunks.get(), i);
+    if (mtmd_input_chunk_get_type(chunk) == MTMD_INPUT_CHUNK_TYPE_TEXT) {
+      std::size_t n = 0;
+      const llama_token* tokens = mtmd_input_chunk_get_tokens_text(chunk, &n);
+      prepared.emplace_back(std::vector<kv::Token>(tokens, tokens + n));
+      continue;
+    }
+    prepared.emplace_back(Stretch{
+        .chunk = {mtmd_input_chunk_copy(chunk),
+                  [](const mtmd_input_chunk* own) { mtmd_input_chunk_free(const_cast<mtmd_input_chunk*>(own)); }},
+        .n_rows = static_cast<int>(mtmd_input_chunk_get_n_tokens(chunk)),
+        .n_positions = static_cast<int>(mtmd_input_chunk_get_n_pos(chunk)),
+        .whole = mtmd_decode_use_non_causal(context_.get(), chunk)});
+  }
+  return prepared;
+}
+
+std::optional<std::vector<float>> Projector::encode(const Stretch& stretch) {
+  if (mtmd_encode_chunk(context_.get(), stretch.chunk.get()) != 0) return std::nullopt;
+  const float* rows = mtmd_get_output_embd(context_.get());
+  return std::vector<float>(rows, rows + static_cast<std::size_t>(stretch.n_rows) * static_cast<std::size_t>(n_embd_));
+}
+
+}  // namespace coppice::vision

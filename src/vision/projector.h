@@ -1,0 +1,76 @@
+// Projector: the file beside a vision model (mmproj) that makes embedding rows of its text model from pictures, by libmtmd.
+//
+// What a picture is in a prompt differs by family: one stretch of rows; or a grid of tiles and a small view of the whole, with tokens between them.
+//
+// Owns the encoder's weights and its working memory. Thread safety: prepare() and what is const: any threads at once; encode(): one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "image/pixels.h"
+#include "kv/digest.h"
+#include "kv/types.h"
+
+struct mtmd_context;
+struct mtmd_input_chunk;
+
+namespace coppice::text {
+class Vocabulary;
+}
+
+namespace coppice::vision {
+
+struct ProjectorOptions {
+  int n_threads = 1;
+  /// Of one picture; none: as the file says. Only families whose pictures keep their sizes look at them.
+  std::optional<int> min_rows, max_rows;
+};
+
+/// Rows that stand together. Shares what is to be encoded with its copies.
+struct Stretch {
+  std::shared_ptr<const mtmd_input_chunk> chunk;
+  int n_rows = 0;
+  int n_positions = 0;  ///< how far positions go on behind it: n_rows, or less where a row's position has three parts
+  bool whole = false;   ///< its rows see each other both ways
+};
+
+/// A picture as a prompt of the model has it.
+using Parts = std::vector<std::variant<std::vector<kv::Token>, Stretch>>;
+
+class Projector {
+ public:
+  /// `vocabulary` is the text model's, `n_embd` what its rows have; it is kept. Throws model::LoadError: the file can't be read, is no
+  /// projector for pictures, or one for another model.
+  Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int n_embd,
+            const ProjectorOptions& options);
+  ~Projector();
+  Projector(const Projector&) = delete;
+  Projector& operator=(const Projector&) = delete;
+
+  /// Resizes and cuts it into tiles. Takes milliseconds and some 12 bytes for each pixel of all tiles. None: it can't be (a picture of one
+  /// pixel's height that a family would have to blow up without end).
+  std::optional<Parts> prepare(const image::Pixels& pixels) const;
+
+  /// [n_rows, n_embd]. Takes seconds on a CPU. None: the encoder failed.
+  std::optional<std::vector<float>> encode(const Stretch& stretch);
+
+  int n_embd() const { return n_embd_; }
+  /// Of the whole file and the options: what decides, beside the pixels, which rows come out.
+  const kv::Digest& digest() const { return digest_; }
+
+ private:
+  struct Free {
+    void operator()(mtmd_context* context) const;
+  };
+  std::unique_ptr<mtmd_context, Free> context_;
+  int n_embd_;
+  kv::Digest digest_;
+};
+
+}  // namespace coppice::vision

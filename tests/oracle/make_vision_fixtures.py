@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Makes the fixtures of vision tests: tiny random vision models, a picture, and what the model authors' code computes from it.
+
+For each row of vision_cases.py, tests/vision/fixtures/NAME/ gets
+    model.gguf, mmproj.gguf   the text model and the projector, f32, by llama.cpp's converter
+    picture.png               tiles beside each other
+    rows.f32                  [tiles, rows of a tile, width]: what the projector makes of each tile
+
+Run as make_fixtures.py says."""
+import json
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+
+import sys  # noqa: E402
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from PIL import Image  # noqa: E402
+
+from make_fixtures import CACHE, HERE, dummy_vocabulary, generator, randomize  # noqa: E402
+from shapes import COMMON  # noqa: E402
+from vision_cases import VISION_CASES  # noqa: E402
+
+
+def build(name, case):
+    config = getattr(transformers, f"{case['model']}Config")(**case["config"])
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{case['model']}ForConditionalGeneration")._from_config(config, attn_implementation="eager")
+    model = model.float().eval()
+    randomize(model, name)
+    return model
+
+
+def picture(name, size, tiles):
+    """Smooth colours and noise: [size, tiles * size, 3]."""
+    rng = generator(name, "picture")
+    y, x = np.mgrid[0:size, 0:tiles * size]
+    smooth = np.stack([x * 255 / (tiles * size), y * 255 / size, 255 - y * 255 / size], axis=2)
+    return np.clip(smooth + rng.normal(0, 40, smooth.shape), 0, 255).astype(np.uint8)
+
+
+def rows_of(model, case, pixels, size):
+    """What the projector makes of each tile: [tiles, rows, width]."""
+    mean, std = (np.asarray(case["preprocessor"][key], np.float32) for key in ("image_mean", "image_std"))
+    tiles = [pixels[:, i * size:(i + 1) * size] for i in range(case["tiles"])]
+    values = torch.from_numpy(np.stack([((tile.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1) for tile in tiles]))
+    if case["model"] == "SmolVLM":
+        values = values[None]
+    with torch.no_grad():
+        features = model.get_image_features(values)
+    rows = features.pooler_output
+    rows = torch.stack(list(rows))
+    return rows.float().numpy().reshape(case["tiles"], -1, rows.shape[-1]).astype("<f4")
+
+
+def rename(file, beginnings):
+    """Gives the tensors the names that published checkpoints have, which the converter knows."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(file)
+    for old, new in beginnings.items():
+        tensors = {name.replace(old, new, 1) if name.startswith(old) else name: tensor for name, tensor in tensors.items()}
+    save_file(tensors, file, metadata=dict(format="pt"))
+
+
+def convert(model, name, case, folder):
+    import conversion
+    import gguf
+    from conversion.base import ModelType
+
+    with tempfile.TemporaryDirectory() as scratch:
+        checkpoint = Path(scratch) / name
+        model.save_pretrained(checkpoint)
+        rename(checkpoint / "model.safetensors", case.get("names", {}))
+        (checkpoint / "preprocessor_config.json").write_text(json.dumps(case["preprocessor"]))
+        vocabulary = {f"w{i}": i for i in range(COMMON["vocab_size"])}
+        (checkpoint / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
+        for file, kind in (("model.gguf", ModelType.TEXT), ("mmproj.gguf", ModelType.MMPROJ)):
+            architecture = type(model).__name__ if kind == ModelType.MMPROJ else case["text"]
+            writer = conversion.get_model_class(architecture, mmproj=kind == ModelType.MMPROJ)(
+                checkpoint, gguf.LlamaFileType.ALL_F32, folder / file, eager=True)
+            if kind == ModelType.TEXT:
+                writer.set_vocab = lambda writer=writer: dummy_vocabulary(writer, case["markers"])
+            writer.write()
+
+
+def make(name, folder):
+    case = VISION_CASES[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    model = build(name, case)
+    size = case["config"]["vision_config"]["image_size"]
+    pixels = picture(name, size, case["tiles"])
+    Image.fromarray(pixels).save(folder / "picture.png", optimize=True)
+    rows = rows_of(model, case, pixels, size)
+    rows.tofile(folder / "rows.f32")
+    convert(model, name, case, folder)
+    print(f"{name:16} {sum(f.stat().st_size for f in folder.iterdir()) / 1000:6.0f} kB   rows {rows.shape}, rms {rows.std():.2f}", flush=True)
+
+
+def main():
+    torch.set_num_threads(1)
+    llama = CACHE / "llama.cpp-0.3.36"
+    sys.path[:0] = [str(llama), str(llama / "gguf-py")]
+    for name in sys.argv[1:] or VISION_CASES:
+        make(name, HERE.parent / "vision/fixtures" / name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+// A projector's rows against those of the model authors' code (tests/oracle/make_vision_fixtures.py).
+#include "vision/projector.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "image/image_file.h"
+#include "model/load_error.h"
+#include "text/vocabulary.h"
+
+namespace coppice::vision {
+namespace {
+
+using testing::HasSubstr;
+
+const std::filesystem::path kFixtures = COPPICE_VISION_FIXTURES;
+
+std::vector<char> read(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<float> read_floats(const std::filesystem::path& path) {
+  const std::vector<char> bytes = read(path);
+  std::vector<float> numbers(bytes.size() / sizeof(float));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+image::Pixels picture(const std::string& name) {
+  const std::vector<char> file = read(kFixtures / name / "picture.png");
+  return image::decode({reinterpret_cast<const std::uint8_t*>(file.data()), file.size()}, 1 << 20).value();
+}
+
+std::vector<Stretch> stretches_of(const Parts& parts) {
+  std::vector<Stretch> stretches;
+  for (const auto& part : parts) {
+    if (const auto* stretch = std::get_if<Stretch>(&part)) stretches.push_back(*stretch);
+  }
+  return stretches;
+}
+
+double distance(const std::vector<float>& seen, const float* expected) {
+  double apart = 0, size = 0;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    apart += std::pow(seen[i] - expected[i], 2);
+    size += std::pow(expected[i], 2);
+  }
+  return std::sqrt(apart / size);
+}
+
+struct Model {
+  explicit Model(const std::string& name, int n_embd, const char* projector = "mmproj.gguf")
+      : vocabulary(kFixtures / name / "model.gguf"), projector(kFixtures / name / projector, vocabulary, n_embd, {}) {}
+  text::Vocabulary vocabulary;
+  Projector projector;
+};
+
+TEST(ProjectorTest, SmolVlmCutsAPictureIntoTilesWhoseRowsAreTheAuthors) {
+  Model model("smolvlm", 64);
+  const auto parts = model.projector.prepare(picture("smolvlm"));
+  ASSERT_TRUE(parts.has_value());
+  const auto stretches = stretches_of(*parts);
+  ASSERT_EQ(stretches.size(), 3U);  // two tiles, and the whole made small
+  const auto expected = read_floats(kFixtures / "smolvlm" / "rows.f32");
+  ASSERT_EQ(expected.size(), std::size_t{2} * 16 * 64);
+  double nearest[2] = {1, 1};
+  for (const Stretch& stretch : stretches) {
+    EXPECT_EQ(stretch.n_rows, 16);
+    EXPECT_EQ(stretch.n_positions, 16);
+    EXPECT_FALSE(stretch.whole);
+    const auto rows = model.projector.encode(stretch);
+    ASSERT_TRUE(rows.has_value());
+    ASSERT_EQ(rows->size(), std::size_t{16} * 64);
+    for (std::size_t tile = 0; tile < 2; ++tile)
+      nearest[tile] = std::min(nearest[tile], distance(*rows, &expected[tile * 16 * 64]));
+  }
+  EXPECT_LT(nearest[0], 2e-3);
+  EXPECT_LT(nearest[1], 2e-3);
+}
+
+TEST(ProjectorTest, Gemma3HasOneStretchWhoseRowsSeeEachOther) {
+  Model model("gemma3", 32);
+  const auto parts = model.projector.prepare(picture("gemma3"));
+  ASSERT_TRUE(parts.has_value());
+  const auto stretches = stretches_of(*parts);
+  ASSERT_EQ(stretches.size(), 1U);
+  EXPECT_EQ(stretches[0].n_rows, 16);
+  EXPECT_TRUE(stretches[0].whole);
+  const auto rows = model.projector.encode(stretches[0]);
+  ASSERT_TRUE(rows.has_value());
+  EXPECT_LT(distance(*rows, read_floats(kFixtures / "gemma3" / "rows.f32").data()), 2e-3);
+}
+
+std::string refusal(const std::string& name, int n_embd, const char* projector) {
+  try {
+    Model model(name, n_embd, projector);
+  } catch (const model::LoadError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(ProjectorTest, WhatDoesNotFitIsOneClearError) {
+  EXPECT_THAT(refusal("smolvlm", 64, "../gemma3/mmproj.gguf"),
+              HasSubstr("is another model's projector: its rows have 32 values, and the model's have 64"));
+  EXPECT_THAT(refusal("smolvlm", 64, "model.gguf"),
+              HasSubstr("is a model of the architecture 'llama', and no projector (mmproj)"));
+  EXPECT_THAT(refusal("smolvlm", 64, "picture.png"), HasSubstr("picture.png"));
+}
+
+TEST(ProjectorTest, DigestNamesTheFileAndTheOptions) {
+  const text::Vocabulary vocabulary(kFixtures / "smolvlm" / "model.gguf");
+  const auto file = kFixtures / "smolvlm" / "mmproj.gguf";
+  const kv::Digest plain = Projector(file, vocabulary, 64, {}).digest();
+  EXPECT_EQ(plain, Projector(file, vocabulary, 64, {.n_threads = 2}).digest());
+  EXPECT_NE(plain, Projector(file, vocabulary, 64, {.max_rows = 16}).digest());
+}
+
+}  // namespace
+}  // namespace coppice::vision
