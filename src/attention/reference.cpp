@@ -107,12 +107,12 @@ void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::Gr
   for (const SequenceRows& s : sequences) {
     for (int i = 0; i < s.n_rows; ++i) {
       const std::int64_t position = std::int64_t{s.first_position} + i;
-      const std::int64_t first = group.first_visible(position);
+      const std::int64_t first = group.first_visible(position), end = kv::end_visible(position, s.both_ways);
       for (int h = 0; h < heads.n_head; ++h) {
         const std::size_t at = (static_cast<std::size_t>(s.first_row + i) * n_head + static_cast<std::size_t>(h)) * dim;
         const int kv_head = h / heads.heads_per_kv();
         weights.clear();
-        for (std::int64_t p = first; p <= position; ++p) {
+        for (std::int64_t p = first; p < end; ++p) {
           const std::vector<double>& key = keys.at(s.table.slot(p), kv_head);
           double dot = 0.0;
           for (std::size_t d = 0; d < dim; ++d) dot += static_cast<double>(q[at + d]) * key[d];
@@ -126,7 +126,7 @@ void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::Gr
           total = std::exp(sink - max);
         }
         std::ranges::fill(sum, 0.0);
-        for (std::int64_t p = first; p <= position; ++p) {
+        for (std::int64_t p = first; p < end; ++p) {
           const double w = std::exp(weights[static_cast<std::size_t>(p - first)] - max);
           total += w;
           const std::vector<double>& value = values.at(s.table.slot(p), kv_head);

@@ -43,9 +43,10 @@ struct RopePosition {
 /// One sequence's part in a step. Its i-th row has the index first_position + i in the sequence, and its keys and values are written
 /// to tables[g].slot(first_position + i).
 struct BatchSequence {
-  int n_rows = 0;                     ///< at least 1
-  std::int32_t first_position = 0;    ///< absolute; the sequence has this many keys already
-  std::vector<kv::TableView> tables;  ///< one per layer group that has tables; covers [0, first_position + n_rows)
+  int n_rows = 0;                       ///< at least 1
+  std::int32_t first_position = 0;      ///< absolute; the sequence has this many keys already
+  std::vector<kv::TableView> tables;    ///< one per layer group that has tables; covers [0, first_position + n_rows)
+  std::vector<kv::BothWays> both_ways;  ///< inside [first_position, first_position + n_rows); ascending, apart
   /// Of a model with recurrent layers (else both are empty): pages of the state at first_position, which is read (empty: position 0, a
   /// state of zeros), and of the one at first_position + n_rows, which is written: [state_pages] each. They may be the same.
   /// Valid as long as the tables.

@@ -33,6 +33,19 @@ enum class GroupKind : std::uint8_t {
   kRecurrent,  ///< a state of fixed size stands for all positions so far: it has no blocks and no table
 };
 
+/// Rows of a sequence that see each other both ways, as pieces of a picture do in some models: positions [begin, end). A window hides what
+/// lies too far back of them, too.
+struct BothWays {
+  std::int32_t begin = 0, end = 0;
+  friend bool operator==(const BothWays&, const BothWays&) = default;
+};
+
+/// The end of what a query at `position` sees. both_ways: of its sequence, ascending, apart.
+inline std::int64_t end_visible(std::int64_t position, std::span<const BothWays> both_ways) {
+  const auto around = std::ranges::upper_bound(both_ways, position, {}, &BothWays::end);
+  return around != both_ways.end() && around->begin <= position ? around->end : position + 1;
+}
+
 /// What one group of layers must remember. A model has at most one recurrent group; it comes last, behind all that have
 /// tables. Layers with one window that don't fit into a page form several groups.
 struct GroupSpec {

@@ -27,7 +27,8 @@ std::vector<Seen> wanted(const AttentionCase& c) {
   for (const SequenceRows& s : c.rows()) {
     for (std::int64_t p = s.first_position; p < s.first_position + s.n_rows; ++p) {
       Seen& row = seen.emplace_back();
-      for (std::int64_t key = c.group.first_visible(p); key <= p; ++key) ++row[s.table.slot(key)];
+      for (std::int64_t key = c.group.first_visible(p); key < kv::end_visible(p, s.both_ways); ++key)
+        ++row[s.table.slot(key)];
     }
   }
   return seen;
@@ -127,8 +128,11 @@ const SharePlan& share(SharePlanner& planner, const AttentionCase& c) {
 }
 
 AttentionCase random_step(std::mt19937_64& random) {
-  const test::RandomShape shape = {
-      .max_sequences = 40, .max_length = 2500, .max_chunk = 150, .sliding = random() % 3 == 0};
+  const test::RandomShape shape = {.max_sequences = 40,
+                                   .max_length = 2500,
+                                   .max_chunk = 150,
+                                   .sliding = random() % 3 == 0,
+                                   .both_ways = random() % 3 == 0};
   for (;;) {
     AttentionCase c = test::random_case(shape, random);
     if (c.block_size == kBlockSize) return c;

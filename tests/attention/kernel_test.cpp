@@ -33,6 +33,7 @@ TEST(KernelOnEachTarget, RandomTrees) {
   for (int i = 0; i < (test::kThreadSanitizer || test::kEmulated ? 15 : 60); ++i) {
     test::RandomShape shape{.max_length = 250};
     shape.sliding = i % 3 == 0;
+    shape.both_ways = i % 4 < 2;
     AttentionCase c = test::random_case(shape, random);
     const int kv_heads = static_cast<int>(random() % 3) + 1;
     constexpr int kDims[] = {16, 64, 80, 96, 128};

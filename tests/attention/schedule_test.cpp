@@ -172,7 +172,7 @@ TEST(ScheduleTest, RandomTreesKeepTheInvariants) {
   Schedule schedule;  // kept: what the case before left behind must not matter
   std::int64_t split = 0;
   for (int i = 0; i < 6000; ++i) {
-    test::RandomShape shape{.sliding = i % 2 == 1};
+    test::RandomShape shape{.sliding = i % 2 == 1, .both_ways = i % 5 == 0};
     if (i % 50 == 0) shape = {.max_sequences = 20, .max_length = 3000, .max_chunk = 300, .sliding = i % 100 == 0};
     const AttentionCase c = test::random_case(shape, random);
     SharePlanner planner(c.group);

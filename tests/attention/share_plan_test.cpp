@@ -57,7 +57,8 @@ std::string check_rows(const AttentionCase& c, const SharePlan& plan, const std:
       const std::int64_t position = s.first_position + (i.row - s.first_row);
       for (std::int64_t t = i.lo; t < i.hi; ++t) {
         const std::int64_t p = first + t;
-        if (p > position || p < c.group.first_visible(position)) return where + fmt::format("{} is hidden", p);
+        if (p >= kv::end_visible(position, s.both_ways) || p < c.group.first_visible(position))
+          return where + fmt::format("{} is hidden", p);
         const kv::Slot slot =
             kv::Slot{blocks[static_cast<std::size_t>(t / c.block_size)]} * c.block_size + t % c.block_size;
         if (slot != s.table.slot(p)) return where + fmt::format("not the slot of position {}", p);
@@ -68,7 +69,7 @@ std::string check_rows(const AttentionCase& c, const SharePlan& plan, const std:
   for (std::size_t row = 0; row < sequence_of.size(); ++row) {
     const SequenceRows& s = rows[sequence_of[row]];
     const std::int64_t position = s.first_position + (static_cast<std::int64_t>(row) - s.first_row);
-    const std::int64_t visible = position + 1 - c.group.first_visible(position);
+    const std::int64_t visible = kv::end_visible(position, s.both_ways) - c.group.first_visible(position);
     if (seen[row] != visible) return fmt::format("row {} sees {} tokens of {}", row, seen[row], visible);
   }
   return {};
@@ -208,6 +209,20 @@ TEST(SharePlanTest, NamedCases) {
   EXPECT_EQ(shared, (std::multiset<int>{16, 8, 8, 3}));
 }
 
+/// By the definition: a query sees what lies before it, and all with which it sees both ways.
+TEST(SharePlanTest, RowsThatSeeEachOtherBothWays) {
+  const std::vector<kv::BothWays> both_ways = {{3, 4}, {5, 17}, {17, 20}};
+  for (std::int64_t query = 0; query < 25; ++query) {
+    const std::int64_t end = kv::end_visible(query, both_ways);
+    for (std::int64_t key = 0; key < 25; ++key) {
+      const bool together = std::ranges::any_of(both_ways, [&](const kv::BothWays& rows) {
+        return std::min(query, key) >= rows.begin && std::max(query, key) < rows.end;
+      });
+      ASSERT_EQ(key < end, key <= query || together) << key << " of " << query;
+    }
+  }
+}
+
 /// By the definition: a query sees the keys of its own chunk up to itself.
 TEST(SharePlanTest, ChunksHideWhatLiesBeforeThem) {
   const kv::GroupSpec group{.kind = kv::GroupKind::kSliding, .window = 6, .layers = {}, .chunked = true};
@@ -229,7 +244,7 @@ TEST(SharePlanTest, RandomTrees) {
   std::mt19937_64 random(test::test_seed());
   std::int64_t runs = 0, shared = 0;
   for (int i = 0; i < 24'000; ++i) {
-    test::RandomShape shape{.sliding = i % 2 == 1};
+    test::RandomShape shape{.sliding = i % 2 == 1, .both_ways = i % 5 == 0};
     if (i % 100 == 0) shape = {.max_sequences = 20, .max_length = 1500, .max_chunk = 300, .sliding = i % 200 == 0};
     const AttentionCase c = test::random_case(shape, random);
     SharePlanner planner(c.group);

@@ -33,7 +33,7 @@ std::vector<float> attend(const test::AttentionCase& c, const test::PoolData& po
 
   Batch batch;
   for (const test::CaseSequence& s : c.sequences) {
-    batch.sequences.push_back({s.n_rows, s.first_position, {{s.table, c.block_size}}});
+    batch.sequences.push_back({s.n_rows, s.first_position, {{s.table, c.block_size}}, s.both_ways});
   }
   batch.rows.resize(static_cast<std::size_t>(c.n_rows()));
   kv::GroupSpec group = c.group;
@@ -91,7 +91,8 @@ TEST_P(SequenceAttentionTest, EqualsPlainAttentionInDoublePrecision) {
   std::mt19937_64 random(seed);
   for (int round = 0; round < 40; ++round) {
     // Chunks of 64 rows and more are worked on in tiles by the library.
-    const test::RandomShape shape{.max_chunk = round % 4 == 0 ? 100 : 40, .sliding = round % 2 == 1};
+    const test::RandomShape shape{
+        .max_chunk = round % 4 == 0 ? 100 : 40, .sliding = round % 2 == 1, .both_ways = round % 5 < 2};
     test::AttentionCase c = test::random_case(shape, random);
     if (round % 3 == 0) c.heads.softcap = 0.7F;
     const test::PoolData pool(c, random(), GetParam().format);

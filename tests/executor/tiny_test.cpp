@@ -232,9 +232,17 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
   refused([](Batch& b) { b.rows[3] = executor::RowSource::drawn(0); });
   const std::vector<float> values(static_cast<std::size_t>(executor_->info().n_embd), 1.0F);
   refused([&](Batch& b) {
-    b.rows[3] = executor::RowSource::embedding(0);
+    b.rows[3] = executor::RowSource::embedding(1);
     b.embeddings = {values};
   });
+  refused([&](Batch& b) {
+    b.rows[3] = executor::RowSource::embedding(0);
+    b.embeddings = {std::span(values).first(values.size() - 1)};
+  });
+  refused([](Batch& b) { b.sequences[0].both_ways = {{-1, 3}}; });
+  refused([](Batch& b) { b.sequences[0].both_ways = {{3, 3}}; });
+  refused([](Batch& b) { b.sequences[0].both_ways = {{3, 41}}; });
+  refused([](Batch& b) { b.sequences[0].both_ways = {{3, 6}, {5, 7}}; });
   refused([](Batch& b) { b.positions.resize(b.rows.size()); });
   refused([](Batch& b) { b.sequences[0].n_rows = 39; });
   refused([](Batch& b) { b.sequences[0].n_rows = 41; });

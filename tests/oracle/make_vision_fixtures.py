@@ -5,6 +5,8 @@ For each row of vision_cases.py, tests/vision/fixtures/NAME/ gets
     model.gguf, mmproj.gguf   the text model and the projector, f32, by llama.cpp's converter
     picture.png               tiles beside each other
     rows.f32                  [tiles, rows of a tile, width]: what the projector makes of each tile
+    prompt.json               text and tiles: a token's id, or -1 - r for the r-th of all rows above
+    logits.f32                [positions, logits] of that prompt; logits-f16-cache.f32: with keys and values rounded to f16
 
 Run as make_fixtures.py says."""
 import json
@@ -21,7 +23,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from make_fixtures import CACHE, HERE, dummy_vocabulary, generator, randomize  # noqa: E402
+from make_fixtures import CACHE, HERE, dummy_vocabulary, f16_cache, generator, randomize  # noqa: E402
 from shapes import COMMON  # noqa: E402
 from vision_cases import VISION_CASES  # noqa: E402
 
@@ -43,18 +45,40 @@ def picture(name, size, tiles):
     return np.clip(smooth + rng.normal(0, 40, smooth.shape), 0, 255).astype(np.uint8)
 
 
-def rows_of(model, case, pixels, size):
-    """What the projector makes of each tile: [tiles, rows, width]."""
+def values_of(case, pixels, size):
+    """The tiles as the model takes them."""
     mean, std = (np.asarray(case["preprocessor"][key], np.float32) for key in ("image_mean", "image_std"))
     tiles = [pixels[:, i * size:(i + 1) * size] for i in range(case["tiles"])]
     values = torch.from_numpy(np.stack([((tile.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1) for tile in tiles]))
-    if case["model"] == "SmolVLM":
-        values = values[None]
+    return values[None] if case["model"] == "SmolVLM" else values
+
+
+def rows_of(model, case, values):
+    """What the projector makes of each tile: [tiles, rows, width]."""
     with torch.no_grad():
-        features = model.get_image_features(values)
-    rows = features.pooler_output
-    rows = torch.stack(list(rows))
-    return rows.float().numpy().reshape(case["tiles"], -1, rows.shape[-1]).astype("<f4")
+        rows = torch.stack(list(model.get_image_features(values).pooler_output))
+    return rows.float().numpy().reshape(case["tiles"], case["rows"], -1).astype("<f4")
+
+
+def run(model, case, prompt, values):
+    """The prompt's logits: [positions, n_vocab]."""
+    ids = torch.tensor([[case["config"]["image_token_id"] if p < 0 else p for p in prompt]])
+    order = [(-1 - p) // case["rows"] for p in prompt if p < 0][:: case["rows"]]
+    values = values[:, order] if case["model"] == "SmolVLM" else values[order]
+    more = dict(token_type_ids=(ids == case["config"]["image_token_id"]).long()) if case["model"] == "Gemma3" else {}
+    with torch.no_grad():
+        logits = model(input_ids=ids, pixel_values=values, use_cache=False, **more).logits[0]
+    return logits.float().numpy().astype("<f4")
+
+
+def write_prompt(name, case):
+    """Each tile twice, once behind the other and once behind text; text around them."""
+    rng = generator(name, "prompt")
+    prompt = []
+    for tile in [*range(case["tiles"]), *range(case["tiles"])]:
+        prompt += rng.integers(20, COMMON["vocab_size"], rng.integers(3, 9)).tolist()
+        prompt += [-1 - r for r in range(tile * case["rows"], (tile + 1) * case["rows"])]
+    return prompt + rng.integers(20, COMMON["vocab_size"], 12).tolist()
 
 
 def rename(file, beginnings):
@@ -95,10 +119,19 @@ def make(name, folder):
     size = case["config"]["vision_config"]["image_size"]
     pixels = picture(name, size, case["tiles"])
     Image.fromarray(pixels).save(folder / "picture.png", optimize=True)
-    rows = rows_of(model, case, pixels, size)
+    values = values_of(case, pixels, size)
+    rows = rows_of(model, case, values)
     rows.tofile(folder / "rows.f32")
+    prompt = write_prompt(name, case)
+    (folder / "prompt.json").write_text(json.dumps(prompt) + "\n")
+    logits = run(model, case, prompt, values)
+    logits.tofile(folder / "logits.f32")
+    with f16_cache(model.model.language_model if case["model"] == "Gemma3" else model.model.text_model):
+        rounded = run(model, case, prompt, values)
+    rounded.tofile(folder / "logits-f16-cache.f32")
+    away = np.sqrt(((rounded - logits) ** 2).mean() / (logits**2).mean())
     convert(model, name, case, folder)
-    print(f"{name:16} {sum(f.stat().st_size for f in folder.iterdir()) / 1000:6.0f} kB   rows {rows.shape}, rms {rows.std():.2f}", flush=True)
+    print(f"{name:16} {sum(f.stat().st_size for f in folder.iterdir()) / 1000:6.0f} kB   rows {rows.shape}, rms {rows.std():.2f}; logits {logits.shape}, rms {logits.std():.2f}, cache in f16 {away:.1e}", flush=True)
 
 
 def main():

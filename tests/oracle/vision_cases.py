@@ -18,6 +18,7 @@ VISION_CASES = {
         ),
         preprocessor=dict(size=dict(longest_edge=128), image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4]),
         tiles=2,  # beside each other
+        rows=16,
         markers=["<image>", "\n\n", "\n", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_1_col_2>"],
     ),
     "gemma3": dict(
@@ -34,6 +35,7 @@ VISION_CASES = {
         ),
         preprocessor=dict(image_seq_length=16, image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4]),
         tiles=1,
+        rows=16,
         markers=["<image_soft_token>", "<start_of_image>", "<end_of_image>"],
     ),
 }

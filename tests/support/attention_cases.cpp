@@ -135,7 +135,7 @@ std::vector<attention::SequenceRows> AttentionCase::rows() const {
   std::vector<attention::SequenceRows> all;
   int row = 0;
   for (const CaseSequence& s : sequences) {
-    all.push_back({row, s.n_rows, s.first_position, {s.table, block_size}});
+    all.push_back({row, s.n_rows, s.first_position, {s.table, block_size}, s.both_ways});
     row += s.n_rows;
   }
   return all;
@@ -235,6 +235,11 @@ AttentionCase random_case(const RandomShape& shape, std::mt19937_64& random) {
   for (int i = 0; i < n; ++i) {
     CaseSequence s{.first_position = pick(random, 0, shape.max_length - 1)};
     if (chance(random, chunks)) s.n_rows = pick(random, 1, shape.max_chunk);
+    for (std::int32_t p = s.first_position; shape.both_ways && p < s.length();) {
+      const std::int32_t end = pick(random, p + 1, static_cast<int>(s.length()));
+      if (chance(random, 60)) s.both_ways.push_back({p, end});
+      p = end;
+    }
     const auto entries = static_cast<std::size_t>(ceil_div(s.length(), bs));
     if (i > 0 && chance(random, shares)) {
       const auto& parent = c.sequences[static_cast<std::size_t>(pick(random, 0, i - 1))].table;

@@ -21,6 +21,7 @@ struct CaseSequence {
   std::int32_t first_position = 0;
   int n_rows = 1;
   std::vector<kv::BlockId> table;  ///< covers [0, first_position + n_rows)
+  std::vector<kv::BothWays> both_ways = {};
 
   std::int64_t length() const { return std::int64_t{first_position} + n_rows; }
 };
@@ -74,9 +75,10 @@ AttentionCase named_case(const std::string& name, int block_size = 32);
 /// Bounds of random_case.
 struct RandomShape {
   int max_sequences = 12;
-  int max_length = 400;  ///< tokens before the step's rows
-  int max_chunk = 40;    ///< rows of a sequence
-  bool sliding = false;  ///< some window, with dropped entries
+  int max_length = 400;    ///< tokens before the step's rows
+  int max_chunk = 40;      ///< rows of a sequence
+  bool sliding = false;    ///< some window, with dropped entries
+  bool both_ways = false;  ///< some rows see each other both ways
 };
 
 /// A random tree of any shape that the plan allows: nested and partial sharing, blocks that are shared where the ones

@@ -23,12 +23,13 @@
 namespace coppice::attention {
 
 /// One sequence's rows in the step: rows [first_row, first_row + n_rows), at positions first_position + i, each seeing
-/// the keys up to its own position, as far back as the group allows.
+/// the keys up to its own position, as far back as the group allows, and what sees it and is seen both ways.
 struct SequenceRows {
   int first_row = 0;
   int n_rows = 0;
   std::int32_t first_position = 0;
-  kv::TableView table;  ///< covers [0, first_position + n_rows)
+  kv::TableView table;                           ///< covers [0, first_position + n_rows)
+  std::span<const kv::BothWays> both_ways = {};  ///< inside the rows' positions; ascending, apart
 };
 
 /// What one row sees of a run: tokens [lo, hi), counted from the run's first slot.

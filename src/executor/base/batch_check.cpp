@@ -23,6 +23,14 @@ void check_sequence(const BatchSequence& s, const BatchLimits& limits) {
          limits.context);
   insist(static_cast<int>(s.tables.size()) == limits.n_groups, "a sequence has {} tables for {} groups",
          s.tables.size(), limits.n_groups);
+  insist(limits.both_ways || s.both_ways.empty(), "rows see only what is before them here");
+  std::int64_t next = s.first_position;
+  for (const kv::BothWays& rows : s.both_ways) {
+    insist(rows.begin >= next && rows.begin < rows.end && rows.end <= len,
+           "rows {} to {} would see each other both ways in a step of {} to {}", rows.begin, rows.end - 1, next,
+           len - 1);
+    next = rows.end;
+  }
   for (const kv::TableView& table : s.tables) {
     insist(table.block_size == limits.block_size, "a table has blocks of {} tokens, the pool of {}", table.block_size,
            limits.block_size);

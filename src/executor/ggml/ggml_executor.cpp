@@ -110,7 +110,9 @@ class GgmlExecutor final : public BlockingExecutor {
                .block_size = options_.block_size,
                .num_blocks = store_.num_blocks(),
                .n_groups = layout_.n_tables(),
-               .state_pages = layout_.state.n_pages};
+               .state_pages = layout_.state.n_pages,
+               .n_embd = info_.n_embd,
+               .both_ways = true};
   }
 
   const ExecutorInfo& info() const override { return info_; }

@@ -64,13 +64,21 @@ DecoderOutputs outputs(GraphBuilder& b, ggml_tensor* x) {
   return outputs;
 }
 
-}  // namespace
-
-DecoderOutputs build_decoder(GraphBuilder& b) {
+/// What the first layer gets. Embeddings are neither scaled nor normalised: whoever made them has done it.
+ggml_tensor* embed(GraphBuilder& b) {
   const model::ModelSpec& spec = *b.parts.spec;
   ggml_tensor* x = ggml_get_rows(b.context, b.parts.weights->plain(spec.embedding), b.inputs.tokens);
   x = scaled(b, x, spec.embedding_scale);
   if (spec.embedding_norm != model::kNoTensor) x = rms_norm(b, x, spec.embedding_norm);
+  if (!b.inputs.embeddings) return x;
+  return ggml_get_rows(b.context, ggml_concat(b.context, x, b.inputs.embeddings, 1), b.inputs.sources);
+}
+
+}  // namespace
+
+DecoderOutputs build_decoder(GraphBuilder& b) {
+  const model::ModelSpec& spec = *b.parts.spec;
+  ggml_tensor* x = embed(b);
   ggml_tensor* inputs = token_inputs(b, x);
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const model::LayerSpec& layer = spec.layers[i];

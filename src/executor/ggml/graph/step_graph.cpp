@@ -30,11 +30,12 @@ T* data(ggml_tensor* t) {
 
 StepShape shape_of(const Batch& batch, const Attention& attention) {
   const StepShape exact{batch.n_rows(), static_cast<int>(batch.logit_rows.size()),
-                        static_cast<int>(batch.hidden_rows.size()), !batch.hidden_rows.empty()};
+                        static_cast<int>(batch.hidden_rows.size()), !batch.embeddings.empty(),
+                        !batch.hidden_rows.empty()};
   if (!attention.reuses_graphs()) return exact;
   const int n_rows = padded_rows(exact.n_rows);
   const auto padded = [n_rows](int n) { return std::min(padded_rows(n), n_rows); };
-  return {n_rows, padded(exact.n_logits), padded(exact.n_hidden), exact.alike};
+  return {n_rows, padded(exact.n_logits), padded(exact.n_hidden), exact.embeds, exact.alike};
 }
 
 StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepShape& shape)
@@ -50,6 +51,11 @@ StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepSh
     return t;
   };
   inputs_.tokens = input(GGML_TYPE_I32, shape.n_rows);
+  if (shape.embeds) {
+    inputs_.embeddings = ggml_new_tensor_2d(c, GGML_TYPE_F32, parts.spec->n_embd, shape.n_rows);
+    ggml_set_input(inputs_.embeddings);
+    inputs_.sources = input(GGML_TYPE_I32, shape.n_rows);
+  }
   inputs_.positions = input(GGML_TYPE_I32, shape.n_rows);
   ggml_build_forward_expand(graph_, inputs_.positions);  // gets its memory even where no layer turns
   if (shape.n_outputs() > 0) inputs_.output_rows = input(GGML_TYPE_I32, shape.n_outputs());
@@ -72,8 +78,26 @@ StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepSh
   }
 }
 
+void StepGraph::fill_rows(const Batch& batch) {
+  auto* tokens = data<std::int32_t>(inputs_.tokens);
+  std::fill_n(tokens, shape_.n_rows, 0);  // padding, and embeddings: what layers know of tokens, they know of this one
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    if (batch.rows[i].kind == RowSource::Kind::kToken) tokens[i] = batch.rows[i].number;
+  }
+  if (!inputs_.embeddings) return;
+  auto* sources = data<std::int32_t>(inputs_.sources);
+  auto* embeddings = data<float>(inputs_.embeddings);
+  const auto width = static_cast<std::size_t>(inputs_.embeddings->ne[0]);
+  for (int i = 0; i < shape_.n_rows; ++i) sources[i] = i;
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    if (batch.rows[i].kind != RowSource::Kind::kEmbedding) continue;
+    sources[i] += shape_.n_rows;  // the same row of the second half: decoder.cpp
+    std::ranges::copy(batch.embeddings[static_cast<std::size_t>(batch.rows[i].number)], embeddings + i * width);
+  }
+}
+
 void StepGraph::fill(const Batch& batch) {
-  std::ranges::transform(batch.rows, data<std::int32_t>(inputs_.tokens), &RowSource::number);  // all are tokens
+  fill_rows(batch);
   auto* positions = data<std::int32_t>(inputs_.positions);
   int row = 0;
   for (const BatchSequence& s : batch.sequences) {
@@ -85,7 +109,6 @@ void StepGraph::fill(const Batch& batch) {
     }
   }
   for (int padding = 0; row < shape_.n_rows; ++row, ++padding) {
-    data<std::int32_t>(inputs_.tokens)[row] = 0;
     positions[row] = 0;
     for (std::size_t g = 0; g < inputs_.slots.size(); ++g) {
       data<std::int64_t>(inputs_.slots[g])[row] = parts_.store->scratch_row(g, padding);

@@ -17,9 +17,10 @@ namespace coppice::executor {
 /// What decides a graph. No block id, token or position.
 struct StepShape {
   int n_rows = 0;
-  int n_logits = 0;    ///< rows whose logits are computed
-  int n_hidden = 0;    ///< rows whose hidden states are
-  bool alike = false;  ///< rows are rounded alike, however many there are: vectors are made from them
+  int n_logits = 0;     ///< rows whose logits are computed
+  int n_hidden = 0;     ///< rows whose hidden states are
+  bool embeds = false;  ///< some rows are embeddings
+  bool alike = false;   ///< rows are rounded alike, however many there are: vectors are made from them
   int n_outputs() const { return n_logits + n_hidden; }
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
@@ -45,6 +46,7 @@ class StepGraph {
   float* hidden_states() const { return data_of(outputs_.hidden_states); }
 
  private:
+  void fill_rows(const Batch& batch);
   static float* data_of(const ggml_tensor* t) { return t ? static_cast<float*>(t->data) : nullptr; }
 
   const DecoderParts& parts_;

@@ -101,7 +101,7 @@ class TreeBackend final : public Attention {
       g.sequences.clear();
       int row = 0;
       for (const BatchSequence& s : batch.sequences) {
-        g.sequences.push_back({row, s.n_rows, s.first_position, s.tables[i]});
+        g.sequences.push_back({row, s.n_rows, s.first_position, s.tables[i], s.both_ways});
         row += s.n_rows;
       }
       g.step.plan = &g.planner.plan(g.sequences);
