@@ -23,8 +23,8 @@ void build_batch(const kv::Cache& cache, const PlannedStep& step, executor::Batc
     if (planned.drawn >= 0) {
       batch.rows.push_back(executor::RowSource::drawn(planned.drawn));
     } else {
-      const auto tokens = sequence->row_tokens(planned.first, planned.rows);
-      batch.rows.insert(batch.rows.end(), tokens.begin(), tokens.end());
+      const kv::TextView text = sequence->row_tokens(planned.first, planned.rows);
+      for (std::size_t i = 0; i < text.size(); ++i) batch.rows.emplace_back(text[i].token().value());
     }
     if (cache.config().state_pages > 0) {
       const kv::StatePages state = cache.state(sequence->seq);

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "kv/explain.h"
-#include "kv/types.h"
+#include "kv/text.h"
 
 namespace coppice::engine {
 
@@ -16,11 +15,11 @@ struct CacheReport {
   std::int32_t prompt_tokens = 0;
   std::int32_t matched_tokens = 0;
   MatchEnded ended = MatchEnded::kLastToken;
-  std::vector<kv::Token> before;  ///< the last tokens that matched; a few
-  std::vector<kv::Token> asked;   ///< how the prompt goes on
-  std::vector<kv::Token> found;   ///< kDiffers: how the cached text goes on
-  std::int32_t lost_tokens = 0;   ///< matched at most, had the match not ended for this reason
-  double lost_seconds = 0;        ///< their prefill, at the recent speed; 0 when that is not known
+  kv::Text before;               ///< the last tokens that matched; a few
+  kv::Text asked;                ///< how the prompt goes on
+  kv::Text found;                ///< kDiffers: how the cached text goes on
+  std::int32_t lost_tokens = 0;  ///< matched at most, had the match not ended for this reason
+  double lost_seconds = 0;       ///< their prefill, at the recent speed; 0 when that is not known
 };
 
 }  // namespace coppice::engine

@@ -1,9 +1,10 @@
 #include "engine/in_flight.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "check/assert.h"
-#include "kv/common_prefix.h"
+#include "kv/text.h"
 
 namespace coppice::engine {
 
@@ -21,13 +22,31 @@ std::optional<InFlight::Place> InFlight::find(const Sequence& sequence, std::int
     const std::int32_t common = matched + kv::common_prefix(wanted.subspan(start), have.subspan(start));
     // A part of one more block helps only who needs no state there.
     const std::int32_t most = states_ ? cap / block_size_ : (cap + block_size_ - 1) / block_size_;
-    const std::int32_t needed = std::min(common / block_size_, most) * block_size_;
+    const std::int32_t whole = std::min(common / block_size_, most) * block_size_;
+    const std::int32_t needed = useful(wanted, *leader, whole, std::min(common, cap));
     const std::int32_t published = leader->computed / block_size_ * block_size_;
     if (std::min(needed, cap) <= matched || needed <= published || (best && needed <= best->needed)) continue;
-    if (!std::ranges::equal(wanted.first(start), have.first(start))) continue;
+    if (wanted.first(start) != have.first(start)) continue;
     best = Place{.leader = leader, .needed = needed};
   }
   return best;
+}
+
+// How much of `whole` tokens that both have is of use: a medium that can't be cut is, if all of it is there. It may end inside a block, within
+// `most` tokens that both have; then its leader's step ends there, or else the block has to be full.
+std::int32_t InFlight::useful(kv::TextView wanted, const Sequence& leader, std::int32_t whole,
+                              std::int32_t most) const {
+  for (;;) {
+    const std::int32_t end = std::min(whole, most);
+    const kv::Cuts cuts = wanted.cuts(end);
+    if (cuts.before == end) return whole;
+    if (cuts.behind <= most && !states_) {
+      if (cuts.behind > leader.planned) return cuts.behind;
+      const std::int32_t full = (cuts.behind + block_size_ - 1) / block_size_ * block_size_;
+      if (std::cmp_less_equal(full, leader.tokens().size())) return full;
+    }
+    whole = cuts.before / block_size_ * block_size_;
+  }
 }
 
 bool InFlight::is_first_of_key(const Sequence& leader) const {

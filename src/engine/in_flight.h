@@ -28,7 +28,8 @@ class InFlight {
 
   struct Place {
     Sequence* leader = nullptr;
-    std::int32_t needed = 0;  ///< tokens the leader has to publish first; whole blocks
+    std::int32_t needed =
+        0;  ///< tokens the leader has to publish first; whole blocks, or up to the end of a medium that can't be cut
   };
 
   /// Of the leaders as important as `sequence` or more, the one that shares the most with it, if waiting for that gives
@@ -53,6 +54,7 @@ class InFlight {
   int followers() const { return static_cast<int>(followers_.size()); }
 
  private:
+  std::int32_t useful(kv::TextView wanted, const Sequence& leader, std::int32_t whole, std::int32_t most) const;
   bool is_first_of_key(const Sequence& leader) const;
   template <class Predicate>
   void wake_if(Predicate predicate);

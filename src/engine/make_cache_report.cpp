@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kv/common_prefix.h"
+#include "kv/text.h"
 
 namespace coppice::engine {
 
@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kShownTokens = 16;  // on each side: enough to recognise a date or a name
 
 /// How many of these tokens some other running sequence begins with.
-std::int32_t running_overlap(const kv::Cache& cache, const Sequence& sequence, std::span<const kv::Token> tokens,
+std::int32_t running_overlap(const kv::Cache& cache, const Sequence& sequence, kv::TextView tokens,
                              std::span<Sequence* const> running) {
   std::int32_t longest = 0;
   for (const Sequence* other : running) {
@@ -30,10 +30,8 @@ CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, 
   const auto usable = sequence.matchable();
   const auto at = static_cast<std::size_t>(matched);
   CacheReport report{.prompt_tokens = static_cast<std::int32_t>(all.size()), .matched_tokens = matched};
-  const auto before = usable.first(at).last(std::min(at, kShownTokens));
-  report.before.assign(before.begin(), before.end());
-  const auto asked = all.subspan(at, std::min(all.size() - at, kShownTokens));
-  report.asked.assign(asked.begin(), asked.end());
+  report.before = kv::Text(usable.first(at).last(std::min(at, kShownTokens)));
+  report.asked = kv::Text(all.subspan(at, std::min(all.size() - at, kShownTokens)));
   // First: a prompt of one token, or a scored one, would say that it matched all that it may.
   if (!cache.config().share) {
     report.ended = MatchEnded::kSharingOff;
@@ -44,7 +42,8 @@ CacheReport make_cache_report(const kv::Cache& cache, const Sequence& sequence, 
     if (at + 1 < all.size()) {
       report.ended = !request.match_cache ? MatchEnded::kNotAsked
                      : request.pooling    ? MatchEnded::kPooled
-                                          : MatchEnded::kScored;
+                     : request.scoring    ? MatchEnded::kScored
+                                          : MatchEnded::kLastToken;  // and the medium before it, or that it is part of
     }
     return report;
   }

@@ -3,7 +3,10 @@
 // Keys take turns: the first of each key, then the second of each, and so on, each time in rank. The first of each get equal parts, however few
 // rows there are. Of what is left the next takes up to three quarters, the next three quarters of the rest, and so on, so that a short prompt gets
 // through behind a long one; what nobody wants goes to the first again. Those before the first to arrive leave it its part: the Scheduler's invariant 3. So it is with the rows among them that are
-// scored. Nobody gets rows beyond where its next state is kept.
+// scored. Nobody gets rows beyond where its next state is kept, and all end where a prompt may be cut.
+//
+// A medium that can't be cut is computed in one step, if need be beyond its share and the budget. If the step has no room left for it, it comes
+// first in the next one; those that wait so by arrival, whatever their priorities.
 //
 // Not thread safe; the engine's thread owns it.
 #pragma once
@@ -25,11 +28,14 @@ class PrefillShares {
     places_.reserve(static_cast<std::size_t>(max_batch));
   }
 
-  /// Sets `rows` of those that prefill among `running`, which are in rank: `budget` together at most. Takes no memory.
-  void grant(std::span<Sequence* const> running, int budget);
+  /// Sets `rows` of those that prefill among `running`, which are in rank: `budget` together at most, but for a medium that can't be cut;
+  /// with that `limit`. Takes no memory.
+  void grant(std::span<Sequence* const> running, int budget, int limit);
 
  private:
   void order(std::span<Sequence* const> running);
+  int most_rows(const Sequence& sequence, int scored) const;
+  int rows_of(const Sequence& sequence, int share, int scored, int room) const;
 
   const kv::Cache& cache_;
   int steps_in_hand_;

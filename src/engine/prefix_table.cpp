@@ -52,7 +52,7 @@ PinOutcome PrefixTable::pin(const Request& request, const PinWish& wish, Clock::
 PinOutcome PrefixTable::add(const Request& request, const PinWish& wish, Clock::time_point now) {
   const std::string& payer = request.pin_payer;
   if (payers_ && !payers_->contains(payer)) return {.asked_ttl = wish.ttl, .refusal = PinRefusal::kRevoked};
-  const auto pinned = cache_.pin({.prefix = std::span(request.prompt).first(static_cast<std::size_t>(wish.tokens)),
+  const auto pinned = cache_.pin({.prefix = request.prompt.view().first(static_cast<std::size_t>(wish.tokens)),
                                   .ns = request.ns,
                                   .owner = payer,
                                   .most = most_,

@@ -57,12 +57,13 @@ void RowReader::score(OpenRequest& open, int n, const executor::Logits& logits) 
   std::vector<sampling::PromptToken> scored;
   {
     const Stopwatch stopwatch(figures_.sampling_seconds);
-    for (std::size_t i = 0; std::cmp_less(i, n); ++i) {
-      const kv::Token next = open.request.prompt[static_cast<std::size_t>(open.next_scored) + i];
-      scored.push_back(asked.scorer->score(logits.row(i), next, asked.n_top));
-    }
+    const auto first = static_cast<std::size_t>(open.next_scored);
+    const std::vector<kv::Token> next = open.request.prompt.view().subspan(first, static_cast<std::size_t>(n)).tokens();
+    COPPICE_ASSERT(std::cmp_equal(next.size(), n));
+    for (std::size_t i = 0; i < next.size(); ++i)
+      scored.push_back(asked.scorer->score(logits.row(i), next[i], asked.n_top));
   }
-  open.next_scored += n;
+  open.next_scored = open.request.prompt.view().token_from(open.next_scored + n);
   requests_.add_prompt(open, std::move(scored));
 }
 

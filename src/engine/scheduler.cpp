@@ -52,6 +52,15 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
     return Objection{Refusal::kTooLong, fmt::format("the prompt has {} tokens and the context holds {}{}", length,
                                                     context_length_, answers ? ", of which the answer needs one" : "")};
   }
+  // Beside decodes of all others, and without a step of its own in hand.
+  const std::int32_t most_rows = std::min(cache_.config().max_extend, step_tokens_ - max_batch_ + 1);
+  for (const kv::MediumSpan& span : request.prompt.spans()) {
+    if (!span.medium.whole || span.medium.rows <= most_rows) continue;
+    return Objection{Refusal::kTooLong,
+                     fmt::format("the prompt has a medium of {} rows, which one step must compute, and a step has room "
+                                 "for one of {}",
+                                 span.medium.rows, most_rows)};
+  }
   const auto needed = cache_.blocks_needed(length, n);
   const auto total = cache_.stats().total;
   if (needed > total) {
@@ -142,6 +151,7 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
     if (const auto place = in_flight_.find(sequence, matched)) {
       in_flight_.follow(sequence, *place);
       cache_.keep_state(place->leader->seq, place->needed);  // for it to start on
+      cache_.share_tail(place->leader->seq, place->needed);
       return Turn::kFollows;
     }
   }
@@ -212,6 +222,7 @@ void Scheduler::leave_running(Sequence& sequence) {
   sequence.rows = 0;
   sequence.computed = sequence.planned = 0;
   sequence.draw = -1;
+  sequence.held_up = false;
   sequence.logits.reset();
 }
 
@@ -266,8 +277,8 @@ void Scheduler::preempt(const OpenRequest& last) {
 
 void Scheduler::preempt_one(Sequence& sequence) {
   if (sequence.state == SequenceState::kDecode) {
-    std::vector<kv::Token> history = sequence.request->request.prompt;
-    history.insert(history.end(), sequence.out.begin(), sequence.out.end());
+    kv::Text history = sequence.request->request.prompt;
+    history.append(sequence.out);
     sequence.history = std::move(history);
   }
   queue_.add(sequence);  // before anything changes: it takes memory
@@ -314,7 +325,7 @@ Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, int prompt_rows) {
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
   for (const bool prefills : {false, true}) {
-    if (prefills) prefill_shares_.grant(running_, prefill_budget(decodes, prompt_rows));
+    if (prefills) prefill_shares_.grant(running_, prefill_budget(decodes, prompt_rows), step_tokens_ - decodes);
     // Preemption takes sequences off the end of running_, never before the one in hand.
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Sequence& sequence = *running_[i];
@@ -344,12 +355,13 @@ void Scheduler::make_parts() {
     if (sequence->rows == 0) continue;
     const bool prefills = sequence->prefills();
     StepPart part{.sequence = sequence, .first = sequence->planned, .rows = sequence->rows};
-    const int scored = sequence->scored_in(part.rows), pooled = sequence->pooled_in(part.rows);
+    const auto scored = sequence->scored_in(part.rows);
+    const int pooled = sequence->pooled_in(part.rows);
     if (!prefills && sequence->planned == sequence->known()) part.drawn = drawn;
     sequence->planned += part.rows;
     part.completes = !sequence->prefills();
     const int last = part.rows - 1;
-    part.wanted.add({.purpose = Purpose::kScore, .first = last + (part.completes ? 0 : 1) - scored, .n = scored});
+    part.wanted.add({.purpose = Purpose::kScore, .first = scored.first, .n = scored.n});
     part.wanted.add({.purpose = Purpose::kPool, .first = last + 1 - pooled, .n = pooled});
     if (part.completes && pooled == 0)
       part.wanted.add({.purpose = Purpose::kSample, .first = last, .draw = sequence->draw = next_draw(*sequence)});

@@ -49,12 +49,13 @@ struct Sequence {
   SequenceState state = SequenceState::kEnded;
 
   std::vector<kv::Token> out;      ///< generated so far; survives a preemption
-  std::vector<kv::Token> history;  ///< prompt + out, made when it was preempted after its first token
+  kv::Text history;                ///< prompt + out, made when it was preempted after its first token
 
   kv::SeqId seq{};            ///< kPrefill, kDecode
   std::int32_t computed = 0;  ///< tokens whose keys are in the pool
   std::int32_t planned = 0;   ///< tokens that have a row in some step
   int rows = 0;               ///< rows in the step that is being planned; 0: none
+  bool held_up = false;       ///< a medium that can't be cut found no room in the last step
   int draw = -1;  ///< the token behind `planned` is this one of those that the last planned step draws; -1: it isn't
   Clock::time_point last_token{};
   /// kDecode: those that the next token is drawn from, which waits until its sample is ready. Null: it doesn't. Siblings share them.
@@ -64,24 +65,30 @@ struct Sequence {
   std::int32_t needed = 0;     ///< tokens that the leader has to compute first
 
   /// What has to be in the cache before the next token can be sampled.
-  std::span<const kv::Token> tokens() const;
-  /// The beginning of tokens() that may be found there: whose logits are wanted has to be computed.
-  std::span<const kv::Token> matchable() const;
+  kv::TextView tokens() const;
+  /// The beginning of tokens() that may be found there: whose logits are wanted has to be computed. It ends where they may be cut.
+  kv::TextView matchable() const;
   /// Its tokens at positions [first, first + n). REQUIRES: they are known; of a kDecode sequence, in `out`.
-  std::span<const kv::Token> row_tokens(std::int32_t first, int n) const;
+  kv::TextView row_tokens(std::int32_t first, int n) const;
   /// Tokens that are known: of the prompt, and drawn.
   std::int32_t known() const;
   /// It is admitted and has tokens() that no step has.
   bool prefills() const {
     return state == SequenceState::kPrefill && static_cast<std::size_t>(planned) < tokens().size();
   }
-  /// Of its next `n` rows: those whose logits foretell a token of the prompt that is to be scored.
-  int scored_in(int n) const;
-  /// The most of its next rows, at least 0, of which `n` are such.
+  /// Of its next `n` rows: those whose logits foretell a token of the prompt that is to be scored. Neighbours, as rows_with_scored() has it.
+  struct Scored {
+    int first = 0, n = 0;
+  };
+  Scored scored_in(int n) const;
+  /// The most of its next rows, at least 0, of which `n` are such, all before the next medium that they foretell.
   int rows_with_scored(int n) const;
   /// Of its next `n` rows: those whose hidden states are to be pooled.
   int pooled_in(int n) const;
   bool admitted() const { return state == SequenceState::kPrefill || state == SequenceState::kDecode; }
+
+ private:
+  std::int32_t next_scored() const;
 };
 
 struct OpenRequest {
@@ -89,7 +96,10 @@ struct OpenRequest {
   explicit OpenRequest(Request r) : request(std::move(r)), ended(request.samples.size()) {
     usage.prompt_tokens = next_scored = static_cast<std::int32_t>(request.prompt.size());
     usage.pins.reserve(request.pins.size());
-    if (request.scoring) next_scored = std::min(next_scored, std::max(request.scoring->from, 1));
+    if (request.scoring) {
+      const std::int32_t from = std::min(next_scored, std::max(request.scoring->from, 1));
+      next_scored = request.prompt.view().token_from(from);
+    }
     next_pooled = usage.prompt_tokens;
     if (request.pooling) next_pooled = request.pooling->kind == Pooling::kMean ? 0 : usage.prompt_tokens - 1;
     Sequence& all = *sequences.emplace_back(std::make_unique<Sequence>());
@@ -108,7 +118,7 @@ struct OpenRequest {
   bool made_way = false;      ///< others made way for it, or could not; not a second time
   Usage usage;
   std::int32_t told = -1;        ///< the last Event::progress: so many tokens were computed
-  std::int32_t next_scored = 0;  ///< the first token of the prompt whose log-probability is to go out; its length: none
+  std::int32_t next_scored = 0;  ///< the first token of the prompt whose log-probability is to go out, no medium; its length: none
   std::int32_t next_pooled = 0;  ///< the first token of the prompt whose hidden state is to be pooled; its length: none
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
   std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
@@ -140,38 +150,49 @@ struct ByArrival {
   }
 };
 
-inline std::span<const kv::Token> Sequence::tokens() const {
-  return out.empty() ? std::span<const kv::Token>(request->request.prompt) : std::span<const kv::Token>(history);
+inline kv::TextView Sequence::tokens() const {
+  return out.empty() ? request->request.prompt : history;
 }
 
 inline std::int32_t Sequence::known() const {
   return request->usage.prompt_tokens + static_cast<std::int32_t>(out.size());
 }
 
-inline std::span<const kv::Token> Sequence::row_tokens(std::int32_t first, int n) const {
+inline kv::TextView Sequence::row_tokens(std::int32_t first, int n) const {
   const bool decodes = state == SequenceState::kDecode;
   const auto begin = static_cast<std::size_t>(decodes ? first - request->usage.prompt_tokens : first);
-  return (decodes ? std::span<const kv::Token>(out) : tokens()).subspan(begin, static_cast<std::size_t>(n));
+  return (decodes ? kv::TextView(out) : tokens()).subspan(begin, static_cast<std::size_t>(n));
 }
 
-inline std::span<const kv::Token> Sequence::matchable() const {
+inline kv::TextView Sequence::matchable() const {
   if (!request->request.match_cache && out.empty()) return {};
-  const auto before_last = tokens().first(tokens().size() - 1);
+  const kv::TextView all = tokens();
   const std::int32_t n_prompt = request->usage.prompt_tokens;
-  if (request->next_pooled < n_prompt) return before_last.first(static_cast<std::size_t>(request->next_pooled));
-  const auto unscored = static_cast<std::size_t>(std::max(request->next_scored, 1) - 1);
-  return request->next_scored < n_prompt ? before_last.first(unscored) : before_last;
+  auto end = static_cast<std::int32_t>(all.size()) - 1;
+  if (request->next_pooled < n_prompt) {
+    end = request->next_pooled;
+  } else if (request->next_scored < n_prompt) {
+    end = std::max(request->next_scored, 1) - 1;
+  }
+  return all.first(static_cast<std::size_t>(all.cuts(end).before));
 }
 
-inline int Sequence::scored_in(int n) const {
-  const int end = std::min(planned + n, request->usage.prompt_tokens - 1);  // the last row foretells the answer
-  return std::max(end - std::max(request->next_scored - 1, planned), 0);
+inline std::int32_t Sequence::next_scored() const {
+  const std::int32_t next = std::max(request->next_scored, planned + 1);  // a step that runs may score those before
+  const std::int32_t n_prompt = request->usage.prompt_tokens;             // the last row foretells the answer
+  return next < n_prompt ? request->request.prompt.view().token_from(next) : n_prompt;
+}
+
+inline Sequence::Scored Sequence::scored_in(int n) const {
+  const std::int32_t next = next_scored();
+  const std::int32_t end = std::min(planned + n + 1, request->request.prompt.view().medium_from(next));
+  return {next - 1 - planned, std::max(end - next, 0)};
 }
 
 inline int Sequence::rows_with_scored(int n) const {
-  const int next = std::max(request->next_scored, planned + 1);  // a step that runs may score those before
-  const int left = std::max(request->usage.prompt_tokens - next, 0);
-  return left <= n ? std::numeric_limits<int>::max() : next - 1 - planned + n;
+  const std::int32_t next = next_scored(), end = request->request.prompt.view().medium_from(next);
+  if (end - next > n) return next - 1 - planned + n;
+  return end < request->usage.prompt_tokens ? end - planned : std::numeric_limits<int>::max();
 }
 
 inline int Sequence::pooled_in(int n) const {

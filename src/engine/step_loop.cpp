@@ -218,7 +218,7 @@ void StepLoop::begin(Sequence& sequence) {
   requests_.add_progress(open, sequence.computed);
   if (!open.request.scoring) return;
   std::vector<sampling::PromptToken> unscored;
-  for (const kv::Token token : std::span(open.request.prompt).first(static_cast<std::size_t>(open.next_scored)))
+  for (const kv::Token token : open.request.prompt.view().first(static_cast<std::size_t>(open.next_scored)).tokens())
     unscored.push_back(open.request.scoring->scorer->name(token));
   requests_.add_prompt(open, std::move(unscored));
 }

@@ -31,7 +31,7 @@ struct Cache::Impl {
 
   CacheView view() const { return {config, pool, states, tree, sequences, pins, budget.reserved()}; }
 
-  void take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixMatch& match);
+  void take_matched(CacheSequence& seq, TextView prompt, const PrefixMatch& match);
   void count_uses(const CacheSequence& seq);
   SeqId start(CacheSequence&& seq, std::int64_t reserved);
   void fork_tail(CacheSequence& seq, std::vector<BlockOp>& ops);
@@ -58,11 +58,11 @@ Cache& Cache::operator=(Cache&&) noexcept = default;
 
 // --- admission ------------------------------------------------------------------------------------------------------
 
-std::int32_t Cache::match(std::span<const Token> tokens, const Namespace& ns) const {
+std::int32_t Cache::match(TextView tokens, const Namespace& ns) const {
   return overlap(tokens, ns).cached;
 }
 
-Overlap Cache::overlap(std::span<const Token> tokens, const Namespace& ns) const {
+Overlap Cache::overlap(TextView tokens, const Namespace& ns) const {
   if (!impl_->config.share) return {};
   const PrefixMatch match = impl_->tree.match(tokens, ns);
   // A pin alone is nobody who runs: its blocks must not let a request pass others in the queue.
@@ -72,11 +72,11 @@ Overlap Cache::overlap(std::span<const Token> tokens, const Namespace& ns) const
   return {match.length, std::min(match.length, in_use)};
 }
 
-std::vector<BlockId> Cache::whole_blocks(std::span<const Token> tokens, const Namespace& ns) const {
+std::vector<BlockId> Cache::whole_blocks(TextView tokens, const Namespace& ns) const {
   return impl_->tree.whole_blocks(tokens, ns);
 }
 
-MatchEnd Cache::explain(std::span<const Token> tokens, const Namespace& ns) const {
+MatchEnd Cache::explain(TextView tokens, const Namespace& ns) const {
   return kv::explain(impl_->tree, impl_->pool.order(), impl_->config, tokens, ns);
 }
 
@@ -100,6 +100,7 @@ void Cache::set_time(double seconds) {
 std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
   Impl& impl = *impl_;
   COPPICE_ASSERT(!request.prompt.empty() && request.n_samples > 0);
+  COPPICE_ASSERT(request.prompt.may_be_cut(static_cast<std::int32_t>(request.prompt.size())));
   PrefixMatch match;
   const std::size_t usable = std::min(request.prompt.size() - 1, request.most_cached);
   if (impl.config.share) match = impl.tree.match(request.prompt.first(usable), request.ns);
@@ -131,8 +132,9 @@ std::expected<SeqId, NoRoom> Cache::admit(const AdmitRequest& request) {
 }
 
 // Takes references on the matched prefix.
-void Cache::Impl::take_matched(CacheSequence& seq, std::span<const Token> prompt, const PrefixMatch& match) {
-  seq.tokens.assign(prompt.begin(), prompt.begin() + match.length);
+void Cache::Impl::take_matched(CacheSequence& seq, TextView prompt, const PrefixMatch& match) {
+  seq.prompt_media = prompt.spans();
+  seq.tokens = Text(prompt.first(static_cast<std::size_t>(match.length)));
   seq.cached_len = seq.len = match.length;
   seq.published = match.length / config.block_size;
   for (int g = 0; g < config.n_groups(); ++g) {
@@ -177,6 +179,7 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
   const CacheConfig& config = impl.config;
   COPPICE_ASSERT(n >= 0 && seq.len + n - seq.computed_len() <= config.max_extend);
   COPPICE_ASSERT(seq.len == seq.computed_len() || config.state_pages == 0);
+  COPPICE_ASSERT(seq.may_be_cut(seq.len + n));
   if (n == 0) return {};
 
   const bool into_tail = seq.len % config.block_size != 0;
@@ -191,7 +194,7 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
     needed -= impl.keeper.go_on_in_place(seq);
   if (needed > room) return std::unexpected(OutOfBlocks{});
   for (BlockTable& table : seq.tables) table.reserve(blocks);
-  reserve_more(seq.tokens, static_cast<std::size_t>(seq.len + n - seq.computed_len()));  // for publish()
+  seq.tokens.make_room(static_cast<std::size_t>(seq.len + n - seq.computed_len()), 0);  // for publish()
   reserve_more(ops, seq.tables.size());
 
   impl.keeper.begin_step(seq, draft);
@@ -224,12 +227,13 @@ void Cache::Impl::fork_tail(CacheSequence& seq, std::vector<BlockOp>& ops) {
 
 // --- after the step -------------------------------------------------------------------------------------------------
 
-void Cache::publish(SeqId id, std::span<const Token> tokens) {
+void Cache::publish(SeqId id, TextView tokens) {
   CacheSequence& seq = impl_->sequences.at(id);
   const auto written = static_cast<std::size_t>(seq.len - seq.computed_len());
   COPPICE_ASSERT(tokens.size() <= written);
   COPPICE_ASSERT(impl_->config.state_pages == 0 || tokens.size() == written || tokens.empty());
-  seq.tokens.insert(seq.tokens.end(), tokens.begin(), tokens.end());
+  seq.tokens.append(tokens);
+  COPPICE_ASSERT(seq.may_be_cut(seq.computed_len()));
   seq.tail_forked = false;  // the oldest step has run, and only its slots can be in a fork
   if (tokens.empty()) return;
   impl_->publisher.publish_step(seq);
@@ -240,7 +244,7 @@ void Cache::publish(SeqId id, std::span<const Token> tokens) {
 void Cache::rewind(SeqId id, std::int32_t len) {
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
-  COPPICE_ASSERT(len >= seq.computed_len() && len <= seq.len);
+  COPPICE_ASSERT(len >= seq.computed_len() && len <= seq.len && seq.may_be_cut(len));
   if (len == seq.len) return;
   COPPICE_ASSERT(len > seq.computed_len() ? impl.config.state_pages == 0 : !seq.tail_forked);
   const std::int32_t blocks = impl.config.blocks_for(len), before = impl.config.blocks_for(seq.len);
@@ -317,7 +321,7 @@ Lengths Cache::lengths(SeqId id) const {
   return {seq.cached_len, seq.computed_len(), seq.len};
 }
 
-std::span<const Token> Cache::tokens(SeqId id) const {
+TextView Cache::tokens(SeqId id) const {
   return impl_->sequences.at(id).tokens;
 }
 
@@ -348,6 +352,19 @@ std::int32_t Cache::next_state(SeqId id) const {
 
 void Cache::keep_state(SeqId id, std::int32_t position) {
   impl_->keeper.keep_at(impl_->sequences.at(id), position);
+}
+
+void Cache::share_tail(SeqId id, std::int32_t position) {
+  CacheSequence& seq = impl_->sequences.at(id);
+  if (!impl_->config.share || position % impl_->config.block_size == 0 || position <= seq.len) return;
+  seq.wanted_tails.push_back(position);
+}
+
+std::int32_t Cache::next_stop(SeqId id) const {
+  const CacheSequence& seq = impl_->sequences.at(id);
+  std::int32_t next = impl_->keeper.next(seq);
+  for (const std::int32_t position : seq.wanted_tails) next = std::min(next, position);
+  return next;
 }
 
 std::int32_t Cache::state_to_take(SeqId id) const {

@@ -63,6 +63,7 @@
 #include "kv/digest.h"
 #include "kv/explain.h"
 #include "kv/pin_table.h"
+#include "kv/text.h"
 #include "kv/tree_picture.h"
 #include "kv/types.h"
 
@@ -75,7 +76,7 @@ struct Lengths {
 };
 
 struct AdmitRequest {
-  std::span<const Token> prompt;  ///< at least one token
+  TextView prompt;  ///< at least one token; all of each medium that can't be cut
   Namespace ns;
   int n_samples = 1;  ///< one growth block and one fork block is reserved for each
   std::size_t most_cached = std::numeric_limits<std::size_t>::max();  ///< tokens that may come from the tree
@@ -133,16 +134,17 @@ class Cache {
 
   const CacheConfig& config() const;
 
-  /// The longest prefix of `tokens` in the tree that a sequence can start on, in tokens. Changes nothing, compares tokens, never hashes.
-  std::int32_t match(std::span<const Token> tokens, const Namespace& ns) const;
-  Overlap overlap(std::span<const Token> tokens, const Namespace& ns) const;
+  /// The longest prefix of `tokens` in the tree that a sequence can start on, in tokens. Changes nothing, compares symbols and whole digests
+  /// of media, never hashes. Media that can't be cut match whole or not at all.
+  std::int32_t match(TextView tokens, const Namespace& ns) const;
+  Overlap overlap(TextView tokens, const Namespace& ns) const;
 
   /// The full group's ids of the whole blocks at the beginning of `tokens` that the tree has: who begins with a pin's tokens has its
   /// last block there, at its place.
-  std::vector<BlockId> whole_blocks(std::span<const Token> tokens, const Namespace& ns) const;
+  std::vector<BlockId> whole_blocks(TextView tokens, const Namespace& ns) const;
 
   /// match(), and why it ends there. For people: it hashes and allocates.
-  MatchEnd explain(std::span<const Token> tokens, const Namespace& ns) const;
+  MatchEnd explain(TextView tokens, const Namespace& ns) const;
 
   /// For people: the tree of a namespace, and the node of it that a sequence's last published block is in (0: none). Ages in
   /// pictures count from the times that set_time() was told.
@@ -161,19 +163,19 @@ class Cache {
   /// Gives `n` more tokens a slot, evicting cold blocks as needed, and adds the forks to `ops`. What the tokens are need not be
   /// known. On OutOfBlocks nothing has changed. `draft`: of a model with recurrent layers rewind() may take the step back; it takes a state's
   /// blocks more, which come back with publish() or rewind().
-  /// REQUIRES: len + n - computed_len <= max_extend; with recurrent layers len == computed_len.
+  /// REQUIRES: len + n - computed_len <= max_extend; with recurrent layers len == computed_len. The prompt may be cut at len + n.
   std::expected<void, OutOfBlocks> extend(SeqId seq, std::int32_t n, std::vector<BlockOp>& ops, bool draft = false);
 
   /// The step that wrote the next slots is done, and these tokens are in them: they count as computed, full blocks enter the tree (a
   /// block that the tree has already is merged: the table is repointed to the tree's), blocks that left a window are dropped.
   /// What of the step's rows was a guess and isn't accepted is left out, perhaps all, and taken back by rewind().
-  /// REQUIRES: tokens.size() <= len - computed_len; with recurrent layers: all of them or none.
-  void publish(SeqId seq, std::span<const Token> tokens);
+  /// REQUIRES: tokens.size() <= len - computed_len; with recurrent layers: all of them or none. They end where the prompt may be cut.
+  void publish(SeqId seq, TextView tokens);
 
   /// Takes slots back: the next tokens get theirs at `len`. Blocks behind it are free again, and promised again as far as they were.
   /// What steps in hand write there is garbage that nobody reads, like what finish() leaves. A step that is wholly taken back before it
   /// was published is not published any more.
-  /// REQUIRES: computed_len <= len <= the sequence's len. Down to computed_len: the oldest step was published, perhaps without tokens, or
+  /// REQUIRES: computed_len <= len <= the sequence's len; the prompt may be cut there. Down to computed_len: the oldest step was published, perhaps without tokens, or
   /// has not forked the tail. With recurrent layers: len == computed_len, and the step is a draft.
   void rewind(SeqId seq, std::int32_t len);
 
@@ -198,7 +200,7 @@ class Cache {
   Cleared clear();
 
   Lengths lengths(SeqId seq) const;
-  std::span<const Token> tokens(SeqId seq) const;  ///< [computed_len]
+  TextView tokens(SeqId seq) const;  ///< [computed_len]
   TableView table(SeqId seq, int group) const;
   TableView table(PinId pin, int group) const;
   std::int32_t reserved(SeqId seq) const;
@@ -211,6 +213,12 @@ class Cache {
   void keep_state(SeqId seq,
                   std::int32_t position);       ///< the last whole block before there shall have one, if it comes to it
   std::int32_t state_to_take(SeqId seq) const;  ///< blocks of the next extend() that are for a state
+
+  /// Others wait for the sequence's tokens up to here, inside of a block: once they are computed, and nothing behind them is planned, the
+  /// tree gets them, if there is room for the fork that the sequence then writes. Of a whole block, or without sharing: nothing happens.
+  void share_tail(SeqId seq, std::int32_t position);
+  /// Where a step's tokens have to end, for that or for next_state(): len, as long as such a tail is in a step in hand, or behind it.
+  std::int32_t next_stop(SeqId seq) const;
 
   CacheStats stats() const;
 

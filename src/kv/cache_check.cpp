@@ -21,6 +21,25 @@ Error for_each_node(const TreeNode& node, F&& f) {
   return {};
 }
 
+// text.h's invariant.
+Error check_text(TextView text) {
+  std::size_t at = 0;
+  const auto tokens_up_to = [&](std::size_t end) {
+    bool tokens = true;
+    for (; at < end; ++at) tokens &= text[at].token().has_value();
+    return tokens;
+  };
+  for (const MediumSpan& span : text.spans()) {
+    const auto first = static_cast<std::size_t>(span.first);
+    if (span.n < 1 || first < at || span.index < 0 || span.index + span.n > span.medium.rows)
+      return "a text's spans are wrong";
+    if (!tokens_up_to(first)) return "a piece of no medium";
+    for (std::int32_t i = 0; i < span.n; ++i, ++at)
+      if (text[at] != Symbol(span.medium, span.index + i)) return "a piece has another medium's symbol";
+  }
+  return tokens_up_to(text.size()) ? Error{} : "a piece of no medium";
+}
+
 /// One run of the check. Counts afresh, from the holders, who holds which block.
 class Check {
  public:
@@ -99,6 +118,7 @@ Error Check::check_node(const TreeNode& node) {
     if (static_cast<std::int32_t>(node.digests.size()) != blocks) return "a node's digests don't match its blocks";
     if (node.is_partial() && !node.children.empty()) return "an inner node ends in a partial block";
   }
+  if (Error error = check_text(node.tokens); !error.empty()) return error;
   if (Error error = check_children(node); !error.empty()) return error;
   return check_blocks(node);
 }
@@ -109,8 +129,8 @@ Error Check::check_children(const TreeNode& node) const {
     if (child->parent != &node) return "a child names another parent";
     if (previous != nullptr) {
       const auto a = previous->block_tokens(0), b = child->block_tokens(0);
-      if (!std::ranges::lexicographical_compare(a, b)) return "children are out of order";
-      if (a.size() < b.size() && std::ranges::equal(a, b.first(a.size()))) {
+      if (!(a < b)) return "children are out of order";
+      if (a.size() < b.size() && a == b.first(a.size())) {
         return "a partial leaf has a sibling that continues it";
       }
     }
@@ -170,6 +190,9 @@ Error Check::check_sequence(const CacheSequence& seq) {
   if (seq.unpromised < 0 || seq.unpromised > behind * config.n_groups()) {
     return fmt::format("{} of {} blocks behind the computed ones were not promised", seq.unpromised, behind);
   }
+  if (Error error = check_text(seq.tokens); !error.empty()) return error;
+  if (!seq.may_be_cut(seq.computed_len()) || !seq.may_be_cut(seq.len))
+    return "a length inside a medium that can't be cut";
   count(seq.states.now);
   count(seq.states.next);
   const bool stepping = seq.len > seq.computed_len();
@@ -212,7 +235,7 @@ Error Check::check_published(const CacheSequence& seq) const {
     const std::int32_t i = b - node->first_block;
     if (node->row(i)[0] != seq.tables[0][b]) return fmt::format("published block {} is not the tree's", b);
     const auto tokens = node->block_tokens(i);
-    if (!std::ranges::equal(tokens, std::span(seq.tokens).subspan(b * bs_, tokens.size()))) {
+    if (!(tokens == seq.tokens.view().subspan(static_cast<std::size_t>(b * bs_), tokens.size()))) {
       return fmt::format("published block {} has other tokens", b);
     }
   }
@@ -284,8 +307,8 @@ Error Check::check_state(UnitId id, const StateTable::Unit& unit) {
   if (at.node->row(end - 1)[0] != unit.anchor || std::ssize(at.node->block_tokens(end - 1)) != bs_)
     return "it stands behind no full block";
   if (std::ssize(unit.rest) >= bs_) return "it has a whole block of its own";
-  const auto begins = [&](std::span<const Token> block) {
-    return block.size() >= unit.rest.size() && std::ranges::equal(unit.rest, block.first(unit.rest.size()));
+  const auto begins = [&](TextView block) {
+    return block.size() >= unit.rest.size() && unit.rest.view() == block.first(unit.rest.size());
   };
   const bool inside = end < at.node->n_blocks();
   const bool founded = unit.rest.empty() || (inside ? begins(at.node->block_tokens(end))

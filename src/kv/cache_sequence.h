@@ -9,6 +9,7 @@
 #include "kv/block_table.h"
 #include "kv/digest.h"
 #include "kv/state_table.h"
+#include "kv/text.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -27,9 +28,11 @@ struct SequenceStates {
 
 struct CacheSequence {
   Namespace ns;
-  std::vector<Token> tokens;       // computed
+  std::vector<MediumSpan> prompt_media;
+  Text tokens;                     // computed
   std::vector<BlockTable> tables;  // [n_groups]
   SequenceStates states;
+  std::vector<std::int32_t> wanted_tails;  // positions inside of blocks where others wait for what is before
   std::int32_t cached_len = 0;
   std::int32_t len = 0;            // slots: those behind computed_len are of steps that are not published
   bool tail_forked = false;        // the first of these slots are in a fork whose copy may never run
@@ -40,15 +43,18 @@ struct CacheSequence {
   std::int32_t spare = 0;  // those of them that were not for the prompt's own blocks, but for forks, growth and states
 
   std::int32_t computed_len() const { return static_cast<std::int32_t>(tokens.size()); }
+  bool may_be_cut(std::int32_t at) const { return cuts(prompt_media, at).before == at; }
 
   /// A second sequence on the same tokens and blocks: one more reference on each, no reservation. Copies no keys.
   /// REQUIRES: len == computed_len.
   CacheSequence share() const {
     COPPICE_ASSERT(len == computed_len());
     CacheSequence copy{.ns = ns,
+                       .prompt_media = prompt_media,
                        .tokens = tokens,
                        .tables = {},
                        .states = {.now = states.now.share(), .next = {}, .promised = 0, .spare = 0, .kept = {}},
+                       .wanted_tails = {},
                        .cached_len = cached_len,
                        .len = len,
                        .published = published,

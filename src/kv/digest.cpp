@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 
+#include "kv/faults.h"
+
 namespace coppice::kv {
 
 namespace {
@@ -36,9 +38,17 @@ Digest root_digest(const HashFn& hash, const std::string& model, const std::stri
   return hash(std::as_bytes(std::span(bytes)));
 }
 
-Digest block_digest(const HashFn& hash, const Digest& parent, std::span<const Token> tokens) {
+// Blocks of one size have as many symbols, so what follows these can be nothing else.
+Digest block_digest(const HashFn& hash, const Digest& parent, TextView text) {
   std::string bytes(parent.begin(), parent.end());
-  bytes.append(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
+  const auto symbols = text.bits();
+  bytes.append(reinterpret_cast<const char*>(symbols.data()), symbols.size_bytes());
+  if (fault(Fault::kDigestOfSymbols)) return hash(std::as_bytes(std::span(bytes)));
+  for (const MediumSpan& span : text.spans()) {
+    const std::int32_t numbers[] = {span.first, span.n, span.index, span.medium.rows, span.medium.whole ? 1 : 0};
+    bytes.append(reinterpret_cast<const char*>(numbers), sizeof numbers);
+    bytes.append(span.medium.digest.begin(), span.medium.digest.end());
+  }
   return hash(std::as_bytes(std::span(bytes)));
 }
 

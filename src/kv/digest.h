@@ -1,8 +1,7 @@
-// Block identity: a digest chained over a block's predecessors, H(parent, tokens); a chain's first parent is
+// Block identity: a digest chained over a block's predecessors, H(parent, text), with the whole digest of each medium; a chain's first parent is
 // H(model, layout, salt, adapter). Equal digests mean equal keys and values, in this process and in any other.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,11 +9,10 @@
 #include <string>
 
 #include "kv/namespace.h"
+#include "kv/text.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
-
-using Digest = std::array<std::uint8_t, 32>;
 
 /// A cryptographic hash of a byte string. Tests pass a constant one: tokens are compared as well, so text stays right.
 using HashFn = std::function<Digest(std::span<const std::byte>)>;
@@ -26,6 +24,6 @@ Digest sha256(std::span<const std::byte> bytes);
 Digest root_digest(const HashFn& hash, const std::string& model, const std::string& layout, const Namespace& ns);
 
 /// The digest of a full block.
-Digest block_digest(const HashFn& hash, const Digest& parent, std::span<const Token> tokens);
+Digest block_digest(const HashFn& hash, const Digest& parent, TextView text);
 
 }  // namespace coppice::kv

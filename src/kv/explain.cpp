@@ -6,7 +6,6 @@
 #include <iterator>
 
 #include "kv/cache_config.h"
-#include "kv/common_prefix.h"
 #include "kv/eviction_order.h"
 #include "kv/prefix_tree.h"
 
@@ -23,7 +22,7 @@ struct Walk {
   std::int32_t known = 0;
 };
 
-Walk walk(const TreeNode& root, std::span<const Token> tokens) {
+Walk walk(const TreeNode& root, TextView tokens) {
   Walk at{&root, 0, 0};
   for (;;) {
     const auto rest = tokens.subspan(at.known);
@@ -48,7 +47,7 @@ const Digest& parent_digest(const Walk& at, int block_size) {
 /// last one that was evicted lately, or `block`. A digest stands for all blocks before it, too: what lies between was
 /// evicted even if it was forgotten.
 std::int32_t evicted_until(const EvictionOrder& evicted, const CacheConfig& config, Digest parent, std::int32_t block,
-                           std::span<const Token> tokens) {
+                           TextView tokens) {
   const int bs = config.block_size;
   std::int32_t until = block;
   for (; (block + 1) * bs <= std::ssize(tokens); ++block) {
@@ -60,8 +59,8 @@ std::int32_t evicted_until(const EvictionOrder& evicted, const CacheConfig& conf
 
 }  // namespace
 
-MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const CacheConfig& config,
-                 std::span<const Token> tokens, const Namespace& ns) {
+MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const CacheConfig& config, TextView tokens,
+                 const Namespace& ns) {
   const int bs = config.block_size;
   MatchEnd end;
   const auto root = tree.roots().find(ns);
@@ -89,15 +88,14 @@ MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const Cac
     return end;
   }
 
-  std::span<const Token> found = std::span(at.node->tokens).subspan(at.own);
+  TextView found = at.node->tokens.view().subspan(static_cast<std::size_t>(at.own));
   const auto& children = at.node->children;
   if (found.empty() && !children.empty()) {  // no child shares its first token: any of them will do
     const auto next = children.lower_bound(tokens.subspan(at.known));
     found = (next == children.end() ? *std::prev(next) : *next)->tokens;
   }
   end.why = found.empty() ? MatchEnded::kUnknown : MatchEnded::kDiffers;
-  found = found.first(std::min(found.size(), kFoundTokens));
-  end.found.assign(found.begin(), found.end());
+  end.found = Text(found.first(std::min(found.size(), kFoundTokens)));
   return end;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kv/digest.h"
+#include "kv/text.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -36,11 +37,11 @@ struct MatchEnd {
   /// every fourth block for long, all blocks for a while.
   std::int32_t evicted = 0;
   std::int32_t stateless = 0;  ///< kNoState: so many tokens behind `length` are cached
-  std::vector<Token> found;    ///< kDiffers: the tree's next tokens on the path that agrees longest; at most 16
+  Text found;                  ///< kDiffers: the tree's next tokens on the path that agrees longest; at most 16
 };
 
 /// The same walk as PrefixTree::match(), but it hashes and allocates.
-MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const CacheConfig& config,
-                 std::span<const Token> tokens, const Namespace& ns);
+MatchEnd explain(const PrefixTree& tree, const EvictionOrder& evicted, const CacheConfig& config, TextView tokens,
+                 const Namespace& ns);
 
 }  // namespace coppice::kv

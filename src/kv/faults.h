@@ -31,6 +31,9 @@ enum class Fault : std::uint8_t {
   kLeakState,             ///< a finished sequence keeps its state
   kRewindOneLong,         ///< a sequence that is rewound keeps a block too many
   kRewindBreaksPromise,   ///< ... doesn't get its reservation back
+  kSymbolsOnly,           ///< media of equal symbols are the same, whatever their digests
+  kDigestOfSymbols,       ///< a block's digest leaves out those of its media
+  kCutInMedium,           ///< a match ends inside a medium that can't be cut
   kDraftInPlace,          ///< a draft step writes its state over the one it may have to go back to
 };
 

@@ -31,7 +31,7 @@ namespace coppice::kv {
 enum class PinId : std::uint64_t {};
 
 struct PinRequest {
-  std::span<const Token> prefix;  ///< only whole blocks of it are held
+  TextView prefix;  ///< only whole blocks of it are held
   Namespace ns;
   std::string_view owner;                                                 ///< whose share it takes
   std::int64_t most = std::numeric_limits<std::int64_t>::max();           ///< blocks of all pins afterwards

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kv/common_prefix.h"
 #include "kv/faults.h"
 
 namespace coppice::kv {
@@ -11,7 +10,7 @@ namespace coppice::kv {
 namespace {
 
 // The longest path of equal tokens.
-PrefixMatch match_tokens(const TreeNode& root, std::span<const Token> tokens, const CacheConfig& config) {
+PrefixMatch match_tokens(const TreeNode& root, TextView tokens, const CacheConfig& config) {
   const int bs = config.block_size;
   PrefixMatch match;
   match.rows.reserve(tokens.size() / bs + 1);
@@ -52,9 +51,19 @@ std::int32_t without_holes(std::int32_t length, const std::vector<const BlockId*
   return length;
 }
 
+// The longest length, up to `length`, that a match may have: the text may be cut there, and no window before has a hole.
+std::int32_t usable(std::int32_t length, TextView tokens, const std::vector<const BlockId*>& rows,
+                    const CacheConfig& config) {
+  for (;;) {
+    length = without_holes(length, rows, config);
+    const std::int32_t cut = fault(Fault::kCutInMedium) ? length : tokens.cuts(length).before;
+    if (cut == length) return length;
+    length = cut;
+  }
+}
+
 // Shortens a match to the longest state whose windows have no hole. Without one, nothing matches.
-void shorten_to_state(PrefixMatch& match, std::span<const Token> tokens, const StateTable& states,
-                      const CacheConfig& config) {
+void shorten_to_state(PrefixMatch& match, TextView tokens, const StateTable& states, const CacheConfig& config) {
   if (fault(Fault::kNoStateNeeded)) return;
   const int bs = config.block_size;
   const std::int32_t length = std::exchange(match.length, 0);
@@ -63,7 +72,7 @@ void shorten_to_state(PrefixMatch& match, std::span<const Token> tokens, const S
     if (!states.any_behind(anchor)) continue;
     const std::int32_t more = std::min(length - b * bs, bs - 1);
     match.state = states.longest(anchor, tokens.subspan(b * bs, more), [&](std::int32_t rest) {
-      return without_holes(b * bs + rest, match.rows, config) == b * bs + rest;
+      return usable(b * bs + rest, tokens, match.rows, config) == b * bs + rest;
     });
     if (match.state == kNoUnit) continue;
     match.length = b * bs + static_cast<std::int32_t>(states.rest(match.state).size());
@@ -73,10 +82,9 @@ void shorten_to_state(PrefixMatch& match, std::span<const Token> tokens, const S
 
 }  // namespace
 
-PrefixMatch longest_match(const TreeNode& root, std::span<const Token> tokens, const StateTable& states,
-                          const CacheConfig& config) {
+PrefixMatch longest_match(const TreeNode& root, TextView tokens, const StateTable& states, const CacheConfig& config) {
   PrefixMatch match = match_tokens(root, tokens, config);
-  match.length = match.known = without_holes(match.length, match.rows, config);
+  match.length = match.known = usable(match.length, tokens, match.rows, config);
   if (states.enabled()) shorten_to_state(match, tokens, states, config);
   match.rows.resize(config.blocks_for(match.length));
   if (fault(Fault::kMatchOneLong) && match.length % config.block_size != 0 &&

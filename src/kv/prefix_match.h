@@ -1,4 +1,4 @@
-// PrefixMatch: how much of a text a tree knows. It depends on tokens, on holes of sliding groups, and on the states of recurrent layers.
+// PrefixMatch: how much of a text a tree knows. It depends on its symbols and media, on where it may be cut, on holes of sliding groups, and on the states of recurrent layers.
 // Nothing is changed, and no hash is compared.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include "kv/block_pool.h"
 #include "kv/cache_config.h"
 #include "kv/state_table.h"
+#include "kv/text.h"
 #include "kv/tree_node.h"
 #include "kv/types.h"
 
@@ -25,8 +26,7 @@ struct PrefixMatch {
 
 /// The longest prefix of `tokens` below `root` whose sliding windows have no hole, and with a state of the recurrent layers
 /// if there are such. The match points into the tree.
-PrefixMatch longest_match(const TreeNode& root, std::span<const Token> tokens, const StateTable& states,
-                          const CacheConfig& config);
+PrefixMatch longest_match(const TreeNode& root, TextView tokens, const StateTable& states, const CacheConfig& config);
 
 /// Of the blocks of a match, how many a sequence holds. Sequences hold whole paths of the full group, so these come first.
 std::int32_t blocks_in_use(const PrefixMatch& match, const BlockPool& pool);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "check/assert.h"
-#include "kv/common_prefix.h"
 #include "kv/faults.h"
 
 namespace coppice::kv {
@@ -19,12 +18,12 @@ PrefixTree::PrefixTree(BlockPool& pool, StateTable& states, const CacheConfig& c
 
 // --- matching -------------------------------------------------------------------------------------------------------
 
-PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& ns) const {
+PrefixMatch PrefixTree::match(TextView tokens, const Namespace& ns) const {
   const auto root = roots_.find(fault(Fault::kIgnoreSalt) ? Namespace{} : ns);
   return root == roots_.end() ? PrefixMatch{} : longest_match(*root->second, tokens, states_, config_);
 }
 
-std::vector<BlockId> PrefixTree::whole_blocks(std::span<const Token> tokens, const Namespace& ns) const {
+std::vector<BlockId> PrefixTree::whole_blocks(TextView tokens, const Namespace& ns) const {
   std::vector<BlockId> ids;
   const auto root = roots_.find(ns);
   const TreeNode* node = root == roots_.end() ? nullptr : root->second.get();
@@ -82,7 +81,7 @@ PrefixTree::Cursor PrefixTree::after(BlockId id) const {
   return {at.node, at.block - at.node->first_block + 1};
 }
 
-PrefixTree::Cursor PrefixTree::publish(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids) {
+PrefixTree::Cursor PrefixTree::publish(Cursor at, TextView tokens, std::span<BlockId> ids) {
   try {
     return publish_block(at, tokens, ids);
   } catch (...) {
@@ -91,7 +90,7 @@ PrefixTree::Cursor PrefixTree::publish(Cursor at, std::span<const Token> tokens,
   }
 }
 
-PrefixTree::Cursor PrefixTree::publish_block(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids) {
+PrefixTree::Cursor PrefixTree::publish_block(Cursor at, TextView tokens, std::span<BlockId> ids) {
   const auto size = static_cast<std::int32_t>(tokens.size());
   COPPICE_ASSERT(size > 0 && size <= config_.block_size);
   TreeNode& node = *at.node;
@@ -123,7 +122,7 @@ PrefixTree::Cursor PrefixTree::publish_block(Cursor at, std::span<const Token> t
     return {&node, at.blocks + 1};
   }
   auto child = make_child();
-  child.value()->make_room(1);
+  child.value()->make_room(1, tokens);
   if (inside) split(node, at.blocks);
   add_child(node, std::move(child), block);
   return after(ids[0]);
@@ -149,7 +148,7 @@ PrefixTree::Cursor PrefixTree::merge(TreeNode& node, std::int32_t i, std::span<B
 }
 
 void PrefixTree::append(TreeNode& leaf, const Block& block) {
-  leaf.make_room(1);
+  leaf.make_room(1, block.tokens);
   leaf.push_block(block.tokens, block.ids, block.digest);
   leaf.last_used = now_;
   for (int g = 0; g < n_groups_; ++g) {
@@ -181,7 +180,7 @@ void PrefixTree::add_child(TreeNode& parent, TreeNode::Children::node_type child
 
 // The last block of `leaf` is partial, and the new one continues it.
 void PrefixTree::replace_partial(TreeNode& leaf, const Block& block) {
-  leaf.make_room(1);
+  leaf.make_room(1, block.tokens);
   // The order of siblings looks at first blocks: take the leaf out while its own may change.
   TreeNode::Children& siblings = leaf.parent->children;
   auto handle = siblings.extract(siblings.find(leaf.block_tokens(0)));
@@ -195,7 +194,7 @@ void PrefixTree::split(TreeNode& node, std::int32_t blocks) {
   COPPICE_ASSERT(blocks > 0 && blocks < node.n_blocks());
   auto handle = make_child();
   TreeNode& lower = *handle.value();
-  lower.make_room(node.n_blocks() - blocks);
+  lower.make_room(node.n_blocks() - blocks, node.tokens);
   node.move_tail(blocks, lower);
   set_places(lower, 0);
   node.children.insert(std::move(handle));
@@ -248,7 +247,7 @@ void PrefixTree::evict_last_block(TreeNode& leaf) {
 
 // Lets go of the states behind `anchor` whose own tokens no block has any more.
 void PrefixTree::drop_unfounded_states(BlockId anchor) {
-  states_.leave_if(anchor, [&](std::span<const Token> rest) {
+  states_.leave_if(anchor, [&](TextView rest) {
     if (rest.empty()) return false;
     const Cursor at = after(anchor);
     const std::int32_t common = at.blocks < at.node->n_blocks() ? common_prefix(at.node->block_tokens(at.blocks), rest)
@@ -291,7 +290,7 @@ bool PrefixTree::before_branch(BlockId id, const GroupSpec& group) const {
 
 void PrefixTree::drop_last_block(TreeNode& leaf) {
   if (!leaf.is_partial() && !fault(Fault::kStateOutlivesBlock)) {
-    states_.leave_if(leaf.row(leaf.n_blocks() - 1)[0], [](std::span<const Token>) { return true; });
+    states_.leave_if(leaf.row(leaf.n_blocks() - 1)[0], [](TextView) { return true; });
   }
   for (const BlockId id : leaf.row(leaf.n_blocks() - 1)) {
     if (id == kNullBlock) continue;
@@ -306,7 +305,7 @@ void PrefixTree::remove_leaf(TreeNode& leaf) {
   if (parent.parent != nullptr && parent.children.size() == 2) {  // it will take the other one in
     const TreeNode& first = **parent.children.begin();
     const TreeNode& other = &first == &leaf ? **parent.children.rbegin() : first;
-    parent.make_room(other.n_blocks());
+    parent.make_room(other.n_blocks(), other.tokens);
   }
   const auto handle = parent.children.extract(parent.children.find(leaf.block_tokens(0)));
   drop_last_block(leaf);

@@ -24,6 +24,7 @@
 #include "kv/digest.h"
 #include "kv/prefix_match.h"
 #include "kv/state_table.h"
+#include "kv/text.h"
 #include "kv/tree_node.h"
 #include "kv/types.h"
 
@@ -54,10 +55,10 @@ class PrefixTree {
 
   /// The longest known prefix of `tokens` whose sliding windows have no hole, and with a state of the recurrent layers if there are such.
   /// Compares tokens, never hashes.
-  PrefixMatch match(std::span<const Token> tokens, const Namespace& ns) const;
+  PrefixMatch match(TextView tokens, const Namespace& ns) const;
 
   /// The full group's ids of the whole blocks at the beginning of `tokens` that the tree has, whatever windows and states are there.
-  std::vector<BlockId> whole_blocks(std::span<const Token> tokens, const Namespace& ns) const;
+  std::vector<BlockId> whole_blocks(TextView tokens, const Namespace& ns) const;
 
   /// Where the first block of a namespace goes. Makes the root if need be: publish() must follow.
   Cursor root(const Namespace& ns);
@@ -68,7 +69,7 @@ class PrefixTree {
   /// the tree has the same full block already, `ids` are set to the tree's, and the publisher repoints its tables. If it
   /// covers a partial one, nothing happens. Returns the place after the block (partial: `at`).
   /// REQUIRES: 0 < tokens.size() <= block_size.
-  Cursor publish(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids);
+  Cursor publish(Cursor at, TextView tokens, std::span<BlockId> ids);
 
   /// Lets go of a cached block. In the full group it is a leaf's last block, and goes with all its groups; in a sliding
   /// group it goes with the groups of the same window, and leaves a hole. A state goes whole, or with the block it stands behind.
@@ -97,14 +98,14 @@ class PrefixTree {
  private:
   /// What a publisher brings.
   struct Block {
-    std::span<const Token> tokens;
+    TextView tokens;
     std::span<const BlockId> ids;
     Digest digest;
   };
 
   std::unique_ptr<TreeNode> make_node();
   TreeNode::Children::node_type make_child();
-  Cursor publish_block(Cursor at, std::span<const Token> tokens, std::span<BlockId> ids);
+  Cursor publish_block(Cursor at, TextView tokens, std::span<BlockId> ids);
   Cursor merge(TreeNode& node, std::int32_t i, std::span<BlockId> ids);
   void append(TreeNode& leaf, const Block& block);
   void add_child(TreeNode& parent, TreeNode::Children::node_type child, const Block& block);

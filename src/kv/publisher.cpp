@@ -12,6 +12,7 @@ namespace coppice::kv {
 
 void Publisher::publish_step(CacheSequence& seq) {
   if (config_.share) publish_full_blocks(seq);
+  if (!seq.wanted_tails.empty()) publish_wanted_tail(seq);
   keeper_.end_step(seq);
   drop_passed_windows(seq);
 }
@@ -21,14 +22,15 @@ void Publisher::publish_full_blocks(CacheSequence& seq) {
   const bool unfilled = fault(Fault::kPublishUnfilled) && seq.computed_len() % bs == bs - 1;
   const std::int32_t full = seq.computed_len() / bs + (unfilled ? 1 : 0);
   if (seq.published >= full) return;
-  if (unfilled) seq.tokens.push_back(0);
+  if (unfilled) seq.tokens.append(std::vector<Token>{0});
 
   std::vector<BlockId> ids(config_.groups.size());
   PrefixTree::Cursor at = seq.published == 0 ? tree_.root(seq.ns) : tree_.after(seq.tables[0][seq.published - 1]);
   for (; seq.published < full; ++seq.published) {
     const std::int32_t b = seq.published;
     for (std::size_t g = 0; g < ids.size(); ++g) ids[g] = seq.tables[g][b];
-    at = tree_.publish(at, std::span(seq.tokens).subspan(b * bs, bs), ids);
+    at = tree_.publish(at, seq.tokens.view().subspan(static_cast<std::size_t>(b * bs), static_cast<std::size_t>(bs)),
+                       ids);
     for (std::size_t g = 0; g < ids.size(); ++g) {
       if (ids[g] == seq.tables[g][b]) continue;
       // The tree has this block already: use its copy and let go of ours.
@@ -36,7 +38,7 @@ void Publisher::publish_full_blocks(CacheSequence& seq) {
       if (fault(Fault::kStaleTableAfterMerge)) ours = seq.tables[g].replace(b, std::move(ours));
     }
   }
-  if (unfilled) seq.tokens.pop_back();
+  if (unfilled) seq.tokens.truncate(seq.tokens.size() - 1);
 }
 
 // A sequence must be able to end in any case: its tail is not kept (false) if memory runs out, now or when its last step was
@@ -51,11 +53,20 @@ bool Publisher::publish_partial_tail(CacheSequence& seq) noexcept {
     std::vector<BlockId> ids(seq.tables.size());
     std::ranges::transform(seq.tables, ids.begin(), [b](const BlockTable& table) { return table[b]; });
     const PrefixTree::Cursor at = b == 0 ? tree_.root(seq.ns) : tree_.after(seq.tables[0][b - 1]);
-    tree_.publish(at, std::span(seq.tokens).subspan(b * config_.block_size, filled), ids);
+    tree_.publish(at, seq.tokens.view().last(static_cast<std::size_t>(filled)), ids);
     return true;
   } catch (const std::exception&) {  // bad_alloc, or OpenSSL's way of saying the same
     return false;
   }
+}
+
+// From then on the tail is shared, and the sequence's next step forks it.
+void Publisher::publish_wanted_tail(CacheSequence& seq) noexcept {
+  const std::int32_t at = seq.computed_len();
+  const bool wanted = std::ranges::find(seq.wanted_tails, at) != seq.wanted_tails.end();
+  std::erase_if(seq.wanted_tails, [at](std::int32_t position) { return position <= at; });
+  if (!wanted || seq.len > at || budget_.available(0) < config_.n_groups()) return;
+  if (publish_partial_tail(seq)) budget_.reserve_spare(seq, config_.n_groups());
 }
 
 void Publisher::publish_end(CacheSequence& seq) noexcept {

@@ -18,7 +18,7 @@ class Publisher {
       : config_(config), pool_(pool), tree_(tree), budget_(budget), keeper_(keeper) {}
 
   /// Tokens were computed, computed_len has grown: full blocks enter the tree (one that the tree has already is merged: the table is repointed to the
-  /// tree's), a state stays if it is to be kept, and blocks that left a window are dropped.
+  /// tree's), a state stays if it is to be kept, so does a tail that others wait for, and blocks that left a window are dropped.
   void publish_step(CacheSequence& seq);
 
   /// The sequence is about to end: its partial tail and its state enter the tree.
@@ -27,6 +27,7 @@ class Publisher {
  private:
   void publish_full_blocks(CacheSequence& seq);
   bool publish_partial_tail(CacheSequence& seq) noexcept;
+  void publish_wanted_tail(CacheSequence& seq) noexcept;
   void drop_passed_windows(CacheSequence& seq);
 
   const CacheConfig& config_;

@@ -12,16 +12,26 @@ namespace coppice::kv {
 
 std::int32_t StateKeeper::next(const CacheSequence& seq) const {
   if (!states_.enabled() || !config_.share) return kNone;
-  std::int32_t next = (seq.len / config_.state_stride + 1) * config_.state_stride;
+  std::int32_t next = 0;
+  for (std::int32_t n = seq.len / config_.state_stride + 1; next <= seq.len; ++n)
+    next = last_cut(seq, n * config_.state_stride);
   for (const std::int32_t position : seq.states.kept) {
     if (position > seq.len) next = std::min(next, position);
   }
   return next;
 }
 
+std::int32_t StateKeeper::last_cut(const CacheSequence& seq, std::int32_t position) const {
+  for (;;) {
+    const std::int32_t whole = position / config_.block_size * config_.block_size;
+    position = cuts(seq.prompt_media, whole).before;
+    if (position == whole) return whole;
+  }
+}
+
 void StateKeeper::keep_at(CacheSequence& seq, std::int32_t position) const {
   if (!states_.enabled() || !config_.share) return;
-  const std::int32_t whole = position / config_.block_size * config_.block_size;
+  const std::int32_t whole = last_cut(seq, position);
   std::vector<std::int32_t>& kept = seq.states.kept;
   if (whole > seq.computed_len() && std::ranges::find(kept, whole) == kept.end()) kept.push_back(whole);
 }
@@ -72,7 +82,9 @@ bool StateKeeper::room() const {
 bool StateKeeper::wanted(const CacheSequence& seq) const {
   if (!config_.share) return false;
   if (fault(Fault::kStateOffByOne) && seq.computed_len() % config_.block_size == 1) return true;
-  return seq.computed_len() % config_.state_stride == 0 ||
+  const std::int32_t stride = config_.state_stride;
+  const std::int32_t next = (seq.computed_len() + stride - 1) / stride * stride;
+  return last_cut(seq, next) == seq.computed_len() ||
          std::ranges::find(seq.states.kept, seq.computed_len()) != seq.states.kept.end();
 }
 
@@ -85,7 +97,7 @@ bool StateKeeper::enter(const CacheSequence& seq) noexcept try {
   const std::int32_t blocks = seq.computed_len() / config_.block_size;
   if (blocks == 0) return false;
   const BlockId anchor = seq.tables[0][blocks - 1];
-  auto rest = std::span(seq.tokens).subspan(blocks * config_.block_size);
+  auto rest = seq.tokens.view().subspan(static_cast<std::size_t>(blocks * config_.block_size));
   if (fault(Fault::kStateOffByOne)) rest = {};
   if (states_.find(anchor, rest) != kNoUnit) return false;
   states_.enter(seq.states.now, anchor, rest);

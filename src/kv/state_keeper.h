@@ -1,7 +1,7 @@
 // StateKeeper: which states of a running sequence stay, and its units through a step. Not thread safe.
 //
 // States are kept (docs/adr/0035-states-in-the-tree.md)
-//   at every stride       tokens from the start of the text
+//   at every stride       tokens from the start of the text; or at the last whole block before that where it may be cut
 //   before a prompt's end at its last whole block: as far as the same prompt can match
 //   at branch points      where a request found more tokens cached than states, and where others part from this one (keep_at())
 //   at a sequence's end   wherever that is: its state is there anyway
@@ -62,6 +62,8 @@ class StateKeeper {
   void promise_again(CacheSequence& seq);
   bool room() const;
   bool wanted(const CacheSequence& seq) const;
+  /// The last whole block at or before `position` where its text may be cut.
+  std::int32_t last_cut(const CacheSequence& seq, std::int32_t position) const;
   bool enter(const CacheSequence& seq) noexcept;
 
   const CacheConfig& config_;

@@ -53,17 +53,17 @@ void StateTable::recycle(UnitId unit) {
 
 // --- the tree -------------------------------------------------------------------------------------------------------
 
-UnitId StateTable::find(BlockId anchor, std::span<const Token> rest) const {
+UnitId StateTable::find(BlockId anchor, TextView rest) const {
   for (UnitId unit = first_behind(anchor); unit != kNoUnit; unit = at(unit).next) {
-    if (std::ranges::equal(at(unit).rest, rest)) return unit;
+    if (at(unit).rest.view() == rest) return unit;
   }
   return kNoUnit;
 }
 
-void StateTable::enter(const StateRef& state, BlockId anchor, std::span<const Token> rest) {
+void StateTable::enter(const StateRef& state, BlockId anchor, TextView rest) {
   Unit& unit = at(state.unit());
   COPPICE_ASSERT(unit.anchor == kNullBlock && find(anchor, rest) == kNoUnit);
-  unit.rest.assign(rest.begin(), rest.end());  // may throw
+  unit.rest = Text(rest);  // may throw
   unit.anchor = anchor;
   unit.next = std::exchange(first_behind_[index(anchor)], state.unit());
   for (const BlockId page : unit.pages) {

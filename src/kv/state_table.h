@@ -26,6 +26,7 @@
 #include "kv/block_pool.h"
 #include "kv/cache_config.h"
 #include "kv/faults.h"
+#include "kv/text.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -83,14 +84,14 @@ class StateTable {
   /// Whether this is a page of a state.
   bool owns(BlockId page) const { return enabled() && unit_of_[index(page)] != kNoUnit; }
   /// The state that stands behind `anchor` and exactly these tokens.
-  UnitId find(BlockId anchor, std::span<const Token> rest) const;
+  UnitId find(BlockId anchor, TextView rest) const;
   /// Of those behind `anchor` and the first of these tokens, the one with most of them among those with fits(how many).
   template <class Fits>
-  UnitId longest(BlockId anchor, std::span<const Token> tokens, Fits&& fits) const;
+  UnitId longest(BlockId anchor, TextView tokens, Fits&& fits) const;
   bool any_behind(BlockId anchor) const { return enabled() && first_behind_[index(anchor)] != kNoUnit; }
-  std::span<const Token> rest(UnitId unit) const { return at(unit).rest; }
+  TextView rest(UnitId unit) const { return at(unit).rest; }
   /// The tree takes its reference. REQUIRES: it has none; find() finds nothing. Throws std::bad_alloc: nothing has changed.
-  void enter(const StateRef& state, BlockId anchor, std::span<const Token> rest);
+  void enter(const StateRef& state, BlockId anchor, TextView rest);
   /// The tree lets go of a state.
   void leave(UnitId unit);
   /// ... of the one that this page belongs to.
@@ -108,7 +109,7 @@ class StateTable {
   struct Unit {
     std::vector<BlockId> pages;   // [state_pages]; empty: there is no such unit now
     BlockId anchor = kNullBlock;  // kNullBlock: the tree doesn't hold it
-    std::vector<Token> rest;
+    Text rest;
     UnitId next = kNoUnit;  // behind the same anchor
   };
   std::span<const Unit> all() const { return units_; }
@@ -146,13 +147,13 @@ inline StateRef StateRef::share() const {
 }
 
 template <class Fits>
-UnitId StateTable::longest(BlockId anchor, std::span<const Token> tokens, Fits&& fits) const {
+UnitId StateTable::longest(BlockId anchor, TextView tokens, Fits&& fits) const {
   UnitId best = kNoUnit;
   for (UnitId unit = first_behind(anchor); unit != kNoUnit; unit = at(unit).next) {
     const auto& rest = at(unit).rest;
     const bool longer = best == kNoUnit || rest.size() > at(best).rest.size();
     const bool agrees = rest.size() <= tokens.size() &&
-                        (std::ranges::equal(rest, tokens.first(rest.size())) || fault(Fault::kStateBeyondItsTokens));
+                        (rest.view() == tokens.first(rest.size()) || fault(Fault::kStateBeyondItsTokens));
     if (longer && agrees && fits(static_cast<std::int32_t>(rest.size()))) best = unit;
   }
   return best;
@@ -162,7 +163,7 @@ template <class Predicate>
 void StateTable::leave_if(BlockId anchor, Predicate&& predicate) {
   for (UnitId unit = any_behind(anchor) ? first_behind(anchor) : kNoUnit; unit != kNoUnit;) {
     const UnitId next = at(unit).next;
-    if (predicate(std::span<const Token>(at(unit).rest))) leave(unit);
+    if (predicate(at(unit).rest.view())) leave(unit);
     unit = next;
   }
 }

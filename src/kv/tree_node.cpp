@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kv/common_prefix.h"
 #include "kv/reserve_more.h"
 
 namespace coppice::kv {
 
 namespace {
-
-bool less(std::span<const Token> a, std::span<const Token> b) {
-  return std::ranges::lexicographical_compare(a, b);
-}
 
 template <class T>
 void append(std::vector<T>& to, std::span<const T> from) {
@@ -28,24 +23,24 @@ void move_tail_of(std::vector<T>& from, std::ptrdiff_t begin, std::vector<T>& to
 }  // namespace
 
 bool TreeNode::Less::operator()(const std::unique_ptr<TreeNode>& a, const std::unique_ptr<TreeNode>& b) const {
-  return less(a->block_tokens(0), b->block_tokens(0));
+  return a->block_tokens(0) < b->block_tokens(0);
 }
-bool TreeNode::Less::operator()(const std::unique_ptr<TreeNode>& a, std::span<const Token> b) const {
-  return less(a->block_tokens(0), b);
+bool TreeNode::Less::operator()(const std::unique_ptr<TreeNode>& a, TextView b) const {
+  return a->block_tokens(0) < b;
 }
-bool TreeNode::Less::operator()(std::span<const Token> a, const std::unique_ptr<TreeNode>& b) const {
-  return less(a, b->block_tokens(0));
+bool TreeNode::Less::operator()(TextView a, const std::unique_ptr<TreeNode>& b) const {
+  return a < b->block_tokens(0);
 }
 
-std::span<const Token> TreeNode::first_block_of(std::span<const Token> text) const {
+TextView TreeNode::first_block_of(TextView text) const {
   return text.first(std::min<std::size_t>(text.size(), block_size));
 }
 
-std::span<const Token> TreeNode::block_tokens(std::int32_t i) const {
-  return first_block_of(std::span(tokens).subspan(i * block_size));
+TextView TreeNode::block_tokens(std::int32_t i) const {
+  return first_block_of(tokens.view().subspan(i * block_size));
 }
 
-TreeNode::Candidate TreeNode::best_child(std::span<const Token> text, bool whole) const {
+TreeNode::Candidate TreeNode::best_child(TextView text, bool whole) const {
   const auto wanted = first_block_of(text);
   const auto common = [&](Children::const_iterator it) { return common_prefix((*it)->block_tokens(0), wanted); };
   // Outwards from the place where the wanted tokens would stand: what siblings share with them only gets less.
@@ -60,22 +55,21 @@ TreeNode::Candidate TreeNode::best_child(std::span<const Token> text, bool whole
   }
 }
 
-void TreeNode::make_room(std::int32_t blocks) {
-  reserve_more(tokens, blocks * block_size);
+void TreeNode::make_room(std::int32_t blocks, TextView text) {
+  tokens.make_room(static_cast<std::size_t>(blocks * block_size), text.n_spans());
   reserve_more(ids, blocks * n_groups);
   reserve_more(digests, blocks);
 }
 
-void TreeNode::push_block(std::span<const Token> block_tokens, std::span<const BlockId> block_ids,
-                          const Digest& digest) {
-  append(tokens, block_tokens);
+void TreeNode::push_block(TextView block_tokens, std::span<const BlockId> block_ids, const Digest& digest) {
+  tokens.append(block_tokens);
   append(ids, block_ids);
   digests.push_back(digest);
 }
 
 void TreeNode::pop_block() {
   ids.resize(ids.size() - n_groups);
-  tokens.resize(n_blocks() * block_size);
+  tokens.truncate(static_cast<std::size_t>(n_blocks() * block_size));
   digests.pop_back();
 }
 
@@ -84,7 +78,8 @@ void TreeNode::move_tail(std::int32_t blocks, TreeNode& lower) {
   lower.first_block = first_block + blocks;
   lower.hits = hits;
   lower.last_used = last_used;
-  move_tail_of(tokens, blocks * block_size, lower.tokens);
+  lower.tokens.append(tokens.view().subspan(static_cast<std::size_t>(blocks * block_size)));
+  tokens.truncate(static_cast<std::size_t>(blocks * block_size));
   move_tail_of(ids, blocks * n_groups, lower.ids);
   move_tail_of(digests, blocks, lower.digests);
   lower.children = std::move(children);
@@ -93,7 +88,7 @@ void TreeNode::move_tail(std::int32_t blocks, TreeNode& lower) {
 }
 
 void TreeNode::take_in(TreeNode& child) {
-  append(tokens, std::span<const Token>(child.tokens));
+  tokens.append(child.tokens);
   append(ids, std::span<const BlockId>(child.ids));
   append(digests, std::span<const Digest>(child.digests));
   last_used = std::max(last_used, child.last_used);

@@ -1,4 +1,4 @@
-// TreeNode: a run of whole blocks in the prefix tree, and the nodes that continue it. Knows tokens, ids and digests; what a
+// TreeNode: a run of whole blocks in the prefix tree, and the nodes that continue it. Knows its text ("tokens", pieces of media included), ids and digests; what a
 // change means for counts and for the eviction order is PrefixTree's. Not thread safe.
 //
 // Children are ordered by the tokens of their first block. So the child that shares the most tokens with a text is a
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kv/digest.h"
+#include "kv/text.h"
 #include "kv/types.h"
 
 namespace coppice::kv {
@@ -26,8 +27,8 @@ struct TreeNode {
   struct Less {
     using is_transparent = void;
     bool operator()(const std::unique_ptr<TreeNode>& a, const std::unique_ptr<TreeNode>& b) const;
-    bool operator()(const std::unique_ptr<TreeNode>& a, std::span<const Token> b) const;
-    bool operator()(std::span<const Token> a, const std::unique_ptr<TreeNode>& b) const;
+    bool operator()(const std::unique_ptr<TreeNode>& a, TextView b) const;
+    bool operator()(TextView a, const std::unique_ptr<TreeNode>& b) const;
   };
   using Children = std::set<std::unique_ptr<TreeNode>, Less>;
 
@@ -41,7 +42,7 @@ struct TreeNode {
   std::uint64_t serial = 0;       // of no other node, ever
   std::uint32_t hits = 0;         // requests that matched tokens of it, since it was made or split off
   double last_used = 0;           // when a request matched it, or added a block: PrefixTree::set_time()
-  std::vector<Token> tokens;      // [n_blocks * block_size], the last block perhaps partial
+  Text tokens;                    // [n_blocks * block_size], the last block perhaps partial
   std::vector<BlockId> ids;       // [n_blocks, n_groups]
   std::vector<Digest> digests;    // [n_blocks]; of a root [1]: the parent of first blocks
   Children children;
@@ -53,7 +54,7 @@ struct TreeNode {
   std::span<BlockId> row(std::int32_t i) { return std::span(ids).subspan(i * n_groups, n_groups); }
   std::span<const BlockId> row(std::int32_t i) const { return std::span(ids).subspan(i * n_groups, n_groups); }
   /// The tokens of this node's block i: block_size of them, or fewer in a partial one.
-  std::span<const Token> block_tokens(std::int32_t i) const;
+  TextView block_tokens(std::int32_t i) const;
 
   struct Candidate {
     TreeNode* child = nullptr;
@@ -62,12 +63,12 @@ struct TreeNode {
   /// The child that shares the most tokens with `text` in its first block; null when none shares any. `whole`: among the
   /// children whose first block has no hole: siblings may begin with the same tokens, and one may have lost what another
   /// still has.
-  Candidate best_child(std::span<const Token> text, bool whole = false) const;
+  Candidate best_child(TextView text, bool whole = false) const;
 
-  /// Room for so many more blocks, so that push_block() and take_in() cannot fail.
-  void make_room(std::int32_t blocks);
+  /// Room for so many more blocks with this text, so that push_block() and take_in() cannot fail.
+  void make_room(std::int32_t blocks, TextView text);
   /// REQUIRES: room.
-  void push_block(std::span<const Token> block_tokens, std::span<const BlockId> block_ids, const Digest& digest);
+  void push_block(TextView block_tokens, std::span<const BlockId> block_ids, const Digest& digest);
   void pop_block();
   /// Moves what follows the first `blocks` blocks, and all children, to an empty node.
   /// REQUIRES: `lower` has room for it.
@@ -78,7 +79,7 @@ struct TreeNode {
 
  private:
   /// What the first block of a child is compared with.
-  std::span<const Token> first_block_of(std::span<const Token> text) const;
+  TextView first_block_of(TextView text) const;
 };
 
 }  // namespace coppice::kv

@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "kv/block_pool.h"
-#include "kv/common_prefix.h"
 #include "kv/prefix_tree.h"
 
 namespace coppice::kv {
@@ -65,13 +64,13 @@ class Painter {
   PictureNode portray(const Candidate& shown, std::int32_t parent, int block_size) const {
     const TreeNode& node = *shown.node;
     const auto n = static_cast<std::size_t>(shown.common) + static_cast<std::size_t>(limits_.head_tokens);
-    const auto head = std::span(node.tokens).first(std::min(node.tokens.size(), n));
+    const TextView head = node.tokens.view().first(std::min(node.tokens.size(), n));
     return {.serial = node.serial,
             .parent = parent,
             .begin = node.first_block * block_size,
             .tokens = static_cast<std::int32_t>(node.tokens.size()),
             .common = shown.common,
-            .head = {head.begin(), head.end()},
+            .head = Text(head),
             .holders = shown.holders,
             .hits = node.hits,
             .last_used = node.last_used,
@@ -86,7 +85,7 @@ class Painter {
       const Candidate &x = shown_[static_cast<std::size_t>(a)], &y = shown_[static_cast<std::size_t>(b)];
       if (x.depth != y.depth) return x.depth < y.depth;
       if (x.parent != y.parent) return x.parent < y.parent;
-      return std::ranges::lexicographical_compare(x.node->block_tokens(0), y.node->block_tokens(0));
+      return x.node->block_tokens(0) < y.node->block_tokens(0);
     };
     std::ranges::sort(order, by_text);
     TreePicture result{.nodes = {}, .left_out = static_cast<std::int32_t>(root.children.size())};

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,8 +18,11 @@
 
 namespace coppice::kv {
 
-/// A symbol of the tree: a vocabulary id.
+/// A vocabulary id. What the tree knows is a Symbol (kv/text.h): a token, or a piece of a medium.
 using Token = std::int32_t;
+
+/// Names contents: equal digests mean equal contents, in this process and in any other.
+using Digest = std::array<std::uint8_t, 32>;
 
 /// Index of a block in the pool. Block 0 is the null block: zeroed, never written, never allocated.
 using BlockId = std::int32_t;

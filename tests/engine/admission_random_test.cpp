@@ -77,10 +77,10 @@ class Load {
 
   void submit() {
     engine::Request request;
-    if (pick(0, 1) > 0) request.prompt = last_prompt_;
-    request.prompt = request.prompt + random_prompt(random_, static_cast<std::size_t>(pick(1, 12)), 3);
-    if (request.prompt.size() > 40) request.prompt.resize(40);
-    last_prompt_ = request.prompt;
+    if (pick(0, 1) == 0) last_prompt_.clear();
+    last_prompt_ = last_prompt_ + random_prompt(random_, static_cast<std::size_t>(pick(1, 12)), 3);
+    if (last_prompt_.size() > 40) last_prompt_.resize(40);
+    request.prompt = last_prompt_;
     request.max_tokens = pick(1, 20);
     request.samples.resize(static_cast<std::size_t>(pick(0, 3) == 0 ? pick(2, 3) : 1));
     request.priority = pick(0, 4) > 0 ? -5 : pick(-6, 5);

@@ -14,9 +14,10 @@ class InFlightList : public ::testing::Test {
   // A request whose prompt is `shared` zeros and then `own` tokens that nobody else has.
   Sequence& make(int shared, int own, std::int32_t computed = 0) {
     const std::uint64_t arrival = open_.size() + 1;
+    std::vector<kv::Token> prompt(static_cast<std::size_t>(shared), 0);
+    prompt.insert(prompt.end(), static_cast<std::size_t>(own), static_cast<kv::Token>(arrival));
     Request request;
-    request.prompt.assign(static_cast<std::size_t>(shared), 0);
-    request.prompt.insert(request.prompt.end(), static_cast<std::size_t>(own), static_cast<kv::Token>(arrival));
+    request.prompt = std::move(prompt);
     auto& open = *open_.emplace_back(std::make_unique<OpenRequest>(std::move(request)));
     open.arrival = open.turn = arrival;
     auto& sequence = *open.sequences.front();

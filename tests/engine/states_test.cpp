@@ -101,7 +101,7 @@ TEST(States, AreKeptAtEveryStride) {
   h.finish();
   EXPECT_EQ(h.snapshot().cache.states_cached, 500 / 64 + 2) << "and before the prompt's end, and at the end";
   for (std::ptrdiff_t part = 70; part < 500; part += 61) {
-    const auto id = h.submit({.prompt = Prompt(prompt.begin(), prompt.begin() + part) + Prompt{-7}, .max_tokens = 1});
+    const auto id = h.submit({.prompt = Prompt(prompt.begin(), prompt.begin() + part) + Prompt{2007}, .max_tokens = 1});
     h.finish();
     EXPECT_GE(h.result(id).usage.cached_tokens, part / 64 * 64);
   }

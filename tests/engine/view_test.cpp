@@ -200,7 +200,7 @@ TEST_P(Watching, SaysWhyAPrefixMissed) {
   const View view = w.look();
   ASSERT_TRUE(row(view, seen).report);
   EXPECT_EQ(row(view, seen).report->ended, engine::MatchEnded::kDiffers);
-  EXPECT_EQ(row(view, seen).report->asked.front(), 2000);
+  EXPECT_EQ(row(view, seen).report->asked[0], 2000);
   w.now += std::chrono::minutes(1);
   const auto later = w.submit({.prompt = stem, .max_tokens = 1});
   w.run();

@@ -37,9 +37,10 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
   if (prepared.requests.empty()) finding("a request without requests");
   for (const engine::Request& request : prepared.requests) {
     const std::ptrdiff_t room = request.max_tokens == 0 ? 0 : 1;
-    if (request.prompt.empty() || std::ssize(request.prompt) + room > std::ptrdiff_t{facts.context_length})
+    if (request.prompt.empty() ||
+        std::ssize(request.prompt.view().bits()) + room > std::ptrdiff_t{facts.context_length})
       finding("a prompt that cannot fit");
-    for (const kv::Token token : request.prompt)
+    for (const kv::Token token : request.prompt.view().tokens())
       if (token < 0 || token >= facts.n_vocab) finding("a token that does not exist");
     if (request.samples.empty() || std::ssize(request.samples) > std::ptrdiff_t{facts.max_batch})
       finding("a wrong number of samples");
@@ -48,7 +49,7 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
     if (!text::is_utf8(request.ns.salt)) finding("a salt that is not UTF-8");
     std::int32_t before = 0;
     for (const engine::PinWish& pin : request.pins) {
-      if (pin.tokens < before || pin.tokens > std::ssize(request.prompt) || pin.ttl.count() <= 0)
+      if (pin.tokens < before || std::cmp_greater(pin.tokens, request.prompt.size()) || pin.ttl.count() <= 0)
         finding("a pin of what is not there");
       before = pin.tokens;
     }

@@ -20,6 +20,8 @@ using Tokens = std::vector<kv::Token>;
 enum class Do {
   kAdmit,    ///< which: the prompt; takes the first free place
   kSpeak,    ///< the rest of the prompt, then 0
+  kBegin,    ///< the prompt up to the end of its medium
+  kShare,    ///< others wait for the medium
   kDiverge,  ///< one token 1
   kGuess,    ///< two tokens 1, which may be taken back
   kRewind,
@@ -39,23 +41,41 @@ struct Move {
   std::int32_t to = 0;    ///< kRewind: the length
 };
 
-const std::array<Tokens, 3> kPrompts = {{{0, 1, 0}, {0, 1, 1, 0}, {0, 0}}};
+using Prompts = std::array<Tokens, 3>;
+const Prompts kPrompts = {{{0, 1, 0}, {0, 1, 1, 0}, {0, 0}}};
+
+/// Two tokens, a medium of three rows that can't be cut, or one with the same symbols, or one that can be cut, and a token.
+Prompts media_prompts() {
+  Prompts prompts;
+  for (int which = 0; const bool whole : {true, true, false}) {
+    Tokens& prompt = prompts[static_cast<std::size_t>(which)] = {0, 1};
+    const Tokens medium = words_of({.which = which++, .rows = 3, .whole = whole});
+    prompt.insert(prompt.end(), medium.begin(), medium.end());
+    prompt.push_back(0);
+  }
+  return prompts;
+}
 
 class Game {
  public:
-  Game(const kv::CacheConfig& config, bool ahead) : rig_(config, /*verify_each=*/false), ahead_(ahead) {}
+  Game(const kv::CacheConfig& config, bool ahead, bool media)
+      : rig_(config, /*verify_each=*/false), ahead_(ahead), media_(media), asked_(media ? media_prompts() : kPrompts) {}
   KvRig& rig() { return rig_; }
 
   std::vector<Move> moves() const {
     std::vector<Move> result;
     if (free_place()) {
-      for (std::size_t p = 0; p < kPrompts.size(); ++p) result.push_back({Do::kAdmit, p});
+      for (std::size_t p = 0; p < asked_.size(); ++p) result.push_back({Do::kAdmit, p});
     }
     for (std::size_t i = 0; i < places_.size(); ++i) {
       if (!places_[i]) continue;
       const Story& story = rig_.live().at(*places_[i]);
       if (story.writes.empty()) {
         result.push_back({Do::kSpeak, i});
+        if (media_ && story.len() < kEndOfMedium) {
+          result.push_back({Do::kBegin, i});
+          if (story.wanted_tails.empty()) result.push_back({Do::kShare, i});
+        }
         if (story.len() >= story.prompt_len) {
           result.push_back({Do::kDiverge, i});
           if (story.at_rest()) result.push_back({Do::kGuess, i});
@@ -84,10 +104,18 @@ class Game {
   void make(const Move& move) {
     switch (move.what) {
       case Do::kAdmit:
-        take(rig_.admit(kPrompts[move.which], {}, move.which == 0 ? 2 : 1), kPrompts[move.which]);
+        take(rig_.admit(asked_[move.which], {}, move.which == 0 ? 2 : 1), asked_[move.which]);
         break;
       case Do::kSpeak:
         rig_.extend(seq(move), rest_of(move.which));
+        break;
+      case Do::kBegin:
+        rig_.extend(seq(move), std::span(prompts_[move.which])
+                                   .first(kEndOfMedium)
+                                   .subspan(static_cast<std::size_t>(rig_.live().at(seq(move)).len())));
+        break;
+      case Do::kShare:
+        rig_.share_tail(seq(move), kEndOfMedium);
         break;
       case Do::kDiverge:
         rig_.extend(seq(move), Tokens{1});
@@ -160,14 +188,18 @@ class Game {
   }
 
   KvRig rig_;
+  static constexpr std::int32_t kEndOfMedium = 5;
   bool ahead_;  ///< steps are submitted and collected
+  bool media_;
+  Prompts asked_;
   std::array<std::optional<SeqId>, 3> places_;
   std::array<Tokens, 3> prompts_;
 };
 
 std::string to_text(const std::vector<Move>& moves) {
-  static constexpr const char* kNames[] = {"admit",  "speak",   "diverge",   "guess", "rewind", "step",   "accept",
-                                           "submit", "collect", "fail_step", "fork",  "finish", "abandon"};
+  static constexpr const char* kNames[] = {"admit",   "speak",     "begin", "share",  "diverge",
+                                           "guess",   "rewind",    "step",  "accept", "submit",
+                                           "collect", "fail_step", "fork",  "finish", "abandon"};
   std::string text;
   for (const Move& m : moves) text += fmt::format("{}({},{}) ", kNames[static_cast<int>(m.what)], m.which, m.to);
   return text;
@@ -175,7 +207,7 @@ std::string to_text(const std::vector<Move>& moves) {
 
 struct Search {
   kv::CacheConfig config;
-  bool ahead = false;
+  bool ahead = false, media = false;
   std::size_t depth = 0;
   std::int64_t sequences = 0;
   std::string failure;
@@ -183,7 +215,7 @@ struct Search {
 
   // Replays the path, verifies, and goes on with every move that is possible then.
   void visit() {
-    Game game(config, ahead);
+    Game game(config, ahead, media);
     for (std::size_t i = 0; i < path.size(); ++i) {
       if (i + 1 == path.size()) game.rig().verify();  // the last operation is checked against fresh figures
       game.make(path[i]);
@@ -212,13 +244,14 @@ struct Board {
   bool chunked = false;
   int state_pages = 0;  ///< > 0: recurrent layers, too; the pool has no more blocks for them
   bool ahead = false;   ///< a device works ahead
+  bool media = false;   ///< in prompts
 };
 
 class CacheExhaustiveTest : public testing::TestWithParam<Board> {};
 
 TEST_P(CacheExhaustiveTest, EverySequenceOfOperations) {
   const Board& board = GetParam();
-  Search search{.ahead = board.ahead, .depth = board.depth - (kSanitized ? 2 : 0)};
+  Search search{.ahead = board.ahead, .media = board.media, .depth = board.depth - (kSanitized ? 2 : 0)};
   search.config.block_size = 2;
   search.config.groups = {{.kind = kv::GroupKind::kFull, .layers = {0}}};
   if (board.window > 0) {
@@ -245,7 +278,11 @@ INSTANTIATE_TEST_SUITE_P(Boards, CacheExhaustiveTest,
                                          Board{"SixBlocksStates", 6, 0, 8, false, 1},
                                          Board{"TenBlocksStatesOfTwo", 10, 0, 7, false, 2},
                                          Board{"FiveBlocksAhead", 5, 0, 8, false, 0, true},
-                                         Board{"SixBlocksWindowTwoAhead", 6, 2, 8, false, 0, true}),
+                                         Board{"SixBlocksWindowTwoAhead", 6, 2, 8, false, 0, true},
+                                         Board{"EightBlocksMedia", 8, 0, 7, false, 0, false, true},
+                                         Board{"EightBlocksMediaWindowTwo", 8, 2, 7, false, 0, false, true},
+                                         Board{"TenBlocksMediaStates", 10, 0, 7, false, 1, false, true},
+                                         Board{"EightBlocksMediaAhead", 8, 0, 7, false, 0, true, true}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -30,7 +30,7 @@ std::string run_shortened(const Deliberate& fault, bool check_integrity) {
       const RandomReport report = run_random({.seed = 301,
                                               .groups = groups,
                                               .block_size = block_size,
-                                              .operations = 6000,
+                                              .operations = 9000,
                                               .store_fault = fault.store,
                                               .check_integrity = check_integrity});
       if (!report.failure.empty()) return report.failure;
@@ -120,6 +120,9 @@ constexpr Deliberate kFaults[] = {
     {"StateLeaked", kv::Fault::kLeakState},
     {"RewindOneLong", kv::Fault::kRewindOneLong},
     {"RewindBreaksPromise", kv::Fault::kRewindBreaksPromise},
+    {"MediaWithoutTheirDigests", kv::Fault::kSymbolsOnly},
+    {"BlockDigestWithoutTheMedias", kv::Fault::kDigestOfSymbols},
+    {"MatchThatCutsAMedium", kv::Fault::kCutInMedium},
     {"DraftInPlace", kv::Fault::kDraftInPlace},
     {"StateNotWritten", {}, StoreFault::kStateLost},
     {"StateWithoutItsLastPage", {}, StoreFault::kStatePageLost},

@@ -68,6 +68,29 @@ TEST_P(CacheRandomTest, AgreesWithTheDouble) {
   }
 }
 
+// Half of the pictures can't be cut, and have more rows than a step or a block usually has.
+TEST_P(CacheRandomTest, NeverCutsAMediumOf300Rows) {
+  const char* const wanted = std::getenv("COPPICE_OPERATIONS");
+  const std::int64_t operations = wanted != nullptr ? std::strtoll(wanted, nullptr, 10) : kSanitized ? 6'000 : 60'000;
+  const std::uint64_t seed = make_seed();
+  fmt::print("COPPICE_SEED={}\n", seed);
+  TransitionCounts met{};
+  for (const Groups groups : kAllGroups) {
+    const RandomReport report = run_random({.seed = seed,
+                                            .groups = groups,
+                                            .block_size = GetParam(),
+                                            .operations = operations / std::ssize(kAllGroups) + 1,
+                                            .large = true});
+    ASSERT_EQ(report.failure, "");
+    for (std::size_t t = 0; t < met.size(); ++t) met[t] += report.met[t];
+  }
+  for (const Transition t : {Transition::kCutBeforeMedium, Transition::kEndsInMedia, Transition::kTailShared}) {
+    const auto n = met[static_cast<std::size_t>(t)];
+    fmt::print("  {:24} {:7}\n", to_text(t), n);
+    EXPECT_GE(n, 1) << to_text(t);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(BlockSizes, CacheRandomTest, testing::Values(8, 16, 32),
                          [](const auto& param) { return fmt::format("Block{}", param.param); });
 

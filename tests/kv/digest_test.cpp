@@ -27,6 +27,32 @@ TEST(DigestTest, Sha256OfKnownStrings) {
   EXPECT_EQ(hex(sha256_of("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
+// A block of text has the digest that it always had: what was stored under it stays found.
+TEST(DigestTest, ABlockOfTextIsItsParentAndItsTokens) {
+  const std::vector<Token> tokens = {1, 2, 70000};
+  std::string bytes(32, 7);
+  for (const unsigned char byte : {1, 0, 0, 0, 2, 0, 0, 0, 0x70, 0x11, 1, 0}) bytes += static_cast<char>(byte);
+  Digest parent;
+  parent.fill(7);
+  EXPECT_EQ(block_digest(sha256, parent, tokens), sha256_of(bytes));
+}
+
+TEST(DigestTest, ABlockTakesTheWholeDigestsOfItsMedia) {
+  const auto digest = [](const Medium& medium, std::size_t from) {
+    Text text = std::vector<Token>{1, 2};
+    text.append(medium);
+    return block_digest(sha256, {}, text.view().subspan(from, 3));
+  };
+  const Medium medium{.digest = {1, 2, 3}, .rows = 4};
+  Medium other = medium, longer = medium, whole = medium;
+  other.digest[31] = 1;  // its symbols are the same
+  longer.rows = 5;
+  whole.whole = true;
+  const std::set<Digest> different = {digest(medium, 0), digest(other, 0),  digest(longer, 0),
+                                      digest(whole, 0),  digest(medium, 3), digest(other, 3)};
+  EXPECT_EQ(different.size(), 6U);
+}
+
 TEST(DigestTest, EverythingThatDecidesTheKeysIsInTheRoot) {
   const auto root = [](const char* model, const char* layout, const char* salt, const char* adapter) {
     return root_digest(sha256, model, layout, {.salt = salt, .adapter = adapter});

@@ -55,7 +55,7 @@ TEST_P(ExplainTest, OtherTokens) {
   }
   const kv::MatchEnd end = explain(words(100, 2 * bs()) + words(900, 4));
   EXPECT_EQ(end.why, MatchEnded::kDiffers);
-  EXPECT_TRUE(end.found.front() == 700 || end.found.front() == 100 + 2 * bs());
+  EXPECT_TRUE(end.found[0] == 700 || end.found[0] == 100 + 2 * bs());
 }
 
 TEST_P(ExplainTest, Evicted) {

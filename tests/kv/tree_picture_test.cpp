@@ -23,7 +23,7 @@ class TreePictureTest : public KvTest {
 Tokens path(const kv::TreePicture& picture, std::int32_t i) {
   if (i < 0) return {};
   const kv::PictureNode& node = picture.nodes[static_cast<std::size_t>(i)];
-  return path(picture, node.parent) + node.head;
+  return path(picture, node.parent) + node.head.view().tokens();
 }
 
 TEST_P(TreePictureTest, AnEmptyTreeIsAnEmptyPicture) {
@@ -126,7 +126,8 @@ TEST_P(TreePictureTest, ShowsTheLiveliestFirst) {
   serve(text(9000, 1));
   const auto firsts = [&](int n) {
     std::set<kv::Token> tokens;
-    for (const auto& node : picture({.nodes = n, .depth = 1, .head_tokens = 1}).nodes) tokens.insert(node.head[0]);
+    for (const auto& node : picture({.nodes = n, .depth = 1, .head_tokens = 1}).nodes)
+      tokens.insert(node.head[0].token().value());
     return tokens;
   };
   EXPECT_EQ(firsts(1), (std::set<kv::Token>{1000}));

@@ -188,7 +188,7 @@ std::size_t FakeModel::submitted() const {
 
 std::vector<kv::Token> FakeModel::prompt(std::size_t nth) const {
   const std::lock_guard lock(mutex_);
-  return requests_.at(nth).prompt;
+  return requests_.at(nth).prompt.view().tokens();
 }
 
 std::string FakeModel::salt(std::size_t nth) const {

@@ -20,7 +20,8 @@ using kv::Token;
 class Episode {
  public:
   Episode(const RandomRun& run, Dice& dice) : dice_(dice), bs_(run.block_size) {
-    const int per_group = static_cast<int>(run.narrow        ? dice.between(4, 5)
+    const int per_group = static_cast<int>(run.large         ? dice.between(90, 130)
+                                           : run.narrow      ? dice.between(4, 5)
                                            : dice.chance(75) ? dice.between(7, 14)
                                                              : dice.between(90, 130));
     const Shape shape{.groups = run.groups, .block_size = bs_, .constant_hash = dice.chance(25)};
@@ -28,12 +29,26 @@ class Episode {
     config.share = !dice.chance(3);
     ahead_ = dice.chance(config.groups.back().kind == kv::GroupKind::kRecurrent ? 30 : 65);
     config.max_extend = (dice.chance(50) ? 3 : 1) * bs_;
+    longest_ = std::min(6, per_group) * bs_;
+    std::vector<FakeMedium> media;
+    if (run.large || (run.media && dice.chance(60))) {
+      const bool large = run.large || (per_group > 20 && dice.chance(30));
+      if (large) {
+        config.max_extend = kLargeRows + bs_;
+        longest_ = 2 * kLargeRows;
+      }
+      for (int i = 0; i < 4; ++i) {
+        const auto rows = large && i < 3 ? kLargeRows : dice.between(1, config.max_extend);
+        media.push_back({.which = i, .rows = static_cast<std::int32_t>(rows), .whole = i < 2 || dice.chance(50)});
+      }
+      if (dice.chance(80)) media[1].rows = media[0].rows;  // the same symbols
+      if (dice.chance(80)) media[3] = {.which = 3, .rows = media[2].rows, .whole = media[2].whole};
+    }
     chunk_ = config.max_extend;
     const int vocabulary = static_cast<int>(dice.between(2, 4));
-    longest_ = std::min(6, per_group) * bs_;
-    texts_.emplace(dice_, bs_, vocabulary, longest_);
-    what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}, ahead {}", per_group, vocabulary,
-                        config.share, shape.constant_hash, ahead_);
+    what_ = fmt::format("{} blocks a group, vocabulary {}, share {}, constant hash {}, ahead {}, {} media", per_group,
+                        vocabulary, config.share, shape.constant_hash, ahead_, media.size());
+    texts_.emplace(dice_, bs_, vocabulary, longest_, std::move(media));
     rig_.emplace(std::move(config));
     rig_->store().set_fault(run.store_fault);
     rig_->trust_integrity(run.check_integrity);
@@ -50,8 +65,11 @@ class Episode {
   }
 
  private:
+  static constexpr std::int32_t kLargeRows = 300;
+
   void turn() {
-    const std::int64_t roll = dice_.below(107);
+    const std::int64_t roll = dice_.below(110);
+    if (roll >= 107) return share_tail();
     if (roll < 10) return start();
     if (roll < 52) return extend();
     if (roll < 72) return dice_.chance(ahead_ ? 6 : 4) ? fail_step() : step();
@@ -92,12 +110,18 @@ class Episode {
 
   // ---- operations
 
+  // What follows the prompt are tokens.
   bool admit(const Text& script, std::int64_t prompt_len) {
-    const auto prompt = std::span(script.tokens).first(static_cast<std::size_t>(prompt_len));
+    const auto wanted = static_cast<std::int32_t>(prompt_len);
+    const std::int32_t before = cut_before(script.tokens, wanted);
+    const std::int32_t length = before > 0 ? before : cut_behind(script.tokens, wanted);
+    const auto prompt = std::span(script.tokens).first(static_cast<std::size_t>(length));
     const int n = dice_.chance(25) ? static_cast<int>(dice_.between(2, 3)) : 1;
     const auto seq = rig_->admit(prompt, script.ns, n);
-    if (seq) scripts_[*seq] = script.tokens;
-    return seq.has_value();
+    if (!seq) return false;
+    Tokens& own = scripts_[*seq] = script.tokens;
+    own.erase(std::find_if(own.begin() + length, own.end(), is_piece), own.end());
+    return true;
   }
 
   void start() {
@@ -122,13 +146,16 @@ class Episode {
   // Computes a text again of which eviction took a part: holes are filled.
   bool refill(const Text& text) {
     const auto tokens = std::span(text.tokens);
-    if (rig_->cache().match(tokens, text.ns) == static_cast<std::int32_t>(tokens.size())) return false;
+    if (rig_->cache().match(to_kv(tokens), text.ns) == static_cast<std::int32_t>(tokens.size())) return false;
     if (!admit(text, size(text.tokens))) return false;
     const SeqId seq = rig_->live().rbegin()->first;
     const auto chunk = static_cast<std::size_t>(chunk_);
     while (rig_->failure().empty()) {
-      const auto rest = tokens.subspan(static_cast<std::size_t>(rig_->live().at(seq).len()));
-      if (rest.empty() || !rig_->extend(seq, rest.first(std::min(rest.size(), chunk)))) break;
+      const std::int32_t len = rig_->live().at(seq).len();
+      const auto rest = tokens.subspan(static_cast<std::size_t>(len));
+      const auto most = static_cast<std::int32_t>(std::min(rest.size(), chunk));
+      const std::int32_t n = cut_before(tokens, len + most) - len;  // media fit into a chunk
+      if (rest.empty() || !rig_->extend(seq, rest.first(static_cast<std::size_t>(n)))) break;
       rig_->run_step();
     }
     return true;
@@ -151,7 +178,10 @@ class Episode {
     if (prefill) n = std::min<std::int64_t>(n, one.second.prompt_len - len);
     n = std::min<std::int64_t>({n, longest_ - len, chunk_ - (len - one.second.computed)});
     // As the engine does, mostly: a step ends where a state is kept.
-    if (dice_.chance(60)) n = std::min<std::int64_t>(n, rig_->cache().next_state(seq) - len);
+    if (dice_.chance(60)) n = std::min<std::int64_t>(n, rig_->cache().next_stop(seq) - len);
+    if (n <= 0) return step();  // a tail is in a step in hand
+    n = whole_rows(script, one.second, static_cast<std::int32_t>(n));
+    if (n <= 0) return step();
     while (size(script) < len + n) script.push_back(texts_->noise(1)[0]);
     const std::int64_t evictions = rig_->cache().stats().evictions;
     const bool extended =
@@ -161,6 +191,23 @@ class Episode {
     if (rig_->cache().stats().evictions != evictions && probes_.lost_a_branch(rig_->cache()))
       rig_->count(Transition::kEvictInSplitPath);
     if (!extended && dice_.chance(50)) preempt(rig_->live().rbegin()->first, false);  // the youngest
+  }
+
+  // A step ends where the text may be cut. 0: the medium that comes next doesn't fit beside the step in hand.
+  std::int32_t whole_rows(std::span<const Token> script, const Story& story, std::int32_t n) const {
+    const std::int32_t len = story.len(), before = cut_before(script, len + n) - len;
+    if (before > 0) return before;
+    const std::int32_t behind = cut_behind(script, len + n) - len;
+    return behind <= chunk_ - (len - story.computed) ? behind : 0;
+  }
+
+  void share_tail() {
+    const auto* found = pick([](const Story& s) { return s.len() + 1 < s.prompt_len; });
+    if (found == nullptr) return extend();
+    const Story& story = found->second;
+    const auto at = static_cast<std::int32_t>(dice_.between(story.len() + 1, story.prompt_len));
+    const std::int32_t cut = dice_.chance(50) ? cut_before(story.prompt, at) : cut_behind(story.prompt, at);
+    rig_->share_tail(found->first, cut);
   }
 
   // In some episodes a device works ahead.
@@ -174,7 +221,9 @@ class Episode {
   std::int32_t accepted(const Story& story, std::int32_t rows) {
     const bool has_states = rig_->cache().config().state_pages > 0;
     if (dice_.chance(75) || (has_states && !story.draft)) return rows;
-    return has_states ? 0 : static_cast<std::int32_t>(dice_.below(rows + 1));
+    if (has_states) return 0;
+    const auto some = static_cast<std::int32_t>(dice_.below(rows + 1));
+    return cut_before(story.tokens, story.computed + some) - story.computed;
   }
 
   void rewind() {
@@ -185,7 +234,9 @@ class Episode {
     if (lengths.empty()) return step();
     const std::int32_t len = dice_.one_of(lengths);
     rig_->rewind(seq, len);
-    if (len > 0 && dice_.chance(50)) scripts_[seq].resize(static_cast<std::size_t>(len));
+    Tokens& script = scripts_[seq];
+    const bool media = std::any_of(script.begin() + len, script.end(), is_piece);  // these stay in a prompt
+    if (len > 0 && !media && dice_.chance(50)) script.resize(static_cast<std::size_t>(len));
   }
 
   void fail_step() {

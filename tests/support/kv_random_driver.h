@@ -16,6 +16,8 @@ struct RandomRun {
   int block_size = 16;
   std::int64_t operations = 0;
   bool narrow = false;  ///< pools of four or five blocks for each group
+  bool media = true;    ///< in some episodes
+  bool large = false;   ///< in all, some of 300 rows, in pools of a hundred blocks
   StoreFault store_fault = StoreFault::kNone;
   bool check_integrity = true;  ///< false: by the double and the bytes alone
 };

@@ -10,6 +10,7 @@
 #include "kv/cache.h"
 #include "support/dice.h"
 #include "support/kv_known_prefixes.h"
+#include "support/kv_words.h"
 
 namespace coppice::test {
 
@@ -28,8 +29,8 @@ struct Text {
 /// Makes texts whose prefixes meet at every depth.
 class Texts {
  public:
-  Texts(Dice& dice, int block_size, int vocabulary, int longest)
-      : dice_(dice), bs_(block_size), vocabulary_(vocabulary), longest_(longest) {}
+  Texts(Dice& dice, int block_size, int vocabulary, int longest, std::vector<FakeMedium> media)
+      : dice_(dice), bs_(block_size), vocabulary_(vocabulary), longest_(longest), media_(std::move(media)) {}
 
   Tokens noise(std::int64_t n) {
     Tokens tokens;
@@ -45,15 +46,35 @@ class Texts {
       text = dice_.one_of(known_);
       const std::int64_t n = size(text.tokens);
       const std::int64_t cut = dice_.chance(30) ? n / bs_ * bs_ : dice_.chance(40) ? n : dice_.below(n + 1);
-      text.tokens.resize(static_cast<std::size_t>(cut));
+      shorten(text.tokens, cut);
+      if (dice_.chance(25)) swap_twins(text.tokens);
       if (dice_.chance(5)) text.ns = dice_.one_of(kNamespaces);
     }
-    const Tokens tail = noise(dice_.between(0, 2 * bs_));
-    text.tokens.insert(text.tokens.end(), tail.begin(), tail.end());
+    const auto add = [&](const Tokens& more) { text.tokens.insert(text.tokens.end(), more.begin(), more.end()); };
+    add(noise(dice_.between(0, 2 * bs_)));
+    if (!media_.empty() && dice_.chance(45)) {
+      for (std::int64_t n = dice_.between(1, 2); n > 0; --n) add(words_of(dice_.one_of(media_)));
+      if (dice_.chance(70)) add(noise(dice_.between(1, bs_)));
+    }
+    if (size(text.tokens) > longest_) shorten(text.tokens, longest_);
     if (text.tokens.empty()) text.tokens = noise(1);
-    if (size(text.tokens) > longest_) text.tokens.resize(static_cast<std::size_t>(longest_));
     remember(text);
     return text;
+  }
+
+  /// A medium in the other one's place that has the same symbols.
+  void swap_twins(Tokens& tokens) {
+    for (kv::Token& word : tokens) {
+      if (!is_piece(word)) continue;
+      FakeMedium twin = medium_of(word);
+      twin.which ^= 1;
+      if (std::ranges::find(media_, twin) != media_.end()) word = word_of(twin, index_of(word));
+    }
+  }
+
+  /// Media that can't be cut stay whole.
+  static void shorten(Tokens& tokens, std::int64_t length) {
+    tokens.resize(static_cast<std::size_t>(cut_before(tokens, static_cast<std::int32_t>(length))));
   }
 
   void remember(const Text& text) {
@@ -65,6 +86,7 @@ class Texts {
  private:
   Dice& dice_;
   const int bs_, vocabulary_, longest_;
+  const std::vector<FakeMedium> media_;
   std::deque<Text> known_;
 };
 
@@ -78,7 +100,7 @@ class Probes {
   };
 
   void watch(const Text& text, const kv::Cache& cache) {
-    Probe probe{.text = text, .last_match = cache.match(text.tokens, text.ns)};
+    Probe probe{.text = text, .last_match = cache.match(to_kv(text.tokens), text.ns)};
     for (Probe& other : probes_) {
       if (other.text.ns != text.ns) continue;
       const std::int32_t common = common_prefix(text.tokens, other.text.tokens);
@@ -94,7 +116,7 @@ class Probes {
   bool lost_a_branch(const kv::Cache& cache) {
     bool met = false;
     for (Probe& p : probes_) {
-      const std::int32_t now = cache.match(p.text.tokens, p.text.ns);
+      const std::int32_t now = cache.match(to_kv(p.text.tokens), p.text.ns);
       met = met || (p.branches && now < p.last_match);
       p.last_match = now;
     }

@@ -51,10 +51,10 @@ std::optional<SeqId> KvRig::admit(std::span<const Token> prompt, const kv::Names
   if (!begin("admit")) return std::nullopt;
   const kv::CacheStats before = cache_.stats();
   const auto all_but_last = prompt.first(prompt.size() - 1);
-  const std::int32_t known = cache_.match(all_but_last, ns);
+  const std::int32_t known = matched(all_but_last, ns);
   check_match(known, all_but_last, ns);
 
-  const auto admitted = cache_.admit({.prompt = prompt, .ns = ns, .n_samples = n_samples});
+  const auto admitted = cache_.admit({.prompt = to_kv(prompt), .ns = ns, .n_samples = n_samples});
   const kv::CacheStats after = cache_.stats();
   if (after.free != before.free || after.cow_forks != before.cow_forks || after.evictions != before.evictions) {
     fail("admit() must take references and promises, nothing else");
@@ -66,7 +66,10 @@ std::optional<SeqId> KvRig::admit(std::span<const Token> prompt, const kv::Names
     end();
     return std::nullopt;
   }
-  Story story{.ns = ns, .prompt_len = static_cast<std::int32_t>(prompt.size()), .forks_left = n_samples - 1};
+  Story story{.ns = ns,
+              .prompt = {prompt.begin(), prompt.end()},
+              .prompt_len = static_cast<std::int32_t>(prompt.size()),
+              .forks_left = n_samples - 1};
   story.tokens.assign(prompt.begin(), prompt.begin() + known);
   std::uint64_t h = history_root(ns);
   for (const Token t : story.tokens) story.history.push_back(h = history_next(h, t));
@@ -99,7 +102,7 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens, bool draft) {
   const kv::CacheStats stats = cache_.stats();
   const Tables before = tables(seq);
   const std::size_t old_copies = copies_.size();
-  const bool state_stood = has_states() && story.len() > 0 && cache_.match(story.tokens, story.ns) == story.len();
+  const bool state_stood = has_states() && story.len() > 0 && matched(story.tokens, story.ns) == story.len();
   const auto n = static_cast<std::int32_t>(tokens.size());
 
   if (!story.at_rest()) count(Transition::kExtendedAhead);
@@ -135,7 +138,7 @@ bool KvRig::extend(SeqId seq, std::span<const Token> tokens, bool draft) {
 // A partial tail that this history is about to extend in the tree.
 void KvRig::note_partials(const Story& story, std::int32_t until) {
   const auto tokens = std::span(story.tokens).first(static_cast<std::size_t>(until));
-  const std::int32_t known = cache_.match(tokens, story.ns);
+  const std::int32_t known = matched(tokens, story.ns);
   if (known == until || known <= story.published || known % config_.block_size == 0) return;
   if (partials_.erase(story.history[static_cast<std::size_t>(known) - 1]) > 0) count(Transition::kPartialReplaced);
 }
@@ -149,7 +152,8 @@ void KvRig::publish(SeqId seq, std::int32_t n) {
   const std::int32_t full = computed / config_.block_size * config_.block_size;
   if (full > old_published) note_partials(story, full);
   const auto tokens = std::span(story.tokens).first(static_cast<std::size_t>(computed));
-  cache_.publish(seq, tokens.last(static_cast<std::size_t>(n)));
+  const kv::CacheStats stats = cache_.stats();
+  cache_.publish(seq, to_kv(tokens.last(static_cast<std::size_t>(n))));
   story.computed = computed;
   story.tail_forked = false;
   if (n == 0) return end();
@@ -157,8 +161,32 @@ void KvRig::publish(SeqId seq, std::int32_t n) {
   story.published = full;
   if (config_.share) known_.add(story.ns, tokens.first(static_cast<std::size_t>(full)));
   check_published(seq, before, old_published);
+  note_shared_tail(story, stats);
   note_left_to_others(seq, before);
   note_kept_state(seq, story);
+  end();
+}
+
+// Whether it was shared follows from where the step ended; that there was room for the fork is only checked where nothing else frees blocks.
+void KvRig::note_shared_tail(Story& story, const kv::CacheStats& before) {
+  const bool wanted = std::ranges::count(story.wanted_tails, story.computed) > 0 && story.at_rest();
+  std::erase_if(story.wanted_tails, [&](std::int32_t at) { return at <= story.computed; });
+  if (!wanted || !config_.share) return;
+  const kv::MatchEnd end = cache_.explain(to_kv(story.tokens), story.ns);
+  const bool there = end.length + end.stateless == story.computed;
+  if (!there && n_groups() == 1 && before.free + before.cached - before.reserved >= 1)
+    return fail("a tail that others wait for is not in the tree");
+  if (!there && !evicted()) return;
+  ++story.tails_shared;
+  if (there) count(Transition::kTailShared);
+  publish_all(story);
+}
+
+void KvRig::share_tail(SeqId seq, std::int32_t position) {
+  if (!begin("share_tail")) return;
+  cache_.share_tail(seq, position);
+  Story& story = live_.at(seq);
+  if (position % config_.block_size != 0 && position > story.len()) story.wanted_tails.push_back(position);
   end();
 }
 
@@ -166,7 +194,9 @@ std::vector<std::int32_t> KvRig::rewinds(SeqId seq) const {
   const Story& story = live_.at(seq);
   std::vector<std::int32_t> lengths;
   if (!story.at_rest() && !story.tail_forked && (story.draft || !has_states())) lengths.push_back(story.computed);
-  for (std::int32_t len = story.computed + 1; len < story.len() && !has_states(); ++len) lengths.push_back(len);
+  for (std::int32_t len = story.computed + 1; len < story.len() && !has_states(); ++len) {
+    if (cut_before(story.prompt, len) == len) lengths.push_back(len);
+  }
   return lengths;
 }
 
@@ -234,6 +264,7 @@ SeqId KvRig::fork(SeqId seq) {
   Story story = parent;
   story.forks_left = 0;
   story.wanted_states.clear();
+  story.wanted_tails.clear();
   if (tables(child) != tables(seq)) fail("a fork must stand on the same blocks");
   if (!std::ranges::equal(cache_.state(child).in, cache_.state(seq).in)) fail("a fork must go on from the same state");
   if (has_states()) count(Transition::kStateForked);
@@ -312,7 +343,7 @@ void KvRig::clear() {
 
 std::int32_t KvRig::match(std::span<const Token> tokens, const kv::Namespace& ns) {
   if (!begin("match")) return 0;
-  const std::int32_t length = cache_.match(tokens, ns);
+  const std::int32_t length = matched(tokens, ns);
   check_match(length, tokens, ns);
   return length;
 }

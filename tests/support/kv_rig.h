@@ -9,11 +9,13 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -22,13 +24,15 @@
 #include "support/kv_byte_store.h"
 #include "support/kv_known_prefixes.h"
 #include "support/kv_transitions.h"
+#include "support/kv_words.h"
 
 namespace coppice::test {
 
 /// A sequence as the double sees it: its plain history.
 struct Story {
   kv::Namespace ns;
-  std::vector<kv::Token> tokens;       ///< [len]
+  std::vector<kv::Token> tokens;       ///< [len] words
+  std::vector<kv::Token> prompt;       ///< likewise
   std::vector<std::uint64_t> history;  ///< [len], history_next() up to and with each token
   std::int32_t cached = 0, computed = 0, published = 0;
   std::int32_t matched = 0;     ///< at admission: what no query behind it sees was not taken
@@ -44,6 +48,8 @@ struct Story {
   std::vector<RowWrite> writes;                   ///< of the step in hand
   std::vector<StateWork> state;                   ///< likewise; one, or none
   std::vector<std::int32_t> wanted_states;        ///< positions, besides every stride
+  std::vector<std::int32_t> wanted_tails;         ///< share_tail()
+  std::int32_t tails_shared = 0;
 
   std::int32_t len() const { return static_cast<std::int32_t>(tokens.size()); }
   bool at_rest() const { return computed == len(); }
@@ -57,6 +63,16 @@ struct PinStory {
   std::vector<kv::Token> tokens;  ///< the pinned ones
 };
 
+/// kv::PinRequest, in words.
+struct PinWords {
+  std::span<const kv::Token> prefix;
+  kv::Namespace ns;
+  std::string_view owner;
+  std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most_of_owner = std::numeric_limits<std::int64_t>::max();
+};
+
+/// Texts are words (kv_words.h).
 class KvRig {
  public:
   explicit KvRig(kv::CacheConfig config, bool verify_each = true);
@@ -82,11 +98,12 @@ class KvRig {
   kv::SeqId fork(kv::SeqId seq);
   void finish(kv::SeqId seq);
   void abandon(kv::SeqId seq);
-  std::optional<kv::Pinned> pin(const kv::PinRequest& request);
+  std::optional<kv::Pinned> pin(const PinWords& request);
   void unpin(kv::PinId pin);
   void clear();
   std::int32_t match(std::span<const kv::Token> tokens, const kv::Namespace& ns = {});
   void keep_state(kv::SeqId seq, std::int32_t position);
+  void share_tail(kv::SeqId seq, std::int32_t position);
 
   /// Ends everything and proves that nothing leaked: one prompt then gets the whole pool.
   void drain();
@@ -132,6 +149,10 @@ class KvRig {
   void plan_writes(kv::SeqId seq, Story& story, std::int32_t first);
   void publish(kv::SeqId seq, std::int32_t n);
   void note_partials(const Story& story, std::int32_t until);
+  void note_shared_tail(Story& story, const kv::CacheStats& before);
+  std::int32_t matched(std::span<const kv::Token> words, const kv::Namespace& ns) const {
+    return cache_.match(to_kv(words), ns);
+  }
   void note_end(kv::SeqId seq);
   void publish_all(const Story& story);
   bool window_moved(kv::SeqId seq) const;
@@ -155,8 +176,8 @@ class KvRig {
   void verify_state(kv::SeqId seq, const Story& story);
 
   // Pins (kv_rig_pins.cpp).
-  void check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, const kv::CacheStats& before);
-  void check_pin_refusal(const kv::PinRequest& request, const kv::NoPin& no_pin, const kv::CacheStats& stats);
+  void check_pin(const PinWords& request, const kv::Pinned& pinned, const kv::CacheStats& before);
+  void check_pin_refusal(const PinWords& request, const kv::NoPin& no_pin, const kv::CacheStats& stats);
   std::set<kv::BlockId> blocks_of_pins(const std::string* owner = nullptr) const;
   void verify_pin(kv::PinId pin, const PinStory& story);
 
@@ -183,8 +204,9 @@ class KvRig {
   std::vector<kv::BlockOp> copies_;  // of the step in hand
   std::deque<Flight> flights_;       // submitted, the oldest first
   KnownPrefixes known_;
-  std::unordered_set<std::uint64_t> partials_;     // history hashes at the ends of published partial tails
-  std::unordered_set<std::uint64_t> kept_states_;  // history hashes of the prefixes that states were ever kept of
+  std::map<kv::Digest, std::vector<kv::Token>> named_;  // texts of pins by their names
+  std::unordered_set<std::uint64_t> partials_;          // history hashes at the ends of published partial tails
+  std::unordered_set<std::uint64_t> kept_states_;       // history hashes of the prefixes that states were ever kept of
   struct WatchedState {
     kv::Namespace ns;
     std::vector<kv::Token> tokens;

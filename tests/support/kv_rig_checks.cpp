@@ -37,7 +37,10 @@ int KvRig::first_alike(int group) const {
 }
 
 void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, const kv::Namespace& ns) {
-  const std::int32_t known = known_.longest(ns, tokens);
+  const std::int32_t ever = known_.longest(ns, tokens), known = cut_before(tokens, ever);
+  if (known < ever) count(Transition::kCutBeforeMedium);
+  if (length > 0 && is_piece(tokens[static_cast<std::size_t>(length) - 1]) && !evicted())
+    count(Transition::kEndsInMedia);
   if (length > known) {
     return fail(fmt::format("matched {} tokens, but only {} were ever computed", length, known));
   }
@@ -65,6 +68,7 @@ void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, cons
       held = std::max(held, common);
     }
   }
+  held = cut_before(tokens, held);
   if (length >= held) return;
   if (has_states()) return count(Transition::kStateMissing);
   if (n_groups() == 1) return fail(fmt::format("matched {} tokens, but {} are held by a sequence", length, held));
@@ -247,7 +251,7 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
     return fail(fmt::format("lengths {} <= {} <= {}, expected computed {} of {}", lengths.cached_len,
                             lengths.computed_len, lengths.len, story.computed, story.len()));
   }
-  if (!std::ranges::equal(cache_.tokens(seq), std::span(story.tokens).first(static_cast<std::size_t>(story.computed))))
+  if (cache_.tokens(seq) != to_kv(std::span(story.tokens).first(static_cast<std::size_t>(story.computed))))
     return fail("the sequence's tokens changed");
   const std::int32_t bs = config_.block_size;
   for (int g = 0; g < n_groups(); ++g) {
@@ -292,8 +296,8 @@ void KvRig::verify_sequence(SeqId seq, const Story& story) {
 void KvRig::verify_reservation(SeqId seq, const Story& story) {
   const std::int32_t bs = config_.block_size;
   const std::int32_t to_come = std::max(0, (story.prompt_len + bs - 1) / bs - (story.len() + bs - 1) / bs);
-  const std::int32_t most =
-      n_groups() * (to_come + 2 * (1 + story.forks_left)) + config_.state_pages * (story.forks_left + 3);
+  const std::int32_t most = n_groups() * (to_come + story.tails_shared + 2 * (1 + story.forks_left)) +
+                            config_.state_pages * (story.forks_left + 3);
   if (cache_.reserved(seq) <= most) return;
   fail(fmt::format("sequence {}: {} blocks are promised, and {} can be of use", static_cast<std::uint64_t>(seq),
                    cache_.reserved(seq), most));

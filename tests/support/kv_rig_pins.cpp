@@ -11,11 +11,15 @@ using kv::BlockId;
 using kv::kNullBlock;
 using kv::Token;
 
-std::optional<kv::Pinned> KvRig::pin(const kv::PinRequest& request) {
+std::optional<kv::Pinned> KvRig::pin(const PinWords& request) {
   if (!begin("pin")) return std::nullopt;
   const kv::CacheStats before = cache_.stats();
   const std::set<BlockId> others = blocks_of_pins();
-  const auto pinned = cache_.pin(request);
+  const auto pinned = cache_.pin({.prefix = to_kv(request.prefix),
+                                  .ns = request.ns,
+                                  .owner = request.owner,
+                                  .most = request.most,
+                                  .most_of_owner = request.most_of_owner});
   const kv::CacheStats after = cache_.stats();
   if (after.free != before.free || after.cow_forks != before.cow_forks || after.evictions != before.evictions ||
       after.reserved != before.reserved) {
@@ -64,7 +68,7 @@ std::set<BlockId> KvRig::blocks_of_pins(const std::string* owner) const {
   return blocks;
 }
 
-void KvRig::check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, const kv::CacheStats& before) {
+void KvRig::check_pin(const PinWords& request, const kv::Pinned& pinned, const kv::CacheStats& before) {
   const std::int32_t bs = config_.block_size;
   if (pinned.tokens <= 0 || pinned.tokens % bs != 0) return fail(fmt::format("{} tokens pinned", pinned.tokens));
   const kv::CacheStats after = cache_.stats();
@@ -75,18 +79,22 @@ void KvRig::check_pin(const kv::PinRequest& request, const kv::Pinned& pinned, c
                             request.most, request.most_of_owner));
   }
   if (after.in_use - before.in_use > after.pinned - before.pinned) fail("more blocks in use than were pinned");
-  const std::int32_t cached = cache_.match(request.prefix, request.ns) / bs * bs;
+  const std::int32_t cached = whole_cut_before(request.prefix, matched(request.prefix, request.ns), bs);
   if (n_groups() == 1 && !has_states() && pinned.tokens != cached)
     fail(fmt::format("{} of {} tokens pinned", pinned.tokens, cached));
+  const auto words = request.prefix.first(static_cast<std::size_t>(pinned.tokens));
+  const auto& named = named_.try_emplace(pinned.digest, words.begin(), words.end()).first->second;
+  if (config_.hash(std::as_bytes(words)) != kv::Digest{} && !std::ranges::equal(named, words))
+    fail("two texts have one digest");
   // Who asks for the prefix alone finds all of it but the last token, if its window was there.
-  check_match(cache_.match(request.prefix, request.ns), request.prefix, request.ns);
+  check_match(matched(request.prefix, request.ns), request.prefix, request.ns);
 }
 
-void KvRig::check_pin_refusal(const kv::PinRequest& request, const kv::NoPin& no_pin, const kv::CacheStats& stats) {
+void KvRig::check_pin_refusal(const PinWords& request, const kv::NoPin& no_pin, const kv::CacheStats& stats) {
   const std::int32_t bs = config_.block_size;
   using enum kv::NoPin::Why;
   if (no_pin.why == kNotCached) {
-    const std::int32_t cached = cache_.match(request.prefix, request.ns) / bs;
+    const std::int32_t cached = whole_cut_before(request.prefix, matched(request.prefix, request.ns), bs) / bs;
     if (n_groups() == 1 && !has_states() && cached > 0)
       fail(fmt::format("{} cached blocks could not be pinned", cached));
     return;

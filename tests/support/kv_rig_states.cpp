@@ -19,7 +19,7 @@ void KvRig::keep_state(SeqId seq, std::int32_t position) {
   if (!begin("keep_state")) return;
   cache_.keep_state(seq, position);
   Story& story = live_.at(seq);
-  story.wanted_states.push_back(position / config_.block_size * config_.block_size);
+  story.wanted_states.push_back(whole_cut_before(story.prompt, position, config_.block_size));
   end();
 }
 
@@ -27,16 +27,17 @@ void KvRig::note_state_hit(SeqId seq, Story& story, std::span<const Token> promp
   if (!has_states()) return;
   const std::int32_t bs = config_.block_size;
   const auto all_but_last = prompt.first(prompt.size() - 1);
+  const auto last_cut = [&](std::int32_t at) { return whole_cut_before(prompt, at, bs); };
   const std::int32_t known =
-      known_.longest(story.ns, all_but_last);  // what was evicted of it: then another place is wanted
-  story.wanted_states.push_back((story.prompt_len - 1) / bs * bs);
-  for (std::int32_t branch = known / bs * bs; branch > story.cached; branch -= bs) {
-    if (branch == known / bs * bs || evicted()) story.wanted_states.push_back(branch);
+      last_cut(known_.longest(story.ns, all_but_last));  // what was evicted of it: then another place is wanted
+  story.wanted_states.push_back(last_cut(story.prompt_len - 1));
+  for (std::int32_t branch = known; branch > story.cached; branch -= bs) {
+    if (branch == known || evicted()) story.wanted_states.push_back(last_cut(branch));
   }
   if (known_before == 0) return;
   count(Transition::kStateHit);
   if (known_before % bs != 0) count(Transition::kStateInBlock);
-  if (cache_.match(all_but_last, story.ns) == known_before) return;
+  if (matched(all_but_last, story.ns) == known_before) return;
   count(Transition::kStateTaken);
   cleared_ = true;  // one that was kept is there no more
   note_lost_states();
@@ -46,7 +47,7 @@ void KvRig::note_state_hit(SeqId seq, Story& story, std::span<const Token> promp
 // A state stood in the tree when the step was planned, and the sequence may have taken it.
 void KvRig::note_state_taken(SeqId seq, std::span<const Token> before) {
   const auto [in, out] = cache_.state(seq);
-  if (in.front() != out.front() || cache_.match(before, live_.at(seq).ns) == std::ssize(before)) return;
+  if (in.front() != out.front() || matched(before, live_.at(seq).ns) == std::ssize(before)) return;
   count(Transition::kStateTaken);
   cleared_ = true;
   note_lost_states();
@@ -75,9 +76,11 @@ void KvRig::note_kept_state(SeqId, const Story& story) {
   if (!has_states() || !config_.share) return;
   const std::int32_t at = story.computed;
   const bool whole = at % config_.block_size == 0;
-  const bool wanted = whole && (at % config_.state_stride == 0 || std::ranges::count(story.wanted_states, at) > 0);
+  const std::int32_t stride = config_.state_stride, next = (at + stride - 1) / stride * stride;
+  const bool at_stride = whole_cut_before(story.prompt, next, config_.block_size) == at;
+  const bool wanted = whole && (at_stride || std::ranges::count(story.wanted_states, at) > 0);
   const bool known = kept_states_.contains(history_at(story, at));
-  const bool there = cache_.match(story.tokens, story.ns) == at;
+  const bool there = matched(story.tokens, story.ns) == at;
   if (there && !wanted && !known) return fail(fmt::format("a state was kept at {}, where none is wanted", at));
   if (there) {
     if (!known) count(Transition::kStateKept);
@@ -86,8 +89,7 @@ void KvRig::note_kept_state(SeqId, const Story& story) {
     watched_states_.push_back({story.ns, story.tokens});
     return;
   }
-  const bool must =
-      at % config_.state_stride == 0 || at == (story.prompt_len - 1) / config_.block_size * config_.block_size;
+  const bool must = at_stride || at == whole_cut_before(story.prompt, story.prompt_len - 1, config_.block_size);
   if (!wanted || !must || story.forks_left > 0) return;
   count(Transition::kStateNoRoom);
   const kv::CacheStats stats = cache_.stats();
@@ -100,7 +102,7 @@ void KvRig::note_last_state(const Story& story) {
   kept_states_.insert(history_at(story, story.len()));
   count(Transition::kStateKeptAtEnd);
   // With windows the tree's tail may have a hole, where it has these tokens already.
-  if (n_groups() == 1 && cache_.match(story.tokens, story.ns) != story.len())
+  if (n_groups() == 1 && matched(story.tokens, story.ns) != story.len())
     fail("the state of a sequence that ended is not there");
   if (watched_states_.size() >= 24) watched_states_.erase(watched_states_.begin());
   watched_states_.push_back({story.ns, story.tokens});
@@ -110,7 +112,7 @@ void KvRig::note_last_state(const Story& story) {
 void KvRig::note_lost_states() {
   std::erase_if(watched_states_, [&](const WatchedState& watched) {
     const auto length = static_cast<std::int32_t>(watched.tokens.size());
-    const kv::MatchEnd end = cache_.explain(watched.tokens, watched.ns);
+    const kv::MatchEnd end = cache_.explain(to_kv(watched.tokens), watched.ns);
     if (end.length == length) return false;
     count(end.length + end.stateless == length ? Transition::kStateEvicted : Transition::kStateWentAlong);
     return true;

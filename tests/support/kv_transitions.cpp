@@ -46,6 +46,9 @@ const char* to_text(Transition t) {
       "rewound ahead",
       "state rewound",
       "accepted in part",
+      "cut before a medium",
+      "match ends in media",
+      "tail shared",
       "failed ahead"};
   return kNames[static_cast<std::size_t>(t)];
 }

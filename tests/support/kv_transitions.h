@@ -51,6 +51,9 @@ enum class Transition : std::uint8_t {
   kRewoundAhead,      ///< ... while a step in flight was to write them
   kStateRewound,      ///< a draft's state was dropped, and the one before it is the sequence's again
   kAcceptedInPart,    ///< a step's rows were published in part, and the others taken back
+  kCutBeforeMedium,   ///< more was known than can match: the end of a medium that can't be cut is missing
+  kEndsInMedia,       ///< a match ended in a medium, or with one
+  kTailShared,        ///< a running sequence's tail entered the tree for those who wait
   kFailedAhead,       ///< a step failed, and the one behind it, with rows of one sequence in both
   kCount
 };

@@ -8,7 +8,7 @@
 
 #include "check/assert.h"
 #include "grammar/work.h"
-#include "kv/common_prefix.h"
+#include "kv/text.h"
 #include "server/base/request_error.h"
 #include "server/jobs/prompt_text.h"
 #include "text/utf8_stream.h"
@@ -294,7 +294,7 @@ bool Preparation::step() {
     const bool whole = text && !asked_.keep_last;
     if (!asked_.echo) continue;
     engine::Request& request = prepared_.requests.back();
-    request.held_bytes += prepared_.echoes.emplace_back(whole ? *text : text_of(request.prompt)).size();
+    request.held_bytes += prepared_.echoes.emplace_back(whole ? *text : text_of(request.prompt.view().tokens())).size();
   }
   return true;
 }

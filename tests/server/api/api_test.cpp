@@ -61,7 +61,8 @@ TEST_F(ApiTest, ChatAnswers) {
 
 TEST_F(ApiTest, SeveralPromptsBecomeChoicesInOrder) {
   start([](const engine::Request& r) {
-    const std::string text(r.prompt.begin(), r.prompt.end());
+    const auto tokens = r.prompt.view().tokens();
+    const std::string text(tokens.begin(), tokens.end());
     return std::vector{std::vector{piece(r.id, text + "0", 0), piece(r.id, text + "1", 1)},
                        std::vector{last(r.id, "", Finish::kStop, {2, 1, 2}, 0)}};
   });

@@ -1,4 +1,6 @@
 // What a request is told about the cache when it asks.
+#include "server/api/base/cache_report_json.h"
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,9 +19,9 @@ engine::CacheReport a_report() {
   return {.prompt_tokens = 9,
           .matched_tokens = 4,
           .ended = engine::MatchEnded::kDiffers,
-          .before = {'a', 'b'},
-          .asked = {'c', 'd'},
-          .found = {'e'},
+          .before = std::vector<kv::Token>{'a', 'b'},
+          .asked = std::vector<kv::Token>{'c', 'd'},
+          .found = std::vector<kv::Token>{'e'},
           .lost_tokens = 4,
           .lost_seconds = 0.25};
 }
@@ -105,6 +107,17 @@ TEST_F(CacheReportTest, TheOperatorSaysHowMuchTheyTell) {
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.param(), "cache_report");
   EXPECT_EQ(complete(R"(, "cache_report": false)").status, 200);
+}
+
+TEST(CacheReportText, SaysWhereAMediumStands) {
+  FakeModel model({});
+  kv::Text text = std::vector<kv::Token>{'a', 'b'};
+  text.append(kv::Medium{.rows = 3});
+  text.append(std::vector<kv::Token>{'c'});
+  text.append(kv::Medium{.rows = 2});
+  EXPECT_EQ(server::shown_text(model, text), "ab[medium]c[medium]");
+  EXPECT_EQ(server::shown_text(model, text.view().subspan(3)), "[medium]c[medium]");
+  EXPECT_EQ(server::shown_text(model, {}), "");
 }
 
 }  // namespace

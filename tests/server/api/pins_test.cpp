@@ -28,7 +28,8 @@ std::vector<std::pair<std::string, int>> pins_of(const server::Dialect& dialect,
   const server::Prepared prepared = prepare(model, dialect, body);
   EXPECT_EQ(prepared.requests.size(), 1U);
   const engine::Request& request = prepared.requests.front();
-  const std::string prompt(request.prompt.begin(), request.prompt.end());
+  const auto tokens = request.prompt.view().tokens();
+  const std::string prompt(tokens.begin(), tokens.end());
   std::vector<std::pair<std::string, int>> pins;
   for (const engine::PinWish& wish : request.pins)
     pins.emplace_back(prompt.substr(0, static_cast<std::size_t>(wish.tokens)), wish.ttl.count());

@@ -47,7 +47,7 @@ TEST(Preparation, TemplatesGetCallsReasoningAndTools) {
     request.tools = std::move(tools);
     server::Preparation preparation(model, std::move(request));
     preparation.step();
-    const auto tokens = preparation.take().requests.at(0).prompt;
+    const auto tokens = preparation.take().requests.at(0).prompt.view().tokens();
     return std::string(tokens.begin(), tokens.end());
   };
   EXPECT_EQ(step({}), "assistant: ab\nassistant: ");
@@ -75,7 +75,8 @@ TEST(Preparation, AFormBesideToolsAllowsCallsToo) {
   EXPECT_FALSE(takes(R"(, "tool_choice": "none")", "<call>f"));
 }
 
-std::string text_of(const std::vector<kv::Token>& tokens) {
+std::string text_of(kv::TextView prompt) {
+  const std::vector<kv::Token> tokens = prompt.tokens();
   return {tokens.begin(), tokens.end()};
 }
 

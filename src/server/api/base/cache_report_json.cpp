@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace coppice::server {
 
@@ -48,8 +49,24 @@ Words words_for(engine::MatchEnded ended) {
 
 }  // namespace
 
+std::string shown_text(const Model& model, kv::TextView shown) {
+  std::string text;
+  std::vector<kv::Token> tokens;
+  bool medium = false;
+  for (std::size_t i = 0; i < shown.size(); ++i) {
+    const auto token = shown[i].token();
+    if (!token && !medium) {
+      text += model.detokenize(std::exchange(tokens, {}), true);
+      text += "[medium]";
+    }
+    if (token) tokens.push_back(*token);
+    medium = !token;
+  }
+  return text + model.detokenize(tokens, true);
+}
+
 JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how) {
-  const auto text = [&](std::span<const kv::Token> tokens) { return model.detokenize(tokens, true); };
+  const auto text = [&](kv::TextView shown) { return shown_text(model, shown); };
   const auto [name, why] = words_for(report.ended);
   JsonObject texts = {{"before", text(report.before)}, {"asked", text(report.asked)}};
   if (report.ended == engine::MatchEnded::kDiffers && how == CacheReports::kText) texts["found"] = text(report.found);

@@ -1,13 +1,19 @@
 // What a client, or the log, is told of why a prefix did not match further.
 #pragma once
 
+#include <string>
+
 #include "engine/request.h"
+#include "kv/text.h"
 #include "server/api/base/api_config.h"
 #include "server/api/base/json.h"
 #include "server/jobs/answer.h"
 #include "server/jobs/model.h"
 
 namespace coppice::server {
+
+/// What people are shown of a text, "[medium]" where one stands.
+std::string shown_text(const Model& model, kv::TextView shown);
 
 /// {"prompt_tokens", "matched_tokens", "ended", "why", "text": {"before", "asked", "found"}, "lost_tokens",
 /// "lost_seconds"}. "found" only where the text differs, and with kText.

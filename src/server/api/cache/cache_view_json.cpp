@@ -50,9 +50,9 @@ JsonArray nodes_json(const engine::View& view, const Model& model, CacheReports 
                        {"left_out", node.left_out}};
     if (node.parent >= 0) json["parent"] = view.tree.nodes[static_cast<std::size_t>(node.parent)].serial;
     if (reports == CacheReports::kText && text_bytes < kMostTextBytes) {
-      const std::span<const kv::Token> head = node.head;
-      std::string text = model.detokenize(head, true), own_text;
-      if (node.common > 0) own_text = model.detokenize(head.subspan(static_cast<std::size_t>(node.common)), true);
+      const kv::TextView head = node.head;
+      std::string text = shown_text(model, head), own_text;
+      if (node.common > 0) own_text = shown_text(model, head.subspan(static_cast<std::size_t>(node.common)));
       text_bytes += text.size() + own_text.size();
       json["text"] = text;
       if (node.common > 0) json["own_text"] = own_text;
