@@ -53,7 +53,7 @@ inline std::size_t weight(const Request& request) {
   const std::size_t scored = request.scoring ? scored_weight(request.scoring->n_top) : 0;
   const std::size_t pooled = request.pooling ? pooled_weight(request.pooling->sum.size()) : 0;
   return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + pooled +
-         request.held_bytes / sizeof(kv::Token) + kFrame + shared_weight(request);
+         (request.held_bytes + request.prompt.media_bytes()) / sizeof(kv::Token) + kFrame + shared_weight(request);
 }
 
 inline constexpr std::size_t kMostOfRest = 7;

@@ -9,6 +9,14 @@
 
 namespace coppice::engine {
 
+std::optional<Outcome> no_media(const Request& request, const executor::ExecutorInfo& info) {
+  if (request.prompt.text().spans().empty()) return std::nullopt;
+  if (!info.embeds) return refused(Refusal::kUnsatisfiable, "prompts can have no media on this device");
+  if (request.prompt.has_positions() && !info.positions)
+    return refused(Refusal::kUnsatisfiable, "prompts can have no media in grids on this device");
+  return std::nullopt;
+}
+
 Outcome too_heavy(const OpenRequest& open, std::size_t max_weight) {
   return refused(
       Refusal::kTooHeavy,

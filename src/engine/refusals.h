@@ -3,13 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "engine/config.h"
 #include "engine/request_table.h"
 #include "engine/sequence.h"
+#include "executor/executor.h"
 
 namespace coppice::engine {
 
+/// Of a prompt that this executor can't compute: in a step it would take all others along. None: it can.
+std::optional<Outcome> no_media(const Request& request, const executor::ExecutorInfo& info);
 /// It weighs more than all requests together may.
 Outcome too_heavy(const OpenRequest& open, std::size_t max_weight);
 /// With the others it weighs more than that.

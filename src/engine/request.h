@@ -12,9 +12,9 @@
 
 #include "engine/cache_report.h"
 #include "engine/pinned_prefix.h"
+#include "engine/prompt.h"
 #include "engine/view.h"
 #include "kv/namespace.h"
-#include "kv/text.h"
 #include "kv/types.h"
 #include "sampling/generation.h"
 
@@ -53,7 +53,7 @@ struct PromptPooling {
 /// n samples of one prompt. The prompt is prefilled once; the samples fork it without copying.
 struct Request {
   RequestId id = 0;
-  kv::Text prompt;                         ///< at least one token; all of each medium
+  Prompt prompt;                           ///< at least one token
   std::optional<std::int32_t> max_tokens;  ///< per sample; none: as far as context and pool go; 0: only the prompt
   std::vector<std::unique_ptr<sampling::Generation>> samples;  ///< size n >= 1
   SharedMemory shared;                                         ///< what they hold with others

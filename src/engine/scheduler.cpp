@@ -54,7 +54,7 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
   }
   // Beside decodes of all others, and without a step of its own in hand.
   const std::int32_t most_rows = std::min(cache_.config().max_extend, step_tokens_ - max_batch_ + 1);
-  for (const kv::MediumSpan& span : request.prompt.spans()) {
+  for (const kv::MediumSpan& span : request.prompt.text().spans()) {
     if (!span.medium.whole || span.medium.rows <= most_rows) continue;
     return Objection{Refusal::kTooLong,
                      fmt::format("the prompt has a medium of {} rows, which one step must compute, and a step has room "
@@ -277,7 +277,7 @@ void Scheduler::preempt(const OpenRequest& last) {
 
 void Scheduler::preempt_one(Sequence& sequence) {
   if (sequence.state == SequenceState::kDecode) {
-    kv::Text history = sequence.request->request.prompt;
+    kv::Text history = sequence.request->request.prompt.text();
     history.append(sequence.out);
     sequence.history = std::move(history);
   }

@@ -6,7 +6,7 @@
 //  1. A sequence is ready, following, running or ended. The queue holds those that are ready or following.
 //  2. running is in the order of rank (priority, then first arrival), so a request's sequences stand together and the
 //     first to be preempted is at the end.
-//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget. Beside decodes prompts get
+//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget; one medium that can't be cut may exceed that. Beside decodes prompts get
 //     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
 //     max_batch + 1, so that decodes cannot keep a prefill out for ever. Nor can more important prompts: of those who
 //     prefill the first to arrive has a block's rows, or a quarter of the prompts' if that is less. Keys take turns, whatever

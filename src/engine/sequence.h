@@ -48,8 +48,8 @@ struct Sequence {
   int n_samples = 1;  ///< > 1: the prompt is not computed yet, the samples have not parted
   SequenceState state = SequenceState::kEnded;
 
-  std::vector<kv::Token> out;      ///< generated so far; survives a preemption
-  kv::Text history;                ///< prompt + out, made when it was preempted after its first token
+  std::vector<kv::Token> out;  ///< generated so far; survives a preemption
+  kv::Text history;            ///< prompt + out, made when it was preempted after its first token
 
   kv::SeqId seq{};            ///< kPrefill, kDecode
   std::int32_t computed = 0;  ///< tokens whose keys are in the pool
@@ -117,8 +117,9 @@ struct OpenRequest {
   bool has_turn = false;      ///< it was counted there
   bool made_way = false;      ///< others made way for it, or could not; not a second time
   Usage usage;
-  std::int32_t told = -1;        ///< the last Event::progress: so many tokens were computed
-  std::int32_t next_scored = 0;  ///< the first token of the prompt whose log-probability is to go out, no medium; its length: none
+  std::int32_t told = -1;  ///< the last Event::progress: so many tokens were computed
+  std::int32_t next_scored =
+      0;  ///< the first token of the prompt whose log-probability is to go out, no medium; its length: none
   std::int32_t next_pooled = 0;  ///< the first token of the prompt whose hidden state is to be pooled; its length: none
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
   std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
@@ -151,7 +152,7 @@ struct ByArrival {
 };
 
 inline kv::TextView Sequence::tokens() const {
-  return out.empty() ? request->request.prompt : history;
+  return out.empty() ? request->request.prompt.text() : history;
 }
 
 inline std::int32_t Sequence::known() const {

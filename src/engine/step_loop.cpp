@@ -126,6 +126,7 @@ void StepLoop::obey(PrefixCommand& command) {
 void StepLoop::open(OpenRequest& open) {
   if (open.weight > config_.max_weight) return end(open, too_heavy(open, config_.max_weight));
   if (open.charge == 0) return end(open, with_retry(no_weight_left(config_.max_weight)));
+  if (auto refusal = no_media(open.request, runner_.info())) return end(open, std::move(*refusal));
   if (auto objection = scheduler_.objection(open.request)) {
     return end(open, refused(objection->refusal, std::move(objection->message)));
   }

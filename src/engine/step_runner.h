@@ -32,6 +32,7 @@ class StepRunner {
   /// call.
   const executor::Result& wait(PlannedStep& step);
 
+  const executor::ExecutorInfo& info() const { return executor_.info(); }
   double seconds_of_last() const { return seconds_of_last_; }  ///< that the last step took, beside the one before it
   executor::DeviceFigures device_figures() const { return executor_.device_figures(); }
   /// In submit() and wait(), without the executor's own planning: that is bookkeeping, whoever does it.

@@ -140,6 +140,8 @@ struct ExecutorInfo {
   std::string model_digest;           ///< hex; metadata, tensor table, a sample of each tensor
   std::string layout;                 ///< KV format, order in a block, block size, groups, rope
   bool moves_blocks = false;          ///< it runs block operations that store and load; else it refuses them
+  bool embeds = false;                ///< rows may be embeddings, and see each other both ways
+  bool positions = false;             ///< rows may have positions besides their indices
 };
 
 /// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step.

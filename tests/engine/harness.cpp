@@ -102,21 +102,25 @@ std::string error_in_prompt(const Result& result, const std::vector<kv::GroupSpe
   const auto& asked = result.submission;
   const bool answered = std::ranges::any_of(
       result.samples, [](const SampleResult& s) { return !s.tokens.empty() || s.finish == sampling::Finish::kLength; });
-  const std::size_t wanted = asked.scored_from ? asked.prompt.size() : 0;
+  const auto n_tokens =
+      asked.prompt.size() - static_cast<std::size_t>(std::ranges::count_if(asked.prompt, test::is_piece));
+  const std::size_t wanted = asked.scored_from ? n_tokens : 0;
   if (result.prompt.size() > wanted || (answered && result.prompt.size() < wanted))
     return fmt::format("{} of {} tokens of the prompt came", result.prompt.size(), wanted);
   Oracle oracle(groups);
-  for (std::size_t i = 0; i < result.prompt.size(); ++i) {
+  std::vector<std::uint64_t> hashes(asked.prompt.size());
+  if (!result.prompt.empty()) oracle.feed_all(asked.prompt, [&](std::size_t i) { hashes[i] = oracle.logits_hash(); });
+  for (std::size_t i = 0, nth = 0; nth < result.prompt.size(); ++i) {
     const kv::Token token = asked.prompt[i];
-    const auto& [entry, rank] = result.prompt[i];
+    if (test::is_piece(token)) continue;
+    const auto& [entry, rank] = result.prompt[nth++];
     const bool scored = i > 0 && std::cmp_greater_equal(i, *asked.scored_from);
-    const std::uint64_t hash = oracle.logits_hash();
+    const std::uint64_t hash = i > 0 ? hashes[i - 1] : 0;
     if (entry.chosen.token != token || rank != (scored ? fake_rank(hash, token) : 0) ||
         entry.top.size() != (scored ? static_cast<std::size_t>(asked.n_top) : 0) ||
         (scored && entry.chosen.logprob != fake_logprob(hash, token))) {
       return fmt::format("token {} of the prompt is wrong", i);
     }
-    oracle.feed(token);
   }
   return {};
 }
@@ -129,13 +133,12 @@ std::string error_in_embedding(const Result& result, const std::vector<kv::Group
   if (!asked.pooling) return "an embedding that nobody asked for";
   Oracle oracle(groups);
   std::vector<double> sum(kFakeEmbd);
-  for (std::size_t i = 0; i < asked.prompt.size(); ++i) {
-    oracle.feed(asked.prompt[i]);
+  oracle.feed_all(asked.prompt, [&](std::size_t i) {
     std::vector<float> state(kFakeEmbd);
     write_hash(mix(oracle.logits_hash(), 1), state);
     const bool last = i + 1 == asked.prompt.size();
     if (last || asked.pooling == engine::Pooling::kMean) std::ranges::transform(sum, state, sum.begin(), std::plus<>());
-  }
+  });
   const double n = asked.pooling == engine::Pooling::kMean ? static_cast<double>(asked.prompt.size()) : 1;
   const auto right = [n](double total, float x) { return static_cast<float>(total / n) == x; };
   return std::ranges::equal(sum, result.embedding, right) ? "" : "the embedding is wrong";
@@ -179,10 +182,40 @@ std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& gro
   return {};
 }
 
+std::int32_t columns_of(const test::FakeMedium& medium) {
+  return medium.which >= 4 ? 5 : 0;
+}
+
+std::vector<float> embedding_of(const test::FakeMedium& medium, std::int32_t row) {
+  return {static_cast<float>(medium.which), static_cast<float>(medium.rows), medium.whole ? 1.0F : 0.0F,
+          static_cast<float>(row)};
+}
+
+engine::Prompt to_prompt(std::span<const Token> words) {
+  engine::Prompt prompt;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (!test::is_piece(words[i])) {
+      prompt.append(words.subspan(i, 1));
+      continue;
+    }
+    const test::FakeMedium medium = test::medium_of(words[i]);
+    std::vector<float> rows;
+    for (std::int32_t row = 0; row < medium.rows; ++row) {
+      const std::vector<float> embedding = embedding_of(medium, row);
+      rows.insert(rows.end(), embedding.begin(), embedding.end());
+    }
+    prompt.append({.name = test::to_kv(medium),
+                   .embeddings = std::make_shared<const std::vector<float>>(std::move(rows)),
+                   .columns = columns_of(medium)});
+    i += static_cast<std::size_t>(medium.rows) - 1;
+  }
+  return prompt;
+}
+
 engine::Request make_request(engine::RequestId id, const Submission& submission) {
   engine::Request request;
   request.id = id;
-  request.prompt = submission.prompt;
+  request.prompt = to_prompt(submission.prompt);
   if (submission.max_tokens > 0) request.max_tokens = submission.max_tokens;
   if (submission.only_prompt) request.max_tokens = 0;
   if (submission.scored_from)

@@ -10,12 +10,14 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "engine/engine.h"
 #include "support/fake_executor.h"
+#include "support/kv_words.h"
 
 namespace coppice::testing {
 
@@ -63,7 +65,7 @@ kv::CacheConfig cache_config(const HarnessConfig& config);
 engine::EngineConfig engine_config(const HarnessConfig& config);
 
 struct Submission {
-  Prompt prompt;
+  Prompt prompt;                ///< words (support/kv_words.h)
   std::int32_t max_tokens = 0;  ///< 0: no limit
   bool only_prompt = false;     ///< no answer
   int n = 1;
@@ -118,6 +120,12 @@ void collect(Result& result, const engine::Event& event);
 std::string error_in(const Result& result, const std::vector<kv::GroupSpec>& groups);
 
 engine::Request make_request(engine::RequestId id, const Submission& submission);
+
+/// A medium's grid (0: it has none), and a row of it as the fake executor gets it.
+std::int32_t columns_of(const test::FakeMedium& medium);
+std::vector<float> embedding_of(const test::FakeMedium& medium, std::int32_t row);
+/// Words as a request has them.
+engine::Prompt to_prompt(std::span<const Token> words);
 
 /// n random tokens below `vocabulary`.
 Prompt random_prompt(std::mt19937_64& random, std::size_t n, int vocabulary = 1000);

@@ -28,22 +28,28 @@ using SourceKind = executor::RowSource::Kind;
 kv::Token symbol_of(const executor::Batch& batch, int row) {
   const executor::RowSource source = batch.rows[static_cast<std::size_t>(row)];
   if (source.kind != SourceKind::kEmbedding) return source.number;
-  std::uint64_t hash = 5;
   if (std::cmp_greater_equal(source.number, batch.embeddings.size())) return -2;  // check() tells
-  for (const float value : batch.embeddings[static_cast<std::size_t>(source.number)])
-    hash = mix(hash, std::bit_cast<std::uint32_t>(value));
-  return -2 - static_cast<kv::Token>(hash & 0x3fffffff);
+  return embedding_symbol(batch.embeddings[static_cast<std::size_t>(source.number)]);
 }
 
-/// 0: that of its index.
-std::uint64_t rotation_of(const executor::Batch& batch, int row) {
+std::uint64_t row_rotation(const executor::Batch& batch, int row, std::int32_t index) {
   if (std::cmp_greater_equal(row, batch.positions.size())) return 0;  // none, or too few, which is a fault of the batch
-  const executor::RopePosition& p = batch.positions[static_cast<std::size_t>(row)];
-  const auto at = [](std::int32_t x) { return static_cast<std::uint64_t>(x); };
-  return mix(mix(mix(1, at(p.time)), at(p.height)), at(p.width)) | 1;
+  return rotation_of(batch.positions[static_cast<std::size_t>(row)], index);
 }
 
 }  // namespace
+
+kv::Token embedding_symbol(std::span<const float> embedding) {
+  std::uint64_t hash = 5;
+  for (const float value : embedding) hash = mix(hash, std::bit_cast<std::uint32_t>(value));
+  return -2 - static_cast<kv::Token>(hash & 0x3fffffff);
+}
+
+std::uint64_t rotation_of(const executor::RopePosition& p, std::int32_t index) {
+  if (p == executor::RopePosition{index, index, index}) return 0;
+  const auto at = [](std::int32_t x) { return static_cast<std::uint64_t>(x); };
+  return mix(mix(mix(1, at(p.time)), at(p.height)), at(p.width)) | 1;
+}
 
 void write_hash(std::uint64_t hash, std::span<float> row) {
   std::ranges::fill(row, 0.0f);
@@ -69,6 +75,7 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
   info_.bytes_per_block = config.bytes_per_block;
   info_.groups = config.groups;
   info_.moves_blocks = true;
+  info_.embeds = info_.positions = true;
   state_pages_.resize(static_cast<std::size_t>(config.num_blocks));
   store_.resize(static_cast<std::size_t>(config.num_blocks) * static_cast<std::size_t>(config.block_size));
 }
@@ -243,6 +250,11 @@ void FakeExecutor::check(const executor::Batch& batch) {
     if (sequence.tables.size() != kv::n_table_groups(info_.groups))
       fault("a sequence has not one table for each group");
     rows += sequence.n_rows;
+    for (std::int32_t end = sequence.first_position; const kv::BothWays& range : sequence.both_ways) {
+      if (range.begin < end || range.end <= range.begin || range.end > sequence.first_position + sequence.n_rows)
+        fault("rows that see each other are not in order, or not there");
+      end = range.end;
+    }
   }
   if (rows != batch.n_rows()) fault("sequences do not cover the batch");
   if (!batch.positions.empty() && std::cmp_not_equal(batch.positions.size(), rows))
@@ -357,7 +369,7 @@ void FakeExecutor::write(const executor::Batch& batch) {
       key(slot) = Key{.token = symbol_of(batch, row),
                       .position = position,
                       .group = static_cast<std::int32_t>(g),
-                      .rotation = rotation_of(batch, row),
+                      .rotation = row_rotation(batch, row, position),
                       .deep = 0};
     }
   });
@@ -385,7 +397,7 @@ std::uint64_t FakeExecutor::attend(const executor::BatchSequence& sequence, int 
     const bool sliding = group.kind == kv::GroupKind::kSliding;
     const std::int32_t first = sliding ? std::max(0, position - group.window + 1) : 0;
     std::uint64_t seen = g;
-    for (std::int32_t p = first; p <= position; ++p) {
+    for (std::int32_t p = first; p < kv::end_visible(position, sequence.both_ways); ++p) {
       const Key& k = key(sequence.tables[g].slot(p));
       if (k.position != p || k.group != static_cast<std::int32_t>(g)) {
         fault(

@@ -42,6 +42,11 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 32);
 }
 
+/// What the fake makes of a row that is no token: a number that no token is.
+kv::Token embedding_symbol(std::span<const float> embedding);
+/// And of the position that a row is rotated by; 0: its index.
+std::uint64_t rotation_of(const executor::RopePosition& position, std::int32_t index);
+
 void write_hash(std::uint64_t hash, std::span<float> row);
 std::uint64_t read_hash(std::span<const float> row);
 
@@ -64,6 +69,11 @@ class FakeExecutor final : public executor::Executor {
   void during_forward(std::function<void()> hook) { hook_ = std::move(hook); }
 
   double planning_seconds() const override { return claimed_seconds_ * static_cast<double>(steps_.size()); }
+  /// As a device that can't: no embeddings, or no positions.
+  void refuse(bool embeddings, bool positions) {
+    info_.embeds &= !embeddings;
+    info_.positions &= !positions;
+  }
   /// Each step says that it planned for so long.
   void claim_planning(double seconds) { claimed_seconds_ = seconds; }
 

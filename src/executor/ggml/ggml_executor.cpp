@@ -167,7 +167,8 @@ class GgmlExecutor final : public BlockingExecutor {
              .bytes_per_block = layout_.page_bytes,
              .groups = layout_.groups,
              .model_digest = model_.digest,
-             .layout = describe_layout(layout_, spec)};
+             .layout = describe_layout(layout_, spec),
+             .embeds = true};
   }
 
   GgmlOptions options_;
