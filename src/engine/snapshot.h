@@ -33,6 +33,7 @@ struct Snapshot {
   double forward_seconds = 0;      ///< inside Executor::submit and wait, its planning excluded
   double sampling_seconds = 0;     ///< inside Generation, and telling a device how to draw; bookkeeping is the rest
   executor::DeviceFigures device;  ///< since the executor was made
+  executor::ThreadFigures threads;
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 

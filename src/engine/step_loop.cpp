@@ -411,6 +411,7 @@ void StepLoop::publish_snapshot() {
   figures_.following_requests = scheduler_.following();
   figures_.forward_seconds = runner_.forward_seconds();
   figures_.device = runner_.device_figures();
+  figures_.threads = runner_.thread_figures();
   figures_.prefill_tokens_per_second = rates_.prefill_tokens_per_second();
   const check::Lock lock(published_mutex_);
   published_ = figures_;

@@ -35,6 +35,7 @@ class StepRunner {
   const executor::ExecutorInfo& info() const { return executor_.info(); }
   double seconds_of_last() const { return seconds_of_last_; }  ///< that the last step took, beside the one before it
   executor::DeviceFigures device_figures() const { return executor_.device_figures(); }
+  executor::ThreadFigures thread_figures() const { return executor_.thread_figures(); }
   /// In submit() and wait(), without the executor's own planning: that is bookkeeping, whoever does it.
   double forward_seconds() const { return seconds_ - (executor_.planning_seconds() - planned_before_); }
 

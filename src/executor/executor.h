@@ -161,6 +161,13 @@ struct DeviceFigures {
   double ahead_seconds = 0;  ///< all three, of those steps
 };
 
+/// Threads that compute steps on a CPU; zeros elsewhere.
+struct ThreadFigures {
+  int most = 0;  ///< there are
+  int free = 0;  ///< a step may have by now: fewer while other programs hold processors
+  int used = 0;  ///< the last step had: fewer where it was small
+};
+
 /// Owns the weights and the KV store. Not thread safe: one thread calls it.
 ///
 /// Steps run in the order in which they are submitted, each after all of the one before it. A step is submitted, its samples are told how
@@ -194,6 +201,7 @@ class Executor {
 
   virtual KvTraffic kv_traffic() const { return {}; }
   virtual DeviceFigures device_figures() const { return {}; }
+  virtual ThreadFigures thread_figures() const { return {}; }
 
   /// Of the time in submit() and wait() since start, what went into preparing the steps: checking batches, planning attention,
   /// finding or making graphs and filling them. The model's own work is the rest.

@@ -58,6 +58,20 @@ TEST_P(ThreadCountTest, NoBitDependsOnIt) {
   for (const int n : {2, 3, 7, 16}) EXPECT_TRUE(rows_on(path, GetParam().kv_format, n) == one) << n << " threads";
 }
 
+TEST(ThreadFigures, SayWhatStepsHave) {
+  const auto executor = test::load(test::tiny_path("threads-figures", {}), "tree", 16, 3);
+  const auto figures = [&executor] {
+    const executor::ThreadFigures t = executor->thread_figures();
+    return std::vector<int>{t.most, t.free, t.used};
+  };
+  EXPECT_EQ(figures(), (std::vector<int>{3, 3, 0})) << "no step yet";
+  std::mt19937 random(1);
+  ExecutorRig rig(*executor, 3);
+  RigSequence sequence;
+  rig.feed(sequence, random_tokens(random, 5), 5);
+  EXPECT_EQ(figures(), (std::vector<int>{3, 3, 3}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, ThreadCountTest,
                          testing::Values(Kind{"f32", 0, "f16"}, Kind{"q4_1", 3, "f16"}, Kind{"q4_1_int8", 3, "int8"},
                                          Kind{"q4_1_turbo4", 3, "turbo4"}),

@@ -119,6 +119,7 @@ class GgmlExecutor final : public BlockingExecutor {
   const Weights& weights() const { return weights_; }
   const PageLayout& layout() const { return layout_; }
   KvTraffic kv_traffic() const override { return attention_->kv_traffic(); }
+  ThreadFigures thread_figures() const override { return runner_.thread_figures(); }
 
   double planning_seconds() const override { return planning_seconds_; }
 

@@ -132,6 +132,13 @@ void add_device(Families& out, const executor::DeviceFigures& d) {
       {{"forward", d.forward_seconds}, {"sampling", d.sampling_seconds}, {"gap", d.gap_seconds}}, "phase");
 }
 
+void add_threads(Families& out, const executor::ThreadFigures& t) {
+  add(out, MetricType::Gauge, "coppice_threads",
+      "Threads that compute. all: there are; free: a step may have now, fewer while other programs hold processors; "
+      "used: the last step had.",
+      {{"all", num(t.most)}, {"free", num(t.free)}, {"used", num(t.used)}}, "of");
+}
+
 void add_engine(Families& out, const Snapshot& s) {
   add_cache(out, s);
   add_tokens(out, s);
@@ -150,6 +157,7 @@ void add_engine(Families& out, const Snapshot& s) {
        {"bookkeeping", s.step_seconds - s.forward_seconds - s.sampling_seconds}},
       "phase");
   if (s.device.memory_bytes > 0) add_device(out, s.device);
+  if (s.threads.most > 0) add_threads(out, s.threads);
   add_gauge(out, "coppice_prefill_tokens_per_second", "Recent speed of prompts; 0: not known yet.",
             s.prefill_tokens_per_second);
 }

@@ -56,6 +56,17 @@ TEST_F(FiguresTest, MetricsOfADevice) {
   }
 }
 
+TEST_F(FiguresTest, MetricsOfThreads) {
+  start(words({"a"}));
+  EXPECT_EQ(get("/metrics").body.find("coppice_threads"), std::string::npos) << "a GPU's executor has none";
+  model_->snapshot_.threads = {.most = 16, .free = 12, .used = 8};
+  const std::string body = get("/metrics").body;
+  for (const char* line :
+       {"coppice_threads{of=\"all\"} 16", "coppice_threads{of=\"free\"} 12", "coppice_threads{of=\"used\"} 8"}) {
+    EXPECT_NE(body.find(line), std::string::npos) << line << "\n" << body;
+  }
+}
+
 TEST_F(FiguresTest, MetricsCountRequestsAndShowTheEngine) {
   start(words({"a", "b"}));
   model_->snapshot_.cached_tokens = 77;

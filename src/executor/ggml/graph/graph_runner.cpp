@@ -113,7 +113,7 @@ StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
 }
 
 void GraphRunner::run(StepGraph& graph) {
-  const int n_threads = count_threads();
+  const int n_threads = used_ = count_threads();
   set_threads_(cpu_.get(), n_threads);
   const double start = now();
   if (const ggml_status status = ggml_backend_graph_compute(cpu_.get(), graph.graph()); status != GGML_STATUS_SUCCESS) {

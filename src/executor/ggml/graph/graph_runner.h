@@ -36,6 +36,10 @@ class GraphRunner {
   /// Throws StepError. REQUIRES: graph was prepared last and its inputs are filled.
   void run(StepGraph& graph);
 
+  ThreadFigures thread_figures() const {
+    return {.most = n_threads_, .free = governor_ ? governor_->n_threads() : n_threads_, .used = used_};
+  }
+
  private:
   struct MadeGraph {
     std::unique_ptr<StepGraph> graph;
@@ -49,6 +53,7 @@ class GraphRunner {
   void learn(double seconds, int n_threads);
 
   int n_threads_;
+  int used_ = 0;              ///< by the last step
   std::vector<int> workers_;  ///< their ids, and of threads that began at the same time
   int caller_ = 0;            ///< that of the thread that ran the last step
   std::optional<port::RunDelays> delays_;
