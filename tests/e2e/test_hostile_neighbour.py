@@ -1,5 +1,6 @@
 """The test of the hostile neighbour (tests/soak/hostile.py) finds faults that are planted: without that, its passing says nothing."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,8 @@ def hostile(tmp_path, *options):
     (("--plant", "stall", "--seconds", "3"), "a short chat took"),
     (("--budget-mib", "-100000", "--seconds", "1"), "too much memory"),
     (("--plant", "bodies", "--seconds", "40"), "too much memory"),
-    (("--plant", "keys", "--judge", "--seconds", "40"), "the 99th percentile"),
+    (("--plant", "steps", "--judge", "--seconds", "40"), "a short chat took|the 99th percentile"),
 ])
 def test_a_planted_fault_is_found(tmp_path, options, finding):
     status, output = hostile(tmp_path, *options)
-    assert status == 1 and f"FINDING {finding}" in output, output
+    assert status == 1 and re.search(f"FINDING ({finding})", output), output

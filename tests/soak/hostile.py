@@ -37,8 +37,8 @@ BUDGET_MIB = 640
 # Fewer places than the attackers can fill: keys share them (docs/operations.md, "Under pressure").
 OPTIONS = ["--kv-bytes", "512MiB", "--max-connections", "256", "--max-body", "4MiB", "--response-store", "16MiB", "--max-queue", "1024",
            "--max-batch", "16", "--step-tokens", "64", "--ctx", "512", "--isolate", "keys"]
-# Bounds that are taken out: of a body's size; of what one key gets where others want something, since without keys all are one.
-UNBOUND = {"bodies": ["--max-body", "1TiB"], "keys": []}
+# Bounds that are taken out: of a body's size; of what a step computes of prompts, and who gets it, since without keys all are one.
+UNBOUND = {"bodies": ["--max-body", "1000GB"], "steps": ["--ctx", "8192", "--step-tokens", "8192", "--isolate", "none"]}
 
 
 def percentile(values, share):
@@ -259,7 +259,7 @@ def main():
         keys = Path(folder) / "keys"
         keys.write_text("hostile hostile\nneighbour neighbour\n")
         options = [*OPTIONS, "--threads", str(max(1, os.cpu_count() - 1)), *UNBOUND.get(args.plant, []), *args.server]
-        if args.plant != "keys":
+        if args.plant != "steps":
             options += ["--api-keys", str(keys)]
         print(f"seed {args.seed}; coppice serve {' '.join(options)}", flush=True)
         with Coppice(*options) as server:
