@@ -1,5 +1,4 @@
-// The executor on the GPU against the one on the CPU: logits of prompts, of decodes one by one and of many at once, over shared and forked
-// blocks in shuffled order. Weights of the CPU's are f32 copies of the file's, so what is measured is rounding: the GPU's rows are bf16
+// The executor on the GPU against the one on the CPU (answers.h), over blocks in shuffled order. Weights of the CPU's are f32 copies of the file's, so what is measured is rounding: the GPU's rows are bf16
 // between operators. Prints a line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models.
 // Of these --small takes some, and few rows, for compute-sanitizer; --only TEXT those that have it in their name.
 #include <spdlog/spdlog.h>
@@ -7,31 +6,23 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <random>
 #include <stdexcept>
 
+#include "cuda/answers.h"
 #include "cuda/run_program.h"
 #include "cuda/tiny_model.h"
 #include "executor/cuda/cuda_executor.h"
 #include "executor/ggml/ggml_executor.h"
-#include "support/executor_rig.h"
 
 namespace coppice {
 namespace {
 
 using executor::Executor;
-using test::ExecutorRig;
-using test::RigSequence;
+using test::answers;
+using test::AnswersLoad;
 using test::Row;
-using test::Want;
 
 constexpr std::uint32_t kShuffle = 20240229;
-constexpr int kChunk = 256;
-
-struct Load {
-  int longest = 300, decode_steps = 24, streams = 11;
-  int cpu_threads = 1;  ///< more only wait for each other where a model is tiny
-};
 
 /// Of relative errors of rows.
 struct Spread {
@@ -49,42 +40,6 @@ struct Spread {
   double mean() const { return sum / n; }
 };
 
-std::vector<kv::Token> random_tokens(int n, int n_vocab, std::mt19937& random) {
-  std::vector<kv::Token> tokens;
-  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<kv::Token>(random() % static_cast<unsigned>(n_vocab)));
-  return tokens;
-}
-
-/// All that the executors are asked for: the same for both, whatever they answer.
-std::vector<Row> answers(Executor& e, std::uint32_t shuffle, const Load& load) {
-  std::mt19937 random(7);
-  ExecutorRig rig(e, shuffle);
-  std::vector<Row> all;
-  const auto keep = [&](std::vector<Row> rows) { std::ranges::move(rows, std::back_inserter(all)); };
-  const auto tokens = [&](int n) { return random_tokens(n, e.info().n_vocab, random); };
-  RigSequence trunk;
-  keep(rig.feed(trunk, tokens(load.longest), kChunk));
-  for (int i = 0; i < load.decode_steps; ++i) keep(rig.step({&trunk, tokens(1), Want::kLast}));
-  // Streams on the trunk, forked inside blocks, with prompts of their own; and one of them alone.
-  std::vector<RigSequence> streams;
-  for (int i = 0; i < load.streams; ++i) {
-    streams.push_back(i % 4 == 3 ? RigSequence() : rig.fork(trunk, load.longest - 13 * i));
-    keep(rig.feed(streams.back(), tokens(3 + 5 * i), kChunk, Want::kAll));
-  }
-  for (int step = 0; step < load.decode_steps; ++step) {
-    std::vector<std::vector<kv::Token>> next;
-    std::vector<test::RigPart> parts;
-    for (RigSequence& s : streams) {
-      // Now and then a chunk of a prompt beside decodes.
-      next.push_back(tokens(step % 8 == 5 && &s == &streams[2] ? 40 : 1));
-      parts.push_back({&s, {}, step % 8 == 6 && &s == &streams[1] ? Want::kNone : Want::kLast});
-    }
-    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].tokens = next[i];
-    keep(rig.step(parts));
-  }
-  return all;
-}
-
 std::unique_ptr<Executor> on_gpu(const std::string& path, const std::string& kv_format) {
   executor::cuda::CudaOptions o;
   o.kv_format = kv_format;
@@ -92,11 +47,11 @@ std::unique_ptr<Executor> on_gpu(const std::string& path, const std::string& kv_
   return executor::cuda::load_cuda_executor(model::load_model(path), o, {});
 }
 
-std::unique_ptr<Executor> on_cpu(const std::string& path, const Load& load) {
+std::unique_ptr<Executor> on_cpu(const std::string& path, int n_threads) {
   executor::GgmlOptions o;
   o.attention = "tree";
   o.kv_bytes = std::size_t{256} << 20;
-  o.n_threads = load.cpu_threads;
+  o.n_threads = n_threads;
   return executor::load_ggml_executor(model::load_model(path), o, {});
 }
 
@@ -118,13 +73,14 @@ constexpr double kRounded = 2e-2, kRoundedBytes = 4e-2;
 /// rows, too (Mixtral's shape: 0.69). How many do is bounded by the mean.
 constexpr double kOtherExpert = 1.0;
 
-int check(const std::string& name, const std::string& path, const Load& load) {
+/// cpu_threads: more only wait for each other where a model is tiny.
+int check(const std::string& name, const std::string& path, const AnswersLoad& load, int cpu_threads) {
   const bool mixed = model::load_model(path).spec.layers.back().experts.n > 0;
   const std::string exact = (test::scratch_folder() / "exact.gguf").string();
   test::dequantize_gguf(path, exact);
-  const std::vector<Row> expected = answers(*on_cpu(exact, load), kShuffle, load);
+  const std::vector<Row> expected = answers(*on_cpu(exact, cpu_threads), kShuffle, load);
   int failed = 0;
-  const auto of_file = answers(*on_cpu(path, load), kShuffle, load);
+  const auto of_file = answers(*on_cpu(path, cpu_threads), kShuffle, load);
   Spread cpu;
   cpu.add(of_file, expected);
   std::printf("       %s: the CPU's own packed weights are off by %.4f, worst row %.4f\n", name.c_str(), cpu.mean(),
@@ -261,13 +217,13 @@ int run(int argc, char** argv) {
   const bool small = test::is_small(argc, argv);
   if (small) --argc, ++argv;
   const std::string only = argc == 3 && std::strcmp(argv[1], "--only") == 0 ? argv[2] : "";
-  for (int i = 1; i < argc && only.empty(); ++i) failed += check(argv[i], argv[i], {.longest = 700, .cpu_threads = 4});
+  for (int i = 1; i < argc && only.empty(); ++i) failed += check(argv[i], argv[i], {.longest = 700}, 4);
   if (argc > 1 && only.empty()) return failed;
   for (const TinyCase& c : tiny_cases()) {
     if ((small && !c.in_small) || std::string(c.name).find(only) == std::string::npos) continue;
     const auto path = test::scratch_folder() / "tiny.gguf";
-    const Load load = small ? Load{.longest = 50, .decode_steps = 6, .streams = 4} : Load{};
-    failed += check(c.name, test::write_tiny_model(c.model, path).string(), load);
+    const AnswersLoad load = small ? AnswersLoad{.longest = 50, .decode_steps = 6, .streams = 4} : AnswersLoad{};
+    failed += check(c.name, test::write_tiny_model(c.model, path).string(), load, 1);
   }
   return failed;
 }
