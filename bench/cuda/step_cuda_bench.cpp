@@ -22,7 +22,7 @@ using executor::cuda::PackedMatrix;
 using matmul::QuantType;
 using test::DeviceBytes;
 
-constexpr executor::cuda::DecoderShape kShape = {
+constexpr test::LlamaShape kShape = {
     .n_embd = 4096, .n_head = 32, .n_kv_head = 8, .head_dim = 128, .n_ff = 14336, .n_vocab = 128256};
 constexpr int kLayers = 32;
 
@@ -72,7 +72,7 @@ class RandomDecoder {
       layer.keys = pool_.as<std::byte>() + 2 * half * static_cast<std::size_t>(i);
       layer.values = layer.keys + half;
     }
-    return {kShape, layers_, embeddings_, logits_, ones_.as<float>()};
+    return {kShape.decoder(), layers_, embeddings_, logits_, ones_.as<float>()};
   }
   double bytes() const { return read_; }  ///< of the weights that a step reads
 

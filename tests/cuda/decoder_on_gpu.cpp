@@ -17,9 +17,9 @@ namespace coppice {
 namespace {
 
 using attention::cuda::Number;
-using executor::cuda::DecoderShape;
 using matmul::QuantType;
 using test::DeviceBytes;
+using test::LlamaShape;
 using Doubles = std::vector<double>;
 
 constexpr int kLayers = 3;
@@ -90,7 +90,7 @@ struct Layer {
   DeviceBytes keys, values;
   Doubles key_slots, value_slots;  ///< [slot][kv head][dim]
 
-  Layer(const DecoderShape& s, QuantType type, bool are_pairs, std::mt19937& random)
+  Layer(const LlamaShape& s, QuantType type, bool are_pairs, std::mt19937& random)
       : pairs(are_pairs),
         qkv(type, s.n_embd, (s.n_head + 2 * s.n_kv_head) * s.head_dim, random),
         output(type, s.n_head * s.head_dim, s.n_embd, random),
@@ -107,7 +107,7 @@ struct Layer {
   }
 
   /// Random numbers in all slots.
-  void fill_pool(const DecoderShape& s, int n_blocks, std::mt19937& random) {
+  void fill_pool(const LlamaShape& s, int n_blocks, std::mt19937& random) {
     const int block_bytes = 32 * s.n_kv_head * s.head_dim * 2;
     std::normal_distribution<float> normal;
     for (const bool of_keys : {true, false}) {
@@ -141,7 +141,7 @@ void turn(double* head, int dim, int position, const std::vector<float>& frequen
 /// All rows at once, layer by layer: rows see each other.
 class Reference {
  public:
-  Reference(const DecoderShape& s, const test::AttentionCase& c, const std::vector<float>& frequencies)
+  Reference(const LlamaShape& s, const test::AttentionCase& c, const std::vector<float>& frequencies)
       : s_(s), c_(c), places_(c), frequencies_(frequencies) {}
 
   void attend(Layer& layer, std::vector<Doubles>& rows) const {
@@ -212,7 +212,7 @@ class Reference {
     return out;
   }
 
-  const DecoderShape& s_;
+  const LlamaShape& s_;
   const test::AttentionCase& c_;
   test::RowPlaces places_;
   const std::vector<float>& frequencies_;
@@ -220,7 +220,7 @@ class Reference {
 
 /// Rounding to bf16 at each stage, which both do, goes other ways after other sums, and attention rounds its weights, too.
 bool check(QuantType type, std::mt19937& random) {
-  const DecoderShape shape = {.n_embd = 512, .n_head = 8, .n_kv_head = 2, .head_dim = 64, .n_ff = 768, .n_vocab = 777};
+  const LlamaShape shape = {.n_embd = 512, .n_head = 8, .n_kv_head = 2, .head_dim = 64, .n_ff = 768, .n_vocab = 777};
   const std::vector<test::Path> paths = {{.length = 96, .reads = false},
                                          {.parent = 0, .shared = 96, .length = 96 + 41},
                                          {.parent = 0, .shared = 64, .length = 64 + 50, .n_rows = 13},
@@ -252,7 +252,7 @@ bool check(QuantType type, std::mt19937& random) {
                          .keys = l.keys.as<std::byte>(),
                          .values = l.values.as<std::byte>()});
   }
-  const executor::cuda::Decoder decoder = {shape, on_device, embeddings.device(), logits.device(),
+  const executor::cuda::Decoder decoder = {shape.decoder(), on_device, embeddings.device(), logits.device(),
                                            final_norm.device.as<float>()};
   const test::DecoderStepMemory memory(shape, c, tokens);
   memory.launch(decoder, test::current_gpu());

@@ -203,6 +203,11 @@ std::vector<TinyCase> tiny_cases() {
     t.gate = test::TinyGate::kHeads;
     t.settings = {{"attention.sliding_window", 96}, {"rope.dimension_count_swa", 48}, {"rope.freq_base_swa", 500.0F}};
   });
+  add("spark2_5, other heads in windows", [](auto& t) {
+    t.architecture = "spark2_5", t.n_layer = 4, t.slides = {true, false, true, false}, t.gate = test::TinyGate::kHeads;
+    t.sliding_kv_heads = 1;
+    t.settings = {{"attention.sliding_window", 96}, {"rope.freq_base_swa", 500.0F}};
+  });
   add("muse-glimmer, a gate for each value, normalised embeddings", [](auto& t) {
     t.architecture = "muse-glimmer", t.n_layer = 4, t.qk_norm = test::TinyQkNorm::kHeads, t.norms_behind = true;
     t.gate = test::TinyGate::kValues, t.tied = false, t.matrix_type = kQ4K, t.other_types = {{"attn_v", kQ6K}};

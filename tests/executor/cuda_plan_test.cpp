@@ -51,6 +51,19 @@ TEST_P(FamilyTest, IsTakenOrRefusedForWhatIsMissing) {
   if (why.empty()) EXPECT_THAT(kFitting, HasSubstr(model.spec.architecture));
 }
 
+/// What GPUs have once for a step is looked at in all layers, not in the first.
+TEST(Misfit, AnyLayerMayNotFit) {
+  test::TinyModel tiny = {
+      .architecture = "spark2_5", .n_layer = 2, .n_embd = 64, .head_dim = 64, .slides = {false, true}};
+  tiny.settings = {{"attention.sliding_window", 96}, {"rope.freq_base_swa", 500.0F}};
+  const auto path = test::scratch_folder() / "heads.gguf";
+  const auto why = [&] { return misfit(model::load_model(test::write_tiny_model(tiny, path).string())); };
+  tiny.sliding_kv_heads = 1;
+  EXPECT_EQ(why(), "") << "each group of layers has its heads";
+  tiny.n_head = 192, tiny.n_kv_head = 192;
+  EXPECT_EQ(why(), "192 heads that share keys");
+}
+
 TEST(Misfit, HybridsAreRefused) {
   for (const test::FamilyModel& hybrid : test::hybrid_models()) {
     test::TinyModel tiny = hybrid.model;
@@ -210,7 +223,7 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
     ++round;
     const Batch whole = batch_of(c);
     const auto groups = one_group(c);
-    const StepLimits limits = step_limits(2048, 16, 1024, c.heads, std::size_t{1} << 30);
+    const StepLimits limits = step_limits(2048, 16, 1024, groups, std::size_t{1} << 30);
     StepPlan of_whole(limits, groups, 132), of_part(limits, groups, 132);
     ASSERT_TRUE(of_whole.plan(whole));
     std::vector<std::int32_t> positions, slots, logit_rows, hidden_rows, sample_rows;
@@ -240,6 +253,16 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
     EXPECT_TRUE(std::ranges::equal(positions, of_whole.positions()));
     EXPECT_TRUE(std::ranges::equal(slots, of_whole.group(0).slots));
   }
+}
+
+TEST(StepPlanTest, HasRoomForTheGroupWithTheMostHeads) {
+  std::vector<AttentionGroup> groups(2);
+  groups[0].heads = {.n_head = 4, .n_kv_head = 2, .head_dim = 64};
+  groups[1].heads = {.n_head = 2, .n_kv_head = 1, .head_dim = 256};
+  EXPECT_EQ(most_heads(groups).heads, 4);
+  EXPECT_EQ(most_heads(groups).values, 512);
+  const std::size_t of_state = (512 + 2 * 4) * 4;
+  EXPECT_EQ(step_limits(64, 8, 4096, groups, 200 * of_state).tree.slots, 200);
 }
 
 /// Where they are allowed, embeddings and positions must be whole.
@@ -316,13 +339,14 @@ TEST(StepPlanTest, OneRowAlwaysFits) {
   const test::AttentionCase c =
       test::make_case("long", std::vector<test::Path>{{.length = 40000, .n_rows = 300}}, 32, {}, 1);
   const Batch whole = batch_of(c);
-  const StepLimits limits = step_limits(300, 8, 40000, c.heads, 0);
-  StepPlan plan(limits, one_group(c), 132);
+  const auto groups = one_group(c);
+  const StepLimits limits = step_limits(300, 8, 40000, groups, 0);
+  StepPlan plan(limits, groups, 132);
   EXPECT_FALSE(plan.plan(whole));
   EXPECT_FALSE(plan.plan(part_of(whole, 0, 150)));
   EXPECT_TRUE(plan.plan(part_of(whole, 0, 1)));
   EXPECT_TRUE(plan.plan(part_of(whole, 299, 1)));
-  EXPECT_TRUE(StepPlan(step_limits(300, 8, 40000, c.heads, std::size_t{1} << 30), one_group(c), 132).plan(whole));
+  EXPECT_TRUE(StepPlan(step_limits(300, 8, 40000, groups, std::size_t{1} << 30), groups, 132).plan(whole));
 }
 
 /// Else the GPU waits for the host between them.
@@ -332,8 +356,10 @@ TEST(StepPlanTest, StepsOfALongPromptFitWhole) {
     test::AttentionCase c =
         test::make_case("prompt", std::vector<test::Path>{{.length = 8192, .n_rows = rows}}, 32, {}, 1);
     c.heads = heads;
-    const StepLimits limits = step_limits(4096, 64, 16384, heads, state_bytes(static_cast<std::size_t>(gpu_gib) << 30));
-    StepPlan plan(limits, one_group(c), 132);
+    const auto groups = one_group(c);
+    const StepLimits limits =
+        step_limits(4096, 64, 16384, groups, state_bytes(static_cast<std::size_t>(gpu_gib) << 30));
+    StepPlan plan(limits, groups, 132);
     EXPECT_TRUE(plan.plan(batch_of(c))) << rows << " rows on " << gpu_gib << " GiB";
   }
 }
@@ -344,7 +370,8 @@ TEST(StepPlanTest, CountsSharedBytesOnce) {
                                                                         {.parent = 0, .shared = 64, .length = 70},
                                                                         {.parent = 0, .shared = 64, .length = 80}},
                                                 32, {}, 1);
-  StepPlan plan(step_limits(8, 8, 128, c.heads, 1 << 20), one_group(c), 132);
+  const auto groups = one_group(c);
+  StepPlan plan(step_limits(8, 8, 128, groups, 1 << 20), groups, 132);
   ASSERT_TRUE(plan.plan(batch_of(c)));
   EXPECT_EQ(plan.traffic().bytes_unique, (64U + 6 + 16) * 100);
   EXPECT_EQ(plan.traffic().bytes_read, (64U + 32 + 32) * 100) << "whole blocks";

@@ -28,7 +28,7 @@ RowPlaces::RowPlaces(const AttentionCase& c) {
   }
 }
 
-DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, const AttentionCase& c,
+DecoderStepMemory::DecoderStepMemory(const LlamaShape& shape, const AttentionCase& c,
                                      const std::vector<std::int32_t>& tokens)
     : n_logits_(tokens.size() * static_cast<std::size_t>(shape.n_vocab)),
       n_rows_(tokens.size()),
@@ -44,7 +44,7 @@ DecoderStepMemory::DecoderStepMemory(const executor::cuda::DecoderShape& shape, 
   positions_ = DeviceBytes(places.positions);
   slots_ = DeviceBytes(places.slots);
   residual_ = of_row(shape.n_embd, 4);
-  product_ = of_row(executor::cuda::widest_product(shape), 4);
+  product_ = of_row(executor::cuda::widest_product(shape.decoder()), 4);
   normed_ = of_row(shape.n_embd, 2);
   gated_ = of_row(shape.n_ff, 2);
   sums_ = DeviceBytes(matmul::cuda::product_scratch_sums(current_gpu()) * sizeof(float));

@@ -9,12 +9,24 @@
 
 namespace coppice::test {
 
+/// A Llama all of whose layers have the same heads.
+struct LlamaShape {
+  int n_embd = 0, n_head = 0, n_kv_head = 0, head_dim = 0;
+  int n_ff = 0, n_vocab = 0;
+  float eps = 1e-5F;
+
+  constexpr int n_q() const { return n_head * head_dim; }
+  constexpr int n_kv() const { return n_kv_head * head_dim; }
+  executor::cuda::DecoderShape decoder() const {
+    return {.n_embd = n_embd, .n_q = n_q(), .n_qkv = n_q() + 2 * n_kv(), .n_ff = n_ff, .n_vocab = n_vocab, .eps = eps};
+  }
+};
+
 /// Memory for a step over the rows of `c`: rows at the ends of its sequences, with tokens given.
 class DecoderStepMemory {
  public:
   /// Greedy sampling.
-  DecoderStepMemory(const executor::cuda::DecoderShape& shape, const AttentionCase& c,
-                    const std::vector<std::int32_t>& tokens);
+  DecoderStepMemory(const LlamaShape& shape, const AttentionCase& c, const std::vector<std::int32_t>& tokens);
   DecoderStepMemory(const DecoderStepMemory&) = delete;  // the step points to its group
   DecoderStepMemory& operator=(const DecoderStepMemory&) = delete;
 

@@ -30,7 +30,7 @@ class LayerLaunches {
     for (const DecoderLayer& layer : decoder_.layers) {
       norm(layer.attention_norm, plus);
       attend(layer);
-      norm(layer.ff_norm, {scratch_.product, layer.output_bias, layer.attention_norm_behind, output_slices()});
+      norm(layer.ff_norm, {scratch_.product, layer.output_bias, layer.attention_norm_behind, output_slices(layer)});
       feed_forward(layer);
       plus = behind(layer);
     }
@@ -72,7 +72,12 @@ class LayerLaunches {
     const int n = matmul::cuda::product_slices(gpu_, n_in, shape_.n_embd, step_.n_rows);
     return n * shape_.n_embd <= widest_product(shape_) ? n : 1;
   }
-  int output_slices() const { return slices(shape_.n_head * shape_.head_dim); }
+  const attention::cuda::TreeAttention& attention_of(const DecoderLayer& layer) const {
+    return step_.groups[static_cast<std::size_t>(layer.group)].attention;
+  }
+  int output_slices(const DecoderLayer& layer) const {
+    return slices(attention_of(layer).n_head * attention_of(layer).head_dim);
+  }
   int down_slices(const DecoderLayer& layer) const {
     return layer.experts.is_there() || layer.gate_up.n == 0 ? 1 : slices(layer.gate_up.n_out() / 2);
   }
@@ -120,13 +125,14 @@ class LayerLaunches {
 
   void attend(const DecoderLayer& layer) {
     const GroupStep& group = step_.groups[static_cast<std::size_t>(layer.group)];
-    const int n_q = shape_.n_head * shape_.head_dim, n_kv = shape_.n_kv_head * shape_.head_dim;
+    attention::cuda::TreeAttention attention = group.attention;
+    const int n_q = attention.n_head * attention.head_dim, n_kv = attention.n_kv_head * attention.head_dim;
     multiply(layer.qkv);
     const auto from = [&](int first_out) { return layer.qkv.rows(scratch_.product, step_.n_rows, first_out); };
     keep(launch(EnterRows{.n_rows = step_.n_rows,
-                          .n_head = shape_.n_head,
-                          .n_kv_head = shape_.n_kv_head,
-                          .head_dim = shape_.head_dim,
+                          .n_head = attention.n_head,
+                          .n_kv_head = attention.n_kv_head,
+                          .head_dim = attention.head_dim,
                           .from_q = from(0),
                           .from_k = from(n_q),
                           .from_v = from(n_q + n_kv),
@@ -145,12 +151,11 @@ class LayerLaunches {
                           .positions = step_.positions,
                           .slots = group.slots,
                           .q = scratch_.q,
-                          .bytes = group.attention.bytes,
+                          .bytes = attention.bytes,
                           .keys = layer.keys,
                           .values = layer.values,
-                          .block_bytes = group.attention.block_bytes},
+                          .block_bytes = attention.block_bytes},
                 gpu_));
-    attention::cuda::TreeAttention attention = group.attention;
     attention.early = step_.n_rows <= coppice::cuda::kMostEarlyRows;
     attention.q = scratch_.q;
     attention.sinks = layer.sinks;
@@ -159,7 +164,8 @@ class LayerLaunches {
     keep(launch_tree_attention(attention, gpu_.n_multiprocessors(), gpu_));
     if (attention.bytes) {
       keep(launch(
-          RotateBack{.n_heads = step_.n_rows * shape_.n_head, .head_dim = shape_.head_dim, .heads = attention.out},
+          RotateBack{
+              .n_heads = step_.n_rows * attention.n_head, .head_dim = attention.head_dim, .heads = attention.out},
           gpu_));
     }
     if (const int n_gates = layer.qkv.n_out() - n_q - 2 * n_kv; n_gates > 0) {
@@ -171,7 +177,7 @@ class LayerLaunches {
                             .heads = attention.out},
                   gpu_));
     }
-    multiply(layer.output, step_.n_rows, attention.out, n_q, shape_.n_embd, scratch_.product, output_slices());
+    multiply(layer.output, step_.n_rows, attention.out, n_q, shape_.n_embd, scratch_.product, output_slices(layer));
   }
 
   void feed_forward(const DecoderLayer& layer) {
@@ -219,8 +225,7 @@ class LayerLaunches {
 }  // namespace
 
 int widest_product(const DecoderShape& shape) {
-  const int n_qkv = (shape.n_head + 2 * shape.n_kv_head) * shape.head_dim;
-  return std::max({shape.n_embd, 2 * shape.n_ff, n_qkv + shape.n_gates, shape.experts.n});
+  return std::max({shape.n_embd, 2 * shape.n_ff, shape.n_qkv, shape.experts.n});
 }
 
 const char* launch_layers(const Decoder& decoder, const DecoderStep& step, const Gpu& gpu) {

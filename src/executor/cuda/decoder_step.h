@@ -17,9 +17,9 @@
 namespace coppice::executor::cuda {
 
 struct DecoderShape {
-  int n_embd = 0, n_head = 0, n_kv_head = 0, head_dim = 0;
-  int n_gates = 0;  ///< behind attention, of the layer that has most (DecoderLayer::qkv)
-  int n_ff = 0;     ///< of the widest layer
+  int n_embd = 0;
+  int n_q = 0, n_qkv = 0;  ///< of a row: all heads' queries; DecoderLayer::qkv gives. Each of the layer that has most
+  int n_ff = 0;            ///< of the widest layer
   int n_vocab = 0;
   float eps = 1e-5F;
   float eps_behind = 1e-5F;  ///< of norms behind attention and feed-forward
@@ -42,7 +42,7 @@ struct Rotation {
 struct DecoderLayer {
   const float *attention_norm = nullptr, *ff_norm = nullptr;                ///< [n_embd]; nullptr: there is none
   const float *attention_norm_behind = nullptr, *ff_norm_behind = nullptr;  ///< likewise; nullptr: there is none
-  /// n_embd to (n_head + 2 n_kv_head) * head_dim; behind these gates of what attention gives (GateHeads), if there are any
+  /// n_embd to (n_head + 2 n_kv_head) * head_dim, as many as its group's attention has; behind these gates of what attention gives (GateHeads), if there are any
   PackedMatrices qkv;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  ///< EnterRows; nullptr: there is none
   const float* attention_gate_bias = nullptr;                           ///< GateHeads, likewise
@@ -77,7 +77,7 @@ struct StepScratch {
   float* product = nullptr;   ///< [n_rows] of the widest product but the logits
   void* normed = nullptr;     ///< [n_rows][n_embd] bf16
   void* gated = nullptr;      ///< [n_rows][n_ff] bf16
-  void* q = nullptr;          ///< [n_rows][n_head][head_dim] bf16, the queries of every group's attention
+  void* q = nullptr;          ///< [n_rows][n_q] bf16, the queries of every group's attention
   ExpertsScratch experts;
   matmul::cuda::ProductScratch products;
 };

@@ -59,11 +59,7 @@ std::int64_t n_matrices(const model::TensorInfo& tensor) {
 
 DeviceWeights::DeviceWeights(const Gpu& gpu, const model::Model& model, const Progress& progress) : model_(model) {
   const model::ModelSpec& spec = model.spec;
-  const model::LayerSpec& first = spec.layers.front();
   shape_ = {.n_embd = spec.n_embd,
-            .n_head = first.mixer.heads.n_head,
-            .n_kv_head = first.mixer.heads.n_kv_head,
-            .head_dim = first.mixer.heads.head_dim,
             .n_vocab = spec.n_vocab,
             .eps = spec.norm_eps,
             .eps_behind = spec.norm_eps_behind,
@@ -91,10 +87,13 @@ Decoder DeviceWeights::decoder() const {
   return {shape_, layers_, embeddings_, logits_, final_norm_, logit_bias_, embedding_norm_};
 }
 
-/// Layers may lack a feed-forward, or experts; else they have the same, but for the feed-forward's width.
+/// Layers may lack a feed-forward, or experts; else they have the same, but for heads and the feed-forward's width.
 void DeviceWeights::add_to_shape(const model::LayerSpec& layer) {
-  if (const TensorId gate = layer.mixer.gate.weight; gate != model::kNoTensor)
-    shape_.n_gates = std::max(shape_.n_gates, static_cast<int>(n_out(info(gate))));
+  const model::AttentionSpec& mixer = layer.mixer;
+  const model::HeadsSpec& heads = mixer.heads;
+  const int n_gates = mixer.gate.weight == model::kNoTensor ? 0 : static_cast<int>(n_out(info(mixer.gate.weight)));
+  shape_.n_q = std::max(shape_.n_q, heads.n_head * heads.head_dim);
+  shape_.n_qkv = std::max(shape_.n_qkv, (heads.n_head + 2 * heads.n_kv_head) * heads.head_dim + n_gates);
   if (layer.feed_forward.up.weight != model::kNoTensor) {
     shape_.n_ff = std::max(shape_.n_ff, static_cast<int>(n_out(info(layer.feed_forward.up.weight))));
     shape_.gate = gate_of(layer.feed_forward.activation);
@@ -224,7 +223,7 @@ void DeviceWeights::add_layer(const model::LayerSpec& layer, std::span<const Dev
   const model::AttentionSpec& mixer = layer.mixer;
   const model::GatedSpec& ff = layer.feed_forward;
   const bool dense = ff.up.weight != model::kNoTensor;
-  const int n_embd = shape_.n_embd, head_dim = shape_.head_dim;
+  const int n_embd = shape_.n_embd, head_dim = mixer.heads.head_dim;
   const bool whole_norms = mixer.q_norm >= 0 && info(mixer.q_norm).shape[0] != head_dim;
   layers_.push_back({.attention_norm = norm(layer.mixer_norms.before, n_embd),
                      .ff_norm = norm(layer.feed_forward_norms.before, n_embd),

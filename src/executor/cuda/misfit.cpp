@@ -72,7 +72,6 @@ bool are_alike(const model::Model& model, const model::ExpertsSpec& a, const mod
 bool are_alike(const model::Model& model, std::span<const LayerSpec> layers) {
   const LayerSpec *dense = nullptr, *mixed = nullptr;
   for (const LayerSpec& layer : layers) {
-    if (layer.mixer.heads != layers.front().mixer.heads) return false;
     if (is_there(layer.feed_forward.up)) {
       if (dense == nullptr) dense = &layer;
       if (layer.feed_forward.activation != dense->feed_forward.activation) return false;
@@ -99,12 +98,14 @@ const LinearSpec* uneven(const model::Model& model) {
 
 std::string of_sizes(const model::Model& model) {
   const ModelSpec& spec = model.spec;
-  const model::HeadsSpec& heads = spec.layers.front().mixer.heads;
   if (!are_alike(model, spec.layers)) return "layers of different shapes";
-  if (std::ranges::find(kHeadSizes, heads.head_dim) == kHeadSizes.end())
-    return fmt::format("heads of {} values", heads.head_dim);
-  if (heads.n_head / heads.n_kv_head > attention::cuda::kItemQueries)
-    return fmt::format("{} heads that share keys", heads.n_head / heads.n_kv_head);
+  for (const LayerSpec& layer : spec.layers) {
+    const model::HeadsSpec& heads = layer.mixer.heads;
+    if (std::ranges::find(kHeadSizes, heads.head_dim) == kHeadSizes.end())
+      return fmt::format("heads of {} values", heads.head_dim);
+    if (heads.n_head / heads.n_kv_head > attention::cuda::kItemQueries)
+      return fmt::format("{} heads that share keys", heads.n_head / heads.n_kv_head);
+  }
   if (const LinearSpec* linear = uneven(model)) {
     const std::int64_t n = model.file->tensors()[static_cast<std::size_t>(linear->weight)].shape[0];
     return fmt::format("a matrix of {} inputs, which is no multiple of {}", n, kUnit);

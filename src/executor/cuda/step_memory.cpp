@@ -49,19 +49,21 @@ StepMemory::StepMemory(const Gpu& gpu, const DecoderShape& shape, const StepLimi
   const auto scratch = [&](int n_numbers, std::size_t bytes_each) {
     return DeviceMemory(rows * count(n_numbers) * bytes_each, "a step");
   };
-  const int n_q = shape.n_head * shape.head_dim;
   residual_ = scratch(shape.n_embd, 4);
   product_ = scratch(widest_product(shape), 4);
   normed_ = scratch(shape.n_embd, 2);
   if (shape.n_ff > 0) gated_ = scratch(shape.n_ff, 2);
   experts_ = ExpertsMemory(shape.experts, shape.n_embd, limits.max_rows);
-  q_ = scratch(n_q, 2);
-  attended_ = scratch(n_q, 2);
+  q_ = scratch(shape.n_q, 2);
+  attended_ = scratch(shape.n_q, 2);
   sums_ = DeviceMemory(matmul::cuda::product_scratch_sums(gpu) * sizeof(float), "a step");
   flags_ = DeviceMemory(matmul::cuda::kProductFlags * sizeof(std::uint32_t), "a step");
-  const std::size_t states = count(limits.tree.slots) * count(shape.n_head);
-  tree_sums_ = DeviceMemory(states * count(shape.head_dim) * sizeof(float), "partial states of attention");
-  tree_states_ = DeviceMemory(states * 2 * sizeof(float), "partial states of attention");
+  const HeadCounts most = most_heads(groups);
+  const auto states = [&](int n_numbers) {
+    return DeviceMemory(count(limits.tree.slots) * count(n_numbers) * sizeof(float), "partial states of attention");
+  };
+  tree_sums_ = states(most.values);
+  tree_states_ = states(2 * most.heads);
   tree_control_ = DeviceMemory(attention::cuda::kControlWords * sizeof(std::uint32_t), "a step");
   logits_ = DeviceMemory(count(most_logit_rows_) * count(shape.n_vocab) * sizeof(float), "logits");
   sampled_logits_ = DeviceMemory(count(most_samples_) * count(shape.n_vocab) * sizeof(float), "logits");

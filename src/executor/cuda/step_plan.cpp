@@ -29,11 +29,21 @@ std::uint64_t fetched_slots(const TreePlan& plan) {
 
 }  // namespace
 
-StepLimits step_limits(int max_rows, int max_sequences, int context, const attention::HeadShape& heads,
+HeadCounts most_heads(std::span<const AttentionGroup> groups) {
+  HeadCounts most;
+  for (const AttentionGroup& g : groups) {
+    most.heads = std::max(most.heads, g.heads.n_head);
+    most.values = std::max(most.values, g.heads.n_head * g.heads.head_dim);
+  }
+  return most;
+}
+
+StepLimits step_limits(int max_rows, int max_sequences, int context, std::span<const AttentionGroup> groups,
                        std::size_t state_bytes) {
   const TreeLimits least = attention::cuda::worst_case(1, 1, context);
   TreeLimits limits = attention::cuda::worst_case(max_rows, max_sequences, context);
-  const auto of_slot = static_cast<std::size_t>(heads.n_head) * static_cast<std::size_t>(heads.head_dim + 2) * 4;
+  const HeadCounts most = most_heads(groups);
+  const std::size_t of_slot = static_cast<std::size_t>(most.values + 2 * most.heads) * sizeof(float);
   const int fit = static_cast<int>(std::min<std::size_t>(state_bytes / of_slot, 1 << 20));
   limits.slots = std::max(least.slots, std::min(limits.slots, fit));
   limits.item_rows = limits.slots + max_rows;  // a row without a partial state has one item

@@ -19,9 +19,16 @@ struct StepLimits {
   attention::cuda::TreeLimits tree;
 };
 
+/// Of a row's attention, each of the group that has most.
+struct HeadCounts {
+  int heads = 0;
+  int values = 0;  ///< of all heads
+};
+HeadCounts most_heads(std::span<const AttentionGroup> groups);
+
 /// As many partial states as any step of one row has, and as many as any other has, but no more than fit into state_bytes: a batch whose
 /// plan doesn't fit is run in parts. context: the longest sequence.
-StepLimits step_limits(int max_rows, int max_sequences, int context, const attention::HeadShape& heads,
+StepLimits step_limits(int max_rows, int max_sequences, int context, std::span<const AttentionGroup> groups,
                        std::size_t state_bytes);
 
 /// Memory for partial states on a GPU of so much: so that the steps of a long prompt fit whole, up to 4,096 rows where the card has 80 GB.
