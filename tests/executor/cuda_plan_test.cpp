@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <random>
 #include <span>
 #include <utility>
@@ -253,6 +254,90 @@ TEST(StepPlanTest, PartsAreTheWholeBatch) {
     EXPECT_TRUE(std::ranges::equal(positions, of_whole.positions()));
     EXPECT_TRUE(std::ranges::equal(slots, of_whole.group(0).slots));
   }
+}
+
+/// What recurrent layers and attention do, in small: a state is a number of all rows so far, and a row gives the one behind all that it sees.
+std::vector<std::uint64_t> run_small(const Batch& batch, std::map<kv::BlockId, std::uint64_t>& pages) {
+  std::vector<std::uint64_t> given;
+  for (const BatchSequence& s : batch.sequences) {
+    std::vector<std::uint64_t> states;
+    std::uint64_t state = s.state_in.empty() ? 0 : pages.at(s.state_in[0]);
+    for (int i = 0; i < s.n_rows; ++i) {
+      state = state * 1000003 + static_cast<std::uint64_t>(batch.rows[given.size() + states.size()].number);
+      states.push_back(state);
+    }
+    for (int i = 0; i < s.n_rows; ++i) {
+      const std::int64_t end = kv::end_visible(s.first_position + i, s.both_ways) - s.first_position;
+      given.push_back(states.at(static_cast<std::size_t>(end - 1)));
+    }
+    pages[s.state_out[0]] = state;
+  }
+  return given;
+}
+
+/// As the step launcher does, where a plan of more than `room` rows has none. Gives how many parts it took.
+int run_in_parts(const Batch& batch, int room, std::map<kv::BlockId, std::uint64_t>& pages,
+                 std::vector<std::uint64_t>& given) {
+  const int cut = batch.n_rows() > room ? middle_cut(batch) : 0;
+  if (cut == 0) {
+    const auto more = run_small(batch, pages);
+    given.insert(given.end(), more.begin(), more.end());
+    return 1;
+  }
+  return run_in_parts(part_of(batch, 0, cut), room, pages, given) +
+         run_in_parts(part_of(batch, cut, batch.n_rows() - cut), room, pages, given);
+}
+
+/// However often a step is cut, each part begins with the state that the one before has left, and each row has all that it sees.
+TEST(StepPlanTest, PartsGiveWhatTheWholeGives) {
+  std::mt19937_64 random(test::test_seed());
+  int apart = 0;
+  for (int round = 0; round < 300; ++round) {
+    const auto up_to = [&](int most) { return 1 + static_cast<int>(random() % static_cast<unsigned>(most)); };
+    Batch batch;
+    std::vector<kv::BlockId> ids(8);
+    std::iota(ids.begin(), ids.end(), 1);
+    std::map<kv::BlockId, std::uint64_t> pages;
+    const int n_sequences = up_to(4), longest = up_to(60);
+    for (int i = 0; i < n_sequences; ++i) {
+      const auto page = [&](int n) { return std::span<const kv::BlockId>(&ids[static_cast<std::size_t>(n)], 1); };
+      const bool fresh = random() % 3 == 0, writes_over = random() % 3 == 0;
+      BatchSequence s{.n_rows = up_to(longest), .first_position = fresh ? 0 : 7, .tables = {}};
+      s.state_out = page(2 * i);
+      if (!fresh) s.state_in = writes_over ? s.state_out : page(2 * i + 1);
+      if (!fresh) pages[s.state_in[0]] = random();
+      for (int at = s.first_position, end = at + s.n_rows; at < end;) {
+        const int n = std::min(up_to(20), end - at);
+        if (random() % 2 == 0) s.both_ways.push_back({at, at + n});
+        at += n;
+      }
+      for (int row = 0; row < s.n_rows; ++row) batch.rows.emplace_back(up_to(1000));
+      batch.sequences.push_back(s);
+    }
+    std::map<kv::BlockId, std::uint64_t> of_parts = pages;
+    std::vector<std::uint64_t> given;
+    apart += run_in_parts(batch, up_to(30), of_parts, given) > 1 ? 1 : 0;
+    EXPECT_EQ(given, run_small(batch, pages));
+    EXPECT_EQ(of_parts, pages);
+  }
+  EXPECT_GT(apart, 100);
+}
+
+TEST(StepPlanTest, CutsInTheMiddle) {
+  Batch batch;
+  batch.rows.assign(9, 5);
+  batch.sequences = {{.n_rows = 9, .first_position = 10, .tables = {}}};
+  EXPECT_EQ(middle_cut(batch), 4);
+  batch.sequences[0].both_ways = {{12, 18}};
+  EXPECT_EQ(middle_cut(batch), 2);
+  EXPECT_TRUE(part_of(batch, 0, 2).sequences[0].both_ways.empty());
+  EXPECT_EQ(part_of(batch, 2, 7).sequences[0].both_ways.size(), 1U);
+  batch.sequences[0].both_ways = {{10, 19}};
+  EXPECT_EQ(middle_cut(batch), 0) << "there is no place";
+  batch.sequences = {{.n_rows = 7, .first_position = 0, .tables = {}},
+                     {.n_rows = 2, .first_position = 0, .tables = {}}};
+  batch.sequences[0].both_ways = {{0, 7}};
+  EXPECT_EQ(middle_cut(batch), 7) << "two sequences";
 }
 
 TEST(StepPlanTest, HasRoomForTheGroupWithTheMostHeads) {

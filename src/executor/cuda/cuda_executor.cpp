@@ -66,7 +66,8 @@ class CudaExecutor final : public Executor {
         groups_(attention_groups(model_.spec, layout_.groups)),
         weights_(gpu_, model_, progress),
         runner_(gpu_, weights_.decoder().shape,
-                step_limits(options_.max_rows, options_.max_sequences, context(), groups_, state_bytes(total_bytes())),
+                step_limits(options_.max_rows, options_.max_sequences, context(), groups_,
+                            options_.state_bytes > 0 ? options_.state_bytes : state_bytes(total_bytes())),
                 groups_, format_ == KvFormat::kInt8, layout_.page_bytes) {
     take_pool(progress);
     runner_.set(weights_.decoder(), {pool_.as<std::byte>(), layout_.page_bytes, layout_.groups});

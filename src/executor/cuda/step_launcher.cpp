@@ -59,19 +59,20 @@ void StepLauncher::launch(const Batch& batch, int staging, const Event& begun, L
   launch_part(batch, staging, begun, landing, {});
 }
 
-/// In halves, one after the other, if the plan has no room.
+/// In two, one after the other, if the plan has no room.
 void StepLauncher::launch_part(const Batch& batch, int staging, const Event& begun, Landing& landing, Place place) {
   if (!plan(batch)) {
-    const int n = batch.n_rows(), half = n / 2;
-    if (half == 0) throw StepError("the plan of a single row has no room");
-    const Batch first = part_of(batch, 0, half);
+    const int n = batch.n_rows(), cut = middle_cut(batch);
+    if (cut == 0) throw StepError(fmt::format("the plan of {} rows that can't be computed apart has no room", n));
+    const Batch first = part_of(batch, 0, cut);
     place.whole = false;
     launch_part(first, staging, begun, landing, place);
     check(cudaStreamSynchronize(stream_.get()), "step");  // what was staged is read
+    place.first = false;
     place.logits += first.logit_rows.size();
     place.hidden += first.hidden_rows.size();
     place.samples += first.sample_rows.size();
-    return launch_part(part_of(batch, half, n - half), staging, begun, landing, place);
+    return launch_part(part_of(batch, cut, n - cut), staging, begun, landing, place);
   }
   const bool decode = place.whole && is_decode(batch);
   wanted_ = batch.logit_rows;
@@ -83,7 +84,7 @@ void StepLauncher::launch_part(const Batch& batch, int staging, const Event& beg
     wanted_.insert(wanted_.end(), batch.sample_rows.begin(), batch.sample_rows.end());
   }
   memory_.upload(batch, plan_, wanted_, staging, stream_.get());
-  if (place.logits + place.hidden + place.samples == 0) begun.record(stream_);
+  if (place.first) begun.record(stream_);
   copy_blocks(batch.block_ops);
   decode ? launch_decode(batch, landing) : launch_rows(batch, landing, place);
 }

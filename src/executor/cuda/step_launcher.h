@@ -54,7 +54,7 @@ class StepLauncher {
   };
   struct Place {
     std::size_t logits = 0, hidden = 0, samples = 0;  ///< rows of the parts before
-    bool whole = true;                                ///< the batch is the step
+    bool first = true, whole = true;                  ///< nothing is before it; the batch is the step
   };
 
   void launch_part(const Batch& batch, int staging, const Event& begun, Landing& landing, Place place);

@@ -1,6 +1,7 @@
 #include "executor/cuda/step_plan.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace coppice::executor::cuda {
 
@@ -18,6 +19,11 @@ std::uint64_t visible_slots(const attention::SharePlan& plan) {
                                         std::ranges::min(rows, {}, &attention::RowInterval::lo).lo);
   }
   return slots;
+}
+
+/// Whether a sequence may be cut before a position: no row in front of it sees what is behind.
+bool may_cut(const BatchSequence& s, std::int64_t position) {
+  return kv::end_visible(position - 1, s.both_ways) <= position;
 }
 
 /// Slots that the items' copies bring in.
@@ -79,7 +85,7 @@ bool StepPlan::plan(const Batch& batch) {
     sequences_.clear();
     p.slots.clear();
     for (const BatchSequence& s : batch.sequences) {
-      sequences_.push_back({static_cast<int>(p.slots.size()), s.n_rows, s.first_position, s.tables[g]});
+      sequences_.push_back({static_cast<int>(p.slots.size()), s.n_rows, s.first_position, s.tables[g], s.both_ways});
       for (int i = 0; i < s.n_rows; ++i)
         p.slots.push_back(static_cast<std::int32_t>(s.tables[g].slot(s.first_position + i)));
     }
@@ -95,6 +101,22 @@ bool StepPlan::plan(const Batch& batch) {
   return true;
 }
 
+int middle_cut(const Batch& batch) {
+  const int middle = batch.n_rows() / 2;
+  int best = 0, row = 0;
+  const auto look_at = [&](int cut) {
+    if (cut > 0 && (best == 0 || std::abs(cut - middle) < std::abs(best - middle))) best = cut;
+  };
+  for (const BatchSequence& s : batch.sequences) {
+    look_at(row);
+    for (int i = 1; i < s.n_rows; ++i) {
+      if (may_cut(s, std::int64_t{s.first_position} + i)) look_at(row + i);
+    }
+    row += s.n_rows;
+  }
+  return best;
+}
+
 Batch part_of(const Batch& batch, int first, int n) {
   Batch part;
   if (first == 0) part.block_ops = batch.block_ops;
@@ -106,9 +128,12 @@ Batch part_of(const Batch& batch, int first, int n) {
   for (const BatchSequence& s : batch.sequences) {
     const int from = std::max(first, row), to = std::min(first + n, row + s.n_rows);
     if (from < to) {
-      part.sequences.push_back(s);
-      part.sequences.back().n_rows = to - from;
-      part.sequences.back().first_position = s.first_position + (from - row);
+      BatchSequence& of_part = part.sequences.emplace_back(s);
+      of_part.n_rows = to - from;
+      of_part.first_position = s.first_position + (from - row);
+      if (from > row) of_part.state_in = s.state_out;  // which the part before has written
+      const std::int64_t begin = of_part.first_position, end = begin + of_part.n_rows;
+      std::erase_if(of_part.both_ways, [&](const kv::BothWays& b) { return b.end <= begin || b.begin >= end; });
     }
     row += s.n_rows;
   }

@@ -70,8 +70,13 @@ class StepPlan {
   KvTraffic traffic_;
 };
 
+/// The row before which a batch is cut in two: the nearest to its middle that begins a sequence, or before which a sequence may be cut.
+/// 0: there is none.
+int middle_cut(const Batch& batch);
+
 /// Rows [first, first + n) of a batch as a batch of its own, which may run when the rows before have run. Copies and what is wanted go
-/// along. Tables are the batch's. REQUIRES: 0 <= first, n >= 1, and there are so many rows.
+/// along. Tables are the batch's. Of a sequence that is cut, the state between its parts lies where the one behind it will.
+/// REQUIRES: 0 <= first, n >= 1, and there are so many rows; the batch may be cut there.
 Batch part_of(const Batch& batch, int first, int n);
 
 }  // namespace coppice::executor::cuda
