@@ -41,10 +41,10 @@ inline std::vector<Row> answers(executor::Executor& e, std::uint32_t shuffle, co
     std::vector<std::vector<kv::Token>> next;
     std::vector<RigPart> parts;
     for (std::size_t i = 0; i < streams.size(); ++i) {
-      // Now and then a chunk of a prompt beside decodes.
-      const bool chunk = step % 8 == 5 && i == 2, nothing = step % 8 == 6 && i == 1;
-      next.push_back(tokens(chunk ? 40 : 1));
-      parts.push_back({&streams[i], {}, nothing ? Want::kNone : Want::kLast});
+      // Now and then a chunk of a prompt beside decodes, or some rows of each, as guesses are verified.
+      const bool chunk = step % 8 == 5 && i == 2, verified = step % 8 == 3, nothing = step % 8 == 6 && i == 1;
+      next.push_back(tokens(chunk ? 40 : verified ? 1 + static_cast<int>(i % 3) : 1));
+      parts.push_back({&streams[i], {}, verified ? Want::kAll : nothing ? Want::kNone : Want::kLast});
     }
     for (std::size_t i = 0; i < parts.size(); ++i) parts[i].tokens = next[i];
     keep(rig.step(parts));

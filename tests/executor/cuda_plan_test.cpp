@@ -340,6 +340,25 @@ TEST(StepPlanTest, CutsInTheMiddle) {
   EXPECT_EQ(middle_cut(batch), 7) << "two sequences";
 }
 
+TEST(StepPlanTest, WantsAllLogits) {
+  Batch batch;
+  batch.rows.assign(6, 5);
+  batch.sequences = {{.n_rows = 1, .first_position = 0, .tables = {}},
+                     {.n_rows = 4, .first_position = 0, .tables = {}},
+                     {.n_rows = 1, .first_position = 0, .tables = {}}};
+  EXPECT_FALSE(wants_all_logits(batch)) << "nothing is wanted";
+  batch.sample_rows = {4, 5};
+  EXPECT_FALSE(wants_all_logits(batch)) << "a prompt";
+  batch.logit_rows = {1, 2, 3};
+  EXPECT_TRUE(wants_all_logits(batch)) << "three guesses are verified, and of the first sequence nothing is wanted";
+  batch.logit_rows = {1, 3, 4};
+  EXPECT_FALSE(wants_all_logits(batch));
+  batch.logit_rows = {0, 1, 2, 3, 4, 5};
+  EXPECT_TRUE(wants_all_logits(batch)) << "some are drawn from and read";
+  batch.hidden_rows = {5};
+  EXPECT_FALSE(wants_all_logits(batch));
+}
+
 TEST(StepPlanTest, HasRoomForTheGroupWithTheMostHeads) {
   std::vector<AttentionGroup> groups(2);
   groups[0].heads = {.n_head = 4, .n_kv_head = 2, .head_dim = 64};

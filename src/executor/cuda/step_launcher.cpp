@@ -74,9 +74,9 @@ void StepLauncher::launch_part(const Batch& batch, int staging, const Event& beg
     place.samples += first.sample_rows.size();
     return launch_part(part_of(batch, cut, n - cut), staging, begun, landing, place);
   }
-  const bool decode = place.whole && is_decode(batch);
+  const bool as_graph = place.whole && batch.n_rows() <= memory_.most_samples() && wants_all_logits(batch);
   wanted_ = batch.logit_rows;
-  if (decode) {
+  if (as_graph) {
     wanted_.resize(static_cast<std::size_t>(batch.n_rows()));
     std::iota(wanted_.begin(), wanted_.end(), 0);
   } else {
@@ -86,16 +86,11 @@ void StepLauncher::launch_part(const Batch& batch, int staging, const Event& beg
   memory_.upload(batch, plan_, wanted_, staging, stream_.get());
   if (place.first) begun.record(stream_);
   copy_blocks(batch.block_ops);
-  decode ? launch_decode(batch, landing) : launch_rows(batch, landing, place);
+  as_graph ? launch_graph(batch, landing) : launch_rows(batch, landing, place);
 }
 
-/// Whether every sequence has one row. Logits of rows that nobody wants cost little, and there are few.
-bool StepLauncher::is_decode(const Batch& batch) const {
-  return std::cmp_equal(batch.sequences.size(), batch.n_rows()) && batch.hidden_rows.empty() &&
-         batch.logit_rows.size() + batch.sample_rows.size() > 0 && batch.n_rows() <= memory_.most_samples();
-}
-
-void StepLauncher::launch_decode(const Batch& batch, Landing& landing) {
+/// Logits of rows that nobody wants cost little, and there are few.
+void StepLauncher::launch_graph(const Batch& batch, Landing& landing) {
   check(cudaGraphLaunch(graph_of(batch.n_rows()), stream_.get()), "step");
   sampled_logits_ = batch.sample_rows;
   for (std::size_t i = 0; i < batch.logit_rows.size();) {
@@ -169,7 +164,7 @@ DecoderStep StepLauncher::step(int n_rows) const {
   return step;
 }
 
-/// Of a step of so many decodes, captured when it is first wanted.
+/// Of a step of so many rows, logits of all; captured when it is first wanted.
 CUgraphExec_st* StepLauncher::graph_of(int n_rows) {
   if (graphs_.size() <= static_cast<std::size_t>(n_rows)) graphs_.resize(static_cast<std::size_t>(n_rows) + 1);
   auto& graph = graphs_[static_cast<std::size_t>(n_rows)];

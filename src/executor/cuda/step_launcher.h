@@ -59,8 +59,7 @@ class StepLauncher {
 
   void launch_part(const Batch& batch, int staging, const Event& begun, Landing& landing, Place place);
   bool plan(const Batch& batch);
-  bool is_decode(const Batch& batch) const;
-  void launch_decode(const Batch& batch, Landing& landing);
+  void launch_graph(const Batch& batch, Landing& landing);
   void launch_rows(const Batch& batch, Landing& landing, Place place);
   void read(void* to, const void* from, std::size_t bytes);
   void read_logits(Landing& landing, std::size_t row, const float* from, std::size_t n);
@@ -77,7 +76,8 @@ class StepLauncher {
   StepPlan plan_;
   Decoder decoder_;
   Pool pool_;
-  std::vector<std::unique_ptr<CUgraphExec_st, GraphEnd>> graphs_;  ///< by rows
+  /// Of steps whose rows are all wanted, by their number.
+  std::vector<std::unique_ptr<CUgraphExec_st, GraphEnd>> graphs_;
   std::vector<std::int32_t> wanted_;
   std::vector<std::int32_t>
       sampled_logits_;  ///< of each sample of the last step, the row of StepMemory::sampled_logits

@@ -101,6 +101,22 @@ bool StepPlan::plan(const Batch& batch) {
   return true;
 }
 
+bool wants_all_logits(const Batch& batch) {
+  if (!batch.hidden_rows.empty() || batch.logit_rows.size() + batch.sample_rows.size() == 0) return false;
+  auto logits = batch.logit_rows.begin(), samples = batch.sample_rows.begin();
+  int row = 0;
+  for (const BatchSequence& s : batch.sequences) {
+    for (const int end = row + s.n_rows; row < end; ++row) {
+      const bool scored = logits != batch.logit_rows.end() && *logits == row;
+      const bool sampled = samples != batch.sample_rows.end() && *samples == row;
+      if (s.n_rows > 1 && !scored && !sampled) return false;
+      logits += scored ? 1 : 0;
+      samples += sampled ? 1 : 0;
+    }
+  }
+  return true;
+}
+
 int middle_cut(const Batch& batch) {
   const int middle = batch.n_rows() / 2;
   int best = 0, row = 0;

@@ -70,6 +70,10 @@ class StepPlan {
   KvTraffic traffic_;
 };
 
+/// Whether logits of all rows are as good as wanted: each sequence has but one, or wants logits or a token behind each of its rows, and
+/// nobody a hidden state. So are decodes, and steps that verify guesses.
+bool wants_all_logits(const Batch& batch);
+
 /// The row before which a batch is cut in two: the nearest to its middle that begins a sequence, or before which a sequence may be cut.
 /// 0: there is none.
 int middle_cut(const Batch& batch);
