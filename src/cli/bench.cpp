@@ -17,6 +17,7 @@
 
 #include "cli/bench_engine.h"
 #include "cli/bench_quality.h"
+#include "cli/cache_config.h"
 #include "cli/devices.h"
 #include "text/vocabulary.h"
 
@@ -34,6 +35,7 @@ struct BenchOptions {
   int tokens = 20'480;
   int window = 2'048;
   int repeat = 3;
+  int step_tokens = 0;
   std::uint64_t seed = 1;
 };
 
@@ -47,10 +49,12 @@ std::unique_ptr<executor::Executor> load(const BenchOptions& options, const exec
 Figures engine_figures(const BenchOptions& options) {
   const auto executor = load(options, options.ggml);
   const EngineCase& what = *std::ranges::find(engine_cases(), options.name, &EngineCase::name);
-  run_case(what, *executor, options.seed);
+  EngineCase warm_up = what;
+  warm_up.prompt = std::min(what.prompt, 2048);
+  run_case(warm_up, *executor, options.seed, options.step_tokens);
   std::vector<Figures> runs;
   for (int i = 1; i <= options.repeat; ++i) {
-    runs.push_back(run_case(what, *executor, options.seed + static_cast<unsigned>(i)));
+    runs.push_back(run_case(what, *executor, options.seed + static_cast<unsigned>(i), options.step_tokens));
   }
   Figures figures = runs.front();
   for (std::size_t f = 0; f < figures.size(); ++f) {
@@ -88,7 +92,7 @@ Figures quality_figures(const BenchOptions& options) {
 
 int run_bench(BenchOptions options) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("coppice"));  // standard output is for the figures alone
-  options.ggml.max_rows = 512;
+  options.ggml.max_rows = std::max(kAloneTokens, options.step_tokens);
   options.ggml.max_sequences = 32;
   std::vector<std::string> members;
   for (const auto& [name, value] : options.name == kQuality ? quality_figures(options) : engine_figures(options)) {
@@ -125,6 +129,10 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->add_option("--repeat", options->repeat, "Runs after the warm-up")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command
+      ->add_option("--step-tokens", options->step_tokens,
+                   "As serve's, for the cases prompt and document (default: as serve)")
+      ->check(CLI::Range(1, 65536));
   command->add_option("--device", options->device, "As serve's")
       ->check(CLI::Validator(check_device, ""))
       ->capture_default_str();

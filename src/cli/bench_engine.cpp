@@ -51,12 +51,13 @@ class Greedy final : public sampling::Generation {
 /// An engine on an empty cache, and what its steps bring.
 class Bench {
  public:
-  Bench(executor::Executor& executor, std::uint64_t seed)
+  Bench(executor::Executor& executor, std::uint64_t seed, int step_tokens = kStepTokens, int alone_tokens = 0)
       : n_vocab_(executor.info().n_vocab),
         random_(seed),
-        engine_(kv::Cache(cache_config(executor, kStepTokens)), executor,
+        engine_(kv::Cache(cache_config(executor, chunk_tokens(executor.info(), step_tokens, alone_tokens))), executor,
                 {.max_batch = 32,
-                 .step_tokens = kStepTokens,
+                 .step_tokens = step_tokens,
+                 .alone_tokens = alone_tokens,
                  // Random tokens lose no meaning behind the context that the model was trained for.
                  .context_length = std::max(executor.info().context_length, kContext),
                  .max_waiting = 64},
@@ -117,6 +118,17 @@ double time_prefill(executor::Executor& executor, int depth, std::uint64_t seed)
   while (bench.step().empty()) {
   }
   return timed / seconds_between(start, Clock::now());
+}
+
+/// Tokens a second of a whole prompt of so many tokens.
+double time_prompt(executor::Executor& executor, int tokens, std::uint64_t seed, int step_tokens) {
+  Bench bench(executor, seed, step_tokens > 0 ? step_tokens : kStepTokens,
+              step_tokens > 0 ? 0 : alone_tokens(executor));
+  bench.submit(bench.random_tokens(tokens), 1);
+  const auto start = Clock::now();
+  while (bench.step().empty()) {
+  }
+  return tokens / seconds_between(start, Clock::now());
 }
 
 void start_streams(Bench& bench, const EngineCase& what) {
@@ -197,6 +209,8 @@ std::span<const EngineCase> engine_cases() {
       {.name = "stream", .meaning = "one stream at depth 512", .prefill_depth = 0, .streams = 1, .own = 512},
       {.name = "depth", .meaning = "one at depth 2,048", .prefill_depth = 2048, .streams = 1, .own = 2048},
       {.name = "deep", .meaning = "one at depth 16,384", .prefill_depth = 16'384, .streams = 1, .own = 16'384},
+      {.name = "prompt", .meaning = "a prompt of 4,000", .prompt = kLongPrompt},
+      {.name = "document", .meaning = "a prompt of 16,384", .prompt = 16'384},
       {.name = "batch", .meaning = "eight unrelated ones at depth 400", .streams = 8, .own = 400},
       {.name = "sixteen", .meaning = "sixteen unrelated ones at depth 200", .streams = 16, .own = 200},
       {.name = "deep-batch", .meaning = "eight unrelated ones at depth 1,500", .streams = 8, .own = 1500},
@@ -206,7 +220,8 @@ std::span<const EngineCase> engine_cases() {
   return kCases;
 }
 
-Figures run_case(const EngineCase& what, executor::Executor& executor, std::uint64_t seed) {
+Figures run_case(const EngineCase& what, executor::Executor& executor, std::uint64_t seed, int step_tokens) {
+  if (what.prompt > 0) return {{"prefill_tokens_per_s", time_prompt(executor, what.prompt, seed, step_tokens)}};
   if (what.streams == 0) return time_gaps(executor, seed);
   Figures figures;
   if (what.prefill_depth >= 0) {

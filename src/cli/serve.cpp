@@ -230,16 +230,18 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
     }
   };
   o.ggml.context = o.context;
-  o.ggml.max_rows = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest budget
+  const int step_rows = std::max(o.engine.step_tokens, o.engine.max_batch + 1);  // the scheduler's smallest budget
+  o.ggml.max_rows = o.step_tokens || opened.device.is_gpu() ? step_rows : std::max(step_rows, kAloneTokens);
   o.ggml.max_sequences = o.engine.max_batch;
   const engine::Pooling pooling = choose_pooling(o.pooling, opened.model.spec.pooling);
   const auto executor = opened.device.load(std::move(opened.model), o.ggml, progress);
   progress("starting", 1);
   try_first_step(*executor);
 
+  if (!o.step_tokens) o.engine.alone_tokens = alone_tokens(*executor);
   const executor::ExecutorInfo& info = executor->info();
   if (info.attention == "dense") o.share = "off";  // the reference shares nothing
-  kv::Cache cache(cache_config(*executor, o.ggml.max_rows, o.share == "on"));
+  kv::Cache cache(cache_config(*executor, chunk_tokens(info, step_rows, o.engine.alone_tokens), o.share == "on"));
   const std::int32_t fits = longest_sequence(cache, info);
   o.engine.context_length = choose_context(o.context, fits, info);
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };

@@ -13,7 +13,9 @@ namespace coppice::engine {
 struct EngineConfig {
   int max_batch = 32;     ///< running sequences (samples)
   int step_tokens = 512;  ///< token budget of a step: decodes first, then prefill chunks (scheduler.h)
-  int scored_rows = 0;    ///< rows of a step whose logits score prompts' tokens; 0: as many as 64 MiB of logits hold
+  int alone_tokens = 0;   ///< of a step in which nothing decodes, at most; below step_tokens: these (step_budget.h)
+  double alone_seconds = 0.25;  ///< ... which takes about so long, at most, if it has more than step_tokens
+  int scored_rows = 0;  ///< rows of a step whose logits score prompts' tokens; 0: as many as 64 MiB of logits hold
   std::int32_t context_length = 0;                ///< tokens of one sequence, prompt and answer
   std::size_t max_waiting = 4096;                 ///< requests in the queue; beyond it: Refusal::kQueueFull
   std::size_t max_weight = std::size_t{1} << 26;  ///< of all open requests together, in tokens (mailbox.h); likewise,

@@ -27,7 +27,7 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       has_states_(cache.config().state_pages > 0),
       steps_in_hand_(steps_in_hand(has_states_, depth)),
       max_batch_(std::max(config.max_batch, 1)),
-      step_tokens_(std::max(config.step_tokens, max_batch_ + 1)),
+      budget_(config, max_batch_),
       growth_room_(config.growth_room),
       context_length_(config.context_length),
       queue_(cache, config.patience),
@@ -302,10 +302,10 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::BlockOp>& ops) {
 
 // Rows for prompts in a step that has `decodes` rows of decoding sequences. At least one: invariant 3.
 int Scheduler::prefill_budget(int decodes, int prompt_rows) const {
-  const int rest = std::min(step_tokens_ - decodes, prompt_rows);
-  if (decodes == 0) return rest;
-  return std::min(rest,
-                  std::max(std::min(step_tokens_, prompt_rows) / kPromptPartBesideDecodes, cache_.config().block_size));
+  if (decodes == 0) return std::min(budget_.alone(), prompt_rows);
+  const int all = budget_.beside_decodes();
+  return std::min({all - decodes, prompt_rows,
+                   std::max(std::min(all, prompt_rows) / kPromptPartBesideDecodes, cache_.config().block_size)});
 }
 
 bool Scheduler::is_full(const OpenRequest& open, std::int32_t length) const {
@@ -381,7 +381,8 @@ void Scheduler::launch() {
   planned_.clear();
 }
 
-void Scheduler::computed() {
+void Scheduler::computed(double seconds) {
+  budget_.stepped(flying_.prompt_rows, flying_.rows, seconds);
   for (const StepPart& part : flying_.parts) {
     if (part.sequence == nullptr) continue;
     cache_.publish(part.sequence->seq, part.sequence->row_tokens(part.first, part.rows));

@@ -6,7 +6,8 @@
 //  1. A sequence is ready, following, running or ended. The queue holds those that are ready or following.
 //  2. running is in the order of rank (priority, then first arrival), so a request's sequences stand together and the
 //     first to be preempted is at the end.
-//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget; one medium that can't be cut may exceed that. Beside decodes prompts get
+//  3. A step has a row for every decoding sequence, then prefill chunks up to the budget (step_budget.h); one medium that can't be cut may
+//     exceed that. Beside decodes prompts get
 //     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
 //     max_batch + 1, so that decodes cannot keep a prefill out for ever. Nor can more important prompts: of those who
 //     prefill the first to arrive has a block's rows, or a quarter of the prompts' if that is less. Keys take turns, whatever
@@ -31,6 +32,7 @@
 #include "engine/queue.h"
 #include "engine/sequence.h"
 #include "engine/snapshot.h"
+#include "engine/step_budget.h"
 #include "kv/cache.h"
 
 namespace coppice::engine {
@@ -85,8 +87,8 @@ class Scheduler {
   void launch();
   PlannedStep& flying() { return flying_; }
 
-  /// flying() was run: publishes its tokens and wakes followers.
-  void computed();
+  /// flying() was run in so many seconds: publishes its tokens and wakes followers.
+  void computed(double seconds);
 
   bool ahead() const { return steps_in_hand_ > 1; }
   /// A sample of so many tokens has all that max_tokens and the context allow.
@@ -129,7 +131,7 @@ class Scheduler {
   bool has_states_;
   int steps_in_hand_;
   int max_batch_;
-  int step_tokens_;
+  StepBudget budget_;
   bool growth_room_;
   std::int32_t context_length_;
   Queue queue_;

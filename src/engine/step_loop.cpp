@@ -337,7 +337,7 @@ void StepLoop::collect() {
   try {
     result = &runner_.wait(step);
     rates_.stepped(step.prompt_rows, step.rows, runner_.seconds_of_last());
-    scheduler_.computed();
+    scheduler_.computed(runner_.seconds_of_last());
     for (Sequence* sequence : scheduler_.running()) {
       take_pins(*sequence);
       requests_.add_progress(*sequence->request, sequence->computed);

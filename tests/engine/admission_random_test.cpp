@@ -174,7 +174,7 @@ class Load {
     scheduler_.launch();
     for (const engine::StepPart& part : scheduler_.flying().parts)
       if (part.completes) sampled.push_back(part.sequence);
-    scheduler_.computed();
+    scheduler_.computed(0);
     for (Sequence* s : sampled) {
       OpenRequest& open = *s->request;
       while (s->n_samples > 1) {

@@ -84,6 +84,44 @@ TEST_P(Batching, DecodesNeverWaitForALongPrefill) {
   h.finish();
 }
 
+TEST_P(Batching, StepsGrowWhereNothingDecodes) {
+  std::mt19937_64 random(16);
+  Harness h({.groups = GetParam(),
+             .max_batch = 4,
+             .step_tokens = 16,
+             .alone_tokens = 64,
+             .alone_seconds = 1e9,
+             .max_extend = 64,
+             .state_stride = kNoStride});
+  h.submit({.prompt = random_prompt(random, 500), .max_tokens = 40});
+  for (const int rows : {16, 32, 64, 64}) {
+    h.step();
+    EXPECT_EQ(h.last().n_rows, rows);
+  }
+  while (h.snapshot().generated_tokens < 1) h.step();
+  h.submit({.prompt = random_prompt(random, 100), .max_tokens = 3});
+  h.step();
+  EXPECT_EQ(h.last().n_rows, 1 + 8) << "beside a stream the small budget holds";
+  h.finish();
+}
+
+TEST_P(Batching, StepsThatTakeTooLongDoNotGrow) {
+  std::mt19937_64 random(17);
+  Harness h({.groups = GetParam(),
+             .max_batch = 4,
+             .step_tokens = 16,
+             .alone_tokens = 64,
+             .alone_seconds = 0,
+             .max_extend = 64,
+             .state_stride = kNoStride});
+  h.submit({.prompt = random_prompt(random, 200), .max_tokens = 1});
+  while (h.snapshot().generated_tokens < 1) {
+    h.step();
+    EXPECT_LE(h.last().n_rows, 16);
+  }
+  h.finish();
+}
+
 TEST_P(Batching, APromptGetsABlockOfRowsBesideDecodes) {
   std::mt19937_64 random(14);
   Harness h({.groups = GetParam(), .block_size = 16, .max_batch = 4, .step_tokens = 24});

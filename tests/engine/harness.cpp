@@ -294,6 +294,8 @@ kv::CacheConfig cache_config(const HarnessConfig& config) {
 engine::EngineConfig engine_config(const HarnessConfig& config) {
   return {.max_batch = config.max_batch,
           .step_tokens = config.step_tokens,
+          .alone_tokens = config.alone_tokens,
+          .alone_seconds = config.alone_seconds,
           .scored_rows = config.scored_rows,
           .context_length = config.context_length,
           .max_waiting = config.max_waiting,
@@ -356,7 +358,7 @@ bool Harness::step() {
   if (check_faults) EXPECT_TRUE(executor_->faults().empty()) << executor_->faults().front();
   EXPECT_LE(executor_->steps().size(), forwards + 1);
   if (executor_->steps().size() > forwards) {
-    EXPECT_LE(last().n_rows, std::max(config_.step_tokens, config_.max_batch + 1));
+    EXPECT_LE(last().n_rows, std::max({config_.step_tokens, config_.alone_tokens, config_.max_batch + 1}));
     EXPECT_GT(last().n_rows, 0);
     for (const auto& sequence : last().sequences) EXPECT_LE(sequence.n_rows, config_.max_extend);
   }

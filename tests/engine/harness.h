@@ -42,6 +42,8 @@ struct HarnessConfig {
   std::int32_t num_blocks = 4000;
   int max_batch = 32;
   int step_tokens = 64;
+  int alone_tokens = 0;
+  double alone_seconds = engine::EngineConfig{}.alone_seconds;
   int scored_rows = 0;
   std::int32_t max_extend = 64;
   std::int32_t context_length = 0;
