@@ -89,6 +89,8 @@ struct QuantProducts {
   QuantMatrix::Rows rows;
   const Gate* gate;  ///< the first one's tiles take the second one's with them; nullptr: they don't
   bool amx;
+  int most_rows;     ///< of a panel
+  int together;      ///< tiles that are best multiplied together
   int panel_blocks;  ///< of a panel's rows that are made ready at once; a multiple of all chunk_blocks
   int n_tiles;       ///< of a part, of all products; gated, of the first
   int n_panels;      ///< of all parts
@@ -130,9 +132,11 @@ class UnitFinder {
     if (panel < before_) part_ = 0, before_ = 0;
     for (int panels; panel >= before_ + (panels = p_.n_panels_of(part_)); ++part_) before_ += panels;
     const int each = p_.panel_rows(part_), first = p_.first_row(part_) + (panel - before_) * each;
-    return {part_, first, std::min(p_.first_row(part_ + 1), first + each),
-            static_cast<int>(std::int64_t{p_.n_tiles} * cut / n),
-            static_cast<int>(std::int64_t{p_.n_tiles} * (cut + 1) / n)};
+    const auto border = [&](int i) {
+      return std::min(p_.n_tiles,
+                      static_cast<int>(std::int64_t{p_.n_tiles + p_.together - 1} / p_.together * i / n) * p_.together);
+    };
+    return {part_, first, std::min(p_.first_row(part_ + 1), first + each), border(cut), border(cut + 1)};
   }
 
  private:
@@ -182,9 +186,20 @@ struct UnitPart {
   }
 };
 
+/// Two tiles of the same rows, together if the kernel can.
+template <class Kernel>
+void multiply_two(Kernel& kernel, const TileProduct& a, const TileProduct& b) {
+  if constexpr (requires { kernel.multiply_two(a, b); }) {
+    kernel.multiply_two(a, b);
+  } else {
+    kernel.multiply(a);
+    kernel.multiply(b);
+  }
+}
+
 /// Goes through the units that a worker claims, p.panel_blocks at a time: kernel.round(part) makes the part's x ready, unless
 /// the unit before had the same rows and all blocks fit; then kernel.multiply(tile product) is called for each of the unit's
-/// tiles, and kernel.gate(tile product, the other one's y) for each finished pair of gated ones.
+/// tiles, or multiply_two() for two of them, and kernel.gate(tile product, the other one's y) for each finished pair of gated ones.
 template <class Kernel>
 void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& kernel) {
   const int all_blocks = p.n_in / QuantMatrix::kBlock;
@@ -200,8 +215,7 @@ void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& ke
       rounded = unit.first_row;
       if (p.gate) {
         for (int t = unit.first_tile; t < unit.end_tile; ++t) {
-          kernel.multiply(part.of(p.products[0], t));
-          kernel.multiply(part.of(p.products[1], t));
+          multiply_two(kernel, part.of(p.products[0], t), part.of(p.products[1], t));
         }
         if (block + n_blocks < all_blocks) continue;
         for (int t = unit.first_tile; t < unit.end_tile;
@@ -213,15 +227,18 @@ void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& ke
       int before = 0;  // tiles of the products before
       for (const QuantMatrix::Product& product : p.products) {
         const int n_tiles = product.matrix->n_tiles(), end = std::min(unit.end_tile - before, n_tiles);
-        for (int t = std::max(unit.first_tile - before, 0); t < end; ++t) kernel.multiply(part.of(product, t));
+        int t = std::max(unit.first_tile - before, 0);
+        for (; t + 1 < end; t += 2) multiply_two(kernel, part.of(product, t), part.of(product, t + 1));
+        if (t < end) kernel.multiply(part.of(product, t));
         before += n_tiles;
       }
     }
   }
 }
 
-constexpr int kVectorPanelRows = 16, kAmxPanelRows = 64;  ///< at most
-/// With all inputs at once a tile is read from end to end: 8,192 inputs, in 240 KiB. A panel for AMX takes 4 KiB a block.
+/// Of a panel, at most. Up to kAmxFewRows take a block as soon as it is unpacked.
+constexpr int kVectorPanelRows = 16, kAmxFewRows = 64, kAmxManyRows = 256;
+/// With all inputs at once a tile is read from end to end: 8,192 inputs, in 240 KiB. A panel for AMX takes 4 to 16 KiB a block.
 constexpr int kVectorPanelBlocks = 256, kAmxPanelBlocks = 64;
 constexpr int kAmxRows = 13;  ///< fewer are multiplied sooner without AMX
 
@@ -262,7 +279,7 @@ bool kernel_supports();
 /// One of n_workers. REQUIRES: kernel_supports(); panels of at most kVectorPanelRows x kVectorPanelBlocks.
 void run_kernel(const QuantProducts& products, Claims& claims, int n_workers);
 
-/// The same on AMX. REQUIRES: simd::amx(); panels of at most kAmxPanelRows x kAmxPanelBlocks.
+/// The same on AMX. REQUIRES: simd::amx(); panels of at most kAmxManyRows x kAmxPanelBlocks.
 void run_amx(const QuantProducts& products, Claims& claims, int n_workers);
 
 }  // namespace coppice::matmul

@@ -69,11 +69,12 @@ constexpr int kPartUnitsPerWorker = 16;
 /// Sets whole_panels and cuts.
 void cut_panels(QuantProducts& p, int n_workers) {
   p.whole_panels = p.n_panels, p.cuts = 1;
+  const int most = (p.n_tiles + p.together - 1) / p.together;
   if (p.rows.begin) {
     const int wanted = kPartUnitsPerWorker * n_workers;
     if (p.n_panels == 0 || p.n_panels >= wanted) return;
     p.whole_panels = 0;
-    p.cuts = std::min(p.n_tiles, (wanted + p.n_panels - 1) / p.n_panels);
+    p.cuts = std::min(most, (wanted + p.n_panels - 1) / p.n_panels);
     return;
   }
   const int last = p.n_panels <= 2 * n_workers ? p.n_panels : p.n_panels % n_workers;
@@ -81,7 +82,7 @@ void cut_panels(QuantProducts& p, int n_workers) {
   // Where a panel's blocks don't fit at once, every unit rounds its rows again.
   const int per_worker = p.n_in / kBlock <= p.panel_blocks ? kCutsPerWorker : 1;
   p.whole_panels -= last;
-  p.cuts = std::min(p.n_tiles, (per_worker * n_workers + last - 1) / last);
+  p.cuts = std::min(most, (per_worker * n_workers + last - 1) / last);
 }
 
 /// Whether AMX is the faster one, or wanted for its roundings: by the rows that a part has on average, if it has any.
@@ -90,6 +91,12 @@ bool amx_pays(const QuantMatrix::Rows& rows, int n_parts) {
   int parts = 0;
   for (int i = 0; rows.begin && i < n_parts; ++i) parts += rows.begin[i + 1] > rows.begin[i] ? 1 : 0;
   return rows.n >= kAmxRows * std::max(parts, 1) && simd::amx();
+}
+
+/// Of a panel. Weights are unpacked once for each, but every worker makes a panel's rows ready for itself: many pay only where each
+/// worker has as many (ADR 0011: 2,048 rows on 16 threads were a twentieth slower in panels of 128).
+int most_amx_rows(int n_rows, int n_workers) {
+  return n_rows / n_workers >= kAmxManyRows ? kAmxManyRows : kAmxFewRows;
 }
 
 void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows, const Gate* gate,
@@ -113,6 +120,8 @@ QuantProducts cut_products(std::span<const QuantMatrix::Product> products, const
                   .rows = rows,
                   .gate = gate,
                   .amx = amx,
+                  .most_rows = amx ? most_amx_rows(rows.n, n_workers) : kVectorPanelRows,
+                  .together = 1,
                   .panel_blocks = amx ? kAmxPanelBlocks : kVectorPanelBlocks,
                   .n_tiles = 0,
                   .n_panels = 0,
@@ -123,6 +132,7 @@ QuantProducts cut_products(std::span<const QuantMatrix::Product> products, const
     p.n_tiles += product.matrix->n_tiles();
   }
   for (int part = 0; part < first.n_parts(); ++part) p.n_panels += p.n_panels_of(part);
+  if (p.most_rows > kAmxFewRows) p.together = 2;
   cut_panels(p, n_workers);
   // Units of one size. Others are taken in their order: the small ones come last, and nobody waits long.
   if (p.whole_panels == 0) p.n_shares = std::min(n_workers, Claims::kMostShares);
@@ -132,7 +142,7 @@ QuantProducts cut_products(std::span<const QuantMatrix::Product> products, const
 /// As few panels as possible, of nearly the same size.
 int QuantProducts::panel_rows(int part) const {
   if (!amx) return kVectorPanelRows;
-  const int n = std::max(n_rows(part), 1), panels = (n + kAmxPanelRows - 1) / kAmxPanelRows;
+  const int n = std::max(n_rows(part), 1), panels = (n + most_rows - 1) / most_rows;
   const int each = (n + panels - 1) / panels;
   return (each + kVectorPanelRows - 1) / kVectorPanelRows * kVectorPanelRows;
 }

@@ -380,5 +380,29 @@ TEST(QuantMatrix, RowsThatAreToBeAlikeDoNotHangOnTheirNumber) {
   }
 }
 
+/// How rows are cut into panels hangs on the number of workers, and AMX takes large panels another way: no bit may.
+TEST(QuantMatrix, TheSameBitsOnAnyNumberOfWorkers) {
+  if (!QuantMatrix::supported()) GTEST_SKIP() << "no instruction set of this CPU multiplies packed weights";
+  for (const auto& [n_in, n_out, n_rows] : std::vector<std::array<int, 3>>{{256, 57, 301}, {2304, 40, 150}}) {
+    const QuantType type = QuantType::kQ4K;
+    std::mt19937 random(14);
+    const Case c{{type, type, type}, n_in, n_out, n_rows, 1};
+    const Rows rows(c, random);
+    const QuantMatrix packed(type, n_in, n_out, test::random_weights(type, n_in, n_out, random).bytes);
+    matmul::Claims claims;
+    std::vector<float> plus(static_cast<std::size_t>(n_out) * static_cast<std::size_t>(n_rows)), first;
+    for (float& x : plus) x = static_cast<float>(random() % 1000) / 7.0F;
+    for (const int n_workers : {1, 2, 3, 7, 16}) {
+      std::vector<float> y(plus.size());
+      const QuantMatrix::Product product{&packed, y.data(), plus.data()};
+      for (int i = 0; i < n_workers; ++i) {  // the first does it all
+        QuantMatrix::multiply({&product, 1}, rows.of(true, n_rows), claims, n_workers);
+      }
+      if (first.empty()) first = y;
+      EXPECT_EQ(y, first) << n_in << " inputs, " << n_workers << " workers";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace coppice
