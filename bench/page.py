@@ -6,6 +6,7 @@ import pathlib
 import statistics
 import sys
 
+import cores_page
 import gpu_page
 import results
 from loads import LOADS, MEASURES, Engine, row_of
@@ -234,9 +235,11 @@ def _traces(content):
                 f"{max(tree['matched']):,.0f} M tokens a second, and takes in {min(tree['inserted']):,.0f} to {max(tree['inserted']):,.0f} M.")
 
 
-def text(machines, gpus=()):
-    """machines, gpus: the files' contents."""
+def text(machines, gpus=(), cores=()):
+    """machines, gpus, cores: the files' contents."""
     lines = [HEAD, *_short(machines), *(line for content in gpus for line in gpu_page.short(content)), METHOD, *all_loads(machines)]
+    for content in cores:
+        lines += cores_page.section(content)
     for content in gpus:
         lines += gpu_page.section(content)
     for content in machines:
@@ -245,13 +248,13 @@ def text(machines, gpus=()):
     return "\n".join(lines) + "\n"
 
 
-def goals(machines, gpus=()):
+def goals(machines, gpus=(), _cores=()):
     """What the page leaves out: for whoever makes coppice faster."""
     return "\n".join(line for part in ([*map(_machine, machines)], [gpu_page.section(content, True) for content in gpus]) for lines in part for line in lines)
 
 
 def contents(folder):
-    return [results.read(file) for file in sorted(folder.glob("*.json"))], gpu_page.read(folder / "cuda")
+    return [results.read(file) for file in sorted(folder.glob("*.json"))], gpu_page.read(folder / "cuda"), cores_page.read(folder / "cores")
 
 
 def write(folder, path):

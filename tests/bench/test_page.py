@@ -10,6 +10,7 @@ REPO = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(REPO / "bench"))
 
 import bounds
+import cores_page
 import gpu
 import gpu_page
 import loads
@@ -61,6 +62,22 @@ class TableTest(unittest.TestCase):
         self.assertIn("over 10 % of the machine", text)
         self.assertNotIn("\\*", self.table("stream", "decode_tokens_per_s", busy=0.05))
         self.assertNotIn("3.90–4.40", self.table("stream", "decode_tokens_per_s", rounds=1))
+
+
+class CoresPageTest(unittest.TestCase):
+    def section(self, *rows):
+        return list(cores_page.section({"machine": "A CPU", "date": "2026-02-02", "models": {"m": [
+            {"what": what, "coppice": ours, "llama.cpp": peer} for what, ours, peer in rows]}}))
+
+    def test_what_is_free_is_the_measure(self):
+        quiet = [("2 cores", [2000, 200], [500, 100]), ("4 cores", [4000, 300], [1000, 150])]
+        for what, ours, of_free in (("4 cores, 2 busy", [1800, 190], "0.90 / 0.95"), ("4 cores, 4 busy", [1500, 90], "0.75 / 0.60"),
+                                    ("4 cores, a quota of 2", [2000, 180], "1.00 / 0.90"), ("4 cores, 1 busy", [1, 1], "–")):
+            self.assertIn(f"| {what} | {ours[0]:,} / {ours[1]} | 100 / 10 | {ours[0] / 100:.2f} / {ours[1] / 10:.2f} | {of_free} |",
+                          self.section(*quiet, (what, ours, [100, 10])))
+
+    def test_what_did_not_end_says_so(self):
+        self.assertIn("| 4 cores, 4 busy | 9 / 8 | no end | – | – |", self.section(("4 cores, 4 busy", [9, 8], None)))
 
 
 class GpuPageTest(unittest.TestCase):
@@ -119,7 +136,7 @@ class PageTest(unittest.TestCase):
                 for name, rows in found.items():
                     for measure in rows:
                         self.assertIsNotNone(loads.row_of(name, measure), f"{name}: {measure} is no row of bench/loads.py")
-        self.assertEqual((REPO / "docs/benchmarks.md").read_text(), page.text(contents, gpu_page.read(REPO / "bench/results/cuda")), "run bench/page.py")
+        self.assertEqual((REPO / "docs/benchmarks.md").read_text(), page.text(contents, gpu_page.read(REPO / "bench/results/cuda"), cores_page.read(REPO / "bench/results/cores")), "run bench/page.py")
 
     def test_every_question_is_a_row_of_a_load(self):
         for name, measure, _ in page.QUESTIONS:

@@ -1,0 +1,44 @@
+"""The sections of docs/benchmarks.md that bench/results/cores/*.json hold: bench/neighbours.py writes these."""
+
+import json
+
+HEAD = """
+Tokens a second of a prefill of 512 and of one stream behind it, without HTTP; llama.cpp in the same run (`bench/neighbours.py`). `busy`: a loop in
+Python on each of the first so many cores, while the programs may use all. coppice chooses its threads; llama.cpp gets one for each core, or for each CPU of the
+quota. "Of what is free": coppice against itself on the cores that are left, or on as many as the quota allows; where all are busy, against half of the quiet rate.
+"No end": not within 12 to 20 s.
+"""
+
+
+def read(folder):
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
+def free_rates(rows, what):
+    """What coppice reaches on the cores that `what` leaves it; None: wasn't measured."""
+    alone = {int(row["what"].split()[0]): row["coppice"] for row in rows if row["what"].split()[1:] in (["core"], ["cores"])}
+    words = what.replace(",", "").split()
+    if "busy" in words:
+        cores, busy = int(words[0]), int(words[2])
+        if busy == cores:
+            return [rate / 2 for rate in alone[cores]] if cores in alone else None
+        return alone.get(cores - busy)
+    return alone.get(int(words[-1])) if "quota" in words else None
+
+
+def rates(found):
+    return "no end" if found is None else " / ".join(f"{rate:,.0f}" for rate in found)
+
+
+def ratios(ours, theirs):
+    return "–" if not ours or not theirs else " / ".join(f"{one / other:.2f}" for one, other in zip(ours, theirs))
+
+
+def section(content):
+    yield from ("", f"## Cores, neighbours and quotas: {content['machine']}", HEAD)
+    yield f"{content['date']}."
+    for model, rows in content["models"].items():
+        yield from ("", f"{model}:", "", "| | coppice | llama.cpp | times llama.cpp | of what is free |", "|---|---|---|---|---|")
+        for row in rows:
+            ours, peer = row["coppice"], row.get("llama.cpp")
+            yield (f"| {row['what']} | {rates(ours)} | {rates(peer)} | {ratios(ours, peer)} | {ratios(ours, free_rates(rows, row['what']))} |")
