@@ -53,7 +53,7 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
                                                     context_length_, answers ? ", of which the answer needs one" : "")};
   }
   // Beside decodes of all others, and without a step of its own in hand.
-  const std::int32_t most_rows = std::min(cache_.config().max_extend, step_tokens_ - max_batch_ + 1);
+  const std::int32_t most_rows = std::min(cache_.config().max_extend, budget_.beside_decodes() - max_batch_ + 1);
   for (const kv::MediumSpan& span : request.prompt.text().spans()) {
     if (!span.medium.whole || span.medium.rows <= most_rows) continue;
     return Objection{Refusal::kTooLong,
@@ -325,7 +325,9 @@ Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, int prompt_rows) {
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
   for (const bool prefills : {false, true}) {
-    if (prefills) prefill_shares_.grant(running_, prefill_budget(decodes, prompt_rows), step_tokens_ - decodes);
+    if (prefills)
+      prefill_shares_.grant(running_, prefill_budget(decodes, prompt_rows),
+                            decodes == 0 ? budget_.alone() : budget_.beside_decodes() - decodes);
     // Preemption takes sequences off the end of running_, never before the one in hand.
     for (std::size_t i = 0; i < running_.size(); ++i) {
       Sequence& sequence = *running_[i];
