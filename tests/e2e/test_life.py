@@ -69,8 +69,9 @@ def test_format_that_the_backend_cannot_read():
                  "gather", "f16", "--kv-format int8")
 
 
-def test_chat_template_that_says_nothing():
-    one_sentence(run("serve", "--port", "0", "--model", model_path(), "--chat-template", "/dev/null"), "/dev/null", "empty")
+def test_chat_template_that_says_nothing(tmp_path):
+    (tmp_path / "empty.jinja").touch()
+    one_sentence(run("serve", "--port", "0", "--model", model_path(), "--chat-template", tmp_path / "empty.jinja"), "empty.jinja", "empty")
 
 
 def test_port_in_use(server):
