@@ -1,4 +1,5 @@
-// What can be checked of a batch before ggml sees it: ggml aborts the process on what it dislikes.
+// What can be checked of a batch before a device sees it: ggml ends the process on what it dislikes, and a kernel writes anywhere. An executor says
+// what it takes in BatchLimits.
 #pragma once
 
 #include "executor/executor.h"
