@@ -158,12 +158,12 @@ class Neighbour:
                 self.peak_mib = max(self.peak_mib, resident_mib(self.server.process.pid)[1])
             await asyncio.sleep(0.1)
 
-    async def live(self, seconds, stall):
-        """Chats for so long; the process's end, or a chat that takes `stall` s, is a finding."""
+    async def live(self, seconds, stall, enough=lambda: False):
+        """Chats for so long, or until `enough` says so; the process's end, or a chat that takes `stall` s, is a finding."""
         self.chats, self.looks = [], []
         look = asyncio.create_task(self.look())
         end, i = time.monotonic() + seconds, 0
-        while time.monotonic() < end and self.server.process.poll() is None:
+        while time.monotonic() < end and self.server.process.poll() is None and not enough():
             try:
                 await asyncio.wait_for(self.chat(i), 120)
             except (OSError, Broken, asyncio.TimeoutError) as error:
@@ -219,19 +219,25 @@ async def run(args, server, findings):
     attackers = multiprocessing.Process(target=attack, args=(server.port, args, last))
     attackers.start()
     planted = asyncio.create_task(plant(args.plant, server.process.pid)) if args.plant in ("crash", "stall") else None
-    await neighbour.live(args.seconds, slowest + STALL_S)
+    allowed = rss + args.budget_mib
+
+    def found():  # a planted bound's fault: nobody needs to look on
+        return args.plant in UNBOUND and (findings or neighbour.peak_mib > allowed)
+
+    await neighbour.live(args.seconds, slowest + STALL_S, found)
     if planted:
         await planted
-    attackers.join(30)
+    if not found():
+        attackers.join(30)
     if attackers.is_alive():
         attackers.terminate()
     under, looks = neighbour.chats, neighbour.looks
-    if neighbour.peak_mib > rss + args.budget_mib:
+    if neighbour.peak_mib > allowed:
         find(f"too much memory: {neighbour.peak_mib:.0f} MiB, alone {rss:.0f}, and {args.budget_mib} more are allowed")
     before, after = percentile(alone, 0.99), percentile(under, 0.99) if under else float("inf")
     if args.judge and after > before + WAITS_LONGER_S:
         find(f"the 99th percentile of short chats is {after:.2f} s, alone {before:.2f} s")
-    if server.process.poll() is None:
+    if server.process.poll() is None and not found():
         try:
             for _ in range(300):  # what attackers left behind ends
                 stats = (await ask(server.port, "GET", "/v1/cache/stats", key="neighbour")).json()
