@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <random>
 
@@ -74,20 +75,25 @@ TEST_P(CacheRandomTest, NeverCutsAMediumOf300Rows) {
   const std::int64_t operations = wanted != nullptr ? std::strtoll(wanted, nullptr, 10) : kSanitized ? 6'000 : 60'000;
   const std::uint64_t seed = make_seed();
   fmt::print("COPPICE_SEED={}\n", seed);
+  constexpr std::array kWanted = {Transition::kCutBeforeMedium, Transition::kEndsInMedia, Transition::kTailShared};
   TransitionCounts met{};
-  for (const Groups groups : kAllGroups) {
-    const RandomReport report = run_random({.seed = seed,
-                                            .groups = groups,
-                                            .block_size = GetParam(),
-                                            .operations = operations / std::ssize(kAllGroups) + 1,
-                                            .large = true});
-    ASSERT_EQ(report.failure, "");
-    for (std::size_t t = 0; t < met.size(); ++t) met[t] += report.met[t];
+  const auto count = [&met](Transition t) { return met[static_cast<std::size_t>(t)]; };
+  const auto met_all = [&] { return std::ranges::all_of(kWanted, [&](Transition t) { return count(t) > 0; }); };
+  // As above: further rounds make up for what one lacked by chance.
+  for (std::uint64_t round = 0; round < 10 && !met_all(); ++round) {
+    for (const Groups groups : kAllGroups) {
+      const RandomReport report = run_random({.seed = seed + round,
+                                              .groups = groups,
+                                              .block_size = GetParam(),
+                                              .operations = operations / std::ssize(kAllGroups) + 1,
+                                              .large = true});
+      ASSERT_EQ(report.failure, "");
+      for (std::size_t t = 0; t < met.size(); ++t) met[t] += report.met[t];
+    }
   }
-  for (const Transition t : {Transition::kCutBeforeMedium, Transition::kEndsInMedia, Transition::kTailShared}) {
-    const auto n = met[static_cast<std::size_t>(t)];
-    fmt::print("  {:24} {:7}\n", to_text(t), n);
-    EXPECT_GE(n, 1) << to_text(t);
+  for (const Transition t : kWanted) {
+    fmt::print("  {:24} {:7}\n", to_text(t), count(t));
+    EXPECT_GE(count(t), 1) << to_text(t);
   }
 }
 
