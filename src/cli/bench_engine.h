@@ -19,8 +19,8 @@ struct EngineCase {
   std::string_view meaning;
   int prefill_depth = -1;  ///< a prefill of 512 tokens behind so many is timed, a multiple of 512; -1: none
   int prompt = 0;          ///< a prompt of so many is timed, in steps as the server's; 0: none
-  int streams =
-      0;  ///< that decode 64 tokens each, all at the same time; 0 and no prompt: the case is a load of its own ("gaps")
+  /// That decode 64 tokens each, all at the same time; 0 and no prompt: the case is a load of its own ("gaps").
+  int streams = 0;
   int shared = 0;  ///< tokens that all their prompts begin with
   int own = 0;     ///< tokens of each prompt behind these
 };

@@ -28,8 +28,8 @@ class InFlight {
 
   struct Place {
     Sequence* leader = nullptr;
-    std::int32_t needed =
-        0;  ///< tokens the leader has to publish first; whole blocks, or up to the end of a medium that can't be cut
+    /// Tokens the leader has to publish first; whole blocks, or up to the end of a medium that can't be cut.
+    std::int32_t needed = 0;
   };
 
   /// Of the leaders as important as `sequence` or more, the one that shares the most with it, if waiting for that gives

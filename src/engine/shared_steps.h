@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "engine/request.h"
@@ -22,8 +23,7 @@ class SharedSteps {
   static constexpr std::chrono::seconds kLately{60};
 
   void came(const std::string& key, Clock::time_point now) {
-    if (any_ && key != last_) until_ = now + kLately;
-    any_ = true;
+    if (last_ && key != *last_) until_ = now + kLately;
     last_ = key;
   }
 
@@ -36,8 +36,7 @@ class SharedSteps {
   }
 
  private:
-  bool any_ = false;
-  std::string last_;  ///< whose the last request was
+  std::optional<std::string> last_;  ///< whose the last request was
   Clock::time_point until_{};
 };
 
