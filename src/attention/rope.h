@@ -1,9 +1,12 @@
 // Rope: rotary position embedding (RoFormer, Su et al. 2021, section 3.4.2). Pair i of a head turns by position * scale /
-// (base^(2 i / dims) * factor[i]).
+// (base^(2 i / dims) * factor[i]). Positions may have three parts, each of which turns its own pairs (M-RoPE: Qwen2-VL, Wang et al. 2024,
+// section 2.1).
 //
 // Immutable; any thread may use it.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -18,13 +21,18 @@ struct Yarn {
   bool whole_pairs = true;      ///< the ramp begins and ends at pairs, not between them
 };
 
+/// Time, height and width: parts of a position.
+using RopeAxes = std::array<std::int32_t, 3>;
+
 struct RopeShape {
   bool halves = false;  ///< pair i is values i and i + dims / 2 of a head; otherwise the neighbours 2 i and 2 i + 1
   int dims = 0;         ///< of each head, from its start; the rest doesn't turn. Even
   double base = 10000, scale = 1;
   std::span<const float> factors = {};  ///< [dims / 2], or empty: all 1
   std::optional<Yarn> yarn = {};
-  double magnitude = 1;  ///< what turned values are multiplied by
+  double magnitude = 1;              ///< what turned values are multiplied by
+  std::array<int, 3> sections = {};  ///< pairs that turn by each part, dims / 2 in all; zeros: positions have one part
+  bool interleaved = false;          ///< parts take turns from pair to pair; otherwise each has its pairs side by side
 };
 
 class Rope {
@@ -40,14 +48,18 @@ class Rope {
   /// Floats of a turn.
   std::size_t turn_size() const { return 4 * angles_.size(); }
 
+  bool has_axes() const { return !axes_.empty(); }  ///< positions have three parts
+
   /// What values at a position are multiplied by, and then what the pairs' other values are: [2, dims]. Their sum is the
   /// turned value.
-  void turn(int position, float* to) const;
+  void turn(int position, float* to) const { turn({position, position, position}, to); }
+  void turn(const RopeAxes& position, float* to) const;
 
  private:
   bool halves_;
   double base_, magnitude_;
-  std::vector<double> angles_;  ///< [dims / 2] of position 1
+  std::vector<double> angles_;      ///< [dims / 2] of position 1
+  std::vector<std::uint8_t> axes_;  ///< [dims / 2] the part of a position that turns the pair; empty: there is one
 };
 
 }  // namespace coppice::attention

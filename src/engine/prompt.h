@@ -18,7 +18,7 @@ namespace coppice::engine {
 /// An encoded medium. Prompts share its embeddings.
 struct Medium {
   kv::Medium name;
-  std::shared_ptr<const std::vector<float>> embeddings;  ///< [name.rows][n_embd]
+  std::shared_ptr<const std::vector<float>> embeddings;  ///< [name.rows][embedding_size]
   /// Its rows lie on a grid so wide, line by line, at one time; 0: they have running positions, as tokens have.
   std::int32_t columns = 0;
 };
@@ -40,7 +40,7 @@ class Prompt {
   bool empty() const { return text_.empty(); }
   std::size_t media_bytes() const;  ///< of its embeddings, also those that it shares
 
-  /// [n_embd], of a piece of a medium. REQUIRES: at `index` stands one.
+  /// [embedding_size], of a piece of a medium. REQUIRES: at `index` stands one.
   std::span<const float> embedding(std::int32_t index) const;
   /// Some rows have other positions than their indices.
   bool has_positions() const { return shift_ != 0 || grids_; }

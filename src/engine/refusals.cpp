@@ -11,7 +11,7 @@ namespace coppice::engine {
 
 std::optional<Outcome> no_media(const Request& request, const executor::ExecutorInfo& info) {
   if (request.prompt.text().spans().empty()) return std::nullopt;
-  if (!info.embeds) return refused(Refusal::kUnsatisfiable, "prompts can have no media on this device");
+  if (info.embedding_size == 0) return refused(Refusal::kUnsatisfiable, "prompts can have no media on this device");
   if (request.prompt.has_positions() && !info.positions)
     return refused(Refusal::kUnsatisfiable, "prompts can have no media in grids on this device");
   return std::nullopt;

@@ -59,7 +59,7 @@ struct BatchSequence {
 struct Batch {
   std::vector<kv::BlockOp> block_ops;  ///< run in order before the first write
   std::vector<RowSource> rows;         ///< [n_rows]
-  /// [n_embd] each, of rows that have one. Needed until submit() returns.
+  /// [embedding_size] each, of rows that have one. Needed until submit() returns.
   std::vector<std::span<const float>> embeddings;
   std::vector<RopePosition> positions;  ///< [n_rows]; empty: each row's index in its sequence, three times
   std::vector<BatchSequence> sequences;
@@ -140,8 +140,9 @@ struct ExecutorInfo {
   std::string model_digest;           ///< hex; metadata, tensor table, a sample of each tensor
   std::string layout;                 ///< KV format, order in a block, block size, groups, rope
   bool moves_blocks = false;          ///< it runs block operations that store and load; else it refuses them
-  bool embeds = false;                ///< rows may be embeddings, and see each other both ways
-  bool positions = false;             ///< rows may have positions besides their indices
+  int embedding_size =
+      0;  ///< values of a row that is no token; such rows may see each other both ways. 0: there are none here
+  bool positions = false;  ///< rows may have positions besides their indices
 };
 
 /// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step.

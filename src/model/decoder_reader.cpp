@@ -37,14 +37,32 @@ void read_scaling(const Metadata& m, const ModelSpec& spec, RopeSpec& rope) {
   }
 }
 
+/// The file's list has a fourth number, which only encoders of pictures use.
+std::optional<RopeSections> read_sections(const Metadata& m, int dims, RopeAxes axes) {
+  const auto list = m.list("rope.dimension_sections", 4);
+  if (!list || (*list)[1] == 0) return std::nullopt;
+  if (axes == RopeAxes::kOne) m.refuse("positions in more than one dimension are not built yet");
+  RopeSections sections{.interleaved = axes == RopeAxes::kInterleaved};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::int64_t pairs = (*list)[i];
+    if (pairs < 0 || pairs > dims / 2)
+      m.refuse("{} pairs of {} in {}", pairs, dims / 2, m.key("rope.dimension_sections"));
+    sections.pairs[i] = static_cast<int>(pairs);
+  }
+  const auto& [time, height, width] = sections.pairs;
+  if (time + height + width != dims / 2 || (*list)[3] != 0) {
+    m.refuse("{} and {} and {} and {} pairs turn by parts of a position, but {} turn in all", time, height, width,
+             (*list)[3], dims / 2);
+  }
+  return sections;
+}
+
 /// Positions in heads of head_dim values. Its numbers are checked with those of other ropes (check_layers()).
 RopeSpec read_rope(const Metadata& m, const ModelSpec& spec, int head_dim, const DecoderTraits& traits) {
   RopeSpec rope{.halves = traits.rope_halves};
   rope.dims = m.size("rope.dimension_count", head_dim, head_dim);
   if (rope.dims % 2 != 0) m.refuse("{} = {} is odd", m.key("rope.dimension_count"), rope.dims);
-  const auto sections = m.list("rope.dimension_sections", 2);
-  if (!traits.rope_sections && sections && (*sections)[1] > 0)
-    m.refuse("positions in more than one dimension are not built yet");
+  rope.sections = read_sections(m, rope.dims, traits.rope_axes);
   rope.base = m.number("rope.freq_base", 10000.0F);
   read_scaling(m, spec, rope);
   return rope;
@@ -252,6 +270,7 @@ ModelSpec read_decoder(GgufFile& file, const Metadata& m, const DecoderTraits& t
     read_feed_forward(m, tensors, spec.n_embd, n_ff[at], p, traits, layer);
   }
   read_token_inputs(m, tensors, spec);
+  spec.n_planes = m.size("n_deepstack_layers", n_layers - 1, 0, 0);
   spec.pooling = read_pooling(m);
   return spec;
 }

@@ -16,6 +16,9 @@ namespace coppice::model {
 /// Of each head, in some files or in all, or of all heads at once.
 enum class QkNorm : std::uint8_t { kNone, kHeadsOrNone, kHeads, kWhole };
 
+/// How the pairs of a head share a position's three parts, where the file says that it has them (RopeSections).
+enum class RopeAxes : std::uint8_t { kOne, kSideBySide, kInterleaved };
+
 /// Llama has none of this.
 struct DecoderTraits {
   bool rope_halves = false;  ///< RopeSpec::halves
@@ -30,8 +33,8 @@ struct DecoderTraits {
   /// size.
   float attention_scale = 0;
   RecurrentKind recurrent = RecurrentKind::kNone;
-  bool gate_in_q = false;      ///< AttentionSpec::gate_in_q
-  bool rope_sections = false;  ///< parts of a head may turn in other dimensions, which are one in texts
+  bool gate_in_q = false;  ///< AttentionSpec::gate_in_q
+  RopeAxes rope_axes = RopeAxes::kOne;
 };
 
 /// Matrices that the file has in one piece, queries with keys and values, gates with what they gate, are split. Throws

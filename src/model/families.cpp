@@ -218,7 +218,7 @@ constexpr DecoderTraits kQwen35 = {.rope_halves = true,
                                    .experts = ExpertTraits{},
                                    .recurrent = RecurrentKind::kDelta,
                                    .gate_in_q = true,
-                                   .rope_sections = true};
+                                   .rope_axes = RopeAxes::kInterleaved};
 
 constexpr DecoderTraits kQwen3Next = [] {
   DecoderTraits traits = kQwen35;
@@ -234,6 +234,13 @@ constexpr std::array kFamilies{
     Family{"qwen2moe", {.rope_halves = true, .experts = ExpertTraits{.normalised = false}}},
     Family{"qwen3", {.rope_halves = true, .qk_norm = QkNorm::kHeads}},
     Family{"qwen3moe", {.rope_halves = true, .qk_norm = QkNorm::kHeads, .experts = ExpertTraits{}}},
+    Family{"qwen2vl", {.rope_halves = true, .rope_axes = RopeAxes::kSideBySide}},  // Qwen2-VL, Qwen2.5-VL
+    Family{"qwen3vl", {.rope_halves = true, .qk_norm = QkNorm::kHeads, .rope_axes = RopeAxes::kInterleaved}},
+    Family{"qwen3vlmoe",
+           {.rope_halves = true,
+            .qk_norm = QkNorm::kHeads,
+            .experts = ExpertTraits{},
+            .rope_axes = RopeAxes::kInterleaved}},
     Family{"qwen3next", kQwen3Next},
     Family{"qwen35", kQwen35},
     Family{"qwen35moe", kQwen35},

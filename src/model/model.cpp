@@ -36,6 +36,10 @@ class Sha256 {
 
 }  // namespace
 
+bool ModelSpec::has_sections() const {
+  return std::ranges::any_of(ropes, [](const RopeSpec& rope) { return rope.sections.has_value(); });
+}
+
 std::vector<TensorId> ModelSpec::matrices() const {
   std::vector<TensorId> ids;
   const auto add = [&ids](std::span<const LinearSpec* const> linears) {

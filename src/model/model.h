@@ -31,6 +31,14 @@ struct YarnSpec {
   friend bool operator==(const YarnSpec&, const YarnSpec&) = default;
 };
 
+/// M-RoPE (Qwen2-VL, Wang et al. 2024, section 2.1): a position has three parts, time, height and width, and each pair of a head turns by
+/// one of them. In texts all three are the same.
+struct RopeSections {
+  std::array<int, 3> pairs{};  ///< that turn by each of them, dims / 2 in all
+  bool interleaved = false;    ///< pairs take turns (Qwen3-VL); otherwise each part has its pairs side by side
+  friend bool operator==(const RopeSections&, const RopeSections&) = default;
+};
+
 /// Rotary positions: pairs of values of each head turn together.
 struct RopeSpec {
   bool halves = false;  ///< pair i is values i and i + dims / 2; otherwise the neighbours 2 i and 2 i + 1
@@ -39,7 +47,8 @@ struct RopeSpec {
   float freq_scale = 1;               ///< 1 / factor of linear scaling, or of YaRN
   TensorId freq_factors = kNoTensor;  ///< f32 [dims / 2]: angles are divided by these (Llama 3, LongRoPE)
   std::optional<YarnSpec> yarn;
-  float magnitude = 1;  ///< what turned values are multiplied by
+  float magnitude = 1;                   ///< what turned values are multiplied by
+  std::optional<RopeSections> sections;  ///< none: a position is one number
   friend bool operator==(const RopeSpec&, const RopeSpec&) = default;
 };
 
@@ -237,12 +246,18 @@ struct ModelSpec {
   float logit_scale = 1;
   float logit_softcap = 0;  ///< as attention_softcap, of scaled logits
   std::vector<RopeSpec> ropes;
-  TensorId embedding = kNoTensor;    ///< [n_embd, n_vocab]
+  TensorId embedding = kNoTensor;  ///< [n_embd, n_vocab]
+  /// DeepStack (Meng et al. 2024): rows that are no tokens have further planes of n_embd values, one added behind each of so many first layers.
+  int n_planes = 0;
   TensorId output_norm = kNoTensor;  ///< f32 [n_embd]
   LinearSpec output;                 ///< [n_embd, n_vocab]; the embedding itself when tied
   TokenInputsSpec token_inputs;
   std::vector<LayerSpec> layers;
   Pooling pooling = Pooling::kUnsaid;
+
+  int embedding_size() const { return n_embd * (1 + n_planes); }  ///< values of a row that is no token
+  /// Positions have three parts.
+  bool has_sections() const;
 
   /// All matrices that rows are multiplied by: the layers' in order, then those of the whole model.
   std::vector<TensorId> matrices() const;

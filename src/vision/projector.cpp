@@ -20,17 +20,26 @@ namespace {
 
 using model::LoadError;
 
+/// With the planes of DeepStack, one from each encoder layer that says so.
+int row_size(const model::Metadata& m) {
+  const int n_layers = m.size("vision.block_count", 1 << 12);
+  const auto stacked = m.list("vision.is_deepstack_layers", n_layers);
+  const auto planes = stacked ? std::ranges::count(*stacked, 1) : 0;
+  return m.size("vision.projection_dim", 1 << 20) * (1 + static_cast<int>(planes));
+}
+
 /// What the file says of itself is compared with the model: libmtmd can't, as it is given a model that has no more than a vocabulary.
-kv::Digest checked_digest(const std::filesystem::path& path, int n_embd, const ProjectorOptions& options) {
+kv::Digest checked_digest(const std::filesystem::path& path, int embedding_size, const ProjectorOptions& options) {
   const model::GgufFile file(path.string());
   const model::Metadata metadata(file);
   if (metadata.architecture() != "clip")
     metadata.refuse("is a model of the architecture '{}', and no projector (mmproj)", metadata.architecture());
   if (!metadata.truth("has_vision_encoder", false)) metadata.refuse("is a projector for no pictures");
   if (file.parts() != 1) metadata.refuse("is a projector in several files");
-  const int width = metadata.size("vision.projection_dim", 1 << 20);
-  if (width != n_embd) {
-    metadata.refuse("is another model's projector: its rows have {} values, and the model's have {}", width, n_embd);
+  const int width = row_size(metadata);
+  if (width != embedding_size) {
+    metadata.refuse("is another model's projector: its rows have {} values, and the model's have {}", width,
+                    embedding_size);
   }
   struct Named {
     kv::Digest file;
@@ -44,6 +53,12 @@ void log(ggml_log_level level, const char* text, void* /*data*/) {
   text::pass_llama_log(level, text);
 }
 
+/// The last row of a grid stands in its last column.
+int columns_of(const mtmd_input_chunk* chunk) {
+  const std::size_t n = mtmd_input_chunk_get_n_tokens(chunk);
+  return static_cast<int>(mtmd_image_tokens_get_decoder_pos(mtmd_input_chunk_get_tokens_image(chunk), 0, n - 1).x) + 1;
+}
+
 struct FreeChunks {
   void operator()(mtmd_input_chunks* chunks) const { mtmd_input_chunks_free(chunks); }
 };
@@ -54,9 +69,9 @@ void Projector::Free::operator()(mtmd_context* context) const {
   mtmd_free(context);
 }
 
-Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int n_embd,
+Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int embedding_size,
                      const ProjectorOptions& options)
-    : n_embd_(n_embd), digest_(checked_digest(file, n_embd, options)) {
+    : embedding_size_(embedding_size), digest_(checked_digest(file, embedding_size, options)) {
   text::route_llama_log();
   mtmd_log_set(log, nullptr);
   mtmd_context_params params = mtmd_context_params_default();
@@ -92,7 +107,7 @@ std::optional<Parts> Projector::prepare(const image::Pixels& pixels) const {
         .chunk = {mtmd_input_chunk_copy(chunk),
                   [](const mtmd_input_chunk* own) { mtmd_input_chunk_free(const_cast<mtmd_input_chunk*>(own)); }},
         .n_rows = static_cast<int>(mtmd_input_chunk_get_n_tokens(chunk)),
-        .n_positions = static_cast<int>(mtmd_input_chunk_get_n_pos(chunk)),
+        .columns = mtmd_decode_use_mrope(context_.get()) ? columns_of(chunk) : 0,
         .whole = mtmd_decode_use_non_causal(context_.get(), chunk)});
   }
   return prepared;
@@ -101,7 +116,8 @@ std::optional<Parts> Projector::prepare(const image::Pixels& pixels) const {
 std::optional<std::vector<float>> Projector::encode(const Stretch& stretch) {
   if (mtmd_encode_chunk(context_.get(), stretch.chunk.get()) != 0) return std::nullopt;
   const float* rows = mtmd_get_output_embd(context_.get());
-  return std::vector<float>(rows, rows + static_cast<std::size_t>(stretch.n_rows) * static_cast<std::size_t>(n_embd_));
+  return std::vector<float>(
+      rows, rows + static_cast<std::size_t>(stretch.n_rows) * static_cast<std::size_t>(embedding_size_));
 }
 
 }  // namespace coppice::vision

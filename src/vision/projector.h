@@ -36,8 +36,8 @@ struct ProjectorOptions {
 struct Stretch {
   std::shared_ptr<const mtmd_input_chunk> chunk;
   int n_rows = 0;
-  int n_positions = 0;  ///< how far positions go on behind it: n_rows, or less where a row's position has three parts
-  bool whole = false;   ///< its rows see each other both ways
+  int columns = 0;     ///< where a position has three parts: its rows lie on a grid so wide, line by line. Otherwise 0
+  bool whole = false;  ///< its rows see each other both ways
 };
 
 /// A picture as a prompt of the model has it.
@@ -45,9 +45,9 @@ using Parts = std::vector<std::variant<std::vector<kv::Token>, Stretch>>;
 
 class Projector {
  public:
-  /// `vocabulary` is the text model's, `n_embd` what its rows have; it is kept. Throws model::LoadError: the file can't be read, is no
+  /// `vocabulary` is the text model's, `embedding_size` how many values its rows have that are no tokens; it is kept. Throws model::LoadError: the file can't be read, is no
   /// projector for pictures, or one for another model.
-  Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int n_embd,
+  Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int embedding_size,
             const ProjectorOptions& options);
   ~Projector();
   Projector(const Projector&) = delete;
@@ -57,10 +57,10 @@ class Projector {
   /// pixel's height that a family would have to blow up without end).
   std::optional<Parts> prepare(const image::Pixels& pixels) const;
 
-  /// [n_rows, n_embd]. Takes seconds on a CPU. None: the encoder failed.
+  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: the encoder failed.
   std::optional<std::vector<float>> encode(const Stretch& stretch);
 
-  int n_embd() const { return n_embd_; }
+  int embedding_size() const { return embedding_size_; }
   /// Of the whole file and the options: what decides, beside the pixels, which rows come out.
   const kv::Digest& digest() const { return digest_; }
 
@@ -69,7 +69,7 @@ class Projector {
     void operator()(mtmd_context* context) const;
   };
   std::unique_ptr<mtmd_context, Free> context_;
-  int n_embd_;
+  int embedding_size_;
   kv::Digest digest_;
 };
 

@@ -379,7 +379,7 @@ TEST(BatchCheckTest, EmbeddingsAndPositions) {
                         .block_size = 32,
                         .num_blocks = 3,
                         .n_groups = 1,
-                        .n_embd = 4,
+                        .embedding_size = 4,
                         .positions = true};
   const std::vector<float> four(4), five(5);
   Batch batch;
@@ -403,7 +403,7 @@ TEST(BatchCheckTest, EmbeddingsAndPositions) {
   refused([](Batch&) {});
   batch.positions.clear();
   EXPECT_NO_THROW(check_batch(batch, limits));
-  limits.n_embd = 0;
+  limits.embedding_size = 0;
   refused([](Batch&) {});
 }
 

@@ -181,6 +181,10 @@ TEST(LoadModel, SettingsThatNobodyCanFollowAreErrors) {
   expect_complaint(with({}, "nextn_predict_layers", 2), "no layers are left");
   expect_complaint(with(tiny_family("glm4"), "rope.dimension_sections", std::vector{true, true, true, false}),
                    "more than one dimension");
+  for (const std::vector<int>& pairs : {std::vector{2, 3, 2, 0}, {2, 3, 3, 1}, {9, 1, 1, 0}, {-1, 8, 1, 0}}) {
+    expect_complaint(with(tiny_family("qwen2vl"), "rope.dimension_sections", pairs), "pairs");
+  }
+  expect_complaint(with(tiny_family("qwen3vl"), "n_deepstack_layers", 2), "out of range");
   TinyModel phi = tiny_family("phi3");
   phi.wrong_shape = "blk.1.attn_qkv.weight";
   expect_complaint(tiny("broken", phi), "has the shape [64, 127] where [64, 128] is needed");

@@ -37,16 +37,19 @@ def build(name, case):
     return model
 
 
-def picture(name, size, tiles):
-    """Smooth colours and noise: [size, tiles * size, 3]."""
+def picture(name, height, width):
+    """Smooth colours and noise: [height, width, 3]."""
     rng = generator(name, "picture")
-    y, x = np.mgrid[0:size, 0:tiles * size]
-    smooth = np.stack([x * 255 / (tiles * size), y * 255 / size, 255 - y * 255 / size], axis=2)
+    y, x = np.mgrid[0:height, 0:width]
+    smooth = np.stack([x * 255 / width, y * 255 / height, 255 - y * 255 / height], axis=2)
     return np.clip(smooth + rng.normal(0, 40, smooth.shape), 0, 255).astype(np.uint8)
 
 
-def values_of(case, pixels, size):
+def values_of(case, pixels):
     """The tiles as the model takes them."""
+    if "Qwen" in case["model"]:
+        return transformers.Qwen2VLImageProcessor(**case["preprocessor"], do_resize=False)(Image.fromarray(pixels), return_tensors="pt")
+    size = pixels.shape[0]
     mean, std = (np.asarray(case["preprocessor"][key], np.float32) for key in ("image_mean", "image_std"))
     tiles = [pixels[:, i * size:(i + 1) * size] for i in range(case["tiles"])]
     values = torch.from_numpy(np.stack([((tile.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1) for tile in tiles]))
@@ -54,8 +57,12 @@ def values_of(case, pixels, size):
 
 
 def rows_of(model, case, values):
-    """What the projector makes of each tile: [tiles, rows, width]."""
+    """What the projector makes of each tile: [tiles, rows, width]. Planes of DeepStack stand behind a row's own values."""
     with torch.no_grad():
+        if "Qwen" in case["model"]:
+            seen = model.get_image_features(values["pixel_values"], values["image_grid_thw"])
+            planes = [seen.pooler_output[0], *(planes[0] for planes in getattr(seen, "deepstack_features", None) or [])]
+            return torch.cat(planes, dim=1).float().numpy()[None].astype("<f4")
         rows = torch.stack(list(model.get_image_features(values).pooler_output))
     return rows.float().numpy().reshape(case["tiles"], case["rows"], -1).astype("<f4")
 
@@ -63,6 +70,14 @@ def rows_of(model, case, values):
 def run(model, case, prompt, values):
     """The prompt's logits: [positions, n_vocab]."""
     ids = torch.tensor([[case["config"]["image_token_id"] if p < 0 else p for p in prompt]])
+    if "Qwen" in case["model"]:
+        n = sum(p < 0 for p in prompt) // case["rows"]
+        more = dict(
+            pixel_values=values["pixel_values"].repeat(n, 1),
+            image_grid_thw=values["image_grid_thw"].repeat(n, 1),
+            mm_token_type_ids=(ids == case["config"]["image_token_id"]).int())
+        with torch.no_grad():
+            return model(input_ids=ids, use_cache=False, **more).logits[0].float().numpy().astype("<f4")
     order = [(-1 - p) // case["rows"] for p in prompt if p < 0][:: case["rows"]]
     values = values[:, order] if case["model"] == "SmolVLM" else values[order]
     more = dict(token_type_ids=(ids == case["config"]["image_token_id"]).long()) if case["model"] == "Gemma3" else {}
@@ -116,17 +131,17 @@ def make(name, folder):
     case = VISION_CASES[name]
     folder.mkdir(parents=True, exist_ok=True)
     model = build(name, case)
-    size = case["config"]["vision_config"]["image_size"]
-    pixels = picture(name, size, case["tiles"])
+    size = case["config"]["vision_config"].get("image_size", 0)
+    pixels = picture(name, *case.get("size", (size, case["tiles"] * size)))
     Image.fromarray(pixels).save(folder / "picture.png", optimize=True)
-    values = values_of(case, pixels, size)
+    values = values_of(case, pixels)
     rows = rows_of(model, case, values)
     rows.tofile(folder / "rows.f32")
     prompt = write_prompt(name, case)
     (folder / "prompt.json").write_text(json.dumps(prompt) + "\n")
     logits = run(model, case, prompt, values)
     logits.tofile(folder / "logits.f32")
-    with f16_cache(model.model.language_model if case["model"] == "Gemma3" else model.model.text_model):
+    with f16_cache(model.model.text_model if case["model"] == "SmolVLM" else model.model.language_model):
         rounded = run(model, case, prompt, values)
     rounded.tofile(folder / "logits-f16-cache.f32")
     away = np.sqrt(((rounded - logits) ** 2).mean() / (logits**2).mean())

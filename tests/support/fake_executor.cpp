@@ -75,7 +75,8 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
   info_.bytes_per_block = config.bytes_per_block;
   info_.groups = config.groups;
   info_.moves_blocks = true;
-  info_.embeds = info_.positions = true;
+  info_.embedding_size = kFakeEmbd;
+  info_.positions = true;
   state_pages_.resize(static_cast<std::size_t>(config.num_blocks));
   store_.resize(static_cast<std::size_t>(config.num_blocks) * static_cast<std::size_t>(config.block_size));
 }

@@ -71,7 +71,7 @@ class FakeExecutor final : public executor::Executor {
   double planning_seconds() const override { return claimed_seconds_ * static_cast<double>(steps_.size()); }
   /// As a device that can't: no embeddings, or no positions.
   void refuse(bool embeddings, bool positions) {
-    info_.embeds &= !embeddings;
+    if (embeddings) info_.embedding_size = 0;
     info_.positions &= !positions;
   }
   /// Each step says that it planned for so long.

@@ -57,7 +57,16 @@ std::vector<FamilyModel> qwens() {
            {.architecture = "qwen3",
             .head_dim = 32,
             .qk_norm = TinyQkNorm::kHeads,
-            .settings = {{"rope.freq_base", 1000000.0F}}}}};
+            .settings = {{"rope.freq_base", 1000000.0F}}}},
+          {"qwen2vl",
+           {.architecture = "qwen2vl",
+            .qkv_biases = true,
+            .settings = {{"rope.freq_base", 1000000.0F}, {"rope.dimension_sections", std::vector{2, 3, 3, 0}}}}},
+          {"qwen3vl",
+           {.architecture = "qwen3vl",
+            .head_dim = 32,
+            .qk_norm = TinyQkNorm::kHeads,
+            .settings = {{"rope.freq_base", 1000000.0F}, {"rope.dimension_sections", std::vector{6, 5, 5, 0}}}}}};
 }
 
 std::vector<FamilyModel> mixtures() {
@@ -76,6 +85,14 @@ std::vector<FamilyModel> mixtures() {
             .tied = false,
             .experts = {.n = 16, .n_used = 4},
             .settings = {{"rope.freq_base", 1000000.0F}}}},
+          {"qwen3vlmoe",
+           {.architecture = "qwen3vlmoe",
+            .n_layer = 3,
+            .head_dim = 32,
+            .qk_norm = TinyQkNorm::kHeads,
+            .tied = false,
+            .experts = {.n = 16, .n_used = 4},
+            .settings = {{"rope.freq_base", 1000000.0F}, {"rope.dimension_sections", std::vector{6, 5, 5, 0}}}}},
           {"glm4moe",
            {.architecture = "glm4moe",
             .n_layer = 3,

@@ -58,8 +58,9 @@ double distance(const std::vector<float>& seen, const float* expected) {
 }
 
 struct Model {
-  explicit Model(const std::string& name, int n_embd, const char* projector = "mmproj.gguf")
-      : vocabulary(kFixtures / name / "model.gguf"), projector(kFixtures / name / projector, vocabulary, n_embd, {}) {}
+  explicit Model(const std::string& name, int embedding_size, const char* projector = "mmproj.gguf")
+      : vocabulary(kFixtures / name / "model.gguf"),
+        projector(kFixtures / name / projector, vocabulary, embedding_size, {}) {}
   text::Vocabulary vocabulary;
   Projector projector;
 };
@@ -75,7 +76,7 @@ TEST(ProjectorTest, SmolVlmCutsAPictureIntoTilesWhoseRowsAreTheAuthors) {
   double nearest[2] = {1, 1};
   for (const Stretch& stretch : stretches) {
     EXPECT_EQ(stretch.n_rows, 16);
-    EXPECT_EQ(stretch.n_positions, 16);
+    EXPECT_EQ(stretch.columns, 0);
     EXPECT_FALSE(stretch.whole);
     const auto rows = model.projector.encode(stretch);
     ASSERT_TRUE(rows.has_value());
@@ -98,6 +99,30 @@ TEST(ProjectorTest, Gemma3HasOneStretchWhoseRowsSeeEachOther) {
   const auto rows = model.projector.encode(stretches[0]);
   ASSERT_TRUE(rows.has_value());
   EXPECT_LT(distance(*rows, read_floats(kFixtures / "gemma3" / "rows.f32").data()), 2e-3);
+}
+
+void expect_a_grid(const std::string& name, int embedding_size) {
+  Model model(name, embedding_size);
+  const auto parts = model.projector.prepare(picture(name));
+  ASSERT_TRUE(parts.has_value());
+  const auto stretches = stretches_of(*parts);
+  ASSERT_EQ(stretches.size(), 1U);
+  EXPECT_EQ(stretches[0].n_rows, 15);
+  EXPECT_EQ(stretches[0].columns, 5);
+  EXPECT_FALSE(stretches[0].whole);
+  const auto rows = model.projector.encode(stretches[0]);
+  ASSERT_TRUE(rows.has_value());
+  const auto expected = read_floats(kFixtures / name / "rows.f32");
+  ASSERT_EQ(rows->size(), expected.size());
+  EXPECT_LT(distance(*rows, expected.data()), 2e-3);
+}
+
+TEST(ProjectorTest, Qwen25VlHasAGrid) {
+  expect_a_grid("qwen25vl", 64);
+}
+
+TEST(ProjectorTest, Qwen3VlHasAGridWhoseRowsHaveFurtherPlanes) {
+  expect_a_grid("qwen3vl", 3 * 64);
 }
 
 std::string refusal(const std::string& name, int n_embd, const char* projector) {

@@ -1,4 +1,6 @@
 // Logits of prompts in which pictures' rows stand between tokens, against the model authors' code (tests/oracle/make_vision_fixtures.py).
+#include "engine/prompt.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -32,6 +34,7 @@ struct Prompt {
   std::vector<Row> embeddings;        ///< of all pictures
   std::vector<Row> exact, f16_cache;  ///< logits of every position
   bool both_ways = false;             ///< a picture's rows see each other
+  int columns = 0;                    ///< of a picture's grid; 0: its rows have running positions
 };
 
 std::vector<Row> read_rows(const std::filesystem::path& path, std::size_t width) {
@@ -42,13 +45,15 @@ std::vector<Row> read_rows(const std::filesystem::path& path, std::size_t width)
   return rows;
 }
 
-Prompt read_prompt(const std::string& name, std::size_t n_embd, std::size_t n_vocab) {
+Prompt read_prompt(const std::string& name, const executor::ExecutorInfo& info) {
+  const auto n_vocab = static_cast<std::size_t>(info.n_vocab);
   Prompt p;
   p.symbols = nlohmann::json::parse(std::ifstream(kFixtures / name / "prompt.json")).get<std::vector<std::int32_t>>();
-  p.embeddings = read_rows(kFixtures / name / "rows.f32", n_embd);
+  p.embeddings = read_rows(kFixtures / name / "rows.f32", static_cast<std::size_t>(info.embedding_size));
   p.exact = read_rows(kFixtures / name / "logits.f32", n_vocab);
   p.f16_cache = read_rows(kFixtures / name / "logits-f16-cache.f32", n_vocab);
   p.both_ways = name == "gemma3";
+  p.columns = name.starts_with("qwen") ? 5 : 0;
   return p;
 }
 
@@ -64,6 +69,24 @@ std::vector<kv::BothWays> pictures(const Prompt& p) {
   return all;
 }
 
+/// Of all symbols, as the engine counts them.
+engine::Prompt with_positions(const Prompt& p) {
+  engine::Prompt prompt;
+  const std::vector<kv::BothWays> all = pictures(p);
+  for (std::int32_t i = 0, picture = 0; i < std::ssize(p.symbols);) {
+    if (p.symbols[static_cast<std::size_t>(i)] >= 0) {
+      prompt.append(std::vector{p.symbols[static_cast<std::size_t>(i++)]});
+      continue;
+    }
+    const std::int32_t rows = all[static_cast<std::size_t>(picture)].end - i;
+    prompt.append(engine::Medium{.name = {.digest = {}, .rows = rows},
+                                 .embeddings = std::make_shared<std::vector<float>>(rows),
+                                 .columns = p.columns});
+    i += rows, ++picture;
+  }
+  return prompt;
+}
+
 /// A step of [begin, end).
 std::vector<Row> step(ExecutorRig& rig, RigSequence& s, const Prompt& p, std::int32_t begin, std::int32_t end,
                       bool both_ways) {
@@ -76,6 +99,10 @@ std::vector<Row> step(ExecutorRig& rig, RigSequence& s, const Prompt& p, std::in
     if (symbol >= 0) continue;
     batch.rows[static_cast<std::size_t>(i - begin)] = RowSource::embedding(static_cast<int>(batch.embeddings.size()));
     batch.embeddings.emplace_back(p.embeddings[static_cast<std::size_t>(-1 - symbol)]);
+  }
+  if (p.columns > 0) {
+    const engine::Prompt prompt = with_positions(p);
+    for (std::int32_t i = begin; i < end; ++i) batch.positions.push_back(prompt.position(i));
   }
   for (const kv::BothWays& picture : pictures(p)) {
     if (both_ways && picture.begin >= begin && picture.end <= end) batch.sequences[0].both_ways.push_back(picture);
@@ -107,7 +134,7 @@ double worst(std::span<const Row> rows, std::span<const Row> expected) {
 }
 
 class PromptTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Fixtures, PromptTest, testing::Values("smolvlm", "gemma3"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, PromptTest, testing::Values("smolvlm", "gemma3", "qwen25vl", "qwen3vl"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(PromptTest, EveryBackendAgreesWithTheAuthors) {
@@ -119,8 +146,7 @@ TEST_P(PromptTest, EveryBackendAgreesWithTheAuthors) {
     options.n_threads = 1;
     const auto executor =
         executor::load_ggml_executor(model::load_model(kFixtures / GetParam() / "model.gguf"), options, {});
-    const Prompt p = read_prompt(GetParam(), static_cast<std::size_t>(executor->info().n_embd),
-                                 static_cast<std::size_t>(executor->info().n_vocab));
+    const Prompt p = read_prompt(GetParam(), executor->info());
     ASSERT_EQ(p.exact.size(), p.symbols.size());
     // GELU comes from a table of f16.
     const double tolerance = (GetParam() == "gemma3" ? 3 : 2) * worst(p.f16_cache, p.exact);
@@ -134,6 +160,11 @@ TEST_P(PromptTest, EveryBackendAgreesWithTheAuthors) {
     }
     if (p.both_ways)
       EXPECT_GT(worst(feed(rig, p, 100, false), p.f16_cache), 10 * tolerance) << "rows that see only backwards";
+    if (p.columns > 0) {
+      Prompt in_one_line = p;
+      in_one_line.columns = 0;
+      EXPECT_GT(worst(feed(rig, in_one_line, 100, false), p.f16_cache), 10 * tolerance) << "positions of tokens";
+    }
   }
 }
 

@@ -99,11 +99,11 @@ void check_source(const Batch& batch, RowSource source, const BatchLimits& limit
     case RowSource::Kind::kEmbedding:
       break;
   }
-  insist(limits.n_embd > 0, "rows can be tokens here, not embeddings");
+  insist(limits.embedding_size > 0, "rows can be tokens here, not embeddings");
   insist(source.number >= 0 && std::cmp_less(source.number, batch.embeddings.size()), "a row has embedding {} of {}",
          source.number, batch.embeddings.size());
   const std::size_t n = batch.embeddings[static_cast<std::size_t>(source.number)].size();
-  insist(std::cmp_equal(n, limits.n_embd), "an embedding has {} values, not {}", n, limits.n_embd);
+  insist(std::cmp_equal(n, limits.embedding_size), "an embedding has {} values, not {}", n, limits.embedding_size);
 }
 
 void check_positions(const Batch& batch, const BatchLimits& limits) {

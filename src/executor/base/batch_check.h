@@ -16,7 +16,7 @@ struct BatchLimits {
   int n_groups = 0;           ///< that have tables
   int state_pages = 0;        ///< of one state; 0: no recurrent layers
   int n_drawn = 0;            ///< tokens that the step before draws
-  int n_embd = 0;             ///< values of a row that is no token; 0: there are no such rows here
+  int embedding_size = 0;     ///< ExecutorInfo's
   bool both_ways = false;     ///< rows may see each other both ways
   bool positions = false;     ///< rows may have positions besides their indices
   bool moves_blocks = false;  ///< ExecutorInfo's

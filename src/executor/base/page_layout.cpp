@@ -132,6 +132,10 @@ std::string describe_layout(const PageLayout& layout, const model::ModelSpec& sp
       text += fmt::format(",yarn,{},{},{}", rope.yarn->beta_fast, rope.yarn->beta_slow, rope.yarn->original_context);
       if (!rope.yarn->whole_pairs) text += ",parts of pairs";
     }
+    if (rope.sections) {
+      const auto& [time, height, width] = rope.sections->pairs;
+      text += fmt::format(",{} of {},{},{} pairs", rope.sections->interleaved ? "turns" : "parts", time, height, width);
+    }
     if (rope.magnitude != 1) text += fmt::format(",magnitude {}", rope.magnitude);
   }
   const std::vector<KvLayer> layers = kv_layers(spec);

@@ -12,6 +12,10 @@ std::vector<attention::Rope> make_ropes(const model::Model& model) {
                                .base = rope.base,
                                .scale = rope.freq_scale,
                                .magnitude = rope.magnitude};
+    if (rope.sections) {
+      shape.sections = rope.sections->pairs;
+      shape.interleaved = rope.sections->interleaved;
+    }
     std::vector<float> factors;
     if (rope.freq_factors != model::kNoTensor) {
       const auto bytes = model.file->tensor_bytes(model.file->tensors()[static_cast<std::size_t>(rope.freq_factors)]);

@@ -111,8 +111,9 @@ class GgmlExecutor final : public BlockingExecutor {
                .num_blocks = store_.num_blocks(),
                .n_groups = layout_.n_tables(),
                .state_pages = layout_.state.n_pages,
-               .n_embd = info_.n_embd,
-               .both_ways = true};
+               .embedding_size = info_.embedding_size,
+               .both_ways = true,
+               .positions = info_.positions};
   }
 
   const ExecutorInfo& info() const override { return info_; }
@@ -169,7 +170,8 @@ class GgmlExecutor final : public BlockingExecutor {
              .groups = layout_.groups,
              .model_digest = model_.digest,
              .layout = describe_layout(layout_, spec),
-             .embeds = true};
+             .embedding_size = spec.embedding_size(),
+             .positions = spec.has_sections()};
   }
 
   GgmlOptions options_;

@@ -64,6 +64,14 @@ DecoderOutputs outputs(GraphBuilder& b, ggml_tensor* x) {
   return outputs;
 }
 
+/// The i-th n_embd values of each row that is no token.
+ggml_tensor* plane(GraphBuilder& b, std::size_t i) {
+  ggml_tensor* all = b.inputs.embeddings;
+  const int n_embd = b.parts.spec->n_embd;
+  if (all->ne[0] == n_embd) return all;
+  return ggml_cont(b.context, ggml_view_2d(b.context, all, n_embd, all->ne[1], all->nb[1], i * n_embd * sizeof(float)));
+}
+
 /// What the first layer gets. Embeddings are neither scaled nor normalised: whoever made them has done it.
 ggml_tensor* embed(GraphBuilder& b) {
   const model::ModelSpec& spec = *b.parts.spec;
@@ -71,7 +79,7 @@ ggml_tensor* embed(GraphBuilder& b) {
   x = scaled(b, x, spec.embedding_scale);
   if (spec.embedding_norm != model::kNoTensor) x = rms_norm(b, x, spec.embedding_norm);
   if (!b.inputs.embeddings) return x;
-  return ggml_get_rows(b.context, ggml_concat(b.context, x, b.inputs.embeddings, 1), b.inputs.sources);
+  return ggml_get_rows(b.context, ggml_concat(b.context, x, plane(b, 0), 1), b.inputs.sources);
 }
 
 }  // namespace
@@ -93,6 +101,7 @@ DecoderOutputs build_decoder(GraphBuilder& b) {
     x = add_product(b, {mixed}, *mixed_rows.out, {x, layer.mixer_norms.behind});
     x = feed_forward(b, layer, x);
     if (inputs) x = add_token_input(b, inputs, i, last ? b.inputs.output_rows : nullptr, x);
+    if (b.inputs.embeddings && std::cmp_less(i, spec.n_planes)) x = ggml_add(b.context, x, plane(b, i + 1));
     if (layer.scale != model::kNoTensor) x = ggml_mul(b.context, x, b.parts.weights->plain(layer.scale));
   }
   return outputs(b, x);

@@ -10,12 +10,15 @@ namespace coppice::executor {
 
 namespace {
 
-/// Source: positions. userdata: the Rope.
+/// Source: StepInputs::positions. userdata: the Rope.
 void run_turns(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   const auto& rope = *static_cast<const attention::Rope*>(userdata);
   const auto* positions = static_cast<const std::int32_t*>(dst->src[0]->data);
   for (std::int64_t i = worker; i < dst->ne[1]; i += n_workers) {
-    rope.turn(positions[i], static_cast<float*>(dst->data) + i * dst->ne[0]);
+    float* const to = static_cast<float*>(dst->data) + i * dst->ne[0];
+    const std::int64_t n = dst->ne[1];
+    rope.has_axes() ? rope.turn({positions[i], positions[n + i], positions[2 * n + i]}, to)
+                    : rope.turn(positions[i], to);
   }
 }
 
@@ -60,9 +63,10 @@ ggml_tensor* turns(GraphBuilder& b, std::size_t index) {
   if (!b.turns[index]) {
     const attention::Rope& rope = (*b.parts.ropes)[index];
     ggml_tensor* positions = b.inputs.positions;
+    const std::int64_t n_rows = b.inputs.tokens->ne[0];
     b.turns[index] =
-        ggml_custom_4d(b.context, GGML_TYPE_F32, static_cast<std::int64_t>(rope.turn_size()), positions->ne[0], 1, 1,
-                       &positions, 1, run_turns, parts_for(16 * positions->ne[0]), const_cast<attention::Rope*>(&rope));
+        ggml_custom_4d(b.context, GGML_TYPE_F32, static_cast<std::int64_t>(rope.turn_size()), n_rows, 1, 1, &positions,
+                       1, run_turns, parts_for(16 * n_rows), const_cast<attention::Rope*>(&rope));
   }
   return b.turns[index];
 }
@@ -112,9 +116,17 @@ ggml_tensor* turned(GraphBuilder& b, ggml_tensor* x, const model::AttentionSpec&
                          0.0F);
   }
   const float own_magnitude = r.yarn ? 1.0F + 0.1F * std::log(1.0F / r.freq_scale) : 1.0F;  // ggml multiplies by it
-  return ggml_rope_ext(b.context, x, b.inputs.positions, b.parts.weights->plain(r.freq_factors), r.dims, mode,
-                       yarn.original_context, r.base, r.freq_scale, r.yarn ? 1.0F : 0.0F, r.magnitude / own_magnitude,
-                       yarn.beta_fast, yarn.beta_slow);
+  const float magnitude = r.magnitude / own_magnitude, mix = r.yarn ? 1.0F : 0.0F;
+  ggml_tensor* const factors = b.parts.weights->plain(r.freq_factors);
+  if (r.sections) {
+    const auto& [time, height, width] = r.sections->pairs;
+    int sections[GGML_MROPE_SECTIONS] = {time, height, width, 0};
+    return ggml_rope_multi(b.context, x, b.inputs.positions, factors, r.dims, sections,
+                           r.sections->interleaved ? GGML_ROPE_TYPE_IMROPE : GGML_ROPE_TYPE_MROPE,
+                           yarn.original_context, r.base, r.freq_scale, mix, magnitude, yarn.beta_fast, yarn.beta_slow);
+  }
+  return ggml_rope_ext(b.context, x, b.inputs.positions, factors, r.dims, mode, yarn.original_context, r.base,
+                       r.freq_scale, mix, magnitude, yarn.beta_fast, yarn.beta_slow);
 }
 
 /// ggml's operators. REQUIRES: the store's format is f16.

@@ -34,10 +34,12 @@ struct DecoderParts {
 /// A graph's inputs. They are filled before each run.
 struct StepInputs {
   ggml_tensor* tokens = nullptr;  ///< i32 [n_rows]
-  ggml_tensor* embeddings =
-      nullptr;  ///< f32 [n_embd, n_rows]: of rows that are no tokens, in their places; nullptr: all are
-  ggml_tensor* sources = nullptr;       ///< i32 [n_rows]: i for a token, n_rows + i for an embedding; with embeddings
-  ggml_tensor* positions = nullptr;     ///< i32 [n_rows]
+  /// f32 [embedding_size, n_rows]: of rows that are no tokens, in their places, with zeros in the further planes of those that are; nullptr: all are.
+  ggml_tensor* embeddings = nullptr;
+  ggml_tensor* sources = nullptr;  ///< i32 [n_rows]: i for a token, n_rows + i for an embedding; with embeddings
+  /// i32 [n_rows], or where ropes have sections [4, n_rows]: time, height, width, and once more time, which turns nothing by ggml's rules but
+  /// where the model's authors turn by time.
+  ggml_tensor* positions = nullptr;
   std::vector<ggml_tensor*> slots;      ///< [n_groups] i64 [n_rows]: the store's rows for keys and values
   ggml_tensor* output_rows = nullptr;   ///< i32 [n_logits + n_hidden], in this order; nullptr: nothing is wanted
   int n_logits = 0;                     ///< rows whose logits are wanted

@@ -52,11 +52,11 @@ StepGraph::StepGraph(const DecoderParts& parts, const Batch& batch, const StepSh
   };
   inputs_.tokens = input(GGML_TYPE_I32, shape.n_rows);
   if (shape.embeds) {
-    inputs_.embeddings = ggml_new_tensor_2d(c, GGML_TYPE_F32, parts.spec->n_embd, shape.n_rows);
+    inputs_.embeddings = ggml_new_tensor_2d(c, GGML_TYPE_F32, parts.spec->embedding_size(), shape.n_rows);
     ggml_set_input(inputs_.embeddings);
     inputs_.sources = input(GGML_TYPE_I32, shape.n_rows);
   }
-  inputs_.positions = input(GGML_TYPE_I32, shape.n_rows);
+  inputs_.positions = input(GGML_TYPE_I32, (parts.spec->has_sections() ? 4 : 1) * shape.n_rows);
   ggml_build_forward_expand(graph_, inputs_.positions);  // gets its memory even where no layer turns
   if (shape.n_outputs() > 0) inputs_.output_rows = input(GGML_TYPE_I32, shape.n_outputs());
   inputs_.n_logits = shape.n_logits;
@@ -89,6 +89,7 @@ void StepGraph::fill_rows(const Batch& batch) {
   auto* embeddings = data<float>(inputs_.embeddings);
   const auto width = static_cast<std::size_t>(inputs_.embeddings->ne[0]);
   for (int i = 0; i < shape_.n_rows; ++i) sources[i] = i;
+  if (parts_.spec->n_planes > 0) std::fill_n(embeddings, ggml_nelements(inputs_.embeddings), 0.0F);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
     if (batch.rows[i].kind != RowSource::Kind::kEmbedding) continue;
     sources[i] += shape_.n_rows;  // the same row of the second half: decoder.cpp
@@ -96,20 +97,36 @@ void StepGraph::fill_rows(const Batch& batch) {
   }
 }
 
+void StepGraph::fill_positions(const Batch& batch) {
+  auto* positions = data<std::int32_t>(inputs_.positions);
+  std::fill_n(positions, shape_.n_rows, 0);  // padding
+  std::int32_t* to = positions;
+  for (const BatchSequence& s : batch.sequences) {
+    for (std::int32_t i = 0; i < s.n_rows; ++i) *to++ = s.first_position + i;
+  }
+  if (!parts_.spec->has_sections()) return;
+  for (int plane = 1; plane < 4; ++plane) std::copy_n(positions, shape_.n_rows, positions + plane * shape_.n_rows);
+  for (std::size_t i = 0; i < batch.positions.size(); ++i) {
+    const RopePosition& p = batch.positions[i];
+    const std::int32_t parts[] = {p.time, p.height, p.width, p.time};
+    for (std::size_t plane = 0; plane < 4; ++plane)
+      positions[plane * static_cast<std::size_t>(shape_.n_rows) + i] = parts[plane];
+  }
+}
+
 void StepGraph::fill(const Batch& batch) {
   fill_rows(batch);
-  auto* positions = data<std::int32_t>(inputs_.positions);
+  fill_positions(batch);
+  const auto* positions = data<std::int32_t>(inputs_.positions);
   int row = 0;
   for (const BatchSequence& s : batch.sequences) {
     for (std::int32_t p = s.first_position; p < s.first_position + s.n_rows; ++p, ++row) {
-      positions[row] = p;
       for (std::size_t g = 0; g < inputs_.slots.size(); ++g) {
         data<std::int64_t>(inputs_.slots[g])[row] = parts_.store->row(g, s.tables[g], p);
       }
     }
   }
   for (int padding = 0; row < shape_.n_rows; ++row, ++padding) {
-    positions[row] = 0;
     for (std::size_t g = 0; g < inputs_.slots.size(); ++g) {
       data<std::int64_t>(inputs_.slots[g])[row] = parts_.store->scratch_row(g, padding);
     }

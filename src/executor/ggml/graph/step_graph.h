@@ -47,6 +47,7 @@ class StepGraph {
 
  private:
   void fill_rows(const Batch& batch);
+  void fill_positions(const Batch& batch);
   static float* data_of(const ggml_tensor* t) { return t ? static_cast<float*>(t->data) : nullptr; }
 
   const DecoderParts& parts_;
