@@ -82,9 +82,13 @@ function(coppice_emulated_amx name)
     "HWY_DISABLED_TARGETS=(HWY_AVX3 | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3)")
 endfunction()
 
-# coppice_test(NAME kv_test SRCS cache_test.cpp ... DEPS coppice_kv [LABELS model|threads] [OPTIMIZED]): a GoogleTest program of one or
+# A test takes two of ctest's places, which is one core (scripts/test.sh has twice as many places as cores); one that mostly waits takes one.
+set(COPPICE_PLACES_OF_A_CORE 2)
+
+# coppice_test(NAME kv_test SRCS cache_test.cpp ... DEPS coppice_kv [LABELS model|threads] [OPTIMIZED] [WAITS]): a GoogleTest program of one or
 # more files, one ctest entry, or as many as SHARDS says, which share its cases out. model: it loads the pinned models. threads: it has threads of its
-# own, so ThreadSanitizer runs it. OPTIMIZED: it computes much by itself. The target unit_tests is what AddressSanitizer runs: all but those that load models.
+# own, so ThreadSanitizer runs it. OPTIMIZED: it computes much by itself.
+# WAITS: it mostly sleeps. The target unit_tests is what AddressSanitizer runs: all but those that load models.
 add_custom_target(unit_tests)
 add_custom_target(threaded_tests)
 # What nearly every test includes is parsed once for all of them: it took half of a test's compile time.
@@ -108,7 +112,7 @@ add_library(coppice_test_headers_code STATIC test_headers_code.o)
 set_target_properties(coppice_test_headers_code PROPERTIES LINKER_LANGUAGE CXX)
 target_link_options(coppice_test_headers_code INTERFACE -Wl,--gc-sections)
 function(coppice_test)
-  cmake_parse_arguments(A "OPTIMIZED" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "OPTIMIZED;WAITS" "NAME;TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${A_NAME} ${A_SRCS})
   target_include_directories(${A_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} coppice_test_headers_code GTest::gtest GTest::gmock GTest::gtest_main)
@@ -130,6 +134,10 @@ function(coppice_test)
   if(NOT A_SHARDS)
     set(A_SHARDS 1)
   endif()
+  set(places ${COPPICE_PLACES_OF_A_CORE})
+  if(A_WAITS)
+    set(places 1)
+  endif()
   foreach(shard RANGE 1 ${A_SHARDS})
     set(name ${A_NAME})
     if(A_SHARDS GREATER 1)
@@ -138,7 +146,7 @@ function(coppice_test)
     math(EXPR index "${shard} - 1")
     add_test(NAME ${name} COMMAND ${A_NAME})
     # The longest go first, or one core waits for them at the end.
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} COST ${A_COST} LABELS "${A_LABELS}" ENVIRONMENT
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} COST ${A_COST} PROCESSORS ${places} LABELS "${A_LABELS}" ENVIRONMENT
       "COPPICE_MODEL=${COPPICE_MODEL};COPPICE_GEMMA3=${COPPICE_GEMMA3};GTEST_TOTAL_SHARDS=${A_SHARDS};GTEST_SHARD_INDEX=${index}")
   endforeach()
   if("threads" IN_LIST A_LABELS)
@@ -163,7 +171,7 @@ function(coppice_emulated_amx_test test)
   target_link_libraries(${name} PRIVATE
     "$<LINK_LIBRARY:WHOLE_ARCHIVE,coppice_simd_emulated_amx,coppice_matmul_emulated_amx,coppice_attention_cpu_emulated_amx>" ${libraries} coppice_port)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 1000 COST 300 ENVIRONMENT
+  set_tests_properties(${name} PROPERTIES TIMEOUT 1000 COST 300 PROCESSORS ${COPPICE_PLACES_OF_A_CORE} ENVIRONMENT
     "GTEST_FILTER=${A_FILTER};COPPICE_MODEL=${COPPICE_MODEL};COPPICE_GEMMA3=${COPPICE_GEMMA3}")
   add_dependencies(unit_tests ${name})
 endfunction()

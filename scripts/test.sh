@@ -27,4 +27,5 @@ esac
 [[ $preset != release ]] || python_env venv tests/e2e/requirements.txt "the test clients"
 
 cd "$repo"
-ctest --preset "$preset" -j "$(nproc)" "${filter[@]}" "$@" || die "Tests failed: see above."
+# Two places a core: cmake/CoppiceTargets.cmake says how many a test takes.
+ctest --preset "$preset" -j $((2 * $(nproc))) "${filter[@]}" "$@" || die "Tests failed: see above."

@@ -29,6 +29,7 @@ from wire import Broken, Connection, ask, request_bytes  # noqa: E402
 ATTACKERS = 12        # at once, each with one request or one crowd of them
 PATIENCE_S = 60       # an attacker's
 WAITS_LONGER_S = 0.25
+PAUSE_S = 0.05        # between chats
 STALL_S = 8           # longer than alone: no machine is that busy
 # What docs/operations.md lets clients take with the options below: connections 49 MiB, bodies 64 and what parsing makes of one, 75 of biases,
 # 128 that isn't read, logits 64, stored responses 16, texts 16, and what the allocator keeps.
@@ -158,22 +159,25 @@ class Neighbour:
                 self.peak_mib = max(self.peak_mib, resident_mib(self.server.process.pid)[1])
             await asyncio.sleep(0.1)
 
-    async def live(self, seconds, stall, enough=lambda: False):
-        """Chats for so long, or until `enough` says so; the process's end, or a chat that takes `stall` s, is a finding."""
+    async def live(self, seconds, stall, enough=lambda: False, patience=120):
+        """Chats for so long, or until `enough` says so; the process's end, or a chat that takes `stall` s, is a finding. One that takes
+        `patience` s has failed."""
         self.chats, self.looks = [], []
         look = asyncio.create_task(self.look())
         end, i = time.monotonic() + seconds, 0
         while time.monotonic() < end and self.server.process.poll() is None and not enough():
             try:
-                await asyncio.wait_for(self.chat(i), 120)
-            except (OSError, Broken, asyncio.TimeoutError) as error:
+                await asyncio.wait_for(self.chat(i), patience)
+            except asyncio.TimeoutError:
+                self.chats.append(patience)
+            except (OSError, Broken) as error:
                 self.find(f"a short chat failed: {type(error).__name__} {error}")
-                self.chats.append(120)
+                self.chats.append(patience)
                 await asyncio.sleep(0.5)
-            if self.chats and self.chats[-1] > stall:
+            if self.chats and self.chats[-1] >= stall:
                 self.find(f"a short chat took {self.chats[-1]:.1f} s")
             i += 1
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(PAUSE_S)
         look.cancel()
         if self.server.process.poll() is not None:
             self.find(f"the process ended with status {self.server.process.returncode}: {self.server.log.read_text(errors='replace')[-500:]}")
@@ -219,12 +223,17 @@ async def run(args, server, findings):
     attackers = multiprocessing.Process(target=attack, args=(server.port, args, last))
     attackers.start()
     planted = asyncio.create_task(plant(args.plant, server.process.pid)) if args.plant in ("crash", "stall") else None
-    allowed = rss + args.budget_mib
+    allowed, before = rss + args.budget_mib, percentile(alone, 0.99)
 
     def found():  # a planted bound's fault: nobody needs to look on
-        return args.plant in UNBOUND and (findings or neighbour.peak_mib > allowed)
+        if args.plant not in UNBOUND:
+            return False
+        # More than a hundredth of all the chats that fit into the time: whatever comes, the 99th percentile is one of these.
+        late = sum(chat > before + WAITS_LONGER_S for chat in neighbour.chats)
+        return findings or neighbour.peak_mib > allowed or (args.judge and late > 0.01 * args.seconds / PAUSE_S + 1)
 
-    await neighbour.live(args.seconds, slowest + STALL_S, found)
+    stall = slowest + STALL_S
+    await neighbour.live(args.seconds, stall, found, patience=stall if args.plant in UNBOUND else 120)
     if planted:
         await planted
     if not found():
@@ -234,7 +243,7 @@ async def run(args, server, findings):
     under, looks = neighbour.chats, neighbour.looks
     if neighbour.peak_mib > allowed:
         find(f"too much memory: {neighbour.peak_mib:.0f} MiB, alone {rss:.0f}, and {args.budget_mib} more are allowed")
-    before, after = percentile(alone, 0.99), percentile(under, 0.99) if under else float("inf")
+    after = percentile(under, 0.99) if under else float("inf")
     if args.judge and after > before + WAITS_LONGER_S:
         find(f"the 99th percentile of short chats is {after:.2f} s, alone {before:.2f} s")
     if server.process.poll() is None and not found():
