@@ -70,8 +70,8 @@ void mark_message(const jinja::value& message, std::span<const std::string> quot
 void mark_last(const jinja::value& message, bool reasoning) {
   for (const auto& field : message->as_ordered_object()) {
     const std::string key = key_of(field);
-    if (reasoning ? key == "reasoning_content" || key == "thinking" || key == "reasoning" : key == "content")
-      mark(field.second);
+    const bool thoughts = key == "reasoning_content" || key == "reasoning" || key == "thinking" || key == "thought";
+    if (reasoning ? thoughts : key == "content") mark(field.second);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <ctime>
 
@@ -40,12 +41,36 @@ void parse_arguments(common_json& message) {
   }
 }
 
-common_json message_of(const common_chat_template& t, common_chat_msg message) {
+/// Whether the template reads a field of this name: a.name, a['name'] or a.get('name').
+bool reads(const std::string& source, const std::string& name) {
+  for (const std::string before : {".", "['", "[\"", "get('", "get(\""}) {
+    for (std::size_t at = 0; (at = source.find(before + name, at)) != std::string::npos; ++at) {
+      const std::size_t end = at + before.size() + name.size();
+      const char next = end < source.size() ? source[end] : ' ';
+      if (std::isalnum(static_cast<unsigned char>(next)) == 0 && next != '_') return true;
+    }
+  }
+  return false;
+}
+
+/// By which names a template reads thoughts, where it doesn't know the usual one, reasoning_content.
+std::vector<std::string> names_of_thoughts(const common_chat_template& t) {
+  std::vector<std::string> names;
+  if (reads(t.src, "reasoning_content")) return names;
+  for (const char* name : {"reasoning", "thinking", "thought"})
+    if (reads(t.src, name)) names.emplace_back(name);
+  return names;
+}
+
+common_json message_of(const common_chat_template& t, common_chat_msg message,
+                       const std::vector<std::string>& thoughts) {
   if (wants_trimmed(t)) {
     message.content = trimmed(message.content);
     message.reasoning_content = trimmed(message.reasoning_content);
   }
   common_json json = message.to_json_oaicompat();
+  if (!message.reasoning_content.empty())
+    for (const std::string& name : thoughts) json[name] = message.reasoning_content;
   if (t.caps.supports_typed_content && !t.caps.supports_string_content) {
     common_json part = {{"type", "text"}, {"text", message.content}};
     json["content"] = common_json::array();
@@ -58,6 +83,7 @@ common_json message_of(const common_chat_template& t, common_chat_msg message) {
 
 common_json messages_of(const common_chat_template& t, const std::vector<common_chat_msg>& messages) {
   common_json list = common_json::array();
+  const std::vector<std::string> thoughts = names_of_thoughts(t);
   std::string system;  // of a template that has none: it goes before the next message's text
   bool joined = false;
   for (const common_chat_msg& message : messages) {
@@ -70,7 +96,7 @@ common_json messages_of(const common_chat_template& t, const std::vector<common_
     }
     common_chat_msg own = message;
     if (std::exchange(joined, false)) own.content = system + "\n" + own.content;
-    list.push_back(message_of(t, std::move(own)));
+    list.push_back(message_of(t, std::move(own), thoughts));
   }
   return list;
 }

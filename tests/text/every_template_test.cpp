@@ -1,10 +1,12 @@
 // Over all templates in llama.cpp's sources: prompts are those of the library, byte for byte, and what a client writes makes no
 // special token.
+#include <chat-auto-parser.h>
 #include <chat.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
@@ -167,7 +169,8 @@ std::shared_ptr<const Vocabulary> rich_vocabulary() {
   return loaded;
 }
 
-ToolPrompt prompt_of(const ChatTemplate& chat, const Conversation& c) {
+ToolPrompt prompt_of(const ChatTemplate& chat, const Conversation& c,
+                     const std::map<std::string, std::string>& variables = {}) {
   std::vector<ChatMessage> messages;
   for (const common_chat_msg& m : c.messages) {
     ChatMessage& to = messages.emplace_back(
@@ -176,7 +179,7 @@ ToolPrompt prompt_of(const ChatTemplate& chat, const Conversation& c) {
   }
   std::vector<ToolSpec> tools;
   for (const auto& tool : c.tools) tools.push_back({tool.name, tool.description, tool.parameters});
-  return chat.render(ToolChat{.messages = messages, .tools = tools, .may_call = false});
+  return chat.render(ToolChat{.messages = messages, .tools = tools, .may_call = false, .variables = variables});
 }
 
 TEST_P(EveryTemplate, AClientMakesNoSpecialToken) {
@@ -233,6 +236,49 @@ TEST_P(EveryTemplate, AnAnswerGoesOnWhereJinja2EndsIt) {
     const std::string prompt = chat->render(messages, TurnEnd::kContinue);
     EXPECT_EQ(prompt.substr(prompt.rfind(question) + question.size()), c["tail"].get<std::string>())
         << "content '" << c["content"] << "', reasoning '" << c["reasoning"] << "'";
+  }
+}
+
+/// The prompt that the template makes of messages as they are, with thoughts under all names that there are.
+std::string with_thoughts_of_all_names(const std::string& source, const Conversation& c) {
+  const common_chat_template chat(source, "<s>", "</s>");
+  autoparser::generation_params params;
+  params.messages = common_json::array();
+  for (const common_chat_msg& m : c.messages) {
+    common_json json = m.to_json_oaicompat();
+    for (const char* name : {"reasoning_content", "reasoning", "thinking", "thought"})
+      if (!m.reasoning_content.empty()) json[name] = m.reasoning_content;
+    for (const auto& call : m.tool_calls)
+      if (chat.caps.supports_object_arguments)
+        json["tool_calls"][0]["function"]["arguments"] = common_json::parse(call.arguments);
+    params.messages.push_back(json);
+  }
+  params.tools = common_chat_tools_to_json_oaicompat(c.tools);
+  params.extra_context = {{"add_thoughts", true}};  // Apriel 1.5's
+  params.add_generation_prompt = true;
+  return common_chat_template_direct_apply(chat, params);
+}
+
+// Whatever name a template has for thoughts: reasoning_content, reasoning, thinking, thought.
+TEST_P(EveryTemplate, ThoughtsOfTheHistoryComeWhereItReadsThem) {
+  const ChatTemplate chat(test::vocabulary(), source_);
+  const std::string thought = "It is July.";
+  std::vector<Conversation> all = conversations("Paris");
+  std::erase_if(all, [](const Conversation& c) {
+    return std::ranges::none_of(c.messages, [](const auto& m) { return !m.reasoning_content.empty(); });
+  });
+  Conversation& called = all.emplace_back(conversations("Paris")[5]);  // thoughts before a call whose result came
+  called.messages[2].reasoning_content = thought;
+  for (const Conversation& c : all) {
+    std::string direct;
+    try {
+      direct = with_thoughts_of_all_names(source_, c);
+    } catch (const std::exception&) {
+      continue;
+    }
+    if (!direct.contains(thought)) continue;
+    const std::string own = prompt_of(chat, c, {{"add_thoughts", "true"}}).prompt;
+    EXPECT_TRUE(own.contains(thought)) << own;
   }
 }
 
