@@ -35,13 +35,13 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-/// `words` of one line. Throws KeyFileError without its place.
-ApiKey parse_line(const std::vector<std::string>& words) {
+/// `words` of one line; `name`: where they have none. Throws KeyFileError without its place.
+ApiKey parse_line(const std::vector<std::string>& words, std::string name) {
   if (words.size() > 2) throw KeyFileError("more than a name and a key");
   const std::string& key = words.back();
   if (!std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~'; }))
     throw KeyFileError("a key holds visible ASCII characters only");
-  return {words.size() == 2 ? words.front() : "", digest_of(key)};
+  return {words.size() == 2 ? words.front() : std::move(name), digest_of(key)};
 }
 
 std::vector<ApiKey> parse(const std::string& text) {
@@ -53,7 +53,7 @@ std::vector<ApiKey> parse(const std::string& text) {
     const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
     if (words.empty() || words.front().starts_with('#')) continue;
     try {
-      ApiKey key = parse_line(words);
+      ApiKey key = parse_line(words, fmt::format("line-{}", number));
       for (const ApiKey& other : keys)
         if (other.digest == key.digest) throw KeyFileError("a key that was there before");
       keys.push_back(std::move(key));
@@ -68,7 +68,7 @@ std::vector<ApiKey> parse(const std::string& text) {
 }  // namespace
 
 ApiKeys::ApiKeys(std::string path, const std::vector<std::string>& more) : path_(std::move(path)) {
-  for (const std::string& key : more) more_.push_back(parse_line({key}));
+  for (const std::string& key : more) more_.push_back(parse_line({key}, fmt::format("api-key-{}", more_.size() + 1)));
   keys_ = more_;
   if (!path_.empty()) keys_ = read();
 }

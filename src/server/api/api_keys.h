@@ -29,7 +29,7 @@ class KeyFileError : public std::runtime_error {
 };
 
 struct ApiKey {
-  std::string name;  ///< empty: none
+  std::string name;  ///< for logs; one that the operator didn't name is line-3, by its place in the file, or api-key-1
   kv::Digest digest{};
 };
 

@@ -37,7 +37,7 @@ TEST(ApiKeysTest, FileHoldsKeysNamesAndComments) {
   EXPECT_EQ(keys.size(), 2U);
   ASSERT_NE(keys.find("Bearer sk-alice"), nullptr);
   EXPECT_EQ(keys.find("Bearer sk-alice")->name, "alice");
-  EXPECT_EQ(keys.find("bearer  sk-plain")->name, "");
+  EXPECT_EQ(keys.find("bearer  sk-plain")->name, "line-3");
   for (const char* wrong : {"", "Bearer", "Bearer ", "Bearer sk-plai", "Bearer sk-plain ", "Bearer sk-plainx",
                             "sk-plain", "Basic sk-plain", "Bearer alice", "Bearer #sk-old", "Bearer sk-old"})
     EXPECT_EQ(keys.find(wrong), nullptr) << wrong;

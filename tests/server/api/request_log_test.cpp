@@ -171,6 +171,19 @@ TEST_F(RequestLogTest, EachRequestHasALine) {
   std::filesystem::remove(c.api.api_keys_file);
 }
 
+/// So that the log tells their requests from those of strangers, and from each other's.
+TEST_F(RequestLogTest, KeysThatTheOperatorDidntNameHaveOne) {
+  server::ServerConfig c = logging();
+  c.api.api_keys = {"sk-first", "sk-second"};
+  start({}, c);
+  for (const char* key : {"sk-first", "sk-second", "sk-wrong"})
+    exchange(get_request("/v1/models", fmt::format("Authorization: Bearer {}\r\n", key)));
+  const std::vector<json> all = lines(3);
+  EXPECT_EQ(all[0]["key"], "api-key-1");
+  EXPECT_EQ(all[1]["key"], "api-key-2");
+  EXPECT_EQ(all[2]["key"], nullptr);
+}
+
 TEST_F(RequestLogTest, AClientThatLeavesHasALine) {
   FakeModel& model = start({}, logging());
   {
