@@ -71,7 +71,7 @@ bench:         ## Measure against llama.cpp (ARGS="--only all": hours), or two b
 	@scripts/bench.sh $(ARGS)
 
 bench-traces:  ## Replay recorded requests against the cache, a few minutes: TRACES=folder of *.jsonl
-	@scripts/bench-traces.sh "$(TRACES)"
+	@scripts/bench-traces.sh "$(TRACES)" $(ARGS)
 
 bench-structured: ## Check and follow 500 JSON schemas, and validate what comes: SCHEMAS=folder of *.json
 	@scripts/bench-structured.sh "$(SCHEMAS)"
@@ -88,7 +88,7 @@ bench-hybrids: ## Agents' transcripts on a hybrid in half the room they fill, ag
 bare:          ## make demo in a fresh clone on a bare Debian 12, as a newcomer would; another command: ARGS="make test"
 	@scripts/bare.sh $(ARGS)
 
-everything:    ## Every target in its shortest form, before a release, some hours: DATA= SCHEMAS= TRACES= as above; some: ARGS="soak fuzz"
+everything:    ## Every target in its shortest form, before a release, some hours: DATA= SCHEMAS= TRACES= as above; some: ARGS="soak fuzz"; goes on: ARGS=--resume
 	@DATA="$(DATA)" SCHEMAS="$(SCHEMAS)" TRACES="$(TRACES)" scripts/everything.sh $(ARGS)
 
 format:        ## Format all C++ files

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`make bench-traces TRACES=DIR`: replays recorded requests against coppice's cache (bench/traces), and keeps the figures in
-this machine's file of results."""
+this machine's file of results; with ARGS=--no-save it prints them."""
 
 import argparse
 import datetime
@@ -51,6 +51,8 @@ def run(args):
     say("the cache alone, about a minute")
     tree = tree_of(json.loads(output_of([REPO / "build/bench/kv_bench", "--benchmark_filter=insert|match", "--benchmark_repetitions=5",
                                          "--benchmark_min_time=0.5", "--benchmark_format=json"]))["benchmarks"])
+    if not args.save:
+        return print(json.dumps({"reports": reports, "tree": tree}, indent=1))
     path = REPO / f"bench/results/{file_name()}.json"
     content = {"machine": machine(), "results": {}} | results.read(path)
     content["traces"] = {"date": datetime.date.today().isoformat(), "reports": reports, "tree": tree}
@@ -62,5 +64,6 @@ def run(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("traces", type=pathlib.Path, metavar="DIR", help="folder of the traces, *.jsonl")
+    parser.add_argument("--no-save", dest="save", action="store_false", help="print the figures, and leave results and page as they are")
     arguments = parser.parse_args()
     sys.exit(run_to_the_end(lambda: run(arguments)))

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# everything.sh [TARGET...]: runs every target of the Makefile, or these, in its shortest form, and sums up which passed: due before each
-# release. Goes on after a failure. What needs data or a machine that isn't there is skipped, and the summary says what it needs.
+# everything.sh [--resume] [TARGET...]: runs every target of the Makefile, or these, in its shortest form, and sums up which passed: due before
+# each release. Goes on after a failure. What needs data or a machine that isn't there is skipped, and the summary says what it needs. A target
+# that changes a tracked file has failed. What each said is kept in build/everything/TARGET.log.
+#   --resume  leaves out what has passed since these files last changed: after a run that was broken off, or a mended failure
 # everything.sh --list: the table, for tests.
 source "$(dirname "$0")/lib.sh"
 source "$repo/scripts/stages.sh"
@@ -31,7 +33,7 @@ hostile          |                                  |                           
 bare             |                                  |                                            |
 package          | ((EUID == 0))                    | root, for a bare Debian                    |
 agents           |                                  |                                            |
-clients          |                                  |                                            | make clients ARGS="-k litellm"
+clients          |                                  |                                            | make clients ARGS="--load-seconds 20"
 peer-tests       |                                  |                                            |
 bench            |                                  |                                            | make bench ARGS="--before build/coppice --pairs 1 --only engine-512 --repeat 1"
 bench-quality    |                                  |                                            | make bench-quality ARGS="--tokens 4096"
@@ -39,7 +41,7 @@ bench-perplexity |                                  |                           
 bench-hybrids    |                                  |                                            | make bench-hybrids ARGS="--sessions 2 --turns 10"
 bench-tools      | there "$DATA" "BFCL_v4_*.json"    | DATA=folder of BFCL_v4_*.json              | make bench-tools DATA="$DATA"
 bench-structured | there "$SCHEMAS" "*.json"        | SCHEMAS=folder of JSONSchemaBench's *.json | make bench-structured SCHEMAS="$SCHEMAS"
-bench-traces     | there "$TRACES" "*.jsonl"        | TRACES=folder of *.jsonl                   | make bench-traces TRACES="$TRACES"
+bench-traces     | there "$TRACES" "*.jsonl"        | TRACES=folder of *.jsonl                   | make bench-traces TRACES="$TRACES" ARGS=--no-save
 cuda             | has_nvcc                         | CUDA's compiler                            |
 bench-cuda       | has_nvcc && nvidia-smi           | an NVIDIA GPU                              |
 clean            |                                  |                                            | clean_a_clone
@@ -91,18 +93,42 @@ if [[ ${1:-} == --list ]]; then
   table
   exit
 fi
+resume=
+if [[ ${1:-} == --resume ]]; then
+  resume=1
+  shift
+fi
 for target in "$@"; do
   table | grep -q "^$target *|" || die "There is no target '$target'. These are there: $(table | cut -d '|' -f 1 | xargs)."
 done
 "$repo/scripts/packages.sh"
+stage_logs="$repo/build/everything" # stages.sh
+mkdir -p "$stage_logs"
+
+# What is tested: the commit, and what differs from it.
+tree() { { git rev-parse HEAD && git diff HEAD; } 2>/dev/null | sha256sum; }
+passed_before() { [[ -n $resume && $(cat "$stage_logs/$1.passed" 2>/dev/null) == "$(tree)" ]]; }
+# run TARGET FORM: and notes that it passed.
+run() {
+  local before
+  before=$(tree)
+  rm -f "$stage_logs/$1.passed"
+  eval "$2" || return
+  [[ $(tree) == "$before" ]] || { printf '%s changed files that git knows.\n' "$1"; return 1; }
+  mkdir -p "$stage_logs"
+  printf '%s\n' "$before" >"$stage_logs/$1.passed"
+}
+
 wanted=" $* "
 while IFS='|' read -r -u 3 target needs words form; do
   target=$(trim "$target") needs=$(trim "$needs") form=$(trim "$form")
   [[ $wanted == "  " || $wanted == *" $target "* ]] || continue
   if ! eval "${needs:-true}" >/dev/null 2>&1; then
     skipped "$target" "it needs $(trim "$words")"
+  elif passed_before "$target"; then
+    summary+=("passed  $target (in an earlier run)")
   else
-    eval "stage $target ${form:-make $target}" || true
+    stage "$target" run "$target" "${form:-make $target}" || true
   fi
 done 3< <(table)
 finish

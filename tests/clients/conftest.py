@@ -13,6 +13,10 @@ from coppice_process import Coppice, assert_nothing_held, model_path  # noqa: E4
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
+def pytest_addoption(parser):
+    parser.addoption("--load-seconds", type=int, default=60, help="for how long each load generator sends chats")
+
+
 @pytest.fixture(scope="session")
 def server():
     """One server for all clients, at whose end nothing may be held."""

@@ -141,6 +141,26 @@ def test_a_mistyped_target_fails(everything):
     assert "no target 'sok'" in failed.value.stderr and "soak" in failed.value.stderr
 
 
+def test_what_has_passed_is_left_out_of_a_run_that_goes_on(everything, tmp_path):
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all"]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    assert "passed  page (" in everything("page") and "page with <>\n" in (tmp_path / "build/everything/page.log").read_text()
+    said = everything("--resume", "page")
+    assert "passed  page (in an earlier run)" in said and "page with" not in said
+    with (tmp_path / "Makefile").open("a") as makefile:
+        makefile.write("# other files than those that passed\n")
+    assert "page with <>\n" in everything("--resume", "page")
+
+
+def test_a_target_that_changes_files_of_the_repository_fails(everything, tmp_path):
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "all"]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    (tmp_path / "Makefile").write_text((tmp_path / "Makefile").read_text() + "\techo '# x' >>Makefile\n")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        everything("page")
+    assert "page changed files that git knows" in failed.value.stdout and "FAILED  page" in failed.value.stdout
+
+
 def test_targets_without_their_data_are_skipped(everything):
     said = everything("bench-tools", "bench-structured", "bench-traces")
     assert re.findall(r"^skipped (\S+): it needs [A-Z]+=folder of", said, re.M) == ["bench-tools", "bench-structured", "bench-traces"]
