@@ -22,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "e2e"))
 import hostile_requests  # noqa: E402
+import slow_chats  # noqa: E402
 from coppice_process import Coppice  # noqa: E402
 from memory import resident_mib  # noqa: E402
 from wire import Broken, Connection, ask, request_bytes  # noqa: E402
@@ -139,13 +140,16 @@ class Neighbour:
     def __init__(self, server, find):
         self.server, self.find = server, find
         self.chats, self.looks = [], []  # seconds
+        self.slow = slow_chats.SlowChats(server.process.pid)
         self.peak_mib = 0.0
 
     async def chat(self, i):
         body = {"messages": [{"role": "user", "content": f"Name tree number {i % 7}."}], "max_tokens": 2, "temperature": 0}
+        self.slow.begin()
         start = time.monotonic()
         response = await ask(self.server.port, "POST", "/v1/chat/completions", body, "neighbour")
         self.chats.append(time.monotonic() - start)
+        self.slow.end(self.chats[-1], response.headers.get("x-request-id"))
         if response.status != 200:
             self.find(f"a short chat got {response.status}: {response.body[:300]!r}")
 
@@ -157,12 +161,15 @@ class Neighbour:
                     self.looks.append(time.monotonic() - start)
             with contextlib.suppress(OSError):
                 self.peak_mib = max(self.peak_mib, resident_mib(self.server.process.pid)[1])
+            start = time.monotonic()
             await asyncio.sleep(0.1)
+            self.slow.woke_late(time.monotonic() - start - 0.1)
 
     async def live(self, seconds, stall, enough=lambda: False, patience=120):
         """Chats for so long, or until `enough` says so; the process's end, or a chat that takes `stall` s, is a finding. One that takes
         `patience` s has failed."""
         self.chats, self.looks = [], []
+        self.slow.clear()
         look = asyncio.create_task(self.look())
         end, i = time.monotonic() + seconds, 0
         while time.monotonic() < end and self.server.process.poll() is None and not enough():
@@ -260,6 +267,8 @@ async def run(args, server, findings):
     for line in server.log.read_text(errors="replace").splitlines():  # what its own fault was; a grammar that nothing satisfies is a 400
         if re.search(r"^\S+ \S+ (error|critical) |: 500 ", re.sub(r"\x1b\[\d*m", "", line)):
             find(f"in the server's log: {line[:300]}")
+    for line in neighbour.slow.explained(args.out / "hostile-requests.log"):
+        print(line)
     print(f"hostile {'failed' if findings else 'passed'}: {args.seconds:.0f} s with seed {args.seed}, {len(under)} short chats took "
           f"{percentile(under, 0.5) if under else 0:.2f} s in the median, {after:.2f} s at the 99th percentile, {max(under, default=0):.2f} s at most (alone "
           f"{percentile(alone, 0.5):.2f}, {before:.2f}, {max(alone):.2f}); /health {percentile(looks or [0], 0.99):.2f} s at the 99th percentile, "
@@ -273,7 +282,9 @@ def main():
         args.out = args.out or Path(folder)
         keys = Path(folder) / "keys"
         keys.write_text("hostile hostile\nneighbour neighbour\n")
-        options = [*OPTIONS, "--threads", str(max(1, os.cpu_count() - 1)), *UNBOUND.get(args.plant, []), *args.server]
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "hostile-requests.log").unlink(missing_ok=True)
+        options = [*OPTIONS, "--request-log", str(args.out / "hostile-requests.log"), "--threads", str(max(1, os.cpu_count() - 1)), *UNBOUND.get(args.plant, []), *args.server]
         if args.plant != "steps":
             options += ["--api-keys", str(keys)]
         print(f"seed {args.seed}; coppice serve {' '.join(options)}", flush=True)
