@@ -5,23 +5,36 @@
 
 namespace coppice::engine {
 
-/// Each time in rank. Takes no memory.
+// Takes no memory.
 void PrefillShares::order(std::span<Sequence* const> running) {
   places_.clear();
+  parts_.clear();
+  for (const Sequence* sequence : running) {
+    if (!sequence->prefills()) continue;
+    const KeyShare* const key = sequence->request->share;
+    auto part = std::ranges::find(parts_, key, &Part::key);
+    if (part == parts_.end()) part = parts_.insert(part, {.key = key, .first_arrived = sequence});
+    if (ByArrival{}(sequence, part->first_arrived)) part->first_arrived = sequence;
+    ++part->behind;
+  }
+  std::ranges::sort(parts_, ByArrival{}, &Part::first_arrived);
   for (Sequence* sequence : running) {
     if (!sequence->prefills()) continue;
-    const OpenRequest& open = *sequence->request;
-    const auto before = std::ranges::count_if(
-        places_, [&](const Place& other) { return other.sequence->request->key() == open.key(); });
-    places_.push_back(
-        {.nth = static_cast<int>(before), .place = static_cast<int>(places_.size()), .sequence = sequence});
+    const auto part = std::ranges::find(parts_, sequence->request->share, &Part::key);
+    places_.push_back({.part = static_cast<std::size_t>(part - parts_.begin()), .sequence = sequence});
   }
   // Who was held up comes first, by arrival: the step is then as empty as it can be.
   const auto rank = [](const Place& p) {
-    const Sequence& sequence = *p.sequence;
-    return std::tuple(!sequence.held_up, sequence.held_up ? sequence.request->arrival : 0, p.nth, p.place);
+    const OpenRequest& open = *p.sequence->request;
+    return std::tuple(!p.sequence->held_up, p.sequence->held_up ? open.arrival : 0, p.part, open.request.priority,
+                      open.arrival, p.sequence->sample);
   };
   std::ranges::sort(places_, {}, rank);
+}
+
+int PrefillShares::Part::share(int rest, int of, int block_size) const {
+  const int kept_back = behind > 0 ? std::min(rest / 4, rest - std::min(rest, block_size)) : 0;
+  return rest - std::max(kept_back, kept_for_first(of, block_size));
 }
 
 // That the cache has slots for in this step, with so many rows that are scored.
@@ -48,31 +61,29 @@ int PrefillShares::rows_of(const Sequence& sequence, int share, int scored, int 
 void PrefillShares::grant(std::span<Sequence* const> running, int budget, int limit) {
   const int block_size = cache_.config().block_size;
   order(running);
-  auto behind = std::ssize(places_);
-  const Sequence* first_arrived = nullptr;
-  for (const auto& [nth, place, sequence] : places_) {
-    if (first_arrived == nullptr || ByArrival{}(sequence, first_arrived)) first_arrived = sequence;
-  }
-  bool before_first = true;
-  const auto kept_for_first = [&](int all) { return before_first ? std::min(block_size, (all + 3) / 4) : 0; };
-  auto keys = std::ranges::count(places_, 0, &Place::nth);  // whose first has had none yet
-  const auto part = [&](int left, int all) {
-    int kept_back = behind > 0 ? std::min(left / 4, left - std::min(left, block_size)) : 0;
-    if (keys > 0) kept_back = std::max(kept_back, static_cast<int>(left * keys / (keys + 1)));
-    return left - std::max(kept_back, kept_for_first(all));
-  };
   int left = budget, left_scored = scored_rows_, room = limit;
-  for (const auto& [nth, place, sequence] : places_) {
-    before_first &= sequence != first_arrived;
-    --behind;
-    keys -= nth == 0 ? 1 : 0;
-    const int kept = kept_for_first(budget);
-    sequence->rows = rows_of(*sequence, part(left, budget), part(left_scored, scored_rows_), room - kept);
+  auto keys = static_cast<int>(parts_.size());  // that have no part yet
+  const auto next_part = [&](int of) { return (of + keys - 1) / keys; };
+  for (const auto& [nth, sequence] : places_) {
+    Part& part = parts_[nth];
+    if (part.all < 0) {
+      part.all = part.left = next_part(left);
+      part.all_scored = part.left_scored = next_part(left_scored);
+      --keys;
+    }
+    part.before_first &= sequence != part.first_arrived;
+    --part.behind;
+    const int kept = part.kept_for_first(part.all, block_size);
+    sequence->rows = rows_of(*sequence, std::min({part.share(part.left, part.all, block_size), left, room}),
+                             part.share(part.left_scored, part.all_scored, block_size), room - kept);
+    const int scored = sequence->scored_in(sequence->rows).n;
+    part.left = std::max(part.left - sequence->rows, kept);
+    part.left_scored -= scored;
     left = std::max(left - sequence->rows, kept);
+    left_scored -= scored;
     room -= sequence->rows;
-    left_scored -= sequence->scored_in(sequence->rows).n;
   }
-  for (const auto& [nth, place, sequence] : places_) {
+  for (const auto& [nth, sequence] : places_) {
     if (left > 0) {
       const int had = sequence->rows, had_scored = sequence->scored_in(had).n;
       sequence->rows = rows_of(*sequence, had + left, left_scored + had_scored, had + room);

@@ -27,11 +27,6 @@ bool Queue::admitted(Sequence& sequence) {
   return ahead;
 }
 
-void Queue::begin_step() {
-  candidates_.clear();
-  looked_at_ = 0;
-}
-
 Sequence* Queue::next() {
   if (out_of_turn_ == patience_) return first_arrival();
   do {
@@ -58,26 +53,11 @@ bool Queue::look() {
     if (!is_ready(&sequence)) continue;
     if (!may_look_at(sequence)) break;
     const bool ahead = sequence.request->admitted_before || is_hot(sequence);
-    candidates_.push_back(
-        {.sequence = &sequence, .turn = static_cast<std::int64_t>(sequence.request->turn), .ahead = ahead});
+    const auto turn = static_cast<std::int64_t>(sequence.request->turn);
+    candidates_.push_back({.sequence = &sequence, .turn = ahead ? turn - patience_ : turn});
   }
-  for (Candidate& candidate : candidates_)
-    if (candidate.ahead) candidate.turn = turn_ahead(candidate);
   std::ranges::sort(candidates_, std::greater<>{}, &Candidate::key);
   return !candidates_.empty();
-}
-
-// Not before the first of another key: a key with many requests on a prefix would keep others out.
-std::int64_t Queue::turn_ahead(const Candidate& candidate) const {
-  const OpenRequest& own = *candidate.sequence->request;
-  const auto turn = static_cast<std::int64_t>(own.turn);
-  std::int64_t ahead = turn - patience_;
-  for (const Candidate& other : candidates_) {
-    const OpenRequest& open = *other.sequence->request;
-    if (open.request.priority == own.request.priority && open.key() != own.key())
-      ahead = std::max(ahead, static_cast<std::int64_t>(open.turn) + 1);
-  }
-  return std::min(ahead, turn);
 }
 
 // The first in a step always, or a prompt beyond the limit would never get its turn.

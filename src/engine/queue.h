@@ -1,11 +1,10 @@
-// Queue: the sequences that wait, and which of them is next. Not thread safe; the engine's thread owns it. Owns no
-// sequence: a sequence leaves the queue before its request ends.
+// Queue: a key's sequences that wait, and which of them is next; whose turn among keys it is says key_shares.h. Not thread safe; the engine's
+// thread owns it. Owns no sequence: a sequence leaves the queue before its request ends.
 //
-// The order is priority (lower first), then turns of keys (key_turns.h), then arrival. With one key, turns are arrivals. Two exceptions
-// (docs/adr/0017-admission-order.md):
+// The order is priority (lower first), then arrival. Two exceptions (docs/adr/0017-admission-order.md):
 //  - A sequence at least half of whose prompt lies in blocks that are in use counts as if it had come `patience`
-//    turns earlier among those of its key, so that those who share a prefix run together. One that was preempted counts so, too: none of
-//    those gets ahead of it. So nobody is passed by `patience` or more later requests of its priority and key.
+//    requests earlier, so that those who share a prefix run together. One that was preempted counts so, too: none of
+//    those gets ahead of it. So nobody is passed by `patience` or more later requests of its priority.
 //  - Every (patience + 1)th admission goes to the first arrival, whatever the priorities. So a sequence with k earlier
 //    ones in the queue is among the next (patience + 1) * (k + 1) admitted; earlier ones that are preempted and come
 //    back count in k, and while it follows another one it waits for that.
@@ -29,7 +28,9 @@ namespace coppice::engine {
 
 class Queue {
  public:
-  Queue(const kv::Cache& cache, int patience) : cache_(cache), patience_(patience) {
+  /// looked_at: what all queues together have looked at in this step, in tokens; there is a limit to that.
+  Queue(const kv::Cache& cache, int patience, std::size_t& looked_at)
+      : cache_(cache), patience_(patience), looked_at_(looked_at) {
     candidates_.reserve(static_cast<std::size_t>(patience) + 1);
   }
 
@@ -40,14 +41,9 @@ class Queue {
   /// remove(), because it runs now. Returns whether it got ahead of another one, by what it shares or as one preempted.
   bool admitted(Sequence& sequence);
 
-  /// A step begins: there is a limit to what next() may look at in one.
-  void begin_step();
-  /// The first in rank that is ready and that f(const Sequence&) takes; nullptr: there is none.
-  Sequence* first_of(auto&& f) const {
-    const auto found =
-        std::ranges::find_if(waiting_, [&](const Sequence* s) { return s->state == SequenceState::kReady && f(*s); });
-    return found == waiting_.end() ? nullptr : *found;
-  }
+  bool empty() const { return waiting_.empty(); }
+
+  void begin_step() { candidates_.clear(); }
   /// The last in rank that f(const Sequence&) takes; nullptr: there is none.
   Sequence* last_of(auto&& f) const {
     const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(), [&](const Sequence* s) { return f(*s); });
@@ -61,7 +57,6 @@ class Queue {
   struct Candidate {
     Sequence* sequence = nullptr;
     std::int64_t turn = 0;  ///< what it counts as
-    bool ahead = false;     ///< it shares a prefix, or was preempted
     auto key() const {
       const OpenRequest& open = *sequence->request;
       return std::tuple(open.request.priority, turn, open.arrival, sequence->sample);
@@ -69,15 +64,14 @@ class Queue {
   };
   Sequence* first_arrival();
   bool look();
-  std::int64_t turn_ahead(const Candidate& candidate) const;
   bool may_look_at(const Sequence& sequence);
   bool is_hot(const Sequence& sequence) const noexcept;
 
   const kv::Cache& cache_;
   int patience_;
+  std::size_t& looked_at_;
   std::set<Sequence*, ByRank> waiting_;  ///< ready and following
   int out_of_turn_ = 0;                  ///< admissions since the last that had to go to the first arrival
-  std::size_t looked_at_ = 0;            ///< in this step; tokens
   std::vector<Candidate> candidates_;    ///< the first of the queue, the next at the end
 };
 

@@ -47,15 +47,10 @@ OpenRequest& RequestTable::open(OpenRequests::node_type request) {
   return open;
 }
 
-void RequestTable::take_turn(OpenRequest& open) {
-  open.turn = turns_.come(open.key());
-  open.has_turn = true;
-}
-
 std::map<std::string_view, int> RequestTable::never_admitted() const {
   std::map<std::string_view, int> counts;
   for (const auto& [id, open] : open_)
-    if (open.has_turn && !open.admitted_before) ++counts[open.key()];
+    if (open.share != nullptr && !open.admitted_before) ++counts[open.key()];
   return counts;
 }
 
@@ -131,8 +126,8 @@ void RequestTable::add_answer(RequestId command, PrefixAnswer answer) {
 void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
   // A request that never got in leaves its place to the next: the queue's patience counts those who stayed.
   if (open.arrival == arrivals_ && !open.admitted_before) --arrivals_;
-  if (std::exchange(open.has_turn, false)) turns_.leave(open.key(), open.turn, !open.admitted_before);
   for (auto& sequence : open.sequences) scheduler_.release(*sequence);
+  scheduler_.leave(open);
   if (outcome.kind == Outcome::Kind::kCancelled) {
     end_samples(open, sampling::Finish::kCancelled, "");
   } else if (outcome.kind != Outcome::Kind::kFinished) {

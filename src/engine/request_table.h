@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "engine/config.h"
-#include "engine/key_turns.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -56,10 +55,6 @@ class RequestTable {
 
   /// Takes no memory. REQUIRES: the id is not open.
   OpenRequest& open(OpenRequests::node_type request);
-  /// It gets its place among those of other keys. Once, before it is in the queue.
-  void take_turn(OpenRequest& open);
-  /// It is admitted for the first time.
-  void admitted(const OpenRequest& open) { turns_.reach(open.turn); }
   /// overdue() is to tell when its time is over, if it has a deadline.
   void watch_deadline(const OpenRequest& open);
   OpenRequest* find(RequestId id);
@@ -67,7 +62,6 @@ class RequestTable {
   OpenRequest* any() { return open_.empty() ? nullptr : &open_.begin()->second; }
   /// One whose deadline has passed; nullptr: none has.
   OpenRequest* overdue(Clock::time_point now);
-  std::size_t keys() const { return turns_.keys(); }  ///< that have requests in the queue, or running
   /// How many of each key's requests were never admitted. Until one ends.
   std::map<std::string_view, int> never_admitted() const;
   std::size_t size() const { return open_.size(); }
@@ -118,7 +112,6 @@ class RequestTable {
   OpenRequests ended_;  // in this step
   std::set<std::pair<Clock::time_point, RequestId>> deadlines_;
   std::uint64_t arrivals_ = 0;
-  KeyTurns turns_;
   std::vector<Event> events_;
 };
 

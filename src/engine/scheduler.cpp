@@ -10,16 +10,6 @@
 
 namespace coppice::engine {
 
-namespace {
-
-// A step that also decodes gives prompts this part of its budget at most: running streams wait for the whole step.
-// Prompts lose little: in a matrix product of 256 rows a row costs a CPU no more than in one of 512, so the smaller
-// steps only add the decodes' own time. A quarter makes streams steadier still, but those who wait for their first
-// token wait longer behind them.
-constexpr int kPromptPartBesideDecodes = 2;
-
-}  // namespace
-
 Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, int depth)
     : cache_(cache),
       figures_(figures),
@@ -27,14 +17,16 @@ Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& fig
       has_states_(cache.config().state_pages > 0),
       steps_in_hand_(steps_in_hand(has_states_, depth)),
       max_batch_(std::max(config.max_batch, 1)),
-      budget_(config, max_batch_),
+      budget_(config, max_batch_, cache.config().block_size),
       growth_room_(config.growth_room),
       context_length_(config.context_length),
-      queue_(cache, config.patience),
+      shares_(cache, config.patience, max_batch_),
       in_flight_(cache.config().block_size, has_states_, max_batch_),
       prefill_shares_(cache, steps_in_hand_, std::max(config.scored_rows, 1), max_batch_) {
-  running_.reserve(static_cast<std::size_t>(max_batch_));
-  tried_.reserve(static_cast<std::size_t>(max_batch_));
+  const auto most =
+      2 * static_cast<std::size_t>(max_batch_);  // when samples part that had one place, until keep_to_places()
+  running_.reserve(most);
+  in_turn_.reserve(most);
   for (PlannedStep* step : {&planned_, &flying_}) step->parts.reserve(static_cast<std::size_t>(max_batch_));
 }
 
@@ -53,7 +45,7 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
                                                     context_length_, answers ? ", of which the answer needs one" : "")};
   }
   // Beside decodes of all others, and without a step of its own in hand.
-  const std::int32_t most_rows = std::min(cache_.config().max_extend, budget_.beside_decodes() - max_batch_ + 1);
+  const std::int32_t most_rows = std::min(cache_.config().max_extend, budget_.rows(max_batch_) - max_batch_ + 1);
   for (const kv::MediumSpan& span : request.prompt.text().spans()) {
     if (!span.medium.whole || span.medium.rows <= most_rows) continue;
     return Objection{Refusal::kTooLong,
@@ -73,74 +65,69 @@ std::optional<Scheduler::Objection> Scheduler::objection(const Request& request)
   return std::nullopt;
 }
 
-void Scheduler::enqueue(Sequence& fresh) {
-  queue_.add(fresh);
+void Scheduler::enqueue(Sequence& fresh, Clock::time_point now) {
+  shares_.come(*fresh.request);
+  budget_.came(fresh.request->key(), now);
+  fresh.request->share->queue.add(fresh);
   fresh.state = SequenceState::kReady;
 }
 
-Sequence* Scheduler::next() {
-  if (running_samples_ >= max_batch_) return nullptr;
-  Sequence* sequence = queue_.next();
-  return sequence != nullptr && has_place(*sequence) ? sequence : nullptr;
-}
-
-int Scheduler::samples_of(const std::string& key) const {
-  int samples = 0;
-  for (const Sequence* sequence : running_)
-    if (sequence->request->key() == key) samples += sequence->n_samples;
-  return samples;
-}
-
-Sequence* Scheduler::next_without_running() {
-  if (tried_.size() == tried_.capacity()) return nullptr;
-  Sequence* next = queue_.first_of([&](const Sequence& waiting) {
-    const std::string& key = waiting.request->key();
-    const auto same = [&](const OpenRequest* other) { return other->key() == key; };
-    return samples_of(key) == 0 && std::ranges::none_of(tried_, same);
-  });
-  if (next != nullptr) tried_.push_back(next->request);
-  return next;
-}
-
 void Scheduler::begin_step() {
-  queue_.begin_step();
-  tried_.clear();
+  shares_.begin_step();
+  measured_ = false;
 }
 
-OpenRequest* Scheduler::last_never_admitted(std::string_view key) const {
-  const Sequence* last = queue_.last_of(
-      [&](const Sequence& waiting) { return waiting.request->key() == key && !waiting.request->admitted_before; });
+Sequence* Scheduler::next() {
+  const bool full = running_samples_ >= max_batch_;
+  if (full && keys() < 2) return nullptr;
+  if (keys() > 1 && !std::exchange(measured_, true)) shares_.measure(running_);
+  while (KeyShare* share = shares_.next()) {
+    Sequence* next = share->queue.next();
+    if (next != nullptr && shares_.may_pass(*next) && (has_place(*next) || keys() > 1)) return next;
+    share->waits = true;
+  }
+  return nullptr;
+}
+
+// Where there are other keys, a request with many samples must not wait for as many places: it would hold up all behind it.
+bool Scheduler::has_place(const Sequence& sequence) const {
+  return running_samples_ + (keys() > 1 ? 1 : sequence.n_samples) <= max_batch_;
+}
+
+OpenRequest* Scheduler::last_never_admitted(std::string_view key) {
+  const KeyShare* const share = shares_.find(key);
+  if (share == nullptr) return nullptr;
+  const Sequence* last =
+      share->queue.last_of([](const Sequence& waiting) { return !waiting.request->admitted_before; });
   return last == nullptr ? nullptr : last->request;
 }
 
+Sequence& Scheduler::last_of(const KeyShare& share) const {
+  return **std::find_if(running_.rbegin(), running_.rend(),
+                        [&](const Sequence* running) { return running->request->share == &share; });
+}
+
 bool Scheduler::make_way(const Sequence& sequence) {
-  if (sequence.request->made_way) return false;
-  Sequence* last = nullptr;  // of the key that runs most
-  int most = 0;
-  for (Sequence* running : running_) {
-    const int samples = samples_of(running->request->key());
-    if (samples < most) continue;
-    if (samples > most || running->request->key() == last->request->key()) last = running;
-    most = samples;
-  }
-  if (last == nullptr || running_samples_ + sequence.n_samples > max_batch_ + most - 1) return false;
-  const OpenRequest& open = *last->request;
-  int its_samples = 0;
-  for (const Sequence* running : running_)
-    if (running->request == &open) its_samples += running->n_samples;
-  if (its_samples < most) {
-    preempt(open);
-    return true;
-  }
-  if (most == 1 && !holds_most(*last)) return false;
-  preempt_one(*last);
+  if (keys() < 2) return false;
+  const auto what = has_place(sequence) ? KeyShares::What::kBlocks : KeyShares::What::kPlaces;
+  const KeyShare* const giver = shares_.giver(sequence, what);
+  if (giver == nullptr) return false;
+  Sequence& last = last_of(*giver);
+  if (!shares_.may_give(last, sequence, what)) return false;
+  preempt_one(last);
   ++figures_.preemptions;
+  shares_.measure(running_);
   return true;
 }
 
-bool Scheduler::holds_most(const Sequence& sequence) const {
-  const auto length = std::max(static_cast<std::int32_t>(sequence.tokens().size()), sequence.planned);
-  return 2 * cache_.blocks_needed(length, 1) > cache_.stats().total;
+// Samples have parted that had one place.
+void Scheduler::keep_to_places() {
+  while (running_samples_ > max_batch_) {
+    const auto most =
+        std::ranges::max_element(running_, {}, [](const Sequence* running) { return running->request->share->places; });
+    preempt_one(last_of(*(*most)->request->share));
+    ++figures_.preemptions;
+  }
 }
 
 std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) {
@@ -155,6 +142,7 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
       return Turn::kFollows;
     }
   }
+  if (!has_place(sequence)) return std::unexpected(kv::NoRoom{});
   const auto seq = cache_.admit({.prompt = tokens,
                                  .ns = ns,
                                  .n_samples = sequence.n_samples,
@@ -165,12 +153,18 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
     why.never |= running_.empty();
     return std::unexpected(why);
   }
-  figures_.passes += queue_.admitted(sequence);
+  KeyShare& share = *sequence.request->share;
+  figures_.passes += share.queue.admitted(sequence);
+  shares_.admitted(share);
   sequence.seq = *seq;
   sequence.state = SequenceState::kPrefill;
   sequence.computed = sequence.planned = cache_.lengths(*seq).cached_len;
   running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);
-  running_samples_ += sequence.n_samples;
+  sequence.places = keys() > 1 ? 1 : sequence.n_samples;
+  running_samples_ += sequence.places;
+  if (share.places == 0) share.blocks = 0;
+  share.places += sequence.places;
+  share.blocks += cache_.held(*seq);
   for (const PinWish& wish : sequence.request->request.pins) cache_.keep_state(*seq, wish.tokens);
   if (share_) in_flight_.lead(sequence);
   return Turn::kRuns;
@@ -216,7 +210,8 @@ void Scheduler::leave_running(Sequence& sequence) {
     cache_.finish(sequence.seq);
   }
   std::erase(running_, &sequence);
-  running_samples_ -= sequence.n_samples;
+  running_samples_ -= sequence.places;
+  sequence.request->share->places -= sequence.places;
   planned_.forget(sequence);
   flying_.forget(sequence);
   sequence.rows = 0;
@@ -230,10 +225,10 @@ void Scheduler::release(Sequence& sequence) {
   switch (sequence.state) {
     case SequenceState::kFollowing:
       in_flight_.unfollow(sequence);
-      queue_.remove(sequence);
+      sequence.request->share->queue.remove(sequence);
       break;
     case SequenceState::kReady:
-      queue_.remove(sequence);
+      sequence.request->share->queue.remove(sequence);
       break;
     case SequenceState::kPrefill:
     case SequenceState::kDecode:
@@ -255,15 +250,20 @@ int Scheduler::running_requests() const {
   return requests;
 }
 
-// The last request, or, if it runs alone, the last of its samples.
+// The last request of the key that holds most blocks, or, if it has no other that runs, the last of its samples.
 bool Scheduler::preempt_last() {
   if (running_.size() == 1) return false;
-  const OpenRequest& last = *running_.back()->request;
-  if (running_.front()->request == &last) {
-    preempt_one(*running_.back());
-    ++figures_.preemptions;
+  if (keys() > 1) shares_.measure(running_);
+  const KeyShare& share = shares_.most_blocks();
+  Sequence& last = last_of(share);
+  const auto is_other = [&](const Sequence* running) {
+    return running->request->share == &share && running->request != last.request;
+  };
+  if (std::ranges::any_of(running_, is_other)) {
+    preempt(*last.request);
   } else {
-    preempt(last);
+    preempt_one(last);
+    ++figures_.preemptions;
   }
   return true;
 }
@@ -281,13 +281,13 @@ void Scheduler::preempt_one(Sequence& sequence) {
     history.append(sequence.out);
     sequence.history = std::move(history);
   }
-  queue_.add(sequence);  // before anything changes: it takes memory
+  sequence.request->share->queue.add(sequence);  // before anything changes: it takes memory
   leave_running(sequence);
   sequence.state = SequenceState::kReady;
 }
 
-// Gives the sequence's next `rows` tokens slots in the cache, at the cost of the youngest. Afterwards rows == 0
-// if it was itself the youngest; false: it is the last runner and the pool is full.
+// Gives the sequence's next `rows` tokens slots in the cache, at the cost of the key that holds most. Afterwards rows == 0
+// if it was itself the last of that; false: it is the last runner and the pool is full.
 bool Scheduler::extend(Sequence& sequence, std::vector<kv::BlockOp>& ops) {
   const int rows = sequence.rows;
   while (!cache_.extend(sequence.seq, rows, ops)) {
@@ -298,14 +298,6 @@ bool Scheduler::extend(Sequence& sequence, std::vector<kv::BlockOp>& ops) {
     sequence.rows = rows;
   }
   return true;
-}
-
-// Rows for prompts in a step that has `decodes` rows of decoding sequences. At least one: invariant 3.
-int Scheduler::prefill_budget(int decodes, int prompt_rows) const {
-  if (decodes == 0) return std::min(budget_.alone(), prompt_rows);
-  const int all = budget_.beside_decodes();
-  return std::min({all - decodes, prompt_rows,
-                   std::max(std::min(all, prompt_rows) / kPromptPartBesideDecodes, cache_.config().block_size)});
 }
 
 bool Scheduler::is_full(const OpenRequest& open, std::int32_t length) const {
@@ -320,18 +312,19 @@ bool Scheduler::may_decode(const Sequence& sequence) const {
   return !is_full(*sequence.request, static_cast<std::int32_t>(sequence.out.size()) + 1);
 }
 
-Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, int prompt_rows) {
+Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, double tokens_per_second, Clock::time_point now) {
   planned_.clear();
+  keep_to_places();
   for (Sequence* sequence : running_) sequence->rows = 0;
   int decodes = 0;
   for (const bool prefills : {false, true}) {
     if (prefills)
-      prefill_shares_.grant(running_, prefill_budget(decodes, prompt_rows),
-                            decodes == 0 ? budget_.alone() : budget_.beside_decodes() - decodes);
-    // Preemption takes sequences off the end of running_, never before the one in hand.
-    for (std::size_t i = 0; i < running_.size(); ++i) {
-      Sequence& sequence = *running_[i];
-      if (sequence.prefills() != prefills) continue;
+      prefill_shares_.grant(running_, budget_.prompt_rows(decodes, tokens_per_second, now),
+                            budget_.rows(decodes) - decodes);
+    in_turn_ = running_;
+    for (Sequence* const each : in_turn_) {
+      Sequence& sequence = *each;
+      if (!sequence.admitted() || sequence.prefills() != prefills) continue;  // it may have been preempted meanwhile
       if (!prefills) sequence.rows = may_decode(sequence) ? 1 : 0;
       if (sequence.rows == 0) continue;
       if (!extend(sequence, ops)) return &sequence;  // nobody else runs
@@ -414,6 +407,13 @@ void Scheduler::part(Sequence& sequence, Sequence& sibling) {
   sibling.computed = sibling.planned = sequence.computed;
   sibling.n_samples = 1;
   --sequence.n_samples;
+  sibling.places = 1;
+  if (sequence.places > 1) {
+    --sequence.places;
+  } else {
+    ++running_samples_;
+    ++sequence.request->share->places;
+  }
   running_.insert(std::ranges::upper_bound(running_, &sibling, ByRank{}), &sibling);
 }
 

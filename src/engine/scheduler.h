@@ -4,8 +4,8 @@
 //
 // Invariants
 //  1. A sequence is ready, following, running or ended. The queue holds those that are ready or following.
-//  2. running is in the order of rank (priority, then first arrival), so a request's sequences stand together and the
-//     first to be preempted is at the end.
+//  2. running is in the order of rank (priority, then first arrival), so a request's sequences stand together. The first to be preempted is the
+//     last of the key that holds most.
 //  3. A step has a row for every decoding sequence, then prefill chunks up to the budget (step_budget.h); one medium that can't be cut may
 //     exceed that. Beside decodes prompts get
 //     half of the budget at most (a block if that is more), else all of it. The budget is never smaller than
@@ -19,7 +19,6 @@
 
 #include <cstdint>
 #include <expected>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,9 +26,9 @@
 
 #include "engine/config.h"
 #include "engine/in_flight.h"
+#include "engine/key_shares.h"
 #include "engine/planned_step.h"
 #include "engine/prefill_shares.h"
-#include "engine/queue.h"
 #include "engine/sequence.h"
 #include "engine/snapshot.h"
 #include "engine/step_budget.h"
@@ -50,34 +49,33 @@ class Scheduler {
   /// Why a request can never run; nothing when it can.
   std::optional<Objection> objection(const Request& request) const;
 
-  // Admission: begin_step(), then admit() whom next() names, as long as it names somebody and there is room.
-  void enqueue(Sequence& fresh);
+  // Admission: begin_step(), then admit() whom next() names, as long as it names somebody.
+
+  /// The first sequence of a request comes. If memory runs out, it isn't in the queue.
+  void enqueue(Sequence& fresh, Clock::time_point now);
+  /// The request has ended, and released its sequences.
+  void leave(OpenRequest& open) { shares_.leave(open); }
+  std::size_t keys() const { return shares_.keys(); }  ///< that have open requests
+  /// The last in rank of a key's requests in the queue that were never admitted; nullptr: there is none.
+  OpenRequest* last_never_admitted(std::string_view key);
+
   void begin_step();
-  /// nullptr: nobody waits, or the batch has no place for who is next.
+  /// nullptr: nobody waits, or the batch has no place for who is next. Whoever it names is admitted, follows, ends or is held up before the next call.
   Sequence* next();
   enum class Turn : std::uint8_t { kRuns, kFollows };
-  /// NoRoom: it stays in the queue. If it will never have room (NoRoom::never) the caller ends it.
+  /// NoRoom, of blocks or places: it stays in the queue. If it will never have room (NoRoom::never) the caller ends it.
   std::expected<Turn, kv::NoRoom> admit(Sequence& sequence);
-
-  // Before that: a key of which nothing runs comes first, and may have place and room of others.
-
-  /// The first in rank of a key of which nothing runs; nullptr: there is none. Each key once in a step.
-  Sequence* next_without_running();
-  /// The last in rank of a key's requests in the queue that were never admitted; nullptr: there is none.
-  OpenRequest* last_never_admitted(std::string_view key) const;
-  /// Are there places in the batch for it?
-  bool has_place(const Sequence& sequence) const { return running_samples_ + sequence.n_samples <= max_batch_; }
-  /// Preempts the last request of the key that runs most, for one that next_without_running() named; of its only request the last sample, or
-  /// all of it if it has but one and holds more than half of the pool. False: there is none of these, or it would not do, or others made way
-  /// for it before (OpenRequest::made_way).
+  /// Preempts the last sequence of the key that holds most of what admit() lacked. False: that would not be fair (key_shares.h).
   bool make_way(const Sequence& sequence);
+  /// It was not admitted; it is not next any more in this step.
+  void hold_up(const Sequence& sequence) { shares_.hold_up(sequence); }
 
   // A step: plan(), submitted(), launch(), computed(). Of those that work ahead the next plan() may come before computed().
 
-  /// Decides the rows of planned(), `prompt_rows` of prompts at most, gives them slots in the cache, preempts for room. Returns a sequence
+  /// Decides the rows of planned(), gives them slots in the cache, preempts for room. tokens_per_second: of prompts, lately; 0: not known. Returns a sequence
   /// that runs all alone and cannot grow any more: nothing is planned, and it is to be released, or gets room and another plan(). If this throws, whoever has `rows` can only be
   /// released; likewise whoever is in flying(), of computed().
-  Sequence* plan(std::vector<kv::BlockOp>& ops, int prompt_rows = std::numeric_limits<int>::max());
+  Sequence* plan(std::vector<kv::BlockOp>& ops, double tokens_per_second, Clock::time_point now);
   PlannedStep& planned() { return planned_; }
 
   /// The executor has planned(): nobody has `rows` any more.
@@ -114,13 +112,13 @@ class Scheduler {
   std::int64_t growth_room() const;
   std::int64_t next_blocks(const Sequence& sequence) const;
   void leave_running(Sequence& sequence);
-  int prefill_budget(int decodes, int prompt_rows) const;
   bool may_decode(const Sequence& sequence) const;
   int next_draw(const Sequence& sequence);
   void make_parts();
   bool extend(Sequence& sequence, std::vector<kv::BlockOp>& ops);
-  int samples_of(const std::string& key) const;
-  bool holds_most(const Sequence& sequence) const;
+  bool has_place(const Sequence& sequence) const;
+  Sequence& last_of(const KeyShare& share) const;
+  void keep_to_places();
   void preempt(const OpenRequest& last);
   void preempt_one(Sequence& sequence);
   bool preempt_last();
@@ -134,12 +132,13 @@ class Scheduler {
   StepBudget budget_;
   bool growth_room_;
   std::int32_t context_length_;
-  Queue queue_;
+  KeyShares shares_;
   InFlight in_flight_;
   PrefillShares prefill_shares_;
   std::vector<Sequence*> running_;
-  int running_samples_ = 0;
-  std::vector<const OpenRequest*> tried_;  ///< by next_without_running() in this step
+  std::vector<Sequence*> in_turn_;  ///< those that run, while a step is planned
+  int running_samples_ = 0;         ///< their places
+  bool measured_ = false;           ///< what keys hold, in this step
   PlannedStep planned_, flying_;
 };
 

@@ -33,6 +33,7 @@
 namespace coppice::engine {
 
 struct OpenRequest;
+struct KeyShare;
 
 enum class SequenceState : std::uint8_t {
   kReady,      ///< in the queue, may be admitted
@@ -51,7 +52,8 @@ struct Sequence {
   std::vector<kv::Token> out;  ///< generated so far; survives a preemption
   kv::Text history;            ///< prompt + out, made when it was preempted after its first token
 
-  kv::SeqId seq{};            ///< kPrefill, kDecode
+  kv::SeqId seq{};  ///< kPrefill, kDecode
+  int places = 1;   ///< ... in the batch: n_samples, or one where there are other keys, until the samples part
   std::int32_t computed = 0;  ///< tokens whose keys are in the pool
   std::int32_t planned = 0;   ///< tokens that have a row in some step
   int rows = 0;               ///< rows in the step that is being planned; 0: none
@@ -113,9 +115,8 @@ struct OpenRequest {
   std::size_t charge =
       0;  ///< what the mailbox counts for it, without what it shares; 0: it is beyond the limit, and to be declined
   std::uint64_t arrival = 0;  ///< in which order it came
-  std::uint64_t turn = 0;     ///< key_turns.h; with `arrival` its place in the queue for good, also after a preemption
-  bool has_turn = false;      ///< it was counted there
-  bool made_way = false;      ///< others made way for it, or could not; not a second time
+  KeyShare* share = nullptr;  ///< its key's (key_shares.h), from its first place in the queue to its end
+  std::uint64_t turn = 0;     ///< in which order its key's requests came
   Usage usage;
   std::int32_t told = -1;  ///< the last Event::progress: so many tokens were computed
   std::int32_t next_scored =
@@ -135,11 +136,11 @@ struct OpenRequest {
 };
 using OpenRequests = std::map<RequestId, OpenRequest>;
 
-/// The order of the queue and, backwards, of preemption: by priority, then turns of keys, then first arrival, then sample.
+/// The order of a key's queue and, backwards, of preemption: by priority, then first arrival, then sample.
 struct ByRank {
   static auto rank(const Sequence& s) {
     const OpenRequest& open = *s.request;
-    return std::tuple(open.request.priority, open.turn, open.arrival, s.sample);
+    return std::tuple(open.request.priority, open.arrival, s.sample);
   }
   bool operator()(const Sequence* a, const Sequence* b) const { return rank(*a) < rank(*b); }
 };

@@ -130,11 +130,9 @@ void StepLoop::open(OpenRequest& open) {
   if (auto objection = scheduler_.objection(open.request)) {
     return end(open, refused(objection->refusal, std::move(objection->message)));
   }
-  shared_steps_.came(open.key(), now_);
-  requests_.take_turn(open);
   requests_.watch_deadline(open);
   newcomers_.push_back(open.request.id);
-  scheduler_.enqueue(*open.sequences.front());
+  scheduler_.enqueue(*open.sequences.front(), now_);
 }
 
 /// By then the queue should have drained.
@@ -159,40 +157,23 @@ void StepLoop::resume() {
 void StepLoop::admit() {
   queue_was_empty_ = waiting() <= newcomers_.size();
   scheduler_.begin_step();
-  make_way();
-  for (bool room = true; room;) {
-    Sequence* next = scheduler_.next();
-    if (next == nullptr) break;
-    attempt(*next->request, [&] { room = admit_next(*next); });
-  }
+  while (Sequence* next = scheduler_.next()) attempt(*next->request, [&] { admit_next(*next); });
   turn_away();
 }
 
-// For keys of which nothing runs. They come first, or would take the place of somebody just admitted.
-void StepLoop::make_way() {
-  if (requests_.keys() < 2) return;
-  while (Sequence* next = scheduler_.next_without_running()) {
-    attempt(*next->request, [&] {
-      while (!scheduler_.has_place(*next) || !admit_next(*next))
-        if (!scheduler_.make_way(*next)) break;
-      next->request->made_way = true;
-    });
-  }
-}
-
-// False: it has to wait for room, and so do all behind it.
-bool StepLoop::admit_next(Sequence& sequence) {
+void StepLoop::admit_next(Sequence& sequence) {
   auto turn = scheduler_.admit(sequence);
-  while (!turn && turn.error().never && prefixes_.give_way(sequence.request->request, missing(turn.error())))
-    turn = scheduler_.admit(sequence);
+  const auto room_is_made = [&](const kv::NoRoom& why) {
+    return why.never ? prefixes_.give_way(sequence.request->request, missing(why)) : scheduler_.make_way(sequence);
+  };
+  while (!turn && room_is_made(turn.error())) turn = scheduler_.admit(sequence);
   if (turn) {
     if (*turn == Scheduler::Turn::kRuns) begin(sequence);
-    return true;
+    return;
   }
   const kv::NoRoom& why = turn.error();
-  if (!why.never) return false;
-  end_for_room(sequence, no_blocks(why.needed, why.available));
-  return true;
+  if (why.never) return end_for_room(sequence, no_blocks(why.needed, why.available));
+  scheduler_.hold_up(sequence);
 }
 
 void StepLoop::begin(Sequence& sequence) {
@@ -202,7 +183,6 @@ void StepLoop::begin(Sequence& sequence) {
     return;
   }
   open.admitted_before = true;
-  requests_.admitted(open);
   open.admitted_at = now_;
   open.usage.cached_tokens = sequence.computed;
   ++figures_.admissions;
@@ -253,7 +233,7 @@ void StepLoop::take_pins(Sequence& sequence) {
 // else the last that was let in.
 void StepLoop::turn_away() {
   std::map<std::string_view, int> counts;
-  if (waiting() > config_.max_waiting && requests_.keys() > 1) spare([&] { counts = requests_.never_admitted(); });
+  if (waiting() > config_.max_waiting && scheduler_.keys() > 1) spare([&] { counts = requests_.never_admitted(); });
   for (; waiting() > config_.max_waiting && !newcomers_.empty(); newcomers_.pop_back()) {
     OpenRequest* open = requests_.find(newcomers_.back());
     if (open == nullptr || open->admitted_before) continue;
@@ -280,10 +260,9 @@ void StepLoop::compute() {
 void StepLoop::begin_step() {
   PlannedStep& step = scheduler_.planned();
   Sequence* stuck = nullptr;
-  const int prompt_rows = shared_steps_.most_rows(rates_.prefill_tokens_per_second(), now_);
   try {
     do {
-      stuck = scheduler_.plan(runner_.block_ops(), prompt_rows);
+      stuck = scheduler_.plan(runner_.block_ops(), rates_.prefill_tokens_per_second(), now_);
     } while (stuck != nullptr && prefixes_.give_way(stuck->request->request, 1));
     runner_.build(cache_, step);
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds

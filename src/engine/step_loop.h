@@ -19,7 +19,6 @@
 #include "engine/request_table.h"
 #include "engine/row_reader.h"
 #include "engine/scheduler.h"
-#include "engine/shared_steps.h"
 #include "engine/snapshot.h"
 #include "engine/step_runner.h"
 #include "engine/viewer.h"
@@ -60,11 +59,10 @@ class StepLoop {
   void deliver();
 
   void open(OpenRequest& open);
-  bool admit_next(Sequence& sequence);
+  void admit_next(Sequence& sequence);
   void begin(Sequence& sequence);
   void report(Sequence& sequence);
   void take_pins(Sequence& sequence);
-  void make_way();
   void turn_away();
   void begin_step();
   void prepare_samples();
@@ -97,7 +95,6 @@ class StepLoop {
   EventSink sink_;
   Snapshot figures_;  // counters; the rest is filled in by publish_snapshot()
   Rates rates_;
-  SharedSteps shared_steps_;
   Scheduler scheduler_;
   StepRunner runner_;
   RequestTable requests_;

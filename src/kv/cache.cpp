@@ -337,6 +337,23 @@ std::int32_t Cache::reserved(SeqId id) const {
   return impl_->sequences.at(id).reserved;
 }
 
+double Cache::held(SeqId id) const {
+  constexpr std::size_t kLooks = 64;  // at each table
+  const CacheSequence& seq = impl_->sequences.at(id);
+  double sum = seq.reserved;
+  const auto add = [&](std::span<const BlockId> ids) {
+    const std::size_t stride = ids.size() / kLooks + 1;
+    for (std::size_t i = 0; i < ids.size(); i += stride) {
+      const auto blocks = static_cast<double>(std::min(stride, ids.size() - i));
+      if (ids[i] != kNullBlock) sum += blocks / impl_->pool.users(ids[i]);
+    }
+  };
+  for (const BlockTable& table : seq.tables) add(table.ids());
+  add(seq.states.now.pages());
+  if (seq.states.next) add(seq.states.next.pages());
+  return sum;
+}
+
 StatePages Cache::state(SeqId id) const {
   const SequenceStates& states = impl_->sequences.at(id).states;
   return {.in = states.now.pages(), .out = states.next ? states.next.pages() : states.now.pages()};

@@ -204,6 +204,8 @@ class Cache {
   TableView table(SeqId seq, int group) const;
   TableView table(PinId pin, int group) const;
   std::int32_t reserved(SeqId seq) const;
+  /// Blocks that it holds, and that are promised to it; of one with several users its part. Of long tables an estimate: O(groups).
+  double held(SeqId seq) const;
 
   // States of recurrent layers (state_keeper.h says which are kept). Without such layers: empty, none, 0, and nothing happens.
   StatePages state(SeqId seq) const;                ///< valid until the sequence changes

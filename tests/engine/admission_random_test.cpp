@@ -40,8 +40,11 @@ class Load {
       if (pick(0, 9) == 0 && !open_.empty()) release(*open_[index(open_.size())]);
       admit(met);
       compute();
-      std::erase_if(open_, [](const auto& open) {
-        return std::ranges::all_of(open->sequences, [](const auto& s) { return s->state == SequenceState::kEnded; });
+      std::erase_if(open_, [&](const auto& open) {
+        const auto ended = [](const auto& s) { return s->state == SequenceState::kEnded; };
+        if (!std::ranges::all_of(open->sequences, ended)) return false;
+        scheduler_.leave(*open);
+        return true;
       });
       EXPECT_EQ(cache_.check_integrity(), "");
     }
@@ -84,11 +87,11 @@ class Load {
     request.max_tokens = pick(1, 20);
     request.samples.resize(static_cast<std::size_t>(pick(0, 3) == 0 ? pick(2, 3) : 1));
     request.priority = pick(0, 4) > 0 ? -5 : pick(-6, 5);
-    ++arrivals_;
     if (scheduler_.objection(request)) return;
+    ++arrivals_;
     auto& open = *open_.emplace_back(std::make_unique<OpenRequest>(std::move(request)));
-    open.arrival = open.turn = arrivals_;
-    scheduler_.enqueue(*open.sequences.front());
+    open.arrival = arrivals_;
+    scheduler_.enqueue(*open.sequences.front(), {});
   }
 
   void release(OpenRequest& open) {
@@ -159,7 +162,7 @@ class Load {
       due |= theirs.request.priority < mine.request.priority;
       if (theirs.request.priority != mine.request.priority || theirs.arrival >= mine.arrival) continue;
       EXPECT_FALSE(was_preempted(*r)) << "and it was passed";
-      EXPECT_LT(mine.arrival - theirs.arrival, static_cast<std::uint64_t>(config_.patience));
+      EXPECT_LT(mine.turn - theirs.turn, static_cast<std::uint64_t>(config_.patience));
     }
     EXPECT_TRUE(first_arrival || !due) << "a more important one had to wait";
     met.due += due;
@@ -168,7 +171,7 @@ class Load {
 
   void compute() {
     copies_.clear();
-    scheduler_.plan(copies_);
+    scheduler_.plan(copies_, 0, {});
     std::vector<Sequence*> sampled;
     scheduler_.submitted();
     scheduler_.launch();

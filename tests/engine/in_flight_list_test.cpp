@@ -19,7 +19,7 @@ class InFlightList : public ::testing::Test {
     Request request;
     request.prompt = std::move(prompt);
     auto& open = *open_.emplace_back(std::make_unique<OpenRequest>(std::move(request)));
-    open.arrival = open.turn = arrival;
+    open.arrival = arrival;
     auto& sequence = *open.sequences.front();
     sequence.computed = computed;
     return sequence;

@@ -1,16 +1,15 @@
-// One key's requests don't keep another's out: in the queue, the batch, the pool, the rows of a step (key_turns.h).
+// One key's requests don't keep another's out: in the queue, the batch, the pool, the rows of a step (key_shares.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <limits>
 #include <thread>
 #include <vector>
 
 #include "engine/harness.h"
 #include "engine/mailbox.h"
-#include "engine/shared_steps.h"
+#include "engine/step_budget.h"
 
 namespace coppice::testing {
 namespace {
@@ -84,6 +83,32 @@ TEST_P(Keys, TakeAPlaceOfTheKeyThatHasMost) {
     EXPECT_GT(h.snapshot().preemptions, 0);
     h.finish();
   }
+}
+
+/// However they come: not only while nothing of theirs runs.
+TEST_P(Keys, TakeTheirPartWhileOneOfThemRuns) {
+  Harness h({.groups = groups(), .max_batch = 4, .depth = depth()});
+  flood(h, 20, {.prompt = random_prompt(random_, 20), .max_tokens = 300});
+  for (int i = 0; i < 20; ++i) h.step();
+  h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 300, .payer = "victim"});
+  for (int i = 0; i < 10; ++i) h.step();
+  const auto own = h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 5, .payer = "victim"});
+  EXPECT_LE(steps_to_first(h, own), 6);
+  h.finish();
+}
+
+/// It begins, too, and has its samples as places become free.
+TEST_P(Keys, ArentHeldUpByWhoWantsAllPlaces) {
+  Harness h({.groups = groups(), .max_batch = 4, .depth = depth()});
+  h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 300, .payer = "victim"});
+  for (int i = 0; i < 10; ++i) h.step();
+  const auto all = h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 40, .n = 4, .payer = "flood"});
+  h.step();
+  const auto own = h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 5, .payer = "victim"});
+  EXPECT_LE(steps_to_first(h, own), 6);
+  EXPECT_LE(steps_to_first(h, all), 6);
+  h.finish();
+  EXPECT_TRUE(h.result(all).done && !h.result(all).refusal);
 }
 
 /// Blocks are short, not places.
@@ -166,28 +191,13 @@ TEST_P(Keys, GetShortStepsWhereSeveralCome) {
   h.submit({.prompt = random_prompt(random_, 40), .max_tokens = 1, .payer = "victim"});
   h.run();
   const auto first = flood(h, 2, {.prompt = random_prompt(random_, 1500), .max_tokens = 1});
-  EXPECT_LE(most_rows(3), engine::SharedSteps::kLeastRows);
+  EXPECT_LE(most_rows(3), engine::StepBudget::kSharedRows);
   for (const auto id : first) h.cancel(id);
-  h.now += engine::SharedSteps::kLately;
+  h.now += engine::StepBudget::kLately;
   h.executor().during_forward([] {});
   flood(h, 2, {.prompt = random_prompt(random_, 1500), .max_tokens = 1});
   EXPECT_EQ(most_rows(2), 512) << "nobody else comes";
   h.finish();
-}
-
-TEST(SharedSteps, TakeATimeWhileSeveralKeysCome) {
-  engine::SharedSteps steps;
-  const engine::Clock::time_point now{std::chrono::hours(1)};
-  constexpr int kAny = std::numeric_limits<int>::max();
-  steps.came("a", now);
-  steps.came("a", now);
-  EXPECT_EQ(steps.most_rows(1000, now), kAny);
-  steps.came("b", now);
-  EXPECT_EQ(steps.most_rows(1000, now), 80);
-  EXPECT_EQ(steps.most_rows(10, now), engine::SharedSteps::kLeastRows);
-  EXPECT_EQ(steps.most_rows(0, now), engine::SharedSteps::kLeastRows);
-  EXPECT_EQ(steps.most_rows(1e12, now), kAny);
-  EXPECT_EQ(steps.most_rows(1000, now + engine::SharedSteps::kLately), kAny);
 }
 
 TEST_P(Keys, FindAPlaceInAFullQueue) {
