@@ -70,8 +70,9 @@ double KeyShares::blocks_with(const Sequence& sequence) const {
   const kv::TextView tokens = sequence.tokens();
   const std::int64_t all = cache_.blocks_needed(static_cast<std::int32_t>(tokens.size()), sequence.n_samples);
   const std::int32_t in_use = cache_.overlap(sequence.matchable(), sequence.request->request.ns).in_use;
+  const std::int64_t in_use_blocks = in_use / cache_.config().block_size;
   const KeyShare& share = *sequence.request->share;
-  return (share.places > 0 ? share.blocks : 0) + static_cast<double>(all - in_use / cache_.config().block_size);
+  return (share.places > 0 ? share.blocks : 0) + static_cast<double>(all - in_use_blocks);
 }
 
 bool KeyShares::within_part(const Sequence& sequence) const {
