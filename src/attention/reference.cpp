@@ -107,7 +107,7 @@ void attend_reference(const HeadShape& heads, const PoolView& pool, const kv::Gr
   for (const SequenceRows& s : sequences) {
     for (int i = 0; i < s.n_rows; ++i) {
       const std::int64_t position = std::int64_t{s.first_position} + i;
-      const std::int64_t first = group.first_visible(position), end = kv::end_visible(position, s.both_ways);
+      const std::int64_t first = group.first_visible(position), end = group.end_visible(position, s.both_ways);
       for (int h = 0; h < heads.n_head; ++h) {
         const std::size_t at = (static_cast<std::size_t>(s.first_row + i) * n_head + static_cast<std::size_t>(h)) * dim;
         const int kv_head = h / heads.heads_per_kv();

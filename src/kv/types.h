@@ -60,11 +60,17 @@ struct GroupSpec {
   /// The window doesn't end at the query: it is the one of [0, window), [window, 2 * window), ... that the query lies in.
   bool chunked = false;
   int state_pages = 0;  ///< kRecurrent: pages of one state; else 0
+  bool causal =
+      false;  ///< a query sees nothing behind it, also where its row and others see each other in other groups
 
   /// The first position that a query at `position` sees.
   std::int64_t first_visible(std::int64_t position) const {
     if (window == 0) return 0;
     return chunked ? position / window * window : std::max<std::int64_t>(0, position - window + 1);
+  }
+  /// The end of what a query at `position` sees. both_ways: of its sequence.
+  std::int64_t end_visible(std::int64_t position, std::span<const BothWays> both_ways) const {
+    return causal ? position + 1 : kv::end_visible(position, both_ways);
   }
   /// The first position that a sequence of `len` tokens still needs: its next query is at `len`. A match of this length must have
   /// it and all behind it. At the border of two chunks that is nothing.

@@ -188,6 +188,7 @@ void finish_gemma4(const Metadata& m, ModelSpec& spec) {
   if (local.dims % 2 != 0) m.refuse("{} = {} is odd", m.key("rope.dimension_count_swa"), local.dims);
   local.base = m.number("rope.freq_base_swa", 10000.0F);
   set_sliding_layers(m, spec, {.window = window_of(m, spec, 0), .full_every = 6, .rope = local});
+  for (LayerSpec& layer : spec.layers) layer.mixer.causal = layer.mixer.window == 0;
 }
 
 constexpr DecoderTraits kGemma2 = {.rope_halves = true, .norms_behind = true, .activation = Activation::kGelu};

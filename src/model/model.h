@@ -79,6 +79,8 @@ struct AttentionSpec {
   int window = 0;               ///< tokens a query sees, itself included; 0: all
   /// The window doesn't end at the query: it is the one of [0, window), [window, 2 * window), ... that the query lies in.
   bool chunked = false;
+  bool causal =
+      false;  ///< rows of a picture don't see each other both ways here, as they do in the model's other layers
   bool sharpened = false;  ///< queries are multiplied as ModelSpec::temperature says
   int kv_layer = kOwnKv;   ///< an earlier layer, whose keys and values are read; this one has no k and v
 

@@ -27,7 +27,7 @@ std::vector<Seen> wanted(const AttentionCase& c) {
   for (const SequenceRows& s : c.rows()) {
     for (std::int64_t p = s.first_position; p < s.first_position + s.n_rows; ++p) {
       Seen& row = seen.emplace_back();
-      for (std::int64_t key = c.group.first_visible(p); key < kv::end_visible(p, s.both_ways); ++key)
+      for (std::int64_t key = c.group.first_visible(p); key < c.group.end_visible(p, s.both_ways); ++key)
         ++row[s.table.slot(key)];
     }
   }

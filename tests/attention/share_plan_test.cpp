@@ -57,7 +57,7 @@ std::string check_rows(const AttentionCase& c, const SharePlan& plan, const std:
       const std::int64_t position = s.first_position + (i.row - s.first_row);
       for (std::int64_t t = i.lo; t < i.hi; ++t) {
         const std::int64_t p = first + t;
-        if (p >= kv::end_visible(position, s.both_ways) || p < c.group.first_visible(position))
+        if (p >= c.group.end_visible(position, s.both_ways) || p < c.group.first_visible(position))
           return where + fmt::format("{} is hidden", p);
         const kv::Slot slot =
             kv::Slot{blocks[static_cast<std::size_t>(t / c.block_size)]} * c.block_size + t % c.block_size;
@@ -69,7 +69,7 @@ std::string check_rows(const AttentionCase& c, const SharePlan& plan, const std:
   for (std::size_t row = 0; row < sequence_of.size(); ++row) {
     const SequenceRows& s = rows[sequence_of[row]];
     const std::int64_t position = s.first_position + (static_cast<std::int64_t>(row) - s.first_row);
-    const std::int64_t visible = kv::end_visible(position, s.both_ways) - c.group.first_visible(position);
+    const std::int64_t visible = c.group.end_visible(position, s.both_ways) - c.group.first_visible(position);
     if (seen[row] != visible) return fmt::format("row {} sees {} tokens of {}", row, seen[row], visible);
   }
   return {};

@@ -226,6 +226,7 @@ AttentionCase random_case(const RandomShape& shape, std::mt19937_64& random) {
     c.group = {.kind = kv::GroupKind::kSliding, .window = pick(random, 1, shape.max_length), .layers = {}};
     c.group.chunked = chance(random, 40);
   }
+  c.group.causal = shape.both_ways && chance(random, 25);
   const int n = pick(random, 1, shape.max_sequences);
   const int most_entries = ceil_div(shape.max_length + shape.max_chunk, bs);
   c.n_blocks = 1 + n * most_entries;

@@ -170,7 +170,7 @@ void SharePlanner::write_intervals(std::span<const SequenceRows> sequences) {
       for (int row = 0; row < s.n_rows; ++row) {
         const std::int64_t position = std::int64_t{s.first_position} + row;
         const std::int64_t lo = std::max<std::int64_t>(group_.first_visible(position) - first, 0);
-        const std::int64_t hi = std::min(kv::end_visible(position, s.both_ways) - first, size);
+        const std::int64_t hi = std::min(group_.end_visible(position, s.both_ways) - first, size);
         if (lo < hi) {
           plan_.rows.push_back({s.first_row + row, static_cast<std::int32_t>(lo), static_cast<std::int32_t>(hi)});
         }

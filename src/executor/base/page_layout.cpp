@@ -37,8 +37,8 @@ std::vector<KvLayer> kv_layers(const model::ModelSpec& spec) {
   std::vector<KvLayer> layers;
   for (const model::LayerSpec& layer : spec.layers) {
     const model::HeadsSpec& heads = layer.mixer.heads;
-    layers.push_back(
-        {layer.mixer.window, layer.mixer.owns_kv() ? heads.n_kv_head : 0, heads.head_dim, layer.mixer.chunked});
+    layers.push_back({layer.mixer.window, layer.mixer.owns_kv() ? heads.n_kv_head : 0, heads.head_dim,
+                      layer.mixer.chunked, layer.mixer.causal});
   }
   return layers;
 }
@@ -49,7 +49,7 @@ PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat
   layout.layers.resize(layers.size());
   std::map<Kind, std::vector<int>> kinds;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const auto [window, n_kv_head, head_dim, chunked] = layers[i];
+    const auto& [window, n_kv_head, head_dim, chunked, causal] = layers[i];
     if (n_kv_head > 0) kinds[{window, chunked, n_kv_head, head_dim}].push_back(static_cast<int>(i));
   }
   const auto layer_bytes = [&](const Kind& kind) {
@@ -77,6 +77,7 @@ PageLayout make_page_layout(std::span<const KvLayer> layers, attention::KvFormat
       }
       kv::GroupSpec& group = layout.groups.back();
       group.layers.push_back(ids[i]);
+      group.causal = layers[static_cast<std::size_t>(ids[i])].causal;
       group.bytes_per_token += bytes / static_cast<std::size_t>(block_size);
       layout.layers[static_cast<std::size_t>(ids[i])] = {static_cast<int>(layout.groups.size()) - 1,
                                                          row_bytes(kind, format), i % fit * bytes};

@@ -23,7 +23,7 @@ struct KvLayer {
   int window = 0;     ///< as model::AttentionSpec
   int n_kv_head = 0;  ///< 0: it keeps nothing, and reads what another layer keeps
   int head_dim = 0;
-  bool chunked = false;  ///< as model::AttentionSpec
+  bool chunked = false, causal = false;  ///< as model::AttentionSpec
 };
 
 struct PageLayout {

@@ -78,7 +78,7 @@ void SequenceAttention::fill(const Batch& batch) {
       for (std::int64_t position = s.first_position; position < s.first_position + s.n_rows;
            ++position, mask += n_keys) {
         std::fill_n(mask, n_keys, kHidden);
-        std::fill(mask + group.first_visible(position) - first, mask + kv::end_visible(position, s.both_ways) - first,
+        std::fill(mask + group.first_visible(position) - first, mask + group.end_visible(position, s.both_ways) - first,
                   kSeen);
       }
       bytes_read_ += static_cast<std::size_t>(n_keys) * bytes_per_key;
