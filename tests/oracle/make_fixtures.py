@@ -155,8 +155,15 @@ def quantize_experts(writer, name):
     writer.add_tensor = add
 
 
+def add_settings(writer, case):
+    """Those that llama.cpp's converter doesn't know."""
+    for key, value in case.get("settings", {}).items():
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add(f"{writer.arch}.{key}", value)
+
+
 def convert(model, name, to, case):
-    """Writes GGUF, f32 but for experts in the case's type, with llama.cpp's converter, and settings that it doesn't know."""
+    """Writes GGUF, f32 but for experts in the case's type, with llama.cpp's converter, and the case's settings."""
     import conversion
     import gguf
 
@@ -176,9 +183,7 @@ def convert(model, name, to, case):
             part.set_vocab = lambda part=part: dummy_vocabulary(part)
         if "experts" in case:
             quantize_experts(writer.gguf_writer, case["experts"])
-        for key, value in case.get("settings", {}).items():
-            add = writer.gguf_writer.add_uint32 if isinstance(value, int) else writer.gguf_writer.add_float32
-            add(f"{writer.gguf_writer.arch}.{key}", value)
+        add_settings(writer.gguf_writer, case)
         writer.write()
 
 

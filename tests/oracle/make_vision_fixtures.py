@@ -23,7 +23,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from make_fixtures import CACHE, HERE, dummy_vocabulary, f16_cache, generator, randomize  # noqa: E402
+from make_fixtures import CACHE, HERE, add_settings, dummy_vocabulary, f16_cache, generator, randomize  # noqa: E402
 from shapes import COMMON  # noqa: E402
 from vision_cases import VISION_CASES  # noqa: E402
 
@@ -33,7 +33,7 @@ def build(name, case):
     torch.manual_seed(0)
     model = getattr(transformers, f"{case['model']}ForConditionalGeneration")._from_config(config, attn_implementation="eager")
     model = model.float().eval()
-    randomize(model, name)
+    randomize(model, name + case.get("seed", ""))
     return model
 
 
@@ -47,9 +47,13 @@ def picture(name, height, width):
 
 def values_of(case, pixels):
     """The tiles as the model takes them."""
+    if case["model"] == "Gemma4":
+        values = transformers.Gemma4ImageProcessor(patch_size=8, do_resize=False)(Image.fromarray(pixels), return_tensors="pt")
+        n = pixels.shape[0] * pixels.shape[1] // 64  # the rest is padding
+        return {key: values[key][:, :n] for key in ("pixel_values", "image_position_ids")}
     if "Qwen" in case["model"]:
         return transformers.Qwen2VLImageProcessor(**case["preprocessor"], do_resize=False)(Image.fromarray(pixels), return_tensors="pt")
-    size = pixels.shape[0]
+    size = pixels.shape[0] if "size" not in case else pixels.shape[1]
     mean, std = (np.asarray(case["preprocessor"][key], np.float32) for key in ("image_mean", "image_std"))
     tiles = [pixels[:, i * size:(i + 1) * size] for i in range(case["tiles"])]
     values = torch.from_numpy(np.stack([((tile.astype(np.float32) / 255 - mean) / std).transpose(2, 0, 1) for tile in tiles]))
@@ -59,6 +63,14 @@ def values_of(case, pixels):
 def rows_of(model, case, values):
     """What the projector makes of each tile: [tiles, rows, width]. Planes of DeepStack stand behind a row's own values."""
     with torch.no_grad():
+        if case["model"] == "Mistral3":
+            lines = model.get_image_features(values, image_sizes=[values.shape[2:]]).pooler_output[0].split(case["columns"])
+            end = model.get_input_embeddings().weight[token_of(case, case["line_end"])][None]
+            return torch.cat([part for line in lines for part in (line, end)][:-1]).numpy()[None].astype("<f4")
+        if case["model"] == "Llama4":
+            return model.multi_modal_projector(model.get_image_features(values).last_hidden_state).float().numpy().astype("<f4")
+        if case["model"] == "Gemma4":
+            return model.model.get_image_features(**values).pooler_output[0].float().numpy()[None].astype("<f4")
         if "Qwen" in case["model"]:
             seen = model.get_image_features(values["pixel_values"], values["image_grid_thw"])
             planes = [seen.pooler_output[0], *(planes[0] for planes in getattr(seen, "deepstack_features", None) or [])]
@@ -67,20 +79,41 @@ def rows_of(model, case, values):
     return rows.float().numpy().reshape(case["tiles"], case["rows"], -1).astype("<f4")
 
 
+def token_of(case, marker):
+    return 3 + case["markers"].index(marker)
+
+
+def id_of_row(case, row):
+    """Of the token that stands where a picture's row does."""
+    ends = "columns" in case and row % case["rows"] % (case["columns"] + 1) == case["columns"]
+    return token_of(case, case["line_end"]) if ends else 3
+
+
 def run(model, case, prompt, values):
     """The prompt's logits: [positions, n_vocab]."""
-    ids = torch.tensor([[case["config"]["image_token_id"] if p < 0 else p for p in prompt]])
+    ids = torch.tensor([[p if p >= 0 else id_of_row(case, -1 - p) for p in prompt]])
+    if case["model"] == "Mistral3":
+        n = sum(p < 0 for p in prompt) // case["rows"]
+        with torch.no_grad():
+            seen = model(input_ids=ids, pixel_values=values.repeat(n, 1, 1, 1), image_sizes=[values.shape[2:]] * n, use_cache=False)
+        return seen.logits[0].float().numpy().astype("<f4")
+    if case["model"] == "Gemma4":
+        n = sum(p < 0 for p in prompt) // case["rows"]
+        more = {key: value.repeat(n, 1, 1) for key, value in values.items()}
+        with torch.no_grad():
+            logits = model(input_ids=ids, mm_token_type_ids=(ids == 3).int(), use_cache=False, **more).logits[0]
+        return logits.float().numpy().astype("<f4")
     if "Qwen" in case["model"]:
         n = sum(p < 0 for p in prompt) // case["rows"]
         more = dict(
             pixel_values=values["pixel_values"].repeat(n, 1),
             image_grid_thw=values["image_grid_thw"].repeat(n, 1),
-            mm_token_type_ids=(ids == case["config"]["image_token_id"]).int())
+            mm_token_type_ids=(ids == 3).int())
         with torch.no_grad():
             return model(input_ids=ids, use_cache=False, **more).logits[0].float().numpy().astype("<f4")
     order = [(-1 - p) // case["rows"] for p in prompt if p < 0][:: case["rows"]]
     values = values[:, order] if case["model"] == "SmolVLM" else values[order]
-    more = dict(token_type_ids=(ids == case["config"]["image_token_id"]).long()) if case["model"] == "Gemma3" else {}
+    more = dict(token_type_ids=(ids == 3).long()) if case["model"] == "Gemma3" else {}
     with torch.no_grad():
         logits = model(input_ids=ids, pixel_values=values, use_cache=False, **more).logits[0]
     return logits.float().numpy().astype("<f4")
@@ -118,12 +151,18 @@ def convert(model, name, case, folder):
         (checkpoint / "preprocessor_config.json").write_text(json.dumps(case["preprocessor"]))
         vocabulary = {f"w{i}": i for i in range(COMMON["vocab_size"])}
         (checkpoint / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
+        added = {token_of(case, marker): dict(content=marker) for marker in case["markers"]}
+        (checkpoint / "tokenizer_config.json").write_text(json.dumps(dict(added_tokens_decoder=added)))
         for file, kind in (("model.gguf", ModelType.TEXT), ("mmproj.gguf", ModelType.MMPROJ)):
-            architecture = type(model).__name__ if kind == ModelType.MMPROJ else case["text"]
-            writer = conversion.get_model_class(architecture, mmproj=kind == ModelType.MMPROJ)(
+            architecture = case.get("projector", type(model).__name__) if kind == ModelType.MMPROJ else case["text"]
+            converter = conversion.get_model_class(architecture, mmproj=kind == ModelType.MMPROJ)
+            converter.no_mtp = True  # of Qwen's: it would look for layers that guess further tokens
+            writer = converter(
                 checkpoint, gguf.LlamaFileType.ALL_F32, folder / file, eager=True)
+            writer = getattr(writer, "impl", writer)  # Mistral's hides another
             if kind == ModelType.TEXT:
                 writer.set_vocab = lambda writer=writer: dummy_vocabulary(writer, case["markers"])
+                add_settings(writer.gguf_writer, case)
             writer.write()
 
 
@@ -141,7 +180,7 @@ def make(name, folder):
     (folder / "prompt.json").write_text(json.dumps(prompt) + "\n")
     logits = run(model, case, prompt, values)
     logits.tofile(folder / "logits.f32")
-    with f16_cache(model.model.text_model if case["model"] == "SmolVLM" else model.model.language_model):
+    with f16_cache(model.get_decoder()):
         rounded = run(model, case, prompt, values)
     rounded.tofile(folder / "logits-f16-cache.f32")
     away = np.sqrt(((rounded - logits) ** 2).mean() / (logits**2).mean())

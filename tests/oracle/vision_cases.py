@@ -1,7 +1,8 @@
 """The tiny vision models, as data: one row a model. A picture has exactly the size that its tiles fill, so that nobody has to resize it;
 what resizes (SmolVLM's overview of all tiles) is not compared. `markers` are special tokens from 3 on, which libmtmd looks for."""
 
-from shapes import COMMON, NARROW
+from recurrent_cases import QWEN35
+from shapes import COMMON, LLAMA4, LLAMA4_SETTINGS, NARROW
 
 TEXT = {key: value for key, value in COMMON.items() if key not in ("pad_token_id", "bos_token_id", "eos_token_id")}
 VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, patch_size=8)
@@ -41,6 +42,30 @@ VISION_CASES = {
         rows=16,
         markers=["<image_soft_token>", "<start_of_image>", "<end_of_image>"],
     ),
+    "gemma4": dict(
+        model="Gemma4",
+        text="Gemma4ForConditionalGeneration",
+        config=dict(
+            text_config=TEXT | NARROW | dict(
+                model_type="gemma4_text", num_hidden_layers=6, global_head_dim=32, num_global_key_value_heads=1, attention_k_eq_v=True,
+                layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2, sliding_window=8,
+                hidden_size_per_layer_input=0, final_logit_softcapping=4.0, tie_word_embeddings=True, pad_token_id=0,
+                use_bidirectional_attention="vision"),
+            vision_config=dict(
+                model_type="gemma4_vision", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+                num_key_value_heads=2, head_dim=16, patch_size=8, position_embedding_size=64, standardize=True),
+            audio_config=None,
+            image_token_id=3,
+            boi_token_id=4,
+            eoi_token_id=5,
+        ),
+        preprocessor=dict(patch_size=8, image_mean=[0.0, 0.0, 0.0], image_std=[1.0, 1.0, 1.0]),
+        tiles=1,
+        size=(72, 96),
+        seed="20",
+        rows=12,
+        markers=["<|image|>", "<|image>", "<image|>"],
+    ),
     "qwen25vl": dict(
         model="Qwen2_5_VL",
         text="Qwen2_5_VLForConditionalGeneration",
@@ -66,6 +91,75 @@ VISION_CASES = {
                 rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[4, 2, 2])),
             vision_config=QWEN_VISION | dict(
                 model_type="qwen3_vl_vision", num_position_embeddings=64, deepstack_visual_indexes=[0, 1]),
+            image_token_id=3,
+        ),
+        preprocessor=QWEN_PREPROCESSOR,
+        tiles=1,
+        size=(48, 80),
+        rows=15,
+        markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
+    ),
+    "mistral3": dict(
+        model="Mistral3",
+        text="Mistral3ForConditionalGeneration",
+        names={"language_model.model.embed_tokens.": "model.embed_tokens."},
+        config=dict(
+            text_config=TEXT | dict(model_type="mistral", head_dim=16, sliding_window=None),
+            vision_config=VISION | dict(model_type="pixtral", num_hidden_layers=3, image_size=128, head_dim=16, rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+            image_token_index=3,
+            spatial_merge_size=2,
+            tie_word_embeddings=False,
+        ),
+        preprocessor=dict(size=dict(longest_edge=128), patch_size=8, image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4]),
+        tiles=1,
+        size=(48, 64),
+        rows=14,
+        columns=4,  # then a token that ends the line, but for the last one
+        line_end="[IMG_BREAK]",
+        markers=["[IMG]", "[IMG_BREAK]", "[IMG_END]"],
+    ),
+    "llama4": dict(
+        model="Llama4",
+        text="Llama4ForConditionalGeneration",
+        config=dict(
+            text_config=TEXT | LLAMA4 | dict(
+                model_type="llama4_text", hidden_size=32, num_hidden_layers=4, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2),
+            vision_config=dict(
+                model_type="llama4_vision_model", hidden_size=32, intermediate_size=128, num_hidden_layers=3, num_attention_heads=2, patch_size=8,
+                image_size=64, projector_input_dim=40, projector_output_dim=40, vision_output_dim=40,
+                rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
+            image_token_index=3,
+            boi_token_index=4,
+            eoi_token_index=5,
+        ),
+        settings=LLAMA4_SETTINGS,
+        preprocessor=dict(size=dict(height=64, width=64), image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4]),
+        tiles=1,
+        rows=16,
+        markers=["<|patch|>", "<|image_start|>", "<|image_end|>", "<|image|>", "<|tile_x_separator|>", "<|tile_y_separator|>"],
+    ),
+    "internvl": dict(
+        model="InternVL",
+        text="Qwen2ForCausalLM",
+        projector="InternVisionModel",
+        names={"vision_tower.": "model.vision_tower.", "multi_modal_projector.": "model.multi_modal_projector."},
+        config=dict(
+            text_config=TEXT | dict(model_type="qwen2"),
+            vision_config=VISION | dict(model_type="internvl_vision", num_hidden_layers=4, image_size=64, hidden_act="gelu", attention_bias=True, layer_norm_eps=1e-6),
+            image_token_id=3,
+            tie_word_embeddings=False,
+        ),
+        preprocessor=dict(image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4]),
+        tiles=2,
+        rows=16,
+        markers=["<IMG_CONTEXT>", "<img>", "</img>"],
+    ),
+    "qwen35": dict(
+        model="Qwen3_5",
+        text="Qwen3_5ForConditionalGeneration",
+        config=dict(
+            text_config=TEXT | QWEN35 | dict(model_type="qwen3_5_text"),
+            vision_config=QWEN_VISION | dict(model_type="qwen3_5_vision", num_position_embeddings=64, out_hidden_size=32),
             image_token_id=3,
         ),
         preprocessor=QWEN_PREPROCESSOR,

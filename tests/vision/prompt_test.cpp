@@ -52,7 +52,7 @@ Prompt read_prompt(const std::string& name, const executor::ExecutorInfo& info) 
   p.embeddings = read_rows(kFixtures / name / "rows.f32", static_cast<std::size_t>(info.embedding_size));
   p.exact = read_rows(kFixtures / name / "logits.f32", n_vocab);
   p.f16_cache = read_rows(kFixtures / name / "logits-f16-cache.f32", n_vocab);
-  p.both_ways = name == "gemma3";
+  p.both_ways = name.starts_with("gemma");
   p.columns = name.starts_with("qwen") ? 5 : 0;
   return p;
 }
@@ -134,7 +134,9 @@ double worst(std::span<const Row> rows, std::span<const Row> expected) {
 }
 
 class PromptTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Fixtures, PromptTest, testing::Values("smolvlm", "gemma3", "qwen25vl", "qwen3vl"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, PromptTest,
+                         testing::Values("smolvlm", "gemma3", "gemma4", "llama4", "mistral3", "internvl", "qwen25vl",
+                                         "qwen3vl", "qwen35"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(PromptTest, EveryBackendAgreesWithTheAuthors) {
@@ -149,7 +151,7 @@ TEST_P(PromptTest, EveryBackendAgreesWithTheAuthors) {
     const Prompt p = read_prompt(GetParam(), executor->info());
     ASSERT_EQ(p.exact.size(), p.symbols.size());
     // GELU comes from a table of f16.
-    const double tolerance = (GetParam() == "gemma3" ? 3 : 2) * worst(p.f16_cache, p.exact);
+    const double tolerance = (GetParam().starts_with("gemma") ? 3 : 2) * worst(p.f16_cache, p.exact);
     ExecutorRig rig(*executor, 20240229);  // shuffled blocks
     for (const int chunk : {100, 1, 7, 16, 23}) {
       const auto rows = feed(rig, p, chunk, p.both_ways);
