@@ -61,7 +61,7 @@ class Bench {
                  // Random tokens lose no meaning behind the context that the model was trained for.
                  .context_length = std::max(executor.info().context_length, kContext),
                  .max_waiting = 64},
-                [this](std::vector<engine::Event>&& events) { take(std::move(events)); }) {}
+                [this](std::vector<engine::Event>&& events) { events_ = std::move(events); }) {}
 
   std::vector<kv::Token> random_tokens(int n) {
     std::uniform_int_distribution<kv::Token> any(0, n_vocab_ - 1);
@@ -96,10 +96,6 @@ class Bench {
   engine::Snapshot snapshot() const { return engine_.snapshot(); }
 
  private:
-  void take(std::vector<engine::Event>&& events) {
-    events_.insert(events_.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
-  }
-
   std::int32_t n_vocab_;
   std::mt19937_64 random_;
   std::vector<engine::Event> events_;

@@ -72,7 +72,7 @@ double RequestTable::seconds_since_admission(const OpenRequest& open) const {
   return std::chrono::duration<double>(config_.now() - open.admitted_at).count();
 }
 
-void RequestTable::add(Sequence& sequence, sampling::Piece piece, std::optional<sampling::Finish> cut) {
+void RequestTable::add(Sequence& sequence, sampling::Piece&& piece, std::optional<sampling::Finish> cut) {
   COPPICE_ASSERT(sequence.n_samples == 1);
   OpenRequest& open = *sequence.request;
   if (cut && !piece.finish) {
@@ -80,7 +80,7 @@ void RequestTable::add(Sequence& sequence, sampling::Piece piece, std::optional<
     piece.finish = cut;
   }
   const auto finish = piece.finish;
-  put(open, sequence.sample, std::move(piece), "");
+  put(open, sequence.sample, std::move(piece));
   if (!finish) return;
   figures_.samples_stopped += *finish == sampling::Finish::kStop;
   figures_.samples_cut += *finish == sampling::Finish::kLength;
@@ -145,9 +145,14 @@ void RequestTable::end(OpenRequest& open, const Outcome& outcome) {
   ended_.insert(open_.extract(open.request.id));
 }
 
-void RequestTable::put(OpenRequest& open, int sample, sampling::Piece piece, const std::string& message) {
-  Event& event = events_.emplace_back(
-      Event{.request = open.request.id, .sample = sample, .piece = std::move(piece), .message = message});
+void RequestTable::put(OpenRequest& open, int sample, sampling::Piece&& piece, std::string message) {
+  // Mostly each sample that runs has one in a step. The sink takes the vector away, so it would grow anew each time.
+  if (events_.empty()) events_.reserve(static_cast<std::size_t>(scheduler_.running_samples()));
+  Event& event = events_.emplace_back();  // nothing throws from here on
+  event.request = open.request.id;
+  event.sample = sample;
+  event.piece = std::move(piece);
+  event.message = std::move(message);
   event.report = std::exchange(open.report, nullptr);
   if (event.piece.token >= 0) {  // counted when it is sure to go out
     if (!open.streamed()) open.usage.prompt_seconds = seconds_since_admission(open);

@@ -75,7 +75,7 @@ class RequestTable {
   /// Puts out what a sample's token brought; or, without a token (-1), nothing but the sample's end. `cut` ends a sample
   /// that doesn't end by itself: with the text it held back.
   /// REQUIRES: n_samples == 1. Throws what Generation::flush() throws; then the request can only be ended as failed.
-  void add(Sequence& sequence, sampling::Piece piece, std::optional<sampling::Finish> cut = {});
+  void add(Sequence& sequence, sampling::Piece&& piece, std::optional<sampling::Finish> cut = {});
 
   /// Puts out the next tokens of a prompt that is scored.
   void add_prompt(OpenRequest& open, std::vector<sampling::PromptToken> tokens);
@@ -99,7 +99,7 @@ class RequestTable {
   OpenRequests deliver(const EventSink& sink);
 
  private:
-  void put(OpenRequest& open, int sample, sampling::Piece piece, const std::string& message);
+  void put(OpenRequest& open, int sample, sampling::Piece&& piece, std::string message = {});
   void put_refusal(OpenRequest& open, const Outcome& outcome);
   void end_samples(OpenRequest& open, sampling::Finish finish, const std::string& message);
   void count(const OpenRequest& open, const Outcome& outcome);

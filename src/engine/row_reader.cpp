@@ -111,11 +111,10 @@ void RowReader::sample_one(Sequence& sequence, std::span<float> logits, Kept& ke
 template <class Next>
 void RowReader::add_token(Sequence& sequence, Next&& next) {
   OpenRequest& open = *sequence.request;
-  sampling::Piece piece;
-  {
+  sampling::Piece piece = [&] {
     const Stopwatch stopwatch(figures_.sampling_seconds);
-    piece = next(*open.request.samples[static_cast<std::size_t>(sequence.sample)]);  // may throw: no token can come
-  }
+    return next(*open.request.samples[static_cast<std::size_t>(sequence.sample)]);  // may throw: no token can come
+  }();
   if (!sequence.out.empty()) {
     figures_.token_gap_seconds.add(std::chrono::duration<double>(now_ - sequence.last_token).count());
   }

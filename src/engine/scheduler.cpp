@@ -350,18 +350,21 @@ void Scheduler::make_parts() {
     if (sequence->rows == 0) continue;
     const bool prefills = sequence->prefills();
     StepPart part{.sequence = sequence, .first = sequence->planned, .rows = sequence->rows};
-    const auto scored = sequence->scored_in(part.rows);
-    const int pooled = sequence->pooled_in(part.rows);
-    if (!prefills && sequence->planned == sequence->known()) part.drawn = drawn;
+    if (prefills) {
+      const auto scored = sequence->scored_in(part.rows);
+      const int pooled = sequence->pooled_in(part.rows);
+      part.wanted.add({.purpose = Purpose::kScore, .first = scored.first, .n = scored.n});
+      part.wanted.add({.purpose = Purpose::kPool, .first = part.rows - pooled, .n = pooled});
+      planned_.prompt_rows += part.rows;
+    } else if (sequence->planned == sequence->known()) {
+      part.drawn = drawn;
+    }
     sequence->planned += part.rows;
     part.completes = !sequence->prefills();
-    const int last = part.rows - 1;
-    part.wanted.add({.purpose = Purpose::kScore, .first = scored.first, .n = scored.n});
-    part.wanted.add({.purpose = Purpose::kPool, .first = last + 1 - pooled, .n = pooled});
-    if (part.completes && pooled == 0)
-      part.wanted.add({.purpose = Purpose::kSample, .first = last, .draw = sequence->draw = next_draw(*sequence)});
+    if (part.completes && part.wanted.find(Purpose::kPool) == nullptr)
+      part.wanted.add(
+          {.purpose = Purpose::kSample, .first = part.rows - 1, .draw = sequence->draw = next_draw(*sequence)});
     planned_.rows += part.rows;
-    if (prefills) planned_.prompt_rows += part.rows;
     planned_.parts.push_back(part);
   }
 }

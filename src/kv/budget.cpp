@@ -31,7 +31,7 @@ std::int32_t Budget::to_come(int g, std::int32_t blocks, std::int32_t held, std:
 }
 
 void Budget::reserve_ahead(CacheSequence& seq) {
-  const auto blocks = static_cast<std::int32_t>(seq.tables[0].size());
+  const std::int32_t blocks = config_.blocks_for(seq.len);  // of each table
   if (blocks >= seq.prompt_blocks) return;
   std::int64_t wanted = seq.spare;
   for (int g = 0; g < config_.n_groups(); ++g) {

@@ -27,20 +27,21 @@ struct SequenceStates {
 };
 
 struct CacheSequence {
-  Namespace ns;
-  std::vector<MediumSpan> prompt_media;
-  Text tokens;                     // computed
-  std::vector<BlockTable> tables;  // [n_groups]
-  SequenceStates states;
+  // First what each step looks at: nothing of it is in the processor's caches then.
+  Text tokens;                             // computed
+  std::vector<BlockTable> tables;          // [n_groups]
+  std::vector<MediumSpan> prompt_media;    // all of them
   std::vector<std::int32_t> wanted_tails;  // positions inside of blocks where others wait for what is before
   std::int32_t cached_len = 0;
   std::int32_t len = 0;            // slots: those behind computed_len are of steps that are not published
-  bool tail_forked = false;        // the first of these slots are in a fork whose copy may never run
   std::int32_t unpromised = 0;     // of the blocks that hold only these slots: those that no reservation paid for
   std::int32_t published = 0;      // the first so many blocks of the tables are the tree's
   std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
   std::int32_t reserved = 0;       // blocks promised, not allocated yet
   std::int32_t spare = 0;  // those of them that were not for the prompt's own blocks, but for forks, growth and states
+  bool tail_forked = false;  // the first slots behind computed_len are in a fork whose copy may never run
+  SequenceStates states;
+  Namespace ns;
 
   std::int32_t computed_len() const { return static_cast<std::int32_t>(tokens.size()); }
   bool may_be_cut(std::int32_t at) const { return cuts(prompt_media, at).before == at; }
@@ -49,16 +50,16 @@ struct CacheSequence {
   /// REQUIRES: len == computed_len.
   CacheSequence share() const {
     COPPICE_ASSERT(len == computed_len());
-    CacheSequence copy{.ns = ns,
-                       .prompt_media = prompt_media,
-                       .tokens = tokens,
+    CacheSequence copy{.tokens = tokens,
                        .tables = {},
-                       .states = {.now = states.now.share(), .next = {}, .promised = 0, .spare = 0, .kept = {}},
+                       .prompt_media = prompt_media,
                        .wanted_tails = {},
                        .cached_len = cached_len,
                        .len = len,
                        .published = published,
-                       .prompt_blocks = prompt_blocks};
+                       .prompt_blocks = prompt_blocks,
+                       .states = {.now = states.now.share(), .next = {}, .promised = 0, .spare = 0, .kept = {}},
+                       .ns = ns};
     for (const BlockTable& table : tables) copy.tables.push_back(table.share());
     return copy;
   }
