@@ -5,7 +5,6 @@
 // without, and the share of it without a kernel; or --lose: what a lost GPU is answered with, and --full: one whose memory
 // is taken. COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,36 +18,26 @@
 #include <utility>
 
 #include "cuda/caller.h"
-#include "cuda/run_program.h"
-#include "cuda/tiny_model.h"
-#include "executor/cuda/cuda_executor.h"
+#include "cuda/executor_program.h"
 #include "executor/cuda/operators.h"
 #include "support/cuda_step.h"
 
 namespace coppice {
 namespace {
 
-using executor::Executor;
 using test::Caller;
+using test::on_gpu;
+using test::report;
 using test::Tokens;
 
-std::unique_ptr<Executor> on_gpu(const std::string& path, std::size_t kv_bytes) {
-  executor::cuda::CudaOptions o;
-  o.kv_bytes = kv_bytes;
-  o.max_sequences = 64;
-  o.context = 16384;
-  return executor::cuda::load_cuda_executor(model::load_model(path), o, {});
-}
-
-int report(const std::string& what, bool ok) {
-  std::printf("%-6s %s\n", ok ? "ok" : "FAILED", what.c_str());
-  std::fflush(stdout);
-  return ok ? 0 : 1;
+executor::cuda::CudaOptions options(std::size_t kv_bytes) {
+  return {.kv_bytes = kv_bytes, .max_sequences = 64, .context = 16384};
 }
 
 int check(const std::string& name, const test::TinyModel& model, int steps, std::uint64_t seed) {
-  const std::string path = test::write_tiny_model(model, test::scratch_folder() / "tiny.gguf").string();
-  const auto device = on_gpu(path, std::size_t{16} << 20), reference = on_gpu(path, std::size_t{16} << 20);
+  const std::string path = test::write_model(model);
+  const auto o = options(std::size_t{16} << 20);
+  const auto device = on_gpu(path, o), reference = on_gpu(path, o);
   std::vector<Tokens> texts;
   int failed = 0;
   for (int round = 0; round < 2; ++round) {
@@ -79,16 +68,13 @@ int check(const std::string& name, const test::TinyModel& model, int steps, std:
 
 void time_steps(const std::string& path, std::size_t shared, int n, bool ahead) {
   constexpr int kWarm = 30, kSteps = 150;
-  const auto device = on_gpu(path, 0);
+  const auto device = on_gpu(path, options(0));
   Caller caller(*device,
                 {.talks = 1,
-                 .chunk = 512,
                  .shared = shared,
                  .own = 200,
-                 .longest = 1000,
-                 .leaves_in = 0,
-                 .ahead = ahead,
-                 .greedy = true},
+                 .greedy = true,
+                 .steps = {.chunk = 512, .longest = 1000, .leaves_in = 0, .ahead = ahead}},
                 5);
   for (int i = 0; i < static_cast<int>(shared / 512) + 5; ++i) caller.step();
   caller.add(n - 1);
@@ -112,12 +98,12 @@ void time_steps(const std::string& path, std::size_t shared, int n, bool ahead) 
 
 /// A kernel that reads where nothing is: no other can run after it in this process.
 int lose() {
-  const std::string path = test::write_tiny_model(test::model_for_gpu(), test::scratch_folder() / "tiny.gguf").string();
+  const std::string path = test::write_model(test::model_for_gpu());
   std::string told;
   executor::cuda::CudaOptions o;
   o.kv_bytes = std::size_t{16} << 20;
   o.lost = [&](const std::string& sentence) { told = sentence; };
-  const auto device = executor::cuda::load_cuda_executor(model::load_model(path), o, {});
+  const auto device = on_gpu(path, o);
   Caller caller(*device, {}, 1);
   for (int i = 0; i < 20; ++i) caller.step();
   int failed = report("all is well: " + told, told.empty());
@@ -133,8 +119,8 @@ int lose() {
 
 /// Lists of samples grow; when the GPU has no room for them, that step fails, and the next one runs.
 int fill() {
-  const std::string path = test::write_tiny_model(test::model_for_gpu(), test::scratch_folder() / "tiny.gguf").string();
-  const auto device = on_gpu(path, std::size_t{16} << 20);
+  const std::string path = test::write_model(test::model_for_gpu());
+  const auto device = on_gpu(path, options(std::size_t{16} << 20));
   const std::vector<kv::BlockId> blocks = {1};
   executor::Batch batch;
   batch.rows = {5};
@@ -170,7 +156,6 @@ int fill() {
 }
 
 int run(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::warn);
   if (argc > 1 && std::strcmp(argv[1], "--lose") == 0) return lose();
   if (argc > 1 && std::strcmp(argv[1], "--full") == 0) return fill();
   if (argc > 3 && std::strcmp(argv[1], "--time") == 0) {
@@ -181,9 +166,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   const int steps = argc > 1 ? std::atoi(argv[1]) : 2500;
-  const char* given = std::getenv("COPPICE_SEED");
-  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 26;
-  std::printf("COPPICE_SEED=%llu replays this test\n", static_cast<unsigned long long>(seed));
+  const std::uint64_t seed = test::program_seed(26);
   test::TinyModel m = test::model_for_gpu();
   int failed = check("llama", m, steps, seed);
   m.architecture = "gemma3";
@@ -199,9 +182,5 @@ int run(int argc, char** argv) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] {
-    const int failed = coppice::run(argc, argv);
-    std::printf("%d failed\n", failed);
-    return failed == 0 ? 0 : 1;
-  });
+  return coppice::test::run_checks(argc, argv, coppice::run);
 }

@@ -1,8 +1,6 @@
 // The engine over the executor on a GPU: requests with one sample and with several come, are cancelled and end, in a pool that is too small
 // for all, in random order. All tokens must be those that the host draws from logits of one text alone, but for the few where rounding
 // decides. Arguments: [OPERATIONS]. COPPICE_SEED=n replays a run.
-#include <spdlog/spdlog.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -11,10 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "cuda/run_program.h"
-#include "cuda/tiny_model.h"
+#include "cuda/executor_program.h"
 #include "engine/engine.h"
-#include "executor/cuda/cuda_executor.h"
 #include "support/drawn_again.h"
 
 namespace coppice {
@@ -56,15 +52,6 @@ struct Asked {
   bool done = false;
   std::string message;
 };
-
-std::unique_ptr<executor::Executor> on_gpu(const std::string& path, std::size_t kv_bytes) {
-  executor::cuda::CudaOptions o;
-  o.kv_bytes = kv_bytes;
-  o.max_rows = 128;
-  o.max_sequences = 16;
-  o.context = 1024;
-  return executor::cuda::load_cuda_executor(model::load_model(path), o, {});
-}
 
 class Load {
  public:
@@ -161,14 +148,13 @@ class Load {
 };
 
 int run(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::warn);
   const int operations = argc > 1 ? std::atoi(argv[1]) : 10000;
-  const char* given = std::getenv("COPPICE_SEED");
-  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 26;
-  std::printf("COPPICE_SEED=%llu replays this test\n", static_cast<unsigned long long>(seed));
-  const test::TinyModel m = test::model_for_gpu();
-  const std::string path = test::write_tiny_model(m, test::scratch_folder() / "tiny.gguf").string();
-  const auto device = on_gpu(path, std::size_t{3} << 19), reference = on_gpu(path, std::size_t{8} << 20);
+  const std::uint64_t seed = test::program_seed(26);
+  const std::string path = test::write_model(test::model_for_gpu());
+  const auto load_with = [&](std::size_t kv_bytes) {
+    return test::on_gpu(path, {.kv_bytes = kv_bytes, .max_rows = 128, .max_sequences = 16, .context = 1024});
+  };
+  const auto device = load_with(std::size_t{3} << 19), reference = load_with(std::size_t{8} << 20);
   Load load(*device, *reference, seed);
   std::string fault;
   for (int i = 0; i < operations && fault.empty(); ++i) {
@@ -201,5 +187,5 @@ int run(int argc, char** argv) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] { return coppice::run(argc, argv); });
+  return coppice::test::run_checks(argc, argv, coppice::run);
 }

@@ -1,7 +1,7 @@
 // The executor on the GPU against the one on the CPU (answers.h), over blocks in shuffled order. Weights of the CPU's are f32 copies of the file's, so what is measured is rounding: the GPU's rows are bf16
 // between operators. Prints a line a case; exits with 1 if an error is too large. Arguments: GGUF files; without any, tiny random models.
 // Of these --small takes some, and few rows, for compute-sanitizer; --only TEXT those that have it in their name.
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -9,9 +9,7 @@
 #include <stdexcept>
 
 #include "cuda/answers.h"
-#include "cuda/run_program.h"
-#include "cuda/tiny_model.h"
-#include "executor/cuda/cuda_executor.h"
+#include "cuda/executor_program.h"
 #include "executor/ggml/ggml_executor.h"
 
 namespace coppice {
@@ -41,11 +39,7 @@ struct Spread {
 };
 
 std::unique_ptr<Executor> on_gpu(const std::string& path, const std::string& kv_format, std::size_t state_bytes = 0) {
-  executor::cuda::CudaOptions o;
-  o.kv_format = kv_format;
-  o.state_bytes = state_bytes;
-  o.kv_bytes = std::size_t{256} << 20;
-  return executor::cuda::load_cuda_executor(model::load_model(path), o, {});
+  return test::on_gpu(path, {.kv_format = kv_format, .kv_bytes = std::size_t{256} << 20, .state_bytes = state_bytes});
 }
 
 std::unique_ptr<Executor> on_cpu(const std::string& path, int n_threads) {
@@ -57,15 +51,13 @@ std::unique_ptr<Executor> on_cpu(const std::string& path, int n_threads) {
 }
 
 /// least_worst: what the worst row may be off in any case. On random tokens a trained model has rows that a last bit turns over.
-bool report(const std::string& what, const std::vector<Row>& got, const std::vector<Row>& expected, double tolerance,
-            double least_worst) {
+int report(const std::string& what, const std::vector<Row>& got, const std::vector<Row>& expected, double tolerance,
+           double least_worst) {
   Spread spread;
   spread.add(got, expected);
   const bool ok = spread.mean() <= tolerance && spread.max <= std::max(4 * tolerance, least_worst);
-  std::printf("%-6s %s: mean %.4f, worst row %.4f of %d\n", ok ? "ok" : "FAILED", what.c_str(), spread.mean(),
-              spread.max, spread.n);
-  std::fflush(stdout);
-  return ok;
+  return test::report(fmt::format("{}: mean {:.4f}, worst row {:.4f} of {}", what, spread.mean(), spread.max, spread.n),
+                      ok);
 }
 
 /// Rounding to 8 bits at some ten places of a layer; a format of 8-bit keys and values adds its own.
@@ -91,17 +83,15 @@ int check(const std::string& name, const std::string& path, const AnswersLoad& l
   const double least_worst = mixed ? kOtherExpert : 1.5 * cpu.max;
   const auto e = on_gpu(path, "f16");
   const auto got = answers(*e, kShuffle, load);
-  failed += report(name, got, expected, kRounded, least_worst) ? 0 : 1;
+  failed += report(name, got, expected, kRounded, least_worst);
   const bool same = answers(*e, 1, load) == got && answers(*e, kShuffle, load) == got;
-  std::printf("%-6s %s: the same bits again, and in other blocks\n", same ? "ok" : "FAILED", name.c_str());
-  failed += same ? 0 : 1;
+  failed += test::report(name + ": the same bits again, and in other blocks", same);
   const auto little = on_gpu(path, "f16", 1);
-  failed += report(name + ", in parts", answers(*little, kShuffle, load), expected, kRounded, least_worst) ? 0 : 1;
+  failed += report(name + ", in parts", answers(*little, kShuffle, load), expected, kRounded, least_worst);
   const auto seen = [](const Executor& of) { return static_cast<double>(of.kv_traffic().bytes_unique); };
   in_parts = std::max(in_parts, 3 * seen(*little) / seen(*e));  // that one has answered three times
   failed +=
-      report(name + ", int8", answers(*on_gpu(path, "int8"), kShuffle, load), expected, kRoundedBytes, least_worst) ? 0
-                                                                                                                    : 1;
+      report(name + ", int8", answers(*on_gpu(path, "int8"), kShuffle, load), expected, kRoundedBytes, least_worst);
   return failed;
 }
 
@@ -224,7 +214,6 @@ std::vector<TinyCase> tiny_cases() {
 }
 
 int run(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::warn);
   int failed = 0;
   double in_parts = 0.0;
   const bool small = test::is_small(argc, argv);
@@ -234,23 +223,17 @@ int run(int argc, char** argv) {
   if (argc > 1 && only.empty()) return failed;
   for (const TinyCase& c : tiny_cases()) {
     if ((small && !c.in_small) || std::string(c.name).find(only) == std::string::npos) continue;
-    const auto path = test::scratch_folder() / "tiny.gguf";
     const AnswersLoad load = small ? AnswersLoad{.longest = 50, .decode_steps = 6, .streams = 4} : AnswersLoad{};
-    failed += check(c.name, test::write_tiny_model(c.model, path).string(), load, 1, in_parts);
+    failed += check(c.name, test::write_model(c.model), load, 1, in_parts);
   }
   const bool cut = small || !only.empty() || in_parts > 2;
-  std::printf("%-6s steps that are cut for want of room see up to %.2f times as much\n", cut ? "ok" : "FAILED",
-              in_parts);
-  return failed + (cut ? 0 : 1);
+  return failed +
+         test::report(fmt::format("steps that are cut for want of room see up to {:.2f} times as much", in_parts), cut);
 }
 
 }  // namespace
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] {
-    const int failed = coppice::run(argc, argv);
-    std::printf("%d failed\n", failed);
-    return failed == 0 ? 0 : 1;
-  });
+  return coppice::test::run_checks(argc, argv, coppice::run);
 }

@@ -2,7 +2,6 @@
 // and as a caller plays with each by turns, a step of each under way. Where the cards are of one kind all must be the same bits; and all tokens
 // those that the host draws. Needs two GPUs. Arguments: [STEPS]. COPPICE_SEED=n replays a run.
 #include <cuda_runtime_api.h>
-#include <spdlog/spdlog.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -13,32 +12,16 @@
 
 #include "cuda/answers.h"
 #include "cuda/caller.h"
-#include "cuda/run_program.h"
-#include "cuda/tiny_model.h"
-#include "executor/cuda/cuda_executor.h"
+#include "cuda/executor_program.h"
 #include "support/cuda_step.h"
 
 namespace coppice {
 namespace {
 
 using executor::Executor;
+using test::report;
 using Executors = std::vector<std::unique_ptr<Executor>>;
 using Answers = std::vector<test::Row>;
-
-std::unique_ptr<Executor> on_gpu(int number, const std::string& path, const std::string& kv_format) {
-  executor::cuda::CudaOptions o;
-  o.device = number;
-  o.kv_format = kv_format;
-  o.kv_bytes = std::size_t{64} << 20;
-  o.max_sequences = 64;
-  return executor::cuda::load_cuda_executor(model::load_model(path), o, {});
-}
-
-int report(const std::string& what, bool ok) {
-  std::printf("%-6s %s\n", ok ? "ok" : "FAILED", what.c_str());
-  std::fflush(stdout);
-  return ok ? 0 : 1;
-}
 
 /// Each executor's on a thread of its own: GPU 0 is current there at first.
 std::vector<Answers> at_once(const Executors& executors) {
@@ -100,12 +83,16 @@ struct Load {
 };
 
 int check(const std::string& name, const test::TinyModel& model, const std::string& kv_format, const Load& load) {
-  const std::string path = test::write_tiny_model(model, test::scratch_folder() / "tiny.gguf").string();
+  const std::string path = test::write_model(model);
+  const auto load_on = [&](int number) {
+    return test::on_gpu(
+        path, {.device = number, .kv_format = kv_format, .kv_bytes = std::size_t{64} << 20, .max_sequences = 64});
+  };
   Executors executors;
-  for (int i = 0; i < load.n_gpus; ++i) executors.push_back(on_gpu(i, path, kv_format));
+  for (int i = 0; i < load.n_gpus; ++i) executors.push_back(load_on(i));
   int failed = check_answers(name, executors, load.alike);
   // On the last GPU: whoever draws there must not take it for the first one's.
-  const auto reference = on_gpu(load.n_gpus - 1, path, kv_format);
+  const auto reference = load_on(load.n_gpus - 1);
   failed += check_callers(name, executors, model.experts.n > 0 ? nullptr : reference.get(), load.alike, load.steps,
                           load.seed);
   const Answers before = test::answers(*executors.back(), 3);
@@ -115,7 +102,6 @@ int check(const std::string& name, const test::TinyModel& model, const std::stri
 }
 
 int run(int argc, char** argv) {
-  spdlog::set_level(spdlog::level::warn);
   const executor::cuda::Devices devices = executor::cuda::find_devices();
   const auto n_gpus = static_cast<int>(devices.usable.size());
   if (n_gpus < 2) {
@@ -125,10 +111,8 @@ int run(int argc, char** argv) {
   Load load{.n_gpus = n_gpus, .steps = argc > 1 ? std::atoi(argv[1]) : 600};
   for (const executor::cuda::DeviceName& d : devices.usable)
     load.alike = load.alike && d.name == devices.usable[0].name;
-  const char* given = std::getenv("COPPICE_SEED");
-  load.seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 26;
-  std::printf("COPPICE_SEED=%llu replays this test on %d GPUs%s\n", static_cast<unsigned long long>(load.seed), n_gpus,
-              load.alike ? " of one kind" : "");
+  load.seed = test::program_seed(26);
+  std::printf("%d GPUs%s\n", n_gpus, load.alike ? " of one kind" : "");
   static constexpr int kQ4K = 12, kQ6K = 14, kQ8_0 = 8;
   test::TinyModel m = test::model_for_gpu();
   int failed = check("llama", m, "f16", load);
@@ -147,9 +131,5 @@ int run(int argc, char** argv) {
 }  // namespace coppice
 
 int main(int argc, char** argv) {
-  return coppice::test::run_program([&] {
-    const int failed = coppice::run(argc, argv);
-    std::printf("%d failed\n", failed);
-    return failed == 0 ? 0 : 1;
-  });
+  return coppice::test::run_checks(argc, argv, coppice::run);
 }
