@@ -20,6 +20,8 @@ class ThreadRole {
     std::thread::id nobody{};
     return owner_.load(std::memory_order_relaxed) == me || owner_.compare_exchange_strong(nobody, me);
   }
+  /// Whoever comes next takes it: what its thread is through with may be looked at by another.
+  void give_up() noexcept { owner_ = std::thread::id(); }
 
  private:
   mutable std::atomic<std::thread::id> owner_{};

@@ -429,6 +429,7 @@ void StepLoop::shut_down() {
   let_land();
   publish_snapshot();
   deliver();
+  engine_thread_.give_up();
   stopped_ = true;
 }
 

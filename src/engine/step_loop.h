@@ -1,5 +1,6 @@
 // StepLoop: what happens in a step, from the commands in the mailbox to the events that go out. Owns the cache, the
-// requests and the figures. Belongs to the engine's thread, but for stopped(), snapshot() and config().
+// requests and the figures. Belongs to the engine's thread, but for stopped(), snapshot() and config(). What it owns is reached through it
+// alone, so its thread is checked here and nowhere below; when it has stopped another one may look.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "check/assert.h"
 #include "check/mutex.h"
 #include "check/thread_role.h"
 #include "engine/config.h"
@@ -42,9 +44,15 @@ class StepLoop {
     return published_;
   }
   const EngineConfig& config() const { return config_; }
-  const kv::Cache& cache() const { return cache_; }
+  const kv::Cache& cache() const {
+    COPPICE_ASSERT(engine_thread_.mine());
+    return cache_;
+  }
   /// When the first pinned prefix's time is over: there is something to do then.
-  std::optional<Clock::time_point> next_expiry() const { return prefixes_.next_expiry(); }
+  std::optional<Clock::time_point> next_expiry() const {
+    COPPICE_ASSERT(engine_thread_.mine());
+    return prefixes_.next_expiry();
+  }
 
  private:
   // The stages of a step.

@@ -17,6 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "check/assert.h"
+#include "check/thread_role.h"
 #include "port/process.h"
 #include "server/api/api.h"
 #include "server/http/as_tuple.h"
@@ -83,6 +85,7 @@ struct Server::Impl {
 
   void run();
   bool run_io();
+  void set_model(std::shared_ptr<Model> m);
   void begin_drain();
   asio::awaitable<void> drain();
   void end();
@@ -101,8 +104,9 @@ struct Server::Impl {
   Api api;
   HttpServer http;
   asio::steady_timer drain_timer;
-  std::shared_ptr<Model> model;  ///< io thread; null: not yet or no longer there
-  bool draining = false;         ///< io thread
+  check::ThreadRole io_thread;   ///< two are its own:
+  std::shared_ptr<Model> model;  ///< null: not yet or no longer there
+  bool draining = false;
   std::atomic<bool> ending = false;
   std::thread thread;
 };
@@ -133,7 +137,13 @@ bool Server::Impl::run_io() {
   return false;
 }
 
+void Server::Impl::set_model(std::shared_ptr<Model> m) {
+  COPPICE_ASSERT(io_thread.mine());
+  model = std::move(m);
+}
+
 void Server::Impl::begin_drain() {
+  COPPICE_ASSERT(io_thread.mine());
   if (std::exchange(draining, true)) return;
   ending = true;
   asio::co_spawn(io, drain(), kRethrow);
@@ -213,7 +223,7 @@ void Server::set_progress(std::string stage, double fraction) {
 void Server::ready(std::shared_ptr<Model> model) {
   const std::shared_ptr<Model> stopped = model;
   asio::post(impl_->io, [impl = impl_.get(), model = std::move(model)]() mutable {
-    impl->model = model;
+    impl->set_model(model);
     if (impl->draining) model->stop();  // drain() may be over: nobody else would
     impl->api.set_ready(std::move(model));
   });
@@ -221,7 +231,7 @@ void Server::ready(std::shared_ptr<Model> model) {
 }
 
 void Server::model_ended() {
-  asio::post(impl_->io, [impl = impl_.get()] { impl->model.reset(); });
+  asio::post(impl_->io, [impl = impl_.get()] { impl->set_model({}); });
 }
 
 void Server::drain() {

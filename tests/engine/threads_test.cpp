@@ -256,5 +256,20 @@ INSTANTIATE_TEST_SUITE_P(Depths, Threads,
                                             ::testing::Values(0, 1)),
                          name_of_both);
 
+TEST(EngineThreadTest, OnlyTheThreadThatStepsMayLookIn) {
+  const kv::CacheConfig config = cache_config({.num_blocks = 10});
+  FakeExecutor executor(config);
+  engine::Engine engine(kv::Cache(config), executor, {}, [](std::vector<engine::Event>&&) {});
+  engine.step();
+  const auto from_another = [&](auto call) { std::thread([&] { call(); }).join(); };
+  const char* const broken = "broken contract: engine_thread_\\.mine\\(\\)";
+  EXPECT_DEATH(from_another([&] { engine.step(); }), broken);
+  EXPECT_DEATH(from_another([&] { engine.run(); }), broken);
+  EXPECT_DEATH(from_another([&] { engine.cache(); }), broken);
+  engine.stop();
+  engine.run();
+  from_another([&] { EXPECT_EQ(engine.cache().check_integrity(), "") << "it has ended: anybody may"; });
+}
+
 }  // namespace
 }  // namespace coppice::testing

@@ -17,6 +17,7 @@
 #include <optional>
 #include <utility>
 
+#include "check/assert.h"
 #include "server/api/anthropic/anthropic_dialect.h"
 #include "server/api/cache/prefix_dialect.h"
 #include "server/api/embeddings/embedding_dialect.h"
@@ -165,6 +166,7 @@ void Api::add_dialect(std::string path, std::unique_ptr<Dialect> dialect) {
 }
 
 void Api::admit(HttpRequest& request) {
+  COPPICE_ASSERT(io_thread_.mine());
   request.reply_fields = cors_.fields(request.origin);
   const Route* const route = routes_.find(request.path);
   const bool open = route != nullptr && route->open;
@@ -184,6 +186,7 @@ void Api::check_key(HttpRequest& request) const {
 }
 
 Reply Api::refuse(const RequestError& error, std::string_view method, std::string_view path) {
+  COPPICE_ASSERT(io_thread_.mine());
   metrics_.count_rejected(rejection_of(error.status(), draining_));
   metrics_.count_request(kOtherPath, error.status());
   log_failure(method, path, "", error);
@@ -211,6 +214,7 @@ Reply Api::error_reply(const RequestError& error, std::string_view path) const {
 }
 
 void Api::reload_keys() {
+  COPPICE_ASSERT(io_thread_.mine());
   try {
     std::vector<ApiKey> keys = keys_.read(), operator_keys = operator_keys_.read();
     keys_.replace(std::move(keys));
@@ -272,6 +276,7 @@ RequestError Api::failure_of(const HttpRequest& request) {
 }
 
 asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
+  COPPICE_ASSERT(io_thread_.mine());
   if (cors_.is_preflight(request)) co_return co_await out.send(cors_.preflight(request));
   const Route* const route = routes_.find(request.path, request.method);
   LoggedRequest logged(request_log_, request, route != nullptr && (route->open || route->path == "/metrics"));
@@ -304,18 +309,26 @@ asio::awaitable<void> Api::handle(HttpRequest& request, ReplyWriter& out) {
 }
 
 void Api::set_progress(std::string stage, double fraction) {
+  COPPICE_ASSERT(io_thread_.mine());
   stage_ = std::move(stage);
   fraction_ = fraction;
 }
 
 void Api::set_ready(std::shared_ptr<Model> model) {
+  COPPICE_ASSERT(io_thread_.mine());
   model_ = std::move(model);
   fingerprint_ = fingerprint(config_, model_->facts());
   hub_.on_report(
       [this](engine::RequestId id, const engine::CacheReport& report) { log_cache_report(id, report, *model_); });
 }
 
+void Api::set_draining() {
+  COPPICE_ASSERT(io_thread_.mine());
+  draining_ = true;
+}
+
 Model& Api::ready_model() const {
+  COPPICE_ASSERT(io_thread_.mine());
   if (draining_) throw RequestError::shutting_down();
   if (!model_)
     throw RequestError::unavailable(fmt::format("The model is loading ({} {:.0f} %).", stage_, fraction_ * 100));

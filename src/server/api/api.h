@@ -22,6 +22,7 @@
 #include <string>
 #include <string_view>
 
+#include "check/thread_role.h"
 #include "server/api/api_keys.h"
 #include "server/api/base/api_config.h"
 #include "server/api/base/cache_report_json.h"
@@ -64,7 +65,7 @@ class Api final : public HttpHandler {
   // What /health says.
   void set_progress(std::string stage, double fraction);
   void set_ready(std::shared_ptr<Model> model);
-  void set_draining() { draining_ = true; }
+  void set_draining();
 
   /// For /metrics.
   void set_http_figures(std::function<HttpFigures()> figures) { http_figures_ = std::move(figures); }
@@ -126,6 +127,7 @@ class Api final : public HttpHandler {
   /// What belongs to keys that are there no more: pins, stored responses, open feeds.
   void end_revoked();
 
+  check::ThreadRole io_thread_;
   ApiConfig config_;
   ApiKeys keys_;
   ApiKeys operator_keys_;

@@ -184,6 +184,7 @@ Rejection rejection_of(int status, bool draining) {
 
 std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http,
                             const ResponseStoreFigures& responses) const {
+  COPPICE_ASSERT(io_thread_.mine());
   static constexpr std::array kReasons = {"too_long",     "too_many_samples", "queue_full", "shutdown",   "failed",
                                           "timeout",      "unsatisfiable",    "too_heavy",  "no_memory",  "invalid",
                                           "unauthorized", "too_large",        "too_slow",   "unavailable"};

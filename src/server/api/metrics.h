@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "check/assert.h"
+#include "check/thread_role.h"
 #include "engine/histogram.h"
 #include "engine/request.h"
 #include "engine/snapshot.h"
@@ -39,20 +41,37 @@ Rejection rejection_of(int status, bool draining);
 
 class Metrics final : public ReplyObserver {
  public:
-  void count_request(const std::string& endpoint, int status) { ++requests_[{endpoint, status}]; }
+  void count_request(const std::string& endpoint, int status) {
+    COPPICE_ASSERT(io_thread_.mine());
+    ++requests_[{endpoint, status}];
+  }
   /// Of an HTTP request, once: however many prompts it has, and whether the server refuses it or the engine one of them.
-  void count_rejected(Rejection why) { ++rejections_[static_cast<std::size_t>(why)]; }
-  void count_rejected(engine::Refusal why) override { ++rejections_[static_cast<std::size_t>(why)]; }
-  void count_client_gone() { ++clients_gone_; }
+  void count_rejected(Rejection why) {
+    COPPICE_ASSERT(io_thread_.mine());
+    ++rejections_[static_cast<std::size_t>(why)];
+  }
+  void count_rejected(engine::Refusal why) override { count_rejected(static_cast<Rejection>(why)); }
+  void count_client_gone() {
+    COPPICE_ASSERT(io_thread_.mine());
+    ++clients_gone_;
+  }
   /// A request's body waits for the worker; end: the request goes on to the engine, or is refused or answered.
-  void begin_preparation() { ++preparing_; }
+  void begin_preparation() {
+    COPPICE_ASSERT(io_thread_.mine());
+    ++preparing_;
+  }
   /// `seconds`: since its last byte.
   void end_preparation(double seconds) {
+    COPPICE_ASSERT(io_thread_.mine());
     --preparing_;
     preparation_.add(seconds);
   }
-  void observe_first_token(double seconds) override { first_token_.add(seconds); }
+  void observe_first_token(double seconds) override {
+    COPPICE_ASSERT(io_thread_.mine());
+    first_token_.add(seconds);
+  }
   void observe_request(double seconds, double decode_seconds, int tokens) override {
+    COPPICE_ASSERT(io_thread_.mine());
     request_.add(seconds);
     if (tokens > 1) per_token_.add(decode_seconds / (tokens - 1));
   }
@@ -62,6 +81,7 @@ class Metrics final : public ReplyObserver {
                      const ResponseStoreFigures& responses) const;
 
  private:
+  check::ThreadRole io_thread_;
   std::map<std::pair<std::string, int>, std::int64_t> requests_;  ///< by path and status
   std::array<std::int64_t, engine::kRefusals + 5> rejections_{};  ///< by Rejection
   std::int64_t clients_gone_ = 0;

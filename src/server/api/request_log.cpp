@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "check/assert.h"
 #include "server/api/base/json.h"
 
 namespace coppice::server {
@@ -81,6 +82,7 @@ RequestLog::~RequestLog() {
 }
 
 void RequestLog::write(const RequestRecord& record) {
+  COPPICE_ASSERT(io_thread_.mine());
   if (!on()) return;
   const std::string line = record_json(record, std::chrono::system_clock::now()) + '\n';
   pollfd out{.fd = fd_, .events = POLLOUT, .revents = 0};

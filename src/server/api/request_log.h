@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "check/thread_role.h"
+
 namespace coppice::server {
 
 struct RequestRecord {
@@ -37,6 +39,7 @@ class RequestLog {
   void write(const RequestRecord& record);
 
  private:
+  check::ThreadRole io_thread_;
   std::string path_;
   int fd_ = -1;
   bool owned_ = false;

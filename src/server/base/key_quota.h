@@ -9,6 +9,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "check/assert.h"
+#include "check/thread_role.h"
+
 namespace coppice::server {
 
 class KeyQuota {
@@ -39,6 +42,7 @@ class KeyQuota {
 
   /// `key`: HttpRequest::tenant. None: there is no room.
   std::optional<Place> take(const std::string& key) {
+    COPPICE_ASSERT(io_thread_.mine());
     const auto known = of_key_.find(key);
     const std::size_t of_key = known == of_key_.end() ? 0 : known->second;
     if (used_ >= limits_.all || (!key.empty() && of_key >= limits_.of_key)) return std::nullopt;
@@ -51,11 +55,13 @@ class KeyQuota {
 
  private:
   void give_back(const std::string& key) {
+    COPPICE_ASSERT(io_thread_.mine());
     --used_;
     const auto of_key = of_key_.find(key);
     if (--of_key->second == 0) of_key_.erase(of_key);
   }
 
+  check::ThreadRole io_thread_;
   const Limits limits_;
   std::size_t used_ = 0;
   std::unordered_map<std::string, std::size_t> of_key_;  ///< none has 0

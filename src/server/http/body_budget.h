@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "check/assert.h"
+#include "check/thread_role.h"
 
 namespace coppice::server {
 
@@ -81,6 +82,7 @@ class BodyBudget {
   std::size_t first(std::size_t bytes) const { return std::min(bytes, first_); }
 
   bool take(const std::string& payer, std::size_t from, std::size_t to) {
+    COPPICE_ASSERT(io_thread_.mine());
     const std::size_t more_small = first(to) - first(from), more = to - from - more_small;
     if (more > limit_ - limited_ || more_small > small_ - small_used_) return false;
     if (to == from) return true;
@@ -100,6 +102,7 @@ class BodyBudget {
     return true;
   }
   void give_back(const std::string& payer, std::size_t bytes) {
+    COPPICE_ASSERT(io_thread_.mine());
     if (const auto of_payer = of_payer_.find(payer); of_payer != of_payer_.end()) {
       of_payer->second.first -= first(bytes);
       of_payer->second.rest -= bytes - first(bytes);
@@ -110,6 +113,7 @@ class BodyBudget {
     used_ -= bytes;
   }
 
+  check::ThreadRole io_thread_;
   const std::size_t limit_, first_, small_;
   std::size_t used_ = 0;
   std::size_t small_used_ = 0;

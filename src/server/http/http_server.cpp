@@ -8,6 +8,7 @@
 #include <chrono>
 #include <vector>
 
+#include "check/assert.h"
 #include "server/base/request_error.h"
 #include "server/http/as_tuple.h"
 #include "server/http/http_session.h"
@@ -89,6 +90,7 @@ std::uint16_t HttpServer::port() const {
 }
 
 void HttpServer::start() {
+  COPPICE_ASSERT(io_thread_.mine());
   for (std::size_t i = 0; i < listeners_.size(); ++i) asio::co_spawn(io_, accept(i), kRethrow);
   asio::co_spawn(io_, watch_deadlines(), kRethrow);
 }
@@ -159,21 +161,30 @@ asio::awaitable<void> HttpServer::watch_deadlines() {
   }
 }
 
+HttpFigures HttpServer::figures() const {
+  COPPICE_ASSERT(io_thread_.mine());
+  return {.connections = sessions_.size(), .body_bytes = bodies_.used()};
+}
+
 void HttpServer::finish() {
+  COPPICE_ASSERT(io_thread_.mine());
   finishing_ = true;
   for (HttpSession* session : sessions_) session->finish();
 }
 
 bool HttpServer::busy() const {
+  COPPICE_ASSERT(io_thread_.mine());
   return std::any_of(sessions_.begin(), sessions_.end(), [](const HttpSession* session) { return session->busy(); });
 }
 
 bool HttpServer::lingering() const {
+  COPPICE_ASSERT(io_thread_.mine());
   return std::any_of(sessions_.begin(), sessions_.end(),
                      [](const HttpSession* session) { return session->lingering(); });
 }
 
 void HttpServer::close() {
+  COPPICE_ASSERT(io_thread_.mine());
   closed_ = true;
   error_code ignored;
   for (auto& [acceptor, pause] : listeners_) {

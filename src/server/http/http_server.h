@@ -22,6 +22,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "check/thread_role.h"
 #include "server/http/http.h"
 #include "server/http/http_limits.h"
 #include "server/http/waiting_list.h"
@@ -57,7 +58,7 @@ class HttpServer {
   /// No new connections. Ends everything that still waits. After it no work of this object is left on the io_context.
   void close();
 
-  HttpFigures figures() const { return {.connections = sessions_.size(), .body_bytes = bodies_.used()}; }
+  HttpFigures figures() const;
 
  private:
   void listen(const boost::asio::ip::tcp::endpoint& endpoint, boost::system::error_code& error);
@@ -70,6 +71,7 @@ class HttpServer {
   boost::asio::awaitable<void> serve(std::shared_ptr<HttpSession> session, bool welcome);
   boost::asio::awaitable<void> watch_deadlines();
 
+  check::ThreadRole io_thread_;
   boost::asio::io_context& io_;
   HttpLimits limits_;
   BodyBudget bodies_;

@@ -14,6 +14,7 @@
 #include <new>
 #include <utility>
 
+#include "check/assert.h"
 #include "port/sockets.h"
 #include "server/http/as_tuple.h"
 #include "server/http/http_head.h"
@@ -66,6 +67,7 @@ HttpSession::HttpSession(asio::ip::tcp::socket socket, const HttpLimits& limits,
 }
 
 asio::awaitable<void> HttpSession::run() {
+  COPPICE_ASSERT(io_thread_.mine());
   try {
     while (co_await serve_one() && !finishing_) {
     }
@@ -78,6 +80,7 @@ asio::awaitable<void> HttpSession::run() {
 }
 
 asio::awaitable<void> HttpSession::turn_away(RequestError error) {
+  COPPICE_ASSERT(io_thread_.mine());
   try {
     co_await refuse(error);
   } catch (const std::exception& e) {
@@ -270,12 +273,14 @@ std::string HttpSession::head(int status, std::string_view content_type, const R
 }
 
 void HttpSession::reserve(std::size_t bytes) {
+  COPPICE_ASSERT(io_thread_.mine());
   if (!reserved_) reserved_.emplace(replies_, payer_);
   if (!reserved_->raise(bytes))
     throw RequestError::unavailable("Replies that others don't read take all the room there is.");
 }
 
 asio::awaitable<void> HttpSession::send(Reply reply) {
+  COPPICE_ASSERT(io_thread_.mine());
   reserve(std::max(reserved_ ? reserved_->bytes() : 0, reply.body.size()));
   const std::string head = this->head(reply.status, reply.content_type, &reply);
   begun_ = true;
@@ -284,6 +289,7 @@ asio::awaitable<void> HttpSession::send(Reply reply) {
 }
 
 asio::awaitable<void> HttpSession::begin_stream() {
+  COPPICE_ASSERT(io_thread_.mine());
   if (http10_) keep_alive_ = false;  // the end of the connection is the only end it knows
   begun_ = true;
   co_await write_all(head(200, "text/event-stream; charset=utf-8", nullptr));
@@ -291,6 +297,7 @@ asio::awaitable<void> HttpSession::begin_stream() {
 }
 
 asio::awaitable<void> HttpSession::write(std::string_view events) {
+  COPPICE_ASSERT(io_thread_.mine());
   if (events.empty() || head_only_) co_return;  // an empty chunk would end the stream
   BodyBudget::Charge charge(replies_, payer_);
   if (!charge.raise(events.size()))
@@ -302,12 +309,14 @@ asio::awaitable<void> HttpSession::write(std::string_view events) {
 }
 
 asio::awaitable<void> HttpSession::end_stream() {
+  COPPICE_ASSERT(io_thread_.mine());
   streaming_ = false;
   co_await write_all(http10_ ? "" : "0\r\n\r\n");
   complete_ = true;
 }
 
 void HttpSession::check_deadline(Clock::time_point now) {
+  COPPICE_ASSERT(io_thread_.mine());
   // Whoever waits sees an error, and may still send a reply.
   if (socket_.check(now)) spdlog::debug("connection timed out");
 }
@@ -337,16 +346,19 @@ void HttpSession::rest() {
 }
 
 double HttpSession::idle_seconds(Clock::time_point now) const {
+  COPPICE_ASSERT(io_thread_.mine());
   return busy_ ? 0 : std::chrono::duration<double>(now - idle_since_).count();
 }
 
 void HttpSession::finish() {
+  COPPICE_ASSERT(io_thread_.mine());
   finishing_ = true;
   if (reading_) hurry();
   if (!busy_ && !fresh_ && !lingering_) close();
 }
 
 void HttpSession::close() {
+  COPPICE_ASSERT(io_thread_.mine());
   place_.leave();
   error_code ignored;
   socket_.socket().close(ignored);

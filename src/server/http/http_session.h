@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 
+#include "check/thread_role.h"
 #include "server/base/request_error.h"
 #include "server/http/http.h"
 #include "server/http/http_limits.h"
@@ -94,6 +95,7 @@ class HttpSession final : public ReplyWriter {
   void skip_empty_lines();
   void rest();  ///< no longer busy
 
+  check::ThreadRole io_thread_;
   TimedSocket socket_;
   const HttpLimits& limits_;
   BodyBudget& bodies_;

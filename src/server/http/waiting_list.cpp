@@ -1,5 +1,7 @@
 #include "server/http/waiting_list.h"
 
+#include "check/assert.h"
+
 namespace coppice::server {
 
 namespace {
@@ -42,6 +44,7 @@ void WaitingList::Place::wait() {
 }
 
 void WaitingList::Place::leave() {
+  COPPICE_ASSERT(list_.io_thread_.mine());
   if (owes_head_) list_.heads_.erase(of_heads_);
   if (waits_) {
     const auto of_address = list_.by_address_.find(address_);
@@ -52,10 +55,12 @@ void WaitingList::Place::leave() {
 }
 
 HttpSession* WaitingList::longest_owing(Clock::time_point latest) const {
+  COPPICE_ASSERT(io_thread_.mine());
   return heads_.empty() || heads_.front()->since_ > latest ? nullptr : &heads_.front()->session_;
 }
 
 HttpSession* WaitingList::one_too_many(const Place& place, std::size_t most, Clock::time_point latest) const {
+  COPPICE_ASSERT(io_thread_.mine());
   const auto found = by_address_.find(place.address_);
   if (found == by_address_.end() || found->second.size() <= most) return nullptr;
   Place& first = *found->second.front();

@@ -13,6 +13,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "check/thread_role.h"
+
 namespace coppice::server {
 
 class HttpSession;
@@ -57,6 +59,7 @@ class WaitingList {
   HttpSession* one_too_many(const Place& place, std::size_t most, Clock::time_point latest) const;
 
  private:
+  check::ThreadRole io_thread_;
   std::unordered_map<std::string, std::list<Place*>> by_address_;
   std::list<Place*> heads_;
 };

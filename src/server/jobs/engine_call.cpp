@@ -4,6 +4,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
+#include "check/assert.h"
 #include "server/base/request_error.h"
 
 namespace coppice::server {
@@ -21,6 +22,7 @@ EngineCall::~EngineCall() {
 }
 
 asio::awaitable<engine::PrefixAnswer> EngineCall::ask(engine::PrefixCommand command) {
+  COPPICE_ASSERT(io_thread_.mine());
   command.id = id_;
   if (!model_.ask(std::move(command)))
     throw RequestError::queue_full("Too many requests about the cache wait for the engine.");
@@ -34,11 +36,13 @@ asio::awaitable<engine::PrefixAnswer> EngineCall::ask(engine::PrefixCommand comm
 }
 
 void EngineCall::on_event(engine::Event&& event) {
+  COPPICE_ASSERT(io_thread_.mine());
   answer_ = std::move(event.prefixes);
   news_.cancel();
 }
 
 void EngineCall::on_shutdown() {
+  COPPICE_ASSERT(io_thread_.mine());
   ended_ = true;
   news_.cancel();
 }

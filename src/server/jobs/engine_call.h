@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
 
+#include "check/thread_role.h"
 #include "engine/pinned_prefix.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/model.h"
@@ -29,6 +30,7 @@ class EngineCall final : public EventListener {
   void on_shutdown() override;
 
  private:
+  check::ThreadRole io_thread_;
   EventHub& hub_;
   Model& model_;
   boost::asio::steady_timer news_;  ///< cancelled to wake ask()

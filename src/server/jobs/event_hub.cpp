@@ -45,7 +45,7 @@ void EventHub::drain(Shared& shared) try {
 
 void EventHub::shutdown() {
   std::unordered_set<EventListener*> listeners;  // a listener may stand for several requests
-  for (const auto& [id, listener] : shared_->listeners) listeners.insert(listener);
+  for (const auto& [id, listener] : own().listeners) listeners.insert(listener);
   for (EventListener* listener : listeners) listener->on_shutdown();
 }
 

@@ -43,11 +43,11 @@ class EventHub {
 
   void add(engine::RequestId id, EventListener& listener) { own().listeners.emplace(id, &listener); }
   void remove(engine::RequestId id) { own().listeners.erase(id); }
-  std::size_t open() const { return shared_->listeners.size(); }
+  std::size_t open() { return own().listeners.size(); }
 
   /// Called with each report, before the request's listener has it.
   using ReportListener = std::function<void(engine::RequestId, const engine::CacheReport&)>;
-  void on_report(ReportListener listener) { shared_->on_report = std::move(listener); }
+  void on_report(ReportListener listener) { own().on_report = std::move(listener); }
 
   /// Calls every listener's on_shutdown() once.
   void shutdown();

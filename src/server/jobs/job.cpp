@@ -8,6 +8,8 @@
 #include <iterator>
 #include <utility>
 
+#include "check/assert.h"
+
 namespace coppice::server {
 
 namespace asio = boost::asio;
@@ -65,6 +67,7 @@ Job::~Job() {
 }
 
 void Job::submit(engine::Request request) {
+  COPPICE_ASSERT(io_thread_.mine());
   const engine::RequestId id = request.id;
   const int n = static_cast<int>(request.samples.size());
   open_.emplace(id, Open{.first_choice = next_choice_,
@@ -80,6 +83,7 @@ void Job::submit(engine::Request request) {
 }
 
 asio::awaitable<bool> Job::wait(engine::Clock::duration limit) {
+  COPPICE_ASSERT(io_thread_.mine());
   constexpr auto kNever = engine::Clock::time_point::max();
   const auto now = engine::Clock::now();
   const auto end = limit < kNever - now ? now + limit : kNever;
@@ -95,12 +99,14 @@ asio::awaitable<bool> Job::wait(engine::Clock::duration limit) {
 }
 
 std::vector<Delta> Job::take() {
+  COPPICE_ASSERT(io_thread_.mine());
   pending_of_.clear();
   pending_bytes_ = 0;
   return std::exchange(pending_, {});
 }
 
 void Job::on_event(engine::Event&& event) {
+  COPPICE_ASSERT(io_thread_.mine());
   const auto it = open_.find(event.request);
   if (it == open_.end()) return;
   if (event.report) reports_[it->second.index] = std::move(event.report);
@@ -149,6 +155,7 @@ void Job::on_event(engine::Event&& event) {
 }
 
 void Job::on_shutdown() {
+  COPPICE_ASSERT(io_thread_.mine());
   fail(RequestError::shutting_down());
 }
 

@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "check/thread_role.h"
 #include "engine/request.h"
 #include "server/base/request_error.h"
 #include "server/jobs/answer.h"
@@ -75,6 +76,7 @@ class Job final : public EventListener {
   void cancel_open() noexcept;
   void notify() { news_.cancel(); }
 
+  check::ThreadRole io_thread_;
   EventHub& hub_;
   Model& model_;
   boost::asio::steady_timer news_;  ///< cancelled to wake wait()

@@ -9,6 +9,7 @@
 #include <list>
 #include <utility>
 
+#include "check/assert.h"
 #include "server/base/request_error.h"
 
 namespace coppice::server {
@@ -65,6 +66,7 @@ CacheFeed::~CacheFeed() {
 }
 
 KeyQuota::Place CacheFeed::enter(const std::string& key) {
+  COPPICE_ASSERT(io_thread_.mine());
   auto place = lookers_.take(key);
   if (!place) throw too_many("requests look into the cache");
   return *std::move(place);
@@ -91,6 +93,7 @@ std::shared_ptr<CacheFeed::Asked> CacheFeed::asked(Model& model, engine::Questio
 }
 
 asio::awaitable<CacheFeed::View> CacheFeed::ask(Model& model, engine::Question question, const std::string& key) {
+  COPPICE_ASSERT(io_thread_.mine());
   if (ended_) co_return nullptr;
   const auto asked = this->asked(model, std::move(question), key);
   asio::steady_timer news(co_await asio::this_coro::executor, kLongestStep);
@@ -105,6 +108,7 @@ asio::awaitable<CacheFeed::View> CacheFeed::ask(Model& model, engine::Question q
 }
 
 std::shared_ptr<CacheFeed::Frame> CacheFeed::frame(engine::Question question, const std::string& key) {
+  COPPICE_ASSERT(io_thread_.mine());
   std::erase_if(frames_, [](const auto& entry) { return entry.second.expired(); });
   Subject subject = subject_of(question);
   if (const auto known = frames_.find(subject); known != frames_.end()) return known->second.lock();
@@ -116,6 +120,7 @@ std::shared_ptr<CacheFeed::Frame> CacheFeed::frame(engine::Question question, co
 }
 
 asio::awaitable<void> CacheFeed::refresh(std::shared_ptr<Frame> frame, Model& model, const MakeText& make) {
+  COPPICE_ASSERT(io_thread_.mine());
   const auto now = std::chrono::steady_clock::now();
   const engine::Snapshot before = model.snapshot();
   const bool fresh = frame->text && (now - frame->made < kTick / 2 || frame->stamp == stamp_of(before));
@@ -149,6 +154,7 @@ std::chrono::steady_clock::duration CacheFeed::pause(std::size_t bytes) const {
 }
 
 void CacheFeed::on_event(engine::Event&& event) {
+  COPPICE_ASSERT(io_thread_.mine());
   const auto found = waiting_.find(event.request);
   if (found == waiting_.end()) return;
   Asked& asked = *found->second;
@@ -158,6 +164,7 @@ void CacheFeed::on_event(engine::Event&& event) {
 }
 
 void CacheFeed::on_shutdown() {
+  COPPICE_ASSERT(io_thread_.mine());
   ended_ = true;
   for (const auto& [id, asked] : waiting_) asked->wake();
 }

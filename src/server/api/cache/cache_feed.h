@@ -19,6 +19,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "check/thread_role.h"
 #include "engine/view.h"
 #include "server/base/key_quota.h"
 #include "server/jobs/event_hub.h"
@@ -81,6 +82,7 @@ class CacheFeed final : public EventListener {
   struct Asked;
   std::shared_ptr<Asked> asked(Model& model, engine::Question question, const std::string& key);
 
+  check::ThreadRole io_thread_;
   EventHub& hub_;
   WorkQueue& worker_;
   KeyQuota lookers_{kLookers}, frame_places_{kFrames}, question_places_{kQuestions};
