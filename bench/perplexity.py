@@ -152,7 +152,7 @@ def main():
             for model in options.models:
                 compare(model, pathlib.Path(cut.name))
         if beyond:
-            raise Failure(f"more than {100 * allowed[0]:.2g} % off, or {100 * allowed[1]:.2g} % token by token: {', '.join(beyond)}")
+            raise Failure(f"more off than is allowed ({100 * MOST} % of the text of {BYTES} bytes): {', '.join(beyond)}")
 
     return run_to_the_end(work)
 
