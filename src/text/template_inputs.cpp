@@ -43,9 +43,10 @@ void parse_arguments(common_json& message) {
 
 /// Whether the template reads a field of this name: a.name, a['name'] or a.get('name').
 bool reads(const std::string& source, const std::string& name) {
-  for (const std::string before : {".", "['", "[\"", "get('", "get(\""}) {
-    for (std::size_t at = 0; (at = source.find(before + name, at)) != std::string::npos; ++at) {
-      const std::size_t end = at + before.size() + name.size();
+  for (const char* before : {".", "['", "[\"", "get('", "get(\""}) {
+    const std::string field = before + name;
+    for (std::size_t at = 0; (at = source.find(field, at)) != std::string::npos; ++at) {
+      const std::size_t end = at + field.size();
       const char next = end < source.size() ? source[end] : ' ';
       if (std::isalnum(static_cast<unsigned char>(next)) == 0 && next != '_') return true;
     }

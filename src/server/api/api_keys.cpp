@@ -41,7 +41,8 @@ ApiKey parse_line(const std::vector<std::string>& words, std::string name) {
   const std::string& key = words.back();
   if (!std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c <= '~'; }))
     throw KeyFileError("a key holds visible ASCII characters only");
-  return {words.size() == 2 ? words.front() : std::move(name), digest_of(key)};
+  if (words.size() == 2) name = words.front();
+  return {std::move(name), digest_of(key)};
 }
 
 std::vector<ApiKey> parse(const std::string& text) {
