@@ -59,10 +59,10 @@ void measure(const Options& o, const std::vector<std::unique_ptr<QuantMatrix>>& 
   const auto y = hwy::AllocateAligned<float>(static_cast<std::size_t>(rows * o.n_out));
   std::fill_n(x.get(), rows * o.n_in, 0.5F);
   Claims claims;
-  const Samples samples = time_step(threads, o.repetitions, [&](int, Barrier& barrier) {
+  const Samples samples = time_step(threads, o.repetitions, [&](int worker, Barrier& barrier) {
     for (const auto& matrix : matrices) {
       const QuantMatrix::Product product{from_memory ? matrix.get() : matrices.front().get(), y.get()};
-      QuantMatrix::multiply({&product, 1}, {x.get(), rows}, claims, threads);
+      QuantMatrix::multiply({&product, 1}, {x.get(), rows}, claims, {worker, threads});
       barrier.wait();
     }
   });

@@ -68,16 +68,19 @@ static void coppice_go_on(struct ggml_threadpool * tp, int node_n) {
 
 /// What a thread does: thread 0 until the graph is done, the others for as long as the pool lives.
 static void coppice_work(struct ggml_threadpool * tp, int thread) {
+    static _Thread_local struct coppice_place place;
+    place.empty = false;
     while (true) {
-        const int part = coppice_claim(&tp->phases, thread);
+        const int part = coppice_claim(&tp->phases, thread, &place);
         if (part < 0) {
             return;
         }
         const int node_n  = tp->phases.node;
         const int n_fused = coppice_compute(tp, node_n, part, tp->phases.n_parts);
-        if (coppice_finish(&tp->phases)) {
+        if (coppice_finish(&tp->phases, &place)) {
             coppice_go_on(tp, node_n + n_fused + 1);
         }
+        coppice_rest(&tp->phases, &place);
     }
 }
 

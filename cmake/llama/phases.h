@@ -4,6 +4,10 @@
 // needs no thread in particular: one that the system lets wait holds the others up only while it has a part, and a late one joins the
 // phase that is open then. Nobody waits by spinning for longer than some tens of microseconds: then it sleeps on a futex.
 //
+// Where other programs want the same processors, the system takes a thread's away in the middle of a part, and all others wait until it comes
+// back. So while that happens often each thread sleeps for a moment between two parts now and then: the others have the processor when it holds
+// nothing (coppice_rest()).
+//
 // C and C++: ggml-cpu.c includes this (graph_phases.h), and so does a test. Thread safe as the functions say.
 //
 // Invariants
@@ -14,11 +18,14 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(__linux__)
 #include <linux/futex.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #endif
 
@@ -35,6 +42,18 @@ struct coppice_phases {
   __attribute__((aligned(64))) int32_t arrived;
   uint32_t round;
   int32_t round_sleepers;
+  // Whether others want the processors.
+  __attribute__((aligned(64))) uint64_t counted;  ///< when `lost` was 0, nanoseconds
+  uint64_t rests_end;                             ///< threads rest until then
+  uint32_t lost;                                  ///< how often the system has taken a processor away since `counted`
+};
+
+/// A thread's own notes. All zeros at first.
+struct coppice_place {
+  uint32_t phase;  ///< that it has seen last
+  bool empty;      ///< no part of that is left
+  uint64_t since;  ///< it has run since then, as far as it knows; nanoseconds
+  int64_t lost;    ///< how often the system has taken its processor away
 };
 
 enum {
@@ -44,6 +63,10 @@ enum {
   COPPICE_COUNT = (1 << 11) - 1,     ///< of claimed: parts, and two claims in vain of each thread
   COPPICE_FINISHED = (1 << 10) - 1,  ///< of finished
   COPPICE_IDLE = 4,                  ///< so many times longer between graphs
+  COPPICE_RUN_NS = 1000000,          ///< a thread rests after so long
+  COPPICE_REST_NS = 20000,           ///< at least; a timer's slack comes on top
+  COPPICE_COUNTED_NS = 20000000,     ///< half as often lost as there are threads within this time: others want the processors
+  COPPICE_RESTS_MS = 2000,           ///< so long, then it is looked at anew
   COPPICE_ALL = INT32_MAX  ///< to wake: as many as there are
 };
 
@@ -87,16 +110,36 @@ static inline void coppice_wake(uint32_t* word, int n, uint32_t bits) {
 #endif
 }
 
-/// Waits until *word is no longer `value`: `spins` pauses, then asleep, counted in *sleepers unless that is null.
-static inline void coppice_wait(uint32_t* word, uint32_t value, uint32_t spins, int32_t* sleepers, uint32_t bits) {
+/// Waits until *word is no longer `value`: `spins` pauses, then asleep, counted in *sleepers unless that is null. True: it has slept.
+static inline bool coppice_wait(uint32_t* word, uint32_t value, uint32_t spins, int32_t* sleepers, uint32_t bits) {
   for (uint32_t i = 0; i < spins; ++i) {
-    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return;
+    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return false;
     coppice_pause();
   }
   // Who changes the word looks at the sleepers afterwards, and the system looks at the word before it lets us sleep.
   if (sleepers) __atomic_fetch_add(sleepers, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) coppice_sleep(word, value, bits);
   if (sleepers) __atomic_fetch_sub(sleepers, 1, __ATOMIC_RELAXED);
+  return true;
+}
+
+/// Nanoseconds of a steady clock, and how often the system has taken the calling thread's processor away since it began.
+static inline uint64_t coppice_now(void) {
+#if defined(__linux__)
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+#else
+  return 0;
+#endif
+}
+static inline int64_t coppice_times_lost(void) {
+#if defined(__linux__)
+  struct rusage usage;
+  return getrusage(RUSAGE_THREAD, &usage) == 0 ? (int64_t)usage.ru_nivcsw : 0;
+#else
+  return 0;
+#endif
 }
 
 /// Before any other function, once. spins: pauses before a thread sleeps.
@@ -140,26 +183,70 @@ static inline void coppice_stop(struct coppice_phases* p) {
 
 /// The number of a part that is this thread's now; waits for one. -1: the graph is done (thread 0), or there will be no other one. Each part
 /// that is claimed must be finished.
-static inline int coppice_claim(struct coppice_phases* p, int thread) {
+static inline int coppice_claim(struct coppice_phases* p, int thread, struct coppice_place* place) {
   for (;;) {
-    const uint32_t phase = __atomic_load_n(&p->phase, __ATOMIC_ACQUIRE);
-    const uint32_t state = __atomic_load_n(&p->state, __ATOMIC_ACQUIRE);
-    const uint32_t n = coppice_parts_of(state);
-    if (thread == 0 ? n == 0 : __atomic_load_n(&p->stop, __ATOMIC_RELAXED) != 0) return -1;
+    uint32_t n = 1;
     const bool takes_part = thread < __atomic_load_n(&p->n_active, __ATOMIC_RELAXED);
-    if (takes_part && coppice_claimed_of(state) < n) {
-      const uint32_t before = __atomic_fetch_add(&p->state, COPPICE_CLAIM, __ATOMIC_ACQ_REL);
-      if (coppice_claimed_of(before) < coppice_parts_of(before)) return (int)coppice_claimed_of(before);
+    if (!place->empty) {
+      place->phase = __atomic_load_n(&p->phase, __ATOMIC_ACQUIRE);
+      if (thread != 0 && __atomic_load_n(&p->stop, __ATOMIC_RELAXED) != 0) return -1;
+      if (takes_part) {  // all come at once: to look first would double the way of the state's cache line
+        const uint32_t before = __atomic_fetch_add(&p->state, COPPICE_CLAIM, __ATOMIC_ACQ_REL);
+        n = coppice_parts_of(before);
+        if (coppice_claimed_of(before) < n) return (int)coppice_claimed_of(before);
+        if (thread == 0 && n == 0) return -1;
+      }
     }
     const uint32_t spins = takes_part ? (n == 0 ? COPPICE_IDLE * p->spins : p->spins) : 0;
-    coppice_wait(&p->phase, phase, spins, takes_part ? &p->sleepers : (int32_t*)0, coppice_bit(thread));
+    place->empty = false;
+    if (coppice_wait(&p->phase, place->phase, spins, takes_part ? &p->sleepers : (int32_t*)0, coppice_bit(thread))) {
+      place->since = coppice_now();
+    }
   }
 }
 
 /// True: it was the phase's last part, and this thread opens the next phase.
-static inline bool coppice_finish(struct coppice_phases* p) {
+static inline bool coppice_finish(struct coppice_phases* p, struct coppice_place* place) {
   const uint32_t before = __atomic_fetch_add(&p->state, 1, __ATOMIC_ACQ_REL);
-  return (before & COPPICE_FINISHED) + 1 == coppice_parts_of(before);
+  const bool last = (before & COPPICE_FINISHED) + 1 == coppice_parts_of(before);
+  place->empty = !last && coppice_claimed_of(before) >= coppice_parts_of(before);
+  return last;
+}
+
+/// Counts n processors that were taken away at about `now`: where there are many, threads rest for some time.
+static inline void coppice_lost(struct coppice_phases* p, uint64_t now, uint32_t n) {
+  if (now - __atomic_load_n(&p->counted, __ATOMIC_RELAXED) > COPPICE_COUNTED_NS) {  // two threads may do this, which is no matter
+    __atomic_store_n(&p->counted, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->lost, 0, __ATOMIC_RELAXED);
+  }
+  const uint32_t lost = __atomic_add_fetch(&p->lost, n, __ATOMIC_RELAXED);
+  const uint32_t many = (uint32_t)__atomic_load_n(&p->n_active, __ATOMIC_RELAXED) / 2;
+  if (lost >= (many < 2 ? 2 : many)) {
+    __atomic_store_n(&p->rests_end, now + (uint64_t)COPPICE_RESTS_MS * 1000000U, __ATOMIC_RELAXED);
+  }
+}
+
+/// Sleeps for a moment if others want the processors and this thread has run for long. REQUIRES: it has no part.
+static inline void coppice_rest(struct coppice_phases* p, struct coppice_place* place) {
+#if defined(__linux__)
+  const uint64_t now = coppice_now();
+  if (now - place->since < COPPICE_RUN_NS) return;
+  const bool first = place->since == 0;
+  place->since = now;
+  const int64_t lost = coppice_times_lost();
+  if (first) {
+    place->lost = lost;
+  } else if (lost != place->lost) {  // it has just been away
+    coppice_lost(p, now, (uint32_t)(lost - place->lost));
+    place->lost = lost;
+  } else if (now < __atomic_load_n(&p->rests_end, __ATOMIC_RELAXED)) {
+    const struct timespec rest = {0, COPPICE_REST_NS};
+    nanosleep(&rest, NULL);
+    place->since = coppice_now();
+  }
+#else
+  (void)p, (void)place;
+#endif
 }
 
 /// The barrier inside a node: waits for all of its parts.

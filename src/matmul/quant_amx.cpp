@@ -362,10 +362,10 @@ struct AmxKernel {
 
 }  // namespace
 
-void run_on_amx(const QuantProducts& p, Claims& claims, int n_workers) {
+void run_on_amx(const QuantProducts& p, Claims& claims, Claims::Worker worker) {
   const simd::HWY_NAMESPACE::WholeTiles whole;
   AmxKernel kernel(p);
-  each_unit(p, claims, n_workers, kernel);
+  each_unit(p, claims, worker, kernel);
 }
 
 }  // namespace coppice::matmul::HWY_NAMESPACE
@@ -377,9 +377,9 @@ HWY_AFTER_NAMESPACE();
 namespace coppice::matmul {
 
 void run_amx([[maybe_unused]] const QuantProducts& products, [[maybe_unused]] Claims& claims,
-             [[maybe_unused]] int n_workers) {
+             [[maybe_unused]] Claims::Worker worker) {
 #if (HWY_TARGETS & HWY_AVX3_DL) != 0 && (defined(__clang__) || defined(COPPICE_AMX_EMULATED))
-  N_AVX3_DL::run_on_amx(products, claims, n_workers);
+  N_AVX3_DL::run_on_amx(products, claims, worker);
 #else
   std::abort();  // never called: simd::amx()
 #endif

@@ -21,10 +21,11 @@ bool supports() {
   return kByteDots != ByteDots::kNone;
 }
 
-void run([[maybe_unused]] const QuantProducts& p, [[maybe_unused]] Claims& claims, [[maybe_unused]] int n_workers) {
+void run([[maybe_unused]] const QuantProducts& p, [[maybe_unused]] Claims& claims,
+         [[maybe_unused]] Claims::Worker worker) {
   if constexpr (kByteDots != ByteDots::kNone) {
     PanelKernel kernel(p);
-    each_unit(p, claims, n_workers, kernel);
+    each_unit(p, claims, worker, kernel);
   }
 }
 
@@ -45,8 +46,8 @@ bool kernel_supports() {
   return COPPICE_SIMD_CALL(supports)();
 }
 
-void run_kernel(const QuantProducts& products, Claims& claims, int n_workers) {
-  COPPICE_SIMD_CALL(run)(products, claims, n_workers);
+void run_kernel(const QuantProducts& products, Claims& claims, Claims::Worker worker) {
+  COPPICE_SIMD_CALL(run)(products, claims, worker);
 }
 
 }  // namespace coppice::matmul

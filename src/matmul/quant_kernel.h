@@ -201,11 +201,11 @@ void multiply_two(Kernel& kernel, const TileProduct& a, const TileProduct& b) {
 /// the unit before had the same rows and all blocks fit; then kernel.multiply(tile product) is called for each of the unit's
 /// tiles, or multiply_two() for two of them, and kernel.gate(tile product, the other one's y) for each finished pair of gated ones.
 template <class Kernel>
-void each_unit(const QuantProducts& p, Claims& claims, int n_workers, Kernel& kernel) {
+void each_unit(const QuantProducts& p, Claims& claims, Claims::Worker worker, Kernel& kernel) {
   const int all_blocks = p.n_in / QuantMatrix::kBlock;
   int rounded = -1;
   UnitFinder finder(p);
-  Claims::Turn turn(claims, p.n_units(), p.n_shares, n_workers);
+  Claims::Turn turn(claims, p.n_units(), p.n_shares, worker);
   for (int index; (index = turn.next()) < p.n_units();) {
     const QuantUnit unit = finder.find(index);
     for (int block = 0; block < all_blocks; block += p.panel_blocks) {
@@ -276,10 +276,10 @@ void with_type(QuantType type, Function function) {
 /// Whether this CPU has the instructions.
 bool kernel_supports();
 
-/// One of n_workers. REQUIRES: kernel_supports(); panels of at most kVectorPanelRows x kVectorPanelBlocks.
-void run_kernel(const QuantProducts& products, Claims& claims, int n_workers);
+/// One worker. REQUIRES: kernel_supports(); panels of at most kVectorPanelRows x kVectorPanelBlocks.
+void run_kernel(const QuantProducts& products, Claims& claims, Claims::Worker worker);
 
 /// The same on AMX. REQUIRES: simd::amx(); panels of at most kAmxManyRows x kAmxPanelBlocks.
-void run_amx(const QuantProducts& products, Claims& claims, int n_workers);
+void run_amx(const QuantProducts& products, Claims& claims, Claims::Worker worker);
 
 }  // namespace coppice::matmul

@@ -100,9 +100,9 @@ int most_amx_rows(int n_rows, int n_workers) {
 }
 
 void run(std::span<const QuantMatrix::Product> products, const QuantMatrix::Rows& rows, const Gate* gate,
-         Claims& claims, int n_workers) {
-  const QuantProducts p = cut_products(products, rows, gate, n_workers);
-  (p.amx ? run_amx : run_kernel)(p, claims, n_workers);
+         Claims& claims, Claims::Worker worker) {
+  const QuantProducts p = cut_products(products, rows, gate, worker.n);
+  (p.amx ? run_amx : run_kernel)(p, claims, worker);
 }
 
 }  // namespace
@@ -190,15 +190,15 @@ QuantMatrix::QuantMatrix(QuantType type, int n_in, int n_out, std::span<const st
   }
 }
 
-void QuantMatrix::multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers) {
-  run(products, rows, nullptr, claims, n_workers);
+void QuantMatrix::multiply(std::span<const Product> products, const Rows& rows, Claims& claims, Claims::Worker worker) {
+  run(products, rows, nullptr, claims, worker);
 }
 
 void QuantMatrix::multiply_gated(Gate gate, const Product& gates, const Product& up, const Rows& rows, Claims& claims,
-                                 int n_workers) {
+                                 Claims::Worker worker) {
   COPPICE_ASSERT(gates.matrix->n_out_ == up.matrix->n_out_ && !gates.plus && !up.plus);
   const std::array both = {gates, up};
-  run(both, rows, &gate, claims, n_workers);
+  run(both, rows, &gate, claims, worker);
 }
 
 }  // namespace coppice::matmul

@@ -82,21 +82,32 @@ class Claims {
  public:
   static constexpr int kMostShares = 64;
 
+  /// One of n, counted from 0.
+  struct Worker {
+    int index = 0, n = 1;
+  };
+
   /// One worker's way through a product's units.
   class Turn {
    public:
-    /// n_shares: at most kMostShares, the same for each of the n_workers.
-    Turn(Claims& claims, int n_units, int n_shares, int n_workers)
-        : claims_(claims), n_units_(n_units), n_shares_(n_shares), n_workers_(n_workers), left_(n_shares) {
-      share_ = claims.joined_.fetch_add(1, std::memory_order_relaxed) * n_shares / n_workers;
-    }
+    /// n_shares: at most kMostShares, the same for each of the workers.
+    Turn(Claims& claims, int n_units, int n_shares, Worker worker)
+        : claims_(claims),
+          n_units_(n_units),
+          n_shares_(n_shares),
+          n_workers_(worker.n),
+          share_(worker.index * n_shares / worker.n),
+          left_(n_shares) {}
 
     /// The next unit, or n_units: nothing is left. Each worker goes on until it is told so, and then stops.
     int next() {
       for (; left_ > 0; --left_, share_ = (share_ + 1) % n_shares_) {
         std::atomic<int>& taken = claims_.shares_[static_cast<std::size_t>(share_)].taken;
-        const int unit = begin(share_) + taken.fetch_add(1, std::memory_order_relaxed);
-        if (unit < begin(share_ + 1)) return unit;
+        // Most shares are empty when somebody else comes: to look costs less than to take, and all can look at once.
+        const int first = begin(share_), end = begin(share_ + 1);
+        if (first + taken.load(std::memory_order_relaxed) >= end) continue;
+        const int unit = first + taken.fetch_add(1, std::memory_order_relaxed);
+        if (unit < end) return unit;
       }
       if (claims_.done_.fetch_add(1, std::memory_order_acq_rel) == n_workers_ - 1) claims_.clear();
       return n_units_;
@@ -116,13 +127,14 @@ class Claims {
   };
 
   void clear() {
-    for (Share& share : shares_) share.taken.store(0, std::memory_order_relaxed);
-    joined_.store(0, std::memory_order_relaxed);
+    for (Share& share : shares_) {
+      if (share.taken.load(std::memory_order_relaxed) != 0) share.taken.store(0, std::memory_order_relaxed);
+    }
     done_.store(0, std::memory_order_relaxed);
   }
 
   std::array<Share, kMostShares> shares_;
-  std::atomic<int> joined_ = 0, done_ = 0;
+  std::atomic<int> done_ = 0;
 };
 
 class QuantMatrix {
@@ -161,17 +173,17 @@ class QuantMatrix {
     const float* plus = nullptr;  ///< likewise; may be y
     const float* bias = nullptr;  ///< [n_parts, n_out]
   };
-  /// One worker's part of some products of one x, which is rounded once for all of them; the n_workers that call this
+  /// One worker's part of some products of one x, which is rounded once for all of them; the workers that call this
   /// with the same claims together write every value of each y, each once. The next product with these claims must not
   /// begin before all of them have returned.
   /// REQUIRES: at least one product; all matrices have the same n_in and n_parts; rows have `begin` unless there is one part;
   /// supported().
-  static void multiply(std::span<const Product> products, const Rows& rows, Claims& claims, int n_workers);
+  static void multiply(std::span<const Product> products, const Rows& rows, Claims& claims, Claims::Worker worker);
 
   /// A gated linear unit: gates.y := the gate of W_gates x and W_up x. up.y is overwritten. Workers as above. REQUIRES: as
   /// above; n_out is the same; there is no plus.
   static void multiply_gated(Gate gate, const Product& gates, const Product& up, const Rows& rows, Claims& claims,
-                             int n_workers);
+                             Claims::Worker worker);
 
   QuantType type() const { return type_; }
   int n_in() const { return n_in_; }

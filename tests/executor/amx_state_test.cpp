@@ -77,7 +77,7 @@ TEST(AmxState, ProductsOfGgmlAreTheSameBeforeAndAfterOurKernels) {
   std::vector<float> y(std::size_t{kOut} * kRows);
   const matmul::QuantMatrix::Product packed_product{&packed, y.data()};
   matmul::Claims claims;
-  matmul::QuantMatrix::multiply({&packed_product, 1}, {x.data(), kRows}, claims, 1);
+  matmul::QuantMatrix::multiply({&packed_product, 1}, {x.data(), kRows}, claims, {});
   EXPECT_EQ(before, multiply());
 }
 

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <ctime>
 #include <functional>
@@ -65,15 +67,17 @@ class Pool {
   }
 
   void work(int thread) {
+    coppice_place place{};
     while (true) {
       stall_(thread);
-      const int part = coppice_claim(phases_.get(), thread);
+      const int part = coppice_claim(phases_.get(), thread, &place);
       if (part < 0) return;
       const int node = phases_->node;
       stall_(thread);
       compute(node, part);
       stall_(thread);
-      if (coppice_finish(phases_.get())) go_on(node + 1);
+      if (coppice_finish(phases_.get(), &place)) go_on(node + 1);
+      coppice_rest(phases_.get(), &place);
     }
   }
 
@@ -226,6 +230,48 @@ TEST(Phases, ThreadsThatWaitUseNoProcessor) {
       {.n_parts = 4, .pair = true, .cells = {0, 0, 0, 0}, .seconds = {0, 0, 0, 0}, .runs = {0, 0, 0, 0}}};
   pool.run(long_part, 4);
   EXPECT_LT(cpu_seconds() - before, 0.03) << "at a barrier for a slow part";
+}
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+/// Eight threads. Each of the system's own threads takes a processor away now and then.
+TEST(Phases, RestsBeginWhereProcessorsAreLostOften) {
+  coppice_phases phases;
+  coppice_begin(&phases, 100);
+  coppice_take(&phases, 8);
+  std::uint64_t now = 1000 * kMs;
+  for (int i = 0; i < 100; ++i, now += 8 * kMs) coppice_lost(&phases, now, 1);
+  EXPECT_EQ(phases.rests_end, 0U);
+  now += 50 * kMs;
+  for (int i = 0; i < 4; ++i, now += 2 * kMs) coppice_lost(&phases, now, 1);
+  EXPECT_EQ(phases.rests_end, now - 2 * kMs + 2000 * kMs);
+}
+
+TEST(Phases, AThreadRestsBetweenPartsWhileOthersWantItsProcessor) {
+  coppice_phases phases;
+  coppice_begin(&phases, 100);
+  coppice_place place{};
+  coppice_rest(&phases, &place);  // the first look
+  const auto look = [&](std::uint64_t run, std::uint64_t rests_end) {
+    // Tries again where the system took the processor away meanwhile.
+    for (int i = 0; i < 100; ++i) {
+      const std::uint64_t now = coppice_now();
+      place.since = now - run;
+      place.lost = coppice_times_lost();
+      phases.rests_end = now + rests_end;
+      coppice_rest(&phases, &place);
+      if (coppice_times_lost() == place.lost) return coppice_now() - now;
+    }
+    return std::uint64_t{0};
+  };
+  EXPECT_GE(look(2 * kMs, 1000 * kMs), std::uint64_t{COPPICE_REST_NS});
+  std::uint64_t least = 1000 * kMs, least_soon = 1000 * kMs;
+  for (int i = 0; i < 20; ++i) {
+    least = std::min(least, look(2 * kMs, 0));               // nobody wants it
+    least_soon = std::min(least_soon, look(0, 1000 * kMs));  // it has just begun
+  }
+  EXPECT_LT(least, std::uint64_t{COPPICE_REST_NS});
+  EXPECT_LT(least_soon, std::uint64_t{COPPICE_REST_NS});
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST_P(QuantTypesTest, AreWhatGgmlReads) {
   matmul::Claims claims;
   for (std::size_t first = 0; first < kIn; first += 8) {  // few enough for dot products of bytes, also where AMX is
     const QuantMatrix::Product product{&packed, y.data() + first * kOut};
-    QuantMatrix::multiply({&product, 1}, {x.data() + first * kIn, 8}, claims, 1);
+    QuantMatrix::multiply({&product, 1}, {x.data() + first * kIn, 8}, claims, {});
   }
   const float one = 127.0F * static_cast<float>(static_cast<_Float16>(1.0F / 127.0F));  // as rows are rounded
   for (std::size_t o = 0; o < kOut; ++o) {

@@ -269,8 +269,9 @@ TEST_P(QuantMatrixTest, MultipliesLikeTheWeightsItHolds) {
           {
             std::vector<std::jthread> workers;
             for (int worker = 0; worker < c.n_workers; ++worker) {
-              workers.emplace_back(
-                  [&] { QuantMatrix::multiply(products, rows.of(normed, c.n_rows), claims, c.n_workers); });
+              workers.emplace_back([&, worker] {
+                QuantMatrix::multiply(products, rows.of(normed, c.n_rows), claims, {worker, c.n_workers});
+              });
             }
           }
           for (std::size_t i = 0; i < together; ++i) y[i].check(reference(i, normed, cut));
@@ -304,15 +305,15 @@ TEST_P(QuantMatrixTest, GatesOneProductByAnother) {
       Outputs gates(c, false, random), ups(c, false, random), gated(c, false, random), scratch(c, false, random);
       const auto at_once = [&](auto&& work) {
         std::vector<std::jthread> workers;
-        for (int worker = 0; worker < c.n_workers; ++worker) workers.emplace_back(work);
+        for (int worker = 0; worker < c.n_workers; ++worker) workers.emplace_back(work, worker);
       };
-      at_once([&] {
+      at_once([&](int worker) {
         const std::array products = {gates.product(packed_gate), ups.product(packed_up)};
-        QuantMatrix::multiply(products, rows.of(false, c.n_rows), claims, c.n_workers);
+        QuantMatrix::multiply(products, rows.of(false, c.n_rows), claims, {worker, c.n_workers});
       });
-      at_once([&] {
+      at_once([&](int worker) {
         QuantMatrix::multiply_gated(matmul::Gate::kSilu, gated.product(packed_gate), scratch.product(packed_up),
-                                    rows.of(false, c.n_rows), claims, c.n_workers);
+                                    rows.of(false, c.n_rows), claims, {worker, c.n_workers});
       });
       gated.check_gated(gates, ups);
       scratch.check_around();
@@ -336,7 +337,7 @@ TEST(QuantMatrix, IsNearTheExactProduct) {
     std::vector<float> y(static_cast<std::size_t>(c.n_out) * static_cast<std::size_t>(c.n_rows));
     const QuantMatrix::Product product{&packed, y.data()};
     matmul::Claims claims;
-    QuantMatrix::multiply({&product, 1}, rows.of(false, c.n_rows), claims, 1);
+    QuantMatrix::multiply({&product, 1}, rows.of(false, c.n_rows), claims, {});
     double away = 0.0, size = 0.0, along = 0.0;
     for (std::size_t r = 0; r < static_cast<std::size_t>(c.n_rows); ++r) {
       for (std::size_t o = 0; o < static_cast<std::size_t>(c.n_out); ++o) {
@@ -368,7 +369,7 @@ TEST(QuantMatrix, RowsThatAreToBeAlikeDoNotHangOnTheirNumber) {
       const QuantMatrix::Product product{&packed, y.data()};
       QuantMatrix::Rows some = rows.of(false, n);
       some.alike = true;
-      QuantMatrix::multiply({&product, 1}, some, claims, 1);
+      QuantMatrix::multiply({&product, 1}, some, claims, {});
       return y;
     };
     const std::vector<float> all = multiply(kRows);
@@ -396,7 +397,7 @@ TEST(QuantMatrix, TheSameBitsOnAnyNumberOfWorkers) {
       std::vector<float> y(plus.size());
       const QuantMatrix::Product product{&packed, y.data(), plus.data()};
       for (int i = 0; i < n_workers; ++i) {  // the first does it all
-        QuantMatrix::multiply({&product, 1}, rows.of(true, n_rows), claims, n_workers);
+        QuantMatrix::multiply({&product, 1}, rows.of(true, n_rows), claims, {i, n_workers});
       }
       if (first.empty()) first = y;
       EXPECT_EQ(y, first) << n_in << " inputs, " << n_workers << " workers";

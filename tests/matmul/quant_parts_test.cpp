@@ -130,7 +130,7 @@ class QuantPartsTest : public testing::TestWithParam<QuantType> {
   template <class Work>
   static void at_once(Work work) {
     std::vector<std::jthread> workers;
-    for (int worker = 0; worker < kWorkers; ++worker) workers.emplace_back(work);
+    for (int worker = 0; worker < kWorkers; ++worker) workers.emplace_back(work, worker);
   }
 
   std::mt19937 random_{17};
@@ -149,7 +149,7 @@ TEST_P(QuantPartsTest, EachRowMeetsItsOwnPart) {
       const QuantMatrix packed(GetParam(), kIn, kOut, matrix.weights.bytes, p.n_parts());
       std::vector<float> y(exact.size());
       const QuantMatrix::Product product{.matrix = &packed, .y = y.data(), .bias = matrix.bias.data()};
-      at_once([&] { QuantMatrix::multiply({&product, 1}, p.rows(), claims, kWorkers); });
+      at_once([&](int worker) { QuantMatrix::multiply({&product, 1}, p.rows(), claims, {worker, kWorkers}); });
       expect_near(y, exact, 2e-2);
     });
   }
@@ -171,10 +171,10 @@ TEST_P(QuantPartsTest, PartsAreGatedInEveryWay) {
       const QuantMatrix packed_gates(GetParam(), kIn, kOut, gates.weights.bytes, p.n_parts());
       const QuantMatrix packed_ups(GetParam(), kIn, kOut, ups.weights.bytes, p.n_parts());
       std::vector<float> y(exact.size()), scratch(exact.size());
-      at_once([&] {
+      at_once([&](int worker) {
         QuantMatrix::multiply_gated(gate, {.matrix = &packed_gates, .y = y.data(), .bias = gates.bias.data()},
                                     {.matrix = &packed_ups, .y = scratch.data(), .bias = ups.bias.data()}, p.rows(),
-                                    claims, kWorkers);
+                                    claims, {worker, kWorkers});
       });
       expect_near(y, exact, 4e-2);
     });
@@ -214,7 +214,7 @@ TEST(QuantParts, AStepOf16RowsReadsEachChosenPartOnce) {
     const matmul::QuantProducts cut = matmul::cut_products(products, rows, g, 2);
     matmul::Claims claims;
     TileCounter counter;
-    for (int worker = 0; worker < 2; ++worker) matmul::each_unit(cut, claims, 2, counter);
+    for (int worker = 0; worker < 2; ++worker) matmul::each_unit(cut, claims, {worker, 2}, counter);
     std::map<const std::byte*, int> wanted;
     for (const QuantMatrix* m : {&gates, &ups}) {
       const std::size_t tile_bytes = m->bytes() / static_cast<std::size_t>(kParts * m->n_tiles());
@@ -237,7 +237,7 @@ TEST(QuantParts, RowsMayBeMissingAltogether) {
   float untouched = 5;
   const QuantMatrix::Product product{.matrix = &packed, .y = &untouched};
   matmul::Claims claims;
-  QuantMatrix::multiply({&product, 1}, p.rows(), claims, 1);
+  QuantMatrix::multiply({&product, 1}, p.rows(), claims, {});
   EXPECT_EQ(untouched, 5);
 }
 

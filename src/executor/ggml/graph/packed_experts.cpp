@@ -63,7 +63,7 @@ struct ProductNode {
 };
 
 /// Sources: x; sorted pairs; biases. Gated, the products of `up` lie behind the result.
-void run_product(ggml_tensor* dst, int, int n_workers, void* userdata) {
+void run_product(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   auto& node = *static_cast<ProductNode*>(userdata);
   const auto source = [&](int i) { return static_cast<const float*>(dst->src[i]->data); };
   const auto bias = [&](int i) { return i > 0 ? source(i) : nullptr; };
@@ -73,9 +73,9 @@ void run_product(ggml_tensor* dst, int, int n_workers, void* userdata) {
   if (node.up) rows.order = pairs.rows;
   auto* y = static_cast<float*>(dst->data);
   const QuantMatrix::Product first{.matrix = node.matrix, .y = y, .bias = bias(node.bias)};
-  if (!node.up) return QuantMatrix::multiply({&first, 1}, rows, *node.claims, n_workers);
+  if (!node.up) return QuantMatrix::multiply({&first, 1}, rows, *node.claims, {worker, n_workers});
   const QuantMatrix::Product up{.matrix = node.up, .y = y + n_pairs * node.matrix->n_out(), .bias = bias(node.up_bias)};
-  QuantMatrix::multiply_gated(node.gate, first, up, rows, *node.claims, n_workers);
+  QuantMatrix::multiply_gated(node.gate, first, up, rows, *node.claims, {worker, n_workers});
 }
 
 matmul::Gate gate_of(model::Activation activation) {

@@ -24,7 +24,7 @@ enum class Then : std::uint8_t { kNothing, kPlus, kGated };
 
 /// The first matrix's product, then the next one's. Sources: x; the norm's weights, if Norm; what is added, if kPlus.
 template <bool Norm, Then What>
-void run_packed(ggml_tensor* dst, int, int n_workers, void* userdata) {
+void run_packed(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   auto& node = *static_cast<PackedNode*>(userdata);
   const auto source = [&](int i) { return static_cast<const float*>(dst->src[i]->data); };
   const auto n_rows = static_cast<int>(dst->src[0]->ne[1]);
@@ -38,9 +38,11 @@ void run_packed(ggml_tensor* dst, int, int n_workers, void* userdata) {
   const matmul::QuantMatrix::Rows rows{source(0), n_rows,    Norm ? source(1) : nullptr, node.norm_eps, nullptr,
                                        nullptr,   node.alike};
   if (What == Then::kGated) {
-    matmul::QuantMatrix::multiply_gated(matmul::Gate::kSilu, products[0], products[1], rows, *node.claims, n_workers);
+    matmul::QuantMatrix::multiply_gated(matmul::Gate::kSilu, products[0], products[1], rows, *node.claims,
+                                        {worker, n_workers});
   } else {
-    matmul::QuantMatrix::multiply(std::span(products).first(node.matrices.size()), rows, *node.claims, n_workers);
+    matmul::QuantMatrix::multiply(std::span(products).first(node.matrices.size()), rows, *node.claims,
+                                  {worker, n_workers});
   }
 }
 

@@ -107,7 +107,7 @@ void run_linear(ggml_tensor* dst, int worker, int n_workers, void* userdata) {
   rows.gate_stride = static_cast<std::ptrdiff_t>(dst->src[2]->nb[1] / sizeof(float));
   rows.y = static_cast<float*>(dst->data);
   const int n = static_cast<int>(sequences.size()) * node.shape.n_heads;
-  matmul::Claims::Turn turn(*node.claims, n, /*n_shares=*/1, n_workers);
+  matmul::Claims::Turn turn(*node.claims, n, /*n_shares=*/1, {worker, n_workers});
   for (int i; (i = turn.next()) < n;) {
     const StateStep::Sequence& s = sequences[static_cast<std::size_t>(i / node.shape.n_heads)];
     const int head = i % node.shape.n_heads;
