@@ -20,11 +20,22 @@ class Machine {
 
   int busy = 0;         ///< processors that other programs hold, for as long as nobody else wants them
   double noise = 0.02;  ///< of a step's time
+  int fewest = 1000;    ///< threads that a step had
+  double work = 1;      ///< of a step
 
   void run(double seconds) {
-    for (const double end = now_ + seconds; now_ < end;) step();
+    for (const double end = now_ + seconds; now_ < end;) step(1000, work);
   }
   void pause(double seconds) { now_ += seconds; }
+  /// A prompt's step, which is worth all threads, and an answer of 64 steps that are worth `worth` and take a hundredth of its time.
+  /// Returns seconds of the prompt's.
+  double answer(int worth) {
+    const double before = now_;
+    step(1000, 10.0, /*kind=*/512);
+    const double seconds = now_ - before;
+    for (int i = 0; i < 64; ++i) step(worth, 0.1, /*kind=*/1);
+    return seconds;
+  }
   int n() const { return governor_.n_threads(); }
 
   /// Of the last run, in steps of one thread a second.
@@ -36,17 +47,18 @@ class Machine {
   }
 
  private:
-  void step() {
-    const int n = governor_.n_threads(), free = n_processors_ - busy;
+  void step(int worth, double of_work, int kind = 1) {
+    const int n = std::min(governor_.n_threads(), worth), free = n_processors_ - busy;
     const int shared = std::max(n - free, 0);
-    const double quiet = 0.040 / n * (1 + noise * std::uniform_real_distribution(-1.0, 1.0)(random_));
+    const double quiet = of_work * 0.040 / n * (1 + noise * std::uniform_real_distribution(-1.0, 1.0)(random_));
     // With one shared processor half of the speed; with many all of them are seldom there at once.
     const double seconds = shared == 0 ? quiet : quiet * (2 + 0.1 * shared);
     // Whoever is waited for waits itself, the others sleep.
     delays_ += shared == 0 ? 0.01 * seconds : std::min<double>(shared, 1 + 0.2 * shared) * 0.5 * seconds;
     now_ += seconds;
     ++n_steps_;
-    governor_.ran(now_, seconds, /*kind=*/1);
+    fewest = std::min(fewest, n);
+    governor_.ran(now_, seconds, kind, n);
   }
 
   int n_processors_;
@@ -65,7 +77,7 @@ TEST(ThreadGovernor, AllThreadsWhereNobodyElseRuns) {
 }
 
 TEST(ThreadGovernor, StepsDownToTheFreeProcessors) {
-  for (const int busy : {1, 4, 8, 10}) {
+  for (const int busy : {1, 4, 8}) {
     Machine machine(16);
     machine.run(0.5);
     machine.busy = busy;
@@ -74,6 +86,28 @@ TEST(ThreadGovernor, StepsDownToTheFreeProcessors) {
     const double alone = (16 - busy) / 0.040;
     EXPECT_GT(machine.speed_of(10), 0.9 * alone) << busy;
   }
+}
+
+/// Where most are busy a trial of so few would take long, and all threads together have more.
+TEST(ThreadGovernor, TriesNoFewerThanAboutHalf) {
+  Machine machine(16);
+  machine.run(0.5);
+  machine.busy = 13;
+  machine.run(10);
+  EXPECT_GE(machine.fewest, 6);
+  EXPECT_GT(machine.speed_of(10), 0.9 * 16 / 0.040 / 3.3);
+}
+
+/// A prompt's step of 2,048 rows takes a quarter of a second: trials are few.
+TEST(ThreadGovernor, LongStepsArentSpentOnTrials) {
+  Machine machine(16);
+  machine.work = 80;
+  machine.busy = 16;
+  machine.run(30);
+  EXPECT_GT(machine.speed_of(60) * 80, 0.9 * 16 / 0.040 / 3.6);
+  machine.busy = 8;
+  machine.run(30);
+  EXPECT_GT(machine.speed_of(60) * 80, 0.85 * 8 / 0.040);
 }
 
 TEST(ThreadGovernor, TakesThemBackWithinTwoSeconds) {
@@ -103,6 +137,28 @@ TEST(ThreadGovernor, KeepsMostWhereAllProcessorsAreTaken) {
   EXPECT_GT(machine.speed_of(10), 0.9 * 4 / 0.040 / 2.4);
 }
 
+/// A step on one of 16 threads takes as long as many on all.
+TEST(ThreadGovernor, NeverTriesVeryFewWhereAllProcessorsAreTaken) {
+  Machine machine(16);
+  machine.busy = 16;
+  machine.run(10);
+  EXPECT_GE(machine.fewest, 6);
+}
+
+/// Steps of one stream are calm on half of the processors: that says nothing about the other half.
+TEST(ThreadGovernor, SmallStepsSayNothingAboutThreadsThatTheyDontHave) {
+  Machine machine(16);
+  machine.busy = 8;
+  for (int i = 0; i < 100; ++i) machine.answer(8);
+  double seconds = 0;
+  for (int i = 0; i < 100; ++i) seconds += machine.answer(8);
+  EXPECT_LT(seconds / 100, 0.40 / 8 / 0.9);
+  // And prompts of one step find it out when the others go, too.
+  machine.busy = 0;
+  for (int i = 0; i < 20; ++i) machine.answer(8);
+  EXPECT_EQ(machine.n(), 16);
+}
+
 TEST(ThreadGovernor, OneThreadStaysOne) {
   Machine machine(1);
   machine.busy = 1;
@@ -122,7 +178,8 @@ TEST(ThreadGovernor, NeverLeavesItsBounds) {
     const double seconds = std::uniform_real_distribution(1e-5, 0.03)(random);
     if (random() % 3 != 0) delays += seconds * std::uniform_real_distribution(0.0, 6.0)(random);
     now += seconds + (random() % 500 == 0 ? 3 : 0);
-    governor.ran(now, seconds, static_cast<int>(random() % 4));
+    governor.ran(now, seconds, static_cast<int>(random() % 4),
+                 1 + static_cast<int>(random() % static_cast<unsigned>(governor.n_threads())));
     ASSERT_GE(governor.n_threads(), 1);
     ASSERT_LE(governor.n_threads(), 6);
   }

@@ -80,7 +80,7 @@ double GraphRunner::delays() {
 void GraphRunner::learn(double seconds, int n_threads) {
   MadeGraph& made = graphs_.front();
   made.cost.ran(n_threads, seconds);
-  if (governor_->ran(now(), seconds, made.graph->shape().n_rows)) {
+  if (governor_->ran(now(), seconds, made.graph->shape().n_rows, n_threads)) {
     spdlog::debug("{} threads from now on, of {}", governor_->n_threads(), n_threads_);
   }
 }

@@ -8,91 +8,121 @@ namespace coppice::executor {
 
 namespace {
 
-/// Seconds until the next trial after one that failed: twice as many each time.
-constexpr double kFirstWait = 0.1, kLongestMore = 1.0, kLongestFewer = 4.0;
+/// Seconds until the next trial after one that failed: twice as many each time, and so many windows at least, which are long where steps are.
+constexpr double kFirstWait = 0.1, kLongestMore = 1.0, kLongestFewer = 8.0, kWindowsMore = 5, kWindowsFewer = 20;
 /// A trial of more threads ends at once when they have waited so long: tokens are late meanwhile.
 constexpr double kLate = 0.002;
 /// Steps so far apart say nothing about each other: neighbours come and go.
 constexpr double kPause = 1.0;
 constexpr double kForget = 0.1;
+/// On a processor that two want each waits half of the time, and more where threads rest (docs/adr/0060-threads-that-sleep.md). Where so large a
+/// share of the threads waits, every processor is taken, and fewer threads have less.
+constexpr double kWaitsOnTaken = 0.5, kAllTaken = 0.45;
+/// So much faster is no accident.
+constexpr double kFaster = 1.03;
+/// A step of a trial with few threads takes long: never fewer than one in so many of those before.
+constexpr int kDeepest = 2;
 
 }  // namespace
 
 ThreadGovernor::ThreadGovernor(int most, std::function<double()> delays)
     : most_(most), n_(most), delays_(std::move(delays)), wait_more_(kFirstWait), wait_fewer_(kFirstWait) {
-  window_.delays = delays_();
+  window_.delays = seen_ = delays_();
 }
 
-bool ThreadGovernor::ran(double now, double seconds, int kind) {
+bool ThreadGovernor::ran(double now, double seconds, int kind, int used) {
   if (most_ == 1) return false;
   const int before = n_;
   if (now - last_ > kPause) next_more_ = next_fewer_ = now;
   last_ = now;
+  const double delays = trial_ ? delays_() : seen_;
+  if (trial_ && used < n_) {  // nothing about the trial: it neither had its threads nor should its waiting count
+    window_.delays += delays - seen_;
+    seen_ = delays;
+    return false;
+  }
+  seen_ = delays;
   double& usual = usual_.try_emplace(kind, seconds).first->second;
   window_.seconds += seconds;
   window_.expected += usual;
-  if (!trial_) usual += kForget * (seconds - usual);
-  const bool risky = trial_ && trial_->more() && trial_->waiting <= kLittle;
-  const bool over = window_.seconds >= kWindow;
-  if (!over && !risky) return false;
-  const double delays = delays_(), waited = delays - window_.delays;
-  if (!over && waited < kLate) return false;
-  if (over) {
-    decide(now, waited / window_.seconds, window_.expected / window_.seconds);
-  } else {
+  window_.used = std::max(window_.used, used);
+  if (!trial_ && !before_) usual += kForget * (seconds - usual);
+  if (window_.seconds >= kWindow) {
+    decide(now);
+  } else if (trial_ && trial_->more() && trial_->waiting <= kLittle && seen_ - window_.delays >= kLate) {
     give_up(now);
+    window_ = {.delays = seen_};
   }
-  window_ = {.delays = delays};
   return n_ != before;
 }
 
-void ThreadGovernor::decide(double now, double waiting, double speed) {
+void ThreadGovernor::decide(double now) {
+  if (!trial_) seen_ = delays_();
+  const double waiting = (seen_ - window_.delays) / window_.seconds, speed = window_.expected / window_.seconds;
+  const int used = window_.used;
+  took_ = window_.seconds;
+  window_ = {.delays = seen_};
   if (trial_) return judge(now, waiting, speed);
   if (waiting <= kLittle) wait_fewer_ = kFirstWait;
-  if (waiting > kMuch && n_ > 1 && now >= next_fewer_) {
-    try_out(-std::clamp(static_cast<int>(std::lround(waiting)), std::min(fewer_, n_ - 1), n_ - 1), waiting, speed);
-  } else if (n_ < most_ && now >= next_more_) {
-    try_out(std::min(more_, most_ - n_), waiting, speed);
+  const int most_fewer = used - std::max(used / kDeepest, 1);
+  if (waiting > kMuch && waiting < kAllTaken * used && most_fewer > 0 && now >= next_fewer_) {
+    const int taken = static_cast<int>(std::lround(waiting / kWaitsOnTaken));
+    try_out(used - std::clamp(taken, std::min(fewer_, most_fewer), most_fewer), waiting, speed);
+  } else if (n_ < most_ && used == n_ && now >= next_more_) {
+    try_more(waiting, speed);
   }
 }
 
-void ThreadGovernor::try_out(int step, double waiting, double speed) {
-  trial_ = Trial{.from = n_, .waiting = waiting, .speed = speed, .step = step};
-  n_ += step;
+void ThreadGovernor::try_more(double waiting, double speed) {
+  try_out(std::min(n_ + more_, most_), waiting, speed);
+}
+
+void ThreadGovernor::try_out(int n, double waiting, double speed) {
+  trial_ = Trial{.from = n_, .to = n, .waiting = waiting, .speed = speed};
+  n_ = n;
 }
 
 void ThreadGovernor::judge(double now, double waiting, double speed) {
   const bool calm = waiting <= kLittle;
-  // More threads of which none waits are right, even where they are of little use. Where all processors are taken only speed tells.
-  const double least = trial_->more() ? (trial_->waiting <= kMuch ? 0.95 : 1.05) : (calm ? 0.9 : 1.03);
-  const bool disturbed = trial_->more() && trial_->waiting <= kMuch && waiting > kMuch;
-  if (disturbed || speed < least * trial_->speed) return give_up(now);
-  if (trial_->more()) {
-    more_ = std::min(2 * more_, most_);
-    wait_more_ = kFirstWait;
-    next_more_ = now;
-  } else {
-    fewer_ = 1;
-    wait_fewer_ = kFirstWait;
-    next_more_ = now + wait_more_;
+  if (!trial_->more()) {
+    if (!calm && speed < kFaster * trial_->speed) return give_up(now);
+    before_ = Before{.n = trial_->from, .speed = trial_->speed};
+    fewer_ = more_ = 1;
+    return try_more(waiting, speed);
   }
+  // More threads of which none waits are right, even where they are of little use. Where all processors are taken only speed tells.
+  const bool free = trial_->waiting <= kMuch;
+  if ((free && waiting > kMuch) || speed < (free ? 0.95 : kFaster) * trial_->speed) return give_up(now);
+  more_ = std::min(2 * more_, most_);
+  wait_more_ = kFirstWait;
+  if (n_ < most_) return try_more(waiting, speed);
+  before_.reset();
   trial_.reset();
 }
 
 void ThreadGovernor::give_up(double now) {
-  n_ = trial_->from;
-  if (trial_->more()) {
-    more_ = 1;
-    next_more_ = now + wait_more_;
-    wait_more_ = std::min(2 * wait_more_, kLongestMore);
-  } else if (const int fewer = -trial_->step; fewer + 1 < n_) {
-    fewer_ = std::min(2 * fewer, n_ - 1);  // as long as one of the threads has a neighbour, all are as slow
-  } else {
-    fewer_ = 1;
-    next_fewer_ = now + wait_fewer_;
-    wait_fewer_ = std::min(2 * wait_fewer_, kLongestFewer);
-  }
+  const Trial trial = *trial_;
   trial_.reset();
+  n_ = trial.from;
+  if (!trial.more() && trial.to > std::max(trial.from / kDeepest, 1)) {
+    fewer_ = 2 * (trial.from - trial.to);  // as long as one of the threads has a neighbour, all are as slow
+    return;
+  }
+  const bool vain = !trial.more() || (before_ && trial.speed < before_->speed);
+  if (trial.more()) {
+    more_ = 1;
+    next_more_ = now + std::max(wait_more_, kWindowsMore * took_);
+    wait_more_ = std::min(2 * wait_more_, kLongestMore);
+  }
+  if (vain) {
+    if (before_) n_ = before_->n;
+    fewer_ = 1;
+    next_fewer_ = now + std::max(wait_fewer_, kWindowsFewer * took_);
+    wait_fewer_ = std::min(2 * wait_fewer_, kLongestFewer);
+  } else {
+    wait_fewer_ = kFirstWait;
+  }
+  before_.reset();
 }
 
 }  // namespace coppice::executor
