@@ -19,6 +19,7 @@
 #include "cli/bench_quality.h"
 #include "cli/cache_config.h"
 #include "cli/devices.h"
+#include "cli/memory_nodes.h"
 #include "text/vocabulary.h"
 
 namespace coppice::cli {
@@ -29,6 +30,7 @@ constexpr const char* kQuality = "quality";
 struct BenchOptions {
   std::string model;
   std::string device = "cpu";
+  std::string numa = "none";
   executor::GgmlOptions ggml;
   std::string name = "stream";
   std::string text;  ///< file, for quality
@@ -92,6 +94,7 @@ Figures quality_figures(const BenchOptions& options) {
 
 int run_bench(BenchOptions options) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("coppice"));  // standard output is for the figures alone
+  place_memory(options.numa);
   options.ggml.max_rows = std::max(kAloneTokens, options.step_tokens);
   options.ggml.max_sequences = 32;
   std::vector<std::string> members;
@@ -140,6 +143,9 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->add_option("--threads,-t", options->ggml.n_threads,
                    "Threads that compute (default: one for each core that is free)")
       ->check(CLI::Range(1, 512));
+  command->add_option("--numa", options->numa, "As serve's")
+      ->check(CLI::IsMember({"none", "interleave"}))
+      ->capture_default_str();
   command->add_option("--attention", options->ggml.attention, "Attention backend")
       ->check(CLI::IsMember({"auto", "tree", "gather", "dense"}))
       ->capture_default_str();

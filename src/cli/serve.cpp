@@ -25,6 +25,7 @@
 #include "cli/devices.h"
 #include "cli/first_step.h"
 #include "cli/local_models.h"
+#include "cli/memory_nodes.h"
 #include "cli/other_servers.h"
 #include "cli/serve_options.h"
 #include "cli/serve_signals.h"
@@ -313,6 +314,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   keep_memory_flat();
   start_logging(o.server.api.verbose ? "debug" : o.log_level);
   ServeSignals signals(o.server.drain_seconds);
+  place_memory(o.numa);
   for (const std::string& variable : unread) spdlog::warn("{} is set, and has no effect here", variable);
   take_vllm_key(o);
   o.server.api.isolate_keys = o.isolate == "keys";

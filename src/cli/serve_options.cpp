@@ -99,6 +99,12 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->envname("LLAMA_ARG_THREADS")
       ->group(group);
   command
+      .add_option("--numa", o.numa,
+                  "Where memory lies if a machine has several nodes: none (as the system has it), interleave (on all)")
+      ->check(CLI::IsMember({"none", "interleave"}))
+      ->capture_default_str()
+      ->group(group);
+  command
       .add_option("--attention", o.ggml.attention,
                   "auto, tree (shared blocks read once), gather (blocks copied together), dense (the reference)")
       ->check(CLI::IsMember({"auto", "tree", "gather", "dense"}))

@@ -30,6 +30,7 @@ struct ServeOptions {
   std::string cache_report;  ///< empty: by the other options
   std::string log_level = "info";
   std::string device = "auto";
+  std::string numa = "none";
   std::int32_t context = 0;        ///< 0: the model's, as far as the pool holds
   std::optional<int> step_tokens;  ///< engine.step_tokens; none: what suits the device
   executor::GgmlOptions ggml;

@@ -7,7 +7,10 @@
 #include <thread>
 #include <utility>
 #ifdef __linux__
+#include <linux/mempolicy.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "port/control_groups.h"
@@ -117,6 +120,7 @@ std::string Processors::reason() const {
   std::string text = counted(usable, "processor");
   if (cores < usable) text += ", " + counted(cores, "whole core");
   if (fast < cores) text += ", " + std::to_string(fast) + " of the faster kind";
+  if (nodes > 1) text += ", " + counted(nodes, "memory node");
   if (quota) {
     char number[32];
     std::snprintf(number, sizeof number, "%.3g", *quota);
@@ -131,12 +135,29 @@ Processors find_processors(const fs::path& root, std::vector<int> usable) {
   const std::vector<int> cores = whole_cores(root, usable);
   Processors found{.usable = static_cast<int>(usable.size()),
                    .cores = static_cast<int>(cores.size()),
-                   .fast = count_fast(root, cores)};
+                   .fast = count_fast(root, cores),
+                   .nodes = std::max(1, static_cast<int>(memory_nodes(root).size()))};
   for_each_group(root, "cpu", [&found](const fs::path& folder, int version) {
     const auto quota = quota_of(folder, version);
     if (quota && (!found.quota || *quota < *found.quota)) found.quota = quota;
   });
   return found;
+}
+
+std::vector<int> memory_nodes(const fs::path& root) {
+  const std::set<int> ids = list_in(root / "sys/devices/system/node/has_memory");
+  return {ids.begin(), ids.end()};
+}
+
+bool interleave_memory(std::span<const int> nodes) {
+#ifdef __linux__
+  constexpr int kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> mask(kMostProcessors / kBits + 1);
+  for (const int node : nodes) mask[static_cast<std::size_t>(node / kBits)] |= 1UL << node % kBits;
+  return syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, mask.data(), kBits * mask.size()) == 0;
+#else
+  return nodes.empty();
+#endif
 }
 
 }  // namespace coppice::port

@@ -1,12 +1,16 @@
 #include "port/processors.h"
 
 #include <gtest/gtest.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace coppice::port {
@@ -128,6 +132,30 @@ TEST_F(ProcessorsTest, TheHostsPathStandsForTheMount) {
   write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "200000");
   write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000");
   EXPECT_EQ(find_processors(root_, ids).threads(), 2);
+}
+
+TEST_F(ProcessorsTest, MemoryNodesAreNamed) {
+  EXPECT_EQ(find_processors(root_, cores(4, 4)).nodes, 1);
+  EXPECT_TRUE(memory_nodes(root_).empty());
+  write("sys/devices/system/node/has_memory", "0-1,3");
+  EXPECT_EQ(memory_nodes(root_), (std::vector{0, 1, 3}));
+  EXPECT_EQ(find_processors(root_, {0, 1, 2, 3}).reason(), "4 processors, 3 memory nodes");
+}
+
+TEST(Processors, MemoryOfThisMachineCanBeInterleaved) {
+  const std::vector<int> nodes = memory_nodes();
+  int before = 0;
+  if (nodes.empty() || syscall(SYS_get_mempolicy, &before, nullptr, 0, nullptr, 0) != 0) {
+    GTEST_SKIP() << "the system has no memory nodes, or a sandbox that forbids to place memory";
+  }
+  std::thread([&nodes] {  // the thread's own, and it ends
+    EXPECT_TRUE(interleave_memory(nodes));
+    int policy = 0;
+    ASSERT_EQ(syscall(SYS_get_mempolicy, &policy, nullptr, 0, nullptr, 0), 0);
+    EXPECT_EQ(policy, MPOL_INTERLEAVE);
+    EXPECT_FALSE(interleave_memory(std::vector{8000})) << "there is no such node";
+  })
+      .join();
 }
 
 TEST(Processors, OfThisMachine) {
