@@ -113,16 +113,16 @@ boost::json::object object_in(const fs::path& file) {
   return error || !json.is_object() ? boost::json::object() : std::move(json.as_object());
 }
 
-/// The file of a manifest's layer with the weights; empty: there is none.
-fs::path ollama_blob(const fs::path& manifest, const fs::path& blobs) {
-  const boost::json::object json = object_in(manifest);
+/// The file of a manifest's layer of this kind; empty: there is none.
+fs::path ollama_blob(const boost::json::object& json, const fs::path& blobs, std::string_view kind) {
   const auto* layers = json.if_contains("layers");
   if (layers == nullptr || !layers->is_array()) return {};
   for (const auto& layer : layers->as_array()) {
     if (!layer.is_object()) continue;
     const auto* type = layer.as_object().if_contains("mediaType");
     const auto* digest = layer.as_object().if_contains("digest");
-    if (type == nullptr || digest == nullptr || !digest->is_string() || *type != "application/vnd.ollama.image.model")
+    if (type == nullptr || digest == nullptr || !digest->is_string() ||
+        *type != boost::json::value("application/vnd.ollama.image." + std::string(kind)))
       continue;
     std::string name(digest->as_string());
     std::ranges::replace(name, ':', '-');
@@ -139,13 +139,17 @@ std::vector<LocalModel> ollama_models(const fs::path& folder) {
     const fs::path relative = manifest.lexically_relative(manifests);
     const std::vector<std::string> steps(relative.begin(), relative.end());
     if (steps.size() != 4) continue;
-    const fs::path blob = ollama_blob(manifest, folder / "blobs");
+    const boost::json::object json = object_in(manifest);
+    const fs::path blob = ollama_blob(json, folder / "blobs", "model");
     if (blob.empty()) continue;
     std::string name;
     if (steps[0] != "registry.ollama.ai") name += steps[0] + "/";
     if (steps[1] != "library" || !name.empty()) name += steps[1] + "/";
     name += steps[2];
-    LocalModel model{.name = name + ":" + steps[3], .served = name + ":" + steps[3], .path = blob};
+    LocalModel model{.name = name + ":" + steps[3],
+                     .served = name + ":" + steps[3],
+                     .path = blob,
+                     .projector = ollama_blob(json, folder / "blobs", "projector")};
     if (steps[3] == "latest") model.aliases.push_back(name);
     models.push_back(std::move(model));
   }

@@ -8,10 +8,11 @@
 namespace coppice::cli {
 
 struct LocalModel {
-  std::string name;                  ///< of no other model in its place: "publisher/repo/file", "llama3.2:1b"
-  std::string served;                ///< by this name: the file's, without ending and part's number, or Ollama's
-  std::vector<std::string> aliases;  ///< others may have them, too: "publisher/repo", "repo", "file"
-  std::filesystem::path path;        ///< of a split model the first part
+  std::string name;                      ///< of no other model in its place: "publisher/repo/file", "llama3.2:1b"
+  std::string served;                    ///< by this name: the file's, without ending and part's number, or Ollama's
+  std::vector<std::string> aliases;      ///< others may have them, too: "publisher/repo", "repo", "file"
+  std::filesystem::path path;            ///< of a split model the first part
+  std::filesystem::path projector = {};  ///< where the place says so, as Ollama's does; else empty (projector_files.h)
 };
 
 /// Where a program keeps models.

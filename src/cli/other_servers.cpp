@@ -14,8 +14,9 @@ namespace {
 struct Short {
   std::string_view name, same;
 };
-constexpr Short kShort[] = {{"-np", "--parallel"},      {"-fa", "--flash-attn"},           {"-rea", "--reasoning"},
-                            {"-cb", "--cont-batching"}, {"-tp", "--tensor-parallel-size"}, {"-kvu", "--kv-unified"}};
+constexpr Short kShort[] = {{"-np", "--parallel"},   {"-fa", "--flash-attn"},    {"-rea", "--reasoning"},
+                            {"-mm", "--mmproj"},     {"-cb", "--cont-batching"}, {"-tp", "--tensor-parallel-size"},
+                            {"-kvu", "--kv-unified"}};
 
 struct Otherwise {
   std::string_view names, here;  ///< names: with a space before and behind each
@@ -44,7 +45,8 @@ constexpr Otherwise kOtherwise[] = {
     {" -md --model-draft --draft --draft-n --draft-max --draft-min --spec-draft-model --spec-type "
      "--speculative-config ",
      "there are no draft models"},
-    {" -mm --mmproj -mmu --mmproj-url ", "there are no images"},
+    {" -mmu --mmproj-url ", "nothing is downloaded: --mmproj takes a file"},
+    {" -mmdev --mmproj-device --no-mmproj-offload ", "the CPU encodes images"},
     {" --rerank --reranking ", "no model that can be served ranks"},
     {" --models-dir --models-preset ", "a process serves one model"},
     {" --context-shift ", "a text over the context is refused or cut, never shifted"},

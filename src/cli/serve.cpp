@@ -27,6 +27,7 @@
 #include "cli/local_models.h"
 #include "cli/memory_nodes.h"
 #include "cli/other_servers.h"
+#include "cli/projector_files.h"
 #include "cli/serve_options.h"
 #include "cli/serve_signals.h"
 #include "cli/size_text.h"
@@ -34,9 +35,11 @@
 #include "engine/engine.h"
 #include "kv/cache.h"
 #include "log/stderr_sink.h"
+#include "model/load_error.h"
 #include "model/model.h"
 #include "port/memory.h"
 #include "port/process.h"
+#include "port/processors.h"
 #include "port/signals.h"
 #include "server/api/base/json.h"
 #include "server/api/browser_guard.h"
@@ -44,6 +47,7 @@
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/vocabulary.h"
+#include "vision/pictures.h"
 
 namespace coppice::cli {
 
@@ -198,7 +202,46 @@ struct Opened {
   Device device;
   std::shared_ptr<const text::Vocabulary> vocabulary;
   std::shared_ptr<const text::ChatTemplate> chat_template;
+  std::unique_ptr<vision::Pictures> pictures;  ///< null: the model sees none
 };
+
+/// One that lies beside the model and doesn't fit is left there.
+std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& opened) {
+  const bool chosen = !o.mmproj.empty();
+  const std::string& file = chosen ? o.mmproj : o.found_mmproj;
+  if (file.empty()) return nullptr;
+  if (opened.device.is_gpu()) {
+    if (chosen) throw std::runtime_error("Images are not computed on GPUs yet: --device cpu, or no --mmproj.");
+    spdlog::warn("images are not computed on GPUs yet: {} is left out; --device cpu would use it", file);
+    return nullptr;
+  }
+  try {
+    vision::ProjectorOptions options = o.projector;
+    const int threads = o.ggml.n_threads > 0 ? o.ggml.n_threads : port::find_processors().threads();
+    options.n_threads = std::max(1, threads / 2);
+    auto pictures = std::make_unique<vision::Pictures>(
+        std::make_unique<vision::Projector>(file, *opened.vocabulary, opened.model.spec.embedding_size(), options),
+        o.pictures);
+    if (pictures->grids() != opened.model.spec.has_sections())
+      throw model::LoadError(fmt::format("{}: is another model's projector: only one of both has positions of three parts", file));
+    spdlog::info("images: projector {}, on {} of {} threads", file, options.n_threads, threads);
+    return pictures;
+  } catch (const model::LoadError& e) {
+    if (chosen) throw;
+    spdlog::warn("no images: {}; it lies beside the model, --no-mmproj leaves it there without a word", e.what());
+    return nullptr;
+  }
+}
+
+/// Rows that see each other both ways must find room in one step, beside streams.
+void make_room_for_pictures(ServeOptions& o, const Opened& opened) {
+  const int longest = opened.pictures ? opened.pictures->longest_whole() : 0;
+  const int least = longest + o.engine.max_batch - 1;
+  if (longest == 0 || o.engine.step_tokens >= least) return;
+  spdlog::info("steps have up to {} tokens, not {}: an image of {} is computed in one, beside {} streams", least,
+               o.engine.step_tokens, longest, o.engine.max_batch - 1);
+  o.engine.step_tokens = least;
+}
 
 /// A GPU wants more of them than the engine's default to be busy (64 prompts at once: the slowest first token comes after 0.33 s instead
 /// of 0.38); on a CPU streams would wait for them.
@@ -216,6 +259,8 @@ Opened open_files(ServeOptions& o) {
   }
   opened.chat_template =
       std::make_shared<const text::ChatTemplate>(opened.vocabulary, read_file(o.chat_template), chat_defaults(o));
+  opened.pictures = open_projector(o, opened);
+  make_room_for_pictures(o, opened);
   return opened;
 }
 
@@ -263,8 +308,10 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
                                  .eos = opened.vocabulary->eos(),
                                  .pad = opened.vocabulary->pad(),
                                  .adds_bos = opened.vocabulary->adds_before(),
-                                 .adds_eos = opened.vocabulary->adds_after()};
-  server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine));
+                                 .adds_eos = opened.vocabulary->adds_after(),
+                                 .most_pictures = opened.pictures ? o.most_pictures : 0};
+  server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine,
+                                                     std::move(opened.pictures)));
   const ServerEnd server_end{server};
   log_ready(server, o, info, fits);
   try {
@@ -322,6 +369,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
   const LocalModel found = find_model(o.model);
   o.model = found.path.string();
+  if (o.mmproj.empty() && o.looks_for_mmproj) o.found_mmproj = find_projector(found).string();
   Opened opened = open_files(o);
   o.server.api.names = served_names(o.names, found.served.empty() ? opened.model.file->name() : found.served);
   o.server.api.model_path = o.model;

@@ -112,6 +112,52 @@ void add_model_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
 }
 
+void add_image_options(CLI::App& command, ServeOptions& o) {
+  const char* group = "Images";
+  CLI::Option* file = command
+                          .add_option("--mmproj", o.mmproj,
+                                      "GGUF file of the model's projector, which makes it see images (default: one "
+                                      "that lies beside the model)")
+                          ->check(CLI::ExistingFile)
+                          ->envname("LLAMA_ARG_MMPROJ")
+                          ->group(group);
+  command
+      .add_flag(
+          "--no-mmproj,--no-mmproj-auto", [&o](std::int64_t) { o.looks_for_mmproj = false; },
+          "Text only, whatever lies beside the model")
+      ->excludes(file)
+      ->group(group);
+  command
+      .add_option("--image-min-tokens", o.projector.min_rows,
+                  "Tokens of an image, at least; where the model keeps its size (default: the projector's)")
+      ->check(CLI::Range(1, 65536))
+      ->envname("LLAMA_ARG_IMAGE_MIN_TOKENS")
+      ->group(group);
+  command
+      .add_option("--image-max-tokens", o.projector.max_rows,
+                  "Tokens of an image, at most; where the model keeps its size (default: the projector's)")
+      ->check(CLI::Range(1, 65536))
+      ->envname("LLAMA_ARG_IMAGE_MAX_TOKENS")
+      ->group(group);
+  command
+      .add_option("--image-cache", o.pictures.row_bytes,
+                  "Memory for encoded images, which are found again in any prompt: 256MiB, bytes; 0: none is kept")
+      ->transform(size())
+      ->check(between(0.0, 1e15))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--max-images", o.most_pictures, "Most images in a request")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--max-image-pixels", o.pictures.most_pixels,
+                  "Largest image, in pixels. Two are decoded at a time, each with up to 16 bytes for a pixel")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 30))
+      ->capture_default_str()
+      ->group(group);
+}
+
 void add_cache_options(CLI::App& command, ServeOptions& o) {
   const char* group = "Cache and scheduling";
   command
@@ -373,6 +419,7 @@ void add_defaults(CLI::App& command, server::GenerationDefaults& d) {
 
 void add_serve_options(CLI::App& command, ServeOptions& options) {
   add_model_options(command, options);
+  add_image_options(command, options);
   add_cache_options(command, options);
   add_network_options(command, options.server);
   add_access_options(command, options);

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "executor/ggml/ggml_executor.h"
 #include "server/server.h"
+#include "vision/pictures.h"
 
 namespace CLI {
 class App;
@@ -19,6 +20,12 @@ namespace coppice::cli {
 struct ServeOptions {
   std::string model;               ///< a file, a folder or a local model's name
   std::vector<std::string> names;  ///< to serve it by
+  std::string mmproj;              ///< empty: what lies beside the model
+  bool looks_for_mmproj = true;
+  std::string found_mmproj;  ///< beside the model
+  vision::ProjectorOptions projector;
+  vision::Pictures::Limits pictures;
+  int most_pictures = 100;  ///< in a request
   std::string chat_template;
   std::string chat_variables;  ///< JSON; empty: none
   std::string reasoning = "auto";

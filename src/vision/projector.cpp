@@ -71,7 +71,7 @@ void Projector::Free::operator()(mtmd_context* context) const {
 
 Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int embedding_size,
                      const ProjectorOptions& options)
-    : embedding_size_(embedding_size), digest_(checked_digest(file, embedding_size, options)) {
+    : embedding_size_(embedding_size), n_threads_(options.n_threads), digest_(checked_digest(file, embedding_size, options)) {
   text::route_llama_log();
   mtmd_log_set(log, nullptr);
   mtmd_context_params params = mtmd_context_params_default();
@@ -88,8 +88,20 @@ Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& 
 
 Projector::~Projector() = default;
 
+bool Projector::grids() const {
+  return mtmd_decode_use_mrope(context_.get());
+}
+
 std::optional<Parts> Projector::prepare(const image::Pixels& pixels) const {
-  const mtmd::bitmap bitmap(pixels.width, pixels.height, pixels.rgb.data());
+  return parts(pixels.width, pixels.height, pixels.rgb.data());
+}
+
+std::optional<Parts> Projector::layout(std::uint32_t width, std::uint32_t height) const {
+  return parts(width, height, nullptr);
+}
+
+std::optional<Parts> Projector::parts(std::uint32_t width, std::uint32_t height, const std::uint8_t* rgb) const {
+  const mtmd::bitmap bitmap(mtmd_bitmap_init(width, height, rgb));
   const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.ptr.get()};
   const mtmd_input_part* parts[] = {&part};
   const std::unique_ptr<mtmd_input_chunks, FreeChunks> chunks(mtmd_input_chunks_init());
@@ -107,7 +119,7 @@ std::optional<Parts> Projector::prepare(const image::Pixels& pixels) const {
         .chunk = {mtmd_input_chunk_copy(chunk),
                   [](const mtmd_input_chunk* own) { mtmd_input_chunk_free(const_cast<mtmd_input_chunk*>(own)); }},
         .n_rows = static_cast<int>(mtmd_input_chunk_get_n_tokens(chunk)),
-        .columns = mtmd_decode_use_mrope(context_.get()) ? columns_of(chunk) : 0,
+        .columns = grids() ? columns_of(chunk) : 0,
         .whole = mtmd_decode_use_non_causal(context_.get(), chunk)});
   }
   return prepared;

@@ -34,7 +34,7 @@ struct ProjectorOptions {
 
 /// Rows that stand together. Shares what is to be encoded with its copies.
 struct Stretch {
-  std::shared_ptr<const mtmd_input_chunk> chunk;
+  std::shared_ptr<const mtmd_input_chunk> chunk;  ///< of layout(): without pixels
   int n_rows = 0;
   int columns = 0;     ///< where a position has three parts: its rows lie on a grid so wide, line by line. Otherwise 0
   bool whole = false;  ///< its rows see each other both ways
@@ -45,8 +45,8 @@ using Parts = std::vector<std::variant<std::vector<kv::Token>, Stretch>>;
 
 class Projector {
  public:
-  /// `vocabulary` is the text model's, `embedding_size` how many values its rows have that are no tokens; it is kept. Throws model::LoadError: the file can't be read, is no
-  /// projector for pictures, or one for another model.
+  /// `vocabulary` is the text model's, `embedding_size` how many values its rows have that are no tokens; it is kept. Throws
+  /// model::LoadError: the file can't be read, is no projector for pictures, or one for another model.
   Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int embedding_size,
             const ProjectorOptions& options);
   ~Projector();
@@ -57,10 +57,16 @@ class Projector {
   /// pixel's height that a family would have to blow up without end).
   std::optional<Parts> prepare(const image::Pixels& pixels) const;
 
+  /// What prepare() makes of a picture of this size, but for what is to be encoded: nothing is resized. None: as prepare().
+  std::optional<Parts> layout(std::uint32_t width, std::uint32_t height) const;
+
   /// [n_rows, embedding_size]. Takes seconds on a CPU. None: the encoder failed.
+  /// REQUIRES: prepare() made it.
   std::optional<std::vector<float>> encode(const Stretch& stretch);
 
   int embedding_size() const { return embedding_size_; }
+  bool grids() const;  ///< its rows have positions of three parts
+  int n_threads() const { return n_threads_; }  ///< that encode() computes on
   /// Of the whole file and the options: what decides, beside the pixels, which rows come out.
   const kv::Digest& digest() const { return digest_; }
 
@@ -68,8 +74,11 @@ class Projector {
   struct Free {
     void operator()(mtmd_context* context) const;
   };
+  /// rgb: null: only the layout is wanted.
+  std::optional<Parts> parts(std::uint32_t width, std::uint32_t height, const std::uint8_t* rgb) const;
+
   std::unique_ptr<mtmd_context, Free> context_;
-  int embedding_size_;
+  int embedding_size_, n_threads_;
   kv::Digest digest_;
 };
 

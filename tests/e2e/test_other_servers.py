@@ -200,7 +200,7 @@ REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; 
 --gpu-memory-utilization 0.9: --kv-bytes; -hf user/model: coppice models; --model-url http://a/b: coppice models;
 --no-cache-prompt: --share off; --no-enable-prefix-caching: --share off; --allowed-origins ["*"]: --cors; -to 600: --request-seconds;
 --no-jinja: Jinja; --no-metrics: always; --verbosity 3: --log-level; --log-disable: --log-level; --ssl-cert-file a: proxy; --lora a: adapters;
---enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj a: images; --reranking: rank; --models-dir a: one model;
+--enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj-url a: downloaded; --reranking: rank; --models-dir a: one model;
 --context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
 --reasoning-format none: none not in; -nocb: no such option; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: cache;
 --grammar a: request; --repeat-last-n 64: penalties; --log-file a: standard error; --tokenizer a: GGUF; --generation-config vllm: --temp;

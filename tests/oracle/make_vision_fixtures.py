@@ -6,6 +6,7 @@ For each row of vision_cases.py, tests/vision/fixtures/NAME/ gets
     picture.png               tiles beside each other
     rows.f32                  [tiles, rows of a tile, width]: what the projector makes of each tile
     prompt.json               text and tiles: a token's id, or -1 - r for the r-th of all rows above
+    served.json               of models whose picture is one tile: what tests/e2e/test_images.py asks for, and what the model answers
     logits.f32                [positions, logits] of that prompt; logits-f16-cache.f32: with keys and values rounded to f16
 
 Run as make_fixtures.py says."""
@@ -129,6 +130,21 @@ def write_prompt(name, case):
     return prompt + rng.integers(20, COMMON["vocab_size"], 12).tolist()
 
 
+def served(model, name, case, values):
+    """A prompt as the server makes it of a text, the picture and a text, and what follows: the likeliest tokens, and how likely each was."""
+    rng = generator(name, "served")
+    text = rng.integers(20, COMMON["vocab_size"], 12).tolist()
+    rows = [-1 - r for r in range(case["rows"])]
+    prompt = [1, *text[:5], case["around"][0], *rows, case["around"][1], *text[5:]]
+    tokens, logprobs = [], []
+    for _ in range(8):
+        logits = torch.from_numpy(run(model, case, prompt + tokens, values)[-1].astype(np.float32))
+        tokens.append(int(logits.argmax()))
+        logprobs.append(round(float(logits.log_softmax(0)[tokens[-1]]), 5))
+    assert min(tokens) >= 20, "special tokens have no text"
+    return dict(before=text[:5], behind=text[5:], tokens=tokens, logprobs=logprobs)
+
+
 def rename(file, beginnings):
     """Gives the tensors the names that published checkpoints have, which the converter knows."""
     from safetensors.torch import load_file, save_file
@@ -184,6 +200,8 @@ def make(name, folder):
         rounded = run(model, case, prompt, values)
     rounded.tofile(folder / "logits-f16-cache.f32")
     away = np.sqrt(((rounded - logits) ** 2).mean() / (logits**2).mean())
+    if "around" in case:
+        (folder / "served.json").write_text(json.dumps(served(model, name, case, values)) + "\n")
     convert(model, name, case, folder)
     print(f"{name:16} {sum(f.stat().st_size for f in folder.iterdir()) / 1000:6.0f} kB   rows {rows.shape}, rms {rows.std():.2f}; logits {logits.shape}, rms {logits.std():.2f}, cache in f16 {away:.1e}", flush=True)
 

@@ -41,6 +41,7 @@ VISION_CASES = {
         tiles=1,
         rows=16,
         markers=["<image_soft_token>", "<start_of_image>", "<end_of_image>"],
+        around=[4, 5],
     ),
     "gemma4": dict(
         model="Gemma4",

@@ -15,6 +15,7 @@ inline server::Prepared prepare(server::Model& model, const server::Dialect& dia
   if (preparation.wants_grammar()) preparation.compile_grammar();
   while (!preparation.step()) {
   }
+  while (preparation.wants_rows()) preparation.encode();
   return preparation.take();
 }
 

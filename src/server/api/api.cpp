@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "check/assert.h"
+#include "port/process.h"
 #include "server/api/anthropic/anthropic_dialect.h"
 #include "server/api/cache/prefix_dialect.h"
 #include "server/api/embeddings/embedding_dialect.h"
@@ -36,6 +37,12 @@ namespace coppice::server {
 namespace asio = boost::asio;
 
 namespace {
+
+constexpr int kEncoderNice = 10;  // streams must not wait for a picture
+
+void step_aside() {
+  if (!port::make_thread_nicer(kEncoderNice)) SPDLOG_WARN("the encoder keeps its priority: setpriority failed");
+}
 
 constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
@@ -318,6 +325,7 @@ void Api::set_ready(std::shared_ptr<Model> model) {
   COPPICE_ASSERT(io_thread_.mine());
   model_ = std::move(model);
   fingerprint_ = fingerprint(config_, model_->facts());
+  if (model_->pictures() != nullptr) encoder_ = std::make_unique<WorkQueue>(step_aside);
   hub_.on_report(
       [this](engine::RequestId id, const engine::CacheReport& report) { log_cache_report(id, report, *model_); });
 }
@@ -382,7 +390,9 @@ asio::awaitable<void> Api::tokenizer_info(HttpRequest&, ReplyWriter& out) {
 asio::awaitable<void> Api::metrics(HttpRequest&, ReplyWriter& out) {
   std::optional<engine::Snapshot> snapshot;
   if (model_) snapshot = model_->snapshot();
-  Reply reply{.body = metrics_.scrape(snapshot ? &*snapshot : nullptr, http_figures_(), responses_.figures())};
+  const vision::Pictures* pictures = model_ ? model_->pictures() : nullptr;
+  Reply reply{.body = metrics_.scrape(snapshot ? &*snapshot : nullptr, http_figures_(), responses_.figures(),
+                                      pictures != nullptr ? pictures->figures() : vision::PictureFigures())};
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   co_await out.send(std::move(reply));
 }

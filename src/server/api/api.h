@@ -136,7 +136,8 @@ class Api final : public HttpHandler {
   EventHub& hub_;
   WorkQueue& worker_;
   Compilers compilers_;
-  WorkQueue& viewing_;  ///< for JSON of what is kept
+  WorkQueue& viewing_;                  ///< for JSON of what is kept
+  std::unique_ptr<WorkQueue> encoder_;  ///< of pictures, one at a time; null: the model sees none
   Metrics metrics_;
   RequestLog request_log_;
   ResponseStore responses_;

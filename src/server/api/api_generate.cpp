@@ -156,6 +156,8 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
       co_await prepare(worker_, request.tenant, bytes, asked_at, [&] { return preparation->step(); });
     }
     request.drop_body();
+    if (preparation->wants_rows())
+      co_await prepare(*encoder_, request.tenant, bytes, asked_at, [&] { return preparation->encode(); });
     ready_model();  // throws if it drains by now
     Prepared prepared = preparation->take();
     if (prepared.terms.cache_report && config_.cache_reports == CacheReports::kOff)
@@ -199,7 +201,7 @@ asio::awaitable<void> Api::generate(const Dialect& dialect, HttpRequest& request
                   .prompt_tokens = prompt_tokens,
                   .prompts = std::move(prepared.prompt_texts),
                   .echoes = std::move(prepared.echoes),
-                  .reporting = {asked.cache_report, &model, config_.cache_reports}};
+                  .reporting = {asked.cache_report, &model, config_.cache_reports, std::move(prepared.pictures)}};
   // The log's cache reports have these numbers: the engine tells of a request that its client may have left.
   spdlog::debug("{}: requests {}", head.id, fmt::join(job.requests(), ", "));
   const int n_choices = head.n_choices;

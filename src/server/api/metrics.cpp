@@ -124,6 +124,16 @@ void add_requests(Families& out, const Snapshot& s) {
   add_counter(out, "coppice_resumptions_total", "Preempted sequences that run again.", s.resumptions);
 }
 
+void add_images(Families& out, const vision::PictureFigures& f) {
+  add_counter(out, "coppice_images_decoded_total", "Image files that were decoded.", f.decoded);
+  add_counter(out, "coppice_image_encodes_total", "Stretches of images (an image, or a tile of one) that were encoded.",
+              f.encoded);
+  add_counter(out, "coppice_image_cache_hits_total",
+              "Stretches of images whose rows were kept from an earlier request.", f.found);
+  add_counter(out, "coppice_image_encode_seconds_total", "Time of the encoder.", f.encode_seconds);
+  add_gauge(out, "coppice_image_cache_bytes", "Bytes of encoded images that are kept.", f.kept_bytes);
+}
+
 void add_device(Families& out, const executor::DeviceFigures& d) {
   add_gauge(out, "coppice_device_memory_bytes", "Memory of the GPU.", d.memory_bytes);
   add_gauge(out, "coppice_device_memory_used_bytes", "What of it is in use, by all programs.", d.memory_used);
@@ -183,7 +193,7 @@ Rejection rejection_of(int status, bool draining) {
 }
 
 std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures& http,
-                            const ResponseStoreFigures& responses) const {
+                            const ResponseStoreFigures& responses, const vision::PictureFigures& images) const {
   COPPICE_ASSERT(io_thread_.mine());
   static constexpr std::array kReasons = {"too_long",     "too_many_samples", "queue_full", "shutdown",   "failed",
                                           "timeout",      "unsatisfiable",    "too_heavy",  "no_memory",  "invalid",
@@ -221,6 +231,7 @@ std::string Metrics::scrape(const engine::Snapshot* snapshot, const HttpFigures&
             responses.bytes);
   add_counter(out, "coppice_stored_response_evictions_total", "Stored responses given up for room.",
               responses.evictions);
+  add_images(out, images);
   if (snapshot != nullptr) add_engine(out, *snapshot);
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, out);

@@ -20,6 +20,7 @@
 #include "server/http/http.h"
 #include "server/jobs/model.h"
 #include "server/jobs/reply_loop.h"
+#include "vision/pictures.h"
 
 namespace coppice::server {
 
@@ -77,8 +78,8 @@ class Metrics final : public ReplyObserver {
   }
 
   /// `snapshot`: null while the model is loading.
-  std::string scrape(const engine::Snapshot* snapshot, const HttpFigures& http,
-                     const ResponseStoreFigures& responses) const;
+  std::string scrape(const engine::Snapshot* snapshot, const HttpFigures& http, const ResponseStoreFigures& responses,
+                     const vision::PictureFigures& images = {}) const;
 
  private:
   check::ThreadRole io_thread_;

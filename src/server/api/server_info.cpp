@@ -37,6 +37,10 @@ JsonObject model_json(const std::string& id, const std::string& root, std::int64
     json["max_model_len"] = facts->context_length;
     json["max_input_tokens"] = facts->context_length - 1;  // the last is for an answer
     json["max_tokens"] = facts->context_length - 1;
+    JsonArray inputs = {"text"};
+    if (facts->most_pictures > 0) inputs.emplace_back("image");
+    json["architecture"] =
+        JsonObject{{"input_modalities", std::move(inputs)}, {"output_modalities", JsonArray{"text"}}};
   }
   return json;
 }
@@ -60,7 +64,8 @@ std::string props_json(const ApiConfig& config, const ModelFacts& facts) {
                          {"total_slots", facts.max_batch},
                          {"model_path", config.model_path},
                          {"model_alias", config.names.id},
-                         {"modalities", JsonObject{{"vision", false}, {"audio", false}}},
+                         {"modalities", JsonObject{{"vision", facts.most_pictures > 0}, {"audio", false}}},
+                         {"media_marker", kPublicMarker},
                          {"chat_template", facts.chat_template},
                          {"bos_token", facts.bos},
                          {"eos_token", facts.eos},

@@ -16,20 +16,24 @@ namespace {
 
 using Tokens = std::vector<kv::Token>;
 
-text::ToolPrompt chat_prompt(const Model& model, const JsonFields& f, int times = 1) {
+struct CountedChat {
+  std::vector<Message> messages;
+  text::TurnEnd end;
+  Tools tools;
+};
+
+CountedChat chat_of(const Model& model, const JsonFields& f) {
   const Json* field = f.find("messages");
   if (field == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
   refuse_unbuilt_fields(f);
-  std::vector<Message> messages = parse_messages(*field);
+  std::vector<Message> messages = parse_messages(*field, model.facts().most_pictures);
   const text::TurnEnd end = parse_turn_end(f, messages, model.facts().continues_assistant);
-  return chat_text(model, std::move(messages), end, parse_tools(f), "messages", times);
+  return {.messages = std::move(messages), .end = end, .tools = parse_tools(f)};
 }
 
-Tokens chat_tokens(const Model& model, const JsonFields& f, int times = 1) {
-  const text::ToolPrompt chat = chat_prompt(model, f, times);
-  return text_tokens(
-      model.facts(), chat.prompt, "messages",
-      [&](std::size_t most) { return model.tokenize({chat.prompt, chat.plain}, true, true, most); }, times);
+kv::Text symbols_of(const Model& model, const JsonFields& f, int times = 1) {
+  CountedChat chat = chat_of(model, f);
+  return chat_symbols(model, std::move(chat.messages), chat.end, chat.tools, "messages", times);
 }
 
 /// As llama-server: a piece of a character is a list of its bytes.
@@ -58,7 +62,8 @@ Tokens plain_tokens(const Model& model, const JsonFields& f) {
 std::string tokenize_reply(const Model& model, std::string_view body) {
   const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
   const JsonFields f(json);
-  const Tokens tokens = f.has("messages") ? chat_tokens(model, f) : plain_tokens(model, f);
+  const kv::Text all = f.has("messages") ? symbols_of(model, f) : kv::Text(plain_tokens(model, f));
+  const Tokens tokens = all.view().tokens();  // rows of images have none
   JsonObject reply;
   const auto piece = [&model](kv::Token token) { return model.detokenize(std::span(&token, 1), true); };
   if (f.boolean("with_pieces").value_or(false)) {
@@ -68,7 +73,7 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
   } else {
     reply["tokens"] = JsonArray(tokens.begin(), tokens.end());
   }
-  reply["count"] = tokens.size();
+  reply["count"] = all.size();
   reply["max_model_len"] = model.facts().context_length;
   if (f.boolean("return_token_strs").value_or(false)) {
     JsonArray& list = reply["token_strs"].emplace_array();
@@ -79,13 +84,17 @@ std::string tokenize_reply(const Model& model, std::string_view body) {
 
 std::string template_reply(const Model& model, std::string_view body) {
   const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
-  return dump(JsonObject{{"prompt", chat_prompt(model, JsonFields(json)).prompt}});
+  CountedChat chat = chat_of(model, JsonFields(json));
+  PromptPictures pictures(nullptr, {});
+  pictures.add(chat.messages);
+  std::string prompt = chat_text(model, std::move(chat.messages), chat.end, chat.tools, "messages").prompt;
+  return dump(JsonObject{{"prompt", with_public_markers(std::move(prompt), pictures)}});
 }
 
 std::string count_reply(const Model& model, std::string_view body) {
   const JsonObject json = parse_body(body, json_limits(model.facts().context_length));
-  const Tokens tokens = chat_tokens(model, JsonFields(json), kAnyLength);
-  return dump(JsonObject{{"object", "response.input_tokens"}, {"input_tokens", tokens.size()}});
+  const kv::Text prompt = symbols_of(model, JsonFields(json), kAnyLength);
+  return dump(JsonObject{{"object", "response.input_tokens"}, {"input_tokens", prompt.size()}});
 }
 
 std::string detokenize_reply(const Model& model, std::string_view body) {

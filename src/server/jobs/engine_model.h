@@ -17,17 +17,20 @@
 #include "text/chat_template.h"
 #include "text/prompt_tokenizer.h"
 #include "text/vocabulary.h"
+#include "vision/pictures.h"
 
 namespace coppice::server {
 
 class EngineModel final : public Model {
  public:
   EngineModel(ModelFacts facts, std::shared_ptr<const text::Vocabulary> vocabulary,
-              std::shared_ptr<const text::ChatTemplate> chat_template, engine::Engine& engine)
+              std::shared_ptr<const text::ChatTemplate> chat_template, engine::Engine& engine,
+              std::unique_ptr<vision::Pictures> pictures = nullptr)
       : facts_(std::move(facts)),
         vocabulary_(std::move(vocabulary)),
         template_(std::move(chat_template)),
         engine_(engine),
+        pictures_(std::move(pictures)),
         prompt_tokenizer_(vocabulary_, kRememberedBytes),
         scorer_(std::make_shared<sampling::VocabularyScorer>(vocabulary_)),
         masks_(std::make_shared<sampling::MaskPool>([&engine] { engine.wake(); })) {
@@ -69,6 +72,7 @@ class EngineModel final : public Model {
       std::span<const kv::Token> prompt) const override {
     return sampling::make_generations(vocabulary_, shared, n, prompt, masks_);
   }
+  vision::Pictures* pictures() const override { return pictures_.get(); }
   std::shared_ptr<sampling::Scorer> scorer() const override { return scorer_; }
   engine::RequestId next_id() override { return engine_.next_id(); }
   void submit(engine::Request request) override { engine_.submit(std::move(request)); }
@@ -100,6 +104,7 @@ class EngineModel final : public Model {
   std::shared_ptr<const text::Vocabulary> vocabulary_;
   std::shared_ptr<const text::ChatTemplate> template_;
   engine::Engine& engine_;
+  std::unique_ptr<vision::Pictures> pictures_;
   mutable text::PromptTokenizer prompt_tokenizer_;
   std::shared_ptr<sampling::Scorer> scorer_;
   std::shared_ptr<sampling::MaskPool> masks_;

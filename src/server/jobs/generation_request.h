@@ -15,15 +15,17 @@
 #include "grammar/source.h"
 #include "kv/types.h"
 #include "sampling/params.h"
+#include "server/jobs/prompt_pictures.h"
 #include "text/chat_template.h"
 #include "text/marked_text.h"
 #include "text/tool_chat.h"
 
 namespace coppice::server {
 
-/// A part of a message. Text is the only kind so far.
+/// A part of a message: a text, or a picture.
 struct ContentPart {
   std::string text;
+  std::shared_ptr<const PictureFile> picture = {};  ///< null: it is a text
 };
 
 struct Message {
@@ -61,8 +63,8 @@ struct PinMark {
   engine::PinWish wish;         ///< but for its tokens
 };
 
-/// Texts among token ids: the first part has the model's beginning token if it is a text.
-using PromptParts = std::vector<std::variant<std::string, kv::Token>>;
+/// Texts among token ids and pictures: the first part has the model's beginning token if it is a text.
+using PromptParts = std::vector<std::variant<std::string, kv::Token, std::shared_ptr<const PictureFile>>>;
 
 /// Text, or token ids that are taken as they are, or both, or a chat as its template writes it.
 using Prompt = std::variant<std::string, std::vector<kv::Token>, PromptParts, text::MarkedText>;

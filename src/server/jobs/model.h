@@ -22,6 +22,10 @@
 #include "text/marked_text.h"
 #include "text/tool_chat.h"
 
+namespace coppice::vision {
+class Pictures;
+}
+
 namespace coppice::server {
 
 /// Some vocabularies have tokens of hundreds of spaces; no text worth serving averages more than this per token.
@@ -44,6 +48,7 @@ struct ModelFacts {
   std::vector<kv::Token> end_tokens;  ///< each ends an answer
   std::string bos, eos, pad;          ///< texts of the first and the last token, and of the one that fills; empty: none
   bool adds_bos = false, adds_eos = false;  ///< to texts
+  int most_pictures = 0;                    ///< in a request; 0: the model sees none
 };
 
 class Model {
@@ -69,6 +74,9 @@ class Model {
   /// Of n samples of one prompt.
   virtual std::vector<std::unique_ptr<sampling::Generation>> make_generations(
       const std::shared_ptr<const sampling::SharedParams>& shared, int n, std::span<const kv::Token> prompt) const = 0;
+
+  /// Null: the model sees none.
+  virtual vision::Pictures* pictures() const { return nullptr; }
 
   /// For the engine's thread.
   virtual std::shared_ptr<sampling::Scorer> scorer() const = 0;

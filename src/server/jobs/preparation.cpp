@@ -105,6 +105,13 @@ void put_into(text::FormFrame frame, grammar::Source& form) {
           .forms = {{text::FormFrame::kForm, {form.kind, std::move(form.text), form.spaced}}}};
 }
 
+void add_pictures(const Prompt& prompt, PromptPictures& to) {
+  const auto* parts = std::get_if<PromptParts>(&prompt);
+  if (parts == nullptr) return;
+  for (const auto& part : *parts)
+    if (const auto* file = std::get_if<PromptPictures::File>(&part)) to.add(*file);
+}
+
 /// The chat up to a mark. Something stands behind system messages: some templates put them into the next one.
 std::vector<Message> up_to(const PinMark& mark, std::vector<Message> messages) {
   messages.resize(std::min(mark.messages, messages.size()));
@@ -119,12 +126,17 @@ std::vector<Message> up_to(const PinMark& mark, std::vector<Message> messages) {
 
 }  // namespace
 
-Preparation::Preparation(Model& model, GenerationRequest request) : model_(model), asked_(std::move(request)) {
+Preparation::Preparation(Model& model, GenerationRequest request)
+    : model_(model), asked_(std::move(request)), pictures_(model.pictures(), asked_.cache_salt) {
   if (asked_.messages.empty() && asked_.prompts.empty())
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
   if (asked_.messages.empty() && asked_.thought_budget.value_or(-1) >= 0 && !asked_.thought_budget_field.empty())
     throw RequestError::unsupported(asked_.thought_budget_field,
                                     "bounds the thoughts of chats; a prompt's template is not known");
+  pictures_.add(asked_.messages);
+  for (const Prompt& prompt : asked_.prompts) add_pictures(prompt, pictures_);
+  if (asked_.keep_last && !pictures_.empty())
+    throw RequestError::unsupported("truncate_prompt_tokens", "not supported together with images");
   add_text_params();
   if (std::ranges::find(asked_.pins, false, &PinMark::whole) != asked_.pins.end()) marked_ = asked_.messages;
   if (asked_.beginning) {
@@ -201,21 +213,21 @@ text::ToolPrompt Preparation::render(std::vector<Message> messages, const Tools&
 
 /// Two chats that go on differently have it in common: so templates that say more of a last message, or nothing of a system
 /// message alone, don't matter, nor does what the tokenizer makes of the border.
-Tokens Preparation::beginning() const {
+kv::Text Preparation::beginning() const {
   const Message& last = asked_.messages.back();
   const char* next = !last.calls.empty() ? "tool" : last.role == "user" ? "assistant" : "user";
   const auto with = [&](const char* text) {
     std::vector<Message> messages = asked_.messages;
     messages.push_back({.role = next, .content = {{text}}});
-    return tokens_of(render(std::move(messages), asked_.tools, text::TurnEnd::kClosed));
+    return symbols_of(render(std::move(messages), asked_.tools, text::TurnEnd::kClosed));
   };
-  Tokens tokens = with("0");
-  tokens.resize(static_cast<std::size_t>(kv::common_prefix(tokens, with("x"))));
-  return tokens;
+  kv::Text symbols = with("0");
+  symbols.truncate(static_cast<std::size_t>(kv::common_prefix(symbols, with("x"))));
+  return symbols;
 }
 
 /// Where the marks are in the prompt: as far as it is the same as the prompt of the chat up to there.
-std::vector<engine::PinWish> Preparation::pin_wishes(std::span<const kv::Token> prompt) const {
+std::vector<engine::PinWish> Preparation::pin_wishes(kv::TextView prompt) const {
   std::vector<engine::PinWish> wishes;
   for (const PinMark& mark : asked_.pins) {
     engine::PinWish& wish = wishes.emplace_back(mark.wish);
@@ -227,7 +239,7 @@ std::vector<engine::PinWish> Preparation::pin_wishes(std::span<const kv::Token> 
     wish.tokens = 0;
     try {
       const text::ToolPrompt chat = render(up_to(mark, marked_), tools, text::TurnEnd::kClosed);
-      wish.tokens = kv::common_prefix(tokens_of(chat), prompt);
+      wish.tokens = kv::common_prefix(symbols_of(chat), prompt);
     } catch (const RequestError&) {  // a template that refuses such a part of the chat: it stays unpinned
     }
   }
@@ -282,73 +294,106 @@ void Preparation::render_chat() {
 
 bool Preparation::step() {
   COPPICE_ASSERT(!wants_grammar());
+  if (!pictures_.looked()) {
+    pictures_.look();
+    return false;
+  }
   if (asked_.beginning) add(beginning());
   for (std::size_t bytes = 0; prepared_.requests.size() < asked_.prompts.size();) {
     if (bytes >= kStepBytes) return false;
     const Prompt& prompt = asked_.prompts[prepared_.requests.size()];
     const auto* text = std::get_if<std::string>(&prompt);
-    const auto* parts = std::get_if<PromptParts>(&prompt);
-    const auto* chat = std::get_if<text::MarkedText>(&prompt);
     bytes += bytes_of(prompt);
-    add(text ? tokens_of(*text) : chat ? tokens_of(*chat) : parts ? tokens_of(*parts) : std::get<Tokens>(prompt));
+    if (const auto* chat = std::get_if<text::MarkedText>(&prompt)) pictures_.check_all_in(chat->text);
+    add(symbols_of(prompt));
     const bool whole = text && !asked_.keep_last;
     if (!asked_.echo) continue;
     engine::Request& request = prepared_.requests.back();
-    request.held_bytes += prepared_.echoes.emplace_back(whole ? *text : text_of(request.prompt.view().tokens())).size();
+    request.held_bytes +=
+        prepared_.echoes
+            .emplace_back(whole ? *text : text_of(unfinished_.empty() ? request.prompt.view() : unfinished_.back()))
+            .size();
   }
   return true;
 }
 
 Prepared Preparation::take() {
+  COPPICE_ASSERT(!wants_rows());
+  for (std::size_t i = 0; i < unfinished_.size(); ++i) prepared_.requests[i].prompt = pictures_.prompt(unfinished_[i]);
+  if (unfinished_.size() == 1) prepared_.pictures = pictures_.places(unfinished_.front());
   prepared_.terms = static_cast<GenerationTerms&&>(asked_);
   return std::move(prepared_);
 }
 
 /// Names of special tokens count as these where no mark says otherwise: whoever brings a chat template of their own writes them
 /// into the prompt (llama-server and vLLM do the same).
-Tokens Preparation::tokens_of(const text::MarkedView& text) const {
+Tokens Preparation::tokens_of(const text::MarkedView& text, bool first) const {
   const auto tokenize = [&](std::size_t most) {
-    return asked_.add_special ? model_.prompt_tokens(text, asked_.cache_salt, asked_.pin_payer, most)
-                              : model_.tokenize(text, false, true, most);
+    return first && asked_.add_special ? model_.prompt_tokens(text, asked_.cache_salt, asked_.pin_payer, most)
+                                       : model_.tokenize(text, false, true, most);
   };
   return text_tokens(model_.facts(), text.text, asked_.input_field, tokenize, asked_.keep_last ? kCutContexts : 1);
 }
 
-Tokens Preparation::tokens_of(const text::ToolPrompt& chat) const {
-  return tokens_of(text::MarkedView(chat.prompt, chat.plain));
+kv::Text Preparation::symbols_of(const Prompt& prompt) const {
+  if (const auto* text = std::get_if<std::string>(&prompt)) return tokens_of(*text);
+  if (const auto* chat = std::get_if<text::MarkedText>(&prompt)) return symbols_of(text::MarkedView(*chat));
+  if (const auto* parts = std::get_if<PromptParts>(&prompt)) return symbols_of(*parts);
+  return std::get<Tokens>(prompt);
 }
 
-Tokens Preparation::tokens_of(const PromptParts& parts) const {
-  Tokens tokens;
+kv::Text Preparation::symbols_of(const text::MarkedView& text) const {
+  if (pictures_.empty()) return tokens_of(text);
+  const auto tokenize = [&](const text::MarkedView& part, bool first, std::size_t most) {
+    return first && asked_.add_special ? model_.prompt_tokens(part, asked_.cache_salt, asked_.pin_payer, most)
+                                       : model_.tokenize(part, false, true, most);
+  };
+  return prompt_symbols(model_.facts(), text, pictures_, asked_.input_field, tokenize);
+}
+
+kv::Text Preparation::symbols_of(const text::ToolPrompt& chat) const {
+  return symbols_of(text::MarkedView(chat.prompt, chat.plain));
+}
+
+kv::Text Preparation::symbols_of(const PromptParts& parts) const {
+  kv::Text symbols;
   for (const auto& part : parts) {
     if (const auto* token = std::get_if<kv::Token>(&part)) {
-      tokens.push_back(*token);
+      symbols.append(std::span(token, 1));
+    } else if (const auto* text = std::get_if<std::string>(&part)) {
+      symbols.append(tokens_of(*text, /*first=*/&part == &parts.front()));
     } else {
-      const auto& text = std::get<std::string>(part);
-      const bool first = &part == &parts.front();
-      const Tokens more =
-          first ? tokens_of(text) : text_tokens(model_.facts(), text, asked_.input_field, [&](std::size_t most) {
-            return model_.tokenize(text, false, true, most);
-          });
-      tokens.insert(tokens.end(), more.begin(), more.end());
+      append(pictures_.picture(std::get<PromptPictures::File>(part)), symbols);
     }
-    check_count(model_.facts(), tokens.size(), asked_.input_field);
+    check_count(model_.facts(), symbols.size(), asked_.input_field);
   }
-  return tokens;
+  return symbols;
 }
 
-std::string Preparation::text_of(std::span<const kv::Token> tokens) const {
-  return text::to_utf8(model_.detokenize(tokens, true));
+std::string Preparation::text_of(kv::TextView symbols) const {
+  std::string text;
+  for (std::int32_t at = 0; at < std::ssize(symbols.bits());) {
+    const std::int32_t medium = symbols.medium_from(at);
+    text += model_.detokenize(
+        symbols.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(medium - at)).tokens(), true);
+    at = symbols.token_from(medium);
+    if (at > medium) text += kPublicMarker;
+  }
+  return text::to_utf8(text);
 }
 
-void Preparation::add(Tokens tokens) {
+void Preparation::add(kv::Text symbols) {
+  Tokens tokens = symbols.view().tokens();
   if (asked_.keep_last) {
     // All but one of the context's tokens, where the request doesn't say how many.
     const auto most =
         static_cast<std::size_t>(*asked_.keep_last > 0 ? *asked_.keep_last : model_.facts().context_length - 1);
-    if (tokens.size() > most) tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
+    if (tokens.size() > most) {
+      tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(most));
+      symbols = tokens;
+    }
   }
-  check_prompt(model_.facts(), tokens.size(), asked_.input_field, /*answers=*/asked_.max_tokens != 0);
+  check_prompt(model_.facts(), symbols, asked_.input_field, /*answers=*/asked_.max_tokens != 0);
   engine::Request& request = prepared_.requests.emplace_back();
   request.id = model_.next_id();
   request.max_tokens = asked_.max_tokens;
@@ -357,10 +402,10 @@ void Preparation::add(Tokens tokens) {
   request.cache_report = asked_.cache_report;
   request.match_cache = asked_.match_cache;
   request.progress = asked_.stream && (asked_.telemetry.progress || asked_.telemetry.timings);
-  request.pins = pin_wishes(tokens);
+  request.pins = pin_wishes(symbols);
   request.pin_payer = asked_.pin_payer;
   request.held_bytes = std::exchange(asked_.own_bytes, 0);  // once for all prompts
-  if (asked_.prompt_text) request.held_bytes += prepared_.prompt_texts.emplace_back(text_of(tokens)).size();
+  if (asked_.prompt_text) request.held_bytes += prepared_.prompt_texts.emplace_back(text_of(symbols)).size();
   const int n_top = std::max(asked_.prompt_logprobs, asked_.echo ? prepared_.sampling->params.logprobs : -1);
   if (n_top >= 0) request.scoring = {.scorer = model_.scorer(), .from = asked_.logprobs_from, .n_top = n_top};
   if (asked_.embed) {
@@ -370,7 +415,11 @@ void Preparation::add(Tokens tokens) {
   request.samples = model_.make_generations(prepared_.sampling, asked_.n, tokens);
   if (const auto& grammar = prepared_.sampling->params.grammar.grammar)
     request.shared = {.what = grammar, .bytes = grammar->bytes()};
-  request.prompt = std::move(tokens);
+  if (pictures_.empty()) {
+    request.prompt = std::move(tokens);
+  } else {
+    unfinished_.push_back(std::move(symbols));
+  }
 }
 
 }  // namespace coppice::server

@@ -16,10 +16,12 @@
 
 #include "engine/request.h"
 #include "grammar/compiler.h"
+#include "kv/text.h"
 #include "kv/types.h"
 #include "sampling/make_generation.h"
 #include "server/jobs/generation_request.h"
 #include "server/jobs/model.h"
+#include "server/jobs/prompt_pictures.h"
 
 namespace coppice::server {
 
@@ -29,6 +31,7 @@ struct Prepared {
   std::shared_ptr<const sampling::SharedParams> sampling;  ///< of all samples
   std::vector<engine::Request> requests;                   ///< one per prompt; ids are set
   std::vector<std::string> echoes;                         ///< one per prompt, when asked for
+  std::vector<PicturePlace> pictures;                      ///< of the only prompt
   std::vector<std::string> prompt_texts;                   ///< of all of its tokens; one per prompt, when asked for
   text::CallIds call_ids = text::CallIds::kAny;            ///< of the answers' calls
   std::size_t calls_before = 0;                            ///< in the chat
@@ -40,10 +43,15 @@ class Preparation {
   /// The model outlives it. Throws RequestError.
   Preparation(Model& model, GenerationRequest request);
 
-  /// Tokenizes prompts until there were kStepBytes of them. Returns true if it was the last step; none may follow
+  /// Looks at a picture, or tokenizes prompts until there were kStepBytes of them. Returns true if it was the last step; none may follow
   /// it, nor one that throws. Throws RequestError.
   /// REQUIRES: !wants_grammar().
   bool step();
+
+  /// encode() must be called behind the last step, until it returns true.
+  bool wants_rows() const { return !pictures_.encoded(); }
+  /// Encodes some rows of a picture: seconds of the encoder's thread. Throws RequestError.
+  bool encode() { return pictures_.encode(); }
 
   /// compile_grammar() must be called first. Not wanted where the grammar was compiled before.
   bool wants_grammar() const { return asked_.grammar.has_value(); }
@@ -51,7 +59,7 @@ class Preparation {
   /// seconds. Throws RequestError.
   void compile_grammar(bool quickly = false);
 
-  /// REQUIRES: step() returned true.
+  /// REQUIRES: step() returned true, and !wants_rows().
   Prepared take();
 
  private:
@@ -64,17 +72,21 @@ class Preparation {
   void bound_thoughts(const text::ThoughtBounds& thoughts);
   void begin_behind(const text::ThoughtTags& thoughts, grammar::Constraint& constraint) const;
   text::ToolPrompt render(std::vector<Message> messages, const Tools& tools, text::TurnEnd end) const;
-  std::vector<kv::Token> beginning() const;
-  std::vector<engine::PinWish> pin_wishes(std::span<const kv::Token> prompt) const;
-  std::vector<kv::Token> tokens_of(const text::MarkedView& text) const;
-  std::vector<kv::Token> tokens_of(const text::ToolPrompt& chat) const;
-  std::vector<kv::Token> tokens_of(const PromptParts& parts) const;
-  std::string text_of(std::span<const kv::Token> tokens) const;
-  void add(std::vector<kv::Token> tokens);
+  kv::Text beginning() const;
+  std::vector<engine::PinWish> pin_wishes(kv::TextView prompt) const;
+  std::vector<kv::Token> tokens_of(const text::MarkedView& text, bool first = true) const;
+  kv::Text symbols_of(const Prompt& prompt) const;
+  kv::Text symbols_of(const text::MarkedView& text) const;
+  kv::Text symbols_of(const text::ToolPrompt& chat) const;
+  kv::Text symbols_of(const PromptParts& parts) const;
+  std::string text_of(kv::TextView symbols) const;
+  void add(kv::Text symbols);
 
   Model& model_;
   GenerationRequest asked_;
   std::vector<Message> marked_;  ///< the chat, where marks are in it
+  PromptPictures pictures_;
+  std::vector<kv::Text> unfinished_;  ///< prompts with pictures, one for each request; empty: there are none
   Prepared prepared_;
 };
 

@@ -34,7 +34,9 @@ text::ChatMessage as_text(Message&& message) {
                            .reasoning = std::move(message.reasoning),
                            .call_id = std::move(message.call_id)};
   for (ContentPart& part : message.content) {
-    if (result.content.empty()) {
+    if (part.picture) {
+      result.content += part.picture->marker;
+    } else if (result.content.empty()) {
       result.content = std::move(part.text);
     } else {
       result.content += part.text;
@@ -59,12 +61,17 @@ void check_count(const ModelFacts& facts, std::size_t count, const std::string& 
   throw too_long(facts, fmt::format("there are {} tokens", count), count, field);
 }
 
-void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field, bool answers) {
+void check_prompt(const ModelFacts& facts, kv::TextView prompt, const std::string& field, bool answers) {
+  const std::size_t count = prompt.size();
   if (count == 0) throw RequestError::bad_field(field, "has no tokens");
-  if (!answers) return check_count(facts, count, field);
-  if (count < static_cast<std::size_t>(facts.context_length)) return;
-  throw too_long(facts, fmt::format("your prompt has {} tokens, and the answer needs one at least", count), count,
-                 field);
+  if (count + (answers ? 1 : 0) <= static_cast<std::size_t>(facts.context_length)) return;
+  std::string what = fmt::format("{} {} tokens", answers ? "your prompt has" : "there are", count);
+  if (prompt.n_spans() > 0) {
+    std::int64_t rows = 0;
+    for (const kv::MediumSpan& span : prompt.spans()) rows += span.n;
+    what += fmt::format(", {} of them of its images", rows);
+  }
+  throw too_long(facts, answers ? what + ", and the answer needs one at least" : what, count, field);
 }
 
 std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,
@@ -77,6 +84,28 @@ std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view tex
   if (tokens.size() <= context * static_cast<std::size_t>(times)) return tokens;
   const char* least = tokens.size() > counted ? "at least " : "";
   throw too_long(facts, fmt::format("your prompt has {}{} tokens", least, tokens.size()), tokens.size(), field);
+}
+
+kv::Text prompt_symbols(const ModelFacts& facts, const text::MarkedView& text, const PromptPictures& pictures,
+                        const std::string& field, const Tokenize& tokenize, int times) {
+  kv::Text symbols;
+  for (const PromptPictures::Cut& cut : pictures.cuts(text.text)) {
+    std::vector<text::TextSpan> plain;
+    for (const text::TextSpan& span : text.plain) {
+      const std::size_t begin = std::max(span.begin, cut.begin), end = std::min(span.end, cut.end);
+      if (begin < end) plain.push_back({begin - cut.begin, end - cut.begin});
+    }
+    const text::MarkedView part(text.text.substr(cut.begin, cut.end - cut.begin), plain);
+    const bool first = cut.begin == 0;
+    if (first || !part.text.empty()) {
+      symbols.append(
+          text_tokens(facts, part.text, field, [&](std::size_t most) { return tokenize(part, first, most); }, times));
+    }
+    if (cut.file) append(pictures.picture(cut.file), symbols);
+    if (times != kAnyLength && symbols.size() > kCountedContexts * static_cast<std::size_t>(facts.context_length))
+      break;
+  }
+  return symbols;
 }
 
 text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
@@ -110,6 +139,19 @@ text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, te
   } catch (const text::TemplateError& e) {
     throw RequestError::bad_field(field, fmt::format("the chat template refuses them: {}", e.what()));
   }
+}
+
+kv::Text chat_symbols(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
+                      const std::string& field, int times) {
+  PromptPictures pictures(model.pictures(), std::string("count\0", 6));  // no cache_salt is that
+  pictures.add(messages);
+  const text::ToolPrompt chat = chat_text(model, std::move(messages), end, tools, field, times);
+  while (!pictures.look()) {
+  }
+  const auto tokenize = [&](const text::MarkedView& part, bool first, std::size_t most) {
+    return model.tokenize(part, first, true, most);
+  };
+  return prompt_symbols(model.facts(), text::MarkedView(chat.prompt, chat.plain), pictures, field, tokenize, times);
 }
 
 }  // namespace coppice::server

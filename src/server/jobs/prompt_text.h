@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kv/text.h"
 #include "kv/types.h"
 #include "server/jobs/generation_request.h"
 #include "server/jobs/model.h"
@@ -20,7 +21,7 @@ void check_count(const ModelFacts& facts, std::size_t count, const std::string& 
 
 /// Refuses a prompt without tokens, or one that doesn't fit, or leaves no room for an answer where one is wanted. As the engine
 /// does (Scheduler::objection()).
-void check_prompt(const ModelFacts& facts, std::size_t count, const std::string& field, bool answers);
+void check_prompt(const ModelFacts& facts, kv::TextView prompt, const std::string& field, bool answers);
 
 /// How many contexts long a text may be: of what is only counted, as long as a body can be.
 inline constexpr int kAnyLength = 0;
@@ -33,5 +34,17 @@ text::ToolPrompt chat_text(const Model& model, std::vector<Message> messages, te
 /// or kAnyLength. What is a little too long is counted all the same, since clients want to know by how much.
 std::vector<kv::Token> text_tokens(const ModelFacts& facts, std::string_view text, const std::string& field,
                                    const std::function<std::vector<kv::Token>(std::size_t)>& tokenize, int times = 1);
+
+/// Of a part of a prompt, the first one or not, as Model::tokenize().
+using Tokenize = std::function<std::vector<kv::Token>(const text::MarkedView& part, bool first, std::size_t most)>;
+
+/// A chat's text, or another, with the symbols of pictures in place of their markers: what stands between two is tokenized by itself, as
+/// libmtmd does. Too many symbols may be left at another place. REQUIRES: pictures.looked().
+kv::Text prompt_symbols(const ModelFacts& facts, const text::MarkedView& text, const PromptPictures& pictures,
+                        const std::string& field, const Tokenize& tokenize, int times = 1);
+
+/// All of a chat, to be counted. It decodes its pictures, and encodes none.
+kv::Text chat_symbols(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
+                      const std::string& field, int times = 1);
 
 }  // namespace coppice::server

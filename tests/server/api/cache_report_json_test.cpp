@@ -115,8 +115,8 @@ TEST(CacheReportText, SaysWhereAMediumStands) {
   text.append(kv::Medium{.rows = 3});
   text.append(std::vector<kv::Token>{'c'});
   text.append(kv::Medium{.rows = 2});
-  EXPECT_EQ(server::shown_text(model, text), "ab[medium]c[medium]");
-  EXPECT_EQ(server::shown_text(model, text.view().subspan(3)), "[medium]c[medium]");
+  EXPECT_EQ(server::shown_text(model, text), "ab[image, 3 tokens]c[image, 2 tokens]");
+  EXPECT_EQ(server::shown_text(model, text.view().subspan(3)), "[image, 3 tokens]c[image, 2 tokens]");
   EXPECT_EQ(server::shown_text(model, {}), "");
 }
 

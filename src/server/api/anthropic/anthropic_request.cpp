@@ -10,6 +10,7 @@
 #include "server/api/base/ignored_fields.h"
 #include "server/api/base/json_fields.h"
 #include "server/api/base/left_out.h"
+#include "server/api/base/picture_fields.h"
 #include "server/api/base/sampling_fields.h"
 #include "server/api/base/structured_output.h"
 #include "server/api/base/tool_fields.h"
@@ -28,11 +29,12 @@ constexpr const char* kPath = "/v1/messages";
 struct Chat {
   std::vector<Message>& messages;
   PinMarks marks;
+  PictureFields pictures;
   bool keeps_billing = false;
 };
 
 [[noreturn]] void refuse_block(const std::string& path, const std::string& type) {
-  throw RequestError::unsupported(path + ".type", fmt::format("blocks of the type \"{}\" are not supported", type));
+  throw RequestError::unsupported(path + ".type", unsupported_part(type));
 }
 
 /// Calls on_text(text, fields) for each text block, and on_block(fields, type, path) for each other one. A string is one text
@@ -59,12 +61,13 @@ void each_block(const Json& content, const std::string& path, Text&& on_text, Bl
 }
 
 /// A tool's result.
-std::vector<ContentPart> result_of(const Json& content, const std::string& path) {
+std::vector<ContentPart> result_of(const Json& content, const std::string& path, PictureFields& pictures) {
   std::vector<ContentPart> parts;
   each_block(
       content, path, [&](std::string text, const JsonFields*) { parts.push_back({std::move(text)}); },
-      [&](const JsonFields&, const std::string& type, const std::string&) {
-        parts.push_back({left_out(kPath, type)});
+      [&](const JsonFields& block, const std::string& type, const std::string&) {
+        auto picture = pictures.sees() ? pictures.part(block, type) : std::nullopt;
+        parts.push_back(picture ? *std::move(picture) : ContentPart{left_out(kPath, type)});
       });
   return parts;
 }
@@ -94,9 +97,10 @@ text::ChatCall parse_tool_use(const JsonFields& block) {
   return call;
 }
 
-Message parse_tool_result(const JsonFields& block) {
+Message parse_tool_result(const JsonFields& block, PictureFields& pictures) {
   Message message{.role = "tool", .call_id = block.required_string("tool_use_id")};
-  if (const Json* content = block.find("content")) message.content = result_of(*content, block.path("content"));
+  if (const Json* content = block.find("content"))
+    message.content = result_of(*content, block.path("content"), pictures);
   if (block.boolean("is_error").value_or(false)) message.content.insert(message.content.begin(), {"Error: "});
   return message;
 }
@@ -132,9 +136,12 @@ void add_turn(const JsonFields& f, Chat& chat) {
         } else if (assistant && type == "thinking") {
           message.reasoning += block.required_string("thinking");
         } else if (!assistant && type == "tool_result") {
-          to.push_back(parse_tool_result(block));
+          to.push_back(parse_tool_result(block, chat.pictures));
           results = true;
           chat.marks.look(block, {.messages = to.size()});
+        } else if (auto picture = assistant ? std::nullopt : chat.pictures.part(block, type)) {
+          message.content.push_back(*std::move(picture));
+          mark(block);
         } else if (!(assistant && type == "redacted_thinking")) {
           refuse_block(where, type);
         }
@@ -219,8 +226,11 @@ void parse_form(const JsonFields& f, GenerationRequest& r) {
 }
 
 /// What the prompt is made of.
-void parse_chat(const JsonFields& f, bool keeps_billing, GenerationRequest& r) {
-  Chat chat{.messages = r.messages, .marks = PinMarks(r.pins), .keeps_billing = keeps_billing};
+void parse_chat(const JsonFields& f, bool keeps_billing, int most_pictures, GenerationRequest& r) {
+  Chat chat{.messages = r.messages,
+            .marks = PinMarks(r.pins),
+            .pictures = PictureFields(most_pictures),
+            .keeps_billing = keeps_billing};
   parse_turns(f, chat);
   r.tools = parse_tool_list(f);
   mark_tools(f, r.tools, chat);
@@ -237,12 +247,9 @@ std::string count_reply_of(const Model& model, std::string_view body, bool keeps
   const ModelFacts& facts = model.facts();
   const JsonObject json = parse_body(body, json_limits(facts.context_length));
   GenerationRequest r;
-  parse_chat(JsonFields(json), keeps_billing, r);
-  const text::ToolPrompt chat = chat_text(model, std::move(r.messages), r.turn_end, r.tools, "messages", kAnyLength);
-  const auto tokens = text_tokens(
-      facts, chat.prompt, "messages",
-      [&](std::size_t most) { return model.tokenize({chat.prompt, chat.plain}, true, true, most); }, kAnyLength);
-  return dump(JsonObject{{"input_tokens", tokens.size()}});
+  parse_chat(JsonFields(json), keeps_billing, facts.most_pictures, r);
+  const kv::Text prompt = chat_symbols(model, std::move(r.messages), r.turn_end, r.tools, "messages", kAnyLength);
+  return dump(JsonObject{{"input_tokens", prompt.size()}});
 }
 
 }  // namespace
@@ -260,7 +267,7 @@ GenerationRequest parse_anthropic_request(const JsonObject& body, const RequestL
   apply_defaults(limits.defaults, r);
   parse_sampling_fields(f, limits, r);
   for (std::string& stop : parse_stops(f, "stop_sequences")) r.sampling.stop.push_back(std::move(stop));
-  parse_chat(f, keeps_billing, r);
+  parse_chat(f, keeps_billing, limits.most_pictures, r);
   parse_thought_budget(f, r);
   parse_form(f, r);
   settle_form(r.tools, r.grammar);

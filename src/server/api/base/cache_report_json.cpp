@@ -1,5 +1,6 @@
 #include "server/api/base/cache_report_json.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <cmath>
@@ -51,23 +52,44 @@ Words words_for(engine::MatchEnded ended) {
 
 std::string shown_text(const Model& model, kv::TextView shown) {
   std::string text;
-  std::vector<kv::Token> tokens;
-  bool medium = false;
-  for (std::size_t i = 0; i < shown.size(); ++i) {
-    const auto token = shown[i].token();
-    if (!token && !medium) {
-      text += model.detokenize(std::exchange(tokens, {}), true);
-      text += "[medium]";
-    }
-    if (token) tokens.push_back(*token);
-    medium = !token;
+  std::size_t at = 0;
+  const auto add_tokens = [&](std::size_t end) {
+    text += model.detokenize(shown.subspan(at, end - at).tokens(), true);
+  };
+  for (const kv::MediumSpan& span : shown.spans()) {
+    add_tokens(static_cast<std::size_t>(span.first));
+    at = static_cast<std::size_t>(span.end());
+    const std::string size = model.pictures() != nullptr ? model.pictures()->size_text(span.medium.digest) : "";
+    text += fmt::format("[image{}{}, {} token{}]", size.empty() ? "" : " ", size, span.medium.rows,
+                        span.medium.rows == 1 ? "" : "s");
   }
-  return text + model.detokenize(tokens, true);
+  add_tokens(shown.size());
+  return text;
 }
 
-JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how) {
+namespace {
+
+bool begins_with_image(kv::TextView text) {
+  return !text.empty() && !text[0].token();
+}
+
+/// Why, where an image ended the match.
+std::string images_differ(std::int32_t at, std::span<const PicturePlace> images) {
+  for (const PicturePlace& image : images)
+    if (image.begin <= at && at < image.end) return fmt::format("The images differ: {}.", image.name);
+  return "The images differ.";
+}
+
+}  // namespace
+
+JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how,
+                             std::span<const PicturePlace> images) {
   const auto text = [&](kv::TextView shown) { return shown_text(model, shown); };
-  const auto [name, why] = words_for(report.ended);
+  const auto [name, words] = words_for(report.ended);
+  std::string why = words;
+  if (report.ended == engine::MatchEnded::kDiffers && begins_with_image(report.asked) &&
+      begins_with_image(report.found))
+    why = images_differ(report.matched_tokens, images);
   JsonObject texts = {{"before", text(report.before)}, {"asked", text(report.asked)}};
   if (report.ended == engine::MatchEnded::kDiffers && how == CacheReports::kText) texts["found"] = text(report.found);
   return {{"prompt_tokens", report.prompt_tokens},
@@ -83,7 +105,8 @@ Json cache_reports_json(CacheReportList reports, const CacheReporting& reporting
   if (!reporting.wanted) return nullptr;
   JsonArray all;
   for (const auto& report : reports) {
-    all.push_back(report ? Json(cache_report_json(*report, *reporting.model, reporting.how)) : Json(nullptr));
+    all.push_back(report ? Json(cache_report_json(*report, *reporting.model, reporting.how, reporting.images))
+                         : Json(nullptr));
   }
   return all.size() == 1 ? std::move(all.front()) : Json(std::move(all));
 }

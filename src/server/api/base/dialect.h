@@ -44,6 +44,7 @@ struct RequestLimits {
   int max_prompts = kMaxPrompts;
   GenerationDefaults defaults;
   bool continues_assistant = false;  ///< ModelFacts'
+  int most_pictures = 0;             ///< ModelFacts'
   std::string_view tenant;           ///< HttpRequest's: whose request it is
 };
 
@@ -57,7 +58,8 @@ inline RequestLimits request_limits(const ModelFacts& facts, int most = kMaxProm
           .max_choices = facts.max_batch,
           .max_prompts = std::min(waiting + facts.max_batch, most),
           .defaults = defaults,
-          .continues_assistant = facts.continues_assistant};
+          .continues_assistant = facts.continues_assistant,
+          .most_pictures = facts.most_pictures};
 }
 
 /// What an answer is made of besides its deltas.

@@ -22,7 +22,7 @@ void parse_input(const JsonFields& f, const RequestLimits& limits, GenerationReq
                                   "missing_field");
   if (const Json* messages = f.find("messages")) {
     refuse_unbuilt_fields(f);
-    r.messages = parse_messages(*messages);
+    r.messages = parse_messages(*messages, limits.most_pictures);
     r.tools = parse_tools(f);
     r.beginning = true;
     return;

@@ -27,7 +27,7 @@ constexpr UnbuiltField kUnbuiltChat[] = {
     {"prompt_embeds"}, {"n_probs"}, {"post_sampling_probs"},
 };
 
-Message parse_message(const JsonObject& message, const std::string& where) {
+Message parse_message(const JsonObject& message, const std::string& where, PictureFields& pictures) {
   const JsonFields f(message, where + ".");
   auto role = f.string("role");
   if (!role || role->empty()) throw RequestError::bad_field(where + ".role", "is required", "missing_field");
@@ -49,7 +49,7 @@ Message parse_message(const JsonObject& message, const std::string& where) {
     result.call_id = f.string("tool_call_id").value_or("");
   }
   const Json* content = f.find("content");
-  if (content != nullptr) parse_content(*content, where + ".content", result);
+  if (content != nullptr) parse_content(*content, where + ".content", pictures, result);
   if (content == nullptr && (result.role == "user" || result.role == "system"))
     throw RequestError::bad_field(where + ".content", "is required", "missing_field");
   return result;
@@ -85,7 +85,7 @@ void parse_completion_input(const JsonFields& f, const RequestLimits& limits, Ge
 void parse_chat_input(const JsonFields& f, const RequestLimits& limits, GenerationRequest& r) {
   const Json* messages = f.find("messages");
   if (messages == nullptr) throw RequestError::bad_field("messages", "is required", "missing_field");
-  r.messages = parse_messages(*messages);
+  r.messages = parse_messages(*messages, limits.most_pictures);
   r.turn_end = parse_turn_end(f, r.messages, limits.continues_assistant);
   r.tools = parse_tools(f);
   if (r.turn_end == text::TurnEnd::kContinue && !r.tools.specs.empty() && r.tools.may_call)
@@ -131,19 +131,20 @@ std::string thinking_of(const JsonFields& part) {
   const Json* thinking = part.find("thinking");
   if (thinking == nullptr) return "";
   std::string text;
-  for (const ContentPart& piece : parse_content(*thinking, part.path("thinking"))) text += piece.text;
+  PictureFields none(0);
+  for (const ContentPart& piece : parse_content(*thinking, part.path("thinking"), none)) text += piece.text;
   return text;
 }
 
 }  // namespace
 
-std::vector<ContentPart> parse_content(const Json& content, const std::string& path) {
+std::vector<ContentPart> parse_content(const Json& content, const std::string& path, PictureFields& pictures) {
   Message message;
-  parse_content(content, path, message);
+  parse_content(content, path, pictures, message);
   return std::move(message.content);
 }
 
-void parse_content(const Json& content, const std::string& path, Message& to) {
+void parse_content(const Json& content, const std::string& path, PictureFields& pictures, Message& to) {
   if (content.is_string()) {
     to.content.push_back({to_string(content)});
     return;
@@ -164,24 +165,26 @@ void parse_content(const Json& content, const std::string& path, Message& to) {
       to.content.push_back({part.required_string("refusal")});
     } else if (type == "thinking" && to.role == "assistant") {
       to.reasoning += thinking_of(part);
-    } else if (to.role == "tool") {
+    } else if (to.role == "tool" && !(PictureFields::is_picture(type) && pictures.sees())) {
       to.content.push_back({left_out("/v1/chat/completions", type)});
+    } else if (auto picture = pictures.part(part, type)) {
+      to.content.push_back(*std::move(picture));
     } else {
-      throw RequestError::unsupported(where + ".type",
-                                      fmt::format("only \"text\" parts are supported, not \"{}\"", type));
+      throw RequestError::unsupported(where + ".type", unsupported_part(type));
     }
   }
 }
 
-std::vector<Message> parse_messages(const Json& messages) {
+std::vector<Message> parse_messages(const Json& messages, int most_pictures) {
   const JsonArray* list = messages.if_array();
   if (list == nullptr) throw RequestError::bad_field("messages", "must be a list", "invalid_type");
   if (list->empty()) throw RequestError::bad_field("messages", "must not be empty");
   std::vector<Message> result;
+  PictureFields pictures(most_pictures);
   for (std::size_t i = 0; i < list->size(); ++i) {
     port::between_steps();
     const std::string where = fmt::format("messages[{}]", i);
-    result.push_back(parse_message(object_of(&(*list)[i], where), where));
+    result.push_back(parse_message(object_of(&(*list)[i], where), where, pictures));
   }
   return result;
 }

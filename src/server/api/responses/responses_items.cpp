@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "server/api/base/left_out.h"
@@ -13,8 +14,9 @@ namespace coppice::server {
 
 namespace {
 
-/// A string, or parts of these types. `result`: of a tool's; what is no text is left out (left_out.h).
-std::vector<ContentPart> parts_of(const Json& content, const std::string& path, bool result = false) {
+/// A string, or parts of these types. `result`: of a tool's; what is neither text nor a picture that can be seen is left out (left_out.h).
+std::vector<ContentPart> parts_of(const Json& content, const std::string& path, PictureFields& pictures,
+                                  bool result = false) {
   if (content.is_string()) return {{std::string(content.get_string())}};
   const JsonArray* list = content.if_array();
   if (list == nullptr) throw RequestError::bad_field(path, "must be a string or a list of parts", "invalid_type");
@@ -31,11 +33,12 @@ std::vector<ContentPart> parts_of(const Json& content, const std::string& path, 
       parts.push_back({part.required_string("text")});
     } else if (type == "refusal") {
       parts.push_back({part.required_string("refusal")});
-    } else if (result) {
+    } else if (result && !(PictureFields::is_picture(type) && pictures.sees())) {
       parts.push_back({left_out("/v1/responses", type)});
+    } else if (auto picture = pictures.part(part, type)) {
+      parts.push_back(*std::move(picture));
     } else {
-      throw RequestError::unsupported(part.path("type"),
-                                      fmt::format("parts of the type \"{}\" are not supported", type));
+      throw RequestError::unsupported(part.path("type"), unsupported_part(type));
     }
   }
   return parts;
@@ -43,19 +46,46 @@ std::vector<ContentPart> parts_of(const Json& content, const std::string& path, 
 
 std::string text_of(const Json& content, const std::string& path, bool result = false) {
   std::string text;
-  for (ContentPart& part : parts_of(content, path, result)) text += part.text;
+  PictureFields none(0);
+  for (ContentPart& part : parts_of(content, path, none, result)) text += part.text;
   return text;
 }
 
-/// A message's content as a list of parts.
+bool is_picture(const Json& part) {
+  const Json* type = part.is_object() ? part.get_object().if_contains("type") : nullptr;
+  return type != nullptr && type->is_string() && PictureFields::is_picture(std::string_view(type->get_string()));
+}
+
+/// A message's content as a list of parts. Pictures stay as they are.
 JsonArray full_content(const Json& content, bool assistant) {
   JsonArray parts;
-  for (ContentPart& part : parts_of(content, "")) {
-    JsonObject json = {{"type", assistant ? "output_text" : "input_text"}, {"text", std::move(part.text)}};
-    if (assistant) json["annotations"] = JsonArray();
-    parts.push_back(std::move(json));
+  const auto add = [&](const Json& texts) {
+    PictureFields none(0);
+    for (ContentPart& part : parts_of(texts, "", none)) {
+      JsonObject json = {{"type", assistant ? "output_text" : "input_text"}, {"text", std::move(part.text)}};
+      if (assistant) json["annotations"] = JsonArray();
+      parts.push_back(std::move(json));
+    }
+  };
+  if (!content.is_array()) {
+    add(content);
+    return parts;
+  }
+  for (const Json& part : content.get_array()) {
+    if (is_picture(part)) {
+      parts.push_back(part);
+    } else {
+      add(JsonArray{part});
+    }
   }
   return parts;
+}
+
+/// A tool's result: a text, or a list of parts where pictures that can be seen are among them.
+Json full_output(const Json& output, bool sees) {
+  const JsonArray* list = output.if_array();
+  if (sees && list != nullptr && std::ranges::any_of(*list, is_picture)) return output;
+  return Json(text_of(output, "output", /*result=*/true));
 }
 
 }  // namespace
@@ -71,7 +101,7 @@ void Turns::add(const JsonFields& item) {
   } else if (type == "function_call_output") {
     messages_.push_back({.role = "tool", .call_id = item.required_string("call_id")});
     if (const Json* output = item.find("output"))
-      messages_.back().content = parts_of(*output, item.path("output"), /*result=*/true);
+      messages_.back().content = parts_of(*output, item.path("output"), pictures_, /*result=*/true);
   } else if (type == "reasoning") {
     if (const Json* content = item.find("content")) reasoning_ += text_of(*content, item.path("content"));
   } else {
@@ -98,7 +128,7 @@ void Turns::add_message(const JsonFields& item) {
   if (role != "user" && role != "assistant" && role != "system" && role != "developer")
     throw RequestError::bad_field(item.path("role"),
                                   fmt::format("\"{}\" is none of system, developer, user and assistant", role));
-  std::vector<ContentPart> parts = parts_of(*content, item.path("content"));
+  std::vector<ContentPart> parts = parts_of(*content, item.path("content"), pictures_);
   if (role == "assistant") {
     assistant(false).content = std::move(parts);
   } else {
@@ -106,7 +136,7 @@ void Turns::add_message(const JsonFields& item) {
   }
 }
 
-ConversationItem kept_item(const JsonObject& item) {
+ConversationItem kept_item(const JsonObject& item, bool sees) {
   const JsonFields f(item);
   const std::string type = f.string("type").value_or("message");
   const char* prefix = "msg";
@@ -127,7 +157,7 @@ ConversationItem kept_item(const JsonObject& item) {
     prefix = "fco";
     kept["call_id"] = f.required_string("call_id");
     const Json* output = f.find("output");
-    kept["output"] = output == nullptr ? "" : text_of(*output, "output", /*result=*/true);
+    kept["output"] = output == nullptr ? Json("") : full_output(*output, sees);
   } else {
     prefix = "rs";
     kept["summary"] = JsonArray();

@@ -86,7 +86,7 @@ std::vector<ConversationItem> add_input(const JsonFields& f, bool keep, const Re
       if (keep) kept.push_back(std::move(other));
     } else {
       turns.add(fields);
-      if (keep) kept.push_back(kept_item(item));
+      if (keep) kept.push_back(kept_item(item, turns.sees()));
     }
   }
   return kept;
@@ -108,8 +108,8 @@ std::shared_ptr<const StoredResponse> find_previous(const JsonFields& f, const R
 
 /// The chat, and what is to be stored of it. Instructions are not inherited.
 std::shared_ptr<StoredResponse> parse_conversation(const JsonFields& f, const ResponseOwner& owner,
-                                                   ResponseStore& store, GenerationRequest& r) {
-  Turns turns;
+                                                   ResponseStore& store, int most_pictures, GenerationRequest& r) {
+  Turns turns(most_pictures);
   if (auto instructions = f.string("instructions"); instructions && !instructions->empty())
     turns.add_text("system", *std::move(instructions));
   auto previous = find_previous(f, owner, store);
@@ -248,7 +248,7 @@ GenerationRequest parse_responses_request(const JsonObject& body, const RequestL
   parse_form(f, r);
   parse_max_tokens(f, {"max_output_tokens"}, 1, r);
   r.stream = f.boolean("stream").value_or(false);
-  auto stored = parse_conversation(f, {std::string(limits.tenant), r.cache_salt}, store, r);
+  auto stored = parse_conversation(f, {std::string(limits.tenant), r.cache_salt}, store, limits.most_pictures, r);
   auto own = std::make_shared<const ResponseTerms>(repeated(f), std::move(stored));
   r.own_bytes = own->repeated.size();
   r.own = std::move(own);
@@ -263,11 +263,8 @@ std::string response_count_reply(const Model& model, std::string_view body, std:
   RequestLimits limits = request_limits(facts);
   limits.tenant = tenant;
   GenerationRequest r = parse_responses_request(json, limits, store);
-  const std::string text =
-      chat_text(model, std::move(r.messages), r.turn_end, r.tools, r.input_field, kAnyLength).prompt;
-  const auto tokens = text_tokens(
-      facts, text, r.input_field, [&](std::size_t most) { return model.tokenize(text, true, true, most); }, kAnyLength);
-  return dump(JsonObject{{"object", "response.input_tokens"}, {"input_tokens", tokens.size()}});
+  const kv::Text prompt = chat_symbols(model, std::move(r.messages), r.turn_end, r.tools, r.input_field, kAnyLength);
+  return dump(JsonObject{{"object", "response.input_tokens"}, {"input_tokens", prompt.size()}});
 }
 
 }  // namespace coppice::server

@@ -1,0 +1,104 @@
+// PromptPictures: the pictures of one request, from what a client sent to symbols of its prompt, and to their rows.
+//
+// In a chat's text each picture is a marker, a name that nobody can guess: no text of a client becomes a picture. What a template does to
+// it, it does to a word.
+//
+// Thread safety: none; one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/prompt.h"
+#include "kv/text.h"
+#include "vision/pictures.h"
+
+namespace coppice::server {
+
+struct Message;
+
+/// One that a client sent. Messages share it with their copies.
+struct PictureFile {
+  PictureFile(std::vector<std::uint8_t> bytes, vision::Detail detail, std::string field);
+
+  std::vector<std::uint8_t> bytes;
+  vision::Detail detail;
+  std::string field;   ///< of the request, for errors
+  std::string marker;  ///< in texts
+};
+
+/// A picture's symbols of a prompt, from its first row to its last.
+struct PicturePlace {
+  std::int32_t begin = 0, end = 0;
+  std::string name;  ///< "the second of the third message"
+};
+
+class PromptPictures {
+ public:
+  using File = std::shared_ptr<const PictureFile>;
+
+  /// `pictures`: null: there is no projector; then there are no files. What it refers to outlives it.
+  PromptPictures(vision::Pictures* pictures, std::string owner) : pictures_(pictures), owner_(std::move(owner)) {}
+
+  void add(File file);
+  void add(std::span<const Message> messages);
+  bool empty() const { return placed_.empty(); }
+
+  /// Decodes the next one, so that it is known how many rows it has. True: all are. Throws RequestError.
+  bool look();
+  bool looked() const { return n_looked_ == placed_.size(); }
+
+  /// A part of a text: up to the next marker, and the picture behind it; null: there is none.
+  struct Cut {
+    std::size_t begin = 0, end = 0;
+    File file;
+  };
+  std::vector<Cut> cuts(std::string_view text) const;
+  /// REQUIRES: looked(), and it was added.
+  const vision::Picture& picture(const File& file) const;
+
+  /// Encodes a stretch of rows of one of them, where they aren't kept: on the encoder's thread. True: all are there. Throws RequestError.
+  /// REQUIRES: looked().
+  bool encode();
+  bool encoded() const { return n_encoded_ == placed_.size(); }
+
+  /// Throws RequestError if a template has left one out.
+  void check_all_in(std::string_view text) const;
+
+  /// Where they are in a prompt. REQUIRES: looked().
+  std::vector<PicturePlace> places(kv::TextView text) const;
+
+  /// REQUIRES: encoded(), and all media of the text are pictures of this.
+  engine::Prompt prompt(kv::TextView text) const;
+
+  std::size_t bytes() const;  ///< of the files
+
+ private:
+  struct Placed {
+    File file;
+    std::shared_ptr<const vision::Picture> picture = nullptr;
+  };
+  vision::Pictures* pictures_;
+  std::string owner_;
+  std::vector<Placed> placed_;
+  std::map<std::string_view, std::size_t> by_marker_;
+  std::size_t n_looked_ = 0, n_encoded_ = 0;
+  std::optional<vision::Encoding> encoding_;
+  std::map<kv::Digest, engine::Medium> media_;
+};
+
+/// Symbols of a picture, behind those that are there.
+void append(const vision::Picture& picture, kv::Text& to);
+
+/// The text with "<__media__>", llama-server's marker, for each picture.
+std::string with_public_markers(std::string text, const PromptPictures& pictures);
+inline constexpr std::string_view kPublicMarker = "<__media__>";
+
+}  // namespace coppice::server

@@ -1,0 +1,180 @@
+#include "vision/pictures.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "check/assert.h"
+#include "image/image_file.h"
+#include "image/shrink.h"
+#include "port/threads_beside.h"
+
+namespace coppice::vision {
+namespace {
+
+/// A digest of parts that are framed by their lengths.
+class Naming {
+ public:
+  Naming& add(std::span<const std::byte> bytes) {
+    const std::uint64_t n = bytes.size();
+    const auto length = std::as_bytes(std::span(&n, 1));
+    all_.insert(all_.end(), length.begin(), length.end());
+    all_.insert(all_.end(), bytes.begin(), bytes.end());
+    return *this;
+  }
+  Naming& add(const kv::Digest& digest) { return add(std::as_bytes(std::span(digest))); }
+  Naming& add(std::string_view text) { return add(std::as_bytes(std::span(text))); }
+  Naming& add(std::uint32_t number) { return add(std::as_bytes(std::span(&number, 1))); }
+  kv::Digest digest() const { return kv::sha256(all_); }
+
+ private:
+  std::vector<std::byte> all_;
+};
+
+kv::Digest owned(const kv::Digest& digest, std::string_view owner) {
+  return owner.empty() ? digest : Naming().add(owner).add(digest).digest();
+}
+
+std::vector<kv::Medium> media_of(const Picture& picture) {
+  std::vector<kv::Medium> media;
+  for (const auto& part : picture.parts)
+    if (const auto* piece = std::get_if<Piece>(&part)) media.push_back(piece->medium);
+  return media;
+}
+
+std::size_t bytes_of(const Picture& picture) {
+  std::size_t bytes = sizeof(Picture);
+  for (const auto& part : picture.parts) {
+    bytes += sizeof(part);
+    if (const auto* tokens = std::get_if<std::vector<kv::Token>>(&part)) bytes += tokens->size() * sizeof(kv::Token);
+  }
+  return bytes;
+}
+
+constexpr const char* kImpossible = "has a shape that this model can't look at";
+
+}  // namespace
+
+std::expected<image::Pixels, std::string> Pictures::decode(std::span<const std::uint8_t> file, Detail detail) {
+  decoders_.acquire();
+  struct Release {
+    std::counting_semaphore<kDecoders>& decoders;
+    ~Release() { decoders.release(); }
+  } const release{decoders_};
+  ++decoded_;
+  auto pixels = image::decode(file, limits_.most_pixels);
+  if (pixels && detail == Detail::kLow) *pixels = image::shrink(*std::move(pixels), kLowSide);
+  return pixels;
+}
+
+std::expected<std::shared_ptr<const Picture>, std::string> Pictures::look(std::span<const std::uint8_t> file,
+                                                                          Detail detail, std::string_view owner) {
+  const auto how = static_cast<std::uint32_t>(detail);
+  const kv::Digest name = owned(Naming().add(kv::sha256(std::as_bytes(file))).add(how).digest(), owner);
+  if (auto known = pictures_.find(name)) return *known;
+  const auto pixels = decode(file, detail);
+  if (!pixels) return std::unexpected(pixels.error());
+  const auto parts = projector_->layout(pixels->width, pixels->height);
+  if (!parts || parts->empty()) return std::unexpected(kImpossible);
+  const kv::Digest all = Naming()
+                             .add(projector_->digest())
+                             .add(pixels->width)
+                             .add(pixels->height)
+                             .add(kv::sha256(std::as_bytes(std::span(pixels->rgb))))
+                             .digest();
+  auto picture = std::make_shared<Picture>(Picture{.width = pixels->width, .height = pixels->height, .parts = {}});
+  std::uint32_t place = 0;
+  for (const auto& part : *parts) {
+    if (const auto* tokens = std::get_if<std::vector<kv::Token>>(&part)) {
+      picture->parts.emplace_back(*tokens);
+      continue;
+    }
+    const auto& stretch = std::get<Stretch>(part);
+    const kv::Medium medium{
+        .digest = Naming().add(all).add(place++).digest(), .rows = stretch.n_rows, .whole = stretch.whole};
+    picture->parts.emplace_back(Piece{.medium = medium, .columns = stretch.columns});
+    sizes_.keep(medium.digest, fmt::format("{}x{}", picture->width, picture->height), 16);
+  }
+  pictures_.keep(name, picture, bytes_of(*picture));
+  return picture;
+}
+
+Rows Pictures::kept(const kv::Medium& medium, std::string_view owner) {
+  return rows_.find(owned(medium.digest, owner)).value_or(nullptr);
+}
+
+std::string Pictures::size_text(const kv::Digest& medium) {
+  return sizes_.find(medium).value_or("");
+}
+
+int Pictures::longest_whole() const {
+  int longest = 0;
+  for (const auto& [width, height] : {std::pair(2048U, 2048U), std::pair(4096U, 1024U), std::pair(1024U, 4096U)}) {
+    const auto parts = projector_->layout(width, height);
+    if (!parts) continue;
+    for (const auto& part : *parts) {
+      const auto* stretch = std::get_if<Stretch>(&part);
+      if (stretch != nullptr && stretch->whole) longest = std::max(longest, stretch->n_rows);
+    }
+  }
+  return longest;
+}
+
+PictureFigures Pictures::figures() const {
+  return {.decoded = decoded_,
+          .encoded = encoded_,
+          .found = found_,
+          .encode_seconds = static_cast<double>(encode_nanoseconds_) * 1e-9,
+          .kept_bytes = rows_.bytes()};
+}
+
+Encoding::Encoding(Pictures& pictures, std::span<const std::uint8_t> file, Detail detail,
+                   std::shared_ptr<const Picture> picture, std::string_view owner)
+    : pictures_(pictures),
+      file_(file),
+      detail_(detail),
+      picture_(std::move(picture)),
+      owner_(owner),
+      media_(media_of(*picture_)) {}
+
+std::expected<bool, std::string> Encoding::step() {
+  while (rows_.size() < media_.size()) {
+    if (Rows known = pictures_.kept(media_[rows_.size()], owner_)) {
+      ++pictures_.found_;
+      rows_.push_back(std::move(known));
+      continue;
+    }
+    if (!sources_) {
+      const auto pixels = pictures_.decode(file_, detail_);
+      if (!pixels) return std::unexpected(pixels.error());
+      const auto parts = pictures_.projector_->prepare(*pixels);
+      if (!parts) return std::unexpected(kImpossible);
+      sources_.emplace();
+      for (const auto& part : *parts)
+        if (const auto* stretch = std::get_if<Stretch>(&part)) sources_->push_back(*stretch);
+      COPPICE_ASSERT(sources_->size() == media_.size());
+    }
+    const kv::Medium& medium = media_[rows_.size()];
+    Stretch& source = (*sources_)[rows_.size()];
+    COPPICE_ASSERT(source.n_rows == medium.rows);
+    const port::ThreadsBeside threads(pictures_.projector_->n_threads());
+    const auto start = std::chrono::steady_clock::now();
+    auto rows = pictures_.projector_->encode(source);
+    pictures_.encode_nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start).count());
+    if (!rows) return std::unexpected("can't be encoded: the projector failed");
+    ++pictures_.encoded_;
+    source.chunk = nullptr;
+    const std::size_t bytes = rows->size() * sizeof(float);
+    rows_.push_back(std::make_shared<const std::vector<float>>(*std::move(rows)));
+    pictures_.rows_.keep(owned(medium.digest, owner_), rows_.back(), bytes);
+    break;
+  }
+  if (rows_.size() < media_.size()) return false;
+  sources_.reset();
+  return true;
+}
+
+}  // namespace coppice::vision

@@ -1,0 +1,110 @@
+// Pictures: from image files to what a prompt has of them, and to their rows. Remembers both: a picture that comes again is
+// neither decoded nor encoded, whatever the prompt around it.
+//
+// A picture's rows are named by a digest of its pixels, its size, the projector's file and options, and their place in the picture:
+// equal names mean equal rows, and one other pixel is another name. What is remembered is found by who remembers (`owner`, a namespace of
+// the cache), so that how long a picture takes tells nobody what others have shown.
+//
+// Owns the projector. Thread safety: any number of threads at once, but for Encoding's steps: one thread at a time.
+//
+// Invariants
+//   1. At most kDecoders files are decoded at once, each within Limits::most_pixels: that bounds their memory.
+//   2. Rows that are kept weigh at most Limits::row_bytes.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <memory>
+#include <optional>
+#include <semaphore>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "image/pixels.h"
+#include "kv/digest.h"
+#include "vision/picture.h"
+#include "vision/projector.h"
+#include "vision/remembered.h"
+
+namespace coppice::vision {
+
+/// Since start.
+struct PictureFigures {
+  std::uint64_t decoded = 0;   ///< files
+  std::uint64_t encoded = 0;   ///< stretches of rows
+  std::uint64_t found = 0;     ///< stretches whose rows were kept
+  double encode_seconds = 0;   ///< of the encoder's thread
+  std::size_t kept_bytes = 0;  ///< rows, by now
+};
+
+class Pictures {
+ public:
+  static constexpr int kDecoders = 2;
+
+  struct Limits {
+    std::uint64_t most_pixels = 25'000'000;
+    std::size_t row_bytes = std::size_t{256} << 20;
+  };
+
+  Pictures(std::unique_ptr<Projector> projector, const Limits& limits)
+      : projector_(std::move(projector)), limits_(limits), rows_(limits.row_bytes) {}
+
+  /// Takes what decoding takes, or microseconds if it came before. The error follows "The image".
+  std::expected<std::shared_ptr<const Picture>, std::string> look(std::span<const std::uint8_t> file, Detail detail,
+                                                                  std::string_view owner);
+
+  /// Null: they aren't kept.
+  Rows kept(const kv::Medium& medium, std::string_view owner);
+
+  /// Of pictures that were looked at lately, for people: "512x384".
+  std::string size_text(const kv::Digest& medium);
+
+  int embedding_size() const { return projector_->embedding_size(); }
+  bool grids() const { return projector_->grids(); }
+  const Limits& limits() const { return limits_; }
+  /// Of the longest stretch whose rows see each other both ways; 0: none do.
+  int longest_whole() const;
+  PictureFigures figures() const;
+
+ private:
+  friend class Encoding;
+  std::expected<image::Pixels, std::string> decode(std::span<const std::uint8_t> file, Detail detail);
+
+  std::unique_ptr<Projector> projector_;
+  const Limits limits_;
+  std::counting_semaphore<kDecoders> decoders_{kDecoders};
+  Remembered<std::shared_ptr<const Picture>> pictures_{std::size_t{4} << 20};  ///< by file
+  Remembered<std::string> sizes_{std::size_t{1} << 20};                        ///< by medium
+  Remembered<Rows> rows_;
+  std::atomic<std::uint64_t> decoded_ = 0, encoded_ = 0, found_ = 0, encode_nanoseconds_ = 0;
+};
+
+/// The rows of one picture, a stretch each step. Holds what the projector prepared of it from the first step that encodes to the last.
+class Encoding {
+ public:
+  /// What it refers to outlives it. REQUIRES: look() made `picture` of the file, with this detail.
+  Encoding(Pictures& pictures, std::span<const std::uint8_t> file, Detail detail,
+           std::shared_ptr<const Picture> picture, std::string_view owner);
+
+  /// Finds rows that are kept, and encodes at most one stretch: seconds on a CPU. True: all rows are there. The error follows "The image".
+  std::expected<bool, std::string> step();
+
+  /// Of the picture's media, in order. REQUIRES: step() returned true.
+  const std::vector<Rows>& rows() const { return rows_; }
+
+ private:
+  Pictures& pictures_;
+  std::span<const std::uint8_t> file_;
+  Detail detail_;
+  std::shared_ptr<const Picture> picture_;
+  std::string owner_;
+  std::vector<kv::Medium> media_;
+  std::optional<std::vector<Stretch>> sources_;
+  std::vector<Rows> rows_;
+};
+
+}  // namespace coppice::vision
