@@ -3,6 +3,7 @@
 import { ChatTree } from "./chat_tree.js";
 import { count, element, seconds } from "./format.js";
 import { showMarkdown } from "./markdown.js";
+import { pictureList, Pictures } from "./pictures.js";
 import { events, request, settings } from "./server.js";
 
 export class Chat {
@@ -10,6 +11,7 @@ export class Chat {
     this.page = page;
     this.onRefused = onRefused;
     this.tree = new ChatTree();
+    this.pictures = new Pictures(page);
     this.abort = null;
     this.drawing = false;
     page["chat-form"].addEventListener("submit", (event) => {
@@ -31,11 +33,11 @@ export class Chat {
     this.draw();
   }
 
-  /** A message behind `parent`, and its answers. */
-  async ask(parent, text) {
+  /** A message behind `parent`, and its answers. `pictures`: null: those that wait in the form. */
+  async ask(parent, text, pictures = null) {
     if (!text.trim() || this.abort) return;
     this.page["chat-input"].value = "";
-    const question = this.tree.add(parent, "user", text.trim());
+    const question = this.tree.add(parent, "user", text.trim(), pictures ?? this.pictures.takeAll());
     await this.answer(question, Number(this.page["chat-n"].value));
   }
 
@@ -124,7 +126,7 @@ export class Chat {
     else if (message.content) showMarkdown(text, message.content);
     const who = message.role === "user" ? "You" : "Answer";
     const item = element("li", { className: `message ${message.role} ${message.state}` },
-      element("div", { className: "message-head" }, element("b", {}, who), this.switcher(message), this.actions(message, text)), this.thought(message), text);
+      element("div", { className: "message-head" }, element("b", {}, who), this.switcher(message), this.actions(message, text)), this.thought(message), pictureList(message.pictures), text);
     if (message.state === "running") item.setAttribute("aria-busy", "true");
     if (message.note) item.append(element("p", { className: "hint", role: message.state === "failed" ? "alert" : "note" }, message.note));
     return item;
@@ -168,7 +170,7 @@ export class Chat {
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       form.replaceWith(text);
-      this.ask(message.parent, input.value);
+      this.ask(message.parent, input.value, message.pictures);
     });
     text.replaceWith(form);
     input.focus();

@@ -5,8 +5,8 @@ export class ChatTree {
     this.root = { role: "root", children: [], chosen: 0, parent: null };
   }
 
-  add(parent, role, content) {
-    const message = { role, content, parent, children: [], chosen: 0, state: "", note: "", thought: "" };
+  add(parent, role, content, pictures = []) {
+    const message = { role, content, pictures, parent, children: [], chosen: 0, state: "", note: "", thought: "" };
     parent.children.push(message);
     parent.chosen = parent.children.length - 1;
     return message;
@@ -26,10 +26,17 @@ export class ChatTree {
     return path;
   }
 
+  /** Pictures stand before the text. */
+  static content({ content, pictures }) {
+    if (pictures.length === 0) return content;
+    const parts = pictures.map((url) => ({ type: "image_url", image_url: { url } }));
+    return [...parts, { type: "text", text: content }];
+  }
+
   /** What the server gets of a path that ends with `message`. */
   static messages(message, system) {
     const all = [];
-    for (let at = message; at.role !== "root"; at = at.parent) all.unshift({ role: at.role, content: at.content });
+    for (let at = message; at.role !== "root"; at = at.parent) all.unshift({ role: at.role, content: ChatTree.content(at) });
     return system ? [{ role: "system", content: system }, ...all] : all;
   }
 }

@@ -27,6 +27,7 @@ function showFrame(frame) {
   last = frame;
   showStatus("live", "live");
   change(page.model, frame.model);
+  page["chat-picture"].hidden = !frame.vision;
   const { nodes, left_out: left } = frame.tree;
   const hidden = left + nodes.reduce((sum, node) => sum + node.left_out, 0);
   const standing = frame.requests.reduce((sum, one) => sum + one.nodes.length, 0);

@@ -10,6 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from coppice_process import Coppice, model_path
+from vision_model import picture, words, write_model
 
 REPO = Path(__file__).resolve().parents[2]
 SYSTEM = ("You work at the visitor desk of a small museum of clocks. Be brief and friendly. The museum opens at ten and closes at "
@@ -391,4 +392,43 @@ def test_ten_thousand_nodes(visit, tmp_path):
         tab.page.click("#toggle-outline")
         tab.page.wait_for_timeout(1000)
         print("longest frame:", tab.page.evaluate("window.coppice.tree.frames.longest"), "ms")
+        tab.close()
+
+
+DROP = """() => {
+  const data = new DataTransfer();
+  data.items.add(window.dropped);
+  document.getElementById("chat-form").dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+}"""
+
+
+def test_a_picture_is_dropped_into_the_chat(visit, tmp_path):
+    model = write_model("smolvlm", tmp_path)
+    with Coppice("--kv-bytes", "16MiB", "--ctx", "512", model=model) as server:
+        tab = visit(server.url).live()
+        page = tab.page
+        page.fill("#chat-tokens", "4")
+        bytes_ = list(picture("page"))
+        page.evaluate("(bytes) => { window.dropped = new File([new Uint8Array(bytes)], 'p.png', { type: 'image/png' }); }", bytes_)
+        page.evaluate(DROP)
+        tab.wait("() => document.querySelectorAll('#chat-pictures img').length === 1")
+        page.fill("#chat-input", words(30, 31))
+        page.keyboard.press("Enter")
+        done = "() => document.querySelectorAll('.message').length === 2 && !document.querySelector('.message.running')"
+        tab.wait(done)
+        assert page.locator(".message.user .pictures img").count() == 1
+        assert page.locator("#chat-pictures img").count() == 0
+        page.locator(".message.user button", has_text="Edit").click()
+        page.fill(".edit textarea", words(40, 41))
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        tab.wait("() => document.querySelector('.message.user .switcher')?.textContent.includes('2 of 2')")
+        tab.wait(done)
+        assert page.locator(".message.user .pictures img").count() == 1
+        assert "prompt tokens from the cache" in page.inner_text(".message.assistant .hint")
+        cached = int(page.inner_text(".message.assistant .hint").split(" ")[0])
+        assert cached >= 48  # three stretches of 16 rows
+        tab.wait("() => window.coppice.tree.nodes.some((node) => node.text.includes('[image 128x64, 16 tokens]'))")
+        # One stem, which both questions stand on.
+        tab.wait("() => window.coppice.tree.nodes.filter((node) => node.text.startsWith('<s>')).length === 1")
         tab.close()

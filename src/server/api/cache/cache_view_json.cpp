@@ -104,6 +104,7 @@ std::string frame_json(const engine::View& view, const engine::Snapshot& s, cons
   return dump(
       JsonObject{{"model", config.names.id},
                  {"share", model.facts().share},
+                 {"vision", model.facts().most_pictures > 0},
                  {"context_length", model.facts().context_length},
                  {"kv_format", model.facts().kv_format},
                  {"block_size", c.block_size},
