@@ -10,6 +10,7 @@
 #include "executor/ggml/store/cpu_device.h"
 #include "executor/ggml/store/ggml_abort.h"
 #include "port/pause.h"
+#include "port/threads_beside.h"
 
 namespace coppice::executor {
 
@@ -64,7 +65,8 @@ GraphRunner::GraphRunner(int n_threads, bool governed)
 }
 
 int GraphRunner::count_threads() const {
-  return governor_ ? std::min(governor_->n_threads(), graphs_.front().cost.threads(n_threads_)) : n_threads_;
+  const int left = std::max(1, n_threads_ - port::ThreadsBeside::count());
+  return governor_ ? std::min({left, governor_->n_threads(), graphs_.front().cost.threads(n_threads_)}) : left;
 }
 
 double GraphRunner::delays() {

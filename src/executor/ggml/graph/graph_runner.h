@@ -1,6 +1,6 @@
 // GraphRunner: memory and threads for step graphs, and the graphs made so far.
 //
-// Governed, a step gets as many threads as it is worth (step_cost.h) and as there are processors free for (thread_governor.h).
+// A step leaves those threads out that an encoder has meanwhile (port/threads_beside.h). Governed, it gets as many threads as it is worth (step_cost.h) and as there are processors free for (thread_governor.h).
 //
 // Owns a persistent thread pool, one compute buffer that all graphs share, and the most recently used graphs. Not
 // thread safe; the executor's thread owns it.
