@@ -12,6 +12,7 @@ import pytest
 
 from coppice_process import Coppice, binary, model_path
 from gguf_edit import Gguf
+from vision_model import write_model
 
 RANDOM_MODEL = Path(__file__).resolve().parents[2] / "bench/random_model.py"
 SHAPE = ["--types", "q8_0", "--embd", "64", "--ff", "64", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--head-size",
@@ -76,7 +77,7 @@ class Home:
         link.symlink_to(os.path.relpath(blob, link.parent))
         return folder
 
-    def ollama(self, name, tag, path, host="registry.ollama.ai/library"):
+    def ollama(self, name, tag, path, host="registry.ollama.ai/library", projector=None):
         folder = self.folder / ".ollama/models"
         digest = f"sha256-{name}{tag}".replace("/", "")
         manifest = folder / "manifests" / host / name / tag
@@ -85,6 +86,9 @@ class Home:
         (folder / "blobs" / digest).hardlink_to(path)
         layers = [{"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:licence", "size": 1},
                   {"mediaType": "application/vnd.ollama.image.model", "digest": digest.replace("-", ":", 1), "size": 1}]
+        if projector:
+            (folder / "blobs" / f"{digest}p").hardlink_to(projector)
+            layers.append({"mediaType": "application/vnd.ollama.image.projector", "digest": f"{digest}p".replace("-", ":", 1), "size": 1})
         manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
 
     def file(self, place, path):
@@ -300,3 +304,36 @@ def test_what_is_wrong_is_said_before_listening(home, small_path):
         (home.folder / f"{name}.gguf").write_bytes(data)
         said = home.refused(home.folder / f"{name}.gguf", f"{name}.gguf")
         assert said.startswith("coppice: ") and said.count("\n") == 1, said
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vision")
+    write_model("gemma3", folder)
+    return folder
+
+
+@pytest.mark.parametrize("model, others, found", [
+    ("Wood-4b-it-Q4_K_M.gguf", ["mmproj-Wood-4b-it-f16.gguf"], "mmproj-Wood-4b-it-f16.gguf"),
+    ("Wood-4b-it-Q4_K_M.gguf", ["Wood-4b-it-Q8_0.gguf", "mmproj-F16.gguf"], "mmproj-F16.gguf"),
+    ("Wood-4b-it-Q4_K_M.gguf", ["Wood-4b-it.mmproj-Q8_0.gguf", "mmproj-model-f16.gguf"], "mmproj-model-f16.gguf"),
+    ("Wood-4b-it-UD-Q4_K_XL.gguf", ["mmproj-Wood-4b-it-Q8_0.gguf", "mmproj-Wood-4b-it-BF16.gguf"], "mmproj-Wood-4b-it-BF16.gguf"),
+    ("user_repo_Wood-Q8_0.gguf", ["user_repo_mmproj-Wood-Q8_0.gguf", "user_repo_Yew-Q8_0.gguf"], "user_repo_mmproj-Wood-Q8_0.gguf"),
+    ("Wood-Q8_0.gguf", ["Yew-Q8_0.gguf", "mmproj-F16.gguf"], None),  # whose is it?
+    ("Wood-Q8_0.gguf", ["mmproj-Yew-F16.gguf"], None),
+    ("Wood-Q8_0.gguf", [], None),
+])
+def test_a_projector_is_found_by_its_name(home, vision, model, others, found):
+    path = home.file(f"models/{model}", vision / "model.gguf")
+    for other in others:
+        home.file(f"models/{other}", vision / ("mmproj.gguf" if "mmproj" in other else "model.gguf"))
+    said = home.refused(path, "in use")
+    assert f"images: projector {path.parent / found}," in said if found else "images" not in said
+
+
+def test_caches_have_projectors_too(home, vision):
+    home.hugging_face("alice/Wood-GGUF", "Wood-Q8_0.gguf", vision / "model.gguf")
+    home.hugging_face("alice/Wood-GGUF", "mmproj-model-f16.gguf", vision / "mmproj.gguf")
+    assert "mmproj-model-f16.gguf, on" in home.refused("alice/wood-gguf", "in use")
+    home.ollama("oak", "4b", vision / "model.gguf", projector=vision / "mmproj.gguf")
+    assert re.search("images: projector .*blobs/sha256-", home.refused("oak:4b", "in use"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from gguf_edit import Gguf, text
 
 FIXTURES = Path(__file__).parents[1] / "vision" / "fixtures"
+SERVED = sorted(file.parent.name for file in FIXTURES.glob("*/served.json"))
 BOOL = 7
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 

@@ -130,19 +130,28 @@ def write_prompt(name, case):
     return prompt + rng.integers(20, COMMON["vocab_size"], 12).tolist()
 
 
-def served(model, name, case, values):
-    """A prompt as the server makes it of a text, the picture and a text, and what follows: the likeliest tokens, and how likely each was."""
-    rng = generator(name, "served")
-    text = rng.integers(20, COMMON["vocab_size"], 12).tolist()
-    rows = [-1 - r for r in range(case["rows"])]
-    prompt = [1, *text[:5], case["around"][0], *rows, case["around"][1], *text[5:]]
+def followed(model, case, prompt, values):
+    """The likeliest tokens behind a prompt, and how likely each was. None: special tokens, which have no text, or two that are about as likely."""
     tokens, logprobs = [], []
     for _ in range(8):
-        logits = torch.from_numpy(run(model, case, prompt + tokens, values)[-1].astype(np.float32))
-        tokens.append(int(logits.argmax()))
-        logprobs.append(round(float(logits.log_softmax(0)[tokens[-1]]), 5))
-    assert min(tokens) >= 20, "special tokens have no text"
-    return dict(before=text[:5], behind=text[5:], tokens=tokens, logprobs=logprobs)
+        likely = torch.from_numpy(run(model, case, prompt + tokens, values)[-1].astype(np.float32)).log_softmax(0).topk(2)
+        tokens.append(int(likely.indices[0]))
+        logprobs.append(round(float(likely.values[0]), 5))
+        if tokens[-1] < 20 or likely.values[0] - likely.values[1] < 0.02:
+            return None
+    return tokens, logprobs
+
+
+def served(model, name, case, values):
+    """A prompt as the server makes it of a text, the picture and a text, and what follows."""
+    rows = [-1 - r for r in range(case["rows"])]
+    rng = generator(name, "served")
+    for _ in range(1000):
+        text = rng.integers(20, COMMON["vocab_size"], 12).tolist()
+        begin, end = case["around"]
+        if found := followed(model, case, [1, *text[:5], *begin, *rows, *end, *text[5:]], values):
+            return dict(before=text[:5], behind=text[5:], symbols=len(begin + rows + end) + 13, tokens=found[0], logprobs=found[1])
+    raise ValueError("no such prompt")
 
 
 def rename(file, beginnings):

@@ -1,5 +1,5 @@
 """The tiny vision models, as data: one row a model. A picture has exactly the size that its tiles fill, so that nobody has to resize it;
-what resizes (SmolVLM's overview of all tiles) is not compared. `markers` are special tokens from 3 on, which libmtmd looks for."""
+what resizes (SmolVLM's overview of all tiles) is not compared. `around`: the tokens that libmtmd puts before and behind a picture of one tile. `markers` are special tokens from 3 on, which libmtmd looks for."""
 
 from recurrent_cases import QWEN35
 from shapes import COMMON, LLAMA4, LLAMA4_SETTINGS, NARROW
@@ -41,7 +41,7 @@ VISION_CASES = {
         tiles=1,
         rows=16,
         markers=["<image_soft_token>", "<start_of_image>", "<end_of_image>"],
-        around=[4, 5],
+        around=([4], [5]),
     ),
     "gemma4": dict(
         model="Gemma4",
@@ -66,6 +66,7 @@ VISION_CASES = {
         seed="20",
         rows=12,
         markers=["<|image|>", "<|image>", "<image|>"],
+        around=([4], [5]),
     ),
     "qwen25vl": dict(
         model="Qwen2_5_VL",
@@ -82,6 +83,7 @@ VISION_CASES = {
         size=(48, 80),
         rows=15,
         markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
+        around=([4], [5]),
     ),
     "qwen3vl": dict(
         model="Qwen3VL",
@@ -99,6 +101,7 @@ VISION_CASES = {
         size=(48, 80),
         rows=15,
         markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
+        around=([4], [5]),
     ),
     "mistral3": dict(
         model="Mistral3",
@@ -118,6 +121,7 @@ VISION_CASES = {
         columns=4,  # then a token that ends the line, but for the last one
         line_end="[IMG_BREAK]",
         markers=["[IMG]", "[IMG_BREAK]", "[IMG_END]"],
+        around=([], [5]),
     ),
     "llama4": dict(
         model="Llama4",
@@ -168,5 +172,6 @@ VISION_CASES = {
         size=(48, 80),
         rows=15,
         markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
+        around=([4], [5]),
     ),
 }
