@@ -19,17 +19,27 @@
 #include "server/fake_model.h"
 #include "server/prepare.h"
 #include "text/utf8_stream.h"
+#include "text/vocabulary.h"
+#include "vision/pictures.h"
 
 namespace coppice::testing {
 namespace {
 
+/// It sees pictures with a tiny projector.
 class ExcusedModel final : public FakeModel {
  public:
   using FakeModel::FakeModel;
+  vision::Pictures* pictures() const override { return &pictures_; }
   std::shared_ptr<const grammar::Grammar> compile(const grammar::Source& source, double seconds) const override {
     const Watchdog::Excuse excuse;
     return FakeModel::compile(source, seconds);
   }
+
+ private:
+  text::Vocabulary vocabulary_{COPPICE_VISION_FIXTURE "/model.gguf"};
+  mutable vision::Pictures pictures_{std::make_unique<vision::Projector>(COPPICE_VISION_FIXTURE "/mmproj.gguf",
+                                                                         vocabulary_, 32, vision::ProjectorOptions{}),
+                                     {.most_pixels = 1 << 16, .row_bytes = 1 << 16}};
 };
 
 void check(const FakeModel& model, const server::Prepared& prepared) {
@@ -58,14 +68,17 @@ void check(const FakeModel& model, const server::Prepared& prepared) {
 
 std::string words_of(const server::Message& message) {
   std::string words = message.role + "\n" + message.reasoning + "\n" + message.call_id + "\n";
-  for (const server::ContentPart& part : message.content) words += part.text;
+  for (const server::ContentPart& part : message.content) {
+    words += part.text;
+    if (part.picture) words.append(part.picture->bytes.begin(), part.picture->bytes.end());
+  }
   for (const text::ChatCall& call : message.calls) words += "\n" + call.id + "\n" + call.name + "\n" + call.arguments;
   return words;
 }
 
 /// Stores an answer to the request, and goes on from it: that gives the conversation again, all but the instructions.
 void check_continuation(server::ResponseStore& store, const server::JsonObject& body,
-                        server::GenerationRequest&& first) {
+                        const server::RequestLimits& limits, server::GenerationRequest&& first) {
   server::ResponsesDialect dialect(store);
   const bool stored = std::static_pointer_cast<const server::ResponseTerms>(first.own)->stored != nullptr;
   const auto answer = dialect.begin(first, first.sampling, {.id = "resp_fuzz"});
@@ -74,7 +87,7 @@ void check_continuation(server::ResponseStore& store, const server::JsonObject& 
   if (!stored) return;
   const server::JsonObject next = {
       {"input", "y"}, {"previous_response_id", "resp_fuzz"}, {"cache_salt", first.cache_salt}};
-  const auto second = dialect.parse(next, {});
+  const auto second = dialect.parse(next, limits);
   const auto* instructions = body.if_contains("instructions");
   const std::size_t skip = instructions != nullptr && instructions->is_string() && !instructions->get_string().empty();
   if (second.messages.size() != first.messages.size() - skip + 2) finding("a conversation that is not what it was");
@@ -89,7 +102,8 @@ void check_responses(FakeModel& model, std::string_view body) {
   const server::ResponsesDialect dialect(store);
   check(model, prepare(model, dialect, body));
   const auto json = server::parse_body(body, server::json_limits(model.facts().context_length));
-  check_continuation(store, json, dialect.parse(json, server::request_limits(model.facts())));
+  const server::RequestLimits limits = server::request_limits(model.facts());
+  check_continuation(store, json, limits, dialect.parse(json, limits));
   if (store.figures().bytes != 0) finding("bytes of what is not there");
 }
 
@@ -99,6 +113,7 @@ void run(int what, std::string_view body) {
   static ExcusedModel model([](std::vector<engine::Event>&&) {});
   const Watchdog watchdog;
   model.facts_.n_embd = 4;
+  model.facts_.most_pictures = body.size() % 3 == 0 ? 0 : 2;
   const auto check_reply = [&](std::string (*reply)(const server::Model&, std::string_view)) {
     if (!nlohmann::json::accept(reply(model, body))) finding("a reply that is not JSON");
   };
