@@ -107,7 +107,21 @@ def test_what_the_authors_code_says_of_a_picture(name, folders):
         assert seen != pytest.approx(expected["logprobs"], abs=1e-1)
 
 
-def test_eight_who_ask_about_one_picture_have_it_encoded_and_computed_once(server):
+@pytest.fixture(scope="module")
+def qwen25vl(folders):
+    with Coppice(*OPTIONS, model=folders("qwen25vl") / "model.gguf") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def qwen35(folders):
+    with Coppice(*OPTIONS, model=folders("qwen35") / "model.gguf") as server:
+        yield server
+
+
+@pytest.mark.parametrize("family", ["gemma", "smolvlm", "qwen25vl", "qwen35"])
+def test_eight_who_ask_about_one_picture_have_it_encoded_and_computed_once(family, request):
+    server = request.getfixturevalue(family)
     before = counted(server)
     shown, behind = image_part(picture("burst")), text(words(*range(20, 60)))
     with ThreadPoolExecutor(8) as pool:
