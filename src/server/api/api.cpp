@@ -38,7 +38,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr int kEncoderNice = 10;  // streams must not wait for a picture
+constexpr int kEncoderNice = 5;  // as the io thread and the workers: streams come first, and a picture comes, too
 
 void step_aside() {
   if (!port::make_thread_nicer(kEncoderNice)) SPDLOG_WARN("the encoder keeps its priority: setpriority failed");
