@@ -37,7 +37,9 @@ bool is_plain(std::uint32_t point) {
   const bool control = point < 0x20 || within(0x7f, 0x9f);
   const bool separator = within(0x2028, 0x2029);
   const bool direction = point == 0x61c || within(0x200e, 0x200f) || within(0x202a, 0x202e) || within(0x2066, 0x2069);
-  return !control && !separator && !direction;
+  const bool unseen = point == 0xad || point == 0x180e || within(0x200b, 0x200d) || within(0x2060, 0x206f) ||
+                      point == 0xfeff || within(0xfff9, 0xfffb) || within(0xe0000, 0xe007f);
+  return !control && !separator && !direction && !unseen;
 }
 
 }  // namespace

@@ -24,6 +24,8 @@ TEST(OneLineTest, WhatMovesACursorOrALineIsEscaped) {
                      "evil \xe2\x80\xa8 \xe2\x81\xa6"),
             "\\u{9b}31m \\u{202e}evil \\u{2028} \\u{2066}");
   EXPECT_EQ(one_line(std::string("\0", 1)), "\\x00");
+  EXPECT_EQ(one_line("a\xe2\x80\x8b\xef\xbb\xbf\xf3\xa0\x81\xa1"), "a\\u{200b}\\u{feff}\\u{e0061}")
+      << "what nobody sees";
 }
 
 TEST(OneLineTest, BytesThatAreNoTextAreEscaped) {

@@ -33,7 +33,8 @@ std::optional<boost::asio::ip::address> address_of(std::string_view host) {
 /// "name:8080": "name". A colon within brackets belongs to an address.
 std::string_view without_port(std::string_view authority) {
   const std::size_t colon = authority.rfind(':');
-  if (colon == authority.npos || authority.find(']', colon) != authority.npos) return authority;
+  if (colon == authority.npos || authority.find_first_not_of("0123456789", colon + 1) != authority.npos)
+    return authority;
   return authority.substr(0, colon);
 }
 

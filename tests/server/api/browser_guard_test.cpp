@@ -41,8 +41,9 @@ bool serves(const char* listens_on, const char* names, const char* host) {
 TEST(BrowserGuard, KnowsTheServersNames) {
   for (const char* own : {"localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]", "[::1]:80", ""})
     EXPECT_TRUE(serves("127.0.0.1", "", own)) << own;
-  for (const char* other : {"evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example",
-                            "192.168.0.7", "coppice", "[::1", "::1:80:80", "0x7f.1", "2130706433", "[2001:db8::1]:80"})
+  for (const char* other : {"evil.example", "evil.example:8080", "localhost:80@evil.example", "localhost.evil.example",
+                            "127.0.0.1.evil.example", "192.168.0.7", "coppice", "[::1", "::1:80:80", "0x7f.1",
+                            "2130706433", "[2001:db8::1]:80"})
     EXPECT_FALSE(serves("127.0.0.1", "", other)) << other;
   EXPECT_TRUE(serves("127.0.0.1", "a.example,B.example:80", "b.example:8080"));
   EXPECT_TRUE(serves("127.0.0.1", "*", "evil.example"));
