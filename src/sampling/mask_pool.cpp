@@ -1,6 +1,9 @@
 #include "sampling/mask_pool.h"
 
+#include <cmath>
 #include <utility>
+
+#include "grammar/work.h"
 
 namespace coppice::sampling {
 
@@ -29,11 +32,12 @@ void MaskWork::give_up() {
   state_ = kDone;
 }
 
-MaskPool::MaskPool(std::function<void()> done, const std::function<void()>& begin) : done_(std::move(done)) {
-  for (const Kind last : {kQuick, kSlow}) {
-    threads_.emplace_back([this, begin, last] {
+MaskPool::MaskPool(std::function<void()> done, const std::function<void()>& begin, double little)
+    : done_(std::move(done)), little_(little) {
+  for (const bool only_quick : {true, false}) {
+    threads_.emplace_back([this, begin, only_quick] {
       begin();
-      serve(last);
+      serve(only_quick);
     });
   }
 }
@@ -52,46 +56,69 @@ void MaskPool::push(const std::string& key, bool quick, std::shared_ptr<MaskWork
   {
     const check::Lock lock(mutex_);
     if (closed_) return;
-    Line& line = lines_.at(quick ? kQuick : kSlow);
-    Works& works = line.works[key];
-    if (works.empty()) line.turns.push_back(key);
-    works.push_back(std::move(work));
+    Key& own = keys_[key];
+    (quick ? own.quick : own.slow).push_back(std::move(work));
   }
   changed_.notify_all();
 }
 
-/// Null: nothing waits.
-std::shared_ptr<MaskWork> MaskPool::take(Kind last) {
-  for (Line& line : lines_) {
-    if (!line.turns.empty()) {
-      const auto at = line.works.find(line.turns.front());
-      std::shared_ptr<MaskWork> work = std::move(at->second.front());
-      at->second.pop_front();
-      if (at->second.empty()) {
-        line.works.erase(at);
-        line.turns.pop_front();
-      } else {
-        line.turns.splice(line.turns.end(), line.turns, line.turns.begin());
-      }
-      return work;
-    }
-    if (&line == &lines_.at(last)) break;
-  }
-  return nullptr;
+double MaskPool::Key::lately(Clock::time_point now) const {
+  return spent * std::exp2(-std::chrono::duration<double>(now - at).count());
 }
 
-void MaskPool::serve(Kind last) {
+std::pair<MaskPool::Key*, MaskPool::Works*> MaskPool::next(bool only_quick, Clock::time_point now) {
+  std::pair<Key*, Works*> next;
+  std::pair<double, std::uint64_t> least;
+  for (auto& [name, key] : keys_) {
+    const double lately = key.lately(now);
+    // What it takes now isn't known yet.
+    const bool all_are_quick = lately < little_ && key.running == 0;
+    Works* works = nullptr;
+    if (!key.quick.empty()) {
+      works = &key.quick;
+    } else if (!key.slow.empty() && (!only_quick || all_are_quick)) {
+      works = &key.slow;
+    }
+    const std::pair rank(lately, key.served);
+    if (works != nullptr && (next.first == nullptr || rank < least)) {
+      next = {&key, works};
+      least = rank;
+    }
+  }
+  return next;
+}
+
+void MaskPool::forget(Clock::time_point now) {
+  std::erase_if(keys_, [&](const auto& entry) {
+    const Key& key = entry.second;
+    return key.quick.empty() && key.slow.empty() && key.running == 0 && key.lately(now) < kQuickSeconds;
+  });
+}
+
+void MaskPool::serve(bool only_quick) {
   check::Lock lock(mutex_);
   while (!closed_) {
-    std::shared_ptr<MaskWork> work = take(last);
-    if (!work) {
+    const auto [key, works] = next(only_quick, Clock::now());
+    if (key == nullptr) {
       changed_.wait(lock);
       continue;
     }
+    std::shared_ptr<MaskWork> work = std::move(works->front());
+    works->pop_front();
+    key->served = ++served_;
+    ++key->running;  // so it isn't forgotten
     lock.unlock();
+    const double start = grammar::cpu_seconds();
     if (work->try_run()) done_();
     work.reset();  // it may be the last to hold a grammar
+    const double seconds = grammar::cpu_seconds() - start;
     lock.lock();
+    const auto now = Clock::now();
+    key->spent = key->lately(now) + seconds;
+    key->at = now;
+    --key->running;
+    forget(now);
+    if (!key->slow.empty()) changed_.notify_all();  // perhaps for the other thread, now that it is known
   }
 }
 

@@ -1,12 +1,13 @@
 // MaskPool: threads that follow grammars and compute masks, so that the engine's step doesn't wait for them: while a step runs, they make
-// what its rows are sampled with. One thread serves only works that are expected to be quick; the other takes the slow ones, too. Among
-// works of one kind keys take turns.
+// what its rows are sampled with. The key that lately took the least CPU time is next, with its quick works first. One thread takes only works
+// that are expected to be quick, and those of keys that lately took hardly any; the other takes all. So a key's work waits for one that runs,
+// however slow other keys' grammars are, and how many.
 //
 // Thread safety: all may be called by any thread.
 #pragma once
 
-#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check/mutex.h"
@@ -22,6 +24,7 @@
 namespace coppice::sampling {
 
 inline constexpr double kQuickSeconds = 0.001;  ///< of CPU time
+inline constexpr double kLittleSeconds = 0.02;  ///< ... of a key lately: half of it is forgotten each second
 
 /// A work of the pool's. It is done once, by whoever claims it.
 class MaskWork {
@@ -46,8 +49,10 @@ class MaskWork {
 
 class MaskPool {
  public:
-  /// `done` is called by the pool's threads behind each work. `begin`: what they do first.
-  explicit MaskPool(std::function<void()> done, const std::function<void()>& begin = [] {});
+  /// `done` is called by the pool's threads behind each work. `begin`: what they do first. `little`: a key's works are all taken for quick
+  /// while it lately took less.
+  explicit MaskPool(
+      std::function<void()> done, const std::function<void()>& begin = [] {}, double little = kLittleSeconds);
   ~MaskPool() { close(); }
   MaskPool(const MaskPool&) = delete;
   MaskPool& operator=(const MaskPool&) = delete;
@@ -60,20 +65,30 @@ class MaskPool {
 
  private:
   using Works = std::list<std::shared_ptr<MaskWork>>;
-  /// Works of one kind: keys in the order of their turns.
-  struct Line {
-    std::list<std::string> turns;
-    std::map<std::string, Works, std::less<>> works;  ///< none is empty
-  };
-  enum Kind : std::uint8_t { kQuick, kSlow };
+  using Clock = std::chrono::steady_clock;
+  struct Key {
+    Works quick, slow;
+    int running = 0;
+    double spent = 0;  ///< seconds of CPU time, as of `at`
+    Clock::time_point at{};
+    std::uint64_t served = 0;  ///< when its last work was taken, in works
 
-  void serve(Kind last);
-  std::shared_ptr<MaskWork> take(Kind last) COPPICE_REQUIRES(mutex_);
+    double lately(Clock::time_point now) const;
+  };
+  using Keys = std::map<std::string, Key, std::less<>>;
+
+  void serve(bool only_quick);
+  /// Whose work is next, and of which kind; null: nobody's.
+  std::pair<Key*, Works*> next(bool only_quick, Clock::time_point now) COPPICE_REQUIRES(mutex_);
+  /// Those that have nothing to do, and have taken nothing lately.
+  void forget(Clock::time_point now) COPPICE_REQUIRES(mutex_);
 
   std::function<void()> done_;
   check::Mutex mutex_;
   check::Condition changed_;
-  std::array<Line, 2> lines_ COPPICE_GUARDED_BY(mutex_);
+  const double little_;
+  Keys keys_ COPPICE_GUARDED_BY(mutex_);
+  std::uint64_t served_ COPPICE_GUARDED_BY(mutex_) = 0;
   bool closed_ COPPICE_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

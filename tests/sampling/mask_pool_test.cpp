@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "grammar/compiler.h"
+#include "grammar/work.h"
 #include "sampling/grammar_state.h"
 #include "text/fixtures.h"
 
@@ -31,7 +32,7 @@ class Pool : public ::testing::Test {
     }));
     pool.push(key, quick, works.back());
   }
-  /// The thread for slow works stands still until the gate is opened.
+  /// The thread that takes all works stands still until the gate is opened.
   void block() {
     auto work = std::make_shared<MaskWork>([this] {
       begun.release();
@@ -50,7 +51,7 @@ class Pool : public ::testing::Test {
   std::vector<std::shared_ptr<MaskWork>> works;
   std::counting_semaphore<> gate{0}, begun{0};
   std::atomic<int> n_done = 0;
-  MaskPool pool{[this] { ++n_done; }};
+  MaskPool pool{[this] { ++n_done; }, [] {}, 0};
 };
 
 TEST_F(Pool, QuickWorksDontWaitForSlowOnes) {
@@ -71,6 +72,30 @@ TEST_F(Pool, KeysTakeTurns) {
   gate.release();
   finish();
   EXPECT_THAT(order, ElementsAre("a1", "b1", "a2", "a3"));
+}
+
+/// It waits for the two that run, at most.
+TEST(MaskPool, AKeyThatTookLittleIsNextHoweverManySlowOnesThereAre) {
+  std::atomic<int> n_done = 0;
+  std::vector<std::shared_ptr<MaskWork>> works;
+  MaskPool pool([] {});
+  const auto push = [&](const std::string& key, double seconds) {
+    works.push_back(std::make_shared<MaskWork>([&, seconds] {
+      for (const double start = grammar::cpu_seconds(); grammar::cpu_seconds() < start + seconds;) {
+      }
+      ++n_done;
+    }));
+    pool.push(key, false, works.back());
+  };
+  for (int i = 0; i < 30; ++i) push("hostile " + std::to_string(i % 10), 0.03);
+  while (n_done < 12) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 3; ++i) {
+    const int before = n_done;
+    push("chats", 0.0001);
+    while (!works.back()->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_LE(n_done - before, 4) << "of the others'";
+  }
+  pool.close();
 }
 
 TEST_F(Pool, WhoWaitsDoesAWorkThatNobodyHasBegun) {
