@@ -196,7 +196,7 @@ TEST(HttpServerTest, FinishIsNoMatterForWhoWasRefused) {
   Refusing handler;
   server::HttpServer http(io, {.last_request_seconds = 0.05, .linger_seconds = 10}, handler);
   http.listen("127.0.0.1", 0);
-  http.start();
+  boost::asio::post(io, [&] { http.start(); });
   std::thread thread([&] { io.run(); });
   HttpClient client(http.port());
   EXPECT_EQ(client.get("/").status, 503);

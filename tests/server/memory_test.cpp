@@ -48,7 +48,7 @@ TEST_F(MemoryTest, WantOfMemoryOnAConnectionClosesThatOne) {
   ShortAtFirst handler;
   server::HttpServer http(io, {}, handler);
   http.listen("127.0.0.1", 0);
-  http.start();
+  boost::asio::post(io, [&] { http.start(); });
   std::thread thread([&] { io.run(); });
   HttpClient other(http.port()), first(http.port());
   first.send(get_request("/"));
