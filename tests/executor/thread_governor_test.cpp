@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "executor/ggml/graph/step_cost.h"
 
@@ -195,6 +196,28 @@ TEST(StepCost, ASmallStepIsWorthFewThreads) {
   EXPECT_EQ(large.threads(16), 16);
   EXPECT_EQ(unknown.threads(16), 16);
   EXPECT_EQ(small.threads(2), 2);
+}
+
+/// Threads of the last of `n` steps, and how many of all had more than 16. `seconds`: of a step, by its threads.
+template <class Seconds>
+std::pair<int, int> after(int n, Seconds seconds) {
+  StepCost cost(200);
+  int threads = 0, more = 0;
+  for (int i = 0; i < n; ++i) {
+    threads = cost.threads(64);
+    more += threads > 16 ? 1 : 0;
+    cost.ran(threads, seconds(threads));
+  }
+  return {threads, more};
+}
+
+TEST(StepCost, MoreThanSixteenThreadsMustShowTheirWorth) {
+  EXPECT_EQ(after(100, [](int n) { return 1.0 / n; }).first, 64);
+  // As on 64 processors of a virtual machine that hadn't as many cores.
+  const auto [threads, more] = after(1000, [](int n) { return n > 16 ? 0.15 : 1.0 / n; });
+  EXPECT_EQ(threads, 16);
+  EXPECT_LT(more, 20);
+  EXPECT_EQ(after(100, [](int n) { return n > 32 ? 0.15 : 1.0 / n; }).first, 32);
 }
 
 }  // namespace
