@@ -10,6 +10,13 @@ quota. "Of what is free": coppice against itself on the cores that are left, or 
 """
 
 
+COMINGS = """
+While others come and go (`bench/comings.py`): a server with one stream after the other, and one with a prompt of 2,048 new tokens after the other. Tokens a
+second in the second half of each stretch of time; the 99th percentile of gaps (of a prompt: of its time) there over their median; after how many seconds
+a quarter of a second came within a tenth of that rate. "–": nothing came in that half.
+"""
+
+
 def read(folder):
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 
@@ -34,6 +41,23 @@ def ratios(ours, theirs):
     return "–" if not ours or not theirs else " / ".join(f"{one / other:.2f}" for one, other in zip(ours, theirs))
 
 
+def comings_table(found):
+    """By load: [{what, rate, p99, settled}] of each stretch, or the rates of two servers beside each other."""
+    loads = [load for load in ("stream", "prompts") if load in found]
+    if not loads:
+        return
+    yield from ("", "| | " + " | ".join(f"{load}: tok/s | p99 | settled" for load in loads) + " |", "|---|" + "---|" * 3 * len(loads))
+    for rows in zip(*(found[load] for load in loads)):
+        cells = [" | ".join("–" if value is None else format(value, form) for value, form in
+                            ((row["rate"] or None, ",.0f"), (row["p99"], ".1f"), (row["settled"], ".2f"))) for row in rows]
+        yield f"| {rows[0]['what']} | " + " | ".join(cells) + " |"
+    pairs = [(load, found[f"pair of {load}"]) for load in loads if f"pair of {load}" in found]
+    if pairs:
+        yield ""
+        yield "Two servers beside each other: " + "; ".join(
+            f"{load} {more:,.0f} and {less:,.0f} tok/s ({more / less:.2f} to 1)" for load, (more, less) in pairs) + "."
+
+
 def section(content):
     yield from ("", f"## Cores, neighbours and quotas: {content['machine']}", HEAD)
     yield f"{content['date']}."
@@ -42,3 +66,9 @@ def section(content):
         for row in rows:
             ours, peer = row["coppice"], row.get("llama.cpp")
             yield (f"| {row['what']} | {rates(ours)} | {rates(peer)} | {ratios(ours, peer)} | {ratios(ours, free_rates(rows, row['what']))} |")
+    comings = content.get("comings", {})
+    for model, found in comings.items():
+        if model == next(iter(comings)):
+            yield COMINGS
+        yield f"{model}:"
+        yield from comings_table(found)

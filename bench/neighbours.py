@@ -100,9 +100,14 @@ def rows(o):
             yield f"{n} cores, a quota of {i}", every, i, [], i
 
 
+def content_of(file):
+    """What a file of results holds, or the beginning of one; of today."""
+    content = json.loads(file.read_text()) if file.exists() else {"machine": machine(), "models": {}}
+    return content | {"date": datetime.date.today().isoformat()}
+
+
 def keep(o, row):
-    content = json.loads(o.json.read_text()) if o.json.exists() else {"machine": machine(), "models": {}}
-    content["date"] = datetime.date.today().isoformat()
+    content = content_of(o.json)
     rows = content["models"].setdefault(o.model.stem, [])
     rows[:] = [other for other in rows if other["what"] != row["what"]] + [row]
     o.json.write_text(json.dumps(content, indent=1) + "\n")

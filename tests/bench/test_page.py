@@ -10,6 +10,7 @@ REPO = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(REPO / "bench"))
 
 import bounds
+import comings
 import cores_page
 import gpu
 import gpu_page
@@ -78,6 +79,28 @@ class CoresPageTest(unittest.TestCase):
 
     def test_what_did_not_end_says_so(self):
         self.assertIn("| 4 cores, 4 busy | 9 / 8 | no end | – | – |", self.section(("4 cores, 4 busy", [9, 8], None)))
+
+    def test_stretches_of_loads_stand_beside_each_other(self):
+        rows = {load: [{"what": "all cores busy", "rate": rate, "p99": 2.5, "settled": settled}]
+                for load, rate, settled in (("stream", 200, 0.5), ("prompts", 4000, None))}
+        rows["stream"].append({"what": "quiet at last", "rate": 0, "p99": None, "settled": None})
+        rows["prompts"].append({"what": "quiet at last", "rate": 9000, "p99": 1, "settled": 1})
+        lines = list(cores_page.comings_table(rows | {"pair of stream": [300, 200]}))
+        self.assertIn("| quiet at last | – | – | – | 9,000 | 1.0 | 1.00 |", lines)
+        self.assertIn("| all cores busy | 200 | 2.5 | 0.50 | 4,000 | 2.5 | – |", lines)
+        self.assertIn("Two servers beside each other: stream 300 and 200 tok/s (1.50 to 1).", lines)
+
+
+class ComingsTest(unittest.TestCase):
+    def test_a_stretch_is_settled_where_a_quarter_second_comes_near(self):
+        slow = [(10 + 0.05 * i, 5, 0.05) for i in range(1, 20)]           # 100 tok/s until 11.0
+        fast = [(11 + 0.01 * i, 5, 0.01) for i in range(1, 298)]          # 500 tok/s, one gap of which is long
+        found = comings.figures(slow + fast + [(13.99, 5, 0.04)], 10, 14)
+        self.assertAlmostEqual(found["rate"], 500, delta=10)
+        self.assertEqual(found["settled"], 1.25)
+        self.assertAlmostEqual(found["p99"], 1, delta=0.1)
+        self.assertEqual(comings.figures(slow, 10, 14), {"rate": 0, "p99": None, "settled": None})
+
 
 
 class GpuPageTest(unittest.TestCase):
