@@ -21,6 +21,7 @@ struct FloodsMet {
 class Flooded {
  public:
   static constexpr int kPrompt = 30, kAnswer = 4;  ///< of a chat, at most
+  static constexpr int kLong = 120;                ///< the answer beside which the others come
 
   Flooded(Groups groups, int depth, std::uint64_t seed)
       : random_(seed), config_(make_config(groups, depth)), h_(config_) {}
@@ -28,6 +29,7 @@ class Flooded {
   void run(FloodsMet& met) {
     for (int i = 0; i < 150 && !::testing::Test::HasFailure(); ++i) {
       for (Key& key : floods_) flood(key);
+      if (i == 20 && most_chats_ > 1) long_one();
       if (i > 20 && pick(0, 2) == 0) {
         for (int k = pick(1, most_chats_); k > 0; --k) chat(met);
       }
@@ -75,7 +77,9 @@ class Flooded {
     // So many stay within the key's part of the places, and of the blocks.
     const kv::Cache cache(cache_config(config));
     const auto keys = static_cast<int>(floods_.size()) + 1;
-    const auto blocks = static_cast<int>(cache.stats().total / keys / cache.blocks_needed(kPrompt + kAnswer, 1));
+    const std::int64_t rest = cache.stats().total / keys - cache.blocks_needed(kPrompt + kLong, 1);
+    const auto blocks =
+        1 + static_cast<int>(std::max<std::int64_t>(rest, 0) / cache.blocks_needed(kPrompt + kAnswer, 1));
     most_chats_ = std::max(std::min(config.max_batch / keys, blocks), 1);
     const int rows = std::max(config.step_tokens / 2, config.block_size) / keys;
     // The rows of all chats' prompts at the part of a step that is theirs, each chunk of a state's stride in a step of its own; the
@@ -101,6 +105,13 @@ class Flooded {
                                      .payer = "chats"}));
     chats_.push_back(open_chats_.back());
     met.at_once += open_chats_.size() > 1;
+  }
+
+  /// So that something of the key runs all the time.
+  void long_one() {
+    open_chats_.push_back(
+        h_.submit({.prompt = random_prompt(random_, kPrompt), .max_tokens = kLong, .payer = "chats"}));
+    chats_.push_back(open_chats_.back());
   }
 
   void check(engine::RequestId id, FloodsMet& met) {

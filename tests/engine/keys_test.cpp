@@ -111,6 +111,18 @@ TEST_P(Keys, ArentHeldUpByWhoWantsAllPlaces) {
   EXPECT_TRUE(h.result(all).done && !h.result(all).refusal);
 }
 
+/// More than its part, which it waits for.
+TEST_P(Keys, ArentHeldUpByWhoWantsMostOfThePool) {
+  Harness h({.groups = groups(), .num_blocks = scaled(groups(), 60), .depth = depth()});
+  h.submit({.prompt = random_prompt(random_, 60), .max_tokens = 100, .payer = "victim"});
+  for (int i = 0; i < 10; ++i) h.step();
+  flood(h, 1, {.prompt = random_prompt(random_, 430), .max_tokens = 2});
+  h.step();
+  const auto own = h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 5, .payer = "victim"});
+  EXPECT_LE(steps_to_first(h, own), 12);
+  h.finish();
+}
+
 /// Blocks are short, not places.
 TEST_P(Keys, TakeRoomOfTheKeyThatHasMost) {
   const auto n_groups = static_cast<std::int32_t>(make_groups(groups()).size());
