@@ -208,7 +208,8 @@ def facts_of(o, n_vocab):
                   f"{a}.ssm.group_count": o.state_keys, f"{a}.full_attention_interval": FULL_EVERY,
                   f"{a}.rope.dimension_count": o.head_size // 4}
     if a == "qwen35":
-        facts[f"{a}.rope.dimension_sections"] = [11, 11, 10, 0]
+        pairs = o.head_size // 8  # that turn: by time, height and width
+        facts[f"{a}.rope.dimension_sections"] = [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
     if a == "gpt-oss":
         facts |= {f"{a}.attention.sliding_window": 128, f"{a}.rope.scaling.type": "yarn",
                   f"{a}.rope.scaling.factor": 32.0, f"{a}.rope.scaling.original_context_length": 4096}
