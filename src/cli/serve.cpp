@@ -223,7 +223,8 @@ std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& 
         std::make_unique<vision::Projector>(file, *opened.vocabulary, opened.model.spec.embedding_size(), options),
         o.pictures);
     if (pictures->grids() != opened.model.spec.has_sections())
-      throw model::LoadError(fmt::format("{}: is another model's projector: only one of both has positions of three parts", file));
+      throw model::LoadError(
+          fmt::format("{}: is another model's projector: only one of both has positions of three parts", file));
     spdlog::info("images: projector {}, on {} of {} threads", file, options.n_threads, threads);
     return pictures;
   } catch (const model::LoadError& e) {

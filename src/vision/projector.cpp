@@ -71,7 +71,9 @@ void Projector::Free::operator()(mtmd_context* context) const {
 
 Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int embedding_size,
                      const ProjectorOptions& options)
-    : embedding_size_(embedding_size), n_threads_(options.n_threads), digest_(checked_digest(file, embedding_size, options)) {
+    : embedding_size_(embedding_size),
+      n_threads_(options.n_threads),
+      digest_(checked_digest(file, embedding_size, options)) {
   text::route_llama_log();
   mtmd_log_set(log, nullptr);
   mtmd_context_params params = mtmd_context_params_default();

@@ -65,7 +65,7 @@ class Projector {
   std::optional<std::vector<float>> encode(const Stretch& stretch);
 
   int embedding_size() const { return embedding_size_; }
-  bool grids() const;  ///< its rows have positions of three parts
+  bool grids() const;                           ///< its rows have positions of three parts
   int n_threads() const { return n_threads_; }  ///< that encode() computes on
   /// Of the whole file and the options: what decides, beside the pixels, which rows come out.
   const kv::Digest& digest() const { return digest_; }

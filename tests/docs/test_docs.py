@@ -208,9 +208,11 @@ def test_families_are_those_that_are_tested():
     with_transformers = {architecture_of(m) for m in (REPO / "tests" / "oracle" / "fixtures").glob("*/model.gguf")}
     text = (REPO / "docs" / "models.md").read_text().partition("\n## ")[0]
     said = {}
-    for names, tests in re.findall(r"^\| (`[^|]+) \|.*\| ([FHT ]*) \|$", text, re.M):
+    for names, tests in re.findall(r"^\| (`[^|]+) \|.*\| ([FHTV ]*) \|$", text, re.M):
         for name in re.findall(r"`([\w.-]+)`", names):
             said[name] = said.get(name, set()) | set(tests.split())
     assert set(said) == known
     assert {name for name, tests in said.items() if tests & {"F", "H"}} == with_libllama
     assert {name for name, tests in said.items() if "T" in tests} == with_transformers
+    with_pictures = {architecture_of(m) for m in (REPO / "tests" / "vision" / "fixtures").glob("*/model.gguf")}
+    assert {name for name, tests in said.items() if "V" in tests} == with_pictures

@@ -158,7 +158,7 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
     if (preparation->wants_rows())
       co_await prepare(*encoder_, request.tenant, bytes, asked_at, [&] { return preparation->encode(); });
     request.drop_body();  // not before: files of pictures are kept until they are encoded
-    ready_model();  // throws if it drains by now
+    ready_model();        // throws if it drains by now
     Prepared prepared = preparation->take();
     if (prepared.terms.cache_report && config_.cache_reports == CacheReports::kOff)
       throw RequestError::unsupported("cache_report", "switched off by this server's operator");
