@@ -65,7 +65,8 @@ enum {
   COPPICE_IDLE = 4,                  ///< so many times longer between graphs
   COPPICE_RUN_NS = 1000000,          ///< a thread rests after so long
   COPPICE_REST_NS = 20000,           ///< at least; a timer's slack comes on top
-  COPPICE_COUNTED_NS = 20000000,     ///< half as often lost as there are threads within this time: others want the processors
+  COPPICE_COUNTED_NS = 100000000,    ///< within this time so many times lost: others want the processors
+  COPPICE_LOST = 15,                 ///< at least; the system's own work takes some 25 in a second from each thread
   COPPICE_RESTS_MS = 2000,           ///< so long, then it is looked at anew
   COPPICE_ALL = INT32_MAX  ///< to wake: as many as there are
 };
@@ -220,8 +221,8 @@ static inline void coppice_lost(struct coppice_phases* p, uint64_t now, uint32_t
     __atomic_store_n(&p->lost, 0, __ATOMIC_RELAXED);
   }
   const uint32_t lost = __atomic_add_fetch(&p->lost, n, __ATOMIC_RELAXED);
-  const uint32_t many = (uint32_t)__atomic_load_n(&p->n_active, __ATOMIC_RELAXED) / 2;
-  if (lost >= (many < 2 ? 2 : many)) {
+  const uint32_t many = (uint32_t)__atomic_load_n(&p->n_active, __ATOMIC_RELAXED) * 5 / 2;
+  if (lost >= (many < COPPICE_LOST ? COPPICE_LOST : many)) {
     __atomic_store_n(&p->rests_end, now + (uint64_t)COPPICE_RESTS_MS * 1000000U, __ATOMIC_RELAXED);
   }
 }

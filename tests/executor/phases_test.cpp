@@ -242,9 +242,24 @@ TEST(Phases, RestsBeginWhereProcessorsAreLostOften) {
   std::uint64_t now = 1000 * kMs;
   for (int i = 0; i < 100; ++i, now += 8 * kMs) coppice_lost(&phases, now, 1);
   EXPECT_EQ(phases.rests_end, 0U);
-  now += 50 * kMs;
-  for (int i = 0; i < 4; ++i, now += 2 * kMs) coppice_lost(&phases, now, 1);
+  now += 200 * kMs;
+  for (int i = 0; i < 19; ++i, now += 2 * kMs) coppice_lost(&phases, now, 1);
+  EXPECT_EQ(phases.rests_end, 0U);
+  coppice_lost(&phases, now, 1);
+  now += 2 * kMs;
   EXPECT_EQ(phases.rests_end, now - 2 * kMs + 2000 * kMs);
+}
+
+/// On two quiet processors each thread lost its own some 25 times in a second, in bunches.
+TEST(Phases, TwoThreadsDontRestBesideTheSystemsOwnWork) {
+  coppice_phases phases;
+  coppice_begin(&phases, 100);
+  coppice_take(&phases, 2);
+  std::uint64_t now = 1000 * kMs;
+  for (int second = 0; second < 10; ++second) {
+    for (int bunch = 0; bunch < 5; ++bunch, now += 200 * kMs) coppice_lost(&phases, now, 10);
+  }
+  EXPECT_EQ(phases.rests_end, 0U);
 }
 
 TEST(Phases, AThreadRestsBetweenPartsWhileOthersWantItsProcessor) {
