@@ -25,7 +25,7 @@ std::string_view without_brackets(std::string_view host) {
 
 std::optional<boost::asio::ip::address> address_of(std::string_view host) {
   boost::system::error_code error;
-  const auto address = boost::asio::ip::make_address(without_brackets(host), error);
+  auto address = boost::asio::ip::make_address(without_brackets(host), error);
   if (error) return std::nullopt;
   return address;
 }
