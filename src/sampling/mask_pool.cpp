@@ -117,8 +117,8 @@ void MaskPool::serve(bool only_quick) {
     key->spent = key->lately(now) + seconds;
     key->at = now;
     --key->running;
-    forget(now);
     if (!key->slow.empty()) changed_.notify_all();  // perhaps for the other thread, now that it is known
+    forget(now);                                    // the key, too
   }
 }
 

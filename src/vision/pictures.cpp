@@ -66,7 +66,7 @@ std::expected<image::Pixels, std::string> Pictures::decode(std::span<const std::
   } const release{decoders_};
   ++decoded_;
   auto pixels = image::decode(file, limits_.most_pixels);
-  if (pixels && detail == Detail::kLow) *pixels = image::shrink(*std::move(pixels), kLowSide);
+  if (pixels && detail == Detail::kLow) return image::shrink(*std::move(pixels), kLowSide);
   return pixels;
 }
 
