@@ -1,16 +1,29 @@
-# Mends libmtmd's encoder of InternVL's pictures: it puts the class token behind the patches, but the table of positions has it in front, so
-# that each patch gets the position of the one before it. The rows are 9 % away from those of the model's authors
-# (tests/vision/projector_test.cpp), and 0.1 % with this.
-set(mended_internvl "${CMAKE_CURRENT_BINARY_DIR}/mended/internvl.cpp")
-file(READ "${LLAMA_SOURCE_DIR}/tools/mtmd/models/internvl.cpp" text)
+# Mends two of libmtmd's encoders, which tests/vision/projector_test.cpp compares with the model authors' code.
+set(mtmd_models "${LLAMA_SOURCE_DIR}/tools/mtmd/models")
+get_target_property(mtmd_sources mtmd SOURCES)
+# take_mended(FILE): libmtmd is compiled with `text` in place of its file.
+function(take_mended file)
+  set(mended "${CMAKE_CURRENT_BINARY_DIR}/mended/mtmd/${file}")
+  file(CONFIGURE OUTPUT "${mended}" CONTENT "${text}" @ONLY)
+  list(TRANSFORM mtmd_sources REPLACE "^models/${file}$" "${mended}")
+  if(NOT mended IN_LIST mtmd_sources)
+    message(FATAL_ERROR "mtmd doesn't compile models/${file}: look where it is now.")
+  endif()
+  set(mtmd_sources "${mtmd_sources}" PARENT_SCOPE)
+endfunction()
+
+# InternVL's puts the class token behind the patches, but the table of positions has it in front: each patch gets the position of the one
+# before it, and the rows are 9 % away from the authors'.
+file(READ "${mtmd_models}/internvl.cpp" text)
 mend("internvl.cpp" "inp = ggml_concat(ctx0, inp, cls_repeated, 1);" "inp = ggml_concat(ctx0, cls_repeated, inp, 1);")
 mend("internvl.cpp" "        cur->nb[1], cur->nb[2], 0);\n    cur = ggml_cont(ctx0, cur);" "        cur->nb[1], cur->nb[2], cur->nb[1]);\n    cur = ggml_cont(ctx0, cur);")
-file(CONFIGURE OUTPUT "${mended_internvl}" CONTENT "${text}" @ONLY)
+take_mended(internvl.cpp)
 
-get_target_property(sources mtmd SOURCES)
-list(TRANSFORM sources REPLACE "^models/internvl.cpp$" "${mended_internvl}")
-if(NOT mended_internvl IN_LIST sources)
-  message(FATAL_ERROR "mtmd doesn't compile models/internvl.cpp: look where it is now.")
-endif()
-set_target_properties(mtmd PROPERTIES SOURCES "${sources}")
-target_include_directories(mtmd PRIVATE "${LLAMA_SOURCE_DIR}/tools/mtmd/models")
+# Pixtral's (Mistral 3) clears a tensor by scaling memory that nobody has written by 0: where that holds a NaN, all ends of lines are NaN.
+file(READ "${mtmd_models}/pixtral.cpp" text)
+mend("pixtral.cpp" "        ggml_tensor * tok = ggml_new_tensor_3d(ctx0, tmp->type, n_embd_text, 1, p_y);\n        tok = ggml_scale(ctx0, tok, 0.0); // clear the tensor\n        tok = ggml_add(ctx0, tok, model.token_embd_img_break);\n"
+  "        ggml_tensor * tok = ggml_repeat_4d(ctx0, model.token_embd_img_break, n_embd_text, 1, p_y, 1);\n")
+take_mended(pixtral.cpp)
+
+set_target_properties(mtmd PROPERTIES SOURCES "${mtmd_sources}")
+target_include_directories(mtmd PRIVATE "${mtmd_models}")
