@@ -88,7 +88,7 @@ std::string template_reply(const Model& model, std::string_view body) {
   PromptPictures pictures(nullptr, {});
   pictures.add(chat.messages);
   std::string prompt = chat_text(model, std::move(chat.messages), chat.end, chat.tools, "messages").prompt;
-  return dump(JsonObject{{"prompt", with_public_markers(std::move(prompt), pictures)}});
+  return dump(JsonObject{{"prompt", with_public_markers(prompt, pictures)}});
 }
 
 std::string count_reply(const Model& model, std::string_view body) {

@@ -172,7 +172,7 @@ void append(const vision::Picture& picture, kv::Text& to) {
   }
 }
 
-std::string with_public_markers(std::string text, const PromptPictures& pictures) {
+std::string with_public_markers(const std::string& text, const PromptPictures& pictures) {
   std::string shown;
   for (const auto& cut : pictures.cuts(text)) {
     shown += std::string_view(text).substr(cut.begin, cut.end - cut.begin);

@@ -98,7 +98,7 @@ class PromptPictures {
 void append(const vision::Picture& picture, kv::Text& to);
 
 /// The text with "<__media__>", llama-server's marker, for each picture.
-std::string with_public_markers(std::string text, const PromptPictures& pictures);
+std::string with_public_markers(const std::string& text, const PromptPictures& pictures);
 inline constexpr std::string_view kPublicMarker = "<__media__>";
 
 }  // namespace coppice::server
