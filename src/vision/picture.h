@@ -11,7 +11,7 @@
 
 namespace coppice::vision {
 
-/// [rows][n_embd] of a medium.
+/// [rows][embedding_size] of a medium.
 using Rows = std::shared_ptr<const std::vector<float>>;
 
 /// Rows that stand together.

@@ -32,16 +32,18 @@ def folders(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def gemma(folders):
-    with Coppice(*OPTIONS, model=folders("gemma3") / "model.gguf") as server:
-        yield server
+def server_fixture(name):
+    """A server of this fixture's model, for the whole file."""
+
+    @pytest.fixture(scope="module")
+    def server_of(folders):
+        with Coppice(*OPTIONS, model=folders(name) / "model.gguf") as server:
+            yield server
+
+    return server_of
 
 
-@pytest.fixture(scope="module")
-def smolvlm(folders):
-    with Coppice(*OPTIONS, model=folders("smolvlm") / "model.gguf") as server:
-        yield server
+gemma, smolvlm, qwen25vl, qwen35 = map(server_fixture, ("gemma3", "smolvlm", "qwen25vl", "qwen35"))
 
 
 @pytest.fixture(params=["gemma", "smolvlm"])
@@ -105,18 +107,6 @@ def test_what_the_authors_code_says_of_a_picture(name, folders):
         other = chat(server, parts[0], image_part(picture(1, 80, 48)), parts[2], max_tokens=len(expected["tokens"]), logprobs=True)
         seen = [token["logprob"] for token in other["choices"][0]["logprobs"]["content"]]
         assert seen != pytest.approx(expected["logprobs"], abs=1e-1)
-
-
-@pytest.fixture(scope="module")
-def qwen25vl(folders):
-    with Coppice(*OPTIONS, model=folders("qwen25vl") / "model.gguf") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def qwen35(folders):
-    with Coppice(*OPTIONS, model=folders("qwen35") / "model.gguf") as server:
-        yield server
 
 
 @pytest.mark.parametrize("family", ["gemma", "smolvlm", "qwen25vl", "qwen35"])

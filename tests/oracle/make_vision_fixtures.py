@@ -90,33 +90,26 @@ def id_of_row(case, row):
     return token_of(case, case["line_end"]) if ends else 3
 
 
+def pictures_of(case, prompt, values, shown):
+    """What the model takes beside the tokens; `shown`: where a picture's rows stand."""
+    order = [(-1 - p) // case["rows"] for p in prompt if p < 0][:: case["rows"]]
+    n = len(order)
+    if case["model"] == "Mistral3":
+        return dict(pixel_values=values.repeat(n, 1, 1, 1), image_sizes=[values.shape[2:]] * n)
+    if case["model"] == "Gemma4":
+        return {key: value.repeat(n, 1, 1) for key, value in values.items()} | dict(mm_token_type_ids=shown.int())
+    if "Qwen" in case["model"]:
+        return {key: values[key].repeat(n, 1) for key in ("pixel_values", "image_grid_thw")} | dict(mm_token_type_ids=shown.int())
+    if case["model"] == "SmolVLM":
+        return dict(pixel_values=values[:, order])
+    return dict(pixel_values=values[order]) | (dict(token_type_ids=shown.long()) if case["model"] == "Gemma3" else {})
+
+
 def run(model, case, prompt, values):
     """The prompt's logits: [positions, n_vocab]."""
     ids = torch.tensor([[p if p >= 0 else id_of_row(case, -1 - p) for p in prompt]])
-    if case["model"] == "Mistral3":
-        n = sum(p < 0 for p in prompt) // case["rows"]
-        with torch.no_grad():
-            seen = model(input_ids=ids, pixel_values=values.repeat(n, 1, 1, 1), image_sizes=[values.shape[2:]] * n, use_cache=False)
-        return seen.logits[0].float().numpy().astype("<f4")
-    if case["model"] == "Gemma4":
-        n = sum(p < 0 for p in prompt) // case["rows"]
-        more = {key: value.repeat(n, 1, 1) for key, value in values.items()}
-        with torch.no_grad():
-            logits = model(input_ids=ids, mm_token_type_ids=(ids == 3).int(), use_cache=False, **more).logits[0]
-        return logits.float().numpy().astype("<f4")
-    if "Qwen" in case["model"]:
-        n = sum(p < 0 for p in prompt) // case["rows"]
-        more = dict(
-            pixel_values=values["pixel_values"].repeat(n, 1),
-            image_grid_thw=values["image_grid_thw"].repeat(n, 1),
-            mm_token_type_ids=(ids == 3).int())
-        with torch.no_grad():
-            return model(input_ids=ids, use_cache=False, **more).logits[0].float().numpy().astype("<f4")
-    order = [(-1 - p) // case["rows"] for p in prompt if p < 0][:: case["rows"]]
-    values = values[:, order] if case["model"] == "SmolVLM" else values[order]
-    more = dict(token_type_ids=(ids == 3).long()) if case["model"] == "Gemma3" else {}
     with torch.no_grad():
-        logits = model(input_ids=ids, pixel_values=values, use_cache=False, **more).logits[0]
+        logits = model(input_ids=ids, use_cache=False, **pictures_of(case, prompt, values, ids == 3)).logits[0]
     return logits.float().numpy().astype("<f4")
 
 

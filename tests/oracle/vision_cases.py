@@ -8,7 +8,14 @@ TEXT = {key: value for key, value in COMMON.items() if key not in ("pad_token_id
 VISION = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, patch_size=8)
 
 QWEN_VISION = dict(depth=3, hidden_size=32, num_heads=2, intermediate_size=48, out_hidden_size=64, patch_size=8)
-QWEN_PREPROCESSOR = dict(patch_size=8, image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4])
+QWEN_PICTURE = dict(
+    preprocessor=dict(patch_size=8, image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4]),
+    tiles=1,
+    size=(48, 80),
+    rows=15,
+    markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
+    around=([4], [5]),
+)
 
 VISION_CASES = {
     "smolvlm": dict(
@@ -78,12 +85,7 @@ VISION_CASES = {
             vision_config=QWEN_VISION | dict(model_type="qwen2_5_vl_vision", fullatt_block_indexes=[2]),
             image_token_id=3,
         ),
-        preprocessor=QWEN_PREPROCESSOR,
-        tiles=1,
-        size=(48, 80),
-        rows=15,
-        markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
-        around=([4], [5]),
+        **QWEN_PICTURE,
     ),
     "qwen3vl": dict(
         model="Qwen3VL",
@@ -96,12 +98,7 @@ VISION_CASES = {
                 model_type="qwen3_vl_vision", num_position_embeddings=64, deepstack_visual_indexes=[0, 1]),
             image_token_id=3,
         ),
-        preprocessor=QWEN_PREPROCESSOR,
-        tiles=1,
-        size=(48, 80),
-        rows=15,
-        markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
-        around=([4], [5]),
+        **QWEN_PICTURE,
     ),
     "mistral3": dict(
         model="Mistral3",
@@ -167,11 +164,6 @@ VISION_CASES = {
             vision_config=QWEN_VISION | dict(model_type="qwen3_5_vision", num_position_embeddings=64, out_hidden_size=32),
             image_token_id=3,
         ),
-        preprocessor=QWEN_PREPROCESSOR,
-        tiles=1,
-        size=(48, 80),
-        rows=15,
-        markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
-        around=([4], [5]),
+        **QWEN_PICTURE,
     ),
 }
