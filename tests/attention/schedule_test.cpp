@@ -228,6 +228,15 @@ TEST(ScheduleTest, WorkersGetEquallyManyJobs) {
   for (const int n : {2, 4, 8}) EXPECT_LE(imbalance(s, n), 1.1) << n;
 }
 
+TEST(ScheduleTest, FewWorkersGetFewerPieces) {
+  const AttentionCase c = test::make_case("", std::vector<test::Path>{{.length = 2400}}, 32, {}, 1);
+  SharePlanner planner(c.group);
+  Schedule s;
+  make_schedule(planner.plan(c.rows()), {.pieces = 4}, s);
+  EXPECT_EQ(s.jobs.size(), 4U);
+  EXPECT_LE(imbalance(s, 2), 1.1);
+}
+
 TEST(ScheduleTest, DecodingLoadsEachBlockOnce) {
   for (const AttentionCase& c : test::named_cases()) {
     if (c.n_rows() > 64 + 16) continue;  // chunks; the deep case has 16 rows on its prefix, 60 alone

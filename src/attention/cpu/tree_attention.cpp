@@ -31,7 +31,7 @@ TreeAttention::TreeAttention(const HeadShape& heads, int block_size, int n_worke
 TreeAttention::~TreeAttention() = default;
 
 CostModel TreeAttention::cost_model() const {
-  return {.max_tile_rows = max_tile_rows(heads_)};
+  return {.pieces = workers_.size() <= 2 ? 4 : 8, .max_tile_rows = max_tile_rows(heads_)};
 }
 
 void TreeAttention::prepare(const Schedule& schedule) {

@@ -44,6 +44,8 @@ class TreeAttention {
   TreeAttention& operator=(const TreeAttention&) = delete;
 
   /// What tiles cost this kernel, and how many rows one may have: for make_schedule.
+  /// Two workers need fewer pieces (ADR 0062): the last bits depend on how many there may be, not on how many there are
+  /// in a step.
   CostModel cost_model() const;
 
   /// Sizes the partial states for a schedule. Before the step's first call.

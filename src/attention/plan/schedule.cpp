@@ -9,8 +9,6 @@ namespace {
 
 /// A piece of a band costs at least so many times what the cut costs.
 constexpr double kWorth = 2.0;
-/// All together make about so many jobs, where there is enough to do.
-constexpr double kJobs = 8.0;
 
 /// Some rows of a run and the blocks that they see, before it is split along its blocks.
 struct Band {
@@ -25,7 +23,7 @@ class Scheduler {
   Scheduler(const SharePlan& plan, const CostModel& cost, Schedule& out) : plan_(plan), cost_(cost), out_(out) {
     double total = 0.0;
     for_each_band([&](const Band& band) { total += band.cost; });
-    share_ = total / kJobs;
+    share_ = total / cost_.pieces;
   }
 
   void lay_out() {

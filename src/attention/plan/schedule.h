@@ -5,11 +5,12 @@
 // Workers claim *jobs*, lists of neighbouring tiles of about equal cost, dearest first, from a shared counter: a long
 // run is split so that many workers can share it, tiny ones are bundled. The arrays keep their capacity between steps.
 //
-// The cuts depend on the plan alone and never on the number of workers, so the same rows give the same bits on any number.
+// The cuts depend on the plan and the cost model alone and never on how many workers there are in a step, so the same
+// rows give the same bits on any number.
 //
-// How it is cut: a run that costs much is cut into 2, 4, 8 or more pieces, none so small that the cut would cost more than half of it, and
-// all together make some 8 jobs. Where workers are many they share a job's key heads. (An even cut of the whole, by
-// McNaughton's rule, splits more.)
+// How it is cut: a run that costs much is cut into 2, 4, 8 or more pieces, none so small that the cut would cost more
+// than half of it, nor smaller than the whole over CostModel::pieces. Where workers are many they share a job's key
+// heads. (An even cut of the whole, by McNaughton's rule, splits more.)
 //
 // Invariants
 //  1. Tiles of a run cover each (block, row) pair of it that holds a visible token exactly once; a tile in which a row
@@ -50,6 +51,7 @@ struct CostModel {
   double row = 1.0;       ///< one row's attention over a block
   double overhead = 8.0;  ///< of a tile, whatever it holds
   double state = 5.0;     ///< one row's partial state, written and merged: what a cut costs for each row that it splits
+  int pieces = 8;         ///< a run that is all there is to do is cut into so many at most: a power of 2
   int max_tile_rows = 64;  ///< the kernel's bound
 };
 
