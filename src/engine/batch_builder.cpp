@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "check/assert.h"
+
 namespace coppice::engine {
 
 namespace {
@@ -49,6 +51,7 @@ void build_batch(const kv::Cache& cache, const PlannedStep& step, executor::Batc
   std::size_t next = 0;
   for (const StepPart& planned : step.parts) {
     const Sequence* const sequence = planned.sequence;
+    COPPICE_ASSERT(sequence != nullptr && (planned.drawn < 0 || planned.rows == 1));
     auto& part = batch.sequences[next++];
     part.n_rows = planned.rows;
     part.first_position = planned.first;

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "check/assert.h"
 #include "engine/request.h"
 #include "kv/cache.h"
 
@@ -163,7 +164,9 @@ inline std::int32_t Sequence::known() const {
 inline kv::TextView Sequence::row_tokens(std::int32_t first, int n) const {
   const bool decodes = state == SequenceState::kDecode;
   const auto begin = static_cast<std::size_t>(decodes ? first - request->usage.prompt_tokens : first);
-  return (decodes ? kv::TextView(out) : tokens()).subspan(begin, static_cast<std::size_t>(n));
+  const kv::TextView known = decodes ? kv::TextView(out) : tokens();
+  COPPICE_ASSERT(begin + static_cast<std::size_t>(n) <= known.size());
+  return known.subspan(begin, static_cast<std::size_t>(n));
 }
 
 inline kv::TextView Sequence::matchable() const {

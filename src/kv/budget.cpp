@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "check/assert.h"
 #include "kv/faults.h"
 
 namespace coppice::kv {
@@ -47,6 +48,7 @@ BlockRef Budget::allocate(CacheSequence& seq) {
       if (pool_.users(id) > 0) return pool_.acquire(id);
     }
   }
+  COPPICE_ASSERT(available(seq.reserved) > 0);
   while (pool_.free() == 0) {
     const BlockId victim = pool_.order().next();
     if (victim == kNullBlock) throw std::logic_error("kv cache: a reserved block could not be had");

@@ -71,6 +71,7 @@ void EvictionOrder::add(BlockId id, int group, Heat heat) {
 }
 
 void EvictionOrder::remove(BlockId id) {
+  COPPICE_ASSERT(contains(id));
   Link& link = links_[index(id)];
   Ends& ends = ends_[static_cast<std::size_t>(link.list)];
   (link.colder == kNullBlock ? ends.cold : links_[index(link.colder)].hotter) = link.hotter;

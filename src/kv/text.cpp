@@ -84,7 +84,9 @@ std::int32_t TextView::medium_from(std::int32_t at) const {
 }
 
 const MediumSpan& TextView::span_at(std::size_t i) const {
-  return spans_[span_behind(spans_, base_ + static_cast<std::int32_t>(i))];
+  const std::size_t at = span_behind(spans_, base_ + static_cast<std::int32_t>(i));
+  COPPICE_ASSERT(at < spans_.size() && spans_[at].first <= base_ + static_cast<std::int32_t>(i));
+  return spans_[at];
 }
 
 // The first n symbols are equal. How many of the first n pieces are?

@@ -16,6 +16,8 @@
 #include <span>
 #include <vector>
 
+#include "check/assert.h"
+
 namespace coppice::kv {
 
 /// A vocabulary id. What the tree knows is a Symbol (kv/text.h): a token, or a piece of a medium.
@@ -121,6 +123,7 @@ struct TableView {
 
   /// REQUIRES: 0 <= position < blocks.size() * block_size.
   Slot slot(std::int64_t position) const {
+    COPPICE_ASSERT(position >= 0 && position / block_size < std::ssize(blocks));
     return Slot{blocks[static_cast<std::size_t>(position / block_size)]} * block_size + position % block_size;
   }
 };

@@ -401,12 +401,20 @@ TEST(BatchCheckTest, EmbeddingsAndPositions) {
   refused([](Batch& b) { b.rows[1] = RowSource::embedding(-1); });
   refused([](Batch& b) { b.positions.pop_back(); });
   refused([](Batch& b) { b.positions[2].width = -1; });
+  const auto refusal = [&] {
+    try {
+      check_batch(batch, limits);
+    } catch (const StepError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
   limits.positions = false;
-  refused([](Batch&) {});
+  EXPECT_EQ(refusal(), "rows have no positions here but their indices");
   batch.positions.clear();
   EXPECT_NO_THROW(check_batch(batch, limits));
   limits.embedding_size = 0;
-  refused([](Batch&) {});
+  EXPECT_EQ(refusal(), "rows can be tokens here, not embeddings");
 }
 
 /// Tokens that the step before draws have no number yet, and there are so many of them.

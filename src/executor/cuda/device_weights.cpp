@@ -7,9 +7,9 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <mutex>
 #include <thread>
 
+#include "check/mutex.h"
 #include "executor/base/ropes.h"
 #include "executor/cuda/packed_rows.h"
 
@@ -274,8 +274,10 @@ std::vector<std::byte> DeviceWeights::packed(const Piece& piece) const {
 /// Each thread packs a piece and copies it, while others pack theirs.
 void DeviceWeights::copy_pieces(const Gpu& gpu, const Progress& progress) {
   std::atomic<std::size_t> next = 0, done = 0;
-  std::exception_ptr failure;
-  std::mutex failing;
+  struct {
+    check::Mutex mutex;
+    std::exception_ptr failure COPPICE_GUARDED_BY(mutex);
+  } failed;
   const auto work = [&] {
     try {
       check(cudaSetDevice(gpu.number()), "device");
@@ -286,8 +288,8 @@ void DeviceWeights::copy_pieces(const Gpu& gpu, const Progress& progress) {
         ++done;
       }
     } catch (...) {
-      const std::lock_guard lock(failing);
-      if (!failure) failure = std::current_exception();
+      check::Lock lock(failed.mutex);
+      if (!failed.failure) failed.failure = std::current_exception();
       next = pieces_.size();
     }
   };
@@ -304,7 +306,8 @@ void DeviceWeights::copy_pieces(const Gpu& gpu, const Progress& progress) {
     throw;
   }
   threads.clear();
-  if (failure) std::rethrow_exception(failure);
+  check::Lock lock(failed.mutex);
+  if (failed.failure) std::rethrow_exception(failed.failure);
   for (const TensorId id : model_.spec.matrices()) model_.file->let_go(info(id));
   pieces_.clear();
 }

@@ -280,7 +280,7 @@ void HttpSession::reserve(std::size_t bytes) {
 }
 
 asio::awaitable<void> HttpSession::send(Reply reply) {
-  COPPICE_ASSERT(io_thread_.mine());
+  COPPICE_ASSERT(io_thread_.mine() && !begun_);
   reserve(std::max(reserved_ ? reserved_->bytes() : 0, reply.body.size()));
   const std::string head = this->head(reply.status, reply.content_type, &reply);
   begun_ = true;
@@ -289,7 +289,7 @@ asio::awaitable<void> HttpSession::send(Reply reply) {
 }
 
 asio::awaitable<void> HttpSession::begin_stream() {
-  COPPICE_ASSERT(io_thread_.mine());
+  COPPICE_ASSERT(io_thread_.mine() && !begun_);
   if (http10_) keep_alive_ = false;  // the end of the connection is the only end it knows
   begun_ = true;
   co_await write_all(head(200, "text/event-stream; charset=utf-8", nullptr));

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "check/assert.h"
 #include "server/api/base/telemetry.h"
 #include "text/utf8_stream.h"
 
@@ -158,7 +159,8 @@ void OpenAiBody::add_prompt(Prompt& prompt, std::span<const sampling::PromptToke
 
 std::string OpenAiBody::delta(Delta&& delta) {
   const auto index = static_cast<std::size_t>(delta.choice);
-  Choice& choice = choices_.at(index);
+  COPPICE_ASSERT(index < choices_.size());
+  Choice& choice = choices_[index];
   if (!delta.prompt.empty()) add_prompt(prompts_.at(index / samples()), delta.prompt);
   append(choice.text, inside(dump(Json(delta.text))));
   if (!delta.reasoning.empty()) append(choice.reasoning, inside(dump(Json(delta.reasoning))));
@@ -281,7 +283,8 @@ std::string OpenAiStream::about_prompt(const Delta& delta) const {
 std::string OpenAiStream::delta(Delta&& delta) {
   const bool chat = endpoint_ == Endpoint::kChat;
   const auto index = static_cast<std::size_t>(delta.choice);
-  Choice& choice = choices_.at(index);
+  COPPICE_ASSERT(index < choices_.size());
+  Choice& choice = choices_[index];
   std::string out;
   if (!std::exchange(choice.opened, true))
     out += open(delta.choice, head_.echoes.empty() ? nullptr : &echo_of(head_.echoes, index, choices_.size()));
