@@ -258,7 +258,8 @@ int chat(const ChatOptions& options) {
   const LocalModel model = find_model(options.where);
   const auto log = std::filesystem::temp_directory_path() / fmt::format("coppice-chat-{}.log", ::getpid());
   fmt::print(stderr, "loading {}\n", model.path.string());
-  std::vector<std::string> arguments = {"--model", model.path.string()};
+  // As it was named: a file of a cache may not say what its name does, such as which projector belongs to it.
+  std::vector<std::string> arguments = {"--model", options.where};
   if (!options.kv_bytes.empty()) arguments.insert(arguments.end(), {"--kv-bytes", options.kv_bytes});
   const ChildServer server(std::move(arguments), log, show_load);
   fmt::print(stderr, "{}its page: http://127.0.0.1:{}/\n", ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "",

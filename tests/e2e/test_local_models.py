@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -337,3 +338,15 @@ def test_caches_have_projectors_too(home, vision):
     assert "mmproj-model-f16.gguf, on" in home.refused("alice/wood-gguf", "in use")
     home.ollama("oak", "4b", vision / "model.gguf", projector=vision / "mmproj.gguf")
     assert re.search("images: projector .*blobs/sha256-", home.refused("oak:4b", "in use"))
+
+
+def test_a_chat_has_the_projector_that_the_models_name_says(home, vision):
+    home.ollama("oak", "4b", vision / "model.gguf", projector=vision / "mmproj.gguf")
+    chat = subprocess.Popen([binary(), "chat", "oak:4b", "--kv-bytes", "16MiB"], env=home.environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE, text=True)
+    try:
+        page = next(found for line in chat.stderr if (found := re.search(r"its page: (http://\S+/)", line)))
+        with urllib.request.urlopen(page.group(1) + "props", timeout=60) as reply:
+            assert json.load(reply)["modalities"]["vision"]
+    finally:
+        chat.communicate("", timeout=60)
