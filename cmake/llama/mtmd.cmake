@@ -1,13 +1,13 @@
-# Mends two of libmtmd's encoders, which tests/vision/projector_test.cpp compares with the model authors' code.
+# Mends two of libmtmd's encoders, which tests/vision/projector_test.cpp compares with the model authors' code, and lets its user compute encoders' graphs.
 set(mtmd_models "${LLAMA_SOURCE_DIR}/tools/mtmd/models")
 get_target_property(mtmd_sources mtmd SOURCES)
 # take_mended(FILE): libmtmd is compiled with `text` in place of its file.
 function(take_mended file)
   set(mended "${CMAKE_CURRENT_BINARY_DIR}/mended/mtmd/${file}")
   file(CONFIGURE OUTPUT "${mended}" CONTENT "${text}" @ONLY)
-  list(TRANSFORM mtmd_sources REPLACE "^models/${file}$" "${mended}")
+  list(TRANSFORM mtmd_sources REPLACE "^${file}$" "${mended}")
   if(NOT mended IN_LIST mtmd_sources)
-    message(FATAL_ERROR "mtmd doesn't compile models/${file}: look where it is now.")
+    message(FATAL_ERROR "mtmd doesn't compile ${file}: look where it is now.")
   endif()
   set(mtmd_sources "${mtmd_sources}" PARENT_SCOPE)
 endfunction()
@@ -17,13 +17,21 @@ endfunction()
 file(READ "${mtmd_models}/internvl.cpp" text)
 mend("internvl.cpp" "inp = ggml_concat(ctx0, inp, cls_repeated, 1);" "inp = ggml_concat(ctx0, cls_repeated, inp, 1);")
 mend("internvl.cpp" "        cur->nb[1], cur->nb[2], 0);\n    cur = ggml_cont(ctx0, cur);" "        cur->nb[1], cur->nb[2], cur->nb[1]);\n    cur = ggml_cont(ctx0, cur);")
-take_mended(internvl.cpp)
+take_mended(models/internvl.cpp)
 
 # Pixtral's (Mistral 3) clears a tensor by scaling memory that nobody has written by 0: where that holds a NaN, all ends of lines are NaN.
 file(READ "${mtmd_models}/pixtral.cpp" text)
 mend("pixtral.cpp" "        ggml_tensor * tok = ggml_new_tensor_3d(ctx0, tmp->type, n_embd_text, 1, p_y);\n        tok = ggml_scale(ctx0, tok, 0.0); // clear the tensor\n        tok = ggml_add(ctx0, tok, model.token_embd_img_break);\n"
   "        ggml_tensor * tok = ggml_repeat_4d(ctx0, model.token_embd_img_break, n_embd_text, 1, p_y, 1);\n")
-take_mended(pixtral.cpp)
+take_mended(models/pixtral.cpp)
+
+# Who sets the hook computes encoders' graphs: on threads of its own, in pieces, and it may end early (src/vision/encoder_threads.h).
+file(READ "${LLAMA_SOURCE_DIR}/tools/mtmd/clip.cpp" text)
+mend("clip.cpp" "#include <float.h>\n"
+  "#include <float.h>\n\nggml_status (*coppice_compute_encoder)(ggml_backend_sched_t, ggml_backend_t cpu, ggml_cgraph *) = nullptr;\n")
+mend("clip.cpp" "    auto status = ggml_backend_sched_graph_compute(ctx->sched.get(), gf);\n"
+  "    auto status = coppice_compute_encoder ? coppice_compute_encoder(ctx->sched.get(), ctx->backend_cpu, gf)\n                                          : ggml_backend_sched_graph_compute(ctx->sched.get(), gf);\n    if (status == GGML_STATUS_ABORTED) {\n        return false;\n    }\n")
+take_mended(clip.cpp)
 
 set_target_properties(mtmd PROPERTIES SOURCES "${mtmd_sources}")
-target_include_directories(mtmd PRIVATE "${mtmd_models}")
+target_include_directories(mtmd PRIVATE "${mtmd_models}" "${LLAMA_SOURCE_DIR}/tools/mtmd")

@@ -41,6 +41,7 @@
 #include "port/process.h"
 #include "port/processors.h"
 #include "port/signals.h"
+#include "port/threads_beside.h"
 #include "server/api/base/json.h"
 #include "server/api/browser_guard.h"
 #include "server/jobs/engine_model.h"
@@ -217,15 +218,15 @@ std::unique_ptr<vision::Pictures> open_projector(ServeOptions& o, const Opened& 
   }
   try {
     vision::ProjectorOptions options = o.projector;
-    const int threads = o.ggml.n_threads > 0 ? o.ggml.n_threads : port::find_processors().threads();
-    options.n_threads = std::max(1, threads / 2);
+    options.n_threads = o.ggml.n_threads > 0 ? o.ggml.n_threads : port::find_processors().threads();
     auto pictures = std::make_unique<vision::Pictures>(
         std::make_unique<vision::Projector>(file, *opened.vocabulary, opened.model.spec.embedding_size(), options),
         o.pictures);
     if (pictures->grids() != opened.model.spec.has_sections())
       throw model::LoadError(
           fmt::format("{}: is another model's projector: only one of both has positions of three parts", file));
-    spdlog::info("images: projector {}, on {} of {} threads", file, options.n_threads, threads);
+    spdlog::info("images: projector {}, on {} threads; beside steps on {}, for at most a quarter of all threads' time",
+                 file, options.n_threads, port::ThreadsBeside::most(options.n_threads));
     return pictures;
   } catch (const model::LoadError& e) {
     if (chosen) throw;

@@ -16,4 +16,8 @@ void between_steps() noexcept {
   if (current_turn != nullptr) current_turn->between_steps();
 }
 
+bool unwanted() noexcept {
+  return current_turn != nullptr && current_turn->unwanted();
+}
+
 }  // namespace coppice::port

@@ -9,6 +9,8 @@ class Turn {
   virtual ~Turn() = default;
   /// May come back later: others have their turns meanwhile, on other threads.
   virtual void between_steps() noexcept = 0;
+  /// Nobody waits for the work any more.
+  virtual bool unwanted() const noexcept { return false; }
 };
 
 /// Of this thread, until the next call; null: nobody waits for it.
@@ -16,5 +18,8 @@ void set_turn(Turn* turn) noexcept;
 
 /// Called by a work wherever it may pause, every few microseconds or milliseconds. It holds no lock then.
 void between_steps() noexcept;
+
+/// What a work makes that can't pause, but end early: nobody wants it any more.
+bool unwanted() noexcept;
 
 }  // namespace coppice::port

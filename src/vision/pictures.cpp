@@ -10,7 +10,7 @@
 #include "check/assert.h"
 #include "image/image_file.h"
 #include "image/shrink.h"
-#include "port/threads_beside.h"
+#include "port/turn.h"
 
 namespace coppice::vision {
 namespace {
@@ -106,6 +106,22 @@ Rows Pictures::kept(const kv::Medium& medium, std::string_view owner) {
   return rows_.find(owned(medium.digest, owner)).value_or(nullptr);
 }
 
+PictureWish::PictureWish(Pictures& pictures, const Picture& picture, std::string_view owner) : pictures_(pictures) {
+  for (const kv::Medium& medium : media_of(picture)) media_.push_back(owned(medium.digest, owner));
+  const check::Lock lock(pictures_.mutex_);
+  pictures_.wished_.insert(media_.begin(), media_.end());
+}
+
+PictureWish::~PictureWish() {
+  const check::Lock lock(pictures_.mutex_);
+  for (const kv::Digest& medium : media_) pictures_.wished_.erase(pictures_.wished_.find(medium));
+}
+
+int Pictures::count_wishes(const kv::Medium& medium, std::string_view owner) {
+  const check::Lock lock(mutex_);
+  return static_cast<int>(wished_.count(owned(medium.digest, owner)));
+}
+
 std::string Pictures::size_text(const kv::Digest& medium) {
   return sizes_.find(medium).value_or("");
 }
@@ -160,9 +176,9 @@ std::expected<bool, std::string> Encoding::step() {
     const kv::Medium& medium = media_[rows_.size()];
     Stretch& source = (*sources_)[rows_.size()];
     COPPICE_ASSERT(source.n_rows == medium.rows);
-    const port::ThreadsBeside threads(pictures_.projector_->n_threads());
     const auto start = std::chrono::steady_clock::now();
-    auto rows = pictures_.projector_->encode(source);
+    auto rows = pictures_.projector_->encode(
+        source, [&] { return port::unwanted() && pictures_.count_wishes(medium, owner_) <= 1; });
     pictures_.encode_nanoseconds_ += static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start).count());
     if (!rows) return std::unexpected("can't be encoded: the projector failed");
     ++pictures_.encoded_;

@@ -19,11 +19,13 @@
 #include <memory>
 #include <optional>
 #include <semaphore>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "check/mutex.h"
 #include "image/pixels.h"
 #include "kv/digest.h"
 #include "vision/picture.h"
@@ -39,6 +41,21 @@ struct PictureFigures {
   std::uint64_t found = 0;     ///< stretches whose rows were kept
   double encode_seconds = 0;   ///< of the encoder's thread
   std::size_t kept_bytes = 0;  ///< rows, by now
+};
+
+class Pictures;
+
+/// While it lives somebody waits for a picture's rows: encoding that one request has begun goes on for others. Any thread.
+class PictureWish {
+ public:
+  PictureWish(Pictures& pictures, const Picture& picture, std::string_view owner);
+  ~PictureWish();
+  PictureWish(const PictureWish&) = delete;
+  PictureWish& operator=(const PictureWish&) = delete;
+
+ private:
+  Pictures& pictures_;
+  std::vector<kv::Digest> media_;  ///< the owner's
 };
 
 class Pictures {
@@ -72,6 +89,8 @@ class Pictures {
 
  private:
   friend class Encoding;
+  friend class PictureWish;
+  int count_wishes(const kv::Medium& medium, std::string_view owner);
   std::expected<image::Pixels, std::string> decode(std::span<const std::uint8_t> file, Detail detail);
 
   std::unique_ptr<Projector> projector_;
@@ -80,6 +99,8 @@ class Pictures {
   Remembered<std::shared_ptr<const Picture>> pictures_{std::size_t{4} << 20};  ///< by file
   Remembered<std::string> sizes_{std::size_t{1} << 20};                        ///< by medium
   Remembered<Rows> rows_;
+  check::Mutex mutex_;
+  std::multiset<kv::Digest> wished_ COPPICE_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> decoded_ = 0, encoded_ = 0, found_ = 0, encode_nanoseconds_ = 0;
 };
 
@@ -91,6 +112,7 @@ class Encoding {
            std::shared_ptr<const Picture> picture, std::string_view owner);
 
   /// Finds rows that are kept, and encodes at most one stretch: seconds on a CPU. True: all rows are there. The error follows "The image".
+  /// Ends early, with an error, if the work that calls is unwanted (port/turn.h) and at most one PictureWish is for these rows: its own.
   std::expected<bool, std::string> step();
 
   /// Of the picture's media, in order. REQUIRES: step() returned true.

@@ -71,8 +71,8 @@ void Projector::Free::operator()(mtmd_context* context) const {
 
 Projector::Projector(const std::filesystem::path& file, const text::Vocabulary& vocabulary, int embedding_size,
                      const ProjectorOptions& options)
-    : embedding_size_(embedding_size),
-      n_threads_(options.n_threads),
+    : threads_(options.n_threads),
+      embedding_size_(embedding_size),
       digest_(checked_digest(file, embedding_size, options)) {
   text::route_llama_log();
   mtmd_log_set(log, nullptr);
@@ -127,8 +127,10 @@ std::optional<Parts> Projector::parts(std::uint32_t width, std::uint32_t height,
   return prepared;
 }
 
-std::optional<std::vector<float>> Projector::encode(const Stretch& stretch) {
-  if (mtmd_encode_chunk(context_.get(), stretch.chunk.get()) != 0) return std::nullopt;
+std::optional<std::vector<float>> Projector::encode(const Stretch& stretch, const std::function<bool()>& stop) {
+  int status = 1;
+  threads_.run([&] { status = mtmd_encode_chunk(context_.get(), stretch.chunk.get()); }, stop);
+  if (status != 0) return std::nullopt;
   const float* rows = mtmd_get_output_embd(context_.get());
   return std::vector<float>(
       rows, rows + static_cast<std::size_t>(stretch.n_rows) * static_cast<std::size_t>(embedding_size_));

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "image/pixels.h"
 #include "kv/digest.h"
 #include "kv/types.h"
+#include "vision/encoder_threads.h"
 
 struct mtmd_context;
 struct mtmd_input_chunk;
@@ -27,7 +29,7 @@ class Vocabulary;
 namespace coppice::vision {
 
 struct ProjectorOptions {
-  int n_threads = 1;
+  int n_threads = 1;  ///< that encode, where no steps run
   /// Of one picture; none: as the file says. Only families whose pictures keep their sizes look at them.
   std::optional<int> min_rows, max_rows;
 };
@@ -60,13 +62,12 @@ class Projector {
   /// What prepare() makes of a picture of this size, but for what is to be encoded: nothing is resized. None: as prepare().
   std::optional<Parts> layout(std::uint32_t width, std::uint32_t height) const;
 
-  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: the encoder failed.
+  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: the encoder failed, or `stop`, which is asked every some milliseconds, said true.
   /// REQUIRES: prepare() made it.
-  std::optional<std::vector<float>> encode(const Stretch& stretch);
+  std::optional<std::vector<float>> encode(const Stretch& stretch, const std::function<bool()>& stop);
 
   int embedding_size() const { return embedding_size_; }
-  bool grids() const;                           ///< its rows have positions of three parts
-  int n_threads() const { return n_threads_; }  ///< that encode() computes on
+  bool grids() const;  ///< its rows have positions of three parts
   /// Of the whole file and the options: what decides, beside the pixels, which rows come out.
   const kv::Digest& digest() const { return digest_; }
 
@@ -78,7 +79,8 @@ class Projector {
   std::optional<Parts> parts(std::uint32_t width, std::uint32_t height, const std::uint8_t* rgb) const;
 
   std::unique_ptr<mtmd_context, Free> context_;
-  int embedding_size_, n_threads_;
+  EncoderThreads threads_;
+  int embedding_size_;
   kv::Digest digest_;
 };
 

@@ -13,6 +13,7 @@
 
 #include "image/image_file.h"
 #include "image/shrink.h"
+#include "port/turn.h"
 #include "text/vocabulary.h"
 #include "vision/projector.h"
 
@@ -104,6 +105,29 @@ TEST(PicturesTest, OneThatComesAgainIsNeitherDecodedNorEncoded) {
   EXPECT_EQ(twice.decoded, once.decoded);
   EXPECT_EQ(twice.encoded, 3U);
   EXPECT_EQ(twice.found, 3U);
+}
+
+/// A work that nobody waits for.
+struct Unwanted final : port::Turn {
+  Unwanted() { port::set_turn(this); }
+  ~Unwanted() override { port::set_turn(nullptr); }
+  Unwanted(const Unwanted&) = delete;
+  Unwanted& operator=(const Unwanted&) = delete;
+  void between_steps() noexcept override {}
+  bool unwanted() const noexcept override { return true; }
+};
+
+TEST(PicturesTest, EncodingEndsWhereItIsUnwantedAndNobodyElseWishesThePicture) {
+  World world("gemma3");
+  const auto picture = world.look(bmp(7), "one");
+  const PictureWish own(world.pictures, *picture, "one"), strangers(world.pictures, *picture, "two");
+  const Unwanted turn;
+  const auto file = bmp(7);
+  Encoding encoding(world.pictures, file, Detail::kAuto, picture, "one");
+  EXPECT_FALSE(encoding.step().has_value());
+  EXPECT_EQ(world.pictures.figures().encoded, 0U);
+  const PictureWish others(world.pictures, *picture, "one");
+  EXPECT_EQ(encoding.step(), true);
 }
 
 TEST(PicturesTest, NobodyFindsWhatAnotherHasShown) {

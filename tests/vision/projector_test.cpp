@@ -4,16 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "image/image_file.h"
 #include "model/load_error.h"
+#include "port/threads_beside.h"
 #include "text/vocabulary.h"
 
 namespace coppice::vision {
@@ -93,7 +98,7 @@ TEST_P(TilesTest, APictureIsCutIntoTilesWhoseRowsAreTheAuthors) {
     EXPECT_EQ(stretch.n_rows, 16);
     EXPECT_EQ(stretch.columns, 0);
     EXPECT_FALSE(stretch.whole);
-    const auto rows = model.projector.encode(stretch);
+    const auto rows = model.projector.encode(stretch, [] { return false; });
     ASSERT_TRUE(rows.has_value());
     ASSERT_EQ(rows->size(), tile_size);
     for (std::size_t tile = 0; tile < 2; ++tile)
@@ -129,7 +134,7 @@ TEST_P(PieceTest, APicturesRowsAreTheAuthors) {
   EXPECT_EQ(stretches[0].n_rows, expected.n_rows);
   EXPECT_EQ(stretches[0].columns, expected.columns);
   EXPECT_EQ(stretches[0].whole, expected.whole);
-  const auto rows = model.projector.encode(stretches[0]);
+  const auto rows = model.projector.encode(stretches[0], [] { return false; });
   ASSERT_TRUE(rows.has_value());
   const auto authors = read_floats(kFixtures / expected.name / "rows.f32");
   ASSERT_EQ(rows->size(), authors.size());
@@ -151,6 +156,60 @@ TEST(ProjectorTest, WhatDoesNotFitIsOneClearError) {
   EXPECT_THAT(refusal("smolvlm", 64, "model.gguf"),
               HasSubstr("is a model of the architecture 'llama', and no projector (mmproj)"));
   EXPECT_THAT(refusal("smolvlm", 64, "picture.png"), HasSubstr("picture.png"));
+}
+
+/// Encodes one picture again and again for some time, and looks how many threads do so meanwhile.
+std::vector<int> threads_seen(std::chrono::milliseconds time) {
+  const text::Vocabulary vocabulary(kFixtures / "gemma3" / "model.gguf");
+  Projector projector(kFixtures / "gemma3" / "mmproj.gguf", vocabulary, 32, {.n_threads = 4});
+  const auto stretches = stretches_of(*projector.prepare(picture("gemma3")));
+  std::atomic<bool> over = false;
+  std::vector<int> seen(6);
+  std::thread watcher([&] {
+    while (!over) ++seen[static_cast<std::size_t>(std::min(5, port::ThreadsBeside::count()))];
+  });
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < end)
+    EXPECT_TRUE(projector.encode(stretches[0], [] { return false; }).has_value());
+  over = true;
+  watcher.join();
+  return seen;
+}
+
+TEST(ProjectorTest, EncodesOnAllThreadsWhereNoStepsRunAndOnAQuarterBesideThem) {
+  const auto alone = threads_seen(std::chrono::milliseconds(300));
+  EXPECT_GT(alone[4], 0);
+  EXPECT_EQ(alone[1] + alone[2] + alone[3] + alone[5], 0);
+  const port::StepUnderWay step;
+  const auto beside = threads_seen(std::chrono::milliseconds(300));
+  EXPECT_GT(beside[1], 0);
+  EXPECT_EQ(beside[2] + beside[3] + beside[4] + beside[5], 0);
+}
+
+TEST(ProjectorTest, LeavesAQuarterOfTheThreadsOfAStep) {
+  EXPECT_EQ(port::ThreadsBeside::left(16), 16);
+  const port::ThreadsBeside all(16);
+  EXPECT_EQ(port::ThreadsBeside::left(16), 12);
+  EXPECT_EQ(port::ThreadsBeside::left(2), 1);
+  EXPECT_EQ(port::ThreadsBeside::left(1), 1);
+}
+
+TEST(ProjectorTest, EncodingEndsBetweenTwoPieces) {
+  Model model("gemma3", 32);
+  const auto stretches = stretches_of(*model.projector.prepare(picture("gemma3")));
+  while (port::StepUnderWay::lately()) std::this_thread::yield();  // other tests'
+  int asked = 0;
+  const auto rows = model.projector.encode(stretches[0], [&] { return ++asked < 0; });
+  ASSERT_TRUE(rows.has_value());
+  const int pieces = asked;
+  EXPECT_GT(pieces, 10);
+  for (const int last : {1, 2, pieces / 2}) {
+    asked = 0;
+    EXPECT_FALSE(model.projector.encode(stretches[0], [&] { return ++asked >= last; }).has_value());
+    EXPECT_EQ(asked, last);
+    EXPECT_EQ(port::ThreadsBeside::count(), 0);
+  }
+  EXPECT_EQ(model.projector.encode(stretches[0], [] { return false; }), rows);
 }
 
 TEST(ProjectorTest, DigestNamesTheFileAndTheOptions) {

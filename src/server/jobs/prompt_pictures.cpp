@@ -69,6 +69,7 @@ bool PromptPictures::look() {
   auto seen = pictures_->look(next.file->bytes, next.file->detail, owner_);
   if (!seen) throw refused(*next.file, seen.error());
   next.picture = *std::move(seen);
+  next.wish = std::make_unique<vision::PictureWish>(*pictures_, *next.picture, owner_);
   ++n_looked_;
   return looked();
 }
@@ -97,7 +98,7 @@ const vision::Picture& PromptPictures::picture(const File& file) const {
 
 bool PromptPictures::encode() {
   if (encoded()) return true;
-  const Placed& next = placed_[n_encoded_];
+  Placed& next = placed_[n_encoded_];
   if (!encoding_) encoding_.emplace(*pictures_, next.file->bytes, next.file->detail, next.picture, owner_);
   const auto done = encoding_->step();
   if (!done) throw refused(*next.file, done.error());
@@ -107,6 +108,7 @@ bool PromptPictures::encode() {
     if (const auto* piece = std::get_if<vision::Piece>(&part))
       media_[piece->medium.digest] = {.name = piece->medium, .embeddings = *rows++, .columns = piece->columns};
   encoding_.reset();
+  next.wish.reset();
   ++n_encoded_;
   return encoded();
 }
@@ -154,12 +156,6 @@ engine::Prompt PromptPictures::prompt(kv::TextView text) const {
   }
   append_tokens(text.size());
   return prompt;
-}
-
-std::size_t PromptPictures::bytes() const {
-  std::size_t bytes = 0;
-  for (const Placed& placed : placed_) bytes += placed.file->bytes.size();
-  return bytes;
 }
 
 void append(const vision::Picture& picture, kv::Text& to) {

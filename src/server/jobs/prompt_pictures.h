@@ -78,12 +78,11 @@ class PromptPictures {
   /// REQUIRES: encoded(), and all media of the text are pictures of this.
   engine::Prompt prompt(kv::TextView text) const;
 
-  std::size_t bytes() const;  ///< of the files
-
  private:
   struct Placed {
     File file;
     std::shared_ptr<const vision::Picture> picture = nullptr;
+    std::unique_ptr<vision::PictureWish> wish = nullptr;  ///< until its rows are there
   };
   vision::Pictures* pictures_;
   std::string owner_;

@@ -40,6 +40,11 @@ class WorkQueue::OnThread final : public port::Turn {
     if (turn != nullptr && Clock::now() - turn->begin >= kTurn) queue_.pause(*this, *turn);
   }
 
+  bool unwanted() const noexcept override {
+    const std::atomic<bool>* flag = turn == nullptr ? nullptr : turn->work.front().unwanted;
+    return flag != nullptr && *flag;
+  }
+
   TurnOf* turn = nullptr;
   check::Condition goes_on;
   bool may_go_on = false;
@@ -79,13 +84,14 @@ void WorkQueue::add_thread() {
   });
 }
 
-void WorkQueue::push(const std::string& key, std::size_t bytes, Step step) {
+void WorkQueue::push(const std::string& key, std::size_t bytes, Step step, const std::atomic<bool>* unwanted) {
   {
     const check::Lock lock(mutex_);
     Works work(1);
     work.front() = {.step = std::move(step),
                     .size = static_cast<std::size_t>(std::bit_width(bytes / kSmall)),
-                    .number = ++last_number_};
+                    .number = ++last_number_,
+                    .unwanted = unwanted};
     const auto [owner, fresh] = keys_.try_emplace(key);
     if (fresh) {
       owner->second.used = reached_;
@@ -216,7 +222,8 @@ asio::awaitable<void> WorkQueue::run(const std::string& key, std::size_t bytes, 
       if (cancelled) throw boost::system::system_error(asio::error::operation_aborted);
       return step();
     } catch (...) {
-      failure = std::current_exception();
+      failure = cancelled ? std::make_exception_ptr(boost::system::system_error(asio::error::operation_aborted))
+                          : std::current_exception();
       return true;
     }
   };
@@ -224,11 +231,12 @@ asio::awaitable<void> WorkQueue::run(const std::string& key, std::size_t bytes, 
   const auto begin = [&](auto resume) {
     if (auto slot = asio::get_associated_cancellation_slot(resume); slot.is_connected())
       slot.assign([&cancelled](asio::cancellation_type) { cancelled = true; });  // cleared when the caller is resumed
-    push(key, bytes, [&turn, executor = io.get_executor(), resume = std::move(resume)]() mutable {
+    Step one = [&turn, executor = io.get_executor(), resume = std::move(resume)]() mutable {
       const bool done = turn();
       if (done) asio::post(executor, std::move(resume));
       return done;
-    });
+    };
+    push(key, bytes, std::move(one), &cancelled);
   };
   co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(begin, asio::use_awaitable);
   if (failure) std::rethrow_exception(failure);

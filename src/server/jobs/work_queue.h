@@ -20,6 +20,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <chrono>
 #include <cstddef>
@@ -59,10 +60,11 @@ class WorkQueue {
 
   /// Calls `step` until it returns true. `bytes`: of the body that the work is about.
   /// `key`: whose it is.
-  void push(const std::string& key, std::size_t bytes, Step step);
+  /// `unwanted`: becomes true when nobody waits for it any more, which port::unwanted() tells the step; null: never. It outlives the work.
+  void push(const std::string& key, std::size_t bytes, Step step, const std::atomic<bool>* unwanted = nullptr);
 
   /// push() for a coroutine of the io thread, which waits for it. Throws what `step` throws. If the coroutine is
-  /// cancelled, no further turn begins, and system_error (operation_aborted) is thrown. The caller's frame stays until
+  /// cancelled, no further turn begins, port::unwanted() is true in one that is under way, and system_error (operation_aborted) is thrown. The caller's frame stays until
   /// the last turn is over, cancelled or not, so `step` may refer to it.
   boost::asio::awaitable<void> run(const std::string& key, std::size_t bytes, std::function<bool()> step);
 
@@ -73,6 +75,7 @@ class WorkQueue {
     std::size_t size = 0;           ///< its line
     std::uint64_t number = 0;       ///< in order of arrival
     OnThread* paused_on = nullptr;  ///< where it stands in the middle of a turn; null: nowhere
+    const std::atomic<bool>* unwanted = nullptr;
   };
   using Works = std::list<Work>;
   struct Key {

@@ -5,13 +5,21 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/system/system_error.hpp>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <future>
 #include <latch>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -51,6 +59,32 @@ class WorkQueueTest : public ::testing::Test {
   std::unique_ptr<WorkQueue> owner_;
   WorkQueue* queue_ = nullptr;  ///< the same, also while its destructor works off what is left
 };
+
+TEST(WorkQueueRunTest, ACancelledWorkIsToldInTheMiddleOfItsTurn) {
+  namespace asio = boost::asio;
+  WorkQueue queue;
+  asio::io_context io;
+  asio::cancellation_signal gone;
+  std::latch began(1);
+  std::exception_ptr failure;
+  const auto step = [&] {
+    EXPECT_FALSE(port::unwanted());
+    began.count_down();
+    while (!port::unwanted()) std::this_thread::yield();
+    throw std::runtime_error("in vain");
+    return true;
+  };
+  asio::co_spawn(io, queue.run("", 0, step),
+                 asio::bind_cancellation_slot(gone.slot(), [&](const std::exception_ptr& e) { failure = e; }));
+  asio::post(io, [&] {
+    began.wait();
+    gone.emit(asio::cancellation_type::terminal);
+  });
+  io.run();
+  ASSERT_TRUE(failure);
+  EXPECT_THROW(std::rethrow_exception(failure), boost::system::system_error);
+  EXPECT_FALSE(port::unwanted());
+}
 
 TEST_F(WorkQueueTest, KeysTakeTurns) {
   const auto none = [](int) {};

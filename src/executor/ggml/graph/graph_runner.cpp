@@ -65,7 +65,7 @@ GraphRunner::GraphRunner(int n_threads, bool governed)
 }
 
 int GraphRunner::count_threads() const {
-  const int left = std::max(1, n_threads_ - port::ThreadsBeside::count());
+  const int left = port::ThreadsBeside::left(n_threads_);
   return governor_ ? std::min({left, governor_->n_threads(), graphs_.front().cost.threads(n_threads_)}) : left;
 }
 
@@ -115,6 +115,7 @@ StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
 }
 
 void GraphRunner::run(StepGraph& graph) {
+  const port::StepUnderWay step;
   const int n_threads = used_ = count_threads();
   set_threads_(cpu_.get(), n_threads);
   const double start = now();
