@@ -377,6 +377,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   o.server.api.model_path = o.model;
   o.server.api.version = COPPICE_VERSION;
   o.server.owns_process = true;
+  o.server.api.media_bytes = o.server.http.max_body_bytes;
   o.server.api.cache_reports = cache_reports(o);
   server::Server server(o.server);
   if (!has_keys(o) && !server::is_loopback(o.server.host)) {

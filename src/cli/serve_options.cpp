@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "cli/devices.h"
 #include "cli/needless_flags.h"
 #include "cli/option_checks.h"
+#include "server/fetch/media_hosts.h"
 
 namespace coppice::cli {
 namespace {
@@ -148,6 +150,26 @@ void add_image_options(CLI::App& command, ServeOptions& o) {
       ->group(group);
   command.add_option("--max-images", o.most_pictures, "Most images in a request")
       ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--allow-media-from", o.server.api.media_hosts,
+                  "Hosts from which images are fetched where a request has an http or https URL: names, *.name, *, and "
+                  "addresses or networks that are not public (default: nothing is fetched)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check([](const std::string& host) -> std::string {
+        try {
+          const server::MediaHosts hosts({host});
+          return "";
+        } catch (const std::invalid_argument& e) {
+          return e.what();
+        }
+      })
+      ->group(group);
+  command
+      .add_option("--media-timeout", o.server.api.media_seconds, "Seconds that fetching a request's images may take")
+      ->check(between(0.1, 3600.0))
       ->capture_default_str()
       ->group(group);
   command

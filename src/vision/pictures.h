@@ -28,6 +28,7 @@
 #include "check/mutex.h"
 #include "image/pixels.h"
 #include "kv/digest.h"
+#include "vision/fetched_files.h"
 #include "vision/picture.h"
 #include "vision/projector.h"
 #include "vision/remembered.h"
@@ -80,6 +81,8 @@ class Pictures {
   /// Of pictures that were looked at lately, for people: "512x384".
   std::string size_text(const kv::Digest& medium);
 
+  FetchedFiles& fetched() { return fetched_; }
+
   int embedding_size() const { return projector_->embedding_size(); }
   bool grids() const { return projector_->grids(); }
   const Limits& limits() const { return limits_; }
@@ -99,6 +102,7 @@ class Pictures {
   Remembered<std::shared_ptr<const Picture>> pictures_{std::size_t{4} << 20};  ///< by file
   Remembered<std::string> sizes_{std::size_t{1} << 20};                        ///< by medium
   Remembered<Rows> rows_;
+  FetchedFiles fetched_;
   check::Mutex mutex_;
   std::multiset<kv::Digest> wished_ COPPICE_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> decoded_ = 0, encoded_ = 0, found_ = 0, encode_nanoseconds_ = 0;

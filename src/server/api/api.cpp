@@ -41,8 +41,10 @@ namespace {
 constexpr int kEncoderNice = 5;  // as the io thread and the workers: streams come first, and a picture comes, too
 
 void step_aside() {
-  if (!port::make_thread_nicer(kEncoderNice)) SPDLOG_WARN("the encoder keeps its priority: setpriority failed");
+  if (!port::make_thread_nicer(kEncoderNice)) SPDLOG_WARN("a thread for images keeps its priority: setpriority failed");
 }
+
+constexpr int kFetching = 4;  // requests whose images are fetched at once
 
 constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
@@ -122,6 +124,8 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, Compilers compilers
       request_log_(config_.request_log),
       responses_(config_.response_store_bytes),
       feed_(hub, viewing),
+      fetcher_(MediaHosts(config_.media_hosts), {.bytes = config_.media_bytes, .seconds = config_.media_seconds}),
+      fetching_(fetcher_.off() ? nullptr : std::make_unique<WorkQueue>(step_aside, kFetching)),
       default_dialect_(std::make_unique<OpenAiDialect>(Endpoint::kChat)),
       started_(std::time(nullptr)) {
   const auto add = [this](std::string path, const char* method, Route::Action action, bool open = false) {
@@ -414,11 +418,26 @@ asio::awaitable<void> Api::send_made(std::function<std::string()> make, ReplyWri
 template <std::string (*make_reply)(const Model&, std::string_view)>
 asio::awaitable<void> Api::convert(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
+  co_await send_converted(request, [&] { return make_reply(model, request.body); }, out);
+}
+
+asio::awaitable<void> Api::send_converted(HttpRequest& request, std::function<std::string()> make, ReplyWriter& out) {
+  const auto asked_at = engine::Clock::now();
   std::string body;
-  co_await prepare(worker_, request.tenant, request.body.size(), engine::Clock::now(), [&] {
-    body = make_reply(model, request.body);
+  std::optional<MissingPictures> missing;
+  const auto step = [&] {
+    try {
+      body = make();
+    } catch (MissingPictures& pictures) {
+      missing = std::move(pictures);
+    }
     return true;
-  });
+  };
+  co_await prepare(worker_, request.tenant, request.body.size(), asked_at, step);
+  if (missing) {
+    const auto held = co_await fetch(request, *std::move(missing), asked_at);
+    co_await prepare(worker_, request.tenant, request.body.size(), asked_at, step);
+  }
   request.drop_body();
   co_await out.send({.body = std::move(body)});
 }

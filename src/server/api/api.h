@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "check/thread_role.h"
 #include "server/api/api_keys.h"
@@ -34,6 +35,7 @@
 #include "server/api/request_log.h"
 #include "server/api/responses/response_store.h"
 #include "server/api/route_table.h"
+#include "server/fetch/fetcher.h"
 #include "server/http/http.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/model.h"
@@ -102,6 +104,12 @@ class Api final : public HttpHandler {
   engine::PrefixOwner prefix_owner(const HttpRequest& request, std::string cache_salt) const;
   template <std::string (*make_reply)(const Model&, std::string_view)>
   boost::asio::awaitable<void> convert(HttpRequest& request, ReplyWriter& out);
+  /// A reply that is made of the body, in a turn of a worker, and sent.
+  boost::asio::awaitable<void> send_converted(HttpRequest& request, std::function<std::string()> make,
+                                              ReplyWriter& out);
+  /// Image files that are held for as long as their prompt is prepared. Their bytes count as the body's. Throws RequestError.
+  boost::asio::awaitable<std::vector<vision::FetchedFiles::File>> fetch(HttpRequest& request, MissingPictures missing,
+                                                                        engine::Clock::time_point asked_at);
 
   /// What admit() let through. Throws what handle() answers for.
   boost::asio::awaitable<void> answer(const Route* route, HttpRequest& request, ReplyWriter& out,
@@ -142,6 +150,8 @@ class Api final : public HttpHandler {
   RequestLog request_log_;
   ResponseStore responses_;
   CacheFeed feed_;
+  const Fetcher fetcher_;
+  std::unique_ptr<WorkQueue> fetching_;  ///< of image files; null: nothing is fetched
   RouteTable routes_;
   std::unique_ptr<Dialect> default_dialect_;  ///< for errors where no route has another
   std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };

@@ -13,12 +13,14 @@
 #include <optional>
 #include <utility>
 
+#include "port/turn.h"
 #include "server/api/api.h"
 #include "server/api/base/json_fields.h"
 #include "server/base/random_name.h"
 #include "server/jobs/job.h"
 #include "server/jobs/parsed_answer.h"
 #include "server/jobs/reply_loop.h"
+#include "vision/pictures.h"
 
 namespace coppice::server {
 
@@ -132,18 +134,58 @@ GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, co
   return parsed;
 }
 
+asio::awaitable<std::vector<vision::FetchedFiles::File>> Api::fetch(HttpRequest& request, MissingPictures missing,
+                                                                    engine::Clock::time_point asked_at) {
+  if (!fetching_) {
+    throw RequestError::unsupported(missing.files.front()->field,
+                                    "this server fetches nothing, as it is served without --allow-media-from: send the "
+                                    "image itself, as \"data:image/png;base64,...\"");
+  }
+  std::vector<std::string> urls;
+  for (const auto& file : missing.files) urls.push_back(file->url);
+  std::ranges::sort(urls);
+  urls.erase(std::ranges::unique(urls).begin(), urls.end());
+  std::vector<Fetcher::File> files;
+  co_await prepare(*fetching_, request.tenant, 0, asked_at, [&] {
+    files = fetcher_.fetch(urls, port::unwanted);
+    return true;
+  });
+  std::vector<vision::FetchedFiles::File> held;
+  std::size_t bytes = request.body_charge.bytes();
+  for (std::size_t i = 0; i < urls.size(); ++i) {
+    if (!files[i]) {
+      const auto wanted = std::ranges::find(missing.files, urls[i], [](const auto& file) { return file->url; });
+      throw RequestError(400, fmt::format("'{}': the image {}", (*wanted)->field, files[i].error()), (*wanted)->field,
+                         "invalid_image_url");
+    }
+    bytes += files[i]->size();
+    if (!request.body_charge.raise(bytes))
+      throw RequestError::unavailable("The bodies of other requests take all the room there is.");
+    held.push_back(ready_model().pictures()->fetched().hold(missing.owner, urls[i], *std::move(files[i])));
+  }
+  co_return held;
+}
+
 asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& request,
                                        engine::Clock::time_point asked_at) {
   try {
     Model& model = ready_model();
     std::optional<Preparation> preparation;
     const std::size_t bytes = request.body.size();
+    std::vector<PromptPictures::File> missing;
+    std::vector<vision::FetchedFiles::File> held;
     co_await prepare(worker_, request.tenant, bytes, asked_at, [&] {
-      if (preparation) return preparation->wants_grammar() || preparation->step();
+      if (preparation) return preparation->wants_grammar() || !missing.empty() || preparation->step();
       preparation.emplace(model, parse(dialect, model.facts(), request));
+      missing = preparation->missing_pictures();
       std::string().swap(request.body);
       return false;
     });
+    const bool fetches = !missing.empty(), waits = fetches || preparation->wants_grammar();
+    if (fetches)
+      held = co_await fetch(request, MissingPictures(preparation->pictures_owner(), std::move(missing)), asked_at);
+    if (fetches && !preparation->missing_pictures().empty())
+      throw RequestError::server_error(500, "An image that was fetched is gone.", "internal_error");
     if (preparation->wants_grammar()) {
       for (const bool quickly : {true, false}) {
         if (!preparation->wants_grammar()) break;
@@ -153,8 +195,8 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
           return true;
         });
       }
-      co_await prepare(worker_, request.tenant, bytes, asked_at, [&] { return preparation->step(); });
     }
+    if (waits) co_await prepare(worker_, request.tenant, bytes, asked_at, [&] { return preparation->step(); });
     if (preparation->wants_rows())
       co_await prepare(*encoder_, request.tenant, bytes, asked_at, [&] { return preparation->encode(); });
     request.drop_body();  // not before: files of pictures are kept until they are encoded

@@ -139,13 +139,8 @@ asio::awaitable<void> Api::response_input(HttpRequest& request, ReplyWriter& out
 
 asio::awaitable<void> Api::count_response_input(HttpRequest& request, ReplyWriter& out) {
   const Model& model = ready_model();
-  std::string body;
-  co_await prepare(worker_, request.tenant, request.body.size(), engine::Clock::now(), [&] {
-    body = response_count_reply(model, request.body, request.tenant, responses_);
-    return true;
-  });
-  request.drop_body();
-  co_await out.send({.body = std::move(body)});
+  co_await send_converted(
+      request, [&] { return response_count_reply(model, request.body, request.tenant, responses_); }, out);
 }
 
 asio::awaitable<void> Api::delete_response(HttpRequest& request, ReplyWriter& out) {

@@ -52,6 +52,11 @@ PictureFile::PictureFile(std::vector<std::uint8_t> its_bytes, vision::Detail its
       field(std::move(its_field)),
       marker(std::string(kMarkerBegin) + random_name()) {}
 
+PictureFile::PictureFile(std::string its_url, vision::Detail its_detail, std::string its_field)
+    : PictureFile(std::vector<std::uint8_t>(), its_detail, std::move(its_field)) {
+  url = std::move(its_url);
+}
+
 void PromptPictures::add(File file) {
   by_marker_.emplace(file->marker, placed_.size());
   placed_.push_back({.file = std::move(file)});
@@ -63,10 +68,20 @@ void PromptPictures::add(std::span<const Message> messages) {
       if (part.picture) add(part.picture);
 }
 
+std::vector<PromptPictures::File> PromptPictures::missing() {
+  std::vector<File> missing;
+  for (Placed& placed : placed_) {
+    if (!placed.is_there()) placed.fetched = pictures_->fetched().find(owner_, placed.file->url);
+    if (!placed.is_there()) missing.push_back(placed.file);
+  }
+  return missing;
+}
+
 bool PromptPictures::look() {
   if (looked()) return true;
   Placed& next = placed_[n_looked_];
-  auto seen = pictures_->look(next.file->bytes, next.file->detail, owner_);
+  COPPICE_ASSERT(next.is_there());
+  auto seen = pictures_->look(next.bytes(), next.file->detail, owner_);
   if (!seen) throw refused(*next.file, seen.error());
   next.picture = *std::move(seen);
   next.wish = std::make_unique<vision::PictureWish>(*pictures_, *next.picture, owner_);
@@ -99,7 +114,7 @@ const vision::Picture& PromptPictures::picture(const File& file) const {
 bool PromptPictures::encode() {
   if (encoded()) return true;
   Placed& next = placed_[n_encoded_];
-  if (!encoding_) encoding_.emplace(*pictures_, next.file->bytes, next.file->detail, next.picture, owner_);
+  if (!encoding_) encoding_.emplace(*pictures_, next.bytes(), next.file->detail, next.picture, owner_);
   const auto done = encoding_->step();
   if (!done) throw refused(*next.file, done.error());
   if (!*done) return false;

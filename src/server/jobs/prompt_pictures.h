@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,8 +28,10 @@ struct Message;
 /// One that a client sent. Messages share it with their copies.
 struct PictureFile {
   PictureFile(std::vector<std::uint8_t> bytes, vision::Detail detail, std::string field);
+  PictureFile(std::string url, vision::Detail detail, std::string field);
 
   std::vector<std::uint8_t> bytes;
+  std::string url;  ///< where it is to be fetched from; empty: the bytes came with the request
   vision::Detail detail;
   std::string field;   ///< of the request, for errors
   std::string marker;  ///< in texts
@@ -51,7 +54,12 @@ class PromptPictures {
   void add(std::span<const Message> messages);
   bool empty() const { return placed_.empty(); }
 
+  /// Those that must be fetched first: nobody of this owner holds them (vision/fetched_files.h).
+  std::vector<File> missing();
+  const std::string& owner() const { return owner_; }
+
   /// Decodes the next one, so that it is known how many rows it has. True: all are. Throws RequestError.
+  /// REQUIRES: none is missing().
   bool look();
   bool looked() const { return n_looked_ == placed_.size(); }
 
@@ -81,8 +89,12 @@ class PromptPictures {
  private:
   struct Placed {
     File file;
+    vision::FetchedFiles::File fetched = nullptr;
     std::shared_ptr<const vision::Picture> picture = nullptr;
     std::unique_ptr<vision::PictureWish> wish = nullptr;  ///< until its rows are there
+
+    std::span<const std::uint8_t> bytes() const { return fetched ? std::span(*fetched) : std::span(file->bytes); }
+    bool is_there() const { return fetched != nullptr || file->url.empty(); }
   };
   vision::Pictures* pictures_;
   std::string owner_;
@@ -91,6 +103,16 @@ class PromptPictures {
   std::size_t n_looked_ = 0, n_encoded_ = 0;
   std::optional<vision::Encoding> encoding_;
   std::map<kv::Digest, engine::Medium> media_;
+};
+
+/// Thrown where a prompt's pictures must be fetched before it can be looked at.
+struct MissingPictures final : std::exception {
+  MissingPictures(std::string its_owner, std::vector<PromptPictures::File> its_files)
+      : owner(std::move(its_owner)), files(std::move(its_files)) {}
+  const char* what() const noexcept override { return "pictures must be fetched first"; }
+
+  std::string owner;
+  std::vector<PromptPictures::File> files;
 };
 
 /// Symbols of a picture, behind those that are there.

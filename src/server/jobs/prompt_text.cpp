@@ -145,6 +145,7 @@ kv::Text chat_symbols(const Model& model, std::vector<Message> messages, text::T
                       const std::string& field, int times) {
   PromptPictures pictures(model.pictures(), std::string("count\0", 6));  // no cache_salt is that
   pictures.add(messages);
+  if (auto missing = pictures.missing(); !missing.empty()) throw MissingPictures(pictures.owner(), std::move(missing));
   const text::ToolPrompt chat = chat_text(model, std::move(messages), end, tools, field, times);
   while (!pictures.look()) {
   }

@@ -57,13 +57,23 @@ TEST(PictureFieldsTest, OpenAisParts) {
   EXPECT_TRUE(openai_picture(R"({"type": "image_url", "image_url": "data:image/png;base64,AP8="})"));
 }
 
+TEST(PictureFieldsTest, AUrlIsFetchedLater) {
+  for (const char* url : {"https://a.b/c", "HTTP://a.b/c"}) {
+    const auto file = openai_picture(R"({"type": "image_url", "image_url": {"url": ")" + std::string(url) +
+                                     R"(", "detail": "low"}})");
+    ASSERT_TRUE(file);
+    EXPECT_EQ(file->url, url);
+    EXPECT_TRUE(file->bytes.empty());
+    EXPECT_EQ(file->detail, vision::Detail::kLow);
+  }
+}
+
 TEST(PictureFieldsTest, SaysWhatIsRefused) {
   const std::string good = R"({"type": "image_url", "image_url": {"url": "data:image/png;base64,AP8="}})";
   EXPECT_THAT(refusal(good, 0), HasSubstr("--mmproj"));
   EXPECT_THAT(refusal(good + "," + good + "," + good), HasSubstr("at most 2 images"));
-  EXPECT_THAT(refusal(R"({"type": "image_url", "image_url": {"url": "https://a.b/c"}})"), HasSubstr("fetches nothing"));
   EXPECT_THAT(refusal(R"({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}})"),
-              HasSubstr("fetches nothing"));
+              HasSubstr("an http or https URL"));
   EXPECT_THAT(refusal(R"({"type": "image_url", "image_url": {"url": "data:video/mp4;base64,AP8="}})"),
               HasSubstr("video"));
   EXPECT_THAT(refusal(R"({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}})"), HasSubstr("base64"));

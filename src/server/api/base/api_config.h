@@ -66,8 +66,11 @@ struct ApiConfig {
   std::string version = "0";          ///< of this server
   bool isolate_keys = false;          ///< no key's requests share the cache with another's
   CacheReports cache_reports = CacheReports::kText;
-  std::string request_log;  ///< see RequestLog; empty: none
-  bool verbose = false;     ///< chats' answers say their prompts
+  std::vector<std::string> media_hosts;             ///< see MediaHosts; empty: nothing is fetched
+  double media_seconds = 10;                        ///< for a request's images
+  std::size_t media_bytes = std::size_t{16} << 20;  ///< of a request's images
+  std::string request_log;                          ///< see RequestLog; empty: none
+  bool verbose = false;                             ///< chats' answers say their prompts
 };
 
 }  // namespace coppice::server

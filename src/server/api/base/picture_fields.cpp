@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 #include "server/base/request_error.h"
@@ -17,6 +19,13 @@ vision::Detail detail_of(const JsonFields& f) {
   if (detail != "auto" && detail != "high" && detail != "original")
     throw RequestError::bad_field(f.path("detail"), R"(must be "auto", "low", "high" or "original")");
   return vision::Detail::kAuto;
+}
+
+bool is_remote(std::string_view url) {
+  constexpr std::size_t kScheme = 8;
+  std::string begin(url.substr(0, kScheme));
+  std::ranges::transform(begin, begin.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return begin.starts_with("http://") || begin.starts_with("https://");
 }
 
 constexpr std::uint8_t kNoDigit = 255, kBlank = 254;
@@ -89,9 +98,9 @@ PromptPictures::File PictureFields::file(std::string_view base64, const std::str
 }
 
 PromptPictures::File PictureFields::from_url(std::string_view url, vision::Detail detail, const std::string& path) {
+  if (is_remote(url)) return std::make_shared<const PictureFile>(std::string(url), detail, path);
   if (!url.starts_with("data:"))
-    throw RequestError::unsupported(
-        path, "this server fetches nothing: send the image itself, as \"data:image/png;base64,...\"");
+    throw RequestError::unsupported(path, "must be \"data:image/png;base64,...\", or an http or https URL");
   const std::string_view head = url.substr(0, url.find(','));
   if (head.size() == url.size() || !head.ends_with(";base64"))
     throw RequestError::bad_field(path, "must be \"data:image/png;base64,...\"", "invalid_image");

@@ -26,7 +26,7 @@ class PictureFields {
 
   /// {"type": "image_url", "image_url": {"url": "data:...", "detail"}}: OpenAI's chats, also with the URL for the object; {"type":
   /// "input_image", "image_url": "data:...", "detail"}: its Responses; {"type": "image", "source": {"type": "base64", "data"}}: Anthropic's.
-  /// None: the part is none of these. Throws RequestError: also where the model sees none, or there are too many.
+  /// Where a URL is http's or https's the file is fetched later. None: the part is none of these. Throws RequestError: also where the model sees none, or there are too many.
   std::optional<ContentPart> part(const JsonFields& fields, const std::string& type);
 
   /// Base64 without a head. Throws RequestError.
