@@ -1,4 +1,4 @@
-# Mends two of libmtmd's encoders, which tests/vision/projector_test.cpp compares with the model authors' code, and lets its user compute encoders' graphs.
+# Mends three of libmtmd's encoders and a prompt, which tests/vision compare with the model authors' code, and lets its user compute encoders' graphs.
 set(mtmd_models "${LLAMA_SOURCE_DIR}/tools/mtmd/models")
 get_target_property(mtmd_sources mtmd SOURCES)
 # take_mended(FILE): libmtmd is compiled with `text` in place of its file.
@@ -24,6 +24,17 @@ file(READ "${mtmd_models}/pixtral.cpp" text)
 mend("pixtral.cpp" "        ggml_tensor * tok = ggml_new_tensor_3d(ctx0, tmp->type, n_embd_text, 1, p_y);\n        tok = ggml_scale(ctx0, tok, 0.0); // clear the tensor\n        tok = ggml_add(ctx0, tok, model.token_embd_img_break);\n"
   "        ggml_tensor * tok = ggml_repeat_4d(ctx0, model.token_embd_img_break, n_embd_text, 1, p_y, 1);\n")
 take_mended(models/pixtral.cpp)
+
+# Llama 4's puts the rows of a picture into columns.
+file(READ "${mtmd_models}/llama4.cpp" text)
+mend("llama4.cpp" "        //cur = ggml_permute(ctx0, cur, 0, 2, 1, 3);\n" "        cur = ggml_permute(ctx0, cur, 0, 2, 1, 3);\n")
+take_mended(models/llama4.cpp)
+
+# Llama 4's prompt lacks the tokens between tiles, behind their lines, and before the picture as a whole.
+file(READ "${LLAMA_SOURCE_DIR}/tools/mtmd/mtmd.cpp" text)
+mend("mtmd.cpp" "                    // (more details in mtmd_context constructor)\n                    img_beg = \"<|image_start|>\";\n"
+  "                    img_beg = \"<|image_start|>\";\n                    tok_ov_img_start = {lookup_token(\"<|image|>\")};\n                    tok_sli_img_mid = {lookup_token(\"<|tile_x_separator|>\")};\n                    tok_row_end = {lookup_token(\"<|tile_y_separator|>\")};\n                    tok_row_end_trail = true;\n")
+take_mended(mtmd.cpp)
 
 # Who sets the hook computes encoders' graphs: on threads of its own, in pieces, and it may end early (src/vision/encoder_threads.h).
 file(READ "${LLAMA_SOURCE_DIR}/tools/mtmd/clip.cpp" text)

@@ -192,6 +192,7 @@ def test_redirections_are_followed_some_times_and_only_to_where_urls_may_lead(se
     def to(url):
         return remote(media.url("/to?url=" + url.replace("&", "%26")))
 
+    ask(server, image_part(picture("fetched")))
     fetched = ask(server, to(media.url("/picture")))
     assert fetched["usage"]["prompt_tokens_details"]["cached_tokens"] == fetched["usage"]["prompt_tokens"] - 1
     assert "redirected more than 3 times" in refused(server, remote(media.url("/again")))["message"]

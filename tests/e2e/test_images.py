@@ -92,10 +92,12 @@ def encodes(server):
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_what_the_authors_code_says_of_a_picture(name, folders):
+def test_what_the_authors_code_says_of_a_picture(name, tmp_path):
     expected = served(name)
+    model = write_model(name, tmp_path, facts=expected.get("projector"))
+    rows = ["--image-min-tokens", "4", "--image-max-tokens", "64"] if name.startswith(("gemma4", "qwen")) else []
     parts = [text(words(*expected["before"])), image_part(fixture_picture(name)), text(words(*expected["behind"]))]
-    with Coppice(*OPTIONS, "--image-min-tokens", "4", "--image-max-tokens", "64", model=folders(name) / "model.gguf") as server:
+    with Coppice(*OPTIONS, *rows, model=model) as server:
         for _ in range(2):  # computed; then from the cache
             answer = chat(server, *parts, max_tokens=len(expected["tokens"]), logprobs=True)
             choice = answer["choices"][0]
@@ -106,7 +108,7 @@ def test_what_the_authors_code_says_of_a_picture(name, folders):
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
         other = chat(server, parts[0], image_part(picture(1, 80, 48)), parts[2], max_tokens=len(expected["tokens"]), logprobs=True)
         seen = [token["logprob"] for token in other["choices"][0]["logprobs"]["content"]]
-        assert seen != pytest.approx(expected["logprobs"], abs=1e-1)
+        assert seen != pytest.approx(expected["logprobs"], abs=3e-2)
 
 
 @pytest.mark.parametrize("family", ["gemma", "smolvlm", "qwen25vl", "qwen35"])

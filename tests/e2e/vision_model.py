@@ -11,7 +11,7 @@ from gguf_edit import Gguf, text
 
 FIXTURES = Path(__file__).parents[1] / "vision" / "fixtures"
 SERVED = sorted(file.parent.name for file in FIXTURES.glob("*/served.json"))
-BOOL = 7
+UINT32, BOOL = 4, 7
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
@@ -20,14 +20,17 @@ def words(*tokens):
     return "".join(chr(0x4E00 + token) for token in tokens)
 
 
-def write_model(name, folder, template=TEMPLATE):
-    """FOLDER/model.gguf and mmproj.gguf beside it. Each token is a character, so any text of them is tokenized as it is meant."""
+def write_model(name, folder, template=TEMPLATE, facts=None):
+    """FOLDER/model.gguf and mmproj.gguf beside it, with other numbers for some of the projector's facts. Each token is a character, so any text of them is tokenized as it is meant."""
     model = Gguf(FIXTURES / name / "model.gguf")
     special = [f"w{token}" for token in range(128)]
     model.rename_tokens({name: words(token) for token, name in enumerate(special) if text(name) in model.facts["tokenizer.ggml.tokens"]})
     model.set("tokenizer.ggml.add_space_prefix", (BOOL, False))
     model.set("tokenizer.chat_template", template)
-    (folder / "mmproj.gguf").write_bytes((FIXTURES / name / "mmproj.gguf").read_bytes())
+    projector = Gguf(FIXTURES / name / "mmproj.gguf")
+    for key, value in (facts or {}).items():
+        projector.set(key, (UINT32, value))
+    projector.write(folder / "mmproj.gguf")
     return model.write(folder / "model.gguf")
 
 
@@ -36,7 +39,9 @@ def served(name):
 
 
 def fixture_picture(name):
-    return (FIXTURES / name / "picture.png").read_bytes()
+    """Of one tile."""
+    one = FIXTURES / name / "served.png"
+    return (one if one.exists() else FIXTURES / name / "picture.png").read_bytes()
 
 
 def png(width, height, pixels):

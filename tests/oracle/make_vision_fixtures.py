@@ -6,7 +6,7 @@ For each row of vision_cases.py, tests/vision/fixtures/NAME/ gets
     picture.png               tiles beside each other
     rows.f32                  [tiles, rows of a tile, width]: what the projector makes of each tile
     prompt.json               text and tiles: a token's id, or -1 - r for the r-th of all rows above
-    served.json               of models whose picture is one tile: what tests/e2e/test_images.py asks for, and what the model answers
+    served.json               what tests/e2e/test_images.py asks for, and what the model answers; served.png: the first tile, where there are several
     logits.f32                [positions, logits] of that prompt; logits-f16-cache.f32: with keys and values rounded to f16
 
 Run as make_fixtures.py says."""
@@ -139,21 +139,24 @@ def served(model, name, case, values):
     """A prompt as the server makes it of a text, the picture and a text, and what follows."""
     rows = [-1 - r for r in range(case["rows"])]
     rng = generator(name, "served")
+    first, *others = case["served"]
+    picture = [*first, *(symbol for tokens in others for symbol in [*rows, *tokens])]
     for _ in range(1000):
         text = rng.integers(20, COMMON["vocab_size"], 12).tolist()
-        begin, end = case["around"]
-        if found := followed(model, case, [1, *text[:5], *begin, *rows, *end, *text[5:]], values):
-            return dict(before=text[:5], behind=text[5:], symbols=len(begin + rows + end) + 13, tokens=found[0], logprobs=found[1])
+        if found := followed(model, case, [1, *text[:5], *picture, *text[5:]], values):
+            more = {"projector": case["one_tile"]} if "one_tile" in case else {}
+            return dict(before=text[:5], behind=text[5:], symbols=len(picture) + 13, tokens=found[0], logprobs=found[1], **more)
     raise ValueError("no such prompt")
 
 
-def rename(file, beginnings):
-    """Gives the tensors the names that published checkpoints have, which the converter knows."""
+def publish(file, beginnings, transposed):
+    """Gives the tensors the names and the order of sides that published checkpoints have, which the converter knows."""
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(file)
     for old, new in beginnings.items():
         tensors = {name.replace(old, new, 1) if name.startswith(old) else name: tensor for name, tensor in tensors.items()}
+    tensors = {name: tensor.transpose(1, 2).contiguous() if name.endswith(transposed) else tensor for name, tensor in tensors.items()}
     save_file(tensors, file, metadata=dict(format="pt"))
 
 
@@ -165,7 +168,7 @@ def convert(model, name, case, folder):
     with tempfile.TemporaryDirectory() as scratch:
         checkpoint = Path(scratch) / name
         model.save_pretrained(checkpoint)
-        rename(checkpoint / "model.safetensors", case.get("names", {}))
+        publish(checkpoint / "model.safetensors", case.get("names", {}), case.get("transposed", ()))
         (checkpoint / "preprocessor_config.json").write_text(json.dumps(case["preprocessor"]))
         vocabulary = {f"w{i}": i for i in range(COMMON["vocab_size"])}
         (checkpoint / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
@@ -178,6 +181,9 @@ def convert(model, name, case, folder):
             writer = converter(
                 checkpoint, gguf.LlamaFileType.ALL_F32, folder / file, eager=True)
             writer = getattr(writer, "impl", writer)  # Mistral's hides another
+            if kind == ModelType.MMPROJ and "mapped" in case:
+                old, new = case["mapped"]
+                writer.map_tensor_name = lambda *args, mapped=writer.map_tensor_name, **more: mapped(*args, **more).replace(old, new)
             if kind == ModelType.TEXT:
                 writer.set_vocab = lambda writer=writer: dummy_vocabulary(writer, case["markers"])
                 add_settings(writer.gguf_writer, case)
@@ -202,8 +208,9 @@ def make(name, folder):
         rounded = run(model, case, prompt, values)
     rounded.tofile(folder / "logits-f16-cache.f32")
     away = np.sqrt(((rounded - logits) ** 2).mean() / (logits**2).mean())
-    if "around" in case:
-        (folder / "served.json").write_text(json.dumps(served(model, name, case, values)) + "\n")
+    (folder / "served.json").write_text(json.dumps(served(model, name, case, values)) + "\n")
+    if case["tiles"] > 1:
+        Image.fromarray(pixels[:, :size]).save(folder / "served.png", optimize=True)
     convert(model, name, case, folder)
     print(f"{name:16} {sum(f.stat().st_size for f in folder.iterdir()) / 1000:6.0f} kB   rows {rows.shape}, rms {rows.std():.2f}; logits {logits.shape}, rms {logits.std():.2f}, cache in f16 {away:.1e}", flush=True)
 

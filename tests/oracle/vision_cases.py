@@ -1,7 +1,8 @@
 """The tiny vision models, as data: one row a model. A picture has exactly the size that its tiles fill, so that nobody has to resize it;
-what resizes (SmolVLM's overview of all tiles) is not compared. `around`: the tokens that libmtmd puts before and behind a picture of one tile. `markers` are special tokens from 3 on, which libmtmd looks for."""
+what resizes (SmolVLM's overview of all tiles) is not compared. `served`: the tokens that
+libmtmd puts around the rows of a picture of one tile, which may stand there several times; `one_tile`: facts of the projector that make it so. `markers` are special tokens from 3 on, which libmtmd looks for."""
 
-from recurrent_cases import QWEN35
+from recurrent_cases import QWEN35, QWEN35_EXPERTS
 from shapes import COMMON, LLAMA4, LLAMA4_SETTINGS, NARROW
 
 TEXT = {key: value for key, value in COMMON.items() if key not in ("pad_token_id", "bos_token_id", "eos_token_id")}
@@ -14,7 +15,7 @@ QWEN_PICTURE = dict(
     size=(48, 80),
     rows=15,
     markers=["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
-    around=([4], [5]),
+    served=([4], [5]),
 )
 
 VISION_CASES = {
@@ -31,6 +32,8 @@ VISION_CASES = {
         tiles=2,  # beside each other
         rows=16,
         markers=["<image>", "\n\n", "\n", "<fake_token_around_image>", "<global-img>", "<row_1_col_1>", "<row_1_col_2>"],
+        served=([6, 8], [4, 6, 7], [6]),
+        one_tile={"clip.vision.preproc_image_size": 64},
     ),
     "gemma3": dict(
         model="Gemma3",
@@ -48,7 +51,7 @@ VISION_CASES = {
         tiles=1,
         rows=16,
         markers=["<image_soft_token>", "<start_of_image>", "<end_of_image>"],
-        around=([4], [5]),
+        served=([4], [5]),
     ),
     "gemma4": dict(
         model="Gemma4",
@@ -73,7 +76,7 @@ VISION_CASES = {
         seed="20",
         rows=12,
         markers=["<|image|>", "<|image>", "<image|>"],
-        around=([4], [5]),
+        served=([4], [5]),
     ),
     "qwen25vl": dict(
         model="Qwen2_5_VL",
@@ -100,6 +103,21 @@ VISION_CASES = {
         ),
         **QWEN_PICTURE,
     ),
+    "qwen3vlmoe": dict(
+        model="Qwen3VLMoe",
+        text="Qwen3VLMoeForConditionalGeneration",
+        seed="38",
+        transposed=("mlp.experts.down_proj", "mlp.experts.gate_up_proj"),
+        config=dict(
+            text_config=TEXT | dict(
+                model_type="qwen3_vl_moe_text", num_hidden_layers=3, head_dim=16, num_experts=12, num_experts_per_tok=4, moe_intermediate_size=32,
+                norm_topk_prob=True, rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[4, 2, 2])),
+            vision_config=QWEN_VISION | dict(
+                model_type="qwen3_vl_moe_vision", num_position_embeddings=64, deepstack_visual_indexes=[0, 1]),
+            image_token_id=3,
+        ),
+        **QWEN_PICTURE,
+    ),
     "mistral3": dict(
         model="Mistral3",
         text="Mistral3ForConditionalGeneration",
@@ -118,7 +136,7 @@ VISION_CASES = {
         columns=4,  # then a token that ends the line, but for the last one
         line_end="[IMG_BREAK]",
         markers=["[IMG]", "[IMG_BREAK]", "[IMG_END]"],
-        around=([], [5]),
+        served=([], [5]),
     ),
     "llama4": dict(
         model="Llama4",
@@ -138,6 +156,8 @@ VISION_CASES = {
         preprocessor=dict(size=dict(height=64, width=64), image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4]),
         tiles=1,
         rows=16,
+        served=([4, 6], [5]),
+        mapped=("attn_post_norm", "ln2"),  # as published files have it; the pinned converter takes the name for another family's
         markers=["<|patch|>", "<|image_start|>", "<|image_end|>", "<|image|>", "<|tile_x_separator|>", "<|tile_y_separator|>"],
     ),
     "internvl": dict(
@@ -154,6 +174,7 @@ VISION_CASES = {
         preprocessor=dict(image_mean=[0.5, 0.4, 0.6], image_std=[0.5, 0.6, 0.4]),
         tiles=2,
         rows=16,
+        served=([4], [5]),
         markers=["<IMG_CONTEXT>", "<img>", "</img>"],
     ),
     "qwen35": dict(
@@ -166,4 +187,24 @@ VISION_CASES = {
         ),
         **QWEN_PICTURE,
     ),
+    "qwen35moe": dict(
+        model="Qwen3_5Moe",
+        text="Qwen3_5MoeForConditionalGeneration",
+        seed="22",
+        config=dict(
+            text_config=TEXT | QWEN35 | QWEN35_EXPERTS | dict(model_type="qwen3_5_moe_text"),
+            vision_config=QWEN_VISION | dict(model_type="qwen3_5_moe_vision", num_position_embeddings=64, out_hidden_size=32),
+            image_token_id=3,
+        ),
+        **QWEN_PICTURE,
+    ),
 }
+
+# As 26B-A4B: experts beside the feed-forward.
+_gemma4 = VISION_CASES["gemma4"]
+VISION_CASES["gemma4moe"] = _gemma4 | dict(
+    seed="93",
+    config=_gemma4["config"] | dict(
+        text_config=_gemma4["config"]["text_config"] | dict(
+            num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"], enable_moe_block=True, num_experts=6, top_k_experts=2,
+            moe_intermediate_size=32)))

@@ -135,8 +135,8 @@ double worst(std::span<const Row> rows, std::span<const Row> expected) {
 
 class PromptTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Fixtures, PromptTest,
-                         testing::Values("smolvlm", "gemma3", "gemma4", "llama4", "mistral3", "internvl", "qwen25vl",
-                                         "qwen3vl", "qwen35"),
+                         testing::Values("smolvlm", "gemma3", "gemma4", "gemma4moe", "llama4", "mistral3", "internvl",
+                                         "qwen25vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(PromptTest, EveryBackendAgreesWithTheAuthors) {
@@ -153,7 +153,10 @@ TEST_P(PromptTest, EveryBackendAgreesWithTheAuthors) {
     // GELU comes from a table of f16.
     const double tolerance = (GetParam().starts_with("gemma") ? 3 : 2) * worst(p.f16_cache, p.exact);
     ExecutorRig rig(*executor, 20240229);  // shuffled blocks
-    for (const int chunk : {100, 1, 7, 16, 23}) {
+    std::vector<int> chunks = {100, 1, 7, 16, 23};
+    if (options.attention == "tree")
+      for (int chunk = 5; chunk <= 65; chunk += 4) chunks.push_back(chunk);
+    for (const int chunk : chunks) {
       const auto rows = feed(rig, p, chunk, p.both_ways);
       ASSERT_EQ(rows.size(), p.exact.size());
       const double error = worst(rows, p.f16_cache);
