@@ -1,5 +1,6 @@
-// Threads of this process that compute beside the engine's steps for a while, such as an encoder's, and the steps, so that each knows of the
-// other. Two sets of threads that wait for each other on the same processors would both be many times slower.
+// Threads of this process that compute beside the engine's steps for a while, such as an encoder's, and the steps, so
+// that each knows of the other. Two sets of threads that wait for each other on the same processors would both be many
+// times slower.
 //
 // Thread safety: any number of threads at once.
 #pragma once
@@ -19,7 +20,8 @@ class ThreadsBeside {
   ThreadsBeside& operator=(const ThreadsBeside&) = delete;
 
   static int count() { return count_; }
-  /// What is left to a step of n threads. Who computes beside steps gives way to them within some milliseconds, down to most().
+  /// What is left to a step of n threads. Who computes beside steps gives way to them within some milliseconds, down to
+  /// most().
   static int left(int n) { return std::max(1, n - std::min(most(n), count_.load())); }
   /// So many of n threads compute beside steps, at most: a quarter.
   static int most(int n) { return (n + 3) / 4; }

@@ -1,4 +1,5 @@
-// FetchedFiles: image files that came from other servers, for as long as those who want them hold them: requests that come meanwhile share them.
+// FetchedFiles: image files that came from other servers, for as long as those who want them hold them: requests that
+// come meanwhile share them.
 //
 // Thread safety: any number of threads at once.
 #pragma once

@@ -46,7 +46,8 @@ struct PictureFigures {
 
 class Pictures;
 
-/// While it lives somebody waits for a picture's rows: encoding that one request has begun goes on for others. Any thread.
+/// While it lives somebody waits for a picture's rows: encoding that one request has begun goes on for others. Any
+/// thread.
 class PictureWish {
  public:
   PictureWish(Pictures& pictures, const Picture& picture, std::string_view owner);
@@ -116,7 +117,8 @@ class Encoding {
            std::shared_ptr<const Picture> picture, std::string_view owner);
 
   /// Finds rows that are kept, and encodes at most one stretch: seconds on a CPU. True: all rows are there. The error follows "The image".
-  /// Ends early, with an error, if the work that calls is unwanted (port/turn.h) and at most one PictureWish is for these rows: its own.
+  /// Ends early, with an error, if the work that calls is unwanted (port/turn.h) and at most one PictureWish is for these
+  /// rows: its own.
   std::expected<bool, std::string> step();
 
   /// Of the picture's media, in order. REQUIRES: step() returned true.

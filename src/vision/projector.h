@@ -62,7 +62,8 @@ class Projector {
   /// What prepare() makes of a picture of this size, but for what is to be encoded: nothing is resized. None: as prepare().
   std::optional<Parts> layout(std::uint32_t width, std::uint32_t height) const;
 
-  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: the encoder failed, or `stop`, which is asked every some milliseconds, said true.
+  /// [n_rows, embedding_size]. Takes seconds on a CPU. None: the encoder failed, or `stop`, which is asked every some
+  /// milliseconds, said true.
   /// REQUIRES: prepare() made it.
   std::optional<std::vector<float>> encode(const Stretch& stretch, const std::function<bool()>& stop);
 

@@ -107,7 +107,8 @@ class Api final : public HttpHandler {
   /// A reply that is made of the body, in a turn of a worker, and sent.
   boost::asio::awaitable<void> send_converted(HttpRequest& request, std::function<std::string()> make,
                                               ReplyWriter& out);
-  /// Image files that are held for as long as their prompt is prepared. Their bytes count as the body's. Throws RequestError.
+  /// Image files that are held for as long as their prompt is prepared. Their bytes count as the body's. Throws
+  /// RequestError.
   boost::asio::awaitable<std::vector<vision::FetchedFiles::File>> fetch(HttpRequest& request, MissingPictures missing,
                                                                         engine::Clock::time_point asked_at);
 

@@ -1,8 +1,9 @@
 // Fetcher: files from other servers, whose URLs clients send.
 //
-// It follows few redirections, each of which is looked at as the URL was: its host must be allowed, and each address that its name has. It
-// connects to the address that was looked at, whatever the name means a moment later. Certificates are checked by the system's authorities (or
-// those of SSL_CERT_FILE). No proxies, no cookies, no encodings.
+// It follows few redirections, each of which is looked at as the URL was: its host must be allowed, and each address
+// that its name has. It connects to the address that was looked at, whatever the name means a moment later.
+// Certificates are checked by the system's authorities (or those of SSL_CERT_FILE). No proxies, no cookies, no
+// encodings.
 //
 // Thread safety: any number of threads at once.
 #pragma once

@@ -1,5 +1,6 @@
-// MediaHosts: from whom files may be fetched, as the operator says. A client chooses URLs, and the server may reach what the client can't: so
-// neither a name nor a redirection leads to an address that isn't public, unless the operator named that very address or network.
+// MediaHosts: from whom files may be fetched, as the operator says. A client chooses URLs, and the server may reach
+// what the client can't: so neither a name nor a redirection leads to an address that isn't public, unless the operator
+// named that very address or network.
 //
 // A value; any number of threads may read one.
 #pragma once
@@ -17,7 +18,8 @@ namespace coppice::server {
 class MediaHosts {
  public:
   MediaHosts() = default;
-  /// Each: a name; "*.name": all names below it; "*": all; an address; a network ("10.1.0.0/16"). Throws std::invalid_argument.
+  /// Each: a name; "*.name": all names below it; "*": all; an address; a network ("10.1.0.0/16"). Throws
+  /// std::invalid_argument.
   explicit MediaHosts(const std::vector<std::string>& hosts);
 
   bool none() const { return !all_ && names_.empty() && domains_.empty() && networks_.empty(); }

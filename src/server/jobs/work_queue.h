@@ -60,11 +60,13 @@ class WorkQueue {
 
   /// Calls `step` until it returns true. `bytes`: of the body that the work is about.
   /// `key`: whose it is.
-  /// `unwanted`: becomes true when nobody waits for it any more, which port::unwanted() tells the step; null: never. It outlives the work.
+  /// `unwanted`: becomes true when nobody waits for it any more, which port::unwanted() tells the step; null: never. It
+  /// outlives the work.
   void push(const std::string& key, std::size_t bytes, Step step, const std::atomic<bool>* unwanted = nullptr);
 
   /// push() for a coroutine of the io thread, which waits for it. Throws what `step` throws. If the coroutine is
-  /// cancelled, no further turn begins, port::unwanted() is true in one that is under way, and system_error (operation_aborted) is thrown. The caller's frame stays until
+  /// cancelled, no further turn begins, port::unwanted() is true in one that is under way, and system_error
+  /// (operation_aborted) is thrown. The caller's frame stays until
   /// the last turn is over, cancelled or not, so `step` may refer to it.
   boost::asio::awaitable<void> run(const std::string& key, std::size_t bytes, std::function<bool()> step);
 
