@@ -14,27 +14,27 @@ namespace coppice::engine {
 void Mailbox::push(Request&& request) {
   const RequestId id = request.id;
   const std::size_t shared = shared_weight(request), own = weight(request) - shared;
+  const std::size_t of_key = own + media_weight(request);
   OpenRequests opened;
   OpenRequest& open = opened.try_emplace(id, std::move(request)).first->second;
   open.weight = own + shared;
   std::set<RequestId> place{id};
-  const void* const what = open.request.shared.what.get();
-  std::map<const void*, std::size_t> share;
-  if (what != nullptr) share.emplace(what, 0);
+  Shares shares = shares_of(open.request);
   const std::string key = open.key();
   std::map<std::string, std::size_t> fresh{{key, 0}};
   Request too_much;  // goes without the lock
   {
     const check::Lock lock(mutex_);
     auto& node = commands_.requests.emplace_back();  // nothing throws from here on
-    const std::size_t more = own + (shared_.contains(what) ? 0 : shared);
-    if (more <= max_weight_ - weight_ && is_fair(key, own, max_weight_ - weight_ - more)) {
+    std::size_t more = own;
+    for (const auto& [what, share] : shares) more += shared_.contains(what) ? 0 : share.weight;
+    if (more <= max_weight_ - weight_ && is_fair(key, of_key, max_weight_ - weight_ - more)) {
       open.charge = own;
       weight_ += more;
       weights_.merge(fresh);
-      weights_.find(key)->second += own;
-      shared_.merge(share);
-      if (what != nullptr) ++shared_[what];
+      weights_.find(key)->second += of_key;
+      shared_.merge(shares);
+      for (const auto& [what, share] : shares) shared_.find(what)->second.holders += share.holders;  // were there
     } else {
       too_much = std::exchange(open.request,
                                {.id = id, .ns = std::move(open.request.ns), .submitted = open.request.submitted});
@@ -45,6 +45,28 @@ void Mailbox::push(Request&& request) {
     ++submitted_;
   }
   changed_.notify_one();
+}
+
+Mailbox::Shares Mailbox::shares_of(const Request& request) {
+  Shares shares;
+  for_each_share(request, [&](const void* what, std::size_t weight) {
+    Share& share = shares[what];
+    ++share.holders;
+    share.weight = weight;
+  });
+  return shares;
+}
+
+/// Returns the weight of what nobody holds any more.
+std::size_t Mailbox::let_go(const Request& request, Shares& shared) {
+  std::size_t weight = 0;
+  for_each_share(request, [&](const void* what, std::size_t) {
+    const auto share = shared.find(what);
+    if (--share->second.holders > 0) return;
+    weight += share->second.weight;
+    shared.erase(share);
+  });
+  return weight;
 }
 
 /// Without keys, and for one that has nothing: yes.
@@ -98,12 +120,8 @@ void Mailbox::give_back(const OpenRequest& ended) {
   COPPICE_ASSERT(ended.charge <= weight_);
   weight_ -= ended.charge;
   const auto own = ended.charge == 0 ? weights_.end() : weights_.find(ended.key());
-  if (own != weights_.end() && (own->second -= ended.charge) == 0) weights_.erase(own);
-  const auto share = ended.charge == 0 ? shared_.end() : shared_.find(ended.request.shared.what.get());
-  if (share != shared_.end() && --share->second == 0) {
-    shared_.erase(share);
-    weight_ -= shared_weight(ended.request);
-  }
+  if (own != weights_.end() && (own->second -= ended.charge + media_weight(ended.request)) == 0) weights_.erase(own);
+  if (ended.charge > 0) weight_ -= let_go(ended.request, shared_);
   open_.erase(ended.request.id);
 }
 

@@ -37,9 +37,29 @@ inline constexpr std::size_t scored_weight(int n_top) {
   return (sizeof(sampling::PromptToken) + kLong + alternatives) / sizeof(kv::Token);
 }
 
+/// Calls each(what, tokens) for all that it shares with others: some may come several times.
+template <class Each>
+void for_each_share(const Request& request, Each each) {
+  if (request.shared.what) each(request.shared.what.get(), request.shared.bytes / sizeof(kv::Token));
+  for (std::size_t i = 0; i < request.prompt.n_media(); ++i) {
+    const auto& rows = request.prompt.medium(i).embeddings;
+    each(static_cast<const void*>(rows.get()), rows->size());  // a float is as large as a token
+  }
+}
+
+/// Of its media, in tokens: a key pays for them whether they are shared or not, so that it can't fill all room with
+/// them.
+inline std::size_t media_weight(const Request& request) {
+  std::size_t weight = 0;
+  for (std::size_t i = 0; i < request.prompt.n_media(); ++i) weight += request.prompt.medium(i).embeddings->size();
+  return weight;
+}
+
 /// What it shares with others, in tokens.
 inline std::size_t shared_weight(const Request& request) {
-  return request.shared.what ? request.shared.bytes / sizeof(kv::Token) : 0;
+  std::size_t weight = 0;
+  for_each_share(request, [&](const void*, std::size_t tokens) { weight += tokens; });
+  return weight;
 }
 
 /// What an embedding of n_embd values counts for, in tokens: it is summed up, and sent.
@@ -53,7 +73,7 @@ inline std::size_t weight(const Request& request) {
   const std::size_t scored = request.scoring ? scored_weight(request.scoring->n_top) : 0;
   const std::size_t pooled = request.pooling ? pooled_weight(request.pooling->sum.size()) : 0;
   return request.prompt.size() * (1 + scored) + kSampleWeight * request.samples.size() + pooled +
-         (request.held_bytes + request.prompt.media_bytes()) / sizeof(kv::Token) + kFrame + shared_weight(request);
+         request.held_bytes / sizeof(kv::Token) + kFrame + shared_weight(request);
 }
 
 inline constexpr std::size_t kMostOfRest = 7;
@@ -108,10 +128,16 @@ class Mailbox {
   Commands commands_ COPPICE_GUARDED_BY(mutex_);         ///< that nobody has drained
   std::set<RequestId> open_ COPPICE_GUARDED_BY(mutex_);  ///< pushed, not given back; cancel() moves them on
   std::size_t weight_ COPPICE_GUARDED_BY(mutex_) = 0;    ///< of open requests, and of what they share
-  /// Of keys' open requests, alone; none is 0.
+  /// Of keys' open requests, alone and with their media; none is 0.
   std::map<std::string, std::size_t> weights_ COPPICE_GUARDED_BY(mutex_);
-  /// How many of them hold it; each has it alive.
-  std::map<const void*, std::size_t> shared_ COPPICE_GUARDED_BY(mutex_);
+  struct Share {
+    std::size_t holders = 0;  ///< how often open requests hold it; each has it alive
+    std::size_t weight = 0;
+  };
+  using Shares = std::map<const void*, Share>;
+  static Shares shares_of(const Request& request);
+  static std::size_t let_go(const Request& request, Shares& shared);
+  Shares shared_ COPPICE_GUARDED_BY(mutex_);
   std::atomic<std::int64_t> submitted_ = 0;
   bool stopped_ COPPICE_GUARDED_BY(mutex_) = false, woken_ COPPICE_GUARDED_BY(mutex_) = false;
 };

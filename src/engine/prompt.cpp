@@ -24,12 +24,6 @@ void Prompt::append(Medium medium) {
   shift_ = placed.next_position() - placed.end();
 }
 
-std::size_t Prompt::media_bytes() const {
-  std::size_t bytes = 0;
-  for (const Placed& each : media_) bytes += each.medium.embeddings->size() * sizeof(float);
-  return bytes;
-}
-
 const Prompt::Placed* Prompt::before(std::int32_t index) const {
   const auto behind = std::ranges::upper_bound(media_, index, {}, &Placed::first);
   return behind == media_.begin() ? nullptr : &*std::prev(behind);

@@ -38,7 +38,9 @@ class Prompt {
   operator kv::TextView() const { return text_; }  // NOLINT(google-explicit-constructor)
   std::size_t size() const { return text_.size(); }
   bool empty() const { return text_.empty(); }
-  std::size_t media_bytes() const;  ///< of its embeddings, also those that it shares
+  std::size_t n_media() const { return media_.size(); }
+  /// In their order; one may be there several times.
+  const Medium& medium(std::size_t i) const { return media_[i].medium; }
 
   /// [embedding_size], of a piece of a medium. REQUIRES: at `index` stands one.
   std::span<const float> embedding(std::int32_t index) const;

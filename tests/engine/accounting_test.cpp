@@ -166,6 +166,39 @@ TEST(Accounting, ManyClientsCannotPassTheLimitTogether) {
   EXPECT_GT(held + kNoPrompt + 5, kLimit) << "and small ones fill what large ones leave";
 }
 
+/// Eight who ask about one picture hold its rows once; a key pays for them each time.
+TEST(Accounting, APicturesRowsCountOnce) {
+  const auto rows = [] { return std::make_shared<const std::vector<float>>(10'000); };
+  const auto one = rows(), other = rows();
+  // A request's own: the medium's five symbols, some tokens, and what any request takes.
+  const std::size_t own = kNoPrompt + 5;
+  std::optional<engine::Mailbox> mailbox(std::in_place, 8 * own + 10'000 + 999);
+  engine::RequestId last = 0;
+  std::map<engine::RequestId, engine::OpenRequests::node_type> held;
+  const auto push = [&](const std::shared_ptr<const std::vector<float>>& picture, int times = 1, const char* key = "") {
+    engine::Request request = make_request(++last, {.prompt = {}});
+    request.pin_payer = key;
+    for (int i = 0; i < times; ++i) request.prompt.append({.name = {.digest = {}, .rows = 5}, .embeddings = picture});
+    mailbox->push(std::move(request));
+    engine::Commands commands;
+    mailbox->drain(commands);
+    auto& node = held[last] = std::move(commands.requests.at(0));
+    return node.mapped().charge > 0;
+  };
+  EXPECT_TRUE(push(one, 2)) << "twice in a prompt";
+  EXPECT_FALSE(push(other)) << "another one counts for itself";
+  mailbox->give_back(held.at(2).mapped());
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(push(one));
+  mailbox->give_back(held.at(1).mapped());
+  EXPECT_FALSE(push(other)) << "others still hold it";
+  for (engine::RequestId id = 3; id <= last; ++id) mailbox->give_back(held.at(id).mapped());
+  EXPECT_TRUE(push(other)) << "nobody does";
+  mailbox.emplace(100'000);
+  std::size_t n = 0;
+  while (push(one, 1, "a")) ++n;
+  EXPECT_EQ(n, 7 * (100'000 - 10'000) / (own + 10'000 + 7 * own)) << "a key has seven times of what is left, at most";
+}
+
 /// A compiled grammar of megabytes, that a thousand requests follow.
 TEST(Accounting, WhatRequestsShareCountsOnce) {
   const auto shared = [](std::size_t bytes) { return engine::SharedMemory{std::make_shared<int>(), bytes}; };

@@ -25,7 +25,7 @@ TEST(Prompt, TokensHaveTheirIndices) {
   EXPECT_FALSE(prompt.has_positions());
   EXPECT_EQ(prompt.position(2), line(2));
   EXPECT_EQ(prompt.position(99), line(99));
-  EXPECT_EQ(prompt.media_bytes(), 0U);
+  EXPECT_EQ(prompt.n_media(), 0U);
 }
 
 TEST(Prompt, EachRowOfAMediumHasItsEmbedding) {
@@ -38,7 +38,9 @@ TEST(Prompt, EachRowOfAMediumHasItsEmbedding) {
   EXPECT_TRUE(std::ranges::equal(prompt.embedding(5), std::vector<float>{50, 51}));
   EXPECT_FALSE(prompt.has_positions());
   EXPECT_EQ(prompt.position(5), line(5));
-  EXPECT_EQ(prompt.media_bytes(), 8 * sizeof(float));
+  ASSERT_EQ(prompt.n_media(), 2U);
+  EXPECT_EQ(prompt.medium(0).embeddings->size(), 6U);
+  EXPECT_EQ(prompt.medium(1).embeddings->size(), 2U);
 }
 
 // A grid is at one time, line by line, and what follows goes on behind its greatest number.
