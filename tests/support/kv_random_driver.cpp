@@ -31,7 +31,7 @@ class Episode {
     config.max_extend = (dice.chance(50) ? 3 : 1) * bs_;
     longest_ = std::min(6, per_group) * bs_;
     std::vector<FakeMedium> media;
-    if (run.large || (run.media && dice.chance(60))) {
+    if (run.large || (run.media && dice.chance(75))) {
       const bool large = run.large || (per_group > 20 && dice.chance(30));
       if (large) {
         config.max_extend = kLargeRows + bs_;
@@ -270,6 +270,13 @@ class Episode {
   void preempt(std::optional<SeqId> seq, bool may_resume_now) {
     const auto* flying = ahead_ && may_resume_now ? pick([](const Story& s) { return !s.at_rest(); }) : nullptr;
     if (flying != nullptr) seq = flying->first;
+    if (may_resume_now && dice_.chance(60)) {
+      const auto in_medium = [this](const auto& live) {
+        return live.second.at_rest() && is_inside(scripts_.at(live.first), live.second.len());
+      };
+      const auto found = std::ranges::find_if(rig_->live(), in_medium);
+      if (found != rig_->live().end()) seq = found->first;
+    }
     if (!seq || rig_->live().at(*seq).len() == 0) return;
     const Story& story = rig_->live().at(*seq);
     waiting_.push_back({{story.ns, scripts_[*seq]}, story.len()});
@@ -290,6 +297,7 @@ class Episode {
     if (!rig_->failure().empty()) return false;
     if (rig_->live().rbegin()->second.cached == 0) return true;
     rig_->count(Transition::kPreemptAndResume);
+    if (is_inside(back.text.tokens, back.len)) rig_->count(Transition::kPreemptInMedium);
     if (rig_->cache().config().state_pages > 0) rig_->count(Transition::kStateRestored);
     return true;
   }

@@ -41,6 +41,7 @@ void KvRig::check_match(std::int32_t length, std::span<const Token> tokens, cons
   if (known < ever) count(Transition::kCutBeforeMedium);
   if (length > 0 && is_piece(tokens[static_cast<std::size_t>(length) - 1]) && !evicted())
     count(Transition::kEndsInMedia);
+  if (length < known && is_inside(tokens, length)) count(Transition::kMediumHalved);
   if (length > known) {
     return fail(fmt::format("matched {} tokens, but only {} were ever computed", length, known));
   }
@@ -145,6 +146,7 @@ void KvRig::check_extended(SeqId seq, const Tables& before, std::size_t old_copi
     }
     if (g != 0) continue;
     if (forked) count(Transition::kForkMidBlock);
+    if (forked && is_inside(story.tokens, len)) count(Transition::kForkInMedium);
     if (!forked && old_tail == story.once_shared_tail) count(Transition::kLastOwnerWrite);
     story.once_shared_tail = kNullBlock;
   }

@@ -48,6 +48,9 @@ const char* to_text(Transition t) {
       "accepted in part",
       "cut before a medium",
       "match ends in media",
+      "medium halved",
+      "fork in a medium",
+      "preempt in a medium",
       "tail shared",
       "failed ahead"};
   return kNames[static_cast<std::size_t>(t)];

@@ -53,6 +53,9 @@ enum class Transition : std::uint8_t {
   kAcceptedInPart,    ///< a step's rows were published in part, and the others taken back
   kCutBeforeMedium,   ///< more was known than can match: the end of a medium that can't be cut is missing
   kEndsInMedia,       ///< a match ended in a medium, or with one
+  kMediumHalved,      ///< a match ended inside a medium whose rest was evicted
+  kForkInMedium,      ///< a write into a shared block behind the first pieces of a medium
+  kPreemptInMedium,   ///< a sequence that ended between two pieces was admitted again
   kTailShared,        ///< a running sequence's tail entered the tree for those who wait
   kFailedAhead,       ///< a step failed, and the one behind it, with rows of one sequence in both
   kCount

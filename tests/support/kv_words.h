@@ -80,6 +80,13 @@ inline std::int32_t cut_behind(std::span<const kv::Token> words, std::int32_t at
   const std::int32_t before = cut_before(words, at);
   return before == at ? at : before + medium_of(words[static_cast<std::size_t>(at) - 1]).rows;
 }
+/// Is the place between two pieces of one medium?
+inline bool is_inside(std::span<const kv::Token> words, std::int32_t at) {
+  if (at <= 0 || at >= std::ssize(words)) return false;
+  const kv::Token next = words[static_cast<std::size_t>(at)];
+  return is_piece(next) && index_of(next) > 0 && next == words[static_cast<std::size_t>(at) - 1] - 1;
+}
+
 /// The last of these that is the end of a block, too.
 inline std::int32_t whole_cut_before(std::span<const kv::Token> words, std::int32_t at, std::int32_t block_size) {
   for (;;) {
