@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check/mutex.h"
+#include "port/mapping.h"
 
 namespace coppice::tier {
 
@@ -51,7 +52,7 @@ inline constexpr std::size_t kBufferAlignment = 4096;  ///< files may be read an
 
 class Buffers {
  public:
-  /// `count` buffers of at least `size` bytes each; their memory is taken from the system as it is first touched.
+  /// `count` buffers of at least `size` bytes each; their memory is taken from the system as it is first touched. Throws std::bad_alloc.
   Buffers(std::size_t count, std::size_t size);
   ~Buffers();
   Buffers(const Buffers&) = delete;
@@ -69,7 +70,7 @@ class Buffers {
   void give_back(std::span<std::byte> memory);
 
   std::size_t count_, size_;
-  std::byte* memory_ = nullptr;
+  port::Mapping memory_;
   mutable check::Mutex mutex_;
   std::vector<std::byte*> free_ COPPICE_GUARDED_BY(mutex_);
 };
