@@ -7,6 +7,7 @@
 
 #include "check/assert.h"
 #include "tier/crc32c.h"
+#include "tier/faults.h"
 
 namespace coppice::tier {
 
@@ -93,8 +94,8 @@ std::expected<Piece, Flaw> open_piece(std::span<const std::byte> bytes, const Na
                     header.before_payload <= bytes.size() &&
                     header.payload_bytes == bytes.size() - header.before_payload;
   if (!fits) return std::unexpected(Flaw::kLength);
-  if (header.checksum != checksum_of(bytes)) return std::unexpected(Flaw::kChecksum);
-  if (name != nullptr && header.name != *name) return std::unexpected(Flaw::kOtherName);
+  if (header.checksum != checksum_of(bytes) && !fault(Fault::kNoChecksum)) return std::unexpected(Flaw::kChecksum);
+  if (name != nullptr && header.name != *name && !fault(Fault::kAnyName)) return std::unexpected(Flaw::kOtherName);
   const auto text = bytes.subspan(sizeof header, header.text_bytes);
   const auto about = bytes.subspan(sizeof header + header.text_bytes, header.about_bytes);
   return Piece{.name = header.name,

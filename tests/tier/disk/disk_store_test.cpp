@@ -1,0 +1,164 @@
+// DiskStore's threads on real files.
+#include "tier/disk/disk_store.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "support/dice.h"
+#include "support/sanitized.h"
+#include "tier/disk/disk_fixture.h"
+
+namespace coppice::test {
+namespace {
+
+using std::chrono::seconds;
+using tier::DiskStore;
+
+class DiskStoreTest : public DiskTest {
+ protected:
+  std::unique_ptr<DiskStore> start(const tier::DiskLimits& limits = {.bytes = 1 << 30, .free_share = 0}) {
+    auto store = std::make_unique<DiskStore>(tier::make_real_files(path_), limits,
+                                             DiskStore::Threads{.readers = 2, .writers = 2}, [](const std::string&) {});
+    while (!store->counters().on) std::this_thread::yield();
+    return store;
+  }
+  std::vector<bool> held(DiskStore& store, std::vector<tier::Name> names) {
+    std::promise<std::vector<bool>> answer;
+    store.find(std::move(names), [&](std::vector<bool> found) { answer.set_value(std::move(found)); });
+    return answer.get_future().get();
+  }
+  /// Whether it came, and was what it should be.
+  bool loads(DiskStore& store, const tier::Name& name, bool opens = true) {
+    std::promise<bool> answer;
+    auto answered = answer.get_future();
+    store.load(name, buffers_.take(), [answer = std::move(answer), name, opens](const tier::Buffer& got) mutable {
+      answer.set_value(got.size() > 0 && tier::open_piece(got.bytes(), &name).has_value());
+      return opens;
+    });
+    return answered.get();
+  }
+  void wait_for_writes(DiskStore& store) {
+    while (store.counters().pending > 0) std::this_thread::yield();
+  }
+};
+
+TEST_F(DiskStoreTest, KeepsPiecesOverARestart) {
+  for (int run = 0; run < 2; ++run) {
+    const auto store = start();
+    if (run == 0) {
+      for (int i = 0; i < 20; ++i) {
+        while (!store->offer(name_of(i), piece(name_of(i)))) std::this_thread::yield();
+        wait_for_writes(*store);
+      }
+    }
+    EXPECT_EQ(held(*store, {name_of(3), name_of(99), name_of(4)}), std::vector<bool>({true, false, true}));
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(loads(*store, name_of(i)));
+    EXPECT_FALSE(loads(*store, name_of(99)));
+    EXPECT_EQ(store->counters().damaged, 0);
+    EXPECT_EQ(store->counters().io_errors, 0);
+    EXPECT_EQ(store->counters().loads, 20);
+    EXPECT_EQ(store->counters().load_misses, 1);
+  }
+}
+
+TEST_F(DiskStoreTest, WhatDoesNotOpenIsAMissFromThenOn) {
+  const auto store = start();
+  ASSERT_TRUE(store->offer(name_of(1), piece(name_of(1))));
+  wait_for_writes(*store);
+  EXPECT_TRUE(loads(*store, name_of(1), false));
+  while (held(*store, {name_of(1)})[0]) std::this_thread::yield();  // put aside behind the answer
+  EXPECT_FALSE(loads(*store, name_of(1)));
+  EXPECT_EQ(store->counters().damaged, 1);
+}
+
+TEST_F(DiskStoreTest, StopFinishesWhatItHasTimeFor) {
+  {
+    const auto store = start();
+    for (int i = 0; i < 6; ++i) ASSERT_TRUE(store->offer(name_of(i), piece(name_of(i))));
+    store->stop(tier::Clock::now() + seconds(60));
+    EXPECT_EQ(store->counters().writes, 6);
+    EXPECT_FALSE(store->offer(name_of(7), piece(name_of(7))));
+    EXPECT_EQ(held(*store, {name_of(1)}), std::vector<bool>({false}));
+    EXPECT_FALSE(loads(*store, name_of(1)));
+  }
+  const auto store = start();
+  EXPECT_EQ(store->counters().pieces, 6);
+  store->forget({});
+  EXPECT_EQ(held(*store, {name_of(1)}), std::vector<bool>({false}));
+}
+
+TEST_F(DiskStoreTest, TheSecondServerGetsTheFolderWhenTheFirstEnds) {
+  auto first = start();
+  ASSERT_TRUE(first->offer(name_of(1), piece(name_of(1))));
+  wait_for_writes(*first);
+  std::vector<std::string> said;
+  check::Mutex mutex;
+  DiskStore second(tier::make_real_files(path_), {.bytes = 1 << 30, .free_share = 0}, {}, [&](const std::string& line) {
+    const check::Lock lock(mutex);
+    said.push_back(line);
+  });
+  while (second.counters().off_because != "is used by another server") std::this_thread::yield();
+  EXPECT_FALSE(second.offer(name_of(2), piece(name_of(2))));
+  first.reset();
+  while (!second.counters().on) std::this_thread::yield();
+  EXPECT_TRUE(loads(second, name_of(1)));
+  const check::Lock lock(mutex);
+  ASSERT_EQ(said.size(), 2U);
+  EXPECT_EQ(said[0], "is used by another server. It is tried again each 5 s");
+}
+
+TEST_F(DiskStoreTest, EveryCallIsAnsweredOnceWhateverComesTogether) {
+  const int n = kThreadSanitizer ? 2000 : 6000;
+  std::atomic<int> finds = 0, loads = 0, wrong = 0, hits = 0;
+  int asked_finds = 0, asked_loads = 0;
+  tier::Buffers buffers(64, 64 << 10);
+  Dice dice(1);
+  {
+    const std::uint64_t each = tier::disk_bytes(tier::piece_size(4, 5, 10'000));
+    const auto store = start({.bytes = 40 * each, .free_share = 0});
+    for (int k = 0; k < n; ++k) {
+      const tier::Name name = name_of(static_cast<int>(dice.below(100)), static_cast<int>(dice.below(2)));
+      tier::Buffer buffer = buffers.take();
+      switch (dice.below(8)) {
+        case 0:
+          ++asked_finds;
+          store->find({name, name_of(1)}, [&](const std::vector<bool>& found) { finds += found.size() == 2 ? 1 : 0; });
+          break;
+        case 1:
+          if (k % 500 == 0) store->forget({.model = name.model});
+          break;
+        case 2:
+        case 3:
+        case 4:
+          if (!buffer) break;
+          fill_piece(buffer, name, 10'000);
+          store->offer(name, std::move(buffer));
+          break;
+        default:
+          if (!buffer) break;
+          ++asked_loads;
+          store->load(name, std::move(buffer), [&, name](tier::Buffer got) {
+            ++loads;
+            if (got.size() == 0) return false;
+            ++hits;
+            const bool opens = tier::open_piece(got.bytes(), &name).has_value();
+            wrong += opens ? 0 : 1;
+            return opens;
+          });
+      }
+      if (dice.chance(2)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  EXPECT_EQ(finds, asked_finds);
+  EXPECT_EQ(loads, asked_loads);
+  EXPECT_GT(hits, 0);
+  EXPECT_EQ(buffers.free(), buffers.count());
+}
+
+}  // namespace
+}  // namespace coppice::test

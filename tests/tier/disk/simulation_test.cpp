@@ -1,0 +1,52 @@
+// The disk store on a simulated disk. COPPICE_SEED=n replays a run, COPPICE_SECONDS=n plays new ones for so long: hours of it are due when the
+// store changes (docs/adr/0071-pieces-as-files.md).
+#include "tier/disk/simulation.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <random>
+
+namespace {
+
+using coppice::test::simulate;
+using coppice::test::SimulationResult;
+
+double seconds_to_play() {
+  const char* const given = std::getenv("COPPICE_SECONDS");
+  return given == nullptr ? 3 : std::atof(given);
+}
+
+TEST(Simulation, NeverAWrongByteAndNeverALostLock) {
+  const char* const given = std::getenv("COPPICE_SEED");
+  std::uint64_t seed = given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
+  const auto begun = std::chrono::steady_clock::now();
+  SimulationResult all;
+  std::int64_t n = 0;
+  do {
+    const SimulationResult one = simulate(seed);
+    ASSERT_EQ(one.failure, "") << "COPPICE_SEED=" << seed;
+    all.add(one);
+    ++n;
+    ++seed;
+  } while (given == nullptr &&
+           std::chrono::steady_clock::now() - begun < std::chrono::duration<double>(seconds_to_play()));
+  fmt::print(
+      "{} runs up to COPPICE_SEED={}, {} calls: {} hits, {} misses, {} writes, {} dropped, {} evicted, {} damaged, {} "
+      "forgotten, {} switched off, {} kills, {} power losses, {} opened, {} locks lost, {} meddled with\n",
+      n, seed - 1, all.calls, all.hits, all.misses, all.writes, all.dropped, all.evicted, all.damaged, all.forgotten,
+      all.switch_offs, all.kills, all.power_losses, all.takeovers, all.lost_locks, all.meddlings);
+}
+
+TEST(Simulation, ASeedDecidesEverything) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    const SimulationResult first = simulate(seed), second = simulate(seed);
+    EXPECT_EQ(first.trace, second.trace);
+    EXPECT_EQ(first.calls, second.calls);
+    EXPECT_EQ(first.hits, second.hits);
+  }
+}
+
+}  // namespace
