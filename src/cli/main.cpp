@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/bench.h"
+#include "cli/cache.h"
 #include "cli/chat.h"
 #include "cli/demo.h"
 #include "cli/generate.h"
@@ -30,8 +31,9 @@ namespace {
 /// A command adds itself to the app; when it is chosen, parsing runs it.
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
-constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_chat,  coppice::cli::add_models,
-                                    coppice::cli::add_demo,  coppice::cli::add_bench, coppice::cli::add_generate};
+constexpr AddCommand kCommands[] = {coppice::cli::add_serve,   coppice::cli::add_chat, coppice::cli::add_models,
+                                    coppice::cli::add_cache,   coppice::cli::add_demo, coppice::cli::add_bench,
+                                    coppice::cli::add_generate};
 
 /// One line, without taking memory.
 void print_failure(const std::exception_ptr& failure) noexcept {

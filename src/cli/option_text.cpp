@@ -20,6 +20,7 @@ constexpr std::pair<std::string_view, std::string_view> kExamples[] = {
     {"For requests that don't say", "coppice serve FILE --temp 0.7 --top-p 0.9 -n 512"},
     {"chat", "coppice chat qwen3-4b --system 'Answer in one sentence.'"},
     {"models", "coppice models /srv/models"},
+    {"cache", "coppice cache prune /var/cache/coppice --unused-for 7d"},
     {"demo", "coppice demo --model ~/models/qwen3-4b-q4_k_m.gguf"},
     {"bench", "coppice bench --model ~/models/qwen3-4b-q4_k_m.gguf --case batch"},
     {"generate", "coppice generate man | man -l -"},
