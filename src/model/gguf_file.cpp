@@ -105,6 +105,12 @@ std::string GgufFile::name() const {
   return name;
 }
 
+std::vector<ModelPart> GgufFile::files() const {
+  std::vector<ModelPart> files;
+  for (const Part& part : parts_) files.push_back({part.path, part.file.identity()});
+  return files;
+}
+
 std::size_t GgufFile::size() const {
   std::size_t bytes = 0;
   for (const Part& part : parts_) bytes += part.file.bytes().size();

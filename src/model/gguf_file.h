@@ -23,6 +23,12 @@
 
 namespace coppice::model {
 
+/// A file that a model was read from.
+struct ModelPart {
+  std::string path;
+  FileIdentity identity;
+};
+
 class GgufFile {
  public:
   /// Maps and parses; `path` is the first part of a split model. Throws LoadError: no GGUF file, unknown version, truncated,
@@ -34,6 +40,8 @@ class GgufFile {
   std::string name() const;
   /// Bytes of all parts.
   std::size_t size() const;
+  /// The files, in their order.
+  std::vector<ModelPart> files() const;
   int parts() const { return static_cast<int>(parts_.size()); }
   std::span<const std::byte> bytes(int part) const { return at(part).file.bytes(); }
   std::span<const std::byte> metadata_bytes(int part) const { return bytes(part).first(at(part).metadata_end); }
@@ -63,7 +71,8 @@ class GgufFile {
 
  private:
   struct Part {
-    explicit Part(const std::string& path) : file(path) {}
+    explicit Part(const std::string& name) : path(name), file(name) {}
+    std::string path;
     MappedFile file;
     std::size_t metadata_end = 0;  ///< header, keys and tensor table are [0, metadata_end)
   };

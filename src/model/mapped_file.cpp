@@ -13,6 +13,20 @@
 
 namespace coppice::model {
 
+FileIdentity identity_of(int descriptor) {
+  struct stat st{};
+  if (::fstat(descriptor, &st) != 0) return {};
+#ifdef __APPLE__
+  const timespec changed = st.st_mtimespec;
+#else
+  const timespec changed = st.st_mtim;
+#endif
+  return {.device = static_cast<std::uint64_t>(st.st_dev),
+          .inode = static_cast<std::uint64_t>(st.st_ino),
+          .size = static_cast<std::uint64_t>(st.st_size),
+          .changed_ns = std::int64_t{changed.tv_sec} * 1'000'000'000 + changed.tv_nsec};
+}
+
 MappedFile::MappedFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw LoadError(fmt::format("cannot open {}: {}", path, std::strerror(errno)));
@@ -22,6 +36,7 @@ MappedFile::MappedFile(const std::string& path) {
     throw LoadError(fmt::format("{} is not a file with anything in it", path));
   }
   const auto size = static_cast<std::size_t>(st.st_size);
+  identity_ = identity_of(fd);
   void* p = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   const int error = errno;
   ::close(fd);

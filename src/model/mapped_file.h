@@ -2,10 +2,20 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
 namespace coppice::model {
+
+/// Which file it is, and in which state: one that was written or replaced since has another.
+struct FileIdentity {
+  std::uint64_t device = 0, inode = 0, size = 0;
+  std::int64_t changed_ns = 0;  ///< when its contents last changed, since 1970
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+/// Of an open file.
+FileIdentity identity_of(int descriptor);
 
 /// Owns the mapping. Any thread may read it.
 class MappedFile {
@@ -17,12 +27,14 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  const FileIdentity& identity() const { return identity_; }  ///< when it was mapped
   /// Gives back the memory of the pages that lie wholly inside [offset, offset + size). They are read from the file again
   /// when they are touched again.
   void let_go(std::size_t offset, std::size_t size) const;
 
  private:
   std::span<const std::byte> bytes_;
+  FileIdentity identity_;
 };
 
 }  // namespace coppice::model

@@ -1,40 +1,14 @@
 #include "model/model.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <array>
 
 #include "model/families.h"
-#include "model/load_error.h"
+#include "model/sha256.h"
 
 namespace coppice::model {
-
-namespace {
-
-class Sha256 {
- public:
-  Sha256() : ctx_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    if (!ctx_ || EVP_DigestInit_ex(ctx_.get(), EVP_sha256(), nullptr) != 1) throw LoadError("SHA-256 is not available");
-  }
-  void add(std::span<const std::byte> bytes) {
-    if (EVP_DigestUpdate(ctx_.get(), bytes.data(), bytes.size()) != 1) throw LoadError("SHA-256 failed");
-  }
-  std::string hex() {
-    std::array<unsigned char, 32> digest{};
-    unsigned int n = 0;
-    if (EVP_DigestFinal_ex(ctx_.get(), digest.data(), &n) != 1) throw LoadError("SHA-256 failed");
-    std::string text;
-    for (const unsigned char c : digest) text += fmt::format("{:02x}", c);
-    return text;
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> ctx_;
-};
-
-}  // namespace
 
 bool ModelSpec::has_sections() const {
   return std::ranges::any_of(ropes, [](const RopeSpec& rope) { return rope.sections.has_value(); });
