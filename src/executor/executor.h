@@ -53,12 +53,15 @@ struct BatchSequence {
   std::span<const kv::BlockId> state_in, state_out;
 };
 
-/// A step's work, plain data.
+/// A step's work, plain data. It may have no rows, but operations on blocks alone.
 /// Invariants: the first sequence's rows come first, then the second one's, and so on: n_rows() in all. A page of a state_out is
 /// in no other sequence's state_out or state_in; several sequences may read one state_in.
 struct Batch {
   std::vector<kv::BlockOp> block_ops;  ///< run in order before the first write
-  std::vector<RowSource> rows;         ///< [n_rows]
+  /// Memory to which blocks are stored, and from which they are loaded: ExecutorInfo::outside_bytes() or more each. Needed until wait()
+  /// returns, and what was stored is there then.
+  std::vector<std::span<std::byte>> outside;
+  std::vector<RowSource> rows;  ///< [n_rows]
   /// [embedding_size] each, of rows that have one. Needed until submit() returns.
   std::vector<std::span<const float>> embeddings;
   std::vector<RopePosition> positions;  ///< [n_rows]; empty: each row's index in its sequence, three times
@@ -143,6 +146,13 @@ struct ExecutorInfo {
   int embedding_size =
       0;  ///< values of a row that is no token; such rows may see each other both ways. 0: there are none here
   bool positions = false;  ///< rows may have positions besides their indices
+
+  /// What a block of a group takes outside of the pool, or a page of a state. It means nothing to who has other `groups` or another `layout`.
+  std::size_t outside_bytes(int group) const {
+    const kv::GroupSpec& g = groups[static_cast<std::size_t>(group)];
+    if (g.kind == kv::GroupKind::kRecurrent) return bytes_per_block;
+    return g.bytes_per_token * static_cast<std::size_t>(block_size);
+  }
 };
 
 /// Keys and values that attention loaded since start, and what the steps' rows see of them, each byte once a step.

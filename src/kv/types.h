@@ -95,7 +95,7 @@ inline std::size_t n_table_groups(std::span<const GroupSpec> groups) {
 }
 
 /// What happens to the bytes of a block, in each layer of its group. kv plans copies, the data half of a fork; stores and loads are for
-/// a second place that keeps what the pool gives up.
+/// a second place that keeps what the pool gives up. These move whole blocks, and pages of states.
 ///
 /// A step's operations are run in list order, before the step's first write. Contents change only inside a step, so
 /// running them there equals running each at the moment it was planned: a source that was freed, or a destination that
@@ -103,15 +103,16 @@ inline std::size_t n_table_groups(std::span<const GroupSpec> groups) {
 struct BlockOp {
   enum class Kind : std::uint8_t {
     kCopy,   ///< slots [0, n_slots) of block `src` to those of block `dst`
-    kStore,  ///< ... to `outside`
-    kLoad,   ///< slots [0, n_slots) of block `dst` from `outside`
+    kStore,  ///< all of block `src`, or of a page of a state, to `outside`
+    kLoad,   ///< all of `dst` from `outside`
   };
   Kind kind = Kind::kCopy;
   BlockId src = kNullBlock;
   BlockId dst = kNullBlock;
   int n_slots = 0;
   int group = 0;
-  std::uint64_t outside = 0;  ///< names a place outside of the pool, as whoever plans stores counts them
+  std::uint64_t outside =
+      0;  ///< which of the places outside of the pool that the step brings (executor::Batch::outside)
   friend bool operator==(const BlockOp&, const BlockOp&) = default;
 };
 

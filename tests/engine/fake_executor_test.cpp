@@ -41,12 +41,14 @@ class ByHand {
     }
     for (int row = 0; row < batch.n_rows(); ++row) batch.logit_rows.push_back(row);
     batch.embeddings.assign(embeddings.begin(), embeddings.end());
+    batch.outside.assign(outside.begin(), outside.end());
     const executor::Result result = executor_.forward(batch);
     Hashes hashes;
     for (std::size_t i = 0; i < batch.rows.size(); ++i) hashes.push_back(read_hash(result.logits.row(i)));
     return hashes;
   }
-  std::vector<std::vector<float>> embeddings;  ///< that rows may have
+  std::vector<std::vector<float>> embeddings;                 ///< that rows may have
+  std::vector<std::vector<std::byte>> outside{2, {300, {}}};  ///< to where blocks may be stored
   const std::vector<std::string>& faults() const { return executor_.faults(); }
 
  private:
@@ -61,13 +63,50 @@ TEST(FakeExecutor, RunsBlockOperationsInTheirOrder) {
   for (ByHand* one : {&plain, &moved}) one->step({{{1}, 0, a}, {{2}, 0, b}});
   // Block 1 is stored before b is copied over it, and a comes back elsewhere.
   const auto hashes = moved.step({{{3, 4}, 4, {9}}, {{1, 5}, 4, {9}}},
-                                 {{.kind = BlockOp::Kind::kStore, .src = 1, .n_slots = 4, .outside = 7},
+                                 {{.kind = BlockOp::Kind::kStore, .src = 1, .n_slots = 4, .outside = 1},
                                   {.kind = BlockOp::Kind::kCopy, .src = 2, .dst = 1, .n_slots = 4},
-                                  {.kind = BlockOp::Kind::kLoad, .dst = 3, .n_slots = 4, .outside = 7}});
+                                  {.kind = BlockOp::Kind::kLoad, .dst = 3, .n_slots = 4, .outside = 1}});
   EXPECT_EQ(hashes, plain.step({{{1, 4}, 4, {9}}, {{2, 5}, 4, {9}}}));
   EXPECT_EQ(moved.faults(), std::vector<std::string>{});
-  moved.step({{{6, 8}, 4, {9}}}, {{.kind = BlockOp::Kind::kLoad, .dst = 6, .n_slots = 4, .outside = 8}});
+  moved.step({{{6, 8}, 4, {9}}}, {{.kind = BlockOp::Kind::kLoad, .dst = 6, .n_slots = 4, .outside = 0}});
   EXPECT_FALSE(moved.faults().empty()) << "nothing was stored there";
+}
+
+// What a state's pages hold goes out and comes back, too; and a step need not have rows.
+TEST(FakeExecutor, StatesAreStoredAndLoaded) {
+  FakeExecutor executor({.block_size = 4,
+                         .num_blocks = 20,
+                         .groups = {{.kind = kv::GroupKind::kFull, .layers = {0}},
+                                    {.kind = kv::GroupKind::kRecurrent, .layers = {1}, .state_pages = 2}}});
+  std::vector<std::vector<std::byte>> memory(3, std::vector<std::byte>(executor.info().outside_bytes(0)));
+  const auto step = [&](std::vector<RowSource> rows, std::int32_t first, std::vector<BlockId> blocks,
+                        std::vector<BlockId> in, std::vector<BlockId> out) {
+    executor::Batch batch{.rows = rows, .sequences = {}, .logit_rows = {static_cast<std::int32_t>(rows.size()) - 1}};
+    batch.sequences.push_back({.n_rows = static_cast<int>(rows.size()),
+                               .first_position = first,
+                               .tables = {{.blocks = blocks, .block_size = 4}},
+                               .both_ways = {},
+                               .state_in = in,
+                               .state_out = out});
+    return read_hash(executor.forward(batch).logits.row(0));
+  };
+  step({1, 2, 3, 4}, 0, {1}, {}, {2, 3});
+  executor::Batch moves;
+  for (const auto kind : {BlockOp::Kind::kStore, BlockOp::Kind::kLoad}) {
+    const BlockId to = kind == BlockOp::Kind::kLoad ? 10 : 0;
+    for (int i = 0; i < 3; ++i)
+      moves.block_ops.push_back({.kind = kind,
+                                 .src = i + 1,
+                                 .dst = to + i + 1,
+                                 .n_slots = 4,
+                                 .group = i == 0 ? 0 : 1,
+                                 .outside = static_cast<std::uint64_t>(i)});
+  }
+  moves.outside.assign(memory.begin(), memory.end());
+  executor.forward(moves);
+  const std::uint64_t there = step({5}, 4, {11, 8}, {12, 13}, {12, 13});
+  EXPECT_EQ(there, step({5}, 4, {1, 9}, {2, 3}, {2, 3}));
+  EXPECT_EQ(executor.faults(), std::vector<std::string>{});
 }
 
 // A picture's rows among tokens: what follows depends on their values, not on which step or batch had them, or where they lay.

@@ -104,13 +104,45 @@ TEST_P(KvStoreTest, ScratchRowsLieBehindThePoolAndApart) {
   }
 }
 
+TEST_P(KvStoreTest, WhatIsStoredComesBackElsewhereAndNothingElseChanges) {
+  std::mt19937 random(2);
+  const auto fill = [&](std::span<std::byte> bytes) {
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+  };
+  for (std::size_t g = 0; g < layout_.groups.size(); ++g) {
+    for (const kv::BlockId id : {3, 4, 5}) fill(page(id));
+    const std::vector<std::byte> stored(page(4).begin(), page(4).end()), other(page(5).begin(), page(5).end());
+    std::vector<std::byte> memory(store_.outside_bytes(g));
+    EXPECT_EQ(memory.size(), layout_.groups[g].bytes_per_token * kBlockSize);
+    const std::vector<std::span<std::byte>> outside = {memory};
+    const auto run = [&](kv::BlockOp::Kind kind, kv::BlockId id) {
+      const std::vector<kv::BlockOp> ops = {
+          {.kind = kind, .src = id, .dst = id, .n_slots = kBlockSize, .group = static_cast<int>(g), .outside = 0}};
+      store_.run(ops, outside);
+    };
+    run(kv::BlockOp::Kind::kStore, 4);
+    fill(page(4));
+    run(kv::BlockOp::Kind::kLoad, 3);
+    for (const int layer : layout_.groups[g].layers) {
+      for (const ggml_tensor* t : {store_.k(layer), store_.v(layer)}) {
+        const std::size_t row = ggml_row_size(t->type, t->ne[0]);
+        for (int i = 0; i < kBlockSize; ++i) {
+          const std::byte* const at = slot(t, layer, 3, i);
+          EXPECT_TRUE(std::equal(at, at + row, stored.begin() + (at - page(3).data()))) << layer << ", " << i;
+        }
+      }
+    }
+    EXPECT_TRUE(std::ranges::equal(page(5), other));
+  }
+}
+
 TEST_P(KvStoreTest, AForkOfAPartlyFilledBlockHasItsGroupsBytesAndNoOthers) {
   constexpr int kFilled = 11, kGroup = 4;  // two of the three layers that would fit
   std::mt19937 random(1);
   for (std::byte& b : page(7)) b = static_cast<std::byte>(random());
   const std::vector<std::byte> before(page(7).begin(), page(7).end());
   const std::vector<kv::BlockOp> copies = {{.src = 7, .dst = 3, .n_slots = kFilled, .group = kGroup}};
-  store_.copy(copies);
+  store_.run(copies);
   std::vector<std::byte> expected(layout_.page_bytes);
   for (const int layer : layout_.groups[kGroup].layers) {
     for (const ggml_tensor* t : {store_.k(layer), store_.v(layer)}) {

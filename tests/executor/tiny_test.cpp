@@ -252,8 +252,21 @@ TEST_P(TinyTest, WhatCannotBeRunIsAnErrorAndTheExecutorLivesOn) {
   refused([](Batch& b) { b.block_ops.push_back({.src = 1, .dst = kv::kNullBlock, .n_slots = 3}); });
   refused([](Batch& b) { b.block_ops.push_back({.src = 1, .dst = 1 << 20, .n_slots = 3}); });
   refused([](Batch& b) { b.block_ops.push_back({.src = 1, .dst = 2, .n_slots = 33}); });
-  refused([](Batch& b) { b.block_ops.push_back({.kind = kv::BlockOp::Kind::kStore, .src = 1, .n_slots = 3}); });
-  refused([](Batch& b) { b.block_ops.push_back({.kind = kv::BlockOp::Kind::kLoad, .dst = 2, .n_slots = 3}); });
+  std::vector<std::byte> outside(executor_->info().outside_bytes(0));
+  const auto moves = [&](kv::BlockOp op, std::size_t bytes) {
+    return [=, &outside](Batch& b) {
+      b.outside = {std::span(outside).first(bytes)};
+      b.block_ops.push_back(op);
+    };
+  };
+  using enum kv::BlockOp::Kind;
+  refused(moves({.kind = kStore, .src = 1, .n_slots = 32}, outside.size() - 1));
+  refused(moves({.kind = kStore, .src = 1, .n_slots = 3}, outside.size()));
+  refused(moves({.kind = kStore, .src = 1, .n_slots = 32, .outside = 1}, outside.size()));
+  refused(moves({.kind = kStore, .src = kv::kNullBlock, .n_slots = 32}, outside.size()));
+  refused(moves({.kind = kStore, .src = 1, .n_slots = 32, .group = 1}, outside.size()));
+  refused(moves({.kind = kLoad, .dst = kv::kNullBlock, .n_slots = 32}, outside.size()));
+  refused(moves({.kind = kLoad, .dst = 1 << 20, .n_slots = 32}, outside.size()));
   refused([](Batch& b) { b = Batch{}; });
   for (const kv::BlockId id : {kv::BlockId{-1}, executor_->info().num_blocks, kv::kNullBlock, s.blocks[1]}) {
     const std::vector<kv::BlockId> wrong = {id, s.blocks[1]};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <unordered_set>
 #include <utility>
 
@@ -75,6 +76,8 @@ FakeExecutor::FakeExecutor(const kv::CacheConfig& config, std::int32_t context_l
   info_.bytes_per_block = config.bytes_per_block;
   info_.groups = config.groups;
   info_.moves_blocks = true;
+  for (kv::GroupSpec& group : info_.groups) group.bytes_per_token = sizeof(Key);
+  info_.bytes_per_block = std::max(info_.bytes_per_block, sizeof(Key) * static_cast<std::size_t>(config.block_size));
   info_.embedding_size = kFakeEmbd;
   info_.positions = true;
   state_pages_.resize(static_cast<std::size_t>(config.num_blocks));
@@ -199,7 +202,7 @@ void FakeExecutor::compute(const executor::Batch& batch, Flight& flight) {
     return;
   }
   if (mistake_ != Mistake::kSkipCopies) {
-    for (const auto& op : batch.block_ops) run_op(op);
+    for (const auto& op : batch.block_ops) run_op(op, batch);
   }
   write(batch);
   run_states(batch);
@@ -337,25 +340,46 @@ void FakeExecutor::write_state(std::span<const kv::BlockId> pages, std::int32_t 
   }
 }
 
-void FakeExecutor::run_op(const kv::BlockOp& op) {
+void FakeExecutor::run_op(const kv::BlockOp& op, const executor::Batch& batch) {
   using enum kv::BlockOp::Kind;
+  if (op.kind == kCopy) return copy(op);
+  const kv::BlockId block = op.kind == kStore ? op.src : op.dst;
+  if (block == kv::kNullBlock) return fault("an operation on the null block");
+  if (op.n_slots != info_.block_size) fault("a part of a block is stored or loaded");
+  if (op.outside >= batch.outside.size()) return fault("a block's place outside of the pool is not there");
+  const std::span<std::byte> there = batch.outside[op.outside];
+  if (there.size() < info_.outside_bytes(op.group)) return fault("a block's place outside of the pool is too small");
+  const auto keys = std::as_writable_bytes(
+      std::span(&key(kv::Slot{block} * info_.block_size), static_cast<std::size_t>(info_.block_size)));
+  if (info_.groups[static_cast<std::size_t>(op.group)].kind != kv::GroupKind::kRecurrent) {
+    const bool stores = op.kind == kStore;
+    if (stores && key(kv::Slot{block} * info_.block_size).group != op.group)
+      fault("a block is stored as another group's");
+    stores ? std::ranges::copy(keys, there.begin()) : std::ranges::copy(there.first(keys.size()), keys.begin());
+    if (!stores) state_pages_.at(static_cast<std::size_t>(block)) = {};
+    return;
+  }
+  StatePage& page = state_pages_.at(static_cast<std::size_t>(block));
+  if (op.kind == kStore) {
+    if (page.index < 0) fault(fmt::format("block {} is stored as a state's page", block));
+    std::memcpy(there.data(), &page, sizeof page);
+  } else {
+    std::memcpy(&page, there.data(), sizeof page);
+    std::ranges::fill(std::span(&key(kv::Slot{block} * info_.block_size), static_cast<std::size_t>(info_.block_size)),
+                      Key{});
+  }
+}
+
+void FakeExecutor::copy(const kv::BlockOp& op) {
   const auto bs = static_cast<std::size_t>(info_.block_size);
   const auto slots_of = [&](kv::BlockId block) { return std::span(&key(kv::Slot{block} * info_.block_size), bs); };
-  const bool reads = op.kind != kLoad, writes = op.kind != kStore;
-  if ((reads && op.src == kv::kNullBlock) || (writes && op.dst == kv::kNullBlock))
-    return fault("an operation on the null block");
-  if (op.kind == kLoad && !outside_.contains(op.outside))
-    return fault(fmt::format("nothing was stored at {}, and it is loaded", op.outside));
-  const std::span<const Key> from = reads ? slots_of(op.src) : std::span<const Key>(outside_.at(op.outside));
+  if (op.src == kv::kNullBlock || op.dst == kv::kNullBlock) return fault("an operation on the null block");
+  const std::span<const Key> from = slots_of(op.src);
   if (from[0].group != op.group) fault("a block operation names another group than its block's");
   const auto n = static_cast<std::size_t>(op.n_slots - (mistake_ == Mistake::kCopyOneSlotLess ? 1 : 0));
   std::vector<Key> keys(bs);
   std::ranges::copy(from.first(n), keys.begin());
-  if (writes) {
-    std::ranges::copy(keys, slots_of(op.dst).begin());
-  } else {
-    outside_[op.outside] = std::move(keys);
-  }
+  std::ranges::copy(keys, slots_of(op.dst).begin());
 }
 
 void FakeExecutor::write(const executor::Batch& batch) {

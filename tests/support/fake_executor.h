@@ -149,7 +149,8 @@ class FakeExecutor final : public executor::Executor {
   void run_states(const executor::Batch& batch);
   std::uint64_t read_state(const executor::BatchSequence& sequence);
   void write_state(std::span<const kv::BlockId> pages, std::int32_t length, std::uint64_t hash);
-  void run_op(const kv::BlockOp& op);
+  void run_op(const kv::BlockOp& op, const executor::Batch& batch);
+  void copy(const kv::BlockOp& op);
   void write(const executor::Batch& batch);
   void poison(const executor::Batch& batch);
   /// The keys of one layer that a row at `position` sees, over all groups, hashed.
@@ -158,10 +159,9 @@ class FakeExecutor final : public executor::Executor {
   Key& key(kv::Slot slot) { return store_.at(static_cast<std::size_t>(slot)); }
 
   executor::ExecutorInfo info_;
-  std::vector<Key> store_;                             ///< [num_blocks * block_size]
-  std::map<std::uint64_t, std::vector<Key>> outside_;  ///< [block_size] each: blocks that were stored
-  std::vector<StatePage> state_pages_;                 ///< [num_blocks]
-  std::vector<std::uint64_t> row_states_;              ///< [rows of the step]: a hash of the tokens up to each
+  std::vector<Key> store_;                 ///< [num_blocks * block_size]
+  std::vector<StatePage> state_pages_;     ///< [num_blocks]
+  std::vector<std::uint64_t> row_states_;  ///< [rows of the step]: a hash of the tokens up to each
   int depth_;
   std::mt19937_64 random_;
   std::deque<Flight> flights_;  ///< submitted and not waited for

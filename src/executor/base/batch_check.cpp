@@ -123,16 +123,33 @@ void check_positions(const Batch& batch, const BatchLimits& limits) {
            p.width);
 }
 
+void check_move(const Batch& batch, const kv::BlockOp& op, const BatchLimits& limits) {
+  const bool stores = op.kind == kv::BlockOp::Kind::kStore;
+  const kv::BlockId block = stores ? op.src : op.dst;
+  insist(!limits.outside_bytes.empty(), "blocks can be copied here, not stored or loaded");
+  insist(block > kv::kNullBlock && block < limits.num_blocks && op.n_slots == limits.block_size && op.group >= 0 &&
+             std::cmp_less(op.group, limits.outside_bytes.size()),
+         "{} {} slots of block {} of group {} is not possible", stores ? "storing" : "loading", op.n_slots, block,
+         op.group);
+  insist(op.outside < batch.outside.size(), "an operation has place {} of {} outside of the pool", op.outside,
+         batch.outside.size());
+  const std::size_t bytes = batch.outside[op.outside].size(),
+                    needed = limits.outside_bytes[static_cast<std::size_t>(op.group)];
+  insist(bytes >= needed, "a block of group {} takes {} bytes, its place outside of the pool has {}", op.group, needed,
+         bytes);
+}
+
 void check_block_ops(const Batch& batch, const BatchLimits& limits) {
   using enum kv::BlockOp::Kind;
   for (const kv::BlockOp& op : batch.block_ops) {
-    insist(op.kind == kCopy || limits.moves_blocks, "blocks can be copied here, not stored or loaded");
-    const bool reads = op.kind != kLoad, writes = op.kind != kStore;
-    insist((!reads || (op.src >= 0 && op.src < limits.num_blocks)) &&
-               (!writes || (op.dst > kv::kNullBlock && op.dst < limits.num_blocks)) && op.n_slots >= 0 &&
-               op.n_slots <= limits.block_size && op.group >= 0 && op.group < limits.n_groups,
-           "an operation on {} slots of group {} from block {} to block {} is not possible", op.n_slots, op.group,
-           op.src, op.dst);
+    if (op.kind != kCopy) {
+      check_move(batch, op, limits);
+      continue;
+    }
+    insist(op.src >= 0 && op.src < limits.num_blocks && op.dst > kv::kNullBlock && op.dst < limits.num_blocks &&
+               op.n_slots >= 0 && op.n_slots <= limits.block_size && op.group >= 0 && op.group < limits.n_groups,
+           "a copy of {} slots of group {} from block {} to block {} is not possible", op.n_slots, op.group, op.src,
+           op.dst);
   }
 }
 
@@ -140,6 +157,8 @@ void check_block_ops(const Batch& batch, const BatchLimits& limits) {
 
 void check_batch(const Batch& batch, const BatchLimits& limits) {
   const int n = batch.n_rows();
+  const bool only_moves = n == 0 && batch.sequences.empty() && !batch.block_ops.empty();
+  if (only_moves && !limits.outside_bytes.empty()) return check_block_ops(batch, limits);
   insist(n >= 1 && n <= limits.max_rows, "a step of {} rows; 1 to {} are possible", n, limits.max_rows);
   insist(static_cast<int>(batch.sequences.size()) <= limits.max_sequences, "a step of {} sequences; {} are possible",
          batch.sequences.size(), limits.max_sequences);

@@ -13,13 +13,15 @@ struct BatchLimits {
   int max_sequences = 0;
   int block_size = 0;
   std::int32_t num_blocks = 0;
-  int n_groups = 0;           ///< that have tables
-  int state_pages = 0;        ///< of one state; 0: no recurrent layers
-  int n_drawn = 0;            ///< tokens that the step before draws
-  int embedding_size = 0;     ///< ExecutorInfo's
-  bool both_ways = false;     ///< rows may see each other both ways
-  bool positions = false;     ///< rows may have positions besides their indices
-  bool moves_blocks = false;  ///< ExecutorInfo's
+  int n_groups = 0;        ///< that have tables
+  int state_pages = 0;     ///< of one state; 0: no recurrent layers
+  int n_drawn = 0;         ///< tokens that the step before draws
+  int embedding_size = 0;  ///< ExecutorInfo's
+  bool both_ways = false;  ///< rows may see each other both ways
+  bool positions = false;  ///< rows may have positions besides their indices
+  /// What a block of each group, or a page of a state, takes outside of the pool: ExecutorInfo::outside_bytes(). Empty: blocks are neither
+  /// stored nor loaded.
+  std::vector<std::size_t> outside_bytes;
 };
 
 /// Throws StepError that names the first thing wrong. Changes nothing.

@@ -114,6 +114,7 @@ class GgmlExecutor final : public BlockingExecutor {
                .embedding_size = info_.embedding_size,
                .both_ways = true,
                .positions = info_.positions};
+    for (std::size_t g = 0; g < layout_.groups.size(); ++g) limits_.outside_bytes.push_back(store_.outside_bytes(g));
   }
 
   const ExecutorInfo& info() const override { return info_; }
@@ -128,10 +129,14 @@ class GgmlExecutor final : public BlockingExecutor {
   Result run(const Batch& batch) override {
     const auto start = Clock::now();
     check_batch(batch, limits_);
+    if (batch.rows.empty()) {
+      store_.run(batch.block_ops, batch.outside);
+      return {};
+    }
     StepGraph& graph = runner_.prepare(parts_, batch);
     graph.fill(batch);
     planning_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
-    store_.copy(batch.block_ops);
+    store_.run(batch.block_ops, batch.outside);
     runner_.run(graph);
     const auto rows = [](float* data, std::size_t n, int width) {
       return n > 0 ? std::span(data, n * static_cast<std::size_t>(width)) : std::span<float>();
@@ -170,6 +175,7 @@ class GgmlExecutor final : public BlockingExecutor {
              .groups = layout_.groups,
              .model_digest = model_.digest,
              .layout = describe_layout(layout_, spec),
+             .moves_blocks = true,
              .embedding_size = spec.embedding_size(),
              .positions = spec.has_sections()};
   }

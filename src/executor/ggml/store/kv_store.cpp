@@ -58,16 +58,30 @@ void KvStore::add_tensors(const PageLayout::Layer& layer) {
   }
 }
 
-void KvStore::copy(std::span<const kv::BlockOp> copies) {
-  for (const kv::BlockOp& op : copies) {
-    const std::byte* src = memory_.data() + static_cast<std::size_t>(op.src) * layout_.page_bytes;
-    std::byte* dst = memory_.data() + static_cast<std::size_t>(op.dst) * layout_.page_bytes;
-    for (const int i : layout_.groups[static_cast<std::size_t>(op.group)].layers) {
-      const PageLayout::Layer& layer = layout_.layers[static_cast<std::size_t>(i)];
-      const std::size_t values = layer.offset + layer.row_bytes * static_cast<std::size_t>(layout_.block_size);
-      for (const std::size_t at : {layer.offset, values}) {
-        std::memmove(dst + at, src + at, layer.row_bytes * static_cast<std::size_t>(op.n_slots));
-      }
+void KvStore::run(std::span<const kv::BlockOp> ops, std::span<const std::span<std::byte>> outside) {
+  for (const kv::BlockOp& op : ops) {
+    if (op.kind == kv::BlockOp::Kind::kCopy) {
+      copy(op);
+      continue;
+    }
+    std::byte* const there = outside[op.outside].data();
+    const std::size_t bytes = outside_bytes(static_cast<std::size_t>(op.group));
+    if (op.kind == kv::BlockOp::Kind::kStore) {
+      std::memcpy(there, page(op.src), bytes);
+    } else {
+      std::memcpy(page(op.dst), there, bytes);
+    }
+  }
+}
+
+void KvStore::copy(const kv::BlockOp& op) {
+  const std::byte* src = page(op.src);
+  std::byte* dst = page(op.dst);
+  for (const int i : layout_.groups[static_cast<std::size_t>(op.group)].layers) {
+    const PageLayout::Layer& layer = layout_.layers[static_cast<std::size_t>(i)];
+    const std::size_t values = layer.offset + layer.row_bytes * static_cast<std::size_t>(layout_.block_size);
+    for (const std::size_t at : {layer.offset, values}) {
+      std::memmove(dst + at, src + at, layer.row_bytes * static_cast<std::size_t>(op.n_slots));
     }
   }
 }

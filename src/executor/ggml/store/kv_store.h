@@ -55,9 +55,16 @@ class KvStore {
     return row_of(group, num_blocks_ + i / layout_.block_size, i % layout_.block_size);
   }
 
-  /// Runs copies in list order, each over all layers of its group.
-  /// REQUIRES: ids inside the pool, dst not the null block, 0 <= n_slots <= block_size, groups of the layout.
-  void copy(std::span<const kv::BlockOp> copies);
+  /// Runs block operations in list order, each over all layers of its group. outside: Batch's.
+  /// REQUIRES: check_batch() has seen them.
+  void run(std::span<const kv::BlockOp> ops, std::span<const std::span<std::byte>> outside = {});
+
+  /// What a block of a group takes outside of the pool, or a page of a state: the first so many bytes of its page.
+  std::size_t outside_bytes(std::size_t group) const {
+    const kv::GroupSpec& g = layout_.groups[group];
+    if (g.kind == kv::GroupKind::kRecurrent) return layout_.page_bytes;
+    return g.bytes_per_token * static_cast<std::size_t>(layout_.block_size);
+  }
 
  private:
   /// How many rows lie from one block to the next, and from one slot to the next: 1, unless pages are no whole number of rows.
@@ -69,6 +76,8 @@ class KvStore {
     return block * steps_[group].block + slot * steps_[group].slot;
   }
   void add_tensors(const PageLayout::Layer& layer);
+  void copy(const kv::BlockOp& op);
+  std::byte* page(kv::BlockId id) const { return memory_.data() + static_cast<std::size_t>(id) * layout_.page_bytes; }
 
   PageLayout layout_;
   std::vector<Steps> steps_;  ///< [groups that have tables]
