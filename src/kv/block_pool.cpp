@@ -64,6 +64,7 @@ void BlockPool::drop_from_tree(BlockId id) {
   COPPICE_ASSERT(in_tree(id));
   Count& count = blocks_[index(id)];
   count.group = -1;
+  count.stored = false;
   if (count.users > 0) return;
   order_.remove(id);
   free_.push_back(id);

@@ -70,6 +70,11 @@ class BlockPool {
   /// REQUIRES: it has one.
   void drop_from_tree(BlockId id);
 
+  /// A block of the tree is kept outside of the pool, too.
+  /// REQUIRES: in_tree(id).
+  void set_stored(BlockId id, bool stored) { blocks_[index(id)].stored = stored; }
+  bool stored(BlockId id) const { return blocks_[index(id)].stored; }
+
   std::int32_t users(BlockId id) const { return blocks_[index(id)].users; }
   bool in_tree(BlockId id) const { return blocks_[index(id)].group >= 0; }
   /// All references; a block with more than one is forked before it is written.
@@ -90,7 +95,8 @@ class BlockPool {
  private:
   struct Count {
     std::int32_t users = 0;
-    std::int32_t group = -1;  // of the tree's reference; -1: the tree has none
+    std::int32_t group : 31 = -1;  // of the tree's reference; -1: the tree has none
+    bool stored : 1 = false;
   };
   static std::size_t index(BlockId id) { return static_cast<std::size_t>(id); }
   void change_users(Count& count, int delta);

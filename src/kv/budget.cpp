@@ -52,6 +52,7 @@ BlockRef Budget::allocate(CacheSequence& seq) {
   while (pool_.free() == 0) {
     const BlockId victim = pool_.order().next();
     if (victim == kNullBlock) throw std::logic_error("kv cache: a reserved block could not be had");
+    if (on_eviction_) storables_->before_eviction(victim, on_eviction_);
     evictions_ += tree_.evict(victim);
   }
   BlockRef fresh = pool_.allocate();

@@ -21,6 +21,7 @@
 #include "kv/cache_sequence.h"
 #include "kv/faults.h"
 #include "kv/prefix_tree.h"
+#include "kv/storable.h"
 
 namespace coppice::kv {
 
@@ -80,6 +81,12 @@ class Budget {
   /// Likewise the pages of a state. REQUIRES: as many are available.
   StateRef allocate_state(CacheSequence& seq, StateTable& states);
 
+  /// Is told of what is evicted for room, just before. It throws nothing. Null: nobody is.
+  void on_eviction(const Storables* storables, OnStorable f) {
+    storables_ = storables;
+    on_eviction_ = std::move(f);
+  }
+
   std::int64_t reserved() const { return reserved_; }
   std::int64_t evictions() const { return evictions_; }
 
@@ -92,6 +99,8 @@ class Budget {
   PrefixTree& tree_;
   std::int64_t reserved_ = 0;
   std::int64_t evictions_ = 0;
+  const Storables* storables_ = nullptr;
+  OnStorable on_eviction_;
 };
 
 }  // namespace coppice::kv

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "check/assert.h"
+#include "kv/arrivals.h"
 #include "kv/block_pool.h"
 #include "kv/budget.h"
 #include "kv/cache_check.h"
@@ -27,6 +28,8 @@ struct Cache::Impl {
         budget(config, pool, tree),
         keeper(config, states, budget, sequences),
         publisher(config, pool, tree, budget, keeper),
+        arrivals(config, budget, keeper, publisher),
+        storables(config, pool, states, tree),
         pins(config, pool, states, tree, budget) {}
 
   CacheView view() const { return {config, pool, states, tree, sequences, pins, budget.reserved()}; }
@@ -44,6 +47,8 @@ struct Cache::Impl {
   Budget budget;
   StateKeeper keeper;
   Publisher publisher;
+  Arrivals arrivals;
+  Storables storables;
   PinTable pins;
   Sequences sequences;
   std::uint64_t last_id = 0;
@@ -177,7 +182,7 @@ std::expected<void, OutOfBlocks> Cache::extend(SeqId id, std::int32_t n, std::ve
   Impl& impl = *impl_;
   CacheSequence& seq = impl.sequences.at(id);
   const CacheConfig& config = impl.config;
-  COPPICE_ASSERT(n >= 0 && seq.len + n - seq.computed_len() <= config.max_extend);
+  COPPICE_ASSERT(n >= 0 && seq.len + n - seq.computed_len() <= config.max_extend && !seq.awaits);
   COPPICE_ASSERT(seq.len == seq.computed_len() || config.state_pages == 0);
   COPPICE_ASSERT(seq.may_be_cut(seq.len + n));
   if (n == 0) return {};
@@ -248,13 +253,44 @@ void Cache::rewind(SeqId id, std::int32_t len) {
   if (len == seq.len) return;
   COPPICE_ASSERT(len > seq.computed_len() ? impl.config.state_pages == 0 : !seq.tail_forked);
   const std::int32_t blocks = impl.config.blocks_for(len), before = impl.config.blocks_for(seq.len);
+  std::int32_t taken_back = 0;
   for (BlockTable& table : seq.tables) {
     const bool one_long = fault(Fault::kRewindOneLong) && before > blocks;
+    const auto gone = table.ids().subspan(static_cast<std::size_t>(blocks));
+    taken_back +=
+        static_cast<std::int32_t>(gone.size() - static_cast<std::size_t>(std::ranges::count(gone, kNullBlock)));
     table.resize_down(static_cast<std::size_t>(blocks + (one_long ? 1 : 0)));
   }
-  if (!fault(Fault::kRewindOneLong)) impl.budget.take_back(seq, (before - blocks) * impl.config.n_groups());
+  if (!fault(Fault::kRewindOneLong)) impl.budget.take_back(seq, taken_back);
   impl.keeper.rewind(seq);
   seq.len = len;
+  seq.awaits &= len > seq.computed_len();
+}
+
+// --- what comes from outside ----------------------------------------------------------------------------------------
+
+bool Cache::await(SeqId id, std::int32_t len) {
+  return impl_->arrivals.await(impl_->sequences.at(id), len);
+}
+
+void Cache::arrived(SeqId id, TextView tokens) {
+  impl_->arrivals.arrived(impl_->sequences.at(id), tokens);
+}
+
+const Storables& Cache::storables() const {
+  return impl_->storables;
+}
+
+void Cache::set_stored(std::span<const BlockId> pages, bool stored) {
+  for (const BlockId page : pages) impl_->pool.set_stored(page, stored);
+}
+
+bool Cache::stored(BlockId page) const {
+  return impl_->pool.stored(page);
+}
+
+void Cache::on_eviction(OnStorable f) {
+  impl_->budget.on_eviction(&impl_->storables, std::move(f));
 }
 
 // --- samples --------------------------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@
 #include "kv/digest.h"
 #include "kv/explain.h"
 #include "kv/pin_table.h"
+#include "kv/storable.h"
 #include "kv/text.h"
 #include "kv/tree_picture.h"
 #include "kv/types.h"
@@ -178,6 +179,24 @@ class Cache {
   /// REQUIRES: computed_len <= len <= the sequence's len; the prompt may be cut there. Down to computed_len: the oldest step was published, perhaps without tokens, or
   /// has not forked the tail. With recurrent layers: len == computed_len, and the step is a draft.
   void rewind(SeqId seq, std::int32_t len);
+
+  /// Gives the next tokens, up to `len`, blocks that loads are to fill (BlockOp::kLoad): all of table(seq, 0) behind what is computed, of other
+  /// groups those that aren't null, and state().out. False, and nothing has changed: there are too few. What doesn't come is taken back by
+  /// rewind(), down to computed_len.
+  /// REQUIRES: len == computed_len; both are whole blocks, and the prompt may be cut at the new one. Sharing is on.
+  bool await(SeqId seq, std::int32_t len);
+  /// These tokens have come: they count as computed, like published ones.
+  /// REQUIRES: the sequence awaits them; whole blocks; all that it awaits, if there are windows or states.
+  void arrived(SeqId seq, TextView tokens);
+
+  // What is kept outside of the pool (storable.h).
+  const Storables& storables() const;
+  /// A block of the tree, or all pages of a state, are kept outside, or are not any more. REQUIRES: they are in the tree.
+  void set_stored(std::span<const BlockId> pages, bool stored);
+  bool stored(BlockId page) const;
+  /// `f` is told what is evicted for room and isn't marked as stored, just before its blocks are given to others: they keep their bytes until
+  /// the next step's operations have run. It throws nothing, and changes nothing here. Null: nobody is told.
+  void on_eviction(OnStorable f);
 
   /// A second sequence on the same tokens and blocks: samples of one prompt. Copies nothing; takes over one growth and
   /// one fork block of the reservation (beyond n_samples: none is left, and extend() may run out).

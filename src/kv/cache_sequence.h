@@ -39,6 +39,7 @@ struct CacheSequence {
   std::int32_t prompt_blocks = 0;  // the reservation is for tables of this size
   std::int32_t reserved = 0;       // blocks promised, not allocated yet
   std::int32_t spare = 0;  // those of them that were not for the prompt's own blocks, but for forks, growth and states
+  bool awaits = false;     // [computed_len, len) come from outside, by loads and not by steps: Cache::await()
   bool tail_forked = false;  // the first slots behind computed_len are in a fork whose copy may never run
   SequenceStates states;
   Namespace ns;

@@ -79,7 +79,9 @@ void Publisher::drop_passed_windows(CacheSequence& seq) {
     const GroupSpec& group = config_.groups[g];
     BlockTable& table = seq.tables[g];
     // Backwards up to the first entry that was dropped before: O(blocks dropped).
-    for (auto b = config_.first_kept_block(g, seq.computed_len()) - 1; b >= 0 && table[b] != kNullBlock; --b) {
+    auto b = config_.first_kept_block(g, seq.computed_len()) - 1;
+    while (seq.awaits && b >= 0 && table[b] == kNullBlock) --b;  // the gap before what has come
+    for (; b >= 0 && table[b] != kNullBlock; --b) {
       const bool keep_longer = pool_.in_tree(table[b]) && tree_.before_branch(table[b], group);
       table.drop(b, keep_longer ? Heat::kHot : Heat::kCold);
     }

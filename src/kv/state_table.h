@@ -72,6 +72,13 @@ class StateTable {
 
   bool enabled() const { return config_.state_pages > 0; }
 
+  struct Unit {
+    std::vector<BlockId> pages;   // [state_pages]; empty: there is no such unit now
+    BlockId anchor = kNullBlock;  // kNullBlock: the tree doesn't hold it
+    Text rest;
+    UnitId next = kNoUnit;  // behind the same anchor
+  };
+
   // --- holders --------------------------------------------------------------------------------------------------------
   /// A unit of fresh pages, with one user. REQUIRES: state_pages of them, which nobody else holds.
   StateRef make(std::span<BlockRef> pages);
@@ -81,6 +88,8 @@ class StateTable {
   std::span<const BlockId> pages(UnitId unit) const { return at(unit).pages; }
 
   // --- the tree -------------------------------------------------------------------------------------------------------
+  /// REQUIRES: owns(page).
+  const Unit& unit_of(BlockId page) const { return at(unit_of_[index(page)]); }
   /// Whether this is a page of a state.
   bool owns(BlockId page) const { return enabled() && unit_of_[index(page)] != kNoUnit; }
   /// The state that stands behind `anchor` and exactly these tokens.
@@ -105,13 +114,7 @@ class StateTable {
   std::int64_t cached() const { return cached_; }
   std::int64_t in_use() const { return units() - cached_; }
 
-  // For check_integrity(): all units that somebody holds.
-  struct Unit {
-    std::vector<BlockId> pages;   // [state_pages]; empty: there is no such unit now
-    BlockId anchor = kNullBlock;  // kNullBlock: the tree doesn't hold it
-    Text rest;
-    UnitId next = kNoUnit;  // behind the same anchor
-  };
+  // For check_integrity(): all units that somebody holds, and others.
   std::span<const Unit> all() const { return units_; }
   UnitId first_behind(BlockId anchor) const { return first_behind_[index(anchor)]; }
 
