@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """How a server fares while busy programs come and go, and how two servers share a machine.
 
-    bench/comings.py --coppice build/coppice --model M.gguf [--loads stream,prompts,pair] [--seconds 4] [--json FILE]
+    bench/comings.py --coppice build/coppice --model M.gguf [--loads stream,prompts,pair] [--seconds 4] [--quota N] [--neighbour COMMAND] [--json FILE]
 
 `stream`: one stream after the other, and nothing else; `prompts`: one prompt of 2,048 new tokens after the other. Both while nobody else runs, then beside
 loops that keep half of the cores busy, without them, beside loops on all cores, and without them, --seconds each. For each stretch: tokens a second
 of its second half, that half's 99th percentile of gaps over their median (of a prompt: of its time), and after how many seconds a quarter of a second
-was first within a tenth of that rate. `pair`: two servers at once, each with the same load: the faster one's rate over the other's, while both run.
-With --json FILE the figures go there, by model, as bench/neighbours.py's do.
+was first within a tenth of that rate; behind them the same of a server that has only the half without loops, and quiet. `pair`: two servers at once, each with the same load: the faster one's rate over the other's, while both run.
+--quota: the server, not the loops, has a control group with the time of N CPUs, as a container's. --neighbour: a command of the shell in place of the
+loops, again and again on each core, such as a compiler's. With --json FILE the figures go there, by model, as bench/neighbours.py's do.
 """
 import argparse
 import contextlib
@@ -21,11 +22,12 @@ import time
 from pathlib import Path
 
 import client
-from neighbours import busy, content_of
+from neighbours import busy, content_of, quota
 from process import Server
 
 BIN = 0.25       # seconds
 PROMPT = 2048    # tokens
+FREE = "alone on the other half"
 STRETCHES = ("quiet", "half of the cores busy", "quiet again", "all cores busy", "quiet at last")
 
 
@@ -75,9 +77,31 @@ def figures(events, begin, end):
 
 
 @contextlib.contextmanager
-def server(o, folder, name="log"):
-    with Server([o.coppice, "serve", "--model", o.model, "--kv-bytes", "1GiB"], Path(folder) / name) as one:
-        yield one
+def server(o, folder, name="log", cores=()):
+    """cores: its only ones, in place of all."""
+    with contextlib.ExitStack() as stack:
+        command = [o.coppice, "serve", "--model", o.model, "--device", "cpu", "--kv-bytes", "1GiB"]
+        if o.quota:
+            group = stack.enter_context(quota(o.quota))
+            if not group:
+                raise SystemExit("no control group can be made here")
+            command = ["sh", "-c", f'echo $$ >{group}/cgroup.procs; exec "$0" "$@"', *command]
+        if cores:
+            command = ["taskset", "-c", ",".join(map(str, cores)), *command]
+        yield stack.enter_context(Server(command, Path(folder) / name))
+
+
+def alone(o, kind, cores):
+    """A stretch of time of a server that has no other cores, and these to itself."""
+    with tempfile.TemporaryDirectory() as folder, server(o, folder, cores=cores) as one:
+        load = Load(one.port, kind, 2)
+        load.start()
+        begin = time.perf_counter() + 1
+        time.sleep(1 + o.seconds)
+        end = time.perf_counter()
+        load.stopped.set()
+        load.join(60)
+        return {"what": FREE} | figures(load.events, begin, end)
 
 
 def comings(o, kind, cores):
@@ -88,7 +112,7 @@ def comings(o, kind, cores):
         time.sleep(1)
         for what in STRETCHES:
             taken = cores[:len(cores) // 2] if what.startswith("half") else cores if what.startswith("all") else []
-            with busy(taken):
+            with busy(taken, o.neighbour):
                 begin = time.perf_counter()
                 time.sleep(o.seconds)
                 end = time.perf_counter()
@@ -117,7 +141,8 @@ def pair(o, kind):
 def keep(o, key, value):
     if o.json:
         content = content_of(o.json)
-        content.setdefault("comings", {}).setdefault(o.model.stem, {})[key] = value
+        model = o.model.stem + (f", a quota of {o.quota}" if o.quota else "") + (", other neighbours" if o.neighbour else "")
+        content.setdefault("comings", {}).setdefault(model, {})[key] = value
         o.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -127,11 +152,13 @@ def main():
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--loads", type=lambda text: text.split(","), default=["stream", "prompts", "pair"])
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--quota", type=int, default=0)
+    parser.add_argument("--neighbour")
     parser.add_argument("--json", type=Path)
     o = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     for kind in [kind for kind in ("stream", "prompts") if kind in o.loads]:
-        rows = comings(o, kind, cores)
+        rows = [*comings(o, kind, cores), alone(o, kind, cores[len(cores) // 2:])]
         for row in rows:
             print(f"{kind}, {row['what']}: {row['rate']:,.0f} tok/s, p99 {row['p99'] or 0:.2f} medians, settled after {row['settled']} s", flush=True)
         keep(o, kind, rows)

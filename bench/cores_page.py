@@ -3,17 +3,18 @@
 import json
 
 HEAD = """
+## Cores, neighbours and quotas
+
 Tokens a second of a prefill of 512 and of one stream behind it, without HTTP; llama.cpp in the same run (`bench/neighbours.py`). `busy`: a loop in
 Python on each of the first so many cores, while the programs may use all. coppice chooses its threads; llama.cpp gets one for each core, or for each CPU of the
-quota. "Of what is free": coppice against itself on the cores that are left, or on as many as the quota allows; where all are busy, against half of the quiet rate.
-"No end": not within 12 to 20 s.
-"""
+quota, and both as many as the row says where it names threads. "Of what is free": coppice against itself on the cores that are left, or on as many as the quota
+allows; where all are busy, against half of the quiet rate. "No end": not within 10 to 20 s. Other guests on the hosts make single figures vary by 25 %; with 32
+cores, and on the busy host, rows are medians of two or three rounds, in which all rows have their turns.
 
-
-COMINGS = """
 While others come and go (`bench/comings.py`): a server with one stream after the other, and one with a prompt of 2,048 new tokens after the other. Tokens a
 second in the second half of each stretch of time; the 99th percentile of gaps (of a prompt: of its time) there over their median; after how many seconds
-a quarter of a second came within a tenth of that rate. "–": nothing came in that half.
+a quarter of a second came within a tenth of that rate. "–": nothing came in that half. "Alone on the other half": a server that may use only the half of the
+cores that had no loops, and nobody else runs.
 """
 
 
@@ -59,16 +60,12 @@ def comings_table(found):
 
 
 def section(content):
-    yield from ("", f"## Cores, neighbours and quotas: {content['machine']}", HEAD)
-    yield f"{content['date']}."
+    yield from ("", f"### {content['machine']}", "", f"{content['date']}.")
     for model, rows in content["models"].items():
         yield from ("", f"{model}:", "", "| | coppice | llama.cpp | times llama.cpp | of what is free |", "|---|---|---|---|---|")
         for row in rows:
             ours, peer = row["coppice"], row.get("llama.cpp")
             yield (f"| {row['what']} | {rates(ours)} | {rates(peer)} | {ratios(ours, peer)} | {ratios(ours, free_rates(rows, row['what']))} |")
-    comings = content.get("comings", {})
-    for model, found in comings.items():
-        if model == next(iter(comings)):
-            yield COMINGS
-        yield f"{model}:"
+    for model, found in content.get("comings", {}).items():
+        yield from ("", f"{model}, while others come and go:")
         yield from comings_table(found)

@@ -238,6 +238,7 @@ def _traces(content):
 def text(machines, gpus=(), cores=()):
     """machines, gpus, cores: the files' contents."""
     lines = [HEAD, *_short(machines), *(line for content in gpus for line in gpu_page.short(content)), METHOD, *all_loads(machines)]
+    lines += [cores_page.HEAD.rstrip()] if cores else []
     for content in cores:
         lines += cores_page.section(content)
     for content in gpus:

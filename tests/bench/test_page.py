@@ -1,5 +1,6 @@
 """The page of benchmarks, and the bounds beside its rows."""
 
+import argparse
 import dataclasses
 import pathlib
 import sys
@@ -15,6 +16,7 @@ import cores_page
 import gpu
 import gpu_page
 import loads
+import neighbours
 import page
 import results
 import traces
@@ -89,6 +91,36 @@ class CoresPageTest(unittest.TestCase):
         self.assertIn("| quiet at last | – | – | – | 9,000 | 1.0 | 1.00 |", lines)
         self.assertIn("| all cores busy | 200 | 2.5 | 0.50 | 4,000 | 2.5 | – |", lines)
         self.assertIn("Two servers beside each other: stream 300 and 200 tok/s (1.50 to 1).", lines)
+
+
+class NeighboursTest(unittest.TestCase):
+    def rows(self, cores, **options):
+        o = argparse.Namespace(**{"loads": ["cores", "neighbours", "threads"], "busy": None} | options)
+        with mock.patch("os.sched_getaffinity", lambda _: set(range(cores))):
+            return {row.what: row for row in neighbours.rows(o)}
+
+    def test_what_is_free_beside_neighbours_is_measured_too(self):
+        rows = self.rows(32, busy=[8, 32, 64])
+        self.assertEqual([what for what in rows if what.endswith(("core", "cores"))], [f"{n} core{'s' * (n > 1)}" for n in (1, 2, 4, 8, 16, 24, 32)])
+        self.assertEqual([what for what in rows if "busy" in what], ["32 cores, 8 busy", "32 cores, 32 busy"])
+        self.assertEqual(rows["32 cores, 8 busy"].busy, tuple(range(8)))
+        self.assertEqual(len(rows["24 cores"].cores), 24)
+
+    def test_threads_are_said_below_at_and_above_the_cores(self):
+        self.assertEqual([row.threads for row in self.rows(2, loads=["threads"]).values()], [1, 2, 3])
+
+    def test_rows_have_turns_and_what_had_no_end_is_not_tried_again(self):
+        asked = []
+        def side(name, rates):
+            def run(o, row, group):
+                asked.append((name, row.what))
+                return rates.pop(0)
+            return name, run
+        o = argparse.Namespace(loads=["cores"], busy=None, rounds=3)
+        with mock.patch("os.sched_getaffinity", lambda _: {0}), mock.patch("neighbours.say"):
+            ((row, rates),) = neighbours.measured(o, [side("coppice", [[1, 9], [3, 7], [2, 8]]), side("llama.cpp", [[5, 5], None])])
+        self.assertEqual((row.what, rates), ("1 core", {"coppice": [2, 8], "llama.cpp": None}))
+        self.assertEqual([name for name, _ in asked], ["coppice", "llama.cpp", "coppice", "llama.cpp", "coppice"])
 
 
 class ComingsTest(unittest.TestCase):
