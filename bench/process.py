@@ -43,7 +43,8 @@ def output_of(command, limit=900):
 class Server:
     """A server as a child process on a free port of this machine; ended on leaving the `with`."""
 
-    def __init__(self, command, log):
+    def __init__(self, command, log, ready_s=120):
+        self.ready_s = ready_s  # so long it may take to begin
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -64,7 +65,7 @@ class Server:
         return self
 
     def _wait_ready(self):
-        end = time.monotonic() + 120
+        end = time.monotonic() + self.ready_s
         while True:
             try:
                 with urllib.request.urlopen(self.url + "/health", timeout=2) as answer:

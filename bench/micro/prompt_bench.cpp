@@ -1,16 +1,19 @@
 // How long a prompt takes before its first step, for one thread: the body's JSON, the chat template, special names, tokens; new, and
-// again with some words more. Of each the least of several runs, in the thread's own time.
+// again with some words more. Of each the least of several runs, in the thread's own time. With THREADS also that many chats of TOKENS at
+// once, a thread each, which share no text: how many tokens a second all together make.
 //
-//   ninja -C build prompt_bench && build/bench/prompt_bench MODEL.gguf TEXT [TOKENS]
+//   ninja -C build prompt_bench && build/bench/prompt_bench MODEL.gguf TEXT [TOKENS [THREADS]]
 //
 // TEXT: a file of prose, repeated with a number at each paragraph until there are about TOKENS (100,000).
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
@@ -19,6 +22,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "text/chat_template.h"
@@ -28,6 +32,8 @@
 
 namespace coppice {
 namespace {
+
+constexpr int kRuns = 5;
 
 double milliseconds_of(const std::function<void()>& work) {
   const auto now = [] {
@@ -60,7 +66,6 @@ std::string body_of(std::span<const text::ChatMessage> chat) {
 }
 
 void measure(const std::shared_ptr<const text::Vocabulary>& vocabulary, const std::string& prose, std::size_t bytes) {
-  constexpr int kRuns = 5;
   const text::ChatTemplate templ(vocabulary);
   double parse = 1e9, render = 1e9, names = 1e9, cold = 1e9, warm = 1e9;
   std::size_t tokens = 0;
@@ -87,13 +92,49 @@ void measure(const std::shared_ptr<const text::Vocabulary>& vocabulary, const st
       tokens, bytes, parse, render, names, cold, static_cast<double>(tokens) / cold / 1e3, warm);
 }
 
+/// Bodies at once, each through JSON, template and tokenizer on a thread of its own, with one tokenizer for all.
+void measure_at_once(const std::shared_ptr<const text::Vocabulary>& vocabulary, const std::string& prose,
+                     std::size_t bytes, std::size_t n_threads) {
+  const text::ChatTemplate templ(vocabulary);
+  std::vector<std::vector<text::ChatMessage>> chats;
+  std::vector<std::string> bodies;
+  for (std::size_t i = 0; i < n_threads; ++i) {
+    chats.push_back(turns(fmt::format("{} {}", i, prose.substr(i * 7919 % prose.size())), bytes));
+    bodies.push_back(body_of(chats.back()));
+  }
+  double least = 1e9;
+  std::size_t tokens = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    text::PromptTokenizer tokenizer(vocabulary, std::size_t{64} << 20);
+    std::atomic<std::size_t> sum = 0;
+    const auto start = std::chrono::steady_clock::now();
+    {
+      std::vector<std::jthread> threads;
+      for (std::size_t i = 0; i < n_threads; ++i) {
+        threads.emplace_back([&, i] {
+          boost::json::parse(bodies[i]);
+          const text::ToolPrompt prompt = templ.render({.messages = chats[i]});
+          sum += tokenizer.tokenize({prompt.prompt, prompt.plain}, "").size();
+        });
+      }
+    }
+    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    tokens = sum;
+  }
+  fmt::print("{} at once: {} tokens in {:.1f} ms, {:.2f} M/s\n", n_threads, tokens, 1e3 * least,
+             static_cast<double>(tokens) / least / 1e6);
+}
+
 int run(std::span<char*> args) {
-  if (args.size() < 3) return fmt::print("usage: prompt_bench MODEL.gguf TEXT [TOKENS]\n"), 2;
+  if (args.size() < 3) return fmt::print("usage: prompt_bench MODEL.gguf TEXT [TOKENS [THREADS]]\n"), 2;
   std::ifstream in(args[2]);
   const std::string prose(std::istreambuf_iterator<char>(in), {});
   const auto vocabulary = std::make_shared<const text::Vocabulary>(args[1]);
   const auto tokens = static_cast<std::size_t>(args.size() > 3 ? std::atol(args[3]) : 100'000);
   for (const std::size_t n : {tokens / 50, tokens / 10, tokens}) measure(vocabulary, prose, n * 17 / 4);
+  if (args.size() > 4) {
+    measure_at_once(vocabulary, prose, tokens * 17 / 4, std::max<std::size_t>(1, std::strtoul(args[4], nullptr, 10)));
+  }
   return 0;
 }
 
