@@ -53,6 +53,14 @@ void Engine::wake() noexcept {
   impl_->mailbox.wake();
 }
 
+void Engine::attach(TierConfig tiers) {
+  impl_->mailbox.attach(std::move(tiers));
+}
+
+void Engine::settle() {
+  impl_->mailbox.settle();
+}
+
 void Engine::stop() {
   impl_->mailbox.stop();
 }
@@ -63,7 +71,7 @@ bool Engine::ended() const {
 
 void Engine::run() {
   while (!ended()) {
-    if (!step() && !ended()) impl_->mailbox.wait(impl_->loop.next_expiry());
+    if (!step() && !ended()) impl_->mailbox.wait(impl_->loop.waits_until());
   }
 }
 

@@ -14,6 +14,7 @@
 #include "engine/config.h"
 #include "engine/request.h"
 #include "engine/snapshot.h"
+#include "engine/tier_config.h"
 #include "executor/executor.h"
 #include "kv/cache.h"
 
@@ -36,8 +37,11 @@ class Engine {
   bool ask(PrefixCommand command);  ///< likewise
   Snapshot snapshot() const;
   void wake() noexcept;  ///< samples may be ready that were not (sampling::Generation::ready())
-  void stop();           ///< run() returns after the step in hand; all open requests end kCancelled
-  bool ended() const;    ///< no step is under way, and none will come
+  /// From now on a store keeps what the pool gives up. Ignored where the executor moves no blocks, works ahead, or nothing is shared.
+  void attach(TierConfig tiers);
+  void settle();       ///< all that is cached is to be stored: Snapshot::settled says when there is nothing left
+  void stop();         ///< run() returns after the step in hand; all open requests end kCancelled
+  bool ended() const;  ///< no step is under way, and none will come
 
   // The engine's thread.
   void run();                      ///< steps until stop(); sleeps when there is nothing to do

@@ -103,6 +103,18 @@ bool Mailbox::push(PrefixCommand command) {
   return true;
 }
 
+void Mailbox::attach(TierConfig tiers) {
+  const check::Lock lock(mutex_);
+  commands_.tiers = std::move(tiers);
+  changed_.notify_one();
+}
+
+void Mailbox::settle() {
+  const check::Lock lock(mutex_);
+  commands_.settle = true;
+  changed_.notify_one();
+}
+
 void Mailbox::stop() {
   const check::Lock lock(mutex_);
   stopped_ = true;
@@ -133,6 +145,8 @@ bool Mailbox::drain(Commands& out, bool question) {
   const check::Lock lock(mutex_);
   std::swap(out.requests, commands_.requests);
   std::swap(out.cancelled, commands_.cancelled);
+  out.tiers = std::exchange(commands_.tiers, std::nullopt);
+  out.settle = std::exchange(commands_.settle, false);
   take_first(out.prefixes, commands_.prefixes, kOrdersInStep);
   take_first(out.questions, commands_.questions, question ? 1 : 0);
   woken_ = false;

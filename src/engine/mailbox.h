@@ -22,6 +22,7 @@
 #include "check/mutex.h"
 #include "engine/request.h"
 #include "engine/sequence.h"
+#include "engine/tier_config.h"
 
 namespace coppice::engine {
 
@@ -89,7 +90,11 @@ struct Commands {
   std::set<RequestId> cancelled;                  ///< pushed before, at the latest in `requests`
   std::list<Question> questions;
   std::list<PrefixCommand> prefixes;
-  bool empty() const { return requests.empty() && cancelled.empty() && questions.empty() && prefixes.empty(); }
+  std::optional<TierConfig> tiers;  ///< Engine::attach()
+  bool settle = false;              ///< Engine::settle()
+  bool empty() const {
+    return requests.empty() && cancelled.empty() && questions.empty() && prefixes.empty() && !tiers && !settle;
+  }
 };
 
 class Mailbox {
@@ -103,6 +108,8 @@ class Mailbox {
   /// False: too many wait, and this one is gone. kKeepPayers always finds room, and comes before all others.
   bool ask(Question question);
   bool push(PrefixCommand command);
+  void attach(TierConfig tiers);
+  void settle();
   void stop();
   /// Ends a wait(), or the next one.
   void wake() noexcept;

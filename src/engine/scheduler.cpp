@@ -10,8 +10,9 @@
 
 namespace coppice::engine {
 
-Scheduler::Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, int depth)
+Scheduler::Scheduler(kv::Cache& cache, Tiers& tiers, const EngineConfig& config, Snapshot& figures, int depth)
     : cache_(cache),
+      tiers_(tiers),
       figures_(figures),
       share_(cache.config().share),
       has_states_(cache.config().state_pages > 0),
@@ -72,7 +73,9 @@ void Scheduler::enqueue(Sequence& fresh, Clock::time_point now) {
   fresh.state = SequenceState::kReady;
 }
 
-void Scheduler::begin_step() {
+void Scheduler::begin_step(double tokens_per_second, Clock::time_point now) {
+  tokens_per_second_ = tokens_per_second;
+  now_ = now;
   shares_.begin_step();
   measured_ = false;
 }
@@ -133,6 +136,7 @@ void Scheduler::keep_to_places() {
 std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) {
   const auto tokens = sequence.tokens();
   const kv::Namespace& ns = sequence.request->request.ns;
+  std::size_t most_cached = sequence.matchable().size();
   if (share_) {
     const std::int32_t matched = cache_.match(sequence.matchable(), ns);
     if (const auto place = in_flight_.find(sequence, matched)) {
@@ -141,12 +145,17 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
       cache_.share_tail(place->leader->seq, place->needed);
       return Turn::kFollows;
     }
+    if (tiers_.ask(sequence, matched, tokens_per_second_, now_)) {
+      sequence.state = SequenceState::kAsking;
+      return Turn::kAsks;
+    }
+    most_cached = tiers_.most_cached(sequence, matched);
   }
   if (!has_place(sequence)) return std::unexpected(kv::NoRoom{});
   const auto seq = cache_.admit({.prompt = tokens,
                                  .ns = ns,
                                  .n_samples = sequence.n_samples,
-                                 .most_cached = sequence.matchable().size(),
+                                 .most_cached = most_cached,
                                  .keep_free = running_.empty() ? 0 : growth_room()});
   if (!seq) {
     kv::NoRoom why = seq.error();
@@ -167,7 +176,31 @@ std::expected<Scheduler::Turn, kv::NoRoom> Scheduler::admit(Sequence& sequence) 
   share.blocks += cache_.held(*seq);
   for (const PinWish& wish : sequence.request->request.pins) cache_.keep_state(*seq, wish.tokens);
   if (share_) in_flight_.lead(sequence);
+  if (sequence.inflow != nullptr) {
+    const bool room = sequence.computed == sequence.inflow->base && cache_.await(*seq, sequence.inflow->end);
+    room ? tiers_.begin(sequence, now_) : tiers_.drop(sequence);
+  }
   return Turn::kRuns;
+}
+
+std::optional<std::int32_t> Scheduler::take_loaded(Sequence& sequence) {
+  const Tiers::Came came = tiers_.came(sequence);
+  if (const std::int32_t n = came.upto - sequence.computed; n > 0) {
+    cache_.arrived(sequence.seq, sequence.row_tokens(sequence.computed, n));
+    for (int g = 0; g < cache_.config().n_groups(); ++g) {
+      const std::int32_t bs = cache_.config().block_size;
+      cache_.set_stored(
+          cache_.table(sequence.seq, g)
+              .blocks.subspan(static_cast<std::size_t>(sequence.computed / bs), static_cast<std::size_t>(n / bs)),
+          true);
+    }
+    sequence.computed = sequence.planned = came.upto;
+  }
+  if (!came.over) return std::nullopt;
+  cache_.rewind(sequence.seq, sequence.computed);
+  const std::int32_t n = sequence.computed - sequence.inflow->base;
+  tiers_.drop(sequence);
+  return n;
 }
 
 // Blocks that the running samples lack to grow by one each, beyond what is promised to them.
@@ -202,6 +235,7 @@ std::int64_t Scheduler::next_blocks(const Sequence& sequence) const {
 }
 
 void Scheduler::leave_running(Sequence& sequence) {
+  tiers_.drop(sequence);
   if (share_ && sequence.state == SequenceState::kPrefill) in_flight_.leave(sequence);
   // With rows that the executor didn't take, nothing behind its last whole block is kept.
   if (sequence.rows > 0) {
@@ -228,6 +262,8 @@ void Scheduler::release(Sequence& sequence) {
       sequence.request->share->queue.remove(sequence);
       break;
     case SequenceState::kReady:
+    case SequenceState::kAsking:
+      tiers_.drop(sequence);
       sequence.request->share->queue.remove(sequence);
       break;
     case SequenceState::kPrefill:
@@ -284,6 +320,7 @@ void Scheduler::preempt_one(Sequence& sequence) {
   sequence.request->share->queue.add(sequence);  // before anything changes: it takes memory
   leave_running(sequence);
   sequence.state = SequenceState::kReady;
+  sequence.asked = false;
 }
 
 // Gives the sequence's next `rows` tokens slots in the cache, at the cost of the key that holds most. Afterwards rows == 0
@@ -324,7 +361,8 @@ Sequence* Scheduler::plan(std::vector<kv::BlockOp>& ops, double tokens_per_secon
     in_turn_ = running_;
     for (Sequence* const each : in_turn_) {
       Sequence& sequence = *each;
-      if (!sequence.admitted() || sequence.prefills() != prefills) continue;  // it may have been preempted meanwhile
+      if (!sequence.admitted() || sequence.loads()) continue;  // it may have been preempted meanwhile
+      if (sequence.prefills() != prefills) continue;
       if (!prefills) sequence.rows = may_decode(sequence) ? 1 : 0;
       if (sequence.rows == 0) continue;
       if (!extend(sequence, ops)) return &sequence;  // nobody else runs

@@ -32,6 +32,7 @@
 #include "engine/sequence.h"
 #include "engine/snapshot.h"
 #include "engine/step_budget.h"
+#include "engine/tiers.h"
 #include "kv/cache.h"
 
 namespace coppice::engine {
@@ -40,7 +41,7 @@ class Scheduler {
  public:
   /// depth: the executor's. Where two steps may be in hand, one is planned while the one before it runs, and a chunk is half of the
   /// cache's max_extend.
-  Scheduler(kv::Cache& cache, const EngineConfig& config, Snapshot& figures, int depth = 0);
+  Scheduler(kv::Cache& cache, Tiers& tiers, const EngineConfig& config, Snapshot& figures, int depth = 0);
 
   struct Objection {
     Refusal refusal = Refusal::kTooLong;
@@ -59,16 +60,27 @@ class Scheduler {
   /// The last in rank of a key's requests in the queue that were never admitted; nullptr: there is none.
   OpenRequest* last_never_admitted(std::string_view key);
 
-  void begin_step();
-  /// nullptr: nobody waits, or the batch has no place for who is next. Whoever it names is admitted, follows, ends or is held up before the next call.
+  /// tokens_per_second: of prompts, lately; 0: not known.
+  void begin_step(double tokens_per_second, Clock::time_point now);
+  /// nullptr: nobody waits, or the batch has no place for who is next. Whoever it names is admitted, follows, asks, ends or is held up before the next call.
   Sequence* next();
-  enum class Turn : std::uint8_t { kRuns, kFollows };
+  enum class Turn : std::uint8_t { kRuns, kFollows, kAsks };
   /// NoRoom, of blocks or places: it stays in the queue. If it will never have room (NoRoom::never) the caller ends it.
   std::expected<Turn, kv::NoRoom> admit(Sequence& sequence);
   /// Preempts the last sequence of the key that holds most of what admit() lacked. False: that would not be fair (key_shares.h).
   bool make_way(const Sequence& sequence);
   /// It was not admitted; it is not next any more in this step.
   void hold_up(const Sequence& sequence) { shares_.hold_up(sequence); }
+
+  /// Takes what the store's threads have brought.
+  void arrive(Clock::time_point now) {
+    for (Sequence* const sequence : tiers_.poll(now)) sequence->state = SequenceState::kReady;
+  }
+  /// What of a sequence that loads is in the pool by now counts as computed. Returns how many tokens have come in all, when it loads no more: it
+  /// goes on by computing. If it throws, the sequence can only be released.
+  std::optional<std::int32_t> take_loaded(Sequence& sequence);
+  /// Those who wait for blocks that have come.
+  void wake() { in_flight_.wake(); }
 
   // A step: plan(), submitted(), launch(), computed(). Of those that work ahead the next plan() may come before computed().
 
@@ -124,7 +136,10 @@ class Scheduler {
   bool preempt_last();
 
   kv::Cache& cache_;
+  Tiers& tiers_;
   Snapshot& figures_;
+  double tokens_per_second_ = 0;  ///< of prompts; 0: not known
+  Clock::time_point now_{};
   bool share_;
   bool has_states_;
   int steps_in_hand_;

@@ -7,7 +7,7 @@
 //
 // Invariants
 //  1. kPrefill and kDecode have a live `seq` in the cache, no other state has.
-//  2. Between steps: computed_len(seq) == computed <= planned == len(seq). The tokens between are in steps that run (planned_step.h).
+//  2. Between steps: computed_len(seq) == computed <= planned == len(seq), unless it loads. The tokens between are in steps that run (planned_step.h).
 //     A kDecode sequence has at most one known token, out.back(), that is not computed: exactly one if no step runs and it has no
 //     `logits`, none if it has.
 //  3. n_samples > 1 only while `out` is empty.
@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "check/assert.h"
+#include "engine/inflow.h"
 #include "engine/request.h"
 #include "kv/cache.h"
 
@@ -39,6 +40,7 @@ struct KeyShare;
 enum class SequenceState : std::uint8_t {
   kReady,      ///< in the queue, may be admitted
   kFollowing,  ///< in the queue, waits for a leader's blocks (in_flight.h)
+  kAsking,     ///< in the queue, waits for a store's answer (tiers.h)
   kPrefill,    ///< admitted; some of tokens() are not computed
   kDecode,     ///< one token a step
   kEnded,      ///< or not begun
@@ -67,6 +69,10 @@ struct Sequence {
   Sequence* leader = nullptr;  ///< kFollowing; this and `needed` are kept by InFlight
   std::int32_t needed = 0;     ///< tokens that the leader has to compute first
 
+  /// What comes of it from a store. From kAsking to its end: while it loads, [computed, len(seq)) of it are awaited, and it has no rows.
+  std::unique_ptr<Inflow> inflow;
+  bool asked = false;  ///< the store was asked since it last came into the queue
+
   /// What has to be in the cache before the next token can be sampled.
   kv::TextView tokens() const;
   /// The beginning of tokens() that may be found there: whose logits are wanted has to be computed. It ends where they may be cut.
@@ -75,9 +81,10 @@ struct Sequence {
   kv::TextView row_tokens(std::int32_t first, int n) const;
   /// Tokens that are known: of the prompt, and drawn.
   std::int32_t known() const;
-  /// It is admitted and has tokens() that no step has.
+  bool loads() const { return inflow != nullptr && inflow->loads; }
+  /// It is admitted and has tokens() that no step has, and that no store brings.
   bool prefills() const {
-    return state == SequenceState::kPrefill && static_cast<std::size_t>(planned) < tokens().size();
+    return state == SequenceState::kPrefill && !loads() && static_cast<std::size_t>(planned) < tokens().size();
   }
   /// Of its next `n` rows: those whose logits foretell a token of the prompt that is to be scored. Neighbours, as rows_with_scored() has it.
   struct Scored {
@@ -126,8 +133,9 @@ struct OpenRequest {
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< ended ones included
   std::vector<bool> ended;                           ///< [n]: the sample's last piece went out
   bool admitted_before = false;                      ///< figures that count once were counted
-  Clock::time_point admitted_at{};                   ///< first
-  std::shared_ptr<const CacheReport> report;         ///< as of its first admission, until an event takes it along
+  bool starts_by_loading = false;   ///< as of its first admission: its report and progress wait for what comes
+  Clock::time_point admitted_at{};  ///< first
+  std::shared_ptr<const CacheReport> report;  ///< as of its first admission, until an event takes it along
 
   std::shared_ptr<const CacheReport> watched_report;  ///< the same, for who watches; null: nobody did
 

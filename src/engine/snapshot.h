@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/histogram.h"
+#include "engine/tier_config.h"
 #include "executor/executor.h"
 #include "kv/cache.h"
 
@@ -14,6 +15,7 @@ struct Snapshot {
   kv::CacheStats cache;
   std::int64_t prompt_tokens = 0;    ///< of admitted requests, at first admission
   std::int64_t cached_tokens = 0;    ///< of these, found in the tree
+  std::int64_t loaded_tokens = 0;    ///< that came from a store in place of being computed, again after a preemption
   double saved_seconds = 0;          ///< what these would have taken to compute, each at the speed of its time
   std::int64_t computed_tokens = 0;  ///< prompt tokens run through the model, again after a preemption
   std::int64_t generated_tokens = 0;
@@ -28,6 +30,7 @@ struct Snapshot {
   int running_requests = 0, running_sequences = 0;
   int waiting_requests = 0;    ///< followers included
   int following_requests = 0;  ///< waiting for a leader's blocks
+  int loading_requests = 0;    ///< running, and waiting for a store
   std::int64_t steps = 0;
   double step_seconds = 0;         ///< whole steps
   double forward_seconds = 0;      ///< inside Executor::submit and wait, its planning excluded
@@ -36,6 +39,9 @@ struct Snapshot {
   executor::ThreadFigures threads;
   std::int64_t integrity_checks = 0, integrity_findings = 0;  ///< EngineConfig::check_every
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
+
+  TierFigures tiers;
+  bool settled = true;  ///< nothing waits to be stored
 
   std::int64_t pin_changes = 0, pins_given_up = 0;  ///< PrefixTable's
 

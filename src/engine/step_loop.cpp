@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "engine/make_cache_report.h"
@@ -41,7 +42,8 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       cache_(std::move(cache)),
       config_(completed(std::move(config), executor.info())),
       sink_(std::move(sink)),
-      scheduler_(cache_, config_, figures_, executor.depth()),
+      tiers_(cache_, executor.info(), config_.now, [&mailbox] { mailbox.wake(); }),
+      scheduler_(cache_, tiers_, config_, figures_, executor.depth()),
       runner_(executor),
       requests_(scheduler_, config_, figures_),
       prefixes_(cache_, config_),
@@ -58,7 +60,8 @@ bool StepLoop::step() {
   const bool stop = mailbox_.drain(commands_, requests_.size() == 0 || now_ >= next_answer_);
   if (stop) shut_down();
   if (prefixes_.expire(now_)) publish_snapshot();
-  const bool idle = commands_.empty() && requests_.size() == 0 && !scheduler_.flying().step;
+  scheduler_.arrive(now_);  // what the store's threads have brought is taken
+  const bool idle = commands_.empty() && requests_.size() == 0 && !scheduler_.flying().step && !tiers_.ready();
   if (stop || idle) return false;
   const auto start = Clock::now();
   const std::int64_t steps = figures_.steps;
@@ -66,6 +69,7 @@ bool StepLoop::step() {
 
   obey();                                    // new requests enter the queue, cancelled ones end
   expire();                                  // so do those whose time is over
+  take_loaded();                             // what a store has brought counts as computed
   resume();                                  // rows that waited for their samples get their tokens
   if (scheduler_.flying_wakes()) collect();  // those who wait for its blocks come with the next one
   admit();                                   // the queue's first get blocks
@@ -78,10 +82,10 @@ bool StepLoop::step() {
   publish_snapshot();
   answer();   // who watches is shown what the step has left
   deliver();  // the step's events go out
-  const bool only_waits =
-      figures_.steps == steps && !scheduler_.flying().step &&
-      std::ranges::any_of(scheduler_.running(), [](const Sequence* s) { return s->logits != nullptr; });
-  return !only_waits;
+  const bool rests = figures_.steps == steps && !scheduler_.flying().step && !tiers_.ready();
+  const bool waits = tiers_.waits_until(now_).has_value() ||
+                     std::ranges::any_of(scheduler_.running(), [](const Sequence* s) { return s->logits != nullptr; });
+  return !(rests && waits);
 }
 
 template <class F>
@@ -109,6 +113,10 @@ void StepLoop::obey() {
     if (open != nullptr) attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
   }
   for (PrefixCommand& command : commands_.prefixes) obey(command);
+  if (commands_.tiers) attach(std::move(*commands_.tiers));
+  if (commands_.settle) spare([&] { tiers_.outflow().keep_all(); });
+  commands_.tiers.reset();
+  commands_.settle = false;
   commands_.requests.clear();
   commands_.cancelled.clear();
   commands_.prefixes.clear();
@@ -121,6 +129,18 @@ void StepLoop::obey(PrefixCommand& command) {
   } catch (const std::exception&) {
     spare([&] { requests_.add_answer(id, {.failed = true}); });
   }
+}
+
+// Where it can't be used, everything goes on without it.
+void StepLoop::attach(TierConfig&& tiers) {
+  const bool usable = runner_.info().moves_blocks && !scheduler_.ahead() && cache_.config().share && !tiers_.on();
+  if (usable) tiers_.attach(std::move(tiers));
+}
+
+std::optional<Clock::time_point> StepLoop::waits_until() const {
+  COPPICE_ASSERT(engine_thread_.mine());
+  const auto expiry = prefixes_.next_expiry(), tiers = tiers_.waits_until(now_);
+  return expiry && tiers ? std::min(*expiry, *tiers) : expiry ? expiry : tiers;
 }
 
 void StepLoop::open(OpenRequest& open) {
@@ -156,7 +176,7 @@ void StepLoop::resume() {
 
 void StepLoop::admit() {
   queue_was_empty_ = waiting() <= newcomers_.size();
-  scheduler_.begin_step();
+  scheduler_.begin_step(rates_.prefill_tokens_per_second(), now_);
   while (Sequence* next = scheduler_.next()) attempt(*next->request, [&] { admit_next(*next); });
   turn_away();
 }
@@ -178,6 +198,7 @@ void StepLoop::admit_next(Sequence& sequence) {
 
 void StepLoop::begin(Sequence& sequence) {
   OpenRequest& open = *sequence.request;
+  open.starts_by_loading = !open.admitted_before && sequence.loads();
   if (open.admitted_before) {
     ++figures_.resumptions;
     return;
@@ -194,14 +215,45 @@ void StepLoop::begin(Sequence& sequence) {
     figures_.saved_seconds += sequence.computed / speed;
   const bool asks_for_object = std::ranges::any_of(open.request.pins, &PinWish::object);  // it uses nothing
   if (!asks_for_object) spare([&] { prefixes_.count_hits(open.request, sequence.computed, now_); });
+  spare([&] { tiers_.outflow().keep(sequence.seq, sequence.computed); });
   take_pins(sequence);
   report(sequence);
-  requests_.add_progress(open, sequence.computed);
+  if (!open.starts_by_loading) requests_.add_progress(open, sequence.computed);
   if (!open.request.scoring) return;
   std::vector<sampling::PromptToken> unscored;
   for (const kv::Token token : open.request.prompt.view().first(static_cast<std::size_t>(open.next_scored)).tokens())
     unscored.push_back(open.request.scoring->scorer->name(token));
   requests_.add_prompt(open, std::move(unscored));
+}
+
+// What has come is in the pool. Who loads no more goes on by computing.
+void StepLoop::take_loaded() {
+  if (!tiers_.on()) return;
+  std::vector<Sequence*> loading;
+  for (Sequence* sequence : scheduler_.running())
+    if (sequence->loads()) loading.push_back(sequence);
+  for (Sequence* sequence : loading) {
+    if (!sequence->loads()) continue;  // its request has failed meanwhile
+    attempt(*sequence->request, [&] {
+      if (const auto tokens = scheduler_.take_loaded(*sequence)) loaded(*sequence, *tokens);
+    });
+  }
+  scheduler_.wake();
+}
+
+// Tokens that were loaded count as found.
+void StepLoop::loaded(Sequence& sequence, std::int32_t tokens) {
+  OpenRequest& open = *sequence.request;
+  figures_.loaded_tokens += tokens;
+  if (!std::exchange(open.starts_by_loading, false)) return;  // it was preempted, and has counted what was found
+  open.usage.cached_tokens += tokens;
+  open.usage.loaded_tokens += tokens;
+  figures_.cached_tokens += tokens;
+  if (const double speed = rates_.prefill_tokens_per_second(); speed > 0) figures_.saved_seconds += tokens / speed;
+  take_pins(sequence);
+  const bool told = open.request.cache_report && open.report == nullptr;
+  if (tokens > 0 && !told) report(sequence);
+  requests_.add_progress(open, sequence.computed);
 }
 
 // A request that asked for its report fails without it.
@@ -226,6 +278,7 @@ void StepLoop::take_pins(Sequence& sequence) {
     const PinWish& wish = open.request.pins[taken.size()];
     if (wish.tokens / bs * bs > sequence.computed) return;
     taken.push_back(prefixes_.pin(open.request, wish, now_));
+    if (taken.back().prefix) spare([&] { tiers_.outflow().keep(sequence.seq, wish.tokens); });
   }
 }
 
@@ -265,10 +318,13 @@ void StepLoop::begin_step() {
       stuck = scheduler_.plan(runner_.block_ops(), rates_.prefill_tokens_per_second(), now_);
     } while (stuck != nullptr && prefixes_.give_way(stuck->request->request, 1));
     runner_.build(cache_, step);
+    const bool moves = tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/step.rows == 0);
     publish_snapshot();  // a step may take seconds: who looks meanwhile must see what it holds
     if (step.rows > 0) {
       ++figures_.steps;
       prepare_samples();
+    }
+    if (step.rows > 0 || moves) {
       runner_.submit(step);
       scheduler_.submitted();
     }
@@ -296,6 +352,7 @@ void StepLoop::prepare_samples() {
 // Everybody who has rows in the step fails: the cache has slots for them, and nothing in them. If the plan failed before
 // anybody had rows, the last in rank fails, or the next step would meet the same.
 void StepLoop::fail_plan(const std::exception& error) {
+  tiers_.moved(/*done=*/false, 0, now_);
   const auto& running = scheduler_.running();  // whoever fails leaves it
   const auto has_rows = [](const Sequence* sequence) { return sequence->rows > 0; };
   if (std::ranges::none_of(running, has_rows) && !running.empty()) return end(*running.back()->request, failed(error));
@@ -315,13 +372,16 @@ void StepLoop::collect() {
   const executor::Result* result = nullptr;
   try {
     result = &runner_.wait(step);
+    tiers_.moved(/*done=*/true, runner_.seconds_of_last(), now_);
     rates_.stepped(step.prompt_rows, step.rows, runner_.seconds_of_last());
     scheduler_.computed(runner_.seconds_of_last());
+    take_loaded();
     for (Sequence* sequence : scheduler_.running()) {
       take_pins(*sequence);
-      requests_.add_progress(*sequence->request, sequence->computed);
+      if (!sequence->loads()) requests_.add_progress(*sequence->request, sequence->computed);
     }
   } catch (const std::exception& error) {
+    tiers_.moved(/*done=*/false, 0, now_);  // if the step was done, there is nothing left of it
     fail_step(step, error);
     if (result != nullptr || !scheduler_.planned().step) return;
     fail_step(scheduler_.planned(), error);  // it was submitted behind one that failed
@@ -373,6 +433,30 @@ void StepLoop::let_land() {
   }
 }
 
+// What is cached is stored, the hottest first, as far as time goes. Nothing of it may keep the engine from ending.
+void StepLoop::settle() {
+  if (!tiers_.on()) return;
+  constexpr auto kPause = std::chrono::milliseconds(2);  // until a buffer is free again
+  const auto until = config_.now() + std::chrono::duration_cast<Clock::duration>(
+                                         std::chrono::duration<double>(tiers_.settle_seconds()));
+  spare([&] {
+    tiers_.outflow().keep_all();
+    while (!tiers_.outflow().empty() && config_.now() < until) {
+      PlannedStep& step = scheduler_.planned();
+      step.clear();
+      runner_.block_ops();
+      runner_.build(cache_, step);
+      if (!tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/true)) {
+        std::this_thread::sleep_for(kPause);
+        continue;
+      }
+      runner_.submit(step);
+      runner_.wait(step);
+      tiers_.moved(/*done=*/true, 0, config_.now());
+    }
+  });
+}
+
 // There will never be room for its next token.
 void StepLoop::end_for_room(Sequence& sequence, Outcome too_long) {
   OpenRequest& open = *sequence.request;
@@ -382,6 +466,9 @@ void StepLoop::end_for_room(Sequence& sequence, Outcome too_long) {
 
 void StepLoop::publish_snapshot() {
   figures_.cache = cache_.stats();
+  figures_.tiers = tiers_.figures();
+  figures_.loading_requests = tiers_.loading();
+  figures_.settled = tiers_.outflow().empty();
   figures_.pin_changes = prefixes_.changes();
   figures_.pins_given_up = prefixes_.given_up();
   figures_.running_requests = scheduler_.running_requests();
@@ -427,8 +514,9 @@ void StepLoop::shut_down() {
     attempt(*open, [&] { end(*open, {.kind = Outcome::Kind::kCancelled}); });
   }
   let_land();
+  deliver();  // nobody waits for what follows
+  settle();
   publish_snapshot();
-  deliver();
   engine_thread_.give_up();
   stopped_ = true;
 }

@@ -23,6 +23,7 @@
 #include "engine/scheduler.h"
 #include "engine/snapshot.h"
 #include "engine/step_runner.h"
+#include "engine/tiers.h"
 #include "engine/viewer.h"
 #include "executor/executor.h"
 #include "kv/cache.h"
@@ -48,16 +49,16 @@ class StepLoop {
     COPPICE_ASSERT(engine_thread_.mine());
     return cache_;
   }
-  /// When the first pinned prefix's time is over: there is something to do then.
-  std::optional<Clock::time_point> next_expiry() const {
-    COPPICE_ASSERT(engine_thread_.mine());
-    return prefixes_.next_expiry();
-  }
+  /// There is something to do then: a pinned prefix's time is over, or a store has taken too long. None: it may take for ever.
+  std::optional<Clock::time_point> waits_until() const;
 
  private:
   // The stages of a step.
   void obey();
   void obey(PrefixCommand& command);
+  void attach(TierConfig&& tiers);
+  void take_loaded();
+  void loaded(Sequence& sequence, std::int32_t tokens);
   void expire();
   void resume();
   void admit();
@@ -80,6 +81,7 @@ class StepLoop {
   void fail_plan(const std::exception& error);
   void fail_step(PlannedStep& step, const std::exception& error);
   void let_land();
+  void settle();
   void end_for_room(Sequence& sequence, Outcome too_long);
   void shut_down();
 
@@ -103,6 +105,7 @@ class StepLoop {
   EventSink sink_;
   Snapshot figures_;  // counters; the rest is filled in by publish_snapshot()
   Rates rates_;
+  Tiers tiers_;
   Scheduler scheduler_;
   StepRunner runner_;
   RequestTable requests_;

@@ -21,6 +21,12 @@ class StepRunner {
     batch_.block_ops.clear();
     return batch_.block_ops;
   }
+  /// For the places outside of the pool that they name: empty.
+  std::vector<std::span<std::byte>>& outside() {
+    batch_.outside.clear();
+    return batch_.outside;
+  }
+  std::vector<kv::BlockOp>& ops_to_extend() { return batch_.block_ops; }  ///< those that block_ops() has become
   /// The next step as a batch. REQUIRES: no part's sequence has left.
   void build(const kv::Cache& cache, const PlannedStep& step);
 

@@ -17,6 +17,7 @@ RequestStage stage_of(const OpenRequest& open) {
         stage = RequestStage::kPrefill;
         break;
       case SequenceState::kFollowing:
+      case SequenceState::kAsking:
         if (stage == RequestStage::kQueued) stage = RequestStage::kFollowing;
         break;
       case SequenceState::kReady:

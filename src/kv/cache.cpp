@@ -282,7 +282,9 @@ const Storables& Cache::storables() const {
 }
 
 void Cache::set_stored(std::span<const BlockId> pages, bool stored) {
-  for (const BlockId page : pages) impl_->pool.set_stored(page, stored);
+  for (const BlockId page : pages) {
+    if (impl_->pool.in_tree(page)) impl_->pool.set_stored(page, stored);
+  }
 }
 
 bool Cache::stored(BlockId page) const {

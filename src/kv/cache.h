@@ -191,7 +191,7 @@ class Cache {
 
   // What is kept outside of the pool (storable.h).
   const Storables& storables() const;
-  /// A block of the tree, or all pages of a state, are kept outside, or are not any more. REQUIRES: they are in the tree.
+  /// Blocks of the tree, or all pages of a state, are kept outside, or are not any more. What is not in the tree is left out.
   void set_stored(std::span<const BlockId> pages, bool stored);
   bool stored(BlockId page) const;
   /// `f` is told what is evicted for room and isn't marked as stored, just before its blocks are given to others: they keep their bytes until

@@ -19,12 +19,19 @@ Storable Storables::describe(BlockId id) const {
           .uses = pool_.order().uses(id)};
 }
 
-void Storables::at(BlockId id, bool all, const OnStorable& f) const {
+std::optional<Digest> Storables::digest_of(BlockId id) const {
   const PrefixTree::Place at = tree_.place(id);
-  if (at.node == nullptr) return;
+  if (at.node == nullptr) return {};
   const std::int32_t i = at.block - at.node->first_block;
-  const auto row = std::as_const(*at.node).row(i);
-  if (row[0] != id || std::ssize(at.node->block_tokens(i)) != config_.block_size) return;
+  const bool full = std::ssize(at.node->block_tokens(i)) == config_.block_size;
+  if (!full || at.node->row(i)[0] != id) return {};
+  return at.node->digests[static_cast<std::size_t>(i)];
+}
+
+void Storables::at(BlockId id, bool all, const OnStorable& f) const {
+  if (!digest_of(id)) return;
+  const PrefixTree::Place at = tree_.place(id);
+  const auto row = std::as_const(*at.node).row(at.block - at.node->first_block);
   Storable one = describe(id);
   for (int g = 0; g < (all ? config_.n_groups() : 1); ++g) {
     one.group = g;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,7 +43,10 @@ class Storables {
 
   /// Full blocks of the full group that nobody has marked, with `uses` or more: what is used most and latest first, and what comes before in a text
   /// before what follows. O(tree).
-  std::vector<BlockId> hottest(std::uint32_t uses) const;
+  std::vector<BlockId> hottest(std::uint32_t uses = 1) const;
+
+  /// Of the text up to the end of a full block of the full group in the tree; none: it is no such block.
+  std::optional<Digest> digest_of(BlockId full_group_id) const;
 
   /// The longest beginning of a sequence's computed text, up to `len`, that can be taken up again from its whole blocks alone: with states
   /// where there are such. 0: nothing.

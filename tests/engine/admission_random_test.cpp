@@ -32,7 +32,8 @@ class Load {
       : random_(seed),
         config_(make_config(groups)),
         cache_(cache_config(config_)),
-        scheduler_(cache_, engine_config(config_), figures_) {}
+        tiers_(cache_, info_, engine::Clock::now, [] {}),
+        scheduler_(cache_, tiers_, engine_config(config_), figures_) {}
 
   void run(Met& met) {
     for (int i = 0; i < 400 && !::testing::Test::HasFailure(); ++i) {
@@ -126,7 +127,7 @@ class Load {
 
   void admit(Met& met) {
     note_ready(in(SequenceState::kReady));
-    scheduler_.begin_step();
+    scheduler_.begin_step(0, {});
     for (;;) {
       const auto ready = in(SequenceState::kReady);
       Sequence* next = scheduler_.next();
@@ -200,6 +201,8 @@ class Load {
   HarnessConfig config_;
   kv::Cache cache_;
   engine::Snapshot figures_;
+  executor::ExecutorInfo info_;
+  engine::Tiers tiers_;
   engine::Scheduler scheduler_;
   std::vector<std::unique_ptr<OpenRequest>> open_;
   Prompt last_prompt_;

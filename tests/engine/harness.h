@@ -17,6 +17,7 @@
 
 #include "engine/engine.h"
 #include "support/fake_executor.h"
+#include "support/fake_store.h"
 #include "support/kv_words.h"
 
 namespace coppice::testing {
@@ -149,6 +150,13 @@ class Harness {
  public:
   explicit Harness(const HarnessConfig& config);
 
+  /// A store behind the pool; it has its turn before each step. `model`: who has another can't use what this one stores.
+  void attach(std::shared_ptr<FakeStore> store, std::uint8_t model = 1, std::size_t n_buffers = 8,
+              bool load_always = false, bool on_first_use = false);
+
+  const tier::Buffers& loads() const { return *loads_; }
+  const tier::Buffers& stores() const { return *stores_; }
+
   engine::RequestId submit(Submission submission);
   /// Steps until the answer is there.
   engine::PrefixAnswer ask(engine::PrefixCommand command);
@@ -179,6 +187,8 @@ class Harness {
   HarnessConfig config_;
   std::vector<kv::GroupSpec> groups_;
   std::unique_ptr<FakeExecutor> executor_;
+  std::shared_ptr<FakeStore> store_;
+  std::shared_ptr<tier::Buffers> loads_, stores_;
   std::unique_ptr<engine::Engine> engine_;
   std::map<engine::RequestId, Result> results_;
   std::map<engine::RequestId, std::shared_ptr<const engine::PrefixAnswer>> answers_;

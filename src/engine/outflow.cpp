@@ -1,0 +1,128 @@
+#include "engine/outflow.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "engine/piece_names.h"
+#include "tier/piece.h"
+
+namespace coppice::engine {
+
+namespace {
+
+constexpr std::size_t kMostWorth = 1 << 16;  // blocks that wait for their turn: more than that are not soon stored
+constexpr double kPart = 0.02;               // of the steps' time that goes into copies
+constexpr double kCopied = 4e9;              // bytes a second: what a copy gives at least
+constexpr double kMostCredit = 16 << 20;     // bytes: in one step
+constexpr std::uint32_t kSecondUse = 2;
+
+}  // namespace
+
+void Outflow::keep(kv::SeqId seq, std::int32_t len) {
+  if (config_.store == nullptr) return;
+  const std::span<const kv::BlockId> full_group = cache_.table(seq, 0).blocks;
+  const kv::CacheConfig& config = cache_.config();
+  const kv::Storables& storables = cache_.storables();
+  const std::int32_t blocks = storables.whole_until(full_group, len) / config.block_size;
+  // Of groups that forget, only what is seen from the end.
+  std::int32_t window = config.state_pages > 0 ? blocks - 1 : blocks;
+  for (int g = 1; g < config.n_groups(); ++g)
+    window = std::min(window, config.first_needed_block(g, blocks * config.block_size));
+  for (std::int32_t b = 0; b < blocks && worth_.size() < kMostWorth; ++b) {
+    const kv::BlockId id = full_group[static_cast<std::size_t>(b)];
+    const bool all = b >= window;
+    const auto digest = all || !cache_.stored(id) ? storables.digest_of(id) : std::nullopt;
+    if (digest) worth_.push_back({id, *digest, all});
+  }
+}
+
+void Outflow::keep_all() {
+  if (config_.store == nullptr) return;
+  worth_.clear();
+  for (const kv::BlockId id : cache_.storables().hottest())
+    worth_.push_back({id, *cache_.storables().digest_of(id), true});
+}
+
+void Outflow::evicted(const kv::Storable& one) noexcept {
+  if (one.uses < kSecondUse && !config_.on_first_use) return;
+  try {
+    leave(one, evicted_, false);
+  } catch (const std::exception&) {  // memory is short: a dropped write
+  }
+}
+
+bool Outflow::ready() const {
+  return config_.store != nullptr && !worth_.empty() && config_.stores->free() > 0;
+}
+
+// False: there is no buffer.
+bool Outflow::leave(const kv::Storable& one, std::vector<Leaving>& to, bool cached) {
+  const std::vector<std::byte> text = spell(one.text);
+  const std::size_t payload = info_.outside_bytes(one.group) * one.pages.size();
+  const std::size_t size = tier::piece_size(text.size(), config_.about.size(), payload);
+  tier::Buffer buffer = config_.stores->take();
+  if (!buffer || size > buffer.memory().size()) {
+    figures_.dropped += cached ? 0 : 1;  // else it is put off
+    return false;
+  }
+  buffer.set_size(size);
+  const tier::Name name = piece_name(config_.model, space_name(*one.ns), one.digest, one.group);
+  tier::begin_piece(buffer.bytes(), name, text, config_.about, payload);
+  to.push_back({name, std::move(buffer), {one.pages.begin(), one.pages.end()}, one.group, cached});
+  if (cached) cache_.set_stored(one.pages, true);
+  return true;
+}
+
+// False: it has to wait.
+bool Outflow::store_next() {
+  const Worth next = worth_.front();
+  bool all_left = true;
+  std::vector<kv::Storable> found;  // marks change what is told
+  if (cache_.storables().digest_of(next.block) == next.digest)
+    cache_.storables().at(next.block, next.all, [&](const kv::Storable& one) { found.push_back(one); });
+  for (const kv::Storable& one : found) {
+    all_left = all_left && leave(one, leaving_, true);
+    if (all_left) credit_ -= static_cast<double>(leaving_.back().buffer.size());
+  }
+  if (all_left) worth_.pop_front();
+  return all_left;
+}
+
+void Outflow::add_stores(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests) {
+  if (config_.store == nullptr) return;
+  if (rests) credit_ = kMostCredit;
+  leaving_ = std::exchange(evicted_, {});
+  while (!worth_.empty() && credit_ > 0 && store_next()) {
+  }
+  std::vector<kv::BlockOp> stores;
+  for (const Leaving& each : leaving_) {
+    const std::size_t bytes = info_.outside_bytes(each.group);
+    const auto payload = each.buffer.bytes().last(bytes * each.pages.size());
+    for (std::size_t i = 0; i < each.pages.size(); ++i) {
+      stores.push_back({.kind = kv::BlockOp::Kind::kStore,
+                        .src = each.pages[i],
+                        .n_slots = info_.block_size,
+                        .group = each.group,
+                        .outside = outside.size()});
+      outside.push_back(payload.subspan(i * bytes, bytes));
+    }
+  }
+  ops.insert(ops.begin(), stores.begin(), stores.end());
+}
+
+void Outflow::stored(bool done, double seconds) {
+  credit_ = std::min(credit_ + kPart * kCopied * seconds, kMostCredit);
+  for (Leaving& each : leaving_) {
+    if (done && config_.store->offer(each.name, std::move(each.buffer))) {
+      ++figures_.stored;
+      continue;
+    }
+    ++figures_.dropped;
+    if (each.cached) cache_.set_stored(each.pages, false);  // its next use offers it again
+  }
+  leaving_.clear();
+  if (!done) evicted_.clear();  // their blocks may be written by then
+}
+
+}  // namespace coppice::engine

@@ -1,0 +1,74 @@
+// Outflow: what of the cache goes to a store: what is worth keeping, and how it gets there. Not thread safe; the engine's thread owns it.
+//
+// Worth keeping is what a request started on that another one had computed: its second use. So a prompt's own end, which nobody asks for again, is not
+// written. What is pinned is, too; what was used twice and is evicted before its turn came; and when the server stops, all that is cached, the hottest first.
+//
+// A step stores blocks into buffers, a copy of their bytes beside its work: a fiftieth of the time that steps take may go into that, or all of it
+// while there is no other work. When the step has run the store is offered the buffers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "engine/tier_config.h"
+#include "executor/executor.h"
+#include "kv/cache.h"
+#include "tier/buffers.h"
+
+namespace coppice::engine {
+
+class Outflow {
+ public:
+  /// config: without a store until it has one.
+  Outflow(kv::Cache& cache, const executor::ExecutorInfo& info, const TierConfig& config, TierFigures& figures)
+      : cache_(cache), info_(info), config_(config), figures_(figures) {}
+
+  /// A running sequence started on its first `len` computed tokens, or they are to be kept for another reason: what is needed to start on
+  /// them again is worth storing.
+  void keep(kv::SeqId seq, std::int32_t len);
+  /// So is all that is cached.
+  void keep_all();
+  /// It is about to be evicted, and its blocks are written again after the next step's operations have begun.
+  void evicted(const kv::Storable& one) noexcept;
+
+  /// Nothing waits for its turn.
+  bool empty() const { return worth_.empty() && evicted_.empty() && leaving_.empty(); }
+  /// Something waits, and there is a buffer for it.
+  bool ready() const;
+
+  /// The stores of the next step. rests: there is no other work.
+  void add_stores(std::vector<kv::BlockOp>& ops, std::vector<std::span<std::byte>>& outside, bool rests);
+  /// The step has run, in so many seconds; or it has not.
+  void stored(bool done, double seconds);
+
+ private:
+  /// What stands at a full block of the tree's full group.
+  struct Worth {
+    kv::BlockId block = kv::kNullBlock;
+    kv::Digest digest{};
+    bool all = false;  ///< other groups and the state, too
+  };
+  struct Leaving {
+    tier::Name name;
+    tier::Buffer buffer;
+    std::vector<kv::BlockId> pages;
+    int group = 0;
+    bool cached = false;  ///< it is marked as stored
+  };
+
+  bool leave(const kv::Storable& one, std::vector<Leaving>& to, bool cached);
+  bool store_next();
+
+  kv::Cache& cache_;
+  const executor::ExecutorInfo& info_;
+  const TierConfig& config_;
+  TierFigures& figures_;
+  std::deque<Worth> worth_;
+  std::vector<Leaving> evicted_, leaving_;  ///< of the next step; those in it
+  double credit_ = 0;                       ///< bytes that may be copied
+};
+
+}  // namespace coppice::engine

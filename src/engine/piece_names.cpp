@@ -1,0 +1,75 @@
+#include "engine/piece_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "tier/piece.h"
+
+namespace coppice::engine {
+
+namespace {
+
+std::array<std::uint8_t, 16> half_hash(const std::string& text) {
+  const kv::Digest digest = kv::sha256(std::as_bytes(std::span(text)));
+  std::array<std::uint8_t, 16> half{};
+  std::copy_n(digest.begin(), half.size(), half.begin());
+  return half;
+}
+
+template <class T>
+void append(std::vector<std::byte>& to, std::span<const T> values) {
+  const auto bytes = std::as_bytes(values);
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+std::array<std::uint8_t, 16> model_name(const std::string& content, const std::string& family,
+                                        const executor::ExecutorInfo& info) {
+  std::string text = fmt::format("content {}\narithmetic {}\nfamily {}\nlayout {}\nblock {}\n", content, kArithmetic,
+                                 family, info.layout, info.block_size);
+  for (int g = 0; std::cmp_less(g, info.groups.size()); ++g)
+    text += fmt::format("group {} of {} bytes, {} pages\n", g, info.outside_bytes(g),
+                        info.groups[static_cast<std::size_t>(g)].state_pages);
+  return half_hash(text);
+}
+
+std::array<std::uint8_t, 16> space_name(const kv::Namespace& ns) {
+  return half_hash(fmt::format("{} {} {}{}", ns.salt.size(), ns.adapter.size(), ns.salt, ns.adapter));
+}
+
+tier::Name piece_name(const std::array<std::uint8_t, 16>& model, const std::array<std::uint8_t, 16>& space,
+                      const kv::Digest& digest, int group) {
+  std::array<std::byte, std::tuple_size_v<kv::Digest> + sizeof(std::int32_t)> bytes{};
+  std::ranges::copy(std::as_bytes(std::span(digest)), bytes.begin());
+  const std::int32_t number = group;
+  std::ranges::copy(std::as_bytes(std::span(&number, 1)), bytes.end() - sizeof number);
+  return {.model = model, .space = space, .piece = kv::sha256(bytes)};
+}
+
+std::size_t largest_piece(const executor::ExecutorInfo& info) {
+  std::size_t payload = 0;
+  for (int g = 0; std::cmp_less(g, info.groups.size()); ++g) {
+    const int pages = std::max(1, info.groups[static_cast<std::size_t>(g)].state_pages);
+    payload = std::max(payload, info.outside_bytes(g) * static_cast<std::size_t>(pages));
+  }
+  constexpr std::size_t kSymbol = sizeof(std::int32_t), kSpan = 5 * sizeof(std::int32_t) + sizeof(kv::Digest);
+  return tier::piece_size(static_cast<std::size_t>(info.block_size) * (kSymbol + kSpan), tier::kMostAbout, payload);
+}
+
+std::vector<std::byte> spell(kv::TextView text) {
+  std::vector<std::byte> bytes;
+  append(bytes, text.bits());
+  for (const kv::MediumSpan& span : text.spans()) {
+    const std::int32_t numbers[] = {span.first, span.n, span.index, span.medium.rows, span.medium.whole ? 1 : 0};
+    append(bytes, std::span<const std::int32_t>(numbers));
+    append(bytes, std::span<const std::uint8_t>(span.medium.digest));
+  }
+  return bytes;
+}
+
+}  // namespace coppice::engine

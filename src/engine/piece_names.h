@@ -1,0 +1,39 @@
+// PieceNames: what a block or a state of the tree is called outside of the pool, and how its own text is spelled there. Any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "executor/executor.h"
+#include "kv/digest.h"
+#include "kv/namespace.h"
+#include "kv/text.h"
+#include "tier/name.h"
+
+namespace coppice::engine {
+
+/// Raised with a release that changes what the same prompt computes to, beyond rounding: what older ones stored is then another model's.
+inline constexpr int kArithmetic = 1;
+
+/// tier::Name::model: of all that decides the bytes of a piece besides its tokens. content: model::content_hash(). family: of devices whose results
+/// differ by rounding only, and whose pages are alike.
+std::array<std::uint8_t, 16> model_name(const std::string& content, const std::string& family,
+                                        const executor::ExecutorInfo& info);
+
+/// tier::Name::space.
+std::array<std::uint8_t, 16> space_name(const kv::Namespace& ns);
+
+/// `group` as kv::Storable has it.
+tier::Name piece_name(const std::array<std::uint8_t, 16>& model, const std::array<std::uint8_t, 16>& space,
+                      const kv::Digest& digest, int group);
+
+/// Bytes of the largest piece that there can be.
+std::size_t largest_piece(const executor::ExecutorInfo& info);
+
+/// All that makes up a text: its symbols, its media with their whole digests. Equal texts, and no others, give equal bytes.
+std::vector<std::byte> spell(kv::TextView text);
+
+}  // namespace coppice::engine

@@ -1,0 +1,324 @@
+// A store behind the pool: what one server computed, another one, or the same after a restart, starts on. And whatever is amiss with the store costs
+// time at most.
+#include "engine/tiers.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "engine/harness.h"
+
+namespace coppice::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Contents = FakeStore::Contents;
+
+constexpr StoreHabits kPrompt{.late = 0};
+
+class Tiers : public PerGroups {
+ protected:
+  HarnessConfig config() const { return {.groups = GetParam(), .num_blocks = scaled(GetParam(), 200)}; }
+  bool forgets() const { return GetParam() != Groups::kFull; }
+
+  std::shared_ptr<FakeStore> store(const StoreHabits& habits = kPrompt) {
+    return std::make_shared<FakeStore>(contents_, 7, habits);
+  }
+
+  /// A server that has a prompt twice and stops: it stores what was used twice, or all.
+  void serve(const Prompt& prompt, const std::string& salt = "", std::uint8_t model = 1) {
+    Harness h(config());
+    const auto s = store();
+    h.attach(s, model);
+    for (int i = 0; i < 2; ++i) {
+      h.submit({.prompt = prompt, .max_tokens = 3, .salt = salt});
+      h.finish();
+    }
+    for (int i = 0; i < 100 && !h.snapshot().settled; ++i) h.step();
+    s->stop({});
+  }
+
+  std::mt19937_64 random_{3};
+  std::shared_ptr<Contents> contents_ = std::make_shared<Contents>();
+  Prompt prompt_ = random_prompt(random_, 100);
+};
+COPPICE_FOR_ALL_GROUPS_AND_STATES(Tiers);
+
+TEST_P(Tiers, ARestartedServerStartsOnWhatWasUsedTwice) {
+  serve(prompt_);
+  ASSERT_FALSE(contents_->empty());
+  Harness h(config());
+  h.attach(store());
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 8, .cache_report = true});
+  h.finish();
+  EXPECT_EQ(h.result(id).usage.cached_tokens, 96);
+  EXPECT_EQ(h.result(id).usage.loaded_tokens, 96);
+  EXPECT_EQ(h.snapshot().computed_tokens, 4);
+  EXPECT_EQ(h.snapshot().loaded_tokens, 96);
+  EXPECT_EQ(h.snapshot().tiers.loads, 1);
+  // It is in the tree now.
+  const auto again = h.submit({.prompt = prompt_, .max_tokens = 1});
+  h.finish();
+  EXPECT_EQ(h.result(again).usage.loaded_tokens, 0);
+  EXPECT_GE(h.result(again).usage.cached_tokens, 96);
+}
+
+TEST_P(Tiers, WhatIsUsedOnceIsNotWritten) {
+  Harness h(config());
+  h.attach(store());
+  h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.finish();
+  EXPECT_TRUE(contents_->empty());
+  EXPECT_TRUE(h.snapshot().settled);
+}
+
+TEST_P(Tiers, WhatIsPinnedIsWritten) {
+  Harness h(config());
+  h.attach(store());
+  h.submit({.prompt = prompt_, .max_tokens = 8, .pins = {{.tokens = 50, .ttl = 60s}}});
+  h.finish();
+  for (int i = 0; i < 50; ++i) h.step();
+  EXPECT_GE(contents_->size(), forgets() ? 1U : 6U);
+}
+
+TEST_P(Tiers, WhoStopsStoresAllThatIsCached) {
+  {
+    Harness h(config());
+    const auto s = store();
+    h.attach(s);
+    h.submit({.prompt = prompt_, .max_tokens = 8});
+    h.finish();
+    h.engine().settle();
+    for (int i = 0; i < 200; ++i) h.step();
+    EXPECT_TRUE(h.snapshot().settled);
+    s->stop({});
+  }
+  Harness h(config());
+  h.attach(store());
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.finish();
+  EXPECT_EQ(h.result(id).usage.loaded_tokens, 96);
+}
+
+TEST_P(Tiers, OthersFindNothing) {
+  serve(prompt_, "salt", 1);
+  for (const auto& [salt, model] : {std::pair("", 1), std::pair("salt", 2), std::pair("other", 1)}) {
+    Harness h(config());
+    h.attach(store(), static_cast<std::uint8_t>(model));
+    const auto id = h.submit({.prompt = prompt_, .max_tokens = 8, .salt = salt});
+    h.finish();
+    EXPECT_EQ(h.result(id).usage.cached_tokens, 0) << salt << model;
+    EXPECT_EQ(h.snapshot().tiers.found_nothing, 1);
+  }
+}
+
+TEST_P(Tiers, APromptThatGoesOnElsewhereStartsOnWhatItShares) {
+  serve(prompt_);
+  Harness h(config());
+  h.attach(store());
+  Prompt other(prompt_.begin(), prompt_.begin() + 50);
+  const auto id = h.submit({.prompt = other + random_prompt(random_, 40), .max_tokens = 8});
+  h.finish();
+  // In between there is no window, and no state.
+  if (!forgets()) EXPECT_EQ(h.result(id).usage.cached_tokens, 48);
+}
+
+TEST_P(Tiers, WhatDoesNotComeIsComputed) {
+  serve(prompt_);
+  for (const StoreHabits& habits : {StoreHabits{.late = 30, .fails = 100}, StoreHabits{.late = 30, .fails = 20},
+                                    StoreHabits{.late = 30, .lies = 100}, StoreHabits{.late = 30, .lies = 20},
+                                    StoreHabits{.late = 30, .wrong_answer = 50}}) {
+    const auto contents = std::make_shared<Contents>(*contents_);
+    const auto s = std::make_shared<FakeStore>(contents, 5, habits);
+    Harness h(config());
+    h.attach(s);
+    const auto id = h.submit({.prompt = prompt_, .max_tokens = 8});
+    h.finish();  // every token is right
+    if (habits.fails == 100 || habits.lies == 100) EXPECT_LT(h.result(id).usage.loaded_tokens, 96);
+    if (habits.lies == 100) EXPECT_GT(s->refused(), 0);
+    EXPECT_LE(h.snapshot().tiers.unsound, s->refused());  // the last ones nobody waits for
+  }
+}
+
+// A test of the test: it would see a wrong block.
+TEST_P(Tiers, ALieThatNothingCanTellIsSeenByTheOracle) {
+  serve(prompt_);
+  Harness h(config());
+  h.check_faults = false;
+  h.attach(store({.late = 0, .lies = 100, .undetectable = true}));
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.run();
+  EXPECT_GT(h.result(id).usage.loaded_tokens, 0);
+  EXPECT_TRUE(!h.executor().faults().empty() || !error_in(h.result(id), h.groups()).empty());
+}
+
+TEST_P(Tiers, NobodyWaitsForAStoreThatIsSilent) {
+  serve(prompt_);
+  const auto s = store();
+  s->stall(true);
+  Harness h(config());
+  h.attach(s);
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 8});
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(h.step()) << "it has nothing to do but to wait";
+  EXPECT_EQ(h.snapshot().steps, 0);
+  h.now += 2s;
+  h.finish();
+  EXPECT_EQ(h.result(id).usage.cached_tokens, 0);
+  EXPECT_EQ(h.snapshot().tiers.late, 1);
+  s->stop({});
+}
+
+TEST_P(Tiers, NobodyWaitsForPiecesThatDoNotCome) {
+  serve(prompt_);
+  const auto s = store();
+  Harness h(config());
+  h.attach(s);
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.step();
+  s->turn();  // the answer
+  s->stall(true);
+  for (int i = 0; i < 20; ++i) h.step();
+  EXPECT_EQ(h.snapshot().steps, 0);
+  EXPECT_EQ(h.snapshot().running_requests, 1);
+  h.now += 100s;
+  h.finish();
+  EXPECT_EQ(h.result(id).usage.loaded_tokens, 0);
+  EXPECT_EQ(h.snapshot().tiers.late, 1);
+  s->stop({});
+}
+
+TEST_P(Tiers, OthersRunOnWhileOneLoads) {
+  serve(prompt_);
+  const auto s = store();
+  Harness h(config());
+  h.attach(s);
+  s->stall(true);
+  h.submit({.prompt = random_prompt(random_, 5), .max_tokens = 60});
+  for (int i = 0; i < 5; ++i) h.step();
+  h.submit({.prompt = prompt_, .max_tokens = 8});
+  const auto before = h.snapshot().generated_tokens;
+  for (int i = 0; i < 30; ++i) h.step();
+  EXPECT_EQ(h.snapshot().generated_tokens, before + 30);
+  s->stall(false);
+  h.finish();
+  EXPECT_EQ(h.snapshot().loaded_tokens, 96);
+}
+
+TEST_P(Tiers, TwoRequestsOfOneTextLoadItOnce) {
+  serve(prompt_);
+  const auto s = store({.late = 60});
+  Harness h(config());
+  h.attach(s);
+  const auto a = h.submit({.prompt = prompt_, .max_tokens = 8}), b = h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.finish();
+  EXPECT_EQ(h.snapshot().loaded_tokens, 96);
+  EXPECT_EQ(h.snapshot().computed_tokens, 4 + 1 + (forgets() ? 3 : 3));
+  EXPECT_EQ(h.result(a).usage.loaded_tokens + h.result(b).usage.loaded_tokens, 96);
+}
+
+TEST_P(Tiers, WhoEndsWhileItLoadsLeavesNothing) {
+  serve(prompt_);
+  const auto s = store({.late = 70});
+  Harness h(config());
+  h.attach(s);
+  for (int i = 0; i < 1000; ++i) {
+    const auto id = h.submit({.prompt = prompt_ + random_prompt(random_, 3), .max_tokens = 8});
+    for (int k = i % 7; k > 0; --k) h.step();
+    h.cancel(id);
+    h.step();
+    ASSERT_EQ(h.snapshot().cache.in_use, 0);
+    if (i % 3 == 0) h.ask({.kind = engine::PrefixCommand::Kind::kReset});
+  }
+  s->stop({});
+  h.finish();
+  EXPECT_GT(h.snapshot().tiers.loads, 50);
+  h.ask({.kind = engine::PrefixCommand::Kind::kReset});
+  EXPECT_EQ(h.snapshot().cache.free, h.snapshot().cache.total);
+}
+
+TEST_P(Tiers, FewBuffersAreEnough) {
+  serve(prompt_);
+  Harness h(config());
+  h.attach(store({.late = 50}), 1, /*n_buffers=*/1);
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.finish();
+  EXPECT_EQ(h.result(id).usage.loaded_tokens, 96);
+}
+
+// By the test's clock each piece takes a millisecond; by the machine's a prompt is computed in much less.
+TEST_P(Tiers, ASlowStoreLosesToAFastModel) {
+  serve(prompt_);
+  const Prompt second = random_prompt(random_, 100);
+  serve(second);
+  Harness h(config());
+  h.attach(store(), 1, /*n_buffers=*/1);
+  h.submit({.prompt = random_prompt(random_, 60), .max_tokens = 1});
+  h.finish();
+  ASSERT_GT(h.snapshot().prefill_tokens_per_second, 0);
+  h.submit({.prompt = prompt_, .max_tokens = 1});
+  while (h.snapshot().running_requests + h.snapshot().waiting_requests > 0 || h.snapshot().tiers.asked < 2) {
+    h.now += 1ms;
+    h.step();
+  }
+  ASSERT_GT(h.snapshot().loaded_tokens, 0);
+  const auto id = h.submit({.prompt = second, .max_tokens = 1});
+  h.finish();
+  EXPECT_EQ(h.snapshot().tiers.not_worth, 1);
+  EXPECT_EQ(h.result(id).usage.loaded_tokens, 0);
+}
+
+TEST_P(Tiers, WhatIsEvictedAfterItsSecondUseComesBack) {
+  HarnessConfig small = config();
+  small.num_blocks = scaled(GetParam(), 40);
+  Harness h(small);
+  const auto s = store();
+  h.attach(s);
+  for (int i = 0; i < 2; ++i) {
+    h.submit({.prompt = prompt_, .max_tokens = 3});
+    h.finish();
+  }
+  while (h.cache().match(kv::Text(prompt_), {}) > 0) {
+    h.submit({.prompt = random_prompt(random_, 120), .max_tokens = 3});
+    h.finish();
+  }
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 3});
+  h.finish();
+  EXPECT_GE(h.result(id).usage.cached_tokens, 96);
+  EXPECT_GT(h.result(id).usage.loaded_tokens, 0);
+}
+
+TEST_P(Tiers, AFailedStepLosesWhatItMoved) {
+  serve(prompt_);
+  Harness h(config());
+  const auto s = store();
+  h.attach(s);
+  h.executor().fail_at(1);
+  const auto other = h.submit({.prompt = random_prompt(random_, 100), .max_tokens = 5});
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.run();
+  EXPECT_TRUE(h.result(other).done && h.result(id).done);
+  EXPECT_EQ(h.snapshot().cache.in_use, 0);
+  const auto again = h.submit({.prompt = prompt_, .max_tokens = 8});
+  h.run();
+  EXPECT_EQ(error_in(h.result(again), h.groups()), "");
+}
+
+TEST(TiersOff, AnExecutorThatWorksAheadHasNone) {
+  auto contents = std::make_shared<Contents>();
+  Harness h({.depth = 1});
+  const auto s = std::make_shared<FakeStore>(contents, 1, kPrompt);
+  h.attach(s);
+  std::mt19937_64 random(1);
+  const Prompt prompt = random_prompt(random, 100);
+  for (int i = 0; i < 3; ++i) {
+    h.submit({.prompt = prompt, .max_tokens = 8});
+    h.finish();
+  }
+  EXPECT_EQ(h.snapshot().tiers.asked, 0);
+  EXPECT_TRUE(contents->empty());
+}
+
+}  // namespace
+}  // namespace coppice::testing
