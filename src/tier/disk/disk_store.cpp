@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "port/process.h"
+#include "tier/piece.h"
 
 namespace coppice::tier {
 
@@ -121,6 +122,7 @@ void DiskStore::answer(Write write, int writer) {
   if (late) {
     folder_.give_up(write.name);
   } else {
+    seal_piece(write.piece.bytes());
     folder_.write(write.name, write.piece, writer);
   }
 }

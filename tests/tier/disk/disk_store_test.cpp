@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -64,6 +65,16 @@ TEST_F(DiskStoreTest, KeepsPiecesOverARestart) {
     EXPECT_EQ(store->counters().loads, 20);
     EXPECT_EQ(store->counters().load_misses, 1);
   }
+}
+
+// Whoever offers a piece has better things to do: a megabyte takes a tenth of a millisecond.
+TEST_F(DiskStoreTest, PiecesAreSealedByItsThreads) {
+  const auto store = start();
+  tier::Buffer unsealed = piece(name_of(1));
+  std::ranges::fill(unsealed.bytes().subspan(16, 4), std::byte{});  // the checksum
+  ASSERT_TRUE(store->offer(name_of(1), std::move(unsealed)));
+  wait_for_writes(*store);
+  EXPECT_TRUE(loads(*store, name_of(1)));
 }
 
 TEST_F(DiskStoreTest, WhatDoesNotOpenIsAMissFromThenOn) {
