@@ -266,6 +266,23 @@ Opened open_files(ServeOptions& o) {
   return opened;
 }
 
+/// Where the cache goes on. Null: nowhere.
+std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model::ModelPart>& files,
+                                  const executor::Executor& executor, engine::Engine& engine) {
+  if (o.tier.dir.empty()) return nullptr;
+  if (!executor.info().moves_blocks || executor.depth() > 0) {
+    spdlog::warn("--kv-dir has no effect: blocks don't leave this device's memory yet");
+    return nullptr;
+  }
+  if (o.share != "on") {
+    spdlog::warn("--kv-dir has no effect: nothing is shared");
+    return nullptr;
+  }
+  TierOptions options = o.tier;
+  options.settle_seconds = std::min(options.settle_seconds, o.server.drain_seconds);
+  return std::make_unique<KvTier>(options, files, executor.info(), "cpu", engine);
+}
+
 /// Loads the weights and runs the engine on this thread until the server ends.
 void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   static constexpr auto kSaidEvery = std::chrono::seconds(5);
@@ -282,6 +299,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   o.ggml.max_rows = o.step_tokens || opened.device.is_gpu() ? step_rows : std::max(step_rows, kAloneTokens);
   o.ggml.max_sequences = o.engine.max_batch;
   const engine::Pooling pooling = choose_pooling(o.pooling, opened.model.spec.pooling);
+  const std::vector<model::ModelPart> files = opened.model.file->files();
   const auto executor = opened.device.load(std::move(opened.model), o.ggml, progress);
   progress("starting", 1);
   try_first_step(*executor);
@@ -295,6 +313,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };
   log_pins(cache, o);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
+  const std::unique_ptr<KvTier> tier = open_tier(o, files, *executor, engine);
   const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,
                                  .n_vocab = std::min(info.n_vocab, opened.vocabulary->size()),

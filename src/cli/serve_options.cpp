@@ -443,6 +443,7 @@ void add_serve_options(CLI::App& command, ServeOptions& options) {
   add_model_options(command, options);
   add_image_options(command, options);
   add_cache_options(command, options);
+  add_tier_options(command, options.tier);
   add_network_options(command, options.server);
   add_access_options(command, options);
   add_time_options(command, options.server);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/kv_tier.h"
 #include "engine/engine.h"
 #include "executor/ggml/ggml_executor.h"
 #include "server/server.h"
@@ -42,6 +43,7 @@ struct ServeOptions {
   std::optional<int> step_tokens;  ///< engine.step_tokens; none: what suits the device
   executor::GgmlOptions ggml;
   engine::EngineConfig engine;
+  TierOptions tier;
   server::ServerConfig server;
 };
 

@@ -14,6 +14,8 @@ using kv::MatchEnded;
 struct CacheReport {
   std::int32_t prompt_tokens = 0;
   std::int32_t matched_tokens = 0;
+  std::int32_t loaded_tokens = 0;  ///< of these: from a store outside of the pool
+  double loaded_seconds = 0;       ///< that took so long
   MatchEnded ended = MatchEnded::kLastToken;
   kv::Text before;               ///< the last tokens that matched; a few
   kv::Text asked;                ///< how the prompt goes on

@@ -29,7 +29,9 @@ class Outflow {
   /// A running sequence started on its first `len` computed tokens, or they are to be kept for another reason: what is needed to start on
   /// them again is worth storing.
   void keep(kv::SeqId seq, std::int32_t len);
-  /// So is all that is cached.
+  /// Nothing is any more, of what waits for its turn.
+  void forget() { worth_.clear(); }
+  /// All that is cached is worth storing.
   void keep_all();
   /// It is about to be evicted, and its blocks are written again after the next step's operations have begun.
   void evicted(const kv::Storable& one) noexcept;

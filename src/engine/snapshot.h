@@ -41,7 +41,8 @@ struct Snapshot {
   double prefill_tokens_per_second = 0;                       ///< recent; 0: not known yet
 
   TierFigures tiers;
-  bool settled = true;  ///< nothing waits to be stored
+  tier::Counters store;  ///< of the second place for blocks, if there is one
+  bool settled = true;   ///< nothing waits to be stored
 
   std::int64_t pin_changes = 0, pins_given_up = 0;  ///< PrefixTable's
 

@@ -125,6 +125,7 @@ void StepLoop::obey() {
 void StepLoop::obey(PrefixCommand& command) {
   const RequestId id = command.id;
   try {
+    if (command.kind == PrefixCommand::Kind::kReset) tiers_.forget();
     requests_.add_answer(id, prefixes_.obey(std::move(command)));
   } catch (const std::exception&) {
     spare([&] { requests_.add_answer(id, {.failed = true}); });
@@ -134,7 +135,12 @@ void StepLoop::obey(PrefixCommand& command) {
 // Where it can't be used, everything goes on without it.
 void StepLoop::attach(TierConfig&& tiers) {
   const bool usable = runner_.info().moves_blocks && !scheduler_.ahead() && cache_.config().share && !tiers_.on();
-  if (usable) tiers_.attach(std::move(tiers));
+  if (!usable) return;
+  {
+    const check::Lock lock(published_mutex_);
+    store_ = tiers.store;
+  }
+  tiers_.attach(std::move(tiers));
 }
 
 std::optional<Clock::time_point> StepLoop::waits_until() const {
@@ -252,17 +258,20 @@ void StepLoop::loaded(Sequence& sequence, std::int32_t tokens) {
   if (const double speed = rates_.prefill_tokens_per_second(); speed > 0) figures_.saved_seconds += tokens / speed;
   take_pins(sequence);
   const bool told = open.request.cache_report && open.report == nullptr;
-  if (tokens > 0 && !told) report(sequence);
+  if (tokens > 0 && !told) report(sequence, tokens);
   requests_.add_progress(open, sequence.computed);
 }
 
 // A request that asked for its report fails without it.
-void StepLoop::report(Sequence& sequence) {
+void StepLoop::report(Sequence& sequence, std::int32_t loaded) {
   OpenRequest& open = *sequence.request;
   if (!open.request.cache_report && !viewer_.watched()) return;
   const auto make = [&] {
-    open.watched_report = std::make_shared<const CacheReport>(make_cache_report(
-        cache_, sequence, sequence.computed, scheduler_.running(), rates_.prefill_tokens_per_second()));
+    CacheReport report = make_cache_report(cache_, sequence, sequence.computed, scheduler_.running(),
+                                           rates_.prefill_tokens_per_second());
+    report.loaded_tokens = loaded;
+    if (loaded > 0) report.loaded_seconds = std::chrono::duration<double>(now_ - open.admitted_at).count();
+    open.watched_report = std::make_shared<const CacheReport>(std::move(report));
   };
   if (!open.request.cache_report) return spare(make);
   make();

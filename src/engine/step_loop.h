@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,7 +43,9 @@ class StepLoop {
   bool stopped() const { return stopped_; }
   Snapshot snapshot() const {
     const check::Lock lock(published_mutex_);
-    return published_;
+    Snapshot snapshot = published_;
+    if (store_ != nullptr) snapshot.store = store_->counters();  // it changes while the engine rests
+    return snapshot;
   }
   const EngineConfig& config() const { return config_; }
   const kv::Cache& cache() const {
@@ -70,7 +73,7 @@ class StepLoop {
   void open(OpenRequest& open);
   void admit_next(Sequence& sequence);
   void begin(Sequence& sequence);
-  void report(Sequence& sequence);
+  void report(Sequence& sequence, std::int32_t loaded = 0);
   void take_pins(Sequence& sequence);
   void turn_away();
   void begin_step();
@@ -117,6 +120,7 @@ class StepLoop {
   std::atomic<bool> stopped_ = false;
   mutable check::Mutex published_mutex_;
   Snapshot published_ COPPICE_GUARDED_BY(published_mutex_);  // figures_ after some step
+  std::shared_ptr<tier::Store> store_ COPPICE_GUARDED_BY(published_mutex_);
 
   // The step in hand.
   Clock::time_point now_{};

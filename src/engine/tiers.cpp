@@ -81,6 +81,13 @@ void Tiers::attach(TierConfig config) {
   cache_.on_eviction([this](const kv::Storable& one) { outflow_.evicted(one); });
 }
 
+void Tiers::forget() {
+  if (!on()) return;
+  config_.store->forget({.model = config_.model, .space = {}, .unused_for = {}});
+  outflow_.forget();
+  cache_.forget_stored();
+}
+
 double Tiers::seconds_to_compute(std::int32_t tokens, double otherwise) const {
   return tokens_per_second_ > 0 ? tokens / tokens_per_second_ : otherwise;
 }

@@ -50,6 +50,9 @@ class Tiers {
   double settle_seconds() const { return config_.settle_seconds; }
   Outflow& outflow() { return outflow_; }
 
+  /// What the store holds of this model goes.
+  void forget();
+
   /// Of a waiting sequence: asks what follows the first `matched` tokens of those that it may find. False: there is nothing to ask for, or it was
   /// asked before. tokens_per_second: of prompts, lately; 0: not known.
   bool ask(Sequence& sequence, std::int32_t matched, double tokens_per_second, Clock::time_point now);

@@ -291,6 +291,10 @@ bool Cache::stored(BlockId page) const {
   return impl_->pool.stored(page);
 }
 
+void Cache::forget_stored() {
+  for (BlockId page = 1; page < impl_->config.num_blocks; ++page) impl_->pool.set_stored(page, false);
+}
+
 void Cache::on_eviction(OnStorable f) {
   impl_->budget.on_eviction(&impl_->storables, std::move(f));
 }

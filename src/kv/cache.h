@@ -194,6 +194,7 @@ class Cache {
   /// Blocks of the tree, or all pages of a state, are kept outside, or are not any more. What is not in the tree is left out.
   void set_stored(std::span<const BlockId> pages, bool stored);
   bool stored(BlockId page) const;
+  void forget_stored();  ///< nothing is kept outside any more
   /// `f` is told what is evicted for room and isn't marked as stored, just before its blocks are given to others: they keep their bytes until
   /// the next step's operations have run. It throws nothing, and changes nothing here. Null: nobody is told.
   void on_eviction(OnStorable f);

@@ -44,7 +44,7 @@ class Remembered {
 
   // The folder's other users see the old file or the new one.
   void add(const ModelPart& part, const std::string& hash) {
-    if (part.path.contains('\n')) return;
+    if (file_.empty() || part.path.contains('\n')) return;
     std::erase_if(lines_, [path = " " + part.path](const std::string& line) { return line.ends_with(path); });
     lines_.insert(lines_.begin(), hash + ending(part));
     if (lines_.size() > kRemembered) lines_.resize(kRemembered);

@@ -34,6 +34,7 @@ class Server {
                                                      .wrong_answer = some(10),
                                                      .forgets = some(2),
                                                      .drops = some(30)});
+    store_->ignore_forget();
     model_ = pick(0, 6) == 0 ? 2 : 1;
     h_.attach(store_, model_, static_cast<std::size_t>(pick(1, 12)), /*load_always=*/true, pick(0, 3) == 0);
     for (int i = pick(0, 3); i > 0; --i) h_.executor().fail_at(pick(0, 400));

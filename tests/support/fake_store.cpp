@@ -29,6 +29,7 @@ bool FakeStore::offer(const tier::Name& name, tier::Buffer piece) {
 }
 
 void FakeStore::forget(const tier::Which& which) {
+  if (ignores_forget_) return;
   const auto meets = [&](const tier::Name& name) {
     return (!which.model || name.model == *which.model) && (!which.space || name.space == *which.space);
   };

@@ -38,6 +38,8 @@ class FakeStore final : public tier::Store {
   tier::Counters counters() const override;
   void stop(tier::Clock::time_point until) override;
 
+  /// A reset of the cache is to empty the pool alone.
+  void ignore_forget() { ignores_forget_ = true; }
   /// Does some of what was asked.
   void turn();
   /// From now on it does nothing, in no turn; or again something.
@@ -68,7 +70,7 @@ class FakeStore final : public tier::Store {
   test::Dice dice_;
   StoreHabits habits_;
   std::deque<Asked> asked_;
-  bool stalled_ = false, stopped_ = false;
+  bool stalled_ = false, stopped_ = false, ignores_forget_ = false;
   std::int64_t found_ = 0, brought_ = 0, refused_ = 0, missed_ = 0, written_ = 0, wanted_while_written_ = 0;
 };
 

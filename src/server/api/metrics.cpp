@@ -124,6 +124,37 @@ void add_requests(Families& out, const Snapshot& s) {
   add_counter(out, "coppice_resumptions_total", "Preempted sequences that run again.", s.resumptions);
 }
 
+void add_store(Families& out, const Snapshot& s) {
+  add_gauge(out, "coppice_kv_store_on", "1: there is a second tier, and it works.", s.store.on ? 1 : 0);
+  add_gauge(out, "coppice_kv_store_pieces", "Blocks and states that it holds.", s.store.pieces);
+  add_gauge(out, "coppice_kv_store_bytes", "Bytes that it holds.", s.store.bytes);
+  add_gauge(out, "coppice_kv_store_pending", "Writes that it has taken and not done.", s.store.pending);
+  add_gauge(out, "coppice_num_requests_loading", "Running requests that wait for it.", s.loading_requests);
+  add_counter(out, "coppice_kv_store_loaded_tokens_total", "Tokens that came from it in place of being computed.",
+              s.loaded_tokens);
+  add(out, MetricType::Counter, "coppice_kv_store_requests_total",
+      "Sequences of which it was asked, by what came of it.",
+      {{"loaded", num(s.tiers.loads)},
+       {"nothing", num(s.tiers.found_nothing)},
+       {"slower", num(s.tiers.not_worth)},
+       {"late", num(s.tiers.late)},
+       {"cut", num(s.tiers.loads_cut)},
+       {"left", num(s.tiers.left)}},
+      "outcome");
+  add_counter(out, "coppice_kv_store_read_bytes_total", "Bytes that were loaded.", s.store.load_bytes);
+  add_counter(out, "coppice_kv_store_written_bytes_total", "Bytes that were stored.", s.store.write_bytes);
+  add(out, MetricType::Counter, "coppice_kv_store_pieces_total", "Blocks and states, by what happened to them.",
+      {{"read", num(s.store.loads)},
+       {"missed", num(s.store.load_misses)},
+       {"written", num(s.store.writes)},
+       {"dropped", num(s.store.dropped + s.tiers.dropped)},
+       {"evicted", num(s.store.evicted)},
+       {"damaged", num(s.store.damaged)}},
+      "event");
+  add_counter(out, "coppice_kv_store_errors_total", "Errors of the system below it.", s.store.io_errors);
+  add_counter(out, "coppice_kv_store_switch_offs_total", "How often it switched itself off.", s.store.switch_offs);
+}
+
 void add_images(Families& out, const vision::PictureFigures& f) {
   add_counter(out, "coppice_images_decoded_total", "Image files that were decoded.", f.decoded);
   add_counter(out, "coppice_image_encodes_total", "Stretches of images (an image, or a tile of one) that were encoded.",
@@ -166,6 +197,7 @@ void add_engine(Families& out, const Snapshot& s) {
        {"sampling", s.sampling_seconds},
        {"bookkeeping", s.step_seconds - s.forward_seconds - s.sampling_seconds}},
       "phase");
+  add_store(out, s);
   if (s.device.memory_bytes > 0) add_device(out, s.device);
   if (s.threads.most > 0) add_threads(out, s.threads);
   add_gauge(out, "coppice_prefill_tokens_per_second", "Recent speed of prompts; 0: not known yet.",
@@ -258,10 +290,18 @@ std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts,
         {"pinned", c.pinned}}},
       {"states", {{"in_use", c.states_in_use}, {"cached", c.states_cached}, {"blocks_each", c.state_pages}}},
       {"pinned_prefixes", c.pins},
+      {"store",
+       {{"on", s.store.on},
+        {"off_because", s.store.off_because},
+        {"pieces", s.store.pieces},
+        {"bytes", s.store.bytes},
+        {"max_bytes", s.store.max_bytes},
+        {"pending", s.store.pending}}},
       {"bytes", {{"budget", c.bytes_budget}, {"in_use", c.bytes_in_use}, {"peak", c.bytes_peak}}},
       {"tokens",
        {{"prompt", s.prompt_tokens},
         {"cached", s.cached_tokens},
+        {"loaded", s.loaded_tokens},
         {"computed", s.computed_tokens},
         {"generated", s.generated_tokens}}},
       {"cow_forks", c.cow_forks},

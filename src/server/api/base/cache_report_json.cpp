@@ -92,13 +92,18 @@ JsonObject cache_report_json(const engine::CacheReport& report, const Model& mod
     why = images_differ(report.matched_tokens, images);
   JsonObject texts = {{"before", text(report.before)}, {"asked", text(report.asked)}};
   if (report.ended == engine::MatchEnded::kDiffers && how == CacheReports::kText) texts["found"] = text(report.found);
-  return {{"prompt_tokens", report.prompt_tokens},
-          {"matched_tokens", report.matched_tokens},
-          {"ended", name},
-          {"why", why},
-          {"text", std::move(texts)},
-          {"lost_tokens", report.lost_tokens},
-          {"lost_seconds", std::round(report.lost_seconds * 1000) / 1000}};
+  JsonObject json = {{"prompt_tokens", report.prompt_tokens},
+                     {"matched_tokens", report.matched_tokens},
+                     {"ended", name},
+                     {"why", why},
+                     {"text", std::move(texts)},
+                     {"lost_tokens", report.lost_tokens},
+                     {"lost_seconds", std::round(report.lost_seconds * 1000) / 1000}};
+  if (report.loaded_tokens > 0) {
+    json["loaded_tokens"] = report.loaded_tokens;
+    json["loaded_seconds"] = std::round(report.loaded_seconds * 1000) / 1000;
+  }
+  return json;
 }
 
 Json cache_reports_json(CacheReportList reports, const CacheReporting& reporting) {

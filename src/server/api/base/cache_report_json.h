@@ -19,7 +19,7 @@ namespace coppice::server {
 std::string shown_text(const Model& model, kv::TextView shown);
 
 /// {"prompt_tokens", "matched_tokens", "ended", "why", "text": {"before", "asked", "found"}, "lost_tokens",
-/// "lost_seconds"}. "found" only where the text differs, and with kText.
+/// "lost_seconds"}, and what was loaded of the matched ones, if any was: "loaded_tokens", "loaded_seconds". "found" only where the text differs, and with kText.
 /// `images`: of the prompt.
 JsonObject cache_report_json(const engine::CacheReport& report, const Model& model, CacheReports how,
                              std::span<const PicturePlace> images = {});

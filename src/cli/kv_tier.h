@@ -1,0 +1,56 @@
+// KvTier: the second place for blocks that `serve` was told of, from the options to the engine. The model's whole content is hashed beside the engine's
+// work: until that is known nothing is stored, nor found.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "executor/executor.h"
+#include "model/gguf_file.h"
+#include "tier/store.h"
+
+namespace CLI {
+class App;
+}
+
+namespace coppice::cli {
+
+struct TierOptions {
+  std::filesystem::path dir;                         ///< empty: there is none
+  std::uint64_t bytes = 0;                           ///< that it may take; 0: a quarter of what is free when it starts
+  double age_hours = 0;                              ///< pieces that were not used for so long go; 0: never
+  double free_share = 0.1;                           ///< of the file system that stays free
+  std::uint64_t writes_a_day = 0;                    ///< bytes; 0: no limit
+  std::size_t buffer_bytes = std::size_t{64} << 20;  ///< of memory, through which pieces go and come
+  double settle_seconds = 5;                         ///< at the end
+};
+
+void add_tier_options(CLI::App& command, TierOptions& options);
+
+class KvTier {
+ public:
+  /// Returns at once. family: of devices whose results differ by rounding only. The engine outlives it.
+  KvTier(const TierOptions& options, std::vector<model::ModelPart> files, const executor::ExecutorInfo& info,
+         const std::string& family, engine::Engine& engine);
+  /// Finishes what is being written, for `settle_seconds` at most. REQUIRES: the engine has ended, or was never run.
+  ~KvTier();
+  KvTier(const KvTier&) = delete;
+  KvTier& operator=(const KvTier&) = delete;
+
+  const tier::Store& store() const { return *store_; }
+
+ private:
+  double settle_seconds_;
+  std::shared_ptr<tier::Store> store_;
+  std::shared_ptr<tier::Buffers> loads_, stores_;
+  std::jthread hashes_;
+};
+
+}  // namespace coppice::cli

@@ -1,0 +1,161 @@
+"""`--kv-dir`: what one server computed, the next one starts on; and whatever happened to the files, every text is right."""
+
+import os
+import random
+import signal
+import stat
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from coppice_process import Coppice
+from same_text import assert_same
+
+WOODS = (Path(__file__).parents[1] / "fixtures" / "coppice_woods.txt").read_text()
+
+
+def prompt(words: int) -> str:
+    return " ".join((WOODS * 4).split()[:words])
+
+
+def start(folder: Path, *arguments: str, model=None) -> Coppice:
+    server = Coppice("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", "--kv-bytes", "400MiB",
+                     *arguments, model=model)
+    try:
+        server.wait(lambda: "the cache goes on in" in server.log.read_text() and server.stats()["store"]["on"])
+    except BaseException:
+        server.kill()
+        raise
+    return server
+
+
+def end(server: Coppice):
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0, server.log.read_text()
+
+
+def ask(server: Coppice, text: str, **more) -> tuple[dict, dict, dict]:
+    """The answer's tokens with their log-probabilities, what of the prompt was found, and all of the answer."""
+    answer = server.post("/v1/completions", {"prompt": text, "max_tokens": 12, "temperature": 0, "logprobs": 5, **more})
+    usage = answer["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return answer["choices"][0]["logprobs"], {"prompt": usage["prompt_tokens"], "cached": cached}, answer
+
+
+def metric(server: Coppice, name: str) -> float:
+    with urllib.request.urlopen(server.url + "/metrics") as reply:
+        lines = reply.read().decode().splitlines()
+    return float(next(line.rsplit(" ", 1)[1] for line in lines if line.startswith(name)))
+
+
+def pieces(folder: Path) -> list[Path]:
+    return [file for file in (folder / "kv").rglob("*") if file.is_file()]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "kv cache"
+
+
+@pytest.mark.parametrize("model", ["COPPICE_MODEL", "COPPICE_GEMMA3"])
+def test_a_restarted_server_starts_on_what_the_last_one_had(folder, model):
+    text = prompt(500)
+    model = os.environ[model]
+    with start(folder, model=model) as server:
+        first, usage, _ = ask(server, text)
+        assert usage["cached"] == 0
+        end(server)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert pieces(folder) and all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in pieces(folder))
+
+    with start(folder, "--kv-bytes", "300MiB", "--ctx", "1500", model=model) as server:
+        again, usage, answer = ask(server, text, cache_report=True)
+        assert_same(again, first)
+        assert usage["cached"] >= usage["prompt"] - 33, usage
+        report = answer["cache_report"]
+        assert report["loaded_tokens"] == usage["cached"] and report["loaded_seconds"] > 0, report
+        assert server.stats()["tokens"]["loaded"] == usage["cached"]
+        assert metric(server, "coppice_kv_store_loaded_tokens_total") == usage["cached"]
+        # In the pool by now.
+        _, usage, answer = ask(server, text, cache_report=True)
+        assert usage["cached"] == usage["prompt"] - 1 and "loaded_tokens" not in answer["cache_report"]
+        end(server)
+
+
+def test_others_find_nothing(folder):
+    text = prompt(200)
+    with start(folder) as server:
+        ask(server, text, cache_salt="a")
+        end(server)
+    with start(folder) as server:
+        assert ask(server, text)[1]["cached"] == 0
+        assert ask(server, text, cache_salt="b")[1]["cached"] == 0
+        assert ask(server, text, cache_salt="a")[1]["cached"] > 0
+    with start(folder, "--kv-format", "int8") as server:
+        assert ask(server, text, cache_salt="a")[1]["cached"] == 0
+
+
+def test_a_reset_ends_what_is_stored(folder):
+    text = prompt(200)
+    with start(folder) as server:
+        ask(server, text)
+        ask(server, text)
+        server.wait(lambda: len(pieces(folder)) > 3)
+        server.post("/v1/cache/reset", {})
+        server.wait(lambda: not pieces(folder))
+        end(server)
+    with start(folder) as server:
+        assert ask(server, text)[1]["cached"] == 0
+
+
+def test_damage_costs_time_and_no_word(folder):
+    text = prompt(300)
+    with start(folder) as server:
+        first = ask(server, text)[0]
+        end(server)
+    dice = random.Random(1)
+    for file in pieces(folder):
+        data = bytearray(file.read_bytes())
+        if dice.random() < 0.5:
+            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        else:
+            del data[dice.randrange(len(data)):]
+        file.write_bytes(data)
+    with start(folder) as server:
+        again, usage, _ = ask(server, text)
+        assert_same(again, first)
+        assert usage["cached"] == 0
+        assert metric(server, 'coppice_kv_store_pieces_total{event="damaged"}') > 0
+        end(server)
+
+
+def test_a_kill_at_any_moment_leaves_only_whole_blocks(folder):
+    texts = [prompt(n) for n in (120, 240, 360)]
+    with Coppice("--kv-bytes", "400MiB") as server:
+        expected = [ask(server, text)[0] for text in texts]
+    dice = random.Random(2)
+    for _ in range(4):
+        with start(folder) as server:
+            for text, words in zip(texts, expected, strict=True):
+                assert_same(ask(server, text)[0], words)
+                assert_same(ask(server, text)[0], words)
+            server.wait(lambda: dice.random() < 0.4)
+            server.process.kill()
+            server.process.wait()
+    with start(folder) as server:
+        for text, words in zip(texts, expected, strict=True):
+            assert_same(ask(server, text)[0], words)
+        assert metric(server, 'coppice_kv_store_pieces_total{event="damaged"}') == 0
+        assert server.stats()["tokens"]["loaded"] > 0
+
+
+def test_a_second_server_goes_on_without(folder):
+    text = prompt(100)
+    with start(folder) as first:
+        words = ask(first, text)[0]
+        with Coppice("--kv-dir", str(folder), "--kv-dir-free", "0", "--kv-bytes", "400MiB") as second:
+            assert_same(ask(second, text)[0], words)
+            assert not second.stats()["store"]["on"] and second.stats()["store"]["off_because"]
+            end(second)
+        end(first)
