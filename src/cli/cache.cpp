@@ -123,7 +123,7 @@ int prune(const CacheOptions& options) {
   fmt::print("{}: {} pieces, {} are gone; {} pieces, {} are left\n", options.folder, before.pieces - after.pieces,
              size_text(static_cast<std::size_t>(before.bytes - after.bytes)), after.pieces,
              size_text(static_cast<std::size_t>(after.bytes)));
-  if (!trouble.empty()) throw std::runtime_error(fmt::format("{} {}.", options.folder, trouble));
+  if (!trouble.empty()) throw std::runtime_error(trouble + ".");
   return 0;
 }
 

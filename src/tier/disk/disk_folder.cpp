@@ -10,6 +10,7 @@
 
 #include "check/assert.h"
 #include "tier/disk/piece_path.h"
+#include "tier/disk/piece_transfer.h"
 #include "tier/faults.h"
 
 namespace coppice::tier {
@@ -231,36 +232,13 @@ void DiskFolder::evict(PieceIndex::Piece& piece) {
 
 Result<void> DiskFolder::write_file(const Name& name, Buffer& piece, const std::string& aside, bool is_there) {
   const std::string& path = fault(Fault::kWrittenInPlace) ? path_of(name) : aside;
-  Result<void> written = write_aside(path, piece, is_there && path == aside);
+  Result<void> written = write_piece(files_, path, piece, is_there && path == aside);
   if (written && !is_cancelled(name)) {
     written = files_.rename(path, path_of(name));
     if (written) return written;
   }
   std::ignore = files_.remove(aside);  // else its next writer does
   return written;
-}
-
-Result<void> DiskFolder::write_aside(const std::string& path, Buffer& piece, bool is_there) {
-  auto number = is_there ? files_.reopen(path) : files_.create(path);
-  if (!number && number.error() == EEXIST) {  // of a write that failed
-    if (const auto removed = files_.remove(path); !removed) return removed;
-    number = files_.create(path);
-  }
-  if (!number) return std::unexpected(number.error());
-  const OpenFile file(files_, *number);
-  const std::size_t pages = (piece.size() + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-  const std::span<std::byte> bytes = piece.memory().first(pages);
-  std::ranges::fill(bytes.subspan(piece.size()), std::byte{});
-  for (std::size_t done = 0; done < bytes.size();) {
-    const auto written = files_.write(*number, done, bytes.subspan(done));
-    if (!written) return std::unexpected(written.error());
-    if (*written == 0) return std::unexpected(ENOSPC);
-    done += *written;
-    if (fault(Fault::kShortWriteIsWhole)) break;
-  }
-  if (const auto cut = files_.set_length(*number, piece.size()); !cut) return cut;
-  const auto safe = files_.sync(*number);
-  return fault(Fault::kUnsafeIsSafe) ? Result<void>() : safe;
 }
 
 bool DiskFolder::is_cancelled(const Name& name) {
@@ -287,7 +265,7 @@ void DiskFolder::read(const Name& name, Buffer& into) {
     ++under_way_;
   }
   const UnderWay under_way(*this);
-  const Result<std::size_t> got = read_file(name, bytes, into.memory(), stamp);
+  const Result<std::size_t> got = read_piece(files_, path_of(name), bytes, into.memory(), stamp);
   std::string line;
   bool damaged = false;
   {
@@ -309,27 +287,6 @@ void DiskFolder::read(const Name& name, Buffer& into) {
   }
   say(line);
   if (damaged) put_aside(name);
-}
-
-Result<std::size_t> DiskFolder::read_file(const Name& name, std::uint64_t bytes_of_disk, std::span<std::byte> into,
-                                          bool stamp) {
-  const auto number = files_.open(path_of(name));
-  if (!number) return std::unexpected(number.error());
-  const OpenFile file(files_, *number);
-  const auto status = files_.status(*number);
-  if (!status) return std::unexpected(status.error());
-  if (!fault(Fault::kLinkFollowed) && (!status->is_file || !status->is_mine || status->is_open))
-    return std::unexpected(ELOOP);
-  if (disk_bytes(status->bytes) != bytes_of_disk || status->bytes > into.size()) return std::unexpected(EBADMSG);
-  for (std::size_t done = 0; done < status->bytes;) {
-    const auto got = files_.read(*number, done, into.subspan(done));
-    if (!got) return std::unexpected(got.error());
-    if (*got == 0) return std::unexpected(EBADMSG);
-    done += *got;
-    if (fault(Fault::kShortReadIsWhole)) break;
-  }
-  if (stamp) std::ignore = files_.touch(*number);  // else it is taken for older than it is
-  return status->bytes;
 }
 
 bool DiskFolder::put_aside(const Name& name) {
@@ -449,7 +406,7 @@ std::string DiskFolder::failed(Breaker& breaker, const char* what, int error) {
 }
 
 void DiskFolder::say(const std::string& line) const {
-  if (!line.empty()) say_(line);
+  if (!line.empty()) say_(files_.name() + " " + line);
 }
 
 }  // namespace coppice::tier

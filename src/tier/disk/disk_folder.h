@@ -35,7 +35,7 @@ struct DiskLimits {
 
 class DiskFolder {
  public:
-  /// One line for the log; called under no lock.
+  /// One line for the log, a sentence about the folder; called under no lock.
   using Say = std::function<void(const std::string&)>;
   /// `files` outlives it.
   DiskFolder(FileSystem& files, const DiskLimits& limits, Say say);
@@ -85,8 +85,6 @@ class DiskFolder {
   std::uint64_t limit(const Result<FileSystem::Room>& room) const COPPICE_REQUIRES(mutex_);
   Room make_room(const Name& name, std::uint64_t bytes, const std::string& aside);
   Result<void> write_file(const Name& name, Buffer& piece, const std::string& aside, bool is_there);
-  Result<void> write_aside(const std::string& path, Buffer& piece, bool is_there);
-  Result<std::size_t> read_file(const Name& name, std::uint64_t disk_bytes, std::span<std::byte> into, bool stamp);
   bool remove(const Name& name);
   bool is_cancelled(const Name& name);
   void evict(PieceIndex::Piece& piece) COPPICE_REQUIRES(mutex_);

@@ -143,7 +143,7 @@ void DiskStore::keep() {
                                     counters.bytes >> 20, std::chrono::duration<double>(Clock::now() - begun).count())
                       : fmt::format("{}. It is tried again each {} s", why, kOpenEvery.count());
       if (!why.empty()) pause = kOpenEvery;
-      if (why.empty() || why != said) say_(line);
+      if (why.empty() || why != said) say_(files_->name() + " " + line);
       said = why;
     } else {
       more = folder_.tidy();

@@ -43,6 +43,9 @@ class FileSystem {
 
   virtual ~FileSystem() = default;
 
+  /// The root, as people know it.
+  virtual std::string name() const = 0;
+
   /// Opens the root, which may lie behind links: the operator names it. Makes it if it isn't there.
   virtual Result<Status> open_root() = 0;
   /// Nobody but the owner may read or enter the root.

@@ -20,7 +20,8 @@ namespace {
 
 /// Whether it is marked as a cache, or nothing lies in it but what one has. Error: of the system.
 Result<bool> is_cache(FileSystem& files) {
-  constexpr std::string_view kKnown[] = {"new", "bad", "kv", "lost+found"};  // the last: in a disk's own root
+  // What servers keep beside pieces counts, and the folder that lies in a disk's own root.
+  constexpr std::string_view kKnown[] = {"new", "bad", "kv", "model-hashes", "responses", "lost+found"};
   bool marked = false, all_known = true;
   const auto listed = files.list("", [&](std::string_view entry) {
     marked = marked || entry == "lock";

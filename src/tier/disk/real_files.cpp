@@ -61,6 +61,8 @@ class RealFiles final : public FileSystem {
   RealFiles(const RealFiles&) = delete;
   RealFiles& operator=(const RealFiles&) = delete;
 
+  std::string name() const override { return path_.string(); }
+
   Result<Status> open_root() override {
     if (root_ >= 0) ::close(std::exchange(root_, -1));
     if (::mkdir(path_.c_str(), S_IRWXU) != 0 && errno != EEXIST) return last_error();

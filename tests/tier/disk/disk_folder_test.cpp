@@ -212,7 +212,7 @@ TEST_F(DiskTest, AnEmptiedFolderIsUsedAnew) {
   EXPECT_FALSE(reads(server.folder, name_of(1)));
   server.folder.tidy();
   EXPECT_FALSE(server.folder.is_open());
-  EXPECT_THAT(server.said, testing::ElementsAre("is off: somebody removed its lock"));
+  EXPECT_THAT(server.said, testing::ElementsAre(path_.string() + " is off: somebody removed its lock"));
   ASSERT_TRUE(server.folder.at_rest());
   ASSERT_EQ(server.folder.open(), "");
   EXPECT_TRUE(put(server.folder, name_of(1)) && reads(server.folder, name_of(1)));

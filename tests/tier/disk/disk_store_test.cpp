@@ -120,7 +120,7 @@ TEST_F(DiskStoreTest, TheSecondServerGetsTheFolderWhenTheFirstEnds) {
   EXPECT_TRUE(loads(second, name_of(1)));
   const check::Lock lock(mutex);
   ASSERT_EQ(said.size(), 2U);
-  EXPECT_EQ(said[0], "is used by another server. It is tried again each 5 s");
+  EXPECT_EQ(said[0], path_.string() + " is used by another server. It is tried again each 5 s");
 }
 
 TEST_F(DiskStoreTest, EveryCallIsAnsweredOnceWhateverComesTogether) {

@@ -96,6 +96,7 @@ class SimulatedFiles final : public tier::FileSystem {
   /// Its lock's file was removed: until it sees that, it may change things.
   void excuse() { is_excused_ = true; }
 
+  std::string name() const override { return "disk"; }
   tier::Result<Status> open_root() override;
   tier::Result<void> hide_root() override;
   tier::Result<Number> lock(const std::string& path) override;

@@ -1,0 +1,56 @@
+#include "tier/disk/piece_transfer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <tuple>
+
+#include "tier/disk/piece_path.h"
+#include "tier/faults.h"
+
+namespace coppice::tier {
+
+Result<void> write_piece(FileSystem& files, const std::string& path, Buffer& piece, bool is_there) {
+  auto number = is_there ? files.reopen(path) : files.create(path);
+  if (!number && number.error() == EEXIST) {  // of a write that failed
+    if (const auto removed = files.remove(path); !removed) return removed;
+    number = files.create(path);
+  }
+  if (!number) return std::unexpected(number.error());
+  const OpenFile file(files, *number);
+  const std::size_t pages = (piece.size() + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+  const std::span<std::byte> bytes = piece.memory().first(pages);
+  std::ranges::fill(bytes.subspan(piece.size()), std::byte{});
+  for (std::size_t done = 0; done < bytes.size();) {
+    const auto written = files.write(*number, done, bytes.subspan(done));
+    if (!written) return std::unexpected(written.error());
+    if (*written == 0) return std::unexpected(ENOSPC);
+    done += *written;
+    if (fault(Fault::kShortWriteIsWhole)) break;
+  }
+  if (const auto cut = files.set_length(*number, piece.size()); !cut) return cut;
+  const auto safe = files.sync(*number);
+  return fault(Fault::kUnsafeIsSafe) ? Result<void>() : safe;
+}
+
+Result<std::size_t> read_piece(FileSystem& files, const std::string& path, std::uint64_t bytes_of_disk,
+                               std::span<std::byte> into, bool stamp) {
+  const auto number = files.open(path);
+  if (!number) return std::unexpected(number.error());
+  const OpenFile file(files, *number);
+  const auto status = files.status(*number);
+  if (!status) return std::unexpected(status.error());
+  if (!fault(Fault::kLinkFollowed) && (!status->is_file || !status->is_mine || status->is_open))
+    return std::unexpected(ELOOP);
+  if (disk_bytes(status->bytes) != bytes_of_disk || status->bytes > into.size()) return std::unexpected(EBADMSG);
+  for (std::size_t done = 0; done < status->bytes;) {
+    const auto got = files.read(*number, done, into.subspan(done));
+    if (!got) return std::unexpected(got.error());
+    if (*got == 0) return std::unexpected(EBADMSG);
+    done += *got;
+    if (fault(Fault::kShortReadIsWhole)) break;
+  }
+  if (stamp) std::ignore = files.touch(*number);  // else it is taken for older than it is
+  return status->bytes;
+}
+
+}  // namespace coppice::tier
