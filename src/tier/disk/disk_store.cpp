@@ -17,8 +17,9 @@ constexpr int kNicer = 10;
 
 }  // namespace
 
-DiskStore::DiskStore(std::unique_ptr<FileSystem> files, const DiskLimits& limits, Threads threads, DiskFolder::Say say)
-    : files_(std::move(files)), say_(std::move(say)), folder_(*files_, limits, say_) {
+DiskStore::DiskStore(std::unique_ptr<FileSystem> files, const DiskLimits& limits, Threads threads, DiskFolder::Say say,
+                     std::optional<Seal> seal)
+    : files_(std::move(files)), say_(std::move(say)), seal_(seal), folder_(*files_, limits, say_) {
   threads_.emplace_back([this] { keep(); });
   threads_.emplace_back([this] { work(&DiskStore::finds_, [this](Find find) { answer(std::move(find)); }); });
   for (int i = 0; i < threads.readers; ++i)
@@ -68,20 +69,21 @@ void DiskStore::load(const Name& name, Buffer into, Loaded done) {
     done(std::move(into));
     return;
   }
-  loads_.waiting.push_back({name, std::move(into), std::move(done)});
+  loads_.waiting.push_back({outside(name), std::move(into), std::move(done)});
   loads_.changed.notify_one();
 }
 
 bool DiskStore::offer(const Name& name, Buffer piece) {
-  const DiskFolder::Taken taken = folder_.take(name, piece.size());
+  const Name there = outside(name);
+  const DiskFolder::Taken taken = folder_.take(there, piece.size() + (seal_ ? Seal::kBytes : 0));
   if (taken != DiskFolder::Taken::kTaken) return taken == DiskFolder::Taken::kThere;
   check::Lock lock(mutex_);
   if (ends_) {
     lock.unlock();
-    folder_.give_up(name);
+    folder_.give_up(there);
     return false;
   }
-  writes_.waiting.push_back({name, std::move(piece)});
+  writes_.waiting.push_back({there, std::move(piece)});
   writes_.changed.notify_one();
   return true;
 }
@@ -92,7 +94,7 @@ bool DiskStore::ends() {
 }
 
 void DiskStore::forget(const Which& which) {
-  folder_.forget(which);
+  folder_.forget(seal_ ? seal_->outside(which) : which);
   const check::Lock lock(mutex_);
   tidy_now_ = true;
   keeper_.notify_one();
@@ -101,7 +103,7 @@ void DiskStore::forget(const Which& which) {
 void DiskStore::answer(Find find) {
   std::vector<bool> held(find.names.size());
   const bool end = ends();
-  for (std::size_t i = 0; i < held.size() && !end; ++i) held[i] = folder_.find(find.names[i]);
+  for (std::size_t i = 0; i < held.size() && !end; ++i) held[i] = folder_.find(outside(find.names[i]));
   find.done(std::move(held));
 }
 
@@ -109,7 +111,8 @@ void DiskStore::answer(Load load) {
   load.into.set_size(0);
   if (!ends()) folder_.read(load.name, load.into);
   const bool is_hit = load.into.size() > 0;
-  const bool opens = load.done(std::move(load.into));
+  const bool is_sound = !is_hit || !seal_ || seal_->open(load.name, load.into);
+  const bool opens = load.done(std::move(load.into)) && is_sound;
   if (is_hit && !opens) folder_.put_aside(load.name);
 }
 
@@ -119,10 +122,10 @@ void DiskStore::answer(Write write, int writer) {
     const check::Lock lock(mutex_);
     late = ends_ && Clock::now() >= *ends_;
   }
-  if (late) {
+  if (!late) seal_piece(write.piece.bytes());
+  if (late || (seal_ && !seal_->close(write.name, write.piece))) {
     folder_.give_up(write.name);
   } else {
-    seal_piece(write.piece.bytes());
     folder_.write(write.name, write.piece, writer);
   }
 }

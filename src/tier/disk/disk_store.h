@@ -16,6 +16,7 @@
 
 #include "check/mutex.h"
 #include "tier/disk/disk_folder.h"
+#include "tier/seal.h"
 #include "tier/store.h"
 
 namespace coppice::tier {
@@ -26,8 +27,10 @@ class DiskStore final : public Store {
     int readers = 4;
     int writers = 1;
   };
-  /// Returns at once; the folder is opened by and by. `say`: a line for the log, any thread.
-  DiskStore(std::unique_ptr<FileSystem> files, const DiskLimits& limits, Threads threads, DiskFolder::Say say);
+  /// Returns at once; the folder is opened by and by. `say`: a line for the log, any thread. `seal`: closes what is written, and opens what is read;
+  /// then buffers need Seal::kBytes more. None: pieces lie there as they are.
+  DiskStore(std::unique_ptr<FileSystem> files, const DiskLimits& limits, Threads threads, DiskFolder::Say say,
+            std::optional<Seal> seal = std::nullopt);
   ~DiskStore() override;  ///< REQUIRES: no call is running
   DiskStore(const DiskStore&) = delete;
   DiskStore& operator=(const DiskStore&) = delete;
@@ -40,17 +43,20 @@ class DiskStore final : public Store {
   void stop(Clock::time_point until) override;
 
  private:
+  /// As the folder has it.
+  Name outside(const Name& name) const { return seal_ ? seal_->outside(name) : name; }
+
   struct Find {
     std::vector<Name> names;
     Found done;
   };
   struct Load {
-    Name name;
+    Name name;  ///< outside()
     Buffer into;
     Loaded done;
   };
   struct Write {
-    Name name;
+    Name name;  ///< outside()
     Buffer piece;
   };
   /// What waits for threads of one kind.
@@ -70,6 +76,7 @@ class DiskStore final : public Store {
 
   const std::unique_ptr<FileSystem> files_;
   const DiskFolder::Say say_;
+  const std::optional<Seal> seal_;
   DiskFolder folder_;
 
   check::Mutex mutex_;

@@ -77,6 +77,37 @@ TEST_F(DiskStoreTest, PiecesAreSealedByItsThreads) {
   EXPECT_TRUE(loads(*store, name_of(1)));
 }
 
+TEST_F(DiskStoreTest, WithASecretNothingCanBeReadOrPassedOff) {
+  const std::vector<std::byte> secret(32, std::byte{1}), other(32, std::byte{2});
+  const auto begin = [&](const std::vector<std::byte>& of) {
+    auto store = std::make_unique<DiskStore>(
+        tier::make_real_files(path_), tier::DiskLimits{.bytes = 1 << 30, .free_share = 0}, DiskStore::Threads{},
+        [](const std::string&) {}, tier::Seal(of));
+    while (!store->counters().on) std::this_thread::yield();
+    return store;
+  };
+  {
+    const auto store = begin(secret);
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(store->offer(name_of(i), piece(name_of(i))));
+    wait_for_writes(*store);
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(held(*store, {name_of(i)})[0] && loads(*store, name_of(i)));
+  }
+  EXPECT_FALSE(loads(*begin(other), name_of(0)));
+  EXPECT_FALSE(loads(*start(), name_of(0)));
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path_ / "kv")) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  ASSERT_EQ(files.size(), 4U);
+  std::filesystem::copy_file(files[0], files[1], std::filesystem::copy_options::overwrite_existing);
+  const auto store = begin(secret);
+  int n = 0;
+  for (int i = 0; i < 4; ++i) n += loads(*store, name_of(i)) ? 1 : 0;
+  EXPECT_EQ(n, 3);
+  store->forget({.model = name_of(0).model});
+  EXPECT_EQ(store->counters().pieces, 0);
+}
+
 TEST_F(DiskStoreTest, WhatDoesNotOpenIsAMissFromThenOn) {
   const auto store = start();
   ASSERT_TRUE(store->offer(name_of(1), piece(name_of(1))));
