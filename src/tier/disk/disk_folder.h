@@ -17,8 +17,8 @@
 #include <string>
 
 #include "check/mutex.h"
+#include "tier/breaker.h"
 #include "tier/disk/allowance.h"
-#include "tier/disk/breaker.h"
 #include "tier/disk/file_system.h"
 #include "tier/disk/locked_folder.h"
 #include "tier/disk/piece_index.h"

@@ -3,8 +3,8 @@
 
 #include <chrono>
 
+#include "tier/breaker.h"
 #include "tier/disk/allowance.h"
-#include "tier/disk/breaker.h"
 
 namespace coppice::tier {
 namespace {

@@ -1,0 +1,368 @@
+#include "tier/redis/redis_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "port/process.h"
+#include "tier/piece.h"
+
+namespace coppice::tier {
+
+namespace {
+
+constexpr int kNicer = 10;
+constexpr std::size_t kNamesAtOnce = 512, kBytesInFlight = 8 << 20;
+constexpr std::chrono::seconds kProbeEvery{1};
+constexpr std::string_view kPrefix = "coppice:";
+
+std::string key_of(const Name& name) {
+  return std::string(kPrefix) + to_string(name);
+}
+
+/// For SCAN's MATCH. Names are hexadecimal: nothing in them is a pattern.
+std::string pattern_of(const Which& which) {
+  Name name;
+  name.model = which.model.value_or(name.model);
+  name.space = which.space.value_or(name.space);
+  const std::string text = to_string(name);
+  return fmt::format("{}{}-{}-*", kPrefix, which.model ? text.substr(0, 32) : "*",
+                     which.space ? text.substr(33, 32) : "*");
+}
+
+bool matches(const Which& which, const Name& name) {
+  return (!which.model || *which.model == name.model) && (!which.space || *which.space == name.space);
+}
+
+double seconds_since(Clock::time_point begun) {
+  return std::chrono::duration<double>(Clock::now() - begun).count();
+}
+
+}  // namespace
+
+RedisStore::RedisStore(const RedisOptions& options, std::optional<Seal> seal, Say say)
+    : options_(options),
+      keep_seconds_(std::to_string(options.keep_for.count())),
+      seal_(seal),
+      health_(fmt::format("{}:{}", options.address.host, options.address.port), std::move(say)) {
+  threads_.emplace_back([this] { keep(); });
+  threads_.emplace_back([this] { answer_finds(); });
+  for (int i = 0; i < options.loaders; ++i) threads_.emplace_back([this] { load_pieces(); });
+  for (int i = 0; i < options.writers; ++i) threads_.emplace_back([this] { write_pieces(); });
+}
+
+RedisStore::~RedisStore() {
+  stop(Clock::now());
+}
+
+bool RedisStore::is_forgotten(const Name& name) const {
+  return std::ranges::any_of(forgotten_, [&](const Which& which) { return !which.unused_for && matches(which, name); });
+}
+
+void RedisStore::find(std::vector<Name> names, Found done) {
+  check::Lock lock(mutex_);
+  counters_.finds += static_cast<std::int64_t>(names.size());
+  if (ends_) {
+    lock.unlock();
+    return done(std::vector<bool>(names.size()));
+  }
+  finds_.waiting.push_back({std::move(names), std::move(done)});
+  finds_.changed.notify_one();
+}
+
+void RedisStore::load(const Name& name, Buffer into, Loaded done) {
+  const Name there = outside(name);
+  check::Lock lock(mutex_);
+  if (ends_) {
+    lock.unlock();
+    into.set_size(0);
+    done(std::move(into));
+    return;
+  }
+  loads_.waiting.push_back({there, std::move(into), std::move(done)});
+  loads_.changed.notify_one();
+}
+
+bool RedisStore::offer(const Name& name, Buffer piece) {
+  const Name there = outside(name);
+  const bool allowed = health_.allows();
+  const check::Lock lock(mutex_);
+  if (under_way_.contains(there)) return true;
+  if (ends_ || !allowed || is_forgotten(there)) {
+    ++counters_.dropped;
+    return false;
+  }
+  under_way_.emplace(there, false);
+  ++counters_.pending;
+  writes_.waiting.push_back({there, std::move(piece)});
+  writes_.changed.notify_one();
+  return true;
+}
+
+void RedisStore::forget(const Which& which) {
+  const Which there = seal_ ? seal_->outside(which) : which;
+  const check::Lock lock(mutex_);
+  forgotten_.push_back(there);
+  if (!there.unused_for) {
+    for (auto& [name, is_forgotten] : under_way_) is_forgotten = is_forgotten || matches(there, name);
+  }
+  keeper_.notify_one();
+}
+
+Counters RedisStore::counters() const {
+  const RedisHealth::State state = health_.state();
+  const check::Lock lock(mutex_);
+  Counters counters = counters_;
+  counters.on = state.on;
+  counters.off_because = state.why;
+  counters.io_errors = state.errors;
+  counters.switch_offs = state.switch_offs;
+  return counters;
+}
+
+/// One that waits, and those behind it for which more() says so: it is told the queue, and how many are taken. None: all is over.
+template <class T>
+std::vector<T> RedisStore::take(Queue<T> RedisStore::* queue_of,
+                                const std::function<bool(const std::deque<T>&, std::size_t)>& more) {
+  check::Lock lock(mutex_);
+  Queue<T>& queue = this->*queue_of;
+  while (queue.waiting.empty() && !ends_) queue.changed.wait(lock);
+  std::vector<T> taken;
+  while (!queue.waiting.empty() && (taken.empty() || more(queue.waiting, taken.size()))) {
+    taken.push_back(std::move(queue.waiting.front()));
+    queue.waiting.pop_front();
+  }
+  return taken;
+}
+
+void RedisStore::answer_finds() {
+  RedisLink link(options_.address, health_);
+  const auto one = [](const std::deque<Find>&, std::size_t) { return false; };
+  for (auto taken = take<Find>(&RedisStore::finds_, one); !taken.empty();
+       taken = take<Find>(&RedisStore::finds_, one)) {
+    Find& find = taken.front();
+    std::vector<bool> held(find.names.size());
+    std::vector<Name> names;
+    for (const Name& name : find.names) names.push_back(outside(name));
+    bool fine = link.ensure();
+    for (std::size_t begin = 0; fine && begin < names.size(); begin += kNamesAtOnce) {
+      const std::size_t end = std::min(names.size(), begin + kNamesAtOnce);
+      std::string commands;
+      for (std::size_t i = begin; i < end; ++i) add_command(commands, {"EXISTS", key_of(names[i])});
+      fine = link.send(commands);
+      for (std::size_t i = begin; fine && i < end; ++i) {
+        const auto reply = link.next();
+        fine = reply.has_value();
+        if (fine) held[i] = reply->kind == Reply::Kind::kNumber && reply->number > 0;
+      }
+    }
+    {
+      const check::Lock lock(mutex_);
+      for (std::size_t i = 0; i < held.size(); ++i) held[i] = held[i] && !ends_ && !is_forgotten(names[i]);
+      counters_.found += std::ranges::count(held, true);
+    }
+    find.done(std::move(held));
+  }
+}
+
+void RedisStore::load_pieces() {
+  RedisLink link(options_.address, health_);
+  const auto fit = [](const std::deque<Load>& queue, std::size_t n) {
+    return (n + 1) * queue.front().into.memory().size() <= kBytesInFlight;
+  };
+  for (auto loads = take<Load>(&RedisStore::loads_, fit); !loads.empty(); loads = take<Load>(&RedisStore::loads_, fit))
+    answer(link, std::move(loads));
+}
+
+void RedisStore::answer(RedisLink& link, std::vector<Load> loads) {
+  bool ends = false;
+  {
+    const check::Lock lock(mutex_);
+    ends = ends_.has_value();
+  }
+  const auto begun = Clock::now();
+  bool fine = !ends && link.ensure();
+  std::string commands;
+  for (const Load& load : loads) add_command(commands, {"GETEX", key_of(load.name), "EX", keep_seconds_});
+  fine = fine && link.send(commands);
+  for (Load& load : loads) {
+    load.into.set_size(0);
+    fine = fine && read_into(link, load.into);
+    bool is_hit = load.into.size() > 0;
+    {
+      const check::Lock lock(mutex_);
+      if (is_hit && is_forgotten(load.name)) is_hit = false;
+      ++(is_hit ? counters_.loads : counters_.load_misses);
+      if (is_hit) counters_.load_bytes += static_cast<std::int64_t>(load.into.size());
+    }
+    if (!is_hit) load.into.set_size(0);
+    end_load(std::move(load), is_hit);
+  }
+  const check::Lock lock(mutex_);
+  counters_.load_seconds += seconds_since(begun);
+}
+
+/// The next reply. False: the connection is gone.
+bool RedisStore::read_into(RedisLink& link, Buffer& into) {
+  const auto reply = link.next();
+  if (!reply) return false;
+  if (reply->kind != Reply::Kind::kValue) return true;
+  const auto bytes = static_cast<std::size_t>(reply->number);
+  if (bytes > into.memory().size()) return link.skip_value(reply->number);
+  if (!link.value(into.memory().first(bytes))) return false;
+  into.set_size(bytes);
+  return true;
+}
+
+void RedisStore::end_load(Load load, bool is_hit) {
+  const bool is_sound = !is_hit || !seal_ || seal_->open(load.name, load.into);
+  const bool opens = load.done(std::move(load.into)) && is_sound;
+  if (!is_hit || opens) return;
+  const check::Lock lock(mutex_);
+  ++counters_.damaged;
+  if (ends_) return;
+  writes_.waiting.push_back({load.name, Buffer()});
+  writes_.changed.notify_one();
+}
+
+void RedisStore::write_pieces() {
+  port::make_thread_nicer(kNicer);
+  RedisLink link(options_.address, health_);
+  const auto one = [](const std::deque<Write>&, std::size_t) { return false; };
+  for (auto taken = take<Write>(&RedisStore::writes_, one); !taken.empty();
+       taken = take<Write>(&RedisStore::writes_, one)) {
+    Write& next = taken.front();
+    bool wanted = true;
+    {
+      const check::Lock lock(mutex_);
+      const auto entry = under_way_.find(next.name);
+      wanted = !(ends_ && Clock::now() >= *ends_) && (!next.piece || (entry != under_way_.end() && !entry->second));
+    }
+    const auto begun = Clock::now();
+    const bool is_removal = !next.piece;
+    const auto bytes = static_cast<std::int64_t>(next.piece.size());
+    const bool written = wanted && link.ensure() && write(link, next);
+    next.piece = Buffer();
+    if (is_removal) continue;
+    check::Lock lock(mutex_);
+    const auto entry = under_way_.find(next.name);
+    const bool is_forgotten = entry->second;
+    under_way_.erase(entry);
+    --counters_.pending;
+    counters_.write_seconds += seconds_since(begun);
+    ++(written ? counters_.writes : counters_.dropped);
+    if (written) counters_.write_bytes += bytes;
+    if (!written || !is_forgotten) continue;
+    lock.unlock();
+    write(link, next);  // without a piece: removes it
+  }
+}
+
+/// True: it is there; or it is removed, if there is no piece. False: there is no room, or the connection is gone.
+bool RedisStore::write(RedisLink& link, Write& write) {
+  std::string command;
+  if (!write.piece) {
+    add_command(command, {"UNLINK", key_of(write.name)});
+    return link.send(command) && link.next().has_value();
+  }
+  seal_piece(write.piece.bytes());
+  if (seal_ && !seal_->close(write.name, write.piece)) return false;
+  add_command(command, {"EXPIRE", key_of(write.name), keep_seconds_});
+  if (!link.send(command)) return false;
+  const auto there = link.next();
+  if (!there) return false;
+  if (there->kind == Reply::Kind::kNumber && there->number > 0) return true;
+  command.clear();
+  add_set_head(command, key_of(write.name), keep_seconds_, write.piece.size());
+  if (!link.send(command) || !link.send(write.piece.bytes()) || !link.send("\r\n")) return false;
+  const auto kept = link.next();
+  return kept && !kept->is_error();
+}
+
+/// Looks after the connection while nobody asks, and removes what is forgotten.
+void RedisStore::keep() {
+  port::make_thread_nicer(kNicer);
+  RedisLink link(options_.address, health_);
+  for (;;) {
+    const bool is_there = link.ensure();
+    std::optional<Which> which;
+    check::Lock lock(mutex_);
+    if (!forgotten_.empty() && is_there) which = forgotten_.front();
+    if (which) {
+      lock.unlock();
+      const bool removed = remove_all(link, *which);
+      lock.lock();
+      if (removed) forgotten_.pop_front();
+      if (removed && !ends_) continue;
+    }
+    const auto until = Clock::now() + kProbeEvery;
+    while (!ends_ && (forgotten_.empty() || !is_there) && keeper_.wait_until(lock, until)) {
+    }
+    if (ends_) return;
+  }
+}
+
+bool RedisStore::remove_all(RedisLink& link, const Which& which) {
+  const std::string pattern = pattern_of(which);
+  std::string cursor = "0";
+  do {
+    std::string command;
+    add_command(command, {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+    if (!link.send(command)) return false;
+    const auto list = link.next();
+    const auto at = list ? link.next() : std::nullopt;
+    const auto next = at ? link.short_value(*at) : std::nullopt;
+    const auto found = next ? link.next() : std::nullopt;
+    if (!found || found->kind != Reply::Kind::kList) return false;
+    cursor = *next;
+    std::vector<std::string> keys;
+    for (std::int64_t i = 0; i < found->number; ++i) {
+      const auto head = link.next();
+      const auto key = head ? link.short_value(*head) : std::nullopt;
+      if (!key) return false;
+      keys.push_back(*key);
+    }
+    if (!remove(link, keys, which)) return false;
+  } while (cursor != "0");
+  return true;
+}
+
+bool RedisStore::remove(RedisLink& link, const std::vector<std::string>& keys, const Which& which) {
+  std::vector<bool> goes(keys.size(), true);
+  std::string commands;
+  if (which.unused_for) {
+    for (const std::string& key : keys) add_command(commands, {"OBJECT", "IDLETIME", key});
+    if (!commands.empty() && !link.send(commands)) return false;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const auto idle = link.next();
+      if (!idle) return false;
+      goes[i] = idle->kind == Reply::Kind::kNumber && idle->number >= which.unused_for->count();
+    }
+  }
+  commands.clear();
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (goes[i]) add_command(commands, {"UNLINK", keys[i]});
+  }
+  if (!commands.empty() && !link.send(commands)) return false;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (goes[i] && !link.next()) return false;
+  }
+  return true;
+}
+
+void RedisStore::stop(Clock::time_point until) {
+  {
+    const check::Lock lock(mutex_);
+    if (ends_) return;
+    ends_ = until;
+    finds_.changed.notify_all();
+    loads_.changed.notify_all();
+    writes_.changed.notify_all();
+    keeper_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+}  // namespace coppice::tier
