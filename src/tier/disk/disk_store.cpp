@@ -156,7 +156,12 @@ void DiskStore::keep() {
     while (!more && !ends_ && !tidy_now_ && keeper_.wait_until(lock, until)) {
     }
     tidy_now_ = false;
-    if (ends_) return;
+    if (!ends_) continue;
+    const auto end = *ends_;
+    lock.unlock();
+    while (Clock::now() < end && folder_.tidy()) {  // what was forgotten doesn't come back with the next start
+    }
+    return;
   }
 }
 

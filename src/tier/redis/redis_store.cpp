@@ -295,12 +295,12 @@ void RedisStore::keep() {
       const bool removed = remove_all(link, *which);
       lock.lock();
       if (removed) forgotten_.pop_front();
-      if (removed && !ends_) continue;
+      if (removed) continue;
     }
     const auto until = Clock::now() + kProbeEvery;
     while (!ends_ && (forgotten_.empty() || !is_there) && keeper_.wait_until(lock, until)) {
     }
-    if (ends_) return;
+    if (ends_ && (forgotten_.empty() || !is_there || Clock::now() >= *ends_)) return;
   }
 }
 

@@ -134,6 +134,22 @@ TEST_F(DiskStoreTest, StopFinishesWhatItHasTimeFor) {
   EXPECT_EQ(held(*store, {name_of(1)}), std::vector<bool>({false}));
 }
 
+TEST_F(DiskStoreTest, WhatWasForgottenDoesNotComeBack) {
+  {
+    tier::Buffers buffers(300, 4096);
+    const auto store = start();
+    for (int i = 0; i < 300; ++i) {
+      tier::Buffer small = buffers.take();
+      fill_piece(small, name_of(i), 100);
+      ASSERT_TRUE(store->offer(name_of(i), std::move(small)));
+    }
+    wait_for_writes(*store);
+    store->forget({});
+    store->stop(tier::Clock::now() + seconds(60));
+  }
+  EXPECT_EQ(start()->counters().pieces, 0);
+}
+
 TEST_F(DiskStoreTest, TheSecondServerGetsTheFolderWhenTheFirstEnds) {
   auto first = start();
   ASSERT_TRUE(first->offer(name_of(1), piece(name_of(1))));

@@ -219,6 +219,15 @@ TEST_F(RedisTest, DamageIsAMissAndGoes) {
   EXPECT_EQ(store->counters().damaged, 1);
 }
 
+TEST_F(RedisTest, WhatWasForgottenIsRemovedBeforeItStops) {
+  FakeRedis server;
+  const auto store = start_on(server.port());
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(put(*store, name_of(i)));
+  store->forget({});
+  store->stop(tier::Clock::now() + seconds(60));
+  EXPECT_TRUE(server.values().empty());
+}
+
 TEST_F(RedisTest, AServerThatStopsInItsAnswerCostsMisses) {
   FakeRedis server;
   {
