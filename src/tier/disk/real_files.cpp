@@ -22,6 +22,14 @@ constexpr int kDirect = O_DIRECT;
 constexpr int kDirect = 0;
 #endif
 
+int data_sync(int file) {
+#ifdef __APPLE__
+  return ::fsync(file);
+#else
+  return ::fdatasync(file);
+#endif
+}
+
 /// Calls again what a signal interrupted.
 template <class Call>
 auto uninterrupted(const Call& call) {
@@ -137,7 +145,7 @@ class RealFiles final : public FileSystem {
   }
   Result<void> sync(Number file) override {
     if (is_direct(file)) return {};
-    return done(uninterrupted([&] { return ::fdatasync(file); }));
+    return done(uninterrupted([&] { return data_sync(file); }));
   }
   Result<void> touch(Number file) override { return done(::futimens(file, nullptr)); }
 

@@ -22,6 +22,11 @@ namespace coppice::tier {
 
 namespace {
 
+#ifdef MSG_NOSIGNAL
+constexpr int kNoSignal = MSG_NOSIGNAL;
+#else
+constexpr int kNoSignal = 0;  // the server ignores SIGPIPE
+#endif
 constexpr int kConnectMs = 3000, kWaitMs = 5000;
 
 std::string system_text(int error) {
@@ -68,7 +73,7 @@ class PlainWire final : public Wire {
 
   WireResult<void> send(std::span<const std::byte> bytes) override {
     while (!bytes.empty()) {
-      const auto n = ::send(socket_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      const auto n = ::send(socket_.number(), bytes.data(), bytes.size(), kNoSignal);
       if (n >= 0) {
         bytes = bytes.subspan(static_cast<std::size_t>(n));
       } else if (errno == EAGAIN) {
