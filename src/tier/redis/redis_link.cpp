@@ -77,9 +77,10 @@ WireResult<void> RedisLink::greet(ReplyReader& replies) {
     ++n_first;
   }
   add_command(hello, {"PING"});
+  add_command(hello, {"GETEX", "coppice:", "EX", "1"});  // Redis before 6.2 lacks it
   add_command(hello, {"INFO", "cluster"});
   if (const auto sent = wire_->send(std::as_bytes(std::span(hello))); !sent) return sent;
-  for (int i = 0; i <= n_first; ++i) {
+  for (int i = 0; i < n_first + 2; ++i) {
     const auto reply = replies.next();
     if (!reply) return std::unexpected(reply.error());
     if (reply->is_error()) return std::unexpected("refuses: " + reply->text);

@@ -127,7 +127,7 @@ std::string FakeRedis::answer(const std::vector<std::string>& command, bool& gre
     values_[command[1]] = command[3];
     return "+OK\r\n";
   }
-  if (what == "GETEX") {
+  if (what == "GETEX" && !old) {
     const auto found = values_.find(command[1]);
     if (found == values_.end()) return "$-1\r\n";
     std::string value = found->second;

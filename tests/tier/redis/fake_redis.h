@@ -21,7 +21,7 @@ class FakeRedis {
   int port() const { return port_; }
   std::map<std::string, std::string> values();
 
-  std::atomic<bool> cluster = false, full = false, garbage = false;
+  std::atomic<bool> cluster = false, full = false, garbage = false, old = false;
   /// Connections end after so many bytes of an answer with a value. -1: never.
   std::atomic<int> cut_after = -1;
   std::atomic<bool> flips = false;  ///< a bit of each value

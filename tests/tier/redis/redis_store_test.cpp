@@ -261,10 +261,12 @@ TEST_F(RedisTest, WhatIsNoServerForBlocksIsRefusedInWords) {
     EXPECT_FALSE(loads(*store, name_of(1)));
     return store->counters().off_because;
   };
-  FakeRedis cluster, web, closed;
+  FakeRedis cluster, web, closed, old;
+  old.old = true;
   cluster.cluster = web.garbage = true;
   closed.password = "secret";
   EXPECT_THAT(why(cluster), testing::HasSubstr("is a cluster"));
+  EXPECT_THAT(why(old), testing::HasSubstr("unknown command 'GETEX'"));
   EXPECT_EQ(why(web), "doesn't speak Redis's protocol");
   EXPECT_THAT(why(closed), testing::HasSubstr("NOAUTH"));
   EXPECT_THAT(why(closed, "wrong"), testing::HasSubstr("WRONGPASS"));
