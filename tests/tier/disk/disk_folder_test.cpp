@@ -2,13 +2,17 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
+#include "support/dice.h"
 #include "tier/disk/disk_fixture.h"
 
 namespace coppice::test {
@@ -34,6 +38,37 @@ TEST_F(DiskTest, ARestartFindsWhatWasWritten) {
       EXPECT_TRUE(put(server.folder, name_of(i), static_cast<std::size_t>(1 + 3000 * i)));
     EXPECT_EQ(server.folder.check(), "");
   }
+}
+
+TEST_F(DiskTest, AKillAtAnyMomentTearsNothing) {
+  const std::uint64_t each = tier::disk_bytes(tier::piece_size(4, 5, 200'000));
+  const tier::DiskLimits limits{.bytes = 20 * each, .free_share = 0};
+  Dice dice(1);
+  std::int64_t n_found = 0;
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      RealFolder server(path_, limits);
+      if (!server.folder.open().empty()) ::_exit(1);
+      for (int i = 40 * round;; ++i) put(server.folder, name_of(i), static_cast<std::size_t>(200'000 - i % 7 * 9000));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(dice.between(5, 40)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    RealFolder server(path_, limits);
+    ASSERT_EQ(server.folder.open(), "");
+    EXPECT_TRUE(fs::is_empty(path_ / "new"));
+    for (int i = 0; i < 40 * round + 1000; ++i) {
+      if (!server.folder.find(name_of(i))) continue;
+      ++n_found;
+      EXPECT_TRUE(reads(server.folder, name_of(i)));
+    }
+    EXPECT_LE(server.folder.counters().bytes, static_cast<std::int64_t>(limits.bytes));
+  }
+  EXPECT_GT(n_found, 20);
 }
 
 TEST_F(DiskTest, APieceIsTakenOnce) {
