@@ -81,6 +81,8 @@ int check(const CacheOptions& options) {
   const auto checked = value_or_throw(tier::check_folder(*files, print), options.folder);
   fmt::print("{}: {} pieces are whole, {} are damaged; {} were read\n", options.folder, checked.whole, checked.damaged,
              size_text(checked.bytes));
+  if (checked.sealed > 0)
+    fmt::print("{} more are sealed with a secret: only who has it can look into them.\n", checked.sealed);
   return checked.damaged == 0 ? 0 : 1;
 }
 

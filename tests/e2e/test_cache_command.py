@@ -77,10 +77,17 @@ def test_check_finds_what_is_damaged(folder):
     pieces[1].write_bytes(flipped)
     pieces[2].write_bytes(pieces[3].read_bytes())
     text = cache("check", folder, code=1)
-    assert "3 pieces are whole, 3 are damaged" in text
+    assert "3 pieces are whole, 3 are damaged" in text and "sealed" not in text
     for path, why in zip(pieces, ["it is too short or too long", "its checksum is wrong", "it has another name"]):
         assert f"{path.relative_to(folder)}: {why}" in text
     assert len(list((folder / "kv").rglob("*-*"))) == 6  # looked at, not touched
+
+
+def test_check_counts_what_is_sealed(folder):
+    piece = next((folder / "kv").rglob("*-*"))
+    piece.write_bytes(b"ciphertext" + b"coppiceS" + bytes(28))
+    text = cache("check", folder)
+    assert "5 pieces are whole, 0 are damaged" in text and "1 more are sealed" in text
 
 
 def test_prune_removes_what_is_said(folder):

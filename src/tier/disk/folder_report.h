@@ -16,7 +16,7 @@ namespace coppice::tier {
 
 struct ModelPieces {
   std::string id;     ///< of Name::model, in hexadecimal
-  std::string about;  ///< as one of its pieces says; empty: none says it
+  std::string about;  ///< as one of its pieces says; empty: none says it, or all are sealed
   std::size_t n = 0;
   std::uint64_t bytes = 0;                     ///< of the disk
   std::int64_t first_used = 0, last_used = 0;  ///< seconds since 1970
@@ -33,6 +33,7 @@ std::expected<FolderReport, std::string> report_folder(FileSystem& files);
 
 struct CheckedPieces {
   std::size_t whole = 0, damaged = 0;
+  std::size_t sealed = 0;   ///< with a secret (tier/seal.h): nobody without it can say more
   std::uint64_t bytes = 0;  ///< that were read
 };
 /// Reads each piece, and tells those that don't open: the file's path in the folder, and what is amiss.
