@@ -74,11 +74,11 @@ struct Request {
 struct Usage {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;      ///< prompt tokens found in the tree at first admission, or loaded then
-  std::int32_t loaded_tokens = 0;      ///< of these
   std::int32_t completion_tokens = 0;  ///< over all samples
   double prompt_seconds = 0;           ///< from the first admission to the first token; 0: there was none
   double decode_seconds = 0;           ///< from there to the last
   std::vector<PinOutcome> pins;        ///< of Request::pins, in order; as many as it came to
+  std::int32_t loaded_tokens = 0;      ///< of cached_tokens
 };
 
 /// How far a request's prompt is.

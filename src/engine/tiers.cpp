@@ -51,6 +51,17 @@ struct Tiers::Box {
     wake();
   }
 
+  void wake_with(std::function<void()> w) {
+    const check::Lock lock(mutex);
+    wake = std::move(w);
+  }
+  // From now on nothing is taken.
+  void close() {
+    const check::Lock lock(mutex);
+    wake = nullptr;
+    items.clear();
+  }
+
   check::Mutex mutex;
   std::vector<Item> items COPPICE_GUARDED_BY(mutex);
   std::function<void()> wake COPPICE_GUARDED_BY(mutex);
@@ -65,14 +76,11 @@ Tiers::Tiers(kv::Cache& cache, const executor::ExecutorInfo& info, std::function
       has_states_(cache.config().state_pages > 0),
       box_(std::make_shared<Box>()),
       outflow_(cache, info, config_, figures_) {
-  const check::Lock lock(box_->mutex);
-  box_->wake = std::move(wake);
+  box_->wake_with(std::move(wake));
 }
 
 Tiers::~Tiers() {
-  const check::Lock lock(box_->mutex);
-  box_->wake = nullptr;
-  box_->items.clear();
+  box_->close();
 }
 
 void Tiers::attach(TierConfig config) {

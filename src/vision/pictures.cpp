@@ -108,13 +108,21 @@ Rows Pictures::kept(const kv::Medium& medium, std::string_view owner) {
 
 PictureWish::PictureWish(Pictures& pictures, const Picture& picture, std::string_view owner) : pictures_(pictures) {
   for (const kv::Medium& medium : media_of(picture)) media_.push_back(owned(medium.digest, owner));
-  const check::Lock lock(pictures_.mutex_);
-  pictures_.wished_.insert(media_.begin(), media_.end());
+  pictures_.add_wishes(media_);
 }
 
 PictureWish::~PictureWish() {
-  const check::Lock lock(pictures_.mutex_);
-  for (const kv::Digest& medium : media_) pictures_.wished_.erase(pictures_.wished_.find(medium));
+  pictures_.remove_wishes(media_);
+}
+
+void Pictures::add_wishes(std::span<const kv::Digest> media) {
+  const check::Lock lock(mutex_);
+  wished_.insert(media.begin(), media.end());
+}
+
+void Pictures::remove_wishes(std::span<const kv::Digest> media) {
+  const check::Lock lock(mutex_);
+  for (const kv::Digest& medium : media) wished_.erase(wished_.find(medium));
 }
 
 int Pictures::count_wishes(const kv::Medium& medium, std::string_view owner) {

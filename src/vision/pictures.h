@@ -94,6 +94,8 @@ class Pictures {
  private:
   friend class Encoding;
   friend class PictureWish;
+  void add_wishes(std::span<const kv::Digest> media);
+  void remove_wishes(std::span<const kv::Digest> media);
   int count_wishes(const kv::Medium& medium, std::string_view owner);
   std::expected<image::Pixels, std::string> decode(std::span<const std::uint8_t> file, Detail detail);
 

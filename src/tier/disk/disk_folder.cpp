@@ -37,7 +37,8 @@ double seconds_since(FileSystem::Clock::time_point begun, FileSystem::Clock::tim
 /// Keeps open() away while a call is under way.
 struct DiskFolder::UnderWay {
   explicit UnderWay(DiskFolder& f) : folder(f) {}
-  ~UnderWay() {
+  ~UnderWay() { end(); }
+  void end() const {
     const check::Lock lock(folder.mutex_);
     --folder.under_way_;
   }
