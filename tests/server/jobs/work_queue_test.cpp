@@ -62,8 +62,8 @@ class WorkQueueTest : public ::testing::Test {
 
 TEST(WorkQueueRunTest, ACancelledWorkIsToldInTheMiddleOfItsTurn) {
   namespace asio = boost::asio;
-  WorkQueue queue;
   asio::io_context io;
+  WorkQueue queue;  // its thread ends before what it posts to
   asio::cancellation_signal gone;
   std::latch began(1);
   std::exception_ptr failure;
