@@ -79,7 +79,7 @@ TEST(FakeExecutor, StatesAreStoredAndLoaded) {
                          .groups = {{.kind = kv::GroupKind::kFull, .layers = {0}},
                                     {.kind = kv::GroupKind::kRecurrent, .layers = {1}, .state_pages = 2}}});
   std::vector<std::vector<std::byte>> memory(3, std::vector<std::byte>(executor.info().outside_bytes(0)));
-  const auto step = [&](std::vector<RowSource> rows, std::int32_t first, std::vector<BlockId> blocks,
+  const auto step = [&](const std::vector<RowSource>& rows, std::int32_t first, std::vector<BlockId> blocks,
                         std::vector<BlockId> in, std::vector<BlockId> out) {
     executor::Batch batch{.rows = rows, .sequences = {}, .logit_rows = {static_cast<std::int32_t>(rows.size()) - 1}};
     batch.sequences.push_back({.n_rows = static_cast<int>(rows.size()),
