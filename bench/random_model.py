@@ -84,9 +84,8 @@ def type_of(mix, name, layer, n_layer):
     return "q6_k" if more_bits and name in ("attn_v", "ffn_down", "ffn_down_exps") else MIXES[mix]
 
 
-def copied_facts(path):
-    """The vocabulary's entries as they stand in the file, and the number of tokens."""
-    entries, n_tokens = [], 0
+def vocabulary_facts(path):
+    """Key, bytes in the file, and value of each entry of the vocabulary."""
     with open(path, "rb") as file:
         reader = Reader(file)
         if file.read(4) != b"GGUF":
@@ -97,13 +96,16 @@ def copied_facts(path):
             begin = file.tell()
             key = reader.string()
             value = reader.value(reader.scalar("<I"))
-            if not key.startswith("tokenizer."):
-                continue
-            n_tokens = len(value) if key == "tokenizer.ggml.tokens" else n_tokens
             end = file.tell()
-            file.seek(begin)
-            entries.append(file.read(end - begin))
-    return entries, n_tokens
+            if key.startswith("tokenizer."):
+                file.seek(begin)
+                yield key, file.read(end - begin), value
+
+
+def copied_facts(path):
+    """The vocabulary's entries as they stand in the file, and the number of tokens."""
+    facts = list(vocabulary_facts(path))
+    return [entry for _, entry, _ in facts], next((len(value) for key, _, value in facts if key == "tokenizer.ggml.tokens"), 0)
 
 
 def string(text):

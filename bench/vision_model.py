@@ -14,8 +14,8 @@ import pathlib
 import random
 import struct
 
-from gguf import ARRAY, STRING, Reader
-from random_model import ALIGNMENT, TYPES, fact, random_blocks, string
+from gguf import ARRAY, STRING
+from random_model import ALIGNMENT, TYPES, fact, random_blocks, string, vocabulary_facts
 
 BOOL, FLOAT32, INT32 = 7, 6, 5
 F32, F16, Q8_0 = 0, 1, 8
@@ -39,29 +39,15 @@ def array(kind, values, form):
 def vocabulary_of(path, more):
     """The file's entries with further tokens that a text's names become, and how many tokens there are."""
     entries, n_tokens = [], 0
-    with open(path, "rb") as file:
-        reader = Reader(file)
-        if file.read(4) != b"GGUF":
-            raise SystemExit(f"{path} isn't a GGUF file")
-        reader.scalar("<I")
-        reader.scalar("<Q")
-        for _ in range(reader.scalar("<Q")):
-            begin = file.tell()
-            key = reader.string()
-            value = reader.value(reader.scalar("<I"))
-            end = file.tell()
-            if not key.startswith("tokenizer."):
-                continue
-            file.seek(begin)
-            entry = file.read(end - begin)
-            if key == "tokenizer.ggml.tokens":
-                n_tokens = len(value) + len(more)
-                entry = string(key) + struct.pack("<IIQ", ARRAY, STRING, n_tokens) + b"".join(map(string, [*value, *more]))
-            elif key == "tokenizer.ggml.token_type":
-                entry = string(key) + array(INT32, [*value, *[4] * len(more)], "<i")  # 4: user defined
-            elif key == "tokenizer.ggml.scores":
-                entry = string(key) + array(FLOAT32, [*value, *[0.0] * len(more)], "<f")
-            entries.append(entry)
+    for key, entry, value in vocabulary_facts(path):
+        if key == "tokenizer.ggml.tokens":
+            n_tokens = len(value) + len(more)
+            entry = string(key) + struct.pack("<IIQ", ARRAY, STRING, n_tokens) + b"".join(map(string, [*value, *more]))
+        elif key == "tokenizer.ggml.token_type":
+            entry = string(key) + array(INT32, [*value, *[4] * len(more)], "<i")  # 4: user defined
+        elif key == "tokenizer.ggml.scores":
+            entry = string(key) + array(FLOAT32, [*value, *[0.0] * len(more)], "<f")
+        entries.append(entry)
     return entries, n_tokens
 
 
