@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "port/process.h"
-#include "tier/piece.h"
 
 namespace coppice::tier {
 
@@ -19,7 +18,7 @@ constexpr int kNicer = 10;
 
 DiskStore::DiskStore(std::unique_ptr<FileSystem> files, const DiskLimits& limits, Threads threads, DiskFolder::Say say,
                      std::optional<Seal> seal)
-    : files_(std::move(files)), say_(std::move(say)), seal_(seal), folder_(*files_, limits, say_) {
+    : QueuedStore(seal), files_(std::move(files)), say_(std::move(say)), folder_(*files_, limits, say_) {
   threads_.emplace_back([this] { keep(); });
   threads_.emplace_back([this] { work(&DiskStore::finds_, [this](Find find) { answer(std::move(find)); }); });
   for (int i = 0; i < threads.readers; ++i)
@@ -36,46 +35,9 @@ DiskStore::~DiskStore() {
   stop(Clock::now());
 }
 
-template <class T, class Work>
-void DiskStore::work(Queue<T> DiskStore::* queue_of, const Work& answer) {
-  check::Lock lock(mutex_);
-  Queue<T>& queue = this->*queue_of;
-  for (;;) {
-    while (queue.waiting.empty() && !ends_) queue.changed.wait(lock);
-    if (queue.waiting.empty()) return;
-    T next = std::move(queue.waiting.front());
-    queue.waiting.pop_front();
-    lock.unlock();
-    answer(std::move(next));
-    lock.lock();
-  }
-}
-
-void DiskStore::find(std::vector<Name> names, Found done) {
-  check::Lock lock(mutex_);
-  if (ends_) {
-    lock.unlock();
-    return done(std::vector<bool>(names.size()));
-  }
-  finds_.waiting.push_back({std::move(names), std::move(done)});
-  finds_.changed.notify_one();
-}
-
-void DiskStore::load(const Name& name, Buffer into, Loaded done) {
-  check::Lock lock(mutex_);
-  if (ends_) {
-    lock.unlock();
-    into.set_size(0);
-    done(std::move(into));
-    return;
-  }
-  loads_.waiting.push_back({outside(name), std::move(into), std::move(done)});
-  loads_.changed.notify_one();
-}
-
 bool DiskStore::offer(const Name& name, Buffer piece) {
   const Name there = outside(name);
-  const DiskFolder::Taken taken = folder_.take(there, piece.size() + (seal_ ? Seal::kBytes : 0));
+  const DiskFolder::Taken taken = folder_.take(there, size_outside(piece));
   if (taken != DiskFolder::Taken::kTaken) return taken == DiskFolder::Taken::kThere;
   check::Lock lock(mutex_);
   if (ends_) {
@@ -83,18 +45,12 @@ bool DiskStore::offer(const Name& name, Buffer piece) {
     folder_.give_up(there);
     return false;
   }
-  writes_.waiting.push_back({there, std::move(piece)});
-  writes_.changed.notify_one();
+  writes_.add({there, std::move(piece)});
   return true;
 }
 
-bool DiskStore::ends() {
-  const check::Lock lock(mutex_);
-  return ends_.has_value();
-}
-
 void DiskStore::forget(const Which& which) {
-  folder_.forget(seal_ ? seal_->outside(which) : which);
+  folder_.forget(outside(which));
   const check::Lock lock(mutex_);
   tidy_now_ = true;
   keeper_.notify_one();
@@ -108,22 +64,13 @@ void DiskStore::answer(Find find) {
 }
 
 void DiskStore::answer(Load load) {
-  load.into.set_size(0);
-  if (!ends()) folder_.read(load.name, load.into);
-  const bool is_hit = load.into.size() > 0;
-  const bool is_sound = !is_hit || !seal_ || seal_->open(load.name, load.into);
-  const bool opens = load.done(std::move(load.into)) && is_sound;
-  if (is_hit && !opens) folder_.put_aside(load.name);
+  const Name name = load.name;
+  if (!ends()) folder_.read(name, load.into);
+  if (!give(std::move(load))) folder_.put_aside(name);
 }
 
 void DiskStore::answer(Write write, int writer) {
-  bool late = false;
-  {
-    const check::Lock lock(mutex_);
-    late = ends_ && Clock::now() >= *ends_;
-  }
-  if (!late) seal_piece(write.piece.bytes());
-  if (late || (seal_ && !seal_->close(write.name, write.piece))) {
+  if (is_late() || !close(write)) {
     folder_.give_up(write.name);
   } else {
     folder_.write(write.name, write.piece, writer);
@@ -166,17 +113,9 @@ void DiskStore::keep() {
 }
 
 void DiskStore::stop(Clock::time_point until) {
-  {
-    const check::Lock lock(mutex_);
-    if (ends_) return;
-    ends_ = until;
-    finds_.changed.notify_all();
-    loads_.changed.notify_all();
-    writes_.changed.notify_all();
-    keeper_.notify_all();
-  }
+  begin_end(until);
   folder_.stop_opening();
-  for (std::thread& thread : threads_) thread.join();
+  QueuedStore::stop(until);
   folder_.end();
 }
 

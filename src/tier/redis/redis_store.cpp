@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "port/process.h"
-#include "tier/piece.h"
 
 namespace coppice::tier {
 
@@ -43,14 +42,21 @@ double seconds_since(Clock::time_point begun) {
 }  // namespace
 
 RedisStore::RedisStore(const RedisOptions& options, std::optional<Seal> seal, Say say)
-    : options_(options),
+    : QueuedStore(seal),
+      options_(options),
       keep_seconds_(std::to_string(options.keep_for.count())),
-      seal_(seal),
       health_(fmt::format("{}:{}", options.address.host, options.address.port), std::move(say)) {
+  const auto answers = [this](auto queue, int nicer) {
+    threads_.emplace_back([this, queue, nicer] {
+      if (nicer > 0) port::make_thread_nicer(nicer);
+      RedisLink link(options_.address, health_);
+      work(queue, [&](auto one) { answer(link, std::move(one)); });
+    });
+  };
   threads_.emplace_back([this] { keep(); });
-  threads_.emplace_back([this] { answer_finds(); });
+  answers(&RedisStore::finds_, 0);
   for (int i = 0; i < options.loaders; ++i) threads_.emplace_back([this] { load_pieces(); });
-  for (int i = 0; i < options.writers; ++i) threads_.emplace_back([this] { write_pieces(); });
+  for (int i = 0; i < options.writers; ++i) answers(&RedisStore::writes_, kNicer);
 }
 
 RedisStore::~RedisStore() {
@@ -59,30 +65,6 @@ RedisStore::~RedisStore() {
 
 bool RedisStore::is_forgotten(const Name& name) const {
   return std::ranges::any_of(forgotten_, [&](const Which& which) { return !which.unused_for && matches(which, name); });
-}
-
-void RedisStore::find(std::vector<Name> names, Found done) {
-  check::Lock lock(mutex_);
-  counters_.finds += static_cast<std::int64_t>(names.size());
-  if (ends_) {
-    lock.unlock();
-    return done(std::vector<bool>(names.size()));
-  }
-  finds_.waiting.push_back({std::move(names), std::move(done)});
-  finds_.changed.notify_one();
-}
-
-void RedisStore::load(const Name& name, Buffer into, Loaded done) {
-  const Name there = outside(name);
-  check::Lock lock(mutex_);
-  if (ends_) {
-    lock.unlock();
-    into.set_size(0);
-    done(std::move(into));
-    return;
-  }
-  loads_.waiting.push_back({there, std::move(into), std::move(done)});
-  loads_.changed.notify_one();
 }
 
 bool RedisStore::offer(const Name& name, Buffer piece) {
@@ -96,13 +78,12 @@ bool RedisStore::offer(const Name& name, Buffer piece) {
   }
   under_way_.emplace(there, false);
   ++counters_.pending;
-  writes_.waiting.push_back({there, std::move(piece)});
-  writes_.changed.notify_one();
+  writes_.add({there, std::move(piece)});
   return true;
 }
 
 void RedisStore::forget(const Which& which) {
-  const Which there = seal_ ? seal_->outside(which) : which;
+  const Which there = outside(which);
   const check::Lock lock(mutex_);
   forgotten_.push_back(there);
   if (!there.unused_for) {
@@ -122,49 +103,29 @@ Counters RedisStore::counters() const {
   return counters;
 }
 
-/// One that waits, and those behind it for which more() says so: it is told the queue, and how many are taken. None: all is over.
-template <class T>
-std::vector<T> RedisStore::take(Queue<T> RedisStore::* queue_of,
-                                const std::function<bool(const std::deque<T>&, std::size_t)>& more) {
-  check::Lock lock(mutex_);
-  Queue<T>& queue = this->*queue_of;
-  while (queue.waiting.empty() && !ends_) queue.changed.wait(lock);
-  std::vector<T> taken;
-  while (!queue.waiting.empty() && (taken.empty() || more(queue.waiting, taken.size()))) {
-    taken.push_back(std::move(queue.waiting.front()));
-    queue.waiting.pop_front();
-  }
-  return taken;
-}
-
-void RedisStore::answer_finds() {
-  RedisLink link(options_.address, health_);
-  const auto one = [](const std::deque<Find>&, std::size_t) { return false; };
-  for (auto taken = take<Find>(&RedisStore::finds_, one); !taken.empty();
-       taken = take<Find>(&RedisStore::finds_, one)) {
-    Find& find = taken.front();
-    std::vector<bool> held(find.names.size());
-    std::vector<Name> names;
-    for (const Name& name : find.names) names.push_back(outside(name));
-    bool fine = link.ensure();
-    for (std::size_t begin = 0; fine && begin < names.size(); begin += kNamesAtOnce) {
-      const std::size_t end = std::min(names.size(), begin + kNamesAtOnce);
-      std::string commands;
-      for (std::size_t i = begin; i < end; ++i) add_command(commands, {"EXISTS", key_of(names[i])});
-      fine = link.send(commands);
-      for (std::size_t i = begin; fine && i < end; ++i) {
-        const auto reply = link.next();
-        fine = reply.has_value();
-        if (fine) held[i] = reply->kind == Reply::Kind::kNumber && reply->number > 0;
-      }
+void RedisStore::answer(RedisLink& link, Find find) {
+  std::vector<bool> held(find.names.size());
+  std::vector<Name> names;
+  for (const Name& name : find.names) names.push_back(outside(name));
+  bool fine = !ends() && link.ensure();
+  for (std::size_t begin = 0; fine && begin < names.size(); begin += kNamesAtOnce) {
+    const std::size_t end = std::min(names.size(), begin + kNamesAtOnce);
+    std::string commands;
+    for (std::size_t i = begin; i < end; ++i) add_command(commands, {"EXISTS", key_of(names[i])});
+    fine = link.send(commands);
+    for (std::size_t i = begin; fine && i < end; ++i) {
+      const auto reply = link.next();
+      fine = reply.has_value();
+      if (fine) held[i] = reply->kind == Reply::Kind::kNumber && reply->number > 0;
     }
-    {
-      const check::Lock lock(mutex_);
-      for (std::size_t i = 0; i < held.size(); ++i) held[i] = held[i] && !ends_ && !is_forgotten(names[i]);
-      counters_.found += std::ranges::count(held, true);
-    }
-    find.done(std::move(held));
   }
+  {
+    const check::Lock lock(mutex_);
+    for (std::size_t i = 0; i < held.size(); ++i) held[i] = held[i] && !ends_ && !is_forgotten(names[i]);
+    counters_.finds += std::ssize(names);
+    counters_.found += std::ranges::count(held, true);
+  }
+  find.done(std::move(held));
 }
 
 void RedisStore::load_pieces() {
@@ -172,23 +133,17 @@ void RedisStore::load_pieces() {
   const auto fit = [](const std::deque<Load>& queue, std::size_t n) {
     return (n + 1) * queue.front().into.memory().size() <= kBytesInFlight;
   };
-  for (auto loads = take<Load>(&RedisStore::loads_, fit); !loads.empty(); loads = take<Load>(&RedisStore::loads_, fit))
+  for (auto loads = take(&RedisStore::loads_, fit); !loads.empty(); loads = take(&RedisStore::loads_, fit))
     answer(link, std::move(loads));
 }
 
 void RedisStore::answer(RedisLink& link, std::vector<Load> loads) {
-  bool ends = false;
-  {
-    const check::Lock lock(mutex_);
-    ends = ends_.has_value();
-  }
   const auto begun = Clock::now();
-  bool fine = !ends && link.ensure();
+  bool fine = !ends() && link.ensure();
   std::string commands;
   for (const Load& load : loads) add_command(commands, {"GETEX", key_of(load.name), "EX", keep_seconds_});
   fine = fine && link.send(commands);
   for (Load& load : loads) {
-    load.into.set_size(0);
     fine = fine && read_into(link, load.into);
     bool is_hit = load.into.size() > 0;
     {
@@ -198,7 +153,11 @@ void RedisStore::answer(RedisLink& link, std::vector<Load> loads) {
       if (is_hit) counters_.load_bytes += static_cast<std::int64_t>(load.into.size());
     }
     if (!is_hit) load.into.set_size(0);
-    end_load(std::move(load), is_hit);
+    const Name name = load.name;
+    if (give(std::move(load))) continue;
+    const check::Lock lock(mutex_);
+    ++counters_.damaged;
+    if (!ends_) writes_.add({name, Buffer()});
   }
   const check::Lock lock(mutex_);
   counters_.load_seconds += seconds_since(begun);
@@ -216,48 +175,30 @@ bool RedisStore::read_into(RedisLink& link, Buffer& into) {
   return true;
 }
 
-void RedisStore::end_load(Load load, bool is_hit) {
-  const bool is_sound = !is_hit || !seal_ || seal_->open(load.name, load.into);
-  const bool opens = load.done(std::move(load.into)) && is_sound;
-  if (!is_hit || opens) return;
-  const check::Lock lock(mutex_);
-  ++counters_.damaged;
-  if (ends_) return;
-  writes_.waiting.push_back({load.name, Buffer()});
-  writes_.changed.notify_one();
-}
-
-void RedisStore::write_pieces() {
-  port::make_thread_nicer(kNicer);
-  RedisLink link(options_.address, health_);
-  const auto one = [](const std::deque<Write>&, std::size_t) { return false; };
-  for (auto taken = take<Write>(&RedisStore::writes_, one); !taken.empty();
-       taken = take<Write>(&RedisStore::writes_, one)) {
-    Write& next = taken.front();
-    bool wanted = true;
-    {
-      const check::Lock lock(mutex_);
-      const auto entry = under_way_.find(next.name);
-      wanted = !(ends_ && Clock::now() >= *ends_) && (!next.piece || (entry != under_way_.end() && !entry->second));
-    }
-    const auto begun = Clock::now();
-    const bool is_removal = !next.piece;
-    const auto bytes = static_cast<std::int64_t>(next.piece.size());
-    const bool written = wanted && link.ensure() && write(link, next);
-    next.piece = Buffer();
-    if (is_removal) continue;
-    check::Lock lock(mutex_);
+void RedisStore::answer(RedisLink& link, Write next) {
+  const bool is_removal = !next.piece;
+  bool wanted = !is_late();
+  if (!is_removal) {
+    const check::Lock lock(mutex_);
+    wanted = wanted && !under_way_.at(next.name);
+  }
+  const auto begun = Clock::now();
+  const auto bytes = static_cast<std::int64_t>(next.piece.size());
+  const bool written = wanted && link.ensure() && write(link, next);
+  next.piece = Buffer();
+  if (is_removal) return;
+  bool is_forgotten = false;
+  {
+    const check::Lock lock(mutex_);
     const auto entry = under_way_.find(next.name);
-    const bool is_forgotten = entry->second;
+    is_forgotten = entry->second;
     under_way_.erase(entry);
     --counters_.pending;
     counters_.write_seconds += seconds_since(begun);
     ++(written ? counters_.writes : counters_.dropped);
     if (written) counters_.write_bytes += bytes;
-    if (!written || !is_forgotten) continue;
-    lock.unlock();
-    write(link, next);  // without a piece: removes it
   }
+  if (written && is_forgotten) write(link, next);  // without a piece: removes it
 }
 
 /// True: it is there; or it is removed, if there is no piece. False: there is no room, or the connection is gone.
@@ -267,8 +208,7 @@ bool RedisStore::write(RedisLink& link, Write& write) {
     add_command(command, {"UNLINK", key_of(write.name)});
     return link.send(command) && link.next().has_value();
   }
-  seal_piece(write.piece.bytes());
-  if (seal_ && !seal_->close(write.name, write.piece)) return false;
+  if (!close(write)) return false;
   add_command(command, {"EXPIRE", key_of(write.name), keep_seconds_});
   if (!link.send(command)) return false;
   const auto there = link.next();
@@ -350,19 +290,6 @@ bool RedisStore::remove(RedisLink& link, const std::vector<std::string>& keys, c
     if (goes[i] && !link.next()) return false;
   }
   return true;
-}
-
-void RedisStore::stop(Clock::time_point until) {
-  {
-    const check::Lock lock(mutex_);
-    if (ends_) return;
-    ends_ = until;
-    finds_.changed.notify_all();
-    loads_.changed.notify_all();
-    writes_.changed.notify_all();
-    keeper_.notify_all();
-  }
-  for (std::thread& thread : threads_) thread.join();
 }
 
 }  // namespace coppice::tier
