@@ -7,18 +7,24 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
+#include <span>
+#include <stdexcept>
 #include <stop_token>
 #include <system_error>
 #include <utility>
 
 #include "cli/option_checks.h"
+#include "cli/private_file.h"
 #include "cli/size_text.h"
 #include "engine/piece_names.h"
 #include "model/content_hash.h"
 #include "tier/disk/disk_store.h"
 #include "tier/disk/real_files.h"
 #include "tier/piece.h"
+#include "tier/redis/redis_store.h"
+#include "tier/store_pair.h"
 
 namespace coppice::cli {
 
@@ -40,6 +46,7 @@ std::filesystem::path hashes_of(const std::filesystem::path& dir, const std::sto
   constexpr std::chrono::seconds kPatience{2};
   constexpr std::chrono::milliseconds kPause{10};
   std::error_code error;
+  if (dir.empty()) return {};
   for (const auto start = std::chrono::steady_clock::now(); !std::filesystem::exists(dir / "lock", error);) {
     if (stop.stop_requested() || std::chrono::steady_clock::now() - start > kPatience) return {};
     std::this_thread::sleep_for(kPause);
@@ -47,14 +54,44 @@ std::filesystem::path hashes_of(const std::filesystem::path& dir, const std::sto
   return dir / "model-hashes";
 }
 
+std::chrono::seconds hours(double n) {
+  return std::chrono::seconds(static_cast<std::int64_t>(std::ceil(n * 3600)));
+}
+
 tier::DiskLimits limits_of(const TierOptions& options) {
   tier::DiskLimits limits{.bytes = bytes_for(options),
                           .free_share = options.free_share,
                           .unused_for = {},
                           .writes_a_day = options.writes_a_day};
-  if (options.age_hours > 0)
-    limits.unused_for = std::chrono::seconds(static_cast<std::int64_t>(std::ceil(options.age_hours * 3600)));
+  if (options.age_hours > 0) limits.unused_for = hours(options.age_hours);
   return limits;
+}
+
+/// Of "USER:PASSWORD", or a password alone.
+void log_in(tier::RedisAddress& address, const std::string& login) {
+  const auto colon = login.find(':');
+  if (colon != std::string::npos) address.user = login.substr(0, colon);
+  address.password = login.substr(colon == std::string::npos ? 0 : colon + 1);
+}
+
+std::string host_and_port(const tier::RedisAddress& address) {
+  return fmt::format("{}:{}", address.host, address.port);
+}
+
+void say(const std::string& line) {
+  spdlog::warn("{}", line);
+}
+
+std::unique_ptr<tier::Store> make_store(const TierOptions& options, const std::shared_ptr<tier::Buffers>& copies) {
+  std::unique_ptr<tier::Store> disk, redis;
+  if (!options.dir.empty())
+    disk = std::make_unique<tier::DiskStore>(tier::make_real_files(options.dir), limits_of(options),
+                                             tier::DiskStore::Threads{}, say, options.seal);
+  if (!options.url.empty())
+    redis = std::make_unique<tier::RedisStore>(
+        tier::RedisOptions{.address = options.redis, .keep_for = hours(options.url_age_hours)}, options.seal, say);
+  if (disk == nullptr || redis == nullptr) return disk == nullptr ? std::move(redis) : std::move(disk);
+  return std::make_unique<tier::StorePair>(std::move(disk), std::move(redis), host_and_port(options.redis), copies);
 }
 
 std::string about(const executor::ExecutorInfo& info) {
@@ -90,42 +127,96 @@ void add_tier_options(CLI::App& command, TierOptions& o) {
       ->check(between(0.0, 1e18))
       ->capture_default_str()
       ->group(group);
+  command
+      .add_option("--kv-url", o.url,
+                  "Redis or Valkey server in which blocks lie, too, for all servers that use it: redis://HOST:PORT/DB, or "
+                  "rediss:// for TLS. Wants --kv-secret")
+      ->type_name("URL")
+      ->group(group);
+  command
+      .add_option("--kv-url-age", o.url_age_hours, "What nobody used there for so many hours goes")
+      ->check(between(0.01, 1e6))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--kv-login", o.login_file,
+                  "File with USER:PASSWORD, or a password, for that server (without: what COPPICE_KV_LOGIN says)")
+      ->type_name("FILE")
+      ->group(group);
+  command
+      .add_option("--kv-secret", o.secret_file,
+                  "File with a secret of at least 32 bytes, the same for all servers that share blocks. They are "
+                  "encrypted and authenticated with it in --kv-url and --kv-dir")
+      ->type_name("FILE")
+      ->group(group);
+  command
+      .add_flag("--kv-trust-store", o.trusts_store,
+                "Use --kv-url without a secret: who can write to that server then decides what models answer")
+      ->group(group);
+}
+
+std::string TierOptions::places() const {
+  if (url.empty()) return dir.string();
+  return dir.empty() ? host_and_port(redis) : fmt::format("{} and {}", dir.string(), host_and_port(redis));
+}
+
+void settle_tier(TierOptions& o) {
+  if (!o.secret_file.empty()) {
+    if (!o.wanted()) throw std::runtime_error("--kv-secret seals what --kv-dir or --kv-url keep, and neither is given.");
+    const std::string secret = read_private(o.secret_file, "The file of --kv-secret");
+    if (secret.size() < tier::Seal::kLeastSecret)
+      throw std::runtime_error(
+          fmt::format("The secret in '{}' has {} bytes, and needs {}: openssl rand -hex 32 makes one.",
+                      o.secret_file.string(), secret.size(), tier::Seal::kLeastSecret));
+    o.seal.emplace(std::as_bytes(std::span(secret)));
+  }
+  if (o.url.empty()) return;
+  const auto address = tier::parse_redis_url(o.url);
+  if (!address) throw std::runtime_error(fmt::format("--kv-url '{}': {}", o.url, address.error()));
+  o.redis = *address;
+  const char* const login = std::getenv("COPPICE_KV_LOGIN");
+  if (!o.login_file.empty()) {
+    log_in(o.redis, read_private(o.login_file, "The file of --kv-login"));
+  } else if (login != nullptr) {
+    log_in(o.redis, login);
+  }
+  if (!o.seal && !o.trusts_store)
+    throw std::runtime_error(
+        "--kv-url needs --kv-secret FILE: who can read that server would read prompts, and who can write to it would "
+        "decide what is answered; --kv-trust-store says that nobody else can.");
 }
 
 KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, const executor::ExecutorInfo& info,
                const std::string& family, engine::Engine& engine)
     : settle_seconds_(options.settle_seconds) {
-  const std::size_t bytes = engine::largest_piece(info);
+  const std::size_t bytes = engine::largest_piece(info) + (options.seal ? tier::Seal::kBytes : 0);
   const std::size_t count = std::max(options.buffer_bytes / 2 / bytes, kLeastBuffers);
   loads_ = std::make_shared<tier::Buffers>(count, bytes);
   stores_ = std::make_shared<tier::Buffers>(count, bytes);
-  store_ = std::make_shared<tier::DiskStore>(tier::make_real_files(options.dir), limits_of(options),
-                                             tier::DiskStore::Threads{},
-                                             [](const std::string& line) { spdlog::warn("{}", line); });
+  store_ = make_store(options, stores_);
   // The engine and the executor's facts outlive this thread.
-  hashes_ = std::jthread(
-      [this, dir = options.dir, files = std::move(files), &info, family, &engine](const std::stop_token& stop) {
-        const auto start = std::chrono::steady_clock::now();
-        try {
-          const std::string content =
-              model::content_hash(files, hashes_of(dir, stop), [&] { return stop.stop_requested(); });
-          if (content.empty()) {
-            if (!stop.stop_requested()) spdlog::warn("the model's file has changed: nothing goes to {}", dir.string());
-            return;
-          }
-          engine.attach({.store = store_,
-                         .loads = loads_,
-                         .stores = stores_,
-                         .model = engine::model_name(content, family, info),
-                         .about = about(info),
-                         .settle_seconds = settle_seconds_});
-          const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-          spdlog::info("the cache goes on in {} ({} of buffers; the model's content was known after {:.1f} s)",
-                       dir.string(), size_text(2 * loads_->count() * loads_->size()), seconds.count());
-        } catch (const std::exception& e) {
-          spdlog::warn("nothing goes to {}: {}", dir.string(), e.what());
-        }
-      });
+  hashes_ = std::jthread([this, dir = options.dir, places = options.places(), files = std::move(files), &info, family,
+                          &engine](const std::stop_token& stop) {
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      const std::string content = model::content_hash(files, hashes_of(dir, stop), [&] { return stop.stop_requested(); });
+      if (content.empty()) {
+        if (!stop.stop_requested()) spdlog::warn("the model's file has changed: nothing goes to {}", places);
+        return;
+      }
+      engine.attach({.store = store_,
+                     .loads = loads_,
+                     .stores = stores_,
+                     .model = engine::model_name(content, family, info),
+                     .about = about(info),
+                     .settle_seconds = settle_seconds_});
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      spdlog::info("the cache goes on in {} ({} of buffers; the model's content was known after {:.1f} s)", places,
+                   size_text(2 * loads_->count() * loads_->size()), seconds.count());
+    } catch (const std::exception& e) {
+      spdlog::warn("nothing goes to {}: {}", places, e.what());
+    }
+  });
 }
 
 KvTier::~KvTier() {

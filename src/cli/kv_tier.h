@@ -14,6 +14,8 @@
 #include "engine/engine.h"
 #include "executor/executor.h"
 #include "model/gguf_file.h"
+#include "tier/redis/redis_url.h"
+#include "tier/seal.h"
 #include "tier/store.h"
 
 namespace CLI {
@@ -23,16 +25,30 @@ class App;
 namespace coppice::cli {
 
 struct TierOptions {
-  std::filesystem::path dir;                         ///< empty: there is none
+  std::filesystem::path dir;                         ///< empty: no folder
   std::uint64_t bytes = 0;                           ///< that it may take; 0: a quarter of what is free when it starts
   double age_hours = 0;                              ///< pieces that were not used for so long go; 0: never
   double free_share = 0.1;                           ///< of the file system that stays free
   std::uint64_t writes_a_day = 0;                    ///< bytes; 0: no limit
   std::size_t buffer_bytes = std::size_t{64} << 20;  ///< of memory, through which pieces go and come
   double settle_seconds = 5;                         ///< at the end
+
+  std::string url;                     ///< of a Redis server; empty: none
+  double url_age_hours = 168;          ///< what was not used there for so long goes
+  std::filesystem::path login_file;    ///< user and password for it
+  std::filesystem::path secret_file;   ///< to seal with; empty: nothing is sealed
+  bool trusts_store = false;           ///< unsealed pieces may lie in Redis
+  std::optional<tier::Seal> seal;      ///< settle_tier()
+  tier::RedisAddress redis;            ///< likewise, if there is a url
+
+  bool wanted() const { return !dir.empty() || !url.empty(); }
+  /// "DIR", "HOST:PORT", "DIR and HOST:PORT".
+  std::string places() const;
 };
 
 void add_tier_options(CLI::App& command, TierOptions& options);
+/// Reads what the options name. Throws std::runtime_error: a sentence about what can't be.
+void settle_tier(TierOptions& options);
 
 class KvTier {
  public:

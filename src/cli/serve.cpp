@@ -269,13 +269,13 @@ Opened open_files(ServeOptions& o) {
 /// Where the cache goes on. Null: nowhere.
 std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model::ModelPart>& files,
                                   const executor::Executor& executor, engine::Engine& engine) {
-  if (o.tier.dir.empty()) return nullptr;
+  if (!o.tier.wanted()) return nullptr;
   if (!executor.info().moves_blocks || executor.depth() > 0) {
-    spdlog::warn("--kv-dir has no effect: blocks don't leave this device's memory yet");
+    spdlog::warn("nothing goes to {}: blocks don't leave this device's memory yet", o.tier.places());
     return nullptr;
   }
   if (o.share != "on") {
-    spdlog::warn("--kv-dir has no effect: nothing is shared");
+    spdlog::warn("nothing goes to {}: nothing is shared", o.tier.places());
     return nullptr;
   }
   TierOptions options = o.tier;
@@ -388,6 +388,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   o.server.api.isolate_keys = o.isolate == "keys";
   if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
+  settle_tier(o.tier);
   const LocalModel found = find_model(o.model);
   o.model = found.path.string();
   if (o.mmproj.empty() && o.looks_for_mmproj) o.found_mmproj = find_projector(found).string();

@@ -70,7 +70,8 @@ def test_options_are_those_of_help():
 
 # Options with a number that bound nothing that a client may take.
 NO_BOUNDS = {"--threads", "--block-size", "--check-every", "--port", "--ping-seconds", "--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty",
-             "--presence-penalty", "--frequency-penalty", "--seed", "--kv-dir-bytes", "--kv-dir-age", "--kv-dir-free", "--kv-dir-writes"}
+             "--presence-penalty", "--frequency-penalty", "--seed", "--kv-dir-bytes", "--kv-dir-age", "--kv-dir-free", "--kv-dir-writes",
+             "--kv-url-age"}
 
 
 def test_every_bound_is_in_the_table_of_limits():

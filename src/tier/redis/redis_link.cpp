@@ -14,6 +14,13 @@ bool is_about_command(std::string_view error) {
   return error.starts_with("OOM") || error.starts_with("ERR unknown command");
 }
 
+constexpr const char* kIsCluster = "is a cluster: blocks are kept on single servers only";
+
+/// What a cluster says of a key that another of its servers has, or none yet.
+bool is_of_cluster(const Reply& reply) {
+  return reply.is_error() && (reply.text.starts_with("MOVED") || reply.text.starts_with("CLUSTERDOWN"));
+}
+
 }  // namespace
 
 bool RedisHealth::allows() const {
@@ -83,6 +90,7 @@ WireResult<void> RedisLink::greet(ReplyReader& replies) {
   for (int i = 0; i < n_first + 2; ++i) {
     const auto reply = replies.next();
     if (!reply) return std::unexpected(reply.error());
+    if (is_of_cluster(*reply)) return std::unexpected(kIsCluster);
     if (reply->is_error()) return std::unexpected("refuses: " + reply->text);
   }
   const auto info = replies.next();  // who may not ask that is not told
@@ -90,8 +98,7 @@ WireResult<void> RedisLink::greet(ReplyReader& replies) {
   if (info->kind != Reply::Kind::kValue) return {};
   const auto text = replies.short_value(info->number);
   if (!text) return std::unexpected(text.error());
-  if (text->contains("cluster_enabled:1"))
-    return std::unexpected("is a cluster: blocks are kept on single servers only");
+  if (text->contains("cluster_enabled:1")) return std::unexpected(kIsCluster);
   return {};
 }
 
