@@ -5,7 +5,7 @@
 // Memory: what clients can make the engine hold is counted when it comes in: EngineConfig::max_waiting and max_weight.
 // An exception, std::bad_alloc among them, is caught in two places: around the work for one request, which then fails; and
 // around the part of a step that its requests share, which then all fail. An order about prefixes is answered as failed. What isn't needed is left out if memory fails for
-// it: what the page shows (StepLoop::spare()), a pin (PrefixTable), a place ahead in the queue (Queue). Beyond these, and if
+// it: what the page shows (spare()), a pin (PrefixTable), a place ahead in the queue (Queue). Beyond these, and if
 // memory fails for their endings too, it leaves step() and run(), and the engine can only be destroyed.
 #pragma once
 

@@ -7,11 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <utility>
 
-#include "engine/make_cache_report.h"
 #include "engine/refusals.h"
+#include "engine/spare.h"
 #include "engine/stopwatch.h"
 
 namespace coppice::engine {
@@ -49,7 +48,9 @@ StepLoop::StepLoop(Mailbox& mailbox, kv::Cache cache, executor::Executor& execut
       prefixes_(cache_, config_),
       reader_(scheduler_, requests_, figures_),
       watch_(cache_, config_.check_every, config_.on_finding),
-      viewer_(cache_) {
+      viewer_(cache_),
+      starts_({cache_, tiers_, scheduler_, requests_, prefixes_, viewer_, rates_, figures_}),
+      traffic_(cache_, tiers_, scheduler_, runner_, config_) {
   specs_.reserve(static_cast<std::size_t>(std::max(config_.max_batch, 1)));
   publish_snapshot();
 }
@@ -132,15 +133,11 @@ void StepLoop::obey(PrefixCommand& command) {
   }
 }
 
-// Where it can't be used, everything goes on without it.
 void StepLoop::attach(TierConfig&& tiers) {
-  const bool usable = runner_.info().moves_blocks && !scheduler_.ahead() && cache_.config().share && !tiers_.on();
-  if (!usable) return;
-  {
-    const check::Lock lock(published_mutex_);
-    store_ = tiers.store;
-  }
-  tiers_.attach(std::move(tiers));
+  std::shared_ptr<tier::Store> store = tiers.store;
+  if (!traffic_.attach(std::move(tiers))) return;
+  const check::Lock lock(published_mutex_);
+  store_ = std::move(store);
 }
 
 std::optional<Clock::time_point> StepLoop::waits_until() const {
@@ -194,7 +191,7 @@ void StepLoop::admit_next(Sequence& sequence) {
   };
   while (!turn && room_is_made(turn.error())) turn = scheduler_.admit(sequence);
   if (turn) {
-    if (*turn == Scheduler::Turn::kRuns) begin(sequence);
+    if (*turn == Scheduler::Turn::kRuns) starts_.begin(sequence, queue_was_empty_, now_);
     return;
   }
   const kv::NoRoom& why = turn.error();
@@ -202,93 +199,16 @@ void StepLoop::admit_next(Sequence& sequence) {
   scheduler_.hold_up(sequence);
 }
 
-void StepLoop::begin(Sequence& sequence) {
-  OpenRequest& open = *sequence.request;
-  open.starts_by_loading = !open.admitted_before && sequence.loads();
-  if (open.admitted_before) {
-    ++figures_.resumptions;
-    return;
-  }
-  open.admitted_before = true;
-  open.admitted_at = now_;
-  open.usage.cached_tokens = sequence.computed;
-  ++figures_.admissions;
-  figures_.prompt_tokens += open.usage.prompt_tokens;
-  figures_.cached_tokens += sequence.computed;
-  figures_.queue_seconds.add(std::chrono::duration<double>(now_ - open.request.submitted).count());
-  rates_.left_queue(now_, queue_was_empty_);
-  if (const double speed = rates_.prefill_tokens_per_second(); speed > 0)
-    figures_.saved_seconds += sequence.computed / speed;
-  const bool asks_for_object = std::ranges::any_of(open.request.pins, &PinWish::object);  // it uses nothing
-  if (!asks_for_object) spare([&] { prefixes_.count_hits(open.request, sequence.computed, now_); });
-  spare([&] { tiers_.outflow().keep(sequence.seq, sequence.computed); });
-  take_pins(sequence);
-  report(sequence);
-  if (!open.starts_by_loading) requests_.add_progress(open, sequence.computed);
-  if (!open.request.scoring) return;
-  std::vector<sampling::PromptToken> unscored;
-  for (const kv::Token token : open.request.prompt.view().first(static_cast<std::size_t>(open.next_scored)).tokens())
-    unscored.push_back(open.request.scoring->scorer->name(token));
-  requests_.add_prompt(open, std::move(unscored));
-}
-
 // What has come is in the pool. Who loads no more goes on by computing.
 void StepLoop::take_loaded() {
   if (!tiers_.on()) return;
-  std::vector<Sequence*> loading;
-  for (Sequence* sequence : scheduler_.running())
-    if (sequence->loads()) loading.push_back(sequence);
-  for (Sequence* sequence : loading) {
+  for (Sequence* sequence : traffic_.loading()) {
     if (!sequence->loads()) continue;  // its request has failed meanwhile
     attempt(*sequence->request, [&] {
-      if (const auto tokens = scheduler_.take_loaded(*sequence)) loaded(*sequence, *tokens);
+      if (const auto tokens = scheduler_.take_loaded(*sequence)) starts_.loaded(*sequence, *tokens, now_);
     });
   }
   scheduler_.wake();
-}
-
-// Tokens that were loaded count as found.
-void StepLoop::loaded(Sequence& sequence, std::int32_t tokens) {
-  OpenRequest& open = *sequence.request;
-  figures_.loaded_tokens += tokens;
-  if (!std::exchange(open.starts_by_loading, false)) return;  // it was preempted, and has counted what was found
-  open.usage.cached_tokens += tokens;
-  open.usage.loaded_tokens += tokens;
-  figures_.cached_tokens += tokens;
-  if (const double speed = rates_.prefill_tokens_per_second(); speed > 0) figures_.saved_seconds += tokens / speed;
-  take_pins(sequence);
-  const bool told = open.request.cache_report && open.report == nullptr;
-  if (tokens > 0 && !told) report(sequence, tokens);
-  requests_.add_progress(open, sequence.computed);
-}
-
-// A request that asked for its report fails without it.
-void StepLoop::report(Sequence& sequence, std::int32_t loaded) {
-  OpenRequest& open = *sequence.request;
-  if (!open.request.cache_report && !viewer_.watched()) return;
-  const auto make = [&] {
-    CacheReport report = make_cache_report(cache_, sequence, sequence.computed, scheduler_.running(),
-                                           rates_.prefill_tokens_per_second());
-    report.loaded_tokens = loaded;
-    if (loaded > 0) report.loaded_seconds = std::chrono::duration<double>(now_ - open.admitted_at).count();
-    open.watched_report = std::make_shared<const CacheReport>(std::move(report));
-  };
-  if (!open.request.cache_report) return spare(make);
-  make();
-  open.report = open.watched_report;
-}
-
-// What is computed by now of the beginnings that are to stay. At once: windows go on, and leave them to eviction.
-void StepLoop::take_pins(Sequence& sequence) {
-  OpenRequest& open = *sequence.request;
-  const std::int32_t bs = cache_.config().block_size;
-  std::vector<PinOutcome>& taken = open.usage.pins;
-  while (taken.size() < open.request.pins.size()) {
-    const PinWish& wish = open.request.pins[taken.size()];
-    if (wish.tokens / bs * bs > sequence.computed) return;
-    taken.push_back(prefixes_.pin(open.request, wish, now_));
-    if (taken.back().prefix) spare([&] { tiers_.outflow().keep(sequence.seq, wish.tokens); });
-  }
 }
 
 // For those who have just come, at most: preempted requests may stretch the queue. One goes of the key that has most in the queue: a newcomer, or
@@ -386,7 +306,7 @@ void StepLoop::collect() {
     scheduler_.computed(runner_.seconds_of_last());
     take_loaded();
     for (Sequence* sequence : scheduler_.running()) {
-      take_pins(*sequence);
+      starts_.take_pins(*sequence, now_);
       if (!sequence->loads()) requests_.add_progress(*sequence->request, sequence->computed);
     }
   } catch (const std::exception& error) {
@@ -440,30 +360,6 @@ void StepLoop::let_land() {
     if (scheduler_.flying().step) runner_.wait(scheduler_.flying());
   } catch (const std::exception&) {  // nobody waits for it
   }
-}
-
-// What is cached is stored, the hottest first, as far as time goes. Nothing of it may keep the engine from ending.
-void StepLoop::settle() {
-  if (!tiers_.on()) return;
-  constexpr auto kPause = std::chrono::milliseconds(2);  // until a buffer is free again
-  const auto until = config_.now() + std::chrono::duration_cast<Clock::duration>(
-                                         std::chrono::duration<double>(tiers_.settle_seconds()));
-  spare([&] {
-    tiers_.outflow().keep_all();
-    while (!tiers_.outflow().empty() && config_.now() < until) {
-      PlannedStep& step = scheduler_.planned();
-      step.clear();
-      runner_.block_ops();
-      runner_.build(cache_, step);
-      if (!tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/true)) {
-        std::this_thread::sleep_for(kPause);
-        continue;
-      }
-      runner_.submit(step);
-      runner_.wait(step);
-      tiers_.moved(/*done=*/true, 0, config_.now());
-    }
-  });
 }
 
 // There will never be room for its next token.
@@ -524,7 +420,7 @@ void StepLoop::shut_down() {
   }
   let_land();
   deliver();  // nobody waits for what follows
-  settle();
+  traffic_.settle();
   publish_snapshot();
   engine_thread_.give_up();
   stopped_ = true;

@@ -18,12 +18,14 @@
 #include "engine/integrity_watch.h"
 #include "engine/mailbox.h"
 #include "engine/prefix_table.h"
+#include "engine/prompt_starts.h"
 #include "engine/rates.h"
 #include "engine/request_table.h"
 #include "engine/row_reader.h"
 #include "engine/scheduler.h"
 #include "engine/snapshot.h"
 #include "engine/step_runner.h"
+#include "engine/store_traffic.h"
 #include "engine/tiers.h"
 #include "engine/viewer.h"
 #include "executor/executor.h"
@@ -61,7 +63,6 @@ class StepLoop {
   void obey(PrefixCommand& command);
   void attach(TierConfig&& tiers);
   void take_loaded();
-  void loaded(Sequence& sequence, std::int32_t tokens);
   void expire();
   void resume();
   void admit();
@@ -72,9 +73,6 @@ class StepLoop {
 
   void open(OpenRequest& open);
   void admit_next(Sequence& sequence);
-  void begin(Sequence& sequence);
-  void report(Sequence& sequence, std::int32_t loaded = 0);
-  void take_pins(Sequence& sequence);
   void turn_away();
   void begin_step();
   void prepare_samples();
@@ -84,19 +82,12 @@ class StepLoop {
   void fail_plan(const std::exception& error);
   void fail_step(PlannedStep& step, const std::exception& error);
   void let_land();
-  void settle();
   void end_for_room(Sequence& sequence, Outcome too_long);
   void shut_down();
 
   /// Does something for one request. What that throws fails the request and nothing else.
   template <class F>
   void attempt(OpenRequest& open, F&& f);
-  /// Does something for who watches. It is left out if it throws.
-  template <class F>
-  static void spare(F&& f) try {
-    f();
-  } catch (const std::exception&) {  // memory is short, or OpenSSL's
-  }
   void end(OpenRequest& open, Outcome outcome);
   Outcome with_retry(Outcome queue_full) const;
   std::size_t waiting() const { return requests_.size() - static_cast<std::size_t>(scheduler_.running_requests()); }
@@ -116,6 +107,8 @@ class StepLoop {
   RowReader reader_;
   IntegrityWatch watch_;
   Viewer viewer_;
+  PromptStarts starts_;
+  StoreTraffic traffic_;
   Clock::time_point next_answer_{};  // no question is answered before
   std::atomic<bool> stopped_ = false;
   mutable check::Mutex published_mutex_;

@@ -1,0 +1,48 @@
+#include "engine/store_traffic.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "engine/spare.h"
+
+namespace coppice::engine {
+
+bool StoreTraffic::attach(TierConfig&& tiers) {
+  const bool usable = runner_.info().moves_blocks && !scheduler_.ahead() && cache_.config().share && !tiers_.on();
+  if (usable) tiers_.attach(std::move(tiers));
+  return usable;
+}
+
+std::vector<Sequence*> StoreTraffic::loading() const {
+  std::vector<Sequence*> loading;
+  if (!tiers_.on()) return loading;
+  for (Sequence* sequence : scheduler_.running())
+    if (sequence->loads()) loading.push_back(sequence);
+  return loading;
+}
+
+void StoreTraffic::settle() {
+  if (!tiers_.on()) return;
+  constexpr auto kPause = std::chrono::milliseconds(2);  // until a buffer is free again
+  const auto until = config_.now() + std::chrono::duration_cast<Clock::duration>(
+                                         std::chrono::duration<double>(tiers_.settle_seconds()));
+  spare([&] {
+    tiers_.outflow().keep_all();
+    while (!tiers_.outflow().empty() && config_.now() < until) {
+      PlannedStep& step = scheduler_.planned();
+      step.clear();
+      runner_.block_ops();
+      runner_.build(cache_, step);
+      if (!tiers_.add_moves(runner_.ops_to_extend(), runner_.outside(), /*rests=*/true)) {
+        std::this_thread::sleep_for(kPause);
+        continue;
+      }
+      runner_.submit(step);
+      runner_.wait(step);
+      tiers_.moved(/*done=*/true, 0, config_.now());
+    }
+  });
+}
+
+}  // namespace coppice::engine
