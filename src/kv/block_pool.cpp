@@ -44,7 +44,7 @@ BlockRef BlockPool::acquire(BlockId id) {
 
 void BlockPool::release(BlockId id, Heat heat) {
   Count& count = blocks_[index(id)];
-  if (kFaultBuild && count.users == 0) return;  // a deliberate fault was found already; let the destructors run
+  if (check::kFaultBuild && count.users == 0) return;  // a deliberate fault was found already; let the destructors run
   COPPICE_ASSERT(count.users > 0);
   change_users(count, -1);
   if (count.users > 0) return;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "check/fault.h"
+
 namespace coppice::tier {
 
 enum class Fault : std::uint8_t {
@@ -27,17 +29,9 @@ enum class Fault : std::uint8_t {
   kEnd,
 };
 
-#ifdef COPPICE_TIER_FAULTS
-inline constexpr bool kFaultBuild = true;
-inline Fault active_fault = Fault::kNone;
+/// False in all builds but that one.
 inline bool fault(Fault f) {
-  return active_fault == f;
+  return check::is_active(f);
 }
-#else
-inline constexpr bool kFaultBuild = false;
-constexpr bool fault(Fault) {
-  return false;
-}
-#endif
 
 }  // namespace coppice::tier

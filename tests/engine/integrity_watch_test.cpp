@@ -10,11 +10,11 @@
 namespace coppice::testing {
 namespace {
 
-static_assert(kv::kFaultBuild, "link this test to coppice_kv_faulty");
+static_assert(check::kFaultBuild, "link this test to coppice_kv_faulty");
 
 class IntegrityWatchTest : public ::testing::Test {
  protected:
-  ~IntegrityWatchTest() override { kv::active_fault = kv::Fault::kNone; }
+  ~IntegrityWatchTest() override { check::active_fault<kv::Fault> = kv::Fault::kNone; }
 
   /// A sequence that comes and goes, and leaves a reference behind when the fault is on.
   void use_cache() {
@@ -49,7 +49,7 @@ TEST_F(IntegrityWatchTest, FindsNothingInASoundCacheAndKeepsToItsSteps) {
 
 TEST_F(IntegrityWatchTest, TellsEachFinding) {
   engine::IntegrityWatch watch(cache_, 1, [this](const std::string& finding) { found_.push_back(finding); });
-  kv::active_fault = kv::Fault::kLeakReference;
+  check::active_fault<kv::Fault> = kv::Fault::kLeakReference;
   use_cache();
   watch.stepped(figures_);
   watch.stepped(figures_);
@@ -60,7 +60,7 @@ TEST_F(IntegrityWatchTest, TellsEachFinding) {
 
 TEST_F(IntegrityWatchTest, IsOffUnlessAskedFor) {
   engine::IntegrityWatch watch(cache_, 0, {});
-  kv::active_fault = kv::Fault::kLeakReference;
+  check::active_fault<kv::Fault> = kv::Fault::kLeakReference;
   use_cache();
   watch.stepped(figures_);
   EXPECT_EQ(figures_.integrity_checks, 0);

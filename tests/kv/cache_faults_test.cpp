@@ -14,7 +14,7 @@
 namespace coppice::test {
 namespace {
 
-static_assert(kv::kFaultBuild, "link this test to coppice_kv_faulty");
+static_assert(check::kFaultBuild, "link this test to coppice_kv_faulty");
 
 struct Deliberate {
   const char* name;
@@ -24,7 +24,7 @@ struct Deliberate {
 
 // Short runs; the first failure, or an empty string.
 std::string run_shortened(const Deliberate& fault, bool check_integrity) {
-  kv::active_fault = fault.cache;
+  check::active_fault<kv::Fault> = fault.cache;
   for (const int block_size : {8, 16, 32}) {
     for (const Groups groups : kAllGroups) {
       const RandomReport report = run_random({.seed = 301,

@@ -10,16 +10,16 @@ namespace {
 using coppice::test::simulate;
 using coppice::tier::Fault;
 
-static_assert(coppice::tier::kFaultBuild);
+static_assert(coppice::check::kFaultBuild);
 
 class PlantedFault : public testing::TestWithParam<int> {};
 
 TEST_P(PlantedFault, IsSeen) {
-  coppice::tier::active_fault = static_cast<Fault>(GetParam());
+  coppice::check::active_fault<Fault> = static_cast<Fault>(GetParam());
   std::string failure;
   std::uint64_t seed = 0;
   while (failure.empty() && seed < 400) failure = simulate(++seed).failure;
-  coppice::tier::active_fault = Fault::kNone;
+  coppice::check::active_fault<Fault> = Fault::kNone;
   EXPECT_NE(failure, "");
   fmt::print("seen in run {}: {}\n", seed, failure);
 }
