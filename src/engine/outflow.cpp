@@ -45,11 +45,15 @@ void Outflow::keep_all() {
 }
 
 void Outflow::evicted(const kv::Storable& one) noexcept {
-  if (one.uses < kSecondUse && !config_.on_first_use) return;
+  if ((one.uses < kSecondUse && !config_.on_first_use) || is_refused(one)) return;
   try {
     leave(one, evicted_, false);
   } catch (const std::exception&) {  // memory is short: a dropped write
   }
+}
+
+bool Outflow::is_refused(const kv::Storable& one) const {
+  return !refused_.empty() && refused_.contains(std::string(one.ns->owner()));
 }
 
 bool Outflow::ready() const {
@@ -80,7 +84,9 @@ bool Outflow::store_next() {
   bool all_left = true;
   std::vector<kv::Storable> found;  // marks change what is told
   if (cache_.storables().digest_of(next.block) == next.digest)
-    cache_.storables().at(next.block, next.all, [&](const kv::Storable& one) { found.push_back(one); });
+    cache_.storables().at(next.block, next.all, [&](const kv::Storable& one) {
+      if (!is_refused(one)) found.push_back(one);
+    });
   for (const kv::Storable& one : found) {
     all_left = all_left && leave(one, leaving_, true);
     if (all_left) credit_ -= static_cast<double>(leaving_.back().buffer.size());

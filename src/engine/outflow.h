@@ -10,7 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/tier_config.h"
@@ -31,6 +34,8 @@ class Outflow {
   void keep(kv::SeqId seq, std::int32_t len);
   /// Nothing is any more, of what waits for its turn.
   void forget() { worth_.clear(); }
+  /// From now on nothing of these owners (kv::Namespace::owner()) is stored, and of all others.
+  void refuse(std::set<std::string> owners) { refused_ = std::move(owners); }
   /// All that is cached is worth storing.
   void keep_all();
   /// It is about to be evicted, and its blocks are written again after the next step's operations have begun.
@@ -61,6 +66,7 @@ class Outflow {
     bool cached = false;  ///< it is marked as stored
   };
 
+  bool is_refused(const kv::Storable& one) const;
   bool leave(const kv::Storable& one, std::vector<Leaving>& to, bool cached);
   bool store_next();
 
@@ -69,6 +75,7 @@ class Outflow {
   const TierConfig& config_;
   TierFigures& figures_;
   std::deque<Worth> worth_;
+  std::set<std::string> refused_;
   std::vector<Leaving> evicted_, leaving_;  ///< of the next step; those in it
   double credit_ = 0;                       ///< bytes that may be copied
 };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "tier/piece.h"
@@ -13,7 +12,7 @@ namespace coppice::engine {
 
 namespace {
 
-std::array<std::uint8_t, 16> half_hash(const std::string& text) {
+std::array<std::uint8_t, 16> half_hash(std::string_view text) {
   const kv::Digest digest = kv::sha256(std::as_bytes(std::span(text)));
   std::array<std::uint8_t, 16> half{};
   std::copy_n(digest.begin(), half.size(), half.begin());
@@ -38,17 +37,23 @@ std::array<std::uint8_t, 16> model_name(const std::string& content, const std::s
   return half_hash(text);
 }
 
-std::array<std::uint8_t, 16> space_name(const kv::Namespace& ns) {
-  return half_hash(fmt::format("{} {} {}{}", ns.salt.size(), ns.adapter.size(), ns.salt, ns.adapter));
+std::array<std::uint8_t, 16> owner_name(std::string_view owner) {
+  return half_hash(owner);
 }
 
-tier::Name piece_name(const std::array<std::uint8_t, 16>& model, const std::array<std::uint8_t, 16>& space,
-                      const kv::Digest& digest, int group) {
-  std::array<std::byte, std::tuple_size_v<kv::Digest> + sizeof(std::int32_t)> bytes{};
-  std::ranges::copy(std::as_bytes(std::span(digest)), bytes.begin());
+SpaceName space_name(const kv::Namespace& ns) {
+  return {.owner = owner_name(ns.owner()),
+          .whole = half_hash(fmt::format("{} {} {}{}", ns.salt.size(), ns.adapter.size(), ns.salt, ns.adapter))};
+}
+
+tier::Name piece_name(const std::array<std::uint8_t, 16>& model, const SpaceName& space, const kv::Digest& digest,
+                      int group) {
+  std::vector<std::byte> bytes;
   const std::int32_t number = group;
-  std::ranges::copy(std::as_bytes(std::span(&number, 1)), bytes.end() - sizeof number);
-  return {.model = model, .space = space, .piece = kv::sha256(bytes)};
+  append(bytes, std::span<const std::uint8_t>(digest));
+  append(bytes, std::span<const std::uint8_t>(space.whole));
+  append(bytes, std::span(&number, 1));
+  return {.model = model, .space = space.owner, .piece = kv::sha256(bytes)};
 }
 
 std::size_t largest_piece(const executor::ExecutorInfo& info) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "executor/executor.h"
@@ -23,12 +24,18 @@ inline constexpr int kArithmetic = 1;
 std::array<std::uint8_t, 16> model_name(const std::string& content, const std::string& family,
                                         const executor::ExecutorInfo& info);
 
-/// tier::Name::space.
-std::array<std::uint8_t, 16> space_name(const kv::Namespace& ns);
+/// tier::Name::space, of kv::Namespace::owner().
+std::array<std::uint8_t, 16> owner_name(std::string_view owner);
+
+/// What names have of a namespace.
+struct SpaceName {
+  std::array<std::uint8_t, 16> owner{}, whole{};
+};
+SpaceName space_name(const kv::Namespace& ns);
 
 /// `group` as kv::Storable has it.
-tier::Name piece_name(const std::array<std::uint8_t, 16>& model, const std::array<std::uint8_t, 16>& space,
-                      const kv::Digest& digest, int group);
+tier::Name piece_name(const std::array<std::uint8_t, 16>& model, const SpaceName& space, const kv::Digest& digest,
+                      int group);
 
 /// Bytes of the largest piece that there can be.
 std::size_t largest_piece(const executor::ExecutorInfo& info);

@@ -60,19 +60,25 @@ struct PinOutcome {
   std::int64_t needed = 0, most = 0;  ///< blocks, as the refusal says
 };
 
+/// Where blocks are.
+enum class CacheTier : std::uint8_t { kPool, kDisk, kRedis };
+
 /// A question or an order about pinned prefixes; the answer is an Event.
 struct PrefixCommand {
   enum class Kind : std::uint8_t {
     kList,        ///< the owner's; with an id only that one
     kEnd,         ///< the owner's one with that id
-    kReset,       ///< throws out all that no request holds, and all pins
-    kKeepPayers,  ///< ends the pins of all but `payers`. From now on nobody else may pin, be the request here already
+    kReset,       ///< throws out all that no request holds, and all pins; of one tier, if one is named
+    kKeepPayers,  ///< ends the pins of all but `payers`, and what stores hold of those who are `revoked`. From now on nobody else may pin, be the
+                  ///< request here already, and nothing of the latter is stored
   };
   std::uint64_t id = 0;  ///< Engine::next_id()
   Kind kind = Kind::kList;
   PrefixOwner owner;
-  std::string prefix;            ///< an id
-  std::set<std::string> payers;  ///< of kKeepPayers
+  std::string prefix;             ///< an id
+  std::set<std::string> payers;   ///< of kKeepPayers
+  std::set<std::string> revoked;  ///< likewise: all since the start
+  std::optional<CacheTier> tier;  ///< of kReset; none: all
 };
 
 struct PrefixAnswer {
@@ -80,6 +86,7 @@ struct PrefixAnswer {
   std::int64_t ended = 0;            ///< kReset: pins
   std::int64_t blocks = 0;           ///< kReset: thrown out
   std::int64_t tokens = 0;           ///< kReset: thrown out
+  bool absent = false;               ///< kReset: there is no such tier
   bool failed = false;               ///< memory is short: perhaps nothing was done
 };
 

@@ -125,8 +125,15 @@ void StepLoop::obey() {
 
 void StepLoop::obey(PrefixCommand& command) {
   const RequestId id = command.id;
+  const std::optional<CacheTier> only = command.tier;
   try {
-    if (command.kind == PrefixCommand::Kind::kReset) tiers_.forget();
+    if (command.kind == PrefixCommand::Kind::kKeepPayers) spare([&] { traffic_.revoke(std::move(command.revoked)); });
+    if (command.kind == PrefixCommand::Kind::kReset && only != CacheTier::kPool) {
+      const auto place = only ? std::optional(*only == CacheTier::kDisk ? tier::Place::kDisk : tier::Place::kRedis)
+                              : std::nullopt;
+      const bool is_there = traffic_.forget(place);
+      if (only) return requests_.add_answer(id, {.absent = !is_there});
+    }
     requests_.add_answer(id, prefixes_.obey(std::move(command)));
   } catch (const std::exception&) {
     spare([&] { requests_.add_answer(id, {.failed = true}); });

@@ -10,8 +10,21 @@ namespace coppice::engine {
 
 bool StoreTraffic::attach(TierConfig&& tiers) {
   const bool usable = runner_.info().moves_blocks && !scheduler_.ahead() && cache_.config().share && !tiers_.on();
-  if (usable) tiers_.attach(std::move(tiers));
-  return usable;
+  if (!usable) return false;
+  tiers_.attach(std::move(tiers));
+  if (forgets_) tiers_.forget();
+  tiers_.revoke(revoked_);
+  return true;
+}
+
+bool StoreTraffic::forget(std::optional<tier::Place> place) {
+  forgets_ |= !tiers_.on() && !place;
+  return tiers_.forget(place);
+}
+
+void StoreTraffic::revoke(std::set<std::string> owners) {
+  revoked_ = std::move(owners);
+  tiers_.revoke(revoked_);
 }
 
 std::vector<Sequence*> StoreTraffic::loading() const {

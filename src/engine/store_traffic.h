@@ -2,7 +2,9 @@
 // meanwhile is tiers.h's. Not thread safe; the engine's thread owns it.
 #pragma once
 
-#include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "engine/config.h"
@@ -21,6 +23,11 @@ class StoreTraffic {
 
   /// False: it can't be used here; everything goes on without it.
   bool attach(TierConfig&& tiers);
+  /// A reset of the cache: what the store holds of this model goes. False: there is no such place, or none yet; but a store that comes later forgets what is
+  /// to be forgotten everywhere.
+  bool forget(std::optional<tier::Place> place);
+  /// PrefixCommand::revoked.
+  void revoke(std::set<std::string> owners);
   /// Running sequences that wait for the store.
   std::vector<Sequence*> loading() const;
   /// Stores what is cached, the hottest first, as far as time goes. Nothing of it may keep the engine from ending. REQUIRES: no step is in hand.
@@ -32,6 +39,8 @@ class StoreTraffic {
   Scheduler& scheduler_;
   StepRunner& runner_;
   const EngineConfig& config_;
+  bool forgets_ = false;            // the store that comes
+  std::set<std::string> revoked_;
 };
 
 }  // namespace coppice::engine

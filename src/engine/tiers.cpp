@@ -89,11 +89,19 @@ void Tiers::attach(TierConfig config) {
   cache_.on_eviction([this](const kv::Storable& one) { outflow_.evicted(one); });
 }
 
-void Tiers::forget() {
-  if (!on()) return;
-  config_.store->forget({.model = config_.model, .space = {}, .unused_for = {}});
+bool Tiers::forget(std::optional<tier::Place> place) {
+  if (!on() || (place && !config_.store->is_at(*place))) return false;
+  config_.store->forget({.place = place, .model = config_.model, .space = {}, .unused_for = {}});
   outflow_.forget();
   cache_.forget_stored();
+  return true;
+}
+
+void Tiers::revoke(const std::set<std::string>& owners) {
+  if (!on()) return;
+  for (const std::string& owner : owners)
+    config_.store->forget({.place = {}, .model = config_.model, .space = owner_name(owner), .unused_for = {}});
+  outflow_.refuse(owners);
 }
 
 double Tiers::seconds_to_compute(std::int32_t tokens, double otherwise) const {

@@ -18,7 +18,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/inflow.h"
@@ -50,8 +52,10 @@ class Tiers {
   double settle_seconds() const { return config_.settle_seconds; }
   Outflow& outflow() { return outflow_; }
 
-  /// What the store holds of this model goes.
-  void forget();
+  /// What the store holds of this model goes; with a place: if that is there. False: it isn't.
+  bool forget(std::optional<tier::Place> place = {});
+  /// What the store holds of these owners (kv::Namespace::owner()) goes, and no more of it comes there.
+  void revoke(const std::set<std::string>& owners);
 
   /// Of a waiting sequence: asks what follows the first `matched` tokens of those that it may find. False: there is nothing to ask for, or it was
   /// asked before. tokens_per_second: of prompts, lately; 0: not known.

@@ -18,9 +18,9 @@ namespace coppice::tier {
 struct Name {
   /// The model's whole content, the arithmetic's version, how bytes lie in a page: who differs in one of these can't use the other's pieces.
   std::array<std::uint8_t, 16> model{};
-  /// The namespace of requests: a salt, an adapter.
+  /// Whose it is, so that all of that can go at once: an API key's, where keys are kept apart, or everybody's.
   std::array<std::uint8_t, 16> space{};
-  /// SHA-256 of the digest of all tokens up to the piece's end, and of what it is of: which layer group, or a state.
+  /// SHA-256 of the digest of all tokens up to the piece's end, of the requests' namespace, and of what it is of: which layer group, or a state.
   std::array<std::uint8_t, 32> piece{};
   friend auto operator<=>(const Name&, const Name&) = default;
 };

@@ -1,5 +1,5 @@
 // Seal: keeps pieces from who has the store and not the secret. They can't be read, or made, or passed off as others; names tell nothing but
-// which pieces are of one model and one namespace. Immutable: any thread.
+// which pieces are of one model and one API key. Immutable: any thread.
 //
 // AES-256-GCM, with a key of its own for each piece, made from the secret and the piece's name: so it opens under that name only. Behind the
 // sealed bytes stand 8 that say that they are sealed, 12 that were drawn, and the 16 that prove the rest.

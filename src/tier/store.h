@@ -48,8 +48,12 @@ struct Counters {
   std::int64_t switch_offs = 0;
 };
 
+/// What kind of place a store is.
+enum class Place : std::uint8_t { kDisk, kRedis };
+
 /// Which pieces are to go: those that meet all that is given.
 struct Which {
+  std::optional<Place> place;                                ///< of two stores the one that is there
   std::optional<std::array<std::uint8_t, 16>> model, space;  ///< Name's
   std::optional<std::chrono::seconds> unused_for;            ///< neither written nor loaded for so long
 };
@@ -75,6 +79,7 @@ class Store {
   /// Pieces are found no more when this returns, writes that were taken included; their room comes back by and by.
   virtual void forget(const Which& which) = 0;
 
+  virtual bool is_at(Place place) const = 0;
   virtual Counters counters() const = 0;
 
   /// Finishes writes that were taken, until then; drops the others. From the call on it takes and gives nothing. All functions were called

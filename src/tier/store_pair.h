@@ -21,6 +21,7 @@ class StorePair final : public Store {
   void load(const Name& name, Buffer into, Loaded done) override;
   bool offer(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
+  bool is_at(Place place) const override { return near_->is_at(place) || far_->is_at(place); }
   /// Sums, but for `pieces` and `bytes`: the near one's. `on`: both are.
   Counters counters() const override;
   void stop(Clock::time_point until) override;

@@ -1,9 +1,11 @@
 """`--kv-dir`: what one server computed, the next one starts on; and whatever happened to the files, every text is right."""
 
+import json
 import os
 import random
 import signal
 import stat
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -107,6 +109,57 @@ def test_a_reset_ends_what_is_stored(folder):
         end(server)
     with start(folder) as server:
         assert ask(server, text)[1]["cached"] == 0
+
+
+def test_a_reset_of_one_tier_leaves_the_others(folder):
+    text = prompt(200)
+    with start(folder) as server:
+        for _ in range(2):
+            ask(server, text)
+        server.wait(lambda: len(pieces(folder)) > 3)
+        assert server.post("/v1/cache/reset?tier=pool", {})["blocks"] > 0
+        assert pieces(folder) and ask(server, text)[1]["cached"] > 0
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            server.post("/v1/cache/reset?tier=redis", {})
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            server.post("/v1/cache/reset?tier=tape", {})
+        assert server.post("/v1/cache/reset?tier=disk", {})["blocks"] == 0
+        server.wait(lambda: not pieces(folder))
+        assert ask(server, text)[1]["cached"] > 0
+
+
+def test_a_revoked_key_takes_its_blocks_along(folder, tmp_path):
+    text = prompt(200)
+    keys = tmp_path / "keys"
+    keys.write_text("sk-a\nsk-b\n")
+
+    def cached(server, key) -> int:
+        body = {"prompt": text, "max_tokens": 1, "cache_salt": "salt"}
+        request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), {"Authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def key_stats(server):
+        request = urllib.request.Request(server.url + "/v1/cache/stats", headers={"Authorization": "Bearer sk-b"})
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)
+
+    with Coppice("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", "--kv-bytes", "400MiB", "--api-keys", str(keys),
+                 "--isolate", "keys") as server:
+        server.wait(lambda: "the cache goes on in" in server.log.read_text() and key_stats(server)["store"]["on"])
+        for key in ("sk-a", "sk-b"):
+            cached(server, key)
+            assert cached(server, key) > 0
+        n = server.wait(lambda: (n := len(pieces(folder))) >= 12 and key_stats(server)["store"]["pending"] == 0 and n)
+        keys.write_text("sk-b\n")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait(lambda: len(pieces(folder)) == n // 2)
+        end(server)
+    keys.write_text("sk-a\nsk-b\n")
+    with Coppice("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", "--kv-bytes", "400MiB", "--api-keys", str(keys),
+                 "--isolate", "keys") as server:
+        server.wait(lambda: "the cache goes on in" in server.log.read_text() and key_stats(server)["store"]["on"])
+        assert cached(server, "sk-a") == 0 and cached(server, "sk-b") > 0
 
 
 def test_damage_costs_time_and_no_word(folder):

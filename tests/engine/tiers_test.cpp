@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "engine/harness.h"
 
@@ -252,6 +253,76 @@ TEST_P(Tiers, AResetEndsWhatIsStoredOfThisModel) {
   const auto id = h.submit({.prompt = prompt_, .max_tokens = 1});
   h.finish();
   EXPECT_EQ(h.result(id).usage.cached_tokens, 0);
+}
+
+TEST_P(Tiers, AResetOfOneTierLeavesTheOther) {
+  serve(prompt_);
+  Harness h(config());
+  const auto s = store();
+  h.attach(s);
+  const auto cached = [&] {
+    const auto id = h.submit({.prompt = prompt_, .max_tokens = 1});
+    h.finish();
+    return std::pair(h.result(id).usage.cached_tokens > 0, h.result(id).usage.loaded_tokens > 0);
+  };
+  EXPECT_EQ(cached(), std::pair(true, true));
+  const auto reset = [&](engine::CacheTier tier) {
+    return h.ask({.kind = engine::PrefixCommand::Kind::kReset, .tier = tier});
+  };
+  EXPECT_GT(reset(engine::CacheTier::kPool).blocks, 0);
+  EXPECT_EQ(cached(), std::pair(true, true));
+  EXPECT_TRUE(reset(engine::CacheTier::kRedis).absent);
+  EXPECT_EQ(cached(), std::pair(true, false));
+  EXPECT_FALSE(reset(engine::CacheTier::kDisk).absent);
+  EXPECT_TRUE(contents_->empty());
+  EXPECT_EQ(cached(), std::pair(true, false));
+  s->stop({});
+}
+
+// It may be asked for before the model's hash is known, and so the store is there.
+TEST_P(Tiers, AResetBeforeThereIsAStoreEndsWhatThatHolds) {
+  serve(prompt_);
+  Harness h(config());
+  h.ask({.kind = engine::PrefixCommand::Kind::kReset});
+  h.attach(store());
+  h.step();
+  EXPECT_TRUE(contents_->empty());
+}
+
+TEST_P(Tiers, WhatARevokedKeyHadGoesAndIsStoredNoMore) {
+  const auto owner = [](char c) { return std::string(1, kv::Namespace::kOwnerMark) + std::string(32, c); };
+  serve(prompt_, owner('b') + "salt");
+  const std::size_t others = contents_->size();
+  serve(prompt_, owner('a') + "salt");
+  serve(prompt_, owner('a'));
+  ASSERT_GT(contents_->size(), others);
+  for (const bool before : {false, true}) {
+    Harness h(config());
+    const auto s = store();
+    const engine::PrefixCommand command{
+        .kind = engine::PrefixCommand::Kind::kKeepPayers, .payers = {owner('b')}, .revoked = {owner('a')}};
+    if (before) h.ask(command);
+    h.attach(s);
+    h.step();
+    if (!before) h.ask(command);
+    EXPECT_EQ(contents_->size(), others);
+    for (int i = 0; i < 2; ++i) {  // it was here already
+      const auto id = h.submit({.prompt = prompt_, .max_tokens = 3, .salt = owner('a')});
+      h.finish();
+      EXPECT_EQ(h.result(id).usage.loaded_tokens, 0);
+    }
+    h.engine().settle();
+    for (int i = 0; i < 100 && !h.snapshot().settled; ++i) h.step();
+    s->stop({});
+    EXPECT_EQ(contents_->size(), others);
+  }
+  Harness h(config());
+  const auto s = store();
+  h.attach(s);
+  const auto id = h.submit({.prompt = prompt_, .max_tokens = 1, .salt = owner('b') + "salt"});
+  h.finish();
+  EXPECT_GT(h.result(id).usage.loaded_tokens, 0);
+  s->stop({});
 }
 
 TEST_P(Tiers, FewBuffersAreEnough) {

@@ -35,6 +35,7 @@ class FakeStore final : public tier::Store {
   void load(const tier::Name& name, tier::Buffer into, Loaded done) override;
   bool offer(const tier::Name& name, tier::Buffer piece) override;
   void forget(const tier::Which& which) override;
+  bool is_at(tier::Place place) const override { return place == tier::Place::kDisk; }
   tier::Counters counters() const override;
   void stop(tier::Clock::time_point until) override;
 

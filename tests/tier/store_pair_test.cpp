@@ -36,6 +36,7 @@ class MapStore final : public tier::Store {
     return takes && pieces.emplace(name, std::vector(piece.bytes().begin(), piece.bytes().end())).second;
   }
   void forget(const tier::Which&) override { pieces.clear(); }
+  bool is_at(tier::Place place) const override { return place == at; }
   tier::Counters counters() const override {
     tier::Counters counters = sums;
     counters.pieces = std::ssize(pieces);
@@ -48,6 +49,7 @@ class MapStore final : public tier::Store {
   tier::Counters sums{.on = true};
   std::ptrdiff_t asked = 0;
   bool takes = true, stopped = false;
+  tier::Place at = tier::Place::kDisk;
 };
 
 class StorePairTest : public testing::Test {
@@ -134,6 +136,9 @@ TEST_F(StorePairTest, AFarOneThatIsOffHoldsUpNothingAndIsNamed) {
 }
 
 TEST_F(StorePairTest, BothForgetAndBothStop) {
+  EXPECT_FALSE(pair_.is_at(tier::Place::kRedis));
+  far_->at = tier::Place::kRedis;
+  EXPECT_TRUE(pair_.is_at(tier::Place::kDisk) && pair_.is_at(tier::Place::kRedis));
   EXPECT_TRUE(pair_.offer(name(1), piece(7)));
   pair_.forget({});
   EXPECT_TRUE(near_->pieces.empty() && far_->pieces.empty());

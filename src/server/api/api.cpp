@@ -228,8 +228,10 @@ void Api::reload_keys() {
   COPPICE_ASSERT(io_thread_.mine());
   try {
     std::vector<ApiKey> keys = keys_.read(), operator_keys = operator_keys_.read();
+    revoked_.merge(tenants());
     keys_.replace(std::move(keys));
     operator_keys_.replace(std::move(operator_keys));
+    for (const std::string& tenant : tenants()) revoked_.erase(tenant);
     if (keys_.wanted()) end_revoked();
     SPDLOG_INFO("{} API keys in '{}'", keys_.size(), keys_.path());
   } catch (const std::exception& e) {
@@ -239,13 +241,19 @@ void Api::reload_keys() {
 
 void Api::end_revoked() {
   ++key_generation_;
+  responses_.keep_tenants(tenants());
+  if (!model_) return;
+  model_->ask({.id = model_->next_id(),
+               .kind = engine::PrefixCommand::Kind::kKeepPayers,
+               .payers = tenants(),
+               .revoked = revoked_});
+}
+
+std::set<std::string> Api::tenants() const {
   std::set<std::string> tenants;
   keys_.add_tenants(tenants);
   operator_keys_.add_tenants(tenants);
-  responses_.keep_tenants(tenants);
-  if (!model_) return;
-  model_->ask(
-      {.id = model_->next_id(), .kind = engine::PrefixCommand::Kind::kKeepPayers, .payers = std::move(tenants)});
+  return tenants;
 }
 
 asio::awaitable<void> Api::answer(const Route* route, HttpRequest& request, ReplyWriter& out,
@@ -329,6 +337,7 @@ void Api::set_ready(std::shared_ptr<Model> model) {
   COPPICE_ASSERT(io_thread_.mine());
   model_ = std::move(model);
   fingerprint_ = fingerprint(config_, model_->facts());
+  if (!revoked_.empty()) end_revoked();
   if (model_->pictures() != nullptr) encoder_ = std::make_unique<WorkQueue>(step_aside);
   hub_.on_report(
       [this](engine::RequestId id, const engine::CacheReport& report) { log_cache_report(id, report, *model_); });

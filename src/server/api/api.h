@@ -135,6 +135,7 @@ class Api final : public HttpHandler {
   void check_key(HttpRequest& request) const;
   /// What belongs to keys that are there no more: pins, stored responses, open feeds.
   void end_revoked();
+  std::set<std::string> tenants() const;  ///< of all keys
 
   check::ThreadRole io_thread_;
   ApiConfig config_;
@@ -158,6 +159,7 @@ class Api final : public HttpHandler {
   std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };
   std::shared_ptr<Model> model_;
   int key_generation_ = 0;   ///< another one when keys have gone
+  std::set<std::string> revoked_;  ///< tenants whose keys have gone
   std::string fingerprint_;  ///< once there is a model
   std::string stage_ = "starting";
   double fraction_ = 0;

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <span>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 namespace coppice::server {
@@ -105,7 +106,8 @@ void ApiKeys::add_tenants(std::set<std::string>& tenants) const {
 }
 
 std::string tenant_salt(const ApiKey& key) {
-  std::string salt(1, '\xff');
+  static_assert(1 + std::tuple_size_v<kv::Digest> == kv::Namespace::kOwnerBytes);
+  std::string salt(1, kv::Namespace::kOwnerMark);
   return salt.append(key.digest.begin(), key.digest.end());
 }
 

@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <boost/asio/this_coro.hpp>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "server/api/api.h"
@@ -16,6 +18,16 @@ namespace coppice::server {
 namespace asio = boost::asio;
 
 namespace {
+
+/// Of a reset; none: all.
+std::optional<engine::CacheTier> tier_of(std::string_view query) {
+  const auto name = query_value(query, "tier");
+  if (!name) return std::nullopt;
+  if (*name == "pool") return engine::CacheTier::kPool;
+  if (*name == "disk") return engine::CacheTier::kDisk;
+  if (*name == "redis") return engine::CacheTier::kRedis;
+  throw RequestError::bad_field("tier", "must be pool, disk or redis");
+}
 
 RequestError no_such_prefix(const std::string& id) {
   return {404, fmt::format("There is no pinned prefix '{}' of this key and cache_salt.", id), "id", "prefix_not_found"};
@@ -66,9 +78,14 @@ asio::awaitable<void> Api::reset_cache(HttpRequest& request, ReplyWriter& out) {
   const bool anybody = !keys_.wanted() && !operator_keys_.wanted();
   if (!anybody && operator_keys_.find(request.authorization) == nullptr)
     throw RequestError(403, "Only an operator's key may do that.", "", "operator_only");
-  const auto answer = co_await ask_engine({.kind = engine::PrefixCommand::Kind::kReset});
-  SPDLOG_INFO("{} reset the cache: {} prefixes and {} blocks went",
-              request.client.empty() ? "Somebody" : request.client, answer.ended, answer.blocks);
+  const auto tier = tier_of(request.query);
+  const auto answer = co_await ask_engine({.kind = engine::PrefixCommand::Kind::kReset, .tier = tier});
+  const std::string name = query_value(request.query, "tier").value_or("");
+  if (answer.absent)
+    throw RequestError(404, fmt::format("This server keeps no blocks there: {}.", name), "tier", "tier_not_found");
+  SPDLOG_INFO("{} reset the cache{}: {} prefixes and {} blocks of the pool went",
+              request.client.empty() ? "Somebody" : request.client, tier ? fmt::format(" ({} only)", name) : "",
+              answer.ended, answer.blocks);
   co_await out.send({.body = cache_reset_json(answer)});
 }
 

@@ -30,6 +30,7 @@ class DiskStore final : public QueuedStore {
 
   bool offer(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
+  bool is_at(Place place) const override { return place == Place::kDisk; }
   Counters counters() const override { return folder_.counters(); }
   void stop(Clock::time_point until) override;
 

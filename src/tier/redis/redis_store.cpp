@@ -83,6 +83,7 @@ bool RedisStore::offer(const Name& name, Buffer piece) {
 }
 
 void RedisStore::forget(const Which& which) {
+  if (which.place && !is_at(*which.place)) return;
   const Which there = outside(which);
   const check::Lock lock(mutex_);
   forgotten_.push_back(there);

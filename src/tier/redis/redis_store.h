@@ -35,6 +35,7 @@ class RedisStore final : public QueuedStore {
 
   bool offer(const Name& name, Buffer piece) override;
   void forget(const Which& which) override;
+  bool is_at(Place place) const override { return place == Place::kRedis; }
   /// `pieces` and `bytes` are not known: 0.
   Counters counters() const override;
 
