@@ -20,6 +20,7 @@ deps             |                                  |                           
 build            |                                  |                                            |
 test             |                                  |                                            |
 demo             |                                  |                                            |
+demo-restart     |                                  |                                            |
 serve            |                                  |                                            | serve_once
 page             |                                  |                                            |
 lint             |                                  |                                            | make lint ARGS="--commits 20 --seconds 60"

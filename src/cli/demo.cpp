@@ -12,6 +12,7 @@
 
 #include "cli/child_server.h"
 #include "cli/demo_burst.h"
+#include "cli/demo_restart.h"
 #include "cli/demo_text.h"
 #include "cli/devices.h"
 #include "port/process.h"
@@ -24,14 +25,21 @@ struct DemoOptions {
   int threads = 0;
   std::string device = "auto";
   bool print_requests = false;
+  bool restart = false;
+  int tokens = 8000;
 };
+
+std::vector<std::string> common_arguments(const DemoOptions& options) {
+  std::vector<std::string> arguments = {"--model", options.model, "--kv-bytes", "512MiB", "--device", options.device};
+  if (options.threads > 0) arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
+  return arguments;
+}
 
 BurstResult run_once(const DemoOptions& options, bool share) {
   const std::string_view name = share ? "on" : "off";
   const auto log = port::program_path().replace_filename(fmt::format("demo-{}.log", name));
-  std::vector<std::string> arguments = {"--model",    options.model, "--share",  std::string(name),
-                                        "--kv-bytes", "512MiB",      "--device", options.device};
-  if (options.threads > 0) arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
+  std::vector<std::string> arguments = common_arguments(options);
+  arguments.insert(arguments.end(), {"--share", std::string(name)});
   fmt::print(stderr, "  sharing {}: loading the model and answering ...\n", name);
   const ChildServer server(arguments, log);
   return run_demo_burst(server.port());
@@ -109,6 +117,10 @@ int run_demo(const DemoOptions& options) {
     for (const std::string& body : demo_requests()) fmt::print("{}\n", body);
     return 0;
   }
+  if (options.restart) {
+    run_demo_restart(common_arguments(options), port::program_path().replace_filename("demo-kv"), options.tokens);
+    return 0;
+  }
   const BurstResult on = run_once(options, true), off = run_once(options, false);
   print_table(std::filesystem::path(options.model).stem().string(), on, off);
   print_answers(on, off);
@@ -127,6 +139,11 @@ void add_demo(CLI::App& app, int& exit_code) {
   command->add_option("--threads,-t", options->threads, "Compute threads of the server (default: one for each core)")
       ->check(CLI::PositiveNumber);
   command->add_flag("--requests", options->print_requests, "Only print the requests' JSON bodies, one a line");
+  command->add_flag("--restart", options->restart,
+                    "Instead: one long prompt's first token, computed, from the pool, and after the server was killed");
+  command->add_option("--tokens", options->tokens, "Of that prompt")
+      ->check(CLI::Range(64, 1 << 20))
+      ->capture_default_str();
   command->callback([options, &exit_code] { exit_code = run_demo(*options); });
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "cli/demo_calls.h"
 #include "cli/demo_text.h"
 #include "cli/http_client.h"
 
@@ -59,16 +60,6 @@ Answer ask(std::uint16_t port, const std::string& body, Clock::time_point start)
   return answer;
 }
 
-/// Lets the weights be read and the compute buffers be made. Shares no block with the requests.
-void warm_up(std::uint16_t port) {
-  http_post(port, "/v1/completions", R"({"prompt": "Once upon a time, a lighthouse keeper", "max_tokens": 4})",
-            [](std::string_view) {});
-}
-
-json::value stats(std::uint16_t port) {
-  return json::parse(http_get(port, "/v1/cache/stats").body);
-}
-
 }  // namespace
 
 std::vector<std::string> demo_requests() {
@@ -87,7 +78,7 @@ std::vector<std::string> demo_requests() {
 
 BurstResult run_demo_burst(std::uint16_t port) {
   warm_up(port);
-  const json::value before = stats(port);
+  const json::value before = cache_stats(port);
   const std::vector<std::string> bodies = demo_requests();
   std::vector<Answer> answers(bodies.size());
   std::vector<std::exception_ptr> failures(bodies.size());
@@ -112,7 +103,7 @@ BurstResult run_demo_burst(std::uint16_t port) {
   for (const std::exception_ptr& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
-  const json::value after = stats(port);
+  const json::value after = cache_stats(port);
   const auto grown = [&](const char* name) {
     return after.at("tokens").at(name).to_number<std::int64_t>() -
            before.at("tokens").at(name).to_number<std::int64_t>();
