@@ -187,8 +187,7 @@ void settle_tier(TierOptions& o) {
 }
 
 KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, const executor::ExecutorInfo& info,
-               const std::string& family, engine::Engine& engine)
-    : settle_seconds_(options.settle_seconds) {
+               const std::string& family, engine::Engine& engine) {
   const std::size_t bytes = engine::largest_piece(info) + (options.seal ? tier::Seal::kBytes : 0);
   const std::size_t count = std::max(options.buffer_bytes / 2 / bytes, kLeastBuffers);
   loads_ = std::make_shared<tier::Buffers>(count, bytes);
@@ -208,8 +207,7 @@ KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, 
                      .loads = loads_,
                      .stores = stores_,
                      .model = engine::model_name(content, family, info),
-                     .about = about(info),
-                     .settle_seconds = settle_seconds_});
+                     .about = about(info)});
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       spdlog::info("the cache goes on in {} ({} of buffers; the model's content was known after {:.1f} s)", places,
                    size_text(2 * loads_->count() * loads_->size()), seconds.count());
@@ -222,8 +220,7 @@ KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, 
 KvTier::~KvTier() {
   hashes_.request_stop();
   if (hashes_.joinable()) hashes_.join();
-  const auto seconds = std::chrono::duration<double>(settle_seconds_);
-  store_->stop(tier::Clock::now() + std::chrono::duration_cast<tier::Clock::duration>(seconds));
+  store_->stop(tier::Clock::now() + std::chrono::seconds(1));
 }
 
 }  // namespace coppice::cli

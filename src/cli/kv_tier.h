@@ -31,7 +31,6 @@ struct TierOptions {
   double free_share = 0.1;                           ///< of the file system that stays free
   std::uint64_t writes_a_day = 0;                    ///< bytes; 0: no limit
   std::size_t buffer_bytes = std::size_t{64} << 20;  ///< of memory, through which pieces go and come
-  double settle_seconds = 5;                         ///< at the end
 
   std::string url;                     ///< of a Redis server; empty: none
   double url_age_hours = 168;          ///< what was not used there for so long goes
@@ -55,7 +54,7 @@ class KvTier {
   /// Returns at once. family: of devices whose results differ by rounding only. The engine outlives it.
   KvTier(const TierOptions& options, std::vector<model::ModelPart> files, const executor::ExecutorInfo& info,
          const std::string& family, engine::Engine& engine);
-  /// Finishes what is being written, for `settle_seconds` at most. REQUIRES: the engine has ended, or was never run.
+  /// What is being written is finished: a second's worth of it, the engine has waited for the rest. REQUIRES: the engine has ended, or was never run.
   ~KvTier();
   KvTier(const KvTier&) = delete;
   KvTier& operator=(const KvTier&) = delete;
@@ -63,7 +62,6 @@ class KvTier {
   const tier::Store& store() const { return *store_; }
 
  private:
-  double settle_seconds_;
   std::shared_ptr<tier::Store> store_;
   std::shared_ptr<tier::Buffers> loads_, stores_;
   std::jthread hashes_;

@@ -266,6 +266,9 @@ Opened open_files(ServeOptions& o) {
   return opened;
 }
 
+/// Seconds of those that are there to end, which requests leave for the cache.
+constexpr double kMostStoring = 5;
+
 /// Where the cache goes on. Null: nowhere.
 std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model::ModelPart>& files,
                                   const executor::Executor& executor, engine::Engine& engine) {
@@ -278,9 +281,7 @@ std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model
     spdlog::warn("nothing goes to {}: nothing is shared", o.tier.places());
     return nullptr;
   }
-  TierOptions options = o.tier;
-  options.settle_seconds = std::min(options.settle_seconds, o.server.drain_seconds);
-  return std::make_unique<KvTier>(options, files, executor.info(), "cpu", engine);
+  return std::make_unique<KvTier>(o.tier, files, executor.info(), "cpu", engine);
 }
 
 /// Loads the weights and runs the engine on this thread until the server ends.
@@ -389,6 +390,7 @@ int serve(ServeOptions o, const std::vector<std::string>& unread) {
   if (o.server.api.isolate_keys && !has_keys(o))
     throw std::runtime_error("--isolate keys needs --api-keys: without keys there is nobody to tell apart.");
   settle_tier(o.tier);
+  if (o.tier.wanted()) o.server.storing_seconds = std::min(kMostStoring, o.server.drain_seconds / 5);
   const LocalModel found = find_model(o.model);
   o.model = found.path.string();
   if (o.mmproj.empty() && o.looks_for_mmproj) o.found_mmproj = find_projector(found).string();

@@ -57,8 +57,8 @@ void Engine::attach(TierConfig tiers) {
   impl_->mailbox.attach(std::move(tiers));
 }
 
-void Engine::settle() {
-  impl_->mailbox.settle();
+void Engine::settle(Clock::time_point until) {
+  impl_->mailbox.settle(until);
 }
 
 void Engine::stop() {

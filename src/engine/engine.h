@@ -39,7 +39,9 @@ class Engine {
   void wake() noexcept;  ///< samples may be ready that were not (sampling::Generation::ready())
   /// From now on a store keeps what the pool gives up. Ignored where the executor moves no blocks, works ahead, or nothing is shared.
   void attach(TierConfig tiers);
-  void settle();       ///< all that is cached is to be stored: Snapshot::settled says when there is nothing left
+  /// All that is cached is to be stored, beside what runs: Snapshot::settled says when there is nothing left. What is left, and what comes, goes until then when
+  /// stop() was called, and the store is done with it.
+  void settle(Clock::time_point until = {});
   void stop();         ///< run() returns after the step in hand; all open requests end kCancelled
   bool ended() const;  ///< no step is under way, and none will come
 

@@ -109,9 +109,9 @@ void Mailbox::attach(TierConfig tiers) {
   changed_.notify_one();
 }
 
-void Mailbox::settle() {
+void Mailbox::settle(Clock::time_point until) {
   const check::Lock lock(mutex_);
-  commands_.settle = true;
+  commands_.settle = until;
   changed_.notify_one();
 }
 
@@ -146,7 +146,7 @@ bool Mailbox::drain(Commands& out, bool question) {
   std::swap(out.requests, commands_.requests);
   std::swap(out.cancelled, commands_.cancelled);
   out.tiers = std::exchange(commands_.tiers, std::nullopt);
-  out.settle = std::exchange(commands_.settle, false);
+  out.settle = std::exchange(commands_.settle, std::nullopt);
   take_first(out.prefixes, commands_.prefixes, kOrdersInStep);
   take_first(out.questions, commands_.questions, question ? 1 : 0);
   woken_ = false;

@@ -90,8 +90,8 @@ struct Commands {
   std::set<RequestId> cancelled;                  ///< pushed before, at the latest in `requests`
   std::list<Question> questions;
   std::list<PrefixCommand> prefixes;
-  std::optional<TierConfig> tiers;  ///< Engine::attach()
-  bool settle = false;              ///< Engine::settle()
+  std::optional<TierConfig> tiers;          ///< Engine::attach()
+  std::optional<Clock::time_point> settle;  ///< Engine::settle()
   bool empty() const {
     return requests.empty() && cancelled.empty() && questions.empty() && prefixes.empty() && !tiers && !settle;
   }
@@ -109,7 +109,7 @@ class Mailbox {
   bool ask(Question question);
   bool push(PrefixCommand command);
   void attach(TierConfig tiers);
-  void settle();
+  void settle(Clock::time_point until);
   void stop();
   /// Ends a wait(), or the next one.
   void wake() noexcept;

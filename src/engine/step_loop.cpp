@@ -115,9 +115,9 @@ void StepLoop::obey() {
   }
   for (PrefixCommand& command : commands_.prefixes) obey(command);
   if (commands_.tiers) attach(std::move(*commands_.tiers));
-  if (commands_.settle) spare([&] { tiers_.outflow().keep_all(); });
+  if (commands_.settle) traffic_.begin_to_settle(*commands_.settle);
   commands_.tiers.reset();
-  commands_.settle = false;
+  commands_.settle.reset();
   commands_.requests.clear();
   commands_.cancelled.clear();
   commands_.prefixes.clear();
@@ -129,8 +129,8 @@ void StepLoop::obey(PrefixCommand& command) {
   try {
     if (command.kind == PrefixCommand::Kind::kKeepPayers) spare([&] { traffic_.revoke(std::move(command.revoked)); });
     if (command.kind == PrefixCommand::Kind::kReset && only != CacheTier::kPool) {
-      const auto place = only ? std::optional(*only == CacheTier::kDisk ? tier::Place::kDisk : tier::Place::kRedis)
-                              : std::nullopt;
+      const auto place =
+          only ? std::optional(*only == CacheTier::kDisk ? tier::Place::kDisk : tier::Place::kRedis) : std::nullopt;
       const bool is_there = traffic_.forget(place);
       if (only) return requests_.add_answer(id, {.absent = !is_there});
     }
@@ -419,6 +419,7 @@ void StepLoop::shut_down() {
       OpenRequest& late = requests_.open(std::move(request));
       attempt(late, [&] { end(late, refused(Refusal::kShutdown, "the server is shutting down")); });
     }
+    if (commands_.settle) traffic_.begin_to_settle(*commands_.settle);
     commands_ = {};
     mailbox_.drain(commands_);  // questions and orders are dropped: their askers are told by the server
   } while (!commands_.empty());

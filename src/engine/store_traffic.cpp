@@ -35,14 +35,17 @@ std::vector<Sequence*> StoreTraffic::loading() const {
   return loading;
 }
 
+void StoreTraffic::begin_to_settle(Clock::time_point until) {
+  until_ = until;
+  spare([&] { tiers_.outflow().keep_all(); });
+}
+
 void StoreTraffic::settle() {
-  if (!tiers_.on()) return;
+  if (!tiers_.on() || config_.now() >= until_) return;
   constexpr auto kPause = std::chrono::milliseconds(2);  // until a buffer is free again
-  const auto until = config_.now() + std::chrono::duration_cast<Clock::duration>(
-                                         std::chrono::duration<double>(tiers_.settle_seconds()));
   spare([&] {
     tiers_.outflow().keep_all();
-    while (!tiers_.outflow().empty() && config_.now() < until) {
+    while (!tiers_.outflow().empty() && config_.now() < until_) {
       PlannedStep& step = scheduler_.planned();
       step.clear();
       runner_.block_ops();
@@ -55,6 +58,7 @@ void StoreTraffic::settle() {
       runner_.wait(step);
       tiers_.moved(/*done=*/true, 0, config_.now());
     }
+    while (tiers_.pending_writes() > 0 && config_.now() < until_) std::this_thread::sleep_for(kPause);
   });
 }
 

@@ -30,7 +30,10 @@ class StoreTraffic {
   void revoke(std::set<std::string> owners);
   /// Running sequences that wait for the store.
   std::vector<Sequence*> loading() const;
-  /// Stores what is cached, the hottest first, as far as time goes. Nothing of it may keep the engine from ending. REQUIRES: no step is in hand.
+  /// All that is cached is to be stored, the hottest first: by and by, and by settle() until then.
+  void begin_to_settle(Clock::time_point until);
+  /// Stores what is left, if there is to be time for that, and waits until the store is done. Nothing of it may keep the engine from ending. REQUIRES: no
+  /// step is in hand.
   void settle();
 
  private:
@@ -39,7 +42,8 @@ class StoreTraffic {
   Scheduler& scheduler_;
   StepRunner& runner_;
   const EngineConfig& config_;
-  bool forgets_ = false;            // the store that comes
+  Clock::time_point until_{};  // settle()
+  bool forgets_ = false;       // the store that comes
   std::set<std::string> revoked_;
 };
 

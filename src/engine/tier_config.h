@@ -16,7 +16,6 @@ struct TierConfig {
   std::shared_ptr<tier::Buffers> loads, stores;  ///< of piece_bytes() each; they outlive the store
   std::array<std::uint8_t, 16> model{};          ///< model_name()
   std::string about;                             ///< tier::Piece::about
-  double settle_seconds = 0;                     ///< that the engine takes to store what is cached when it ends
   bool load_always = false;                      ///< also what would come later than it is computed
   bool on_first_use = false;                     ///< what is computed is stored at once, not when it is used again
 };

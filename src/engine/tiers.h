@@ -49,7 +49,7 @@ class Tiers {
   bool on() const { return config_.store != nullptr; }
   const TierFigures& figures() const { return figures_; }
   int loading() const { return static_cast<int>(loading_.size()); }  ///< sequences
-  double settle_seconds() const { return config_.settle_seconds; }
+  std::int64_t pending_writes() const { return on() ? config_.store->counters().pending : 0; }
   Outflow& outflow() { return outflow_; }
 
   /// What the store holds of this model goes; with a place: if that is there. False: it isn't.

@@ -49,6 +49,10 @@ int n_preparing() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 8);
 }
 
+std::chrono::steady_clock::duration duration(double seconds) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 void set_nice(int more) {
   if (!port::make_thread_nicer(more)) SPDLOG_WARN("a thread of the server keeps its priority: setpriority failed");
 }
@@ -150,7 +154,7 @@ void Server::Impl::begin_drain() {
 }
 
 asio::awaitable<void> Server::Impl::wait_until(auto done, double seconds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  const auto end = std::chrono::steady_clock::now() + duration(seconds);
   while (!done() && std::chrono::steady_clock::now() < end) {
     drain_timer.expires_after(std::chrono::milliseconds(20));
     co_await drain_timer.async_wait(kTuple);
@@ -166,12 +170,15 @@ asio::awaitable<void> Server::Impl::drain() {
   const auto quiet = [this] { return !model || !http.busy(); };  // without a model nothing more will come of what runs
   const auto all_told = [this] { return !http.busy() && !http.lingering(); };
   const auto all_ended = [this] { return http.figures().connections == 0 && (!model || model->ended()); };
-  co_await wait_until(quiet, config.drain_seconds);
+  const auto end_of_all = std::chrono::steady_clock::now() + duration(config.drain_seconds);
+  if (model && config.storing_seconds > 0) model->settle(end_of_all);
+  co_await wait_until(quiet, config.drain_seconds - config.storing_seconds);
   hub.shutdown();  // streams end with an error event, waiting requests with a 503
   co_await wait_until(all_told, last_words_seconds);
   http.close();
   if (model) model->stop();
-  co_await wait_until(all_ended, kClosingSeconds);
+  const std::chrono::duration<double> left = end_of_all - std::chrono::steady_clock::now();
+  co_await wait_until(all_ended, kClosingSeconds + (config.storing_seconds > 0 ? std::max(left.count(), 0.0) : 0));
   // Neither a worker nor a step can be interrupted. The others would wait for them; a process that was told to end must not.
   if (!all_ended() && config.owns_process) {
     SPDLOG_WARN("a request is still being tokenized, or a step computed: ending without it");

@@ -6,8 +6,8 @@
 //   construct  binds and listens, raises the descriptor limit
 //   start      the io thread answers: /health says 503 with the progress, everything else that it is loading
 //   ready      the model is there
-//   drain      new requests get a 503, running ones drain_seconds, then they are cancelled; then Model::stop(), and
-//              the io thread ends
+//   drain      new requests get a 503, running ones drain_seconds, but for storing_seconds, then they are cancelled; then
+//              Model::stop(), which stores what is cached until drain_seconds are over; and the io thread ends
 //   join       waits for that
 #pragma once
 
@@ -29,6 +29,7 @@ struct ServerConfig {
   HttpLimits http;
   ApiConfig api;
   double drain_seconds = 25;
+  double storing_seconds = 0;  ///< of these, when requests have had theirs: to store what is cached
   int preparing_threads = 0;  ///< that parse, render and tokenize bodies; 0: as many as the machine allows
   bool owns_process = false;  ///< what cannot be interrupted when all is to end is left behind: the process ends
 };

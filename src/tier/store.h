@@ -31,6 +31,7 @@ struct Counters {
   std::int64_t bytes = 0;      ///< now: held
   std::int64_t max_bytes = 0;  ///< now: it may hold; 0: no limit of its own
   std::int64_t pending = 0;    ///< now: writes that were taken and aren't done
+  bool no_room = false;        ///< now: its limits leave no room for a piece, though it is on
 
   std::int64_t finds = 0;        ///< names that were asked for
   std::int64_t found = 0;        ///< of these it held

@@ -55,11 +55,11 @@ class Redis:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class BreakingWay:
-    """Passes on what goes to and from a port, until so many bytes came back from there. Then it does as it is told, and ends all."""
+class Way:
+    """Passes on what goes to and from a port, as fast as it may, until so many bytes came back from there. Then it does as it is told, and ends all."""
 
-    def __init__(self, port: int, most_bytes: int, then):
-        self.to, self.left, self.then = port, most_bytes, then
+    def __init__(self, port: int, most_bytes: int = 1 << 60, then=lambda: None, sent_per_second: float = 0):
+        self.to, self.left, self.then, self.rate = port, most_bytes, then, sent_per_second
         self.lock, self.open = threading.Lock(), []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
@@ -84,6 +84,9 @@ class BreakingWay:
                         self.left -= len(data)
                         if self.left < 0:
                             break
+                elif self.rate:
+                    with self.lock:
+                        time.sleep(len(data) / self.rate)
                 target.sendall(data)
             else:
                 return

@@ -2,12 +2,14 @@
 
 import os
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from coppice_process import Coppice, binary
-from redis_server import BreakingWay, Redis
+from redis_server import Redis, Way
 from same_text import assert_same
 from test_second_tier import ask, metric, prompt
 
@@ -67,7 +69,7 @@ def test_another_server_starts_on_what_one_computed(redis, secret):
 def test_a_server_that_is_killed_in_the_middle_of_a_load_costs_a_miss(redis, secret):
     text = prompt(900)
     first = fill(redis, text, "--kv-secret", secret)
-    way = BreakingWay(redis.port, 5 << 20, redis.kill)
+    way = Way(redis.port, 5 << 20, redis.kill)
     with start(f"redis://127.0.0.1:{way.port}", "--kv-secret", secret) as server:
         again, usage, _ = ask(server, text)
         assert_same(again, first)
@@ -78,6 +80,27 @@ def test_a_server_that_is_killed_in_the_middle_of_a_load_costs_a_miss(redis, sec
         assert_same(ask(server, text)[0], first)
         assert_same(ask(server, text, cache_salt="new")[0], first)
         assert server.end() == 0
+
+
+def test_what_is_cached_is_stored_within_the_time_to_drain(redis, secret):
+    """Beside a request that would go on longer; and also if that takes longer than the end of a server without a cache."""
+    text = prompt(500)
+    way = Way(redis.port, sent_per_second=4 << 20)
+    for seconds, stored in ((15, 1.0), (3, 0.2)):
+        redis.ask("FLUSHALL")
+        with start(f"redis://127.0.0.1:{way.port}", "--kv-secret", secret, "--drain-seconds", str(seconds)) as server:
+            n = ask(server, text)[1]["prompt"] // 32
+            if seconds == 3:
+                body = {"prompt": "Once", "max_tokens": 7000, "ignore_eos": True}
+                threading.Thread(target=lambda server=server, body=body: pytest.raises(Exception, server.post, "/v1/completions", body),
+                                 daemon=True).start()
+                server.wait(lambda: server.stats()["requests"]["running"] == 1)
+            begun = time.monotonic()
+            assert server.end() == 0
+            took = time.monotonic() - begun
+        kept = size_of(redis)
+        assert took < seconds + 2.5 and kept >= stored * n, (took, kept, n)
+        assert seconds == 3 or took < 10, took
 
 
 def test_another_secret_finds_nothing(redis, secret, tmp_path):

@@ -52,6 +52,7 @@ class EngineOnFakes final : public server::Model {
   bool ask(engine::Question question) override { return engine_.ask(std::move(question)); }
   bool ask(engine::PrefixCommand command) override { return engine_.ask(std::move(command)); }
   engine::Snapshot snapshot() const override { return engine_.snapshot(); }
+  void settle(engine::Clock::time_point until) override { engine_.settle(until); }
   void stop() override { engine_.stop(); }
   bool ended() const override { return engine_.ended(); }
 

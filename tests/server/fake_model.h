@@ -43,6 +43,7 @@ class FakeModel : public server::Model {
   bool ask(engine::Question question) override;
   bool ask(engine::PrefixCommand command) override;  ///< no engine here: there are no prefixes
   engine::Snapshot snapshot() const override;
+  void settle(engine::Clock::time_point) override {}
   void stop() override;
   bool ended() const override;
 

@@ -126,6 +126,7 @@ void add_requests(Families& out, const Snapshot& s) {
 
 void add_store(Families& out, const Snapshot& s) {
   add_gauge(out, "coppice_kv_store_on", "1: there is a second tier, and it works.", s.store.on ? 1 : 0);
+  add_gauge(out, "coppice_kv_store_no_room", "1: its limits leave no room for a block.", s.store.no_room ? 1 : 0);
   add_gauge(out, "coppice_kv_store_pieces", "Blocks and states that it holds.", s.store.pieces);
   add_gauge(out, "coppice_kv_store_bytes", "Bytes that it holds.", s.store.bytes);
   add_gauge(out, "coppice_kv_store_pending", "Writes that it has taken and not done.", s.store.pending);
@@ -293,6 +294,7 @@ std::string cache_stats_json(const engine::Snapshot& s, const ModelFacts& facts,
       {"store",
        {{"on", s.store.on},
         {"off_because", s.store.off_because},
+        {"no_room", s.store.no_room},
         {"pieces", s.store.pieces},
         {"bytes", s.store.bytes},
         {"max_bytes", s.store.max_bytes},

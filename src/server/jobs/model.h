@@ -89,6 +89,8 @@ class Model {
   virtual bool ask(engine::Question question) = 0;
   virtual bool ask(engine::PrefixCommand command) = 0;
   virtual engine::Snapshot snapshot() const = 0;
+  /// What is cached is to outlive it, if there is a place for that: Engine::settle().
+  virtual void settle(engine::Clock::time_point until) = 0;
   virtual void stop() = 0;
   /// After stop(): no step is under way, and none will come.
   virtual bool ended() const = 0;

@@ -117,6 +117,7 @@ bool DiskFolder::find(const Name& name) {
 DiskFolder::Taken DiskFolder::take(const Name& name, std::size_t bytes) {
   const check::Lock lock(mutex_);
   const auto now = files_.ticks();
+  largest_ = std::max(largest_, disk_bytes(bytes));
   if (PieceIndex::Piece* const piece = open_ ? index_.find(name) : nullptr) {
     if (piece->state == State::kHeld) index_.use(*piece, files_.now());
     if (piece->state <= State::kHeld) return Taken::kThere;
@@ -359,8 +360,10 @@ bool DiskFolder::tidy() {
     return false;
   }
   const auto room = files_.room();
+  std::string line;
   {
     const check::Lock lock(mutex_);
+    line = judge_room(room);
     const std::uint64_t most = limit(room);
     while (index_.oldest() != nullptr && index_.bytes() - index_.bytes_to_remove() > most) evict(*index_.oldest());
     const std::int64_t now = files_.now();
@@ -368,6 +371,7 @@ bool DiskFolder::tidy() {
            now - std::int64_t{index_.oldest()->used} >= limits_.unused_for->count())
       evict(*index_.oldest());
   }
+  say(line);
   for (int i = 0; i < kRemovalsInTurn; ++i) {
     Name name;
     {
@@ -388,6 +392,7 @@ Counters DiskFolder::counters() const {
   if (!counters.on) counters.off_because = off_because_;
   counters.pieces = static_cast<std::int64_t>(index_.n_held());
   counters.bytes = static_cast<std::int64_t>(index_.held_bytes());
+  counters.no_room = open_ && no_room_;
   counters.max_bytes = static_cast<std::int64_t>(limits_.bytes);
   return counters;
 }
@@ -404,6 +409,22 @@ std::string DiskFolder::failed(Breaker& breaker, const char* what, int error) {
   ++counters_.switch_offs;
   off_because_ = error_text(error);
   return fmt::format("{}: {}. It is tried again by and by", what, off_because_);
+}
+
+/// A line for the log when it has come to be too small, or isn't any more. That the system says so is no news.
+std::string DiskFolder::judge_room(const Result<FileSystem::Room>& room) {
+  constexpr double kMib = 1 << 20;
+  if (!room || files_.ticks() < full_until_) return "";
+  const bool none = limit(room) < largest_;
+  if (none == std::exchange(no_room_, none)) return "";
+  if (!none) return "has room for pieces again";
+  if (limits_.bytes < largest_ + bad_bytes_)
+    return fmt::format("has no room for pieces: it may take {:.1f} MiB, and one takes {:.1f}",
+                       static_cast<double>(limits_.bytes) / kMib, static_cast<double>(largest_) / kMib);
+  return fmt::format(
+      "has no room for pieces: of its file system {:.0f} MiB are free, and {:.0f} % stay so, which is {:.0f}",
+      static_cast<double>(room->free) / kMib, 100 * limits_.free_share,
+      limits_.free_share * static_cast<double>(room->all) / kMib);
 }
 
 void DiskFolder::say(const std::string& line) const {

@@ -89,6 +89,7 @@ class DiskFolder {
   bool is_cancelled(const Name& name);
   void evict(PieceIndex::Piece& piece) COPPICE_REQUIRES(mutex_);
   std::string failed(Breaker& breaker, const char* what, int error) COPPICE_REQUIRES(mutex_);
+  std::string judge_room(const Result<FileSystem::Room>& room) COPPICE_REQUIRES(mutex_);
   void say(const std::string& line) const;
   void shut(const char* why);
 
@@ -109,6 +110,8 @@ class DiskFolder {
   std::string off_because_ COPPICE_GUARDED_BY(mutex_);
   std::uint64_t full_at_ COPPICE_GUARDED_BY(mutex_);  ///< bytes at which the system last said that there is no room
   FileSystem::Clock::time_point full_until_ COPPICE_GUARDED_BY(mutex_);
+  std::uint64_t largest_ COPPICE_GUARDED_BY(mutex_) = kBufferAlignment;  ///< bytes of the disk that a piece has wanted
+  bool no_room_ COPPICE_GUARDED_BY(mutex_) = false;                      ///< there was none for such a one
   std::size_t n_bad_ COPPICE_GUARDED_BY(mutex_) = 0;
   std::uint64_t bad_bytes_ COPPICE_GUARDED_BY(mutex_) = 0;
   Counters counters_ COPPICE_GUARDED_BY(mutex_);

@@ -239,6 +239,30 @@ TEST_F(DiskTest, ForgetsByModelSpaceAndAge) {
             tier::kSubfolders);
 }
 
+TEST_F(DiskTest, LimitsThatLeaveNoRoomAreSaidOnce) {
+  RealFolder full(path_, {.bytes = 1 << 30, .free_share = 1});  // as if others had filled the disk
+  ASSERT_EQ(full.folder.open(), "");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(put(full.folder, name_of(i)) && reads(full.folder, name_of(i)));
+    full.folder.tidy();
+  }
+  ASSERT_EQ(full.said.size(), 1U);
+  EXPECT_THAT(full.said[0], HasSubstr("has no room for pieces: of its file system"));
+  EXPECT_TRUE(full.folder.counters().on && full.folder.counters().no_room);
+  EXPECT_EQ(full.folder.counters().dropped, 3);
+
+  RealFolder small(path_.parent_path() / "small", {.bytes = 5000, .free_share = 0});
+  ASSERT_EQ(small.folder.open(), "");
+  small.folder.tidy();
+  EXPECT_FALSE(small.folder.counters().no_room);
+  EXPECT_FALSE(put(small.folder, name_of(1)));
+  small.folder.tidy();
+  small.folder.tidy();
+  EXPECT_TRUE(small.folder.counters().no_room);
+  ASSERT_EQ(small.said.size(), 1U);
+  EXPECT_THAT(small.said[0], HasSubstr("it may take 0.0 MiB"));
+}
+
 TEST_F(DiskTest, AnEmptiedFolderIsUsedAnew) {
   RealFolder server(path_);
   ASSERT_EQ(server.folder.open(), "");
