@@ -44,11 +44,11 @@ export class Requests {
     const row = {
       name: element("th", { scope: "row" }, `#${id}`), state: cell(), prompt: cell("wide"), queue: cell("number"), first: cell("number"),
       answer: cell("number"), chip: element("span", { className: "chip" }), bar: element("div", { className: "bar" }),
-      cached: element("i", { className: "part cached" }), computed: element("i", { className: "part computed" }),
+      cached: element("i", { className: "part cached" }), loaded: element("i", { className: "part loaded", title: "from the second tier" }), computed: element("i", { className: "part computed" }),
       rest: element("i", { className: "part rest" }), said: element("span", { className: "bar-text" }), why: null, report: null,
     };
     row.state.append(row.chip);
-    row.bar.append(row.cached, row.computed, row.rest);
+    row.bar.append(row.cached, row.loaded, row.computed, row.rest);
     row.prompt.append(row.bar, row.said);
     row.lines = [element("tr", {}, row.name, row.state, row.prompt, row.queue, row.first, row.answer)];
     this.rows.set(id, row);
@@ -56,16 +56,17 @@ export class Requests {
   }
 
   fill(row, request, longest) {
-    const { stage, prompt_tokens: all, cached_tokens: cached } = request;
+    const { stage, prompt_tokens: all, cached_tokens: cached, loaded_tokens: loaded } = request;
     const ended = stage === "ended";
     const computed = ended ? all - cached : Math.max(0, Math.min(all, request.computed_tokens) - cached);
     row.chip.className = `chip ${ended && !request.answered ? "broken" : stage}`;
     change(row.chip, ended && !request.answered ? "ended early" : STATES[stage]);
     row.bar.style.width = `${Math.max(4, (100 * all) / longest)}%`;
-    row.cached.style.flexGrow = cached;
+    row.cached.style.flexGrow = cached - loaded;
+    row.loaded.style.flexGrow = loaded;
     row.computed.style.flexGrow = computed;
     row.rest.style.flexGrow = Math.max(0, all - cached - computed);
-    change(row.said, `${count(cached)} of ${count(all)} from the cache`);
+    change(row.said, `${count(cached)} of ${count(all)} from the cache${loaded > 0 ? `, ${count(loaded)} of these from the second tier` : ""}`);
     change(row.queue, seconds(request.queue_seconds));
     change(row.first, request.first_token_seconds > 0 ? seconds(request.first_token_seconds) : "–");
     change(row.answer, request.samples > 1 ? `${count(request.completion_tokens)} in ${request.samples}` : count(request.completion_tokens));
@@ -75,7 +76,7 @@ export class Requests {
   /** One line below the request: where its match ended, with the differing text marked. */
   explain(row, report) {
     row.report = report;
-    if (report.ended === "last_token") return;
+    if (report.ended === "last_token" && !report.loaded_tokens) return;
     const { before, asked, found } = Object.fromEntries(Object.entries(report.text || {}).map(([name, said]) => [name, visible(said)]));
     const line = element("p", { className: "why-line" }, element("b", {}, report.why), " ");
     const text = (...parts) => element("code", { className: "snippet" }, ...parts);

@@ -24,6 +24,7 @@ struct RequestView {
   RequestStage stage = RequestStage::kQueued;
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;      ///< of these, at its first admission
+  std::int32_t loaded_tokens = 0;      ///< of these: from a store outside of the pool
   std::int32_t computed_tokens = 0;    ///< in the pool; of the sample that has most
   std::int32_t completion_tokens = 0;  ///< over all samples
   int samples = 0;

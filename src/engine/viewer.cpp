@@ -48,6 +48,7 @@ RequestView Viewer::describe(const OpenRequest& open) const {
                    .stage = stage_of(open),
                    .prompt_tokens = open.usage.prompt_tokens,
                    .cached_tokens = open.usage.cached_tokens,
+                   .loaded_tokens = open.usage.loaded_tokens,
                    .completion_tokens = open.usage.completion_tokens,
                    .samples = static_cast<int>(open.ended.size()),
                    .seconds = between(open.request.submitted, now_),

@@ -100,6 +100,8 @@ JsonObject cache_report_json(const engine::CacheReport& report, const Model& mod
                      {"lost_tokens", report.lost_tokens},
                      {"lost_seconds", std::round(report.lost_seconds * 1000) / 1000}};
   if (report.loaded_tokens > 0) {
+    json["why"] = fmt::format("{} {} of the matched tokens came from the second tier, in {:.0f} ms.", why,
+                              report.loaded_tokens, report.loaded_seconds * 1000);
     json["loaded_tokens"] = report.loaded_tokens;
     json["loaded_seconds"] = std::round(report.loaded_seconds * 1000) / 1000;
   }

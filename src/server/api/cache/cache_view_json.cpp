@@ -72,6 +72,7 @@ JsonArray requests_json(const engine::View& view, const Model& model, CacheRepor
                        {"samples", r.samples},
                        {"prompt_tokens", r.prompt_tokens},
                        {"cached_tokens", r.cached_tokens},
+                       {"loaded_tokens", r.loaded_tokens},
                        {"computed_tokens", r.computed_tokens},
                        {"completion_tokens", r.completion_tokens},
                        {"seconds", rounded(r.seconds)},
