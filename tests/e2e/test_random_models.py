@@ -10,6 +10,7 @@ import pytest
 
 from coppice_process import Coppice, assert_nothing_held, model_path
 from same_text import assert_same
+from test_second_tier import end, start
 
 WRITER = Path(__file__).parents[2] / "bench" / "random_model.py"
 SMALL = ["--types", "f32", "--layers", "4", "--embd", "64", "--heads", "4", "--kv-heads", "2"]
@@ -70,3 +71,16 @@ def test_a_growing_transcript_comes_from_the_cache(model):
     for (_, _, before), (_, _, answer) in zip(turns, turns[1:]):
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         assert cached >= before["usage"]["prompt_tokens"] - 64  # all but what lies behind the last whole block before its end
+
+
+def test_a_second_tier_says_what_is_said_without_one(model, tmp_path):
+    """Blocks, windows and states come back over a restart, and from a pool that is too small."""
+    with Coppice("--kv-bytes", "256MiB", "--share", "off", model=model) as server:
+        alone = [said(chat(server, question)["choices"][0]) for question in QUESTIONS]
+    for _ in range(2):
+        with start(tmp_path / "kv", "--kv-bytes", "64MiB", "--check-every", "1", model=model) as server:
+            for question, reference in zip(QUESTIONS, alone, strict=True):
+                assert_same(said(chat(server, question)["choices"][0]), reference)
+            loaded = server.stats()["tokens"]["loaded"]
+            end(server)
+    assert loaded > 0
