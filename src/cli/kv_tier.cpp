@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cli/kept_responses.h"
 #include "cli/option_checks.h"
 #include "cli/private_file.h"
 #include "cli/size_text.h"
@@ -82,11 +83,14 @@ void say(const std::string& line) {
   spdlog::warn("{}", line);
 }
 
-std::unique_ptr<tier::Store> make_store(const TierOptions& options, const std::shared_ptr<tier::Buffers>& copies) {
+/// disk_in_it: the part of it that is one.
+std::unique_ptr<tier::Store> make_store(const TierOptions& options, const std::shared_ptr<tier::Buffers>& copies,
+                                        const tier::Store*& disk_in_it) {
   std::unique_ptr<tier::Store> disk, redis;
   if (!options.dir.empty())
     disk = std::make_unique<tier::DiskStore>(tier::make_real_files(options.dir), limits_of(options),
                                              tier::DiskStore::Threads{}, say, options.seal);
+  disk_in_it = disk.get();
   if (!options.url.empty())
     redis = std::make_unique<tier::RedisStore>(
         tier::RedisOptions{.address = options.redis, .keep_for = hours(options.url_age_hours)}, options.seal, say);
@@ -128,13 +132,13 @@ void add_tier_options(CLI::App& command, TierOptions& o) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--kv-url", o.url,
-                  "Redis or Valkey server in which blocks lie, too, for all servers that use it: redis://HOST:PORT/DB, or "
-                  "rediss:// for TLS. Wants --kv-secret")
+      .add_option(
+          "--kv-url", o.url,
+          "Redis or Valkey server in which blocks lie, too, for all servers that use it: redis://HOST:PORT/DB, or "
+          "rediss:// for TLS. Wants --kv-secret")
       ->type_name("URL")
       ->group(group);
-  command
-      .add_option("--kv-url-age", o.url_age_hours, "What nobody used there for so many hours goes")
+  command.add_option("--kv-url-age", o.url_age_hours, "What nobody used there for so many hours goes")
       ->check(between(0.01, 1e6))
       ->capture_default_str()
       ->group(group);
@@ -162,7 +166,8 @@ std::string TierOptions::places() const {
 
 void settle_tier(TierOptions& o) {
   if (!o.secret_file.empty()) {
-    if (!o.wanted()) throw std::runtime_error("--kv-secret seals what --kv-dir or --kv-url keep, and neither is given.");
+    if (!o.wanted())
+      throw std::runtime_error("--kv-secret seals what --kv-dir or --kv-url keep, and neither is given.");
     const std::string secret = read_private(o.secret_file, "The file of --kv-secret");
     if (secret.size() < tier::Seal::kLeastSecret)
       throw std::runtime_error(
@@ -187,18 +192,24 @@ void settle_tier(TierOptions& o) {
 }
 
 KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, const executor::ExecutorInfo& info,
-               const std::string& family, engine::Engine& engine) {
+               const std::string& family, engine::Engine& engine, Restore restore)
+    : options_(options) {
   const std::size_t bytes = engine::largest_piece(info) + (options.seal ? tier::Seal::kBytes : 0);
   const std::size_t count = std::max(options.buffer_bytes / 2 / bytes, kLeastBuffers);
   loads_ = std::make_shared<tier::Buffers>(count, bytes);
   stores_ = std::make_shared<tier::Buffers>(count, bytes);
-  store_ = make_store(options, stores_);
+  store_ = make_store(options, stores_, disk_);
+  if (disk_ != nullptr) {
+    responses_ = std::jthread(
+        [this, restore = std::move(restore)](const std::stop_token& stop) { wait_for_responses(stop, restore); });
+  }
   // The engine and the executor's facts outlive this thread.
   hashes_ = std::jthread([this, dir = options.dir, places = options.places(), files = std::move(files), &info, family,
                           &engine](const std::stop_token& stop) {
     const auto start = std::chrono::steady_clock::now();
     try {
-      const std::string content = model::content_hash(files, hashes_of(dir, stop), [&] { return stop.stop_requested(); });
+      const std::string content =
+          model::content_hash(files, hashes_of(dir, stop), [&] { return stop.stop_requested(); });
       if (content.empty()) {
         if (!stop.stop_requested()) spdlog::warn("the model's file has changed: nothing goes to {}", places);
         return;
@@ -217,9 +228,32 @@ KvTier::KvTier(const TierOptions& options, std::vector<model::ModelPart> files, 
   });
 }
 
+void KvTier::wait_for_responses(const std::stop_token& stop, const Restore& restore) {
+  constexpr std::chrono::milliseconds kPause{50};
+  while (!disk_->counters().on) {
+    if (stop.stop_requested()) return;
+    std::this_thread::sleep_for(kPause);
+  }
+  try {
+    if (const std::string text = take_responses(options_.dir, options_.seal); !text.empty()) restore(text);
+  } catch (const std::exception& e) {
+    spdlog::warn("stored responses in {} can't be read: {}", options_.dir.string(), e.what());
+  }
+}
+
+void KvTier::keep(std::string_view responses) {
+  responses_.request_stop();
+  if (responses_.joinable()) responses_.join();
+  if (disk_ == nullptr || !disk_->counters().on) return;
+  const std::string why = keep_responses(options_.dir, options_.seal, responses);
+  if (!why.empty()) spdlog::warn("stored responses can't be kept in {}: {}", options_.dir.string(), why);
+}
+
 KvTier::~KvTier() {
-  hashes_.request_stop();
-  if (hashes_.joinable()) hashes_.join();
+  for (std::jthread* const thread : {&hashes_, &responses_}) {
+    thread->request_stop();
+    if (thread->joinable()) thread->join();
+  }
   store_->stop(tier::Clock::now() + std::chrono::seconds(1));
 }
 

@@ -5,9 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -32,13 +35,13 @@ struct TierOptions {
   std::uint64_t writes_a_day = 0;                    ///< bytes; 0: no limit
   std::size_t buffer_bytes = std::size_t{64} << 20;  ///< of memory, through which pieces go and come
 
-  std::string url;                     ///< of a Redis server; empty: none
-  double url_age_hours = 168;          ///< what was not used there for so long goes
-  std::filesystem::path login_file;    ///< user and password for it
-  std::filesystem::path secret_file;   ///< to seal with; empty: nothing is sealed
-  bool trusts_store = false;           ///< unsealed pieces may lie in Redis
-  std::optional<tier::Seal> seal;      ///< settle_tier()
-  tier::RedisAddress redis;            ///< likewise, if there is a url
+  std::string url;                    ///< of a Redis server; empty: none
+  double url_age_hours = 168;         ///< what was not used there for so long goes
+  std::filesystem::path login_file;   ///< user and password for it
+  std::filesystem::path secret_file;  ///< to seal with; empty: nothing is sealed
+  bool trusts_store = false;          ///< unsealed pieces may lie in Redis
+  std::optional<tier::Seal> seal;     ///< settle_tier()
+  tier::RedisAddress redis;           ///< likewise, if there is a url
 
   bool wanted() const { return !dir.empty() || !url.empty(); }
   /// "DIR", "HOST:PORT", "DIR and HOST:PORT".
@@ -51,20 +54,27 @@ void settle_tier(TierOptions& options);
 
 class KvTier {
  public:
-  /// Returns at once. family: of devices whose results differ by rounding only. The engine outlives it.
+  /// Gets the stored responses that a server has left in the folder, once that is this one's. Any thread.
+  using Restore = std::function<void(std::string_view text)>;
+  /// Returns at once. family: of devices whose results differ by rounding only. The engine outlives it, and what `restore` uses does.
   KvTier(const TierOptions& options, std::vector<model::ModelPart> files, const executor::ExecutorInfo& info,
-         const std::string& family, engine::Engine& engine);
+         const std::string& family, engine::Engine& engine, Restore restore);
   /// What is being written is finished: a second's worth of it, the engine has waited for the rest. REQUIRES: the engine has ended, or was never run.
   ~KvTier();
   KvTier(const KvTier&) = delete;
   KvTier& operator=(const KvTier&) = delete;
 
-  const tier::Store& store() const { return *store_; }
+  /// For the next server, if there is a folder, and it is this one's.
+  void keep(std::string_view responses);
 
  private:
+  void wait_for_responses(const std::stop_token& stop, const Restore& restore);
+
+  const TierOptions options_;
+  const tier::Store* disk_ = nullptr;  ///< in store_; null: there is none
   std::shared_ptr<tier::Store> store_;
   std::shared_ptr<tier::Buffers> loads_, stores_;
-  std::jthread hashes_;
+  std::jthread hashes_, responses_;
 };
 
 }  // namespace coppice::cli

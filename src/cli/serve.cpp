@@ -14,6 +14,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -190,10 +191,17 @@ void log_ready(const server::Server& server, const ServeOptions& o, const execut
 /// Ends the server's thread before the engine that it asks goes. Lives on the engine's thread, after Engine::run().
 struct ServerEnd {
   server::Server& server;
+  KvTier* tier;  ///< null: there is none
   ~ServerEnd() {
     server.model_ended();  // an exception would be lost if the process ended without waiting for it
     server.drain();
     server.join();
+    keep_responses();
+  }
+  void keep_responses() const noexcept try {
+    if (tier != nullptr) tier->keep(server.save_responses());
+  } catch (const std::exception& e) {
+    spdlog::warn("stored responses are lost: {}", e.what());
   }
 };
 
@@ -271,7 +279,7 @@ constexpr double kMostStoring = 5;
 
 /// Where the cache goes on. Null: nowhere.
 std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model::ModelPart>& files,
-                                  const executor::Executor& executor, engine::Engine& engine) {
+                                  const executor::Executor& executor, engine::Engine& engine, server::Server& server) {
   if (!o.tier.wanted()) return nullptr;
   if (!executor.info().moves_blocks || executor.depth() > 0) {
     spdlog::warn("nothing goes to {}: blocks don't leave this device's memory yet", o.tier.places());
@@ -281,7 +289,8 @@ std::unique_ptr<KvTier> open_tier(const ServeOptions& o, const std::vector<model
     spdlog::warn("nothing goes to {}: nothing is shared", o.tier.places());
     return nullptr;
   }
-  return std::make_unique<KvTier>(o.tier, files, executor.info(), "cpu", engine);
+  return std::make_unique<KvTier>(o.tier, files, executor.info(), "cpu", engine,
+                                  [&server](std::string_view text) { server.restore_responses(text); });
 }
 
 /// Loads the weights and runs the engine on this thread until the server ends.
@@ -314,7 +323,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
   o.engine.on_finding = [](const std::string& finding) { spdlog::error("cache integrity: {}", finding); };
   log_pins(cache, o);
   engine::Engine engine(std::move(cache), *executor, o.engine, server.sink());
-  const std::unique_ptr<KvTier> tier = open_tier(o, files, *executor, engine);
+  const std::unique_ptr<KvTier> tier = open_tier(o, files, *executor, engine, server);
   const server::ModelFacts facts{.attention = info.attention,
                                  .kv_format = o.ggml.kv_format,
                                  .n_vocab = std::min(info.n_vocab, opened.vocabulary->size()),
@@ -334,7 +343,7 @@ void load_and_run(ServeOptions& o, Opened opened, server::Server& server) {
                                  .most_pictures = opened.pictures ? o.most_pictures : 0};
   server.ready(std::make_shared<server::EngineModel>(facts, opened.vocabulary, opened.chat_template, engine,
                                                      std::move(opened.pictures)));
-  const ServerEnd server_end{server};
+  const ServerEnd server_end{server, tier.get()};
   log_ready(server, o, info, fits);
   try {
     engine.run();

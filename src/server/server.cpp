@@ -21,6 +21,7 @@
 #include "check/thread_role.h"
 #include "port/process.h"
 #include "server/api/api.h"
+#include "server/api/responses/response_archive.h"
 #include "server/http/as_tuple.h"
 #include "server/http/http_server.h"
 #include "server/http/rethrow.h"
@@ -247,6 +248,16 @@ void Server::drain() {
 
 void Server::reload_keys() {
   asio::post(impl_->io, [impl = impl_.get()] { impl->api.reload_keys(); });
+}
+
+std::string Server::save_responses() const {
+  return write_responses(impl_->api.responses());
+}
+
+void Server::restore_responses(std::string_view text) {
+  asio::post(impl_->io, [impl = impl_.get(), responses = read_responses(text)]() mutable {
+    impl->api.restore_responses(std::move(responses));
+  });
 }
 
 bool Server::ending() const {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "engine/request.h"
 #include "server/api/base/api_config.h"
@@ -30,8 +31,8 @@ struct ServerConfig {
   ApiConfig api;
   double drain_seconds = 25;
   double storing_seconds = 0;  ///< of these, when requests have had theirs: to store what is cached
-  int preparing_threads = 0;  ///< that parse, render and tokenize bodies; 0: as many as the machine allows
-  bool owns_process = false;  ///< what cannot be interrupted when all is to end is left behind: the process ends
+  int preparing_threads = 0;   ///< that parse, render and tokenize bodies; 0: as many as the machine allows
+  bool owns_process = false;   ///< what cannot be interrupted when all is to end is left behind: the process ends
 };
 
 class Server {
@@ -61,6 +62,11 @@ class Server {
   /// Reads the files of keys again. A file that can't be used leaves the keys as they were, and the log says why.
   void reload_keys();
   void join();
+
+  /// Stored responses, for a file that outlives the server (response_archive.h).
+  std::string save_responses() const;
+  /// Sometime, if it doesn't end before.
+  void restore_responses(std::string_view text);
 
  private:
   struct Impl;

@@ -212,3 +212,35 @@ def test_a_second_server_goes_on_without(folder):
             assert not second.stats()["store"]["on"] and second.stats()["store"]["off_because"]
             end(second)
         end(first)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_stored_responses_outlive_the_server(folder, tmp_path, sealed):
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 32)
+    secret.chmod(0o600)
+    more = ("--kv-secret", str(secret)) if sealed else ()
+
+    def respond(server, text, **fields) -> dict:
+        return server.post("/v1/responses", {"input": text, "max_output_tokens": 4, "temperature": 0, **fields})
+
+    with start(folder, *more) as server:
+        first = respond(server, "The code word is hazel.")
+        gone = respond(server, "A second turn.", previous_response_id=first["id"])
+        last = respond(server, "A third turn.", previous_response_id=gone["id"])
+        urllib.request.urlopen(urllib.request.Request(f"{server.url}/v1/responses/{gone['id']}", method="DELETE")).close()
+        items = server.get(f"/v1/responses/{last['id']}/input_items")[1]
+        end(server)
+    kept = (folder / "responses").read_bytes()
+    assert (b"hazel" in kept) is not sealed and stat.S_IMODE((folder / "responses").stat().st_mode) == 0o600
+    with start(folder, *more) as server:
+        server.wait(lambda: "2 stored responses are there again" in server.log.read_text())
+        assert server.get(f"/v1/responses/{first['id']}")[1] == first
+        assert server.get(f"/v1/responses/{gone['id']}")[0] == 404
+        assert server.get(f"/v1/responses/{last['id']}/input_items")[1] == items
+        further = respond(server, "And the fourth.", previous_response_id=last["id"])
+        assert further["usage"]["input_tokens"] > last["usage"]["input_tokens"]
+        assert not (folder / "responses").exists()
+        end(server)
+    with Coppice("--kv-bytes", "200MiB") as server:
+        assert server.get(f"/v1/responses/{last['id']}")[0] == 404

@@ -253,7 +253,14 @@ std::set<std::string> Api::tenants() const {
   std::set<std::string> tenants;
   keys_.add_tenants(tenants);
   operator_keys_.add_tenants(tenants);
+  if (!keys_.wanted()) tenants.emplace();
   return tenants;
+}
+
+void Api::restore_responses(std::vector<ArchivedResponse> responses) {
+  COPPICE_ASSERT(io_thread_.mine());
+  const std::size_t n = responses.size(), found = restore(std::move(responses), tenants(), responses_);
+  if (n > 0) SPDLOG_INFO("{} stored responses are there again", found);
 }
 
 asio::awaitable<void> Api::answer(const Route* route, HttpRequest& request, ReplyWriter& out,

@@ -33,6 +33,7 @@
 #include "server/api/cors.h"
 #include "server/api/metrics.h"
 #include "server/api/request_log.h"
+#include "server/api/responses/response_archive.h"
 #include "server/api/responses/response_store.h"
 #include "server/api/route_table.h"
 #include "server/fetch/fetcher.h"
@@ -63,6 +64,9 @@ class Api final : public HttpHandler {
 
   /// Says in the log how it went. Requests that were admitted go on.
   void reload_keys();
+
+  const ResponseStore& responses() const { return responses_; }  ///< any thread
+  void restore_responses(std::vector<ArchivedResponse> responses);
 
   // What /health says.
   void set_progress(std::string stage, double fraction);
@@ -135,7 +139,7 @@ class Api final : public HttpHandler {
   void check_key(HttpRequest& request) const;
   /// What belongs to keys that are there no more: pins, stored responses, open feeds.
   void end_revoked();
-  std::set<std::string> tenants() const;  ///< of all keys
+  std::set<std::string> tenants() const;  ///< of all keys; without keys "" alone
 
   check::ThreadRole io_thread_;
   ApiConfig config_;
@@ -158,9 +162,9 @@ class Api final : public HttpHandler {
   std::unique_ptr<Dialect> default_dialect_;  ///< for errors where no route has another
   std::function<HttpFigures()> http_figures_ = [] { return HttpFigures{}; };
   std::shared_ptr<Model> model_;
-  int key_generation_ = 0;   ///< another one when keys have gone
+  int key_generation_ = 0;         ///< another one when keys have gone
   std::set<std::string> revoked_;  ///< tenants whose keys have gone
-  std::string fingerprint_;  ///< once there is a model
+  std::string fingerprint_;        ///< once there is a model
   std::string stage_ = "starting";
   double fraction_ = 0;
   std::atomic<bool> draining_ = false;  ///< the worker reads it

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/responses/response_archive.h"
+
 namespace coppice::server {
 namespace {
 
@@ -230,6 +232,52 @@ TEST(ResponseStoreTest, ManyThreads) {
   EXPECT_LE(store.figures().bytes, 64 * kKiB);
   store.keep_tenants({});
   EXPECT_EQ(store.figures().bytes, 0U);
+}
+
+/// As a file holds them between two servers.
+std::size_t move_to(const ResponseStore& from, ResponseStore& to, const std::set<std::string>& tenants) {
+  return restore(read_responses(write_responses(from)), tenants, to);
+}
+
+TEST(ResponseArchiveTest, HoldsWhatIsFoundAndWhatThatStandsOn) {
+  ResponseStore before(1024 * kKiB), after(1024 * kKiB);
+  const ResponseOwner alice{std::string("\xff\x00\n", 3), "s\n"}, bob{"b", ""};
+  const Response first = put(before, "1", kKiB, alice), second = put(before, "2", kKiB, alice, first);
+  put(before, "3", kKiB, alice, second);
+  put(before, "4", kKiB, bob);
+  put(before, "5", kKiB, alice);
+  before.remove("2", alice);
+  before.remove("5", alice);
+  EXPECT_EQ(move_to(before, after, {alice.tenant, bob.tenant}), 3U);
+  EXPECT_TRUE(has(after, "1", alice) && !has(after, "2", alice) && has(after, "3", alice) && has(after, "4", bob));
+  EXPECT_FALSE(has(after, "3", bob) || has(after, "5", alice));
+  std::string text;
+  for (const StoredResponse* turn : conversation(*after.find("3", alice)))
+    text += turn->id + turn->input[0].id + turn->output[0].json + turn->body;
+  EXPECT_EQ(text, "1in-1{}{}2in-2{}{}3in-3{}{}");
+  EXPECT_EQ(after.figures().bytes, before.figures().bytes);
+  ResponseStore others(1024 * kKiB);
+  EXPECT_EQ(move_to(before, others, {bob.tenant}), 1U);
+}
+
+TEST(ResponseArchiveTest, WhatHasNoRoomStaysAwayTheOldestFirst) {
+  ResponseStore before(1024 * kKiB), after(20 * kKiB);
+  for (int i = 0; i < 40; ++i) put(before, std::to_string(i), kKiB);
+  has(before, "7");
+  move_to(before, after, {""});
+  EXPECT_TRUE(has(after, "7") && has(after, "39") && !has(after, "0") && !has(after, "8"));
+  EXPECT_LE(after.figures().bytes, 20 * kKiB);
+}
+
+TEST(ResponseArchiveTest, WhatIsNoneHoldsNone) {
+  ResponseStore store(1024 * kKiB);
+  put(store, "1");
+  const std::string text = write_responses(store);
+  EXPECT_EQ(read_responses(text).size(), 1U);
+  for (std::size_t n = 0; n < text.size(); ++n) EXPECT_TRUE(read_responses(text.substr(0, n)).empty());
+  for (const char* other :
+       {"coppice responses 2\nend\n", "coppice responses 1\n{}\nend\n", "coppice responses 1\n[\nend\n"})
+    EXPECT_TRUE(read_responses(other).empty()) << other;
 }
 
 }  // namespace

@@ -143,6 +143,18 @@ void ResponseStore::keep_tenants(std::set<std::string> tenants) {
   std::erase_if(tenants_, [](const auto& t) { return t.second.used.empty() && *t.second.bytes == 0; });
 }
 
+std::vector<std::shared_ptr<const StoredResponse>> ResponseStore::all() const {
+  const check::Lock lock(mutex_);
+  std::vector<std::shared_ptr<const StoredResponse>> all;
+  for (const auto& [name, tenant] : tenants_) all.insert(all.end(), tenant.used.rbegin(), tenant.used.rend());
+  return all;
+}
+
+bool ResponseStore::holds(const std::string& id) const {
+  const check::Lock lock(mutex_);
+  return by_id_.contains(id);
+}
+
 ResponseStoreFigures ResponseStore::figures() const {
   const check::Lock lock(mutex_);
   return {.responses = by_id_.size(), .bytes = bytes(), .evictions = evictions_};

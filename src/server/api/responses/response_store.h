@@ -99,6 +99,9 @@ class ResponseStore {
   void keep_tenants(std::set<std::string> tenants);
 
   ResponseStoreFigures figures() const;
+  /// Those that can be found, of each owner the least recently used first.
+  std::vector<std::shared_ptr<const StoredResponse>> all() const;
+  bool holds(const std::string& id) const;
 
  private:
   struct Tenant {
