@@ -27,6 +27,7 @@
 #include "server/http/rethrow.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/work_queue.h"
+#include "vision/pictures.h"
 
 namespace coppice::server {
 
@@ -60,6 +61,12 @@ void set_nice(int more) {
 
 void lower_priority() {
   set_nice(kIoNice);
+}
+
+/// Of one that prepares requests: what takes longer than a moment has threads of its own.
+void begin_preparing() {
+  lower_priority();
+  vision::forbid_decoding_here();
 }
 
 void step_back() {
@@ -98,7 +105,7 @@ struct Server::Impl {
 
   const ServerConfig config;
   std::uint16_t port = 0;
-  WorkQueue worker{lower_priority, config.preparing_threads > 0 ? config.preparing_threads : n_preparing()};
+  WorkQueue worker{begin_preparing, config.preparing_threads > 0 ? config.preparing_threads : n_preparing()};
   WorkQueue compiling{lower_priority, 2};  ///< grammars: others' prompts must not wait for them
   /// Those that take more than a moment, for which other grammars must not wait.
   WorkQueue compiling_slowly{lower_priority, 2};

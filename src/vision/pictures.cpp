@@ -56,14 +56,15 @@ std::size_t bytes_of(const Picture& picture) {
 
 constexpr const char* kImpossible = "has a shape that this model can't look at";
 
+thread_local bool decoding_forbidden = false;
+
 }  // namespace
 
+void forbid_decoding_here() {
+  decoding_forbidden = true;
+}
+
 std::expected<image::Pixels, std::string> Pictures::decode(std::span<const std::uint8_t> file, Detail detail) {
-  decoders_.acquire();
-  struct Release {
-    std::counting_semaphore<kDecoders>& decoders;
-    ~Release() { decoders.release(); }
-  } const release{decoders_};
   ++decoded_;
   auto pixels = image::decode(file, limits_.most_pixels);
   if (pixels && detail == Detail::kLow) return image::shrink(*std::move(pixels), kLowSide);
@@ -71,10 +72,12 @@ std::expected<image::Pixels, std::string> Pictures::decode(std::span<const std::
 }
 
 std::expected<std::shared_ptr<const Picture>, std::string> Pictures::look(std::span<const std::uint8_t> file,
-                                                                          Detail detail, std::string_view owner) {
+                                                                          Detail detail, std::string_view owner,
+                                                                          std::string_view payer) {
   const auto how = static_cast<std::uint32_t>(detail);
   const kv::Digest name = owned(Naming().add(kv::sha256(std::as_bytes(file))).add(how).digest(), owner);
   if (auto known = pictures_.find(name)) return *known;
+  if (decoding_forbidden) throw NotDecoded();
   const auto pixels = decode(file, detail);
   if (!pixels) return std::unexpected(pixels.error());
   const auto parts = projector_->layout(pixels->width, pixels->height);
@@ -96,9 +99,9 @@ std::expected<std::shared_ptr<const Picture>, std::string> Pictures::look(std::s
     const kv::Medium medium{
         .digest = Naming().add(all).add(place++).digest(), .rows = stretch.n_rows, .whole = stretch.whole};
     picture->parts.emplace_back(Piece{.medium = medium, .columns = stretch.columns});
-    sizes_.keep(medium.digest, fmt::format("{}x{}", picture->width, picture->height), 16);
+    sizes_.keep(medium.digest, fmt::format("{}x{}", picture->width, picture->height), 16, payer);
   }
-  pictures_.keep(name, picture, bytes_of(*picture));
+  pictures_.keep(name, picture, bytes_of(*picture), payer);
   return picture;
 }
 
@@ -156,12 +159,13 @@ PictureFigures Pictures::figures() const {
 }
 
 Encoding::Encoding(Pictures& pictures, std::span<const std::uint8_t> file, Detail detail,
-                   std::shared_ptr<const Picture> picture, std::string_view owner)
+                   std::shared_ptr<const Picture> picture, std::string_view owner, std::string_view payer)
     : pictures_(pictures),
       file_(file),
       detail_(detail),
       picture_(std::move(picture)),
       owner_(owner),
+      payer_(payer),
       media_(media_of(*picture_)) {}
 
 std::expected<bool, std::string> Encoding::step() {
@@ -193,7 +197,7 @@ std::expected<bool, std::string> Encoding::step() {
     source.chunk = nullptr;
     const std::size_t bytes = rows->size() * sizeof(float);
     rows_.push_back(std::make_shared<const std::vector<float>>(*std::move(rows)));
-    pictures_.rows_.keep(owned(medium.digest, owner_), rows_.back(), bytes);
+    pictures_.rows_.keep(owned(medium.digest, owner_), rows_.back(), bytes, payer_);
     break;
   }
   if (rows_.size() < media_.size()) return false;

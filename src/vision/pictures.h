@@ -3,22 +3,24 @@
 //
 // A picture's rows are named by a digest of its pixels, its size, the projector's file and options, and their place in the picture:
 // equal names mean equal rows, and one other pixel is another name. What is remembered is found by who remembers (`owner`, a namespace of
-// the cache), so that how long a picture takes tells nobody what others have shown.
+// the cache), so that how long a picture takes tells nobody what others have shown. It counts for who showed it first (`payer`, a key): where
+// room is short, who has most of it gives.
 //
 // Owns the projector. Thread safety: any number of threads at once, but for Encoding's steps: one thread at a time.
 //
 // Invariants
-//   1. At most kDecoders files are decoded at once, each within Limits::most_pixels: that bounds their memory.
+//   1. A file is decoded within Limits::most_pixels. How many at once is the caller's to bound: whoever waited here for another would
+//      hold up a thread that the other needs to go on (port/turn.h).
 //   2. Rows that are kept weigh at most Limits::row_bytes.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <expected>
 #include <memory>
 #include <optional>
-#include <semaphore>
 #include <set>
 #include <span>
 #include <string>
@@ -46,6 +48,12 @@ struct PictureFigures {
 
 class Pictures;
 
+/// From now on Pictures::look() throws NotDecoded on this thread where it would have to decode, a second or so for a large picture.
+void forbid_decoding_here();
+struct NotDecoded final : std::exception {
+  const char* what() const noexcept override { return "a picture must be decoded first, on another thread"; }
+};
+
 /// While it lives somebody waits for a picture's rows: encoding that one request has begun goes on for others. Any
 /// thread.
 class PictureWish {
@@ -62,8 +70,6 @@ class PictureWish {
 
 class Pictures {
  public:
-  static constexpr int kDecoders = 2;
-
   struct Limits {
     std::uint64_t most_pixels = 25'000'000;
     std::size_t row_bytes = std::size_t{256} << 20;
@@ -72,9 +78,9 @@ class Pictures {
   Pictures(std::unique_ptr<Projector> projector, const Limits& limits)
       : projector_(std::move(projector)), limits_(limits), rows_(limits.row_bytes) {}
 
-  /// Takes what decoding takes, or microseconds if it came before. The error follows "The image".
+  /// Takes what decoding takes, or microseconds if it came before. The error follows "The image". Throws NotDecoded.
   std::expected<std::shared_ptr<const Picture>, std::string> look(std::span<const std::uint8_t> file, Detail detail,
-                                                                  std::string_view owner);
+                                                                  std::string_view owner, std::string_view payer = {});
 
   /// Null: they aren't kept.
   Rows kept(const kv::Medium& medium, std::string_view owner);
@@ -101,7 +107,6 @@ class Pictures {
 
   std::unique_ptr<Projector> projector_;
   const Limits limits_;
-  std::counting_semaphore<kDecoders> decoders_{kDecoders};
   Remembered<std::shared_ptr<const Picture>> pictures_{std::size_t{4} << 20};  ///< by file
   Remembered<std::string> sizes_{std::size_t{1} << 20};                        ///< by medium
   Remembered<Rows> rows_;
@@ -116,7 +121,7 @@ class Encoding {
  public:
   /// What it refers to outlives it. REQUIRES: look() made `picture` of the file, with this detail.
   Encoding(Pictures& pictures, std::span<const std::uint8_t> file, Detail detail,
-           std::shared_ptr<const Picture> picture, std::string_view owner);
+           std::shared_ptr<const Picture> picture, std::string_view owner, std::string_view payer = {});
 
   /// Finds rows that are kept, and encodes at most one stretch: seconds on a CPU. True: all rows are there. The error follows "The image".
   /// Ends early, with an error, if the work that calls is unwanted (port/turn.h) and at most one PictureWish is for these
@@ -131,7 +136,7 @@ class Encoding {
   std::span<const std::uint8_t> file_;
   Detail detail_;
   std::shared_ptr<const Picture> picture_;
-  std::string owner_;
+  std::string owner_, payer_;
   std::vector<kv::Medium> media_;
   std::optional<std::vector<Stretch>> sources_;
   std::vector<Rows> rows_;

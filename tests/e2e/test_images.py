@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 import subprocess
+import time
 import urllib.error
 import urllib.request
 import zlib
@@ -274,6 +275,35 @@ def test_a_prompt_that_is_too_long_says_what_its_images_take(folders):
         status, error = refused_chat(server, *[image_part(picture(i)) for i in range(3)])
         assert (status, error["code"]) == (400, "context_length_exceeded")
         assert "48 of them of its images" in error["message"]
+
+
+def test_large_images_that_pause_hold_nobody_up(folders):
+    """They are decoded in turns with small ones, which come meanwhile: once those waited for each other for ever."""
+    def large(i):
+        side = 5000
+        lines = (b"\4" + bytes([i]) + bytes(side * 3 - 1)) * side  # a filter that takes time
+        return b"".join((b"\x89PNG\r\n\x1a\n", chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)),
+                         chunk(b"IDAT", zlib.compress(lines, 1)), chunk(b"IEND", b"")))
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    with Coppice(*OPTIONS, "--max-body", "4MiB", model=folders("gemma3") / "model.gguf") as server:
+        for round in range(3):
+            larges = [image_part(large(2 * round + i)) for i in range(2)]
+            smalls = [image_part(picture(f"small {round} {i}")) for i in range(8)]
+
+            def ask(part, route="/v1/chat/completions"):
+                body = {"messages": [{"role": "user", "content": [part, text(words(30))]}], "max_tokens": 1}
+                request = urllib.request.Request(server.url + route, json.dumps(body).encode())
+                with urllib.request.urlopen(request, timeout=60) as reply:
+                    return reply.status
+
+            with ThreadPoolExecutor(16) as pool:
+                asked = [pool.submit(ask, part) for part in larges]
+                time.sleep(0.05 * (round + 1))
+                asked += [pool.submit(ask, part, route) for part, route in zip(smalls, ("/v1/chat/completions", "/tokenize") * 4)]
+                assert [each.result() for each in asked] == [200] * 10
 
 
 def test_low_detail_looks_at_a_smaller_picture(gemma):

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "image/image_file.h"
@@ -46,11 +47,13 @@ struct World {
                                              ProjectorOptions{}),
                  limits) {}
 
-  std::shared_ptr<const Picture> look(const std::vector<std::uint8_t>& file, std::string_view owner = "") {
-    return pictures.look(file, Detail::kAuto, owner).value();
+  std::shared_ptr<const Picture> look(const std::vector<std::uint8_t>& file, std::string_view owner = "",
+                                      std::string_view payer = "") {
+    return pictures.look(file, Detail::kAuto, owner, payer).value();
   }
-  std::vector<Rows> encode(const std::vector<std::uint8_t>& file, std::string_view owner = "") {
-    Encoding encoding(pictures, file, Detail::kAuto, look(file, owner), owner);
+  std::vector<Rows> encode(const std::vector<std::uint8_t>& file, std::string_view owner = "",
+                           std::string_view payer = "") {
+    Encoding encoding(pictures, file, Detail::kAuto, look(file, owner, payer), owner, payer);
     while (!encoding.step().value()) {
     }
     return encoding.rows();
@@ -154,6 +157,40 @@ TEST(PicturesTest, KeepsWhatTheBudgetHolds) {
   World without("gemma3", {.row_bytes = 0});
   EXPECT_EQ(*without.encode(bmp(1))[0], *world.encode(bmp(1))[0]);
   EXPECT_EQ(without.pictures.figures().kept_bytes, 0U);
+}
+
+TEST(PicturesTest, AKeyThatShowsFewKeepsThem) {
+  constexpr std::size_t kRows = 16 * 32 * sizeof(float) + 192;
+  World world("gemma3", {.row_bytes = 3 * kRows});
+  world.encode(bmp(1), "", "few");
+  for (std::uint8_t grey = 2; grey < 10; ++grey) world.encode(bmp(grey), "", "many");
+  EXPECT_EQ(world.pictures.figures().encoded, 9U);
+  world.encode(bmp(1), "", "few");
+  EXPECT_EQ(world.pictures.figures().encoded, 9U);
+  world.encode(bmp(8), "", "many");
+  EXPECT_EQ(world.pictures.figures().encoded, 9U);
+  world.encode(bmp(7), "", "many");
+  EXPECT_EQ(world.pictures.figures().encoded, 10U);
+}
+
+/// A thread whose turns are short decodes nothing, but finds what is known.
+TEST(PicturesTest, SomeThreadsDecodeNothing) {
+  World world("gemma3");
+  const auto look = [&](std::uint8_t grey) {
+    bool refused = false;
+    std::thread([&] {
+      forbid_decoding_here();
+      try {
+        world.look(bmp(grey));
+      } catch (const NotDecoded&) {
+        refused = true;
+      }
+    }).join();
+    return !refused;
+  };
+  EXPECT_FALSE(look(1));
+  world.look(bmp(1));
+  EXPECT_TRUE(look(1));
 }
 
 TEST(PicturesTest, SaysWhatIsWrongWithAFile) {

@@ -46,6 +46,10 @@ void step_aside() {
 
 constexpr int kFetching = 4;  // requests whose images are fetched at once
 
+// Files that are decoded at once, and those that pause in the middle while other keys' are: each takes up to 7 bytes a pixel. One more is
+// decoded to be encoded, in turns that never pause.
+constexpr int kDecoding = 2, kPausedDecodings = 2;
+
 constexpr const char* kModelPath = "/v1/models/";
 constexpr const char* kOtherPath = "other";  // unknown paths must not become label values
 
@@ -345,7 +349,10 @@ void Api::set_ready(std::shared_ptr<Model> model) {
   model_ = std::move(model);
   fingerprint_ = fingerprint(config_, model_->facts());
   if (!revoked_.empty()) end_revoked();
-  if (model_->pictures() != nullptr) encoder_ = std::make_unique<WorkQueue>(step_aside);
+  if (model_->pictures() != nullptr) {
+    decoder_ = std::make_unique<WorkQueue>(step_aside, kDecoding, kPausedDecodings);
+    encoder_ = std::make_unique<WorkQueue>(step_aside, 1, 0);
+  }
   hub_.on_report(
       [this](engine::RequestId id, const engine::CacheReport& report) { log_cache_report(id, report, *model_); });
 }
@@ -445,15 +452,18 @@ asio::awaitable<void> Api::send_converted(HttpRequest& request, std::function<st
     try {
       body = make();
     } catch (MissingPictures& pictures) {
+  bool decodes = false;
       missing = std::move(pictures);
     }
     return true;
   };
   co_await prepare(worker_, request.tenant, request.body.size(), asked_at, step);
-  if (missing) {
-    const auto held = co_await fetch(request, *std::move(missing), asked_at);
-    co_await prepare(worker_, request.tenant, request.body.size(), asked_at, step);
-  }
+    } catch (const vision::NotDecoded&) {
+      decodes = true;
+  std::vector<vision::FetchedFiles::File> held;
+  const bool again = missing || decodes;
+  if (missing) held = co_await fetch(request, *std::move(missing), asked_at);
+  if (again) co_await prepare(*decoder_, request.tenant, 0, asked_at, step);
   request.drop_body();
   co_await out.send({.body = std::move(body)});
 }

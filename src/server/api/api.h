@@ -151,7 +151,8 @@ class Api final : public HttpHandler {
   WorkQueue& worker_;
   Compilers compilers_;
   WorkQueue& viewing_;                  ///< for JSON of what is kept
-  std::unique_ptr<WorkQueue> encoder_;  ///< of pictures, one at a time; null: the model sees none
+  std::unique_ptr<WorkQueue> decoder_;  ///< of image files; null: the model sees no pictures
+  std::unique_ptr<WorkQueue> encoder_;  ///< ... of pictures, one at a time
   Metrics metrics_;
   RequestLog request_log_;
   ResponseStore responses_;

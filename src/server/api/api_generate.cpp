@@ -175,17 +175,19 @@ asio::awaitable<Prepared> Api::take_in(const Dialect& dialect, HttpRequest& requ
     std::vector<PromptPictures::File> missing;
     std::vector<vision::FetchedFiles::File> held;
     co_await prepare(worker_, request.tenant, bytes, asked_at, [&] {
-      if (preparation) return preparation->wants_grammar() || !missing.empty() || preparation->step();
+      if (preparation) return preparation->wants_grammar() || preparation->wants_looks() || preparation->step();
       preparation.emplace(model, parse(dialect, model.facts(), request));
       missing = preparation->missing_pictures();
       std::string().swap(request.body);
       return false;
     });
-    const bool fetches = !missing.empty(), waits = fetches || preparation->wants_grammar();
+    const bool fetches = !missing.empty(), waits = preparation->wants_looks() || preparation->wants_grammar();
     if (fetches)
       held = co_await fetch(request, MissingPictures(preparation->pictures_owner(), std::move(missing)), asked_at);
     if (fetches && !preparation->missing_pictures().empty())
       throw RequestError::server_error(500, "An image that was fetched is gone.", "internal_error");
+    if (preparation->wants_looks())
+      co_await prepare(*decoder_, request.tenant, 0, asked_at, [&] { return preparation->look(); });
     if (preparation->wants_grammar()) {
       for (const bool quickly : {true, false}) {
         if (!preparation->wants_grammar()) break;

@@ -127,7 +127,7 @@ std::vector<Message> up_to(const PinMark& mark, std::vector<Message> messages) {
 }  // namespace
 
 Preparation::Preparation(Model& model, GenerationRequest request)
-    : model_(model), asked_(std::move(request)), pictures_(model.pictures(), asked_.cache_salt) {
+    : model_(model), asked_(std::move(request)), pictures_(model.pictures(), asked_.cache_salt, asked_.pin_payer) {
   if (asked_.messages.empty() && asked_.prompts.empty())
     throw RequestError::bad_field(asked_.input_field, "must not be empty");
   if (asked_.messages.empty() && asked_.thought_budget.value_or(-1) >= 0 && !asked_.thought_budget_field.empty())

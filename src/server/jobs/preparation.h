@@ -45,12 +45,17 @@ class Preparation {
 
   /// Looks at a picture, or tokenizes prompts until there were kStepBytes of them. Returns true if it was the last step; none may follow
   /// it, nor one that throws. Throws RequestError.
-  /// REQUIRES: !wants_grammar(), and no missing pictures.
+  /// REQUIRES: !wants_grammar(), no missing pictures, and !wants_looks() where nothing may be decoded.
   bool step();
 
   /// Must be held before step() is called (vision/fetched_files.h), by the owner that pictures_owner() names.
   std::vector<PromptPictures::File> missing_pictures() { return pictures_.missing(); }
   const std::string& pictures_owner() const { return pictures_.owner(); }
+
+  /// look() may be called before step(), until it returns true.
+  bool wants_looks() const { return !pictures_.looked(); }
+  /// Decodes a picture: up to a second or so. Throws RequestError. REQUIRES: no missing pictures.
+  bool look() { return pictures_.look(); }
 
   /// encode() must be called behind the last step, until it returns true.
   bool wants_rows() const { return !pictures_.encoded(); }

@@ -81,7 +81,7 @@ bool PromptPictures::look() {
   if (looked()) return true;
   Placed& next = placed_[n_looked_];
   COPPICE_ASSERT(next.is_there());
-  auto seen = pictures_->look(next.bytes(), next.file->detail, owner_);
+  auto seen = pictures_->look(next.bytes(), next.file->detail, owner_, payer_);
   if (!seen) throw refused(*next.file, seen.error());
   next.picture = *std::move(seen);
   next.wish = std::make_unique<vision::PictureWish>(*pictures_, *next.picture, owner_);
@@ -114,7 +114,7 @@ const vision::Picture& PromptPictures::picture(const File& file) const {
 bool PromptPictures::encode() {
   if (encoded()) return true;
   Placed& next = placed_[n_encoded_];
-  if (!encoding_) encoding_.emplace(*pictures_, next.bytes(), next.file->detail, next.picture, owner_);
+  if (!encoding_) encoding_.emplace(*pictures_, next.bytes(), next.file->detail, next.picture, owner_, payer_);
   const auto done = encoding_->step();
   if (!done) throw refused(*next.file, done.error());
   if (!*done) return false;

@@ -47,8 +47,10 @@ class PromptPictures {
  public:
   using File = std::shared_ptr<const PictureFile>;
 
-  /// `pictures`: null: there is no projector; then there are no files. What it refers to outlives it.
-  PromptPictures(vision::Pictures* pictures, std::string owner) : pictures_(pictures), owner_(std::move(owner)) {}
+  /// `pictures`: null: there is no projector; then there are no files. What it refers to outlives it. `payer`: whose room is taken by what
+  /// is kept of them.
+  PromptPictures(vision::Pictures* pictures, std::string owner, std::string payer = {})
+      : pictures_(pictures), owner_(std::move(owner)), payer_(std::move(payer)) {}
 
   void add(File file);
   void add(std::span<const Message> messages);
@@ -97,7 +99,7 @@ class PromptPictures {
     bool is_there() const { return fetched != nullptr || file->url.empty(); }
   };
   vision::Pictures* pictures_;
-  std::string owner_;
+  std::string owner_, payer_;
   std::vector<Placed> placed_;
   std::map<std::string_view, std::size_t> by_marker_;
   std::size_t n_looked_ = 0, n_encoded_ = 0;

@@ -146,9 +146,9 @@ kv::Text chat_symbols(const Model& model, std::vector<Message> messages, text::T
   PromptPictures pictures(model.pictures(), std::string("count\0", 6));  // no cache_salt is that
   pictures.add(messages);
   if (auto missing = pictures.missing(); !missing.empty()) throw MissingPictures(pictures.owner(), std::move(missing));
-  const text::ToolPrompt chat = chat_text(model, std::move(messages), end, tools, field, times);
   while (!pictures.look()) {
   }
+  const text::ToolPrompt chat = chat_text(model, std::move(messages), end, tools, field, times);
   const auto tokenize = [&](const text::MarkedView& part, bool first, std::size_t most) {
     return model.tokenize(part, first, true, most);
   };

@@ -43,7 +43,8 @@ using Tokenize = std::function<std::vector<kv::Token>(const text::MarkedView& pa
 kv::Text prompt_symbols(const ModelFacts& facts, const text::MarkedView& text, const PromptPictures& pictures,
                         const std::string& field, const Tokenize& tokenize, int times = 1);
 
-/// All of a chat, to be counted. It decodes its pictures, and encodes none. Throws MissingPictures, too.
+/// All of a chat, to be counted. It decodes its pictures, and encodes none. Throws MissingPictures and
+/// vision::NotDecoded, too.
 kv::Text chat_symbols(const Model& model, std::vector<Message> messages, text::TurnEnd end, const Tools& tools,
                       const std::string& field, int times = 1);
 

@@ -53,7 +53,8 @@ class WorkQueue::OnThread final : public port::Turn {
   WorkQueue& queue_;
 };
 
-WorkQueue::WorkQueue(std::function<void()> begin, int n_workers) : begin_(std::move(begin)), n_workers_(n_workers) {
+WorkQueue::WorkQueue(std::function<void()> begin, int n_workers, int most_paused)
+    : begin_(std::move(begin)), n_workers_(n_workers), most_paused_(most_paused) {
   COPPICE_ASSERT(n_workers > 0);
   start();
 }
@@ -134,7 +135,7 @@ void WorkQueue::serve() {
 void WorkQueue::pause(OnThread& thread, TurnOf& turn) {
   check::Lock lock(mutex_);
   charge(turn);
-  if (n_waiting_ == 0 || paused_ == kMostPaused) return;
+  if (n_waiting_ == 0 || paused_ == most_paused_) return;
   count_busy(turn, -1);
   const auto next = next_key();
   bool waits = next == turn.key || (next != keys_.end() && next->second.place() < turn.key->second.place());

@@ -10,7 +10,7 @@
 // Thread safety: push() may be called by any thread.
 //
 // Invariants
-//   1. As many turns are under way as there are workers, at most. Beside their threads there are those of works that pause, kMostPaused
+//   1. As many turns are under way as there are workers, at most. Beside their threads there are those of works that pause, most_paused
 //      at most: beyond that works go on.
 //   2. Of kMostPasses + 1 turns of a key that begin in a row at least one goes to the work that has waited longest of those that are
 //      next among their size. So later works of its own key delay a work by a bounded time: if it and those that were there when it
@@ -51,8 +51,8 @@ class WorkQueue {
   /// One turn of a work, on a worker. Returns true when the work is done. Must not throw.
   using Step = port::MoveOnlyFunction<bool()>;
 
-  /// `begin`: what each worker's thread does first.
-  explicit WorkQueue(std::function<void()> begin = [] {}, int n_workers = 1);
+  /// `begin`: what each worker's thread does first. `most_paused`: works in the middle of a turn that have no worker.
+  explicit WorkQueue(std::function<void()> begin = [] {}, int n_workers = 1, int most_paused = kMostPaused);
   /// Waits until all is done.
   ~WorkQueue();
   WorkQueue(const WorkQueue&) = delete;
@@ -114,7 +114,7 @@ class WorkQueue {
   void pause(OnThread& thread, TurnOf& turn);
 
   const std::function<void()> begin_;
-  const int n_workers_;
+  const int n_workers_, most_paused_;
   check::Mutex mutex_;
   check::Condition changed_;  ///< may_begin()
   check::Condition done_;

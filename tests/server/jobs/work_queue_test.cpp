@@ -190,6 +190,23 @@ TEST(WorkQueue, OthersPassBetweenTheStepsOfALongTurn) {
   }
 }
 
+TEST(WorkQueue, WorksPauseAsFarAsTheyMay) {
+  for (const int most_paused : {0, 1}) {
+    std::atomic<bool> done = false, passed = false;
+    {
+      WorkQueue queue([] {}, 1, most_paused);
+      queue.push("one", 1, [&] {
+        const auto end = std::chrono::steady_clock::now() + 4 * WorkQueue::kTurn;
+        while (std::chrono::steady_clock::now() < end) port::between_steps();
+        passed = done.load();
+        return true;
+      });
+      queue.push("two", 1, [&] { return done = true; });
+    }
+    EXPECT_EQ(passed, most_paused > 0);
+  }
+}
+
 /// Although turns of the one never pause.
 TEST(WorkQueue, AKeyLeavesAWorkerToOthers) {
   std::promise<void> other;
