@@ -261,6 +261,30 @@ def test_a_client_that_leaves_ends_the_fetching(server, media):
         assert time.monotonic() - begin < 5
 
 
+def test_keys_that_fetch_slowly_keep_nobody_elses_image(model, media, tmp_path):
+    """Two fill all places with what takes the whole time."""
+    keys = tmp_path / "keys"
+    keys.write_text("victim\none\ntwo\n")
+    with Coppice(*OPTIONS, "--allow-media-from", "127.0.0.1", "--media-timeout", "6", "--api-keys", str(keys), model=model) as server:
+        def look(key, path):
+            body = {"messages": [{"role": "user", "content": [remote(media.url(path))]}], "max_tokens": 1}
+            request = urllib.request.Request(server.url + "/v1/chat/completions", json.dumps(body).encode(), {"Authorization": f"Bearer {key}"})
+            try:
+                with urllib.request.urlopen(request, timeout=60) as reply:
+                    return reply.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        with ThreadPoolExecutor(16) as pool:
+            slow = [pool.submit(look, key, f"/drops?{i}") for i in range(8) for key in ("one", "two")]
+            time.sleep(1)
+            begin = time.monotonic()
+            assert look("victim", "/picture") == 200
+            took = time.monotonic() - begin
+            assert {done.result() for done in slow} == {400}
+        assert took < 2
+
+
 def test_certificates_are_checked(model, monkeypatch):
     with Media(tls=True) as media, Media(tls=True, address="127.0.0.2") as other:
         with Coppice(*OPTIONS, "--allow-media-from", "localhost,127.0.0.0/8,::1", model=model) as server:

@@ -29,6 +29,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "port/turn.h"
 #include "server/fetch/url.h"
 
 namespace coppice::server {
@@ -46,6 +47,7 @@ struct Refusal : std::runtime_error {
 };
 
 constexpr std::uint32_t kMostHead = 64 << 10;  // bytes
+constexpr const char* kTooLong = "took too long to come";
 
 bool is_redirection(unsigned status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
@@ -67,7 +69,7 @@ struct Fetcher::Tls {
 class Fetcher::Call {
  public:
   Call(const Fetcher& fetcher, std::span<const std::string> urls)
-      : fetcher_(fetcher), urls_(urls), files_(urls.size(), std::unexpected("took too long to come")) {}
+      : fetcher_(fetcher), urls_(urls), files_(urls.size(), std::unexpected(kTooLong)) {}
 
   std::vector<File> run(const std::function<bool()>& stop) {
     const auto seconds = std::chrono::duration<double>(fetcher_.limits_.seconds);
@@ -75,7 +77,12 @@ class Fetcher::Call {
     asio::io_context io(1);
     for (int i = 0; i < std::min<int>(kAtOnce, static_cast<int>(urls_.size())); ++i)
       asio::co_spawn(io, lane(), asio::detached);
-    while (!io.stopped() && Clock::now() < end && !stop()) io.run_for(std::chrono::milliseconds(20));
+    // A search for a name can't be broken off, and the end of `io` would wait for it: others have their turns meanwhile.
+    while (!io.stopped() && (!over_ || searches_ > 0)) {
+      io.run_for(std::chrono::milliseconds(20));
+      port::between_steps();
+      over_ = over_ || Clock::now() >= end || stop();
+    }
     return std::move(files_);
   }
 
@@ -85,7 +92,7 @@ class Fetcher::Call {
 
   /// One file after the other.
   asio::awaitable<void> lane() {
-    while (next_ < urls_.size()) {
+    while (!over_ && next_ < urls_.size()) {
       const std::size_t i = next_++;
       try {
         files_[i] = co_await fetch(urls_[i]);
@@ -135,8 +142,14 @@ class Fetcher::Call {
       throw Refusal(
           fmt::format("is at '{}', and this server fetches nothing from there (--allow-media-from)", url.host));
     tcp::resolver resolver(co_await asio::this_coro::executor);
-    const auto found = co_await resolver.async_resolve(url.host, std::to_string(url.port),
-                                                       tcp::resolver::numeric_service, asio::use_awaitable);
+    ++searches_;
+    boost::system::error_code error;
+    const auto found =
+        co_await resolver.async_resolve(url.host, std::to_string(url.port), tcp::resolver::numeric_service,
+                                        asio::redirect_error(asio::use_awaitable, error));
+    --searches_;
+    if (over_) throw Refusal(kTooLong);
+    if (error) throw boost::system::system_error(error);
     std::vector<tcp::endpoint> endpoints;
     for (const auto& entry : found) {
       if (!hosts.may_connect(entry.endpoint().address()))
@@ -186,6 +199,8 @@ class Fetcher::Call {
   std::vector<File> files_;
   std::size_t next_ = 0;     ///< whose turn it is
   std::size_t fetched_ = 0;  ///< bytes, of all files
+  int searches_ = 0;         ///< for names, under way
+  bool over_ = false;        ///< nothing is waited for any more
 };
 
 Fetcher::Fetcher(MediaHosts hosts, const Limits& limits)
