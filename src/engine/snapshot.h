@@ -29,6 +29,7 @@ struct Snapshot {
   std::int64_t samples_stopped = 0, samples_cut = 0;  ///< that ended with kStop, and with kLength
   int running_requests = 0, running_sequences = 0;
   int waiting_requests = 0;    ///< followers included
+  int keys = 0;                ///< that have open requests
   int following_requests = 0;  ///< waiting for a leader's blocks
   int loading_requests = 0;    ///< running, and waiting for a store
   std::int64_t steps = 0;

@@ -386,6 +386,7 @@ void StepLoop::publish_snapshot() {
   figures_.running_requests = scheduler_.running_requests();
   figures_.running_sequences = scheduler_.running_samples();
   figures_.waiting_requests = static_cast<int>(requests_.size()) - figures_.running_requests;
+  figures_.keys = static_cast<int>(scheduler_.keys());
   figures_.following_requests = scheduler_.following();
   figures_.forward_seconds = runner_.forward_seconds();
   figures_.device = runner_.device_figures();

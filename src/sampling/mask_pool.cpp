@@ -1,11 +1,20 @@
 #include "sampling/mask_pool.h"
 
+#include <chrono>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "grammar/work.h"
 
 namespace coppice::sampling {
+
+namespace {
+
+/// Until works that are held back are looked at again: many steps are no shorter.
+constexpr std::chrono::milliseconds kLook{10};
+
+}  // namespace
 
 bool MaskWork::claim() {
   State fresh = kNew;
@@ -32,14 +41,9 @@ void MaskWork::give_up() {
   state_ = kDone;
 }
 
-MaskPool::MaskPool(std::function<void()> done, const std::function<void()>& begin, double little)
-    : done_(std::move(done)), little_(little) {
-  for (const bool only_quick : {true, false}) {
-    threads_.emplace_back([this, begin, only_quick] {
-      begin();
-      serve(only_quick);
-    });
-  }
+MaskPool::MaskPool(std::function<void()> done, std::function<bool()> shared, double little)
+    : done_(std::move(done)), shared_(std::move(shared)), little_(little) {
+  for (const bool only_quick : {true, false}) threads_.emplace_back([this, only_quick] { serve(only_quick); });
 }
 
 void MaskPool::close() {
@@ -69,6 +73,8 @@ double MaskPool::Key::lately(Clock::time_point now) const {
 std::pair<MaskPool::Key*, MaskPool::Works*> MaskPool::next(bool only_quick, Clock::time_point now) {
   std::pair<Key*, Works*> next;
   std::pair<double, std::uint64_t> least;
+  std::optional<bool> shared;  // it takes a moment to find out
+  held_back_ = false;
   for (auto& [name, key] : keys_) {
     const double lately = key.lately(now);
     // What it takes now isn't known yet.
@@ -78,6 +84,11 @@ std::pair<MaskPool::Key*, MaskPool::Works*> MaskPool::next(bool only_quick, Cloc
       works = &key.quick;
     } else if (!key.slow.empty() && (!only_quick || all_are_quick)) {
       works = &key.slow;
+    }
+    if (works == &key.slow && lately >= kMuchSeconds) {
+      if (!shared) shared = shared_();
+      held_back_ |= *shared;
+      if (*shared) works = nullptr;
     }
     const std::pair rank(lately, key.served);
     if (works != nullptr && (next.first == nullptr || rank < least)) {
@@ -100,7 +111,7 @@ void MaskPool::serve(bool only_quick) {
   while (!closed_) {
     const auto [key, works] = next(only_quick, Clock::now());
     if (key == nullptr) {
-      changed_.wait(lock);
+      held_back_ ? static_cast<void>(changed_.wait_until(lock, Clock::now() + kLook)) : changed_.wait(lock);
       continue;
     }
     std::shared_ptr<MaskWork> work = std::move(works->front());

@@ -1,7 +1,8 @@
 // MaskPool: threads that follow grammars and compute masks, so that the engine's step doesn't wait for them: while a step runs, they make
 // what its rows are sampled with. The key that lately took the least CPU time is next, with its quick works first. One thread takes only works
 // that are expected to be quick, and those of keys that lately took hardly any; the other takes all. So a key's work waits for one that runs,
-// however slow other keys' grammars are, and how many.
+// however slow other keys' grammars are, and how many. While several keys have requests open, slow works of a key that lately took much wait,
+// too: steps need the processors.
 //
 // Thread safety: all may be called by any thread.
 #pragma once
@@ -25,6 +26,7 @@ namespace coppice::sampling {
 
 inline constexpr double kQuickSeconds = 0.001;  ///< of CPU time
 inline constexpr double kLittleSeconds = 0.02;  ///< ... of a key lately: half of it is forgotten each second
+inline constexpr double kMuchSeconds = 0.25;    ///< ... likewise. Who has it all the time gets a sixth of a processor
 
 /// A work of the pool's. It is done once, by whoever claims it.
 class MaskWork {
@@ -49,10 +51,10 @@ class MaskWork {
 
 class MaskPool {
  public:
-  /// `done` is called by the pool's threads behind each work. `begin`: what they do first. `little`: a key's works are all taken for quick
-  /// while it lately took less.
+  /// `done` is called by the pool's threads behind each work. `shared`: whether several keys have requests open; any thread. `little`: a key's
+  /// works are all taken for quick while it lately took less.
   explicit MaskPool(
-      std::function<void()> done, const std::function<void()>& begin = [] {}, double little = kLittleSeconds);
+      std::function<void()> done, std::function<bool()> shared = [] { return false; }, double little = kLittleSeconds);
   ~MaskPool() { close(); }
   MaskPool(const MaskPool&) = delete;
   MaskPool& operator=(const MaskPool&) = delete;
@@ -78,17 +80,19 @@ class MaskPool {
   using Keys = std::map<std::string, Key, std::less<>>;
 
   void serve(bool only_quick);
-  /// Whose work is next, and of which kind; null: nobody's.
+  /// Whose work is next, and of which kind; null: nobody's. held_back_: or not yet.
   std::pair<Key*, Works*> next(bool only_quick, Clock::time_point now) COPPICE_REQUIRES(mutex_);
   /// Those that have nothing to do, and have taken nothing lately.
   void forget(Clock::time_point now) COPPICE_REQUIRES(mutex_);
 
   std::function<void()> done_;
+  std::function<bool()> shared_;
   check::Mutex mutex_;
   check::Condition changed_;
   const double little_;
   Keys keys_ COPPICE_GUARDED_BY(mutex_);
   std::uint64_t served_ COPPICE_GUARDED_BY(mutex_) = 0;
+  bool held_back_ COPPICE_GUARDED_BY(mutex_) = false;
   bool closed_ COPPICE_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -51,7 +51,7 @@ class Pool : public ::testing::Test {
   std::vector<std::shared_ptr<MaskWork>> works;
   std::counting_semaphore<> gate{0}, begun{0};
   std::atomic<int> n_done = 0;
-  MaskPool pool{[this] { ++n_done; }, [] {}, 0};
+  MaskPool pool{[this] { ++n_done; }, [] { return false; }, 0};
 };
 
 TEST_F(Pool, QuickWorksDontWaitForSlowOnes) {
@@ -95,6 +95,34 @@ TEST(MaskPool, AKeyThatTookLittleIsNextHoweverManySlowOnesThereAre) {
     while (!works.back()->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_LE(n_done - before, 4) << "of the others'";
   }
+  pool.close();
+}
+
+/// Then the rest waits, until it is less, or nobody else is there.
+TEST(MaskPool, BesideOthersAKeyTakesSoMuch) {
+  std::atomic<bool> shared = true;
+  std::vector<std::shared_ptr<MaskWork>> works;
+  MaskPool pool([] {}, [&] { return shared.load(); });
+  const auto count_done = [&] { return std::ranges::count_if(works, [](const auto& work) { return work->done(); }); };
+  const auto spend = [](double seconds) {
+    for (const double start = grammar::cpu_seconds(); grammar::cpu_seconds() < start + seconds;) {
+    }
+  };
+  for (int i = 0; i < 100; ++i) {
+    works.push_back(std::make_shared<MaskWork>([&] { spend(0.02); }));
+    pool.push("hostile", false, works.back());
+  }
+  const auto start = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  // Two works that run, and what is forgotten meanwhile.
+  EXPECT_LE(0.02 * static_cast<double>(count_done()), kMuchSeconds * (1 + passed.count()) + 0.05);
+  const auto quick = std::make_shared<MaskWork>([] {});
+  pool.push("hostile", true, quick);
+  while (!quick->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_LT(count_done(), 100);
+  shared = false;
+  while (count_done() < 100) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   pool.close();
 }
 

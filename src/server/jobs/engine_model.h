@@ -33,7 +33,8 @@ class EngineModel final : public Model {
         pictures_(std::move(pictures)),
         prompt_tokenizer_(vocabulary_, kRememberedBytes),
         scorer_(std::make_shared<sampling::VocabularyScorer>(vocabulary_)),
-        masks_(std::make_shared<sampling::MaskPool>([&engine] { engine.wake(); })) {
+        masks_(std::make_shared<sampling::MaskPool>([&engine] { engine.wake(); },
+                                                    [&engine] { return engine.snapshot().keys > 1; })) {
     facts_.max_token_bytes = longest_token();
     facts_.end_tokens.assign(vocabulary_->end_tokens().begin(), vocabulary_->end_tokens().end());
   }
