@@ -83,7 +83,8 @@ struct Server::Impl {
         hub(io),
         api(config.api, hub, worker, {compiling, compiling_slowly}, viewing),
         http(io, config.http, api),
-        drain_timer(io) {
+        drain_timer(io),
+        reload_timer(io) {
     api.set_http_figures([this] { return http.figures(); });
     http.listen(config.host, config.port);
     port = http.port();
@@ -91,7 +92,12 @@ struct Server::Impl {
 
   static ServerConfig limited(ServerConfig c) {
     c.api.host = c.host;
-    c.http.max_connections = std::min(c.http.max_connections, make_room_for_connections());
+    const std::size_t room = make_room_for_connections();
+    if (room < c.http.max_connections) {
+      SPDLOG_WARN("{} connections at once, not {}: the process may have too few descriptors (ulimit -n, LimitNOFILE=)",
+                  room, c.http.max_connections);
+      c.http.max_connections = room;
+    }
     return c;
   }
 
@@ -99,6 +105,7 @@ struct Server::Impl {
   bool run_io();
   void set_model(std::shared_ptr<Model> m);
   void begin_drain();
+  void reload_keys();
   asio::awaitable<void> drain();
   void end();
   asio::awaitable<void> wait_until(auto done, double seconds);
@@ -115,7 +122,7 @@ struct Server::Impl {
   EventHub hub;
   Api api;
   HttpServer http;
-  asio::steady_timer drain_timer;
+  asio::steady_timer drain_timer, reload_timer;
   check::ThreadRole io_thread;   ///< two are its own:
   std::shared_ptr<Model> model;  ///< null: not yet or no longer there
   bool draining = false;
@@ -154,9 +161,21 @@ void Server::Impl::set_model(std::shared_ptr<Model> m) {
   model = std::move(m);
 }
 
+/// Tried again as long as there is no descriptor to read the files with: a key that was taken out of them must end.
+void Server::Impl::reload_keys() {
+  COPPICE_ASSERT(io_thread.mine());
+  reload_timer.cancel();
+  if (api.reload_keys() || draining) return;
+  reload_timer.expires_after(std::chrono::seconds(1));
+  reload_timer.async_wait([this](const boost::system::error_code& error) {
+    if (!error) reload_keys();
+  });
+}
+
 void Server::Impl::begin_drain() {
   COPPICE_ASSERT(io_thread.mine());
   if (std::exchange(draining, true)) return;
+  reload_timer.cancel();
   ending = true;
   asio::co_spawn(io, drain(), kRethrow);
 }
@@ -254,7 +273,7 @@ void Server::drain() {
 }
 
 void Server::reload_keys() {
-  asio::post(impl_->io, [impl = impl_.get()] { impl->api.reload_keys(); });
+  asio::post(impl_->io, [impl = impl_.get()] { impl->reload_keys(); });
 }
 
 std::string Server::save_responses() const {

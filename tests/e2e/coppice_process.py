@@ -31,13 +31,13 @@ def free_port() -> int:
 class Coppice:
     """A running `coppice serve`. Use as a context manager; leaving it ends the process."""
 
-    def __init__(self, *arguments: str, wait_ready: bool = True, log_to=None, model=None):
+    def __init__(self, *arguments: str, wait_ready: bool = True, log_to=None, model=None, preexec_fn=None):
         """log_to: the file that gets the log instead of self.log, which then tells nothing, the port least of all."""
         self.log = Path(tempfile.mkstemp(prefix="coppice-e2e-", suffix=".log")[1])
         self.port = 0 if log_to is None else free_port()
         command = [binary(), "serve", "--model", model or model_path(), "--port", str(self.port), *arguments]
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(command, stdout=log_to or out, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(command, stdout=log_to or out, stderr=subprocess.STDOUT, preexec_fn=preexec_fn)
         try:
             self.url = f"http://127.0.0.1:{self.port}" if self.port else self.wait(self._listening)
             self.port = int(self.url.rsplit(":", 1)[1])

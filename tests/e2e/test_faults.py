@@ -1,5 +1,6 @@
 """Faults of the system around the process: files that change, memory, pipes that nobody reads, signals, limits, descriptors."""
 
+import http.client
 import os
 import random
 import re
@@ -8,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -203,6 +205,72 @@ def test_closed_descriptors(tmp_path):
             os.close(fd)
 
     port = free_port()
+def test_a_revoked_key_ends_though_there_are_no_descriptors(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("key-a\nkey-b\n")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with Coppice(*SMALL, "--api-keys", str(keys)) as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+
+        def status():
+            client.request("GET", "/v1/models", headers={"Authorization": "Bearer key-a"})
+            reply = client.getresponse()
+            reply.read()
+            return reply.status
+
+        assert status() == 200
+        most = max(int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")) + 1
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most, hard))
+        others = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(30)]  # they take what is free below
+        server.wait(lambda: "accept: Too many open files" in server.log.read_text())
+        keys.write_text("key-b\n")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait(lambda: "Until then the keys stay" in server.log.read_text())
+        assert status() == 200
+        time.sleep(1)
+        assert server.log.read_text().count("accept: Too many open files") == 1
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        server.wait(lambda: status() == 401)
+        for other in others:
+            other.close()
+        client.close()
+        assert server.end() == 0
+
+
+def test_few_descriptors_are_said_once():
+    with Coppice(*SMALL, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))) as server:
+        assert server.log.read_text().count("too few descriptors (ulimit -n") == 1
+
+
+def test_no_thread_and_no_permission_are_said_in_words():
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes somebody else, whom no other test runs as")
+    folder = Path(tempfile.mkdtemp(prefix="coppice-others-"))  # pytest's folders are closed to others
+    try:
+        folder.chmod(0o755)
+        for source, name in ((binary(), "coppice"), (model_path(), "model.gguf")):
+            shutil.copy(source, folder / name)
+        (folder / "keys").write_text("key-a\n")
+        (folder / "keys").chmod(0)
+
+        def complaint(processes, *arguments):
+            def become():
+                os.setresuid(54321, 54321, 54321)
+                resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+
+            command = [folder / "coppice", "serve", "--model", folder / "model.gguf", "--port", "0", *SMALL, *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, preexec_fn=become, cwd="/", env={"HOME": "/"})
+            assert done.returncode == 1, done.stderr
+            return done.stderr.splitlines()[-1]
+
+        assert "Permission denied" in complaint(4096, "--api-keys", folder / "keys")
+        assert "Cannot start a thread" in complaint(1)
+        (folder / "model.gguf").chmod(0)
+        assert "Permission denied" in complaint(4096)
+    finally:
+        shutil.rmtree(folder)
+
+
     process = subprocess.Popen([binary(), "serve", "--model", model_path(), "--port", str(port), *SMALL],
                                preexec_fn=close_all)
     try:

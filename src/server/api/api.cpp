@@ -228,7 +228,7 @@ Reply Api::error_reply(const RequestError& error, std::string_view path) const {
   return reply;
 }
 
-void Api::reload_keys() {
+bool Api::reload_keys() {
   COPPICE_ASSERT(io_thread_.mine());
   try {
     std::vector<ApiKey> keys = keys_.read(), operator_keys = operator_keys_.read();
@@ -238,9 +238,13 @@ void Api::reload_keys() {
     for (const std::string& tenant : tenants()) revoked_.erase(tenant);
     if (keys_.wanted()) end_revoked();
     SPDLOG_INFO("{} API keys in '{}'", keys_.size(), keys_.path());
+  } catch (const NoDescriptors& e) {
+    SPDLOG_ERROR("{} Until then the keys stay as they were.", e.what());
+    return false;
   } catch (const std::exception& e) {
     SPDLOG_ERROR("{} The keys stay as they were.", e.what());
   }
+  return true;
 }
 
 void Api::end_revoked() {
@@ -448,18 +452,18 @@ asio::awaitable<void> Api::send_converted(HttpRequest& request, std::function<st
   const auto asked_at = engine::Clock::now();
   std::string body;
   std::optional<MissingPictures> missing;
+  bool decodes = false;
   const auto step = [&] {
     try {
       body = make();
     } catch (MissingPictures& pictures) {
-  bool decodes = false;
       missing = std::move(pictures);
+    } catch (const vision::NotDecoded&) {
+      decodes = true;
     }
     return true;
   };
   co_await prepare(worker_, request.tenant, request.body.size(), asked_at, step);
-    } catch (const vision::NotDecoded&) {
-      decodes = true;
   std::vector<vision::FetchedFiles::File> held;
   const bool again = missing || decodes;
   if (missing) held = co_await fetch(request, *std::move(missing), asked_at);

@@ -62,8 +62,8 @@ class Api final : public HttpHandler {
   boost::asio::awaitable<void> handle(HttpRequest& request, ReplyWriter& out) override;
   Reply refuse(const RequestError& error, std::string_view method, std::string_view path) override;
 
-  /// Says in the log how it went. Requests that were admitted go on.
-  void reload_keys();
+  /// Says in the log how it went. Requests that were admitted go on. False: it is to be tried again, when there are descriptors.
+  bool reload_keys();
 
   const ResponseStore& responses() const { return responses_; }  ///< any thread
   void restore_responses(std::vector<ArchivedResponse> responses);

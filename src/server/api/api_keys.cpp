@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <boost/beast/core/string.hpp>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <span>
 #include <sstream>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -28,7 +30,13 @@ std::string read_file(const std::string& path) {
   std::error_code error;
   // Anything else might block the thread that reads it.
   if (!std::filesystem::is_regular_file(path, error)) throw KeyFileError(error ? error.message() : "it is no file");
+  errno = 0;
   std::ifstream in(path, std::ios::binary);
+  if (const int reason = errno; !in.is_open()) {
+    const std::string words = std::generic_category().message(reason);
+    if (reason == EMFILE || reason == ENFILE) throw NoDescriptors(words);
+    throw KeyFileError(words);
+  }
   std::string text(std::min<std::size_t>(std::filesystem::file_size(path, error), kMaxFileBytes + 1), '\0');
   if (error || !in.read(text.data(), static_cast<std::streamsize>(text.size())))
     throw KeyFileError("it cannot be read");
@@ -77,12 +85,17 @@ ApiKeys::ApiKeys(std::string path, const std::vector<std::string>& more) : path_
 
 std::vector<ApiKey> ApiKeys::read() const {
   if (path_.empty()) return more_;
+  const auto sentence = [this](const KeyFileError& e) {
+    return fmt::format("Cannot use the API keys in '{}': {}.", path_, e.what());
+  };
   try {
     std::vector<ApiKey> keys = parse(read_file(path_));
     keys.insert(keys.end(), more_.begin(), more_.end());
     return keys;
+  } catch (const NoDescriptors& e) {
+    throw NoDescriptors(sentence(e));
   } catch (const KeyFileError& e) {
-    throw KeyFileError(fmt::format("Cannot use the API keys in '{}': {}.", path_, e.what()));
+    throw KeyFileError(sentence(e));
   }
 }
 

@@ -28,6 +28,12 @@ class KeyFileError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Only for now: the process has no descriptor left to read it with.
+class NoDescriptors : public KeyFileError {
+ public:
+  using KeyFileError::KeyFileError;
+};
+
 struct ApiKey {
   std::string name;  ///< for logs; one that the operator didn't name is line-3, by its place in the file, or api-key-1
   kv::Digest digest{};

@@ -97,14 +97,17 @@ void HttpServer::start() {
 
 asio::awaitable<void> HttpServer::accept(std::size_t listener) {
   auto& [acceptor, pause] = listeners_[listener];
+  boost::system::error_code said;
   while (acceptor.is_open()) {
     auto [error, socket] = co_await acceptor.async_accept(kTuple);
     if (!acceptor.is_open()) co_return;
     if (!error) {
+      said.clear();
       take(std::move(socket));
       continue;
     }
-    SPDLOG_WARN("accept: {}", error.message());
+    if (error != said) SPDLOG_WARN("accept: {}", error.message());
+    said = error;
     // Out of descriptors, most likely. Those who wait stay in the backlog.
     pause.expires_after(kTick);
     co_await pause.async_wait(kTuple);

@@ -78,7 +78,7 @@ class HttpServer {
   BodyBudget replies_;
   WaitingList waiting_;
   HttpHandler& handler_;
-  /// One an address. Its timer is for pauses when descriptors are out.
+  /// One an address. Its timer is for pauses when descriptors are out, which is said once.
   struct Listener {
     boost::asio::ip::tcp::acceptor acceptor;
     boost::asio::steady_timer pause;
