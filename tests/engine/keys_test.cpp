@@ -134,6 +134,43 @@ TEST_P(Keys, TakeRoomOfTheKeyThatHasMost) {
   h.finish();
 }
 
+/// However many places it takes, places that become free go to who has fewer: nothing is taken back that was just given.
+TEST_P(Keys, WhoHoldsLeastIsNext) {
+  Harness h({.groups = groups(), .max_batch = 8, .depth = depth()});
+  const auto submit = [&](const char* key, int n = 1) {
+    return h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 300, .n = n, .payer = key});
+  };
+  submit("flood", 3);
+  submit("victim");
+  for (int i = 0; i < 10; ++i) h.step();
+  std::vector<engine::RequestId> own;
+  for (int i = 0; i < 10; ++i) {
+    submit("flood");
+    own.push_back(submit("victim"));
+  }
+  for (int i = 0; i < 10; ++i) h.step();
+  EXPECT_EQ(std::ranges::count_if(own, [&](auto id) { return h.result(id).first_step >= 0; }), 3);
+  EXPECT_EQ(h.snapshot().preemptions, 0);
+  for (const auto& [id, result] : h.results()) h.cancel(id);
+  h.finish();
+}
+
+/// Answers that grow into a full pool take blocks of the key that holds most, not of who came last.
+TEST_P(Keys, ArentPreemptedForWhoGrows) {
+  Harness h({.groups = groups(), .num_blocks = scaled(groups(), 60), .depth = depth()});
+  flood(h, 4, {.prompt = random_prompt(random_, 60), .max_tokens = 380});
+  for (int i = 0; i < 12; ++i) h.step();
+  const auto own = h.submit({.prompt = random_prompt(random_, 20), .max_tokens = 200, .payer = "victim"});
+  steps_to_first(h, own);
+  for (std::size_t tokens = 1; !h.result(own).done; ++tokens) {
+    ASSERT_EQ(h.result(own).samples[0].tokens.size(), tokens) << "one token a step";
+    h.step();
+  }
+  EXPECT_GT(h.snapshot().preemptions, 0);
+  for (const auto& [id, result] : h.results()) h.cancel(id);
+  h.finish();
+}
+
 /// One request takes all places.
 TEST_P(Keys, TakeAPlaceOfAKeysOnlyRequest) {
   for (const int steps : {1, 20}) {  // its prompt is under way, or its samples are
