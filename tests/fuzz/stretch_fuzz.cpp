@@ -10,6 +10,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/watchdog.h"
 #include "server/api/anthropic/anthropic_dialect.h"
+#include "server/api/cache/prefix_dialect.h"
 #include "server/api/embeddings/embedding_dialect.h"
 #include "server/api/llama/llama_dialect.h"
 #include "server/api/responses/responses_dialect.h"
@@ -67,7 +68,7 @@ void run(int what, std::string_view body) {
   static server::ResponseStore store(std::size_t{64} << 10);
   const Watchdog watchdog(kMostSeconds);
   try {
-    switch (what % 8) {
+    switch (what % 12) {
       case 0:
         prepare(model(), server::Endpoint::kChat, body);
         return;
@@ -89,8 +90,17 @@ void run(int what, std::string_view body) {
       case 6:
         server::template_reply(model(), body);
         return;
-      default:
+      case 7:
         server::anthropic_count_reply(model(), body);
+        return;
+      case 10:
+        prepare(model(), server::PrefixDialect(), body);
+        return;
+      case 11:
+        server::count_reply(model(), body);
+        return;
+      default:
+        what % 12 == 8 ? server::tokenize_reply(model(), body) : server::detokenize_reply(model(), body);
         return;
     }
   } catch (const server::RequestError& e) {
