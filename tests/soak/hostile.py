@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "e2e"))
 import hostile_requests  # noqa: E402
 import slow_chats  # noqa: E402
+import vision_model  # noqa: E402
 from coppice_process import Coppice  # noqa: E402
 from memory import resident_mib  # noqa: E402
 from wire import Broken, Connection, ask, request_bytes  # noqa: E402
@@ -137,14 +138,20 @@ def attack(port, args, last):
 class Neighbour:
     """Who sends short chats, and looks at /health, and how long both take."""
 
-    def __init__(self, server, find):
-        self.server, self.find = server, find
+    def __init__(self, server, find, pictures=False):
+        self.server, self.find, self.pictures = server, find, pictures
         self.chats, self.looks = [], []  # seconds
         self.slow = slow_chats.SlowChats(server.process.pid)
         self.peak_mib = 0.0
 
+    def content(self, i):
+        if not self.pictures:
+            return f"Name tree number {i % 7}."
+        words = {"type": "text", "text": vision_model.words(30, 31, i % 7)}
+        return [vision_model.image_part(vision_model.picture(i)), words] if i % 2 == 0 else [words]
+
     async def chat(self, i):
-        body = {"messages": [{"role": "user", "content": f"Name tree number {i % 7}."}], "max_tokens": 2, "temperature": 0}
+        body = {"messages": [{"role": "user", "content": self.content(i)}], "max_tokens": 2, "temperature": 0}
         self.slow.begin()
         start = time.monotonic()
         response = await ask(self.server.port, "POST", "/v1/chat/completions", body, "neighbour")
@@ -208,6 +215,7 @@ def arguments():
     parser.add_argument("--seed", type=int, default=int(os.environ.get("COPPICE_SEED", random.randrange(1 << 30))))
     parser.add_argument("--judge", action="store_true", help="the 99th percentile, too: on a machine that does nothing else")
     parser.add_argument("--without", default="", help="fields that no request has, with commas: to look behind what is known")
+    parser.add_argument("--pictures", action="store_true", help="a tiny model that sees: most chats have pictures, and every second one of the neighbour's")
     parser.add_argument("--plant", choices=("crash", "stall", *UNBOUND), help="a fault that must be found")
     parser.add_argument("--budget-mib", type=int, default=BUDGET_MIB, help="memory that clients may take; the pool is there from the start")
     parser.add_argument("--out", type=Path, help="folder for the log, and what each attacker sent last")
@@ -220,7 +228,7 @@ async def run(args, server, findings):
         findings.append(what)
         print(f"FINDING {what}", flush=True)
 
-    neighbour = Neighbour(server, find)
+    neighbour = Neighbour(server, find, args.pictures)
     await neighbour.chat(0)
     await neighbour.live(args.quiet, STALL_S)
     alone, alone_looks, rss = neighbour.chats, neighbour.looks, neighbour.peak_mib
@@ -288,7 +296,11 @@ def main():
         if args.plant != "steps":
             options += ["--api-keys", str(keys)]
         print(f"seed {args.seed}; coppice serve {' '.join(options)}", flush=True)
-        with Coppice(*options) as server:
+        model = None
+        if args.pictures:
+            hostile_requests.PICTURES_SHARE = 0.6
+            model = str(vision_model.write_model("gemma3", Path(folder)))
+        with Coppice(*options, model=model) as server:
             try:
                 asyncio.run(run(args, server, findings))
             finally:

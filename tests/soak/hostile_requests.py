@@ -1,10 +1,15 @@
 """Requests of somebody who wants to hurt others, drawn from a grammar: each field of the four APIs with fitting values, values of
 every JSON type, of any size and nesting, and what is dear to compile, mask, render, tokenize, keep or send."""
 
+import base64
 import json
 import string
+import struct
+import zlib
+from pathlib import Path
 
 WORDS = "tree leaf root bark ring coppice stool wood axe hazel ash oak".split()
+PICTURES_SHARE = 0.05  # of chats that have some
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 
 
@@ -84,7 +89,50 @@ def deep(rng, n):
     return value
 
 
-def messages(rng):
+PICTURES = {}
+
+
+def flat_png(side):
+    """A large picture in a small file."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    lines = (b"\4" + bytes(side * 3)) * side
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(lines, 1)) + chunk(b"IEND", b"")
+
+
+def picture_file(rng):
+    if not PICTURES:
+        PICTURES.update({file.name: file.read_bytes() for file in (Path(__file__).parent.parent / "fixtures" / "images").iterdir() if file.suffix != ".json"})
+        PICTURES.update({str(side): flat_png(side) for side in (64, 1000, 5000)})
+    file = bytearray(PICTURES[rng.choice(sorted(PICTURES))])
+    if rng.random() < 0.3:
+        for _ in range(size(rng, 20)):
+            file[rng.randrange(len(file))] = rng.randrange(256)
+    elif rng.random() < 0.5:  # another file, the same picture
+        file += rng.randbytes(8)
+    return bytes(file[:rng.randrange(len(file))] if rng.random() < 0.1 else file)
+
+
+def image(rng, form="chat"):
+    url = rng.choice((lambda: "data:image/png;base64," + base64.b64encode(picture_file(rng)).decode(),) * 6 + (
+        lambda: "http://127.0.0.1:1/" + text(rng, 2000), lambda: "data:image/png;base64," + text(rng), lambda: text(rng, 2000)))()
+    if form == "messages":
+        return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}}
+    if form == "responses":
+        return {"type": "input_image", "image_url": url}
+    return {"type": "image_url", "image_url": {"url": url} | ({"detail": rng.choice(("low", "high"))} if rng.random() < 0.3 else {})}
+
+
+def shown(rng, made, form):
+    """Some of the messages get pictures."""
+    for message in rng.sample(made, min(len(made), size(rng, 8))):
+        if isinstance(message["content"], str):
+            message["content"] = [image(rng, form) for _ in range(size(rng, 12))] + [{"type": "input_text" if form == "responses" else "text", "text": message["content"][:50]}]
+    return made
+
+
+def messages(rng, form="chat"):
     roles = ("user", "assistant", "system", "tool", "developer")
     made, total = [], 0
     for _ in range(size(rng, 3000)):
@@ -97,7 +145,7 @@ def messages(rng):
             break
     if rng.random() < 0.1:
         made[-1] |= {"role": "assistant", "tool_calls": [{"id": text(rng, 50), "type": "function", "function": {"name": "f", "arguments": text(rng, 5000)}}] * size(rng, 100)}
-    return made
+    return shown(rng, made, form) if rng.random() < PICTURES_SHARE else made
 
 
 def tool(rng, i, form):
@@ -152,7 +200,7 @@ def prompt(rng):
 def posts(rng):
     """Path -> what makes a body."""
     chat = {"messages": lambda: messages(rng)}
-    tell = {"model": lambda: "x", **chat}
+    tell = {"model": lambda: "x", "messages": lambda: messages(rng, "messages")}
     return {
         "/v1/chat/completions": lambda: body(rng, chat, tools(rng)),
         "/v1/completions": lambda: body(rng, {"prompt": lambda: prompt(rng)}, {"echo": lambda: True}),
@@ -160,11 +208,15 @@ def posts(rng):
                                                                           "n_probs": lambda: size(rng, 100)}),
         "/v1/messages": lambda: body(rng, tell, tools(rng, "messages") | {"system": lambda: text(rng, 5000), "stop_sequences": lambda: [text(rng, 100)] * size(rng, 100)}),
         "/v1/messages/count_tokens": lambda: body(rng, tell, tools(rng, "messages")),
-        "/v1/responses": lambda: body(rng, {"input": lambda: rng.choice((text(rng), messages(rng)))}, tools(rng, "responses") | {
+        "/v1/responses": lambda: body(rng, {"input": lambda: rng.choice((text(rng), messages(rng, "responses")))}, tools(rng, "responses") | {
             "text": lambda: {"format": {"type": "json_schema", "name": "s", "schema": schema(rng)}}, "store": lambda: True,
             "previous_response_id": lambda: "resp_" + text(rng, 40), "max_output_tokens": lambda: rng.randrange(1, 9), "instructions": lambda: text(rng, 5000)}),
+        "/v1/chat/completions/input_tokens": lambda: body(rng, chat, tools(rng)),
+        "/v1/responses/input_tokens": lambda: body(rng, {"input": lambda: messages(rng, "responses")}, tools(rng, "responses")),
         "/v1/embeddings": lambda: {"input": prompt(rng)},
-        "/tokenize": lambda: {"content": text(rng, 2_000_000)},
+        "/embedding": lambda: {"content": prompt(rng)},
+        "/rerank": lambda: {"query": text(rng, 1000), "documents": [text(rng, 500) for _ in range(size(rng, 100))]},
+        "/tokenize": lambda: {"content": text(rng, 2_000_000)} if rng.random() < 0.7 else {"messages": messages(rng)},
         "/detokenize": lambda: {"tokens": [rng.randrange(60_000) for _ in range(size(rng, 100_000))]},
         "/apply-template": lambda: body(rng, chat, tools(rng)),
         "/v1/cache/prefixes": lambda: {"prompt": prompt(rng), "ttl": size(rng, 100)} if rng.random() < 0.5 else {"messages": messages(rng)},
