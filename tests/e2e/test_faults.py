@@ -113,6 +113,46 @@ def test_a_hangup_at_any_time_ends_nothing_where_there_are_keys(tmp_path):
             assert server.process.poll() is None, f"seed {seed}"
 
 
+def new_group(parent: Path, limit: str, size: int):
+    """A control group of memory within this process's, or None."""
+    try:
+        group = Path(tempfile.mkdtemp(prefix="coppice-", dir=parent))
+        (group / limit).write_text(str(size))
+        return group
+    except OSError:
+        return None
+
+
+def test_the_limit_of_a_control_group_and_its_parent():
+    """A real one, where one may be made: what it leaves is what the pool may have. Its own parent's limit is the lower one."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    places = [(Path("/sys/fs/cgroup/memory") / path.strip("/"), "memory.limit_in_bytes") for _, kinds, path in lines if "memory" in kinds.split(",")]
+    places += [(Path("/sys/fs/cgroup") / path.strip("/"), "memory.max") for number, _, path in lines if number == "0"]
+    made = []
+    try:
+        for parent, limit in places:
+            made = [group for group in [new_group(parent, limit, 400 << 20)] if group]
+            inner = made and new_group(made[0], limit, 1 << 30)
+            if inner:
+                made.append(inner)
+                break
+        if len(made) < 2:
+            pytest.skip("no control group may be made here")
+        enter = lambda: (made[1] / "cgroup.procs").write_text(str(os.getpid()))  # noqa: E731
+        done = serve("--kv-bytes", "600MiB", preexec_fn=enter)
+        assert done.returncode == 1 and "memory" in done.stderr.splitlines()[-1], done.stderr
+        with Coppice("--kv-bytes", "32MiB", "--ctx", "512", preexec_fn=enter) as server:
+            assert server.end() == 0
+    finally:
+        for group in reversed(made):
+            for _ in range(100):  # its processes have just ended
+                try:
+                    group.rmdir()
+                    break
+                except OSError:
+                    time.sleep(0.05)
+
+
 def test_a_second_signal_ends_it_though_nothing_else_moves():
     """The first one waits for the stream, whose reader doesn't read."""
     with Coppice(*SMALL, "--drain-seconds", "100") as server:
@@ -131,6 +171,72 @@ def test_a_full_file_system_for_the_log_ends_nothing():
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (0, 0))
         server.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "no such field": 1})
         assert server.get("/health")[0] == 200
+
+
+def test_a_revoked_key_ends_though_there_are_no_descriptors(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("key-a\nkey-b\n")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with Coppice(*SMALL, "--api-keys", str(keys)) as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+
+        def status():
+            client.request("GET", "/v1/models", headers={"Authorization": "Bearer key-a"})
+            reply = client.getresponse()
+            reply.read()
+            return reply.status
+
+        assert status() == 200
+        most = max(int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")) + 1
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most, hard))
+        others = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(30)]  # they take what is free below
+        server.wait(lambda: "accept: Too many open files" in server.log.read_text())
+        keys.write_text("key-b\n")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait(lambda: "Until then the keys stay" in server.log.read_text())
+        assert status() == 200
+        time.sleep(1)
+        assert server.log.read_text().count("accept: Too many open files") == 1
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        server.wait(lambda: status() == 401)
+        for other in others:
+            other.close()
+        client.close()
+        assert server.end() == 0
+
+
+def test_few_descriptors_are_said_once():
+    with Coppice(*SMALL, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))) as server:
+        assert server.log.read_text().count("too few descriptors (ulimit -n") == 1
+
+
+def test_no_thread_and_no_permission_are_said_in_words():
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes somebody else, whom no other test runs as")
+    folder = Path(tempfile.mkdtemp(prefix="coppice-others-"))  # pytest's folders are closed to others
+    try:
+        folder.chmod(0o755)
+        for source, name in ((binary(), "coppice"), (model_path(), "model.gguf")):
+            shutil.copy(source, folder / name)
+        (folder / "keys").write_text("key-a\n")
+        (folder / "keys").chmod(0)
+
+        def complaint(processes, *arguments):
+            def become():
+                os.setresuid(54321, 54321, 54321)
+                resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+
+            command = [folder / "coppice", "serve", "--model", folder / "model.gguf", "--port", "0", *SMALL, *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, preexec_fn=become, cwd="/", env={"HOME": "/"})
+            assert done.returncode == 1, done.stderr
+            return done.stderr.splitlines()[-1]
+
+        assert "Permission denied" in complaint(4096, "--api-keys", folder / "keys")
+        assert "Cannot start a thread" in complaint(1)
+        (folder / "model.gguf").chmod(0)
+        assert "Permission denied" in complaint(4096)
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_hosts():
@@ -205,72 +311,6 @@ def test_closed_descriptors(tmp_path):
             os.close(fd)
 
     port = free_port()
-def test_a_revoked_key_ends_though_there_are_no_descriptors(tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("key-a\nkey-b\n")
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with Coppice(*SMALL, "--api-keys", str(keys)) as server:
-        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
-
-        def status():
-            client.request("GET", "/v1/models", headers={"Authorization": "Bearer key-a"})
-            reply = client.getresponse()
-            reply.read()
-            return reply.status
-
-        assert status() == 200
-        most = max(int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")) + 1
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most, hard))
-        others = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(30)]  # they take what is free below
-        server.wait(lambda: "accept: Too many open files" in server.log.read_text())
-        keys.write_text("key-b\n")
-        server.process.send_signal(signal.SIGHUP)
-        server.wait(lambda: "Until then the keys stay" in server.log.read_text())
-        assert status() == 200
-        time.sleep(1)
-        assert server.log.read_text().count("accept: Too many open files") == 1
-        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
-        server.wait(lambda: status() == 401)
-        for other in others:
-            other.close()
-        client.close()
-        assert server.end() == 0
-
-
-def test_few_descriptors_are_said_once():
-    with Coppice(*SMALL, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))) as server:
-        assert server.log.read_text().count("too few descriptors (ulimit -n") == 1
-
-
-def test_no_thread_and_no_permission_are_said_in_words():
-    if os.geteuid() != 0:
-        pytest.skip("only root becomes somebody else, whom no other test runs as")
-    folder = Path(tempfile.mkdtemp(prefix="coppice-others-"))  # pytest's folders are closed to others
-    try:
-        folder.chmod(0o755)
-        for source, name in ((binary(), "coppice"), (model_path(), "model.gguf")):
-            shutil.copy(source, folder / name)
-        (folder / "keys").write_text("key-a\n")
-        (folder / "keys").chmod(0)
-
-        def complaint(processes, *arguments):
-            def become():
-                os.setresuid(54321, 54321, 54321)
-                resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
-
-            command = [folder / "coppice", "serve", "--model", folder / "model.gguf", "--port", "0", *SMALL, *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, preexec_fn=become, cwd="/", env={"HOME": "/"})
-            assert done.returncode == 1, done.stderr
-            return done.stderr.splitlines()[-1]
-
-        assert "Permission denied" in complaint(4096, "--api-keys", folder / "keys")
-        assert "Cannot start a thread" in complaint(1)
-        (folder / "model.gguf").chmod(0)
-        assert "Permission denied" in complaint(4096)
-    finally:
-        shutil.rmtree(folder)
-
-
     process = subprocess.Popen([binary(), "serve", "--model", model_path(), "--port", str(port), *SMALL],
                                preexec_fn=close_all)
     try:
