@@ -25,10 +25,12 @@ std::int32_t common(std::span<const kv::BlockId> a, std::span<const kv::BlockId>
 }  // namespace
 
 const SharePlan& SharePlanner::plan(std::span<const SequenceRows> sequences) {
-  if (stands_still(sequences)) {
+  if (whole_ && stands_still(sequences)) {
     ++refreshed_;
   } else {
+    whole_ = false;
     rebuild(sequences);
+    whole_ = true;
     ++rebuilt_;
   }
   write_intervals(sequences);
@@ -85,10 +87,13 @@ void SharePlanner::rebuild(std::span<const SequenceRows> sequences) {
 /// one; where somebody was here before, tables are compared side by side.
 void SharePlanner::find_stretches(std::span<const SequenceRows> sequences) {
   const auto n = static_cast<std::uint32_t>(sequences.size());
-  if (epoch_ > std::numeric_limits<std::uint32_t>::max() - 2 * n) {
+  if (epoch_ > std::numeric_limits<std::uint32_t>::max() - marked_ - 2 * n) {
     std::ranges::fill(marks_, 0U);
     epoch_ = 1;
+  } else {
+    epoch_ += marked_;
   }
+  marked_ = n;
   stretches_.clear();
   first_stretch_.clear();
   for (std::uint32_t s = 0; s < n; ++s) {
@@ -112,7 +117,6 @@ void SharePlanner::find_stretches(std::span<const SequenceRows> sequences) {
       stretches_.push_back({owner, reader, {first, b}});
     }
   }
-  epoch_ += n;
 }
 
 /// The first sequence of this rebuild that met the block, or -1.

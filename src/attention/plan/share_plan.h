@@ -70,7 +70,7 @@ class SharePlanner {
 
   /// REQUIRES: the sequences' rows cover [0, n_rows) in order, at least one each; all tables have one block size;
   /// visible positions have blocks other than the null block; a block has the same index in all tables that hold it.
-  /// The result is valid until the next call.
+  /// The result is valid until the next call. If memory runs out (std::bad_alloc), the next one begins anew.
   const SharePlan& plan(std::span<const SequenceRows> sequences);
 
   /// Plans whose structure was made anew, and those that were only refreshed.
@@ -108,14 +108,15 @@ class SharePlanner {
   std::vector<Entries> visible_;       ///< [sequences]
   std::vector<Place> places_;          ///< as plan_.runs
   std::vector<std::int32_t> readers_;  ///< sequences, run by run, ascending
+  bool whole_ = false;                 ///< the last rebuild came to its end
   std::int64_t rebuilt_ = 0, refreshed_ = 0;
 
   // Scratch of a rebuild.
   std::vector<Stretch> stretches_;
   std::vector<std::size_t> first_stretch_;  ///< [sequences so far], while stretches_ is in the readers' order
   std::vector<std::int32_t> cuts_;
-  std::vector<std::uint32_t> marks_;  ///< [block id]: epoch_ + owner; less than epoch_: not met yet
-  std::uint32_t epoch_ = 1;
+  std::vector<std::uint32_t> marks_;      ///< [block id]: epoch_ + owner; less than epoch_: not met yet
+  std::uint32_t epoch_ = 1, marked_ = 0;  ///< marked_: sequences of the last rebuild
 };
 
 }  // namespace coppice::attention

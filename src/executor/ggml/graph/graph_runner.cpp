@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 
 #include "executor/ggml/graph/attention.h"
 #include "executor/ggml/store/cpu_device.h"
@@ -87,6 +88,18 @@ void GraphRunner::learn(double seconds, int n_threads) {
   }
 }
 
+bool GraphRunner::allocate(ggml_cgraph* graph) {
+  try {
+    if (!allocator_) allocator_.reset(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
+    return ggml_gallocr_reserve(allocator_.get(), graph) && ggml_gallocr_alloc_graph(allocator_.get(), graph);
+  } catch (const std::exception&) {
+    // It gave up in the middle of its work. What it holds by now, nobody can tell: to free that might free it twice.
+    [[maybe_unused]] const auto* const lost = allocator_.release();
+    graphs_.clear();
+    throw;
+  }
+}
+
 StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
   if (!parts.attention->reuses_graphs()) graphs_.clear();
   const StepShape shape = shape_of(batch, *parts.attention);
@@ -98,9 +111,8 @@ StepGraph& GraphRunner::prepare(const DecoderParts& parts, const Batch& batch) {
   const auto start = std::chrono::steady_clock::now();
   const GgmlThrows throws;
   auto graph = std::make_unique<StepGraph>(parts, batch, shape);
-  const std::size_t before = ggml_gallocr_get_buffer_size(allocator_.get(), 0);
-  if (!ggml_gallocr_reserve(allocator_.get(), graph->graph()) ||
-      !ggml_gallocr_alloc_graph(allocator_.get(), graph->graph())) {
+  const std::size_t before = allocator_ ? ggml_gallocr_get_buffer_size(allocator_.get(), 0) : 0;
+  if (!allocate(graph->graph())) {
     graphs_.clear();
     throw StepError("not enough memory for a step of this size");
   }

@@ -46,6 +46,8 @@ class GraphRunner {
     StepCost cost;
   };
 
+  /// Memory for a graph. It may be in place of what the others had. False: there is none. Throws StepError.
+  bool allocate(ggml_cgraph* graph);
   /// Of the step that runs next.
   int count_threads() const;
   /// Seconds that the threads have waited for a processor.
@@ -61,7 +63,7 @@ class GraphRunner {
   std::unique_ptr<ggml_threadpool, void (*)(ggml_threadpool*)> threadpool_;
   BackendPtr cpu_;
   ggml_backend_set_n_threads_t set_threads_;
-  GraphAllocatorPtr allocator_;
+  GraphAllocatorPtr allocator_;  ///< null: it was lost, for want of memory
   std::list<MadeGraph> graphs_;  ///< most recently used first
 };
 
