@@ -45,7 +45,7 @@ struct coppice_phases {
   // Whether others want the processors.
   __attribute__((aligned(64))) uint64_t counted;  ///< when `lost` was 0, nanoseconds
   uint64_t rests_end;                             ///< threads rest until then
-  uint32_t lost;                                  ///< how often the system has taken a processor away since `counted`
+  uint64_t lost;                                  ///< how long threads have waited for a processor since `counted`, nanoseconds
 };
 
 /// A thread's own notes. All zeros at first.
@@ -53,7 +53,10 @@ struct coppice_place {
   uint32_t phase;  ///< that it has seen last
   bool empty;      ///< no part of that is left
   uint64_t since;  ///< it has run since then, as far as it knows; nanoseconds
-  int64_t lost;    ///< how often the system has taken its processor away
+  // At the last look:
+  uint64_t ran;   ///< its processor time, nanoseconds
+  int64_t slept;  ///< how often it has given its processor up
+  int64_t lost;   ///< how often the system has taken it away
 };
 
 enum {
@@ -65,8 +68,9 @@ enum {
   COPPICE_IDLE = 4,                  ///< so many times longer between graphs
   COPPICE_RUN_NS = 1000000,          ///< a thread rests after so long
   COPPICE_REST_NS = 20000,           ///< at least; a timer's slack comes on top
-  COPPICE_COUNTED_NS = 100000000,    ///< within this time so many times lost: others want the processors
-  COPPICE_LOST = 15,                 ///< at least; the system's own work takes some 25 in a second from each thread
+  COPPICE_COUNTED_NS = 100000000,    ///< what is lost is counted over this time
+  COPPICE_LOST_PART = 8,             ///< threads rest where they lose more than an eighth of their time; a busy neighbour takes half
+  COPPICE_AWAY_NS = 200000,          ///< who was away for so long needs no rest
   COPPICE_RESTS_MS = 2000,           ///< so long, then it is looked at anew
   COPPICE_ALL = INT32_MAX  ///< to wake: as many as there are
 };
@@ -124,7 +128,7 @@ static inline bool coppice_wait(uint32_t* word, uint32_t value, uint32_t spins, 
   return true;
 }
 
-/// Nanoseconds of a steady clock, and how often the system has taken the calling thread's processor away since it began.
+/// Nanoseconds of a steady clock.
 static inline uint64_t coppice_now(void) {
 #if defined(__linux__)
   struct timespec now;
@@ -134,13 +138,26 @@ static inline uint64_t coppice_now(void) {
   return 0;
 #endif
 }
-static inline int64_t coppice_times_lost(void) {
+
+/// Nanoseconds for which the calling thread has waited for a processor that was taken away since the last look; 0 where it has slept
+/// meanwhile, since both look alike. (What a virtual machine's host takes looks like waiting, too, but nobody here would have it.)
+static inline uint64_t coppice_look(struct coppice_place* place, uint64_t now) {
+  uint64_t away = 0;
 #if defined(__linux__)
   struct rusage usage;
-  return getrusage(RUSAGE_THREAD, &usage) == 0 ? (int64_t)usage.ru_nivcsw : 0;
-#else
-  return 0;
+  if (getrusage(RUSAGE_THREAD, &usage) != 0) return 0;
+  const uint64_t ran = (uint64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000000U +
+                       (uint64_t)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000U;
+  if (place->since != 0 && usage.ru_nvcsw == place->slept && usage.ru_nivcsw != place->lost) {
+    const uint64_t took = now - place->since, had = ran - place->ran;
+    away = took > had ? took - had : 0;
+  }
+  place->ran = ran;
+  place->slept = usage.ru_nvcsw;
+  place->lost = usage.ru_nivcsw;
 #endif
+  place->since = now;
+  return away;
 }
 
 /// Before any other function, once. spins: pauses before a thread sleeps.
@@ -214,15 +231,15 @@ static inline bool coppice_finish(struct coppice_phases* p, struct coppice_place
   return last;
 }
 
-/// Counts n processors that were taken away at about `now`: where there are many, threads rest for some time.
-static inline void coppice_lost(struct coppice_phases* p, uint64_t now, uint32_t n) {
+/// Counts what a thread has waited for a processor until `now`: where that is much, threads rest for some time.
+static inline void coppice_lost(struct coppice_phases* p, uint64_t now, uint64_t nanoseconds) {
   if (now - __atomic_load_n(&p->counted, __ATOMIC_RELAXED) > COPPICE_COUNTED_NS) {  // two threads may do this, which is no matter
     __atomic_store_n(&p->counted, now, __ATOMIC_RELAXED);
     __atomic_store_n(&p->lost, 0, __ATOMIC_RELAXED);
   }
-  const uint32_t lost = __atomic_add_fetch(&p->lost, n, __ATOMIC_RELAXED);
-  const uint32_t many = (uint32_t)__atomic_load_n(&p->n_active, __ATOMIC_RELAXED) * 5 / 2;
-  if (lost >= (many < COPPICE_LOST ? COPPICE_LOST : many)) {
+  const uint64_t lost = __atomic_add_fetch(&p->lost, nanoseconds, __ATOMIC_RELAXED);
+  const uint64_t all = (uint64_t)__atomic_load_n(&p->n_active, __ATOMIC_RELAXED) * COPPICE_COUNTED_NS;
+  if (lost > all / COPPICE_LOST_PART) {
     __atomic_store_n(&p->rests_end, now + (uint64_t)COPPICE_RESTS_MS * 1000000U, __ATOMIC_RELAXED);
   }
 }
@@ -232,18 +249,12 @@ static inline void coppice_rest(struct coppice_phases* p, struct coppice_place* 
 #if defined(__linux__)
   const uint64_t now = coppice_now();
   if (now - place->since < COPPICE_RUN_NS) return;
-  const bool first = place->since == 0;
-  place->since = now;
-  const int64_t lost = coppice_times_lost();
-  if (first) {
-    place->lost = lost;
-  } else if (lost != place->lost) {  // it has just been away
-    coppice_lost(p, now, (uint32_t)(lost - place->lost));
-    place->lost = lost;
-  } else if (now < __atomic_load_n(&p->rests_end, __ATOMIC_RELAXED)) {
+  const uint64_t away = coppice_look(place, now);
+  if (away > 0) coppice_lost(p, now, away);
+  if (away < COPPICE_AWAY_NS && now < __atomic_load_n(&p->rests_end, __ATOMIC_RELAXED)) {
     const struct timespec rest = {0, COPPICE_REST_NS};
     nanosleep(&rest, NULL);
-    place->since = coppice_now();
+    coppice_look(place, coppice_now());
   }
 #else
   (void)p, (void)place;

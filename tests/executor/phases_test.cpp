@@ -234,32 +234,37 @@ TEST(Phases, ThreadsThatWaitUseNoProcessor) {
 
 constexpr std::uint64_t kMs = 1'000'000;
 
-/// Eight threads. Each of the system's own threads takes a processor away now and then.
-TEST(Phases, RestsBeginWhereProcessorsAreLostOften) {
+/// Eight threads: what they lose together is counted, and forgotten after a tenth of a second.
+TEST(Phases, RestsBeginWhereAnEighthOfTheTimeIsLost) {
   coppice_phases phases;
   coppice_begin(&phases, 100);
   coppice_take(&phases, 8);
   std::uint64_t now = 1000 * kMs;
-  for (int i = 0; i < 100; ++i, now += 8 * kMs) coppice_lost(&phases, now, 1);
+  for (int i = 0; i < 100; ++i, now += 11 * kMs) coppice_lost(&phases, now, 9 * kMs);  // of 88
   EXPECT_EQ(phases.rests_end, 0U);
   now += 200 * kMs;
-  for (int i = 0; i < 19; ++i, now += 2 * kMs) coppice_lost(&phases, now, 1);
+  for (int i = 0; i < 25; ++i, now += 2 * kMs) coppice_lost(&phases, now, 4 * kMs);  // 100 ms of 800 are an eighth
   EXPECT_EQ(phases.rests_end, 0U);
-  coppice_lost(&phases, now, 1);
-  now += 2 * kMs;
-  EXPECT_EQ(phases.rests_end, now - 2 * kMs + 2000 * kMs);
+  coppice_lost(&phases, now, 4 * kMs);
+  EXPECT_EQ(phases.rests_end, now + 2000 * kMs);
 }
 
-/// On two quiet processors each thread lost its own some 25 times in a second, in bunches.
-TEST(Phases, TwoThreadsDontRestBesideTheSystemsOwnWork) {
+/// A program that wakes often and runs for moments takes processors away a hundred times in a second, and leaves nearly all of their time.
+TEST(Phases, TwoThreadsDontRestBesideManyMoments) {
   coppice_phases phases;
   coppice_begin(&phases, 100);
   coppice_take(&phases, 2);
   std::uint64_t now = 1000 * kMs;
-  for (int second = 0; second < 10; ++second) {
-    for (int bunch = 0; bunch < 5; ++bunch, now += 200 * kMs) coppice_lost(&phases, now, 10);
-  }
+  for (int i = 0; i < 10'000; ++i, now += kMs) coppice_lost(&phases, now, kMs / 5);
   EXPECT_EQ(phases.rests_end, 0U);
+}
+
+/// Sleeping looks like waiting for a processor to the clocks.
+TEST(Phases, AThreadThatHasSleptHasLostNothing) {
+  coppice_place place{};
+  coppice_look(&place, coppice_now());
+  std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  EXPECT_EQ(coppice_look(&place, coppice_now()), 0U);
 }
 
 TEST(Phases, AThreadRestsBetweenPartsWhileOthersWantItsProcessor) {
@@ -271,11 +276,14 @@ TEST(Phases, AThreadRestsBetweenPartsWhileOthersWantItsProcessor) {
     // Tries again where the system took the processor away meanwhile.
     for (int i = 0; i < 100; ++i) {
       const std::uint64_t now = coppice_now();
+      coppice_look(&place, now);
       place.since = now - run;
-      place.lost = coppice_times_lost();
       phases.rests_end = now + rests_end;
+      const std::int64_t lost = place.lost;
       coppice_rest(&phases, &place);
-      if (coppice_times_lost() == place.lost) return coppice_now() - now;
+      const std::uint64_t took = coppice_now() - now;
+      coppice_look(&place, coppice_now());
+      if (place.lost == lost) return took;
     }
     return std::uint64_t{0};
   };
