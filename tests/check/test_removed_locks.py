@@ -23,7 +23,10 @@ def takes_locks(path: Path) -> bool:
 
 
 # The compiler looks at templates where they are used.
-USES = {"vision/remembered.h": "template class coppice::vision::Remembered<int>;"}
+USES = {
+    "tier/queued_store.h": "struct Store : coppice::tier::QueuedStore { void use() { take<int>(nullptr, [](auto&, auto) { return true; }); } };",
+    "vision/remembered.h": "template class coppice::vision::Remembered<int>;",
+}
 FILES = sorted(filter(takes_locks, SOURCE.rglob("*.*")))
 
 
