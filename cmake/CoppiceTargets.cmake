@@ -176,6 +176,13 @@ function(coppice_emulated_amx_test test)
   add_dependencies(unit_tests ${name})
 endfunction()
 
+# Test files that this build doesn't have on purpose.
+function(coppice_leave_out)
+  foreach(src ${ARGN})
+    set_property(GLOBAL APPEND PROPERTY COPPICE_TEST_SOURCES "${CMAKE_CURRENT_SOURCE_DIR}/${src}")
+  endforeach()
+endfunction()
+
 # A test file that nobody builds is a test that cannot fail: refuse to configure. (Without llama.cpp, folders that need it
 # are not looked at.)
 function(coppice_check_registered dir)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # bare.sh [COMMAND...]: runs a command (make demo) in a fresh clone of HEAD on a newcomer's machine: a bare Debian 12 in a folder, with git and
-# make. What was downloaded and the compiler's cache are those of this machine; packages, tools and builds are not. Needs root and 6 GB.
+# make. What was downloaded and the compiler's cache are those of this machine; packages, tools and builds are not. Needs root and 4 GB
+# of disk (2.4 GB were taken; the caches grow, too).
 # The machine stays in build-bare/machine until the next call. Status 77, with the reason as last line: it can't be made here.
 source "$(dirname "$0")/lib.sh"
 command=("$@")
@@ -18,7 +19,7 @@ mkdir -p "$folder"
 rm -f "$folder/node"
 { mknod "$folder/node" c 1 3 && : >"$folder/node"; } 2>/dev/null || cannot "device files don't work in $folder"
 rm -f "$folder/node"
-need_disk "$folder" 6000 "a newcomer's machine"
+need_disk "$folder" 4000 "a newcomer's machine"
 "$repo/scripts/packages.sh" debootstrap python3-minimal
 
 [[ -z $(git -C "$repo" status --porcelain --untracked-files=no) ]] ||
