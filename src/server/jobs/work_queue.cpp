@@ -215,7 +215,7 @@ WorkQueue::TurnOf WorkQueue::take() {
 }
 
 /// No co_spawn onto the worker: in Boost 1.81 it hands a cancellation to the other thread by a pointer that may dangle.
-asio::awaitable<void> WorkQueue::run(const std::string& key, std::size_t bytes, std::function<bool()> step) {
+asio::awaitable<void> WorkQueue::run(std::string key, std::size_t bytes, std::function<bool()> step) {
   std::exception_ptr failure;
   std::atomic<bool> cancelled = false;
   const auto turn = [&] {

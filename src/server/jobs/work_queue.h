@@ -68,7 +68,8 @@ class WorkQueue {
   /// cancelled, no further turn begins, port::unwanted() is true in one that is under way, and system_error
   /// (operation_aborted) is thrown. The caller's frame stays until
   /// the last turn is over, cancelled or not, so `step` may refer to it.
-  boost::asio::awaitable<void> run(const std::string& key, std::size_t bytes, std::function<bool()> step);
+  /// The key is the coroutine's own: it begins when the caller's expression may be over.
+  boost::asio::awaitable<void> run(std::string key, std::size_t bytes, std::function<bool()> step);
 
  private:
   class OnThread;
