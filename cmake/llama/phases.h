@@ -5,8 +5,8 @@
 // phase that is open then. Nobody waits by spinning for longer than some tens of microseconds: then it sleeps on a futex.
 //
 // Where other programs want the same processors, the system takes a thread's away in the middle of a part, and all others wait until it comes
-// back. So while that happens often each thread sleeps for a moment between two parts now and then: the others have the processor when it holds
-// nothing (coppice_rest()).
+// back. So while that takes much of their time each thread sleeps for a moment between two parts now and then: the others have the processor when
+// it holds nothing (coppice_rest()).
 //
 // C and C++: ggml-cpu.c includes this (graph_phases.h), and so does a test. Thread safe as the functions say.
 //

@@ -21,15 +21,19 @@ def prompt(words: int) -> str:
     return " ".join((WOODS * 4).split()[:words])
 
 
-def start(folder: Path, *arguments: str, model=None) -> Coppice:
-    server = Coppice("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", "--kv-bytes", "400MiB",
-                     *arguments, model=model)
+def start_with_store(*arguments: str, model=None) -> Coppice:
+    """A server whose second tier works."""
+    server = Coppice("--kv-bytes", "400MiB", *arguments, model=model)
     try:
         server.wait(lambda: "the cache goes on in" in server.log.read_text() and server.stats()["store"]["on"])
     except BaseException:
         server.kill()
         raise
     return server
+
+
+def start(folder: Path, *arguments: str, model=None) -> Coppice:
+    return start_with_store("--kv-dir", str(folder), "--kv-dir-bytes", "1GiB", "--kv-dir-free", "0", *arguments, model=model)
 
 
 def end(server: Coppice):

@@ -11,7 +11,7 @@ import pytest
 from coppice_process import Coppice, binary
 from redis_server import Redis, Way
 from same_text import assert_same
-from test_second_tier import ask, metric, prompt
+from test_second_tier import ask, metric, prompt, start_with_store
 
 
 @pytest.fixture
@@ -37,13 +37,7 @@ def size_of(redis: Redis) -> int:
 
 
 def start(url: str, *arguments: str) -> Coppice:
-    server = Coppice("--kv-url", url, "--kv-bytes", "400MiB", *arguments)
-    try:
-        server.wait(lambda: "the cache goes on in" in server.log.read_text() and server.stats()["store"]["on"])
-    except BaseException:
-        server.kill()
-        raise
-    return server
+    return start_with_store("--kv-url", url, *arguments)
 
 
 def fill(redis: Redis, text: str, *arguments: str) -> dict:
