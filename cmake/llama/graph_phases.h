@@ -55,12 +55,12 @@ static void coppice_go_on(struct ggml_threadpool * tp, int node_n) {
         if (ggml_op_is_empty(node->op) || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
             continue;
         }
-        const int n_parts = coppice_count_parts(node, tp->phases.n_active);
+        const int n_parts = MIN(coppice_count_parts(node, tp->phases.n_active), COPPICE_MOST_PARTS);
         if (n_parts > 1) {
             coppice_open(&tp->phases, node_n, n_parts);
             return;
         }
-        tp->phases.n_parts = 1;
+        __atomic_store_n(&tp->phases.n_parts, 1, __ATOMIC_RELAXED);
         node_n += coppice_compute(tp, node_n, 0, 1);
     }
     coppice_open(&tp->phases, node_n, 0);
@@ -69,7 +69,6 @@ static void coppice_go_on(struct ggml_threadpool * tp, int node_n) {
 /// What a thread does: thread 0 until the graph is done, the others for as long as the pool lives.
 static void coppice_work(struct ggml_threadpool * tp, int thread) {
     static _Thread_local struct coppice_place place;
-    place.empty = false;
     while (true) {
         const int part = coppice_claim(&tp->phases, thread, &place);
         if (part < 0) {
@@ -77,7 +76,7 @@ static void coppice_work(struct ggml_threadpool * tp, int thread) {
         }
         const int node_n  = tp->phases.node;
         const int n_fused = coppice_compute(tp, node_n, part, tp->phases.n_parts);
-        if (coppice_finish(&tp->phases, &place)) {
+        if (coppice_finish(&tp->phases)) {
             coppice_go_on(tp, node_n + n_fused + 1);
         }
         coppice_rest(&tp->phases, &place);

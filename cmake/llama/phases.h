@@ -2,7 +2,7 @@
 //
 // A node is a phase of some parts. Threads claim parts until none is left, and who finishes the last one opens the next phase. So a phase
 // needs no thread in particular: one that the system lets wait holds the others up only while it has a part, and a late one joins the
-// phase that is open then. Nobody waits by spinning for longer than some tens of microseconds: then it sleeps on a futex.
+// phase that is open then. A thread claims the part of its own number first: what it wrote at one node is in its cache at the next. Nobody waits by spinning for longer than some tens of microseconds: then it sleeps on a futex.
 //
 // Where other programs want the same processors, the system takes a thread's away in the middle of a part, and all others wait until it comes
 // back. So while that takes much of their time each thread sleeps for a moment between two parts now and then: the others have the processor when
@@ -29,14 +29,20 @@
 #include <unistd.h>
 #endif
 
+enum {
+  COPPICE_WORDS = 7,  ///< with the count of finished parts they fill a cache line
+  COPPICE_MOST_PARTS = 64 * COPPICE_WORDS,
+};
+
 /// Four cache lines: what claims write must not be what waiting threads read.
 struct coppice_phases {
-  __attribute__((aligned(64))) uint32_t state;  ///< parts << 21 | claimed << 10 | finished; no parts: the graph is done
+  __attribute__((aligned(64))) uint64_t taken[COPPICE_WORDS];  ///< a bit for each part; all bits behind the last part are set
+  uint32_t finished;                                           ///< parts
   __attribute__((aligned(64))) uint32_t phase;  ///< counts; waiting threads read it, and sleep on it
   uint32_t stop;
   int32_t n_active;       ///< threads [0, n_active) take part in the graph
   uint32_t spins;         ///< pauses before a thread sleeps; 0: phases aren't used
-  int32_t node, n_parts;  ///< of the phase
+  int32_t node, n_parts;  ///< of the phase; no parts: the graph is done
   __attribute__((aligned(64))) int32_t sleepers;  ///< of those that take part
   // The barrier inside a node.
   __attribute__((aligned(64))) int32_t arrived;
@@ -51,7 +57,6 @@ struct coppice_phases {
 /// A thread's own notes. All zeros at first.
 struct coppice_place {
   uint32_t phase;  ///< that it has seen last
-  bool empty;      ///< no part of that is left
   uint64_t since;  ///< it has run since then, as far as it knows; nanoseconds
   // At the last look:
   uint64_t ran;   ///< its processor time, nanoseconds
@@ -60,11 +65,6 @@ struct coppice_place {
 };
 
 enum {
-  COPPICE_MOST_PARTS = 512,
-  COPPICE_PARTS_SHIFT = 21,
-  COPPICE_CLAIM = 1 << 10,
-  COPPICE_COUNT = (1 << 11) - 1,     ///< of claimed: parts, and two claims in vain of each thread
-  COPPICE_FINISHED = (1 << 10) - 1,  ///< of finished
   COPPICE_IDLE = 4,                  ///< so many times longer between graphs
   COPPICE_RUN_NS = 1000000,          ///< a thread rests after so long
   COPPICE_REST_NS = 20000,           ///< at least; a timer's slack comes on top
@@ -74,13 +74,6 @@ enum {
   COPPICE_RESTS_MS = 2000,           ///< so long, then it is looked at anew
   COPPICE_ALL = INT32_MAX  ///< to wake: as many as there are
 };
-
-static inline uint32_t coppice_parts_of(uint32_t state) {
-  return state >> COPPICE_PARTS_SHIFT;
-}
-static inline uint32_t coppice_claimed_of(uint32_t state) {
-  return state >> 10 & COPPICE_COUNT;
-}
 
 static inline void coppice_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -163,6 +156,7 @@ static inline uint64_t coppice_look(struct coppice_place* place, uint64_t now) {
 /// Before any other function, once. spins: pauses before a thread sleeps.
 static inline void coppice_begin(struct coppice_phases* p, uint32_t spins) {
   __builtin_memset(p, 0, sizeof *p);
+  for (int i = 0; i < COPPICE_WORDS; ++i) p->taken[i] = UINT64_MAX;
   p->spins = spins;
 }
 
@@ -172,8 +166,11 @@ static inline void coppice_open(struct coppice_phases* p, int node, int n) {
   // thread is waited for.
   const uint32_t bits = n == 0 ? coppice_bit(0) : coppice_bits(p->n_active);
   p->node = node;
-  p->n_parts = n;
-  __atomic_store_n(&p->state, (uint32_t)n << COPPICE_PARTS_SHIFT, __ATOMIC_RELEASE);
+  p->finished = 0;
+  __atomic_store_n(&p->n_parts, n, __ATOMIC_RELEASE);
+  for (int i = 0; 64 * i < n; ++i) {  // what lies behind the last part stays taken
+    __atomic_store_n(&p->taken[i], n - 64 * i >= 64 ? 0 : UINT64_MAX << (n - 64 * i), __ATOMIC_RELEASE);
+  }
   __atomic_fetch_add(&p->phase, 1, __ATOMIC_SEQ_CST);
   // It takes a part itself.
   if (__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST) > 0) coppice_wake(&p->phase, n == 0 ? 1 : n - 1, bits);
@@ -199,24 +196,37 @@ static inline void coppice_stop(struct coppice_phases* p) {
   coppice_rouse(p);
 }
 
+/// The thread's own part if nobody has taken it, else any other that is left; -1: none is.
+static inline int coppice_pick(struct coppice_phases* p, int thread) {
+  const int own = thread % COPPICE_MOST_PARTS;
+  // Without a look first, which would double the way of the cache line: all come at once.
+  uint64_t bit = UINT64_C(1) << own % 64;
+  uint64_t taken = __atomic_fetch_or(&p->taken[own / 64], bit, __ATOMIC_ACQ_REL);
+  if ((taken & bit) == 0) return own;
+  for (int i = 0; i < COPPICE_WORDS; ++i) {
+    const int word = (own / 64 + i) % COPPICE_WORDS;
+    if (i > 0) taken = __atomic_load_n(&p->taken[word], __ATOMIC_RELAXED);
+    while (taken != UINT64_MAX) {
+      bit = ~taken & (taken + 1);  // the lowest that is free
+      taken = __atomic_fetch_or(&p->taken[word], bit, __ATOMIC_ACQ_REL);
+      if ((taken & bit) == 0) return 64 * word + __builtin_ctzll(bit);
+    }
+  }
+  return -1;
+}
+
 /// The number of a part that is this thread's now; waits for one. -1: the graph is done (thread 0), or there will be no other one. Each part
 /// that is claimed must be finished.
 static inline int coppice_claim(struct coppice_phases* p, int thread, struct coppice_place* place) {
   for (;;) {
-    uint32_t n = 1;
+    place->phase = __atomic_load_n(&p->phase, __ATOMIC_ACQUIRE);
+    if (thread != 0 && __atomic_load_n(&p->stop, __ATOMIC_RELAXED) != 0) return -1;
     const bool takes_part = thread < __atomic_load_n(&p->n_active, __ATOMIC_RELAXED);
-    if (!place->empty) {
-      place->phase = __atomic_load_n(&p->phase, __ATOMIC_ACQUIRE);
-      if (thread != 0 && __atomic_load_n(&p->stop, __ATOMIC_RELAXED) != 0) return -1;
-      if (takes_part) {  // all come at once: to look first would double the way of the state's cache line
-        const uint32_t before = __atomic_fetch_add(&p->state, COPPICE_CLAIM, __ATOMIC_ACQ_REL);
-        n = coppice_parts_of(before);
-        if (coppice_claimed_of(before) < n) return (int)coppice_claimed_of(before);
-        if (thread == 0 && n == 0) return -1;
-      }
-    }
-    const uint32_t spins = takes_part ? (n == 0 ? COPPICE_IDLE * p->spins : p->spins) : 0;
-    place->empty = false;
+    const int part = takes_part ? coppice_pick(p, thread) : -1;
+    if (part >= 0) return part;
+    const bool done = __atomic_load_n(&p->n_parts, __ATOMIC_ACQUIRE) == 0;
+    if (thread == 0 && done) return -1;
+    const uint32_t spins = takes_part ? (done ? COPPICE_IDLE * p->spins : p->spins) : 0;
     if (coppice_wait(&p->phase, place->phase, spins, takes_part ? &p->sleepers : (int32_t*)0, coppice_bit(thread))) {
       place->since = coppice_now();
     }
@@ -224,11 +234,9 @@ static inline int coppice_claim(struct coppice_phases* p, int thread, struct cop
 }
 
 /// True: it was the phase's last part, and this thread opens the next phase.
-static inline bool coppice_finish(struct coppice_phases* p, struct coppice_place* place) {
-  const uint32_t before = __atomic_fetch_add(&p->state, 1, __ATOMIC_ACQ_REL);
-  const bool last = (before & COPPICE_FINISHED) + 1 == coppice_parts_of(before);
-  place->empty = !last && coppice_claimed_of(before) >= coppice_parts_of(before);
-  return last;
+static inline bool coppice_finish(struct coppice_phases* p) {
+  const int32_t n = p->n_parts;  // behind the addition it may be another phase's
+  return (int32_t)__atomic_add_fetch(&p->finished, 1, __ATOMIC_ACQ_REL) == n;
 }
 
 /// Counts what a thread has waited for a processor until `now`: where that is much, threads rest for some time.

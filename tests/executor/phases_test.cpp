@@ -60,7 +60,7 @@ class Pool {
     for (; i < static_cast<int>(graph_->size()); ++i) {
       const int n = (*graph_)[static_cast<std::size_t>(i)].n_parts;
       if (n > 1) return coppice_open(phases_.get(), i, n);
-      phases_->n_parts = 1;
+      __atomic_store_n(&phases_->n_parts, 1, __ATOMIC_RELAXED);
       compute(i, 0);
     }
     coppice_open(phases_.get(), i, 0);
@@ -76,7 +76,7 @@ class Pool {
       stall_(thread);
       compute(node, part);
       stall_(thread);
-      if (coppice_finish(phases_.get(), &place)) go_on(node + 1);
+      if (coppice_finish(phases_.get())) go_on(node + 1);
       coppice_rest(phases_.get(), &place);
     }
   }
@@ -204,6 +204,42 @@ TEST(Phases, ALateThreadJoinsThePhaseThatIsOpen) {
   pool.run(graph, 3);
   EXPECT_LT(Clock::now() - start, 2s);  // 500 times 20 ms if each phase waited
   expect_each_once(graph);
+}
+
+/// What a thread wrote at one node it reads at the next, so it takes the same part again.
+TEST(Phases, AThreadTakesItsOwnPartFirst) {
+  coppice_phases phases;
+  coppice_begin(&phases, 100);
+  coppice_take(&phases, 4);
+  coppice_open(&phases, 0, 4);
+  coppice_place places[4] = {};
+  const auto claim = [&](int thread) { return coppice_claim(&phases, thread, &places[thread]); };
+  EXPECT_EQ(claim(2), 2);
+  EXPECT_EQ(claim(3), 3);
+  EXPECT_EQ(claim(3), 0) << "its own is taken";
+  EXPECT_EQ(claim(0), 1) << "thread 3 has its own";
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(coppice_finish(&phases), i == 3);
+  coppice_open(&phases, 1, 0);
+  EXPECT_EQ(claim(0), -1) << "the graph is done";
+}
+
+/// Their bits lie in several words.
+TEST(Phases, HundredsOfPartsAreTakenOnceEach) {
+  for (const int n : {63, 64, 65, 128, 130, static_cast<int>(COPPICE_MOST_PARTS)}) {
+    coppice_phases phases;
+    coppice_begin(&phases, 100);
+    coppice_take(&phases, n);
+    coppice_open(&phases, 0, n);
+    std::vector<int> taken(static_cast<std::size_t>(n));
+    for (int i = 0; i < n; ++i) {
+      const int part = coppice_pick(&phases, i % 3 == 0 ? n - 1 : i);
+      ASSERT_GE(part, 0);
+      ASSERT_LT(part, n);
+      ++taken[static_cast<std::size_t>(part)];
+    }
+    EXPECT_EQ(coppice_pick(&phases, 0), -1);
+    EXPECT_EQ(std::ranges::count(taken, 1), n);
+  }
 }
 
 double cpu_seconds() {
