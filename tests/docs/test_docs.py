@@ -119,16 +119,17 @@ def test_every_target_of_the_makefile_is_run_before_a_release():
 
 @pytest.fixture
 def everything(tmp_path):
-    """Runs `make everything` of these targets, with a Makefile that only has `page`."""
+    """Runs `make everything` of these targets, with a Makefile that has these two."""
     (tmp_path / "scripts").mkdir()
     for name in ("everything.sh", "lib.sh", "stages.sh"):
         shutil.copy(REPO / "scripts" / name, tmp_path / "scripts")
     (tmp_path / "scripts" / "packages.sh").write_text("#!/bin/sh\n")
     (tmp_path / "scripts" / "packages.sh").chmod(0o755)
     rule = re.search(r"^everything:.*\n(?:\t.*\n)+", (REPO / "Makefile").read_text(), re.M).group()
-    (tmp_path / "Makefile").write_text(f"{rule}page:\n\t@echo 'page with <$(ARGS)>'\n")
-    return lambda *targets: subprocess.run(["make", "-C", tmp_path, "everything", f"ARGS={' '.join(targets)}"], capture_output=True,
-                                           text=True, check=True).stdout
+    (tmp_path / "Makefile").write_text(f"{rule}page bench-structured:\n\t@echo '$@ with <$(ARGS)>'\n")
+    return lambda *targets, **variables: subprocess.run(
+        ["make", "-C", tmp_path, "everything", f"ARGS={' '.join(targets)}", *(f"{name}={value}" for name, value in variables.items())],
+        capture_output=True, text=True, check=True).stdout
 
 
 def test_a_targets_name_is_no_argument_of_it(everything):
@@ -140,6 +141,15 @@ def test_a_mistyped_target_fails(everything):
     with pytest.raises(subprocess.CalledProcessError) as failed:
         everything("page", "sok")
     assert "no target 'sok'" in failed.value.stderr and "soak" in failed.value.stderr
+
+
+def test_data_may_lie_in_folders_of_the_folder(everything, tmp_path):
+    """JSONSchemaBench has its schemas so."""
+    schemas = tmp_path / "data"
+    (schemas / "Github_easy").mkdir(parents=True)
+    assert "skipped bench-structured" in everything("bench-structured", SCHEMAS=schemas)
+    (schemas / "Github_easy" / "o1.json").write_text("{}")
+    assert "passed  bench-structured" in everything("bench-structured", SCHEMAS=schemas)
 
 
 def test_what_has_passed_is_left_out_of_a_run_that_goes_on(everything, tmp_path):
