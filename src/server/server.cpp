@@ -25,6 +25,7 @@
 #include "server/http/as_tuple.h"
 #include "server/http/http_server.h"
 #include "server/http/rethrow.h"
+#include "server/http/while.h"
 #include "server/jobs/event_hub.h"
 #include "server/jobs/work_queue.h"
 #include "vision/pictures.h"
@@ -125,7 +126,7 @@ struct Server::Impl {
   asio::steady_timer drain_timer, reload_timer;
   check::ThreadRole io_thread;   ///< two are its own:
   std::shared_ptr<Model> model;  ///< null: not yet or no longer there
-  bool draining = false;
+  bool draining = false, drains = false;
   std::atomic<bool> ending = false;
   std::thread thread;
 };
@@ -133,7 +134,6 @@ struct Server::Impl {
 /// A connection's failure stays within it. What comes here is the server's own: it cannot serve on, so the process ends.
 void Server::Impl::run() try {
   lower_priority();
-  http.start();
   while (!run_io()) {
   }
 } catch (const std::exception& e) {
@@ -142,14 +142,19 @@ void Server::Impl::run() try {
   std::_Exit(EXIT_FAILURE);
 }
 
-/// False: the handler of an operation threw, and there is more to run. Beast parses and makes bodies grow in such handlers,
-/// outside the connection's coroutine. The coroutine is destroyed together with the handler: that closes the connection.
+/// False: the handler of an operation threw, and there is more to run. Beast parses and makes bodies grow in such handlers, and asio takes
+/// memory for the next operation, outside the coroutine, which is destroyed together with the handler: that closes a connection. The server's
+/// own coroutines begin again.
 bool Server::Impl::run_io() {
+  constexpr std::chrono::milliseconds kRest{1};  // others free memory meanwhile
   try {
+    http.start();
+    if (draining && !drains) asio::co_spawn(io, drain(), kRethrow);
     io.run();
     return true;
   } catch (const std::bad_alloc&) {
     SPDLOG_ERROR("a connection is closed: out of memory");
+    std::this_thread::sleep_for(kRest);
   } catch (const std::length_error& e) {  // a trailer, say, that Beast's fields cannot hold
     spdlog::debug("connection closed: {}", e.what());
   }
@@ -190,6 +195,7 @@ asio::awaitable<void> Server::Impl::wait_until(auto done, double seconds) {
 
 asio::awaitable<void> Server::Impl::drain() {
   constexpr double kClosingSeconds = 1.0;
+  const While running(drains);
   // Of a request that is only half there the end is seen up to a tick late, and its client then is to be told.
   const double last_words_seconds = config.http.last_request_seconds + 0.3;
   api.set_draining();

@@ -34,8 +34,10 @@ class EngineServerTest : public ServerTest {
     server_->ready(model_);
     while (client()->get("/health").status != 200) {
     }
-    loop_ = std::thread([this] { model_->engine().run(); });
+    run([this] { model_->engine().run(); });
   }
+  /// The engine's thread.
+  void run(std::function<void()> engine) { loop_ = std::thread(std::move(engine)); }
   /// The server and the engine end.
   void stop() {
     server_->drain();

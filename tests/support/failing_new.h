@@ -1,4 +1,5 @@
-// Memory that runs out at the n-th allocation, for once or for a while. Whoever links failing_new.cpp gets its operator new. One thread at a time.
+// Memory that runs out at the n-th allocation, for once or for a while; or now and then, on all threads. Whoever links failing_new.cpp gets its
+// operator new. The former on one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,22 @@ class Counting {
 };
 struct NotCounting : Counting {
   NotCounting() : Counting(false) {}
+};
+
+/// From now on one in so many allocations fails, drawn by `seed`, on every thread where no Spared is in scope; 0: none.
+void fail_some_allocations(std::uint32_t one_in, std::uint64_t seed = 0);
+/// How many have failed by that.
+std::uint64_t failed_allocations();
+
+class Spared {
+ public:
+  Spared();
+  ~Spared();
+  Spared(const Spared&) = delete;
+  Spared& operator=(const Spared&) = delete;
+
+ private:
+  bool before_;
 };
 
 }  // namespace coppice::testing

@@ -13,6 +13,7 @@
 #include "server/http/as_tuple.h"
 #include "server/http/http_session.h"
 #include "server/http/rethrow.h"
+#include "server/http/while.h"
 
 namespace coppice::server {
 
@@ -74,7 +75,7 @@ void HttpServer::listen(const std::string& host, std::uint16_t port) {
 void HttpServer::listen(const tcp::endpoint& endpoint, error_code& error) {
   const auto is_ours = [&](const Listener& listener) { return listener.acceptor.local_endpoint() == endpoint; };
   if (std::ranges::any_of(listeners_, is_ours)) return;  // a host may have an address twice
-  Listener listener{tcp::acceptor(io_), asio::steady_timer(io_)};
+  Listener listener{tcp::acceptor(io_), asio::steady_timer(io_), false};
   listener.acceptor.open(endpoint.protocol(), error);
   if (!error) listener.acceptor.set_option(asio::socket_base::reuse_address(true), error);
   // Else the address :: takes those of version 4, too, and a host with both could not have them.
@@ -91,12 +92,15 @@ std::uint16_t HttpServer::port() const {
 
 void HttpServer::start() {
   COPPICE_ASSERT(io_thread_.mine());
-  for (std::size_t i = 0; i < listeners_.size(); ++i) asio::co_spawn(io_, accept(i), kRethrow);
-  asio::co_spawn(io_, watch_deadlines(), kRethrow);
+  if (closed_) return;
+  for (std::size_t i = 0; i < listeners_.size(); ++i)
+    if (!listeners_[i].accepts) asio::co_spawn(io_, accept(i), kRethrow);
+  if (!watches_) asio::co_spawn(io_, watch_deadlines(), kRethrow);
 }
 
 asio::awaitable<void> HttpServer::accept(std::size_t listener) {
-  auto& [acceptor, pause] = listeners_[listener];
+  auto& [acceptor, pause, accepts] = listeners_[listener];
+  const While running(accepts);
   boost::system::error_code said;
   while (acceptor.is_open()) {
     auto [error, socket] = co_await acceptor.async_accept(kTuple);
@@ -151,6 +155,7 @@ asio::awaitable<void> HttpServer::serve(std::shared_ptr<HttpSession> session, bo
 }
 
 asio::awaitable<void> HttpServer::watch_deadlines() {
+  const While running(watches_);
   while (!closed_) {
     tick_.expires_after(kTick);
     co_await tick_.async_wait(kTuple);
@@ -190,7 +195,7 @@ void HttpServer::close() {
   COPPICE_ASSERT(io_thread_.mine());
   closed_ = true;
   error_code ignored;
-  for (auto& [acceptor, pause] : listeners_) {
+  for (auto& [acceptor, pause, accepts] : listeners_) {
     acceptor.close(ignored);
     pause.cancel();
   }

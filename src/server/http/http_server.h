@@ -48,6 +48,7 @@ class HttpServer {
   void listen(const std::string& host, std::uint16_t port);
   std::uint16_t port() const;
 
+  /// Begins to accept connections. Again: goes on with what a lack of memory has ended.
   void start();
   /// One more request on each connection that is busy or new, none on others: idle ones close.
   void finish();
@@ -82,11 +83,12 @@ class HttpServer {
   struct Listener {
     boost::asio::ip::tcp::acceptor acceptor;
     boost::asio::steady_timer pause;
+    bool accepts;
   };
   std::vector<Listener> listeners_;
   boost::asio::steady_timer tick_;
   std::unordered_set<HttpSession*> sessions_;
-  bool finishing_ = false, closed_ = false;
+  bool finishing_ = false, closed_ = false, watches_ = false;
 };
 
 }  // namespace coppice::server

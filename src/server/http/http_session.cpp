@@ -227,12 +227,20 @@ asio::awaitable<void> HttpSession::linger() {
 
 /// Never throws: the operator that runs it beside watch() would wait for a success of the other.
 asio::awaitable<void> HttpSession::respond(HttpRequest& request) {
+  struct Cut {
+    ~Cut() {
+      error_code ignored;
+      if (session != nullptr) session->socket_.socket().close(ignored);
+    }
+    HttpSession* session;
+  } cut{this};  // this frame goes in the middle where asio finds no memory: watch() would wait for a client that waits
   try {
     co_await handler_.handle(request, *this);
   } catch (const std::exception& e) {
     spdlog::debug("reply not finished: {}", e.what());
     complete_ = false;
   }
+  cut.session = nullptr;
 }
 
 /// Returns when the client is gone, or sends so much ahead of its turn that we could not read on to see it go.

@@ -41,6 +41,10 @@ void EngineCall::on_event(engine::Event&& event) {
   news_.cancel();
 }
 
+void EngineCall::on_no_memory(engine::RequestId) noexcept {
+  on_shutdown();
+}
+
 void EngineCall::on_shutdown() {
   COPPICE_ASSERT(io_thread_.mine());
   ended_ = true;

@@ -27,6 +27,7 @@ class EngineCall final : public EventListener {
   boost::asio::awaitable<engine::PrefixAnswer> ask(engine::PrefixCommand command);
 
   void on_event(engine::Event&& event) override;
+  void on_no_memory(engine::RequestId id) noexcept override;
   void on_shutdown() override;
 
  private:

@@ -1,9 +1,9 @@
 #include "server/jobs/event_hub.h"
 
-#include <boost/asio/post.hpp>
+#include <chrono>
 #include <iterator>
 #include <new>
-#include <stdexcept>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 
@@ -12,18 +12,27 @@ namespace coppice::server {
 engine::EventSink EventHub::sink() {
   return [shared = shared_](std::vector<engine::Event>&& events) {
     if (events.empty()) return;
-    if (shared->push(std::move(events))) boost::asio::post(shared->io, [shared] { drain(*shared); });
+    if (shared->push(std::move(events))) shared->post(shared->io, [shared] { drain(*shared); });
   };
 }
 
+/// Where memory for a longer queue is lacking, it waits: the io thread takes the queue soon, and into an empty one events go without.
 bool EventHub::Shared::push(std::vector<engine::Event>&& events) {
-  const check::Lock lock(mutex);
-  const bool was_empty = queue.empty();
-  if (was_empty)
-    queue = std::move(events);
-  else
-    queue.insert(queue.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
-  return was_empty;
+  constexpr std::chrono::milliseconds kSoon{1};
+  while (true) {
+    try {
+      const check::Lock lock(mutex);
+      if (queue.empty()) {
+        queue = std::move(events);
+        return true;
+      }
+      queue.reserve(queue.size() + events.size());
+      queue.insert(queue.end(), std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
+      return false;
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(kSoon);
+    }
+  }
 }
 
 std::vector<engine::Event> EventHub::Shared::take() {
@@ -31,16 +40,24 @@ std::vector<engine::Event> EventHub::Shared::take() {
   return std::exchange(queue, {});
 }
 
-/// A lost event would leave its stream waiting for ever: no memory here ends the process.
-void EventHub::drain(Shared& shared) try {
+/// A lost event would leave its stream waiting for ever: whoever has no memory for one is told so.
+void EventHub::drain(Shared& shared) {
   COPPICE_ASSERT(shared.io_thread.mine());
   for (engine::Event& event : shared.take()) {
-    if (event.report && shared.on_report) shared.on_report(event.request, *event.report);
-    const auto it = shared.listeners.find(event.request);
-    if (it != shared.listeners.end()) it->second->on_event(std::move(event));
+    const engine::RequestId id = event.request;
+    try {
+      if (event.report && shared.on_report) shared.on_report(id, *event.report);
+    } catch (const std::bad_alloc&) {  // a line of the log
+    }
+    const auto it = shared.listeners.find(id);
+    if (it == shared.listeners.end()) continue;
+    EventListener& listener = *it->second;
+    try {
+      listener.on_event(std::move(event));
+    } catch (const std::bad_alloc&) {
+      listener.on_no_memory(id);
+    }
   }
-} catch (const std::bad_alloc&) {
-  throw std::runtime_error("out of memory while a step's events were handed out");
 }
 
 void EventHub::shutdown() {

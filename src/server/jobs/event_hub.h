@@ -6,7 +6,8 @@
 //
 // Invariants
 //   1. A drain is posted iff `queue` became non-empty since the last drain.
-//   2. Events of requests that nobody listens to any more are dropped. on_report() hears their cache reports nevertheless.
+//   2. No event is lost for want of memory without its listener being told.
+//   3. Events of requests that nobody listens to any more are dropped. on_report() hears their cache reports nevertheless.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -20,6 +21,7 @@
 #include "check/mutex.h"
 #include "check/thread_role.h"
 #include "engine/request.h"
+#include "server/jobs/sure_post.h"
 
 namespace coppice::server {
 
@@ -27,6 +29,8 @@ namespace coppice::server {
 class EventListener {
  public:
   virtual void on_event(engine::Event&& event) = 0;
+  /// on_event() threw std::bad_alloc, and the event is lost.
+  virtual void on_no_memory(engine::RequestId id) noexcept = 0;
   /// The server ends: whatever is not done will be cancelled.
   virtual void on_shutdown() = 0;
 
@@ -60,6 +64,7 @@ class EventHub {
     std::vector<engine::Event> take();
 
     boost::asio::io_context& io;
+    SurePost post;  ///< of a drain
     check::Mutex mutex;
     std::vector<engine::Event> queue COPPICE_GUARDED_BY(mutex);
     check::ThreadRole io_thread;  ///< the rest is its own

@@ -60,7 +60,8 @@ Job::Job(EventHub& hub, Model& model, const asio::any_io_executor& executor, std
       model_(model),
       news_(executor),
       max_pending_bytes_(max_pending_bytes),
-      input_field_(std::move(input_field)) {}
+      input_field_(std::move(input_field)),
+      no_memory_(RequestError::unavailable("The server is out of memory.")) {}
 
 Job::~Job() {
   cancel_open();
@@ -154,6 +155,11 @@ void Job::on_event(engine::Event&& event) {
   if (!pending_.empty() || done()) notify();
 }
 
+void Job::on_no_memory(engine::RequestId) noexcept {
+  COPPICE_ASSERT(io_thread_.mine());
+  fail(std::move(no_memory_));
+}
+
 void Job::on_shutdown() {
   COPPICE_ASSERT(io_thread_.mine());
   fail(RequestError::shutting_down());
@@ -197,7 +203,7 @@ void Job::add_piece(int choice, sampling::Piece&& piece) {
   }
 }
 
-void Job::fail(RequestError error) {
+void Job::fail(RequestError&& error) {
   if (!error_) error_ = std::move(error);
   cancel_open();
   notify();

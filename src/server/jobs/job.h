@@ -66,13 +66,14 @@ class Job final : public EventListener {
   const std::vector<std::shared_ptr<const engine::CacheReport>>& reports() const { return reports_; }
 
   void on_event(engine::Event&& event) override;
+  void on_no_memory(engine::RequestId id) noexcept override;
   void on_shutdown() override;
 
  private:
   Delta& pending(int choice);
   void add_piece(int choice, sampling::Piece&& piece);
   void add_prompt(int choice, std::vector<sampling::PromptToken>&& tokens);
-  void fail(RequestError error);
+  void fail(RequestError&& error);
   void cancel_open() noexcept;
   void notify() { news_.cancel(); }
 
@@ -100,6 +101,7 @@ class Job final : public EventListener {
   std::optional<engine::Clock::time_point> first_token_;
   std::optional<sampling::Finish> finish_;
   std::optional<double> queue_seconds_;
+  RequestError no_memory_;  ///< made while there is some
   std::optional<RequestError> error_;
   std::optional<engine::Refusal> refusal_;
 };

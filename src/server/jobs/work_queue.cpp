@@ -8,7 +8,7 @@
 #include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/post.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/system/system_error.hpp>
@@ -17,6 +17,7 @@
 
 #include "check/assert.h"
 #include "port/turn.h"
+#include "server/jobs/sure_post.h"
 
 namespace coppice::server {
 
@@ -86,14 +87,15 @@ void WorkQueue::add_thread() {
 }
 
 void WorkQueue::push(const std::string& key, std::size_t bytes, Step step, const std::atomic<bool>* unwanted) {
+  Works work(1);  // without memory for more it goes without the lock
+  work.front() = {.step = std::move(step),
+                  .size = static_cast<std::size_t>(std::bit_width(bytes / kSmall)),
+                  .number = 0,
+                  .unwanted = unwanted};
   {
     const check::Lock lock(mutex_);
-    Works work(1);
-    work.front() = {.step = std::move(step),
-                    .size = static_cast<std::size_t>(std::bit_width(bytes / kSmall)),
-                    .number = ++last_number_,
-                    .unwanted = unwanted};
     const auto [owner, fresh] = keys_.try_emplace(key);
+    work.front().number = ++last_number_;
     if (fresh) {
       owner->second.used = reached_;
       owner->second.since = last_number_;
@@ -223,23 +225,27 @@ asio::awaitable<void> WorkQueue::run(std::string key, std::size_t bytes, std::fu
       if (cancelled) throw boost::system::system_error(asio::error::operation_aborted);
       return step();
     } catch (...) {
-      failure = cancelled ? std::make_exception_ptr(boost::system::system_error(asio::error::operation_aborted))
-                          : std::current_exception();
+      failure = std::current_exception();
       return true;
     }
   };
-  const auto io = asio::make_work_guard(co_await asio::this_coro::executor);
+  const asio::any_io_executor executor = co_await asio::this_coro::executor;
+  const auto* const of_io = executor.target<asio::io_context::executor_type>();
+  COPPICE_ASSERT(of_io != nullptr);
+  const auto io = asio::make_work_guard(*of_io);
+  SurePost post;  // the worker must not fail, and the caller is to be told
   const auto begin = [&](auto resume) {
     if (auto slot = asio::get_associated_cancellation_slot(resume); slot.is_connected())
       slot.assign([&cancelled](asio::cancellation_type) { cancelled = true; });  // cleared when the caller is resumed
-    Step one = [&turn, executor = io.get_executor(), resume = std::move(resume)]() mutable {
+    Step one = [&turn, &post, &context = io.get_executor().context(), resume = std::move(resume)]() mutable {
       const bool done = turn();
-      if (done) asio::post(executor, std::move(resume));
+      if (done) post(context, [resume = std::move(resume)]() mutable { std::move(resume)(); });
       return done;
     };
     push(key, bytes, std::move(one), &cancelled);
   };
   co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(begin, asio::use_awaitable);
+  if (failure && cancelled) throw boost::system::system_error(asio::error::operation_aborted);
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -163,6 +163,11 @@ void CacheFeed::on_event(engine::Event&& event) {
   asked.wake();
 }
 
+void CacheFeed::on_no_memory(engine::RequestId id) noexcept {
+  COPPICE_ASSERT(io_thread_.mine());
+  if (const auto found = waiting_.find(id); found != waiting_.end()) found->second->wake();
+}
+
 void CacheFeed::on_shutdown() {
   COPPICE_ASSERT(io_thread_.mine());
   ended_ = true;

@@ -69,6 +69,7 @@ class CacheFeed final : public EventListener {
   std::chrono::steady_clock::duration pause(std::size_t bytes) const;
 
   void on_event(engine::Event&& event) override;
+  void on_no_memory(engine::RequestId id) noexcept override;
   void on_shutdown() override;
 
  private:
