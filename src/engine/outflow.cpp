@@ -53,7 +53,7 @@ void Outflow::evicted(const kv::Storable& one) noexcept {
 }
 
 bool Outflow::is_refused(const kv::Storable& one) const {
-  return !refused_.empty() && refused_.contains(std::string(one.ns->owner()));
+  return !refused_.empty() && refused_.contains(one.ns->owner());
 }
 
 bool Outflow::ready() const {

@@ -35,7 +35,7 @@ class Outflow {
   /// Nothing is any more, of what waits for its turn.
   void forget() { worth_.clear(); }
   /// From now on nothing of these owners (kv::Namespace::owner()) is stored, and of all others.
-  void refuse(std::set<std::string> owners) { refused_ = std::move(owners); }
+  void refuse(const std::set<std::string>& owners) { refused_ = {owners.begin(), owners.end()}; }
   /// All that is cached is worth storing.
   void keep_all();
   /// It is about to be evicted, and its blocks are written again after the next step's operations have begun.
@@ -75,7 +75,7 @@ class Outflow {
   const TierConfig& config_;
   TierFigures& figures_;
   std::deque<Worth> worth_;
-  std::set<std::string> refused_;
+  std::set<std::string, std::less<>> refused_;
   std::vector<Leaving> evicted_, leaving_;  ///< of the next step; those in it
   double credit_ = 0;                       ///< bytes that may be copied
 };

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <deque>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -61,6 +62,11 @@ class QueuedStore : public Store {
   template <class T, class Answer>
   void work(In<T> queue, const Answer& answer);
 
+  /// For a thread's whole work: begins it anew where there was no memory to go on. What was under way is not answered: who waits for it gives
+  /// it up in time.
+  template <class Work>
+  static void again(const Work& work);
+
   /// What stop() begins with: nothing is given from now on.
   void begin_end(Clock::time_point until);
   /// It has begun.
@@ -106,6 +112,18 @@ template <class T, class Answer>
 void QueuedStore::work(In<T> queue, const Answer& answer) {
   const auto one = [](const std::deque<T>&, std::size_t) { return false; };
   for (auto taken = take(queue, one); !taken.empty(); taken = take(queue, one)) answer(std::move(taken.front()));
+}
+
+template <class Work>
+void QueuedStore::again(const Work& work) {
+  constexpr std::chrono::milliseconds kPause{10};
+  for (;;) {
+    try {
+      return work();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
 }
 
 }  // namespace coppice::tier

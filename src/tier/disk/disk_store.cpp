@@ -19,12 +19,13 @@ constexpr int kNicer = 10;
 DiskStore::DiskStore(std::unique_ptr<FileSystem> files, const DiskLimits& limits, Threads threads, DiskFolder::Say say,
                      std::optional<Seal> seal)
     : QueuedStore(seal), files_(std::move(files)), say_(std::move(say)), folder_(*files_, limits, say_) {
-  threads_.emplace_back([this] { keep(); });
-  threads_.emplace_back([this] { work(&DiskStore::finds_, [this](Find find) { answer(std::move(find)); }); });
+  const auto begin = [this](auto work) { threads_.emplace_back([work] { again(work); }); };
+  begin([this] { keep(); });
+  begin([this] { work(&DiskStore::finds_, [this](Find find) { answer(std::move(find)); }); });
   for (int i = 0; i < threads.readers; ++i)
-    threads_.emplace_back([this] { work(&DiskStore::loads_, [this](Load load) { answer(std::move(load)); }); });
+    begin([this] { work(&DiskStore::loads_, [this](Load load) { answer(std::move(load)); }); });
   for (int i = 0; i < threads.writers; ++i) {
-    threads_.emplace_back([this, i] {
+    begin([this, i] {
       port::make_thread_nicer(kNicer);
       work(&DiskStore::writes_, [this, i](Write write) { answer(std::move(write), i); });
     });

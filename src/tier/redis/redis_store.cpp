@@ -49,13 +49,15 @@ RedisStore::RedisStore(const RedisOptions& options, std::optional<Seal> seal, Sa
   const auto answers = [this](auto queue, int nicer) {
     threads_.emplace_back([this, queue, nicer] {
       if (nicer > 0) port::make_thread_nicer(nicer);
-      RedisLink link(options_.address, health_);
-      work(queue, [&](auto one) { answer(link, std::move(one)); });
+      again([&] {
+        RedisLink link(options_.address, health_);
+        work(queue, [&](auto one) { answer(link, std::move(one)); });
+      });
     });
   };
-  threads_.emplace_back([this] { keep(); });
+  threads_.emplace_back([this] { again([this] { keep(); }); });
   answers(&RedisStore::finds_, 0);
-  for (int i = 0; i < options.loaders; ++i) threads_.emplace_back([this] { load_pieces(); });
+  for (int i = 0; i < options.loaders; ++i) threads_.emplace_back([this] { again([this] { load_pieces(); }); });
   for (int i = 0; i < options.writers; ++i) answers(&RedisStore::writes_, kNicer);
 }
 
