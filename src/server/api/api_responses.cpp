@@ -132,7 +132,11 @@ asio::awaitable<void> Api::get_response(HttpRequest& request, ReplyWriter& out) 
 asio::awaitable<void> Api::response_input(HttpRequest& request, ReplyWriter& out) {
   const Page page = page_of(request.query);
   const auto response = stored_response(request);
-  const Items items = items_of(*response, page);
+  Items items;  // of a long conversation they take a moment to find
+  co_await viewing_.run({}, 0, [&] {
+    items = items_of(*response, page);
+    return true;
+  });
   out.reserve(size_of(items.shown));
   co_await send_made([&] { return items_json(items); }, out);
 }
