@@ -7,6 +7,7 @@ import string
 import struct
 import zlib
 from pathlib import Path
+from urllib.parse import quote
 
 WORDS = "tree leaf root bark ring coppice stool wood axe hazel ash oak".split()
 PICTURES_SHARE = 0.05  # of chats that have some
@@ -114,8 +115,13 @@ def picture_file(rng):
     return bytes(file[:rng.randrange(len(file))] if rng.random() < 0.1 else file)
 
 
-def image(rng, form="chat"):
-    url = rng.choice((lambda: "data:image/png;base64," + base64.b64encode(picture_file(rng)).decode(),) * 6 + (
+def image(rng, form="chat", file=None):
+    """`file`: this one, as it is."""
+    def whole():
+        return "data:image/png;base64," + base64.b64encode(file or picture_file(rng)).decode()
+
+    url = whole() if file else rng.choice((whole,) * 6 + (
+        lambda: whole()[:rng.randrange(200)], lambda: "data:" + text(rng, 300_000) + ";base64,AAAA", lambda: "data:image/png" + ";a=b" * size(rng, 50_000) + ",A",
         lambda: "http://127.0.0.1:1/" + text(rng, 2000), lambda: "data:image/png;base64," + text(rng), lambda: text(rng, 2000)))()
     if form == "messages":
         return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}}
@@ -132,6 +138,19 @@ def shown(rng, made, form):
     return made
 
 
+def parts(rng, form):
+    """Of a message's content: of all kinds, thousands of them, one in the other."""
+    def one(depth):
+        kinds = (lambda: {"type": rng.choice(("text", "input_text", "output_text", "refusal")), "text": text(rng, 200), "refusal": "no"}, lambda: dict(tiny),
+                 lambda: {"type": "thinking", "thinking": text(rng, 200) if depth > 8 else [one(depth + 1) for _ in range(size(rng, 4))]},
+                 lambda: {"type": "tool_result", "tool_use_id": text(rng, 20), "content": [] if depth > 8 else [one(depth + 1) for _ in range(size(rng, 4))]},
+                 lambda: {"type": text(rng, 20), "cache_control": {"type": "ephemeral"}}, lambda: anything(rng))
+        return rng.choice(kinds)()
+
+    tiny = image(rng, form, flat_png(8))
+    return [dict(tiny) for _ in range(size(rng, 5000))] if rng.random() < 0.2 else [one(0) for _ in range(size(rng, 300))]
+
+
 def messages(rng, form="chat"):
     roles = ("user", "assistant", "system", "tool", "developer")
     made, total = [], 0
@@ -139,7 +158,7 @@ def messages(rng, form="chat"):
         content = text(rng, 200_000 // (len(made) + 1) + 10)
         total += len(content)
         if rng.random() < 0.1:
-            content = rng.choice(([{"type": "text", "text": content}] * size(rng, 50), anything(rng)))
+            content = rng.choice(([{"type": "text", "text": content}] * size(rng, 50), anything(rng), anything(rng) if made else parts(rng, form)))
         made.append({"role": rng.choice(roles) if rng.random() < 0.2 else roles[len(made) % 2], "content": content})
         if total > 400_000:
             break
@@ -172,6 +191,8 @@ def sampling(rng):
         "grammar": lambda: gbnf(rng), "guided_regex": lambda: regex(rng)[:50_000], "guided_json": lambda: schema(rng), "structured_outputs":
         lambda: rng.choice(({"regex": regex(rng)[:50_000]}, {"json": schema(rng)}, {"grammar": gbnf(rng)}, {"choice": [text(rng, 100) for _ in range(size(rng, 3000))]})),
         "chat_template_kwargs": lambda: rng.choice(({"a": anything(rng)}, {f"a{i}": i for i in range(size(rng, 50_000))})), "reasoning_effort": lambda: text(rng, 100),
+        "reasoning_budget_tokens": lambda: rng.choice((-1, 0, 1, size(rng, 10**9))), "thinking": lambda: {"type": rng.choice(("enabled", "disabled", text(rng, 20))),
+                                                                                                   "budget_tokens": size(rng, 10**9)},
         "min_tokens": lambda: size(rng, 100), "ignore_eos": lambda: True, "model": lambda: text(rng, 300), "truncate_prompt_tokens": lambda: size(rng, 5000)}
 
 
@@ -183,12 +204,22 @@ def body(rng, required, more=None, many=4):
         made[name] = fields[name]()
     if rng.random() < 0.25:
         made[rng.choice([*made, "unknown", text(rng, 100)])] = anything(rng)
+    if rng.random() < 0.03:  # long answers, several at once, each of whose tokens a bias changes
+        made |= {"max_tokens": size(rng, 500), "n": size(rng, 16), "ignore_eos": True, "logit_bias": {str(rng.randrange(49152)): rng.uniform(-100, 100) for _ in range(300)}}
     return made
 
 
 def tools(rng, form="chat"):
     return {"tools": lambda: [tool(rng, i, form) for i in range(size(rng, 30))],
-            "tool_choice": lambda: rng.choice(("auto", "required", "none", {"type": "any"}, {"type": "function", "function": {"name": "f0"}}))}
+            "tool_choice": lambda: rng.choice(("auto", "required", "none", {"type": "any"}, {"type": "function", "function": {"name": "f0"}}, allowed(rng, form)))}
+
+
+def allowed(rng, form):
+    """Some of the tools, and names of others."""
+    names = [rng.choice((f"f{rng.randrange(40)}", text(rng, 50))) for _ in range(size(rng, 2000))]
+    if form == "responses":
+        return {"type": "allowed_tools", "mode": rng.choice(("auto", "required")), "tools": [{"type": "function", "name": name} for name in names]}
+    return {"type": "allowed_tools", "allowed_tools": {"mode": rng.choice(("auto", "required")), "tools": [{"type": "function", "function": {"name": name}} for name in names]}}
 
 
 def prompt(rng):
@@ -210,7 +241,7 @@ def posts(rng):
         "/v1/messages/count_tokens": lambda: body(rng, tell, tools(rng, "messages")),
         "/v1/responses": lambda: body(rng, {"input": lambda: rng.choice((text(rng), messages(rng, "responses")))}, tools(rng, "responses") | {
             "text": lambda: {"format": {"type": "json_schema", "name": "s", "schema": schema(rng)}}, "store": lambda: True,
-            "previous_response_id": lambda: "resp_" + text(rng, 40), "max_output_tokens": lambda: rng.randrange(1, 9), "instructions": lambda: text(rng, 5000)}),
+            "previous_response_id": lambda: response_id(rng), "max_output_tokens": lambda: rng.randrange(1, 9), "instructions": lambda: text(rng, 5000)}),
         "/v1/chat/completions/input_tokens": lambda: body(rng, chat, tools(rng)),
         "/v1/responses/input_tokens": lambda: body(rng, {"input": lambda: messages(rng, "responses")}, tools(rng, "responses")),
         "/v1/embeddings": lambda: {"input": prompt(rng)},
@@ -223,8 +254,16 @@ def posts(rng):
     }
 
 
+STORED = []  # ids of responses that were stored lately: whoever reads answers puts them here
+
+
+def response_id(rng):
+    return rng.choice(STORED) if STORED and rng.random() < 0.8 else "resp_" + text(rng, 40)
+
+
 def get_path(rng):
-    return rng.choice((f"/v1/cache/tree?text={rng.randrange(100)}&cache_salt={rng.randrange(50)}", f"/v1/cache/events?text=1&cache_salt={rng.randrange(1000)}",
+    return rng.choice((f"/v1/responses/{quote(response_id(rng))}/input_items?limit={size(rng, 200)}&order={rng.choice(('asc', 'desc'))}", "/v1/responses/" + quote(response_id(rng)),
+                       f"/v1/cache/tree?text={rng.randrange(100)}&cache_salt={rng.randrange(50)}", f"/v1/cache/events?text=1&cache_salt={rng.randrange(1000)}",
                        "/v1/cache/stats", "/metrics", "/v1/models", "/slots", "/props", "/v1/responses/resp_" + str(rng.randrange(100)), "/" + "%61" * size(rng, 5000),
                        "/v1/cache/prefixes", "/health?" + "a=b&" * size(rng, 3000)))
 
@@ -238,6 +277,8 @@ def request(rng, without=()):
     """(path, body as bytes or None: a GET). `without`: fields that it doesn't have."""
     if rng.random() < 0.12:
         return get_path(rng), None
+    if rng.random() < 0.01:  # only an operator may
+        return "/v1/cache/reset?tier=" + rng.choice(("pool", "disk", "redis", "", quote(text(rng, 3000)))), b""
     table = posts(rng)
     path = rng.choice([*table, "/v1/chat/completions", "/v1/completions"])
     made = table[path]()
