@@ -1,5 +1,6 @@
 """docs/operations.md says what `/metrics` says, and nothing else."""
 
+import json
 import re
 import urllib.request
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import openai
 import pytest
 
-OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+REPO = Path(__file__).parents[2]
+OPERATIONS = (REPO / "docs" / "operations.md").read_text()
+DASHBOARD = REPO / "packaging" / "examples" / "grafana.json"
 NAME = r"coppice_[a-z0-9_]+"
 SERIES = re.compile(rf"(?<!lib)({NAME})(?:\{{([^}}]*)\}})?")
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
@@ -79,6 +82,27 @@ def test_alerts_use_metrics_and_labels_that_exist(scraped):
         assert (base != name) == (kind == "histogram"), name
         for label, values in re.findall(r'(\w+)=~"([^"]*)"', labels):
             assert set(values.split("|")) <= found[label], name
+
+
+def test_the_dashboard_shows_metrics_and_labels_that_exist(scraped):
+    """For Grafana. Each expression filters by instance, and groups by labels that its metric has."""
+    board = json.loads(DASHBOARD.read_text())
+    of_gpus = documented().keys() - documented_here().keys()
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len(asked) > 20
+    for expression in [*asked, *(v["query"]["query"] for v in board["templating"]["list"] if v["type"] == "query")]:
+        used = SERIES.findall(expression)
+        assert used, expression
+        for name, labels in used:
+            base = name.removesuffix("_bucket")
+            assert base in scraped or base in of_gpus, name
+            if expression in asked:
+                assert labels == 'instance=~"$instance"', expression
+            if base in scraped:
+                kind, found = scraped[base]
+                assert (base != name) == (kind == "histogram"), name
+                assert ("rate(" in expression) == (kind != "gauge"), expression
+                assert set(re.findall(r"sum by \((\w+)\)", expression)) - {"le"} <= found.keys(), expression
 
 
 def test_prose_names_no_metric_that_is_not_there(scraped):

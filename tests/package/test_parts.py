@@ -97,6 +97,32 @@ def test_unit_is_right_and_tight(tmp_path):
     run("systemd-analyze", "security", "--offline=true", "--threshold=20", unit)
 
 
+@pytest.mark.parametrize("name", ["gpu.conf", "cache.conf"])
+def test_examples_fit_the_unit(name, tmp_path):
+    """systemd knows each setting, and each option in them is one of serve."""
+    text = (REPO / "packaging" / "examples" / name).read_text()
+    unit = tmp_path / "coppice.service"
+    unit.write_text((REPO / "packaging" / "coppice.service").read_text().replace("/usr/bin/coppice", BINARY))
+    added = tmp_path / "coppice.service.d"
+    added.mkdir()
+    (added / name).write_text(text)
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "coppice" in line]) == (0, [])
+    assert set(re.findall(r"--[a-z-]+", re.sub(r"^#.*$", "", text, flags=re.M))) <= names_in_help("serve")
+
+
+def test_kubernetes_covers_the_drain_and_probes_what_exists():
+    """Its probes ask paths that docs/api.md has, and its arguments are options of serve."""
+    text = (REPO / "packaging" / "examples" / "kubernetes.yaml").read_text()
+    seconds = lambda pattern: int(re.search(pattern, text).group(1))
+    assert seconds(r"terminationGracePeriodSeconds: (\d+)") > seconds(r'--drain-seconds, "(\d+)"') + seconds(r"sleep: {seconds: (\d+)")
+    probes = dict(re.findall(r"(\w+)Probe: {httpGet: {path: (/\w+)", text))
+    assert probes == {"startup": "/livez", "readiness": "/readyz", "liveness": "/livez"}
+    api = (REPO / "docs" / "api.md").read_text()
+    assert all(f"`GET {path}`" in api for path in probes.values())
+    assert set(re.findall(r"(?<=[\[ ])--[a-z-]+", re.search(r"args: \[(.*)\]", text).group(1))) <= names_in_help("serve")
+
+
 def test_settings_name_options_that_exist():
     """Each variable of coppice.env is one that serve reads, and each option is one that it takes."""
     text = (REPO / "packaging" / "coppice.env").read_text()

@@ -44,6 +44,8 @@ TEST_F(DrainTest, DrainLetsStreamsEnd) {
   EXPECT_EQ(health.status, 503);
   EXPECT_EQ(health.json(), json::parse(R"({"status": "draining"})"));
   EXPECT_EQ(health.headers.at("connection"), "close");
+  EXPECT_EQ(get("/readyz").status, 503);
+  EXPECT_EQ(get("/livez").status, 200) << "who kills it for this breaks the streams that end";
   early->send(request.substr(request.size() - 5));
   for (const HttpAnswer& answer :
        {early->receive(), post("/v1/completions", kStreamBody), chat(), post("/tokenize", "{}")}) {

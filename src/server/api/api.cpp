@@ -135,7 +135,8 @@ Api::Api(ApiConfig config, EventHub& hub, WorkQueue& worker, Compilers compilers
   const auto add = [this](std::string path, const char* method, Route::Action action, bool open = false) {
     routes_.add({.path = std::move(path), .method = method, .action = action, .open = open});
   };
-  for (const char* path : {"/health", "/v1/health"}) add(path, "GET", &Api::health, /*open=*/true);
+  for (const char* path : {"/health", "/v1/health", "/readyz"}) add(path, "GET", &Api::health, /*open=*/true);
+  add("/livez", "GET", &Api::live, /*open=*/true);
   add("/version", "GET", &Api::version);
   if (config_.serves_page)
     for (const PageFile& file : page_files()) add(std::string(file.path), "GET", &Api::page, /*open=*/true);
@@ -387,6 +388,10 @@ asio::awaitable<void> Api::health(HttpRequest&, ReplyWriter& out) {
   co_await out.send(std::move(reply));
 }
 
+asio::awaitable<void> Api::live(HttpRequest&, ReplyWriter& out) {
+  co_await out.send({.body = dump(JsonObject{{"status", "alive"}})});
+}
+
 asio::awaitable<void> Api::version(HttpRequest&, ReplyWriter& out) {
   co_await out.send({.body = dump(JsonObject{{"version", config_.version}})});
 }
@@ -398,9 +403,7 @@ asio::awaitable<void> Api::models(HttpRequest& request, ReplyWriter& out) {
   if (path.size() <= std::string_view(kModelPath).size() || !path.starts_with(kModelPath))
     co_return co_await out.send({.body = models_json(config_.names, started_, facts)});
   const std::string name = percent_decoded(path.substr(std::string_view(kModelPath).size()));
-  if (!config_.names.known(name))
-    throw RequestError(404, fmt::format("The model '{}' does not exist.", text::to_utf8(name)), "model",
-                       "model_not_found");
+  if (!config_.names.known(name)) throw unknown_model(text::to_utf8(name), config_.names);
   co_await out.send({.body = dump(model_json(name, config_.names.id, started_, facts))});
 }
 

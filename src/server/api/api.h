@@ -9,8 +9,8 @@
 // Invariants
 //   1. Every reply is JSON (or Prometheus' text, or a stream of events). Errors are in the words of the route's dialect, or
 //      OpenAI's.
-//   2. Where keys are wanted, everything but /health and /v1/health, the page's own files and a browser's preflight wants one: figures tell
-//      about other people's requests, too.
+//   2. Where keys are wanted, everything but probes (/health, /livez, /readyz), the page's own files and a browser's preflight wants one:
+//      figures tell about other people's requests, too.
 //   3. A handler's coroutine owns its Job: when it ends, for whatever reason, the engine knows.
 #pragma once
 
@@ -81,6 +81,8 @@ class Api final : public HttpHandler {
   Reply error_reply(const RequestError& error, std::string_view path) const;
 
   boost::asio::awaitable<void> health(HttpRequest& request, ReplyWriter& out);
+  /// 200 as long as the process answers.
+  boost::asio::awaitable<void> live(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> version(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> models(HttpRequest& request, ReplyWriter& out);
   boost::asio::awaitable<void> props(HttpRequest& request, ReplyWriter& out);

@@ -16,6 +16,7 @@
 #include "port/turn.h"
 #include "server/api/api.h"
 #include "server/api/base/json_fields.h"
+#include "server/api/server_info.h"
 #include "server/base/random_name.h"
 #include "server/jobs/job.h"
 #include "server/jobs/parsed_answer.h"
@@ -127,9 +128,7 @@ GenerationRequest Api::parse(const Dialect& dialect, const ModelFacts& facts, co
   parsed.cache_salt = std::move(owner.ns.salt);
   parsed.pin_payer = std::move(owner.payer);
   const ServedNames& names = config_.names;
-  if (!names.known(parsed.model))
-    throw RequestError(404, fmt::format("The model '{}' does not exist; this server has '{}'.", parsed.model, names.id),
-                       "model", "model_not_found");
+  if (!names.known(parsed.model)) throw unknown_model(parsed.model, names);
   parsed.model = names.resolve(parsed.model);
   return parsed;
 }

@@ -97,6 +97,14 @@ std::string tokenizer_info_json(const ModelFacts& facts) {
                          {"chat_template", or_null(facts.chat_template)}});
 }
 
+RequestError unknown_model(const std::string& name, const ServedNames& names) {
+  return {
+      404,
+      fmt::format("The model '{}' does not exist; this server has '{}'. Started with --alias '*', it takes any name.",
+                  name, names.id),
+      "model", "model_not_found"};
+}
+
 std::string fingerprint(const ApiConfig& config, const ModelFacts& facts) {
   const std::string all = fmt::format("{}|{}|{}|{}|{}|{}", config.version, config.names.id, config.model_path,
                                       facts.attention, facts.kv_format, facts.n_vocab);

@@ -7,6 +7,7 @@
 #include "engine/snapshot.h"
 #include "server/api/base/api_config.h"
 #include "server/api/base/json.h"
+#include "server/base/request_error.h"
 #include "server/jobs/model.h"
 
 namespace coppice::server {
@@ -24,6 +25,9 @@ std::string slots_json(const ModelFacts& facts, const engine::Snapshot& snapshot
 
 /// vLLM's: what a client needs to use the tokenizer and the chat template from afar, in the words of Hugging Face's configuration.
 std::string tokenizer_info_json(const ModelFacts& facts);
+
+/// 404: a request names a model that is not this one. It says how to take any name.
+RequestError unknown_model(const std::string& name, const ServedNames& names);
 
 /// Changes with all that may change what a seed gives: version, model, backend, KV format.
 std::string fingerprint(const ApiConfig& config, const ModelFacts& facts);

@@ -84,6 +84,10 @@ TEST_F(ApiTest, ModelMayBeIdAliasOrDefault) {
   EXPECT_EQ(answer.status, 404);
   EXPECT_EQ(answer.code(), "model_not_found");
   EXPECT_EQ(answer.param(), "model");
+  for (const HttpAnswer& told : {answer, get("/v1/models/gpt-4")})
+    EXPECT_NE(told.body.find("'gpt-4' does not exist; this server has 'the-model'. Started with --alias '*'"),
+              std::string::npos)
+        << told.body;
 }
 
 TEST_F(ApiTest, ModelsListsIdAndAlias) {

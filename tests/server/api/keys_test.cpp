@@ -99,7 +99,7 @@ class KeysTest : public ServerTest {
 
 TEST_F(KeysTest, EverythingButHealthWantsOne) {
   FakeModel& model = start(words({"x"}), with_keys());
-  EXPECT_EQ(get("/health").status, 200);
+  for (const char* probe : {"/health", "/livez", "/readyz"}) EXPECT_EQ(get(probe).status, 200);
   for (const char* path : {"/metrics", "/v1/models", "/v1/models/the-model", "/v1/cache/stats", "/nowhere", "/health/x",
                            "/health%2f", "http://x/metrics", "//health"}) {
     for (const std::string& fields : {std::string(), bearer("key-c"), std::string("Authorization: Basic key-a\r\n"),

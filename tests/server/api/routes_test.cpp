@@ -32,6 +32,19 @@ TEST_F(RoutesTest, NeedNoVersionAndMayEndWithASlash) {
   EXPECT_EQ(post("/v1/chat/completions//", kMessages + "}").status, 404);
 }
 
+TEST_F(RoutesTest, ProbesTellAliveFromReady) {
+  start_loading(config());
+  EXPECT_EQ(get("/livez").status, 200) << "to be killed while it loads helps nobody";
+  EXPECT_EQ(get("/readyz").status, 503);
+  EXPECT_EQ(get("/readyz").json(), get("/health").json());
+  model_ = std::make_shared<FakeModel>(server_->sink());
+  server_->ready(model_);
+  while (get("/readyz").status != 200) {
+  }
+  EXPECT_EQ(get("/livez").status, 200);
+  EXPECT_EQ(get("/health").status, 200);
+}
+
 TEST_F(RoutesTest, PropsTellWhatClientsMustKnow) {
   server::ServerConfig c = config();
   c.api.model_path = "/models/the.gguf";
