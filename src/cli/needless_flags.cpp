@@ -12,7 +12,10 @@ void add_needless_flags(CLI::App& command) {
       .add_flag(
           "--jinja,--embedding,--embeddings,--cont-batching,--kv-unified,--metrics,--slots,--no-prefill-assistant,--"
           "cache-prompt,--ui,--webui,"
-          "--offline,--no-context-shift,--mmap,--no-mmap,--warmup,--no-warmup,--log-prefix,--log-timestamps,"
+          "--offline,--no-context-shift,--perf,--no-perf,--escape,--no-escape,--repack,--kv-offload,--mmproj-auto,--op-"
+          "offload,"
+          "--no-skip-chat-parsing,--no-agent,--no-log-jsonl,--cache-idle-slots,--no-ui-mcp-proxy,--no-webui-mcp-proxy,-"
+          "-mmap,--no-mmap,--warmup,--no-warmup,--log-prefix,--log-timestamps,"
           "--enable-prefix-caching,--enable-chunked-prefill,--enable-auto-tool-choice,--enable-prompt-tokens-details,"
           "--trust-remote-code,--enforce-eager,--async-scheduling,--disable-log-requests,--no-enable-log-requests,"
           "--disable-uvicorn-access-log,--disable-log-stats",

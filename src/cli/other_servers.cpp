@@ -14,9 +14,9 @@ namespace {
 struct Short {
   std::string_view name, same;
 };
-constexpr Short kShort[] = {{"-np", "--parallel"},   {"-fa", "--flash-attn"},    {"-rea", "--reasoning"},
-                            {"-mm", "--mmproj"},     {"-cb", "--cont-batching"}, {"-tp", "--tensor-parallel-size"},
-                            {"-kvu", "--kv-unified"}};
+constexpr Short kShort[] = {{"-np", "--parallel"},    {"-fa", "--flash-attn"},    {"-rea", "--reasoning"},
+                            {"-mm", "--mmproj"},      {"-cb", "--cont-batching"}, {"-tp", "--tensor-parallel-size"},
+                            {"-kvu", "--kv-unified"}, {"-kvo", "--kv-offload"},   {"-no-ag", "--no-agent"}};
 
 struct Otherwise {
   std::string_view names, here;  ///< names: with a space before and behind each
@@ -31,7 +31,8 @@ constexpr Otherwise kOtherwise[] = {
     {" -cram --cache-ram --gpu-memory-utilization --kv-cache-memory-bytes --swap-space --num-gpu-blocks-override ",
      "--kv-bytes is the size of the KV pool"},
     {" -hf -hfr --hf-repo -hff --hf-file -hft --hf-token -mu --model-url -dr --docker-repo --download-dir ",
-     "nothing is downloaded: --model takes a file or a local model's name, and 'coppice models' lists these"},
+     "'coppice pull hf:OWNER/REPO/FILE' downloads a model, and --model takes its name; 'coppice models' lists those "
+     "that are here"},
     {" --no-cache-prompt --no-enable-prefix-caching ", "--share off, or a request's cache_prompt false"},
     {" --allowed-origins ", "--cors takes the origins, separated by commas"},
     {" -to --timeout ", "--request-seconds, --idle-seconds and --write-seconds"},
@@ -46,7 +47,7 @@ constexpr Otherwise kOtherwise[] = {
      "--speculative-config ",
      "there are no draft models"},
     {" -mmu --mmproj-url ", "nothing is downloaded: --mmproj takes a file"},
-    {" -mmdev --mmproj-device --no-mmproj-offload ", "the CPU encodes images"},
+    {" -mmdev --mmproj-device --mmproj-offload --no-mmproj-offload ", "the CPU encodes images"},
     {" --rerank --reranking ", "no model that can be served ranks"},
     {" --models-dir --models-preset ", "a process serves one model"},
     {" --context-shift ", "a text over the context is refused or cut, never shifted"},
@@ -60,13 +61,77 @@ constexpr Otherwise kOtherwise[] = {
      "the file says it"},
     {" --tokenizer --tokenizer-mode --load-format --revision ", "a GGUF file has all of a model"},
     {" --generation-config ", "--temp, --top-p and so on hold for requests that don't say"},
-    {" --log-file ", "the log goes to standard error, a line of each request to --request-log"},
+    {" --log-file --log-jsonl --log-prompts-dir --no-log-prefix --no-log-timestamps --log-colors ",
+     "the log goes to standard error, a line of each request to --request-log"},
+    {" --log-verbose ", "--log-level says what is logged"},
+    {" --props ", "/props can be read; what it tells is set by options and by each request"},
+    {" --embd-normalize ", "a request's embd_normalize says it; without, embeddings have length 1"},
+    {" --reasoning-effort --reasoning-preserve --no-reasoning-preserve ",
+     "--chat-template-kwargs sets variables of the template, as a request's reasoning_effort does"},
+    {" --reasoning-budget-message ", "thoughts over the budget end without a message"},
+    {" --ignore-eos -l --logit-bias ", "each request says it: ignore_eos, logit_bias"},
+    {" -r --reverse-prompt ", "each request has its stop strings: stop"},
+    {" -sp --special ", "a request's skip_special_tokens false shows them"},
+    {" -p --prompt -f --file -bf --binary-file --keep ", "each request has its prompt, and none is shifted"},
+    {" -bs --backend-sampling --spec-draft-backend-sampling --no-spec-draft-backend-sampling ",
+     "a GPU draws by itself"},
+    {" --threads-http ", "one thread serves all connections; --max-connections bounds them"},
+    {" --reuse-port ", "a port has one server; a proxy shares requests out"},
+    {" --path ", "there are no files to serve but the page's; --no-page leaves it out"},
+    {" --cors-methods --cors-headers --cors-credentials --no-cors-credentials ",
+     "--cors takes origins, and allows what they need"},
+    {" --ui-config --webui-config --ui-config-file --webui-config-file --ui-mcp-proxy --webui-mcp-proxy --tools "
+     "--tools-runtime --mcp-servers-config --mcp-servers-json -ag --agent --media-path --video-fps "
+     "--video-timestamp-interval --video-ffmpeg-dir ",
+     "the server runs no tools and reads no clients' files; clients run their own"},
+    {" --models-max --models-autoload --no-models-autoload --tags ", "a process serves one model"},
+    {" --sleep-idle-seconds ", "a server keeps its model; one that swaps models ends the process, and loads it again"},
+    {" -C --cpu-mask -Cr --cpu-range --cpu-strict --prio --poll -Cb --cpu-mask-batch -Crb --cpu-range-batch "
+     "--cpu-strict-batch "
+     "--prio-batch --poll-batch ",
+     "threads find free cores by themselves, and sleep while they wait; taskset and nice bound them"},
+    {" -lcs --lookup-cache-static -lcd --lookup-cache-dynamic --lora-init-without-apply --spm-infill --control-vector "
+     "--control-vector-scaled --control-vector-layer-range --rpc ",
+     "that is not built"},
+    {" --kv-unified-per-slot -no-kvu --no-kv-unified -nocb --no-cont-batching --no-cache-idle-slots --swa-full -ctxcp "
+     "--ctx-checkpoints "
+     "--swa-checkpoints -cms --checkpoint-min-step -dt --defrag-thold ",
+     "one pool and one cache serve all requests; --share and --kv-bytes bound them"},
+    {" --sampler-seq --top-nsigma --top-n-sigma --xtc-threshold --typical-p --dry-base --dry-allowed-length "
+     "--dry-penalty-last-n "
+     "--dry-sequence-breaker --adaptive-target --adaptive-decay --dynatemp-exp --mirostat-lr --mirostat-ent ",
+     "this sampler is not built; docs/api.md lists those that are"},
+    {" --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast "
+     "--check-tensors ",
+     "the file says it"},
+    {" -nkvo --no-kv-offload --no-op-offload -nr --no-repack --no-host -lm --load-mode -lzm --lazy-mode --list-devices "
+     "-ncffn "
+     "--n-cpu-ffn -fit --fit -fitt --fit-target -fitc --fit-ctx ",
+     "--device chooses what computes, --kv-bytes how large the pool is"},
+    {" --mtmd-batch-max-tokens ", "images are encoded one by one"},
+    {" -cl --cache-list ", "'coppice models' lists local models"},
+    {" -e ", "each request has its prompt"},
+    {" --usage ", "'coppice serve --help' tells all options"},
+    {" --completion-bash ", "'coppice generate bash' prints it"},
 };
 
 /// "-ngl", not "-1" or "--parallel" or "-c4096".
 bool is_long_short(std::string_view name) {
   return name.size() > 2 && name[0] == '-' && name[1] != '-' &&
          std::ranges::all_of(name.substr(1), [](unsigned char c) { return std::isalpha(c) != 0 || c == '-'; });
+}
+
+/// Of llama-server's many options of drafts.
+bool is_draft(std::string_view name) {
+  return name.starts_with("--spec-") || (name.starts_with("--") && name.ends_with("-draft")) ||
+         name.starts_with("--draft-") || name == "-hfd" || name == "-hfrd" || name == "-td" || name == "-tbd" ||
+         name == "-Cd" || name == "-Crd" || name == "-Cbd" || name == "-ctkd" || name == "-ctvd" || name == "-otd" ||
+         name == "-cmoed" || name == "-ncmoed" || name == "-devd" || name == "-ngld";
+}
+
+/// "--fim-qwen-7b-default": a model that llama-server downloads.
+bool is_preset(std::string_view name) {
+  return name.starts_with("--") && (name.ends_with("-default") || name.ends_with("-spec"));
 }
 
 }  // namespace
@@ -79,6 +144,9 @@ std::vector<std::string> read_other_servers(std::vector<std::string> arguments) 
       argument.replace(0, name.size(), found->same);
       continue;
     }
+    if (is_draft(name)) throw CLI::ValidationError(name, "not an option here; there are no draft models");
+    if (is_preset(name))
+      throw CLI::ValidationError(name, "not an option here; 'coppice pull' fetches a model by its name");
     for (const Otherwise& option : kOtherwise)
       if (option.names.find(" " + name + " ") != std::string_view::npos)
         throw CLI::ValidationError(name, fmt::format("not an option here; {}", option.here));

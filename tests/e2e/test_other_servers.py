@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import openai
 import pytest
@@ -197,14 +199,14 @@ def test_options_that_mean_the_same_are_taken(option):
 
 REFUSED = """-ngl 99: --device; --n-gpu-layers 99: --device; -sm row: --device; -mg 0: --device; -ctk q8_0: --kv-format;
 --cache-type-v=q8_0: --kv-format; --kv-cache-dtype fp8: --kv-format; -ub 512: --step-tokens; -tb 4: --threads; -cram 512: --kv-bytes;
---gpu-memory-utilization 0.9: --kv-bytes; -hf user/model: coppice models; --model-url http://a/b: coppice models;
+--gpu-memory-utilization 0.9: --kv-bytes; -hf user/model: coppice pull; --model-url http://a/b: coppice models;
 --no-cache-prompt: --share off; --no-enable-prefix-caching: --share off; --allowed-origins ["*"]: --cors; -to 600: --request-seconds;
 --no-jinja: Jinja; --no-metrics: always; --verbosity 3: --log-level; --log-disable: --log-level; --ssl-cert-file a: proxy; --lora a: adapters;
 --enable-lora: adapters; -md a: draft; --speculative-config {}: draft; --mmproj-url a: downloaded; --reranking: rank; --models-dir a: one model;
 --context-shift: shifted; --slot-save-path a: cache; -tp 2: 2 not in; --flash-attn off: off not in; --dtype half: half not in;
---reasoning-format none: none not in; -nocb: no such option; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: cache;
+--reasoning-format none: none not in; -nocb: one pool; --props: read; --poll 50: sleep; --prio 2: nice; --swa-full: one pool; -fit off: --device; --sleep-idle-seconds 60: swaps; --gpt-oss-20b-default: coppice pull; --ctx-checkpoints 8: one pool; --cach-prompt: did you mean --cache-prompt?; -zz: one letter; -sps 0.5: cache; --draft-max 8: draft; -q awq: file; --quantization awq: file; --n-cpu-moe 3: --device; --cache-reuse 256: cache;
 --grammar a: request; --repeat-last-n 64: penalties; --log-file a: standard error; --tokenizer a: GGUF; --generation-config vllm: --temp;
---kv-byte 1GiB: did you mean --kv-bytes?; --threads-http 4: no such option; --kv-bytes 1XB: 1XB is no size;
+--kv-byte 1GiB: did you mean --kv-bytes?; --threads-http 4: one thread; --kv-bytes 1XB: 1XB is no size;
 --kv-bytes 1.5.5GB: is no size; --kv-bytes GiB: is no size; --kv-bytes 1kiloB: is no size; --kv-bytes 99999999TB: is no size; --kv-bytes -5: -5 is no size;
 --port: its value is missing; one-more: one-more is one argument too many; --model b: --model; --max-connections 0: 0 not in range 1 to;
 --chat-template-kwargs {x: {x is no JSON object; --chat-template-kwargs []: [] is no JSON object; --mirostat 2: --mirostat; -tp 1 --pipeline-parallel-size 2: 2 not in;
@@ -216,6 +218,26 @@ def test_options_that_do_not_are_refused_and_the_error_helps(case):
     option, _, hint = case.rpartition(": ")
     status, said = refusal(*option.split())
     assert status == 2 and hint in said and "/nowhere.gguf" not in said, said
+
+
+def options_of_llama_server() -> list[str]:
+    """All names, of each that it is offered with, as its sources list them."""
+    source = (Path(os.environ["COPPICE_TEMPLATES"]).parents[1] / "common" / "arg.cpp").read_text()
+    names = []
+    for option in re.findall(r"add_opt\(common_arg\(\s*(.*?)(?=add_opt\(common_arg|\Z)", source, re.S):
+        examples = re.search(r"set_examples\(\{([^}]*)\}", option)
+        if not examples or "SERVER" in examples[1] or "COMMON" in examples[1]:
+            lists = re.match(r"\{([^}]*)\}(?:,\s*\{([^}]*)\})?", option)
+            names += re.findall(r'"(-[^"]+)"', " ".join(filter(None, lists.groups())))
+    return names
+
+
+def test_every_option_of_llama_server_is_taken_or_answered():
+    """Without a value, or with one that is of no use, it may be refused; but never as if nobody had heard of it."""
+    names = options_of_llama_server()
+    assert len(names) > 200
+    unheard = {name: said for name in names if any(words in (said := refusal(name)[1]) for words in ("no such option", "too many"))}
+    assert not unheard
 
 
 @pytest.mark.parametrize("variable", ["CTX_SIZE", "THREADS", "N_PARALLEL", "BATCH", "PORT", "TEMPERATURE", "TOP_K", "TOP_P", "MIN_P",
