@@ -1,6 +1,7 @@
 #include "cli/demo.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -15,6 +16,8 @@
 #include "cli/demo_restart.h"
 #include "cli/demo_text.h"
 #include "cli/devices.h"
+#include "cli/local_models.h"
+#include "cli/which_model.h"
 #include "port/process.h"
 
 namespace coppice::cli {
@@ -35,9 +38,17 @@ std::vector<std::string> common_arguments(const DemoOptions& options) {
   return arguments;
 }
 
+/// A file or folder that a run makes: beside the program, as far as this user may write there, else in our own folder.
+std::filesystem::path scratch(const std::string& name) {
+  const std::filesystem::path program = port::program_path();
+  if (::access(program.parent_path().c_str(), W_OK) == 0) return program.parent_path() / name;
+  std::filesystem::create_directories(own_folder());
+  return own_folder() / name;
+}
+
 BurstResult run_once(const DemoOptions& options, bool share) {
   const std::string_view name = share ? "on" : "off";
-  const auto log = port::program_path().replace_filename(fmt::format("demo-{}.log", name));
+  const auto log = scratch(fmt::format("demo-{}.log", name));
   std::vector<std::string> arguments = common_arguments(options);
   arguments.insert(arguments.end(), {"--share", std::string(name)});
   fmt::print(stderr, "  sharing {}: loading the model and answering ...\n", name);
@@ -112,13 +123,16 @@ void print_answers(const BurstResult& on, const BurstResult& off) {
   }
 }
 
-int run_demo(const DemoOptions& options) {
+int run_demo(DemoOptions options) {
   if (options.print_requests) {
     for (const std::string& body : demo_requests()) fmt::print("{}\n", body);
     return 0;
   }
+  if (options.model.empty())
+    throw CLI::ParseError(fmt::format("Which model? {}", models_to_choose()), CLI::ExitCodes::RequiredError);
+  options.model = find_model(options.model).path.string();
   if (options.restart) {
-    run_demo_restart(common_arguments(options), port::program_path().replace_filename("demo-kv"), options.tokens);
+    run_demo_restart(common_arguments(options), scratch("demo-kv"), options.tokens);
     return 0;
   }
   const BurstResult on = run_once(options, true), off = run_once(options, false);
@@ -132,7 +146,7 @@ int run_demo(const DemoOptions& options) {
 void add_demo(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<DemoOptions>();
   CLI::App* command = app.add_subcommand("demo", "Send eight requests on one prefix at once, with sharing on and off");
-  command->add_option("--model,-m", options->model, "GGUF file")->required()->check(CLI::ExistingFile);
+  command->add_option("--model,-m,model", options->model, "GGUF file, a folder with one, or a local model's name");
   command->add_option("--device", options->device, "What computes: as serve's")
       ->check(CLI::Validator(check_device, ""))
       ->capture_default_str();

@@ -237,12 +237,14 @@ LocalModel find_by_name(const std::string& wanted) {
   std::vector<LocalModel> all;
   for (ModelPlace& place : local_models()) std::ranges::move(place.models, std::back_inserter(all));
   std::string name = lower(wanted);
+  if (name.starts_with("hf:")) name.erase(0, 3);  // as 'coppice pull' wants it
   if (name.ends_with(".gguf")) name.resize(name.size() - std::string_view(".gguf").size());
   std::vector<LocalModel> found = choices(all, [&](const LocalModel& m) { return is_called(m, name); });
   if (found.empty()) found = choices(all, [&](const LocalModel& m) { return lower(m.name).contains(name); });
   if (found.size() == 1) return found.front();
   if (!found.empty()) refuse_several(wanted, found, false);
-  throw std::runtime_error(fmt::format("There is no file, folder or local model '{}'. {}", wanted, models_to_choose()));
+  throw std::runtime_error(fmt::format("There is no file, folder or local model '{}'; 'coppice pull' gets models. {}",
+                                       wanted, models_to_choose()));
 }
 
 }  // namespace
@@ -261,16 +263,26 @@ std::vector<ModelPlace> local_models() {
       places.push_back({owner, folder, models(folder)});
   };
   const auto files = [](const fs::path& folder) { return plain_models(folder, 1); };
-  add("coppice", folder_by({{"COPPICE_CACHE", ""}}, ".cache/coppice"), files);
-  add("Hugging Face",
-      folder_by({{"HF_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}},
-                ".cache/huggingface/hub"),
-      hugging_face_models);
-  add("Ollama", folder_by({{"OLLAMA_MODELS", ""}}, ".ollama/models"), ollama_models);
+  add("coppice", own_folder(), files);
+  add("Hugging Face", hugging_face_folder(), hugging_face_models);
+  add("Ollama", ollama_folder(), ollama_models);
   add("Ollama", "/usr/share/ollama/.ollama/models", ollama_models);
   for (const fs::path& folder : lm_studio_folders()) add("LM Studio", folder, lm_studio_models);
   add("llama.cpp", folder_by({{"LLAMA_CACHE", ""}, {"XDG_CACHE_HOME", "llama.cpp"}}, ".cache/llama.cpp"), files);
   return places;
+}
+
+fs::path hugging_face_folder() {
+  return folder_by({{"HF_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}},
+                   ".cache/huggingface/hub");
+}
+
+fs::path ollama_folder() {
+  return folder_by({{"OLLAMA_MODELS", ""}}, ".ollama/models");
+}
+
+fs::path own_folder() {
+  return folder_by({{"COPPICE_CACHE", ""}}, ".cache/coppice");
 }
 
 std::vector<LocalModel> models_in(const fs::path& folder) {

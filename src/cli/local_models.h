@@ -26,6 +26,12 @@ struct ModelPlace {
 /// our own: as the environment says where they are. What can't be read is left out. Opens no model.
 std::vector<ModelPlace> local_models();
 
+/// Where Hugging Face's tools and Ollama keep theirs, as the environment says.
+std::filesystem::path hugging_face_folder();
+std::filesystem::path ollama_folder();
+/// Our own.
+std::filesystem::path own_folder();
+
 /// The GGUF files in a folder and the folders in it, some levels deep.
 std::vector<LocalModel> models_in(const std::filesystem::path& folder);
 

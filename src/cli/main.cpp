@@ -22,8 +22,10 @@
 #include "cli/option_errors.h"
 #include "cli/option_text.h"
 #include "cli/other_servers.h"
+#include "cli/pull.h"
 #include "cli/serve.h"
 #include "cli/version.h"
+#include "port/certificates.h"
 #include "port/process.h"
 
 namespace {
@@ -31,9 +33,9 @@ namespace {
 /// A command adds itself to the app; when it is chosen, parsing runs it.
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
-constexpr AddCommand kCommands[] = {coppice::cli::add_serve,   coppice::cli::add_chat, coppice::cli::add_models,
-                                    coppice::cli::add_cache,   coppice::cli::add_demo, coppice::cli::add_bench,
-                                    coppice::cli::add_generate};
+constexpr AddCommand kCommands[] = {coppice::cli::add_serve, coppice::cli::add_chat,    coppice::cli::add_models,
+                                    coppice::cli::add_pull,  coppice::cli::add_cache,   coppice::cli::add_demo,
+                                    coppice::cli::add_bench, coppice::cli::add_generate};
 
 /// One line, without taking memory.
 void print_failure(const std::exception_ptr& failure) noexcept {
@@ -85,6 +87,7 @@ void check_command(const CLI::App& app, const std::vector<std::string>& argument
 
 int main(int argc, char** argv) {
   coppice::port::open_standard_descriptors();
+  coppice::port::find_certificates();
   std::set_terminate([] {  // an exception that nobody caught, on whichever thread
     if (const auto failure = std::current_exception()) print_failure(failure);
     std::abort();

@@ -19,8 +19,8 @@ namespace {
 
 constexpr const char* kHowToGetOne =
     "No model lies in the usual places, which 'coppice models' lists. To get one:\n"
-    "  hf download Qwen/Qwen3-1.7B-GGUF    # 1.8 GB; then: coppice serve qwen3-1.7b\n"
-    "  ollama pull llama3.2:1b             # 1.3 GB; then: coppice serve llama3.2:1b\n"
+    "  coppice pull llama3.2:1b                   # 1.3 GB, from Ollama's registry; then: coppice serve llama3.2:1b\n"
+    "  coppice pull hf:Qwen/Qwen3-1.7B-GGUF       # 1.8 GB, from Hugging Face; then: coppice serve qwen3-1.7b\n"
     "or take any GGUF file: coppice serve FILE.gguf";
 
 }  // namespace

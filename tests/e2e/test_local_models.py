@@ -109,7 +109,7 @@ def test_nothing_there(home):
     assert done.returncode == 0
     assert done.stdout.startswith("There are no models in\n")
     assert str(home.folder / ".cache/huggingface/hub") in done.stdout
-    home.refused("smol", "no file, folder or local model 'smol'", "coppice models", "hf download ", "ollama pull ")
+    home.refused("smol", "no file, folder or local model 'smol'", "coppice models", "coppice pull hf:", "coppice pull llama")
     home.refused("./smol.gguf", "no file or folder ./smol.gguf")
     home.refused(home.folder, f"no GGUF file in the folder {home.folder}")
 
@@ -156,7 +156,9 @@ def test_variables_and_settings_say_where_the_caches_are(home, small_path):
 def test_whoever_names_no_model_is_told_which_there_are(home, small, small_path):
     said = home.coppice("serve")
     assert said.returncode == 2 and said.stderr.startswith("Which model? No model lies in"), said.stderr
-    assert "ollama pull" in said.stderr
+    assert "coppice pull" in said.stderr
+    demo = home.coppice("demo")
+    assert demo.returncode == 2 and demo.stderr == said.stderr.replace("coppice serve --help", "coppice demo --help")
     home.ollama("oak", "1b", small_path)
     home.file(".cache/coppice/Beech.gguf", small_path)
     home.file(".cache/coppice/broken.gguf", small.split(home.folder, "part", 3)[1])

@@ -1,0 +1,36 @@
+#include "cli/pull_progress.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cli/size_text.h"
+
+namespace coppice::cli {
+
+void PullProgress::operator()(const pull::WantedFile& file, std::uint64_t have) {
+  const auto now = Clock::now();
+  if (name_ != file.name) {
+    name_ = file.name;
+    first_ = have;
+    tenth_ = file.size > 0 ? have * 10 / file.size : 0;
+    began_ = now;
+    shown_ = {};
+  }
+  const bool whole = file.size > 0 && have >= file.size;
+  const std::uint64_t tenth = file.size > 0 ? have * 10 / file.size : 0;
+  const bool due = terminal_ ? now - shown_ > std::chrono::milliseconds(200) : tenth > tenth_;
+  if (!due && !(terminal_ && whole)) return;
+  shown_ = now;
+  tenth_ = tenth;
+  const double seconds = std::chrono::duration<double>(now - began_).count();
+  const double speed = seconds > 0.5 ? static_cast<double>(have - first_) / seconds : 0;
+  std::string line = fmt::format("{}: {}", file.name, size_text(have));
+  if (file.size > 0) line += fmt::format(" of {}", size_text(file.size));
+  if (speed > 0) line += fmt::format(", {}/s", size_text(static_cast<std::size_t>(speed)));
+  if (speed > 0 && !whole && file.size > 0)
+    line += fmt::format(", {:.0f} s left", static_cast<double>(file.size - have) / speed);
+  fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ && !whole ? "" : "\n");
+}
+
+}  // namespace coppice::cli

@@ -1,0 +1,116 @@
+#include "pull/ollama.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <stdexcept>
+#include <vector>
+
+namespace coppice::pull {
+
+namespace fs = std::filesystem;
+namespace json = boost::json;
+
+namespace {
+
+struct Layer {
+  std::string kind, digest;
+  std::uint64_t size = 0;
+};
+
+/// Throws WebFailure: it is no layer.
+Layer layer_of(const json::value& value, const std::string& host) {
+  static const std::regex digest("sha256:[0-9a-f]{64}");
+  const json::object* fields = value.if_object();
+  const auto text = [&](const char* name) {
+    const json::value* found = fields == nullptr ? nullptr : fields->if_contains(name);
+    return found != nullptr && found->is_string() ? std::string(found->as_string()) : "";
+  };
+  Layer layer{.kind = text("mediaType"), .digest = text("digest")};
+  const json::value* size = fields == nullptr ? nullptr : fields->if_contains("size");
+  if (!std::regex_match(layer.digest, digest) || size == nullptr || !size->is_int64() || size->as_int64() < 0)
+    throw WebFailure(fmt::format("{} answers with something else than a manifest.", host), false);
+  layer.size = static_cast<std::uint64_t>(size->as_int64());
+  return layer;
+}
+
+/// All that must be there, the model first.
+std::vector<Layer> layers_in(const std::string& manifest, const std::string& host) {
+  boost::system::error_code error;
+  const json::value value = json::parse(manifest, error);
+  const json::object* fields = error ? nullptr : value.if_object();
+  const json::value* layers = fields == nullptr ? nullptr : fields->if_contains("layers");
+  const json::value* config = fields == nullptr ? nullptr : fields->if_contains("config");
+  if (layers == nullptr || !layers->is_array() || config == nullptr)
+    throw WebFailure(fmt::format("{} answers with something else than a manifest.", host), false);
+  std::vector<Layer> found;
+  for (const json::value& layer : layers->as_array()) found.push_back(layer_of(layer, host));
+  found.push_back(layer_of(*config, host));
+  const auto model = std::ranges::find(found, "application/vnd.ollama.image.model", &Layer::kind);
+  if (model == found.end()) throw std::runtime_error("Its manifest lists no GGUF file: such a model can't be served.");
+  std::rotate(found.begin(), model, std::next(model));
+  return found;
+}
+
+}  // namespace
+
+OllamaName parse_ollama_name(const std::string& text) {
+  static const std::regex form(
+      "(?:(?:([A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?)/)?([A-Za-z0-9][A-Za-z0-9._-]*)/"
+      ")?([A-Za-z0-9][A-Za-z0-9._-]*)(?::([A-Za-z0-9][A-Za-z0-9._-]*))?");
+  std::smatch found;
+  if (!std::regex_match(text, found, form))
+    throw std::runtime_error(
+        fmt::format("'{}' is no model's name: NAME:TAG, as Ollama has it, or hf:OWNER/REPO/FILE.", text));
+  OllamaName name{.name = found[3]};
+  if (found[1].matched) name.host = found[1];
+  if (found[2].matched) name.space = found[2];
+  if (found[4].matched) name.tag = found[4];
+  return name;
+}
+
+fs::path pull_from_ollama(WebClient& client, const std::string& registry, const fs::path& folder,
+                          const OllamaName& wanted, const Progress& progress) {
+  const std::string root = fmt::format("{}/v2/{}/{}", registry, wanted.space, wanted.name);
+  const auto url_of = [&](const std::string& rest) {
+    const auto url = server::parse_url(root + rest);
+    if (!url) throw std::runtime_error(fmt::format("The registry has no URL: {}", registry));
+    return *url;
+  };
+  const WebReply reply = client.ask({.url = url_of("/manifests/" + wanted.tag),
+                                     .fields = {{"Accept", "application/vnd.docker.distribution.manifest.v2+json"}}});
+  if (reply.status == 404 || reply.status == 400)
+    throw std::runtime_error(fmt::format("There is no {}:{} at {}.", wanted.name, wanted.tag, registry));
+  if (reply.status != 200)
+    throw WebFailure(
+        fmt::format("{} answers {} for {}:{}.", reply.url.authority(), reply.status, wanted.name, wanted.tag),
+        reply.status >= 500);
+  fs::path model;
+  for (const Layer& layer : layers_in(reply.body, reply.url.authority())) {
+    std::string name = layer.digest;
+    name[name.find(':')] = '-';
+    const fs::path blob = folder / "blobs" / name;
+    download(client,
+             {.name = model.empty() ? fmt::format("{}:{}", wanted.name, wanted.tag) : layer.kind,
+              .url = url_of("/blobs/" + layer.digest),
+              .place = blob,
+              .part = blob.string() + "-coppice-partial",
+              .sha256 = layer.digest.substr(layer.digest.find(':') + 1),
+              .size = layer.size},
+             progress);
+    if (model.empty()) model = blob;
+  }
+  const fs::path manifest = folder / "manifests" / wanted.host / wanted.space / wanted.name / wanted.tag;
+  fs::create_directories(manifest.parent_path());
+  const fs::path incoming = manifest.string() + ".incoming";
+  if (!(std::ofstream(incoming, std::ios::binary) << reply.body).flush())
+    throw std::runtime_error(fmt::format("{} can't be written.", incoming.string()));
+  fs::rename(incoming, manifest);
+  return model;
+}
+
+}  // namespace coppice::pull

@@ -1,0 +1,230 @@
+"""`coppice pull` against a stand-in for the hubs that speaks as they do (hubs.py)."""
+
+import fcntl
+import hashlib
+import os
+import random
+import subprocess
+
+import pytest
+
+from coppice_process import binary
+from hubs import CERTIFICATE, COMMIT, Hubs, sha256
+
+SEED = int(os.environ.get("COPPICE_SEED", "1"))
+GGUF = b"GGUF" + random.Random(SEED).randbytes(3 << 20)
+WHERE = ("COPPICE_MODELS", "COPPICE_CACHE", "HF_HOME", "HF_HUB_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE", "XDG_CACHE_HOME", "OLLAMA_MODELS",
+         "LLAMA_CACHE", "http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "no_proxy", "SSL_CERT_FILE")
+
+
+@pytest.fixture
+def hubs():
+    made = Hubs()
+    made.files["alice/Wood-GGUF"] = {"README.md": b"wood", "Wood-Q4_0.gguf": GGUF, "mmproj-Wood.gguf": b"GGUFeyes"}
+    made.ollama["library/oak:1b"] = [("application/vnd.ollama.image.license", b"free"), ("application/vnd.ollama.image.model", GGUF),
+                                     ("application/vnd.docker.container.image.v1+json", b"{}")]
+    yield made
+    made.close()
+
+
+class Machine:
+    def __init__(self, home, hubs):
+        self.home = home
+        self.environment = {name: value for name, value in os.environ.items() if name not in WHERE} | {"HOME": str(home)} | hubs.environment()
+        self.hub = home / ".cache/huggingface/hub"
+        self.ollama = home / ".ollama/models"
+
+    def run(self, *words, **variables) -> subprocess.CompletedProcess:
+        return subprocess.run([binary(), *words], env=self.environment | variables, capture_output=True, text=True, timeout=120)
+
+    def pull(self, *words, **variables):
+        return self.run("pull", *words, **variables)
+
+    def pulled(self, *words, **variables) -> str:
+        done = self.pull(*words, **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def refused(self, *words, says=(), **variables):
+        done = self.pull(*words, **variables)
+        assert done.returncode in (1, 2) and done.stdout == "", (done.stdout, done.stderr)
+        for each in says:
+            assert each in done.stderr, done.stderr
+        return done.stderr
+
+
+@pytest.fixture
+def machine(tmp_path, hubs):
+    return Machine(tmp_path, hubs)
+
+
+def large_ones(hubs) -> list[dict[str, str]]:
+    """The fields of each request for a large file's bytes."""
+    return [fields for server, _, _, fields in hubs.asked if server == "store"]
+
+
+def test_from_the_hub_to_where_its_tools_keep_it(machine, hubs):
+    path = machine.pulled("hf:alice/Wood-GGUF/Wood-Q4_0.gguf")
+    repo = machine.hub / "models--alice--Wood-GGUF"
+    assert path == str(repo / "snapshots" / COMMIT / "Wood-Q4_0.gguf")
+    assert os.readlink(path) == f"../../blobs/{sha256(GGUF)}"
+    assert (repo / "blobs" / sha256(GGUF)).read_bytes() == GGUF
+    assert (repo / "refs/main").read_text() == COMMIT
+    assert "alice/Wood-GGUF/Wood-Q4_0" in machine.run("models").stdout
+    assert machine.pulled("--offline", "hf:alice/Wood-GGUF/Wood-Q4_0.gguf") == path
+    machine.pulled("hf:alice/Wood-GGUF/Wood-Q4_0.gguf")
+    assert len(large_ones(hubs)) == 1  # it is there
+
+
+def test_the_only_file_of_a_repository(machine, hubs):
+    assert machine.pulled("hf:alice/Wood-GGUF").endswith("/Wood-Q4_0.gguf")
+    hubs.files["alice/Wood-GGUF"]["Wood-Q8_0.gguf"] = GGUF
+    machine.refused("hf:alice/Wood-GGUF", says=["2 GGUF files", "hf:alice/Wood-GGUF/Wood-Q4_0.gguf", "hf:alice/Wood-GGUF/Wood-Q8_0.gguf"])
+    hubs.files["alice/Words"] = {"a.txt": b"a"}
+    machine.refused("hf:alice/Words", says=["no GGUF file"])
+
+
+def test_all_parts_of_a_model(machine, hubs):
+    parts = [f"Q4/Big-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    hubs.files["bob/Big"] = {name: name.encode() for name in parts}
+    path = machine.pulled("hf:bob/Big")
+    assert path.endswith(parts[0])
+    folder = machine.hub / "models--bob--Big/snapshots" / COMMIT
+    assert [(folder / name).read_bytes() for name in parts] == [name.encode() for name in parts]
+
+
+def test_a_renamed_repository_is_followed(machine):
+    machine.pulled("hf:old/name/Wood-Q4_0.gguf")
+
+
+def test_a_token_reaches_the_hub_and_nobody_else(machine, hubs):
+    hubs.private["alice/Wood-GGUF"] = "hf_secret"
+    machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", says=["HF_TOKEN"])
+    machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", says=["the token in HF_TOKEN may not"], HF_TOKEN="hf_other")
+    said = machine.pull("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", HF_TOKEN="hf_secret")
+    assert said.returncode == 0 and "hf_secret" not in said.stdout + said.stderr
+    assert large_ones(hubs) and not any("authorization" in fields for fields in large_ones(hubs))
+
+
+def test_from_ollama_to_where_it_keeps_its_models(machine, hubs):
+    path = machine.pulled("oak:1b")
+    assert path == str(machine.ollama / f"blobs/sha256-{sha256(GGUF)}")
+    for _, data in hubs.ollama["library/oak:1b"]:
+        assert (machine.ollama / f"blobs/sha256-{sha256(data)}").read_bytes() == data
+    manifest = machine.ollama / "manifests/registry.ollama.ai/library/oak/1b"
+    assert sha256(GGUF) in manifest.read_text()
+    assert "oak:1b" in machine.run("models").stdout
+    assert machine.pulled("--offline", "oak:1b") == path
+
+
+@pytest.mark.parametrize("name", ["hf:alice/Wood-GGUF/Wood-Q4_0.gguf", "oak:1b"])
+def test_what_breaks_off_goes_on_where_it_was(machine, hubs, name):
+    hubs.cut = [1 << 20, 1 << 20]
+    machine.pulled(name)
+    ranges = [fields["range"] for fields in large_ones(hubs) if "range" in fields]
+    assert ranges == [f"bytes={1 << 20}-", f"bytes={2 << 20}-"]
+
+
+def test_another_call_goes_on_where_the_last_one_was(machine, hubs):
+    part = machine.hub / f"models--alice--Wood-GGUF/blobs/{sha256(GGUF)}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(GGUF[:12345])
+    machine.pulled("hf:alice/Wood-GGUF/Wood-Q4_0.gguf")
+    assert [fields["range"] for fields in large_ones(hubs)] == ["bytes=12345-"]
+    assert not part.exists()
+
+
+def test_a_store_without_ranges_begins_anew(machine, hubs):
+    hubs.plain_store = True
+    hubs.cut = [1 << 20]
+    path = machine.pulled("hf:alice/Wood-GGUF/Wood-Q4_0.gguf")
+    assert hashlib.sha256(open(path, "rb").read()).hexdigest() == sha256(GGUF)
+
+
+@pytest.mark.parametrize("name", ["hf:alice/Wood-GGUF/Wood-Q4_0.gguf", "oak:1b"])
+def test_wrong_bytes_are_thrown_away(machine, hubs, name):
+    hubs.damage = True
+    machine.refused(name, says=["SHA-256", "thrown away"])
+    assert not [file for file in machine.home.rglob("*") if file.is_file()]
+    assert "no models" in machine.run("models").stdout
+    hubs.damage = False
+    machine.pulled(name)
+
+
+def test_a_beginning_that_is_another_files_is_found_out(machine):
+    part = machine.hub / f"models--alice--Wood-GGUF/blobs/{sha256(GGUF)}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"another file")
+    machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", says=["SHA-256"])
+    machine.pulled("hf:alice/Wood-GGUF/Wood-Q4_0.gguf")
+
+
+def test_two_at_once_are_one_too_many(machine):
+    part = machine.hub / f"models--alice--Wood-GGUF/blobs/{sha256(GGUF)}.incomplete"
+    part.parent.mkdir(parents=True)
+    with part.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", says=["Another program fetches Wood-Q4_0.gguf"])
+
+
+def test_a_proxy_is_asked_unless_the_host_is_left_out(machine, hubs):
+    variables = {"HF_ENDPOINT": "http://hub.invalid", "http_proxy": hubs.proxy.replace("//", "//tree:b%20ark@"), "no_proxy": ".other.invalid"}
+    machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", **variables)
+    [(server, method, path, fields)] = hubs.asked
+    assert (server, method, path) == ("proxy", "HEAD", "http://hub.invalid/alice/Wood-GGUF/resolve/main/Wood-Q4_0.gguf")
+    assert fields["host"] == "hub.invalid" and fields["proxy-authorization"] == "Basic dHJlZTpiIGFyaw=="
+    machine.refused("hf:alice/Wood-GGUF/Wood-Q4_0.gguf", **variables | {"no_proxy": "127.0.0.1, invalid"})
+    assert len(hubs.asked) == 1
+
+
+@pytest.fixture
+def secure(tmp_path):
+    hubs = Hubs(tls=True)
+    hubs.files["alice/Wood-GGUF"] = {"Wood-Q4_0.gguf": GGUF}
+    yield Machine(tmp_path, hubs), hubs
+    hubs.close()
+
+
+def test_https_checks_certificates(secure):
+    machine, hubs = secure
+    machine.refused("hf:alice/Wood-GGUF", says=["can't be asked"], SSL_CERT_FILE="/etc/ssl/certs/ca-certificates.crt")
+    machine.refused("hf:alice/Wood-GGUF", says=["no certificates of authorities"], SSL_CERT_FILE="/nowhere")
+    assert hubs.asked == []
+    machine.pulled("hf:alice/Wood-GGUF", SSL_CERT_FILE=str(CERTIFICATE))
+
+
+def test_https_goes_through_a_proxys_tunnel(secure):
+    machine, hubs = secure
+    variables = {"SSL_CERT_FILE": str(CERTIFICATE), "no_proxy": "", "https_proxy": hubs.proxy.replace("//", "//tree:bark@")}
+    machine.pulled("hf:alice/Wood-GGUF", **variables)
+    tunnels = [(path, fields.get("proxy-authorization")) for _, method, path, fields in hubs.asked if method == "CONNECT"]
+    assert {path for path, _ in tunnels} == {hubs.hub.removeprefix("https://"), hubs.store.removeprefix("https://")}
+    assert {user for _, user in tunnels} == {"Basic dHJlZTpiYXJr"}
+    assert not any("proxy-authorization" in fields for server, _, _, fields in hubs.asked if server != "proxy")
+    machine.refused("hf:alice/Wood-GGUF", says=["The proxy", "answers 502"], **variables | {"HF_ENDPOINT": "https://hub.invalid"})
+
+
+def test_nothing_is_followed_out_of_https(secure):
+    machine, hubs = secure
+    hubs.store = "http://127.0.0.1:1"
+    machine.refused("hf:alice/Wood-GGUF", says=["redirects to where nothing is fetched from"], SSL_CERT_FILE=str(CERTIFICATE))
+
+
+def test_offline_asks_nobody(machine, hubs):
+    machine.refused("--offline", "oak:1b", says=["not on this machine"])
+    machine.refused("oak:1b", says=["not on this machine"], HF_HUB_OFFLINE="1")
+    assert hubs.asked == []
+
+
+def test_what_is_not_there(machine, hubs):
+    machine.refused("hf:alice/Wood-GGUF/Wood-Q9.gguf", says=["There is no alice/Wood-GGUF/Wood-Q9.gguf at"])
+    machine.refused("hf:nobody/Nothing", says=["There is no nobody/Nothing at"])
+    machine.refused("oak:70b", says=["There is no oak:70b at"])
+    for name in ("hf:alice", "hf:../../etc/passwd", "hf:alice/Wood-GGUF/../x.gguf", "oak/../../x", "hf:alice/Wood-GGUF/"):
+        machine.refused(name, says=["is no model's name" if not name.startswith("hf:") else "is not hf:OWNER/REPO/FILE"])
+    machine.refused("oak:1b", says=["can't be asked"], COPPICE_OLLAMA_REGISTRY="http://127.0.0.1:1")
+
+
+def test_progress_is_told(machine):
+    said = machine.pull("hf:alice/Wood-GGUF/Wood-Q4_0.gguf").stderr
+    assert "Wood-Q4_0.gguf: 3 MiB of 3 MiB" in said.splitlines()[-1]
