@@ -112,6 +112,7 @@ constexpr Otherwise kOtherwise[] = {
     {" -cl --cache-list ", "'coppice models' lists local models"},
     {" -e ", "each request has its prompt"},
     {" --usage ", "'coppice serve --help' tells all options"},
+    {" --version ", "'coppice --version' prints it"},
     {" --completion-bash ", "'coppice generate bash' prints it"},
 };
 

@@ -227,8 +227,8 @@ def options_of_llama_server() -> list[str]:
     for option in re.findall(r"add_opt\(common_arg\(\s*(.*?)(?=add_opt\(common_arg|\Z)", source, re.S):
         examples = re.search(r"set_examples\(\{([^}]*)\}", option)
         if not examples or "SERVER" in examples[1] or "COMMON" in examples[1]:
-            lists = re.match(r"\{([^}]*)\}(?:,\s*\{([^}]*)\})?", option)
-            names += re.findall(r'"(-[^"]+)"', " ".join(filter(None, lists.groups())))
+            if lists := re.match(r"\{([^}]*)\}(?:,\s*\{([^}]*)\})?", option):
+                names += re.findall(r'"(-[^"]+)"', " ".join(filter(None, lists.groups())))
     return names
 
 
