@@ -29,6 +29,10 @@ std::size_t begun_at_end(std::string_view text, std::string_view mark) {
   return n;
 }
 
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == text.npos;
+}
+
 bool is_object(const std::string& text) {
   const common_json value = common_json::parse_no_throw(text);
   return !value.is_discarded() && value.is_object();
@@ -94,10 +98,11 @@ struct AnswerReader::State {
     return parts;
   }
 
+  /// White space alone is told where no call can follow it any more: before a call it is part of the form.
   AnswerParts texts(const common_chat_msg& now, bool whole) {
-    return {.content = more_of(content, without_marks(now.content, whole)),
-            .reasoning = more_of(reasoning, now.reasoning_content),
-            .calls = {}};
+    std::string text = without_marks(now.content, whole);
+    if (is_blank(text) && (!whole || !now.tool_calls.empty())) text.clear();
+    return {.content = more_of(content, text), .reasoning = more_of(reasoning, now.reasoning_content), .calls = {}};
   }
 
   /// Not `whole`: without what may become a mark, too.

@@ -57,6 +57,8 @@ struct Forced {
 
 std::string fault_of_answer(const Answer& all) {
   if (all.calls.size() != 1) return std::to_string(all.calls.size()) + " calls, content: " + all.content;
+  if (!all.content.empty() && all.content.find_first_not_of(" \t\r\n") == all.content.npos)
+    return "blanks beside the call: '" + all.content + "'";
   if (all.calls[0].name != "get_weather") return "name " + all.calls[0].name;
   return fault_of(json::parse(all.calls[0].arguments, nullptr, false));
 }
