@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include "text/chat_history.h"
@@ -30,7 +32,7 @@ std::string ParsedAnswer::delta(Delta&& delta) {
   return answer_->delta(std::move(delta));
 }
 
-void ParsedAnswer::add(text::AnswerParts&& parts, Delta& to) const {
+void ParsedAnswer::add(text::AnswerParts&& parts, Delta& to) {
   to.text += parts.content;
   to.reasoning += parts.reasoning;
   to.cut_call |= parts.cut;
@@ -43,11 +45,18 @@ void ParsedAnswer::add(text::AnswerParts&& parts, Delta& to) const {
   }
 }
 
-/// The model's own, unless it is a bare number: a place in its turn, which the next turn's calls have, too.
-std::string ParsedAnswer::id_of(const text::CallPart& part, int choice) const {
-  if (part.id.find_first_not_of("0123456789") != std::string::npos) return part.id;
-  const std::string own = fmt::format("call_{}_{}_{}", ids_.name, choice, part.index);
-  return text::call_id(ids_.form, own, part.name, ids_.before + part.index);
+/// The model's own, unless it is a bare number (a place in its turn, which the next turn's calls have, too) or another call of the
+/// choice has it: its result would answer either.
+std::string ParsedAnswer::id_of(const text::CallPart& part, int choice) {
+  std::set<std::string>& taken = choices_.at(static_cast<std::size_t>(choice)).ids;
+  const bool named = part.id.find_first_not_of("0123456789") != std::string::npos;
+  std::string id = named ? part.id : "";
+  for (std::size_t n = part.index; id.empty() || taken.contains(id); ++n) {
+    const std::string own = fmt::format("call_{}_{}_{}", ids_.name, choice, n);
+    id = text::call_id(ids_.form, own, part.name, ids_.before + n);
+  }
+  taken.insert(id);
+  return id;
 }
 
 }  // namespace coppice::server

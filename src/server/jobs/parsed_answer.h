@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,9 +40,10 @@ class ParsedAnswer final : public Answer {
     text::AnswerReader reader;
     ThoughtCount thoughts{};
     bool calls = false;
+    std::set<std::string> ids{};  ///< of its calls
   };
-  void add(text::AnswerParts&& parts, Delta& to) const;
-  std::string id_of(const text::CallPart& part, int choice) const;
+  void add(text::AnswerParts&& parts, Delta& to);
+  std::string id_of(const text::CallPart& part, int choice);
 
   std::unique_ptr<Answer> answer_;
   std::vector<Choice> choices_;
