@@ -21,6 +21,9 @@ struct CacheConfig {
   std::int32_t state_stride = 0;    ///< tokens from one kept state to the next, whole blocks; 0: checked() chooses
   /// The most slots of a sequence that are not published: a step's prefill chunk; of two steps where they overlap.
   std::int32_t max_extend = 512;
+  /// Whoever is past its prompt keeps a state at its last whole block, too: what is kept outside of the pool ends with whole blocks. It
+  /// takes a state more for each sequence, where there is room.
+  bool keep_ends = false;
   bool share = true;   ///< false: no tree; the pool and everything else stays
   std::string model;   ///< digest of the model; part of every block's identity
   std::string layout;  ///< how bytes lie in a block; part of every block's identity

@@ -19,10 +19,11 @@ enum class SeqId : std::uint64_t {};
 
 /// The states of a sequence whose model has recurrent layers.
 struct SequenceStates {
-  StateRef now;                    // at computed_len; none at 0
-  StateRef next;                   // that the step in hand writes; none: it writes `now` in place, or there is no step
-  std::int32_t promised = 0;       // of `next`'s pages: those taken from the reservation
-  std::int32_t spare = 0;          // ... and of these, from `CacheSequence::spare`
+  StateRef now;               // at computed_len; none at 0
+  StateRef next;              // that the step in hand writes; none: it writes `now` in place, or there is no step
+  std::int32_t promised = 0;  // of `next`'s pages: those taken from the reservation
+  std::int32_t spare = 0;     // ... and of these, from `CacheSequence::spare`
+  BlockId end = kNullBlock;   // CacheConfig::keep_ends: where the last such state stands; no other is kept for this
   std::vector<std::int32_t> kept;  // positions where a state is to be kept besides every stride, whole blocks
 };
 
@@ -51,16 +52,17 @@ struct CacheSequence {
   /// REQUIRES: len == computed_len.
   CacheSequence share() const {
     COPPICE_ASSERT(len == computed_len());
-    CacheSequence copy{.tokens = tokens,
-                       .tables = {},
-                       .prompt_media = prompt_media,
-                       .wanted_tails = {},
-                       .cached_len = cached_len,
-                       .len = len,
-                       .published = published,
-                       .prompt_blocks = prompt_blocks,
-                       .states = {.now = states.now.share(), .next = {}, .promised = 0, .spare = 0, .kept = {}},
-                       .ns = ns};
+    CacheSequence copy{
+        .tokens = tokens,
+        .tables = {},
+        .prompt_media = prompt_media,
+        .wanted_tails = {},
+        .cached_len = cached_len,
+        .len = len,
+        .published = published,
+        .prompt_blocks = prompt_blocks,
+        .states = {.now = states.now.share(), .next = {}, .promised = 0, .spare = 0, .end = kNullBlock, .kept = {}},
+        .ns = ns};
     for (const BlockTable& table : tables) copy.tables.push_back(table.share());
     return copy;
   }

@@ -70,7 +70,11 @@ void StateKeeper::end_step(CacheSequence& seq) {
     states.promised = states.spare = 0;
   }
   const bool live = !states.now.frozen();  // else it has a unit reserved already
-  if (wanted(seq) && (!live || room()) && enter(seq) && live) budget_.reserve_spare(seq, config_.state_pages);
+  const bool stays_for_good = wanted(seq);
+  if ((stays_for_good || is_end(seq)) && (!live || room()) && enter(seq)) {
+    if (live) budget_.reserve_spare(seq, config_.state_pages);
+    if (!stays_for_good) move_end(seq);
+  }
   std::erase_if(states.kept, [&](std::int32_t position) { return position <= seq.computed_len(); });
 }
 
@@ -86,6 +90,21 @@ bool StateKeeper::wanted(const CacheSequence& seq) const {
   const std::int32_t next = (seq.computed_len() + stride - 1) / stride * stride;
   return last_cut(seq, next) == seq.computed_len() ||
          std::ranges::find(seq.states.kept, seq.computed_len()) != seq.states.kept.end();
+}
+
+bool StateKeeper::is_end(const CacheSequence& seq) const {
+  const std::int32_t bs = config_.block_size;
+  return config_.keep_ends && config_.share && seq.computed_len() % bs == 0 &&
+         seq.computed_len() >= seq.prompt_blocks * bs;
+}
+
+// A state that was just entered is the sequence's end now. The one before goes, if only the tree holds it, and nobody has started on it.
+void StateKeeper::move_end(CacheSequence& seq) {
+  const BlockId anchor = seq.tables[0][seq.computed_len() / config_.block_size - 1];
+  const BlockId before = std::exchange(seq.states.end, anchor);
+  if (before == kNullBlock) return;
+  const UnitId unit = states_.find(before, {});
+  if (unit != kNoUnit && states_.users(unit) == 0 && !states_.was_used(unit)) states_.leave(unit);
 }
 
 void StateKeeper::keep_last(const CacheSequence& seq) noexcept {

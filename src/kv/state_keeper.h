@@ -5,6 +5,7 @@
 //   before a prompt's end at its last whole block: as far as the same prompt can match
 //   at branch points      where a request found more tokens cached than states, and where others part from this one (keep_at())
 //   at a sequence's end   wherever that is: its state is there anyway
+//   before it             with CacheConfig::keep_ends: at its last whole block so far, as long as nobody has used that
 // To keep a state is to write no further in it. It costs the sequence a new unit, and is left out where there is no room for that
 // beside a block more for every sequence.
 //
@@ -64,6 +65,8 @@ class StateKeeper {
   bool wanted(const CacheSequence& seq) const;
   /// The last whole block at or before `position` where its text may be cut.
   std::int32_t last_cut(const CacheSequence& seq, std::int32_t position) const;
+  bool is_end(const CacheSequence& seq) const;
+  void move_end(CacheSequence& seq);
   bool enter(const CacheSequence& seq) noexcept;
 
   const CacheConfig& config_;

@@ -111,6 +111,8 @@ class StateTable {
   /// A request has started on this state: it, and no other on its path, counts as used.
   void count_use(UnitId unit);
 
+  bool was_used(UnitId unit) const { return pool_.order().uses(at(unit).pages.front()) > 1; }
+
   std::int64_t cached() const { return cached_; }
   std::int64_t in_use() const { return units() - cached_; }
 

@@ -71,10 +71,19 @@ class Painter {
             .tokens = static_cast<std::int32_t>(node.tokens.size()),
             .common = shown.common,
             .head = Text(head),
+            .stored = stored_tokens(node),
             .holders = shown.holders,
             .hits = node.hits,
             .last_used = node.last_used,
             .left_out = static_cast<std::int32_t>(node.children.size())};
+  }
+
+  std::int32_t stored_tokens(const TreeNode& node) const {
+    std::int32_t sum = 0;
+    for (std::int32_t i = 0; i < node.n_blocks(); ++i) {
+      if (pool_.stored(node.row(i)[0])) sum += static_cast<std::int32_t>(node.block_tokens(i).size());
+    }
+    return sum;
   }
 
   /// They were shown in the order of their liveliness. Siblings are to stand by their tokens, so that they keep their places.

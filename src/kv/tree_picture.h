@@ -28,6 +28,7 @@ struct PictureNode {
   std::int32_t tokens = 0;    ///< in it
   std::int32_t common = 0;    ///< of these, that it begins with as a sibling does: nodes part at block borders
   Text head;                  ///< the first of them: those in common, and some of its own
+  std::int32_t stored = 0;    ///< of these, in blocks that are kept outside of the pool, too
   std::int32_t holders = 0;   ///< sequences and pins that hold its first block
   std::uint32_t hits = 0;     ///< requests that found tokens of it, since it was made or split off
   double last_used = 0;       ///< when a request last began on it, or computed tokens of it: Cache::set_time()

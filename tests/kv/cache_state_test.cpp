@@ -56,6 +56,40 @@ TEST_P(CacheStateTest, AMatchTakesOneAndWritesAnother) {
   EXPECT_EQ(match(prompt), 2 * bs() + 1) << "what was kept is there";
 }
 
+// Strides are of two blocks. An answer's last whole block has a state for those who can't keep what lies inside of one.
+TEST_P(CacheStateTest, WithEndsKeptAnAnswersLastWholeBlockHasOne) {
+  for (const bool keep_ends : {false, true}) {
+    open(80, true, true, keep_ends);
+    const Tokens prompt = words(100, 3 * bs() + 1), answer = words(500, 4 * bs());
+    const SeqId seq = compute(prompt);
+    for (const kv::Token token : answer) feed(seq, {token});
+    const Tokens text = prompt + answer;
+    const auto matched = [&](int blocks) { return match({text.begin(), text.begin() + blocks * bs()}) / bs(); };
+    EXPECT_EQ(matched(7), keep_ends ? 7 : 6);
+    EXPECT_EQ(matched(6), 6);
+    EXPECT_EQ(matched(5), 4) << "it went when the sequence was further";
+    rig().finish(seq);
+    EXPECT_EQ(matched(7), keep_ends ? 7 : 6);
+    EXPECT_EQ(match(text), 7 * bs() + 1) << "and its end inside of a block, as ever";
+  }
+}
+
+TEST_P(CacheStateTest, AnEndThatAnotherOneStartedOnStays) {
+  open(80, true, true, /*keep_ends=*/true);
+  const Tokens prompt = words(100, 3 * bs() + 1), answer = words(500, 4 * bs());
+  const SeqId seq = compute(prompt);
+  const Tokens text = prompt + answer;
+  const Tokens five(text.begin(), text.begin() + 5 * bs());
+  for (int i = 0; i < 2 * bs() - 1; ++i) feed(seq, {answer[static_cast<std::size_t>(i)]});
+  ASSERT_EQ(match(five), 5 * bs());
+  const SeqId other = start(five + words(900, 3));
+  EXPECT_EQ(lengths(other).cached_len, 5 * bs());
+  rig().finish(other);
+  for (int i = 2 * bs() - 1; i < 4 * bs(); ++i) feed(seq, {answer[static_cast<std::size_t>(i)]});
+  EXPECT_EQ(match(five), 5 * bs());
+  rig().finish(seq);
+}
+
 // A state is older than the blocks before it, which its sequence held to the end.
 TEST_P(CacheStateTest, GoesBeforeItsBlocks) {
   if (n_groups() > 1) return;

@@ -54,6 +54,12 @@ TEST_P(TreePictureTest, ShowsStemAndBranches) {
   EXPECT_EQ(left.hits, 0U + 1U) << "it was split off a node that was hit once";
   EXPECT_EQ(right.head, text(600, 2) + text(700, 1));
   EXPECT_EQ(right.holders, 2) << "of its first block";
+  EXPECT_EQ(first.stored + left.stored + right.stored, 0);
+  rig().cache().set_stored(std::span(rig().cache().table(a, 0).blocks).first(3), true);
+  const std::vector<kv::PictureNode> after = picture().nodes;
+  EXPECT_EQ(after[0].stored, 2 * bs());
+  EXPECT_EQ(after[1].stored, 0);
+  EXPECT_EQ(after[2].stored, bs()) << "of two blocks one";
   EXPECT_EQ(rig().cache().stands_on(a), right.serial);
   EXPECT_EQ(rig().cache().stands_on(b), right.serial);
   EXPECT_GE(stats().spared, 4) << "of the full group";

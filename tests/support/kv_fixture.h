@@ -37,9 +37,10 @@ class KvTest : public testing::TestWithParam<Shape> {
   int n_groups() const { return static_cast<int>(kv::n_table_groups(make_groups(GetParam().groups, bs()))); }
 
   /// A pool of `blocks` per group.
-  void open(int blocks, bool verify_each = true, bool share = true) {
+  void open(int blocks, bool verify_each = true, bool share = true, bool keep_ends = false) {
     kv::CacheConfig config = make_config(GetParam(), blocks);
     config.share = share;
+    config.keep_ends = keep_ends;
     rig_.emplace(std::move(config), verify_each);
   }
   KvRig& rig() { return *rig_; }

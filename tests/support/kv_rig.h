@@ -206,7 +206,8 @@ class KvRig {
   KnownPrefixes known_;
   std::map<kv::Digest, std::vector<kv::Token>> named_;  // texts of pins by their names
   std::unordered_set<std::uint64_t> partials_;          // history hashes at the ends of published partial tails
-  std::unordered_set<std::uint64_t> kept_states_;       // history hashes of the prefixes that states were ever kept of
+  std::map<kv::SeqId, std::int32_t> ends_;         ///< CacheConfig::keep_ends: where the last such state of each stood
+  std::unordered_set<std::uint64_t> kept_states_;  // history hashes of the prefixes that states were ever kept of
   struct WatchedState {
     kv::Namespace ns;
     std::vector<kv::Token> tokens;

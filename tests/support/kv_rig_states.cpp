@@ -72,7 +72,7 @@ void KvRig::plan_state(SeqId seq, Story& story, std::int32_t first) {
 
 // Whether the step's last state stays follows from where the step ended; that there was room for it is only checked
 // where nothing else frees blocks.
-void KvRig::note_kept_state(SeqId, const Story& story) {
+void KvRig::note_kept_state(SeqId seq, const Story& story) {
   if (!has_states() || !config_.share) return;
   const std::int32_t at = story.computed;
   const bool whole = at % config_.block_size == 0;
@@ -80,7 +80,17 @@ void KvRig::note_kept_state(SeqId, const Story& story) {
   const bool at_stride = whole_cut_before(story.prompt, next, config_.block_size) == at;
   const bool wanted = whole && (at_stride || std::ranges::count(story.wanted_states, at) > 0);
   const bool known = kept_states_.contains(history_at(story, at));
+  // At its last whole block so far, and gone when the sequence is a block further.
+  const std::int32_t prompt_end = (story.prompt_len + config_.block_size - 1) / config_.block_size * config_.block_size;
+  const bool is_end = config_.keep_ends && whole && !wanted && at >= prompt_end;
   const bool there = matched(story.tokens, story.ns) == at;
+  if (there && is_end) {
+    kept_states_.insert(history_at(story, at));
+    const std::int32_t before = std::exchange(ends_[seq], at);
+    const std::span<const Token> until(story.tokens.data(), static_cast<std::size_t>(before));
+    if (before > 0 && matched(until, story.ns) != before) kept_states_.erase(history_at(story, before));
+    return;
+  }
   if (there && !wanted && !known) return fail(fmt::format("a state was kept at {}, where none is wanted", at));
   if (there) {
     if (!known) count(Transition::kStateKept);
